@@ -329,7 +329,7 @@ class TestRunsAndDoctor:
             rows = [("engine", "ok", "vllm 1", "", ""), ("disk", "fail", "1 MiB free", "5 GiB", "make room")]
             return pl.DataFrame(rows, schema=["check", "status", "found", "expected", "advice"], orient="row")
 
-        monkeypatch.setattr("llmprof.launch.doctor.doctor.doctor", doctor)
+        monkeypatch.setattr("llmprof.cli.run.ask", doctor)
         code, out, _ = run("doctor", *argv)
         assert code == 0
         assert out.splitlines()[-1] == "fail: disk: make room"

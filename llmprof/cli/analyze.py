@@ -1,5 +1,6 @@
-"""``llmprof analyze``: one analysis as a table, JSON or CSV; findings as sentences."""
+"""``llmprof analyze``, ``findings``, ``info``, ``diff``, ``what-if`` and ``time-operators``: tables and sentences."""
 
+import argparse
 import difflib
 import shlex
 import textwrap
@@ -11,23 +12,17 @@ from typing import Any, Final
 
 import polars as pl
 
-from llmprof import analyze, text
+from llmprof import analyze, charts, text
 from llmprof.analyze.catalog import Analysis, analyses, views
 from llmprof.analyze.compare.diff import FAILING, OF_STEPS, gate, markdown
 from llmprof.analyze.compare.story import diff_words
-from llmprof.analyze.findings.document import findings_document, findings_schema
+from llmprof.analyze.findings.document import findings_document, findings_schema, hardware_findings_document
 from llmprof.analyze.findings.facts import where_the_time_went
 from llmprof.analyze.findings.order import chained, denominators, so
+from llmprof.analyze.ncu import profile
 from llmprof.analyze.ncu.hardware import VIEWS
+from llmprof.analyze.ncu.profile import Profile
 from llmprof.analyze.replay.what_if import change_of, moved_in_words
-from llmprof.cli.hardware import (
-    findings_of_profile,
-    info_of_profile,
-    is_profile,
-    nothing_found,
-    open_profile,
-    view_of_profile,
-)
 from llmprof.cli.output import (
     LONGEST_NAME,
     SAMPLE,
@@ -41,8 +36,14 @@ from llmprof.cli.output import (
     wrapped,
 )
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, listed
-from llmprof.readers.reading import left_aside
+from llmprof.launch import open_run
+from llmprof.names.kernels import displayed
+from llmprof.operator_timing import time_operators as timing_of
+from llmprof.readers.ncu import reader as ncu
+from llmprof.readers.reading import hardware_metrics_only, left_aside
 from llmprof.readers.saved import is_run
+from llmprof.report import cards
+from llmprof.schema import TABLES
 from llmprof.trace import Trace
 from llmprof.units import format_ns
 
@@ -56,11 +57,9 @@ def analysis(args: Namespace, terminal: Terminal, trace: Trace | None = None) ->
         args.what, args.paths = last, args.paths[:-1]
     if args.what is not None and args.what not in views() and args.what not in VIEWS:
         near = difflib.get_close_matches(args.what.replace("_", "-"), [*views(), *VIEWS], n=3)
-        raise AnalysisError(
-            f"{text.plain(args.what)} is no file and no analysis",
-            expected="" if near else "one that llmprof analyze --help lists",
-            hint=f"did you mean {' or '.join(near)}?" if near else "",
-        )
+        found = f"{text.plain(args.what)} is no file and no analysis"
+        expected = "" if near else "one that llmprof analyze --help lists"
+        raise AnalysisError(found, expected=expected, hint=f"did you mean {' or '.join(near)}?" if near else "")
     said = ""
     if args.what is None and not args.sql and not is_profile(args.paths):
         trace = trace or open_trace(args.paths, args, terminal)
@@ -321,8 +320,6 @@ def _requests_of(paths: Sequence[str], trace: Trace) -> pl.DataFrame | None:
     """The requests of a run folder, if they can be joined to its trace."""
     if len(paths) != 1 or not is_run(Path(paths[0])):
         return None
-    from llmprof.launch import open_run
-
     try:
         run = open_run(paths[0])
         return analyze.requests(SimpleNamespace(trace=trace, requests=run.requests, engine_steps=run.engine_steps))
@@ -339,30 +336,26 @@ def diff(args: Namespace, terminal: Terminal) -> str:
     runs = {"a_run": pl.lit(names[0]), "b_run": pl.lit(names[1])}
     frame = analyze.diff(a, b, tolerance=args.tolerance).with_columns(**runs)
     if args.chart:
-        from llmprof import charts
-
         charts.save(charts.diff(frame, names=names), args.chart, overwrite=args.force)
     unlike = analyze.diff(a, b, names=names, part="context")["words"].drop_nulls().to_list()
-    if args.fail_over is None and not args.markdown:
-        return _diff_text(frame, names, unlike, args, terminal)
     over = DEFAULT_OVER if args.fail_over is None else args.fail_over
-    answer = (
-        markdown(frame, names=names, over=over, apart=unlike)
-        if args.markdown
-        else _diff_text(frame, names, unlike, args, terminal)
-    )
+    if args.markdown:
+        answer = markdown(frame, names=names, over=over, apart=unlike)
+    else:
+        answer = _diff_text(frame, names, unlike, args, terminal)
+    if args.fail_over is None:
+        return answer
     judged = gate(frame, over=over)
     failing = judged.filter(pl.col("verdict").is_in(FAILING)).height > 0
     if not args.markdown and not args.json and not args.csv:
-        verdicts = {"slower": f"slower in {names[1]}", "faster": f"faster in {names[1]}"}
-        verdicts |= {"longer": f"longer in {names[1]}", "shorter": f"shorter in {names[1]}"}
+        verdicts = {word: f"{word} in {names[1]}" for word in ("slower", "faster", "longer", "shorter")}
         verdicts |= {"only in a": f"only in {names[0]}", "only in b": f"only in {names[1]}"}
         words = [
             f"{phase or 'the recording'}: {verdicts.get(verdict, verdict)}"
             for phase, verdict in judged.select("phase", "verdict").iter_rows()
         ]
         answer = f"{answer}\n\nAgainst {over:.1%} allowed: {'; '.join(words) or 'nothing to compare'}"
-    return Failing(answer) if failing and args.fail_over is not None else answer
+    return Failing(answer) if failing else answer
 
 
 def what_if(args: Namespace, terminal: Terminal) -> str:
@@ -402,11 +395,8 @@ def _diff_text(
     if args.csv or args.json:
         return for_programs(frame, args)
     steps = frame.filter(pl.col("level").is_in(["step", "recording"]))
-    lines = [
-        *_runs(args, names),
-        *(wrapped(words, terminal.width, "Not alike: ", "  ") for words in unlike),
-        *(wrapped(words, terminal.width, "", "") for words in diff_words(frame)),
-    ]
+    lines = [*_runs(args, names), *(wrapped(words, terminal.width, "Not alike: ", "  ") for words in unlike)]
+    lines += [wrapped(words, terminal.width, "", "") for words in diff_words(frame)]
     lines += ["", *([] if "recording" in steps["level"] else [wrapped(f"{OF_STEPS}:", terminal.width, "", "")])]
     for row in steps.iter_rows(named=True):
         lines.append(wrapped(_change(row, names), terminal.width, "  ", "    "))
@@ -530,11 +520,106 @@ def _names(a: str, b: str) -> tuple[str, str]:
     return "a", "b"
 
 
+_OF_KERNELS: Final = {
+    "kernel_name": "kernel",
+    "count": "launches",
+    "total_ns": "total_ns",
+    "share": "share",
+    "bound": "limited by",
+    "compute_pct": "compute %",
+    "memory_pct": "memory %",
+    "stall": "warps wait for",
+}
+_MOST_KERNELS: Final = 10
+
+
+def is_profile(paths: Sequence[str]) -> bool:
+    """Return whether all paths hold hardware metrics and no timeline."""
+    named = places(paths)
+    return bool(named) and all(hardware_metrics_only(path) for path in named)
+
+
+def open_profile(paths: Sequence[str]) -> Profile:
+    """Read the metrics at the paths, and find the report that may have samples of instructions."""
+    named = places(paths)
+    return Profile(ncu.read_metrics(named), _report(named), " ".join(paths))
+
+
+def _report(named: Sequence[Path]) -> Path | None:
+    inside = [file for path in named for file in (sorted(path.iterdir()) if path.is_dir() else [path])]
+    reports = [file for file in inside if file.is_file() and ncu.kind(ncu.head(file)) == "report"]
+    return reports[0] if len(reports) == 1 else None
+
+
+def info_of_profile(args: Namespace, terminal: Terminal) -> str:
+    """Summarise hardware metrics: facts, kernels by time, and what is not recorded."""
+    measured = open_profile(args.paths)
+    metrics = measured.metrics
+    try:
+        kernels = profile.limits(metrics)
+        why = ""
+    except NotCapturedError as error:
+        kernels, why = pl.DataFrame(), str(error)
+    if args.json:
+        about = {name.lower(): value for name, value in profile.facts(metrics)}
+        names = metrics.metrics["metric"].unique(maintain_order=True).to_list()
+        return to_json(
+            {"facts": about, "kernels": kernels.to_dicts(), "metrics": names, "reading": metrics.coverage}
+            | {"not_recorded": profile.NEEDS_TIMELINE[0]}
+        )
+    width = terminal.width
+    parts = [profile.headline(metrics), text.pairs(profile.facts(metrics)), "Kernels"]
+    if kernels.height:
+        top = kernels.head(_MOST_KERNELS).select(pl.col(column).alias(head) for column, head in _OF_KERNELS.items())
+        top = top.with_columns(displayed(top["kernel"]).alias("kernel"), pl.col("compute %", "memory %").round(1))
+        table = text.table(top, width=None if width is None else width - 2)
+        parts.append(textwrap.indent(table, "  "))
+        if kernels.height > _MOST_KERNELS:
+            more = f"  {_MOST_KERNELS} of {kernels.height:,} kernels"
+            parts.append(f"{more}; llmprof analyze PATH speed-of-light has all")
+    else:
+        parts.append(wrapped(f"no times: {why}", width, "  ", "  "))
+    parts += ["Reading", text.pairs(profile.reading(metrics))]
+    missing, how = profile.NEEDS_TIMELINE
+    parts.append(wrapped(f"Not recorded: {missing}; {how}.", width, "", ""))
+    return "\n".join(parts)
+
+
+def view_of_profile(args: Namespace) -> pl.DataFrame:
+    """Compute a view of hardware metrics; the findings if no view is named."""
+    if args.by or args.rank:
+        raise AnalysisError(f"{args.what} takes no --by and no --rank", expected="a view of a trace with them")
+    if args.what == "findings":
+        return open_profile(args.paths).findings
+    view = VIEWS.get(args.what)
+    if view is None:
+        found = f"{args.what} needs a timeline, and these are hardware metrics of single launches"
+        raise AnalysisError(found, expected=f"one of findings, {', '.join(VIEWS)}", hint=profile.NEEDS_TIMELINE[1])
+    if view.of_metrics is not None:
+        return view.of_metrics(open_profile(args.paths).metrics)
+    assert view.of_source is not None  # noqa: S101 - a view has one of the two
+    return view.of_source(profile.samples_of(_report(places(args.paths))))
+
+
+def findings_of_profile(args: Namespace, terminal: Terminal) -> str:
+    """Print the findings of hardware metrics as sentences or JSON."""
+    measured = open_profile(args.paths)
+    findings = measured.findings
+    if args.json:
+        return to_json(hardware_findings_document(measured.metrics, findings))
+    return findings_text(findings, terminal.width, args.paths) if findings.height else nothing_found(measured, terminal)
+
+
+def nothing_found(measured: Profile, terminal: Terminal) -> str:
+    """Say why hardware metrics have no findings."""
+    if measured.metrics.kernels["duration_ns"].count():
+        return "No rule found anything worth saying in these metrics."
+    words = "No findings: the metrics hold no duration of any launch. Record them with ncu --section SpeedOfLight."
+    return wrapped(words, terminal.width, "", "")
+
+
 def info(args: Namespace, terminal: Terminal) -> str:
     """Summary of the content of a trace."""
-    from llmprof.report import cards
-    from llmprof.schema import TABLES
-
     if is_profile(args.paths):
         return info_of_profile(args, terminal)
     trace = open_trace(args.paths, args, terminal)
@@ -576,3 +661,73 @@ def _phases(trace: Trace) -> pl.DataFrame | str:
     return steps.group_by("phase", maintain_order=True).agg(
         steps=pl.col("step").n_unique(), median_ns=spans.median(), least_ns=spans.min(), most_ns=spans.max()
     )
+
+
+_TIMES_ALONE = ("recorded_ns", "warm_ns", "in_turn_ns", "weights_cold_ns", "cold_ns")
+
+
+def add_timing_options(sub: argparse.ArgumentParser) -> None:
+    """Add the options of ``time-operators``."""
+    sub.add_argument("--operator", metavar="NAME", help="part of the operator's name, such as rms_norm")
+    sub.add_argument("--kernel", metavar="NAME", help="part of the name of a kernel that the operator launched")
+    sub.add_argument("--layer", type=int, metavar="N", help="only calls in this layer")
+    sub.add_argument("--phase", metavar="NAME", help="only calls in this phase, such as decode")
+    words = "number of operators, the longest first (default: %(default)s)"
+    sub.add_argument("--top", type=int, default=1, metavar="N", help=words)
+    sub.add_argument("-o", "--output", metavar="FILE", help="file for the script; without it, the script is printed")
+    sub.add_argument("--run", action="store_true", help="run the script here and compare its times with the recording")
+    words = "compare results that the script wrote with --json, here or elsewhere"
+    sub.add_argument("--results", metavar="FILE", help=words)
+    sub.add_argument("--python", metavar="FILE", help="Python that has PyTorch and, for operators of vLLM, vLLM")
+    words = "device for the script (default: a GPU, if there is one)"
+    sub.add_argument("--device", choices=("cuda", "cpu"), help=words)
+    words = "time to measure each operator (default: %(default)s)"
+    sub.add_argument("--seconds", type=float, default=0.5, metavar="S", help=words)
+    sub.add_argument("--force", action="store_true", help="replace files that exist; inputs are never replaced")
+    sub.add_argument("--csv", metavar="FILE", help="write the comparison to a CSV file; - prints it")
+
+
+def time_operators(args: Namespace, terminal: Terminal) -> str:
+    """Write a script that runs operators of a recording alone, or compare its times with the recorded ones."""
+    trace = open_trace(args.paths, args, terminal)
+    top = 200 if args.results and args.top == 1 else args.top
+    made = timing_of(trace, operator=args.operator, kernel=args.kernel, layer=args.layer, phase=args.phase, top=top)
+    if args.output:
+        made.write(args.output, overwrite=args.force)
+    if not (args.run or args.results):
+        return _written(args.output, made.operators) if args.output else made.script.rstrip()
+    if args.results:
+        frame = made.compare(args.results)
+    else:
+        frame = made.run(python=args.python, device=args.device, seconds=args.seconds)
+    if args.csv or args.json:
+        return for_programs(frame, args)
+    return compared(frame, terminal.width)
+
+
+def _written(file: str, operators: pl.DataFrame) -> str:
+    """Say which operators the script runs, and which commands come next."""
+    lines = [f"{text.counted(operators.height, 'operator')} in {file}:"]
+    for row in operators.iter_rows(named=True):
+        lines.append(f"  {row['operator']} {text.shorten(row['shapes'], 80)}, {text.counted(row['count'], 'call')}")
+        lines += [f"    {words}" for words in (row["assumed"] or "").split("; ") if words]
+    return "\n".join([*lines, f"Run it where the hardware is: python {file} --json results.json", _THEN])
+
+
+_THEN = "then compare: llmprof time-operators PATH --results results.json"
+
+
+def compared(frame: pl.DataFrame, width: int | None) -> str:
+    """The comparison as a table, and the reasons of its verdicts."""
+    shown = frame.select(
+        "operator", "count", *(pl.col(name).map_elements(format_ns, pl.String).fill_null("-") for name in _TIMES_ALONE),
+        pl.col("ratio").round(2), "verdict",
+    )  # fmt: skip
+    device = frame["device"][0]
+    lines = [f"Run alone on {text.plain(device)}"] if device else []
+    lines.append(text.table(shown.rename({name: name.removesuffix("_ns") for name in _TIMES_ALONE}), width=width))
+    lines += [
+        f"{row['operator']} {text.shorten(row['shapes'] or '', 60)}: {row['verdict']}; {row['words']}"
+        for row in frame.iter_rows(named=True)
+    ]
+    return "\n".join(lines)

@@ -8,7 +8,7 @@ import shutil
 import time
 from argparse import Namespace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 
@@ -16,13 +16,13 @@ from llmprof import text
 from llmprof.cli.output import Failing, Terminal, to_json
 from llmprof.cli.run import add_config_options, changes, config_of
 from llmprof.errors import ConfigError
-from llmprof.experiments.bandwidth import checked_spec
+from llmprof.experiments.bandwidth import Bandwidth, checked_spec, run_bandwidth, torchrun
+from llmprof.experiments.calibrate import FILE, run_calibration
+from llmprof.experiments.history import TEST, watch
+from llmprof.experiments.scaling import LENGTHS, OUTPUTS, cases_of, fitting, grades_of, run_points
 from llmprof.experiments.workers.bandwidth import SPEC
+from llmprof.launch import ExperimentConfig
 from llmprof.launch.engines import interpreter
-
-if TYPE_CHECKING:
-    from llmprof.experiments.bandwidth import Bandwidth
-    from llmprof.launch import ExperimentConfig
 
 NAMES = ("bandwidth", "sequence_length", "parallelism", "calibrate", "watch", "report")
 WATCHED = ("bandwidth", "sequence_length", "parallelism")
@@ -67,8 +67,6 @@ def experiment(args: Namespace, terminal: Terminal) -> str:
     options: dict[str, Any] = {}
     if args.name == "bandwidth":
         if args.nodes:
-            from llmprof.experiments.bandwidth import torchrun
-
             return torchrun(folder / _stamped("bandwidth_test"), nodes=args.nodes, ranks=8, spec=args.spec)
         options["bandwidth"] = _bandwidth(args, folder, terminal).memory.to_dicts()
     elif args.name in {"sequence_length", "parallelism"}:
@@ -81,7 +79,6 @@ def experiment(args: Namespace, terminal: Terminal) -> str:
     elif args.name == "calibrate":
         return _calibrate(args, folder, terminal)
     from llmprof.experiments.report import write_report
-    from llmprof.experiments.scaling import grades_of
 
     written = write_report(folder, grades=grades_of(args.grade))
     if args.json:
@@ -94,16 +91,12 @@ def _stamped(name: str) -> str:
 
 
 def _bandwidth(args: Namespace, folder: Path, terminal: Terminal) -> Bandwidth:
-    from llmprof.experiments.bandwidth import run_bandwidth
-
     python = args.python or interpreter(["torch"])
     place = folder / _stamped("bandwidth_test")
     return run_bandwidth(place, spec=args.spec, progress=terminal.progress, python=python)
 
 
 def _points(args: Namespace, folder: Path, layouts: list[tuple[int, int]], terminal: Terminal) -> pl.DataFrame:
-    from llmprof.experiments.scaling import LENGTHS, OUTPUTS, cases_of, fitting, run_points
-
     base, tables = _with_model(args), []
     cases = cases_of(args.cases) if args.cases else {}
     for tp, pp in layouts:
@@ -119,21 +112,16 @@ def _points(args: Namespace, folder: Path, layouts: list[tuple[int, int]], termi
 
 
 def _calibrate(args: Namespace, folder: Path, terminal: Terminal) -> str:
-    from llmprof.experiments.calibrate import FILE, run_calibration
-    from llmprof.experiments.scaling import cases_of
-
     cases = cases_of(args.cases) if args.cases else {}
     config = _with_model(args)
     found = run_calibration(config, folder, device=args.gpu, progress=terminal.progress, check=args.check, **cases)
     place = folder / FILE
     if args.json:
         return to_json(json.loads(found.to_json()) | {"file": str(place)})
-    errors = pl.DataFrame(list(found.errors)).with_columns(
-        error=(pl.col("predicted_s") / pl.col("measured_s") - 1).abs()
-    )
-    rows = errors.group_by("kind").agg(
-        points=pl.len(), median_error=pl.col("error").median(), largest_error=pl.col("error").max()
-    )
+    error = (pl.col("predicted_s") / pl.col("measured_s") - 1).abs()
+    errors = pl.DataFrame(list(found.errors)).with_columns(error=error)
+    median_error = pl.col("error").median()
+    rows = errors.group_by("kind").agg(points=pl.len(), median_error=median_error, largest_error=pl.col("error").max())
     covers = [(name.replace("_", " "), ", ".join(map(str, values))) for name, values in found.covers.items()]
     head = [("Calibration", str(place)), ("Device", found.device), *covers]
     return "\n".join([text.pairs(head, indent=""), "", text.table(rows.sort("kind"), width=terminal.width)])
@@ -156,8 +144,6 @@ def _layouts(words: str) -> list[tuple[int, int]]:
 
 
 def _watch(args: Namespace, folder: Path, terminal: Terminal) -> str:
-    from llmprof.experiments.history import TEST, watch
-
     measures = {"bandwidth": _bandwidth_values, "sequence_length": _point_values, "parallelism": _point_values}
 
     def measure() -> dict[str, list[float]]:

@@ -9,16 +9,18 @@ import signal
 import textwrap
 from argparse import Namespace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+import llmprof
 from llmprof import text
 from llmprof.cli.output import Terminal, to_json, wrapped
 from llmprof.cli.run import capture_text
 from llmprof.errors import ConfigError
+from llmprof.launch import Run
+from llmprof.live.condition import NAMES
+from llmprof.live.watching import SEVERITIES, STATE
+from llmprof.storage import files
 from llmprof.units import SECONDS, format_bytes, format_share
-
-if TYPE_CHECKING:
-    from llmprof.launch import Run
 
 
 def add_server_options(sub: argparse.ArgumentParser) -> None:
@@ -45,9 +47,6 @@ def add_record_options(sub: argparse.ArgumentParser) -> None:
 
 def add_watch_options(sub: argparse.ArgumentParser) -> None:
     """Give a parser the options of a watch."""
-    from llmprof.live.condition import NAMES
-    from llmprof.live.watching import SEVERITIES
-
     sub.formatter_class = argparse.RawDescriptionHelpFormatter
     sub.epilog = "counters in a condition (times need a unit: ns us ms s m h; shares may be 90%):\n" + textwrap.fill(
         ", ".join(NAMES), 100, initial_indent="  ", subsequent_indent="  "
@@ -55,9 +54,8 @@ def add_watch_options(sub: argparse.ArgumentParser) -> None:
     add_server_options(sub)
     words = 'record when this holds, such as "ttft_p99 > 500ms for 30s and waiting > 4" (default: never)'
     sub.add_argument("--when", metavar="CONDITION", help=words)
-    sub.add_argument(
-        "--keep", type=int, default=5, metavar="N", help="most captures, the newest (default: %(default)s)"
-    )
+    words = "most captures, the newest (default: %(default)s)"
+    sub.add_argument("--keep", type=int, default=5, metavar="N", help=words)
     words = "most bytes of history and captures (default: %(default)s)"
     sub.add_argument("--disk", type=size, default="2GB", metavar="SIZE", help=words)
     words = "time after a capture without another (default: %(default)s)"
@@ -101,10 +99,6 @@ def span(words: str) -> float:
 
 def watch(args: Namespace, terminal: Terminal) -> str:
     """Watch a server until the time is over or Ctrl-C ends it."""
-    import llmprof
-    from llmprof.live.watching import STATE
-    from llmprof.storage import files
-
     # the end of a service is an end like Ctrl-C: the history is stored, and a profiler is switched off
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     told = terminal.tell if not args.json else lambda words: None
@@ -152,9 +146,6 @@ def words_of(command: str | None) -> list[str] | None:
 
 def record(args: Namespace, terminal: Terminal) -> str:
     """Record a window and print what it shows."""
-    import llmprof
-    from llmprof.storage import files
-
     told = terminal.tell if not args.json else None
     done = llmprof.record(
         args.url,

@@ -23,11 +23,10 @@ _LOOK: Final = "look"
 
 _COMMANDS: Final = {
     "completion": ("completion",),
-    "analyze": ("analysis", "diff", "findings", "info", "look", "what_if"),
+    "analyze": ("analysis", "diff", "findings", "info", "look", "time_operators", "what_if"),
     "experiment": ("experiment",),
     "make": ("convert", "demo", "explore", "export", "mcp", "notebook", "redact", "report", "samples"),
     "live": ("record", "watch"),
-    "operators": ("time_operators",),
     "run": ("config", "doctor", "run", "runs", "sweep"),
     "theory": ("theory",),
     "trial": ("trial", "tune"),
@@ -169,9 +168,8 @@ def _print(words: str) -> None:
         raise
     except OSError as error:
         _close_stdout()
-        raise OutputError(
-            f"the output cannot be written: {error.strerror or error}", hint="free disk space, or redirect it elsewhere"
-        ) from error
+        found = f"the output cannot be written: {error.strerror or error}"
+        raise OutputError(found, hint="free disk space, or redirect it elsewhere") from error
 
 
 def _close_stdout() -> None:
@@ -298,9 +296,8 @@ def parser(command: str | None = None) -> argparse.ArgumentParser:
         return sub
 
     paths = argparse.ArgumentParser(add_help=False)
-    paths.add_argument(
-        "paths", nargs="+", metavar="PATH", help="file, folder with a file for each rank, run folder, or sample:NAME"
-    )
+    words = "file, folder with a file for each rank, run folder, or sample:NAME"
+    paths.add_argument("paths", nargs="+", metavar="PATH", help=words)
     some = argparse.ArgumentParser(add_help=False)
     some.add_argument("paths", nargs="*", metavar="PATH", help="a trace, as for info")
     reading = _reading()
@@ -309,9 +306,8 @@ def parser(command: str | None = None) -> argparse.ArgumentParser:
     sub.set_defaults(schema=False)
     add("analyze", "analysis", "one analysis as a table, JSON or CSV", paths, reading, shared, options=_analyze)
     sub = add("report", "report", "write an HTML report with charts and tables", paths, reading, shared)
-    sub.add_argument(
-        "-o", "--output", default="llmprof-report", metavar="DIR", help="folder, or x.html (default: %(default)s)"
-    )
+    words = "folder, or x.html (default: %(default)s)"
+    sub.add_argument("-o", "--output", default="llmprof-report", metavar="DIR", help=words)
     _force(sub)
     sub.add_argument("--title", metavar="TEXT", help="heading of the report")
     sub.add_argument("--png", action="store_true", help="write each chart as a PNG, too, which takes as long again")
@@ -333,7 +329,7 @@ def parser(command: str | None = None) -> argparse.ArgumentParser:
         paths,
         reading,
         shared,
-        options=_of("operators", "add_timing_options"),
+        options=_of("analyze", "add_timing_options"),
     )
     add("explore", "explore", "look at a trace in a browser tab", paths, reading, shared, options=_exploring)
     _launching(add, shared, named)
@@ -343,9 +339,8 @@ def parser(command: str | None = None) -> argparse.ArgumentParser:
     sub.add_argument("name", metavar="NAME", help="a notebook or the beginning of its name (01), or its path")
     sub.add_argument("-p", "--parameter", action="append", metavar="KEY=VALUE", help="parameter, such as trace=PATH")
     sub.add_argument("-o", "--output", default=".", metavar="DIR", help="folder, or x.ipynb (default: here)")
-    sub.add_argument(
-        "--over", nargs="+", metavar="RUN", help="run it once for each of these run folders, and write an index page"
-    )
+    words = "run it once for each of these run folders, and write an index page"
+    sub.add_argument("--over", nargs="+", metavar="RUN", help=words)
     _force(sub)
     sub = add("redact", "redact", "copy a profile without secrets, users, hosts and paths", shared)
     sub.add_argument("file", metavar="FILE", help="trace, export of nsys, CSV of ncu, output of a monitor, or a folder")
@@ -372,15 +367,13 @@ def _exploring(sub: argparse.ArgumentParser) -> None:
 
 
 def _convert(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument(
-        "-o", "--output", required=True, metavar="FOLDER", help="folder of the dataset; the same command continues it"
-    )
+    words = "folder of the dataset; the same command continues it"
+    sub.add_argument("-o", "--output", required=True, metavar="FOLDER", help=words)
     sub.add_argument("--format", metavar="NAME", help="format of the files; recognised by their content if not given")
     sub.add_argument("--workers", type=int, metavar="N", help="processes on this machine (default: one per core)")
     sub.add_argument("--cluster", metavar="ADDRESS", help="scheduler of a Dask cluster instead: tcp://host:8786")
-    sub.add_argument(
-        "--unrelated-clocks", action="store_true", help="the ranks have unrelated clocks, which cannot be compared"
-    )
+    words = "the ranks have unrelated clocks, which cannot be compared"
+    sub.add_argument("--unrelated-clocks", action="store_true", help=words)
 
 
 def _launching(
@@ -406,9 +399,8 @@ def _launching(
     sub.add_argument("folder", nargs="?", default="results", metavar="DIR", help="folder (default: %(default)s)")
     sub.add_argument("--clean", action="store_true", help="remove runs that failed or were interrupted")
     sub.add_argument("--match", default="*", metavar="PATTERN", help="only folders whose names match, such as 'tiny_*'")
-    sub.add_argument(
-        "--state", action="append", choices=("failed", "interrupted"), help="only runs in this state (default: all)"
-    )
+    words = "only runs in this state (default: all)"
+    sub.add_argument("--state", action="append", choices=("failed", "interrupted"), help=words)
     sub = add("config", "config", "print a commented configuration to start from", shared)
     sub.add_argument("--init", nargs="?", const="default.yaml", metavar="FILE", help="write it (default: %(const)s)")
     _force(sub)
@@ -435,12 +427,8 @@ def _shared() -> argparse.ArgumentParser:
     shared = argparse.ArgumentParser(add_help=False)
     shared.add_argument("--json", action="store_true", help="print JSON for a program")
     shared.add_argument("--debug", action="store_true", help="show the traceback of an error")
-    shared.add_argument(
-        "--progress",
-        action=argparse.BooleanOptionalAction,
-        default=None,
-        help="show progress on stderr (default: on a terminal)",
-    )
+    words = "show progress on stderr (default: on a terminal)"
+    shared.add_argument("--progress", action=argparse.BooleanOptionalAction, default=None, help=words)
     return shared
 
 
@@ -486,9 +474,8 @@ def _diff(sub: argparse.ArgumentParser) -> None:
 
     sub.add_argument("a", metavar="A", help="reference: file, folder or sample:NAME")
     sub.add_argument("b", metavar="B", help="trace that is compared with the reference")
-    sub.add_argument(
-        "--tolerance", type=float, default=0.05, metavar="X", help="smaller changes count as none (default: 0.05)"
-    )
+    words = "smaller changes count as none (default: 0.05)"
+    sub.add_argument("--tolerance", type=float, default=0.05, metavar="X", help=words)
     sub.add_argument("--chart", type=Path, metavar="FILE", help="draw the comparison into a .png, .svg or .html file")
     sub.add_argument(
         "--fail-over",
@@ -527,9 +514,8 @@ def _export(sub: argparse.ArgumentParser) -> None:
         f"  {name:<11} {what}{': ' + ', '.join(ends) if ends else ''}" for name, (what, ends) in FORMS.items()
     )
     sub.add_argument("-o", "--output", required=True, metavar="FILE", help="file to write; its suffix gives the form")
-    sub.add_argument(
-        "--as", dest="form", choices=list(FORMS), metavar="FORM", help="form, if the suffix does not give it"
-    )
+    words = "form, if the suffix does not give it"
+    sub.add_argument("--as", dest="form", choices=list(FORMS), metavar="FORM", help=words)
     _force(sub)
     sub.add_argument("--window", type=_window, metavar="FROM:TO", help="only events that start in it, in ms: 12.5:14")
     sub.add_argument("--redact", action="store_true", help="write pseudonyms for people, machines and secrets")

@@ -16,26 +16,27 @@ from argparse import Namespace
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import polars as pl
 
-from llmprof import analyze, bundled, text
+from llmprof import analyze, batch, bundled, redaction, text, theory
+from llmprof import explore as package
+from llmprof import export as exporting
+from llmprof import report as reports
 from llmprof.analyze.findings.facts import where_the_time_went
 from llmprof.analyze.ncu.findings import launches_in_a_row
-from llmprof.cli.analyze import findings_text
-from llmprof.cli.hardware import is_profile, open_profile, report_of_profile
+from llmprof.cli.analyze import findings_text, is_profile, nothing_found, open_profile
 from llmprof.cli.output import SAMPLE, Terminal, key_value, on_workers, open_trace, places, to_json, wrapped
 from llmprof.errors import LaunchError, LlmprofError, NotCapturedError
 from llmprof.launch.run import process
+from llmprof.notebook import tutorials
 from llmprof.progress import Progress
 from llmprof.readers.ncu.reader import read_metrics
 from llmprof.readers.saved import capture
+from llmprof.report import Report
 from llmprof.storage import files
 from llmprof.units import format_bytes
-
-if TYPE_CHECKING:
-    from llmprof.report import Report
 
 DEMO_SAMPLE = "torch_tp4_eager_custom_allreduce"
 MOST_FINDINGS = 5
@@ -53,43 +54,66 @@ LEAST_KEY_BYTES = 8
 
 def report(args: Namespace, terminal: Terminal) -> str:
     """Write the report of a trace, or of hardware metrics."""
-    from llmprof import report as reports
-    from llmprof import theory
-
     if is_profile(args.paths):
-        return report_of_profile(args, terminal)
+        return _report_of_profile(args, terminal)
     model = theory.shape(args.model) if args.model else None
     trace = open_trace(args.paths, args, terminal)
     on_workers(OF_REPORTS, trace, args, terminal)
-    target, named = Path(args.output), shlex.join(args.paths)
-    if is_page(args.output):
+    named = shlex.join(args.paths)
+    if _is_page(args.output):
         if model is not None:
             raise LlmprofError("a report with a model needs several files", hint="name a folder: -o report")
         page = reports.html(trace, title=args.title, progress=terminal.progress, path=named)
-        file = files.write_output(target, page, overwrite=args.force)
-        return to_json({"index": file}) if args.json else text.pairs([("Report", str(file))], indent="")
+        return _one_page(page, args)
     options: dict[str, Any] = {"title": args.title, "progress": terminal.progress, "model": model, "path": named}
     options |= {"overwrite": args.force, "pictures": args.png}
     written = reports.write(trace, args.output, **options)
     if args.json:
-        every = {"index": written.index, "summary": written.summary, "pngs": written.pngs, "csvs": written.csvs}
-        return to_json(every)
+        return to_json(_files_of(written))
     try:
-        top = findings_text(
-            analyze.findings(trace).head(MOST_FINDINGS), terminal.width, args.paths, where_the_time_went(trace)
-        )
+        found = analyze.findings(trace).head(MOST_FINDINGS)
+        top = findings_text(found, terminal.width, args.paths, where_the_time_went(trace))
     except NotCapturedError as error:
         top = wrapped(f"No findings: {text.plain(error)}", terminal.width, "", "")
-    return f"{top}\n\n{paths_of(written)}"
+    return f"{top}\n\n{_paths_of(written)}"
 
 
-def is_page(output: str) -> bool:
+def _report_of_profile(args: Namespace, terminal: Terminal) -> str:
+    """Write the report of hardware metrics."""
+    from llmprof.report.folder import write_contents
+    from llmprof.report.hardware import profile_contents
+    from llmprof.report.page import page
+
+    measured = open_profile(args.paths)
+    if args.model:
+        raise LlmprofError("--model needs a timeline, and these are hardware metrics", hint="leave it out")
+    content = profile_contents(measured, title=args.title)
+    if _is_page(args.output):
+        return _one_page(page(content), args)
+    written = write_contents(content, args.output, progress=terminal.progress, overwrite=args.force)
+    if args.json:
+        return to_json(_files_of(written))
+    found = written.findings.head(MOST_FINDINGS)
+    top = findings_text(found, terminal.width, args.paths) if found.height else nothing_found(measured, terminal)
+    return f"{top}\n\n{_paths_of(written)}"
+
+
+def _is_page(output: str) -> bool:
     """Return whether the output is one HTML file (``-o x.html``) instead of a folder."""
     target = Path(output)
     return target.suffix.lower() in {".html", ".htm"} and not target.is_dir()
 
 
-def paths_of(written: Report, *more: tuple[str, str]) -> str:
+def _one_page(page: str, args: Namespace) -> str:
+    file = files.write_output(args.output, page, overwrite=args.force)
+    return to_json({"index": file}) if args.json else text.pairs([("Report", str(file))], indent="")
+
+
+def _files_of(written: Report) -> dict[str, Any]:
+    return {"index": written.index, "summary": written.summary, "pngs": written.pngs, "csvs": written.csvs}
+
+
+def _paths_of(written: Report, *more: tuple[str, str]) -> str:
     """List the files of a report."""
     pngs, csvs = written.folder / "*.png", written.folder / "*.csv"
     named = [("Report", str(written.index)), *([("Charts", f"{pngs} ({len(written.pngs)})")] if written.pngs else [])]
@@ -98,8 +122,6 @@ def paths_of(written: Report, *more: tuple[str, str]) -> str:
 
 def export(args: Namespace, terminal: Terminal) -> str:
     """Write a trace for Perfetto, speedscope, a spreadsheet or data frames."""
-    from llmprof import export as exporting
-
     trace = open_trace(args.paths, args, terminal)
     written = exporting.export(
         trace, args.output, form=args.form, window=args.window, redact=args.redact, overwrite=args.force
@@ -118,21 +140,16 @@ def mcp(args: Namespace, terminal: Terminal) -> str:
 
 def notebook(args: Namespace, terminal: Terminal) -> str:
     """Execute a notebook."""
-    from llmprof.notebook import tutorials
-
     if args.over:
         return _notebooks(args, terminal)
     given = dict(key_value(item, "-p") for item in args.parameter or [])
-    path = tutorials.run_notebook(
-        args.name, args.output, parameters=given, progress=_cells(terminal), overwrite=args.force
-    )
+    progress = _cells(terminal)
+    path = tutorials.run_notebook(args.name, args.output, parameters=given, progress=progress, overwrite=args.force)
     return to_json({"notebook": path}) if args.json else f"Notebook  {path}"
 
 
 def _notebooks(args: Namespace, terminal: Terminal) -> str:
     """Execute a notebook for each of several runs."""
-    from llmprof import batch
-
     if args.output.endswith(".ipynb") and not Path(args.output).is_dir():
         raise LlmprofError("--over writes several notebooks, and -o names one file", expected="-o FOLDER")
     given = dict(key_value(item, "-p") for item in args.parameter or [])
@@ -179,8 +196,6 @@ def samples(args: Namespace, terminal: Terminal) -> str:
 
 def demo(args: Namespace, terminal: Terminal) -> str:
     """Notebook, report, charts and tables of a bundled capture."""
-    from llmprof import report as reports
-    from llmprof.notebook import tutorials
     from llmprof.report import folder
 
     tutorials.check_installed()
@@ -193,19 +208,16 @@ def demo(args: Namespace, terminal: Terminal) -> str:
     path = tutorials.run_notebook(args.notebook, args.output, progress=_cells(terminal), overwrite=again)
     top = written.findings.head(MOST_FINDINGS)
     if args.json:
-        summary = {"findings": top.to_dicts(), "index": written.index, "summary": written.summary, "notebook": path}
-        return to_json(summary | {"pngs": written.pngs, "csvs": written.csvs})
+        return to_json({"findings": top.to_dicts(), "notebook": path} | _files_of(written))
     width = terminal.width or 100
     rows = [(f"{row['order']}. ", row["title"]) for row in top.iter_rows(named=True)]
     numbered = [wrapped(title, width, number, " " * len(number)) for number, title in rows]
     head = wrapped(f"Where the time goes in {DEMO_SAMPLE} ({title}):", width, "", "")
-    return "\n".join([head, *numbered, "", paths_of(written, ("Notebook", str(path)))])
+    return "\n".join([head, *numbered, "", _paths_of(written, ("Notebook", str(path)))])
 
 
 def redact(args: Namespace, terminal: Terminal) -> str:
     """Write a redacted copy and list what was removed; with ``--check`` only list it."""
-    from llmprof import redaction
-
     if args.check:
         to_remove = redaction.check(args.file)
         if args.json:
@@ -314,8 +326,6 @@ def explore(args: Namespace, terminal: Terminal) -> str:
 
 def command(port: int) -> list[str]:
     """Command line of the server, which listens only on this machine and requires the token in ``JUPYTER_TOKEN``."""
-    from llmprof import explore as package
-
     notebook = Path(str(package.__file__)).with_name("explore.ipynb")
     return [
         *(sys.executable, "-m", "voila", str(notebook), "--no-browser"),
@@ -326,8 +336,6 @@ def command(port: int) -> list[str]:
 
 def _templates() -> str:
     """``JUPYTER_PATH`` with the folder of our page template, which needs no network."""
-    from llmprof import explore as package
-
     ours = Path(str(package.__file__)).with_name("jupyter")
     return os.pathsep.join([str(ours), *filter(None, [os.environ.get("JUPYTER_PATH")])])
 
@@ -336,11 +344,8 @@ def check_installed() -> None:
     """Check that the packages that serve the page are installed."""
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
-        raise LlmprofError(
-            f"explorers cannot be served: {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed",
-            hint="pip install 'llmprof[notebook]'",
-            missing=missing,
-        )
+        found = f"explorers cannot be served: {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed"
+        raise LlmprofError(found, hint="pip install 'llmprof[notebook]'", missing=missing)
 
 
 def _files(paths: Sequence[str]) -> list[str]:
@@ -361,10 +366,8 @@ def _port(wished: int) -> int:
         try:
             probe.bind((HOST, wished))
         except (OSError, OverflowError) as error:
-            raise LlmprofError(
-                f"port {wished} cannot be used: {getattr(error, 'strerror', None) or error}",
-                hint="choose another port with --port, or leave the option out",
-            ) from error
+            found = f"port {wished} cannot be used: {getattr(error, 'strerror', None) or error}"
+            raise LlmprofError(found, hint="choose another port with --port, or leave the option out") from error
         port: int = probe.getsockname()[1]
     return port
 

@@ -134,11 +134,9 @@ def open_trace(paths: Sequence[str], args: Namespace, terminal: Terminal) -> Tra
     """Read paths, run folders and samples (``sample:NAME``) as one trace."""
     files = places(paths)
     if alone := [path for path in files if hardware_metrics_only(path)]:
-        raise LlmprofError(
-            f"{alone[0].name} holds hardware metrics of single launches and no timeline",
-            expected="a recording of a timeline",
-            hint="give this file alone to llmprof info, findings, analyze, report, explore or diff",
-        )
+        found = f"{alone[0].name} holds hardware metrics of single launches and no timeline"
+        hint = "give this file alone to llmprof info, findings, analyze, report, explore or diff"
+        raise LlmprofError(found, expected="a recording of a timeline", hint=hint)
     cache = False if getattr(args, "no_cache", False) else None
     format_name, workers = getattr(args, "format", None), getattr(args, "workers", None)
     return read(files, format=format_name, cache=cache, progress=reading(terminal), workers=workers)

@@ -9,25 +9,30 @@ import shlex
 import typing
 from argparse import Namespace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import polars as pl
 
-from llmprof import text
+from llmprof import analyze, batch, launch, text
+from llmprof.analyze.findings.facts import where_the_time_went
+from llmprof.batch.parameters import label, points
 from llmprof.cli.analyze import findings_text
 from llmprof.cli.output import Failing, Terminal, key_value, share, to_json, wrapped
 from llmprof.errors import ConfigError, LlmprofError, NotCapturedError
+from llmprof.launch import ConfigManager, ExperimentConfig, Run
+from llmprof.launch.config import disclosure, models
+from llmprof.launch.config.options import PRESETS, SIZES, sized, template
+from llmprof.launch.doctor.doctor import doctor as ask
 from llmprof.launch.engines import engines, interpreter
+from llmprof.launch.run.command import environment
+from llmprof.launch.run.folder import UNIMPORTED
+from llmprof.launch.run.requests import summarize
+from llmprof.storage import files
 from llmprof.units import format_bytes, format_ns
-
-if TYPE_CHECKING:
-    from llmprof.launch import ExperimentConfig, Run
 
 
 def add_config_options(parser: argparse.ArgumentParser, *, presets: bool = True) -> None:
     """Give a parser the options of a configuration, which are its fields; options that are not given stay None."""
-    from llmprof.launch.config.options import PRESETS, SIZES, ExperimentConfig
-
     what = parser.add_argument_group("what to run")
     what.add_argument("--config", type=Path, metavar="FILE", help="YAML or JSON file; options override it")
     if presets:
@@ -73,8 +78,6 @@ _SIZED = {
     "warmup_steps": "warm-up runs",
     "max_seq_len": "largest number of tokens of a prompt and its answer together",
 }
-
-
 _OTHER_NAMES = {"model": ("--model-path",), "prompt": ("--base-prompt",)}
 _FLAGS = {"environment": "--env"} | {name: f"--{name[:-1]}" for name in ("engine_args", *_OF_TOOLS)}
 
@@ -85,8 +88,6 @@ def _flag(name: str) -> str:
 
 def changes(args: Namespace) -> dict[str, Any]:
     """Collect the options that were given, under their names in the configuration."""
-    from llmprof.launch.config.options import PRESETS, ExperimentConfig, sized
-
     names = [field.name for field in dataclasses.fields(ExperimentConfig)]
     given = {name: value for name in names if (value := getattr(args, name)) is not None}
     parts = {name: value for name in _SIZED if (value := getattr(args, name)) is not None}
@@ -106,8 +107,6 @@ def changes(args: Namespace) -> dict[str, Any]:
 
 def config_of(args: Namespace) -> ExperimentConfig:
     """Build the configuration from the file, then from the options; mappings are merged key by key."""
-    from llmprof.launch import ConfigManager, ExperimentConfig
-
     given = changes(args)
     if args.config is None:
         return ExperimentConfig.from_dict(given)
@@ -130,7 +129,6 @@ def lengths(text: str) -> int | tuple[int, int]:
 
 MOST_FINDINGS = 3
 _SMALL = 0.1
-_SHOWN = ("ttft_ns", "tpot_ns", "itl_ns", "e2e_ns", "wall_ns", "output_tokens_per_s")
 _NAMES = {
     "ttft_ns": "time to first token",
     "tpot_ns": "time per output token",
@@ -143,8 +141,6 @@ _NAMES = {
 
 def run(args: Namespace, terminal: Terminal) -> str:
     """Run one experiment and print its results."""
-    from llmprof import launch
-
     if args.resume is not None:
         if changes(args) or args.config is not None:
             raise ConfigError("--resume was given with options of a run", expected="the folder alone")
@@ -162,18 +158,13 @@ def run(args: Namespace, terminal: Terminal) -> str:
             files.append(("Operators", write_operators(done.folder.path, progress=terminal.progress)[-1]))
         files += _files(done, terminal)
     if args.json:
-        return to_json(
-            {"folder": done.folder.path, "state": done.state, "summary": done.summary, "files": [p for _, p in files]}
-        )
+        facts = {"folder": done.folder.path, "state": done.state, "summary": done.summary}
+        return to_json(facts | {"files": [path for _, path in files]})
     return "\n\n".join(filter(None, (_requests(done), capture_text(done, terminal), _places(done, files))))
 
 
 def _commands(config: ExperimentConfig) -> dict[str, Any]:
     """Command lines of a run and its configuration; nothing is started or written."""
-    from llmprof import launch
-    from llmprof.launch.config import disclosure, models
-    from llmprof.launch.run.command import environment
-
     if config.model.startswith(models.PREFIX):
         models.config_of(config.model)  # so that a wrong name is refused here, too
     commands = [{"pass": name, "argv": argv} for name, argv in launch.plan(config)]
@@ -199,14 +190,12 @@ def _files(done: Run, terminal: Terminal) -> list[tuple[str, Path]]:
 
 
 def _requests(done: Run) -> str:
-    from llmprof.launch.run.requests import summarize
-
     rows = []
     for row in summarize(done.requests).iter_rows(named=True):
-        if row["metric"] in _SHOWN:
+        if row["metric"] in _NAMES:
             as_text = format_ns if row["unit"] == "ns" else "{:,.4g}".format
-            has_interval = row["ci95_low"] is not None
-            spread = f"± {as_text((row['ci95_high'] - row['ci95_low']) / 2)}" if has_interval else ""
+            low, high = row["ci95_low"], row["ci95_high"]
+            spread = "" if low is None else f"± {as_text((high - low) / 2)}"
             tail = as_text(row["p99"]) if row["n"] > 1 else ""
             rows.append((row["phase"], _NAMES[row["metric"]], as_text(row["mean"]), spread, as_text(row["p50"]), tail))
     if not rows:
@@ -221,9 +210,6 @@ def capture_text(done: Run, terminal: Terminal) -> str:
         trace = done.trace
     except NotCapturedError as error:
         return "" if done.config.profile_mode in {"inference_only", "ncu"} else f"No timeline: {text.plain(error)}"
-    from llmprof import analyze
-    from llmprof.analyze.findings.facts import where_the_time_went
-
     try:
         joined = None if done.engine_steps.is_empty() else analyze.requests(done)
     except LlmprofError:  # the clocks disagree, or no request has times: the report says which
@@ -252,8 +238,6 @@ def _cost(row: dict[str, Any]) -> str:
 def _places(done: Run, files: list[tuple[str, Path]]) -> str:
     summary = done.summary
     rows = [("Run", f"{done.folder.path} ({done.state})")]
-    from llmprof.launch.run.folder import UNIMPORTED
-
     cost = [row for row in summary.get("overhead") or () if row.get("metric") == "wall_ns"]
     if cost and cost[0].get("overhead") is not None:
         rows.append(("Profiler", _cost(cost[0])))
@@ -271,10 +255,6 @@ def _places(done: Run, files: list[tuple[str, Path]]) -> str:
 
 def config(args: Namespace, terminal: Terminal) -> str:
     """Print or write a commented configuration with every option and its default."""
-    from llmprof.launch import ExperimentConfig
-    from llmprof.launch.config.options import template
-    from llmprof.storage import files
-
     text_of = template(dataclasses.fields(ExperimentConfig))
     if args.init is None:
         return text_of
@@ -285,8 +265,6 @@ def config(args: Namespace, terminal: Terminal) -> str:
 
 def runs(args: Namespace, terminal: Terminal) -> str:
     """List the runs in a folder with their states; ``--clean`` removes those that failed."""
-    from llmprof import launch
-
     if args.clean:
         states = tuple(args.state) if args.state else ("failed", "interrupted")
         removed = launch.clean(args.folder, states=states, match=args.match)
@@ -311,8 +289,6 @@ def runs(args: Namespace, terminal: Terminal) -> str:
 
 def doctor(args: Namespace, terminal: Terminal) -> str:
     """Check whether this machine can run an experiment."""
-    from llmprof.launch.doctor.doctor import doctor as ask
-
     given = changes(args)
     if args.self_test:
         return _self_test(args)
@@ -333,7 +309,7 @@ def doctor(args: Namespace, terminal: Terminal) -> str:
 
 def _self_test(args: Namespace) -> str:
     """Compare the timer of operators with PyTorch's profiler on a known kernel."""
-    from llmprof.experiments.self_test import self_test
+    from llmprof.experiments.bandwidth import self_test
 
     test = self_test(args.python or interpreter(["torch"]))
     if args.json:
@@ -341,12 +317,10 @@ def _self_test(args: Namespace) -> str:
     kind = "CUDA events" if test["platform"] == "cuda" else "the clock of the host (there is no GPU)"
     if test["difference"] is None:
         return f"PyTorch's profiler recorded no kernel, so nothing can be compared; {kind}: {test['timed_us']:.1f} us"
-    verdict = "agree" if test["agrees"] else "do NOT agree"
-    return (
-        f"A product of {test['n']} × {test['n']} matrices takes {test['timed_us']:.1f} us by {kind} and "
-        f"{test['profiler_us']:.1f} us by PyTorch's profiler: they {verdict} ({test['difference']:+.1%}, medians of "
-        f"{test['calls']} calls)"
-    )
+    verdict = f"they {'agree' if test['agrees'] else 'do NOT agree'} ({test['difference']:+.1%}"
+    words = f"A product of {test['n']} × {test['n']} matrices takes {test['timed_us']:.1f} us by {kind} and "
+    words += f"{test['profiler_us']:.1f} us by PyTorch's profiler: {verdict}, medians of {test['calls']} calls)"
+    return words
 
 
 _COLUMNS = (
@@ -357,15 +331,8 @@ _COLUMNS = (
 
 def sweep(args: Namespace, terminal: Terminal) -> str:
     """Run every point of a sweep and compare them; a failure if no point finished."""
-    from llmprof import batch
-    from llmprof.batch.parameters import label, points
-
-    options: dict[str, Any] = {
-        "progress": terminal.progress,
-        "check": args.check,
-        "fresh_engine": args.fresh_engine,
-        "shuffle": args.shuffle,
-    }
+    options: dict[str, Any] = {name: getattr(args, name) for name in ("check", "fresh_engine", "shuffle")}
+    options["progress"] = terminal.progress
     if args.resume is not None:
         if changes(args) or args.config is not None or args.parameter_sweep or args.preset:
             raise ConfigError("--resume was given with options of a sweep", expected="the folder alone")
@@ -390,12 +357,8 @@ def sweep(args: Namespace, terminal: Terminal) -> str:
         written = batch.write_report(done)
         files = {"Report": written.index, "Table": written.folder / "comparison.csv"}
     if args.json:
-        summary: dict[str, Any] = {
-            "folder": done.folder,
-            "comparison": done.comparison.to_dicts(),
-            "failed": done.failed,
-        }
-        out = to_json(summary | {"files": list(files.values())})
+        results = {"comparison": done.comparison.to_dicts(), "failed": done.failed, "files": list(files.values())}
+        out = to_json({"folder": done.folder, **results})
         return out if done.runs else Failing(out)
     columns = [*done.parameters, *_COLUMNS]
     lines = [text.table(_with_intervals(done.comparison), width=terminal.width, columns=columns)]
@@ -417,14 +380,9 @@ def _with_intervals(comparison: pl.DataFrame) -> pl.DataFrame:
 
 
 def _parameters(args: Namespace) -> dict[str, list[Any]]:
-    from llmprof import batch
-    from llmprof.launch.config.options import PRESETS
-
     points = None if args.preset in PRESETS else args.preset
     if not points and not args.parameter_sweep:
-        raise ConfigError(
-            "there is nothing to sweep",
-            expected=f"--parameter-sweep NAME:VALUE,… or --preset {', '.join(batch.PRESETS)}",
-        )
+        found = "there is nothing to sweep"
+        raise ConfigError(found, expected=f"--parameter-sweep NAME:VALUE,… or --preset {', '.join(batch.PRESETS)}")
     parameters = batch.preset(points, devices=batch.devices()) if points else {}
     return parameters | (batch.parse(args.parameter_sweep) if args.parameter_sweep else {})

@@ -7,16 +7,21 @@ from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 
-from llmprof import text
+from llmprof import analyze, charts, hardware, text
+from llmprof import theory as theories
+from llmprof.analyze.roofline import coverage_of
 from llmprof.cli.output import Terminal, open_trace, to_csv, to_json, wrapped
 from llmprof.errors import AnalysisError, LlmprofError
-
-if TYPE_CHECKING:
-    from llmprof.theory import Profile
+from llmprof.theory import Profile
+from llmprof.theory.bound import nearest_device
+from llmprof.theory.familiar import quantity, seconds
+from llmprof.theory.plan import decode, prefill
+from llmprof.theory.profiler import machine_for
+from llmprof.units import format_ns, format_share
 
 _OPTIONS = (
     ("--batch-size", "batch_size", int, 1, "number of concurrent requests"),
@@ -72,9 +77,6 @@ def theory(args: Namespace, terminal: Terminal) -> str:
 
 
 def _listed(args: Namespace) -> str:
-    from llmprof import hardware
-    from llmprof import theory as theories
-
     devices = [device.name for device in hardware.DEVICES]
     if args.json:
         return to_json({"models": list(theories.names()), "devices": devices})
@@ -82,11 +84,6 @@ def _listed(args: Namespace) -> str:
 
 
 def _profiled(args: Namespace, terminal: Terminal) -> str:
-    from llmprof import theory as theories
-    from llmprof.theory.familiar import quantity, seconds
-    from llmprof.theory.plan import decode, prefill
-    from llmprof.theory.profiler import machine_for
-
     if not args.gpu:
         raise LlmprofError("no device is given", expected="--gpu NAME, such as --gpu H200", hint="--list shows devices")
     options = {name: getattr(args, name) for _, name, _, _, _ in _OPTIONS}
@@ -94,22 +91,18 @@ def _profiled(args: Namespace, terminal: Terminal) -> str:
     summary, notes = profile.summary(), list(profile.notes)
     if args.predict or args.calibration:
         machine = machine_for(profile.shape, profile.device, profile.plan)
-        fitted = (
-            theories.read_calibration(args.calibration) if args.calibration else theories.calibrated(profile.device)
-        )
+        of_file = args.calibration
+        fitted = theories.read_calibration(of_file) if of_file else theories.calibrated(profile.device)
         if fitted.device != profile.device.name:
             notes.append(f"the calibration is of {fitted.device}, the prediction for {profile.device.name}")
-        steps = {
-            "prefill": prefill(profile.batch_size, profile.seq_len),
-            "decode": decode(profile.batch_size, profile.seq_len + profile.generate_len / 2),
-        }
+        middle = decode(profile.batch_size, profile.seq_len + profile.generate_len / 2)
+        steps = {"prefill": prefill(profile.batch_size, profile.seq_len), "decode": middle}
         for name, step in steps.items():
             summary[f"predicted_{name}_s"] = fitted.step_s(profile.shape, step, machine)
         summary["predicted_outside"] = outside = fitted.outside(profile.shape, profile.plan, *steps.values())
         if outside:
-            notes.append(
-                f"the calibration was not fitted to such runs, the prediction may be far off: {'; '.join(outside)}"
-            )
+            words = f"the calibration was not fitted to such runs, the prediction may be far off: {'; '.join(outside)}"
+            notes.append(words)
     if args.csv:
         return to_csv(profile.components, args.csv, overwrite=args.force)
     drafted = None
@@ -160,8 +153,6 @@ def _profiled(args: Namespace, terminal: Terminal) -> str:
 
 
 def _parameters(profile: Profile) -> str:
-    from llmprof.theory.familiar import quantity
-
     sentence = f"{quantity(profile.parameters, '')} parameters"
     if profile.active_parameters < profile.parameters:
         sentence += f", {quantity(profile.active_parameters, '')} of them for each token"
@@ -169,12 +160,8 @@ def _parameters(profile: Profile) -> str:
 
 
 def _time(least: float, predicted: float | None) -> str:
-    from llmprof.theory.familiar import seconds
-
-    sentence = f"at least {seconds(least)}"
-    return (
-        sentence if predicted is None else f"{sentence}; predicted by the calibration (no bound): {seconds(predicted)}"
-    )
+    more = "" if predicted is None else f"; predicted by the calibration (no bound): {seconds(predicted)}"
+    return f"at least {seconds(least)}{more}"
 
 
 def _fits(profile: Profile) -> str:
@@ -187,45 +174,31 @@ def _fits(profile: Profile) -> str:
 
 def _components(components: pl.DataFrame) -> pl.DataFrame:
     """The table of components with numbers as text."""
-    from llmprof.theory.familiar import quantity, seconds
-
-    share = pl.col("latency_s") / pl.col("latency_s").sum().over("phase")
-
-    def quantities(name: str, unit: str) -> pl.Series:
-        return pl.Series([quantity(v, unit) if v else "" for v in components[name]], dtype=pl.String)
-
-    return components.select(
-        "phase",
-        "component",
-        "layers",
-        quantities("flops", "").alias("FLOPs"),
-        quantities("memory_bytes", "B").alias("bytes"),
-        pl.Series([seconds(v) if v else "" for v in components["latency_s"]], dtype=pl.String).alias("time"),
-        pl.Series([f"{100 * v:.1f} %" for v in components.select(share).to_series()], dtype=pl.String).alias("share"),
-        "bound",
+    share = components.select(pl.col("latency_s") / pl.col("latency_s").sum().over("phase")).to_series()
+    return components.with_columns(
+        _texts("FLOPs", components["flops"], lambda v: quantity(v, "")),
+        _texts("bytes", components["memory_bytes"], lambda v: quantity(v, "B")),
+        _texts("time", components["latency_s"], seconds),
+        pl.Series("share", [f"{100 * v:.1f} %" for v in share], dtype=pl.String),
     )
+
+
+def _texts(name: str, values: pl.Series, in_words: Callable[[float], str]) -> pl.Series:
+    """A column of numbers as text; what is null or 0 stays empty."""
+    return pl.Series(name, [in_words(value) if value else "" for value in values], dtype=pl.String)
 
 
 def _joined(args: Namespace, terminal: Terminal) -> str:
-    from llmprof import analyze
-    from llmprof.analyze.roofline import coverage_of
-    from llmprof.theory.bound import nearest_device
-    from llmprof.units import format_ns, format_share
-
     trace = open_trace(args.trace, args, terminal)
     device, taken = nearest_device(args.gpu) if args.gpu else (None, "")
-    tp = args.tp_size if args.tp_size > 1 else None
-    pp = args.pp_size if args.pp_size > 1 else None
-    joined = analyze.roofline_join(
-        trace, args.model, device, tp_size=tp, pp_size=pp, dtype=args.dtype, kv_cache_dtype=args.kv_cache_dtype
-    )
+    given = {name: getattr(args, name) for name in ("dtype", "kv_cache_dtype")}
+    given |= {name: size if (size := getattr(args, name)) > 1 else None for name in ("tp_size", "pp_size")}
+    joined = analyze.roofline_join(trace, args.model, device, **given)
     coverage = coverage_of(joined)
     if args.csv:
         return to_csv(joined, args.csv, overwrite=args.force)
     drawn = []
     if args.charts:
-        from llmprof import charts
-
         drawn = [str(charts.save(charts.bound_gap(joined), args.charts / "bound_gap.png", overwrite=args.force))]
     if args.json:
         notes = [taken] if taken else []
@@ -238,36 +211,25 @@ def _joined(args: Namespace, terminal: Terminal) -> str:
         mbu=(pl.col("mbu") * pl.col("measured_ns")).sum() / pl.col("measured_ns").sum(),
     )
     sums = sums.join(steps, on="phase").sort("phase", "measured_ns", descending=[False, True])
-    each = [sums[name] / sums["steps"] for name in ("measured_ns", "bound_ns")]
-
-    def share(values: pl.Series) -> pl.Series:
-        return pl.Series([format_share(v) if v else "" for v in values], dtype=pl.String)
-
-    table = sums.select(
-        "phase",
-        "stage",
-        pl.Series([format_ns(v) for v in each[0]], dtype=pl.String).alias("measured"),
-        pl.Series([format_ns(v) if v else "" for v in each[1]], dtype=pl.String).alias("least"),
-        share(sums["bound_ns"] / sums["measured_ns"]).alias("efficiency"),
-        share(sums["mfu"]).alias("mfu"),
-        share(sums["mbu"]).alias("mbu"),
-        pl.Series([format_ns(v) for v in each[0] - each[1]], dtype=pl.String).alias("gap"),
-        "why",
+    measured, least = (sums[name] / sums["steps"] for name in ("measured_ns", "bound_ns"))
+    table = sums.with_columns(
+        _texts("measured", measured, format_ns),
+        _texts("least", least, format_ns),
+        _texts("efficiency", sums["bound_ns"] / sums["measured_ns"], format_share),
+        _texts("mfu", sums["mfu"], format_share),
+        _texts("mbu", sums["mbu"], format_share),
+        _texts("gap", measured - least, format_ns),
     )
     explained = format_share(coverage["explained_share"])
+    known = format_share(coverage["contexts_known_share"])
     words = f"Mean of a step (from its first event to the next step's) and rank. Theory knows {explained} of the "
-    words += f"device time, and the contexts of {format_share(coverage['contexts_known_share'])} of the steps." + (
-        f" Note: {taken}." if taken else ""
-    )
+    words += f"device time, and the contexts of {known} of the steps.{f' Note: {taken}.' if taken else ''}"
     parts = [text.table(table, columns=_JOINED), "", wrapped(words, terminal.width, "", "")]
     return "\n".join([*parts, *(f"Chart  {path}" for path in drawn)])
 
 
 def _draw_profile(folder: Path, profile: Profile, *, overwrite: bool) -> list[str]:
     """Charts of a profile as PNG files."""
-    from llmprof import charts
-    from llmprof import theory as theories
-
     over_batch, over_ranks = theories.sweep(profile), theories.sweep(profile, over="tp_size")
     drawings: dict[str, Callable[[], Any]] = {
         "structure": lambda: charts.theory_structure(profile.components),

@@ -6,18 +6,18 @@ import argparse
 import shlex
 from argparse import Namespace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 
-from llmprof import batch, text
+from llmprof import batch, launch, text, trials
 from llmprof.cli.output import Failing, Terminal, share, to_json, wrapped
 from llmprof.cli.run import add_config_options, changes, config_of
 from llmprof.errors import ConfigError
+from llmprof.report.study import in_words
+from llmprof.trials import Study, Verdict
+from llmprof.trials.verdict import gain_words
 from llmprof.units import format_metric
-
-if TYPE_CHECKING:
-    from llmprof.trials import Study, Verdict
 
 
 def add_trial_options(sub: argparse.ArgumentParser) -> None:
@@ -49,8 +49,6 @@ def add_trial_options(sub: argparse.ArgumentParser) -> None:
 
 def trial(args: Namespace, terminal: Terminal) -> str:
     """Try a change of a run, or list what can be tried or was predicted."""
-    from llmprof import launch, trials
-
     if args.calibration:
         return _calibration(trials.calibration(args.run), args, terminal)
     run = launch.open_run(args.run)
@@ -98,16 +96,14 @@ def add_tune_options(sub: argparse.ArgumentParser) -> None:
         help="what is searched for: a rate, a latency such as e2e_p99, or goodput (default: %(default)s)",
     )
     sub.add_argument("--slo", default="", metavar="LIMITS", help='such as "ttft_p99<=500ms,tpot_p95<=30ms"')
-    sub.add_argument(
-        "--budget", default="30m", metavar="TIME", help="longest time: 30m, 90s, 1.5h (default: %(default)s)"
-    )
+    words = "longest time: 30m, 90s, 1.5h (default: %(default)s)"
+    sub.add_argument("--budget", default="30m", metavar="TIME", help=words)
     words = 'values by setting, as of a sweep: "engine_args.max_num_seqs:8,16"; none with --objective goodput'
     sub.add_argument("--search", metavar="TEXT", help=f"{words} (default: settings of vLLM that often matter)")
     sub.add_argument("--most-points", type=int, metavar="N", help="most points, too")
     given = argparse.BooleanOptionalAction
-    sub.add_argument(
-        "--confirm", action=given, default=True, help="try the best point against the start (default: yes)"
-    )
+    words = "try the best point against the start (default: yes)"
+    sub.add_argument("--confirm", action=given, default=True, help=words)
     sub.add_argument("--check", action=given, default=True, help="check the machine first (default: yes)")
     sub.add_argument("-o", "--folder", type=Path, metavar="FOLDER", help="folder of the study, new or to continue")
     add_config_options(sub)
@@ -115,8 +111,6 @@ def add_tune_options(sub: argparse.ArgumentParser) -> None:
 
 def tune(args: Namespace, terminal: Terminal) -> str:
     """Search the settings of an engine, and show the best."""
-    from llmprof import launch, trials
-
     given = changes(args)
     if args.run is not None and (given or args.config is not None):
         raise ConfigError("a run was given with options of a run", expected="the folder alone, or --config and options")
@@ -138,9 +132,8 @@ def tune(args: Namespace, terminal: Terminal) -> str:
         )
     except KeyboardInterrupt:
         if folder.is_dir():
-            terminal.tell(
-                f"what was measured is kept; the same command with -o {shlex.quote(str(folder))} continues it"
-            )
+            words = f"what was measured is kept; the same command with -o {shlex.quote(str(folder))} continues it"
+            terminal.tell(words)
         raise
     page = study.report()
     if args.json:
@@ -150,8 +143,6 @@ def tune(args: Namespace, terminal: Terminal) -> str:
 
 def _found(study: Study, terminal: Terminal, page: Path) -> str:
     """The result, a row for each point, and the files."""
-    from llmprof.report.study import in_words
-
     rows = in_words(study.points)
     shown = ["label", "state", *rows.columns[rows.columns.index("error") + 1 : rows.columns.index("excess")], "error"]
     lines = [wrapped(study.says, terminal.width, "", "")]
@@ -165,8 +156,6 @@ def said(verdict: Verdict, terminal: Terminal, page: Path) -> str:
     """The verdict, a row for each metric, and the files."""
     lines = [wrapped(verdict.says, terminal.width, "", "")]
     lines += [wrapped(note, terminal.width, "note: ", "      ") for note in verdict.state["notes"]]
-    from llmprof.trials.verdict import gain_words
-
     rows = verdict.effects.rows(named=True)
     table = pl.DataFrame(
         {

@@ -7,48 +7,28 @@ from collections.abc import Mapping
 
 from llmprof.cli.output import Terminal, to_json
 
-SHELLS = ("bash", "zsh", "fish")
-
 _BASH = """_llmprof() {{
-    local cur="${{COMP_WORDS[COMP_CWORD]}}" prev="${{COMP_WORDS[COMP_CWORD-1]}}" command="" word words=""
-    for word in "${{COMP_WORDS[@]:1:COMP_CWORD-1}}"; do
+    local cur="${{COMP_WORDS[COMP_CWORD]}}" prev="${{COMP_WORDS[COMP_CWORD-1]}}" command="" word known=""
+    for word in "${{COMP_WORDS[@]:1:$((COMP_CWORD - 1))}}"; do
         [[ "$word" != -* ]] && {{ command="$word"; break; }}
     done
     case "$command" in
-        "") words={commands} ;;
+        "") known={commands} ;;
 {options}
     esac
     case "$command $prev" in
 {values}
     esac
     if [[ -z "$command" || "$cur" == -* ]]; then
-        COMPREPLY=($(compgen -W "$words" -- "$cur"))
+        COMPREPLY=($(compgen -W "$known" -- "$cur"))
     fi
     if [[ ${{#COMPREPLY[@]}} -eq 0 ]]; then
         COMPREPLY=($(compgen -f -- "$cur"))
     fi
 }}
 complete -o filenames -F _llmprof llmprof"""
-_ZSH = """#compdef llmprof
-_llmprof() {{
-    local command="" word
-    local -a given
-    for word in "${{(@)words[2,CURRENT-1]}}"; do
-        [[ "$word" != -* ]] && {{ command="$word"; break; }}
-    done
-    case "$command" in
-        "") given=({commands}) ;;
-{options}
-    esac
-    case "$command ${{words[CURRENT-1]}}" in
-{values}
-    esac
-    if [[ -z "$command" || "${{words[CURRENT]}}" == -* ]]; then
-        compadd -- "${{given[@]}}"
-    fi
-    [[ "${{words[CURRENT]}}" == -* ]] || _files
-}}
-compdef _llmprof llmprof"""
+_IN_ZSH = "autoload -U +X bashcompinit && bashcompinit\n"
+"""Before the script for bash, which zsh then understands."""
 
 
 def completion(args: Namespace, terminal: Terminal) -> str:
@@ -57,33 +37,30 @@ def completion(args: Namespace, terminal: Terminal) -> str:
 
     top = parser()
     commands = commands_of(top)
-    script = _fish(top, commands) if args.shell == "fish" else _script(args.shell, commands)
+    script = _fish(top, commands) if args.shell == "fish" else _bash(commands)
+    script = _IN_ZSH + script if args.shell == "zsh" else script
     return to_json({"script": script}) if args.json else script
-
-
-def _flags(sub: argparse.ArgumentParser) -> list[str]:
-    return [flag for action in sub._actions for flag in action.option_strings]
 
 
 def _choices(action: argparse.Action) -> list[str]:
     return [str(choice) for choice in action.choices or ()]
 
 
-def _script(shell: str, commands: Mapping[str, argparse.ArgumentParser]) -> str:
-    quoted = shlex.quote if shell == "bash" else str
-    words = "words={}" if shell == "bash" else "given=({})"
-    reply = 'COMPREPLY=($(compgen -W {} -- "$cur")); return' if shell == "bash" else "compadd -- {}; return"
-    options = [f"        {name}) {words.format(quoted(' '.join(_flags(sub))))} ;;" for name, sub in commands.items()]
+def _bash(commands: Mapping[str, argparse.ArgumentParser]) -> str:
+    flags = {
+        name: " ".join(flag for one in sub._actions for flag in one.option_strings) for name, sub in commands.items()
+    }
+    options = [f"        {name}) known={shlex.quote(of_command)} ;;" for name, of_command in flags.items()]
+    reply = 'COMPREPLY=($(compgen -W {} -- "$cur")); return'
     values = [
-        f"        {shlex.quote(f'{name} {flag or name}')}) {reply.format(quoted(' '.join(choices)))} ;;"
+        f"        {shlex.quote(f'{name} {flag or name}')}) {reply.format(shlex.quote(' '.join(choices)))} ;;"
         for name, sub in commands.items()
         for action in sub._actions
         if (choices := _choices(action))
         for flag in action.option_strings or [""]
     ]
-    names = quoted(" ".join([*commands, "--help", "--version"]))
-    form = _BASH if shell == "bash" else _ZSH
-    return form.format(commands=names, options="\n".join(options), values="\n".join(values))
+    names = shlex.quote(" ".join([*commands, "--help", "--version"]))
+    return _BASH.format(commands=names, options="\n".join(options), values="\n".join(values))
 
 
 def _fish(top: argparse.ArgumentParser, commands: Mapping[str, argparse.ArgumentParser]) -> str:

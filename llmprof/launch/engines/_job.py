@@ -122,6 +122,12 @@ class Record:
         """Path for the snapshot of a worker's allocator, into which the worker inserts its rank."""
         return str(self.out / "memory_snapshot_rankRANK.pickle")
 
+    def kv_cache(self, blocks: int | None, size: int | None, **known: Any) -> None:
+        """Record the size of the KV cache: its blocks, the tokens of each, and what else is known."""
+        tokens = blocks * size if blocks and size else None
+        facts = {"blocks": blocks, "block_size": size, "tokens": tokens, "bytes": None, "peak_usage": None}
+        self.document["kv_cache"] = {**facts, **known}
+
     def traces(self) -> Path:
         """Folder of the traces; it is made if it is missing."""
         traces = self.out / "traces"
@@ -197,7 +203,10 @@ def descendants(root: int | None = None) -> list[int]:
     while left:
         below = parents.get(left.pop(), [])
         left += below
-        below_root += [pid for pid in below if not _is_tracker(pid)]
+        for pid in below:
+            with contextlib.suppress(OSError):
+                if b"resource_tracker" not in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    below_root.append(pid)
     return below_root
 
 
@@ -221,13 +230,6 @@ def end_children(patience_s: float = _PATIENCE_S) -> list[int]:
         if not left:
             break
     return killed
-
-
-def _is_tracker(pid: int) -> bool:
-    try:
-        return b"resource_tracker" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return False
 
 
 _EXPLAINED = 3

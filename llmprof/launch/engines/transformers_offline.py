@@ -46,10 +46,7 @@ class Steps:
         self._left, self._stop, self.stopped = steps or -1, stop, False
 
     def token(self, _ids: Any, _scores: Any, **_more: Any) -> Any:
-        """Note the time at which each request has its next token.
-
-        ``generate`` calls this after each token as a stopping criterion; it never stops the generation.
-        """
+        """Note when each request has its next token: a stopping criterion of ``generate`` that never stops it."""
         if self._cuda:
             self._torch.cuda.synchronize()
         self.ended_ns.append(time.perf_counter_ns())
@@ -61,12 +58,11 @@ class Steps:
             self.stopped = True
         self._left -= 1
         n = len(self.tokens)
-        label = (
-            f"context_0(0)_generation_{n}({n})" if self.ended_ns else f"context_{n}({sum(self.tokens)})_generation_0(0)"
-        )
+        parts = (0, 0, n, n) if self.ended_ns else (n, sum(self.tokens), 0, 0)
+        label = "execute_context_{}({})_generation_{}({})".format(*parts)
         if self._cuda:
-            self._torch.cuda.nvtx.range_push(f"execute_{label}")
-        self._range = self._torch.profiler.record_function(f"execute_{label}")
+            self._torch.cuda.nvtx.range_push(label)
+        self._range = self._torch.profiler.record_function(label)
         self._range.__enter__()
 
     def _after(self, _model: Any, _args: Any, _output: Any) -> None:
@@ -254,10 +250,7 @@ class _Run:
         return outputs
 
     def _times(self, began: int, k: int, output: list[int]) -> dict[str, Any]:
-        """Times of request ``k`` of a batch.
-
-        All requests of a batch get their tokens at the same times; a request ends with its last token.
-        """
+        """Times of request ``k`` of a batch, until its last token; all requests of it get tokens at the same times."""
         ends = self._end_ids()
         count = next((i + 1 for i, token in enumerate(output) if token in ends), len(output))
         times = self.steps.ended_ns[:count]

@@ -39,24 +39,23 @@ def run_vllm(job: Mapping[str, Any], record: Record, worker: str) -> None:
                 count = llm.collective_rpc("llmprof_annotate", args=(job["profiler"] == "cuda",))
                 record.note(f"names of {count[0]} modules are in the trace; they cost time")
             _warm_profiler(job, record, llm, sampling_class)
-            each_point(of_this_start(job, record), record, lambda point: _measure(point, record, llm, sampling_class))
+
+            def measure(point: Mapping[str, Any]) -> None:
+                llm.collective_rpc("llmprof_begin")
+                _generate_all(point, record, llm, sampling_class)
+                _facts(record, llm)
+
+            each_point(of_this_start(job, record), record, measure)
         finally:
             with contextlib.suppress(AttributeError):
                 llm.llm_engine.engine_core.shutdown()
-
-
-def _measure(job: Mapping[str, Any], record: Record, llm: Any, sampling_class: Any) -> None:
-    llm.collective_rpc("llmprof_begin")
-    _generate_all(job, record, llm, sampling_class)
-    _facts(record, llm)
 
 
 def _warm_profiler(job: Mapping[str, Any], record: Record, llm: Any, sampling_class: Any) -> None:
     """Start and stop PyTorch's profiler once: its first start is slow and would lengthen the first request."""
     if not warms_profiler(job, record):
         return
-    own = _own_options(llm)
-    prompt = (job["prompts"] or [{"prompt_token_ids": ids} for ids in _token_prompts(job)])[:1]
+    own, prompt = _own_options(llm), _prompts(job)[:1]
     with record.stage("warm_profiler"):
         _profile(job, record, llm, on=True)
         llm.generate(prompt, [sampling_class(temperature=0.0, max_tokens=2, **own)], use_tqdm=False)
@@ -68,9 +67,9 @@ def _own_options(llm: Any) -> dict[str, Any]:
     return {"detokenize": False} if llm.llm_engine.vllm_config.model_config.skip_tokenizer_init else {}
 
 
-def _token_prompts(job: Mapping[str, Any]) -> list[list[int]]:
-    prompts: list[list[int]] = job["prompt_token_ids"] or token_ids(job["synthetic"])
-    return prompts
+def _prompts(job: Mapping[str, Any]) -> Sequence[Any]:
+    tokens = job["prompt_token_ids"] or (token_ids(job["synthetic"]) if not job["prompts"] else ())
+    return job["prompts"] or [{"prompt_token_ids": ids} for ids in tokens]
 
 
 def _sampling(job: Mapping[str, Any], llm: Any, sampling_class: Any, count: int) -> list[Any]:
@@ -90,7 +89,7 @@ def _sampling(job: Mapping[str, Any], llm: Any, sampling_class: Any, count: int)
 
 
 def _generate_all(job: Mapping[str, Any], record: Record, llm: Any, sampling_class: Any) -> None:
-    prompts: Sequence[Any] = job["prompts"] or [{"prompt_token_ids": ids} for ids in _token_prompts(job)]
+    prompts = _prompts(job)
     sampling = _sampling(job, llm, sampling_class, len(prompts))
 
     def generate(phase: str, least: int) -> list[Any]:
@@ -129,19 +128,12 @@ def _generate_all(job: Mapping[str, Any], record: Record, llm: Any, sampling_cla
 
 
 def _prefix_cache(llm: Any) -> dict[str, float]:
-    """Number of tokens that were looked up in the prefix cache, and of those that were hits, since the engine started.
-
-    The keys are the names of vLLM's metrics; the dict is empty if this version of vLLM does not report them.
-    """
+    """Tokens looked up in the prefix cache, and hits among them, by the names of vLLM's metrics, if it has any."""
     try:
         metrics = llm.get_metrics()
     except (AttributeError, AssertionError):  # this version has no metrics, or its statistics are off
         return {}
-    return {
-        metric.name: float(metric.value)
-        for metric in metrics
-        if "prefix_cache" in metric.name and hasattr(metric, "value")
-    }
+    return {one.name: float(one.value) for one in metrics if "prefix_cache" in one.name and hasattr(one, "value")}
 
 
 def _profile(job: Mapping[str, Any], record: Record, llm: Any, *, on: bool) -> None:
@@ -202,11 +194,4 @@ def _facts(record: Record, llm: Any) -> None:
         record.document["device_names"] = [fact["device"] for fact in facts]
     record.document["peak_memory_bytes"] = {str(fact["rank"]): fact["peak"] for fact in facts}
     cache = llm.llm_engine.vllm_config.cache_config
-    blocks, size = cache.num_gpu_blocks, cache.block_size
-    record.document["kv_cache"] = {
-        "blocks": blocks,
-        "block_size": size,
-        "tokens": blocks * size if blocks and size else None,
-        "bytes": facts[0]["kv_bytes"],
-        "peak_usage": None,
-    }
+    record.kv_cache(cache.num_gpu_blocks, cache.block_size, bytes=facts[0]["kv_bytes"])

@@ -39,8 +39,7 @@ class LlmprofOps(LlmprofWorker):
         torch: Any = importlib.import_module("torch")
         cuda = bool(torch.cuda.is_available()) and getattr(self, "device", torch.device("cpu")).type == "cuda"
         _check_eager(self.vllm_config, cuda=cuda)
-        model = self.model_runner.get_model()
-        timer = OpsTimer(torch, model, options, cuda=cuda, rank=int(self.rank))
+        timer = OpsTimer(torch, self.model_runner.get_model(), options, cuda=cuda, rank=int(self.rank))
         timer.prepare()
         state: dict[str, Any] = {"timer": timer, "back": [], "sampled": False, "folder": options["folder"]}
         self.__dict__["llmprof_ops_state"] = state

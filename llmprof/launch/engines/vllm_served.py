@@ -106,11 +106,9 @@ class _VllmClient(Client):
                 record.snapshots([str(path) for path in self._rpc("llmprof_memory", record.snapshot_path)])
         record.outputs([answer["text"] for answer in answers], [answer["tokens"] for answer in answers])
         for name in self.server.metrics():
-            blocks, size = (re.search(rf'\b{key}="(\d+)"', name) for key in ("num_gpu_blocks", "block_size"))
-            if name.startswith("vllm:cache_config_info") and blocks and size:
-                both = int(blocks[1]), int(size[1])
-                usage = {"blocks": both[0], "block_size": both[1], "tokens": both[0] * both[1], "bytes": None}
-                self.record.document["kv_cache"] = {**usage, "peak_usage": self._peak}
+            found = [re.search(rf'\b{key}="(\d+)"', name) for key in ("num_gpu_blocks", "block_size")]
+            if name.startswith("vllm:cache_config_info") and all(found):
+                record.kv_cache(*(int(match[1]) for match in found if match), peak_usage=self._peak)
         facts = [fact for fact in self._rpc("llmprof_facts") if isinstance(fact, dict)]
         if facts:
             record.document["peak_memory_bytes"] = {str(fact["rank"]): fact["peak"] for fact in facts}

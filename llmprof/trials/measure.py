@@ -26,7 +26,7 @@ from llmprof.errors import ConfigError, LaunchError, LlmprofError, NotCapturedEr
 from llmprof.launch import ExperimentConfig, ExperimentRunner, Run, RunFolder, engines, open_run
 from llmprof.launch.config import disclosure
 from llmprof.launch.config.models import resolve
-from llmprof.launch.run import command, failures, passes, process
+from llmprof.launch.run import command, passes, process
 from llmprof.launch.run.requests import repeats, requests_of
 from llmprof.progress import Progress
 from llmprof.storage import files
@@ -292,7 +292,7 @@ class Engine:
         worker = files.read_json(path)
         if not isinstance(worker, dict) or worker.get("error"):
             finished = process.Finished(1, 0.0, (), {})
-            raise failures.failure(worker, finished, self.home / "experiment.log")
+            raise process.failure(worker, finished, self.home / "experiment.log")
         return worker
 
     def _failed(self) -> LlmprofError:
@@ -300,7 +300,7 @@ class Engine:
             return self._result
         worker = files.read_json(self.home / "worker.json")
         done = self._result or process.Finished(1, 0.0, (), {})
-        return failures.failure(worker if isinstance(worker, dict) else None, done, self.home / "experiment.log")
+        return process.failure(worker if isinstance(worker, dict) else None, done, self.home / "experiment.log")
 
     def end(self) -> None:
         """End the engine, at once if it does not end by itself."""

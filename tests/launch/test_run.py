@@ -21,9 +21,8 @@ from llmprof.launch import ExperimentConfig, ExperimentRunner, open_run, resume
 from llmprof.launch.run import folder as run_folder
 from llmprof.launch.run import profilers as run_ncu
 from llmprof.launch.run import requests as run_requests
-from llmprof.launch.run.failures import check
 from llmprof.launch.run.folder import UNIMPORTED
-from llmprof.launch.run.results import energy, energy_summary
+from llmprof.launch.run.results import check, energy, energy_summary
 from llmprof.trace import Trace
 from tests.analyze.builders import GEMM, NORM, forward, kernels, labels, launches
 from tests.launch.vllm_stand_in import StandInVllm

@@ -14,7 +14,7 @@ from typing import Any, Final
 from llmprof.errors import LaunchError, TraceWarning
 from llmprof.launch import engines
 from llmprof.launch.config.options import ExperimentConfig, setting
-from llmprof.launch.run import command, failures, process, profilers
+from llmprof.launch.run import command, process, profilers
 from llmprof.launch.run import folder as run_folder
 from llmprof.launch.run.command import job
 from llmprof.launch.run.folder import RunFolder
@@ -82,7 +82,7 @@ class Passes:
             self.notes.append(f"{name}: processes that still ran afterwards were ended: {', '.join(done.left_over)}")
         worker = files.read_json(out / self.folder.worker.name)
         if not isinstance(worker, dict) or worker.get("error") or (done.status and wrap is None):
-            raise failures.failure(worker if isinstance(worker, dict) else None, done, self.folder.log)
+            raise process.failure(worker if isinstance(worker, dict) else None, done, self.folder.log)
         if done.status:
             self.notes.append(f"{name}: {Path(argv[0]).name} ended with status {done.status}, the engine with none")
         self.note(*worker.get("notes") or ())

@@ -1,4 +1,4 @@
-"""Supervised run of a program: output goes to a log, progress is reported, and no process of it survives."""
+"""Supervised run of a program: output goes to a log, no process of it survives, and its failure becomes an error."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import contextlib
 import itertools
 import json
 import os
+import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,6 +22,7 @@ from types import ModuleType
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from llmprof.errors import LaunchError
+from llmprof.launch.engines._machine import is_survived, known, tail
 from llmprof.progress import Progress
 from llmprof.storage.files import refused
 from llmprof.text import plain
@@ -38,8 +41,7 @@ class _Growing:
         """Lines that were appended; an incomplete line is kept until its end is written."""
         try:
             with self._path.open("rb") as file:
-                size = os.fstat(file.fileno()).st_size
-                self._at = 0 if size < self._at else self._at
+                self._at = 0 if os.fstat(file.fileno()).st_size < self._at else self._at
                 file.seek(self._at)
                 new = file.read()
         except OSError:
@@ -251,3 +253,62 @@ def _families() -> ModuleType:
         found = "launching a run needs the package psutil, which is not installed"
         raise LaunchError(found, hint="pip install 'llmprof[launch]'") from error
     return family
+
+
+TAIL_BYTES: Final = 200_000
+_ALARM: Final = re.compile(r"(?i)error|exception|fail|kill|cannot|no space|out of memory|less than|larger than")
+_LEAST_ROOM: Final = 1 << 20
+_KILLED: Final[dict[int, str]] = {signal.SIGKILL: "it was killed", signal.SIGSEGV: "it crashed (segmentation fault)"}
+
+
+def failure(worker: Mapping[str, Any] | None, finished: Finished, log: Path) -> LaunchError:
+    """Error for a run whose engine failed."""
+    error = (worker or {}).get("error") or {}
+    output = tail(log, most=TAIL_BYTES)
+    output = output[output.rfind("\n# 20") + 1 :]
+    message = str(error.get("message") or _last_error(output) or _ending(finished.status))
+    of_error = known(f"{error.get('type', '')} {message}")
+    generic = not error or "initialization failed" in message
+    reason = of_error or (known(alarming(output)) if generic else None)
+    when = _when(finished)
+    with contextlib.suppress(OSError):  # on a full disk, an engine cannot write its error
+        if reason is None and shutil.disk_usage(log.parent).free < _LEAST_ROOM:
+            reason = known("No space left on device")
+    words, hint = reason or ("", "")
+    advice = error.get("advice") or hint or f"the whole output is in {log.name}"
+    if finished.status == -signal.SIGKILL and not reason:
+        why = "the system may have killed it because main memory ran out (dmesg shows that)"
+        advice = f"{why}: lower batch_size or max_model_len"
+    what = f"{words} ({_shorten(message)})" if words else _shorten(message)
+    found, stage = f"the engine failed {when}: {what}", finished.last_event.get("event")
+    return LaunchError(found, hint=str(advice), log=str(log), stage=stage)
+
+
+def _when(finished: Finished) -> str:
+    last = finished.last_event.get("event")
+    before = {None: "before it began", "import": "while it was imported", "init": "while it started"}
+    return before.get(last, f"in mid-run, after {last!r}") if last != "error" else "with an error"
+
+
+def _ending(status: int) -> str:
+    names = {-one: one.name for one in signal.Signals}
+    how = f"{_KILLED.get(-status, 'it was ended')} by {names.get(status, f'signal {-status}')}"
+    return how if status < 0 else f"exit status {status}"
+
+
+def alarming(output: str) -> str:
+    """Lines that look like errors; most other lines of an engine only list its options."""
+    return "\n".join(line for line in output.splitlines() if _ALARM.search(line) and not is_survived(line))
+
+
+def _last_error(output: str) -> str:
+    """The last line that looks like an exception's message; if vLLM's engine core failed, the line of the cause."""
+    lines = [line.strip() for line in output.splitlines() if not is_survived(line)]
+    matching = [line for line in lines if re.search(r"(?:^|[\s\]])[A-Za-z_.]*(?:Error|Exception)(?::| \()", line)]
+    causes = [line for line in matching if "Engine core initialization failed" not in line]
+    return (causes or matching or [""])[-1]
+
+
+def _shorten(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= 300 else f"{text[:300]}…"

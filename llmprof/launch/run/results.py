@@ -13,15 +13,16 @@ import polars as pl
 from llmprof import analyze, text
 from llmprof.errors import CaptureError, NotCapturedError, ReadError, TraceWarning
 from llmprof.launch.config.options import ExperimentConfig
+from llmprof.launch.engines import engine
 from llmprof.launch.engines._machine import known, tail
-from llmprof.launch.run import failures, profilers, requests
 from llmprof.launch.run import folder as run_folder
-from llmprof.launch.run.failures import check
+from llmprof.launch.run import process, profilers, requests
 from llmprof.launch.run.folder import RunFolder, machine
 from llmprof.readers import read
 from llmprof.readers.ncu.reader import read_metrics
 from llmprof.readers.saved import with_facts_of_run
 from llmprof.storage import files
+from llmprof.text import counted, ranks_in_words
 from llmprof.trace import Trace
 from llmprof.units import NS_PER_S
 
@@ -157,7 +158,7 @@ class Results:
         mode = self.config.profile_mode
         if self._trace is None and mode in TIMELINES:
             if mode not in _TRACES:
-                done = profilers.import_capture(self.folder, log_tail=tail(self.folder.log, most=failures.TAIL_BYTES))
+                done = profilers.import_capture(self.folder, log_tail=tail(self.folder.log, most=process.TAIL_BYTES))
                 self.imports += [one for one in done.commands if one not in self.imports]
                 self.imported = done.done
                 if not done.done:
@@ -209,8 +210,7 @@ class Results:
                 raise
             self.notes.append(f"the metrics of ncu from an earlier attempt were kept: {error.found}")
             return
-        rows = profilers.write_numbers(measured, self.folder)
-        self.summary["ncu"] = {"launches": len(rows)}
+        self.summary["ncu"] = {"launches": len(profilers.write_numbers(measured, self.folder))}
         if trace is not None:
             both = profilers.write_comparison(trace, measured, self.folder)
             self.summary["ncu"]["kernels"] = both.height
@@ -226,6 +226,111 @@ class Results:
             "notes": self.notes,
             "warnings": self.warned,
         }
+
+
+_LEAST_SHARE: Final = 0.5
+_MOST_WINDOW: Final = 0.5
+
+
+def check(trace: Trace, config: ExperimentConfig, worker: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Check that a trace has what the run had to record."""
+    worker = worker or {}
+    platform = worker.get("platform")
+    device = platform == "cuda" if platform else trace.has("kernels") or trace.has("runtime")
+    on_device = device and config.profile_mode != "ops"
+    event = "kernel" if on_device else "operator"
+    events = _events(trace, config, on_device=on_device)
+    counts = dict(events.group_by("rank").len().sort("rank").iter_rows())
+    missing = sorted(set(range(config.world_size)) - set(counts))
+    if missing:
+        found = f"the capture has {event}s of {ranks_in_words(sorted(counts))}, but none of {ranks_in_words(missing)}"
+        expected = f"{event}s of all {config.world_size} ranks"
+        hint = _WHY_RANKS.get(config.profile_mode, _WHY_RANKS["nsys"])
+        raise CaptureError(found, expected=expected, hint=hint, missing=missing)
+    warned: list[str] = []
+    steps = analyze.steps(trace)
+    labelled = engine(config.engine, served=config.served).labels_steps
+    if not steps.height and labelled:
+        raise CaptureError(
+            f"the capture has {counted(events.height, event)}, but no step of the engine",
+            expected="steps labelled execute_… by vLLM 0.11 or newer, or repeated kernels",
+            hint="the profiled window may lie outside the requests: check server.profile_after_s and max_iterations",
+        )
+    sources = steps["source"].unique().sort().to_list()
+    if "inferred" in sources and labelled:
+        warned.append("the trace has no labels of steps, so they were inferred from the repetition of kernels")
+    shares = dict(analyze.coverage(trace).filter(measure="step").select("rank", "share").iter_rows())
+    warned += [
+        f"only {share:.0%} of the time of rank {rank} lies in steps of the engine"
+        for rank, share in shares.items()
+        if share is not None and share < _LEAST_SHARE
+    ]
+    window = _window_share(trace, worker)
+    if window is not None and window < _MOST_WINDOW and not config.served:
+        bound = f" (max_iterations is {config.max_iterations})" if config.max_iterations else ""
+        warned.append(f"the trace spans only {window:.0%} of the profiled time{bound}")
+    return {
+        "ranks": counts,
+        "events_are": f"{event}s",
+        "steps": dict(steps.group_by("rank").len().sort("rank").iter_rows()),
+        "steps_from": sources,
+        "step_share": shares,
+        "window_share": window,
+        "warnings": warned,
+    }
+
+
+def _events(trace: Trace, config: ExperimentConfig, *, on_device: bool) -> pl.DataFrame:
+    """Kernels, or outermost operators on a CPU."""
+    try:
+        events = analyze.activity(trace)
+    except NotCapturedError as error:
+        found = f"the capture is empty: {error.found}"
+        raise CaptureError(found, hint=_why_empty(trace, config, on_device=on_device)) from error
+    rows = events.filter((pl.col("source") == ("kernel" if on_device else "op")) & (pl.col("rank") >= 0))
+    if not rows.height:
+        what = "kernels" if on_device else "operators"
+        raise CaptureError(f"the capture has no {what}", hint=_why_empty(trace, config, on_device=on_device))
+    return rows
+
+
+def _why_empty(trace: Trace, config: ExperimentConfig, *, on_device: bool) -> str:
+    if config.profile_mode == "ops":
+        return "no step of the engine was timed: raise max_tokens or ops_options.steps, or lower ops_options.every"
+    if config.profile_mode == "torch":
+        if on_device and (trace.has("ops") or trace.has("runtime")):
+            return (
+                "PyTorch's profiler recorded the host only: another tool (nsys, ncu, a debugger, DCGM) uses CUPTI, or "
+                "PyTorch was built without CUPTI"
+            )
+        return "no step ran in the profiled window: raise max_tokens, or lower server.profile_after_s"
+    if trace.has("runtime"):
+        return (
+            "nsys recorded calls but no kernels: its CUPTI is older than the driver; use a newer Nsight Systems, and "
+            "run no other profiler at the same time"
+        )
+    return (
+        "nsys followed no process that used the GPU: the workers must be spawned "
+        "(VLLM_WORKER_MULTIPROC_METHOD=spawn) and the engine must call cudaProfilerStart (profiler cuda)"
+    )
+
+
+_WHY_RANKS: Final = {
+    "ops": "a rank wrote no ops_rankN.json.gz: see its messages in experiment.log",
+    "torch": "the profiler of a rank did not stop in time or failed: see its messages in experiment.log; with_stack: "
+    "false and a lower max_iterations make it faster",
+    "nsys": "nsys did not follow the processes of the other ranks: workers must be spawned and not forked "
+    "(VLLM_WORKER_MULTIPROC_METHOD=spawn, trace-fork-before-exec)",
+}
+
+
+def _window_share(trace: Trace, worker: Mapping[str, Any]) -> float | None:
+    """Share of the profiled stages' time that lies within the trace's span."""
+    stages = [s for s in worker.get("stages") or () if s.get("name") == "profiled" and s.get("dur_ns")]
+    first, last = trace.span_ns
+    if not stages or last <= first:
+        return None
+    return min(1.0, float(last - first) / float(sum(s["dur_ns"] for s in stages)))
 
 
 def timeline(folder: RunFolder, config: ExperimentConfig) -> Trace:
@@ -248,7 +353,7 @@ def timeline(folder: RunFolder, config: ExperimentConfig) -> Trace:
 def metrics(folder: RunFolder) -> Any:
     """Hardware metrics of a run."""
     if not folder.ncu_report.is_file():
-        reason = known(failures.alarming(tail(folder.log, most=failures.TAIL_BYTES)))
+        reason = known(process.alarming(tail(folder.log, most=process.TAIL_BYTES)))
         usual = "no launch passed the filter: see ncu_options kernel_name and launch_skip"
         names = "names of kernels differ by device: on Hopper cuBLAS has nvjet in place of gemm"
         words, hint = reason or ("", f"{usual}; {names}")

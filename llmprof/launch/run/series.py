@@ -18,7 +18,7 @@ from llmprof.errors import LaunchError, LlmprofError
 from llmprof.launch import engines
 from llmprof.launch.config.models import resolve
 from llmprof.launch.config.options import ExperimentConfig, setting
-from llmprof.launch.run import command, failures, passes, process
+from llmprof.launch.run import command, passes, process
 from llmprof.launch.run import folder as run_folder
 from llmprof.launch.run.command import job
 from llmprof.launch.run.folder import FAILED, INTERRUPTED, RUNNING, RunFolder
@@ -46,9 +46,9 @@ def shared_key(config: ExperimentConfig) -> str | None:
     """Part of a configuration that an engine needs at its start; None if the run needs a separate engine.
 
     Two runs with equal keys can be measured by one start of an engine. Under ncu each run is a separate program,
-    because launches are counted from the start of the program.
+    because launches are counted from the start of the program, and so it is under a sampler of the host.
     """
-    if config.profile_mode in _ALONE:
+    if config.profile_mode in _ALONE or config.cpu_sampler != "none":
         return None
     values = {name: value for name, value in config.to_dict().items() if name not in WORKLOAD}
     values["server"] = {key: value for key, value in config.server.items() if key not in OF_THE_SERVER}
@@ -164,7 +164,7 @@ class Series:
             return Outcome(folder, "left")
         workers = (files.read_json(path) for path in (folder.worker, self.home / "worker.json"))
         worker = next((one for one in workers if isinstance(one, dict)), None)
-        error = stopped or failures.failure(worker, done or process.Finished(1, 0.0, (), {}), log)
+        error = stopped or process.failure(worker, done or process.Finished(1, 0.0, (), {}), log)
         summary = {"type": type(error).__name__, "message": str(error), "found": error.found, "advice": error.hint}
         folder.set_state(FAILED, stage="engine", error=summary)
         return Outcome(folder, "failed", error)

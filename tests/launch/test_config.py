@@ -23,7 +23,7 @@ from llmprof.launch.engines._server import achieved
 from llmprof.launch.run import command
 from llmprof.launch.run.command import job
 from llmprof.launch.run.load import from_file, lengths, load
-from llmprof.theory import shape
+from llmprof.theory import catalog, shape
 
 
 def config(**values) -> ExperimentConfig:
@@ -618,12 +618,12 @@ def test_repeats_go_on_until_the_mean_is_known(walls, until, repeats, noted):
 
 
 def test_every_model_is_whole_and_has_a_source():
-    for name in models.NAMES:
+    for name in catalog.names():
         found = models.config_of(name)
         assert {"architectures", "model_type", "vocab_size"} <= set(found)
         assert shape(found).hidden >= 256
         assert found["vocab_size"] >= 10240
-        assert name in models.SOURCES[name] or name.startswith("tiny")
+        assert name in catalog.source(name) or name.startswith("tiny")
 
 
 def test_a_model_of_the_catalogue_is_written(tmp_path):

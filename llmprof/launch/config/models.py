@@ -1,46 +1,44 @@
 """Models with random weights: shapes of published models as data, so that a run needs no download."""
 
-import difflib
 import json
 from pathlib import Path
 from typing import Any, Final
 
-from llmprof.errors import ConfigError
+from llmprof.errors import ConfigError, LlmprofError
 from llmprof.storage.files import refused
 from llmprof.theory import catalog
 
-__all__ = ["NAMES", "SOURCES", "config_of", "resolve"]
-
 PREFIX: Final = "random:"
+"""Before the name of a model in the catalogue (:mod:`llmprof.theory.catalog`): it runs with random weights."""
 
-NAMES: Final = catalog.names()
-"""Names of the models in the catalogue (:mod:`llmprof.theory.catalog`); the prefix ``random:`` means random weights."""
 
-SOURCES: Final[dict[str, str]] = {name: catalog.source(name) for name in NAMES}
-"""Source of the shape of each model."""
+def _known(name: str) -> str:
+    short = name.removeprefix(PREFIX)
+    try:
+        return catalog.known(short)
+    except LlmprofError as error:
+        near, names = error.facts["near"], catalog.names()
+        hint = (
+            f"did you mean {PREFIX}{near[0]}?"
+            if isinstance(near, list) and near
+            else "or give a folder with a config.json"
+        )
+        found, expected = f"there is no model {PREFIX}{short}", f"one of {', '.join(names)}"
+        raise ConfigError(found, expected=expected, hint=hint, known=names) from error
 
 
 def config_of(name: str) -> dict[str, Any]:
     """Read the ``config.json`` of a model in the catalogue."""
-    short = name.removeprefix(PREFIX)
-    name_of = {entry.lower(): entry for entry in NAMES}
-    known_name = name_of.get(short.lower())
-    if known_name is None:
-        near = difflib.get_close_matches(short.lower(), name_of, n=1, cutoff=0.5)
-        found = f"there is no model {PREFIX}{short}"
-        hint = f"did you mean {PREFIX}{name_of[near[0]]}?" if near else "or give a folder with a config.json"
-        raise ConfigError(found, expected=f"one of {', '.join(NAMES)}", hint=hint, known=NAMES)
-    return catalog.config_of(known_name)
+    return catalog.config_of(_known(name))
 
 
 def resolve(name: str, folder: str | Path) -> Path:
     """Path or name by which an engine finds a model."""
     if name.startswith(PREFIX):
-        config = config_of(name)
-        target = Path(folder) / next(entry for entry in NAMES if entry.lower() == name.removeprefix(PREFIX).lower())
+        target = Path(folder) / _known(name)
         try:
             target.mkdir(parents=True, exist_ok=True)
-            (target / "config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
+            (target / "config.json").write_text(json.dumps(config_of(name), indent=1) + "\n", encoding="utf-8")
         except OSError as error:
             raise refused(target, error) from error
         return target.absolute()

@@ -569,7 +569,7 @@ class ExperimentConfig:
     Raises
     ------
     ConfigError
-        A value has a wrong type or contradicts another one.
+        A key is unknown, the model is missing, or a value has a wrong type or contradicts another one.
     """
 
     model: str = field(metadata={"help": "folder of a model, name on the hub, or random:NAME for random weights"})
@@ -657,13 +657,7 @@ class ExperimentConfig:
         return self.tensor_parallel_size * self.pipeline_parallel_size
 
     def replace(self, **changes: Any) -> ExperimentConfig:
-        """Copy of the configuration with other values.
-
-        Raises
-        ------
-        ConfigError
-            A key is unknown, or the values contradict each other.
-        """
+        """Copy of the configuration with other values, checked like the first."""
         changes = with_our_names(changes)
         refuse_unknown(changes, _hints(), "the configuration")
         return dataclasses.replace(self, **changes)
@@ -674,13 +668,7 @@ class ExperimentConfig:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> ExperimentConfig:
-        """Configuration from a mapping.
-
-        Raises
-        ------
-        ConfigError
-            A key is unknown (the error names the most similar known key), the model is missing, or a value is invalid.
-        """
+        """Configuration from a mapping; the error for an unknown key names the most similar one."""
         if not isinstance(values, Mapping):
             raise ConfigError(f"the configuration is {type(values).__name__}", expected="a mapping of keys to values")
         return cls(**{str(key): value for key, value in values.items()})
@@ -696,19 +684,14 @@ class ConfigManager:
 
     @staticmethod
     def load_config(path: str | Path, *, preset: str | None = None) -> ExperimentConfig:
-        """Read a configuration.
+        """Read and check a configuration from YAML or JSON of plain data: Python tags are refused.
 
         Parameters
         ----------
         path : path
-            A ``.yaml``, ``.yml`` or ``.json`` file. Only plain data are read: Python tags are refused.
+            The file.
         preset : str, optional
             Preset for what the file does not state, if it names none itself: ``classic``.
-
-        Returns
-        -------
-        ExperimentConfig
-            Checked.
 
         Raises
         ------
@@ -726,11 +709,5 @@ class ConfigManager:
 
     @staticmethod
     def save_config(config: ExperimentConfig, path: str | Path, *, overwrite: bool = False) -> Path:
-        """Write a configuration, whole or not at all; loading it gives an equal one.
-
-        Raises
-        ------
-        OutputError
-            The file exists and ``overwrite`` is false, or it cannot be written.
-        """
+        """Write a configuration, whole or not at all; an OutputError says why it could not be written."""
         return save(config.to_dict(), Path(path), overwrite=overwrite)

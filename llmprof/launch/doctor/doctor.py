@@ -12,7 +12,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -27,6 +26,8 @@ from llmprof.launch.config import models
 from llmprof.launch.config.options import ExperimentConfig
 from llmprof.launch.engines import engine as engine_named
 from llmprof.launch.engines import engines
+from llmprof.launch.engines._machine import Refused
+from llmprof.launch.engines._server import free_port
 from llmprof.launch.monitors.nvml import answer, asked, chosen, reasons_of, versions
 from llmprof.launch.run.folder import tool_version
 from llmprof.text import counted
@@ -237,11 +238,11 @@ def gather(config: ExperimentConfig | None = None) -> Facts:
     with contextlib.suppress(OSError):
         shm = shutil.disk_usage("/dev/shm")  # noqa: S108
         facts |= {"shm_bytes": shm.total, "shm_free_bytes": shm.free}
-    place = _existing(Path(config.results_dir if config else "."))
+    results = Path(config.results_dir if config else ".").expanduser().absolute()
+    place = next(folder for folder in (results, *results.parents) if folder.exists())
     with contextlib.suppress(OSError):
         facts["disk_free_bytes"] = shutil.disk_usage(place).free
-    params = _text("/proc/driver/nvidia/params")
-    restricted = re.search(r"RmProfilingAdminOnly:\s*(\d)", params or "")
+    restricted = re.search(r"RmProfilingAdminOnly:\s*(\d)", _text("/proc/driver/nvidia/params") or "")
     paranoid = _text("/proc/sys/kernel/perf_event_paranoid")
     sampler = config.cpu_sampler if config else "none"
     scope = _text("/proc/sys/kernel/yama/ptrace_scope")
@@ -279,25 +280,12 @@ def _find_tool(name: str, *, asked: bool) -> Tool:
     return Tool(elsewhere=str(first.parent) if first else None)
 
 
-def _existing(folder: Path) -> Path:
-    """The folder, or the nearest one above it that exists."""
-    place = folder.expanduser().absolute()
-    while not place.exists() and place != place.parent:
-        place = place.parent
-    return place
-
-
 def _port_free(port: int) -> bool | None:
     """Whether a port can be opened; None for 0, which means any free port."""
-    if not port:
-        return None
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind(("127.0.0.1", port))
-        except (OSError, OverflowError):
-            return False
-    return True
+    try:
+        return None if not port else free_port(port) == port
+    except (Refused, OverflowError):
+        return False
 
 
 def _text(path: str | Path) -> str | None:

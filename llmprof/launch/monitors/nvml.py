@@ -200,7 +200,7 @@ def asked(question: Callable[[Any], T], nvml: Any = None, *, keep: bool = False)
     return out, None
 
 
-def versions(nvml: Any) -> dict[str, str]:
+def versions(nvml: Any) -> dict[str, Any]:
     """Versions of the driver, and of the CUDA that it supports."""
     version = nvml.nvmlSystemGetCudaDriverVersion()
     cuda = f"{version // 1000}.{version % 1000 // 10}"

@@ -115,8 +115,7 @@ def write(frame: pl.DataFrame, path: Path, about: Mapping[str, Any]) -> None:
 def read(path: Path) -> pl.DataFrame:
     """Samples as :func:`write` wrote them."""
     try:
-        frame = pl.read_parquet(path)
-        return frame.select(pl.col(name).cast(dtype) for name, dtype in SCHEMA.items())
+        return pl.read_parquet(path).select(pl.col(name).cast(dtype) for name, dtype in SCHEMA.items())
     except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         message = str(error).strip().splitlines() or [type(error).__name__]
         found = f"{path.name} has no readable samples: {message[0][:200]}"

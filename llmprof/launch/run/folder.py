@@ -76,6 +76,11 @@ class RunFolder:
     ----------
     path : pathlib.Path
         The folder.
+
+    Raises
+    ------
+    OutputError
+        A method cannot write into the folder.
     """  # noqa: D205
 
     path: Path
@@ -91,13 +96,7 @@ class RunFolder:
 
     @classmethod
     def create(cls, config: ExperimentConfig, root: str | Path | None = None) -> Self:
-        """Make a folder ``ROOT/NAME_YYYYmmdd-HHMMSS`` (``config.results_dir`` by default) with the configuration in it.
-
-        Raises
-        ------
-        OutputError
-            The folder cannot be written.
-        """
+        """Make a folder ``NAME_YYYYmmdd-HHMMSS`` in ``config.results_dir`` or another root, with the configuration."""
         where = Path(root if root is not None else config.results_dir).expanduser().absolute()
         stamp = f"{config.name}_{datetime.now().astimezone():%Y%m%d-%H%M%S}"
         try:
@@ -155,13 +154,7 @@ class RunFolder:
         return state
 
     def set_state(self, state: str, *, stage: str, error: dict[str, Any] | None = None) -> None:
-        """Write the state; the start time stays as it was.
-
-        Raises
-        ------
-        OutputError
-            The state cannot be written.
-        """
+        """Write the state; the start time stays as it was."""
         now = datetime.now().astimezone().isoformat(timespec="seconds")
         before = files.read_json(self.path / STATE_FILE)
         again = isinstance(before, dict) and not (state == RUNNING and before.get("state") != RUNNING)
@@ -180,15 +173,7 @@ class RunFolder:
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
-        """Lock the folder, so that no other process works in it.
-
-        Raises
-        ------
-        LaunchError
-            Another process works in it.
-        OutputError
-            The folder cannot be written.
-        """
+        """Lock the folder, so that no other process works in it; a LaunchError says that one does."""
         try:
             file = (self.path / _LOCK).open("ab")
         except OSError as error:
@@ -202,13 +187,7 @@ class RunFolder:
             yield
 
     def part(self, name: str) -> Path:
-        """Folder for the files of one of several passes; it is made if it is missing.
-
-        Raises
-        ------
-        OutputError
-            The folder cannot be made.
-        """
+        """Folder for the files of one of several passes; it is made if it is missing."""
         folder = self.path / name
         try:
             folder.mkdir(exist_ok=True)
@@ -234,21 +213,12 @@ def runs(root: str | Path) -> list[RunFolder]:
 
 
 def clean(root: str | Path, *, states: tuple[str, ...] = (FAILED, INTERRUPTED), match: str = "*") -> list[Path]:
-    """Remove the folders of runs in the given states; a folder in which a process works is never removed.
-
-    Parameters
-    ----------
-    root : path
-        Folder of run folders.
-    states : tuple of str
-        States of the runs that are removed.
-    match : str
-        Only folders whose names match this pattern, such as ``tiny_*``.
+    """Remove the folders of runs in the given states whose names match a pattern, such as ``tiny_*``.
 
     Returns
     -------
     list of pathlib.Path
-        Folders that were removed.
+        Folders that were removed; one in which a process works never is.
     """
     removed = []
     for folder in runs(root):
@@ -264,10 +234,11 @@ _TIMEOUT_S: Final = 20
 def machine(worker: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Facts about the GPUs and the host of this machine, and facts that the engine reported."""
     worker = worker or {}
-    facts: dict[str, Any] = {
-        "gpus": [],
-        "driver": None,
-        "cuda_driver": None,
+    found, _ = nvml.asked(
+        lambda api: nvml.versions(api) | {"gpus": [_gpu(api, index) for index in range(api.nvmlDeviceGetCount())]}
+    )
+    return {
+        **(found or {"gpus": [], "driver": None, "cuda_driver": None}),
         "cpu": cpu_name(),
         "cores": os.cpu_count(),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
@@ -277,10 +248,6 @@ def machine(worker: Mapping[str, Any] | None = None) -> dict[str, Any]:
         "engine_devices": worker.get("device_names"),
         "peak_memory_bytes": worker.get("peak_memory_bytes"),
     }
-    found, _ = nvml.asked(
-        lambda api: nvml.versions(api) | {"gpus": [_gpu(api, index) for index in range(api.nvmlDeviceGetCount())]}
-    )
-    return facts | (found or {})
 
 
 def _gpu(api: Any, index: int) -> dict[str, Any]:

@@ -58,8 +58,7 @@ def choose(trace: Trace, *, top: int, most: int = DEFAULT_LAUNCHES) -> Choice:
     if not alone.height:
         found = "all kernels of the timeline are collectives, which ncu cannot replay alone"
         raise CaptureError(found, hint="profile a run on one GPU, whose kernels do not wait for other ranks")
-    chosen = _longest(alone, "function").head(max(1, top))
-    cost = dict(chosen.iter_rows())
+    cost = dict(_longest(alone, "function").head(max(1, top)).iter_rows())
     rank = _longest(alone, "rank")["rank"][0]
     counted = counted_launches(events.filter(pl.col("rank") == rank), recorded=trace.has("runtime"))
     sequence = counted.filter(pl.col("function").is_in(list(cost)))

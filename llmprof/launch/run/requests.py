@@ -115,9 +115,7 @@ def over_repeats(means: Sequence[float]) -> dict[str, float | None]:
 
 def noise(means: Sequence[float]) -> float | None:
     """Half of the 95 % prediction interval for one more repeat: ``t * std * sqrt(1 + 1 / n)``; None for one repeat."""
-    if len(means) < 2:
-        return None
-    return t95(len(means) - 1) * stdev(means) * math.sqrt(1 + 1 / len(means))
+    return None if len(means) < 2 else t95(len(means) - 1) * stdev(means) * math.sqrt(1 + 1 / len(means))
 
 
 TOLERANCE = 0.1
@@ -180,7 +178,7 @@ def disagreements(summary: pl.DataFrame) -> list[str]:
     ]
 
 
-def overhead(frame: pl.DataFrame, *, reference: pl.DataFrame | None = None) -> pl.DataFrame:
+def overhead(frame: pl.DataFrame) -> pl.DataFrame:
     """Overhead of the profiler: profiled repeats compared with repeats without a profiler.
 
     ``m(phase)`` is the mean over the repeats of a phase, and the value of a repeat is the mean over its requests. Then
@@ -189,10 +187,9 @@ def overhead(frame: pl.DataFrame, *, reference: pl.DataFrame | None = None) -> p
     an overhead below 0 is a loss.
     """
     both = repeats(frame)
-    base = (both if reference is None else repeats(reference)).filter(phase="plain")
-    profiled = both.filter(phase="profiled")
+    base, profiled = both.filter(phase="plain"), both.filter(phase="profiled")
     if base.is_empty() or profiled.is_empty():
-        hint = "run with plain=True in a mode that profiles, or give a run in mode inference_only as the reference"
+        hint = "run with plain=True in a mode that profiles"
         raise NotCapturedError(f"the run has no {'plain' if base.is_empty() else 'profiled'} repeats", hint=hint)
     rows = []
     for metric in METRICS:

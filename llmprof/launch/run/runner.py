@@ -7,7 +7,7 @@ import functools
 import os
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -26,6 +26,7 @@ from llmprof.launch.run.passes import Passes, ran, tool
 from llmprof.launch.run.requests import engine_steps_of, requests_of
 from llmprof.launch.run.results import Results
 from llmprof.launch.run.series import ENGINE_FILE, gather
+from llmprof.lazy import Method
 from llmprof.progress import Progress
 from llmprof.readers.reading import with_cpu_samples
 from llmprof.storage import files
@@ -53,15 +54,7 @@ def _attributes(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Run:
-    """A run that was started: its folder and the results in it.
-
-    Attributes
-    ----------
-    folder : RunFolder
-        Folder of the run.
-    config : ExperimentConfig
-        Configuration of the run.
-    """
+    """A run that was started: its folder, its configuration and its results."""
 
     folder: RunFolder
     config: ExperimentConfig
@@ -78,10 +71,7 @@ class Run:
 
     @functools.cached_property
     def summary(self) -> Summary:
-        """Content of ``summary.json``; empty if the run ended before it was written.
-
-        Its keys can be read as attributes, too: ``run.summary.top_kernels[0].time_percentage``.
-        """
+        """``summary.json``, or empty; its keys are attributes, too: ``run.summary.top_kernels[0].time_percentage``."""
         return Summary(files.read_json(self.folder.summary) or {})
 
     def __getitem__(self, key: str) -> Any:
@@ -100,10 +90,7 @@ class Run:
 
     @functools.cached_property
     def engine_steps(self) -> pl.DataFrame:
-        """Steps of the profiled window that the engine's scheduler made.
-
-        The columns are those of :func:`llmprof.launch.run.requests.engine_steps_of`.
-        """
+        """Steps of the engine's scheduler in the window, as :func:`llmprof.launch.run.requests.engine_steps_of`."""
         return engine_steps_of(self.worker)
 
     @functools.cached_property
@@ -141,32 +128,8 @@ class Run:
         measured: Metrics = results.metrics(self.folder)
         return measured
 
-    def try_(self, change: str | Mapping[str, Any] | None = None, **options: Any) -> Any:
-        """Try a change of this run's configuration, and measure both in turn.
-
-        Parameters
-        ----------
-        change : str or mapping, optional
-            Remedy, such as ``graphs``, or fields with their values; the first remedy of the findings if not given.
-        **options
-            Options of :func:`llmprof.trial`.
-
-        Returns
-        -------
-        llmprof.trials.Verdict
-            What the change did.
-
-        Raises
-        ------
-        LlmprofError
-            As :func:`llmprof.trial`.
-
-        Examples
-        --------
-        >>> run.try_("graphs", until=0.05).says  # doctest: +SKIP
-        """
-        # imported by name, because this layer must not import the trials
-        return import_module("llmprof.trials.measure").trial(self, change, **options)
+    try_ = Method("llmprof.trials", "trial")
+    """Try a change of this run's configuration, and measure both in turn: :func:`llmprof.trial`."""
 
     def __repr__(self) -> str:
         return f"<Run {self.folder.path.name}: {self.state}>"
@@ -277,20 +240,13 @@ class ExperimentRunner:
         return self.run_in(RunFolder.create(self.config))
 
     def run_in(self, folder: RunFolder) -> Run:
-        """Run the experiment in an existing folder with a separate engine; files of an earlier attempt are removed.
-
-        Raises
-        ------
-        LlmprofError
-            As :meth:`run`, or another process works in the folder.
-        """
+        """Run the experiment in an existing folder with a separate engine; files of an earlier attempt are removed."""
         with folder.lock(), kept(folder) as stage:
             folder.clear()
             stage("model")
             passes = Passes(self.config, folder, resolve(self.config.model, folder.model), self._progress)
             stage("engine")
-            worker = run_passes.engine(passes)
-            results = Results(self.config, folder, worker, passes.notes)
+            results = Results(self.config, folder, run_passes.engine(passes), passes.notes)
             if self.config.profile_mode == "nsys_ncu":
                 stage("import")
                 self._say("importing the timeline")
@@ -300,13 +256,7 @@ class ExperimentRunner:
             return self._finish(results, passes, stage)
 
     def finish_in(self, folder: RunFolder) -> Run:
-        """Import and check a recorded run, and write its results; if the pass of ncu is missing, it is run.
-
-        Raises
-        ------
-        LlmprofError
-            As :meth:`run`.
-        """
+        """Import and check a recorded run, and write its results; if the pass of ncu is missing, it is run."""
         with folder.lock(), kept(folder) as stage:
             gather(folder)
             passes = Passes(self.config, folder, self.config.model, self._progress)

@@ -1,2 +1,6 @@
-from .results import compare as compare, read_results as read_results
-from .script import OperatorTiming as OperatorTiming, time_operators as time_operators
+from .script import (
+    OperatorTiming as OperatorTiming,
+    compare as compare,
+    read_results as read_results,
+    time_operators as time_operators,
+)

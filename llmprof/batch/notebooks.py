@@ -20,21 +20,12 @@ from llmprof.storage import files
 
 @dataclass(frozen=True, slots=True)
 class Walkthroughs:
-    """Notebooks that were executed over runs.
-
-    Attributes
-    ----------
-    index : pathlib.Path
-        Page that lists the notebooks.
-    notebooks : dict of str to pathlib.Path
-        Executed notebooks by the name of the run.
-    errors : dict of str to str
-        Error messages by the name of the run; the notebook is kept up to the cell that failed.
-    """
+    """Notebooks that were executed over runs: a page that lists them, and notebooks and errors by the run's name."""
 
     index: Path
     notebooks: dict[str, Path]
     errors: dict[str, str]
+    """Messages; a notebook is kept up to the cell that failed."""
 
 
 def notebooks_over(
@@ -128,8 +119,7 @@ def _unfinished(path: Path) -> str | None:
 def runs_in(path: Path) -> list[Path]:
     """Run folders in a folder of runs; for any other path, the path itself."""
     if path.is_dir() and not is_run(path):
-        inside = sorted(folder.parent for folder in path.glob("*/state.json"))
-        return inside or [path]
+        return sorted(folder.parent for folder in path.glob("*/state.json")) or [path]
     return [path]
 
 

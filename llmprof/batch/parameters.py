@@ -37,18 +37,10 @@ _NOT_SWEPT = ("results_dir", "experiment_name", *MAPPINGS)
 
 
 def parse(text: str) -> dict[str, list[Any]]:
-    """Parameters from text: ``"batch_size:1,2,4;max_tokens:100,200"``.
+    """Values by parameter from text: ``"batch_size:1,2,4;max_tokens:100,200"``.
 
-    Parameters
-    ----------
-    text : str
-        Names and values. A value that is valid JSON is decoded, any other is text. A value with a comma needs brackets
-        or quotation marks, as in JSON.
-
-    Returns
-    -------
-    dict of str to list
-        Values by parameter, in the order of the text.
+    A value that is valid JSON is decoded, any other is text. A value with a comma needs brackets or quotation marks, as
+    in JSON.
 
     Raises
     ------
@@ -106,10 +98,7 @@ def preset(name: str, *, devices: int = 0) -> dict[str, list[Any]]:
 
 
 def points(parameters: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    """Points of the grid: every combination of the values; the last parameter changes fastest.
-
-    They are counted before any is made, and refused if there are more than :data:`MOST_POINTS`.
-    """
+    """Points of the grid, at most :data:`MOST_POINTS`: every combination of the values; the last changes fastest."""
     fields = [field.name for field in dataclasses.fields(ExperimentConfig) if field.name not in _NOT_SWEPT]
     for name, values in parameters.items():
         head, dot, key = name.partition(".")

@@ -319,14 +319,7 @@ class BatchRunner:
 
     @classmethod
     def resume(cls, folder: str | os.PathLike[str], **options: Any) -> Sweep:
-        """Continue a sweep: run the points that failed, were interrupted or did not begin.
-
-        Parameters
-        ----------
-        folder : path
-            Folder of the sweep.
-        **options
-            Options of the class.
+        """Continue the sweep in a folder, with options of the class: run the points that did not finish.
 
         Raises
         ------

@@ -47,15 +47,12 @@ def load(folder: Path) -> dict[str, Any]:
         raise ReadError(f"there is no sweep in {folder}", expected=f"a folder with {FILE}") from error
     except (OSError, ValueError) as error:
         raise ReadError(f"{path} cannot be read: {error}", expected=f"the {FILE} of a sweep") from error
-    if not isinstance(state, dict) or state.get("version") != VERSION or not _points_ok(state.get("points")):
-        raise ReadError(f"{path} is not the state of a sweep", expected=f"version {VERSION} with a list of points")
-    return state
-
-
-def _points_ok(points: object) -> bool:
-    return isinstance(points, list) and all(
+    points = state.get("points") if isinstance(state, dict) and state.get("version") == VERSION else None
+    if not isinstance(points, list) or not all(
         isinstance(p, dict) and isinstance(p.get("values"), dict) and p.get("state") in STATES for p in points
-    )
+    ):
+        raise ReadError(f"{path} is not the state of a sweep", expected=f"version {VERSION} with a list of points")
+    return dict(state)
 
 
 def store(state: Mapping[str, Any], folder: Path) -> None:
@@ -158,15 +155,7 @@ PARTS = {f"share_{name.replace(' ', '_')}": name for name in TIMES}
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """Results of a sweep.
-
-    Attributes
-    ----------
-    folder : pathlib.Path
-        Folder of the sweep, with the run folders.
-    state : mapping
-        Content of ``sweep.json``.
-    """
+    """Results of a sweep: its folder with those of the runs, and its state, the content of ``sweep.json``."""
 
     folder: Path
     state: Mapping[str, Any]

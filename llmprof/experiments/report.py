@@ -99,8 +99,7 @@ def _mixed(evidence: Evidence) -> tuple[str, float] | None:
     if evidence.layouts is None or decode is None:
         return None
     pipelines = evidence.layouts.filter((pl.col("tp") == 1) & (pl.col("pp") > 1) & (pl.col("phase") == "prefill"))
-    large = pipelines.sort(pl.col("prompt") * pl.col("batch")).tail(1)
-    best = _median(large, "efficiency")
+    best = _median(pipelines.sort(pl.col("prompt") * pl.col("batch")).tail(1), "efficiency")
     if best is None or best < 0.6:
         return None
     words = f"PP reaches {format_share(best)} efficiency in the largest prefill, TP {format_share(decode)} in decode."
@@ -282,19 +281,14 @@ def _bandwidth(measured: Bandwidth, grades: Grades) -> list[str]:
     if measured.document["platform"] != "cuda":
         lines += [f"Between processes at most {best:,.1f} GB/s one way; the grades are of links between GPUs."]
     else:
-        lines += _graded_links(best, share, peak, grades)
+        of_peak = "" if share is None else f"; {share:.0%} of the stated peak: {graded(share, 'link_share', grades)}"
+        grade = graded(best, "p2p_gb_per_s", grades)
+        lines += [f"Between devices at most {best:,.0f} GB/s one way: {grade}{of_peak}."]
+        lines += [f"The threshold {words}." for words in unsuited(peak, grades)]
     for frame, peaks in ((measured.links, "peak_gb_per_s"), (measured.all_reduce, "peak_gbps")):
         lines += ["", _table(frame.drop(peaks))]
     lines += [""]
     return [*lines, *(f"Note: {note}." for note in measured.document["notes"]), ""]
-
-
-def _graded_links(best: float, share: float | None, peak: float | None, grades: Grades) -> list[str]:
-    return [
-        f"Between devices at most {best:,.0f} GB/s one way: {graded(best, 'p2p_gb_per_s', grades)}"
-        + (f"; {share:.0%} of the stated peak: {graded(share, 'link_share', grades)}." if share is not None else "."),
-        *(f"The threshold {words}." for words in unsuited(peak, grades)),
-    ]
 
 
 def _limits(grades: Grades) -> str:

@@ -161,8 +161,7 @@ def decode_step(requests: pl.DataFrame, tokens: int) -> float | None:
     ).drop_nulls()
     if times.height < requests.height:
         return requests["tpot_ns"].median()  # type: ignore[return-value]
-    late = int((times["first"].sort().diff() > _APART_NS).sum())
-    steps = tokens - 1 - late
+    steps = tokens - 1 - int((times["first"].sort().diff() > _APART_NS).sum())
     if steps < max(min(_LEAST_STEPS, tokens // 2), 1):
         return None
     step = float(times.select(pl.col("last").min() - pl.col("first").max()).item()) / steps

@@ -75,12 +75,11 @@ class Bench:
         for _ in range(self.spec["warmup"]):
             work()
         if not self.cuda:
-            seconds = []
+            ends = [time.perf_counter()]
             for _ in range(count):
-                began = time.perf_counter()
                 work()
-                seconds.append(time.perf_counter() - began)
-            return seconds
+                ends.append(time.perf_counter())
+            return [b - a for a, b in zip(ends, ends[1:])]  # noqa: B905, RUF007 (older Pythons)
         torch.cuda.synchronize()
         marks = [torch.cuda.Event(enable_timing=True) for _ in range(count + 1)]
         marks[0].record()
@@ -130,9 +129,8 @@ class Bench:
                     if dtype in plain:
                         if self.cuda:
                             torch.backends.cuda.matmul.allow_tf32 = dtype == "tf32"
-                        a, b = (torch.randn(n, n, device=self.device).to(plain[dtype]) for _ in range(2))
-                        out = torch.empty(n, n, device=self.device, dtype=plain[dtype])
-                        call = self._plain(a, b, out)
+                        a, b, out = (torch.randn(n, n, device=self.device).to(plain[dtype]) for _ in range(3))
+                        call: Callable[[], Any] = functools.partial(torch.matmul, a, b, out=out)
                     else:
                         call = self._narrow(dtype, n)
                     times = self.times(call, repeat=max(5, self.spec["repeat"] // 2))
@@ -142,9 +140,6 @@ class Bench:
                 measured = self.row(times, dtype=dtype, n=n, flop=2 * n**3)
                 rows.append({**measured, "tflop_per_s": 2 * n**3 / measured["seconds"] / 1e12})
         return rows
-
-    def _plain(self, a: Any, b: Any, out: Any) -> Callable[[], Any]:
-        return lambda: self.torch.matmul(a, b, out=out)
 
     def _narrow(self, dtype: str, n: int) -> Callable[[], Any]:
         torch = self.torch
@@ -252,8 +247,7 @@ class Bench:
                 ways.append(("vllm_custom", functools.partial(custom.all_reduce, data, registered=False)))
             for way, call in ways:
                 dist.barrier()
-                times = self.times(call)
-                rows.append(self._reduced(times, way, size))
+                rows.append(self._reduced(self.times(call), way, size))
             if custom is not None and custom.should_custom_ar(data):
                 rows += self._in_graph(custom, dist, data, size)
             size *= 4
@@ -376,10 +370,7 @@ def work(rank: int, world: int, spec: Mapping[str, Any], out: str, address: str)
 
 
 class Kept:
-    """File of the parts that a rank has measured, so that a killed experiment can be continued.
-
-    Parts of an unfinished file with the same options, devices, number of ranks and PyTorch are not measured again.
-    """
+    """File of what a rank has measured: a killed experiment goes on if options, devices and PyTorch are the same."""
 
     def __init__(self, path: Path, torch: Any, spec: Mapping[str, Any], world: int) -> None:
         names = [facts["name"] for facts in device_facts(torch)]
@@ -455,9 +446,8 @@ def main() -> int:
         print("there is no CUDA device", file=sys.stderr)  # noqa: T201
         return 3
     if spec["device"] == "cpu":
-        spec["max_bytes"] = min(spec["max_bytes"], 64 * MIB)
-        spec["memory_bytes"] = min(spec["memory_bytes"], 256 * MIB)
-        spec["all_reduce_max"] = min(spec["all_reduce_max"], 16 * MIB)
+        for name, most in (("max_bytes", 64), ("memory_bytes", 256), ("all_reduce_max", 16)):
+            spec[name] = min(spec[name], most * MIB)
         spec["matmul_sizes"] = [n for n in spec["matmul_sizes"] if n <= 1024] or [512]
     folder = args.out.parent / f".{args.out.name}.ranks"
     folder.mkdir(parents=True, exist_ok=True)
@@ -480,14 +470,10 @@ def main() -> int:
             port = probe.getsockname()[1]
         meeting = f"tcp://127.0.0.1:{port}"
         spawn = importlib.import_module("torch.multiprocessing").spawn
-        spawn(_spawned, (world, spec, str(folder), meeting), nprocs=world)
+        spawn(work, (world, spec, str(folder), meeting), nprocs=world)
     _write(args.out, gather(str(folder), world, spec))
     shutil.rmtree(folder, ignore_errors=True)
     return 0
-
-
-def _spawned(rank: int, *arguments: Any) -> None:
-    work(rank, *arguments)
 
 
 def _write(path: Path, document: Mapping[str, Any]) -> None:

@@ -193,7 +193,7 @@ def _table(
 
 def _ranked(view: Analysis, trace: Trace, args: Namespace, terminal: Terminal) -> pl.DataFrame:
     """Compute a view of all ranks, then keep the rows of ``--rank``: waiting for other ranks needs their kernels."""
-    options = dict(view.options) | _by(view, args.by) | _needed(view, args)
+    options = dict(view.options) | _options(view, args)
     frame = on_workers({view.name: options}, trace, args, terminal).get(view.name)
     if frame is None:
         frame = view.function(trace, **options)
@@ -214,22 +214,16 @@ def _shown(view: Analysis, frame: pl.DataFrame, by: str | None) -> list[str] | N
     return names or None
 
 
-def _needed(view: Analysis, args: Namespace) -> dict[str, Any]:
-    """Collect the arguments that an analysis needs beside the trace from the options with the same names."""
-    for name in view.needs:
-        if getattr(args, name) is None:
-            raise AnalysisError(f"{view.view} needs --{name}", hint=f"see llmprof analyze --help for --{name}")
-    given = {name: getattr(args, name) for name in (*view.needs, *view.takes)}
-    return {name: value for name, value in given.items() if value is not None}
-
-
-def _by(view: Analysis, by: str | None) -> dict[str, Any]:
-    if not by:
-        return {}
-    if not view.grouped_by:
+def _options(view: Analysis, args: Namespace) -> dict[str, Any]:
+    """Arguments of an analysis beside the trace, from the options with the same names and ``--by``."""
+    if missing := [name for name in view.needs if getattr(args, name) is None]:
+        raise AnalysisError(f"{view.view} needs --{missing[0]}", hint=f"see llmprof analyze --help for --{missing[0]}")
+    given = {name: value for name in (*view.needs, *view.takes) if (value := getattr(args, name)) is not None}
+    if args.by and not view.grouped_by:
         grouped = ", ".join(entry.view for entry in analyses() if entry.grouped_by)
         raise AnalysisError(f"{view.view} takes no --by", expected=f"--by with one of {grouped}")
-    return {view.grouped_by: by if view.grouped_by == "per" else tuple(name.strip() for name in by.split(","))}
+    columns = tuple(name.strip() for name in (args.by or "").split(","))
+    return given | ({view.grouped_by: args.by if view.grouped_by == "per" else columns} if args.by else {})
 
 
 def _chosen(frame: pl.DataFrame, columns: str | None) -> list[str]:
@@ -553,8 +547,7 @@ def _report(named: Sequence[Path]) -> Path | None:
 
 def info_of_profile(args: Namespace, terminal: Terminal) -> str:
     """Summarise hardware metrics: facts, kernels by time, and what is not recorded."""
-    measured = open_profile(args.paths)
-    metrics = measured.metrics
+    metrics = open_profile(args.paths).metrics
     try:
         kernels = profile.limits(metrics)
         why = ""
@@ -572,8 +565,7 @@ def info_of_profile(args: Namespace, terminal: Terminal) -> str:
     if kernels.height:
         top = kernels.head(_MOST_KERNELS).select(pl.col(column).alias(head) for column, head in _OF_KERNELS.items())
         top = top.with_columns(displayed(top["kernel"]).alias("kernel"), pl.col("compute %", "memory %").round(1))
-        table = text.table(top, width=None if width is None else width - 2)
-        parts.append(textwrap.indent(table, "  "))
+        parts.append(textwrap.indent(text.table(top, width=None if width is None else width - 2), "  "))
         if kernels.height > _MOST_KERNELS:
             more = f"  {_MOST_KERNELS} of {kernels.height:,} kernels"
             parts.append(f"{more}; llmprof analyze PATH speed-of-light has all")
@@ -700,9 +692,7 @@ def time_operators(args: Namespace, terminal: Terminal) -> str:
         frame = made.compare(args.results)
     else:
         frame = made.run(python=args.python, device=args.device, seconds=args.seconds)
-    if args.csv or args.json:
-        return for_programs(frame, args)
-    return compared(frame, terminal.width)
+    return for_programs(frame, args) if args.csv or args.json else compared(frame, terminal.width)
 
 
 def _written(file: str, operators: pl.DataFrame) -> str:

@@ -53,8 +53,7 @@ def add_experiment_options(parser: argparse.ArgumentParser) -> None:
 def _spec(words: str) -> dict[str, Any]:
     """Options of the measurement from JSON."""
     try:
-        spec = json.loads(words)
-        return checked_spec(spec)
+        return checked_spec(json.loads(words))
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"{words!r} is not JSON: {error}") from error
     except ConfigError as error:

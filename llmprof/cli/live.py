@@ -9,11 +9,11 @@ import signal
 import textwrap
 from argparse import Namespace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import llmprof
 from llmprof import text
-from llmprof.cli.output import Terminal, to_json, wrapped
+from llmprof.cli.output import Terminal, options_of, to_json, wrapped
 from llmprof.cli.run import capture_text
 from llmprof.errors import ConfigError
 from llmprof.launch import Run
@@ -42,7 +42,7 @@ def add_record_options(sub: argparse.ArgumentParser) -> None:
     add_server_options(sub)
     sub.add_argument("--results-dir", default="results", metavar="DIR", help="folder for it (default: %(default)s)")
     words = "longest wait for the traces in seconds (default: %(default)s)"
-    sub.add_argument("--timeout", type=float, default=300.0, metavar="X", help=words)
+    sub.add_argument("--timeout", dest="timeout_s", type=float, default=300.0, metavar="X", help=words)
 
 
 def add_watch_options(sub: argparse.ArgumentParser) -> None:
@@ -57,18 +57,18 @@ def add_watch_options(sub: argparse.ArgumentParser) -> None:
     words = "most captures, the newest (default: %(default)s)"
     sub.add_argument("--keep", type=int, default=5, metavar="N", help=words)
     words = "most bytes of history and captures (default: %(default)s)"
-    sub.add_argument("--disk", type=size, default="2GB", metavar="SIZE", help=words)
+    sub.add_argument("--disk", dest="disk_bytes", type=size, default="2GB", metavar="SIZE", help=words)
     words = "time after a capture without another (default: %(default)s)"
-    sub.add_argument("--cooldown", type=span, default="10m", metavar="TIME", help=words)
+    sub.add_argument("--cooldown", dest="cooldown_s", type=span, default="10m", metavar="TIME", help=words)
     words = "time between two readings of the counters (default: %(default)s)"
-    sub.add_argument("--every", type=span, default="5s", metavar="TIME", help=words)
+    sub.add_argument("--every", dest="every_s", type=span, default="5s", metavar="TIME", help=words)
     words = "time over which rates and quantiles are taken (default: %(default)s)"
-    sub.add_argument("--window", type=span, default="30s", metavar="TIME", help=words)
-    sub.add_argument("--for", dest="lasting", type=span, metavar="TIME", help="end after this time (default: Ctrl-C)")
+    sub.add_argument("--window", dest="window_s", type=span, default="30s", metavar="TIME", help=words)
+    sub.add_argument("--for", dest="for_s", type=span, metavar="TIME", help="end after this time (default: Ctrl-C)")
     words = "earlier capture to compare with (default: the best hour of the history)"
     sub.add_argument("--baseline", type=Path, metavar="DIR", help=words)
     words = "show the watch on a page of this machine, at this port (default: a free one)"
-    sub.add_argument("--serve", type=int, nargs="?", const=0, metavar="PORT", help=words)
+    sub.add_argument("--serve", dest="port", type=int, nargs="?", const=0, metavar="PORT", help=words)
     sub.add_argument("--webhook", metavar="URL", help="send the findings of a capture there as JSON")
     words = "least severity for the webhook (default: %(default)s)"
     sub.add_argument("--severity", choices=SEVERITIES, default="high", help=words)
@@ -104,23 +104,9 @@ def watch(args: Namespace, terminal: Terminal) -> str:
     told = terminal.tell if not args.json else lambda words: None
     folder = args.output
     try:
-        folder = llmprof.watch(
-            args.url,
-            args.when,
-            keep=args.keep,
-            disk_bytes=args.disk,
-            cooldown_s=args.cooldown,
-            every_s=args.every,
-            window_s=args.window,
-            **_of_captures(args),
-            baseline=args.baseline,
-            webhook=args.webhook,
-            severity=args.severity,
-            output=args.output,
-            for_s=args.lasting,
-            port=args.serve,
-            say=lambda words: told(wrapped(words, terminal.width, "", "")),
-        )
+        options = options_of(args, llmprof.watch) | {"fetch": words_of(args.fetch)}
+        options["say"] = lambda words: told(wrapped(words, terminal.width, "", ""))
+        folder = llmprof.watch(args.url, args.when, **options)
     except KeyboardInterrupt:
         return "" if args.json else "The watch has ended."
     state = files.read_json(folder / STATE) or {}
@@ -128,12 +114,6 @@ def watch(args: Namespace, terminal: Terminal) -> str:
         return to_json({"folder": folder} | state)
     kept = text.counted(len(state.get("kept") or ()), "capture")
     return f"{text.counted(state.get('scrapes') or 0, 'reading')} and {kept} in {folder}"
-
-
-def _of_captures(args: Namespace) -> dict[str, Any]:
-    """Arguments of a capture, from the options that both commands have."""
-    given = {name: getattr(args, name) for name in ("seconds", "steps", "folder", "ranks", "requests")}
-    return given | {"fetch": words_of(args.fetch)}
 
 
 def words_of(command: str | None) -> list[str] | None:
@@ -146,15 +126,10 @@ def words_of(command: str | None) -> list[str] | None:
 
 def record(args: Namespace, terminal: Terminal) -> str:
     """Record a window and print what it shows."""
-    told = terminal.tell if not args.json else None
-    done = llmprof.record(
-        args.url,
-        **_of_captures(args),
-        results_dir=args.results_dir,
-        timeout_s=args.timeout,
-        say=None if told is None else lambda words: told(wrapped(words, terminal.width, "", "")),
-        progress=terminal.progress,
-    )
+    options = options_of(args, llmprof.record) | {"fetch": words_of(args.fetch), "progress": terminal.progress}
+    if not args.json:
+        options["say"] = lambda words: terminal.tell(wrapped(words, terminal.width, "", ""))
+    done = llmprof.record(args.url, **options)
     recording = files.read_json(done.folder.recording) or {}
     if args.json:
         return to_json({"folder": done.folder.path, "state": done.state, "recording": recording})

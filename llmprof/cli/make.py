@@ -29,6 +29,8 @@ from llmprof.analyze.ncu.findings import launches_in_a_row
 from llmprof.cli.analyze import findings_text, is_profile, nothing_found, open_profile
 from llmprof.cli.output import SAMPLE, Terminal, key_value, on_workers, open_trace, places, to_json, wrapped
 from llmprof.errors import LaunchError, LlmprofError, NotCapturedError
+from llmprof.launch.engines._machine import Refused
+from llmprof.launch.engines._server import free_port
 from llmprof.launch.run import process
 from llmprof.notebook import tutorials
 from llmprof.progress import Progress
@@ -165,9 +167,7 @@ def _notebooks(args: Namespace, terminal: Terminal) -> str:
 
 def _cells(terminal: Terminal) -> Progress | None:
     tell = terminal.progress
-    if tell is None:
-        return None
-    return lambda name, done, cells: tell(f"running {name}", done, cells)
+    return None if tell is None else lambda name, done, cells: tell(f"running {name}", done, cells)
 
 
 _OPENING: Final = ("info", "findings", "report", "explore")
@@ -266,14 +266,10 @@ def convert(args: Namespace, terminal: Terminal) -> str:
     with ExitStack() as stack:
         several = args.cluster is None and (args.workers or 1) > 1
         client = stack.enter_context(local(args.workers)) if several else args.cluster
-        trace = to_dataset(
-            files,
-            args.output,
-            client=False if args.workers == 1 and client is None else client,
-            format=args.format,
-            clocks="unrelated" if args.unrelated_clocks else "shared",
-            progress=terminal.progress,
-        )
+        clocks = "unrelated" if args.unrelated_clocks else "shared"
+        options: dict[str, Any] = {"format": args.format, "clocks": clocks, "progress": terminal.progress}
+        options["client"] = False if args.workers == 1 and client is None else client
+        trace = to_dataset(files, args.output, **options)
     failed = trace.coverage.get("failed", [])
     if args.json:
         return to_json({"dataset": args.output, "ranks": trace.ranks, "rows": trace.rows, "failed": failed})
@@ -294,22 +290,19 @@ def explore(args: Namespace, terminal: Terminal) -> str:
         raise LlmprofError("hardware metrics have no timeline to compare", hint="use llmprof diff A B for them")
     if alone:
         launches_in_a_row(open_profile(args.paths).metrics)  # errors appear here and not in the browser
-    for paths in ([] if alone else args.paths, [args.compare] if args.compare else []):
-        if paths:
-            open_trace(paths, args, terminal)  # the cache keeps it
+    traces, others = [] if alone else args.paths, [args.compare] if args.compare else []
+    for paths in filter(None, (traces, others)):
+        open_trace(paths, args, terminal)  # the cache keeps it
     metrics = [str(path.resolve()) for path in places([*(args.paths if alone else []), *(args.metrics or [])])]
     if metrics:
         read_metrics(metrics)
-    page = Wanted(
-        [] if alone else _files(args.paths),
-        _files([args.compare] if args.compare else []),
-        metrics,
-        [_name(args.paths[0]), _name(args.compare or "b")],
-        args.format,
-        False if args.no_cache else None,
-        args.finding,
-    )
-    port = _port(args.port)
+    named, cache = [_name(args.paths[0]), _name(args.compare or "b")], False if args.no_cache else None
+    page = Wanted(_files(traces), _files(others), metrics, named, args.format, cache, args.finding)
+    try:
+        port = free_port(args.port)
+    except (Refused, OverflowError) as error:
+        found = f"port {args.port} cannot be used: {error}" if isinstance(error, OverflowError) else str(error)
+        raise LlmprofError(found, hint="choose another port with --port, or leave the option out") from error
     token = secrets.token_urlsafe(24)
     address = f"http://{HOST}:{port}/?token={token}"
     environment = os.environ | page.environment() | {"JUPYTER_TOKEN": token, "JUPYTER_PATH": _templates()}
@@ -357,19 +350,6 @@ def _files(paths: Sequence[str]) -> list[str]:
 
 def _name(path: str) -> str:
     return path.removeprefix(SAMPLE) if path.startswith(SAMPLE) else Path(path).name.split(".")[0] or path
-
-
-def _port(wished: int) -> int:
-    """Return the requested port, or a free one for 0."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, wished))
-        except (OSError, OverflowError) as error:
-            found = f"port {wished} cannot be used: {getattr(error, 'strerror', None) or error}"
-            raise LlmprofError(found, hint="choose another port with --port, or leave the option out") from error
-        port: int = probe.getsockname()[1]
-    return port
 
 
 def _greet(address: str, port: int, args: Namespace, terminal: Terminal) -> None:

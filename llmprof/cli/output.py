@@ -1,5 +1,6 @@
 """Output of commands: JSON, CSV, and sentences that fit the terminal."""
 
+import inspect
 import json
 import math
 import os
@@ -75,6 +76,13 @@ def key_value(item: str, flag: str, *, text: bool = False) -> tuple[str, Any]:
     if not key or not equals:
         raise ConfigError(f"{flag} {item!r} has no value", expected=f"{flag} KEY=VALUE")
     return key, value if text else plain_value(value)
+
+
+def options_of(args: Namespace, function: Callable[..., Any]) -> dict[str, Any]:
+    """The options of a command that have the names of keyword arguments of a function."""
+    parameters = inspect.signature(function).parameters.values()
+    names = {one.name for one in parameters if one.kind is one.KEYWORD_ONLY} - {"progress"}
+    return {name: value for name, value in vars(args).items() if name in names}
 
 
 def to_json(value: object) -> str:
@@ -170,6 +178,4 @@ def on_workers(
 def reading(terminal: Terminal) -> Progress | None:
     """Return a callback that shows how much of a file was read; None if no progress is shown."""
     tell = terminal.progress
-    if tell is None:
-        return None
-    return lambda name, done, size: tell(f"reading {Path(name).name}", done, size)
+    return None if tell is None else lambda name, done, size: tell(f"reading {Path(name).name}", done, size)

@@ -341,8 +341,7 @@ def sweep(args: Namespace, terminal: Terminal) -> str:
         parameters = _parameters(args)
         config = config_of(args)
         if args.dry_run:
-            configs = batch.configs(config, parameters)
-            planned = list(zip(points(parameters), configs, strict=True))
+            planned = list(zip(points(parameters), batch.configs(config, parameters), strict=True))
             if args.json:
                 return to_json({"points": [{"values": values} | _commands(point) for values, point in planned]})
             return "\n\n".join(

@@ -11,7 +11,7 @@ from typing import Any
 import polars as pl
 
 from llmprof import batch, launch, text, trials
-from llmprof.cli.output import Failing, Terminal, share, to_json, wrapped
+from llmprof.cli.output import Failing, Terminal, options_of, share, to_json, wrapped
 from llmprof.cli.run import add_config_options, changes, config_of
 from llmprof.errors import ConfigError
 from llmprof.report.study import in_words
@@ -57,18 +57,9 @@ def trial(args: Namespace, terminal: Terminal) -> str:
         if args.json:
             return to_json(rows.to_dicts())
         return text.table(rows.drop("order", "title"), width=terminal.width)
-    verdict = trials.trial(
-        run.config.replace(python=args.python_a) if args.python_a else run,
-        _change(args),
-        until=args.until,
-        most_pairs=args.most_pairs,
-        objective=args.objective,
-        warm=args.warm,
-        profile=args.profile,
-        check=args.check,
-        folder=args.folder,
-        progress=terminal.progress,
-    )
+    reference = run.config.replace(python=args.python_a) if args.python_a else run
+    options = options_of(args, trials.trial)
+    verdict = trials.trial(reference, _change(args), **options, progress=terminal.progress)
     page = verdict.report()
     facts = {"folder": verdict.folder, "verdict": verdict.verdict, "says": verdict.says, "page": page.index}
     out = to_json(facts) if args.json else said(verdict, terminal, page.index)
@@ -76,14 +67,11 @@ def trial(args: Namespace, terminal: Terminal) -> str:
 
 
 def _change(args: Namespace) -> str | dict[str, Any] | None:
-    if args.python_b is None:
-        if args.python_a is not None and args.change is None:
-            raise ConfigError("--python-a was given alone", expected="--python-b, or a change")
-        change: str | None = args.change
-        return change
-    if args.change is not None:
+    if args.python_b and args.change:
         raise ConfigError("--python-b was given with a change", expected="one of them: a trial has one difference")
-    return {"python": args.python_b}
+    if args.python_a and not (args.python_b or args.change):
+        raise ConfigError("--python-a was given alone", expected="--python-b, or a change")
+    return {"python": args.python_b} if args.python_b else args.change
 
 
 def add_tune_options(sub: argparse.ArgumentParser) -> None:
@@ -118,18 +106,8 @@ def tune(args: Namespace, terminal: Terminal) -> str:
     config = origin.config if isinstance(origin, launch.Run) else origin
     folder = args.folder or batch.sweep.new_folder(config, f"tune_{config.name}")
     try:
-        study = trials.tune(
-            origin,
-            objective=args.objective,
-            slo=args.slo,
-            budget=args.budget,
-            search=args.search,
-            most_points=args.most_points,
-            confirm=args.confirm,
-            folder=folder,
-            progress=terminal.progress,
-            check=args.check,
-        )
+        options = options_of(args, trials.tune) | {"folder": folder, "progress": terminal.progress}
+        study = trials.tune(origin, **options)
     except KeyboardInterrupt:
         if folder.is_dir():
             words = f"what was measured is kept; the same command with -o {shlex.quote(str(folder))} continues it"
@@ -156,17 +134,12 @@ def said(verdict: Verdict, terminal: Terminal, page: Path) -> str:
     """The verdict, a row for each metric, and the files."""
     lines = [wrapped(verdict.says, terminal.width, "", "")]
     lines += [wrapped(note, terminal.width, "note: ", "      ") for note in verdict.state["notes"]]
-    rows = verdict.effects.rows(named=True)
-    table = pl.DataFrame(
-        {
-            "metric": [row["metric"] for row in rows],
-            "as it is": [format_metric(row["metric"], row["before"]) for row in rows],
-            "changed": [format_metric(row["metric"], row["after"]) for row in rows],
-            "time saved": [gain_words(row) for row in rows],
-            "verdict": [row["verdict"] for row in rows],
-        },
-        schema_overrides=dict.fromkeys(("metric", "as it is", "changed", "time saved", "verdict"), pl.String),
-    )
+    rows = []
+    for row in verdict.effects.rows(named=True):
+        sides = (format_metric(row["metric"], row[side]) for side in ("before", "after"))
+        rows.append((row["metric"], *sides, gain_words(row), row["verdict"]))
+    heads = ("metric", "as it is", "changed", "time saved", "verdict")
+    table = pl.DataFrame(rows, schema=dict.fromkeys(heads, pl.String), orient="row")
     lines += ["", text.table(table, width=terminal.width)]
     return "\n".join([*lines, "", text.pairs([("Trial", str(verdict.folder)), ("Page", str(page))], indent="")])
 

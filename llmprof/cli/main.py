@@ -322,15 +322,8 @@ def parser(command: str | None = None) -> argparse.ArgumentParser:
     words = "predict the step time that a recording would have with changes"
     add("what-if", "what_if", words, reading, shared, options=_what_if)
     words = "write a script that runs operators of a recording alone, and compare their times with the recording"
-    add(
-        "time-operators",
-        "time_operators",
-        words,
-        paths,
-        reading,
-        shared,
-        options=_of("analyze", "add_timing_options"),
-    )
+    timing = _of("analyze", "add_timing_options")
+    add("time-operators", "time_operators", words, paths, reading, shared, options=timing)
     add("explore", "explore", "look at a trace in a browser tab", paths, reading, shared, options=_exploring)
     _launching(add, shared, named)
     words = "least time and memory of a model on a device, and how close a trace comes to it"

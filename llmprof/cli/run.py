@@ -128,7 +128,6 @@ def lengths(text: str) -> int | tuple[int, int]:
 
 
 MOST_FINDINGS = 3
-_SMALL = 0.1
 _NAMES = {
     "ttft_ns": "time to first token",
     "tpot_ns": "time per output token",
@@ -224,15 +223,10 @@ def capture_text(done: Run, terminal: Terminal) -> str:
 
 def _cost(row: dict[str, Any]) -> str:
     """Sentence on the cost of the profiler."""
-    share, clear = row["overhead"], row.get("clear")
-    more = f"{100 * share:+.1f} %"
-    if clear is False and abs(share) <= _SMALL:
-        return f"no measurable overhead ({more} for a batch, within the noise of the repeats)"
-    if clear is False:
-        return f"{more} time for a batch, which is not beyond the noise of the repeats"
-    if clear is None:
+    if row.get("clear") is None:
         return "its cost is not known: the noise cannot be seen from one repeat without it (--repeat 3 helps)"
-    return f"{more} time for a batch"
+    within = "" if row["clear"] else ", which is not beyond the noise of the repeats"
+    return f"{100 * row['overhead']:+.1f} % time for a batch{within}"
 
 
 def _places(done: Run, files: list[tuple[str, Path]]) -> str:

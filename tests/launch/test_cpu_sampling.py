@@ -13,6 +13,7 @@ from llmprof import analyze
 from llmprof.errors import ConfigError, LaunchError, TraceWarning
 from llmprof.launch import ExperimentRunner
 from llmprof.launch.run import passes, profilers
+from llmprof.launch.run.series import groups
 from llmprof.readers.reading import with_cpu_samples
 from llmprof.readers.saved import CPU_CLOCK, CPU_TABLE, CPU_TEXT
 from llmprof.trace import Trace
@@ -58,6 +59,10 @@ def test_command_lines(tmp_path, stand_ins, monkeypatch):
         stand_ins.config(cpu_sampler="perf", profile_mode="nsys")
     with pytest.raises(ConfigError, match="cpu_sampler"):
         stand_ins.config(cpu_sampler="gprof")
+    configs = [stand_ins.config(profile_mode="torch", max_tokens=tokens) for tokens in (4, 8)]
+    assert groups(configs) == [[0, 1]]
+    sampled = groups([config.replace(cpu_sampler="perf") for config in configs])
+    assert sampled == [[0], [1]], "an engine that points share would not be sampled"
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(LaunchError, match=r"vtune is not on PATH.*Intel VTune"):
         profilers.start("vtune", tmp_path)

@@ -315,6 +315,11 @@ class Finding(NamedTuple):
     advice: str = ""
 
 
+def _judged(name: str, found: str, expected: str, advice: str, *, bad: bool = True, fails: bool = False) -> Finding:
+    """A row that is ok, or a warning or failure with advice."""
+    return Finding(name, "fail" if bad and fails else "warn" if bad else "ok", found, expected, advice if bad else "")
+
+
 Check = Callable[[Facts, "ExperimentConfig | None"], Iterator[Finding]]
 """A check gets facts and the configuration, None for a check of the machine alone."""
 
@@ -351,13 +356,12 @@ def counter_permission(facts: Facts, config: ExperimentConfig | None) -> Iterato
         yield Finding(name, "ok", "this process has the rights of an administrator", expected)
     elif facts.restricted is None:
         yield Finding(name, "unknown", "the driver's parameters cannot be read", expected)
-    elif facts.restricted:
+    else:
         advice = (
             "have an administrator load the driver with NVreg_RestrictProfilingToAdminUsers=0, or give CAP_SYS_ADMIN"
         )
-        yield Finding(name, "fail" if needed else "warn", "only an administrator may read counters", expected, advice)
-    else:
-        yield Finding(name, "ok", "every user may read counters", expected)
+        found = f"{'only an administrator' if facts.restricted else 'every user'} may read counters"
+        yield _judged(name, found, expected, advice, bad=facts.restricted, fails=needed)
 
 
 def perf_events(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
@@ -368,11 +372,10 @@ def perf_events(facts: Facts, config: ExperimentConfig | None) -> Iterator[Findi
     name, expected = "perf_event_paranoid", "at most 2, for perf and for --sample and --cpuctxsw of nsys"
     if facts.paranoid is None:
         yield Finding(name, "unknown", "the kernel does not report it", expected)
-    elif facts.paranoid > 2 and not facts.administrator:
-        advice = "needed only for sampling the processors: sysctl kernel.perf_event_paranoid=2"
-        yield Finding(name, "fail" if needed else "warn", str(facts.paranoid), expected, advice)
     else:
-        yield Finding(name, "ok", str(facts.paranoid), expected)
+        advice = "needed only for sampling the processors: sysctl kernel.perf_event_paranoid=2"
+        bad = facts.paranoid > 2 and not facts.administrator
+        yield _judged(name, str(facts.paranoid), expected, advice, bad=bad, fails=needed)
 
 
 def cpu_sampler(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
@@ -395,11 +398,10 @@ def governor(facts: Facts, _: ExperimentConfig | None) -> Iterator[Finding]:
     """The governor lets the processors' clocks follow the load at once."""
     if facts.governors is None:
         yield Finding("CPU governor", "unknown", "this machine does not report it", "performance")
-    elif facts.governors != ("performance",):
-        advice = "the host launches kernels more slowly and less evenly; cpupower frequency-set -g performance helps"
-        yield Finding("CPU governor", "warn", ", ".join(facts.governors), "performance", advice)
     else:
-        yield Finding("CPU governor", "ok", "performance", "performance")
+        advice = "the host launches kernels more slowly and less evenly; cpupower frequency-set -g performance helps"
+        found, bad = ", ".join(facts.governors), facts.governors != ("performance",)
+        yield _judged("CPU governor", found, "performance", advice, bad=bad)
 
 
 def numa(facts: Facts, _: ExperimentConfig | None) -> Iterator[Finding]:
@@ -408,15 +410,11 @@ def numa(facts: Facts, _: ExperimentConfig | None) -> Iterator[Finding]:
         yield Finding("NUMA", "unknown", "this machine does not report its nodes", "")
         return
     nodes = sorted({gpu.numa_node for gpu in facts.gpus or () if gpu.numa_node is not None})
-    sentence = f"{facts.numa_nodes} node{'s' * (facts.numa_nodes > 1)}, {facts.cores} processors"
-    if nodes:
-        sentence += f"; GPUs at {', '.join(map(str, nodes))}"
-    if facts.numa_nodes > 1:
-        where = str(nodes[0]) if len(nodes) == 1 else "N"
-        advice = f"processes may run far from their GPU: bind them, numactl --cpunodebind={where} --membind={where}"
-        yield Finding("NUMA", "warn", sentence, "one node, or processes bound to a node", advice)
-    else:
-        yield Finding("NUMA", "ok", sentence, "one node, or processes bound to a node")
+    at = f"; GPUs at {', '.join(map(str, nodes))}" if nodes else ""
+    found = f"{counted(facts.numa_nodes, 'node')}, {facts.cores} processors{at}"
+    where = str(nodes[0]) if len(nodes) == 1 else "N"
+    advice = f"processes may run far from their GPU: bind them, numactl --cpunodebind={where} --membind={where}"
+    yield _judged("NUMA", found, "one node, or processes bound to a node", advice, bad=facts.numa_nodes > 1)
 
 
 def memory(facts: Facts, _: ExperimentConfig | None) -> Iterator[Finding]:
@@ -426,9 +424,9 @@ def memory(facts: Facts, _: ExperimentConfig | None) -> Iterator[Finding]:
         yield Finding("host memory", "unknown", "this machine does not report it")
     else:
         advice = "the engine and PyTorch's trace need some GiB: end other programs, or record fewer iterations"
-        little, found = free < LITTLE_MEMORY_BYTES, f"{format_bytes(free)} free"
         expected = f"at least {format_bytes(LITTLE_MEMORY_BYTES)} free"
-        yield Finding("host memory", "warn" if little else "ok", found, expected, advice * little)
+        bad = free < LITTLE_MEMORY_BYTES
+        yield _judged("host memory", f"{format_bytes(free)} free", expected, advice, bad=bad)
 
 
 def shared_memory(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
@@ -437,31 +435,24 @@ def shared_memory(facts: Facts, config: ExperimentConfig | None) -> Iterator[Fin
     if facts.shm_bytes is None or facts.shm_free_bytes is None:
         yield Finding(_SHM, "unknown", "there is none, or it cannot be read", expected)
         return
-    sentence = f"{format_bytes(facts.shm_free_bytes)} of {format_bytes(facts.shm_bytes)} free"
-    if facts.shm_free_bytes >= LITTLE_SHM_BYTES or (config is not None and config.world_size == 1):
-        yield Finding(_SHM, "ok", sentence, expected)
-    else:
-        advice = "NCCL and the engine's workers fail if it is full: docker run --shm-size=8g, or --ipc=host"
-        yield Finding(_SHM, "warn", sentence, expected, advice)
+    found = f"{format_bytes(facts.shm_free_bytes)} of {format_bytes(facts.shm_bytes)} free"
+    bad = facts.shm_free_bytes < LITTLE_SHM_BYTES and (config is None or config.world_size > 1)
+    advice = "NCCL and the engine's workers fail if it is full: docker run --shm-size=8g, or --ipc=host"
+    yield _judged(_SHM, found, expected, advice, bad=bad)
 
 
 def disk(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
     """The folder for results can be written and has free space."""
     expected = f"at least {format_bytes(LITTLE_DISK_BYTES)} free"
     advice = "free some disk space, or choose another results_dir; a trace takes 10 MB to some GB"
-    status: Status
     if not facts.disk_writable:
-        status = "warn" if config is None else "fail"
-        advice = "choose another results_dir"
-        yield Finding("disk", status, f"{facts.disk} cannot be written", "a folder for results", advice)
-    elif facts.disk_free_bytes is None:
+        found, why = f"{facts.disk} cannot be written", "choose another results_dir"
+        yield _judged("disk", found, "a folder for results", why, fails=config is not None)
+    elif (free := facts.disk_free_bytes) is None:
         yield Finding("disk", "unknown", f"the free space of {facts.disk} cannot be read", expected)
     else:
-        free = facts.disk_free_bytes
-        status = "ok" if free >= LITTLE_DISK_BYTES else "warn"
-        status = "fail" if free < LEAST_DISK_BYTES and config is not None else status
-        sentence = f"{format_bytes(free)} free in {facts.disk}"
-        yield Finding("disk", status, sentence, expected, "" if status == "ok" else advice)
+        found, fails = f"{format_bytes(free)} free in {facts.disk}", free < LEAST_DISK_BYTES and config is not None
+        yield _judged("disk", found, expected, advice, bad=free < LITTLE_DISK_BYTES, fails=fails)
 
 
 _HELD: Final = {"applications_clocks_setting", "display_clocks_setting", "sync_boost"}
@@ -493,12 +484,8 @@ def gpus(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
         yield Finding("GPUs", "unknown", facts.gpu_problem or "NVML does not answer", expected)
     elif facts.gpus:
         names = ", ".join(dict.fromkeys(gpu.name for gpu in facts.gpus))
-        sentence = f"{len(facts.gpus)} × {names}{visible}"
-        if on_host:
-            advice = "install the engine's build for CUDA to use them"
-            yield Finding("GPUs", "warn", f"{sentence}, but the engine is a CPU build", expected, advice)
-        else:
-            yield Finding("GPUs", "ok", sentence, expected)
+        found = f"{len(facts.gpus)} × {names}{visible}{', but the engine is a CPU build' if on_host else ''}"
+        yield _judged("GPUs", found, expected, "install the engine's build for CUDA to use them", bad=on_host)
     else:
         sentence = f"no NVIDIA GPU{visible}" + (f": {facts.gpu_problem}" if facts.gpu_problem else "")
         python = facts.interpreter
@@ -506,10 +493,9 @@ def gpus(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
         if config is not None and config.engine == "vllm" and for_cuda:
             advice = "install vLLM's build for processors, or run where there is a GPU"
             yield Finding("GPUs", "fail", sentence, "a GPU: vLLM is a build for CUDA", advice)
-        elif on_host:
-            yield Finding("GPUs", "ok", sentence, expected)
         else:
-            yield Finding("GPUs", "warn", sentence, expected, "runs use the CPU, so traces have no GPU kernels")
+            advice = "runs use the CPU, so traces have no GPU kernels"
+            yield _judged("GPUs", sentence, expected, advice, bad=not on_host)
 
 
 def driver(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
@@ -523,11 +509,9 @@ def driver(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
         yield Finding("driver", "ok", sentence)
         return
     expected = f"CUDA {built} or newer, since PyTorch was built for it"
-    if int(built.split(".")[0]) > int(facts.cuda_driver.split(".")[0]):
-        advice = "update the driver, install its forward-compatibility package, or install an engine for an older CUDA"
-        yield Finding("driver", "warn", sentence, expected, advice)
-    else:
-        yield Finding("driver", "ok", sentence, expected)
+    advice = "update the driver, install its forward-compatibility package, or install an engine for an older CUDA"
+    bad = int(built.split(".")[0]) > int(facts.cuda_driver.split(".")[0])
+    yield _judged("driver", sentence, expected, advice, bad=bad)
 
 
 def ranks(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
@@ -537,10 +521,8 @@ def ranks(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
     needed, available = config.world_size, len(facts.gpus or ())
     size, gpus, expected = counted(needed, "rank"), counted(available, "GPU"), "a GPU for each rank"
     if is_cpu_build(facts):
-        few = needed > facts.cores
-        advice = "ranks share processors, so their times mean little" if few else ""
-        sentence = f"{size} on {facts.cores} processors"
-        yield Finding("ranks", "warn" if few else "ok", sentence, "a processor each", advice)
+        advice, found = "ranks share processors, so their times mean little", f"{size} on {facts.cores} processors"
+        yield _judged("ranks", found, "a processor each", advice, bad=needed > facts.cores)
     elif facts.gpus is None:
         yield Finding("ranks", "unknown", f"{size}; the number of GPUs is unknown", expected)
     elif available and needed > available:
@@ -563,14 +545,11 @@ def gpu_memory(facts: Facts, config: ExperimentConfig | None) -> Iterator[Findin
         if gpu.memory_bytes is None or gpu.free_bytes is None:
             yield Finding(name, "unknown", "the driver does not report it")
             continue
-        sentence = f"{format_bytes(gpu.free_bytes)} of {format_bytes(gpu.memory_bytes)} free"
+        found = f"{format_bytes(gpu.free_bytes)} of {format_bytes(gpu.memory_bytes)} free"
         expected = f"{share:.0%} free, the share that vLLM takes (gpu_memory_utilization)"
-        if gpu.free_bytes >= share * gpu.memory_bytes:
-            yield Finding(name, "ok", sentence, expected)
-        else:
-            lower = max(0.0, int(100 * gpu.free_bytes / gpu.memory_bytes - 2) / 100)
-            advice = f"end other processes on it, or set engine_args gpu_memory_utilization to at most {lower:.2f}"
-            yield Finding(name, "fail" if strict else "warn", sentence, expected, advice)
+        lower = max(0.0, int(100 * gpu.free_bytes / max(1, gpu.memory_bytes) - 2) / 100)
+        advice = f"end other processes on it, or set engine_args gpu_memory_utilization to at most {lower:.2f}"
+        yield _judged(name, found, expected, advice, bad=gpu.free_bytes < share * gpu.memory_bytes, fails=strict)
 
 
 def gpu_processes(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
@@ -579,13 +558,11 @@ def gpu_processes(facts: Facts, config: ExperimentConfig | None) -> Iterator[Fin
         name = f"GPU {gpu.index} processes"
         if gpu.processes is None:
             yield Finding(name, "unknown", "the driver does not report them", "none")
-        elif gpu.processes:
+        else:
             names = [f"{process.name or 'unnamed'} ({process.pid})" for process in gpu.processes[:4]]
             more = f" and {len(gpu.processes) - 4} more" if len(gpu.processes) > 4 else ""
             advice = "the run would share the GPU, so times would be wrong: end the processes, or choose another GPU"
-            yield Finding(name, "warn", f"{', '.join(names)}{more}", "none", advice)
-        else:
-            yield Finding(name, "ok", "none", "none")
+            yield _judged(name, f"{', '.join(names) or 'none'}{more}", "none", advice, bad=bool(gpu.processes))
 
 
 def clocks(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
@@ -639,11 +616,9 @@ def engine(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
     cuda, hip = interpreter.torch_cuda, interpreter.torch_hip
     built = f"CUDA {cuda}" if cuda else f"HIP {hip}" if hip else "processors"
     sentence = f"{named} for {built}, Python {interpreter.python} (found, not imported)"
-    if chosen.untested:
-        advice = "check a first trace against what you know of the server, and report the result to llmprof's authors"
-        yield Finding("engine", "warn", f"{sentence}; {chosen.untested}", expected, advice)
-    else:
-        yield Finding("engine", "ok", sentence, expected)
+    advice = "check a first trace against what you know of the server, and report the result to llmprof's authors"
+    sentence += f"; {chosen.untested}" if chosen.untested else ""
+    yield _judged("engine", sentence, expected, advice, bad=bool(chosen.untested))
 
 
 def model(_: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
@@ -669,12 +644,9 @@ def port(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
     if config is None or not config.served:
         return
     number = config.server.get("port", 0)
-    if facts.port_free is False:
-        advice = "end the process that uses it, choose another port, or set 0 for a free one"
-        yield Finding("port", "fail", f"{number} is in use", "a free port", advice)
-    else:
-        found = "the run chooses a free port" if facts.port_free is None else f"{number} is free"
-        yield Finding("port", "ok", found, "a free port")
+    words = {None: "the run chooses a free port", True: f"{number} is free", False: f"{number} is in use"}
+    advice, bad = "end the process that uses it, choose another port, or set 0 for a free one", facts.port_free is False
+    yield _judged("port", words[facts.port_free], "a free port", advice, bad=bad, fails=True)
 
 
 CHECKS: Final[tuple[Check, ...]] = (

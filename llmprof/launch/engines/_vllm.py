@@ -90,10 +90,11 @@ def engine_options(
         eager = True
         record.note(f"eager: {why}")
     parallel = job["tensor_parallel_size"] * job["pipeline_parallel_size"] > 1
-    as_configured = ("dtype", "max_model_len", "tensor_parallel_size", "pipeline_parallel_size", "seed")
+    as_configured = ("dtype", "max_model_len", "tensor_parallel_size", "pipeline_parallel_size")
     options = {
         **{name: job[name] for name in as_configured},
         "distributed_executor_backend": "mp" if parallel else None,
+        "seed": job["seed"],
         "load_format": "dummy" if job["random_weights"] else None,
         "skip_tokenizer_init": True if not has_tokenizer(job["model"]) else None,
         "enforce_eager": eager,

@@ -41,9 +41,9 @@ _SHARED: Final = """
 """
 
 _ELSEWHERE: Final = """
-{%- if others_ns %} {% if others_ns[1] %}On the other ranks it is {{ others_ns[0]|ns -}}
+{%- if others_ns %} {% if others_ns[1] %}On the other ranks this time is {{ others_ns[0]|ns -}}
 {%- if others_ns[0]|ns != others_ns[1]|ns %} to {{ others_ns[1]|ns }}{% endif -%}
-{%- else %}The other ranks have none of it{% endif %}.{% endif %}"""
+{%- else %}The other ranks have no such time{% endif %}.{% endif %}"""
 """The time of ranks that a finding is not about."""
 
 _REASONS: Final = {
@@ -97,9 +97,9 @@ FINDINGS: Final = {
         {%- if late_share < 0.9 * late_wait_share %} and causes {{ late_wait_share|share }} of the waiting{% endif %}.
         {%- else %}{{ in_part("is waiting for whichever rank comes last,") }} most for rank {{ late }}
         ({{ late_wait_share|share }} of the waiting).{% endif %}""",
-        """{{ calls|n }} calls: {{ waited_share|share }} of their time on the other ranks is waiting. The transfer takes
-        {{ transfer_ns|ns }} of {{ seen_ns|ns }}, the first and the last rank arrive {{ skew_ns|ns }} apart, and all
-        leave within {{ spread_ns|ns }} of each other (medians)
+        """{{ calls|n }} calls: {{ waited_share|share }} of their summed time on the other ranks is waiting. In the
+        median, a rank spends {{ seen_ns|ns }} in a call, {{ transfer_ns|ns }} of it transfer; the first and the last
+        rank arrive {{ skew_ns|ns }} apart, and all leave within {{ spread_ns|ns }} of each other
         {%- if clock_offset_ns %}, after their clocks were corrected by up to {{ clock_offset_ns|ns }}
         {%- else %}, so their clocks agree{% endif %}.
         {%- if overlapping_share is not none and overlapping_share < 1 %} {{ overlapping_share|share }} of the calls
@@ -129,12 +129,14 @@ FINDINGS: Final = {
         """{% if on and on|length > 1 %}The {{ device }}s of {{ on|ranks }} wait
         {%- elif on %}The {{ device }} of {{ on|ranks }} waits
         {%- elif ranks > 1 %}Each {{ device }} waits{% else %}The {{ device }} waits{% endif %}
-        {{ time_ns|ns }} of {{ part }} ({{ share|share }}) for its host, which launches kernels too late.""",
-        """Meanwhile the launching thread is longest in {{ doing(host) }}. The launching calls themselves take
-        {{ launching_share|share }} of the wait ({{ calls|n_or_unknown }} calls for {{ kernels|n_or_unknown }} kernels
-        in {{ part }}{% if replayed_share %}, {{ replayed_share|share }} of them from replayed graphs{% endif %}).
-        {%- if has_layer_times %} A layer takes the host {{ layer_ns|ns }}
-        {%- if layer_of_others_ns is not none %}, on the other ranks {{ layer_of_others_ns|ns }}{% endif -%}
+        {{ time_ns|ns }} of {{ part }} ({{ share|share }}) for
+        {{ "their hosts, which launch" if on and on|length > 1 else "its host, which launches" }} kernels too late.""",
+        """While the device waits, the launching thread is mostly in {{ doing(host) }}. The calls that end
+        the waits take {{ launching_share|share }} of them. In {{ part }}, {{ calls|n_or_unknown }} calls launch
+        {{ kernels|n_or_unknown }} kernels{% if replayed_share %}, {{ replayed_share|share }} of them from replayed
+        graphs{% endif %}.
+        {%- if has_layer_times %} The host launches a layer in {{ layer_ns|ns }}
+        {%- if layer_of_others_ns is not none %}, that of the other ranks in {{ layer_of_others_ns|ns }}{% endif -%}
         .{% endif %}""",
         """{% if elsewhere %}
         {%- if elsewhere.set_up == "memory" %}{{ advice["memory"] }}
@@ -145,7 +147,10 @@ FINDINGS: Final = {
         Fewer launches do not shorten {{ elsewhere.call }} ({{ elsewhere.share|share }}).
         {%- if elsewhere.once %} Most of it is one pause: if it comes only once, start the profiler after it.{% endif %}
         {%- else %}
-        {%- if replayed_share >= 0.5 %}Do what the host does between the replays, above all {{ doing(host) }}, for the
+        {%- if replayed_share >= 0.5 and launching_share >= 0.5 %}Launch the graph of the next step while the device
+        works on this one (asynchronous scheduling), or fewer or smaller graphs. Most kernels come from replayed graphs
+        already.
+        {%- elif replayed_share >= 0.5 %}Do what the host does between the replays, above all {{ doing(host) }}, for the
         next step while the device works on this one (asynchronous scheduling), or take it out of the step. Most kernels
         come from replayed graphs already.
         {%- elif long_share >= 0.5 %}
@@ -174,7 +179,7 @@ FINDINGS: Final = {
             + what
             + """{{ who|cut(101) }}
         ({{ by_who_share|share }} of it).""",
-            """{% if calls %}{{ calls|n }} calls of it take {{ calls_ns|ns }}; {% endif %}
+            """{% if calls %}{{ calls|n }} calls of it take {{ calls_ns|ns }};{% endif %}
             {{ pauses|count("such pause") }}
         in {{ part }}, the longest of {{ longest_ns|ns }}.""",
             advice,
@@ -188,7 +193,7 @@ FINDINGS: Final = {
     ),
     "synchronisation": Words(
         """{{ in_part("the device is idle after a synchronising call,") }} mostly {{ call }}, until the next launch.""",
-        """{{ pauses|count("such pause") }} in {{ part }}; the launching thread is then longest in
+        """{{ pauses|count("such pause") }} in {{ part }}; the launching thread is then mostly in
         {{ doing(host) }}.""",
         """{% if of_torch %}Find the .item(), .cpu() or synchronize() (its operator is around the call) and take it out
         of the step, so that the host can launch ahead.
@@ -221,8 +226,9 @@ FINDINGS: Final = {
         {%- else %}Copy results on a stream of their own while other work runs, and copy less of them.{% endif %}
         {%- elif kind == "peer" %}Send between devices while others compute, or place what is exchanged on the device
         that uses it.
-        {%- else %}{% if of_torch %}Look for the operators that copy (contiguous, to, cat, index_copy): change{% else
-        %}Look for changes{% endif %} of layout or type that a neighbouring operation could do while it reads.
+        {%- elif of_torch %}Look for the operators that copy (contiguous, to, cat, index_copy): a neighbouring operation
+        may be able to change the layout or type while it reads.
+        {%- else %}Look for changes of layout or type that a neighbouring operation could do while it reads.
         {%- endif %}""",
     ),
     "unexplained_idle": Words(
@@ -237,15 +243,16 @@ FINDINGS: Final = {
         """{% if copies_only %}{{ in_part("no copy runs; kernels were not recorded.") }}
         {%- else %}{{ in_part("nothing in the file runs, but what does is not all in it.") }}{% endif %}""",
         """{{ pauses|count("pause") }} in {{ part }}{% if copies_only %}: whether the device was idle in them is not
-        known.{% else %}: by the profiler's own record the kernels after them waited for less than half of them.
-        {%- endif %}""",
+        known.{% else %}. The profiler recorded that the kernels after these pauses waited for less than half of that
+        time, so something else ran before them.{% endif %}""",
         "Read the whole profile to see what ran there.",
     ),
     "idle_at_the_ends": Words(
         """{% if on_host %}{{ in_part("no operator runs before the first one and after the last.") }}
         {%- else %}{{ in_part("the device runs nothing before its first event and after its last.") }}{% endif %}""",
-        """{{ before_ns|ns }} before and {{ after_ns|ns }} after them.
-        {%- if started_in %} Before them the host is in {{ started_in }} ({{ started_in_share|share }}).{% endif %}""",
+        """{{ before_ns|ns }} before the first and {{ after_ns|ns }} after the last.
+        {%- if started_in %} Before the first the host is in {{ started_in }} ({{ started_in_share|share }}).
+        {%- endif %}""",
         """Start the profiler after loading and warm-up, or look at what the host does there: this time is no part of a
         steady run.""",
     ),
@@ -270,7 +277,8 @@ FINDINGS: Final = {
         {{ {"graph": "between nodes of a replayed graph", "stream": "between events of one stream",
             "copy": "after a copy on the same stream", "event": "in an event wait of a stream for another one"
            }[kind] }}.""",
-        "{{ pauses|n }} pauses in {{ part }}, {{ median_ns|ns }} each (median).",
+        """{{ pauses|n }} pauses in {{ part }}, {{ (time_ns / pauses)|ns }} on average, {{ median_ns|ns }} in the
+        median.""",
         "Fewer and larger kernels: each costs the device such a pause.",
     ),
     "short_kernels": Words(
@@ -325,10 +333,11 @@ FINDINGS: Final = {
         """{{ in_part("would be saved if " ~ what ~ " reached") }} {{ target_share|share }} of its bound; it reaches
         {{ of_bound_share|share }}.""",
         """{% for part, share in following %}{{ "Next are " if loop.first else ", " }}{{ part }} {{ share|share }} {{-
-        "." if loop.last }}{% endfor %} {{ what }} takes {{ compute_ns|ns }} of {{ part }} in {{ count|amount }}
-        calls, most of what is lost in {{ operator }} with shapes {{ shapes|shorten(100) }}, run by {{ (name or "a
-        kernel without a name")|shorten(100) }}; {% if bound_by == "memory" %}its bytes at the peak of the memory
-        set the bound.{% else %}its FLOPs at the peak of {{ bound_by }} set the bound.{% endif %}""",
+        "." if loop.last }}{% endfor %} In all, {{ what }} takes {{ compute_ns|ns }} of {{ part }} in {{ count|amount }}
+        call{{ "s" if count != 1 }}; most of the loss is in {{ operator }} with shapes
+        {{ shapes|shorten(100) }}, run by {{ (name or "a kernel without a name")|shorten(100) }};
+        {% if bound_by == "memory" %}its bytes at the peak of the memory set the bound.
+        {%- else %} its FLOPs at the peak of {{ bound_by }} set the bound.{% endif %}""",
         """{% if bound_by == "memory" %}Look at why it reads slowly: few blocks, a layout that is copied or strided, or
         bytes that a fused kernel would not move.
         {%- else %}Compare other kernels for these shapes: tiles that divide them, a tuned library or autotuning, and
@@ -337,9 +346,9 @@ FINDINGS: Final = {
     "above_bound": Words(
         """{{ in_part("is operators faster than their bound:") }} {{ operator }} reaches {{ of_bound_share|share }} of
         it.""",
-        """{{ operators|count("operator") }} of this kind, {{ count|amount }} calls in {{ part }}, the longest with
-        shapes {{ shapes|shorten(100) }} against the peak of {{ bound_by }} ({{ (name or "a kernel without a name")
-        |shorten(100) }}).""",
+        """{{ operators|count("operator") }} of this kind, {{ count|amount }} call{{ "s" if count != 1 }} in
+        {{ part }}, the longest with shapes {{ shapes|shorten(100) }} against the peak of {{ bound_by }}
+        ({{ (name or "a kernel without a name")|shorten(100) }}).""",
         """{% if cached %}Their operands fit into the cache of the device, and were there already: their bound by the
         device memory does not hold.
         {%- else %}Do not trust this bound: the formula counts too much, the peak in the data sheet is too low for this
@@ -372,8 +381,8 @@ FINDINGS: Final = {
         {{ " and " if loop.last and not loop.first else ", " if not loop.first -}}
         the {{ unit }} {{ "are" if unit.endswith("s") else "is" }} {{ share|share }} busy
         {%- endfor %}, as sampled.""",
-        """Means over {{ samples|count("sample") }} of the device's counters, in whose time this work ran
-        {{ own_share|share }} of the time.""",
+        """Means over {{ samples|count("sample") }} of the device's counters. This work ran in {{ own_share|share }} of
+        the time that they cover.""",
         """{% if units.get("device memory", 0) >= 0.8 %}It moves bytes as fast as the memory can: only fewer bytes help
         (smaller types, larger batches for the same weights, fusion).
         {%- elif units.get("tensor cores", 0) >= 0.8 %}It computes as fast as the tensor cores can: only fewer FLOPs or
@@ -381,10 +390,10 @@ FINDINGS: Final = {
         {%- else %}Neither limit is near: look for too little work in flight, and for waiting inside it.{% endif %}""",
     ),
     "unnamed_time": Words(
-        """{{ in_part("is compute without a known stage:") }} {{ of_events_share|share }} of the time of all events
-        ({{ count|count("event") }}).""",
-        """Longest in sum is {{ (name or "an event without a name")|shorten(100) }} ({{ by_name_share|share }}). Shares
-        by stage leave it out.""",
+        """{{ in_part("is compute without a known stage.") }}""",
+        """{{ count|count("event") }} in all, {{ of_events_share|share }} of the summed time of compute, communication
+        and copies. Longest in sum is {{ (name or "an event without a name")|shorten(100) }}
+        ({{ by_name_share|share }}). Shares by stage leave it out.""",
         """{% if has_layers %}Teach llmprof the kernels: llmprof.names.register("attention", r"name of yours").
         {%- else %}Stages are parts of a transformer's layers, and no layers were found.{% endif %}""",
     ),
@@ -392,7 +401,7 @@ FINDINGS: Final = {
         """The {{ percentile }} of the time to the first token is {{ part }}: {{ part_ns|ns }} of {{ ttft_ns|ns }}
         {%- if part == "an idle device" %}, in steps and beside them:
         {% if reason %}the host was there {{ reason_words }} {{ who|cut(101) }} ({{ by_who_share|share }} of it)
-        {%- else %}the launching thread was longest in {{ doing(host) }}{% endif %}{% endif %}.""",
+        {%- else %}the launching thread was mostly in {{ doing(host) }}{% endif %}{% endif %}.""",
         """{{ part_share|share }} of it; besides
         {% for other, ns in others %}{{ other }} {{ ns|ns }}{{ ", " if not loop.last }}{% else %}nothing{% endfor %}.
         The slowest is request {{ slowest }}, {{ slowest_ns|ns }}.""",
@@ -423,7 +432,7 @@ FINDINGS: Final = {
         {%- else %}whose limit is not known from these metrics{% endif %}.""",
         """{% if launches == 1 %}One launch.{% else %}{{ launches }} launches, {{ (ns / launches)|ns }} on average.
         {%- endif -%}
-        {% if bounds > 1 %} The limit is that of the launches with {{ bound_ns|ns }} of it.{% endif -%}
+        {% if bounds > 1 %} Launches that take {{ bound_ns|ns }} of this have that limit.{% endif -%}
         {% if roof_share is not none %} It reaches {{ roof_share|share }} of what the device allows at its ratio of
         arithmetic to bytes.{% endif -%}
         {% if stall %} Its warps wait mostly in {{ stall }} ({{ stall_share|share }} of the time).{% endif %}""",
@@ -501,12 +510,12 @@ Replayed with “{{ words }}”, {{ unit }} takes
 {%- else %} {{ (recorded_ns - ns)|ns }} in place of {{ recorded_ns|ns }}
 {%- if plain %} without the profiler ({{ mean_ns|ns }} under it)
 {%- elif replayed < steps %} (mean of {{ replayed }} of the {{ steps }} steps)
-{%- elif of_steps and recorded_ns|ns != mean_ns|ns %} (from the end of the step before){% endif %}, {{ ns|abs|ns }}
-{{ "less" if ns >= 0 else "more" }}
+{%- elif of_steps and recorded_ns|ns != mean_ns|ns %} (counted from the end of the step before){% endif %},
+{{ ns|abs|ns }} {{ "less" if ns >= 0 else "more" }}
 {%- if interval %} ({{ signed(low_ns) }} to {{ signed(high_ns) }}){% endif %}
 {%- if tokens_per_s is not none %}, {{ "{:+,.0f}".format(tokens_per_s) }} tokens/s{% endif %}{% endif %}.
-{%- if beyond_ns is not none %} The replay gains {{ beyond_ns|ns }}, as other losses shorten with it; only the time of
-this one and of what follows from it counts here.{% endif %}
+{%- if beyond_ns is not none %} The replay gains {{ beyond_ns|ns }} in all, since other losses shrink with this one;
+counted here is only its own time and that of what follows from it.{% endif %}
 {%- if of_part %} {{ of_part[:1]|upper }}{{ of_part[1:] }}.{% endif %}"""
 """What a replay predicts for the remedy of a finding."""
 

@@ -163,7 +163,7 @@ def _why_no_wait(*, unrelated: bool) -> pl.Expr:
             )
         )
         .when(seen < world)
-        .then(pl.coalesce("unmatched", pl.format("{} of the {} ranks of the group are in the trace", seen, world)))
+        .then(pl.coalesce("unmatched", pl.format("the trace has {} of the {} ranks of the group", seen, world)))
         .when(sure < SURE)
         .then(
             pl.format(

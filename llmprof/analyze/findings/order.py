@@ -94,6 +94,6 @@ def denominators(findings: pl.DataFrame) -> dict[str, str]:
 
 
 def first_denominator(findings: pl.DataFrame) -> list[str]:
-    """What the shares of the first finding's scope are of, if that is said as a sentence."""
+    """What the shares of the first finding's scope are of, if it is a sentence of its own."""
     own = denominators(findings).get(findings["scope"][0]) if findings.height else None
-    return [own] if own and ": " in own else []
+    return [own] if own and ": " in own and not own.startswith("the recorded time: ") else []

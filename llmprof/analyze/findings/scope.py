@@ -205,7 +205,8 @@ class Scope:
         """Denominator of every share, in words and numbers."""
         if not self.recorded_ns:  # of some ranks
             mean = format_ns(self.span_ns / self.parts)
-            return f"time of {ranks_in_words(self.windows['rank'].unique().sort().to_list())}: {mean} {self.part}"
+            ranks_named = ranks_in_words(self.windows["rank"].unique().sort().to_list())
+            return f"{'the recorded time' if self.steps is None else self.part} of {ranks_named}: {mean}"
         ranks = self.windows["rank"].n_unique()
         where = f"on {counted(ranks, 'rank')}" if self.steps is not None or ranks > 1 else "on the only rank"
         if self.steps is None:
@@ -215,7 +216,8 @@ class Scope:
         what = f"{number} {self.words}" if number > 1 else single
         share = format_share(self.span_ns / max(1, self.recorded_ns))
         mean = format_ns(self.span_ns / self.parts)
-        return f"{self.part}: {mean} on average over {what} {where}, {share} of the recorded time"
+        over = "on average over" if self.parts > 1 else "in"
+        return f"{self.part}: {mean} {over} {what} {where}, {share} of the recorded time"
 
     @cached_property
     def of_torch(self) -> bool:

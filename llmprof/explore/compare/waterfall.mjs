@@ -80,7 +80,10 @@ export function waterfallPanel({ bars, domain, names, colours, pick, what }) {
     const scale = plotLinear(domain, [area.left, area.right]);
     const unit = plotUnit(domain[1]);
     const ticks = plotTicks(domain[0] / unit.ns, domain[1] / unit.ns, Math.max(2, (right - room) / 90));
-    const title = `${what} (${unit.symbol})${domain[0] ? `, from ${formatNs(domain[0])}` : ""}`;
+    const from = domain[0] ? `, from ${formatNs(domain[0])}` : "";
+    const whole = `${what} (${unit.symbol})${from}`;
+    const fits = textWidth(context, whole, 12) < right - room + 40;
+    const title = fits ? whole : `${unit.symbol}${from}`; // the heading says of what
     /** @param {number} t */
     const format = (t) => plotLabel(t / unit.ns);
     const x = { scale, ticks: ticks.map((t) => t * unit.ns), format, title, over: 40 };
@@ -92,10 +95,17 @@ export function waterfallPanel({ bars, domain, names, colours, pick, what }) {
     bars.forEach((bar, i) => {
       const y = area.top + i * ROW;
       const total = bar.group === "total";
-      plotText(context, fitText(context, bar.label, 12, room - 12), room - 8, y + ROW / 2, now.ink, {
-        align: "right",
-        bold: total,
-      });
+      plotText(
+        context,
+        fitText(context, bar.label, 12, (room - 12) / (total ? 1.12 : 1)),
+        room - 8,
+        y + ROW / 2,
+        now.ink,
+        {
+          align: "right",
+          bold: total,
+        },
+      );
       const ends = [bar.from_ns, bar.to_ns].map((ns) => scale.to(Math.max(domain[0], ns)));
       const [from, to] = [Math.min(...ends), Math.max(...ends)];
       const w = Math.max(2, to - from);

@@ -49,9 +49,10 @@ function render({ model, el }) {
   panels.add(barsPanel);
   panels.add(lanesPanel);
 
+  const barsAsked = () => ({ rank: rank(), phase: model.get("phase"), against: model.get("against") });
   const loadBars = async () => {
     if (rank() < 0) return;
-    const args = { rank: rank(), phase: model.get("phase"), against: model.get("against") };
+    const args = barsAsked();
     try {
       const { msg, buffers } = await ask(model, "bars", args);
       let at = 0;
@@ -63,7 +64,7 @@ function render({ model, el }) {
       says.error("");
       const whole = bars[0]?.rows.length && bars[0].rows.get("first", 0) < 0;
       upper.head.textContent = whole ? "Whole recording, which has no steps" : "Steps";
-      why.hidden = true;
+      why.hidden = why.dataset.of !== JSON.stringify(args);
       barsPanel.redraw();
       root.dataset.bars = JSON.stringify(args);
     } catch (error) {
@@ -78,6 +79,7 @@ function render({ model, el }) {
   const showLongest = async () => {
     const found = bars.length ? overlapLongest(bars[0].rows, choices?.parts ?? []) : null;
     why.hidden = false;
+    why.dataset.of = JSON.stringify(barsAsked());
     if (!found) {
       why.textContent = "There is no other step to compare with.";
       return;
@@ -86,7 +88,7 @@ function render({ model, el }) {
     const step = first === last ? `Step ${first}` : `Steps ${first} to ${last} (means)`;
     const others = alike
       ? `the median of the other ${phase ?? ""} steps`.replace("  ", " ")
-      : "the median of all others";
+      : "the median of all other steps";
     const by = parts.slice(0, 3).map((one) => `${one.part} ${signed(one.more)}`);
     why.textContent =
       `${step}${phase ? ` (${phase})` : ""}: ${formatNs(total)}, the longest. That is ${formatNs(Math.abs(more))} ` +

@@ -35,7 +35,7 @@ export function makeTools(timeline) {
     },
   );
   const view = makeViewMenu(timeline);
-  const flame = button("Flame graph", "Flame graph of the selection (T)", "flame");
+  const flame = button("Flame", "Flame graph of the selection (T)", "flame");
   flame.setAttribute("aria-expanded", "false");
   const path = button("Critical path", "Critical path: what set the pace of each step (X)", "path");
   const query = button("Query", "Query the tables in SQL (Q)", "query");
@@ -64,7 +64,7 @@ export function makeTools(timeline) {
     button("Whole", "The whole trace (0)", "whole"),
     button("↶", "Undo the zoom (Ctrl + Z)", "undo"),
     save,
-    button("Full screen", "Fill the screen, or end that", "full"),
+    button("Full", "Fill the screen, or end that", "full"),
     button("?", "Keys (?)", "help"),
   );
   const el = h(

@@ -141,7 +141,8 @@ export function roving(el, { down = false } = {}) {
     for (const one of every()) one.tabIndex = one === current ? 0 : -1;
   };
   const first = () => {
-    const all = buttons();
+    const shown = buttons();
+    const all = shown.length ? shown : every(); // none is shown in a hidden tab, and none would be reached later
     if (!all.some((one) => one.tabIndex === 0) || all.filter((one) => one.tabIndex === 0).length > 1) settle(all[0]);
   };
   el.addEventListener("focusin", (event) => {

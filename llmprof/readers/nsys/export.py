@@ -1,6 +1,5 @@
 """An export of Nsight Systems: its version, the facts about its capture, and its tables with texts and times."""
 
-import io
 import re
 import shutil
 import struct
@@ -48,13 +47,18 @@ class SqliteTables:
 
 
 class FolderTables:
-    """Tables of a folder that ``nsys export --type parquetdir`` or ``--type arrowdir`` wrote."""
+    """Tables that ``nsys export`` wrote as Parquet files or as Arrow streams."""
 
-    def __init__(self, folder: Path) -> None:
-        kinds = tuple(f".{kind}" for kind in FOLDER_ENDINGS.values())
-        files = sorted(p for p in folder.iterdir() if p.suffix in kinds)
-        self._sources: dict[str, Path | bytes] = {p.stem: regular(p) for p in files}
-        self.columns = _columns(self._sources)
+    def __init__(self, sources: Mapping[str, Path | bytes]) -> None:
+        self._sources = sources
+        columns = {}
+        for table, source in sources.items():
+            with _damage(table):
+                of_parquet = isinstance(source, Path) and source.suffix == ".parquet"
+                columns[table] = list(
+                    pl.read_parquet_schema(source) if of_parquet else pl.read_ipc_stream(source, n_rows=0).columns
+                )
+        self.columns = sqlite.Tables(columns)
 
     def read(self, table: str, types: Mapping[str, pl.DataType]) -> pl.DataFrame:
         """Existing columns of a table, cast to the given types; empty text becomes null."""
@@ -65,7 +69,7 @@ class FolderTables:
             if isinstance(source, Path) and source.suffix == ".parquet":
                 frame = pl.scan_parquet(source).select(columns).collect()
             else:
-                frame = pl.read_ipc_stream(_stream(source), columns=columns)
+                frame = pl.read_ipc_stream(source, columns=columns)
         frame = frame.rename(dict(zip(own.values(), own, strict=True)))
         return frame.select(
             pl.when(pl.col(name).cast(pl.String) != "").then(pl.col(name).cast(pl.String)).alias(name)
@@ -73,29 +77,6 @@ class FolderTables:
             else pl.col(name).cast(dtype, strict=False)
             for name, dtype in present.items()
         )
-
-
-class ArrowTables(FolderTables):
-    """Tables of a file that ``nsys export --type arrow`` wrote: one Arrow stream after another."""
-
-    def __init__(self, path: Path) -> None:
-        self._sources = dict(_streams(regular(path).read_bytes()))
-        self.columns = _columns(self._sources)
-
-
-def _columns(sources: Mapping[str, Path | bytes]) -> sqlite.Tables:
-    columns = {}
-    for table, source in sources.items():
-        with _damage(table):
-            if isinstance(source, Path) and source.suffix == ".parquet":
-                columns[table] = list(pl.read_parquet_schema(source))
-            else:
-                columns[table] = pl.read_ipc_stream(_stream(source), n_rows=0).columns
-    return sqlite.Tables(columns)
-
-
-def _stream(source: Path | bytes) -> Path | io.BytesIO:
-    return source if isinstance(source, Path) else io.BytesIO(source)
 
 
 @contextmanager
@@ -143,11 +124,8 @@ def _body_length(data: bytes, offset: int, size: int) -> int:
     try:
         table = offset + struct.unpack_from("<I", data, offset)[0]
         fields = table - struct.unpack_from("<i", data, table)[0]
-        place = (
-            struct.unpack_from("<H", data, fields + 4 + 2 * 3)[0]
-            if struct.unpack_from("<H", data, fields)[0] > 10
-            else 0
-        )
+        has_field = struct.unpack_from("<H", data, fields)[0] > 10
+        place = struct.unpack_from("<H", data, fields + 4 + 2 * 3)[0] if has_field else 0
         return max(0, int(struct.unpack_from("<q", data, table + place)[0])) if place else 0
     except struct.error as error:
         raise ReadError(
@@ -160,8 +138,11 @@ def _body_length(data: bytes, offset: int, size: int) -> int:
 def open_tables(path: Path) -> SqliteTables | FolderTables:
     """Tables of an export."""
     if path.is_dir():
-        return FolderTables(path)
-    return ArrowTables(path) if path.suffix == ARROW_SUFFIX else SqliteTables(path)
+        kinds = tuple(f".{kind}" for kind in FOLDER_ENDINGS.values())
+        return FolderTables({p.stem: regular(p) for p in sorted(path.iterdir()) if p.suffix in kinds})
+    return (
+        FolderTables(dict(_streams(regular(path).read_bytes()))) if path.suffix == ARROW_SUFFIX else SqliteTables(path)
+    )
 
 
 def is_parquetdir(path: Path) -> bool:
@@ -233,16 +214,10 @@ def export(report: Path, folder: Path) -> Path:
 
 
 _RANKS: Final = {
-    "RANK": "WORLD_SIZE",
-    "OMPI_COMM_WORLD_RANK": "OMPI_COMM_WORLD_SIZE",
-    "PMIX_RANK": "",
-    "PMI_RANK": "PMI_SIZE",
-    "MV2_COMM_WORLD_RANK": "MV2_COMM_WORLD_SIZE",
-    "JSM_NAMESPACE_RANK": "JSM_NAMESPACE_SIZE",
-    "PALS_RANKID": "",
-    "FLUX_TASK_RANK": "FLUX_JOB_SIZE",
-    "SLURM_PROCID": "SLURM_NTASKS",
-}
+    "RANK": "WORLD_SIZE", "OMPI_COMM_WORLD_RANK": "OMPI_COMM_WORLD_SIZE", "PMIX_RANK": "", "PMI_RANK": "PMI_SIZE",
+    "MV2_COMM_WORLD_RANK": "MV2_COMM_WORLD_SIZE", "JSM_NAMESPACE_RANK": "JSM_NAMESPACE_SIZE", "PALS_RANKID": "",
+    "FLUX_TASK_RANK": "FLUX_JOB_SIZE", "SLURM_PROCID": "SLURM_NTASKS",
+}  # fmt: skip
 """Environment variables in which launchers (torchrun, Open MPI, PMI, MVAPICH, jsrun, PALS, Flux, Slurm) give a process
 its rank, and those with the number of ranks; the first variable that is set counts."""
 
@@ -314,10 +289,10 @@ def read_capture(pairs: Pairs, report: str) -> Capture:
     for name, value in facts:
         values.setdefault(re.sub(r"^PROCESS_\d+:", "", name), []).append(value)
     traced = {EVENTS.get(value.lower(), value.lower()) for value in values.get("CAPTURE_EVENT_TYPE", [])}
-    for key, what in (("COLLECT_CUDA_TRACE", "cuda"), ("COLLECT_NVTX_TRACE", "nvtx")):
+    for key, what in (
+        ("COLLECT_CUDA_TRACE", "cuda"), ("COLLECT_NVTX_TRACE", "nvtx"), ("MPI_TRACE_OPTIONS:COLLECT_MPI_TRACE", "mpi")
+    ):  # fmt: skip
         traced |= {what} if "true" in values.get(key, []) else set()
-    if "true" in values.get("MPI_TRACE_OPTIONS:COLLECT_MPI_TRACE", []):
-        traced.add("mpi")
     variables = [*values.get("ENVIRONMENT_VARIABLE", []), *system.get("DeviceEnvironment", "").split(";")]
     matching = [match for variable in variables if (match := _VARIABLE.match(variable))]
     hosts = [*values.get("DEVICE_DISPLAY_NAME", []), system.get("Hostname", "")]
@@ -409,12 +384,10 @@ class Export:
                 hint="export the report with nsys export --type sqlite",
             )
         self.meta = self._pairs("META_DATA_EXPORT") | self._pairs("EXPORT_META_DATA")
-        self._strings: pl.DataFrame | None = None
-        self._noted: set[str] = set()
+        self.notes: list[str] = []
         report = self.meta.get("EXPORT_PARAM_INPUT_FILE") or self.meta.get("EXPORT_INPUT_FILE") or ""
         self.capture = read_capture(lambda table: self._read(table, text=("name", "value")), report)
         schema = tuple(int(n) for n in re.findall(r"\d+", str(self.meta.get("EXPORT_SCHEMA_VERSION", "")))[:2])
-        self.notes: list[str] = []
         self.start_ns = self._start()
         if schema > NEWEST_SCHEMA:
             self.notes.append(
@@ -511,25 +484,22 @@ class Export:
 
     def note(self, text: str) -> None:
         """Add a note for the user about the file, once."""
-        if text not in self._noted:
-            self._noted.add(text)
+        if text not in self.notes:
             self.notes.append(text)
 
-    @property
+    @cached_property
     def strings(self) -> pl.DataFrame:
         """Texts by id."""
-        if self._strings is None:
-            rows = self._read("StringIds", "id", text=("value",))
-            if rows is None:
-                rows = pl.DataFrame(schema={"id": pl.Int64, "value": pl.String})
-            if "value" not in self.columns.get("StringIds", ["value"]):
-                self.note("StringIds has no column value: names are unknown")
-            rows = rows.drop_nulls("id")
-            if again := rows.height - rows["id"].n_unique():
-                self.note(f"StringIds has {counted(again, 'duplicate identifier')}: the first text of each is used")
-                rows = rows.unique("id", keep="first", maintain_order=True)
-            self._strings = rows
-        return self._strings
+        rows = self._read("StringIds", "id", text=("value",))
+        if rows is None:
+            rows = pl.DataFrame(schema={"id": pl.Int64, "value": pl.String})
+        if "value" not in self.columns.get("StringIds", ["value"]):
+            self.note("StringIds has no column value: names are unknown")
+        rows = rows.drop_nulls("id")
+        if again := rows.height - rows["id"].n_unique():
+            self.note(f"StringIds has {counted(again, 'duplicate identifier')}: the first text of each is used")
+            rows = rows.unique("id", keep="first", maintain_order=True)
+        return rows
 
     def _texts(self, frame: pl.DataFrame, *ids: str, cut: str = "") -> pl.DataFrame:
         """Add ``name``: the text of the first id column that has one, without a part that matches ``cut``, or null."""

@@ -243,10 +243,9 @@ _SOURCES = {
 
 def read(path: Path, wanted: Wanted | None = None) -> list[Part]:
     """Read one export."""
-    wanted = Wanted() if wanted is None else wanted
-    source = _Export(path, wanted)
+    source = _Export(path, Wanted() if wanted is None else wanted)
     frames = {name: source.frame(name) for name in _SOURCES}
-    counters = source.counters() if "counters" in wanted else None
+    counters = source.counters() if "counters" in source.wanted else None
     identifiers = [frame["pid"].unique() for frame in frames.values() if frame is not None and frame.height]
     processes = pl.concat(identifiers).unique().drop_nulls().sort() if identifiers else pl.Series([], dtype=pl.Int64)
     ranks = source.ranks(processes, frames)
@@ -260,8 +259,7 @@ def read(path: Path, wanted: Wanted | None = None) -> list[Part]:
                 counters.with_columns(pl.col("device").replace_strict(numbers, default=None)) if numbers else counters
             )
             tables["counters"] = mine.filter(pl.col("device").is_in(devices))
-        head, coverage = source.head(rank, ranks, tables), source.coverage(tables)
-        parts.append(Part(path=path, tables=tables, head=head, coverage=coverage))
+        parts.append(Part(path, tables, source.head(rank, ranks, tables), source.coverage(tables)))
     if not parts:
         raise ReadError(
             "; ".join([f"{path.name} has no kernel, copy, CUDA call or NVTX range", *source.columns.notes()]),
@@ -362,10 +360,8 @@ class _Export(Export):
         work = [f.select("pid", "device") for n in ("kernels", "copies") if (f := frames[n]) is not None]
         if not work:
             return {pid: i for i, pid in enumerate(processes.to_list())}
-        on_device = (
-            pl.concat(work, how="vertical_relaxed").group_by("pid").agg(pl.col("device").min()).sort("device", "pid")
-        )
-        order = on_device["pid"].to_list()
+        on_device = pl.concat(work, how="vertical_relaxed").group_by("pid").agg(pl.col("device").min())
+        order = on_device.sort("device", "pid")["pid"].to_list()
         stated = self._ranks_by_name(frames["markers"])
         numbers = [stated.get(pid) for pid in order]
         recorded = self.capture.rank
@@ -384,9 +380,8 @@ class _Export(Export):
         rows = list(names.iter_rows()) if names is not None else []
         threads = self._read(NVTX, "globalTid", "eventType", "textId", text=("text",))
         if threads is not None:
-            named = self._named(with_columns_of(threads, ("textId",)), "textId", default="").filter(
-                ~pl.col("eventType").is_in(RANGES)
-            )
+            named = self._named(with_columns_of(threads, ("textId",)), "textId", default="")
+            named = named.filter(~pl.col("eventType").is_in(RANGES))
             rows += named.select((pl.col("globalTid") // (1 << 24)) * (1 << 24), pl.coalesce("text", "name")).rows()
         stages: dict[int, tuple[int, int]] = {}
         for pid, name in rows:
@@ -400,15 +395,11 @@ class _Export(Export):
 
     def head(self, rank: int, ranks: dict[int, int], tables: dict[str, pl.DataFrame]) -> dict[str, Any]:
         """Facts about the run, in the form that all readers use."""
-        gpus = self._read(
-            "TARGET_INFO_GPU",
-            *(["id"] if "id" in self.columns.get("TARGET_INFO_GPU", []) else ["deviceId"]),
-            text=("name",),
-        )
+        key = "id" if "id" in self.columns.get("TARGET_INFO_GPU", []) else "deviceId"
+        gpus = self._read("TARGET_INFO_GPU", key, text=("name",))
         used = tables["kernels"]["device"].unique().to_list() if "kernels" in tables else []
         names: list[str] = []
         if gpus is not None:
-            key = gpus.columns[0]
             named = gpus.drop_nulls("name")
             names = named.filter(pl.col(key).is_in(used))["name"].to_list() or named["name"].unique().to_list()
         world = self.capture.world if self.rank_from not in (PROCESSES, DEVICES) else None
@@ -437,20 +428,16 @@ class _Export(Export):
             "events": rows,
             "kept": rows,
             "skipped": {},
-            "bytes": sum(p.stat().st_size for p in (self.path.iterdir() if self.path.is_dir() else [self.path])),
-            "lost_bytes": 0,
-            "lost_pieces": 0,
             "truncated": "",
             "repaired": False,
-            "wrong_types": 0,
+            "bytes": sum(p.stat().st_size for p in (self.path.iterdir() if self.path.is_dir() else [self.path])),
+            **dict.fromkeys(("lost_bytes", "lost_pieces", "wrong_types"), 0),
             "notes": [*self.notes, *self.columns.notes()],
         }
 
     def _kernel_rows(self) -> pl.DataFrame | None:
-        columns = ["start", "end", "deviceId", "globalPid"]
-        for old, new in KERNEL_COLUMNS.items():
-            if self.wanted.has("kernels", new):
-                columns.append(old)
+        wanted = [old for old, new in KERNEL_COLUMNS.items() if self.wanted.has("kernels", new)]
+        columns = ["start", "end", "deviceId", "globalPid", *wanted]
         if self.wanted.has("kernels", "shared_bytes"):
             columns += _SHARED_MEMORY
         # current versions of nsys write a full name for every kernel; the short name is read if it is missing
@@ -490,36 +477,30 @@ class _Export(Export):
 
     def copies(self) -> pl.DataFrame | None:
         """Memory copies and memory sets."""
-        copies = self._read(
-            MEMCPY, "start", "end", "deviceId", "streamId", "correlationId", "globalPid", "bytes", "copyKind",
-            "srcKind", "dstKind", "graphNodeId",
-        )  # fmt: skip
-        sets = self._read(
-            MEMSET,
-            *("start", "end", "deviceId", "streamId", "correlationId", "globalPid", "bytes", "memKind", "graphNodeId"),
-        )
+        both = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid", "bytes", "graphNodeId")
+        copies = self._read(MEMCPY, *both, "copyKind", "srcKind", "dstKind")
+        sets = self._read(MEMSET, *both, "memKind")
         if copies is None and sets is None:
             return None
         parts = []
         if copies is not None:
-            kind = pl.col("copyKind").replace_strict(_COPY_KINDS, default="unknown", return_dtype=pl.String)
+            copied = pl.col("copyKind")
+            words = copied.replace_strict(_COPY_NAMES, default="Unknown", return_dtype=pl.String)
             copies = with_columns_of(copies, ("srcKind", "dstKind", "copyKind")).with_columns(
-                kind=kind, src_kind=_memory_kind("srcKind"), dst_kind=_memory_kind("dstKind")
-            )
-            words = pl.col("copyKind").replace_strict(_COPY_NAMES, default="Unknown", return_dtype=pl.String)
-            parts.append(copies.with_columns(name=pl.format("[CUDA memcpy {}]", words)))
+                kind=copied.replace_strict(_COPY_KINDS, default="unknown", return_dtype=pl.String),
+                src_kind=_memory_kind("srcKind"), dst_kind=_memory_kind("dstKind"),
+                name=pl.format("[CUDA memcpy {}]", words),
+            )  # fmt: skip
+            parts.append(copies)
         if sets is not None:
             sets = with_columns_of(sets, ("memKind",)).with_columns(
                 kind=pl.lit("memset"), dst_kind=_memory_kind("memKind"), name=pl.lit("[CUDA memset]")
             )
             parts.append(sets)
         whole = self._times(pl.concat(parts, how="diagonal_relaxed"))
-        return rename(
-            whole,
-            {"deviceId": "device", "streamId": "stream", "correlationId": "correlation", "globalPid": "pid"}
-            | {"graphNodeId": "graph_node"}
-            | {name: name for name in ("bytes", "kind", "src_kind", "dst_kind", "name", "start_ns", "dur_ns")},
-        )
+        same = {name: name for name in ("bytes", "kind", "src_kind", "dst_kind", "name", "start_ns", "dur_ns")}
+        columns = {c: KERNEL_COLUMNS[c] for c in ("streamId", "correlationId", "graphNodeId")}
+        return rename(whole, {"deviceId": "device", "globalPid": "pid", **columns, **same})
 
     def memory(self) -> pl.DataFrame | None:
         """Allocations and releases of device memory."""
@@ -545,11 +526,10 @@ class _Export(Export):
         names = self._read("TARGET_INFO_GPU_METRICS", "metricId", "typeId", text=("metricName",))
         if frame is None or names is None:
             return None
-        before = frame.height
-        frame = frame.filter(pl.col("timestamp").is_between(-MOST_NS, MOST_NS) & pl.col("value").is_not_null())
-        if lost := before - frame.height:
+        kept = frame.filter(pl.col("timestamp").is_between(-MOST_NS, MOST_NS) & pl.col("value").is_not_null())
+        if lost := frame.height - kept.height:
             self.note(left_out(lost, "row", "of GPU_METRICS without a time or a value"))
-        frame = frame.join(names.unique(["typeId", "metricId"]), on=["typeId", "metricId"], how="left")
+        frame = kept.join(names.unique(["typeId", "metricId"]), on=["typeId", "metricId"], how="left")
         name = pl.coalesce("metricName", pl.lit("unnamed metric"))
         unit, value = name.str.extract(_METRIC_UNIT), pl.col("value").cast(pl.Float64)
         return frame.select(
@@ -606,14 +586,10 @@ class _Export(Export):
         valid_ids = [pl.when(pl.col(c) != _NO_STREAM).then(c).alias(c) for c in ("streamId", "eventId")]
         on_stream, of_stream = pl.col("name").str.contains("StreamWaitEvent"), pl.col("name").str.contains("StreamSync")
         of_event = pl.col("name").str.contains("EventSync")
-        waits = (
-            waits.with_columns(valid_ids)
-            .join(calls.select(*key, "name", "start"), on=key)
-            .filter(on_stream | of_stream | of_event)
-            .with_columns(
-                nsys_waiting_stream=pl.when(on_stream).then("streamId"), streamId=pl.when(of_stream).then("streamId")
-            )
-            .unique(key)
+        waits = waits.with_columns(valid_ids).join(calls.select(*key, "name", "start"), on=key)
+        waits = waits.filter(on_stream | of_stream | of_event).unique(key)
+        waits = waits.with_columns(
+            nsys_waiting_stream=pl.when(on_stream).then("streamId"), streamId=pl.when(of_stream).then("streamId")
         )
         records = self._read(RECORDS, "correlationId", "streamId", "globalPid", "contextId", "eventId")
         if records is not None:
@@ -626,9 +602,8 @@ class _Export(Export):
             )
             waits = waits.with_columns(streamId=pl.coalesce("streamId", "record"))
         waits = with_columns_of(waits, ("nsys_awaited_call",)).rename({"streamId": "nsys_awaited_stream"})
-        return calls.join(waits.select(*key, *_WAIT_COLUMNS), on=key, how="left", maintain_order="left").drop(
-            "globalPid"
-        )
+        waits = waits.select(*key, *_WAIT_COLUMNS)
+        return calls.join(waits, on=key, how="left", maintain_order="left").drop("globalPid")
 
     def _library_calls(self, table: str) -> pl.DataFrame | None:
         """Calls of a library; those of OpenACC are named with their line of the program, as in nsys's summary."""
@@ -674,9 +649,7 @@ class _Export(Export):
         if overhead is None or not overhead.height:
             return None
         overhead = threads(self._times(self._named(overhead, "nameId", default="profiler overhead")))
-        return overhead.with_columns(domain=pl.lit("overhead")).select(
-            "pid", "process", "thread", "start_ns", "dur_ns", "name", "domain"
-        )
+        return overhead.select("pid", "process", "thread", "start_ns", "dur_ns", "name", domain=pl.lit("overhead"))
 
     def _ranges(self) -> pl.DataFrame | None:
         events = self._read(
@@ -690,29 +663,21 @@ class _Export(Export):
             self.note(left_out(unknown, "row", "of NVTX_EVENTS without a known kind"))
         events = self._named(with_columns_of(events, ("textId", "domainId", "endGlobalTid")), "textId", default="")
         events = threads(events.with_columns(name=pl.coalesce("text", "name")))
-        domains = (
-            events.filter(pl.col("eventType") == DOMAIN)
-            .select("pid", "domainId", domain="name")
-            .unique(["pid", "domainId"], keep="first", maintain_order=True)
-        )
-        ranges = events.filter(pl.col("eventType").is_in(RANGES)).join(
-            domains, on=["pid", "domainId"], how="left", maintain_order="left"
-        )
+        domains = events.filter(pl.col("eventType") == DOMAIN).select("pid", "domainId", domain="name")
+        domains = domains.unique(["pid", "domainId"], keep="first", maintain_order=True)
+        ranges = events.filter(pl.col("eventType").is_in(RANGES))
+        ranges = ranges.join(domains, on=["pid", "domainId"], how="left", maintain_order="left")
         # A range that was open when the capture stopped has no end; its end is the last known time.
         last = pl.max_horizontal(pl.col("end").max(), pl.col("start").max())
         is_mark = pl.col("eventType") == MARK
         ranges = ranges.with_columns(end=pl.when(is_mark).then("start").otherwise(pl.coalesce("end", last)))
-        ranges = self._times(ranges).with_columns(
-            domain=pl.coalesce(
-                "domain", pl.when(pl.col("domainId").fill_null(0) == 0).then(pl.lit("nvtx")), pl.lit("unnamed domain")
-            )
-        )
-        ranges = ranges.with_columns(
+        default = pl.when(pl.col("domainId").fill_null(0) == 0).then(pl.lit("nvtx")).otherwise(pl.lit("unnamed domain"))
+        return self._times(ranges).select(
+            "pid", "process", "thread", "start_ns", "dur_ns", "name",
+            domain=pl.coalesce("domain", default),
             nsys_style=pl.col("eventType").replace_strict(STYLES, return_dtype=pl.String),
             nsys_end_thread=pl.col("endGlobalTid") % (1 << 24),
-        )
-        columns = ("pid", "process", "thread", "start_ns", "dur_ns", "name", "domain", "nsys_style", "nsys_end_thread")
-        return ranges.select(columns)
+        )  # fmt: skip
 
 
 def _memory_kind(column: str) -> pl.Expr:
@@ -727,14 +692,6 @@ def _sniff(probe: Probe) -> bool:
     if is_arrow_export(probe.start):
         return probe.path.suffix == ARROW_SUFFIX
     return probe.start.startswith(sqlite.MAGIC) and is_nsys_sqlite(probe.path)
-
-
-def _read(path: Path, request: Request) -> list[Part]:
-    return read(_exported(path, request), request.wanted)
-
-
-def _database(path: Path, request: Request) -> Path | None:
-    return None if path.is_dir() or path.suffix == ARROW_SUFFIX else _exported(path, request)
 
 
 def _exported(file: Path, request: Request) -> Path:
@@ -771,9 +728,9 @@ READER = Reader(
     version=8,
     what="an export of Nsight Systems (SQLite, Parquet or Arrow) or its report",
     sniff=_sniff,
-    read=_read,
+    read=lambda path, request: read(_exported(path, request), request.wanted),
     suffixes=(".sqlite", ARROW_SUFFIX, *REPORT_SUFFIXES),
     choose=_choose,
     settle=settle,
-    database=_database,
+    database=lambda path, request: None if path.is_dir() or path.suffix == ARROW_SUFFIX else _exported(path, request),
 )

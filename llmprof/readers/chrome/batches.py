@@ -110,8 +110,7 @@ Build = Callable[[Texts, list[Any], list[Any]], Columns]
 def kernels(texts: Texts, events: list[Any], args: list[kinds.KernelArgs]) -> Columns:
     """Kernels. The columns of a collective exist only if at least one kernel is described as a collective."""
     columns = {
-        **_span(texts, events),
-        **_on_device(events, args),
+        **_on_device(texts, events, args),
         "registers": integers([a.registers for a in args], pl.Int32),
         "shared_bytes": integers([a.shared for a in args]),
         "est_occupancy_pct": pl.Series([a.occupancy for a in args], dtype=pl.Float64),
@@ -123,29 +122,21 @@ def kernels(texts: Texts, events: list[Any], args: list[kinds.KernelArgs]) -> Co
     if any([a.annotation or a.marked or a.module or a.module_path or a.module_path_2 or a.layer for a in args]):  # noqa: C419
         columns["torch_annotation"] = texts.codes("torch_annotation", [_annotation(a) for a in args])
     if any([a.collective or a.in_elements for a in args]):  # noqa: C419 - a list is faster
+        described = ("collective", "dtype", "group", "group_ranks")
         columns |= {
-            "collective": pl.Series([a.collective for a in args], dtype=pl.String),
+            **{name: pl.Series([getattr(a, name) for a in args], dtype=pl.String) for name in described},
             "in_elements": integers([a.in_elements for a in args]),
             "out_elements": integers([a.out_elements for a in args]),
             "world": integers([a.group_size for a in args], pl.Int32),
-            "dtype": pl.Series([a.dtype for a in args], dtype=pl.String),
-            "group": pl.Series([a.group for a in args], dtype=pl.String),
-            "group_ranks": pl.Series([a.group_ranks for a in args], dtype=pl.String),
             "peer": integers([a.source_rank if a.target_rank is None else a.target_rank for a in args], pl.Int32),
         }
     return columns
 
 
-def copies(texts: Texts, events: list[Any], args: list[kinds.CopyArgs]) -> Columns:
-    """Copies and fills."""
-    return {**_span(texts, events), **_on_device(events, args), "bytes": integers([a.size for a in args])}
-
-
 def queue(texts: Texts, events: list[Any], args: list[kinds.QueueArgs]) -> Columns:
     """Commands of an MTIA device's queues, with size and direction of copies."""
     return {
-        **_span(texts, events),
-        **_on_device(events, args),
+        **_on_device(texts, events, args),
         "bytes": integers([a.size for a in args]),
         "direction": pl.Series([a.direction for a in args], dtype=pl.String),
     }
@@ -153,7 +144,7 @@ def queue(texts: Texts, events: list[Any], args: list[kinds.QueueArgs]) -> Colum
 
 def calls(texts: Texts, events: list[Any], args: list[kinds.LaunchArgs]) -> Columns:
     """Calls of a device runtime or driver, with the kernel that they launch if the file names it."""
-    columns = {**_span(texts, events), **_on_host(events), "correlation": _correlations(args), "op_id": _op_ids(args)}
+    columns = {**_on_host(texts, events, args), "correlation": _correlations(args)}
     if any([a.kernel for a in args]):  # noqa: C419 - a list is faster
         columns["rocm_kernel"] = texts.codes("rocm_kernel", [a.kernel for a in args])
         columns["rocm_grid"] = texts.codes("rocm_grid", [bytes(a.grid) or None for a in args])
@@ -163,13 +154,13 @@ def calls(texts: Texts, events: list[Any], args: list[kinds.LaunchArgs]) -> Colu
 
 def ops(texts: Texts, events: list[Any], args: list[kinds.OpArgs]) -> Columns:
     """Operators, with PyTorch's description of their arguments if it was recorded."""
-    return {**_span(texts, events), **_on_host(events), "op_id": _op_ids(args), **_arguments(texts, args)}
+    return {**_on_host(texts, events, args), **_arguments(texts, args)}
 
 
 def repeated_ops(texts: Texts, events: list[Any], args: Repeated) -> Columns:
-    """The same columns as of :func:`ops`, of arguments that :func:`repeated` found."""
+    """Operators, with arguments that :func:`repeated` found."""
     columns = {name: codes.gather(args.rows) for name, codes in _arguments(texts, args.distinct).items()}
-    return {**_span(texts, events), **_on_host(events), "op_id": args.op_ids, **columns}
+    return {**_on_host(texts, events), "op_id": args.op_ids, **columns}
 
 
 def _arguments(texts: Texts, args: list[kinds.OpArgs]) -> Columns:
@@ -242,21 +233,6 @@ def _numbers_apart(texts: pl.Series, before: str) -> pl.DataFrame:
     )
 
 
-def python_functions(texts: Texts, events: list[Any], args: list[kinds.Args]) -> Columns:
-    """Python functions: as operators, without shapes."""
-    return {**_span(texts, events), **_on_host(events)}
-
-
-def markers(texts: Texts, events: list[Any], args: list[kinds.Args]) -> Columns:
-    """Markers on the host."""
-    return {**_span(texts, events), **_on_host(events), "op_id": _op_ids(args), "domain": _domains(texts, events)}
-
-
-def modules(texts: Texts, events: list[Any], args: list[Any]) -> Columns:
-    """Calls of torch modules on the host, as markers of the domain :data:`~llmprof.names.operators.DOMAIN`."""
-    return {**_span(texts, events), **_on_host(events), "domain": texts.codes("domain", [DOMAIN] * len(events))}
-
-
 def device_markers(texts: Texts, events: list[Any], args: list[kinds.DeviceMarkerArgs]) -> Columns:
     """Markers on a device. The columns of a synchronisation exist only if at least one marker is one."""
     columns = {
@@ -279,11 +255,9 @@ def device_markers(texts: Texts, events: list[Any], args: list[kinds.DeviceMarke
 def by_process(texts: Texts, events: list[Any], args: list[kinds.CallArgs]) -> Columns:
     """Events whose kind depends on the name of their process, which the file may give after them."""
     return {
-        **_span(texts, events),
-        **_on_host(events),
+        **_on_host(texts, events, args),
         "domain": _domains(texts, events),
         "correlation": _correlations(args),
-        "op_id": _op_ids(args),
         "stream": ids([e.tid for e in events]),
     }
 
@@ -345,8 +319,12 @@ def _span(texts: Texts, events: Sequence[Any]) -> Columns:
     }
 
 
-def _on_device(events: list[Any], args: Sequence[kinds.KernelArgs | kinds.CopyArgs | kinds.QueueArgs]) -> Columns:
+def _on_device(
+    texts: Texts, events: list[Any], args: Sequence[kinds.KernelArgs | kinds.CopyArgs | kinds.QueueArgs]
+) -> Columns:
+    """Columns of all work on a device."""
     return {
+        **_span(texts, events),
         "device": ids([e.pid if a.device is None else a.device for a, e in zip(args, events, strict=True)]),
         "stream": ids([e.tid if a.stream is None else a.stream for a, e in zip(args, events, strict=True)]),
         "correlation": _correlations(args),
@@ -377,8 +355,10 @@ def _annotation(args: kinds.KernelArgs) -> bytes | None:
     return b'"' + path + (b"." + name if name else b"") + b'"'
 
 
-def _on_host(events: list[Any]) -> Columns:
-    return {"process": ids([e.pid for e in events]), "thread": ids([e.tid for e in events])}
+def _on_host(texts: Texts, events: list[Any], args: Sequence[kinds.Args] | None = None) -> Columns:
+    """Columns of everything on the host."""
+    place = {"process": ids([e.pid for e in events]), "thread": ids([e.tid for e in events])}
+    return _span(texts, events) | place | ({} if args is None else {"op_id": _op_ids(args)})
 
 
 def _op_ids(args: Sequence[kinds.Args]) -> pl.Series:
@@ -419,57 +399,36 @@ def _domain(category: str | None) -> str:
     return (category or "").lower() or "annotation"
 
 
-KINDS: Final[dict[str, str]] = {
-    "kernel": "kernel",
-    "gpu_memcpy": "copy",
-    "memcpy": "copy",
-    "gpu_memset": "copy",
-    "memset": "copy",
-    "cuda_runtime": "runtime",
-    "runtime": "runtime",
-    "hip_runtime": "runtime",
-    "xpu_runtime": "runtime",
-    "mtia_runtime": "runtime",
-    "glow_runtime": "runtime",
-    "privateuse1_runtime": "runtime",
-    "cuda_api": "runtime",
-    "osrt": "os",
-    "cuda_driver": "driver",
-    "xpu_driver": "driver",
-    "privateuse1_driver": "driver",
-    "cpu_op": "op",
-    "operator": "op",
-    "node": "op",
-    "python_function": "python",
-    "user_annotation": "marker",
-    "overhead": "marker",
-    "nvtx": "marker",
-    "graph_host_node": "marker",
-    "session": "marker",
-    "enqueue": "marker",
-    "dequeue": "marker",
-    "gpu_user_annotation": "device_marker",
-    "cuda_sync": "device_marker",
-    "nvtx-kernel": "device_marker",
-    "cuda": "kernel",
-    "mtia_ccp_events": "queue",
-    "hpu_op": "kernel",
-    "trace": "",
-    "llmprof": "",
+_CATEGORIES: Final = {
+    "kernel": "kernel cuda hpu_op",
+    "copy": "gpu_memcpy memcpy gpu_memset memset",
+    "runtime": "cuda_runtime runtime hip_runtime xpu_runtime mtia_runtime glow_runtime privateuse1_runtime cuda_api",
+    "os": "osrt",
+    "driver": "cuda_driver xpu_driver privateuse1_driver",
+    "op": "cpu_op operator node",
+    "python": "python_function",
+    "marker": "user_annotation overhead nvtx graph_host_node session enqueue dequeue",
+    "device_marker": "gpu_user_annotation cuda_sync nvtx-kernel",
+    "queue": "mtia_ccp_events",
+    "": "trace llmprof",
 }
+KINDS: Final = {category: kind for kind, categories in _CATEGORIES.items() for category in categories.split()}
 """Category (lower case) -> kind of event; empty means not used. The kind of other categories depends on the process."""
 
 _COLUMNS: Final[dict[str, tuple[type[Any] | None, Build]]] = {
     "kernel": (kinds.KernelArgs, kernels),
-    "copy": (kinds.CopyArgs, copies),
+    "copy": (
+        kinds.CopyArgs,
+        lambda t, events, args: _on_device(t, events, args) | {"bytes": integers([a.size for a in args])},
+    ),
     "queue": (kinds.QueueArgs, queue),
     "runtime": (kinds.LaunchArgs, calls),
     "driver": (kinds.LaunchArgs, calls),
     "os": (kinds.LaunchArgs, calls),
     "op": (kinds.OpArgs, ops),
-    "python": (None, python_functions),
-    "marker": (kinds.Args, markers),
-    "module": (None, modules),
+    "python": (None, lambda t, events, _: _on_host(t, events)),
+    "marker": (kinds.Args, lambda t, events, args: _on_host(t, events, args) | {"domain": _domains(t, events)}),
+    "module": (None, lambda t, events, _: _on_host(t, events) | {"domain": t.codes("domain", [DOMAIN] * len(events))}),
     "device_marker": (kinds.DeviceMarkerArgs, device_markers),
     "process": (kinds.CallArgs, by_process),
     "memory": (kinds.MemoryArgs, memory),

@@ -257,12 +257,12 @@ def base_ns(head: Mapping[str, msgspec.Raw]) -> int:
 
 def describe(head: Mapping[str, msgspec.Raw]) -> dict[str, Any]:
     """Facts about the run from the keys of the document."""
-    distributed = _decoded(head, "distributedInfo")
+    distributed, properties = _decoded(head, "distributedInfo"), _decoded(head, "deviceProperties")
     distributed = distributed if isinstance(distributed, dict) else {}
-    properties = _decoded(head, "deviceProperties")
     properties = properties if isinstance(properties, list) else []
     groups = distributed.get("pg_config")
     groups = [groups] if isinstance(groups, dict) else groups if isinstance(groups, list) else []
+    groups = [g for g in groups if isinstance(g, dict)]
     versions = {key: _decoded(head, key) for key in head if key.endswith("_version")}
     return {
         "rank": _natural(distributed.get("rank")),
@@ -270,11 +270,11 @@ def describe(head: Mapping[str, msgspec.Raw]) -> dict[str, Any]:
         "backend": distributed.get("backend"),
         "devices": [str(name) for d in properties if isinstance(d, dict) and (name := d.get("name"))],
         "device_count": len(properties),
-        "groups": {str(g.get("pg_name")): g.get("ranks") for g in groups if isinstance(g, dict)},
+        "groups": {str(g.get("pg_name")): g.get("ranks") for g in groups},
         "group_descriptions": {
             str(g.get("pg_name")): text
             for g in groups
-            if isinstance(g, dict) and isinstance(text := g.get("pg_desc"), str) and text not in _SAYS_NOTHING
+            if isinstance(text := g.get("pg_desc"), str) and text not in _SAYS_NOTHING
         },
         "versions": {key: value for key, value in versions.items() if isinstance(value, str | int)},
         "options": {key: bool(_decoded(head, key)) for key in _OPTIONS if key in head},
@@ -504,21 +504,20 @@ def help_read(of: dict[str, Any], share: Share) -> None:
 
 def _part(stream: EventStream, batches: Batches, *, rank: int | None = None) -> Part:
     base = base_ns(stream.head)
-    events, wrong_types, names = batches.total, batches.wrong_types, batches.process_names
-    frames = tables(batches.frames(base), names, batches.texts)
+    frames = tables(batches.frames(base), batches.process_names, batches.texts)
     coverage: dict[str, Any] = {
         "file": stream.path.name,
-        "events": events,
+        "events": batches.total,
         "kept": batches.kept,
         "skipped": {reason: count for reason, count in sorted(batches.skipped.items()) if count},
-        "wrong_types": wrong_types,
+        "wrong_types": batches.wrong_types,
     }
     head = {**describe(stream.head), "absolute": base != 0}
     if rank is not None:
         head["rank"] = rank
     if "kernels" in frames and "torch_annotation" in frames["kernels"].columns:
         coverage["notes"] = [_LANES]
-    return Part(path=stream.path, tables=frames, head=head, coverage=coverage)
+    return Part(stream.path, frames, head, coverage)
 
 
 def _tell_of_file(coverage: dict[str, Any], reading: _Reading) -> None:

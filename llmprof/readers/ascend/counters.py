@@ -12,14 +12,9 @@ from llmprof.readers.ascend.files import Database
 from llmprof.readers.ascend.timeline import Timeline
 
 _UNITS: Final = {
-    "MHz": (1e6, "Hz"),
-    "KB": (1024.0, "B"),
-    "MB": (1024.0**2, "B"),
-    "MB/s": (1024.0**2, "B/s"),
-    "GB/s": (1024.0**3, "B/s"),
-    "%": (1.0, "%"),
-    "us": (1000.0, "ns"),
-}
+    "MHz": (1e6, "Hz"), "KB": (1024.0, "B"), "MB": (1024.0**2, "B"), "MB/s": (1024.0**2, "B/s"),
+    "GB/s": (1024.0**3, "B/s"), "%": (1.0, "%"), "us": (1000.0, "ns"),
+}  # fmt: skip
 """Factor and base unit for each unit in the names of series; msprof's prefixes are powers of 1024."""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Final
 
@@ -52,8 +53,7 @@ def read(path: Path) -> pl.DataFrame:
     for column in frame.columns:
         names.setdefault(heading(column), column)
     frame = frame.select(pl.col(column).alias(name) for name, column in names.items())
-    cell = pl.all().str.strip_chars(' \t\r\n"')
-    frame = frame.select(cell)
+    frame = frame.select(pl.all().str.strip_chars(' \t\r\n"'))
     return frame.select(pl.when(~pl.col(c).is_in(ABSENT)).then(pl.col(c)).alias(c) for c in frame.columns)
 
 
@@ -143,7 +143,6 @@ class Database:
         self.path = path
         with sqlite.connect(path) as connection:
             self.columns = sqlite.tables(connection)
-        self._strings: dict[int, str] | None = None
 
     def read(
         self, table: str, whole: Iterable[str] = (), numbers: Iterable[str] = (), texts: Iterable[str] = ()
@@ -152,8 +151,7 @@ class Database:
         if table not in self.columns:
             return None
         types: dict[str, pl.DataType] = dict.fromkeys(whole, pl.Int64())
-        types |= dict.fromkeys(numbers, pl.Float64())
-        types |= dict.fromkeys(texts, pl.String())
+        types |= dict.fromkeys(numbers, pl.Float64()) | dict.fromkeys(texts, pl.String())
         existing = {c: t for c, t in types.items() if c in self.columns[table]}
         if not existing:
             return None
@@ -163,13 +161,11 @@ class Database:
             for c, t in types.items()
         )
 
-    @property
+    @cached_property
     def strings(self) -> dict[int, str]:
         """Texts by identifier."""
-        if self._strings is None:
-            rows = self.read("STRING_IDS", ("id",), texts=("value",))
-            self._strings = {} if rows is None else dict(rows.drop_nulls().iter_rows())
-        return self._strings
+        rows = self.read("STRING_IDS", ("id",), texts=("value",))
+        return {} if rows is None else dict(rows.drop_nulls().iter_rows())
 
     def named(self, column: str) -> pl.Expr:
         """Texts of a column of identifiers; null for a missing value."""

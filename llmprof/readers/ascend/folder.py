@@ -34,22 +34,9 @@ _MOST_DEPTH: Final = 4
 TIMELINE, KERNELS, COMMUNICATION, MATRIX = "timeline", "kernels", "communication", "communication_matrix"
 DATABASE, ANALYSIS, TASK_TIME = "database", "analysis", "task_time"
 
+_STARTS: Final = tuple(f"{what}start_time{unit}" for unit in ("_us", "_ns", "") for what in ("", "task_"))
 _HEADINGS: Final[tuple[tuple[str, tuple[tuple[str, ...], ...]], ...]] = (
-    (
-        KERNELS,
-        (
-            (
-                "start_time_us",
-                "task_start_time_us",
-                "start_time_ns",
-                "task_start_time_ns",
-                "start_time",
-                "task_start_time",
-            ),
-            ("name", "op_name", "kernel_name"),
-            ("accelerator_core", "task_type"),
-        ),
-    ),
+    (KERNELS, (_STARTS, ("name", "op_name", "kernel_name"), ("accelerator_core", "task_type"))),
     (TASK_TIME, (("task_start_us", "task_start_ns"), ("kernel_name",), ("kernel_type",))),
     ("memory_record", (("component",), ("timestamp_us", "timestamp_ns"), ("total_allocated_MB", "total_allocated_KB"))),
     ("module_memory", (("component",), ("timestamp_us", "timestamp_ns"), ("total_reserved_MB", "total_reserved_KB"))),

@@ -11,7 +11,7 @@ from llmprof.errors import ReadError
 from llmprof.progress import Progress
 from llmprof.readers.ascend import folder, from_database, text
 from llmprof.readers.ascend.tables import WHOLE_GROUPS, Frames
-from llmprof.readers.common.reader import COUNTED, Part, Probe, Reader, Request
+from llmprof.readers.common.reader import COUNTED, Part, Probe, Reader
 from llmprof.storage.parquet import META_FILE
 
 _WANTED = ("kernels", "ops", "runtime", "collectives", "memory")
@@ -145,16 +145,12 @@ def _with_device(frames: Frames) -> Frames:
     }
 
 
-def _read(path: Path, request: Request) -> list[Part]:
-    return read(path, python_functions=request.python_functions, progress=request.progress)
-
-
 READER = Reader(
     name="ascend",
     version=4,
     what="the output of torch_npu, msprof or MindSpore on an Ascend NPU (a folder *_ascend_pt, trace_view.json, "
     "kernel_details.csv, a database)",
     sniff=_sniff,
-    read=_read,
+    read=lambda path, request: read(path, python_functions=request.python_functions, progress=request.progress),
     suffixes=(".json", ".csv", ".db"),
 )

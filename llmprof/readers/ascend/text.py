@@ -25,10 +25,8 @@ def read(
     """Tables of the text files of one rank."""
     notes: list[str] = []
     source: timeline.Timeline | None = None
-    if files.get("timeline"):
-        source = _tried(
-            lambda: timeline.read(files["timeline"], python_functions=python_functions, progress=progress), notes
-        )
+    if paths := files.get("timeline"):
+        source = _tried(lambda: timeline.read(paths, python_functions=python_functions, progress=progress), notes)
     kernels = _all(summaries.kernels, files.get("kernels", ()), notes)
     if kernels is not None and len(files["kernels"]) > 1:  # torch_npu and msprof both list the kernels
         kernels = kernels.sort(pl.col("stream").is_null(), maintain_order=True)
@@ -54,13 +52,8 @@ def read(
     samples = [frame for frame in (of_timeline, modules) if frame is not None]
     if samples and sum(frame.height for frame in samples):
         out["counters"] = pl.concat(samples, how="diagonal_relaxed").sort("time_ns", maintain_order=True)
-    coverage: dict[str, Any] = {"events": 0, "kept": 0, "matched": matched, "notes": notes} | (
-        {} if source is None else source.coverage
-    )
-    if source is None:
-        coverage["events"] = sum(frame.height for frame in out.values())
-    coverage["kept"] = tables.kept(out)
-    return out, coverage
+    counts = {"events": sum(frame.height for frame in out.values())} if source is None else source.coverage
+    return out, {"matched": matched, "notes": notes, **counts, "kept": tables.kept(out)}
 
 
 def _tried(read_one: Any, notes: list[str]) -> Any:
@@ -108,7 +101,8 @@ def _tables(
     named = pl.col("collective").replace_strict(group_of, default=None, return_dtype=pl.String)
     pieces = pieces.with_columns(group=pl.coalesce(named, "group"))
     recorded = tasks.height or source.layer("device").height or kernels is not None
-    out = device_tables(tasks if recorded else None, calls, pieces, _launches(host.get("runtime")))
+    launches = launched_by(host["runtime"]) if "runtime" in host else None
+    out = device_tables(tasks if recorded else None, calls, pieces, launches)
     if not recorded and not calls.height and not pieces.height:
         out = {}
     markers = [frame for frame in (host.pop("markers", None), _iterations(source)) if frame is not None]
@@ -188,15 +182,9 @@ def stack(value: pl.Expr) -> pl.Expr:
 def _tasks(source: timeline.Timeline) -> pl.DataFrame:
     events = source.layer("device").filter(pl.col("cat").is_null())
     return events.select(
-        stream=pl.coalesce("stream_physical", "stream", "thread"),
-        start_ns="start_ns",
-        dur_ns="dur_ns",
-        name="name",
-        task_type="task_type",
-        task_id="task",
-        context=pl.coalesce("context", "context_new"),
-        correlation="connection",
-    ).sort("start_ns", maintain_order=True)
+        "start_ns", "dur_ns", "name", "task_type", stream=pl.coalesce("stream_physical", "stream", "thread"),
+        task_id="task", context=pl.coalesce("context", "context_new"), correlation="connection",
+    ).sort("start_ns", maintain_order=True)  # fmt: skip
 
 
 def _communication(source: timeline.Timeline) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -213,11 +201,8 @@ def _communication(source: timeline.Timeline) -> tuple[pl.DataFrame, pl.DataFram
     lanes = calls.select("_lane").unique().sort("_lane")
     pieces = pieces.with_columns(pl.col("thread").alias("_lane"))
     if lanes.height > 1:
-        pieces = (
-            pieces.drop("_lane")
-            .sort("thread")
-            .join_asof(lanes.with_columns(thread=pl.col("_lane")), on="thread", strategy="backward")
-        )
+        of_threads = lanes.with_columns(thread=pl.col("_lane"))
+        pieces = pieces.drop("_lane").sort("thread").join_asof(of_threads, on="thread", strategy="backward")
     elif lanes.height:
         pieces = pieces.with_columns(_lane=pl.lit(lanes["_lane"][0], dtype=pl.Int64))
     latest = calls.select("_lane", "start_ns", pl.col("name").alias("collective")).sort("start_ns")
@@ -272,19 +257,9 @@ def _detailed(tasks: pl.DataFrame, kernels: pl.DataFrame | None) -> pl.DataFrame
     facts = [c for c in kernels.columns if c.startswith("ascend_")]
     tasks, listed = tasks.sort("start_ns"), kernels.with_row_index("_row").sort("start_ns")
     if listed["stream"].null_count():  # torch_npu's table names no stream: then the name tells tasks apart
-        placed = listed.join_asof(
-            tasks.select("name", "start_ns", _stream="stream"), on="start_ns", by="name", strategy="nearest",
-            tolerance=_NEAR_NS, check_sortedness=False,
-        )  # fmt: skip
+        placed = _nearest(listed, tasks.select("name", "start_ns", _stream="stream"), "name", _NEAR_NS)
         listed = listed.with_columns(stream=pl.coalesce("stream", placed["_stream"]))
-    joined = tasks.join_asof(
-        listed.select("stream", "start_ns", "_row", *facts),
-        on="start_ns",
-        by="stream",
-        strategy="nearest",
-        tolerance=_NEAR_NS,
-        check_sortedness=False,
-    )
+    joined = _nearest(tasks, listed.select("stream", "start_ns", "_row", *facts), "stream", _NEAR_NS)
     rest = listed.filter(~pl.col("_row").is_in(joined["_row"].drop_nulls().implode())).drop("_row")
     return pl.concat([joined.drop("_row"), rest], how="diagonal_relaxed").sort("start_ns", maintain_order=True)
 
@@ -300,14 +275,7 @@ def _with_listed(calls: pl.DataFrame, listed: pl.DataFrame | None) -> pl.DataFra
     if listed is None:
         return calls
     known_calls = calls.select("name", "start_ns").sort("start_ns")
-    near = listed.sort("start_ns").join_asof(
-        known_calls.with_columns(_known=pl.lit(value=True)),
-        on="start_ns",
-        by="name",
-        strategy="nearest",
-        tolerance=1000,
-        check_sortedness=False,
-    )
+    near = _nearest(listed.sort("start_ns"), known_calls.with_columns(_known=pl.lit(value=True)), "name", 1000)
     rest = near.filter(pl.col("_known").is_null())
     return pl.concat([calls, _of_details(rest)], how="diagonal_relaxed").sort("start_ns") if rest.height else calls
 
@@ -319,22 +287,12 @@ def _with_communication_times(calls: pl.DataFrame, listed: pl.DataFrame | None) 
     if not calls.height:
         return listed
     facts = [c for c in listed.columns if c.startswith("ascend_")]
-    return (
-        calls.drop("group", strict=False)
-        .sort("start_ns")
-        .join_asof(
-            listed.select("name", "start_ns", "group", *facts).sort("start_ns"),
-            on="start_ns",
-            by="name",
-            strategy="nearest",
-            tolerance=1_000_000,
-            check_sortedness=False,
-        )
-    )
+    times = listed.select("name", "start_ns", "group", *facts).sort("start_ns")
+    return _nearest(calls.drop("group", strict=False).sort("start_ns"), times, "name", 1_000_000)
 
 
-def _launches(calls: pl.DataFrame | None) -> pl.DataFrame | None:
-    return None if calls is None else launched_by(calls)
+def _nearest(rows: pl.DataFrame, others: pl.DataFrame, by: str, most_ns: int) -> pl.DataFrame:
+    return rows.join_asof(others, on="start_ns", by=by, strategy="nearest", tolerance=most_ns, check_sortedness=False)
 
 
 def launched_by(calls: pl.DataFrame) -> pl.DataFrame:

@@ -172,24 +172,16 @@ def _read(path: Path, *, python_functions: bool, progress: Progress | None) -> T
             hint="export it again: torch_npu.profiler.profiler.analyse, or msprof --export=on",
         )
     coverage = {
-        "events": total,
-        "bytes": stream.total_bytes,
-        "lost_bytes": stream.lost_bytes,
-        "lost_pieces": stream.lost_pieces,
-        "truncated": stream.truncated,
-        "repaired": stream.repaired,
-    }
+        "events": total, "bytes": stream.total_bytes, "lost_bytes": stream.lost_bytes,
+        "lost_pieces": stream.lost_pieces, "truncated": stream.truncated, "repaired": stream.repaired,
+    }  # fmt: skip
     layer = _layers(processes)
     frames = {name: pl.concat(frames, how="vertical_relaxed") for name, frames in parts.items()}
     events = frames.get("events", _spans([])).join(layer, on="process", how="left", maintain_order="left")
-    events = events.with_columns(
-        layer=pl.when(pl.col("process_name").is_null()).then(_layer_of_events()).otherwise("layer")
-    )
-    named = pl.DataFrame(
-        [(*key, name) for key, name in threads.items()],
-        schema={"process": pl.Int64, "thread": pl.Int64, "thread_name": pl.String},
-        orient="row",
-    )
+    nameless = pl.col("process_name").is_null()
+    events = events.with_columns(layer=pl.when(nameless).then(_layer_of_events()).otherwise("layer"))
+    types = {"process": pl.Int64, "thread": pl.Int64, "thread_name": pl.String}
+    named = pl.DataFrame([(*key, name) for key, name in threads.items()], schema=types, orient="row")
     events = events.join(named, on=["process", "thread"], how="left", maintain_order="left")
     events = events.filter(pl.col("start_ns").is_not_null() & pl.col("name").is_not_null())
     counters = frames.get("counters", _samples([])).join(layer, on="process", how="left", maintain_order="left")
@@ -272,24 +264,19 @@ def _samples(events: list[_Event]) -> pl.DataFrame:
                 numbers.append(value)
     devices = [values.get("acc_id") for values in values_of]
     names = [event.name if isinstance(event.name, str) else None for event in events]
+    both = zip(names, devices, strict=True)
+    names = [name if name is None or device is None else f"{name} acc {device}" for name, device in both]
     samples = pl.DataFrame(
         {
             "process": _integers([event.pid for event in events]),
-            "name": pl.Series(
-                [
-                    name if name is None or device is None else f"{name} acc {device}"
-                    for name, device in zip(names, devices, strict=True)
-                ],
-                dtype=pl.String,
-            ),
+            "name": pl.Series(names, dtype=pl.String),
             "time": _decimals([event.ts for event in events]),
         }
     )
     frame = samples[pl.Series(of_event, dtype=pl.UInt32)].with_columns(
         series=pl.Series(series, dtype=pl.String), value=pl.Series(numbers, dtype=pl.Float64, strict=False)
     )
-    frame = frame.filter(pl.col("name").is_not_null())
-    frame = frame.with_columns(time_ns=ns_of_text(pl.col("time"))).drop("time")
+    frame = frame.filter(pl.col("name").is_not_null()).with_columns(time_ns=ns_of_text(pl.col("time"))).drop("time")
     return frame.filter(pl.col("time_ns").is_not_null())
 
 

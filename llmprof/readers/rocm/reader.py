@@ -23,7 +23,7 @@ START: Final = re.compile(rb'^\s*\{\s*"rocprofiler-sdk-tool"\s*:')
 _MOST_BYTES: Final = 4 << 30
 _HIDDEN: Final = re.compile(r" \[clone [^]]*\]$|\.kd$")
 _CALLS: Final = ("hip_api", "hsa_api", "rccl_api", "rocdecode_api", "rocjpeg_api")
-_RECORDED_DIRECTIONS: Final = {
+_DIRECTIONS: Final = {
     "HOST_TO_DEVICE": "HtoD", "DEVICE_TO_HOST": "DtoH", "DEVICE_TO_DEVICE": "DtoD", "HOST_TO_HOST": "HtoH",
 }  # fmt: skip
 _GPU: Final = 2
@@ -147,10 +147,8 @@ def _part_of(path: Path, process: _Process, size: int) -> Part:
         return operations.get((record.kind, record.operation))
 
     called = {
-        symbol.kernel_id: _HIDDEN.sub(
-            "", symbol.formatted_kernel_name or symbol.demangled_kernel_name or symbol.kernel_name
-        )
-        for symbol in process.kernel_symbols
+        s.kernel_id: _HIDDEN.sub("", s.formatted_kernel_name or s.demangled_kernel_name or s.kernel_name)
+        for s in process.kernel_symbols
     }
     dispatches = records.get("kernel_dispatch", [])
     kernels = _timed(
@@ -170,26 +168,21 @@ def _part_of(path: Path, process: _Process, size: int) -> Part:
     copies = _timed(
         moves,
         name=words,
-        kind=[_RECORDED_DIRECTIONS.get(word, "unknown") for word in words],
+        kind=[_DIRECTIONS.get(word, "unknown") for word in words],
         device=[_first(number.get(r.dst_agent_id.handle), number.get(r.src_agent_id.handle)) for r in moves],
         stream=[r.stream_id.handle for r in moves],
         bytes=[r.bytes for r in moves],
     )
     calls = [r for api in _CALLS for r in records.get(api, [])]
     ranges = records.get("marker_api", [])
+    names = [said.get(r.correlation_id.internal) or operation(r) or "unnamed range" for r in ranges]
+    runtime = _on_host(calls, process, name=[operation(r) or "unnamed call" for r in calls])
+    markers = _on_host(ranges, process, name=names).drop("correlation")
     tables = {
         "kernels": kernels,
         "copies": copies,
-        "runtime": _on_host(calls, process, name=[operation(r) or "unnamed call" for r in calls]).with_columns(
-            api=pl.lit("runtime")
-        ),
-        "markers": _on_host(
-            ranges,
-            process,
-            name=[said.get(r.correlation_id.internal) or operation(r) or "unnamed range" for r in ranges],
-        )
-        .drop("correlation")
-        .with_columns(domain=pl.lit("roctx"), on_device=pl.lit(value=False)),
+        "runtime": runtime.with_columns(api=pl.lit("runtime")),
+        "markers": markers.with_columns(domain=pl.lit("roctx"), on_device=pl.lit(value=False)),
     }
     events = sum(map(len, (dispatches, moves, calls, ranges)))
     kept = sum(frame.height for frame in tables.values())
@@ -225,9 +218,7 @@ def _timed(records: Sequence[_Record], **columns: list[Any]) -> pl.DataFrame:
     frame = pl.DataFrame(
         {name: pl.Series(values, dtype=_TYPES.get(name, pl.Int64)) for name, values in (times | columns).items()}
     )
-    start, end = pl.col("start_ns"), pl.col("end")
-    whole = frame.filter(start.is_between(0, MOST_NS) & end.is_between(start, MOST_NS))
-    return whole.with_columns(dur_ns=end - start).drop("end")
+    return timed(frame)
 
 
 def _on_host(records: Sequence[_Record], process: _Process, *, name: list[str]) -> pl.DataFrame:
@@ -245,9 +236,6 @@ _KINDS: Final = {
 }
 """Columns that identify each kind of file, the most specific kind first."""
 
-_DIRECTIONS: Final = {
-    "HOST_TO_DEVICE": "HtoD", "DEVICE_TO_HOST": "DtoH", "DEVICE_TO_DEVICE": "DtoD", "HOST_TO_HOST": "HtoH",
-}  # fmt: skip
 _PROCESS: Final = re.compile(
     r"(?P<run>.*?)_?(?:kernel|hip_api|hsa_api|hip_runtime_api|hip_compiler_api|memory_copy|marker_api|rccl_api|"
     r"rocdecode_api|rocjpeg_api|counter_collection|kernel_stats|hip_api_stats|hip_stats|hsa_stats|hsa_api_stats|"
@@ -483,20 +471,13 @@ def read_database(path: Path, request: Request) -> list[Part]:
 def _part(path: Path, columns_of: sqlite.Tables, tables: dict[str, pl.DataFrame], head: dict[str, object]) -> Part:
     events = sum(frame.height for frame in tables.values())
     if not events:
-        raise ReadError(
-            "; ".join([f"{path.name} has no event", *columns_of.notes()]), expected="a recording of rpd or rocprofv3"
-        )
+        found = "; ".join([f"{path.name} has no event", *columns_of.notes()])
+        raise ReadError(found, expected="a recording of rpd or rocprofv3")
     whole = {name: timed(frame) if "end" in frame.columns else frame for name, frame in tables.items()}
     kept = sum(frame.height for frame in whole.values())
-    lost = events - kept
-    coverage = {
-        "file": path.name,
-        "events": events,
-        "kept": kept,
-        "bytes": path.stat().st_size,
-        "notes": [*([left_out(lost, "event", "without a complete time")] if lost else []), *columns_of.notes()],
-    }
-    return Part(path, whole, dict(head), coverage)
+    notes = [left_out(events - kept, "event", "without a complete time")] if kept < events else []
+    counts = {"events": events, "kept": kept, "bytes": path.stat().st_size}
+    return Part(path, whole, dict(head), {"file": path.name, **counts, "notes": [*notes, *columns_of.notes()]})
 
 
 def _read(
@@ -513,7 +494,11 @@ def _read(
 
 
 def _names(path: Path, columns_of: sqlite.Tables, table: str = "rocpd_string") -> dict[int, str]:
-    return dict(_read(path, columns_of, table, "id", texts=("string",)).drop_nulls().iter_rows())
+    return _pairs(_read(path, columns_of, table, "id", texts=("string",)))
+
+
+def _pairs(frame: pl.DataFrame) -> dict[int, Any]:
+    return dict(frame.drop_nulls().iter_rows())
 
 
 def _named(column: str, names: dict[int, str]) -> pl.Expr:
@@ -525,9 +510,8 @@ def _rpd(path: Path, columns_of: sqlite.Tables) -> dict[str, pl.DataFrame]:
     names = _names(path, columns_of)
     calls = _read(path, columns_of, "rocpd_api", "id", "pid", "tid", "start", "end", "apiName_id", "args_id")
     calls = calls.with_columns(name=_named("apiName_id", names), args=_named("args_id", names))
-    links = _read(path, columns_of, "rocpd_api_ops", "api_id", "op_id").unique(
-        "op_id", keep="first", maintain_order=True
-    )
+    links = _read(path, columns_of, "rocpd_api_ops", "api_id", "op_id")
+    links = links.unique("op_id", keep="first", maintain_order=True)
     ops = _read(path, columns_of, "rocpd_op", "id", "gpuId", "queueId", "start", "end", "description_id", "opType_id")
     ops = ops.with_columns(description=_named("description_id", names), type=_named("opType_id", names))
     ops = ops.join(links.rename({"op_id": "id", "api_id": "correlation"}), on="id", how="left", maintain_order="left")
@@ -546,9 +530,8 @@ def _rpd(path: Path, columns_of: sqlite.Tables) -> dict[str, pl.DataFrame]:
         "correlation": pl.col("correlation"),
     }
     kernels = ops.filter(~is_copy).join(shapes, on="correlation", how="left", maintain_order="left")
-    kernels = kernels.join(
-        calls.select(correlation="id", call="name"), on="correlation", how="left", maintain_order="left"
-    )
+    callers = calls.select(correlation="id", call="name")
+    kernels = kernels.join(callers, on="correlation", how="left", maintain_order="left")
     items = pl.col("call").str.contains(_GLOBAL_SIZE).fill_null(value=False)
     grid: dict[str, pl.Expr] = {}
     for axis in "XYZ":
@@ -593,20 +576,16 @@ def _rocpd(path: Path, columns_of: sqlite.Tables, suffix: str) -> Part:
     """One recording of rocprofv3."""
     names = _names(path, columns_of, f"rocpd_string{suffix}")
     symbols = _read(path, columns_of, f"rocpd_info_kernel_symbol{suffix}", "id", texts=("display_name", "kernel_name"))
-    called = dict(symbols.select("id", pl.coalesce("display_name", "kernel_name")).drop_nulls().iter_rows())
+    called = _pairs(symbols.select("id", pl.coalesce("display_name", "kernel_name")))
     agents = _read(
         path, columns_of, f"rocpd_info_agent{suffix}", "id", "type_index", "logical_index",
         texts=("type", "name", "product_name"),
     ).filter(pl.col("type") == "GPU")  # fmt: skip
-    number = dict(agents.select("id", pl.coalesce("type_index", "logical_index")).drop_nulls().iter_rows())
-    processes = dict(_read(path, columns_of, f"rocpd_info_process{suffix}", "id", "pid").drop_nulls().iter_rows())
-    threads = dict(_read(path, columns_of, f"rocpd_info_thread{suffix}", "id", "tid").drop_nulls().iter_rows())
+    number = _pairs(agents.select("id", pl.coalesce("type_index", "logical_index")))
+    processes = _pairs(_read(path, columns_of, f"rocpd_info_process{suffix}", "id", "pid"))
+    threads = _pairs(_read(path, columns_of, f"rocpd_info_thread{suffix}", "id", "tid"))
     correlations = _read(path, columns_of, f"rocpd_event{suffix}", "id", "correlation_id", "stack_id")
-    joined = dict(
-        correlations.select("id", pl.coalesce(pl.col("correlation_id").replace(0, None), "stack_id"))
-        .drop_nulls()
-        .iter_rows()
-    )
+    joined = _pairs(correlations.select("id", pl.coalesce(pl.col("correlation_id").replace(0, None), "stack_id")))
 
     def number_of(column: str, by: dict[int, int]) -> pl.Expr:
         return pl.col(column).replace_strict(by, default=None, return_dtype=pl.Int64)
@@ -660,19 +639,13 @@ def _is_printed(probe: Probe) -> bool:
     return kind_of(cells_of(probe.start.split(b"\n", 1)[0])) is not None
 
 
-def _read_printed(path: Path, request: Request) -> list[Part]:
-    if not path.is_dir():
-        return [part([path])]
-    return [part(paths) for paths in files(path).values()]
-
-
 READERS: Final = (
     Reader(
         name="rocprof",
         version=1,
         what="CSV of rocprofv3 (a file, or the folder of a run)",
         sniff=_is_printed,
-        read=_read_printed,
+        read=lambda path, _: [part(paths) for paths in (files(path).values() if path.is_dir() else [[path]])],
     ),
     Reader(
         name="rocprof-json",

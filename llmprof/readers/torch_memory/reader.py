@@ -252,18 +252,9 @@ def _memory(trace: list[Any], segments: list[dict[str, Any]], texts: _Stacks) ->
         elif sign < 0 and address is not None and open_blocks.pop(address, None) is None:
             before.append((address, size, None, event.get("stream")))
         time_ns = event["time_us"] * 1000 if timed else number
-        rows.append(
-            (
-                time_ns,
-                sign * size if sign else None,
-                address,
-                _SEGMENTS[action] * size if action in _SEGMENTS else None,
-                action,
-                _integer(event.get("stream")),
-                texts.text(event.get("frames")),
-                _pool(event.get("pool_id")),
-            )
-        )
+        held, reserved = sign * size if sign else None, _SEGMENTS[action] * size if action in _SEGMENTS else None
+        about = _integer(event.get("stream")), texts.text(event.get("frames")), _pool(event.get("pool_id"))
+        rows.append((time_ns, held, address, reserved, action, *about))
     start = rows[0][0] if rows else 0
     for address, block, segment in _blocks(segments):
         if block.get("state") == _LIVE[0] and (address is None or address not in open_blocks):
@@ -274,14 +265,11 @@ def _memory(trace: list[Any], segments: list[dict[str, Any]], texts: _Stacks) ->
     reserved = sum(int(s["total_size"]) for s in segments) - sum(row[3] or 0 for row in rows)
     first = (start, None, None, max(0, reserved), "held", None, None, None)
     frame = pl.DataFrame([first, *blocks_before, *rows], schema=_SCHEMA, orient="row")
-    return (
-        frame.with_columns(
-            allocated_bytes=pl.col("bytes").fill_null(0).cum_sum(),
-            reserved_bytes=pl.col("torch_reserved").fill_null(0).cum_sum(),
-        ).drop("torch_reserved"),
-        len(events),
-        timed,
+    frame = frame.with_columns(
+        allocated_bytes=pl.col("bytes").fill_null(0).cum_sum(),
+        reserved_bytes=pl.col("torch_reserved").fill_null(0).cum_sum(),
     )
+    return frame.drop("torch_reserved"), len(events), timed
 
 
 def _integer(value: object) -> int | None:
@@ -308,20 +296,13 @@ def _counters(segments: list[dict[str, Any]], time_ns: int) -> pl.DataFrame:
         waiting += sum(size for state, size, _ in states if state in _LIVE[1:])
         rounding += sum(size - requested for state, size, requested in states if state == _LIVE[0])
     values = {
-        "memory: segments": (float(len(segments)), "1"),
-        "memory: reserved": (float(sum(int(s["total_size"]) for s in segments)), "B"),
-        "memory: allocated blocks": (float(live), "B"),
-        "memory: waiting to be free": (float(waiting), "B"),
-        "memory: free in segments": (float(free), "B"),
-        "memory: free in segments that are in use": (float(split), "B"),
-        "memory: largest free block": (float(largest), "B"),
-        "memory: rounding of blocks": (float(rounding), "B"),
-    }
-    return pl.DataFrame(
-        [(time_ns, name, value, unit) for name, (value, unit) in values.items()],
-        schema={"time_ns": pl.Int64, "name": pl.String, "value": pl.Float64, "unit": pl.String},
-        orient="row",
-    )
+        "segments": len(segments), "reserved": sum(int(s["total_size"]) for s in segments), "allocated blocks": live,
+        "waiting to be free": waiting, "free in segments": free, "free in segments that are in use": split,
+        "largest free block": largest, "rounding of blocks": rounding,
+    }  # fmt: skip
+    rows = [(time_ns, f"memory: {what}", float(n), "1" if what == "segments" else "B") for what, n in values.items()]
+    schema = {"time_ns": pl.Int64, "name": pl.String, "value": pl.Float64, "unit": pl.String}
+    return pl.DataFrame(rows, schema=schema, orient="row")
 
 
 _PICKLE: Final = re.compile(rb"\x80[\x02-\x05]")

@@ -35,21 +35,12 @@ class Platform:
 
 
 _UNKNOWN_WORDS: Final = {
-    "device": "device",
-    "runtime": "the device's runtime",
-    "graph": "graph",
-    "graphs": "graphs",
-    "communication": "the communication library",
-    "core": "core",
-    "gemm": "The GEMM library",
-    "use_graphs": "graphs (no enforce_eager)",
-    "compile": "torch.compile",
-    "fuse": "torch.compile, fused norm and rope kernels",
-    "fuse_communication": "all-reduce fused with the norm",
-    "pin": "pin each worker to cores of its device's NUMA node",
-    "record_host": "CPU activity",
-    "ahead": "",
-}
+    "device": "device", "runtime": "the device's runtime", "graph": "graph", "graphs": "graphs",
+    "communication": "the communication library", "core": "core", "gemm": "The GEMM library",
+    "use_graphs": "graphs (no enforce_eager)", "compile": "torch.compile",
+    "fuse": "torch.compile, fused norm and rope kernels", "fuse_communication": "all-reduce fused with the norm",
+    "pin": "pin each worker to cores of its device's NUMA node", "record_host": "CPU activity", "ahead": "",
+}  # fmt: skip
 
 UNKNOWN: Final = Platform("unknown", "device", _UNKNOWN_WORDS)
 """Platform with words that are right for every device."""

@@ -16,16 +16,10 @@ from llmprof.analyze.layers.attribution import labelled
 from llmprof.trace import Trace
 
 _KEYS = {
-    "kernel": ["name"],
-    "event": ["event", "start_ns", "name"],
-    "category": ["category"],
-    "stage": ["phase", "stage"],
-    "layer": ["phase", "layer"],
-    "phase": ["phase"],
-    "step": ["step", "phase"],
-    "idle": ["cause"],
+    "kernel": ["name"], "event": ["event", "start_ns", "name"], "category": ["category"], "stage": ["phase", "stage"],
+    "layer": ["phase", "layer"], "phase": ["phase"], "step": ["step", "phase"], "idle": ["cause"],
     "gap": ["gap", "start_ns"],
-}
+}  # fmt: skip
 _DEVICE = ["rank", "device"]
 _SINCE_LAST = r"gpu\.(?:utilization|memory_utilization|pcie_|nvlink_)|cpu\.utilization|disk\.|network\.|run\.cpu"
 """Counters of llmprof's monitors, and of tools read under their names, that measure the time before a sample."""

@@ -242,57 +242,25 @@ _KINDS: list[tuple[str, str]] = [
 COLLECTIVE_KINDS = (*(kind for kind, _ in _KINDS), "other")
 
 _ALGORITHMS: list[tuple[str, str]] = [
-    ("custom_1stage", r"cross_device_reduce_1stage"),
-    ("custom_2stage", r"cross_device_reduce_2stage"),
-    ("flashinfer_fused", r"allreduce_fusion|lamport"),
-    ("multimem_one_shot", r"multimem_one_shot|multimem_all_reduce"),
-    ("multimem_two_shot", r"multimem_two_shot"),
-    ("one_shot", r"one_shot"),
-    ("two_shot", r"two_shot"),
-    ("quickreduce", r"quickreduce"),
-    ("hybrid_ep", r"hybrid_ep::"),
-    ("nixl_ep", r"nixl_ep::"),
-    ("deepep", r"deep_ep|internode(?:_ll)?::|intranode::"),
-    ("flashinfer_a2a", r"moeA2A"),
-    ("mori", r"\bEp(?:Dispatch|Combine)\w*Kernel"),
-    ("pplx", r"pplx::|\ba2a_"),
-    ("shared_memory", r"shm_"),
-]
+    ("custom_1stage", r"cross_device_reduce_1stage"), ("custom_2stage", r"cross_device_reduce_2stage"),
+    ("flashinfer_fused", r"allreduce_fusion|lamport"), ("multimem_one_shot", r"multimem_one_shot|multimem_all_reduce"),
+    ("multimem_two_shot", r"multimem_two_shot"), ("one_shot", r"one_shot"), ("two_shot", r"two_shot"),
+    ("quickreduce", r"quickreduce"), ("hybrid_ep", r"hybrid_ep::"), ("nixl_ep", r"nixl_ep::"),
+    ("deepep", r"deep_ep|internode(?:_ll)?::|intranode::"), ("flashinfer_a2a", r"moeA2A"),
+    ("mori", r"\bEp(?:Dispatch|Combine)\w*Kernel"), ("pplx", r"pplx::|\ba2a_"), ("shared_memory", r"shm_"),
+]  # fmt: skip
 
 _NCCL_ALGORITHM = r"(?i)nccl\w*_(RING|TREE|COLLNET\w*|NVLS\w*|PAT)_(LL128|LL|SIMPLE)"
 
 _ELEMENT_BYTES = {
-    "float": 4,
-    "float32": 4,
-    "fp32": 4,
-    "double": 8,
-    "float64": 8,
-    "fp64": 8,
-    "half": 2,
-    "float16": 2,
-    "fp16": 2,
-    "bfloat16": 2,
-    "bfp16": 2,
-    "bf16": 2,
-    "long": 8,
-    "long int": 8,
-    "int64": 8,
-    "uint64": 8,
-    "int": 4,
-    "int32": 4,
-    "uint32": 4,
-    "short": 2,
-    "int16": 2,
-    "uint16": 2,
-    "char": 1,
-    "signed char": 1,
-    "unsigned char": 1,
-    "int8": 1,
-    "byte": 1,
-    "uint8": 1,
-    "bool": 1,
-    "float8_e4m3fn": 1,
-    "float8_e5m2": 1,
+    name: size
+    for size, names in (
+        (1, ("char", "signed char", "unsigned char", "int8", "byte", "uint8", "bool", "float8_e4m3fn", "float8_e5m2")),
+        (2, ("half", "float16", "fp16", "bfloat16", "bfp16", "bf16", "short", "int16", "uint16")),
+        (4, ("float", "float32", "fp32", "int", "int32", "uint32")),
+        (8, ("double", "float64", "fp64", "long", "long int", "int64", "uint64")),
+    )
+    for name in names
 }
 """Bytes of an element, by the names of types in NCCL metadata of torch and in HCCL's calls."""
 

@@ -27,16 +27,10 @@ _NAMES: Final[dict[str, tuple[str, ...]]] = {
 
 _TIMES: Final = ("queue_ns", "ttft_ns", "prefill_ns", "decode_ns", "e2e_ns")
 _SCHEMA: Final[dict[str, pl.DataType | type[pl.DataType]]] = {
-    "phase": pl.String,
-    "repeat": pl.Int64,
-    "request": pl.Int64,
-    "id": pl.String,
-    "start_epoch_ns": pl.Int64,
-    "prompt_tokens": pl.Int64,
-    "output_tokens": pl.Int64,
-    **dict.fromkeys(_TIMES, pl.Int64),
+    "phase": pl.String, "repeat": pl.Int64, "request": pl.Int64, "id": pl.String, "start_epoch_ns": pl.Int64,
+    "prompt_tokens": pl.Int64, "output_tokens": pl.Int64, **dict.fromkeys(_TIMES, pl.Int64),
     "itl_ns": pl.List(pl.Int64),
-}
+}  # fmt: skip
 
 
 def read_requests(path: str | os.PathLike[str], *, skip_broken: bool = False) -> pl.DataFrame:

@@ -17,22 +17,12 @@ from llmprof.readers.common.reader import START_BYTES, Probe, Reader, border
 from llmprof.text import plain
 
 BUILT_IN: Final = (
-    "llmprof.readers.ascend.reader:READER",
-    "llmprof.readers.chrome.reader:READER",
-    "llmprof.readers.nvprof:READERS",
-    "llmprof.readers.rocm.reader:READERS",
-    "llmprof.readers.nsys.reader:READER",
-    "llmprof.readers.ops:READER",
-    "llmprof.readers.saved:READERS",
-    "llmprof.readers.monitors.reader:READERS",
-    "llmprof.readers.ncu.reader:READER",
-    "llmprof.readers.vtune:READER",
-    "llmprof.readers.perf:READERS",
-    "llmprof.readers.tensorrt:READERS",
-    "llmprof.readers.proton:READER",
-    "llmprof.readers.torch_memory.reader:READERS",
-    "llmprof.readers.perfetto:READER",
-)
+    "llmprof.readers.ascend.reader:READER", "llmprof.readers.chrome.reader:READER", "llmprof.readers.nvprof:READERS",
+    "llmprof.readers.rocm.reader:READERS", "llmprof.readers.nsys.reader:READER", "llmprof.readers.ops:READER",
+    "llmprof.readers.saved:READERS", "llmprof.readers.monitors.reader:READERS", "llmprof.readers.ncu.reader:READER",
+    "llmprof.readers.vtune:READER", "llmprof.readers.perf:READERS", "llmprof.readers.tensorrt:READERS",
+    "llmprof.readers.proton:READER", "llmprof.readers.torch_memory.reader:READERS", "llmprof.readers.perfetto:READER",
+)  # fmt: skip
 """List of llmprof's readers. Each line is written like an entry point, ``module:attribute``, and names one reader or
 several. A file is read by the first reader that knows it.
 """

@@ -21,31 +21,18 @@ _Fields = list[tuple[str, Any]]
 
 class _Schema(ctypes.Structure):
     _fields_: ClassVar[_Fields] = [
-        ("format", ctypes.c_char_p),
-        ("name", ctypes.c_char_p),
-        ("metadata", _POINTER),
-        ("flags", ctypes.c_int64),
-        ("n_children", ctypes.c_int64),
-        ("children", _POINTER),
-        ("dictionary", _POINTER),
-        ("release", _RELEASE),
+        ("format", ctypes.c_char_p), ("name", ctypes.c_char_p), ("metadata", _POINTER), ("flags", ctypes.c_int64),
+        ("n_children", ctypes.c_int64), ("children", _POINTER), ("dictionary", _POINTER), ("release", _RELEASE),
         ("private_data", _POINTER),
-    ]
+    ]  # fmt: skip
 
 
 class _Array(ctypes.Structure):
     _fields_: ClassVar[_Fields] = [
-        ("length", ctypes.c_int64),
-        ("null_count", ctypes.c_int64),
-        ("offset", ctypes.c_int64),
-        ("n_buffers", ctypes.c_int64),
-        ("n_children", ctypes.c_int64),
-        ("buffers", _POINTER),
-        ("children", _POINTER),
-        ("dictionary", _POINTER),
-        ("release", _RELEASE),
-        ("private_data", _POINTER),
-    ]
+        ("length", ctypes.c_int64), ("null_count", ctypes.c_int64), ("offset", ctypes.c_int64),
+        ("n_buffers", ctypes.c_int64), ("n_children", ctypes.c_int64), ("buffers", _POINTER), ("children", _POINTER),
+        ("dictionary", _POINTER), ("release", _RELEASE), ("private_data", _POINTER),
+    ]  # fmt: skip
 
 
 class _Stream(ctypes.Structure):

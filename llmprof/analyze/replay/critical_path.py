@@ -41,20 +41,10 @@ LEAST_SHARE: Final = 0.5
 """An operator names a piece of the host if it ran for at least this share of it."""
 
 _SCHEMA = {
-    "step": pl.Int32(),
-    "phase": pl.String(),
-    "rank": pl.Int32(),
-    "part": pl.Enum(PARTS),
-    "name": pl.String(),
-    "layer": pl.Int32(),
-    "stage": pl.String(),
-    "thread": pl.Int64(),
-    "stream": pl.Int64(),
-    "event": pl.UInt32(),
-    "start_ns": pl.Int64(),
-    "dur_ns": pl.Int64(),
-    "evidence": pl.Enum(EVIDENCE),
-}
+    "step": pl.Int32(), "phase": pl.String(), "rank": pl.Int32(), "part": pl.Enum(PARTS), "name": pl.String(),
+    "layer": pl.Int32(), "stage": pl.String(), "thread": pl.Int64(), "stream": pl.Int64(), "event": pl.UInt32(),
+    "start_ns": pl.Int64(), "dur_ns": pl.Int64(), "evidence": pl.Enum(EVIDENCE),
+}  # fmt: skip
 
 
 @Analysis(

@@ -32,26 +32,11 @@ _MOST_TEXT_BYTES: Final = 256 << 20
 _START: Final = datetime(1970, 1, 1)
 
 _FACTORS: Final[dict[str, tuple[str, float]]] = {
-    "%": ("%", 1),
-    "B": ("B", 1),
-    "KiB": ("B", 2**10),
-    "MiB": ("B", 2**20),
-    "GiB": ("B", 2**30),
-    "B/s": ("B/s", 1),
-    "KiB/s": ("B/s", 2**10),
-    "KB/s": ("B/s", 1e3),
-    "MB/s": ("B/s", 1e6),
-    "GB/s": ("B/s", 1e9),
-    "MHz": ("Hz", 1e6),
-    "W": ("W", 1),
-    "mW": ("W", 1e-3),
-    "C": ("°C", 1),
-    "ms": ("ns", 1e6),
-    "us": ("ns", 1e3),
-    "s": ("ns", 1e9),
-    "1/s": ("1/s", 1),
-    "1": ("1", 1),
-}
+    "%": ("%", 1), "B": ("B", 1), "KiB": ("B", 2**10), "MiB": ("B", 2**20), "GiB": ("B", 2**30), "B/s": ("B/s", 1),
+    "KiB/s": ("B/s", 2**10), "KB/s": ("B/s", 1e3), "MB/s": ("B/s", 1e6), "GB/s": ("B/s", 1e9), "MHz": ("Hz", 1e6),
+    "W": ("W", 1), "mW": ("W", 1e-3), "C": ("°C", 1), "ms": ("ns", 1e6), "us": ("ns", 1e3), "s": ("ns", 1e9),
+    "1/s": ("1/s", 1), "1": ("1", 1),
+}  # fmt: skip
 
 
 def text_of(path: Path) -> str:
@@ -118,11 +103,8 @@ class Samples:
         if value is None:
             return
         to, factor = base(unit)
-        if (
-            abs(time_ns) < reader.MOST_NS
-            and math.isfinite(value * factor)
-            and (device is None or 0 <= device < _MOST_DEVICES)
-        ):
+        fits = abs(time_ns) < reader.MOST_NS and math.isfinite(value * factor)
+        if fits and (device is None or 0 <= device < _MOST_DEVICES):
             self._rows.append((time_ns, device, name, value * factor, to))
         else:
             self.lost += 1
@@ -146,10 +128,7 @@ class Samples:
         columns = {"time_ns": pl.Int64, "device": pl.Int32, "name": pl.String, "value": pl.Float64, "unit": pl.String}
         frame = pl.DataFrame(self._rows, schema=columns, orient="row")
         first = min(row[0] for row in self._rows)
-        warnings = [
-            *notes,
-            *([f"{path.name}: lines or values that could not be read: {self.lost:,}"] if self.lost else []),
-        ]
+        lost = [f"{path.name}: lines or values that could not be read: {self.lost:,}"] if self.lost else []
         meta: dict[str, Any] = {
             "format": kind,
             "start_epoch_ns": first if clock == EPOCH else None,
@@ -160,15 +139,9 @@ class Samples:
             "missing_ranks": [],
         }
         kept = len(self._rows)
-        file = {
-            "rank": -1,
-            "file": path.name,
-            "events": kept,
-            "kept": kept,
-            "bytes": path.stat().st_size,
-            "skipped": dict(skipped or {}),
-        }
-        coverage = {"files": [file], "events": kept, "kept": kept, "bytes": file["bytes"], "warnings": warnings}
+        counts = {"events": kept, "kept": kept, "bytes": path.stat().st_size}
+        file = {"rank": -1, "file": path.name, **counts, "skipped": dict(skipped or {})}
+        coverage = {"files": [file], **counts, "warnings": [*notes, *lost]}
         counters = frame.with_columns(pl.col("time_ns") - first, rank=pl.lit(-1, pl.Int32))
         return Trace({"counters": counters}, meta, coverage)
 
@@ -384,32 +357,16 @@ def _put(samples: Samples, row: _Row, time_ns: int) -> None:
 
 _KEYS: Final = {"CPU": "cpu", "DEV": "disk", "IFACE": "network"}
 _COUNTERS: Final[dict[str, tuple[str, str]]] = {
-    "%user": ("cpu.user", "%"),
-    "%usr": ("cpu.user", "%"),
-    "%nice": ("cpu.nice", "%"),
-    "%system": ("cpu.system", "%"),
-    "%sys": ("cpu.system", "%"),
-    "%iowait": ("cpu.iowait", "%"),
-    "%steal": ("cpu.steal", "%"),
-    "%idle": ("cpu.idle", "%"),
-    "kbmemfree": ("memory.free", "KiB"),
-    "kbavail": ("memory.available", "KiB"),
-    "kbmemused": ("memory.used", "KiB"),
-    "%memused": ("memory.utilization", "%"),
-    "kbbuffers": ("memory.buffers", "KiB"),
-    "kbcached": ("memory.cached", "KiB"),
-    "kbswpused": ("swap.used", "KiB"),
-    "kbswpfree": ("swap.free", "KiB"),
-    "rkB/s": ("disk.read", "KiB/s"),
-    "wkB/s": ("disk.written", "KiB/s"),
-    "await": ("disk.wait", "ms"),
-    "rxkB/s": ("network.received", "KiB/s"),
-    "txkB/s": ("network.sent", "KiB/s"),
-    "cswch/s": ("system.context_switches", "1/s"),
-    "ldavg-1": ("load.1min", "1"),
-    "ldavg-5": ("load.5min", "1"),
+    "%user": ("cpu.user", "%"), "%usr": ("cpu.user", "%"), "%nice": ("cpu.nice", "%"), "%system": ("cpu.system", "%"),
+    "%sys": ("cpu.system", "%"), "%iowait": ("cpu.iowait", "%"), "%steal": ("cpu.steal", "%"),
+    "%idle": ("cpu.idle", "%"), "kbmemfree": ("memory.free", "KiB"), "kbavail": ("memory.available", "KiB"),
+    "kbmemused": ("memory.used", "KiB"), "%memused": ("memory.utilization", "%"),
+    "kbbuffers": ("memory.buffers", "KiB"), "kbcached": ("memory.cached", "KiB"), "kbswpused": ("swap.used", "KiB"),
+    "kbswpfree": ("swap.free", "KiB"), "rkB/s": ("disk.read", "KiB/s"), "wkB/s": ("disk.written", "KiB/s"),
+    "await": ("disk.wait", "ms"), "rxkB/s": ("network.received", "KiB/s"), "txkB/s": ("network.sent", "KiB/s"),
+    "cswch/s": ("system.context_switches", "1/s"), "ldavg-1": ("load.1min", "1"), "ldavg-5": ("load.5min", "1"),
     "ldavg-15": ("load.15min", "1"),
-}
+}  # fmt: skip
 _SYSSTAT_WHOLE: Final = {"all", "-1"}
 
 
@@ -529,24 +486,13 @@ def _sadf_time_ns(text: str) -> tuple[bool, int | None]:
 
 _SPLIT: Final = re.compile(r"[\s,]+")
 _COLUMNS: Final[dict[str, tuple[str, str]]] = {
-    "pwr": ("gpu.power", "W"),
-    "gtemp": ("gpu.temperature", "C"),
-    "temp": ("gpu.temperature", "C"),
-    "mtemp": ("gpu.memory_temperature", "C"),
-    "sm": ("gpu.utilization", "%"),
-    "mem": ("gpu.memory_utilization", "%"),
-    "enc": ("gpu.encoder", "%"),
-    "dec": ("gpu.decoder", "%"),
-    "mclk": ("gpu.memory_clock", "MHz"),
-    "pclk": ("gpu.sm_clock", "MHz"),
-    "fb": ("gpu.memory_used", "MiB"),
-    "bar1": ("gpu.bar1_used", "MiB"),
-    "ccpm": ("gpu.protected_memory_used", "MiB"),
-    "rxpci": ("gpu.pcie_received", "MB/s"),
-    "txpci": ("gpu.pcie_sent", "MB/s"),
-    "pviol": ("gpu.power_violation", "%"),
-    "tviol": ("gpu.thermal_violation", "1"),
-}
+    "pwr": ("gpu.power", "W"), "gtemp": ("gpu.temperature", "C"), "temp": ("gpu.temperature", "C"),
+    "mtemp": ("gpu.memory_temperature", "C"), "sm": ("gpu.utilization", "%"), "mem": ("gpu.memory_utilization", "%"),
+    "enc": ("gpu.encoder", "%"), "dec": ("gpu.decoder", "%"), "mclk": ("gpu.memory_clock", "MHz"),
+    "pclk": ("gpu.sm_clock", "MHz"), "fb": ("gpu.memory_used", "MiB"), "bar1": ("gpu.bar1_used", "MiB"),
+    "ccpm": ("gpu.protected_memory_used", "MiB"), "rxpci": ("gpu.pcie_received", "MB/s"),
+    "txpci": ("gpu.pcie_sent", "MB/s"), "pviol": ("gpu.power_violation", "%"), "tviol": ("gpu.thermal_violation", "1"),
+}  # fmt: skip
 """Counters and units by column; MB of memory means MiB. Other columns keep their name and the written unit."""
 
 _UNITS: Final = {unit: unit for unit in ("%", "W", "C", "MHz", "MB/s", "GB/s", "KB/s", "mW")} | {"MB": "MiB"}
@@ -603,34 +549,18 @@ def _time_ns(row: dict[str, str], clock: str, days: Days, turn: int) -> int | No
 
 _HEADING: Final = re.compile(r"\s*+([\w.]+)\s*+(?:\[(.+)\])?\s*+")
 _QUERY_COUNTERS: Final[dict[str, str]] = {
-    "utilization.gpu": "gpu.utilization",
-    "utilization.memory": "gpu.memory_utilization",
-    "utilization.encoder": "gpu.encoder",
-    "utilization.decoder": "gpu.decoder",
-    "memory.used": "gpu.memory_used",
-    "memory.free": "gpu.memory_free",
-    "memory.total": "gpu.memory_total",
-    "memory.reserved": "gpu.memory_reserved",
-    "power.draw": "gpu.power",
-    "power.draw.average": "gpu.power_average",
-    "power.draw.instant": "gpu.power_instant",
-    "power.limit": "gpu.power_limit",
-    "enforced.power.limit": "gpu.power_limit_enforced",
-    "temperature.gpu": "gpu.temperature",
-    "temperature.memory": "gpu.memory_temperature",
-    "clocks.current.sm": "gpu.sm_clock",
-    "clocks.sm": "gpu.sm_clock",
-    "clocks.current.memory": "gpu.memory_clock",
-    "clocks.mem": "gpu.memory_clock",
-    "clocks.current.graphics": "gpu.graphics_clock",
-    "clocks.gr": "gpu.graphics_clock",
-    "fan.speed": "gpu.fan",
-    "clocks_throttle_reasons.active": "gpu.throttle_reasons",
-    "clocks_event_reasons.active": "gpu.throttle_reasons",
-    "pcie.link.gen.current": "gpu.pcie_generation",
-    "pcie.link.gen.gpucurrent": "gpu.pcie_generation",
-    "pcie.link.width.current": "gpu.pcie_width",
-}
+    "utilization.gpu": "gpu.utilization", "utilization.memory": "gpu.memory_utilization",
+    "utilization.encoder": "gpu.encoder", "utilization.decoder": "gpu.decoder", "memory.used": "gpu.memory_used",
+    "memory.free": "gpu.memory_free", "memory.total": "gpu.memory_total", "memory.reserved": "gpu.memory_reserved",
+    "power.draw": "gpu.power", "power.draw.average": "gpu.power_average", "power.draw.instant": "gpu.power_instant",
+    "power.limit": "gpu.power_limit", "enforced.power.limit": "gpu.power_limit_enforced",
+    "temperature.gpu": "gpu.temperature", "temperature.memory": "gpu.memory_temperature",
+    "clocks.current.sm": "gpu.sm_clock", "clocks.sm": "gpu.sm_clock", "clocks.current.memory": "gpu.memory_clock",
+    "clocks.mem": "gpu.memory_clock", "clocks.current.graphics": "gpu.graphics_clock",
+    "clocks.gr": "gpu.graphics_clock", "fan.speed": "gpu.fan", "clocks_throttle_reasons.active": "gpu.throttle_reasons",
+    "clocks_event_reasons.active": "gpu.throttle_reasons", "pcie.link.gen.current": "gpu.pcie_generation",
+    "pcie.link.gen.gpucurrent": "gpu.pcie_generation", "pcie.link.width.current": "gpu.pcie_width",
+}  # fmt: skip
 _UNITLESS: Final = {"temperature.gpu": "C", "temperature.memory": "C"}
 _REASON: Final = re.compile(r"clocks_(?:throttle|event)_reasons\.(\w+)")
 _WHO: Final = ("uuid", "gpu_uuid", "pci.bus_id", "gpu_bus_id", "serial", "gpu_serial")
@@ -698,16 +628,12 @@ def _query_time_ns(text: str) -> int | None:
 
 
 _GPUSTAT_COUNTERS: Final[dict[str, tuple[str, str]]] = {
-    "utilization.gpu": ("gpu.utilization", "%"),
-    "utilization.enc": ("gpu.encoder", "%"),
-    "utilization.dec": ("gpu.decoder", "%"),
-    "memory.used": ("gpu.memory_used", "MiB"),
-    "memory.total": ("gpu.memory_total", "MiB"),
-    "temperature.gpu": ("gpu.temperature", "C"),
-    "fan.speed": ("gpu.fan", "%"),
-    "power.draw": ("gpu.power", "W"),
+    "utilization.gpu": ("gpu.utilization", "%"), "utilization.enc": ("gpu.encoder", "%"),
+    "utilization.dec": ("gpu.decoder", "%"), "memory.used": ("gpu.memory_used", "MiB"),
+    "memory.total": ("gpu.memory_total", "MiB"), "temperature.gpu": ("gpu.temperature", "C"),
+    "fan.speed": ("gpu.fan", "%"), "power.draw": ("gpu.power", "W"),
     "enforced.power.limit": ("gpu.power_limit_enforced", "W"),
-}
+}  # fmt: skip
 
 _BEGIN: Final = re.compile(r"[\[{]")
 

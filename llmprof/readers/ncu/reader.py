@@ -211,17 +211,10 @@ def in_base_units(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 LAUNCH: Final = {
-    "ID": "id",
-    "Process ID": "process",
-    "Process Name": "process_name",
-    "Kernel Name": "kernel_name",
-    "Context": "context",
-    "Stream": "stream",
-    "Block Size": "block",
-    "Grid Size": "grid",
-    "Device": "device",
+    "ID": "id", "Process ID": "process", "Process Name": "process_name", "Kernel Name": "kernel_name",
+    "Context": "context", "Stream": "stream", "Block Size": "block", "Grid Size": "grid", "Device": "device",
     "CC": "compute_capability",
-}
+}  # fmt: skip
 """Names here of the columns that identify the launch of a row."""
 
 _OTHER: Final = ("Host Name", "Kernel Time", "Device Name")
@@ -249,19 +242,12 @@ def part_of(segment: Segment, source: str) -> Iterator[Part]:
     """Parts of a page, one for each run; a new run begins where the launch numbers start again."""
     part = _long(segment, source) if segment.is_long else _wide(segment, source)
     runs = part.launches.select(run=(pl.col("id") < pl.col("id").shift(1)).fill_null(value=False).cum_sum())["run"]
+    counts = (part.cut_rows, part.broken_rows, part.no_units)
     for run in runs.unique(maintain_order=True) if len(runs) else [0]:
         launches = part.launches.filter(runs == run)
         within = pl.col("launch").is_in(launches["launch"].implode())
-        first = run == 0
-        yield Part(
-            source,
-            launches,
-            part.metrics.filter(within),
-            part.rules.filter(within),
-            part.cut_rows if first else 0,
-            part.broken_rows if first else 0,
-            part.no_units if first else False,
-        )
+        of_run = part.metrics.filter(within), part.rules.filter(within)
+        yield Part(source, launches, *of_run, *(counts if run == 0 else ()))
 
 
 def launch_frame(rows: list[dict[str, object]]) -> pl.DataFrame:
@@ -300,10 +286,8 @@ def _wide(segment: Segment, source: str) -> Part:
     long = frame.select("launch", *names).unpivot(names, index="launch", variable_name="metric", value_name="raw")
     long = long.with_columns(pl.col("raw").cast(pl.String))  # if there are no columns, it has no type
     long = long.filter(pl.col("raw").str.strip_chars() != "").sort("launch", maintain_order=True)
-    unit_of = pl.DataFrame(
-        {"metric": header, "unit": units or [""] * n}, schema={"metric": pl.String, "unit": pl.String}
-    )
-    long = long.join(unit_of, on="metric", how="left", maintain_order="left")
+    unit_of = dict(zip(header, units or [""] * n, strict=True))
+    long = long.with_columns(unit=pl.col("metric").replace_strict(unit_of, return_dtype=pl.String))
     metrics = in_base_units(long).select(
         pl.col("launch").cast(pl.Int32), pl.lit(None, pl.String).alias("section"), "metric", "unit", "value", "text"
     )
@@ -830,15 +814,11 @@ def _launch(library: Any, action: Any, values: dict[str, Any], launch: int) -> d
 
     major, minor = (written(f"device__attribute_compute_capability_{part}") for part in ("major", "minor"))
     facts: dict[str, object] = {
-        "id": str(launch),
-        "kernel_name": action.name(library.IAction.NameBase_DEMANGLED),
-        "context": written("launch__context_id"),
-        "stream": written("launch__stream_id"),
-        "device": written("launch__device_id"),
-        "grid": size("grid"),
-        "block": size("block"),
+        "id": str(launch), "kernel_name": action.name(library.IAction.NameBase_DEMANGLED),
+        "context": written("launch__context_id"), "stream": written("launch__stream_id"),
+        "device": written("launch__device_id"), "grid": size("grid"), "block": size("block"),
         "compute_capability": f"{major}.{minor}" if major and minor else None,
-    }
+    }  # fmt: skip
     return {"launch": str(launch), **dict.fromkeys(LAUNCH.values()), **facts}
 
 

@@ -189,7 +189,7 @@ def _read(paths: Sequence[Path], chosen: Reader | None, request: Request, *, cac
             parts = _parts_of_all(reader, sources, request)
             if reader.settle is not None and len(sources) > 1:
                 reader.settle(parts)
-            trace = Trace(*combine(parts, reader.name, read_for))
+            trace = combine(parts, reader.name, read_for)
         if cache or (cache is None and time.perf_counter() - begin > CACHE_AFTER_S):
             trace_cache.store(trace, entry, database)
     return wanted.part_of(trace, database=database)
@@ -264,18 +264,14 @@ def help_read(description: dict[str, Any], share: helpers.Share) -> None:
     reader = registry.reader(name)
     if (reader.version, reader.package) != (version, package):
         raise ReadError(f"the reader {name!r} has another version than in the process that started this one")
-    requested = description["asked"] and {
-        table: columns and frozenset(columns) for table, columns in description["asked"].items()
-    }
-    request = Request(Wanted(requested), description["python_functions"])
+    asked = description["asked"]
+    asked = asked and {table: columns and frozenset(columns) for table, columns in asked.items()}
+    request = Request(Wanted(asked), description["python_functions"])
     for unit, path in enumerate(map(Path, description["paths"])):
         if share.take(unit):
             parts = parts_of(reader, path, request)
-            share.give(
-                unit,
-                [[list(part.tables), part.head, part.coverage] for part in parts],
-                {f"{i}/{table}": frame for i, part in enumerate(parts) for table, frame in part.tables.items()},
-            )
+            frames = {f"{i}/{table}": frame for i, part in enumerate(parts) for table, frame in part.tables.items()}
+            share.give(unit, [[list(part.tables), part.head, part.coverage] for part in parts], frames)
 
 
 def parts_of(reader: Reader, file: Path, request: Request) -> list[Part]:

@@ -13,7 +13,7 @@ import msgspec
 from llmprof.readers.ascend import timeline
 from llmprof.readers.chrome import events as kinds
 from llmprof.readers.common.event_stream import EventStream
-from llmprof.readers.common.repair import UNFIT
+from llmprof.readers.common.repair import BAD_JSON
 from llmprof.storage.pseudonyms import Ledger, writing
 
 _TEXT_KEYS: Final = frozenset({"name", "cat", "pid", "tid"})
@@ -125,7 +125,7 @@ def _decoded(text: bytes) -> list[dict[str, msgspec.Raw]]:
 def _object(raw: msgspec.Raw) -> dict[str, msgspec.Raw] | None:
     try:
         return _OBJECT.decode(raw)
-    except UNFIT:
+    except BAD_JSON:
         return None
 
 
@@ -196,7 +196,7 @@ class _Events:
         if replacement == b"":
             try:
                 value = msgspec.json.decode(raw)
-            except UNFIT:
+            except BAD_JSON:
                 replacement = None
             else:
                 replacement = msgspec.json.encode(make(value, place))
@@ -271,7 +271,7 @@ def _permitted(value: Any, pattern: Any, ledger: Ledger, place: str) -> Any:
 def _plain(raw: msgspec.Raw) -> Any:
     try:
         return msgspec.json.decode(raw)
-    except UNFIT:
+    except BAD_JSON:
         return None
 
 

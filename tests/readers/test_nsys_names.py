@@ -69,7 +69,7 @@ def export(tmp_path: Path) -> Path:
 
 
 def trace_of(path: Path) -> Trace:
-    return Trace(*combine(reader.read(path), "nsys"))
+    return combine(reader.read(path), "nsys")
 
 
 def test_calls_lose_the_version_that_nsys_takes_off_and_keep_others(export: Path) -> None:

@@ -25,7 +25,7 @@ needs_files = pytest.mark.skipif(not FILES, reason="there are no recordings besi
 def trace_of(path: Path) -> Trace:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TraceWarning)  # a single rank of several
-        return Trace(*combine(reader.read(path), "nsys"))
+        return combine(reader.read(path), "nsys")
 
 
 def label(path: Path) -> str:

@@ -10,19 +10,7 @@ import polars as pl
 from llmprof.analyze.cases import first_true
 from llmprof.analyze.catalog import Analysis, Section, per_trace
 from llmprof.analyze.idle.host import doing, host_spans
-from llmprof.analyze.replay.graph import (
-    ASSUMED,
-    BY_RECORD,
-    COLLECTIVE,
-    EVIDENCE,
-    LAUNCH,
-    LOADING,
-    SCHEDULED,
-    STREAM_WAIT,
-    SYNCHRONISE,
-    Graph,
-    graph,
-)
+from llmprof.analyze.replay import graph as replay
 from llmprof.analyze.replay.schedule import NEVER, Ints, latest
 from llmprof.analyze.steps import labels
 from llmprof.errors import LlmprofError, listed
@@ -43,7 +31,7 @@ LEAST_SHARE: Final = 0.5
 _SCHEMA = {
     "step": pl.Int32(), "phase": pl.String(), "rank": pl.Int32(), "part": pl.Enum(PARTS), "name": pl.String(),
     "layer": pl.Int32(), "stage": pl.String(), "thread": pl.Int64(), "stream": pl.Int64(), "event": pl.UInt32(),
-    "start_ns": pl.Int64(), "dur_ns": pl.Int64(), "evidence": pl.Enum(EVIDENCE),
+    "start_ns": pl.Int64(), "dur_ns": pl.Int64(), "evidence": pl.Enum(replay.EVIDENCE),
 }  # fmt: skip
 
 
@@ -106,7 +94,7 @@ def critical_path(trace: Trace, *, rank: int | None = None) -> pl.DataFrame:
     """
     if rank is not None and rank not in trace.ranks:
         raise LlmprofError(f"there is no rank {rank} in the trace", expected=f"one of {listed(trace.ranks)}")
-    built = graph(trace)
+    built = replay.graph(trace)
     ends = step_ends(built)
     if rank is not None:
         ends = ends.filter(pl.col("rank") == rank)
@@ -130,10 +118,10 @@ def critical_path(trace: Trace, *, rank: int | None = None) -> pl.DataFrame:
     return _named(trace, rows).select(*_SCHEMA).cast(_SCHEMA)  # type: ignore[arg-type]
 
 
-def _begin(built: Graph, last: pl.DataFrame) -> int:
+def _begin(built: replay.Graph, last: pl.DataFrame) -> int:
     """Beginning of the recording: of the rank on which the path ends, where nothing ties the ranks to each other."""
     start = built.events["start_ns"]
-    if last.height and not (built.kind == COLLECTIVE).any():
+    if last.height and not (built.kind == replay.COLLECTIVE).any():
         start = start.filter(built.events["rank"] == last["rank"][-1])
     return int(start.min())  # type: ignore[arg-type]
 
@@ -141,7 +129,7 @@ def _begin(built: Graph, last: pl.DataFrame) -> int:
 @per_trace
 def slack_of_recorded(trace: Trace) -> pl.DataFrame:
     """Slack of each device event as the recorded dependencies allow it, whatever was not recorded."""
-    built = graph(trace)
+    built = replay.graph(trace)
     scheduled = built.schedule()
     ends = step_ends(built)
     node, end = ends["node"].to_numpy(), ends.select(pl.col("end_ns").max().over("step")).to_series().to_numpy()
@@ -162,7 +150,7 @@ def slack_of_recorded(trace: Trace) -> pl.DataFrame:
     )
 
 
-def step_ends(built: Graph) -> pl.DataFrame:
+def step_ends(built: replay.Graph) -> pl.DataFrame:
     """The node at which each step of each rank ends on its devices."""
     work = built.events.filter(pl.col("where") == "device")
     if work["step"].null_count() == work.height:
@@ -177,7 +165,7 @@ def step_ends(built: Graph) -> pl.DataFrame:
     )
 
 
-def nodes_on_path(built: Graph, ends: pl.DataFrame) -> tuple[Ints, Ints, Ints]:
+def nodes_on_path(built: replay.Graph, ends: pl.DataFrame) -> tuple[Ints, Ints, Ints]:
     """Nodes of the critical path of a recording, in their order."""
     before, kind, evidence = binding(built)
     if not ends.height:
@@ -194,7 +182,7 @@ def nodes_on_path(built: Graph, ends: pl.DataFrame) -> tuple[Ints, Ints, Ints]:
     return np.concatenate(pieces[::-1]), kind, evidence
 
 
-def binding(built: Graph) -> tuple[Ints, Ints, Ints]:
+def binding(built: replay.Graph) -> tuple[Ints, Ints, Ints]:
     """For each node, the node that it waited for last, and the kind of edge."""
     times = built.time
     nodes = len(times)
@@ -213,12 +201,12 @@ def binding(built: Graph) -> tuple[Ints, Ints, Ints]:
     best = best[later]
     before[built.target[best]] = built.source[best]
     kind[built.target[best]] = built.kind[best]
-    evidence = np.full(nodes, BY_RECORD, dtype=np.int64)
+    evidence = np.full(nodes, replay.BY_RECORD, dtype=np.int64)
     evidence[built.target[best]] = built.evidence[best]
     return before, kind, evidence
 
 
-def _pieces(built: Graph, path: Ints, kind: Ints, evidence: Ints, *, begin: int, until: int) -> pl.DataFrame:
+def _pieces(built: replay.Graph, path: Ints, kind: Ints, evidence: Ints, *, begin: int, until: int) -> pl.DataFrame:
     """Pieces between the nodes of a path."""
     times = np.minimum(np.maximum.accumulate(np.maximum(built.time[path], begin)), until)
     node, start, end = path[1:], times[:-1], times[1:]
@@ -234,7 +222,7 @@ def _pieces(built: Graph, path: Ints, kind: Ints, evidence: Ints, *, begin: int,
     )
     base = events.with_columns(
         kind=pl.Series(kind[node]),
-        evidence=pl.Series(np.asarray(EVIDENCE)[evidence[node]], dtype=pl.String),
+        evidence=pl.Series(np.asarray(replay.EVIDENCE)[evidence[node]], dtype=pl.String),
         ends=pl.Series(node % 2 == 1),
         start_ns=pl.Series(start),
         dur_ns=pl.Series(end - start),
@@ -253,14 +241,14 @@ def _pieces(built: Graph, path: Ints, kind: Ints, evidence: Ints, *, begin: int,
 def _part() -> pl.Expr:
     device, ends, kind = pl.col("where") == "device", pl.col("ends"), pl.col("kind")
     cases = {
-        "transfer": device & ends & ((kind == COLLECTIVE) | (pl.col("category") == "collective")),
+        "transfer": device & ends & ((kind == replay.COLLECTIVE) | (pl.col("category") == "collective")),
         "copy": device & ends & (pl.col("source") == "copy"),
         "compute": device & ends,
-        "launch": device & (kind == LAUNCH),
-        "stream wait": device & kind.is_in([ASSUMED, STREAM_WAIT]),
+        "launch": device & (kind == replay.LAUNCH),
+        "stream wait": device & kind.is_in([replay.ASSUMED, replay.STREAM_WAIT]),
         "device gap": device,
-        "synchronise": kind.is_in([LOADING, SYNCHRONISE]),
-        "scheduler": kind == SCHEDULED,
+        "synchronise": kind.is_in([replay.LOADING, replay.SYNCHRONISE]),
+        "scheduler": kind == replay.SCHEDULED,
         "host call": ends,
     }
     return first_true(cases, "host")

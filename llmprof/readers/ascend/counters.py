@@ -61,43 +61,25 @@ def of_database(db: Database) -> pl.DataFrame | None:
         who = db.named("type").replace({"app": "APP", "device": "Device"})
         add(db.read("NPU_MEM", (*keys, "type"), (column,)), pl.format(f"{{}}/{word}", who), pl.col(column), "B")
     way = db.named("type").str.to_titlecase()
-    add(
-        db.read("HBM", (*keys, "hbmId", "type"), ("bandwidth",)),
-        pl.format("HBM {}/{}", "hbmId", way),
-        pl.col("bandwidth"),
-        "B/s",
-    )
+    hbm = db.read("HBM", (*keys, "hbmId", "type"), ("bandwidth",))
+    add(hbm, pl.format("HBM {}/{}", "hbmId", way), pl.col("bandwidth"), "B/s")
     way = db.named("mode").str.to_titlecase()
     llc = db.read("LLC", (*keys, "llcId", "mode"), ("hitRate", "throughput"))
     add(llc, pl.format("LLC {} {}/Throughput", "llcId", way), pl.col("throughput"), "B/s")
     add(llc, pl.format("LLC {} {}/Hit Rate", "llcId", way), pl.col("hitRate"), "%")
-    add(
-        db.read("NPU_MODULE_MEM", (*keys, "moduleId"), ("totalReserved",)),
-        pl.format(
-            "module memory {}",
-            pl.col("moduleId").replace_strict(db.enum("ENUM_MODULE"), default="unknown", return_dtype=pl.String),
-        ),
-        pl.col("totalReserved"),
-        "B",
-    )
+    module = pl.col("moduleId").replace_strict(db.enum("ENUM_MODULE"), default="unknown", return_dtype=pl.String)
+    held = db.read("NPU_MODULE_MEM", (*keys, "moduleId"), ("totalReserved",))
+    add(held, pl.format("module memory {}", module), pl.col("totalReserved"), "B")
     for column, word in (("l2BufferBwLevel", "L2 Buffer Bw Level"), ("mataBwLevel", "Mata Bw Level")):
         add(db.read("SOC_BANDWIDTH_LEVEL", keys, (column,)), pl.lit(word), pl.col(column), None)
     for column, word in (
         ("readBwLevel", "read_bandwidth"), ("writeBwLevel", "write_band_width"), ("readOstLevel", "read_ost"),
         ("writeOstLevel", "write_ost"),
     ):  # fmt: skip
-        add(
-            db.read("ACC_PMU", (*keys, "accId"), (column,)),
-            pl.format(f"{word} acc {{}}", "accId"),
-            pl.col(column),
-            None,
-        )
-    add(
-        db.read("QOS", (*keys, "eventName"), ("bandwidth",)),
-        pl.format("QoS {}", db.named("eventName")),
-        pl.col("bandwidth"),
-        None,
-    )
+        levels = db.read("ACC_PMU", (*keys, "accId"), (column,))
+        add(levels, pl.format(f"{word} acc {{}}", "accId"), pl.col(column), None)
+    qos = db.read("QOS", (*keys, "eventName"), ("bandwidth",))
+    add(qos, pl.format("QoS {}", db.named("eventName")), pl.col("bandwidth"), None)
     add(db.read("DDR", keys, ("read",)), pl.lit("DDR/Read"), pl.col("read"), "B/s")
     add(db.read("DDR", keys, ("write",)), pl.lit("DDR/Write"), pl.col("write"), "B/s")
     for column, word in (("txThroughput", "Tx"), ("rxThroughput", "Rx")):
@@ -108,24 +90,22 @@ def of_database(db: Database) -> pl.DataFrame | None:
 def operator_memory(path: Path) -> pl.DataFrame:
     """The allocations and releases in ``operator_memory.csv`` as the table ``memory`` (bytes, absolute times in ns)."""
     raw = files.read(path)
-    device = _device(raw)
     size = files.size_bytes(raw, "size")
-    sides = []
-    for what, sign, time in (("allocation", 1, "allocation_time"), ("release", -1, "release_time")):
-        sides.append(
-            raw.select(
-                device=device,
-                time_ns=files.time_ns(raw, time),
-                bytes=size * sign,
-                allocated_bytes=files.size_bytes(raw, f"{what}_total_allocated"),
-                reserved_bytes=files.size_bytes(raw, f"{what}_total_reserved"),
-                on_device=pl.lit(value=True),
-                ascend_active_bytes=files.size_bytes(raw, f"{what}_total_active"),
-                ascend_operator=files.text(raw, "name"),
-                ascend_component=pl.lit("operators"),
-            ).filter(pl.col("time_ns").is_not_null())
+    sides = [
+        raw.select(
+            device=_device(raw),
+            time_ns=files.time_ns(raw, f"{what}_time"),
+            bytes=size * sign,
+            allocated_bytes=files.size_bytes(raw, f"{what}_total_allocated"),
+            reserved_bytes=files.size_bytes(raw, f"{what}_total_reserved"),
+            on_device=pl.lit(value=True),
+            ascend_active_bytes=files.size_bytes(raw, f"{what}_total_active"),
+            ascend_operator=files.text(raw, "name"),
+            ascend_component=pl.lit("operators"),
         )
-    return pl.concat(sides).sort("time_ns", maintain_order=True)
+        for what, sign in (("allocation", 1), ("release", -1))
+    ]
+    return pl.concat(sides).drop_nulls("time_ns").sort("time_ns", maintain_order=True)
 
 
 def memory_record(path: Path) -> pl.DataFrame:

@@ -14,6 +14,7 @@ from llmprof.readers.ascend.tables import CALLS, PIECES, Frames, device_tables, 
 from llmprof.storage import sqlite
 
 NONE: Final = tables.NO_ID
+_DUR_NS: Final = (pl.col("endNs") - pl.col("startNs")).fill_null(0).clip(0)
 _LEVELS: Final = {5000: "runtime", 5500: "hccl", 10000: "node", 15000: "model", 20000: "acl"}
 _OP, _QUEUE, _PYTHON, _MSTX = 50001, 50002, 50003, 50004
 _PMU_NAMES: Final = {"aic_total_time": "aic_time", "aiv_total_time": "aiv_time"}
@@ -71,6 +72,7 @@ def _host(db: Database, *, python_functions: bool) -> tuple[Frames, pl.DataFrame
     """Operators, ranges and calls of the host, and the operator of each correlation."""
     out: Frames = {}
     links = pl.DataFrame(schema={"correlation": pl.Int64, "op_id": pl.Int64})
+    markers: list[pl.DataFrame] = []
     queue: pl.DataFrame | None = None
     api = db.read(
         "PYTORCH_API",
@@ -80,10 +82,7 @@ def _host(db: Database, *, python_functions: bool) -> tuple[Frames, pl.DataFrame
         api = api.filter(pl.col("startNs").is_not_null()).sort("startNs", maintain_order=True)
         if not python_functions:
             api = api.filter((pl.col("type") != _PYTHON) | pl.col("type").is_null())
-        api = _thread(api.rename({"startNs": "start_ns"})).with_columns(
-            dur_ns=(pl.col("endNs") - pl.col("start_ns")).fill_null(0).clip(0),
-            name=db.named("name").fill_null("unnamed"),
-        )
+        api = _thread(api).with_columns(start_ns="startNs", dur_ns=_DUR_NS, name=db.named("name").fill_null("unnamed"))
         queue = api.filter(pl.col("type") == _QUEUE)
         mstx = api.filter(pl.col("type") == _MSTX)
         ops = api.filter(pl.col("type").is_null() | ~pl.col("type").is_in([_QUEUE, _MSTX])).with_row_index("op_id")
@@ -96,57 +95,51 @@ def _host(db: Database, *, python_functions: bool) -> tuple[Frames, pl.DataFrame
         first, second = db.named("inputShapes"), db.named("inputDtypes")
         shapes = pl.when(_is_types(first)).then(second).otherwise(first)
         dtypes = pl.when(_is_types(first)).then(first).otherwise(second)
-        stacks = _stacks(db)
-        ops = ops.join(stacks, on="callchainId", how="left", maintain_order="left")
+        ops = ops.join(_stacks(db), on="callchainId", how="left", maintain_order="left")
         out["ops"] = ops.filter(~ranges).select(
             "process", "thread", "start_ns", "dur_ns", "name", "kind", "op_id",
             text.as_lists(shapes, numbers=True).alias("shapes"), text.as_lists(dtypes).alias("dtypes"), "ascend_stack",
         )  # fmt: skip
         if not out["ops"]["ascend_stack"].count():
             out["ops"] = out["ops"].drop("ascend_stack")
-        out["markers"] = pl.concat(
-            [
-                frame.select(
-                    "process", "thread", "start_ns", "dur_ns", "name", domain=pl.lit(domain),
-                    on_device=pl.lit(value=False),
-                )
-                for frame, domain in ((ops.filter(ranges), "user_annotation"), (mstx, "mstx"))
-            ]
-        )  # fmt: skip
+        markers += [
+            frame.select(
+                "process", "thread", "start_ns", "dur_ns", "name", domain=pl.lit(domain), on_device=pl.lit(value=False)
+            )
+            for frame, domain in ((ops.filter(ranges), "user_annotation"), (mstx, "mstx"))
+        ]
         several = db.read("CONNECTION_IDS", ("id", "connectionId"))
         if several is not None:
-            links = (
-                ops.select("op_id", id="connectionId")
-                .drop_nulls()
-                .join(several.drop_nulls().select("id", correlation="connectionId"), on="id")
-                .select("correlation", "op_id")
-                .unique("correlation", keep="last", maintain_order=True)
-            )
-            first_of = several.drop_nulls().unique("id", keep="first", maintain_order=True)
-            queue = queue.join(
-                first_of.select(connectionId="id", _queue="connectionId"), on="connectionId", how="left",
-                maintain_order="left",
-            ).with_columns(connectionId=pl.coalesce("_queue", "connectionId"))  # fmt: skip
+            several = several.drop_nulls()
+            links = ops.select("op_id", id="connectionId").drop_nulls()
+            links = links.join(several.select("id", correlation="connectionId"), on="id").select("correlation", "op_id")
+            links = links.unique("correlation", keep="last", maintain_order=True)
+            first_of = several.unique("id", keep="first", maintain_order=True)
+            first_of = first_of.select(connectionId="id", _queue="connectionId")
+            queue = queue.join(first_of, on="connectionId", how="left", maintain_order="left")
+            queue = queue.with_columns(connectionId=pl.coalesce("_queue", "connectionId"))
     if (set_ranges := _mstx(db)) is not None and set_ranges.height:
-        out["markers"] = pl.concat([out["markers"], set_ranges]) if "markers" in out else set_ranges
+        markers.append(set_ranges)
     collected = db.read("GC_RECORD", ("startNs", "endNs", "globalTid"))
     if collected is not None and collected.height:
         collected = _thread(collected.drop_nulls("startNs")).select(
-            "process", "thread", start_ns="startNs", dur_ns=(pl.col("endNs") - pl.col("startNs")).fill_null(0).clip(0),
-            name=pl.lit(tables.GC), domain=pl.lit("gc"), on_device=pl.lit(value=False),
+            "process", "thread", start_ns="startNs", dur_ns=_DUR_NS, name=pl.lit(tables.GC), domain=pl.lit("gc"),
+            on_device=pl.lit(value=False),
         )  # fmt: skip
-        out["markers"] = pl.concat([out["markers"], collected]) if "markers" in out else collected
+        markers.append(collected)
     if (calls := _calls(db, queue)) is not None:
         out["runtime"] = calls
     steps = db.read("STEP_TIME", ("id", "startNs", "endNs"))
-    has_steps = "markers" in out and out["markers"]["name"].str.contains("^ProfilerStep#").any()
+    has_steps = any(frame["name"].str.contains("^ProfilerStep#").any() for frame in markers)
     if steps is not None and steps.height and not has_steps:
         marks = steps.select(
             process=pl.lit(None, dtype=pl.Int64), thread=pl.lit(None, dtype=pl.Int64), start_ns="startNs",
             dur_ns=pl.col("endNs") - pl.col("startNs"), name=pl.format("ProfilerStep#{}", "id"),
             domain=pl.lit("user_annotation"), on_device=pl.lit(value=False),
         )  # fmt: skip
-        out["markers"] = pl.concat([out["markers"], marks]) if "markers" in out else marks
+        markers.append(marks)
+    if markers:
+        out["markers"] = pl.concat(markers)
     return out, links
 
 
@@ -168,11 +161,7 @@ def _stacks(db: Database) -> pl.DataFrame:
     if chains is None:
         return pl.DataFrame(schema=schema)
     named = chains.with_columns(frame=db.named("stack")).drop_nulls("frame").sort("id", "stackDepth")
-    return (
-        named.group_by("id", maintain_order=True)
-        .agg(ascend_stack=pl.col("frame").str.join("\n"))
-        .rename({"id": "callchainId"})
-    )
+    return named.group_by(callchainId="id", maintain_order=True).agg(ascend_stack=pl.col("frame").str.join("\n"))
 
 
 def _mstx(db: Database) -> pl.DataFrame | None:
@@ -181,7 +170,7 @@ def _mstx(db: Database) -> pl.DataFrame | None:
         return None
     rows = _thread(rows.drop_nulls("startNs"))
     return rows.select(
-        "process", "thread", start_ns="startNs", dur_ns=(pl.col("endNs") - pl.col("startNs")).fill_null(0).clip(0),
+        "process", "thread", start_ns="startNs", dur_ns=_DUR_NS,
         name=db.named("message").fill_null("unnamed"), domain=db.named("domainId").fill_null("mstx"),
         on_device=pl.lit(value=False),
     )  # fmt: skip
@@ -197,16 +186,12 @@ def _calls(db: Database, queue: pl.DataFrame | None) -> pl.DataFrame | None:
         level = pl.col("type").replace_strict(names, default="cann", return_dtype=pl.String)
         prefix = level.replace_strict(tables.LEVELS, default=None, return_dtype=pl.String)
         plain = db.named("name").fill_null("unnamed")
+        is_whole = prefix.is_null() | plain.str.contains("@")
         rows = _thread(rows.drop_nulls("startNs")).with_columns(
-            start_ns="startNs",
-            dur_ns=(pl.col("endNs") - pl.col("startNs")).fill_null(0).clip(0),
-            name=pl.when(prefix.is_null() | plain.str.contains("@"))
-            .then(plain)
-            .otherwise(pl.format("{}@{}", prefix, plain)),
-            correlation=_id("connectionId"),
-            ascend_level=level,
-            ascend_queue_id=pl.lit(None, dtype=pl.Int64),
-        )
+            start_ns="startNs", dur_ns=_DUR_NS,
+            name=pl.when(is_whole).then(plain).otherwise(pl.format("{}@{}", prefix, plain)),
+            correlation=_id("connectionId"), ascend_level=level, ascend_queue_id=pl.lit(None, dtype=pl.Int64),
+        )  # fmt: skip
         parts.append(rows.select(columns))
     if queue is not None and queue.height:
         queue = queue.with_columns(
@@ -230,15 +215,9 @@ def _device(db: Database, links: pl.DataFrame, runtime: pl.DataFrame | None, tim
     calls, pieces = _collectives(db, tasks, links, times)
     if tasks is not None:
         tasks = tasks.drop_nulls("startNs").with_columns(
-            start_ns="startNs",
-            dur_ns=(pl.col("endNs") - pl.col("startNs")).fill_null(0).clip(0),
-            device="deviceId",
-            stream="streamId",
-            task_id="taskId",
-            context=_id("contextId"),
-            correlation=_id("connectionId"),
-            task_type=db.named("taskType"),
-        )
+            start_ns="startNs", dur_ns=_DUR_NS, device="deviceId", stream="streamId", task_id="taskId",
+            context=_id("contextId"), correlation=_id("connectionId"), task_type=db.named("taskType"),
+        )  # fmt: skip
         tasks = tasks.join(links, on="correlation", how="left", maintain_order="left")
         tasks = _with_facts(db, tasks)
         tasks = tasks.with_columns(name=pl.coalesce("_name", "task_type", pl.lit("unnamed task"))).sort("start_ns")
@@ -272,32 +251,24 @@ def _with_facts(db: Database, tasks: pl.DataFrame) -> pl.DataFrame:
         tasks = tasks.join(info, on="globalTaskId", how="left", maintain_order="left")
     scheduled = db.read("COMMUNICATION_SCHEDULE_TASK_INFO", ("globalTaskId", "name"))
     if scheduled is not None and scheduled.height:  # tasks of AI CPUs that start the pieces of collectives
-        scheduled = scheduled.unique("globalTaskId", keep="first").select(
-            "globalTaskId", _scheduler=db.named("name").fill_null("unnamed")
-        )
-        tasks = tasks.join(scheduled, on="globalTaskId", how="left", maintain_order="left").with_columns(
-            _name=pl.coalesce("_name", "_scheduler"),
-            task_type=pl.when(pl.col("_scheduler").is_not_null())
-            .then(pl.lit("COMMUNICATION_SCHEDULE"))
-            .otherwise("task_type"),
-        )
+        named = db.named("name").fill_null("unnamed")
+        scheduled = scheduled.unique("globalTaskId", keep="first").select("globalTaskId", _scheduler=named)
+        tasks = tasks.join(scheduled, on="globalTaskId", how="left", maintain_order="left")
+        starts = pl.when(pl.col("_scheduler").is_not_null()).then(pl.lit("COMMUNICATION_SCHEDULE"))
+        tasks = tasks.with_columns(_name=pl.coalesce("_name", "_scheduler"), task_type=starts.otherwise("task_type"))
     pmu = db.read("TASK_PMU_INFO", ("globalTaskId", "name"), ("value",))
     if pmu is not None and pmu.height:
         counter = db.named("name").replace(_PMU_NAMES)
-        pmu = pmu.with_columns(
-            name=pl.when(counter.str.ends_with("_time"))
-            .then(pl.format("ascend_{}_ns", counter))
-            .otherwise(pl.format("ascend_{}", counter))
-        ).drop_nulls("name")
+        in_ns = pl.when(counter.str.ends_with("_time")).then(pl.format("ascend_{}_ns", counter))
+        pmu = pmu.with_columns(name=in_ns.otherwise(pl.format("ascend_{}", counter))).drop_nulls("name")
         wide = pmu.pivot(on="name", index="globalTaskId", values="value", aggregate_function="first")
         tasks = tasks.join(wide, on="globalTaskId", how="left", maintain_order="left")
     copied = db.read("MEMCPY_INFO", ("globalTaskId", "size", "memcpyOperation"))
     if copied is not None and copied.height:
         names = db.enum("ENUM_MEMCPY_OPERATION")
         operation = pl.col("memcpyOperation").replace_strict(names, default=None, return_dtype=pl.String)
-        copied = copied.unique("globalTaskId", keep="first").select(
-            "globalTaskId", ascend_bytes="size", ascend_direction=operation
-        )
+        copied = copied.unique("globalTaskId", keep="first")
+        copied = copied.select("globalTaskId", ascend_bytes="size", ascend_direction=operation)
         tasks = tasks.join(copied, on="globalTaskId", how="left", maintain_order="left")
     return tasks
 
@@ -317,7 +288,7 @@ def _collectives(
         "opId",
         device="deviceId",
         start_ns="startNs",
-        dur_ns=(pl.col("endNs") - pl.col("startNs")).fill_null(0).clip(0),
+        dur_ns=_DUR_NS,
         name=db.named("opName").fill_null("unnamed collective"),
         correlation=_id("connectionId"),
         group=db.named("groupName"),
@@ -331,11 +302,8 @@ def _collectives(
     pieces = _pieces(db, tasks, ops)
     calls = typed(ops, CALLS)
     if times is not None and times.height:
-        calls = (
-            calls.join(times.unique("name", keep="first"), on="name", how="left", maintain_order="left")
-            .with_columns(group=pl.coalesce("_hash", "group"))
-            .drop("_hash")
-        )
+        calls = calls.join(times.unique("name", keep="first"), on="name", how="left", maintain_order="left")
+        calls = calls.with_columns(group=pl.coalesce("_hash", "group")).drop("_hash")
         hashes = dict(calls.drop_nulls("group").select("name", "group").iter_rows())
         if pieces is not None:
             named = pl.col("collective").replace_strict(hashes, default=None, return_dtype=pl.String)
@@ -356,10 +324,7 @@ def _pieces(db: Database, tasks: pl.DataFrame | None, ops: pl.DataFrame) -> pl.D
     links = db.enum("ENUM_HCCL_LINK_TYPE")
     transports = db.enum("ENUM_HCCL_TRANSPORT_TYPE")
     names = ops.select("opId", collective="name").drop_nulls().unique("opId", keep="first")
-    times = tasks.select(
-        "globalTaskId", device="deviceId", stream="streamId", start_ns="startNs",
-        dur_ns=(pl.col("endNs") - pl.col("startNs")).fill_null(0).clip(0),
-    )  # fmt: skip
+    times = tasks.select("globalTaskId", device="deviceId", stream="streamId", start_ns="startNs", dur_ns=_DUR_NS)
     rows = info.join(times, on="globalTaskId", how="inner", maintain_order="left")
     rows = rows.join(names, on="opId", how="left", maintain_order="left")
 

@@ -74,25 +74,19 @@ def _counters(raw: pl.DataFrame, columns: Sequence[str]) -> Iterator[tuple[str, 
 
 def is_call(frame: pl.DataFrame) -> pl.Series:
     """Whether each row is a collective call: by its type (HCCL, COMMUNICATION) or its name."""
-    return frame.select(
-        pl.col("task_type").str.contains("(?i)^(?:hccl|communication|comm)$").fill_null(value=False)
-        | tables.is_call(pl.col("name"))
-    ).to_series()
+    by_type = pl.col("task_type").str.contains("(?i)^(?:hccl|communication|comm)$").fill_null(value=False)
+    return frame.select(by_type | tables.is_call(pl.col("name"))).to_series()
 
 
 def l2_cache(path: Path) -> pl.DataFrame:
     """Hit rates of the L2 cache by stream and task: ``stream, task_id, ascend_l2_hit_rate, ascend_l2_victim_rate``."""
     raw = files.read(path)
-    return (
-        raw.select(
-            stream=files.whole(raw, "stream_id"),
-            task_id=files.whole(raw, "task_id"),
-            ascend_l2_hit_rate=files.number(raw, "hit_rate"),
-            ascend_l2_victim_rate=files.number(raw, "victim_rate"),
-        )
-        .drop_nulls(["stream", "task_id"])
-        .unique(["stream", "task_id"], keep="first", maintain_order=True)
-    )
+    rates = raw.select(
+        stream=files.whole(raw, "stream_id"), task_id=files.whole(raw, "task_id"),
+        ascend_l2_hit_rate=files.number(raw, "hit_rate"), ascend_l2_victim_rate=files.number(raw, "victim_rate"),
+    )  # fmt: skip
+    keys = ["stream", "task_id"]
+    return rates.drop_nulls(keys).unique(keys, keep="first", maintain_order=True)
 
 
 def communication(path: Path) -> pl.DataFrame:
@@ -179,9 +173,8 @@ def operators(path: Path) -> pl.DataFrame:
         shapes=files.text(raw, "input_shapes"),
         stack=files.text(raw, "call_stack"),
         **{
-            f"{side}_{what}_ns": files.time_ns(raw, f"{side}_{what}_duration")
-            for side in ("host", "device")
-            for what in ("self", "total")
+            f"{what}_ns": files.time_ns(raw, f"{what}_duration")
+            for what in ("host_self", "host_total", "device_self", "device_total")
         },
     )
 

@@ -174,9 +174,8 @@ def device_tables(
         *(c for c in details if c != "ascend_core"),
     )  # fmt: skip
     whole = calls.select(
-        "device", "stream", "start_ns", "dur_ns", "name", "correlation", "op_id",
-        ascend_core=pl.lit("HCCL"),
-    )  # fmt: skip
+        "device", "stream", "start_ns", "dur_ns", "name", "correlation", "op_id", ascend_core=pl.lit("HCCL")
+    )
     kernels = pl.concat([kernels, whole], how="diagonal_relaxed").sort("start_ns", maintain_order=True)
     order = [c for c in DETAILS if c in kernels.columns]
     kernels = kernels.select(pl.exclude(order), *order).filter(pl.col("start_ns").is_not_null())
@@ -228,20 +227,18 @@ def _with_pieces(tasks: pl.DataFrame, pieces: pl.DataFrame) -> pl.DataFrame:
     facts = facts.select(*keys, pl.col("name").alias("_piece"), *columns)
     # a task that only launches others starts before them, so no two tasks share a start on a stream
     rows = tasks.join(facts, on=keys, how="left", maintain_order="left")
-    is_piece = pl.col("_piece").is_not_null()
-    of_piece = kind(pl.col("_piece"), pl.lit(None, dtype=pl.String))
-    of_piece = pl.when(of_piece.is_in([KERNEL, COPY])).then(pl.lit(TRANSFER)).otherwise(of_piece)
-    rows = rows.with_columns(
-        kind=pl.when(is_piece).then(of_piece).otherwise("kind"), name=pl.coalesce("_piece", "name")
-    ).drop("_piece")
+    of_piece = pl.when(pl.col("_piece").is_not_null()).then(_kind_of_piece("_piece")).otherwise("kind")
+    rows = rows.with_columns(kind=of_piece, name=pl.coalesce("_piece", "name")).drop("_piece")
     lone = pieces.join(tasks.select(keys).unique(), on=keys, how="anti", nulls_equal=True)
     if not lone.height:
         return rows
-    lone = lone.with_columns(kind=kind(pl.col("name"), pl.lit(None, dtype=pl.String)))
-    lone = lone.with_columns(
-        kind=pl.when(pl.col("kind").is_in([KERNEL, COPY])).then(pl.lit(TRANSFER)).otherwise("kind")
-    )
+    lone = lone.with_columns(kind=_kind_of_piece("name"))
     return pl.concat([rows, lone], how="diagonal_relaxed").sort("start_ns", maintain_order=True)
+
+
+def _kind_of_piece(name: str) -> pl.Expr:
+    of_name = kind(pl.col(name), pl.lit(None, dtype=pl.String))
+    return pl.when(of_name.is_in([KERNEL, COPY])).then(pl.lit(TRANSFER)).otherwise(of_name)
 
 
 def _with_calls(tasks: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
@@ -272,8 +269,7 @@ def _copies(tasks: pl.DataFrame, launches: pl.DataFrame | None) -> pl.DataFrame:
     else:
         launches = launches.drop_nulls("correlation").unique("correlation", keep="first", maintain_order=True)
         tasks = tasks.join(launches, on="correlation", how="left", maintain_order="left")
-    directions = [pl.col("ascend_direction")] if "ascend_direction" in tasks.columns else []
-    by = pl.coalesce(*directions, "launched_by") if directions else pl.col("launched_by")
+    by = pl.coalesce(*(c for c in ("ascend_direction", "launched_by") if c in tasks.columns))
     is_fill = pl.col("name").str.contains("(?i)^memset")
     kind_of = copy_kind(pl.col("task_type"), by)
     return tasks.select(

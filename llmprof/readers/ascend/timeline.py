@@ -20,7 +20,7 @@ from llmprof.errors import ReadError
 from llmprof.progress import Progress
 from llmprof.readers.ascend.files import ns_of_text
 from llmprof.readers.common.event_stream import BLOCK_BYTES, EventStream
-from llmprof.readers.common.repair import BAD_JSON, fit
+from llmprof.readers.common.repair import ListDecoder, fit, objects
 
 LAYERS: Final[tuple[tuple[str, str], ...]] = (
     ("device", r"^ascend hardware|^task scheduler|^npu$"),
@@ -84,9 +84,7 @@ class Args(msgspec.Struct, gc=False):
 
 _EVENTS: Final = msgspec.json.Decoder(list[_Event])
 _ELEMENTS: Final = msgspec.json.Decoder(list[msgspec.Raw])
-_ARGS: Final = msgspec.json.Decoder(list[Args])
-_OBJECT: Final = msgspec.json.Decoder(dict[str, Any])
-_OBJECTS: Final = msgspec.json.Decoder(list[dict[str, Any]])
+_ARGS: Final = ListDecoder(Args)
 
 _INTEGERS: Final = (
     "connection", "queue", "stream", "stream_physical", "task", "context", "context_new", "hccl_stream", "hccl_task",
@@ -190,10 +188,7 @@ def _read(path: Path, *, python_functions: bool, progress: Progress | None) -> T
 
 def _describe(event: _Event, processes: dict[int, str], threads: dict[tuple[int, int], str]) -> None:
     """Remember the name of a process or thread."""
-    try:
-        name = _OBJECT.decode(event.args).get("name")
-    except BAD_JSON:
-        return
+    name = objects([event.args])[0].get("name")
     process, thread = _integer(event.pid), _integer(event.tid)
     if not isinstance(name, str) or process is None:
         return
@@ -229,10 +224,7 @@ def _layer_of_events() -> pl.Expr:
 
 def _spans(events: list[_Event]) -> pl.DataFrame:
     """Complete events with their arguments as columns."""
-    try:
-        args = _ARGS.decode(b"[" + b",".join(event.args for event in events) + b"]")
-    except BAD_JSON:
-        args = [fit(Args, event.args)[0] for event in events]
+    args = _ARGS([event.args for event in events])
     columns = {
         "cat": _texts([e.cat for e in events]),
         "name": _texts([e.name for e in events]),
@@ -251,10 +243,7 @@ def _spans(events: list[_Event]) -> pl.DataFrame:
 
 def _samples(events: list[_Event]) -> pl.DataFrame:
     """Counters, with one row for each number of each event."""
-    try:
-        values_of = _OBJECTS.decode(b"[" + b",".join(event.args for event in events) + b"]")
-    except BAD_JSON:
-        values_of = [_object(event.args) for event in events]
+    values_of = objects([event.args for event in events])
     of_event, series, numbers = [], [], []
     for number, values in enumerate(values_of):
         for key, value in values.items():
@@ -291,14 +280,6 @@ def _arrows(events: list[_Event]) -> pl.DataFrame:
             "start": _decimals([e.ts for e in events]),
         }
     ).select(pl.all().exclude("start"), start_ns=ns_of_text(pl.col("start")))
-
-
-def _object(args: msgspec.Raw) -> dict[str, Any]:
-    """Arguments of one event; empty if they are damaged."""
-    try:
-        return _OBJECT.decode(args)
-    except BAD_JSON:
-        return {}
 
 
 def _decimals(raws: list[msgspec.Raw]) -> pl.Series:

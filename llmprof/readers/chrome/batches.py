@@ -19,7 +19,7 @@ from llmprof.names.operators import DOMAIN
 from llmprof.readers.chrome import events as kinds
 from llmprof.readers.chrome.events import OtherPhase, in_ns, times
 from llmprof.readers.common.reader import MOST_RANKS, NO_TIME
-from llmprof.readers.common.repair import UNFIT, ListDecoder, objects
+from llmprof.readers.common.repair import BAD_JSON, ListDecoder, objects
 
 _NUMBERED: Final = re.compile(
     r"(?:(?:stream|queue|thread|process|pid|tid|hip|cuda api|nvtx|host|device|gpu|npu)[ _#:-]*)?(\d{1,18})",
@@ -209,7 +209,7 @@ def repeated(texts: Sequence[msgspec.Raw]) -> Repeated | None:
             return None
         members = (text if text.endswith(b"}") else text.rstrip().removesuffix(b",") + b"}" for text in alike["shared"])
         distinct = _OP_ARGS.decode(b"[{" + b",{".join(members) + b"]")
-    except (*UNFIT, pl.exceptions.InvalidOperationError, pl.exceptions.ComputeError):
+    except (*BAD_JSON, pl.exceptions.InvalidOperationError, pl.exceptions.ComputeError):
         return None
     if len(distinct) != alike.height or any(args.op_id is not None for args in distinct):
         return None

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 import msgspec
 import polars as pl
 
-from llmprof.readers.common.repair import UNFIT, fit
+from llmprof.readers.common.repair import BAD_JSON, fit
 
 EXACT_US: Final = 2.0**43
 """Largest time in us (101 days) whose float64 tells nanoseconds.
@@ -274,7 +274,7 @@ class EventDecoder:
         for element in _ELEMENTS.decode(text):
             try:
                 phase = _PHASE.decode(element).ph
-            except UNFIT:
+            except BAD_JSON:
                 wrong += 1  # no object
                 continue
             kind = (_EXACT_EVENTS | _IGNORED).get(phase, Ignored) if isinstance(phase, str) else Ignored

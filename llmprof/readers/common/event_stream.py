@@ -13,21 +13,7 @@ import msgspec
 from isal import isal_zlib
 
 from llmprof.errors import ReadError, UnknownFormatError
-from llmprof.readers.common.repair import (
-    BAD_JSON,
-    WHITE_SPACE,
-    Decode,
-    clean,
-    clean_elements,
-    closing,
-    is_wrong_cut,
-    last_cut,
-    list_end,
-    salvage,
-    scan,
-    separator,
-    whole_members,
-)
+from llmprof.readers.common import repair
 from llmprof.storage import files
 from llmprof.text import plain
 
@@ -175,11 +161,11 @@ class EventStream:
         self._is_object = False
         self._rest: list[bytes] | None = None  # the text after the list of events, once the list has ended
 
-    def batches(self, decode: Decode) -> Iterator[list[Any]]:
+    def batches(self, decode: repair.Decode) -> Iterator[list[Any]]:
         """Give the events as lists, in the order of the file."""
         blocks = self._counted()
         text = self._open(blocks)
-        self._separator = separator(text)
+        self._separator = repair.separator(text)
         waiting, size, needed = [text], len(text), self._block_bytes
         for block in blocks:
             if self._rest is not None:
@@ -253,55 +239,55 @@ class EventStream:
 
     def _merge(self, text: bytes) -> bool:
         """Add the members of an object to the head; returns whether it could be decoded."""
-        for repair in (bytes, clean):
+        for mend in (bytes, repair.clean):
             try:
-                self.head.update(_MEMBERS.decode(repair(text)))
-            except BAD_JSON:
+                self.head.update(_MEMBERS.decode(mend(text)))
+            except repair.BAD_JSON:
                 continue
             return True
         return False
 
-    def _take_quickly(self, blocks: list[bytes], decode: Decode) -> tuple[list[Any], bytes] | None:
+    def _take_quickly(self, blocks: list[bytes], decode: repair.Decode) -> tuple[list[Any], bytes] | None:
         """Events up to the last separator of the last block, and the rest of the text; None if that fails."""
         *before, last = blocks
-        cut = last_cut(last, self._separator)
+        cut = repair.last_cut(last, self._separator)
         if cut is None:
             return None
         try:
             return decode(b"".join((b"[", *before, memoryview(last)[: cut.end], b"]"))), last[cut.next :]
-        except BAD_JSON:
+        except repair.BAD_JSON:
             return None
 
-    def _take(self, text: bytes, decode: Decode) -> tuple[list[Any], bytes]:
+    def _take(self, text: bytes, decode: repair.Decode) -> tuple[list[Any], bytes]:
         """All complete events of the text, and the rest of the text."""
         text = _after_comma(text)
-        cut = last_cut(text, self._separator)
+        cut = repair.last_cut(text, self._separator)
         if cut is not None:
             whole = b"[" + text[: cut.end] + b"]"
             try:
                 return decode(whole), text[cut.next :]
-            except BAD_JSON as error:
-                end = list_end(error)
-                damaged = end is None and not is_wrong_cut(error, len(whole))
+            except repair.BAD_JSON as error:
+                end = repair.list_end(error)
+                damaged = end is None and not repair.is_wrong_cut(error, len(whole))
             if end is not None:
                 return self._close(text, whole.rindex(b"]", 0, end) - 1, decode), b""
             if damaged:
                 return self._salvage(text, cut.end, decode)
-        place = scan(text)
+        place = repair.scan(text)
         if place.list_end is not None:
             return self._close(text, place.list_end, decode), b""
         if place.last_end is None:
             return [], text  # a single event that continues in the next block
         return self._decode(text[: place.last_end], decode), text[place.last_end :]
 
-    def _finish(self, text: bytes, decode: Decode) -> list[Any]:
+    def _finish(self, text: bytes, decode: repair.Decode) -> list[Any]:
         """Events at the end of the file, where the list closes or the file was cut."""
         text = _after_comma(text)
-        end = closing(text, self._is_rest, max(0, len(text) - _TRAILER_BYTES))
+        end = repair.closing(text, self._is_rest, max(0, len(text) - _TRAILER_BYTES))
         if end is not None:  # nearly every file ends like this
             try:
                 events = decode(b"[" + text[:end] + b"]")
-            except BAD_JSON:
+            except repair.BAD_JSON:
                 pass
             else:
                 self._rest = [text[end + 1 :]]
@@ -309,21 +295,21 @@ class EventStream:
         whole = b"[" + text
         try:
             events = decode(whole)
-        except BAD_JSON as error:
-            end = list_end(error)
-            damaged = not is_wrong_cut(error, len(whole))
+        except repair.BAD_JSON as error:
+            end = repair.list_end(error)
+            damaged = not repair.is_wrong_cut(error, len(whole))
         else:
             self._rest = []
             return events
         if end is not None:
             return self._close(text, whole.rindex(b"]", 0, end) - 1, decode)
-        if damaged and (end := closing(text, self._is_rest)) is not None:
+        if damaged and (end := repair.closing(text, self._is_rest)) is not None:
             return self._close(text, end, decode)
-        end = scan(text).last_end or 0
+        end = repair.scan(text).last_end or 0
         tail = text[end:].strip(b" \t\r\n,")
         try:
             events = decode(b"[" + text[:end] + b"]")
-        except BAD_JSON:
+        except repair.BAD_JSON:
             events, tail = self._salvage(text, len(text), decode)
         if self._rest is None:
             where = "the file ends inside the list of events" if tail else "the list of events is not closed"
@@ -337,11 +323,11 @@ class EventStream:
             return not text.strip()
         try:
             _MEMBERS.decode(b"{" + text.lstrip().removeprefix(b","))
-        except BAD_JSON:
+        except repair.BAD_JSON:
             return False
         return True
 
-    def _close(self, text: bytes, end: int, decode: Decode) -> list[Any]:
+    def _close(self, text: bytes, end: int, decode: repair.Decode) -> list[Any]:
         """Events up to the place of the bracket that closes the list."""
         self._rest = [text[end + 1 :]]
         return self._decode(text[:end], decode)
@@ -361,36 +347,36 @@ class EventStream:
             self.truncated = self.truncated or f"the keys that follow the events {where}"
             closed = text + b"}" if text.endswith((b'"', b"]", b"}")) else b""
             if not (closed and self._merge(closed)):
-                kept = whole_members(text)
+                kept = repair.whole_members(text)
                 self._merge(kept)
                 if len(text) >= len(kept):
                     self._lose(len(text) - len(kept) + 1)
         if (more := self.head.pop(EVENTS, None)) is not None:
             yield bytes(more).strip().removeprefix(b"[").removesuffix(b"]")
 
-    def _decode(self, text: bytes, decode: Decode) -> list[Any]:
+    def _decode(self, text: bytes, decode: repair.Decode) -> list[Any]:
         """Decode the content of a list, repaired if needed; if that fails, keep the events that can be decoded."""
         try:
             return decode(b"[" + text + b"]")
-        except BAD_JSON:
+        except repair.BAD_JSON:
             events, tail = self._salvage(text, len(text), decode)
         if tail:
             self._lose(len(tail))
         return events
 
-    def _salvage(self, text: bytes, end: int, decode: Decode) -> tuple[list[Any], bytes]:
+    def _salvage(self, text: bytes, end: int, decode: repair.Decode) -> tuple[list[Any], bytes]:
         """Events that can be decoded in a damaged text up to ``end``, and the text to try again with the next block."""
         damaged, rest = text[:end].rstrip().removesuffix(b","), text[end:]
-        cleaned = clean(damaged)
-        for attempt in (cleaned, clean_elements(cleaned)):
+        cleaned = repair.clean(damaged)
+        for attempt in (cleaned, repair.clean_elements(cleaned)):
             try:
                 events = decode(b"[" + attempt + b"]")
-            except BAD_JSON:
+            except repair.BAD_JSON:
                 continue
             self.repaired = True
             return events, rest
-        self.repaired = self.repaired or attempt != damaged.translate(WHITE_SPACE)
-        saved = salvage(attempt, self._separator, decode)
+        self.repaired = self.repaired or attempt != damaged.translate(repair.WHITE_SPACE)
+        saved = repair.salvage(attempt, self._separator, decode)
         for size in saved.lost:
             self._lose(size)
         if saved.rest is not None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 import polars as pl
@@ -174,31 +174,22 @@ def check_one_run(parts: Sequence[Part], ranks: Sequence[int]) -> None:
 
 def world_size_of(parts: Sequence[Part]) -> int | None:
     """Number of ranks that the files state; None if no file does."""
-    return max(
-        (w for p in parts if isinstance(w := p.head.get("world_size"), int) and 0 < w <= MOST_RANKS), default=None
-    )
+    sizes = [part.head.get("world_size") for part in parts]
+    return max((size for size in sizes if isinstance(size, int) and 0 < size <= MOST_RANKS), default=None)
 
 
 _EPOCH_NS = 946_684_800_000_000_000
 """2000-01-01 in ns since the epoch; earlier absolute times count from the boot of the host, not from the epoch."""
 
 
-class Combined(NamedTuple):
-    """Tables, metadata and coverage of a :class:`~llmprof.trace.Trace`."""
-
-    tables: dict[str, pl.DataFrame]
-    meta: dict[str, Any]
-    coverage: dict[str, Any]
-
-
-def combine(parts: Sequence[Part], fmt: str, wanted: Wanted | None = None) -> Combined:
+def combine(parts: Sequence[Part], fmt: str, wanted: Wanted | None = None) -> Trace:
     """Join the parts of a run to one trace."""
     ranks, warnings = assign(parts)
     check_one_run(parts, ranks)
     wanted = Wanted() if wanted is None else wanted
     meta, coverage = describe(parts, ranks, warnings, fmt, with_calls="runtime" in wanted)
     tables = _merge(parts, ranks, wanted, origin_of(parts))
-    return Combined(tables, meta, coverage | wanted.covered(tables))
+    return Trace(tables, meta, coverage | wanted.covered(tables))
 
 
 def origin_of(parts: Sequence[Part]) -> int:
@@ -253,13 +244,9 @@ def describe(
             for part, rank in zip(parts, ranks, strict=True)
         ],
     }
-    coverage: dict[str, Any] = {
-        "files": [{"rank": rank, **part.coverage} for part, rank in zip(parts, ranks, strict=True)],
-        "warnings": warnings,
-    }
-    for key in COUNTED:
-        coverage[key] = sum(part.coverage.get(key, 0) for part in parts)
-    return meta, coverage
+    files = [{"rank": rank, **part.coverage} for part, rank in zip(parts, ranks, strict=True)]
+    sums = {key: sum(part.coverage.get(key, 0) for part in parts) for key in COUNTED}
+    return meta, {"files": files, "warnings": warnings, **sums}
 
 
 def _groups(part: Part, key: str) -> dict[str, Any]:
@@ -382,10 +369,8 @@ def table_of(text: str, *, separator: str = ",") -> tuple[pl.DataFrame, int]:
     width = len(names)
     ragged = sum(len(row) != width for row in body)
     unique = [name if names.index(name) == place else f"{name} ({place})" for place, name in enumerate(names)]
-    columns = {
-        name: [row[place].strip() or None if place < len(row) else None for row in body]
-        for place, name in enumerate(unique)
-    }
+    cells = ([row[place].strip() or None if place < len(row) else None for row in body] for place in range(width))
+    columns = dict(zip(unique, cells, strict=True))
     return pl.DataFrame(columns, schema=dict.fromkeys(unique, pl.String)), ragged
 
 
@@ -402,14 +387,9 @@ def trace_of(
     """Make the trace of one file that is a whole trace."""
     kept = sum(frame.height for frame in tables.values())
     notes = [*(notes or []), *([f"the file ends early: {damage}"] if damage else [])]
-    coverage = {
-        "file": path.name,
-        "events": max(events, kept),
-        "kept": kept,
-        "bytes": path.stat().st_size if path.is_file() else 0,
-        "notes": notes,
-    }
-    return Trace(*combine([Part(path, dict(tables), dict(head or {}), coverage)], name))
+    size = path.stat().st_size if path.is_file() else 0
+    coverage = {"file": path.name, "events": max(events, kept), "kept": kept, "bytes": size, "notes": notes}
+    return combine([Part(path, dict(tables), dict(head or {}), coverage)], name)
 
 
 _RANK_IN_NAME = (
@@ -546,13 +526,11 @@ class Wanted:
             name: None if columns is None else frozenset(columns) for name, columns in columns_by_table.items()
         }
         for name, columns in columns_asked.items():
-            columns_known = schema.TABLES[name].schema
+            known = schema.TABLES[name].schema
             if unknown := sorted(
-                c for c in columns or () if c not in columns_known and not c.startswith(schema.VENDOR_PREFIXES)
+                c for c in columns or () if c not in known and not c.startswith(schema.VENDOR_PREFIXES)
             ):
-                raise LlmprofError(
-                    f"table {name} has no column {listed(unknown)}", expected=f"some of {listed(columns_known)}"
-                )
+                raise LlmprofError(f"table {name} has no column {listed(unknown)}", expected=f"some of {listed(known)}")
         return cls(columns_asked)
 
     def __contains__(self, table: str) -> bool:
@@ -565,14 +543,9 @@ class Wanted:
         columns = self.asked.get(table, frozenset())
         return columns is None or column in columns
 
-    def columns_of(self, table: str) -> frozenset[str] | None:
-        """Needed columns of a table; None for all."""
-        return None if self.asked is None else self.asked[table]
-
     def narrowed(self, frame: pl.DataFrame, table: str) -> pl.DataFrame:
         """The frame with the needed columns and those that are never null."""
-        columns = self.columns_of(table)
-        if columns is None:
+        if self.asked is None or (columns := self.asked[table]) is None:
             return frame
         needed = {c.name for c in schema.TABLES[table].columns if not c.nullable}
         return frame.select(c for c in frame.columns if c in columns or c in needed)
@@ -602,18 +575,14 @@ class Wanted:
         """Entries of the coverage: the tables that were requested, and the rows that were kept."""
         if self.asked is None:
             return {}
-        return {
-            "asked": self.listed(),
-            "kept": sum(frame.height for name, frame in tables.items() if name != "collectives"),
-        }
+        kept = sum(frame.height for name, frame in tables.items() if name != "collectives")
+        return {"asked": self.listed(), "kept": kept}
 
     def listed(self) -> dict[str, list[str] | None] | None:
         """Needed tables and columns as lists, for the coverage and the key of the cache."""
         if self.asked is None:
             return None
-        return {
-            name: None if self.asked[name] is None else sorted(self.asked[name] or ()) for name in sorted(self.asked)
-        }
+        return {name: None if columns is None else sorted(columns) for name, columns in sorted(self.asked.items())}
 
 
 START_BYTES: Final = 64 << 10
@@ -713,32 +682,16 @@ class Reader:
 
     def options(self, request: Request) -> dict[str, Any]:
         """Facts that the content of a cached trace depends on, in addition to the file."""
-        return {
-            "reader": self.name,
-            "version": self.version,
-            "package": self.package,
-            "python_functions": request.python_functions,
-        }
+        own = {"reader": self.name, "version": self.version, "package": self.package}
+        return own | {"python_functions": request.python_functions}
 
 
 BY_CONTENT: Final = (
-    pl.exceptions.PolarsError,
-    pl.exceptions.PanicException,  # not an Exception: a panic of Rust
-    sqlite3.Error,
-    csv.Error,
-    zlib.error,
-    lzma.LZMAError,
-    struct.error,
-    EOFError,
-    ArithmeticError,
-    AttributeError,
-    AssertionError,
-    LookupError,
-    RecursionError,
-    TypeError,
+    pl.exceptions.PolarsError, pl.exceptions.PanicException, sqlite3.Error, csv.Error, zlib.error, lzma.LZMAError,
+    struct.error, EOFError, ArithmeticError, AttributeError, AssertionError, LookupError, RecursionError, TypeError,
     ValueError,
-)
-"""Exceptions that unexpected content can raise in libraries and in our own code."""
+)  # fmt: skip
+"""Exceptions that unexpected content can raise in libraries and in our own code; that of a panic is no Exception."""
 
 
 @contextmanager

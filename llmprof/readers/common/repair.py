@@ -249,8 +249,6 @@ def _halve(
 
 Kind = TypeVar("Kind", bound=msgspec.Struct)
 
-UNFIT: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-
 _MEMBERS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _OBJECT: Final = msgspec.json.Decoder(dict[str, Any])
 _OBJECTS: Final = msgspec.json.Decoder(list[dict[str, Any]])
@@ -268,7 +266,7 @@ class ListDecoder(Generic[Kind]):
         """One object for each text; fields that do not fit get their default values."""
         try:
             return self._decoder.decode(b"[" + b",".join(texts) + b"]")
-        except UNFIT:
+        except BAD_JSON:
             pass
         decoded = []
         for text in texts:
@@ -282,14 +280,14 @@ def objects(texts: Sequence[msgspec.Raw]) -> list[dict[str, Any]]:
     """Decode each text as an object; a text that is not an object gives an empty one."""
     try:
         return _OBJECTS.decode(b"[" + b",".join(texts) + b"]")
-    except UNFIT:
+    except BAD_JSON:
         return [_object(text) for text in texts]
 
 
 def _object(text: msgspec.Raw) -> dict[str, Any]:
     try:
         return _OBJECT.decode(text)
-    except UNFIT:
+    except BAD_JSON:
         return {}
 
 
@@ -298,7 +296,7 @@ def fit(kind: type[Kind], text: msgspec.Raw | bytes) -> tuple[Kind, int]:
     out = kind()
     try:
         members = _MEMBERS.decode(text)
-    except UNFIT:
+    except BAD_JSON:
         return out, int(bytes(text) != b"null")
     wrong = 0
     fields = _fields(kind)
@@ -308,7 +306,7 @@ def fit(kind: type[Kind], text: msgspec.Raw | bytes) -> tuple[Kind, int]:
         name, decoder = fields[key]
         try:
             setattr(out, name, decoder.decode(value))
-        except UNFIT:
+        except BAD_JSON:
             wrong += 1
     return out, wrong
 

@@ -16,38 +16,8 @@ import polars as pl
 from llmprof.errors import ReadError
 from llmprof.readers import cache
 from llmprof.readers.common.reader import MOST_RANKS, Part, Probe, Reader, Request, Wanted
-from llmprof.readers.nsys.export import (
-    ARROW_SUFFIX,
-    DOMAIN,
-    FOLDER_ENDINGS,
-    GRAPH,
-    KERNEL,
-    KERNEL_COLUMNS,
-    LIBRARIES,
-    MARK,
-    MEMCPY,
-    MEMORY,
-    MEMSET,
-    MOST_NS,
-    NVTX,
-    RANGES,
-    RECORDS,
-    REPORT_SUFFIXES,
-    RUNTIME,
-    STYLES,
-    TIMES,
-    WAITS,
-    Capture,
-    Export,
-    export,
-    is_arrow_export,
-    is_folder_export,
-    is_nsys_sqlite,
-    owner,
-    rename,
-    threads,
-    with_columns_of,
-)
+from llmprof.readers.nsys import export as nsys
+from llmprof.readers.nsys.export import threads
 from llmprof.storage import sqlite
 from llmprof.text import left_out
 
@@ -64,7 +34,7 @@ class _File(NamedTuple):
     """A report and its parts."""
 
     path: Path
-    capture: Capture
+    capture: nsys.Capture
     workers: list[Part]
 
 
@@ -134,10 +104,10 @@ def _files(parts: Sequence[Part]) -> list[_File]:
     return list(by_path.values())
 
 
-def _capture(part: Part) -> Capture:
+def _capture(part: Part) -> nsys.Capture:
     """Facts about the capture of a part; if the part was saved to a file, they are a mapping."""
-    capture = part.head.get("capture", Capture())
-    return msgspec.convert(capture, Capture) if isinstance(capture, dict) else capture
+    capture = part.head.get("capture", nsys.Capture())
+    return msgspec.convert(capture, nsys.Capture) if isinstance(capture, dict) else capture
 
 
 def _only_main_processes(files: Sequence[_File]) -> None:
@@ -163,7 +133,7 @@ def _of_processes(files: Sequence[_File]) -> _Order:
 
 def _of_nodes(files: Sequence[_File]) -> _Order:
     """Order of reports that each have several processes."""
-    evidence: tuple[tuple[str, Callable[[Capture], int | None]], ...] = (
+    evidence: tuple[tuple[str, Callable[[nsys.Capture], int | None]], ...] = (
         ("number of the node in the recorded environment or command", lambda capture: capture.node),
         ("recorded environment", lambda capture: None if capture.rank is None else capture.rank[0]),
     )
@@ -232,11 +202,11 @@ _LEAST_HZ = 1e6
 """Clocks are in Hz from here on, whatever the name of the metric says (nsys 2024.2), and in MHz below."""
 
 _SOURCES = {
-    "kernels": (KERNEL, GRAPH),
-    "copies": (MEMCPY, MEMSET),
-    "runtime": (RUNTIME,),
-    "markers": (NVTX, "PROFILER_OVERHEAD"),
-    "memory": (MEMORY,),
+    "kernels": (nsys.KERNEL, nsys.GRAPH),
+    "copies": (nsys.MEMCPY, nsys.MEMSET),
+    "runtime": (nsys.RUNTIME,),
+    "markers": (nsys.NVTX, "PROFILER_OVERHEAD"),
+    "memory": (nsys.MEMORY,),
 }
 """Tables of an export from which each table of a trace is made; their processes and times count for the whole trace."""
 
@@ -304,7 +274,7 @@ _API_VERSION = r"_v\d{4}$"
 """Pattern of a suffix of API calls that nsys's summaries remove, and so do we; ``_v11060`` and ``_v2`` stay."""
 
 
-class _Export(Export):
+class _Export(nsys.Export):
     """One export: its frames with a column ``pid`` (nsys's global process id), and facts about the run."""
 
     rank_from = DEVICES
@@ -313,7 +283,7 @@ class _Export(Export):
     def frame(self, table: str) -> pl.DataFrame | None:
         """Frame of a table; if the table is not requested, only its times, devices and processes."""
         if table not in self.wanted:
-            of_libraries = [t for p in LIBRARIES.values() for t in self.columns.matching(p)]
+            of_libraries = [t for p in nsys.LIBRARIES.values() for t in self.columns.matching(p)]
             return self._skeleton(*_SOURCES[table], *(of_libraries if table == "runtime" else ()))
         frame: pl.DataFrame | None = getattr(self, table)()
         return frame
@@ -321,24 +291,26 @@ class _Export(Export):
     def _skeleton(self, *tables: str) -> pl.DataFrame | None:
         frames = []
         for table in tables:
-            of_threads = owner(table) == "globalTid"
-            if table == MEMORY:
+            of_threads = nsys.owner(table) == "globalTid"
+            if table == nsys.MEMORY:
                 frame = self._read(table, "start", "globalPid", "deviceId")
-            elif table == NVTX:
+            elif table == nsys.NVTX:
                 frame = self._read(table, "start", "end", "globalTid", "eventType")
             else:
-                frame = self._read(table, "start", "end", owner(table), *(() if of_threads else ("deviceId",)))
+                frame = self._read(table, "start", "end", nsys.owner(table), *(() if of_threads else ("deviceId",)))
             if frame is None:
                 continue
-            if table == NVTX:
-                frame = frame.filter(pl.col("eventType").is_in(RANGES)).with_columns(end=pl.coalesce("end", "start"))
+            if table == nsys.NVTX:
+                frame = frame.filter(pl.col("eventType").is_in(nsys.RANGES)).with_columns(
+                    end=pl.coalesce("end", "start")
+                )
             if of_threads:
                 frame = threads(frame).rename({"pid": "globalPid"})
-            if table == MEMORY:
+            if table == nsys.MEMORY:
                 frame = frame.rename({"start": "time_ns"})  # events without a duration do not count for the start
             else:
                 frame = self._times(frame)
-            frames.append(rename(frame, {"globalPid": "pid", "deviceId": "device", **TIMES}))
+            frames.append(nsys.rename(frame, {"globalPid": "pid", "deviceId": "device", **nsys.TIMES}))
         return pl.concat(frames, how="diagonal_relaxed") if frames else None
 
     def recorded(self) -> set[str]:
@@ -378,10 +350,10 @@ class _Export(Export):
         by_mpi: dict[int, int] = {}
         names = self._read("PROCESSES", "globalPid", text=("name",))
         rows = list(names.iter_rows()) if names is not None else []
-        threads = self._read(NVTX, "globalTid", "eventType", "textId", text=("text",))
+        threads = self._read(nsys.NVTX, "globalTid", "eventType", "textId", text=("text",))
         if threads is not None:
-            named = self._named(with_columns_of(threads, ("textId",)), "textId", default="")
-            named = named.filter(~pl.col("eventType").is_in(RANGES))
+            named = self._named(nsys.with_columns_of(threads, ("textId",)), "textId", default="")
+            named = named.filter(~pl.col("eventType").is_in(nsys.RANGES))
             rows += named.select((pl.col("globalTid") // (1 << 24)) * (1 << 24), pl.coalesce("text", "name")).rows()
         stages: dict[int, tuple[int, int]] = {}
         for pid, name in rows:
@@ -436,19 +408,19 @@ class _Export(Export):
         }
 
     def _kernel_rows(self) -> pl.DataFrame | None:
-        wanted = [old for old, new in KERNEL_COLUMNS.items() if self.wanted.has("kernels", new)]
+        wanted = [old for old, new in nsys.KERNEL_COLUMNS.items() if self.wanted.has("kernels", new)]
         columns = ["start", "end", "deviceId", "globalPid", *wanted]
         if self.wanted.has("kernels", "shared_bytes"):
             columns += _SHARED_MEMORY
         # current versions of nsys write a full name for every kernel; the short name is read if it is missing
-        names = [c for c in ("demangledName", "shortName") if c in self.columns.get(KERNEL, [])]
-        frame = self._read(KERNEL, *columns, *names[:1])
+        names = [c for c in ("demangledName", "shortName") if c in self.columns.get(nsys.KERNEL, [])]
+        frame = self._read(nsys.KERNEL, *columns, *names[:1])
         if frame is None:
             return None
         frame = self._texts(frame, *names[:1])
         if names[1:] and frame["name"].null_count():
             del frame
-            rows = self._rows(KERNEL, dict.fromkeys([*columns, *names], pl.Int64()))
+            rows = self._rows(nsys.KERNEL, dict.fromkeys([*columns, *names], pl.Int64()))
             if rows is None:
                 return None
             frame = self._texts(rows, *names)
@@ -457,13 +429,13 @@ class _Export(Export):
     def kernels(self) -> pl.DataFrame | None:
         """Kernels; if only whole CUDA graphs were traced, one row for each launch of a graph."""
         frame = self._kernel_rows()
-        graphs = self._read(GRAPH, "start", "end", "deviceId", "streamId", "correlationId", "globalPid", "graphId")
+        graphs = self._read(nsys.GRAPH, "start", "end", "deviceId", "streamId", "correlationId", "globalPid", "graphId")
         if frame is None and graphs is None:
             return None
         parts = []
         if frame is not None:
             memory_columns = [c for c in _SHARED_MEMORY if c in frame.columns]
-            if shared := [c for c in memory_columns if c in self.columns[KERNEL]]:
+            if shared := [c for c in memory_columns if c in self.columns[nsys.KERNEL]]:
                 frame = frame.with_columns(shared_bytes=pl.sum_horizontal(pl.col(shared).fill_null(0)))
             parts.append(frame.drop(memory_columns))
         if graphs is not None and graphs.height:
@@ -473,34 +445,34 @@ class _Export(Export):
             return None
         whole = self._times(parts[0] if len(parts) == 1 else pl.concat(parts, how="diagonal_relaxed"))
         same = {name: name for name in ("shared_bytes", "start_ns", "dur_ns", "name")}
-        return rename(whole, {"deviceId": "device", "globalPid": "pid", **KERNEL_COLUMNS, **same})
+        return nsys.rename(whole, {"deviceId": "device", "globalPid": "pid", **nsys.KERNEL_COLUMNS, **same})
 
     def copies(self) -> pl.DataFrame | None:
         """Memory copies and memory sets."""
         both = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid", "bytes", "graphNodeId")
-        copies = self._read(MEMCPY, *both, "copyKind", "srcKind", "dstKind")
-        sets = self._read(MEMSET, *both, "memKind")
+        copies = self._read(nsys.MEMCPY, *both, "copyKind", "srcKind", "dstKind")
+        sets = self._read(nsys.MEMSET, *both, "memKind")
         if copies is None and sets is None:
             return None
         parts = []
         if copies is not None:
             copied = pl.col("copyKind")
             words = copied.replace_strict(_COPY_NAMES, default="Unknown", return_dtype=pl.String)
-            copies = with_columns_of(copies, ("srcKind", "dstKind", "copyKind")).with_columns(
+            copies = nsys.with_columns_of(copies, ("srcKind", "dstKind", "copyKind")).with_columns(
                 kind=copied.replace_strict(_COPY_KINDS, default="unknown", return_dtype=pl.String),
                 src_kind=_memory_kind("srcKind"), dst_kind=_memory_kind("dstKind"),
                 name=pl.format("[CUDA memcpy {}]", words),
             )  # fmt: skip
             parts.append(copies)
         if sets is not None:
-            sets = with_columns_of(sets, ("memKind",)).with_columns(
+            sets = nsys.with_columns_of(sets, ("memKind",)).with_columns(
                 kind=pl.lit("memset"), dst_kind=_memory_kind("memKind"), name=pl.lit("[CUDA memset]")
             )
             parts.append(sets)
         whole = self._times(pl.concat(parts, how="diagonal_relaxed"))
         same = {name: name for name in ("bytes", "kind", "src_kind", "dst_kind", "name", "start_ns", "dur_ns")}
-        columns = {c: KERNEL_COLUMNS[c] for c in ("streamId", "correlationId", "graphNodeId")}
-        return rename(whole, {"deviceId": "device", "globalPid": "pid", **columns, **same})
+        columns = {c: nsys.KERNEL_COLUMNS[c] for c in ("streamId", "correlationId", "graphNodeId")}
+        return nsys.rename(whole, {"deviceId": "device", "globalPid": "pid", **columns, **same})
 
     def memory(self) -> pl.DataFrame | None:
         """Allocations and releases of device memory."""
@@ -526,7 +498,7 @@ class _Export(Export):
         names = self._read("TARGET_INFO_GPU_METRICS", "metricId", "typeId", text=("metricName",))
         if frame is None or names is None:
             return None
-        kept = frame.filter(pl.col("timestamp").is_between(-MOST_NS, MOST_NS) & pl.col("value").is_not_null())
+        kept = frame.filter(pl.col("timestamp").is_between(-nsys.MOST_NS, nsys.MOST_NS) & pl.col("value").is_not_null())
         if lost := frame.height - kept.height:
             self.note(left_out(lost, "row", "of GPU_METRICS without a time or a value"))
         frame = kept.join(names.unique(["typeId", "metricId"]), on=["typeId", "metricId"], how="left")
@@ -550,14 +522,14 @@ class _Export(Export):
 
     def runtime(self) -> pl.DataFrame | None:
         """Calls of the CUDA runtime and driver, and traced calls of the operating system and other libraries."""
-        calls = self._read(RUNTIME, "start", "end", "eventClass", "globalTid", "correlationId", "nameId")
+        calls = self._read(nsys.RUNTIME, "start", "end", "eventClass", "globalTid", "correlationId", "nameId")
         parts = []
         if calls is not None:
             calls = self._named(calls, "nameId", default="unnamed call", cut=_API_VERSION)
             driver = pl.col("name").str.contains(r"^cu[A-Z]")
             calls = calls.with_columns(api=pl.when(driver).then(pl.lit("driver")).otherwise(pl.lit("runtime")))
             parts.append(self._with_waits(calls))
-        for library, pattern in LIBRARIES.items():
+        for library, pattern in nsys.LIBRARIES.items():
             for table in self.columns.matching(pattern):
                 rows = self._library_calls(table)
                 if rows is not None and (rows.height or table == "OSRT_API"):
@@ -567,10 +539,10 @@ class _Export(Export):
         whole = threads(self._times(pl.concat(parts, how="diagonal_relaxed")))
         # A separate event class marks calls that a wrapper library reported, which CUPTI reported as well.
         columns = {"correlationId": "correlation"}
-        if "eventClass" in self.columns.get(RUNTIME, []):
+        if "eventClass" in self.columns.get(nsys.RUNTIME, []):
             columns["eventClass"] = "nsys_event_class"
         columns |= {c: c for c in ("pid", "process", "thread", "start_ns", "dur_ns", "name", "api", *_WAIT_COLUMNS)}
-        return rename(whole, columns)
+        return nsys.rename(whole, columns)
 
     def _with_waits(self, calls: pl.DataFrame) -> pl.DataFrame:
         """Add to waiting calls what they wait for, if CUPTI recorded it: streams, and the call that recorded the event.
@@ -578,7 +550,7 @@ class _Export(Export):
         The kind of a call is taken from its name, because versions of nsys number the kinds of synchronisation
         differently.
         """
-        waits = self._read(WAITS, "correlationId", "streamId", "globalPid", "contextId", "eventId")
+        waits = self._read(nsys.WAITS, "correlationId", "streamId", "globalPid", "contextId", "eventId")
         if waits is None or not waits.height:
             return calls
         key = ["globalPid", "correlationId"]
@@ -591,7 +563,7 @@ class _Export(Export):
         waits = waits.with_columns(
             nsys_waiting_stream=pl.when(on_stream).then("streamId"), streamId=pl.when(of_stream).then("streamId")
         )
-        records = self._read(RECORDS, "correlationId", "streamId", "globalPid", "contextId", "eventId")
+        records = self._read(nsys.RECORDS, "correlationId", "streamId", "globalPid", "contextId", "eventId")
         if records is not None:
             event = ["globalPid", "contextId", "eventId"]
             records = records.join(calls.select(*key, "start"), on=key).select(
@@ -601,7 +573,7 @@ class _Export(Export):
                 records.sort("start"), on="start", by=event, allow_exact_matches=False, check_sortedness=False
             )
             waits = waits.with_columns(streamId=pl.coalesce("streamId", "record"))
-        waits = with_columns_of(waits, ("nsys_awaited_call",)).rename({"streamId": "nsys_awaited_stream"})
+        waits = nsys.with_columns_of(waits, ("nsys_awaited_call",)).rename({"streamId": "nsys_awaited_stream"})
         waits = waits.select(*key, *_WAIT_COLUMNS)
         return calls.join(waits, on=key, how="left", maintain_order="left").drop("globalPid")
 
@@ -628,7 +600,7 @@ class _Export(Export):
         frames = [frame for frame in parts if frame is not None]
         if not frames:
             return None
-        found = with_columns_of(pl.concat(frames, how="diagonal_relaxed"), ("device",))
+        found = nsys.with_columns_of(pl.concat(frames, how="diagonal_relaxed"), ("device",))
         return found.with_columns(on_device=pl.col("device").is_not_null())
 
     def _page_faults(self) -> Iterator[pl.DataFrame]:
@@ -653,7 +625,7 @@ class _Export(Export):
 
     def _ranges(self) -> pl.DataFrame | None:
         events = self._read(
-            NVTX, "start", "end", "eventType", "globalTid", "endGlobalTid", "textId", "domainId", text=("text",)
+            nsys.NVTX, "start", "end", "eventType", "globalTid", "endGlobalTid", "textId", "domainId", text=("text",)
         )
         if events is None:
             return None
@@ -661,21 +633,21 @@ class _Export(Export):
             self.note("NVTX_EVENTS has no column eventType, so it is unknown which rows are ranges: none was read")
         elif unknown := events["eventType"].null_count():
             self.note(left_out(unknown, "row", "of NVTX_EVENTS without a known kind"))
-        events = self._named(with_columns_of(events, ("textId", "domainId", "endGlobalTid")), "textId", default="")
+        events = self._named(nsys.with_columns_of(events, ("textId", "domainId", "endGlobalTid")), "textId", default="")
         events = threads(events.with_columns(name=pl.coalesce("text", "name")))
-        domains = events.filter(pl.col("eventType") == DOMAIN).select("pid", "domainId", domain="name")
+        domains = events.filter(pl.col("eventType") == nsys.DOMAIN).select("pid", "domainId", domain="name")
         domains = domains.unique(["pid", "domainId"], keep="first", maintain_order=True)
-        ranges = events.filter(pl.col("eventType").is_in(RANGES))
+        ranges = events.filter(pl.col("eventType").is_in(nsys.RANGES))
         ranges = ranges.join(domains, on=["pid", "domainId"], how="left", maintain_order="left")
         # A range that was open when the capture stopped has no end; its end is the last known time.
         last = pl.max_horizontal(pl.col("end").max(), pl.col("start").max())
-        is_mark = pl.col("eventType") == MARK
+        is_mark = pl.col("eventType") == nsys.MARK
         ranges = ranges.with_columns(end=pl.when(is_mark).then("start").otherwise(pl.coalesce("end", last)))
         default = pl.when(pl.col("domainId").fill_null(0) == 0).then(pl.lit("nvtx")).otherwise(pl.lit("unnamed domain"))
         return self._times(ranges).select(
             "pid", "process", "thread", "start_ns", "dur_ns", "name",
             domain=pl.coalesce("domain", default),
-            nsys_style=pl.col("eventType").replace_strict(STYLES, return_dtype=pl.String),
+            nsys_style=pl.col("eventType").replace_strict(nsys.STYLES, return_dtype=pl.String),
             nsys_end_thread=pl.col("endGlobalTid") % (1 << 24),
         )  # fmt: skip
 
@@ -686,17 +658,17 @@ def _memory_kind(column: str) -> pl.Expr:
 
 def _sniff(probe: Probe) -> bool:
     if probe.is_folder:
-        return is_folder_export(probe.path)
-    if probe.path.suffix in REPORT_SUFFIXES:
+        return nsys.is_folder_export(probe.path)
+    if probe.path.suffix in nsys.REPORT_SUFFIXES:
         return True
-    if is_arrow_export(probe.start):
-        return probe.path.suffix == ARROW_SUFFIX
-    return probe.start.startswith(sqlite.MAGIC) and is_nsys_sqlite(probe.path)
+    if nsys.is_arrow_export(probe.start):
+        return probe.path.suffix == nsys.ARROW_SUFFIX
+    return probe.start.startswith(sqlite.MAGIC) and nsys.is_nsys_sqlite(probe.path)
 
 
 def _exported(file: Path, request: Request) -> Path:
     """The SQLite export of a report, which is made once and kept in the cache; other files are returned unchanged."""
-    if file.suffix not in REPORT_SUFFIXES:
+    if file.suffix not in nsys.REPORT_SUFFIXES:
         return file
     folder = cache.export_folder(file)
     exported = folder / f"{file.stem}.sqlite"
@@ -704,7 +676,7 @@ def _exported(file: Path, request: Request) -> Path:
         size = file.stat().st_size
         if request.progress is not None:
             request.progress(f"{file.name} (nsys export)", 0, size)
-        export(file, folder)
+        nsys.export(file, folder)
         if request.progress is not None:
             request.progress(f"{file.name} (nsys export)", size, size)
     return exported
@@ -714,9 +686,17 @@ def _choose(files: list[Path]) -> list[Path]:
     """For each recording, one of its files: the SQLite file, else a folder, else Arrow streams, else the report."""
     best: dict[str, tuple[int, Path]] = {}
     for path in files:
-        ending = next((ending for ending in FOLDER_ENDINGS if path.name.endswith(ending)), "")
+        ending = next((ending for ending in nsys.FOLDER_ENDINGS if path.name.endswith(ending)), "")
         name = path.name.removesuffix(ending) if path.is_dir() else path.stem
-        order = 1 if path.is_dir() else 3 if path.suffix in REPORT_SUFFIXES else 2 if path.suffix == ARROW_SUFFIX else 0
+        order = (
+            1
+            if path.is_dir()
+            else 3
+            if path.suffix in nsys.REPORT_SUFFIXES
+            else 2
+            if path.suffix == nsys.ARROW_SUFFIX
+            else 0
+        )
         if name not in best or order < best[name][0]:
             best[name] = order, path
     chosen = {path for _, path in best.values()}
@@ -729,8 +709,10 @@ READER = Reader(
     what="an export of Nsight Systems (SQLite, Parquet or Arrow) or its report",
     sniff=_sniff,
     read=lambda path, request: read(_exported(path, request), request.wanted),
-    suffixes=(".sqlite", ARROW_SUFFIX, *REPORT_SUFFIXES),
+    suffixes=(".sqlite", nsys.ARROW_SUFFIX, *nsys.REPORT_SUFFIXES),
     choose=_choose,
     settle=settle,
-    database=lambda path, request: None if path.is_dir() or path.suffix == ARROW_SUFFIX else _exported(path, request),
+    database=lambda path, request: (
+        None if path.is_dir() or path.suffix == nsys.ARROW_SUFFIX else _exported(path, request)
+    ),
 )

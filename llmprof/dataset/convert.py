@@ -18,29 +18,11 @@ from llmprof.dataset.sources import Clocks, PathLike, Source, fetched, key_of, s
 from llmprof.errors import LlmprofError, MixedRunsError, OutputError, ReadError, TraceWarning, listed
 from llmprof.progress import Progress
 from llmprof.readers import reading, registry
-from llmprof.readers.common.reader import (
-    FRONT_END,
-    Part,
-    Request,
-    assign,
-    border,
-    check_one_run,
-    describe,
-    origin_of,
-    tables_recorded,
-)
+from llmprof.readers.common import reader as common
 from llmprof.readers.saved import facts_of_run
+from llmprof.storage import dataset as stored
 from llmprof.storage import deferred
-from llmprof.storage.dataset import (
-    MANIFEST,
-    Failed,
-    Manifest,
-    Partition,
-    read_manifest,
-    read_partition,
-    write_manifest,
-    write_partition,
-)
+from llmprof.storage.dataset import Partition
 from llmprof.storage.places import UNFINISHED, Place
 from llmprof.trace import META_FILE, Trace
 from llmprof.version import __version__
@@ -131,7 +113,7 @@ def _convert(
     place.clean()
     converted: dict[str, list[Partition]] = {}
     for name in place.names():
-        if name.startswith(_PARTITION) and (partition := read_partition(place, name)) is not None:
+        if name.startswith(_PARTITION) and (partition := stored.read_partition(place, name)) is not None:
             converted.setdefault(partition.source, []).append(partition)
     done: dict[str, list[Partition]] = {}
     for source in sources:
@@ -139,11 +121,11 @@ def _convert(
         if partitions and len(partitions) == partitions[0].of and partitions[0].stamp == stamp(source):
             done[source.path] = partitions
     left = [source for source in sources if source.path not in done]
-    failed: list[Failed] = []
+    failed: list[stored.Failed] = []
     with workers(client, len(left)) as team:
         for source, result in team.each(_made, left, place, what="converting files", progress=progress):
             if isinstance(result, Lost | str):
-                failed.append(Failed(source.path, str(result)))
+                failed.append(stored.Failed(source.path, str(result)))
             else:
                 done[source.path] = result
         if not done:
@@ -151,7 +133,7 @@ def _convert(
             raise ReadError(f"{which}: {failed[0].why}")
         made = [partition for source in sources for partition in done.get(source.path, ())]
         manifest = _manifest(made, failed, team, place, clocks)
-    write_manifest(place, msgspec.structs.replace(manifest, meta={**manifest.meta, **facts}))
+    stored.write_manifest(place, msgspec.structs.replace(manifest, meta={**manifest.meta, **facts}))
     kept = {partition.folder for partition in manifest.partitions}
     for name in place.names():
         if name.startswith(_PARTITION) and name not in kept:
@@ -192,7 +174,7 @@ def open(folder: PathLike) -> Trace:  # noqa: A001
     True
     """
     place = Place.of(folder)
-    if place.is_local and not (place.path / MANIFEST).exists() and (place.path / META_FILE).exists():
+    if place.is_local and not (place.path / stored.MANIFEST).exists() and (place.path / META_FILE).exists():
         return Trace.open(place.path)
     tables, meta, coverage = deferred.load(place)
     for message in coverage.get("warnings", ()):
@@ -205,7 +187,7 @@ def _check_replaceable(place: Place, sources: Sequence[Source]) -> None:
     if place.is_local and place.path.exists() and not place.path.is_dir():
         raise OutputError(f"{place.root} exists and is not a folder", hint="choose another folder")
     names = [name for name in place.names() if not name.startswith((_PARTITION, UNFINISHED))]
-    if foreign := [name for name in names if name != MANIFEST]:
+    if foreign := [name for name in names if name != stored.MANIFEST]:
         raise OutputError(
             f"{place.root} exists and holds other things than a dataset: {', '.join(foreign[:5])}",
             hint="choose another folder",
@@ -213,7 +195,7 @@ def _check_replaceable(place: Place, sources: Sequence[Source]) -> None:
     if not names:
         return
     try:
-        manifest = read_manifest(place)
+        manifest = stored.read_manifest(place)
     except ReadError:  # of another version, or damaged: it is made again
         return
     files = {source.path for source in sources}
@@ -230,7 +212,7 @@ def _made(source: Source, place: Place) -> list[Partition] | str:
     """Partitions of one file, or the reason why there are none. Runs on a worker."""
     seen = stamp(source)
     try:
-        with fetched(source) as path, border(source.name):
+        with fetched(source) as path, common.border(source.name):
             key = key_of(path, seen.partition("-")[2])
             if (partitions := _again(place, key, source, seen)) is not None:
                 return partitions
@@ -249,22 +231,22 @@ def _made(source: Source, place: Place) -> list[Partition] | str:
 
 def _again(place: Place, key: str, source: Source, seen: str) -> list[Partition] | None:
     """Partitions of a file that was converted before under another name or time; None if there are none."""
-    first = read_partition(place, f"{_PARTITION}{key}-0")
+    first = stored.read_partition(place, f"{_PARTITION}{key}-0")
     if first is None:
         return None
-    partitions = [read_partition(place, f"{_PARTITION}{key}-{index}") for index in range(first.of)]
+    partitions = [stored.read_partition(place, f"{_PARTITION}{key}-{index}") for index in range(first.of)]
     whole = [one for one in partitions if one is not None]
     if len(whole) < first.of:
         return None
     return [msgspec.structs.replace(partition, source=source.path, stamp=seen) for partition in whole]
 
 
-def _parts(path: Path, source: Source) -> tuple[list[Part], Trace | None]:
+def _parts(path: Path, source: Source) -> tuple[list[common.Part], Trace | None]:
     """Parts of a file; a format whose files stand alone has a part for each rank, and a trace of all."""
     reader = registry.knows(path) if source.reader is None else registry.reader(source.reader)
     if reader is None:
         raise ReadError(f"{source.name} is {registry.say_what_it_is(path)}", expected="a trace")
-    request = Request(python_functions=source.python_functions)
+    request = common.Request(python_functions=source.python_functions)
     if not reader.alone:
         parts = reading.parts_of(reader, path, request)
         for part in parts:
@@ -275,13 +257,13 @@ def _parts(path: Path, source: Source) -> tuple[list[Part], Trace | None]:
     for rank in trace.ranks:
         one = trace.select(ranks=rank)
         tables = {name: frame.drop("rank") for name, frame in one.recorded.items()}
-        split.append(Part(path, tables, {"rank": rank, "format": trace.meta.get("format", reader.name)}, {}))
+        split.append(common.Part(path, tables, {"rank": rank, "format": trace.meta.get("format", reader.name)}, {}))
     return split, trace
 
 
-def _written(place: Place, part: Part, about: Partition, whole: Trace | None, *, own_clock: bool) -> Partition:
+def _written(place: Place, part: common.Part, about: Partition, whole: Trace | None, *, own_clock: bool) -> Partition:
     """Write a part as a partition."""
-    rank = FRONT_END if part.head.get("front_end") else part.rank if part.rank is not None else about.index
+    rank = common.FRONT_END if part.head.get("front_end") else part.rank if part.rank is not None else about.index
     span = part.span_ns()
     begin = span[0] if span is not None and own_clock else 0
     processes, launches = part.processes(), part.launches()
@@ -305,24 +287,19 @@ def _written(place: Place, part: Part, about: Partition, whole: Trace | None, *,
         processes=tuple(sorted(processes)),
         launches=launches,
     )
-    return write_partition(place, partition, frames)
+    return stored.write_partition(place, partition, frames)
 
 
 @dataclass(slots=True)
-class _Summary(Part):
+class _Summary(common.Part):
     """A part with the stored summary of its frames in place of the frames."""
 
-    stored: Partition | None = None
-
-    @property
-    def _of(self) -> Partition:
-        assert self.stored is not None  # noqa: S101 - each is made of one
-        return self.stored
+    stored: Partition
 
     @property
     def rows(self) -> dict[str, int]:
         """Number of rows by table."""
-        return {name: table.rows for name, table in self._of.tables.items()}
+        return {name: table.rows for name, table in self.stored.tables.items()}
 
     @property
     def on_device(self) -> bool:
@@ -331,20 +308,20 @@ class _Summary(Part):
 
     def span_ns(self) -> tuple[int, int] | None:
         """First start and last end of the events in the file (ns on its clock)."""
-        return self._of.span_ns
+        return self.stored.span_ns
 
     def processes(self) -> set[int]:
         """Host processes of its events."""
-        return set(self._of.processes)
+        return set(self.stored.processes)
 
     def launches(self) -> bool:
         """Whether it has calls that launch kernels."""
-        return self._of.launches
+        return self.stored.launches
 
 
 def _manifest(
-    made: Sequence[Partition], failed: Sequence[Failed], team: Workers[Any], place: Place, clocks: Clocks
-) -> Manifest:
+    made: Sequence[Partition], failed: Sequence[stored.Failed], team: Workers[Any], place: Place, clocks: Clocks
+) -> stored.Manifest:
     """Make the manifest: number the ranks of the partitions, and merge the facts about the run."""
     left_out = [f"{Path(one.source).name} could not be converted and is left out: {one.why}" for one in failed]
     formats = {str(one.head.get("format")) for one in made}
@@ -359,16 +336,19 @@ def _manifest(
         ranks, origin, tables = [one.rank for one in made], 0, {name for one in made for name in one.tables}
         made = [msgspec.structs.replace(one, head={"format": one.head.get("format")}, coverage={}) for one in made]
     else:
-        parts: list[Part] = [
+        parts: list[common.Part] = [
             _Summary(Path(Place.of(one.source).name), {}, dict(one.head), dict(one.coverage), one) for one in made
         ]
         reader = registry.reader(first.head["format"])
         if reader.settle is not None and len({one.source for one in made}) > 1:
             reader.settle(parts)
-        ranks, notes = assign(parts)
-        check_one_run(parts, ranks)
-        meta, coverage = describe(parts, ranks, [*notes, *left_out], reader.name)
-        origin, tables = origin_of(parts), tables_recorded(parts) | {name for part in parts for name in part.rows}
+        ranks, notes = common.assign(parts)
+        common.check_one_run(parts, ranks)
+        meta, coverage = common.describe(parts, ranks, [*notes, *left_out], reader.name)
+        origin, tables = (
+            common.origin_of(parts),
+            common.tables_recorded(parts) | {name for part in parts for name in part.rows},
+        )
     if clocks == "unrelated":
         meta |= {"clock": "unrelated", "start_epoch_ns": None}
         note = "the clocks of the ranks are unrelated: each rank's times count from its own first event"
@@ -383,7 +363,7 @@ def _manifest(
         if isinstance(result, Lost):
             raise ReadError(f"{Path(one.source).name} could not be numbered: {result}", hint="convert again")
         kept.append(result)
-    return Manifest(
+    return stored.Manifest(
         reader=str(first.head.get("format")),
         origin_ns=origin,
         tables=tuple(name for name in schema.TABLES if name in tables),
@@ -401,4 +381,4 @@ def _renumbered(numbered: tuple[Partition, int], place: Place) -> Partition:
     held = deferred.Deferred(place, (partition,), 0, tuple(partition.tables))
     number = pl.lit(rank, dtype=pl.Int32)
     frames = {name: held[name].with_columns(rank=number) for name in partition.tables}
-    return write_partition(place, msgspec.structs.replace(partition, rank=rank), frames)
+    return stored.write_partition(place, msgspec.structs.replace(partition, rank=rank), frames)

@@ -177,9 +177,7 @@ class _Work:
 
     def frames(self, chosen: Mapping[str, Mapping[str, Any]], *, kept: Trace | None = None) -> dict[str, pl.DataFrame]:
         """Frames of analyses by their names; with a trace that keeps them, those without any are left out."""
-        every: dict[Asked, None] = {}
-        for name, options in chosen.items():
-            every |= dict.fromkeys(_first(name, options))
+        every = {asked: None for name, options in chosen.items() for asked in _first(name, options)}
         parts = self.by_rank(list(every))
         whole = self.trace.select()  # stored results belong to this call
         calls = self._joined(Asked("recorded_calls"), parts)
@@ -187,10 +185,8 @@ class _Work:
             calls = matched(calls, self.trace._meta, self.trace.ranks)
             catalog.keep(whole, collectives, calls)
         for asked in every:
-            if asked.name != "recorded_calls":
-                frame = self._joined(asked, parts)
-                if frame is not None:
-                    catalog.keep(whole, _function(asked.name), frame, **dict(asked.options))
+            if asked.name != "recorded_calls" and (frame := self._joined(asked, parts)) is not None:
+                catalog.keep(whole, _function(asked.name), frame, **dict(asked.options))
         after = [_asked(name, options) for name, options in chosen.items() if _after(name, options)]
         second = self.by_rank(after, self._calls_of(calls))
         out = {}

@@ -9,7 +9,6 @@ small files list the data files that are valid, and a file gets its name only wh
 
 from __future__ import annotations
 
-import math
 import zlib
 from collections.abc import Mapping
 from typing import Any, Final
@@ -19,7 +18,7 @@ import polars as pl
 
 from llmprof import schema
 from llmprof.errors import OutputError, ReadError
-from llmprof.storage.files import checksum
+from llmprof.storage.files import checksum, finite
 from llmprof.storage.places import Place
 
 MANIFEST: Final = "llmprof-dataset.json"
@@ -173,7 +172,7 @@ def read_manifest(place: Place) -> Manifest:
 
 def sealed(value: Any) -> bytes:
     """A record as JSON with a checksum: infinity and NaN become null, values of types that JSON lacks become text."""
-    record = _plain(msgspec.to_builtins(value, enc_hook=str))
+    record = finite(msgspec.to_builtins(value, enc_hook=str))
     record["checksum"] = zlib.crc32(msgspec.json.encode(record))
     return msgspec.json.format(msgspec.json.encode(record), indent=1)
 
@@ -188,11 +187,3 @@ def _opened(content: bytes) -> dict[str, Any]:
     if version == (VERSION, schema.VERSION) and seal != zlib.crc32(msgspec.json.encode(record)):
         raise ValueError("it is not as it was written")
     return record
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value

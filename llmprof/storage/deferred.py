@@ -27,11 +27,8 @@ def load(place: Place) -> tuple[Deferred, dict[str, Any], dict[str, Any]]:
     kept, lost = [], []
     folders = set(place.names()) if not place.is_local else None  # one request instead of one for each partition
     for partition in manifest.partitions:
-        if folders is None:
-            why = damage(place, partition)
-        else:
-            why = "" if partition.folder in folders else "its folder is missing"
-        if why:
+        missing = "" if folders is None or partition.folder in folders else "its folder is missing"
+        if why := damage(place, partition) if folders is None else missing:
             lost.append((partition, why))
         else:
             kept.append(partition)
@@ -245,28 +242,29 @@ def ranks_of(tables: Mapping[str, pl.DataFrame]) -> list[int]:
     """Ranks with at least one row in any of the tables, in order."""
     if isinstance(tables, Deferred):
         return tables.ranks
-    numbers: set[int] = set()
-    for frame in tables.values():
-        numbers.update(frame["rank"].unique().to_list())
-    return sorted(numbers)
+    return sorted({rank for frame in tables.values() for rank in frame["rank"].unique()})
 
 
 def span_of(tables: Mapping[str, pl.DataFrame]) -> tuple[int, int]:
     """First start and last end of the events in tables (ns); samples and memory count only if there are no events."""
     if isinstance(tables, Deferred) and (span := tables.span_ns()) is not None:
         return span
-    first, last = [], []
-    for frame in tables.values():
-        if "start_ns" in frame.columns and frame.height:
-            end = (pl.col("start_ns") + pl.col("dur_ns")).max()
-            lo, hi = frame.select(pl.col("start_ns").min(), end=end).row(0)
-            first.append(lo)
-            last.append(hi)
-    if not first:
-        sampled = [tables[name]["time_ns"].drop_nulls() for name in ("samples", "memory") if name in tables]
-        times = pl.concat(sampled) if sampled else pl.Series([], dtype=pl.Int64)
-        return (int(times.min()), int(times.max())) if times.len() else (0, 0)  # type: ignore[arg-type]
-    return min(first), max(last)
+    return span_of_frames(tables) or (0, 0)
+
+
+def span_of_frames(tables: Mapping[str, pl.DataFrame]) -> tuple[int, int] | None:
+    """First start and last end of the events in frames, else of their samples (ns); None if there is none."""
+    start, end = pl.col("start_ns"), pl.col("start_ns") + pl.col("dur_ns")
+    spans: list[tuple[Any, Any]] = [
+        frame.select(start.min(), end=end.max()).row(0)
+        for frame in tables.values()
+        if "start_ns" in frame.columns and frame.height
+    ]
+    if not spans:
+        sampled = [tables[name] for name in ("samples", "memory") if name in tables]
+        times = [frame["time_ns"].drop_nulls() for frame in sampled if "time_ns" in frame.columns]
+        spans = [(column.min(), column.max()) for column in times if column.len()]
+    return (min(span[0] for span in spans), max(span[1] for span in spans)) if spans else None
 
 
 def narrowed(

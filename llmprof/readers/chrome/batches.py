@@ -400,19 +400,22 @@ def _domain(category: str | None) -> str:
 
 
 _CATEGORIES: Final = {
-    "kernel": "kernel cuda hpu_op",
-    "copy": "gpu_memcpy memcpy gpu_memset memset",
-    "runtime": "cuda_runtime runtime hip_runtime xpu_runtime mtia_runtime glow_runtime privateuse1_runtime cuda_api",
-    "os": "osrt",
-    "driver": "cuda_driver xpu_driver privateuse1_driver",
-    "op": "cpu_op operator node",
-    "python": "python_function",
-    "marker": "user_annotation overhead nvtx graph_host_node session enqueue dequeue",
-    "device_marker": "gpu_user_annotation cuda_sync nvtx-kernel",
-    "queue": "mtia_ccp_events",
-    "": "trace llmprof",
+    "kernel": ("kernel", "cuda", "hpu_op"),
+    "copy": ("gpu_memcpy", "memcpy", "gpu_memset", "memset"),
+    "runtime": (
+        *("cuda_runtime", "runtime", "hip_runtime", "xpu_runtime", "mtia_runtime", "glow_runtime"),
+        *("privateuse1_runtime", "cuda_api"),
+    ),
+    "os": ("osrt",),
+    "driver": ("cuda_driver", "xpu_driver", "privateuse1_driver"),
+    "op": ("cpu_op", "operator", "node"),
+    "python": ("python_function",),
+    "marker": ("user_annotation", "overhead", "nvtx", "graph_host_node", "session", "enqueue", "dequeue"),
+    "device_marker": ("gpu_user_annotation", "cuda_sync", "nvtx-kernel"),
+    "queue": ("mtia_ccp_events",),
+    "": ("trace", "llmprof"),
 }
-KINDS: Final = {category: kind for kind, categories in _CATEGORIES.items() for category in categories.split()}
+KINDS: Final = {category: kind for kind, categories in _CATEGORIES.items() for category in categories}
 """Category (lower case) -> kind of event; empty means not used. The kind of other categories depends on the process."""
 
 _COLUMNS: Final[dict[str, tuple[type[Any] | None, Build]]] = {

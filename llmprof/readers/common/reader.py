@@ -24,6 +24,7 @@ from llmprof.errors import LlmprofError, MixedRunsError, ReadError, SchemaError,
 from llmprof.progress import Progress
 from llmprof.readers.common.event_stream import Blocks
 from llmprof.storage import files
+from llmprof.storage.deferred import span_of_frames
 from llmprof.text import counted, left_out
 from llmprof.trace import Trace
 
@@ -440,16 +441,7 @@ class Part:
 
     def span_ns(self) -> tuple[int, int] | None:
         """First start and last end of the events in the file (absolute ns); None if it is empty."""
-        spans: list[tuple[Any, Any]] = [
-            (frame["start_ns"].min(), (frame["start_ns"] + frame["dur_ns"]).max())
-            for frame in self.tables.values()
-            if "start_ns" in frame.columns and frame.height
-        ]
-        if not spans:
-            tables = [self.tables[name] for name in ("samples", "memory") if name in self.tables]
-            sampled = [frame["time_ns"].drop_nulls() for frame in tables if "time_ns" in frame.columns]
-            spans = [(times.min(), times.max()) for times in sampled if times.len()]
-        return (min(s[0] for s in spans), max(s[1] for s in spans)) if spans else None
+        return span_of_frames(self.tables)
 
     @property
     def rows(self) -> dict[str, int]:

@@ -23,6 +23,7 @@ from llmprof.errors import AnalysisError, LlmprofError, listed
 from llmprof.readers import read
 from llmprof.readers.registry import detect
 from llmprof.report import cards
+from llmprof.storage.files import finite
 from llmprof.trace import Trace
 from llmprof.version import __version__
 
@@ -51,7 +52,7 @@ class Tools:
         self._lock = threading.Lock()
 
     def traces(self) -> list[dict[str, Any]]:
-        """Traces in the folders, and the bundled samples: ``path, format, bytes``."""
+        """Traces in the folders of this server, and bundled samples: ``path, format, bytes``."""
         files: list[dict[str, Any]] = []
         for folder in self.folders:
             self._look(folder, 0, files)
@@ -122,7 +123,7 @@ class Tools:
             return self._traces[key]
 
     def info(self, path: str) -> dict[str, Any]:
-        """Facts about a trace: device, ranks, versions, tables with their rows and columns, and what was lost."""
+        """Facts about a trace: device, ranks, tables with their columns, the analyses that it allows, what was lost."""
         trace = self.trace(path)
         meta = trace.meta
         low, high = trace.span_ns
@@ -144,13 +145,13 @@ class Tools:
         })  # fmt: skip
 
     def findings(self, path: str) -> dict[str, Any]:
-        """What takes the time and what to try, largest first: the document of ``llmprof findings --json``."""
+        """What takes the time of a run, ranked, with figures, shares of a stated time, and what to try."""
         return _plain(findings_document(self.trace(path)))
 
     def analyze(
         self, path: str, what: str, *, ranks: list[int] | None = None, sort: str | None = None, limit: int = 50
     ) -> dict[str, Any]:
-        """Rows of one analysis (``info`` lists the analyses), sorted by a column if one is named, largest first."""
+        """Rows of one analysis (see info); sort names a column whose largest come first."""
         allowed = {name: view for name, view in views().items() if not view.needs}
         if what not in allowed:
             raise AnalysisError(f"there is no analysis {what!r}", expected=f"one of {', '.join(allowed)}")
@@ -163,11 +164,11 @@ class Tools:
         return _rows(frame, limit)
 
     def sql(self, path: str, query: str, *, limit: int = 200) -> dict[str, Any]:
-        """Answer of one SELECT over the tables of a trace, in the dialect of Polars."""
+        """One SELECT over the tables of a trace (kernels, copies, runtime, ops, markers, collectives ...)."""
         return _rows(self.trace(path).sql(query), limit)
 
     def diff(self, a: str, b: str, *, over: float = 0.03) -> dict[str, Any]:
-        """Whether b is slower than a: a verdict for each phase, the parts of the difference, and Markdown."""
+        """Compare two runs: a verdict for each phase that respects the noise, and what the difference is made of."""
         first, second = self.trace(a), self.trace(b)
         names = (Path(a).name, Path(b).name)
         frame = analyze.diff(first, second)
@@ -180,7 +181,7 @@ class Tools:
         })  # fmt: skip
 
     def picture(self, path: str, start_ms: float, end_ms: float, *, ranks: list[int] | None = None) -> bytes:
-        """Timeline of a window as PNG: streams, stages, steps and layers."""
+        """Timeline of a window as PNG: streams of the ranks with stages, steps and layers."""
         if not (math.isfinite(start_ms) and math.isfinite(end_ms)) or end_ms <= start_ms:
             raise AnalysisError(f"the window {start_ms} to {end_ms} ms is empty", expected="start before end, in ms")
         trace = self.trace(path)
@@ -198,15 +199,7 @@ def _rows(frame: pl.DataFrame, limit: int) -> dict[str, Any]:
 
 def _plain(value: Mapping[str, Any]) -> dict[str, Any]:
     """Convert a value for JSON: infinities to null, paths to text."""
-
-    def clean(item: Any) -> Any:
-        if isinstance(item, float) and not math.isfinite(item):
-            return None
-        if isinstance(item, Mapping):
-            return {str(key): clean(inner) for key, inner in item.items()}
-        return [clean(inner) for inner in item] if isinstance(item, list | tuple) else item
-
-    plain: dict[str, Any] = json.loads(json.dumps(clean(value), default=str))
+    plain: dict[str, Any] = json.loads(json.dumps(finite(value), default=str))
     return plain
 
 
@@ -244,37 +237,11 @@ def server(folders: Iterable[Path]) -> Any:
 
         return answer
 
-    def traces() -> list[dict[str, Any]]:
-        """Traces in the folders of this server, and bundled samples."""
-        return tools.traces()
-
-    def info(path: str) -> dict[str, Any]:
-        """Facts about a trace: device, ranks, tables with their columns, the analyses that it allows, what was lost."""
-        return tools.info(path)
-
-    def findings(path: str) -> dict[str, Any]:
-        """What takes the time of a run, ranked, with figures, shares of a stated time, and what to try."""
-        return tools.findings(path)
-
-    def analyze(
-        path: str, what: str, ranks: list[int] | None = None, sort: str | None = None, limit: int = 50
-    ) -> dict[str, Any]:
-        """Rows of one analysis (see info); sort names a column whose largest come first."""
-        return tools.analyze(path, what, ranks=ranks, sort=sort, limit=limit)
-
-    def sql(path: str, query: str, limit: int = 200) -> dict[str, Any]:
-        """One SELECT over the tables of a trace (kernels, copies, runtime, ops, markers, collectives ...)."""
-        return tools.sql(path, query, limit=limit)
-
-    def diff(a: str, b: str, over: float = 0.03) -> dict[str, Any]:
-        """Compare two runs: a verdict for each phase that respects the noise, and what the difference is made of."""
-        return tools.diff(a, b, over=over)
-
     def picture(path: str, start_ms: float, end_ms: float, ranks: list[int] | None = None) -> Any:
         """Picture of a window of the timeline: streams of the ranks with stages, steps and layers."""
         return Image(data=tools.picture(path, start_ms, end_ms, ranks=ranks), format="png")
 
-    for tool in (traces, info, findings, analyze, sql, diff):
+    for tool in (tools.traces, tools.info, tools.findings, tools.analyze, tools.sql, tools.diff):
         mcp_server.tool(annotations=reads)(explained(tool))
     mcp_server.tool(annotations=reads, structured_output=False)(explained(picture))
     return mcp_server

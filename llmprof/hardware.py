@@ -21,6 +21,12 @@ from llmprof.errors import LlmprofError, listed
 TYPES: Final = ("bf16", "fp16", "fp8", "fp4", "int8", "tf32", "fp32")
 """Types of numbers with peaks; all but that of fp32 are peaks of the tensor (matrix) units."""
 
+_UNITS: Final = {
+    "memory_bytes_per_s": "B/s", "memory_bytes": "B", "link_bytes_per_s": "B/s", "multiprocessors": "1",
+    "cache_bytes": "B", "host_link_bytes_per_s": "B/s",
+}  # fmt: skip
+"""Units of the other numbers of a device."""
+
 _NOISE: Final = re.compile(r"\b(?:nvidia|amd|huawei|geforce|tesla|instinct|graphics)\b|\(r\)|\(tm\)")
 
 
@@ -95,14 +101,7 @@ def _device(
     """Make a device from numbers in the units of data sheets; ``source`` is that of all numbers not in ``sources``."""
     rate, size, link, pcie = (None if n is None else n * 1e9 for n in (gb_per_s, gb, link_gb_per_s, pcie_gb_per_s))
     cache = None if cache_mib is None else cache_mib * 2**20
-    rest = {
-        "memory_bytes_per_s": rate,
-        "memory_bytes": size,
-        "link_bytes_per_s": link,
-        "multiprocessors": multiprocessors,
-        "cache_bytes": cache,
-        "host_link_bytes_per_s": pcie,
-    }
+    rest = dict(zip(_UNITS, (rate, size, link, multiprocessors, cache, pcie), strict=True))
     stated = [*tflops, *(quantity for quantity, number in rest.items() if number is not None)]
     peaks = {dtype: tflops[dtype] * 1e12 if dtype in tflops else None for dtype in TYPES}
     source_of = {quantity: (sources or {}).get(quantity, source) for quantity in stated}
@@ -335,14 +334,7 @@ def table() -> pl.DataFrame:
     rows: list[tuple[str, str, float | None, str, str | None]] = []
     for each in DEVICES:
         numbers: list[tuple[str, float | None, str]] = [(t, each.flop_per_s.get(t), "FLOP/s") for t in TYPES]
-        numbers += [
-            ("memory_bytes_per_s", each.memory_bytes_per_s, "B/s"),
-            ("memory_bytes", each.memory_bytes, "B"),
-            ("link_bytes_per_s", each.link_bytes_per_s, "B/s"),
-            ("multiprocessors", each.multiprocessors, "1"),
-            ("cache_bytes", each.cache_bytes, "B"),
-            ("host_link_bytes_per_s", each.host_link_bytes_per_s, "B/s"),
-        ]
+        numbers += [(what, getattr(each, what), unit) for what, unit in _UNITS.items()]
         rows += [(each.name, what, value, unit, each.sources.get(what)) for what, value, unit in numbers]
     schema = {"device": pl.String, "quantity": pl.String, "value": pl.Float64, "unit": pl.String, "source": pl.String}
     return pl.DataFrame(rows, schema=schema, orient="row")

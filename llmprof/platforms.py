@@ -45,82 +45,58 @@ _UNKNOWN_WORDS: Final = {
 UNKNOWN: Final = Platform("unknown", "device", _UNKNOWN_WORDS)
 """Platform with words that are right for every device."""
 
-NVIDIA: Final = Platform(
-    "nvidia",
-    "GPU",
-    _UNKNOWN_WORDS
-    | {
-        "device": "GPU",
-        "runtime": "CUDA",
-        "graph": "CUDA graph",
-        "graphs": "CUDA graphs",
-        "communication": "NCCL",
-        "core": "SM",
-        "gemm": "cuBLAS",
-        "use_graphs": "CUDA graphs (no enforce_eager)",
-        "pin": "pin each worker to cores of its GPU's NUMA node",
-        "record_host": "CPU activity; nsys: -t cuda,nvtx,osrt",
-    },
-)
+
+def _platform(
+    name: str, device: str, graphs: str, words: Mapping[str, str], recorded_by: Mapping[str, str] | None = None
+) -> Platform:
+    """A platform, with the sentences that name its device and its graphs."""
+    of_device = {
+        "device": device,
+        "graph": f"{graphs} graph",
+        "graphs": f"{graphs} graphs",
+        "use_graphs": f"{graphs} graphs (no enforce_eager)",
+        "pin": f"pin each worker to cores of its {device}'s NUMA node",
+    }
+    return Platform(name, device, {**_UNKNOWN_WORDS, **of_device, **words}, recorded_by or {})
+
+
+NVIDIA: Final = _platform("nvidia", "GPU", "CUDA", {
+    "runtime": "CUDA", "communication": "NCCL", "core": "SM", "gemm": "cuBLAS",
+    "record_host": "CPU activity; nsys: -t cuda,nvtx,osrt",
+})  # fmt: skip
 """CUDA."""
 
-AMD: Final = Platform(
-    "amd",
-    "GPU",
-    _UNKNOWN_WORDS
-    | {
-        "device": "GPU",
-        "runtime": "HIP",
-        "graph": "HIP graph",
-        "graphs": "HIP graphs",
-        "communication": "RCCL",
-        "core": "compute unit",
-        "gemm": "hipBLASLt or rocBLAS",
-        "use_graphs": "HIP graphs (no enforce_eager)",
-        "pin": "pin each worker to cores of its GPU's NUMA node",
-        "record_host": "CPU activity; rocprofv3 --hip-trace --marker-trace",
-    },
-    {
-        "kernels": "device activity (torch on ROCm: the device among the profiler's activities; rocprofv3 "
-        "--kernel-trace)",
-        "copies": "device activity (torch on ROCm: the device among the profiler's activities; rocprofv3 "
-        "--memory-copy-trace)",
-        "runtime": "host activity (torch on ROCm: CPU and device among the activities; rocprofv3 --hip-trace)",
-        "collectives": "device activity; sizes need the metadata of torch >= 2.3 or record_shapes=True",
-    },
-)
+_ON_ROCM: Final = "device activity (torch on ROCm: the device among the profiler's activities; rocprofv3 --{}-trace)"
+AMD: Final = _platform("amd", "GPU", "HIP", {
+    "runtime": "HIP", "communication": "RCCL", "core": "compute unit", "gemm": "hipBLASLt or rocBLAS",
+    "record_host": "CPU activity; rocprofv3 --hip-trace --marker-trace",
+}, {
+    "kernels": _ON_ROCM.format("kernel"),
+    "copies": _ON_ROCM.format("memory-copy"),
+    "runtime": "host activity (torch on ROCm: CPU and device among the activities; rocprofv3 --hip-trace)",
+    "collectives": "device activity; sizes need the metadata of torch >= 2.3 or record_shapes=True",
+})  # fmt: skip
 """ROCm."""
 
-ASCEND: Final = Platform(
-    "ascend",
-    "NPU",
-    _UNKNOWN_WORDS
-    | {
-        "device": "NPU",
-        "runtime": "AscendCL",
-        "graph": "ACL graph",
-        "graphs": "ACL graphs",
-        "communication": "HCCL",
-        "core": "AI core",
-        "gemm": "CANN",
-        "use_graphs": "capture the decode step as an ACL graph (vllm-ascend: no enforce_eager)",
-        "compile": "torch.compile with TorchAir",
-        "fuse": "the fused operators of torch_npu: npu_add_rms_norm, npu_rotary_mul, npu_swiglu",
-        "fuse_communication": "MatMul fused with its all-reduce (npu_mm_all_reduce_base)",
-        "pin": "pin each worker to cores of its NPU's NUMA node (CPU_AFFINITY_CONF)",
-        "record_host": "CPU activity, profiler level 1 or higher; msprof: --ascendcl=on --runtime-api=on",
-        "ahead": " TASK_QUEUE_ENABLE=2 lets torch_npu prepare launches on a second thread.",
-    },
-    {
-        "kernels": "device activity (torch_npu: ProfilerActivity.NPU; msprof: --task-time=on)",
-        "copies": "device activity (torch_npu: ProfilerActivity.NPU; msprof: --task-time=on)",
-        "runtime": "host activity (torch_npu: ProfilerActivity.CPU with NPU; msprof: --ascendcl=on --runtime-api=on)",
-        "markers": "annotations (torch: record_function and vLLM's step labels; torch_npu: mstx=True)",
-        "collectives": "device activity of profiler level 1 or higher (msprof: --hccl=on)",
-        "memory": "profile_memory=True (msprof: --sys-hardware-mem=on)",
-        "counters": "hardware samples (torch_npu: the experimental config; msprof: --sys-hardware-mem=on)",
-    },
-)
+_ON_ASCEND: Final = "device activity (torch_npu: ProfilerActivity.NPU; msprof: --task-time=on)"
+ASCEND: Final = _platform("ascend", "NPU", "ACL", {
+    "runtime": "AscendCL", "communication": "HCCL", "core": "AI core", "gemm": "CANN",
+    "use_graphs": "capture the decode step as an ACL graph (vllm-ascend: no enforce_eager)",
+    "compile": "torch.compile with TorchAir",
+    "fuse": "the fused operators of torch_npu: npu_add_rms_norm, npu_rotary_mul, npu_swiglu",
+    "fuse_communication": "MatMul fused with its all-reduce (npu_mm_all_reduce_base)",
+    "pin": "pin each worker to cores of its NPU's NUMA node (CPU_AFFINITY_CONF)",
+    "record_host": "CPU activity, profiler level 1 or higher; msprof: --ascendcl=on --runtime-api=on",
+    "ahead": " TASK_QUEUE_ENABLE=2 lets torch_npu prepare launches on a second thread.",
+}, {
+    "kernels": _ON_ASCEND,
+    "copies": _ON_ASCEND,
+    "runtime": "host activity (torch_npu: ProfilerActivity.CPU with NPU; msprof: --ascendcl=on --runtime-api=on)",
+    "markers": "annotations (torch: record_function and vLLM's step labels; torch_npu: mstx=True)",
+    "collectives": "device activity of profiler level 1 or higher (msprof: --hccl=on)",
+    "memory": "profile_memory=True (msprof: --sys-hardware-mem=on)",
+    "counters": "hardware samples (torch_npu: the experimental config; msprof: --sys-hardware-mem=on)",
+})  # fmt: skip
 """CANN: AscendCL, HCCL, AI cores."""
 
 PLATFORMS: Final = {platform.name: platform for platform in (NVIDIA, AMD, ASCEND, UNKNOWN)}

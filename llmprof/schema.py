@@ -64,6 +64,10 @@ _NAME = Column("name", _STR, "name as the profiler wrote it", nullable=False)
 _OF_DEVICE = (_RANK, _DEVICE, _STREAM, _START, _DUR, _NAME)
 _CORRELATION = Column("correlation", _I64, "joins device work to the host call that launched it; unique in a rank")
 _OP_ID = Column("op_id", _I64, "joins to the operator that was running on the host")
+_OF_HOST = (_RANK, _PROCESS, _THREAD, _START, _DUR, _NAME)
+_GRAPH_NODE = Column("graph_node", _I64, "node of the CUDA graph that launched it, if recorded")
+_TIME = Column("time_ns", _I64, "when, from the start of the trace", "ns", nullable=False)
+_GROUP = Column("group", _STR, "name of the process group")
 
 KERNELS = Table(
     "kernels",
@@ -72,13 +76,9 @@ KERNELS = Table(
         *_OF_DEVICE,
         _CORRELATION,
         _OP_ID,
-        Column("graph_node", _I64, "node of the CUDA graph that launched it, if recorded"),
-        Column("grid_x", _I32, "blocks in x", "blocks"),
-        Column("grid_y", _I32, "blocks in y", "blocks"),
-        Column("grid_z", _I32, "blocks in z", "blocks"),
-        Column("block_x", _I32, "threads of a block in x", "threads"),
-        Column("block_y", _I32, "threads of a block in y", "threads"),
-        Column("block_z", _I32, "threads of a block in z", "threads"),
+        _GRAPH_NODE,
+        *(Column(f"grid_{axis}", _I32, f"blocks in {axis}", "blocks") for axis in "xyz"),
+        *(Column(f"block_{axis}", _I32, f"threads of a block in {axis}", "threads") for axis in "xyz"),
         Column("registers", _I32, "registers per thread"),
         Column("shared_bytes", _I64, "shared memory per block, static and dynamic", "B"),
         Column("est_occupancy_pct", _F64, "occupancy as the profiler estimated it, not measured", "%"),
@@ -97,7 +97,7 @@ COPIES = Table(
         Column("bytes", _I64, "bytes moved or set", "B"),
         Column("src_kind", _STR, "pageable, pinned, device, managed or array"),
         Column("dst_kind", _STR, "pageable, pinned, device, managed or array"),
-        Column("graph_node", _I64, "node of the CUDA graph that launched it, if recorded"),
+        _GRAPH_NODE,
     ),
     "device activity (torch: ProfilerActivity.CUDA; nsys: -t cuda)",
 )
@@ -106,12 +106,7 @@ RUNTIME = Table(
     "runtime",
     "one call of the device runtime or driver API on the host, or of another library that the profiler traced",
     (
-        _RANK,
-        _PROCESS,
-        _THREAD,
-        _START,
-        _DUR,
-        _NAME,
+        *_OF_HOST,
         Column("api", _STR, "runtime, driver, os, openacc, openmp or mpi", nullable=False),
         _CORRELATION,
         _OP_ID,
@@ -123,12 +118,7 @@ OPS = Table(
     "ops",
     "one operator (or Python function) call on the host",
     (
-        _RANK,
-        _PROCESS,
-        _THREAD,
-        _START,
-        _DUR,
-        _NAME,
+        *_OF_HOST,
         Column("kind", _STR, "op or python", nullable=False),
         _OP_ID,
         Column("shapes", _STR, "shapes of the inputs as JSON, if recorded"),
@@ -172,7 +162,7 @@ COLLECTIVES = Table(
         ),
         Column("kind", _STR, "all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, reduce, send_recv, other"),
         Column("algorithm", _STR, "custom_1stage, ring_ll, nvls …, if the name states it"),
-        Column("group", _STR, "name of the process group"),
+        _GROUP,
         Column("group_ranks", _STR, "ranks of the group as JSON, if recorded"),
         Column("world", _I32, "number of ranks in the group"),
         Column("dtype", _STR, "element type"),
@@ -202,7 +192,7 @@ TASKS = Table(
         _CORRELATION,
         _OP_ID,
         Column("collective", _STR, "name of the collective call that it belongs to"),
-        Column("group", _STR, "name of the process group"),
+        _GROUP,
         Column("plane", _I32, "lane of the collective call"),
         Column("src_rank", _I32, "rank in the group that sends"),
         Column("dst_rank", _I32, "rank in the group that receives"),
@@ -220,7 +210,7 @@ MEMORY = Table(
         _RANK,
         _DEVICE,
         _THREAD,
-        Column("time_ns", _I64, "when, from the start of the trace", "ns", nullable=False),
+        _TIME,
         Column("bytes", _I64, "bytes allocated (positive) or released (negative)", "B"),
         Column("allocated_bytes", _I64, "allocated bytes after the event", "B"),
         Column("reserved_bytes", _I64, "bytes that the allocator has reserved after the event", "B"),
@@ -236,7 +226,7 @@ COUNTERS = Table(
     (
         _RANK,
         _DEVICE,
-        Column("time_ns", _I64, "when, from the start of the trace", "ns", nullable=False),
+        _TIME,
         _NAME,
         Column("value", _F64, "value in the base unit", nullable=False),
         Column("unit", _STR, "unit of the value"),
@@ -385,15 +375,9 @@ def conform(frame: pl.DataFrame, table: str, columns: Collection[str] | None = N
     time = next((name for name in ("start_ns", "time_ns") if name in out.columns), None)
     if time is None:  # sums without times stay in the order of the file
         return out.sort("rank", maintain_order=True)
-    keys = ["rank", time]
-    return out.rechunk() if _in_order(out, *keys) else out.sort(keys, maintain_order=True)
-
-
-def _in_order(frame: pl.DataFrame, first: str, second: str) -> bool:
-    """Whether the rows are sorted by two columns without nulls."""
-    a, b = pl.col(first), pl.col(second)
+    a, b = pl.col("rank"), pl.col(time)
     above = (a > a.shift()) | ((a == a.shift()) & (b >= b.shift()))  # null in the first row
-    return bool(frame.select(above.all()).item())
+    return out.rechunk() if out.select(above.all()).item() else out.sort("rank", time, maintain_order=True)
 
 
 def _spec(table: str) -> Table:

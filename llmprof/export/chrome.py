@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, Final
 
 import polars as pl
 from isal import igzip
@@ -30,7 +29,7 @@ def write(trace: Trace, added: pl.DataFrame, file: Path) -> int:
     ranks = [rank for rank in trace.ranks if rank >= 0]
     several = len(ranks) > 1
     count = 0
-    with _opened(file) as out:
+    with igzip.open(file, "wt", encoding="utf-8") if file.suffix == ".gz" else file.open("w", encoding="utf-8") as out:
         out.write(_head(trace, ranks)[:-1] + ',\n"traceEvents":[\n{}')
         for lines in _everything(trace, added, several=several):
             for start in range(0, lines.len(), _CHUNK):
@@ -39,12 +38,6 @@ def write(trace: Trace, added: pl.DataFrame, file: Path) -> int:
                 count += part.len()
         out.write("\n]}\n")
     return count
-
-
-@contextlib.contextmanager
-def _opened(file: Path) -> Iterator[IO[str]]:
-    with igzip.open(file, "wt", encoding="utf-8") if file.suffix == ".gz" else file.open("w", encoding="utf-8") as out:
-        yield out
 
 
 def _head(trace: Trace, ranks: list[int]) -> str:

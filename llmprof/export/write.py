@@ -277,8 +277,8 @@ def export(
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         if chosen == "chrome":
-            packed = temporary.with_name(f".{target.name}.part.gz") if target.name.endswith(".gz") else temporary
-            temporary = packed
+            if target.name.endswith(".gz"):
+                temporary = target.with_name(f".{target.name}.part.gz")
             chrome.write(part, tracks(copy, window=window), temporary)
         elif chosen == "perfetto":
             perfetto.write(part, tracks(copy, window=window), temporary)
@@ -297,9 +297,7 @@ def export(
         else:
             temporary.replace(target)
     except OSError as error:
-        raise OutputError(
-            f"cannot write {target}: {error.strerror or error}", hint="choose a folder that can be written"
-        ) from error
+        raise files.refused(target, error) from error
     finally:
         if temporary.is_dir():
             shutil.rmtree(temporary)

@@ -98,7 +98,7 @@ def copy_run(source: Path, target: Path, ledger: Ledger, copy: Copy) -> None:
     requests: dict[str, str] = {}
     for name in _JSON_FILES:
         if (source / name).is_file():
-            document = _loaded(source / name)
+            document = _loaded(source / name, lambda path: json.loads(path.read_text(encoding="utf-8")))
             cleaned = _with_requests(_measured(document, ledger, name), document, requests)
             with writing(target):
                 (target / name).write_text(json.dumps(cleaned, indent=1) + "\n", encoding="utf-8")
@@ -113,13 +113,13 @@ def copy_run(source: Path, target: Path, ledger: Ledger, copy: Copy) -> None:
         copy_files(source / "traces", target / "traces", ledger, copy)
 
 
-def _loaded(path: Path) -> Any:
+def _loaded(path: Path, load: Callable[[Path], Any], *errors: type[Exception]) -> Any:
+    damage: tuple[type[Exception], ...] = (OSError, ValueError, RecursionError, *errors)
     try:
-        return json.loads(regular(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise ReadError(
-            f"{path.name} of the run is damaged: {error}", expected="the file as llmprof wrote it"
-        ) from error
+        return load(regular(path))
+    except damage as error:
+        found = f"{path.name} of the run is damaged: {error}"
+        raise ReadError(found, expected="the file as llmprof wrote it") from error
 
 
 def _measured(value: Any, ledger: Ledger, place: str, key: str = "", depth: int = 0) -> Any:
@@ -174,12 +174,7 @@ def _config(path: Path, ledger: Ledger) -> str:
     """Options of a run without prompts, arguments of the engine and the profilers, and environment variables."""
     import yaml
 
-    try:
-        values = yaml.safe_load(regular(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise ReadError(
-            f"{path.name} of the run is damaged: {error}", expected="the file as llmprof wrote it"
-        ) from error
+    values = _loaded(path, lambda file: yaml.safe_load(file.read_text(encoding="utf-8")), yaml.YAMLError)
     values = values if isinstance(values, dict) else {}
     for key in values.keys() - _CONFIG_KEYS:
         ledger.leave_out(path.name, "options that may hold texts of the run", example=key)
@@ -193,12 +188,7 @@ def _config(path: Path, ledger: Ledger) -> str:
 
 def _monitors(source: Path, target: Path, ledger: Ledger) -> None:
     columns = ("time_ns", "device", "name", "unit", "value")
-    try:
-        frame = pl.read_parquet(source)
-    except (pl.exceptions.PolarsError, OSError) as error:
-        raise ReadError(
-            f"{source.name} of the run is damaged: {error}", expected="the file as llmprof wrote it"
-        ) from error
+    frame = _loaded(source, pl.read_parquet, pl.exceptions.PolarsError)
     with writing(target):
         ledger.names.frame(frame.select(c for c in columns if c in frame.columns)).write_parquet(target)
 
@@ -344,9 +334,8 @@ def _copy_file(source: Path, target: Path, ledger: Ledger) -> None:
             f"cannot read {source.name}: {error.strerror or error}", hint="check its permissions"
         ) from error
     if start.startswith(b"NVR\0"):
-        raise ReadError(
-            f"{source.name} is a report of Nsight Compute, which is not redacted", hint=_REPORTS[".ncu-rep"]
-        )
+        found = f"{source.name} is a report of Nsight Compute, which is not redacted"
+        raise ReadError(found, hint=ncu.REPORT_HINT)
     kind = detect(source)
     if kind == "nsys" and start == sqlite.MAGIC:
         nsys.copy(source, target, ledger)

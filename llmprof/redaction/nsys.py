@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -79,7 +79,9 @@ def copy(source: Path, target: Path, ledger: Ledger) -> None:
     """Write a copy of an SQLite export into a fresh file."""
     with sqlite.connect(source) as old:
         old.text_factory = lambda data: data.decode("utf-8", "replace")
-        tables = sqlite.Tables({_as_nsys(name): map(_as_nsys, sqlite.columns(old, name)) for name in _names(old)})
+        listed = old.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'")
+        names = [name for (name,) in listed if isinstance(name, str)]
+        tables = sqlite.Tables({_as_nsys(name): map(_as_nsys, sqlite.columns(old, name)) for name in names})
         _learn(old, tables, ledger)
         with writing(target):
             new = sqlite3.connect(target)
@@ -98,11 +100,6 @@ def _as_nsys(name: str) -> str:
     """Name of a table or column as nsys spells it, whatever its case; other names stay as they are."""
     upper = name.upper()
     return _SPELLED.get(name.lower(), upper if _TABLES.fullmatch(upper) else name)
-
-
-def _names(old: sqlite3.Connection) -> list[str]:
-    names = old.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'")
-    return [name for (name,) in names if isinstance(name, str)]
 
 
 def _kept_pair(table: str, name: object, value: object) -> bool:
@@ -162,7 +159,7 @@ class _Copier:
         clean = [self._cleaner(name, column) for column in kept]
         ids = [i for i, column in enumerate(kept) if column in _STRING_IDS]
         cursor = self.old.execute(f"SELECT {listed} FROM {table}")  # noqa: S608
-        for rows in _batches(cursor):
+        while rows := cursor.fetchmany(10_000):
             rows_kept = self._wanted(name, kept, rows)
             for i in ids:
                 self.used.update(value for row in rows_kept if isinstance(value := _number(row[i]), int))
@@ -207,11 +204,6 @@ def _number(value: object) -> object:
         begin = _WHOLE.match(value)
         return int(begin[0]) if begin else 0
     return value if isinstance(value, int | float) else None
-
-
-def _batches(cursor: sqlite3.Cursor) -> Iterator[list[Row]]:
-    while rows := cursor.fetchmany(10_000):
-        yield rows
 
 
 def copy_parquet(source: Path, target: Path, ledger: Ledger) -> None:

@@ -65,10 +65,8 @@ def _with_unit(value: float | None, units: tuple[tuple[int, str], ...], step: in
     if value is None or not math.isfinite(value):
         return "unknown"
     size, unit = next((u for u in units if round(abs(value) / u[0]) < step), units[-1])
-    return f"{_significant(value / size, 1 if size == 1 and value == int(value) else digits)} {unit}"
-
-
-def _significant(value: float, digits: int) -> str:
     if value == 0:
-        return "0"
-    return f"{value:,.{max(0, digits - len(str(int(abs(value)))))}f}"
+        return f"0 {unit}"
+    shown = value / size
+    decimals = (1 if size == 1 and value == int(value) else digits) - len(str(int(abs(shown))))
+    return f"{shown:,.{max(0, decimals)}f} {unit}"

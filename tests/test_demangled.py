@@ -9,8 +9,8 @@ import pytest
 
 import llmprof
 from llmprof import analyze
+from llmprof.analyze.stacks import demangled
 from llmprof.errors import TraceWarning
-from llmprof.names.demangled import demangled
 
 FORKS = Path(__file__).parents[2] / "shared" / "real" / "perf" / "speedscope_forks.linux-perf.txt"
 needs_filter = pytest.mark.skipif(not (shutil.which("c++filt") or shutil.which("llvm-cxxfilt")), reason="no c++filt")

@@ -100,7 +100,10 @@ def read_printed(path: Path, request: Request) -> Trace:
     return trace_of(path, "nvprof", frames, head=head, events=events, notes=notes, damage=damage)
 
 
-_SHAPE: Final = ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "registers")
+_SHAPE: Final = {
+    "Grid X": "grid_x", "Grid Y": "grid_y", "Grid Z": "grid_z", "Block X": "block_x", "Block Y": "block_y",
+    "Block Z": "block_z", "Registers Per Thread": "registers",
+}  # fmt: skip
 
 
 def _tables(rows: list[list[str]]) -> list[_Table]:
@@ -189,9 +192,7 @@ def _event(cells: dict[str, str], units: dict[str, str]) -> tuple[str, dict[str,
         return "copies", {**shared, **sizes}, device
     shape = {
         column: int(text) if (text := cells.get(title, "")).isdecimal() and len(text) < 10 else None
-        for column, title in zip(
-            _SHAPE, ("Grid X", "Grid Y", "Grid Z", "Block X", "Block Y", "Block Z", "Registers Per Thread"), strict=True
-        )
+        for title, column in _SHAPE.items()
     }
     static = _quantity(cells.get("Static SMem", ""), units.get("Static SMem", ""), _SIZES)
     dynamic = _quantity(cells.get("Dynamic SMem", ""), units.get("Dynamic SMem", ""), _SIZES)
@@ -257,15 +258,9 @@ def read_session(path: Path, request: Request) -> list[Part]:
             expected="a session of nvprof with CUDA activity",
             hint="record again with nsys profile -t cuda,nvtx",
         )
-    coverage = {
-        "file": path.name,
-        "events": rows + session.lost,
-        "kept": rows,
-        "bytes": path.stat().st_size,
-        "notes": session.notes(),
-    }
+    counts = {"events": rows + session.lost, "kept": rows, "bytes": path.stat().st_size}
     head = {"devices": session.devices(), "versions": {}, "options": {}}
-    return [Part(path, recorded, head, coverage)]
+    return [Part(path, recorded, head, {"file": path.name, **counts, "notes": session.notes()})]
 
 
 class _Session:
@@ -329,11 +324,8 @@ class _Session:
             new: pl.col(old).replace_strict(_MEMORY_KINDS, default=None, return_dtype=pl.String)
             for new, old in (("src_kind", "srcKind"), ("dst_kind", "dstKind"))
         }
-        name = (
-            pl.when(pl.col("kind") == "memset")
-            .then(pl.lit("[CUDA memset]"))
-            .otherwise(pl.format("[CUDA memcpy {}]", "kind"))
-        )
+        filled = pl.when(pl.col("kind") == "memset").then(pl.lit("[CUDA memset]"))
+        name = filled.otherwise(pl.format("[CUDA memcpy {}]", "kind"))
         return rows.select(
             "start_ns", "dur_ns", "kind", "bytes", name=name, device="deviceId", stream="streamId",
             correlation="correlationId", **ends,

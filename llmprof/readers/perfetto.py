@@ -277,12 +277,8 @@ class _Events:
             "runtime": rows.filter(call).select(*host, api=pl.lit("runtime")),
             "markers": rows.filter(~(kernel | copy | call)).select(*host, "domain", on_device=pl.lit(value=False)),
         }
-        counters = [
-            (time, self._name(track), value, self._unit(track))
-            for time, track, value in self.samples
-            if math.isfinite(value)
-        ]
-        columns = {"time_ns": pl.Int64, "name": pl.String, "value": pl.Float64, "unit": pl.String}
+        counters = [(time, value, *self._counter(track)) for time, track, value in self.samples if math.isfinite(value)]
+        columns = {"time_ns": pl.Int64, "value": pl.Float64, "name": pl.String, "unit": pl.String}
         tables["counters"] = pl.DataFrame(counters, schema=columns, orient="row")
         return {name: frame for name, frame in tables.items() if frame.height}, notes
 
@@ -301,15 +297,12 @@ class _Events:
             current = track.parent_uuid
         return process, thread, self._lanes.setdefault(uuid, len(self._lanes))
 
-    def _name(self, uuid: int) -> str:
+    def _counter(self, uuid: int) -> tuple[str, str | None]:
+        """Name and unit of a counter."""
         track = self._tracks.get(uuid)
-        return (track.name or track.static_name or "unnamed counter") if track is not None else "unnamed counter"
-
-    def _unit(self, uuid: int) -> str | None:
-        track = self._tracks.get(uuid)
-        if track is None or not track.HasField("counter"):
-            return None
-        return _UNITS.get(track.counter.unit) or track.counter.unit_name or None
+        name = "" if track is None else track.name or track.static_name
+        counter = track.counter if track is not None and track.HasField("counter") else None
+        return name or "unnamed counter", counter and (_UNITS.get(counter.unit) or counter.unit_name or None)
 
 
 READER: Final = Reader(

@@ -50,7 +50,8 @@ def _learn(segment: Segment, ledger: Ledger) -> None:
 def _page(segment: Segment, ledger: Ledger) -> str:
     out = io.StringIO()
     write = csv.writer(out, quoting=csv.QUOTE_ALL if segment.quoted else csv.QUOTE_MINIMAL, lineterminator="\n")
-    write.writerow([_heading(name, ledger) for name in segment.header])
+    known = _COLUMNS | _HIDDEN
+    write.writerow([name if name in known else ledger.text(name, "headings") for name in segment.header])
     is_open = set(segment.open_rows)
     for i, row in enumerate(segment.rows):
         if i in is_open and segment.is_long:
@@ -65,10 +66,6 @@ def _page(segment: Segment, ledger: Ledger) -> str:
         names = [*segment.header, *[""] * (len(cells) - len(segment.header))]
         write.writerow([_cell(name, cell, ledger) for name, cell in zip(names, cells, strict=False)])
     return out.getvalue()
-
-
-def _heading(name: str, ledger: Ledger) -> str:
-    return name if name in _COLUMNS or name in _HIDDEN else ledger.text(name, "headings")
 
 
 def _cell(name: str, cell: str, ledger: Ledger) -> str:

@@ -174,8 +174,9 @@ class Deferred(Mapping[str, pl.DataFrame]):
             if not damaged:
                 raise ReadError(f"the table {name} of {self.place.root} cannot be read: {error}") from error
             ranks = ", ".join(str(partition.rank) for partition in damaged[:8])
+            why = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
             raise ReadError(
-                f"{name}.parquet of rank {ranks} is damaged ({Path(damaged[0].source).name}: {_first_line(error)})",
+                f"{name}.parquet of rank {ranks} is damaged ({Path(damaged[0].source).name}: {why})",
                 hint="convert that file again, or leave the rank out: trace.select(ranks=…)",
                 ranks=[partition.rank for partition in damaged],
             ) from error
@@ -232,10 +233,6 @@ def _bound(edge: float, origin_ns: int) -> int:
     if math.isinf(edge):
         return -(1 << 62) if edge < 0 else 1 << 62
     return math.ceil(edge) + origin_ns
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
 
 
 def ranks_of(tables: Mapping[str, pl.DataFrame]) -> list[int]:

@@ -118,7 +118,12 @@ def _host(db: Database, *, python_functions: bool) -> tuple[Frames, pl.DataFrame
             first_of = first_of.select(connectionId="id", _queue="connectionId")
             queue = queue.join(first_of, on="connectionId", how="left", maintain_order="left")
             queue = queue.with_columns(connectionId=pl.coalesce("_queue", "connectionId"))
-    if (set_ranges := _mstx(db)) is not None and set_ranges.height:
+    set_ranges = db.read("MSTX_EVENTS", ("startNs", "endNs", "globalTid", "message", "domainId"))
+    if set_ranges is not None and set_ranges.height:
+        set_ranges = _thread(set_ranges.drop_nulls("startNs")).select(
+            "process", "thread", start_ns="startNs", dur_ns=_DUR_NS, name=db.named("message").fill_null("unnamed"),
+            domain=db.named("domainId").fill_null("mstx"), on_device=pl.lit(value=False),
+        )  # fmt: skip
         markers.append(set_ranges)
     collected = db.read("GC_RECORD", ("startNs", "endNs", "globalTid"))
     if collected is not None and collected.height:
@@ -162,18 +167,6 @@ def _stacks(db: Database) -> pl.DataFrame:
         return pl.DataFrame(schema=schema)
     named = chains.with_columns(frame=db.named("stack")).drop_nulls("frame").sort("id", "stackDepth")
     return named.group_by(callchainId="id", maintain_order=True).agg(ascend_stack=pl.col("frame").str.join("\n"))
-
-
-def _mstx(db: Database) -> pl.DataFrame | None:
-    rows = db.read("MSTX_EVENTS", ("startNs", "endNs", "globalTid", "message", "domainId"))
-    if rows is None:
-        return None
-    rows = _thread(rows.drop_nulls("startNs"))
-    return rows.select(
-        "process", "thread", start_ns="startNs", dur_ns=_DUR_NS,
-        name=db.named("message").fill_null("unnamed"), domain=db.named("domainId").fill_null("mstx"),
-        on_device=pl.lit(value=False),
-    )  # fmt: skip
 
 
 def _calls(db: Database, queue: pl.DataFrame | None) -> pl.DataFrame | None:

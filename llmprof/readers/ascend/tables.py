@@ -163,7 +163,12 @@ def device_tables(
     calls, pieces = typed(calls, CALLS), typed(pieces, PIECES)
     calls = _with_streams(calls, pieces)
     rows = typed(tasks, TASKS).with_columns(kind=kind(pl.col("name"), pl.col("task_type")))
-    rows = _with_calls(_with_pieces(rows, pieces), calls)
+    rows = _with_pieces(rows, pieces)
+    # a piece of a call has the correlation and the operator of the call, if it has none itself
+    of_calls = calls.select("name", _correlation="correlation", _op="op_id").unique("name", keep="none")
+    rows = rows.join(of_calls, left_on="collective", right_on="name", how="left", maintain_order="left")
+    found = {"correlation": pl.coalesce("correlation", "_correlation"), "op_id": pl.coalesce("op_id", "_op")}
+    rows = rows.with_columns(**found).drop("_correlation", "_op")
     wraps = _wraps(rows, calls)
     rows = rows.with_columns(kind=pl.when(wraps).then(pl.lit(CONTROL)).otherwise("kind"))
     details = [c for c in rows.columns if c.startswith("ascend_")]
@@ -239,15 +244,6 @@ def _with_pieces(tasks: pl.DataFrame, pieces: pl.DataFrame) -> pl.DataFrame:
 def _kind_of_piece(name: str) -> pl.Expr:
     of_name = kind(pl.col(name), pl.lit(None, dtype=pl.String))
     return pl.when(of_name.is_in([KERNEL, COPY])).then(pl.lit(TRANSFER)).otherwise(of_name)
-
-
-def _with_calls(tasks: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
-    """Tasks, with correlation and operator of the call to which a piece belongs, if the task has none."""
-    chosen_rows = calls.select("name", _correlation="correlation", _op="op_id").unique("name", keep="none")
-    rows = tasks.join(chosen_rows, left_on="collective", right_on="name", how="left", maintain_order="left")
-    return rows.with_columns(
-        correlation=pl.coalesce("correlation", "_correlation"), op_id=pl.coalesce("op_id", "_op")
-    ).drop("_correlation", "_op")
 
 
 def _wraps(tasks: pl.DataFrame, calls: pl.DataFrame) -> pl.Expr:

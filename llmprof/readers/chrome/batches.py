@@ -559,17 +559,15 @@ class Batches:
                 batch.kept += left_out
                 continue
             if phase == "M":
-                batch.process_names += self._names_of([e for e in events if e.name == "process_name"])
+                named = [e for e in events if e.name == "process_name"]
+                pairs = zip(ids([e.pid for e in named]), self._names([e.args for e in named]), strict=True)
+                batch.process_names += [
+                    (pid, str(a.name)) for pid, a in pairs if pid is not None and a.name is not None
+                ]
             elif phase in ("i", "I") and (memory := [e for e in events if e.name == "[memory]"]):
                 groups["memory"] += memory
                 left_out -= len(memory)
             skipped[_LEFT_OUT.get(phase, f"ph {phase!r}" if phase else NO_PHASE)] += left_out
-
-    def _names_of(self, events: list[Any]) -> list[tuple[int, str]]:
-        """Processes and their names."""
-        processes = ids([e.pid for e in events])
-        named = zip(processes, self._names([e.args for e in events]), strict=True)
-        return [(pid, str(args.name)) for pid, args in named if pid is not None and args.name is not None]
 
     def _columns(self, kind: str, events: list[Any]) -> pl.DataFrame:
         written = [e.args for e in events] if kind in self._args else []

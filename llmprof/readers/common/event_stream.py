@@ -26,11 +26,6 @@ _COMPRESSED_BYTES = 1 << 17
 _RESCUE_BYTES = 4 << 10
 
 
-def _start(text: bytes) -> str:
-    """First words of a file, for an error message."""
-    return plain(text[:40].decode("utf-8", "replace").partition("\n")[0])
-
-
 class Blocks:
     """Blocks of the decompressed content of a file."""
 
@@ -229,8 +224,9 @@ class EventStream:
             self._lose(match.start() - begin)
             return text[match.end() :]
         if text[begin:]:
+            first = plain(text[begin : begin + 40].decode("utf-8", "replace").partition("\n")[0])
             raise UnknownFormatError(
-                f"{self.path.name} is not a Chrome trace: it begins with “{_start(text[begin:])}”",
+                f"{self.path.name} is not a Chrome trace: it begins with “{first}”",
                 expected=f'an object with "{EVENTS}" or a list of events',
                 hint="pass the profiler's own file, or name the format with format=",
             )

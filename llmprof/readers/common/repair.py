@@ -132,11 +132,9 @@ def clean(text: bytes) -> bytes:
     """
     text = text.decode("utf-8", errors="replace").encode().translate(_CONTROL_TO_SPACE)
     text = _NAN_MEMBER.sub(rb"\1null", text)
-    return _ESCAPE.sub(_escape, text) if b"\\" in text else text
-
-
-def _escape(match: re.Match[bytes]) -> bytes:
-    return rb"\ufffd" if match["half"] else rb"\\" if match["bare"] else match[0]
+    if b"\\" not in text:
+        return text
+    return _ESCAPE.sub(lambda found: rb"\ufffd" if found["half"] else rb"\\" if found["bare"] else found[0], text)
 
 
 def clean_elements(text: bytes) -> bytes:

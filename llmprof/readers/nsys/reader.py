@@ -79,20 +79,16 @@ def settle(parts: Sequence[Part]) -> None:
     world = worlds.pop() if len(worlds) == 1 else None
     for part in parts:
         part.head["world_size"] = max(least, world or 0)
-    _number_nodes(files)
-    if parts and notes:
-        parts[0].coverage["notes"] = [*parts[0].coverage.get("notes", []), *notes]
-
-
-def _number_nodes(files: Sequence[_File]) -> None:
-    """Number the nodes of the ranks: in the order of the ranks if all hosts are known, else as they were recorded."""
-    # Names of hosts are only compared with each other, and are not kept.
+    # The nodes are numbered in the order of the ranks if all hosts are known, else as they were recorded; names of
+    # hosts are only compared with each other, and are not kept.
     by_rank = sorted(files, key=lambda file: min(part.head["rank"] for part in file.workers))
     hosts = list(dict.fromkeys(file.capture.host for file in by_rank))
     for file in files:
         node = file.capture.node if "" in hosts else hosts.index(file.capture.host)
         for part in file.workers:
             part.head["node"] = node
+    if parts and notes:
+        parts[0].coverage["notes"] = [*parts[0].coverage.get("notes", []), *notes]
 
 
 def _files(parts: Sequence[Part]) -> list[_File]:

@@ -336,11 +336,6 @@ def _read_snapshot(path: Path, request: Request) -> Trace:
     return trace_of(path, "torch-snapshot", tables, events=events, notes=notes, damage=damage)
 
 
-def _is_timeline(probe: Probe) -> bool:
-    start = probe.start.lstrip()
-    return (_RAW.match(start) or _TIMELINE.match(start)) is not None
-
-
 def _read_timeline(path: Path, request: Request) -> Trace:
     document, damage = json_of(path, "a memory timeline of PyTorch's profiler")
     if not isinstance(document, list) or not all(isinstance(row, list) for row in document):
@@ -427,7 +422,7 @@ READERS: Final = (
         name="torch-memory-timeline",
         version=1,
         what="a memory timeline of PyTorch's profiler (export_memory_timeline)",
-        sniff=_is_timeline,
+        sniff=lambda probe: (_RAW.match(probe.start.lstrip()) or _TIMELINE.match(probe.start.lstrip())) is not None,
         read=_read_timeline,
         alone=True,
     ),

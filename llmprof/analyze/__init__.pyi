@@ -23,8 +23,7 @@ from .ranks import rank_steps as rank_steps, rank_groups as rank_groups, late_gr
 
 # Idle time and the host
 from .idle.gaps import idle as idle, stream_gaps as stream_gaps
-from .idle.host import launch_delay as launch_delay
-from .idle.pauses import host_pauses as host_pauses
+from .idle.host import launch_delay as launch_delay, host_pauses as host_pauses
 from .queues import queue_length as queue_length
 
 # What would be gained

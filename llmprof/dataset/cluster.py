@@ -6,7 +6,7 @@ import logging
 import os
 import queue
 import signal
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from importlib import import_module
 from tempfile import TemporaryDirectory
@@ -14,6 +14,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from llmprof.errors import ArgumentError, ClusterError
 from llmprof.progress import Progress
+from llmprof.readers.common.helpers import cores
 
 REACHED_WITHIN: Final = "10s"
 """A scheduler that does not answer for this time is unreachable."""
@@ -53,18 +54,12 @@ class Workers(Generic[T]):
         """Results of a function for many things, in the order in which they finish."""
         if progress is not None:
             progress(what, 0, len(things))
-        done = self._here(function, things, shared) if self._client is None else self._there(function, things, shared)
+        here = ((thing, function(thing, *shared)) for thing in things)
+        done = here if self._client is None else self._there(function, things, shared)
         for number, (thing, result) in enumerate(done, 1):
             if progress is not None:
                 progress(what, number, len(things))
             yield thing, result
-
-    @staticmethod
-    def _here(
-        function: Callable[..., R], things: Iterable[T], shared: tuple[object, ...]
-    ) -> Iterator[tuple[T, R | Lost]]:
-        for thing in things:
-            yield thing, function(thing, *shared)
 
     def _there(
         self, function: Callable[..., R], things: Sequence[T], shared: tuple[object, ...]
@@ -130,7 +125,7 @@ def _gone(error: BaseException) -> ClusterError:
 @contextmanager
 def workers(client: Any, tasks: int) -> Iterator[Workers[Any]]:
     """Workers for a number of tasks; those that this function starts are stopped at the end."""
-    if client is False or (client is None and (tasks < 2 or _cores() < 2)):
+    if client is False or (client is None and (tasks < 2 or cores() < 2)):
         yield Workers(None)
         return
     distributed = _distributed()
@@ -153,7 +148,7 @@ def workers(client: Any, tasks: int) -> Iterator[Workers[Any]]:
             f"client= is {type(client).__name__!r}",
             expected="a dask.distributed.Client, the address of a scheduler, None or False",
         )
-    with local(min(tasks, _cores())) as made:
+    with local(min(tasks, cores())) as made:
         yield Workers(made)
 
 
@@ -171,7 +166,7 @@ def _distributed() -> Any:
 def local(count: int, *, processes: bool = True) -> Iterator[Any]:
     """A Dask client with local processes of one thread each, at most one for each core."""
     distributed = _distributed()
-    threads = os.environ.get("POLARS_MAX_THREADS") or str(max(1, _cores() // max(1, count)))
+    threads = os.environ.get("POLARS_MAX_THREADS") or str(max(1, cores() // max(1, count)))
     with ExitStack() as stack:
         scratch = stack.enter_context(TemporaryDirectory(prefix="llmprof-workers-", ignore_cleanup_errors=True))
         with import_module("dask").config.set({"temporary-directory": scratch}):
@@ -192,7 +187,3 @@ def local(count: int, *, processes: bool = True) -> Iterator[Any]:
 def dask_setup(worker: object) -> None:
     """Dask calls it in each process of :func:`local`: Ctrl-C is for the process that started them, which ends them."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

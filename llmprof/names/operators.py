@@ -120,11 +120,8 @@ def match(name: pl.Expr, patterns: list[tuple[str, str]], default: str | None) -
 
 def by_unique_name(names: pl.Series, patterns: list[tuple[str, str]], default: str | None) -> pl.Series:
     """Like :func:`match`, but each distinct name is matched once."""
-
-    def values(distinct: tuple[str, ...]) -> pl.Series:
-        return pl.Series("value", _values(distinct, tuple(patterns), default), dtype=pl.String)
-
-    return by_distinct(names, values)
+    table = tuple(patterns)
+    return by_distinct(names, lambda each: pl.Series("value", _values(each, table, default), dtype=pl.String))
 
 
 def by_distinct(names: pl.Series, meaning: Callable[[tuple[str, ...]], pl.Series]) -> pl.Series:

@@ -305,7 +305,7 @@ def test_without_dask_the_error_names_the_extra(run, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "dask.distributed", None)
     with pytest.raises(ClusterError, match=r"pip install 'llmprof\[scale\]'"):
         llmprof.convert(run, tmp_path / "out", client="tcp://127.0.0.1:9")
-    monkeypatch.setattr(cluster, "_cores", lambda: 1)
+    monkeypatch.setattr(cluster, "cores", lambda: 1)
     assert llmprof.convert(run, tmp_path / "out").ranks == [0, 1, 2]
 
 

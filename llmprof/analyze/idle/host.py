@@ -1,4 +1,4 @@
-"""Activity of the threads of the host (synchronising calls, innermost operators), its pauses, and delays of launches."""
+"""Activity of the threads of the host (synchronising calls, innermost operators), its pauses, delays of launches."""
 
 from __future__ import annotations
 

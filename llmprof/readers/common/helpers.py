@@ -63,17 +63,17 @@ def processes(workers: int | None) -> int:
         raise LlmprofError(f"workers is {workers}", expected="a number of processes, at least 1")
     if workers is None:
         given = os.environ.get(VARIABLE, "")
-        workers = int(given) if given.isdecimal() else _cores()
+        workers = int(given) if given.isdecimal() else cores()
     return max(1, min(workers, MOST_HELPERS + 1))
 
 
-def _cores() -> int:
+def cores() -> int:
     """Cores that this process may use: those of its affinity, and of the quota of its container."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     with contextlib.suppress(OSError, ValueError):
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text("ascii").split()
-        cores = min(cores, max(1, round(int(quota) / int(period))))
-    return cores
+        count = min(count, max(1, round(int(quota) / int(period))))
+    return count
 
 
 def is_worth_it(paths: Sequence[Path]) -> bool:

@@ -14,11 +14,11 @@ import polars as pl
 
 from llmprof import names
 from llmprof.analyze.activity import CAPTURED, CATEGORY, activity, called, operator_categories, operator_rows
-from llmprof.analyze.cases import first_true
 from llmprof.analyze.catalog import per_trace
 from llmprof.analyze.layers.attribution import attribute
 from llmprof.analyze.steps.steps import step_of_events
 from llmprof.errors import AnalysisError
+from llmprof.names.operators import first_true
 from llmprof.trace import Trace
 
 _BEGIN, _END = "(?i)StreamBeginCapture", "(?i)StreamEndCapture"

@@ -13,11 +13,11 @@ from typing import Any, Final, Literal
 import polars as pl
 
 from llmprof import units
-from llmprof.analyze.cases import first_true
 from llmprof.analyze.catalog import Analysis, Section
 from llmprof.analyze.nesting import column, innermost
 from llmprof.analyze.steps.steps import steps
 from llmprof.errors import AnalysisError, NotCapturedError
+from llmprof.names.operators import first_true
 from llmprof.trace import Trace
 
 _PLACE: Final = ["rank", "device", "on_device"]

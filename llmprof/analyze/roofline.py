@@ -9,7 +9,6 @@ from typing import Any, Final, Literal
 
 import polars as pl
 
-from llmprof.analyze.cases import first_true
 from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.groups import last_before
 from llmprof.analyze.intervals import union_length
@@ -18,6 +17,7 @@ from llmprof.analyze.steps.labels import CONTEXT_WORDS, batches
 from llmprof.analyze.steps.steps import steps
 from llmprof.errors import AnalysisError, LlmprofError, listed
 from llmprof.hardware import Device
+from llmprof.names.operators import first_true
 from llmprof.theory.bound import Machine, find_device
 from llmprof.theory.calibration import Observation
 from llmprof.theory.catalog import known, read_config

@@ -11,6 +11,7 @@ import polars as pl
 from isal import igzip
 
 from llmprof import schema
+from llmprof.names.operators import first_true
 from llmprof.readers.chrome.batches import KINDS
 from llmprof.readers.chrome.reader import described
 from llmprof.trace import Trace
@@ -241,15 +242,8 @@ def _markers(frame: pl.DataFrame) -> pl.DataFrame:
     domain = pl.col("domain")
     other = domain.is_in([cat for cat, kind in KINDS.items() if kind not in ("marker", "device_marker")] + [OWN])
     module = (domain == "module") & pl.col("name").str.starts_with("nn.Module: ")
-    cat = (
-        pl.when("on_device")
-        .then(pl.lit("gpu_user_annotation"))
-        .when(module)
-        .then(pl.lit("python_function"))
-        .when(other)
-        .then(pl.lit("user_annotation"))
-        .otherwise(domain)
-    )
+    own = {"gpu_user_annotation": pl.col("on_device"), "python_function": module, "user_annotation": other}
+    cat = pl.coalesce(first_true(own), domain)
     pid = pl.when("on_device").then(pl.col("device").cast(pl.Int64)).otherwise("process")
     tid = pl.when("on_device").then("stream").otherwise("thread")
     on_device = pl.col("on_device")

@@ -6,7 +6,7 @@ Operators and modules are better evidence than the names of kernels.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -116,6 +116,12 @@ def match(name: pl.Expr, patterns: list[tuple[str, str]], default: str | None) -
     """Value of the first pattern that a name matches."""
     tests = [pl.when(name.str.contains(f"(?i){pattern}")).then(pl.lit(value)) for value, pattern in patterns]
     return pl.coalesce(*tests, pl.lit(default, dtype=pl.String))
+
+
+def first_true(cases: Mapping[str, pl.Expr], otherwise: str | None = None) -> pl.Expr:
+    """The first text whose condition holds for a row."""
+    texts = [pl.when(condition).then(pl.lit(text)) for text, condition in cases.items()]
+    return pl.coalesce(*texts, pl.lit(otherwise, dtype=pl.String))
 
 
 def by_unique_name(names: pl.Series, patterns: list[tuple[str, str]], default: str | None) -> pl.Series:

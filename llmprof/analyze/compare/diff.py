@@ -7,13 +7,13 @@ from typing import Literal
 
 import polars as pl
 
-from llmprof.analyze.cases import first_true
 from llmprof.analyze.compare.story import diff_context, diff_waterfall, run_names, words_of
 from llmprof.analyze.compare.times import KEYS, check, diff_events, diff_times
 from llmprof.analyze.ncu.hardware import speed_of_light
 from llmprof.arguments import checked
 from llmprof.errors import AnalysisError, listed
 from llmprof.metrics.data import Metrics
+from llmprof.names.operators import first_true
 from llmprof.trace import Trace
 from llmprof.units import format_ns, format_share
 

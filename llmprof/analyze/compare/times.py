@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from llmprof.analyze.cases import first_true
 from llmprof.analyze.intervals import union_length
 from llmprof.analyze.layers.attribution import labelled
 from llmprof.analyze.steps.steps import steps
 from llmprof.analyze.steps.summary import LANE, recorded_windows, step_windows, time_parts
 from llmprof.errors import AnalysisError, listed
+from llmprof.names.operators import first_true
 from llmprof.trace import Trace
 
 LEVELS = ("step", "part", "between")

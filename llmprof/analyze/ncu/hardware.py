@@ -8,10 +8,10 @@ from typing import Final, Literal, NamedTuple
 import polars as pl
 
 from llmprof import hardware
-from llmprof.analyze.cases import first_true
 from llmprof.arguments import checked
 from llmprof.errors import LlmprofError, NotCapturedError
 from llmprof.metrics.data import Metrics
+from llmprof.names.operators import first_true
 
 _TENSOR: Final = r"^sm__ops_path_tensor_(?:op_[a-z0-9]+_)?src_[a-z0-9_]+\.sum(?:\.per_second)?$"
 _SCALAR: Final = {

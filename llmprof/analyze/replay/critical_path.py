@@ -7,13 +7,13 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from llmprof.analyze.cases import first_true
 from llmprof.analyze.catalog import Analysis, Section, per_trace
 from llmprof.analyze.idle.host import doing, host_spans
 from llmprof.analyze.replay import graph as replay
 from llmprof.analyze.replay.schedule import NEVER, Ints, latest
 from llmprof.analyze.steps import labels
 from llmprof.errors import LlmprofError, listed
+from llmprof.names.operators import first_true
 from llmprof.trace import Trace
 
 PARTS: Final = (

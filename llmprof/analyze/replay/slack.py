@@ -7,13 +7,13 @@ from typing import Final
 
 import polars as pl
 
-from llmprof.analyze.cases import first_true
 from llmprof.analyze.catalog import Analysis, per_trace
 from llmprof.analyze.collectives.collectives import collectives
 from llmprof.analyze.replay.critical_path import critical_path, slack_of_recorded
 from llmprof.analyze.replay.graph import MOST_EVENTS, events_of, graph
 from llmprof.arguments import Columns
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, listed
+from llmprof.names.operators import first_true
 from llmprof.trace import Trace
 
 

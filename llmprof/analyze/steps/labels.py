@@ -8,7 +8,7 @@ import polars as pl
 
 from llmprof import names
 from llmprof.analyze.activity import activity
-from llmprof.analyze.cases import first_true
+from llmprof.names.operators import first_true
 from llmprof.theory.plan import Batch, Requests
 from llmprof.trace import Trace
 

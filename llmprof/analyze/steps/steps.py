@@ -8,13 +8,12 @@ from typing import Final
 import polars as pl
 
 from llmprof.analyze.activity import activity, coded_operators, device_events
-from llmprof.analyze.cases import first_true
 from llmprof.analyze.catalog import Analysis, Section, Without, per_trace
 from llmprof.analyze.groups import last_before, of_groups
 from llmprof.analyze.steps import labels as steps_labels
 from llmprof.analyze.steps.labels import NO_STEPS, infer
 from llmprof.errors import AnalysisError, listed
-from llmprof.names.operators import contains
+from llmprof.names.operators import contains, first_true
 from llmprof.trace import Trace
 
 COLUMNS = [

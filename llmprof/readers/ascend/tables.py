@@ -12,6 +12,7 @@ from typing import Final
 import polars as pl
 
 from llmprof import names
+from llmprof.names.operators import first_true
 
 NO_ID: Final = 0xFFFF_FFFF
 """Value that msprof writes for a missing identifier."""
@@ -82,15 +83,10 @@ def is_range(name: pl.Expr) -> pl.Expr:
 def copy_kind(task_type: pl.Expr, launched_by: pl.Expr) -> pl.Expr:
     """Direction of a copy, from the call that launched it, else from the engine that ran it, else unknown."""
     by = launched_by.fill_null("").str.to_lowercase()
-    return (
-        pl.when(by.str.contains("host_to_device|h2d|hosttodevice"))
-        .then(pl.lit("HtoD"))
-        .when(by.str.contains("device_to_host|d2h|devicetohost"))
-        .then(pl.lit("DtoH"))
-        .when(by.str.contains("device_to_device|d2d|devicetodevice") | task_type.fill_null("").str.contains("^SDMA"))
-        .then(pl.lit("DtoD"))
-        .otherwise(pl.lit("unknown"))
-    )
+    inside = by.str.contains("device_to_device|d2d|devicetodevice") | task_type.fill_null("").str.contains("^SDMA")
+    to_device = by.str.contains("host_to_device|h2d|hosttodevice")
+    to_host = by.str.contains("device_to_host|d2h|devicetohost")
+    return first_true({"HtoD": to_device, "DtoH": to_host, "DtoD": inside}, "unknown")
 
 
 Frames = dict[str, pl.DataFrame]

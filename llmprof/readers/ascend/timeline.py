@@ -17,6 +17,7 @@ import msgspec
 import polars as pl
 
 from llmprof.errors import ReadError
+from llmprof.names.operators import first_true
 from llmprof.progress import Progress
 from llmprof.readers.ascend.files import ns_of_text
 from llmprof.readers.common.event_stream import BLOCK_BYTES, EventStream
@@ -208,17 +209,15 @@ def _layers(processes: dict[int, str]) -> pl.DataFrame:
 
 def _layer_of_events() -> pl.Expr:
     """Layer of events whose process has no name, as in a file that lost its end, where the names are."""
-    return (
-        pl.when(pl.col("task_type").is_not_null())
-        .then(pl.lit("device"))
-        .when(pl.col("hccl_stream").is_not_null() | pl.col("name").str.starts_with("hcom_"))
-        .then(pl.lit("communication"))
-        .when(pl.col("name").str.contains(r"^(?:AscendCL|Node|Hccl|Model|Runtime)@"))
-        .then(pl.lit("cann"))
-        .when(pl.col("cat").is_in(["cpu_op", "enqueue", "dequeue", "python_function"]))
-        .then(pl.lit("host"))
-        .when(pl.col("name").str.contains(r"^(?:Computing|Communication(?:\(Not Overlapped\))?|Free)$"))
-        .then(pl.lit("overlap"))
+    name = pl.col("name")
+    return first_true(
+        {
+            "device": pl.col("task_type").is_not_null(),
+            "communication": pl.col("hccl_stream").is_not_null() | name.str.starts_with("hcom_"),
+            "cann": name.str.contains(r"^(?:AscendCL|Node|Hccl|Model|Runtime)@"),
+            "host": pl.col("cat").is_in(["cpu_op", "enqueue", "dequeue", "python_function"]),
+            "overlap": name.str.contains(r"^(?:Computing|Communication(?:\(Not Overlapped\))?|Free)$"),
+        }
     )
 
 

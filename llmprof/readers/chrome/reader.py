@@ -21,6 +21,7 @@ import msgspec
 import polars as pl
 
 from llmprof.errors import ReadError
+from llmprof.names.operators import first_true
 from llmprof.progress import Progress
 from llmprof.readers.chrome.batches import NO_PHASE, Batch, Batches, Texts, ranks, split
 from llmprof.readers.chrome.events import EventDecoder, in_one_form
@@ -159,15 +160,13 @@ def _told_apart(events: pl.DataFrame | None, process_names: Mapping[int, str]) -
     )
     events = events.join(names, on="process", how="left", maintain_order="left")
     process, name = pl.col("process_name").fill_null(""), pl.col("name")
-    kind = (
-        pl.when(process.str.contains(_ON_DEVICE) & name.str.contains(_COPY_NAME))
-        .then(pl.lit("copy"))
-        .when(process.str.contains(_ON_DEVICE))
-        .then(pl.lit("kernel"))
-        .when(name.str.contains(_CALL_NAME))
-        .then(pl.lit("runtime"))
-        .otherwise(pl.lit("marker"))
-    )
+    on_device = process.str.contains(_ON_DEVICE)
+    kinds = {
+        "copy": on_device & name.str.contains(_COPY_NAME),
+        "kernel": on_device,
+        "runtime": name.str.contains(_CALL_NAME),
+    }
+    kind = first_true(kinds, "marker")
     device = process.str.extract(r"(?i)^gpu ?(\d+)$", 1).cast(pl.Int32)
     apart = events.with_columns(kind=kind, device=device).partition_by("kind", as_dict=True, include_key=False)
     frames = {str(key[0]): frame for key, frame in apart.items()}

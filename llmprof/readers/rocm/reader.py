@@ -14,6 +14,7 @@ import msgspec
 import polars as pl
 
 from llmprof.errors import ReadError
+from llmprof.names.operators import first_true
 from llmprof.readers.common.reader import MOST_NS, Part, Probe, Reader, Request, bytes_of, table_of, text_of
 from llmprof.storage import sqlite
 from llmprof.storage.files import special
@@ -400,17 +401,13 @@ def _calls(raw: pl.DataFrame) -> dict[str, pl.DataFrame]:
 
 def _totals(raw: pl.DataFrame) -> dict[str, pl.DataFrame]:
     name = pl.col("Name")
-    kind = (
-        pl.when(name.str.contains(r"^(?:hip|hsa_|__hip)[A-Z_a-z]\w*$"))
-        .then(pl.lit("call"))
-        .when(name.str.contains(r"^(?:MEMORY_COPY|Copy|FillBuffer)"))
-        .then(pl.lit("copy"))
-        .when(name.str.contains(r"^(?:HIP|HSA|KERNEL|MARKER|RCCL|SCRATCH)_?\w*$"))
-        .then(pl.lit("range"))
-        .otherwise(pl.lit("kernel"))
-    )
+    kinds = {
+        "call": name.str.contains(r"^(?:hip|hsa_|__hip)[A-Z_a-z]\w*$"),
+        "copy": name.str.contains(r"^(?:MEMORY_COPY|Copy|FillBuffer)"),
+        "range": name.str.contains(r"^(?:HIP|HSA|KERNEL|MARKER|RCCL|SCRATCH)_?\w*$"),
+    }
     frame = raw.select(
-        kind=kind,
+        kind=first_true(kinds, "kernel"),
         name=name.fill_null("unnamed"),
         count=_int(raw, "Calls"),
         total_ns=_int(raw, "TotalDurationNs"),

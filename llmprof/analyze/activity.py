@@ -19,7 +19,7 @@ from llmprof.analyze.groups import is_sorted, last_with
 from llmprof.analyze.modules import modules_of
 from llmprof.analyze.nesting import holding, innermost, outermost_ops
 from llmprof.errors import NotCapturedError
-from llmprof.names.operators import by_distinct, one_of_each
+from llmprof.names.operators import by_distinct, first_true, one_of_each
 from llmprof.trace import Trace
 
 _SOFTMAX = r"(?i)softmax"
@@ -230,15 +230,8 @@ def _categorised(events: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     events = events.with_columns(by_operator=by_operator)
     operator = pl.col("by_operator")
     category = pl.when(operator).then("of_operator").otherwise(pl.coalesce("named", "copied"))
-    by = (
-        pl.when(is_copy)
-        .then(pl.lit("metadata", dtype=EVIDENCE))
-        .when(operator)
-        .then(pl.lit("operator", dtype=EVIDENCE))
-        .when(pl.col("named").is_not_null())
-        .then(pl.lit("name", dtype=EVIDENCE))
-    )
-    events = events.with_columns(category=category, category_by=by)
+    by = first_true({"metadata": is_copy, "operator": operator, "name": pl.col("named").is_not_null()})
+    events = events.with_columns(category=category, category_by=by.cast(EVIDENCE))
     modules = modules_of(events, trace)
     if modules is not None:
         linear = pl.col("role").is_in(_LINEAR_ROLES) | pl.col("generic")
@@ -378,12 +371,7 @@ def _ops_as_activity(ops: pl.DataFrame) -> pl.DataFrame:
     called = ops.select(pl.coalesce("ort_op", "name"))["ort_op"] if "ort_op" in ops.columns else ops["name"]
     of_operator = names.operator_categories(called)
     named = names.named_categories(called)
-    by = (
-        pl.when(of_operator.is_not_null())
-        .then(pl.lit("operator", dtype=EVIDENCE))
-        .when(named.is_not_null())
-        .then(pl.lit("name", dtype=EVIDENCE))
-    )
+    by = first_true({"operator": pl.lit(of_operator.is_not_null()), "name": pl.lit(named.is_not_null())}).cast(EVIDENCE)
     return (
         ops.with_columns(category=pl.coalesce(of_operator, named, pl.lit("other")), category_by=by)
         .select(

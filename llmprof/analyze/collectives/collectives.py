@@ -21,6 +21,7 @@ from llmprof.analyze.collectives.calls import (
 from llmprof.analyze.layers.attribution import attribute
 from llmprof.errors import LlmprofError, NotCapturedError
 from llmprof.hardware import device
+from llmprof.names.operators import first_true
 from llmprof.trace import Trace
 
 COLUMNS = [
@@ -212,19 +213,14 @@ def _called() -> pl.Expr:
     # results.
     kind, stage = pl.col("kind"), pl.col("said")
     sends = kind == "send_recv"
-    return (
-        pl.when((kind == "other") & stage.is_in(names.COLLECTIVE_KINDS))
-        .then("said")
-        .when(sends & stage.is_in(["all_to_all", "all_gather", "reduce_scatter"]))
-        .then("said")
-        .when(sends & stage.is_in(["expert_dispatch", "combine"]))
-        .then(pl.lit("all_to_all"))
-        .when((kind == "broadcast") & (stage == "expert_dispatch"))
-        .then(pl.lit("all_gather"))
-        .when((kind == "reduce") & (stage == "combine"))
-        .then(pl.lit("reduce_scatter"))
-        .otherwise("kind")
-    )
+    as_said = (kind == "other") & stage.is_in(names.COLLECTIVE_KINDS)
+    as_said |= sends & stage.is_in(["all_to_all", "all_gather", "reduce_scatter"])
+    of_experts = {
+        "all_to_all": sends & stage.is_in(["expert_dispatch", "combine"]),
+        "all_gather": (kind == "broadcast") & (stage == "expert_dispatch"),
+        "reduce_scatter": (kind == "reduce") & (stage == "combine"),
+    }
+    return pl.coalesce(pl.when(as_said).then("said"), first_true(of_experts), "kind")
 
 
 def _world(meta: Mapping[str, Any], ranks: Sequence[int]) -> pl.Expr:

@@ -20,6 +20,7 @@ from llmprof.analyze.layers.layers import layers
 from llmprof.analyze.overlap import COMMUNICATION
 from llmprof.analyze.ranks import late_groups_of, latest_group, rank_groups
 from llmprof.analyze.steps.summary import IDLE_NOT_RECORDED
+from llmprof.names.operators import first_true
 
 LATE = ("host_bound", "launch")
 """Causes of idle time that earlier launches, or fewer calls, would remove."""
@@ -354,14 +355,8 @@ def _why_late(scope: Scope, late: list[int], waited_ns: float) -> str | None:
         for kind, rule in (("compute", uneven_rule(scope)), ("copy", "copies"))
     )
     held = (pl.col("cause") == "queued") & (pl.col("held_kind") == "call")
-    of_cause = (
-        pl.when(pl.col("cause").is_in(LATE))
-        .then(pl.lit("host_bound"))
-        .when(pl.col("cause") == "sync")
-        .then(pl.lit("synchronisation"))
-        .when(held)
-        .then(pl.lit("device_held"))
-    )
+    cause = pl.col("cause")
+    of_cause = first_true({"host_bound": cause.is_in(LATE), "synchronisation": cause == "sync", "device_held": held})
     of_host = scope.pauses.select("rank", ns="dur_ns", rule=pl.coalesce("reason", of_cause))
     sums = pl.concat([of_work, of_host.cast({"ns": pl.Int64})], how="vertical_relaxed").filter(
         pl.col("rule").is_not_null()

@@ -12,7 +12,6 @@ from typing import Any, Final, Literal
 
 import polars as pl
 
-from llmprof import units
 from llmprof.analyze.catalog import Analysis, Section
 from llmprof.analyze.nesting import column, innermost
 from llmprof.analyze.steps.steps import steps
@@ -339,12 +338,3 @@ def _by_step(trace: Trace, events: pl.DataFrame) -> pl.DataFrame:
     flows = _flows(placed, keys)
     peaks = placed.group_by(keys).agg(peak_bytes=pl.col("allocated_bytes").max())
     return peaks.join(flows, on=keys, nulls_equal=True).sort(*_PLACE, "step", nulls_last=True)
-
-
-def words(row: dict[str, Any]) -> str:
-    """A row of ``per="device"`` as a sentence."""
-    sentence = f"at most {units.format_bytes(row['peak_bytes'])} are allocated"
-    if row["reserved_peak_bytes"] is not None:
-        unused = "" if row["fragmentation"] is None else f" ({row['fragmentation']:.0%} of it unused at the peak)"
-        sentence += f", {units.format_bytes(row['reserved_peak_bytes'])} reserved{unused}"
-    return f"{sentence}; holders of {row['known_share']:.0%} are known"

@@ -84,35 +84,6 @@ def write(trace: Trace, added: pl.DataFrame, file: Path) -> int:
     return rows.height
 
 
-def slices(file: Path) -> pl.DataFrame:
-    """Slices of a file that :func:`write` wrote, read with the classes of the package ``perfetto``."""
-    from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace as Packets
-    from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TrackEvent
-
-    packets = Packets()
-    packets.ParseFromString(file.read_bytes())
-    rank_of: dict[int, int] = {}
-    names: dict[int, tuple[int, str]] = {}
-    open_: dict[int, list[tuple[int, str]]] = {}
-    rows: list[tuple[Any, ...]] = []
-    for packet in packets.packet:
-        if packet.HasField("track_descriptor"):
-            about = packet.track_descriptor
-            if about.HasField("process"):
-                rank_of[about.uuid] = about.process.pid - 1
-            else:
-                names[about.uuid] = (rank_of[about.parent_uuid], about.name)
-        elif packet.HasField("track_event"):
-            event = packet.track_event
-            if event.type == TrackEvent.TYPE_SLICE_BEGIN:
-                open_.setdefault(event.track_uuid, []).append((packet.timestamp, event.name))
-            else:
-                start, name = open_[event.track_uuid].pop()
-                rows.append((*names[event.track_uuid], start, packet.timestamp - start, name))
-    schema = {"rank": pl.Int32, "row": pl.String, "start_ns": pl.Int64, "dur_ns": pl.Int64, "name": pl.String}
-    return pl.DataFrame(rows, schema=schema, orient="row")
-
-
 def _slices(trace: Trace, added: pl.DataFrame) -> pl.DataFrame:
     parts = [
         added.select(

@@ -3,6 +3,7 @@
 import json
 import warnings
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -12,7 +13,7 @@ import llmprof
 from llmprof import analyze
 from llmprof.cli import main
 from llmprof.errors import AnalysisError, NotCapturedError, OutputError, ReadError, TraceWarning
-from llmprof.export import FORMS, export, perfetto
+from llmprof.export import FORMS, export
 from llmprof.export.write import tracks
 from llmprof.trace import Trace
 from tests.analyze.builders import DENSE, forward, kernels, launches
@@ -20,6 +21,35 @@ from tests.samples import sample
 
 SAMPLES = ["torch_tp1_eager", "torch_tp4_eager_nccl", "torch_pp2_eager", "torch_cpu_tp2_layer_annotations"]
 KEYS = ("rank", "start_ns", "time_ns", "dur_ns", "stream", "thread", "name", "correlation", "op_id")
+
+
+def slices(file: Path) -> pl.DataFrame:
+    """Slices of a file in Perfetto's format, read with the classes of the package ``perfetto``."""
+    from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace as Packets
+    from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TrackEvent
+
+    packets = Packets()
+    packets.ParseFromString(file.read_bytes())
+    rank_of: dict[int, int] = {}
+    names: dict[int, tuple[int, str]] = {}
+    open_: dict[int, list[tuple[int, str]]] = {}
+    rows: list[tuple[Any, ...]] = []
+    for packet in packets.packet:
+        if packet.HasField("track_descriptor"):
+            about = packet.track_descriptor
+            if about.HasField("process"):
+                rank_of[about.uuid] = about.process.pid - 1
+            else:
+                names[about.uuid] = (rank_of[about.parent_uuid], about.name)
+        elif packet.HasField("track_event"):
+            event = packet.track_event
+            if event.type == TrackEvent.TYPE_SLICE_BEGIN:
+                open_.setdefault(event.track_uuid, []).append((packet.timestamp, event.name))
+            else:
+                start, name = open_[event.track_uuid].pop()
+                rows.append((*names[event.track_uuid], start, packet.timestamp - start, name))
+    schema = {"rank": pl.Int32, "row": pl.String, "start_ns": pl.Int64, "dur_ns": pl.Int64, "name": pl.String}
+    return pl.DataFrame(rows, schema=schema, orient="row")
 
 
 def in_order(frame: pl.DataFrame) -> pl.DataFrame:
@@ -101,7 +131,7 @@ def test_a_window_cuts_rows_and_tracks_but_no_labels(tmp_path):
 def test_perfettos_own_format_holds_every_slice(tmp_path):
     pytest.importorskip("perfetto")
     trace = sample("torch_pp2_eager")
-    found = perfetto.slices(export(trace, tmp_path / "x.pftrace"))
+    found = slices(export(trace, tmp_path / "x.pftrace"))
     base = trace.meta["start_epoch_ns"]
     for table, row in (("kernels", "device: stream"), ("runtime", "host: thread"), ("ops", "host: thread")):
         rows = trace.table(table).select("rank", "dur_ns", "name", start_ns=pl.col("start_ns") + base)
@@ -159,7 +189,7 @@ def test_slices_that_cross_get_rows_of_their_own(tmp_path):
     pytest.importorskip("perfetto")
     rows = {"rank": 0, "device": 0, "stream": 7, "start_ns": [0, 50, 60, 200], "dur_ns": [100, 100, 10, 0],
             "name": ["a", "b", "c", "d"]}  # fmt: skip
-    found = perfetto.slices(export(Trace({"kernels": pl.DataFrame(rows)}), tmp_path / "x.perfetto-trace"))
+    found = slices(export(Trace({"kernels": pl.DataFrame(rows)}), tmp_path / "x.perfetto-trace"))
     found = found.filter(pl.col("row").str.starts_with("device")).sort("name")
     assert found.select("name", "start_ns", "dur_ns").rows() == [
         ("a", 0, 100), ("b", 50, 100), ("c", 60, 10), ("d", 200, 0),

@@ -330,7 +330,7 @@ class _Export(nsys.Export):
             return {pid: i for i, pid in enumerate(processes.to_list())}
         on_device = pl.concat(work, how="vertical_relaxed").group_by("pid").agg(pl.col("device").min())
         order = on_device.sort("device", "pid")["pid"].to_list()
-        stated = self._ranks_by_name(frames["markers"])
+        stated = self._ranks_by_name()
         numbers = [stated.get(pid) for pid in order]
         recorded = self.capture.rank
         if None not in numbers and len(set(numbers)) == len(numbers):
@@ -342,7 +342,7 @@ class _Export(nsys.Export):
         ranks = {pid: rank for pid, rank in zip(order, numbers, strict=True) if rank is not None}
         return ranks | {pid: -1 for pid in processes.to_list() if pid not in ranks}
 
-    def _ranks_by_name(self, markers: pl.DataFrame | None) -> dict[int, int]:
+    def _ranks_by_name(self) -> dict[int, int]:
         by_mpi: dict[int, int] = {}
         names = self._read("PROCESSES", "globalPid", text=("name",))
         rows = list(names.iter_rows()) if names is not None else []

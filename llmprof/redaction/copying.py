@@ -24,7 +24,7 @@ from llmprof.readers.saved import is_run
 from llmprof.redaction import chrome, ncu, nsys
 from llmprof.storage import sqlite
 from llmprof.storage.files import as_the_user_would, regular
-from llmprof.storage.pseudonyms import Ledger, Pseudonyms, writing
+from llmprof.storage.pseudonyms import Ledger, Pseudonyms, unwritten, writing
 
 Copy = Callable[[Path, Path, Ledger], None]
 
@@ -292,22 +292,13 @@ def _redact(source: Path, target: Path, names: Pseudonyms) -> Ledger:
             with border(source.name):
                 _copy(source, copied, ledger)
         except OutputError as error:  # the error names a file inside the copy by its temporary path
-            raise _unwritten(target, error) from error
+            raise unwritten(target, error.__cause__ or error) from error
         with writing(target):
             as_the_user_would(copied)
             copied.rename(target)
     finally:
         shutil.rmtree(work, ignore_errors=True)
     return ledger
-
-
-def _unwritten(target: Path, error: OutputError) -> OutputError:
-    cause = error.__cause__
-    message = getattr(cause, "strerror", None) or cause or error
-    return OutputError(
-        f"cannot write the copy {target.name}: {message}",
-        hint=f"free space in {target.parent}, or choose another folder",
-    )
 
 
 def _copy(source: Path, target: Path, ledger: Ledger) -> None:

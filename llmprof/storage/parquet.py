@@ -80,12 +80,9 @@ def load(folder: Path) -> tuple[dict[str, pl.DataFrame], dict[str, Any], dict[st
         raise ReadError(f"{folder} is damaged: {error}", hint=_AGAIN) from error
     if (counted := {name: frame.height for name, frame in tables.items()}) != rows:
         raise ReadError(f"{folder} is damaged: it has {listed(counted)} rows", expected=f"{rows}", hint=_AGAIN)
-    if unnamed := sorted(present - set(rows)):
-        raise ReadError(
-            f"{folder} is damaged: {META_FILE} does not name {', '.join(f'{name}.parquet' for name in unnamed)}",
-            expected="the folder as Trace.save wrote it",
-            hint=_AGAIN,
-        )
+    if unnamed := ", ".join(f"{name}.parquet" for name in sorted(present - set(rows))):
+        found = f"{folder} is damaged: {META_FILE} does not name {unnamed}"
+        raise ReadError(found, expected="the folder as Trace.save wrote it", hint=_AGAIN)
     return tables, meta, coverage
 
 

@@ -120,11 +120,8 @@ class Place:
             listed = store.ls(f"{path}/{folder}", detail=True)
         except (FileNotFoundError, NotADirectoryError):
             return {}
-        return {
-            str(item["name"]).rpartition("/")[2]: int(item.get("size") or 0)
-            for item in listed
-            if item["type"] == "file"
-        }
+        files = [item for item in listed if item["type"] == "file"]
+        return {str(item["name"]).rpartition("/")[2]: int(item.get("size") or 0) for item in files}
 
     @contextmanager
     def folder(self, name: str, *, last: str) -> Iterator[Path]:
@@ -204,13 +201,12 @@ class Place:
         """Argument of :func:`polars.scan_parquet` for some files: their addresses, or their bytes."""
         if self.is_local or self.root.partition("://")[0] in _READ_BY_POLARS:
             return [self.at(name) for name in names]
-        paths = []
+        contents = []
         for name in names:
-            content = self.read(name)
-            if content is None:
+            if (content := self.read(name)) is None:
                 raise ReadError(f"{self.at(name)} is missing", hint="convert its rank again")
-            paths.append(content)
-        return paths
+            contents.append(content)
+        return contents
 
 
 UNFINISHED: Final = ".unfinished-"

@@ -537,8 +537,12 @@ def writing(target: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, sqlite3.OperationalError, pl.exceptions.PolarsError) as error:
-        message = getattr(error, "strerror", None) or error
-        raise OutputError(
-            f"cannot write the copy {target.name}: {message}",
-            hint=f"free space in {target.parent}, or choose another folder",
-        ) from error
+        raise unwritten(target, error) from error
+
+
+def unwritten(target: Path, error: BaseException) -> OutputError:
+    """Error for a copy that cannot be written."""
+    return OutputError(
+        f"cannot write the copy {target.name}: {getattr(error, 'strerror', None) or error}",
+        hint=f"free space in {target.parent}, or choose another folder",
+    )

@@ -87,9 +87,8 @@ def answer(frames: Mapping[str, pl.DataFrame | pl.LazyFrame], query: str) -> pl.
             plan = context.execute(plain, eager=False)
             own = {line for frame in frames.values() if isinstance(frame, pl.LazyFrame) for line in _sources(frame)}
             if other := [line for line in _sources(plan) if line not in own]:
-                raise AnalysisError(
-                    f"the SQL query reads {other[0]}", expected=f"a query over the tables {', '.join(frames)}"
-                )
+                expected = f"a query over the tables {', '.join(frames)}"
+                raise AnalysisError(f"the SQL query reads {other[0]}", expected=expected)
             return plan.collect(engine="streaming" if lazy else "auto")
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         said = str(error).partition("\n\nResolved plan")[0].strip().splitlines() or ["no reason was given"]
@@ -144,7 +143,7 @@ def _sources(frame: pl.LazyFrame) -> Iterator[str]:
 
 def _checked(query: str) -> str:
     """The query as Polars gets it: the tokens that were checked, at their places, with spaces for comments."""
-    plain, tokens = [], list(_tokens(query))
+    tokens = list(_tokens(query))
     said = [token for token in tokens if token.kind != "blank"]
     first = next((token.text for token in said if token.kind == "word"), "")
     if first.lower() not in _BEGIN:
@@ -163,12 +162,11 @@ def _checked(query: str) -> str:
         elif token.kind == "word" and token.text.lower() == "recursive":
             _refuse(query, token, "RECURSIVE is not allowed, since it need not end", "a query without it")
         before = token
-    for token in tokens:
-        blank = token.kind == "blank"
-        plain.append(
-            re.sub(r"[^\n]", " ", token.text) if blank else token.text.replace("`", '"', 2 * (token.kind == "quoted"))
-        )
-    return "".join(plain)
+    return "".join(
+        re.sub(r"[^\n]", " ", token.text) if token.kind == "blank"
+        else token.text.replace("`", '"', 2 * (token.kind == "quoted"))
+        for token in tokens
+    )  # fmt: skip
 
 
 def _tokens(query: str) -> Iterator[_Token]:
@@ -183,9 +181,8 @@ def _tokens(query: str) -> Iterator[_Token]:
         token = _Token(str(match.lastgroup), match[0], at)
         joins = token.kind not in {"blank", "symbol"}
         if joins and touching:  # such as E'…', X'…', 0x1F
-            _refuse(
-                query, token, f"{token.text[:20]!r} follows without a space", "a space between words, names and texts"
-            )
+            what = f"{token.text[:20]!r} follows without a space"
+            _refuse(query, token, what, "a space between words, names and texts")
         yield token
         at, touching = match.end(), joins
 

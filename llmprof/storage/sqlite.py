@@ -264,12 +264,10 @@ def _check(path: PathLike, sql: str) -> None:
     """Have SQLite compile a query, and check each of its actions."""
     begin = _BEGIN.match(sql)
     word = begin[1].upper() if begin else ""
+    hint = "copy the file and open the copy with sqlite3 to change it"
     if word not in _READING_WORDS:
-        raise ReadError(
-            f"the query does more than read ({word})" if word else "the query holds no statement",
-            expected="one SELECT",
-            hint="copy the file and open the copy with sqlite3 to change it",
-        )
+        found = f"the query does more than read ({word})" if word else "the query holds no statement"
+        raise ReadError(found, expected="one SELECT", hint=hint)
     refused: list[str] = []
     with connect(path) as connection:
         connection.set_authorizer(_authorizer(refused))
@@ -280,11 +278,8 @@ def _check(path: PathLike, sql: str) -> None:
         except sqlite3.DatabaseError as error:
             if not refused:
                 raise
-            raise ReadError(
-                f"the query does more than read ({refused[0]})",
-                expected="one SELECT",
-                hint="copy the file and open the copy with sqlite3 to change it",
-            ) from error
+            found = f"the query does more than read ({refused[0]})"
+            raise ReadError(found, expected="one SELECT", hint=hint) from error
 
 
 _CAREFUL: Final = ("PRAGMA query_only = 1", "PRAGMA trusted_schema = 0", "PRAGMA cell_size_check = 1")

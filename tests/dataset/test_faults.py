@@ -322,13 +322,13 @@ def test_a_cluster_without_workers_is_given_up(run, tmp_path, monkeypatch):
 
 def test_a_rank_whose_workers_die_again_and_again_is_left_out_and_named(run, tmp_path, monkeypatch):
     lost = cluster.Lost("the workers that had it died")
-    real = cluster.Workers._here
+    real = cluster.Workers.each
 
-    def dying(function, things, shared):
-        for thing, result in real(function, things, shared):
+    def dying(self, function, things, *shared, **options):
+        for thing, result in real(self, function, things, *shared, **options):
             yield thing, lost if getattr(thing, "name", "").startswith("rank1") else result
 
-    monkeypatch.setattr(cluster.Workers, "_here", staticmethod(dying))
+    monkeypatch.setattr(cluster.Workers, "each", dying)
     with warned(r"rank1.pt.trace.json could not be converted .*: the workers that had it died"):
         assert llmprof.convert(run, tmp_path / "out", client=False).ranks == [0, 2]
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 import polars as pl
 
 from llmprof.errors import ReadError
+from llmprof.names.kernels import each
 from llmprof.progress import Progress
 from llmprof.readers.ascend import counters, summaries, tables, timeline
 from llmprof.readers.ascend.tables import Frames, device_tables
@@ -164,14 +165,7 @@ def as_lists(value: pl.Expr, *, numbers: bool = False) -> pl.Expr:
         return json.dumps([[int(n) for n in re.findall(r"\d+", part)] for part in parts])
 
     filled = pl.when(value != "").then(value)
-    return filled.map_batches(lambda texts: _each(texts, as_json), return_dtype=pl.String)
-
-
-def _each(values: pl.Series, function: Any) -> pl.Series:
-    """Apply a function once to each distinct text."""
-    distinct = values.drop_nulls().unique()
-    table = dict(zip(distinct.to_list(), map(function, distinct.to_list()), strict=True))
-    return values.replace_strict(table, default=None, return_dtype=pl.String)
+    return filled.map_batches(lambda texts: each(texts, as_json), return_dtype=pl.String)
 
 
 def stack(value: pl.Expr) -> pl.Expr:

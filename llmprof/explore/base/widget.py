@@ -346,6 +346,17 @@ class Explorer(anywidget.AnyWidget):
             metadata = {**metadata, PICTURE: {"width": self._width}}
         return data, metadata
 
+    def _get_embed_state(self, drop_defaults: bool = False) -> dict[str, Any]:
+        """State for an exported page, where no kernel answers: the widget shows its picture there."""
+        state: dict[str, Any] = super()._get_embed_state(drop_defaults=drop_defaults)
+        try:
+            image = self.picture()
+        except LlmprofError:
+            image = None
+        if image:
+            state["state"]["still"] = base64.b64encode(smaller(image)).decode("ascii")
+        return state
+
     def _ipython_display_(self, **_: Any) -> None:
         """Show the image and the widget as two outputs, of which one is seen."""
         show_kept(self._repr_mimebundle_())

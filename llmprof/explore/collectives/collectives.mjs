@@ -1,6 +1,6 @@
 // Explorer of collectives: latencies, sizes, bandwidth, arrivals, calls over time, and the ranks of one call.
 
-import { fill, h, labelled, labelledButton, status } from "../base/js/dom.mjs";
+import { fill, h, labelled, labelledButton, orPicture, status } from "../base/js/dom.mjs";
 import { formatBytes, formatNs, formatNumber } from "../base/js/format.mjs";
 import { plotLegend, plotPanel, plotPart, plotTable } from "../base/js/plot.mjs";
 import { whenReleased } from "../base/js/press.mjs";
@@ -386,4 +386,4 @@ function render({ model, el }) {
   };
 }
 
-export default { render };
+export default { render: orPicture(render) };

@@ -1,5 +1,5 @@
 // Runs side by side: step times, what the change is made of, aligned timelines, kernels and those of the picked row.
-import { fill, h, labelled, labelledButton, searchField, status } from "../base/js/dom.mjs";
+import { fill, h, labelled, labelledButton, orPicture, searchField, status } from "../base/js/dom.mjs";
 import { formatNs, formatNumber } from "../base/js/format.mjs";
 import { plotLegend, plotPart, plotTable } from "../base/js/plot.mjs";
 import { inHand, whenReleased } from "../base/js/press.mjs";
@@ -519,4 +519,4 @@ function render({ model, el }) {
   };
 }
 
-export default { render };
+export default { render: orPicture(render) };

@@ -1,5 +1,5 @@
 // Above the tabs: a chip for each filter, and back and forward through the views.
-import { fill, h, labelledButton, status } from "../base/js/dom.mjs";
+import { fill, h, labelledButton, orPicture, status } from "../base/js/dom.mjs";
 import { wayOf } from "../base/js/press.mjs";
 import { followTheme } from "../base/js/theme.mjs";
 import { ask } from "../base/js/wire.mjs";
@@ -67,4 +67,4 @@ function render({ model, el }) {
   };
 }
 
-export default { render };
+export default { render: orPicture(render) };

@@ -1,5 +1,5 @@
 // The explorer of kernels: a table of all, and the details of the one that is picked.
-import { copyButton, fill, h, labelled, menuOf, searchField, status } from "../base/js/dom.mjs";
+import { copyButton, fill, h, labelled, menuOf, orPicture, searchField, status } from "../base/js/dom.mjs";
 import { formatNs, formatNumber } from "../base/js/format.mjs";
 import { plotPart } from "../base/js/plot.mjs";
 import { whenReleased } from "../base/js/press.mjs";
@@ -402,4 +402,4 @@ function render({ model, el }) {
   };
 }
 
-export default { render };
+export default { render: orPicture(render) };

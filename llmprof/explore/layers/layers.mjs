@@ -1,5 +1,5 @@
 // Explorer of layers: a heat map over steps, and what is inside a cell.
-import { fill, h, labelled, labelledButton, status } from "../base/js/dom.mjs";
+import { fill, h, labelled, labelledButton, orPicture, status } from "../base/js/dom.mjs";
 import { formatNumber } from "../base/js/format.mjs";
 import { layerCut, layerHeat, layerNext } from "../base/js/heat.mjs";
 import { plotKeys } from "../base/js/plot.mjs";
@@ -257,4 +257,4 @@ function render({ model, el }) {
   };
 }
 
-export default { render };
+export default { render: orPicture(render) };

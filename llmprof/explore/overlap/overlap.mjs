@@ -1,5 +1,5 @@
 // Explorer of overlap: bars of steps, the lanes of a window, and how its time parts.
-import { fill, h, labelled, labelledButton, status } from "../base/js/dom.mjs";
+import { fill, h, labelled, labelledButton, orPicture, status } from "../base/js/dom.mjs";
 import { formatNs, formatNumber, formatShare } from "../base/js/format.mjs";
 import { plotLegend, plotPart, plotTable } from "../base/js/plot.mjs";
 import { followTheme } from "../base/js/theme.mjs";
@@ -252,4 +252,4 @@ function render({ model, el }) {
   };
 }
 
-export default { render };
+export default { render: orPicture(render) };

@@ -1,5 +1,5 @@
 // Explorer of many ranks: a heat map of ranks over steps, the groups that come late, and what was picked.
-import { fill, h, labelled, labelledButton, status } from "../base/js/dom.mjs";
+import { fill, h, labelled, labelledButton, orPicture, status } from "../base/js/dom.mjs";
 import { formatNs, formatNumber, formatShare } from "../base/js/format.mjs";
 import { layerCut, layerHeat } from "../base/js/heat.mjs";
 import { plotKeys, plotTable } from "../base/js/plot.mjs";
@@ -225,4 +225,4 @@ function render({ model, el }) {
   };
 }
 
-export default { render };
+export default { render: orPicture(render) };

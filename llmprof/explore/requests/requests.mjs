@@ -1,5 +1,5 @@
 // The slowest requests: a table with the parts of each latency as a bar, and what is known of the one that is picked.
-import { fill, h, status } from "../base/js/dom.mjs";
+import { fill, h, orPicture, status } from "../base/js/dom.mjs";
 import { plotLegend } from "../base/js/plot.mjs";
 import { whenReleased } from "../base/js/press.mjs";
 import { TABLE_BLOCK, tableGrid } from "../base/js/table.mjs";
@@ -114,4 +114,4 @@ function render({ model, el }) {
   };
 }
 
-export default { render };
+export default { render: orPicture(render) };

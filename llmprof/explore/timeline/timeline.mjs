@@ -1,5 +1,5 @@
 // Timeline: ranks, streams, threads, steps and layers on one axis of time.
-import { fill, h, roving, status } from "../base/js/dom.mjs";
+import { fill, h, orPicture, roving, status } from "../base/js/dom.mjs";
 import { clampWindow } from "../base/js/geometry.mjs";
 import { followTheme } from "../base/js/theme.mjs";
 import { ask, Superseded, wordsOf } from "../base/js/wire.mjs";
@@ -535,4 +535,4 @@ class TimelineView extends Behaviour {
   }
 }
 
-export default { render };
+export default { render: orPicture(render) };

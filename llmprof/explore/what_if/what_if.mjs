@@ -1,6 +1,6 @@
 // Explorer of what would be gained: changes with sliders, the predicted step time beside the recorded one.
 import { textWidth } from "../base/js/canvas.mjs";
-import { copyButton, fill, h, labelled, labelledButton, status } from "../base/js/dom.mjs";
+import { copyButton, fill, h, labelled, labelledButton, orPicture, status } from "../base/js/dom.mjs";
 import { formatNs, formatNumber } from "../base/js/format.mjs";
 import {
   PLOT_TEXT,
@@ -436,4 +436,4 @@ function render({ model, el }) {
   };
 }
 
-export default { render };
+export default { render: orPicture(render) };

@@ -237,6 +237,26 @@ export function copyButton(label, text) {
 }
 
 /**
+ * A widget's render function that shows the picture of an exported page, where no kernel would answer.
+ * @template {{model: any, el: HTMLElement}} V
+ * @template R
+ * @param {(view: V) => R} render
+ * @returns {(view: V) => R | undefined}
+ */
+export function orPicture(render) {
+  return (view) => {
+    const still = view.model.get("still");
+    if (!still) return render(view);
+    const words = "Exported without a kernel: a picture of what was shown.";
+    view.el.append(
+      h("img", { src: `data:image/png;base64,${still}`, alt: words, style: "max-width: 100%" }),
+      h("p", { text: words }),
+    );
+    return undefined;
+  };
+}
+
+/**
  * Save a file where the browser keeps what it loads.
  * @param {string} name
  * @param {any} content  text or bytes

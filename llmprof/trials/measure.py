@@ -30,6 +30,7 @@ from llmprof.launch.run import command, passes, process
 from llmprof.launch.run.requests import repeats, requests_of
 from llmprof.progress import Progress
 from llmprof.storage import files
+from llmprof.trials import schedule
 from llmprof.trials.gains import LEAST_PAIRS, METRICS, drift, half_width, tokens_equal
 from llmprof.trials.objectives import Limit, limits
 from llmprof.trials.settings import REMEDIES, asked, changed, remedies
@@ -39,6 +40,8 @@ _WHICH: Final = {"A": "as it is", "B": "with the change"}
 _POLL_S: Final = 0.02
 _KEPT: Final = ("predicted", "profiled", "equal", "engines", "memory_bytes", "versions", "notes")
 """What a trial that is continued knows already, beside its pairs."""
+_LEAST_TO_END: Final = 6
+"""Pairs before a narrow interval may end a trial: of three, two agree by chance often enough to double wrong verdicts."""
 _MEMORY: Final = 0.44
 """Share of the device's memory for each of two engines beside each other; vLLM takes 0.9 for one."""
 
@@ -131,17 +134,7 @@ def trial(
         name, fields = asked(change or _first(origin), config, worker)
     other = changed(config, fields)
     where = Path(folder) if folder is not None else new_folder(config, f"trial_{config.name}")
-    state: dict[str, Any] = {
-        "version": VERSION,
-        "config": disclosure.config(config).to_dict(),
-        "change": name,
-        "fields": fields,
-        "objective": objective,
-        "until": until,
-        "slo": ",".join(one.text for one in limited),
-        "pairs": [],
-        "notes": [],
-    }
+    state = new_state(config, name, fields, objective=objective, until=until, slo=limited)
     earlier = files.read_json(where / FILE)
     if isinstance(earlier, dict):
         if (earlier.get("config"), earlier.get("fields")) != (state["config"], json.loads(json.dumps(fields))):
@@ -149,10 +142,10 @@ def trial(
         state |= {name: earlier[name] for name in _KEPT if name in earlier}
         state |= {"pairs": [pair for pair in earlier["pairs"] if {"A", "B"} <= pair.keys()]}
     elif isinstance(origin, Run):
-        state["predicted"] = predicted_gain(origin, name, objective)
+        state["predicted"] = predicted_gain(origin, name, objective, fields)
 
     with alone(where):
-        work = _Trial(where, state, config, other, progress, most_pairs, limited)
+        work = Trial(where, state, config, other, progress, most_pairs, limited)
         work.store()
         if check:
             passes.ask_doctor(config, progress)
@@ -162,6 +155,29 @@ def trial(
         verdict = Verdict(where, state)
         verdict.write()
     return verdict
+
+
+def new_state(
+    config: ExperimentConfig,
+    name: str,
+    fields: Mapping[str, Any],
+    *,
+    objective: str,
+    until: float,
+    slo: Sequence[Limit] = (),
+) -> dict[str, Any]:
+    """State of a trial before its first pair."""
+    return {
+        "version": VERSION,
+        "config": disclosure.config(config).to_dict(),
+        "change": name,
+        "fields": dict(fields),
+        "objective": objective,
+        "until": until,
+        "slo": ",".join(one.text for one in slo),
+        "pairs": [],
+        "notes": [],
+    }
 
 
 def _objective(config: ExperimentConfig) -> str:
@@ -181,12 +197,16 @@ def _first(origin: Run | ExperimentConfig) -> str:
     )
 
 
-def predicted_gain(run: Run, name: str, objective: str) -> dict[str, Any] | None:
-    """Gain that a replay of the run's trace predicts, without the profiler where that is known.
+def predicted_gain(run: Run, name: str, objective: str, fields: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Gain that a replay of the run's trace predicts, or the schedule of its requests; None if neither can.
 
-    It is the gain of decode steps for the time of a token, otherwise that of the time of all steps.
+    It is the gain of decode steps for the time of a token, otherwise that of the time of all steps, without the
+    profiler where that is known.
     """
     change = next((one.change for one in REMEDIES if one.name == name), None)
+    if change is None and objective in _OF_ALL_STEPS:
+        with contextlib.suppress(schedule.NoPredictionError):
+            return schedule.predicted(run, fields)
     if change is None or objective == "ttft_ns":
         return None
     try:
@@ -212,6 +232,9 @@ def predicted_gain(run: Run, name: str, objective: str) -> dict[str, Any] | None
         "of": ", ".join(str(phase or "the recording") for phase in rows["phase"]),
         "plain": plain,
     }
+
+
+_OF_ALL_STEPS: Final = ("wall_ns", "output_tokens_per_s", "requests_per_s")
 
 
 class _RefusedError(Exception):
@@ -322,7 +345,7 @@ def loaded_engine(config: ExperimentConfig, home: Path) -> Iterator[Engine]:
 
 
 @dataclass
-class _Trial:
+class Trial:
     """Measures the pairs of a trial and keeps its state."""
 
     folder: Path
@@ -336,16 +359,20 @@ class _Trial:
 
     @property
     def sides(self) -> dict[str, ExperimentConfig]:
+        """Configuration of each side."""
         return {"A": self.before, "B": self.after}
 
     def store(self) -> None:
+        """Write what is known."""
         files.write_json(self.folder / FILE, self.state)
 
     def note(self, words: str) -> None:
+        """Add a note for the reader, once."""
         if words not in self.state["notes"]:
             self.state["notes"].append(words)
 
     def tell(self, what: str) -> None:
+        """Tell what is done now."""
         if self.progress is not None:
             self.progress(what, len(self.state["pairs"]), self.most)
 
@@ -361,7 +388,7 @@ class _Trial:
         except _RefusedError as error:
             self.state["error"] = str(error.__cause__)
         finally:
-            self._summarise()
+            self.summarise()
             self.store()
 
     @property
@@ -370,7 +397,7 @@ class _Trial:
         pairs = self.state["pairs"]
         if len(pairs) >= self.most:
             return True
-        effect = Verdict(self.folder, self.state).effect if len(pairs) >= LEAST_PAIRS else None
+        effect = Verdict(self.folder, self.state).effect if len(pairs) >= _LEAST_TO_END else None
         return effect is not None and half_width(effect) <= self.state["until"]
 
     def _beside_each_other(self) -> bool:
@@ -396,8 +423,7 @@ class _Trial:
             self.state["engines"] = "both loaded, measured in turn"
             if on_gpu:
                 self.note(f"each engine had {_MEMORY:.0%} of the device's memory")
-            while not self.known:
-                self._pair({side: engine.measure for side, engine in loaded.items()})
+            self.pairs({side: engine.measure for side, engine in loaded.items()})
         return True
 
     def _in_turn(self) -> None:
@@ -407,8 +433,12 @@ class _Trial:
             with loaded_engine(self.sides[side], self._home(side)) as engine:
                 return engine.measure(timeout_s)
 
+        self.pairs({side: functools.partial(measure, side) for side in "AB"})
+
+    def pairs(self, measure: Mapping[str, Callable[[float], dict[str, Any]]]) -> None:
+        """Measure pairs until the effect is known."""
         while not self.known:
-            self._pair({side: functools.partial(measure, side) for side in "AB"})
+            self._pair(measure)
 
     def _pair(self, measure: Mapping[str, Callable[[float], dict[str, Any]]]) -> None:
         """Measure both sides, the one first that was second in the pair before."""
@@ -433,7 +463,8 @@ class _Trial:
         homes = (self.folder / f"engine-{side}-{n}" for n in itertools.count(1))
         return next(home for home in homes if not home.exists())
 
-    def _summarise(self) -> None:
+    def summarise(self) -> None:
+        """Say how the machine drifted, and how equal the answers of both sides are."""
         blocks = pl.DataFrame(
             [
                 {"at_ns": pair[side]["at_ns"], "side": side, "wall_ns": pair[side]["means"].get("wall_ns")}

@@ -127,6 +127,13 @@ class Study:
         other = than["metrics"][self.objective.name]
         return bool(value > other if self.objective.more_is_better else value < other)
 
+    def ahead(self, point: Mapping[str, Any], than: Mapping[str, Any]) -> bool:
+        """Whether a point is better than another one or, if neither holds the SLO, nearer to it."""
+        if self.better(point, None) or self.better(than, None):
+            return self.better(point, than if self.better(than, None) else None)
+        mine, other = self._missed(point), self._missed(than)
+        return mine is not None and (other is None or mine[1] < other[1])
+
     @property
     def nearest(self) -> dict[str, Any] | None:
         """The measured point that misses the SLO least; None if none ran."""

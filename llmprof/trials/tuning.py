@@ -407,7 +407,7 @@ class _Search:
         chosen = next((values for values in self.chooser.plan() if values in left), None)
         if chosen is None:
             done = [point for point in self.points if point["state"] == "finished"]
-            chosen = self.chooser.together(done, self.study.better)
+            chosen = self.chooser.together(done, self.study.ahead)
         if chosen not in left:
             chosen = self.chooser.sample(left)
         room = self.most - len(self.points) if self.most is not None else _MOST_TOGETHER
@@ -585,6 +585,6 @@ def ranking(run: Run, space: Mapping[str, Sequence[Any]], objective: Figure) -> 
         one = next(remedy for remedy in REMEDIES if remedy.name == name)
         values = {key: value for key, value in one.fields(run.config, run.worker).items() if key in space}
         if values and all(value in space[key] for key, value in values.items()):
-            predicted = predicted_gain(run, name, objective.column)
+            predicted = predicted_gain(run, name, objective.column, values)
             found.append({"remedy": name, "values": values, "gain": predicted["gain"] if predicted else None})
     return sorted(found, key=lambda one: -(one["gain"] or 0.0))

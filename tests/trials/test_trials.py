@@ -169,7 +169,7 @@ def test_the_page_draws_the_way_from_one_step_to_the_other(machine, monkeypatch)
 
 
 def test_engines_can_be_started_in_turn(machine):
-    verdict = run(machine, warm=False)
+    verdict = run(machine, warm=False, most_pairs=3)
     assert verdict.verdict == "better"
     assert len(machine.calls("LLM")) == 6
 

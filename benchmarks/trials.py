@@ -23,14 +23,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, required=True, help="folder of the trials, new or to continue")
     parser.add_argument("--count", type=int, default=20, help="trials (default: %(default)s)")
-    parser.add_argument("--until", type=float, default=0.02, help="half width to measure to (default: %(default)s)")
-    parser.add_argument("--most-pairs", type=int, default=12, help="most pairs of a trial (default: %(default)s)")
-    parser.add_argument("--max-tokens", type=int, default=64, help="output tokens of a request (default: %(default)s)")
-    parser.add_argument("--repeat", type=int, default=2, help="repeats of a measurement (default: %(default)s)")
+    parser.add_argument("--until", type=float, default=0.05, help="half width to measure to (default: %(default)s)")
+    parser.add_argument("--most-pairs", type=int, default=60, help="most pairs of a trial (default: %(default)s)")
+    parser.add_argument("--max-tokens", type=int, default=16, help="output tokens of a request (default: %(default)s)")
+    parser.add_argument("--repeat", type=int, default=3, help="repeats of a measurement (default: %(default)s)")
     args = parser.parse_args()
     config = llmprof.ExperimentConfig(
-        model="random:tiny", batch_size=4, input_tokens=32, max_tokens=args.max_tokens, repeat=args.repeat,
-        max_model_len=512, monitor_hz=0, profile_mode="inference_only",
+        model="random:tiny", batch_size=2, input_tokens=16, max_tokens=args.max_tokens, repeat=args.repeat,
+        max_model_len=512, monitor_hz=0, profile_mode="inference_only", environment={"OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     verdicts: Counter[str] = Counter()
     number = sum(1 for _ in args.folder.glob("start-*"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import altair as alt
 import polars as pl
 
@@ -10,7 +12,8 @@ from llmprof.sentences import SLO_WORDS
 from llmprof.text import shorten
 from llmprof.units import format_metric, format_ns
 
-_KINDS = {"best": "#0072B2", "start": "#D55E00"} | dict(
+_PICKED = "chosen"
+_KINDS = {"best": "#0072B2", "start": "#D55E00", _PICKED: "#CC79A7"} | dict(
     zip(SLO_WORDS.values(), ("#56B4E9", "#9CA3AF", "#56B4E9"), strict=True)
 )
 _HEIGHT = 300
@@ -19,7 +22,12 @@ _LONGEST = 40
 
 @draw.chart_of("study.pareto", "label latency rate kind front", refuses="no point has a latency and a rate")
 def study_pareto(
-    frame: pl.DataFrame, *, latency: str = "latency", rate: str = "requests", title: str | None = None
+    frame: pl.DataFrame,
+    *,
+    latency: str = "latency",
+    rate: str = "requests",
+    picked: Sequence[int] = (),
+    title: str | None = None,
 ) -> alt.LayerChart:
     """Latency against throughput of the points of a study; the line joins those that no other one betters in both.
 
@@ -29,7 +37,12 @@ def study_pareto(
     ----------
     latency, rate : str
         What the columns ``latency`` (ns) and ``rate`` (1/s) are, for the axes.
+    picked : sequence of int
+        Points (column ``point``) that stand out with their names.
     """
+    if picked:
+        chosen = pl.col("point").is_in(list(picked)) & ~pl.col("kind").is_in(["best", "start"])
+        frame = frame.with_columns(kind=pl.when(chosen).then(pl.lit(_PICKED)).otherwise("kind"))
     known = frame.drop_nulls(["latency", "rate"])
     if known.is_empty():
         raise draw.nothing("study_pareto", "no point has a latency and a rate")
@@ -46,7 +59,7 @@ def study_pareto(
     dots = base.mark_circle(size=90, opacity=1).encode(x=x, y=y, color=shade, tooltip=tips)
     front = data.filter(pl.col("front")).sort("x")
     line = alt.Chart(draw.inline(front.select("x", "rate"))).mark_line(strokeWidth=1.4, color=theme.MUTED)
-    named = data.filter(pl.col("kind").is_in(["best", "start"])).with_columns(
+    named = data.filter(pl.col("kind").is_in(["best", "start", _PICKED])).with_columns(
         short=pl.col("label").map_elements(lambda text: shorten(text, _LONGEST), pl.String)
     )
     words = []

@@ -6,6 +6,7 @@ from .layers.explorer import layers as layers
 from .overlap.explorer import overlap as overlap
 from .ranks.explorer import ranks as ranks
 from .requests.explorer import requests as requests
+from .study import study as study
 from .tabs import open as open
 from .theory import theory as theory
 from .timeline.explorer import timeline as timeline

@@ -41,7 +41,7 @@ _POLL_S: Final = 0.02
 _KEPT: Final = ("predicted", "profiled", "equal", "engines", "memory_bytes", "versions", "notes")
 """What a trial that is continued knows already, beside its pairs."""
 _LEAST_TO_END: Final = 6
-"""Pairs before a narrow interval may end a trial: of three, two agree by chance often enough to double wrong verdicts."""
+"""Pairs before a narrow interval may end a trial: three agree by chance so often that wrong verdicts would double."""
 _MEMORY: Final = 0.44
 """Share of the device's memory for each of two engines beside each other; vLLM takes 0.9 for one."""
 

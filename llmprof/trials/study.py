@@ -240,8 +240,8 @@ class Study:
         Returns
         -------
         polars.DataFrame
-            ``label``; ``latency`` (ns), the first latency of the SLO, or the mean time of a further token or of a
-            request; ``rate`` (1/s), the objective if it is a rate, else output tokens; ``kind`` (``best``, ``start``,
+            ``point, label``; ``latency`` (ns), the first latency of the SLO, or the mean time of a further token or of
+            a request; ``rate`` (1/s), the objective if it is a rate, else output tokens; ``kind`` (``best``, ``start``,
             ``holds the SLO``, ``misses the SLO``; ``measured`` without one); ``front``, whether no other point is
             better in both.
         """
@@ -254,9 +254,11 @@ class Study:
             kind = "best" if point is best else "start" if point["values"] == self._tune["start"] else held
             both = {**means, **point["metrics"]}
             latency, rate = both.get(self.axes[0]), both.get(self.axes[1])
-            rows.append({"label": self.words(point["values"]), "latency": latency, "rate": rate, "kind": kind})
+            head = {"point": point["point"], "label": self.words(point["values"])}
+            rows.append({**head, "latency": latency, "rate": rate, "kind": kind})
         numbers = {"latency": pl.Float64, "rate": pl.Float64}
-        frame = pl.DataFrame(rows, schema={"label": pl.String, **numbers, "kind": pl.String}, orient="row")
+        texts = {"point": pl.Int64, "label": pl.String}
+        frame = pl.DataFrame(rows, schema={**texts, **numbers, "kind": pl.String}, orient="row")
         ordered = frame.with_row_index("at").sort("latency", "rate", descending=[False, True], nulls_last=True)
         before = pl.col("rate").cum_max().shift(1)
         front = (before.is_null() | (pl.col("rate") > before)) & pl.col("latency").is_not_null()

@@ -357,7 +357,8 @@ def studied() -> pl.DataFrame:
         ("max_num_seqs=256", 45e6, 1600.0, "misses the SLO", True),
         ("max_num_seqs=8", 30e6, 700.0, "holds the SLO", False),
     ]
-    return pl.DataFrame(rows, schema=["label", "latency", "rate", "kind", "front"], orient="row")
+    columns = ["label", "latency", "rate", "kind", "front"]
+    return pl.DataFrame(rows, schema=columns, orient="row").with_row_index("point")
 
 
 @cache

@@ -29,7 +29,7 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=3, help="repeats of a measurement (default: %(default)s)")
     args = parser.parse_args()
     config = llmprof.ExperimentConfig(
-        model="random:tiny", batch_size=2, input_tokens=16, max_tokens=args.max_tokens, repeat=args.repeat,
+        model="random:tiny", batch_size=2, input_tokens=16, max_tokens=args.max_tokens, repeat=args.repeat, warmup=0,
         max_model_len=512, monitor_hz=0, profile_mode="inference_only", environment={"OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     verdicts: Counter[str] = Counter()

@@ -12,7 +12,8 @@ import ipywidgets  # type: ignore[import-untyped]
 from llmprof import analyze
 from llmprof.analyze.requests.requests import AnyRun
 from llmprof.errors import LlmprofError
-from llmprof.explore.tabs import Open, open  # noqa: A004
+from llmprof.explore.tabs import Given, Open, open  # noqa: A004
+from llmprof.launch import Run, open_run
 from llmprof.readers import read
 from llmprof.readers.ncu.reader import read_metrics
 
@@ -43,19 +44,20 @@ class Wanted:
         return cls(**json.loads(environment[ENVIRONMENT_VARIABLE]))
 
 
-def _run_of(files: Sequence[str]) -> AnyRun | None:
-    """The run in a folder, if its requests can be joined to its trace; otherwise None."""
-    from llmprof.launch import open_run
+def _run_of(files: Sequence[str]) -> Run | None:
+    """The run in a folder, if there is one."""
     from llmprof.readers.saved import is_run
 
-    if len(files) != 1 or not is_run(Path(files[0])):
-        return None
+    return open_run(files[0]) if len(files) == 1 and is_run(Path(files[0])) else None
+
+
+def _has_requests(run: AnyRun) -> bool:
+    """Whether the requests of a run can be joined to its trace."""
     try:
-        run = open_run(files[0])
         analyze.requests(run)
     except LlmprofError:  # no served run, an engine without notes of its steps, clocks that disagree
-        return None
-    return run
+        return False
+    return True
 
 
 def page(environment: Mapping[str, str] = os.environ) -> Any:
@@ -69,8 +71,9 @@ def page(environment: Mapping[str, str] = os.environ) -> Any:
         other = read(wanted.other, **options) if wanted.other else None
         metrics = read_metrics(wanted.metrics) if wanted.metrics else None
         first, second = wanted.names
-        given: dict[str, Any] = {"metrics": metrics, "other": other, "run": _run_of(wanted.files)}
-        return _at(open(trace, names=(first, second), **given), wanted.finding)
+        run = _run_of(wanted.files)
+        joined = run if run is not None and _has_requests(run) else None
+        return _at(Open(Given(trace, metrics, other, (first, second), joined, tried=run)), wanted.finding)
     except LlmprofError as error:
         return ipywidgets.Label(f"{error}")
 

@@ -25,6 +25,8 @@ from llmprof.charts.base.bars import STYLE, step_bars
 from llmprof.errors import LlmprofError, listed
 from llmprof.explore.base.widget import Explorer, show_kept, smaller
 from llmprof.explore.header.explorer import Header
+from llmprof.explore.trying import Call, tryings
+from llmprof.launch import Run
 from llmprof.metrics.data import Metrics
 from llmprof.text import plain
 from llmprof.trace import Trace
@@ -64,7 +66,13 @@ class Front(ipywidgets.VBox):  # type: ignore[misc]
     """Facts about the run, and its findings; made by ``explore.open``."""
 
     def __init__(
-        self, trace: Trace, show: Callable[[Mapping[str, Any]], None], findings: pl.DataFrame | None = None
+        self,
+        trace: Trace,
+        show: Callable[[Mapping[str, Any]], None],
+        findings: pl.DataFrame | None = None,
+        *,
+        run: Run | None = None,
+        call: Call = lambda function: function(),
     ) -> None:
         super().__init__()
         self._show = show
@@ -81,6 +89,7 @@ class Front(ipywidgets.VBox):  # type: ignore[misc]
             facts = facts.filter(pl.col("what") == "device")
             note = f"{note} {PROFILE_NOTE}".strip()
         self._buttons = {row["order"]: self._button(row) for row in self.rows}
+        self.tryings = tryings(run, findings, call) if self.rows else {}
         causes, effects, known = chained(findings)
         lead = next(iter([*causes, *known]), {})
         saved = None if lead.get("predicted_plain") else lead.get("predicted_ns")
@@ -114,7 +123,10 @@ class Front(ipywidgets.VBox):  # type: ignore[misc]
         return button
 
     def _line(self, row: Mapping[str, Any], html: str) -> Any:
-        words = ipywidgets.HTML(html, layout=ipywidgets.Layout(flex="1 1 auto", min_width="0"))
+        wide = ipywidgets.Layout(flex="1 1 auto", min_width="0")
+        words = ipywidgets.HTML(html, layout=wide)
+        if (trying := self.tryings.get(row["order"])) is not None:
+            words = ipywidgets.VBox([words, trying], layout=wide)
         return ipywidgets.HBox([self._buttons[row["order"]], words], layout=ipywidgets.Layout(margin="0 0 10px 0"))
 
 
@@ -236,6 +248,8 @@ class Given:
     other: Trace | None = None
     names: tuple[str, str] | None = None
     run: AnyRun | None = None
+    tried: Run | None = None
+    """Run whose remedies can be tried."""
     profile: pl.DataFrame | None = None
     """Findings of the hardware metrics, if there is no trace."""
 
@@ -493,11 +507,7 @@ class Open(ipywidgets.VBox):  # type: ignore[misc]
             words.value, bar.max, bar.value = f"{panel.title}: {what}", total, done
 
         def finished() -> None:
-            # Messages arrive only from the thread of the Jupyter kernel.
-            if self._loop is not None and self._loop.is_running():
-                self._loop.call_soon_threadsafe(self._show_or_say, panel)
-            else:
-                self._show_or_say(panel)
+            self._call(lambda: self._show_or_say(panel))
 
         def cancelled(_button: object) -> None:
             preparation.cancel()
@@ -513,10 +523,20 @@ class Open(ipywidgets.VBox):  # type: ignore[misc]
         self._box(panel).children = [ipywidgets.HBox([words, bar, cancel])]
         preparation.start()
 
+    def _call(self, function: Callable[[], None]) -> None:
+        """Call a function in the thread of the Jupyter kernel: only from there do messages arrive."""
+        if self._loop is not None and self._loop.is_running():
+            self._loop.call_soon_threadsafe(function)
+        else:
+            function()
+
     def _show_or_say(self, panel: Panel) -> None:
+        given = self._given
         try:
             if panel is FINDINGS:
-                self._front = Front(self._given.trace, self._show_finding, findings=self._given.profile)
+                self._front = Front(
+                    given.trace, self._show_finding, findings=given.profile, run=given.tried, call=self._call
+                )
                 self._box(panel).children = [self._front]
             else:
                 self._place(panel)
@@ -570,7 +590,8 @@ def open(  # noqa: A001
         Names of the two traces; by default those of the folders or files that were read.
     run : Run, optional
         The run of the trace, or the trace and the rows of ``llmprof.read_requests``.
-        It adds a tab of the slowest requests, and a row for each request in the timeline.
+        It adds a tab of the slowest requests, and a row for each request in the timeline. Findings whose remedy is a
+        setting of the engine get a button that tries it (:func:`llmprof.trial`), after it has asked.
 
     Returns
     -------
@@ -588,4 +609,4 @@ def open(  # noqa: A001
     for given in (trace, other):
         if given is not None and not isinstance(given, Trace):
             raise LlmprofError(f"open got a {type(given).__name__}", expected="a Trace", hint="read it: llmprof.read()")
-    return Open(Given(trace, metrics, other, names, run))
+    return Open(Given(trace, metrics, other, names, run, tried=run if isinstance(run, Run) else None))

@@ -24,6 +24,8 @@ METRICS: Final = {
 RESAMPLES: Final = 10_000
 Z95: Final = 1.959964
 LEAST_PAIRS: Final = 3
+LEAST_TO_END: Final = 6
+"""Pairs before a narrow interval may end a trial: three agree by chance so often that wrong verdicts would double."""
 NOTHING: Final = 0.005
 """An effect below this share is none, however surely it is known: starts of one engine differ by more."""
 

@@ -31,7 +31,7 @@ from llmprof.launch.run.requests import repeats, requests_of
 from llmprof.progress import Progress
 from llmprof.storage import files
 from llmprof.trials import schedule
-from llmprof.trials.gains import LEAST_PAIRS, METRICS, drift, half_width, tokens_equal
+from llmprof.trials.gains import LEAST_PAIRS, LEAST_TO_END, METRICS, drift, half_width, tokens_equal
 from llmprof.trials.objectives import Limit, limits
 from llmprof.trials.settings import REMEDIES, asked, changed, remedies
 from llmprof.trials.verdict import FILE, VERSION, Verdict
@@ -40,8 +40,6 @@ _WHICH: Final = {"A": "as it is", "B": "with the change"}
 _POLL_S: Final = 0.02
 _KEPT: Final = ("predicted", "profiled", "equal", "engines", "memory_bytes", "versions", "notes")
 """What a trial that is continued knows already, beside its pairs."""
-_LEAST_TO_END: Final = 6
-"""Pairs before a narrow interval may end a trial: three agree by chance so often that wrong verdicts would double."""
 _MEMORY: Final = 0.44
 """Share of the device's memory for each of two engines beside each other; vLLM takes 0.9 for one."""
 
@@ -397,7 +395,7 @@ class Trial:
         pairs = self.state["pairs"]
         if len(pairs) >= self.most:
             return True
-        effect = Verdict(self.folder, self.state).effect if len(pairs) >= _LEAST_TO_END else None
+        effect = Verdict(self.folder, self.state).effect if len(pairs) >= LEAST_TO_END else None
         return effect is not None and half_width(effect) <= self.state["until"]
 
     def _beside_each_other(self) -> bool:

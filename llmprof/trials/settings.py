@@ -14,6 +14,8 @@ from llmprof.batch import devices
 from llmprof.batch.parameters import apply, label, parse
 from llmprof.errors import ConfigError, LlmprofError
 from llmprof.launch.config.options import nearest, setting
+from llmprof.trials.gains import LEAST_TO_END
+from llmprof.units import format_ns
 
 if TYPE_CHECKING:
     from llmprof.launch import ExperimentConfig, Run
@@ -254,8 +256,29 @@ def commands(run: Run) -> dict[str, str]:
         except (NotHereError, ConfigError):
             continue
         for rule in one.rules:
-            found.setdefault(rule, f"llmprof try {shlex.quote(str(run.folder.path))} {one.name}")
+            found.setdefault(rule, command(run, one.name))
     return found
+
+
+def command(run: Run, name: str) -> str:
+    """Command that tries a remedy of a run."""
+    return f"llmprof try {shlex.quote(str(run.folder.path))} {name}"
+
+
+def cost_words(run: Run, most_pairs: int = 12) -> str:
+    """What a trial of a run costs, from the times of the stages of the run, in words."""
+    took = dict.fromkeys(("start", "measured", "profiled"), 0)
+    for stage in run.worker.get("stages") or ():
+        kind = {"import": "start", "init": "start", "serve": "start", "profiled": "profiled"}.get(stage["name"])
+        if kind or stage["name"] in {"warmup", "plain"}:
+            took[kind or "measured"] += stage["dur_ns"]
+    words = "two engines like that of the run stay loaded and measure its requests in turn"
+    if not took["start"] or not took["measured"]:
+        return f"{words}; how long is not known."
+    ends = [2 * took["start"] + 2 * pairs * took["measured"] for pairs in (LEAST_TO_END, most_pairs)]
+    recorded = 2 * sum(took.values())
+    low, high = (format_ns(end + recorded) for end in ends)
+    return f"{words}, then each is recorded once: about {low} to {high}, during which nothing else should run here."
 
 
 _SCHEMA: Final = {

@@ -138,11 +138,16 @@ def test_a_run_adds_a_tab_of_its_requests_and_rows_to_the_timeline() -> None:
 
 def test_the_page_of_a_run_folder_knows_its_requests(monkeypatch) -> None:
     folder = llmprof.bundled.notebook_data("h200") / "served_queue"
-    monkeypatch.setattr("llmprof.explore.served.open", lambda trace, **given: given["run"])
-    wanted = Wanted([str(folder)], [], [], ["a", "b"])
-    assert page(wanted.environment()).requests.filter(phase="profiled").height == 40
-    offline = Wanted([str(llmprof.bundled.samples_folder() / "torch_tp1_cudagraph")], [], [], ["a", "b"])
-    assert page(offline.environment()) is None
+    monkeypatch.setattr("llmprof.explore.served._at", lambda opened, finding: opened._given)
+    given = page(Wanted([str(folder)], [], [], ["a", "b"]).environment())
+    assert given.run.requests.filter(phase="profiled").height == 40
+    assert given.tried is given.run
+    monkeypatch.setattr("llmprof.explore.served._has_requests", lambda run: False)
+    offline = page(Wanted([str(folder)], [], [], ["a", "b"]).environment())
+    assert offline.run is None
+    assert offline.tried.folder.path == folder
+    trace = Wanted([str(llmprof.bundled.samples_folder() / "torch_tp1_cudagraph")], [], [], ["a", "b"])
+    assert page(trace.environment()).tried is None
 
 
 def front(opened):

@@ -69,10 +69,12 @@ def main() -> None:
         print(f"{time.monotonic() - began:6.1f} {what}", file=sys.stderr, flush=True)
 
     if "record" in args.parts:
-        for name in sorted(set(pairs.values())):
-            say(f"recording {name}")
-            recorded = {"profile_mode": "torch", "results_dir": str(args.folder), "experiment_name": f"recorded_{name}"}
-            llmprof.launch.ExperimentRunner(configs[name].replace(**recorded), check=False).run()
+        bases = sorted(set(pairs.values()))
+        say(f"recording {', '.join(bases)}")
+        recorded = {"profile_mode": "torch", "results_dir": str(args.folder)}
+        for name in bases:
+            one = configs[name].replace(**recorded, experiment_name=f"recorded_{name}")
+            llmprof.launch.ExperimentRunner(one, check=False).run()
     if "try" in args.parts:
         with started(configs, args.folder / f"try-{time.time_ns()}", say) as engines:
             for name, before in pairs.items():
@@ -105,8 +107,10 @@ def started(configs: dict[str, Any], home: Path, say: Any) -> Any:
     with contextlib.ExitStack() as stack:
         engines = {name: stack.enter_context(loaded_engine(one, home / name)) for name, one in configs.items()}
         for name, engine in engines.items():
-            engine.measure(300.0)
+            engine.ready(300.0)
             say(f"{name} is loaded")
+        for engine in engines.values():
+            engine.measure(300.0)
         yield engines
 
 
@@ -124,7 +128,7 @@ def found(folder: Path, pairs: dict[str, str]) -> list[dict[str, Any]]:
         if not (folder / name / FILE).is_file():
             continue
         done = open_trial(folder / name)
-        recorded = sorted(folder.glob(f"recorded_{before}_torch_*"))
+        recorded = sorted(folder.glob(f"recorded_{before}_*"))
         run = llmprof.launch.open_run(recorded[-1]) if recorded else None
         gain = 1 - long[before][OBJECTIVE] / long[name][OBJECTIVE] if {name, before} <= long.keys() else None
         predicted = predicted_gain(run, name, OBJECTIVE, ENGINES[name]) if run is not None else None

@@ -8,6 +8,8 @@ alone, and continues what is in its folder.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import itertools
 import json
 import sys
 import time
@@ -15,8 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import llmprof
-from llmprof.batch import BatchRunner, open_sweep
+from llmprof.batch.parameters import apply
+from llmprof.launch.run.requests import requests_of
+from llmprof.storage import files
 from llmprof.trials import open_study
+from llmprof.trials.measure import loaded_engine
 from llmprof.trials.objectives import figure, holds, limits
 
 OBJECTIVE = "output_tokens_per_s"
@@ -38,7 +43,7 @@ def main() -> None:
     parser.add_argument("--concurrency", type=int, default=128, help="(default: %(default)s)")
     parser.add_argument("--search", type=json.loads, required=True, help="values by setting, as JSON")
     parser.add_argument("--engine", type=json.loads, default={}, help="engine_args of the start, as JSON")
-    parser.add_argument("--stop-after", type=float, default=1e9, help="no point of the grid begins later (s)")
+    parser.add_argument("--together", type=int, default=3, help="engines of the grid that start at the same time")
     args = parser.parse_args()
     server = {"num_prompts": args.requests, "max_concurrency": args.concurrency, "health_timeout_s": 600.0}
     config = llmprof.ExperimentConfig.from_dict(
@@ -59,39 +64,52 @@ def main() -> None:
         )  # fmt: skip
         print(study.says)
     if "grid" in args.parts:
-        runner = BatchRunner(config, progress=tell, check=False, runner=_until(began + args.stop_after))
-        runner.run_parameter_sweep(args.search, folder=args.folder / "grid")
+        grid(config, args, tell)
     for name in ("study", "grid"):
         if (args.folder / name).is_dir():
             print(json.dumps(_found(args.folder / name, args.slo), indent=1))
 
 
-def _until(end: float) -> Any:
-    """Runner of points of which none begins after a time."""
+def grid(config: Any, args: argparse.Namespace, tell: Any) -> None:
+    """Measure each point of the grid that is missing; some engines start at the same time, and measure in turn."""
+    points = [dict(zip(args.search, values, strict=True)) for values in itertools.product(*args.search.values())]
+    file = args.folder / "grid" / "grid.json"
+    done = files.read_json(file) or []
+    left = [point for point in points if point not in [one["values"] for one in done]]
+    for group in (left[k : k + args.together] for k in range(0, len(left), args.together)):
+        with contextlib.ExitStack() as stack:
+            engines = [
+                stack.enter_context(
+                    loaded_engine(apply(config, point).replace(timeout_s=300.0), file.parent / f"{time.time_ns()}")
+                )
+                for point in group
+            ]
+            for engine, point in zip(engines, group, strict=True):
+                engine.ready(300.0)
+                tell(f"loaded: {point}", len(done), len(points))
+            for engine, point in zip(engines, group, strict=True):
+                requests = requests_of(engine.measure(300.0))
+                done.append({"values": point, **_figures(requests, limits(args.slo))})
+                tell(f"measured: {done[-1]}", len(done), len(points))
+                files.write_json(file, done)
 
-    def start(config: llmprof.ExperimentConfig, progress: Any) -> Any:
-        if time.monotonic() > end:
-            raise KeyboardInterrupt
-        return llmprof.launch.ExperimentRunner(config, progress=progress, check=False)
 
-    return start
+def _figures(requests: Any, slo: Any) -> dict[str, Any]:
+    names = dict.fromkeys([OBJECTIVE, "tpot_p95", "ttft_p99", *(one.figure.name for one in slo)])
+    figures = {name: figure(name).of(requests) for name in names}
+    return {**figures, "holds": holds(figures, slo)}
 
 
 def _found(folder: Path, slo: str) -> dict[str, Any]:
     """Figures of the measured points of a study or a grid."""
-    rows, limited = [], limits(slo)
-    for point in open_sweep(folder).state["points"]:
-        if point["state"] == "finished":
-            requests = llmprof.launch.open_run(folder / point["run"]).requests
-            names = [OBJECTIVE, "tpot_p95", "ttft_p99", *(one.figure.name for one in limited)]
-            figures = {name: figure(name).of(requests) for name in names}
-            rows.append({**point["values"], **figures, "seconds": point["seconds"], "holds": holds(figures, limited)})
-        else:
-            rows.append({**point["values"], "state": point["state"], "error": point["error"]})
-    found: dict[str, Any] = {"what": folder.name, "points": rows}
-    if folder.name == "study":
-        found |= {"spent_s": open_study(folder).state["tune"]["spent_s"], "says": open_study(folder).says}
-    return found
+    if folder.name == "grid":
+        return {"what": "grid", "points": files.read_json(folder / "grid.json")}
+    study, rows = open_study(folder), []
+    for point in study.state["points"]:
+        run = point["state"] == "finished" and llmprof.launch.open_run(folder / point["run"])
+        found = _figures(run.requests, limits(slo)) if run else {"error": point["error"]}
+        rows.append({"values": point["values"], **found, "seconds": point["seconds"]})
+    return {"what": "study", "points": rows, "spent_s": study.state["tune"]["spent_s"], "says": study.says}
 
 
 if __name__ == "__main__":

@@ -86,7 +86,7 @@ def reach(config: ExperimentConfig, gpu: str | None) -> Reach:
         "pp_size": config.pipeline_parallel_size,
         "dtype": "fp32" if config.dtype == "float32" else None,
         "kv_cache_dtype": "fp8" if kv.startswith("fp8") else None,
-        "memory_utilization": float(config.engine_args.get("gpu_memory_utilization", 1.0)),
+        "memory_utilization": _share_of_memory(config.engine_args),
     }
     try:
         place, _ = nearest_device(gpu)
@@ -110,6 +110,11 @@ def reach(config: ExperimentConfig, gpu: str | None) -> Reach:
     steps = f"decode steps of {at_once} requests on {place.name}"
     why |= {"output_tokens_per_s": steps, "requests_per_s": steps}
     return Reach(least, why)
+
+
+def _share_of_memory(engine_args: Mapping[str, Any]) -> float:
+    """Share of the device that the engine takes at most; with a size of its cache it does not look at the share."""
+    return 1.0 if engine_args.get("kv_cache_memory_bytes") else float(engine_args.get("gpu_memory_utilization", 1.0))
 
 
 @functools.cache

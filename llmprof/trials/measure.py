@@ -30,7 +30,7 @@ from llmprof.launch.run import command, passes, process
 from llmprof.launch.run.requests import repeats, requests_of
 from llmprof.progress import Progress
 from llmprof.storage import files
-from llmprof.trials import schedule
+from llmprof.trials import beside, schedule
 from llmprof.trials.gains import LEAST_PAIRS, LEAST_TO_END, METRICS, drift, half_width, tokens_equal
 from llmprof.trials.objectives import Limit, limits
 from llmprof.trials.settings import REMEDIES, asked, changed, remedies
@@ -316,6 +316,16 @@ class Engine:
             raise process.failure(worker, finished, self.home / "experiment.log")
         return worker
 
+    def ready(self, timeout_s: float) -> None:
+        """Wait until the engine is loaded; it is, too, when it has measured once."""
+        begun, events = time.monotonic(), self.home / "events.jsonl"
+        while not events.is_file() or '"event": "ready"' not in events.read_text(encoding="utf-8"):
+            if not self._thread.is_alive():
+                raise self._failed()
+            if time.monotonic() - begun > timeout_s:
+                raise LaunchError(f"the engine was not loaded within {timeout_s:g} s", hint="raise timeout_s")
+            time.sleep(_POLL_S)
+
     def _failed(self) -> LlmprofError:
         if isinstance(self._result, LlmprofError):
             return self._result
@@ -378,6 +388,8 @@ class Trial:
         """Measure pairs until the effect is known, both engines loaded if that is wished and possible."""
         if self.known:
             return
+        if others := beside.processes(self.before):
+            self.note(f"{beside.in_words(others)} used the device before the trial, so its times may be wrong")
         try:
             if warm is False or not self._beside_each_other():
                 if warm:
@@ -421,7 +433,7 @@ class Trial:
             self.state["engines"] = "both loaded, measured in turn"
             if on_gpu:
                 self.note(f"each engine had {_MEMORY:.0%} of the device's memory")
-            self.pairs({side: engine.measure for side, engine in loaded.items()})
+            self.pairs({side: engine.measure for side, engine in loaded.items()}, loaded=True)
         return True
 
     def _in_turn(self) -> None:
@@ -433,10 +445,20 @@ class Trial:
 
         self.pairs({side: functools.partial(measure, side) for side in "AB"})
 
-    def pairs(self, measure: Mapping[str, Callable[[float], dict[str, Any]]]) -> None:
-        """Measure pairs until the effect is known."""
-        while not self.known:
-            self._pair(measure)
+    def pairs(self, measure: Mapping[str, Callable[[float], dict[str, Any]]], *, loaded: bool = False) -> None:
+        """Measure pairs until the effect is known, and look at the device meanwhile.
+
+        ``loaded`` says that the engines stay loaded, so that no other process of the trial comes to the device.
+        """
+        ours = beside.processes(self.before)
+        samples = self.folder / f"monitors-{len(self.state['pairs'])}.parquet"
+        with passes.monitors_beside(self.before, samples):
+            while not self.known:
+                self._pair(measure)
+                if loaded and (others := beside.processes(self.before) - ours):
+                    self.note(f"{beside.in_words(others)} used the device during the trial, so its times may be wrong")
+        if slowed := beside.slowed(samples):
+            self.note(f"the device was slowed down during the trial: {slowed}")
 
     def _pair(self, measure: Mapping[str, Callable[[float], dict[str, Any]]]) -> None:
         """Measure both sides, the one first that was second in the pair before."""

@@ -390,6 +390,12 @@ class _Search:
             return f"the budget of {self.budget_s:.0f} s"
         return ""
 
+    def _last(self) -> bool:
+        """Whether the next point is the last one that the budget and the number of points allow."""
+        if self.most is not None and len(self.points) + 1 >= self.most:
+            return True
+        return self.spent_s + 2 * self._typical_s() + self._reserve_s() > self.budget_s
+
     def _typical_s(self) -> float:
         took = [float(point["seconds"] or 0.0) for point in self.points if point["state"] == "finished"]
         return median(took) if took else 0.0
@@ -405,9 +411,10 @@ class _Search:
         """The next points; those that differ from the next one only in their load are measured with it."""
         left = self.open()
         chosen = next((values for values in self.chooser.plan() if values in left), None)
-        if chosen is None:
+        if chosen is None or self._last():  # the best values together are worth more than one more value alone
             done = [point for point in self.points if point["state"] == "finished"]
-            chosen = self.chooser.together(done, self.study.ahead)
+            together = self.chooser.together(done, self.study.ahead)
+            chosen = together if chosen is None or together in left else chosen
         if chosen not in left:
             chosen = self.chooser.sample(left)
         room = self.most - len(self.points) if self.most is not None else _MOST_TOGETHER

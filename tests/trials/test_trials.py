@@ -19,7 +19,9 @@ import llmprof
 from llmprof import launch, trials
 from llmprof.errors import ConfigError, LaunchError, ReadError
 from llmprof.launch import ExperimentConfig
-from llmprof.trials import gains, measure, settings
+from llmprof.launch.doctor.doctor import Gpu, GpuProcess
+from llmprof.launch.monitors import table
+from llmprof.trials import beside, gains, measure, settings
 from tests.samples import sample
 from tests.trials.conftest import config
 
@@ -168,6 +170,30 @@ def test_the_page_draws_the_way_from_one_step_to_the_other(machine, monkeypatch)
     assert pl.read_csv(verdict.folder / "why.csv").height == verdict.why.height
 
 
+def test_what_else_used_the_device_is_said(machine, monkeypatch):
+    lists = iter([[7], [7, 1, 2], [7, 1, 2], *[[7, 1, 2, 9]] * 30])  # before the engines, with both, in the pairs
+
+    def driver(visible):
+        found = [GpuProcess(pid=pid, name=f"p{pid}", memory_bytes=pid) for pid in next(lists)]
+        return {"gpus": (Gpu(index=0, name="H100", processes=tuple(found)),)}
+
+    monkeypatch.setattr(beside, "ask_driver", driver)
+    monkeypatch.setattr(measure, "devices", lambda: 0)
+    notes = run(machine, most_pairs=3).state["notes"]
+    assert ["p7 (7) used" in note for note in notes] == [True, False]
+    assert ["p9 (9) used" in note for note in notes] == [False, True]
+
+
+def test_clocks_that_were_held_down_are_said(tmp_path):
+    samples = table.Table()
+    for k, mask in enumerate((0x1, 0x4, 0x4, 0x44)):  # idle, power, power, power and heat
+        samples.add(k, table.Value("gpu.throttle_reasons", "1", mask, 0))
+    table.write(samples.frame(), tmp_path / "monitors.parquet", {})
+    said = beside.slowed(tmp_path / "monitors.parquet")
+    assert said == "sw_power_cap in 75.0 % of the samples, hw_thermal_slowdown in 25.0 % of the samples"
+    assert not beside.slowed(tmp_path / "none.parquet")
+
+
 def test_engines_can_be_started_in_turn(machine):
     verdict = run(machine, warm=False, most_pairs=3)
     assert verdict.verdict == "better"
@@ -291,11 +317,11 @@ def test_a_prediction_is_a_share_of_the_time_that_the_objective_has(machine):
     done = launch.Run(launch.RunFolder.create(config(machine)), config(machine))
     done.__dict__["trace"] = trace = sample("torch_tp4_eager_nccl")
     (row,) = llmprof.analyze.what_if(trace, "no-host-delay").to_dicts()
-    of_decode = measure.predicted_gain(done, "graphs", "tpot_ns")
+    of_decode = measure.predicted_gain(done, "graphs", "tpot_ns", {})
     assert of_decode["gain"] == pytest.approx(row["gain_ns"] / row["recorded_ns"])
     assert of_decode["low"] <= of_decode["gain"] <= of_decode["high"]
-    of_all = measure.predicted_gain(done, "graphs", "output_tokens_per_s")
+    of_all = measure.predicted_gain(done, "graphs", "output_tokens_per_s", {})
     whole = llmprof.analyze.steps(trace)["dur_ns"].sum()
     assert of_all["gain"] == pytest.approx(row["gain_ns"] * row["steps"] / whole)
-    assert measure.predicted_gain(done, "graphs", "ttft_ns") is None
-    assert measure.predicted_gain(done, "kv-fp8", "tpot_ns") is None
+    assert measure.predicted_gain(done, "graphs", "ttft_ns", {}) is None
+    assert measure.predicted_gain(done, "kv-fp8", "tpot_ns", {}) is None

@@ -21,6 +21,7 @@ import llmprof
 from llmprof.batch.parameters import apply
 from llmprof.storage import files
 from llmprof.trials.measure import Trial, loaded_engine, new_state, predicted_gain
+from llmprof.trials.schedule import NoPredictionError
 from llmprof.trials.verdict import FILE, Verdict, open_trial
 
 OBJECTIVE = "output_tokens_per_s"
@@ -131,7 +132,12 @@ def found(folder: Path, pairs: dict[str, str]) -> list[dict[str, Any]]:
         recorded = sorted(folder.glob(f"recorded_{before}_*"))
         run = llmprof.launch.open_run(recorded[-1]) if recorded else None
         gain = 1 - long[before][OBJECTIVE] / long[name][OBJECTIVE] if {name, before} <= long.keys() else None
-        predicted = predicted_gain(run, name, OBJECTIVE, ENGINES[name]) if run is not None else None
+        predicted: Any = "the run was not recorded"
+        if run is not None:
+            try:
+                predicted = predicted_gain(run, name, OBJECTIVE, ENGINES[name])
+            except NoPredictionError as why:
+                predicted = str(why)
         row = {"change": name, "predicted": predicted, "verdict": done.verdict, **(done.effect or {}), "long": gain}
         rows.append(row | {"equal": done.state.get("equal"), "notes": done.state["notes"]})
     return rows

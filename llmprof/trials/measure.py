@@ -33,12 +33,13 @@ from llmprof.storage import files
 from llmprof.trials import beside, schedule
 from llmprof.trials.gains import LEAST_PAIRS, LEAST_TO_END, METRICS, drift, half_width, tokens_equal
 from llmprof.trials.objectives import Limit, limits
+from llmprof.trials.schedule import NoPredictionError
 from llmprof.trials.settings import REMEDIES, asked, changed, remedies
 from llmprof.trials.verdict import FILE, VERSION, Verdict
 
 _WHICH: Final = {"A": "as it is", "B": "with the change"}
 _POLL_S: Final = 0.02
-_KEPT: Final = ("predicted", "profiled", "equal", "engines", "memory_bytes", "versions", "notes")
+_KEPT: Final = ("predicted", "unpredicted", "profiled", "equal", "engines", "memory_bytes", "versions", "notes")
 """What a trial that is continued knows already, beside its pairs."""
 _MEMORY: Final = 0.44
 """Share of the device's memory for each of two engines beside each other; vLLM takes 0.9 for one."""
@@ -140,7 +141,10 @@ def trial(
         state |= {name: earlier[name] for name in _KEPT if name in earlier}
         state |= {"pairs": [pair for pair in earlier["pairs"] if {"A", "B"} <= pair.keys()]}
     elif isinstance(origin, Run):
-        state["predicted"] = predicted_gain(origin, name, objective, fields)
+        try:
+            state["predicted"] = predicted_gain(origin, name, objective, fields)
+        except NoPredictionError as why:
+            state["unpredicted"] = str(why)
 
     with alone(where):
         work = Trial(where, state, config, other, progress, most_pairs, limited)
@@ -195,27 +199,33 @@ def _first(origin: Run | ExperimentConfig) -> str:
     )
 
 
-def predicted_gain(run: Run, name: str, objective: str, fields: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Gain that a replay of the run's trace predicts, or the schedule of its requests; None if neither can.
+def predicted_gain(run: Run, name: str, objective: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Gain of a change that a replay of the run's trace predicts, or the schedule of its requests.
 
     It is the gain of decode steps for the time of a token, otherwise that of the time of all steps, without the
     profiler where that is known.
+
+    Raises
+    ------
+    NoPredictionError
+        Neither predicts it; the error says why.
     """
     change = next((one.change for one in REMEDIES if one.name == name), None)
-    if change is None and objective in _OF_ALL_STEPS:
-        with contextlib.suppress(schedule.NoPredictionError):
-            return schedule.predicted(run, fields)
-    if change is None or objective == "ttft_ns":
-        return None
+    if change is None:
+        if objective not in _OF_ALL_STEPS:
+            raise NoPredictionError("a schedule predicts the time of all requests, not that of one")
+        return schedule.predicted(run, fields)
+    if objective == "ttft_ns":
+        raise NoPredictionError("a replay predicts steps, not the time that a request waits for them")
     try:
         rows = analyze.what_if(run.trace, change)
         whole = float(analyze.steps(run.trace)["dur_ns"].sum())
-    except LlmprofError:
-        return None
+    except LlmprofError as error:
+        raise NoPredictionError(str(error)) from error
     if objective == "tpot_ns":
         rows = rows.filter(pl.col("phase") == "decode")
     if rows.is_empty():
-        return None
+        raise NoPredictionError("the recording has no steps that the change concerns")
     names = ("recorded_ns", "predicted_ns", "low_ns", "high_ns")
     plain = not rows["plain_recorded_ns"].null_count()
     times = rows.select((pl.col(f"plain_{one}" if plain else one) * pl.col("steps")).sum().alias(one) for one in names)

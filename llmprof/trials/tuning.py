@@ -29,6 +29,7 @@ from llmprof.trials.capacity import at_rate, check_goodput, goodput
 from llmprof.trials.gains import METRICS
 from llmprof.trials.measure import predicted_gain, trial
 from llmprof.trials.objectives import GOODPUT, Figure, figure, limits, seconds
+from llmprof.trials.schedule import NoPredictionError
 from llmprof.trials.search import Chooser, Values, config_with, of_load, space_of, with_start
 from llmprof.trials.settings import REMEDIES, remedies
 from llmprof.trials.study import KEY, Study, open_study
@@ -592,6 +593,8 @@ def ranking(run: Run, space: Mapping[str, Sequence[Any]], objective: Figure) -> 
         one = next(remedy for remedy in REMEDIES if remedy.name == name)
         values = {key: value for key, value in one.fields(run.config, run.worker).items() if key in space}
         if values and all(value in space[key] for key, value in values.items()):
-            predicted = predicted_gain(run, name, objective.column, values)
-            found.append({"remedy": name, "values": values, "gain": predicted["gain"] if predicted else None})
+            gain = None
+            with contextlib.suppress(NoPredictionError):
+                gain = predicted_gain(run, name, objective.column, values)["gain"]
+            found.append({"remedy": name, "values": values, "gain": gain})
     return sorted(found, key=lambda one: -(one["gain"] or 0.0))

@@ -157,6 +157,7 @@ class Verdict:
             "says": self.says,
             "objective": self.state["objective"],
             "predicted": self.state.get("predicted"),
+            "unpredicted": self.state.get("unpredicted"),
             "held": self.held,
             "effects": self.effects.to_dicts(),
             "keep": self.keep,
@@ -194,6 +195,8 @@ class Verdict:
     def _facts(self) -> list[tuple[str, str]]:
         changed = ", ".join(f"{name}: {value}" for name, value in self.state["fields"].items())
         facts = [("Verdict", self.verdict), ("Changed", changed), ("Engines", str(self.state.get("engines")))]
+        if why := self.state.get("unpredicted"):
+            facts.append(("Predicted", f"nothing: {why}"))
         versions = self.state.get("versions") or {}
         if versions.get("A") != versions.get("B"):
             facts.append(("Versions of the engine", f"{versions.get('A')} → {versions.get('B')}"))

@@ -21,7 +21,7 @@ from llmprof.errors import ConfigError, LaunchError, ReadError
 from llmprof.launch import ExperimentConfig
 from llmprof.launch.doctor.doctor import Gpu, GpuProcess
 from llmprof.launch.monitors import table
-from llmprof.trials import beside, gains, measure, settings
+from llmprof.trials import beside, gains, measure, schedule, settings
 from tests.samples import sample
 from tests.trials.conftest import config
 
@@ -323,5 +323,6 @@ def test_a_prediction_is_a_share_of_the_time_that_the_objective_has(machine):
     of_all = measure.predicted_gain(done, "graphs", "output_tokens_per_s", {})
     whole = llmprof.analyze.steps(trace)["dur_ns"].sum()
     assert of_all["gain"] == pytest.approx(row["gain_ns"] * row["steps"] / whole)
-    assert measure.predicted_gain(done, "graphs", "ttft_ns", {}) is None
-    assert measure.predicted_gain(done, "kv-fp8", "tpot_ns", {}) is None
+    for name, objective in (("graphs", "ttft_ns"), ("kv-fp8", "tpot_ns"), ("kv-fp8", "wall_ns")):
+        with pytest.raises(schedule.NoPredictionError):
+            measure.predicted_gain(done, name, objective, {"engine_args.kv_cache_dtype": "fp8"})

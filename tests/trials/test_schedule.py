@@ -1,0 +1,101 @@
+"""Other limits of a step: the scheduler played through, and the time of its steps by a calibrated device."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import polars as pl
+import pytest
+
+from llmprof import theory
+from llmprof.launch import ExperimentConfig
+from llmprof.theory.plan import Plan, Requests
+from llmprof.theory.profiler import machine_for
+from llmprof.trials import schedule
+
+FEWER = {"engine_args.max_num_seqs": 4}
+
+
+def test_steps_are_those_of_the_scheduler():
+    # two at once, eight tokens a step: 6 + 2 of 4, then one decodes beside the rest, then the second alone
+    first, second, third = schedule.steps([(6, 2), (4, 2)], 2, 8)
+    assert [(one.phase, one.count, one.query) for one in first] == [("prefill", 2, 4.0)]
+    assert [(one.phase, one.count, one.query) for one in second] == [("decode", 1, 1), ("prefill", 1, 2.0)]
+    assert [(one.phase, one.count) for one in third] == [("decode", 1)]
+
+
+@pytest.mark.parametrize(("at_once", "chunk"), [(1, 7), (3, 16), (64, 8192)])
+def test_all_tokens_are_read_and_generated_within_the_limits(at_once, chunk):
+    lengths = [(5, 3), (40, 1), (17, 9), (1, 2)]
+    read = generated = 0
+    for step in schedule.steps(lengths, at_once, chunk):
+        tokens = {one.phase: one.count * one.query for one in step}
+        assert sum(tokens.values()) <= chunk
+        assert sum(one.count for one in step) <= at_once
+        read += tokens.get("prefill", 0)
+        generated += tokens.get("decode", 0)
+    assert read == sum(prompt for prompt, _ in lengths)
+    assert generated == sum(answer - 1 for _, answer in lengths)  # the first comes with the end of the prompt
+
+
+def run(monkeypatch, slower=None, **changes):
+    """A run of eight requests on an H100, whose steps took what the calibration says, or times and plus something."""
+    options = {"model": "random:Qwen2.5-7B", "eager": False, "batch_size": 8, "max_tokens": 33}
+    options |= {"engine_args": {"max_num_seqs": 8, "max_num_batched_tokens": 2048}}
+    config = ExperimentConfig.from_dict(options | changes)
+    batches = list(schedule.steps([(256, 33)] * 8, 8, 2048))
+    seconds = [step_s(batch) for batch in batches]
+    kinds = [schedule._kind(batch) for batch in batches]
+    times, plus = slower or (1.0, 0.0)
+    rows = pl.DataFrame({"phase": kinds, "dur_ns": [round((times * s + plus) * 1e9) for s in seconds]})
+    monkeypatch.setattr(schedule.analyze, "steps", lambda trace: rows)
+    one = {"phase": "plain", "repeat": 0, "prompt_tokens": 256, "output_tokens": 33, "wall_ns": 10**9}
+    requests = pl.DataFrame([one] * 8)
+    worker = {"device_names": ["NVIDIA H100 80GB HBM3"]}
+    return SimpleNamespace(config=config, worker=worker, requests=requests, trace=None)
+
+
+def step_s(batch):
+    shape, device = theory.shape("Qwen2.5-7B"), theory.find_device("H100 SXM")
+    return theory.calibrated(device).step_s(shape, batch, machine_for(shape, device, Plan()))
+
+
+def test_fewer_at_once_take_more_steps_of_nearly_the_same_time(monkeypatch):
+    found = schedule.predicted(run(monkeypatch), FEWER)
+    before, after = (
+        sum(map(step_s, schedule.steps([(256, 33)] * 8, at_once, 2048))) for at_once in (8, 4)
+    )  # twice as many steps
+    assert found["gain"] == pytest.approx(1 - after / before, rel=1e-6)
+    assert found["low"] < found["gain"] < found["high"] < 0
+    assert found["of"] == "33 steps that become 66"
+
+
+def test_what_the_steps_of_the_run_took_beside_is_in_the_interval(monkeypatch):
+    exact = schedule.predicted(run(monkeypatch), FEWER)
+    twice = schedule.predicted(run(monkeypatch, slower=(2.0, 0.0)), FEWER)
+    more = schedule.predicted(run(monkeypatch, slower=(1.0, 0.05)), FEWER)  # 50 ms a step on the host
+    assert twice["low"] <= exact["gain"] <= twice["high"]
+    assert more["low"] == pytest.approx(-1, abs=0.05)  # a fixed time of a step: twice the steps, twice the time
+    assert more["high"] > more["low"]
+
+
+def test_contexts_are_rounded_so_that_neighbours_share_a_calculation():
+    sizes = {one for step in schedule.steps([(256, 33)] * 8, 8, 2048) for one in step if one.phase == "decode"}
+    assert sizes == {Requests(8, 1, 288, "decode")}
+
+
+@pytest.mark.parametrize(
+    ("changes", "fields", "why"),
+    [
+        ({}, {"engine_args.kv_cache_dtype": "fp8"}, "more than the limits"),
+        ({"eager": True}, FEWER, "CUDA graphs"),
+        ({"tensor_parallel_size": 2}, FEWER, "one rank"),
+        ({"engine_args": {"max_num_seqs": 8}}, FEWER, "max_num_batched_tokens"),
+        ({"served": True, "server": {"request_rate": 3.0}}, FEWER, "own times"),
+        ({"model": "random:tiny"}, FEWER, "does not cover"),
+        ({"engine_args": {"max_num_seqs": 8, "max_num_batched_tokens": 64, "async_scheduling": True}}, FEWER, "async"),
+    ],
+)
+def test_what_is_not_calibrated_is_not_predicted(monkeypatch, changes, fields, why):
+    with pytest.raises(schedule.NoPredictionError, match=why):
+        schedule.predicted(run(monkeypatch, **changes), fields)

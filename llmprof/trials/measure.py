@@ -441,7 +441,7 @@ class Trial:
                     self.note("the engines were started in turn: with half of the memory the requests do not fit")
                     return False
             self.state["engines"] = "both loaded, measured in turn"
-            if on_gpu:
+            if on_gpu and any(_beside(config) is not config for config in self.sides.values()):
                 self.note(f"each engine had {_MEMORY:.0%} of the device's memory")
             self.pairs({side: engine.measure for side, engine in loaded.items()}, loaded=True)
         return True

@@ -51,6 +51,33 @@ def test_an_interval_is_widened_for_few_pairs():
     assert row["verdict"] == "unknown"
 
 
+def test_neighbours_that_are_alike_widen_an_interval():
+    """Logs -3 … 3 in their order and in another one: sums of products of neighbours 16 and -17, of squares 28."""
+    monotonous, mixed = [-3, -2, -1, 0, 1, 2, 3], [-3, 3, -1, 0, 1, -2, 2]
+    for logs, r in ((monotonous, 16 / 28 + 1 / 7), (mixed, 0.0)):
+        (row,) = trials.effects(pairs([math.exp(x / 100) for x in logs], [1.0] * 7)).to_dicts()
+        width = math.log((1 - row["gain_low"]) / (1 - row["gain_high"])) * 100
+        # of the means of seven samples of a uniform distribution of variance 4, nearly normal
+        plain = 2 * 2.447 * math.sqrt(4 / 7) * math.sqrt(7 / 6)
+        assert width == pytest.approx(plain * math.sqrt((1 + r) / (1 - r)), rel=0.04)
+
+
+def test_a_trial_that_ends_when_it_knows_enough_is_not_wrong_more_often(tmp_path, monkeypatch):
+    """60 trials of equal engines with noise of 3 %, each to 2 %: at most 5 % (and 1.6 standard errors) are wrong."""
+    monkeypatch.setattr(gains, "RESAMPLES", 200)
+    chance, same, wrong = np.random.default_rng(11), ExperimentConfig(model="random:tiny"), 0
+    monkeypatch.setattr(measure, "_means", lambda worker, slo: {"wall_ns": worker["wall_ns"]})
+    monkeypatch.setattr(beside, "processes", lambda config: set())
+    for _ in range(60):
+        state = measure.new_state(same, "again", {}, objective="wall_ns", until=0.02)
+        one = measure.Trial(tmp_path, state, same.replace(monitor_hz=0), same, None, 40)
+        monkeypatch.setattr(one, "store", lambda: None)
+        engine = lambda timeout_s: {"wall_ns": math.exp(chance.normal(0, 0.03))}  # noqa: E731
+        one.pairs({"A": engine, "B": engine})
+        wrong += trials.Verdict(tmp_path, state).verdict in {"better", "worse"}
+    assert wrong <= 60 * 0.05 + 1.6 * math.sqrt(60 * 0.05 * 0.95)
+
+
 @pytest.mark.parametrize(
     ("after", "until", "verdict"),
     [
@@ -66,8 +93,9 @@ def test_verdicts(after, until, verdict):
     assert trials.effects(pairs([1.0] * len(after), after), until=until)["verdict"][0] == verdict
 
 
-def test_equal_engines_have_no_effect_in_19_of_20_trials():
+def test_equal_engines_have_no_effect_in_19_of_20_trials(monkeypatch):
     """Intervals of six pairs without an effect leave out 0 in at most 5 % of 400 trials (and 1.6 standard errors)."""
+    monkeypatch.setattr(gains, "RESAMPLES", 1000)
     chance = np.random.default_rng(7)
     wrong = 0
     for k in range(400):

@@ -38,7 +38,8 @@ class Trying(ipywidgets.VBox):  # type: ignore[misc]
     """
 
     def __init__(self, run: Run, remedy: Mapping[str, Any], call: Call) -> None:
-        self.run, self.remedy, self.verdict = run, remedy, None
+        self.run, self.remedy = run, remedy
+        self.verdict: Any = None
         self._call, self._stop = call, threading.Event()
         self._thread: threading.Thread | None = None
         self.ask = _button("Try it", f"Measure {remedy['words']} against this run; asks before it starts", self._asks)

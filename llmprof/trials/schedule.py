@@ -9,16 +9,15 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import polars as pl
 
-from llmprof import analyze, theory
+from llmprof import theory
 from llmprof.batch.parameters import apply
 from llmprof.errors import LlmprofError
 from llmprof.launch import ExperimentConfig, Run
 from llmprof.launch.config.models import PREFIX
 from llmprof.launch.config.options import setting
 from llmprof.theory.bound import nearest_device
-from llmprof.theory.plan import Batch, Plan, Requests
+from llmprof.theory.plan import Batch, Plan, Requests, decode
 from llmprof.theory.profiler import machine_for
 
 LIMITS: Final = ("engine_args.max_num_seqs", "engine_args.max_num_batched_tokens", "engine_args.enable_chunked_prefill")
@@ -26,8 +25,15 @@ LIMITS: Final = ("engine_args.max_num_seqs", "engine_args.max_num_batched_tokens
 
 _CONTEXT: Final = 32
 """Contexts of a step are rounded to this many tokens: neighbouring steps then take one calculation."""
+_BEYOND: Final = 2
+"""Steps may have this many times the requests of the largest step that the calibration was fitted to."""
+_EXACT: Final = {"decode": 0.0, "prefill": 0.0}
 _MOST_STEPS: Final = 20_000
 _WORK: Final = ("quantization", "speculative_config", "hf_overrides", "enable_prefix_caching", "async_scheduling")
+
+
+_Running = list[int]
+"""Tokens of a request that runs: read, of its prompt, answered, of its answer."""
 
 
 class NoPredictionError(Exception):
@@ -38,10 +44,11 @@ def predicted(run: Run, fields: Mapping[str, Any]) -> dict[str, Any]:
     """Gain of the time of all requests by other limits of a step.
 
     The scheduler of vLLM is played through for the lengths of the run's requests, with its limits and with the changed
-    ones. Each step has the time that the calibration of the device gives it, corrected so that the steps of the run
-    take what was recorded: decode steps and steps with a prompt apart, each once by a factor and once by an amount that
-    is the same for every step. The interval covers these four ways and the errors of the calibration (90 % of its
-    measured steps).
+    ones, and the calibration of the device times the steps. The calibration is of CUDA graphs and of engines alone, so
+    what the run took beside its calibrated steps is added in two ways: as a factor of each step, or as an amount that
+    is the same for each. The steps of an eager run have the amount, or take at least as long as a step of the run on
+    average, since the host sets their pace. The interval covers both ways and the errors of the calibration (90 % of
+    its measured steps).
 
     Raises
     ------
@@ -53,31 +60,32 @@ def predicted(run: Run, fields: Mapping[str, Any]) -> dict[str, Any]:
     before, after = run.config, apply(run.config, dict(fields))
     _check(before)
     batches = [list(steps(_lengths(run), *_limits(config))) for config in (before, after)]
-    times = _Times(run, before, batches[0])
-    classes = [{kind: _sums(times, batches[k], kind) for kind in ("decode", "prefill")} for k in (0, 1)]
-    gains = {}
-    for ways in itertools.product(("factor", "amount"), repeat=2):
-        way = dict(zip(("decode", "prefill"), ways, strict=True))
-        for decode, prefill in itertools.product((-1, 0, 1), repeat=2):
-            off = {"decode": decode * times.error["decode"], "prefill": prefill * times.error["prefill"]}
-            total = [
-                sum(times.corrected(kind, way[kind], *classes[k][kind], off=off[kind] * k) for kind in way)
-                for k in (0, 1)
-            ]
-            gains[*ways, decode, prefill] = 1 - total[1] / total[0]
-    middle = [gains[*ways, 0, 0] for ways in itertools.product(("factor", "amount"), repeat=2)]
+    times = _Times(run, before, [*batches[0], *batches[1]])
+    wall = _wall_s(run)
+    count, other = map(len, batches)
+    beside = (wall - times.total(batches[0])) / count
+    gains: dict[tuple[int, ...], list[float]] = {}
+    for signs in itertools.product((0, -1, 1), repeat=2):
+        off = {kind: sign * times.error[kind] for kind, sign in zip(("decode", "prefill"), signs, strict=True)}
+        seconds = times.total(batches[1], off)
+        amount = seconds + beside * other
+        if before.eager or before.layer_annotations:
+            second = times.total(batches[1], off, least=wall / count)
+        else:
+            second = seconds * wall / times.total(batches[0])
+        gains[signs] = [1 - took / wall for took in (amount, second)]
     return {
-        "gain": sum(middle) / len(middle),
-        "low": min(gains.values()),
-        "high": max(gains.values()),
-        "of": f"{len(batches[0])} steps that become {len(batches[1])}",
+        "gain": sum(gains[0, 0]) / 2,
+        "low": min(map(min, gains.values())),
+        "high": max(map(max, gains.values())),
+        "of": f"{count} steps that become {other}",
         "plain": True,
     }
 
 
 def _check(config: ExperimentConfig) -> None:
-    if config.engine != "vllm" or config.eager or config.layer_annotations:
-        raise NoPredictionError("steps are calibrated for vLLM with a compiled model and CUDA graphs (eager: false)")
+    if config.engine != "vllm":
+        raise NoPredictionError("steps are calibrated for vLLM")
     if config.tensor_parallel_size * config.pipeline_parallel_size > 1:
         raise NoPredictionError("steps are calibrated for one rank")
     if config.served and (setting(config, "server", "request_rate") or config.load.get("file")):
@@ -112,9 +120,12 @@ def steps(lengths: Sequence[tuple[int, int]], at_once: int, chunk: int) -> Itera
     >>> [[(one.phase, one.count, one.query) for one in step] for step in steps([(6, 2), (4, 2)], 2, 8)]
     [[('prefill', 2, 4.0)], [('decode', 1, 1), ('prefill', 1, 2.0)], [('decode', 1, 1)]]
     """
-    waiting, running = list(reversed(lengths)), []  # of a running request: read, prompt, answered, answer
+    waiting = list(reversed(lengths))
+    running: list[_Running] = []
     while waiting or running:
-        left, decoded, read = chunk, [], []
+        left = chunk
+        decoded: list[tuple[_Running, int]] = []
+        read: list[tuple[_Running, int]] = []
         for one in running:
             if left:
                 new = 1 if one[0] >= one[1] else min(left, one[1] - one[0])
@@ -132,7 +143,7 @@ def steps(lengths: Sequence[tuple[int, int]], at_once: int, chunk: int) -> Itera
         running = [one for one in running if one[2] < one[3]]
 
 
-def _group(part: Sequence[tuple[list[int], int]], phase: Any) -> Requests:
+def _group(part: Sequence[tuple[_Running, int]], phase: Any) -> Requests:
     """Requests of one phase of a step as equal ones of their mean size."""
     query = 1 if phase == "decode" else sum(new for _, new in part) / len(part)
     context = sum(one[0] for one, _ in part) / len(part)
@@ -143,14 +154,8 @@ def _kind(batch: Batch) -> str:
     return "prefill" if any(one.phase == "prefill" for one in batch) else "decode"
 
 
-def _sums(times: _Times, batches: Sequence[Batch], kind: str) -> tuple[float, int]:
-    """Calibrated time (s) and number of the steps of a kind."""
-    chosen = [batch for batch in batches if _kind(batch) == kind]
-    return sum(map(times.of, chosen)), len(chosen)
-
-
 class _Times:
-    """Calibrated times of steps, and what the steps of the run took."""
+    """Calibrated times of steps."""
 
     def __init__(self, run: Run, config: ExperimentConfig, batches: Sequence[Batch]) -> None:
         names = run.worker.get("device_names") or [""]
@@ -164,13 +169,16 @@ class _Times:
         if kv != "auto":
             raise NoPredictionError(f"the calibration is of a cache in 16 bits, and the run's is {kv}")
         self.plan = Plan()
-        if outside := self.calibration.outside(self.shape, self.plan, *{b for b in batches if _kind(b) == "decode"}):
+        if outside := self.calibration.outside(self.shape, self.plan, decode(1, 512)):  # the model, whatever its steps
             raise NoPredictionError(f"the calibration does not cover {'; '.join(outside)}")
+        most = max(sum(one.count for one in batch) for batch in batches)
+        if most > (known := _BEYOND * self.calibration.covers["requests"][1]):
+            raise NoPredictionError(
+                f"steps of {most:.0f} requests are beyond the calibration, which goes to {known:.0f}"
+            )
         self.machine = machine_for(self.shape, device, self.plan)
         self._known: dict[Batch, float] = {}
         self.error = {kind: self._error(kind) for kind in ("decode", "prefill")}
-        self.measured = _measured(run)
-        self.own = {kind: _sums(self, batches, kind) for kind in ("decode", "prefill")}
 
     def _error(self, kind: str) -> float:
         of_kind = [one for one in self.calibration.errors if one["kind"] == kind]
@@ -186,27 +194,14 @@ class _Times:
             self._known[batch] = self.calibration.step_s(self.shape, batch, self.machine)
         return self._known[batch]
 
-    def corrected(self, kind: str, way: str, seconds: float, count: int, *, off: float) -> float:
-        """Time of steps (s), corrected by those of the run; ``off`` is an error of their calibrated time."""
-        own, number = self.own[kind]
-        if not number or not count:
-            return seconds * (1 + off)
-        measured = self.measured[kind] * number
-        if way == "factor":
-            return seconds * measured / own * (1 + off)
-        return max(0.0, seconds * (1 + off) + (measured - own) / number * count)
+    def total(self, batches: Sequence[Batch], off: Mapping[str, float] = _EXACT, *, least: float = 0.0) -> float:
+        """Time of steps (s) of which each takes at least some time; ``off`` is the error of each kind."""
+        return sum(max(least, self.of(batch) * (1 + off[_kind(batch)])) for batch in batches)
 
 
-def _measured(run: Run) -> dict[str, float]:
-    """Mean time of a recorded step by kind (s), without the profiler as far as the run knows it."""
-    try:
-        rows = analyze.steps(run.trace).filter(pl.col("phase") != "empty")
-    except LlmprofError as error:
-        raise NoPredictionError(f"the steps of the run are not known: {error}") from error
-    prefill = pl.when(pl.col("phase") == "decode").then(pl.lit("decode")).otherwise(pl.lit("prefill")).alias("kind")
-    means = dict(rows.group_by(prefill).agg(pl.col("dur_ns").mean()).rows())
-    if set(means) != {"decode", "prefill"}:
-        raise NoPredictionError("the recording has no steps of one of the two phases")
-    walls = dict(run.requests.group_by("phase").agg(pl.col("wall_ns").mean()).rows())
-    slower = (walls.get("plain") or 1.0) / (walls.get("profiled") or walls.get("plain") or 1.0)
-    return {kind: value / 1e9 * slower for kind, value in means.items()}
+def _wall_s(run: Run) -> float:
+    """Mean time of a repeat without a profiler (s)."""
+    walls = run.requests.filter(phase="plain")["wall_ns"].drop_nulls()
+    if walls.is_empty():
+        raise NoPredictionError("the time of the run without a profiler is not known")
+    return float(walls.mean()) / 1e9  # type: ignore[arg-type]

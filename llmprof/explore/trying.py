@@ -40,6 +40,7 @@ class Trying(ipywidgets.VBox):  # type: ignore[misc]
     def __init__(self, run: Run, remedy: Mapping[str, Any], call: Call) -> None:
         self.run, self.remedy = run, remedy
         self.verdict: Any = None
+        self._try: Any = run.try_
         self._call, self._stop = call, threading.Event()
         self._thread: threading.Thread | None = None
         self.ask = _button("Try it", f"Measure {remedy['words']} against this run; asks before it starts", self._asks)
@@ -84,7 +85,7 @@ class Trying(ipywidgets.VBox):  # type: ignore[misc]
             self._call(lambda: self._tells(what, done, total))
 
         try:
-            self.verdict = self.run.try_(self.remedy["remedy"], progress=told)
+            self.verdict = self._try(self.remedy["remedy"], progress=told)
             said = _html(f"{self.verdict.says} Its page: {self.verdict.report().html}")
         except _StoppedError:
             said = _html("Stopped; what was measured is in the folder of the trial.")

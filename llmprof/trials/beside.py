@@ -10,7 +10,7 @@ import polars as pl
 
 from llmprof.errors import LlmprofError
 from llmprof.launch import ExperimentConfig
-from llmprof.launch.doctor.doctor import GpuProcess, ask_driver
+from llmprof.launch.doctor.doctor import GpuProcess, ask_gpus
 from llmprof.launch.monitors import table
 from llmprof.launch.monitors.nvml import reasons_of
 from llmprof.units import format_share
@@ -23,9 +23,8 @@ _SLOW: Final = ("sw_power_cap", "hw_slowdown", "sw_thermal_slowdown", "hw_therma
 def processes(config: ExperimentConfig) -> set[GpuProcess]:
     """Processes that compute on the devices of a configuration, without their memory, as far as the driver says."""
     name = "CUDA_VISIBLE_DEVICES"
-    gpus = ask_driver(config.environment.get(name, os.environ.get(name))).get("gpus") or ()
-    ranks = config.tensor_parallel_size * config.pipeline_parallel_size
-    return {GpuProcess(pid=one.pid, name=one.name) for gpu in gpus[:ranks] for one in gpu.processes or ()}
+    gpus = ask_gpus(None, config.environment.get(name, os.environ.get(name))).get("gpus") or ()
+    return {GpuProcess(pid=one.pid, name=one.name) for gpu in gpus[: config.world_size] for one in gpu.processes or ()}
 
 
 def in_words(found: set[GpuProcess]) -> str:

@@ -201,11 +201,11 @@ def test_the_page_draws_the_way_from_one_step_to_the_other(machine, monkeypatch)
 def test_what_else_used_the_device_is_said(machine, monkeypatch):
     lists = iter([[7], [7, 1, 2], [7, 1, 2], *[[7, 1, 2, 9]] * 30])  # before the engines, with both, in the pairs
 
-    def driver(visible):
+    def driver(nvml, visible):
         found = [GpuProcess(pid=pid, name=f"p{pid}", memory_bytes=pid) for pid in next(lists)]
         return {"gpus": (Gpu(index=0, name="H100", processes=tuple(found)),)}
 
-    monkeypatch.setattr(beside, "ask_driver", driver)
+    monkeypatch.setattr(beside, "ask_gpus", driver)
     monkeypatch.setattr(measure, "devices", lambda: 0)
     notes = run(machine, most_pairs=3).state["notes"]
     assert ["p7 (7) used" in note for note in notes] == [True, False]

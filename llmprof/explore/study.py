@@ -14,7 +14,6 @@ import polars as pl
 from llmprof import charts, text
 from llmprof.charts.base.save import to_png_bytes
 from llmprof.errors import LlmprofError, listed
-from llmprof.report.study import in_words
 
 if TYPE_CHECKING:
     from llmprof.trials import Study
@@ -91,7 +90,11 @@ class Studied(ipywidgets.VBox):  # type: ignore[misc]
         points = self.study.points
         self.words.value = _html(self.study.says)
         settings = list(self.study.state["parameters"])
-        shown = in_words(points).with_columns(pl.col(settings).cast(pl.String).fill_null("default"))
+        figures = [self.study.objective, *(one.figure for one in self.study.slo)]
+        shown = points.with_columns(
+            pl.Series(one.name, [None if value is None else one.text(value) for value in points[one.name]], pl.String)
+            for one in figures
+        ).with_columns(pl.col(settings).cast(pl.String).fill_null("default"))
         columns = [name for name in shown.columns if name not in {"label", "run", "error", "seconds"}]
         columns = [name for name in columns if shown[name].null_count() < shown.height or name == "point"]
         named = shown.select(columns).rename({name: name.rpartition(".")[2] for name in settings})

@@ -42,7 +42,7 @@ def widget(tmp_path, monkeypatch):
 def test_the_table_has_a_row_for_each_point(widget):
     rows = [row for row, _ in widget.table.options]
     assert [number for _, number in widget.table.options] == [0, 1, 2, 3]
-    assert ["\N{NO-BREAK SPACE}300\N{NO-BREAK SPACE}" in row for row in rows] == [False, False, True, False]
+    assert ["\N{NO-BREAK SPACE}300/s\N{NO-BREAK SPACE}" in row for row in rows] == [False, False, True, False]
     assert ["failed" in row for row in rows] == [False, False, False, True]
     assert "max_num_seqs" in widget.head.value
 

@@ -195,13 +195,13 @@ def save_and_restore_a_view(hand, trace):
     hand.press(shown.locator("summary", has_text="Save"))
     hand.press(shown.get_by_role("button", name="Copy the view as Python"))
     shown.locator("[aria-live]", has_text="Copied: ").wait_for(state="attached")
+    editor = hand.page.locator(".jp-Notebook .jp-CodeCell .cm-content").nth(2)
     if hand.pointer:
-        hand.press(hand.page.locator(".jp-Notebook .jp-CodeCell .cm-content").nth(2))
-    else:  # out of the cell, to the next one and into it
+        hand.press(editor)
+    else:  # from the cell of the widget to the one below, and into it
         hand.page.evaluate("jupyterapp.shell.currentWidget.content.activate()")
-        for key in ("Escape", "End", "ArrowDown", "ArrowDown", "Enter"):
+        for key in ("Escape", "ArrowDown", "Enter"):
             hand.page.keyboard.press(key)
-        hand.actions += 1
     hand.key("Control+v")
     hand.key("Control+Enter")
     restored = hand.page.locator(".jp-Notebook .jp-CodeCell").nth(2).locator(".lpt-main canvas")

@@ -320,11 +320,11 @@ class Pseudonyms:
         return self._without(self._words, text) + end
 
     def _card(self, run: str) -> str:
-        """A run of digits without the number of a card, which may be all of it or follow other numbers."""
+        """A run of digits without the numbers of cards, of which one may be all of it or follow other numbers."""
         whole = run[0] in "3456" and sum(map(str.isdecimal, run)) < 20
         for part in ([run] if whole else []) + [match[1] for match in _CARD.finditer(run)]:
-            if _is_card(part):
-                return run.replace(part, self._word("number", part))
+            if part in run and _is_card(part):
+                run = run.replace(part, self._word("number", part))
         return run
 
     def _words_of(self, text: str, *, free: bool) -> str:

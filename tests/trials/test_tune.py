@@ -42,6 +42,13 @@ def requests(ttft_ms, repeats=1):
     )
 
 
+def test_a_cache_of_a_given_size_lets_the_share_of_memory_be():
+    small = ExperimentConfig(model="random:Qwen2.5-7B", engine_args={"gpu_memory_utilization": 0.05})
+    assert bounds.reach(small, "H100 SXM").refused
+    sized = small.replace(engine_args={**small.engine_args, "kv_cache_memory_bytes": 4_000_000_000})
+    assert not bounds.reach(sized, "H100 SXM").refused
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -219,6 +226,28 @@ def test_what_the_engine_refuses_is_recorded_and_not_combined(machine, monkeypat
     assert "no such setting" in failed["error"][0]
     assert study.points.filter(state="finished").height == 3
     assert study.best["values"]["eager"] is True
+
+
+@pytest.mark.slow
+def test_a_point_that_hangs_is_recorded_and_the_study_goes_on(machine, monkeypatch):
+    monkeypatch.setenv("STAND_IN_VLLM", json.dumps({"old": False, "hangs_at": 4}))
+    monkeypatch.setattr(tuning, "_LEAST_HANG_S", 5.0)
+    monkeypatch.setattr(tuning, "_HANG", 1.0)
+    study = tuned(machine, search={"batch_size": [2, 3, 4]})
+    failed = study.points.filter(state="failed")
+    assert failed["batch_size"].to_list() == [4]
+    assert study.points.filter(state="finished")["batch_size"].to_list() == [2, 3]
+    starts = trials.open_study(study.folder).state["starts"]
+    assert max(one["starts"] for one in starts) <= 2  # the engine is started again at most once
+
+
+def test_the_last_point_that_fits_has_the_best_values_together(machine, monkeypatch):
+    best = {"eager": False, "engine_args.max_num_seqs": 8}
+    monkeypatch.setattr(search.Chooser, "together", lambda self, measured, better: best)
+    study = tuned(machine, most_points=3, config={"engine_args": {"max_num_seqs": 4}})
+    points = [point["values"] for point in study.state["points"]]
+    assert [points[1][name] == study.state["points"][0]["values"][name] for name in best] == [False, True]
+    assert points[2] == best  # in place of max_num_seqs 8 alone
 
 
 def test_an_engine_that_does_not_run_as_it_is_is_an_error(machine, monkeypatch):

@@ -26,6 +26,7 @@ from llmprof.names.operators import by_distinct, one_of_each
 from llmprof.names.replayable import BETWEEN, IN_GRAPH, NO_OPERATOR
 from llmprof.theory.bound import find_device
 from llmprof.theory.calls import KINDS, Call, Kind, Lengths, NoWorkError, Work, kind_of, recorded, work_of
+from llmprof.theory.calls.call import ALLOCATION
 from llmprof.theory.shapes import Shape
 from llmprof.trace import Trace
 
@@ -637,15 +638,19 @@ def _one(
 
 
 def _inside(owner: int | None, kind: Kind, ops: pl.DataFrame) -> tuple[Call, ...]:
-    """Calls inside of a call of the operators that the kind's work needs."""
+    """Calls inside of a call of the operators that the kind's work needs, as far as their shapes were recorded."""
     if owner is None:
         return ()
     around = ops.row(owner, named=True)
+    end = around["start_ns"] + around["dur_ns"]
+    last = ops["rank"].search_sorted(around["rank"], side="right") if ops["rank"].is_sorted() else 0
+    starts = ops["start_ns"].slice(owner, max(0, last - owner))
+    near = ops.slice(owner, starts.search_sorted(end)) if len(starts) and starts.is_sorted() else ops
     start = pl.col("start_ns")
-    inner = ops.filter(
-        pl.col("name").is_in(kind.inside.split()), pl.col("rank") == around["rank"],
-        pl.col("thread").eq_missing(around["thread"]), start >= around["start_ns"],
-        start < around["start_ns"] + around["dur_ns"],
+    inner = near.filter(
+        pl.col("name").is_in([*kind.inside.split()]), pl.col("rank") == around["rank"],
+        pl.col("thread").eq_missing(around["thread"]), start >= around["start_ns"], start < end,
+        pl.col("shapes").is_not_null() | (pl.col("name") == ALLOCATION),
     )  # fmt: skip
     columns = ("name", "shapes", "dtypes", *_RECORDED.values())
     return tuple(recorded(*texts) for texts in inner.select(columns).iter_rows())

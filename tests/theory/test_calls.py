@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -225,6 +226,16 @@ def test_experts_take_their_sizes_from_the_calls_inside(inside: tuple[Call, ...]
     assert found.assumed
 
 
+def test_an_index_in_a_list_is_found_inside_of_a_call_that_takes_whole_rows() -> None:
+    rows, kernel = call("aten::index", ([100, 16], BF16), None), "vectorized_gather_kernel<16, long>"
+    inside = (call("aten::reshape", ([5], I64), None),)
+    found = work_of(replace(rows, inside=inside, kernel=kernel))
+    assert (found.read, found.written) == (5 * 16 * 2 + 5 * 8, 5 * 16 * 2)
+    for other in ({"inside": inside}, {"kernel": kernel}, {"inside": inside * 2, "kernel": kernel}):
+        with pytest.raises(NoWorkError):
+            work_of(replace(rows, **other))
+
+
 def test_experts_are_counted_where_the_tokens_are_routed() -> None:
     routed_inside = (TOKENS[0], TOKENS[0], None)  # the router is inside of the call
     found = work_of(call("vllm::moe_forward", *routed_inside, inside=(CHOSEN, GATE)))
@@ -321,6 +332,7 @@ def test_what_a_recording_does_not_say_has_no_work(operator: str, shapes: str | 
 def test_a_kind_can_be_registered_and_may_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calls, "KINDS", list(calls.KINDS))
     calls._by_name.cache_clear()
+    calls.kind_of.cache_clear()
     mine = call("acme::mine", ([4, 8], BF16))
     calls.register(Kind("mine", "acme::mine", lambda given: Work(7, given.tensor(0).bytes, 0), "7", "here"))
     calls.register(Kind("broken", "acme::broken", lambda given: 1 / 0, "", ""))  # type: ignore[arg-type, return-value]
@@ -332,6 +344,7 @@ def test_a_kind_can_be_registered_and_may_fail(monkeypatch: pytest.MonkeyPatch) 
             calls.register(Kind("empty", " ", lambda given: Work(0, 0, 0), "", ""))
     finally:
         calls._by_name.cache_clear()
+        calls.kind_of.cache_clear()
 
 
 COUNTED = """

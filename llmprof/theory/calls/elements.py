@@ -112,6 +112,12 @@ def indexed(call: Call) -> Work:
     """
     source, given = call.tensor(0), call.get(1)
     lists = tuple(each for each in given if isinstance(each, Tensor)) if isinstance(given, tuple) else ()
+    if not lists and len(call.inside) == 1 and "vectorized_gather" in call.kernel:
+        # the kernel takes whole rows by one index, whose shape is changed inside of the call
+        index = call.inside[0].tensor(0)
+        moved = index.elements * math.prod(source.shape[1:]) * source.width
+        assumed = "one index of the first axis by the kernel's name, as long as in the first of these calls"
+        return Work(0.0, min(moved, source.bytes) + index.bytes, moved, "", assumed, "shapes inside")
     if not lists or any(not each.shape for each in lists):
         raise NoWorkError("the indices are a list of tensors whose shapes were not all recorded")
     if len(lists) > len(source.shape) or any(each.format in ("bool", "uint8") for each in lists):
@@ -215,7 +221,7 @@ KINDS: Final = [
     Kind("gather", "aten::embedding aten::index_select aten::gather", gather,
          "0; indices, the elements that they name (at most the whole source) and the result once", "their definition"),
     Kind("gather", "aten::index", indexed, "0; indices, the elements that they name (at most the whole source) and the "
-         "result once", "their definition"),
+         "result once", "their definition", inside="aten::reshape"),
     Kind("rope", "_C::rotary_embedding sgl_kernel::rotary_embedding", rope,
          "3 an element; positions and rows of the cache once, queries and keys twice (in place)",
          "vllm/csrc/pos_encoding_kernels.cu"),

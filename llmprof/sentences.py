@@ -335,7 +335,7 @@ FINDINGS: Final = {
         """{% for part, share in following %}{{ "Next are " if loop.first else ", " }}{{ part }} {{ share|share }} {{-
         "." if loop.last }}{% endfor %} In all, {{ what }} takes {{ compute_ns|ns }} of {{ part }} in {{ count|amount }}
         call{{ "s" if count != 1 }}; most of the loss is in {{ operator }} with shapes
-        {{ shapes|shorten(100) }}, run by {{ (name or "a kernel without a name")|shorten(100) }};
+        {{ (shapes or "unknown")|shorten(100) }}, run by {{ (name or "a kernel without a name")|shorten(100) }};
         {% if bound_by == "memory" %}its bytes at the peak of the memory set the bound.
         {%- else %} its FLOPs at the peak of {{ bound_by }} set the bound.{% endif %}""",
         """{% if bound_by == "memory" %}Look at why it reads slowly: few blocks, a layout that is copied or strided, or
@@ -347,7 +347,7 @@ FINDINGS: Final = {
         """{{ in_part("is operators faster than their bound:") }} {{ operator }} reaches {{ of_bound_share|share }} of
         it.""",
         """{{ operators|count("operator") }} of this kind, {{ count|amount }} call{{ "s" if count != 1 }} in
-        {{ part }}, the longest with shapes {{ shapes|shorten(100) }} against the peak of {{ bound_by }}
+        {{ part }}, the longest with shapes {{ (shapes or "unknown")|shorten(100) }} against the peak of {{ bound_by }}
         ({{ (name or "a kernel without a name")|shorten(100) }}).""",
         """{% if cached %}Their operands fit into the cache of the device, and were there already: their bound by the
         device memory does not hold.

@@ -22,8 +22,9 @@ from .requests import (
     requests as requests,
 )
 from .roofline import roofline as roofline
-from .study import study_pareto as study_pareto, study_slices as study_slices
 from .sweep import (
+    study_pareto as study_pareto,
+    study_slices as study_slices,
     sweep_latency as sweep_latency,
     sweep_scaling as sweep_scaling,
     sweep_throughput as sweep_throughput,

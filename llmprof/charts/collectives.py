@@ -41,8 +41,7 @@ def all_reduce(frame: pl.DataFrame, *, kind: str = "all_reduce", title: str | No
     lower = theme.rows_of([_by_size(rows), _by_rank(rows, matched)], 1 if theme.is_narrow() else 2, spacing=_SPACE)
     chart = compose.rows(_distributions(rows, matched), *lower, spacing=40)
     notes = [
-        "Wait: from a rank's own start until the last rank has started the same call.",
-        "Transfer: the rest of the call.",
+        "Wait: from a rank's own start until the last rank has started the same call. Transfer: the rest of the call."
     ]
     if matched.is_empty():
         notes = ["Wait and transfer are unknown: no call could be matched over the ranks. Only durations are shown."]
@@ -112,7 +111,7 @@ def _by_size(rows: pl.DataFrame) -> alt.LayerChart:
     data = data.with_columns(
         pl.col("median", "low", "high") / unit.ns,
         size=pl.col("bytes").map_elements(format_bytes, return_dtype=pl.String),
-        label=pl.col("median").map_elements(format_ns, return_dtype=pl.String),
+        label=draw.duration("median"),
     )
     sizes = list(data["size"].unique(maintain_order=True))
     low, high = draw.number(data["low"].min()) / 2.5, draw.number(data["high"].max()) * 1.5

@@ -74,20 +74,13 @@ def flame(frame: pl.DataFrame, *, depth: int = 40, title: str | None = None) -> 
     levels = max(_LEAST_ROWS, int(number(drawn["level"].max())) + 1)
     base = alt.Chart(inline(data))
     x = alt.X("x:Q", title="share of the whole (%)", scale=span(0, 100))
-    boxes = (
-        base.mark_rect(stroke=PAPER, strokeWidth=0.6, clip=True)
-        .encode(
-            x=x,
-            x2="x2:Q",
-            y=alt.Y("y:Q", axis=None, scale=span(levels, 0)),
-            y2="y2:Q",
-            color=alt.Color(
-                "tone:N", legend=None, scale=alt.Scale(domain=list(range(len(_TONES))), range=list(_TONES))
-            ),
-            tooltip=tips(("name:N", "frame"), ("spent:N", "spent")),
-        )
-        .add_params(zoom)
+    y, tones = (
+        alt.Y("y:Q", axis=None, scale=span(levels, 0)),
+        alt.Scale(domain=list(range(len(_TONES))), range=list(_TONES)),
     )
+    shade, shown = alt.Color("tone:N", legend=None, scale=tones), tips(("name:N", "frame"), ("spent:N", "spent"))
+    boxes = base.mark_rect(stroke=PAPER, strokeWidth=0.6, clip=True)
+    boxes = boxes.encode(x=x, x2="x2:Q", y=y, y2="y2:Q", color=shade, tooltip=shown).add_params(zoom)
     words = base.mark_text(color=BLACK, fontSize=TEXT_PX, clip=True).encode(
         x=alt.X("middle:Q"), y=alt.Y("at:Q"), text="label:N"
     )

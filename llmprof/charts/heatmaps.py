@@ -153,14 +153,10 @@ def _panel(cells: pl.DataFrame, rank: int, shade: alt.Color, plot: int, *, left:
     marks: list[alt.Chart] = [alt.Chart(draw.inline(timed)).mark_rect().encode(x=x, y=y, color=shade, tooltip=tips)]
     if gone.height:
         base = alt.Chart(draw.inline(gone)).encode(x=x, y=y)
-        marks += [
-            base.mark_rect(color=theme.MISSING),
-            base.mark_text(text="×", color=theme.MUTED, fontSize=theme.LABEL_PX),
-        ]
-    marks += [
-        *phase_strip(cells, x, plot / len(steps)),
-        theme.beside(f"rank {rank}").encode(y=alt.YValue(-_PHASE_PX - 10)),
-    ]
+        cross = base.mark_text(text="×", color=theme.MUTED, fontSize=theme.LABEL_PX)
+        marks += [base.mark_rect(color=theme.MISSING), cross]
+    name = theme.beside(f"rank {rank}").encode(y=alt.YValue(-_PHASE_PX - 10))
+    marks += [*phase_strip(cells, x, plot / len(steps)), name]
     return theme.layered(*marks).properties(width=plot, height=height)
 
 
@@ -243,11 +239,8 @@ def rank_heatmap(
         notes.append(f"A column is the median of {width} consecutive steps.")
     if gaps := cells["ns"].null_count():
         notes.append(f"Grey: not known ({gaps:,} of {cells.height:,} cells).")
-    chart = _drawn(
-        cells.drop("ns"),
-        colour_of_time(times, cap, unit, 24, offset=_OFFSET if named else 18),
-        nodes if lined else None,
-    )
+    shade = colour_of_time(times, cap, unit, 24, offset=_OFFSET if named else 18)
+    chart = _drawn(cells.drop("ns"), shade, nodes if lined else None)
     return theme.finish(chart, title or _headline_of_ranks(frame, value), notes)
 
 

@@ -37,10 +37,10 @@ def idle(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
     height = 34 * sums["row"].n_unique()
     by_rank = bars.properties(width=plot, height=height, title=theme.heading("By cause and rank"))
     meanings = "; ".join(f"{cause}: {_MEANING[cause]}" for cause in palette if cause in _MEANING)
-    notes = [
-        "A gap counts when no stream of the device runs anything; it is split at the call that launched what ends it.",
-        f"{meanings}.",
-    ]
+    what = (
+        "A gap counts when no stream of the device runs anything; it is split at the call that launched what ends it."
+    )
+    notes = [what, f"{meanings}."]
     chart = compose.rows(by_rank, *_lengths(rows, palette), spacing=36)
     return theme.finish(chart, title or _headline(rows), notes)
 
@@ -176,16 +176,11 @@ def critical_path(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConc
     bars = theme.layered(
         *draw.stacked_bars(sums.sort("at", "part"), palette, width=plot, title="time" if whole else "time of a step")
     )
-    chart = bars.properties(
-        width=plot,
-        height=34 * len(order),
-        title=theme.heading("The recording, by part" if whole else "Mean step of each phase, by part"),
-    )
+    about = theme.heading("The recording, by part" if whole else "Mean step of each phase, by part")
+    chart = bars.properties(width=plot, height=34 * len(order), title=about)
+    ends = "" if whole else "; the parts of a step add up to the time from the end of the step before to its own end"
     notes = [
-        "Each part is what the next one waited for longest"
-        + (
-            "." if whole else "; the parts of a step add up to the time from the end of the step before to its own end."
-        ),
+        f"Each part is what the next one waited for longest{ends}.",
         "Making something faster that is not on the path changes nothing; unexplained: nothing recorded leads to it.",
     ]
     parts = rows.group_by("part").agg(pl.col("dur_ns").sum()).sort("dur_ns", "part", descending=[True, False])

@@ -45,9 +45,9 @@ def kernels(
         f"Sum of the durations of all launches ({format_ns(total)}): kernels that overlap count in full, "
         "a collective with its waiting."
     )
-    return theme.finish(
-        compose.rows(kernel_panel(rows, theme.inner() - 8, "total time")), title or head, note, at_edge=True
-    )
+    table = theme.colours("category", rows["part"])
+    bars = draw.ranking(rows, width=theme.inner() - 8, title="total time", table=table)
+    return theme.finish(compose.rows(bars), title or head, note, at_edge=True)
 
 
 def kernel_rows(frame: pl.DataFrame, top: int, *, variants: bool = False) -> pl.DataFrame:
@@ -81,11 +81,6 @@ def kernel_rows(frame: pl.DataFrame, top: int, *, variants: bool = False) -> pl.
         for ns, count in kept.select("ns", "count").rows()
     ]
     return kept.with_columns(label=pl.Series(labels, dtype=pl.String))
-
-
-def kernel_panel(rows: pl.DataFrame, width: int, title: str | None) -> alt.LayerChart:
-    """Bars of :func:`kernel_rows`, coloured by category."""
-    return draw.ranking(rows, width=width, title=title, table=theme.colours("category", rows["part"]))
 
 
 KINDS = {
@@ -286,6 +281,6 @@ def _marks(
     marks = [drawn.encode(x=x, x2="end:Q", y=y, color=shade, tooltip=tips)]
     marks += draw.within(data, table, x, y, width / 100)
     if timed:
-        ends = bars.select("row", start=pl.lit(100.0), label=pl.col("ns").map_elements(format_ns, pl.String))
+        ends = bars.select("row", start=pl.lit(100.0), label=draw.duration("ns"))
         marks.append(draw.behind(ends, x, y))
     return marks

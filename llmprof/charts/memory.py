@@ -121,43 +121,28 @@ def memory_holders(frame: pl.DataFrame, *, top: AtLeastOne = 15, title: str | No
     sums = sums.sort("bytes", "holder", descending=[True, False])
     kept, rest = sums.head(top), sums.slice(top)
     if rest.height:
-        other = rest.select(
-            part=pl.lit("unknown"),
-            holder=pl.lit(f"{rest.height} others"),
-            bytes=pl.col("bytes").sum(),
-            blocks=pl.col("blocks").sum(),
-        )
-        kept = pl.concat([kept, other])
+        others = {"part": pl.lit("unknown"), "holder": pl.lit(f"{rest.height} others")}
+        kept = pl.concat([kept, rest.select(**others, bytes=pl.sum("bytes"), blocks=pl.sum("blocks"))])
     room = 130 if theme.is_narrow() else 340
     size, symbol = _unit(draw.number(kept["bytes"].max()))
-    shown = kept.with_columns(
-        row=pl.Series([shorten(name, room // 7) for name in kept["holder"]], dtype=pl.String)
-        + pl.Series(["\u200b" * place for place in range(kept.height)]),
-        value=pl.col("bytes") / size,
-        label=pl.Series(
-            [f"{format_bytes(n)}, {theme.percent(100 * n / total)}" for n in kept["bytes"]], dtype=pl.String
-        ),
-    )
+    labels = [f"{format_bytes(n)}, {theme.percent(100 * n / total)}" for n in kept["bytes"]]
+    rows_named = [shorten(name, room // 7) + "\u200b" * place for place, name in enumerate(kept["holder"])]
+    texts = {"row": pl.Series(rows_named, dtype=pl.String), "label": pl.Series(labels, dtype=pl.String)}
+    shown = kept.with_columns(value=pl.col("bytes") / size, **texts)
     present = [name for name in _PARTS if name in set(shown["part"])]
     extra = [name for name in shown["part"].unique().sort() if name not in _PARTS]
     scale = alt.Scale(domain=[*present, *extra], range=[_PARTS[n] for n in present] + ["#4E79A7"] * len(extra))
     base = alt.Chart(draw.inline(shown.select("row", "holder", "part", "value", "label", "blocks")))
     y = alt.Y("row:N", sort=None, title=None, axis=alt.Axis(labelLimit=room - 10))
     widest = draw.number(shown["value"].max())
-    x = alt.X(
-        "value:Q",
-        title=symbol,
-        scale=alt.Scale(domain=[0, widest * (2.4 if theme.is_narrow() else 1.25)]),
-        axis=alt.Axis(format=theme.NUMBER),
+    room_of = alt.Scale(domain=[0, widest * (2.4 if theme.is_narrow() else 1.25)])
+    x = alt.X("value:Q", title=symbol, scale=room_of, axis=alt.Axis(format=theme.NUMBER))
+    legend = alt.Legend(title=None, orient="top", columns=2 if theme.is_narrow() else 5)
+    shade, tips = (
+        alt.Color("part:N", scale=scale, legend=legend),
+        draw.tips("holder:N", "part:N", "label:N", "blocks:Q"),
     )
-    bars = base.mark_bar().encode(
-        x=x,
-        y=y,
-        color=alt.Color(
-            "part:N", scale=scale, legend=alt.Legend(title=None, orient="top", columns=2 if theme.is_narrow() else 5)
-        ),
-        tooltip=draw.tips("holder:N", "part:N", "label:N", "blocks:Q"),
-    )
+    bars = base.mark_bar().encode(x=x, y=y, color=shade, tooltip=tips)
     words = base.mark_text(align="left", dx=5, color=theme.INK).encode(x=x, y=y, text="label:N")
     by_part = rows.group_by("part").agg(pl.col("bytes").sum()).sort("bytes", "part", descending=[True, False])
     part, most = by_part.row(0)

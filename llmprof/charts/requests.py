@@ -11,7 +11,7 @@ from llmprof.analyze.requests.requests import slowest
 from llmprof.charts.base import compose, draw, theme
 from llmprof.charts.breakdown import PARTS
 from llmprof.charts.counters import counters_panel
-from llmprof.charts.kernels import kernel_panel, kernel_rows
+from llmprof.charts.kernels import kernel_rows
 from llmprof.units import format_ns
 
 LATENCIES = {
@@ -73,7 +73,7 @@ def requests_panel(frame: pl.DataFrame, width: int) -> alt.LayerChart | None:
         part=pl.col("phase").replace_strict({p: n for p, (n, _) in _PHASES.items()}, return_dtype=pl.String),
         middle=pl.col("p50") / unit.ns,
         high=pl.max_horizontal("p50", "p99") / unit.ns,
-        label=pl.col("p50").map_elements(format_ns, return_dtype=pl.String),
+        label=draw.duration("p50"),
     )
     across = width - 20 - round(max(theme.text_px(name, theme.TEXT_PX) for name in names))
     low, high = draw.number(data["middle"].min()) / 1.6, draw.number(data["high"].max()) * 2.2
@@ -255,7 +255,8 @@ def dashboard(
         panels.append(_where(where))
     if kernels is not None and draw.number(kernels["total_ns"].sum()) > 0:
         words = "Longest kernels: total over ranks and steps, share, count"
-        bars = kernel_panel(kernel_rows(kernels, _KERNELS), theme.inner(), None)
+        longest = kernel_rows(kernels, _KERNELS)
+        bars = draw.ranking(longest, width=theme.inner(), title=None, table=theme.colours("category", longest["part"]))
         panels.append(_indented(bars).properties(title=theme.heading(words)))
     if counters is not None and counters.height:
         chart, _ = counters_panel(counters, theme.inner() - 34, _COUNTERS)

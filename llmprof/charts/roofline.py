@@ -264,7 +264,7 @@ def _points(rows: pl.DataFrame, plane: Plane, table: dict[str, str]) -> alt.Char
         intensity="arithmetic_intensity",
         rate=pl.col("flop_per_s") / plane.unit,
         duration_ns=pl.col("duration_ns"),
-        time=pl.col("duration_ns").map_elements(format_ns, return_dtype=pl.String),
+        time=draw.duration("duration_ns"),
         area=_area(rows),
     )
     tips = draw.tips(("kernel_name:N", "kernel"), "group:N", "time:N", ("intensity:Q", "FLOP/B", ",.4~r"), "dtype:N")
@@ -363,13 +363,9 @@ def _operators_left_out(rows: pl.DataFrame) -> str:
     if rows.is_empty():
         return ""
     flops = pl.col("flops")
-    reasons = {
-        "without FLOPs": flops == 0,
-        "without known FLOPs": flops.is_null(),
-        f"below {100 * _LEAST_DRAWN:g} % of the time each": flops > 0,
-    }
+    least = f"below {100 * _LEAST_DRAWN:g} % of the time each"
     parts = []
-    for why, chosen in reasons.items():
+    for why, chosen in (("without FLOPs", flops == 0), ("without known FLOPs", flops.is_null()), (least, flops > 0)):
         sums = rows.filter(chosen).group_by("function").agg(ns=pl.col("duration_ns").sum())
         sums = sums.sort("ns", "function", descending=[True, False])
         if sums.height:

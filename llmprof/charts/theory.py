@@ -244,10 +244,9 @@ def theory_parameters(parameters: pl.DataFrame, *, title: str | None = None) -> 
     )
     rows = rows.sort("parameters", descending=True)
     total, used = draw.number(rows["parameters"].sum()), draw.number(rows["active_parameters"].sum())
+    labels = [f"{_count(n)} ({theme.percent(100 * n / total)})" for n in rows["parameters"]]
     rows = rows.with_columns(
-        label=pl.Series(
-            [f"{_count(n)} ({theme.percent(100 * n / total)})" for n in rows["parameters"]], dtype=pl.String
-        ),
+        label=pl.Series(labels, dtype=pl.String),
         value=pl.col("parameters") / 1e9,
         active=pl.col("active_parameters") / 1e9,
     )
@@ -389,10 +388,8 @@ def _panel(rows: pl.DataFrame, label: str, over: str, *, time: bool) -> alt.Laye
         axis = "tokens/s (log scale)"
     ticks = rows["value"].unique().sort().to_list()
     few = [tick for n, tick in enumerate(ticks) if n % (1 + (len(ticks) - 1) // 5) == 0]
-    x = alt.X(
-        "value:Q", scale=alt.Scale(type="log", base=2, nice=False),
-        axis=theme.axis(over, values=few, grid=False),
-    )  # fmt: skip
+    powers = alt.Scale(type="log", base=2, nice=False)
+    x = alt.X("value:Q", scale=powers, axis=theme.axis(over, values=few, grid=False))
     y = alt.Y("y:Q", scale=alt.Scale(type="log", nice=True), axis=theme.axis(axis, tickCount=4))
     tips = draw.tips("kind:N", ("value:Q", over), ("said:N", label))
     marks: list[alt.Chart] = []
@@ -416,11 +413,7 @@ def theory_memory(sweep: pl.DataFrame, *, title: str | None = None) -> alt.Layer
     """Memory of a rank over a range: weights, KV cache, activations, and the device's memory."""
     parts = {"weights_bytes": "weights", "kv_cache_bytes": "KV cache", "activations_bytes": "activations"}
     draw.require(sweep, ["over", "value", "device_bytes", *parts], chart="theory_memory")
-    table = {
-        "weights": theme.STAGES["gate_up_proj"],
-        "KV cache": theme.STAGES["attention"],
-        "activations": theme.STAGES["norm"],
-    }
+    table = dict(zip(parts.values(), map(theme.STAGES.__getitem__, ("gate_up_proj", "attention", "norm")), strict=True))
     rows = sweep.sort("value").select("value", *parts).unpivot(index="value", variable_name="part", value_name="bytes")
     rows = rows.with_columns(
         part=pl.col("part").replace_strict(parts), gb=pl.col("bytes") / 1e9, at=pl.col("value").cast(pl.String)
@@ -514,11 +507,9 @@ def _gaps_panel(rows: pl.DataFrame, phase: str) -> alt.LayerChart:
     sums = sums.sort("measured_ns", "stage", descending=[True, False])
     shown = sums.head(_MOST)
     if sums.height > _MOST:
+        more, why = pl.lit(f"{sums.height - _MOST} more"), pl.lit("no bound")
         rest = sums.tail(-_MOST).select(
-            stage=pl.lit(f"{sums.height - _MOST} more"),
-            measured_ns=pl.col("measured_ns").sum(),
-            bound_ns=pl.col("bound_ns").sum(),
-            why=pl.lit("no bound"),
+            stage=more, measured_ns=pl.sum("measured_ns"), bound_ns=pl.sum("bound_ns"), why=why
         )
         shown = pl.concat([shown, rest.head(1)])
     unit = theme.time_unit(draw.number(shown["measured_ns"].max()))
@@ -531,13 +522,8 @@ def _gaps_panel(rows: pl.DataFrame, phase: str) -> alt.LayerChart:
     factor = pl.when(pl.col("bound_ns") > 0).then(
         pl.format(", {}{}", share.map_elements(theme.percent, return_dtype=pl.String), pl.lit(of_it))
     )
-    labels = shown.select(
-        "stage",
-        end=pl.col("measured_ns") / unit.ns,
-        label=pl.concat_str(
-            pl.col("measured_ns").map_elements(format_ns, return_dtype=pl.String), factor.fill_null(pl.lit(""))
-        ),
-    )
+    words = pl.concat_str(draw.duration("measured_ns"), factor.fill_null(pl.lit("")))
+    labels = shown.select("stage", end=pl.col("measured_ns") / unit.ns, label=words)
     order = shown["stage"].to_list()
     y = names_axis("stage", order)
     scale = alt.Scale(domain=[0, draw.number(labels["end"].max()) * (2.6 if theme.is_narrow() else 1.38) or 1.0])

@@ -1,6 +1,8 @@
 """Explorer of theory: sliders for batch, lengths, ranks and number formats, and their charts."""
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
+from html import escape
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +18,7 @@ from llmprof.charts.base.save import to_png_bytes
 from llmprof.errors import LlmprofError
 from llmprof.hardware import Device
 from llmprof.theory.calibration import Calibration
+from llmprof.theory.familiar import quantity, seconds
 from llmprof.theory.profiler import Profile
 from llmprof.theory.shapes import Shape, shape
 from llmprof.trace import Trace
@@ -179,10 +182,8 @@ def theory(
         raise LlmprofError("no device is given", expected="explore.theory(model, device)")
     read, target = shape(model), theories.find_device(named)
     if calibration is None:
-        try:
+        with contextlib.suppress(LlmprofError):  # there is none for this device
             calibration = theories.calibrated(target)
-        except LlmprofError:
-            calibration = None  # there is none for this device
     joined = roofline_join(trace, read, target) if trace is not None else None
     if trace is not None and joined is not None and measured is None:
         measured = measured_steps(trace, joined)
@@ -199,29 +200,21 @@ def measured_steps(trace: Trace, joined: pl.DataFrame) -> pl.DataFrame:
     ]
     rows = pl.DataFrame(pure, schema={"rank": pl.Int32, "step": pl.Int32, "value": pl.Float64}, orient="row")
     sums = work.group_by("rank", "step").agg(seconds=pl.col("measured_ns").sum() / 1e9).join(rows, on=["rank", "step"])
-    return (
-        sums.group_by("value")
-        .agg(decode_s=pl.col("seconds").median())
-        .with_columns(pl.col("value").cast(pl.Int64), tokens_per_s=pl.col("value") / pl.col("decode_s"))
-        .sort("value")
-    )
+    sums = sums.group_by("value").agg(decode_s=pl.col("seconds").median()).sort("value")
+    return sums.with_columns(pl.col("value").cast(pl.Int64), tokens_per_s=pl.col("value") / pl.col("decode_s"))
 
 
 def _ranks(model: Shape) -> list[int]:
     """Tensor-parallel sizes that the model can be split by."""
     sizes = []
     for n in (1, 2, 4, 8, 16):
-        try:
+        with contextlib.suppress(LlmprofError):
             theories.Plan(tp=n).check(model)
-        except LlmprofError:
-            continue
-        sizes.append(n)
+            sizes.append(n)
     return sizes
 
 
 def _in_words(profile: Profile) -> str:
-    from llmprof.theory.familiar import quantity, seconds
-
     m = profile.memory
     fits = "" if m.fits is None else (", fits" if m.fits else ", does not fit")
     return (
@@ -232,6 +225,4 @@ def _in_words(profile: Profile) -> str:
 
 
 def _html(words: str) -> str:
-    from html import escape
-
     return f"<div style='margin:6px 0'>{escape(words)}</div>"

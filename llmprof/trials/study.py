@@ -363,7 +363,7 @@ class Study:
         OutputError
             The folder cannot be written.
         """
-        from llmprof.report.study import write_study
+        from llmprof.report.sweep import write_study
 
         trial = self.confirmation
         frames = {"points": self.points, "pareto": self.pareto, "slices": self.slices, "importance": self.importance}

@@ -173,7 +173,7 @@ class Verdict:
         OutputError
             The folder cannot be written.
         """
-        from llmprof.report.study import write_trial
+        from llmprof.report.sweep import write_trial
 
         return write_trial(
             self.pairs,

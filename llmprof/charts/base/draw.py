@@ -202,7 +202,7 @@ def stack(parts: pl.DataFrame, table: Mapping[str, str], unit: Unit) -> pl.DataF
         start=(end - pl.col("ns")) / unit.ns,
         end=end / unit.ns,
         percent=100 * pl.col("ns") / pl.col("ns").sum().over("row"),
-        time=pl.col("ns").map_elements(format_ns, return_dtype=pl.String),
+        time=duration("ns"),
     )
 
 
@@ -230,7 +230,7 @@ def stacked_bars(
     if inside:
         marks += within(data, table, x, y, width / room)
     ends = data.group_by("row", maintain_order=True).agg(start=pl.col("end").max(), ns=pl.col("ns").sum())
-    ends = ends.with_columns(label=pl.col("ns").map_elements(format_ns, return_dtype=pl.String))
+    ends = ends.with_columns(label=duration("ns"))
     return [*marks, behind(ends, x, y)]
 
 
@@ -241,6 +241,11 @@ def bars_of(data: pl.DataFrame, table: Mapping[str, str], x: alt.X, y: alt.Y, ex
     bars = alt.Chart(inline(data)).mark_bar(stroke=theme.PAPER, strokeWidth=0.7)
     drawn: alt.Chart = bars.encode(x=x, x2="end:Q", y=y, color=theme.colour("part", table), tooltip=shown)
     return drawn
+
+
+def duration(column: str) -> pl.Expr:
+    """A column of times (ns) in words."""
+    return pl.col(column).map_elements(format_ns, return_dtype=pl.String)
 
 
 def tips(*fields: str | tuple[str, str | None] | tuple[str, str | None, str]) -> list[alt.Tooltip]:
@@ -270,12 +275,10 @@ def within(data: pl.DataFrame, table: Mapping[str, str], x: alt.X, y: alt.Y, px:
         fitting((f"{part} {theme.percent(share)}", theme.percent(share)), length * px)
         for part, share, length in columns
     ]
-    texts = data.select(
-        "row",
-        start=(pl.col("start") + pl.col("end")) / 2,
-        label=pl.Series(labels, dtype=pl.String),
-        ink=pl.col("part").replace_strict({n: theme.ink_on(c) for n, c in table.items()}, return_dtype=pl.String),
-    )
+    inks = {name: theme.ink_on(shade) for name, shade in table.items()}
+    ink = pl.col("part").replace_strict(inks, return_dtype=pl.String)
+    middle = (pl.col("start") + pl.col("end")) / 2
+    texts = data.select("row", start=middle, label=pl.Series(labels, dtype=pl.String), ink=ink)
     return centred(texts.drop_nulls("label"), x, y)
 
 

@@ -274,9 +274,14 @@ def place(
     taken: Sequence[Box],
 ) -> tuple[Box, Segment | None] | None:
     """First free place for a text: beside the point, below or above it, at its corners, then further away."""
+    x, y = point
     for away in _AWAY:
         for box in _beside(point, radius + away, size):
-            ends = _leader(point, radius, box) if away else None
+            ends: Segment | None = None
+            if away:  # a line from the edge of the point to the nearest point of the text
+                near = (min(max(x, box.left), box.right), min(max(y, box.top), box.bottom))
+                share = radius / max(radius, math.dist(point, near))
+                ends = (x + (near[0] - x) * share, y + (near[1] - y) * share, *near)
             covered = [box, *along(ends[:2], ends[2:], every=2)] if ends else [box]
             if box.within(*plot) and not any(mine.meets(other) for mine in covered for other in taken):
                 return box, ends
@@ -298,11 +303,3 @@ def _beside(point: tuple[float, float], radius: float, size: tuple[float, float]
 def _side(share: float) -> int:
     """Which side of a text is next to the point: 1 and -1 for the ends, 0 for the middle."""
     return 0 if abs(share) < 0.3 else int(math.copysign(1, share))
-
-
-def _leader(point: tuple[float, float], radius: float, box: Box) -> Segment:
-    """Line from the edge of a point to the nearest point of a text."""
-    x, y = point
-    end = (min(max(x, box.left), box.right), min(max(y, box.top), box.bottom))
-    share = radius / max(radius, math.dist(point, end))
-    return x + (end[0] - x) * share, y + (end[1] - y) * share, *end

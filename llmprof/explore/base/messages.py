@@ -194,11 +194,8 @@ def written(room: str) -> Path:
 def _fields(fields: Mapping[str, Any], records: dict[str, str]) -> str:
     if not fields:
         return "Record<string, never>"
-    return "{ " + "; ".join(_field(name, kind, records) for name, kind in fields.items()) + " }"
-
-
-def _field(name: str, kind: Any, records: dict[str, str]) -> str:
-    return f"{name}{'?' if optional(kind) else ''}: {_type(inspect.type_info(kind), records)}"
+    types = ((name, optional(kind), _type(inspect.type_info(kind), records)) for name, kind in fields.items())
+    return "{ " + "; ".join(f"{name}{'?' if free else ''}: {kind}" for name, free, kind in types) + " }"
 
 
 def _type(kind: inspect.Type, records: dict[str, str]) -> str:
@@ -238,12 +235,8 @@ def _synced(widget: type[Explorer]) -> dict[str, traitlets.TraitType[Any, Any]]:
     """Traits of a widget that are synchronised with the browser, without those that every widget has."""
     from ipywidgets import DOMWidget  # type: ignore[import-untyped]
 
-    every = set(DOMWidget.class_traits(sync=True))
-    return {
-        name: trait
-        for name, trait in widget.class_traits(sync=True).items()
-        if name not in every and not name.startswith("_")
-    }
+    own = set(widget.class_traits(sync=True)) - set(DOMWidget.class_traits(sync=True))
+    return {name: widget.class_traits()[name] for name in own if not name.startswith("_")}
 
 
 def _trait(trait: traitlets.TraitType[Any, Any]) -> str:

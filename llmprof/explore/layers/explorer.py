@@ -1,6 +1,5 @@
 """Explorer of layers: a heat map of layers over steps, and the details of a cell."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -169,12 +168,6 @@ def cell_of(trace: Trace, *, rank: int, step: int, layer: int, stage: str | None
     return rows.row(0, named=True) if rows.height else None
 
 
-def _panel(head: Mapping[str, Any], values: memoryview) -> Panel:
-    columns = [(first, head["scales"][scale]["phase"]) for first, _, scale in head["columns"]]
-    shape = (len(columns), len(head["layers"]))
-    return Panel(head["rank"], columns, head["layers"], np.frombuffer(values, "<f4").reshape(shape))
-
-
 _MAX_KERNELS = 60
 
 
@@ -209,7 +202,11 @@ class Layers(Explorer, room="layers"):
             cells(self.trace, measure=self.measure, rank=rank, stage=self.stage, phase=self.phase)
             for rank in ranks_drawn[:MOST_RANKS]
         ]
-        panels = [panel for one in made if (panel := _panel(one.head, one.values)).columns]
+        panels = []
+        for one in made:
+            columns = [(first, one.head["scales"][scale]["phase"]) for first, _, scale in one.head["columns"]]
+            values = np.frombuffer(one.values, "<f4").reshape((len(columns), len(one.head["layers"])))
+            panels += [Panel(one.head["rank"], columns, one.head["layers"], values)] if columns else []
         if not panels:
             return None
         phases = dict.fromkeys(scale["phase"] for one in made for scale in one.head["scales"])

@@ -76,12 +76,6 @@ Shown = tuple[Trace, int, Span]
 """A trace, one of its ranks, and a window of it."""
 
 
-def whole_ns(window: Sequence[float]) -> Span:
-    """A window in whole ns that is not empty."""
-    first, last = round(window[0]), round(window[1])
-    return first, max(last, first + 1)
-
-
 def with_class(events: pl.DataFrame) -> pl.DataFrame:
     """Device events with ``class``, from their category and source."""
     communication = pl.when(pl.col("category").is_in(COMMUNICATION)).then(pl.lit("communication"))
@@ -335,7 +329,9 @@ class Overlap(Explorer, room="overlap"):
 
     def _sides_of(self, rank: int, window: Sequence[float] | None, against: str, step: int | None) -> list[Shown]:
         """The rank in the window (or its whole time), and the side to compare with; empty if it ran nothing."""
-        chosen = whole_ns(window) if window else span_of(self.trace, rank)
+        chosen = span_of(self.trace, rank)
+        if window:
+            chosen = round(window[0]), max(round(window[1]), round(window[0]) + 1)
         if chosen is None:
             return []
         mine = (self.trace, rank, chosen)

@@ -194,14 +194,14 @@ def _table(
 def _ranked(view: Analysis, trace: Trace, args: Namespace, terminal: Terminal) -> pl.DataFrame:
     """Compute a view of all ranks, then keep the rows of ``--rank``: waiting for other ranks needs their kernels."""
     options = dict(view.options) | _options(view, args)
+    function = getattr(analyze, view.name, view.function)  # as it is exported, its arguments are checked
     frame = on_workers({view.name: options}, trace, args, terminal).get(view.name)
-    if frame is None:
-        frame = view.function(trace, **options)
+    frame = function(trace, **options) if frame is None else frame
     if not args.rank:
         return frame
     if "rank" in frame.columns:
         return frame.filter(pl.col("rank").is_in(args.rank))
-    return view.function(trace.select(ranks=args.rank), **options)
+    return function(trace.select(ranks=args.rank), **options)
 
 
 def _shown(view: Analysis, frame: pl.DataFrame, by: str | None) -> list[str] | None:

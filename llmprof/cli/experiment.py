@@ -17,9 +17,17 @@ from llmprof.cli.output import Failing, Terminal, to_json
 from llmprof.cli.run import add_config_options, changes, config_of
 from llmprof.errors import ConfigError
 from llmprof.experiments.bandwidth import Bandwidth, checked_spec, run_bandwidth, torchrun
-from llmprof.experiments.calibrate import FILE, run_calibration
 from llmprof.experiments.history import TEST, watch
-from llmprof.experiments.scaling import LENGTHS, OUTPUTS, cases_of, fitting, grades_of, run_points
+from llmprof.experiments.scaling import (
+    CALIBRATION,
+    LENGTHS,
+    OUTPUTS,
+    cases_of,
+    fitting,
+    grades_of,
+    run_calibration,
+    run_points,
+)
 from llmprof.experiments.workers.bandwidth import SPEC
 from llmprof.launch import ExperimentConfig
 from llmprof.launch.engines import interpreter
@@ -114,7 +122,7 @@ def _calibrate(args: Namespace, folder: Path, terminal: Terminal) -> str:
     cases = cases_of(args.cases) if args.cases else {}
     config = _with_model(args)
     found = run_calibration(config, folder, device=args.gpu, progress=terminal.progress, check=args.check, **cases)
-    place = folder / FILE
+    place = folder / CALIBRATION
     if args.json:
         return to_json(json.loads(found.to_json()) | {"file": str(place)})
     error = (pl.col("predicted_s") / pl.col("measured_s") - 1).abs()

@@ -14,7 +14,6 @@ import pytest
 from llmprof import theory
 from llmprof.errors import ConfigError, LaunchError, LlmprofError, ReadError
 from llmprof.experiments.bandwidth import SCRIPT, command, read_bandwidth, run_bandwidth, self_test, torchrun
-from llmprof.experiments.calibrate import fitted, observations_of, run_calibration
 from llmprof.experiments.history import append, read_history, regressions, watch
 from llmprof.experiments.report import write_report
 from llmprof.experiments.scaling import (
@@ -24,12 +23,15 @@ from llmprof.experiments.scaling import (
     communication_share,
     decode_step,
     device_of,
+    fitted,
     fitting,
     grades_of,
     most_tokens,
+    observations_of,
     parallelism,
     read_communication,
     read_points,
+    run_calibration,
     run_points,
     sequence_length,
     unsuited,
@@ -439,14 +441,14 @@ class TestCalibration:
 
     def test_the_file_is_what_predictions_use(self, tmp_path, monkeypatch, capsys):
         from llmprof.cli.main import main
-        from llmprof.experiments import calibrate
+        from llmprof.experiments import scaling
 
         def measured(config: ExperimentConfig, folder: Path, **_: object) -> pl.DataFrame:
             Path(folder).mkdir(exist_ok=True)
             shutil.copy(self.FILE, Path(folder) / "points.json")
             return read_points(self.FILE)
 
-        monkeypatch.setattr(calibrate, "run_points", measured)
+        monkeypatch.setattr(scaling, "run_points", measured)
         out = tmp_path / "calibration"
         assert main(["experiment", "calibrate", "--model", "random:Qwen2.5-7B", "--results-dir", str(out)]) == 0
         assert "H200" in capsys.readouterr().out
@@ -464,14 +466,14 @@ class TestCalibration:
 
     @pytest.mark.parametrize(("asked", "measured"), [("H100 SXM", "NVIDIA H200"), (None, "CPU"), ("H200", "CPU")])
     def test_a_calibration_is_of_the_device_that_was_measured(self, tmp_path, monkeypatch, asked, measured):
-        from llmprof.experiments import calibrate
+        from llmprof.experiments import scaling
 
         def points(_: ExperimentConfig, folder: Path, **__: object) -> pl.DataFrame:
             document = json.loads(self.FILE.read_text()) | {"gpu": measured}
             (folder / "points.json").write_text(json.dumps(document))
             return read_points(self.FILE)
 
-        monkeypatch.setattr(calibrate, "run_points", points)
+        monkeypatch.setattr(scaling, "run_points", points)
         with pytest.raises(LlmprofError, match="measured on"):
             run_calibration(ExperimentConfig(model="random:Qwen2.5-7B"), tmp_path, device=asked)
         assert not (tmp_path / "calibration.json").exists()

@@ -106,9 +106,7 @@ SCHEMA: dict[str, pl.DataType | type[pl.DataType]] = {
     "overhead": pl.Float64,
     "overhead_clear": pl.Boolean,
     "joules_per_output_token": pl.Float64,
-    "peak_memory_bytes": pl.Int64,
-    "kv_cache_tokens": pl.Int64,
-    "ranks": pl.Int64,
+    **dict.fromkeys(("peak_memory_bytes", "kv_cache_tokens", "ranks"), pl.Int64),
 }
 
 

@@ -61,8 +61,7 @@ MAX_ROWS: Final = 20_000_000
 SCHEMA: Final = {
     "time_ns": pl.Int64(),
     "device": pl.Int32(),
-    "name": pl.String(),
-    "unit": pl.String(),
+    **dict.fromkeys(("name", "unit"), pl.String()),
     "value": pl.Float64(),
 }
 """Columns of the file; times are in ns since the epoch, and the device is null for the host."""

@@ -20,18 +20,14 @@ _SCHEMA = {
     **dict.fromkeys(("repeat", "request", "start_epoch_ns", "prompt_tokens", "output_tokens"), pl.Int64),
     **{name: pl.List(pl.Int64) if name == "itl_ns" else pl.Int64 for name in LATENCIES},
     "wall_ns": pl.Int64,
-    "finish_reason": pl.String,
-    "id": pl.String,
+    **dict.fromkeys(("finish_reason", "id"), pl.String),
     "arrived_ns": pl.Int64,
 }
 _STEPS = {
     "phase": pl.String,
-    "step": pl.Int64,
-    "start_epoch_ns": pl.Int64,
-    "end_epoch_ns": pl.Int64,
+    **dict.fromkeys(("step", "start_epoch_ns", "end_epoch_ns"), pl.Int64),
     "engine_id": pl.String,
-    "tokens": pl.Int64,
-    "computed": pl.Int64,
+    **dict.fromkeys(("tokens", "computed"), pl.Int64),
     "preempted": pl.Boolean,
 }
 
@@ -124,18 +120,14 @@ TOLERANCE = 0.1
 _JUDGED = ("wall_ns", "ttft_ns", "tpot_ns", "e2e_ns")
 """Metrics that have to agree; others, such as a queue time of microseconds, may vary."""
 _SUMMARY = {
-    "phase": pl.String,
-    "metric": pl.String,
-    "unit": pl.String,
+    **dict.fromkeys(("phase", "metric", "unit"), pl.String),
     **dict.fromkeys(("mean", "std", "ci95_low", "ci95_high", "p50", "p90", "p99"), pl.Float64),
-    "n": pl.Int64,
-    "repeats": pl.Int64,
+    **dict.fromkeys(("n", "repeats"), pl.Int64),
     "spread": pl.Float64,
     "agree": pl.Boolean,
 }
 _OVERHEAD = {
-    "metric": pl.String,
-    "unit": pl.String,
+    **dict.fromkeys(("metric", "unit"), pl.String),
     **dict.fromkeys(("plain", "profiled", "overhead", "noise"), pl.Float64),
     "clear": pl.Boolean,
 }

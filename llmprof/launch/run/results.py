@@ -34,12 +34,10 @@ steps."""
 _SCHEMA = {
     "phase": pl.String,
     "repeat": pl.Int64,
-    "joules": pl.Float64,
-    "watts": pl.Float64,
+    **dict.fromkeys(("joules", "watts"), pl.Float64),
     "output_tokens": pl.Int64,
     "joules_per_output_token": pl.Float64,
-    "devices": pl.Int64,
-    "samples": pl.Int64,
+    **dict.fromkeys(("devices", "samples"), pl.Int64),
 }
 
 

@@ -18,16 +18,18 @@ from llmprof.cli.run import capture_text
 from llmprof.errors import ConfigError
 from llmprof.launch import Run
 from llmprof.live.condition import NAMES
+from llmprof.live.recording import fewer
 from llmprof.live.watching import SEVERITIES, STATE
 from llmprof.storage import files
-from llmprof.units import SECONDS, format_bytes, format_share
+from llmprof.units import SECONDS, format_bytes
 
 
 def add_server_options(sub: argparse.ArgumentParser) -> None:
     """Give a parser the options that say which server is recorded, and where its traces are."""
     sub.add_argument("url", metavar="URL", help="address of the server, such as http://127.0.0.1:8000")
     sub.add_argument("--seconds", type=float, default=3.0, metavar="X", help="longest window (default: %(default)s)")
-    sub.add_argument("--steps", type=int, metavar="N", help="most steps of the engine in the window")
+    words = "most steps of the engine in the window (default: %(default)s; 0: as many as there are)"
+    sub.add_argument("--steps", type=int, default=100, metavar="N", help=words)
     where = sub.add_mutually_exclusive_group()
     where.add_argument("--folder", type=Path, metavar="DIR", help="where the server writes traces, as seen from here")
     words = 'command that copies that folder here, such as "kubectl cp POD:/profiles {to}"; no shell runs it'
@@ -104,7 +106,7 @@ def watch(args: Namespace, terminal: Terminal) -> str:
     told = terminal.tell if not args.json else lambda words: None
     folder = args.output
     try:
-        options = options_of(args, llmprof.watch) | {"fetch": words_of(args.fetch)}
+        options = options_of(args, llmprof.watch) | {"fetch": words_of(args.fetch), "steps": args.steps or None}
         options["say"] = lambda words: told(wrapped(words, terminal.width, "", ""))
         folder = llmprof.watch(args.url, args.when, **options)
     except KeyboardInterrupt:
@@ -126,7 +128,8 @@ def words_of(command: str | None) -> list[str] | None:
 
 def record(args: Namespace, terminal: Terminal) -> str:
     """Record a window and print what it shows."""
-    options = options_of(args, llmprof.record) | {"fetch": words_of(args.fetch), "progress": terminal.progress}
+    options = options_of(args, llmprof.record) | {"fetch": words_of(args.fetch), "steps": args.steps or None}
+    options["progress"] = terminal.progress
     if not args.json:
         options["say"] = lambda words: terminal.tell(wrapped(words, terminal.width, "", ""))
     done = llmprof.record(args.url, **options)
@@ -141,7 +144,7 @@ def _places(done: Run, recording: dict[str, object]) -> str:
     cost = cost if isinstance(cost, dict) else {}
     said = [f"{format_bytes(cost.get('bytes') or 0)} of traces, written in {cost.get('stop_s') or 0:.1f} s"]
     if cost.get("overhead") is not None:
-        said.append(f"{format_share(cost['overhead'])} fewer tokens a second than just before")
+        said.append(f"{fewer(cost['overhead'])} tokens a second than just before")
     rows = [("Recording", str(done.folder.path)), ("Cost", "; ".join(said))]
     rows += [("Note", str(note)) for note in done.summary.get("notes") or ()]
     rows.append(("Next", f"llmprof analyze {shlex.quote(str(done.folder.path))}"))

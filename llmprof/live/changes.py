@@ -41,8 +41,8 @@ MOST_OF: Final = 0.5
 """Share of the change of a step from which a group of its parts is named as where it lies."""
 
 _SHOWN: Final = (
-    *("running", "waiting", "arrivals_per_s", "requests_per_s", "prompt_length_mean", "output_length_mean"),
-    *("step_tokens_mean", "hit_rate", "kv_usage", "preemptions_per_s", "output_tokens_per_s"),
+    *("running", "waiting", "max_num_seqs", "arrivals_per_s", "requests_per_s", "prompt_length_mean"),
+    *("output_length_mean", "step_tokens_mean", "hit_rate", "kv_usage", "preemptions_per_s", "output_tokens_per_s"),
     *("ttft_mean", "ttft_p99", "queue_mean", "prefill_mean", "tpot_mean", "e2e_mean"),
 )
 """Counters that are shown as evidence."""
@@ -63,11 +63,21 @@ def counters_of(run: Run) -> dict[str, Any]:
     return merged
 
 
+def _places(run: Run) -> dict[str, Any]:
+    """Most requests that the server runs at once, if it says so."""
+    config = (files.read_json(run.folder.recording) or {}).get("config") or {}
+    told = config.get("max_num_seqs") or (config.get("scheduler_config") or {}).get("max_num_seqs")
+    return {"max_num_seqs": told} if isinstance(told, int) else {}
+
+
 def samples_of(run: Run) -> dict[str, float]:
     """Means of the samples of host and devices during a capture, and the state of the devices; empty without any."""
     samples: dict[str, float] = {}
+    recording = files.read_json(run.folder.recording) or {}
     with contextlib.suppress(OSError, pl.exceptions.PolarsError):
         frame = pl.read_parquet(run.folder.monitors)
+        if window := recording.get("window"):  # and not while the server wrote its traces
+            frame = frame.filter(pl.col("time_ns").is_between(window["start_epoch_ns"], window["end_epoch_ns"]))
         mask = pl.col("value").cast(pl.Int64, strict=False) & _HOLD_BACK
         held = frame.filter(name="gpu.throttle_reasons").select(
             name=pl.lit("gpu.held_back"), value=100.0 * (mask != 0).cast(pl.Float64)
@@ -77,7 +87,7 @@ def samples_of(run: Run) -> dict[str, float]:
     cores = (files.read_json(run.folder.gpu_info) or {}).get("cores")
     if cores and "run.cpu" in samples:
         samples["run.cpu"] /= cores  # of all processors, as the other one
-    state = (files.read_json(run.folder.recording) or {}).get("devices") or {}
+    state = recording.get("devices") or {}
     sides = [state[when] for when in ("before", "after") if state.get(when)]
     for name in ("others", "others_utilization"):
         known = [float(side[name]) for side in sides if side.get(name) is not None]
@@ -119,9 +129,9 @@ def changed(
     AnalysisError
         There is nothing to compare with.
     """
-    after = dict(now) if now is not None else counters_of(run)
+    after = _places(run) | (dict(now) if now is not None else counters_of(run))
     if baseline is not None:
-        before, name = counters_of(baseline), baseline.folder.path.name
+        before, name = _places(baseline) | counters_of(baseline), baseline.folder.path.name
     elif history is not None and not history.is_empty():
         before, name = best_hour(history), "the best hour of the history"
     else:
@@ -157,7 +167,7 @@ def judged(
         cause, says = found or ("unknown", "Neither the load nor the recorded step says why")
         says = f"{says}: {worse[0].lower()}{worse[1:]}"
     elif any(_ratio(before, after, name) is not None for name in _TIMES):
-        cause, says = "none", f"Nothing is slower than in {name}"
+        cause, says = "none", f"Nothing is slower than in {name}, beyond what chance makes of as many requests"
         says += "" if load is None else f". {load[1]}"
     else:
         cause, says = "unknown", f"The capture and {name} have no counter of a time in common"
@@ -255,8 +265,11 @@ def _of_room(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[str, 
     if filled or again or _grew(before, after, "preemptions_per_s"):
         return "kv_cache", "The KV cache is full, so requests wait or are computed again"
     queues = after.get("waiting") is not None and after["waiting"] > MORE * (before.get("waiting") or 0.0) + 0.5
-    fewer = _ratio(before, after, "running")
-    if queues and fewer is not None and fewer <= 1 / MORE:
+    fewer, limit = (_ratio(before, after, name) for name in ("running", "max_num_seqs"))
+    if queues and limit is not None and limit < 1:
+        said = f"{after['max_num_seqs']}, before {before['max_num_seqs']}"
+        return "fewer_places", f"Requests wait although the KV cache has room, since fewer may run at once, {said}"
+    if queues and limit is None and fewer is not None and fewer <= 1 / MORE:
         ran = f"{after['running']:,.0f}, before {before['running']:,.0f}"
         return "fewer_places", f"Requests wait although the KV cache has room, and fewer run at once, {ran}"
     return None
@@ -390,4 +403,4 @@ def _unit(name: str) -> str:
         return "share"
     if name in {"prompt_length_mean", "output_length_mean", "step_tokens_mean"}:
         return "tokens"
-    return "requests" if name in {"running", "waiting"} else "s"
+    return "requests" if name in {"running", "waiting", "max_num_seqs"} else "s"

@@ -224,7 +224,11 @@ def between(before: Scrape, after: Scrape) -> dict[str, Any]:
         row[f"{name}_mean"] = (b.sum - a.sum) / count
         if name in TIMES:
             gains = {bound: total - a.buckets.get(bound, 0.0) for bound, total in b.buckets.items()}
-            row |= {f"{name}_{part}": quantile(gains, share) for part, share in QUANTILES.items()}
+            mean = row[f"{name}_mean"]
+            for part, share in QUANTILES.items():
+                value = quantile(gains, share)
+                # the first bucket may be wide: times are not negative, so their mean bounds each quantile
+                row[f"{name}_{part}"] = None if value is None else min(value, mean / (1 - share))
     return row
 
 

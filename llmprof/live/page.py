@@ -5,7 +5,7 @@ from __future__ import annotations
 import hmac
 import secrets
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 HOST: Final = "127.0.0.1"
 _WIDTH, _HEIGHT = 640, 80
 _ROWS: Final = 720
+_EVERY_S: Final = 10
 _LINES: Final = {
     "ttft_p99": "first token, 99 % (s)",
     "tpot_mean": "further token, mean (s)",
@@ -33,7 +34,8 @@ _LINES: Final = {
 }
 _TEMPLATE: Final = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="refresh" content="10"><title>llmprof watch</title><style>{{ css }}
+{% if every_s %}<meta http-equiv="refresh" content="{{ every_s }}">{% endif %}
+<title>llmprof watch</title><style>{{ css }}
 polyline { fill: none; stroke: var(--link); stroke-width: 1.5; } svg { display: block; width: 100%; height: 80px; }
 .pair { margin: 0 0 16px; } .pair h2 { font-size: 16px; margin: 0; }</style></head>
 <body><header><h1>llmprof watch</h1>
@@ -57,13 +59,13 @@ preserveAspectRatio="none"><polyline points="{{ line.points }}" vector-effect="n
 </main></body></html>"""
 
 
-def html(watch: Watch) -> str:
-    """The page."""
-    rows = watch.history.frames["recent"].tail(_ROWS)
+def html(recent: pl.DataFrame, state: Mapping[str, Any], findings: Sequence[Mapping[str, Any]], *, every_s: int) -> str:
+    """The page of a watch, from the readings of its history; it loads itself again after some seconds (0: never)."""
+    rows = recent.tail(_ROWS)
     lines = [line for name, words in _LINES.items() if (line := _line(rows[name], words)) is not None]
     page = jinja2.Environment(autoescape=True).from_string(_TEMPLATE)
     css = Markup(files("llmprof.report").joinpath("page.css").read_text("utf-8"))  # noqa: S704 - our own file
-    return page.render(css=css, state=watch.state(), lines=lines, findings=watch.findings)
+    return page.render(css=css, state=state, lines=lines, findings=findings, every_s=every_s)
 
 
 def _line(values: pl.Series, words: str) -> dict[str, Any] | None:
@@ -101,7 +103,7 @@ def served(watch: Watch, port: int = 0) -> Iterator[str]:
             if not hmac.compare_digest(given.encode(), token.encode()):
                 status = 403
             elif parts.path == "/":
-                text = html(watch)
+                text = html(watch.history.frames["recent"], watch.state(), watch.findings, every_s=_EVERY_S)
             elif parts.path == "/metrics":
                 text = watch.exposition()
             else:

@@ -38,6 +38,8 @@ from llmprof.text import counted
 from llmprof.units import NS_PER_S, format_bytes, format_share
 
 _MOST_S: Final = 600.0
+STEPS: Final = 100
+"""Most steps of a window by default: an H100 stood still for 20 ms for each that it had recorded."""
 _STEPS_PER_S: Final = 1000
 """Bound of the steps that a server is asked to record if none is given: no engine is faster, and if this process and
 its guard die, the server itself stops there."""
@@ -90,16 +92,21 @@ class Plan:
         lost = [row["overhead"] for row in self.costs if row["overhead"] is not None]
         pause = median(row["stop_s"] for row in self.costs)
         said = [f"about {format_bytes(round(median(sizes)))} a second"] if sizes else []
-        said += [f"{format_share(median(lost))} fewer tokens a second in the window"] if lost else []
+        said += [f"{fewer(median(lost))} tokens a second in the window"] if lost else []
         said += [f"{pause:.1f} s until the traces were written"]
         return f"By the last {len(self.costs)} captures of this server it costs {', '.join(said)}."
+
+
+def fewer(overhead: float) -> str:
+    """Words of an overhead: how much less there was, or more, if the load changed meanwhile."""
+    return f"{format_share(abs(overhead))} {'fewer' if overhead >= 0 else 'more'}"
 
 
 def record(
     url: str,
     *,
     seconds: float = 3.0,
-    steps: int | None = None,
+    steps: int | None = STEPS,
     folder: str | os.PathLike[str] | None = None,
     fetch: Sequence[str] | None = None,
     ranks: int | None = None,
@@ -123,7 +130,8 @@ def record(
     seconds : float
         Longest time of the window, in seconds.
     steps : int, optional
-        Most steps of the engine in the window. Older versions of vLLM do not know it; the time ends the window there.
+        Most steps of the engine in the window (None: as many as there are). While a server writes its traces it stands
+        still, in proportion to them. Versions that do not stop by themselves are stopped by their own count of steps.
     folder : path, optional
         Folder into which the server writes its traces, as it is seen from here. By default what the server says
         (vLLM in development mode, or the command line of its process on this machine).
@@ -359,17 +367,26 @@ class _Capture:
         return body
 
     def _wait(self, from_s: float) -> None:
-        """Wait until the window ends: by its time, or because every rank has written its trace after its last step."""
+        """Wait until the window ends: by its time, by its steps, or because every rank has written its trace."""
         self._read("within")
         until = from_s + self.seconds
         while (left := until - time.monotonic()) > 0:
             time.sleep(min(_LOOK_S, left))
             self._say("recording", round(100 * (1 - left / self.seconds)), 100)
+            if self.steps and self._counted():
+                self._read("within")
+                if (self._counted() or 0) - (self._counted(0) or 0) >= self.steps:
+                    break  # older versions do not stop by themselves
             if self.steps and self.said.ranks and not self.place.fetch:
                 found = self.place.found()
                 if len(found) >= self.said.ranks and all(map(traces.whole, found)):
                     break
         self._read("within")
+
+    def _counted(self, place: int = -1) -> float | None:
+        """Steps that the server has counted at a reading within the window; None if it does not count them."""
+        steps = self._scrapes["within"][place].histograms.get("step_tokens") if self._scrapes["within"] else None
+        return None if steps is None else steps.count
 
     def _stop(self) -> bool:
         began = time.monotonic()

@@ -315,6 +315,7 @@ _FLAGS: Final = {
     "pp": ("--pipeline-parallel-size", "-pp", "--pp-size", "--pp", "--pp_size"),
     "dp": ("--data-parallel-size", "-dp", "--dp-size", "--dp"),
 }
+_PLACES: Final = ("--max-num-seqs", "--max-running-requests", "--max-batch-size")
 _VARIABLES: Final = ("VLLM_TORCH_PROFILER_DIR", "SGLANG_TORCH_PROFILER_DIR")
 
 
@@ -351,6 +352,9 @@ def _of_process(port: int, said: About) -> None:
         }
         # without an option the size is 1; a configuration in a file may say something else
         said.parallel = {} if "--config" in given else {"tp": 1, "pp": 1} | sizes
+    places = next((given[flag] for flag in _PLACES if flag in given), "")
+    if places.isdigit():
+        said.config["max_num_seqs"] = int(places)
     said.told_by.append("its process")
 
 

@@ -7,7 +7,7 @@ import os
 import shutil
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
@@ -25,7 +25,7 @@ from llmprof.live.condition import Condition
 from llmprof.live.counters import Scrape, between, parsed
 from llmprof.live.page import served
 from llmprof.live.past import FOLDER, History
-from llmprof.live.recording import Told, recorded
+from llmprof.live.recording import STEPS, Told, recorded
 from llmprof.live.server import API_KEY, Address, LostError, Server
 from llmprof.live.slowest import slowest_request, with_row
 from llmprof.live.spans import SCHEME, received
@@ -216,11 +216,7 @@ class Watch:
         event: dict[str, Any] = {"folder": path.name, "why": why}
         try:
             rows = findings_of(run)
-            self.findings = [
-                {"rule": row["rule"], "severity": row["severity"], "share": row["share_of_recorded"]}
-                | {"title": row["title"]}
-                for row in rows.iter_rows(named=True)
-            ]
+            self.findings = finding_rows(rows.to_dicts())
             files.write_json(path / FINDINGS, rows.to_dicts())
         except LlmprofError as error:
             self.findings = []
@@ -277,6 +273,12 @@ class Watch:
                 raise LaunchError("the disk is nearly full, and no capture is left to drop", hint="free disk space")
 
 
+def finding_rows(found: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """What the page, the webhook and Prometheus get of findings."""
+    names = {"rule": "rule", "severity": "severity", "share": "share_of_recorded", "title": "title"}
+    return [{name: row.get(key) for name, key in names.items()} for row in found]
+
+
 def findings_of(run: Run) -> pl.DataFrame:
     """Findings of a capture; with its requests, where the server told them, and the slowest of these explained."""
     if run.requests.is_empty():
@@ -311,7 +313,7 @@ def watch(
     every_s: float = 5.0,
     window_s: float = 30.0,
     seconds: float = 3.0,
-    steps: int | None = None,
+    steps: int | None = STEPS,
     folder: str | os.PathLike[str] | None = None,
     fetch: Sequence[str] | None = None,
     ranks: int | None = None,

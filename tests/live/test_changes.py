@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import gzip
+import json
 import time
+from pathlib import Path
 
+import numpy as np
 import polars as pl
 import pytest
 
 from llmprof.errors import AnalysisError
 from llmprof.launch import ExperimentConfig, RunFolder, open_run
 from llmprof.launch.monitors import table
-from llmprof.live import changed
+from llmprof.live import changed, changes
 from llmprof.live.counters import SAMPLE
 from llmprof.storage import files
 from tests.live.stand_in import trace
@@ -29,9 +32,14 @@ def state(others, utilization, errors=0):
     return {"after": {"others": others, "others_utilization": utilization, "devices": rows}}
 
 
+MEASURED = json.loads(Path(__file__).with_name("slowdowns.json").read_text())
+"""What llmprof recorded of vLLM 0.26 with the shapes of Llama 3.1 8B on an H100, at 8 requests a second of 512 tokens,
+of which 384 are the same, and 128 tokens of answer: twice as it is, and with six slowdowns made on purpose."""
+
+
 @pytest.fixture
 def capture(tmp_path):
-    def made(name, counters, *, samples=None, devices=None, **of_trace):
+    def made(name, counters, *, samples=None, devices=None, cores=8, **of_trace):
         folder = RunFolder.create(
             ExperimentConfig(
                 model="tiny", experiment_name=name, results_dir=str(tmp_path), served=True, python="python"
@@ -41,9 +49,10 @@ def capture(tmp_path):
         (folder.traces / "rank0.pt.trace.json.gz").write_bytes(gzip.compress(trace(0, 1, **of_trace)))
         files.write_json(folder.worker, {"requests": []})
         files.write_json(folder.recording, {"counters": {"before": counters}, "devices": devices or {}})
-        files.write_json(folder.gpu_info, {"cores": 8})
+        files.write_json(folder.gpu_info, {"cores": cores})
         if samples:
-            rows = [(time.time_ns(), None, name, "1", value) for name, value in samples.items()]
+            each = [(name, value) for name, values in samples.items() for value in np.ravel(values)]
+            rows = [(time.time_ns(), None, name, "1", value) for name, value in each]
             table.write(pl.DataFrame(rows, schema=table.SCHEMA, orient="row"), folder.monitors, {})
         return open_run(folder.path)
 
@@ -65,6 +74,9 @@ def capture(tmp_path):
         ("more_load", {"output_length_mean": 300.0, **SLOW}, "300, before 100"),
         ("kv_cache", {"kv_usage": 0.99, "waiting": 5.0, **SLOW}, "full"),
         ("kv_cache", {"preemptions_per_s": 0.5, **SLOW}, "full"),
+        ("fewer_places", {"max_num_seqs": 8, "waiting": 6.0, "queue_mean": 2.0}, "8, before 128"),
+        # as many places as before: the queue grows since each request takes longer
+        ("unknown", {"max_num_seqs": 128, "running": 4.0, "waiting": 6.0, "queue_mean": 2.0}, "2.00 s, before 10"),
         ("fewer_places", {"running": 4.0, "waiting": 6.0, "queue_mean": 2.0}, "4, before 8"),
         ("none", {}, "Nothing is slower"),
         ("none", {"requests_per_s": 2.2, "tpot_mean": 0.0105}, "Nothing is slower"),
@@ -77,10 +89,45 @@ def capture(tmp_path):
 def test_causes_in_the_counters(capture, cause, now, words):
     known = {"seconds": 1.0, "ttft_count": 2.0} if {"seconds", "ttft_count"} & set(now) else {}
     known |= {"arrivals_per_s": 2.0} if "arrivals_per_s" in now else {}
+    known |= {"max_num_seqs": 128} if "max_num_seqs" in now else {}
     told = changed(capture("now", GOOD | now), capture("good", GOOD | known))
     assert told["cause"] == cause
     assert words in told["says"]
     assert {row["what"] for row in told["evidence"]} >= {"running", "tpot_mean"}
+
+
+@pytest.mark.parametrize(
+    ("slowdown", "cause"),
+    [
+        ("baseline", "none"),
+        ("again", "none"),
+        ("device", "device"),  # matrix products of another process
+        ("host", "host"),  # three busy loops on each processor of the server
+        ("longer_prompts", "longer_prompts"),  # of 2,048 tokens
+        ("more_load", "more_load"),  # 24 requests a second
+        ("prefix_cache", "prefix_cache"),  # no two prompts begin alike
+        ("fewer_places", "fewer_places"),  # max_num_seqs is 4, before 128
+    ],
+)
+def test_slowdowns_of_a_server_on_a_device(capture, monkeypatch, slowdown, cause):
+    good, now = MEASURED["baseline"], MEASURED[slowdown]
+    monkeypatch.setattr(changes, "step_of", lambda run, baseline: changes.Step(**now["step"]))
+    runs = [
+        capture(name, told["counters"], samples=told["samples"], devices=told["devices"], cores=16)
+        for name, told in (("now", now), ("good", good))
+    ]
+    assert changed(*runs)["cause"] == cause
+
+
+@pytest.mark.parametrize("cause", ["engine", "unknown"])
+def test_what_the_slowdowns_need_is_looked_at(capture, monkeypatch, cause):
+    """Without their samples, the two of the machine are not taken for something else that is known."""
+    for slowdown in ("device", "host"):
+        now = MEASURED[slowdown]
+        step = now["step"] if cause == "engine" else now["step"] | {"now_ns": now["step"]["before_ns"]}
+        monkeypatch.setattr(changes, "step_of", lambda run, baseline, step=step: changes.Step(**step))
+        told = changed(capture("now", now["counters"]), capture("good", MEASURED["baseline"]["counters"]))
+        assert told["cause"] in {cause, "unknown"}
 
 
 def test_a_longer_step_at_the_same_load_is_the_engine(capture):

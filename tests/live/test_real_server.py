@@ -143,7 +143,7 @@ def test_a_recorder_that_is_killed_leaves_no_profiler_on(served, load, tmp_path,
     monkeypatch.chdir(tmp_path)
     for wait_s in (0.0, 2.0):
         process = subprocess.Popen(
-            [sys.executable, "-m", "llmprof", "record", served, "--seconds", "300"],
+            [sys.executable, "-m", "llmprof", "record", served, "--seconds", "300", "--steps", "0"],
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
         )  # fmt: skip
         until = time.monotonic() + 300

@@ -28,7 +28,7 @@ from typing import Annotated, Any, Final, Literal, ParamSpec, TypeVar
 
 from llmprof.errors import AnalysisError, ArgumentError
 
-__all__ = ["AtLeastOne", "Columns", "NotNegative", "Share", "Window", "checked", "refuse_unknown"]
+__all__ = ["AtLeastOne", "Columns", "NotNegative", "Share", "Window", "check", "checked", "refuse_unknown"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -319,6 +319,11 @@ class _Checks:
         if kind.refuse is not None and (wrong := kind.refuse(value)):
             raise AnalysisError(f"{name}={_short(repr(value))} {wrong}", expected=kind.words, argument=name)
         return value if kind.convert is None else kind.convert(value)
+
+
+def check(function: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+    """Check the arguments of a call that is made elsewhere, or in parts."""
+    _Checks(function).bind(args, kwargs)
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:

@@ -334,8 +334,9 @@ FINDINGS: Final = {
         {{ of_bound_share|share }}.""",
         """{% for part, share in following %}{{ "Next are " if loop.first else ", " }}{{ part }} {{ share|share }} {{-
         "." if loop.last }}{% endfor %} In all, {{ what }} takes {{ compute_ns|ns }} of {{ part }} in {{ count|amount }}
-        call{{ "s" if count != 1 }}; most of the loss is in {{ operator }} with shapes
-        {{ (shapes or "unknown")|shorten(100) }}, run by {{ (name or "a kernel without a name")|shorten(100) }};
+        call{{ "s" if count != 1 }}; most of the loss is in {% if operator %}{{ operator }} with shapes
+        {{ (shapes or "unknown")|shorten(100) }}, run by {% endif -%}
+        {{ (name or "a kernel without a name")|shorten(100) }};
         {% if bound_by == "memory" %}its bytes at the peak of the memory set the bound.
         {%- else %} its FLOPs at the peak of {{ bound_by }} set the bound.{% endif %}""",
         """{% if bound_by == "memory" %}Look at why it reads slowly: few blocks, a layout that is copied or strided, or

@@ -21,6 +21,7 @@ from llmprof.analyze.layers.attribution import attribute
 from llmprof.analyze.layers.layers import layers
 from llmprof.analyze.operator_times import refuse_samples
 from llmprof.analyze.steps.summary import recorded_windows, steady_state, step_windows, time_parts
+from llmprof.arguments import check, checked
 from llmprof.dataset.cluster import Lost, Workers, workers
 from llmprof.errors import AnalysisError, ClusterError, LlmprofError, NotCapturedError
 from llmprof.progress import Progress
@@ -273,7 +274,7 @@ def map(  # noqa: A001
     name = analysis if isinstance(analysis, str) else getattr(analysis, "__name__", "")
     entry = catalog.analysis(name)
     if not isinstance(trace._tables, Deferred):
-        return entry.function(trace, **options)
+        return checked(entry.function)(trace, **options)
     (frame,) = several({entry.name: options}, trace, client=client, progress=progress).values()
     return frame
 
@@ -329,6 +330,8 @@ class _Work:
 
     def frames(self, chosen: Mapping[str, Mapping[str, Any]], *, kept: Trace | None = None) -> dict[str, pl.DataFrame]:
         """Frames of analyses by their names; with a trace that keeps them, those without any are left out."""
+        for name, options in chosen.items():
+            check(_function(name), self.trace, **options)
         every = {asked: None for name, options in chosen.items() for asked in _first(name, options)}
         parts = self.by_rank(list(every))
         whole = self.trace.select()  # stored results belong to this call

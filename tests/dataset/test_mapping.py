@@ -10,7 +10,7 @@ import llmprof
 from llmprof import analyze, names
 from llmprof.analyze import catalog
 from llmprof.dataset import cluster, mapping, several
-from llmprof.errors import LlmprofError, NotCapturedError
+from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError
 from tests.dataset.files import run_folder
 
 
@@ -38,6 +38,13 @@ def test_analyses_on_workers_are_those_of_the_whole_trace(sample, sample_trace, 
         with pytest.raises(NotCapturedError) as raised:
             llmprof.map(name, many, client=False, **catalog.analysis(name).options)
         assert raised.value.facts["table"] == table, name
+
+
+def test_options_are_checked_of_a_trace_and_of_a_dataset(run, tmp_path):
+    many = llmprof.convert(run, tmp_path / "many", client=False)
+    for trace in (llmprof.read(run), many):
+        with pytest.raises(AnalysisError, match="per='nope' is not known"):
+            llmprof.map("layers", trace, client=False, per="nope")
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ $(STAMP): pyproject.toml
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || { \
 		echo "Making $(VENV) with $$($(PYTHON) --version)"; "$(PYTHON)" -m venv --clear $(VENV); }
 	@echo "Installing llmprof and its tools into $(VENV) (about 1 GB on disk; a few minutes, and only once)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[browser,dev,docs,export,launch,mcp,ncu,notebook,scale,tune]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[browser,dev,docs,export,launch,mcp,ncu,notebook,scale,tune,watch]'
 	@touch $@
 
 demo: setup ## read a bundled TP=4 vLLM trace: notebook, report, PNGs and CSVs in demo/, findings printed

@@ -84,15 +84,12 @@ class Tools:
         try:
             allowed = [real for place in places if self._holds(real := place.resolve())]
         except (OSError, ValueError, RuntimeError) as error:  # too long, a NUL in it, links in a circle
-            raise LlmprofError(
-                f"{path[:100]!r} cannot be a path: {error}", hint="traces() lists the traces that can be read"
-            ) from error
+            found = f"{path[:100]!r} cannot be a path: {error}"
+            raise LlmprofError(found, hint="traces() lists the traces that can be read") from error
         if not allowed:
-            raise RefusedError(
-                f"{path!r} is outside the folders of this server",
-                expected="a path in one of them, or sample:NAME",
-                hint="traces() lists the traces that can be read",
-            )
+            found = f"{path!r} is outside the folders of this server"
+            expected = "a path in one of them, or sample:NAME"
+            raise RefusedError(found, expected=expected, hint="traces() lists the traces that can be read")
         existing = [real for real in allowed if os.path.exists(real)]  # noqa: PTH110 (False, not an error, for any path)
         if not existing:
             raise LlmprofError(f"there is no {path!r}", hint="traces() lists the traces that can be read")
@@ -218,9 +215,8 @@ def server(folders: Iterable[Path]) -> Any:
         from mcp.server.mcpserver.exceptions import ToolError
         from mcp.types import ToolAnnotations
     except ImportError as error:
-        raise LlmprofError(
-            "the server needs the package mcp, which is not installed", hint="pip install 'llmprof[mcp]'"
-        ) from error
+        found = "the server needs the package mcp, which is not installed"
+        raise LlmprofError(found, hint="pip install 'llmprof[mcp]'") from error
     tools = Tools(folders)
     mcp_server = MCPServer("llmprof", instructions=_ABOUT, version=__version__, log_level="WARNING")
     reads = ToolAnnotations(read_only_hint=True, open_world_hint=False)

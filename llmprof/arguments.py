@@ -98,11 +98,8 @@ Share = Annotated[
 def refuse_unknown(names: Iterable[str], known: Collection[str], argument: str) -> None:
     """Check that columns exist."""
     if unknown := [name for name in names if name not in known]:
-        raise AnalysisError(
-            f"{argument}: there is no column {' and no '.join(map(repr, unknown))}",
-            expected=f"some of {', '.join(known)}",
-            argument=argument,
-        )
+        found = f"{argument}: there is no column {' and no '.join(map(repr, unknown))}"
+        raise AnalysisError(found, expected=f"some of {', '.join(known)}", argument=argument)
 
 
 _ANYTHING: Final = Kind("anything", lambda value: True)
@@ -296,10 +293,8 @@ class _Checks:
         try:
             bound = self.signature.bind(*args, **kwargs)
         except TypeError as error:
-            raise ArgumentError(
-                f"{self.function.__name__}(): {error}",
-                expected=f"its arguments: {', '.join(name for name in self.signature.parameters if name != 'self')}",
-            ) from None
+            expected = f"its arguments: {', '.join(name for name in self.signature.parameters if name != 'self')}"
+            raise ArgumentError(f"{self.function.__name__}(): {error}", expected=expected) from None
         for name, value in bound.arguments.items():
             if name in self.kinds:
                 bound.arguments[name] = self._checked(name, self.kinds[name], value)
@@ -310,12 +305,8 @@ class _Checks:
 
     def _checked(self, name: str, kind: Kind, value: Any) -> Any:
         if not kind.accepts(value):
-            raise ArgumentError(
-                f"{self.function.__name__}() got {described(value)} as {name}",
-                expected=kind.words,
-                hint=_advice(kind, value),
-                argument=name,
-            )
+            found = f"{self.function.__name__}() got {described(value)} as {name}"
+            raise ArgumentError(found, expected=kind.words, hint=_advice(kind, value), argument=name)
         if kind.refuse is not None and (wrong := kind.refuse(value)):
             raise AnalysisError(f"{name}={_short(repr(value))} {wrong}", expected=kind.words, argument=name)
         return value if kind.convert is None else kind.convert(value)

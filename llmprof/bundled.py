@@ -74,11 +74,8 @@ def folder_of(name: str, variable: str) -> Path:
     for place in places:
         if place.is_dir():
             return place
-    raise LlmprofError(
-        f"there is no folder {places[0]}",
-        expected=f"the folder {name} of llmprof",
-        hint=f"install llmprof again, or set {variable} to the folder {name} of a clone of its repository",
-    )
+    hint = f"install llmprof again, or set {variable} to the folder {name} of a clone of its repository"
+    raise LlmprofError(f"there is no folder {places[0]}", expected=f"the folder {name} of llmprof", hint=hint)
 
 
 def samples_folder() -> Path:
@@ -99,12 +96,9 @@ def describe(name: str) -> Sample:
     folder = samples_folder()
     if name not in (names := _names(folder)):
         near = difflib.get_close_matches(name, names, n=3, cutoff=0.4)
-        raise LlmprofError(
-            f"there is no sample {name!r}",
-            expected=f"one of {', '.join(near or names)}",
-            hint="llmprof samples lists them all",
-            nearest=near,
-        )
+        found = f"there is no sample {name!r}"
+        expected = f"one of {', '.join(near or names)}"
+        raise LlmprofError(found, expected=expected, hint="llmprof samples lists them all", nearest=near)
     head = folder / name / HEAD_FILE
     try:
         return msgspec.json.decode(head.read_bytes(), type=Sample)
@@ -121,17 +115,12 @@ def files(name: str) -> list[Path]:
         path = folder / file.name
         size = path.stat().st_size if path.is_file() else None
         if size is None and not is_here(name):
-            raise LlmprofError(
-                f"the files of the sample {name!r} are not installed",
-                expected=f"one of {', '.join(filter(is_here, _names(samples_folder())))}",
-                hint=f"clone the repository of llmprof and set {ENVIRONMENT_VARIABLE} to its folder sample_traces",
-            )
+            expected = f"one of {', '.join(filter(is_here, _names(samples_folder())))}"
+            hint = f"clone the repository of llmprof and set {ENVIRONMENT_VARIABLE} to its folder sample_traces"
+            raise LlmprofError(f"the files of the sample {name!r} are not installed", expected=expected, hint=hint)
         if size != file.bytes:
-            raise ReadError(
-                f"{path} " + ("is missing" if size is None else f"has {size:,} bytes"),
-                expected=f"{file.bytes:,} bytes",
-                hint="restore it from the repository",
-            )
+            found = f"{path} " + ("is missing" if size is None else f"has {size:,} bytes")
+            raise ReadError(found, expected=f"{file.bytes:,} bytes", hint="restore it from the repository")
         paths.append(path)
     return paths
 
@@ -211,10 +200,8 @@ def sample(name: str) -> Trace:
     [0]
     """
     if describe(name).profiler == _METRICS_PROFILER:
-        raise LlmprofError(
-            f"the sample {name!r} has metrics of single kernels, and is not a trace",
-            hint="open it with llmprof.sample_metrics",
-        )
+        found = f"the sample {name!r} has metrics of single kernels, and is not a trace"
+        raise LlmprofError(found, hint="open it with llmprof.sample_metrics")
     return read(files(name))
 
 
@@ -276,10 +263,8 @@ def _generated(script: str, folder: Path, *options: str) -> Path:
         check=False,
     )
     if done.returncode:
-        raise LlmprofError(
-            f"the synthetic recording could not be written to {folder}: {(done.stderr.splitlines() or ['?'])[-1]}",
-            hint="choose a folder that can be written",
-        )
+        found = f"the synthetic recording could not be written to {folder}: {(done.stderr.splitlines() or ['?'])[-1]}"
+        raise LlmprofError(found, hint="choose a folder that can be written")
     return folder
 
 

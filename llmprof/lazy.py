@@ -56,10 +56,8 @@ def attach(
         except ModuleNotFoundError as error:
             if extra is None or (error.name or "").partition(".")[0] == "llmprof":
                 raise
-            raise ModuleNotFoundError(
-                f"{package}.{name} needs {error.name}, which is not installed: pip install 'llmprof[{extra}]'",
-                name=error.name,
-            ) from error
+            found = f"{package}.{name} needs {error.name}, which is not installed: pip install 'llmprof[{extra}]'"
+            raise ModuleNotFoundError(found, name=error.name) from error
         if isinstance(value, FunctionType):
             from llmprof.arguments import checked
 

@@ -361,11 +361,9 @@ def conform(frame: pl.DataFrame, table: str, columns: Collection[str] | None = N
     known = spec.schema
     vendor = [c for c in frame.columns if c not in known]
     if unknown := [c for c in vendor if not c.startswith(VENDOR_PREFIXES)]:
-        raise SchemaError(
-            f"table {table} does not have the columns {listed(unknown)}",
-            expected=f"columns of {listed(known)} or names that begin with one of {listed(VENDOR_PREFIXES)}",
-            hint="rename or drop them in the reader",
-        )
+        found = f"table {table} does not have the columns {listed(unknown)}"
+        expected = f"columns of {listed(known)} or names that begin with one of {listed(VENDOR_PREFIXES)}"
+        raise SchemaError(found, expected=expected, hint="rename or drop them in the reader")
     if columns is not None:
         spec = replace(spec, columns=tuple(c for c in spec.columns if not c.nullable or c.name in columns))
         vendor = [c for c in vendor if c in columns]

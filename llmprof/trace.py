@@ -165,15 +165,11 @@ class Trace(Methods):
         if frame is not None:
             return frame.clone()
         if self.asked is not None and name not in self.asked:
-            raise NotCapturedError(
-                f"this trace was read without its {name}",
-                expected=f"one of the tables that were read: {listed(sorted(self.asked))}",
-                hint=f"read the file again with {name!r} among tables=, or without tables=",
-                table=name,
-            )
-        raise NotCapturedError(
-            f"this capture holds no {name}", hint=f"record it with {self.platform.how_to_record(name)}", table=name
-        )
+            expected = f"one of the tables that were read: {listed(sorted(self.asked))}"
+            hint = f"read the file again with {name!r} among tables=, or without tables="
+            raise NotCapturedError(f"this trace was read without its {name}", expected=expected, hint=hint, table=name)
+        found = f"this capture holds no {name}"
+        raise NotCapturedError(found, hint=f"record it with {self.platform.how_to_record(name)}", table=name)
 
     @property
     def platform(self) -> Platform:
@@ -340,10 +336,8 @@ class Trace(Methods):
         if on == "tables":
             return sql.answer(self.tables, query)
         if self._database is None:
-            raise NotCapturedError(
-                "this trace was not read from one SQLite file",
-                hint="read the .sqlite that nsys export wrote, or query the tables of the trace: on='tables'",
-            )
+            hint = "read the .sqlite that nsys export wrote, or query the tables of the trace: on='tables'"
+            raise NotCapturedError("this trace was not read from one SQLite file", hint=hint)
         return sqlite.query(self._database, query)
 
     @property
@@ -401,9 +395,8 @@ class Trace(Methods):
         """
         chosen = None if ranks is None else [ranks] if isinstance(ranks, int) else list(ranks)
         if chosen and (missing := [rank for rank in chosen if rank not in self.ranks]):
-            raise AnalysisError(
-                f"the ranks {listed(missing)} are not in the trace", expected=f"some of {listed(self.ranks)}"
-            )
+            found = f"the ranks {listed(missing)} are not in the trace"
+            raise AnalysisError(found, expected=f"some of {listed(self.ranks)}")
         part = self
         if chosen is not None or window is not None:
             kept = narrowed(self._tables, chosen, window)

@@ -160,22 +160,16 @@ def device_events(trace: Trace) -> pl.DataFrame:
         events = pl.concat(recorded).sort("rank", "start_ns", "stream", maintain_order=True)
         events = _with_launches(events, trace)
     elif trace.has("runtime"):
-        raise NotCapturedError(
-            "this capture holds host calls but no device activity",
-            hint=f"record {trace.platform.how_to_record('kernels')}, and no other profiler attached to the process",
-            table="kernels",
-        )
+        hint = f"record {trace.platform.how_to_record('kernels')}, and no other profiler attached to the process"
+        raise NotCapturedError("this capture holds host calls but no device activity", hint=hint, table="kernels")
     elif "ops" in trace.table_names:  # as trace.on_host says
         events = _ops_as_activity(trace.ops)
     else:
         way = f"record {trace.platform.how_to_record('kernels')}, and check that the window covers some steps"
         other_tables = [(table, view) for table, view in _ELSEWHERE.items() if trace.has(table)]
         alternatives = " and ".join(f"{table} (analyze.{view}, --what {view})" for table, view in other_tables)
-        raise NotCapturedError(
-            "this capture holds no kernels, copies or operators",
-            hint=f"it holds {alternatives}; for the others {way}" if alternatives else way,
-            table="kernels",
-        )
+        hint = f"it holds {alternatives}; for the others {way}" if alternatives else way
+        raise NotCapturedError("this capture holds no kernels, copies or operators", hint=hint, table="kernels")
     return events.with_row_index("event")
 
 

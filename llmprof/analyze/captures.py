@@ -48,11 +48,9 @@ def captured(trace: Trace, captures: Trace | Sequence[Trace]) -> pl.DataFrame:
     # which they still differ are unknown.
     several = [captures] if isinstance(captures, Trace) else list(captures)
     if not any(recorded_graphs(capture) for capture in several):
-        raise AnalysisError(
-            "no graph was captured in these traces",
-            expected="calls of cudaStreamBeginCapture (hipStreamBeginCapture) and launches after them",
-            hint="vLLM records captures with profiler_config.capture_torch_profiler",
-        )
+        expected = "calls of cudaStreamBeginCapture (hipStreamBeginCapture) and launches after them"
+        hint = "vLLM records captures with profiler_config.capture_torch_profiler"
+        raise AnalysisError("no graph was captured in these traces", expected=expected, hint=hint)
     return _matched(replays(trace), several)
 
 

@@ -307,9 +307,8 @@ def analysis(name: str) -> Analysis:
     for entry in analyses():
         if name in (entry.name, entry.view):
             return entry
-    raise LlmprofError(
-        f"there is no analysis {name!r}", expected=f"one of {listed([entry.name for entry in analyses()])}"
-    )
+    found = f"there is no analysis {name!r}"
+    raise LlmprofError(found, expected=f"one of {listed([entry.name for entry in analyses()])}")
 
 
 def markdown() -> str:
@@ -358,8 +357,7 @@ def _guarded(function: Callable[..., pl.DataFrame], package: str) -> Callable[..
             with plugins.foreign():
                 return function(*args, **options)
         except plugins.FailedError as error:
-            raise AnalysisError(
-                f"the analysis {function.__name__!r} of {package} failed: {error}", hint="report this to its authors"
-            ) from error
+            found = f"the analysis {function.__name__!r} of {package} failed: {error}"
+            raise AnalysisError(found, hint="report this to its authors") from error
 
     return call

@@ -87,11 +87,9 @@ def no_host_delay(*, phases: tuple[str, ...] | None = None) -> Change:
     engines run these piece by piece or eagerly, and a recording does not say what then remains of the host's work.
     """
     if whole := sorted(set(phases or ()) & set(NOT_WHOLE_GRAPHS)):
-        raise AnalysisError(
-            f"there is no prediction for steps of {listed(whole)}: engines run no whole graph for them",
-            expected="other phases, such as decode",
-            hint="in three pairs of recordings such steps take 0.6 to 1.7 times as long with graphs as without them",
-        )
+        found = f"there is no prediction for steps of {listed(whole)}: engines run no whole graph for them"
+        hint = "in three pairs of recordings such steps take 0.6 to 1.7 times as long with graphs as without them"
+        raise AnalysisError(found, expected="other phases, such as decode", hint=hint)
 
     def apply(plan: Plan, trace: Trace) -> None:
         of_steps = plan.device & plan.events["step"].is_not_null().to_numpy()
@@ -111,10 +109,8 @@ def no_host_delay(*, phases: tuple[str, ...] | None = None) -> Change:
         calls = plan.launches_by_step(of_steps & model.to_numpy())
         calls = calls.filter(pl.col("step").is_in(plan.events["step"].filter(pl.Series(layered)).unique().implode()))
         if not calls.height:
-            raise AnalysisError(
-                "the host's calls that launched the layers were not recorded",
-                expected="calls of the device runtime, whose time the change takes away",
-            )
+            found = "the host's calls that launched the layers were not recorded"
+            raise AnalysisError(found, expected="calls of the device runtime, whose time the change takes away")
         launch, gap = int(plan.choose(*GRAPH_LAUNCH_NS)), plan.choose(*GRAPH_GAP_NS)
         plan.host_after(calls, plan.choose(*REST_OF_HOST))
         replaced = plan.one_launch(calls, launch)
@@ -174,10 +170,8 @@ def run_ahead() -> Change:
     def apply(plan: Plan, trace: Trace) -> None:
         waits = np.isin(plan.built.kind, (LOADING, SYNCHRONISE, SCHEDULED))
         if not waits.any():
-            raise AnalysisError(
-                "nothing in this recording is known to wait for the device",
-                expected="calls that synchronise, or steps that begin when the results of those before have arrived",
-            )
+            expected = "calls that synchronise, or steps that begin when the results of those before have arrived"
+            raise AnalysisError("nothing in this recording is known to wait for the device", expected=expected)
         plan.kept[waits] = False
 
     return Change(
@@ -206,10 +200,8 @@ def balance() -> Change:
     def apply(plan: Plan, trace: Trace) -> None:
         edges = plan.built.kind == COLLECTIVE
         if not edges.any():
-            raise AnalysisError(
-                "no collective of this recording is matched over its ranks",
-                expected="a recording of all ranks whose clocks agree",
-            )
+            found = "no collective of this recording is matched over its ranks"
+            raise AnalysisError(found, expected="a recording of all ranks whose clocks agree")
         plan.kept[edges] = False
 
     return Change(
@@ -272,10 +264,8 @@ def at_bound(model: Any, device: Any = None, *, stage: str | None = None, **opti
         if stage is not None:
             joined = joined.filter(pl.col("stage") == stage)
         if not joined.height:
-            raise AnalysisError(
-                "no stage of this recording has a bound" + (f" named {stage!r}" if stage else ""),
-                expected="a stage of roofline_join with bound_ns",
-            )
+            found = "no stage of this recording has a bound" + (f" named {stage!r}" if stage else "")
+            raise AnalysisError(found, expected="a stage of roofline_join with bound_ns")
         factors = joined.select("rank", "step", "stage", factor=(pl.col("bound_ns") / pl.col("measured_ns")).clip(0, 1))
         factor = (
             plan.events.select("rank", "step", "stage")
@@ -328,9 +318,8 @@ def fuse(pattern: str) -> Change:
         follows = np.zeros(len(rows), dtype=bool)
         follows[1:] = rows[1:] & rows[:-1] & (chain[1:] == chain[:-1])
         if not follows.any():
-            raise AnalysisError(
-                f"no two kernels that match {pattern!r} follow each other directly", expected="a chain of at least two"
-            )
+            found = f"no two kernels that match {pattern!r} follow each other directly"
+            raise AnalysisError(found, expected="a chain of at least two")
         plan.make_one(rows, follows)
 
     return Change(
@@ -384,9 +373,8 @@ def tensor_parallel(n: int, *, all_reduce_us: float | None = None) -> Change:
         spread = ("qkv_proj", "attention", "o_proj", "gate_up_proj", "activation", "down_proj", "lm_head", "experts")
         rows = plan.events["stage"].is_in(spread).fill_null(value=False).to_numpy() & plan.device & ~plan.collectives()
         if not rows.any():
-            raise AnalysisError(
-                "no stage of this recording is spread by tensor parallelism", expected=f"one of {listed(spread)}"
-            )
+            found = "no stage of this recording is spread by tensor parallelism"
+            raise AnalysisError(found, expected=f"one of {listed(spread)}")
         least = plan.choose(*KERNEL_FIXED_NS)
         dur = plan.own_duration()
         plan.set_duration(rows, np.where(dur > least, (dur - least) * world / n + least, dur))
@@ -397,10 +385,8 @@ def tensor_parallel(n: int, *, all_reduce_us: float | None = None) -> Change:
                 plan.set_duration(plan.collectives(), np.full(len(dur), reduce_us * 1e3))
             return
         if reduce_us is None:
-            raise AnalysisError(
-                "the recording has no all-reduce whose time could be taken",
-                expected="all_reduce_us=, the time of one among the ranks (llmprof experiment bandwidth measures it)",
-            )
+            expected = "all_reduce_us=, the time of one among the ranks (llmprof experiment bandwidth measures it)"
+            raise AnalysisError("the recording has no all-reduce whose time could be taken", expected=expected)
         ends = (
             plan.events.with_columns(
                 last=pl.col("stage").is_in(["o_proj", "down_proj"])

@@ -105,11 +105,8 @@ def fusion_candidates(trace: Trace, *, most_ns: NotNegative = 20_000, predict: N
         :func:`~llmprof.analyze.what_if`; null where none was predicted).
     """
     if not trace.has("kernels"):
-        raise NotCapturedError(
-            "this capture holds no kernels",
-            hint=f"record it with {trace.platform.how_to_record('kernels')}",
-            table="kernels",
-        )
+        found = "this capture holds no kernels"
+        raise NotCapturedError(found, hint=f"record it with {trace.platform.how_to_record('kernels')}", table="kernels")
     events = chains(trace, most_ns)
     linked = events.filter(pl.col("chain").is_not_null())
     if linked.is_empty():

@@ -264,11 +264,9 @@ def time_bins(frame: pl.DataFrame, by: Sequence[str], *, bins: int, bin_ns: int 
     width = -(-(last - first) // bins) if bin_ns is None else bin_ns
     count = -(-(last - first) // max(width, 1))
     if count * groups.height > MAX_BINS:
-        raise AnalysisError(
-            f"{count:,} bins of {groups.height} groups are too many",
-            expected=f"at most {MAX_BINS:,} over all of them",
-            hint="make the bins wider, or select a window of the trace",
-        )
+        found = f"{count:,} bins of {groups.height} groups are too many"
+        expected = f"at most {MAX_BINS:,} over all of them"
+        raise AnalysisError(found, expected=expected, hint="make the bins wider, or select a window of the trace")
     start = pl.int_range(first, last, max(width, 1), dtype=pl.Int64, eager=True).alias("start_ns")
     row = start.to_frame().with_row_index("bin").with_columns(dur_ns=(last - pl.col("start_ns")).clip(0, width))
     return groups.join(row, how="cross")

@@ -136,11 +136,8 @@ def memory(
         return _holders(trace, rows, at_ns)
     events = _events(rows)
     if not events.height and rows.height:
-        raise NotCapturedError(
-            "this trace holds samples of the memory, and no allocations",
-            hint="record with profile_memory=True, or take a snapshot with torch.cuda.memory._record_memory_history()",
-            table="memory",
-        )
+        hint = "record with profile_memory=True, or take a snapshot with torch.cuda.memory._record_memory_history()"
+        raise NotCapturedError("this trace holds samples of the memory, and no allocations", hint=hint, table="memory")
     if per == "op":
         owned = _with_operator(trace, events)
         return _flows(owned, [*_PLACE, "op"]).sort(
@@ -326,11 +323,8 @@ def _by_step(trace: Trace, events: pl.DataFrame) -> pl.DataFrame:
     begin = pl.coalesce("host_start_ns", "start_ns")
     labels = steps(trace).select("rank", "step", "phase", time_ns=begin).drop_nulls("time_ns").sort("time_ns")
     if not labels.height:
-        raise NotCapturedError(
-            "this trace holds no steps that memory could be counted by",
-            hint="record a run of vLLM, or label the steps with record_function",
-            table="markers",
-        )
+        hint = "record a run of vLLM, or label the steps with record_function"
+        raise NotCapturedError("this trace holds no steps that memory could be counted by", hint=hint, table="markers")
     placed = events.sort("time_ns").join_asof(
         labels, on="time_ns", by="rank", strategy="backward", check_sortedness=False
     )

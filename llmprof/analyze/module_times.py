@@ -58,11 +58,8 @@ def module_times(trace: Trace, *, per: Literal["class", "layer"] = "class") -> p
     events = activity(trace)
     calls = module_calls(trace)
     if calls.is_empty():
-        raise NotCapturedError(
-            "this capture names no modules",
-            hint="record with profile(with_stack=True), vLLM's enable_layerwise_nvtx_tracing, or llmprof run",
-            table="markers",
-        )
+        hint = "record with profile(with_stack=True), vLLM's enable_layerwise_nvtx_tracing, or llmprof run"
+        raise NotCapturedError("this capture names no modules", hint=hint, table="markers")
     launched = events.filter(pl.col("launch_start_ns").is_not_null() & ~pl.col("replayed")).select(
         "rank", "dur_ns", "launch_start_ns", thread=pl.col("launch_thread").fill_null(-1)
     )

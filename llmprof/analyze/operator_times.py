@@ -20,19 +20,16 @@ _PHASE: Final = ["rank", "phase", "method"]
 def refuse_samples(trace: Trace, what: str) -> None:
     """Raise for a trace of mode ``ops``, which samples steps and records nothing between modules."""
     if trace.meta.get("format") == "ops":
-        raise NotCapturedError(
-            f"timings of operators are samples of steps, and do not say {what}",
-            expected="a recording of everything that ran",
-            hint="llmprof.analyze.operator_times shows what they say; profile_mode torch or nsys records everything",
-        )
+        found = f"timings of operators are samples of steps, and do not say {what}"
+        hint = "llmprof.analyze.operator_times shows what they say; profile_mode torch or nsys records everything"
+        raise NotCapturedError(found, expected="a recording of everything that ran", hint=hint)
 
 
 def timers(trace: Trace) -> dict[int, dict[str, Any]]:
     """What the timer of each rank says of itself: model, clock, own layers, options, collectives seen, notes."""
     if trace.meta.get("format") != "ops":
-        raise NotCapturedError(
-            "this trace has no timings of operators", hint="record them by a run in profile_mode ops"
-        )
+        found = "this trace has no timings of operators"
+        raise NotCapturedError(found, hint="record them by a run in profile_mode ops")
     return {facts["rank"]: facts["timer"] for facts in trace.meta["ranks"]}
 
 

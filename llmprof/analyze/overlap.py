@@ -133,10 +133,8 @@ def overlap_of(
 ) -> pl.DataFrame:
     """The analysis of :func:`overlap` on a frame of device events."""
     if "rank" not in by:
-        raise AnalysisError(
-            f"overlap by {listed(by)} would mix the ranks",
-            expected="'rank' among the columns of by: each rank has a device of its own",
-        )
+        found = f"overlap by {listed(by)} would mix the ranks"
+        raise AnalysisError(found, expected="'rank' among the columns of by: each rank has a device of its own")
     communication = pl.col("category").is_in(COMMUNICATION).fill_null(value=False)
     copy = transferring()
     parted = "communicates" in events.columns
@@ -226,9 +224,8 @@ def overlap_within(
     recorded = _has_copies(trace, events)
     if ranks is not None:
         if missing := sorted(set(ranks) - set(trace.ranks)):
-            raise AnalysisError(
-                f"the ranks {listed(missing)} are not in the trace", expected=f"some of {listed(trace.ranks)}"
-            )
+            found = f"the ranks {listed(missing)} are not in the trace"
+            raise AnalysisError(found, expected=f"some of {listed(trace.ranks)}")
         events = events.filter(pl.col("rank").is_in(list(ranks)))
     if waits:
         events = with_waits(trace, events)

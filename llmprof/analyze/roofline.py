@@ -128,10 +128,8 @@ def roofline_join(
     machine = _machine(trace, read, device, (tp_size, pp_size), formats, expert_parallel=expert_parallel)
     batch_of = batches(steps(trace), context=context)
     if not batch_of:
-        raise AnalysisError(
-            "no step of the trace says how many tokens it computed",
-            hint="vLLM writes them into its step labels; other engines' steps cannot be joined",
-        )
+        found = "no step of the trace says how many tokens it computed"
+        raise AnalysisError(found, hint="vLLM writes them into its step labels; other engines' steps cannot be joined")
     measured = _measured(events)
     expected = _expected(read, machine, batch_of, events)
     joined = measured.join(expected, on=["rank", "step", "layer", "stage"], how="left", nulls_equal=True)
@@ -185,11 +183,8 @@ def _machine(
         pp_size = min(pp_size, int(trace.meta.get("world_size") or pp_size))
     fits = most * pp_size >= total > most * (pp_size - 1) if pp_size > 1 else most == total
     if layers and not fits:
-        raise AnalysisError(
-            f"the ranks of the trace have {listed(sorted(set(layers)))} layers in a step, {read.name} has {total}",
-            expected="a model of as many layers",
-            hint="pass the model that ran",
-        )
+        found = f"the ranks of the trace have {listed(sorted(set(layers)))} layers in a step, {read.name} has {total}"
+        raise AnalysisError(found, expected="a model of as many layers", hint="pass the model that ran")
     ranks = int(trace.meta.get("world_size") or len(trace.ranks) or 1)
     tp = tp_size or max(1, ranks // (pp_size * dp_size))
     weights = number_format(dtype) if dtype else read.weight_format

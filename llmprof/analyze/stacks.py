@@ -66,11 +66,8 @@ def stacks(trace: Trace, *, of: Literal["host", "device", "samples"] = "host") -
     elif "ascend_stack" in spans.columns and spans["ascend_stack"].count():
         paths = _recorded(spans)
     else:
-        raise NotCapturedError(
-            "this trace holds no call stacks",
-            hint="record with with_stack=True, and read the trace without python_functions=False",
-            table="ops",
-        )
+        hint = "record with with_stack=True, and read the trace without python_functions=False"
+        raise NotCapturedError("this trace holds no call stacks", hint=hint, table="ops")
     if of == "device":
         return _sorted(_launched(trace, spans, paths))
     pieces = innermost_pieces(spans, _THREAD).group_by("span").agg(value=pl.col("dur_ns").sum())
@@ -124,11 +121,9 @@ def _launched(trace: Trace, spans: pl.DataFrame, paths: pl.DataFrame) -> pl.Data
         operators.select("rank", "op_id", "thread", "stack"), on=["rank", "op_id"]
     )
     if not rows.height:
-        raise NotCapturedError(
-            "no kernel of this trace is linked to an operator with a stack",
-            hint="record host and device activity together, with with_stack=True",
-            table="kernels",
-        )
+        found = "no kernel of this trace is linked to an operator with a stack"
+        hint = "record host and device activity together, with with_stack=True"
+        raise NotCapturedError(found, hint=hint, table="kernels")
     return rows.select(*_THREAD, "value", stack=pl.concat_list("stack", "name"), unit=pl.lit("ns"))
 
 
@@ -140,11 +135,8 @@ def _sampled(trace: Trace) -> pl.DataFrame:
     try:
         samples = trace.sql(_SAMPLES, on="file")
     except (NotCapturedError, ReadError) as error:
-        raise NotCapturedError(
-            "this trace holds no samples of the CPU",
-            hint="record with nsys profile --sample=process-tree --backtrace=dwarf, or with perf record -g",
-            table="samples",
-        ) from error
+        hint = "record with nsys profile --sample=process-tree --backtrace=dwarf, or with perf record -g"
+        raise NotCapturedError("this trace holds no samples of the CPU", hint=hint, table="samples") from error
     named = samples.with_columns(pl.col("frame").fill_null("[unknown]")).sort(
         "sample", "depth", descending=[False, True]
     )

@@ -98,9 +98,8 @@ def length_curves(points: pl.DataFrame) -> Any:
 def parallel_efficiency(rows: pl.DataFrame) -> Any:
     """Speed-up over one device, coloured by grade."""
     if rows.is_empty():
-        raise nothing(
-            "parallel_efficiency", "there is nothing to compare", "llmprof.experiments.scaling.parallelism(points)"
-        )
+        found = "parallel_efficiency"
+        raise nothing(found, "there is nothing to compare", "llmprof.experiments.scaling.parallelism(points)")
     rows = rows.with_columns(
         layout=pl.format("TP {} PP {}, {}", "tp", "pp", "phase"), tokens=pl.col("batch") * pl.col("prompt")
     )

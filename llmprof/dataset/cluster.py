@@ -136,18 +136,14 @@ def workers(client: Any, tasks: int) -> Iterator[Workers[Any]]:
         try:
             made = distributed.Client(client, timeout=REACHED_WITHIN, set_as_default=False)
         except (OSError, ValueError) as error:  # a time-out is an OSError
-            raise ClusterError(
-                f"the cluster at {client} cannot be reached: {error}",
-                hint="check the address (tcp://host:8786) and that its scheduler runs, or leave client= out",
-            ) from error
+            hint = "check the address (tcp://host:8786) and that its scheduler runs, or leave client= out"
+            raise ClusterError(f"the cluster at {client} cannot be reached: {error}", hint=hint) from error
         with made:
             yield Workers(made)
         return
     if client is not None:
-        raise ArgumentError(
-            f"client= is {type(client).__name__!r}",
-            expected="a dask.distributed.Client, the address of a scheduler, None or False",
-        )
+        found = f"client= is {type(client).__name__!r}"
+        raise ArgumentError(found, expected="a dask.distributed.Client, the address of a scheduler, None or False")
     with local(min(tasks, cores())) as made:
         yield Workers(made)
 

@@ -301,10 +301,8 @@ def _check_replaceable(place: Place, sources: Sequence[Source]) -> None:
         raise OutputError(f"{place.root} exists and is not a folder", hint="choose another folder")
     names = [name for name in place.names() if not name.startswith((_PARTITION, UNFINISHED))]
     if foreign := [name for name in names if name != stored.MANIFEST]:
-        raise OutputError(
-            f"{place.root} exists and holds other things than a dataset: {', '.join(foreign[:5])}",
-            hint="choose another folder",
-        )
+        found = f"{place.root} exists and holds other things than a dataset: {', '.join(foreign[:5])}"
+        raise OutputError(found, hint="choose another folder")
     if not names:
         return
     try:
@@ -314,11 +312,9 @@ def _check_replaceable(place: Place, sources: Sequence[Source]) -> None:
     files = {source.path for source in sources}
     others = [one.source for one in manifest.partitions if one.source not in files]
     if others:
-        raise OutputError(
-            f"{place.root} is the dataset of other files: {', '.join(Path(one).name for one in others[:3])}",
-            expected="a new folder, or all of its files",
-            hint="choose another folder: the runs of two datasets are compared with llmprof.analyze.diff",
-        )
+        found = f"{place.root} is the dataset of other files: {', '.join(Path(one).name for one in others[:3])}"
+        hint = "choose another folder: the runs of two datasets are compared with llmprof.analyze.diff"
+        raise OutputError(found, expected="a new folder, or all of its files", hint=hint)
 
 
 def _made(source: Source, place: Place) -> list[Partition] | str:
@@ -439,10 +435,8 @@ def _manifest(
     left_out = [f"{Path(one.source).name} could not be converted and is left out: {one.why}" for one in failed]
     formats = {str(one.head.get("format")) for one in made}
     if len(formats) > 1:
-        raise MixedRunsError(
-            f"the files are of different formats: {listed(sorted(formats))}",
-            hint="convert the files of each format separately",
-        )
+        found = f"the files are of different formats: {listed(sorted(formats))}"
+        raise MixedRunsError(found, hint="convert the files of each format separately")
     first = made[0]
     if "whole_meta" in first.head:
         meta, coverage = dict(first.head["whole_meta"]), dict(first.coverage["whole_coverage"])

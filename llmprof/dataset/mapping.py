@@ -375,10 +375,8 @@ class _Work:
             _of_rank, things, self.view, tuple(every), what=what, progress=self.progress
         ):
             if isinstance(result, Lost):
-                raise ClusterError(
-                    f"rank {rank} could not be analysed: {result}",
-                    hint="use fewer workers with more memory each, or select fewer tables and steps: trace.select(…)",
-                )
+                hint = "use fewer workers with more memory each, or select fewer tables and steps: trace.select(…)"
+                raise ClusterError(f"rank {rank} could not be analysed: {result}", hint=hint)
             results[rank] = result
         return dict(sorted(results.items()))
 

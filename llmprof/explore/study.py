@@ -62,9 +62,8 @@ class Studied(ipywidgets.VBox):  # type: ignore[misc]
     @picked.setter
     def picked(self, numbers: list[int]) -> None:
         if unknown := sorted(set(numbers) - set(self.study.points["point"])):
-            raise LlmprofError(
-                f"the study has no point {listed(unknown)}", expected=f"0 to {self.study.points.height - 1}"
-            )
+            found = f"the study has no point {listed(unknown)}"
+            raise LlmprofError(found, expected=f"0 to {self.study.points.height - 1}")
         self.table.value = list(numbers)
 
     @property

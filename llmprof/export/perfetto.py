@@ -35,10 +35,8 @@ def write(trace: Trace, added: pl.DataFrame, file: Path) -> int:
         from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TrackEvent
         from perfetto.trace_builder.proto_builder import StreamingTraceProtoBuilder
     except ImportError as error:
-        raise LlmprofError(
-            "Perfetto's format needs the package perfetto, which is not installed",
-            hint="pip install 'llmprof[export]', or write Chrome JSON",
-        ) from error
+        found = "Perfetto's format needs the package perfetto, which is not installed"
+        raise LlmprofError(found, hint="pip install 'llmprof[export]', or write Chrome JSON") from error
     rows = _lanes(_slices(trace, added))
     base = int(trace.meta.get("start_epoch_ns") or 0)
     with file.open("wb") as out:

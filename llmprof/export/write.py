@@ -68,9 +68,8 @@ def write_excel(frames: dict[str, pl.DataFrame], file: Path) -> int:
     try:
         import xlsxwriter
     except ImportError as error:
-        raise LlmprofError(
-            "Excel needs the package xlsxwriter, which is not installed", hint="pip install 'llmprof[export]'"
-        ) from error
+        found = "Excel needs the package xlsxwriter, which is not installed"
+        raise LlmprofError(found, hint="pip install 'llmprof[export]'") from error
     # names of kernels stay text, whatever they begin with
     options = {"strings_to_formulas": False, "strings_to_urls": False, "nan_inf_to_errors": True}
     written = 0

@@ -130,11 +130,8 @@ class _Built(Transformer[Token, Any]):
     def compared(self, items: list[Any]) -> Any:
         name, sign, (number, unit) = str(items[0]), str(items[1]), items[2]
         if name not in NAMES:
-            raise ConfigError(
-                f"there is no counter {name!r}",
-                expected=f"one of {listed(NAMES)}",
-                hint=nearest(name, NAMES),
-            )
+            found = f"there is no counter {name!r}"
+            raise ConfigError(found, expected=f"one of {listed(NAMES)}", hint=nearest(name, NAMES))
         if name in TIME_NAMES:
             if unit not in SECONDS:
                 raise ConfigError(f"{name} is compared with {items[2][0]:g}{unit}", expected="a time such as 500ms")
@@ -177,11 +174,9 @@ class Condition:
             self._root = _Built().transform(_parser().parse(text))
         except UnexpectedInput as error:
             column = error.column if error.column > 0 else len(text) + 1
-            raise ConfigError(
-                f"the condition cannot be read at character {column}: {text[: column - 1]}>>>{text[column - 1 :]}",
-                expected="such as ttft_p99 > 500ms for 30s and waiting > 4",
-                column=column,
-            ) from error
+            found = f"the condition cannot be read at character {column}: {text[: column - 1]}>>>{text[column - 1 :]}"
+            expected = "such as ttft_p99 > 500ms for 30s and waiting > 4"
+            raise ConfigError(found, expected=expected, column=column) from error
         except VisitError as error:
             if isinstance(error.orig_exc, ConfigError):
                 raise error.orig_exc from None

@@ -186,8 +186,6 @@ def best_hour(hours: pl.DataFrame, by: str = "tpot_mean") -> dict[str, Any]:
     """
     usable = hours.filter((pl.col("seconds") >= 1800) & (pl.col("output_tokens_per_s") > 0)).drop_nulls(by)
     if usable.is_empty():
-        raise AnalysisError(
-            "the history has no hour with load that was observed for half an hour",
-            hint="watch longer, or give baseline=, a folder of an earlier capture",
-        )
+        found = "the history has no hour with load that was observed for half an hour"
+        raise AnalysisError(found, hint="watch longer, or give baseline=, a folder of an earlier capture")
     return usable.sort(by).row(0, named=True)

@@ -342,10 +342,8 @@ class _Capture:
         self._look("after")
         stage("collect")
         if not stopped:
-            raise CaptureError(
-                f"{self.server.address.url} was lost while its profiler was on",
-                hint="a guard goes on trying to switch it off for two minutes; look whether the server still runs",
-            )
+            hint = "a guard goes on trying to switch it off for two minutes; look whether the server still runs"
+            raise CaptureError(f"{self.server.address.url} was lost while its profiler was on", hint=hint)
         self._collect(folder)
 
     def _sampler(self, folder: RunFolder) -> Any:
@@ -446,10 +444,8 @@ class _Capture:
             results.write([{"recorded": self.server.address.url, "seconds": self.seconds, "steps": self.steps}], {})
         except CaptureError as error:
             if counters.get("within", {}).get("output_tokens_per_s") == 0:
-                raise CaptureError(
-                    f"the server computed nothing in the window of {self.seconds:g} s",
-                    hint="record it while requests run",
-                ) from error
+                found = f"the server computed nothing in the window of {self.seconds:g} s"
+                raise CaptureError(found, hint="record it while requests run") from error
             raise
         with warnings.catch_warnings():
             warnings.simplefilter("always", TraceWarning)

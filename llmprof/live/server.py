@@ -50,9 +50,8 @@ class Address:
         if url.scheme not in {"http", "https"} or not url.host:
             raise ConfigError(f"the address has the scheme {url.scheme or 'none'!r}", expected=expected)
         if url.query or url.fragment:
-            raise ConfigError(
-                "the address has a query", expected=expected, hint=f"a token belongs into the variable {API_KEY}"
-            )
+            found = "the address has a query"
+            raise ConfigError(found, expected=expected, hint=f"a token belongs into the variable {API_KEY}")
         path = url.path.rstrip("/")
         for end in _PATHS:
             path = path.removesuffix(end)
@@ -136,21 +135,16 @@ class Server:
         except httpx.TimeoutException as error:
             raise LostError(f"{self.address.url}{path} did not answer within {timeout_s:g} s", path=path) from error
         except httpx.HTTPError as error:
-            raise LostError(
-                f"{self.address.url}{path} does not answer: {str(error) or type(error).__name__}",
-                hint="check the address, and whether the server runs",
-                path=path,
-            ) from error
+            found = f"{self.address.url}{path} does not answer: {str(error) or type(error).__name__}"
+            raise LostError(found, hint="check the address, and whether the server runs", path=path) from error
 
     def metrics(self, path: str = "/metrics") -> str:
         """Text of the server's Prometheus metrics."""
         answer = self.ask("GET", path)
         if answer.status != OK or answer.text.lstrip().startswith(("<", "{", "[")):
-            raise LostError(
-                f"{self.address.url}{path} has no Prometheus metrics: it answers {answer.words}",
-                hint="SGLang has them with --enable-metrics; TensorRT-LLM with return_perf_metrics",
-                path=path,
-            )
+            found = f"{self.address.url}{path} has no Prometheus metrics: it answers {answer.words}"
+            hint = "SGLang has them with --enable-metrics; TensorRT-LLM with return_perf_metrics"
+            raise LostError(found, hint=hint, path=path)
         return answer.text
 
     def document(self, path: str) -> Any:
@@ -175,16 +169,12 @@ class Server:
         if answer.status == OK:
             return
         if answer.status in _NOT_HERE:
-            raise LaunchError(
-                f"{self.address.url} has no profiler: /start_profile answers {answer.status}",
-                hint=NEEDED.get(engine, f"start it with its profiler: {'; '.join(NEEDED.values())}"),
-            )
+            hint = NEEDED.get(engine, f"start it with its profiler: {'; '.join(NEEDED.values())}")
+            raise LaunchError(f"{self.address.url} has no profiler: /start_profile answers {answer.status}", hint=hint)
         if answer.status == _CONFLICT or "already" in answer.text or "in progress" in answer.text:
-            raise LaunchError(
-                f"another recording of {self.address.url} is under way: it answers {answer.words}",
-                hint="wait for its end; if nobody records it, POST /stop_profile ends it",
-                busy=True,
-            )
+            found = f"another recording of {self.address.url} is under way: it answers {answer.words}"
+            hint = "wait for its end; if nobody records it, POST /stop_profile ends it"
+            raise LaunchError(found, hint=hint, busy=True)
         raise LaunchError(f"{self.address.url} refused to start its profiler: {answer.words}")
 
     def stop(self, *, timeout_s: float) -> Answer:

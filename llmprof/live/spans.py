@@ -85,9 +85,8 @@ def received(address: str) -> Iterator[Spans]:
     try:
         import opentelemetry.proto.collector.trace.v1.trace_service_pb2  # noqa: F401
     except ImportError as missing:
-        raise LaunchError(
-            "spans need the package opentelemetry-proto, which is not installed", hint="pip install 'llmprof[watch]'"
-        ) from missing
+        found = "spans need the package opentelemetry-proto, which is not installed"
+        raise LaunchError(found, hint="pip install 'llmprof[watch]'") from missing
     spans = Spans()
 
     class Handler(BaseHTTPRequestHandler):

@@ -136,18 +136,14 @@ def place(
         return Place(own, prefix, tuple(fetch))
     expected = "the folder into which the server writes its traces, as it is seen from here"
     if folder is None:
-        raise ConfigError(
-            "the server does not say where it writes its traces",
-            expected=f"folder=, {expected}",
-            hint="or fetch=, the command that copies it here, such as kubectl cp POD:/profiles",
-        )
+        found = "the server does not say where it writes its traces"
+        hint = "or fetch=, the command that copies it here, such as kubectl cp POD:/profiles"
+        raise ConfigError(found, expected=f"folder=, {expected}", hint=hint)
     seen = Path(folder).expanduser()
     if not seen.is_dir() and not made:
-        raise ConfigError(
-            f"the server writes its traces to {folder}, which is no folder on this machine",
-            expected=f"folder=, {expected} (a mounted volume)",
-            hint="or fetch=, the command that copies it here, such as kubectl cp POD:/profiles",
-        )
+        found = f"the server writes its traces to {folder}, which is no folder on this machine"
+        hint = "or fetch=, the command that copies it here, such as kubectl cp POD:/profiles"
+        raise ConfigError(found, expected=f"folder=, {expected} (a mounted volume)", hint=hint)
     return Place(seen, prefix)
 
 

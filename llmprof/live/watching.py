@@ -71,10 +71,8 @@ class Watch:
         tell: Callable[[dict[str, Any]], None] | None = None,
     ) -> None:
         if keep < 1 or disk_bytes < 1 or cooldown_s < 0 or window_s <= 0:
-            raise ConfigError(
-                "a limit of the watch is wrong",
-                expected="keep=1 or more, disk= above 0, cooldown= of 0 or more, window= above 0",
-            )
+            found = "a limit of the watch is wrong"
+            raise ConfigError(found, expected="keep=1 or more, disk= above 0, cooldown= of 0 or more, window= above 0")
         if severity not in SEVERITIES:
             raise ConfigError(f"severity is {severity!r}", expected=f"one of {', '.join(SEVERITIES)}")
         self.folder = Path(folder)

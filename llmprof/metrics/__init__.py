@@ -100,12 +100,9 @@ def explain(name: str) -> Explanation:
     labels = [*(label for entry in ENTRIES for label in entry.labels), *STALLS]
     near = tuple(difflib.get_close_matches(key, names, 5, 0.5) or difflib.get_close_matches(label, labels, 5, 0.5))
     if not name_parts:
-        raise LlmprofError(
-            f"the metric {name!r} is not known",
-            expected="a name such as dram__throughput.avg.pct_of_peak_sustained_elapsed",
-            hint=f"similar names: {', '.join(near)}" if near else "llmprof.metrics.glossary() lists the known metrics",
-            near=list(near),
-        )
+        expected = "a name such as dram__throughput.avg.pct_of_peak_sustained_elapsed"
+        hint = f"similar names: {', '.join(near)}" if near else "llmprof.metrics.glossary() lists the known metrics"
+        raise LlmprofError(f"the metric {name!r} is not known", expected=expected, hint=hint, near=list(near))
     title = "not in the glossary"
     return Explanation(name, title, "", "", "", _NAMING, name_parts, near or ("dram__throughput", "sm__throughput"))
 

@@ -165,10 +165,8 @@ class Metrics:
             if missing := [
                 n for n in names if not frame.filter(pl.col("metric").eq(n) | pl.col("column").eq(n)).height
             ]:
-                raise LlmprofError(
-                    f"the metrics {listed(missing)} were not measured",
-                    hint="Metrics.metrics['metric'].unique() lists the others",
-                )
+                found = f"the metrics {listed(missing)} were not measured"
+                raise LlmprofError(found, hint="Metrics.metrics['metric'].unique() lists the others")
             frame = frame.filter(pl.col("metric").is_in(names) | pl.col("column").is_in(names))
         columns = frame["column"].unique(maintain_order=True).to_list()
         columns = (

@@ -291,10 +291,8 @@ def _check(category: str, pattern: str) -> None:
     try:
         matches_nothing = pl.Series([""]).str.contains(f"(?i){pattern}")[0]
     except pl.exceptions.ComputeError as error:
-        raise LlmprofError(
-            f"{pattern!r} is not a regular expression of the Rust regex crate: {error}",
-            hint="look-around and backreferences are not supported",
-        ) from error
+        found = f"{pattern!r} is not a regular expression of the Rust regex crate: {error}"
+        raise LlmprofError(found, hint="look-around and backreferences are not supported") from error
     if matches_nothing:
         raise LlmprofError(f"{pattern!r} matches every name", expected="a pattern that needs some text")
 

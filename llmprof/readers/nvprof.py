@@ -58,11 +58,9 @@ def read_printed(path: Path, request: Request) -> Trace:
     data, damage = bytes_of(path)
     tables = _tables(rows_of(text_of(data)))
     if not tables:
-        raise ReadError(
-            f"{path.name} has no table of times",
-            expected="a summary, a GPU trace or an API trace of nvprof",
-            hint="nvprof --csv --print-gpu-trace --log-file FILE PROGRAM",
-        )
+        problem = f"{path.name} has no table of times"
+        expected = "a summary, a GPU trace or an API trace of nvprof"
+        raise ReadError(problem, expected=expected, hint="nvprof --csv --print-gpu-trace --log-file FILE PROGRAM")
     notes: list[str] = []
     rows: dict[str, list[dict[str, object]]] = {name: [] for name in ("totals", "kernels", "copies", "runtime")}
     devices: set[str] = set()
@@ -253,11 +251,9 @@ def read_session(path: Path, request: Request) -> list[Part]:
     recorded = {name: frame for name, frame in tables.items() if frame is not None}
     rows = sum(frame.height for frame in recorded.values())
     if not rows:
-        raise ReadError(
-            "; ".join([f"{path.name} has no kernel, copy or call", *columns.notes()]),
-            expected="a session of nvprof with CUDA activity",
-            hint="record again with nsys profile -t cuda,nvtx",
-        )
+        found = "; ".join([f"{path.name} has no kernel, copy or call", *columns.notes()])
+        expected = "a session of nvprof with CUDA activity"
+        raise ReadError(found, expected=expected, hint="record again with nsys profile -t cuda,nvtx")
     counts = {"events": rows + session.lost, "kept": rows, "bytes": path.stat().st_size}
     head = {"devices": session.devices(), "versions": {}, "options": {}}
     return [Part(path, recorded, head, {"file": path.name, **counts, "notes": session.notes()})]

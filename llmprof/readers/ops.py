@@ -54,17 +54,14 @@ def _document(path: Path) -> dict[str, Any]:
         text = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
         parsed = json.loads(text)
     except (OSError, EOFError, ValueError, zlib.error, RecursionError) as error:
-        raise ReadError(
-            f"{path.name} is damaged: {str(error)[:200]}", expected="the complete file of a run", hint="run it again"
-        ) from error
+        found = f"{path.name} is damaged: {str(error)[:200]}"
+        raise ReadError(found, expected="the complete file of a run", hint="run it again") from error
     if not isinstance(parsed, dict) or parsed.get("format") != FORMAT:
         raise ReadError(f"{path.name} has no timings of operators", expected=f'"format": "{FORMAT}"')
     if parsed.get("version") != VERSION:
-        raise ReadError(
-            f"{path.name} has version {parsed.get('version')!r} of its format",
-            expected=f"version {VERSION}",
-            hint="read it with the llmprof that wrote it, or run it again",
-        )
+        found = f"{path.name} has version {parsed.get('version')!r} of its format"
+        expected = f"version {VERSION}"
+        raise ReadError(found, expected=expected, hint="read it with the llmprof that wrote it, or run it again")
     return parsed
 
 
@@ -105,10 +102,8 @@ def _read(path: Path, _request: Request) -> list[Part]:
     try:
         tables = _tables(content)
     except (pl.exceptions.PolarsError, KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
-        raise ReadError(
-            f"{path.name} has invalid tables ({type(error).__name__}: {str(error)[:200]})",
-            expected="a file as the timer wrote it",
-        ) from error
+        found = f"{path.name} has invalid tables ({type(error).__name__}: {str(error)[:200]})"
+        raise ReadError(found, expected="a file as the timer wrote it") from error
     device = content.get("device")
     head = {
         "rank": content.get("rank", 0),

@@ -122,11 +122,8 @@ def _documents(content: str, name: str, *, skip_broken: bool) -> Iterator[Any]:
                 yield json.loads(line)
             except ValueError as error:
                 if not skip_broken:
-                    raise ReadError(
-                        f"line {number} of {name} is not JSON: {error}",
-                        hint="skip_broken=True leaves such lines out",
-                        line=number,
-                    ) from error
+                    found = f"line {number} of {name} is not JSON: {error}"
+                    raise ReadError(found, hint="skip_broken=True leaves such lines out", line=number) from error
 
 
 def _list(value: Any, key: str) -> list[Any]:

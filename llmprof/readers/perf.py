@@ -151,11 +151,9 @@ def _is_folded(probe: Probe) -> bool:
 def _read_script(path: Path, request: Request) -> Trace:
     frame, without, odd, damage = samples(path)
     if not frame.height:
-        raise ReadError(
-            f"{path.name} has no sample with a call stack",
-            expected="the output of perf script for a recording with call stacks",
-            hint="record with perf record -g, then perf script > FILE",
-        )
+        found = f"{path.name} has no sample with a call stack"
+        expected = "the output of perf script for a recording with call stacks"
+        raise ReadError(found, expected=expected, hint="record with perf record -g, then perf script > FILE")
     notes = []
     if without:
         notes.append(left_out(without, "sample", "without a call stack"))

@@ -127,11 +127,9 @@ def _messages(path: Path) -> Any:
     try:
         return importlib.import_module(_MESSAGES)
     except ImportError as error:
-        raise ReadError(
-            f"{path.name} is a binary trace of Perfetto; it needs the package perfetto, which is not installed",
-            expected="the package perfetto, or the trace as JSON",
-            hint="pip install 'llmprof[perfetto]'; or convert it: traceconv json FILE FILE.json",
-        ) from error
+        found = f"{path.name} is a binary trace of Perfetto; it needs the package perfetto, which is not installed"
+        hint = "pip install 'llmprof[perfetto]'; or convert it: traceconv json FILE FILE.json"
+        raise ReadError(found, expected="the package perfetto, or the trace as JSON", hint=hint) from error
 
 
 def _read(path: Path, request: Request) -> Trace:
@@ -160,11 +158,9 @@ def _read(path: Path, request: Request) -> Trace:
     if damaged:
         notes.append(left_out(damaged, "damaged packet"))
     if not tables:
-        raise ReadError(
-            f"{path.name} has no track event",
-            expected="slices, instants or counters of a program",
-            hint="data of ftrace and heap profilers can be opened in Perfetto's own page: ui.perfetto.dev",
-        )
+        found = f"{path.name} has no track event"
+        hint = "data of ftrace and heap profilers can be opened in Perfetto's own page: ui.perfetto.dev"
+        raise ReadError(found, expected="slices, instants or counters of a program", hint=hint)
     return trace_of(path, "perfetto", tables, head={"absolute": False}, events=events.count, notes=notes, damage=damage)
 
 

@@ -198,11 +198,9 @@ def _read(paths: Sequence[Path], chosen: Reader | None, request: Request, *, cac
 def _call(reader: Reader, file: Path, request: Request) -> list[Part] | Trace:
     """Result of a reader for a file; any exception of a plug-in becomes an error that names the plug-in."""
     if reader.read is None:
-        raise UnknownFormatError(
-            f"{file.name} is {reader.what}, which is not a trace",
-            expected="a file of a profiler that records timelines",
-            hint=f"read it with {reader.instead}",
-        )
+        found = f"{file.name} is {reader.what}, which is not a trace"
+        expected = "a file of a profiler that records timelines"
+        raise UnknownFormatError(found, expected=expected, hint=f"read it with {reader.instead}")
     if not reader.package:
         with border(file.name):
             return reader.read(file, request)
@@ -210,10 +208,8 @@ def _call(reader: Reader, file: Path, request: Request) -> list[Part] | Trace:
         with plugins.foreign():
             return reader.read(file, request)
     except plugins.FailedError as error:
-        raise ReadError(
-            f"the reader {reader.name!r} of {reader.package} failed on {file.name}: {error}",
-            hint="report this to its authors",
-        ) from error
+        found = f"the reader {reader.name!r} of {reader.package} failed on {file.name}: {error}"
+        raise ReadError(found, hint="report this to its authors") from error
 
 
 def whole_of(reader: Reader, file: Path, request: Request) -> Trace:
@@ -317,11 +313,8 @@ def files_of(path: Path, chosen: Reader | None, *, quiet: bool = False) -> list[
         refuse_empty(files.regular(path))
         reader = chosen or knows(path)
         if reader is None:
-            raise UnknownFormatError(
-                f"{path.name} is {say_what_it_is(path)}",
-                expected=_expected(),
-                hint="pass the file that the profiler wrote, or name its format with format=",
-            )
+            hint = "pass the file that the profiler wrote, or name its format with format="
+            raise UnknownFormatError(f"{path.name} is {say_what_it_is(path)}", expected=_expected(), hint=hint)
         return [(reader, path)]
     reader = chosen if chosen is not None and claims(chosen, Probe(path)) else knows(path) if chosen is None else None
     return [(reader, path)] if reader is not None else _inside(path, chosen, quiet=quiet)
@@ -355,11 +348,9 @@ def _inside(folder: Path, chosen: Reader | None, *, quiet: bool) -> list[tuple[R
                 rest = [f"{path.name} is {_apart(one)}" for one, path in whole[1:]]
                 warnings.warn(f"{folder.name}: left out: {'; '.join(rest)}", TraceWarning, stacklevel=2)
             return whole[:1]
-        raise ReadError(
-            f"{folder} has no trace (llmprof looked at {counted(sum(p.is_file() for p in candidates), 'file')})",
-            expected=_expected(),
-            hint=next(iter(others), "pass the folder with the profiler's files"),
-        )
+        problem = f"{folder} has no trace (llmprof looked at {counted(sum(p.is_file() for p in candidates), 'file')})"
+        hint = next(iter(others), "pass the folder with the profiler's files")
+        raise ReadError(problem, expected=_expected(), hint=hint)
     return [(reader, path) for reader, paths in by_reader.items() for path in (reader.choose or list)(paths)]
 
 

@@ -133,11 +133,8 @@ def say_what_it_is(path: Path) -> str:
 def refuse_empty(path: Path) -> None:
     """Raise if a file is empty."""
     if not path.stat().st_size:
-        raise ReadError(
-            f"{path.name} is empty",
-            expected="a trace",
-            hint="the profiler may have been killed before it wrote the trace: record it again",
-        )
+        hint = "the profiler may have been killed before it wrote the trace: record it again"
+        raise ReadError(f"{path.name} is empty", expected="a trace", hint=hint)
     blocks = Blocks(path, START_BYTES)
     if not any(block.strip() for block in blocks):
         why = f" ({blocks.damage})" if blocks.damage else ""

@@ -131,8 +131,6 @@ def capture(path: Path) -> Path:
         return path
     first = next((place for place in (path / SQLITE, path / TRACES) if place.exists()), None)
     if first is None:
-        raise NotCapturedError(
-            f"the run {path.name} has no timeline",
-            hint="run it in mode torch, nsys or nsys_ncu; if it was interrupted, resume it",
-        )
+        found = f"the run {path.name} has no timeline"
+        raise NotCapturedError(found, hint="run it in mode torch, nsys or nsys_ncu; if it was interrupted, resume it")
     return first

@@ -56,11 +56,9 @@ def _read(path: Path, request: Request) -> Trace:
     first = table.columns[0]
     times = {(match[1] or "").lower(): name for name in table.columns if (match := _TIME.fullmatch(name))}
     if not times:
-        raise ReadError(
-            f"{path.name} has no column of CPU time",
-            expected="the column CPU Time, CPU Time:Self or CPU Time:Total",
-            hint="vtune -report hotspots -r RESULT -format csv",
-        )
+        found = f"{path.name} has no column of CPU time"
+        expected = "the column CPU Time, CPU Time:Self or CPU Time:Total"
+        raise ReadError(found, expected=expected, hint="vtune -report hotspots -r RESULT -format csv")
     # the number of blanks before a cell is its depth; the cells of the table are stripped
     depths, names = _depths(text[text.index(line) :], separator)
     if len(names) != table.height:
@@ -113,11 +111,8 @@ def _own_time(
         return said.fill_null(0), said.null_count()
     whole = ns(times.get("total") or times[""])
     if not whole.null_count() < whole.len():
-        raise ReadError(
-            "the report has total times only as shares",
-            expected="times in seconds",
-            hint='vtune -report top-down -r RESULT -format csv -column "CPU Time:Self"',
-        )
+        hint = 'vtune -report top-down -r RESULT -format csv -column "CPU Time:Self"'
+        raise ReadError("the report has total times only as shares", expected="times in seconds", hint=hint)
     totals = whole.fill_null(0).to_list()
     own = list(totals)
     for total, caller in zip(totals, callers, strict=True):

@@ -321,9 +321,8 @@ def _copy_file(source: Path, target: Path, ledger: Ledger) -> None:
         with regular(source).open("rb") as file:
             start = file.read(len(sqlite.MAGIC))
     except OSError as error:
-        raise ReadError(
-            f"cannot read {source.name}: {error.strerror or error}", hint="check its permissions"
-        ) from error
+        problem = f"cannot read {source.name}: {error.strerror or error}"
+        raise ReadError(problem, hint="check its permissions") from error
     if start.startswith(b"NVR\0"):
         found = f"{source.name} is a report of Nsight Compute, which is not redacted"
         raise ReadError(found, hint=ncu.REPORT_HINT)
@@ -337,11 +336,9 @@ def _copy_file(source: Path, target: Path, ledger: Ledger) -> None:
     elif kind is not None:
         _copy_as_trace(source, target, ledger)
     else:
-        raise UnknownFormatError(
-            f"{source.name} has no format that can be redacted",
-            expected="a Chrome trace, an export of nsys, CSV of ncu, output of a monitor, a saved trace or a run",
-            hint="content of unknown formats is not copied",
-        )
+        problem = f"{source.name} has no format that can be redacted"
+        expected = "a Chrome trace, an export of nsys, CSV of ncu, output of a monitor, a saved trace or a run"
+        raise UnknownFormatError(problem, expected=expected, hint="content of unknown formats is not copied")
 
 
 def _copy_as_trace(source: Path, target: Path, ledger: Ledger) -> None:

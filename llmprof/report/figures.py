@@ -169,10 +169,8 @@ def _late_groups(trace: Trace) -> Drawn:
     _many(trace)
     late = analyze.late_groups(trace)
     if not late.height:
-        raise AnalysisError(
-            "the recording does not say which ranks share a node or a parallel group",
-            hint="analyze.late_groups(trace, ranks_per_node=8) takes it from you",
-        )
+        found = "the recording does not say which ranks share a node or a parallel group"
+        raise AnalysisError(found, hint="analyze.late_groups(trace, ranks_per_node=8) takes it from you")
     if late["others_wait_ns"].max() == 0:
         raise AnalysisError("no rank waits for another in a collective", hint="compare the times of their steps")
     return charts.late_groups(late)
@@ -181,19 +179,15 @@ def _late_groups(trace: Trace) -> Drawn:
 def _many(trace: Trace) -> None:
     ranks = sum(rank >= 0 for rank in trace.ranks)
     if ranks < MANY_RANKS:
-        raise AnalysisError(
-            f"the recording has {cards.number_of_ranks(ranks)}, and a map of ranks is drawn from {MANY_RANKS}",
-            hint="the other charts show each rank by itself",
-        )
+        found = f"the recording has {cards.number_of_ranks(ranks)}, and a map of ranks is drawn from {MANY_RANKS}"
+        raise AnalysisError(found, hint="the other charts show each rank by itself")
 
 
 def _all_reduce(trace: Trace) -> Drawn:
     frame = analyze.collectives(trace)
     if not frame.height:
-        raise AnalysisError(
-            "the capture holds no collective",
-            hint="a run on one device has none; otherwise pass the files of all ranks",
-        )
+        found = "the capture holds no collective"
+        raise AnalysisError(found, hint="a run on one device has none; otherwise pass the files of all ranks")
     kinds = frame.group_by("kind").agg(pl.col("dur_ns").sum()).sort("dur_ns", "kind", descending=[True, False])
     kind = "all_reduce" if "all_reduce" in kinds["kind"] else kinds["kind"][0]
     return charts.all_reduce(frame, kind=kind)
@@ -201,10 +195,8 @@ def _all_reduce(trace: Trace) -> Drawn:
 
 def _idle(trace: Trace) -> Drawn:
     if trace.on_host:
-        raise NotCapturedError(
-            "no activity of a device was recorded, and operators of the host stand in for it",
-            hint="profile the activity of the device as well, if the run uses one",
-        )
+        found = "no activity of a device was recorded, and operators of the host stand in for it"
+        raise NotCapturedError(found, hint="profile the activity of the device as well, if the run uses one")
     frame, note = fewer_ranks(analyze.idle(trace), 1, _MOST_RANKS, "idle.csv")
     return charts.idle(frame), note
 
@@ -341,10 +333,8 @@ def drawn(subject: object, drawing: Drawing) -> tuple[alt.TopLevelMixin, str]:
             made = drawing.draw(subject)
             return made if isinstance(made, tuple) else (made, "")
     except plugins.FailedError as error:
-        raise AnalysisError(
-            f"the figure {drawing.name!r} of {drawing.package} failed: {error}",
-            hint="report this to its authors",
-        ) from error
+        found = f"the figure {drawing.name!r} of {drawing.package} failed: {error}"
+        raise AnalysisError(found, hint="report this to its authors") from error
 
 
 def _step(trace: Trace) -> tuple[pl.DataFrame, str]:

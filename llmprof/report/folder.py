@@ -316,11 +316,8 @@ def replacing(folder: Path, *, overwrite: bool) -> Iterator[Path]:
         for name in sorted(written, key=lambda name: name in (PAGE, SUMMARY)):
             (work / name).replace(folder / name)
     except OSError as error:
-        raise OutputError(
-            f"cannot write the report to {folder}: {error.strerror or error}",
-            hint="choose a folder that can be written",
-            path=folder,
-        ) from error
+        found = f"cannot write the report to {folder}: {error.strerror or error}"
+        raise OutputError(found, hint="choose a folder that can be written", path=folder) from error
     finally:
         if work is not None:
             shutil.rmtree(work, ignore_errors=True)

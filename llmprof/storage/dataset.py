@@ -102,10 +102,8 @@ def write_partition(place: Place, partition: Partition, frames: Mapping[str, pl.
             try:
                 frame.write_parquet(file, compression="zstd", statistics=True, row_group_size=ROW_GROUP)
             except pl.exceptions.PolarsError as error:  # Polars raises this for a full disk, too
-                raise OutputError(
-                    f"cannot write {name}.parquet of {partition.source}: {error}",
-                    hint="free space on the disk of the dataset, and convert again: finished partitions are kept",
-                ) from error
+                hint = "free space on the disk of the dataset, and convert again: finished partitions are kept"
+                raise OutputError(f"cannot write {name}.parquet of {partition.source}: {error}", hint=hint) from error
             stored[name] = Stored(frame.height, file.stat().st_size, checksum(file), tuple(frame.columns))
         partition = msgspec.structs.replace(partition, tables=stored)
         (work / PART_FILE).write_bytes(sealed(partition))
@@ -147,11 +145,9 @@ def read_manifest(place: Place) -> Manifest:
     """Read the manifest of a dataset."""
     content = place.read(MANIFEST)
     if content is None:
-        raise ReadError(
-            f"{place.root} is not a dataset: it has no {MANIFEST}",
-            expected="a folder that llmprof convert has finished",
-            hint="run llmprof convert on it again: it continues where it was interrupted",
-        )
+        found = f"{place.root} is not a dataset: it has no {MANIFEST}"
+        hint = "run llmprof convert on it again: it continues where it was interrupted"
+        raise ReadError(found, expected="a folder that llmprof convert has finished", hint=hint)
     try:
         head = _opened(content)
         version = (head["version"], head["schema"])

@@ -175,11 +175,9 @@ class Deferred(Mapping[str, pl.DataFrame]):
                 raise ReadError(f"the table {name} of {self.place.root} cannot be read: {error}") from error
             ranks = ", ".join(str(partition.rank) for partition in damaged[:8])
             why = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-            raise ReadError(
-                f"{name}.parquet of rank {ranks} is damaged ({Path(damaged[0].source).name}: {why})",
-                hint="convert that file again, or leave the rank out: trace.select(ranks=…)",
-                ranks=[partition.rank for partition in damaged],
-            ) from error
+            found = f"{name}.parquet of rank {ranks} is damaged ({Path(damaged[0].source).name}: {why})"
+            hint = "convert that file again, or leave the rank out: trace.select(ranks=…)"
+            raise ReadError(found, hint=hint, ranks=[partition.rank for partition in damaged]) from error
 
     def _reads(self, name: str, partition: Partition) -> bool:
         try:

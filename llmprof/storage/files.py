@@ -66,11 +66,8 @@ def check_output(path: str | os.PathLike[str], *, overwrite: bool = False, own: 
         what = "is an input" if same else f"is part of the input {inside[0].name}"
         raise OutputError(f"{target} {what}, which is never replaced", hint="choose another name", path=str(target))
     if not (overwrite or own) and place.is_file():
-        raise OutputError(
-            f"{target} already exists",
-            hint="choose another name, or replace it with --force (in Python: overwrite=True)",
-            path=str(target),
-        )
+        hint = "choose another name, or replace it with --force (in Python: overwrite=True)"
+        raise OutputError(f"{target} already exists", hint=hint, path=str(target))
     return target
 
 
@@ -122,12 +119,8 @@ def special(path: Path) -> str:
 def regular(path: Path) -> Path:
     """The path, if it can be read to its end: no pipe, socket or device."""
     if kind := special(path):
-        raise ReadError(
-            f"{path} is a {kind}",
-            expected="a file or folder",
-            hint="save what it gives in a file, and read that",
-            path=str(path),
-        )
+        hint = "save what it gives in a file, and read that"
+        raise ReadError(f"{path} is a {kind}", expected="a file or folder", hint=hint, path=str(path))
     return path
 
 

@@ -58,17 +58,13 @@ class Place:
         try:
             from fsspec.core import url_to_fs
         except ModuleNotFoundError as error:
-            raise ReadError(
-                f"{self.root} is in an object store, and fsspec is not installed",
-                hint="pip install 'llmprof[scale]', or copy it to a disk",
-            ) from error
+            found = f"{self.root} is in an object store, and fsspec is not installed"
+            raise ReadError(found, hint="pip install 'llmprof[scale]', or copy it to a disk") from error
         try:
             store, path = url_to_fs(self.root)
         except (ImportError, ValueError, OSError) as error:
-            raise ReadError(
-                f"the store of {self.root} cannot be used: {error}",
-                hint="install fsspec's package for this protocol (s3fs, gcsfs, adlfs …) and check the address",
-            ) from error
+            hint = "install fsspec's package for this protocol (s3fs, gcsfs, adlfs …) and check the address"
+            raise ReadError(f"the store of {self.root} cannot be used: {error}", hint=hint) from error
         return store, str(path)
 
     def read(self, name: str) -> bytes | None:
@@ -170,10 +166,8 @@ class Place:
                 try:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError as error:
-                    raise OutputError(
-                        f"another process is writing to {self.root}",
-                        hint="wait until it has ended, or choose another folder",
-                    ) from error
+                    found = f"another process is writing to {self.root}"
+                    raise OutputError(found, hint="wait until it has ended, or choose another folder") from error
             try:
                 yield
             finally:

@@ -100,12 +100,9 @@ def answer(frames: Mapping[str, pl.DataFrame | pl.LazyFrame], query: str) -> pl.
         if suggestion := facts.get("suggestion"):
             said = [said[0], str(suggestion)]
         place = f" (line {facts['line']}, column {facts['column']})" if "line" in facts else ""
-        raise AnalysisError(
-            f"the SQL query cannot be answered: {'; '.join(filter(None, said))}{place}",
-            **facts,
-            expected=f"one statement over the tables {', '.join(frames) or '(none was recorded)'}",
-            hint="docs/schema.md lists their columns",
-        ) from error
+        found = f"the SQL query cannot be answered: {'; '.join(filter(None, said))}{place}"
+        wanted = f"one statement over the tables {', '.join(frames) or '(none was recorded)'}"
+        raise AnalysisError(found, **facts, expected=wanted, hint="docs/schema.md lists their columns") from error
 
 
 _SAID_PLACE: Final = re.compile(r" at Line: (\d+), Column: (\d+)")
@@ -147,14 +144,11 @@ def _checked(query: str) -> str:
     said = [token for token in tokens if token.kind != "blank"]
     first = next((token.text for token in said if token.kind == "word"), "")
     if first.lower() not in _BEGIN:
-        raise AnalysisError(
-            f"the SQL query begins with {first.upper() or 'nothing'}",
-            expected=f"one that reads: {', '.join(word.upper() for word in _BEGIN)}",
-        )
+        found = f"the SQL query begins with {first.upper() or 'nothing'}"
+        raise AnalysisError(found, expected=f"one that reads: {', '.join(word.upper() for word in _BEGIN)}")
     if (count := sum(token.kind in {"word", "quoted"} or token.text not in ",.();" for token in said)) > MOST_TOKENS:
-        raise AnalysisError(
-            f"the SQL query is too long: {count:,} words and operators", expected=f"at most {MOST_TOKENS:,}"
-        )
+        found = f"the SQL query is too long: {count:,} words and operators"
+        raise AnalysisError(found, expected=f"at most {MOST_TOKENS:,}")
     before = _Token("symbol", "", 0)
     for token in said:
         if token.text == "(":

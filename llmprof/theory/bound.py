@@ -75,10 +75,8 @@ class Machine:
             return self.network
         bandwidth = self.device.link_bytes_per_s or self.device.host_link_bytes_per_s
         if not bandwidth:
-            raise LlmprofError(
-                f"the links of {self.device.name} are not stated",
-                hint="state link_gb_per_s in a YAML file of the device",
-            )
+            found = f"the links of {self.device.name} are not stated"
+            raise LlmprofError(found, hint="state link_gb_per_s in a YAML file of the device")
         if not self.device.link_bytes_per_s:
             self._note(f"{self.device.name} has no direct links: messages go over PCIe")
         return bandwidth / 2 * self.efficiency.intra_node
@@ -193,9 +191,8 @@ def read_device(path: str | Path) -> hardware.Device:
     try:
         import yaml
     except ImportError as error:
-        raise LlmprofError(
-            "YAML needs the package pyyaml, which is not installed", hint="pip install 'llmprof[launch]'"
-        ) from error
+        found = "YAML needs the package pyyaml, which is not installed"
+        raise LlmprofError(found, hint="pip install 'llmprof[launch]'") from error
     try:
         values = yaml.safe_load(Path(path).expanduser().read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
@@ -222,9 +219,8 @@ def device_of(values: Mapping[str, Any]) -> hardware.Device:
     """
     unknown = sorted(set(values) - {"name", "tflops", "source", "multiprocessors", *_FIELDS})
     if unknown:
-        raise LlmprofError(
-            f"a device has no key {listed(unknown)}", expected=f"name, tflops, source, {', '.join(_FIELDS)}"
-        )
+        found = f"a device has no key {listed(unknown)}"
+        raise LlmprofError(found, expected=f"name, tflops, source, {', '.join(_FIELDS)}")
     rates = values.get("tflops")
     if not values.get("name") or not isinstance(rates, Mapping) or not rates or "memory_gb_per_s" not in values:
         raise LlmprofError("a device needs name, tflops and memory_gb_per_s", expected="tflops as {bf16: 400, …}")

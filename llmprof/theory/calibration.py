@@ -350,9 +350,8 @@ def calibrate(
         import numpy as np
         from scipy.optimize import least_squares
     except ImportError as error:
-        raise LlmprofError(
-            "a fit needs the package scipy, which is not installed", hint="pip install 'llmprof[theory]'"
-        ) from error
+        found = "a fit needs the package scipy, which is not installed"
+        raise LlmprofError(found, hint="pip install 'llmprof[theory]'") from error
     if not observations:
         raise LlmprofError("there is nothing to calibrate on", expected="measured steps or stages")
     for observation in observations:
@@ -425,11 +424,8 @@ def calibrated(device: str | Device) -> Calibration:
     name = find_device(device).name
     file = resources.files("llmprof.theory").joinpath("calibrations", f"{name.lower().replace(' ', '_')}.json")
     if not file.is_file():
-        raise LlmprofError(
-            f"there is no calibration of {name}",
-            expected="H100 SXM or H200",
-            hint="fit one: llmprof experiment calibrate, or theory.calibrate(observations, device)",
-        )
+        hint = "fit one: llmprof experiment calibrate, or theory.calibrate(observations, device)"
+        raise LlmprofError(f"there is no calibration of {name}", expected="H100 SXM or H200", hint=hint)
     return _parsed(json.loads(file.read_text(encoding="utf-8")), file.name)
 
 

@@ -68,12 +68,9 @@ def known(name: str) -> str:
     if match is None:
         near = difflib.get_close_matches(_plain(name), plain, n=4, cutoff=0.6)
         nearest = list(dict.fromkeys(plain[entry] for entry in near))
-        raise LlmprofError(
-            f"the model {name!r} is not in the catalogue",
-            expected=f"one of {', '.join(nearest or names())}",
-            hint="the path of a config.json works, too",
-            near=nearest,
-        )
+        found = f"the model {name!r} is not in the catalogue"
+        expected = f"one of {', '.join(nearest or names())}"
+        raise LlmprofError(found, expected=expected, hint="the path of a config.json works, too", near=nearest)
     return match
 
 
@@ -101,9 +98,8 @@ def read_config(path: str | Path) -> dict[str, Any]:
     try:
         config = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
-        raise LlmprofError(
-            f"{path} has no readable config.json", expected="the config.json of a model, or its folder"
-        ) from error
+        found = f"{path} has no readable config.json"
+        raise LlmprofError(found, expected="the config.json of a model, or its folder") from error
     except ValueError as error:
         raise LlmprofError(f"{file} is not valid JSON: {error}", expected="the config.json of a model") from error
     if not isinstance(config, dict):

@@ -100,11 +100,8 @@ class Plan:
         for name in ("tp", "pp", "dp", "sp", "devices_per_node"):
             positive(name, getattr(self, name))
         if self.sp not in (1, self.tp):
-            raise LlmprofError(
-                f"sp={self.sp} with tp={self.tp}",
-                expected="sp of 1, or the same as tp",
-                hint="sequence parallelism shares the ranks of tensor parallelism",
-            )
+            hint = "sequence parallelism shares the ranks of tensor parallelism"
+            raise LlmprofError(f"sp={self.sp} with tp={self.tp}", expected="sp of 1, or the same as tp", hint=hint)
         for name in ("weights", "kv_cache", "activations"):
             if getattr(self, name) not in BYTES:
                 raise LlmprofError(f"{name}={getattr(self, name)!r}", expected=f"one of {', '.join(BYTES)}")
@@ -144,11 +141,9 @@ class Plan:
             for heads, what in ((a.heads if a else 0, "attention heads"), (r.heads if r else 0, "heads of the states")):
                 if heads % self.tp:
                     fit = [n for n in range(1, heads + 1) if heads % n == 0 and n <= 64]
-                    raise LlmprofError(
-                        f"tp={self.tp} does not divide the {heads} {what} of {shape.name}",
-                        expected=f"one of {listed(fit)}",
-                        hint="vLLM does not start with this size; use a smaller tp together with pp",
-                    )
+                    found = f"tp={self.tp} does not divide the {heads} {what} of {shape.name}"
+                    hint = "vLLM does not start with this size; use a smaller tp together with pp"
+                    raise LlmprofError(found, expected=f"one of {listed(fit)}", hint=hint)
             if a and not (a.latent or a.out_rank) and a.kv_heads % self.tp and self.tp % a.kv_heads:
                 raise LlmprofError(
                     f"tp={self.tp} neither divides the {a.kv_heads} heads of keys and values of {shape.name}, "
@@ -193,10 +188,8 @@ class Requests:
             if not (isinstance(value, (int, float)) and math.isfinite(value) and value > 0):
                 raise LlmprofError(f"requests of a step have {name}={value!r}", expected="a number above 0")
         if self.context < self.query:
-            raise LlmprofError(
-                f"a context of {self.context} tokens cannot hold {self.query} new tokens",
-                expected="at least the number of new tokens",
-            )
+            found = f"a context of {self.context} tokens cannot hold {self.query} new tokens"
+            raise LlmprofError(found, expected="at least the number of new tokens")
 
     @property
     def tokens(self) -> float:

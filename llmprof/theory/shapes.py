@@ -431,17 +431,13 @@ class _Reader:
             if value is None:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < (0 if default == 0 else least):
-                raise LlmprofError(
-                    f"the config of {self.name} has {field}={value!r}", expected=f"a whole number of at least {least}"
-                )
+                found = f"the config of {self.name} has {field}={value!r}"
+                raise LlmprofError(found, expected=f"a whole number of at least {least}")
             return value
         if default is None:
-            raise LlmprofError(
-                f"the config of {self.name} has no {' or '.join(fields)}",
-                expected="the config.json of a decoder-only model",
-                hint="AutoConfig(...).save_pretrained of transformers writes a config with all fields that are needed",
-                missing=fields,
-            )
+            found = f"the config of {self.name} has no {' or '.join(fields)}"
+            hint = "AutoConfig(...).save_pretrained of transformers writes a config with all fields that are needed"
+            raise LlmprofError(found, expected="the config.json of a decoder-only model", hint=hint, missing=fields)
         return default
 
     def _refuse_other_kinds(self) -> None:
@@ -450,10 +446,8 @@ class _Reader:
         matching = [] if known else [field for field in _OTHER_STATE if field in self.config]
         if matching or self.config.get("is_encoder_decoder"):
             kind = ", ".join(matching) or "encoder-decoder"
-            raise LlmprofError(
-                f"{self.name} is not a decoder whose layers are known ({kind})",
-                expected=f"attention in every layer, or one of {', '.join(sorted(_HYBRID))}",
-            )
+            found = f"{self.name} is not a decoder whose layers are known ({kind})"
+            raise LlmprofError(found, expected=f"attention in every layer, or one of {', '.join(sorted(_HYBRID))}")
 
     def _pattern(self) -> list[str]:
         """What each layer is, as the config says it; ``attention`` where it says nothing."""
@@ -482,10 +476,8 @@ class _Reader:
             return ["attention"] * count
         pattern = [str(one) for one in listed]
         if len(pattern) != count:
-            raise LlmprofError(
-                f"the config of {self.name} names the kinds of {len(pattern)} layers and has {count} layers",
-                expected="a kind for each layer",
-            )
+            found = f"the config of {self.name} names the kinds of {len(pattern)} layers and has {count} layers"
+            raise LlmprofError(found, expected="a kind for each layer")
         return pattern
 
     def _layer(self, hidden: int, n: int, kind: str) -> Layer:
@@ -656,10 +648,8 @@ class _Reader:
                 top_k=self.number("index_topk", default=0) or None,
             )  # fmt: skip
         if "head_dim" not in self.config and hidden % heads:
-            raise LlmprofError(
-                f"the config of {self.name} has hidden_size {hidden}, which {heads} heads do not divide",
-                expected="a field head_dim, or a number of heads that divides hidden_size",
-            )
+            found = f"the config of {self.name} has hidden_size {hidden}, which {heads} heads do not divide"
+            raise LlmprofError(found, expected="a field head_dim, or a number of heads that divides hidden_size")
         dim = self.number("head_dim", default=hidden // heads)
         kv_heads = self.number("num_key_value_heads", default=heads)
         whole = self.family == "gemma4_text" and kind == "full_attention"
@@ -668,10 +658,8 @@ class _Reader:
             dim = self.number("global_head_dim", default=512)
             kv_heads = self.number("num_global_key_value_heads", default=kv_heads) if tied else kv_heads
         if heads % kv_heads:
-            raise LlmprofError(
-                f"the config of {self.name} has {heads} heads and {kv_heads} heads of keys and values",
-                expected="a number of heads that is a multiple of the heads of keys and values",
-            )
+            found = f"the config of {self.name} has {heads} heads and {kv_heads} heads of keys and values"
+            raise LlmprofError(found, expected="a number of heads that is a multiple of the heads of keys and values")
         normed = self.family.startswith(("qwen3", "gemma3", "gemma4")) or self.family == "lfm2"
         normed = normed or (self.family == "glm4_moe" and bool(self.config.get("use_qk_norm")))
         shares = self._shares(n)

@@ -115,10 +115,8 @@ def trial(
     origin = run if isinstance(run, Run | ExperimentConfig) else open_run(run)
     config, worker = (origin.config, origin.worker) if isinstance(origin, Run) else (origin, {})
     if isinstance(origin, Run) and origin.recorded:
-        raise ConfigError(
-            "the run is a recording of a server that llmprof did not start, whose load cannot be repeated",
-            expected="a run of llmprof run",
-        )
+        found = "the run is a recording of a server that llmprof did not start, whose load cannot be repeated"
+        raise ConfigError(found, expected="a run of llmprof run")
     if not 0 < until < 1:
         raise ConfigError(f"until is {until}", expected="a share between 0 and 1, such as 0.02")
     if most_pairs < LEAST_PAIRS:
@@ -192,11 +190,9 @@ def _first(origin: Run | ExperimentConfig) -> str:
         raise ConfigError("a configuration has no findings that say what to try", expected="a change")
     for row in remedies(origin).filter(pl.col("reason").is_null()).head(1).to_dicts():
         return str(row["remedy"])
-    raise ConfigError(
-        "no finding of the run has a setting of the engine that can be tried",
-        expected="a change, such as graphs or engine_args.max_num_seqs=64",
-        hint="llmprof try RUN --list says why",
-    )
+    found = "no finding of the run has a setting of the engine that can be tried"
+    expected = "a change, such as graphs or engine_args.max_num_seqs=64"
+    raise ConfigError(found, expected=expected, hint="llmprof try RUN --list says why")
 
 
 def predicted_gain(run: Run, name: str, objective: str, fields: Mapping[str, Any]) -> dict[str, Any]:

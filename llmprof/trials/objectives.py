@@ -96,11 +96,8 @@ def figure(name: str) -> Figure:
         *(f"{one.removesuffix('_ns')}_{end}" for one in LATENCIES for end in ("p50", "p90", "p95")),
     ]
     near = difflib.get_close_matches(plain.lower(), known, n=1, cutoff=0.5)
-    raise ConfigError(
-        f"there is no metric {name!r}",
-        expected="" if near else f"one of {', '.join(NAMES)}",
-        hint=f"did you mean {near[0]}?" if near else "",
-    )
+    hint = f"did you mean {near[0]}?" if near else ""
+    raise ConfigError(f"there is no metric {name!r}", expected="" if near else f"one of {', '.join(NAMES)}", hint=hint)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,10 +144,8 @@ def limits(slo: str) -> list[Limit]:
         if one.column == GOODPUT:
             raise ConfigError("goodput is itself the rate at which an SLO holds", expected="a limit of a latency")
         if (sign[0] == ">") != one.more_is_better or sign == "=":
-            raise ConfigError(
-                f"the SLO {part!r} asks for the wrong side",
-                expected=f"{match[1]}{'>=' if one.more_is_better else '<='}…",
-            )
+            problem = f"the SLO {part!r} asks for the wrong side"
+            raise ConfigError(problem, expected=f"{match[1]}{'>=' if one.more_is_better else '<='}…")
         found.append(Limit(one, number * _UNITS.get(unit, 1.0), part.replace(" ", "")))
     return found
 

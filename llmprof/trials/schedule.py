@@ -173,9 +173,8 @@ class _Times:
             raise NoPredictionError(f"the calibration does not cover {'; '.join(outside)}")
         most = max(sum(one.count for one in batch) for batch in batches)
         if most > (known := _BEYOND * self.calibration.covers["requests"][1]):
-            raise NoPredictionError(
-                f"steps of {most:.0f} requests are beyond the calibration, which goes to {known:.0f}"
-            )
+            found = f"steps of {most:.0f} requests are beyond the calibration, which goes to {known:.0f}"
+            raise NoPredictionError(found)
         self.machine = machine_for(self.shape, device, self.plan)
         self._known: dict[Batch, float] = {}
         self.error = {kind: self._error(kind) for kind in ("decode", "prefill")}

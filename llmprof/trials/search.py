@@ -235,9 +235,8 @@ def _imported() -> Any:
     try:
         import optuna
     except ImportError as error:
-        raise LaunchError(
-            "a search needs the package optuna, which is not installed", hint="pip install 'llmprof[tune]'"
-        ) from error
+        found = "a search needs the package optuna, which is not installed"
+        raise LaunchError(found, hint="pip install 'llmprof[tune]'") from error
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna
 

@@ -197,11 +197,8 @@ def remedy(name: str) -> Remedy:
     """
     names = [one.name for one in REMEDIES]
     if name not in names:
-        raise ConfigError(
-            f"there is no remedy {name!r}",
-            expected="" if nearest(name, names) else f"one of {', '.join(names)}, or FIELD=VALUE",
-            hint=nearest(name, names),
-        )
+        expected = "" if nearest(name, names) else f"one of {', '.join(names)}, or FIELD=VALUE"
+        raise ConfigError(f"there is no remedy {name!r}", expected=expected, hint=nearest(name, names))
     return REMEDIES[names.index(name)]
 
 

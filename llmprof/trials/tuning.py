@@ -126,9 +126,8 @@ def tune(
     given = ({} if search == "none" else parse(search)) if isinstance(search, str) else search
     space, start = with_start(space_of(config) if given is None else given, base)
     if not space and wanted.column != GOODPUT:
-        raise ConfigError(
-            "there is no setting to search", expected='search="engine_args.max_num_seqs:8,16,32", or other settings'
-        )
+        found = "there is no setting to search"
+        raise ConfigError(found, expected='search="engine_args.max_num_seqs:8,16,32", or other settings')
     start = {name: start[name] for name in space}
     where = Path(folder) if folder is not None else new_folder(config, f"tune_{config.name}")
     head = {
@@ -194,10 +193,8 @@ def _state(where: Path, config: ExperimentConfig, space: dict[str, list[Any]], h
             apart = fields
     apart += [name for name in head if state[KEY].get(name) != plain[KEY][name]]
     if apart:
-        raise ConfigError(
-            f"{where} holds another study: {', '.join(apart)} {'differ' if len(apart) > 1 else 'differs'}",
-            hint="choose another folder, or give what the study was begun with",
-        )
+        found = f"{where} holds another study: {', '.join(apart)} {'differ' if len(apart) > 1 else 'differs'}"
+        raise ConfigError(found, hint="choose another folder, or give what the study was begun with")
     return state
 
 
@@ -368,9 +365,8 @@ class _Search:
         self._measure([self.start])
         point = self.points[0]
         if point["state"] == "failed":
-            raise LaunchError(
-                f"the engine does not run as it is: {point['error']}", hint="mend the configuration first"
-            )
+            found = f"the engine does not run as it is: {point['error']}"
+            raise LaunchError(found, hint="mend the configuration first")
         took = float(point["seconds"] or 0.0)
         if 2 * took > self.budget_s and self.space:
             self.store()
@@ -517,10 +513,8 @@ class _Search:
         if before != version:
             point |= {"state": "pending", "run": None}
             self.store()
-            raise ConfigError(
-                f"the study was begun with {self.config.engine} {before}, and {version} is installed now",
-                hint="choose another folder, or the interpreter of the first version",
-            )
+            found = f"the study was begun with {self.config.engine} {before}, and {version} is installed now"
+            raise ConfigError(found, hint="choose another folder, or the interpreter of the first version")
 
     def end(self) -> None:
         """Write what is known, however the search ended."""

@@ -165,9 +165,8 @@ def diff(
     if isinstance(a, Metrics) or isinstance(b, Metrics):
         if isinstance(a, Metrics) and isinstance(b, Metrics):
             return diff_reports(a, b, tolerance=tolerance)
-        raise AnalysisError(
-            "a trace cannot be compared with a profile of single kernels", expected="two traces or two Metrics"
-        )
+        found = "a trace cannot be compared with a profile of single kernels"
+        raise AnalysisError(found, expected="two traces or two Metrics")
     sides = [[side] if isinstance(side, Trace) else list(side) for side in (a, b)]
     if not all(sides):
         raise AnalysisError("one of the two runs has no trace", expected="one trace or more on both sides")

@@ -137,10 +137,8 @@ def _phase_of(frame: pl.DataFrame, phase: str | None) -> tuple[pl.DataFrame, dic
     phases = compared_phases(frame)
     chosen = phase if phase is not None else next(iter(phases), None)
     if chosen not in phases:
-        raise AnalysisError(
-            f"the runs share no steps of {chosen}" if chosen else "the runs share no phase",
-            expected=f"one of {phases}" if phases else "two runs that have steps of one phase",
-        )
+        found = f"the runs share no steps of {chosen}" if chosen else "the runs share no phase"
+        raise AnalysisError(found, expected=f"one of {phases}" if phases else "two runs that have steps of one phase")
     own = frame.filter(pl.col("phase").eq_missing(pl.lit(chosen, dtype=pl.String)))
     total = own.filter(pl.col("level").is_in(_TOTALS)).row(0, named=True)
     parts = own.filter(pl.col("level") == "part").with_columns(pl.col("a_ns", "b_ns", "delta_ns").fill_null(0.0))

@@ -376,8 +376,6 @@ def _only(every: pl.DataFrame, step: int) -> pl.DataFrame:
     chosen = every.filter(pl.col("step") == step)
     if chosen.is_empty():
         numbers = every["step"].unique().sort().to_list()
-        raise AnalysisError(
-            f"there is no step {step} with device work",
-            expected=f"one from {numbers[0]} to {numbers[-1]}" if numbers else "a trace with steps",
-        )
+        expected = f"one from {numbers[0]} to {numbers[-1]}" if numbers else "a trace with steps"
+        raise AnalysisError(f"there is no step {step} with device work", expected=expected)
     return chosen

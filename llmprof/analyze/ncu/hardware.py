@@ -367,9 +367,8 @@ def hot_lines(source: pl.DataFrame, *, per: Literal["line", "instruction"] = "li
         pl.col("metric").str.contains(_SAMPLED) & ~pl.col("metric").str.ends_with("_not_issued")
     ).with_columns(reason=pl.col("metric").str.extract(_SAMPLED, 1))
     if stalls.is_empty():
-        raise NotCapturedError(
-            "there are no samples of warps in this report", hint="record with ncu --section SourceCounters"
-        )
+        found = "there are no samples of warps in this report"
+        raise NotCapturedError(found, hint="record with ncu --section SourceCounters")
     sampled = stalls.group_by(keys).agg(samples=pl.col("value").sum().cast(pl.Int64))
     samples = source.select(keys).unique(maintain_order=True).join(sampled, on=keys, how="left", nulls_equal=True)
     samples = samples.with_columns(pl.col("samples").fill_null(0))

@@ -257,9 +257,8 @@ def ncu_command(
         The trace has no device activity.
     """
     if not program or program[0].startswith("-"):
-        raise AnalysisError(
-            f"the program to run again is {listed(program)}", expected="a program and its arguments, as in the run"
-        )
+        found = f"the program to run again is {listed(program)}"
+        raise AnalysisError(found, expected="a program and its arguments, as in the run")
     if kernel is None and layer is None and stage is None:
         raise AnalysisError("no launches were chosen", expected="a kernel, or a layer, or a stage")
     if launches is not None and launches < 1:
@@ -287,15 +286,12 @@ def _chosen(events: pl.DataFrame, kernel: str | int | None, where: dict[str, int
         exact = rows.filter(pl.col("name") == kernel)
         rows = exact if exact.height else rows.filter(pl.col("function") == kernel)
     if not rows.height:
-        raise AnalysisError(
-            f"no kernel of this trace has {wording}", hint="attribute(trace) lists kernels with their layers and stages"
-        )
+        found = f"no kernel of this trace has {wording}"
+        raise AnalysisError(found, hint="attribute(trace) lists kernels with their layers and stages")
     alone = rows.filter(pl.col("category") != "collective")
     if not alone.height:
-        raise AnalysisError(
-            f"all kernels with {wording} are collectives, which wait for ever when they are run again alone",
-            hint="look at them on the timeline: llmprof.analyze.collectives(trace)",
-        )
+        found = f"all kernels with {wording} are collectives, which wait for ever when they are run again alone"
+        raise AnalysisError(found, hint="look at them on the timeline: llmprof.analyze.collectives(trace)")
     first = alone.sort("rank", "step", "start_ns", nulls_last=True)
     same = [pl.col(c).eq_missing(pl.lit(first[c][0], dtype=first.schema[c])) for c in ("rank", "step")]
     return alone.filter(same)
@@ -308,16 +304,12 @@ def _options(events: pl.DataFrame, chosen: pl.DataFrame, *, launches_recorded: b
     of_rank = counted_launches(events.filter(pl.col("rank") == rank), recorded=launches_recorded)
     of_rank = of_rank.filter(pl.col("function").is_in(functions))
     if of_rank.filter(pl.col("category") == "collective").height:
-        raise AnalysisError(
-            f"the functions {functions} are those of collectives too, which must not be profiled",
-            hint="choose another kernel",
-        )
+        found = f"the functions {functions} are those of collectives too, which must not be profiled"
+        raise AnalysisError(found, hint="choose another kernel")
     places = of_rank.with_row_index("place").join(chosen.select("event"), on="event", how="semi")["place"]
     if not len(places):
-        raise AnalysisError(
-            "the chosen kernels were launched before the window began, so they cannot be counted",
-            hint="choose a later step",
-        )
+        found = "the chosen kernels were launched before the window began, so they cannot be counted"
+        raise AnalysisError(found, hint="choose a later step")
     skip, count = places[0], places[-1] - places[0] + 1
     # exactly these names; unprintable characters match any character
     names = "|".join(_UNPRINTABLE.sub(".", _SPECIAL.sub(r"\\\1", function)) for function in functions)

@@ -24,9 +24,8 @@ NEEDS_TIMELINE: Final = (
 def samples_of(report: Path | None) -> pl.DataFrame:
     """Samples of the instructions: :func:`llmprof.read_source`."""
     if report is None:
-        raise NotCapturedError(
-            "pages in CSV hold no samples of instructions", hint="pass the report itself, a file .ncu-rep"
-        )
+        found = "pages in CSV hold no samples of instructions"
+        raise NotCapturedError(found, hint="pass the report itself, a file .ncu-rep")
     try:
         return read_source(report)
     except (ReadError, UnknownFormatError) as error:

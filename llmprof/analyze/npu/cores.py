@@ -71,9 +71,8 @@ def core_time(trace: Trace, *, by: Columns = ("category",)) -> pl.DataFrame:
     )
     events = events.join(facts, on=_KEY, how="left", maintain_order="left", nulls_equal=True)
     if missing := [c for c in by if c not in events.columns]:
-        raise AnalysisError(
-            f"device events have no column {listed(missing)}", expected=f"some of {listed(events.columns)}"
-        )
+        found = f"device events have no column {listed(missing)}"
+        raise AnalysisError(found, expected=f"some of {listed(events.columns)}")
     measured = pl.col("cube_ns").is_not_null() | pl.col("vector_ns").is_not_null()
     total = pl.col("total_ns")
     return (

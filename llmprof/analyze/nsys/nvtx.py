@@ -29,11 +29,8 @@ def host_ranges(trace: Trace) -> pl.DataFrame:
     markers = trace.markers.with_row_index("range")
     traced = trace.meta.get("options", {}).get("trace", "").split(",")
     if markers.height and (markers["domain"] == OVERHEAD).all() and "nvtx" not in traced:
-        raise NotCapturedError(
-            "this capture holds no NVTX ranges, only the profiler's own overhead",
-            hint="record with nsys profile -t cuda,nvtx",
-            table="markers",
-        )
+        found = "this capture holds no NVTX ranges, only the profiler's own overhead"
+        raise NotCapturedError(found, hint="record with nsys profile -t cuda,nvtx", table="markers")
     for name, dtype in (("nsys_style", pl.String), ("nsys_end_thread", pl.Int64)):
         if name not in markers.columns:
             markers = markers.with_columns(pl.lit(None, dtype=dtype).alias(name))

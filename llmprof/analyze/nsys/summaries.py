@@ -311,11 +311,9 @@ def cuda_gpu_kern_pace(trace: Trace, *, name: str | None = None) -> pl.DataFrame
     chosen = _heaviest(kernels) if name is None else name
     runs = kernels.filter(pl.col("name") == chosen).select("rank", "start_ns", "dur_ns", "name")
     if runs.is_empty():
-        raise AnalysisError(
-            f"no kernel has the name {chosen!r}",
-            expected="a whole name as in cuda_gpu_kern_sum",
-            hint="look it up with trace.kernels['name'].unique()",
-        )
+        found = f"no kernel has the name {chosen!r}"
+        expected = "a whole name as in cuda_gpu_kern_sum"
+        raise AnalysisError(found, expected=expected, hint="look it up with trace.kernels['name'].unique()")
     start, end = pl.col("start_ns"), pl.col("start_ns") + pl.col("dur_ns")
     return (
         runs.sort("rank", "start_ns", maintain_order=True)

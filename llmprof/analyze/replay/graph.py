@@ -129,12 +129,9 @@ def graph(trace: Trace) -> Graph:
     refuse_samples(trace, "what ran between them")
     recorded = recording(trace)
     if not recorded.rows.height:
-        raise NotCapturedError(
-            "the trace holds no work on a device",
-            expected="kernels or copies, which a replay is made of",
-            hint="record with device activity (torch: ProfilerActivity.CUDA; nsys: -t cuda)",
-            table="kernels",
-        )
+        expected = "kernels or copies, which a replay is made of"
+        hint = "record with device activity (torch: ProfilerActivity.CUDA; nsys: -t cuda)"
+        raise NotCapturedError("the trace holds no work on a device", expected=expected, hint=hint, table="kernels")
     waits, streams = _synchronising(recorded), _edges(*recorded_waits(trace, recorded), STREAM_WAIT)
     streams = _joined(streams, _edges(*from_calls(trace, recorded), ASSUMED, BY_TIMES))
     loading = _edges(*loading_calls(recorded), LOADING, BY_TIMES)

@@ -72,9 +72,8 @@ class Plan:
         mask = self._named(name, f"{name!r} is no regular expression")
         chosen: Rows = mask.fill_null(value=False).to_numpy() & ~self.device
         if not chosen.any():
-            raise AnalysisError(
-                f"no call of the host in this recording is named {name!r}", expected="part of the name of a call"
-            )
+            found = f"no call of the host in this recording is named {name!r}"
+            raise AnalysisError(found, expected="part of the name of a call")
         return chosen
 
     def _named(self, pattern: str, otherwise: str) -> pl.Series:

@@ -89,11 +89,9 @@ def earliest(graph: Chains) -> Ints:
                 ready.append(other)
     stuck = sum(done[c] < bounds[c + 1] for c in range(count))
     if stuck:
-        raise AnalysisError(
-            f"the order of events forms a cycle: {stuck} of {count} threads and streams wait for each other",
-            expected="an order in which everything happens after what it waits for",
-            hint="the clocks of host and device, or of the ranks, disagree: look at one rank, or at the device alone",
-        )
+        found = f"the order of events forms a cycle: {stuck} of {count} threads and streams wait for each other"
+        hint = "the clocks of host and device, or of the ranks, disagree: look at one rank, or at the device alone"
+        raise AnalysisError(found, expected="an order in which everything happens after what it waits for", hint=hint)
     return times
 
 

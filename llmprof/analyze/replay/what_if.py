@@ -393,7 +393,5 @@ def change_of(text: str) -> Change:
         return make(*values, **{key: named[key](value) for key, value in by_name})
     except (TypeError, ValueError) as error:
         takes = [kind.__name__ for kind in positional] + [f"{key}={kind.__name__}" for key, kind in named.items()]
-        raise AnalysisError(
-            f"{text!r} is not how the change {name!r} is written",
-            expected=f"{name}{''.join(f':{part}' for part in takes)}",
-        ) from error
+        found = f"{text!r} is not how the change {name!r} is written"
+        raise AnalysisError(found, expected=f"{name}{''.join(f':{part}' for part in takes)}") from error

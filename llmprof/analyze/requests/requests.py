@@ -209,10 +209,8 @@ def _joined(run: Run, phase: str) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Each step of each request, and all steps, in order."""
     noted = run.engine_steps.filter(phase=phase)
     if noted.is_empty():
-        raise NotCapturedError(
-            "the engine noted no steps of its scheduler",
-            hint="run it again with this version of llmprof: engine vllm, mode torch or nsys",
-        )
+        found = "the engine noted no steps of its scheduler"
+        raise NotCapturedError(found, hint="run it again with this version of llmprof: engine vllm, mode torch or nsys")
     identifiers = run.requests.filter(phase=phase).select("request", "id", "prompt_tokens")
     members = _named(noted, identifiers)
     whole = (
@@ -263,10 +261,8 @@ def _named(noted: pl.DataFrame, requests_of_phase: pl.DataFrame) -> pl.DataFrame
     names = noted["engine_id"].unique().to_list()
     request_of = {name: request for name in names if (request := find(name)) is not None}
     if not request_of:
-        raise AnalysisError(
-            "no request of the client is among those of the engine's scheduler",
-            hint="the identifiers do not match: report this to the authors of llmprof, with worker.json",
-        )
+        hint = "the identifiers do not match: report this to the authors of llmprof, with worker.json"
+        raise AnalysisError("no request of the client is among those of the engine's scheduler", hint=hint)
     prompts = dict(requests_of_phase.select("request", "prompt_tokens").iter_rows())
     rows = noted.filter(pl.col("engine_id").is_in(list(request_of))).with_columns(
         request=pl.col("engine_id").replace_strict(request_of, return_dtype=pl.Int64)
@@ -280,9 +276,8 @@ def epoch_of(trace: Trace) -> int:
     """Moment at which the clock of a trace began (ns since 1970)."""
     epoch = trace.meta.get("start_epoch_ns")
     if epoch is None:
-        raise NotCapturedError(
-            "the trace does not say when it was recorded", hint="record it again, or read the original"
-        )
+        found = "the trace does not say when it was recorded"
+        raise NotCapturedError(found, hint="record it again, or read the original")
     return int(epoch)
 
 
@@ -294,12 +289,9 @@ def _placed(whole: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     seen = seen.drop_nulls("start_ns")
     shift, offsets = _aligned(whole, seen, epoch)
     if offsets.len() and abs(apart := int(offsets.median() or 0)) > MOST_APART_NS:  # type: ignore[arg-type]
-        raise AnalysisError(
-            f"the clocks of requests and trace disagree by {format_ns(abs(apart))}",
-            expected=f"at most {format_ns(MOST_APART_NS)}",
-            hint="they are of different machines or runs: nothing was joined",
-            apart_ns=apart,
-        )
+        found = f"the clocks of requests and trace disagree by {format_ns(abs(apart))}"
+        hint = "they are of different machines or runs: nothing was joined"
+        raise AnalysisError(found, expected=f"at most {format_ns(MOST_APART_NS)}", hint=hint, apart_ns=apart)
     on_trace = seen.with_row_index("place").select(
         step_place=pl.col("place").cast(pl.Int64) + shift,
         trace_step=pl.col("step").cast(pl.Int64),
@@ -567,17 +559,12 @@ def with_requests(trace: Trace, requests: pl.DataFrame) -> TracedRequests:
     ).sort("start_epoch_ns")
     late = _apart(timed, steps)
     if late is None:
-        raise NotCapturedError(
-            "none of the requests was served while the trace was recorded",
-            hint="pass the spans and the trace of one run on one machine",
-        )
+        found = "none of the requests was served while the trace was recorded"
+        raise NotCapturedError(found, hint="pass the spans and the trace of one run on one machine")
     if abs(late) > MOST_APART_NS:
-        raise AnalysisError(
-            f"the clocks of requests and trace disagree by at least {format_ns(abs(late))}",
-            expected=f"at most {format_ns(MOST_APART_NS)}",
-            hint="they are of different machines or runs: nothing was joined",
-            apart_ns=abs(late),
-        )
+        found = f"the clocks of requests and trace disagree by at least {format_ns(abs(late))}"
+        hint = "they are of different machines or runs: nothing was joined"
+        raise AnalysisError(found, expected=f"at most {format_ns(MOST_APART_NS)}", hint=hint, apart_ns=abs(late))
     notes = pl.DataFrame(_noted(timed, steps, epoch), schema=_NOTES, orient="row").sort("step", maintain_order=True)
     joined = timed.filter(pl.col("id").is_in(notes["engine_id"].unique().implode())).drop("queued", "first", "last")
     return TracedRequests(trace, joined, notes, requests.height - joined.height, abs(late))
@@ -588,9 +575,8 @@ def _steps(trace: Trace) -> pl.DataFrame:
     ranks = [rank for rank in trace.ranks if rank >= 0]
     frame = steps_of(trace).filter(pl.col("rank") == min(ranks)) if ranks else pl.DataFrame()
     if frame.is_empty() or frame["context_tokens"].null_count() == frame.height:
-        raise NotCapturedError(
-            "the trace has no steps with known tokens", hint="vLLM's torch profiler and NVTX ranges name them"
-        )
+        found = "the trace has no steps with known tokens"
+        raise NotCapturedError(found, hint="vLLM's torch profiler and NVTX ranges name them")
     begin = pl.coalesce("host_start_ns", "start_ns")
     end = pl.coalesce(pl.col("start_ns") + pl.col("dur_ns"), pl.col("host_start_ns") + pl.col("host_dur_ns"))
     return (

@@ -77,13 +77,9 @@ def require(frame: pl.DataFrame, columns: Iterable[str], *, chart: str, made_by:
     """Check that a frame has the columns and rows that a chart needs."""
     needed = list(columns)
     if missing := [c for c in needed if c not in frame.columns]:
-        raise AnalysisError(
-            f"the chart {chart}() got a frame without the column{'s' * (len(missing) > 1)} {', '.join(missing)}",
-            expected=f"the columns {', '.join(needed)}",
-            hint=f"make the frame with {made_by or _MADE_BY[chart]}",
-            chart=chart,
-            missing=missing,
-        )
+        found = f"the chart {chart}() got a frame without the column{'s' * (len(missing) > 1)} {', '.join(missing)}"
+        hint = f"make the frame with {made_by or _MADE_BY[chart]}"
+        raise AnalysisError(found, expected=f"the columns {', '.join(needed)}", hint=hint, chart=chart, missing=missing)
     if frame.is_empty():
         raise nothing(chart, NO_ROWS, made_by)
 
@@ -107,11 +103,8 @@ def check_choice(value: str, allowed: Iterable[str], *, chart: str, option: str)
 def inline(frame: pl.DataFrame) -> dict[str, Any]:
     """Rows of a frame as data inside the chart; values that JSON cannot hold (NaN, infinities) become null."""
     if frame.height > MAX_ROWS:
-        raise AnalysisError(
-            f"the chart would carry {frame.height:,} rows",
-            expected=f"at most {MAX_ROWS:,}",
-            hint="select fewer ranks or a shorter window",
-        )
+        found = f"the chart would carry {frame.height:,} rows"
+        raise AnalysisError(found, expected=f"at most {MAX_ROWS:,}", hint="select fewer ranks or a shorter window")
     floats = pl.selectors.float()
     finite = frame.with_columns(pl.when(floats.is_finite()).then(floats).name.keep())
     return constant(*finite.iter_rows(named=True))

@@ -113,9 +113,8 @@ def vega_bundle() -> str:
 
 def _checked(script: str) -> str:
     if "</script" in script.lower() or "<!--" in script or "vegaEmbed" not in script:
-        raise OutputError(
-            "the Vega bundle of vl-convert cannot stand in a page", hint="install another vl-convert-python"
-        )
+        found = "the Vega bundle of vl-convert cannot stand in a page"
+        raise OutputError(found, hint="install another vl-convert-python")
     return script
 
 
@@ -206,9 +205,8 @@ def save(
     target = Path(path)
     suffix = target.suffix.lower()
     if suffix not in SUFFIXES:
-        raise OutputError(
-            f"{target.name} has the suffix {target.suffix!r}", expected=f"one of {', '.join(SUFFIXES)}", path=target
-        )
+        found = f"{target.name} has the suffix {target.suffix!r}"
+        raise OutputError(found, expected=f"one of {', '.join(SUFFIXES)}", path=target)
     files.check_output(target, overwrite=overwrite)
     if suffix == ".png":
         content = to_png_bytes(chart, theme=theme)

@@ -237,10 +237,8 @@ class Explorer(anywidget.AnyWidget):
         kind = type(self).__name__
         if unknown := [name for name in traits if name not in self.class_trait_names()]:
             own = set(self.class_trait_names()) - set(anywidget.AnyWidget.class_trait_names())
-            raise ArgumentError(
-                f"{kind} has no {' and no '.join(unknown)}",
-                expected=f"some of {', '.join(sorted(name for name in own if not name.startswith('_')))}",
-            )
+            expected = f"some of {', '.join(sorted(name for name in own if not name.startswith('_')))}"
+            raise ArgumentError(f"{kind} has no {' and no '.join(unknown)}", expected=expected)
         try:
             super().__init__(**traits)
         except traitlets.TraitError as error:

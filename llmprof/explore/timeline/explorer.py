@@ -361,9 +361,8 @@ class Timeline(Explorer, room="timeline"):
         else:
             chosen = self.selected if rows else self._data.frame("stream")
         if "launch_start_ns" not in chosen.columns or "stage" not in chosen.columns:
-            raise NotCapturedError(
-                "the selection is not of kernels", hint="drag over streams, or select nothing", table="kernels"
-            )
+            found = "the selection is not of kernels"
+            raise NotCapturedError(found, hint="drag over streams, or select nothing", table="kernels")
         return stacks_of(self._data, chosen, by)
 
     def _chosen(self) -> tuple[list[Row], tuple[float, float], int]:

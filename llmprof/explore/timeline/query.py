@@ -106,9 +106,8 @@ class Queries:
             name for name in ("start_ns", "dur_ns") if name not in frame.columns or not frame[name].dtype.is_numeric()
         ]
         if missing:
-            raise AnalysisError(
-                f"the result has no column {' and no '.join(missing)}", expected="start_ns and dur_ns, in ns"
-            )
+            found = f"the result has no column {' and no '.join(missing)}"
+            raise AnalysisError(found, expected="start_ns and dur_ns, in ns")
         frame = frame.drop_nulls(["start_ns", "dur_ns"])
         if not frame.height:
             raise AnalysisError("the result has no rows", expected="at least one span")

@@ -96,15 +96,12 @@ def restored(view: Mapping[str, Any] | str, trace: str, rows: int) -> dict[str, 
         content = msgspec.json.decode(view) if isinstance(view, str) else dict(view)
         made = msgspec.convert(content, View)
     except (msgspec.MsgspecError, TypeError, ValueError) as error:
-        raise ArgumentError(
-            f"this is no saved view of a timeline: {error}", expected="what `.view` of a timeline gave, or that as JSON"
-        ) from error
+        found = f"this is no saved view of a timeline: {error}"
+        raise ArgumentError(found, expected="what `.view` of a timeline gave, or that as JSON") from error
     if made.trace != trace:
-        raise ArgumentError(
-            f"this view is of another trace ({made.trace[:16]}; this one is {trace})",
-            expected="the trace that it was saved of: its rows and times would mean something else here",
-            hint="read that trace, or give window= alone",
-        )
+        found = f"this view is of another trace ({made.trace[:16]}; this one is {trace})"
+        expected = "the trace that it was saved of: its rows and times would mean something else here"
+        raise ArgumentError(found, expected=expected, hint="read that trace, or give window= alone")
     values: dict[str, Any] = msgspec.to_builtins(made)
     del values["trace"]
     # rows of queries come behind those of the trace, and the critical path where it was asked for before or after them
@@ -196,10 +193,8 @@ def checked_marks(marks: Sequence[Mapping[str, Any]]) -> list[Mark]:
     except (msgspec.ValidationError, TypeError) as error:
         raise LlmprofError(f"these are no marks: {error}", expected='a list of {"time": ns, "text": note}') from error
     if len(made) > MOST_MARKS or any(len(mark.text) > MOST_TEXT for mark in made):
-        raise LlmprofError(
-            f"{len(made):,} marks, or a note that is too long",
-            expected=f"at most {MOST_MARKS:,} marks and {MOST_TEXT:,} characters a note",
-        )
+        found = f"{len(made):,} marks, or a note that is too long"
+        raise LlmprofError(found, expected=f"at most {MOST_MARKS:,} marks and {MOST_TEXT:,} characters a note")
     if any(not math.isfinite(mark.time) for mark in made):
         raise LlmprofError("a mark has no time", expected="a number of ns")
     return sorted(made, key=lambda mark: mark.time)

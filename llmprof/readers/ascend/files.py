@@ -44,11 +44,9 @@ def read(path: Path) -> pl.DataFrame:
             raw, infer_schema=False, truncate_ragged_lines=True, encoding="utf8-lossy", raise_if_empty=True
         )
     except (pl.exceptions.PolarsError, ValueError) as error:
-        raise ReadError(
-            f"{path.name} is not a table: {str(error).splitlines()[0]}",
-            expected="comma-separated values with a line of headings",
-            hint="export it again",
-        ) from error
+        found = f"{path.name} is not a table: {str(error).splitlines()[0]}"
+        expected = "comma-separated values with a line of headings"
+        raise ReadError(found, expected=expected, hint="export it again") from error
     names: dict[str, str] = {}
     for column in frame.columns:
         names.setdefault(heading(column), column)

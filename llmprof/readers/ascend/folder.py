@@ -143,22 +143,16 @@ def find(path: Path) -> tuple[list[RankFolder], list[str]]:
     notes = [f"{folder.name} was never exported, so it is left out" for folder in raw]
     if not ranks:
         if held := [own.name for own in (path, *raw) for name in OUTPUT if (own / name).is_dir() or own.name == name]:
-            raise ReadError(
-                f"{held[0]} was exported, but has no known file",
-                expected="trace_view.json, kernel_details.csv, ascend_pytorch_profiler*.db or msprof*.json",
-                hint="export it again: " + EXPORT_HINT.format(folder=held[0]).removeprefix("export it first: "),
-            )
+            expected = "trace_view.json, kernel_details.csv, ascend_pytorch_profiler*.db or msprof*.json"
+            hint = "export it again: " + EXPORT_HINT.format(folder=held[0]).removeprefix("export it first: ")
+            raise ReadError(f"{held[0]} was exported, but has no known file", expected=expected, hint=hint)
         if raw or any(_RAW.match(entry.name) for entry in path.iterdir()):
-            raise ReadError(
-                f"{path.name} has only raw data of the profiler, which only the profiler can read",
-                expected=f"the folder {OUTPUT[0]} or {OUTPUT[1]}, or a database",
-                hint=EXPORT_HINT.format(folder=path.name),
-            )
-        raise ReadError(
-            f"{path.name} has no files of torch_npu, msprof or MindSpore",
-            expected="trace_view.json, kernel_details.csv, ascend_pytorch_profiler*.db or msprof*.json",
-            hint="pass the folder *_ascend_pt, or the folder with those of all ranks",
-        )
+            found = f"{path.name} has only raw data of the profiler, which only the profiler can read"
+            expected = f"the folder {OUTPUT[0]} or {OUTPUT[1]}, or a database"
+            raise ReadError(found, expected=expected, hint=EXPORT_HINT.format(folder=path.name))
+        expected = "trace_view.json, kernel_details.csv, ascend_pytorch_profiler*.db or msprof*.json"
+        hint = "pass the folder *_ascend_pt, or the folder with those of all ranks"
+        raise ReadError(f"{path.name} has no files of torch_npu, msprof or MindSpore", expected=expected, hint=hint)
     return ranks, notes
 
 

@@ -31,11 +31,9 @@ def read(
     """Tables of one rank's database."""
     db = Database(path)
     if not any(table in db.columns for table in TABLES) and not db.columns.refused:
-        raise ReadError(
-            f"{path.name} has none of the tables of a recording; it has {sorted(db.columns)[:6]}",
-            expected=f"some of {listed(TABLES)}",
-            hint="pass the folder *_ascend_pt, or its ascend_pytorch_profiler*.db",
-        )
+        found = f"{path.name} has none of the tables of a recording; it has {sorted(db.columns)[:6]}"
+        hint = "pass the folder *_ascend_pt, or its ascend_pytorch_profiler*.db"
+        raise ReadError(found, expected=f"some of {listed(TABLES)}", hint=hint)
     notes: list[str] = []
     host, links = _host(db, python_functions=python_functions)
     times = None if analysis is None else communication_times(analysis)

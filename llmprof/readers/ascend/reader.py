@@ -46,9 +46,8 @@ def read(path: Path, *, python_functions: bool = True, progress: Progress | None
                 raise
             failed.append(f"{rank.path.name} could not be read and is left out: {error.found}")
     if not parts:
-        raise ReadError(
-            f"none of the {len(ranks)} ranks could be read: {failed[0]}", hint="export the files of all ranks again"
-        )
+        found = f"none of the {len(ranks)} ranks could be read: {failed[0]}"
+        raise ReadError(found, hint="export the files of all ranks again")
     parts[0].coverage.setdefault("notes", []).extend([*notes, *failed])
     if len(parts) > 1 or notes or failed:
         sizes = [part.head.get("world_size") for part in parts]

@@ -157,9 +157,8 @@ def json_object(path: Path) -> dict[str, Any]:
     try:
         document = msgspec.json.decode(regular(path).read_bytes())
     except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ReadError(
-            f"{path.name} is not valid JSON: {error}", hint="the export may have been interrupted: export it again"
-        ) from error
+        found = f"{path.name} is not valid JSON: {error}"
+        raise ReadError(found, hint="the export may have been interrupted: export it again") from error
     if not isinstance(document, dict):
         raise ReadError(f"{path.name} is not a JSON object", expected="a JSON object as torch_npu writes it")
     return document
@@ -206,11 +205,9 @@ def summaries(path: Path | str) -> dict[str, pl.DataFrame]:
                 frame = frame.insert_column(0, pl.Series("rank", [rank.rank] * frame.height, dtype=pl.Int32))
             frames_of.setdefault(name, []).append(frame)
     if not frames_of:
-        raise ReadError(
-            f"{Path(path).name} has no summaries of the profiler",
-            expected=f"some of {listed(sorted(_READERS))}, or analysis.db",
-            hint="llmprof.read reads the trace itself",
-        )
+        found = f"{Path(path).name} has no summaries of the profiler"
+        expected = f"some of {listed(sorted(_READERS))}, or analysis.db"
+        raise ReadError(found, expected=expected, hint="llmprof.read reads the trace itself")
     return {name: pl.concat(frames, how="diagonal_relaxed") for name, frames in frames_of.items()}
 
 

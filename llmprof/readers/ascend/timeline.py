@@ -166,10 +166,8 @@ def _read(path: Path, *, python_functions: bool, progress: Progress | None) -> T
         if progress is not None:
             progress(path.name, stream.blocks.read_bytes, path.stat().st_size)
     if not total and (stream.lost_pieces or stream.truncated):
-        raise ReadError(
-            f"{path.name} has no complete event: {stream.truncated or 'it is not valid JSON'}",
-            hint="export it again: torch_npu.profiler.profiler.analyse, or msprof --export=on",
-        )
+        found = f"{path.name} has no complete event: {stream.truncated or 'it is not valid JSON'}"
+        raise ReadError(found, hint="export it again: torch_npu.profiler.profiler.analyse, or msprof --export=on")
     coverage = {
         "events": total, "bytes": stream.total_bytes, "lost_bytes": stream.lost_bytes,
         "lost_pieces": stream.lost_pieces, "truncated": stream.truncated, "repaired": stream.repaired,

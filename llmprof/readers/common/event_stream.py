@@ -225,11 +225,9 @@ class EventStream:
             return text[match.end() :]
         if text[begin:]:
             first = plain(text[begin : begin + 40].decode("utf-8", "replace").partition("\n")[0])
-            raise UnknownFormatError(
-                f"{self.path.name} is not a Chrome trace: it begins with “{first}”",
-                expected=f'an object with "{EVENTS}" or a list of events',
-                hint="pass the profiler's own file, or name the format with format=",
-            )
+            found = f"{self.path.name} is not a Chrome trace: it begins with “{first}”"
+            hint = "pass the profiler's own file, or name the format with format="
+            raise UnknownFormatError(found, expected=f'an object with "{EVENTS}" or a list of events', hint=hint)
         why = f": {self.blocks.damage}" if self.blocks.damage else ""
         raise ReadError(f"{self.path.name} is empty{why}", expected="a Chrome trace JSON", hint="record it again")
 

@@ -151,12 +151,9 @@ def check_one_run(parts: Sequence[Part], ranks: Sequence[int]) -> None:
     alone = [p for p in workers if "engine" not in p.head]
     sizes = {size: p.path.name for p in alone if (size := world_size_of([p])) is not None}
     if len(sizes) > 1:
-        raise MixedRunsError(
-            f"the files belong to runs with different world sizes: {listed(sizes)}",
-            expected="the ranks of one run",
-            hint="read each run separately and compare them with llmprof.analyze.diff",
-            world_sizes=sizes,
-        )
+        found = f"the files belong to runs with different world sizes: {listed(sizes)}"
+        hint = "read each run separately and compare them with llmprof.analyze.diff"
+        raise MixedRunsError(found, expected="the ranks of one run", hint=hint, world_sizes=sizes)
     spans = sorted((span, p.path.name) for p in workers if (span := p.span_ns()) is not None)
     last: tuple[int, str] | None = None
     for (start, end), name in spans:
@@ -331,11 +328,8 @@ def bytes_of(path: Path, *, most: int = MOST_TEXT_BYTES) -> tuple[bytes, str]:
         held.append(block)
         size += len(block)
         if size > most:
-            raise ReadError(
-                f"{path.name} has more than {most >> 20} MiB",
-                expected="a report of a profiler",
-                hint="export a part of the recording",
-            )
+            found = f"{path.name} has more than {most >> 20} MiB"
+            raise ReadError(found, expected="a report of a profiler", hint="export a part of the recording")
     return b"".join(held), blocks.damage
 
 
@@ -345,9 +339,8 @@ def json_of(path: Path, expected: str) -> tuple[Any, str]:
     try:
         return msgspec.json.decode(data), damage
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ReadError(
-            f"{path.name} is not complete JSON: {error}", expected=expected, hint="record or export it again"
-        ) from error
+        found = f"{path.name} is not complete JSON: {error}"
+        raise ReadError(found, expected=expected, hint="record or export it again") from error
 
 
 def text_of(data: bytes) -> str:
@@ -696,15 +689,11 @@ def border(what: str) -> Iterator[None]:
             error.about(what)
         raise
     except MemoryError as error:
-        raise ReadError(
-            f"there is not enough memory to read {what}",
-            hint="read fewer tables with tables=, or fewer ranks at a time",
-        ) from error
+        found = f"there is not enough memory to read {what}"
+        raise ReadError(found, hint="read fewer tables with tables=, or fewer ranks at a time") from error
     except OSError as error:
-        raise ReadError(
-            f"cannot read {what}: {error.strerror or error}",
-            hint="check that it exists, that you may read it, and that no process replaces it meanwhile",
-        ) from error
+        hint = "check that it exists, that you may read it, and that no process replaces it meanwhile"
+        raise ReadError(f"cannot read {what}: {error.strerror or error}", hint=hint) from error
     except BY_CONTENT as error:
         message = str(error).strip().splitlines()
         raise ReadError(

@@ -121,10 +121,8 @@ class Samples:
     ) -> Trace:
         """Make the trace of one file: counters of rank -1, with times in ns from the first sample on."""
         if not self._rows:
-            raise ReadError(
-                f"{path.name} has the heading of {kind} but no sample",
-                hint="let the monitor run longer than one interval",
-            )
+            found = f"{path.name} has the heading of {kind} but no sample"
+            raise ReadError(found, hint="let the monitor run longer than one interval")
         columns = {"time_ns": pl.Int64, "device": pl.Int32, "name": pl.String, "value": pl.Float64, "unit": pl.String}
         frame = pl.DataFrame(self._rows, schema=columns, orient="row")
         first = min(row[0] for row in self._rows)

@@ -398,9 +398,8 @@ def content(path: Path) -> tuple[bytes, bool]:
     try:
         data = regular(path).read_bytes()
     except OSError as error:
-        raise ReadError(
-            f"{path} cannot be read: {error.strerror or error}", expected="a file of Nsight Compute", path=str(path)
-        ) from error
+        found = f"{path} cannot be read: {error.strerror or error}"
+        raise ReadError(found, expected="a file of Nsight Compute", path=str(path)) from error
     if not data.strip():
         raise ReadError(f"{path} is empty", expected=EXPECTED, path=str(path))
     out, whole = _decompress(data)
@@ -420,11 +419,8 @@ def _decompress(data: bytes) -> tuple[bytes, bool]:
             except (zlib.error, lzma.LZMAError):
                 return bytes(out), False
             if len(out) > MOST_BYTES:
-                raise ReadError(
-                    f"the decompressed file is larger than {MOST_BYTES >> 20} MiB",
-                    expected=EXPECTED,
-                    hint="profile fewer kernels or fewer metrics at a time",
-                )
+                found = f"the decompressed file is larger than {MOST_BYTES >> 20} MiB"
+                raise ReadError(found, expected=EXPECTED, hint="profile fewer kernels or fewer metrics at a time")
             if stream.eof:
                 data = stream.unused_data + data[start + _PIECE :]
                 break
@@ -608,9 +604,8 @@ def _files(paths: list[Path]) -> Iterator[Path]:
         kinds = {p: kind(head(p)) for p in inside}
         chosen = [p for p in inside if kinds[p] == "csv"] or [p for p in inside if kinds[p] == "report"]
         if not chosen:
-            raise UnknownFormatError(
-                f"{path} has no file of Nsight Compute", expected="CSV of ncu --csv, or .ncu-rep", path=str(path)
-            )
+            found = f"{path} has no file of Nsight Compute"
+            raise UnknownFormatError(found, expected="CSV of ncu --csv, or .ncu-rep", path=str(path))
         yield from chosen
 
 
@@ -626,12 +621,9 @@ def _read(path: Path, coverage: dict[str, Any]) -> Iterator[Part]:
     page = text(data)
     pages = split(page)
     if not pages.segments and "Section: " in page and "Metric Name" in page:
-        raise UnknownFormatError(
-            f"{path} is a page that ncu printed without --csv",
-            expected=EXPECTED,
-            hint="export it with ncu --import FILE.ncu-rep --csv --page raw --print-units base",
-            path=str(path),
-        )
+        found = f"{path} is a page that ncu printed without --csv"
+        hint = "export it with ncu --import FILE.ncu-rep --csv --page raw --print-units base"
+        raise UnknownFormatError(found, expected=EXPECTED, hint=hint, path=str(path))
     yield from _pages(pages, path.name, coverage, path=path)
 
 
@@ -664,17 +656,12 @@ def _pages(pages: Pages, name: str, coverage: dict[str, Any], path: Path | None 
 def _refuse(pages: Pages, errors: list[str], where: str) -> None:
     wording = "\n".join(pages.tool_lines)
     if _NO_PERMISSION in wording:
-        raise ReadError(
-            f"{where} has no results: the profiler may not read the hardware counters ({_NO_PERMISSION})",
-            hint="have an administrator set NVreg_RestrictProfilingToAdminUsers=0, or run with CAP_SYS_ADMIN",
-            path=where,
-        )
+        found = f"{where} has no results: the profiler may not read the hardware counters ({_NO_PERMISSION})"
+        hint = "have an administrator set NVreg_RestrictProfilingToAdminUsers=0, or run with CAP_SYS_ADMIN"
+        raise ReadError(found, hint=hint, path=where)
     if "No kernels were profiled" in wording:
-        raise ReadError(
-            f"{where} has no results: no kernels were profiled",
-            hint="check --kernel-name, --launch-skip and --target-processes all",
-            path=where,
-        )
+        found = f"{where} has no results: no kernels were profiled"
+        raise ReadError(found, hint="check --kernel-name, --launch-skip and --target-processes all", path=where)
     if errors:
         raise ReadError(f"{where} has no results: {errors[-1]}", hint="run the profiler again", path=where)
     raise UnknownFormatError(f"{where} is not a file of Nsight Compute", expected=EXPECTED, path=where)
@@ -752,11 +739,8 @@ def _exported(ncu: str, report: Path, page: str, path: Path) -> str:
         raise ReadError(f"{path}: ncu could not be run: {error}", path=str(path)) from error
     if done.returncode:
         message = (done.stderr or done.stdout).decode("utf-8", errors="replace").strip().splitlines()
-        raise ReadError(
-            f"{path}: ncu could not open the report: {message[-1] if message else f'exit status {done.returncode}'}",
-            hint="use an ncu that is at least as new as the one that recorded it",
-            path=str(path),
-        )
+        found = f"{path}: ncu could not open the report: {message[-1] if message else f'exit status {done.returncode}'}"
+        raise ReadError(found, hint="use an ncu that is at least as new as the one that recorded it", path=str(path))
     return done.stdout.decode("utf-8", errors="replace")
 
 
@@ -765,11 +749,9 @@ def actions(library: Any, report: Path, path: Path) -> Iterator[Any]:
     try:
         context = library.load_report(str(report))
     except (RuntimeError, OSError, ValueError) as error:
-        raise ReadError(
-            f"{path}: the package ncu-report could not open it: {error}",
-            hint="use a version that is at least as new as the ncu that recorded it",
-            path=str(path),
-        ) from error
+        found = f"{path}: the package ncu-report could not open it: {error}"
+        hint = "use a version that is at least as new as the ncu that recorded it"
+        raise ReadError(found, hint=hint, path=str(path)) from error
     for number in range(context.num_ranges()):
         of_range = context.range_by_idx(number)
         for index in range(of_range.num_actions()):

@@ -69,19 +69,13 @@ def read_source(path: str | os.PathLike[str]) -> pl.DataFrame:
     note_input(file)
     data, _ = content(file)
     if kind(data[:HEAD]) != "report":
-        raise UnknownFormatError(
-            f"{file.name} is not a report of Nsight Compute",
-            expected="an .ncu-rep file: pages in CSV have no instructions",
-            path=str(file),
-        )
+        found = f"{file.name} is not a report of Nsight Compute"
+        raise UnknownFormatError(found, expected="an .ncu-rep file: pages in CSV have no instructions", path=str(file))
     try:
         library = importlib.import_module("ncu_report")
     except ImportError as error:
-        raise ReadError(
-            f"{file.name} is an Nsight Compute report; it needs the package ncu-report, which is not installed",
-            hint="pip install 'llmprof[ncu]'",
-            path=str(file),
-        ) from error
+        found = f"{file.name} is an Nsight Compute report; it needs the package ncu-report, which is not installed"
+        raise ReadError(found, hint="pip install 'llmprof[ncu]'", path=str(file)) from error
     stated = container.stated(data)
     with tempfile.TemporaryDirectory(prefix="llmprof-") as folder, border(file.name):
         copy = Path(folder) / "report.ncu-rep"
@@ -93,10 +87,8 @@ def read_source(path: str | os.PathLike[str]) -> pl.DataFrame:
         compare(file, stated, len(frames), None, {})
     instructions = pl.concat(frames) if frames else pl.DataFrame(schema=_SCHEMA)
     if instructions.is_empty():
-        raise NotCapturedError(
-            f"{file.name} has no data of single instructions",
-            hint="record with ncu --set full, or --section SourceCounters",
-        )
+        found = f"{file.name} has no data of single instructions"
+        raise NotCapturedError(found, hint="record with ncu --set full, or --section SourceCounters")
     return instructions
 
 

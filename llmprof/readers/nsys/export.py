@@ -128,11 +128,8 @@ def _body_length(data: bytes, offset: int, size: int) -> int:
         place = struct.unpack_from("<H", data, fields + 4 + 2 * 3)[0] if has_field else 0
         return max(0, int(struct.unpack_from("<q", data, table + place)[0])) if place else 0
     except struct.error as error:
-        raise ReadError(
-            f"the Arrow file is damaged at byte {offset:,}",
-            expected=f"a message of {size:,} bytes",
-            hint="export it again",
-        ) from error
+        found = f"the Arrow file is damaged at byte {offset:,}"
+        raise ReadError(found, expected=f"a message of {size:,} bytes", hint="export it again") from error
 
 
 def open_tables(path: Path) -> SqliteTables | FolderTables:
@@ -371,11 +368,9 @@ class Export:
         self._tables = open_tables(path)
         self.columns = self._tables.columns
         if is_nvprof(self.columns):
-            raise ReadError(
-                f"{path.name} is a session of nvprof or the NVIDIA Visual Profiler",
-                expected="an export of Nsight Systems",
-                hint="read it without format=, or with format='nvprof-session'",
-            )
+            found = f"{path.name} is a session of nvprof or the NVIDIA Visual Profiler"
+            expected = "an export of Nsight Systems"
+            raise ReadError(found, expected=expected, hint="read it without format=, or with format='nvprof-session'")
         if not any(name in self.columns for name in ("StringIds", KERNEL, RUNTIME, "NVTX_EVENTS")):
             raise ReadError(
                 f"{path.name} is not an export of Nsight Systems: its tables are {sorted(self.columns)[:6]}"

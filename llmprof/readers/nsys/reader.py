@@ -227,11 +227,9 @@ def read(path: Path, wanted: Wanted | None = None) -> list[Part]:
             tables["counters"] = mine.filter(pl.col("device").is_in(devices))
         parts.append(Part(path, tables, source.head(rank, ranks, tables), source.coverage(tables)))
     if not parts:
-        raise ReadError(
-            "; ".join([f"{path.name} has no kernel, copy, CUDA call or NVTX range", *source.columns.notes()]),
-            expected="an export with CUDA or NVTX activity",
-            hint="record with nsys profile -t cuda,nvtx and check that the capture range was reached",
-        )
+        found = "; ".join([f"{path.name} has no kernel, copy, CUDA call or NVTX range", *source.columns.notes()])
+        hint = "record with nsys profile -t cuda,nvtx and check that the capture range was reached"
+        raise ReadError(found, expected="an export with CUDA or NVTX activity", hint=hint)
     return parts
 
 

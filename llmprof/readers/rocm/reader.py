@@ -311,11 +311,8 @@ def part(paths: list[Path]) -> Part:
         for table, frame in frames_of.items():
             tables[table].append(frame)
     if not tables:
-        raise ReadError(
-            f"{paths[0].name} has no event",
-            expected="CSV of rocprofv3",
-            hint="rocprofv3 --sys-trace --output-format csv -- PROGRAM",
-        )
+        found = f"{paths[0].name} has no event"
+        raise ReadError(found, expected="CSV of rocprofv3", hint="rocprofv3 --sys-trace --output-format csv -- PROGRAM")
     merged = {name: pl.concat(frames, how="diagonal_relaxed") for name, frames in tables.items()}
     kept = sum(frame.height for frame in merged.values())
     coverage = {"file": paths[0].name, "events": events, "kept": kept, "bytes": size, "notes": notes}
@@ -419,11 +416,9 @@ def _totals(raw: pl.DataFrame) -> dict[str, pl.DataFrame]:
 
 def _counters(raw: pl.DataFrame) -> dict[str, pl.DataFrame]:
     if _START not in raw.columns:
-        raise ReadError(
-            "the file of counters has no times",
-            expected="a file with the columns Start_Timestamp and End_Timestamp",
-            hint="rocprofv3 --pmc COUNTER of ROCm 6.3 or later writes them; the kernels are in kernel_trace.csv",
-        )
+        found = "the file of counters has no times"
+        hint = "rocprofv3 --pmc COUNTER of ROCm 6.3 or later writes them; the kernels are in kernel_trace.csv"
+        raise ReadError(found, expected="a file with the columns Start_Timestamp and End_Timestamp", hint=hint)
     frame = raw.select(
         device=_agent(raw, "Agent_Id"),
         time_ns=_int(raw, _START),

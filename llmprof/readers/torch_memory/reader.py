@@ -49,11 +49,9 @@ def data_of(pickled: bytes) -> Any:
     try:
         return _run(pickled)
     except (IndexError, struct.error, KeyError, TypeError, UnicodeDecodeError) as error:
-        raise ReadError(
-            f"the pickle is cut off or damaged ({type(error).__name__}: {error})",
-            expected="the file that torch.cuda.memory._dump_snapshot wrote",
-            hint="write it again, or copy it again",
-        ) from error
+        found = f"the pickle is cut off or damaged ({type(error).__name__}: {error})"
+        expected = "the file that torch.cuda.memory._dump_snapshot wrote"
+        raise ReadError(found, expected=expected, hint="write it again, or copy it again") from error
 
 
 def _run(pickled: bytes) -> Any:
@@ -161,11 +159,9 @@ def tables_of(document: Mapping[str, Any]) -> tuple[Tables, list[str], int]:
     devices = {int(s.get("device") or 0) for s in segments if _natural(s.get("device") or 0)}
     devices |= {place for place, trace in enumerate(traces) if isinstance(trace, list) and trace}
     if not devices:
-        raise ReadError(
-            "the snapshot has no segment and no event",
-            expected="a snapshot of a process that used the device",
-            hint="call torch.cuda.memory._record_memory_history() before the work, and write the snapshot after it",
-        )
+        found = "the snapshot has no segment and no event"
+        hint = "call torch.cuda.memory._record_memory_history() before the work, and write the snapshot after it"
+        raise ReadError(found, expected="a snapshot of a process that used the device", hint=hint)
     notes: list[str] = []
     if not any(isinstance(trace, list) and trace for trace in traces):
         notes.append(
@@ -329,9 +325,8 @@ def _read_snapshot(path: Path, request: Request) -> Trace:
     data, damage = bytes_of(path)
     document = data_of(data) if _PICKLE.match(data) else json_of(path, "a snapshot of the allocator")[0]
     if not isinstance(document, dict) or not isinstance(document.get("segments"), list):
-        raise ReadError(
-            f"{path.name} is not a snapshot", expected="a dictionary with the lists segments and device_traces"
-        )
+        found = f"{path.name} is not a snapshot"
+        raise ReadError(found, expected="a dictionary with the lists segments and device_traces")
     tables, notes, events = tables_of(document)
     return trace_of(path, "torch-snapshot", tables, events=events, notes=notes, damage=damage)
 

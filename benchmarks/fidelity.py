@@ -96,14 +96,7 @@ def share(frame: pl.DataFrame, right: str) -> float:
 
 def table(files: list[Path]) -> tuple[str, pl.DataFrame]:
     """Markdown table with a row a recording, and all events."""
-    head = [
-        "recording",
-        "events",
-        "layer right (time)",
-        "stage right (time)",
-        "layer right (events)",
-        "unknown",
-    ]
+    head = ["recording", "events", "layer right (time)", "stage right (time)", "layer right (events)", "unknown"]
     lines = ["| " + " | ".join(head) + " |", "| --- | ---: | ---: | ---: | ---: | ---: |"]
     parts = []
     for path in files:

@@ -23,9 +23,7 @@ class Page:
     words: str = ""
 
 
-_WORDS = {
-    "What would be gained": "From a replay of the recording: [what would I gain?](../what_if.md)",
-}
+_WORDS = {"What would be gained": "From a replay of the recording: [what would I gain?](../what_if.md)"}
 PAGES = (
     Page(
         "reading",

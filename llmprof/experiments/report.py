@@ -215,11 +215,7 @@ def _model(document: Mapping[str, Any]) -> dict[str, Any] | str | None:
 
 
 def write_report(
-    folder: str | Path,
-    *,
-    out: str | Path | None = None,
-    device: Any = None,
-    grades: Grades = GRADES,
+    folder: str | Path, *, out: str | Path | None = None, device: Any = None, grades: Grades = GRADES
 ) -> list[Path]:
     """Write ``performance_report.md`` and ``plots/`` from saved results."""
     results, place = saved(folder), Path(out if out is not None else folder)

@@ -13,12 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 GAUGES: Final[dict[str, tuple[str, ...]]] = {
     "running": ("vllm:num_requests_running", "sglang:num_running_reqs", "tgi_batch_current_size"),
-    "waiting": (
-        "vllm:num_requests_waiting",
-        "sglang:num_queue_reqs",
-        "tgi_queue_size",
-        "trtllm_num_requests_waiting",
-    ),
+    "waiting": ("vllm:num_requests_waiting", "sglang:num_queue_reqs", "tgi_queue_size", "trtllm_num_requests_waiting"),
     "kv_usage": ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc", "sglang:token_usage"),
     "hit_rate": ("sglang:cache_hit_rate",),
 }

@@ -24,19 +24,7 @@ from llmprof.platforms import ON_DEVICE
 from llmprof.progress import Progress
 from llmprof.report import cards
 from llmprof.report.figures import Drawing, bound_section, drawings, figure
-from llmprof.report.page import (
-    Absent,
-    Column,
-    Contents,
-    Figure,
-    Kind,
-    Section,
-    Table,
-    by_share,
-    columns,
-    page,
-    run,
-)
+from llmprof.report.page import Absent, Column, Contents, Figure, Kind, Section, Table, by_share, columns, page, run
 from llmprof.storage import files
 from llmprof.theory import Shape
 from llmprof.trace import Trace

@@ -262,9 +262,7 @@ def _latencies(result: Profile, phase: str) -> dict[str, float]:
     """Seconds of each group in a phase; what the cached keys and values add to them is apart, as ``kv_cache_rw``."""
     uncached = pl.when(pl.col("memory_bytes") > 0).then(1 - pl.col("kv_read_bytes") / pl.col("memory_bytes")).clip(0)
     frame = result.components.filter(pl.col("phase") == phase).select(
-        _group(),
-        "latency_s",
-        without=pl.max_horizontal("compute_s", "communication_s", pl.col("memory_s") * uncached),
+        _group(), "latency_s", without=pl.max_horizontal("compute_s", "communication_s", pl.col("memory_s") * uncached)
     )
     sums = frame.group_by("group", maintain_order=True).agg(pl.col("without").sum())
     parts = {str(name): float(value) for name, value in sums.iter_rows() if value}

@@ -201,14 +201,7 @@ def _state(where: Path, config: ExperimentConfig, space: dict[str, list[Any]], h
 class _Search:
     """Chooses and measures points until the budget, the space or the bound ends."""
 
-    def __init__(
-        self,
-        study: Study,
-        config: ExperimentConfig,
-        *,
-        progress: Progress | None,
-        most: int | None,
-    ) -> None:
+    def __init__(self, study: Study, config: ExperimentConfig, *, progress: Progress | None, most: int | None) -> None:
         self.study, self.folder, self.config = study, study.folder, config
         self.state: dict[str, Any] = dict(study.state)
         self.space: dict[str, list[Any]] = self.state["parameters"]

@@ -247,9 +247,7 @@ def test_a_call_that_holds_the_device_counts_for_its_own_time() -> None:
     tables = decode([GEMM] * 4, steps=1, pause=150_000, lead=400_000)
     calls = launches(tables["kernels"].slice(1), lead=100_000, dur=90_000)
     calls = calls.with_columns(
-        name=pl.lit("hipMemcpyWithStream"),
-        thread=pl.lit(2, dtype=pl.Int64),
-        correlation=pl.lit(None, dtype=pl.Int64),
+        name=pl.lit("hipMemcpyWithStream"), thread=pl.lit(2, dtype=pl.Int64), correlation=pl.lit(None, dtype=pl.Int64)
     )
     trace = together(tables | {"runtime": pl.concat([tables["runtime"], calls])})
     assert the(trace, "device_held")["figure"] == 3 * 90_000

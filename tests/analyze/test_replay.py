@@ -286,11 +286,7 @@ def test_a_gap_before_the_first_call_of_a_thread_is_named_by_what_ran(name: str,
     work = device([(0, 8, 5, 1, NORM, 2), (0, 7, 55, 10, GEMM, 1), (0, 8, 63, 1, NORM, 3)])
     trace = Trace({"kernels": work, "runtime": calls, "ops": ops([(name, 3 * US, dur * US, 0)])})
     path = critical_path(trace).select("part", "name", "dur_ns").rows()
-    assert path == [
-        ("unexplained", told, 50 * US),
-        ("launch", GEMM, 5 * US),
-        ("compute", GEMM, 10 * US),
-    ]
+    assert path == [("unexplained", told, 50 * US), ("launch", GEMM, 5 * US), ("compute", GEMM, 10 * US)]
 
 
 def test_slack_of_kernels_and_why_it_is_unknown() -> None:

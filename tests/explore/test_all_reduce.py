@@ -9,16 +9,7 @@ from llmprof import explore, schema
 from llmprof.analyze import collective_arrivals, collective_sizes, collectives
 from llmprof.errors import LlmprofError, NotCapturedError
 from llmprof.explore.collectives import explorer
-from llmprof.explore.collectives.explorer import (
-    banded,
-    beside,
-    call_of,
-    calls_of,
-    choices,
-    over_time,
-    spread,
-    view,
-)
+from llmprof.explore.collectives.explorer import banded, beside, call_of, calls_of, choices, over_time, spread, view
 from llmprof.trace import Trace
 from tests.analyze.test_collectives import calls
 

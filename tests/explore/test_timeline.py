@@ -337,10 +337,7 @@ def test_going_to_a_step_and_to_a_layer():
     widget = explore.timeline(whole_trace())
     widget.go(step=1)
     steps = analyze.steps(widget.trace).filter(step=1)
-    assert widget.window == [
-        steps["start_ns"].item(),
-        (steps["start_ns"] + steps["dur_ns"]).item(),
-    ]
+    assert widget.window == [steps["start_ns"].item(), (steps["start_ns"] + steps["dur_ns"]).item()]
     layer = analyze.layers(widget.trace, per="layer").filter(step=1, layer=1)
     window = [layer["start_ns"].item(), (layer["start_ns"] + layer["dur_ns"]).item()]
     assert ask(widget, "goto", step=1, layer=1)[0] == {"window": window}

@@ -77,11 +77,7 @@ def test_a_request_is_answered_by_its_method():
     ("what", "args", "text"),
     [
         ("refuse", {}, "no steps were found; record some."),
-        (
-            "twice",
-            {"size": 1},
-            "'twice' does not fit its declaration: Object contains unknown field `size`",
-        ),
+        ("twice", {"size": 1}, "'twice' does not fit its declaration: Object contains unknown field `size`"),
         ("twice", {"number": "7"}, "Expected `int`, got `str` - at `$.number`"),
         ("twice", {}, "Object missing required field `number`"),
         ("nothing", {}, "does not answer 'nothing'"),

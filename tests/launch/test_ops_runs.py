@@ -6,13 +6,7 @@ import polars as pl
 import pytest
 
 from llmprof import analyze
-from llmprof.analyze.operator_times import (
-    communication_times,
-    operator_times,
-    timed_calls,
-    timed_steps,
-    timers,
-)
+from llmprof.analyze.operator_times import communication_times, operator_times, timed_calls, timed_steps, timers
 from llmprof.launch import ExperimentConfig, ExperimentRunner
 from llmprof.launch.config.options import sized
 

@@ -148,11 +148,7 @@ def test_the_data_of_a_chart_stand_in_a_page_once_as_columns():
     text = page.packed(json.dumps(wide), json.dumps(small))
     assert json.loads(text) == {
         "tables": {
-            "data-1": {
-                "name": {"words": ["a", "b"], "at": [0, 0, 0, 1, 1, 1]},
-                "x": [0.123456789] * 6,
-                "n": [1] * 6,
-            },
+            "data-1": {"name": {"words": ["a", "b"], "at": [0, 0, 0, 1, 1, 1]}, "x": [0.123456789] * 6, "n": [1] * 6},
             "data-2": other,
         },
         "wide": {"datasets": ["data-1", "data-2"], "layer": [{"data": {"name": "data-1"}}], "width": 900},

@@ -121,8 +121,7 @@ def test_drift_is_the_slope_against_the_means_of_the_sides():
 
 
 @pytest.mark.parametrize(
-    ("a", "b", "share"),
-    [([[1, 2], [3, 4]], [[1, 2], [3, 5]], 0.75), ([[1, 2, 3]], [[1]], 1 / 3), ([[]], [[]], None)],
+    ("a", "b", "share"), [([[1, 2], [3, 4]], [[1, 2], [3, 5]], 0.75), ([[1, 2, 3]], [[1]], 1 / 3), ([[]], [[]], None)]
 )
 def test_equal_tokens(a, b, share):
     assert trials.tokens_equal(a, b) == (None if share is None else pytest.approx(share))

@@ -222,7 +222,7 @@ _ALIASES: Final = {"model_path": "model", "base_prompt": "prompt", "name": "expe
 """Names of keys in other tools, with ours."""
 
 PRESETS: Final[dict[str, dict[str, Any]]] = {
-    "classic": {"profile_mode": "inference_only", "max_tokens": 100, "temperature": 0.7, "batch_size": 1},
+    "classic": {"profile_mode": "inference_only", "max_tokens": 100, "temperature": 0.7, "batch_size": 1}
 }
 """Defaults of other tools by the name of the preset; what is given beside a preset goes over it."""
 
@@ -620,8 +620,7 @@ class ExperimentConfig:
     experiment_name: str | None = _option(None, "name of the run; MODEL_MODE if not given")
     model_name: str | None = _option(None, "MODEL in the name of the run; the last part of model if not given")
     python: str = _option(
-        "",
-        "Python that has the engine (default: LLMPROF_ENGINE_PYTHON, this one if it has it, or that of make engine)",
+        "", "Python that has the engine (default: LLMPROF_ENGINE_PYTHON, this one if it has it, or that of make engine)"
     )
     timeout_s: float = _option(3600.0, "longest time of the engine in seconds; 0: no limit", least=0)
     monitor_hz: float = _option(2.0, "samples of the monitors per second; 0: none", least=0)

@@ -330,7 +330,7 @@ FINDINGS: Final = {
         for rule, (what, advice) in _UNEVEN.items()
     },
     "below_bound": Words(
-        """{{ in_part("would be saved if " ~ what ~ " reached") }} {{ target_share|share }} of its bound; it reaches
+        """{{ in_part("is what " ~ what ~ " takes longer than at") }} {{ target_share|share }} of its bound; it reaches
         {{ of_bound_share|share }}.""",
         """{% for part, share in following %}{{ "Next are " if loop.first else ", " }}{{ part }} {{ share|share }} {{-
         "." if loop.last }}{% endfor %} In all, {{ what }} takes {{ compute_ns|ns }} of {{ part }} in {{ count|amount }}
@@ -338,7 +338,7 @@ FINDINGS: Final = {
         {{ (shapes or "unknown")|shorten(100) }}, run by {% endif -%}
         {{ (name or "a kernel without a name")|shorten(100) }};
         {% if bound_by == "memory" %}its bytes at the peak of the memory set the bound.
-        {%- else %} its FLOPs at the peak of {{ bound_by }} set the bound.{% endif %}""",
+        {%- else %}its FLOPs at the peak of {{ bound_by }} set the bound.{% endif %}""",
         """{% if bound_by == "memory" %}Look at why it reads slowly: few blocks, a layout that is copied or strided, or
         bytes that a fused kernel would not move.
         {%- else %}Compare other kernels for these shapes: tiles that divide them, a tuned library or autotuning, and

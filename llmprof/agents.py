@@ -19,7 +19,7 @@ from llmprof.analyze.catalog import views
 from llmprof.analyze.compare.diff import gate, markdown
 from llmprof.analyze.findings.document import findings_document
 from llmprof.charts.base.save import to_png_bytes
-from llmprof.errors import AnalysisError, LlmprofError, listed
+from llmprof.errors import AnalysisError, LlmprofError, listed, needs
 from llmprof.readers import read
 from llmprof.readers.registry import detect
 from llmprof.report import cards
@@ -209,14 +209,11 @@ _ABOUT = (
 
 def server(folders: Iterable[Path]) -> Any:
     """A server over folders, not yet running."""
-    try:
+    with needs("mcp", "the server needs", "mcp"):
         from mcp.server import MCPServer
         from mcp.server.mcpserver import Image
         from mcp.server.mcpserver.exceptions import ToolError
         from mcp.types import ToolAnnotations
-    except ImportError as error:
-        found = "the server needs the package mcp, which is not installed"
-        raise LlmprofError(found, hint="pip install 'llmprof[mcp]'") from error
     tools = Tools(folders)
     mcp_server = MCPServer("llmprof", instructions=_ABOUT, version=__version__, log_level="WARNING")
     reads = ToolAnnotations(read_only_hint=True, open_world_hint=False)

@@ -5,7 +5,8 @@ Every message says what was found, what was expected and what to do about it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import ClassVar
 
 
@@ -111,6 +112,18 @@ class CaptureError(LaunchError):
 
 class ClusterError(LlmprofError):
     """The workers of a cluster cannot be reached, or are lost."""
+
+
+@contextmanager
+def needs(
+    package: str, what: str, extra: str, kind: type[LlmprofError] = LlmprofError, more: str = ""
+) -> Iterator[None]:
+    """Where an import in this block fails, say what needs the package, and how to install it."""
+    try:
+        yield
+    except ImportError as error:
+        found = f"{what} the package {package}, which is not installed"
+        raise kind(found, hint=f"pip install 'llmprof[{extra}]'{more}") from error
 
 
 class TraceWarning(UserWarning):

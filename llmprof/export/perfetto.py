@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import polars as pl
 
-from llmprof.errors import LlmprofError
+from llmprof.errors import LlmprofError, needs
 from llmprof.readers.perfetto import own_packets
 from llmprof.storage.parquet import packed
 from llmprof.trace import Trace
@@ -31,12 +31,9 @@ _OWN_ORDER: Final = ("findings", "steps", "layers", "waits", "idle")
 
 def write(trace: Trace, added: pl.DataFrame, file: Path) -> int:
     """Write a trace together with added tracks."""
-    try:
+    with needs("perfetto", "Perfetto's format needs", "export", LlmprofError, ", or write Chrome JSON"):
         from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TrackEvent
         from perfetto.trace_builder.proto_builder import StreamingTraceProtoBuilder
-    except ImportError as error:
-        found = "Perfetto's format needs the package perfetto, which is not installed"
-        raise LlmprofError(found, hint="pip install 'llmprof[export]', or write Chrome JSON") from error
     rows = _lanes(_slices(trace, added))
     base = int(trace.meta.get("start_epoch_ns") or 0)
     with file.open("wb") as out:

@@ -13,7 +13,7 @@ import polars as pl
 from llmprof import analyze, charts, text
 from llmprof.analyze.catalog import analyses
 from llmprof.arguments import Window, checked
-from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, OutputError
+from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, OutputError, needs
 from llmprof.export import chrome, perfetto
 from llmprof.storage import files
 from llmprof.trace import Trace
@@ -65,11 +65,8 @@ def write_parquet(frames: dict[str, pl.DataFrame], folder: Path) -> int:
 
 def write_excel(frames: dict[str, pl.DataFrame], file: Path) -> int:
     """Write each frame as a sheet of one workbook."""
-    try:
+    with needs("xlsxwriter", "Excel needs", "export"):
         import xlsxwriter
-    except ImportError as error:
-        found = "Excel needs the package xlsxwriter, which is not installed"
-        raise LlmprofError(found, hint="pip install 'llmprof[export]'") from error
     # names of kernels stay text, whatever they begin with
     options = {"strings_to_formulas": False, "strings_to_urls": False, "nan_inf_to_errors": True}
     written = 0

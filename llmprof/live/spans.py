@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import polars as pl
 
-from llmprof.errors import ConfigError, LaunchError
+from llmprof.errors import ConfigError, LaunchError, needs
 from llmprof.readers.otlp import frame_of, rows_of
 
 SCHEME: Final = "otlp://"
@@ -82,11 +82,8 @@ def received(address: str) -> Iterator[Spans]:
     LaunchError
         The package that decodes spans is missing, or the port is taken.
     """
-    try:
+    with needs("opentelemetry-proto", "spans need", "watch", LaunchError):
         import opentelemetry.proto.collector.trace.v1.trace_service_pb2  # noqa: F401
-    except ImportError as missing:
-        found = "spans need the package opentelemetry-proto, which is not installed"
-        raise LaunchError(found, hint="pip install 'llmprof[watch]'") from missing
     spans = Spans()
 
     class Handler(BaseHTTPRequestHandler):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from llmprof import hardware
-from llmprof.errors import LlmprofError, listed
+from llmprof.errors import LlmprofError, listed, needs
 from llmprof.hardware import Device
 from llmprof.theory.plan import Efficiency, Plan
 from llmprof.theory.work import Operator
@@ -188,11 +188,8 @@ def read_device(path: str | Path) -> hardware.Device:
     >>> read_device(file).peak("bf16")
     400000000000000.0
     """
-    try:
+    with needs("pyyaml", "YAML needs", "launch"):
         import yaml
-    except ImportError as error:
-        found = "YAML needs the package pyyaml, which is not installed"
-        raise LlmprofError(found, hint="pip install 'llmprof[launch]'") from error
     try:
         values = yaml.safe_load(Path(path).expanduser().read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:

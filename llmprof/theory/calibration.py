@@ -41,7 +41,7 @@ from typing import Any, Final, Literal
 
 import polars as pl
 
-from llmprof.errors import LlmprofError, listed
+from llmprof.errors import LlmprofError, listed, needs
 from llmprof.hardware import Device
 from llmprof.theory.bound import Machine, find_device
 from llmprof.theory.memory import total
@@ -346,12 +346,9 @@ def calibrate(
     LlmprofError
         There are no observations, a time is not positive, or scipy is not installed.
     """
-    try:
+    with needs("scipy", "a fit needs", "theory"):
         import numpy as np
         from scipy.optimize import least_squares
-    except ImportError as error:
-        found = "a fit needs the package scipy, which is not installed"
-        raise LlmprofError(found, hint="pip install 'llmprof[theory]'") from error
     if not observations:
         raise LlmprofError("there is nothing to calibrate on", expected="measured steps or stages")
     for observation in observations:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from llmprof.batch.parameters import apply
 from llmprof.batch.parameters import points as grid_of
-from llmprof.errors import LaunchError, LlmprofError
+from llmprof.errors import LaunchError, LlmprofError, needs
 from llmprof.launch import ExperimentConfig
 from llmprof.launch.config.options import setting
 from llmprof.launch.run.series import shared_key
@@ -232,11 +232,8 @@ def _value(choice: Any) -> Any:
 
 
 def _imported() -> Any:
-    try:
+    with needs("optuna", "a search needs", "tune", LaunchError):
         import optuna
-    except ImportError as error:
-        found = "a search needs the package optuna, which is not installed"
-        raise LaunchError(found, hint="pip install 'llmprof[tune]'") from error
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna
 

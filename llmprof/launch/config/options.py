@@ -17,7 +17,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from llmprof.errors import ConfigError, LaunchError
+from llmprof.errors import ConfigError, LaunchError, needs
 from llmprof.launch.engines import engine, engines, interpreter
 from llmprof.storage import files
 from llmprof.text import shorten
@@ -110,11 +110,8 @@ def _parser_message(error: Exception) -> str:
 
 
 def _yaml() -> Any:
-    try:
+    with needs("pyyaml", "YAML needs", "launch", LaunchError):
         import yaml
-    except ImportError as error:
-        found = "YAML needs the package pyyaml, which is not installed"
-        raise LaunchError(found, hint="pip install 'llmprof[launch]'") from error
     return yaml
 
 

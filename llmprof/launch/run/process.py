@@ -21,7 +21,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import IO, TYPE_CHECKING, Any, Final
 
-from llmprof.errors import LaunchError
+from llmprof.errors import LaunchError, needs
 from llmprof.launch.engines._machine import is_survived, known, tail
 from llmprof.progress import Progress
 from llmprof.storage.files import refused
@@ -247,11 +247,8 @@ def _guarded(root: int, mark: str, log: Path) -> Iterator[None]:
 
 def _families() -> ModuleType:
     """Module that finds the processes of a run; imported here since it needs psutil, which reading traces does not."""
-    try:
+    with needs("psutil", "launching a run needs", "launch", LaunchError):
         from llmprof.launch.run import family
-    except ImportError as error:
-        found = "launching a run needs the package psutil, which is not installed"
-        raise LaunchError(found, hint="pip install 'llmprof[launch]'") from error
     return family
 
 

@@ -22,12 +22,14 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
+import large
 import polars as pl
+from large import large_run, read_truth
 
 import llmprof
 from llmprof import analyze
 from llmprof.analyze.collectives.collectives import matched
-from llmprof.dataset import convert, large, large_run, mapping, read_truth, several
+from llmprof.dataset import convert, mapping, several
 from llmprof.dataset.cluster import Workers, local
 from llmprof.errors import TraceWarning
 
@@ -105,7 +107,7 @@ def source_of(truth, folder: Path) -> Path:
     """The source rank as it was recorded, with its window as often as in the run."""
     alone = type(truth)(**{**vars(truth), "ranks": 1, "clock_ahead_ns": [0], "late_ns": [0], "slower": [1.0]})
     folder.mkdir()
-    large._write(0, alone, str(folder))
+    large._write(0, truth=alone, folder=str(folder))
     return folder / "rank0.pt.trace.json.gz"
 
 
@@ -286,8 +288,8 @@ def main() -> None:
         most = max(args.workers)
         ranks = args.ranks_a_worker * most if args.ranks_a_worker else args.ranks
         begin = time.perf_counter()
-        with local(min(most, os.cpu_count() or 1)) as client:
-            large_run(Path(work) / "run", ranks, repeat=args.repeat, seed=args.seed, client=client)
+        count = min(most, os.cpu_count() or 1)
+        large_run(Path(work) / "run", ranks, repeat=args.repeat, seed=args.seed, processes=count)
         say({"generated_ranks": ranks, "generate_s": round(time.perf_counter() - begin, 2)})
         base = None
         for count in args.workers:

@@ -1,4 +1,4 @@
-"""Traces of many ranks: a dataset on disk, workers that make and analyse it, and synthetic large runs."""
+"""Traces of many ranks: a dataset on disk, and workers that make and analyse it."""
 
 from llmprof.lazy import attach
 

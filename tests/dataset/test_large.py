@@ -3,8 +3,8 @@
 import pytest
 
 import llmprof
+from benchmarks.large import large_run, read_truth
 from llmprof import analyze
-from llmprof.dataset import large_run, read_truth
 from llmprof.errors import OutputError, ReadError
 from tests.samples import sample
 
@@ -12,7 +12,7 @@ from tests.samples import sample
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("synthetic") / "run"
-    return folder, large_run(folder, 8, ranks_per_node=2, late_share=1.0, seed=3, client=False)
+    return folder, large_run(folder, 8, ranks_per_node=2, late_share=1.0, seed=3)
 
 
 @pytest.fixture(scope="module")
@@ -27,11 +27,11 @@ def test_the_truth_lies_beside_the_ranks_and_is_drawn_by_the_seed(run, tmp_path)
     assert truth.late_rank(0) in range(4)
     assert truth.late_rank(1) in range(4, 8)
     assert truth.clock_ahead_ns[0] == truth.clock_ahead_ns[1] != truth.clock_ahead_ns[2]
-    again = large_run(tmp_path / "again", 2, tensor_parallel=2, seed=3, client=False)
-    other = large_run(tmp_path / "other", 2, tensor_parallel=2, seed=4, client=False)
+    again = large_run(tmp_path / "again", 2, tensor_parallel=2, seed=3)
+    other = large_run(tmp_path / "other", 2, tensor_parallel=2, seed=4)
     assert again.clock_ahead_ns == truth.clock_ahead_ns[:2] != other.clock_ahead_ns
     with pytest.raises(OutputError, match=r"exists and is not an empty folder"):
-        large_run(folder, 2, client=False)
+        large_run(folder, 2)
     with pytest.raises(ReadError, match=r"is not a synthetic run"):
         read_truth(tmp_path)
 

@@ -8,8 +8,10 @@ import random
 import re
 import warnings
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -19,10 +21,7 @@ from isal import igzip
 
 from llmprof import bundled
 from llmprof.analyze.collectives.collectives import recorded_calls
-from llmprof.arguments import AtLeastOne, Share
-from llmprof.dataset.cluster import Lost, workers
-from llmprof.errors import ClusterError, OutputError, ReadError, TraceWarning
-from llmprof.progress import Progress
+from llmprof.errors import OutputError, ReadError, TraceWarning
 from llmprof.readers.reading import read
 from llmprof.storage import files
 
@@ -92,65 +91,28 @@ class _Base(NamedTuple):
 
 def large_run(
     folder: str | os.PathLike[str],
-    ranks: AtLeastOne,
+    ranks: int,
     *,
-    tensor_parallel: AtLeastOne = 4,
-    ranks_per_node: AtLeastOne = 8,
-    late_share: Share = 0.25,
-    repeat: AtLeastOne = 1,
+    tensor_parallel: int = 4,
+    ranks_per_node: int = 8,
+    late_share: float = 0.25,
+    repeat: int = 1,
     seed: int = 0,
-    client: Any = None,
-    progress: Progress | None = None,
+    processes: int = 1,
 ) -> Truth:
-    """Write the files of a synthetic run of many ranks, as PyTorch's profiler writes them.
+    """Write the files of a synthetic run of many ranks into a new folder, as PyTorch's profiler writes them.
 
-    Every rank is a copy of one recorded rank (rank 3 of the sample ``torch_tp4_eager_nccl``). It has the clock of its
-    node, a place in a tensor-parallel group, and the link speed of this group. In some groups one rank comes late to
-    every collective call, and the others wait for it. So the result that an analysis should find is known, and it is
-    written beside the files. The name of the device says that the run is synthetic.
-
-    Parameters
-    ----------
-    folder : path
-        A new or empty folder.
-    ranks : int
-        Number of ranks; each group has ``tensor_parallel`` consecutive ranks.
-    tensor_parallel : int
-        Ranks of a group.
-    ranks_per_node : int
-        Ranks that share a clock; clocks of nodes differ by up to 5 ms.
-    late_share : float
-        Share of the groups with a late rank, which is late by 50 to 500 us.
-    repeat : int
-        How often the recorded window is repeated.
-    seed : int
-        Seed of the random values.
-    client : dask.distributed.Client, str, None or False
-        Workers that write the files, as for :func:`llmprof.convert`.
-    progress : callable, optional
-        Called with the current task, the number of finished files, and the number of all files.
-
-    Returns
-    -------
-    Truth
-        The random values, which are also in :data:`TRUTH`.
-
-    Raises
-    ------
-    OutputError
-        The folder holds something, or cannot be written.
-
-    Examples
-    --------
-    >>> truth = large_run("synthetic", 2, tensor_parallel=2, client=False)
-    >>> llmprof.read("synthetic", cache=False).ranks
-    [0, 1]
+    Every rank is a copy of rank 3 of the sample ``torch_tp4_eager_nccl``, repeated ``repeat`` times. It has the clock
+    of its node (up to 5 ms off), a place in a tensor-parallel group, and the link speed of this group. In
+    ``late_share`` of the groups one rank comes 50 to 500 us late to every collective call, and the others wait for it.
+    So the result that an analysis should find is known; it is written beside the files. The device's name says that the
+    run is synthetic.
     """
     target = Path(folder)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise OutputError(f"{target} exists and is not an empty folder", hint="choose another folder")
     base = _base(repeat, tensor_parallel)
-    draw = random.Random(seed)  # noqa: S311 - nothing secret
+    draw = random.Random(seed)
     groups = -(-ranks // tensor_parallel)
     ahead = [draw.randrange(-5_000_000, 5_000_001) for _ in range(-(-ranks // ranks_per_node))]
     late = [0] * ranks
@@ -170,26 +132,19 @@ def large_run(
         late_ns=late,
         slower=[round(draw.uniform(1.0, 1.5), 3) for _ in range(groups)],
     )
-    try:
-        target.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise files.refused(target, error) from error
+    target.mkdir(parents=True, exist_ok=True)
     files.write_json(target / TRUTH, asdict(truth))
-    with workers(client, ranks) as team:
-        for rank, done in team.each(_write, range(ranks), truth, str(target), what="writing ranks", progress=progress):
-            if isinstance(done, Lost):
-                raise ClusterError(f"rank {rank} could not be written: {done}", hint="use fewer workers")
+    write = partial(_write, truth=truth, folder=str(target))
+    if processes == 1:
+        list(map(write, range(ranks)))
+    else:
+        with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
+            list(pool.map(write, range(ranks)))
     return truth
 
 
 def read_truth(folder: str | os.PathLike[str]) -> Truth:
-    """Random values of a run that :func:`large_run` wrote.
-
-    Raises
-    ------
-    ReadError
-        The folder holds no such run.
-    """
+    """Random values of a run that :func:`large_run` wrote."""
     stored = files.read_json(Path(folder) / TRUTH)
     if not isinstance(stored, dict) or not stored.get("synthetic"):
         raise ReadError(f"{folder} is not a synthetic run", expected=f"a folder with {TRUTH}")

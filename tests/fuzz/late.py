@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -10,66 +11,70 @@ from tests.fuzz.counts import Held, rows_of
 from tests.readers import ncu_reports
 from tests.readers.databases import changed
 
-_NVPROF = {
-    "totals": '"Type","Time(%)","Time","Calls","Avg","Min","Max","Name"\n,%,ms,,us,us,ms,',
-    "kernels+copies": (
-        '"Start","Duration","Grid X","Grid Y","Grid Z","Block X","Block Y","Block Z","Registers Per Thread",'
+_BANNER = "==12== NVPROF is profiling process 12\n"
+_PRINTED = {
+    "nvprof/totals.csv": (
+        "totals",
+        _BANNER + '"Type","Time(%)","Time","Calls","Avg","Min","Max","Name"\n,%,ms,,us,us,ms,',
+        r'"(?:GPU activities|API calls)",\d{1,3}\.\d,\d{1,4}\.\d,\d{1,3},\d{1,4},\d{1,4},\d{1,3},"\w+"',
+    ),
+    "nvprof/kernels+copies.csv": (
+        "kernels+copies",
+        _BANNER + '"Start","Duration","Grid X","Grid Y","Grid Z","Block X","Block Y","Block Z","Registers Per Thread",'
         '"Static SMem","Dynamic SMem","Size","Throughput","SrcMemType","DstMemType","Device","Context","Stream","Name",'
-        '"Correlation_ID"\nms,us,,,,,,,,KB,B,MB,GB/s,,,,,,,'
-    ),
-    "runtime": '"Start","Duration","Name","Correlation_ID"\nus,us,,',
-}
-"""Heading and units of each of nvprof's tables."""
-
-_NVPROF_ROW = {
-    "totals": r'"(?:GPU activities|API calls)",\d{1,3}\.\d,\d{1,4}\.\d,\d{1,3},\d{1,4},\d{1,4},\d{1,3},"\w+"',
-    "kernels+copies": (
+        '"Correlation_ID"\nms,us,,,,,,,,KB,B,MB,GB/s,,,,,,,',
         r"\d{1,4}\.\d,\d{1,4}\.\d,(?:\d{1,3},){7}\d\.0,\d{1,4},,,,,"
-        r'"Tesla V100 \(\d\)","\d","\d{1,2}","\w+ \[\d{1,3}\]",\d{1,3}'
+        r'"Tesla V100 \(\d\)","\d","\d{1,2}","\w+ \[\d{1,3}\]",\d{1,3}',
     ),
-    "runtime": r'\d{1,4}\.\d,\d{1,3}\.\d,"cuda\w+",\d{1,3}',
-}
-_VTUNE = {
-    "Function,CPU Time,Module": r"[a-z]\w*,\d{1,3}\.\d{1,2},[\w.]+",
-    "Function Stack,CPU Time:Total,CPU Time:Self,Module": r" *[a-z]\w*,\d{1,3}\.\d{1,2}s,\d{1,3}\.\d{1,2}s,[\w.]+",
-}
-_ROCPROF = {
-    "kernels": (
+    "nvprof/runtime.csv": (
+        "runtime",
+        _BANNER + '"Start","Duration","Name","Correlation_ID"\nus,us,,',
+        r'\d{1,4}\.\d,\d{1,3}\.\d,"cuda\w+",\d{1,3}',
+    ),
+    "vtune/samples.csv": ("samples", "Function,CPU Time,Module", r"[a-z]\w*,(?!0*\.0*,)\d{1,3}\.\d{1,2},[\w.]+"),
+    "vtune/stacks.csv": (
+        "samples",
+        "Function Stack,CPU Time:Total,CPU Time:Self,Module",
+        r" *[a-z]\w*,\d{1,3}\.\d{1,2}s,(?!0*\.0*s)\d{1,3}\.\d{1,2}s,[\w.]+",
+    ),
+    "rocprofv3/12_kernel_trace.csv": (
+        "kernels",
         '"Kind","Agent_Id","Queue_Id","Thread_Id","Kernel_Name","Correlation_Id","Start_Timestamp","End_Timestamp"',
         r'"KERNEL_DISPATCH",\d,\d,\d{1,3},"\w+",\d{1,3},(?P<start>\d{1,9}),(?P<end>\d{1,9})',
     ),
-    "copies": (
+    "rocprofv3/12_copy_trace.csv": (
+        "copies",
         '"Kind","Direction","Source_Agent_Id","Destination_Agent_Id","Correlation_Id","Start_Timestamp","End_Timestamp"',
         r'"MEMORY_COPY","MEMORY_COPY_\w+",\d,\d,\d{1,3},(?P<start>\d{1,9}),(?P<end>\d{1,9})',
     ),
 }
+"""Printed tables by file: what they hold, the heading, and how a whole row looks."""
 
 
-def nvprof_text(table: str) -> str:
-    """One of nvprof's tables."""
-    rows = {
-        "totals": [f'"GPU activities",{n}.5,{n}.5,{n},{n * 10},{n},{n},"kernel_{n}"' for n in range(1, 20)],
-        "kernels+copies": [
+def rows(n: int) -> dict[str, str]:
+    """Row ``n`` of each file."""
+    return {
+        "nvprof/totals.csv": f'"GPU activities",{n}.5,{n}.5,{n},{n * 10},{n},{n},"kernel_{n}"',
+        "nvprof/kernels+copies.csv": (
             f'{n}.0,{n}.5,{n},2,1,128,1,1,32,1.0,512,,,,,"Tesla V100 (0)","1","7","gemm_{n} [{n}]",{n}'
-            for n in range(1, 20)
-        ],
-        "runtime": [f'{n}.0,2.5,"cudaLaunchKernel",{n}' for n in range(1, 20)],
+        ),
+        "nvprof/runtime.csv": f'{n}.0,2.5,"cudaLaunchKernel",{n}',
+        "vtune/samples.csv": f"function_{n},{n}.25,libtorch.so",
+        "vtune/stacks.csv": f"{' ' * n}frame_{n},{20 - n}.0s,1.0s,libtorch.so",
+        "rocprofv3/12_kernel_trace.csv": f'"KERNEL_DISPATCH",1,1,69,"gemm_{n}",{n},{1000 * n},{1000 * n + 400}',
+        "rocprofv3/12_copy_trace.csv": (
+            f'"MEMORY_COPY","MEMORY_COPY_HOST_TO_DEVICE",0,1,{n},{1000 * n},{1000 * n + 400}'
+        ),
     }
-    return "\n".join(["==12== NVPROF is profiling process 12", _NVPROF[table], *rows[table]]) + "\n"
 
 
 def make(folder: Path) -> None:
     """Seeds of all of them, a folder a reader."""
     for name in ("nvprof", "nvvp", "vtune", "tensorrt", "proton", "rocprofv3", "ops"):
         (folder / name).mkdir()
-    for table in _NVPROF:
-        (folder / "nvprof" / f"{table.replace('+', '_')}.csv").write_text(nvprof_text(table))
-    flat, stacked = _VTUNE
-    (folder / "vtune/hotspots.csv").write_text(
-        "\n".join([flat, *(f"function_{n},{n}.25,libtorch.so" for n in range(1, 20))]) + "\n"
-    )
-    frames = [f"{' ' * n}frame_{n},{20 - n}.0s,1.0s,libtorch.so" for n in range(1, 19)]
-    (folder / "vtune/topdown.csv").write_text("\n".join([stacked, "Total,20.0s,0s,", *frames]) + "\n")
+    for name, (_, heading, _) in _PRINTED.items():
+        lines = [heading, *(["Total,20.0s,0s,"] if "stacks" in name else ()), *(rows(n)[name] for n in range(1, 19))]
+        (folder / name).write_text("\n".join(lines) + "\n")
     layers = [{"name": f"layer {n}", "timeMs": n + 0.5, "averageMs": 0.5, "medianMs": 0.4} for n in range(12)]
     (folder / "tensorrt/net.profile.json").write_text(json.dumps([{"count": 8}, *layers]))
     times = [
@@ -85,13 +90,6 @@ def make(folder: Path) -> None:
     step = {"frame": {"name": "step", "type": "function"}, "metrics": {}, "children": leaves}
     whole = {"frame": {"name": "ROOT", "type": "function"}, "metrics": {"count": 0, "time (ns)": 0}, "children": [step]}
     (folder / "proton/run.hatchet").write_text(json.dumps([whole, {"CUDA": {"0": {"arch": "90", "num_sms": 132}}}]))
-    for table, (heading, _) in _ROCPROF.items():
-        row = {
-            "kernels": '"KERNEL_DISPATCH",1,1,69,"gemm_{n}",{n},{a},{b}',
-            "copies": '"MEMORY_COPY","MEMORY_COPY_HOST_TO_DEVICE",0,1,{n},{a},{b}',
-        }[table]
-        rows = [row.format(n=n, a=1000 * n, b=1000 * n + 400) for n in range(1, 16)]
-        (folder / "rocprofv3" / f"12_{table}_trace.csv").write_text("\n".join([heading, *rows]) + "\n")
     session(folder / "nvvp/session.nvvp")
     from tests.readers.test_ops import document
 
@@ -147,35 +145,15 @@ def _lines(path: Path) -> list[str]:
     return [] if re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029]", text) else text.split("\n")
 
 
-def of_nvprof(path: Path) -> Held:
-    """Rows under a heading and its units that are whole, as long as no line before them leaves a quote open."""
-    lines = _lines(path)
-    for table, head in _NVPROF.items():
-        both = head.split("\n")
-        if lines[1:3] == both:
-            held = 0
-            for line in lines[3:]:
-                if line.count('"') % 2:
-                    break
-                held += re.fullmatch(_NVPROF_ROW[table], line) is not None
-            return {table: held}
+def of_printed(path: Path) -> Held:
+    """Rows of a printed table that are whole, as long as no line before them leaves a quote open."""
+    text = "\n".join(_lines(path))
+    for table, heading, row in _PRINTED.values():
+        if text.startswith(f"{heading}\n"):
+            lines = takewhile(lambda line: line.count('"') % 2 == 0, text.removeprefix(heading).split("\n"))
+            spans = [match.groupdict("0") for line in lines if (match := re.fullmatch(row, line))]
+            return {table: sum(int(span.get("end", 0)) >= int(span.get("start", 0)) for span in spans)}
     return {}
-
-
-def of_vtune(path: Path) -> Held:
-    """Functions and frames with a time of their own."""
-    lines = _lines(path)
-    row = _VTUNE.get(lines[0]) if lines else None
-    if row is None:
-        return {}
-    held = 0
-    for line in lines[1:]:
-        if '"' in line:
-            break
-        cells = line.split(",")
-        own = cells[2 if "Stack" in lines[0] else 1].rstrip("s") if re.fullmatch(row, line) else "0"
-        held += float(own) > 0
-    return {"samples": held}
 
 
 def of_tensorrt(path: Path) -> Held:
@@ -223,21 +201,6 @@ def _timed(node: dict[str, Any]) -> bool:
     metrics = node.get("metrics")
     value = metrics.get("time (ns)") if isinstance(metrics, dict) else None
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**60
-
-
-def of_rocprofv3(path: Path) -> Held:
-    """Kernels and copies whose end is not before their begin."""
-    lines = _lines(path)
-    for table, (heading, row) in _ROCPROF.items():
-        if lines and lines[0] == heading:
-            held = 0
-            for line in lines[1:]:
-                if line.count('"') % 2:
-                    break
-                match = re.fullmatch(row, line)
-                held += match is not None and int(match["end"]) >= int(match["start"])
-            return {table: held}
-    return {}
 
 
 def of_ops(path: Path) -> Held:

@@ -58,7 +58,7 @@ KINDS: dict[str, tuple[str, list[str]]] = {
     "fw2": ("\uff21\uff2b\uff29\uff21IOSFODNN7EXAMPLE", ["IOSFODNN7EXAMPLE"]), "module": ("acme.models.x", ["acme"]),
     "slurm": ("node[01-04,07]", ["node[", "01-04"]), "slurm2": ("gpu-n[001-128]", ["001-128"]),
     "slurm3": ("tux[3-5]", ["tux"]),
-    "jwt": ("eyJhbGciOiJIUzI1NiJ9.eyJwbGFudGVkIjoxfQ.plantedSignature99", ["eyJ", "plantedSignature99"]),
+    "jwt": ("eyJhbGciOiJIUzI1NiJ9.eyJwbGFudGVkIjoxfQ.plantedSignature99", ["eyJhbGciOi", "plantedSignature99"]),
     "prompt": ("What is the salary of Planted Jones", ["salary", "Planted", "Jones"]),
     "prompt2": ("Planted salary", ["salary"]),
     "prompt zh": ("\u4ec0\u4e48\u662f\u5f20\u4e09\u7684\u5de5\u8d44", ["\u5f20\u4e09"]),

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -266,6 +267,29 @@ class TestHistory:
         both = [subprocess.Popen([sys.executable, "-c", code], cwd=root) for _ in range(2)]
         assert [one.wait(120) for one in both] == [0, 0]
         assert sorted(read_history(path)["run"]) == list(range(1, 9))
+
+    @pytest.mark.parametrize("stage", ["before the file", "in its place"])
+    def test_a_history_survives_a_writer_that_is_killed(self, tmp_path, stage):
+        """A writer that dies while it holds the lock loses its own run only; the next one goes on."""
+        path = tmp_path / "history.parquet"
+        append(path, {"step_s": [1.0]})
+        when = "write_parquet" if stage == "before the file" else "replace"
+        code = f"""
+import os, signal, sys
+from pathlib import Path
+import polars as pl
+from llmprof.experiments import history
+def die(*args, **options):
+    os.kill(os.getpid(), signal.SIGKILL)
+if {when!r} == "replace": Path.replace = die
+else: pl.DataFrame.write_parquet = die
+history.append(sys.argv[1], {{"step_s": [2.0]}})
+"""
+        done = subprocess.run([sys.executable, "-c", code, str(path)], check=False, env=os.environ)
+        assert done.returncode == -signal.SIGKILL
+        assert read_history(path)["value"].to_list() == [1.0]
+        append(path, {"step_s": [3.0]})
+        assert read_history(path).select("run", "value").rows() == [(1, 1.0), (2, 3.0)]
 
     def test_a_file_that_is_no_history_is_kept(self, tmp_path):
         path = tmp_path / "h.parquet"

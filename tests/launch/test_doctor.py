@@ -111,11 +111,6 @@ def test_each_check(name, facts, wanted, status, found):
     assert found in row["found"]
 
 
-def test_counters_are_nothing_to_a_mode_that_does_not_read_them():
-    rows = doctor(config(profile_mode="nsys"), facts=having(restricted=True))
-    assert "counter permission" not in rows["check"].to_list()
-
-
 # --- all checks together
 
 
@@ -214,15 +209,6 @@ def test_other_processes_on_a_gpu():
 
 
 # --- tools and permissions
-
-
-@pytest.mark.parametrize(
-    ("mode", "names"),
-    [("torch", set()), ("inference_only", set()), ("nsys", {"nsys"}), ("ncu", {"ncu"}), ("nsys_ncu", {"nsys", "ncu"})],
-)
-def test_a_profiler_is_needed_by_its_modes_only(mode, names):
-    rows = doctor(config(profile_mode=mode), facts=having(nsys=Tool(), ncu=Tool()))
-    assert set(rows.filter(status="fail")["check"]) == names
 
 
 def test_a_profiler_that_is_not_on_path():

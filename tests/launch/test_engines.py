@@ -79,6 +79,9 @@ def test_phases_come_in_order_and_only_the_profiled_one_is_in_the_window(newest)
     stages = [(stage["name"], stage["repeat"]) for stage in ran.worker["stages"]]
     assert stages[3:6] == [("warmup", 0), ("plain", 0), ("plain", 1)]
     assert [r["phase"] for r in ran.worker["requests"]] == ["warmup"] * 2 + ["plain"] * 4 + ["profiled"] * 2
+    times = {"ttft_s": 1.125, "tpot_s": 0.5, "queue_s": 0.25, "prefill_s": 0.75, "decode_s": 1.0, "e2e_s": 2.125}
+    first = {"start_ns": 1_000_500_000_000, "prompt_tokens": 3, "output_tokens": 3, "finish_reason": "length", **times}
+    assert first.items() <= ran.worker["requests"][2].items()
 
 
 def profiler_config(ran, most: int) -> dict[str, object]:
@@ -105,15 +108,6 @@ def test_a_newer_version_is_asked_by_arguments(newest):
     guards = {"HF_HUB_OFFLINE": "1", "NCCL_NVLS_ENABLE": "0", "VLLM_WORKER_MULTIPROC_METHOD": "spawn"}
     assert guards.items() <= llm["environment"].items()  # all of them: test_config
     assert "VLLM_ENABLE_V1_MULTIPROCESSING" not in llm["environment"]
-
-
-def test_times_of_requests_are_those_that_the_engine_tells(newest):
-    first = newest.run(repeat=1).worker["requests"][2]
-    assert first == {
-        "phase": "plain", "repeat": 0, "request": 0, "id": "0", "arrived_s": None, "start_ns": 1_000_500_000_000,
-        "prompt_tokens": 3, "output_tokens": 3, "finish_reason": "length", "ttft_s": 1.125, "tpot_s": 0.5,
-        "itl_s": None, "queue_s": 0.25, "prefill_s": 0.75, "decode_s": 1.0, "e2e_s": 2.125,
-    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -170,13 +164,6 @@ def test_what_cannot_run_is_explained_before_the_engine_starts(newest, changes, 
     assert ran.order == []
 
 
-def test_out_of_memory_says_which_knob(newest):
-    ran = newest.run({"fails": "CUDA out of memory. Tried to allocate 20 GiB"})
-    assert ran.status == 3
-    for knob in ("gpu_memory_utilization", "max_model_len", "kv_cache_memory_bytes"):
-        assert knob in ran.worker["error"]["advice"]
-
-
 def test_the_cause_is_taken_from_what_the_workers_say(newest):
     says = "INFO flashinfer is not out of memory\n(Worker) ValueError: No available memory for the cache blocks."
     ran = newest.run({"says": says, "fails": "Engine core initialization failed. See root cause above."})
@@ -185,24 +172,16 @@ def test_the_cause_is_taken_from_what_the_workers_say(newest):
     assert "kv_cache_memory_bytes" in ran.worker["error"]["advice"]
 
 
-def test_a_full_disk_is_explained_and_leaves_no_process(newest):
+@pytest.mark.parametrize("name", ["generated_output.txt", "events.jsonl"])
+def test_a_full_disk_is_explained_and_leaves_no_process(newest, name):
     out = newest.folder / "out"
     out.mkdir()
-    (out / "generated_output.txt").symlink_to("/dev/full")
+    (out / name).symlink_to("/dev/full")
     ran = newest.run({"child": True})
     assert ran.status == 3
     assert "No space left on device" in ran.worker["error"]["message"]
     assert "results_dir" in ran.worker["error"]["advice"]
-    assert not is_running(ran.called("child")[0]["pid"])
-
-
-def test_events_that_cannot_be_written_end_the_run_in_order(newest):
-    out = newest.folder / "out"
-    out.mkdir()
-    (out / "events.jsonl").symlink_to("/dev/full")
-    ran = newest.run()
-    assert ran.status == 3
-    assert "results_dir" in ran.worker["error"]["advice"]
+    assert not any(is_running(child["pid"]) for child in ran.called("child"))
 
 
 def test_an_unknown_error_is_a_crash_that_is_written_down(newest):
@@ -587,14 +566,6 @@ def test_a_model_without_a_tokenizer_is_refused_and_so_are_random_weights_where_
     assert "random weights" in ran.worker["error"]["message"]
     (site.model / "tokenizer.json").unlink()
     assert "no tokenizer" in run(site, "sglang").worker["error"]["message"]
-
-
-def test_a_server_that_dies_or_refuses_is_explained(site):
-    ran = run(site, "sglang", {"dies": True})
-    assert "CUDA out of memory" in ran.worker["error"]["message"]
-    ran = run(site, "tensorrt_llm", {"refuses": True})
-    assert ran.worker["error"]["message"] == 'the server answered 404: {"error": "no such model"}'
-    assert not is_running(ran.called("child")[0]["pid"])
 
 
 def test_command_lines_under_nsys_and_modes_that_are_refused(tmp_path):

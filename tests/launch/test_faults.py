@@ -8,7 +8,6 @@ import json
 import os
 import shutil
 import signal
-import sys
 import threading
 import time
 from pathlib import Path
@@ -16,15 +15,12 @@ from pathlib import Path
 import polars as pl
 import psutil
 import pytest
-from jupyter_client.manager import start_new_kernel
 
 from llmprof.errors import CaptureError, ConfigError, LaunchError, LlmprofError, OutputError
 from llmprof.launch import ExperimentRunner, RunFolder, open_run, resume
 from llmprof.launch.doctor import doctor
 from llmprof.launch.run import process
-from llmprof.launch.run.command import job
 from llmprof.storage import files
-from tests.launch.conftest import text
 from tests.processes import gone
 
 # An interrupt may come between opening a file and the `with` that closes it; Python says so when the file is freed.
@@ -158,15 +154,6 @@ def test_a_crash_in_mid_run_says_where_and_what_may_have_killed_it(stand_ins):
     assert "main memory ran out" in error.hint
 
 
-@pytest.mark.slow
-def test_a_run_that_takes_too_long_is_ended(stand_ins):
-    pids = stand_ins.folder / "pids"
-    stand_ins.how(hang=True, pids=str(pids))
-    error = fails(stand_ins, timeout_s=6)
-    assert "was ended after 6 s; its last event was: plain; raise timeout_s" in str(error)
-    assert all(gone(pid) for pid in json.loads(pids.read_text()))
-
-
 # --- interrupts
 
 
@@ -198,42 +185,6 @@ def test_an_interrupt_ends_all_processes_and_the_folder_says_so(stand_ins, monke
     assert not run.folder.locked
     assert not [p for p in psutil.process_iter() if str(path) in " ".join(_argv(p))]
     gc.collect()
-
-
-@pytest.mark.slow
-def test_the_stop_button_of_a_notebook_ends_the_engine(stand_ins, monkeypatch):
-    pids = stand_ins.folder / "pids"
-    stand_ins.how(hang=True, pids=str(pids))
-    engine = stand_ins.bin / "python-with-engine"
-    engine.write_text(f"#!{sys.executable}\n{text('engine').replace('@JOB@', 'null')}".replace(
-        "import argparse", "import sys; sys.argv.pop(0)\nimport argparse", 1))  # fmt: skip
-    engine.chmod(0o755)
-    values, _ = job(stand_ins.config(), stand_ins.model)
-    monkeypatch.setenv("STAND_IN_JOB", json.dumps(values))
-    config = stand_ins.config(python=str(engine)).to_dict()
-    manager, client = start_new_kernel(kernel_name="python3")
-    try:
-        client.execute(f"""
-            from llmprof.launch import ExperimentConfig, ExperimentRunner
-            from llmprof.launch.run import process
-            process.INTERRUPT_S = 3.0
-            ExperimentRunner(ExperimentConfig.from_dict({config!r}), check=False).run()
-        """)
-        until = time.monotonic() + 180
-        while not pids.exists() and time.monotonic() < until:
-            time.sleep(0.05)
-        time.sleep(0.5)
-        manager.interrupt_kernel()
-        reply = client.get_shell_msg(timeout=300)
-        while reply["msg_type"] != "execute_reply":
-            reply = client.get_shell_msg(timeout=300)
-        assert reply["content"]["ename"] == "KeyboardInterrupt"
-        assert all(gone(pid) for pid in json.loads(pids.read_text()))
-    finally:
-        client.stop_channels()
-        manager.shutdown_kernel(now=True)
-    (path,) = folders(stand_ins)
-    assert open_run(path).state == "interrupted"
 
 
 def _argv(found: psutil.Process) -> list[str]:

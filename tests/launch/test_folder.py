@@ -33,17 +33,6 @@ def test_a_new_folder_has_the_name_of_model_mode_and_time(config, tmp_path):
         _ = made.nothing
 
 
-def test_secrets_of_the_configuration_are_not_written_down(config, monkeypatch):
-    made = RunFolder.create(config.replace(environment={"HF_TOKEN": "precious", "NCCL_DEBUG": "WARN"}))
-    assert "precious" not in (made.path / "config.yaml").read_text()
-    again = made.config
-    assert again.environment["NCCL_DEBUG"] == "WARN"
-    for mode in ("torch", "nsys"):
-        again = again.replace(profile_mode=mode)
-        assert command.whole_environment(again, {"HF_TOKEN": "from here"})["HF_TOKEN"] == "from here"
-        assert "HF_TOKEN" not in command.whole_environment(again, {})
-
-
 def test_two_runs_of_one_second_get_two_folders(config, monkeypatch):
     class Noon(folder.datetime):
         @classmethod

@@ -16,7 +16,7 @@ from llmprof.errors import AnalysisError, ConfigError, OutputError
 from llmprof.launch.monitors import Sampler, counters, table
 from llmprof.launch.monitors.host import Processes
 from llmprof.launch.monitors.nvml import Gpus, chosen, open_gpus
-from llmprof.launch.monitors.table import Rates, Value
+from llmprof.launch.monitors.table import Value
 from llmprof.trace import Trace
 from tests.launch.fake_nvml import FakeNvml
 
@@ -29,13 +29,6 @@ def taken(source, now_s: float) -> dict[tuple[str, int | None], tuple[float, str
 
 
 # --- rates
-
-
-def test_rates_need_two_totals():
-    rates = Rates()
-    assert [rates("a", 100, 1.0), rates("a", 300, 2.0), rates("b", 5, 2.0), rates("a", 300, 4.0)] == [
-        None, 200, None, 0,
-    ]  # fmt: skip
 
 
 # --- GPUs

@@ -121,13 +121,6 @@ def test_no_process_outlives_a_program_that_ends(tmp_path):
     assert "ended what was left over" in (tmp_path / "experiment.log").read_text()
 
 
-@pytest.mark.slow
-def test_no_process_outlives_a_program_that_takes_too_long(tmp_path):
-    with pytest.raises(LaunchError, match=r"was ended after 6 s; its last event was: start; raise timeout_s"):
-        run(tmp_path, HIDING + "    time.sleep(600)\n", timeout_s=6)
-    assert all(gone(int(pid)) for pid in (tmp_path / "program.py.pids").read_text().split())
-
-
 @anywhere
 def test_an_interrupt_lets_the_program_write_and_ends_all(tmp_path):
     """What Jupyter's stop button and Ctrl-C do: SIGINT to this process only."""

@@ -231,21 +231,6 @@ def test_a_report_that_cannot_be_exported_here_is_kept(stand_ins):
     assert run.folder.nsys_report.exists()
 
 
-def test_without_a_timeline_ncu_takes_the_first_launches(stand_ins):
-    stand_ins.install("nsys", "ncu")
-    stand_ins.how("STAND_IN_NSYS", writes="qdstrm")
-    with pytest.warns(TraceWarning, match="not imported"):
-        run = ExperimentRunner(stand_ins.config(profile_mode="nsys_ncu")).run()
-    assert run.state == UNIMPORTED
-    assert "--kernel-name" not in stand_ins.argv[-1]
-    assert stand_ins.argv[-1][stand_ins.argv[-1].index("--launch-count") + 1] == "24"
-    assert "ncu_metrics.json" in names(run)
-    assert "kernel_comparison.csv" not in names(run)
-    run.folder.nsys_report.write_text("nsys_tp1_layer_nvtx")
-    assert resume(run.folder.path).state == "finished"
-    assert "kernel_comparison.csv" in names(run)
-
-
 def test_a_run_goes_on_where_ncu_is_not(stand_ins):
     stand_ins.install("nsys", "ncu")
     stand_ins.how("STAND_IN_NSYS", writes="qdstrm")
@@ -416,18 +401,6 @@ def test_what_is_odd_is_a_warning():
     assert len(found["warnings"]) == 2
     assert "of the time of rank 0 lies in steps" in found["warnings"][0]
     assert "% of the profiled time (max_iterations is 2)" in found["warnings"][1]
-
-
-@pytest.mark.parametrize(
-    ("name", "ranks"), [("torch_tp4_eager_nccl", 4), ("torch_pp2_eager", 2), ("nsys_tp2_cudagraph", 2)]
-)
-def test_real_captures_are_whole(sample_trace, name, ranks):
-    mode = name.partition("_")[0]
-    found = check(sample_trace(name), config(tensor_parallel_size=ranks, profile_mode=mode), CUDA)
-    assert sorted(found["ranks"]) == list(range(ranks))
-    assert found["steps_from"] == ["vllm"]
-    assert min(found["step_share"].values()) > 0.9
-    assert found["warnings"] == []
 
 
 # --- energy of the repeats of a run, with hand-computed answers

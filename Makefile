@@ -79,7 +79,7 @@ node_modules/.installed: package.json package-lock.json
 	@touch $@
 
 bundles: setup web ## bundle the explorers' JavaScript and styles anew, and write the types of their messages
-	@$(BIN)/python -c "from llmprof.explore.base import messages; messages.write_declarations()"
+	@$(BIN)/python docs/declarations.py
 	@npm run --silent build
 
 lint: setup ## ruff, mypy and import-linter only

@@ -389,26 +389,3 @@ def describe(tables: Mapping[str, Table] = TABLES) -> pl.DataFrame:
     """Schema as a frame: ``table, column, dtype, unit, nullable, meaning``."""
     rows = [(t.name, c.name, str(c.dtype), c.unit, c.nullable, c.meaning) for t in tables.values() for c in t.columns]
     return pl.DataFrame(rows, schema=["table", "column", "dtype", "unit", "nullable", "meaning"], orient="row")
-
-
-def markdown() -> str:
-    """Content of ``docs/schema.md``: a section and a table for each table of the schema."""
-    parts = [
-        "# Tables of a trace",
-        "Made from `llmprof.schema` by `python -c 'from llmprof import schema; print(schema.markdown(), end=\"\")'`. "
-        "Times are int64 nanoseconds from the earliest event of any rank. A table that was not recorded raises "
-        "`NotCapturedError`; one that was recorded but has no rows is an empty frame.",
-    ]
-    for table in (*TABLES.values(), *PROFILES.values()):
-        if table is METRICS:
-            parts.append(
-                "# Tables of hardware metrics\n\nThe result of `read_metrics`. They are not part of a trace; numbers "
-                "are in base units, rates per second."
-            )
-        parts.append(f"## {table.name}\n\n{table.row.capitalize()}. Recorded by {table.recorded_by}.")
-        rows = [
-            f"| `{c.name}` | {c.dtype} | {c.unit} | {'yes' if c.nullable else 'no'} | {c.meaning.replace('|', '/')} |"
-            for c in table.columns
-        ]
-        parts.append("\n".join(["| column | type | unit | null | meaning |", "|---|---|---|---|---|", *rows]))
-    return "\n\n".join(parts) + "\n"

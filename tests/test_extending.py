@@ -173,7 +173,7 @@ def test_an_analysis_is_one_file_and_one_line_and_a_figure_comes_to_it(page, cop
         page = llmprof.report.html(trace)
         print(json.dumps({
             "row": trace.kernel_jitter().row(0, named=True),
-            "listed": "kernel_jitter" in dir(llmprof.analyze) and "analyze.kernel_jitter" in catalog.markdown(),
+            "listed": "kernel_jitter" in dir(llmprof.analyze) and "jitter" in catalog.views(),
             "heading": "Which kernels take a different time each time?" in page,
             "table": "median and 99th percentile of the time of each kernel" in page,
             "figure": 'data-chart="jitter"' in page,

@@ -52,10 +52,6 @@ def test_what_does_not_conform_is_refused(change, message):
         schema.conform(pl.DataFrame(columns), "kernels")
 
 
-def test_the_page_of_the_schema_is_in_step(root):
-    assert (root / "docs" / "schema.md").read_text(encoding="utf-8") == schema.markdown()
-
-
 def test_frames_go_to_pandas_and_come_back():
     frame = schema.conform(pl.DataFrame(KERNEL), "kernels")
     back = schema.conform(pl.from_pandas(frame.to_pandas()), "kernels")

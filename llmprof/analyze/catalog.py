@@ -24,7 +24,6 @@ import polars as pl
 from llmprof import names, plugins
 from llmprof.docstrings import completed
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, listed
-from llmprof.lazy import Method
 from llmprof.plugins import Place
 from llmprof.storage.deferred import Deferred
 from llmprof.trace import Trace
@@ -309,43 +308,6 @@ def analysis(name: str) -> Analysis:
             return entry
     found = f"there is no analysis {name!r}"
     raise LlmprofError(found, expected=f"one of {listed([entry.name for entry in analyses()])}")
-
-
-def markdown() -> str:
-    """The catalogue as a page of documentation, ``docs/analyses.md``."""
-    rows = [
-        f"| {entry.question} | `analyze.{entry.name}` | `{' --'.join([entry.view, *entry.needs])}` | {entry.help} |"
-        for entry in analyses()
-        if not entry.package
-    ]
-    head = [
-        "# Analyses",
-        "",
-        "Made from `llmprof.analyze.catalog`, as `llmprof/analyze/methods.pyi` is, by "
-        "`python -c 'from llmprof.analyze import catalog; catalog.write(\".\")'`. Each takes a trace "
-        "and returns a frame; `llmprof analyze PATH --what NAME` prints it.",
-        "",
-        "| question | function | on the command line | a row is |",
-        "|---|---|---|---|",
-    ]
-    return "\n".join([*head, *rows]) + "\n"
-
-
-def write(root: str) -> None:
-    """Write the files of the repository that are made of the catalogue."""
-    Path(root, "docs", "analyses.md").write_text(markdown(), "utf-8")
-    Path(root, "llmprof", "analyze", "methods.pyi").write_text(methods(), "utf-8")
-
-
-def methods() -> str:
-    """The stub ``llmprof/analyze/methods.pyi``, by which editors and type checkers know the methods of a trace."""
-    names = sorted(name for name, value in vars(Trace).items() if isinstance(value, Method))
-    lines = [
-        '"""Made from ``llmprof.analyze.catalog``, as ``docs/analyses.md`` is, by the command at its top."""',
-        "",
-        "from llmprof import analyze",
-    ]
-    return "\n".join([*lines, "", "class Methods:", *(f"    {name} = analyze.{name}" for name in names)]) + "\n"
 
 
 def _guarded(function: Callable[..., pl.DataFrame], package: str) -> Callable[..., pl.DataFrame]:

@@ -1,4 +1,4 @@
-"""Made from ``llmprof.analyze.catalog``, as ``docs/analyses.md`` is, by the command at its top."""
+"""Made from ``llmprof.analyze.catalog`` by ``docs/made.py``."""
 
 from llmprof import analyze
 

@@ -6,6 +6,7 @@ import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
+from docs.made import MADE, kinds
 from llmprof import analyze
 from llmprof.analyze import catalog
 from llmprof.analyze.catalog import Section
@@ -44,9 +45,9 @@ def test_an_analysis_by_name_or_view():
         _ = analyze.nothing
 
 
-def test_what_is_made_of_the_catalogue_is_in_step(root):
-    assert (root / "docs" / "analyses.md").read_text() == catalog.markdown()
-    assert (root / "llmprof" / "analyze" / "methods.pyi").read_text() == catalog.methods()
+def test_pages_that_are_made_from_the_package_are_in_step(root):
+    assert {name: (root / name).read_text("utf-8") for name in MADE} == {name: text() for name, text in MADE.items()}
+    assert kinds() in (root / "docs" / "bounds.md").read_text("utf-8")
 
 
 def test_analyses_are_methods_of_a_trace():

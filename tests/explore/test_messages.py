@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from docs.declarations import ROOMS, declarations, written
 from llmprof import explore, sample_metrics
 from llmprof.errors import LlmprofError
-from llmprof.explore.base.messages import ROOMS, Column, Message, Record, declarations, written
+from llmprof.explore.base.messages import Column, Message, Record
 from tests.analyze.test_requests import made as served_run
 
 SHOWN = {"by": [], "search": "", "sort": "-total_ns", "window": None, "in_window": False}

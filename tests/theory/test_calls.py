@@ -387,7 +387,3 @@ def test_flops_are_those_of_torch(engine_python: str, tmp_path: Path) -> None:
     addends = {"aten::addmm": 5 * 3, "aten::baddbmm": 2 * 5 * 3}
     for name, flops, *texts in rows:
         assert work_of(recorded(name, *texts)).flops == flops + addends.get(name, 0), name
-
-
-def test_the_page_has_the_table_of_kinds(root: Path) -> None:
-    assert calls.markdown() in (root / "docs" / "bounds.md").read_text()

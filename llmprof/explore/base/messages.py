@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 import polars as pl
-import traitlets
-from msgspec import inspect
 
 from llmprof.errors import LlmprofError
 
 if TYPE_CHECKING:
-    from llmprof.explore.base.widget import Explorer
+    pass
 
 Window = tuple[float, float]
 """First and last time, in ns from the start of the trace."""
@@ -131,127 +127,3 @@ def pack(frame: pl.DataFrame, columns: Sequence[str] | None = None) -> tuple[lis
             described.append({"name": name, "dtype": "u4", "values": values.to_list()})
             buffers.append(array(codes.fill_null(NOTHING), "u4"))
     return described, buffers
-
-
-ROOMS: Final = {
-    "header": "Header",
-    "timeline": "Timeline",
-    "layers": "Layers",
-    "overlap": "Overlap",
-    "collectives": "AllReduce",
-    "kernels": "Kernels",
-    "compare": "Compare",
-    "requests": "Requests",
-    "ranks": "Ranks",
-    "what_if": "WhatIf",
-}
-"""Explorers and the class of their widget."""
-
-_HEAD = """// Written from the messages and traits of the widget by `make bundles`. Do not edit.
-import type { Model as AnyModel } from "../base/js/model";
-"""
-_PLAIN = {
-    inspect.IntType: "number",
-    inspect.FloatType: "number",
-    inspect.StrType: "string",
-    inspect.BoolType: "boolean",
-    inspect.NoneType: "null",
-    inspect.AnyType: "any",
-}
-_TRAITS = (
-    (traitlets.Bool, "boolean"),
-    ((traitlets.Int, traitlets.Float), "number"),
-    (traitlets.Unicode, "string"),
-    (traitlets.Dict, "Record<string, any>"),
-)
-
-
-def declarations(room: str) -> str:
-    """Text of the ``messages.d.ts`` of an explorer."""
-    widget: type[Explorer] = getattr(importlib.import_module(f"llmprof.explore.{room}.explorer"), ROOMS[room])
-    records: dict[str, str] = {}
-    lines = ["export type Messages = {"]
-    for message in (handler.message for handler in widget.handlers.values()):
-        if message.buffers:
-            lines.append(f"  /** Buffers: {message.buffers}. */")
-        lines.append(f"  {message.name}: {{")
-        lines += [
-            f"    {side}: {_fields(fields, records)};"
-            for side, fields in (("asks", message.asks), ("answers", message.answers))
-        ]
-        lines.append("  };")
-    lines += ["};", "", "export type Traits = {"]
-    lines += [f"  {name}: {_trait(trait)};" for name, trait in sorted(_synced(widget).items())]
-    lines += ["};", "", "export type Model = AnyModel<Traits, Messages>;"]
-    return "\n".join([_HEAD, *records.values(), *lines, ""])
-
-
-def written(room: str) -> Path:
-    """File of the declarations of an explorer."""
-    return Path(__file__).parents[1] / room / "messages.d.ts"
-
-
-def _fields(fields: Mapping[str, Any], records: dict[str, str]) -> str:
-    if not fields:
-        return "Record<string, never>"
-    types = ((name, optional(kind), _type(inspect.type_info(kind), records)) for name, kind in fields.items())
-    return "{ " + "; ".join(f"{name}{'?' if free else ''}: {kind}" for name, free, kind in types) + " }"
-
-
-def _type(kind: inspect.Type, records: dict[str, str]) -> str:
-    """TypeScript form of a msgspec type; records are collected by name."""
-    if type(kind) in _PLAIN:
-        return _PLAIN[type(kind)]
-    match kind:
-        case inspect.LiteralType(values=values):
-            return " | ".join(json.dumps(value) for value in values)
-        case inspect.UnionType(types=types):
-            return " | ".join(_type(member, records) for member in types)
-        case inspect.ListType(item_type=item) | inspect.VarTupleType(item_type=item):
-            inner = _type(item, records)
-            return f"({inner})[]" if " | " in inner else f"{inner}[]"
-        case inspect.TupleType(item_types=items):
-            return f"[{', '.join(_type(item, records) for item in items)}]"
-        case inspect.DictType(value_type=value):
-            return f"Record<string, {_type(value, records)}>"
-        case inspect.StructType(cls=cls):
-            return _record(cls, kind, records)
-    raise TypeError(f"{kind} has no counterpart in TypeScript")
-
-
-def _record(cls: type[msgspec.Struct], kind: inspect.StructType, records: dict[str, str]) -> str:
-    if cls.__name__ not in records:
-        records[cls.__name__] = ""  # its place, before those of its fields
-        words = (cls.__doc__ or "").split("\n")[0].replace(":func:", "").replace("`", "")
-        parts = [f"/** {words} */", f"export type {cls.__name__} = {{"]
-        for part in kind.fields:
-            mark = "" if part.required else "?"
-            parts.append(f"  {part.name}{mark}: {_type(part.type, records)};")
-        records[cls.__name__] = "\n".join([*parts, "};", ""])
-    return cls.__name__
-
-
-def _synced(widget: type[Explorer]) -> dict[str, traitlets.TraitType[Any, Any]]:
-    """Traits of a widget that are synchronised with the browser, without those that every widget has."""
-    from ipywidgets import DOMWidget  # type: ignore[import-untyped]
-
-    own = set(widget.class_traits(sync=True)) - set(DOMWidget.class_traits(sync=True))
-    return {name: widget.class_traits()[name] for name in own if not name.startswith("_")}
-
-
-def _trait(trait: traitlets.TraitType[Any, Any]) -> str:
-    none = " | null" if trait.allow_none else ""
-    if isinstance(trait, traitlets.Enum):
-        return " | ".join(json.dumps(value) for value in trait.values or ())
-    if trait.metadata.get("pair"):
-        return f"[number, number]{none}"
-    if isinstance(trait, traitlets.List):
-        inner = _trait(trait._trait) if trait._trait is not None else "any"
-        return f"{f'({inner})' if ' | ' in inner else inner}[]{none}"
-    return next(words for kinds, words in _TRAITS if isinstance(trait, kinds)) + none
-
-
-def write_declarations() -> None:
-    """Write the declarations of all explorers again, after a change of the messages or traits of a widget."""
-    for room in ROOMS:
-        written(room).write_text(declarations(room), "utf-8")

@@ -96,19 +96,3 @@ def work_of(call: Call) -> Work:
             return kind.work(call)
     except plugins.FailedError as error:
         raise NoWorkError(f"the work of {call.operator} cannot be computed: {error}") from error
-
-
-def markdown() -> str:
-    """The table of kinds as Markdown, for ``docs/bounds.md``."""
-    rows = [f"| {kind.name} | `{'`, `'.join(_short(kind))}` | {kind.formula} | {kind.source} |" for kind in KINDS]
-    head = ["| kind | operators | FLOPs; bytes | source |", "|---|---|---|---|"]
-    return "\n".join([*head, *rows]) + "\n"
-
-
-def _short(kind: Kind) -> list[str]:
-    """Names of a kind: of many, the first ones."""
-    names = kind.operators.split()
-    return names if len(names) <= _MOST_NAMES else [*names[:_MOST_NAMES:2], f"… {len(names)} in all"]
-
-
-_MOST_NAMES = 16

@@ -1,0 +1,82 @@
+"""Pages and stubs that are made from the package: ``python docs/made.py`` writes them again."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from llmprof import schema
+from llmprof.analyze import catalog
+from llmprof.lazy import Method
+from llmprof.theory import calls
+from llmprof.trace import Trace
+
+ROOT = Path(__file__).resolve().parent.parent
+_MOST_NAMES = 16
+
+
+def tables() -> str:
+    """``docs/schema.md``: a section and a table for each table of the schema."""
+    parts = [
+        "# Tables of a trace",
+        "Made from `llmprof.schema` by `python docs/made.py`. Times are int64 nanoseconds from the earliest event of "
+        "any rank. A table that was not recorded raises `NotCapturedError`; one that was recorded but has no rows is "
+        "an empty frame.",
+    ]
+    for table in (*schema.TABLES.values(), *schema.PROFILES.values()):
+        if table is schema.METRICS:
+            parts.append(
+                "# Tables of hardware metrics\n\nThe result of `read_metrics`. They are not part of a trace; numbers "
+                "are in base units, rates per second."
+            )
+        parts.append(f"## {table.name}\n\n{table.row.capitalize()}. Recorded by {table.recorded_by}.")
+        rows = [
+            f"| `{c.name}` | {c.dtype} | {c.unit} | {'yes' if c.nullable else 'no'} | {c.meaning.replace('|', '/')} |"
+            for c in table.columns
+        ]
+        parts.append("\n".join(["| column | type | unit | null | meaning |", "|---|---|---|---|---|", *rows]))
+    return "\n\n".join(parts) + "\n"
+
+
+def analyses() -> str:
+    """``docs/analyses.md``: the catalogue."""
+    rows = [
+        f"| {entry.question} | `analyze.{entry.name}` | `{' --'.join([entry.view, *entry.needs])}` | {entry.help} |"
+        for entry in catalog.analyses()
+        if not entry.package
+    ]
+    head = [
+        "# Analyses",
+        "",
+        "Made from `llmprof.analyze.catalog`, as `llmprof/analyze/methods.pyi` is, by `python docs/made.py`. Each "
+        "takes a trace and returns a frame; `llmprof analyze PATH --what NAME` prints it.",
+        "",
+        "| question | function | on the command line | a row is |",
+        "|---|---|---|---|",
+    ]
+    return "\n".join([*head, *rows]) + "\n"
+
+
+def methods() -> str:
+    """``llmprof/analyze/methods.pyi``, by which editors and type checkers know the methods of a trace."""
+    names = sorted(name for name, value in vars(Trace).items() if isinstance(value, Method))
+    lines = ['"""Made from ``llmprof.analyze.catalog`` by ``docs/made.py``."""', "", "from llmprof import analyze", ""]
+    return "\n".join([*lines, "class Methods:", *(f"    {name} = analyze.{name}" for name in names)]) + "\n"
+
+
+def kinds() -> str:
+    """The table of kinds of operators in ``docs/bounds.md``."""
+    rows = []
+    for kind in calls.KINDS:
+        names = kind.operators.split()
+        some = names if len(names) <= _MOST_NAMES else [*names[:_MOST_NAMES:2], f"… {len(names)} in all"]
+        rows.append(f"| {kind.name} | `{'`, `'.join(some)}` | {kind.formula} | {kind.source} |")
+    return "\n".join(["| kind | operators | FLOPs; bytes | source |", "|---|---|---|---|", *rows]) + "\n"
+
+
+MADE = {"docs/schema.md": tables, "docs/analyses.md": analyses, "llmprof/analyze/methods.pyi": methods}
+
+if __name__ == "__main__":
+    for name, text in MADE.items():
+        (ROOT / name).write_text(text(), "utf-8")
+    sys.stdout.write(kinds())

@@ -16,7 +16,7 @@ from llmprof.errors import LlmprofError, TraceWarning
 from llmprof.readers.ascend import tables
 from llmprof.readers.ascend.files import ns_of_text
 from llmprof.trace import Trace
-from tests.readers.databases import as_view, in_other_case
+from tests.readers.databases import as_view
 
 
 def one_form(folder: Path, target: Path, form: str) -> Path:
@@ -57,12 +57,6 @@ def test_text_and_database_give_the_same_frames(forms, table):
 
 def databases(folder: Path) -> list[Path]:
     return list(folder.rglob("ascend_pytorch_profiler*.db"))
-
-
-def test_databases_in_another_case_are_the_same(synthetic_npu, forms, tmp_path):
-    other = one_form(synthetic_npu("both"), tmp_path / "other", "db")
-    assert [in_other_case(path) for path in databases(other)]
-    assert_frame_equal(llmprof.read(other, cache=False).kernels, forms[1].kernels)
 
 
 def test_a_view_of_a_database_is_named(synthetic_npu, tmp_path):
@@ -174,44 +168,27 @@ def test_kind_of_device_tasks(name, task_type, kind):
 @pytest.mark.parametrize(
     ("name", "category"),
     [
-        ("aclnnMatmul_MatMulCommon_MatMulV2", "linear"),
-        ("aclnnQuantMatmulV4_QuantBatchMatmulV3_QuantBatchMatmulV3", "linear"),
-        ("aclnnMatmulAllReduce_MatmulAllReduce_MatmulAllReduce", "linear"),
-        ("Conv2DBackpropInput5", "linear"),
-        ("aclnnFusedInferAttentionScoreV3_FusedInferAttentionScore_FusedInferAttentionScore", "attention"),
+        ("aclnnMatmul_MatMulCommon_MatMulV2_mix_aic", "linear"),
+        ("Default/network/fc3-Dense/MatMul-op259", "linear"),
+        ("aclnnAlltoAllAllGatherBatchMatMul_x_AlltoAllAllGatherBatchMatMul", "linear"),
         ("aclnnFlashAttentionScore_FlashAttentionScore_FlashAttentionScore", "attention"),
         ("aclnnMoeGatingTopKSoftmax_MoeGatingTopKSoftmax_MoeGatingTopKSoftmax", "moe_routing"),
-        ("aclnnMoeFinalizeRoutingV2_MoeFinalizeRoutingV2_MoeFinalizeRoutingV2", "moe_routing"),
         ("aclnnGroupedMatmulV4_GroupedMatmul_GroupedMatmul", "moe_experts"),
         ("aclnnMoeDistributeDispatchV2_MoeDistributeDispatchV2_MoeDistributeDispatchV2", "collective"),
+        ("Default/AllReduce-op534_0", "collective"),
         ("aclnnKvRmsNormRopeCache_KvRmsNormRopeCache_KvRmsNormRopeCache", "kv_cache_write"),
         ("aclnnAddRmsNorm_AddRmsNorm_AddRmsNorm", "norm"),
         ("aclnnRotaryMul_RotaryMul_RotaryMul", "rope"),
         ("aclnnSwiGlu_SwiGlu_SwiGlu", "activation"),
         ("aclnnDynamicQuant_DynamicQuant_DynamicQuant", "quantize"),
-        ("aclnnMaxPool2dWithMask_MaxPoolWithArgmaxV1AiCore_MaxPoolWithArgmaxV1", "other"),
-        ("Conv2DBackpropFilter10_MemSet", "elementwise"),
-        ("trans_TransData_0", "elementwise"),
         ("Default/grad_reducer/TransData-op363", "elementwise"),
-        ("aclnnAddmm_CastAiCore_Cast", "elementwise"),
         ("aclnnCast_CastAiCpu_Cast", "elementwise"),
-        ("aclnnForeachAddListV2_ForeachAddListV2_ForeachAddList", "elementwise"),
-        ("ReduceSum7", "elementwise"),
-        ("aclnnInplaceCopy_TensorMoveAiCore_TensorMove", "elementwise"),
-        ("aclnnMatmul_MatMulCommon_MatMulV2_mix_aic", "linear"),
-        ("Mul12_vector_core", "elementwise"),
-        ("aclnnAlltoAllAllGatherBatchMatMul_x_AlltoAllAllGatherBatchMatMul", "linear"),
         ("aclnnSomething_New_UnheardOf", "other"),
         # what other vendors call by like words keeps its own meaning
         ("splitKreduce_kernel", "linear"),
         ("indexSelectLargeIndex", "embedding"),
-        ("concat_and_cache_mla_kernel", "kv_cache_write"),
         ("expandInputRowsKernel", "moe_routing"),
-        ("masked_multihead_attention_kernel", "attention"),
         ("cast_to_fp8_kernel", "quantize"),
-        ("Default/network/fc3-Dense/MatMul-op259", "linear"),
-        ("Default/AllReduce-op534_0", "collective"),
-        ("hcom_allReduce__586_0_1", "collective"),
     ],
 )
 def test_category_of_ascend_names(name, category):

@@ -1,7 +1,6 @@
 """Folders of an NPU that are incomplete, cut or never exported: what can be read is read, the rest is named."""
 
 import csv
-import json
 import shutil
 import sqlite3
 import warnings
@@ -52,19 +51,6 @@ def tables(rank: Path, *names: str) -> Path:
             connection.execute(f'DROP TABLE "{name}"')
         connection.commit()
     return rank
-
-
-def test_a_missing_rank_is_said(rank):
-    with pytest.warns(TraceWarning, match="1 of 2 ranks are missing"):
-        trace = llmprof.read(rank, cache=False)
-    assert trace.ranks == [0]
-
-
-def test_only_a_timeline(rank, whole):
-    trace = read(drop(rank, "*.db", "*.csv", "communication*.json"))
-    assert trace.kernels.height == whole.kernels.height
-    assert trace.collectives.height == whole.collectives.height
-    assert "ascend_input_shapes" not in trace.kernels.columns
 
 
 def test_only_the_table_of_kernels(rank, whole):
@@ -123,25 +109,6 @@ def test_a_timeline_cut_short_keeps_its_beginning(rank, whole):
     # the table of kernels is whole, and those that the timeline lost are taken from it
     assert trace.kernels.height == whole.kernels.height
     assert any("the list of events" in warning for warning in trace.coverage["warnings"])
-
-
-@pytest.mark.parametrize(
-    "fault",
-    [
-        pytest.param(lambda text: text.replace('"dur": 4.5', '"dur": NaN', 3), id="nan"),
-        pytest.param(lambda text: text[:-1] + ",", id="comma and no bracket"),
-        pytest.param(lambda text: text.replace("aten::linear", "aten::\x01linear", 2), id="control character"),
-        pytest.param(lambda text: text.replace('"name": "aten::linear"', '"name": "a "quoted" name"', 1), id="quotes"),
-        pytest.param(lambda text: text.replace('"dur": 4.5, ', '"dur": 4.5, , ', 1), id="two commas"),
-        pytest.param(lambda text: text.replace("}, {", "}, {}, {", 1), id="an empty event"),
-    ],
-)
-def test_a_timeline_that_is_invalid_json(rank, whole, fault):
-    file = drop(rank, "*.db") / OUTPUT / "trace_view.json"
-    file.write_text(fault(file.read_text()))
-    trace = read(rank)
-    assert trace.kernels.height == whole.kernels.height
-    assert trace.ops.height >= whole.ops.height - 2
 
 
 def test_csv_with_other_columns_line_ends_and_cells(rank, whole):
@@ -218,23 +185,6 @@ def test_single_files_read_by_their_content(rank, whole, tmp_path):
     calls = read(Path(shutil.copy(rank / OUTPUT / "communication.json", tmp_path / "c.json")))
     assert calls.collectives.height == whole.collectives.height
     assert not calls.has("kernels")  # what the rank computed beside them is unknown
-
-
-def test_a_call_of_one_name_is_matched_by_its_time(rank):
-    """Old HCCL repeats a call's name in every step: the times of the right one are taken."""
-    folder = drop(rank, "*.db", "kernel_details.csv") / OUTPUT
-    view = json.loads((folder / "trace_view.json").read_text())
-    calls = json.loads((folder / "communication.json").read_text())
-    renamed = {event["name"] for event in view if str(event.get("name")).startswith("hcom_")}
-    for event in view:
-        if event.get("name") in renamed:
-            event["name"] = "hcom_allReduce__1_0_1"
-    (folder / "trace_view.json").write_text(json.dumps(view))
-    text = json.dumps(calls)
-    (folder / "communication.json").write_text(text)
-    trace = read(rank)
-    assert trace.collectives.height == len(renamed)
-    assert trace.collectives["name"].unique().to_list() == ["hcom_allReduce__1_0_1"]
 
 
 def test_sizes_that_are_no_sizes_are_unknown(rank, whole):

@@ -88,18 +88,6 @@ def test_times_of_every_form_are_exact(read, ts, dur, start_ns, dur_ns):
     assert kernels.select("start_ns", "dur_ns").row(0) == (start_ns, dur_ns)
 
 
-def test_times_of_different_forms_in_one_file(read):
-    values = ["1712195495521948.319", "1712195495521949", '"1712195495521950.5"', "7", "7.001", "1712195495521948.001"]
-    text = ",".join(
-        f'{{"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": {v}, "dur": 1.001}}' for v in values
-    )
-    kernels = read(f"[{text}]".encode()).tables["kernels"]
-    assert kernels["start_ns"].to_list() == [
-        1712195495521948319, 1712195495521949000, 1712195495521950500, 7000, 7001, 1712195495521948001,
-    ]  # fmt: skip
-    assert set(kernels["dur_ns"]) == {1001}
-
-
 @pytest.mark.parametrize(
     "ts", ["null", '""', '"x"', "1e300", '"nan"', '"inf"', "true", "[1]", "{}", str(2**70), '"1,5"']
 )
@@ -251,33 +239,6 @@ def test_arguments_that_are_no_object(read, args):
     assert read(text.encode()).tables["kernels"].select("name", "device", "stream").row(0) == ("k", 0, 7)
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        ("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "all_reduce"),
-        ("ncclKernel_AllReduce_RING_LL_Sum_float(ncclWorkElem)", "all_reduce"),
-        ("ncclDevKernel_Generic(ncclDevComm*, unsigned long, ncclWork*)", "other"),
-        ("ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)", "send_recv"),
-        ("ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "all_gather"),
-        ("ncclDevKernel_ReduceScatter_Sum_f32_RING_LL", "reduce_scatter"),
-        ("ncclDevKernel_Broadcast_RING_LL", "broadcast"),
-        ("void vllm::cross_device_reduce_1stage<__nv_bfloat16, 4>(vllm::RankData*)", "all_reduce"),
-        ("void vllm::cross_device_reduce_2stage<__nv_bfloat16, 4>(vllm::RankData*)", "all_reduce"),
-        ("multimem_all_reduce_kernel", "all_reduce"),
-        ("void flashinfer::trtllm_allreduce_fusion::allreduce_fusion_kernel_oneshot_lamport<>", "all_reduce"),
-        ("void deep_ep::internode_ll::dispatch<false, 3, 10, 7168>", "all_to_all"),
-        ("void deep_ep::internode_ll::combine<3, 10, 7168, 9>", "all_to_all"),
-        ("void deep_ep::intranode::dispatch<8, 512>", "all_to_all"),
-        ("hcom_allReduce__271_0_1", "all_reduce"),
-        ("hcom_broadcast__271_0_1", "broadcast"),
-        ("void quickreduce::allreduce_prototype_twoshot<>", "all_reduce"),
-    ],
-)
-def test_collectives_of_every_library(read, name, kind):
-    found = collectives_of(read([kernel(name, 1, 2), kernel("gemm")]))
-    assert found.select("name", "kind", "start_ns", "dur_ns", "on_device").rows() == [(name, kind, 1000, 2000, True)]
-
-
 def test_collectives_by_their_metadata_and_on_the_host(read):
     args = {"Collective name": "_allgather_base", "In msg nelems": 1000, "Out msg nelems": 4000, "Group size": 4,
             "dtype": "BFloat16", "Process Group Name": "15", "Process Group Ranks": "[0, 1, 2, 3]"}  # fmt: skip
@@ -377,35 +338,6 @@ def test_events_go_by_the_name_of_their_process(read, named_first, block_bytes):
     assert part.tables["runtime"].select("name", "correlation", "api").rows() == [("hipLaunchKernel", 11, "runtime")]
     assert names(part, "markers") == ["range"]
     assert (part.coverage["skipped"], part.coverage["kept"]) == ({"metadata": 2}, 4)
-
-
-def test_what_rpd_and_nsys_write(read):
-    events = [
-        {},
-        process_name("2", "GPU2"),
-        event(None, "CopyHostToDevice", "5", "3", pid="2", tid="0", args={"desc": "CopyHostToDevice"}),
-        event(None, "Cijk_Ailk_Bljk", "9", "3", pid="2", tid="1", args={"desc": "KernelExecution"}),
-        event(None, "hipLaunchKernel", "4", "1", pid="1087077", tid="1087089"),
-        event(None, "my range", "4", "1", pid="1087077", tid="1087089"),
-    ]
-    part = read(json.dumps(events).encode())
-    assert part.tables["kernels"].select("name", "device", "stream").rows() == [("Cijk_Ailk_Bljk", 2, 1)]
-    assert part.tables["copies"].select("name", "kind", "device").rows() == [("CopyHostToDevice", "HtoD", 2)]
-    assert part.tables["runtime"].select("name", "thread").rows() == [("hipLaunchKernel", 1087089)]
-    assert names(part, "markers") == ["my range"]
-    events = [
-        event("cuda", "k", pid="Device 0", tid="CUDA API 7"),
-        event("cuda_api", "cudaLaunchKernel", pid="Host 0", tid="CUDA API 9946", args={"correlationId": 4696}),
-        event("nvtx-kernel", "Setup", pid="Device 0", tid="NVTX 9946"),
-        event("nvtx", "Setup", pid="Host 0", tid="NVTX 9946"),
-    ]
-    part = read(events)
-    assert part.tables["kernels"].select("device", "stream").row(0) == (0, 7)
-    assert part.tables["runtime"].select("correlation", "thread").row(0) == (4696, 9946)
-    assert part.tables["markers"].select("on_device", "device", "thread").rows() == [
-        (False, None, 9946),
-        (True, 0, None),
-    ]
 
 
 def test_what_a_call_waits_for_is_beside_the_call(read):

@@ -7,21 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmprof.readers.chrome import batches
-from llmprof.readers.chrome.batches import Texts, ids
+from llmprof.readers.chrome.batches import Texts
 from llmprof.readers.chrome.events import MOST_NS, Event, OpArgs, in_ns, times
-
-
-@pytest.mark.parametrize(
-    ("text", "number"),
-    [
-        ("7", 7), (" 7 ", 7), ("stream 7", 7), ("Stream 7", 7), ("thread 25738", 25738), ("CUDA API 9946", 9946),
-        ("NVTX 9946", 9946), ("Device 0", 0), ("GPU2", 2), ("pid:12", 12), ("", None), ("  ", None), (None, None),
-        (0, 0), (-1, -1), (2**63 - 1, 2**63 - 1),
-    ],
-)  # fmt: skip
-def test_identifiers(text, number):
-    assert ids([text]).to_list() == [number]
-    assert ids([text, "other"]).dtype == pl.Int64
 
 
 def ns(values, base=0):

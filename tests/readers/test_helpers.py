@@ -116,17 +116,6 @@ def test_blocks_of_a_file_give_the_same_part_whoever_reads_them(tmp_path, helped
     assert part.tables["kernels"].height == 80  # the odd ones are of a process that is a device
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("damage", [b'"ts": ', b"NaN", b'{"ph": "X"', b"\xff"], ids=["lost key", "NaN", "cut", "bytes"])
-@pytest.mark.parametrize("at", [0.3, 0.95])
-def test_a_damaged_file_is_repaired_as_one_process_does(tmp_path, helped, damage, at):
-    text = text_of(many()[0])
-    place = text.index(b'"ts": ', int(len(text) * at))
-    path = write(tmp_path / "t.json", text[:place] + damage + text[place + 6 :])
-    (part,) = alike(path, helped, *SHARES.values())
-    assert part.coverage["lost_bytes"] or part.coverage["repaired"] or part.coverage["skipped"]
-
-
 def test_a_cut_file_and_long_keys_after_the_events(tmp_path, helped):
     text = text_of(many()[0])
     alike(write(tmp_path / "cut.json", text[:-2000]), helped, *SHARES.values())

@@ -25,7 +25,6 @@ from llmprof.redaction import redact
 from llmprof.storage.parquet import META_FILE
 from tests.readers.traces import kernel
 
-EXPORT = Path(__file__).parents[2] / "sample_traces/nsys_tp2_cudagraph/report.sqlite"
 EVENT = kernel("k", 1, 2)
 
 
@@ -75,38 +74,11 @@ def change(small_export: Path, tmp_path: Path) -> Callable[..., Path]:
     return changed
 
 
-def columns() -> list[tuple[str, str]]:
-    tables = ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS",
-              "StringIds", "TARGET_INFO_GPU", "PROCESSES", "META_DATA_EXPORT")  # fmt: skip
-    with closing(sqlite3.connect(f"file:{EXPORT}?immutable=1", uri=True)) as connection:
-        return [(t, row[1]) for t in tables for row in connection.execute(f"PRAGMA table_info({t})")]
-
-
 @pytest.fixture(scope="module")
 def whole(small_export) -> llmprof.Trace:
     trace = llmprof.read(small_export, cache=False)
     assert all(trace.has(name) for name in ("kernels", "copies", "runtime", "markers"))
     return trace
-
-
-NEEDED = {"start", "end", "globalPid", "globalTid", "eventType", "id", "value"}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("table", "column"), columns())
-@pytest.mark.parametrize(
-    "how", ['ALTER TABLE {} DROP COLUMN "{}"', 'UPDATE {} SET "{}" = NULL'], ids=["removed", "null"]
-)
-def test_without_a_column_the_rest_is_read_and_what_is_lost_is_said(change, whole, table, column, how):
-    trace, warned = read(change(how.format(table, column)))
-    of = {"CUPTI_ACTIVITY_KIND_KERNEL": "kernels", "CUPTI_ACTIVITY_KIND_MEMCPY": "copies",
-          "CUPTI_ACTIVITY_KIND_RUNTIME": "runtime", "NVTX_EVENTS": "markers"}  # fmt: skip
-    heights = {name: frame.height for name, frame in trace.recorded.items()}
-    for name, frame in whole.recorded.items():
-        if of.get(table) != name or column not in {"start", "eventType"}:
-            assert heights[name] == frame.height
-    if column in NEEDED and table in {*of, "StringIds"} and (table, column) != ("NVTX_EVENTS", "end"):
-        assert table in warned
 
 
 @pytest.mark.parametrize("value", ["'text'", "1e300", "x'00ff'", str(2**63 - 1), str(-(2**63)), "'12 apples'"])

@@ -136,11 +136,3 @@ def test_a_real_report(shared):
     executed = llmprof.read_metrics(path).values("inst_executed")
     ours = lines.group_by("kernel_id").agg(value=pl.col("instructions").sum().cast(pl.Float64))
     assert_frame_equal(ours.sort("kernel_id"), executed.filter(pl.col("kernel_id").is_in(ours["kernel_id"].implode())))
-
-
-def test_metrics_of_a_real_report_that_have_no_value(shared):
-    pytest.importorskip("ncu_report", reason="the optional package ncu-report is not here")
-    metrics = llmprof.read_metrics(shared / "real/ncu/jaxtb_cuda_graph_pdl.ncu-rep").metrics
-    without = metrics.filter(pl.col("metric").str.contains("hit_rate.*realtime")).select("metric", "value", "text")
-    assert without.height
-    assert without.select(pl.col("value", "text").is_null().all()).row(0) == (True, True)

@@ -13,7 +13,6 @@ from llmprof import analyze
 from llmprof.errors import LlmprofError, NotCapturedError, ReadError, TraceWarning, UnknownFormatError
 from llmprof.readers.nsys import export as nsys_export
 from llmprof.readers.nsys.export import KERNEL, MEMCPY, RUNTIME
-from llmprof.redaction import redact
 from tests.readers.databases import as_view, changed, in_other_case
 
 HOST, WORKER = 1 << 48, 1 << 24
@@ -409,12 +408,6 @@ def test_what_a_call_waits_for_is_beside_the_call(tmp_path):
     tables.pop("CUPTI_ACTIVITY_KIND_CUDA_EVENT")
     runtime = llmprof.read(write(tmp_path / "records.sqlite", tables)).runtime
     assert runtime.filter(pl.col("nsys_waiting_stream").is_not_null())["nsys_awaited_stream"].to_list() == [None] * 3
-
-
-def test_a_redacted_copy_spells_names_as_nsys_does(export, tmp_path):
-    copy = tmp_path / "copy.sqlite"
-    redact(in_other_case(export), copy)
-    assert llmprof.read(copy, cache=False).kernels.height == 3
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ import pytest
 from llmprof.readers.common.reader import combine
 from llmprof.readers.nsys import reader
 from llmprof.trace import Trace
-from tests.readers.nsys_stats import REPORTS, compare_all, needs_nsys
 
 PID = (1 << 48) + (100 << 24)
 TID, OTHER = PID + 100, PID + 101
@@ -98,11 +97,3 @@ def test_ranges_have_a_style_and_say_if_they_ended_on_another_thread(export: Pat
         ("mark", "nvtx", "Mark", None, 0), ("imported", "nvtx", "PushPop", None, 150),
         ("still open", "nvtx", "PushPop", None, 600), ("imported", "nvtx", "StartEnd", None, 250),
     ]  # fmt: skip
-
-
-@needs_nsys
-def test_against_nsys(export: Path, tmp_path: Path) -> None:
-    """The rare kinds too are what nsys makes of them."""
-    trace = trace_of(export)
-    start = 1000 - int(trace.kernels["start_ns"].min())  # type: ignore[arg-type]
-    assert compare_all(export, trace, start, tmp_path) == list(REPORTS)

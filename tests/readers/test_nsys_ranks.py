@@ -134,13 +134,6 @@ def test_reports_that_say_nothing_are_ordered_and_warned_of(tmp_path):
     assert trace.kernels.select("rank", "start_ns").rows() == [(0, 205), (1, 200)]
 
 
-def test_clocks_of_different_hosts_are_warned_of(tmp_path):
-    for rank in (0, 1):
-        report(tmp_path / f"r{rank}.sqlite", tables={"META_DATA_CAPTURE": capture(host=f"node{rank}")})
-    with pytest.warns(TraceWarning, match="the reports come from 2 hosts: times of different ranks agree"):
-        llmprof.read(tmp_path, cache=False)
-
-
 def test_ranks_are_on_the_node_of_their_report_whose_name_is_not_told(tmp_path):
     for rank, host in enumerate(("secret-b", "secret-b", "secret-a", "secret-a")):
         report(tmp_path / f"r{rank}.sqlite", tables={"META_DATA_CAPTURE": capture(host=host)})

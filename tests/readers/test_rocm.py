@@ -7,14 +7,13 @@ from contextlib import closing
 
 import polars as pl
 import pytest
-from polars.testing import assert_frame_equal
 
 import llmprof
 from llmprof import analyze
 from llmprof.errors import ReadError, TraceWarning
 from llmprof.readers.registry import detect
 from llmprof.redaction import redact
-from tests.readers.databases import as_view, in_other_case
+from tests.readers.databases import as_view
 
 KERNELS = """"Kind","Agent_Id","Queue_Id","Stream_Id","Thread_Id","Kernel_Name","Correlation_Id","Start_Timestamp",\
 "End_Timestamp","LDS_Block_Size","Workgroup_Size_X","Workgroup_Size_Y","Workgroup_Size_Z","Grid_Size_X","Grid_Size_Y",\
@@ -160,12 +159,6 @@ def test_a_database_of_rocprofv3_by_hand(tmp_path):
     assert call["correlation"] == trace.kernels["correlation"][0] == 30
     assert trace.markers["name"].to_list() == ["decode"]
     assert trace.meta["device"] == "MI300X"
-
-
-def test_a_database_in_another_case_is_the_same(tmp_path):
-    one, other = (llmprof.read(path) for path in (rocpd(tmp_path / "a.db"), in_other_case(rocpd(tmp_path / "b.db"))))
-    assert_frame_equal(one.kernels, other.kernels)
-    assert_frame_equal(one.copies, other.copies)
 
 
 def test_a_view_of_a_database_is_named(tmp_path):

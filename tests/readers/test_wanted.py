@@ -50,28 +50,6 @@ def test_columns_are_those_asked_for_and_those_that_are_never_null(root, name):
     assert_frame_equal(narrow.copies, full.copies)
 
 
-@pytest.mark.parametrize("table", RECORDED[EXPORT])
-def test_of_an_export_only_what_is_wanted_is_read(root, monkeypatch, table):
-    asked: dict[str, set[str]] = {}
-    original = reader._Export._read
-
-    def spy(self, source, *wanted, text=()):
-        asked.setdefault(source, set()).update(wanted, text)
-        return original(self, source, *wanted, text=text)
-
-    monkeypatch.setattr(reader._Export, "_read", spy)
-    part(root, EXPORT, {table: ()})
-    skeleton = {"start", "end", "globalPid", "deviceId"}
-    if table not in ("kernels", "collectives"):
-        assert asked["CUPTI_ACTIVITY_KIND_KERNEL"] == skeleton
-    if table == "kernels":
-        assert asked["CUPTI_ACTIVITY_KIND_KERNEL"] == {"start", "end", "deviceId", "globalPid", "demangledName"}
-    if table != "copies":
-        assert asked["CUPTI_ACTIVITY_KIND_MEMCPY"] == skeleton
-    if table != "runtime":
-        assert asked["CUPTI_ACTIVITY_KIND_RUNTIME"] == {"start", "end", "globalTid"}
-
-
 def test_a_table_that_was_not_asked_for_says_so(root):
     narrow = part(root, EXPORT, ["kernels"])
     with pytest.raises(

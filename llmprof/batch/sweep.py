@@ -57,10 +57,7 @@ def load(folder: Path) -> dict[str, Any]:
 
 def store(state: Mapping[str, Any], folder: Path) -> None:
     """Write the state of a sweep; a concurrent reader sees either the old or the new state."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise files.refused(folder, error) from error
+    files.made(folder)
     files.write_json(folder / FILE, state)
 
 

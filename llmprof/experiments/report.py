@@ -220,10 +220,7 @@ def write_report(
     """Write ``performance_report.md`` and ``plots/`` from saved results."""
     results, place = saved(folder), Path(out if out is not None else folder)
     plots = place / "plots"
-    try:
-        plots.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise files.refused(plots, error) from error
+    files.made(plots)
     if device is None and results.bandwidth is not None and results.bandwidth.document["platform"] == "cuda":
         device = results.bandwidth.measured()
     lines, drawn = ["# Performance report", ""], []

@@ -105,10 +105,7 @@ class History:
             The disk is full, or the folder cannot be written. The files stay as they were, and the rows in memory.
         """
         self._take()
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise files.refused(self.folder, error) from error
+        files.made(self.folder)
         for level in LEVELS:
             content = io.BytesIO()
             self.frames[level.name].write_parquet(content, compression="zstd")

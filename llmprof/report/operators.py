@@ -136,10 +136,7 @@ def write_operators(
     """Write the results of a run in mode ``ops``; the model, for its bounds, is by default that of the run's folder."""
     trace, place = read_run(path), Path(path) if Path(path).is_dir() else Path(path).parent
     where = Path(folder) if folder is not None else place / "ops"
-    try:
-        where.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise files.refused(where, error) from error
+    files.made(where)
     layers, comm = layer_report(trace), communication_report(trace)
     bounds = _bounds(trace, model if model is not None else config_in(place / "model"))
     advice = advised(trace, bounds)

@@ -74,10 +74,7 @@ def check_output(path: str | os.PathLike[str], *, overwrite: bool = False, own: 
 def write_output(path: str | os.PathLike[str], content: str | bytes, *, overwrite: bool = False) -> Path:
     """Write a file for the user, by the rule of this module; missing folders are made."""
     target = check_output(path, overwrite=overwrite)
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise refused(target, error) from error
+    made(target.parent)
     return write(target, content)
 
 
@@ -172,6 +169,15 @@ def finite(value: Any) -> Any:
     if isinstance(value, dict):
         return {str(key): finite(item) for key, item in value.items()}
     return [finite(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def made(folder: Path) -> Path:
+    """Make a folder and those above it, unless it is there."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise refused(folder, error) from error
+    return folder
 
 
 def refused(path: Path, error: OSError) -> OutputError:

@@ -261,10 +261,7 @@ class Engine:
         self.home, self._count = home, 0
         self._stop = threading.Event()
         self._result: process.Finished | LlmprofError | None = None
-        try:
-            home.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise files.refused(home, error) from error
+        files.made(home)
         plain = config.replace(profile_mode="inference_only", timeout_s=0.0)
         self._model = resolve(plain.model, home / "model")
         self._job, _ = command.job(plain, self._model)

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 import msgspec
 import platformdirs
 
-from llmprof.errors import ArgumentError, LlmprofError, OutputError
+from llmprof.errors import ArgumentError, LlmprofError
 from llmprof.explore.base.messages import Record, Window
 from llmprof.explore.timeline.data import TimelineData
 from llmprof.explore.timeline.rows import KINDS
@@ -164,10 +164,7 @@ class Notes:
         if self._damaged:
             raise LlmprofError(self._damaged, hint=self._advice())
         content = msgspec.json.encode(_File(version=VERSION, trace=self._trace, marks=checked_marks(marks)))
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise OutputError(f"{self.path.parent} cannot be made: {error.strerror or error}") from error
+        files.made(self.path.parent)
         files.write(self.path, msgspec.json.format(content, indent=1))
 
     def _kept(self, why: str) -> LlmprofError:

@@ -76,10 +76,7 @@ class Series:
 
     def run(self) -> list[Outcome]:
         """Start the engine once and measure all points; none of its processes is left at the end."""
-        try:
-            self.home.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise files.refused(self.home, error) from error
+        files.made(self.home)
         config = self.configs[0]
         jobs = self._jobs()
         base = jobs[0] | {"batch_size": max(one["batch_size"] for one in jobs)}

@@ -13,9 +13,9 @@ from typing import Final
 
 import polars as pl
 
-from llmprof.errors import NotCapturedError, OutputError, ReadError
+from llmprof.errors import NotCapturedError, ReadError
 from llmprof.readers.common.reader import MOST_RANKS, Wanted
-from llmprof.storage import sqlite
+from llmprof.storage import files, sqlite
 from llmprof.storage.files import regular
 from llmprof.text import counted, left_out
 
@@ -194,10 +194,7 @@ def export(report: Path, folder: Path) -> Path:
             f"or export the report on a machine with nsys: nsys export --type sqlite {report.name}",
         )
     target = folder / f"{report.stem}.sqlite"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OutputError(f"cannot write to {folder}: {error.strerror or error}") from error
+    files.made(folder)
     command = [nsys, "export", "--type", "sqlite", "--force-overwrite", "true", "--output", str(target), str(report)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 (no shell)
     if done.returncode or not target.exists():

@@ -1,10 +1,8 @@
 import re
-from pathlib import Path
 
 import polars as pl
 import pytest
 
-import llmprof
 from llmprof import platforms, sentences
 from llmprof.errors import NotCapturedError
 from llmprof.trace import Trace
@@ -86,19 +84,3 @@ def test_what_was_not_captured_is_asked_for_in_the_words_of_the_platform():
         with pytest.raises(NotCapturedError) as caught:
             _ = trace.kernels
         assert said in str(caught.value)
-
-
-RECORDINGS = [
-    ("ascend", "ascend/msinsight_level1/db"),
-    ("ascend", "ascend/mindinsight/PROF_000001_20230818142704322_COJGGGCANRMICFBC"),
-    ("ascend", "ascend/msprof_analyze/ut__advisor__timeline_advice__trace_view.json"),
-    ("ascend", "ascend/msprof_analyze/ut__advisor__advisor_backend__compute_advice__kernel_details.csv"),
-    ("amd", "chrome/tracelens/mi300__gaunernst_bert-small-uncased__1016001.json.gz"),
-    ("amd", "rocm/rpd_matmul_result.json"),
-]
-
-
-@pytest.mark.filterwarnings("ignore::llmprof.errors.TraceWarning")
-@pytest.mark.parametrize(("name", "path"), RECORDINGS, ids=lambda value: Path(value).name)
-def test_platforms_of_real_recordings(shared, name, path):
-    assert llmprof.read(shared / "real" / path).platform.name == name

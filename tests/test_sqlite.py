@@ -125,22 +125,6 @@ def test_rows_with_gaps_in_their_numbers_are_all_read(many_threads, tmp_path, ke
 
 
 @pytest.mark.parametrize(
-    ("create", "ranges"),
-    [
-        ("CREATE TABLE t (n INTEGER PRIMARY KEY, text TEXT) WITHOUT ROWID", 1),
-        ("CREATE TABLE t (n INTEGER, text TEXT, rowid TEXT)", 4),
-        ("CREATE TABLE t (n INTEGER, text TEXT, RowId TEXT, _rowid_ TEXT, oid TEXT)", 1),
-    ],
-    ids=["without row numbers", "a column of that name", "columns of all names"],
-)
-def test_tables_with_other_row_numbers_are_read_whole(many_threads, tmp_path, create, ranges):
-    width = create.count(",") + 1
-    rows = [(i, f"t{i}", *["x"] * (width - 2)) for i in range(100)]
-    assert made(tmp_path / "a.sqlite", create, rows).rows() == [row[:2] for row in rows]
-    assert len(many_threads) == ranges
-
-
-@pytest.mark.parametrize(
     ("odd", "whole"), [("12 apples", 12), (2.75, 2), (b"7", 7), (None, None)], ids=["text", "real", "blob", "null"]
 )
 @pytest.mark.parametrize("at", [0, 99])

@@ -8,7 +8,7 @@ import pytest
 
 from llmprof import batch
 from llmprof.batch import BatchRunner
-from llmprof.errors import ConfigError, LlmprofError, OutputError, ReadError
+from llmprof.errors import ConfigError, LaunchError, LlmprofError, OutputError, ReadError
 from tests.batch.runners import Runs, config, fail, interrupt
 
 GRID = {"batch_size": [1, 2, 4], "max_tokens": [8, 16]}
@@ -171,14 +171,17 @@ def test_synthetic_lengths_take_the_place_of_prompts(tmp_path):
     assert sweep.comparison["input_tokens"].to_list() == ["8", "[4, 16]"]
 
 
-@pytest.mark.slow
 def test_the_report_of_a_sweep(tmp_path):
-    sweep = BatchRunner(config(tmp_path), runner=Runs(b4=fail)).run_parameter_sweep({"batch_size": [1, 2, 4]})
+    def broken() -> None:
+        raise LaunchError("out of memory <b>")
+
+    sweep = BatchRunner(config(tmp_path), runner=Runs(b4=broken)).run_parameter_sweep({"batch_size": [1, 2, 4]})
     written = batch.write_report(sweep)
     text = written.index.read_text("utf-8")
     assert written.index == sweep.folder / "index.html"
-    assert "Sweep of random:tiny: batch size" in text
-    assert "batch_size=4 failed: out of memory" in text
+    assert "batch_size=4 failed: out of memory &lt;b&gt;" in text
+    assert "2 of 3 finished" in text
+    assert 'id="findings"' not in text
     assert {path.stem for path in written.pngs} == {"throughput", "latency", "scaling", "where_time"}
     assert pl.read_csv(sweep.folder / "comparison.csv").height == 3
 

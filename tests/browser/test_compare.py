@@ -1,78 +1,11 @@
 import json
 
-import polars as pl
 import pytest
 from playwright.sync_api import expect
 
 import llmprof
 from llmprof import explore
 from tests.browser import drawn
-
-SETUP = """import llmprof
-from llmprof import explore
-a = llmprof.sample("torch_tp4_eager_custom_allreduce")
-b = llmprof.sample("torch_tp4_eager_nccl")"""
-SHOW = """w = explore.compare(a, b, names=("custom", "nccl"))
-w"""
-
-
-def ready(opened):
-    widget = opened.output().locator(".lp")
-    widget.locator("tr[data-row] td").first.wait_for()
-    return widget
-
-
-def test_verdicts_rows_and_bars(notebook):
-    opened = notebook([SETUP, SHOW], height=1700)
-    widget = ready(opened)
-    rows = opened.wait("w.phase == 'decode' and w.table.height")
-    expect(widget.get_by_role("grid")).to_have_attribute("aria-rowcount", str(rows + 1))
-    opened.shot("compare", widget)
-
-    widget.get_by_role("button", name="vanished").click()
-    opened.wait("w.status == 'only_a' and set(w.table['status']) == {'only_a'}")
-    widget.get_by_role("button", name="vanished").click()
-    opened.wait("w.status is None")
-    opened.wait("w.phase == 'decode' and set(w.table['phase']) == {'decode'}")
-    widget.get_by_role("combobox", name="phase").select_option("prefill")
-    opened.wait("w.phase == 'prefill' and set(w.table['phase']) == {'prefill'}")
-    widget.get_by_text("A step of prefill takes").wait_for()
-    widget.get_by_role("combobox", name="rank").select_option("2")
-    opened.wait("w.rank == 2")
-    widget.get_by_role("combobox", name="rank").select_option("all, their mean")
-    opened.wait("w.rank is None")
-    widget.get_by_role("combobox", name="phase").select_option("decode")
-    opened.wait("w.phase == 'decode'")
-    widget.get_by_role("button", name="change", exact=True).click()
-    opened.wait("w.sort == 'delta_ns'")
-    widget.get_by_role("button", name="change", exact=True).click()
-    opened.wait("w.sort == '-delta_ns'")
-    widget.locator("[aria-busy=false] tr[data-row]").first.click()  # a click means the rows on the screen
-    opened.wait("w.picked == w.table.select('phase', 'stage', 'name').row(0, named=True)")
-    widget.get_by_text("In every step of the phase").wait_for()
-    # the largest change is the custom kernel, which only one run has
-    assert opened.python("sorted(set(w.selected['trace']))") == ["custom"]
-    assert opened.python("set(w.selected['name']) == {w.picked['name']}")
-    drawn.painted(opened.page)
-    opened.shot("compare_picked", widget)
-
-    # the bars are reached with the keyboard, once they are those of what is chosen
-    story = "JSON.parse(document.querySelector('[data-story]').dataset.story)"
-    opened.page.wait_for_function(f"{story}.phase === 'decode' && {story}.rank === null")
-    bars = widget.get_by_label("From custom to nccl, a bar a part")
-    bars.focus()
-    for key in ("ArrowRight", "ArrowDown", "Enter"):
-        opened.page.keyboard.press(key)
-    opened.wait("w.picked is not None and set(w.picked) == {'phase', 'stage'}")
-    assert opened.python("w.picked['stage'] == w.waterfall['part'][1] and w.selected.height > 0")
-
-    widget.get_by_role("combobox", name="align by").select_option("name")
-    opened.wait("w.by == ['name'] and 'name' in w.table.columns")
-    widget.get_by_role("columnheader", name="kernel").wait_for()
-    widget.get_by_label("Search rows").fill("cross_device_reduce")
-    opened.wait("0 < w.table.height < 4 and set(w.table['status']) == {'only_a'}")
-    opened.wait("w.status is None")
-    assert opened.faults(".lp") == []
 
 
 def aligned(shown):
@@ -232,22 +165,3 @@ def test_a_click_that_comes_while_the_table_is_drawn_anew_counts(host, sample_tr
     head = shown.page.get_by_role("button", name="change", exact=True)
     head.evaluate("button => { button.click(); button.click(); }")
     shown.wait(lambda: widget.sort == "delta_ns")
-
-
-def test_hostile_names_and_a_trace_without_devices(host, sample_trace):
-    a = sample_trace("torch_tp4_eager_custom_allreduce")
-    bad = "<img src=x onerror='window.hacked=1'><script>window.hacked=2</script>"
-    tables = {name: a.table(name) for name in ("kernels", "runtime", "markers")}
-    norm = pl.col("name").str.contains("rms")
-    tables["kernels"] = tables["kernels"].with_columns(name=pl.when(norm).then(pl.lit(bad)).otherwise("name"))
-    missing = explore.compare(a, llmprof.Trace({}))
-    host(missing).page.get_by_text("holds no kernels").first.wait_for()
-    assert missing.selected.height == 0
-    hostile = llmprof.Trace(tables)
-    widget = explore.compare(hostile, a, names=("<b>x</b>", "y"), by=["name"], search="onerror")
-    shown = host(widget, height=1600)
-    shown.page.locator("[aria-busy=false] tr[data-row]").first.click()
-    shown.wait(lambda: widget.picked is not None)
-    shown.page.get_by_text("Its kernels").wait_for()
-    assert shown.page.locator("#host").locator("img, script, b:has-text('x')").count() == 0
-    assert shown.page.evaluate("window.hacked") is None

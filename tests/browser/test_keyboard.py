@@ -7,7 +7,6 @@ import pytest
 from llmprof import bundled, explore, launch
 from llmprof.explore.layers import explorer
 from tests.analyze.test_ranks import on_hosts, run_of
-from tests.analyze.test_replay import device_bound
 from tests.browser import drawn
 from tests.browser.drawn import tab_to
 from tests.browser.host import PATIENCE_S
@@ -134,26 +133,6 @@ def test_ranks(show):
     tab_to(shown.page, "Only the picked ranks")
     press(shown, "Enter")
     drawn.settled(shown, ".lp-ranks", ranks=[rank, rank])
-    assert shown.faults() == []
-
-
-def test_what_if(show):
-    widget = explore.what_if(device_bound())
-    shown = show(widget)
-    drawn.settled(shown, ".lp-what_if", changes=[])
-    tab_to(shown.page, "+ Faster or slower")
-    press(shown, "Enter")
-    drawn.settled(shown, ".lp-what_if", changes=["scale:linear:0.5"])
-    tab_to(shown.page, "of")
-    press(shown, "n")
-    drawn.settled(shown, ".lp-what_if", changes=["scale:norm:0.5"])
-    tab_to(shown.page, "takes")
-    press(shown, "ArrowRight")
-    drawn.settled(shown, ".lp-what_if", changes=["scale:norm:0.55"])
-    assert widget.selected["predicted_ns"].to_list() == [51_000 + 26_950]  # of 49 us of norm
-    tab_to(shown.page, "Remove")
-    press(shown, "Enter")
-    drawn.settled(shown, ".lp-what_if", changes=[])
     assert shown.faults() == []
 
 

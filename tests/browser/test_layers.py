@@ -1,12 +1,8 @@
 import re
 
-from llmprof import explore
-from llmprof.trace import Trace
-from tests.analyze.builders import ATTENTION, forward, kernels, labels, launches
 from tests.browser import drawn
 
 SETUP = "import llmprof\nfrom llmprof import explore\ntrace = llmprof.sample('torch_tp4_eager_nccl')"
-EVIL = "<img src=x onerror='window.hacked=1'><script>window.hacked=1</script>" + ATTENTION
 LEFT, TOP, ROW = 38, 46 + 3 * 16, 15
 """Where the cells of 28 layers and three phases begin, and how tall they are (px)."""
 
@@ -85,37 +81,3 @@ def test_gestures_end_in_frames(notebook):
     heat(shown).hover(position=there | {"y": there["y"] - 16})  # two phases are left
     shown.output().get_by_text(re.compile("^layer 0.*, step 3$")).wait_for()
     assert shown.faults(".lp-layers") == []
-
-
-def test_python_moves_the_picture(notebook):
-    show = (
-        "w = explore.layers(trace, step=3, layer=2)\nv = explore.overlap(trace)\nt = explore.timeline(trace)\n"
-        "explore.link(w, v, t)\nw"
-    )
-    shown = notebook([SETUP, show], width=1250, height=1500, theme="dark")
-    settled(shown)
-    shown.output().get_by_text(re.compile(r"Layer 2 \(.+\) in step 3 \(decode, rank 0\)")).wait_for()
-    shown.run("w.layer = 7; w.rank = 2")
-    shown.output().get_by_text(re.compile(r"Layer 7 \(.+\) in step 3 \(decode, rank 2\)")).wait_for()
-    settled(shown, rank=2)
-    heat(shown).click(position=cell(shown, 6, 9))
-    shown.wait("v.window is not None and v.window == t.window == w.window and v.rank == t.rank == 2")
-    assert shown.python("v.selected.join(w.selected, on='event', how='semi').height == w.selected.height")
-    settled(shown, cell=[2, 6, 9, None])
-    shown.shot("layers-dark", shown.output())
-
-
-def test_names_are_text_and_nothing_is_said_so(host):
-    run = kernels([EVIL if name == ATTENTION else name for name in forward(4)])
-    markers = labels([("execute_new_0_cached_4", -50, 10)])
-    hostile = Trace({"kernels": run, "runtime": launches(run), "markers": markers})
-    for trace, words in (
-        (Trace({"kernels": run.clear()}), "No layers were found"),
-        (Trace({}), "no kernels, copies or operators"),
-    ):
-        host(explore.layers(trace)).page.get_by_text(words).wait_for()
-    shown = host(explore.layers(hostile, step=0, layer=1, rank=0))
-    settled(shown)
-    shown.page.get_by_role("cell", name="<img src=x").first.wait_for()
-    assert shown.page.evaluate("window.hacked === undefined")
-    assert shown.page.locator("img[src='x']").count() == 0

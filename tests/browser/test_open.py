@@ -45,69 +45,6 @@ def test_every_tab_opens_once_and_they_are_linked(notebook, theme):
     opened.wait("w.selected.height > 0 and set(w.selected['layer']) == {5}")
 
 
-def test_a_finding_is_shown_by_its_button_and_by_keys(notebook):
-    opened = notebook([SETUP, "w = explore.open(trace)\nw"], height=1300, theme="dark")
-    buttons = opened.output().get_by_role("button", name="Show me")
-    buttons.first.wait_for()
-    opened.output().get_by_text("4 x NVIDIA H200").wait_for()
-    buttons.nth(1).click()
-    opened.wait("w.titles[w.selected_index] == 'Collectives'")
-    assert opened.python("w['timeline'].rank == w._front.rows[1]['rank'] and w['all_reduce'].kind == 'all_reduce'")
-    tabs = opened.output().get_by_role("tablist")
-    # the kernel has changed the tab already, and the page follows a moment later
-    expect(tabs.get_by_role("tab", name="Collectives")).to_have_attribute("aria-selected", "true")
-    back = tabs.get_by_role("tab", name="Findings")
-    back.click()
-    row = opened.python("next(n for n, row in enumerate(w._front.rows) if row['where'] == \"stage = 'gate_up_proj'\")")
-    buttons.nth(row).click()
-    opened.wait("w.titles[w.selected_index] == 'Kernels' and w['kernels'].stage == 'gate_up_proj'")
-    expect(tabs.get_by_role("tab", name="Kernels")).to_have_attribute("aria-selected", "true")
-    back.click()
-    expect(buttons.first).to_be_visible()
-    buttons.first.focus()
-    expect(buttons.first).to_be_focused()
-    opened.page.keyboard.press("Enter")
-    opened.wait("w.titles[w.selected_index] == 'Timeline'")
-    canvas = opened.output().locator(".lp canvas:visible").first
-    canvas.wait_for()
-    assert opened.python("w['timeline'].span[0] == w._front.rows[0]['start_ns']")
-    assert opened.python("w['timeline'].span[1] >= w._front.rows[0]['end_ns']")
-    opened.output().get_by_text("(code that was not recorded)").first.wait_for()
-    painted(opened.page)
-    opened.shot("open_shown", opened.output())
-
-
-def test_a_long_preparation_says_how_far_it_is_and_can_be_cancelled(notebook):
-    slow = """import threading
-from llmprof.explore import tabs
-go_on = threading.Event()
-panel = next(p for p in tabs.PANELS if p.name == "kernels")
-object.__setattr__(panel, "stages", lambda given: [("reading", lambda: None), ("counting sheep", go_on.wait)])
-w = explore.open(trace)
-w"""
-    opened = notebook([SETUP, slow])
-    opened.output().get_by_role("tab", name="Kernels").click()
-    opened.output().get_by_text("Kernels: counting sheep").wait_for()
-    opened.output().locator(".widget-hprogress, .jupyter-widget-hprogress").first.wait_for()
-    opened.shot("open_preparing", opened.output())
-    opened.output().get_by_role("button", name="Cancel").click()
-    opened.output().get_by_text("Kernels: cancelled").wait_for()
-    assert opened.python("list(w.explorers)") == ["timeline"]
-    opened.run("go_on.set()")
-    opened.output().get_by_role("button", name="Go on").click()
-    opened.wait("'kernels' in w.explorers")
-    opened.output().locator("tr[data-row]").first.wait_for()
-
-
-def test_two_explorers_of_one_trace_and_one_in_a_very_narrow_cell(notebook):
-    opened = notebook([SETUP, "one = explore.kernels(trace)\none", "two = explore.kernels(trace)\ntwo"], width=420)
-    for cell in (1, 2):
-        opened.output(cell).locator("tr[data-row]").first.wait_for()
-    opened.output(1).locator("tr[data-row]").nth(1).click()
-    opened.wait("one.kernel is not None")
-    assert opened.python("two.kernel") is None
-
-
 def test_chips_name_the_filters_and_alt_arrows_and_mouse_buttons_lead_back(notebook):
     opened = notebook([SETUP, "w = explore.open(trace)\nw"], height=1300)
     output = opened.output()

@@ -35,12 +35,3 @@ def test_requests_are_sorted_picked_and_explained(host, run, theme):
     assert widget.selected["request"].unique().to_list() == [first]
     shown.quiet()
     shown.shot(f"requests_{theme}")
-
-
-def test_requests_are_rows_of_the_timeline(host, run):
-    widget = explore.timeline(run.trace, run=run)
-    shown = host(widget, width=1400, height=1000)
-    shown.page.get_by_text("request 0", exact=True).first.wait_for()
-    shown.page.get_by_text("prefill with others").first.wait_for()  # the legend
-    shown.quiet()
-    shown.shot("requests_timeline")

@@ -8,7 +8,7 @@ from playwright.sync_api import expect
 from llmprof import explore
 from tests.analyze.builders import GEMM, NORM
 from tests.browser.drawn import drag, still
-from tests.explore.test_timeline import FORWARD, NORMED, run_of
+from tests.explore.test_timeline import run_of
 
 TEXTS = """() => { const paint = CanvasRenderingContext2D.prototype.fillText; window.painted = new Set();
 CanvasRenderingContext2D.prototype.fillText = function (text, ...rest) {
@@ -79,81 +79,6 @@ def test_from_a_kernel_to_its_launch_and_back(shown, way):
     shown.page.locator(".lpt-details", has_text="Norm_0").wait_for()
 
 
-def test_file_and_line_of_a_python_function_are_shown(shown):
-    shown.widget.selection = {"row": row_of(shown, "python"), "id": 0}
-    details = shown.page.locator(".lpt-details")
-    for text in ("model/layers.py", "12", "forward"):
-        details.locator("dd").get_by_text(text, exact=True).wait_for()
-
-
-def test_buttons_of_a_selection(shown):
-    shown.widget.select(0)
-    button(shown, "Next").click()
-    shown.wait(lambda: shown.widget.selected["name"].to_list() == [NORM])
-    button(shown, "Previous").click()
-    shown.wait(lambda: shown.widget.selected["name"].to_list() == [GEMM])
-    button(shown, "Zoom to it").click()
-    shown.wait(lambda: length(shown) < 90 and window(shown)[0] <= 100 and window(shown)[1] >= 130)
-    button(shown, "Clear").click()
-    shown.wait(lambda: shown.widget.selection is None)
-    shown.page.locator(".lpt-details", has_text="Click an event").wait_for()
-
-
-def test_buttons_and_keys_that_zoom_and_move(shown):
-    whole = length(shown)
-    button(shown, "Zoom in (W)").click()
-    shown.wait(lambda: length(shown) < 0.75 * whole)
-    button(shown, "Zoom out (S)").click()
-    shown.wait(lambda: length(shown) > 0.95 * whole)
-    button(shown, "Zoom in (W)").click()
-    shown.wait(lambda: length(shown) < 0.75 * whole)
-    button(shown, "The whole trace (0)").click()
-    shown.wait(lambda: length(shown) == whole)
-    canvas = shown.page.locator(".lpt-main canvas")
-    for inwards, outwards in (("w", "s"), ("+", "-")):
-        canvas.press(inwards)
-        shown.wait(lambda: length(shown) < 0.75 * whole)
-        canvas.press(outwards)
-        shown.wait(lambda: length(shown) > 0.95 * whole)
-    for later, earlier in (("d", "a"), ("ArrowRight", "ArrowLeft")):
-        canvas.press("w")
-        low = shown.wait(lambda: window(shown)[0] if length(shown) < 0.75 * whole else None)
-        canvas.press(later)
-        shown.wait(lambda low=low: window(shown)[0] > low)
-        canvas.press(earlier)
-        shown.wait(lambda low=low: abs(window(shown)[0] - low) <= 1)
-        canvas.press("Home")
-        shown.wait(lambda: length(shown) == whole)
-    button(shown, "Keys (?)").click()
-    shown.page.get_by_role("dialog").wait_for()
-    button(shown, "Close").click()
-    shown.page.get_by_role("dialog").wait_for(state="hidden")
-
-
-def test_keys_that_go_from_row_to_row_fold_and_pin(shown):
-    canvas = shown.page.locator(".lpt-main canvas")
-    canvas.press("j")
-    first = shown.wait(lambda: shown.widget.selection)
-    canvas.press("j")
-    second = shown.wait(lambda: shown.widget.selection if shown.widget.selection != first else None)
-    canvas.press("k")
-    shown.wait(lambda: shown.widget.selection["row"] == first["row"])
-    assert second["row"] > first["row"]
-    shown.widget.selection = {"row": row_of(shown, "modules"), "id": 1}
-    shown.page.locator(".lpt-details strong").get_by_text("nn.Module: Layer_0", exact=True).wait_for()
-    canvas.press("c")
-    button(shown, "Unfold modules").wait_for()
-    canvas.press("c")
-    button(shown, "Fold modules").wait_for()
-    canvas.press("p")
-    button(shown, "Unpin rank 0 · modules").wait_for()
-    canvas.press("p")
-    button(shown, "Pin modules").wait_for()
-    button(shown, "Pin modules").click()
-    button(shown, "Unpin rank 0 · modules").click()
-    button(shown, "Pin modules").wait_for()
-
-
 def test_dragging_says_how_long_it_is_and_with_shift_it_moves(shown):
     page = shown.page
     page.evaluate(TEXTS)
@@ -175,29 +100,6 @@ def test_dragging_says_how_long_it_is_and_with_shift_it_moves(shown):
     page.keyboard.up("Shift")
     shown.wait(lambda: window(shown)[0] < before[0])
     assert shown.widget.span is None
-
-
-def test_a_double_click_looks_closer_and_on_the_overview_it_shows_all(shown):
-    whole = length(shown)
-    shown.page.mouse.dblclick(x_of(shown, 115), place(shown, "stream 7"))
-    shown.wait(lambda: length(shown) < 90)
-    shown.wait(lambda: shown.widget.selection == {"row": row_of(shown, "stream"), "id": 0})
-    head = shown.page.locator(".lpt-head").bounding_box()
-    shown.page.mouse.dblclick(head["x"] + head["width"] / 2, head["y"] + 10)
-    shown.wait(lambda: length(shown) == whole)
-
-
-def test_buttons_of_the_search(shown):
-    shown.page.get_by_label("Search names").fill("model")
-    shown.page.locator(".lpt-count", has_text="1 of 2").wait_for()
-    button(shown, "Next hit (Enter)").click()
-    shown.wait(lambda: shown.widget.selection and shown.widget.selected["name"].to_list() == [FORWARD])
-    button(shown, "Next hit (Enter)").click()
-    shown.wait(lambda: shown.widget.selected["name"].to_list() == [NORMED])
-    button(shown, "Previous hit (Shift + Enter)").click()
-    shown.wait(lambda: shown.widget.selected["name"].to_list() == [FORWARD])
-    shown.page.locator(".lpt-main canvas").press("l")
-    shown.page.get_by_role("group", name="List of hits").wait_for()
 
 
 def test_the_critical_path_is_shown_walked_and_hidden(shown):
@@ -280,44 +182,3 @@ def test_a_flame_graph_of_the_selection(shown, tmp_path):
     }
     flame(shown).get_by_role("button", name="Close").click()
     flame(shown).wait_for(state="hidden")
-
-
-def test_the_flame_graph_by_keys_alone(shown):
-    page = shown.page
-    page.locator(".lpt-main canvas").press("t")
-    drawn(shown, "stage")
-    flame(shown).get_by_label("By").focus()
-    page.keyboard.press("End")  # the last of the choices
-    drawn(shown, "python")
-    canvas = flame(shown).get_by_role("application")
-    canvas.focus()
-    page.keyboard.press("ArrowRight")
-    tip = flame(shown).locator(".lp-tip")
-    tip.wait_for()
-    for _ in range(6):
-        if NORMED in tip.inner_text():
-            break
-        page.keyboard.press("ArrowRight")
-    assert NORMED in tip.inner_text()
-    page.keyboard.press("Enter")
-    page.wait_for_function("name => document.querySelector('.lpt-flame').dataset.root === name", arg=NORMED)
-    page.keyboard.press("Backspace")
-    page.wait_for_function("document.querySelector('.lpt-flame').dataset.root === ''")
-    page.keyboard.press("t")
-    flame(shown).wait_for(state="hidden")
-    assert page.evaluate("document.activeElement.getAttribute('aria-label')").startswith("Timeline.")
-
-
-def test_a_selection_on_the_host_has_a_flame_graph_of_its_own_time_and_nothing_says_so(shown):
-    shown.widget.selection = {"row": row_of(shown, "python"), "id": 0}
-    shown.page.locator(".lpt-details", has_text="forward").wait_for()
-    shown.page.locator(".lpt-main canvas").press("t")
-    own = shown.widget.stacks("host")
-    flame(shown).get_by_text("of the host in the selection").wait_for()
-    assert own["value"].sum() == own["value"].filter(own["stack"].list.first() == own["stack"][0][0]).sum() > 0
-    assert flame(shown).get_by_role("button", name="Save for speedscope").is_enabled()
-    shown.widget.selection = None
-    shown.widget.span, shown.widget.span_rows = [-20.0, -10.0], [row_of(shown, "stream")]
-    flame(shown).get_by_text("No kernel or copy in the selection").wait_for()
-    assert flame(shown).get_by_role("button", name="Save for speedscope").is_disabled()
-    shown.page.get_by_text("Nothing is in this selection").wait_for()

@@ -240,31 +240,6 @@ def test_help_is_not_covered_and_the_timeline_fills_the_screen(shown):
     shown.wait(lambda: shown.page.locator(".lpt-main").bounding_box()["height"] == before)
 
 
-def test_an_area_has_tabs_by_kind(shown):
-    group(shown, 0).click()
-    rows = shown.page.locator(".lpt-main .lpt-row")
-    shown.wait(lambda: rows.count() > 4)
-    exact(shown.page)
-    area = canvas(shown)
-    drag(shown.page, (area["x"] + 200, area["y"] + 30), (area["x"] + 500, area["y"] + area["height"] - 10))
-    shown.wait(lambda: shown.widget.span)
-    tabs = shown.page.get_by_role("tablist", name="Kinds in the selection").get_by_role("tab")
-    tabs.first.wait_for()
-    assert tabs.first.get_attribute("aria-selected") == "true"
-    assert tabs.first.inner_text().startswith("kernels and copies")
-    shown.shot("area_kernels")
-    launches = tabs.filter(has_text="launches")
-    launches.click()
-    shown.wait(lambda: shown.widget.span_kind == "flows")
-    shown.page.get_by_role("button", name="mean delay").wait_for()
-    assert shown.widget.selected["launch_start_ns"].null_count() == 0
-    expect(shown.page.locator("[role=tab]:focus")).to_contain_text("launches")
-    shown.page.keyboard.press("ArrowLeft")
-    shown.wait(lambda: shown.widget.span_kind not in (None, "flows"))
-    assert shown.faults() == []
-    shown.shot("area_flows")
-
-
 @pytest.mark.parametrize("shown", ["light", "dark"], indirect=True)
 def test_a_query_is_completed_run_mended_and_becomes_a_row(shown):
     keys = shown.page.keyboard

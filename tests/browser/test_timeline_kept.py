@@ -7,7 +7,7 @@ import pytest
 from playwright.sync_api import expect
 
 from llmprof import explore
-from tests.browser.drawn import drag, exact, still
+from tests.browser.drawn import exact
 from tests.explore.test_timeline import late_of
 
 SAMPLE = "torch_tp4_eager_custom_allreduce"
@@ -67,69 +67,6 @@ def test_damaged_notes_are_named(host, sample_trace, tmp_path):
     one.page.get_by_role("button", name="Set a mark").click()
     one.page.get_by_role("button", name="Go to mark 1").wait_for()
     assert (tmp_path / "notes.json").read_text() == "{"
-
-
-@pytest.mark.parametrize("shown", ["light", "dark"], indirect=True)
-def test_the_list_of_hits_has_totals_filters_and_goes_to_each(shown):
-    page = shown.page
-    page.get_by_label("Search names").fill("rms_norm")
-    page.get_by_role("button", name="List", exact=True).click()
-    region = page.get_by_role("group", name="List of hits")
-    words = region.locator(".lpt-hitwords")
-    words.filter(has_text="hits of").wait_for()
-    total = int(words.inner_text().split()[0].replace(",", ""))
-    assert total == shown.widget._on_list(text="rms_norm")[0]["total"] > 0
-    region.locator("select").nth(1).select_option("2")
-    shown.wait(lambda: int(words.inner_text().split()[0].replace(",", "")) < total)
-    region.locator("select").first.select_option("device")
-    region.locator("tbody", has_text="rank 2 · stream").wait_for()
-    region.get_by_role("button", name="duration", exact=True).click()
-    region.locator("th[aria-sort=descending]", has_text="duration").wait_for()
-    longest = shown.widget._on_list(text="rms_norm", where="device", rank=2, sort="-dur")[0]["rows"][0]["hit"]
-    region.locator("tr[data-row='0']").click()
-    shown.wait(lambda: shown.widget.selection == {"row": longest["row"], "id": longest["id"]})
-    assert shown.faults() == []
-    region.get_by_role("button", name="Close").click()
-    region.wait_for(state="hidden")
-
-
-def test_rows_are_arranged_and_python_shows_them_again(shown, host, sample_trace, tmp_path):
-    page = shown.page
-    page.locator(".lpt-group", has_text="rank 1").click()
-    page.locator(".lp-menu summary", has_text="Rows").click()
-    page.get_by_label("idle time").uncheck()
-    page.get_by_label("rank 0", exact=True).uncheck()
-    page.get_by_role("button", name="Fold all rows").click()
-    page.get_by_label("Rows named").fill("stream")
-    shown.wait(lambda: (shown.widget.arrangement or {}).get("named") == "stream")
-    drawn = page.locator(".lpt-main .lpt-name")
-    names = shown.wait(lambda: all("stream" in name for name in drawn.all_inner_texts()) and drawn.all_inner_texts())
-    assert shown.widget.arrangement["open"] == [1]
-    assert shown.widget.arrangement["kinds"] == ["idle"]
-
-    again = host(explore.timeline(sample_trace(SAMPLE), notes=tmp_path / "n.json", view=shown.widget.view))
-    again.wait(lambda: again.page.locator(".lpt-main .lpt-name").all_inner_texts() == names)
-    expect(again.page.locator(".lpt-group")).to_have_count(3)
-
-
-def test_python_goes_to_a_place_and_the_copied_view_is_python(shown, tmp_path):
-    shown.widget.show((100_000_000, 110_000_000), rank=2, search="norm")
-    shown.page.locator(".lpt-details", has_text="10.0 ms of rank 2").wait_for()
-    shown.wait(lambda: window(shown) == [99_500_000, 110_500_000])
-    expect(shown.page.get_by_label("Search names")).to_have_value("norm")
-
-    def stream_is_seen() -> bool:
-        stream = still(shown.page.locator(".lpt-name", has_text="stream").first)
-        pane = shown.page.locator(".lpt-main").bounding_box()
-        return pane["y"] <= stream["y"] < pane["y"] + pane["height"]
-
-    shown.wait(stream_is_seen)
-    shown.page.get_by_role("button", name="Copy as Python").click()
-    text = shown.page.locator("[aria-live]", has_text="Copied: ").inner_text().removeprefix("Copied: ")
-    given = {"explore": explore, "trace": shown.widget.trace}
-    made = eval(text.replace("trace, view", f"trace, notes={str(tmp_path / 'm.json')!r}, view"), given)
-    assert made.span == shown.widget.span
-    assert made.selected.equals(shown.widget.selected)
 
 
 def test_few_tab_stops_lie_before_the_rows(shown):
@@ -194,24 +131,6 @@ def test_rows_and_ranks_are_moved_by_keys(shown, host, sample_trace, tmp_path):
     again.page.locator(".lp-menu summary", has_text="Rows").click()
     again.page.get_by_role("button", name="Undo moves").click()
     again.wait(lambda: names(again) == before and ranks(again)[0] == "rank 0")
-
-
-def test_a_row_is_moved_by_dragging_its_name(shown):
-    shown.page.locator(".lpt-group", has_text="rank 1").click()
-    before = shown.wait(lambda: names(shown))
-    first, third = (still(shown.page.locator(".lpt-main .lpt-row").nth(place)) for place in (0, 2))
-    shown.page.mouse.move(first["x"] + 60, first["y"] + 8)
-    shown.page.mouse.down()
-    shown.page.mouse.move(first["x"] + 60, third["y"] + third["height"] - 1, steps=4)
-    shown.page.locator(".lpt-dropline").wait_for()
-    shown.page.mouse.up()
-    shown.wait(lambda: names(shown) == [before[1], before[2], before[0], *before[3:]])
-    shown.page.locator(".lpt-dropline").wait_for(state="hidden")
-    # the rank as a whole, and its name is not taken for clicked: it stays open
-    head, last = (still(shown.page.locator(".lpt-group", has_text=f"rank {rank}")) for rank in (1, 0))
-    drag(shown.page, (head["x"] + 60, head["y"] + 10), (head["x"] + 60, last["y"] + 2))
-    shown.wait(lambda: ranks(shown)[:2] == ["rank 1", "rank 0"])
-    assert len(names(shown)) == len(before)
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

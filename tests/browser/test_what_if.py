@@ -4,7 +4,6 @@ import pytest
 from playwright.sync_api import expect
 
 from llmprof import explore
-from llmprof.trace import Trace
 from tests.analyze.test_replay import device_bound
 from tests.browser import drawn
 
@@ -57,13 +56,3 @@ def test_changes_are_made_with_sliders_and_predicted(host):
     page.get_by_role("button", name="Remove: Without", exact=True).click()
     settled(shown, ["scale:norm:0.25"])
     assert list(widget.changes) == ["scale:norm:0.25"]
-
-
-def test_widths_themes_and_nothing_to_replay(host, sample_trace):
-    made = ("no-host-delay", "transfer:bandwidth=400", "remove:no such work", "tensor-parallel:8:all_reduce_us=20")
-    shown = host(explore.what_if(sample_trace("torch_tp4_eager_nccl"), *made), width=480, height=1500, theme="dark")
-    settled(shown, list(made))
-    shown.shot("what_if-dark-480")
-    assert shown.page.locator(".lp-what_if").evaluate("el => el.scrollWidth <= el.clientWidth + 1")
-    assert shown.faults() == []
-    host(explore.what_if(Trace({}))).page.get_by_text("no kernels, copies or operators").wait_for()

@@ -354,23 +354,6 @@ def test_a_worker_that_is_killed_is_replaced(tmp_path):
         assert_frame_equal(llmprof.map("overlap", trace, client=client), analyze.overlap(trace))
 
 
-def test_a_client_that_is_killed_is_followed_by_one_that_finishes(tmp_path):
-    run = run_folder(tmp_path / "run", ranks=32)
-    out = tmp_path / "out"
-    command = [sys.executable, "-m", "llmprof", "convert", str(run), "-o", str(out), "--workers", "1"]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    while process.poll() is None and len(list(out.glob("part-*"))) < 2:
-        time.sleep(0.001)
-    process.kill()
-    process.wait()
-    for part in out.glob("part-*"):  # what has its name is whole
-        assert (part / PART_FILE).exists()
-    trace = llmprof.convert(run, out, client=False)
-    assert trace.ranks == list(range(32))
-    same(trace, llmprof.read(run, cache=False))
-    whole(out)
-
-
 @contextmanager
 def _processes_of_dask(folder: Path):
     """A scheduler and one worker, each a process; gives the address and the scheduler."""

@@ -74,16 +74,6 @@ def test_several_read_each_rank_once(run, tmp_path, monkeypatch):
     assert_frame_equal(found["steps"], analyze.steps(whole))
 
 
-def test_a_late_rank_is_found_by_hand(run, tmp_path):
-    many = llmprof.convert(run, tmp_path / "out", client=False)
-    calls = llmprof.map("collectives", many, client=False)
-    assert calls.filter(rank=0)["wait_ns"].to_list() == [150_000] * 3
-    assert calls.filter(rank=1)["wait_ns"].to_list() == [0] * 3
-    assert calls["last_rank"].unique().to_list() == [1]
-    arrivals = llmprof.map("collective_arrivals", many, client=False)
-    assert arrivals.filter(rank=1)["share_last"].item() == 1.0
-
-
 def test_a_part_of_a_dataset_is_analysed_as_such(run, tmp_path):
     many = llmprof.convert(run, tmp_path / "out", client=False)
     whole = llmprof.read(run, cache=False)

@@ -13,7 +13,7 @@ from llmprof import analyze, explore
 from llmprof.analyze.findings.order import chained
 from llmprof.errors import LlmprofError, NotCapturedError
 from llmprof.explore.served import Wanted, page
-from llmprof.explore.tabs import PANELS, Given, Preparation, filters_of
+from llmprof.explore.tabs import PANELS, Given, filters_of
 from llmprof.explore.timeline.data import HOST
 from llmprof.trace import Trace
 from llmprof.units import format_ns
@@ -67,23 +67,6 @@ def test_unknown_tab_and_no_trace(trace: Trace) -> None:
     for name in ("layers", "overlap", "all_reduce", "kernels"):
         shown(opened, name)
     assert opened["kernels"].selected.is_empty()
-
-
-def test_preparation_stops_when_cancelled() -> None:
-    began, go_on = threading.Event(), threading.Event()
-    told: list[str] = []
-
-    def slow() -> None:
-        began.set()
-        go_on.wait(10)
-
-    preparation = Preparation([("slow", slow), ("never", told.clear)], lambda what, *_: told.append(what), told.clear)
-    preparation.start()
-    assert began.wait(10)
-    preparation.cancel()
-    go_on.set()
-    preparation.join(10)
-    assert told == ["slow"]
 
 
 def test_a_cancelled_tab_can_go_on(trace: Trace, monkeypatch: pytest.MonkeyPatch) -> None:

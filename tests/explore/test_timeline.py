@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import time
 
 import numpy as np
 import polars as pl
@@ -147,18 +146,6 @@ def test_a_selected_kernel_is_its_row_of_the_attribution():
         explore.timeline({})
 
 
-@pytest.mark.parametrize(("kind", "name"), [("ops", "aten::add"), ("runtime", "cudaLaunchKernel"), ("steps", None)])
-def test_what_is_selected_comes_from_the_frame_of_its_row(kind, name):
-    widget = explore.timeline(whole_trace())
-    ask(widget, "find")
-    widget.selection = {"row": row_of(widget, kind), "id": 1 if kind == "steps" else 2}
-    if name is None:
-        assert widget.selected.equals(analyze.steps(widget.trace)[1])
-        assert widget.step == 1
-    else:
-        assert widget.selected["name"].item() == name
-
-
 def test_a_range_of_time_selects_the_events_that_touch_it():
     widget = explore.timeline(whole_trace())
     widget.span = [105, 141]
@@ -247,22 +234,6 @@ def test_a_range_of_time_can_be_of_some_rows_only():
     assert widget.selected.height == 0
     answer, _ = ask(widget, "span", span=[0, 1], rows=None)
     assert (answer["rows"], answer["total"]) == ([], 0)
-
-
-def test_facts_of_a_kernel_and_the_arrow_from_its_launch():
-    widget = explore.timeline(whole_trace())
-    ask(widget, "find")
-    message, _ = ask(widget, "describe", row=row_of(widget, "stream"), id=0)
-    facts = dict(message["facts"])
-    assert facts["duration"] == "10 ns"
-    assert facts["launch delay"] == "5 ns"
-    assert facts["operator"] == "aten::mm"
-    assert message["flows"] == [
-        [
-            {"row": row_of(widget, "runtime"), "level": 0, "time": 95},
-            {"row": row_of(widget, "stream"), "level": 0, "time": 100},
-        ]
-    ]
 
 
 def test_very_many_host_spans_of_several_ranks_come_after_the_first_picture(sample_trace, monkeypatch):
@@ -394,19 +365,6 @@ def test_metrics_are_facts_of_the_kernels_that_they_fit(sample_trace):
     facts = dict(ask(widget, "describe", row=row_of(widget, "stream"), id=event)[0]["facts"])
     assert facts["ncu: compute"].endswith("% of peak")
     assert facts["ncu: match"].startswith("confidence")
-
-
-def test_finding_says_what_it_does_and_happens_once(monkeypatch):
-    widget = explore.timeline(whole_trace())
-    said = []
-    widget.observe(lambda change: said.append(change["new"]), "busy")
-    monkeypatch.setattr(widget, "send", lambda *_: None)
-    widget._receive(widget, {"kind": "ask", "what": "find", "id": "a"}, [])
-    deadline = time.monotonic() + 180
-    while not (said and said[-1] == "") and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert said[0] == "finding steps and layers"
-    assert {"finding steps", "finding layers", "finding collectives", "finding idle", ""} <= set(said)
 
 
 def test_requests_stand_on_top_a_row_each():

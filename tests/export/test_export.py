@@ -128,23 +128,6 @@ def test_a_window_cuts_rows_and_tracks_but_no_labels(tmp_path):
 
 
 @pytest.mark.slow
-def test_perfettos_own_format_holds_every_slice(tmp_path):
-    pytest.importorskip("perfetto")
-    trace = sample("torch_pp2_eager")
-    found = slices(export(trace, tmp_path / "x.pftrace"))
-    base = trace.meta["start_epoch_ns"]
-    for table, row in (("kernels", "device: stream"), ("runtime", "host: thread"), ("ops", "host: thread")):
-        rows = trace.table(table).select("rank", "dur_ns", "name", start_ns=pl.col("start_ns") + base)
-        there = found.filter(pl.col("row").str.starts_with(row)).select("rank", "dur_ns", "name", "start_ns")
-        assert rows.join(there, on=["rank", "start_ns", "dur_ns", "name"], how="anti").height == 0, table
-    own = tracks(trace)
-    assert found.filter(pl.col("row").str.starts_with("llmprof: ")).height == own.height
-    assert found.height == own.height + sum(
-        trace.table(t).height for t in ("kernels", "copies", "runtime", "ops", "markers")
-    )
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["torch_tp1_cudagraph", "torch_pp2_eager", "nsys_tp2_cudagraph"])
 def test_perfettos_own_format_reads_back_to_the_same_frames(name, tmp_path):
     pytest.importorskip("perfetto")

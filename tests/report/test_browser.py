@@ -51,19 +51,6 @@ def with_script(text: str, script: str) -> str:
     return f"{head}<script>{script}</script></body>"
 
 
-@pytest.mark.parametrize("width", [1280, 800, 500])
-def test_nothing_is_wider_than_the_window(small, tmp_path, width):
-    measure = """const wait = setInterval(() => {
-      const root = document.documentElement;
-      if (root.dataset.drawn) { root.dataset.over = root.scrollWidth - innerWidth; clearInterval(wait); }
-    }, 50);"""
-    page = tmp_path / "index.html"
-    page.write_text(with_script(report.html(small), measure), "utf-8")
-    document, _, _ = browse(page, tmp_path, f"--window-size={width},2000", "--hide-scrollbars")
-    (over,) = re.findall(r'data-over="(-?\d+)"', document)
-    assert int(over) <= 0
-
-
 @pytest.mark.usefixtures("quick")
 def test_the_table_of_kernels_can_be_sorted(small, tmp_path):
     click = """const head = [...document.querySelectorAll("th")].find((th) => th.textContent.trim() === "kernel");

@@ -10,7 +10,7 @@ import pytest
 from llmprof import launch
 from llmprof.errors import NotCapturedError, OutputError, ReadError
 from llmprof.launch.run.runner import Run as RealRun
-from llmprof.report import Visualizer, write_sweep
+from llmprof.report import Visualizer
 from llmprof.report import run as report_run
 from llmprof.trace import Trace
 from tests.charts import specs
@@ -135,36 +135,3 @@ def test_a_folder_that_cannot_be_written(folder_of, monkeypatch):
     monkeypatch.setattr("llmprof.storage.files.os.fsync", full)
     with pytest.raises(OutputError, match="No space left"):
         Visualizer(run.folder.path).create_all_visualizations()
-
-
-def comparison(states=("finished", "finished", "failed")) -> pl.DataFrame:
-    rows = []
-    for i, state in enumerate(states):
-        done = state == "finished"
-        row = {"point": i, "label": f"batch_size={2**i}", "batch_size": 2**i, "state": state, "run": f"run-{i}"}
-        row |= {"measured": "plain" if done else None}
-        row |= dict.fromkeys(("output_tokens_per_s", "requests_per_s", "overhead"), 10.0 * (i + 1) if done else None)
-        row |= dict.fromkeys(("ttft_ns", "tpot_ns", "e2e_ns", "e2e_p99_ns"), 1000000.0 * (i + 1) if done else None)
-        row |= {f"share_{name}": 0.5 if done else None for name in ("compute", "exposed_communication", "idle")}
-        rows.append(row)
-    return pl.DataFrame(rows, infer_schema_length=None)
-
-
-def where() -> pl.DataFrame:
-    rows = [
-        {"point": i, "label": f"batch_size={2**i}", "phase": "decode", "part": part, "ns": ns, "share": 0.5}
-        for i in range(2)
-        for part, ns in (("compute", 2_000_000), ("idle", 1_000_000 * (i + 1)))
-    ]
-    return pl.DataFrame(rows).with_columns(steps=pl.lit(2), ranks=pl.lit(1))
-
-
-def test_report_of_a_sweep(tmp_path):
-    failed = {"batch_size=4": "out of memory <b>"}
-    done = write_sweep(comparison(), where(), tmp_path, parameters=["batch_size"], title="A sweep", failed=failed)
-    text = done.index.read_text("utf-8")
-    assert {path.name for path in done.pngs} == {"throughput.png", "latency.png", "scaling.png", "where_time.png"}
-    assert "batch_size=4 failed: out of memory &lt;b&gt;" in text
-    assert "2 of 3 finished" in text
-    assert 'id="findings"' not in text
-    assert pl.read_csv(tmp_path / "comparison.csv").height == 3

@@ -128,9 +128,8 @@ def test_vega_is_kept_in_the_cache_and_a_damaged_one_is_refused(monkeypatch, tmp
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["torch_tp1_cudagraph", "torch_cpu_tp2_layer_annotations", "torch_tp4_eager_nccl"])
-def test_reports_of_real_captures(sample_trace, tmp_path, name):
-    written = report.write(sample_trace(name), tmp_path)
+def test_reports_of_real_captures(sample_trace, tmp_path):
+    written = report.write(sample_trace("torch_tp4_eager_nccl"), tmp_path)
     assert 1_000_000 < written.index.stat().st_size < 4_000_000
     assert len(written.pngs) >= 8
     assert written.findings.height >= 3

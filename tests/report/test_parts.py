@@ -21,7 +21,7 @@ from llmprof.errors import AnalysisError, NotCapturedError
 from llmprof.platforms import ON_HOST
 from llmprof.report import figures, folder, page
 from llmprof.report.folder import steps_table
-from llmprof.report.page import Column, Figure, Table, table
+from llmprof.report.page import Absent, Column, Figure, Table, table
 from llmprof.trace import Trace
 
 

@@ -114,14 +114,6 @@ def test_samples_lists_them_all():
     assert frame.null_count().sum_horizontal().item() == 0
 
 
-@pytest.mark.parametrize("one", ["torch_pp2_eager", "torch_cpu_tp2_layer_annotations", "torch_tp1_cudagraph"])
-def test_a_sample_opens_with_all_its_ranks(one, sample_trace):
-    trace = sample_trace(one)
-    assert trace.ranks == list(range(bundled.describe(one).ranks))
-    assert trace.has("ops", "markers")
-    assert trace.has("kernels") is (one != "torch_cpu_tp2_layer_annotations")
-
-
 def test_a_name_that_is_not_there_gets_the_nearest_ones():
     with pytest.raises(LlmprofError, match=r"no sample 'torch_tp4_nccl'.*torch_tp4_eager_nccl") as caught:
         llmprof.sample("torch_tp4_nccl")

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from llmprof import bundled, explore, launch
+from llmprof import explore
 from llmprof.explore.layers import explorer
 from tests.analyze.test_ranks import on_hosts, run_of
 from tests.browser import drawn
@@ -155,21 +155,6 @@ def test_kernels(show, sample_trace):
     press(shown, "ArrowDown", "Enter")
     shown.wait(lambda: widget.kernel is not None)
     assert set(widget.selected.select("stage", "name").rows()) == {(stage, widget.kernel)}
-
-
-def test_requests(show):
-    widget = explore.requests(launch.open_run(bundled.notebook_data("h200") / "served_queue"))
-    shown = show(widget)
-    shown.page.locator("[aria-busy=false] tr[data-row]").first.wait_for()
-    tab_to(shown.page, "end to end")
-    press(shown, "Enter")
-    shown.wait(lambda: widget.sort == "-e2e_ns")
-    shown.quiet()
-    shown.page.get_by_role("grid").focus()
-    press(shown, "ArrowDown", "Enter")
-    picked = shown.wait(lambda: widget.picked is not None and [widget.picked])[0]
-    shown.page.get_by_role("heading", name=f"Request {picked}").wait_for()
-    assert set(widget.selected["request"]) == {picked}
 
 
 @pytest.mark.smoke

@@ -4,8 +4,7 @@ import pytest
 from playwright.sync_api import expect
 
 from llmprof import explore
-from tests.analyze.builders import GEMM, NORM
-from tests.analyze.test_replay import device_bound
+from tests.analyze.builders import GEMM
 from tests.browser import drawn
 from tests.explore.test_timeline import FORWARD, NORMED, run_of
 
@@ -107,40 +106,6 @@ def test_a_click_makes_the_key_before_it_void(shown):
     assert shown.widget.selected["name"].to_list() == [FORWARD]
 
 
-def test_the_details_are_of_what_keys_act_on_before_its_facts_come(shown):
-    canvas = shown.page.locator(".lpt-main canvas")
-    shown.widget.select(0)
-    title(shown, GEMM).wait_for()
-    details = shown.page.locator(".lpt-details")
-    expect(details).to_have_attribute("aria-busy", "false")
-    height = details.bounding_box()["height"]
-    shown.hold("describe")
-    canvas.press("]")
-    title(shown, NORM).wait_for()
-    expect(details).to_have_attribute("aria-busy", "true")
-    expect(details.locator("dd")).to_have_count(1)  # its row
-    assert details.bounding_box()["height"] == height
-    asked(shown, "describe")
-    shown.let_go()
-    details.locator("dt", has_text="duration").wait_for()
-    expect(details).to_have_attribute("aria-busy", "false")
-
-
-def test_what_is_clicked_while_python_describes_its_own_selection_stays(shown):
-    shown.hold("describe")
-    shown.widget.selection = {"row": row_of(shown, "modules"), "id": 1}
-    asked(shown, "describe")
-    canvas = shown.page.locator(".lpt-main canvas")
-    canvas.press("j")
-    chosen = shown.wait(lambda: shown.widget.selection if shown.widget.selection["id"] != 1 else None)
-    shown.let_go()
-    shown.page.locator(".lpt-details[aria-busy=false] strong").wait_for()
-    expect(title(shown, "nn.Module: Layer_0")).to_have_count(0)
-    canvas.press("c")
-    shown.wait(lambda: (shown.widget.arrangement or {}).get("folded") == [chosen["row"]])
-    assert shown.widget.selection == chosen
-
-
 def test_what_is_typed_before_the_rows_have_come_is_looked_for(host, tmp_path):
     shown = host(explore.timeline(run_of(), notes=tmp_path / "notes.json"), hold=["rows"])
     search = shown.page.get_by_label("Search names")
@@ -222,20 +187,3 @@ def test_two_times_next_call_is_the_second(host, sample_trace):
     back = shown.page.get_by_role("button", name="Call before")
     back.evaluate("button => [1, 2].forEach(() => button.click())")
     shown.wait(lambda: calls[3:] == [calls[1], calls[0]])
-
-
-def test_a_slider_that_is_moved_while_python_sets_the_changes_keeps_its_place(host):
-    widget = explore.what_if(device_bound())
-    shown = host(widget, width=1000, height=1300)
-    drawn.settled(shown, ".lp-what_if", changes=[])
-    button(shown, "+ Faster or slower").click()
-    drawn.settled(shown, ".lp-what_if", changes=["scale:linear:0.5"])
-    shown.page.get_by_role("slider", name="takes").evaluate(
-        """slider => {
-          slider.value = "0.75";
-          slider.dispatchEvent(new Event("input", { bubbles: true }));
-          model.set("changes", ["scale:linear:0.25"]); // as it comes from Python
-        }"""
-    )
-    drawn.settled(shown, ".lp-what_if", changes=["scale:linear:0.75"])
-    assert list(widget.changes) == ["scale:linear:0.75"]

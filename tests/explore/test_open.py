@@ -11,9 +11,9 @@ import llmprof
 import llmprof.bundled
 from llmprof import analyze, explore
 from llmprof.analyze.findings.order import chained
-from llmprof.errors import LlmprofError, NotCapturedError
+from llmprof.errors import LlmprofError
 from llmprof.explore.served import Wanted, page
-from llmprof.explore.tabs import PANELS, Given, filters_of
+from llmprof.explore.tabs import PANELS, filters_of
 from llmprof.explore.timeline.data import HOST
 from llmprof.trace import Trace
 from llmprof.units import format_ns
@@ -95,17 +95,6 @@ def test_a_cancelled_tab_can_go_on(trace: Trace, monkeypatch: pytest.MonkeyPatch
     again.click()
     opened._preparing["layers"].join(10) if "layers" in opened._preparing else None
     assert "layers" in opened.explorers
-
-
-@pytest.mark.parametrize("panel", PANELS, ids=lambda panel: panel.name)
-def test_stages_of_every_panel_compute(panel, trace: Trace) -> None:
-    given = Given(trace, other=trace)
-    for words, compute in panel.stages(given):
-        assert words
-        try:
-            compute()
-        except NotCapturedError:
-            assert panel.name == "all_reduce"
 
 
 def test_a_run_adds_a_tab_of_its_requests_and_rows_to_the_timeline() -> None:

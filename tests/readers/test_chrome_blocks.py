@@ -2,11 +2,9 @@
 
 import json
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from llmprof.readers.chrome.events import EventDecoder
 from llmprof.readers.common.event_stream import EventStream
 from tests.readers.traces import read_one, same, text_of, write
 
@@ -57,20 +55,9 @@ DOCUMENTS = st.builds(
     st.sampled_from([None, None, 0, 2]),
     st.booleans(),
 )
-FIELDS = ("cat", "name", "pid", "tid")
 BLOCK_BYTES = st.integers(1, 64) | st.integers(64, 4096)
 
 IN_FOLDER = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-
-
-def decoded(path, block_bytes):
-    """Everything that a stream gives, flat."""
-    stream, decoder = EventStream(path, block_bytes), EventDecoder()
-    found = [event for batch in stream.batches(decoder) for event in batch]
-    described = [(type(e).__name__.rpartition("_")[2], *(str(getattr(e, f, "")) for f in FIELDS)) for e in found]
-    args = [bytes(getattr(e, "args", b"")) for e in found]
-    head = {key: bytes(value) for key, value in stream.head.items()}
-    return described, args, head, stream.truncated, stream.lost_bytes, stream.total_bytes, decoder.wrong_types
 
 
 @given(text=DOCUMENTS, block_bytes=BLOCK_BYTES)
@@ -81,20 +68,6 @@ def test_blocks_of_any_size_give_the_same_tables(tmp_path, text, block_bytes):
     assert same(parts.tables, whole.tables)
     assert parts.coverage == whole.coverage
     assert parts.head == whole.head
-
-
-@pytest.mark.slow
-@given(text=DOCUMENTS, block_bytes=BLOCK_BYTES, share=st.floats(0.3, 1))
-@settings(IN_FOLDER, max_examples=120)
-def test_cut_documents_give_the_same_events_for_any_block(tmp_path, text, block_bytes, share):
-    path = write(tmp_path / "trace", text[: int(len(text) * share)])
-    try:
-        whole = decoded(path, 1 << 24)
-    except Exception as error:  # noqa: BLE001 - the same error for any block
-        with pytest.raises(type(error)):
-            decoded(path, block_bytes)
-        return
-    assert decoded(path, block_bytes)[:6] == whole[:6]
 
 
 def test_an_event_larger_than_many_blocks_takes_linear_time(tmp_path, monkeypatch):

@@ -233,18 +233,3 @@ def test_a_real_helper_reads_files_and_blocks_and_is_used_again(tmp_path, real):
     assert same(one.tables, other.tables)
     assert [first] == helpers._POOL
     assert first.poll() is None
-
-
-@pytest.mark.slow
-def test_a_real_helper_that_is_killed(tmp_path, real, monkeypatch):
-    folder = ranks(tmp_path / "run")
-    others = helpers.Job.others
-
-    def killed(job, count):
-        if job.is_shared:
-            (job._share.folder / f"{job._helpers[0].pid}.done").unlink(missing_ok=True)
-            job._helpers[0].kill()
-        return others(job, count)
-
-    monkeypatch.setattr(helpers.Job, "others", killed)
-    equal(llmprof.read(folder, cache=False, workers=2), llmprof.read(folder, cache=False, workers=1))

@@ -7,7 +7,7 @@ import pytest
 
 import llmprof
 from llmprof.errors import MixedRunsError, NotCapturedError, ReadError, TraceWarning
-from llmprof.readers.monitors.reader import EPOCH, LOCAL, NUMBERED, TIME_OF_DAY
+from llmprof.readers.monitors.reader import EPOCH, LOCAL, TIME_OF_DAY
 from llmprof.readers.registry import detect
 from tests.readers.traces import kernel, text_of, write
 
@@ -23,14 +23,6 @@ DMON = """\
 #Date       Time        gpu    pwr  gtemp  mtemp     sm    mem    fb   bar1   mclk   pclk  rxpci  txpci  pviol  tviol
 #YYYYMMDD   HH:MM:SS    Idx      W      C      C      %      %    MB     MB    MHz    MHz   MB/s   MB/s      %   bool
  20261122   00:00:00      0    402     63     59     90     75  6145      4   2619   1980     13      4      5      1
-"""
-DMON_PLAIN = """\
-# gpu    pwr  gtemp  mtemp     sm    mem    jpg
-# Idx      W      C      C      %      %      %
-    0     64     30     46      7      1      0
-    1     61     28     44      0      0      0
-    0     76     30     46      9      2      0
-    1     61     28     44      0      0      0
 """
 QUERY = """\
 timestamp, index, name, pstate, utilization.gpu [%], memory.used [MiB], power.draw [W], temperature.gpu, \
@@ -96,15 +88,6 @@ def test_dmon_in_base_units(tmp_path):
     assert trace.meta["format"] == "dmon"
     with pytest.raises(NotCapturedError):
         _ = trace.kernels
-
-
-def test_dmon_without_times_is_numbered(tmp_path):
-    trace = read(write(tmp_path / "dmon.txt", DMON_PLAIN.encode()), "has no times")
-    assert trace.meta["clock"] == NUMBERED
-    assert trace.meta["start_local"] is None
-    assert values(trace, "gpu.utilization", 0) == [(0, 7), (S, 9)]
-    assert values(trace, "gpu.utilization", 1) == [(0, 0), (S, 0)]
-    assert values(trace, "gpu.jpg", 0) == [(0, 0), (S, 0)]
 
 
 @pytest.mark.parametrize(("name", "seconds", "warned"), [("dmon.txt", 5, ()), ("dmon.csv", 2, ("has no times",))])
@@ -275,7 +258,7 @@ def test_sadf_with_seconds_or_local_times(tmp_path, written, clock):
     ("name", "content"),
     [
         ("dmon", DMON.encode()),
-        ("dmon", DMON_PLAIN.encode()),
+        ("dmon", (FILES / "dmon.csv").read_bytes()),
         ("query-gpu", QUERY.encode()),
         ("query-gpu", b"utilization.gpu [%], memory.used [MiB]\n0 %, 1 MiB\n"),
         ("gpustat", gpustat(1).encode()),

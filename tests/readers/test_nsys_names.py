@@ -1,6 +1,5 @@
 """What the nsys reader says of calls, copies and ranges, on an export made by hand of the rare kinds."""
 
-import sqlite3
 from pathlib import Path
 
 import pytest
@@ -8,6 +7,7 @@ import pytest
 from llmprof.readers.common.reader import combine
 from llmprof.readers.nsys import reader
 from llmprof.trace import Trace
+from tests.readers.test_nsys import write
 
 PID = (1 << 48) + (100 << 24)
 TID, OTHER = PID + 100, PID + 101
@@ -57,22 +57,12 @@ TABLES: dict[str, tuple[str, list[tuple[object, ...]]]] = {
 
 
 @pytest.fixture
-def export(tmp_path: Path) -> Path:
-    path = tmp_path / "rare.sqlite"
-    with sqlite3.connect(path) as connection:
-        for name, (columns, rows) in TABLES.items():
-            connection.execute(f"CREATE TABLE {name} ({columns})")
-            connection.executemany(f"INSERT INTO {name} VALUES ({','.join('?' * (columns.count(',') + 1))})", rows)
-    connection.close()
-    return path
+def trace(tmp_path: Path) -> Trace:
+    return combine(reader.read(write(tmp_path / "rare.sqlite", TABLES)), "nsys")
 
 
-def trace_of(path: Path) -> Trace:
-    return combine(reader.read(path), "nsys")
-
-
-def test_calls_lose_the_version_that_nsys_takes_off_and_keep_others(export: Path) -> None:
-    runtime = trace_of(export).runtime
+def test_calls_lose_the_version_that_nsys_takes_off_and_keep_others(trace: Trace) -> None:
+    runtime = trace.runtime
     assert runtime.select("name", "api", "nsys_event_class").rows() == [
         ("cudaLaunchKernel", "runtime", 0), ("cudaLaunchKernel", "runtime", 0),
         ("cudaLaunchKernelExC_v11060", "runtime", 0), ("cuMemcpyDtoDAsync_v2", "driver", 1),
@@ -81,16 +71,16 @@ def test_calls_lose_the_version_that_nsys_takes_off_and_keep_others(export: Path
     ]  # fmt: skip
 
 
-def test_copies_are_named_by_their_exact_kind(export: Path) -> None:
-    copies = trace_of(export).copies.sort("bytes")
+def test_copies_are_named_by_their_exact_kind(trace: Trace) -> None:
+    copies = trace.copies.sort("bytes")
     assert copies["name"].to_list() == [f"[CUDA memcpy {label}]" for label in KINDS.values()]
     assert copies["kind"].to_list() == [
         "HtoD", "DtoH", "HtoD", "DtoH", "DtoD", "DtoD", "DtoD", "DtoD", "HtoH", "PtoP", "HtoD", "DtoH", "DtoD",
     ]  # fmt: skip
 
 
-def test_ranges_have_a_style_and_say_if_they_ended_on_another_thread(export: Path) -> None:
-    markers = trace_of(export).markers
+def test_ranges_have_a_style_and_say_if_they_ended_on_another_thread(trace: Trace) -> None:
+    markers = trace.markers
     assert markers.select("name", "domain", "nsys_style", "nsys_end_thread", "dur_ns").rows() == [
         ("step", "nvtx", "PushPop", None, 2450), ("registered", "mine", "PushPop", None, 30),
         ("request", "nvtx", "StartEnd", None, 1900), ("across", "nvtx", "StartEnd", 101, 3840),

@@ -199,13 +199,6 @@ def test_a_file_without_a_device_beside_workers_is_a_front_end(tmp_path, keys):
     assert trace.meta["world_size"] == 2
 
 
-def test_a_front_end_of_a_run_on_the_cpu(tmp_path):
-    for rank in (0, 1):
-        rank_file(tmp_path, rank, [op()], backend="gloo")
-    write(tmp_path / "front.json", text_of([op("scheduler")]))
-    assert llmprof.read(tmp_path, cache=False).ranks == [-1, 0, 1]
-
-
 def test_metadata_of_the_run(tmp_path):
     groups = [{"pg_name": "0", "ranks": [0, 1]}]
     for rank in (0, 1):

@@ -323,26 +323,6 @@ def test_a_workload_that_changed_is_refused(machine):
         tuned(machine, **given)
 
 
-@pytest.mark.slow  # as ten kills do
-def test_an_interrupt_loses_nothing(machine):
-    count = 0
-
-    def interrupts(what, done, total):
-        nonlocal count
-        count += "): starting" in what
-        if count == 3:
-            count += 1
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        tuned(machine, progress=interrupts)
-    kept = trials.open_study(machine.folder / "study").points
-    assert kept["state"].to_list() == ["finished", "finished", "interrupted"]
-    study = tuned(machine)
-    assert study.points.filter(state="finished").height == 6
-    assert study.points.head(2).equals(kept.head(2))
-
-
 @pytest.mark.parametrize(
     "options",
     [{"objective": "speed"}, {"budget": "0"}, {"search": "eager"}, {"most_points": 1}, {"objective": "goodput"}],

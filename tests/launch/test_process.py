@@ -10,7 +10,6 @@ import textwrap
 import threading
 import time
 
-import psutil
 import pytest
 
 from llmprof.errors import LaunchError, OutputError
@@ -171,28 +170,6 @@ def test_a_deaf_program_is_killed(tmp_path, monkeypatch):
     """
     with pytest.raises(LaunchError, match="was ended after"):
         run(tmp_path, code, timeout_s=1)
-
-
-@pytest.mark.slow
-def test_no_process_outlives_a_runner_that_is_killed(tmp_path):
-    """The guard ends what a runner leaves that had no time for it: the kernel of a notebook that was killed."""
-    engine = program(tmp_path, HIDING + "    time.sleep(600)\n")
-    runner = f"""
-        import os
-        from pathlib import Path
-        from llmprof.launch.run import process
-        process.run({engine!r}, log=Path({str(tmp_path / "experiment.log")!r}), env=dict(os.environ))
-    """
-    (tmp_path / "runner.py").write_text(textwrap.dedent(runner))
-    killed = subprocess.Popen([sys.executable, str(tmp_path / "runner.py")])
-    pids = [int(pid) for pid in wait_for(tmp_path / "program.py.pids").split()]
-    until = time.monotonic() + 180
-    while not any("family.py" in " ".join(one.cmdline()) for one in psutil.Process(killed.pid).children()):
-        assert time.monotonic() < until, "no guard was started"
-        time.sleep(0.05)
-    killed.kill()
-    killed.wait()
-    assert all(gone(pid) for pid in pids)
 
 
 def test_a_program_that_is_not_there_is_said(tmp_path):

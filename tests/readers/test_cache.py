@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -13,7 +12,6 @@ import llmprof
 from llmprof.errors import TraceWarning
 from llmprof.readers import cache, registry
 from llmprof.readers.chrome import reader
-from llmprof.storage import parquet
 from tests.readers.traces import event, kernel, op, same, text_of, write
 
 
@@ -197,23 +195,6 @@ def test_what_a_killed_process_left_is_removed(tmp_path, monkeypatch):
         llmprof.read(tmp_path / "t.json", cache=True)
     assert not old.exists()
     assert new.exists()
-
-
-def test_an_entry_that_is_removed_while_it_is_read_is_none(tmp_path, monkeypatch):
-    """As a writer does that replaces the entry: here after its only table was read."""
-    entry = tmp_path / "entry"
-    kernel = {"rank": [0], "start_ns": [1], "dur_ns": [2], "name": ["k"], "stream": [7]}
-    llmprof.Trace({"kernels": pl.DataFrame(kernel)}).save(entry)
-    whole = cache.load(entry)
-    assert whole is not None
-
-    def conform(*table):
-        shutil.rmtree(entry, ignore_errors=True)
-        return whole.kernels
-
-    monkeypatch.setattr(parquet.schema, "conform", conform)
-    found = cache.load(entry)
-    assert found is None or found.kernels.equals(whole.kernels)
 
 
 def test_readers_that_race_for_an_entry_do_not_warn(tmp_path, monkeypatch):

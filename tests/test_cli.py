@@ -339,12 +339,6 @@ class TestReport:
         assert said["pngs"] == []
         assert len(json.loads(run("report", saved, "-o", str(tmp_path / "r"), "--json", "--png")[1])["pngs"]) == 15
 
-    def test_a_folder_that_cannot_be_written(self, run, saved, tmp_path):
-        (tmp_path / "file").write_text("")
-        code, _, err = run("report", saved, "-o", str(tmp_path / "file"))
-        assert code == 2
-        assert err.startswith("llmprof: error: cannot write the report to")
-
 
 @pytest.fixture
 def quick_report(monkeypatch):

@@ -100,16 +100,6 @@ def test_a_notebook_without_the_parameter(tmp_path):
         batch.notebooks_over([tmp_path], str(path), tmp_path / "out")
 
 
-@pytest.mark.slow
-def test_with_a_kernel(runs, tmp_path):
-    folder, paths = runs
-    write_notebook(tmp_path / "walk.ipynb", "trace = ''", "print(trace)")
-    done = batch.notebooks_over([folder], str(tmp_path / "walk.ipynb"), tmp_path / "out")
-    assert done.errors == {}
-    for path in paths:
-        assert str(path / "traces") in done.notebooks[path.name].read_text("utf-8")
-
-
 def test_a_run_that_failed_or_goes_on_is_listed_and_not_executed(runs, executed, walk, tmp_path):
     folder, (first, second) = runs
     RunFolder(first).set_state("failed", stage="engine", error={"type": "LaunchError", "message": "out of memory"})

@@ -69,19 +69,7 @@ MODEL = """async () => {
 
 
 class Host:
-    """One widget in a page of its own.
-
-    Parameters
-    ----------
-    browser : Browser
-        A running browser.
-    widget : Explorer
-        What is shown; its traits and messages go to the page and back.
-    theme : str
-        ``light`` or ``dark``.
-    hold : sequence of str
-        Kinds of requests whose answers are kept back from the start: see :meth:`hold`.
-    """
+    """One widget in a page of its own, in a theme; answers to the kinds of requests in ``hold`` are kept back."""
 
     def __init__(
         self,

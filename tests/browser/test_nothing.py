@@ -6,9 +6,16 @@ from llmprof import explore
 from llmprof.trace import Trace
 from tests.analyze.builders import ATTENTION, forward, kernels, labels, launches
 from tests.analyze.test_ranks import on_hosts, run_of
+from tests.explore.test_all_reduce import two_ranks
 
 EVIL = "<img src=x onerror='window.hacked=1'><script>window.hacked=1</script>"
 EMPTY = Trace({"kernels": kernels(["gemm"]).clear()})
+
+
+def nothing_selected():
+    widget = explore.timeline(Trace({"kernels": kernels(["gemm"])}))
+    widget.span = [-20.0, -10.0]
+    return widget
 
 
 @pytest.mark.parametrize(
@@ -19,6 +26,10 @@ EMPTY = Trace({"kernels": kernels(["gemm"]).clear()})
         (lambda _: explore.overlap(Trace({"kernels": kernels(["gemm"])})), "Whole recording, which has no steps"),
         (lambda _: explore.all_reduce(EMPTY), "No collective was found"),
         (lambda of: explore.all_reduce(of("torch_tp4_eager_nccl").select(ranks=[2])), "Wait and transfer are unknown"),
+        (
+            lambda _: explore.all_reduce(Trace(two_ranks().tables, {"device": "GPU"})),
+            "No peak of a link is known for GPU",
+        ),
         (lambda _: explore.layers(EMPTY), "No layers were found"),
         (lambda _: explore.kernels(Trace({})), "holds no kernels"),
         (lambda _: explore.kernels(EMPTY), "No kernel fits."),
@@ -26,10 +37,17 @@ EMPTY = Trace({"kernels": kernels(["gemm"]).clear()})
         (lambda _: explore.ranks(Trace({"kernels": run_of(**on_hosts()).kernels.clear()})), "No steps were found"),
         (lambda _: explore.what_if(Trace({})), "no kernels, copies or operators"),
         (lambda _: explore.timeline(Trace({})), "This trace has no events to draw."),
+        (lambda _: nothing_selected(), "Nothing is in this selection"),
     ],
 )
 def test_an_explorer_without_anything_to_show_says_so(host, sample_trace, make, words):
     host(make(sample_trace)).page.get_by_text(words).first.wait_for()
+
+
+def test_a_flame_graph_of_nothing_says_so(host):
+    page = host(nothing_selected()).page
+    page.locator(".lpt-main canvas").press("t")
+    page.get_by_text("No kernel or copy in the selection").wait_for()
 
 
 @pytest.mark.parametrize("room", ["overlap", "all_reduce", "layers", "kernels", "compare", "timeline"])

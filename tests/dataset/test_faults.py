@@ -8,9 +8,10 @@ import subprocess
 import sys
 import time
 import warnings
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import psutil
 import pytest
 from polars.testing import assert_frame_equal
 
@@ -227,7 +228,6 @@ sys.exit(main(sys.argv[1:]))
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for processes in /proc")
 @pytest.mark.parametrize("command", [["findings"], ["convert", "-o", "again"]])
 def test_ctrl_c_ends_the_processes_of_a_command_and_leaves_nothing(run, many, tmp_path, command):
     pytest.importorskip("distributed")
@@ -247,16 +247,13 @@ def test_ctrl_c_ends_the_processes_of_a_command_and_leaves_nothing(run, many, tm
     assert not list(scratch.iterdir())
 
 
-def _of_session(number: int) -> list[str]:
+def _of_session(number: int) -> list[int]:
     """Processes of a session that have not ended."""
     found = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            state, _, _, session, *_ = path.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(session) == number and state != "Z":
-            found.append(path.parent.name)
+    for one in psutil.process_iter(["status"]):
+        with suppress(ProcessLookupError, PermissionError):
+            if os.getsid(one.pid) == number and one.info["status"] != psutil.STATUS_ZOMBIE:
+                found.append(one.pid)
     return found
 
 

@@ -3,7 +3,6 @@
 import json
 import lzma
 import sys
-import warnings
 from pathlib import Path
 
 import polars as pl
@@ -43,8 +42,7 @@ def exchange() -> Trace:
 
 @pytest.fixture(scope="module")
 def served() -> Trace:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", TraceWarning)
+    with pytest.warns(TraceWarning, match="rank 0 is in 2 recordings .* 2 replicas"):
         return llmprof.read(HERE / "torch_dp2_served", cache=False)
 
 
@@ -156,8 +154,3 @@ def test_engines_of_a_server_are_replicas(served: Trace) -> None:
     balance = rank_balance(served)
     assert balance["group"].to_list() == [0, 1]
     assert balance["wait_ns"].to_list() == [0, 0]
-
-
-def test_a_server_with_replicas_says_so_when_it_is_read() -> None:
-    with pytest.warns(TraceWarning, match="rank 0 is in 2 recordings .* 2 replicas"):
-        llmprof.read(HERE / "torch_dp2_served", cache=False)

@@ -251,6 +251,7 @@ def test_collectives_by_their_metadata_and_on_the_host(read):
               for n, r in (("send", "Dst Rank"), ("recv", "Src Rank"))]  # fmt: skip
     found = collectives_of(read(events))
     assert found.select("kind", "peer", "bytes").rows() == [("send_recv", 1, 20), ("send_recv", 1, 20)]
+    assert read([event("user_annotation", "gloo:all_reduce"), op()]).tables["ops"].height == 2
     found = collectives_of(read([op("_C::shm_allreduce", 4, 2), op("aten::mm")]))
     assert found.select("kind", "algorithm", "on_device", "device").rows() == [
         ("all_reduce", "shared_memory", False, None)

@@ -483,6 +483,13 @@ def test_a_report_that_is_cut_says_what_it_lost(tmp_path, cut, lost):
     assert (found.coverage["lost_kernels"], found.coverage["lost_metrics"]) == lost
 
 
+@pytest.mark.parametrize("rest", [b"\x10\0", ncu_reports.sized(b"\x80")], ids=["length", "number"])
+def test_a_block_that_cannot_be_followed_is_said(tmp_path, rest):
+    with pytest.warns(TraceWarning, match="damaged"):
+        found = opened(tmp_path, ncu_reports.report(small_report()[0], rest))
+    assert found.kernels["kernel_name"].to_list() == ["gemm"]
+
+
 def test_a_kernel_of_a_report_that_cannot_be_opened_is_lost_with_its_metrics(tmp_path):
     begin, end = small_report()
     value = ncu_reports.field(1, 1) + ncu_reports.field(2, ncu_reports.field(3, 4.0))

@@ -200,7 +200,7 @@ def test_a_file_without_a_device_beside_workers_is_a_front_end(tmp_path, keys):
 
 
 def test_metadata_of_the_run(tmp_path):
-    groups = [{"pg_name": "0", "ranks": [0, 1]}]
+    groups = [{"pg_name": "0", "ranks": [0, 1], "pg_desc": "tp"}]
     for rank in (0, 1):
         info = {"backend": "nccl", "rank": rank, "world_size": 2, "pg_config": groups}
         keys = {"distributedInfo": info, "deviceProperties": [{"name": "GPU B"}]}
@@ -210,6 +210,6 @@ def test_metadata_of_the_run(tmp_path):
     assert meta["device"] == "GPU B"
     assert meta["versions"] == {"cupti_version": 24}
     assert meta["options"] == {"record_shapes": True}
-    assert meta["ranks"][1]["groups"] == {"0": [0, 1]}
+    assert (meta["ranks"][1]["groups"], meta["ranks"][1]["group_descriptions"]) == ({"0": [0, 1]}, {"0": "tp"})
     assert meta["ranks"][1]["backend"] == "nccl"
     assert meta["ranks"][1]["file"] == "rank1.json"

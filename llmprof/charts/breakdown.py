@@ -146,7 +146,7 @@ def _shares(data: pl.DataFrame, table: dict[str, str], y: alt.Y, width: int, tit
         text = alt.Chart(draw.inline(group.drop("ink", "dy"))).mark_text(
             baseline="middle", color=str(ink), dy=draw.number(dy)
         )
-        marks.append(text.encode(x=x, y=y, text="label:N"))
+        marks.append(text.encode(x=x, y=y, text=alt.Text("label:N")))
     height = 46 * data["row"].n_unique()
     return theme.layered(*marks).properties(width=width, height=height, title=theme.heading(title))
 

@@ -82,7 +82,7 @@ def _distributions(rows: pl.DataFrame, matched: pl.DataFrame) -> alt.VConcatChar
         y = alt.Y("n:Q", title="calls", axis=alt.Axis(tickCount=3, format=theme.NUMBER))
         bars = alt.Chart(draw.inline(draw.log_bins(source, column, unit)))
         bars = bars.mark_rect(color=fill, stroke=theme.PAPER, strokeWidth=0.5)
-        bars = bars.encode(x=x, x2="end:Q", y=y, y2=alt.Y2Datum(0), tooltip=tips)
+        bars = bars.encode(x=x, x2=alt.X2("end:Q"), y=y, y2=alt.Y2Datum(0), tooltip=tips)
         drawn = theme.layered(bars, draw.rule(x, median / unit.ns)) if median > 0 else theme.layered(bars)
         head = theme.heading(f"{words}: median {format_ns(median)}")
         panels.append(drawn.properties(width=theme.inner() - 64, height=84, title=head))
@@ -126,14 +126,18 @@ def _by_size(rows: pl.DataFrame) -> alt.LayerChart:
     tips = draw.tips("size:N", "measure:N", ("label:N", "median"), "calls:Q")
     shade, y = theme.colour("measure", _table(rows)), alt.Y("median:Q", scale=scale, axis=axis)
     marks = [
-        base.mark_rule(strokeWidth=2.5).encode(y=alt.Y("low:Q", scale=scale), y2="high:Q", color=shade, tooltip=tips),
+        base.mark_rule(strokeWidth=2.5).encode(
+            y=alt.Y("low:Q", scale=scale), y2=alt.Y2("high:Q"), color=shade, tooltip=tips
+        ),
         base.mark_point(filled=True, size=90, opacity=1).encode(y=y, color=shade, tooltip=tips),
         theme.beside(f"By size{share}: median" + ("" if theme.is_narrow() else ", 10th to 90th percentile")),
     ]
     if len(sizes) <= 4:
         for measure, dy in zip(_MEASURES, (-7, 7), strict=True):  # the duration is the longer: its text goes above
             text = base.transform_filter(alt.FieldEqualPredicate(field="measure", equal=measure))
-            marks.append(text.mark_text(align="left", dx=9, dy=dy, color=theme.INK).encode(y=y, text="label:N"))
+            marks.append(
+                text.mark_text(align="left", dx=9, dy=dy, color=theme.INK).encode(y=y, text=alt.Text("label:N"))
+            )
     return theme.layered(*marks).properties(width=_half(), height=_HEIGHT)
 
 

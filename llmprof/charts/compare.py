@@ -150,7 +150,7 @@ def waterfall(bars: pl.DataFrame, what: str, table: dict[str, str]) -> tuple[alt
     x = alt.X("low:Q", scale=scale, axis=axis)
     tips = draw.tips(("row:N", "part"), ("text:N", "change"), "both:N")
     marks = alt.Chart(draw.inline(data)).mark_bar(height=_ROW - 8)
-    marks = marks.encode(x=x, x2="high:Q", y=y, color=theme.colour("way", table), tooltip=tips)
+    marks = marks.encode(x=x, x2=alt.X2("high:Q"), y=y, color=theme.colour("way", table), tooltip=tips)
     end = alt.X("high:Q", scale=scale, axis=axis)
     words = draw.said(data.select("row", "high", "text"), end, y, "text:N", align="left", dx=5, color=theme.INK)
     panel = theme.layered(marks, words).properties(width=width, height=_ROW * data.height)

@@ -175,7 +175,7 @@ def _panel(
     if not data["low"].equals(data["high"]):
         low = alt.Y("low:Q", scale=y_scale, axis=y_axis)
         band = alt.Chart(draw.inline(data)).mark_area(opacity=0.25)
-        marks.append(band.encode(x=x, y=low, y2="high:Q", color=shade))
+        marks.append(band.encode(x=x, y=low, y2=alt.Y2("high:Q"), color=shade))
     tips = draw.tips("line:N", *((f"{field}:Q", None, ",.4~r") for field in ("time", "low", "mean", "high")))
     mean = alt.Y("mean:Q", scale=y_scale, axis=y_axis)
     line = alt.Chart(draw.inline(data)).mark_line(

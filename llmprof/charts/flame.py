@@ -80,9 +80,9 @@ def flame(frame: pl.DataFrame, *, depth: int = 40, title: str | None = None) -> 
     )
     shade, shown = alt.Color("tone:N", legend=None, scale=tones), tips(("name:N", "frame"), ("spent:N", "spent"))
     boxes = base.mark_rect(stroke=PAPER, strokeWidth=0.6, clip=True)
-    boxes = boxes.encode(x=x, x2="x2:Q", y=y, y2="y2:Q", color=shade, tooltip=shown).add_params(zoom)
+    boxes = boxes.encode(x=x, x2=alt.X2("x2:Q"), y=y, y2=alt.Y2("y2:Q"), color=shade, tooltip=shown).add_params(zoom)
     words = base.mark_text(color=BLACK, fontSize=TEXT_PX, clip=True).encode(
-        x=alt.X("middle:Q"), y=alt.Y("at:Q"), text="label:N"
+        x=alt.X("middle:Q"), y=alt.Y("at:Q"), text=alt.Text("label:N")
     )
     chart = alt.LayerChart(layer=[boxes, words]).properties(width=inner(), height=_ROW * levels)
     head = f"{amount(total)} in {rows.height:,} call stacks"

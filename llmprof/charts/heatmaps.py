@@ -179,7 +179,7 @@ def phase_strip(cells: pl.DataFrame, x: alt.X, width: float) -> list[alt.Chart]:
         shift = 0.0 if len(steps) % 2 else width / 2  # a run of an even number has its middle between two steps
         text = alt.Chart(data).mark_text(baseline="middle", color=theme.ink_on(palette[phase]), xOffset=shift)
         if label:
-            marks.append(text.encode(x=x, y=alt.YValue(-_PHASE_PX / 2 - 3), text="label:N"))
+            marks.append(text.encode(x=x, y=alt.YValue(-_PHASE_PX / 2 - 3), text=alt.Text("label:N")))
     return marks
 
 
@@ -296,7 +296,7 @@ def _borders(nodes: pl.DataFrame, y: alt.Y, plot: float) -> list[alt.Chart]:
         y=alt.Y("row:O", sort=None, bandPosition=0), x=alt.XValue(0), x2=alt.X2Value(plot)
     )
     names = base.mark_text(align="left", baseline="top", color=theme.MUTED, fontSize=theme.LABEL_PX).encode(
-        y=alt.Y("row:O", sort=None, bandPosition=0), x=alt.XValue(plot + 6), text="text:N"
+        y=alt.Y("row:O", sort=None, bandPosition=0), x=alt.XValue(plot + 6), text=alt.Text("text:N")
     )
     return [lines, *([names] if first.height <= MOST_NAMES else [])]
 
@@ -343,7 +343,7 @@ def utilisation(frame: pl.DataFrame, *, title: str | None = None) -> alt.LayerCh
     y = alt.Y("row:O", sort=None, axis=axis, scale=alt.Scale(domain=rows, padding=0))
     shade = alt.Color("share:Q", scale=scale, legend=key)
     tips = draw.tips(("row:O", "rank"), ("begin:Q", None, theme.NUMBER), ("share:Q", None, ".1%"))
-    marks = alt.Chart(draw.inline(cells)).mark_rect().encode(x=x, x2="end:Q", y=y, color=shade, tooltip=tips)
+    marks = alt.Chart(draw.inline(cells)).mark_rect().encode(x=x, x2=alt.X2("end:Q"), y=y, color=shade, tooltip=tips)
     busy = frame.group_by("rank").agg((pl.col("share") * pl.col("dur_ns")).sum() / pl.col("dur_ns").sum())
     shown = theme.percents(100 * busy["share"])
     notes = ["Colour: share of the time in which the device runs something."]

@@ -76,7 +76,9 @@ def _columns(
     figures = (("start:Q", f"from ({unit.symbol})"), ("end:Q", f"to ({unit.symbol})"), (f"{field}:Q", axis))
     tips = draw.tips("cause:N", *((name, title, ",.4~r") for name, title in figures))
     bars = alt.Chart(draw.inline(stacked)).mark_rect(stroke=theme.PAPER, strokeWidth=0.5)
-    drawn = bars.encode(x=x, x2="end:Q", y=y, y2="top:Q", color=theme.colour("cause", palette), tooltip=tips)
+    drawn = bars.encode(
+        x=x, x2=alt.X2("end:Q"), y=y, y2=alt.Y2("top:Q"), color=theme.colour("cause", palette), tooltip=tips
+    )
     whole = theme.inner() - 76
     half = whole if theme.is_narrow() else (whole - _SPACE) // 2
     return theme.layered(drawn, theme.beside(title)).properties(width=half, height=150)
@@ -146,7 +148,7 @@ def _panel(data: pl.DataFrame, y: alt.Y, plot: int, title_x: str | None, rank: i
     middle = data.select("step", "min", "median", "p95", part=pl.lit("median"))
     size = max(6.0, min(32.0, 700 / data.height))
     thick = max(1.5, min(8.0, plot / data.height * 0.45))
-    band = alt.Chart(draw.inline(bars)).mark_rule(strokeWidth=thick).encode(x=x, y=y, y2="p95:Q", color=shade)
+    band = alt.Chart(draw.inline(bars)).mark_rule(strokeWidth=thick).encode(x=x, y=y, y2=alt.Y2("p95:Q"), color=shade)
     line = alt.Chart(draw.inline(middle)).mark_line(point=alt.OverlayMarkDef(size=size), strokeWidth=2)
     drawn = line.encode(x=x, y=alt.Y("median:Q"), color=shade, tooltip=tips)
     return theme.layered(band, drawn, theme.beside(f"rank {rank}")).properties(width=plot, height=180)

@@ -278,7 +278,7 @@ def _marks(
     widest = max(theme.text_px(part, theme.TEXT_PX) for part in table) + 34
     shade["legend"]["columns"] = max(1, min(len(table), int(width / widest)))
     drawn = alt.Chart(draw.inline(data)).mark_bar(stroke=theme.PAPER, strokeWidth=0.7)
-    marks = [drawn.encode(x=x, x2="end:Q", y=y, color=shade, tooltip=tips)]
+    marks = [drawn.encode(x=x, x2=alt.X2("end:Q"), y=y, color=shade, tooltip=tips)]
     marks += draw.within(data, table, x, y, width / 100)
     if timed:
         ends = bars.select("row", start=pl.lit(100.0), label=draw.duration("ns"))

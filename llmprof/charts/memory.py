@@ -143,7 +143,7 @@ def memory_holders(frame: pl.DataFrame, *, top: AtLeastOne = 15, title: str | No
         draw.tips("holder:N", "part:N", "label:N", "blocks:Q"),
     )
     bars = base.mark_bar().encode(x=x, y=y, color=shade, tooltip=tips)
-    words = base.mark_text(align="left", dx=5, color=theme.INK).encode(x=x, y=y, text="label:N")
+    words = base.mark_text(align="left", dx=5, color=theme.INK).encode(x=x, y=y, text=alt.Text("label:N"))
     by_part = rows.group_by("part").agg(pl.col("bytes").sum()).sort("bytes", "part", descending=[True, False])
     part, most = by_part.row(0)
     what = {"before the recording": "from before the recording", "unknown": "of unknown holders"}.get(part, part)

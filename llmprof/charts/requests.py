@@ -85,10 +85,10 @@ def requests_panel(frame: pl.DataFrame, width: int) -> alt.LayerChart | None:
     shift = alt.YOffset("part:N", sort=None, scale=alt.Scale(domain=list(table), paddingOuter=0.3))
     tips = draw.tips("row:N", "part:N", ("label:N", "median"))
     base = alt.Chart(draw.inline(data))
-    lines = base.mark_rule(strokeWidth=3, opacity=0.5).encode(x=x, x2="high:Q", y=y, yOffset=shift, color=shade)
+    lines = base.mark_rule(strokeWidth=3, opacity=0.5).encode(x=x, x2=alt.X2("high:Q"), y=y, yOffset=shift, color=shade)
     dots = base.mark_circle(size=80, opacity=1).encode(x=x, y=y, yOffset=shift, color=shade, tooltip=tips)
     texts = base.mark_text(align="left", baseline="middle", dx=8, color=theme.INK)
-    labels = texts.encode(x=alt.X("high:Q", scale=scale), y=y, yOffset=shift, text="label:N")
+    labels = texts.encode(x=alt.X("high:Q", scale=scale), y=y, yOffset=shift, text=alt.Text("label:N"))
     return theme.layered(lines, dots, labels).properties(width=across, height=_ROW * len(names))
 
 
@@ -336,7 +336,7 @@ def request_waterfall(frame: pl.DataFrame, *, title: str | None = None) -> alt.V
     tips = draw.tips(("row:N", "request"), "part:N", ("long:N", "time"), ("reason:N", "mostly"))
     base = alt.Chart(draw.inline(bars))
     marks = base.mark_bar(height=_WATERFALL_ROW - 5).encode(
-        x=x, x2="end:Q", y=y, color=theme.colour("part", colours), tooltip=tips
+        x=x, x2=alt.X2("end:Q"), y=y, color=theme.colour("part", colours), tooltip=tips
     )
     tokens = pl.DataFrame({"row": rows, "at": ((shown["first_token_ns"] - first) / unit.ns).to_list()})
     ticks = alt.Chart(draw.inline(tokens)).mark_tick(color=theme.INK, thickness=2, height=_WATERFALL_ROW - 3)

@@ -202,11 +202,11 @@ def _panel(
     dots = base.mark_circle(size=55, opacity=1).encode(x=over.x, y=y, color=shade, tooltip=tips)
     marks = [lines, dots]
     if tail:
-        marks.insert(0, base.mark_rule(strokeWidth=1.2).encode(x=over.x, y=y, y2="tail:Q", color=shade))
+        marks.insert(0, base.mark_rule(strokeWidth=1.2).encode(x=over.x, y=y, y2=alt.Y2("tail:Q"), color=shade))
     if banded:
         low = alt.Y("low:Q", scale=scale)
         interval = base.mark_rule(strokeWidth=6, opacity=0.35)
-        marks.insert(0, interval.encode(x=over.x, y=low, y2="high:Q", color=shade))
+        marks.insert(0, interval.encode(x=over.x, y=low, y2=alt.Y2("high:Q"), color=shade))
     return theme.layered(*marks, theme.beside(name).encode(color=alt.ColorValue(theme.INK))).properties(
         width=plot, height=_HEIGHT
     )
@@ -397,7 +397,7 @@ def trial_effects(frame: pl.DataFrame, *, objective: str | None = None, title: s
     ends_of = ((f"{name}:Q", name, ",.3~r") for name in ("gain", "low", "high"))
     tips = draw.tips(("row:N", "metric"), *ends_of, "verdict:N", "pairs:Q")
     intervals = base.mark_rule(strokeWidth=6, opacity=0.4).encode(
-        x=alt.X("low:Q", scale=scale), x2="high:Q", y=y, color=shade
+        x=alt.X("low:Q", scale=scale), x2=alt.X2("high:Q"), y=y, color=shade
     )
     dots = base.mark_circle(size=90, opacity=1).encode(x=x, y=y, color=shade, tooltip=tips)
     chart = theme.layered(draw.rule(x, 0.0), intervals, dots).properties(width=width, height=34 * len(rows))
@@ -467,7 +467,7 @@ def study_pareto(
         text = alt.Chart(draw.inline(rows.select("x", "rate", "short"))).mark_text(
             align="right" if right else "left", dx=-7 if right else 7, dy=-9, fontSize=theme.TEXT_PX, color=theme.INK
         )
-        words += [text.encode(x=x, y=y, text="short:N")] if rows.height else []
+        words += [text.encode(x=x, y=y, text=alt.Text("short:N"))] if rows.height else []
     chart = theme.layered(line.encode(x=x, y=y), dots, *words).properties(
         width=theme.inner() - 44, height=_STUDY_HEIGHT
     )
@@ -515,7 +515,7 @@ def study_slices(frame: pl.DataFrame, *, objective: str = "objective", title: st
         tips = draw.tips(("row:N", setting), ("amount:Q", name, ",.4~r"))
         shade = theme.colour("kind", kinds, opaque=True)
         bars = base.transform_calculate(zero="0").mark_rule(strokeWidth=3, opacity=0.4)
-        bars = bars.encode(x=alt.X("zero:Q", scale=scale), x2="amount:Q", y=y, color=shade)
+        bars = bars.encode(x=alt.X("zero:Q", scale=scale), x2=alt.X2("amount:Q"), y=y, color=shade)
         dots = base.mark_circle(size=90, opacity=1).encode(x=x, y=y, color=shade, tooltip=tips)
         panel = theme.layered(bars, dots).properties(width=width, height=28 * rows.height, title=theme.heading(setting))
         panels.append(panel)

@@ -90,13 +90,13 @@ def _column(nodes: pl.DataFrame, left: float, phase: str) -> list[alt.Chart]:
     line = alt.Chart(draw.inline(arrows)).mark_rule(color=theme.MUTED, strokeWidth=1.2)
     middle = alt.XValue(left + 8 + _HALF / 2)
     scale = alt.Scale(domain=[0, 1], range=[0, 1])
-    marks.append(line.encode(x=middle, y=alt.Y("y:Q", scale=scale, axis=None), y2="y2:Q"))
+    marks.append(line.encode(x=middle, y=alt.Y("y:Q", scale=scale, axis=None), y2=alt.Y2("y2:Q")))
     for (bound,), group in data.group_by("bound", maintain_order=True):
         shade = BOUNDS.get(str(bound), theme.REST)
         tips = draw.tips("component:N", "work:N", "time:N", "share:N", "bound:N")
         box = alt.Chart(draw.inline(group)).mark_rect(fill=shade, cornerRadius=5)
         x, x2, y = alt.XValue(left + 8), alt.X2Value(left + 8 + _HALF), alt.Y("y:Q", scale=scale, axis=None)
-        marks.append(box.encode(x=x, x2=x2, y=y, y2="y2:Q", tooltip=tips))
+        marks.append(box.encode(x=x, x2=x2, y=y, y2=alt.Y2("y2:Q"), tooltip=tips))
         marks.append(_text(group.select(label="name", y="middle"), left + 18, ink=theme.ink_on(shade), bold=True))
     marks.append(_text(data.select(label="work", y=pl.col("middle") - 8), left + 220, ink=theme.MUTED))
     timed = data.filter(pl.col("latency_s") > 0)
@@ -110,7 +110,7 @@ def _text(rows: pl.DataFrame, x: float, *, ink: str = theme.INK, bold: bool = Fa
         align="left", baseline="middle", fontSize=theme.TEXT_PX, color=ink, fontWeight="bold" if bold else "normal"
     )
     scale = alt.Scale(domain=[0, 1], range=[0, 1])
-    drawn: alt.Chart = mark.encode(x=alt.XValue(x), y=alt.Y("y:Q", scale=scale, axis=None), text="label:N")
+    drawn: alt.Chart = mark.encode(x=alt.XValue(x), y=alt.Y("y:Q", scale=scale, axis=None), text=alt.Text("label:N"))
     return drawn
 
 
@@ -231,7 +231,7 @@ def _bars(
         text = alt.Chart(some).mark_text(
             align="left", baseline="middle", dx=4, dy=place, fontSize=theme.TEXT_PX, color=theme.INK
         )
-        marks.append(text.encode(x=x, y=y, text="label:N"))
+        marks.append(text.encode(x=x, y=y, text=alt.Text("label:N")))
     height = (_ROW + 6) * len(order)
     return theme.layered(*marks).properties(width=width, height=height, title=theme.heading(label))
 
@@ -432,7 +432,7 @@ def theory_memory(sweep: pl.DataFrame, *, title: str | None = None) -> alt.Layer
     legend = alt.Legend(title=None, orient="top", direction="horizontal", symbolType="square")
     shade = alt.Color("part:N", scale=theme.shades(table), sort=None, legend=legend)
     tips = draw.tips("part:N", ("at:N", over), ("gb:Q", "GB", ",.2f"))
-    bars = alt.Chart(draw.inline(rows)).mark_bar().encode(x=x, y=y, y2="end:Q", color=shade, tooltip=tips)
+    bars = alt.Chart(draw.inline(rows)).mark_bar().encode(x=x, y=y, y2=alt.Y2("end:Q"), color=shade, tooltip=tips)
     marks = [bars]
     fit = sweep.filter(pl.col("fits").fill_null(value=False)) if "fits" in sweep.columns else sweep.clear()
     if limit:
@@ -446,7 +446,7 @@ def theory_memory(sweep: pl.DataFrame, *, title: str | None = None) -> alt.Layer
         text = alt.Chart(draw.inline(line)).mark_text(
             align="left", baseline="bottom", dy=-4, fontSize=theme.TEXT_PX, color=theme.MUTED
         )
-        marks.append(text.encode(x=alt.XValue(4), y=level, text="label:N"))
+        marks.append(text.encode(x=alt.XValue(4), y=level, text=alt.Text("label:N")))
     sentence = "Memory of a rank"
     if limit and fit.height:
         most = fit.sort("value").row(-1, named=True)
@@ -530,7 +530,7 @@ def _gaps_panel(rows: pl.DataFrame, phase: str) -> alt.LayerChart:
     x = alt.X("start:Q", scale=scale, axis=theme.axis(f"time ({unit.symbol})", tickCount=4 if theme.is_narrow() else 8))
     colour = alt.Color("part:N", scale=theme.shades(REASONS), legend=None)
     tips = draw.tips("stage:N", "part:N")
-    bars = alt.Chart(draw.inline(data)).mark_bar().encode(x=x, x2="end:Q", y=y, color=colour, tooltip=tips)
+    bars = alt.Chart(draw.inline(data)).mark_bar().encode(x=x, x2=alt.X2("end:Q"), y=y, color=colour, tooltip=tips)
     texts = draw.behind(labels, alt.X("end:Q", scale=scale), y)
     named = f"{phase}: {steps} step{'s' if steps != 1 else ''} of a rank"
     return theme.layered(bars, texts).properties(
@@ -576,7 +576,7 @@ def predicted(frame: pl.DataFrame, *, title: str | None = None) -> alt.LayerChar
         predicted="measured", under=pl.col("measured") * 0.75, over=(pl.col("measured") * 1.25)
     )
     base = alt.Chart(draw.inline(ends))
-    band = base.mark_area(color="#EDF0F3", clip=True).encode(x=x, y=alt.Y("under:Q", scale=scale), y2="over:Q")
+    band = base.mark_area(color="#EDF0F3", clip=True).encode(x=x, y=alt.Y("under:Q", scale=scale), y2=alt.Y2("over:Q"))
     line = base.mark_line(color=theme.MUTED, strokeWidth=1).encode(x=x, y=y)
     models = rows["model"].unique().sort().to_list()
     shades = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#8B6F47", "#56B4E9", "#332288", "#999933", "#B2182B"]

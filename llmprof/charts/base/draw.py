@@ -232,7 +232,7 @@ def bars_of(data: pl.DataFrame, table: Mapping[str, str], x: alt.X, y: alt.Y, ex
     more = (f"{name}:Q" for name in extra)
     shown = tips(("row:N", "bar"), "part:N", "time:N", ("percent:Q", "share (%)", ".2f"), *more)
     bars = alt.Chart(inline(data)).mark_bar(stroke=theme.PAPER, strokeWidth=0.7)
-    drawn: alt.Chart = bars.encode(x=x, x2="end:Q", y=y, color=theme.colour("part", table), tooltip=shown)
+    drawn: alt.Chart = bars.encode(x=x, x2=alt.X2("end:Q"), y=y, color=theme.colour("part", table), tooltip=shown)
     return drawn
 
 
@@ -252,7 +252,7 @@ def tips(*fields: str | tuple[str, str | None] | tuple[str, str | None, str]) ->
 
 def said(rows: pl.DataFrame, x: Any, y: Any, text: str = "label:N", **mark: Any) -> alt.Chart:
     """Texts of a column at their places."""
-    drawn: alt.Chart = alt.Chart(inline(rows)).mark_text(**mark).encode(x=x, y=y, text=text)
+    drawn: alt.Chart = alt.Chart(inline(rows)).mark_text(**mark).encode(x=x, y=y, text=alt.Text(text))
     return drawn
 
 
@@ -339,7 +339,7 @@ def tiles(figures: Sequence[tuple[str, str]], width: int) -> alt.LayerChart:
         align="left", baseline="middle", fontSize=_LARGE, fontWeight="bold", color=theme.INK
     )
     return theme.layered(
-        box.encode(x=x, x2="end:Q", y=alt.YValue(0), y2=alt.Y2Value(_HEIGHT)),
-        head.encode(x=x, y=alt.YValue(17), text="text:N"),
-        value.encode(x=x, y=alt.YValue(42), text="text:N"),
+        box.encode(x=x, x2=alt.X2("end:Q"), y=alt.YValue(0), y2=alt.Y2Value(_HEIGHT)),
+        head.encode(x=x, y=alt.YValue(17), text=alt.Text("text:N")),
+        value.encode(x=x, y=alt.YValue(42), text=alt.Text("text:N")),
     ).properties(width=width, height=_HEIGHT)

@@ -130,13 +130,13 @@ class _Drawing:
         axis = theme.axis(axis_title, grid=False, tickCount=4 if theme.is_narrow() else 10)
         self._x = alt.X("start:Q", scale=x, axis=axis)
         self._y = alt.Y("top:Q", scale=y, axis=None)
-        self._box: dict[str, Any] = {"x": self._x, "x2": "end:Q", "y": self._y, "y2": "bottom:Q"}
+        self._box: dict[str, Any] = {"x": self._x, "x2": alt.X2("end:Q"), "y": self._y, "y2": alt.Y2("bottom:Q")}
         self._plot = plot
 
     def lanes(self, lanes: pl.DataFrame) -> alt.Chart:
         """Light background of each lane; where it stays visible, the lane is idle."""
         base = alt.Chart(draw.inline(lanes.select("top", "bottom"))).mark_rect(color=theme.IDLE)
-        drawn: alt.Chart = base.encode(x=alt.XValue(0), x2=alt.X2Value(self._plot), y=self._y, y2="bottom:Q")
+        drawn: alt.Chart = base.encode(x=alt.XValue(0), x2=alt.X2Value(self._plot), y=self._y, y2=alt.Y2("bottom:Q"))
         return drawn
 
     def bars(self, shown: pl.DataFrame, by: str, palette: dict[str, str], tips: dict[str, str]) -> alt.Chart:
@@ -180,4 +180,6 @@ class _Drawing:
         rank = alt.Chart(draw.inline(ranks)).mark_text(
             align="right", baseline="middle", fontSize=theme.TEXT_PX, color=theme.INK, fontWeight="bold"
         )
-        return theme.layered(*(mark.encode(x=alt.XValue(-8), y=self._y, text="label:N") for mark in (lane, rank)))
+        return theme.layered(
+            *(mark.encode(x=alt.XValue(-8), y=self._y, text=alt.Text("label:N")) for mark in (lane, rank))
+        )

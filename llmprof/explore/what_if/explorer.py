@@ -65,8 +65,9 @@ def step_times(frame: pl.DataFrame, *, title: str, changes: Sequence[str]) -> al
     ends = base.mark_text(align="left", dx=6, color=theme.INK, fontSize=theme.TEXT_PX).transform_calculate(
         end="max(datum.time, isValid(datum.high) ? datum.high : 0)"
     )
+    between = between.encode(x=alt.X("low:Q"), x2=alt.X2("high:Q"))
     chart = theme.layered(
-        bars, between.encode(x="low:Q", x2="high:Q"), ends.encode(x="end:Q", text="text:N")
+        bars, between, ends.encode(x=alt.X("end:Q"), text=alt.Text("text:N"))
     ).properties(width=width, height=_ROW * len(rows))  # fmt: skip
     how = "Predicted by replaying the recorded dependencies; the line is the interval of the prediction."
     made = f"Changes: {'; '.join(changes)}." if changes else "Without any change."

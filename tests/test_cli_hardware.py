@@ -46,14 +46,6 @@ def test_info_as_json(run):
     assert len(about["metrics"]) == 2_301
 
 
-def test_views_take_a_sample_a_folder_and_a_name_behind_the_path(run):
-    rows = json.loads(run("analyze", FOLDER, "speed-of-light", "--json")[1])
-    others = json.loads(run("analyze", SAMPLE, "--what", "speed-of-light", "--json")[1])
-    for row, other in zip(rows, others, strict=True):
-        assert row == pytest.approx(other)  # sums of groups are added in any order
-    assert len(rows) == 24
-
-
 def test_a_view_of_a_timeline_says_what_is_missing(run):
     code, _, err = run("analyze", SAMPLE, "overlap")
     assert code == 2

@@ -128,11 +128,6 @@ class TestOtherNames:
         said = self.config(run, "--config", str(file), "--profile-mode", "torch")
         assert [said[name] for name in names] == ["/models/Qwen", None, "torch", 100, 0.7, 1]
 
-    def test_a_sweep_takes_either_preset(self, run):
-        argv = ["sweep", "--model", "random:tiny", "--dry-run", "--json", "--preset", "classic"]
-        points = json.loads(run(*argv, "--parameter-sweep", "max_tokens:4")[1])["points"]
-        assert [(point["config"]["max_tokens"], point["config"]["temperature"]) for point in points] == [(4, 0.7)]
-
     def test_a_preset_that_is_none(self, run, tmp_path):
         with pytest.raises(SystemExit) as ended:
             run("run", "--model", "m", "--preset", "fast", "--dry-run")

@@ -166,24 +166,3 @@ def test_two_times_next_outlier_is_the_second(host, sample_trace):
     asked(shown, "pick")
     shown.let_go()
     shown.wait(lambda: (widget.step, widget.layer) == expected[1])
-
-
-def test_two_times_next_call_is_the_second(host, sample_trace):
-    widget = explore.all_reduce(sample_trace(SAMPLE))
-    shown = host(widget, height=1700)
-    drawn.settled(shown, ".lp-collectives", "call")
-    following = shown.page.get_by_role("button", name="Next call")
-    calls: list[int] = []
-    widget.observe(lambda change: calls.append(change["new"]), "call")
-    shown.page.locator("tbody button").nth(3).click()
-    shown.wait(lambda: len(calls) == 1)
-    drawn.settled(shown, ".lp-collectives", "call", call=calls[0])
-    shown.hold("pick")
-    following.evaluate("button => [1, 2].forEach(() => button.click())")
-    asked(shown, "pick")
-    shown.let_go()
-    shown.wait(lambda: len(calls) == 3)
-    drawn.settled(shown, ".lp-collectives", "call", call=calls[2])
-    back = shown.page.get_by_role("button", name="Call before")
-    back.evaluate("button => [1, 2].forEach(() => button.click())")
-    shown.wait(lambda: calls[3:] == [calls[1], calls[0]])

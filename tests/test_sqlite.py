@@ -125,6 +125,15 @@ def test_rows_with_gaps_in_their_numbers_are_all_read(many_threads, tmp_path, ke
 
 
 @pytest.mark.parametrize(
+    "columns", ["n INTEGER PRIMARY KEY, text TEXT) WITHOUT ROWID", "n, text, RowId, _rowid_, oid)"]
+)
+def test_tables_without_numbers_of_rows_are_read_whole(many_threads, tmp_path, columns):
+    rows = [(i, f"t{i}", *["x"] * (columns.count(",") - 1)) for i in range(100)]
+    assert made(tmp_path / "a.sqlite", f"CREATE TABLE t ({columns}", rows).rows() == [row[:2] for row in rows]
+    assert len(many_threads) == 1
+
+
+@pytest.mark.parametrize(
     ("odd", "whole"), [("12 apples", 12), (2.75, 2), (b"7", 7), (None, None)], ids=["text", "real", "blob", "null"]
 )
 @pytest.mark.parametrize("at", [0, 99])

@@ -9,6 +9,7 @@ import pytest
 from llmprof import batch
 from llmprof.batch import BatchRunner
 from llmprof.errors import ConfigError, LaunchError, LlmprofError, OutputError, ReadError
+from llmprof.report.sweep import overhead_in_words
 from tests.batch.runners import Runs, config, fail, interrupt
 
 GRID = {"batch_size": [1, 2, 4], "max_tokens": [8, 16]}
@@ -181,6 +182,7 @@ def test_the_report_of_a_sweep(tmp_path):
     assert written.index == sweep.folder / "index.html"
     assert "batch_size=4 failed: out of memory &lt;b&gt;" in text
     assert "2 of 3 finished" in text
+    assert "not known" in (overhead_in_words({"overhead": 0.1, "overhead_clear": None}) or "")  # of one repeat
     assert 'id="findings"' not in text
     assert {path.stem for path in written.pngs} == {"throughput", "latency", "scaling", "where_time"}
     assert pl.read_csv(sweep.folder / "comparison.csv").height == 3

@@ -49,7 +49,8 @@ def test_tabs_are_made_when_they_are_first_shown(trace: Trace) -> None:
 
 
 def test_explorers_are_linked(trace: Trace) -> None:
-    opened = explore.open(trace)
+    opened = explore.open(trace, other=trace)
+    shown(opened, "compare")
     kernels, layers = opened["kernels"], opened["layers"]
     layers.layer = 3
     assert kernels.layer == opened["timeline"].layer == 3
@@ -77,13 +78,15 @@ def test_a_cancelled_tab_can_go_on(trace: Trace, monkeypatch: pytest.MonkeyPatch
         go_on.wait(10)
 
     stages = {panel.name: panel for panel in PANELS}["layers"]
-    monkeypatch.setitem(stages.__dict__, "stages", lambda _given: [("counting sheep", slow)])
+    monkeypatch.setitem(
+        stages.__dict__, "stages", lambda _given: [("counting sheep", slow), ("the rest", lambda: None)]
+    )
     opened = explore.open(trace)
     opened.show("layers")
     assert began.wait(10)
     words, bar, cancel = opened.tabs.children[2].children[0].children
     assert words.value == "Layers: counting sheep"
-    assert (bar.value, bar.max) == (0, 1)
+    assert (bar.value, bar.max) == (0, 2)
     running = opened._preparing["layers"]
     cancel.click()
     go_on.set()

@@ -94,6 +94,8 @@ def test_a_slow_request_says_so_and_does_not_hold_up_others():
     widget = Probe()
     widget.ask("slow")
     assert widget.busy == "counting kernels"
+    widget._progress("slow", "counting launches")
+    assert widget.busy == "counting launches"
     widget.ask("twice", number=1)
     assert widget.sent[0][0]["msg"] == {"number": 2}
     widget.done.clear()

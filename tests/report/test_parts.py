@@ -175,10 +175,16 @@ def test_a_chart_is_laid_out_twice_and_the_layout_is_given_back():
     assert page.twice(lambda: alt.Chart().mark_point())[1] == ""
 
 
-def test_without_chains_of_kernels_there_is_a_sentence_in_place_of_the_table(small):
-    none = folder.fusion_table(analyze.fusion_candidates(small).clear())
+def test_chains_of_kernels_as_a_table_and_a_sentence_where_there_are_none(small):
+    found = analyze.fusion_candidates(small)
+    none = folder.fusion_table(found.clear())
     assert isinstance(none, Absent)
     assert none.captured
+    given = {"fusion": "norm + quantise", "categories": "norm + quantize", "length": 3, "a_step": 3.0}
+    one = pl.DataFrame([given | {"gain_ns": 200.0, "recorded_ns": 1000.0, "total_ns": 500}])
+    one = pl.concat([found.clear(), one], how="diagonal_relaxed")
+    (row,) = folder.fusion_table(one).frame.rows(named=True)
+    assert (row["chain"], row["launches"], row["gain_share"]) == ("norm + quantise: norm + quantize", 6.0, 0.2)
 
 
 def test_sections_ask_what_the_recording_can_answer(small):

@@ -245,13 +245,26 @@ _NUMBER = re.compile(r"-?\d{1,9}(?:\.\d{1,6})?(?: ?(?:%|MiB|W|MHz))?")
 
 
 def of_monitor(path: Path) -> Held:
-    """Numbers in samples of nvidia-smi: known columns of lines with as many cells as the heading has."""
-    kind = next((name for name in _SAMPLED if path.name.startswith(name)), "")
+    """Numbers in the samples of a monitor: in lines with as many cells as the heading has, in columns that are known.
+
+    The utilization that readers add up themselves is no sample of the file.
+    """
     try:
         lines = path.read_text("utf-8").split("\n")
     except UnicodeDecodeError:
         return {}
-    return {"counters": _of_columns(lines, kind)} if kind else {}
+    kind = next((name for name in ("dmon", "query", "sadf", "dstat", "dool") if path.name.startswith(name)), "")
+    if kind in _SAMPLED:
+        return {"counters": _of_columns(lines, kind)}
+    if kind == "sadf":
+        return {"counters": sum(_of_sadf(lines))}
+    if path.name.startswith("sar"):
+        return {"counters": sum(_of_sar(lines))}
+    if kind and path.suffix == ".csv":
+        return {"counters": _of_dstat(lines)}
+    if kind:
+        return {"counters": _of_dstat_screen(lines)}
+    return {"counters": _of_gpustat("\n".join(lines))} if path.name.startswith("gpustat") else {}
 
 
 def _of_columns(lines: list[str], kind: str) -> int:
@@ -274,6 +287,93 @@ def _of_columns(lines: list[str], kind: str) -> int:
             continue
         number = _NUMBER if kind == "query" else re.compile(r"-?\d{1,9}(?:\.\d{1,6})?")
         total += sum(number.fullmatch(cells[i]) is not None for i in known)
+    return total
+
+
+def _of_sadf(lines: list[str]) -> Iterator[int]:
+    header: list[str] = []
+    for line in lines:
+        cells = line.split(";")
+        if line.startswith("# hostname;interval;timestamp;"):
+            header = cells
+        elif len(cells) == len(header) and re.fullmatch(r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\d UTC", cells[2]):
+            first = 4 if header[3] in ("CPU", "DEV", "IFACE") else 3
+            if first == 4 and not re.fullmatch(r"-1|\d{1,2}" if header[3] == "CPU" else r"[a-z]{2,4}\d?", cells[3]):
+                continue
+            yield sum(_NUMBER.fullmatch(cell) is not None for cell in cells[first:])
+
+
+def _of_sar(lines: list[str]) -> Iterator[int]:
+    header: list[str] = []
+    time = r"[012]\d:[0-5]\d:[0-5]\d"
+    for before, line in zip(["", *lines], lines, strict=False):
+        cells = line.split()
+        if not before.strip() and cells and re.fullmatch(time, cells[0]):
+            header = cells if len(set(cells)) == len(cells) else []
+        elif header and len(cells) == len(header) and re.fullmatch(time, cells[0]):
+            first = 2 if header[1] in ("CPU", "DEV", "IFACE") else 1
+            if first == 2 and not re.fullmatch(r"all|\d{1,2}" if header[1] == "CPU" else r"[a-z]{2,4}\d?", cells[1]):
+                continue
+            yield sum(_NUMBER.fullmatch(cell) is not None for cell in cells[first:])
+        elif not line.strip():
+            header = []
+
+
+_DSTAT = re.compile(r"(?:.* usage:)?(?:usr|sys|idl|wai|stl|read|writ|recv|send|used|free|buff|cach|avai)")
+
+
+def _of_dstat(lines: list[str]) -> int:
+    """Rows after the heading but the first, which is the mean since boot."""
+    start = next((i for i, line in enumerate(lines) if re.search(r'"usr"|usage:usr"', line)), None)
+    if start is None or not re.match(r'"(?:total cpu usage|system)"', lines[start - 1]):
+        return 0
+    header = next(csv.reader([lines[start]]), [])
+    known = [i for i, name in enumerate(header) if _DSTAT.fullmatch(name)]
+    if len(set(header)) < len(header):
+        return 0
+    found = []
+    for line in lines[start + 1 :]:
+        cells = line.split(",")
+        time = cells[0] if header[0] == "time" else cells[-1]
+        if len(cells) == len(header) and re.fullmatch(r"[\w-]{5,6} \d\d:\d\d:\d\d|1795\d{6}\.\d{3}", time):
+            found.append(sum(re.fullmatch(r"\d{1,15}(?:\.\d{1,6})?", cells[i]) is not None for i in known))
+    return sum(found[1:])
+
+
+def _of_dstat_screen(lines: list[str]) -> int:
+    """The same of what was printed: groups between bars, as many cells in each as under the headings."""
+    plain = [re.sub(r"\x1b(?:\[[\d;]*[A-Za-z]|7|8)", "", line) for line in lines]
+    start = next((i for i, line in enumerate(plain) if "usr sys idl wai stl" in line and i), None)
+    if start is None or not re.match(r"[-\u2504]", plain[start - 1]):
+        return 0
+    header = [group.split() for group in re.split(r"[|:\u2502]", plain[start])]
+    found = []
+    for line in plain[start + 1 :]:
+        groups = [group.split() for group in re.split(r"[|\u2502]|(?<=[\d ]):(?= )", line)]
+        times = [group for group in groups if len(group) == 2 and re.fullmatch(r"\d\d:\d\d:\d\d", group[1])]
+        rest = [group for group in groups if group not in times]
+        if len(times) == 1 and list(map(len, rest)) == [len(names) for names in header if names != ["time"]]:
+            cells = [cell for group in rest for cell in group]
+            found.append(sum(re.fullmatch(r"\d{1,4}(?:\.\d{1,2})?[kMGB]?", cell) is not None for cell in cells))
+    return sum(found[1:])
+
+
+def _of_gpustat(text: str) -> int:
+    """Numbers of documents that follow one another."""
+    total, decoder = 0, json.JSONDecoder()
+    while text := text.lstrip():
+        try:
+            document, end = decoder.raw_decode(text)
+        except (ValueError, RecursionError):
+            return total
+        text = text[end:]
+        time = document.get("query_time") if isinstance(document, dict) else None
+        if isinstance(time, str) and re.fullmatch(r"2026-11-21T12:00:\d\d\.\d{6}", time):
+            gpus = document.get("gpus")
+            for gpu in gpus if isinstance(gpus, list) else []:
+                if isinstance(gpu, dict) and type(gpu.get("index")) is int and 0 <= gpu["index"] < 1000:
+                    names = ("temperature.gpu", "utilization.gpu", "power.draw", "memory.used")
+                    total += sum(type(gpu.get(name)) is int and abs(gpu[name]) < 2**40 for name in names)
     return total
 
 

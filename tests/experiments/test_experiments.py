@@ -12,8 +12,11 @@ from types import SimpleNamespace
 import polars as pl
 import pytest
 
-from llmprof import theory
+from llmprof import analyze, theory
+from llmprof.batch import BatchRunner
+from llmprof.cli.main import main
 from llmprof.errors import ConfigError, LaunchError, LlmprofError, ReadError
+from llmprof.experiments import scaling
 from llmprof.experiments.bandwidth import SCRIPT, command, read_bandwidth, run_bandwidth, self_test, torchrun
 from llmprof.experiments.history import append, read_history, regressions, watch
 from llmprof.experiments.report import write_report
@@ -38,6 +41,7 @@ from llmprof.experiments.scaling import (
     unsuited,
 )
 from llmprof.launch import ExperimentConfig
+from llmprof.theory import catalog
 from llmprof.theory.plan import decode
 from llmprof.theory.profiler import machine_for
 
@@ -68,8 +72,6 @@ class TestBandwidth:
         assert {"nccl", "vllm_custom", "vllm_custom_graph"} == set(found.all_reduce["algorithm"])
 
     def test_measured_ceilings_are_a_device_of_the_theory(self):
-        from llmprof import theory
-
         device = read_bandwidth(DATA / "bandwidth_test_h200x2.json").measured()
         assert device.memory_bytes_per_s == pytest.approx(4.236e12, rel=0.001)
         assert "measured" in device.sources["memory_bytes_per_s"]
@@ -117,8 +119,6 @@ class TestPoints:
         assert fitting(config.replace(max_model_len=512), LENGTHS, [50])[0] == [128, 256]
         with pytest.raises(ConfigError, match="no prompt fits: 4096 tokens and 200 of output"):
             fitting(config, [4096], [200])
-        from llmprof.batch import BatchRunner
-
         sweep = SimpleNamespace(runs=[], failed={"input_tokens=16": "out of memory", "input_tokens=32": "another"})
         monkeypatch.setattr(BatchRunner, "run_parameter_sweep", lambda *_, **__: sweep)
         config = ExperimentConfig(model="random:tiny")
@@ -136,8 +136,6 @@ class TestPoints:
         ],
     )
     def test_how_many_tokens_a_folder_says_that_its_model_takes(self, tmp_path, changes, most):
-        from llmprof.theory import catalog
-
         content = catalog.config_of("tiny") | {"max_position_embeddings": 2048} | changes
         (tmp_path / "config.json").write_text(json.dumps(content))
         assert most_tokens(ExperimentConfig(model=str(tmp_path))) == most
@@ -198,8 +196,6 @@ class TestPoints:
 
     def test_the_share_of_communication_is_that_of_the_trace(self, sample_trace):
         """Medians over ranks and steps of what overlap() says of each step."""
-        from llmprof import analyze
-
         trace = sample_trace("torch_tp4_eager_nccl")
         found = dict(communication_share(trace).select("phase", "communication").rows())
         steps = set(analyze.steps(trace).filter(phase="decode").select("rank", "step").rows())
@@ -464,9 +460,6 @@ class TestCalibration:
         ]
 
     def test_the_file_is_what_predictions_use(self, tmp_path, monkeypatch, capsys):
-        from llmprof.cli.main import main
-        from llmprof.experiments import scaling
-
         def measured(config: ExperimentConfig, folder: Path, **_: object) -> pl.DataFrame:
             Path(folder).mkdir(exist_ok=True)
             shutil.copy(self.FILE, Path(folder) / "points.json")
@@ -490,8 +483,6 @@ class TestCalibration:
 
     @pytest.mark.parametrize(("asked", "measured"), [("H100 SXM", "NVIDIA H200"), (None, "CPU"), ("H200", "CPU")])
     def test_a_calibration_is_of_the_device_that_was_measured(self, tmp_path, monkeypatch, asked, measured):
-        from llmprof.experiments import scaling
-
         def points(_: ExperimentConfig, folder: Path, **__: object) -> pl.DataFrame:
             document = json.loads(self.FILE.read_text()) | {"gpu": measured}
             (folder / "points.json").write_text(json.dumps(document))

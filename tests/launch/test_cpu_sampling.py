@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import shutil
 import stat
 import sys
 
 import polars as pl
 import pytest
 
+import llmprof
 from llmprof import analyze
 from llmprof.errors import ConfigError, LaunchError, TraceWarning
-from llmprof.launch import ExperimentRunner
+from llmprof.launch import ExperimentRunner, open_run
 from llmprof.launch.run import passes, profilers
 from llmprof.launch.run.series import groups
 from llmprof.readers.reading import with_cpu_samples
@@ -90,11 +92,6 @@ def test_a_report_of_vtune_has_sums_only(tmp_path):
 
 def test_samples_of_a_run_are_read_with_its_folder(tmp_path, root):
     """They are in ``llmprof.read(RUN)`` as in ``Run.trace``, unless other tables are asked for."""
-    import shutil
-
-    import llmprof
-    from llmprof.launch import open_run
-
     folder = tmp_path / "run"
     shutil.copytree(root / "sample_traces/run_torch_tp1", folder)
     (folder / CPU_TEXT).write_text(SCRIPT)

@@ -10,8 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from llmprof.cli.output import to_json
+from llmprof.cli.run import _commands, _commands_text
 from llmprof.errors import LaunchError, OutputError, ReadError
 from llmprof.launch import ExperimentConfig, RunFolder, clean, runs
+from llmprof.launch.config import disclosure
+from llmprof.launch.engines import _job
 from llmprof.launch.run import command, folder
 from llmprof.storage import files
 
@@ -170,11 +174,6 @@ SECRETS = {
 
 
 def test_no_value_of_the_environment_is_written_unless_its_name_is_harmless(config, tmp_path, capsys):
-    from llmprof.cli.output import to_json
-    from llmprof.cli.run import _commands, _commands_text
-    from llmprof.launch.run import folder
-    from llmprof.launch.run.command import job
-
     given = config.replace(
         environment={**SECRETS, "NCCL_DEBUG": "WARN", "CUDA_VISIBLE_DEVICES": "0,1"},
         engine_args={
@@ -184,7 +183,7 @@ def test_no_value_of_the_environment_is_written_unless_its_name_is_harmless(conf
     made = RunFolder.create(given)
     variables = command.whole_environment(given, {"PLANTED": "planted-12"})
     folder.write(made, commands=[], environment=variables, also=given.environment)
-    values, _ = job(given, "random:tiny")
+    values, _ = command.job(given, "random:tiny")
     shown = [_commands_text(given), to_json(_commands(given))]
     texts = [p.read_text() for p in made.path.iterdir() if p.is_file()] + [json.dumps(values), *shown]
     assert not [text for text in texts if "planted" in text.lower().replace("lplanted", "")]
@@ -195,9 +194,6 @@ def test_no_value_of_the_environment_is_written_unless_its_name_is_harmless(conf
 
 
 def test_secrets_inside_of_arguments_come_back_from_the_environment(monkeypatch):
-    from llmprof.launch.config import disclosure
-    from llmprof.launch.engines import _job
-
     given = {
         "seed": 1,
         "speculative_config": {"model": "tiny", "hf_token": "planted-1", "steps": [1, {"api_key": "planted-2"}]},

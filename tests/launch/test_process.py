@@ -9,6 +9,7 @@ import sys
 import textwrap
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -178,8 +179,6 @@ def test_a_program_that_is_not_there_is_said(tmp_path):
     (tmp_path / "text").write_text("x")
     with pytest.raises(LaunchError, match="Permission denied"):
         process.run([str(tmp_path / "text")], log=tmp_path / "log", env={})
-    from pathlib import Path
-
     with pytest.raises(OutputError, match="the disk is full"):
         process.run([sys.executable, "-c", ""], log=Path("/dev/full"), env=dict(os.environ))
 

@@ -13,7 +13,7 @@ from llmprof import analyze
 from llmprof.errors import LlmprofError, NotCapturedError, ReadError, TraceWarning, UnknownFormatError
 from llmprof.readers.nsys import export as nsys_export
 from llmprof.readers.nsys.export import KERNEL, MEMCPY, RUNTIME
-from tests.readers.databases import as_view, changed, in_other_case
+from tests.readers.databases import as_view, in_other_case
 
 HOST, WORKER = 1 << 48, 1 << 24
 PID_A, PID_B, PID_FRONT = HOST + 100 * WORKER, HOST + 101 * WORKER, HOST + 99 * WORKER
@@ -427,11 +427,6 @@ def test_an_export_of_views_alone_is_refused_with_their_names(export):
         as_view(export, table)
     with pytest.raises(ReadError, match=f"{KERNEL} is a view"):
         llmprof.read(export, cache=False)
-
-
-def test_views_that_nothing_reads_are_no_matter(export):
-    changed(export, "CREATE VIEW mine AS SELECT 1")
-    llmprof.read(export, cache=False)
 
 
 def test_gpu_metrics_are_counters_of_the_device_that_cuda_numbers(tmp_path):

@@ -12,7 +12,6 @@ import llmprof
 from llmprof import analyze
 from llmprof.errors import ReadError, TraceWarning
 from llmprof.readers.registry import detect
-from llmprof.redaction import redact
 from tests.readers.databases import as_view
 
 KERNELS = """"Kind","Agent_Id","Queue_Id","Stream_Id","Thread_Id","Kernel_Name","Correlation_Id","Start_Timestamp",\
@@ -186,15 +185,6 @@ def test_a_cut_csv_keeps_its_whole_rows(tmp_path):
     path.write_text(KERNELS[: KERNELS.index('"copy"') + 3])
     with pytest.warns(TraceWarning, match="row"):
         assert llmprof.read(path).kernels.height == 1
-
-
-@pytest.mark.filterwarnings("ignore::llmprof.errors.TraceWarning")
-def test_redaction_takes_names_of_files_out(tmp_path, run):
-    (run / "12_marker_api_trace.csv").write_text(CALLS.replace("decode", "load /home/me/weights.bin"))
-    redact(run, tmp_path / "copy")
-    copy = llmprof.read(tmp_path / "copy")
-    assert copy.kernels.height == 1
-    assert "/home/me" not in str(copy.markers.rows())
 
 
 def records(**buffers):

@@ -160,11 +160,14 @@ def _headline(parts: pl.DataFrame, rows: str, time: str) -> str:
     top = sums.sort("ns", "part", descending=[True, False])["part"][0]
     shares = named.filter(part=top).sort("row_ns", descending=True)
     shares = shares.with_columns(share=100 * pl.col("ns") / pl.col("row_ns"))
-    if shares.height > 3:
+    if named["row"].n_unique() == 1:
+        figures = theme.percent(shares["share"][0])
+    elif shares.height > 3:
         figures = f"{theme.percents(shares['share'])}, by {rows}"
     else:
         figures = ", ".join(f"{row} {theme.percent(share)}" for row, share in shares.select("row", "share").iter_rows())
-    return f"{top} is the largest part of the {time}: {figures}"
+    what = "work of no known kind" if top == "other" else top
+    return f"{what} is the largest part of the {time}: {figures}"
 
 
 _COLUMNS = (

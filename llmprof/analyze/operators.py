@@ -35,7 +35,7 @@ _RECORDED: Final = {"strides": "torch_strides", "arguments": "torch_inputs"}
 _THREAD: Final = ("rank", "thread")
 _PLACE: Final = ("rank", "device", "stream", "start_ns", "correlation")
 _HOST: Final = r"^(?:Memcpy (?:HtoD|DtoH)|CopyHostToDevice|CopyDeviceToHost)"
-_COLLECTIVE: Final = "a collective waits for other ranks: analyze.collectives compares it with the links"
+COLLECTIVE: Final = "a collective waits for other ranks: analyze.collectives compares it with the links"
 
 Found = tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]
 """Device events with the number of their ``call``; calls with their texts; and operators on the host."""
@@ -587,7 +587,7 @@ def _one(
 ) -> dict[str, Any]:  # fmt: skip
     """Columns of a row's work and bound; the reason where it has none."""
     if row["category"] == "collective":
-        raise NoWorkError(_COLLECTIVE)
+        raise NoWorkError(COLLECTIVE)
     of_model = row["stage_name"] is not None
     if row["operator"] is None and not of_model:
         raise NoWorkError(IN_GRAPH.replace("CUDA graph", bound.graph) if row["replayed"] else NO_OPERATOR)

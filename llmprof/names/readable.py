@@ -181,7 +181,7 @@ def _shared(one: str, other: str) -> int:
     return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
-_WORD: Final = re.compile(r"[A-Za-z_]\w*|\d+(?:\.\d+)?")
+_WORD: Final = re.compile(r"[A-Za-z0-9.]+")
 _MOST_WORDS, _MOST_LETTERS = 3, 28
 
 

@@ -20,6 +20,7 @@ from llmprof.analyze.findings.facts import facts_in_words, run_facts, where_the_
 from llmprof.analyze.roofline import named
 from llmprof.charts.base.save import png
 from llmprof.errors import LlmprofError, OutputError
+from llmprof.names.readable import apart
 from llmprof.platforms import ON_DEVICE
 from llmprof.progress import Progress
 from llmprof.report import cards
@@ -133,8 +134,9 @@ _SOURCES = {
 def kernels_table(kernels: pl.DataFrame, words: Mapping[str, str] = ON_DEVICE) -> Table:
     """The kernels with the largest sums."""
     top = kernels.head(MOST_KERNELS)
+    top = top.with_columns(label=pl.Series(apart(top["name"], top["readable"]), dtype=pl.String))
     shown = (
-        Column("name", words["event"], "name"),
+        Column("label", words["event"], "name", full="name"),
         Column("category", "category", "chip"),
         Column("count", "runs", "number"),
         Column("total_ns", "total", "time"),
@@ -154,6 +156,10 @@ def opportunities_table(found: pl.DataFrame, _words: Mapping[str, str] = ON_DEVI
     """All of a step of the phase with most time: what would gain most, and what would not."""
     if not found.height:
         return Absent("operators nearer to their bounds", captured=True, found="nothing lasted", hint="")
+    if found["share_of_bound"].null_count() == found.height:
+        why = found.filter(part="step")["why"][0]
+        words = "operators nearer to their bounds"
+        return Absent(words, captured=False, found=f"no operator has a bound: {why}", hint="see docs/bounds.md")
     own = found.filter(pl.col("phase").eq_missing(pl.lit(found["phase"][0], dtype=pl.String)))
     least = pl.col("gap_ns").rank("ordinal", descending=True).over("part") <= _MOST_OPPORTUNITIES
     some = own.filter((pl.col("part") != "opportunity") | least)
@@ -163,7 +169,7 @@ def opportunities_table(found: pl.DataFrame, _words: Mapping[str, str] = ON_DEVI
         name=name.otherwise(pl.concat_str(pl.col("part").cast(pl.String), "why", separator=": ", ignore_nulls=True))
     )
     shown = (
-        Column("name", "part of a step", "name"),
+        Column("name", "part of a step"),
         Column("time_ns", "time", "time"),
         *columns("share", share="share of the step", share_of_bound="of its bound"),
         Column("bound_by", "bound by"),

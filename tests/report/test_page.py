@@ -88,10 +88,10 @@ def test_nothing_is_loaded_and_no_name_becomes_an_element(parsed):
         assert "src" not in attributes
         assert attributes.get("href", "#").startswith("#"), tag
         assert not [name for name in attributes if name.startswith("on")], tag
-    assert "<script>alert(1)</script>" in parsed.text
     assert "<b>title</b> & 'more'" in parsed.text
     titles = [attributes["title"] for tag, attributes in parsed.elements if tag == "td" and "title" in attributes]
     assert "gemm</script><script>document.body.id='broken'</script>" in titles
+    assert any("<script>alert(1)</script>" in title for title in titles)
     assert not any("\x00" in title or "\x1b" in title for title in titles)
 
 

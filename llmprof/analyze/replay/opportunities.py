@@ -10,6 +10,7 @@ import polars as pl
 
 from llmprof.analyze.catalog import Analysis, Section, per_trace
 from llmprof.analyze.intervals import clip, union_length
+from llmprof.analyze.operators import COLLECTIVE
 from llmprof.analyze.replay.graph import Graph, graph
 from llmprof.analyze.replay.part import replayed_part
 from llmprof.analyze.replay.plan import Plan, periods
@@ -236,7 +237,8 @@ def _table(steps: pl.DataFrame, work: pl.DataFrame, keys: pl.DataFrame, gains: p
     target = pl.col("bound_ns") / (pl.col("time_ns") - pl.col("gap_ns")) if to == "best" else pl.lit(to)
     is_step = pl.col("part") == "step"
     unknown = is_step & ~has_bound.any().over("phase")
-    whys = pl.col("why").sort_by("time_ns", descending=True).drop_nulls().first().over("phase")
+    own = pl.col("why").filter(pl.col("why") != COLLECTIVE)  # a collective never has one
+    whys = own.sort_by(pl.col("time_ns").filter(pl.col("why") != COLLECTIVE), descending=True).first().over("phase")
     rows = rows.with_columns(why=pl.when(unknown).then(whys).otherwise("why"))
     return (
         rows.with_columns(

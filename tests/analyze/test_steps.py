@@ -125,6 +125,12 @@ def test_a_label_inside_another_begins_a_step_of_its_own() -> None:
     assert step_of_events(Trace(tables))["step"].to_list() == [0, 1, 1]
 
 
+def test_labels_in_the_form_of_vllm_beside_those_of_sglang_are_sglangs() -> None:
+    tables = launched_at([10, 30, 60], [100, 200, 300])
+    tables["markers"] = labels([(DECODE, 0, 100), ("step[DECODE bs=4]", 5, 80)])
+    assert steps(Trace(tables)).select("source", "generation_requests").rows() == [("sglang", 4)]
+
+
 @pytest.mark.parametrize(
     ("inner", "source"), [(DECODE, "vllm"), ("step[DECODE bs=4 toks=4]", "sglang"), ("capture_8_FULL", "capture")]
 )

@@ -8,19 +8,21 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
 import urllib.request
 
 import polars as pl
+import psutil
 import pytest
 
 import llmprof
 from llmprof import analyze, launch
+from llmprof.errors import LlmprofError
 from llmprof.launch.config import models
 from llmprof.live.past import history
 from llmprof.storage import files
-from tests.live.test_record import guards
 
 pytestmark = pytest.mark.slow
 
@@ -98,6 +100,15 @@ def load(served):
         thread.join()
 
 
+def guards() -> list[int]:
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if "llmprof.live.guard" in process.cmdline():
+                found.append(process.pid)
+    return found
+
+
 def test_a_window_is_recorded(served, load, tmp_path, monkeypatch):
     monkeypatch.setenv("LLMPROF_CACHE", str(tmp_path / "cache"))
     run = llmprof.record(served, seconds=60, steps=12, results_dir=tmp_path, timeout_s=600)
@@ -125,3 +136,33 @@ def test_a_watch_records_when_its_condition_holds(served, load, tmp_path, monkey
     assert launch.open_run(capture).state == "finished", said
     assert files.read_json(capture / "findings.json")
     assert history(folder).filter(level="recent")["running"].max() > 0
+
+
+def test_a_recorder_that_is_killed_leaves_no_profiler_on(served, load, tmp_path, monkeypatch):
+    monkeypatch.setenv("LLMPROF_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    for wait_s in (0.0, 2.0):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "llmprof", "record", served, "--seconds", "300", "--steps", "0"],
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+        )  # fmt: skip
+        until = time.monotonic() + 300
+        while not guards():
+            assert process.poll() is None
+            assert time.monotonic() < until
+            time.sleep(0.1)
+        time.sleep(wait_s)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        while guards():
+            assert time.monotonic() < until
+            time.sleep(0.1)
+        for path in launch.runs("results"):
+            with pytest.raises(LlmprofError):
+                llmprof.read(path.path)  # nothing half reads as whole
+        answer = urllib.request.Request(f"{served}/start_profile", b"{}", {"Content-Type": "application/json"})
+        with urllib.request.urlopen(answer, timeout=120) as done:
+            assert done.status == 200, "no session was active: else vLLM refuses"
+        stop = urllib.request.Request(f"{served}/stop_profile", b"")
+        with urllib.request.urlopen(stop, timeout=600) as done:
+            assert done.status == 200

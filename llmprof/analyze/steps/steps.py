@@ -232,7 +232,10 @@ def _labelled(trace: Trace) -> pl.DataFrame:
     order = pl.col("source").replace_strict({s: n for n, s in enumerate(steps_labels.SOURCES)}, return_dtype=pl.Int8)
     is_capture = pl.col("source") == "capture"
     best = order.filter(~is_capture).min().over("rank")
-    labels = labels.filter(is_capture | (order == best)).sort("rank", "start_ns", maintain_order=True)
+    # a build of SGLang also writes labels in vLLM's form, which say more
+    both = (pl.col("source") == "vllm") & (pl.col("source") == "sglang").any().over("rank")
+    labels = labels.with_columns(_best=order == best, source=pl.when(both).then(pl.lit("sglang")).otherwise("source"))
+    labels = labels.filter(is_capture | pl.col("_best")).sort("rank", "start_ns", maintain_order=True)
     # of ranges around one pass, such as those of a worker and of its model, the outermost counts
     reach = (pl.col("start_ns") + pl.col("dur_ns")).cum_max().shift(1).over("rank")
     inner = (pl.col("source") == "execute_model") & (pl.col("start_ns") < reach).fill_null(value=False)

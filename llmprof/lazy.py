@@ -11,7 +11,7 @@ from types import FunctionType, MethodType, ModuleType
 
 import lazy_loader
 
-__all__ = ["Later", "Method", "attach", "put_off", "put_off_iri_grammars"]
+__all__ = ["Carded", "Later", "Method", "attach", "put_off", "put_off_iri_grammars"]
 
 
 class Method:
@@ -23,6 +23,19 @@ class Method:
     def __get__(self, instance: object, owner: type) -> object:
         function = getattr(import_module(self._package), self._name)
         return function if instance is None else MethodType(function, instance)
+
+
+class Carded:
+    """What a notebook shows as a card, made by a function of the report, which lower layers do not import."""
+
+    _card = ""
+
+    def _repr_html_(self) -> str:
+        shown: str = getattr(import_module("llmprof.report.cards"), self._card)(self)
+        return shown
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
+        return {"text/plain": repr(self), "text/html": self._repr_html_()}
 
 
 class Later:

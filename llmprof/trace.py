@@ -15,7 +15,7 @@ import polars as pl
 from llmprof import communication, names, schema, text
 from llmprof.arguments import Window, checked
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, listed
-from llmprof.lazy import Method
+from llmprof.lazy import Carded, Method
 from llmprof.platforms import ON_DEVICE, ON_HOST, Platform, platform_of
 from llmprof.storage import files, parquet, sql, sqlite
 from llmprof.storage.deferred import Deferred, narrowed, ranks_of, span_of
@@ -30,7 +30,7 @@ else:
 __all__ = ["META_FILE", "Trace"]
 
 
-class Trace(Methods):
+class Trace(Carded, Methods):
     """Frames of one run, one for each table of the schema.
 
     The functions of :mod:`llmprof.analyze` are its methods: ``trace.findings()`` is ``analyze.findings(trace)``.
@@ -504,20 +504,14 @@ class Trace(Methods):
         meta = {key: value for key, value in self._meta.items() if key != "name"}
         return Trace(self._tables, meta | ({"name": name} if name else {}), self._coverage, database=self._database)
 
+    _card = "of_trace"
+
     def __repr__(self) -> str:
         rows = ", ".join(f"{name} {rows:,}" for name, rows in self.rows.items() if name in self._tables)
         lo, hi = self.span_ns
         device = self._meta.get("device") or "unknown device"
         ranks = sum(rank >= 0 for rank in self.ranks)  # the host's counters have rank -1
         return f"<Trace {text.counted(ranks, 'rank')}, {(hi - lo) / 1e6:,.1f} ms, {text.plain(device)}: {rows}>"
-
-    def _repr_html_(self) -> str:
-        # imported by name, because this layer must not import the report
-        shown: str = import_module("llmprof.report.cards").of_trace(self)
-        return shown
-
-    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
-        return {"text/plain": repr(self), "text/html": self._repr_html_()}
 
 
 def _with_methods() -> None:

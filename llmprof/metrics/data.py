@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Mapping
-from importlib import import_module
 from typing import Any, Final
 
 import polars as pl
@@ -13,6 +12,7 @@ import polars as pl
 from llmprof import schema
 from llmprof.arguments import checked
 from llmprof.errors import LlmprofError, listed
+from llmprof.lazy import Carded
 
 _LAUNCH = ("kernel_id", "kernel_name", "grid", "block", "stream", "device")
 _LAUNCH_TYPES: dict[str, pl.DataType] = {
@@ -27,7 +27,7 @@ _DURATION = ("gpu__time_duration.sum", "gpu__time_duration.avg", "Duration")
 _DEVICE = "device__attribute_display_name"
 
 
-class Metrics:
+class Metrics(Carded):
     """Hardware metrics of kernel launches, as :func:`llmprof.read_metrics` returns them.
 
     The object does not change: frames and ``coverage`` are copies, which the caller may change.
@@ -189,6 +189,8 @@ class Metrics:
             cells[name] = pl.Series(name, whole, dtype=pl.Float64 if name in numeric else pl.String)
         return launches.hstack([cells[name] for name in columns])
 
+    _card = "of_metrics"
+
     def __repr__(self) -> str:
         kernels = self.kernels
         devices = ", ".join(sorted(set(kernels["device_name"].drop_nulls().to_list()))) or "unknown device"
@@ -196,14 +198,6 @@ class Metrics:
             f"<Metrics {kernels.height:,} launches, {self._metrics['metric'].n_unique():,} metrics, "
             f"{self._rules.height:,} rule results, {devices}>"
         )
-
-    def _repr_html_(self) -> str:
-        # imported by name: lower layers do not know the report
-        shown: str = import_module("llmprof.report.cards").of_metrics(self)
-        return shown
-
-    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
-        return {"text/plain": repr(self), "text/html": self._repr_html_()}
 
 
 UNITS: Final = {

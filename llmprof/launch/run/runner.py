@@ -9,7 +9,6 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,7 +25,7 @@ from llmprof.launch.run.passes import Passes, ran, tool
 from llmprof.launch.run.requests import engine_steps_of, requests_of
 from llmprof.launch.run.results import Results
 from llmprof.launch.run.series import ENGINE_FILE, gather
-from llmprof.lazy import Method
+from llmprof.lazy import Carded, Method
 from llmprof.progress import Progress
 from llmprof.readers.reading import with_cpu_samples
 from llmprof.storage import files
@@ -53,7 +52,7 @@ def _attributes(value: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Run:
+class Run(Carded):
     """A run that was started: its folder, its configuration and its results."""
 
     folder: RunFolder
@@ -131,16 +130,10 @@ class Run:
     try_ = Method("llmprof.trials", "trial")
     """Try a change of this run's configuration, and measure both in turn: :func:`llmprof.trial`."""
 
+    _card = "of_run"
+
     def __repr__(self) -> str:
         return f"<Run {self.folder.path.name}: {self.state}>"
-
-    def _repr_html_(self) -> str:
-        # imported by name, because this layer must not import the report
-        shown: str = import_module("llmprof.report.cards").of_run(self)
-        return shown
-
-    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
-        return {"text/plain": repr(self), "text/html": self._repr_html_()}
 
 
 def open_run(path: str | os.PathLike[str]) -> Run:

@@ -811,27 +811,6 @@ def test_schema_without_rows() -> None:
     assert findings(capture).is_empty()
 
 
-def test_first_lines_on_the_recordings(sample_trace: Callable[[str], Trace]) -> None:
-    custom = findings(sample_trace("torch_tp4_eager_custom_allreduce"))
-    # most of the time is waiting for rank 3, but the hosts of the others are slow too: what helps most is to launch
-    # with fewer calls, and a replay says so
-    first = custom.row(0, named=True)
-    assert first["rule"] == "host_bound"
-    second = custom.row(1, named=True)
-    assert second["rule"] == "arrival_skew"
-    assert second["share_of_time"] >= 0.7
-    assert second["follows_from"] == "host_bound"
-    assert second["predicted_ns"] is None  # one cause, one gain
-    nccl = findings(sample_trace("torch_tp4_eager_nccl"))
-    assert nccl["rule"][:2].to_list() == ["host_bound", "arrival_skew"]
-    assert "nccl_for_small_messages" in nccl["rule"].to_list()
-    assert "nccl_for_small_messages" not in custom["rule"].to_list()
-    one = findings(sample_trace("torch_tp1_eager"))
-    assert one["rule"][0] == "host_bound"
-    assert "arrival_skew" not in one["rule"].to_list()
-    assert set(findings(sample_trace("torch_pp2_eager"))["rule"][:2]) == {"pipeline_wait", "host_bound"}
-
-
 FIRST = {
     "chrome/megatron_tp8": ("host_bound", 0.1),
     "chrome/tracelens/inference__sglang_decode__sglang_Qwen3-8B_decode.json.gz": ("device_held", 0.97),

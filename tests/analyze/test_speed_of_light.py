@@ -182,15 +182,6 @@ def test_gemms_of_the_capture_agree_with_their_shapes_and_times(page):
             assert row["traffic_bytes"] / seconds == pytest.approx((both + result) / seconds, rel=0.01)
 
 
-def test_a_device_without_known_peaks_gives_all_that_needs_none():
-    launch = {DURATION: 1000, TENSOR: 1e6, READ: 10, WRITE: 10, SM: 70, DRAM: 20, L2: 10}
-    row = speed_of_light(measured(launch, device="NVIDIA X1")).to_dicts()[0]
-    assert row["flop_per_s"] == pytest.approx(1e12)
-    assert row["arithmetic_intensity"] == pytest.approx(5e4)
-    assert (row["compute_pct"], row["memory_pct"], row["bound"]) == (70, 20, "compute")
-    assert (row["roof_flop_per_s"], row["roof_share"]) == (None, None)
-
-
 def test_the_share_of_memory_includes_l1_as_the_profiler_has_it():
     units = "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed"
     l1 = "l1tex__throughput.avg.pct_of_peak_sustained_active"

@@ -24,14 +24,7 @@ Samples = Callable[[str], Trace]
 
 GEMMS = [
     "nvjet_sm90_tst_192x8_64x8_4x1_v_bz_splitK_TNT",
-    "void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_relu_bf16_128x64_64x6_tn_align8>(cutlass_80_tensorop_b)",
-    "ampere_fp16_s16816gemm_fp16_128x128_ldg8_relu_f2f_stages_32x5_tn",
-    "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_warpgroupsize1x1x1_execute_segment_k_off_kernel",
-    "Cijk_Alik_Bljk_BBS_BH_Bias_HA_S_SAV_UserArgs_MT256x192x64_MI16x16x1_SN_LDSB1_AFC1_AFEM1_AFEM1_ASEM1_CLR1",
-    "void gemmk1_kernel<int, float, 256, 5, true, false, false, false, cublasGemvTensorStridedBatched<float const>",
     "void gemv2T_kernel_val<int, int, __nv_bfloat16, __nv_bfloat16, __nv_bfloat16, float, 128, 16, 4, 4, false, true>",
-    "cudnn_infer_volta_scudnn_128x64_relu_small_nn_v1",
-    "_ZN7ck_tile6kentryINS_17FlatmmKernelINS_25GemmSpatiallyLocalTilePartitioner",
     "triton_tem_fused_addmm_relu_5",
     "void acme_unheard_of<float>(float*)",
 ]

@@ -2,7 +2,6 @@
 
 import shutil
 import time
-from pathlib import Path
 
 import polars as pl
 import pytest
@@ -10,9 +9,7 @@ import pytest
 import llmprof
 from llmprof import analyze
 from llmprof.analyze.stacks import demangled
-from llmprof.errors import TraceWarning
 
-FORKS = Path(__file__).parents[2] / "shared" / "real" / "perf" / "speedscope_forks.linux-perf.txt"
 needs_filter = pytest.mark.skipif(not (shutil.which("c++filt") or shutil.which("llvm-cxxfilt")), reason="no c++filt")
 
 SCRIPT = """python 7 [001] 1.000000: 10 cpu-clock:
@@ -64,13 +61,3 @@ def test_a_symbol_that_stands_for_an_endless_name_is_left():
     start = time.monotonic()
     assert demangled(pl.Series([symbol])) == {}
     assert time.monotonic() - start < 60
-
-
-@needs_filter
-@pytest.mark.skipif(not FORKS.exists(), reason="needs ../shared")
-def test_a_real_recording():
-    with pytest.warns(TraceWarning):
-        trace = llmprof.read(FORKS)
-    named = analyze.hotspots(trace)["name"].to_list()
-    assert {"alpha()", "beta()", "gamma()", "delta()"} <= set(named)
-    assert not any(name.startswith("_Z") for name in named)

@@ -37,18 +37,6 @@ def test_what_a_narrow_table_leaves_out_first_and_what_it_never_cuts():
     assert lines[2] == "(too narrow for: b, a)"
 
 
-@pytest.mark.parametrize("width", [40, 60, 80, 120])
-def test_no_line_is_wider_than_asked_for(width):
-    frame = pl.DataFrame(
-        {
-            "rank": [0, 1], "name": ["n" * 300, "short"], "shapes": ["[[1, 2], [3, 4]]" * 20, None],
-            "total_ns": [123_456_789, 1], "category": ["collective", "linear"], "count": [10**9, 1],
-        }
-    )  # fmt: skip
-    lines = text.table(frame, width=width).splitlines()
-    assert max(map(len, lines[:3])) <= width
-
-
 def test_texts_are_shortened_before_columns_go():
     frame = pl.DataFrame({"rank": [0], "name": ["void vllm::cross_device_reduce_1stage<bf16>(int)"], "dur_ns": [1]})
     lines = text.table(frame, width=40).splitlines()

@@ -1,7 +1,5 @@
 """Operators of replayed kernels from eager steps, on traces built by hand."""
 
-from __future__ import annotations
-
 import json
 
 import polars as pl

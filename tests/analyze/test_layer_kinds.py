@@ -1,7 +1,5 @@
 """Kinds of layers: by hand-built steps, and on recordings of hybrids with and without the names of their modules."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Operators against their bounds, on a trace whose answers were computed by hand, and against TraceLens' references."""
 
-from __future__ import annotations
-
 import ast
 import json
 from pathlib import Path

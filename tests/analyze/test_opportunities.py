@@ -1,7 +1,5 @@
 """What a step would gain from its operators, on a trace whose answers were computed by hand, and on recordings."""
 
-from __future__ import annotations
-
 import polars as pl
 import pytest
 

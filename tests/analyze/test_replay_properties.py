@@ -1,7 +1,5 @@
 """What holds for the replay of any recording: it agrees with its critical path and its slack, and work costs time."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Why an operator takes longer than its bound: hand-built launches with hand-computed answers."""
 
-from __future__ import annotations
-
 import polars as pl
 import pytest
 

@@ -1,7 +1,5 @@
 """Speculative decoding, by hand: what is drafted and verified in a step, and the tokens that it gives."""
 
-from __future__ import annotations
-
 import polars as pl
 import pytest
 

@@ -1,7 +1,5 @@
 """What the explorer of collectives shows and hands back, by hand and on a recording."""
 
-from __future__ import annotations
-
 import polars as pl
 import pytest
 

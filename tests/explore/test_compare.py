@@ -1,7 +1,5 @@
 """The explorer that compares two traces without a browser."""
 
-from __future__ import annotations
-
 import polars as pl
 import pytest
 import traitlets

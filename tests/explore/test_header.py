@@ -1,7 +1,5 @@
 """Above the tabs: filters as chips, and the way back through the views."""
 
-from __future__ import annotations
-
 import pytest
 
 from llmprof import explore

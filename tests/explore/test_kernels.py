@@ -1,7 +1,5 @@
 """The explorer of kernels without a browser: rows, what is picked, and what the browser's side is answered."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

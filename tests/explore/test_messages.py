@@ -1,7 +1,5 @@
 """Messages between Python and the browser's side: every request is asked, and what comes back is what was declared."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """All explorers in tabs: made when shown, linked, prepared in the background, cancelled."""
 
-from __future__ import annotations
-
 import html
 import threading
 

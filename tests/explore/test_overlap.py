@@ -1,7 +1,5 @@
 """What the explorer of overlap shows and hands back, by hand and on recordings."""
 
-from __future__ import annotations
-
 import numpy as np
 import polars as pl
 import pytest

@@ -1,7 +1,5 @@
 """Queries of a timeline: results as rows, places and rows of the timeline; what is wrong says where."""
 
-from __future__ import annotations
-
 import polars as pl
 import pytest
 

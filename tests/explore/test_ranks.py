@@ -1,7 +1,5 @@
 """The explorer of many ranks without a browser, on the sixteen ranks by hand of ``tests/analyze/test_ranks``."""
 
-from __future__ import annotations
-
 import numpy as np
 import polars as pl
 import pytest

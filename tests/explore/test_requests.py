@@ -1,7 +1,5 @@
 """The explorer of slow requests without a browser, on the run by hand of ``tests/analyze/test_requests``."""
 
-from __future__ import annotations
-
 import pytest
 import traitlets
 

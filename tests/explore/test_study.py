@@ -1,7 +1,5 @@
 """The explorer of a study: what its table shows, what a choice hands back, and a study that goes on."""
 
-from __future__ import annotations
-
 import pytest
 
 from llmprof import charts, explore, trials

@@ -1,7 +1,5 @@
 """The explorer of theory: sliders, what they change, and what is handed back."""
 
-from __future__ import annotations
-
 import polars as pl
 import pytest
 

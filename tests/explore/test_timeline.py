@@ -1,7 +1,5 @@
 """The timeline's Python side: rows, views, selection, search, places and the picture, on traces made by hand."""
 
-from __future__ import annotations
-
 import json
 import math
 

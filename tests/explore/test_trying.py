@@ -1,7 +1,5 @@
 """The button that tries a finding's remedy: it asks first, shows progress, can be stopped, and says the verdict."""
 
-from __future__ import annotations
-
 import threading
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """The explorer of gains without a browser, on recordings made by hand in ``tests/analyze/test_replay``."""
 
-from __future__ import annotations
-
 import shlex
 
 import pytest

@@ -1,7 +1,5 @@
 """The base of the explorers: requests and answers, windows, links and the picture to keep."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

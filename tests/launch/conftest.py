@@ -1,7 +1,5 @@
 """Stand-ins for what a machine without a GPU lacks: an engine, nsys and ncu, as real programs on PATH."""
 
-from __future__ import annotations
-
 import json
 import os
 import stat

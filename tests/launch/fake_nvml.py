@@ -1,7 +1,5 @@
 """A stand-in for pynvml: two GPUs, of which some calls are not supported, and a record of what was asked."""
 
-from __future__ import annotations
-
 from collections import Counter
 from types import SimpleNamespace
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import functools
@@ -23,7 +21,6 @@ from llmprof.launch.engines._server import achieved
 from llmprof.launch.run import command
 from llmprof.launch.run.command import job
 from llmprof.launch.run.load import from_file, lengths, load
-from llmprof.theory import catalog, shape
 
 
 def config(**values) -> ExperimentConfig:
@@ -585,21 +582,6 @@ def test_repeats_go_on_until_the_mean_is_known(walls, until, repeats, noted):
 
 
 # --- the catalogue of models with random weights
-
-
-def test_every_model_is_whole_and_has_a_source():
-    for name in catalog.names():
-        found = models.config_of(name)
-        assert {"architectures", "model_type", "vocab_size"} <= set(found)
-        assert shape(found).hidden >= 256
-        assert found["vocab_size"] >= 10240
-        assert name in catalog.source(name) or name.startswith("tiny")
-
-
-def test_a_model_of_the_catalogue_is_written(tmp_path):
-    found = models.resolve("random:tiny", tmp_path / "model")
-    assert found == tmp_path / "model" / "tiny"
-    assert json.loads((found / "config.json").read_text()) == models.config_of("tiny")
 
 
 def test_a_name_on_a_hub_and_a_folder_with_a_config_are_taken(tmp_path, monkeypatch):

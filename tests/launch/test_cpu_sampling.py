@@ -1,7 +1,5 @@
 """Samplers of the CPU around a run: command lines, what goes wrong, and samples on the clock of the timeline."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import stat

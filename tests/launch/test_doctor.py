@@ -1,7 +1,5 @@
 """The doctor: every check on invented facts, the gathering of facts here and with stand-ins."""
 
-from __future__ import annotations
-
 import dataclasses
 import socket
 import sys

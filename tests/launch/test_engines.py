@@ -1,7 +1,5 @@
 """Engine scripts, on stand-ins of several versions of vLLM."""
 
-from __future__ import annotations
-
 import ast
 import json
 import os

@@ -1,7 +1,5 @@
 """Everything that goes wrong in a run: each is an error that says what to do, and no process is left."""
 
-from __future__ import annotations
-
 import errno
 import gc
 import json

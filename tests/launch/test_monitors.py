@@ -1,7 +1,5 @@
 """Monitors: what is sampled, what happens where something is not there, and the clock of the trace."""
 
-from __future__ import annotations
-
 import datetime
 import errno
 import subprocess

@@ -1,7 +1,5 @@
 """Runs of mode ops on this machine's CPU: one engine on one rank and one on two."""
 
-from __future__ import annotations
-
 import polars as pl
 import pytest
 

@@ -1,7 +1,5 @@
 """Real runs through the runner on the CPU: a run folder, requests, a checked capture, and no process left."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

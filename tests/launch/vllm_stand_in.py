@@ -1,7 +1,5 @@
 """Stand-in packages of vLLM in the form of several versions, and runs of the engine scripts on them."""
 
-from __future__ import annotations
-
 import json
 import os
 import stat

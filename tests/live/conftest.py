@@ -1,7 +1,5 @@
 """A stand-in server for each test, and locks of the tests' own."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

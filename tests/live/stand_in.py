@@ -4,8 +4,6 @@ It runs in a process of its own: ``python stand_in.py FOLDER PORT``. How it beha
 is read at each request; what it was asked is in ``FOLDER/asked.jsonl``; whether its profiler is on, in ``FOLDER/on``.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

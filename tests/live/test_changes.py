@@ -1,7 +1,5 @@
 """What changed: each cause by counters and steps of hand-built captures, and never a regression for a heavier load."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import time

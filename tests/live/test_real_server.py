@@ -1,7 +1,5 @@
 """vLLM's CPU server under load: recorded, watched, and left alone by a recorder that is killed."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

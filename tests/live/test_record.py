@@ -1,7 +1,5 @@
 """``llmprof.record`` on a stand-in server: the folder of a run, and every way in which a server or a recorder fails."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

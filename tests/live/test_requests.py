@@ -1,7 +1,5 @@
 """Requests of a server: spans that are received, records that it writes, and its slowest one."""
 
-from __future__ import annotations
-
 import gzip
 import http.client
 import json

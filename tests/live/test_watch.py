@@ -1,7 +1,5 @@
 """A watched server: captures within their limits, faults of the server, the disk and the clock, and a day of it."""
 
-from __future__ import annotations
-
 import json
 import resource
 import shutil

@@ -1,7 +1,5 @@
 """Hand-built traces for the report and the command line, and names that try to break out of them."""
 
-from __future__ import annotations
-
 import polars as pl
 
 from llmprof import schema

@@ -1,7 +1,5 @@
 """What the tests of the report share."""
 
-from __future__ import annotations
-
 import pytest
 
 from llmprof.report import folder, page

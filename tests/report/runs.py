@@ -1,7 +1,5 @@
 """Hand-built run folders."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

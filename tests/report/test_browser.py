@@ -1,7 +1,5 @@
 """The page in a real browser, where there is one: everything is drawn, nothing is asked of the network."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Files of the results of mode ops."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import shutil

@@ -1,7 +1,5 @@
 """The page: self-contained, safe with any name, and silent about nothing."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """The parts of a report: what is drawn of a big trace, words, figures and cells."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Charts and report of a run folder."""
 
-from __future__ import annotations
-
 import json
 
 import polars as pl

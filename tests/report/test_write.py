@@ -1,7 +1,5 @@
 """The files of a report: all of them or none, and nothing of others is touched."""
 
-from __future__ import annotations
-
 import json
 
 import polars as pl

@@ -1,7 +1,5 @@
 """Work of recorded operator calls, against numbers computed by hand and torch's own counter."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Expected tokens of a step that drafts, and its least time, worked out by hand."""
 
-from __future__ import annotations
-
 import pytest
 
 from llmprof.errors import LlmprofError

@@ -1,7 +1,5 @@
 """Other limits of a step: the scheduler played through, and the time of its steps by a calibrated device."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import polars as pl

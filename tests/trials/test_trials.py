@@ -1,7 +1,5 @@
 """Trials: gains from pairs with a hand-computed answer, remedies of findings, and whole trials on a stand-in engine."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

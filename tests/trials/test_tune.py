@@ -1,7 +1,5 @@
 """Searches: SLOs from text, bounds, the choice of points, and whole studies on a stand-in engine."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import random

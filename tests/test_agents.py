@@ -11,7 +11,6 @@ import pytest
 
 from llmprof import bundled
 from llmprof.agents import RefusedError, Tools
-from llmprof.cli import main
 from llmprof.errors import AnalysisError, LlmprofError
 
 EAGER, GRAPHS = "sample:torch_tp1_eager", "sample:torch_tp1_cudagraph"
@@ -65,11 +64,6 @@ def test_paths_outside_are_refused(folder, path):
         Tools([folder]).trace(path)
     assert isinstance(caught.value, RefusedError) or "there is no" in str(caught.value)
     assert "traceEvents" not in str(caught.value)
-
-
-def test_absolute_paths_outside_are_refused_even_where_they_exist(folder):
-    with pytest.raises(RefusedError, match="is outside the folders of this server"):
-        Tools([folder]).trace(str(folder.parent / "secret.json"))
 
 
 @pytest.mark.parametrize(
@@ -139,9 +133,3 @@ def test_a_client_of_the_protocol_asks_the_command(folder):
     # a thread of its own: a browser test before this one may have left an event loop running in this one
     with ThreadPoolExecutor(1) as pool:
         pool.submit(lambda: asyncio.run(asyncio.wait_for(session(), 600))).result()
-
-
-def test_the_command_explains_a_missing_folder(capsys):
-    pytest.importorskip("mcp")
-    assert main.main(["mcp", "no/such/folder"]) == 2
-    assert "there is no folder" in capsys.readouterr().err

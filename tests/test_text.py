@@ -61,17 +61,3 @@ def test_a_spreadsheet_runs_no_cell_of_a_trace():
         assert text.plain(sequence).isprintable()
     trace = llmprof.Trace({}, {"device": "\x1b[31mGPU"})
     assert repr(trace).isprintable()
-
-
-@pytest.mark.parametrize(
-    ("ranks", "words"),
-    [
-        ([2], "rank 2"),
-        ([1, 0, 0], "ranks 0 and 1"),
-        (list(range(8)), "ranks 0 to 7"),
-        ([0, 2, 3, 5], "ranks 0, 2, 3 and 5"),
-        (list(range(0, 40, 2)), "ranks 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20 and 9 more"),
-    ],
-)
-def test_ranks_in_words(ranks, words):
-    assert text.ranks_in_words(ranks) == words

@@ -313,21 +313,6 @@ def test_advice_fits_the_recorded_program(program: str) -> None:
         assert "norm and rope" not in words
 
 
-@pytest.mark.parametrize(
-    ("table", "call", "other"),
-    [("runtime", "pwrite", True), ("markers", "MPI_Sendrecv", True), ("markers", "prepare", False),
-     ("runtime", "cuEventQuery", False)],
-)  # fmt: skip
-def test_a_host_in_files_or_messages_is_not_told_to_launch_less(table: str, call: str, other: bool) -> None:
-    run = kernels(["jacobi_kernel"] * 4, start=1_000_000, dur=LONG, pause=150_000)
-    inside = launches(run.head(3), lead=-60_000, dur=110_000).with_columns(name=pl.lit(call))
-    marks = ranges([(call, start, 110_000) for start in inside["start_ns"]])
-    tables = {"kernels": run, "runtime": launches(run, lead=10_000), "markers": labels([])}
-    tables[table] = pl.concat([tables[table], inside if table == "runtime" else marks], how="diagonal")
-    found = the(together(tables), "host_bound")
-    assert (f"Fewer launches do not shorten {call} (" in found["suggestion"]) is other
-
-
 @pytest.mark.parametrize("pause", [400_000, 2_000_000])
 def test_long_pauses_are_not_told_to_launch_less(pause: int) -> None:
     """In four pauses the host writes a file for all but 110 us; a fifth one is of 50 us."""

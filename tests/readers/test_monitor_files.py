@@ -90,13 +90,6 @@ def test_dmon_in_base_units(tmp_path):
         _ = trace.kernels
 
 
-@pytest.mark.parametrize(("name", "seconds", "warned"), [("dmon.txt", 5, ()), ("dmon.csv", 2, ("has no times",))])
-def test_dmon_of_a_real_gpu(name, seconds, warned):
-    trace = read(FILES / name, *warned)
-    assert values(trace, "gpu.power") == [(i * S, 78) for i in range(seconds)]
-    assert values(trace, "gpu.memory_clock") == [(i * S, 3201e6) for i in range(seconds)]
-
-
 def test_query_gpu_of_a_real_gpu():
     trace = read(FILES / "query_gpu.csv")
     assert trace.meta["device"] == "NVIDIA H200"

@@ -25,17 +25,7 @@ class _StoppedError(Exception):
 
 
 class Trying(ipywidgets.VBox):  # type: ignore[misc]
-    """A remedy of a finding that can be tried; ``verdict`` is what came out, None before.
-
-    Parameters
-    ----------
-    run : Run
-        Run whose finding it answers.
-    remedy : mapping
-        Row of ``trials.remedies`` that can be tried.
-    call : callable
-        Calls a function in the thread that may speak to the page.
-    """
+    """A remedy of a finding that can be tried; ``verdict`` is what came out, None before."""
 
     def __init__(self, run: Run, remedy: Mapping[str, Any], call: Call) -> None:
         self.run, self.remedy = run, remedy

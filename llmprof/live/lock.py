@@ -41,15 +41,7 @@ class Lock:
 
     @contextlib.contextmanager
     def taken(self) -> Iterator[int]:
-        """Take the lock; yields its file descriptor, which the guard inherits, so that it outlives this process.
-
-        Raises
-        ------
-        LaunchError
-            Another process records the server.
-        OutputError
-            The folder of the locks cannot be written.
-        """
+        """Take the lock; yields its file descriptor, which the guard inherits, so that it outlives this process."""
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             file = self._path.open("ab")

@@ -97,13 +97,7 @@ class History:
         return self.frames["hours"]
 
     def store(self) -> None:
-        """Write what is new.
-
-        Raises
-        ------
-        OutputError
-            The disk is full, or the folder cannot be written. The files stay as they were, and the rows in memory.
-        """
+        """Write what is new; if that fails, the files stay as they were, and the rows in memory."""
         self._take()
         files.made(self.folder)
         for level in LEVELS:
@@ -174,13 +168,7 @@ FOLDER: Final = "history"
 
 
 def best_hour(hours: pl.DataFrame, by: str = "tpot_mean") -> dict[str, Any]:
-    """The hour under load in which a further token took least time, of those with half an hour of observation.
-
-    Raises
-    ------
-    AnalysisError
-        There is no such hour.
-    """
+    """The hour under load in which a further token took least time, of those with half an hour of observation."""
     usable = hours.filter((pl.col("seconds") >= 1800) & (pl.col("output_tokens_per_s") > 0)).drop_nulls(by)
     if usable.is_empty():
         found = "the history has no hour with load that was observed for half an hour"

@@ -158,13 +158,7 @@ class Server:
         return answer.document() if answer.status == OK else None
 
     def start(self, engine: str, body: Mapping[str, Any], *, timeout_s: float) -> None:
-        """Switch the profiler on.
-
-        Raises
-        ------
-        LaunchError
-            The server has no profiler, another recording is under way, or it refuses.
-        """
+        """Switch the profiler on."""
         answer = self.ask("POST", "/start_profile", body, timeout_s=timeout_s)
         if answer.status == OK:
             return
@@ -225,13 +219,7 @@ _PREFIXES: Final = {"vllm:": "vllm", "sglang:": "sglang", "tgi_": "tgi", "trtllm
 
 
 def about(server: Server) -> About:
-    """Ask a server what it is.
-
-    Raises
-    ------
-    LostError
-        Nothing answers at its address.
-    """
+    """Ask a server what it is."""
     said = About()
     models = server.document("/v1/models")
     first = _first(models.get("data") if isinstance(models, dict) else None)

@@ -66,13 +66,7 @@ class Place:
         self.before = dict(self._all())
 
     def copy(self) -> None:
-        """Run the command that copies the server's folder here.
-
-        Raises
-        ------
-        LaunchError
-            It cannot be started, fails, or takes more than ten minutes.
-        """
+        """Run the command that copies the server's folder here."""
         self.folder.mkdir(parents=True, exist_ok=True)
         to = str(self.folder)
         argv = [word.replace(TO, to) for word in self.fetch]
@@ -123,13 +117,7 @@ class Place:
 def place(
     folder: str | os.PathLike[str] | None, fetch: Sequence[str] | None, prefix: str, own: Path, *, made: bool = False
 ) -> Place:
-    """Where the traces of a capture are found; ``made``: a server on this machine makes the folder at its first trace.
-
-    Raises
-    ------
-    ConfigError
-        The folder cannot be seen from here, and no command copies it.
-    """
+    """Where the traces of a capture are found; ``made``: the server, on this machine, makes it at its first trace."""
     if fetch is not None:
         if not fetch:
             raise ConfigError("fetch has no word", expected='a command, such as ["kubectl", "cp", "pod:/profiles"]')
@@ -153,13 +141,6 @@ def collect(
     """Wait until every rank has written its trace to the end, and copy the traces.
 
     If the number of ranks is not known, the traces count that are there when nothing has changed for three seconds.
-
-    Raises
-    ------
-    CaptureError
-        A rank wrote nothing, or its trace is not whole in time.
-    OutputError
-        The disk is full.
     """
     until = time.monotonic() + timeout_s
     sizes: dict[Path, int] = {}

@@ -298,13 +298,7 @@ def _check(category: str, pattern: str) -> None:
 
 
 def patterns() -> list[tuple[str, str]]:
-    """The table: patterns registered in this process, then those of plug-ins, then llmprof's :data:`KERNEL_PATTERNS`.
-
-    Warns
-    -----
-    PluginWarning
-        A plug-in (group ``llmprof.kernel_names``) is not a list of ``(category, pattern)``, or has an invalid pattern.
-    """
+    """The table: patterns registered in this process, then those of plug-ins, then :data:`KERNEL_PATTERNS`."""
     _add_plugins()
     return KERNEL_PATTERNS
 
@@ -352,18 +346,7 @@ def named_categories(names: pl.Series) -> pl.Series:
 
 @checked
 def categories(names: pl.Series) -> pl.Series:
-    """Category of each kernel or operator name.
-
-    Parameters
-    ----------
-    names : polars.Series
-        Names of kernels or operators.
-
-    Returns
-    -------
-    polars.Series
-        One of :data:`CATEGORIES` for each name.
-    """
+    """One of :data:`CATEGORIES` for each name of a kernel or operator."""
     return by_unique_name(names, patterns(), "other").alias("category")
 
 

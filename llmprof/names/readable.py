@@ -139,16 +139,6 @@ def readable(names: pl.Series) -> pl.Series:
     algorithm, and kernels of torch their operation. Any other kernel has the name of its function. Different kernels
     may have the same readable name; what is not in a kernel's name is not guessed.
 
-    Parameters
-    ----------
-    names : polars.Series
-        Names of kernels, as a profiler wrote them.
-
-    Returns
-    -------
-    polars.Series
-        The readable names, null where a name is.
-
     Examples
     --------
     >>> import polars as pl

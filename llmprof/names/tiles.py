@@ -52,11 +52,6 @@ _SPLIT: Final = re.compile(r"(?i)split_?k|_gkgs|_SK[1-9]|GSUAMBSK|_GSU(?:[2-9]|\
 def tile(kernel: str) -> Tile | None:
     """The tile of a kernel of a matrix product, a convolution or attention; None where its name does not say it.
 
-    Parameters
-    ----------
-    kernel : str
-        Name as a profiler wrote it.
-
     Examples
     --------
     >>> tile("nvjet_sm90_tst_192x8_64x8_4x1_v_bz_TNT")

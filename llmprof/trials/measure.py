@@ -200,11 +200,6 @@ def predicted_gain(run: Run, name: str, objective: str, fields: Mapping[str, Any
 
     It is the gain of decode steps for the time of a token, otherwise that of the time of all steps, without the
     profiler where that is known.
-
-    Raises
-    ------
-    NoPredictionError
-        Neither predicts it; the error says why.
     """
     change = next((one.change for one in REMEDIES if one.name == name), None)
     if change is None:

@@ -71,13 +71,7 @@ class Figure:
 
 
 def figure(name: str) -> Figure:
-    """The figure of a name: ``output_tokens_per_s``, ``wall_ns``, ``ttft_ns`` (a mean), ``tpot_p95``.
-
-    Raises
-    ------
-    ConfigError
-        There is none of this name; the error names the nearest.
-    """
+    """The figure of a name: ``output_tokens_per_s``, ``wall_ns``, ``ttft_ns`` (a mean), ``tpot_p95``."""
     plain = name.strip()
     if plain in (*RATES, "wall_ns", GOODPUT):
         return Figure(plain, plain)
@@ -117,13 +111,7 @@ class Limit:
 
 
 def limits(slo: str) -> list[Limit]:
-    """Limits from text: ``"ttft_p99<=500ms, tpot_p95<=30ms"``; a time needs its unit (us, ms or s).
-
-    Raises
-    ------
-    ConfigError
-        A part is no limit, its metric is not known, its unit is missing, or it asks for a rate to be low.
-    """
+    """Limits from text: ``"ttft_p99<=500ms, tpot_p95<=30ms"``; a time needs its unit (us, ms or s)."""
     found: list[Limit] = []
     for part in filter(None, (piece.strip() for piece in re.split(r"[,;]", slo))):
         match = _LIMIT.match(part)

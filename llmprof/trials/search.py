@@ -68,13 +68,7 @@ def start_of(config: ExperimentConfig, name: str) -> Any:
 
 
 def with_start(space: Mapping[str, Sequence[Any]], config: ExperimentConfig) -> tuple[dict[str, list[Any]], Values]:
-    """The space with the value that each setting has at the start, and these values.
-
-    Raises
-    ------
-    ConfigError
-        A setting is not known, or has no list of values.
-    """
+    """The space with the value that each setting has at the start, and these values."""
     if space:
         grid_of({name: list(values) for name, values in space.items()})  # checks names and numbers
     start = {name: start_of(config, name) for name in space}

@@ -188,13 +188,7 @@ REMEDIES: Final = (
 
 
 def remedy(name: str) -> Remedy:
-    """The remedy of a name.
-
-    Raises
-    ------
-    ConfigError
-        There is none of this name.
-    """
+    """The remedy of a name."""
     names = [one.name for one in REMEDIES]
     if name not in names:
         expected = "" if nearest(name, names) else f"one of {', '.join(names)}, or FIELD=VALUE"
@@ -315,13 +309,7 @@ def changed(config: ExperimentConfig, fields: Mapping[str, Any]) -> ExperimentCo
 
 
 def asked(text: str, config: ExperimentConfig, worker: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Name and fields of a change: the name of a remedy, or ``FIELD=VALUE`` several joined by semicolons.
-
-    Raises
-    ------
-    ConfigError
-        There is no such remedy, or it cannot be tried with this configuration.
-    """
+    """Name and fields of a change: the name of a remedy, or ``FIELD=VALUE`` several joined by semicolons."""
     if "=" in text:
         parts = ";".join(part.replace("=", ":", 1) for part in text.split(";"))
         given = parse(parts)

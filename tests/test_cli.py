@@ -101,11 +101,11 @@ class TestAnalyze:
         code, out, _ = run("analyze", "sample:torch_tp1_cudagraph", *options, "--json", "--limit", "0")
         joined = analyze.roofline_join(llmprof.sample("torch_tp1_cudagraph"), "Qwen2.5-1.5B")
         assert (code, len(json.loads(out))) == (0, joined.height)
-        code, out, _ = run(
-            "analyze", "sample:torch_tp1_cudagraph", "--what", "operators", "--model", "Qwen2.5-1.5B", "--json"
-        )
-        assert code == 0
-        assert "model and step label" in {row.get("source") for row in json.loads(out)}
+        for what, column, word in (("operators", "source", "model and step label"), ("opportunities", "stage", "norm")):
+            options = ("--what", what, "--model", "Qwen2.5-1.5B")
+            code, out, _ = run("analyze", "sample:torch_tp1_cudagraph", *options, "--json")
+            assert code == 0
+            assert word in {row.get(column) for row in json.loads(out)}
 
     def test_findings_are_sentences(self, run, saved):
         out = run("analyze", saved)[1]

@@ -20,7 +20,7 @@ from llmprof.analyze.shortfall import CAUSES, START, Launch, resident, shortfall
 from llmprof.analyze.steps.labels import CONTEXT_WORDS, batches
 from llmprof.analyze.steps.steps import steps
 from llmprof.arguments import Columns
-from llmprof.errors import LlmprofError
+from llmprof.errors import LlmprofError, NotCapturedError
 from llmprof.hardware import Device
 from llmprof.names.operators import by_distinct, one_of_each
 from llmprof.names.replayable import BETWEEN, IN_GRAPH, NO_OPERATOR
@@ -159,8 +159,12 @@ def with_events(
     if (model is not None or noted) and not trace.has("ops"):
         trace = Trace({**trace.tables, "ops": pl.DataFrame(schema=_NO_OPS)}, trace.meta, trace.coverage)
     stages = noted_work(trace, device) if noted else None if model is None else stage_work(trace, model, device)
-    if stages is None:
-        whole.table("ops")  # without a model, an error if there are none
+    if stages is None and not whole.has("ops"):
+        try:
+            whole.table("ops")
+        except NotCapturedError as error:
+            error.hint += ", or name the model that ran (--model)"
+            raise
     found = calls_of(trace, by)
     peaks = _device(trace, device)
     rows, calls = _rows(trace, found, by, peaks)

@@ -454,7 +454,7 @@ def _analyze(sub: argparse.ArgumentParser) -> None:
     words = "only this rank; may be given several times"
     sub.add_argument("--rank", type=int, action="append", metavar="N", help=words)
     sub.add_argument("--by", metavar="COLUMNS", help="columns to group by (overlap, kernels); stage or layer (layers)")
-    words = "bound, operators: model of the trace, a name in theory --list or config.json"
+    words = "bound, operators, opportunities: model of the trace, a name in theory --list or config.json"
     sub.add_argument("--model", metavar="NAME", help=words)
     sub.add_argument("--columns", metavar="COLUMNS", help="columns to show, separated by commas, or all")
     sub.add_argument("--sort", metavar="COLUMN", help="sort by this column, largest first")

@@ -6,7 +6,7 @@ import pytest
 import llmprof
 from benchmarks import opportunities as by_hand
 from llmprof import analyze
-from llmprof.errors import AnalysisError, LlmprofError
+from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError
 from llmprof.hardware import Device
 from llmprof.trace import Trace
 from llmprof.units import format_ns
@@ -124,6 +124,20 @@ def test_a_compute_bound_step_gains_what_its_operators_lose() -> None:
     found = analyze.opportunities(only, device=DEVICE)
     assert parts(found, "gain_ns")["step"] == (pytest.approx(2000, abs=1),)
     assert "beside other work" not in found["part"]
+
+
+def test_a_recording_without_operators_has_the_work_of_its_model() -> None:
+    read = llmprof.sample("nsys_tp2_cudagraph")
+    with pytest.raises(NotCapturedError) as refused:
+        analyze.opportunities(read)
+    assert "--model" in refused.value.hint
+    found = analyze.opportunities(read, model="Qwen2.5-7B").filter(phase="decode")
+    gate_up = found.row(by_predicate=pl.col("stage") == "gate_up_proj", named=True)
+    # 28 layers; four tokens of 3,584 and their results, half of 2 x 18,944 on each of two ranks, at 4.8 TB/s
+    moved = 2 * (3584 * 18944 + 4 * 3584 + 4 * 18944)
+    assert (gate_up["count"], gate_up["bound_ns"]) == (28, pytest.approx(28 * moved / 4.8e3))
+    assert gate_up["gap_ns"] == pytest.approx(gate_up["time_ns"] - gate_up["bound_ns"] / 0.8, rel=1e-3)
+    assert found.filter(pl.col("part") != "step")["time_ns"].sum() == pytest.approx(found["time_ns"][0])
 
 
 def test_a_change_brings_operators_to_a_share_of_their_bound() -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import polars as pl
@@ -18,6 +19,7 @@ from llmprof.analyze.replay.targets import KEY, TARGET, Found, To, below_target,
 from llmprof.analyze.replay.what_if import MOST_NODES, periods_of
 from llmprof.errors import LlmprofError, listed
 from llmprof.hardware import Device
+from llmprof.theory.shapes import Shape, shape
 from llmprof.trace import Trace
 
 MOST_ALONE: Final = 20
@@ -51,6 +53,7 @@ _SCHEMA: Final = {
     table="llmprof.report.folder:opportunities_table",
     figures=("llmprof.report.figures:OPERATORS", "llmprof.report.figures:OPPORTUNITIES"),
     cached=False,
+    takes=("model",),
 )
 def opportunities(
     trace: Trace,
@@ -59,6 +62,7 @@ def opportunities(
     baseline: Trace | None = None,
     rank: int | None = None,
     device: str | Path | Device | None = None,
+    model: str | Path | Mapping[str, Any] | Shape | None = None,
 ) -> pl.DataFrame:
     """What a step would gain from each operator at a target share of its bound, and what of the step remains.
 
@@ -73,7 +77,7 @@ def opportunities(
     Parameters
     ----------
     trace : Trace
-        A trace with kernels and operators; shapes need ``record_shapes=True``.
+        A trace with kernels, and with operators or a model; shapes need ``record_shapes=True``.
     to : float or "best"
         Share of the bound that each operator is brought to; "best" takes the highest share, at most 1, that an operator
         of its kind reaches with the same ``bound_by`` and ``fits_cache``, in this trace or the baseline.
@@ -84,6 +88,8 @@ def opportunities(
         others wait.
     device : str, path or Device, optional
         Peaks, as :func:`operators` takes them.
+    model : str, path, mapping or Shape, optional
+        What ran, as :func:`operators` takes it: also for recordings without operators, such as those of nsys.
 
     Returns
     -------
@@ -104,9 +110,9 @@ def opportunities(
     Raises
     ------
     NotCapturedError
-        The trace holds no kernels or no operators.
+        The trace holds no kernels, or no operators, and no model is known.
     LlmprofError
-        There is no such rank; ``to`` is no share; or ``device`` is unknown.
+        There is no such rank; ``to`` is no share; ``device`` is unknown; or the model does not fit.
 
     Examples
     --------
@@ -118,14 +124,20 @@ def opportunities(
         raise LlmprofError(f"the target is {to}", expected='a share above 0, at most 1, or "best"')
     if rank is not None and rank not in trace.ranks:
         raise LlmprofError(f"there is no rank {rank} in the trace", expected=f"one of {listed(trace.ranks)}")
-    return (_usual if baseline is None and device is None else _found)(trace, to, rank, baseline, device)
+    named = None if model is None else shape(model)
+    return (_usual if baseline is None and device is None else _found)(trace, to, rank, baseline, device, named)
 
 
 def _found(
-    trace: Trace, to: To, rank: int | None, baseline: Trace | None, device: str | Path | Device | None
+    trace: Trace,
+    to: To,
+    rank: int | None,
+    baseline: Trace | None,
+    device: str | Path | Device | None,
+    model: Shape | None,
 ) -> pl.DataFrame:
     part = replayed_part(trace, () if rank is None else (rank,))
-    found = below_target(part.trace, to, baseline, device)
+    found = below_target(part.trace, to, baseline, device, model)
     built = graph(part.trace)
     steps = _steps(built)
     if steps.is_empty():  # nothing that lasts

@@ -10,6 +10,7 @@ import polars as pl
 from llmprof.analyze.catalog import per_trace
 from llmprof.analyze.operators import with_events
 from llmprof.hardware import Device
+from llmprof.theory.shapes import Shape
 from llmprof.trace import Trace
 
 TARGET: Final = 0.8
@@ -31,14 +32,18 @@ class Found(NamedTuple):
 
 
 def below_target(
-    trace: Trace, to: To = TARGET, baseline: Trace | None = None, device: str | Path | Device | None = None
+    trace: Trace,
+    to: To = TARGET,
+    baseline: Trace | None = None,
+    device: str | Path | Device | None = None,
+    model: Shape | None = None,
 ) -> Found:
     """Operators of a trace and what of their time is beyond the target."""
-    rows, events = bounded(trace, device)
+    rows, events = bounded(trace, device, model)
     target = pl.lit(to)
     if to == "best":
         of = ["kind", "bound_by", "fits_cache"]
-        seen = [rows] if baseline is None else [rows, bounded(baseline, device)[0]]
+        seen = [rows] if baseline is None else [rows, bounded(baseline, device, model)[0]]
         best = pl.concat(frame.select(*of, target="share_of_bound") for frame in seen).filter(pl.col("target") <= 1)
         best = best.group_by(of).agg(pl.col("target").max())
         rows, target = rows.join(best, on=of, how="left", nulls_equal=True), pl.col("target")
@@ -47,9 +52,11 @@ def below_target(
 
 
 @per_trace
-def bounded(trace: Trace, device: str | Path | Device | None = None) -> tuple[pl.DataFrame, pl.DataFrame]:
+def bounded(
+    trace: Trace, device: str | Path | Device | None = None, model: Shape | None = None
+) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Operators by :data:`BY` against their bounds, and the device events that they are made of."""
-    rows, events = with_events(trace, BY, device)
+    rows, events = with_events(trace, BY, device, model)
     return rows, events.select("rank", "device", "start_ns", "dur_ns", "event", "call", "row")
 
 

@@ -1,9 +1,12 @@
 """The documentation: it builds without a warning, and the reference has every public name."""
 
+import re
 import subprocess
 import sys
 
+import kubernetes_validate
 import pytest
+import yaml
 
 import llmprof
 
@@ -35,6 +38,14 @@ def test_every_package_that_is_public_has_a_page(reference, root):
     assert modules - {"schema"} <= packages, "schema has a page of its own"
     contents = (root / "docs" / "index.md").read_text("utf-8").split()
     assert {path.stem for path in (root / "docs").glob("*.md")} - {"index"} <= set(contents)
+
+
+def test_manifests_are_those_of_kubernetes(root):
+    text = (root / "docs" / "watch.md").read_text("utf-8")
+    manifests = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(apiVersion:.*?)```", text, re.DOTALL)]
+    assert [one["kind"] for one in manifests] == ["Pod"]
+    for one in manifests:
+        kubernetes_validate.validate(one, "1.31", strict=True)
 
 
 @pytest.mark.slow

@@ -125,7 +125,8 @@ def opportunities(
     if rank is not None and rank not in trace.ranks:
         raise LlmprofError(f"there is no rank {rank} in the trace", expected=f"one of {listed(trace.ranks)}")
     named = None if model is None else shape(model)
-    return (_usual if baseline is None and device is None else _found)(trace, to, rank, baseline, device, named)
+    usual = baseline is None and device is None
+    return (_usual if usual else _found)(trace, to, rank, baseline, device=device, model=named)
 
 
 def _found(
@@ -133,6 +134,7 @@ def _found(
     to: To,
     rank: int | None,
     baseline: Trace | None,
+    *,
     device: str | Path | Device | None,
     model: Shape | None,
 ) -> pl.DataFrame:

@@ -8,7 +8,9 @@ import pytest
 
 import llmprof
 from llmprof import analyze
-from llmprof.analyze.stacks import demangled
+from llmprof.analyze.kernels import PLACES
+from llmprof.explore.kernels.explorer import BINS, block
+from llmprof.names.mangled import demangled
 
 needs_filter = pytest.mark.skipif(not (shutil.which("c++filt") or shutil.which("llvm-cxxfilt")), reason="no c++filt")
 
@@ -61,3 +63,11 @@ def test_a_symbol_that_stands_for_an_endless_name_is_left():
     start = time.monotonic()
     assert demangled(pl.Series([symbol])) == {}
     assert time.monotonic() - start < 60
+
+
+@needs_filter
+def test_kernels_have_the_names_of_their_functions_and_the_arguments_in_which_they_differ():
+    names = pl.Series(["_ZN5aiter4normIDF16bLi64EEEvPf", "_ZN5aiter4normIDF16bLi256EEEvPf", "_ZN5aiter4ropeEf"])
+    places = {place: [[0]] * 3 for place in PLACES.values()}
+    frame = pl.DataFrame({"name": names, "category": "norm", "series": [[1] * BINS] * 3} | places)
+    assert [row["label"] for row in block(frame, 0, 9)[0]] == ["norm · 64", "norm · 256", "rope"]

@@ -115,6 +115,7 @@ TUPLE = "cute::tuple<cute::C<1>, cute::C<1>, cute::C<1> >, cute::tuple<cute::C<6
         ("triton_poi_fused_mul_silu_1", "triton_poi_fused_mul_silu_1"),
         ("Memcpy HtoD (Pinned -> Device)", "Memcpy HtoD (Pinned -> Device)"),
         ("aten::mm", "aten::mm"),
+        ("_Z25openacc_matrix_add_10_gpuPKfS0_Pfii", "openacc_matrix_add_10_gpu"),
         ("_ZN", "_ZN"),
         ("", ""),
         (None, None),

@@ -21,6 +21,11 @@ _SUFFIX: Final = re.compile(r"(?<![\w.])(-?\d+)(?:[uU]?[lL]{0,2})(?!\w)")
 _NAMESPACE: Final = re.compile(r"(?:\b\w+|anonymous)::")
 _CLONE: Final = re.compile(r"(?<!\s)\s*+\[clone[^][]*+\]|\.(?:kd|constprop\.\d+)$")
 
+_MANGLED: Final = re.compile(r"L[a-z]n?\d+E|([1-9]\d{0,2})(?=[A-Za-z_])")
+"""A number as template argument, or the length of a word that follows."""
+_WRAPPERS: Final = ("device_kernel", "kentry", "Kernel", "Kernel2")
+"""Functions that only run the class that is their template argument."""
+
 
 def function(names: pl.Series) -> pl.Series:
     """Function of each kernel name, without return type, namespaces, template arguments and parameters."""
@@ -76,12 +81,24 @@ def _parts(name: str) -> tuple[str, str]:
 
 
 def plain(name: str) -> str:
-    """Function of one kernel name."""
+    """Function of one kernel name; for a mangled wrapper, the class that it runs."""
+    if name.startswith("_Z"):
+        words, at = [name], 0
+        while found := _MANGLED.search(name, at):
+            at = found.end() + int(found[1] or 0)
+            word = name[found.end() : at]
+            if word and word not in _WRAPPERS and not word.startswith("_GLOBAL_"):
+                words.append(word)
+                if not name[at : at + 1].isdigit():
+                    break
+        return words[-1]
     words = _parts(name)[1].replace("&&", " ").split()
     return (words[-1].rsplit("::", 1)[-1] if words else "") or name
 
 
 def _comparable(name: str) -> str:
+    if name.startswith("_Z"):
+        return name
     called, function_name = _parts(name)[0], plain(name)
     start = called.rfind(f"{function_name}<")
     while start > 0 and (called[start - 1].isalnum() or called[start - 1] == "_"):

@@ -9,6 +9,7 @@ from typing import Final
 import polars as pl
 
 from llmprof.names import kernels
+from llmprof.names.mangled import demangled
 
 _TYPES: Final = {
     "bf16": "BF16", "bfloat16": "BF16", "f16": "FP16", "fp16": "FP16", "half": "FP16", "f32": "FP32", "fp32": "FP32",
@@ -17,9 +18,6 @@ _TYPES: Final = {
 }  # fmt: skip
 _TENSILE: Final = {"B": "BF16", "H": "FP16", "S": "FP32", "D": "FP64", "I8": "INT8", "F8": "FP8", "X": "TF32"}
 _GEMM_LETTER: Final = {"s": "FP32", "d": "FP64", "h": "FP16", "c": "complex FP32", "z": "complex FP64"}
-_MANGLED: Final = re.compile(r"(\d{1,3})(?=[A-Za-z_])")
-_WRAPPERS: Final = ("device_kernel", "kentry", "Kernel", "Kernel2")
-"""Functions that only run the class that is their template argument."""
 
 
 def _type(word: str | None) -> str:
@@ -116,16 +114,7 @@ def _readable(name: str) -> str:
     for pattern, form in _COMPILED:
         if found := pattern.search(name):
             return form(found)
-    if name.startswith("_Z"):
-        words, at = [], 0
-        while found := _MANGLED.search(name, at):
-            at = found.end() + int(found[1])
-            words.append(name[found.end() : at])
-            if at < len(name) and name[at] == "I" and words[-1] not in _WRAPPERS and len(words) > 1:
-                break
-        named = [word for word in words if word not in _WRAPPERS and not word.startswith("_GLOBAL_")]
-        return named[-1] if named else name
-    if not re.search(r"^[A-Za-z_].*?(?:\w<|\w\()", name):
+    if not re.search(r"^(?:_Z|[A-Za-z_].*?(?:\w<|\w\())", name):
         return name
     function = kernels.plain(name)
     inner = re.search(r"device_kernel<(?:(?:\w+::)*enable_\w+<)?(?:\w+::)*(\w+)", name)
@@ -172,6 +161,7 @@ def _shared(one: str, other: str) -> int:
 
 
 _WORD: Final = re.compile(r"[A-Za-z0-9.]+")
+_MANGLED_NUMBER: Final = re.compile(r"L[a-z](\d+)E")
 _MOST_WORDS, _MOST_LETTERS = 3, 28
 
 
@@ -189,7 +179,10 @@ def apart(names: pl.Series, labels: pl.Series) -> list[str]:
 
 def _differences(group: list[str]) -> dict[str, str]:
     """The fewest words that tell names apart: at places where they differ, else those that not all have."""
-    words = {name: [word[:_MOST_LETTERS] for word in _WORD.findall(name)] for name in group}
+    written = demangled(pl.Series(group))
+    texts = {name: written.get(name, name) for name in group}
+    texts |= {name: _MANGLED_NUMBER.sub(r" \1 ", text) for name, text in texts.items() if text.startswith("_Z")}
+    words = {name: [word[:_MOST_LETTERS] for word in _WORD.findall(text)] for name, text in texts.items()}
     if len({len(found) for found in words.values()}) > 1:
         common = set.intersection(*(set(found) for found in words.values()))
         rest = {

@@ -24,6 +24,7 @@ from llmprof.metrics import explain
 from llmprof.metrics.data import Metrics
 from llmprof.names import kernels as kernel_names
 from llmprof.names import readable
+from llmprof.names.mangled import demangled
 from llmprof.names.readable import apart
 from llmprof.text import shorten
 from llmprof.theory.bound import find_device
@@ -137,7 +138,7 @@ def short(names: pl.Series) -> pl.Series:
     """Readable names; C++ functions without return type, namespaces and parameters, so that their beginnings differ."""
     made = pl.DataFrame({"name": names, "short": kernel_names.comparable(names), "readable": readable(names)})
     cpp = pl.col("name").str.contains(r"^(?:void|std::\S+) |\w<.*>") & (pl.col("short").str.len_chars() > 0)
-    of_library = pl.col("readable").str.contains(" ", literal=True)
+    of_library = pl.col("readable").str.contains(" ", literal=True) | pl.col("name").str.starts_with("_Z")
     return made.select(short=pl.when(of_library).then("readable").when(cpp).then("short").otherwise("name"))["short"]
 
 
@@ -587,7 +588,7 @@ class Kernels(Explorer, room="kernels"):
         message, buffers = launches(events)
         length = events["dur_ns"] if events.width else pl.Series([], dtype=pl.Int64)
         about = {
-            "name": kernel,
+            "name": demangled(pl.Series([kernel])).get(kernel, kernel),
             "label": shorten(short(pl.Series([kernel]))[0], _MOST_TITLE),
             "category": events["category"][0] if events.height else None,
             "count": events.height,

@@ -35,6 +35,9 @@ _SHARED: Final = """
     {{ d.name }} ({{ d.share|share }})
   {%- endif -%}
 {%- endmacro -%}
+{%- macro for_part(words) -%}
+  {%- if on -%} on {{ on|ranks }}, {% endif -%} for {{ time_ns|ns }} of {{ part }} ({{ share|share }}) {{ words }}
+{%- endmacro -%}
 {%- macro in_part(words) -%}
   {%- if on -%} on {{ on|ranks }}, {% endif -%} {{ time_ns|ns }} of {{ part }} ({{ share|share }}) {{ words }}
 {%- endmacro -%}
@@ -175,7 +178,7 @@ FINDINGS: Final = {
     ),
     **{
         reason: Words(
-            """{{ in_part("the device waits for its host") }} """
+            """{{ for_part("the device waits for its host") }} """
             + what
             + """{{ who|cut(101) }}
         ({{ by_who_share|share }} of it).""",
@@ -187,12 +190,14 @@ FINDINGS: Final = {
         for reason, (what, advice) in _REASONS.items()
     },
     "device_held": Words(
-        """{{ in_part("launched work waits") }} while the host is in {{ call }} ({{ by_call_share|share }} of it).""",
+        """{{ for_part("launched work waits") }} while the host is in {{ call }}
+        {%- if by_call_share < 0.9995 %} ({{ by_call_share|share }} of it){% endif %}.""",
         "{{ pauses|count('such pause') }} in {{ part }}, the longest of {{ longest_ns|ns }}.",
         "{{ advice[kind] or 'Take that call out of the step.' }}",
     ),
     "synchronisation": Words(
-        """{{ in_part("the device is idle after a synchronising call,") }} mostly {{ call }}, until the next launch.""",
+        """{{ for_part("the device is idle after a synchronising call,") }} mostly {{ call }}, until the next
+        launch.""",
         """{{ pauses|count("such pause") }} in {{ part }}; the launching thread is then mostly in
         {{ doing(host) }}.""",
         """{% if of_torch %}Find the .item(), .cpu() or synchronize() (its operator is around the call) and take it out
@@ -232,7 +237,7 @@ FINDINGS: Final = {
         {%- endif %}""",
     ),
     "unexplained_idle": Words(
-        """{{ in_part("the device is idle and nothing recorded says why.") }}""",
+        """{{ for_part("the device is idle and nothing recorded says why.") }}""",
         """{{ pauses|count("pause") }} in {{ part }}; {% if launched_share %}in {{ launched_share|share }} of the time
         the next event had been launched already{% else %}when the next events were launched is not known{% endif
         %}.""",
@@ -240,16 +245,16 @@ FINDINGS: Final = {
         for events that the profiler dropped.""",
     ),
     "left_out": Words(
-        """{% if copies_only %}{{ in_part("no copy runs; kernels were not recorded.") }}
-        {%- else %}{{ in_part("nothing in the file runs, but what does is not all in it.") }}{% endif %}""",
+        """{% if copies_only %}{{ for_part("no copy runs; kernels were not recorded.") }}
+        {%- else %}{{ for_part("nothing in the file runs, but what does is not all in it.") }}{% endif %}""",
         """{{ pauses|count("pause") }} in {{ part }}{% if copies_only %}: whether the device was idle in them is not
         known.{% else %}. The profiler recorded that the kernels after these pauses waited for less than half of that
         time, so something else ran before them.{% endif %}""",
         "Read the whole profile to see what ran there.",
     ),
     "idle_at_the_ends": Words(
-        """{% if on_host %}{{ in_part("no operator runs before the first one and after the last.") }}
-        {%- else %}{{ in_part("the device runs nothing before its first event and after its last.") }}{% endif %}""",
+        """{% if on_host %}{{ for_part("no operator runs before the first one and after the last.") }}
+        {%- else %}{{ for_part("the device runs nothing before its first event and after its last.") }}{% endif %}""",
         """{{ before_ns|ns }} before the first and {{ after_ns|ns }} after the last.
         {%- if started_in %} Before the first the host is in {{ started_in }} ({{ started_in_share|share }}).
         {%- endif %}""",
@@ -257,7 +262,7 @@ FINDINGS: Final = {
         steady run.""",
     ),
     "between_operators": Words(
-        """{{ in_part("no operator runs.") }}""",
+        """{{ for_part("no operator runs.") }}""",
         """{{ pauses|n }} pauses in {{ part }}, {{ median_ns|ns }} each (median):
         {% if in_python %}Python, or {% endif %}work that is not an operator.""",
         """{% if in_python %}Record Python functions (with_stack=True) to see what runs there.
@@ -330,8 +335,8 @@ FINDINGS: Final = {
         for rule, (what, advice) in _UNEVEN.items()
     },
     "below_bound": Words(
-        """{{ in_part("is what " ~ what ~ " takes longer than at") }} {{ target_share|share }} of its bound; it reaches
-        {{ of_bound_share|share }}.""",
+        """{% if on %}on {{ on|ranks }}, {% endif %}compute of {{ what }} reaches {{ of_bound_share|share }} of its bound; at
+        {{ target_share|share }} it would save {{ time_ns|ns }} of {{ part }} ({{ share|share }}).""",
         """{% for part, share in following %}{{ "Next are " if loop.first else ", " }}{{ part }} {{ share|share }} {{-
         "." if loop.last }}{% endfor %} In all, {{ what }} takes {{ compute_ns|ns }} of {{ part }} in {{ count|amount }}
         call{{ "s" if count != 1 }}; most of the loss is in {% if operator %}{{ operator }} with shapes
@@ -639,5 +644,5 @@ def _environment() -> jinja2.Environment:
 
 @cache
 def _compiled(template: str) -> jinja2.Template:
-    shared = _SHARED if "doing(" in template or "in_part(" in template else ""  # each compilation takes a while
+    shared = _SHARED if "doing(" in template or "_part(" in template else ""  # each compilation takes a while
     return _environment().from_string(" ".join(f"{shared}{template}".split()))

@@ -144,7 +144,7 @@ def scale(what: str, factor: float) -> Change:
         rows = plan.work(what)
         plan.set_duration(rows, plan.own_duration() * factor)
 
-    return Change(f"{what} x {factor:g}", "whether it can be made so", apply)
+    return Change(f"{'host time' if what == 'host' else what} x {factor:g}", "whether it can be made so", apply)
 
 
 def remove(what: str) -> Change:
@@ -191,7 +191,8 @@ def without_call(name: str) -> Change:
     def apply(plan: Plan, trace: Trace) -> None:
         plan.call_gone(plan.calls(name))
 
-    return Change(f"without {name}", "whether the step needs what the call waits for, or what it brings", apply)
+    words = f"without {name.removeprefix('^').removesuffix('$')}"
+    return Change(words, "whether the step needs what the call waits for, or what it brings", apply)
 
 
 def balance() -> Change:

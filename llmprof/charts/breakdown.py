@@ -152,23 +152,33 @@ def _shares(data: pl.DataFrame, table: dict[str, str], y: alt.Y, width: int, tit
 
 
 def _headline(parts: pl.DataFrame, rows: str, time: str) -> str:
-    """Sentence on the part that is largest over all bars, with its share of each bar."""
-    named = parts.filter(~pl.col("gathered"))
+    """Sentence on the part that is largest in each bar; of many bars, on the one that is largest in sum."""
+    named = parts.filter(~pl.col("gathered")).with_columns(
+        what=pl.col("part").replace("other", "work of no known kind"), share=100 * pl.col("ns") / pl.col("row_ns")
+    )
     if named.is_empty():
         return f"Where the {time} goes"
-    sums = named.group_by("part").agg(pl.col("ns").sum())
-    top = sums.sort("ns", "part", descending=[True, False])["part"][0]
-    shares = named.filter(part=top).sort("row_ns", descending=True)
-    shares = shares.with_columns(share=100 * pl.col("ns") / pl.col("row_ns"))
+    tops = named.sort("ns", "part", descending=[True, False]).unique("row", keep="first", maintain_order=True)
+    if 1 < tops["part"].n_unique() <= tops.height <= _MOST_NAMED:
+        each = tops.sort("order", "row").select("what", "share", "row").iter_rows()
+        return f"Largest of the {time}: " + ", ".join(
+            f"{what} {theme.percent(share)} of {row}" for what, share, row in each
+        )
+    sums = named.group_by("what").agg(pl.col("ns").sum())
+    top = sums.sort("ns", "what", descending=[True, False])["what"][0]
+    shares = named.filter(what=top).sort("order", "row")
     if named["row"].n_unique() == 1:
         figures = theme.percent(shares["share"][0])
-    elif shares.height > 3:
+    elif shares.height > _MOST_NAMED:
         figures = f"{theme.percents(shares['share'])}, by {rows}"
     else:
         figures = ", ".join(f"{row} {theme.percent(share)}" for row, share in shares.select("row", "share").iter_rows())
-    what = "work of no known kind" if top == "other" else top
-    return f"{what} is the largest part of the {time}: {figures}"
+    summed = " in sum" if tops["part"].n_unique() > 1 else ""
+    return f"{top} is the largest part of the {time}{summed}: {figures}"
 
+
+_MOST_NAMED = 3
+"""Most bars that a title names."""
 
 _COLUMNS = (
     *("rank", "total_ns", "compute_ns", "exposed_communication_ns", "hidden_communication_ns", "exposed_copy_ns"),

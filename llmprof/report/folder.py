@@ -114,7 +114,7 @@ def steps_table(steps: pl.DataFrame, words: Mapping[str, str] = ON_DEVICE) -> Ta
         *columns("time", median=words["time"], least="least", most="most", host="host time"),
     )
     sources = steps["source"].unique().sort()
-    note = "Known from " + ", ".join(_SOURCES.get(source, source) for source in sources) + "."
+    note = "Steps are known from " + ", ".join(_SOURCES.get(source, source) for source in sources) + "."
     caption = "Steps by phase: medians over steps and ranks; {time} is from the first {event} to the end of the last"
     caption = caption.format_map(words)
     return Table("steps", caption, shown, rows, note=note)
@@ -166,7 +166,9 @@ def opportunities_table(found: pl.DataFrame, _words: Mapping[str, str] = ON_DEVI
     opportunity = pl.col("part") == "opportunity"
     name = pl.when(opportunity).then(pl.concat_str("stage", "operator", separator=": ", ignore_nulls=True))
     some = some.with_columns(
-        name=name.otherwise(pl.concat_str(pl.col("part").cast(pl.String), "why", separator=": ", ignore_nulls=True))
+        name=name.otherwise(
+            pl.concat_str(pl.col("part").cast(pl.String).replace(_DOUBLE), "why", separator=": ", ignore_nulls=True)
+        )
     )
     shown = (
         Column("name", "part of a step"),
@@ -176,12 +178,15 @@ def opportunities_table(found: pl.DataFrame, _words: Mapping[str, str] = ON_DEVI
         *columns("time", gap_ns="beyond 80 %", gain_ns="a step gains"),
     )
     phase = f" of {own['phase'][0]}" if own["phase"][0] not in (None, "other") else ""
-    caption = f"A step{phase} on rank {own['rank'][0]}, {text.counted(own['steps'][0], 'step')} on average"
+    count = own["steps"][0]
+    mean = f", mean of {text.counted(count, 'step')}" if count > 1 else ""
+    caption = f"A step{phase} on rank {own['rank'][0]}{mean}"
     note = "More are in opportunities.csv." if some.height < own.height else ""
     return Table("opportunities", caption, shown, some, note=note)
 
 
 _MOST_OPPORTUNITIES: Final = 12
+_DOUBLE: Final = {"beside other work": "ran beside other work: counted twice above"}
 _MOST_CHAINS: Final = 12
 
 

@@ -124,7 +124,7 @@ def recorded_time(trace: Trace) -> tuple[str | None, str]:
         for phase, ns, count in rows
     ]
     outside = whole - sum(ns for _, ns, _ in rows)
-    parts += [f"outside of steps {format_share(outside / whole)}"] if outside > 0 and parts else []
+    parts += [f"outside of steps {format_share(outside / whole)}"] if outside >= 0.001 * whole and parts else []
     mean = format_ns(whole / recorded.height)
     of = f", mean of {recorded.height} devices" if recorded.height > 1 else ""
     return f"{mean}, of which {', '.join(parts)}" if parts else mean, f"from the first to the last event{of}"

@@ -216,8 +216,9 @@ class Scope:
         what = f"{number} {self.words}" if number > 1 else single
         share = format_share(self.span_ns / max(1, self.recorded_ns))
         mean = format_ns(self.span_ns / self.parts)
-        over = "on average over" if self.parts > 1 else "in"
-        return f"{self.part}: {mean} {over} {what} {where}, {share} of the recorded time"
+        if self.parts == 1:
+            return f"{what} {where}: {mean}, {share} of the recorded time"
+        return f"{self.part}: {mean} on average over {what} {where}, {share} of the recorded time"
 
     @cached_property
     def of_torch(self) -> bool:

@@ -335,8 +335,8 @@ FINDINGS: Final = {
         for rule, (what, advice) in _UNEVEN.items()
     },
     "below_bound": Words(
-        """{% if on %}on {{ on|ranks }}, {% endif %}compute of {{ what }} reaches {{ of_bound_share|share }} of its bound; at
-        {{ target_share|share }} it would save {{ time_ns|ns }} of {{ part }} ({{ share|share }}).""",
+        """{% if on %}on {{ on|ranks }}, {% endif %}compute of {{ what }} reaches {{ of_bound_share|share }} of its
+        bound; at {{ target_share|share }} it would save {{ time_ns|ns }} of {{ part }} ({{ share|share }}).""",
         """{% for part, share in following %}{{ "Next are " if loop.first else ", " }}{{ part }} {{ share|share }} {{-
         "." if loop.last }}{% endfor %} In all, {{ what }} takes {{ compute_ns|ns }} of {{ part }} in {{ count|amount }}
         call{{ "s" if count != 1 }}; most of the loss is in {% if operator %}{{ operator }} with shapes

@@ -55,6 +55,19 @@ def length(shown) -> int:
     return high - low
 
 
+def test_arrow_keys_in_the_menu_move_through_it_and_not_through_time(shown):
+    button(shown, "Zoom in (W)").click()
+    shown.wait(lambda: shown.widget.window)
+    shown.page.locator("summary", has_text="Save").click()
+    before = shown.widget.window
+    for key, focused in (("ArrowDown", "View"), ("ArrowDown", "Window"), ("ArrowRight", "Window"), ("ArrowUp", "View")):
+        shown.page.keyboard.press(key)
+        expect(shown.page.locator(".lp-menubox button:focus")).to_contain_text(focused)
+    shown.page.keyboard.press("Escape")
+    expect(shown.page.locator("summary:focus")).to_contain_text("Save")
+    assert shown.widget.window == before
+
+
 @pytest.mark.parametrize("way", ["button", "key"])
 def test_from_a_kernel_to_its_launch_and_back(shown, way):
     stream, calls = row_of(shown, "stream"), row_of(shown, "runtime")

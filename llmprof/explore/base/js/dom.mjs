@@ -133,7 +133,7 @@ function replace(el, children) {
 export function roving(el, { down = false } = {}) {
   const [next, before] = down ? ["ArrowDown", "ArrowUp"] : ["ArrowRight", "ArrowLeft"];
   /** @param {HTMLElement} one */
-  const own = (one) => one.tagName === "SUMMARY" || !one.closest("details"); // menus have tab stops of their own
+  const own = (one) => one.tagName === "SUMMARY" || one.closest("details") === el.closest("details"); // menus have their own
   const every = () => /** @type {HTMLElement[]} */ ([...el.querySelectorAll("button, summary")]).filter(own);
   const buttons = () => every().filter((one) => one.offsetParent !== null && !one.matches(":disabled"));
   /** @param {HTMLElement | undefined} current */
@@ -164,7 +164,7 @@ export function roving(el, { down = false } = {}) {
 }
 
 /**
- * A button that opens a box below it; Escape closes it.
+ * A button that opens a box below it: arrow down leads into it, Escape closes it.
  * @param {string} label
  * @param {HTMLElement} box
  * @returns {HTMLDetailsElement}
@@ -173,11 +173,17 @@ export function menuOf(label, box) {
   box.classList.add("lp-menubox");
   const head = h("summary", { text: label });
   const menu = /** @type {HTMLDetailsElement} */ (h("details", { class: "lp-menu" }, head, box));
+  roving(box, { down: true });
   menu.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => {
-    if (event.key !== "Escape" || !menu.open) return;
-    menu.open = false;
-    head.focus();
-    event.stopPropagation();
+    if (!menu.open || event.altKey || event.ctrlKey || event.metaKey) return;
+    if (event.key === "Escape") {
+      menu.open = false;
+      head.focus();
+    } else if (event.key === "ArrowDown" && event.target === head) {
+      event.preventDefault();
+      /** @type {HTMLElement | null} */ (box.querySelector("button, input"))?.focus();
+    } else if (event.target === head && event.key !== "ArrowUp") return; // the bar moves between its buttons
+    event.stopPropagation(); // what is around the menu has keys of its own
   });
   return menu;
 }

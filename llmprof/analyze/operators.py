@@ -27,6 +27,7 @@ from llmprof.names.replayable import BETWEEN, IN_GRAPH, NO_OPERATOR
 from llmprof.theory.bound import find_device
 from llmprof.theory.calls import KINDS, Call, Kind, Lengths, NoWorkError, Work, kind_of, recorded, work_of
 from llmprof.theory.calls.call import ALLOCATION
+from llmprof.theory.calls.experts import SPREAD
 from llmprof.theory.shapes import Shape
 from llmprof.trace import Trace
 
@@ -421,7 +422,10 @@ def _rows(
     rows = numbered.drop("_call").join(timed, on="row").join(longest, on="row")
     rows = rows.with_columns(pl.col(*_TEXTS, "kernel").cast(pl.String))
     least = events.select(pl.col("dur_ns").filter(pl.col("dur_ns") > 0).min()).item()
-    each = _work(rows, coded, ops, said, _Bound(*peaks, float(least or 0), trace.platform.words["graph"]))
+    noted = trace.meta.get("model")
+    spread = isinstance(noted, dict) and bool(noted.get("expert_parallel"))
+    bound = _Bound(*peaks, float(least or 0), trace.platform.words["graph"], spread=spread)
+    each = _work(rows, coded, ops, said, bound)
     rows = rows.drop(
         "labelled", "alone", "stage_name", "_event", "owner", "replayed", "eager", "main_ns", *launches.columns
     ).join(each, on="row")
@@ -545,8 +549,9 @@ def _stated_pairs(label: str | None) -> float | None:
 class _Bound:
     """Least time of a call on a device: its arithmetic, its bytes, and its kernels."""
 
-    def __init__(self, peaks: Device | None, no_peaks: str, least_ns: float, graph: str) -> None:
+    def __init__(self, peaks: Device | None, no_peaks: str, least_ns: float, graph: str, *, spread: bool) -> None:
         self.peaks, self.no_peaks, self.least_ns, self.graph = peaks, no_peaks, least_ns, graph
+        self.spread = spread  # each rank has a part of the experts
 
     def of(self, work: Work, kernels: float) -> tuple[float | None, str | None, bool | None]:
         """Bound in ns, what sets it, and whether all operands fit into the cache."""
@@ -597,6 +602,8 @@ def _one(
         raise NoWorkError(IN_GRAPH.replace("CUDA graph", bound.graph) if row["replayed"] else NO_OPERATOR)
     if row["between"]:
         raise NoWorkError(BETWEEN)
+    if kind and kind.name == "moe_experts" and bound.spread:
+        raise NoWorkError(SPREAD)
     inner = _inside(row["owner"], kind, ops) if kind and kind.inside else ()
     texts = [row[name] for name in _TEXTS]
     found: list[tuple[int, Work]] = []

@@ -269,9 +269,11 @@ def _of_vllm(server: Server, said: About) -> None:
 
     parts = {name: config.get(name) for name in ("model_config", "cache_config", "scheduler_config")}
     kept = {name: _plain(part) for name, part in parts.items() if isinstance(part, dict)}
+    changed = {"speculative_config": config, "hf_overrides": _mapping(config.get("model_config"))}
     said.config |= disclosure.arguments(
         kept | {"parallel_config": _plain(parallel), "profiler_config": _plain(profiler)}
     )
+    said.config |= {name: True for name, part in changed.items() if part.get(name)}  # the model is another one then
 
 
 def _of_sglang(server: Server, said: About) -> None:
@@ -293,6 +295,13 @@ _FLAGS: Final = {
     "pp": ("--pipeline-parallel-size", "-pp", "--pp-size", "--pp", "--pp_size"),
     "dp": ("--data-parallel-size", "-dp", "--dp-size", "--dp"),
 }
+_CHANGES: Final = {
+    "--quantization": "quantization", "-q": "quantization", "--hf-overrides": "hf_overrides", "--config": "config",
+    "--speculative-config": "speculative_config", "--speculative-algorithm": "speculative_algorithm",
+    "--json-model-override-args": "json_model_override_args", "--kv-cache-dtype": "kv_cache_dtype",
+    "--enable-expert-parallel": "enable_expert_parallel", "--ep-size": "ep_size",
+}  # fmt: skip
+"""Options that change what each rank of a server computes of its model."""
 _PLACES: Final = ("--max-num-seqs", "--max-running-requests", "--max-batch-size")
 _VARIABLES: Final = ("VLLM_TORCH_PROFILER_DIR", "SGLANG_TORCH_PROFILER_DIR")
 
@@ -333,6 +342,7 @@ def _of_process(port: int, said: About) -> None:
     places = next((given[flag] for flag in _PLACES if flag in given), "")
     if places.isdigit():
         said.config["max_num_seqs"] = int(places)
+    said.config |= {key: given[flag] for flag, key in _CHANGES.items() if flag in given and key not in said.config}
     said.told_by.append("its process")
 
 

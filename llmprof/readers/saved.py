@@ -38,6 +38,7 @@ READERS = (
 STATE_FILE: Final = "state.json"
 CONFIG_FILE: Final = "config.yaml"
 WORKER_FILE: Final = "worker.json"
+RECORDING_FILE: Final = "recording.json"
 SQLITE: Final = "report.sqlite"
 TRACES: Final = "traces"
 CPU_TEXT: Final = "cpu_samples.txt"
@@ -73,17 +74,19 @@ def _configuration(folder: Path) -> dict[str, Any]:
     return config if isinstance(config, dict) else {}
 
 
-_CHANGES_THE_MODEL: Final = ("hf_overrides", "quantization", "speculative_config")
+_CHANGES_THE_MODEL: Final = (
+    "hf_overrides", "quantization", "speculative_config", "speculative_algorithm", "json_model_override_args", "config",
+)  # fmt: skip
 """Options of an engine with which a model is not what its name or ``config.json`` says."""
 
 
 def model(folder: Path) -> dict[str, Any]:
     """The model of a run: its name, and ``config``, the name or ``config.json``; empty where its sizes stay open."""
     config = _configuration(folder)
-    given = config.get("engine_args")
-    options = {str(key).replace("-", "_"): value for key, value in given.items()} if isinstance(given, dict) else {}
+    given = _of_server(folder) if (folder / RECORDING_FILE).exists() else config.get("engine_args") or {}
+    options = {str(key).replace("-", "_"): value for key, value in given.items()} if isinstance(given, dict) else None
     name = config.get("model")
-    if not isinstance(name, str) or any(options.get(one) for one in _CHANGES_THE_MODEL):
+    if not isinstance(name, str) or options is None or any(options.get(one) for one in _CHANGES_THE_MODEL):
         return {}
     short = name.rstrip("/").rsplit("/", 1)[-1].removeprefix("random:")
     try:
@@ -97,6 +100,27 @@ def model(folder: Path) -> dict[str, Any]:
     if isinstance(cache := options.get("kv_cache_dtype"), str) and cache != "auto":
         found["kv_cache_dtype"] = cache
     return found
+
+
+def _of_server(folder: Path) -> dict[str, Any] | None:
+    """The options of the server that a run recorded; None where neither it nor its process told them."""
+    try:
+        said: Any = json.loads(regular(folder / RECORDING_FILE).read_text(encoding="utf-8"))
+        if _TELL.isdisjoint(said["told_by"]):
+            return None
+        parts = [said["config"], *(said["config"].get(f"{part}_config") for part in ("model", "cache", "parallel"))]
+    except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError, ReadError):
+        return None
+    told = {key: value for part in parts if isinstance(part, dict) for key, value in part.items()}
+    if told.get("json_model_override_args") == "{}":
+        del told["json_model_override_args"]
+    return told | {
+        "kv_cache_dtype": told.get("kv_cache_dtype", told.get("cache_dtype")),
+        "enable_expert_parallel": bool(told.get("enable_expert_parallel")) or str(told.get("ep_size", 1)) != "1",
+    }
+
+
+_TELL: Final = frozenset({"/server_info", "/get_server_info", "its process"})
 
 
 def without_profiler(folder: Path) -> dict[str, float]:

@@ -312,6 +312,16 @@ def test_most_of_the_time_has_a_bound(file: str, beside: str | None, shared: Pat
     assert found.filter((pl.col("share_of_bound") > 1.05) & pl.col("note").is_null()).is_empty()
 
 
+def test_a_run_that_spreads_its_experts_has_no_work_by_their_shapes() -> None:
+    read = llmprof.sample("torch_tp1_moe_eager")
+    spread = {"model": {"name": "unknown", "expert_parallel": True}}
+    for meta, known in (({}, True), (spread, False)):
+        found = analyze.operators(Trace(read.tables, read.meta | meta)).filter(kind="moe_experts")
+        assert found.height
+        assert (found["bound_ns"].null_count() == 0) is known
+        assert (found["why"].null_count() == found.height) is known
+
+
 def test_experts_of_replicas_have_the_tokens_of_all_ranks() -> None:
     trace = sample("torch_ep2_dp2_eager")
     found = analyze.operators(trace, by=("rank", "step", "stage"), model="Qwen3-30B-A3B")

@@ -203,6 +203,21 @@ def test_the_trace_of_a_run_knows_its_model(root, tmp_path):
     for odd in ({"engine_args": {"quantization": "fp8"}}, {"model": None}):
         (tmp_path / "config.yaml").write_text(yaml.safe_dump(config | odd))
         assert saved.model(tmp_path) == {}
+    # a server that was recorded: its own configuration counts, and none is as good as any
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
+    of_vllm = {"model_config": {"dtype": "bfloat16"}, "cache_config": {"cache_dtype": "fp8"}}
+    parallel = {"parallel_config": {"enable_expert_parallel": True}}
+    of_sglang = {"json_model_override_args": "{}", "ep_size": 4}
+    for told_by, said, expected in (
+        ("/server_info", of_vllm, (None, "fp8")), ("/server_info", of_vllm | parallel, (True, "fp8")),
+        ("/get_server_info", of_sglang, (True, None)), ("its process", {}, (None, None)),
+        ("/v1/models", {}, None), ("its process", {"config": "server.yaml"}, None),
+        ("/server_info", of_vllm | {"model_config": {"quantization": "fp8"}}, None),
+        ("/get_server_info", of_sglang | {"speculative_algorithm": "EAGLE"}, None),
+    ):  # fmt: skip
+        (tmp_path / "recording.json").write_text(json.dumps({"told_by": [told_by], "config": said}))
+        found = saved.model(tmp_path)
+        assert ((found.get("expert_parallel"), found.get("kv_cache_dtype")) if found else None) == expected
 
 
 @pytest.mark.parametrize("worker", ["", "[]", '{"requests": [{"phase": "plain"}]}', '{"requests": 1}', None])

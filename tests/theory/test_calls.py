@@ -130,6 +130,11 @@ def call(operator: str, *arguments: Any, **more: Any) -> Call:
         # keys of 16 bits into a cache of 8
         (call("_C_cache_ops::reshape_and_cache_flash", *[([4, 2, 8], BF16)] * 2, *[([9, 16, 2, 8], FP8)] * 2,
               ([4], I64)), 0, 256 + 32, 128, ""),
+        # three latents of 16 and turned keys of 8 into slots of 8 bits, with scales; a fourth row only fills up
+        (call("_C_cache_ops::concat_and_cache_mla", ([4, 16], BF16), ([4, 8], BF16), ([9, 64, 36], U8), ([3], I64)),
+         0, 3 * (48 + 8), 3 * 36, ""),
+        (call("_C_cache_ops::indexer_k_quant_and_cache", ([4, 16], BF16), ([9, 64, 20], U8), ([4], I64), "16"),
+         128, 4 * (32 + 8), 80, ""),
         (call("aten::topk", ([4, 8], FP32), "2", "-1", "True", "True"), 0, 128, 8 * 12, ""),
         (call("aten::native_layer_norm_backward", *[([4, 8], BF16)] * 2, "[8]", *[([4, 1], FP32)] * 2, ([8], BF16),
               ([8], BF16), "[True, True, True]"), 13 * 32, 64 + 64 + 16, 64 + 16, ""),
@@ -240,6 +245,23 @@ def test_experts_are_counted_where_the_tokens_are_routed() -> None:
     assert found == work_of(call("vllm::moe_forward", *TOKENS, inside=(CHOSEN, GATE)))
     with pytest.raises(NoWorkError):
         work_of(call("vllm::moe_forward", *routed_inside, inside=(SUM, GATE)))
+
+
+MAP = call("aten::index", ([8], INT), None)
+HALF_OF_THEM = (([4, 10], BF16), ([4, 32, 10], BF16), ([4, 10, 16], BF16), ([4, 2], FP32), ([4, 2], INT))
+
+
+def test_experts_that_are_a_part_of_all_have_no_work() -> None:
+    assert work_of(call("vllm::inplace_fused_experts", *HALF_OF_THEM, "False", "-1")).flops == 2 * 8 * 3 * 16 * 10
+    align = call("_moe_C::moe_align_block_size", *[([4, 2], INT)] * 6, ([8], INT))
+    for spread in (
+        *(call("vllm::moe_forward", *TOKENS, inside=(CHOSEN, GATE, each)) for each in (MAP, align)),
+        call("vllm::inplace_fused_experts", *HALF_OF_THEM, "False", "8"),
+        call("vllm::inplace_fused_experts", *HALF_OF_THEM, "False", None, ([8], INT)),
+        call("sglang::inplace_fused_experts", *HALF_OF_THEM, "2.5", "True"),
+    ):
+        with pytest.raises(NoWorkError, match="expert parallel"):
+            work_of(spread)
 
 
 def test_experts_of_four_bits_by_the_name_of_their_kernel() -> None:

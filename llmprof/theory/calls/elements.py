@@ -174,6 +174,20 @@ def cache_write(call: Call) -> Work:
     return Work(0.0, key.bytes + value.bytes + slots.bytes, elements * cache.width)
 
 
+def latent_write(call: Call) -> Work:
+    """Latents and turned keys of new tokens, one after the other, into a slot of the cache each."""
+    latent, turned, cache, slots = call.tensor(0, 2), call.tensor(1), call.tensor(2, 3), call.tensor(3, 1)
+    read = slots.elements * (latent.shape[1] * latent.width + turned.shape[-1] * turned.width + slots.width)
+    return Work(0.0, read, slots.elements * cache.shape[2] * cache.width)
+
+
+def index_write(call: Call) -> Work:
+    """Keys of an indexer, rounded, with their scales into a slot of the cache each."""
+    key, cache, slots = call.tensor(0, 2), call.tensor(1, 3), call.tensor(2, 1)
+    tokens, size = slots.elements, key.shape[1]
+    return Work(2.0 * tokens * size, tokens * (size * key.width + slots.width), tokens * cache.shape[2] * cache.width)
+
+
 def quantize(call: Call) -> Work:
     """Into the first argument, from the second: a scale and a rounding for each element."""
     out, source = call.tensor(0), call.tensor(1)
@@ -227,6 +241,12 @@ KINDS: Final = [
          "vllm/csrc/pos_encoding_kernels.cu"),
     Kind("kv_cache_write", "_C_cache_ops::reshape_and_cache_flash _C_cache_ops::reshape_and_cache sglang::store_cache",
          cache_write, "0; keys, values, slots and as many slots of the cache once", "vllm/csrc/cache_kernels.cu"),
+    Kind("kv_cache_write", "_C_cache_ops::concat_and_cache_mla", latent_write,
+         "0; latents, turned keys and slots of the tokens, and as many slots of the cache once",
+         "vllm/csrc/cache_kernels.cu"),
+    Kind("kv_cache_write", "_C_cache_ops::indexer_k_quant_and_cache", index_write,
+         "2 an element; keys and slots of the tokens, and as many slots of the cache once",
+         "vllm/csrc/cache_kernels.cu"),
     Kind("quantize", "_C::static_scaled_fp8_quant _C::dynamic_scaled_fp8_quant _C::dynamic_per_token_scaled_fp8_quant",
          quantize, "2 an element; input and result once", "vllm/csrc/quantization"),
     Kind("quantize", "_C::per_token_group_fp8_quant _C::per_token_group_quant_int8 "

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from llmprof.theory.calls.call import ALLOCATION, Call, NoWorkError, Tensor
+from llmprof.theory.calls.call import ALLOCATION, Argument, Call, NoWorkError, Tensor
 from llmprof.theory.calls.work import Kind, Work
 from llmprof.theory.work import distinct_experts
 
@@ -39,6 +39,8 @@ def fused(call: Call) -> Work:
     if logits.shape[0] != tokens or not tokens:
         raise NoWorkError("the routing has other rows than the tokens")
     experts = _experts(call, logits, size)
+    if any(_is_map(each.get(_MAPS[each.operator]), experts) for each in call.inside if each.operator in _MAPS):
+        raise NoWorkError(SPREAD)
     active = _active(call, tokens, experts)
     inner, columns = _inner(call, tokens * active, size)
     routed = tokens * active
@@ -52,6 +54,16 @@ def fused(call: Call) -> Work:
     kind = "4 bits by the kernel's name" if narrow else "the type of the tokens"
     assumed = f"even routing ({touched:.0f} of {experts} experts), weights of {kind}"
     return Work(2.0 * routed * (columns + 1) * inner * size, read, written, matrix, assumed, "shapes inside")
+
+
+SPREAD: Final = "its experts are a part of all, and how many tokens chose them was not recorded (expert parallel)"
+_MAPS: Final = {"aten::index": 0, "_moe_C::moe_align_block_size": 6, "_moe_C::moe_sum": 3}
+"""Calls inside and their argument that says which experts of all are on a rank."""
+
+
+def _is_map(given: Argument, experts: int) -> bool:
+    """Whether an argument holds a whole number for each of all experts."""
+    return isinstance(given, Tensor) and given.shape == (experts,) and "int" in given.format
 
 
 def _experts(call: Call, logits: Tensor, size: int) -> int:
@@ -129,6 +141,15 @@ def with_weights(call: Call) -> Work:
     (tokens, size), (experts, wide, k), inner = x.shape, first.shape, second.shape[2]
     if k != size or second.shape[:2] != (experts, size) or wide not in (inner, 2 * inner) or chosen.shape[0] != tokens:
         raise NoWorkError(f"the weights of {call.operator} do not fit its tokens")
+    # a map of all experts to those here, their number, or SGLang's choice of the tokens for them
+    more = [each for each in call.arguments[5:] if not isinstance(each, bool)]
+    mapped = [each for each in more if isinstance(each, Tensor) and len(each.shape) == 1 and "int" in each.format]
+    if call.operator.startswith("sglang::"):
+        some = call.arguments[-1] is True
+    else:
+        some = any(isinstance(each, int | float) and each > experts for each in more)
+    if some or any(each.elements != experts for each in mapped):
+        raise NoWorkError(SPREAD)
     routed = tokens * chosen.shape[1]
     touched = distinct_experts(experts, chosen.shape[1], tokens)
     weights = touched / experts * (first.bytes + second.bytes) if experts else 0.0
@@ -163,7 +184,7 @@ KINDS: Final = [
     Kind("moe_experts", "vllm::moe_forward vllm::moe_forward_shared vllm::fused_experts", fused,
          "2 x routed tokens x 3 size x inner size; tokens, activations and the weights of E (1 - (1 - k/E)^T) of E "
          "experts once", "llmprof.theory.work",
-         inside=" ".join((*_ROUTES, "_moe_C::moe_sum", ALLOCATION, *_GATED, *_PLAIN))),
+         inside=" ".join((*_ROUTES, *_MAPS, ALLOCATION, *_GATED, *_PLAIN))),
     Kind("moe_experts", "vllm::inplace_fused_experts vllm::outplace_fused_experts sglang::inplace_fused_experts "
          "sglang::outplace_fused_experts", with_weights, "2 x routed tokens x size x (both inner sizes); tokens, "
          "activations and the weights of E (1 - (1 - k/E)^T) of E experts once", "llmprof.theory.work"),

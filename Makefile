@@ -12,7 +12,7 @@ DEMO := demo
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
 
-.PHONY: help setup demo test test-all engine browser web bundles lint lab docs bench fuzz clean
+.PHONY: help setup demo test test-all engine browser web bundles lint lab docs bench fuzz clean firefox
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
@@ -44,7 +44,8 @@ test: setup ## linters, types, layers, then the tests that take ten minutes toge
 	$(PYTESTS) -m 'not slow' $(PYTEST)
 
 test-all: setup ## the same and all slow tests: engines, every browser test, every recording, doctests, fuzzing
-	@$(MAKE) --no-print-directory --jobs=4 engine browser web lint
+	@$(MAKE) --no-print-directory browser firefox
+	@$(MAKE) --no-print-directory --jobs=3 engine web lint
 	@$(BIN)/python -m compileall -q llmprof
 	$(PYTESTS) $(PYTEST)
 
@@ -67,6 +68,12 @@ browser: ## Chromium for the browser tests
 		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then echo "Installing Chromium (Debian's package)"; \
 			apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium fonts-liberation >/dev/null; \
 		else echo "No Chromium: browser tests will be skipped. On Debian: sudo apt-get install chromium" >&2; fi; }
+
+firefox: ## Firefox for the browser tests that run in it
+	@command -v firefox firefox-esr >/dev/null || { \
+		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then echo "Installing Firefox (Debian's package)"; \
+			apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends firefox-esr >/dev/null; \
+		else echo "No Firefox: its tests will be skipped. On Debian: sudo apt-get install firefox-esr" >&2; fi; }
 
 # Users need no Node: the bundles of the explorers are committed.
 web: ## esbuild, biome and TypeScript in node_modules, for work on the explorers' JavaScript and its tests

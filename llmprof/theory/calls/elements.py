@@ -12,7 +12,20 @@ from llmprof.theory.calls.work import Kind, Work
 
 _COMPARES: Final = tuple(
     f"aten::{name}"
-    for name in ("eq", "ne", "lt", "le", "gt", "ge", "logical_not", "logical_and", "logical_or", "isnan", "isinf")
+    for name in (
+        "eq",
+        "ne",
+        "lt",
+        "le",
+        "gt",
+        "ge",
+        "logical_not",
+        "logical_and",
+        "logical_or",
+        "isnan",
+        "isinf",
+        "isfinite",
+    )
 )
 
 
@@ -21,6 +34,10 @@ _OF_ONE: Final = re.compile(
     r"gelu|relu|sigmoid|tanh|hardswish|hardsigmoid|mish)"
 )
 """Functions of one tensor: another one of its shape is where the result goes."""
+
+
+_DIVIDES: Final = re.compile(r"aten::(?:div|sqrt|rsqrt|exp|log|sin|cos|reciprocal|sigmoid|tanh|erf)")
+"""Functions whose results of whole numbers are of 32 bits; a rounding is another argument of a division."""
 
 
 def broadcast(shapes: list[tuple[int, ...]]) -> tuple[int, ...]:
@@ -43,6 +60,8 @@ def elementwise(call: Call) -> Work:
     width = call.tensor(0).width if own else 1 if call.operator in _COMPARES else widest(_values(call, inputs))[1]
     elements = math.prod(shape)
     floats = any(each.format.startswith(("fp", "bf")) for each in inputs)
+    if not (floats or own) and _DIVIDES.fullmatch(call.operator) and len(call.arguments) <= 2:
+        floats, width = True, 4
     return Work(float(elements) if floats else 0.0, sum(each.bytes for each in inputs), elements * width)
 
 
@@ -82,8 +101,10 @@ def cat(call: Call) -> Work:
             raise NoWorkError("types of the tensors in a list are not recorded")
         parts = [Tensor(each.shape, each.format, int(named[1])) for each in parts]
         assumed = "width of an element from the kernel's name"
-    moved = sum(each.elements * each.width for each in parts)
-    return Work(0.0, moved, moved, "", assumed)
+    read = sum(each.elements * each.width for each in parts)
+    formats = {each.format for each in parts}
+    width = widest(parts)[1] if len(formats) > 1 and all(formats) else max((each.width for each in parts), default=0)
+    return Work(0.0, read, sum(each.elements for each in parts) * width, "", assumed)
 
 
 def gather(call: Call) -> Work:

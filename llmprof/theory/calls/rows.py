@@ -15,6 +15,9 @@ _LAYER: Final = 7.0
 """Operations an element of a layer norm: sum, difference, square, sum, times the inverse root, weight, bias."""
 
 
+_WIDTHS: Final = {0: 1, 1: 1, 2: 2, 3: 4, 4: 8, 5: 2, 6: 4, 7: 8, 11: 1, 15: 2}
+"""Bytes of an element by torch's number of its type."""
+
 _LAYER_BACKWARD: Final = 13.0
 """Difference and inverse root (2), times the weight, two sums (3), their terms (4), sums for weight and bias (3)."""
 
@@ -120,28 +123,48 @@ def squared_error_backward(call: Call) -> Work:
 
 def softmax(call: Call) -> Work:
     """Maximum, difference, exp, sum and quotient of each element."""
-    x = call.tensor(0)
-    return Work(5.0 * x.elements, x.bytes, x.elements * x.width)
+    x, said = call.tensor(0), call.get(2)
+    width = (4 if said else x.width) if isinstance(said, bool) else _width(call, 2, x.width)
+    return Work(5.0 * x.elements, x.bytes, x.elements * width)
+
+
+def _width(call: Call, place: int, usual: float) -> float:
+    """Bytes of an element of the result by the type that is asked for at a place; a usual one if none is."""
+    asked = call.get(place)
+    return _WIDTHS.get(int(asked), usual) if isinstance(asked, int | float) and not isinstance(asked, bool) else usual
+
+
+_SUMS: Final = ("aten::sum", "aten::prod", "aten::cumsum", "aten::cumprod")
+"""Sums of whole numbers are of 64 bits."""
 
 
 def reduction(call: Call) -> Work:
     """One operation an element of the input; the result has an element for each of the other axes."""
     x = call.tensor(0)
-    axes = call.get(2 if "norm" in call.operator else 1)
+    everything = call.operator in ("aten::sum", "aten::prod", "aten::mean") and len(call.arguments) == 2
+    axes = None if everything else call.get(2 if "norm" in call.operator else 1)
     count = len(x.shape)
     given = axes if isinstance(axes, tuple) else (axes,)
     gone = {int(axis) % count for axis in given if isinstance(axis, int | float) and count}
     out = math.prod(size for axis, size in enumerate(x.shape) if gone and axis not in gone)
     out = out if gone else 1
-    width = 8 if "arg" in call.operator else 1 if call.operator in ("aten::any", "aten::all") else x.width
     floats = x.format.startswith(("fp", "bf"))
+    width = 8 if "arg" in call.operator or (call.operator in _SUMS and not floats) else x.width
+    if call.operator in ("aten::any", "aten::all"):
+        width = 1
+    elif call.operator in (*_SUMS, "aten::mean"):
+        width = _width(call, 1 if everything else 3, width)
+    elif call.operator in ("aten::max", "aten::min") and gone:
+        width += 8  # and its place
     return Work(float(x.elements) if floats else 0.0, x.bytes, out * width)
 
 
 def scan(call: Call) -> Work:
     """A result for each element."""
     x = call.tensor(0)
-    return Work(float(x.elements) if x.format.startswith(("fp", "bf")) else 0.0, x.bytes, x.elements * x.width)
+    floats = x.format.startswith(("fp", "bf"))
+    width = _width(call, 2, x.width if floats else 8)
+    return Work(float(x.elements) if floats else 0.0, x.bytes, x.elements * width)
 
 
 def chosen(call: Call) -> Work:

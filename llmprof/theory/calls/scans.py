@@ -18,7 +18,7 @@ def selective(call: Call) -> Work:
     if decay.shape[0] != channels:
         raise NoWorkError(f"{call.operator} has {channels} channels and states of {decay.shape[0]}")
     size = decay.shape[1]
-    sequences = ends.shape[0] - 1 if ends else 1
+    sequences = max(0, ends.shape[0] - 1) if ends else 1
     state = sequences * channels * size * (states.width if states else decay.width)
     read = u.bytes + delta.bytes + decay.bytes + sum(each.bytes for each in inputs) + (gate.bytes if gate else 0)
     written = tokens * channels * u.width

@@ -183,15 +183,15 @@ def _ranges(trace: Trace, pattern: str) -> pl.DataFrame:
     if trace.has("markers"):
         found.append(trace.markers.filter(pl.col("name").str.contains(pattern)))
     if trace.has("ops"):
-        names = coded_operators(trace)
-        rows = trace.ops.filter(contains(names, r"^(?:ProfilerStep#|Optimizer\.step)") & contains(names, pattern))
-        found.append(rows.select(*columns, on_device=pl.lit(value=False), stream=pl.lit(None, dtype=pl.Int64)))
+        noted = contains(coded_operators(trace), r"^(?:ProfilerStep#|Optimizer\.step)")
+        rows = trace.ops.select(columns).filter(noted).filter(pl.col("name").str.contains(pattern))
+        found.append(rows.with_columns(on_device=pl.lit(value=False), stream=pl.lit(None, dtype=pl.Int64)))
     return pl.concat(found, how="diagonal_relaxed") if found else pl.DataFrame()
 
 
 def _by_optimizer(trace: Trace, ranks: list[int]) -> pl.DataFrame:
     """Steps of training, each from the end of the optimizer's step before it to the end of its own."""
-    ends = _ranges(trace, steps_labels.OPTIMIZER_STEP)
+    ends = _ranges(trace, steps_labels.OPTIMIZER_STEP) if ranks else NO_STEPS
     if not ends.height:
         return NO_STEPS
     ends = ends.filter(~pl.col("on_device") & pl.col("rank").is_in(ranks)).sort("rank", "start_ns")

@@ -261,6 +261,7 @@ def _points(rows: pl.DataFrame, plane: Plane, table: dict[str, str]) -> alt.Char
     symbol = {1e12: "TFLOP/s", 1e9: "GFLOP/s", 1e6: "MFLOP/s"}.get(plane.unit, "FLOP/s")
     data = rows.select(
         *("kernel_name", "group", "dtype", "bound", "roof_share"),
+        *(["kernel"] if "kernel" in rows.columns else []),  # a report finds its row by it
         intensity="arithmetic_intensity",
         rate=pl.col("flop_per_s") / plane.unit,
         duration_ns=pl.col("duration_ns"),

@@ -30,12 +30,13 @@ function specOf(text) {
 async function draw(data) {
   const place = document.getElementById(`chart-${data.dataset.chart}`);
   try {
-    await vegaEmbed(place, specOf(data.textContent), {
+    const {view} = await vegaEmbed(place, specOf(data.textContent), {
       ast: true, // no eval: the page's policy forbids it
       renderer: "svg",
       downloadFileName: data.dataset.chart,
       actions: {export: true, source: false, compiled: false, editor: false},
     });
+    view.addEventListener("click", (_, item) => showKernel(item?.datum?.kernel));
     const drawn = place.querySelector("svg.marks");
     if (telephone.matches && drawn) drawn.style.minWidth = `${drawn.viewBox.baseVal.width}px`; // never smaller text
     const menu = place.querySelector("summary");
@@ -150,10 +151,23 @@ function showFinding(hash, number) {
   const title = finding.querySelector("h2, h3, td") ?? finding;
   note.append(`${title.firstChild.textContent.trim()} `, back);
   place.prepend(note);
+  goTo(place, "start");
+}
+
+/** Goes to the row of a kernel, whose whole name is that of a point in a chart, where the table of kernels has it. */
+function showKernel(name) {
+  const cell = [...document.querySelectorAll("#table-kernels td[title]")].find((one) => one.title === name);
+  if (!cell) return;
+  unmark();
+  cell.parentNode.classList.add("marked");
+  goTo(cell.parentNode, "center");
+}
+
+function goTo(place, block) {
   place.setAttribute("tabindex", "-1");
   place.focus({preventScroll: true});
   const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
-  place.scrollIntoView({block: "start", behavior: still ? "auto" : "smooth"});
+  place.scrollIntoView({block, behavior: still ? "auto" : "smooth"});
 }
 
 async function copyLine(button) {

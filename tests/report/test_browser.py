@@ -6,6 +6,7 @@ import subprocess
 
 import pytest
 
+import llmprof
 from llmprof import report
 
 CHROMIUM = next((p for name in ("chromium", "chromium-browser", "google-chrome") if (p := shutil.which(name))), None)
@@ -83,3 +84,22 @@ def test_show_me_marks_the_figure_of_the_finding_and_leads_back(small, tmp_path)
     document, _, _ = browse(page, tmp_path)
     (found,) = re.findall(r'data-shown="([^"]*)"', document)
     assert found == "true #finding-1 true true 1"
+
+
+def test_a_point_under_the_roofs_leads_to_the_row_of_its_kernel(tmp_path):
+    click = """const wait = setInterval(() => {
+      if (!document.documentElement.dataset.drawn) return;
+      clearInterval(wait);
+      const points = [...document.querySelectorAll("#chart-operators .mark-symbol path")];
+      const rows = points.filter((one) => one.__data__?.datum?.kernel).map((point) => {
+        point.dispatchEvent(new MouseEvent("click", {bubbles: true}));
+        const marked = [...document.querySelectorAll(".marked")];
+        const same = marked.length === 1 && marked[0].cells[0].title === point.__data__.datum.kernel;
+        return same && document.activeElement === marked[0];
+      });
+      document.body.dataset.rows = `${rows[0]} ${rows.filter(Boolean).length > 5}`;
+    }, 50);"""
+    page = tmp_path / "index.html"
+    page.write_text(with_script(report.html(llmprof.sample("torch_tp1_eager")), click), "utf-8")
+    document, _, _ = browse(page, tmp_path)
+    assert re.findall(r'data-rows="([^"]*)"', document) == ["true true"]

@@ -150,10 +150,10 @@ FINDINGS: Final = {
         Fewer launches do not shorten {{ elsewhere.call }} ({{ elsewhere.share|share }}).
         {%- if elsewhere.once %} Most of it is one pause: if it comes only once, start the profiler after it.{% endif %}
         {%- else %}
-        {%- if replayed_share >= 0.5 and launching_share >= 0.5 %}Launch the graph of the next step while the device
+        {%- if in_graphs and launching_share >= 0.5 %}Launch the graph of the next step while the device
         works on this one (asynchronous scheduling), or fewer or smaller graphs. Most kernels come from replayed graphs
         already.
-        {%- elif replayed_share >= 0.5 %}Do what the host does between the replays, above all {{ doing(host) }}, for the
+        {%- elif in_graphs %}Do what the host does between the replays, above all {{ doing(host) }}, for the
         next step while the device works on this one (asynchronous scheduling), or take it out of the step. Most kernels
         come from replayed graphs already.
         {%- elif long_share >= 0.5 %}
@@ -336,7 +336,8 @@ FINDINGS: Final = {
     },
     "below_bound": Words(
         """{% if on %}on {{ on|ranks }}, {% endif %}compute of {{ what }} reaches {{ of_bound_share|share }} of its
-        bound; at {{ target_share|share }} it would save {{ time_ns|ns }} of {{ part }} ({{ share|share }}).""",
+        bound; at {{ target_share|share }} its kernels would be shorter by {{ time_ns|ns }} of {{ part }}
+        ({{ share|share }}).""",
         """{% for part, share in following %}{{ "Next are " if loop.first else ", " }}{{ part }} {{ share|share }} {{-
         "." if loop.last }}{% endfor %} In all, {{ what }} takes {{ compute_ns|ns }} of {{ part }} in {{ count|amount }}
         call{{ "s" if count != 1 }}; most of the loss is in {% if operator %}{{ operator }} with shapes

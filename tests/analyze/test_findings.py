@@ -313,6 +313,20 @@ def test_advice_fits_the_recorded_program(program: str) -> None:
         assert "norm and rope" not in words
 
 
+@pytest.mark.parametrize(("alone", "change"), [(101, "no-host-delay"), (20, "scale:host:0.5")])
+def test_a_part_without_graphs_is_told_to_launch_less(alone: int, change: str) -> None:
+    """The host is 50 us late before each kernel that it launches by itself; then one graph replays many more."""
+    eager = kernels([GEMM] * alone, start=1_000_000, pause=50_000)
+    replayed = kernels([GEMM] * 300, start=end(eager) + 60_000, first=1000).with_columns(
+        correlation=pl.lit(1000, dtype=pl.Int64)
+    )
+    graph = launches(replayed.head(1)).with_columns(name=pl.lit("cudaGraphLaunch"))
+    trace = Trace({"kernels": pl.concat([eager, replayed]), "runtime": pl.concat([launches(eager), graph])})
+    found = waiting.host_bound(scope_of(trace))
+    assert found is not None
+    assert (found.ns, found.change) == ((alone - 1) * 50_000 + 60_000, change)
+
+
 @pytest.mark.parametrize("pause", [400_000, 2_000_000])
 def test_long_pauses_are_not_told_to_launch_less(pause: int) -> None:
     """In four pauses the host writes a file for all but 110 us; a fifth one is of 50 us."""

@@ -31,6 +31,9 @@ LONG_PAUSE_NS: Final = 1_000_000
 IN_GRAPHS = 0.5
 """If at least this share of the kernels comes from replayed graphs, the remedy is not to use graphs."""
 
+LAUNCHED_ALONE = 100
+"""More kernels than these for each replay are a part of the step that runs eagerly; an engine has 10 to 50 between."""
+
 
 def host_bound(scope: Scope) -> Measure | None:
     """Idle time before a kernel that the host had not launched yet, including the launching calls."""
@@ -42,7 +45,8 @@ def host_bound(scope: Scope) -> Measure | None:
     whole = parts_of(late)
     long = total(whole.filter(pl.col("dur_ns") >= LONG_PAUSE_NS), "dur_ns") / total(late, "dur_ns")
     delays = scope.within(launch_delay(scope.trace)).filter(bound)
-    replayed = share_in_graphs(scope)
+    replayed, eager_part = share_in_graphs(scope, late)
+    in_graphs = replayed >= IN_GRAPHS and not eager_part
     steps = scope.steps
     engine = steps is not None and bool(steps["source"].is_in(["vllm", "sglang"]).any())
     layer_times = scope.within(layers(scope.trace, per="layer")).filter(pl.col("host_dur_ns").is_not_null())
@@ -58,11 +62,12 @@ def host_bound(scope: Scope) -> Measure | None:
         "host": doing(scope, late),
         "elsewhere": in_another_call(scope, late),
         "replayed_share": replayed,
+        "in_graphs": in_graphs,
         "engine": engine,
         "reads_prompts": bool(scope.windows["phase"].is_in(NOT_WHOLE_GRAPHS).all()),
     }
     launching = "no-host-delay:decode" if scope.words == STEADY else "no-host-delay"
-    change = "scale:host:0.5" if replayed >= IN_GRAPHS else launching if long < MOSTLY else None
+    change = "scale:host:0.5" if in_graphs else launching if long < MOSTLY else None
     where = "cause IN ('host_bound', 'launch')"
     return Measure.of(whole, figures, ns=total(gaps, "dur_ns"), where=where, change=change, by_rank=gaps)
 
@@ -241,14 +246,21 @@ def between_operators(scope: Scope) -> Measure | None:
     return Measure.of(gaps, figures, ns=scope.time("idle") - scope.time("idle", IDLE_NOT_RECORDED))
 
 
-def share_in_graphs(scope: Scope) -> float:
-    """Share of the kernels of the scope that a replayed graph launched."""
-    kernels = scope.events.select("rank", "launch_start_ns").filter(scope.events["source"] == "kernel")
+def share_in_graphs(scope: Scope, late: pl.DataFrame) -> tuple[float, bool]:
+    """Share of the kernels that a replayed graph launched, and whether most of the late time is in an eager part."""
+    kernels = scope.events.select("event", "rank", "launch_start_ns").filter(scope.events["source"] == "kernel")
     if not kernels.height or not scope.trace.has("runtime"):
-        return 0.0
+        return 0.0, False
     calls = scope.trace.runtime.select("rank", "name", launch_start_ns="start_ns")
-    replays = calls.filter(call_kinds(calls["name"])["replays"]).select("rank", "launch_start_ns")
-    return kernels.join(replays.unique(), on=["rank", "launch_start_ns"], how="semi").height / kernels.height
+    replays = calls.filter(call_kinds(calls["name"])["replays"]).select("rank", "launch_start_ns").unique()
+    alone = kernels.join(replays, on=["rank", "launch_start_ns"], how="anti")
+    replayed = kernels.height - alone.height
+    used = (
+        kernels.join(replays, on=["rank", "launch_start_ns"], how="semi").select("rank", "launch_start_ns").n_unique()
+    )
+    before = total(late.filter(pl.col("next_event").is_in(alone["event"].implode())), "dur_ns")
+    eager_part = alone.height > LAUNCHED_ALONE * used and before > 0.5 * total(late, "dur_ns")
+    return replayed / kernels.height, eager_part
 
 
 def _idle(scope: Scope, *causes: str) -> pl.DataFrame:

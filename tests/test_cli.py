@@ -320,6 +320,12 @@ class TestReport:
         assert said["pngs"] == []
         assert len(json.loads(run("report", saved, "-o", str(tmp_path / "r"), "--json", "--png")[1])["pngs"]) == 15
 
+    @pytest.mark.usefixtures("quick_report")
+    def test_a_named_model_says_the_work_of_kernels_without_operators(self, run, tmp_path):
+        assert run("report", "sample:nsys_tp2_cudagraph", "-o", str(tmp_path / "r"), "--model", "Qwen2.5-7B")[0] == 0
+        gains = pl.read_csv(tmp_path / "r" / "opportunities.csv")
+        assert "gate_up_proj" in gains.drop_nulls("gain_ns")["stage"]
+
 
 @pytest.fixture
 def quick_report(monkeypatch):

@@ -58,7 +58,9 @@ def report(args: Namespace, terminal: Terminal) -> str:
     """Write the report of a trace, or of hardware metrics."""
     if is_profile(args.paths):
         return _report_of_profile(args, terminal)
-    model = theory.shape(args.model) if args.model else None
+    model = args.model or None
+    if model:
+        theory.shape(model)  # an unknown one is refused before all else
     trace = open_trace(args.paths, args, terminal)
     on_workers(OF_REPORTS, trace, args, terminal)
     named = shlex.join(args.paths)

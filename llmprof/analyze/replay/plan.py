@@ -11,8 +11,9 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from llmprof.analyze.catalog import per_trace
 from llmprof.analyze.collectives.collectives import bus_factor, collectives
-from llmprof.analyze.replay.graph import COLLECTIVE, HANDED_OVER, LAUNCH, LOADING, SCHEDULED, Graph
+from llmprof.analyze.replay.graph import COLLECTIVE, HANDED_OVER, LAUNCH, LOADING, SCHEDULED, Graph, graph
 from llmprof.analyze.replay.recording import Rows
 from llmprof.analyze.replay.schedule import NEVER, Chains, Ints, earliest
 from llmprof.errors import AnalysisError
@@ -246,10 +247,19 @@ def _covered(start: Ints, end: Ints) -> Callable[[Ints], Ints]:
 def times_of(plans: list[Plan]) -> Ints:
     """Times of all nodes (rows) under several plans of one graph (columns), in ns: scheduled at once."""
     each = [plan.chains() for plan in plans]
+    if len(each) == 1:
+        return earliest(each[0])[:, np.newaxis]
     columns = {
         name: np.stack([getattr(chains, name) for chains in each], axis=1) for name in ("weight", "origin", "delay")
     }
     return earliest(replace(each[0], **columns))
+
+
+@per_trace
+def recorded_periods(trace: Trace) -> pl.DataFrame:
+    """Time of every step of every rank as recorded: :func:`periods` of the recorded times."""
+    built = graph(trace)
+    return periods(built, built.time)
 
 
 def periods(built: Graph, times: Ints) -> pl.DataFrame:

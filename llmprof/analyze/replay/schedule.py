@@ -58,7 +58,7 @@ def earliest(graph: Chains) -> Ints:
     for c, needed in enumerate(needs):
         for need in needed:
             wakes[need.chain].append(c)
-    first_edge: list[int] = np.searchsorted(target, np.arange(bounds[-1] + 1)).tolist()
+    edge = edges_of_chain[:-1]
 
     times = np.full(graph.weight.shape, NEVER)
     done = bounds[:-1]
@@ -72,7 +72,8 @@ def earliest(graph: Chains) -> Ints:
             limit = min(limit, need.allows(done[need.chain]))
         if limit <= begin:
             continue
-        low, high = first_edge[begin], first_edge[limit]
+        low, high = edge[c], int(target.searchsorted(limit))
+        edge[c] = high
         bound = graph.origin[begin:limit].copy()
         if high > low:
             np.maximum.at(bound, target[low:high] - begin, times[source[low:high]] + delay[low:high])

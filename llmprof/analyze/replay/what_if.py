@@ -16,7 +16,7 @@ from llmprof.analyze.changes import Change
 from llmprof.analyze.collectives.collectives import collectives
 from llmprof.analyze.replay.graph import COLLECTIVE, graph
 from llmprof.analyze.replay.part import Part, replayed_part
-from llmprof.analyze.replay.plan import LEVELS, Level, Plan, each_periods, periods, times_of
+from llmprof.analyze.replay.plan import LEVELS, Level, Plan, each_periods, periods, recorded_periods, times_of
 from llmprof.errors import AnalysisError, LlmprofError
 from llmprof.trace import Trace
 
@@ -228,7 +228,7 @@ def periods_of(trace: Trace, groups: list[list[Plan]]) -> list[pl.DataFrame]:
     if not groups:
         return []
     built = graph(trace)
-    recorded = periods(built, built.time)
+    recorded = recorded_periods(trace)
     middle = LEVELS.index("middle")
     every = each_periods(built, times_of([plan for plans in groups for plan in plans]))
     out, column = [], 0

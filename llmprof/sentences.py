@@ -181,7 +181,7 @@ FINDINGS: Final = {
             """{{ for_part("the device waits for its host") }} """
             + what
             + """{{ who|cut(101) }}
-        ({{ by_who_share|share }} of it).""",
+        {%- if by_who_share < 0.9995 %} ({{ by_who_share|share }} of it){% endif %}.""",
             """{% if calls %}{{ calls|n }} calls of it take {{ calls_ns|ns }};{% endif %}
             {{ pauses|count("such pause") }}
         in {{ part }}, the longest of {{ longest_ns|ns }}.""",

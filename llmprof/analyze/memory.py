@@ -231,7 +231,9 @@ def _holders(trace: Trace, rows: pl.DataFrame, at_ns: int | None) -> pl.DataFram
     live = _live(rows.filter(pl.col("bytes").is_not_null() & (pl.col("bytes") != 0)))
     named = _named(trace, live)
     totals = named.group_by(*_PLACE, "part", "evidence", "holder").agg(
-        pl.col("bytes").sum(), blocks=pl.len().cast(pl.Int64), oldest_ns=pl.col("time_ns").min()
+        pl.col("bytes").sum(),
+        blocks=pl.col("address").count().cast(pl.Int64).replace(0, None),
+        oldest_ns=pl.col("time_ns").min(),
     )
     # memory from before the recording, without known blocks
     sums = totals.group_by(_PLACE).agg(_known=pl.col("bytes").sum())
@@ -249,7 +251,7 @@ def _holders(trace: Trace, rows: pl.DataFrame, at_ns: int | None) -> pl.DataFram
 
 
 def _live(events: pl.DataFrame) -> pl.DataFrame:
-    """Blocks, by address or else by holder, that are held at the row ``_at`` and released later or never."""
+    """Blocks that are held at the row ``_at`` and released later or never, by address or else in sum."""
     keys = [*_PLACE, "address"]
     addressed = events.filter(pl.col("address").is_not_null())
     ends = addressed.with_columns(
@@ -262,7 +264,7 @@ def _live(events: pl.DataFrame) -> pl.DataFrame:
     )
     bare = events.filter(pl.col("address").is_null() & (pl.col("_row") <= pl.col("_at")))
     labels = [c for c in ("torch_category", "ascend_operator") if c in bare.columns and bare[c].count()]
-    if bare.height and labels:
+    if bare.height:
         sums = bare.group_by(*_PLACE, *labels).agg(pl.col("bytes").sum(), pl.col("time_ns").min())
         held = pl.concat([held, sums.filter(pl.col("bytes") > 0)], how="diagonal_relaxed")
     return held

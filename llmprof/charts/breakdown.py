@@ -84,7 +84,7 @@ def breakdown(
     notes = [note]
     if unattributed:
         notes.append(f"{unattributed:,} rows without a {color} count as other.")
-    return theme.finish(chart, title or _headline(parts, rows, time), " ".join(notes))
+    return theme.finish(chart, title or _headline(parts, rows, color, time), " ".join(notes))
 
 
 def _sums(frame: pl.DataFrame, rows: str, by: str, column: str) -> pl.DataFrame:
@@ -151,10 +151,10 @@ def _shares(data: pl.DataFrame, table: dict[str, str], y: alt.Y, width: int, tit
     return theme.layered(*marks).properties(width=width, height=height, title=theme.heading(title))
 
 
-def _headline(parts: pl.DataFrame, rows: str, time: str) -> str:
+def _headline(parts: pl.DataFrame, rows: str, color: str, time: str) -> str:
     """Sentence on the part that is largest in each bar; of many bars, on the one that is largest in sum."""
     named = parts.filter(~pl.col("gathered")).with_columns(
-        what=pl.col("part").replace("other", "work of no known kind"), share=100 * pl.col("ns") / pl.col("row_ns")
+        what=pl.col("part").replace("other", f"work of no known {color}"), share=100 * pl.col("ns") / pl.col("row_ns")
     )
     if named.is_empty():
         return f"Where the {time} goes"

@@ -57,7 +57,7 @@ def _half() -> int:
 
 
 def _headline(rows: pl.DataFrame, matched: pl.DataFrame, kind: str) -> str:
-    name = kind.replace("_", "-").capitalize()
+    name = "Collectives of no known kind" if kind == "other" else kind.replace("_", "-").capitalize()
     if matched.is_empty():
         return f"{name}: a call takes {format_ns(draw.number(rows['dur_ns'].median()))} (median)"
     wait, transfer = draw.number(matched["wait_ns"].sum()), draw.number(matched["transfer_ns"].sum())

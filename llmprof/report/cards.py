@@ -144,8 +144,8 @@ def shares(coverage: pl.DataFrame | None) -> pl.DataFrame:
 
 
 def some_known(frame: pl.DataFrame, column: str) -> pl.DataFrame:
-    """The frame, unless its stage or category is ``other`` in all rows: a chart of it would have one colour."""
-    if frame.height and frame.filter(pl.col(column).is_not_null() & (pl.col(column) != "other")).is_empty():
+    """The frame, unless its stage or category is known in no row but copies: a chart of it would have one colour."""
+    if frame.height and frame[column].drop_nulls().is_in(["other", "copy"]).all():
         hints = {"stage": "stages are parts of a transformer's layers", "category": "categories follow from names"}
         raise AnalysisError(f"no event has a known {column}", hint=hints[column])
     return frame

@@ -112,6 +112,15 @@ def test_an_address_that_is_used_again_is_another_block():
         analyze.memory(trace, per="op")
 
 
+def test_blocks_without_an_address_are_not_from_before_the_recording():
+    """Of the 10 bytes at the peak, 4 were there before; of the rest nothing but the size is known."""
+    rows = [row(1, 8, 12), row(2, -8, 4), row(3, 6, 10)]
+    found = analyze.memory(
+        Trace({"memory": pl.DataFrame(rows, schema_overrides={"address": pl.Int64})}), per="holder", at_ns=3
+    )
+    assert found.select("part", "bytes", "blocks").rows() == [(None, 6, None), ("before the recording", 4, None)]
+
+
 def test_not_recorded():
     with pytest.raises(NotCapturedError, match="profile_memory=True"):
         analyze.memory(Trace({}))

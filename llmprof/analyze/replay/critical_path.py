@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 
 from llmprof.analyze.catalog import Analysis, Section, per_trace
+from llmprof.analyze.collectives.collectives import collectives
 from llmprof.analyze.idle.host import doing, host_spans
 from llmprof.analyze.replay import graph as replay
 from llmprof.analyze.replay.schedule import NEVER, Ints, latest
@@ -17,8 +18,8 @@ from llmprof.names.operators import first_true
 from llmprof.trace import Trace
 
 PARTS: Final = (
-    *("compute", "copy", "transfer", "device gap", "stream wait", "launch", "host call", "host", "synchronise"),
-    *("scheduler", "unexplained"),
+    *("compute", "copy", "transfer", "communication", "device gap", "stream wait", "launch", "host call", "host"),
+    *("synchronise", "scheduler", "unexplained"),
 )
 """Parts of a critical path; :func:`critical_path` explains each."""
 
@@ -68,9 +69,10 @@ def critical_path(trace: Trace, *, rank: int | None = None) -> pl.DataFrame:
     -------
     polars.DataFrame
         In the order of time: ``step, phase`` and ``rank`` (on which the piece lies), ``part``: ``compute`` (a kernel),
-        ``copy``, ``transfer`` (a collective, after its last rank arrived), ``device gap`` (between two kernels of a
-        stream), ``stream wait`` (for work on another stream), ``launch`` (from the host's call to the start on the
-        device), ``host call`` (a call of the device runtime), ``host`` (between two such calls), ``synchronise``
+        ``copy``, ``transfer`` (a collective, after its last rank arrived), ``communication`` (the same where
+        the waiting of no collective is known), ``device gap`` (between two kernels of a stream), ``stream wait`` (for
+        another stream), ``launch`` (from the host's call to the start on the device), ``host call`` (a call of the
+        device runtime), ``host`` (between two such calls), ``synchronise``
         (from the end of work to the return of the call that waited for it), ``scheduler`` (from the arrival of a
         result to the first call of a later step) and ``unexplained``; ``name`` (kernel, call, or the operator
         that the host spent at least half of the time in, on this thread or else on any; null if none was recorded),
@@ -115,6 +117,8 @@ def critical_path(trace: Trace, *, rank: int | None = None) -> pl.DataFrame:
     if not pieces:
         return pl.DataFrame(schema=_SCHEMA)
     rows = pl.concat(pieces).join(ends.select("step", "phase").unique("step"), on="step", how="left")
+    if not collectives(trace)["wait_ns"].is_not_null().any():
+        rows = rows.with_columns(pl.col("part").replace("transfer", "communication"))
     return _named(trace, rows).select(*_SCHEMA).cast(_SCHEMA)  # type: ignore[arg-type]
 
 

@@ -121,6 +121,7 @@ CAUSES: dict[str, str] = {
 PATH: dict[str, str] = {
     "compute": COMPUTE,
     "transfer": COMMUNICATION,
+    "communication": UNMATCHED,
     "copy": COPY,
     "device gap": "#A9CBE3",
     "stream wait": "#56B4E9",

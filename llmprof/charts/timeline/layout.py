@@ -248,7 +248,8 @@ def _own(spans: pl.DataFrame, kind: str) -> pl.Series:
     labels = []
     for name, phase, px in spans.select(kind, "phase", "px").iter_rows():
         texts = (f"{kind} {name}", f"{name}")
-        labels.append(fitting((f"step {name} · {phase}", *texts) if kind == "step" else texts, px, margin=2))
+        of_phase = (f"step {name} · {phase}",) if kind == "step" and phase != "other" else ()
+        labels.append(fitting((*of_phase, *texts), px, margin=2))
     return pl.Series("label", labels, dtype=pl.String)
 
 

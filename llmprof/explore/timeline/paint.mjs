@@ -45,7 +45,7 @@ export const drawing = {
     drawRuler(head, MAP_HEIGHT, RULER_HEIGHT, scene);
     if (this.marksRoom()) drawFlags(head, MAP_HEIGHT + RULER_HEIGHT, this.marksRoom(), this.marksNow(), scene);
     for (const pane of [this.pinnedPane, this.mainPane]) if (pane.height) this.paintPane(pane, scene);
-    this.edge.textContent = `${formatNs(this.window[1] - this.window[0])} shown`;
+    this.edge.textContent = `${formatNs(this.window[1] - this.window[0])}${this.width < 400 ? "" : " shown"}`;
     this.host.dataset.shown = JSON.stringify(this.window.map(Math.round));
     this.host.dataset.exact = String(this.view?.asked === this.asked);
     this.measure(began);

@@ -189,7 +189,7 @@ PATH_GROUP: Final = -3
 
 PATH_KIND: Final = "critical_path"
 
-ON_DEVICE: Final = ("compute", "copy", "transfer")
+ON_DEVICE: Final = ("compute", "copy", "transfer", "communication")
 """Parts in which a device works; they are called as the work is."""
 
 ON_HOST: Final = ("host call", "host")
@@ -199,6 +199,7 @@ _MEANS: Final = {
     "compute": "a kernel",
     "copy": "a copy",
     "transfer": "a collective, after its last rank arrived",
+    "communication": "a collective whose waiting for other ranks is not known",
     "device gap": "between two kernels of a stream",
     "stream wait": "for work on another stream",
     "launch": "from the host's call to the start on the device",
@@ -598,7 +599,9 @@ def _steps(trace: Trace, keys: Keys, texts: Names) -> dict[int, list[Lane]]:
         "id",
         start_ns=pl.coalesce("start_ns", "host_start_ns"),
         dur_ns=pl.when(on_device).then("dur_ns").otherwise("host_dur_ns").fill_null(0),
-        name=pl.format("step {} · {}", "step", pl.col("phase").fill_null("other")),
+        name=pl.concat_str(
+            pl.format("step {}", "step"), pl.col("phase").replace("other", None), separator=" · ", ignore_nulls=True
+        ),
         code=keys.codes("phase", frame["phase"]),
     ).drop_nulls("start_ns")
     # copies on another stream may end after the next step began; on the line each step ends where the next begins
@@ -651,7 +654,7 @@ def _idle(trace: Trace, keys: Keys, texts: Names) -> dict[int, list[Lane]]:
     frame = idle(trace).with_row_index("id").filter(pl.col("device").is_not_null())
     made = frame.select(
         "rank", "id", "start_ns", "dur_ns",
-        name=pl.format("idle: {}", pl.col("cause").str.replace("_", " ")),
+        name=pl.format("{} (idle)", pl.col("cause").str.replace("_", " ")),  # a narrow bar shows the beginning
         code=keys.codes("cause", frame["cause"]),
     )  # fmt: skip
     return _by_rank(made, texts)

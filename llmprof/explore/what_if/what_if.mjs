@@ -259,7 +259,7 @@ function stepTimes({ rows }) {
 /** @type {import("../base/js/plot.mjs").TableColumn[]} */
 const COLUMNS = [
   { name: "phase", title: "phase", format: (value) => value ?? "the recording" },
-  { name: "steps", title: "steps", number: true, format: (value) => formatNumber(value) },
+  { name: "steps", title: "steps, all ranks", number: true, format: (value) => formatNumber(value) },
   { name: "recorded_ns", title: "recorded", number: true, format: (value) => formatNs(value) },
   { name: "predicted_ns", title: "predicted", number: true, format: (value) => formatNs(value) },
   { name: "low_ns", title: "least", number: true, format: (value) => formatNs(value) },
@@ -415,7 +415,7 @@ function render({ model, el }) {
       h("div", { class: "lp-part" }, panel.el),
       h("div", { class: "lp-part" }, table),
       h("p", { class: "lp-note", text: interval }),
-      plotPart("The same without the sliders", python.el, command.el).el,
+      plotPart("The same as code", python.el, command.el).el,
     );
     follow();
     drawRows();

@@ -22,7 +22,7 @@ test("sizes, shares and numbers", () => {
     [0, 512, 28672, 3 * 2 ** 30].map((n) => formatBytes(n)),
     ["0 B", "512 B", "28.0 KiB", "3.00 GiB"],
   );
-  assert.deepEqual([0.981, 1, null].map(formatShare), ["98.1 %", "100.0 %", "unknown"]);
+  assert.deepEqual([0.981, 0.0001, 0, null].map(formatShare), ["98.1 %", "< 0.1 %", "0.0 %", "unknown"]);
   assert.deepEqual(
     [0, 1234567, 0.01234, 12.345, null].map((n) => formatNumber(n)),
     ["0", "1,234,567", "0.01", "12.3", "unknown"],

@@ -60,7 +60,9 @@ export function formatBytes(bytes, digits = 3) {
  * @param {number | null | undefined} share
  */
 export function formatShare(share) {
-  return typeof share === "number" && Number.isFinite(share) ? `${(100 * share).toFixed(1)} %` : "unknown";
+  if (typeof share !== "number" || !Number.isFinite(share)) return "unknown";
+  if (share && Math.abs(share) < 0.0005) return share > 0 ? "< 0.1 %" : "> -0.1 %";
+  return `${(100 * share).toFixed(1)} %`;
 }
 
 /**

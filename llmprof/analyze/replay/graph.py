@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -14,7 +14,7 @@ from llmprof.analyze.collectives.collectives import collectives
 from llmprof.analyze.idle.host import call_kinds
 from llmprof.analyze.operator_times import refuse_samples
 from llmprof.analyze.replay.recording import Recording, Rows, clock_offsets, recording
-from llmprof.analyze.replay.schedule import NEVER, Chains, Ints
+from llmprof.analyze.replay.schedule import NEVER, Chains, Ints, Order
 from llmprof.analyze.replay.waits import (
     MOST_AFTER_NS,
     USUAL_GAP_NS,
@@ -95,6 +95,8 @@ class Graph:
     """Kind of each edge, such as :data:`LAUNCH`."""
     evidence: Kinds
     """Evidence of each edge: an index into :data:`EVIDENCE`."""
+    order: list[Order] = field(default_factory=list)
+    """See :class:`~.schedule.Chains`."""
 
     def schedule(self) -> Chains:
         """The graph for the scheduler, with unexplained time added to everything that leads to a node."""
@@ -105,6 +107,7 @@ class Graph:
             source=self.source,
             target=self.target,
             delay=self.delay + self.rest[self.target],
+            order=self.order,
         )
 
     def origin(self) -> Ints:

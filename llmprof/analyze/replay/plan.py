@@ -190,12 +190,15 @@ class Plan:
 
     def without_call(self, rows: Rows) -> None:
         """Remove the calls that launch only these events, and the host's time that prepares them."""
-        launching = self.launching(self.device)
-        calls = np.setdiff1d(self.launching(rows), self.launching(~rows & self.device))
+        launching, gone = np.zeros((2, len(rows)), dtype=bool)
+        launching[self.launching(self.device)] = True
+        gone[self.launching(rows)] = True
+        gone[self.launching(~rows & self.device)] = False
+        calls = np.flatnonzero(gone)
         self.weight[2 * calls + 1] = 0
         if len(calls):
             # what the host does for one launch is not more than it does before a usual one
-            usual = int(np.median(self.built.weight[2 * np.unique(launching)]))
+            usual = int(np.median(self.built.weight[0::2][launching]))
             prepared = np.minimum(self.weight[2 * calls], usual)
             self.weight[2 * calls] -= (prepared * self.choose(1.0, 0.5, 0.0)).astype(np.int64)
 
@@ -224,6 +227,8 @@ class Plan:
         """The changed graph for the scheduler; a removed edge has no effective delay."""
         built, kept = self.built, self.kept
         changed = replace(built, weight=self.weight, rest=self.rest, delay=self.delay).schedule()
+        if kept.all():
+            return changed
         led_to = replace(built, target=built.target[kept])
         return replace(changed, delay=np.where(kept, changed.delay, NEVER), origin=led_to.origin())
 
@@ -249,7 +254,7 @@ def times_of(plans: list[Plan]) -> Ints:
     each = [plan.chains() for plan in plans]
     if len(each) == 1:
         return earliest(each[0])[:, np.newaxis]
-    columns = {
+    columns: dict[str, Any] = {
         name: np.stack([getattr(chains, name) for chains in each], axis=1) for name in ("weight", "origin", "delay")
     }
     return earliest(replace(each[0], **columns))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import bisect
 import sys
 from collections import deque
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,9 @@ Ints = NDArray[np.int64]
 
 NEVER: Final = np.int64(-(2**61))
 """A time before all others: the bound of a node without a constraint."""
+
+Order: TypeAlias = tuple[Ints, list[tuple[int, int, int, int, bool]]]
+"""Edges by their targets, and stretches: first node, end, first edge, end of the edges, whether a node is before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,16 +44,39 @@ class Chains:
     """Node that an edge leads to."""
     delay: Ints
     """Nanoseconds from the source of an edge to its target, at the least."""
+    order: list[Order] = field(default_factory=list)
+    """The order of the stretches, once it is known: graphs with the same nodes and edges share the list."""
 
 
 def earliest(graph: Chains) -> Ints:
     """Earliest time of every node (and variant): a longest path, computed for a stretch of a chain at a time."""
+    if not graph.order:
+        graph.order.append(_order(graph))
+    edges, stretches = graph.order[0]
+    source, target, delay = graph.source[edges], graph.target[edges], graph.delay[edges]
+    times = np.array(np.broadcast_to(graph.origin, graph.weight.shape))
+    for begin, end, low, high, follows in stretches:
+        bound = times[begin:end]
+        if high > low:
+            np.maximum.at(bound, target[low:high] - begin, times[source[low:high]] + delay[low:high])
+        if follows:
+            bound[0] = np.maximum(bound[0], times[begin - 1] + graph.weight[begin])
+        if end - begin > 1:
+            passed = graph.weight[begin:end].cumsum(axis=0)
+            bound -= passed
+            np.maximum.accumulate(bound, axis=0, out=bound)
+            bound += passed
+    return times
+
+
+def _order(graph: Chains) -> Order:
+    """Order in which the times of stretches become known, whatever the weights are."""
     # A chain advances at once as far as the times that it waits for are known. So the number of rounds depends on the
     # alternations between chains (synchronisations, collectives), not on the number of nodes.
     bounds: list[int] = graph.bounds.tolist()
     count = len(bounds) - 1
     order = np.argsort(graph.target, kind="stable")
-    source, target, delay = graph.source[order], graph.target[order], graph.delay[order]
+    source, target = graph.source[order], graph.target[order]
     chain_of_source = np.searchsorted(graph.bounds, source, side="right") - 1
     edges_of_chain: list[int] = np.searchsorted(target, graph.bounds).tolist()
     needs = [_needs(source, target, chain_of_source, *edges_of_chain[c : c + 2]) for c in range(count)]
@@ -60,7 +86,7 @@ def earliest(graph: Chains) -> Ints:
             wakes[need.chain].append(c)
     edge = edges_of_chain[:-1]
 
-    times = np.full(graph.weight.shape, NEVER)
+    stretches = []
     done = bounds[:-1]
     ready = deque(range(count))
     queued = set(ready)
@@ -72,17 +98,8 @@ def earliest(graph: Chains) -> Ints:
             limit = min(limit, need.allows(done[need.chain]))
         if limit <= begin:
             continue
-        low, high = edge[c], int(target.searchsorted(limit))
-        edge[c] = high
-        bound = graph.origin[begin:limit].copy()
-        if high > low:
-            np.maximum.at(bound, target[low:high] - begin, times[source[low:high]] + delay[low:high])
-        if begin > bounds[c]:
-            bound[0] = np.maximum(bound[0], times[begin - 1] + graph.weight[begin])
-        if limit - begin > 1:
-            passed = graph.weight[begin:limit].cumsum(axis=0)
-            bound = np.maximum.accumulate(bound - passed, axis=0) + passed
-        times[begin:limit] = bound
+        low, edge[c] = edge[c], int(target.searchsorted(limit))
+        stretches.append((begin, limit, low, edge[c], begin > bounds[c]))
         done[c] = limit
         for other in wakes[c]:
             if other not in queued:
@@ -93,7 +110,7 @@ def earliest(graph: Chains) -> Ints:
         found = f"the order of events forms a cycle: {stuck} of {count} threads and streams wait for each other"
         hint = "the clocks of host and device, or of the ranks, disagree: look at one rank, or at the device alone"
         raise AnalysisError(found, expected="an order in which everything happens after what it waits for", hint=hint)
-    return times
+    return order, stretches
 
 
 def latest(graph: Chains, bounds: Ints) -> Ints:

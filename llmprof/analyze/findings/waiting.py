@@ -248,19 +248,17 @@ def between_operators(scope: Scope) -> Measure | None:
 
 def share_in_graphs(scope: Scope, late: pl.DataFrame) -> tuple[float, bool]:
     """Share of the kernels that a replayed graph launched, and whether most of the late time is in an eager part."""
-    kernels = scope.events.select("event", "rank", "launch_start_ns").filter(scope.events["source"] == "kernel")
+    kernels = scope.events.select("rank", "launch_start_ns").filter(scope.events["source"] == "kernel")
     if not kernels.height or not scope.trace.has("runtime"):
         return 0.0, False
     calls = scope.trace.runtime.select("rank", "name", launch_start_ns="start_ns")
     replays = calls.filter(call_kinds(calls["name"])["replays"]).select("rank", "launch_start_ns").unique()
-    alone = kernels.join(replays, on=["rank", "launch_start_ns"], how="anti")
-    replayed = kernels.height - alone.height
-    used = (
-        kernels.join(replays, on=["rank", "launch_start_ns"], how="semi").select("rank", "launch_start_ns").n_unique()
-    )
-    before = total(late.filter(pl.col("next_event").is_in(alone["event"].implode())), "dur_ns")
-    eager_part = alone.height > LAUNCHED_ALONE * used and before > 0.5 * total(late, "dur_ns")
-    return replayed / kernels.height, eager_part
+    launch = ["rank", "launch_start_ns"]
+    in_graphs = kernels.join(replays, on=launch, how="semi")
+    alone = kernels.height - in_graphs.height
+    before = total(late.join(replays, on=launch, how="anti"), "dur_ns")
+    eager_part = alone > LAUNCHED_ALONE * in_graphs.n_unique() and before > 0.5 * total(late, "dur_ns")
+    return in_graphs.height / kernels.height, eager_part
 
 
 def _idle(scope: Scope, *causes: str) -> pl.DataFrame:

@@ -78,7 +78,7 @@ def diff(
     for phase in phases:
         part = compared.filter(phase=phase)
         a, b = (format_ns(draw.number(part[column].sum())) for column in ("a_ns", "b_ns"))
-        head = f"{phase}: {a} in {first}, {b} in {second}"
+        head = f"{phase}: {a} ({first}), {b} ({second})"
         panel = _panel(
             _gather(part, top, by_part=by_part), table, unit, width, (first, second),
             title=axis if phase == phases[-1] else None,
@@ -129,7 +129,7 @@ def diff_waterfall(
     first, second = (shorten(name, 30) for name in names_in(frame))
     own = phase or next(iter(compared_phases(frame)), None)
     subject = f"A step of {own}" if own else "The recording"
-    change = f"{subject}: {bars['text'][0]} in {first}, {bars['text'][-1]} in {second}"
+    change = f"{subject}: {bars['text'][0]} ({first}), {bars['text'][-1]} ({second})"
     return theme.finish(compose.rows(panel), title or change, note)
 
 

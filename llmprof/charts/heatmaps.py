@@ -142,7 +142,7 @@ def _columns(rows: pl.DataFrame, value: str) -> tuple[pl.DataFrame, str]:
 def _panel(cells: pl.DataFrame, rank: int, shade: alt.Color, plot: int, *, left: bool, low: bool) -> alt.LayerChart:
     steps, layers = cells["step"].unique().sort().to_list(), cells["layer"].unique().sort().to_list()
     height = min(420, max(140, 8 * len(layers)))
-    step_axis = alt.Axis(title="step" if low else None, labelAngle=0, labelOverlap=True)
+    step_axis = alt.Axis(title="step" if low else None, labelAngle=0, labelOverlap=True, labelSeparation=4)
     x = alt.X("step:O", sort=None, axis=step_axis, scale=alt.Scale(domain=steps, padding=0))
     every = layers[:: max(1, -(-len(layers) // 8))]
     layer_axis = alt.Axis(title="layer" if left else None, values=every, ticks=False, labelPadding=6)
@@ -264,7 +264,7 @@ def _drawn(cells: pl.DataFrame, shade: alt.Color, nodes: pl.DataFrame | None) ->
     steps, rows = cells["step"].unique().sort().to_list(), cells["row"].unique().sort().to_list()
     legend = 0 if theme.is_narrow() else 104
     plot, height = theme.inner() - 46 - legend - (0 if nodes is None else 66), min(640, max(120, 8 * len(rows)))
-    step_axis = alt.Axis(title="step", labelAngle=0, labelOverlap=True)
+    step_axis = alt.Axis(title="step", labelAngle=0, labelOverlap=True, labelSeparation=4)
     x = alt.X("step:O", sort=None, axis=step_axis, scale=alt.Scale(domain=steps, padding=0))
     every = rows[:: max(1, -(-len(rows) // 16))]
     axis = alt.Axis(title="rank", values=every, ticks=False, labelPadding=6)

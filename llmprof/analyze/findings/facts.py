@@ -169,7 +169,7 @@ def where_the_time_went(trace: Trace, requests: pl.DataFrame | None = None) -> l
     """The recorded time by phase, and that of the requests, each as a sentence; what is not known is left out."""
     went, what = recorded_time(trace)
     of_requests = time_of_requests(requests)
-    lines = [f"Recorded time, {what}: {went}."] if went else []
+    lines = [f"Recorded time, {what}: {went}."] if went and ", of which " in went else []  # else a fact says it
     if requests is not None and of_requests:
         count = counted(requests.height, "request")
         lines.append(f"Time of requests, from arrival to the last token, mean of {count}: {of_requests}.")

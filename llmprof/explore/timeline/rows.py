@@ -564,7 +564,7 @@ NONE = {
     "steps": "no steps were found",
     "layers": "no layers were found: no kernel is known as attention",
     "collectives": "no communication was recorded",
-    "idle": "no device was idle",
+    "idle": "no idle time of a device",
 }
 """Why a row has no spans."""
 

@@ -38,10 +38,16 @@ def test_steps_of_unseen_models(predictions):
 
 @pytest.fixture(scope="module")
 def hybrids() -> pl.DataFrame:
-    """Decode steps of two hybrids on one H100, beside the efficiencies of an H200 with the H100's peaks."""
+    """Decode steps of hybrids on H100s, beside the efficiencies of an H200 with the H100's peaks.
+
+    Random weights send all tokens of Nemotron 3 Nano to the same six of its 32 experts.
+    """
     steps = pl.read_csv(Path(__file__).with_name("unseen") / "hybrids_h100.csv")
     next_ = config_of("Qwen3-Next-80B-A3B") | {"num_experts": 128}
+    granite = config_of("granite-4.0-h-small") | {"num_local_experts": 24}
+    nemotron = config_of("NVIDIA-Nemotron-3-Nano-30B-A3B") | {"n_routed_experts": 6}
     shapes = {"Falcon-H1-7B-Base": shape("Falcon-H1-7B-Base"), "Qwen3-Next-128e": shape(next_)}
+    shapes |= {"granite-4.0-h-24e": shape(granite), "nemotron-3-nano-32e": shape(nemotron)}
     found = [
         Observation(shapes[row["model"]], Plan(), decode(row["batch"], row["prompt"] + row["out"] / 2), "decode",
                     row["decode_step_s"])
@@ -53,8 +59,10 @@ def hybrids() -> pl.DataFrame:
 def test_decode_steps_of_unseen_hybrids(hybrids):
     assert (hybrids["measured_s"] > hybrids["bound_s"]).all()
     errors = hybrids["error"].abs()
-    assert (errors.len(), errors.median() < 0.04) == (16, True)
-    for model, median, worst in (("Qwen3-Next-128e", 0.02, 0.06), ("Falcon-H1-7B-Base", 0.02, 0.03)):
+    assert (errors.len(), errors.median() < 0.06) == (32, True)
+    expected = {"Qwen3-Next-128e": (0.02, 0.06), "Falcon-H1-7B-Base": (0.02, 0.03), "granite-4.0-h-24e": (0.06, 0.06),
+                "nemotron-3-nano-32e": (0.09, 0.12)}  # fmt: skip
+    for model, (median, worst) in expected.items():
         of_model = hybrids.filter(model=model)["error"].abs()
         assert of_model.median() < median
         assert of_model.max() < worst

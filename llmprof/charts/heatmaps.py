@@ -311,7 +311,7 @@ def _headline_of_ranks(frame: pl.DataFrame, value: str) -> str:
     middle = format_ns(draw.number(rows[value].median()))
     (low, least), (high, most) = by_rank.row(0), by_rank.row(-1)
     text = f"{MEANING[value][0]}{'' if value == 'step_ns' else ':'} {middle}"
-    text += f" in {phase[0]}" if phase.len() else ""
+    text += f" in {phase[0]}" if phase.len() and phase[0] != "other" else ""
     if by_rank.height == 1 or format_ns(least) == format_ns(most):
         return f"{text} (median)"
     return f"{text}: most on rank {high} ({format_ns(most)}), least on rank {low} ({format_ns(least)}; medians)"

@@ -13,7 +13,7 @@ import altair as alt
 
 from llmprof.arguments import checked
 from llmprof.charts.base import theme as palette
-from llmprof.charts.base.theme import BLACK, IDLE, INK, MISSING, MUTED, PAPER, REST, RULE, WHITE
+from llmprof.charts.base.theme import BLACK, IDLE, INK, LANE, MISSING, MUTED, PAPER, REST, RULE, WHITE
 
 Theme = Literal["light", "dark"]
 
@@ -28,6 +28,7 @@ NEUTRAL: Final[Mapping[str, str]] = {
     "#EDF0F3": "#2B333D",
     "#F4F6F8": "#242B34",
     IDLE: "#8994A1",
+    LANE: "#333C47",
     MISSING: "#DDE2E8",
     REST: "#B4BEC9",
     "#C6CDD6": "#8994A1",

@@ -20,6 +20,7 @@ else:
     alt = Later("altair")
 
 IDLE = "#E4E7EB"
+LANE = "#E5E8EC"
 MISSING = "#D3D7DD"
 REST = "#C3CAD3"
 PAPER = "#FEFEFE"

@@ -15,7 +15,7 @@ from llmprof.units import format_ns
 _COLUMNS = ("rank", "stream", "start_ns", "dur_ns", "name", "step", "phase", "layer")
 MAX_RANKS = 16
 _GREY = {
-    "stream": "Light grey: nothing ran on the {stream}.",
+    "stream": "Grey ground: nothing ran on the {stream}.",
     "stage": "A lane is a stage.",
     "category": "A lane is a kernel category.",
 }
@@ -135,7 +135,7 @@ class _Drawing:
 
     def lanes(self, lanes: pl.DataFrame) -> alt.Chart:
         """Light background of each lane; where it stays visible, the lane is idle."""
-        base = alt.Chart(draw.inline(lanes.select("top", "bottom"))).mark_rect(color=theme.IDLE)
+        base = alt.Chart(draw.inline(lanes.select("top", "bottom"))).mark_rect(color=theme.LANE)
         drawn: alt.Chart = base.encode(x=alt.XValue(0), x2=alt.X2Value(self._plot), y=self._y, y2=alt.Y2("bottom:Q"))
         return drawn
 

@@ -11,7 +11,7 @@ from types import FunctionType, MethodType, ModuleType
 
 import lazy_loader
 
-__all__ = ["Carded", "Later", "Method", "attach", "put_off", "put_off_iri_grammars"]
+__all__ = ["Carded", "Later", "Method", "attach", "put_off", "put_off_formats"]
 
 
 class Method:
@@ -80,14 +80,16 @@ def attach(
     return get, listed, exported
 
 
-def put_off_iri_grammars() -> None:
+def put_off_formats() -> None:
     """Make the import of ``jsonschema``, and so of Altair, nbformat and mcp, fast where Jupyter is installed.
 
-    Jupyter's servers install ``rfc3987_syntax``. jsonschema imports it for formats that these schemas do not use. The
-    import builds 38 parsers, which takes three times as long as the rest of Altair
-    (https://github.com/python-jsonschema/jsonschema/issues/1428).
+    Jupyter's servers install libraries that jsonschema imports for formats that these schemas do not use:
+    ``rfc3987_syntax`` builds 38 parsers, which takes three times as long as the rest of Altair
+    (https://github.com/python-jsonschema/jsonschema/issues/1428), and ``arrow`` a sixth of the rest.
     """
     put_off("rfc3987_syntax", "is_valid_syntax")
+    put_off("rfc3986_validator", "validate_rfc3986")
+    put_off("arrow")
 
 
 def put_off(name: str, *functions: str) -> None:

@@ -17,7 +17,7 @@ import hypothesis
 import pytest
 
 from llmprof import bundled
-from llmprof.lazy import put_off_iri_grammars
+from llmprof.lazy import put_off_formats
 from llmprof.trace import Trace
 from tests.samples import sample
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[1]
 
-put_off_iri_grammars()  # tests import Altair and nbformat themselves
+put_off_formats()  # tests import Altair and nbformat themselves
 
 # A property test that fails now and then says nothing: the same examples every time, unless others are asked for.
 # 50 that are always the same: more of them find no more; new ones are looked for in larger numbers.

@@ -4,8 +4,8 @@ Charts do no analysis, and only :func:`save` writes a file. A frame without rows
 needs, raises :class:`~llmprof.errors.AnalysisError`. Altair is imported with the first chart.
 """
 
-from llmprof.lazy import attach, put_off_iri_grammars
+from llmprof.lazy import attach, put_off_formats
 
 __getattr__, __dir__, __all__ = attach(__name__, __file__)
 
-put_off_iri_grammars()  # Altair, which each chart imports, imports jsonschema
+put_off_formats()  # Altair, which each chart imports, imports jsonschema

@@ -14,7 +14,7 @@ from typing import Any
 
 from llmprof.bundled import folder_of
 from llmprof.errors import LlmprofError, ReadError
-from llmprof.lazy import put_off_iri_grammars
+from llmprof.lazy import put_off_formats
 from llmprof.progress import Progress
 from llmprof.storage import files
 
@@ -109,7 +109,7 @@ def check_parameters(source: Path, given: Iterable[str]) -> None:
 
 
 def _execute(source: Path, target: Path, given: dict[str, Any], progress: Progress | None) -> Path:
-    put_off_iri_grammars()
+    put_off_formats()
     import nbformat
     import papermill  # type: ignore[import-untyped]
     from nbclient.exceptions import DeadKernelError

@@ -2,8 +2,10 @@
 
 import json
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from html import escape
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -11,7 +13,7 @@ import ipywidgets  # type: ignore[import-untyped]
 
 from llmprof import analyze
 from llmprof.analyze.requests.requests import AnyRun
-from llmprof.errors import LlmprofError
+from llmprof.errors import LlmprofError, TraceWarning
 from llmprof.explore.tabs import Given, Open, open  # noqa: A004
 from llmprof.launch import Run, open_run
 from llmprof.readers import read
@@ -61,7 +63,17 @@ def _has_requests(run: AnyRun) -> bool:
 
 
 def page(environment: Mapping[str, str] = os.environ) -> Any:
-    """The tabs, or the reason why there are none."""
+    """The tabs, or the reason why there are none; above them what the files lack, in words."""
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always", TraceWarning)
+        made = _tabs(environment)
+    notes = [str(one.message) for one in said if issubclass(one.category, UserWarning)]
+    if not notes:
+        return made
+    return ipywidgets.VBox([*(ipywidgets.HTML(f"<p>{escape(note)}</p>") for note in notes), made])
+
+
+def _tabs(environment: Mapping[str, str]) -> Any:
     try:
         wanted = Wanted.of_environment(environment)
         options: dict[str, Any] = {"format": wanted.format, "cache": wanted.cache}

@@ -560,6 +560,9 @@ class _Reader:
         state_format = _DTYPES.get(str(config.get("mamba_ssm_cache_dtype", config.get("mamba_ssm_dtype"))))
         if self.family == "lfm2":
             taps = number("conv_L_cache", default=3)
+            for field in ("block_dim", "conv_dim", "conv_dim_out"):  # of the published models, all as wide as the layer
+                if number(field, default=hidden) != hidden:
+                    self.unknown_kinds[f"short_conv with {field}"] = 1
             small = hidden * taps + (5 * hidden if config.get("conv_bias") else 0)
             return Recurrent("short_conv", hidden, hidden, 0, 1, 3 * hidden, hidden, taps, 0, small)
         if self.family == "minimax":

@@ -116,7 +116,9 @@ def critical_path(trace: Trace, *, rank: int | None = None) -> pl.DataFrame:
         begin = end
     if not pieces:
         return pl.DataFrame(schema=_SCHEMA)
-    rows = pl.concat(pieces).join(ends.select("step", "phase").unique("step"), on="step", how="left")
+    rows = pl.concat(pieces).join(
+        ends.select("step", "phase").unique("step"), on="step", how="left", maintain_order="left"
+    )
     if not collectives(trace)["wait_ns"].is_not_null().any():
         rows = rows.with_columns(pl.col("part").replace("transfer", "communication"))
     return _named(trace, rows).select(*_SCHEMA).cast(_SCHEMA)  # type: ignore[arg-type]

@@ -6,6 +6,7 @@ A rule measures and gives figures; the template of its name says them. Names of 
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -32,7 +33,7 @@ _SHARED: Final = """
   {%- endif -%}
   {%- if d.name -%}
     {{ {"range": "the range ", "ranges": "ranges such as ", "python": "the Python function "}.get(d.kind, "") -}}
-    {{ d.name }} ({{ d.share|share }})
+    {{ d.name|unversioned }} ({{ d.share|share }})
   {%- endif -%}
 {%- endmacro -%}
 {%- macro for_part(words) -%}
@@ -638,6 +639,7 @@ def _environment() -> jinja2.Environment:
         "ranks": ranks_in_words,
         "joined": joined,
         "shorten": shorten,
+        "unversioned": lambda name: re.sub(r"_v\d{4,}$", "", name),  # nsys adds the version of the call
         "cut": lambda text, limit: text if len(text) < limit else f"{text[: limit - 1]}…",
     }
     return environment

@@ -27,6 +27,14 @@ def plain(value: object) -> str:
     )
 
 
+_UNIT = re.compile(r"(\d) (%|[num]?s\b|[KMG]?i?B\b)")
+
+
+def unbroken(words: str) -> str:
+    """Words in which no line breaks between a number and its unit."""
+    return _UNIT.sub("\\1\N{NO-BREAK SPACE}\\2", words)
+
+
 def shorten(text: str, limit: int) -> str:
     """A text of at most ``limit`` characters, shortened in the middle."""
     if len(text) <= limit:

@@ -4,7 +4,6 @@ import inspect
 import json
 import math
 import os
-import re
 import textwrap
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Callable, Mapping, Sequence
@@ -116,15 +115,14 @@ def wrapped(words: str, width: int | None, first: str, rest: str) -> str:
     """Wrap words to a width; ``first`` and ``rest`` are the indents of the first and of the other lines."""
     if width is None:
         return first + text.plain(words)
-    unbroken = _UNIT.sub("\\1\N{NO-BREAK SPACE}\\2", text.plain(words))
     lines = textwrap.fill(
-        unbroken, max(40, width), initial_indent=first, subsequent_indent=rest, break_on_hyphens=False
+        text.unbroken(text.plain(words)),
+        max(40, width),
+        initial_indent=first,
+        subsequent_indent=rest,
+        break_on_hyphens=False,
     )
     return lines.replace("\N{NO-BREAK SPACE}", " ")
-
-
-_UNIT = re.compile(r"(\d) (%|[num]?s\b|[KMG]?i?B\b)")
-"""A number and its unit, between which no line may break."""
 
 
 SAMPLE = "sample:"

@@ -28,7 +28,7 @@ from llmprof.explore.header.explorer import Header
 from llmprof.explore.trying import Call, tryings
 from llmprof.launch import Run
 from llmprof.metrics.data import Metrics
-from llmprof.text import plain
+from llmprof.text import plain, unbroken
 from llmprof.trace import Trace
 
 WHERE: Final = {
@@ -204,7 +204,7 @@ def rows_of(trace: Trace, row: Mapping[str, Any]) -> pl.DataFrame:
 
 
 def _text(value: object) -> str:
-    return escape(plain(str(value)))
+    return escape(unbroken(plain(str(value))))
 
 
 def _facts(facts: pl.DataFrame, notes: Sequence[str]) -> str:

@@ -6,7 +6,6 @@ import base64
 import hashlib
 import json
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -26,7 +25,7 @@ from llmprof.charts.base.save import check_room, safe_json, spec_json, vega_bund
 from llmprof.charts.base.theme import CATEGORIES, narrow
 from llmprof.errors import AnalysisError, NotCapturedError
 from llmprof.report.cards import MEASURES, sentence
-from llmprof.text import shorten
+from llmprof.text import shorten, unbroken
 from llmprof.trace import Trace
 from llmprof.units import format_ns, format_share
 from llmprof.version import __version__
@@ -219,7 +218,6 @@ _POLICY = (
     "default-src 'none'; script-src {scripts}; style-src 'unsafe-inline'; img-src data: blob:; "
     "base-uri 'none'; form-action 'none'"
 )
-_UNIT = re.compile(r"(\d) (%|[num]?s\b|[KMG]?i?B\b)")
 _CLASSES = {"number": "num", "time": "num", "share": "share", "name": "kernel", "chip": "", "text": ""}
 
 
@@ -322,7 +320,7 @@ def clean(value: object) -> object:
 
 def words(value: object) -> Markup:
     """A sentence in HTML, in which no line breaks between a number and its unit."""
-    return Markup(_UNIT.sub("\\1&nbsp;\\2", str(escape(clean(str(value))))))  # noqa: S704 - escaped here
+    return escape(unbroken(str(clean(str(value)))))
 
 
 def _number(value: float) -> str:

@@ -142,7 +142,8 @@ def test_findings_come_first_each_with_a_button_that_shows_it() -> None:
         assert words in ran
     first = found.filter(rule="arrival_skew").row(0, named=True)
     causes, effects, facts = chained(found)
-    shown = [line.children[1].value for line in page.children if len(getattr(line, "children", ())) == 2]
+    lines = [line for line in page.children if len(getattr(line, "children", ())) == 2]
+    shown = [line.children[1].value.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
     of_causes = [one for one in shown if 'class="figure"' in one]
     assert len(of_causes) == len(causes)  # facts and what follows from others have no number of their own
     assert len(shown) - len(of_causes) == len(facts) + sum(map(len, effects.values())) > 0

@@ -42,7 +42,7 @@ _EVENTS: Final = (
 )  # fmt: skip
 _PAUSES: Final = (
     "rank", "device", "part", "start_ns", "dur_ns", "cause", "held_by", "held_kind", "doing", "doing_kind",
-    "sync_name", "who", "reason", "waited_ns",
+    "launch_start_ns", "sync_name", "who", "reason", "waited_ns",
 )  # fmt: skip
 
 

@@ -38,15 +38,17 @@ class Hand:
         behind = (
             "one => Boolean(one.compareDocumentPosition(document.activeElement) & Node.DOCUMENT_POSITION_FOLLOWING)"
         )
-        inside = """one => !one.closest('.lp-menubox')
-            && Boolean(one.closest('[role=toolbar], [role=tablist]')?.contains(document.activeElement))"""
+        inside = """one => one.closest('.lp-menubox') === document.activeElement.closest('.lp-menubox')
+            && Boolean(one.closest('.lp-menubox, [role=toolbar], [role=tablist]')?.contains(document.activeElement))"""
         button = "document.activeElement.matches('button, summary, [role=tab]')"
         key = "Shift+Tab" if target.evaluate(behind) else "Tab"
         for _ in range(90):
             for _ in range(40 if target.evaluate(inside) and self.page.evaluate(button) else 0):
                 if target.evaluate(AT):
                     return
-                self.page.keyboard.press("ArrowRight")
+                self.page.keyboard.press(
+                    "ArrowDown" if target.evaluate("one => one.closest('.lp-menubox')") else "ArrowRight"
+                )
             if target.evaluate(AT):
                 return
             self.page.keyboard.press(key)

@@ -25,8 +25,8 @@ class Words(NamedTuple):
     suggestion: str
 
 
-_SHARED: Final = """
-{%- macro doing(d) -%}
+_SHARED: Final = {
+    "doing(": """{%- macro doing(d) -%}
   {%- if d.unrecorded_share is not none or not d.name -%} code that was not recorded
     {%- if d.unrecorded_share is not none %} ({{ d.unrecorded_share|share }}){% endif -%}
     {%- if d.name %}, then {% endif -%}
@@ -35,14 +35,15 @@ _SHARED: Final = """
     {{ {"range": "the range ", "ranges": "ranges such as ", "python": "the Python function "}.get(d.kind, "") -}}
     {{ d.name|unversioned }} ({{ d.share|share }})
   {%- endif -%}
-{%- endmacro -%}
-{%- macro for_part(words) -%}
+{%- endmacro -%}""",
+    "for_part(": """{%- macro for_part(words) -%}
   {%- if on -%} on {{ on|ranks }}, {% endif -%} for {{ time_ns|ns }} of {{ part }} ({{ share|share }}) {{ words }}
-{%- endmacro -%}
-{%- macro in_part(words) -%}
+{%- endmacro -%}""",
+    "in_part(": """{%- macro in_part(words) -%}
   {%- if on -%} on {{ on|ranks }}, {% endif -%} {{ time_ns|ns }} of {{ part }} ({{ share|share }}) {{ words }}
-{%- endmacro -%}
-"""
+{%- endmacro -%}""",
+}
+"""Macros by how they are called; each text is compiled with those that it calls."""
 
 _ELSEWHERE: Final = """
 {%- if others_ns %} {% if others_ns[1] %}On the other ranks this time is {{ others_ns[0]|ns -}}
@@ -647,5 +648,5 @@ def _environment() -> jinja2.Environment:
 
 @cache
 def _compiled(template: str) -> jinja2.Template:
-    shared = _SHARED if "doing(" in template or "_part(" in template else ""  # each compilation takes a while
+    shared = "".join(text for call, text in _SHARED.items() if call in template)
     return _environment().from_string(" ".join(f"{shared}{template}".split()))

@@ -334,6 +334,7 @@ def test_a_late_rank_is_on_the_path() -> None:
     # the collective is as long as it was recorded: what of it was waiting cannot be known
     assert path.filter(pl.col("part") == "communication")["dur_ns"].to_list() == [64 * US]
     assert path.filter(pl.col("part") == "transfer").is_empty()
+    assert path_share(alone, by=["name"]).filter(name=NCCL_ALL_REDUCE)["path_ns"].to_list() == [64 * US]
     with pytest.raises(AnalysisError, match="no collective of this recording is matched"):
         what_if(alone, changes.balance())
 

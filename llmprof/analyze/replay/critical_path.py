@@ -17,8 +17,12 @@ from llmprof.errors import LlmprofError, listed
 from llmprof.names.operators import first_true
 from llmprof.trace import Trace
 
+WORKS: Final = ("compute", "copy", "transfer", "communication")
+"""Parts of a critical path in which a device works."""
+
 PARTS: Final = (
-    *("compute", "copy", "transfer", "communication", "device gap", "stream wait", "launch", "host call", "host"),
+    *WORKS,
+    *("device gap", "stream wait", "launch", "host call", "host"),
     *("synchronise", "scheduler", "unexplained"),
 )
 """Parts of a critical path; :func:`critical_path` explains each."""

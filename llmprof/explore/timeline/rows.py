@@ -19,7 +19,7 @@ from llmprof.analyze.collectives.collectives import collectives
 from llmprof.analyze.idle import idle, is_synchronising
 from llmprof.analyze.layers.layers import layers
 from llmprof.analyze.memory import memory
-from llmprof.analyze.replay.critical_path import critical_path
+from llmprof.analyze.replay.critical_path import WORKS, critical_path
 from llmprof.analyze.replay.graph import MOST_EVENTS, events_of, graph
 from llmprof.analyze.steps.steps import steps
 from llmprof.charts.base import theme
@@ -189,9 +189,6 @@ PATH_GROUP: Final = -3
 
 PATH_KIND: Final = "critical_path"
 
-ON_DEVICE: Final = ("compute", "copy", "transfer", "communication")
-"""Parts in which a device works; they are called as the work is."""
-
 ON_HOST: Final = ("host call", "host")
 """Parts in which the host does; they are called as the call or operator is, and all others as the part."""
 
@@ -242,7 +239,7 @@ def path_row(trace: Trace, keys: Keys, names: Names, say: Callable[[str], None] 
 def _lanes(path: pl.DataFrame, keys: Keys, names: Names) -> list[Lane]:
     """Parts on one line; below, where there are several, the ranks that they are on."""
     part = path["part"].cast(pl.String)
-    works = part.is_in(ON_DEVICE)
+    works = part.is_in(WORKS)
     of_work = names.numbers(path["name"].filter(works), names_kernels.function)
     called = pl.when(part.is_in(ON_HOST)).then("name")
     of_rest = names.numbers(path.select(pl.coalesce(called, part)).to_series().filter(~works))
@@ -280,7 +277,7 @@ def path_facts(path: pl.DataFrame, number: int) -> list[tuple[str, str]]:
     else:
         facts.append(("of the path", format_share(record["dur_ns"] / whole)))
     facts.append(("rank", str(record["rank"])))
-    if record["name"] is not None and part not in ON_DEVICE:
+    if record["name"] is not None and part not in WORKS:  # such a part is called as its work is
         label = "before" if record["event"] is not None else "in" if part == "host" else "call"
         facts.append((label, record["name"]))
     facts += [(name, str(record[name])) for name in ("layer", "stage") if record[name] is not None]

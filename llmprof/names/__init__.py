@@ -216,6 +216,9 @@ ATTENTION_HELPERS = (
 
 BACKWARD = r"bwd|backward"
 
+GRADIENT = rf"(?i){BACKWARD}|_grad_"
+"""Kernels of attention, norms and activations that only training runs."""
+
 OPTIMIZER = (
     r"multi_tensor_apply.*(?:adam|sgd|lamb)|fused_?(?:adam|sgd|lamb|adagrad)|\b_?multi_tensor_adam|"
     r"^Apply(?:Adam|Momentum|FusedEmaAdam)|ApplyMomentum|aclnnApply(?:Adam|FusedEmaAdam)"

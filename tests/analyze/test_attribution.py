@@ -298,6 +298,7 @@ def test_a_recording_that_ends_inside_a_layer_and_an_embedding_fused_with_the_fi
         [UNKNOWN, ATTENTION, UNKNOWN, UNKNOWN, UNKNOWN] * 4,  # attention, but no GEMM around it
         ["volta_sgemm_128x32_nt", "relu_kernel", EMBEDDING] * 10,  # no attention
         [*DENSE * 2, "void flash::flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel<>", GEMM] * 2,  # training
+        [*DENSE * 2, "void at::native::(anonymous namespace)::layer_norm_grad_input_kernel<float>", GEMM] * 2,
     ],
 )
 def test_abstains(names: list[str]) -> None:

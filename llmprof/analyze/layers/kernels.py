@@ -113,7 +113,7 @@ def kernels(distinct: tuple[tuple[str, str, str], ...]) -> list[Kernel]:
     roles["gemm"] = (category == "linear") & ~name.str.contains(f"(?i){names.GEMM_HELPERS}")
     roles["gemm"] |= category == "moe_experts"
     roles["returns"] &= ~roles["dispatches"]
-    roles["backward"] = (category == "attention") & name.str.contains(f"(?i){names.BACKWARD}")
+    roles["backward"] = category.is_in(["attention", "norm", "activation"]) & name.str.contains(names.GRADIENT)
     roles["backward"] |= name.str.contains(f"(?i){names.OPTIMIZER}")
     roles["attends"] = (category == "attention") & ~name.str.contains(f"(?i){names.ATTENTION_HELPERS}")
     roles["attends"] &= ~roles["backward"]

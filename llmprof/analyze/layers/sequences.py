@@ -2,8 +2,8 @@
 
 The events of a step stand in the order of the compute stream. They are divided at each attention (two attentions with
 only GEMMs between them are parts of one: a batch's prefill and its decode) and where another pass of a model begins.
-There are no layers if attention or the GEMMs around it are not recognised, and on ranks that also run attention
-backward (training).
+There are no layers if attention or the GEMMs around it are not recognised, and on ranks that also run a
+backward pass (training).
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import pytest
 from playwright.sync_api import Browser
 
 from tests.browser.drawn import painted
-from tests.browser.host import artefacts
+from tests.browser.host import artefacts, faults
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -55,6 +55,7 @@ def test_page_shows_the_explorers_and_ctrl_c_ends_everything(server, browser: Br
     page.get_by_text("Launches over time").first.wait_for()
     painted(page)
     page.screenshot(path=artefacts() / "voila.png")
+    assert faults(page, "body") == []
     assert outside == set()
     page.close()
 

@@ -43,6 +43,38 @@ class Stored(msgspec.Struct, frozen=True):
     columns: tuple[str, ...]
 
 
+_PYTHON: Final = (pl.col("kind") == "python").fill_null(value=False)
+_MODULE: Final = pl.col("name").str.starts_with("nn.Module: ").fill_null(value=False)
+
+HOST_ROWS: Final[dict[str, tuple[str, pl.Expr]]] = {
+    "markers": ("markers", ~pl.col("on_device") & (pl.col("domain") != "overhead")),
+    "modules": ("ops", _PYTHON & _MODULE),
+    "python": ("ops", _PYTHON & ~_MODULE),
+    "ops": ("ops", ~_PYTHON),
+    "runtime": ("runtime", pl.lit(value=True)),
+}
+"""Rows of a timeline that a thread of the host has: their kind, the table that they are in, and which of its rows."""
+
+THREADS: Final = pl.Schema(
+    {"kind": pl.String, "thread": pl.Int64, "count": pl.Int64, "first_ns": pl.Int64, "last_ns": pl.Int64}
+)
+
+
+def threads(tables: Mapping[str, pl.DataFrame | pl.LazyFrame]) -> pl.DataFrame:
+    """For each rank and kind of row its threads, their number of spans, the first start and the last end (ns)."""
+    end = (pl.col("start_ns") + pl.col("dur_ns").clip(0)).max()
+    found = [
+        tables[table].lazy().filter(which).group_by("rank", "thread")
+        .agg(count=pl.len().cast(pl.Int64), first_ns=pl.col("start_ns").min(), last_ns=end)
+        .select("rank", *(pl.lit(kind).alias("kind") if name == "kind" else name for name in THREADS))
+        for kind, (table, which) in HOST_ROWS.items()
+        if table in tables
+    ]  # fmt: skip
+    if not found:
+        return pl.DataFrame(schema={"rank": pl.Int32, **THREADS})
+    return pl.concat(pl.collect_all(found, engine="streaming"), how="vertical_relaxed")
+
+
 class Partition(msgspec.Struct, frozen=True):
     """Description of one partition."""
 
@@ -65,6 +97,8 @@ class Partition(msgspec.Struct, frozen=True):
     coverage: dict[str, Any] = {}
     processes: tuple[int, ...] = ()
     launches: bool = False
+    threads: tuple[tuple[str, int | None, int, int, int], ...] | None = None
+    """Rows of :func:`threads` without the rank, on the clock of the file; None in older datasets."""
     version: int = VERSION
     schema: int = schema.VERSION
 
@@ -93,6 +127,17 @@ class Manifest(msgspec.Struct, frozen=True):
     llmprof: str = ""
 
 
+def fits(partition: Partition) -> bool:
+    """Whether a partition keeps its threads, and they have as many spans as its tables."""
+    if partition.threads is None or {row[0] for row in partition.threads} - HOST_ROWS.keys():
+        return False
+    counts = dict.fromkeys(("ops", "runtime", "markers"), 0)
+    for kind, _, count, _, _ in partition.threads:
+        counts[HOST_ROWS[kind][0]] += count
+    rows = {name: partition.tables[name].rows if name in partition.tables else 0 for name in counts}
+    return counts.pop("markers") <= rows.pop("markers") and counts == rows
+
+
 def write_partition(place: Place, partition: Partition, frames: Mapping[str, pl.DataFrame]) -> Partition:
     """Write a partition; its folder appears only when all files are written."""
     with place.folder(partition.folder, last=PART_FILE) as work:
@@ -105,7 +150,8 @@ def write_partition(place: Place, partition: Partition, frames: Mapping[str, pl.
                 hint = "free space on the disk of the dataset, and convert again: finished partitions are kept"
                 raise OutputError(f"cannot write {name}.parquet of {partition.source}: {error}", hint=hint) from error
             stored[name] = Stored(frame.height, file.stat().st_size, checksum(file), tuple(frame.columns))
-        partition = msgspec.structs.replace(partition, tables=stored)
+        host = threads(frames).drop("rank").sort("kind", "thread").rows()
+        partition = msgspec.structs.replace(partition, tables=stored, threads=tuple(host))
         (work / PART_FILE).write_bytes(sealed(partition))
     return partition
 

@@ -12,6 +12,7 @@ import polars as pl
 
 from llmprof import schema
 from llmprof.errors import ReadError, SchemaError
+from llmprof.storage import dataset
 from llmprof.storage.dataset import AGAIN, Partition, damage, read_manifest
 from llmprof.storage.files import checksum
 from llmprof.storage.parquet import check_head
@@ -69,6 +70,8 @@ def _without(
 
 
 T = TypeVar("T")
+
+_TABLE_OF: Final = {kind: table for kind, (table, _) in dataset.HOST_ROWS.items()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,6 +188,24 @@ class Deferred(Mapping[str, pl.DataFrame]):
         except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError):
             return False
         return True
+
+    def threads(self) -> pl.DataFrame:
+        """Threads of the host by rank and kind of row, as they were kept, or else found in the tables now."""
+        if self.window is None and all(map(dataset.fits, self.partitions)):
+            kept = [(part.rank, *row) for part in self.partitions for row in part.threads or ()]
+            frame = pl.DataFrame(kept, schema={"rank": pl.Int32, **dataset.THREADS}, orient="row")
+            frame = frame.with_columns(pl.col("first_ns", "last_ns") - self.origin_ns)
+            spans = pl.col("first_ns").min(), pl.col("last_ns").max()
+            frame = frame.group_by("rank", "kind", "thread", maintain_order=True).agg(pl.col("count").sum(), *spans)
+            return frame.filter(pl.col("kind").replace_strict(_TABLE_OF).is_in(list(self)))
+        names = [name for name in dict.fromkeys(_TABLE_OF.values()) if name in self]
+        return dataset.threads({name: self.scan(name) for name in names})
+
+    def columns(self, name: str, columns: Sequence[str]) -> pl.DataFrame:
+        """Some columns of a table; the others are not read."""
+        if name in self._loaded:
+            return self._loaded[name].select(columns)
+        return self.answer(name, lambda scan: scan.select(columns).collect())
 
     @property
     def ranks(self) -> list[int]:

@@ -4,6 +4,8 @@ import json
 import pickle
 import shutil
 
+import msgspec
+import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
@@ -14,7 +16,13 @@ from llmprof.cli.main import main
 from llmprof.cli.output import on_workers
 from llmprof.dataset import mapping
 from llmprof.errors import ArgumentError, NotCapturedError, OutputError, ReadError
+from llmprof.explore.timeline import data
+from llmprof.explore.timeline.data import TimelineData
+from llmprof.explore.timeline.view import view
+from llmprof.storage import dataset as stored
 from llmprof.storage.dataset import MANIFEST
+from llmprof.storage.deferred import Deferred
+from llmprof.storage.places import Place
 from tests.dataset.files import rank_file, run_folder
 
 SAMPLES = ("torch_tp4_eager_nccl", "nsys_tp2_cudagraph")
@@ -232,3 +240,33 @@ def test_a_report_of_a_dataset_finds_what_its_ranks_gave(run, tmp_path, monkeypa
     assert set(found) == set(names)
     for name, frame in found.items():
         assert_frame_equal(frame, catalog.analysis(name).function(llmprof.read(run, cache=False), **names[name]))
+
+
+def test_threads_are_counted_by_hand():
+    ops = [(0, 7, 10, 5, "aten::mm", "cpu"), (0, 7, 2, -1, "aten::mm", None), (0, 7, 4, 3, "nn.Module: A", "python")]
+    columns = ["rank", "thread", "start_ns", "dur_ns", "name", "kind"]
+    marks = pl.DataFrame({"rank": 1, "thread": 3, "start_ns": [1, 2, 3], "dur_ns": 9,
+                          "on_device": [False, True, False], "domain": ["nvtx", "nvtx", "overhead"]})  # fmt: skip
+    found = stored.threads({"ops": pl.DataFrame(ops, schema=columns, orient="row"), "markers": marks})
+    assert sorted(found.rows()) == [(0, "modules", 7, 1, 4, 7), (0, "ops", 7, 2, 2, 15), (1, "markers", 3, 1, 1, 10)]
+
+
+def test_a_timeline_opens_on_what_was_kept_of_the_host_and_finds_it_anew_where_it_does_not_fit(both, monkeypatch):
+    made, trace, folder, _ = both
+    monkeypatch.setattr(data, "LATER", 0)
+    rows = [(row.kind, row.rank, row.thread, row.label, row.count) for row in TimelineData(trace).drawn]
+    manifest = stored.read_manifest(Place.of(folder))
+    kept = manifest.partitions
+    stale = [(kind, thread, count + 1, *span) for kind, thread, count, *span in kept[0].threads]
+    assert all(map(stored.fits, kept))
+    for threads in (kept[0].threads, None, tuple(stale)):
+        parts = (msgspec.structs.replace(kept[0], threads=threads), *kept[1:])
+        opened = llmprof.Trace(Deferred(Place.of(folder), parts, manifest.origin_ns, manifest.tables), made.meta)
+        shown = TimelineData(opened)
+        assert [(row.kind, row.rank, row.thread, row.label, row.count) for row in shown.drawn] == rows
+        assert not {"ops", "runtime", "markers", "kernels"} & set(opened._tables._loaded)
+        assert shown.whole == TimelineData(trace).whole
+        streams = [number for number, row in enumerate(shown.drawn) if row.kind == "stream"]
+        assert view(shown, shown.whole, 300, streams, "category") == view(
+            TimelineData(trace), shown.whole, 300, streams, "category"
+        )

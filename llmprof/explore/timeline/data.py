@@ -94,7 +94,7 @@ class TimelineData:
 
     def _host(self, ranks: int) -> list[Row]:
         """Rows of the host; without their lanes where they are many and of several ranks, which are closed at first."""
-        recorded = sum(self.trace.table(name).height for name in _TABLES if self.trace.has(name))
+        recorded = sum(map(self.trace._height, _TABLES))
         if ranks < 2 or recorded < LATER:
             return list(host_rows(self.trace, self.keys, self.names))
         rows, *self._host_span = waiting_rows(self.trace)

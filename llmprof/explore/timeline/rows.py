@@ -25,6 +25,8 @@ from llmprof.analyze.steps.steps import steps
 from llmprof.charts.base import theme
 from llmprof.errors import LlmprofError
 from llmprof.names import kernels as names_kernels
+from llmprof.storage import dataset
+from llmprof.storage.deferred import Deferred
 from llmprof.trace import Trace
 from llmprof.units import format_share
 
@@ -400,17 +402,24 @@ def device_events(trace: Trace) -> pl.DataFrame:
     """Kernels and copies in the order of :func:`~llmprof.analyze.activity.activity`, without labels that take time."""
     columns = ["rank", "device", "stream", "start_ns", "dur_ns", "name"]
     tables = []
-    if "kernels" in trace.recorded:
-        kernels = trace.kernels.select(columns)
+    if "kernels" in trace.table_names:
+        kernels = _some_of(trace, "kernels", columns)
         kinds = kernels["name"].unique()
         of_name = pl.DataFrame([kinds, names.categories(kinds).alias("category")])
         tables.append(kernels.join(of_name, on="name", how="left", maintain_order="left"))
-    if "copies" in trace.recorded:
+    if "copies" in trace.table_names:
         of_copy = pl.when(pl.col("kind") == "memset").then(pl.lit("fill")).otherwise(pl.lit("copy"))
-        tables.append(trace.copies.select(*columns, category=of_copy))
+        copies = _some_of(trace, "copies", [*columns, "kind"])
+        tables.append(copies.select(*columns, category=of_copy))
     if not tables:
         return activity(trace).select("event", *columns, "category") if trace.has("ops") else _NOTHING
     return pl.concat(tables).sort("rank", "start_ns", "stream", maintain_order=True).with_row_index("event")
+
+
+def _some_of(trace: Trace, table: str, columns: list[str]) -> pl.DataFrame:
+    """Some columns of a table; from a dataset only these are read."""
+    tables = trace._tables
+    return tables.columns(table, columns) if isinstance(tables, Deferred) else trace.table(table).select(columns)
 
 
 _COUNTED = pl.Schema(
@@ -445,36 +454,27 @@ CALLS = ("modules", "python")
 DEPTH = 250
 """Most levels of calls of Python functions; operators and other spans have fewer."""
 
-_MODULE = "nn.Module: "
 _LABELS = {"modules": "modules", "python": "Python", "ops": "operators", "runtime": "runtime calls"}
 
 
 def _of_host(trace: Trace, kind: str) -> pl.DataFrame:
     """Rows of one kind in a trace's table, with their row number as ``id``."""
-    table = "ops" if kind in CALLS else kind
-    frame = trace.table(table).with_row_index("id")
-    if kind == "markers":
-        return frame.filter(~pl.col("on_device") & (pl.col("domain") != "overhead"))
-    if table != "ops":
-        return frame
-    python = (pl.col("kind") == "python").fill_null(value=False)
-    module = pl.col("name").str.starts_with(_MODULE).fill_null(value=False)
-    return frame.filter({"ops": ~python, "modules": python & module, "python": python & ~module}[kind])
+    table, which = dataset.HOST_ROWS[kind]
+    return trace.table(table).with_row_index("id").filter(which)
 
 
 def waiting_rows(trace: Trace) -> tuple[list[Row], float, float]:
     """The rows of :func:`host_rows` without their lanes, and the first start and the last end (ns) of their spans."""
-    rows, first, last = [], [np.inf], [-np.inf]
-    for kind in ("markers", *CALLS, "ops", "runtime"):
-        if not trace.has("ops" if kind in CALLS else kind):
-            continue
-        end = (pl.col("start_ns") + pl.col("dur_ns").clip(0)).max()
-        threads = _of_host(trace, kind).group_by("rank", "thread").agg(pl.len(), pl.col("start_ns").min(), end=end)
-        for rank, thread, count, start_ns, end_ns in threads.iter_rows():
-            rows.append(Row(kind, rank, _LABELS.get(kind, kind), thread=thread, note="…", waiting=count))
-            first.append(start_ns)
-            last.append(end_ns)
-    return rows, min(first), max(last)
+    tables = trace._tables
+    found = tables.threads() if isinstance(tables, Deferred) else dataset.threads(tables)
+    rows = [
+        Row(kind, rank, _LABELS.get(kind, kind), thread=thread, note="…", waiting=count)
+        for rank, kind, thread, count, _, _ in found.iter_rows()
+    ]
+    first, last = found.select(
+        pl.col("first_ns").min().fill_null(np.inf), pl.col("last_ns").max().fill_null(-np.inf)
+    ).row(0)
+    return rows, first, last
 
 
 def host_rows(trace: Trace, keys: Keys, texts: Names) -> Iterator[Row]:

@@ -46,9 +46,9 @@ _SHARED: Final = {
 """Macros by how they are called; each text is compiled with those that it calls."""
 
 _ELSEWHERE: Final = """
-{%- if others_ns %} {% if others_ns[1] %}On the other ranks this time is {{ others_ns[0]|ns -}}
+{%- if others_ns %} {% if others_ns[1] %}The other ranks lose {{ others_ns[0]|ns -}}
 {%- if others_ns[0]|ns != others_ns[1]|ns %} to {{ others_ns[1]|ns }}{% endif -%}
-{%- else %}The other ranks have no such time{% endif %}.{% endif %}"""
+{%- else %}The other ranks lose nothing{% endif %}.{% endif %}"""
 """The time of ranks that a finding is not about."""
 
 _REASONS: Final = {
@@ -312,7 +312,7 @@ FINDINGS: Final = {
     ),
     "ai_cpu_operators": Words(
         """{{ in_part("goes to operators on the AI CPUs and not on the AI cores:") }} {{ count|amount }} of them in
-        {{ part }}, longest in sum {{ name|cut(101) }} ({{ by_name_share|share }} of it).""",
+        {{ part }}, the most time in {{ name|cut(101) }} ({{ by_name_share|share }} of it).""",
         "An operator falls back to the AI CPUs where CANN has no kernel for its types or shapes.",
         """Give it types that the AI cores compute (int32 for int64, float32 or bfloat16 for float64), or take another
         operator: msprof-analyze lists the types that each supports.""",
@@ -401,7 +401,7 @@ FINDINGS: Final = {
     "unnamed_time": Words(
         """{{ in_part("is compute without a known stage.") }}""",
         """{{ count|count("event") }} in all, {{ of_events_share|share }} of the summed time of compute, communication
-        and copies. Longest in sum is {{ (name or "an event without a name")|shorten(100) }}
+        and copies. The most time is in {{ (name or "an event without a name")|shorten(100) }}
         ({{ by_name_share|share }}). Shares by stage leave it out.""",
         """{% if has_layers %}Teach llmprof the kernels: llmprof.names.register("attention", r"name of yours").
         {%- else %}Stages are parts of a transformer's layers, and no layers were found.{% endif %}""",

@@ -14,7 +14,7 @@ import ipywidgets  # type: ignore[import-untyped]
 from llmprof import analyze
 from llmprof.analyze.requests.requests import AnyRun
 from llmprof.errors import LlmprofError, TraceWarning
-from llmprof.explore.tabs import Given, Open, open  # noqa: A004
+from llmprof.explore.tabs import Given, Open, open, said  # noqa: A004
 from llmprof.launch import Run, open_run
 from llmprof.readers import read
 from llmprof.readers.ncu.reader import read_metrics
@@ -64,13 +64,15 @@ def _has_requests(run: AnyRun) -> bool:
 
 def page(environment: Mapping[str, str] = os.environ) -> Any:
     """The tabs, or the reason why there are none; above them what the files lack, in words."""
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always", TraceWarning)
         made = _tabs(environment)
-    notes = [str(one.message) for one in said if issubclass(one.category, UserWarning)]
+    notes = [str(one.message) for one in heard if issubclass(one.category, UserWarning)]
     if not notes:
         return made
-    return ipywidgets.VBox([*(ipywidgets.HTML(f"<p>{escape(note)}</p>") for note in notes), made])
+    paragraphs = "".join(f"<p>{escape(note.rstrip('.'))}.</p>" for note in notes)
+    section = f'<section class="llmprof-front" aria-label="Notes on the files">{paragraphs}</section>'
+    return ipywidgets.VBox([ipywidgets.HTML(section), made])
 
 
 def _tabs(environment: Mapping[str, str]) -> Any:
@@ -87,7 +89,7 @@ def _tabs(environment: Mapping[str, str]) -> Any:
         joined = run if run is not None and _has_requests(run) else None
         return _at(Open(Given(trace, metrics, other, (first, second), joined, tried=run)), wanted.finding)
     except LlmprofError as error:
-        return ipywidgets.Label(f"{error}")
+        return said(f"{error}")
 
 
 def _at(opened: Open, finding: int | None) -> Open:

@@ -353,6 +353,15 @@ class Preparation(threading.Thread):
             self._all_done()
 
 
+def said(text: str) -> Any:
+    """A text that goes on in a new line where the window is narrow; a label of ipywidgets is cut there."""
+    return ipywidgets.HTML(escape(text))
+
+
+def _row(*parts: Any) -> Any:
+    return ipywidgets.HBox(parts, layout=ipywidgets.Layout(flex_flow="row wrap"))
+
+
 def _no_panel(_given: Given) -> Any:
     raise LlmprofError("the findings are no explorer", expected="the name of another tab")
 
@@ -500,11 +509,11 @@ class Open(ipywidgets.VBox):  # type: ignore[misc]
         panel = self._panels[index or 0]
         if panel.name in self._made or (self._front is not None and panel is FINDINGS) or panel.name in self._preparing:
             return
-        words, cancel = ipywidgets.Label(), ipywidgets.Button(description="Cancel")
+        words, cancel = said(""), ipywidgets.Button(description="Cancel")
         bar = ipywidgets.IntProgress(0, 0, 1)
 
         def told(what: str, done: int, total: int) -> None:
-            words.value, bar.max, bar.value = f"{panel.title}: {what}", total, done
+            words.value, bar.max, bar.value = escape(f"{panel.title}: {what}"), total, done
 
         def finished() -> None:
             self._call(lambda: self._show_or_say(panel))
@@ -514,13 +523,12 @@ class Open(ipywidgets.VBox):  # type: ignore[misc]
             self._preparing.pop(panel.name, None)
             again = ipywidgets.Button(description="Go on")
             again.on_click(lambda _button: self._shown(self._panels.index(panel)))
-            status = ipywidgets.Label(f"{panel.title}: cancelled")
-            self._box(panel).children = [ipywidgets.HBox([status, again])]
+            self._box(panel).children = [_row(said(f"{panel.title}: cancelled"), again)]
 
         cancel.on_click(cancelled)
         preparation = Preparation(panel.stages(self._given), told, finished)
         self._preparing[panel.name] = preparation
-        self._box(panel).children = [ipywidgets.HBox([words, bar, cancel])]
+        self._box(panel).children = [_row(words, bar, cancel)]
         preparation.start()
 
     def _call(self, function: Callable[[], None]) -> None:
@@ -541,7 +549,7 @@ class Open(ipywidgets.VBox):  # type: ignore[misc]
             else:
                 self._place(panel)
         except LlmprofError as error:
-            self._box(panel).children = [ipywidgets.Label(f"{panel.title}: {error}")]
+            self._box(panel).children = [said(f"{panel.title}: {error}")]
         self._preparing.pop(panel.name, None)
 
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:

@@ -394,7 +394,7 @@ def of_findings(findings: pl.DataFrame) -> str:
     causes, effects, known = chained(findings)
     for row in causes:
         row["number"], row["meaning"] = number_of(row)
-        row["effects"] = [so(effect) for effect in effects.get(row["order"], ())]
+        row["effects"] = [(effect["order"], so(effect)) for effect in effects.get(row["order"], ())]
     lead = next(iter([*causes, *known]), {})
     saved = None if lead.get("predicted_plain") else lead.get("predicted_ns")
     picture = bars.step_bars(getattr(findings, "parts", None), saved)

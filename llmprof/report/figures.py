@@ -236,9 +236,7 @@ def _operators(trace: Trace) -> Drawn:
     if frame["bound_ns"].null_count() == frame.height:
         reasons = frame.filter(pl.col("category").ne_missing("collective"))["why"].drop_nulls()
         raise AnalysisError(": ".join(["no operator has a bound", *reasons.head(1)]))
-    note = f"Drawn: {part.words}. " if part.words else ""
-    note += "A click on a point goes to its longest kernel, where the table of kernels has it."
-    return charts.roofline(frame, peaks=trace.meta["device"]), note
+    return charts.roofline(frame, peaks=trace.meta["device"]), f"Drawn: {part.words}." if part.words else ""
 
 
 BREAKDOWN = Drawing("breakdown", "time by phase and stage", _breakdown)

@@ -111,11 +111,11 @@ def steps_table(steps: pl.DataFrame, words: Mapping[str, str] = ON_DEVICE) -> Ta
     shown = (
         Column("phase", "phase"),
         *columns("number", steps="steps", context_tokens="prompt tokens", generation_requests="decode requests"),
-        *columns("time", median=words["time"], least="least", most="most", host="host time"),
+        *columns("time", median="length", least="least", most="most", host="host time"),
     )
     sources = steps["source"].unique().sort()
     note = "Steps are known from " + ", ".join(_SOURCES.get(source, source) for source in sources) + "."
-    caption = "Steps by phase: medians over steps and ranks; {time} is from the first {event} to the end of the last"
+    caption = "Steps by phase: medians over steps and ranks; length is from the first {event} to the end of the last"
     caption = caption.format_map(words)
     return Table("steps", caption, shown, rows, note=note)
 
@@ -170,6 +170,10 @@ def opportunities_table(found: pl.DataFrame, _words: Mapping[str, str] = ON_DEVI
             pl.concat_str(pl.col("part").cast(pl.String).replace(_DOUBLE), "why", separator=": ", ignore_nulls=True)
         )
     )
+    whole = pl.col("time_ns").filter(pl.col("part") == "step").first()
+    some = some.with_columns(
+        gain_ns=pl.when(pl.col("gain_ns") >= _LEAST_GAIN * whole).then("gain_ns").otherwise(0 * pl.col("gain_ns"))
+    )
     shown = (
         Column("name", "part of a step"),
         Column("time_ns", "time", "time"),
@@ -186,6 +190,8 @@ def opportunities_table(found: pl.DataFrame, _words: Mapping[str, str] = ON_DEVI
 
 
 _MOST_OPPORTUNITIES: Final = 12
+_LEAST_GAIN: Final = 0.0005
+"""Least share of a step that is called a gain: a replay gives less by rounding alone."""
 _DOUBLE: Final = {"beside other work": "ran beside other work: counted twice above"}
 _MOST_CHAINS: Final = 12
 
@@ -204,7 +210,7 @@ def fusion_table(chains_found: pl.DataFrame, _words: Mapping[str, str] = ON_DEVI
         gain_share=pl.col("gain_ns") / pl.col("recorded_ns"),
     )
     shown = (
-        Column("chain", "chain", "name", width=30, full="kernels"),
+        Column("chain", "chain", "name", width=64, full="kernels"),
         Column("phase", "phase"),
         *columns("number", a_step="chains a step", launches="launches saved a step"),
         Column("share", "time of all kernels", "share"),

@@ -37,6 +37,7 @@ async function draw(data) {
       actions: {export: true, source: false, compiled: false, editor: false},
     });
     view.addEventListener("click", (_, item) => showKernel(item?.datum?.kernel));
+    if (data.dataset.chart === "operators") place.title = "A click on a point goes to its longest kernel, where the table of kernels has it.";
     const drawn = place.querySelector("svg.marks");
     if (telephone.matches && drawn) drawn.style.minWidth = `${drawn.viewBox.baseVal.width}px`; // never smaller text
     const menu = place.querySelector("summary");

@@ -24,7 +24,7 @@ STYLE: Final = """
 .llmprof-bars .compute{background:#24699a}.llmprof-bars .transfer,.llmprof-bars .either{background:#6f529b}
 .llmprof-bars .wait{background:repeating-linear-gradient(45deg,#8a5200 0 5px,#a05f00 5px 10px)}
 .llmprof-bars .copy{background:#1f756c}.llmprof-bars .late{background:#b83a26}.llmprof-bars .idle{background:#66717d}
-.llmprof-bars .after{background:#2a7145}
+.llmprof-bars .after{border:2px dashed;box-sizing:border-box;line-height:20px;color:inherit}
 """
 
 MOST_RANKS: Final = 8

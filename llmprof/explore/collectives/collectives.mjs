@@ -46,6 +46,8 @@ function render({ model, el }) {
   /** @type {{before?: number | null, after?: number | null}} */
   let beside = {}; // the calls before and after it
   let close = false; // whether only its transfer is shown
+  /** @type {Record<string, HTMLElement>} */
+  let places = {}; // parts that are shown only where they have something to show
 
   /** @param {Partial<import("./messages").Traits>} values */
   const set = (values) => setTraits(model, values);
@@ -171,15 +173,22 @@ function render({ model, el }) {
       parts.push(`Both are known for ${formatNumber(view.matched)} of them.`);
     if (view.peak_gbps === null) parts.push(`No peak of a link is known for ${view.device ?? "this device"}.`);
     note.textContent = parts.join(" ");
+    places.sizes.hidden = !view.sizes.some((row) => row.bytes !== null);
+    places.bandwidth.hidden = !view.sizes.some((row) => row.bus_gbps !== null);
+    places.arrivals.hidden = !many && !view.matched;
+    for (const name of ["call", "calls"]) places[name].hidden = !view.matched;
+    const names = view.matched ? ["duration", "wait", "transfer"] : ["duration"];
+    fill(places.legend, plotLegend(names.map((name) => [name, colour(name)])));
     panels.forEach((panel) => panel.redraw());
     drawList();
   };
   const drawList = () => {
-    const table = plotTable(CALL_COLUMNS, view?.calls ?? [], {
+    const calls = view?.calls ?? [];
+    const known = CALL_COLUMNS.filter(({ name }) => calls.some((call) => call[name] !== null));
+    const table = plotTable(known, calls, {
       caption: "Calls with the greatest arrival skew",
       pick: (row) => pick(row.call),
       chosen: (row) => row.call === model.get("call"),
-      empty: "no call has a match on another rank",
     });
     whenReleased(list, () => fill(list, table));
   };
@@ -339,7 +348,6 @@ function render({ model, el }) {
       labelledButton("All ranks", "All ranks (0)", everyRank),
       labelledButton("Pick none", "Pick no ranks", () => set({ picked: [] })),
     );
-    const legend = plotLegend(["duration", "wait", "transfer"].map((name) => [name, colour(name)]));
     const speeds = plotLegend(["algorithm bandwidth", "bus bandwidth"].map((name) => [name, colour(name)]));
     const bar = h(
       "div",
@@ -349,28 +357,32 @@ function render({ model, el }) {
       selects.rank.el,
       h("label", { class: "lp-label" }, within, h("span", { text: "only calls in the window" })),
     );
-    const parts = [
-      plotPart("Latency", latency.el),
-      plotPart("By message size: median, 10th to 90th percentile", sizes.el),
-      plotPart("Bandwidth against the link", speeds, bandwidth.el),
-    ];
-    if (many) parts.push(plotPart("How the ranks differ", which, histogram.el, spreadNote));
-    else parts.push(plotPart("Who is late: bar the median, line the 90th percentile", arrivals.el));
-    const call = plotPart("Ranks of a call", moves, callNote, ranks.el);
-    const calls = plotPart("Calls, greatest arrival skew first", list);
+    places = {
+      legend: h("div", {}),
+      sizes: plotPart("By message size: median, 10th to 90th percentile", sizes.el).el,
+      bandwidth: plotPart("Bandwidth against the link", speeds, bandwidth.el).el,
+      arrivals: many
+        ? plotPart("How the ranks differ", which, histogram.el, spreadNote).el
+        : plotPart("Who is late: bar the median, line the 90th percentile", arrivals.el).el,
+      call: plotPart("Ranks of a call", moves, callNote, ranks.el).el,
+      calls: plotPart("Calls, greatest arrival skew first", list).el,
+    };
     fill(
       root,
       bar,
       says.el,
       note,
-      legend,
+      places.legend,
       h(
         "div",
         { class: "lp-columns" },
-        parts.map((part) => part.el),
+        plotPart("Latency", latency.el).el,
+        places.sizes,
+        places.bandwidth,
+        places.arrivals,
       ),
       plotPart("Over time", overTime.el).el,
-      h("div", { class: "lp-columns" }, call.el, calls.el),
+      h("div", { class: "lp-columns" }, places.call, places.calls),
     );
     load();
     loadSpread();

@@ -215,7 +215,7 @@ function render({ model, el }) {
     const program = h("input", { type: "text", class: "lp-wide", "aria-label": "Program and its arguments" });
     program.value = written ?? model.get("program");
     program.addEventListener("input", () => (written = program.value));
-    const out = h("pre", { class: "lp-code", tabindex: "0", hidden: true, "aria-label": "ncu command" });
+    const out = h("pre", { class: "lp-code", tabindex: "0", hidden: true, role: "group", "aria-label": "ncu command" });
     const copy = copyButton("Copy the ncu command", () => out.textContent);
     copy.hidden = true;
     const make = h("button", {

@@ -138,7 +138,9 @@ function render({ model, el }) {
     const events = lanes.sides.map((side) =>
       formatNumber(side.lanes.filter((lane) => lane.stream).reduce((sum, lane) => sum + lane.count, 0)),
     );
-    const where = lanes.chosen ? `In the window of ${length}` : `In the whole recording of the rank (${length})`;
+    const where = lanes.chosen
+      ? `In the window of ${length}`
+      : `From the first to the last device event of the rank (${length})`;
     const rows = lanes.summary.filter(
       ({ part, a_ns, b_ns }) => part === "total" || choices?.parts.includes(part) || a_ns || b_ns,
     );

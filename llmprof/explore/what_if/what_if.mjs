@@ -273,7 +273,7 @@ const COLUMNS = [
  * @param {string} label
  */
 function copied(label) {
-  const text = h("pre", { class: "lp-code", tabindex: "0", "aria-label": label });
+  const text = h("pre", { class: "lp-code", tabindex: "0", role: "group", "aria-label": label });
   const button = copyButton(`Copy the ${label}`, () => text.textContent);
   return { el: h("div", {}, h("div", { class: "lp-bar" }, h("span", { text: label }), button), text), text };
 }

@@ -236,14 +236,17 @@ class TimelineData:
         return int(by_last["last_rank"][0])
 
     def _span(self) -> tuple[float, float]:
-        first = [row.samples[0][0] for row in self.drawn if row.samples]
-        last = [row.samples[0][-1] for row in self.drawn if row.samples]
+        first: list[float] = []
+        last: list[float] = []
         for lane in (lane for row in self.drawn for lane in row.lanes if len(lane)):
             first.append(lane.start[0])
             last.append(lane.reach)
         if any(row.waiting for row in self.drawn):
             first.append(self._host_span[0])
             last.append(self._host_span[1])
+        if not first:  # counters alone; beside events, samples from before and after them leave the window empty
+            samples = [row.samples[0] for row in self.drawn if row.samples]
+            first, last = [times[0] for times in samples], [times[-1] for times in samples]
         lo, hi = (float(min(first)), float(max(last))) if first else (0.0, 0.0)
         return lo, max(hi, lo + 1.0)
 

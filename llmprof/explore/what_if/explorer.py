@@ -381,8 +381,8 @@ def in_words(frame: pl.DataFrame, changes: int) -> str:
     row = frame.sort(pl.col("recorded_ns") * pl.col("steps"), descending=True).row(0, named=True)
     plain = row["plain_recorded_ns"] is not None
     of = "plain_" if plain else ""
-    of = f" of {row['phase']}" if row["phase"] != "other" else ""
-    what = f"A step{of} (median, end to end)" if row["phase"] is not None else "The recording"
+    phase = f" of {row['phase']}" if row["phase"] != "other" else ""
+    what = f"A step{phase} (median, end to end)" if row["phase"] is not None else "The recording"
     times = [row[f"{of}{name}_ns"] for name in ("recorded", "predicted", "low", "high")]
     recorded, predicted, low, high = map(format_ns, times)
     took = f"{recorded} without the profiler ({format_ns(row['recorded_ns'])} under it)" if plain else recorded

@@ -13,7 +13,9 @@ from typing import Any
 import msgspec
 import polars as pl
 
+from llmprof import open as open_dataset
 from llmprof import read, sample
+from llmprof.storage.dataset import MANIFEST
 from llmprof.trace import Trace
 
 GAP_US = 1000
@@ -79,7 +81,9 @@ def _parts(text: bytes) -> tuple[list[bytes], list[bool], list[int]]:
 
 
 def repeated_trace(source: str, kernels: int) -> Trace:
-    """A trace (path or name of a sample) repeated until it has at least this many kernels."""
+    """A trace (path or name of a sample) repeated until it has at least this many kernels; a dataset as it is."""
+    if (Path(source) / MANIFEST).exists():
+        return open_dataset(source)
     trace = read(source, cache=False) if Path(source).exists() else sample(source)
     times = -(-kernels // trace.kernels.height)
     first, last = trace.span_ns

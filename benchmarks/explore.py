@@ -23,7 +23,7 @@ from _table import seconds, size, table
 WHEELS, PAN_S = 80, 60
 _CELLS = [
     "import sys, time; sys.path.insert(0, {here!r})\nfrom _repeat import repeated_trace\nfrom llmprof import explore\n"
-    "trace = repeated_trace({sample!r}, {kernels})\nevents = sum(f.height for f in trace.tables.values())",
+    "trace = repeated_trace({sample!r}, {kernels})\nevents = sum(trace.rows.values())",
     "began = time.time()\nshown = explore.timeline(trace)\nshown",
     "print('FACTS', events, began)",
 ]
@@ -142,8 +142,8 @@ def _p95(values: Sequence[float]) -> float:
 def _share_of_kernels(sample: str) -> float:
     from _repeat import repeated_trace
 
-    tables = repeated_trace(sample, 1).tables
-    return tables["kernels"].height / sum(frame.height for frame in tables.values())
+    rows = repeated_trace(sample, 1).rows
+    return rows["kernels"] / sum(rows.values())
 
 
 @contextlib.contextmanager

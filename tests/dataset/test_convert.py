@@ -10,6 +10,7 @@ import pytest
 from polars.testing import assert_frame_equal
 
 import llmprof
+from llmprof import explore
 from llmprof.analyze import catalog
 from llmprof.cli import make
 from llmprof.cli.main import main
@@ -18,6 +19,7 @@ from llmprof.dataset import mapping
 from llmprof.errors import ArgumentError, NotCapturedError, OutputError, ReadError
 from llmprof.explore.timeline import data
 from llmprof.explore.timeline.data import TimelineData
+from llmprof.explore.timeline.describe import describe
 from llmprof.explore.timeline.view import view
 from llmprof.storage import dataset as stored
 from llmprof.storage.dataset import MANIFEST
@@ -25,6 +27,7 @@ from llmprof.storage.deferred import Deferred
 from llmprof.storage.places import Place
 from tests.dataset.files import rank_file, run_folder
 
+TABLES = ("kernels", "copies", "markers", "ops", "runtime")
 SAMPLES = ("torch_tp4_eager_nccl", "nsys_tp2_cudagraph")
 
 
@@ -270,3 +273,21 @@ def test_a_timeline_opens_on_what_was_kept_of_the_host_and_finds_it_anew_where_i
         assert view(shown, shown.whole, 300, streams, "category") == view(
             TimelineData(trace), shown.whole, 300, streams, "category"
         )
+
+
+def test_a_dataset_that_does_not_fit_into_memory_shows_its_streams_and_says_so(both, monkeypatch):
+    made, trace, _, _ = both
+    monkeypatch.setattr(data, "LATER", 0)
+    monkeypatch.setattr(data, "MOST_FOUND", 1000)
+    widget = explore.timeline(llmprof.open(made.meta["dataset"]))
+    shown = widget._data
+    shown.find()
+    assert shown.described()["found"]
+    assert shown.missing.startswith(f"{sum(made.rows.get(name, 0) for name in TABLES):,} rows")
+    streams = [number for number, row in enumerate(shown.drawn) if row.kind == "stream"]
+    assert {row.note for row in shown.rows if row.kind not in ("stream", "counter")} == {data.NOT_LOADED}
+    assert shown.frame("stream").height == TimelineData(trace).events.height
+    widget.selection = {"row": streams[0], "id": int(shown.drawn[streams[0]].lanes[0].id[0])}
+    assert widget.selected["name"][0] == shown.events["name"][int(widget.selection["id"])]
+    assert describe(shown, streams[0], widget.selection["id"])["facts"][0][0] == "duration"
+    assert not {"ops", "runtime", "markers"} & set(widget.trace._tables._loaded)

@@ -45,7 +45,12 @@ MOST_WAITING: Final = 0.1
 LATER: Final = 1_000_000
 """Spans on the host from which on they are put into rows after the first picture, which does not show them."""
 
+MOST_FOUND: Final = 30_000_000
+"""Most rows of a dataset that are loaded without being asked for (7 GB); of a larger one only the streams are shown."""
+
 _TABLES: Final = ("markers", "ops", "runtime")
+
+NOT_LOADED: Final = "not loaded"
 
 HOST = ("markers", *CALLS, "ops", "runtime")
 """Kinds of rows of a thread, from the top."""
@@ -78,6 +83,17 @@ class TimelineData:
         self.whole = self._span()
 
     @cached_property
+    def too_large(self) -> str:
+        """What is left out of a dataset that does not fit into memory; empty if nothing is."""
+        rows = sum(map(self.trace._height, ("kernels", "copies", *_TABLES)))
+        if rows <= MOST_FOUND or "dataset" not in self.trace.meta:
+            return ""
+        return (
+            f"{rows:,} rows: only the streams are shown. Of some ranks explore.timeline(trace.select(ranks=[…])) shows "
+            f"steps, layers and the host, too, up to {MOST_FOUND:,} rows."
+        )
+
+    @cached_property
     def launch_known(self) -> NDArray[np.bool_]:
         """Whether the call that launched it is known, by device event."""
         frame = self.frame("stream")
@@ -95,7 +111,7 @@ class TimelineData:
     def _host(self, ranks: int) -> list[Row]:
         """Rows of the host; without their lanes where they are many and of several ranks, which are closed at first."""
         recorded = sum(map(self.trace._height, _TABLES))
-        if ranks < 2 or recorded < LATER:
+        if (ranks < 2 or recorded < LATER) and not self.too_large:
             return list(host_rows(self.trace, self.keys, self.names))
         rows, *self._host_span = waiting_rows(self.trace)
         return rows
@@ -105,6 +121,10 @@ class TimelineData:
         with self._filling:
             waiting = {(row.kind, row.rank, row.thread): row for row in self.drawn if row.waiting}
             if not waiting:
+                return
+            if self.too_large:
+                for row in waiting.values():
+                    row.note = NOT_LOADED
                 return
             say("putting what ran on the host into rows")
             for made in host_rows(self.trace, self.keys, self.names):
@@ -118,6 +138,11 @@ class TimelineData:
                 self._find(say)
 
     def _find(self, say: Callable[[str], None]) -> None:
+        if self.too_large:
+            for row in self.drawn:
+                row.note = NOT_LOADED if row.kind in timeline_rows.KINDS else row.note
+            self.missing, self.found = self.too_large, True
+            return
         listed_rows = {(row.kind, row.rank): row for row in self.drawn if row.kind in timeline_rows.KINDS}
         try:
             for kind, of_rank in timeline_rows.found_rows(self.trace, self.keys, self.names, say):
@@ -146,7 +171,7 @@ class TimelineData:
         """Description of the rows that the browser needs before it asks for views."""
         return {
             "whole": list(self.whole),
-            "found": self.found and not any(row.waiting for row in self.drawn),
+            "found": self.found and (bool(self.too_large) or not any(row.waiting for row in self.drawn)),
             "missing": self.missing,
             "keys": self.keys.described(),
             "present": self._present(),
@@ -168,6 +193,8 @@ class TimelineData:
         """Frame in which the ids of a kind of row are row numbers."""
         from llmprof import analyze
 
+        if kind == "stream" and self.too_large:
+            return self.events
         if kind == "stream":
             try:
                 return analyze.attribute(self.trace)

@@ -381,7 +381,7 @@ def _device_facts(data: TimelineData, record: Mapping[str, Any], metrics: pl.Dat
 
 def _operator(data: TimelineData, record: Mapping[str, Any]) -> list[Fact]:
     """Operator that launched a kernel, with its shapes: by id, or else the innermost one around the launch."""
-    if not data.trace.has("ops") or record.get("source") == "op":
+    if not data.trace.has("ops") or record.get("source") == "op" or data.too_large:
         return []
     ops = data.trace.ops
     number: int | None = None
@@ -426,7 +426,7 @@ def _calls(data: TimelineData, record: Mapping[str, Any]) -> list[Fact]:
 def _shape(data: TimelineData, record: Mapping[str, Any]) -> list[Fact]:
     """Grid and block of a kernel, size of a copy."""
     table = {"kernel": "kernels", "copy": "copies"}.get(record.get("source", ""), "")
-    if table not in data.trace.tables:
+    if table not in data.trace.table_names:
         return []
     frame = data.trace.table(table)
     same = [pl.col(c).eq_missing(pl.lit(record[c])) for c in ("rank", "stream", "start_ns")]

@@ -224,8 +224,9 @@ class TimelineData:
         name = self.trace.meta.get("device") or ""
         waits = self._waits()
         late = self._late(waits)
-        gone = [rank for rank in self.trace.meta.get("missing_ranks") or [] if rank not in self.trace.ranks]
-        gone += [rank for rank in devices if rank is not None and rank not in [*self.trace.ranks, *gone]]
+        ranks = self.trace.ranks
+        gone = [rank for rank in self.trace.meta.get("missing_ranks") or [] if rank not in ranks]
+        gone += [rank for rank in devices if rank is not None and rank not in [*ranks, *gone]]
         count = sum(row.kind == REQUEST_KIND for row in self.drawn)
 
         def group(rank: int, detail: str) -> dict[str, Any]:
@@ -234,7 +235,7 @@ class TimelineData:
 
         groups = [group(QUERY_GROUP, f"{len(self.queried):,}")] if self.queried else []
         groups += [group(REQUEST_GROUP, f"{count:,}")] if count else []
-        groups += [group(rank, str(name) if rank >= 0 else "") for rank in self.trace.ranks]
+        groups += [group(rank, str(name) if rank >= 0 else "") for rank in ranks]
         groups += [group(rank, "not in this trace") for rank in gone]
         return sorted(groups, key=lambda one: _last_is_the_host(one["rank"]))
 

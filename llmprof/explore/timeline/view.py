@@ -1,7 +1,7 @@
 """Views of the timeline as packed arrays, whose size depends on the pixels, and as an image."""
 
 import html
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -238,9 +238,9 @@ def _svg(data: TimelineData, window: Sequence[float], by: str, *, path: bool) ->
                 if waited - a > HATCH_LEAST:
                     area = f'x="{GUTTER + a:.1f}" y="{y}" width="{waited - a:.1f}" height="{high}"'
                     parts.append(f'<rect {area} fill="url(#waits)"/>')
-    lost = {group["rank"]: (group["waits"], group["late"]) for group in data.groups()}
+    groups = {group["rank"]: group for group in data.groups()}
     for label in labels:
-        parts += _label(data, label, *lost.get(label.rank, (None, False)))
+        parts += _label(data, label, groups.get(label.rank, {}))
     extent = f"{format_ns(window[1] - window[0])} from {format_ns(window[0])} into the trace"
     parts.append(_text(GUTTER, height - 8, f"{extent}; run the cell for the live timeline"))
     return (
@@ -333,12 +333,12 @@ def _axis(window: Sequence[float], bottom: int) -> Iterator[str]:
         yield _text(x + (3 if tenth < 10 else -3), 14, text, anchor=side)
 
 
-def _label(data: TimelineData, label: Label, waits: float | None, late: bool) -> Iterator[str]:
+def _label(data: TimelineData, label: Label, group: Mapping[str, Any]) -> Iterator[str]:
     if label.row is None:
-        name = next(group["label"] for group in data.groups() if group["rank"] == label.rank)
+        waits, late = group["waits"], group["late"]
         middle = label.top + label.height / 2 + 4
         yield f'<rect y="{label.top}" width="{GUTTER - 6}" height="{label.height}" fill="#E9EDF1"/>'
-        yield _text(6, middle, name, ink=INK)
+        yield _text(6, middle, group["label"], ink=INK)
         if waits is not None:
             yield _text(GUTTER - 12, middle, f"{'late, ' * late}waits {format_share(waits)}", anchor="end")
         return

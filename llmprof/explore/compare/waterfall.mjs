@@ -92,12 +92,17 @@ export function waterfallPanel({ bars, domain, names, colours, pick, what }) {
     const shades = waterfallColours(now);
     /** @type {import("../base/js/plot.mjs").Mark<Bar>[]} */
     const marks = [];
+    const totals = bars.filter((bar) => bar.group === "total");
+    const fittedTotals = apart(
+      totals.map((bar) => bar.label),
+      (name) => fitText(context, name, 12, (room - 12) / 1.12),
+    );
     bars.forEach((bar, i) => {
       const y = area.top + i * ROW;
       const total = bar.group === "total";
       plotText(
         context,
-        fitText(context, bar.label, 12, (room - 12) / (total ? 1.12 : 1)),
+        total ? fittedTotals[totals.indexOf(bar)] : fitText(context, bar.label, 12, room - 12),
         room - 8,
         y + ROW / 2,
         now.ink,
@@ -156,6 +161,19 @@ export function runSegments(run) {
 }
 
 /**
+ * Names as they fit; without their common beginning where they would read alike.
+ * @param {string[]} names
+ * @param {(name: string) => string} fit
+ */
+function apart(names, fit) {
+  const fitted = names.map(fit);
+  if (new Set(fitted).size === new Set(names).size) return fitted;
+  let same = 0;
+  while (names.every((name) => name[same] && name[same] === names[0][same])) same += 1;
+  return names.map((name) => fit(`…${name.slice(same)}`));
+}
+
+/**
  * A step of each run as a bar in parts, above each other.
  * @param {{runs: Run[], colours: () => Colours, fill: (part: Part) => string, pick: (part: Part) => void, what: string}} options
  */
@@ -164,8 +182,9 @@ export function runsPanel({ runs, colours, fill, pick, what }) {
   /** @type {import("../base/js/plot.mjs").Chart<Segment>["draw"]} */
   const draw = (context, width, height, now) => {
     context.font = `12px ${FONT}`;
-    const named = runs.map(
-      (run) => fitText(context, run.name, 12, Math.min(260, width * 0.3)) || run.name.slice(0, 12),
+    const named = apart(
+      runs.map((run) => run.name),
+      (name) => fitText(context, name, 12, Math.min(260, width * 0.3)) || name.slice(0, 12),
     );
     const left = 16 + 1.1 * Math.max(...named.map((name) => textWidth(context, name, 12)));
     const most = Math.max(1, ...runs.map((run) => run.step_ns ?? 0));

@@ -318,8 +318,8 @@ FINDINGS: Final = {
         operator: msprof-analyze lists the types that each supports.""",
     ),
     "format_changes": Words(
-        """{{ in_part("goes to changes of format (TransData):") }} {{ count|amount }} of them in {{ part }}, longest in
-        sum {{ name|cut(101) }} ({{ by_name_share|share }} of it).""",
+        """{{ in_part("goes to changes of format (TransData):") }} {{ count|amount }} of them in {{ part }}, the most
+        time in {{ name|cut(101) }} ({{ by_name_share|share }} of it).""",
         "CANN puts them between operators that want their tensors in different formats, such as ND and NZ.",
         """Keep one format: torch.npu.config.allow_internal_format = False keeps ND throughout; weights that stay can be
         turned to NZ once, with npu_format_cast after loading.""",

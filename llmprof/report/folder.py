@@ -170,10 +170,6 @@ def opportunities_table(found: pl.DataFrame, _words: Mapping[str, str] = ON_DEVI
             pl.concat_str(pl.col("part").cast(pl.String).replace(_DOUBLE), "why", separator=": ", ignore_nulls=True)
         )
     )
-    whole = pl.col("time_ns").filter(pl.col("part") == "step").first()
-    some = some.with_columns(
-        gain_ns=pl.when(pl.col("gain_ns") >= _LEAST_GAIN * whole).then("gain_ns").otherwise(0 * pl.col("gain_ns"))
-    )
     shown = (
         Column("name", "part of a step"),
         Column("time_ns", "time", "time"),
@@ -190,8 +186,6 @@ def opportunities_table(found: pl.DataFrame, _words: Mapping[str, str] = ON_DEVI
 
 
 _MOST_OPPORTUNITIES: Final = 12
-_LEAST_GAIN: Final = 0.0005
-"""Least share of a step that is called a gain: a replay gives less by rounding alone."""
 _DOUBLE: Final = {"beside other work": "ran beside other work: counted twice above"}
 _MOST_CHAINS: Final = 12
 

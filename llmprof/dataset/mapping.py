@@ -20,7 +20,7 @@ from llmprof.analyze.idle.host import call_kinds, launch_delay
 from llmprof.analyze.layers.attribution import attribute
 from llmprof.analyze.layers.layers import layers
 from llmprof.analyze.operator_times import refuse_samples
-from llmprof.analyze.steps.summary import recorded_windows, steady_state, step_windows, time_parts
+from llmprof.analyze.steps.summary import recorded_windows, steady_state, step_windows, time_parts, without_long_first
 from llmprof.arguments import check, checked
 from llmprof.dataset.cluster import Lost, Workers, workers
 from llmprof.errors import AnalysisError, ClusterError, LlmprofError, NotCapturedError
@@ -52,7 +52,7 @@ def scope_windows(trace: Trace, *, words: str) -> pl.DataFrame:
         return recorded_windows(trace)
     windows = step_windows(trace)
     if words == "steps":
-        return windows
+        return without_long_first(windows)
     if words != STEADY:
         return windows.filter(pl.col("phase") == words.removesuffix(" steps"))
     chosen = steady_state(trace).select("rank", "step")

@@ -13,6 +13,7 @@ import polars as pl
 from llmprof import analyze, charts, plugins
 from llmprof.analyze import catalog, roofline
 from llmprof.analyze.catalog import Analysis, per_trace
+from llmprof.analyze.findings.scope import scope_of
 from llmprof.analyze.replay.part import replayed_part
 from llmprof.charts.base.draw import NO_ROWS, extent
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, OutputError
@@ -239,6 +240,13 @@ def _operators(trace: Trace) -> Drawn:
     return charts.roofline(frame, peaks=trace.meta["device"]), f"Drawn: {part.words}." if part.words else ""
 
 
+def _critical_path(trace: Trace) -> Drawn:
+    frame, scope = analyze.critical_path(trace), scope_of(trace)
+    if scope.words == "steps" and scope.steps is not None:  # the mean is of the same steps
+        frame = frame.filter(pl.col("step").is_in(scope.steps["step"].unique().implode()))
+    return charts.critical_path(frame)
+
+
 BREAKDOWN = Drawing("breakdown", "time by phase and stage", _breakdown)
 CATEGORIES = Drawing("categories", "time by rank and category", _breakdown_by_category)
 LAYERS = Drawing("layers", "time of every layer in every step", _layer_heatmap)
@@ -248,9 +256,7 @@ LATE_GROUPS = Drawing("late_groups", "which nodes and parallel groups arrive las
 OVERLAP = Drawing("overlap", "overlap of compute, communication and copies", _overlap)
 ALL_REDUCE = Drawing("all_reduce", "waiting and transfer of collectives", _all_reduce)
 IDLE = Drawing("idle", "idle time of the device and its causes", _idle)
-CRITICAL_PATH = Drawing(
-    "critical_path", "what sets the pace of a step", lambda trace: charts.critical_path(analyze.critical_path(trace))
-)
+CRITICAL_PATH = Drawing("critical_path", "what sets the pace of a step", _critical_path)
 OPERATORS = Drawing("operators", "operators under the roofs of the device", _operators)
 OPPORTUNITIES = Drawing(
     "opportunities",

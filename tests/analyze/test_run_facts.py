@@ -9,11 +9,12 @@ import pytest
 
 import llmprof
 from llmprof.analyze import findings
-from llmprof.analyze.findings.facts import run_facts
+from llmprof.analyze.findings.facts import recorded_time, run_facts
 from llmprof.analyze.findings.scope import scope_of
 from llmprof.analyze.steps.summary import step_windows
 from llmprof.trace import Trace
 from llmprof.units import format_ns
+from tests.analyze.builders import GEMM, kernels, labels, launches
 
 
 @pytest.mark.slow
@@ -34,6 +35,22 @@ def test_what_ran(path: str, known: tuple[str | None, ...], batch: int | None, s
     if found["step time"] is not None:
         # the same time that findings call their denominator
         assert findings(trace)["denominator"].str.contains(f"{found['step time']} on average", literal=True).any()
+
+
+def test_long_first_steps_are_no_part_of_the_mean() -> None:
+    """Two steps of start-up (900 and 60 us), then six of 2 us (the last to its own end, 1 us)."""
+    at = [0, 900, 960, 962, 964, 966, 968, 970]
+    run = pl.concat([kernels([(GEMM, 1000)], start=1000 * us, first=1 + us) for us in at])
+    marks = labels([(f"ProfilerStep#{n}", 1000 * us, 50) for n, us in enumerate(at)])
+    trace = Trace({"kernels": run, "runtime": launches(run, lead=0), "markers": marks})
+    scope = scope_of(trace)
+    assert (scope.parts, scope.span_ns) == (6, 11_000)
+    assert scope.steps["step"].to_list() == [2, 3, 4, 5, 6, 7]
+    went, _ = recorded_time(trace)
+    assert "steps 1.1 % (6 steps)" in went
+    assert "the first 2 steps 98.9 % (960 us;" in went
+    few = Trace({"kernels": run.head(6), "runtime": launches(run.head(6), lead=0), "markers": marks.head(6)})
+    assert scope_of(few).parts == 6  # four others are too few to say what is usual
 
 
 @pytest.mark.parametrize("name", ["torch_tp1_eager", "nsys_tp2_cudagraph", "torch_pp2_eager"])

@@ -11,7 +11,7 @@ from llmprof.analyze.compare.story import engine_of
 from llmprof.analyze.findings.scope import Scope, scope_of
 from llmprof.analyze.layers.attribution import attribute
 from llmprof.analyze.requests.requests import WAITING
-from llmprof.analyze.steps.summary import recorded_windows, step_windows
+from llmprof.analyze.steps.summary import LONG, recorded_windows, step_windows, without_long_first
 from llmprof.errors import LlmprofError
 from llmprof.text import counted
 from llmprof.trace import Trace
@@ -116,14 +116,21 @@ def recorded_time(trace: Trace) -> tuple[str | None, str]:
     whole = int(recorded["dur_ns"].sum())
     if not whole:
         return None, "nothing but captures of graphs was recorded"
-    lanes = windows.group_by("phase", "rank", "device").agg(pl.col("dur_ns").sum(), count=pl.len())
+    usual = windows
+    if windows["phase"].n_unique() == 1 or "other" in windows["phase"]:  # as in the scope of the findings
+        usual = without_long_first(windows)
+    lanes = usual.group_by("phase", "rank", "device").agg(pl.col("dur_ns").sum(), count=pl.len())
     phases = lanes.group_by("phase").agg(ns=pl.col("dur_ns").sum(), count=pl.col("count").max())
     rows = phases.sort("ns", "phase", descending=[True, False]).rows()
     parts = [
         f"{'steps' if phase == 'other' else phase} {format_share(ns / whole)} ({counted(count, 'step')})"
         for phase, ns, count in rows
     ]
-    outside = whole - sum(ns for _, ns, _ in rows)
+    if first := windows["step"].n_unique() - usual["step"].n_unique():
+        ns = int(windows["dur_ns"].sum()) - int(usual["dur_ns"].sum())
+        why = f"{format_ns(ns / recorded.height)}; each longer than {LONG} median steps, and no part of a mean"
+        parts.append(f"the first {counted(first, 'step')} {format_share(ns / whole)} ({why})")
+    outside = whole - int(windows["dur_ns"].sum())
     parts += [f"outside of steps {format_share(outside / whole)}"] if outside >= 0.001 * whole and parts else []
     mean = format_ns(whole / recorded.height)
     of = f", mean of {recorded.height} devices" if recorded.height > 1 else ""

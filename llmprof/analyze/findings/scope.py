@@ -18,7 +18,14 @@ from llmprof.analyze.intervals import clip
 from llmprof.analyze.layers.attribution import attribute
 from llmprof.analyze.replay.targets import bounded
 from llmprof.analyze.steps.steps import steps
-from llmprof.analyze.steps.summary import LANE, recorded_windows, steady_state, step_windows, time_parts
+from llmprof.analyze.steps.summary import (
+    LANE,
+    recorded_windows,
+    steady_state,
+    step_windows,
+    time_parts,
+    without_long_first,
+)
 from llmprof.errors import AnalysisError
 from llmprof.sentences import Words
 from llmprof.text import counted, ranks_in_words
@@ -350,19 +357,19 @@ def choose(step_rows: pl.DataFrame, windows: pl.DataFrame, steady: pl.DataFrame)
     # Steady decode steps stand for all decode steps if every rank has some.
     if step_rows["start_ns"].null_count() == step_rows.height:
         return [("whole recording", None, None)]
-    every = _with_work(step_rows, windows)
+    every, warm = (_with_work(step_rows, of) for of in (windows, without_long_first(windows)))
     ranks = every["rank"].n_unique()
     phases = windows.group_by("phase").agg(pl.col("dur_ns").sum(), ranks=pl.col("rank").n_unique())
     phases = phases.sort("dur_ns", "phase", descending=[True, False])
     much = phases.filter((pl.col("dur_ns") >= MUCH * pl.col("dur_ns").sum()) & (pl.col("ranks") == ranks))
     if not much.height or "other" in much["phase"]:
-        return [("steps", every, None)]
+        return [("steps", warm, None)]
     chosen: list[Choice] = []
     for phase, ns, _ in much.iter_rows():
         if phase == "decode" and steady.height and steady["rank"].n_unique() == ranks:
             chosen.append((STEADY, steady, ns))
         elif phases.height == 1:
-            chosen.append(("steps", every, ns))
+            chosen.append(("steps", warm, None))
         else:
             chosen.append((f"{phase} steps", every.filter(pl.col("phase") == phase), ns))
     return chosen

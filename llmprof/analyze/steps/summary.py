@@ -153,6 +153,19 @@ def step_windows(trace: Trace) -> pl.DataFrame:
     return step_rows.join(lanes, on="rank").select(list(WINDOWS)).sort(*LANE, "start_ns")
 
 
+LONG = 10
+"""The first steps of a device that take more than this many times its median step would be most of its mean step …"""
+
+_FEWEST_AFTER = 5
+"""… and are left out if at least this many others stay."""
+
+
+def without_long_first(windows: pl.DataFrame) -> pl.DataFrame:
+    """Windows without the long first steps of their device (start-up, or a long prompt)."""
+    begun = (pl.col("dur_ns") <= LONG * pl.col("dur_ns").median().over(LANE)).cum_sum().over(LANE) > 0
+    return windows.filter(begun | (begun.sum().over(LANE) < _FEWEST_AFTER))
+
+
 @per_trace
 def recorded_windows(trace: Trace) -> pl.DataFrame:
     """Recorded time of each device: from the first to the last recorded event of its rank, including the host."""

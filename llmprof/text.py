@@ -35,6 +35,11 @@ def unbroken(words: str) -> str:
     return _UNIT.sub("\\1\N{NO-BREAK SPACE}\\2", words)
 
 
+def sentence(text: str) -> str:
+    """A text with a capital letter and a full stop."""
+    return text[:1].upper() + text[1:].rstrip(".") + "." if text else ""
+
+
 def shorten(text: str, limit: int) -> str:
     """A text of at most ``limit`` characters, shortened in the middle."""
     if len(text) <= limit:

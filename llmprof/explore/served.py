@@ -13,7 +13,7 @@ import ipywidgets  # type: ignore[import-untyped]
 
 from llmprof import analyze
 from llmprof.analyze.requests.requests import AnyRun
-from llmprof.errors import LlmprofError, TraceWarning
+from llmprof.errors import LlmprofError
 from llmprof.explore.tabs import Given, Open, open, said  # noqa: A004
 from llmprof.launch import Run, open_run
 from llmprof.readers import read
@@ -65,9 +65,12 @@ def _has_requests(run: AnyRun) -> bool:
 def page(environment: Mapping[str, str] = os.environ) -> Any:
     """The tabs, or the reason why there are none; above them what the files lack, in words."""
     with warnings.catch_warnings(record=True) as heard:
-        warnings.simplefilter("always", TraceWarning)
+        warnings.simplefilter("always", UserWarning)
         made = _tabs(environment)
     notes = [str(one.message) for one in heard if issubclass(one.category, UserWarning)]
+    for one in heard:
+        if not issubclass(one.category, UserWarning):  # of libraries: for the terminal
+            warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
     if not notes:
         return made
     paragraphs = "".join(f"<p>{escape(note.rstrip('.'))}.</p>" for note in notes)

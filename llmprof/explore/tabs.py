@@ -28,7 +28,7 @@ from llmprof.explore.header.explorer import Header
 from llmprof.explore.trying import Call, tryings
 from llmprof.launch import Run
 from llmprof.metrics.data import Metrics
-from llmprof.text import plain, unbroken
+from llmprof.text import plain, sentence, unbroken
 from llmprof.trace import Trace
 
 WHERE: Final = {
@@ -211,7 +211,7 @@ def _facts(facts: pl.DataFrame, notes: Sequence[str]) -> str:
     pairs = "".join(
         f"<div><span>{_text(name)}</span><b>{_text(value)}</b></div>" for name, value in facts_in_words(facts)
     )
-    lines = "".join(f"<p>{_text(line[:1].upper() + line[1:])}</p>" for line in notes if line)
+    lines = "".join(f"<p>{_text(sentence(line))}</p>" for line in notes if line)
     return f'<div class="llmprof-front"><h4>What ran</h4><div class="facts">{pairs}</div>{lines}</div>'
 
 

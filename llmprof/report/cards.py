@@ -19,7 +19,7 @@ from llmprof.analyze.findings.facts import facts_in_words, run_facts, where_the_
 from llmprof.analyze.findings.order import chained, first_denominator, number_of, so
 from llmprof.charts.base import bars
 from llmprof.errors import AnalysisError, LlmprofError
-from llmprof.text import counted, plain, shorten
+from llmprof.text import counted, plain, sentence, shorten
 from llmprof.units import format_bytes, format_ns, format_share
 
 if TYPE_CHECKING:
@@ -382,11 +382,6 @@ def of_run(run: Run) -> str:
         warnings=[str(warning) for warning in summary.get("warnings") or ()],
         next=following,
     )
-
-
-def sentence(text: str) -> str:
-    """A text with a capital letter and a full stop."""
-    return text[:1].upper() + text[1:].rstrip(".") + "." if text else ""
 
 
 def of_findings(findings: pl.DataFrame) -> str:

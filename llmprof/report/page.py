@@ -24,8 +24,8 @@ from llmprof.charts.base.dark import dark_colours
 from llmprof.charts.base.save import check_room, safe_json, spec_json, vega_bundle
 from llmprof.charts.base.theme import CATEGORIES, narrow
 from llmprof.errors import AnalysisError, NotCapturedError
-from llmprof.report.cards import MEASURES, sentence
-from llmprof.text import shorten, unbroken
+from llmprof.report.cards import MEASURES
+from llmprof.text import sentence, shorten, unbroken
 from llmprof.trace import Trace
 from llmprof.units import format_ns, format_share
 from llmprof.version import __version__

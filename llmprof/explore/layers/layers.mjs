@@ -190,7 +190,7 @@ function render({ model, el }) {
         says.el,
         h("p", {
           class: "lp-empty",
-          text: "No layers were found: the trace has no device events in steps, or its attention kernels are not recognised.",
+          text: "No layers were found: the trace has no device events in steps, it is of training, or its attention kernels are not recognised.",
         }),
       );
     }

@@ -118,6 +118,9 @@ export function overlapLongest(rows, parts) {
   };
 }
 
+/** A step of this many times the median is cut off in the chart if few are as long. */
+const LONG = 5;
+
 /** @param {number[]} values */
 function median(values) {
   const sorted = [...values].sort((a, b) => a - b);
@@ -134,7 +137,10 @@ function overlapScale(view) {
   const totals = view.sides.flatMap((side, i) =>
     Array.from({ length: lengths[i] }, (_, row) => side.rows.get("total_ns", row)),
   );
-  const longest = Math.max(1, ...totals);
+  // the few steps of a start-up would flatten all others
+  const usual = totals.filter((ns) => ns <= LONG * median(totals));
+  const few = usual.length >= totals.length * 0.9 && usual.length < totals.length;
+  const longest = Math.max(1, ...(few ? usual : totals));
   const unit = view.share ? { symbol: "%", ns: 1 } : plotUnit(longest);
   return { ...view, unit, most: view.share ? 100 : longest / unit.ns, count: Math.max(1, ...lengths) };
 }
@@ -155,7 +161,10 @@ function drawBarsOf(context, now, view, side, area, fill) {
   const what = share
     ? "share of the time (%)"
     : `time of ${whole ? "the recording" : "a step, first to last event"} (${unit.symbol})`;
-  const title = `${side.label ? `${side.label}: ` : ""}rank ${side.rank}, ${what}`;
+  const totals = Array.from({ length: share ? 0 : n }, (_, row) => side.rows.get("total_ns", row));
+  const cut = totals.filter((ns) => ns > most * unit.ns * 1.0001);
+  const longer = cut.length ? `; ${cut.length} cut off, up to ${formatNs(Math.max(...cut))}` : "";
+  const title = `${side.label ? `${side.label}: ` : ""}rank ${side.rank}, ${what}${longer}`;
   plotAxes(context, area, now, { y: { scale: y, ticks: plotTicks(0, most, 4), title } });
   if (!n) {
     plotText(context, "no steps", (area.left + area.right) / 2, (area.top + area.bottom) / 2, now.muted, {
@@ -177,8 +186,13 @@ function drawBarsOf(context, now, view, side, area, fill) {
     const values = parts.map((part) => get(part) / (share ? 1 : unit.ns));
     overlapStack(values, get("total_ns"), share, y).forEach((part, k) => {
       context.fillStyle = fill(parts[k], now);
-      context.fillRect(x + gap / 2, part.y, wide, part.h);
+      const top = Math.max(part.y, area.top);
+      context.fillRect(x + gap / 2, top, wide, Math.max(0, part.y + part.h - top));
     });
+    if (!share && totals[row] > most * unit.ns * 1.0001) {
+      context.fillStyle = now.background;
+      context.fillRect(x + gap / 2, area.top + 6, wide, 3); // a break
+    }
     if (side === view.sides[0] && overlapInside(get("start_ns"), get("end_ns"), window)) {
       context.fillStyle = now.accent;
       context.fillRect(x + gap / 2, area.bottom + 1, wide, 3);

@@ -559,7 +559,7 @@ KINDS = {"steps": "Steps", "layers": "Layers", "collectives": "Collectives", "id
 
 NONE = {
     "steps": "no steps were found",
-    "layers": "no layers were found: no kernel is known as attention",
+    "layers": "no layers were found: no kernel is known as attention, or it is training",
     "collectives": "no communication was recorded",
     "idle": "no idle time of a device",
 }

@@ -96,10 +96,10 @@ FINDINGS: Final = {
         """{% if group %}{{ in_part("is waiting for the last rank:") }} {{ group.who }} arrive last in
         {{ group.share_last|share }} of the {{ kind }}s.
         {%- elif late_wait_share >= 0.5 %}{% if on %}{{ on|ranks }} wait{{ "s" if on|length == 1 }} {{ time_ns|ns }} of
-        {{ part }} ({{ share|share }}) for{% else %}{{ in_part("is waiting for") }}{% endif %} rank {{ late }}, which
-        arrives last in
-        {{ late_share|share }} of the {{ kind }}s
-        {%- if late_share < 0.9 * late_wait_share %} and causes {{ late_wait_share|share }} of the waiting{% endif %}.
+        {{ part }} ({{ share|share }}) for{% else %}{{ in_part("is waiting for") }}{% endif %}
+        {%- if late_wait_share >= 0.9 %} rank {{ late }}, which causes {{ late_wait_share|share }} of it and
+        {%- else %} the last rank: rank {{ late }} causes {{ late_wait_share|share }} of it and
+        {%- endif %} arrives last in {{ late_share|share }} of the {{ kind }}s.
         {%- else %}{{ in_part("is waiting for whichever rank comes last,") }} most for rank {{ late }}
         ({{ late_wait_share|share }} of the waiting).{% endif %}""",
         """{{ calls|n }} calls: {{ waited_share|share }} of their summed time on the other ranks is waiting. In the
@@ -136,8 +136,8 @@ FINDINGS: Final = {
         {%- elif ranks > 1 %}Each {{ device }} waits{% else %}The {{ device }} waits{% endif %}
         {{ time_ns|ns }} of {{ part }} ({{ share|share }}) for
         {{ "their hosts, which launch" if on and on|length > 1 else "its host, which launches" }} kernels too late.""",
-        """While the device waits, the launching thread is mostly in {{ doing(host) }}. The calls that end
-        the waits take {{ launching_share|share }} of them. In {{ part }}, {{ calls|n_or_unknown }} calls launch
+        """While the device waits, the launching thread is longest in {{ doing(host) }}. The launching calls
+        themselves are {{ launching_share|share }} of the waiting. In {{ part }}, {{ calls|n_or_unknown }} calls launch
         {{ kernels|n_or_unknown }} kernels{% if replayed_share %}, {{ replayed_share|share }} of them from replayed
         graphs{% endif %}.
         {%- if has_layer_times %} The host launches a layer in {{ layer_ns|ns }}
@@ -200,7 +200,7 @@ FINDINGS: Final = {
     "synchronisation": Words(
         """{{ for_part("the device is idle after a synchronising call,") }} mostly {{ call }}, until the next
         launch.""",
-        """{{ pauses|count("such pause") }} in {{ part }}; the launching thread is then mostly in
+        """{{ pauses|count("such pause") }} in {{ part }}; the launching thread is then longest in
         {{ doing(host) }}.""",
         """{% if of_torch %}Find the .item(), .cpu() or synchronize() (its operator is around the call) and take it out
         of the step, so that the host can launch ahead.
@@ -210,7 +210,7 @@ FINDINGS: Final = {
     "exposed_communication": Words(
         """{{ in_part("is " ~ ("transfer" if waits_known else "communication") ~ " with no compute beside it.") }}""",
         """{{ hidden_share|share }} of all communication is hidden behind compute. {{ calls|n }} calls in {{ part }},
-        most time in {{ kinds|join(", ") }}.
+        {{ "of no known kind" if kinds == ["other"] else "most time in " ~ kinds|join(", ") }}.
         {%- if not waits_known %} How much of it is waiting for other ranks is not known
         {%- if why %}: {{ why }}{% endif %}.{% endif %}""",
         """{% if has_layers %}Fewer or fused collectives, {{ fuse_communication }}, sequence parallelism, compute beside
@@ -410,7 +410,7 @@ FINDINGS: Final = {
         """The {{ percentile }} of the time to the first token is {{ part }}: {{ part_ns|ns }} of {{ ttft_ns|ns }}
         {%- if part == "an idle device" %}, in steps and beside them:
         {% if reason %}the host was there {{ reason_words }} {{ who|cut(101) }} ({{ by_who_share|share }} of it)
-        {%- else %}the launching thread was mostly in {{ doing(host) }}{% endif %}{% endif %}.""",
+        {%- else %}the launching thread was longest in {{ doing(host) }}{% endif %}{% endif %}.""",
         """{{ part_share|share }} of it; besides
         {% for other, ns in others %}{{ other }} {{ ns|ns }}{{ ", " if not loop.last }}{% else %}nothing{% endfor %}.
         The slowest is request {{ slowest }}, {{ slowest_ns|ns }}.""",

@@ -174,6 +174,7 @@ def _headline(parts: pl.DataFrame, rows: str, color: str, time: str) -> str:
     else:
         figures = ", ".join(f"{row} {theme.percent(share)}" for row, share in shares.select("row", "share").iter_rows())
     summed = " in sum" if tops["part"].n_unique() > 1 else ""
+    top = top.replace("work of", "Work of", 1)
     return f"{top} is the largest part of the {time}{summed}: {figures}"
 
 
@@ -237,7 +238,9 @@ def overlap(frame: pl.DataFrame, *, work: str = "kernels and copies", title: str
         panel = theme.layered(*draw.stacked_bars(rows, table, width=plot, title=axis, unit=unit))
         panel = panel.properties(width=plot, height=_ROW * rows["row"].n_unique())
         panels.append(panel.properties(title=theme.heading(name)) if name else panel)
-    notes = ["Communication is hidden while compute runs beside it, and exposed while it does not."]
+    notes = []
+    if any("communication" in part or "exposed" in part for part in table if part != "exposed copy"):
+        notes.append("Communication is hidden while compute runs beside it, and exposed while it does not.")
     if "exposed waiting" in table:
         notes.append("Exposed waiting is for the last rank of a collective, and the rest of it transfer.")
     if "exposed, wait unknown" in table:
@@ -272,6 +275,10 @@ def _overlap_headline(sums: pl.DataFrame) -> str:
     """Exposed communication and idle time, as the range over the ranks."""
     words = []
     columns = [("exposed_communication_ns", "exposed communication"), ("idle_ns", "idle")]
+    if not draw.number(
+        sums.select(pl.col("exposed_communication_ns", "hidden_communication_ns").sum()).sum_horizontal()[0]
+    ):
+        columns[0] = ("compute_ns", "compute")
     if "exposed_wait_ns" in sums.columns and draw.number(sums["exposed_wait_ns"].sum()) > 0:
         columns.insert(1, ("exposed_wait_ns", "of it waiting"))
     by_rank = sums.group_by("rank").agg(pl.col([column for column, _ in (("total_ns", ""), *columns)]).sum())

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
@@ -190,6 +191,12 @@ _DOUBLE: Final = {"beside other work": "ran beside other work: counted twice abo
 _MOST_CHAINS: Final = 12
 
 
+def _repeated(chain: str) -> str:
+    """A chain with the number of equal members in place of each: ``5 elementwise + copy``."""
+    groups = [(name, len(list(equal))) for name, equal in groupby(chain.split(" + "))]
+    return " + ".join(f"{count} {name}" if count > 1 else name for name, count in groups)
+
+
 def fusion_table(chains_found: pl.DataFrame, _words: Mapping[str, str] = ON_DEVICE) -> Table | Absent:
     """The chains of short kernels that would save most, or the sentence that there are none."""
     if not chains_found.height:
@@ -197,9 +204,13 @@ def fusion_table(chains_found: pl.DataFrame, _words: Mapping[str, str] = ON_DEVI
         return Absent("chains of kernels that would be one", captured=True, found=words, hint="")
     best = chains_found.sort("gain_ns", "total_ns", descending=True, nulls_last=True).head(_MOST_CHAINS)
     named = pl.col("fusion").is_not_null() & (pl.col("fusion") != pl.col("categories"))
+    named &= pl.col("fusion") != "elementwise and reductions"  # the chain says it itself
     rows = best.select(
         *("phase", "length", "a_step", "share", "bytes_saved", "gain_ns", "kernels"),
-        chain=pl.when(named).then(pl.format("{}: {}", "fusion", "categories")).otherwise("categories"),
+        chain=pl.when(named)
+        .then(pl.format("{}: {}", "fusion", "categories"))
+        .otherwise("categories")
+        .map_elements(_repeated, return_dtype=pl.String),
         launches=pl.col("a_step") * (pl.col("length") - 1),
         gain_share=pl.col("gain_ns") / pl.col("recorded_ns"),
     )

@@ -55,7 +55,7 @@ def renamed(trace: Trace, family: str) -> tuple[Trace, int]:
 
 
 def _helps(given: list[str]) -> list[bool]:
-    pattern = f"(?i){names.GEMM_HELPERS}|{names.ATTENTION_HELPERS}|{names.BACKWARD}|{names.KV_TRANSFER}"
+    pattern = f"(?i){names.GEMM_HELPERS}|{names.ATTENTION_HELPERS}|{names.GRADIENT}|{names.KV_TRANSFER}"
     return pl.Series(given).str.contains(pattern).to_list()
 
 

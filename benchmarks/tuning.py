@@ -8,7 +8,6 @@ alone, and continues what is in its folder.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import itertools
 import json
 import sys
@@ -21,7 +20,7 @@ from llmprof.batch.parameters import apply
 from llmprof.launch.run.requests import requests_of
 from llmprof.storage import files
 from llmprof.trials import open_study
-from llmprof.trials.measure import loaded_engine
+from llmprof.trials.measure import loaded_engines
 from llmprof.trials.objectives import figure, holds, limits
 
 OBJECTIVE = "output_tokens_per_s"
@@ -43,7 +42,7 @@ def main() -> None:
     parser.add_argument("--concurrency", type=int, default=128, help="(default: %(default)s)")
     parser.add_argument("--search", type=json.loads, required=True, help="values by setting, as JSON")
     parser.add_argument("--engine", type=json.loads, default={}, help="engine_args of the start, as JSON")
-    parser.add_argument("--together", type=int, default=3, help="engines of the grid that start at the same time")
+    parser.add_argument("--together", type=int, default=3, help="engines that start at the same time")
     args = parser.parse_args()
     server = {"num_prompts": args.requests, "max_concurrency": args.concurrency, "health_timeout_s": 600.0}
     config = llmprof.ExperimentConfig.from_dict(
@@ -60,7 +59,7 @@ def main() -> None:
     if "tune" in args.parts:
         study = llmprof.tune(
             config, objective=OBJECTIVE, slo=args.slo, budget=args.budget, search=args.search, most_points=points // 2,
-            folder=args.folder / "study", progress=tell, check=False,
+            engines=args.together, folder=args.folder / "study", progress=tell, check=False,
         )  # fmt: skip
         print(study.says)
     if "grid" in args.parts:
@@ -77,13 +76,9 @@ def grid(config: Any, args: argparse.Namespace, tell: Any) -> None:
     done = files.read_json(file) or []
     left = [point for point in points if point not in [one["values"] for one in done]]
     for group in (left[k : k + args.together] for k in range(0, len(left), args.together)):
-        with contextlib.ExitStack() as stack:
-            engines = [
-                stack.enter_context(
-                    loaded_engine(apply(config, point).replace(timeout_s=300.0), file.parent / f"{time.time_ns()}")
-                )
-                for point in group
-            ]
+        configs = [apply(config, point).replace(timeout_s=300.0) for point in group]
+        homes = [file.parent / f"{time.time_ns()}-{k}" for k in range(len(group))]
+        with loaded_engines(configs, homes) as engines:
             for engine, point in zip(engines, group, strict=True):
                 engine.ready(300.0)
                 tell(f"loaded: {point}", len(done), len(points))

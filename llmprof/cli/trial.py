@@ -89,6 +89,8 @@ def add_tune_options(sub: argparse.ArgumentParser) -> None:
     words = 'values by setting, as of a sweep: "engine_args.max_num_seqs:8,16"; none with --objective goodput'
     sub.add_argument("--search", metavar="TEXT", help=f"{words} (default: settings of vLLM that often matter)")
     sub.add_argument("--most-points", type=int, metavar="N", help="most points, too")
+    words = "most engines that are loaded at the same time (default: as many as fit, if their memory is given)"
+    sub.add_argument("--engines", type=int, metavar="N", help=words)
     given = argparse.BooleanOptionalAction
     words = "try the best point against the start (default: yes)"
     sub.add_argument("--confirm", action=given, default=True, help=words)

@@ -28,6 +28,7 @@ from llmprof.launch.config import disclosure
 from llmprof.launch.config.models import resolve
 from llmprof.launch.run import command, passes, process
 from llmprof.launch.run.requests import repeats, requests_of
+from llmprof.launch.run.runner import kept
 from llmprof.progress import Progress
 from llmprof.storage import files
 from llmprof.trials import beside, schedule
@@ -41,8 +42,8 @@ _WHICH: Final = {"A": "as it is", "B": "with the change"}
 _POLL_S: Final = 0.02
 _KEPT: Final = ("predicted", "unpredicted", "profiled", "equal", "engines", "memory_bytes", "versions", "notes")
 """What a trial that is continued knows already, beside its pairs."""
-_MEMORY: Final = 0.44
-"""Share of the device's memory for each of two engines beside each other; vLLM takes 0.9 for one."""
+_MEMORY: Final = 0.88
+"""Share of the device's memory for all engines that are loaded beside each other; vLLM takes 0.9 for one."""
 
 
 def trial(
@@ -289,7 +290,9 @@ class Engine:
         job, _ = command.job(config, self._model)
         (self.home / folder.path.name).symlink_to(folder.path, target_is_directory=True)
         files.write(folder.script, engines.script(job))
-        self.measure(config.timeout_s, folder.path.name, {k: v for k, v in job.items() if self._job[k] != v})
+        with folder.lock(), kept(folder) as stage, passes.monitors_beside(config, folder.monitors):
+            stage("engine")
+            self.measure(config.timeout_s, folder.path.name, {k: v for k, v in job.items() if self._job[k] != v})
         return ExperimentRunner(config, check=False).finish_in(folder)
 
     def measure(
@@ -331,10 +334,14 @@ class Engine:
         done = self._result or process.Finished(1, 0.0, (), {})
         return process.failure(worker if isinstance(worker, dict) else None, done, self.home / "experiment.log")
 
-    def end(self) -> None:
-        """End the engine, at once if it does not end by itself."""
+    def ask_to_end(self) -> None:
+        """Ask the engine to end after what it measures now."""
         with contextlib.suppress(OSError), (self.home / "points.jsonl").open("a") as file:
             file.write("\n")
+
+    def end(self) -> None:
+        """End the engine, at once if it does not end by itself."""
+        self.ask_to_end()
         self._thread.join(process.INTERRUPT_S)
         self._stop.set()
         self._thread.join()
@@ -343,11 +350,21 @@ class Engine:
 @contextlib.contextmanager
 def loaded_engine(config: ExperimentConfig, home: Path) -> Iterator[Engine]:
     """An engine that is loaded within the block."""
-    engine = Engine(config, home)
-    try:
-        yield engine
-    finally:
-        engine.end()
+    with loaded_engines([config], [home]) as engines:
+        yield engines[0]
+
+
+@contextlib.contextmanager
+def loaded_engines(configs: Sequence[ExperimentConfig], homes: Sequence[Path]) -> Iterator[list[Engine]]:
+    """Engines that start at the same time and are loaded within the block."""
+    engines: list[Engine] = []
+    with contextlib.ExitStack() as stack:
+        for config, home in zip(configs, homes, strict=True):
+            engines.append(Engine(config, home))
+            stack.callback(engines[-1].end)
+        for engine in engines:
+            stack.callback(engine.ask_to_end)
+        yield engines
 
 
 @dataclass
@@ -416,12 +433,12 @@ class Trial:
             for side, config in self.sides.items():
                 self.tell(f"starting the engine {_WHICH[side]}")
                 loaded[side] = stack.enter_context(
-                    loaded_engine(_beside(config) if on_gpu else config, self._home(side))
+                    loaded_engine(beside_each_other(config) if on_gpu else config, self._home(side))
                 )
                 try:
                     worker = loaded[side].measure(config.timeout_s)
                 except LlmprofError as error:
-                    if on_gpu and _of_memory(error):
+                    if on_gpu and of_memory(error):
                         self.note(f"the engines were started in turn, since they do not fit beside each other: {error}")
                         return False
                     raise _blamed(side, error) from error
@@ -429,8 +446,8 @@ class Trial:
                     self.note("the engines were started in turn: with half of the memory the requests do not fit")
                     return False
             self.state["engines"] = "both loaded, measured in turn"
-            if on_gpu and any(_beside(config) is not config for config in self.sides.values()):
-                self.note(f"each engine had {_MEMORY:.0%} of the device's memory")
+            if on_gpu and any(beside_each_other(config) is not config for config in self.sides.values()):
+                self.note(f"each engine had {_MEMORY / 2:.0%} of the device's memory")
             self.pairs({side: engine.measure for side, engine in loaded.items()}, loaded=True)
         return True
 
@@ -537,14 +554,14 @@ def _hours(blocks: pl.DataFrame) -> float:
     return float(blocks["at_ns"][-1] - blocks["at_ns"][0]) / 3.6e12
 
 
-def _beside(config: ExperimentConfig) -> ExperimentConfig:
-    """The configuration of an engine that leaves room for another one."""
+def beside_each_other(config: ExperimentConfig, engines: int = 2) -> ExperimentConfig:
+    """The configuration of an engine that leaves room for others, where it does not say itself what it takes."""
     if config.engine != "vllm" or {"gpu_memory_utilization", "kv_cache_memory_bytes"} & config.engine_args.keys():
         return config
-    return config.replace(engine_args={**config.engine_args, "gpu_memory_utilization": _MEMORY})
+    return config.replace(engine_args={**config.engine_args, "gpu_memory_utilization": round(_MEMORY / engines, 3)})
 
 
-def _of_memory(error: LlmprofError) -> bool:
+def of_memory(error: LlmprofError) -> bool:
     """Whether an engine failed since it had too little memory."""
     words = str(error).lower()
     return any(part in words for part in ("memory", "kv cache", "no available", "blocks"))

@@ -157,11 +157,11 @@ class Chooser:
                 best[name] = top["values"][name]
         return best
 
-    def sample(self, open_to: Sequence[Values]) -> Values:
-        """Optuna's next sample, or of the points that are still open the one nearest to it."""
+    def sample(self, open_to: Sequence[Values], number: int = 0) -> Values:
+        """Optuna's next sample (of several: by number), or of the open points the one nearest to it."""
         known = self.study.get_trials()
         with _quiet():
-            sampler = self._optuna.samplers.TPESampler(seed=self._seed + len(known), n_startup_trials=0)
+            sampler = self._optuna.samplers.TPESampler(seed=self._seed + len(known) + number, n_startup_trials=0)
             beside = self._optuna.create_study(
                 sampler=sampler, direction=self._direction
             )  # what is only asked is not kept

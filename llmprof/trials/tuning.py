@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import math
 import os
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
@@ -19,15 +21,17 @@ from llmprof.batch.parameters import label, parse, point_name
 from llmprof.batch.runner import Points
 from llmprof.batch.sweep import alone, new_folder
 from llmprof.errors import ConfigError, LaunchError, LlmprofError
-from llmprof.launch import ExperimentConfig, ExperimentRunner, Run, open_run
+from llmprof.launch import ExperimentConfig, ExperimentRunner, Run, RunFolder, open_run
 from llmprof.launch.config import disclosure
 from llmprof.launch.run import passes
-from llmprof.launch.run.series import shared_key
+from llmprof.launch.run.folder import machine
+from llmprof.launch.run.series import engine_home, shared_key
 from llmprof.progress import Progress
+from llmprof.storage import files
 from llmprof.trials.bounds import NOTHING, Reach, device, reach
 from llmprof.trials.capacity import at_rate, check_goodput, goodput
 from llmprof.trials.gains import METRICS
-from llmprof.trials.measure import predicted_gain, trial
+from llmprof.trials.measure import Engine, beside_each_other, loaded_engines, of_memory, predicted_gain, trial
 from llmprof.trials.objectives import GOODPUT, Figure, figure, limits, seconds
 from llmprof.trials.schedule import NoPredictionError
 from llmprof.trials.search import Chooser, Values, config_with, of_load, space_of, with_start
@@ -45,6 +49,11 @@ _RESERVE: Final = 1 / 3
 """Most of the budget that is kept for the confirmation."""
 _OTHER_SEED: Final = 1_000_003
 _MOST_TOGETHER: Final = 8
+_MOST_ENGINES: Final = 4
+_ALL_MEMORY: Final = 0.96
+"""Share of a device's memory that all engines beside each other may have."""
+_BESIDE_TENSORS: Final = 4e9
+"""Bytes of an engine beside its tensors: the context of CUDA, libraries, graphs."""
 _RECORDING: Final = 8
 """Both sides of the confirmation are recorded if the time of this many points is left."""
 
@@ -57,6 +66,7 @@ def tune(
     budget: str | float = "30m",
     search: Mapping[str, Sequence[Any]] | str | None = None,
     most_points: int | None = None,
+    engines: int | None = None,
     confirm: bool = True,
     folder: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
@@ -66,9 +76,10 @@ def tune(
 
     The start is measured first. Then come what the findings of its run advise, the best prediction first, each other
     value alone, the best values together, and samples of Optuna (TPE with the SLO as constraints). Points that the
-    device's data sheet rules out are not measured. Points that differ in their load share a start of the engine. The
-    best point is then tried against the start with other seeds (:func:`llmprof.trial`). A study can be interrupted at
-    any moment and continued with its folder.
+    device's data sheet rules out are not measured. Points that differ in their load share a start of the engine, and
+    engines that fit beside each other start at the same time and measure one after the other. The best point is then
+    tried against the start with other seeds (:func:`llmprof.trial`). A study can be interrupted at any moment and
+    continued with its folder.
 
     Parameters
     ----------
@@ -87,6 +98,11 @@ def tune(
         goodput of the configuration as it is.
     most_points : int, optional
         Most points, too.
+    engines : int, optional
+        Most engines that are loaded at the same time; each measures while the others wait. By default as many (up to
+        4) as a device has memory for by the engine's ``gpu_memory_utilization``, or by its ``kv_cache_memory_bytes``
+        and what the first point took; otherwise 1. If neither is given, each engine of a number gets an equal part
+        of 88 % of the memory.
     confirm : bool
         Whether the best point is tried against the start in the end.
     folder : path, optional
@@ -121,8 +137,12 @@ def tune(
         check_goodput(config, limited)
     if most_points is not None and most_points < 2:
         raise ConfigError(f"most_points is {most_points}", expected="at least 2")
+    if engines is not None and engines < 1:
+        raise ConfigError(f"engines is {engines}", expected="at least 1")
     plain = {"profile_mode": "inference_only", "plain": True, "cpu_sampler": "none", "layer_annotations": False}
     base = config.replace(**plain, ops_options={})
+    if engines and engines > 1 and device():
+        base = beside_each_other(base, engines)
     given = ({} if search == "none" else parse(search)) if isinstance(search, str) else search
     space, start = with_start(space_of(config) if given is None else given, base)
     if not space and wanted.column != GOODPUT:
@@ -140,7 +160,7 @@ def tune(
     }
     with alone(where):
         state = _state(where, base, space, head)
-        work = _Search(Study(where, state), base, progress=progress, most=most_points)
+        work = _Search(Study(where, state), base, progress=progress, most=most_points, engines=engines)
         work.prepare(budget_s, origin, check=check)
         try:
             work.run()
@@ -201,7 +221,15 @@ def _state(where: Path, config: ExperimentConfig, space: dict[str, list[Any]], h
 class _Search:
     """Chooses and measures points until the budget, the space or the bound ends."""
 
-    def __init__(self, study: Study, config: ExperimentConfig, *, progress: Progress | None, most: int | None) -> None:
+    def __init__(
+        self,
+        study: Study,
+        config: ExperimentConfig,
+        *,
+        progress: Progress | None,
+        most: int | None,
+        engines: int | None = None,
+    ) -> None:
         self.study, self.folder, self.config = study, study.folder, config
         self.state: dict[str, Any] = dict(study.state)
         self.space: dict[str, list[Any]] = self.state["parameters"]
@@ -212,6 +240,7 @@ class _Search:
         self.loads = of_load(config, self.space, self.start)
         self.work = Points(self.state, self.folder, self._tell, check=False, most_starts=2)
         self.gpu: str | None = None
+        self.engines = engines
         self.budget_s, self._began, self._spent = 0.0, time.monotonic(), float(self.mine["spent_s"])
         self._reach: dict[str, Reach] = {}
         self.chooser: Chooser
@@ -345,8 +374,8 @@ class _Search:
             self._first()
         begun = [point["values"] for point in self.points if point["state"] not in {"finished", "failed"}]
         while begun:  # what an interrupted call had chosen
-            self._measure(group := self._sharing(begun[0], begun))
-            begun = [values for values in begun if values not in group]
+            self._measure(groups := self._groups(begun, begun, self._at_once()))
+            begun = [values for values in begun if not any(values in group for group in groups)]
         while not (reason := self._ended()):
             self._measure(self._next())
             self._exclude()
@@ -355,7 +384,7 @@ class _Search:
     def _first(self) -> None:
         """Measure the start; without it nothing can be compared."""
         self.points[:] = [point for point in self.points if point["values"] != self.start]
-        self._measure([self.start])
+        self._measure([[self.start]])
         point = self.points[0]
         if point["state"] == "failed":
             found = f"the engine does not run as it is: {point['error']}"
@@ -397,18 +426,53 @@ class _Search:
             return 0.0
         return min(self.budget_s * _RESERVE, 6 * self._typical_s())
 
-    def _next(self) -> list[Values]:
-        """The next points; those that differ from the next one only in their load are measured with it."""
-        left = self.open()
-        chosen = next((values for values in self.chooser.plan() if values in left), None)
-        if chosen is None or self._last():  # the best values together are worth more than one more value alone
-            done = [point for point in self.points if point["state"] == "finished"]
-            together = self.chooser.together(done, self.study.ahead)
-            chosen = together if chosen is None or together in left else chosen
-        if chosen not in left:
-            chosen = self.chooser.sample(left)
-        room = self.most - len(self.points) if self.most is not None else _MOST_TOGETHER
-        return self._sharing(chosen, left)[: max(1, min(room, _MOST_TOGETHER))]
+    def _at_once(self) -> int:
+        """Engines that may be loaded at the same time."""
+        if self.objective.column == GOODPUT:
+            return 1
+        if self.engines is None and self.gpu is not None:
+            arguments = self.config.engine_args
+            if share := arguments.get("gpu_memory_utilization"):
+                self.engines = int(_ALL_MEMORY / share)
+            elif arguments.get("kv_cache_memory_bytes"):
+                took = max((one["result"].get("peak_memory_bytes") or 0 for one in self._done()), default=0)
+                whole = self.config.world_size == 1 and machine()["gpus"][0]["memory_bytes"]
+                self.engines = int(_ALL_MEMORY * whole / (1.1 * took + _BESIDE_TENSORS)) if took and whole else 1
+            self.engines = max(1, min(self.engines or 1, _MOST_ENGINES))
+        return self.engines or 1
+
+    def _done(self) -> list[dict[str, Any]]:
+        return [point for point in self.points if point["state"] == "finished"]
+
+    def _next(self) -> list[list[Values]]:
+        """The next points, by engine."""
+        left, last, engines = self.open(), self._last(), 1
+        room = math.inf if self.most is None else self.most - len(self.points)
+        planned = [values for values in self.chooser.plan() if values in left]
+        if not last:
+            typical = self._typical_s()
+            fits = (self.budget_s - self.spent_s - self._reserve_s()) / typical if typical else math.inf
+            ahead = 1 if planned else 0  # kept for the best values together, worth more than one more value alone
+            engines = int(max(1, min(self._at_once(), room - ahead, fits - ahead)))
+        if planned and not last:
+            return self._groups(planned, left, engines, room)
+        together = self.chooser.together(self._done(), self.study.ahead)
+        chosen = [together] if together in left else planned[:1]
+        while len(chosen) < engines and (rest := [values for values in left if values not in chosen]):
+            chosen.append(self.chooser.sample(rest, len(chosen)))
+        return self._groups(chosen, left, engines, room)
+
+    def _groups(
+        self, chosen: Sequence[Values], left: Sequence[Values], engines: int, room: float = math.inf
+    ) -> list[list[Values]]:
+        """Chosen points, each with those that differ from it only in their load: what several engines measure."""
+        groups: list[list[Values]] = []
+        for first in chosen:
+            if len(groups) < engines and room >= 1 and not any(first in group for group in groups):
+                taken = [values for values in left if not any(values in group for group in groups)]
+                groups.append(self._sharing(first, taken)[: int(min(room, _MOST_TOGETHER))])
+                room -= len(groups[-1])
+        return groups
 
     def _sharing(self, chosen: Values, others: Sequence[Values]) -> list[Values]:
         """A point, and others that differ from it only in their load."""
@@ -417,8 +481,25 @@ class _Search:
         own = [name for name in self.space if name not in self.loads]
         return [chosen, *(one for one in others if one != chosen and all(one[name] == chosen[name] for name in own))]
 
-    def _measure(self, group: list[Values]) -> None:
-        """Measure points that share a start of the engine, and tell Optuna."""
+    def _measure(self, groups: list[list[Values]]) -> None:
+        """Measure groups of points, each of which shares a start of the engine, and tell Optuna."""
+        configs = [found for group in groups if (found := self._configs(group))]
+        if self.objective.column == GOODPUT:
+            for one in configs:
+                for place, config in one.items():
+                    self._goodput(place, config)
+        elif len(configs) > 1:
+            self._beside(configs)
+        else:
+            for one in configs:
+                self._in_one_engine(one)
+        for group in groups:
+            for values in group:
+                self._take(self.points[self._place(values)])
+        self.store()
+
+    def _configs(self, group: list[Values]) -> dict[int, ExperimentConfig]:
+        """Configurations of points by place; a point that has none has failed."""
         predictions = {label(one["values"]): one["gain"] for one in self.mine.get("ranking") or []}
         configs: dict[int, ExperimentConfig] = {}
         for values in group:
@@ -432,17 +513,41 @@ class _Search:
                 configs[place] = config.replace(results_dir=str(self.folder), experiment_name=name, timeout_s=limit)
             except LlmprofError as error:
                 self.points[place] |= {"state": "failed", "error": str(error), "seconds": 0.0}
-        if self.objective.column == GOODPUT:
-            for place, config in configs.items():
-                self._goodput(place, config)
-        elif len(configs) > 1 and len({shared_key(config) for config in configs.values()}) == 1:
+        return configs
+
+    def _in_one_engine(self, configs: dict[int, ExperimentConfig]) -> None:
+        if len(configs) > 1 and len({shared_key(config) for config in configs.values()}) == 1:
             self.work.together(configs)
         else:
             for place, config in configs.items():
                 self.work.alone(place, config, ExperimentRunner)
-        for place in (self._place(values) for values in group):
-            self._take(self.points[place])
-        self.store()
+
+    def _beside(self, groups: Sequence[dict[int, ExperimentConfig]]) -> None:
+        """Measure groups of points, each in an engine; the engines load at the same time and measure in turn."""
+        again: list[dict[int, ExperimentConfig]] = []
+        began, number = time.monotonic(), sum(map(len, groups))
+        first = [max(group.values(), key=lambda config: config.batch_size) for group in groups]
+        homes = [files.made(engine_home(self.folder)) for _ in groups]
+        self._tell(f"starting {len(groups)} engines", 0, 0)
+        with loaded_engines(first, homes) as engines:
+            errors = [
+                _error_of_loading(engine, config.timeout_s) for engine, config in zip(engines, first, strict=True)
+            ]
+            loading = (time.monotonic() - began) / number
+            for group, engine, error in zip(groups, engines, errors, strict=True):
+                if error is not None and of_memory(error):
+                    again.append(group)
+                    continue
+                for place, config in group.items():
+                    self.work.alone(place, config, functools.partial(_Loaded, engine, error))
+                    self.points[place]["seconds"] = round(self.points[place]["seconds"] + loading, 3)
+        if again:
+            self.engines = len(groups) - len(again)
+            self.note(
+                f"{len(groups)} engines do not fit beside each other; {max(1, self.engines)} were loaded at a time"
+            )
+        for group in again:
+            self._in_one_engine(group)
 
     def _place(self, values: Values) -> int:
         """Place of a point, which is added if it is new."""
@@ -570,6 +675,31 @@ class _Search:
     def note(self, words: str) -> None:
         if words not in self.mine["notes"]:
             self.mine["notes"].append(words)
+
+
+def _error_of_loading(engine: Engine, timeout_s: float) -> LlmprofError | None:
+    """Wait until an engine is loaded; the error, if it does not load."""
+    try:
+        engine.ready(timeout_s)
+    except LlmprofError as error:
+        return error
+    return None
+
+
+@dataclass
+class _Loaded:
+    """Runs a point in an engine that is loaded, or did not load."""
+
+    engine: Engine
+    error: LlmprofError | None
+    config: ExperimentConfig
+    progress: Progress
+
+    def run(self) -> Run:
+        if self.error is not None:
+            raise self.error
+        self.progress("measuring", 0, 0)
+        return self.engine.measure_in(RunFolder.create(self.config), self.config)
 
 
 def ranking(run: Run, space: Mapping[str, Sequence[Any]], objective: Figure) -> list[dict[str, Any]]:

@@ -1,8 +1,10 @@
 """Searches: SLOs from text, bounds, the choice of points, and whole studies on a stand-in engine."""
 
 import contextlib
+import itertools
 import json
 import random
+import re
 import subprocess
 import sys
 import time
@@ -260,6 +262,66 @@ def test_points_that_differ_in_their_load_share_a_start(machine):
     assert len(machine.calls("LLM")) == 3  # the start alone, its other loads, and the three of graphs
 
 
+def test_engines_load_at_the_same_time_and_measure_in_turn(machine):
+    study = tuned(machine, engines=3, search=SEARCH | {"max_tokens": [3, 4]})
+    assert study.points["state"].to_list() == ["finished"] * 12  # 2 × 3 × 2
+    assert study.best["values"]["eager"] is False
+    order = "".join(call["what"][0] for call in machine.calls() if call["what"] in {"LLM", "generate"})
+    starts = re.findall("L+", order)
+    assert max(map(len, starts)) == 3  # none measures before all are loaded
+    assert order.count("L") == 7  # the start, its other load, five other engines
+    spans = []
+    for run in study.points["run"]:
+        worker = json.loads((study.folder / run / "worker.json").read_text())
+        stages = [stage for stage in worker["stages"] if stage["name"] in {"warmup", "plain"}]
+        spans.append((stages[0]["start_ns"], stages[-1]["start_ns"] + stages[-1]["dur_ns"]))
+    assert all(before[1] <= after[0] for before, after in itertools.pairwise(sorted(spans)))
+    assert not left_of(study.folder)
+
+
+def test_singles_are_measured_before_the_best_of_them_together(machine):
+    space = SEARCH | {"engine_args.max_num_batched_tokens": [256, 512]}
+    now = {"engine_args": {"max_num_seqs": 4, "max_num_batched_tokens": 256}}
+    study = tuned(machine, engines=8, most_points=5, search=space, config=now)
+    values = [list(point["values"].values()) for point in study.state["points"]]
+    assert values[:4] == [[True, 4, 256], [False, 4, 256], [True, 8, 256], [True, 4, 512]]
+    assert values[4] == [False, *values[4][1:]]
+    assert len(values) == 5
+
+
+def test_an_engine_without_room_beside_others_is_started_alone(machine, monkeypatch):
+    how = {"old": False, "decode_s": {"True": 1.0, "False": 0.5}, "alone": str(machine.folder / "loaded")}
+    monkeypatch.setenv("STAND_IN_VLLM", json.dumps(how))
+    study = tuned(machine, engines=2)
+    assert study.points["state"].to_list() == ["finished"] * 6
+    assert study.state["tune"]["notes"]
+
+
+def of_memory(**arguments):
+    """A search on a device of 80 GB whose first point took 20 GB of tensors."""
+    machine_of = {"config": ExperimentConfig(model="m", engine_args=arguments), "gpu": "H100", "engines": None}
+    machine_of["objective"] = objectives.figure("tpot_ns")
+    machine_of["points"] = [{"state": "finished", "result": {"peak_memory_bytes": 20_000_000_000}}]
+    made = tuning._Search.__new__(tuning._Search)
+    made.__dict__.update(machine_of)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("arguments", "engines"),
+    [
+        ({}, 1),  # each takes what there is
+        ({"gpu_memory_utilization": 0.3}, 3),
+        ({"gpu_memory_utilization": 0.9}, 1),
+        ({"gpu_memory_utilization": 0.01}, 4),
+        ({"kv_cache_memory_bytes": 4_000_000_000}, 2),  # 76.8 GB hold 26 GB twice
+    ],
+)
+def test_as_many_engines_as_the_memory_holds(monkeypatch, arguments, engines):
+    monkeypatch.setattr(tuning, "machine", lambda: {"gpus": [{"memory_bytes": 80_000_000_000}]})
+    assert of_memory(**arguments)._at_once() == engines
+
+
 def test_an_slo_that_no_point_holds_names_the_nearest(machine):
     study = tuned(machine, slo="tpot_p95<=100ms", search=FEW)
     assert study.best is None
@@ -342,7 +404,7 @@ def test_ten_kills_lose_nothing_and_leave_no_process(machine):
         "passes.ask_doctor = lambda *_: None\n"
         "search = {'eager': [True, False], 'engine_args.max_num_seqs': [1, 2, 4, 8], 'max_tokens': [2, 3]}\n"
         "llmprof.tune(ConfigManager.load_config(sys.argv[1]), search=search, folder=sys.argv[2], budget='2h',"
-        " objective='tpot_ns', confirm=False)"
+        " objective='tpot_ns', confirm=False, engines=3)"
     )
     path, target = machine.folder / "config.yaml", machine.folder / "study"
     ConfigManager.save_config(config(machine), path)

@@ -1,5 +1,6 @@
 """A stand-in for vLLM: it generates nothing, takes no time, and writes down what it was asked."""
 
+import atexit
 import json
 import os
 import subprocess
@@ -35,6 +36,12 @@ class LLM:
             sys.stdout.flush()
         if HOW.get("fails") or HOW.get("fails_eager", "never") == values.get("enforce_eager"):
             raise RuntimeError(HOW.get("fails") or "no such setting")
+        if HOW.get("alone"):
+            try:
+                os.close(os.open(HOW["alone"], os.O_CREAT | os.O_EXCL))
+            except FileExistsError:
+                raise RuntimeError("No available memory for the cache blocks") from None
+            atexit.register(os.unlink, HOW["alone"])
         nothing = types.SimpleNamespace
         cache = nothing(num_gpu_blocks=100, block_size=16)
         model = nothing(skip_tokenizer_init=values.get("skip_tokenizer_init", False))

@@ -104,7 +104,7 @@ class Host:
         self.page.expose_function("pythonSend", self._receive)
         self.page.expose_function("pythonNews", self._poll)
         light, ground = ("true", "#ffffff") if theme == "light" else ("false", "#111111")
-        self.page.set_content(PAGE.format(css=str(widget._css), light=light, ground=ground))
+        self.page.set_content(PAGE.format(css=str(getattr(widget, "_css", "")), light=light, ground=ground))
         self.page.evaluate(MODEL)
 
     def _changed(self, change: dict[str, Any]) -> None:
@@ -146,12 +146,12 @@ class Host:
 
     def _receive(self, text: str) -> None:
         content = json.loads(text)
-        if content["kind"] == "ask":
+        if content.get("kind") == "ask":
             self._count += 1
             self._asked[content["id"]] = content["what"]
-        elif content["kind"] == "cancel":
+        elif content.get("kind") == "cancel":
             self._asked = {key: what for key, what in self._asked.items() if what != content["what"]}
-        self.widget._receive(self.widget, content, [])
+        self.widget._handle_custom_msg(content, [])
 
     def _poll(self) -> str:
         while not self._news.empty():

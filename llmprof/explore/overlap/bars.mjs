@@ -118,7 +118,7 @@ export function overlapLongest(rows, parts) {
   };
 }
 
-/** A step of this many times the median is cut off in the chart if few are as long. */
+/** A step of more than this many times the median is shortened in the chart if few are as long. */
 const LONG = 5;
 
 /** @param {number[]} values */
@@ -158,13 +158,14 @@ function drawBarsOf(context, now, view, side, area, fill) {
   const n = side.rows.length;
   const y = plotLinear([0, most], [area.bottom, area.top]);
   const whole = n > 0 && side.rows.get("first", 0) < 0;
-  const what = share
-    ? "share of the time (%)"
-    : `time of ${whole ? "the recording" : "a step, first to last event"} (${unit.symbol})`;
   const totals = Array.from({ length: share ? 0 : n }, (_, row) => side.rows.get("total_ns", row));
   const cut = totals.filter((ns) => ns > most * unit.ns * 1.0001);
-  const longer = cut.length ? `; ${cut.length} cut off, up to ${formatNs(Math.max(...cut))}` : "";
-  const title = `${side.label ? `${side.label}: ` : ""}rank ${side.rank}, ${what}${longer}`;
+  const longer = cut.length ? `; ${cut.length} shortened, up to ${formatNs(Math.max(...cut))}` : "";
+  /** @param {string} what */
+  const titled = (what) => `${side.label ? `${side.label}: ` : ""}rank ${side.rank}, ${what}${longer}`;
+  const long = `time of ${whole ? "the recording" : "a step, first to last event"} (${unit.symbol})`;
+  let title = titled(share ? "share of the time (%)" : long);
+  if (!share && textWidth(context, title, PLOT_TEXT) > area.right - area.left) title = titled(`step (${unit.symbol})`);
   plotAxes(context, area, now, { y: { scale: y, ticks: plotTicks(0, most, 4), title } });
   if (!n) {
     plotText(context, "no steps", (area.left + area.right) / 2, (area.top + area.bottom) / 2, now.muted, {
@@ -183,13 +184,14 @@ function drawBarsOf(context, now, view, side, area, fill) {
     /** @param {string} name */
     const get = (name) => side.rows.get(name, row);
     const x = area.left + row * slot;
-    const values = parts.map((part) => get(part) / (share ? 1 : unit.ns));
+    const shortened = !share && totals[row] > most * unit.ns * 1.0001;
+    const ns = shortened ? totals[row] / most : unit.ns; // all its parts are, so that each keeps its share
+    const values = parts.map((part) => get(part) / (share ? 1 : ns));
     overlapStack(values, get("total_ns"), share, y).forEach((part, k) => {
       context.fillStyle = fill(parts[k], now);
-      const top = Math.max(part.y, area.top);
-      context.fillRect(x + gap / 2, top, wide, Math.max(0, part.y + part.h - top));
+      context.fillRect(x + gap / 2, part.y, wide, part.h);
     });
-    if (!share && totals[row] > most * unit.ns * 1.0001) {
+    if (shortened) {
       context.fillStyle = now.background;
       context.fillRect(x + gap / 2, area.top + 6, wide, 3); // a break
     }

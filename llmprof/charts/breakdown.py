@@ -249,7 +249,7 @@ def overlap(frame: pl.DataFrame, *, work: str = "kernels and copies", title: str
         notes.append("Steps are added up, without the time between them.")
     if frame["exposed_copy_ns"].null_count() == frame.height:
         notes.append("Copies were not captured.")
-    return theme.finish(compose.rows(*panels, spacing=14), title or _overlap_headline(sums), notes)
+    return theme.finish(compose.rows(*panels, spacing=14), title or _overlap_headline(sums, frame), notes)
 
 
 def _parts(sums: pl.DataFrame) -> pl.DataFrame:
@@ -271,7 +271,7 @@ def _parts(sums: pl.DataFrame) -> pl.DataFrame:
     return wide.unpivot(names, index=["phase", "row"], variable_name="part", value_name="ns")
 
 
-def _overlap_headline(sums: pl.DataFrame) -> str:
+def _overlap_headline(sums: pl.DataFrame, frame: pl.DataFrame) -> str:
     """Exposed communication and idle time, as the range over the ranks."""
     words = []
     columns = [("exposed_communication_ns", "exposed communication"), ("idle_ns", "idle")]
@@ -285,5 +285,6 @@ def _overlap_headline(sums: pl.DataFrame) -> str:
     for column, name in columns:
         shares = 100 * by_rank[column] / by_rank["total_ns"]
         words.append(f"{name} {theme.percents(shares)}")
-    whose = "a rank's time" if by_rank.height > 1 else f"the time of rank {by_rank['rank'][0]}"
+    time = "time" if "step" not in frame.columns else "steps"
+    whose = f"a rank's {time}" if by_rank.height > 1 else f"the {time} of rank {by_rank['rank'][0]}"
     return f"Of {whose}: {', '.join(words)}"

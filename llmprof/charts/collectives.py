@@ -38,7 +38,9 @@ def all_reduce(frame: pl.DataFrame, *, kind: str = "all_reduce", title: str | No
         others = ", ".join(frame["kind"].drop_nulls().unique().sort()) or "none"
         raise draw.nothing("all_reduce", f"no call of kind {kind} in the frame (kinds: {others})")
     matched = rows.drop_nulls(["wait_ns", "transfer_ns"])
-    lower = theme.rows_of([_by_size(rows), _by_rank(rows, matched)], 1 if theme.is_narrow() else 2, spacing=_SPACE)
+    sized = rows.drop_nulls("bytes")
+    panels = [*([_by_size(rows, sized)] if sized.height else []), _by_rank(rows, matched)]
+    lower = theme.rows_of(panels, 1 if theme.is_narrow() else 2, spacing=_SPACE)
     chart = compose.rows(_distributions(rows, matched), *lower, spacing=40)
     notes = [
         "Wait: from a rank's own start until the last rank has started the same call. Transfer: the rest of the call."
@@ -47,6 +49,8 @@ def all_reduce(frame: pl.DataFrame, *, kind: str = "all_reduce", title: str | No
         notes = ["Wait and transfer are unknown: no call could be matched over the ranks. Only durations are shown."]
     elif matched.height < rows.height:
         notes.append(f"Both are known for {matched.height:,} of {rows.height:,} calls.")
+    if sized.is_empty():
+        notes.append("Bytes were not captured.")
     return theme.finish(chart, title or _headline(rows, matched, kind), " ".join(notes))
 
 
@@ -95,13 +99,8 @@ def _table(rows: pl.DataFrame) -> dict[str, str]:
     return _TABLE if split else {"duration": theme.DURATION}
 
 
-def _by_size(rows: pl.DataFrame) -> alt.LayerChart:
+def _by_size(rows: pl.DataFrame, sized: pl.DataFrame) -> alt.LayerChart:
     """Median and spread of durations and transfers, by bytes of the call."""
-    sized = rows.drop_nulls("bytes")
-    if sized.is_empty():
-        note = alt.Chart(draw.constant({})).mark_text(fontSize=12, color=theme.INK)
-        missing = note.encode(text=alt.TextValue("bytes were not captured"))
-        return theme.layered(missing, theme.beside("By size")).properties(width=_half(), height=_HEIGHT)
     share = "" if sized.height == rows.height else f", known for {theme.percent(100 * sized.height / rows.height)}"
     if sized["bytes"].n_unique() > _MAX_SIZES:
         sized = sized.with_columns(bytes=pl.lit(2.0).pow(pl.col("bytes").clip(1).log(2).floor()))

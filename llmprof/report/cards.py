@@ -17,7 +17,7 @@ from llmprof.analyze import catalog
 from llmprof.analyze.coverage import OF_OPERATORS
 from llmprof.analyze.findings.facts import facts_in_words, run_facts, where_the_time_went
 from llmprof.analyze.findings.order import chained, first_denominator, number_of, so
-from llmprof.charts.base import bars
+from llmprof.charts.base import bars, draw
 from llmprof.errors import AnalysisError, LlmprofError
 from llmprof.text import counted, plain, sentence, shorten
 from llmprof.units import format_bytes, format_ns, format_share
@@ -143,11 +143,26 @@ def shares(coverage: pl.DataFrame | None) -> pl.DataFrame:
     )
 
 
-def some_known(frame: pl.DataFrame, column: str) -> pl.DataFrame:
-    """The frame, unless its stage or category is known in no row but copies: a chart of it would have one colour."""
-    if frame.height and frame[column].drop_nulls().is_in(["other", "copy"]).all():
-        hints = {"stage": "stages are parts of a transformer's layers", "category": "categories follow from names"}
-        raise AnalysisError(f"no event has a known {column}", hint=hints[column])
+_UNKNOWN: Final = ("other", "unknown", "unexplained")
+MOST_UNKNOWN: Final = 0.9
+"""A chart with this share of its time unknown explains nothing."""
+
+_HINTS: Final = {
+    "stage": "stages are parts of a transformer's layers",
+    "category": "categories follow from names",
+    "cause": "record the calls of the host (CPU activity)",
+    "part": "record the calls of the host (CPU activity)",
+}
+
+
+def some_known(frame: pl.DataFrame, column: str, *, ns: str = "dur_ns") -> pl.DataFrame:
+    """The frame, unless its parts are known in no row but copies, or for hardly any of its time."""
+    if frame.height and frame[column].drop_nulls().is_in([*_UNKNOWN, "copy"]).all():
+        raise AnalysisError(f"no event has a known {column}", hint=_HINTS[column])
+    unknown = pl.col(ns).filter(pl.col(column).fill_null("other").is_in(_UNKNOWN)).sum() / pl.col(ns).sum()
+    share = draw.number(frame.select(unknown.fill_nan(0)).item()) if frame.height else 0.0
+    if share >= MOST_UNKNOWN:
+        raise AnalysisError(f"{format_share(share)} of the time has no known {column}", hint=_HINTS[column])
     return frame
 
 

@@ -15,11 +15,12 @@ from llmprof.analyze import catalog, roofline
 from llmprof.analyze.catalog import Analysis, per_trace
 from llmprof.analyze.findings.scope import scope_of
 from llmprof.analyze.replay.part import replayed_part
+from llmprof.analyze.steps.summary import LONG, step_windows
 from llmprof.charts.base.draw import NO_ROWS, extent
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, OutputError
 from llmprof.report import cards, page
 from llmprof.report.page import Absent, Figure, Section
-from llmprof.text import shorten
+from llmprof.text import counted, shorten
 from llmprof.theory import Shape
 from llmprof.trace import Trace
 from llmprof.units import format_ns, format_share
@@ -119,16 +120,19 @@ class Drawing:
 
 
 def _breakdown(trace: Trace) -> Drawn:
-    frame = _without_empty_steps(analyze.attribute(trace))
+    frame, note = _of_mean_steps(trace, _without_empty_steps(analyze.attribute(trace)))
     named = cards.some_known(frame, "stage")
-    return charts.breakdown(named, work=trace.words["events"])
+    return charts.breakdown(named, work=trace.words["events"]), note
 
 
 def _breakdown_by_category(trace: Trace) -> Drawn:
     frame = analyze.kernel_summary(trace, by=("rank",))
-    frame = cards.some_known(frame, "category")
+    frame = cards.some_known(frame, "category", ns="total_ns")
     frame, note = fewer_ranks(frame, 1, _MOST_RANKS, "kernel_summary.csv")
-    return charts.breakdown(frame, rows="rank", color="category", work=trace.words["events"]), note
+    whole = "Of the whole recording, with what is outside of steps."
+    stepped = analyze.steps(trace)["dur_ns"].null_count() < analyze.steps(trace).height
+    chart = charts.breakdown(frame, rows="rank", color="category", work=trace.words["events"])
+    return chart, " ".join(filter(None, (whole if stepped else "", note)))
 
 
 def _layer_heatmap(trace: Trace) -> Drawn:
@@ -142,11 +146,11 @@ def _layer_heatmap(trace: Trace) -> Drawn:
 
 def _overlap(trace: Trace) -> Drawn:
     frame = analyze.overlap(trace, by=("rank", "step", "phase"), waits=True).drop_nulls("step")
-    frame = _without_empty_steps(frame)
+    frame, left_out = _of_mean_steps(trace, _without_empty_steps(frame))
     if not frame.height:
         frame = analyze.overlap(trace, by=("rank",), waits=True)
     frame, note = fewer_ranks(frame, frame["phase"].n_unique() if "phase" in frame.columns else 1, 64, "overlap.csv")
-    return charts.overlap(frame, work=trace.words["events"]), note
+    return charts.overlap(frame, work=trace.words["events"]), " ".join(filter(None, (left_out, note)))
 
 
 MANY_RANKS: Final = 8
@@ -198,8 +202,9 @@ def _idle(trace: Trace) -> Drawn:
     if trace.on_host:
         found = "no activity of a device was recorded, and operators of the host stand in for it"
         raise NotCapturedError(found, hint="profile the activity of the device as well, if the run uses one")
-    frame, note = fewer_ranks(analyze.idle(trace), 1, _MOST_RANKS, "idle.csv")
-    return charts.idle(frame), note
+    frame, left_out = _of_mean_steps(trace, analyze.idle(trace))
+    frame, note = fewer_ranks(cards.some_known(frame, "cause"), 1, _MOST_RANKS, "idle.csv")
+    return charts.idle(frame), " ".join(filter(None, (left_out, note)))
 
 
 def _launch_delay(trace: Trace) -> Drawn:
@@ -241,10 +246,8 @@ def _operators(trace: Trace) -> Drawn:
 
 
 def _critical_path(trace: Trace) -> Drawn:
-    frame, scope = analyze.critical_path(trace), scope_of(trace)
-    if scope.words == "steps" and scope.steps is not None:  # the mean is of the same steps
-        frame = frame.filter(pl.col("step").is_in(scope.steps["step"].unique().implode()))
-    return charts.critical_path(frame)
+    frame, note = _of_mean_steps(trace, analyze.critical_path(trace))
+    return charts.critical_path(cards.some_known(frame, "part")), note
 
 
 BREAKDOWN = Drawing("breakdown", "time by phase and stage", _breakdown)
@@ -351,6 +354,20 @@ def _without_empty_steps(frame: pl.DataFrame) -> pl.DataFrame:
     """Rows of steps with work, if there are any; an empty step is only a few us of bookkeeping."""
     full = frame.filter(pl.col("phase").ne_missing("empty"))
     return full if full.height else frame
+
+
+def _of_mean_steps(trace: Trace, frame: pl.DataFrame) -> tuple[pl.DataFrame, str]:
+    """Rows without the long first steps, which are no part of the mean step that the findings are about."""
+    scope = scope_of(trace)
+    if scope.words != "steps" or scope.steps is None:
+        return frame, ""
+    usual = scope.steps["step"].unique()
+    first = step_windows(trace).filter(pl.col("step") < usual.min())["step"].n_unique()
+    if not first:
+        return frame, ""
+    why = f"longer than {LONG} median steps and no part of a mean"
+    kept = frame.filter(pl.col("step").is_null() | (pl.col("step") >= usual.min()))
+    return kept, f"Without the first {counted(first, 'step')}, each {why}."
 
 
 _SHOWS = "measured time against its bound"

@@ -176,7 +176,7 @@ def opportunities_table(found: pl.DataFrame, _words: Mapping[str, str] = ON_DEVI
         Column("time_ns", "time", "time"),
         *columns("share", share="share of the step", share_of_bound="of its bound"),
         Column("bound_by", "bound by"),
-        *columns("time", gap_ns="beyond 80 %", gain_ns="a step gains"),
+        *columns("gain", gap_ns="beyond 80 %", gain_ns="a step gains"),
     )
     phase = f" of {own['phase'][0]}" if own["phase"][0] not in (None, "other") else ""
     count = own["steps"][0]
@@ -189,6 +189,8 @@ def opportunities_table(found: pl.DataFrame, _words: Mapping[str, str] = ON_DEVI
 _MOST_OPPORTUNITIES: Final = 12
 _DOUBLE: Final = {"beside other work": "ran beside other work: counted twice above"}
 _MOST_CHAINS: Final = 12
+LEAST_GAIN: Final = 1000
+"""Least gain of a step that a replay means something for (ns)."""
 
 
 def _repeated(chain: str) -> str:
@@ -202,7 +204,11 @@ def fusion_table(chains_found: pl.DataFrame, _words: Mapping[str, str] = ON_DEVI
     if not chains_found.height:
         words = "no short kernels always follow each other on a stream"
         return Absent("chains of kernels that would be one", captured=True, found=words, hint="")
-    best = chains_found.sort("gain_ns", "total_ns", descending=True, nulls_last=True).head(_MOST_CHAINS)
+    some = chains_found.filter(pl.col("gain_ns").fill_null(LEAST_GAIN) >= LEAST_GAIN)
+    if not some.height:
+        words = "one kernel in place of any chain of short kernels would gain less than 1 us a step"
+        return Absent("chains of kernels that would be one", captured=True, found=words, hint="")
+    best = some.sort("gain_ns", "total_ns", descending=True, nulls_last=True).head(_MOST_CHAINS)
     named = pl.col("fusion").is_not_null() & (pl.col("fusion") != pl.col("categories"))
     named &= pl.col("fusion") != "elementwise and reductions"  # the chain says it itself
     rows = best.select(
@@ -219,7 +225,7 @@ def fusion_table(chains_found: pl.DataFrame, _words: Mapping[str, str] = ON_DEVI
         Column("phase", "phase"),
         *columns("number", a_step="chains a step", launches="launches saved a step"),
         Column("share", "time of all kernels", "share"),
-        Column("gain_ns", "gain a step", "time"),
+        Column("gain_ns", "gain a step", "gain"),
         Column("gain_share", "of the step", "share"),
     )
     count, more = chains_found.height, chains_found.height - rows.height
@@ -227,7 +233,8 @@ def fusion_table(chains_found: pl.DataFrame, _words: Mapping[str, str] = ON_DEVI
     chains = f"{number} chains" if count > 1 else "The only chain"
     caption = f"{chains} of short kernels, by what one kernel in its place would gain"
     notes = ["A dash: not replayed, or not known."] if rows["gain_ns"].null_count() else []
-    notes += [f"{more} more are in fusion_candidates.csv."] if more else []
+    few = f", {chains_found.height - some.height} of them with a gain of less than 1 us" if count > some.height else ""
+    notes += [f"{more} more are in fusion_candidates.csv{few}."] if more else []
     return Table("fusion_candidates", caption, shown, rows, sortable=True, note=" ".join(notes))
 
 

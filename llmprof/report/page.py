@@ -109,7 +109,7 @@ class Figure:
     absent: Absent | None = None
 
 
-Kind = Literal["text", "name", "chip", "number", "time", "share"]
+Kind = Literal["text", "name", "chip", "number", "time", "gain", "share"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +218,7 @@ _POLICY = (
     "default-src 'none'; script-src {scripts}; style-src 'unsafe-inline'; img-src data: blob:; "
     "base-uri 'none'; form-action 'none'"
 )
-_CLASSES = {"number": "num", "time": "num", "share": "share", "name": "kernel", "chip": "", "text": ""}
+_CLASSES = {"number": "num", "time": "num", "gain": "num", "share": "share", "name": "kernel", "chip": "", "text": ""}
 
 
 def page(contents: Contents) -> str:
@@ -327,7 +327,13 @@ def _number(value: float) -> str:
     return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.1f}"
 
 
-_WRITERS: dict[str, Callable[[float], str]] = {"number": _number, "time": format_ns, "share": format_share}
+def _gain(ns: float) -> str:
+    return "< 1 us" if 0 < ns < 1000 else format_ns(ns)  # below it a replay says nothing
+
+
+_WRITERS: dict[str, Callable[[float], str]] = {
+    "number": _number, "time": format_ns, "gain": _gain, "share": format_share
+}  # fmt: skip
 
 
 def _blocks(section: Section) -> list[tuple[str, Figure | Table | list[Absent]]]:

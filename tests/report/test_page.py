@@ -10,9 +10,12 @@ import polars as pl
 import pytest
 
 from llmprof import analyze, report
+from llmprof.analyze.findings.scope import scope_of
+from llmprof.errors import AnalysisError
 from llmprof.report import cards, figures, page
 from llmprof.report.page import Figure, Section, Table
 from llmprof.trace import Trace
+from tests.analyze.builders import GEMM, kernels, labels, launches
 from tests.charts import specs
 
 
@@ -138,6 +141,29 @@ def test_a_chart_in_which_everything_is_other_is_left_out(small):
         assert absent.captured
         assert reason in absent.found
         assert figures.figure(small, drawing).absent is None
+
+
+def test_a_chart_of_what_is_mostly_unknown_is_left_out():
+    of = {"cause": ["host-bound", "unknown"], "part": ["compute", "unexplained"], "category": ["linear", None]}
+    for column, (known, unknown) in of.items():
+        little = pl.DataFrame({column: [known, unknown], "dur_ns": [10, 90]})
+        with pytest.raises(AnalysisError, match=re.escape("90.0 %")):
+            cards.some_known(little, column)
+        assert cards.some_known(little.with_columns(dur_ns=pl.Series([11, 89])), column).height == 2
+
+
+def test_charts_and_findings_are_of_the_same_steps():
+    at = [0, 900, 960, 962, 964, 966, 968, 970]
+    run = pl.concat([kernels([(GEMM, 1000)], start=1000 * start, first=1 + start) for start in at])
+    marks = labels([(f"ProfilerStep#{n}", 1000 * start, 50) for n, start in enumerate(at)])
+    trace = Trace({"kernels": run, "markers": marks, "runtime": launches(run, lead=0)})
+    chart = figures.figure(trace, figures.OVERLAP)
+    assert "first 2 steps" in chart.note
+    assert scope_of(trace).parts == 6
+    _, note = figures.drawn(trace, figures.IDLE)
+    assert "first 2 steps" in note
+    drawn, _ = figures.drawn(trace, figures.OVERLAP)
+    assert "6.00 us" in json.dumps(drawn.to_dict())  # six steps of 1 us
 
 
 def test_operators_of_a_run_on_the_cpu_are_no_kernels(sample_trace):

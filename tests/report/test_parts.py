@@ -181,6 +181,8 @@ def test_chains_of_kernels_as_a_table_and_a_sentence_where_there_are_none(small)
     given = {"fusion": "norm + quantise", "categories": "norm + quantize", "length": 3, "a_step": 3.0}
     one = pl.DataFrame([given | {"gain_ns": 200.0, "recorded_ns": 1000.0, "total_ns": 500}])
     one = pl.concat([found.clear(), one], how="diagonal_relaxed")
+    assert isinstance(folder.fusion_table(one), Absent)  # 200 ns
+    one = one.with_columns(pl.col("gain_ns", "recorded_ns") * 10)
     (row,) = folder.fusion_table(one).frame.rows(named=True)
     assert (row["chain"], row["launches"], row["gain_share"]) == ("norm + quantise: norm + quantize", 6.0, 0.2)
 

@@ -55,7 +55,9 @@ def step_times(frame: pl.DataFrame, *, title: str, changes: Sequence[str]) -> al
     base = alt.Chart(inline(pl.concat(parts))).encode(
         y=theme.row_axis(rows), yOffset=alt.YOffset("what:N", scale=alt.Scale(domain=[RECORDED, PREDICTED]))
     )
-    times = alt.X("time:Q", title=f"median time of a step ({unit.symbol})", axis=alt.Axis(grid=True, tickCount=8))
+    of = "the whole recording" if named["phase"].null_count() else "a step"
+    median = "median " if (frame["steps"] > 1).any() else ""
+    times = alt.X("time:Q", title=f"{median}time of {of} ({unit.symbol})", axis=alt.Axis(grid=True, tickCount=8))
     legend = alt.Legend(title=None, orient="top", direction="horizontal", symbolType="square")
     colour = alt.Color("what:N", scale=theme.shades(_COLOURS), sort=None, legend=legend)
     bars = base.mark_bar(height=14).encode(x=times, color=colour)
@@ -382,7 +384,11 @@ def in_words(frame: pl.DataFrame, changes: int) -> str:
     plain = row["plain_recorded_ns"] is not None
     of = "plain_" if plain else ""
     phase = f" of {row['phase']}" if row["phase"] != "other" else ""
-    what = f"A step{phase} (median, end to end)" if row["phase"] is not None else "The recording"
+    what = (
+        f"A step{phase} (median, end to end)"
+        if row["phase"] is not None
+        else "The whole recording, which has no steps,"
+    )
     times = [row[f"{of}{name}_ns"] for name in ("recorded", "predicted", "low", "high")]
     recorded, predicted, low, high = map(format_ns, times)
     took = f"{recorded} without the profiler ({format_ns(row['recorded_ns'])} under it)" if plain else recorded
@@ -394,7 +400,7 @@ def in_words(frame: pl.DataFrame, changes: int) -> str:
     between = f" ({low} to {high})" if low != high else ""
     word = "less" if share > 0 else "more"
     took = took if plain else f"{recorded} recorded"
-    said = f"{what}: {took}, {predicted} predicted{between}, {format_share(abs(share))} {word}."
+    said = f"{what.rstrip(',')}: {took}, {predicted} predicted{between}, {format_share(abs(share))} {word}."
     return " ".join(filter(None, (said, moved_in_words(row))))
 
 

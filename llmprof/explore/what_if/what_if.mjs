@@ -199,6 +199,17 @@ function changeRow(offer, works, { changed, remove }) {
 }
 
 /**
+ * What the times are of: a step, or the whole recording where it has no steps.
+ * @param {Predicted[]} rows
+ */
+const timed = (rows) =>
+  rows.some((row) => row.phase !== null)
+    ? "a step"
+    : rows.some((row) => row.steps > 1)
+      ? "the whole recording on a rank"
+      : "the whole recording";
+
+/**
  * Recorded and predicted time of a step of each phase, and the interval.
  * @param {{rows: () => Predicted[]}} options
  * @returns {import("../base/js/plot.mjs").Chart<Predicted>}
@@ -206,12 +217,13 @@ function changeRow(offer, works, { changed, remove }) {
 function stepTimes({ rows }) {
   const tall = 2 * LINE + BETWEEN;
   return {
-    label: "Time of a step as recorded and as predicted, by phase. Arrow keys move.",
+    label: "Times as recorded and as predicted, by phase. Arrow keys move.",
     height: () => Math.max(1, rows().length) * tall + 58,
     draw: (context, width, _height, now) => {
       const shown = rows();
       if (!shown.length) return [];
       const named = shown.map((row) => row.phase ?? "the recording");
+      const median = shown.some((row) => row.steps > 1) ? "median " : "";
       const left = Math.max(...named.map((name) => textWidth(context, name, PLOT_TEXT))) + 18;
       const most = Math.max(1, ...shown.flatMap((row) => [row.recorded_ns, row.predicted_ns, row.high_ns]));
       const area = { left, top: 8, right: Math.max(left + 60, width - 92), bottom: 8 + shown.length * tall };
@@ -220,7 +232,7 @@ function stepTimes({ rows }) {
       const ticks = plotTicks(0, most / unit.ns, Math.max(2, (area.right - left) / 90));
       for (const tick of ticks) plotLine(context, [x.to(tick), area.top], [x.to(tick), area.bottom], now.faint);
       plotAxes(context, area, now, {
-        x: { scale: x, ticks, title: `median time of a step (${unit.symbol})`, over: 60 },
+        x: { scale: x, ticks, title: `${median}time of ${timed(shown)} (${unit.symbol})`, over: 60 },
       });
       return shown.map((row, i) => {
         const y = area.top + i * tall + BETWEEN / 2;
@@ -257,9 +269,7 @@ function stepTimes({ rows }) {
 }
 
 /** @type {import("../base/js/plot.mjs").TableColumn[]} */
-const COLUMNS = [
-  { name: "phase", title: "phase", format: (value) => value ?? "the recording" },
-  { name: "steps", title: "steps, all ranks", number: true, format: (value) => formatNumber(value) },
+const TIMES = [
   { name: "recorded_ns", title: "recorded", number: true, format: (value) => formatNs(value) },
   { name: "predicted_ns", title: "predicted", number: true, format: (value) => formatNs(value) },
   { name: "low_ns", title: "least", number: true, format: (value) => formatNs(value) },
@@ -267,6 +277,24 @@ const COLUMNS = [
   { name: "gain_ns", title: "gain", number: true, format: (value) => formatNs(value) },
   { name: "speedup", title: "times as fast", number: true, format: (value) => formatNumber(value) },
 ];
+
+/**
+ * @param {Predicted[]} rows
+ * @returns {import("../base/js/plot.mjs").TableColumn[]}
+ */
+function columns(rows) {
+  const stepped = rows.some((row) => row.phase !== null);
+  return [
+    { name: "phase", title: stepped ? "phase" : "", format: (value) => value ?? "the recording" },
+    {
+      name: "steps",
+      title: stepped ? "steps, all ranks" : "ranks",
+      number: true,
+      format: (value) => formatNumber(value),
+    },
+    ...TIMES,
+  ];
+}
 
 /**
  * Text to be copied, with its button.
@@ -364,7 +392,8 @@ function render({ model, el }) {
       rows.forEach((row, i) => row.tell(msg.made[i]?.change === row.read() ? msg.made[i] : undefined));
       python.text.textContent = msg.python;
       command.text.textContent = msg.command;
-      fill(table, plotTable(COLUMNS, predicted, { caption: "Time of a step, recorded and predicted" }));
+      const caption = `Time of ${timed(predicted)}, recorded and predicted`;
+      fill(table, plotTable(columns(predicted), predicted, { caption }));
       panel.redraw();
       root.dataset.shown = JSON.stringify({ changes });
     } catch (error) {

@@ -14,9 +14,9 @@ from llmprof.analyze.intervals import clip, union_length
 from llmprof.analyze.operators import COLLECTIVE
 from llmprof.analyze.replay.graph import Graph, graph
 from llmprof.analyze.replay.part import replayed_part
-from llmprof.analyze.replay.plan import Plan, periods
+from llmprof.analyze.replay.plan import Plan, periods, periods_below, recorded_periods
 from llmprof.analyze.replay.targets import KEY, TARGET, Found, To, below_target, saved_of, with_keys
-from llmprof.analyze.replay.what_if import MOST_NODES, periods_of
+from llmprof.analyze.replay.what_if import lasting
 from llmprof.errors import LlmprofError, listed
 from llmprof.hardware import Device
 from llmprof.theory.shapes import Shape, shape
@@ -192,20 +192,18 @@ def _gains(trace: Trace, found: Found, keys: pl.DataFrame, steps: pl.DataFrame) 
     key, saved = np.full(built.events.height, -1), np.zeros(built.events.height)
     key[of_event["node"]], saved[of_event["node"]] = of_event["key"], of_event["saved"]
     numbers = [-1, *keys["key"].unique().sort()]
-    frames = []
-    at_once = max(1, MOST_NODES // (2 * built.events.height))
-    for first in range(0, len(numbers), at_once):
-        some = numbers[first : first + at_once]
-        plans = []
-        for number in some:
-            plan = Plan(built, "middle")
-            chosen = (saved > 0) & ((key == number) | (number == -1))
-            plan.set_duration(chosen, plan.own_duration() * (1 - saved))
-            plans.append([plan])
-        for number, rows in zip(some, periods_of(trace, plans), strict=True):
-            gain = (pl.col("recorded_ns") - pl.col("middle_ns")).mean()
-            kept = rows.join(steps, on=["rank", "step"], how="semi")
-            frames.append(kept.group_by("phase").agg(gain_ns=gain).with_columns(key=pl.lit(number, dtype=pl.Int64)))
+
+    def plan(number: int) -> Plan:
+        made = Plan(built, "middle")
+        made.set_duration((saved > 0) & ((key == number) | (number == -1)), made.own_duration() * (1 - saved))
+        return made
+
+    recorded, frames = recorded_periods(trace), []
+    shorter = periods_below(built, plan(-1), map(plan, numbers))
+    for number, rows in zip(numbers, shorter, strict=True):
+        gain = recorded.with_columns(gain_ns=lasting(recorded, rows))
+        kept = gain.join(steps, on=["rank", "step"], how="semi")
+        frames.append(kept.group_by("phase").agg(pl.col("gain_ns").mean(), key=pl.lit(number, dtype=pl.Int64)))
     return pl.concat(frames)
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple, Self
 
 import numpy as np
 import polars as pl
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from llmprof.analyze.catalog import per_trace
 from llmprof.analyze.collectives.collectives import bus_factor, collectives
+from llmprof.analyze.replay.contraction import contracted, stacked
 from llmprof.analyze.replay.graph import COLLECTIVE, HANDED_OVER, LAUNCH, LOADING, SCHEDULED, Graph, graph
 from llmprof.analyze.replay.recording import Rows
 from llmprof.analyze.replay.schedule import NEVER, Chains, Ints, earliest
@@ -252,12 +253,7 @@ def _covered(start: Ints, end: Ints) -> Callable[[Ints], Ints]:
 def times_of(plans: list[Plan]) -> Ints:
     """Times of all nodes (rows) under several plans of one graph (columns), in ns: scheduled at once."""
     each = [plan.chains() for plan in plans]
-    if len(each) == 1:
-        return earliest(each[0])[:, np.newaxis]
-    columns: dict[str, Any] = {
-        name: np.stack([getattr(chains, name) for chains in each], axis=1) for name in ("weight", "origin", "delay")
-    }
-    return earliest(replace(each[0], **columns))
+    return earliest(each[0])[:, np.newaxis] if len(each) == 1 else earliest(stacked(each))
 
 
 @per_trace
@@ -276,32 +272,78 @@ def periods(built: Graph, times: Ints) -> pl.DataFrame:
 
 def each_periods(built: Graph, times: Ints) -> list[pl.DataFrame]:
     """The frame of :func:`periods` for each column of times; what steps there are is found once."""
-    work = built.events.filter(pl.col("where") == "device").select("rank", "step", "phase", "row")
-    if work["step"].null_count() == work.height:
-        work = work.with_columns(step=pl.lit(0, dtype=pl.Int32), phase=pl.lit(None, dtype=pl.String))
-    steps = (
-        work.filter(pl.col("step").is_not_null())
-        .group_by("rank", "step")
-        .agg(pl.col("phase").drop_nulls().first(), pl.col("row"))
-        .sort("rank", "step")
-        .with_columns(nth=pl.int_range(pl.len()).over("rank"), of=pl.len().over("rank"))
-    )
-    kept = pl.Series((steps["nth"] > 0) | (steps["of"] == 1))
-    named = steps.filter(kept).select("rank", "step", "phase")
-    if not steps.height:
-        nothing = pl.Series(dtype=pl.Int64)
-        return [named.with_columns(period_ns=nothing, end_ns=nothing)] * times.shape[1]
-    rows = steps["row"].explode().to_numpy()
-    bounds = np.concatenate([[0], steps["row"].list.len().cum_sum().to_numpy()[:-1]])
-    begin = np.minimum.reduceat(times[2 * rows], bounds, axis=0)
-    end = np.maximum.reduceat(times[2 * rows + 1], bounds, axis=0)
-    alone = (steps["of"] == 1).to_numpy()[:, np.newaxis]
-    period = end - np.where(alone, begin, np.roll(end, 1, axis=0))
-    mask = kept.to_numpy()
-    return [
-        named.with_columns(pl.Series("period_ns", lasted), pl.Series("end_ns", ends))
-        for lasted, ends in zip(period[mask].T, end[mask].T, strict=True)
-    ]
+    steps = _Steps.of(built)
+    nodes = 2 * np.argsort(steps.number, kind="stable")[(steps.number < 0).sum() :]
+    return steps.periods(nodes, times[nodes], nodes + 1, times[nodes + 1])
+
+
+def periods_below(built: Graph, least: Plan, plans: Iterable[Plan]) -> list[pl.DataFrame]:
+    """The frames of :func:`periods` under plans between a least one and the recording as it is."""
+    steps, low = _Steps.of(built), least.chains()
+    begin, end = steps.asked(low.weight)
+    part = contracted(low, built.schedule(), np.concatenate([begin, end]), built.time)
+    times = earliest(stacked([part.of(plan.chains()) for plan in plans]))
+    return steps.periods(begin, times[part.places(begin)], end, times[part.places(end)])
+
+
+class _Steps(NamedTuple):
+    """The steps of a graph on its devices."""
+
+    built: Graph
+    frame: pl.DataFrame
+    """``rank, step, phase``, ``nth`` of the rank and ``of`` how many."""
+    number: Ints
+    """By event, the row of its step in the frame; -1 for events of none."""
+
+    @classmethod
+    def of(cls, built: Graph) -> Self:
+        """Find the steps of a graph."""
+        work = built.events.filter(pl.col("where") == "device").select("rank", "step", "phase", "row")
+        if work["step"].null_count() == work.height:
+            work = work.with_columns(step=pl.lit(0, dtype=pl.Int32), phase=pl.lit(None, dtype=pl.String))
+        work = work.filter(pl.col("step").is_not_null())
+        steps = (
+            work.group_by("rank", "step")
+            .agg(pl.col("phase").drop_nulls().first())
+            .sort("rank", "step")
+            .with_columns(nth=pl.int_range(pl.len()).over("rank"), of=pl.len().over("rank"))
+        )
+        named = steps.select("rank", "step", number=pl.int_range(pl.len()))
+        number = np.full(built.events.height, -1, dtype=np.int64)
+        number[work["row"].to_numpy()] = work.join(named, on=["rank", "step"], maintain_order="left")["number"]
+        return cls(built, steps, number)
+
+    def asked(self, weight: Ints) -> tuple[Ints, Ints]:
+        """Nodes among which, by step, are its first start and its last end, where no weight is less than these."""
+        number, start, dur = self.number, weight[2::2], weight[1::2]
+        chain = self.built.events["chain"].to_numpy()
+        follows = (number[1:] == number[:-1]) & (chain[1:] == chain[:-1])
+        begin = 2 * self._sorted(~np.append(False, follows & (dur[:-1] + start >= 0)))
+        end = 2 * self._sorted(~np.append(follows & (start + dur[1:] >= 0), False)) + 1
+        return begin, end
+
+    def _sorted(self, chosen: Rows) -> Ints:
+        rows = np.flatnonzero(chosen & (self.number >= 0))
+        return rows[np.argsort(self.number[rows], kind="stable")]
+
+    def periods(self, begin: Ints, starts: Ints, end: Ints, ends: Ints) -> list[pl.DataFrame]:
+        """The frame of :func:`periods` for each column of the times of nodes, in the order of steps."""
+        steps = self.frame
+        kept = pl.Series((steps["nth"] > 0) | (steps["of"] == 1))
+        named = steps.filter(kept).select("rank", "step", "phase")
+        if not steps.height:
+            nothing = pl.Series(dtype=pl.Int64)
+            return [named.with_columns(period_ns=nothing, end_ns=nothing)] * starts.shape[1]
+        every = np.arange(steps.height)
+        start = np.minimum.reduceat(starts, np.searchsorted(self.number[begin // 2], every), axis=0)
+        until = np.maximum.reduceat(ends, np.searchsorted(self.number[end // 2], every), axis=0)
+        alone = (steps["of"] == 1).to_numpy()[:, np.newaxis]
+        period = until - np.where(alone, start, np.roll(until, 1, axis=0))
+        mask = kept.to_numpy()
+        return [
+            named.with_columns(pl.Series("period_ns", lasted), pl.Series("end_ns", ended))
+            for lasted, ended in zip(period[mask].T, until[mask].T, strict=True)
+        ]
 
 
 def calls_of_rows(plan: Plan, trace: Trace) -> pl.DataFrame:

@@ -240,7 +240,7 @@ def periods_of(trace: Trace, groups: list[list[Plan]]) -> list[pl.DataFrame]:
         moved = longer & (by_level[middle]["end_ns"] <= recorded["end_ns"])
         out.append(
             recorded.with_columns(
-                (recorded["period_ns"] - _lasting(recorded, one)).alias(f"{level}_ns")
+                (recorded["period_ns"] - lasting(recorded, one)).alias(f"{level}_ns")
                 for level, one in zip(LEVELS, by_level, strict=True)
             )
             .with_columns(moved=moved)
@@ -270,13 +270,13 @@ def _in_plain_time(trace: Trace, made: tuple[Change, ...]) -> pl.DataFrame:
         *_STEPS,
         "recorded_ns",
         *(
-            (middle["recorded_ns"] - known.rest[level] * _lasting(known.steps[level], changed)).alias(f"{level}_ns")
+            (middle["recorded_ns"] - known.rest[level] * lasting(known.steps[level], changed)).alias(f"{level}_ns")
             for level, changed in zip(LEVELS, after, strict=True)
         ),
     ).filter(phase=PHASE)
 
 
-def _lasting(recorded: pl.DataFrame, changed: pl.DataFrame) -> pl.Series:
+def lasting(recorded: pl.DataFrame, changed: pl.DataFrame) -> pl.Series:
     """Gain of each step: by how much more it and all later steps of its rank end earlier than the step before it."""
     # What a later step loses again is no gain, so no step is longer only because the one before it ends earlier. Where
     # a change lets some step of a rank end later, its gains are the differences of the times alone.

@@ -184,7 +184,7 @@ FINDINGS: Final = {
             + what
             + """{{ who|cut(101) }}
         {%- if by_who_share < 0.9995 %} ({{ by_who_share|share }} of it){% endif %}.""",
-            """{% if calls %}{{ calls|n }} calls of it take {{ calls_ns|ns }};{% endif %}
+            """{% if calls %}{{ calls|n }} calls of it on all ranks take {{ calls_ns|ns }} in all;{% endif %}
             {{ pauses|count("such pause") }}
         in {{ part }}, the longest of {{ longest_ns|ns }}.""",
             advice,

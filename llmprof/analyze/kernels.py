@@ -25,11 +25,7 @@ from llmprof.trace import Trace
     columns="rank step phase stage total_ns share count median_ns max_ns category readable",
     grouped_by="by",
     reported=True,
-    section=Section(
-        "kernels",
-        "Sums over all ranks and steps. A collective's time holds its waiting.",
-        question="Which {event}s are hot?",
-    ),
+    section=Section("kernels", "Sums over all ranks and steps.", question="Which {event}s are hot?"),
     table="llmprof.report.folder:kernels_table",
 )
 def kernel_summary(trace: Trace, *, by: Columns = (), slack: bool = False) -> pl.DataFrame:

@@ -86,7 +86,7 @@ def _columns(
 
 MAX_RANKS = 16
 _LAUNCH_DELAY_SPACE, _LOG_RATIO = 26, 30
-_TABLE = {"median": theme.COMPUTE, "least to 95th percentile": "#A9CBE3"}
+_TABLE = {"median": theme.COMPUTE, "least to 95th percentile": theme.BAND}
 
 
 @draw.chart_of(

@@ -149,8 +149,9 @@ def kernels_table(kernels: pl.DataFrame, words: Mapping[str, str] = ON_DEVICE) -
     caption = f"All {kernels.height} names of {words['events']}, {whole} in all"
     if rest:
         caption = f"{top.height} of {kernels.height:,} names of {words['events']}, {covered} of {whole} in all"
-    note = f"{rest:,} more are in kernel_summary.csv." if rest else ""
-    return Table("kernels", caption, shown, top, sortable=True, note=note)
+    notes = ["A collective's time holds its waiting."] if "collective" in top["category"] else []
+    notes += [f"{rest:,} more are in kernel_summary.csv."] if rest else []
+    return Table("kernels", caption, shown, top, sortable=True, note=" ".join(notes))
 
 
 def opportunities_table(found: pl.DataFrame, _words: Mapping[str, str] = ON_DEVICE) -> Table | Absent:

@@ -13,7 +13,7 @@ import altair as alt
 
 from llmprof.arguments import checked
 from llmprof.charts.base import theme as palette
-from llmprof.charts.base.theme import BLACK, IDLE, INK, LANE, MISSING, MUTED, PAPER, REST, RULE, WHITE
+from llmprof.charts.base.theme import BAND, BLACK, IDLE, INK, LANE, MISSING, MUTED, PAPER, REST, RULE, WHITE
 
 Theme = Literal["light", "dark"]
 
@@ -33,6 +33,7 @@ NEUTRAL: Final[Mapping[str, str]] = {
     REST: "#B4BEC9",
     "#C6CDD6": "#8994A1",
     "#DFE4EA": "#A5AFBB",
+    BAND: "#33526B",
 }
 """Dark colours of background, text, lines and neutral marks, by the light ones."""
 

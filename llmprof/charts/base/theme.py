@@ -33,6 +33,8 @@ BLACK, WHITE = "#000000", "#FFFFFF"
 
 RULE = "#CBD2D9"
 COMPUTE = "#0072B2"
+BAND = "#AACCE4"
+"""Spread around a line of compute."""
 HIDDEN = "#86BCE0"
 COMMUNICATION = "#D55E00"
 WAIT = "#F6CFB2"

@@ -36,13 +36,16 @@ export function compareColumns(by, names, model, largest) {
     return h("span", { class: "lp-key" }, el, h("span", { text: row[kind] ?? "other" }));
   };
   const texts = { layer: 64, stage: 138, category: 126, name: 240 };
+  /** @type {(name: Label, row: Row) => Element | string} */
+  const text = (name, row) =>
+    name === "name" && row.readable ? h("span", { text: row.readable, title: row.name }) : String(row[name] ?? "");
   /** @type {(name: Label) => Column} */
   const label = (name) => ({
     name,
     title: name === "name" ? "kernel" : name,
     width: texts[name],
     number: name === "layer",
-    cell: name === "stage" || name === "category" ? square(name) : (row) => String(row[name] ?? ""),
+    cell: name === "stage" || name === "category" ? square(name) : (row) => text(name, row),
   });
   /** @type {(name: string, title: string) => Column} */
   const time = (name, title) => ({

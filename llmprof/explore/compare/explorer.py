@@ -28,6 +28,7 @@ from llmprof.errors import AnalysisError, ArgumentError, LlmprofError, NotCaptur
 from llmprof.explore.base.messages import Buffers, Column, Record, Row, Window, pack
 from llmprof.explore.base.widget import COLOURS, Answer, Explorer, answers, sorted_by
 from llmprof.explore.kernels.explorer import nothing_of
+from llmprof.names.readable import apart, readable
 from llmprof.trace import Trace
 
 LANES: Final = ("layers", "compute", "communication", "copies", "idle")
@@ -398,7 +399,15 @@ def kernels_of(a: Trace, b: Trace, labels: Labels, tolerance: float, rank: int |
     frame = diff_events(a, b, tolerance=tolerance, by=by, ranks=ranks).filter(matching(labels))
     frame = frame.sort(pl.col("delta_ns").abs(), "name", descending=[True, False], nulls_last=True)
     shown = frame.select("name", "status", "a_ns", "b_ns", "delta_ns", "ratio", "a_count", "b_count")
-    return {"rows": block(shown, 0, _MOST_KERNELS), "total": frame.height}
+    return {"rows": block(_as_read(shown.head(_MOST_KERNELS)), 0, _MOST_KERNELS), "total": frame.height}
+
+
+def _as_read(frame: pl.DataFrame) -> pl.DataFrame:
+    """The frame with its names of kernels as people read them; equal ones with what they differ in."""
+    if "name" not in frame.columns:
+        return frame
+    known = frame["name"].fill_null("")
+    return frame.with_columns(readable=pl.Series(apart(known, readable(known)), dtype=pl.String))
 
 
 def keys_of(by: Iterable[str]) -> list[str]:
@@ -634,7 +643,8 @@ class Compare(Explorer, room="compare"):
 
     @answers(asks={"view": Shown}, rows=list[Row], offset=int)
     def _on_rows(self, view: Mapping[str, Any], offset: int, count: int) -> Answer:
-        return {"rows": block(self._rows(view), offset, min(count, 200)), "offset": offset}, []
+        part = _as_read(self._rows(view).slice(offset, min(count, 200)))
+        return {"rows": block(part, 0, part.height), "offset": offset}, []
 
     @answers(asks={"view": Shown})
     def _on_pick(self, view: Mapping[str, Any], row: int) -> None:

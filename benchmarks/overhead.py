@@ -59,7 +59,10 @@ def main() -> None:
     found: dict[str, Any] = {}
     with served(args) as url, load(url, args.clients, args.tokens):
         say("the server answers")
-        time.sleep(3 * args.window_s / 2)
+        until = time.monotonic() + 300
+        while counted(url)[1] < args.clients * args.tokens and time.monotonic() < until:
+            time.sleep(1)  # the first answers are short, so steps are faster until then
+        say("the load is steady")
         ends = began + args.budget_s
         if "record" in args.parts:
             found["record"] = recorded(url, args, ends, say)

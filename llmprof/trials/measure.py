@@ -446,7 +446,8 @@ class Trial:
                     self.note("the engines were started in turn: with half of the memory the requests do not fit")
                     return False
             self.state["engines"] = "both loaded, measured in turn"
-            if on_gpu and any(beside_each_other(config) is not config for config in self.sides.values()):
+            sizes = {"gpu_memory_utilization", "kv_cache_memory_bytes"}
+            if on_gpu and any(not sizes & config.engine_args.keys() for config in self.sides.values()):
                 self.note(f"each engine had {_MEMORY / 2:.0%} of the device's memory")
             self.pairs({side: engine.measure for side, engine in loaded.items()}, loaded=True)
         return True
@@ -555,8 +556,11 @@ def _hours(blocks: pl.DataFrame) -> float:
 
 
 def beside_each_other(config: ExperimentConfig, engines: int = 2) -> ExperimentConfig:
-    """The configuration of an engine that leaves room for others, where it does not say itself what it takes."""
-    if config.engine != "vllm" or {"gpu_memory_utilization", "kv_cache_memory_bytes"} & config.engine_args.keys():
+    """The configuration of an engine that leaves room for others, where it does not say itself what it takes.
+
+    With a cache of a given size, too: vLLM asks at its start for that share of the memory to be free.
+    """
+    if config.engine != "vllm" or "gpu_memory_utilization" in config.engine_args:
         return config
     return config.replace(engine_args={**config.engine_args, "gpu_memory_utilization": round(_MEMORY / engines, 3)})
 

@@ -18,7 +18,7 @@ from llmprof.batch import open_sweep
 from llmprof.cli.main import main
 from llmprof.errors import ConfigError, LaunchError, ReadError
 from llmprof.launch import ConfigManager, ExperimentConfig
-from llmprof.trials import bounds, capacity, objectives, search, tuning
+from llmprof.trials import bounds, capacity, measure, objectives, search, tuning
 from tests.samples import sample
 from tests.trials.conftest import config
 
@@ -320,6 +320,14 @@ def of_memory(**arguments):
 def test_as_many_engines_as_the_memory_holds(monkeypatch, arguments, engines):
     monkeypatch.setattr(tuning, "machine", lambda: {"gpus": [{"memory_bytes": 80_000_000_000}]})
     assert of_memory(**arguments)._at_once() == engines
+
+
+@pytest.mark.parametrize(
+    ("given", "share"), [({}, 0.293), ({"kv_cache_memory_bytes": 10**9}, 0.293), ({"gpu_memory_utilization": 0.2}, 0.2)]
+)
+def test_engines_beside_each_other_leave_room(given, share):
+    made = measure.beside_each_other(ExperimentConfig(model="m", engine_args=given), 3)
+    assert made.engine_args["gpu_memory_utilization"] == share
 
 
 def test_an_slo_that_no_point_holds_names_the_nearest(machine):

@@ -634,7 +634,7 @@ class Compare(Explorer, room="compare"):
         in_phase = whole if view["phase"] is None else whole.filter(pl.col("phase") == view["phase"])
         found = dict(in_phase.group_by("status").len().iter_rows())
         return {
-            "rows": block(frame, 0, count),
+            "rows": block(_as_read(frame.head(count)), 0, count),
             "total": frame.height,
             "all": in_phase.height,
             "largest": frame["delta_ns"].abs().max(),

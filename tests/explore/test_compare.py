@@ -70,6 +70,14 @@ def test_rows_are_narrowed_and_sorted(a: Trace, b: Trace) -> None:
             setattr(widget, name, value)
 
 
+def test_the_first_rows_read_as_those_that_are_scrolled_to(a: Trace, b: Trace) -> None:
+    shown = explore.compare(a, b)
+    first, _ = shown._on_table(VIEW)
+    more, _ = shown._on_rows(VIEW, 0, 60)
+    assert first["rows"] == more["rows"]
+    assert first["rows"]
+
+
 def test_picking_gives_the_events_of_both(a: Trace, b: Trace) -> None:
     widget = explore.compare(a, b, names=("before", "after"))
     assert widget.selected.is_empty()

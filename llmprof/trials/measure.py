@@ -446,8 +446,8 @@ class Trial:
                     self.note("the engines were started in turn: with half of the memory the requests do not fit")
                     return False
             self.state["engines"] = "both loaded, measured in turn"
-            sizes = {"gpu_memory_utilization", "kv_cache_memory_bytes"}
-            if on_gpu and any(not sizes & config.engine_args.keys() for config in self.sides.values()):
+            unsized = (one for one in self.sides.values() if "kv_cache_memory_bytes" not in one.engine_args)
+            if on_gpu and any(beside_each_other(config) is not config for config in unsized):
                 self.note(f"each engine had {_MEMORY / 2:.0%} of the device's memory")
             self.pairs({side: engine.measure for side, engine in loaded.items()}, loaded=True)
         return True

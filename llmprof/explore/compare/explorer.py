@@ -349,9 +349,12 @@ def arranged(frame: pl.DataFrame, *, search: str, phase: str | None, status: str
 
 
 def block(frame: pl.DataFrame, offset: int, count: int) -> list[dict[str, Any]]:
-    """Some of the rows as JSON, with texts shortened."""
-    rows = frame.slice(max(0, offset), max(0, count)).iter_rows(named=True)
-    return [{key: _plain(cell) for key, cell in row.items()} for row in rows]
+    """Some of the rows as JSON, with texts shortened, and names of kernels also as people read them."""
+    rows = frame.slice(max(0, offset), max(0, count))
+    if "name" in rows.columns:
+        known = rows["name"].fill_null("")
+        rows = rows.with_columns(readable=pl.Series(apart(known, readable(known)), dtype=pl.String))
+    return [{key: _plain(cell) for key, cell in row.items()} for row in rows.iter_rows(named=True)]
 
 
 def statuses_of(runs: Sequence[Trace]) -> dict[str, str]:
@@ -399,15 +402,7 @@ def kernels_of(a: Trace, b: Trace, labels: Labels, tolerance: float, rank: int |
     frame = diff_events(a, b, tolerance=tolerance, by=by, ranks=ranks).filter(matching(labels))
     frame = frame.sort(pl.col("delta_ns").abs(), "name", descending=[True, False], nulls_last=True)
     shown = frame.select("name", "status", "a_ns", "b_ns", "delta_ns", "ratio", "a_count", "b_count")
-    return {"rows": block(_as_read(shown.head(_MOST_KERNELS)), 0, _MOST_KERNELS), "total": frame.height}
-
-
-def _as_read(frame: pl.DataFrame) -> pl.DataFrame:
-    """The frame with its names of kernels as people read them; equal ones with what they differ in."""
-    if "name" not in frame.columns:
-        return frame
-    known = frame["name"].fill_null("")
-    return frame.with_columns(readable=pl.Series(apart(known, readable(known)), dtype=pl.String))
+    return {"rows": block(shown, 0, _MOST_KERNELS), "total": frame.height}
 
 
 def keys_of(by: Iterable[str]) -> list[str]:
@@ -634,7 +629,7 @@ class Compare(Explorer, room="compare"):
         in_phase = whole if view["phase"] is None else whole.filter(pl.col("phase") == view["phase"])
         found = dict(in_phase.group_by("status").len().iter_rows())
         return {
-            "rows": block(_as_read(frame.head(count)), 0, count),
+            "rows": block(frame, 0, count),
             "total": frame.height,
             "all": in_phase.height,
             "largest": frame["delta_ns"].abs().max(),
@@ -643,8 +638,7 @@ class Compare(Explorer, room="compare"):
 
     @answers(asks={"view": Shown}, rows=list[Row], offset=int)
     def _on_rows(self, view: Mapping[str, Any], offset: int, count: int) -> Answer:
-        part = _as_read(self._rows(view).slice(offset, min(count, 200)))
-        return {"rows": block(part, 0, part.height), "offset": offset}, []
+        return {"rows": block(self._rows(view), offset, min(count, 200)), "offset": offset}, []
 
     @answers(asks={"view": Shown})
     def _on_pick(self, view: Mapping[str, Any], row: int) -> None:

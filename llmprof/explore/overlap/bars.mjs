@@ -159,7 +159,9 @@ function drawBarsOf(context, now, view, side, area, fill) {
   const y = plotLinear([0, most], [area.bottom, area.top]);
   const whole = n > 0 && side.rows.get("first", 0) < 0;
   const totals = Array.from({ length: share ? 0 : n }, (_, row) => side.rows.get("total_ns", row));
-  const cut = totals.filter((ns) => ns > most * unit.ns * 1.0001);
+  /** @param {number} ns */
+  const beyond = (ns) => ns > most * unit.ns * 1.0001;
+  const cut = totals.filter(beyond);
   const longer = cut.length ? `; ${cut.length} shortened, up to ${formatNs(Math.max(...cut))}` : "";
   /** @param {string} what */
   const titled = (what) => `${side.label ? `${side.label}: ` : ""}rank ${side.rank}, ${what}${longer}`;
@@ -184,7 +186,7 @@ function drawBarsOf(context, now, view, side, area, fill) {
     /** @param {string} name */
     const get = (name) => side.rows.get(name, row);
     const x = area.left + row * slot;
-    const shortened = !share && totals[row] > most * unit.ns * 1.0001;
+    const shortened = !share && beyond(totals[row]);
     const ns = shortened ? totals[row] / most : unit.ns; // all its parts are, so that each keeps its share
     const values = parts.map((part) => get(part) / (share ? 1 : ns));
     overlapStack(values, get("total_ns"), share, y).forEach((part, k) => {

@@ -136,6 +136,12 @@ def _no_terminal() -> None:
     os.environ.pop("COLUMNS", None)
 
 
+@pytest.fixture(autouse=True)
+def _interrupts_arrive() -> None:
+    """An interrupt that comes during Hypothesis' callback of garbage collection is swallowed: it cannot raise there."""
+    gc.callbacks.clear()
+
+
 @pytest.fixture(scope="session")
 def sample_trace() -> Callable[[str], Trace]:
     """A bundled sample by name, read once in a session."""

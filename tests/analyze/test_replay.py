@@ -29,7 +29,7 @@ from llmprof.analyze.replay.graph import (
 from llmprof.analyze.replay.plan import Level, Plan
 from llmprof.analyze.replay.schedule import NEVER, Chains, earliest
 from llmprof.analyze.replay.slack import known_slack, unknown_slack
-from llmprof.analyze.replay.what_if import moved_in_words, replayed
+from llmprof.analyze.replay.what_if import lasting, moved_in_words, replayed
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError
 from llmprof.trace import Trace
 from tests.analyze.builders import GEMM, NCCL_ALL_REDUCE, NORM, labels, ops
@@ -749,3 +749,10 @@ def test_time_without_the_profiler_where_the_device_sets_the_pace() -> None:
     assert found["plain_predicted_ns"] == pytest.approx(found["plain_recorded_ns"], rel=1e-3)
     assert found["plain_low_ns"] <= found["plain_predicted_ns"] <= found["plain_high_ns"]
     assert what_if(sample("torch_tp1_eager"))["plain_predicted_ns"].null_count() > 0
+
+
+def test_a_step_gains_no_more_than_its_own_time():
+    """The second step takes 10 ns after the first; changed, it ends 10 ns before the first, on another stream."""
+    steps = pl.DataFrame({"rank": [0, 0, 0], "step": [1, 2, 3], "end_ns": [100, 110, 150], "period_ns": [40, 10, 40]})
+    changed = steps.with_columns(end_ns=pl.Series([100, 90, 130]), period_ns=pl.Series([40, -10, 40]))
+    assert lasting(steps, changed).to_list() == [0, 10, 0]

@@ -41,6 +41,8 @@ RECORDINGS: Final[tuple[tuple[str, Path, dict[str, str | Path]], ...]] = (
     ("vLLM, H200, graphs, TP 2, nsys (no operators)", SAMPLES / "nsys_tp2_cudagraph", {"model": "Qwen2.5-7B"}),
     ("vLLM, H200, nsys with NVTX (no operators)", SAMPLES / "nsys_tp1_layer_nvtx", {"model": "Qwen3-8B"}),
     ("transformers, H200", SAMPLES / "torch_transformers_generate", {}),
+    ("the same, nsys, beside its operators", SAMPLES / "nsys_transformers_generate",
+     {"eager": SAMPLES / "torch_transformers_generate"}),
     ("vLLM, B200, gpt-oss, eager", _TRACELENS / "b200__eager_trace.json.gz", {}),
     ("vLLM, MI300X, gpt-oss, graph of a decode step", _DECODE,
      {"model": "gpt-oss-20b", "device": "MI300X"}),
@@ -79,7 +81,8 @@ def row(path: Path, how: dict[str, str | Path]) -> str:
     """Cells of the table: shares of time with a bound without and with the model, above it, and the main reason."""
     trace = read(path, how)
     device = how.get("device")
-    frames = [analyze.operators(trace, device=device)] if trace.has("ops") else []
+    known = trace.has("ops") or "eager" in how
+    frames = [analyze.operators(trace, device=device)] if known else []
     if "model" in how:
         frames.append(analyze.operators(trace, device=device, model=how["model"]))
     shares = []
@@ -90,7 +93,7 @@ def row(path: Path, how: dict[str, str | Path]) -> str:
     over = work.filter(pl.col("share_of_bound") > 1.05).select(time).item() or 0.0
     rest = work.filter(pl.col("bound_ns").is_null()).group_by("why").agg(time.alias("share")).sort("share")
     reason = f"{rest['why'][-1]} ({rest['share'][-1]:.1%})" if rest.height and rest["share"][-1] > 0.001 else ""
-    without = f"{shares[0]:.1%}" if trace.has("ops") else "–"
+    without = f"{shares[0]:.1%}" if known else "–"
     named = f"{shares[-1]:.1%}" if "model" in how else ""
     return f"{without} | {named} | {over:.1%} | {reason}"
 

@@ -8,7 +8,7 @@ import polars as pl
 
 from llmprof.analyze.activity import CAPTURED, EAGER
 from llmprof.analyze.captures import CONTENT
-from llmprof.analyze.operators import calls_of
+from llmprof.analyze.operators import calls_of, with_operators
 from llmprof.analyze.steps.steps import steps
 from llmprof.names.readable import readable
 from llmprof.trace import Trace
@@ -27,16 +27,17 @@ def with_eager_steps(trace: Trace, eager: Trace | None = None) -> Trace:
 
     Two things tell that kernels are the same. In steps of equal batch (requests and tokens of prompts and of
     generation, from their labels): as many kernels of one name on the same rank, with the same grids in the same order,
-    or else as many of one readable name, which leaves out what templates say. Outside of steps, such as where a
-    recording begins after their launch: at least 20 consecutive kernels of a stream, whose names and grids stand in the
-    same order among kernels with operators; where they stand there several times, operators and shapes must agree.
+    or else as many of one readable name, which leaves out what templates say. Where no step states its batch, such as
+    in a recording of Nsight Systems or before the launch of what runs: at least 20 consecutive kernels of a stream,
+    whose names and grids stand in the same order among kernels with operators; readable names, which all profilers
+    write alike, where every grid was recorded. Where they stand there several times, operators and shapes must agree.
 
     Parameters
     ----------
     trace : Trace
-        A recording with graphs, or with kernels whose launch it does not hold.
+        A recording with graphs, with kernels whose launch it does not hold, or without operators.
     eager : Trace, optional
-        A recording of the same program without graphs; the trace itself if not given.
+        A recording of the same program without graphs, with its operators; the trace itself if not given.
 
     Returns
     -------
@@ -47,7 +48,7 @@ def with_eager_steps(trace: Trace, eager: Trace | None = None) -> Trace:
     Raises
     ------
     NotCapturedError
-        A recording holds no kernels or no operators.
+        A recording holds no kernels, or the eager one no operators.
 
     Examples
     --------
@@ -56,24 +57,27 @@ def with_eager_steps(trace: Trace, eager: Trace | None = None) -> Trace:
     >>> sorted(known.filter(pl.col("kind") == "attention")["operator"].unique())
     ['_vllm_fa3_C::fwd']
     """
-    here = _kernels(trace)
+    here = _kernels(trace if eager is None else with_operators(trace))
     there = here if eager is None else _kernels(eager)
     unknown = here.filter(pl.col("operator").is_null())
     known = there.filter(pl.col("operator").is_not_null())
-    partners = _partners(steps(trace), steps(trace if eager is None else eager))
+    rows = steps(trace)
+    stated = rows.filter(_stated()).select("rank", "step", stated=pl.lit(value=True))
+    here = here.join(stated, on=["rank", "step"], how="left", maintain_order="left")
+    partners = _partners(rows, steps(trace if eager is None else eager))
+    none = pl.lit(None, dtype=pl.UInt32)
     found = pl.concat([
-        _of_steps(here, there, partners, "name").filter(_same_grid()).select("event", *_GIVEN),
+        _of_steps(here, there, partners, "name").filter(_same_grid()).select("event", *_GIVEN, run=none),
         _of_steps(here, there, partners, "readable").filter(pl.col("called") != pl.col("called_there"))
-        .select("event", *_GIVEN),
+        .select("event", *_GIVEN, run=none),
         _of_runs(here, known),
     ]).unique("event", keep="first", maintain_order=True)  # fmt: skip
-    found = unknown.select("event", *_PLACE).join(found, on="event").drop("event").unique(_PLACE, keep="first")
+    found = unknown.select("event", "step", *_PLACE).join(found, on="event").drop("event").unique(_PLACE, keep="first")
     columns = {**{name: pl.String() for name in CONTENT}, "call": pl.UInt32(), "layer": pl.Int32()}
     columns = {name: kind for name, kind in columns.items() if name not in ("grid", "block")}
     texts = {name: pl.col(f"{given}_there") for name, given in _TEXTS.items()}
-    given = found.select(
-        *_PLACE, **texts, call=pl.col("call_there").cast(pl.UInt32), evidence=pl.lit(EAGER), confidence=pl.lit(0.9)
-    )
+    call = pl.struct("rank", "step", "run", "call_there").rank("dense").cast(pl.UInt32)
+    given = found.select(*_PLACE, **texts, call=call, evidence=pl.lit(EAGER), confidence=pl.lit(0.9))
     given = given.with_columns(
         pl.lit(None, dtype=kind).alias(n) for n, kind in columns.items() if n not in given.columns
     )
@@ -100,12 +104,16 @@ def _kernels(trace: Trace) -> pl.DataFrame:
     return events.sort("rank", "stream", "start_ns", maintain_order=True)
 
 
+def _stated() -> pl.Expr:
+    """Whether a step says something of its batch."""
+    return pl.any_horizontal(pl.col(name).is_not_null() for name in _BATCH)
+
+
 def _partners(here: pl.DataFrame, there: pl.DataFrame) -> pl.DataFrame:
     """``rank, step, step_there``: the steps of equal batch in the eager recording."""
-    stated = pl.any_horizontal(pl.col(name).is_not_null() for name in _BATCH)
     key = ["rank", *_BATCH]
-    other = there.filter(stated).select(*key, step_there="step")
-    return here.filter(stated).select("step", *key).join(other, on=key, nulls_equal=True).drop(_BATCH)
+    other = there.filter(_stated()).select(*key, step_there="step")
+    return here.filter(_stated()).select("step", *key).join(other, on=key, nulls_equal=True).drop(_BATCH)
 
 
 def _of_steps(here: pl.DataFrame, there: pl.DataFrame, partners: pl.DataFrame, name: str) -> pl.DataFrame:
@@ -129,19 +137,20 @@ def _of_steps(here: pl.DataFrame, there: pl.DataFrame, partners: pl.DataFrame, n
 _GIVEN: Final = ("call_there", *(f"{name}_there" for name in _TEXTS.values()))
 
 
-def _same_grid() -> pl.Expr:
-    """Equal, or not recorded on one side."""
-    return pl.all_horizontal((pl.col(name) == pl.col(f"{name}_there")).fill_null(value=True) for name in _GRID)
+def _same_grid(*, unknown: bool = True) -> pl.Expr:
+    """Whether grids are equal; what counts where one side did not record its own."""
+    return pl.all_horizontal((pl.col(name) == pl.col(f"{name}_there")).fill_null(value=unknown) for name in _GRID)
 
 
 def _of_runs(here: pl.DataFrame, known: pl.DataFrame) -> pl.DataFrame:
-    """Kernels outside of steps, in runs that stand in the same order among kernels with operators."""
-    none = pl.col("operator").is_null() & pl.col("step").is_null()
+    """Kernels of no stated batch, in runs that stand in the same order among kernels with operators."""
+    none = pl.col("operator").is_null() & pl.col("stated").is_null()
     runs = here.with_columns(none=none).with_columns(run=pl.struct("rank", "stream", "none").rle_id()).filter("none")
     runs = runs.filter(pl.len().over("run") >= LEAST_RUN)
-    codes = pl.concat([runs["name"], known["name"]]).unique().to_frame().with_row_index("code")
+    codes = pl.concat([runs["readable"], known["readable"]]).unique().to_frame().with_row_index("code")
     gone = {"call": pl.UInt32(), **dict.fromkeys(_TEXTS.values(), pl.String())}
-    empty = pl.DataFrame(schema={"event": here.schema["event"], **{f"{n}_there": kind for n, kind in gone.items()}})
+    schema = {"event": here.schema["event"], **{f"{n}_there": kind for n, kind in gone.items()}, "run": pl.UInt32()}
+    empty = pl.DataFrame(schema=schema)
     if runs.is_empty() or known.is_empty() or codes.height > _MOST_NAMES:
         return empty
     texts = {rank: (_text(part, codes), part) for (rank,), part in known.partition_by("rank", as_dict=True).items()}
@@ -151,18 +160,19 @@ def _of_runs(here: pl.DataFrame, known: pl.DataFrame) -> pl.DataFrame:
         wanted, at, fitting = _text(part, codes), -1, []
         while (at := text.find(wanted, at + 1)) >= 0:
             beside = other.slice(at, part.height).select(
-                pl.col(name).alias(f"{name}_there") for name in ("call", *_TEXTS.values(), *_GRID)
+                pl.col(name).alias(f"{name}_there") for name in ("name", "call", *_TEXTS.values(), *_GRID)
             )
             pairs = part.hstack(beside)
-            if pairs.select(_same_grid().all()).item():
+            alike = (pl.col("name") == pl.col("name_there")).all() & _same_grid().all()
+            if pairs.select(alike | _same_grid(unknown=False).all()).item():
                 fitting.append(pairs)
         if fitting:
-            first = fitting[0].select("event", *_GIVEN)
-            alike = pl.lit(value=True)
+            first = fitting[0].select("event", *_GIVEN, "run")
+            agree = pl.lit(value=True)
             for each in fitting[1:]:
                 for name in _TEXTS.values():
-                    alike &= pl.lit(first[f"{name}_there"]).eq_missing(pl.lit(each[f"{name}_there"]))
-            found.append(first.filter(alike) if len(fitting) > 1 else first)
+                    agree &= pl.lit(first[f"{name}_there"]).eq_missing(pl.lit(each[f"{name}_there"]))
+            found.append(first.filter(agree) if len(fitting) > 1 else first)
     return pl.concat(found, how="vertical_relaxed")
 
 
@@ -170,6 +180,6 @@ _MOST_NAMES: Final = 50000
 
 
 def _text(kernels: pl.DataFrame, codes: pl.DataFrame) -> str:
-    """A letter for each kernel, by its name; a list of them is found by the search for text."""
-    numbers = kernels.select("name").join(codes, on="name", how="left", maintain_order="left")["code"]
+    """A letter for each kernel, by its readable name; a list of them is found by the search for text."""
+    numbers = kernels.select("readable").join(codes, on="readable", how="left", maintain_order="left")["code"]
     return "".join(chr(0x100 + number) for number in numbers.to_list())

@@ -157,14 +157,16 @@ def with_events(
 ) -> tuple[pl.DataFrame, pl.DataFrame]:  # fmt: skip
     """The frame of :func:`operators` with the number of each ``row``, and device events with that of theirs."""
     whole, noted = trace, model is None and "model" in trace.meta
-    if (model is not None or noted) and not trace.has("ops"):
-        trace = Trace({**trace.tables, "ops": pl.DataFrame(schema=_NO_OPS)}, trace.meta, trace.coverage)
+    given = f"{CAPTURED}op" in trace.table("kernels").columns  # operators from another recording
+    if model is not None or noted or given:
+        trace = with_operators(trace)
     stages = noted_work(trace, device) if noted else None if model is None else stage_work(trace, model, device)
-    if stages is None and not whole.has("ops"):
+    if stages is None and not given and not whole.has("ops"):
         try:
             whole.table("ops")
         except NotCapturedError as error:
-            error.hint += ", or name the model that ran (--model)"
+            error.hint += ", name the model that ran (--model), or take operators from another recording of the program"
+            error.hint += " (analyze.with_eager_steps)"
             raise
     found = calls_of(trace, by)
     peaks = _device(trace, device)
@@ -175,6 +177,13 @@ def with_events(
         found, works = _of_model(found, known, by, trace, stages)
         rows, calls = _rows(trace, found, by, peaks, works)
     return rows, found[0].drop("_name").join(calls, on="call", how="left", maintain_order="left")
+
+
+def with_operators(trace: Trace) -> Trace:
+    """The trace; where it holds no operators, with a table without any."""
+    if trace.has("ops"):
+        return trace
+    return Trace({**trace.tables, "ops": pl.DataFrame(schema=_NO_OPS)}, trace.meta, trace.coverage)
 
 
 def _of_model(
@@ -372,7 +381,10 @@ def _captured(trace: Trace, events: pl.DataFrame) -> pl.DataFrame:
     found = events.select(*key, "correlation", _row=pl.int_range(pl.len(), dtype=pl.UInt32)).join(
         rows.unique(key, keep="first"), on=key, how="left", nulls_equal=True, maintain_order="left"
     )
-    alone = pl.struct("rank", "correlation", "_call").rank("min").cast(pl.UInt32)
+    # a call of a capture is one of each replay of its graph; one of an eager recording was counted for each place
+    replay = pl.when(pl.col("evidence").ne_missing(EAGER)).then("correlation")
+    eager = pl.col("evidence").eq_missing(EAGER).alias("_eager")
+    alone = pl.struct("rank", eager, replay, "_call").rank("min").cast(pl.UInt32)
     number = pl.when(pl.col("_call").is_not_null()).then(alone).otherwise(pl.col("_row") + pl.len())
     return found.select(*names, call=pl.when(pl.col("operator").is_not_null()).then(number))
 

@@ -266,7 +266,8 @@ def stage_work(
     events = attribute(trace).filter(pl.col("step").is_not_null())
     batch_of = batches(steps(trace))
     if not batch_of:
-        raise AnalysisError("no step of the trace says how many tokens it computed")
+        hint = "where its operators were recorded in another run, take them from there: analyze.with_eager_steps"
+        raise AnalysisError("no step of the trace says how many tokens it computed", hint=hint)
     own: dict[int, set[Batch]] = {}
     for (_, step), (batch, _) in batch_of.items():
         own.setdefault(step, set()).add(batch)

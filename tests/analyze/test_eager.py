@@ -1,12 +1,14 @@
 """Operators of replayed kernels from eager steps, on traces built by hand."""
 
 import json
+from collections.abc import Callable
 
 import polars as pl
 import pytest
 
 from llmprof import analyze
 from llmprof.analyze.eager import LEAST_RUN
+from llmprof.errors import NotCapturedError
 from llmprof.trace import Trace
 
 
@@ -103,6 +105,49 @@ def test_kernels_from_before_the_recording_that_it_repeats(differing: bool) -> N
     assert got[1:] == [(name, "[[2, 8], [8, 4]]") for name in names[1:]]
     short = Trace({**trace.tables, "kernels": trace.kernels.filter(pl.col("start_ns") > 30)})
     assert {shapes for _, shapes in found(analyze.with_eager_steps(short))} == {None}
+
+
+@pytest.mark.parametrize("grid", [4, 5, None])
+def test_a_recording_without_operators_beside_one_of_another_profiler(grid: int | None) -> None:
+    names = [f"void at::native::<unnamed>::op{n}<(int)4, T1>(T1 *)" for n in range(LEAST_RUN)]
+    spelled = [f"void at::native::(anonymous namespace)::op{n}<4, float>(float*)" for n in range(LEAST_RUN)]
+    # the last two kernels are of one call
+    called = [min(n, LEAST_RUN - 2) for n in range(LEAST_RUN)]
+    ops = [(20 * n, 15, "aten::mm", n + 1, SMALL if n else WIDE) for n in range(LEAST_RUN - 1)]
+    kernels = [(20 * n + 5, 5, name, called[n] + 1, n + 1, 4) for n, name in enumerate(spelled)]
+    known = made([], kernels, ops, "cudaLaunchKernel")
+    bare = made([], [(70 * n, 8, name, None, n + 1, grid) for n, name in enumerate(names)], [], "cudaLaunchKernel")
+    bare = Trace({"kernels": bare.kernels, "runtime": bare.runtime})
+    with pytest.raises(NotCapturedError):
+        analyze.operators(bare)
+    # names of profilers differ, so that every grid must say that the kernels are the same
+    got = analyze.with_eager_steps(bare, known)
+    if grid != 4:
+        assert {shapes for _, shapes in found(got)} == {None}
+        return
+    assert [shapes for _, shapes in found(got)] == [WIDE, *[SMALL] * (LEAST_RUN - 1)]
+    rows = analyze.operators(got, device="H100 SXM").sort("count")
+    assert rows["count"].to_list() == [1, LEAST_RUN - 2]
+    assert rows["total_ns"].to_list() == [8, 8 * (LEAST_RUN - 1)]
+    assert rows["flops"].to_list() == [2 * 2 * 4 * 16, 2 * 2 * 8 * 4]
+    # ((2 x 4 + 4 x 16) + 2 x 16) floats: bound by the shortest kernel of the recording
+    assert rows["read_bytes"][0] + rows["written_bytes"][0] == (8 + 64 + 32) * 4
+    assert rows["bound_ns"][0] == 8.0
+    assert analyze.opportunities(got, device="H100 SXM").filter(part="step")["gap_ns"].item() is not None
+
+
+def test_nsys_beside_the_profiler_of_torch(sample_trace: Callable[[str], Trace]) -> None:
+    known = sample_trace("torch_transformers_generate")
+    got = analyze.with_eager_steps(sample_trace("nsys_transformers_generate"), known)
+    sums = [
+        analyze.operators(trace).filter(pl.col("operator").is_not_null() & (pl.col("category") != "copy"))
+        .group_by("operator", "shapes", "dtypes").agg(pl.col("count").sum(), flops=pl.col("flops").mean())
+        .sort("operator", "shapes", "dtypes")
+        for trace in (known, got)
+    ]  # fmt: skip
+    assert sums[0].filter(operator="aten::mm")["count"].sum() > 50
+    for name in ("aten::mm", "aten::addmm", "aten::scaled_dot_product_attention", "aten::add"):
+        assert sums[0].filter(operator=name).equals(sums[1].filter(operator=name))
 
 
 def test_what_a_capture_said_stays() -> None:

@@ -1,5 +1,7 @@
 """What a step would gain from its operators, on a trace whose answers were computed by hand, and on recordings."""
 
+from importlib import import_module
+
 import polars as pl
 import pytest
 
@@ -10,7 +12,7 @@ from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError
 from llmprof.hardware import Device
 from llmprof.trace import Trace
 from llmprof.units import format_ns
-from tests.analyze.builders import MM_BOUND_NS, products_of_h200
+from tests.analyze.builders import MM_BOUND_NS, kernels, labels, launches, ops, products_of_h200
 
 DEVICE = Device("mine", r"(?!)", {"bf16": 1e12}, 1e9, None, None, None, cache_bytes=200.0)
 """1,000 FLOPs and a byte in a nanosecond."""
@@ -124,6 +126,35 @@ def test_a_compute_bound_step_gains_what_its_operators_lose() -> None:
     found = analyze.opportunities(only, device=DEVICE)
     assert parts(found, "gain_ns")["step"] == (pytest.approx(2000, abs=1),)
     assert "beside other work" not in found["part"]
+
+
+def sixty_steps() -> Trace:
+    """A product and a kernel of 70 ns in each step, one after another; the host is far ahead.
+
+    The product takes 16,000 ns in 59 steps of decode and 20,000 ns in a prefill; its bound is 11,200 ns.
+    """
+    marks = [(f"execute_new_{int(n == 15)}_cached_{int(n != 15)}", 1000 * n, 900) for n in range(60)]
+    made = ops(("aten::mm", 1000 * n + 10, 500, n + 1, "[[40, 80], [80, 20]]", BF16) for n in range(60))
+    pairs = [("gemm", 20000 if n == 15 else 16000) if of == 0 else ("short", 70) for n in range(60) for of in (0, 1)]
+    row = pl.int_range(120)
+    run = kernels(pairs, start=100_000).with_columns(op_id=pl.when(row % 2 == 0).then(row // 2 + 1))
+    calls = launches(run).with_columns(start_ns=row // 2 * 1000 + 20 + 600 * (row % 2))
+    tables = {"kernels": run, "ops": made, "runtime": calls, "markers": labels(marks)}
+    return Trace(tables, {"device": "acme 3000"})
+
+
+def test_of_many_steps_some_of_each_phase_are_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = import_module("llmprof.analyze.replay.opportunities")
+    whole = analyze.opportunities(sixty_steps(), device=DEVICE)
+    monkeypatch.setattr(module, "MOST", 200)
+    monkeypatch.setattr(module, "SOME", 120)
+    some = analyze.opportunities(sixty_steps(), device=DEVICE)
+    assert whole.drop("steps").equals(some.drop("steps"))
+    found = some.filter(part="step").select("phase", "steps", "of_steps", "time_ns", "gain_ns").sort("phase").rows()
+    # three blocks of eight steps and one from before the prefill to after it, each without its first step
+    assert found == [
+        ("decode", 22, 59, 16070, pytest.approx(2000)), ("prefill", 1, 1, 20070, pytest.approx(6000)),
+    ]  # fmt: skip
 
 
 def test_a_recording_without_operators_has_the_work_of_its_model() -> None:

@@ -12,11 +12,12 @@ import polars as pl
 from llmprof.analyze.catalog import Analysis, Section, per_trace
 from llmprof.analyze.intervals import clip, union_length
 from llmprof.analyze.operators import COLLECTIVE
-from llmprof.analyze.replay.graph import Graph, graph
-from llmprof.analyze.replay.part import replayed_part
+from llmprof.analyze.replay.graph import Graph, events_of, graph
+from llmprof.analyze.replay.part import Part, replayed_part, spread_steps
 from llmprof.analyze.replay.plan import Plan, periods, periods_below, recorded_periods
 from llmprof.analyze.replay.targets import KEY, TARGET, Found, To, below_target, saved_of, with_keys
 from llmprof.analyze.replay.what_if import lasting
+from llmprof.analyze.steps.steps import steps as labels_of
 from llmprof.errors import LlmprofError, listed
 from llmprof.hardware import Device
 from llmprof.theory.shapes import Shape, shape
@@ -25,11 +26,18 @@ from llmprof.trace import Trace
 MOST_ALONE: Final = 20
 """So many operators are replayed alone, those with the largest gaps; the rest are replayed together."""
 
+MOST: Final = 300_000
+"""Of more kernels, copies and calls some steps are replayed."""
+
+SOME: Final = 100_000
+"""So many of them have the steps that are replayed then: about a second of work on one core."""
+
 PARTS: Final = ("step", "opportunity", "others", "at target", "no bound", "idle", "beside other work")
 
 _SCHEMA: Final = {
-    "phase": pl.String(), "rank": pl.Int32(), "steps": pl.UInt32(), "part": pl.Enum(PARTS), "operator": pl.String(),
-    "stage": pl.String(), "kind": pl.String(), "shapes": pl.String(), "kernel": pl.String(), "count": pl.Float64(),
+    "phase": pl.String(), "rank": pl.Int32(), "steps": pl.UInt32(), "of_steps": pl.UInt32(), "part": pl.Enum(PARTS),
+    "operator": pl.String(), "stage": pl.String(), "kind": pl.String(), "shapes": pl.String(),
+    "kernel": pl.String(), "count": pl.Float64(),
     "time_ns": pl.Float64(), "share": pl.Float64(), "bound_ns": pl.Float64(), "bound_by": pl.String(),
     "share_of_bound": pl.Float64(), "target_share": pl.Float64(), "gap_ns": pl.Float64(), "gain_ns": pl.Float64(),
     "gain_share": pl.Float64(), "why": pl.String(),
@@ -69,7 +77,8 @@ def opportunities(
     Bounds are those of :func:`operators`. The gap of an operator is what its kernels take beyond the target; the gain
     is what the step takes less in a replay of the recording (:func:`what_if`) with these kernels shorter, on all ranks.
     It is smaller than the gap where something else sets the pace, such as the host. All of a step is accounted for: the
-    times of all rows of a phase but ``step`` add up to that of ``step``. Of a large recording a part is replayed.
+    times of all rows of a phase but ``step`` add up to that of ``step``. Of a large recording some steps are replayed:
+    blocks of successive ones from its beginning to its end, with steps of each phase.
 
     A step is the time from the end of the step before it on the devices of its rank to its own end; the first step of a
     rank is left out, unless it is the only one. Without steps the recording counts as one.
@@ -96,7 +105,7 @@ def opportunities(
     polars.DataFrame
         The phase with most time first. Values are means of a step:
 
-        - ``phase, rank, steps`` (number of them);
+        - ``phase, rank, steps`` (number of them), ``of_steps`` (how many the recording has of this rank and phase);
         - ``part``: ``step`` (all of it; ``gain_ns`` with all operators at the target at once), ``opportunity`` (an
           operator of one stage, or, where no stage is known, of the same shapes; by its gain), ``others`` (smaller
           opportunities together), ``at target`` (operators that reach it), ``no bound`` (by ``why``), ``idle`` (nothing
@@ -139,9 +148,12 @@ def _found(
     model: Shape | None,
 ) -> pl.DataFrame:
     part = replayed_part(trace, () if rank is None else (rank,))
+    part = Part(trace) if part.numbers is not None and part.weights is None else part
+    if events_of(part.trace) > MOST:
+        part = spread_steps(part, SOME)
     found = below_target(part.trace, to, baseline, device, model)
     built = graph(part.trace)
-    steps = _steps(built)
+    steps = _steps(built, part)
     if steps.is_empty():  # nothing that lasts
         return pl.DataFrame(schema=_SCHEMA)
     work = _in_steps(built, steps, found)
@@ -150,19 +162,41 @@ def _found(
         rank = int(work.group_by("rank").agg(own=own).sort(-pl.col("own"), "rank")["rank"][0])
     steps, work = steps.filter(rank=rank), work.filter(rank=rank)
     keys = _keys(work)
-    gains = _gains(part.trace, found, keys, steps)
-    return _table(steps, work, keys, gains, to)
+    gains = _gains(part, found, keys, steps)
+    return _table(_phases(trace, steps), work, keys, gains, to)
 
 
 _usual = per_trace(_found)
 
 
-def _steps(built: Graph) -> pl.DataFrame:
-    """``rank, step, phase, start_ns, dur_ns`` of the steps that a replay times; no two of a rank overlap."""
-    rows = periods(built, built.time).filter(pl.col("period_ns") > 0)
-    rows = rows.select("rank", "step", "phase", start_ns=pl.col("end_ns") - pl.col("period_ns"), dur_ns="period_ns")
+def _steps(built: Graph, part: Part) -> pl.DataFrame:
+    """``rank, step, block, phase, start_ns, dur_ns`` of the steps that a replay times; no two of a rank overlap."""
+    rows = _blocks(periods(built, built.time), part).filter(pl.col("period_ns") > 0, pl.col("follows"))
+    rows = rows.select(
+        "rank", "step", "block", "phase", start_ns=pl.col("end_ns") - pl.col("period_ns"), dur_ns="period_ns"
+    )
     reach = (pl.col("start_ns") + pl.col("dur_ns")).cum_max().shift(1).over("rank")
     return rows.filter((pl.col("start_ns") >= reach).fill_null(value=True))
+
+
+def _blocks(rows: pl.DataFrame, part: Part) -> pl.DataFrame:
+    """Steps with their ``block`` of successive ones, and whether the step before belongs to it, too."""
+    if part.numbers is None:
+        return rows.with_columns(block=0, follows=True)
+    first = pl.col("number").diff().over("rank", order_by="number") != 1
+    blocks = part.numbers.sort("rank", "number").with_columns(
+        follows=~first.fill_null(value=True), block=first.fill_null(value=False).cum_sum()
+    )
+    return rows.join(blocks.drop("number"), on=["rank", "step"], how="left", maintain_order="left")
+
+
+def _phases(trace: Trace, steps: pl.DataFrame) -> pl.DataFrame:
+    """``phase, rank, steps, of_steps, step_ns`` from the steps of a rank: their number, that of all, and their mean."""
+    labels = labels_of(trace).filter(pl.col("start_ns").is_not_null()).join(steps, on="rank", how="semi")
+    every = labels.group_by("phase").agg(of_steps=pl.len())
+    own = steps.group_by("phase").agg(pl.col("rank").first(), steps=pl.len(), step_ns=pl.col("dur_ns").mean())
+    own = own.join(every, on="phase", how="left", nulls_equal=True)
+    return own.with_columns(of_steps=pl.max_horizontal("steps", "of_steps"))
 
 
 def _in_steps(built: Graph, steps: pl.DataFrame, found: Found) -> pl.DataFrame:
@@ -183,9 +217,9 @@ def _keys(work: pl.DataFrame) -> pl.DataFrame:
     return keys.with_columns(key=pl.int_range(pl.len()).clip(upper_bound=MOST_ALONE)).drop("gap_ns")
 
 
-def _gains(trace: Trace, found: Found, keys: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
+def _gains(part: Part, found: Found, keys: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
     """``phase, key, gain_ns``: what a step gains by the replay with each key's kernels at the target; -1 is all."""
-    built = graph(trace)
+    built = graph(part.trace)
     of_event = (
         saved_of(built.events, found).join(keys, on=KEY, how="inner", nulls_equal=True).filter(pl.col("saved") > 0)
     )
@@ -198,18 +232,17 @@ def _gains(trace: Trace, found: Found, keys: pl.DataFrame, steps: pl.DataFrame) 
         made.set_duration((saved > 0) & ((key == number) | (number == -1)), made.own_duration() * (1 - saved))
         return made
 
-    recorded, frames = recorded_periods(trace), []
+    recorded, frames = _blocks(recorded_periods(part.trace), part), []
     shorter = periods_below(built, plan(-1), map(plan, numbers))
     for number, rows in zip(numbers, shorter, strict=True):
-        gain = recorded.with_columns(gain_ns=lasting(recorded, rows))
+        gain = recorded.with_columns(gain_ns=lasting(recorded, rows, ("rank", "block")))
         kept = gain.join(steps, on=["rank", "step"], how="semi")
         frames.append(kept.group_by("phase").agg(pl.col("gain_ns").mean(), key=pl.lit(number, dtype=pl.Int64)))
     return pl.concat(frames)
 
 
-def _table(steps: pl.DataFrame, work: pl.DataFrame, keys: pl.DataFrame, gains: pl.DataFrame, to: To) -> pl.DataFrame:
-    """The frame of :func:`opportunities` from the steps of a rank, its work in them, and the gains."""
-    of_phase = steps.group_by("phase").agg(pl.col("rank").first(), steps=pl.len(), step_ns=pl.col("dur_ns").mean())
+def _table(of_phase: pl.DataFrame, work: pl.DataFrame, keys: pl.DataFrame, gains: pl.DataFrame, to: To) -> pl.DataFrame:
+    """The frame of :func:`opportunities` from the phases of a rank, its work in their steps, and the gains."""
     work = work.join(keys, on=KEY, how="left", nulls_equal=True, maintain_order="left")
     time, known = pl.col("dur_ns"), pl.col("_known")
     part = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,6 +19,9 @@ MOST_FOR_FINDINGS: Final = 300_000
 """Of a larger recording with several groups of ranks, findings replay groups with about so many events: some seconds of
 work on one core. A part of this size stands for the other groups, which do the same work."""
 
+BLOCK: Final = 8
+"""Successive steps that are replayed together: the first one only begins them, since its time needs the one before."""
+
 
 @dataclass(frozen=True, slots=True)
 class Part:
@@ -25,12 +29,12 @@ class Part:
 
     trace: Trace
     """All of it, or some of its ranks or steps."""
-    words: str = ""
-    """Which ranks or steps, where it is not all of it."""
     numbers: pl.DataFrame | None = None
     """``rank, step`` (as the part numbers it) and ``number`` (as the recording does), where they differ."""
     weights: pl.DataFrame | None = None
     """``rank, weight``: the number of ranks that each one stands for, where it is not one."""
+    words: str = ""
+    """Which ranks or steps, where it is not all of it."""
 
     def numbered(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Rows with the steps' numbers of the recording, and the number of ranks that each stands for as ``weight``."""
@@ -62,7 +66,7 @@ def replayed_part(trace: Trace, named: tuple[int, ...] | None = None) -> Part:
     )
     some = _some_steps(part) if events_of(part) > MOST_EVENTS else Part(part)
     kept = pl.DataFrame({"rank": list(weights), "weight": list(weights.values())}, schema_overrides={"rank": pl.Int32})
-    return Part(some.trace, "; ".join(filter(None, (words, some.words))), some.numbers, kept)
+    return Part(some.trace, some.numbers, kept, "; ".join(filter(None, (words, some.words))))
 
 
 def groups_of(trace: Trace) -> list[list[int]]:
@@ -74,10 +78,10 @@ def groups_of(trace: Trace) -> list[list[int]]:
             rank = first[rank]
         return rank
 
-    try:
-        calls = collectives(trace).filter(pl.col("call").is_not_null())
-    except NotCapturedError:
-        calls = None
+    calls = None
+    if len(trace.ranks) > 1:
+        with contextlib.suppress(NotCapturedError):
+            calls = collectives(trace).filter(pl.col("call").is_not_null())
     if calls is not None:
         pairs = calls.select("rank", other=pl.col("rank").min().over("call")).unique().sort("rank", "other")
         for rank, other in pairs.iter_rows():
@@ -102,16 +106,42 @@ def _chosen(groups: list[list[int]], named: set[int], count: int) -> dict[int, f
 
 def _some_steps(trace: Trace) -> Part:
     """As many steps from the middle of a recording as have the events that are replayed."""
-    labels = steps(trace)
-    numbers = labels.filter(pl.col("start_ns").is_not_null())["step"].unique().sort().to_list()
+    numbers = _numbers(steps(trace))
     count = max(3, len(numbers) * MOST_EVENTS // events_of(trace))
     if count >= len(numbers):
         return Part(trace)
     first = (len(numbers) - count) // 2
-    part = trace.select(steps=numbers[first : first + count])
-    start = pl.coalesce("host_start_ns", "start_ns").alias("_at")
-    both = (
-        steps(part).select("rank", "step", start).join(labels.select("rank", start, number="step"), on=["rank", "_at"])
-    )
     words = f"only {count:,} of {len(numbers):,} steps were replayed, since there are more than {MOST_EVENTS:,} events"
-    return Part(part, words, both.select("rank", "step", "number"))
+    return Part(*_of_steps(trace, numbers[first : first + count]), words=words)
+
+
+def spread_steps(part: Part, events: int) -> Part:
+    """Blocks of successive steps with about so many events, from beginning to end, and a step of each phase."""
+    trace = part.trace
+    labels = steps(trace)
+    numbers = _numbers(labels)
+    blocks = max(2, len(numbers) * events // (events_of(trace) * BLOCK))
+    if blocks * BLOCK >= len(numbers):
+        return part
+    chosen = {round(n * (len(numbers) - BLOCK) / (blocks - 1)) + k for n in range(blocks) for k in range(BLOCK)}
+    phases = labels.select("phase", at=pl.col("step").replace_strict(numbers, range(len(numbers)), default=None))
+    for _, rows in phases.drop_nulls("at").group_by("phase"):
+        if chosen.isdisjoint(rows["at"]):
+            middle = rows["at"].sort()[rows.height // 2]
+            chosen |= {n for n in range(middle - 1, middle + 2) if 0 <= n < len(numbers)}
+    some, found = _of_steps(trace, [numbers[n] for n in sorted(chosen)])
+    if found.height < labels.filter(pl.col("step").is_in([numbers[n] for n in chosen])).height:
+        return part  # its steps are not found again in so little of the recording
+    return Part(some, found, part.weights, part.words)
+
+
+def _numbers(labels: pl.DataFrame) -> list[int]:
+    return labels.filter(pl.col("start_ns").is_not_null())["step"].unique().sort().to_list()
+
+
+def _of_steps(trace: Trace, numbers: list[int]) -> tuple[Trace, pl.DataFrame]:
+    """Some steps of a recording, and :attr:`Part.numbers`."""
+    part = trace.select(steps=numbers)
+    at = pl.coalesce("host_start_ns", "start_ns").alias("_at")
+    recorded = steps(trace).select("rank", at, number="step")
+    return part, steps(part).select("rank", "step", at).join(recorded, on=["rank", "_at"]).drop("_at")

@@ -276,16 +276,16 @@ def _in_plain_time(trace: Trace, made: tuple[Change, ...]) -> pl.DataFrame:
     ).filter(phase=PHASE)
 
 
-def lasting(recorded: pl.DataFrame, changed: pl.DataFrame) -> pl.Series:
-    """Gain of each step: by how much more it and all later steps of its rank end earlier than the step before it."""
+def lasting(recorded: pl.DataFrame, changed: pl.DataFrame, keys: Sequence[str] = ("rank",)) -> pl.Series:
+    """Gain of each step: by how much more it and all later ones of its keys end earlier than the step before it."""
     # What a later step loses again is no gain, so no step is longer only because the one before it ends earlier. Where
     # a change lets some step of a rank end later, its gains are the differences of the times alone. A step gains at
     # most its own time, also if it then ends before the one before it, by work on other streams.
     earlier = recorded["end_ns"] - changed["end_ns"]
     before = earlier - (recorded["period_ns"] - changed["period_ns"])
-    shifts = recorded.select("rank", own=pl.col("period_ns").clip(lower_bound=0), earlier=earlier, before=before)
-    lasting = pl.col("earlier").cum_min(reverse=True).over("rank")
-    never_later = pl.min_horizontal("earlier", "before").min().over("rank") >= 0
+    shifts = recorded.select(*keys, own=pl.col("period_ns").clip(lower_bound=0), earlier=earlier, before=before)
+    lasting = pl.col("earlier").cum_min(reverse=True).over(keys)
+    never_later = pl.min_horizontal("earlier", "before").min().over(keys) >= 0
     lasts = (lasting - pl.col("before")).clip(lower_bound=0)
     gain = pl.when(never_later).then(lasts).otherwise(pl.col("earlier") - pl.col("before"))
     return shifts.select(pl.min_horizontal(gain, "own")).to_series()

@@ -1,13 +1,12 @@
 """What a step would gain from its operators, on a trace whose answers were computed by hand, and on recordings."""
 
-from importlib import import_module
-
 import polars as pl
 import pytest
 
 import llmprof
 from benchmarks import opportunities as by_hand
 from llmprof import analyze
+from llmprof.analyze.replay import part
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError
 from llmprof.hardware import Device
 from llmprof.trace import Trace
@@ -144,16 +143,15 @@ def sixty_steps() -> Trace:
 
 
 def test_of_many_steps_some_of_each_phase_are_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = import_module("llmprof.analyze.replay.opportunities")
     whole = analyze.opportunities(sixty_steps(), device=DEVICE)
-    monkeypatch.setattr(module, "MOST", 200)
-    monkeypatch.setattr(module, "SOME", 120)
+    monkeypatch.setattr(part, "MOST_FOR_FINDINGS", 200)
+    monkeypatch.setattr(part, "ENOUGH", 120)
     some = analyze.opportunities(sixty_steps(), device=DEVICE)
     assert whole.drop("steps").equals(some.drop("steps"))
     found = some.filter(part="step").select("phase", "steps", "of_steps", "time_ns", "gain_ns").sort("phase").rows()
-    # three blocks of eight steps and one from before the prefill to after it, each without its first step
+    # three blocks of eight steps, and the prefill after a step, each without its first step
     assert found == [
-        ("decode", 22, 59, 16070, pytest.approx(2000)), ("prefill", 1, 1, 20070, pytest.approx(6000)),
+        ("decode", 21, 59, 16070, pytest.approx(2000)), ("prefill", 1, 1, 20070, pytest.approx(6000)),
     ]  # fmt: skip
 
 

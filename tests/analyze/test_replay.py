@@ -753,6 +753,6 @@ def test_time_without_the_profiler_where_the_device_sets_the_pace() -> None:
 
 def test_a_step_gains_no_more_than_its_own_time():
     """The second step takes 10 ns after the first; changed, it ends 10 ns before the first, on another stream."""
-    steps = pl.DataFrame({"rank": [0, 0, 0], "step": [1, 2, 3], "end_ns": [100, 110, 150], "period_ns": [40, 10, 40]})
+    steps = pl.DataFrame({"rank": [0] * 3, "block": [0] * 3, "end_ns": [100, 110, 150], "period_ns": [40, 10, 40]})
     changed = steps.with_columns(end_ns=pl.Series([100, 90, 130]), period_ns=pl.Series([40, -10, 40]))
     assert lasting(steps, changed).to_list() == [0, 10, 0]

@@ -8,7 +8,8 @@ from llmprof.analyze.changes import balance
 from llmprof.analyze.replay import part
 from llmprof.analyze.replay.part import groups_of, replayed_part
 from llmprof.trace import Trace
-from tests.analyze.test_replay import US, two_ranks
+from tests.analyze.builders import NORM
+from tests.analyze.test_replay import CALL, US, device, host, step_labels, two_ranks
 
 EVENTS_OF_A_RANK = 6  # three kernels and their launches
 
@@ -81,3 +82,16 @@ def test_gains_of_some_groups_are_those_of_all_ranks(monkeypatch: pytest.MonkeyP
     some = findings(three_pairs())
     assert some.select(columns).equals(whole)
     assert some["prediction"].str.contains("ly 4 of 6 ranks were replayed").any()
+
+
+def test_a_step_whose_predecessor_was_cut_out_has_no_time_since_then() -> None:
+    """Steps of 40 us from end to end, with a kernel of 10 us each."""
+    work = [(0, 7, 40 * n + 5, 10, NORM, n + 1) for n in range(10)]
+    calls = [(0, 40 * n, 2, CALL, n + 1) for n in range(10)]
+    marks = step_labels([40 * n for n in range(10)], 39)
+    whole = Trace({"kernels": device(work), "runtime": host(calls), "markers": marks})
+    some = whole.select(steps=[1, 2, 5, 6, 9])
+    assert what_if(some).select("steps", "recorded_ns").row(0) == (2, 40 * US)
+    assert what_if(some.select(steps=[0, 1, 3])).select("steps", "recorded_ns").row(0) == (1, 40 * US)
+    # without a predecessor of any step they count from their own beginning on the device
+    assert what_if(whole.select(steps=[1, 5, 9])).select("steps", "recorded_ns").row(0) == (3, 10 * US)

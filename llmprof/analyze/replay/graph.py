@@ -24,7 +24,7 @@ from llmprof.analyze.replay.waits import (
     loading_calls,
     recorded_waits,
 )
-from llmprof.analyze.steps.steps import steps
+from llmprof.analyze.steps.steps import CUTS, steps
 from llmprof.errors import NotCapturedError
 from llmprof.trace import Trace
 
@@ -97,6 +97,8 @@ class Graph:
     """Evidence of each edge: an index into :data:`EVIDENCE`."""
     order: list[Order] = field(default_factory=list)
     """See :class:`~.schedule.Chains`."""
+    blocks: pl.DataFrame | None = None
+    """``rank, step, block`` of steps that follow each other, where others between them were cut out."""
 
     def schedule(self) -> Chains:
         """The graph for the scheduler, with unexplained time added to everything that leads to a node."""
@@ -148,7 +150,15 @@ def graph(trace: Trace) -> Graph:
     late = _unexplained(recorded, weight, edges)
     edges = _joined(edges, _edges(*awaited_last(recorded, late), ASSUMED, BY_TIMES))
     rest = _unexplained(recorded, weight, edges)
-    return Graph(recorded.rows, recorded.chains, recorded.time, weight, rest, *edges)
+    return Graph(recorded.rows, recorded.chains, recorded.time, weight, rest, *edges, blocks=_blocks(trace))
+
+
+def _blocks(trace: Trace) -> pl.DataFrame | None:
+    """See :attr:`Graph.blocks`."""
+    if not (cuts := trace.meta.get(CUTS)):
+        return None
+    start = pl.coalesce("host_start_ns", "start_ns")
+    return steps(trace).select("rank", "step", block=pl.lit(pl.Series(sorted(cuts))).search_sorted(start, side="right"))
 
 
 class Edges(NamedTuple):

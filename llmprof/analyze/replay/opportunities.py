@@ -12,8 +12,8 @@ import polars as pl
 from llmprof.analyze.catalog import Analysis, Section, per_trace
 from llmprof.analyze.intervals import clip, union_length
 from llmprof.analyze.operators import COLLECTIVE
-from llmprof.analyze.replay.graph import Graph, events_of, graph
-from llmprof.analyze.replay.part import Part, replayed_part, spread_steps
+from llmprof.analyze.replay.graph import Graph, graph
+from llmprof.analyze.replay.part import replayed_part
 from llmprof.analyze.replay.plan import Plan, periods, periods_below, recorded_periods
 from llmprof.analyze.replay.targets import KEY, TARGET, Found, To, below_target, saved_of, with_keys
 from llmprof.analyze.replay.what_if import lasting
@@ -25,12 +25,6 @@ from llmprof.trace import Trace
 
 MOST_ALONE: Final = 20
 """So many operators are replayed alone, those with the largest gaps; the rest are replayed together."""
-
-MOST: Final = 300_000
-"""Of more kernels, copies and calls some steps are replayed."""
-
-SOME: Final = 100_000
-"""So many of them have the steps that are replayed then: about a second of work on one core."""
 
 PARTS: Final = ("step", "opportunity", "others", "at target", "no bound", "idle", "beside other work")
 
@@ -148,12 +142,9 @@ def _found(
     model: Shape | None,
 ) -> pl.DataFrame:
     part = replayed_part(trace, () if rank is None else (rank,))
-    part = Part(trace) if part.numbers is not None and part.weights is None else part
-    if events_of(part.trace) > MOST:
-        part = spread_steps(part, SOME)
     found = below_target(part.trace, to, baseline, device, model)
     built = graph(part.trace)
-    steps = _steps(built, part)
+    steps = _steps(built)
     if steps.is_empty():  # nothing that lasts
         return pl.DataFrame(schema=_SCHEMA)
     work = _in_steps(built, steps, found)
@@ -162,32 +153,19 @@ def _found(
         rank = int(work.group_by("rank").agg(own=own).sort(-pl.col("own"), "rank")["rank"][0])
     steps, work = steps.filter(rank=rank), work.filter(rank=rank)
     keys = _keys(work)
-    gains = _gains(part, found, keys, steps)
+    gains = _gains(part.trace, found, keys, steps)
     return _table(_phases(trace, steps), work, keys, gains, to)
 
 
 _usual = per_trace(_found)
 
 
-def _steps(built: Graph, part: Part) -> pl.DataFrame:
-    """``rank, step, block, phase, start_ns, dur_ns`` of the steps that a replay times; no two of a rank overlap."""
-    rows = _blocks(periods(built, built.time), part).filter(pl.col("period_ns") > 0, pl.col("follows"))
-    rows = rows.select(
-        "rank", "step", "block", "phase", start_ns=pl.col("end_ns") - pl.col("period_ns"), dur_ns="period_ns"
-    )
+def _steps(built: Graph) -> pl.DataFrame:
+    """``rank, step, phase, start_ns, dur_ns`` of the steps that a replay times; no two of a rank overlap."""
+    rows = periods(built, built.time).filter(pl.col("period_ns") > 0)
+    rows = rows.select("rank", "step", "phase", start_ns=pl.col("end_ns") - pl.col("period_ns"), dur_ns="period_ns")
     reach = (pl.col("start_ns") + pl.col("dur_ns")).cum_max().shift(1).over("rank")
     return rows.filter((pl.col("start_ns") >= reach).fill_null(value=True))
-
-
-def _blocks(rows: pl.DataFrame, part: Part) -> pl.DataFrame:
-    """Steps with their ``block`` of successive ones, and whether the step before belongs to it, too."""
-    if part.numbers is None:
-        return rows.with_columns(block=0, follows=True)
-    first = pl.col("number").diff().over("rank", order_by="number") != 1
-    blocks = part.numbers.sort("rank", "number").with_columns(
-        follows=~first.fill_null(value=True), block=first.fill_null(value=False).cum_sum()
-    )
-    return rows.join(blocks.drop("number"), on=["rank", "step"], how="left", maintain_order="left")
 
 
 def _phases(trace: Trace, steps: pl.DataFrame) -> pl.DataFrame:
@@ -217,9 +195,9 @@ def _keys(work: pl.DataFrame) -> pl.DataFrame:
     return keys.with_columns(key=pl.int_range(pl.len()).clip(upper_bound=MOST_ALONE)).drop("gap_ns")
 
 
-def _gains(part: Part, found: Found, keys: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
+def _gains(trace: Trace, found: Found, keys: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
     """``phase, key, gain_ns``: what a step gains by the replay with each key's kernels at the target; -1 is all."""
-    built = graph(part.trace)
+    built = graph(trace)
     of_event = (
         saved_of(built.events, found).join(keys, on=KEY, how="inner", nulls_equal=True).filter(pl.col("saved") > 0)
     )
@@ -232,10 +210,10 @@ def _gains(part: Part, found: Found, keys: pl.DataFrame, steps: pl.DataFrame) ->
         made.set_duration((saved > 0) & ((key == number) | (number == -1)), made.own_duration() * (1 - saved))
         return made
 
-    recorded, frames = _blocks(recorded_periods(part.trace), part), []
+    recorded, frames = recorded_periods(trace), []
     shorter = periods_below(built, plan(-1), map(plan, numbers))
     for number, rows in zip(numbers, shorter, strict=True):
-        gain = recorded.with_columns(gain_ns=lasting(recorded, rows, ("rank", "block")))
+        gain = recorded.with_columns(gain_ns=lasting(recorded, rows))
         kept = gain.join(steps, on=["rank", "step"], how="semi")
         frames.append(kept.group_by("phase").agg(pl.col("gain_ns").mean(), key=pl.lit(number, dtype=pl.Int64)))
     return pl.concat(frames)

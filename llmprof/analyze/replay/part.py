@@ -16,8 +16,10 @@ from llmprof.errors import NotCapturedError
 from llmprof.trace import Trace
 
 MOST_FOR_FINDINGS: Final = 300_000
-"""Of a larger recording with several groups of ranks, findings replay groups with about so many events: some seconds of
-work on one core. A part of this size stands for the other groups, which do the same work."""
+"""Of a larger recording findings replay some groups of ranks with about so many events, or some steps with
+:data:`ENOUGH`: some seconds of work on one core. The other groups do the same work, and the other steps are alike."""
+
+ENOUGH: Final = 100_000
 
 BLOCK: Final = 8
 """Successive steps that are replayed together: the first one only begins them, since its time needs the one before."""
@@ -29,12 +31,12 @@ class Part:
 
     trace: Trace
     """All of it, or some of its ranks or steps."""
+    words: str = ""
+    """Which ranks or steps, where it is not all of it."""
     numbers: pl.DataFrame | None = None
     """``rank, step`` (as the part numbers it) and ``number`` (as the recording does), where they differ."""
     weights: pl.DataFrame | None = None
     """``rank, weight``: the number of ranks that each one stands for, where it is not one."""
-    words: str = ""
-    """Which ranks or steps, where it is not all of it."""
 
     def numbered(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Rows with the steps' numbers of the recording, and the number of ranks that each stands for as ``weight``."""
@@ -51,22 +53,22 @@ def replayed_part(trace: Trace, named: tuple[int, ...] | None = None) -> Part:
     """All of a recording, or, if it has more events than are replayed, some of its ranks or steps."""
     # Ranks whose collectives are matched with each other are one group. The groups of the named ranks are always in the
     # part and stand for themselves; the others are chosen evenly and stand for the rest. If there is one group only, or
-    # it alone has too many events, the part has as many steps from the middle as have the events that are replayed.
+    # the chosen ones still have too many events, the part has some of the steps.
     events = events_of(trace)
-    most = MOST_EVENTS if named is None else MOST_FOR_FINDINGS
-    if events <= most:
+    limit, some = (MOST_EVENTS, MOST_EVENTS) if named is None else (MOST_FOR_FINDINGS, ENOUGH)
+    if events <= limit:
         return Part(trace)
-    weights = _chosen(groups_of(trace), set(named or ()), len(trace.ranks) * most // events)
+    weights = _chosen(groups_of(trace), set(named or ()), len(trace.ranks) * limit // events)
     if len(weights) == len(trace.ranks):
-        return Part(trace) if events <= MOST_EVENTS else _some_steps(trace)
+        return _some_steps(trace, limit, some)
     part = trace.select(ranks=sorted(weights))
     words = (
         f"only {len(weights):,} of {len(trace.ranks):,} ranks were replayed, which wait for no other rank, since there "
-        f"are more than {most:,} events"
+        f"are more than {limit:,} events"
     )
-    some = _some_steps(part) if events_of(part) > MOST_EVENTS else Part(part)
+    of_steps = _some_steps(part, limit, some) if events_of(part) > limit else Part(part)
     kept = pl.DataFrame({"rank": list(weights), "weight": list(weights.values())}, schema_overrides={"rank": pl.Int32})
-    return Part(some.trace, some.numbers, kept, "; ".join(filter(None, (words, some.words))))
+    return Part(of_steps.trace, "; ".join(filter(None, (words, of_steps.words))), of_steps.numbers, kept)
 
 
 def groups_of(trace: Trace) -> list[list[int]]:
@@ -104,44 +106,28 @@ def _chosen(groups: list[list[int]], named: set[int], count: int) -> dict[int, f
     return dict(sorted([(r, 1.0) for group in own for r in group] + [(r, stand) for group in some for r in group]))
 
 
-def _some_steps(trace: Trace) -> Part:
-    """As many steps from the middle of a recording as have the events that are replayed."""
-    numbers = _numbers(steps(trace))
-    count = max(3, len(numbers) * MOST_EVENTS // events_of(trace))
+@per_trace
+def _some_steps(trace: Trace, limit: int, events: int) -> Part:
+    """Steps with about so many events, of a recording with more than a limit."""
+    # Blocks of successive steps from the beginning to the end, since a step needs the one before; if there are too few
+    # for two blocks, some from the middle; and a step of each phase.
+    labels = steps(trace)
+    numbers = labels.filter(pl.col("start_ns").is_not_null())["step"].unique().sort()
+    count = max(3, len(numbers) * events // events_of(trace))
     if count >= len(numbers):
         return Part(trace)
-    first = (len(numbers) - count) // 2
-    words = f"only {count:,} of {len(numbers):,} steps were replayed, since there are more than {MOST_EVENTS:,} events"
-    return Part(*_of_steps(trace, numbers[first : first + count]), words=words)
-
-
-def spread_steps(part: Part, events: int) -> Part:
-    """Blocks of successive steps with about so many events, from beginning to end, and a step of each phase."""
-    trace = part.trace
-    labels = steps(trace)
-    numbers = _numbers(labels)
-    blocks = max(2, len(numbers) * events // (events_of(trace) * BLOCK))
-    if blocks * BLOCK >= len(numbers):
-        return part
-    chosen = {round(n * (len(numbers) - BLOCK) / (blocks - 1)) + k for n in range(blocks) for k in range(BLOCK)}
-    phases = labels.select("phase", at=pl.col("step").replace_strict(numbers, range(len(numbers)), default=None))
-    for _, rows in phases.drop_nulls("at").group_by("phase"):
-        if chosen.isdisjoint(rows["at"]):
-            middle = rows["at"].sort()[rows.height // 2]
-            chosen |= {n for n in range(middle - 1, middle + 2) if 0 <= n < len(numbers)}
-    some, found = _of_steps(trace, [numbers[n] for n in sorted(chosen)])
-    if found.height < labels.filter(pl.col("step").is_in([numbers[n] for n in chosen])).height:
-        return part  # its steps are not found again in so little of the recording
-    return Part(some, found, part.weights, part.words)
-
-
-def _numbers(labels: pl.DataFrame) -> list[int]:
-    return labels.filter(pl.col("start_ns").is_not_null())["step"].unique().sort().to_list()
-
-
-def _of_steps(trace: Trace, numbers: list[int]) -> tuple[Trace, pl.DataFrame]:
-    """Some steps of a recording, and :attr:`Part.numbers`."""
-    part = trace.select(steps=numbers)
-    at = pl.coalesce("host_start_ns", "start_ns").alias("_at")
-    recorded = steps(trace).select("rank", at, number="step")
-    return part, steps(part).select("rank", "step", at).join(recorded, on=["rank", "_at"]).drop("_at")
+    size = min(count, BLOCK) if count >= 2 * BLOCK else count
+    last = len(numbers) - size
+    begins = [last // 2] if size == count else [n * last // (count // size - 1) for n in range(count // size)]
+    chosen = {begin + n for begin in begins for n in range(size)}
+    places = labels.join(numbers.to_frame().with_row_index("place"), on="step")
+    for _, rows in places.group_by("phase", maintain_order=True):
+        if chosen.isdisjoint(rows["place"]):
+            middle = rows["place"].sort()[rows.height // 2]
+            chosen |= set(range(max(0, middle - 1), middle + 1))
+    part = trace.select(steps=numbers.gather(sorted(chosen)).to_list())
+    start = pl.coalesce("host_start_ns", "start_ns").alias("_at")
+    recorded = labels.select("rank", start, number="step")
+    both = steps(part).select("rank", "step", start).join(recorded, on=["rank", "_at"]).drop("_at")
+    words = f"only {len(chosen):,} of {len(numbers):,} steps were replayed, since there are more than {limit:,} events"
+    return Part(part, words, both)

@@ -266,7 +266,7 @@ def recorded_periods(trace: Trace) -> pl.DataFrame:
 def periods(built: Graph, times: Ints) -> pl.DataFrame:
     """Time of every step of every rank under some times of the nodes."""
     # The time of a step is that from the end of the step before it on the rank's devices to its own end. The first step
-    # of a rank is left out, unless it is the only one, whose time counts from its own start on them.
+    # of a rank, and after a cut, is left out, unless there are no others: then their time counts from their own start.
     return each_periods(built, times[:, np.newaxis])[0]
 
 
@@ -291,7 +291,8 @@ class _Steps(NamedTuple):
 
     built: Graph
     frame: pl.DataFrame
-    """``rank, step, phase``, ``nth`` of the rank and ``of`` how many."""
+    """``rank, step, phase, block`` (of steps that follow each other), ``nth`` of it, and ``alone``: no step of the rank
+    follows another."""
     number: Ints
     """By event, the row of its step in the frame; -1 for events of none."""
 
@@ -302,12 +303,13 @@ class _Steps(NamedTuple):
         if work["step"].null_count() == work.height:
             work = work.with_columns(step=pl.lit(0, dtype=pl.Int32), phase=pl.lit(None, dtype=pl.String))
         work = work.filter(pl.col("step").is_not_null())
-        steps = (
-            work.group_by("rank", "step")
-            .agg(pl.col("phase").drop_nulls().first())
-            .sort("rank", "step")
-            .with_columns(nth=pl.int_range(pl.len()).over("rank"), of=pl.len().over("rank"))
-        )
+        steps = work.group_by("rank", "step").agg(pl.col("phase").drop_nulls().first()).sort("rank", "step")
+        if built.blocks is None:
+            steps = steps.with_columns(block=0)
+        else:
+            steps = steps.join(built.blocks, on=["rank", "step"], how="left", maintain_order="left")
+        steps = steps.with_columns(nth=pl.int_range(pl.len()).over("rank", "block"))
+        steps = steps.with_columns(alone=pl.col("nth").max().over("rank") == 0)
         named = steps.select("rank", "step", number=pl.int_range(pl.len()))
         number = np.full(built.events.height, -1, dtype=np.int64)
         number[work["row"].to_numpy()] = work.join(named, on=["rank", "step"], maintain_order="left")["number"]
@@ -329,15 +331,15 @@ class _Steps(NamedTuple):
     def periods(self, begin: Ints, starts: Ints, end: Ints, ends: Ints) -> list[pl.DataFrame]:
         """The frame of :func:`periods` for each column of the times of nodes, in the order of steps."""
         steps = self.frame
-        kept = pl.Series((steps["nth"] > 0) | (steps["of"] == 1))
-        named = steps.filter(kept).select("rank", "step", "phase")
+        kept = (steps["nth"] > 0) | steps["alone"]
+        named = steps.filter(kept).select("rank", "step", "phase", "block")
         if not steps.height:
             nothing = pl.Series(dtype=pl.Int64)
             return [named.with_columns(period_ns=nothing, end_ns=nothing)] * starts.shape[1]
         every = np.arange(steps.height)
         start = np.minimum.reduceat(starts, np.searchsorted(self.number[begin // 2], every), axis=0)
         until = np.maximum.reduceat(ends, np.searchsorted(self.number[end // 2], every), axis=0)
-        alone = (steps["of"] == 1).to_numpy()[:, np.newaxis]
+        alone = steps["alone"].to_numpy()[:, np.newaxis]
         period = until - np.where(alone, start, np.roll(until, 1, axis=0))
         mask = kept.to_numpy()
         return [

@@ -112,7 +112,7 @@ def medians_of(trace: Trace, changes: Sequence[Change]) -> list[pl.DataFrame]:
     """The median steps of :func:`what_if` under each of several changes, of which some are scheduled at once."""
     if not changes:
         return []
-    part = replayed_part(trace)
+    part = replayed_part(trace, ())
     at_once = max(1, MOST_NODES // (2 * len(LEVELS) * max(1, graph(part.trace).events.height)))
     out = []
     for first in range(0, len(changes), at_once):
@@ -206,7 +206,7 @@ def replayed(
         without = _in_plain_time(part.trace, (change_of(text),)).select(
             "rank", "step", pl.col("recorded_ns", *(f"{level}_ns" for level in LEVELS)).name.prefix("plain_")
         )
-        rows = rows.drop("moved").join(without, on=["rank", "step"], how="left", maintain_order="left")
+        rows = rows.drop("moved", "block").join(without, on=["rank", "step"], how="left", maintain_order="left")
         out[text] = part.numbered(rows)
     return out
 
@@ -276,16 +276,17 @@ def _in_plain_time(trace: Trace, made: tuple[Change, ...]) -> pl.DataFrame:
     ).filter(phase=PHASE)
 
 
-def lasting(recorded: pl.DataFrame, changed: pl.DataFrame, keys: Sequence[str] = ("rank",)) -> pl.Series:
-    """Gain of each step: by how much more it and all later ones of its keys end earlier than the step before it."""
+def lasting(recorded: pl.DataFrame, changed: pl.DataFrame) -> pl.Series:
+    """Gain of each step: by how much more it and all later ones of its block end earlier than the step before it."""
     # What a later step loses again is no gain, so no step is longer only because the one before it ends earlier. Where
     # a change lets some step of a rank end later, its gains are the differences of the times alone. A step gains at
     # most its own time, also if it then ends before the one before it, by work on other streams.
     earlier = recorded["end_ns"] - changed["end_ns"]
     before = earlier - (recorded["period_ns"] - changed["period_ns"])
-    shifts = recorded.select(*keys, own=pl.col("period_ns").clip(lower_bound=0), earlier=earlier, before=before)
-    lasting = pl.col("earlier").cum_min(reverse=True).over(keys)
-    never_later = pl.min_horizontal("earlier", "before").min().over(keys) >= 0
+    block = ["rank", "block"]
+    shifts = recorded.select(*block, own=pl.col("period_ns").clip(lower_bound=0), earlier=earlier, before=before)
+    lasting = pl.col("earlier").cum_min(reverse=True).over(block)
+    never_later = pl.min_horizontal("earlier", "before").min().over(block) >= 0
     lasts = (lasting - pl.col("before")).clip(lower_bound=0)
     gain = pl.when(never_later).then(lasts).otherwise(pl.col("earlier") - pl.col("before"))
     return shifts.select(pl.min_horizontal(gain, "own")).to_series()

@@ -13,8 +13,9 @@ import polars as pl
 from llmprof.analyze.activity import CAPTURED, EAGER, activity, called, coded_operators, launched_by
 from llmprof.analyze.catalog import Analysis, per_trace
 from llmprof.analyze.groups import distinct_keys
-from llmprof.analyze.layers.attribution import attribute, labelled
+from llmprof.analyze.layers.attribution import labelled
 from llmprof.analyze.nesting import holding, innermost, outermost
+from llmprof.analyze.passes import with_passes
 from llmprof.analyze.roofline import noted_work, stage_work
 from llmprof.analyze.shortfall import CAUSES, START, Launch, resident, shortfall
 from llmprof.analyze.steps.labels import CONTEXT_WORDS, batches
@@ -200,7 +201,7 @@ def _of_model(
     stages = stages.with_row_index("own")
     number = pl.int_range(pl.len(), dtype=pl.UInt32)
     placed = events.select("event", "call", "dur_ns", "category", _event=number).join(
-        attribute(trace).select("event", *place), on="event", how="left", maintain_order="left"
+        with_passes(trace).select("event", *place), on="event", how="left", maintain_order="left"
     ).filter(pl.col("category") != "collective")  # fmt: skip
     placed = placed.join(stages.select("own", *place), on=place, how="left", nulls_equal=True, maintain_order="left")
     without = pl.col("call").is_in(pl.concat([known, calls.filter("between")["call"]]).implode()).not_()

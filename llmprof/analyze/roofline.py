@@ -13,6 +13,7 @@ from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.groups import last_before
 from llmprof.analyze.intervals import union_length
 from llmprof.analyze.layers.attribution import attribute
+from llmprof.analyze.passes import passes, with_passes
 from llmprof.analyze.steps.labels import CONTEXT_WORDS, batches
 from llmprof.analyze.steps.steps import steps
 from llmprof.errors import AnalysisError, LlmprofError, listed
@@ -21,7 +22,7 @@ from llmprof.names.operators import first_true
 from llmprof.theory.bound import Machine, find_device
 from llmprof.theory.calibration import Observation
 from llmprof.theory.catalog import known, read_config
-from llmprof.theory.plan import Batch, Plan, number_format
+from llmprof.theory.plan import Batch, Plan, Requests, number_format
 from llmprof.theory.profiler import machine_for
 from llmprof.theory.shapes import Shape, shape
 from llmprof.theory.work import Operator, places
@@ -261,10 +262,13 @@ def stage_work(
     kv_cache_dtype: str | None = None,
     expert_parallel: bool = False,
 ) -> pl.DataFrame:
-    """``rank, step, layer, stage, flops, read_bytes, written_bytes, matrix, assumed`` of a model's stages."""
+    """``rank, step, layer, stage, flops, read_bytes, written_bytes, matrix, assumed`` of a model's stages.
+
+    Passes outside of steps are those of :func:`llmprof.analyze.passes.passes`.
+    """
     read = shape(model)
-    events = attribute(trace).filter(pl.col("step").is_not_null())
-    batch_of = batches(steps(trace))
+    events = with_passes(trace).filter(pl.col("step").is_not_null())
+    rows, batch_of = steps(trace), batches(steps(trace))
     if not batch_of:
         hint = "where its operators were recorded in another run, take them from there: analyze.with_eager_steps"
         raise AnalysisError("no step of the trace says how many tokens it computed", hint=hint)
@@ -272,6 +276,9 @@ def stage_work(
     for (_, step), (batch, _) in batch_of.items():
         own.setdefault(step, set()).add(batch)
     replicas = max(map(len, own.values()))  # ranks with batches of their own are data parallel
+    outside = passes(trace)
+    for rank, step, tokens in outside.select("rank", "step", "tokens").iter_rows():
+        batch_of[rank, step] = ((Requests(tokens, 1, 1),), "padding")
     formats = (None, kv_cache_dtype)
     machine = _machine(
         trace, read, device, (None, None), formats, expert_parallel=expert_parallel and replicas == 1, dp_size=replicas
@@ -286,6 +293,7 @@ def stage_work(
         orient="row",
     )
     found = found.join(sources, on=["rank", "step"])
+    found = found.filter((pl.col("step") >= 0) | ~pl.col("stage").is_in(_OF_REQUESTS))
     if replicas == 1:
         return found
     place, of_experts = ["rank", "step", "layer"], pl.col("stage").is_in(_OF_EXPERTS)
@@ -297,12 +305,17 @@ def stage_work(
         return rest
     plan = replace(plan, tp=ranks // plan.pp, expert_parallel=True)
     spread = machine_for(read, find_device(device if device is not None else trace.meta["device"]), plan)
-    gathered = _expected(read, spread, _gathered(steps(trace), batch_of), events, _moved)
+    at = ["rank", "step", "start_ns", "dur_ns"]
+    rows = pl.concat([rows.select(at), outside.select(at)], how="vertical_relaxed")
+    gathered = _expected(read, spread, _gathered(rows, batch_of), events, _moved)
     more = pl.lit("; experts: even routing of the tokens of all ranks whose steps run at the time")
     gathered = gathered.filter(of_experts).join(mixtures, on=place, how="semi", nulls_equal=True)
     gathered = gathered.join(sources, on=["rank", "step"]).with_columns(pl.col("assumed") + more)
     return pl.concat([rest, gathered.select(rest.columns)])
 
+
+_OF_REQUESTS: Final = ("attention", "kv_cache_write")
+"""Stages that a pass of padding has nothing to do in: it runs for no request."""
 
 _OF_EXPERTS: Final = ("experts", "expert_dispatch", "activation", "combine")
 

@@ -13,7 +13,7 @@ CHROME = "strangers/chrome/"
 
 STEPS = {
     "tracemap_mi300x.pt.trace.json.gz": ("inferred", ["prefill", *["decode"] * 9]),
-    "gold_nsys_example.json": ("execute_model", ["other"] * 10),
+    "gold_nsys_example.json": ("execute_model", ["prefill", *["decode"] * 9]),
     "hist__mi300__ddp_resnet18_no_pool.json.gz": ("optimizer", ["other"] * 5),
     "resnet50_num_workers_0__worker0.1623143566756.pt.trace.json.gz": ("profiler_step", ["other"] * 6),
 }

@@ -8,6 +8,7 @@ import polars as pl
 
 from llmprof import names
 from llmprof.analyze.activity import activity
+from llmprof.analyze.steps.stored import UNLABELLED
 from llmprof.names.operators import first_true
 from llmprof.theory.plan import Batch, Requests
 from llmprof.trace import Trace
@@ -316,12 +317,15 @@ _INSIDE: Final = r"context_\d+\(([^)]*)\)_generation_\d+\(([^)]*)\)"
 CONTEXT_WORDS: Final = {
     "label": "",
     "followed": "lengths followed from the labels of earlier steps",
+    "recorded": "tokens by shapes or grids of the step, lengths followed from earlier steps",
+    "padding": "a pass outside of steps, tokens by the grids of its kernels",
     "estimated": "lengths estimated from the labels of earlier steps",
     "unknown": "contexts from before the recording count as none",
 }
 """What of a step's contexts no label says, by their source: stated by its label; followed from the prompts of earlier
-steps; estimated if the number of requests changed in between; unknown if the trace begins after their prompts (the
-context then counts as the new token alone, so that results from it are a lower bound)."""
+steps, or from what was recorded where these have no labels; a pass of padding, which has no requests; estimated if the
+number of requests changed in between; unknown if the trace begins after their prompts (the context then counts as the
+new token alone, so that results from it are a lower bound)."""
 
 
 def batches(steps: pl.DataFrame, *, context: float | None = None) -> dict[tuple[int, int], tuple[Batch, str]]:
@@ -340,7 +344,8 @@ def batches(steps: pl.DataFrame, *, context: float | None = None) -> dict[tuple[
         for row in rows.filter(pl.col("rank") == rank).sort("step").iter_rows(named=True):
             batch, source = held.step(row)
             if batch:
-                batch_of[rank, row["step"]] = batch, source
+                unlabelled = source == "followed" and row["source"] in UNLABELLED
+                batch_of[rank, row["step"]] = batch, "recorded" if unlabelled else source
     return batch_of
 
 

@@ -12,6 +12,7 @@ from llmprof.analyze.catalog import Analysis, Section, Without, per_trace
 from llmprof.analyze.groups import last_before, of_groups
 from llmprof.analyze.steps import labels as steps_labels
 from llmprof.analyze.steps.labels import NO_STEPS, infer
+from llmprof.analyze.steps.stored import UNLABELLED, tokens_of, with_batches
 from llmprof.errors import AnalysisError, listed
 from llmprof.names.operators import contains, first_true
 from llmprof.trace import Trace
@@ -51,7 +52,8 @@ def steps(trace: Trace) -> pl.DataFrame:
     belong to their step. Work after the label of an empty step belongs to the next step. If a rank has no labels, each
     ``Optimizer.step`` ends a step of training (``optimizer``); without these, steps are inferred from the repetition of
     kernels (:mod:`llmprof.analyze.steps.labels`) and marked ``inferred``: the phase of such a step is known where the
-    shapes of its batch were recorded, or where heavier steps run kernels of attention that most steps do not run.
+    shapes of its batch were recorded, where heavier steps run kernels of attention that most steps do not run, or,
+    with its tokens, where the grids of kernels that store keys say them (:mod:`llmprof.analyze.steps.stored`).
 
     Returns
     -------
@@ -79,7 +81,10 @@ def steps(trace: Trace) -> pl.DataFrame:
             dur_ns=(pl.col("start_ns") + pl.col("dur_ns")).max() - pl.col("start_ns").min(),
         )
     )
-    return bounds.drop("start_ns").join(spans, on=["rank", "step"], how="left").select(COLUMNS).sort("rank", "step")
+    rows = bounds.drop("start_ns").join(spans, on=["rank", "step"], how="left").select(COLUMNS).sort("rank", "step")
+    if not rows["source"].is_in(UNLABELLED).any():
+        return rows
+    return with_batches(rows, tokens_of(step_of_events(trace), ["rank", "step"], trace))
 
 
 @per_trace

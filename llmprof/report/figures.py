@@ -14,6 +14,7 @@ from llmprof import analyze, charts, plugins
 from llmprof.analyze import catalog, roofline
 from llmprof.analyze.catalog import Analysis, per_trace
 from llmprof.analyze.findings.scope import scope_of
+from llmprof.analyze.replay.critical_path import path_without_names
 from llmprof.analyze.replay.part import replayed_part
 from llmprof.analyze.steps.summary import LONG, step_windows
 from llmprof.charts.base.draw import NO_ROWS, extent
@@ -246,7 +247,7 @@ def _operators(trace: Trace) -> Drawn:
 
 
 def _critical_path(trace: Trace) -> Drawn:
-    frame, note = _of_mean_steps(trace, analyze.critical_path(trace))
+    frame, note = _of_mean_steps(trace, path_without_names(trace))
     return charts.critical_path(cards.some_known(frame, "part")), note
 
 

@@ -100,32 +100,23 @@ def critical_path(trace: Trace, *, rank: int | None = None) -> pl.DataFrame:
     """
     if rank is not None and rank not in trace.ranks:
         raise LlmprofError(f"there is no rank {rank} in the trace", expected=f"one of {listed(trace.ranks)}")
+    return _named(trace, path_without_names(trace, rank)).select(*_SCHEMA).cast(_SCHEMA)  # type: ignore[arg-type]
+
+
+@per_trace
+def path_without_names(trace: Trace, rank: int | None = None) -> pl.DataFrame:
+    """The critical path without what the host did between its calls, which takes most of the time to find out."""
     built = replay.graph(trace)
     ends = step_ends(built)
     if rank is not None:
         ends = ends.filter(pl.col("rank") == rank)
     last = ends.sort("end_ns").group_by("step", maintain_order=True).last().sort("end_ns")
-    path, kind, evidence = nodes_on_path(built, last)
-    begin, pieces = _begin(built, last), []
-    times = np.maximum.accumulate(built.time[path])
-    for step, end in last.select("step", "end_ns").iter_rows():
-        if end <= begin:  # no time of its own
-            continue
-        low, high = np.searchsorted(times, begin, side="right"), np.searchsorted(times, end, side="left")
-        pieces.append(
-            _pieces(built, path[max(low - 1, 0) : high + 1], kind, evidence, begin=begin, until=end).with_columns(
-                step=pl.lit(step, dtype=pl.Int32)
-            )
-        )
-        begin = end
-    if not pieces:
-        return pl.DataFrame(schema=_SCHEMA)
-    rows = pl.concat(pieces).join(
+    rows = _pieces(built, last).join(
         ends.select("step", "phase").unique("step"), on="step", how="left", maintain_order="left"
     )
     if not collectives(trace)["wait_ns"].is_not_null().any():
         rows = rows.with_columns(pl.col("part").replace("transfer", "communication"))
-    return _named(trace, rows).select(*_SCHEMA).cast(_SCHEMA)  # type: ignore[arg-type]
+    return rows
 
 
 def _begin(built: replay.Graph, last: pl.DataFrame) -> int:
@@ -216,21 +207,29 @@ def binding(built: replay.Graph) -> tuple[Ints, Ints, Ints]:
     return before, kind, evidence
 
 
-def _pieces(built: replay.Graph, path: Ints, kind: Ints, evidence: Ints, *, begin: int, until: int) -> pl.DataFrame:
-    """Pieces between the nodes of a path."""
-    times = np.minimum(np.maximum.accumulate(np.maximum(built.time[path], begin)), until)
-    node, start, end = path[1:], times[:-1], times[1:]
-    if built.time[path[0]] > begin:  # nothing leads to the first node: the time before it is unknown
-        node, start, end = path, np.append(begin, times[:-1]), times
-    rest = np.minimum(built.rest[node], end - start)
-    if len(node) and node[0] == path[0] and built.time[path[0]] > begin:
-        rest = rest.copy()
-        rest[0] = end[0] - start[0]
+def _pieces(built: replay.Graph, last: pl.DataFrame) -> pl.DataFrame:
+    """Pieces between the nodes of the path, cut at the ends of the steps."""
+    path, kind, evidence = nodes_on_path(built, last)
+    begin = _begin(built, last) if last.height else 0
+    since = np.append(begin, np.maximum(last["end_ns"].to_numpy(), begin))
+    begins, ends = since[:-1], since[1:]
+    times = np.maximum.accumulate(built.time[path])
+    # pieces by the node at their end: of each step those from the first node after its beginning to the first at its
+    # end or later; nothing leads to the very first node, so the time before it is unknown
+    low, high = np.searchsorted(times, begins, side="right"), np.searchsorted(times, ends, side="left")
+    count = np.where(ends > begins, np.minimum(high + 1, len(path)) - low, 0)
+    number = np.repeat(np.arange(len(count)), count)
+    at = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count) + low[number]
+    node, begin_of, end_of = path[at], begins[number], ends[number]
+    start = np.where(at > 0, np.clip(times[np.maximum(at - 1, 0)], begin_of, end_of), begin_of)
+    end = np.clip(times[at], begin_of, end_of)
+    rest = np.where(at > 0, np.minimum(built.rest[node], end - start), end - start)
     row = node // 2
     events = built.events[row].select(
         "rank", "where", "thread", "stream", "name", "source", "category", "layer", "stage", "event", "shift_ns"
     )
     base = events.with_columns(
+        step=last["step"].gather(number).cast(pl.Int32),
         kind=pl.Series(kind[node]),
         evidence=pl.Series(np.asarray(replay.EVIDENCE)[evidence[node]], dtype=pl.String),
         ends=pl.Series(node % 2 == 1),
@@ -245,7 +244,8 @@ def _pieces(built: replay.Graph, path: Ints, kind: Ints, evidence: Ints, *, begi
         start_ns=pl.col("start_ns") + pl.col("dur_ns") - pl.col("rest"),
         dur_ns="rest",
     )
-    return pl.concat([explained, unknown]).filter(pl.col("dur_ns") > 0).sort("start_ns")
+    both: pl.DataFrame = pl.concat([explained, unknown])
+    return both.filter(pl.col("dur_ns") > 0).sort("step", "start_ns", maintain_order=True)
 
 
 def _part() -> pl.Expr:

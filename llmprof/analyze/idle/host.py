@@ -147,14 +147,17 @@ def doing(windows: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
 
 def _longest(window: np.ndarray, activity: np.ndarray, length: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """For each window with any time: its number, its longest activity (of equals the first) and that time."""
-    order = np.lexsort((activity, window))
-    window, activity, length = window[order], activity[order], length[order]
-    begins = np.flatnonzero(np.append(True, (window[1:] != window[:-1]) | (activity[1:] != activity[:-1])))
     if not len(window):
         return window, activity, length
-    window, activity, length = window[begins], activity[begins], np.add.reduceat(length, begins)
-    order = np.lexsort((-length, window))  # stable: of equals the first activity
-    first = order[np.flatnonzero(np.append(True, window[1:] != window[:-1]))]
+    key = window.astype(np.int64) * (int(activity.max()) + 1) + activity
+    order = np.argsort(key)
+    key, length = key[order], length[order]
+    begins = np.flatnonzero(np.append(True, key[1:] != key[:-1]))
+    window, activity, length = window[order[begins]], activity[order[begins]], np.add.reduceat(length, begins)
+    begins = np.flatnonzero(np.append(True, window[1:] != window[:-1]))
+    most = np.repeat(np.maximum.reduceat(length, begins), np.diff(np.append(begins, len(window))))
+    found = np.flatnonzero(length == most)
+    first = found[np.append(True, window[found[1:]] != window[found[:-1]])]
     return window[first], activity[first], length[first]
 
 

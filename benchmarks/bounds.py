@@ -15,6 +15,7 @@ import polars as pl
 
 import llmprof
 from llmprof import analyze
+from llmprof.analyze.kernel_arguments import own_arguments
 from llmprof.trace import Trace
 
 SHARED: Final = Path(__file__).parents[2] / "shared"
@@ -62,6 +63,8 @@ RECORDINGS: Final[tuple[tuple[str, Path, dict[str, str | Path]], ...]] = (
     ("vLLM, MI300X, TP 4, shapes and labels not recorded", _STRANGERS / "tracemap_mi300x.pt.trace.json.gz",
      {"model": "Llama-3.1-70B"}),
     ("training of DeepSeek-V3, H800, shapes not recorded", _STRANGERS / "deepseek__train.json", {"device": "H100 SXM"}),
+    ("training of 28 layers, Ascend (as 910B2), shapes of the kernels", SHARED
+     / "strangers/ascend/msinsight_st_level2", {"device": "Ascend 910B2"}),
     ("Flux (images), MI300X", _TRACELENS / "hist__xdit_flux_aiter_rank0.json.gz", {}),
     ("Flux with SageAttention, MI300X", _SAGE, {}),
     ("layer of experts, B300 (as B200)", _STRANGERS / "tl_moe_05_large_capacity.json.gz", {"device": "B200"}),
@@ -82,7 +85,7 @@ def row(path: Path, how: dict[str, str | Path]) -> str:
     """Cells of the table: shares of time with a bound without and with the model, above it, and the main reason."""
     trace = read(path, how)
     device = how.get("device")
-    known = trace.has("ops") or "eager" in how
+    known = trace.has("ops") or "eager" in how or own_arguments(trace)
     frames = [analyze.operators(trace, device=device)] if known else []
     if "model" in how:
         frames.append(analyze.operators(trace, device=device, model=how["model"]))

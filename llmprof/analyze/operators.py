@@ -13,6 +13,7 @@ import polars as pl
 from llmprof.analyze.activity import CAPTURED, EAGER, activity, called, coded_operators, launched_by
 from llmprof.analyze.catalog import Analysis, per_trace
 from llmprof.analyze.groups import distinct_keys
+from llmprof.analyze.kernel_arguments import of_kernels, own_arguments
 from llmprof.analyze.layers.attribution import labelled
 from llmprof.analyze.nesting import holding, innermost, outermost
 from llmprof.analyze.passes import with_passes
@@ -158,7 +159,8 @@ def with_events(
 ) -> tuple[pl.DataFrame, pl.DataFrame]:  # fmt: skip
     """The frame of :func:`operators` with the number of each ``row``, and device events with that of theirs."""
     whole, noted = trace, model is None and "model" in trace.meta
-    given = f"{CAPTURED}op" in trace.table("kernels").columns  # operators from another recording
+    # operators from another recording, or kernels that recorded their own arguments
+    given = f"{CAPTURED}op" in trace.table("kernels").columns or own_arguments(trace)
     if model is not None or noted or given:
         trace = with_operators(trace)
     stages = noted_work(trace, device) if noted else None if model is None else stage_work(trace, model, device)
@@ -278,6 +280,11 @@ def calls_of(trace: Trace, by: Sequence[str]) -> Found:
         pl.lit(None, dtype=pl.String).alias(name) for name in ("dtypes", *_RECORDED.values()) if name not in ops.columns
     )
     owner = _owned(trace, len(KINDS))["owner"][events["event"]]
+    own = of_kernels(trace)[events["event"]]
+    by_kernel = own["operator"].is_not_null() & ops["shapes"][owner].is_null()
+    if by_kernel.any():  # what no operator says, the kernel does
+        owner = owner.set(by_kernel, None)
+        own = own.with_columns(pl.when(by_kernel).then(name).alias(name) for name in own.columns)
     of_capture = _captured(trace, events)
     number = pl.int_range(pl.len(), dtype=pl.UInt32)
     call = pl.coalesce(owner, of_capture["call"] + ops.height, number + 2 * ops.height + events.height)
@@ -293,6 +300,8 @@ def calls_of(trace: Trace, by: Sequence[str]) -> Found:
     calls = _calls(events, [name for name in by if name not in _OF_CALLS])
     texts = ops.select("shapes", "dtypes", operator="name", strides="torch_strides", arguments="torch_inputs")
     texts = texts[calls["owner"]]
+    if by_kernel.any():
+        texts = texts.with_columns(pl.coalesce(name, own[name][calls["_event"]]).alias(name) for name in own.columns)
     if of_capture["operator"].null_count() < events.height:
         captured = of_capture[calls["_event"]]
         texts = texts.select(pl.coalesce(captured[name], name).alias(name) for name in _TEXTS)

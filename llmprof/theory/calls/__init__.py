@@ -13,7 +13,7 @@ from functools import cache
 from llmprof import plugins
 from llmprof.arguments import checked
 from llmprof.errors import LlmprofError
-from llmprof.theory.calls import attention, elements, experts, products, rows, scans
+from llmprof.theory.calls import attention, elements, experts, npu, products, rows, scans
 from llmprof.theory.calls.call import Call as Call
 from llmprof.theory.calls.call import Lengths as Lengths
 from llmprof.theory.calls.call import NoWorkError as NoWorkError
@@ -22,7 +22,15 @@ from llmprof.theory.calls.call import recorded as recorded
 from llmprof.theory.calls.work import Kind as Kind
 from llmprof.theory.calls.work import Work as Work
 
-KINDS: list[Kind] = [*products.KINDS, *attention.KINDS, *rows.KINDS, *elements.KINDS, *experts.KINDS, *scans.KINDS]
+KINDS: list[Kind] = [
+    *products.KINDS,
+    *attention.KINDS,
+    *rows.KINDS,
+    *elements.KINDS,
+    *experts.KINDS,
+    *scans.KINDS,
+    *npu.KINDS,
+]
 """Kinds of operators; the first that knows an operator's name counts."""
 
 

@@ -10,6 +10,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from llmprof.analyze.collectives.collectives import collectives
+from llmprof.analyze.groups import distinct_keys, first_of_runs, groups_of, last_before, of_groups
 from llmprof.analyze.idle.host import call_kinds
 from llmprof.analyze.layers.attribution import attribute
 from llmprof.analyze.nesting import outermost
@@ -36,7 +37,9 @@ class Recording:
     call: Ints
     """Row of the host's call that launched each row; -1 where none is known."""
     own: Ints
-    """Time of a host call without waiting, in ns."""
+    """Time of a host call without waiting, in ns; 0 for work of a device."""
+    names: pl.Series
+    """Name of each row as a number (Categorical), which takes less time to tell apart than text."""
 
     @property
     def start(self) -> Ints:
@@ -56,16 +59,17 @@ MOST_OWN_NS = 10_000
 def recording(trace: Trace) -> Recording:
     """Put the events of a trace in the order of their chains."""
     rows = _events(trace)
-    chains = np.append(np.flatnonzero(np.diff(rows["chain"].to_numpy(), prepend=-1)), rows.height).astype(np.int64)
+    chains = np.append(first_of_runs(rows, ["chain"]), rows.height).astype(np.int64)
     time = np.empty(2 * rows.height, dtype=np.int64)
     time[0::2] = rows["start_ns"].to_numpy()
     time[1::2] = time[0::2] + rows["dur_ns"].to_numpy()
     before = np.full(rows.height, NEVER)
     before[1:] = time[1:-1:2]
     before[chains[:-1]] = NEVER
-    return Recording(
-        rows, chains, time, before, (rows["where"] == "device").to_numpy(), _launching_rows(rows), _own_time(rows)
-    )
+    on_device = (rows["where"] == "device").to_numpy()
+    names = rows["name"].cast(pl.Categorical)
+    call, own = _launching_rows(rows, on_device), _own_time(rows, names, ~on_device)
+    return Recording(rows, chains, time, before, on_device, call, own, names)
 
 
 def _events(trace: Trace) -> pl.DataFrame:
@@ -82,27 +86,38 @@ def _events(trace: Trace) -> pl.DataFrame:
     if trace.has("runtime"):
         calls = trace.runtime.filter(pl.col("api").is_in(["runtime", "driver"]))
         calls = outermost(with_recorded_waits(calls).sort("rank", "thread", "start_ns"), ["rank", "thread"])
-        threads = device.select("rank", thread="launch_thread").unique()
-        launching = calls.join(threads, on=["rank", "thread"], how="semi", nulls_equal=True)
+        threads = distinct_keys(device, ["rank", "launch_thread"]).rename({"launch_thread": "thread"})
+        [launches] = of_groups(calls, threads.with_columns(launches=True), ["rank", "thread"])
         # the chain of a thread that only waits for results (such as vLLM's for its output) consists of these calls
-        waiting = calls.filter(call_kinds(calls["name"])["synchronises"]).join(
-            threads, on=["rank", "thread"], how="anti", nulls_equal=True
-        )
-        calls = pl.concat([launching.with_columns(launches=True), waiting.with_columns(launches=False)])
+        waits_only = call_kinds(calls["name"])["synchronises"]
+        calls = calls.with_columns(launches.fill_null(value=False)).filter(launches | waits_only)
         parts.append(calls.with_columns(where=pl.lit("host"), source=pl.lit("call")))
-    shift = pl.col("shift_ns")
-    rows = (
-        pl.concat(parts, how="diagonal_relaxed")
-        .join(clock_offsets(trace), on="rank", how="left")
-        .with_columns(shift.fill_null(0), recorded_ns="start_ns")
-        .with_columns(pl.col("start_ns", "launch_start_ns", "awaited_ns") - shift)
-    )
-    key = pl.struct("rank", "where", "thread", "device", "stream")
+    rows = pl.concat(parts, how="diagonal_relaxed")
+    [shift] = of_groups(rows, clock_offsets(trace), ["rank"])
+    begins, keys, number = groups_of(rows, CHAIN)
+    lengths = np.diff(begins, append=rows.height)
+    chain = np.repeat(np.arange(keys.height) if number is None else number, lengths).astype(np.int64)
     return (
-        rows.sort("rank", "where", "thread", "device", "stream", "start_ns", "dur_ns", nulls_last=True)
-        .with_columns(chain=key.rle_id().cast(pl.Int64))
+        rows.with_columns(shift.fill_null(0), recorded_ns="start_ns", chain=pl.Series(chain, dtype=pl.Int64))
+        .with_columns(pl.col("start_ns", "launch_start_ns", "awaited_ns") - pl.col("shift_ns"))[_order(rows, chain)]
         .with_row_index("row")
     )
+
+
+CHAIN: Final = ("rank", "where", "thread", "device", "stream")
+"""Rows that are equal in these are one chain."""
+
+
+def _order(rows: pl.DataFrame, chain: Ints) -> Ints:
+    """Order of rows by chain, start and duration; rows that are in the order of their times are only divided."""
+    start, dur = rows["start_ns"].to_numpy(), rows["dur_ns"].to_numpy()
+    # numpy sorts small numbers in a time that is linear in their count
+    order = np.argsort(chain.astype(np.uint16) if chain.max(initial=0) < 2**16 else chain, kind="stable")
+    start, dur, chain = start[order], dur[order], chain[order]
+    same, later = chain[1:] == chain[:-1], start[1:] - start[:-1]
+    if (same & ((later < 0) | ((later == 0) & (dur[1:] < dur[:-1])))).any():
+        order = order[np.lexsort((dur, start, chain))]
+    return order
 
 
 WAITS: Final = {
@@ -125,13 +140,19 @@ def with_recorded_waits(calls: pl.DataFrame) -> pl.DataFrame:
         "rank", "thread", "start_ns", "dur_ns", "name", "correlation",
         **{c: pl.lit(None, dtype=pl.Int64) if e is None else e for c, e in made.items()},
     )  # fmt: skip
-    recorded = (
-        calls.filter(pl.col("correlation").is_not_null())
-        .unique(["rank", "correlation"], keep="first", maintain_order=True)
-        .select("rank", awaited_call="correlation", awaited_ns="start_ns")
-    )
-    return calls.join(recorded, on=["rank", "awaited_call"], how="left", maintain_order="left").select(
-        "rank", "thread", "start_ns", "dur_ns", "name", "waiting_stream", "awaited_stream", "awaited_ns",
+    known = pl.lit(None, dtype=pl.Int64).alias("awaited_ns")
+    if calls["awaited_call"].null_count() < calls.height:
+        awaited = calls.select("rank", correlation="awaited_call").drop_nulls().unique()
+        recorded = (
+            calls.select("rank", "correlation", awaited_ns="start_ns")
+            .join(awaited, on=["rank", "correlation"], how="semi", maintain_order="left")
+            .unique(["rank", "correlation"], keep="first", maintain_order=True)
+            .rename({"correlation": "awaited_call"})
+        )
+        calls = calls.join(recorded, on=["rank", "awaited_call"], how="left", maintain_order="left")
+        known = pl.col("awaited_ns")
+    return calls.select(
+        "rank", "thread", "start_ns", "dur_ns", "name", "waiting_stream", "awaited_stream", known,
         wait_recorded=pl.any_horizontal(pl.col("waiting_stream", "awaited_stream").is_not_null()),
     )  # fmt: skip
 
@@ -146,33 +167,28 @@ def clock_offsets(trace: Trace) -> pl.DataFrame:
     )
 
 
-def _launching_rows(rows: pl.DataFrame) -> Ints:
+def _launching_rows(rows: pl.DataFrame, on_device: Rows) -> Ints:
     """Row of the host's call that launched each event; -1 where none is known."""
-    launches = rows.filter(pl.col("launch_start_ns").is_not_null()).select(
-        "row", "rank", "launch_thread", "launch_start_ns"
-    )
-    calls = rows.filter(pl.col("where") == "host").select(
-        "rank",
-        launch_thread="thread",
-        launch_start_ns="start_ns",
-        call="row",
-        call_end=pl.col("start_ns") + pl.col("dur_ns"),
-    )
+    launched = np.flatnonzero(on_device & rows["launch_start_ns"].is_not_null().to_numpy())
+    calls = np.flatnonzero(~on_device)
     out = np.full(rows.height, -1, dtype=np.int64)
-    if not launches.height or not calls.height:
+    if not len(launched) or not len(calls):
         return out
-    matched = (
-        launches.sort("launch_start_ns")
-        .join_asof(
-            calls.sort("launch_start_ns"), on="launch_start_ns", by=["rank", "launch_thread"], check_sortedness=False
-        )
-        .filter(pl.col("call").is_not_null() & (pl.col("launch_start_ns") <= pl.col("call_end")))
-    )
-    out[matched["row"].to_numpy()] = matched["call"].to_numpy()
+    marks = rows.select("rank", "start_ns", launch_thread="thread")[calls]
+    points = rows.select("rank", "launch_thread", start_ns="launch_start_ns")[launched]
+    last = last_before(points, marks, ["rank", "launch_thread"], at="start_ns")
+    known = last.is_not_null().to_numpy()
+    launched, call = launched[known], calls[last.drop_nulls().to_numpy()]
+    end = rows["start_ns"].to_numpy() + rows["dur_ns"].to_numpy()
+    inside = rows["launch_start_ns"].to_numpy()[launched] <= end[call]
+    out[launched[inside]] = call[inside]
     return out
 
 
-def _own_time(rows: pl.DataFrame) -> Ints:
+def _own_time(rows: pl.DataFrame, names: pl.Series, on_host: Rows) -> Ints:
     """Time of each host call without waiting: that of the fastest tenth of the calls of its name, at most 10 us."""
-    quick = pl.col("dur_ns").quantile(0.1).over("where", "name").fill_null(0)
-    return rows.select(quick.clip(0, MOST_OWN_NS).cast(pl.Int64)).to_series().to_numpy()
+    out = np.zeros(rows.height, dtype=np.int64)
+    calls = pl.DataFrame([names.to_physical(), rows["dur_ns"]]).filter(on_host)
+    quick = pl.col("dur_ns").quantile(0.1).over("name").fill_null(0)
+    out[on_host] = calls.select(quick.clip(0, MOST_OWN_NS).cast(pl.Int64)).to_series().to_numpy()
+    return out

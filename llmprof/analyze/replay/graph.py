@@ -147,10 +147,13 @@ def graph(trace: Trace) -> Graph:
     edges = _joined(edges, _edges(*unrecorded, LOADING, BY_TIMES))
     edges = _joined(edges, _handed_over(recorded, weight, waits), _scheduled(trace, recorded, weight, waits))
     edges = _joined(edges, _passed_on(recorded, weight))
-    late = _unexplained(recorded, weight, edges)
-    edges = _joined(edges, _edges(*awaited_last(recorded, late), ASSUMED, BY_TIMES))
     rest = _unexplained(recorded, weight, edges)
-    return Graph(recorded.rows, recorded.chains, recorded.time, weight, rest, *edges, blocks=_blocks(trace))
+    late = _edges(*awaited_last(recorded, rest), ASSUMED, BY_TIMES)
+    # of what is unexplained
+    np.minimum.at(rest, late.target, recorded.time[late.target] - recorded.time[late.source] - late.delay)
+    return Graph(
+        recorded.rows, recorded.chains, recorded.time, weight, rest, *_joined(edges, late), blocks=_blocks(trace)
+    )
 
 
 def _blocks(trace: Trace) -> pl.DataFrame | None:
@@ -233,14 +236,14 @@ def _weights(recorded: Recording, edges: Edges) -> Ints:
 
 def _collectives(trace: Trace, recorded: Recording) -> Edges:
     """Edges from the start of a collective on every rank to its end on every rank."""
-    rows, time = recorded.rows, recorded.time
+    time = recorded.time
     calls = collectives(trace)
     matched = pl.col("call").is_not_null() & pl.col("wait_ns").is_not_null()
     calls = calls.filter(matched).select(
         "rank", "call", "name", "dur_ns", start_ns=pl.col("start_ns") - pl.col("clock_offset_ns").fill_null(0)
     )
     member = calls.join(
-        rows.filter(pl.col("where") == "device").select("rank", "start_ns", "dur_ns", "name", "row"),
+        recorded.work.select("rank", "start_ns", "dur_ns", "name", "row").collect(),
         on=["rank", "start_ns", "dur_ns", "name"],
     ).unique("row")
     if not member.height:
@@ -258,7 +261,8 @@ def _collectives(trace: Trace, recorded: Recording) -> Edges:
 def _synchronising(recorded: Recording) -> Edges:
     """Edges from the end of work on a device to the end of the host's calls that waited for it."""
     rows, time, call, own = recorded.rows, recorded.time, recorded.call, recorded.own
-    waits = rows.filter((pl.col("where") == "host") & call_kinds(rows["name"])["synchronises"]).select(
+    synchronises = call_kinds(recorded.names)["synchronises"].fill_null(value=False).to_numpy()
+    waits = rows[np.flatnonzero(synchronises & ~recorded.on_device)].select(
         "row", "rank", "launches", "start_ns", "awaited_stream", end_ns=pl.col("start_ns") + pl.col("dur_ns"),
         noted=pl.coalesce(pl.col("awaited_ns"), "start_ns"),
         recorded=pl.col("wait_recorded").fill_null(value=False) | pl.col("name").str.contains(WAITS_FOR_ALL),
@@ -270,22 +274,22 @@ def _synchronising(recorded: Recording) -> Edges:
     if len(within):
         lag = time[2 * call[within] + 1] - time[2 * within + 1]
         edges.append(_edges(2 * within + 1, 2 * call[within] + 1, lag, SYNCHRONISE, BY_TIMES))
-    source, target, is_recorded = _awaited(rows, waits)
+    source, target, is_recorded = _awaited(recorded, waits)
     late = time[source] < time[target - 1]
     lag = time[target] - np.where(late, time[target - 1], time[source])
     edges.append(_edges(source, target, lag, SYNCHRONISE, np.where(is_recorded, BY_RECORD, BY_TIMES)))
     return _joined(*edges)
 
 
-def _awaited(rows: pl.DataFrame, waits: pl.DataFrame) -> tuple[Ints, Ints, Rows]:
+def _awaited(recorded: Recording, waits: pl.DataFrame) -> tuple[Ints, Ints, Rows]:
     """Work that synchronising calls waited for: node that ended, node of the call's end, and whether it is recorded."""
     # It is the latest work on the awaited stream (of the rank, if the stream is unknown) that was launched before the
     # call began, or before the event was recorded, and that had ended when the call returned. On a thread that launches
     # work itself, it must also have been running when the call began.
-    work = rows.filter(pl.col("where") == "device").select(
+    work = recorded.work.select(
         "rank", "chain", "stream", "row", issued=pl.col("launch_start_ns").fill_null(pl.col("start_ns")),
         end_ns=pl.col("start_ns") + pl.col("dur_ns"),
-    )  # fmt: skip
+    ).collect()  # fmt: skip
     best = np.full(waits.height, NEVER)
     awaited = np.full(waits.height, -1, dtype=np.int64)
     rank, begin, end, noted = (waits[c].to_numpy() for c in ("rank", "start_ns", "end_ns", "noted"))
@@ -335,9 +339,9 @@ def _passed_on(recorded: Recording, weight: Ints) -> Edges:
     # A thread waited for another one in a pause, or before its first call, if the other made its last call before a
     # pause of its own in it.
     place = pl.col("row").cast(pl.Int64)
-    calls = recorded.rows.filter(pl.col("launches")).select(
+    calls = recorded.rows.lazy().filter(pl.col("launches")).select(
         "rank", "chain", row=place, start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns")
-    )
+    ).collect()  # fmt: skip
     before = pl.col("end").shift(1).over("chain").fill_null(-(2**61))
     after = pl.col("start").shift(-1).over("chain")
     calls = calls.with_columns(before=before, pause_after=after - pl.col("end")).sort("end")
@@ -368,7 +372,7 @@ def _scheduled(trace: Trace, recorded: Recording, weight: Ints, waits: Edges) ->
     labels = steps(trace).filter(pl.col("host_start_ns").is_not_null())
     if not labels.height or not len(waits.target):
         return _none()
-    launching = rows.filter(pl.col("launches"))
+    launching = rows.lazy().filter(pl.col("launches")).select("rank", "chain", "row", "name", "start_ns").collect()
     arrivals = (
         pl.DataFrame({"arrival": waits.target // 2, "work": waits.source // 2})
         .with_columns(rows[waits.source // 2].select(pl.col("step").alias("output")))

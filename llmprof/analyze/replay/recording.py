@@ -42,6 +42,11 @@ class Recording:
     """Name of each row as a number (Categorical), which takes less time to tell apart than text."""
 
     @property
+    def work(self) -> pl.LazyFrame:
+        """The rows that are work of a device; what is not asked for is not copied."""
+        return self.rows.lazy().filter(pl.lit(pl.Series(self.on_device)))
+
+    @property
     def start(self) -> Ints:
         """Start of each row."""
         return self.time[0::2]

@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import polars as pl
 
+from llmprof.analyze.groups import first_of_runs
 from llmprof.analyze.replay.recording import Recording, clock_offsets, with_recorded_waits
 from llmprof.analyze.replay.schedule import NEVER, Ints
 from llmprof.names.operators import contains
@@ -51,28 +52,35 @@ def _pairs(recorded: Recording, source: pl.Series, target: pl.Series, most_ns: i
     return Pairs(first, second, np.where(gap <= most_ns, gap, np.minimum(gap, USUAL_GAP_NS)))
 
 
+def _nothing() -> Pairs:
+    return Pairs(*np.empty((3, 0), dtype=np.int64))
+
+
 def recorded_waits(trace: Trace, recorded: Recording) -> Pairs:
     """Pairs from the last work before an event record to the first work after a stream's wait for this event."""
     # If the time of the record is unknown, the last work on the awaited stream that ended in time is taken.
-    rows = recorded.rows
-    if not trace.has("runtime"):
-        return _pairs(recorded, pl.Series([], dtype=pl.Int64), pl.Series([], dtype=pl.Int64), MOST_AFTER_NS)
+    waits = trace.runtime if trace.has("runtime") else pl.DataFrame()
+    if not any(column.endswith("_awaited_stream") for column in waits.columns):
+        return _nothing()
     shift = pl.col("shift_ns").fill_null(0)
     waits = (
-        with_recorded_waits(trace.runtime)
+        with_recorded_waits(waits)
         .filter(pl.col("waiting_stream").is_not_null() & pl.col("awaited_stream").is_not_null())
         .join(clock_offsets(trace), on="rank", how="left")
         .select("rank", "waiting_stream", "awaited_stream", at=pl.col("start_ns") - shift, told="awaited_ns")
         .with_columns(noted=pl.coalesce(pl.col("told"), "at"))
     )
+    if not waits.height:
+        return _nothing()
     work = (
-        rows.filter((pl.col("where") == "device") & pl.col("stream").is_not_null())
+        recorded.work.filter(pl.col("stream").is_not_null())
         .select(
             "rank", "stream", row=pl.col("row").cast(pl.Int64), issued=pl.coalesce("launch_start_ns", "start_ns"),
             start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns"),
         )
         .sort("rank", "stream", "start")
         .with_columns(pl.col("issued", "end").cum_max().over("rank", "stream"))
+        .collect()
     )  # fmt: skip
     first = work.unique(["rank", "stream", "issued"], keep="first").sort("issued").rename({"stream": "waiting_stream"})
     pairs = waits.sort("at").join_asof(
@@ -98,10 +106,8 @@ def from_calls(trace: Trace, recorded: Recording) -> Pairs:
     """The same if the calls are recorded without their streams."""
     # If a thread launches work on one stream, records an event at once, makes a stream wait for it and continues with
     # work on another stream, the second stream is assumed to wait for the first, unless its work began too early.
-    rows = recorded.rows
-    nothing = pl.Series([], dtype=pl.Int64)
     if not trace.has("runtime"):
-        return _pairs(recorded, nothing, nothing, MOST_WAIT_NS)
+        return _nothing()
     calls = trace.runtime.filter(contains(trace.runtime["name"], f"{RECORDS}|{WAITS}"))
     streams_known = pl.any_horizontal(pl.col("waiting_stream", "awaited_stream").is_not_null())
     calls = (
@@ -112,21 +118,26 @@ def from_calls(trace: Trace, recorded: Recording) -> Pairs:
     )
     waits = calls.filter(pl.col("name").str.contains(WAITS)).drop("name").sort("at")
     records = calls.filter(pl.col("name").str.contains(RECORDS)).select("rank", "thread", "at", noted="at").sort("at")
+    if not waits.height or not records.height:
+        return _nothing()
     work = (
-        rows.filter((pl.col("where") == "device") & pl.col("launch_start_ns").is_not_null())
+        recorded.work.filter(pl.col("launch_start_ns").is_not_null())
         .select(
             "rank", "chain", "device", at="launch_start_ns", thread="launch_thread", row=pl.col("row").cast(pl.Int64),
             start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns"),
         )
-        .sort("at", "start")
+        .sort("rank", "thread", "at", "start")
+        .collect()
     )  # fmt: skip
     by = ["rank", "thread"]
+    first = first_of_runs(work, [*by, "at"])
+    last = np.append(first[1:], work.height) - 1
     pairs = waits.join_asof(records, on="at", by=by, check_sortedness=False).filter(pl.col("noted").is_not_null())
     pairs = pairs.join_asof(
-        work.unique([*by, "at"], keep="first", maintain_order=True),
+        work[first],
         on="at", by=by, strategy="forward", check_sortedness=False,
     ).filter(pl.col("row").is_not_null()).sort("noted").join_asof(
-        work.select(*by, "at", "chain", "device", "row", "end").unique([*by, "at"], keep="last", maintain_order=True),
+        work.select(*by, "at", "chain", "device", "row", "end")[last],
         left_on="noted", right_on="at", by=by, suffix="_other", tolerance=AT_ONCE_NS, check_sortedness=False,
     )  # fmt: skip
     pairs = pairs.filter(
@@ -144,18 +155,21 @@ def awaited_last(recorded: Recording, rest: Ints) -> Pairs:
     late = np.flatnonzero(recorded.on_device & (rest[0::2] > 0))
     issued = pl.coalesce("launch_start_ns", "start_ns")
     begin = rows.select("rank", "row", "chain", issued=issued, time="start_ns")[late].sort("time")
+    is_collective = (pl.col("category") == "collective").fill_null(value=False)
     ends = (
-        rows.filter(pl.col("where") == "device")
-        .select("rank", "chain", "row", "category", issued=issued, time=pl.col("start_ns") + pl.col("dur_ns"))
+        recorded.work.select(
+            "rank", "chain", "row", issued=issued, time=pl.col("start_ns") + pl.col("dur_ns"), collective=is_collective
+        )
         .sort("rank", "time")
         .with_row_index("place")
+        .collect()
     )
     matched = begin.join_asof(
-        ends.select("rank", "time", "place").sort("time"), on="time", by="rank", tolerance=MOST_AFTER_COLLECTIVE_NS,
+        ends.select("rank", "time", "place"), on="time", by="rank", tolerance=MOST_AFTER_COLLECTIVE_NS,
         check_sortedness=False,
     ).filter(pl.col("place").is_not_null())  # fmt: skip
     rank, chain, before, end, row = (ends[c].to_numpy() for c in ("rank", "chain", "issued", "time", "row"))
-    collective = (ends["category"] == "collective").fill_null(value=False).to_numpy()
+    collective = ends["collective"].to_numpy()
     place = matched["place"].to_numpy().astype(np.int64)
     own_rank, own_chain, own_issue, time = (matched[c].to_numpy() for c in ("rank", "chain", "issued", "time"))
     awaited = np.full(len(place), -1, dtype=np.int64)
@@ -188,9 +202,8 @@ it is 0.05 to 0.15 ms after waits of 1 to 45 ms."""
 
 def loading_calls(recorded: Recording) -> Pairs:
     """Pairs from the end of the work that a recorded call waited for to the end of this call."""
-    loads = contains(recorded.rows["name"], LOADS_CODE)
-    calls = recorded.rows.filter(pl.col("launches").fill_null(value=False) & loads)
-    row = calls["row"].to_numpy().astype(np.int64)
+    loads = contains(recorded.names, LOADS_CODE).fill_null(value=False)
+    row = np.flatnonzero((recorded.rows["launches"].fill_null(value=False) & loads).to_numpy())
     row = row[recorded.end[row] - recorded.start[row] >= recorded.own[row] + LEAST_WAIT_NS]
     awaited = _awaited(recorded, row, recorded.start[row], recorded.end[row])
     row, awaited = row[awaited >= 0], awaited[awaited >= 0]
@@ -204,12 +217,12 @@ def first_launches(recorded: Recording) -> tuple[Pairs, Ints]:
     # shortly before its end.
     launched = np.flatnonzero(recorded.call >= 0)
     call = recorded.call[launched]
-    before = recorded.before[call]
     first = (
-        recorded.rows.select("rank", "name")[launched]
-        .with_columns(call=pl.Series(call), begin=pl.Series(before), start=pl.Series(recorded.start[call]))
-        .sort("start")
-        .unique(["rank", "name"], keep="first", maintain_order=True)
+        pl.DataFrame({"row": launched, "call": call, "start": recorded.start[call], "begin": recorded.before[call]})
+        .hstack([series[launched] for series in (recorded.rows["rank"], recorded.names.to_physical())])
+        .group_by("rank", "name")
+        .agg(pl.all().get(pl.col("start").arg_min()))
+        .sort("start", "row")
         .filter(pl.col("begin") != int(NEVER))
         .with_columns(took=pl.col("start") - pl.col("begin"))
         .with_columns(least=pl.col("took").min().over("name"))
@@ -229,9 +242,9 @@ def _awaited(recorded: Recording, row: Ints, begin: Ints, end: Ints) -> Ints:
     if not len(row):
         return row
     issued = pl.coalesce("launch_start_ns", "start_ns")
-    work = recorded.rows.filter(pl.col("where") == "device").select(
+    work = recorded.work.select(
         "rank", work=pl.col("row").cast(pl.Int64), issued=issued, ended=pl.col("start_ns") + pl.col("dur_ns")
-    )
+    ).collect()
     last = work.sort("issued").with_columns(pl.col("ended").cum_max().over("rank"))
     waits = pl.DataFrame(
         {"rank": recorded.rows["rank"][row], "place": np.arange(len(row)), "begin": begin, "end": end}

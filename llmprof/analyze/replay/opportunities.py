@@ -203,15 +203,11 @@ def _gains(trace: Trace, found: Found, keys: pl.DataFrame, steps: pl.DataFrame) 
     )
     key, saved = np.full(built.events.height, -1), np.zeros(built.events.height)
     key[of_event["node"]], saved[of_event["node"]] = of_event["key"], of_event["saved"]
-    numbers = [-1, *keys["key"].unique().sort()]
-
-    def plan(number: int) -> Plan:
-        made = Plan(built, "middle")
-        made.set_duration((saved > 0) & ((key == number) | (number == -1)), made.own_duration() * (1 - saved))
-        return made
-
+    made = Plan(built, "middle")
+    made.set_duration(saved > 0, made.own_duration() * (1 - saved))
+    numbers = [-1, *range(int(key.max(initial=-1)) + 1)]
     recorded, frames = recorded_periods(trace), []
-    shorter = periods_below(built, plan(-1), map(plan, numbers))
+    shorter = periods_below(built, made, key)
     for number, rows in zip(numbers, shorter, strict=True):
         gain = recorded.with_columns(gain_ns=lasting(recorded, rows))
         kept = gain.join(steps, on=["rank", "step"], how="semi")

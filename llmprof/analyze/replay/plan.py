@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final, Literal, NamedTuple, Self
 
@@ -277,12 +277,16 @@ def each_periods(built: Graph, times: Ints) -> list[pl.DataFrame]:
     return steps.periods(nodes, times[nodes], nodes + 1, times[nodes + 1])
 
 
-def periods_below(built: Graph, least: Plan, plans: Iterable[Plan]) -> list[pl.DataFrame]:
-    """The frames of :func:`periods` under plans between a least one and the recording as it is."""
-    steps, low = _Steps.of(built), least.chains()
+def periods_below(built: Graph, least: Plan, group: Ints) -> list[pl.DataFrame]:
+    """The frames of :func:`periods` under a plan that lengthens nothing, and with each group of its events alone.
+
+    ``group`` is the number of each event's group, from 0, or -1. A group alone has what the plan changes for its events
+    and the recording for all others.
+    """
+    steps, low, most = _Steps.of(built), least.chains(), built.schedule()
     begin, end = steps.asked(low.weight)
-    part = contracted(low, built.schedule(), np.concatenate([begin, end]), built.time)
-    times = earliest(stacked([part.of(plan.chains()) for plan in plans]))
+    part = contracted(low, most, np.concatenate([begin, end]), built.time)
+    times = earliest(part.of_groups(low, most, np.repeat(group, 2)))
     return steps.periods(begin, times[part.places(begin)], end, times[part.places(end)])
 
 

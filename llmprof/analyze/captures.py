@@ -15,6 +15,7 @@ import polars as pl
 from llmprof import names
 from llmprof.analyze.activity import CAPTURED, CATEGORY, activity, called, operator_categories, operator_rows
 from llmprof.analyze.catalog import per_trace
+from llmprof.analyze.inside import texts_inside, with_texts
 from llmprof.analyze.layers.attribution import attribute
 from llmprof.analyze.steps.steps import step_of_events
 from llmprof.errors import AnalysisError
@@ -34,9 +35,10 @@ _NAMED, _ORDERED = 1.0, 0.9
 _BESIDE: Final = ("fill", "copy", "quantize", "kv_cache_write", "moe_routing", "collective", "norm", "rope", "other")
 """Categories of kernels that an operator of any category may launch beside its main one."""
 
-_OPERATOR: Final = ("op", "shapes", "dtypes", "strides", "inputs", "call")
+_OPERATOR: Final = ("op", "shapes", "dtypes", "strides", "inputs", "inside", "call")
 CONTENT: Final = (*_OPERATOR, "category", "layer", "stage", "evidence", "grid", "block")
-"""Columns that a capture gives for a kernel; ``call`` numbers the operator calls of a graph."""
+"""Columns that a capture gives for a kernel; ``call`` numbers the operator calls of a graph, ``inside`` has what they
+call."""
 
 
 def captured(trace: Trace, captures: Trace | Sequence[Trace]) -> pl.DataFrame:
@@ -162,9 +164,9 @@ def recorded_graphs(trace: Trace) -> list[pl.DataFrame]:
 def _operators(launches: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
     """Operators of launches with the texts of their arguments, and the row of each as the number of its call."""
     texts = {"shapes": "shapes", "dtypes": "dtypes", "strides": "torch_strides", "inputs": "torch_inputs"}
-    absent = [pl.lit(None, dtype=pl.String).alias(name) for name in texts.values() if name not in ops.columns]
-    rows = operator_rows(launches, ops)["row"]
-    return ops.with_columns(absent).select(op="name", **texts)[rows].with_columns(call=rows)
+    rows, ops = operator_rows(launches, ops)["row"], with_texts(ops)
+    inside = texts_inside(rows, ops)
+    return ops.select(op="name", **texts)[rows].with_columns(inside=inside, call=rows)
 
 
 def _as_run(trace: Trace, graphs: list[pl.DataFrame]) -> list[pl.DataFrame]:

@@ -8,6 +8,7 @@ import polars as pl
 
 from llmprof.analyze.activity import CAPTURED, EAGER
 from llmprof.analyze.captures import CONTENT
+from llmprof.analyze.inside import texts_inside
 from llmprof.analyze.operators import calls_of, with_operators
 from llmprof.analyze.steps.steps import steps
 from llmprof.names.readable import readable
@@ -16,7 +17,8 @@ from llmprof.trace import Trace
 _BATCH: Final = ("context_requests", "context_tokens", "generation_requests", "generation_tokens")
 _GRID: Final = ("grid_x", "grid_y", "grid_z")
 _PLACE: Final = ("rank", "stream", "start_ns", "name")
-_TEXTS: Final = {"op": "operator", "shapes": "shapes", "dtypes": "dtypes", "strides": "strides", "inputs": "arguments"}
+_TEXTS: Final = {"op": "operator", "shapes": "shapes", "dtypes": "dtypes", "strides": "strides", "inputs": "arguments",
+                 "inside": "inside"}  # fmt: skip
 
 LEAST_RUN: Final = 20
 """So many kernels in a row without operators are looked for among those with operators."""
@@ -92,7 +94,8 @@ def with_eager_steps(trace: Trace, eager: Trace | None = None) -> Trace:
 
 def _kernels(trace: Trace) -> pl.DataFrame:
     """Kernels in the order of their stream with step, grid, and the call and texts of their operator."""
-    events, calls, _ = calls_of(trace, ("step",))
+    events, calls, ops = calls_of(trace, ("step",))
+    calls = calls.with_columns(inside=pl.coalesce("inside", texts_inside(calls["owner"], ops)))
     events = events.join(calls.select("call", *_TEXTS.values()), on="call", how="left", maintain_order="left")
     sizes = [name for name in _GRID if name in trace.kernels.columns]
     grid = trace.kernels.select(*_PLACE, *sizes).unique(_PLACE, keep="first")

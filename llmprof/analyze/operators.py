@@ -13,6 +13,7 @@ import polars as pl
 from llmprof.analyze.activity import CAPTURED, EAGER, activity, called, coded_operators, launched_by
 from llmprof.analyze.catalog import Analysis, per_trace
 from llmprof.analyze.groups import distinct_keys
+from llmprof.analyze.inside import calls_inside, calls_of_text, with_texts
 from llmprof.analyze.kernel_arguments import of_kernels, own_arguments
 from llmprof.analyze.layers.attribution import labelled
 from llmprof.analyze.nesting import holding, innermost, outermost
@@ -28,13 +29,11 @@ from llmprof.names.operators import by_distinct, one_of_each
 from llmprof.names.replayable import BETWEEN, IN_GRAPH, NO_OPERATOR
 from llmprof.theory.bound import find_device
 from llmprof.theory.calls import KINDS, Call, Kind, Lengths, NoWorkError, Work, kind_of, recorded, work_of
-from llmprof.theory.calls.call import ALLOCATION
 from llmprof.theory.calls.experts import SPREAD
 from llmprof.theory.shapes import Shape
 from llmprof.trace import Trace
 
 _TEXTS: Final = ("operator", "shapes", "dtypes", "strides", "arguments")
-_RECORDED: Final = {"strides": "torch_strides", "arguments": "torch_inputs"}
 _THREAD: Final = ("rank", "thread")
 _PLACE: Final = ("rank", "device", "stream", "start_ns", "correlation")
 _HOST: Final = r"^(?:Memcpy (?:HtoD|DtoH)|CopyHostToDevice|CopyDeviceToHost)"
@@ -276,9 +275,7 @@ def calls_of(trace: Trace, by: Sequence[str]) -> Found:
     trace.table("kernels")
     events = labelled(trace, {*by, "step"}).filter(pl.col("source") != "op")
     ops = called(trace)
-    ops = ops.with_columns(
-        pl.lit(None, dtype=pl.String).alias(name) for name in ("dtypes", *_RECORDED.values()) if name not in ops.columns
-    )
+    ops = with_texts(ops)
     owner = _owned(trace, len(KINDS))["owner"][events["event"]]
     own = of_kernels(trace)[events["event"]]
     by_kernel = own["operator"].is_not_null() & ops["shapes"][owner].is_null()
@@ -305,7 +302,7 @@ def calls_of(trace: Trace, by: Sequence[str]) -> Found:
     if of_capture["operator"].null_count() < events.height:
         captured = of_capture[calls["_event"]]
         texts = texts.select(pl.coalesce(captured[name], name).alias(name) for name in _TEXTS)
-        calls = calls.with_columns(eager=captured["evidence"] == EAGER)
+        calls = calls.with_columns(eager=captured["evidence"] == EAGER, inside=captured["inside"])
     return events.drop("owner", "_event", "_between", "_collective"), calls.hstack(texts), ops
 
 
@@ -336,6 +333,7 @@ def _calls(events: pl.DataFrame, labels: list[str]) -> pl.DataFrame:
         kernels=pl.Series(np.bincount(of_event, minlength=len(some)).astype(np.uint32)),
         **{name: pl.Series(chosen) for name, chosen in parted.items()},
         eager=pl.lit(value=False),
+        inside=pl.lit(None, dtype=pl.String),
     )
 
 
@@ -380,13 +378,15 @@ def _owners(direct: pl.Series, ops: pl.DataFrame, names: pl.Series, keep: pl.Ser
 def _captured(trace: Trace, events: pl.DataFrame) -> pl.DataFrame:
     """Texts of operators of replayed kernels, as :func:`with_captures` found them, and the number of their call."""
     names = {"operator": "op", "shapes": "shapes", "dtypes": "dtypes", "strides": "strides", "arguments": "inputs",
-             "evidence": "evidence"}  # fmt: skip
+             "evidence": "evidence", "inside": "inside"}  # fmt: skip
     nothing = pl.DataFrame(schema={**dict.fromkeys(names, pl.String), "call": pl.UInt32})
     kernels = trace.kernels
     if f"{CAPTURED}op" not in kernels.columns:
         return pl.DataFrame({name: pl.Series([None], dtype=dtype).new_from_index(0, events.height)
                              for name, dtype in nothing.schema.items()})  # fmt: skip
     key = ["rank", "stream", "start_ns", "name"]
+    if f"{CAPTURED}inside" not in kernels.columns:
+        kernels = kernels.with_columns(pl.lit(None, dtype=pl.String).alias(f"{CAPTURED}inside"))
     rows = kernels.select(*key, **{name: CAPTURED + given for name, given in names.items()}, _call=f"{CAPTURED}call")
     found = events.select(*key, "correlation", _row=pl.int_range(pl.len(), dtype=pl.UInt32)).join(
         rows.unique(key, keep="first"), on=key, how="left", nulls_equal=True, maintain_order="left"
@@ -426,7 +426,7 @@ def _rows(
     coded = coded.with_columns(row=pl.Series(row_of_call))
     time = pl.col("time_ns")
     timed = coded.group_by("row").agg(
-        pl.len().cast(pl.Int64).alias("count"), pl.col("owner", "_event", "replayed", "eager").first(),
+        pl.len().cast(pl.Int64).alias("count"), pl.col("owner", "_event", "replayed", "eager", "inside").first(),
         total_ns=time.sum(), median_ns=time.median(),
         p10_ns=time.quantile(0.1, "linear"), p90_ns=time.quantile(0.9, "linear"),
         kernels=pl.col("kernels").mean(),
@@ -449,7 +449,16 @@ def _rows(
     bound = _Bound(*peaks, float(least or 0), trace.platform.words["graph"], spread=spread)
     each = _work(rows, coded, ops, said, bound)
     rows = rows.drop(
-        "labelled", "alone", "stage_name", "_event", "owner", "replayed", "eager", "main_ns", *launches.columns
+        "labelled",
+        "alone",
+        "stage_name",
+        "_event",
+        "owner",
+        "replayed",
+        "eager",
+        "inside",
+        "main_ns",
+        *launches.columns,
     ).join(each, on="row")
     return _shares(rows, events, groups), coded.select("call", "row")
 
@@ -626,7 +635,9 @@ def _one(
         raise NoWorkError(BETWEEN)
     if kind and kind.name == "moe_experts" and bound.spread:
         raise NoWorkError(SPREAD)
-    inner = _inside(row["owner"], kind, ops) if kind and kind.inside else ()
+    inner: tuple[Call, ...] = ()
+    if kind and kind.inside:
+        inner = calls_of_text(row["inside"]) if row["owner"] is None else calls_inside(row["owner"], kind, ops)
     texts = [row[name] for name in _TEXTS]
     found: list[tuple[int, Work]] = []
     for known, count in lengths:
@@ -668,22 +679,3 @@ def _one(
         "assumed": "; ".join(said) or None,
         "why": None if bound.peaks else bound.no_peaks,
     }
-
-
-def _inside(owner: int | None, kind: Kind, ops: pl.DataFrame) -> tuple[Call, ...]:
-    """Calls inside of a call of the operators that the kind's work needs, as far as their shapes were recorded."""
-    if owner is None:
-        return ()
-    around = ops.row(owner, named=True)
-    end = around["start_ns"] + around["dur_ns"]
-    last = ops["rank"].search_sorted(around["rank"], side="right") if ops["rank"].is_sorted() else 0
-    starts = ops["start_ns"].slice(owner, max(0, last - owner))
-    near = ops.slice(owner, starts.search_sorted(end)) if len(starts) and starts.is_sorted() else ops
-    start = pl.col("start_ns")
-    inner = near.filter(
-        pl.col("name").is_in([*kind.inside.split()]), pl.col("rank") == around["rank"],
-        pl.col("thread").eq_missing(around["thread"]), start >= around["start_ns"], start < end,
-        pl.col("shapes").is_not_null() | (pl.col("name") == ALLOCATION),
-    )  # fmt: skip
-    columns = ("name", "shapes", "dtypes", *_RECORDED.values())
-    return tuple(recorded(*texts) for texts in inner.select(columns).iter_rows())

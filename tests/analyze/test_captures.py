@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 import llmprof
-from llmprof.analyze import attribute, ops_to_kernels, with_captures
+from llmprof.analyze import attribute, operators, ops_to_kernels, with_captures
 from llmprof.analyze.captures import captured
 from llmprof.errors import AnalysisError
 from llmprof.trace import Trace
@@ -103,6 +103,10 @@ def test_graphs_of_pieces_follow_each_other(shared: Path) -> None:
     from_capture = by_operator.filter(pl.col("match") == "capture")
     assert from_capture["count"].sum() == 361
     assert set(from_capture.filter(pl.col("kernel").str.starts_with("Cijk"))["op"]) == {"aten::addmm"}
+    # the sizes of the experts are those of the calls inside: 8192 tokens, 4 of 32 experts of 2944 in 3072
+    work = operators(with_captures(run, capture), device="MI300X").filter(operator="vllm::moe_forward")
+    assert work["flops"].to_list() == [2 * 8192 * 4 * 3 * 2944 * 3072]
+    assert work["share_of_bound"].is_between(0.1, 1).all()
     sizes = with_captures(run, capture).kernels.filter(
         pl.col("name") == "triton_poi_fused_constant_pad_nd_moe_forward_0"
     )

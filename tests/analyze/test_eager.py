@@ -150,6 +150,24 @@ def test_nsys_beside_the_profiler_of_torch(sample_trace: Callable[[str], Trace])
         assert sums[0].filter(operator=name).equals(sums[1].filter(operator=name))
 
 
+def test_what_a_call_holds_comes_with_it() -> None:
+    """Experts whose sizes only the calls inside of them say."""
+    tokens, logits, gate = "[[4, 10], [4, 8]]", "[[8, 16], [8, 32]]", "[[4, 2], [4, 2], [4, 2], [4, 8]]"
+    known = eager([DECODE], [[("experts", tokens)]])
+    inner = [("_moe_C::topk_softmax", gate), ("_C::silu_and_mul", logits)]
+    floats = [json.dumps(["float"] * len(json.loads(shapes))) for _, shapes in inner]
+    more = known.ops.clear(2).with_columns(
+        rank=0, thread=1, start_ns=pl.Series([12, 14]), dur_ns=1, kind=pl.lit("op"), dtypes=pl.Series(floats),
+        name=pl.Series([name for name, _ in inner]), shapes=pl.Series([shapes for _, shapes in inner]),
+    )  # fmt: skip
+    ops = known.ops.with_columns(name=pl.lit("vllm::moe_forward"))
+    ops = pl.concat([ops, more.select(ops.columns).cast(dict(ops.schema))])
+    known = Trace({**known.tables, "ops": ops})
+    got = analyze.operators(analyze.with_eager_steps(graph([DECODE], [["experts"]]), known))
+    # both products of 4 tokens and 2 of 8 experts each
+    assert got.select("operator", "flops").rows() == [("vllm::moe_forward", 2 * 8 * 3 * 16 * 10)]
+
+
 def test_what_a_capture_said_stays() -> None:
     known = eager([DECODE], [[("gemm", SMALL)]])
     replayed = graph([DECODE], [["gemm"]])

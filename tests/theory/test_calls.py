@@ -282,6 +282,9 @@ def test_experts_that_are_a_part_of_all_have_no_work() -> None:
 def test_experts_of_four_bits_by_the_name_of_their_kernel() -> None:
     # rows are filled up to 12 for both products of 8 routed tokens
     inside = (allocated(4, 2), allocated(4, 10), allocated(12, 16), allocated(12, 10), allocated(8))
+    ogs = (allocated(4, 2), allocated(1, 8, 16), allocated(1, 1, 8, 10))  # matrices in batches of one
+    found = work_of(call("vllm::moe_forward", *TOKENS, inside=ogs, kernel="_matmul_ogs_bf16xbf16xmxfp4_swiglu"))
+    assert (found.flops, found.matrix) == (2 * 8 * 3 * 16 * 10, "bf16")
     kernel = "bmm_MxE4m3_MxE2m1MxE4m3_Fp32_t128x16x256u2_swiGlu_sm100"
     found = work_of(call("vllm::moe_forward", *TOKENS, inside=inside, kernel=kernel))
     assert (found.flops, found.matrix) == (2 * 8 * 3 * 16 * 10, "fp8")

@@ -94,11 +94,11 @@ _MOST_ACTIVE: Final = 65
 
 
 def _allocated(call: Call) -> Iterator[tuple[int, int]]:
-    """Rows and columns of the matrices that are allocated inside."""
+    """Rows and columns of the matrices that are allocated inside, also in batches of one."""
     for each in call.inside:
         sizes = each.get(0) if each.operator == ALLOCATION else None
-        if isinstance(sizes, tuple) and len(sizes) == 2:
-            rows, columns = sizes
+        if isinstance(sizes, tuple) and len(sizes) >= 2 and all(size == 1 for size in sizes[:-2]):
+            rows, columns = sizes[-2:]
             if not isinstance(rows, Tensor) and not isinstance(columns, Tensor):
                 yield int(rows), int(columns)
 

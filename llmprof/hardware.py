@@ -67,6 +67,16 @@ class Device:
     cache_bytes: float | None = None
     host_link_bytes_per_s: float | None = None
 
+    def matrix_peak(self, dtype: str) -> float | None:
+        """Dense operations per second of matrix products of a type of number; None where none is stated.
+
+        The fp32 of an Ascend device is that of its vector cores; its cube multiplies matrices of fp32 faster, and not
+        in IEEE fp32 (HF32).
+        """
+        if dtype == "fp32" and self.name.startswith("Ascend"):
+            return None
+        return self.flop_per_s.get(dtype)
+
     def peak(self, dtype: str) -> float:
         """Dense operations per second of a type of number.
 

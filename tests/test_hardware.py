@@ -82,3 +82,11 @@ def test_rates_follow_from_units_and_clock(name, multiprocessors, mhz, tensor_mu
     assert peaks["int8"] == pytest.approx(2 * fp16, rel=0.005)
     assert peaks["tf32"] == pytest.approx(fp16 / 2, rel=0.01)
     assert peaks["fp32"] == pytest.approx(multiprocessors * fp32_cores * 2 * mhz * 1e6, rel=0.005)
+
+
+def test_fp32_of_an_npu_is_not_that_of_its_matrix_unit():
+    assert hardware.device("Ascend 910B2").peak("fp32") == 11e12
+    assert hardware.device("Ascend 910B2").matrix_peak("fp32") is None
+    assert hardware.device("Ascend 910B2").matrix_peak("bf16") == hardware.device("Ascend 910B2").peak("bf16")
+    assert hardware.device("A100 SXM 80GB").matrix_peak("fp32") == hardware.device("A100 SXM 80GB").peak("fp32")
+    assert hardware.device("A100 SXM 80GB").matrix_peak("complex") is None

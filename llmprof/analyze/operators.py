@@ -512,11 +512,14 @@ def _shares(rows: pl.DataFrame, events: pl.DataFrame, groups: list[str]) -> pl.D
     )
     over = pl.when(pl.col("share_of_bound") > OVER)
     less = pl.when(pl.col("assumed").is_not_null()).then(pl.lit(ASSUMED)).otherwise(pl.lit(UNEXPLAINED))
-    note = pl.when("fits_cache").then(pl.lit(CACHED)).otherwise(less)
+    note = pl.when(BY_CACHE).then(pl.lit(CACHED)).otherwise(less)
     return rows.with_columns(note=over.then(note)).select("row", *groups, *COLUMNS).sort(
         order, descending=[name == "total_ns" for name in order], nulls_last=True
     )  # fmt: skip
 
+
+BY_CACHE: Final = pl.col("fits_cache") & (pl.col("bound_by") == "memory")
+"""Whether the device's cache can have answered what the bound takes to the memory."""
 
 CACHED: Final = "the operands fit into the cache of the device, and were there already"
 ASSUMED: Final = "above the bound: less was moved or computed than assumed"
@@ -590,7 +593,7 @@ class _Bound:
             return None, None, None
         moved = work.read + work.written
         times = {"launch": self.least_ns * kernels, "memory": moved / self.peaks.memory_bytes_per_s * 1e9}
-        rate = self.peaks.flop_per_s.get(work.matrix)
+        rate = self.peaks.matrix_peak(work.matrix)
         if rate and work.flops:
             times[work.matrix] = work.flops / rate * 1e9
         by = max(times, key=lambda name: times[name])

@@ -83,6 +83,10 @@ def test_a_row_and_its_bound_by_hand() -> None:
     assert add["note"]
     assert mm["note"] != add["note"]  # only the second fits into the cache
     assert mm["gap_ns"] < 0
+    # where arithmetic sets the bound, no cache explains it
+    slow = Device("mine", r"(?!)", {"bf16": 1e9}, 1e15, None, None, None, cache_bytes=1e9)
+    other = row(analyze.operators(TRACE, device=slow), "aten::mm")
+    assert (other["bound_by"], other["fits_cache"], other["note"]) == ("bf16", True, mm["note"])
     for found in (analyze.operators(TRACE), analyze.operators(Trace({"kernels": KERNELS, "ops": OPS}))):
         mm = row(found, "aten::mm")
         assert mm["flops"] == 128000

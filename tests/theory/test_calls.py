@@ -103,6 +103,10 @@ def call(operator: str, *arguments: Any, **more: Any) -> Call:
         (call("aten::add", ([4, 8], BF16), ([4, 8], FP32), "1"), 32, 64 + 128, 128, ""),
         (call("aten::add_", ([4, 8], BF16), ([4, 8], FP32), "1"), 32, 64 + 128, 64, ""),
         (call("aten::mul", ([4, 1], BF16), ([1, 8], BF16)), 32, 8 + 16, 64, ""),
+        # into a given result, which is not read
+        (call("aten::mul", ([4, 8], FP32), None, ([4, 8], FP32)), 32, 128, 128, ""),
+        (call("aten::add", ([4, 8], FP32), ([8], FP32), "1", ([4, 8], FP32)), 32, 128 + 32, 128, ""),
+        (call("aten::addcmul", *[([4, 8], FP32)] * 3), 32, 3 * 128, 128, ""),
         (call("aten::mul", ([4, 8], BF16), ([4, 8], BF16, [1, 0])), 32, 64 + 8, 64, ""),
         (call("aten::eq", ([4, 8], I64), "3"), 0, 256, 32, ""),
         (call("aten::pow", ([4, 8], BF16), "2", ([4, 8], BF16)), 32, 64, 64, ""),

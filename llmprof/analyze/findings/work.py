@@ -12,7 +12,7 @@ from llmprof.analyze.counters import averages
 from llmprof.analyze.findings.host import kind_of
 from llmprof.analyze.findings.scope import Measure, Scope, middle, most, total
 from llmprof.analyze.intervals import union_length
-from llmprof.analyze.operators import OVER
+from llmprof.analyze.operators import BY_CACHE, OVER
 from llmprof.analyze.overlap import COMMUNICATION, COPY
 from llmprof.analyze.replay.targets import OF_ANYTHING, TARGET
 from llmprof.analyze.steps.summary import LANE
@@ -415,7 +415,7 @@ def above_bound(scope: Scope) -> Measure | None:
         "name": most["kernel"],
         "bound_by": most["bound_by"],
         "of_bound_share": most["bound_ns"] / most["time_ns"],
-        "cached": bool(rows["fits_cache"].fill_null(value=False).all()),
+        "cached": bool(rows.select(BY_CACHE.fill_null(value=False).all()).item()),
         "operators": rows.select("operator", "shapes").n_unique(),
         "count": rows["count"].sum() / scope.parts,
     }

@@ -49,9 +49,22 @@ def broadcast(shapes: list[tuple[int, ...]]) -> tuple[int, ...]:
     return tuple(sizes[::-1])
 
 
+_OF_THREE: Final = frozenset(f"aten::{name}" for name in ("where", "lerp", "addcmul", "addcdiv", "clamp"))
+"""Functions that take three tensors."""
+
+
+def _inputs(call: Call) -> list[Tensor]:
+    """Tensors that a function reads: one after two arguments is where the result of a function of two goes."""
+    third = call.optional(2) or call.optional(3)
+    if third is None or call.operator.removesuffix("_") in _OF_THREE or call.optional(0) is None:
+        return call.tensors()
+    given = [each for place in range(2) if (each := call.optional(place)) is not None]
+    return given if broadcast([each.shape for each in given]) == third.shape else call.tensors()
+
+
 def elementwise(call: Call) -> Work:
     """One operation for each element of the result; a function such as exp counts as one."""
-    inputs = call.tensors()
+    inputs = _inputs(call)
     of_one = _OF_ONE.fullmatch(call.operator) or (call.operator == "aten::pow" and call.optional(1) is None)
     if of_one and len(inputs) == 2 and inputs[1].shape == inputs[0].shape:
         inputs = inputs[:1]

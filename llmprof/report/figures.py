@@ -247,6 +247,8 @@ def _operators(trace: Trace) -> Drawn:
 
 
 def _critical_path(trace: Trace) -> Drawn:
+    if trace.on_host:
+        raise AnalysisError("no device was recorded, and operators of the host only follow each other")
     frame, note = _of_mean_steps(trace, path_without_names(trace))
     return charts.critical_path(cards.some_known(frame, "part")), note
 

@@ -157,6 +157,14 @@ def test_profiler_steps() -> None:
     assert found["context_requests"].null_count() == 2
 
 
+def test_runs_of_an_onnx_session() -> None:
+    tables = launched_at([10, 110], [20, 120])
+    runs = [("model_run", 5, 50), ("SequentialExecutor::Execute", 6, 40), ("model_run", 105, 50)]
+    tables["markers"] = labels([("session_initialization", 0, 4), *runs])
+    found = steps(Trace(tables)).select("step", "phase", "source", "start_ns").rows()
+    assert found == [(0, "other", "onnxruntime", 20), (1, "other", "onnxruntime", 120)]
+
+
 def test_ranks_have_steps_of_their_own() -> None:
     zero = launched_at([10, 110], [20, 120])
     one = launched_at([15, 65, 215], [30, 70, 220], rank=1)

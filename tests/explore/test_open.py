@@ -148,7 +148,7 @@ def test_findings_come_first_each_with_a_button_that_shows_it() -> None:
     assert len(of_causes) == len(causes)  # facts and what follows from others have no number of their own
     assert len(shown) - len(of_causes) == len(facts) + sum(map(len, effects.values())) > 0
     gained = causes[0]
-    assert f'<span class="figure">{format_ns(gained["predicted_ns"])}</span> less a step' in of_causes[0]
+    assert f'<span class="figure">{format_ns(gained["predicted_ns"])}</span> saved a step' in of_causes[0]
     assert html.escape(gained["prediction"]) in of_causes[0]
     timed = next(row for row in causes if not row["predicted_ns"])
     number = next(n for n, row in enumerate(causes) if row is timed)

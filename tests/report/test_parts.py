@@ -105,7 +105,7 @@ def test_cells_have_units_and_unknown_is_no_zero():
         (
             {"figure": 9e6, "unit": "ns a step", "scope": "steps", "predicted_ns": 5e6, "predicted_low_ns": 4e6,
              "predicted_high_ns": 6e6, "predicted_plain": True},
-            ("5.00 ms", "less a step without the profiler, predicted, 4.00 ms to 6.00 ms"),
+            ("5.00 ms", "saved a step without the profiler, predicted, 4.00 ms to 6.00 ms"),
         ),
     ],
 )  # fmt: skip

@@ -44,7 +44,7 @@ def number_of(row: Mapping[str, Any]) -> tuple[str, str]:
     low, high = (format_ns(row[f"predicted_{end}_ns"]) for end in ("low", "high"))
     interval = f", {low} to {high}" if low != high else ""
     plain = " without the profiler" if row.get("predicted_plain") else ""
-    return format_ns(row["predicted_ns"]), f"less {unit}{plain}, predicted{interval}"
+    return format_ns(row["predicted_ns"]), f"saved {unit}{plain}, predicted{interval}"
 
 
 _UNITS: Final = {"ns a step": "a step", "ns a profile": "of the profile", "ns a rank": "of the recorded time"}

@@ -19,6 +19,7 @@ _SGLANG = r"^step\[([A-Z_0-9]+)\b(?:[^\]]*?\bbs=(\d+))?(?:[^\]]*?\btoks=(\d+))?[
 _CAPTURE = r"^capture_(\d+)_(\w+)"
 _PROFILER_STEP = r"^ProfilerStep#(\d+)"
 _EXECUTE_MODEL = r"\bexecute_model\b"
+_ONNX_RUNTIME = r"^model_run$"
 
 SOURCES = {
     "vllm": f"(?:{_VLLM})|(?:{_VLLM_2025})",
@@ -26,6 +27,7 @@ SOURCES = {
     "capture": _CAPTURE,
     "execute_model": _EXECUTE_MODEL,
     "profiler_step": _PROFILER_STEP,
+    "onnxruntime": _ONNX_RUNTIME,
 }
 """Pattern of each source's labels; where a rank has several, the first one counts."""
 
@@ -46,7 +48,8 @@ def parse(labels: pl.DataFrame) -> pl.DataFrame:
     ``execute_new_N_cached_M``. SGLang writes ``step[MODE bs=R toks=T]`` with the mode of its forward pass: the
     extending ones (EXTEND, DRAFT_EXTEND, SPLIT_PREFILL) are prefill, DECODE and TARGET_VERIFY are decode.
     ``capture_BS_MODE`` is the capture of a CUDA graph, ``execute_model`` a range around a forward pass of vLLM,
-    ``ProfilerStep#N`` a step of the profiler's schedule.
+    ``ProfilerStep#N`` a step of the profiler's schedule. ONNX Runtime's profiler puts ``model_run`` around each run of a
+    session.
     """
     name, source = pl.col("name"), pl.col("source")
     mode = pl.when(source == "sglang").then(name.str.extract(_SGLANG, 1))

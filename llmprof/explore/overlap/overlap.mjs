@@ -63,6 +63,7 @@ function render({ model, el }) {
       });
       says.error("");
       const whole = bars[0]?.rows.length && bars[0].rows.get("first", 0) < 0;
+      longest.hidden = (bars[0]?.rows.length ?? 0) < 2;
       upper.head.textContent = whole ? "Whole recording, which has no steps" : "Steps";
       why.hidden = why.dataset.of !== JSON.stringify(args);
       barsPanel.redraw();
@@ -99,6 +100,8 @@ function render({ model, el }) {
       says.failed(error);
     }
   };
+  const longest = labelledButton("Longest step", "Show the longest step, and what makes it longer", showLongest);
+  longest.hidden = true; // until there are steps to compare
   const sums = h("div", {});
   let width = 0; // for which the lanes were asked; a hidden tab has none
   const loadLanes = async () => {
@@ -231,7 +234,7 @@ function render({ model, el }) {
       selects.against.el,
       selects.phase.el,
       selects.bars.el,
-      labelledButton("Longest step", "Show the longest step, and what makes it longer", showLongest),
+      longest,
     );
     fill(upper.el, upper.head, legend, barsPanel.el, why);
     const lower = plotPart("Window", zooms, lanesPanel.el);

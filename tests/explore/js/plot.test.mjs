@@ -33,6 +33,7 @@ test("ticks are round and lie inside", () => {
   assert.deepEqual(plotTicks(0, 1, 5), [0, 0.2, 0.4, 0.6, 0.8, 1]);
   assert.deepEqual(plotTicks(3, 47, 4), [20, 40]);
   assert.deepEqual(plotTicks(7, 7), [7]);
+  assert.deepEqual(plotTicks(3, 8, 2), [4, 6, 8]); // with a step of 5 there would be one value
   assert.deepEqual(plotLogTicks(900, 1.1e6), [1e3, 1e4, 1e5, 1e6]);
   assert.deepEqual(plotLogTicks(1, 20), [1, 2, 5, 10, 20]);
   assert.ok(plotLogTicks(1, 1e15).length <= 8);

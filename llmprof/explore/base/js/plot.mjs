@@ -82,9 +82,14 @@ export function plotTicks(low, high, count = 5) {
   if (!(high > low)) return [low];
   const rough = (high - low) / Math.max(1, count);
   const power = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 5, 10].map((m) => m * power).find((s) => s >= rough * 0.999999) ?? 10 * power;
-  const first = Math.ceil(low / step - 1e-9);
-  const last = Math.floor(high / step + 1e-9);
+  const steps = [0.5, 1, 2, 5, 10].map((m) => m * power);
+  const fits = steps.findIndex((s) => s >= rough * 0.999999);
+  let [step, first, last] = [0, 0, 0];
+  for (let at = fits < 0 ? steps.length - 1 : fits; at >= 0 && last - first < 1; at -= 1) {
+    step = steps[at]; // of one value alone nobody can read a scale
+    first = Math.ceil(low / step - 1e-9);
+    last = Math.floor(high / step + 1e-9);
+  }
   return Array.from({ length: Math.max(0, last - first + 1) }, (_, i) => Number(((first + i) * step).toPrecision(12)));
 }
 

@@ -48,8 +48,7 @@ def parse(labels: pl.DataFrame) -> pl.DataFrame:
     ``execute_new_N_cached_M``. SGLang writes ``step[MODE bs=R toks=T]`` with the mode of its forward pass: the
     extending ones (EXTEND, DRAFT_EXTEND, SPLIT_PREFILL) are prefill, DECODE and TARGET_VERIFY are decode.
     ``capture_BS_MODE`` is the capture of a CUDA graph, ``execute_model`` a range around a forward pass of vLLM,
-    ``ProfilerStep#N`` a step of the profiler's schedule. ONNX Runtime's profiler puts ``model_run`` around each run of a
-    session.
+    ``ProfilerStep#N`` a step of the profiler's schedule, ``model_run`` a run of a session of ONNX Runtime.
     """
     name, source = pl.col("name"), pl.col("source")
     mode = pl.when(source == "sglang").then(name.str.extract(_SGLANG, 1))

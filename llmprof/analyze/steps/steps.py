@@ -62,7 +62,8 @@ def steps(trace: Trace) -> pl.DataFrame:
         the device, from the first event to the last; null if nothing ran), ``host_start_ns, host_dur_ns`` (of the
         label on the host; null where the label is on the device only, and where inferred without host data),
         ``context_requests, context_tokens, generation_requests, generation_tokens`` (null where not said),
-        ``source`` (vllm, sglang, capture, execute_model, profiler_step, onnxruntime, optimizer, inferred) and ``name``, the label.
+        ``source`` (vllm, sglang, capture, execute_model, profiler_step, onnxruntime, optimizer, inferred) and ``name``,
+        the label.
 
     Examples
     --------

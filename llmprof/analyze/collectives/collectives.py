@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
 import polars as pl
 
@@ -19,6 +19,7 @@ from llmprof.analyze.collectives.calls import (
     with_sizes,
 )
 from llmprof.analyze.layers.attribution import attribute
+from llmprof.analyze.steps.steps import events_with_steps
 from llmprof.errors import LlmprofError, NotCapturedError
 from llmprof.hardware import device
 from llmprof.names.operators import first_true
@@ -82,6 +83,14 @@ def collectives(trace: Trace) -> pl.DataFrame:
 def recorded_calls(trace: Trace) -> pl.DataFrame:
     """First part of :func:`collectives`, for each rank separately: its calls with step and layer."""
     return with_inputs(_recorded(trace), trace)
+
+
+def called_together(trace: Trace) -> pl.DataFrame:
+    """``rank, call`` of :func:`collectives`: found without labels of layers, if these change the kind of no call."""
+    calls = _recorded(trace, events_with_steps)
+    if calls["kind"].is_in(VAGUE).any():
+        return collectives(trace).select("rank", "call")
+    return match_calls(calls).select("rank", "call") if calls.height else calls.select("rank", call=pl.lit(None))
 
 
 def matched(calls: pl.DataFrame, meta: Mapping[str, Any], ranks: Sequence[int]) -> pl.DataFrame:
@@ -178,15 +187,17 @@ def _why_no_wait(*, unrelated: bool) -> pl.Expr:
     )
 
 
-def _recorded(trace: Trace) -> pl.DataFrame:
+def _recorded(trace: Trace, events_of: Callable[[Trace], pl.DataFrame] = attribute) -> pl.DataFrame:
     """Rows of the table of collectives with step and layer, and events that a registered pattern adds."""
     rows = trace.collectives if "collectives" in trace.table_names else schema.empty("collectives")
     try:
-        events = attribute(trace).filter(pl.col("category") == "collective")
+        events = events_of(trace).filter(pl.col("category") == "collective")
     except NotCapturedError:  # some profilers list the calls without the device's other work
         if not rows.height:
             raise
         return rows.with_columns(step=pl.lit(None), phase=pl.lit(None), layer=pl.lit(None))
+    if events_of is events_with_steps:
+        events = events.with_columns(layer=pl.lit(None, dtype=pl.Int32), stage=pl.lit(None, dtype=pl.String))
     key = ["rank", "stream", "start_ns", "name"]
     on_host = not rows["on_device"].any() and rows.height > 0
     place = events.select(*key, "step", "phase", "layer", said="stage").unique(key, keep="first", maintain_order=True)
@@ -204,6 +215,10 @@ def _recorded(trace: Trace) -> pl.DataFrame:
         rows = pl.concat([rows, added.select(shared)], how="diagonal_relaxed")
     rows = rows.join(place, on=key, how="left", nulls_equal=True, maintain_order="left")
     return rows.with_columns(kind=_called()).drop("said")
+
+
+VAGUE: Final = ("other", "send_recv", "broadcast", "reduce")
+"""Kinds of kernels that may be part of a call of another kind."""
 
 
 def _called() -> pl.Expr:

@@ -9,7 +9,7 @@ from typing import Final
 import polars as pl
 
 from llmprof.analyze.catalog import per_trace
-from llmprof.analyze.collectives.collectives import collectives
+from llmprof.analyze.collectives.collectives import called_together
 from llmprof.analyze.replay.graph import MOST_EVENTS, events_of
 from llmprof.analyze.steps.steps import steps
 from llmprof.errors import NotCapturedError
@@ -83,7 +83,7 @@ def groups_of(trace: Trace) -> list[list[int]]:
     calls = None
     if len(trace.ranks) > 1:
         with contextlib.suppress(NotCapturedError):
-            calls = collectives(trace).filter(pl.col("call").is_not_null())
+            calls = called_together(trace).filter(pl.col("call").is_not_null())
     if calls is not None:
         pairs = calls.select("rank", other=pl.col("rank").min().over("call")).unique().sort("rank", "other")
         for rank, other in pairs.iter_rows():

@@ -404,7 +404,8 @@ class Trace(Carded, Methods):
         if steps is not None:
             # imported by name, because this layer must not import the analyses
             whole = self if chosen is None else self.select(ranks=chosen)
-            part = import_module("llmprof.analyze.steps.steps").of_steps(part, whole, steps)
+            stored = isinstance(part._tables, Deferred)
+            part = import_module("llmprof.analyze.steps.steps").of_steps(part, whole, steps, stored=stored)
         return part if tables is None else part._with_tables([tables] if isinstance(tables, str) else list(tables))
 
     def _with_tables(self, names: list[str]) -> Trace:

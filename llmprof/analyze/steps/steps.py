@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 
 import polars as pl
 
@@ -15,6 +15,7 @@ from llmprof.analyze.steps.labels import NO_STEPS, infer
 from llmprof.analyze.steps.stored import UNLABELLED, tokens_of, with_batches
 from llmprof.errors import AnalysisError, listed
 from llmprof.names.operators import contains, first_true
+from llmprof.storage.deferred import time_of
 from llmprof.trace import Trace
 
 COLUMNS = [
@@ -257,8 +258,9 @@ def _labelled(trace: Trace) -> pl.DataFrame:
     )
 
 
-def of_steps(part: Trace, whole: Trace, steps_kept: int | Iterable[int]) -> Trace:
+def of_steps(part: Trace, whole: Trace, steps_kept: int | Iterable[int], *, stored: bool = False) -> Trace:
     """Part of a trace in some steps, for :meth:`llmprof.Trace.select`; rows of the host by the labels of each rank."""
+    # If the tables are stored in a dataset, only the time around the steps is loaded.
     numbers = sorted({steps_kept} if isinstance(steps_kept, int) else set(steps_kept))
     each = [whole] if len(whole.ranks) < MANY_RANKS else [whole.select(ranks=rank) for rank in whole.ranks]
     rows = pl.concat([steps(trace) for trace in each])
@@ -279,12 +281,15 @@ def of_steps(part: Trace, whole: Trace, steps_kept: int | Iterable[int]) -> Trac
         "rank", from_ns=pl.coalesce("host_start_ns", "start_ns"), until_ns=pl.coalesce("host_end", "device_end")
     ).drop_nulls()
     both = pl.concat([device, host])
-    part = part.select(window=(both["from_ns"].min() or 0, both["until_ns"].max() or 0))  # type: ignore[arg-type]
+    window: tuple[Any, Any] = (both["from_ns"].min() or 0, both["until_ns"].max() or 0)
+    part = part.select(window=window) if stored else part
     tables = {}
     for name, frame in part.recorded.items():
-        time = "start_ns" if "start_ns" in frame.columns else "time_ns"
+        if (time := time_of(name)) is None:
+            continue  # sums over the whole recording do not hold for a part of it
         if name in ("kernels", "copies"):
-            tables[name] = frame.join(events, on=key, how="semi", nulls_equal=True, maintain_order="left")
+            chosen = frame.join(events, on=key, how="semi", nulls_equal=True, maintain_order="left")
+            tables[name] = chosen.filter(pl.col(time).is_between(*window, closed="left"))
         elif "on_device" in frame.columns:
             projected, shown = frame.filter("on_device"), frame.filter(~pl.col("on_device"))
             tables[name] = pl.concat([_within(projected, device, time), _within(shown, host, time)])

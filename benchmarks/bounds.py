@@ -62,6 +62,8 @@ RECORDINGS: Final[tuple[tuple[str, Path, dict[str, str | Path]], ...]] = (
     ("Megatron, A100, TP 8, one rank", SHARED / "real/chrome/megatron_tp8/megatron_kineto_0.json.gz", {}),
     ("vLLM, MI300X, TP 4, shapes and labels not recorded", _STRANGERS / "tracemap_mi300x.pt.trace.json.gz",
      {"model": "Llama-3.1-70B"}),
+    ("vLLM, Hopper, nsys as JSON, labels without batches (as H200)", _STRANGERS / "gold_nsys_example.json",
+     {"model": "Llama-3.1-8B", "device": "H200"}),
     ("training of DeepSeek-V3, H800, shapes not recorded", _STRANGERS / "deepseek__train.json", {"device": "H100 SXM"}),
     ("training of 28 layers, Ascend (as 910B2), shapes of the kernels", SHARED
      / "strangers/ascend/msinsight_st_level2", {"device": "Ascend 910B2"}),

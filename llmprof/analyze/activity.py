@@ -75,6 +75,23 @@ def softmax_attention(events: pl.DataFrame) -> pl.Series | None:
     return flags.is_in(inside.implode())
 
 
+_WRAPPER: Final = "device_kernel"
+"""CUTLASS's function around any kernel; where an exporter left out its template arguments, its name says nothing."""
+
+
+def wrapped_attention(events: pl.DataFrame) -> pl.Series | None:
+    """Find kernels without a telling name that follow the store of a layer's keys: those of its attention."""
+    bare = (events["coded"] == _WRAPPER).fill_null(value=False)
+    if not bare.any():
+        return None
+    lane = ["rank", "stream"]
+    frame = events.select(*lane, "start_ns", bare=bare, stores=pl.col("category") == "kv_cache_write")
+    frame = frame.with_row_index("_row").sort(*lane, "start_ns", maintain_order=True)
+    other = pl.when(~pl.col("bare")).then("stores").forward_fill().over(lane)  # of the last kernel with a name
+    rows = frame.filter(pl.col("bare") & other.fill_null(value=False))["_row"]
+    return pl.Series("attention", range(events.height), dtype=pl.UInt32).is_in(rows.implode())
+
+
 COLUMNS = ["rank", "device", "stream", "start_ns", "dur_ns", "name", "source", "correlation", "op_id"]
 
 CATEGORY = pl.Enum(names.CATEGORIES)
@@ -238,9 +255,10 @@ def _categorised(events: pl.DataFrame, trace: Trace) -> pl.DataFrame:
             category_by=pl.when(gemm).then(pl.lit("module", dtype=EVIDENCE)).otherwise("category_by"),
         ).drop("linear")
     events = events.with_columns(pl.col("category").fill_null("other"))
-    in_steps = softmax_attention(events)
-    if in_steps is not None:
-        part = in_steps & (events["source"] == "kernel")
+    for found in (softmax_attention(events), wrapped_attention(events)):
+        if found is None:
+            continue
+        part = found & (events["source"] == "kernel")
         events = events.with_columns(
             category=pl.when(part).then(pl.lit("attention", dtype=CATEGORY)).otherwise("category"),
             category_by=pl.when(part).then(pl.lit("position", dtype=EVIDENCE)).otherwise("category_by"),

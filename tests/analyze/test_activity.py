@@ -7,7 +7,7 @@ from llmprof.analyze import activity, kernel_categories
 from llmprof.analyze.nesting import outermost_ops
 from llmprof.errors import NotCapturedError
 from llmprof.trace import Trace
-from tests.analyze.builders import ATTENTION, GEMM, SILU, kernels, launches, ops
+from tests.analyze.builders import ATTENTION, DENSE, GEMM, SILU, kernels, launches, ops
 
 
 def test_kernels_and_copies_in_order_with_their_launches() -> None:
@@ -81,3 +81,12 @@ def test_counts_and_shares() -> None:
         (ATTENTION, "attention", 1, 10, pytest.approx(0.1)),
     ]
     assert kernel_categories(Trace({"kernels": kernels([(GEMM, 0)])}))["share"].to_list() == [None]
+
+
+def test_a_wrapper_without_its_arguments_is_attention_after_the_store_of_keys() -> None:
+    layer = ["device_kernel" if name == ATTENTION else name for name in DENSE]
+    bare = [*layer[:5], "device_kernel", *layer[5:-1], "device_kernel"]  # a second one combines; a product is one, too
+    found = activity(Trace({"kernels": kernels(bare * 3)}))
+    rows = found.filter(pl.col("name") == "device_kernel")
+    assert rows["category"].to_list() == ["attention", "attention", "other"] * 3
+    assert rows["category_by"].to_list() == ["position", "position", None] * 3

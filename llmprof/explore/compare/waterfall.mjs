@@ -161,7 +161,7 @@ export function runSegments(run) {
 }
 
 /**
- * Names as they fit; without their common beginning where they would read alike.
+ * Names as they fit; without as much of their common beginning as does not fit, where they would read alike.
  * @param {string[]} names
  * @param {(name: string) => string} fit
  */
@@ -170,7 +170,8 @@ function apart(names, fit) {
   if (new Set(fitted).size === new Set(names).size) return fitted;
   let same = 0;
   while (names.every((name) => name[same] && name[same] === names[0][same])) same += 1;
-  return names.map((name) => fit(`…${name.slice(same)}`));
+  const ends = Array.from({ length: same + 1 }, (_, from) => names.map((name) => `…${name.slice(from)}`));
+  return ends.find((texts) => texts.every((text) => fit(text) === text)) ?? ends[same].map(fit);
 }
 
 /**

@@ -45,17 +45,20 @@ def memory(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart
     size, symbol = _unit(max(draw.number(top), draw.number(frame["reserved_bytes"].max() or 0)))
     first, last = draw.number(frame["time_ns"].min()), draw.number(frame["time_ns"].max())
     unit = theme.time_unit(last - first)
+    whole = alt.Scale(domain=[0, (last - first) / unit.ns or 1], nice=False)  # of all panels, so that they compare
     panels = []
     for part in frame.partition_by("rank", "device", maintain_order=True):
         rank, device = part.select("rank", "device").row(0)
         where = f"rank {rank}" + ("" if device is None else f", device {device}")
-        drawn = _thinned(part).with_columns(
+        held = _thinned(part)
+        held = pl.concat([held, held.tail(1).with_columns(time_ns=pl.lit(last).cast(held["time_ns"].dtype))])
+        drawn = held.with_columns(
             t=(pl.col("time_ns") - first) / unit.ns,
             allocated=pl.col("allocated_bytes") / size,
             reserved=pl.col("reserved_bytes") / size,
         )
         base = alt.Chart(draw.inline(drawn.select("t", "allocated", "reserved")))
-        x = alt.X("t:Q", title=f"time ({unit.symbol})", scale=alt.Scale(nice=False), axis=alt.Axis(format=theme.NUMBER))
+        x = alt.X("t:Q", title=f"time ({unit.symbol})", scale=whole, axis=alt.Axis(format=theme.NUMBER))
         y = alt.Y("allocated:Q", title=symbol, stack=None, axis=alt.Axis(format=theme.NUMBER))
         area = base.mark_area(
             interpolate="step-after", color=theme.COMPUTE, opacity=0.35, line={"color": theme.COMPUTE, "size": 1}

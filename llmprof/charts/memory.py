@@ -50,9 +50,9 @@ def memory(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart
     for part in frame.partition_by("rank", "device", maintain_order=True):
         rank, device = part.select("rank", "device").row(0)
         where = f"rank {rank}" + ("" if device is None else f", device {device}")
-        held = _thinned(part)
-        held = pl.concat([held, held.tail(1).with_columns(time_ns=pl.lit(last).cast(held["time_ns"].dtype))])
-        drawn = held.with_columns(
+        rows = _thinned(part)
+        until = rows.tail(1).with_columns(time_ns=pl.lit(last).cast(rows["time_ns"].dtype))
+        drawn = pl.concat([rows, until]).with_columns(
             t=(pl.col("time_ns") - first) / unit.ns,
             allocated=pl.col("allocated_bytes") / size,
             reserved=pl.col("reserved_bytes") / size,

@@ -41,6 +41,7 @@ RECORDINGS: Final[tuple[tuple[str, Path, dict[str, str | Path]], ...]] = (
     ("vLLM, H200, graphs, a run of llmprof (names its model)", SAMPLES / "run_torch_tp1", {"model": "Qwen2.5-7B"}),
     ("vLLM, H200, graphs, TP 2, nsys (no operators)", SAMPLES / "nsys_tp2_cudagraph", {"model": "Qwen2.5-7B"}),
     ("vLLM, H200, nsys with NVTX (no operators)", SAMPLES / "nsys_tp1_layer_nvtx", {"model": "Qwen3-8B"}),
+    ("vLLM, H200, nsys, eager, TP 4 (no operators)", SHARED / "captures/nsys_tp4_eager_nccl", {"model": "Qwen2.5-7B"}),
     ("transformers, H200", SAMPLES / "torch_transformers_generate", {}),
     ("the same, nsys, beside its operators", SAMPLES / "nsys_transformers_generate",
      {"eager": SAMPLES / "torch_transformers_generate"}),

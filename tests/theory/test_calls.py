@@ -103,6 +103,13 @@ def call(operator: str, *arguments: Any, **more: Any) -> Call:
         (call("aten::add", ([4, 8], BF16), ([4, 8], FP32), "1"), 32, 64 + 128, 128, ""),
         (call("aten::add_", ([4, 8], BF16), ([4, 8], FP32), "1"), 32, 64 + 128, 64, ""),
         (call("aten::mul", ([4, 1], BF16), ([1, 8], BF16)), 32, 8 + 16, 64, ""),
+        # tensors without axes have an element
+        (call("aten::eq", ([], I64), "512"), 0, 8, 1, ""),
+        (call("aten::mul", ([], FP32), ([], FP32)), 1, 8, 4, ""),
+        (call("aten::_local_scalar_dense", ([], I64)), 0, 8, 8, ""),
+        (call("aten::arange", "1", "8", "2", ([0], I64)), 0, 0, 4 * 8, ""),
+        # a copy for the other ranks of 4 x 8 in 16 bits
+        (call("_C_custom_ar::all_reduce", "63", ([4, 8], BF16), ([4, 8], BF16), "26", "83"), 0, 64, 64, ""),
         # into a given result, which is not read
         (call("aten::mul", ([4, 8], FP32), None, ([4, 8], FP32)), 32, 128, 128, ""),
         (call("aten::add", ([4, 8], FP32), ([8], FP32), "1", ([4, 8], FP32)), 32, 128 + 32, 128, ""),

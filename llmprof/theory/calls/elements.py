@@ -30,7 +30,7 @@ _COMPARES: Final = tuple(
 
 
 _OF_ONE: Final = re.compile(
-    r"aten::(?:sqrt|rsqrt|square|neg|abs|expm?\d?|log\w{0,2}|sin|cos|reciprocal|\w+_not|erf|floor|ceil|round|trunc|sign|silu|"
+    r"aten::(?:nan_to_num|sqrt|rsqrt|square|neg|abs|expm?\d?|log\w{0,2}|sin|cos|reciprocal|\w+_not|erf|floor|ceil|round|trunc|sign|silu|"
     r"gelu|relu|sigmoid|tanh|hardswish|hardsigmoid|mish)"
 )
 """Functions of one tensor: another one of its shape is where the result goes."""
@@ -55,6 +55,9 @@ _OF_THREE: Final = frozenset(f"aten::{name}" for name in ("where", "lerp", "addc
 
 def _inputs(call: Call) -> list[Tensor]:
     """Tensors that a function reads: one after two arguments is where the result of a function of two goes."""
+    if not any(isinstance(each, tuple) or (isinstance(each, Tensor) and each.shape) for each in call.arguments):
+        scalars = [each for each in call.arguments if isinstance(each, Tensor)]  # tensors without axes: an element each
+        return scalars or call.tensors()
     third = call.optional(2) or call.optional(3)
     if third is None or call.operator.removesuffix("_") in _OF_THREE or call.optional(0) is None:
         return call.tensors()
@@ -87,6 +90,26 @@ def copy(call: Call) -> Work:
     """From the second argument into the first."""
     target, source = call.tensor(0), call.tensor(1)
     return Work(0.0, source.bytes, target.elements * target.width)
+
+
+def registered(call: Call) -> Work:
+    """The second argument of vLLM's own all-reduce into a buffer that all ranks see; the reduction is a row apart."""
+    source = call.tensor(1)
+    return Work(0.0, source.bytes, source.elements * source.width)
+
+
+def scalar(call: Call) -> Work:
+    """One element."""
+    width = call.tensor(0).width
+    return Work(0.0, width, width)
+
+
+def arange(call: Call) -> Work:
+    """``(start, end, step, out)``: a number for each step."""
+    start, end, step = (call.number(place) for place in range(3))
+    if not step:
+        raise NoWorkError(f"the step of {call.operator} is 0")
+    return Work(0.0, 0.0, max(0, math.ceil((end - start) / step)) * call.tensor(3).width)
 
 
 def clone(call: Call) -> Work:
@@ -250,7 +273,7 @@ _BY_ELEMENT: Final = (
     "logical_not logical_and logical_or floor_divide remainder fmod addcmul addcdiv lerp triu tril erf floor ceil "
     "round trunc sign isnan isinf isfinite silu gelu relu sigmoid tanh hardswish hardsigmoid hardtanh mish leaky_relu "
     "softplus elu silu_backward gelu_backward sigmoid_backward tanh_backward threshold_backward bitwise_xor dropout "
-    "_conj_physical"
+    "_conj_physical nan_to_num"
 )
 _ONCE: Final = "each input and the result once, a broadcast input with its own size"
 
@@ -261,6 +284,11 @@ KINDS: Final = [
          "_C::swigluoai_and_mul sgl_kernel::silu_and_mul sgl_kernel::gelu_and_mul sgl_kernel::gelu_tanh_and_mul", gated,
          "2 an element of the result; input and result once", "vllm/csrc/activation_kernels.cu"),
     Kind("copy", "aten::copy_", copy, "0; source and target once", "their definition"),
+    Kind("copy", "_C_custom_ar::all_reduce", registered,
+         "0; the input once, and once the buffer that all ranks see (its reduction is a row apart)",
+         "vllm/csrc/custom_all_reduce.cu"),
+    Kind("copy", "aten::_local_scalar_dense", scalar, "0; an element read and written", "its definition"),
+    Kind("fill", "aten::arange", arange, "0; the result once", "its definition"),
     Kind("copy", "aten::clone aten::contiguous aten::_to_copy aten::flip aten::roll", clone,
          "0; source and result once, of one type", "their definition"),
     Kind("copy", "aten::cat aten::stack aten::_cat", cat, "0; inputs and result once", "their definition"),

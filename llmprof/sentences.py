@@ -516,11 +516,13 @@ GAIN: Final = """
 {%- macro signed(ns) %}{{ "-" if ns < 0 }}{{ ns|abs|ns }}{% endmacro -%}
 Replayed with “{{ words }}”, {{ unit }} takes
 {%- if not changed %} as long as before: something else sets the pace
-{%- else %} {{ (recorded_ns - ns)|ns }} in place of {{ recorded_ns|ns }}
+{%- else %}
+{%- set alike = (recorded_ns - ns)|ns == recorded_ns|ns %} {{ (ns|abs if alike else recorded_ns - ns)|ns }}
+{%- if alike %} {{ "less" if ns >= 0 else "more" }} than{% else %} in place of{% endif %} {{ recorded_ns|ns }}
 {%- if plain %} without the profiler ({{ mean_ns|ns }} under it)
 {%- elif replayed < steps %} (mean of {{ replayed }} of the {{ steps }} steps)
-{%- elif of_steps and recorded_ns|ns != mean_ns|ns %} (counted from the end of the step before){% endif %},
-{{ ns|abs|ns }} {{ "less" if ns >= 0 else "more" }}
+{%- elif of_steps and recorded_ns|ns != mean_ns|ns %} (counted from the end of the step before){% endif %}
+{%- if not alike %}, {{ ns|abs|ns }} {{ "less" if ns >= 0 else "more" }}{% endif %}
 {%- if interval %} ({{ signed(low_ns) }} to {{ signed(high_ns) }}){% endif %}
 {%- if tokens_per_s is not none %}, {{ "{:+,.0f}".format(tokens_per_s) }} tokens/s{% endif %}{% endif %}.
 {%- if beyond_ns is not none %} The replay gains {{ beyond_ns|ns }} in all, since other losses shrink with this one;

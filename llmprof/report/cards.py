@@ -118,7 +118,8 @@ def warnings(trace: Trace) -> list[str]:
     out = []
     if missing := _list(trace.meta.get("missing_ranks")):
         world = trace.meta.get("world_size")
-        out.append(f"Ranks {_runs(missing)} of {world} are missing: waiting for them cannot be seen.")
+        ranks = f"Rank {missing[0]} of {world} is" if len(missing) == 1 else f"Ranks {_runs(missing)} of {world} are"
+        out.append(f"{ranks} missing: waiting for {'it' if len(missing) == 1 else 'them'} cannot be seen.")
     for file in _list(trace.coverage.get("files")):
         if file.get("truncated") or file.get("lost_bytes"):
             reason = file.get("truncated") or "some events are not valid JSON"

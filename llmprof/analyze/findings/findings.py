@@ -338,7 +338,10 @@ def _row(
 
 
 NOTHING: Final = 0.01
-"""A gain below this share of the time counts as none, since steps of one recording differ by more."""
+"""No gain is predicted for a loss below this share of the time."""
+
+TINY: Final = 0.001
+"""A replay whose time differs by less than this share of it gains nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -402,7 +405,10 @@ def _gain(
     replayed_ns = recorded - after[0]
     after = [max(value, recorded - limit / slowed, 0.0) for value in after]
     ns, low, high = recorded - after[0], recorded - max(after), recorded - min(after)
-    tokens = _tokens(scope, rows)
+    changed = max(abs(low), abs(high)) >= TINY * recorded
+    if not changed:
+        ns = low = high = 0.0
+    tokens = _tokens(scope, rows) if changed else None
     more = None if tokens is None or min(after) <= 0 else tokens * 1e9 * (1 / after[0] - 1 / recorded)
     words = say(
         GAIN,
@@ -414,8 +420,8 @@ def _gain(
         ns=ns,
         low_ns=low,
         high_ns=high,
-        changed=max(abs(low), abs(high)) >= NOTHING * recorded,
-        interval=high - low >= NOTHING * recorded,
+        changed=changed,
+        interval=high - low >= TINY * recorded,
         tokens_per_s=more,
         of_part=of_part,
         replayed=_steps_of(rows),

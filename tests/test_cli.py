@@ -107,6 +107,18 @@ class TestAnalyze:
             assert code == 0
             assert word in {row.get(column) for row in json.loads(out)}
 
+    def test_operators_come_from_another_recording(self, run):
+        path, other = "sample:nsys_transformers_generate", "sample:torch_transformers_generate"
+        code, out, err = run("analyze", path, "operators")
+        assert (code, out) == (2, "")
+        assert "--eager" in err
+        for what in ("operators", "opportunities"):
+            code, out, _ = run("analyze", path, what, "--eager", other, "--json", "--limit", "0")
+            assert code == 0
+            assert "aten::mm" in {row["operator"] for row in json.loads(out)}
+        code, out, _ = run("analyze", path, "operators", "--captures", other)
+        assert (code, out) == (2, "")  # no graph was captured there
+
     def test_findings_are_sentences(self, run, saved):
         out = run("analyze", saved)[1]
         top = analyze.findings(llmprof.read(saved)).row(0, named=True)

@@ -168,7 +168,7 @@ def with_events(
             whole.table("ops")
         except NotCapturedError as error:
             error.hint += ", name the model that ran (--model), or take operators from another recording of the program"
-            error.hint += " (analyze.with_eager_steps)"
+            error.hint += " (--eager, analyze.with_eager_steps)"
             raise
     found = calls_of(trace, by)
     peaks = _device(trace, device)

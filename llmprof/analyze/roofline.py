@@ -270,7 +270,9 @@ def stage_work(
     events = with_passes(trace).filter(pl.col("step").is_not_null())
     rows, batch_of = steps(trace), batches(steps(trace))
     if not batch_of:
-        hint = "where its operators were recorded in another run, take them from there: analyze.with_eager_steps"
+        hint = (
+            "where its operators were recorded in another run, take them from there: --eager, analyze.with_eager_steps"
+        )
         raise AnalysisError("no step of the trace says how many tokens it computed", hint=hint)
     own: dict[int, set[Batch]] = {}
     for (_, step), (batch, _) in batch_of.items():

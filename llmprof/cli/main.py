@@ -456,6 +456,10 @@ def _analyze(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--by", metavar="COLUMNS", help="columns to group by (overlap, kernels); stage or layer (layers)")
     words = "bound, operators, opportunities: model of the trace, a name in theory --list or config.json"
     sub.add_argument("--model", metavar="NAME", help=words)
+    words = "recording of the captures of its graphs, which says the operators of replayed kernels"
+    sub.add_argument("--captures", metavar="PATH", help=words)
+    words = "recording of the same program that says the operators of kernels without one: without graphs, or by torch"
+    sub.add_argument("--eager", metavar="PATH", help=words)
     sub.add_argument("--columns", metavar="COLUMNS", help="columns to show, separated by commas, or all")
     sub.add_argument("--sort", metavar="COLUMN", help="sort by this column, largest first")
     sub.add_argument("--ascending", action="store_true", help="with --sort: smallest first")

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import polars as pl
 
-from llmprof import bundled, text
+from llmprof import analyze, bundled, text
 from llmprof.errors import ConfigError, LlmprofError
 from llmprof.progress import Progress
 from llmprof.readers import read
@@ -145,7 +145,13 @@ def open_trace(paths: Sequence[str], args: Namespace, terminal: Terminal) -> Tra
         raise LlmprofError(found, expected="a recording of a timeline", hint=hint)
     cache = False if getattr(args, "no_cache", False) else None
     format_name, workers = getattr(args, "format", None), getattr(args, "workers", None)
-    return read(files, format=format_name, cache=cache, progress=reading(terminal), workers=workers)
+    options: dict[str, Any] = {"cache": cache, "progress": reading(terminal), "workers": workers}
+    trace = read(files, format=format_name, **options)
+    if other := getattr(args, "captures", None):
+        trace = analyze.with_captures(trace, read(places([other]), **options))
+    if other := getattr(args, "eager", None):
+        trace = analyze.with_eager_steps(trace, read(places([other]), **options))
+    return trace
 
 
 MANY_ROWS: Final = 2_000_000

@@ -1,5 +1,5 @@
 // Timelines of two runs under each other, aligned at a step or a layer.
-import { fitText } from "../base/js/canvas.mjs";
+import { fitText, textWidth } from "../base/js/canvas.mjs";
 import { formatNs } from "../base/js/format.mjs";
 import { clampWindow, panWindow, zoomWindow } from "../base/js/geometry.mjs";
 import {
@@ -14,6 +14,7 @@ import {
   plotUnit,
 } from "../base/js/plot.mjs";
 import { inkOn } from "../base/js/theme.mjs";
+import { apart } from "./waterfall.mjs";
 
 /**
  * @typedef {import("../base/js/geometry.mjs").Window} Window
@@ -101,11 +102,17 @@ export function tracksPanel({ shown, colours, fill, go }) {
     const ticks = plotTicks(window[0] / unit.ns, window[1] / unit.ns, Math.max(2, (place.right - left) / 110));
     /** @type {import("../base/js/plot.mjs").Mark<Span>[]} */
     const marks = [];
+    const wheres = sides.map(({ step, rank }) =>
+      [step === null ? "" : `, step ${step}`, rank === null ? "" : `, rank ${rank}`].join(""),
+    );
+    const room = (width - 16) / 1.1 - Math.max(...wheres.map((where) => textWidth(context, where, 12)));
+    const names = apart(
+      sides.map((side) => side.name),
+      (name) => fitText(context, name, 12, room),
+    );
     tracksRows(sides, lanes).forEach((top, i) => {
       const side = sides[i];
-      const where = [side.step === null ? null : `step ${side.step}`, side.rank === null ? null : `rank ${side.rank}`];
-      const head = [side.name, ...where.filter(Boolean)].join(", ");
-      plotText(context, fitText(context, head, 12, width - 16), 8, top + HEAD / 2, now.ink, { bold: true });
+      plotText(context, names[i] + wheres[i], 8, top + HEAD / 2, now.ink, { bold: true });
       if (side.note) {
         plotText(context, side.note, 8, top + HEAD + LANE / 2, now.muted);
         return;

@@ -41,7 +41,7 @@ export function waterfallDomain(bars) {
   const most = Math.max(1, ...bars.map((bar) => Math.max(bar.from_ns, bar.to_ns)));
   const inner = bars.filter((bar) => bar.group !== "total").map((bar) => Math.min(bar.from_ns, bar.to_ns));
   const least = Math.min(...inner, bars[bars.length - 1]?.to_ns ?? 0);
-  return [least > AXIS_FROM * most ? Math.max(0, least - 0.5 * (most - least)) : 0, most];
+  return [least > AXIS_FROM * most && least < most ? Math.max(0, least - 0.5 * (most - least)) : 0, most];
 }
 
 /**
@@ -165,7 +165,7 @@ export function runSegments(run) {
  * @param {string[]} names
  * @param {(name: string) => string} fit
  */
-function apart(names, fit) {
+export function apart(names, fit) {
   const fitted = names.map(fit);
   if (new Set(fitted).size === new Set(names).size) return fitted;
   let same = 0;

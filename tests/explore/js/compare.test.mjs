@@ -29,6 +29,7 @@ test("the axis begins at 0 unless all changes are slivers at its end", () => {
   assert.deepEqual(waterfallDomain(bars(100, 20)), [0, 100]);
   assert.deepEqual(waterfallDomain(bars(100, 90, 110)), [80, 110]);
   assert.deepEqual(waterfallDomain(bars(100, 60, 100)), [0, 100]);
+  assert.deepEqual(waterfallDomain(bars(100, 100)), [0, 100]); // nothing changes
 });
 
 test("parts of a run follow each other", () => {

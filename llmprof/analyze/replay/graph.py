@@ -242,9 +242,9 @@ def _collectives(trace: Trace, recorded: Recording) -> Edges:
     calls = calls.filter(matched).select(
         "rank", "call", "name", "dur_ns", start_ns=pl.col("start_ns") - pl.col("clock_offset_ns").fill_null(0)
     )
+    some = recorded.work.filter(pl.col("start_ns").is_in(calls["start_ns"].implode()))
     member = calls.join(
-        recorded.work.select("rank", "start_ns", "dur_ns", "name", "row").collect(),
-        on=["rank", "start_ns", "dur_ns", "name"],
+        some.select("rank", "start_ns", "dur_ns", "name", "row").collect(), on=["rank", "start_ns", "dur_ns", "name"]
     ).unique("row")
     if not member.height:
         return _none()

@@ -7,13 +7,15 @@ from typing import Any
 
 import polars as pl
 import pytest
+from polars.testing import assert_frame_equal
 
 import llmprof
 from llmprof import names
 from llmprof.analyze import collective_arrivals, collective_sizes, collectives
-from llmprof.analyze.collectives.collectives import lateness
+from llmprof.analyze.collectives.collectives import called_together, lateness
 from llmprof.trace import Trace
 from tests.analyze.builders import ALL_GATHER, ALL_REDUCE, NCCL_ALL_REDUCE, kernels, ops
+from tests.samples import sample
 
 US = 1_000
 
@@ -260,3 +262,10 @@ def test_sizes_against_the_peak_of_the_link() -> None:
     assert row["bus_gbps"] == pytest.approx((8_000 / 94_000 + 8_000 / 4_100) / 2)
     assert row["peak_gbps"] == 450.0  # 900 GB/s of NVLink are both directions
     assert row["share_of_peak"] == pytest.approx(row["bus_gbps"] / 450)
+
+
+@pytest.mark.parametrize("name", ["torch_tp4_eager_nccl", "torch_pp2_eager", "torch_ep2_dp2_eager"])
+def test_calls_are_matched_without_labels_as_with_them(name: str) -> None:
+    with_labels = collectives(sample(name)).select("rank", "call").sort("rank", "call")
+    assert with_labels["call"].count()
+    assert_frame_equal(called_together(sample(name)).sort("rank", "call").cast(with_labels.schema), with_labels)

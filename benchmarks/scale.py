@@ -8,7 +8,7 @@ from functools import partial
 from _process import Measured, alternate, run
 from _table import ratio, seconds, size, table
 
-ANALYSES = ("overlap", "attribute", "layers", "collectives", "idle")
+ANALYSES = ("overlap", "attribute", "layers", "collectives", "idle", "opportunities")
 
 
 def measure(source: str, kernels: Sequence[int], rounds: int) -> dict[str, Measured]:

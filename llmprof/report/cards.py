@@ -163,8 +163,10 @@ def some_known(frame: pl.DataFrame, column: str, *, ns: str = "dur_ns") -> pl.Da
     unknown = pl.col(ns).filter(pl.col(column).fill_null("other").is_in(_UNKNOWN)).sum() / pl.col(ns).sum()
     share = draw.number(frame.select(unknown.fill_nan(0)).item()) if frame.height else 0.0
     if share >= MOST_UNKNOWN:
-        word = "cause" if column == "part" else column
-        raise AnalysisError(f"{format_share(share)} of the time has no known {word}", hint=_HINTS[column])
+        words = f"{format_share(share)} of the time has no known {column}"
+        if column == "part":  # of a path, whose pauses may well have a cause: idle time is judged by more than order
+            words = f"for {format_share(share)} of the time the order of events does not say what the next waits for"
+        raise AnalysisError(words, hint=_HINTS[column])
     return frame
 
 

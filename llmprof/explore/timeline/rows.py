@@ -561,7 +561,7 @@ NONE = {
     "steps": "no steps were found",
     "layers": "no layers were found: no kernel is known as attention, or it is training",
     "collectives": "no communication was recorded",
-    "idle": "no idle time of a device",
+    "idle": "no idle time was found",
 }
 """Why a row has no spans."""
 

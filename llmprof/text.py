@@ -40,6 +40,11 @@ def sentence(text: str) -> str:
     return text[:1].upper() + text[1:].rstrip(".") + "." if text else ""
 
 
+def step_of(phase: str) -> str:
+    """Name a step by its phase; one whose phase is unknown is just a step."""
+    return "step" if phase == "other" else f"step of {phase}"
+
+
 def shorten(text: str, limit: int) -> str:
     """A text of at most ``limit`` characters, shortened in the middle."""
     if len(text) <= limit:

@@ -61,3 +61,8 @@ def test_a_spreadsheet_runs_no_cell_of_a_trace():
         assert text.plain(sequence).isprintable()
     trace = llmprof.Trace({}, {"device": "\x1b[31mGPU"})
     assert repr(trace).isprintable()
+
+
+def test_a_step_is_named_by_its_phase_where_one_is_known():
+    assert text.step_of("decode") == "step of decode"
+    assert text.step_of("other") == "step"

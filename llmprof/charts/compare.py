@@ -11,7 +11,7 @@ from llmprof.analyze.compare.story import GROUPS, compared_phases, names_in, wor
 from llmprof.analyze.compare.story import diff_waterfall as diff_waterfall_of
 from llmprof.arguments import AtLeastOne
 from llmprof.charts.base import compose, draw, theme
-from llmprof.text import shorten
+from llmprof.text import shorten, step_of
 from llmprof.units import format_ns
 
 WHOLE = "whole recording"
@@ -128,7 +128,7 @@ def diff_waterfall(
         note += f" The axis begins at {format_ns(least_ns)}."
     first, second = (shorten(name, 30) for name in names_in(frame))
     own = phase or next(iter(compared_phases(frame)), None)
-    subject = f"A step of {own}" if own else "The recording"
+    subject = f"A {step_of(own)}" if own else "The recording"
     change = f"{subject}: {bars['text'][0]} ({first}), {bars['text'][-1]} ({second})"
     return theme.finish(compose.rows(panel), title or change, note)
 
@@ -332,7 +332,7 @@ def opportunities(frame: pl.DataFrame, *, phase: str | None = None, title: str |
     width = theme.inner() - 24 - round(theme.text_px("what remains", theme.TEXT_PX))
     bar = draw.stacked_bars(remaining, table, width=width, title="time of a step")
     panels = [panel, theme.layered(*bar).properties(width=width, height=30)]
-    subject = "The recording" if chosen is None else f"A step of {chosen}" if chosen != "other" else "A step"
+    subject = "The recording" if chosen is None else f"A {step_of(chosen)}"
     then = format_ns(whole - gain) if gain >= 0.005 * whole else "as long"
     said = f"{subject}: {format_ns(whole)}, and {then} with every operator at {target}"
     notes = [f"What each kind of operator takes beyond {target}; a replay of the recording says what a step gains."]

@@ -14,6 +14,7 @@ from llmprof.arguments import checked
 from llmprof.errors import AnalysisError, listed
 from llmprof.metrics.data import Metrics
 from llmprof.names.operators import first_true
+from llmprof.text import step_of
 from llmprof.trace import Trace
 from llmprof.units import format_ns, format_share
 
@@ -247,7 +248,7 @@ def markdown(
     word = "longer" if whole else "slower"
     if failing.height:
         worst = failing.sort("change", descending=True).row(0, named=True)
-        what = "the recording" if whole else f"a step of {worst['phase']}"
+        what = "the recording" if whole else f"a {step_of(worst['phase'])}"
         title = f"**{word.title()}**: {what} takes {worst['change']:+.1%}, more than the {over:.1%} allowed."
     else:
         title = f"**Not {word}** by more than the {over:.1%} allowed."

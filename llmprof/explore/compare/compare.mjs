@@ -122,7 +122,8 @@ function render({ model, el }) {
     pictures.forEach((panel) => panel.stop());
     pictures = [];
     const now = () => theme.now();
-    const what = msg.phase ? `time of a step of ${msg.phase}, first to last event` : "recorded time";
+    const whole = msg.phase === "other" ? "step" : `step of ${msg.phase}`;
+    const what = msg.phase ? `time of a ${whole}, first to last event` : "recorded time";
     /** @param {Pick<Part, "group" | "part">} part */
     const pick = ({ group, part }) => {
       if (group === "compute" && part && msg.phase) set({ picked: { phase: msg.phase, stage: part } });
@@ -133,7 +134,7 @@ function render({ model, el }) {
     const step = runsPanel({ runs: msg.runs, colours: now, fill: partColour, pick, what });
     pictures.push(step);
     const title = msg.phase
-      ? `A step of ${msg.phase}, from its first to its last event, mean of its typical steps`
+      ? `A ${whole}, from its first to its last event, mean of its typical steps`
       : "The recordings";
     fill(steps, plotPart(title, plotLegend([...used]), step.el, between(msg.runs)).el);
     const drawn = msg.ways.filter((one) => one.bars.length);

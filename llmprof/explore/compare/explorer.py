@@ -29,6 +29,7 @@ from llmprof.explore.base.messages import Buffers, Column, Record, Row, Window, 
 from llmprof.explore.base.widget import COLOURS, Answer, Explorer, answers, sorted_by
 from llmprof.explore.kernels.explorer import nothing_of
 from llmprof.names.readable import apart, readable
+from llmprof.text import step_of
 from llmprof.trace import Trace
 
 LANES: Final = ("layers", "compute", "communication", "copies", "idle")
@@ -194,7 +195,7 @@ def _side(
     """Header of a run, its point of alignment, and the length of its layer or step."""
     side: dict[str, Any] = {"name": run.name, "rank": _rank(run), "step": None, "origin_ns": None, "note": ""}
     if span is None:
-        side["note"] = f"{run.name} has no such step of {phase}" if phase else f"{run.name} has no events"
+        side["note"] = f"{run.name} has no such {step_of(phase)}" if phase else f"{run.name} has no events"
         return side, None, 0.0
     origin, length = span[0], float(span[1] - span[0])
     if layer is not None:

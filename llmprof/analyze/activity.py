@@ -92,6 +92,16 @@ def wrapped_attention(events: pl.DataFrame) -> pl.Series | None:
     return pl.Series("attention", range(events.height), dtype=pl.UInt32).is_in(rows.implode())
 
 
+PLACE: Final = ("rank", "stream", "start_ns", "name")
+"""What tells a device event from all others, in every table that has it."""
+
+
+def with_recorded(events: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
+    """Device events with further columns of the recorded rows at their :data:`PLACE`; null where there is none."""
+    rows = rows.unique(PLACE, keep="first")
+    return events.join(rows, on=PLACE, how="left", nulls_equal=True, maintain_order="left")
+
+
 COLUMNS = ["rank", "device", "stream", "start_ns", "dur_ns", "name", "source", "correlation", "op_id"]
 
 CATEGORY = pl.Enum(names.CATEGORIES)

@@ -13,7 +13,16 @@ from typing import Final
 import polars as pl
 
 from llmprof import names
-from llmprof.analyze.activity import CAPTURED, CATEGORY, activity, called, operator_categories, operator_rows
+from llmprof.analyze.activity import (
+    CAPTURED,
+    CATEGORY,
+    PLACE,
+    activity,
+    called,
+    operator_categories,
+    operator_rows,
+    with_recorded,
+)
 from llmprof.analyze.catalog import per_trace
 from llmprof.analyze.inside import texts_inside, with_texts
 from llmprof.analyze.layers.attribution import attribute
@@ -199,14 +208,11 @@ def replays(trace: Trace) -> pl.DataFrame:
     place = {}
     if trace.has("kernels") and "graph_node" in trace.kernels.columns:
         nodes = [
-            trace.table(t).select("rank", "stream", "start_ns", "name", "graph_node")
+            trace.table(t).select(*PLACE, "graph_node")
             for t in ("kernels", "copies")
             if trace.has(t) and "graph_node" in trace.table(t).columns
         ]
-        replayed = pl.concat(nodes).unique(["rank", "stream", "start_ns", "name"], keep="first")
-        events = events.join(
-            replayed, on=["rank", "stream", "start_ns", "name"], how="left", nulls_equal=True, maintain_order="left"
-        )
+        events = with_recorded(events, pl.concat(nodes))
     else:
         place = {"graph_node": pl.lit(None, dtype=pl.Int64)}
     events = events.with_columns(**place).hstack(step_of_events(trace).select("step"))

@@ -6,7 +6,7 @@ from typing import Final
 
 import polars as pl
 
-from llmprof.analyze.activity import CAPTURED, EAGER
+from llmprof.analyze.activity import CAPTURED, EAGER, PLACE, with_recorded
 from llmprof.analyze.captures import CONTENT
 from llmprof.analyze.inside import texts_inside
 from llmprof.analyze.operators import calls_of, with_operators
@@ -16,7 +16,6 @@ from llmprof.trace import Trace
 
 _BATCH: Final = ("context_requests", "context_tokens", "generation_requests", "generation_tokens")
 _GRID: Final = ("grid_x", "grid_y", "grid_z")
-_PLACE: Final = ("rank", "stream", "start_ns", "name")
 _TEXTS: Final = {"op": "operator", "shapes": "shapes", "dtypes": "dtypes", "strides": "strides", "inputs": "arguments",
                  "inside": "inside"}  # fmt: skip
 
@@ -74,18 +73,18 @@ def with_eager_steps(trace: Trace, eager: Trace | None = None) -> Trace:
         .select("event", *_GIVEN, run=none),
         _of_runs(here, known),
     ]).unique("event", keep="first", maintain_order=True)  # fmt: skip
-    found = unknown.select("event", "step", *_PLACE).join(found, on="event").drop("event").unique(_PLACE, keep="first")
+    found = unknown.select("event", "step", *PLACE).join(found, on="event").drop("event").unique(PLACE, keep="first")
     columns = {**{name: pl.String() for name in CONTENT}, "call": pl.UInt32(), "layer": pl.Int32()}
     columns = {name: kind for name, kind in columns.items() if name not in ("grid", "block")}
     texts = {name: pl.col(f"{given}_there") for name, given in _TEXTS.items()}
     call = pl.struct("rank", "step", "run", "call_there").rank("dense").cast(pl.UInt32)
-    given = found.select(*_PLACE, **texts, call=call, evidence=pl.lit(EAGER), confidence=pl.lit(0.9))
+    given = found.select(*PLACE, **texts, call=call, evidence=pl.lit(EAGER), confidence=pl.lit(0.9))
     given = given.with_columns(
         pl.lit(None, dtype=kind).alias(n) for n, kind in columns.items() if n not in given.columns
     )
-    given = given.rename({name: CAPTURED + name for name in given.columns if name not in _PLACE})
+    given = given.rename({name: CAPTURED + name for name in given.columns if name not in PLACE})
     kernels, labels = trace.kernels, [name for name in given.columns if name.startswith(CAPTURED)]
-    kernels = kernels.join(given, on=_PLACE, how="left", nulls_equal=True, maintain_order="left", suffix="_eager")
+    kernels = kernels.join(given, on=PLACE, how="left", nulls_equal=True, maintain_order="left", suffix="_eager")
     both = [name for name in labels if f"{name}_eager" in kernels.columns]
     kernels = kernels.with_columns(pl.coalesce(name, f"{name}_eager").alias(name) for name in both)
     kernels = kernels.drop(f"{name}_eager" for name in both)
@@ -98,10 +97,7 @@ def _kernels(trace: Trace) -> pl.DataFrame:
     calls = calls.with_columns(inside=pl.coalesce("inside", texts_inside(calls["owner"], ops)))
     events = events.join(calls.select("call", *_TEXTS.values()), on="call", how="left", maintain_order="left")
     sizes = [name for name in _GRID if name in trace.kernels.columns]
-    grid = trace.kernels.select(*_PLACE, *sizes).unique(_PLACE, keep="first")
-    events = events.filter(pl.col("source") == "kernel").join(
-        grid, on=_PLACE, how="left", nulls_equal=True, maintain_order="left"
-    )
+    events = with_recorded(events.filter(pl.col("source") == "kernel"), trace.kernels.select(*PLACE, *sizes))
     absent = [pl.lit(None, dtype=pl.Int32).alias(name) for name in _GRID if name not in sizes]
     events = events.with_columns(*absent, readable=readable(events["name"]))
     return events.sort("rank", "stream", "start_ns", maintain_order=True)

@@ -7,13 +7,12 @@ from typing import Final
 
 import polars as pl
 
-from llmprof.analyze.activity import device_events
+from llmprof.analyze.activity import PLACE, device_events, with_recorded
 from llmprof.analyze.catalog import per_trace
 from llmprof.theory.calls import kind_of
 from llmprof.theory.calls.npu import PREFIX
 from llmprof.trace import Trace
 
-_PLACE: Final = ("rank", "stream", "start_ns", "name")
 _SIDES: Final = ("ascend_input_shapes", "ascend_input_dtypes", "ascend_output_shapes", "ascend_output_dtypes")
 _TYPE: Final = "ascend_op_type"
 _TYPES: Final = {"bf16": "bfloat16", "int16": "short", "uint32": "unsigned int"}
@@ -35,15 +34,15 @@ def of_kernels(trace: Trace) -> pl.DataFrame:
         return pl.DataFrame(schema=texts).clear(events.height)
     types = trace.kernels[_TYPE].drop_nulls().unique()
     known = [name for name in types if kind_of(PREFIX + name) is not None]
-    kernels = trace.kernels.filter(pl.col(_TYPE).is_in(known)).select(*_PLACE, _TYPE, *_SIDES)
+    kernels = trace.kernels.filter(pl.col(_TYPE).is_in(known)).select(*PLACE, _TYPE, *_SIDES)
     distinct = kernels.select(_SIDES).unique()
     made = [_texts(*row) for row in distinct.iter_rows()]
     distinct = distinct.with_columns(
         pl.Series("shapes", [shapes for shapes, _ in made], dtype=pl.String),
         pl.Series("dtypes", [dtypes for _, dtypes in made], dtype=pl.String),
     )
-    kernels = kernels.join(distinct, on=_SIDES, how="left", nulls_equal=True).unique(_PLACE, keep="first")
-    found = events.select(_PLACE).join(kernels, on=_PLACE, how="left", nulls_equal=True, maintain_order="left")
+    kernels = kernels.join(distinct, on=_SIDES, how="left", nulls_equal=True, maintain_order="left")
+    found = with_recorded(events.select(PLACE), kernels)
     operator = pl.when(pl.col("shapes").is_not_null()).then(PREFIX + pl.col(_TYPE))
     return found.select("shapes", "dtypes", operator=operator).select(*texts)
 

@@ -8,7 +8,7 @@ from typing import Final
 import polars as pl
 
 from llmprof import names
-from llmprof.analyze.activity import CAPTURED, called, launched_by
+from llmprof.analyze.activity import CAPTURED, PLACE, called, launched_by, with_recorded
 from llmprof.analyze.catalog import Analysis, Section, per_trace
 from llmprof.analyze.layers.attribution import attribute, labelled
 from llmprof.analyze.replay.slack import with_slack
@@ -257,11 +257,8 @@ def ops_to_kernels(trace: Trace) -> pl.DataFrame:
     """
     kernels, events = trace.table("kernels"), labelled(trace, ())
     if f"{CAPTURED}op" in kernels.columns:
-        key = ["rank", "stream", "start_ns", "name"]
-        rows = kernels.select(*key, captured_op=f"{CAPTURED}op", captured_shapes=f"{CAPTURED}shapes")
-        events = events.join(
-            rows.unique(key, keep="first"), on=key, how="left", nulls_equal=True, maintain_order="left"
-        )
+        rows = kernels.select(*PLACE, captured_op=f"{CAPTURED}op", captured_shapes=f"{CAPTURED}shapes")
+        events = with_recorded(events, rows)
     texts = ["op", "shapes", "dtypes", "kernel", "category", "match"]
     launched = operators_of(events.filter(pl.col("source") != "op"), trace)
     if "captured_op" in launched.columns:

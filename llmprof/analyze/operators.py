@@ -10,7 +10,16 @@ from typing import Any, Final
 import numpy as np
 import polars as pl
 
-from llmprof.analyze.activity import CAPTURED, EAGER, activity, called, coded_operators, launched_by
+from llmprof.analyze.activity import (
+    CAPTURED,
+    EAGER,
+    PLACE,
+    activity,
+    called,
+    coded_operators,
+    launched_by,
+    with_recorded,
+)
 from llmprof.analyze.catalog import Analysis, per_trace
 from llmprof.analyze.groups import distinct_keys
 from llmprof.analyze.inside import calls_inside, calls_of_text, with_texts
@@ -384,13 +393,11 @@ def _captured(trace: Trace, events: pl.DataFrame) -> pl.DataFrame:
     if f"{CAPTURED}op" not in kernels.columns:
         return pl.DataFrame({name: pl.Series([None], dtype=dtype).new_from_index(0, events.height)
                              for name, dtype in nothing.schema.items()})  # fmt: skip
-    key = ["rank", "stream", "start_ns", "name"]
     if f"{CAPTURED}inside" not in kernels.columns:
         kernels = kernels.with_columns(pl.lit(None, dtype=pl.String).alias(f"{CAPTURED}inside"))
-    rows = kernels.select(*key, **{name: CAPTURED + given for name, given in names.items()}, _call=f"{CAPTURED}call")
-    found = events.select(*key, "correlation", _row=pl.int_range(pl.len(), dtype=pl.UInt32)).join(
-        rows.unique(key, keep="first"), on=key, how="left", nulls_equal=True, maintain_order="left"
-    )
+    rows = kernels.select(*PLACE, **{name: CAPTURED + given for name, given in names.items()}, _call=f"{CAPTURED}call")
+    numbered = events.select(*PLACE, "correlation", _row=pl.int_range(pl.len(), dtype=pl.UInt32))
+    found = with_recorded(numbered, rows)
     # a call of a capture is one of each replay of its graph; one of an eager recording was counted for each place
     replay = pl.when(pl.col("evidence").ne_missing(EAGER)).then("correlation")
     eager = pl.col("evidence").eq_missing(EAGER).alias("_eager")

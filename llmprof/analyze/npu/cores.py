@@ -6,13 +6,13 @@ from typing import Final
 
 import polars as pl
 
+from llmprof.analyze.activity import PLACE, with_recorded
 from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.layers.attribution import labelled
 from llmprof.arguments import Columns
 from llmprof.errors import AnalysisError, NotCapturedError, listed
 from llmprof.trace import Trace
 
-_KEY: Final = ["rank", "stream", "start_ns", "name"]
 _COUNTERS: Final = {"aic_ns": ("aic_time_ns", None), "cube_ns": ("aic_mac_time_ns", "aic_mac_ratio"),
                     "aiv_ns": ("aiv_time_ns", None), "vector_ns": ("aiv_vec_time_ns", "aiv_vec_ratio")}  # fmt: skip
 _FORMS: Final = ("input_shapes", "input_dtypes", "input_formats", "output_shapes", "output_formats")
@@ -63,13 +63,13 @@ def core_time(trace: Trace, *, by: Columns = ("category",)) -> pl.DataFrame:
         else:
             values[name] = pl.lit(None, dtype=pl.Float64)
     facts = kernels.select(
-        *_KEY, **values, op_type=_or_null(kernels, "ascend_op_type"), core=_or_null(kernels, "ascend_core")
-    ).unique(_KEY, keep="first", maintain_order=True)
+        *PLACE, **values, op_type=_or_null(kernels, "ascend_op_type"), core=_or_null(kernels, "ascend_core")
+    )
     labels = [c for c in by if c not in ("op_type", "core")]
     events = labelled(trace, labels or ["category"]).filter(
         (pl.col("source") == "kernel") & (pl.col("category") != "collective")
     )
-    events = events.join(facts, on=_KEY, how="left", maintain_order="left", nulls_equal=True)
+    events = with_recorded(events, facts)
     if missing := [c for c in by if c not in events.columns]:
         found = f"device events have no column {listed(missing)}"
         raise AnalysisError(found, expected=f"some of {listed(events.columns)}")

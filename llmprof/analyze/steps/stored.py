@@ -11,13 +11,12 @@ from typing import Final
 
 import polars as pl
 
-from llmprof.analyze.activity import coded_names, device_events
+from llmprof.analyze.activity import PLACE, coded_names, device_events, with_recorded
 from llmprof.analyze.catalog import per_trace
 from llmprof.names.operators import contains
 from llmprof.trace import Trace
 
 _STORES: Final = r"\b(?:reshape_and_cache(?:_flash)?|concat_and_cache_mla)_kernel\b"
-_PLACE: Final = ("rank", "stream", "start_ns", "name")
 
 UNLABELLED: Final = ("inferred", "execute_model")
 """Sources of steps that do not state a batch."""
@@ -32,12 +31,11 @@ def stored(trace: Trace) -> pl.DataFrame:
     nothing = pl.DataFrame(schema={"event": pl.UInt32, "tokens": pl.Int64})
     if not trace.has("kernels") or "grid_x" not in trace.kernels.columns:
         return nothing
-    events = device_events(trace).filter(contains(coded_names(trace), _STORES)).select("event", *_PLACE)
+    events = device_events(trace).filter(contains(coded_names(trace), _STORES)).select("event", *PLACE)
     if events.is_empty():
         return nothing
     grids = trace.kernels.filter(pl.col("start_ns").is_in(events["start_ns"].implode()))
-    grids = grids.select(*_PLACE, tokens=pl.col("grid_x").cast(pl.Int64)).unique(_PLACE, keep="first")
-    found = events.join(grids, on=_PLACE, nulls_equal=True, maintain_order="left")
+    found = with_recorded(events, grids.select(*PLACE, tokens=pl.col("grid_x").cast(pl.Int64)))
     return found.select("event", "tokens").drop_nulls()
 
 

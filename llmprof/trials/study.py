@@ -281,7 +281,7 @@ class Study:
         -------
         polars.DataFrame
             ``label, rate`` (1/s; null: all requests at once), ``answered`` (1/s), a column for each figure of the SLO
-            (ns, or 1/s), ``holds, run``.
+            (ns, or 1/s), ``holds, seed, run``.
         """
         rows = [
             {"label": self.words(point["values"]), **probe}
@@ -289,7 +289,7 @@ class Study:
             for probe in point.get("probes") or ()
         ]
         numbers = dict.fromkeys(("rate", "answered", *(one.figure.name for one in self.slo)), pl.Float64)
-        ends = {"holds": pl.Boolean, "run": pl.String}
+        ends = {"holds": pl.Boolean, "seed": pl.Int64, "run": pl.String}
         return pl.DataFrame(rows, schema={"label": pl.String, **numbers, **ends}, orient="row")
 
     @functools.cached_property

@@ -29,7 +29,7 @@ from llmprof.launch.run.series import engine_home, shared_key
 from llmprof.progress import Progress
 from llmprof.storage import files
 from llmprof.trials.bounds import NOTHING, Reach, device, reach
-from llmprof.trials.capacity import at_rate, check_goodput, goodput
+from llmprof.trials.capacity import OTHER_SEED, at_rate, check_goodput, goodput
 from llmprof.trials.gains import METRICS
 from llmprof.trials.measure import Engine, beside_each_other, loaded_engines, of_memory, predicted_gain, trial
 from llmprof.trials.objectives import GOODPUT, Figure, figure, limits, seconds
@@ -47,7 +47,6 @@ _LEAST_HANG_S: Final = 120.0
 """A point has hung if it takes ten times as long as the slowest one that ran, and at least two minutes."""
 _RESERVE: Final = 1 / 3
 """Most of the budget that is kept for the confirmation."""
-_OTHER_SEED: Final = 1_000_003
 _MOST_TOGETHER: Final = 8
 _MOST_ENGINES: Final = 4
 _ALL_MEMORY: Final = 0.96
@@ -649,7 +648,7 @@ class _Search:
             return None
         name = self.objective.column
         other = self.config.replace(
-            seed=self.config.seed + _OTHER_SEED, results_dir=str(self.folder), profile_mode=self.mine["profile_mode"]
+            seed=self.config.seed + OTHER_SEED, results_dir=str(self.folder), profile_mode=self.mine["profile_mode"]
         )
         if name == GOODPUT:
             other = at_rate(other, best["metrics"][GOODPUT])

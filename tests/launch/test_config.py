@@ -1,6 +1,7 @@
 import contextlib
 import dataclasses
 import functools
+import itertools
 import json
 import os
 import re
@@ -17,7 +18,7 @@ from llmprof.launch import ConfigManager, ExperimentConfig, engines, plan
 from llmprof.launch.config import models
 from llmprof.launch.config.options import template
 from llmprof.launch.engines._job import token_ids, turns
-from llmprof.launch.engines._server import achieved
+from llmprof.launch.engines._server import achieved, arrivals
 from llmprof.launch.run import command
 from llmprof.launch.run.command import job
 from llmprof.launch.run.load import from_file, lengths, load
@@ -545,6 +546,17 @@ def test_a_file_without_requests_and_times_in_some_lines(tmp_path):
     file.write_text('{"timestamp": 0, "input_length": 3}\n{"input_length": 3}')
     with pytest.raises(ConfigError, match=r"only some lines of .* have a time"):
         load(served(file))
+
+
+@pytest.mark.parametrize("seed", [0, 7])
+def test_poisson_arrivals_have_the_mean_rate_that_was_asked_for(seed):
+    times = arrivals(25, 12.0, seed)
+    assert times[0] == 0.0
+    assert times[-1] == pytest.approx(24 / 12.0)
+    gaps = [after - before for before, after in itertools.pairwise(times)]
+    assert max(gaps) > 2 / 12.0 > 0.5 / 12.0 > min(gaps)
+    assert arrivals(3, 0.0, seed) == [0.0] * 3
+    assert arrivals(1, 12.0, seed) == [0.0]
 
 
 def test_the_achieved_rate_is_over_the_time_that_the_requests_took():

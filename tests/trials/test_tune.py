@@ -533,11 +533,21 @@ def test_goodput_is_bisected_between_rates_that_were_measured(machine, monkeypat
 
 
 @pytest.mark.parametrize(
-    ("held", "rates", "rate"),
-    [([0, 1, 1, 0], [0, 8, 11.3, 13.4], 11.3), ([0, 0, 1, 0], [0, 8, 4, 5.66], 4.0), ([1], [0], 16.0)],
+    ("precision", "held", "rates", "rate", "again"),
+    [
+        (0.05, [0, 1, 1, 0], [0, 8, 11.3, 13.4], 11.3, 0),
+        (0.05, [0, 0, 1, 0], [0, 8, 4, 5.66], 4.0, 0),
+        (0.05, [1], [0], 16.0, 0),
+        (0.3, [0, 1, 0, 1], [0, 8, 11.3, 8], 8.0, 1),
+        (0.3, [0, 1, 0, 0, 0, 1], [0, 8, 11.3, 8, 5.6, 2.24], 2.24, 3),
+        (0.3, [0, 1, 0, 0, 0], [0, 8, 11.3, 8, 5.6], 8.0, 2),  # not confirmed: the note says so
+    ],
 )
-def test_a_bisection_by_hand(monkeypatch, tmp_path, held, rates, rate):
-    """Capacity 16 a second: halved to 8 (or 4), then the geometric mean of what held and what did not."""
+def test_a_bisection_by_hand(monkeypatch, tmp_path, precision, held, rates, rate, again):
+    """Capacity 16 a second: halved to 8 (or 4), then the geometric mean of what held and what did not.
+
+    Then other requests at the rate that was found, lowered by 30 %, then 60 % where the SLO does not hold with them.
+    """
     asked = []
 
     def row(run, at, slo):
@@ -551,9 +561,11 @@ def test_a_bisection_by_hand(monkeypatch, tmp_path, held, rates, rate):
     monkeypatch.setattr(capacity, "loaded_engine", lambda config, home: contextlib.nullcontext(Engine()))
     monkeypatch.setattr(capacity, "_row", row)
     made = BIG.replace(served=True, model="m")
-    found = trials.goodput(made, "ttft_p99<=1s", folder=tmp_path, most_probes=len(held))
+    found = trials.goodput(made, "ttft_p99<=1s", folder=tmp_path, most_probes=len(held), precision=precision)
     assert asked == pytest.approx(rates, rel=0.01)
     assert found.rate == pytest.approx(rate, rel=0.01)
+    assert (found.probes["seed"] != made.seed).sum() == again
+    assert bool(found.note) == (rate == 16.0 or not (again and held[-1]))
 
 
 @pytest.mark.slow

@@ -543,7 +543,7 @@ def test_goodput_is_bisected_between_rates_that_were_measured(machine, monkeypat
         (0.3, [0, 1, 0, 0, 0], [0, 8, 11.3, 8, 5.6], 8.0, 2),  # not confirmed: the note says so
     ],
 )
-def test_a_bisection_by_hand(monkeypatch, tmp_path, precision, held, rates, rate, again):
+def test_a_bisection_by_hand(monkeypatch, tmp_path, *, precision, held, rates, rate, again):
     """Capacity 16 a second: halved to 8 (or 4), then the geometric mean of what held and what did not.
 
     Then other requests at the rate that was found, lowered by 30 %, then 60 % where the SLO does not hold with them.

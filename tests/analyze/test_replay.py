@@ -289,6 +289,17 @@ def test_a_gap_before_the_first_call_of_a_thread_is_named_by_what_ran(name: str,
     assert path == [("unexplained", told, 50 * US), ("launch", GEMM, 5 * US), ("compute", GEMM, 10 * US)]
 
 
+@pytest.mark.parametrize(("call", "part"), [("cudaFree", "device held"), ("cudaStreamSynchronize", "unexplained")])
+def test_work_that_a_call_of_another_thread_holds_is_not_unexplained(call: str, part: str) -> None:
+    """A GEMM is launched at 20 us and begins at 200; another thread is in a call from 30 to 198."""
+    calls = pl.concat([host([(0, 0, 2, CALL, 1), (0, 20, 2, CALL, 2)]), host([(0, 30, 168, call, None)], thread=2)])
+    work = device([(0, 7, 5, 10, NORM, 1), (0, 7, 200, 10, GEMM, 2)])
+    path = critical_path(Trace({"kernels": work, "runtime": calls}))
+    assert path["dur_ns"].sum() == 210 * US
+    (longest,) = path.sort("dur_ns").tail(1).select("part", "name", "evidence").rows()
+    assert longest == (part, call if part == "device held" else GEMM, "assumed" if part == "device held" else None)
+
+
 def test_slack_of_kernels_and_why_it_is_unknown() -> None:
     # rank 0 waits in its all-reduce from 31 us for rank 1, which comes at 90: its GEMM may end at 89 instead of 30
     found = kernel_summary(two_ranks(), by=("rank",), slack=True)

@@ -9,6 +9,7 @@ import polars as pl
 
 from llmprof.analyze.catalog import Analysis, Section, per_trace
 from llmprof.analyze.collectives.collectives import collectives
+from llmprof.analyze.idle.gaps import idle
 from llmprof.analyze.idle.host import doing, host_spans
 from llmprof.analyze.replay import graph as replay
 from llmprof.analyze.replay.schedule import NEVER, Ints, latest
@@ -23,7 +24,7 @@ WORKS: Final = ("compute", "copy", "transfer", "communication")
 PARTS: Final = (
     *WORKS,
     *("device gap", "stream wait", "launch", "host call", "host"),
-    *("synchronise", "scheduler", "unexplained"),
+    *("synchronise", "scheduler", "device held", "unexplained"),
 )
 """Parts of a critical path; :func:`critical_path` explains each."""
 
@@ -31,7 +32,7 @@ CHAIN: Final = -1
 """Value in place of the kind of an edge: the node before in the same chain."""
 
 LEAST_SHARE: Final = 0.5
-"""An operator names a piece of the host if it ran for at least this share of it."""
+"""An operator names a piece of the host, and a call the piece of a held device, if it ran for at least this share."""
 
 _SCHEMA = {
     "step": pl.Int32(), "phase": pl.String(), "rank": pl.Int32(), "part": pl.Enum(PARTS), "name": pl.String(),
@@ -78,7 +79,8 @@ def critical_path(trace: Trace, *, rank: int | None = None) -> pl.DataFrame:
         another stream), ``launch`` (from the host's call to the start on the device), ``host call`` (a call of the
         device runtime), ``host`` (between two such calls), ``synchronise``
         (from the end of work to the return of the call that waited for it), ``scheduler`` (from the arrival of a
-        result to the first call of a later step) and ``unexplained``; ``name`` (kernel, call, or the operator
+        result to the first call of a later step), ``device held`` (:func:`idle` names the call of the host that held
+        launched work) and ``unexplained``; ``name`` (kernel, call, or the operator
         that the host spent at least half of the time in, on this thread or else on any; null if none was recorded),
         ``layer, stage, thread, stream, event``, ``start_ns, dur_ns``, and ``evidence``: how it is known that the piece
         waited for the one before: ``recorded`` (the order of a stream or thread, a launch, an event that a stream or
@@ -114,6 +116,7 @@ def path_without_names(trace: Trace, rank: int | None = None) -> pl.DataFrame:
     rows = _pieces(built, last).join(
         ends.select("step", "phase").unique("step"), on="step", how="left", maintain_order="left"
     )
+    rows = _held(trace, rows)
     if not collectives(trace)["wait_ns"].is_not_null().any():
         rows = rows.with_columns(pl.col("part").replace("transfer", "communication"))
     return rows
@@ -246,6 +249,22 @@ def _pieces(built: replay.Graph, last: pl.DataFrame) -> pl.DataFrame:
     )
     both: pl.DataFrame = pl.concat([explained, unknown])
     return both.filter(pl.col("dur_ns") > 0).sort("step", "start_ns", maintain_order=True)
+
+
+def _held(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
+    """Unexplained time before work that a call of the host held, by the call."""
+    unknown = (pl.col("part") == "unexplained") & (pl.col("where") == "device")
+    if not rows.select(unknown.any()).item():
+        return rows
+    held = idle(trace).filter(pl.col("held_kind") == "call").select(event="next_event", call="held_by", held="dur_ns")
+    rows = rows.join(held.unique("event"), on="event", how="left", maintain_order="left")
+    by_call = unknown & (pl.col("held") >= LEAST_SHARE * pl.col("dur_ns"))
+    assumed = pl.lit(replay.EVIDENCE[replay.BY_TIMES])
+    return rows.with_columns(
+        part=pl.when(by_call).then(pl.lit("device held")).otherwise("part"),
+        name=pl.when(by_call).then("call").otherwise("name"),
+        evidence=pl.when(by_call).then(assumed).otherwise("evidence"),
+    ).drop("call", "held")
 
 
 def _part() -> pl.Expr:

@@ -133,6 +133,7 @@ PATH: dict[str, str] = {
     "host": CAUSES["host_bound"],
     "synchronise": CAUSES["sync"],
     "scheduler": "#DDCC77",
+    "device held": "#8C6D9E",
     "unexplained": CAUSES["unknown"],
 }
 """Parts of a critical path: the device first, then the host."""

@@ -191,7 +191,7 @@ PATH_GROUP: Final = -3
 
 PATH_KIND: Final = "critical_path"
 
-ON_HOST: Final = ("host call", "host")
+ON_HOST: Final = ("host call", "host", "device held")
 """Parts in which the host does; they are called as the call or operator is, and all others as the part."""
 
 _MEANS: Final = {
@@ -206,6 +206,7 @@ _MEANS: Final = {
     "host": "between two such calls",
     "synchronise": "from the end of work to the return of the call that waited for it",
     "scheduler": "from the arrival of a result to the first call of a later step",
+    "device held": "launched, but a call of the host held the device",
     "unexplained": "nothing that was recorded leads to it",
 }
 _KNOWN: Final = {

@@ -57,18 +57,21 @@ def test_bars_add_up_and_small_changes_are_gathered() -> None:
     assert compute["label"].to_list() == ["s6", "s5", "s4", "compute, 3 smaller changes"]
     assert compute["delta_ns"].to_list() == [6.0, 5.0, 4.0, 6.0]
     found = diff_waterfall(HAND)
-    # the parts are 99 of 100 ns in a and 69 of 70 in b: 1 ns is left on both sides
+    # the parts are 99 of 100 ns in a and 69 of 70 in b: what is left is the same, and no bar
     assert found.select("group", "label", "delta_ns").rows() == [
         ("total", "a", 100.0), ("compute", "norm", -20.0), ("compute", "rope", 0.5),
         ("waiting", "waiting for other ranks", -15.0), ("transfer", "transfer between ranks", 10.0),
         ("copies", "copies", 0.5), ("idle", "idle (host late)", -4.0),
-        ("unexplained", "idle (no recorded cause)", -2.0), ("unexplained", "not explained by any part", 0.0),
-        ("total", "b", 70.0),
+        ("unexplained", "idle (no recorded cause)", -2.0), ("total", "b", 70.0),
     ]  # fmt: skip
     inner = found.slice(1, found.height - 2)
     assert inner["from_ns"].to_list() == [100.0, *inner["to_ns"][:-1]]
     assert (inner["to_ns"][-1], found["to_ns"][-1]) == (70.0, 70.0)
-    assert found.filter(label="not explained by any part").select("a_ns", "b_ns").row(0) == (1.0, 1.0)
+    longer = HAND.with_columns(b_ns=pl.when(level="step", phase="decode").then(72.0).otherwise("b_ns"))
+    rest = diff_waterfall(longer).filter(label="not explained by any part")
+    assert rest.select("a_ns", "b_ns", "delta_ns").row(0) == (1.0, 3.0, 2.0)
+    same = diff_waterfall(HAND.with_columns(b_ns="a_ns", delta_ns=0.0), phase="decode")
+    assert same["group"].to_list() == ["total", "total"]
 
 
 def test_what_is_no_comparison_or_has_no_such_phase_is_refused() -> None:

@@ -134,8 +134,8 @@ def diff(
         Waterfall: ``group`` (compute, waiting, transfer, communication, copies, idle, unexplained: what no part
         explains, and ``total`` for the first and the last row), ``label``, ``part`` (stage or cause; null where several
         are gathered), ``a_ns, b_ns, delta_ns``, ``from_ns, to_ns`` (begin and end of the bar; each begins where the one
-        before ends) and ``beyond_noise``. Copies are merged, and changes of compute below 1 % of the longer step but
-        for the three largest.
+        before ends) and ``beyond_noise``. What did not change has no row. Copies are merged, and changes of compute
+        below 1 % of the longer step but for the three largest.
 
         Context: ``what`` (device, profiler, engine, ranks, layers, phases, decode batch, prefill tokens, mixed tokens),
         ``a, b`` (text), ``same`` (null where one is unknown) and ``words``: what a difference means, else null.

@@ -99,7 +99,6 @@ def diff_waterfall(frame: pl.DataFrame, *, phase: str | None = None) -> pl.DataF
     bars = pl.concat([large.select(columns), gathered.select(columns)], how="vertical_relaxed").sort(
         place, many, pl.col("delta_ns").abs(), descending=[False, False, True], maintain_order=True
     )
-    bars = bars.filter((pl.col("delta_ns") != 0) | (pl.col("group") == "unexplained"))
     left = [total[side] - float(own[side].sum()) for side in ("a_ns", "b_ns")]
     left = [0.0 if abs(ns) <= 1e-6 * longer else ns for ns in left]  # only the rounding of sums
     names = names_in(frame)
@@ -109,6 +108,8 @@ def diff_waterfall(frame: pl.DataFrame, *, phase: str | None = None) -> pl.DataF
     done, out = 0.0, []
     for group, label, part, before, after, delta, noise in table:
         change = float(str(delta))
+        if group != "total" and abs(change) < 0.5:  # it would be a row of 0 ns
+            continue
         out.append((group, label, part, before, after, change, done, done + change, noise))
         done += change
     out.append(("total", names[1], None, None, total["b_ns"], total["b_ns"], 0.0, total["b_ns"], None))

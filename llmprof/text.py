@@ -78,6 +78,11 @@ def counted(number: float, noun: str) -> str:
     return f"{number:,.0f} {plural}" if float(round(number, 1)).is_integer() else f"{number:,.1f} {plural}"
 
 
+def are(number: float) -> str:
+    """The verb for so many things."""
+    return "is" if number == 1 else "are"
+
+
 def joined(words: Sequence[object]) -> str:
     """Words separated by commas, the last by *and*."""
     texts = [str(word) for word in words]

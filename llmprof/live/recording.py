@@ -34,7 +34,7 @@ from llmprof.progress import Progress
 from llmprof.readers.otlp import read_requests
 from llmprof.readers.saved import CONFIG_FILE
 from llmprof.storage import files
-from llmprof.text import counted
+from llmprof.text import are, counted, ranks_in_words
 from llmprof.units import NS_PER_S, format_bytes, format_share
 
 _MOST_S: Final = 600.0
@@ -437,7 +437,8 @@ class _Capture:
             missing = trace.meta.get("missing_ranks") if trace is not None else None
             if missing:
                 raise CaptureError(
-                    f"the traces are of {len(trace.meta['ranks'])} ranks; those of ranks {missing} are missing",  # type: ignore[union-attr]
+                    f"the traces are of {counted(len(trace.meta['ranks']), 'rank')}, "  # type: ignore[union-attr]
+                    f"and {ranks_in_words(missing)} {are(len(missing))} missing",
                     hint="give ranks=, so that the capture waits for them, or the folder that all ranks write into",
                     missing=missing,
                 )

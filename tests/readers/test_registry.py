@@ -122,7 +122,7 @@ def test_a_reader_claims_folders(install, tmp_path):
         folder = tmp_path / "run" / f"host{rank}_acme"
         folder.mkdir(parents=True)
         write(folder / "trace.acme", f"ACME {rank}\n100 50 gemm{rank}\n".encode())
-    with pytest.warns(TraceWarning, match="1 of 2 ranks are missing"):
+    with pytest.warns(TraceWarning, match="1 of 2 ranks "):
         one = llmprof.read(tmp_path / "run" / "host1_acme", cache=False)
     assert one.kernels["name"].to_list() == ["gemm1"]
     both = llmprof.read(tmp_path / "run", cache=True)

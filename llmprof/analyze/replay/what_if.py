@@ -18,6 +18,7 @@ from llmprof.analyze.replay.graph import COLLECTIVE, graph
 from llmprof.analyze.replay.part import Part, replayed_part
 from llmprof.analyze.replay.plan import LEVELS, Level, Plan, each_periods, periods, recorded_periods, times_of
 from llmprof.errors import AnalysisError, LlmprofError
+from llmprof.text import counted
 from llmprof.trace import Trace
 
 _SCHEMA = {
@@ -156,9 +157,11 @@ def moved_in_words(row: Mapping[str, Any]) -> str:
     """Why a phase is predicted longer, if its steps end no later than recorded."""
     if row["gain_ns"] >= 0 or not row["moved"] or row["phase"] is None:
         return ""
+    kind = "step" if row["phase"] == "other" else f"{row['phase']} step"
+    verb, own, before = ("is", "it ends", "it") if row["moved"] == 1 else ("are", "they end", "them")
     return (
-        f"{row['moved']} of {row['steps']} {row['phase']} steps are longer only because the step before them ends "
-        "earlier; they end no later than recorded."
+        f"{row['moved']} of {counted(row['steps'], kind)} {verb} longer only because the step before {before} ends "
+        f"earlier; {own} no later than recorded."
     )
 
 

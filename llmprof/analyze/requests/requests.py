@@ -13,6 +13,7 @@ import polars as pl
 from llmprof.analyze.steps.steps import steps as steps_of
 from llmprof.arguments import Kind
 from llmprof.errors import AnalysisError, NotCapturedError, TraceWarning
+from llmprof.text import are, counted
 from llmprof.trace import Trace
 from llmprof.units import format_ns
 
@@ -172,9 +173,9 @@ def request_parts(run: Run, phase: str) -> pl.DataFrame:
     ).with_columns(end_ns=pl.col("start_ns") + pl.col("e2e_ns"), first_token_ns=pl.col("start_ns") + pl.col("ttft_ns"))
     own = _own(members, steps)
     rows = timed.join(own, on="request", how="inner").sort("start_ns", "request")
-    if rows.height < timed.height:
+    if lost := timed.height - rows.height:
         warnings.warn(
-            f"{timed.height - rows.height} of {timed.height} requests are left out: the engine that noted steps had "
+            f"{lost} of {counted(timed.height, 'request')} {are(lost)} left out: the engine that noted steps had "
             "none of their tokens. Of several engines side by side (data_parallel_size) only the first one notes them",
             TraceWarning,
             stacklevel=2,

@@ -22,7 +22,7 @@ from llmprof.charts.base.draw import extent, log_bins
 from llmprof.explore.base.messages import Record, Row, Window
 from llmprof.explore.base.ranks import timeline_of
 from llmprof.explore.base.widget import COLOURS, Answer, Explorer, answers
-from llmprof.text import numbers_in_words, ranks_in_words
+from llmprof.text import counted, numbers_in_words, ranks_in_words
 from llmprof.trace import Trace
 from llmprof.units import format_ns
 
@@ -352,7 +352,9 @@ class AllReduce(Explorer, room="collectives"):
             most, top = max(bins, key=lambda one: len(one["ranks"])), bins[-1]
             between = f"between {format_ns(most['low_ns'])} and {format_ns(most['high_ns'])}"
             highest = f"; the highest is above {format_ns(top['low_ns'])}: {ranks_in_words(top['ranks'])}"
-            words = f"{len(most['ranks']):,} of {count:,} ranks lie {between}{'' if top is most else highest}."
+            lie = "lies" if len(most["ranks"]) == 1 else "lie"
+            of = counted(count, "rank")
+            words = f"{len(most['ranks']):,} of {of} {lie} {between}{'' if top is most else highest}."
         head = {"measure": measure, "meaning": MEASURES[measure][2], "words": words}
         return {**head, "ranks": count, "unknown": unknown, "bins": bins}, []
 

@@ -19,6 +19,7 @@ from llmprof.explore.base.messages import Record, Row, Scale, array
 from llmprof.explore.base.ranks import placed_in_columns, scale_of, scales_of
 from llmprof.explore.base.widget import Answer, Explorer, answers
 from llmprof.explore.layers.picture import MOST_RANKS, Panel, picture
+from llmprof.text import are
 from llmprof.trace import Trace
 from llmprof.units import format_ns
 
@@ -222,7 +223,7 @@ class Layers(Explorer, room="layers"):
         heads = ({"layer": one.head["layers"], "kind": one.head["kinds"]} for one in made)
         notes += filter(None, [kinds_in_words(pl.concat(pl.DataFrame(head, schema=types) for head in heads))])
         if len(ranks_drawn) > len(made):
-            notes.append(f"{len(made)} of {len(ranks_drawn)} ranks are shown.")
+            notes.append(f"{len(made)} of {len(ranks_drawn)} ranks {are(len(made))} shown.")
         if (steps := max(one.head["condensed"] for one in made)) > 1:
             notes.append(f"A column is the median of up to {steps} steps.")
         if beyond := [scale["most"] for scale in scales.values() if scale["most"] > scale["high"]]:

@@ -271,7 +271,8 @@ def run_job(job: Mapping[str, Any], work: Callable[[Mapping[str, Any], Record], 
         finally:
             killed = end_children()
         if killed:
-            record.note(f"{len(killed)} processes of the engine did not end by themselves and were killed")
+            count = "1 process" if len(killed) == 1 else f"{len(killed)} processes"
+            record.note(f"{count} of the engine had to be killed")
             record.write()
     return status
 

@@ -25,7 +25,7 @@ from llmprof.progress import Progress
 from llmprof.readers.common.event_stream import Blocks
 from llmprof.storage import files
 from llmprof.storage.deferred import span_of_frames
-from llmprof.text import counted, left_out
+from llmprof.text import are, counted, left_out
 from llmprof.trace import Trace
 
 FRONT_END = -1
@@ -207,7 +207,10 @@ def describe(
     warnings = list(warnings)
     if missing:
         shown = ", ".join(map(str, missing[:8])) + (" …" if len(missing) > 8 else "")
-        warnings.append(f"{len(missing)} of {world} ranks are missing ({shown}): waits for them cannot be seen")
+        warnings.append(
+            f"{len(missing)} of {counted(world, 'rank')} {are(len(missing))} missing ({shown}): "
+            f"waits for {'it' if len(missing) == 1 else 'them'} cannot be seen"
+        )
     for part in parts:
         warnings += [loss for loss in part.losses() if loss not in warnings]
     if not {name for part in parts for name in part.rows} & {"kernels", "copies"}:

@@ -124,7 +124,9 @@ class TestAnalyze:
         top = analyze.findings(llmprof.read(saved)).row(0, named=True)
         assert out.startswith(f"1. {top['title']} [")
         assert analyze.findings(llmprof.read(saved)).time_went[0] in out
-        assert top["denominator"].removeprefix("a step") in out
+        length, recorded = top["denominator"].removeprefix("a step").split(", ", 1)
+        assert length in out
+        assert recorded not in out  # the line of where the time went has the shares
         assert f"   Try: {top['suggestion']}" in out
         assert f"   See: llmprof analyze {shlex.quote(str(saved))} --what {top['evidence']}" in out
 

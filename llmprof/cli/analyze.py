@@ -18,7 +18,7 @@ from llmprof.analyze.compare.diff import FAILING, OF_STEPS, gate, markdown
 from llmprof.analyze.compare.story import diff_words
 from llmprof.analyze.findings.document import findings_document, findings_schema, hardware_findings_document
 from llmprof.analyze.findings.facts import where_the_time_went
-from llmprof.analyze.findings.order import chained, denominators, so
+from llmprof.analyze.findings.order import chained, denominators, so, without_share
 from llmprof.analyze.ncu import profile
 from llmprof.analyze.ncu.hardware import VIEWS
 from llmprof.analyze.ncu.profile import Profile
@@ -274,7 +274,7 @@ def findings_text(
             number = f"{row['order']}. "
             out.append(wrapped(row["title"], width, number, " " * len(number)))
     times = denominators(findings.filter(pl.col("evidence") != OF_REQUESTS))
-    ends = [f"{time[:1].upper()}{time[1:]}." for time in times.values() if time and ": " in time]
+    ends = [text.sentence(without_share(time, went)) for time in times.values() if time and ": " in time]
     out += [wrapped(line, width, "", "") for line in [*ends, *went]]
     return "\n".join(out)
 

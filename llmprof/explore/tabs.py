@@ -15,7 +15,7 @@ import polars as pl
 
 from llmprof import analyze, explore
 from llmprof.analyze.findings.facts import facts_in_words, run_facts
-from llmprof.analyze.findings.order import chained, first_denominator, first_sentence, number_of, so
+from llmprof.analyze.findings.order import chained, first_sentence, number_of, so, times_in_words
 from llmprof.analyze.idle.host import host_spans
 from llmprof.analyze.kernels import kernels_within
 from llmprof.analyze.ncu.findings import launches_in_a_row
@@ -103,7 +103,7 @@ class Front(ipywidgets.VBox):  # type: ignore[misc]
         if known:
             lines.append(ipywidgets.HTML(f"<div class='llmprof-front'><h4>{FACTS}</h4></div>"))
             lines += [self._line(row, fact_html(row)) for row in known]
-        notes = [*first_denominator(findings), *getattr(findings, "time_went", ()), note]
+        notes = [*times_in_words(findings, getattr(findings, "time_went", ())), note]
         lines.append(ipywidgets.HTML(_facts(facts, notes)))
         self.children = [ipywidgets.HTML(_STYLE), *lines]
         self.add_class("llmprof-findings")

@@ -16,7 +16,7 @@ from llmprof import analyze, schema
 from llmprof.analyze import catalog
 from llmprof.analyze.coverage import OF_OPERATORS
 from llmprof.analyze.findings.facts import facts_in_words, run_facts, where_the_time_went
-from llmprof.analyze.findings.order import chained, first_denominator, number_of, so
+from llmprof.analyze.findings.order import chained, number_of, so, times_in_words
 from llmprof.charts.base import bars, draw
 from llmprof.errors import AnalysisError, LlmprofError
 from llmprof.text import counted, plain, sentence, shorten
@@ -415,7 +415,7 @@ def of_findings(findings: pl.DataFrame) -> str:
     return card(
         f"{len(causes)} findings" if len(causes) != 1 else "One finding",
         picture=Markup(f"<style>{bars.STYLE}</style>{picture}" if picture else ""),  # noqa: S704 - it escapes its texts
-        lines=[sentence(line) for line in (*first_denominator(findings), *getattr(findings, "time_went", ()))],
+        lines=[sentence(line) for line in times_in_words(findings, getattr(findings, "time_went", ()))],
         findings=causes,
         known=known,
         facts=[] if causes or known else [("", "No rule found anything worth saying in this recording.")],

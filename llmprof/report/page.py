@@ -18,7 +18,7 @@ from altair.utils.schemapi import debug_mode
 from markupsafe import Markup, escape
 
 from llmprof.analyze.catalog import Analysis
-from llmprof.analyze.findings.order import chained, first_denominator, first_sentence, not_predicted, number_of, so
+from llmprof.analyze.findings.order import chained, first_sentence, not_predicted, number_of, so, times_in_words
 from llmprof.charts.base import bars
 from llmprof.charts.base.dark import dark_colours
 from llmprof.charts.base.save import check_room, safe_json, spec_json, vega_bundle
@@ -236,7 +236,7 @@ def page(contents: Contents) -> str:
         css=files("llmprof.report").joinpath("page.css").read_text("utf-8") + bars.STYLE,
         bars=lambda parts, saved: Markup(bars.step_bars(parts, saved)),  # noqa: S704 - it escapes its texts
         missing_findings=next((absent for absent in contents.absent if absent.part == "findings"), None),
-        of=[*first_denominator(contents.findings), *contents.time_went],
+        of=times_in_words(contents.findings, contents.time_went),
         not_predicted=not_predicted(contents.findings),
         causes=causes,
         effects=effects,

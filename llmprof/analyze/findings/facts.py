@@ -8,6 +8,7 @@ from typing import Final
 import polars as pl
 
 from llmprof.analyze.compare.story import engine_of
+from llmprof.analyze.findings.order import RECORDED
 from llmprof.analyze.findings.scope import Scope, scope_of
 from llmprof.analyze.layers.attribution import attribute
 from llmprof.analyze.requests.requests import WAITING
@@ -176,7 +177,7 @@ def where_the_time_went(trace: Trace, requests: pl.DataFrame | None = None) -> l
     """The recorded time by phase, and that of the requests, each as a sentence; what is not known is left out."""
     went, what = recorded_time(trace)
     of_requests = time_of_requests(requests)
-    lines = [f"Recorded time, {what}: {went}."] if went and ", of which " in went else []  # else a fact says it
+    lines = [f"{RECORDED}, {what}: {went}."] if went and ", of which " in went else []  # else a fact says it
     if requests is not None and of_requests:
         count = counted(requests.height, "request")
         lines.append(f"Time of requests, from arrival to the last token, mean of {count}: {of_requests}.")

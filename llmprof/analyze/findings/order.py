@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import polars as pl
@@ -93,7 +93,18 @@ def denominators(findings: pl.DataFrame) -> dict[str, str]:
     return dict(most.select("scope", "denominator").iter_rows())
 
 
-def first_denominator(findings: pl.DataFrame) -> list[str]:
-    """What the shares of the first finding's scope are of, if it is a sentence of its own."""
+def times_in_words(findings: pl.DataFrame, went: Sequence[str]) -> list[str]:
+    """What the shares of the first finding's scope are of, if it is a sentence of its own, then ``went``."""
     own = denominators(findings).get(findings["scope"][0]) if findings.height else None
-    return [own] if own and ": " in own and not own.startswith("the recorded time: ") else []
+    whole = [own] if own and ": " in own and not own.startswith("the recorded time: ") else []
+    return [*(without_share(each, went) for each in whole), *went]
+
+
+def without_share(whole: str, went: Sequence[str]) -> str:
+    """A denominator without its share of the recorded time where ``went`` gives the shares of all phases."""
+    return _SHARE.sub("", whole) if any(line.startswith(RECORDED) for line in went) else whole
+
+
+RECORDED: Final = "Recorded time"
+"""Start of the line that says where the recorded time went."""
+_SHARE: Final = re.compile(r", [^,]* of the recorded time$")

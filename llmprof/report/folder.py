@@ -18,6 +18,7 @@ import polars as pl
 from llmprof import plugins, text
 from llmprof.analyze.catalog import Analysis, analyses
 from llmprof.analyze.findings.facts import facts_in_words, run_facts, where_the_time_went
+from llmprof.analyze.findings.findings import NOTHING
 from llmprof.analyze.roofline import named
 from llmprof.charts.base.save import png
 from llmprof.errors import LlmprofError, OutputError
@@ -30,7 +31,7 @@ from llmprof.report.page import Absent, Column, Contents, Figure, Kind, Section,
 from llmprof.storage import files
 from llmprof.theory import Shape
 from llmprof.trace import Trace
-from llmprof.units import format_ns
+from llmprof.units import format_ns, format_share
 from llmprof.version import __version__
 
 MOST_KERNELS = 25
@@ -191,8 +192,6 @@ def opportunities_table(found: pl.DataFrame, _words: Mapping[str, str] = ON_DEVI
 _MOST_OPPORTUNITIES: Final = 12
 _DOUBLE: Final = {"beside other work": "ran beside other work: counted twice above"}
 _MOST_CHAINS: Final = 12
-LEAST_GAIN: Final = 1000
-"""Least gain of a step that a replay means something for (ns)."""
 
 
 def _repeated(chain: str) -> str:
@@ -206,9 +205,12 @@ def fusion_table(chains_found: pl.DataFrame, _words: Mapping[str, str] = ON_DEVI
     if not chains_found.height:
         words = "no short kernels always follow each other on a stream"
         return Absent("chains of kernels that would be one", captured=True, found=words, hint="")
-    some = chains_found.filter(pl.col("gain_ns").fill_null(LEAST_GAIN) >= LEAST_GAIN)
+    gain_share = pl.col("gain_ns") / pl.col("recorded_ns")
+    some = chains_found.filter(pl.coalesce(gain_share, "share") >= NOTHING)
+    if chains_found["gain_ns"].null_count() == chains_found.height:
+        some = chains_found
     if not some.height:
-        words = "one kernel in place of any chain of short kernels would gain less than 1 us a step"
+        words = f"no chain of short kernels is known to gain {format_share(NOTHING)} of a step as one kernel"
         return Absent("chains of kernels that would be one", captured=True, found=words, hint="")
     best = some.sort("gain_ns", "total_ns", descending=True, nulls_last=True).head(_MOST_CHAINS)
     named = pl.col("fusion").is_not_null() & (pl.col("fusion") != pl.col("categories"))
@@ -220,7 +222,7 @@ def fusion_table(chains_found: pl.DataFrame, _words: Mapping[str, str] = ON_DEVI
         .otherwise("categories")
         .map_elements(_repeated, return_dtype=pl.String),
         launches=pl.col("a_step") * (pl.col("length") - 1),
-        gain_share=pl.col("gain_ns") / pl.col("recorded_ns"),
+        gain_share=gain_share,
     )
     shown = (
         Column("chain", "chain", "name", width=64, full="kernels"),
@@ -235,8 +237,13 @@ def fusion_table(chains_found: pl.DataFrame, _words: Mapping[str, str] = ON_DEVI
     chains = f"{number} chains" if count > 1 else "The only chain"
     caption = f"{chains} of short kernels, by what one kernel in its place would gain"
     notes = ["A dash: not replayed, or not known."] if rows["gain_ns"].null_count() else []
-    few = f", {chains_found.height - some.height} of them with a gain of less than 1 us" if count > some.height else ""
-    notes += [f"{more} more are in fusion_candidates.csv{few}."] if more else []
+    least = format_share(NOTHING)
+    if few := count - some.height:
+        notes.append(
+            f"Left out: {text.counted(few, 'chain')} with a gain of less than {least} of a step, or without a replay "
+            f"and with less than {least} of the time of all kernels."
+        )
+    notes += [f"All {count:,} are in fusion_candidates.csv."] if more else []
     return Table("fusion_candidates", caption, shown, rows, sortable=True, note=" ".join(notes))
 
 

@@ -179,12 +179,17 @@ def test_chains_of_kernels_as_a_table_and_a_sentence_where_there_are_none(small)
     assert isinstance(none, Absent)
     assert none.captured
     given = {"fusion": "norm + quantise", "categories": "norm + quantize", "length": 3, "a_step": 3.0}
-    one = pl.DataFrame([given | {"gain_ns": 200.0, "recorded_ns": 1000.0, "total_ns": 500}])
-    one = pl.concat([found.clear(), one], how="diagonal_relaxed")
-    assert isinstance(folder.fusion_table(one), Absent)  # 200 ns
-    one = one.with_columns(pl.col("gain_ns", "recorded_ns") * 10)
-    (row,) = folder.fusion_table(one).frame.rows(named=True)
+
+    def chains(*gains: float | None, share: float = 0.0) -> pl.DataFrame:
+        rows = [given | {"gain_ns": ns, "recorded_ns": ns and 1000.0, "total_ns": 500, "share": share} for ns in gains]
+        return pl.concat([found.clear(), pl.DataFrame(rows)], how="diagonal_relaxed")
+
+    assert isinstance(folder.fusion_table(chains(9.9)), Absent)  # below 1 % of a step, as in the findings
+    assert isinstance(folder.fusion_table(chains(9.9, None)), Absent)
+    (row,) = folder.fusion_table(chains(9.9, 200.0, None)).frame.rows(named=True)
     assert (row["chain"], row["launches"], row["gain_share"]) == ("norm + quantise: norm + quantize", 6.0, 0.2)
+    assert folder.fusion_table(chains(9.9, None, share=0.06)).frame["gain_ns"].to_list() == [None]  # not replayed
+    assert folder.fusion_table(chains(None, None)).frame.height == 2  # no chain was replayed
 
 
 def test_sections_ask_what_the_recording_can_answer(small):

@@ -102,6 +102,7 @@ _FORMS: Final[tuple[tuple[str, Callable[[re.Match[str]], str]], ...]] = (
     (r"^nccl(?:Dev)?Kernel_(?P<what>\w+)", _nccl),
     (r"^void at::native::(?:\w+_)?elementwise_kernel\w*<", _elementwise),
     (r"^void at::native::reduce_kernel<", _reduce),
+    (r"^(?P<node>[^\s<(]+?)/?_kernel_time$", lambda m: m["node"]),  # a node of ONNX Runtime
 )
 _COMPILED: Final = tuple((re.compile(pattern), form) for pattern, form in _FORMS)
 
@@ -125,8 +126,9 @@ def readable(names: pl.Series) -> pl.Series:
     """Names of kernels as people read them.
 
     GEMMs have their library, type and tile, attention its version and the size of a head, collectives their kind and
-    algorithm, and kernels of torch their operation. Any other kernel has the name of its function. Different kernels
-    may have the same readable name; what is not in a kernel's name is not guessed.
+    algorithm, kernels of torch their operation, and nodes of ONNX Runtime the name in their graph. Any other kernel has
+    the name of its function. Different kernels may have the same readable name; what is not in a kernel's name is not
+    guessed.
 
     Examples
     --------

@@ -7,6 +7,7 @@ words are those that are right for every device.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -29,9 +30,25 @@ class Platform:
     words: Mapping[str, str]
     recorded_by: Mapping[str, str] = field(default_factory=dict)
 
-    def how_to_record(self, table: str) -> str:
-        """Advice on how to record a table of the schema on this platform."""
-        return self.recorded_by.get(table, schema.TABLES[table].recorded_by)
+    def how_to_record(self, table: str, tool: str | None = None) -> str:
+        """Advice on how to record a table of the schema on this platform, of one tool if it knows how."""
+        if tool == ONNX_RUNTIME and table in _ON_ONNX_RUNTIME:
+            return _ON_ONNX_RUNTIME[table]
+        return of_tool(self.recorded_by.get(table, schema.TABLES[table].recorded_by), tool)
+
+
+ONNX_RUNTIME: Final = "ONNX Runtime"
+_ON_ONNX_RUNTIME: Final = dict.fromkeys(
+    ("kernels", "copies", "runtime"), f"device activity ({ONNX_RUNTIME}: a build with --enable_cuda_profiling)"
+)
+
+
+def of_tool(advice: str, tool: str | None) -> str:
+    """The part of an advice that is for one tool: ``events (torch: this; nsys: that)``; all of it if it names none."""
+    before, begun, rest = advice.partition(" (")
+    inside, _, after = rest.partition(")")
+    own = [way for way in re.split(r"; (?=\w[\w ]*: )", inside) if tool and way.startswith(tool)]
+    return f"{before}{begun}{'; '.join(own)}){after}" if own else advice
 
 
 _UNKNOWN_WORDS: Final = {
@@ -39,7 +56,7 @@ _UNKNOWN_WORDS: Final = {
     "communication": "the communication library", "core": "core", "gemm": "The GEMM library",
     "use_graphs": "graphs (no enforce_eager)", "compile": "torch.compile",
     "fuse": "torch.compile, fused norm and rope kernels", "fuse_communication": "all-reduce fused with the norm",
-    "pin": "pin each worker to cores of its device's NUMA node", "record_host": "CPU activity", "ahead": "",
+    "pin": "pin each worker to cores of its device's NUMA node", "record_host": " (CPU activity)", "ahead": "",
 }  # fmt: skip
 
 UNKNOWN: Final = Platform("unknown", "device", _UNKNOWN_WORDS)
@@ -62,18 +79,18 @@ def _platform(
 
 NVIDIA: Final = _platform("nvidia", "GPU", "CUDA", {
     "runtime": "CUDA", "communication": "NCCL", "core": "SM", "gemm": "cuBLAS",
-    "record_host": "CPU activity; nsys: -t cuda,nvtx,osrt",
+    "record_host": " (torch: CPU activity; nsys: -t cuda,nvtx,osrt)",
 })  # fmt: skip
 """CUDA."""
 
-_ON_ROCM: Final = "device activity (torch on ROCm: the device among the profiler's activities; rocprofv3 --{}-trace)"
+_ON_ROCM: Final = "device activity (torch on ROCm: the device among the profiler's activities; rocprofv3: --{}-trace)"
 AMD: Final = _platform("amd", "GPU", "HIP", {
     "runtime": "HIP", "communication": "RCCL", "core": "compute unit", "gemm": "hipBLASLt or rocBLAS",
-    "record_host": "CPU activity; rocprofv3 --hip-trace --marker-trace",
+    "record_host": " (torch: CPU activity; rocprofv3: --hip-trace --marker-trace)",
 }, {
     "kernels": _ON_ROCM.format("kernel"),
     "copies": _ON_ROCM.format("memory-copy"),
-    "runtime": "host activity (torch on ROCm: CPU and device among the activities; rocprofv3 --hip-trace)",
+    "runtime": "host activity (torch on ROCm: CPU and device among the activities; rocprofv3: --hip-trace)",
     "collectives": "device activity; sizes need the metadata of torch >= 2.3 or record_shapes=True",
 })  # fmt: skip
 """ROCm."""
@@ -86,7 +103,7 @@ ASCEND: Final = _platform("ascend", "NPU", "ACL", {
     "fuse": "the fused operators of torch_npu: npu_add_rms_norm, npu_rotary_mul, npu_swiglu",
     "fuse_communication": "MatMul fused with its all-reduce (npu_mm_all_reduce_base)",
     "pin": "pin each worker to cores of its NPU's NUMA node (CPU_AFFINITY_CONF)",
-    "record_host": "CPU activity, profiler level 1 or higher; msprof: --ascendcl=on --runtime-api=on",
+    "record_host": " (torch_npu: CPU activity, profiler level 1 or higher; msprof: --ascendcl=on --runtime-api=on)",
     "ahead": " TASK_QUEUE_ENABLE=2 lets torch_npu prepare launches on a second thread.",
 }, {
     "kernels": _ON_ASCEND,
@@ -101,6 +118,9 @@ ASCEND: Final = _platform("ascend", "NPU", "ACL", {
 
 PLATFORMS: Final = {platform.name: platform for platform in (NVIDIA, AMD, ASCEND, UNKNOWN)}
 """Every platform by its name."""
+
+DEVICE_TABLES: Final = ("kernels", "copies", "runtime")
+"""Tables that only a run on a device fills."""
 
 ON_DEVICE: Final = {"events": "kernels and copies", "event": "kernel", "stream": "stream", "time": "device time"}
 """What sentences call the events of a device."""
@@ -147,3 +167,22 @@ def platform_of(meta: Mapping[str, Any], tables: Mapping[str, pl.DataFrame]) -> 
 
 def _first(texts: pl.Series, patterns: tuple[tuple[Platform, str], ...]) -> Platform | None:
     return next((platform for platform, pattern in patterns if texts.str.contains(pattern).any()), None)
+
+
+_TOOLS: Final = {"nsys": "nsys", "rocm": "rocprofv3", "rpd": "rpd"}
+_OF_TORCH: Final = r"^(?:aten|c10d)::|^ProfilerStep#|\.py\(\d+\)"
+
+
+def tool_of(meta: Mapping[str, Any], tables: Mapping[str, pl.DataFrame]) -> str | None:
+    """The tool that wrote a recording, by the name that advice on recording gives it; None if it is not known."""
+    if (written := meta.get("format")) != "chrome":
+        return _TOOLS.get(str(written))
+    ranks = [rank for rank in meta.get("ranks") or () if isinstance(rank, Mapping)]
+    if meta.get("versions") or meta.get("options") or any(rank.get("backend") or rank.get("devices") for rank in ranks):
+        return "torch"
+    ops = tables.get("ops")
+    if ops is None:
+        return None
+    if "ort_op" in ops.columns and ops["ort_op"].null_count() < ops.height:
+        return ONNX_RUNTIME
+    return "torch" if ops["name"].head(_LOOKED_AT).str.contains(_OF_TORCH).any() else None

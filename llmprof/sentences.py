@@ -243,7 +243,7 @@ FINDINGS: Final = {
         """{{ pauses|count("pause") }} in {{ part }}; {% if launched_share %}in {{ launched_share|share }} of the time
         the next event had been launched already{% else %}when the next events were launched is not known{% endif
         %}.""",
-        """Record the host's calls of all threads ({{ record_host }}), and look for other processes on the device and
+        """Record the host's calls of all threads{{ record_host }}, and look for other processes on the device and
         for events that the profiler dropped.""",
     ),
     "left_out": Words(

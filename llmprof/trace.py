@@ -16,7 +16,7 @@ from llmprof import communication, names, schema, text
 from llmprof.arguments import Window, checked
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, listed
 from llmprof.lazy import Carded, Method
-from llmprof.platforms import ON_DEVICE, ON_HOST, Platform, platform_of
+from llmprof.platforms import DEVICE_TABLES, ON_DEVICE, ON_HOST, Platform, of_tool, platform_of, tool_of
 from llmprof.storage import files, parquet, sql, sqlite
 from llmprof.storage.deferred import Deferred, narrowed, ranks_of, span_of
 from llmprof.storage.parquet import META_FILE
@@ -169,7 +169,20 @@ class Trace(Carded, Methods):
             hint = f"read the file again with {name!r} among tables=, or without tables="
             raise NotCapturedError(f"this trace was read without its {name}", expected=expected, hint=hint, table=name)
         found = f"this capture holds no {name}"
-        raise NotCapturedError(found, hint=f"record it with {self.platform.how_to_record(name)}", table=name)
+        raise NotCapturedError(found, hint=f"record it with {self.how_to_record(name)}", table=name)
+
+    @checked
+    def how_to_record(self, table: str) -> str:
+        """Advice on how to record a table: that of the tool that wrote this recording, or of several if it is unknown.
+
+        Examples
+        --------
+        >>> import llmprof
+        >>> llmprof.sample("torch_tp1_eager").how_to_record("memory")
+        'memory events (torch: profile_memory=True)'
+        """
+        way = self.platform.how_to_record(table, self.tool)
+        return f"{way}, if the run uses a device" if self.on_host and table in DEVICE_TABLES else way
 
     @property
     def platform(self) -> Platform:
@@ -184,10 +197,25 @@ class Trace(Carded, Methods):
         return platform_of(self._meta, self._tables)
 
     @property
+    def tool(self) -> str | None:
+        """The profiler that wrote it, by the name that advice on recording gives it; None if it is not known.
+
+        Examples
+        --------
+        >>> import llmprof
+        >>> llmprof.sample("torch_tp1_eager").tool
+        'torch'
+        """
+        return tool_of(self._meta, self._tables)
+
+    @property
     def on_host(self) -> bool:
         """Whether operators of the host take the place of device events, as in a run on the CPU."""
-        device = ("kernels", "copies")
-        if any(table in self.table_names for table in device) or self.has("runtime") or not self.has("ops"):
+        if (
+            any(table in self.table_names for table in ("kernels", "copies"))
+            or self.has("runtime")
+            or not self.has("ops")
+        ):
             return False
         return bool((self.ops["kind"] == "op").any())
 
@@ -201,7 +229,8 @@ class Trace(Carded, Methods):
         >>> llmprof.sample("torch_tp1_eager").words["event"]
         'kernel'
         """
-        return {**self.platform.words, **(ON_HOST if self.on_host else ON_DEVICE)}
+        words = {**self.platform.words, **(ON_HOST if self.on_host else ON_DEVICE)}
+        return words | {"record_host": of_tool(words["record_host"], self.tool)}
 
     def _frame(self, name: str) -> pl.DataFrame | None:
         """Frame of a table; None if it was not recorded."""

@@ -187,12 +187,12 @@ def device_events(trace: Trace) -> pl.DataFrame:
         events = pl.concat(recorded).sort("rank", "start_ns", "stream", maintain_order=True)
         events = _with_launches(events, trace)
     elif trace.has("runtime"):
-        hint = f"record {trace.platform.how_to_record('kernels')}, and no other profiler attached to the process"
+        hint = f"record {trace.how_to_record('kernels')}, and no other profiler attached to the process"
         raise NotCapturedError("this capture holds host calls but no device activity", hint=hint, table="kernels")
     elif "ops" in trace.table_names:  # as trace.on_host says
         events = _ops_as_activity(trace.ops)
     else:
-        way = f"record {trace.platform.how_to_record('kernels')}, and check that the window covers some steps"
+        way = f"record {trace.how_to_record('kernels')}, and check that the window covers some steps"
         other_tables = [(table, view) for table, view in _ELSEWHERE.items() if trace.has(table)]
         alternatives = " and ".join(f"{table} (analyze.{view}, --what {view})" for table, view in other_tables)
         hint = f"it holds {alternatives}; for the others {way}" if alternatives else way

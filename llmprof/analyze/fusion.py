@@ -106,7 +106,7 @@ def fusion_candidates(trace: Trace, *, most_ns: NotNegative = 20_000, predict: N
     """
     if not trace.has("kernels"):
         found = "this capture holds no kernels"
-        raise NotCapturedError(found, hint=f"record it with {trace.platform.how_to_record('kernels')}", table="kernels")
+        raise NotCapturedError(found, hint=f"record it with {trace.how_to_record('kernels')}", table="kernels")
     events = chains(trace, most_ns)
     linked = events.filter(pl.col("chain").is_not_null())
     if linked.is_empty():

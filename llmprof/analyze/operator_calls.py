@@ -81,7 +81,7 @@ def recorded_calls(trace: Trace) -> tuple[pl.DataFrame, pl.DataFrame]:
     ops = trace.ops.filter(pl.col("kind") == "op").with_columns(pl.col("thread").fill_null(-1))
     if ops.is_empty():
         found = "this capture holds no operators"
-        raise NotCapturedError(found, hint=f"record it with {trace.platform.how_to_record('ops')}", table="ops")
+        raise NotCapturedError(found, hint=f"record it with {trace.how_to_record('ops')}", table="ops")
     missing = [pl.lit(None, dtype=pl.String).alias(name) for name in _ARGUMENTS if name not in ops.columns]
     calls_on_host = ops.with_columns(missing).filter(pl.col("name").is_in(list(OPERATORS)))
     calls_on_host = calls_on_host.select(

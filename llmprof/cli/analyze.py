@@ -629,7 +629,7 @@ def info(args: Namespace, terminal: Terminal) -> str:
         if name in counts:
             rows.append((name, f"{counts[name]:>12,}  {table.row}"))
         else:
-            rows.append((name, f"{'-':>12}  not captured: {trace.platform.how_to_record(name)}"))
+            rows.append((name, f"{'-':>12}  not captured: {trace.how_to_record(name)}"))
     width = terminal.width or 10_000
     parts += ["Tables", "\n".join(text.shorten(line, width) for line in text.pairs(rows).splitlines())]
     inner = None if terminal.width is None else terminal.width - 2

@@ -128,7 +128,7 @@ def test_events_of_which_none_is_of_use(tmp_path):
     "keys", [{"deviceProperties": [{"id": 0, "name": "GPU"}]}, {"distributedInfo": {"backend": "nccl"}}]
 )
 def test_a_run_on_a_device_without_device_events_names_the_option(tmp_path, keys):
-    with pytest.warns(TraceWarning, match=r"no device events: the device \(ProfilerActivity.CUDA, or NPU\) was not"):
+    with pytest.warns(TraceWarning, match=r"no device events: .*ProfilerActivity\.CUDA"):
         trace = read(write(tmp_path / "trace.json", text_of([op()], **keys)))
     with pytest.raises(NotCapturedError, match=r"holds no kernels; record it with .*ProfilerActivity\.CUDA"):
         _ = trace.kernels

@@ -23,6 +23,13 @@ SCHEMA: Final = {"what": pl.String, "value": pl.String, "source": pl.String}
 _MODEL: Final = r"\b([A-Z]\w*(?:For(?:CausalLM|ConditionalGeneration|SequenceClassification)|LMHeadModel))(?:_\d+)?\b"
 
 
+_NAMED_BY: Final = {
+    "nsys": "; record layers as NVTX ranges",
+    **dict.fromkeys(("torch", None), "; record modules (with_modules=True) or layers"),
+}
+"""What would name the model, by the tool that wrote the recording."""
+
+
 def run_facts(trace: Trace, *, recorded: bool = True) -> pl.DataFrame:
     """Model, engine, device, batch and step time of a run (and where the recorded time went), each with its source."""
     # The source of what the trace does not state (a null `value`) is the option that would have recorded it.
@@ -42,10 +49,7 @@ def _model(trace: Trace) -> tuple[str | None, str]:
     if models:
         words = ", ".join(sorted(re.sub(r"(For\w{1,64}|LMHeadModel)$", "", name) for name in models))
         return f"{words}{layers}", "names of its modules"
-    return (
-        f"name unknown{layers}" if layers else None,
-        "the trace names no model; record modules (with_modules=True) or layers",
-    )
+    return (f"name unknown{layers}" if layers else None, f"the trace names no model{_NAMED_BY.get(trace.tool, '')}")
 
 
 def _layers(trace: Trace) -> str:

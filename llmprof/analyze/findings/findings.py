@@ -26,7 +26,6 @@ from llmprof.analyze.requests.requests import slowest
 from llmprof.analyze.steps.summary import recorded_windows, step_windows
 from llmprof.errors import LlmprofError, NotCapturedError
 from llmprof.names import readable
-from llmprof.platforms import ON_DEVICE, ON_HOST
 from llmprof.sentences import FOLLOWS, GAIN, finding, say
 from llmprof.trace import Trace
 from llmprof.units import format_ns, format_share
@@ -300,7 +299,7 @@ def _row(
         of_scope["cause"] = follows  # where it has a finding
     if "name" in of_scope:
         of_scope["name"] = readable(pl.Series([about], dtype=pl.String))[0]
-    words = {**scope.trace.platform.words, **(ON_HOST if scope.trace.on_host else ON_DEVICE), **of_scope}
+    words = {**scope.trace.words, **of_scope}
     title, detail, suggestion = sentences.finding(rule.name, words, rule.words)
     gain = measure.ns if measure.gain_ns is None else measure.gain_ns
     first, last = measure.window_ns or (None, None)

@@ -135,7 +135,7 @@ def graph(trace: Trace) -> Graph:
     recorded = recording(trace)
     if not recorded.rows.height:
         expected = "kernels or copies, which a replay is made of"
-        hint = "record with device activity (torch: ProfilerActivity.CUDA; nsys: -t cuda)"
+        hint = f"record {trace.how_to_record('kernels')}"
         raise NotCapturedError("the trace holds no work on a device", expected=expected, hint=hint, table="kernels")
     waits, streams = _synchronising(recorded), _edges(*recorded_waits(trace, recorded), STREAM_WAIT)
     streams = _joined(streams, _edges(*from_calls(trace, recorded), ASSUMED, BY_TIMES))

@@ -21,6 +21,7 @@ import polars as pl
 
 from llmprof import communication, schema
 from llmprof.errors import LlmprofError, MixedRunsError, ReadError, SchemaError, listed
+from llmprof.platforms import platform_of, tool_of
 from llmprof.progress import Progress
 from llmprof.readers.common.event_stream import Blocks
 from llmprof.storage import files
@@ -213,8 +214,6 @@ def describe(
         )
     for part in parts:
         warnings += [loss for loss in part.losses() if loss not in warnings]
-    if not {name for part in parts for name in part.rows} & {"kernels", "copies"}:
-        warnings += _no_device(parts, launches=with_calls and any(part.launches() for part in parts))
     origin = origin_of(parts)
     meta = {
         "format": fmt,
@@ -245,6 +244,8 @@ def describe(
             for part, rank in zip(parts, ranks, strict=True)
         ],
     }
+    if not {name for part in parts for name in part.rows} & {"kernels", "copies"}:
+        warnings += _no_device(parts, meta, launches=with_calls and any(part.launches() for part in parts))
     files = [{"rank": rank, **part.coverage} for part, rank in zip(parts, ranks, strict=True)]
     sums = {key: sum(part.coverage.get(key, 0) for part in parts) for key in COUNTED}
     return meta, {"files": files, "warnings": warnings, **sums}
@@ -302,7 +303,7 @@ def tables_recorded(parts: Sequence[Part]) -> set[str]:
     return names
 
 
-def _no_device(parts: Sequence[Part], *, launches: bool) -> list[str]:
+def _no_device(parts: Sequence[Part], meta: Mapping[str, Any], *, launches: bool) -> list[str]:
     """A warning if there was a device of which nothing was recorded."""
     if launches:
         return [
@@ -312,7 +313,7 @@ def _no_device(parts: Sequence[Part], *, launches: bool) -> list[str]:
     if any(part.head.get("device_count") or part.head.get("backend") == "nccl" for part in parts):
         return [
             "the run had a device but the recording has no device events: "
-            "the device (ProfilerActivity.CUDA, or NPU) was not among the profiler's activities"
+            f"record {platform_of(meta, {}).how_to_record('kernels', tool_of(meta, {}))}"
         ]
     return []
 

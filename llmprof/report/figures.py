@@ -246,6 +246,20 @@ def _operators(trace: Trace) -> Drawn:
     return charts.roofline(frame, peaks=trace.meta["device"]), f"Drawn: {part.words}." if part.words else ""
 
 
+def _opportunities(trace: Trace) -> Drawn:
+    found = analyze.opportunities(trace)
+    if why := without_bounds(found):
+        raise AnalysisError(why)
+    return charts.opportunities(found)
+
+
+def without_bounds(opportunities: pl.DataFrame) -> str:
+    """Why no operator has a bound; empty if one has."""
+    if not opportunities.height or opportunities["share_of_bound"].null_count() < opportunities.height:
+        return ""
+    return f"no operator has a bound: {opportunities.filter(part='step')['why'][0]}"
+
+
 def _critical_path(trace: Trace) -> Drawn:
     if trace.on_host:
         raise AnalysisError("no device was recorded, and operators of the host only follow each other")
@@ -263,12 +277,9 @@ OVERLAP = Drawing("overlap", "overlap of compute, communication and copies", _ov
 ALL_REDUCE = Drawing("all_reduce", "waiting and transfer of collectives", _all_reduce)
 IDLE = Drawing("idle", "idle time of the device and its causes", _idle)
 CRITICAL_PATH = Drawing("critical_path", "what sets the pace of a step", _critical_path)
-OPERATORS = Drawing("operators", "operators under the roofs of the device", _operators)
-OPPORTUNITIES = Drawing(
-    "opportunities",
-    "what a step would gain from operators nearer to their bounds",
-    lambda trace: charts.opportunities(analyze.opportunities(trace)),
-)
+OPERATORS = Drawing("operators", "operators against their bounds", _operators)
+GAINS_OF_OPERATORS: Final = "what a step would gain from operators nearer to their bounds"
+OPPORTUNITIES = Drawing("opportunities", GAINS_OF_OPERATORS, _opportunities)
 LAUNCH_DELAY = Drawing("launch_delay", "delay from launch call to kernel start", _launch_delay)
 STEP_TIMELINE = Drawing("step_timeline", "timeline of one step", _step_timeline)
 LAYER_TIMELINE = Drawing("layer_timeline", "timeline of one layer", _layer_timeline)

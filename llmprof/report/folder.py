@@ -26,7 +26,7 @@ from llmprof.names.readable import apart
 from llmprof.platforms import ON_DEVICE
 from llmprof.progress import Progress
 from llmprof.report import cards
-from llmprof.report.figures import Drawing, bound_section, drawings, figure
+from llmprof.report.figures import GAINS_OF_OPERATORS, Drawing, bound_section, drawings, figure, without_bounds
 from llmprof.report.page import Absent, Column, Contents, Figure, Kind, Section, Table, by_share, columns, page, run
 from llmprof.storage import files
 from llmprof.theory import Shape
@@ -159,11 +159,9 @@ def kernels_table(kernels: pl.DataFrame, words: Mapping[str, str] = ON_DEVICE) -
 def opportunities_table(found: pl.DataFrame, _words: Mapping[str, str] = ON_DEVICE) -> Table | Absent:
     """All of a step of the phase with most time: what would gain most, and what would not."""
     if not found.height:
-        return Absent("operators nearer to their bounds", captured=True, found="nothing lasted", hint="")
-    if found["share_of_bound"].null_count() == found.height:
-        why = found.filter(part="step")["why"][0]
-        words = "operators nearer to their bounds"
-        return Absent(words, captured=False, found=f"no operator has a bound: {why}", hint="see docs/bounds.md")
+        return Absent(GAINS_OF_OPERATORS, captured=True, found="nothing lasted", hint="")
+    if why := without_bounds(found):
+        return Absent(GAINS_OF_OPERATORS, captured=True, found=why, hint="")
     own = found.filter(pl.col("phase").eq_missing(pl.lit(found["phase"][0], dtype=pl.String)))
     least = pl.col("gap_ns").rank("ordinal", descending=True).over("part") <= _MOST_OPPORTUNITIES
     some = own.filter((pl.col("part") != "opportunity") | least)

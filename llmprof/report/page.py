@@ -336,20 +336,24 @@ _WRITERS: dict[str, Callable[[float], str]] = {
 }  # fmt: skip
 
 
-def _blocks(section: Section) -> list[tuple[str, Figure | Table | list[Absent]]]:
-    """Figures and tables in order; parts that are absent for the same reason are named once, in place of the first."""
-    absents: dict[tuple[str, str], list[Absent]] = {}
-    blocks: list[tuple[str, Figure | Table | list[Absent]]] = []
-    for block in section.blocks:
+def _shown(section: Section) -> list[tuple[str, Figure | Table]]:
+    """Figures and tables in order, each with the name of its macro."""
+    return [
+        (type(block).__name__.lower(), block)
+        for block in section.blocks
+        if isinstance(block, Table) or (isinstance(block, Figure) and block.absent is None)
+    ]
+
+
+def absents(sections: Sequence[Section]) -> list[list[Absent]]:
+    """What sections lack, in their order; parts that are absent for the same reason stand with the first of them."""
+    by_reason: dict[tuple[str, str | None], dict[str, Absent]] = {}
+    for block in (block for section in sections for block in section.blocks):
         absent = block.absent if isinstance(block, Figure) else block if isinstance(block, Absent) else None
         if absent is not None:
-            reason = (absent.found, absent.hint)
-            if reason not in absents:
-                blocks.append(("absent", absents.setdefault(reason, [])))
-            absents[reason].append(absent)
-        elif not isinstance(block, Absent):
-            blocks.append((type(block).__name__.lower(), block))
-    return blocks
+            said = absent.found, None if absent.captured else absent.hint
+            by_reason.setdefault(said, {}).setdefault(absent.part, absent)
+    return [list(parts.values()) for parts in by_reason.values()]
 
 
 @cache
@@ -362,7 +366,8 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True,
     )
     environment.filters |= {
-        "blocks": _blocks,
+        "absents": absents,
+        "shown": _shown,
         "category_colour": lambda category: CATEGORIES.get(str(category), CATEGORIES["other"]),
         "cell_class": _CLASSES.__getitem__,
         "figure": lambda value, kind: _WRITERS[kind](value),

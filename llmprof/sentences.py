@@ -265,7 +265,8 @@ FINDINGS: Final = {
     ),
     "between_operators": Words(
         """{{ for_part("no operator runs.") }}""",
-        """{{ pauses|n }} pauses in {{ part }}, {{ median_ns|ns }} each (median):
+        """{{ pauses|count("pause") }} in {{ part }}, {{ (time_ns / pauses)|ns }} on average,
+        {{ median_ns|ns }} in the median:
         {% if in_python %}Python, or {% endif %}work that is not an operator.""",
         """{% if in_python %}Record Python functions (with_stack=True) to see what runs there.
         {%- else %}Sample the host's CPU (perf record -g) to see what runs there.{% endif %}""",

@@ -292,24 +292,42 @@ def number_of_ranks(number: int) -> str:
     return {0: "no rank", 1: "one rank"}.get(number, f"{number:,} ranks")
 
 
+_SPAN: Final = pl.col("dur_ns")
+LENGTHS: Final = (
+    _SPAN.mean().alias("mean"), _SPAN.median().alias("median"), _SPAN.min().alias("least"), _SPAN.max().alias("most")
+)  # fmt: skip
+"""Lengths of some steps."""
+
+_ALIKE: Final = 0.05
+
+
+def averages(lengths: pl.DataFrame) -> list[str]:
+    """The columns that say how long a step is: the mean, as in findings, and the median where it is another time."""
+    other = (pl.col("median") - pl.col("mean")).abs() > _ALIKE * pl.col("mean")
+    return ["mean", "median"] if lengths.select(other.any()).item() else ["mean"]
+
+
+def phase_in_words(phase: str | None) -> str:
+    """A phase for a table; steps of a program without phases have none."""
+    return "unknown" if phase in (None, "other") else str(phase)
+
+
 def _steps(trace: Trace) -> Rows | None:
     try:
         steps = analyze.steps(trace)
     except LlmprofError:
         return None
-    spans = pl.col("dur_ns")
-    phases = steps.group_by("phase", maintain_order=True).agg(
-        steps=pl.col("step").n_unique(), median=spans.median(), least=spans.min(), most=spans.max()
-    )
+    phases = steps.group_by("phase", maintain_order=True).agg(pl.col("step").n_unique().alias("steps"), *LENGTHS)
+    typical = averages(phases)
     rows = [
-        (phase or "unknown", f"{count:,}", *("-" if value is None else format_ns(value) for value in spans))
-        for phase, count, *spans in phases.iter_rows()
+        (phase_in_words(phase), f"{count:,}", *("-" if value is None else format_ns(value) for value in spans))
+        for phase, count, *spans in phases.select("phase", "steps", *typical, "least", "most").iter_rows()
     ]
     inferred = "inferred" in steps["source"]
     note = f"From a step's first to its last event, over {counted(steps['rank'].n_unique(), 'rank')}."
     note += " No labels of the engine: steps were inferred from the repetition of kernels." if inferred else ""
     where = "Steps" if trace.on_host else "Steps on the device"
-    return Rows(where, ("phase", "steps", "median", "shortest", "longest"), rows, note)
+    return Rows(where, ("phase", "steps", *typical, "shortest", "longest"), rows, note)
 
 
 def _coverage(trace: Trace) -> Rows | None:
@@ -323,6 +341,9 @@ def _coverage(trace: Trace) -> Rows | None:
     ]
     denominator = explained["of"][0] if explained.height else ""
     return Rows("Coverage: how much of the time has …", ("", "share", "worst rank"), rows, f"Of the {denominator}.")
+
+
+_OF_SEVERAL_RANKS: Final = ("analyze.rank_steps(trace)", "analyze.late_groups(trace)")
 
 
 def _questions(trace: Trace) -> list[tuple[str, str]]:

@@ -95,29 +95,33 @@ def _plain_table(analysis: Analysis, frame: pl.DataFrame) -> Table:
 
 def steps_table(steps: pl.DataFrame, words: Mapping[str, str] = ON_DEVICE) -> Table:
     """Steps by phase: their number, size and length."""
-    span = pl.col("dur_ns")
     phases = {name: i for i, name in enumerate(("prefill", "mixed", "decode", "empty", "other"))}
     rows = (
         steps.group_by("phase")
         .agg(
+            *cards.LENGTHS,
             steps=pl.col("step").n_unique(),
             context_tokens=pl.col("context_tokens").median(),
             generation_requests=pl.col("generation_requests").median(),
-            median=span.median(),
-            least=span.min(),
-            most=span.max(),
-            host=pl.col("host_dur_ns").median(),
+            host=pl.col("host_dur_ns").mean(),
         )
         .sort(pl.col("phase").replace_strict(phases, default=len(phases), return_dtype=pl.Int32), "phase")
     )
+    lengths = {"mean": "length", "median": "its median", "least": "least", "most": "most"}
+    if "median" not in cards.averages(rows):
+        del lengths["median"]
+    rows = rows.with_columns(phase=pl.col("phase").map_elements(cards.phase_in_words, return_dtype=pl.String))
     shown = (
         Column("phase", "phase"),
         *columns("number", steps="steps", context_tokens="prompt tokens", generation_requests="decode requests"),
-        *columns("time", median="length", least="least", most="most", host="host time"),
+        *columns("time", **lengths, host="host time"),
     )
     sources = steps["source"].unique().sort()
     note = "Steps are known from " + ", ".join(_SOURCES.get(source, source) for source in sources) + "."
-    caption = "Steps by phase: medians over steps and ranks; length is from the first {event} to the end of the last"
+    caption = (
+        "Steps by phase: means over steps and ranks, medians of tokens and requests; length is from the first {event} "
+        "to the end of the last"
+    )
     caption = caption.format_map(words)
     return Table("steps", caption, shown, rows, note=note)
 

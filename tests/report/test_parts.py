@@ -78,11 +78,17 @@ def test_steps_by_phase():
     rows = steps_table(steps).frame.rows(named=True)
     assert [row["phase"] for row in rows] == ["prefill", "decode"]
     assert rows[1] == {
-        "phase": "decode", "steps": 1, "context_tokens": 0, "generation_requests": 4, "median": 200, "least": 100,
-        "most": 300, "host": 20,
+        "phase": "decode", "steps": 1, "context_tokens": 0, "generation_requests": 4, "mean": 200, "median": 200,
+        "least": 100, "most": 300, "host": 20,
     }  # fmt: skip
     assert rows[0]["host"] is None
     assert steps_table(steps).note.endswith("vLLM's labels.")
+    # the median is shown where it is another time than the mean
+    assert "median" not in {column.key for column in steps_table(steps).columns}
+    skewed = pl.concat([steps, steps.filter(rank=0, step=0)]).with_columns(phase=pl.lit("other"))
+    made = steps_table(skewed)
+    assert made.frame.select("phase", "mean", "median").rows() == [("unknown", 340.0, 300.0)]
+    assert {"mean", "median"} <= {column.key for column in made.columns}
 
 
 def test_cells_have_units_and_unknown_is_no_zero():

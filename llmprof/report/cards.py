@@ -353,6 +353,10 @@ def _questions(trace: Trace) -> list[tuple[str, str]]:
         return [("trace.tables", "What was recorded?")]
     if not trace.has("collectives"):
         questions = [pair for pair in questions if "collective" not in pair[0]]
+    if trace.on_host:
+        questions = [pair for pair in questions if pair[0] != "analyze.idle(trace)"]  # of a device
+    if len(trace.ranks) < 2:
+        questions = [pair for pair in questions if pair[0] not in _OF_SEVERAL_RANKS]
     first = ("analyze.findings(trace)", "What takes the time, and what can be done about it?")
     others = [pair for pair in questions if pair[0] != first[0]][:_QUESTIONS]
     return [

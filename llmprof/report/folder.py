@@ -110,7 +110,7 @@ def steps_table(steps: pl.DataFrame, words: Mapping[str, str] = ON_DEVICE) -> Ta
     lengths = {"mean": "length", "median": "its median", "least": "least", "most": "most"}
     if "median" not in cards.averages(rows):
         del lengths["median"]
-    rows = rows.with_columns(phase=pl.col("phase").map_elements(cards.phase_in_words, return_dtype=pl.String))
+    rows = rows.with_columns(_phases(rows))
     shown = (
         Column("phase", "phase"),
         *columns("number", steps="steps", context_tokens="prompt tokens", generation_requests="decode requests"),
@@ -124,6 +124,10 @@ def steps_table(steps: pl.DataFrame, words: Mapping[str, str] = ON_DEVICE) -> Ta
     )
     caption = caption.format_map(words)
     return Table("steps", caption, shown, rows, note=note)
+
+
+def _phases(rows: pl.DataFrame) -> pl.Series:
+    return pl.Series("phase", [cards.phase_in_words(phase) for phase in rows["phase"]], dtype=pl.String)
 
 
 _SOURCES = {
@@ -217,7 +221,7 @@ def fusion_table(chains_found: pl.DataFrame, _words: Mapping[str, str] = ON_DEVI
     best = some.sort("gain_ns", "total_ns", descending=True, nulls_last=True).head(_MOST_CHAINS)
     named = pl.col("fusion").is_not_null() & (pl.col("fusion") != pl.col("categories"))
     named &= pl.col("fusion") != "elementwise and reductions"  # the chain says it itself
-    rows = best.select(
+    rows = best.with_columns(_phases(best)).select(
         *("phase", "length", "a_step", "share", "bytes_saved", "gain_ns", "kernels"),
         chain=pl.when(named)
         .then(pl.format("{}: {}", "fusion", "categories"))

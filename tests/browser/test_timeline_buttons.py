@@ -1,5 +1,6 @@
 """Buttons, keys and gestures of the timeline one by one, on a recording of two kernels."""
 
+import itertools
 import json
 
 import pytest
@@ -7,12 +8,18 @@ from playwright.sync_api import expect
 
 from llmprof import explore
 from tests.analyze.builders import GEMM, NORM
-from tests.browser.drawn import drag, still
+from tests.browser.drawn import drag, exact, still, tab_to
 from tests.explore.test_timeline import run_of
 
 TEXTS = """() => { const paint = CanvasRenderingContext2D.prototype.fillText; window.painted = new Set();
 CanvasRenderingContext2D.prototype.fillText = function (text, ...rest) {
   window.painted.add(String(text)); return paint.call(this, text, ...rest); }; }"""
+
+MIDDLES = """() => [...document.querySelectorAll(".lpt-bar :is(button, input, select, summary)")]
+    .filter((one) => one.checkVisibility() && !one.closest(".lp-menubox"))
+    .map((one) => one.getBoundingClientRect()).map((one) => (one.top + one.bottom) / 2)"""
+OUTSIDE = """() => [...document.querySelectorAll(".lpt-bar *")].filter((one) => one.checkVisibility())
+    .map((one) => one.getBoundingClientRect()).filter((one) => one.left < 0 || one.right > innerWidth).length"""
 
 
 @pytest.fixture
@@ -195,3 +202,73 @@ def test_a_flame_graph_of_the_selection(shown, tmp_path):
     }
     flame(shown).get_by_role("button", name="Close").click()
     flame(shown).wait_for(state="hidden")
+
+
+def rows_above(shown) -> int:
+    """Rows of tools above the timeline."""
+    middles = sorted(shown.page.evaluate(MIDDLES))
+    return 1 + sum(below - above > 10 for above, below in itertools.pairwise(middles))
+
+
+def actions(shown) -> list[str]:
+    """Names of all tools."""
+    return sorted(
+        shown.page.locator(".lpt-bar :is(button, input, select, summary)").evaluate_all(
+            "all => all.map((one) => one.ariaLabel || one.closest('label')?.innerText || one.textContent)"
+        )
+    )
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_two_rows_of_tools_stand_above_the_timeline_at_390_px(host, tmp_path, theme):
+    shown = host(explore.timeline(run_of(), notes=tmp_path / "notes.json"), width=1400, height=900, theme=theme)
+    page = shown.page
+    exact(page)
+    shown.wait(lambda: rows_above(shown) == 1)
+    summaries = page.locator(".lpt-bar summary")
+    assert summaries.all_inner_texts() == ["Rows", "Save"]
+    on_a_desk = actions(shown)
+
+    page.set_viewport_size({"width": 390, "height": 900})
+    shown.wait(lambda: rows_above(shown) == 2)
+    exact(page)
+    assert [name for name in actions(shown) if name != "More"] == on_a_desk
+    page.get_by_label("Search names").fill("a")
+    page.locator(".lpt-count", has_text="of").wait_for()
+    assert rows_above(shown) == 2
+    assert page.evaluate(OUTSIDE) == 0
+    shown.shot(f"timeline-tools-390-{theme}")
+
+    # what is rarely used is reached with the keyboard
+    more = page.locator("summary", has_text="More")
+    tab_to(page, "Previous hit")
+    for _ in range(9):
+        if more.evaluate("one => one === document.activeElement"):
+            break
+        page.keyboard.press("ArrowRight")
+    page.keyboard.press("Enter")
+    page.keyboard.press("ArrowDown")
+    expect(page.get_by_label("step", exact=True)).to_be_focused()
+    tab_to(page, "Go to the step or layer")
+    for _ in range(2):
+        page.keyboard.press("ArrowDown")
+    expect(page.locator("summary", has_text="Rows")).to_be_focused()
+    page.keyboard.press("Enter")
+    page.get_by_label("Rows named").wait_for()
+    shown.shot(f"timeline-more-390-{theme}")
+    assert page.evaluate(OUTSIDE) == 0
+    assert shown.faults() == []
+    page.keyboard.press("Escape")
+    page.get_by_label("Rows named").wait_for(state="hidden")
+    page.keyboard.press("ArrowDown")
+    toggle = button(shown, "Critical path: what set the pace of each step (X)")
+    expect(toggle).to_be_focused()
+    page.keyboard.press("Enter")
+    shown.wait(lambda: (shown.widget.arrangement or {}).get("path"))
+    expect(more).to_be_focused()
+    expect(toggle).to_be_hidden()
+
+    page.set_viewport_size({"width": 1400, "height": 900})
+    shown.wait(lambda: rows_above(shown) == 1)
+    expect(more).to_have_count(0)
+    expect(toggle).to_have_attribute("aria-pressed", "true")

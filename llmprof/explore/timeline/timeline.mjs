@@ -22,6 +22,7 @@ const SYNC_MS = 120;
 const LEAST_ROOM = 120;
 const LEAST_HEIGHT = 360;
 const AROUND = 130;
+const NARROW = 520;
 
 /** @param {{model: import("./messages").Model, el: HTMLElement}} view */
 function render({ model, el }) {
@@ -104,6 +105,7 @@ class TimelineView extends Behaviour {
     this.timings = { first: 0, draw: [], exact: [], bytes: 0 }; // for benchmarks
     Object.assign(el, { llmprofTimings: this.timings });
     this.stopped = false;
+    this.narrow = false;
     this.gutterStops = () => {};
     this.build();
   }
@@ -142,7 +144,6 @@ class TimelineView extends Behaviour {
     this.legend = h("div", { class: "lpt-legend", "aria-label": "Colours" });
     this.details = makeDetails();
     this.said = h("div", { class: "lp-hidden", "aria-live": "polite" });
-    this.tools.el.append(this.status.el);
     this.hits = makeHits(this);
     this.marks = makeMarks(this);
     this.flame = makeFlame(this);
@@ -401,12 +402,14 @@ class TimelineView extends Behaviour {
   }
 
   resize() {
-    if (!this.described || this.stopped) return;
-    const total = this.body.clientWidth;
-    if (!total) return;
-    const gutter = total < 520 ? 84 : total < 900 ? 132 : 168;
+    const total = this.host.clientWidth;
+    if (!total || this.stopped) return;
+    const narrow = total < NARROW;
+    if (this.host.classList.toggle("lpt-narrow", narrow) !== this.narrow) this.tools.gather(narrow);
+    this.narrow = narrow;
+    if (!this.described || this.body.hidden) return;
+    const gutter = narrow ? 84 : total < 900 ? 132 : 168;
     this.host.style.setProperty("--lpt-gutter", `${gutter}px`);
-    this.host.classList.toggle("lpt-narrow", total < 520);
     const bar = this.mainPane.el.offsetWidth - this.mainPane.el.clientWidth;
     this.gutter = gutter;
     this.width = Math.max(LEAST_ROOM, total - gutter - bar);

@@ -49,33 +49,41 @@ export function makeTools(timeline) {
       button("Window, as a trace", "Save the selected range, or what is shown, for Perfetto", "export"),
     ),
   );
-  save.addEventListener("click", (/** @type {MouseEvent} */ event) => {
-    if (/** @type {Element} */ (event.target).closest("button")) save.open = false;
-  });
-  const zoom = h(
-    "span",
-    { class: "lpt-set" },
-    path,
-    flame,
-    query,
-    button("Mark", "Set a mark at the selection (M)", "mark"),
+  const mark = button("Mark", "Set a mark at the selection (M)", "mark");
+  const zooms = [
     button("−", "Zoom out (S)", "out"),
     button("+", "Zoom in (W)", "in"),
     button("Whole", "The whole trace (0)", "whole"),
     button("↶", "Undo the zoom (Ctrl + Z)", "undo"),
-    save,
-    button("Full", "Fill the screen, or end that", "full"),
-    button("?", "Keys (?)", "help"),
-  );
-  const el = h(
-    "div",
-    { class: "lp-bar lpt-bar", role: "toolbar", "aria-label": "Timeline" },
-    search.el,
-    goto.el,
-    colour.el,
-    view.el,
-    zoom,
-  );
+  ];
+  const full = button("Full", "Fill the screen, or end that", "full");
+  const help = button("?", "Keys (?)", "help");
+  const zoom = h("span", { class: "lpt-set" });
+  const rare = h("span", { class: "lpt-set" });
+  const gathered = h("div", {});
+  const more = menuOf("More", gathered);
+  more.classList.add("lpt-more");
+  for (const menu of [save, more]) {
+    menu.addEventListener("click", (/** @type {MouseEvent} */ event) => {
+      const pressed = /** @type {Element} */ (event.target).closest("button");
+      if (!pressed || view.menu.contains(pressed)) return;
+      if (pressed.matches(":focus")) menu.querySelector("summary")?.focus();
+      menu.open = false;
+    });
+  }
+  const el = h("div", { class: "lp-bar lpt-bar", role: "toolbar", "aria-label": "Timeline" });
+  /**
+   * Put the tools side by side, or, where there is little room, those that are rarely used into a menu.
+   * @param {boolean} narrow
+   */
+  const gather = (narrow) => {
+    const rarely = [path, flame, query, mark];
+    fill(rare, narrow ? [...rarely, full] : []);
+    fill(gathered, narrow ? [goto.el, view.el, rare, save] : []);
+    fill(zoom, narrow ? zooms : [...rarely, ...zooms, save, full], help);
+    fill(el, search.el, narrow ? [more, colour.el] : [goto.el, colour.el, view.el], zoom, timeline.status.el);
+  };
+  gather(false);
   /** @param {import("./types").Rows} described */
   const update = (described) => {
     goto.el.hidden = path.hidden = !described.rows.some((row) => row.kind === "steps");
@@ -83,6 +91,7 @@ export function makeTools(timeline) {
   };
   return {
     el,
+    gather,
     late: view.late,
     update,
     /**
@@ -375,5 +384,5 @@ function makeViewMenu(timeline) {
     const again = [...menu.querySelectorAll("fieldset label")].find((label) => label.textContent === focused);
     again?.querySelector("input")?.focus();
   };
-  return { el: h("span", { class: "lpt-set" }, all, menu), late, update };
+  return { el: h("span", { class: "lpt-set" }, all, menu), menu, late, update };
 }

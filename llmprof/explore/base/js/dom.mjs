@@ -133,7 +133,9 @@ function replace(el, children) {
 export function roving(el, { down = false } = {}) {
   const [next, before] = down ? ["ArrowDown", "ArrowUp"] : ["ArrowRight", "ArrowLeft"];
   /** @param {HTMLElement} one */
-  const own = (one) => one.tagName === "SUMMARY" || one.closest("details") === el.closest("details"); // menus have their own
+  const around = (one) => (one.tagName === "SUMMARY" ? one.parentElement?.parentElement : one)?.closest("details");
+  /** @param {HTMLElement} one */
+  const own = (one) => around(one) === el.closest("details"); // menus have their own
   const every = () => /** @type {HTMLElement[]} */ ([...el.querySelectorAll("button, summary")]).filter(own);
   const buttons = () => every().filter((one) => one.offsetParent !== null && !one.matches(":disabled"));
   /** @param {HTMLElement | undefined} current */

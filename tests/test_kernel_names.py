@@ -142,4 +142,11 @@ def test_of_names_that_begin_alike_the_beginning_is_cut():
     }  # fmt: skip
     told = apart(pl.Series(list(said)), pl.Series(list(said.values())))
     assert told == ["gemm · 64 128", "gemm · 64 256", "gemm · 32 256", "flash", "flash · Paged", "norm"]
+    # where the same few words stand for several, more are said of these
+    said = {
+        f"mul<{size}, {kinds}>": "mul" for size in (2, 4) for kinds in ("long, long", "bool", "half, half, half, a, b")
+    }
+    said |= {"mul<4, half, half, half, a, c>": "mul"}
+    told = apart(pl.Series(list(said)), pl.Series(list(said.values())))
+    assert len(set(told)) == len(said), told
     assert apart(pl.Series([], dtype=pl.String), pl.Series([], dtype=pl.String)) == []

@@ -180,6 +180,16 @@ def apart(names: pl.Series, labels: pl.Series) -> list[str]:
 
 
 def _differences(group: list[str]) -> dict[str, str]:
+    """Words that tell names apart: few, and more for those that have the same few."""
+    found = _few_differences(group)
+    for words in set(found.values()):
+        alike = [name for name in group if found[name] == words]
+        if 1 < len(alike) < len(group):
+            found |= {name: f"{words} {more}".strip() for name, more in _differences(alike).items()}
+    return found
+
+
+def _few_differences(group: list[str]) -> dict[str, str]:
     """The fewest words that tell names apart: at places where they differ, else those that not all have."""
     written = demangled(pl.Series(group))
     texts = {name: written.get(name, name) for name in group}

@@ -205,3 +205,10 @@ def test_how_much_longer_a_kernel_may_take_is_found_after_the_first_rows():
     silent = explore.kernels(Trace({"kernels": two_ranks().kernels}))
     assert "calls were not recorded" in silent._on_slack()[0]["why"]
     assert "slack_ns" not in silent.table.columns
+
+
+def test_rows_of_one_kernel_say_what_divides_them(eager):
+    for by in ([], ["phase"], ["layer", "stage"]):
+        widget = explore.kernels(eager, by=by)
+        rows = widget._on_table(VIEW | {"by": by}, count=10_000)[0]["rows"]
+        assert len({row["label"] for row in rows}) == len(rows) == widget.table.height

@@ -120,11 +120,16 @@ def block(frame: pl.DataFrame, offset: int, count: int) -> tuple[list[dict[str, 
     rows = frame.slice(max(0, offset), max(0, count))
     every = (frame if frame.height <= _MOST_NAMES else rows)["name"].unique(maintain_order=True)
     labels = dict(zip(every, apart(every, short(every)), strict=True))
+    telling = [column for column in (*PLACES, "category") if column in frame.columns]
+    several = frame.group_by("name").agg(pl.col(telling).n_unique())
+    parts = {name: [c for c, n in zip(telling, counts, strict=True) if n > 1] for name, *counts in several.iter_rows()}
     texts = []
     for row in rows.iter_rows(named=True):
+        words = [_place(label, row[label]) for label in parts[row["name"]] if row[label] is not None]
+        label = " · ".join([labels[row["name"]][:_MOST_TEXT], *words])
         cells: dict[str, Any] = {column: row[column] for column in NUMBERS if column in row}
-        cells |= {label: row[label] if label in row else places(row[many], many) for label, many in PLACES.items()}
-        cells |= {"name": row["name"][:_MOST_TEXT], "label": labels[row["name"]][:_MOST_TEXT]}
+        cells |= {place: row[place] if place in row else places(row[many], many) for place, many in PLACES.items()}
+        cells |= {"name": row["name"][:_MOST_TEXT], "label": label}
         cells |= {"category": row["category"], "limit": row.get("limit")}
         texts.append({key: _finite(cell) for key, cell in cells.items()})
     if not rows.height:
@@ -132,6 +137,10 @@ def block(frame: pl.DataFrame, offset: int, count: int) -> tuple[list[dict[str, 
     series = rows["series"].explode(empty_as_null=False, keep_nulls=False)
     peaks = rows.select(pl.col("series").list.max().clip(1).repeat_by(BINS).explode())["series"]
     return texts, [array((series * 255 / peaks).round().cast(pl.UInt8), "u1")]
+
+
+def _place(label: str, value: int | str) -> str:
+    return f"{label} {value}" if isinstance(value, int) else value
 
 
 def short(names: pl.Series) -> pl.Series:

@@ -7,6 +7,22 @@ from playwright.sync_api import expect
 from llmprof import analyze, explore, sample_metrics
 from tests.samples import sample
 
+SEEN = """all => all.map((row) => {
+  const place = row.cells[0].querySelector("[aria-hidden]") ?? row.cells[0].querySelector("span");
+  const [text, range] = [place.firstChild, document.createRange()];
+  const room = row.cells[0].getBoundingClientRect().right - 8;
+  const end = (count) => {
+    range.setStart(text, 0);
+    range.setEnd(text, count);
+    return range.getBoundingClientRect().right;
+  };
+  if (end(text.length) <= room) return text.data;
+  let count = text.length;
+  while (count && end(count) > room - 12) count -= 1;
+  return `${text.data.slice(0, count)}…`;
+})"""
+"""What a reader sees of the names of rows: the style sheet cuts what is too long."""
+
 
 @pytest.mark.smoke
 def test_sort_filter_pick_and_hardware_metrics(host):
@@ -101,3 +117,47 @@ def test_columns_are_chosen_and_kept_and_the_first_one_stays(host):
     assert shown.faults() == []
     widget.hidden_columns = []
     expect(heads.filter(has_text="slack")).to_have_count(1)
+
+
+@pytest.mark.parametrize("width", [390, 1400])
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_no_two_kernels_look_alike(host, width, theme):
+    widget = explore.kernels(sample("torch_transformers_generate"), sort="name")
+    shown = host(widget, width=width, height=900, theme=theme)
+    rows = shown.page.locator("[aria-busy=false] tr[data-row]")
+    rows.first.wait_for()
+    grid = shown.page.get_by_role("grid", name="Kernels")
+    seen: dict[str, str] = {}
+
+    def look() -> bool:
+        found = rows.evaluate_all("all => all.map((row) => row.dataset.row)")
+        seen.update(zip(found, rows.evaluate_all(SEEN), strict=True))
+        return len(seen) == widget.table.height
+
+    while not look():
+        last = max(map(int, seen))
+        shown.page.locator(".lp-gridbox").first.evaluate("box => box.scrollBy(0, 200)")
+        shown.wait(lambda last=last: rows.last.get_attribute("data-row") != str(last))
+        shown.quiet()
+    alike = {text for text in seen.values() if list(seen.values()).count(text) > 1}
+    assert alike == set()
+    # the whole name is there for who listens
+    told = grid.locator(".lp-told").evaluate_all(
+        "all => all.map((one) => [...one.children].map((part) => part.innerText))"
+    )
+    assert told or width > 390
+    assert all("…" in visible and len(heard) > len(visible) for visible, heard in told)
+    assert shown.faults() == []
+    shown.shot(f"kernels-names-{width}-{theme}")
+
+
+def test_a_narrower_page_tells_names_apart_again(host):
+    widget = explore.kernels(sample("torch_transformers_generate"), sort="name")
+    shown = host(widget, width=1400, height=900)
+    rows = shown.page.locator("[aria-busy=false] tr[data-row]")
+    rows.first.wait_for()
+    shown.quiet()
+    before = rows.evaluate_all(SEEN)
+    shown.page.set_viewport_size({"width": 390, "height": 900})
+    shown.wait(lambda: rows.evaluate_all(SEEN) != before)
+    shown.wait(lambda: len(set(now := rows.evaluate_all(SEEN))) == len(now))

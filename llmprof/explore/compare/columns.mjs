@@ -1,6 +1,7 @@
 // Columns of the table of changes.
 import { h } from "../base/js/dom.mjs";
 import { formatNs, formatNumber } from "../base/js/format.mjs";
+import { nameSpan } from "../base/js/names.mjs";
 
 /** @typedef {import("./messages").Messages["rows"]["answers"]["rows"][number]} Row */
 /** @typedef {import("../base/js/table.mjs").Column} Column */
@@ -36,17 +37,23 @@ export function compareColumns(by, names, model, largest) {
     return h("span", { class: "lp-key" }, el, h("span", { text: row[kind] ?? "other" }));
   };
   const texts = { layer: 64, stage: 138, category: 126, name: 240 };
-  /** @type {(name: Label, row: Row) => Element | string} */
-  const text = (name, row) =>
-    name === "name" && row.readable ? h("span", { text: row.readable, title: row.name }) : String(row[name] ?? "");
   /** @type {(name: Label) => Column} */
   const label = (name) => ({
     name,
-    title: name === "name" ? "kernel" : name,
+    title: name,
     width: texts[name],
     number: name === "layer",
-    cell: name === "stage" || name === "category" ? square(name) : (row) => text(name, row),
+    cell: name === "stage" || name === "category" ? square(name) : (row) => String(row[name] ?? ""),
   });
+  /** @type {(row: Row) => string} */
+  const named = (row) => row.readable ?? row.name ?? "";
+  /** @type {Column} */
+  const kernel = {
+    ...label("name"),
+    title: "kernel",
+    of: named,
+    cell: (row, shown) => nameSpan(named(row), shown, row.name ?? undefined),
+  };
   /** @type {(name: string, title: string) => Column} */
   const time = (name, title) => ({
     name,
@@ -74,7 +81,7 @@ export function compareColumns(by, names, model, largest) {
     cell: (row) => (row[name] === null ? "" : formatNumber(row[name])),
   });
   return [
-    ...COMPARE_LABELS.filter((name) => by.includes(name)).map(label),
+    ...COMPARE_LABELS.filter((name) => by.includes(name)).map((name) => (name === "name" ? kernel : label(name))),
     { name: "status", title: "verdict", width: 120, cell: word },
     time("a_ns", names[0]),
     time("b_ns", names[1]),

@@ -428,7 +428,7 @@ function render({ model, el }) {
         .join(", ");
       /** @type {import("../base/js/plot.mjs").TableColumn[]} */
       const rows = [
-        { name: "readable", title: "kernel" },
+        { name: "readable", title: "kernel", names: true },
         { name: "status", title: "verdict", format: (v) => model.get("statuses")[v] },
         { name: "a_ns", title: names[0], number: true, format: (v) => (v === null ? "" : formatNs(v)) },
         { name: "b_ns", title: names[1], number: true, format: (v) => (v === null ? "" : formatNs(v)) },

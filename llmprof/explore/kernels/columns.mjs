@@ -1,6 +1,7 @@
 // Columns of the table of kernels, and its rows as they come over the wire.
 import { h } from "../base/js/dom.mjs";
 import { formatNs, formatNumber, formatShare } from "../base/js/format.mjs";
+import { nameSpan } from "../base/js/names.mjs";
 import { tableSparkline } from "../base/js/table.mjs";
 import { typed } from "../base/js/wire.mjs";
 
@@ -79,7 +80,13 @@ export function kernelColumns(colours, metrics, why = () => null) {
   /** @type {Column} */
   const limit = { name: "limit", title: "limit", tip: limitTip, width: 116, cell: (row) => row.limit ?? "" };
   return [
-    { name: "name", title: "kernel", width: 250, cell: (row) => h("span", { text: row.label, title: row.name }) },
+    {
+      name: "name",
+      title: "kernel",
+      width: 250,
+      of: (row) => row.label,
+      cell: (row, shown) => nameSpan(row.label, shown, row.name),
+    },
     time("total_ns", "total"),
     { name: "share", title: "share", tip: shareTip, number: true, width: 74, cell: share },
     { name: "count", title: "launches", number: true, width: 82, cell: (row) => formatNumber(row.count) },

@@ -1,8 +1,10 @@
 // Axes, marks that can be pointed at, tables and legends of the explorers. Names begin with "plot".
 import { FONT, fitCanvas, textWidth } from "./canvas.mjs";
 import { h } from "./dom.mjs";
+import { distinct, fitsInto, nameSpan } from "./names.mjs";
 
 export const PLOT_TEXT = 12;
+const NAME_ROOM = 164; // of a cell in base.css
 
 /**
  * @typedef {[number, number]} Pair
@@ -458,7 +460,10 @@ export function plotLegend(entries) {
   return h("div", { class: "lp-legend" }, entries.map(one));
 }
 
-/** @typedef {{name: string, title: string, tip?: string, number?: boolean, format?: (value: any, row: any) => string}} TableColumn */
+/**
+ * @typedef {{name: string, title: string, tip?: string, number?: boolean, names?: boolean,
+ *   format?: (value: any, row: any) => string}} TableColumn  `names`: where names would read alike, they are told apart
+ */
 
 /**
  * Table of rows (objects); columns are {name, title, number, format(value, row)}. With pick, the first cell of a
@@ -469,14 +474,24 @@ export function plotLegend(entries) {
  * @param {{caption?: string, pick?: (row: any) => void, chosen?: (row: any) => boolean, empty?: string}} [options]
  */
 export function plotTable(columns, rows, { caption, pick, chosen = () => false, empty = "none" } = {}) {
+  /** @type {(column: TableColumn, row: Record<string, any>) => string} */
+  const textOf = (column, row) =>
+    column.format ? column.format(row[column.name], row) : String(row[column.name] ?? "");
+  /** @type {Map<TableColumn, Map<string, string>>} */
+  const told = new Map();
+  for (const column of columns.filter((one) => one.names)) {
+    const names = rows.map((row) => textOf(column, row));
+    told.set(column, distinct(names, fitsInto(NAME_ROOM)));
+  }
   /**
    * @param {TableColumn} column
    * @param {Record<string, any>} row
    * @param {boolean} first
    */
   const cell = (column, row, first) => {
-    const text = column.format ? column.format(row[column.name], row) : String(row[column.name] ?? "");
+    const text = textOf(column, row);
     const props = { class: column.number ? "lp-number" : undefined, title: text.length > 30 ? text : undefined };
+    if (told.has(column)) return h("td", props, nameSpan(text, told.get(column)?.get(text)));
     if (!first || !pick) return h("td", { ...props, text });
     return h("td", props, h("button", { class: "lp-link", type: "button", text, onclick: () => pick(row) }));
   };

@@ -1,9 +1,11 @@
 // A sortable table of any number of rows: only those in view are elements. Names begin with "table".
 import { fill, h } from "./dom.mjs";
+import { distinct, fitsInto } from "./names.mjs";
 import { whenReleased } from "./press.mjs";
 
 export const TABLE_ROW = 27;
 export const TABLE_BLOCK = 60;
+const PADDING = 16;
 
 /**
  * First and last (exclusive) row to have as elements for a scroll position.
@@ -96,7 +98,8 @@ export function tableSpark(values, width, height) {
  * `pick` is called for a click and Enter.
  *
  * @typedef {{name: string, title: string, number?: boolean, width: number, sortable?: boolean, tip?: string,
- *   cell: (row: any) => string | Element}} Column
+ *   of?: (row: any) => string, cell: (row: any, shown?: string) => string | Element}} Column  `of`: the name that the
+ *   cell shows, and what it shows of it where it would read like another one
  * @param {object} options
  * @param {string} options.label
  * @param {Column[]} options.columns
@@ -110,6 +113,8 @@ export function tableGrid({ label, columns, load, sorted, pick, chosen = () => f
   const id = `lp-grid-${Math.random().toString(36).slice(2)}`;
   const state = { total: 0, blocks: new Map(), asked: new Set(), active: -1, sort: "" };
   const heads = new Map();
+  /** @type {Map<string, {room: number, told: Map<string, string>}>} */
+  const names = new Map();
   let shown = columns;
   const head = h("tr", { "aria-rowindex": "1" });
   const widths = h("colgroup");
@@ -169,7 +174,7 @@ export function tableGrid({ label, columns, load, sorted, pick, chosen = () => f
     const tr = h("tr", { ...props, "aria-selected": String(Boolean(row && chosen(row))) });
     tr.classList.toggle("lp-active", i === state.active);
     for (const column of shown) {
-      const made = row ? column.cell(row) : "…";
+      const made = row ? column.cell(row, column.of && names.get(column.name)?.told.get(column.of(row))) : "…";
       const td = h("td", { class: column.number ? "lp-number" : undefined });
       if (typeof made === "string") {
         td.textContent = made;
@@ -179,7 +184,21 @@ export function tableGrid({ label, columns, load, sorted, pick, chosen = () => f
     }
     return tr;
   };
+  /** What is shown of the names of all rows that have come, for the present widths; whether that may be something else. */
+  const tell = () => {
+    let changed = false;
+    for (const column of shown) {
+      const { of } = column;
+      const room = of ? heads.get(column.name).clientWidth - PADDING : 0;
+      if (!of || room <= 0 || names.get(column.name)?.room === room) continue;
+      const rows = [...state.blocks.values()].flat();
+      names.set(column.name, { room, told: distinct(rows.map(of), fitsInto(room)) });
+      changed = true;
+    }
+    return changed;
+  };
   const paint = () => {
+    tell();
     const [first, last] = tableRange(el.scrollTop, height, state.total);
     for (const start of tableMissing([first, last], state.blocks)) {
       if (!state.asked.has(start)) {
@@ -202,6 +221,7 @@ export function tableGrid({ label, columns, load, sorted, pick, chosen = () => f
     el.scrollTop = tableReveal(row, el.scrollTop, el.clientHeight, head.offsetHeight);
     paint();
   };
+  if (columns.some((column) => column.of)) new ResizeObserver(() => tell() && paint()).observe(el);
   el.addEventListener("scroll", paint, { passive: true });
   body.addEventListener("click", (/** @type {any} */ event) => {
     const tr = event.target.closest("tr[data-row]");
@@ -231,6 +251,7 @@ export function tableGrid({ label, columns, load, sorted, pick, chosen = () => f
       state.total = total;
       state.blocks = new Map();
       for (let at = 0; at < rows.length; at += TABLE_BLOCK) state.blocks.set(at, rows.slice(at, at + TABLE_BLOCK));
+      names.clear();
       state.asked = new Set(state.blocks.keys());
       state.active = Math.min(state.active, total - 1);
       el.scrollTop = 0;
@@ -249,6 +270,7 @@ export function tableGrid({ label, columns, load, sorted, pick, chosen = () => f
      */
     put(first, rows) {
       state.blocks.set(first, rows);
+      names.clear();
       paint();
     },
     /** Ask again for the rows on the screen, which stay until they come; others are asked for when they are seen. */

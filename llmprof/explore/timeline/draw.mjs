@@ -253,14 +253,16 @@ function drawLane(context, lane, y, height, folded, scene, view) {
 }
 
 /**
- * A label as far as there is room: of a layer, a step or a request its number, where the words do not fit.
+ * A label as far as there is room: of a layer, a step or a request its number, where the words do not fit; of a
+ * function of Python its file without folders, where the whole path does not.
  * @param {string} full
  * @param {(text: string) => string} fit
  */
 export function labelOf(full, fit) {
   const numbered = /^(?:layer|step|request|rank) (\d+)/.exec(full);
   const text = fit(full);
-  if (!numbered || text.startsWith(numbered[0])) return text;
+  if (!numbered) return text === full ? text : fit(full.replace(/^\S*\/(?=[^/]+\(\d+\): )/, ""));
+  if (text.startsWith(numbered[0])) return text;
   const number = fit(numbered[1]);
   return number === numbered[1] ? number : "";
 }

@@ -44,6 +44,8 @@ test("a label is cut, but the number of a layer or step is whole or not there", 
   const labels = [20, 9, 7, 2, 1].map((most) => labelOf("step 12 · decode", room(most)));
   assert.deepEqual(labels, ["step 12 · decode", "step 12 …", "12", "12", ""]);
   assert.equal(labelOf("attention_fwd", room(8)), "attenti…");
+  assert.equal(labelOf("/srv/sgl/managers/scheduler.py(2919): _run_batch", room(34)), "scheduler.py(2919): _run_batch");
+  assert.equal(labelOf("/srv/sgl/managers/scheduler.py(2919): _run_batch", room(60)).slice(0, 5), "/srv/");
 });
 
 test("ticks have the decimals that their distance needs", () => {

@@ -91,6 +91,7 @@ def _sums(frame: pl.DataFrame, rows: str, by: str, column: str) -> pl.DataFrame:
     """Time by row and part: ``row, order, part, ns, row_ns``."""
     name, order = pl.col(rows).cast(pl.String).fill_null("no " + rows), pl.col(rows)
     if rows == "phase":
+        name = name.replace("other", theme.STEPS)
         order = order.replace_strict(
             {p: i for i, p in enumerate(theme.PHASES)}, default=len(theme.PHASES), return_dtype=pl.Int64
         )
@@ -237,7 +238,9 @@ def overlap(frame: pl.DataFrame, *, work: str = "kernels and copies", title: str
         axis = _WORK[work][0] if name == phases[-1] else None
         panel = theme.layered(*draw.stacked_bars(rows, table, width=plot, title=axis, unit=unit))
         panel = panel.properties(width=plot, height=_ROW * rows["row"].n_unique())
-        panels.append(panel.properties(title=theme.heading(name)) if name else panel)
+        panels.append(
+            panel.properties(title=theme.heading(theme.STEPS if name == "other" else name)) if name else panel
+        )
     notes = []
     if any("communication" in part or "exposed" in part for part in table if part != "exposed copy"):
         notes.append("Communication is hidden while compute runs beside it, and exposed while it does not.")

@@ -165,7 +165,10 @@ def critical_path(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConc
         raise draw.nothing("critical_path", "no step ends on a device")
     whole = rows["phase"].null_count() == rows.height and rows["step"].n_unique() == 1
     steps = pl.col("step").n_unique().over("phase")
-    named = rows.with_columns(steps=steps, phase=pl.col("phase").fill_null("the recording" if whole else "unknown"))
+    named = rows.with_columns(
+        steps=steps,
+        phase=pl.col("phase").fill_null("the recording" if whole else "unknown").replace("other", theme.STEPS),
+    )
     sums = named.group_by("phase", "part").agg(
         ns=pl.col("dur_ns").sum() / pl.col("steps").first(), steps=pl.col("steps").first()
     )

@@ -113,6 +113,9 @@ PHASES: dict[str, str] = {
     "other": "#9AA5B1",
 }
 
+STEPS = "steps"
+"""Name of a row or panel of steps without a phase: their parts can be called other, too."""
+
 CAUSES: dict[str, str] = {
     "host_bound": "#CC6677",
     "sync": "#332288",

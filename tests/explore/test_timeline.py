@@ -333,6 +333,18 @@ def test_traces_that_lack_something_are_drawn_as_far_as_they_go(tables, kinds):
     assert (widget.picture() is None) == (not kinds)
 
 
+def test_streams_of_a_device_without_a_number_are_streams_and_its_idle_time_is_drawn():
+    run = kernels([GEMM, NORM], pause=30).with_columns(device=pl.lit(None, dtype=pl.Int32))
+    on_host = Trace({"ops": ops([("aten::mm", 0, 10, 1), ("aten::add", 40, 10, 2)])})
+    for trace, label, gaps in ((Trace({"kernels": run}), "stream 7", 1), (on_host, "thread 1", 0)):
+        widget = explore.timeline(trace)
+        ask(widget, "find")
+        described, _ = ask(widget, "rows")
+        shown = {row["kind"]: (row["label"], row["count"]) for row in described["rows"]}
+        assert shown["stream"] == (label, 2)
+        assert shown["idle"][1] == gaps
+
+
 def test_markup_in_names_stays_text_in_the_picture():
     hostile = '<script>alert("1")</script>&\x00\x1b\n'
     widget = explore.timeline(Trace({"kernels": kernels([(hostile, 1000)])}))

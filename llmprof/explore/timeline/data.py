@@ -71,7 +71,7 @@ class TimelineData:
         """Results of queries that are rows, by their kind."""
         self.drawn: list[Row] = [] if requests is None else request_rows(requests, self.keys, self.names)
         """The rows; those of the host may still wait for their spans."""
-        streams = list(stream_rows(self.events, self.keys, self.names))
+        streams = list(stream_rows(self.events, self.keys, self.names, on_host=self.trace.on_host))
         counters, host = list(counter_rows(trace)), self._host(len({row.rank for row in streams}))
         for rank in sorted(trace.ranks, key=_last_is_the_host):
             device = [row for row in streams if row.rank == rank]

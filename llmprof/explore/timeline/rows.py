@@ -432,11 +432,10 @@ _NOTHING = pl.DataFrame(
 )  # fmt: skip
 
 
-def stream_rows(events: pl.DataFrame, keys: Keys, texts: Names) -> Iterator[Row]:
-    """A row for each stream of each device, the busiest first."""
+def stream_rows(events: pl.DataFrame, keys: Keys, texts: Names, *, on_host: bool) -> Iterator[Row]:
+    """A row for each stream of each device (or thread, where operators stand in for it), the busiest first."""
     if not events.height:
         return
-    on_host = events["device"].null_count() == events.height
     made = events.select(
         *("rank", "device", "stream", "start_ns", "dur_ns"),
         id=pl.col("event"),
@@ -649,7 +648,8 @@ def _collectives(trace: Trace, keys: Keys, texts: Names) -> dict[int, list[Lane]
 
 def _idle(trace: Trace, keys: Keys, texts: Names) -> dict[int, list[Lane]]:
     """Gaps of each device, by cause; a host without a device has none."""
-    frame = idle(trace).with_row_index("id").filter(pl.col("device").is_not_null())
+    frame = idle(trace).with_row_index("id")
+    frame = frame.clear() if trace.on_host else frame
     made = frame.select(
         "rank", "id", "start_ns", "dur_ns",
         name=pl.format("{} (idle)", pl.col("cause").str.replace("_", " ")),  # a narrow bar shows the beginning

@@ -147,7 +147,7 @@ def short(names: pl.Series) -> pl.Series:
     """Readable names; C++ functions without return type, namespaces and parameters, so that their beginnings differ."""
     made = pl.DataFrame({"name": names, "short": kernel_names.comparable(names), "readable": readable(names)})
     cpp = pl.col("name").str.contains(r"^(?:void|std::\S+) |\w<.*>") & (pl.col("short").str.len_chars() > 0)
-    of_library = pl.col("readable").str.contains(" ", literal=True) | pl.col("name").str.starts_with("_Z")
+    of_library = pl.col("readable").str.contains(" ", literal=True) | pl.col("name").str.contains("^_Z|_kernel_time$")
     return made.select(short=pl.when(of_library).then("readable").when(cpp).then("short").otherwise("name"))["short"]
 
 

@@ -343,7 +343,8 @@ class Overlap(Explorer, room="overlap"):
         matching = aligned(chosen, mine[:2], (self.other, int(number)), step)
         return [mine, (self.other, int(number), matching)] if matching else [mine]
 
-    @answers(busy="finding steps and overlap", ranks=list[int], others=list[int], phases=list[str], parts=list[str])
+    @answers(busy="finding steps and overlap", ranks=list[int], others=list[int], phases=list[str], parts=list[str],
+             events=str)  # fmt: skip
     def _on_choices(self) -> Answer:
         ranks = activity(self.trace)["rank"].unique().sort().to_list()
         others = activity(self.other)["rank"].unique().sort().to_list() if self.other is not None else []
@@ -354,6 +355,7 @@ class Overlap(Explorer, room="overlap"):
             "others": others,
             "phases": theme.in_order(steps(self.trace)["phase"].drop_nulls(), theme.PHASES),
             "parts": self._parts(),
+            "events": self.trace.words["events"],
         }, []
 
     @answers(busy="measuring steps", buffers="columns of each side after those of the one before", sides=list[Bars])

@@ -40,7 +40,7 @@ export type Lane = {
 export type Messages = {
   choices: {
     asks: Record<string, never>;
-    answers: { ranks: number[]; others: number[]; phases: string[]; parts: string[] };
+    answers: { ranks: number[]; others: number[]; phases: string[]; parts: string[]; events: string };
   };
   /** Buffers: columns of each side after those of the one before. */
   bars: {

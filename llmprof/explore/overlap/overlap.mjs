@@ -141,9 +141,8 @@ function render({ model, el }) {
     const events = lanes.sides.map((side) =>
       formatNumber(side.lanes.filter((lane) => lane.stream).reduce((sum, lane) => sum + lane.count, 0)),
     );
-    const where = lanes.chosen
-      ? `In the window of ${length}`
-      : `From the first to the last device event of the rank (${length})`;
+    const called = choices?.events ?? "events";
+    const where = lanes.chosen ? `In the window of ${length}` : `From the first to the last of the rank (${length})`;
     const rows = lanes.summary.filter(
       ({ part, a_ns, b_ns }) => part === "total" || choices?.parts.includes(part) || a_ns || b_ns,
     );
@@ -158,7 +157,7 @@ function render({ model, el }) {
       sums,
       h("p", {
         class: "lp-note",
-        text: `${where}, ${events.join(" and ")} device events. Communication is hidden while compute runs beside it.${parted}${shifted}`,
+        text: `${where}, ${events.join(" and ")} ${called}. Communication is hidden while compute runs beside it.${parted}${shifted}`,
       }),
       plotTable(columns, rows, { caption: "Parts of the time of the window" }),
     );

@@ -10,7 +10,7 @@ import llmprof
 from llmprof import analyze
 from llmprof.trace import Trace
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*ranks are missing")
+pytestmark = pytest.mark.filterwarnings("ignore:.*ranks? (is|are) missing")
 
 
 class Hta(NamedTuple):

@@ -289,6 +289,21 @@ def test_a_gap_before_the_first_call_of_a_thread_is_named_by_what_ran(name: str,
     assert path == [("unexplained", told, 50 * US), ("launch", GEMM, 5 * US), ("compute", GEMM, 10 * US)]
 
 
+def test_a_wait_for_work_that_was_launched_before_the_recording() -> None:
+    """GEMMs at 0, 30 and 60 us were launched before; the host waits for them from 10 to 92, then launches another."""
+    calls = host([(0, 10, 82, "cudaStreamSynchronize", None), (0, 94, 2, CALL, 4)])
+    work = device([(0, 7, at, 30, GEMM, n) for n, at in enumerate((0, 30, 60))] + [(0, 7, 100, 10, NORM, 4)])
+    trace = Trace({"kernels": work, "runtime": calls})
+    path = critical_path(trace)
+    assert dict(path.group_by("part").agg(pl.col("dur_ns").sum()).rows()) == {
+        "compute": 100 * US, "synchronise": 2 * US, "host": 2 * US, "launch": 6 * US,
+    }  # fmt: skip
+    # without them: the call begins at 10 and takes 10 of its own, then 2 of the host, 6 and 10 until the kernel ends
+    plan = Plan(graph(trace), "middle")
+    changes.scale("nvjet", 0.0).apply(plan, trace)
+    assert plan.times().max() == 38 * US
+
+
 @pytest.mark.parametrize(("call", "part"), [("cudaFree", "device held"), ("cudaStreamSynchronize", "unexplained")])
 def test_work_that_a_call_of_another_thread_holds_is_not_unexplained(call: str, part: str) -> None:
     """A GEMM is launched at 20 us and begins at 200; another thread is in a call from 30 to 198."""

@@ -116,7 +116,7 @@ def test_a_file_that_cannot_be_read_is_named_and_tried_again(run, tmp_path):
     rank_file(run, 2)
     good = (run / "rank2.pt.trace.json").read_bytes()
     (run / "rank2.pt.trace.json").write_text('{"traceEvents": [], "schemaVersion": ' + "[" * 2000)
-    with warned(r"rank2.pt.trace.json could not be converted and is left out", r"1 of 3 ranks are missing"):
+    with warned(r"rank2.pt.trace.json could not be converted and is left out", r"1 of 3 ranks is missing"):
         trace = llmprof.convert([*sorted(run.iterdir())], tmp_path / "out", client=False, format="chrome")
     assert trace.ranks == [0, 1]
     (failed,) = trace.coverage["failed"]

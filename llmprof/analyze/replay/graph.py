@@ -286,8 +286,11 @@ def _awaited(recorded: Recording, waits: pl.DataFrame) -> tuple[Ints, Ints, Rows
     # It is the latest work on the awaited stream (of the rank, if the stream is unknown) that was launched before the
     # call began, or before the event was recorded, and that had ended when the call returned. On a thread that launches
     # work itself, it must also have been running when the call began.
+    # What comes before all launched work of its stream was launched before the recording.
+    first = pl.col("start_ns").filter(pl.col("launch_start_ns").is_not_null()).min().over("chain")
+    unseen = pl.when(pl.col("start_ns") < first).then(int(NEVER)).otherwise("start_ns")
     work = recorded.work.select(
-        "rank", "chain", "stream", "row", issued=pl.col("launch_start_ns").fill_null(pl.col("start_ns")),
+        "rank", "chain", "stream", "row", issued=pl.coalesce("launch_start_ns", unseen),
         end_ns=pl.col("start_ns") + pl.col("dur_ns"),
     ).collect()  # fmt: skip
     best = np.full(waits.height, NEVER)

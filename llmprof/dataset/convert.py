@@ -251,6 +251,7 @@ def _convert(
     for name in place.names():
         if name.startswith(_PARTITION) and name not in kept:
             place.remove(name)
+    place.clean()  # of workers that were killed meanwhile
 
 
 def open(folder: PathLike) -> Trace:  # noqa: A001

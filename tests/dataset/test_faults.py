@@ -339,15 +339,22 @@ def test_a_worker_that_is_killed_is_replaced(tmp_path):
 
         def kill(what, done, total):
             if done == 2 and not killed:
-                killed.extend(client.run(os.getpid).values())
-                os.kill(killed[0], signal.SIGKILL)
+                killed.extend(client.run(os.getpid).items())
+                os.kill(killed[0][1], signal.SIGKILL)
 
         trace = llmprof.convert(run, tmp_path / "out", client=client, progress=kill)
         same(trace, llmprof.read(run, cache=False))
         whole(tmp_path / "out")
-        client.wait_for_workers(2)
-        assert killed[0] not in client.run(os.getpid).values()
-        os.kill(next(iter(client.run(os.getpid).values())), signal.SIGKILL)
+        until = time.monotonic() + 120
+        while time.monotonic() < until:  # the scheduler learns of the death some time after it
+            workers = client.scheduler_info(n_workers=-1)["workers"]
+            if len(workers) == 2 and killed[0][0] not in workers:
+                break
+            time.sleep(0.05)
+        alive = client.run(os.getpid)
+        assert len(alive) == 2
+        assert killed[0][1] not in alive.values()
+        os.kill(next(iter(alive.values())), signal.SIGKILL)
         assert_frame_equal(llmprof.map("overlap", trace, client=client), analyze.overlap(trace))
 
 

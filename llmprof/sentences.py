@@ -141,7 +141,8 @@ FINDINGS: Final = {
         {{ kernels|n_or_unknown }} kernels{% if replayed_share %}, {{ replayed_share|share }} of them from replayed
         graphs{% endif %}.
         {%- if has_layer_times %} The host launches a layer in {{ layer_ns|ns }}
-        {%- if layer_of_others_ns is not none %}, that of the other ranks in {{ layer_of_others_ns|ns }}{% endif -%}
+        {%- if layer_of_others_ns is not none and layer_ns > layer_of_others_ns %}, that of the other ranks in
+        {{ layer_of_others_ns|ns }}{% endif -%}
         .{% endif %}""",
         """{% if elsewhere %}
         {%- if elsewhere.set_up == "memory" %}{{ advice["memory"] }}

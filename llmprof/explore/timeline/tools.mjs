@@ -67,7 +67,8 @@ export function makeTools(timeline) {
     menu.addEventListener("click", (/** @type {MouseEvent} */ event) => {
       const pressed = /** @type {Element} */ (event.target).closest("button");
       if (!pressed || view.menu.contains(pressed)) return;
-      if (pressed.matches(":focus")) menu.querySelector("summary")?.focus();
+      // beside the other tools the keys go back to the notebook
+      if (el.contains(more) && pressed.matches(":focus")) menu.querySelector("summary")?.focus();
       menu.open = false;
     });
   }

@@ -261,7 +261,10 @@ function drawLane(context, lane, y, height, folded, scene, view) {
 export function labelOf(full, fit) {
   const numbered = /^(?:layer|step|request|rank) (\d+)/.exec(full);
   const text = fit(full);
-  if (!numbered) return text === full ? text : fit(full.replace(/^\S*\/(?=[^/]+\(\d+\): )/, ""));
+  if (!numbered) {
+    const file = text === full ? full : full.replace(/^\S*\/(?=[^/]+\(\d+\): )/, "");
+    return file === full ? text : fit(file);
+  }
   if (text.startsWith(numbered[0])) return text;
   const number = fit(numbered[1]);
   return number === numbered[1] ? number : "";

@@ -108,6 +108,12 @@ def critical_path(trace: Trace, *, rank: int | None = None) -> pl.DataFrame:
 @per_trace
 def path_without_names(trace: Trace, rank: int | None = None) -> pl.DataFrame:
     """The critical path without what the host did between its calls, which takes most of the time to find out."""
+    return _held(trace, path_of_events(trace, rank))
+
+
+@per_trace
+def path_of_events(trace: Trace, rank: int | None = None) -> pl.DataFrame:
+    """The critical path by its events alone: the calls that held the device are unexplained time."""
     built = replay.graph(trace)
     ends = step_ends(built)
     if rank is not None:
@@ -116,7 +122,6 @@ def path_without_names(trace: Trace, rank: int | None = None) -> pl.DataFrame:
     rows = _pieces(built, last).join(
         ends.select("step", "phase").unique("step"), on="step", how="left", maintain_order="left"
     )
-    rows = _held(trace, rows)
     if not collectives(trace)["wait_ns"].is_not_null().any():
         rows = rows.with_columns(pl.col("part").replace("transfer", "communication"))
     return rows
@@ -257,7 +262,7 @@ def _held(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
     if not rows.select(unknown.any()).item():
         return rows
     held = idle(trace).filter(pl.col("held_kind") == "call").select(event="next_event", call="held_by", held="dur_ns")
-    rows = rows.join(held.unique("event"), on="event", how="left", maintain_order="left")
+    rows = rows.join(held, on="event", how="left", maintain_order="left", validate="m:1")
     by_call = unknown & (pl.col("held") >= LEAST_SHARE * pl.col("dur_ns"))
     assumed = pl.lit(replay.EVIDENCE[replay.BY_TIMES])
     return rows.with_columns(

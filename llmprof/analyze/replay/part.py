@@ -13,7 +13,6 @@ from llmprof.analyze.collectives.collectives import called_together
 from llmprof.analyze.replay.graph import MOST_EVENTS, events_of
 from llmprof.analyze.steps.steps import steps
 from llmprof.errors import NotCapturedError
-from llmprof.text import counted
 from llmprof.trace import Trace
 
 MOST_FOR_FINDINGS: Final = 300_000
@@ -64,7 +63,7 @@ def replayed_part(trace: Trace, named: tuple[int, ...] | None = None) -> Part:
         return _some_steps(trace, limit, some)
     part = trace.select(ranks=sorted(weights))
     words = (
-        f"only {len(weights):,} of {counted(len(trace.ranks), 'rank')} "
+        f"only {len(weights):,} of {len(trace.ranks):,} ranks "
         f"{'was replayed, which waits' if len(weights) == 1 else 'were replayed, which wait'} for no other rank, since "
         f"there are more than {limit:,} events"
     )
@@ -131,7 +130,5 @@ def _some_steps(trace: Trace, limit: int, events: int) -> Part:
     start = pl.coalesce("host_start_ns", "start_ns").alias("_at")
     recorded = labels.select("rank", start, number="step")
     both = steps(part).select("rank", "step", start).join(recorded, on=["rank", "_at"]).drop("_at")
-    was = "was" if len(chosen) == 1 else "were"
-    words = f"only {len(chosen):,} of {counted(len(numbers), 'step')} {was} replayed, since there are more than "
-    words += f"{limit:,} events"
+    words = f"only {len(chosen):,} of {len(numbers):,} steps were replayed, since there are more than {limit:,} events"
     return Part(part, words, both)

@@ -9,7 +9,7 @@ import polars as pl
 
 from llmprof.analyze.catalog import Analysis, per_trace
 from llmprof.analyze.collectives.collectives import collectives
-from llmprof.analyze.replay.critical_path import WORKS, path_without_names, slack_of_recorded
+from llmprof.analyze.replay.critical_path import WORKS, path_of_events, slack_of_recorded
 from llmprof.analyze.replay.graph import MOST_EVENTS, events_of, graph
 from llmprof.arguments import Columns
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, listed
@@ -126,7 +126,7 @@ def path_share(trace: Trace, *, by: Columns = ("layer",)) -> pl.DataFrame:
     if wrong := [key for key in keys if key not in columns]:
         raise AnalysisError(f"there is no column {wrong[0]!r} to group by", expected=f"some of {listed(columns)}")
     on_device = pl.col("part").is_in(WORKS) & pl.col("event").is_not_null()
-    path = path_without_names(trace).filter(on_device).group_by("event").agg(path_ns=pl.col("dur_ns").sum())
+    path = path_of_events(trace).filter(on_device).group_by("event").agg(path_ns=pl.col("dur_ns").sum())
     return (
         free.join(path, on="event", how="left")
         .group_by(keys)

@@ -32,15 +32,16 @@ class Platform:
 
     def how_to_record(self, table: str, tool: str | None = None) -> str:
         """Advice on how to record a table of the schema on this platform, of one tool if it knows how."""
-        if tool == ONNX_RUNTIME and table in _ON_ONNX_RUNTIME:
-            return _ON_ONNX_RUNTIME[table]
+        if tool == ONNX_RUNTIME and table in DEVICE_TABLES:
+            return _ON_ONNX_RUNTIME
         return of_tool(self.recorded_by.get(table, schema.TABLES[table].recorded_by), tool)
 
 
+DEVICE_TABLES: Final = ("kernels", "copies", "runtime")
+"""Tables that only a run on a device fills."""
+
 ONNX_RUNTIME: Final = "ONNX Runtime"
-_ON_ONNX_RUNTIME: Final = dict.fromkeys(
-    ("kernels", "copies", "runtime"), f"device activity ({ONNX_RUNTIME}: a build with --enable_cuda_profiling)"
-)
+_ON_ONNX_RUNTIME: Final = f"device activity ({ONNX_RUNTIME}: a build with --enable_cuda_profiling)"
 
 
 def of_tool(advice: str, tool: str | None) -> str:
@@ -118,9 +119,6 @@ ASCEND: Final = _platform("ascend", "NPU", "ACL", {
 
 PLATFORMS: Final = {platform.name: platform for platform in (NVIDIA, AMD, ASCEND, UNKNOWN)}
 """Every platform by its name."""
-
-DEVICE_TABLES: Final = ("kernels", "copies", "runtime")
-"""Tables that only a run on a device fills."""
 
 ON_DEVICE: Final = {"events": "kernels and copies", "event": "kernel", "stream": "stream", "time": "device time"}
 """What sentences call the events of a device."""

@@ -211,11 +211,8 @@ class Trace(Carded, Methods):
     @property
     def on_host(self) -> bool:
         """Whether operators of the host take the place of device events, as in a run on the CPU."""
-        if (
-            any(table in self.table_names for table in ("kernels", "copies"))
-            or self.has("runtime")
-            or not self.has("ops")
-        ):
+        device = ("kernels", "copies")
+        if any(table in self.table_names for table in device) or self.has("runtime") or not self.has("ops"):
             return False
         return bool((self.ops["kind"] == "op").any())
 

@@ -142,7 +142,9 @@ function render({ model, el }) {
       formatNumber(side.lanes.filter((lane) => lane.stream).reduce((sum, lane) => sum + lane.count, 0)),
     );
     const called = choices?.events ?? "events";
-    const where = lanes.chosen ? `In the window of ${length}` : `From the first to the last event of the rank (${length})`;
+    const where = lanes.chosen
+      ? `In the window of ${length}`
+      : `From the first to the last event of the rank (${length})`;
     const rows = lanes.summary.filter(
       ({ part, a_ns, b_ns }) => part === "total" || choices?.parts.includes(part) || a_ns || b_ns,
     );

@@ -247,7 +247,7 @@ class Trace(Carded, Methods):
     @checked
     def has(self, *tables: str) -> bool:
         """Whether all the tables were recorded and have rows."""
-        return all(self._height(table) > 0 for table in tables)
+        return all(self.height(table) > 0 for table in tables)
 
     @property
     def tables(self) -> dict[str, pl.DataFrame]:
@@ -277,10 +277,27 @@ class Trace(Carded, Methods):
         """
         if not isinstance(self._tables, Deferred):
             return {name: frame.height for name in schema.TABLES if (frame := self._frame(name)) is not None}
-        return {name: self._height(name) for name in self.table_names}
+        return {name: self.height(name) for name in self.table_names}
 
-    def _height(self, name: str) -> int:
-        """Number of rows of a table; 0 if it was not recorded. No other table is loaded."""
+    def height(self, name: str) -> int:
+        """Number of rows of a table, 0 if it was not recorded; unlike :attr:`rows` it asks for no other table.
+
+        Parameters
+        ----------
+        name : str
+            Name of the table.
+
+        Returns
+        -------
+        int
+            The number of rows.
+
+        Examples
+        --------
+        >>> import llmprof
+        >>> llmprof.sample("torch_tp1_eager").height("copies")
+        94
+        """
         tables = self._tables
         if not isinstance(tables, Deferred):
             return 0 if (frame := self._frame(name)) is None else frame.height

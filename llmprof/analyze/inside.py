@@ -7,7 +7,7 @@ from typing import Final
 
 import polars as pl
 
-from llmprof.theory.calls import Call, Kind, kind_of, recorded
+from llmprof.theory.calls import Call, kind_of, recorded
 from llmprof.theory.calls.call import ALLOCATION
 
 Texts = tuple[str, str | None, str | None, str | None, str | None]
@@ -20,19 +20,18 @@ def with_texts(ops: pl.DataFrame) -> pl.DataFrame:
     return ops.with_columns(pl.lit(None, dtype=pl.String).alias(name) for name in _TEXTS if name not in ops.columns)
 
 
-def calls_inside(owner: int, kind: Kind, ops: pl.DataFrame) -> tuple[Call, ...]:
-    """Calls inside of the call in a row of the operators that its kind's work needs, if their shapes were recorded."""
-    return tuple(recorded(*texts) for texts in _rows(owner, kind, ops))
+def calls_inside(owners: pl.Series, ops: pl.DataFrame) -> dict[int, tuple[Call, ...]]:
+    """The recorded calls inside of some rows of the operators that the work of these needs."""
+    return {owner: tuple(recorded(*texts) for texts in inner) for owner, inner in _rows(owners, ops).items()}
 
 
 def texts_inside(owners: pl.Series, ops: pl.DataFrame) -> pl.Series:
     """For each row of the operators the calls inside of it as a text (JSON), null where its work needs none."""
-    rows = pl.DataFrame({"row": owners.drop_nulls().unique()})
-    named = rows.with_columns(name=ops["name"][rows["row"]])
-    kinds = {name: kind for name in named["name"].unique() if (kind := kind_of(name)) is not None and kind.inside}
-    needed = named.filter(pl.col("name").is_in([*kinds]))
-    made = [json.dumps(_rows(row, kinds[name], ops)) for row, name in needed.iter_rows()]
-    table = needed.select("row", inside=pl.Series(made, dtype=pl.String))
+    found = _rows(owners, ops)
+    table = pl.DataFrame(
+        {"row": list(found), "inside": [json.dumps(inner) for inner in found.values()]},
+        schema={"row": owners.dtype, "inside": pl.String},
+    )
     return owners.to_frame("row").join(table, on="row", how="left", maintain_order="left")["inside"]
 
 
@@ -41,16 +40,26 @@ def calls_of_text(text: str | None) -> tuple[Call, ...]:
     return tuple(recorded(*texts) for texts in json.loads(text)) if text else ()
 
 
-def _rows(owner: int, kind: Kind, ops: pl.DataFrame) -> list[Texts]:
-    around = ops.row(owner, named=True)
-    end = around["start_ns"] + around["dur_ns"]
-    last = ops["rank"].search_sorted(around["rank"], side="right") if ops["rank"].is_sorted() else 0
-    starts = ops["start_ns"].slice(owner, max(0, last - owner))
-    near = ops.slice(owner, starts.search_sorted(end)) if len(starts) and starts.is_sorted() else ops
-    start = pl.col("start_ns")
-    inner = near.filter(
-        pl.col("name").is_in([*kind.inside.split()]), pl.col("rank") == around["rank"],
-        pl.col("thread").eq_missing(around["thread"]), start >= around["start_ns"], start < end,
+def _rows(owners: pl.Series, ops: pl.DataFrame) -> dict[int, list[Texts]]:
+    """Texts of the calls inside of each owner whose work needs some."""
+    around = ops.select("name", "rank", "thread", "start_ns", end=pl.col("start_ns") + pl.col("dur_ns"))
+    around = around.with_row_index("owner")[owners.drop_nulls().unique()]
+    kinds = {name: kind for name in around["name"].unique() if (kind := kind_of(name)) is not None and kind.inside}
+    around = around.filter(pl.col("name").is_in([*kinds]))
+    needed = {name: {*kind.inside.split()} for name, kind in kinds.items()}
+    inner = ops.filter(
+        pl.col("name").is_in([*set().union(*needed.values())]),
         pl.col("shapes").is_not_null() | (pl.col("name") == ALLOCATION),
-    )  # fmt: skip
-    return list(inner.select(_TEXTS).iter_rows())
+    ).sort("start_ns", maintain_order=True)  # fmt: skip
+    first, stop = (inner["start_ns"].search_sorted(around[at], side="left") for at in ("start_ns", "end"))
+    return {
+        owner: [
+            texts
+            for *place, texts in zip(*(part[of] for of in ("rank", "thread")), part.select(_TEXTS).rows(), strict=True)
+            if place == [rank, thread] and texts[0] in needed[name]
+        ]
+        for owner, name, rank, thread, low, high in zip(
+            *(around[of] for of in ("owner", "name", "rank", "thread")), first, stop, strict=True
+        )
+        for part in [inner[low:high]]
+    }

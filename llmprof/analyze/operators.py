@@ -618,11 +618,13 @@ def _work(
             "lengths", "n"
         ).iter_rows()
     }  # fmt: skip
+    inside = calls_inside(rows["owner"], ops)
     made = []
     for row in rows.iter_rows(named=True):
         kind = None if row["operator"] is None else kind_of(row["operator"])
         try:
-            one = _one(row, kind, ops, [(None if k is None else sums[k], n) for k, n in lengths[row["row"]]], bound)
+            inner = calls_of_text(row["inside"]) if row["owner"] is None else inside.get(row["owner"], ())
+            one = _one(row, kind, inner, [(None if k is None else sums[k], n) for k, n in lengths[row["row"]]], bound)
         except NoWorkError as error:
             one = {"why": str(error).split(";")[0].rstrip(".")}
         made.append(
@@ -632,7 +634,7 @@ def _work(
 
 
 def _one(
-    row: dict[str, Any], kind: Kind | None, ops: pl.DataFrame, lengths: list[tuple[Lengths | Work | None, int]],
+    row: dict[str, Any], kind: Kind | None, inner: tuple[Call, ...], lengths: list[tuple[Lengths | Work | None, int]],
     bound: _Bound,
 ) -> dict[str, Any]:  # fmt: skip
     """Columns of a row's work and bound; the reason where it has none."""
@@ -645,9 +647,6 @@ def _one(
         raise NoWorkError(BETWEEN)
     if kind and kind.name == "moe_experts" and bound.spread:
         raise NoWorkError(SPREAD)
-    inner: tuple[Call, ...] = ()
-    if kind and kind.inside:
-        inner = calls_of_text(row["inside"]) if row["owner"] is None else calls_inside(row["owner"], kind, ops)
     texts = [row[name] for name in _TEXTS]
     found: list[tuple[int, Work]] = []
     for known, count in lengths:

@@ -2,11 +2,14 @@
 
 import polars as pl
 import pytest
+from polars.testing import assert_frame_equal
 
+import llmprof
 from llmprof.analyze import findings, what_if
 from llmprof.analyze.changes import balance
 from llmprof.analyze.replay import part
 from llmprof.analyze.replay.part import groups_of, replayed_part
+from llmprof.analyze.steps.steps import host_labels
 from llmprof.trace import Trace
 from tests.analyze.builders import NORM
 from tests.analyze.test_replay import CALL, US, device, host, step_labels, two_ranks
@@ -95,3 +98,35 @@ def test_a_step_whose_predecessor_was_cut_out_has_no_time_since_then() -> None:
     assert what_if(some.select(steps=[0, 1, 3])).select("steps", "recorded_ns").row(0) == (1, 40 * US)
     # without a predecessor of any step they count from their own beginning on the device
     assert what_if(whole.select(steps=[1, 5, 9])).select("steps", "recorded_ns").row(0) == (3, 10 * US)
+
+
+@pytest.mark.parametrize("name", ["torch_tp1_cudagraph", "torch_pp2_eager", "nsys_tp2_cudagraph"])
+def test_steps_by_labels_of_the_host_are_those_by_the_work_on_the_device(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Labels alone choose the same steps, with the same rows of all tables, as a look at all work."""
+    monkeypatch.setattr(part, "MOST_FOR_FINDINGS", 100)
+    monkeypatch.setattr(part, "ENOUGH", 3000)
+    by_labels = replayed_part(llmprof.sample(name), ())
+    monkeypatch.setattr(part, "host_labels", lambda _: None)
+    by_work = replayed_part(llmprof.sample(name), ())
+    assert by_labels.words
+    assert by_labels.words == by_work.words
+    assert by_labels.trace.meta == by_work.trace.meta
+    assert all(by_labels.trace.recorded[of].equals(frame) for of, frame in by_work.trace.recorded.items())
+    for mine, other in ((by_labels.numbers, by_work.numbers), (by_labels.steps, by_work.steps)):
+        assert mine is not None
+        assert other is not None
+        assert_frame_equal(mine, other, check_row_order=False)
+
+
+def test_an_empty_step_counts_among_the_steps_if_it_worked_on_the_device() -> None:
+    """Two steps without requests: one launches a kernel, the other only asks for memory."""
+    calls = [(0, 10, 2, CALL, 1), (0, 40, 2, CALL, 2), (0, 80, 2, "cudaMalloc", 3)]
+    marks = step_labels([0, 30, 70], 29).with_columns(
+        name=pl.Series(["execute_context_0(0)_generation_1(1)", *["execute_context_0(0)_generation_0(0)"] * 2])
+    )
+    work = [(0, 7, 15, 10, NORM, 1), (0, 7, 45, 10, NORM, 2)]
+    labels = host_labels(Trace({"kernels": device(work), "runtime": host(calls), "markers": marks}))
+    assert labels is not None
+    assert labels["worked"].to_list() == [True, True, False]

@@ -125,7 +125,7 @@ class Graph:
 
 def events_of(trace: Trace) -> int:
     """Number of kernels, copies and calls of the device runtime, which the graph is made of."""
-    return sum(trace.rows.get(name, 0) for name in ("kernels", "copies", "runtime"))
+    return sum(map(trace.height, ("kernels", "copies", "runtime")))
 
 
 @per_trace

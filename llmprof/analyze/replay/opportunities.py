@@ -13,7 +13,7 @@ from llmprof.analyze.catalog import Analysis, Section, per_trace
 from llmprof.analyze.intervals import clip, union_length
 from llmprof.analyze.operators import COLLECTIVE
 from llmprof.analyze.replay.graph import Graph, graph
-from llmprof.analyze.replay.part import replayed_part
+from llmprof.analyze.replay.part import Part, replayed_part
 from llmprof.analyze.replay.plan import Plan, periods, periods_below, recorded_periods
 from llmprof.analyze.replay.targets import KEY, TARGET, Found, To, below_target, saved_of, with_keys
 from llmprof.analyze.replay.what_if import lasting
@@ -154,7 +154,7 @@ def _found(
     steps, work = steps.filter(rank=rank), work.filter(rank=rank)
     keys = _keys(work)
     gains = _gains(part.trace, found, keys, steps)
-    return _table(_phases(trace, steps), work, keys, gains, to)
+    return _table(_phases(part, steps), work, keys, gains, to)
 
 
 _usual = per_trace(_found)
@@ -168,9 +168,10 @@ def _steps(built: Graph) -> pl.DataFrame:
     return rows.filter((pl.col("start_ns") >= reach).fill_null(value=True))
 
 
-def _phases(trace: Trace, steps: pl.DataFrame) -> pl.DataFrame:
+def _phases(part: Part, steps: pl.DataFrame) -> pl.DataFrame:
     """``phase, rank, steps, of_steps, step_ns`` from the steps of a rank: their number, that of all, and their mean."""
-    labels = labels_of(trace).filter(pl.col("start_ns").is_not_null()).join(steps, on="rank", how="semi")
+    worked = labels_of(part.trace).filter(pl.col("start_ns").is_not_null()) if part.steps is None else part.steps
+    labels = worked.join(steps, on="rank", how="semi")
     every = labels.group_by("phase").agg(of_steps=pl.len())
     own = steps.group_by("phase").agg(pl.col("rank").first(), steps=pl.len(), step_ns=pl.col("dur_ns").mean())
     own = own.join(every, on="phase", how="left", nulls_equal=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import polars as pl
@@ -11,7 +11,7 @@ import polars as pl
 from llmprof.analyze.catalog import per_trace
 from llmprof.analyze.collectives.collectives import called_together
 from llmprof.analyze.replay.graph import MOST_EVENTS, events_of
-from llmprof.analyze.steps.steps import steps
+from llmprof.analyze.steps.steps import around_steps, host_labels, steps
 from llmprof.errors import NotCapturedError
 from llmprof.trace import Trace
 
@@ -19,7 +19,11 @@ MOST_FOR_FINDINGS: Final = 300_000
 """Of a larger recording findings replay some groups of ranks with about so many events, or some steps with
 :data:`ENOUGH`: some seconds of work on one core. The other groups do the same work, and the other steps are alike."""
 
-ENOUGH: Final = 100_000
+ENOUGH: Final = 25_000
+"""Of the steps of a larger recording so many events are replayed, or one :data:`BLOCK` of up to four times as many."""
+
+FEW_RANKS: Final = 8
+"""Of a recording of so many ranks some steps are replayed rather than some ranks: they need no matched collectives."""
 
 BLOCK: Final = 8
 """Successive steps that are replayed together: the first one only begins them, since its time needs the one before."""
@@ -37,6 +41,8 @@ class Part:
     """``rank, step`` (as the part numbers it) and ``number`` (as the recording does), where they differ."""
     weights: pl.DataFrame | None = None
     """``rank, weight``: the number of ranks that each one stands for, where it is not one."""
+    steps: pl.DataFrame | None = None
+    """``rank, step, phase`` of all steps of these ranks, where some are replayed."""
 
     def numbered(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Rows with the steps' numbers of the recording, and the number of ranks that each stands for as ``weight``."""
@@ -51,13 +57,15 @@ class Part:
 @per_trace
 def replayed_part(trace: Trace, named: tuple[int, ...] | None = None) -> Part:
     """All of a recording, or, if it has more events than are replayed, some of its ranks or steps."""
-    # Ranks whose collectives are matched with each other are one group. The groups of the named ranks are always in the
+    # A few ranks have some of the steps. Of more, ranks whose collectives are matched are one group. The groups of the named ranks are always in the
     # part and stand for themselves; the others are chosen evenly and stand for the rest. If there is one group only, or
     # the chosen ones still have too many events, the part has some of the steps.
     events = events_of(trace)
     limit, some = (MOST_EVENTS, MOST_EVENTS) if named is None else (MOST_FOR_FINDINGS, ENOUGH)
     if events <= limit:
         return Part(trace)
+    if len(trace.ranks) <= FEW_RANKS and (by_step := _some_steps(trace, limit, some)).trace is not trace:
+        return by_step
     weights = _chosen(groups_of(trace), set(named or ()), len(trace.ranks) * limit // events)
     if len(weights) == len(trace.ranks):
         return _some_steps(trace, limit, some)
@@ -67,9 +75,9 @@ def replayed_part(trace: Trace, named: tuple[int, ...] | None = None) -> Part:
         f"{'was replayed, which waits' if len(weights) == 1 else 'were replayed, which wait'} for no other rank, since "
         f"there are more than {limit:,} events"
     )
-    of_steps = _some_steps(part, limit, some) if events_of(part) > limit else Part(part)
+    some_steps = _some_steps(part, limit, some) if events_of(part) > limit else Part(part)
     kept = pl.DataFrame({"rank": list(weights), "weight": list(weights.values())}, schema_overrides={"rank": pl.Int32})
-    return Part(of_steps.trace, "; ".join(filter(None, (words, of_steps.words))), of_steps.numbers, kept)
+    return replace(some_steps, words="; ".join(filter(None, (words, some_steps.words))), weights=kept)
 
 
 def groups_of(trace: Trace) -> list[list[int]]:
@@ -112,9 +120,12 @@ def _some_steps(trace: Trace, limit: int, events: int) -> Part:
     """Steps with about so many events, of a recording with more than a limit."""
     # Blocks of successive steps from the beginning to the end, since a step needs the one before; if there are too few
     # for two blocks, some from the middle; and a step of each phase.
-    labels = steps(trace)
-    numbers = labels.filter(pl.col("start_ns").is_not_null())["step"].unique().sort()
-    count = max(3, len(numbers) * events // events_of(trace))
+    on_host = host_labels(trace)
+    labels = steps(trace).with_columns(worked=pl.col("start_ns").is_not_null()) if on_host is None else on_host
+    worked = labels.filter("worked")
+    numbers = worked["step"].unique().sort()
+    each = max(1, events_of(trace) // max(1, len(numbers)))
+    count = max(3, events // each, min(BLOCK, 4 * events // each, limit // each))
     if count >= len(numbers):
         return Part(trace)
     size = min(count, BLOCK) if count >= 2 * BLOCK else count
@@ -126,9 +137,10 @@ def _some_steps(trace: Trace, limit: int, events: int) -> Part:
         if chosen.isdisjoint(rows["place"]):
             middle = rows["place"].sort()[rows.height // 2]
             chosen |= set(range(max(0, middle - 1), middle + 1))
-    part = trace.select(steps=numbers.gather(sorted(chosen)).to_list())
+    some = numbers.gather(sorted(chosen))
+    part = (trace if on_host is None else around_steps(trace, on_host, some)).select(steps=some.to_list())
     start = pl.coalesce("host_start_ns", "start_ns").alias("_at")
     recorded = labels.select("rank", start, number="step")
     both = steps(part).select("rank", "step", start).join(recorded, on=["rank", "_at"]).drop("_at")
     words = f"only {len(chosen):,} of {len(numbers):,} steps were replayed, since there are more than {limit:,} events"
-    return Part(part, words, both)
+    return Part(part, words, both, steps=worked.select("rank", "step", "phase"))

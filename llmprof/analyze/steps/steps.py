@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
+import numpy as np
 import polars as pl
 
 from llmprof.analyze.activity import activity, coded_operators, device_events
@@ -174,7 +175,8 @@ def events_with_steps(trace: Trace) -> pl.DataFrame:
 @per_trace
 def _bounds(trace: Trace) -> pl.DataFrame:
     """Labels of every rank as steps; inferred ones where a rank has no label."""
-    labelled = _labelled(trace)
+    launched = device_events(trace).filter(pl.col("launch_start_ns").is_not_null())["rank"].unique()
+    labelled = _labelled(_ranges(trace, steps_labels.ANY), launched)
     silent = [rank for rank in device_events(trace)["rank"].unique().sort() if rank not in labelled["rank"]]
     frames = [labelled] if labelled.height or not silent else []
     trained = _by_optimizer(trace, silent)
@@ -183,13 +185,13 @@ def _bounds(trace: Trace) -> pl.DataFrame:
     return pl.concat(frames, how="diagonal_relaxed") if frames else labelled
 
 
-def _ranges(trace: Trace, pattern: str) -> pl.DataFrame:
+def _ranges(trace: Trace, pattern: str, *, only_markers: bool = False) -> pl.DataFrame:
     """Ranges with such names; PyTorch wrote its own among the operators until 2021."""
     columns = ["rank", "start_ns", "dur_ns", "name"]
     found = []
     if trace.has("markers"):
         found.append(trace.markers.filter(pl.col("name").str.contains(pattern)))
-    if trace.has("ops"):
+    if trace.has("ops") and not only_markers:
         noted = contains(coded_operators(trace), r"^(?:ProfilerStep#|Optimizer\.step)")
         rows = trace.ops.select(columns).filter(noted).filter(pl.col("name").str.contains(pattern))
         found.append(rows.with_columns(on_device=pl.lit(value=False), stream=pl.lit(None, dtype=pl.Int64)))
@@ -222,12 +224,11 @@ def _by_optimizer(trace: Trace, ranks: list[int]) -> pl.DataFrame:
     return ends.join(begun, on="rank").select(**(nothing | own)).cast(NO_STEPS.schema)
 
 
-def _labelled(trace: Trace) -> pl.DataFrame:
-    labels = _ranges(trace, steps_labels.ANY)
+def _labelled(labels: pl.DataFrame, launched: pl.Series) -> pl.DataFrame:
+    """Steps of the ranks with labels: those on the host for ranks whose work on a device has launching calls."""
     if not labels.height:
         return NO_STEPS
     host, device = labels.filter(~pl.col("on_device")), labels.filter("on_device")
-    launched = device_events(trace).filter(pl.col("launch_start_ns").is_not_null())["rank"].unique()
     served = host.filter(pl.col("rank").is_in(launched.implode()))["rank"].unique()
     device = device.filter(~pl.col("rank").is_in(served.implode()))
     streams = device.group_by("rank", "stream").len().sort("len", "stream", descending=[True, False])
@@ -258,6 +259,59 @@ def _labelled(trace: Trace) -> pl.DataFrame:
     )
 
 
+def host_labels(trace: Trace) -> pl.DataFrame | None:
+    """Steps of every rank by labels on the host, and whether they ``worked`` on a device; None where there are others.
+
+    Work on a device is looked at for empty steps only.
+    """
+    if not trace.has("kernels", "runtime", "markers"):
+        return None
+    labels = _labelled(_ranges(trace, steps_labels.ANY, only_markers=True), trace.runtime["rank"].unique())
+    if labels["host_start_ns"].null_count() or set(labels["rank"]) != set(trace.ranks):
+        return None
+    empty = labels.filter(pl.col("phase") == "empty").select(
+        "rank", "step", from_ns="host_start_ns", until_ns=pl.col("host_start_ns") + pl.col("host_dur_ns")
+    )
+    launched = _launched(trace, _within(trace.runtime, empty, "start_ns"), empty)
+    worked = empty.join(launched, on=["rank", "step"], how="semi")
+    return labels.join(worked, on=["rank", "step"], how="left", maintain_order="left").with_columns(
+        worked=(pl.col("phase") != "empty") | pl.col("until_ns").is_not_null()
+    )
+
+
+def _launched(trace: Trace, calls: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
+    """``rank, step, start_ns, dur_ns`` of work that calls launched, in the last span (of a step) that begins before."""
+    key = ["rank", "correlation"]
+    step = spans["step"].gather(last_before(calls, spans.rename({"from_ns": "start_ns"}), ["rank"], at="start_ns"))
+    numbered = calls.select(key).with_columns(step)
+    work = [trace.table(name).select(*key, "start_ns", "dur_ns") for name in ("kernels", "copies") if trace.has(name)]
+    return pl.concat([frame.join(numbered, on=key) for frame in work]).drop("correlation")
+
+
+def around_steps(trace: Trace, labels: pl.DataFrame, numbers: Iterable[int]) -> Trace:
+    """Part of a large trace in which some steps are whole: little more than their events and their launches.
+
+    ``labels`` are those of :func:`host_labels`.
+    """
+    begin, far = pl.col("host_start_ns"), 1 << 62
+    spans = labels.sort("rank", "step").select(
+        "rank", "step", from_ns=begin.shift(1).over("rank").fill_null(-far),
+        until_ns=begin.shift(-2).over("rank").fill_null(far),
+    ).filter(pl.col("step").is_in([*numbers]))  # fmt: skip
+    key, calls, tables = ["rank", "correlation"], trace.runtime.with_row_index("_row"), trace.recorded
+    near = _within(calls, spans, "start_ns")
+    reach = _launched(trace, near, spans).group_by("rank", "step").agg(
+        from_ns=pl.col("start_ns").min(), until_ns=(pl.col("start_ns") + pl.col("dur_ns")).max()
+    )  # fmt: skip
+    work = [name for name in ("kernels", "copies") if name in tables]
+    tables |= {name: _within(tables[name], reach, "start_ns") for name in work}
+    kept = pl.concat([tables[name].select(key) for name in work])
+    tables["runtime"] = pl.concat([near, calls.join(kept, on=key, how="semi")]).unique("_row").sort("_row").drop("_row")
+    if "ops" in tables:
+        tables["ops"] = _within(tables["ops"], spans, "start_ns")
+    return Trace(tables, trace.meta, trace.coverage)
+
+
 def of_steps(part: Trace, whole: Trace, steps_kept: int | Iterable[int], *, stored: bool = False) -> Trace:
     """Part of a trace in some steps, for :meth:`llmprof.Trace.select`; rows of the host by the labels of each rank."""
     # If the tables are stored in a dataset, only the time around the steps is loaded.
@@ -266,7 +320,7 @@ def of_steps(part: Trace, whole: Trace, steps_kept: int | Iterable[int], *, stor
     rows = pl.concat([steps(trace) for trace in each])
     step = pl.col("step").is_in(numbers)
     key = ["rank", "stream", "start_ns", "name"]
-    events = pl.concat([events_with_steps(trace).filter(step).select(key) for trace in each]).unique()
+    events = pl.concat([device_events_with_steps(trace).filter(step).select(key) for trace in each]).unique()
     if missing := sorted(set(numbers) - set(rows["step"])):
         recorded = rows["step"].unique().sort().to_list()
         expected = f"some from {recorded[0]} to {recorded[-1]}" if recorded else "a trace with steps"
@@ -288,7 +342,8 @@ def of_steps(part: Trace, whole: Trace, steps_kept: int | Iterable[int], *, stor
         if (time := time_of(name)) is None:
             continue  # sums over the whole recording do not hold for a part of it
         if name in ("kernels", "copies"):
-            chosen = frame.join(events, on=key, how="semi", nulls_equal=True, maintain_order="left")
+            near = _within(frame, device, time)
+            chosen = near.join(events, on=key, how="semi", nulls_equal=True, maintain_order="left")
             tables[name] = chosen.filter(pl.col(time).is_between(*window, closed="left"))
         elif "on_device" in frame.columns:
             projected, shown = frame.filter("on_device"), frame.filter(~pl.col("on_device"))
@@ -310,7 +365,17 @@ MANY_RANKS: Final = 16
 
 
 def _within(frame: pl.DataFrame, spans: pl.DataFrame, at: str) -> pl.DataFrame:
-    """Rows that begin in one of the spans of their rank."""
-    spans = spans.sort("rank", "from_ns")
-    last = last_before(frame, spans.rename({"from_ns": at}), ["rank"], at=at)
-    return frame.filter((frame[at] < spans["until_ns"].gather(last)).fill_null(value=False))
+    """Rows of a table, which are in the order of rank and time, that begin in one of the spans of their rank."""
+    ranks, times = frame["rank"].to_numpy(), frame[at].to_numpy()
+    first, stop = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
+    for (rank,), own in spans.group_by("rank"):
+        low, high = np.searchsorted(ranks, rank), np.searchsorted(ranks, rank, side="right")
+        for found, bound in ((first, "from_ns"), (stop, "until_ns")):
+            found.append(low + np.searchsorted(times[low:high], own[bound].to_numpy()))
+    begin, end = np.concatenate(first), np.concatenate(stop)
+    order = np.argsort(begin)
+    begin, end = begin[order], np.maximum.accumulate(end[order])
+    begin[1:] = np.maximum(begin[1:], end[:-1])  # spans may overlap
+    count = np.maximum(end - begin, 0)
+    rows = np.repeat(begin - np.append(0, count.cumsum()[:-1]), count) + np.arange(count.sum())
+    return frame[pl.Series(rows.astype(np.uint32))]

@@ -85,7 +85,7 @@ class TimelineData:
     @cached_property
     def too_large(self) -> str:
         """What is left out of a dataset that does not fit into memory; empty if nothing is."""
-        rows = sum(map(self.trace._height, ("kernels", "copies", *_TABLES)))
+        rows = sum(map(self.trace.height, ("kernels", "copies", *_TABLES)))
         if rows <= MOST_FOUND or "dataset" not in self.trace.meta:
             return ""
         return (
@@ -110,7 +110,7 @@ class TimelineData:
 
     def _host(self, ranks: int) -> list[Row]:
         """Rows of the host; without their lanes where they are many and of several ranks, which are closed at first."""
-        recorded = sum(map(self.trace._height, _TABLES))
+        recorded = sum(map(self.trace.height, _TABLES))
         if (ranks < 2 or recorded < LATER) and not self.too_large:
             return list(host_rows(self.trace, self.keys, self.names))
         rows, *self._host_span = waiting_rows(self.trace)

@@ -57,10 +57,10 @@ class Part:
 @per_trace
 def replayed_part(trace: Trace, named: tuple[int, ...] | None = None) -> Part:
     """All of a recording, or, if it has more events than are replayed, some of its ranks or steps."""
-    # Of a few ranks some steps are replayed. Of more, ranks whose collectives are matched with each other are one group;
+    # Of a few ranks some steps are replayed. Of more, ranks whose collectives are matched with each other are a group:
     # the groups of the named ranks are always in the part and stand for themselves, the others are chosen evenly and
-    # stand for the rest. If there is one group only, or the chosen ones still have too many events, the part has some of
-    # the steps.
+    # stand for the rest. If there is one group only, or the chosen ones still have too many events, the part has some
+    # of the steps.
     events = events_of(trace)
     limit, some = (MOST_EVENTS, MOST_EVENTS) if named is None else (MOST_FOR_FINDINGS, ENOUGH)
     if events <= limit:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 from typing import Final
 
 from llmprof.theory.calls.call import Call, NoWorkError, Tensor
@@ -46,7 +47,8 @@ def _agree(call: Call, one: int, other: int) -> int:
 def mm(call: Call) -> Work:
     """``a @ b``, with ``a`` and ``b`` at the places 0 and 1."""
     a, b = call.tensor(0, 2), call.tensor(1, 2)
-    return product(call, a, b, (a.shape[0], b.shape[1], _agree(call, a.shape[1], b.shape[0])))
+    width = 4 if call.operator == "aten::_int_mm" else 0
+    return product(call, a, b, (a.shape[0], b.shape[1], _agree(call, a.shape[1], b.shape[0])), width=width)
 
 
 def addmm(call: Call) -> Work:
@@ -117,6 +119,60 @@ def scaled_mm(call: Call) -> Work:
     return product(call, a, b, sizes, bias=bias, width=width, more=scales)
 
 
+def quantized(call: Call) -> Work:
+    """``x @ weight.T`` of narrow numbers: ``x`` (…, k) and ``weight`` (n, k) in order, scales and a result anywhere.
+
+    Where the format is of 4 bits, or unsigned bytes stand for it, an element holds two numbers.
+    """
+    given = [each for each in call.tensors() if len(each.shape) > 1]
+    x, rest = given[0], given[1:]
+    k = x.shape[-1] * (1 + _halved(x))
+    weight = next((each for each in rest if k in (each.shape[-1], each.shape[-1] * (1 + _halved(each)))), None)
+    if weight is None or len(weight.shape) != 2:
+        raise NoWorkError(f"no weight of {k} columns was recorded among the arguments of {call.operator}")
+    m, n = math.prod(x.shape[:-1]), weight.shape[0]
+    out = next((each for each in rest if each is not weight and each.shape[-2:] == (m, n)), None)
+    others = [each for each in call.tensors() if each is not x and each is not weight and each is not out]
+    usual = 4 if call.operator == "bitsandbytes::int8_linear_matmul" else 2
+    work = product(
+        call, x, weight, (m, n, k), width=out.width if out else usual, more=sum(each.bytes for each in others)
+    )
+    return replace(work, matrix="fp4") if _halved(x) else work
+
+
+def _halved(tensor: Tensor) -> bool:
+    return tensor.format in ("fp4", "uint8")
+
+
+def into(call: Call) -> Work:
+    """``(result, a, b, …)``, of narrow numbers also with scales: m, n and k follow from the sizes of the three."""
+    out, a, b = call.tensor(0, 2), call.tensor(1, 2), call.tensor(2, 2)
+    (m, n), k = out.shape, a.shape[1] * (1 + _halved(a))
+    if a.shape[0] != m or b.elements * (1 + _halved(b)) != n * k:
+        raise NoWorkError(f"the sizes {list(out.shape)}, {list(a.shape)} and {list(b.shape)} do not fit")
+    scales = sum(each.bytes for place in (3, 4) if (each := call.optional(place)))
+    work = product(call, a, b, (m, n, k), width=out.width, more=scales)
+    return replace(work, matrix="fp4") if _halved(a) else work
+
+
+def of_three(call: Call) -> Work:
+    """TransformerEngine's ``(a, …, b, …, result)`` at the places 0, 5 and 10, each of them turned or not."""
+    a, b, out = (call.tensor(place) for place in (0, 5, 10))
+    inner = math.isqrt(a.elements * b.elements // max(1, out.elements))
+    m, n = math.prod(out.shape[:-1]), out.shape[-1]
+    if inner * inner * out.elements != a.elements * b.elements:
+        raise NoWorkError(f"the sizes of the three matrices of {call.operator} do not fit")
+    return product(call, a, b, (m, n, inner), width=out.width)
+
+
+def packed_scales(call: Call) -> Work:
+    """``(a, weights, group, scales and zero points)`` of torch's products with 4 bits, or ``(a, weights, scales)``."""
+    a, weights = call.tensor(0, 2), call.tensor(1)
+    scales = call.tensor(3 if "int4" in call.operator else 2)
+    n = scales.shape[1] if "int4" in call.operator else scales.shape[0]
+    return product(call, a, weights, (a.shape[0], n, a.shape[1]), more=scales.bytes)
+
+
 _PACKED: Final = (2, 3, 4, 8)
 """Bits of a weight in the packed matrices of GPTQ, AWQ, Marlin and Machete."""
 
@@ -153,18 +209,26 @@ def convolution(call: Call) -> Work:
         after = 1 if call.operator == "aten::miopen_convolution" else 0  # its bias stands before the sizes
         places, transposed, groups = (3 + after, 2 + after, 4 + after), 0, int(call.number(5 + after, 1))
     stride, padding, dilation = (call.numbers(place) for place in places)
-    if transposed:
-        raise NoWorkError("the size of the result of a transposed convolution is not derived")
     space = len(x.shape) - 2
-    stride, padding, dilation = (each * space if len(each) == 1 else each for each in (stride, padding, dilation))
-    if not len(stride) == len(padding) == len(dilation) == space or x.shape[1] != weight.shape[1] * groups:
+    more = call.numbers(7) if transposed else (0.0,)
+    stride, padding, dilation, more = (
+        each * space if len(each) == 1 else each for each in (stride, padding, dilation, more)
+    )
+    channels = weight.shape[0] if transposed else weight.shape[1] * groups
+    if not len(stride) == len(padding) == len(dilation) == len(more) == space or x.shape[1] != channels:
         raise NoWorkError("strides, padding, dilation or groups do not fit the shapes")
-    outs = [
-        int((size + 2 * pad - step * (taps - 1) - 1) // by + 1)
-        for size, taps, by, pad, step in zip(x.shape[2:], weight.shape[2:], stride, padding, dilation, strict=True)
-    ]
-    elements = x.shape[0] * weight.shape[0] * math.prod(outs)
     bias = call.optional(2) if call.operator != "aten::cudnn_convolution" else None
+    sizes = zip(x.shape[2:], weight.shape[2:], stride, padding, dilation, more, strict=True)
+    if transposed:  # each element of the input is spread over the taps of a filter
+        outs = [
+            int((size - 1) * by - 2 * pad + step * (taps - 1) + end + 1) for size, taps, by, pad, step, end in sizes
+        ]
+        elements = x.shape[0] * weight.shape[1] * groups * math.prod(outs)
+        read = x.bytes + weight.bytes + (bias.bytes if bias else 0)
+        flops = 2.0 * x.elements * math.prod(weight.shape[1:])
+        return Work(flops, read, elements * x.width, matrix_format(call, x))
+    outs = [int((size + 2 * pad - step * (taps - 1) - 1) // by + 1) for size, taps, by, pad, step, _ in sizes]
+    elements = x.shape[0] * weight.shape[0] * math.prod(outs)
     read = x.bytes + weight.bytes + (bias.bytes if bias else 0)
     result = (groups, elements // weight.shape[0], weight.shape[0] // groups) if elements else None
     return Work(
@@ -187,9 +251,20 @@ def convolution_backward(call: Call) -> Work:
 _TORCH: Final = "torch/utils/flop_counter.py"
 _DENSE: Final = "2 m n k, and m n for an addend; a, b, the addend and the result once"
 
+_QUANTIZED: Final = (
+    "vllm::w8a8_triton_block_scaled_mm_func", "vllm::w8a8_block_fp8_matmul_func", "vllm::padded_cutlass",
+    "vllm::fp8_gemm_nt_op", "vllm::rocm_aiter_gemm_a8w8", "vllm::rocm_aiter_gemm_a8w8_blockscale",
+    "vllm::rocm_aiter_triton_gemm_a8w8_blockscale", "vllm::_rocm_aiter_preshuffled_per_token_w8a8_gemm",
+    "aiter::gemm_a8w8_ck", "aiter::gemm_a8w8_asm", "aiter::gemm_a8w8_bpreshuffle_ck", "aiter::gemm_a8w8_blockscale_ck",
+    "aiter::gemm_a8w8_blockscale_cktile", "aiter::gemm_a8w8_blockscale_bpreshuffle_ck",
+    "aiter::gemm_a8w8_blockscale_bpreshuffle_cktile", "aiter::flatmm_a8w8_blockscale_asm",
+    "aiter::gemm_a4w4", "aiter::_gemm_a4w4_asm", "aiter::gemm_a4w4_asm", "aiter::gemm_a4w4_blockscale",
+    "bitsandbytes::int8_linear_matmul",
+)  # fmt: skip
+
 KINDS: Final = [
     Kind("gemm", "aten::mm aten::_int_mm", mm, _DENSE, _TORCH),
-    Kind("gemm", "aten::addmm", addmm, _DENSE, _TORCH),
+    Kind("gemm", "aten::addmm aten::_addmm_activation", addmm, _DENSE, _TORCH),
     Kind("gemm", "aten::bmm aten::baddbmm aten::baddbmm_", bmm, f"{_DENSE}, for each product of the batch", _TORCH),
     Kind("gemm", "aten::mv", mv, _DENSE, _TORCH),
     Kind("gemm", "aten::matmul", matmul, f"{_DENSE}, broadcast operands once", _TORCH),
@@ -197,8 +272,16 @@ KINDS: Final = [
     Kind("gemm", "vllm::rocm_unquantized_gemm vllm::rocm_unquantized_gemm_impl aiter::gemm_a16w16", linear, _DENSE,
          "vllm/model_executor/layers/utils.py, aiter/tuned_gemm.py", whole=True),
     Kind("gemm", "_rocm_C::wvSplitK _rocm_C::LLMM1", skinny, _DENSE, "vllm/csrc/rocm/skinny_gemms.cu"),
-    Kind("gemm", "aten::_scaled_mm _C::cutlass_scaled_mm sgl_kernel::fp8_scaled_mm sgl_kernel::int8_scaled_mm",
-         scaled_mm, f"{_DENSE}; scales once", _TORCH),
+    Kind("gemm", "aten::_scaled_mm _C::cutlass_scaled_mm sgl_kernel::fp8_scaled_mm sgl_kernel::int8_scaled_mm "
+         "sgl_kernel::fp8_blockwise_scaled_mm trtllm::cublas_scaled_mm", scaled_mm, f"{_DENSE}; scales once", _TORCH),
+    Kind("gemm", " ".join(_QUANTIZED), quantized, f"{_DENSE}; scales once", "vllm/model_executor/kernels/linear, "
+         "aiter/ops/gemm_op_a8w8.py, aiter/ops/gemm_op_a4w4.py", whole=True),
+    Kind("gemm", "_C::cutlass_scaled_fp4_mm sgl_kernel::cutlass_scaled_fp4_mm _C::dsv3_fused_a_gemm "
+         "sgl_kernel::dsv3_fused_a_gemm _moe_C::dsv3_router_gemm sgl_kernel::dsv3_router_gemm", into,
+         f"{_DENSE}; scales once", "vllm/csrc/torch_bindings.cpp, sgl-kernel/csrc/common_extension.cc"),
+    Kind("gemm", "tex_ts::te_gemm_ts", of_three, _DENSE, "transformer_engine/pytorch/csrc"),
+    Kind("gemm", "aten::_weight_int4pack_mm aten::_weight_int8pack_mm", packed_scales,
+         "2 m n k in the type of a; a, packed weights, scales and the result once", "their definition"),
     Kind("gemm", "_C::marlin_gemm _C::gptq_marlin_gemm _C::gptq_gemm _C::awq_gemm _C::machete_mm sgl_kernel::gptq_gemm "
          "sgl_kernel::awq_gemm sgl_kernel::gptq_marlin_gemm", packed, "2 m n k in the type of a; a, packed weights, "
          "scales, zero points, bias, order of the inputs and the result once", "vllm/_custom_ops.py", whole=True),

@@ -19,13 +19,15 @@ _FORMATS: Final[Mapping[str, tuple[str, float]]] = {
     "signed char": ("int8", 1), "int8": ("int8", 1), "unsigned char": ("uint8", 1), "uint8": ("uint8", 1),
     "bool": ("bool", 1), "short": ("int16", 2), "short int": ("int16", 2), "int": ("int32", 4), "int32": ("int32", 4),
     "unsigned int": ("uint32", 4), "long": ("int64", 8), "long int": ("int64", 8), "long long": ("int64", 8),
-    "int64": ("int64", 8), "complex<half>": ("complex", 4), "complex<float>": ("complex", 8),
+    "int64": ("int64", 8), "unsigned long": ("uint64", 8), "long unsigned int": ("uint64", 8), "uint64": ("uint64", 8),
+    "unsigned short": ("uint16", 2), "short unsigned int": ("uint16", 2), "uint16": ("uint16", 2),
+    "uint32": ("uint32", 4), "complex<half>": ("complex", 4), "complex<float>": ("complex", 8),
     "complex<double>": ("complex", 16),
 }  # fmt: skip
 """Number format and bytes of an element, by the names of types that profilers write, in lower case."""
 
-_WIDEST: Final = ("bool", "uint8", "int8", "int16", "int32", "uint32", "int64", "fp4", "fp8", "fp16", "bf16", "fp32",
-                  "fp64", "complex")  # fmt: skip
+_WIDEST: Final = ("bool", "uint8", "int8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "fp4", "fp8",
+                  "fp16", "bf16", "fp32", "fp64", "complex")  # fmt: skip
 """Formats in the order of type promotion."""
 
 ALLOCATION: Final = "aten::empty"

@@ -65,12 +65,12 @@ RECORDINGS: Final[tuple[tuple[str, Path, dict[str, str | Path]], ...]] = (
      {"model": "Llama-3.1-70B"}),
     ("vLLM, Hopper, nsys as JSON, labels without batches (as H200)", _STRANGERS / "gold_nsys_example.json",
      {"model": "Llama-3.1-8B", "device": "H200"}),
-    ("training of DeepSeek-V3, H800, shapes not recorded", _STRANGERS / "deepseek__train.json", {"device": "H100 SXM"}),
+    ("training of DeepSeek-V3, H800, shapes not recorded", _STRANGERS / "deepseek__train.json", {}),
     ("training of 28 layers, Ascend (as 910B2), shapes of the kernels", SHARED
      / "strangers/ascend/msinsight_st_level2", {"device": "Ascend 910B2"}),
     ("Flux (images), MI300X", _TRACELENS / "hist__xdit_flux_aiter_rank0.json.gz", {}),
     ("Flux with SageAttention, MI300X", _SAGE, {}),
-    ("layer of experts, B300 (as B200)", _STRANGERS / "tl_moe_05_large_capacity.json.gz", {"device": "B200"}),
+    ("layer of experts, B300", _STRANGERS / "tl_moe_05_large_capacity.json.gz", {}),
 )  # fmt: skip
 
 

@@ -132,6 +132,8 @@ _V100 = "NVIDIA V100 Tensor Core GPU datasheet"
 _A30 = "NVIDIA A30 Tensor Core GPU datasheet"
 _GH200 = "NVIDIA GH200 Grace Hopper Superchip datasheet"
 _NVL72 = "NVIDIA GB200 NVL72 specifications, a 72nd of the rack"
+_HGX_ULTRA = "NVIDIA HGX B300 specifications, an eighth of the system"
+_NVL72_ULTRA = "NVIDIA GB300 NVL72 specifications, a 72nd of the rack"
 
 _SXM_HOPPER = {"bf16": 989.5, "fp16": 989.5, "fp8": 1979.0, "int8": 1979.0, "tf32": 494.5, "fp32": 67.0}
 _NVL_HOPPER = {"bf16": 835.5, "fp16": 835.5, "fp8": 1670.5, "int8": 1670.5, "tf32": 417.5, "fp32": 60.0}
@@ -160,6 +162,13 @@ DEVICES: Final[tuple[Device, ...]] = (
             sources={"cache_bytes": _HOPPER, "multiprocessors": _HOPPER}, cache_mib=50, pcie_gb_per_s=128),
     _device("H100 NVL", r"h100 nvl", tflops=_NVL_HOPPER, gb_per_s=3900, gb=94, link_gb_per_s=600,
             multiprocessors=None, source=_H100, sources={"cache_bytes": _HOPPER}, cache_mib=50, pcie_gb_per_s=128),
+    _device("H800 SXM", r"h800(?: sxm5?)?(?: 80gb)?(?: hbm3)?", tflops=_SXM_HOPPER, gb_per_s=3350, gb=80,
+            link_gb_per_s=400, multiprocessors=132, source="NVIDIA H800 Tensor Core GPU datasheet" + _HALF,
+            sources=dict.fromkeys(("cache_bytes", "multiprocessors"), f"{_HOPPER} (H100 SXM5, the same chip)"),
+            cache_mib=50, pcie_gb_per_s=128),
+    _device("H20", r"h20(?: sxm5?)?(?: 96gb)?",
+            tflops={"bf16": 148, "fp16": 148, "fp8": 296, "int8": 296, "tf32": 74, "fp32": 44}, gb_per_s=4000, gb=96,
+            link_gb_per_s=900, multiprocessors=78, source="NVIDIA H20 GPU datasheet", pcie_gb_per_s=128),
     _device("A100 SXM 40GB", r"a100 sxm4? 40gb|a100 40gb", tflops=_AMPERE, gb_per_s=1555, gb=40, link_gb_per_s=600,
             multiprocessors=108, source=_A100, sources={"cache_bytes": _GA100, "multiprocessors": _GA100}, cache_mib=40,
             pcie_gb_per_s=64),
@@ -201,6 +210,11 @@ DEVICES: Final[tuple[Device, ...]] = (
             tflops={"bf16": 165.2, "fp16": 165.2, "fp8": 330.3, "int8": 660.6, "tf32": 82.6, "fp32": 82.6},
             gb_per_s=1008, gb=24, link_gb_per_s=0, multiprocessors=128,
             source=f"{_ADA}, GeForce RTX 4090 (FP16 and FP8 with FP32 accumulation)", cache_mib=72, pcie_gb_per_s=64),
+    _device("RTX 5090", r"rtx 5090",
+            tflops={"bf16": 209.5, "fp16": 209.5, "fp8": 419, "fp4": 1676, "int8": 838, "tf32": 104.8, "fp32": 104.8},
+            gb_per_s=1792, gb=32, link_gb_per_s=0, multiprocessors=170, cache_mib=96, pcie_gb_per_s=128,
+            source="NVIDIA RTX Blackwell GPU Architecture whitepaper, GeForce RTX 5090 (FP16 and FP8 with FP32 "
+                   "accumulation)"),
     _device("V100 SXM2 16GB", r"v100 sxm2? 16gb", tflops={"fp16": 125, "fp32": 15.7}, gb_per_s=900, gb=16,
             link_gb_per_s=300, multiprocessors=80, source=_V100,
             sources={"cache_bytes": _VOLTA, "multiprocessors": _VOLTA}, cache_mib=6, pcie_gb_per_s=32),
@@ -226,10 +240,28 @@ DEVICES: Final[tuple[Device, ...]] = (
             tflops={"bf16": 2500, "fp16": 2500, "fp8": 5000, "fp4": 10000, "int8": 5000, "tf32": 1250},
             gb_per_s=8000, gb=None, link_gb_per_s=1800, multiprocessors=None, source=_NVL72 + _HALF,
             sources=dict.fromkeys(("memory_bytes_per_s", "link_bytes_per_s"), _NVL72)),
+    # documents disagree on its fp4; its int8 is a fraction of that of the B200
+    _device("B300", r"b300(?: sxm6?)?(?: ac)?",
+            tflops={"bf16": 2250, "fp16": 2250, "fp8": 4500, "tf32": 1125, "fp32": 75},
+            gb_per_s=8000, gb=288, link_gb_per_s=1800, multiprocessors=148, source=_HGX_ULTRA + _HALF,
+            sources=dict.fromkeys(("memory_bytes_per_s", "memory_bytes", "link_bytes_per_s", "fp32"), _HGX_ULTRA)
+            | {"multiprocessors": "device properties in a recording of torch's profiler"}),
+    _device("GB300", r"gb300", tflops={"bf16": 2500, "fp16": 2500, "fp8": 5000, "tf32": 1250},
+            gb_per_s=8000, gb=None, link_gb_per_s=1800, multiprocessors=None, source=_NVL72_ULTRA + _HALF,
+            sources=dict.fromkeys(("memory_bytes_per_s", "link_bytes_per_s"), _NVL72_ULTRA)),
     _device("MI300X", r"mi300x(?: oam| vf)?", tflops=_CDNA3, gb_per_s=5300, gb=192, link_gb_per_s=896,
             multiprocessors=304, source="AMD Instinct MI300X Accelerator data sheet", cache_mib=256, pcie_gb_per_s=128),
     _device("MI325X", r"mi325x(?: oam)?", tflops=_CDNA3, gb_per_s=6000, gb=256, link_gb_per_s=896,
             multiprocessors=304, source="AMD Instinct MI325X Accelerator data sheet", cache_mib=256, pcie_gb_per_s=128),
+    # 256 units at 2.4 and 2.2 GHz, each with 4,096 operations of fp16 a cycle, twice as many of fp8, four times of fp4
+    _device("MI355X", r"mi355x(?: oam)?",
+            tflops={"bf16": 2516.6, "fp16": 2516.6, "fp8": 5033.2, "fp4": 10066.3, "int8": 5033.2, "fp32": 157.3},
+            gb_per_s=8000, gb=288, link_gb_per_s=1075.2, multiprocessors=256,
+            source="AMD Instinct MI355X GPU data sheet", cache_mib=256, pcie_gb_per_s=128),
+    _device("MI350X", r"mi350x(?: oam)?",
+            tflops={"bf16": 2306.9, "fp16": 2306.9, "fp8": 4613.7, "fp4": 9227.5, "int8": 4613.7, "fp32": 144.2},
+            gb_per_s=8000, gb=288, link_gb_per_s=1075.2, multiprocessors=256,
+            source="AMD Instinct MI350X GPU data sheet", cache_mib=256, pcie_gb_per_s=128),
     # There are no public data sheets of the 910B and 910C; these are the figures of Huawei's own simulator. Its bf16 is
     # that of the CANN files: cores x 4,096 multiply-adds per cycle x cube_freq (24 x 1.8 GHz, 20 x 1.8, 20 x 1.5); its
     # fp16 and int8 are those of the product pages, at a higher clock. Its fp32 of the cube is not IEEE fp32, so fp32 is

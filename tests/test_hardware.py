@@ -17,7 +17,9 @@ from llmprof.errors import LlmprofError
         ("Ascend910B4-1", "Ascend 910B4-1"), ("Ascend910_9382", "Ascend 910C"),
         ("Ascend910_9362", "Ascend 910C (20 cores)"), ("Ascend910C (synthetic)", "Ascend 910C"), ("h200", "H200"),
         ("NVIDIA A30", "A30"), ("NVIDIA GH200 480GB", "GH200 96GB"), ("NVIDIA GH200 144G HBM3e", "GH200 144GB"),
-        ("NVIDIA GB200", "GB200"),
+        ("NVIDIA GB200", "GB200"), ("NVIDIA B300 SXM6 AC", "B300"), ("NVIDIA GB300", "GB300"),
+        ("AMD Instinct MI355X", "MI355X"), ("AMD Instinct MI350X OAM", "MI350X"), ("NVIDIA H800", "H800 SXM"),
+        ("NVIDIA H20", "H20"), ("NVIDIA GeForce RTX 5090", "RTX 5090"),
     ],
 )  # fmt: skip
 def test_devices_are_found_by_the_names_that_profilers_write(written, name):
@@ -30,7 +32,7 @@ def test_devices_are_found_by_the_names_that_profilers_write(written, name):
     ("written", "near"),
     [
         ("NVIDIA H100", "H100 SXM"),
-        ("NVIDIA H20", "H200"),
+        ("NVIDIA B100", "B200"),
         ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", "A100 SXM 40GB"),
         ("NVIDIA L40", "L40S"),
     ],

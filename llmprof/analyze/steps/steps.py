@@ -369,7 +369,8 @@ def _within(frame: pl.DataFrame, spans: pl.DataFrame, at: str) -> pl.DataFrame:
     ranks, times = frame["rank"].to_numpy(), frame[at].to_numpy()
     first, stop = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
     for (rank,), own in spans.group_by("rank"):
-        low, high = np.searchsorted(ranks, rank), np.searchsorted(ranks, rank, side="right")
+        here = ranks.dtype.type(rank)  # of another type, all of the ranks would be converted
+        low, high = np.searchsorted(ranks, here), np.searchsorted(ranks, here, side="right")
         for found, bound in ((first, "from_ns"), (stop, "until_ns")):
             found.append(low + np.searchsorted(times[low:high], own[bound].to_numpy()))
     begin, end = np.concatenate(first), np.concatenate(stop)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
+from functools import partial
 from typing import Final
 
 from llmprof.theory.calls.call import ALLOCATION, Argument, Call, NoWorkError, Tensor
@@ -119,45 +121,171 @@ def _inner(call: Call, routed: int, size: int) -> tuple[int, int]:
     return inner.pop(), 2
 
 
-def grouped(call: Call) -> Work:
-    """Rows times the weights of their group: ``(rows, k)`` with ``(groups, k, n)``, by the ends of the groups."""
-    x, weight = call.tensor(0, 2), call.tensor(1, 3)
-    groups, k, n = weight.shape
-    if x.shape[1] != k:
-        raise NoWorkError(f"the inner sizes {x.shape[1]} and {k} of {call.operator} differ")
-    rows = x.shape[0]
-    used = min(groups, rows)
-    read = x.bytes + used * k * n * weight.width
-    assumed = f"rows for {used} of {groups} groups"
-    return Work(2.0 * rows * k * n, read, rows * n * x.width, x.format, assumed)
+_HELD: Final = {"fp4": (2,), "uint8": (2, 1), "int8": (1, 2), "int32": (8,), "uint32": (8,), "int64": (16,)}
+"""Weights that an element may hold, by its format; one in all others."""
+
+_WHOLE: Final = ("int32", "int64")
 
 
-def with_weights(call: Call) -> Work:
-    """``(tokens, first weights, second weights, weights of the chosen, chosen, …)``: both products.
+def _inputs(x: Tensor) -> int:
+    """Numbers of a row; two of 4 bits are in a byte."""
+    return x.shape[-1] * (2 if x.format in ("fp4", "uint8") else 1)
 
-    Weights are (experts, 2 x inner size or inner size, size) and (experts, size, inner size).
+
+def _layout(call: Call, weight: Tensor, k: int) -> tuple[int, int, int]:
+    """Experts, columns of an expert's product, and weights in an element: (experts, columns, k) or (experts, k, …)."""
+    experts, rows, columns = weight.shape
+    for held in _HELD.get(weight.format, (1,)):
+        if columns * held == k:
+            return experts, rows, held
+    if rows != k:
+        raise NoWorkError(f"the weights {list(weight.shape)} of {call.operator} do not fit rows of {k}")
+    return experts, columns, 1
+
+
+def _beside(call: Call, tokens: int, *weights: Tensor) -> float:
+    """Bytes of scales and biases: small tensors with a row for each expert, or for each column of each.
+
+    As many tokens as experts could not be told from these.
     """
-    x, first, second, chosen = call.tensor(0, 2), call.tensor(1, 3), call.tensor(2, 3), call.tensor(4, 2)
-    (tokens, size), (experts, wide, k), inner = x.shape, first.shape, second.shape[2]
-    if k != size or second.shape[:2] != (experts, size) or wide not in (inner, 2 * inner) or chosen.shape[0] != tokens:
+    rows = {size for each in weights for size in (each.shape[0], each.shape[0] * each.shape[1])} - {tokens}
+    most = max(each.elements for each in weights) / 8
+    given = [each for each in call.arguments if isinstance(each, Tensor) and len(each.shape) > 1]
+    small = [each for each in given if each.shape[0] in rows and each.elements <= most]
+    return sum(each.bytes for each in small if each.format not in _WHOLE)
+
+
+def _matrix(x: Tensor, weight: Tensor) -> str:
+    """Format of the products: rows of 16 bits meet narrower numbers in the type of these, which is never slower."""
+    if x.format == "uint8":
+        return "fp4"
+    return weight.format if weight.format in ("fp8", "fp4", "int8") and x.width > weight.width else x.format
+
+
+def grouped(call: Call, x: int = 0, weight: int = 1, out: int | None = None, chosen: int | None = None) -> Work:
+    """Rows times the weights of their group, ``(…, k)`` with ``(groups, k, n)`` or ``(groups, n, k)``.
+
+    Where each token has several groups, ``chosen`` says their number, or has a row of them for each token. A result
+    of half the columns is that of a gate.
+    """
+    given, weights = call.tensor(x), call.tensor(weight)
+    if len(weights.shape) == 2:
+        return _gradient(call, given, weights)
+    weights, k, rows = call.tensor(weight, 3), _inputs(given), math.prod(given.shape[:-1])
+    groups, n, _ = _layout(call, weights, k)
+    written = rows * n * max(2, given.width)
+    if out is not None:
+        result = call.tensor(out)
+        if not result.shape or n not in (result.shape[-1], 2 * result.shape[-1]):
+            raise NoWorkError(f"the result {list(result.shape)} of {call.operator} has not {n} columns")
+        rows, written = max(rows, math.prod(result.shape[:-1])), result.elements * result.width
+    used, assumed = float(min(groups, rows)), f"rows for {min(groups, rows)} of {groups} groups"
+    if chosen is not None:
+        active = _number_of(call, chosen)
+        used = distinct_experts(groups, active, rows / active)
+        assumed = f"even routing ({used:.0f} of {groups} experts)"
+    held = weights.bytes + _beside(call, given.shape[0], weights)
+    read = given.bytes + used / max(1, groups) * held
+    return Work(2.0 * rows * k * n, read, written, _matrix(given, weights), assumed)
+
+
+def _gradient(call: Call, a: Tensor, b: Tensor) -> Work:
+    """Gradient of the weights of each group: its columns of a (torch) or its rows, times its rows of b."""
+    ends = _lists(call)
+    if not ends or len(a.shape) != 2:
+        raise NoWorkError(f"the groups of {call.operator} were not recorded")
+    m, rows = a.shape if call.operator.startswith("aten::") else a.shape[::-1]
+    if b.shape[0] != rows:
+        raise NoWorkError(f"the inner sizes {rows} and {b.shape[0]} of {call.operator} differ")
+    n = b.shape[1]
+    written = ends[0].elements * m * n * max(2, a.width)
+    return Work(2.0 * rows * m * n, a.bytes + b.bytes, written, _matrix(a, b))
+
+
+def _lists(call: Call, after: int = 0) -> list[Tensor]:
+    """Lists of whole numbers in memory: ends of groups, maps of experts."""
+    found = [each for each in call.arguments[after:] if isinstance(each, Tensor)]
+    return [each for each in found if len(each.shape) == 1 and each.format in _WHOLE]
+
+
+def _number_of(call: Call, chosen: int) -> int:
+    """Experts of a token: a number, or the columns of those that each token chose."""
+    given = call.get(chosen)
+    active = call.tensor(chosen, 2).shape[1] if isinstance(given, Tensor) else int(call.number(chosen))
+    if active < 1:
+        raise NoWorkError(f"the tokens of {call.operator} have {active} experts")
+    return active
+
+
+def with_weights(
+    call: Call, x: int = 0, first: int = 1, second: int = 2, chosen: int = 4, *, fused: bool = False
+) -> Work:
+    """Both products by ``(tokens, first weights, second weights, …, chosen, …)``.
+
+    Weights are (experts, 2 x inner size or inner size, size) and (experts, size, inner size), maybe packed. If
+    ``fused``, the activations between both products need not reach the memory.
+    """
+    given, one, two = call.tensor(x, 2), call.tensor(first, 3), call.tensor(second, 3)
+    size, active = _inputs(given), _number_of(call, chosen)
+    experts, wide, held = _layout(call, one, size)
+    inner = two.shape[2] * held
+    by_token = call.optional(chosen)
+    if two.shape[:2] != (experts, size) or wide not in (inner, 2 * inner) or one.format != two.format:
         raise NoWorkError(f"the weights of {call.operator} do not fit its tokens")
+    if by_token and by_token.shape[0] != given.shape[0]:
+        raise NoWorkError(f"the routing of {call.operator} has other rows than the tokens")
     # a map of all experts to those here, their number, or SGLang's choice of the tokens for them
-    more = [each for each in call.arguments[5:] if not isinstance(each, bool)]
-    mapped = [each for each in more if isinstance(each, Tensor) and len(each.shape) == 1 and "int" in each.format]
+    some = by_token is not None and any(each.elements != experts for each in _lists(call, chosen + 1))
     if call.operator.startswith("sglang::"):
-        some = call.arguments[-1] is True
-    else:
-        some = any(isinstance(each, int | float) and each > experts for each in more)
-    if some or any(each.elements != experts for each in mapped):
+        some |= call.arguments[-1] is True
+    elif call.operator.startswith("vllm::") and call.operator.endswith("fused_experts"):
+        more = [each for each in call.arguments[chosen + 1 :] if isinstance(each, float)]
+        some |= any(each > experts for each in more)
+    if some:
         raise NoWorkError(SPREAD)
-    routed = tokens * chosen.shape[1]
-    touched = distinct_experts(experts, chosen.shape[1], tokens)
-    weights = touched / experts * (first.bytes + second.bytes) if experts else 0.0
-    read = weights + (tokens * size + routed * inner) * x.width + chosen.bytes
-    written = routed * (wide + size) * x.width
-    matrix = first.format if first.width < x.width else x.format
+    return _both(call, given, (one, two), (experts, wide, inner), active, fused=fused)
+
+
+def _both(
+    call: Call, x: Tensor, weights: tuple[Tensor, Tensor], sizes: tuple[int, int, int], active: int, *, fused: bool
+) -> Work:
+    """Both products of the experts that an even routing reaches; sizes are experts and both inner sizes."""
+    (tokens, size), (experts, wide, inner) = (x.shape[0], _inputs(x)), sizes
+    routed, touched = tokens * active, distinct_experts(experts, active, tokens)
+    held = sum(each.bytes for each in weights) + _beside(call, tokens, *weights)
+    ids = [each for each in call.arguments[1:] if isinstance(each, Tensor) and each.shape == (tokens, active)]
+    read = touched / max(1, experts) * held + x.bytes + sum(each.bytes for each in ids if each.format in _WHOLE)
+    width = max(2, x.width)
+    written = tokens * size * width
+    if not fused:
+        read, written = read + routed * inner * width, routed * (wide + size) * width
     assumed = f"even routing ({touched:.0f} of {experts} experts)"
-    return Work(2.0 * routed * (wide + inner) * size, read, written, matrix, assumed)
+    return Work(2.0 * routed * (wide + inner) * size, read, written, _matrix(x, weights[1]), assumed)
+
+
+def tensorrt(call: Call) -> Work:
+    """TensorRT-LLM's ``(tokens, chosen, …, first weights, [biases,] second weights, …, type, tp, rank, ep, …)``."""
+    maybe = call.optional(4)  # biases have two axes
+    second = 4 if maybe and len(maybe.shape) == 3 else 5
+    numbers = [each for each in call.arguments[second + 1 :] if isinstance(each, float)]
+    if len(numbers) < 4 or numbers[3] != 1:
+        raise NoWorkError(SPREAD)
+    return with_weights(call, 0, 3, second, 1, fused=True)
+
+
+def runner(call: Call, first: int = 4, second: int = 6) -> Work:
+    """``(logits, bias, tokens, …, weights, …, experts, chosen, _, _, inner size, first expert, experts here, …)``."""
+    x, one = call.tensor(2, 2), call.tensor(first)
+    maybe = call.optional(second)  # biases have two axes
+    two = maybe if maybe and len(maybe.shape) > 2 else call.tensor(10)
+    at = next((n for n, each in enumerate(call.arguments) if isinstance(each, float)), len(call.arguments))
+    everywhere, active, inner, experts = (int(call.number(at + place)) for place in (0, 1, 4, 6))
+    if experts != everywhere:
+        raise NoWorkError(SPREAD)
+    held = [each for each in _HELD.get(two.format, (1,)) if two.elements * each == experts * inner * _inputs(x)]
+    if not held or not two.elements or one.elements not in (two.elements, 2 * two.elements):
+        raise NoWorkError(f"the weights of {call.operator} do not fit its tokens")
+    return _both(call, x, (one, two), (experts, one.elements // two.elements * inner, inner), active, fused=True)
 
 
 def packed(call: Call) -> Work:
@@ -177,19 +305,57 @@ def packed(call: Call) -> Work:
     return Work(2.0 * rows * n * k, read, out.elements * out.width, x.format, assumed)
 
 
+_BOTH: Final = "2 x routed tokens x size x (both inner sizes)"
+_REACHED: Final = "the weights with their scales of E (1 - (1 - k/E)^T) of E experts once"
+_ENDS: Final = f"tokens, result and {_REACHED}"
+_GROUPS: Final = "2 rows k n; rows, result and the weights with their scales of min(groups, rows) groups once"
+
 KINDS: Final = [
     Kind("moe_routing", "_moe_C::topk_softmax", choose, "5 a logit; logits and results once", "vllm/csrc/moe"),
     Kind("moe_routing", "_moe_C::moe_sum sgl_kernel::moe_sum", add_up, "an addition for each part but the first; "
          "parts and result once", "vllm/csrc/moe"),
-    Kind("moe_experts", "vllm::moe_forward vllm::moe_forward_shared vllm::fused_experts", fused,
+    Kind("moe_experts", "vllm::moe_forward vllm::moe_forward_shared", fused,
          "2 x routed tokens x 3 size x inner size; tokens, activations and the weights of E (1 - (1 - k/E)^T) of E "
          "experts once", "llmprof.theory.work",
          inside=" ".join((*_ROUTES, *_MAPS, ALLOCATION, *_GATED, *_PLAIN))),
-    Kind("moe_experts", "vllm::inplace_fused_experts vllm::outplace_fused_experts sglang::inplace_fused_experts "
-         "sglang::outplace_fused_experts", with_weights, "2 x routed tokens x size x (both inner sizes); tokens, "
-         "activations and the weights of E (1 - (1 - k/E)^T) of E experts once", "llmprof.theory.work"),
-    Kind("moe_experts", "_moe_C::moe_wna16_gemm _moe_C::moe_wna16_marlin_gemm", packed, "2 rows k n; rows, result, and "
-         "packed weights, scales and zero points of E (1 - (1 - k/E)^T) of E experts once", "vllm/_custom_ops.py"),
-    Kind("moe_experts", "aten::_grouped_mm", grouped, "2 rows k n; rows, result and the weights of min(groups, rows) "
-         "groups once", "torch/utils/flop_counter.py"),
+    Kind("moe_experts", "vllm::fused_experts vllm::inplace_fused_experts vllm::outplace_fused_experts "
+         "sglang::inplace_fused_experts sglang::outplace_fused_experts", with_weights,
+         f"{_BOTH}; tokens, activations, result and {_REACHED}", "vllm, layers/fused_moe/fused_moe.py"),
+    Kind("moe_experts", "vllm::rocm_aiter_fused_moe vllm::rocm_aiter_asm_moe_tkw1 aiter::fused_moe_ aiter::ck_moe",
+         partial(with_weights, fused=True), f"{_BOTH}; {_ENDS}", "vllm/_aiter_ops.py, aiter/fused_moe.py", whole=True),
+    Kind("moe_experts", "aiter::fmoe aiter::fmoe_g1u1 aiter::fmoe_g1u1_a16 aiter::fmoe_int8_g1u0 "
+         "aiter::fmoe_int8_g1u0_a16 aiter::fmoe_fp8_g1u1_a16 aiter::fmoe_fp8_blockscale_g1u1",
+         partial(with_weights, x=1, first=2, second=3, chosen=8, fused=True), f"{_BOTH}; {_ENDS}",
+         "aiter/ops/moe_op.py", whole=True),
+    Kind("moe_experts", "trtllm::fused_moe", tensorrt, f"{_BOTH}; {_ENDS}",
+         "tensorrt_llm/_torch/custom_ops/torch_custom_ops.py", whole=True),
+    Kind("moe_experts", "trtllm::fp8_block_scale_moe_runner trtllm::fp4_block_scale_moe_runner "
+         "vllm::flashinfer_fused_moe_blockscale_fp8", runner, f"{_BOTH}; {_ENDS}",
+         "tensorrt_llm/_torch/custom_ops/trtllm_gen_custom_ops.py, vllm, layers/fused_moe/flashinfer_trtllm_moe.py",
+         whole=True),
+    Kind("moe_experts", "vllm::flashinfer_fused_moe_bf16", partial(runner, first=3, second=4), f"{_BOTH}; {_ENDS}",
+         "vllm, layers/fused_moe/flashinfer_trtllm_moe.py", whole=True),
+    Kind("moe_experts", "_moe_C::moe_wna16_gemm _moe_C::moe_wna16_marlin_gemm sgl_kernel::moe_wna16_marlin_gemm",
+         packed, f"2 rows k n; rows, result, and zero points and {_REACHED}", "vllm/_custom_ops.py"),
+    Kind("moe_experts", "sglang_profiler::fused_moe_triton_kernels_invoke_fused_moe_kernel*",
+         partial(grouped, out=3, chosen=8), f"2 rows k n; rows, result and {_REACHED}",
+         "sglang, layers/moe/fused_moe_triton"),
+    Kind("moe_experts", "aiter::moe_cktile2stages_gemm1_ck aiter::moe_cktile2stages_gemm2_ck",
+         partial(grouped, out=2, chosen=6), f"2 rows k n; rows, result and {_REACHED}", "aiter/ops/moe_op.py"),
+    Kind("moe_experts", "aiter::ck_moe_stage1", partial(grouped, out=6, chosen=7),
+         f"2 rows k n; rows, result and {_REACHED}", "aiter/ops/moe_op.py"),
+    Kind("moe_experts", "aiter::ck_moe_stage2", partial(grouped, weight=2, out=6, chosen=7),
+         f"2 rows k n; rows, result and {_REACHED}", "aiter/ops/moe_op.py"),
+    Kind("moe_experts", "_C::cutlass_moe_mm _C::cutlass_fp4_group_mm _C::cutlass_mxfp4_group_mm "
+         "_C::cutlass_w4a8_moe_mm _C::cutlass_blockwise_scaled_grouped_mm sgl_kernel::cutlass_fp4_group_mm "
+         "sgl_kernel::cutlass_w4a8_moe_mm", partial(grouped, x=1, weight=2, out=0), _GROUPS,
+         "vllm/csrc/torch_bindings.cpp, sglang, sgl-kernel/csrc/common_extension.cc"),
+    Kind("moe_experts", "sgl_kernel::fp8_blockwise_scaled_grouped_mm", partial(grouped, x=6, weight=7, out=0),
+         _GROUPS, "sglang, sgl-kernel/csrc/common_extension.cc"),
+    Kind("moe_experts", "aten::_grouped_mm aten::_scaled_grouped_mm", grouped, _GROUPS,
+         "torch/utils/flop_counter.py"),
+    Kind("moe_experts", "primus_turbo::grouped_gemm_impl primus_turbo::grouped_gemm_csrc_impl "
+         "primus_turbo::grouped_gemm_fp8_impl primus_turbo::grouped_gemm_variable_k_impl "
+         "primus_turbo::grouped_gemm_fp8_variable_k_impl", grouped, _GROUPS,
+         "Primus-Turbo, primus_turbo/pytorch/kernels/grouped_gemm", whole=True),
 ]  # fmt: skip

@@ -1,6 +1,7 @@
-"""Work of the products of experts, against figures computed by hand."""
+"""Work of the products of experts and of scans, against figures computed by hand."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -135,6 +136,85 @@ def test_work_of_experts(  # noqa: PLR0917
     ],
 )  # fmt: skip
 def test_experts_that_a_recording_does_not_say(
+    operator: str, shapes: list[Any], types: list[str], inputs: dict[int, str]
+) -> None:
+    with pytest.raises(NoWorkError):
+        work_of(a_call(operator, shapes, types, inputs))
+
+
+# 2 sequences of 3 tokens: 4 heads of 8 with 16 states; z, x, B, C of one group and delta: 32 + 32 + 16 + 16 + 4
+SPLIT = [[2, 3, 100], [64, 4], [64], [4], [4], [4]]
+# 5 tokens of 2 sequences, 2 heads of keys of 4 and 4 of values of 6
+HEADS = [[1, 5, 2, 4], [1, 5, 2, 4], [1, 5, 4, 6]]
+CACHE = [9, 4, 4, 6]
+STATE = 4 * 4 * 6
+GIVEN, VALUES = 2 * 5 * 2 * 4 * 2 + 5 * 4 * 6 * 2, 5 * 4 * 6 * 2
+
+
+@pytest.mark.parametrize(
+    ("operator", "shapes", "types", "inputs", "flops", "read", "written", "matrix"),
+    [
+        ("SelectiveScanFn", [[2, 8, 5], [2, 8, 5], [8, 4], [2, 4, 5], [2, 4, 5], [8], [2, 8, 5]],
+         [BF16, BF16, FP32, BF16, BF16, FP32, BF16], {9: "False"}, 8 * 80 * 4, 3 * 160 + 128 + 2 * 80, 160, ""),
+        ("MambaChunkScanCombinedFn", [[2, 3, 4, 8], [2, 3, 4], [4], *[[2, 3, 1, 16]] * 2, [], [4], [2, 3, 4, 8]],
+         [BF16, BF16, FP32, BF16, BF16, "", FP32, BF16], {5: "256"}, 4 * 6 * 32 * 16,
+         2 * 6 * 32 * 2 + 6 * 4 * 2 + 2 * 6 * 16 * 2, 6 * 32 * 2, "bf16"),
+        ("MambaSplitConv1dScanCombinedFn", SPLIT, [BF16] * 4 + [FP32] * 2,
+         {6: "256", 12: "1e-06", 16: "1", 17: "True"}, 4 * 6 * 32 * 16, 6 * 100 * 2 + 64 * 4 * 2, 6 * 32 * 2, "bf16"),
+        ("DaoAILab::_causal_conv1d_fwd_cpp", [[2, 8, 5], [8, 4], [8], [], [2, 8, 3], [2, 8, 5], [2, 8, 3]],
+         [BF16] * 3 + [""] + [BF16] * 3, {}, 2 * 80 * 4, 160 + 64 + 16 + 96, 160 + 96, ""),
+        ("DaoAILab::_causal_conv1d_bwd_cpp", [[2, 8, 5], [8, 4], [8], [2, 8, 5], [], [], [], [2, 8, 5], [8, 4], [8]],
+         [BF16] * 4 + [""] * 3 + [BF16, FP32, FP32], {}, 4 * 80 * 4, 160 + 64 + 160, 160 + 128 + 32, ""),
+        # the last 3 inputs of two sequences one after the other, of 9 that have a place
+        ("sgl_kernel::causal_conv1d_fwd", [[8, 5], [8, 4], [], [9, 8, 3], [3]], [BF16, BF16, "", BF16, I32], {},
+         2 * 40 * 4, 80 + 64 + 96, 80 + 96, ""),
+        ("_C::causal_conv1d_update", [[5, 8], [9, 8, 3], [8, 4], [8]], [BF16] * 4, {}, 2 * 40 * 4,
+         80 + 64 + 16 + 5 * 48, 80 + 5 * 48, ""),
+        # vLLM's delta rule with the states of two sequences in a cache of 9, and fla's gated linear attention
+        ("FusedRecurrentFunction", [*HEADS, [1, 5, 4], [1, 5, 4], [], CACHE, [], [3], [2]],
+         [BF16] * 3 + [FP32, BF16, "", FP32, "", I32, I32], {5: "0.5", 7: "True"}, 6 * 5 * STATE,
+         GIVEN + 80 + 40 + 2 * STATE * 4, VALUES + 2 * STATE * 4, "bf16"),
+        ("FusedRecurrentFunction", [*HEADS, [], [1, 5, 4, 4]], [BF16] * 3 + ["", FP32], {6: "0.5"}, 4 * 5 * STATE,
+         GIVEN + 320, VALUES, "bf16"),
+        ("ChunkGLAFunction", [*HEADS, [1, 5, 4, 4], [], [2, 4, 4, 6]], [BF16] * 3 + [FP32, "", FP32], {4: "0.5"},
+         4 * 5 * STATE, GIVEN + 320 + 2 * STATE * 4, VALUES + 2 * STATE * 4, "bf16"),
+        ("ChunkDPLRDeltaRuleFunction", [*HEADS, *[[1, 5, 4, 4]] * 3], [BF16] * 6, {6: "0.5"}, 8 * 5 * STATE,
+         GIVEN + 3 * 160, VALUES, "bf16"),
+        ("sgl_kernel::lightning_attention_decode", [*[[3, 2, 1, 4]] * 3, [3, 2, 4, 4], [2], [3, 2, 1, 4], [3, 2, 4, 4]],
+         [BF16] * 3 + [FP32, FP32, BF16, FP32], {}, 4 * 96, 3 * 48 + 384, 48 + 384, "bf16"),
+    ],
+)  # fmt: skip
+def test_work_of_scans(  # noqa: PLR0917
+    operator: str, shapes: list[Any], types: list[str], inputs: dict[int, str], flops: float, read: float,
+    written: float, matrix: str,
+) -> None:  # fmt: skip
+    found = work_of(a_call(operator, shapes, types, inputs))
+    assert (found.flops, found.read, found.written, found.matrix) == (flops, read, written, matrix)
+
+
+def test_gated_delta_attention_takes_its_states_from_inside() -> None:
+    shapes, types = [[5, 2 * 2 * 4 + 4 * 6], [5, 4], [5, 4], [5, 4, 6]], [BF16] * 4
+    mixed, gates = 5 * 40 * 2, 2 * 5 * 4 * 2
+    one = a_call("FusedRecurrentFunction", [*HEADS, [], [], [], CACHE], [BF16] * 3 + [""] * 3 + [FP32])
+    put = a_call("aten::_index_put_impl_", [CACHE, [], [2, 4, 4, 6]], [FP32, "", FP32])
+    call = a_call("vllm::gdn_attention_core", shapes, types)
+    generated, begun = (work_of(replace(call, inside=(each,))) for each in (one, put))
+    assert (generated.flops, generated.read) == (6 * 5 * STATE, mixed + gates + 5 * STATE * 4)
+    assert (begun.read, begun.written) == (mixed + gates, VALUES + 2 * STATE * 4)
+    with pytest.raises(NoWorkError):
+        work_of(call)
+
+
+@pytest.mark.parametrize(
+    ("operator", "shapes", "types", "inputs"),
+    [
+        ("MambaSplitConv1dScanCombinedFn", SPLIT, [BF16] * 4 + [FP32] * 2, {}),
+        ("MambaSplitConv1dScanCombinedFn", SPLIT, [BF16] * 4 + [FP32] * 2, {16: "3"}),
+        ("_C::causal_conv1d_fwd", [[9, 5], [8, 4]], [BF16] * 2, {}),
+        ("SelectiveScanFn", [[2, 9, 5], [2, 9, 5], [8, 4]], [BF16, BF16, FP32], {}),
+    ],
+)
+def test_scans_that_a_recording_does_not_say(
     operator: str, shapes: list[Any], types: list[str], inputs: dict[int, str]
 ) -> None:
     with pytest.raises(NoWorkError):

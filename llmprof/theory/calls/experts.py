@@ -189,6 +189,13 @@ def grouped(call: Call, x: int = 0, weight: int = 1, out: int | None = None, cho
     return Work(2.0 * rows * k * n, read, written, _matrix(given, weights), assumed)
 
 
+def megablocks(call: Call) -> Work:
+    """``(rows, weights, sizes, transposed)``; other libraries give their functions of this name other arguments."""
+    if not isinstance(call.get(3), bool):
+        raise NoWorkError(f"this {call.operator} is not that of grouped_gemm")
+    return grouped(call)
+
+
 def _gradient(call: Call, a: Tensor, b: Tensor) -> Work:
     """Gradient of the weights of each group: its columns of a (torch) or its rows, times its rows of b."""
     ends = _lists(call)
@@ -354,6 +361,9 @@ KINDS: Final = [
          _GROUPS, "sglang, sgl-kernel/csrc/common_extension.cc"),
     Kind("moe_experts", "aten::_grouped_mm aten::_scaled_grouped_mm", grouped, _GROUPS,
          "torch/utils/flop_counter.py"),
+    Kind("moe_experts", "fbgemm::bf16bf16bf16_grouped_stacked fbgemm::f8f8bf16_rowwise_grouped_stacked", grouped,
+         _GROUPS, "FBGEMM, fbgemm_gpu/experimental/gen_ai/src/quantize"),
+    Kind("moe_experts", "GroupedGemm", megablocks, _GROUPS, "grouped_gemm/ops.py"),
     Kind("moe_experts", "primus_turbo::grouped_gemm_impl primus_turbo::grouped_gemm_csrc_impl "
          "primus_turbo::grouped_gemm_fp8_impl primus_turbo::grouped_gemm_variable_k_impl "
          "primus_turbo::grouped_gemm_fp8_variable_k_impl", grouped, _GROUPS,

@@ -5,9 +5,10 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
-from llmprof.theory.calls.call import Call, NoWorkError, Tensor, widest
+from llmprof.theory.calls.call import Call, NoWorkError, Tensor, number_of, widest
 from llmprof.theory.calls.work import Kind, Work
 
 _COMPARES: Final = tuple(
@@ -22,21 +23,27 @@ _COMPARES: Final = tuple(
         "logical_not",
         "logical_and",
         "logical_or",
+        "logical_xor",
         "isnan",
         "isinf",
+        "isposinf",
+        "isneginf",
         "isfinite",
+        "signbit",
     )
 )
 
 
 _OF_ONE: Final = re.compile(
-    r"aten::(?:nan_to_num|sqrt|rsqrt|square|neg|abs|expm?\d?|log\w{0,2}|sin|cos|reciprocal|\w+_not|erf|floor|ceil|round|trunc|sign|silu|"
-    r"gelu|relu|sigmoid|tanh|hardswish|hardsigmoid|mish)"
+    r"aten::(?:nan_to_num|sqrt|rsqrt|square|neg|abs|expm?\d?|log\w{0,2}|a?(?:sin|cos|tan)h?|reciprocal|\w+_not|erf\w{0,3}|"
+    r"floor|ceil|round|trunc|frac|sign|sgn|signbit|lgamma|digamma|silu|gelu|relu|sigmoid|hardswish|hardsigmoid|mish)"
 )
 """Functions of one tensor: another one of its shape is where the result goes."""
 
 
-_DIVIDES: Final = re.compile(r"aten::(?:div|sqrt|rsqrt|exp|log|sin|cos|reciprocal|sigmoid|tanh|erf)")
+_DIVIDES: Final = re.compile(
+    r"aten::(?:div|r?sqrt|expm?\d?|log\w{0,2}|a?(?:sin|cos|tan)h?|reciprocal|sigmoid|erf\w{0,3}|lgamma|digamma)"
+)
 """Functions whose results of whole numbers are of 32 bits; a rounding is another argument of a division."""
 
 
@@ -60,7 +67,8 @@ def _inputs(call: Call) -> list[Tensor]:
         return scalars or call.tensors()
     third = call.optional(2) or call.optional(3)
     if third is None or call.operator.removesuffix("_") in _OF_THREE or call.optional(0) is None:
-        return call.tensors()
+        found = call.tensors()
+        return [each for each in found if each.shape != (0,)] or found  # a result that is not yet of its size
     given = [each for place in range(2) if (each := call.optional(place)) is not None]
     return given if broadcast([each.shape for each in given]) == third.shape else call.tensors()
 
@@ -92,6 +100,89 @@ def copy(call: Call) -> Work:
     return Work(0.0, source.bytes, target.elements * target.width)
 
 
+def moved(
+    places: str, flops: float = 0.0, *, of: int | None = None, unless: int | None = None, assumed: str = ""
+) -> Callable[[Call], Work]:
+    """Work of operators that move whole arguments: places of those read, then ``>`` and of those written.
+
+    The first of either has to be a tensor, the others may be. Operations are those for each element of the first one
+    read, or of another one (``of``). A tensor at the place ``unless`` holds how many rows count, or which.
+    """
+    reads, writes = ([int(place) for place in part.split()] for part in places.split(">"))
+
+    def work(call: Call) -> Work:
+        if unless is not None and isinstance(call.get(unless), Tensor):
+            raise NoWorkError(f"how many rows of {call.operator} count is the value of argument {unless}")
+        sources, targets = _at(call, reads), _at(call, writes)
+        elements = call.tensor(reads[0] if of is None else of).elements
+        results = sum(each.elements * each.width for each in targets)
+        return Work(flops * elements, sum(each.bytes for each in sources), results, "", assumed)
+
+    return work
+
+
+def placed(name: str, operators: str, places: str, flops: float, source: str, **more: Any) -> Kind:
+    """A kind of operators of which :func:`moved` is the work."""
+    formula = f"{flops:g} an element; inputs and results once{more.get('assumed', '') and '; ' + more['assumed']}"
+    return Kind(name, operators, moved(places, flops, **more), formula, source)
+
+
+def _at(call: Call, places: list[int]) -> list[Tensor]:
+    """The tensors at places, of which the first has to be one."""
+    first = [call.tensor(place) for place in places[:1]]
+    return first + [each for place in places[1:] if isinstance(each := call.get(place), Tensor)]
+
+
+def dropout(call: Call) -> Work:
+    """The result, and a mask with a byte for each element."""
+    x = call.tensor(0)
+    return Work(float(x.elements), x.bytes, x.elements * (x.width + 1))
+
+
+def halved(call: Call) -> Work:
+    """One half times the sigmoid, or another function, of the other half: two operations an element of the result."""
+    x = call.tensor(0)
+    return Work(float(x.elements), x.bytes, x.elements // 2 * x.width)
+
+
+_OF_LIST: Final = re.compile(r"(Copy)?Functor<(float|double|int|long|c10::BFloat16|c10::Half)\b(?:, ([\w:]+))?")
+"""Types of elements in the name of a kernel of lists of tensors: of the result, and for a copy of the source."""
+
+
+def _lists(call: Call) -> tuple[list[tuple[int, float]], str]:
+    """Elements and bytes of an element of each list of tensors, and what was assumed."""
+    given = ([each for each in part if isinstance(each, Tensor)] for part in call.arguments if isinstance(part, tuple))
+    lists = [(sum(each.elements for each in part), part[0].width) for part in given if part]
+    if not lists:
+        raise NoWorkError("the shapes of the tensors in a list are not recorded")
+    if all(width for _, width in lists):
+        return lists, ""
+    named = _OF_LIST.search(call.kernel)
+    if named is None:
+        raise NoWorkError("types of the tensors in a list are not recorded")
+    width = number_of(named[2])[1]
+    source = number_of(named[3] or "")[1] if named[1] else width
+    widths = [width, *[source] * (len(lists) - 1)]
+    return [(size, each) for (size, _), each in zip(lists, widths, strict=True)], "types from the kernel's name"
+
+
+def foreach(call: Call) -> Work:
+    """One operation for each element of the lists, into the first one or one like it; a norm is a number a tensor."""
+    (first, *others), assumed = _lists(call)
+    name = call.operator.removeprefix("aten::_foreach_").rstrip("_")
+    sources = [] if name == "zero" else others if name == "copy" else [first, *others]
+    written = float(first[0]) if name not in _REDUCED else len(call.arguments[0])  # type: ignore[arg-type]
+    read = sum(size * width for size, width in sources)
+    return Work(0.0 if name in ("copy", "zero") else float(first[0]), read, written * first[1], "", assumed)
+
+
+def optimizer(call: Call) -> Work:
+    """``(weights, gradients, states …, steps)``: all but the steps are read; weights and states are written."""
+    lists, assumed = _lists(call)
+    bytes_ = [size * width for size, width in (lists if "sgd" in call.operator else lists[:-1])]
+    return Work(None, sum(bytes_), sum(bytes_) - bytes_[1], "", assumed)
+
+
 def registered(call: Call) -> Work:
     """The second argument of vLLM's own all-reduce into a buffer that all ranks see; the reduction is a row apart."""
     source = call.tensor(1)
@@ -105,8 +196,10 @@ def scalar(call: Call) -> Work:
 
 
 def arange(call: Call) -> Work:
-    """``(start, end, step, out)``: a number for each step."""
+    """``(start, end, step or number of steps, out)``: a number for each step."""
     start, end, step = (call.number(place) for place in range(3))
+    if call.operator == "aten::linspace":
+        return Work(0.0, 0.0, step * call.tensor(3).width)
     if not step:
         raise NoWorkError(f"the step of {call.operator} is 0")
     return Work(0.0, 0.0, max(0, math.ceil((end - start) / step)) * call.tensor(3).width)
@@ -119,9 +212,9 @@ def clone(call: Call) -> Work:
 
 
 def fill(call: Call) -> Work:
-    """A number into every element."""
-    target = call.tensor(0)
-    return Work(0.0, 0.0, target.elements * target.width)
+    """A number into every element; a random one by the chance of each, if there is a tensor of them."""
+    target, chances = call.tensor(0), call.optional(1)
+    return Work(0.0, chances.bytes if chances else 0.0, target.elements * target.width)
 
 
 _WIDTH_IN_NAME: Final = re.compile(r"OpaqueType<(?:\(unsigned int\)|\(unsigned\))?(\d+)u?>")
@@ -153,12 +246,50 @@ def gather(call: Call) -> Work:
     if call.operator == "aten::gather":
         elements = index.elements
     else:
-        axis = 0 if place == 1 else int(call.number(1))
-        if not -len(source.shape) <= axis < len(source.shape):
-            raise NoWorkError(f"there is no axis {axis} of {list(source.shape)}")
-        elements = index.elements * math.prod(source.shape) // max(1, source.shape[axis])
+        elements = _named(call, index, 0 if place == 1 else None)
     moved = elements * source.width
     return Work(0.0, min(moved, source.bytes) + index.bytes, moved)
+
+
+def _named(call: Call, index: Tensor, axis: int | None = None) -> int:
+    """Elements of the first argument that an index of one axis names, by default of the second argument's."""
+    shape = call.tensor(0).shape
+    axis = int(call.number(1, 0 if len(shape) == 1 else None)) if axis is None else axis
+    if not -len(shape) <= axis < len(shape):
+        raise NoWorkError(f"there is no axis {axis} of {list(shape)}")
+    return index.elements * math.prod(shape) // max(1, shape[axis])
+
+
+_DISTINCT: Final = "each index names another place"
+
+
+def scatter(call: Call) -> Work:
+    """``(target, axis, index, source or number)``: an index for each element, or for each row of the axis."""
+    target, index, source = call.tensor(0), call.tensor(2), call.optional(3)
+    elements = index.elements
+    if "index_" in call.operator:
+        elements = source.elements if source else _named(call, index)
+    adds = "_add" in call.operator or "_reduce" in call.operator
+    changed = elements * target.width
+    read = index.bytes + (elements * source.width if source else 0) + (changed if adds else 0)
+    return Work(float(elements) if adds else 0.0, read, changed, "", _DISTINCT)
+
+
+def embedding_backward(call: Call) -> Work:
+    """``(gradient, index, rows of the table)``: the gradient is added to the rows that are named."""
+    grad, index = call.tensor(0), call.tensor(1)
+    rows = min(index.elements, call.number(2, index.elements))
+    written = rows * (grad.shape[-1] if grad.shape else 1) * grad.width
+    return Work(float(grad.elements), grad.bytes + index.bytes, written, "", _DISTINCT)
+
+
+def bags(call: Call) -> Work:
+    """``(table, index, offsets, …)``: the sum of the rows of each bag."""
+    table, index, offsets = call.tensor(0, 2), call.tensor(1), call.tensor(2)
+    summed, size = index.elements * table.shape[1], table.shape[1] * table.width
+    count = offsets.elements - (call.get(7) is True)
+    read = min(summed * table.width, table.bytes) + index.bytes + offsets.bytes
+    return Work(float(summed), read, count * size)
 
 
 def indexed(call: Call) -> Work:
@@ -273,8 +404,17 @@ _BY_ELEMENT: Final = (
     "logical_not logical_and logical_or floor_divide remainder fmod addcmul addcdiv lerp triu tril erf floor ceil "
     "round trunc sign isnan isinf isfinite silu gelu relu sigmoid tanh hardswish hardsigmoid hardtanh mish leaky_relu "
     "softplus elu silu_backward gelu_backward sigmoid_backward tanh_backward threshold_backward bitwise_xor dropout "
-    "_conj_physical nan_to_num"
+    "_conj_physical nan_to_num tan asin acos atan sinh cosh asinh acosh atanh erfc erfinv lgamma digamma log10 logit "
+    "sgn frac signbit isposinf isneginf logical_xor fmax fmin atan2 hypot copysign logaddexp logaddexp2 xlogy "
+    "threshold log_sigmoid_forward _prelu_kernel bitwise_left_shift bitwise_right_shift hardswish_backward "
+    "hardsigmoid_backward hardtanh_backward leaky_relu_backward elu_backward mish_backward softplus_backward "
+    "logit_backward log_sigmoid_backward"
 )
+_FOR_EACH: Final = (
+    "add sub mul div neg abs sqrt rsqrt reciprocal exp log pow sign lerp addcmul addcdiv maximum minimum clamp_min "
+    "clamp_max zero copy norm max"
+)
+_REDUCED: Final = ("norm", "max")
 _ONCE: Final = "each input and the result once, a broadcast input with its own size"
 
 KINDS: Final = [
@@ -288,12 +428,26 @@ KINDS: Final = [
          "0; the input once, and once the buffer that all ranks see (its reduction is a row apart)",
          "vllm/csrc/custom_all_reduce.cu"),
     Kind("copy", "aten::_local_scalar_dense", scalar, "0; an element read and written", "its definition"),
-    Kind("fill", "aten::arange", arange, "0; the result once", "its definition"),
+    Kind("fill", "aten::arange aten::linspace", arange, "0; the result once", "its definition"),
     Kind("copy", "aten::clone aten::contiguous aten::_to_copy aten::flip aten::roll", clone,
          "0; source and result once, of one type", "their definition"),
     Kind("copy", "aten::cat aten::stack aten::_cat", cat, "0; inputs and result once", "their definition"),
-    Kind("fill", "aten::fill_ aten::zero_ aten::normal_ aten::uniform_ aten::random_", fill, "0; the target once",
+    Kind("fill", "aten::fill_ aten::zero_ aten::normal_ aten::uniform_ aten::random_ aten::bernoulli_ "
+         "aten::exponential_ aten::geometric_ aten::cauchy_ aten::log_normal_", fill, "0; the target once",
          "their definition"),
+    Kind("elementwise", "aten::native_dropout aten::_fused_dropout "
+         "aten::fake_quantize_per_tensor_affine_cachemask aten::fake_quantize_per_channel_affine_cachemask", dropout,
+         "1 an element; input, result and a mask of bytes once", "their definition"),
+    placed("elementwise", "aten::native_dropout_backward aten::_masked_scale", "0 1 > 0", 1, "their definition"),
+    Kind("elementwise", "aten::glu", halved, "2 an element of the result; input and result once", "its definition"),
+    placed("elementwise", "aten::glu_backward", "0 1 > 1", 4, "its definition"),
+    Kind("foreach", " ".join(f"aten::_foreach_{name} aten::_foreach_{name}_" for name in _FOR_EACH.split()), foreach,
+         "1 an element; each list and the result once (in place: read and written)", "their definition"),
+    placed("elementwise", "aten::_amp_update_scale_", "0 1 2 > 0 1", 1, "its definition"),
+    Kind("foreach", "aten::_amp_foreach_non_finite_check_and_unscale_", foreach, "1 an element; the list twice",
+         "its definition"),
+    Kind("optimizer", "aten::_fused_adam_ aten::_fused_adamw_ aten::_fused_adagrad_ aten::_fused_sgd_", optimizer,
+         "not known; weights, gradients and states read, weights and states written", "their definition"),
     Kind("gather", "aten::embedding aten::index_select aten::gather", gather,
          "0; indices, the elements that they name (at most the whole source) and the result once", "their definition"),
     Kind("gather", "aten::index", indexed, "0; indices, the elements that they name (at most the whole source) and the "
@@ -314,6 +468,18 @@ KINDS: Final = [
     Kind("quantize", "_C::per_token_group_fp8_quant _C::per_token_group_quant_int8 "
          "sgl_kernel::sgl_per_token_group_quant_fp8", quantize_groups,
          "2 an element; input, result and scales once", "vllm/csrc/quantization"),
+    Kind("scatter", "aten::scatter aten::scatter_ aten::scatter_add aten::scatter_add_ aten::scatter_reduce "
+         "aten::scatter_reduce_ aten::index_add aten::index_add_ aten::index_copy aten::index_copy_ "
+         "aten::index_fill_ aten::index_reduce_", scatter,
+         "0, or 1 a value that is added; index, values and as many elements of the target once, read if added to",
+         "their definition"),
+    Kind("embedding backward", "aten::embedding_dense_backward", embedding_backward,
+         "1 an element of the gradient; gradient, index and as many rows of the result once", "its definition"),
+    Kind("gather", "aten::_embedding_bag aten::_embedding_bag_forward_only", bags,
+         "1 an element that is added; index, offsets, the rows that they name (at most the whole table) and the "
+         "result once", "their definition"),
+    placed("gather", "aten::masked_select aten::nonzero aten::bincount", "0 1 > ", 0, "their definition",
+           assumed="results left out"),
     Kind("scatter", "aten::_index_put_impl_ aten::index_put_", put,
          "0, or 1 a value that is added; values and as many elements of the target once", "their definition"),
     Kind("compiled", "triton_poi_* triton_red_* triton_per_*", compiled,

@@ -1,0 +1,178 @@
+"""Work of operators on elements and rows by their places: numbers computed by hand, and bytes of real tensors."""
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llmprof.theory.calls import NoWorkError, recorded, work_of
+
+BF16, FP32, FP8, I64, INT, U8, BOOL = (
+    "c10::BFloat16", "float", "c10::Float8_e4m3fn", "long int", "int", "unsigned char", "bool",
+)  # fmt: skip
+LISTS = "multi_tensor_apply_kernel<TensorListMetadata<2>, at::native::BinaryOpListAlphaFunctor<float, 2, 2, 0>>"
+COPIES = "multi_tensor_apply_kernel<TensorListMetadata<2>, at::native::CopyFunctor<c10::BFloat16, float, 2, 1, 1>>"
+ADAM = "multi_tensor_apply_kernel<FusedOptimizerTensorListMetadata<4>, FusedAdamMathFunctor<float, 4, 1, false>>"
+
+Row = tuple[str, list[Any], list[str], list[str], float | None, float, float]
+
+
+def of(name: str, *given: tuple[list[Any], str] | str | None) -> tuple[str, list[Any], list[str], list[str]]:
+    """Name, shapes, types and values of a call: a tensor is its shape and type, a text is a value."""
+    return (
+        name,
+        [each[0] if isinstance(each, tuple) else [] for each in given],
+        [each[1] if isinstance(each, tuple) else "" if each is None else "Scalar" for each in given],
+        [each if isinstance(each, str) else "" for each in given],
+    )
+
+
+ROWS: list[Row] = [
+    # 4 rows of 8 logits: gradient and result in 32 bits, the gradient of the input in 16 (type 15)
+    (*of("aten::_softmax_backward_data", ([4, 8], FP32), ([4, 8], FP32), "1", "15"), 128, 256, 64),
+    (*of("aten::_log_softmax_backward_data", ([4, 8], BF16), ([4, 8], BF16), "1", "15"), 128, 128, 64),
+    # a mask of a byte an element
+    (*of("aten::native_dropout", ([4, 8], BF16), "0.1", "True"), 32, 64, 64 + 32),
+    (*of("aten::native_dropout_backward", ([4, 8], BF16), ([4, 8], BOOL), "1.1"), 32, 64 + 32, 64),
+    # 5 targets, each names one of 8 logarithms; the mean is a number, without it each has one
+    (*of("aten::nll_loss_forward", ([5, 8], FP32), ([5], I64), None, "1", "-100"), 5, 5 * 12, 4),
+    (*of("aten::nll_loss_forward", ([5, 8], FP32), ([5], I64), None, "0", "-100"), 5, 5 * 12, 20),
+    (*of("aten::nll_loss_backward", ([], FP32), ([5, 8], FP32), ([5], I64), None, "1", "-100", ([], FP32)),
+     5, 4 + 40, 20),
+    # 3 gradients of 8 into rows of a table of 100, and 3 into one of 2
+    (*of("aten::embedding_dense_backward", ([3, 8], BF16), ([3], I64), "100", "-1", "False"), 24, 48 + 24, 48),
+    (*of("aten::embedding_dense_backward", ([3, 8], BF16), ([3], I64), "2", "-1", "False"), 24, 48 + 24, 32),
+    (*of("aten::scatter_", ([4, 8], BF16), "1", ([4, 2], I64), ([4, 2], BF16)), 0, 64 + 16, 16),
+    (*of("aten::scatter_", ([4, 8], BF16), "1", ([4, 2], I64), "1"), 0, 64, 16),
+    (*of("aten::scatter_add_", ([4, 8], BF16), "1", ([4, 2], I64), ([4, 2], BF16)), 8, 64 + 16 + 16, 16),
+    (*of("aten::index_add_", ([9, 8], FP32), "0", ([3], I64), ([3, 8], FP32), "1"), 24, 24 + 96 + 96, 96),
+    (*of("aten::index_copy_", ([9, 8], FP32), "0", ([3], INT), ([3, 8], FP32)), 0, 12 + 96, 96),
+    (*of("aten::index_fill_", ([9, 8], FP32), "1", ([3], I64), "0"), 0, 24, 4 * 27),
+    # two bags of 5 rows of 8 out of 100
+    (*of("aten::_embedding_bag", ([100, 8], FP32), ([5], I64), ([2], I64), "False", "0", "False", None, "False", "-1"),
+     40, 160 + 40 + 16, 64),
+    (*of("aten::masked_select", ([4, 8], FP32), ([4, 8], BOOL)), 0, 128 + 32, 0),
+    (*of("aten::bernoulli_", ([4, 8], FP32), ([4, 8], FP32)), 0, 128, 128),
+    (*of("aten::exponential_", ([4, 8], FP32), "1."), 0, 0, 128),
+    (*of("aten::linspace", "0", "1", "7", ([0], FP32)), 0, 0, 28),
+    (*of("aten::multinomial", ([4, 8], FP32), "2", "False"), 32, 128, 64),
+    (*of("aten::bucketize", ([5], FP32), ([3], FP32), "True", "False"), 0, 20 + 12, 20),
+    (*of("aten::searchsorted", ([3], FP32), ([5], FP32), "False", "False"), 0, 20 + 12, 40),
+    (*of("aten::glu", ([4, 8], BF16), "-1"), 32, 64, 32),
+    (*of("aten::glu_backward", ([4, 4], BF16), ([4, 8], BF16), "-1"), 64, 32 + 64, 64),
+    # windows of 3 x 3 with stride 2 and padding 1 of 6 x 6 are 3 x 3
+    (*of("aten::avg_pool2d", ([2, 4, 6, 6], FP32), "[3, 3]", "[2, 2]", "[1, 1]", "False", "True", None),
+     72 * 9, 4 * 288, 4 * 72),
+    (*of("aten::_adaptive_avg_pool2d", ([2, 4, 6, 6], FP32), "[2, 1]"), 288, 4 * 288, 4 * 16),
+    (*of("aten::adaptive_max_pool2d", ([2, 4, 6, 6], FP32), "[2, 1]"), 288, 4 * 288, 12 * 16),
+    (*of("aten::avg_pool2d_backward", ([2, 4, 3, 3], FP32), ([2, 4, 6, 6], FP32), "[2, 2]"), 72, 288, 4 * 288),
+    (*of("aten::upsample_nearest2d", ([2, 4, 3, 3], FP32), "[6, 6]", None, None), 0, 288, 4 * 288),
+    (*of("aten::upsample_bilinear2d", ([2, 4, 3, 3], FP32), "[6, 6]", "False", None, None), 8 * 288, 288, 4 * 288),
+    (*of("aten::upsample_nearest2d_backward", ([2, 4, 6, 6], FP32), "[6, 6]", "[2, 4, 3, 3]"), 0, 4 * 288, 288),
+    (*of("aten::var_mean", ([4, 8], FP32), "[1]", None, "True"), 32, 128, 2 * 16),
+    (*of("aten::var_mean", ([4, 8], FP32), "True"), 32, 128, 2 * 4),
+    (*of("aten::nansum", ([4, 8], FP32), "[1]", "False", None), 32, 128, 16),
+    (*of("aten::cummax", ([4, 8], FP32), "1"), 32, 128, 32 * 12),
+    (*of("aten::smooth_l1_loss", ([4, 8], FP32), ([4, 8], FP32), "1", "1."), 96, 256, 4),
+    (*of("aten::binary_cross_entropy", ([4, 8], FP32), ([4, 8], FP32), None, "0"), 96, 256, 128),
+    (*of("aten::hardtanh_backward", ([4, 8], BF16), ([4, 8], BF16), "-1", "1"), 32, 128, 64),
+    (*of("aten::elu_backward", ([8], FP32), "1", "1", "1", "False", ([8], FP32)), 8, 64, 32),
+    (*of("aten::tan", ([4, 8], I64)), 32, 256, 128),
+    (*of("aten::isposinf", ([4, 8], BF16)), 32, 64, 32),
+    # a result that is not yet of its size
+    (*of("aten::abs", ([4, 8], BF16), ([0], BF16)), 32, 64, 64),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("row", ROWS, ids=[f"{row[0]}-{place}" for place, row in enumerate(ROWS)])
+def test_work_by_hand(row: Row) -> None:
+    name, shapes, types, inputs, *expected = row
+    found = work_of(recorded(name, *(json.dumps(each) for each in (shapes, types, None, inputs))))
+    assert [found.flops, found.read, found.written] == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "lists", "kernel", "work"),
+    [
+        # two tensors of 6 and 4 elements
+        ("aten::_foreach_add_", 2, LISTS, (10, 80, 40)),
+        ("aten::_foreach_sqrt", 1, LISTS, (10, 40, 40)),
+        ("aten::_foreach_zero_", 1, LISTS, (0, 0, 40)),
+        ("aten::_foreach_norm", 1, LISTS, (10, 40, 8)),
+        ("aten::_foreach_copy_", 2, COPIES, (0, 40, 20)),
+        # weights, gradients, both moments and the steps
+        ("aten::_fused_adam_", 5, ADAM, (None, 160, 120)),
+    ],
+)
+def test_lists_of_tensors(name: str, lists: int, kernel: str, work: tuple[float | None, float, float]) -> None:
+    shapes, types = [[[2, 3], [4]]] * lists, ["TensorList"] * lists
+    texts = (json.dumps(shapes), json.dumps(types))
+    found = work_of(recorded(name, *texts, kernel=kernel))
+    assert (found.flops, found.read, found.written) == work
+    with pytest.raises(NoWorkError):  # no type
+        work_of(recorded(name, *texts, kernel="other"))
+
+
+COUNTED = """
+import json, torch
+from torch.profiler import profile
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+F, r, a = torch.nn.functional, torch.randn, torch.ops.aten
+runs = [
+    ("_softmax_backward_data", (r(4, 8), r(4, 8), 1, torch.float)),
+    ("_log_softmax_backward_data", (r(4, 8), r(4, 8), 1, torch.float)),
+    ("native_dropout", (r(4, 8), 0.5, True)),
+    ("native_dropout_backward", (r(4, 8), r(4, 8) > 0, 2.0)),
+    ("glu", (r(4, 8), -1)),
+    ("glu_backward", (r(4, 4), r(4, 8), -1)),
+    ("avg_pool2d", (r(2, 4, 7, 6), [3, 3], [2, 1], [1, 0])),
+    ("_adaptive_avg_pool2d", (r(2, 4, 6, 6), [2, 3])),
+    ("upsample_bilinear2d", (r(2, 4, 3, 3), [6, 5], False)),
+    ("upsample_nearest2d_backward", (r(2, 4, 6, 6), [6, 6], [2, 4, 3, 3])),
+    ("var_mean", (r(4, 8), [1])),
+    ("cummax", (r(4, 8), 1)),
+    ("bucketize", (r(5), r(3).sort()[0])),
+    ("smooth_l1_loss", (r(4, 8), r(4, 8), 0)),
+    ("binary_cross_entropy", (r(4, 8).sigmoid(), r(4, 8).sigmoid(), None, 0)),
+    ("scatter_add_", (r(4, 8), 1, torch.zeros(4, 8, dtype=torch.long), r(4, 8))),
+    ("index_add_", (r(3, 8), 0, torch.arange(3), r(3, 8))),
+    ("embedding_dense_backward", (r(3, 8), torch.arange(3), 3, -1, False)),
+    ("multinomial", (r(4, 8).abs(), 2)),
+    ("leaky_relu_backward", (r(4, 8), r(4, 8), 0.1, False)),
+    ("logaddexp", (r(4, 8), r(8))),
+    ("_foreach_add_", ([r(2, 3), r(4)], [r(2, 3), r(4)])),
+]
+calls = {}
+class Bytes(TorchDispatchMode):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        read, made = (sum(t.numel() * t.element_size() for t in tree_leaves(x) if isinstance(t, torch.Tensor))
+                      for x in ((args, kwargs), args[0] if func._schema.name.endswith("foreach_add_") else out))
+        calls[func._schema.name] = [read, made]
+        return out
+out = []
+for name, args in runs:
+    with Bytes():
+        getattr(a, name)(*args)
+    with profile(record_shapes=True) as made:
+        getattr(a, name)(*args)
+    made.export_chrome_trace("trace.json")
+    event = next(e for e in json.load(open("trace.json"))["traceEvents"] if e.get("name") == "aten::" + name)
+    keys = ("Input Dims", "Input type", "Input Strides", "Concrete Inputs")
+    out.append(["aten::" + name, calls["aten::" + name], *(json.dumps(event["args"].get(key)) for key in keys)])
+print(json.dumps(out))
+"""
+
+
+@pytest.mark.slow
+def test_bytes_are_those_of_real_tensors(engine_python: str, tmp_path: Path) -> None:
+    """Operators that move whole arguments, as torch's profiler records them."""
+    said = subprocess.run([engine_python, "-c", COUNTED], cwd=tmp_path, capture_output=True, text=True, check=True)
+    rows = json.loads(said.stdout.splitlines()[-1])
+    assert len(rows) == 22
+    for name, moved, *texts in rows:
+        found = work_of(recorded(name, *texts, kernel=LISTS))
+        assert [found.read, found.written] == moved, name

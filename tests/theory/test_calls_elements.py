@@ -83,6 +83,70 @@ ROWS: list[Row] = [
     (*of("aten::isposinf", ([4, 8], BF16)), 32, 64, 32),
     # a result that is not yet of its size
     (*of("aten::abs", ([4, 8], BF16), ([0], BF16)), 32, 64, 64),
+    # 4 rows of 8 in 16 bits, a weight of 8; results of a byte with a scale of 32 bits a tensor, a row, or 4 numbers
+    (*of("_C::rms_norm", ([4, 8], BF16), ([4, 8], BF16), None, "1e-6"), 128, 64, 64),
+    (*of("_C::rms_norm_static_fp8_quant", ([4, 8], FP8), ([4, 8], BF16), ([8], BF16), ([1], FP32), "1e-6"),
+     192, 64 + 16 + 4, 32),
+    (*of("_C::fused_add_rms_norm_static_fp8_quant", ([4, 8], FP8), *[([4, 8], BF16)] * 2, ([8], BF16), ([1], FP32)),
+     224, 128 + 16 + 4, 32 + 64),
+    (*of("_C::rms_norm_per_block_quant", ([4, 8], FP8), ([4, 8], BF16), ([8], BF16), ([4, 2], FP32), "1e-6", None,
+         ([4, 8], BF16)), 192, 64 + 16 + 64, 32 + 32 + 64),
+    (*of("aiter::rmsnorm2d_fwd_with_dynamicquant", ([4, 8], FP8), ([4, 8], BF16), ([4, 1], FP32), ([8], BF16), "1e-6"),
+     192, 64 + 16, 32 + 16),
+    (*of("aiter::add_rmsnorm_quant", ([4, 8], FP8), *[([4, 8], BF16)] * 3, ([4, 1], FP32), ([8], BF16)),
+     224, 128 + 16, 32 + 64 + 16),
+    (*of("aiter::layernorm2d_fwd", ([4, 8], BF16), ([8], BF16), ([8], BF16)), 224, 64 + 32, 64),
+    (*of("vllm::rocm_aiter_rmsnorm_fp8_group_quant", ([4, 8], BF16), ([8], BF16), "1e-6", "4"), 192, 64 + 16, 32 + 32),
+    (*of("vllm::rocm_aiter_rmsnorm_fused_add_dynamic_quant", *[([4, 8], BF16)] * 2, ([8], BF16), "1e-6", "23"),
+     224, 128 + 16, 64 + 32 + 16),
+    (*of("vllm::fused_mla_dual_rms_norm", ([4, 8], BF16), ([8], BF16), ([4, 2], BF16), ([2], BF16)),
+     4 * 40, 64 + 16 + 16 + 4, 64 + 16),
+    (*of("flashinfer::fused_add_rmsnorm", *[([4, 8], BF16)] * 2, ([8], BF16)), 160, 128 + 16, 128),
+    # 8 and 8 into 8, with scales of 4
+    (*of("vllm::rocm_aiter_act_mul_and_fp8_group_quant", ([4, 16], BF16), "4"), 128, 128, 32 + 32),
+    (*of("_C::silu_and_mul_per_block_quant", ([4, 8], FP8), ([4, 16], BF16), ([4, 2], FP32), "4"), 128, 128, 32 + 32),
+    (*of("trtllm::flashinfer_silu_and_mul", ([4, 16], BF16)), 64, 128, 64),
+    (*of("vllm::triton_per_token_group_quant_fp8", ([4, 8], BF16), "4"), 64, 64, 32 + 32),
+    (*of("sgl_kernel::sgl_per_token_quant_fp8", ([4, 8], BF16), ([4, 8], FP8), ([4, 1], FP32)), 64, 64, 32 + 16),
+    (*of("aiter::dynamic_per_token_scaled_quant", ([4, 8], FP8), ([4, 8], BF16), ([4, 1], FP32), None, "False", None),
+     64, 64, 32 + 16),
+    # half a byte an element, a byte for each 16; in three forms of the call
+    (*of("_C::scaled_fp4_quant", ([4, 32], BF16), ([1], FP32), "True"), 256, 256, 64 + 8),
+    (*of("_C::scaled_fp4_quant", ([4, 32], BF16), ([1], FP32), "True", ([4, 16], U8), ([128, 4], FP8)), 256, 256, 72),
+    (*of("sgl_kernel::scaled_fp4_quant", ([4, 16], U8), ([4, 32], BF16), ([128, 4], FP8), ([1], FP32)), 256, 256, 72),
+    (*of("fbgemm::FloatToFP8RowwiseQuantized", ([4, 32], FP32), "True"), 128, 512, 4 * 40),
+    (*of("fbgemm::FP8RowwiseQuantizedToFloat", ([4, 40], U8), "True"), 160, 160, 4 * 32 * 4),
+    (*of("fbgemm::HFP8QuantizedToFloat", ([40], U8), "4", "7"), 40, 40, 160),
+    # 4 tokens, 4 heads of 8 and one of keys, of which 4 numbers are turned: half of 4 x 40 in 16 bits, rows of 4
+    (*of("_C::rotary_embedding", ([4], I64), ([4, 32], BF16), ([4, 8], BF16), "8", ([99, 4], BF16), "True"),
+     3 * 80, 160 + 32 + 32, 160),
+    # 2 heads of queries, one of keys, one of values
+    (*of("_C::fused_qk_norm_rope", ([4, 32], BF16), "2", "1", "1", "8"), 7 * 96, 192, 192),
+    (*of("sgl_kernel::apply_rope_pos_ids_cos_sin_cache", ([4, 2, 8], BF16), ([4, 1, 8], BF16), ([4, 2, 8], BF16),
+         ([4, 1, 8], BF16), ([99, 8], FP32), ([4], I64), "False"), 3 * 96, 192 + 32, 192),
+    (*of("aiter::rope_cached_positions_2c_fwd_impl", *[([1, 4, 2, 8], BF16), ([1, 4, 1, 8], BF16)] * 2,
+         *[([99, 1, 1, 4], BF16)] * 2, ([1, 4], I64), "0"), 3 * 96, 192 + 32, 192),
+    (*of("aiter::fused_qk_rope_concat_and_cache_mla", ([4, 2, 16], BF16), ([4, 2, 8], BF16), ([4, 16], BF16),
+         ([4, 8], BF16), ([99, 24], FP8), ([4, 2, 24], FP8)), 3 * 96, 2 * 288, 288),
+    (*of("aiter::reshape_and_cache_with_pertoken_quant", *[([4, 1, 8], BF16)] * 2, *[([9, 1, 16, 8], FP8)] * 2,
+         *[([1, 99], FP32)] * 2, ([4], I64), "True"), 0, 128 + 32, 64),
+    (*of("_C_cache_ops::concat_mla_q", ([4, 2, 8], BF16), ([4, 2, 4], BF16), ([4, 2, 12], BF16)), 0, 192, 192),
+    (*of("sgl_kernel::store_kv_cache", *[([99, 8], BF16)] * 2, ([4], I64), *[([4, 8], BF16)] * 2), 0, 128 + 32, 128),
+    # 4 tokens to 2 of 8 experts
+    (*of("_moe_C::topk_sigmoid", ([4, 2], FP32), ([4, 2], INT), ([4, 2], INT), ([4, 8], FP32)), 160, 128, 96),
+    (*of("sgl_kernel::topk_softmax", ([4, 2], FP32), ([4, 2], INT), ([4, 8], BF16), "True"), 160, 64, 64),
+    (*of("aiter::biased_grouped_topk_hip", ([4, 8], BF16), ([8], BF16), ([4, 2], FP32), ([4, 2], INT), "4", "2"),
+     160, 64 + 16, 64),
+    (*of("_moe_C::grouped_topk", ([4, 8], FP32), "4", "2", "2", "True", "1.0", ([8], FP32), "0"), 160, 160, 64),
+    (*of("sgl_kernel::moe_fused_gate", ([4, 8], FP32), ([8], FP32), "4", "2", "2", "0"), 160, 160, 64),
+    (*of("_moe_C::moe_align_block_size", ([4, 2], INT), "8", "16", ([99], INT), ([7], INT), ([1], INT)), 0, 32, 32),
+    (*of("_moe_C::shuffle_rows", ([4, 8], BF16), ([6], INT), ([6, 8], BF16)), 0, 64 + 24, 96),
+    (*of("sgl_kernel::top_k_renorm_probs", ([4, 8], FP32), ([4, 8], FP32), ([4], INT), "0"), 32, 128 + 16, 128),
+    (*of("_C::merge_attn_states", *[([4, 2, 8], BF16), ([2, 4], FP32)] * 3), 192, 256 + 64, 128 + 32),
+    # 32 whole numbers of eight numbers of four bits
+    (*of("_C::awq_dequantize", ([8, 4], INT), ([2, 32], BF16), ([2, 4], INT), "0"), 512, 128 + 128 + 32, 512),
+    (*of("bitsandbytes::dequantize_4bit", ([128, 1], U8), ([4], FP32), "64", "nf4", "[16, 16]", "15"),
+     512, 128 + 16, 512),
 ]  # fmt: skip
 
 
@@ -91,6 +155,17 @@ def test_work_by_hand(row: Row) -> None:
     name, shapes, types, inputs, *expected = row
     found = work_of(recorded(name, *(json.dumps(each) for each in (shapes, types, None, inputs))))
     assert [found.flops, found.read, found.written] == expected
+
+
+def test_rows_that_a_tensor_counts_have_no_work() -> None:
+    _, *texts = of("aiter::dynamic_per_token_scaled_quant", ([4, 8], FP8), ([4, 8], BF16), ([4, 1], FP32), None,
+                   "False", ([1], INT))  # fmt: skip
+    with pytest.raises(NoWorkError):
+        work_of(
+            recorded(
+                "aiter::dynamic_per_token_scaled_quant", *(json.dumps(each) for each in (*texts[:2], None, texts[2]))
+            )
+        )
 
 
 @pytest.mark.parametrize(

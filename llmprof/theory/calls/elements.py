@@ -6,6 +6,7 @@ import itertools
 import math
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final
 
 from llmprof.theory.calls.call import Call, NoWorkError, Tensor, number_of, widest
@@ -94,27 +95,21 @@ def _values(call: Call, inputs: list[Tensor]) -> list[Tensor]:
     return [each for each in inputs if each.format != "bool"] or inputs
 
 
-def copy(call: Call) -> Work:
-    """From the second argument into the first."""
-    target, source = call.tensor(0), call.tensor(1)
-    return Work(0.0, source.bytes, target.elements * target.width)
-
-
 def moved(
-    places: str, flops: float = 0.0, *, of: int | None = None, unless: int | None = None, assumed: str = ""
+    places: str, flops: float = 0.0, *, of: str = "", unless: int | None = None, assumed: str = ""
 ) -> Callable[[Call], Work]:
     """Work of operators that move whole arguments: places of those read, then ``>`` and of those written.
 
     The first of either has to be a tensor, the others may be. Operations are those for each element of the first one
-    read, or of another one (``of``). A tensor at the place ``unless`` holds how many rows count, or which.
+    read, or of others (``of``). A tensor at the place ``unless`` holds how many rows count, or which.
     """
-    reads, writes = ([int(place) for place in part.split()] for part in places.split(">"))
+    reads, writes, counted = ([int(place) for place in part.split()] for part in (*places.split(">"), of))
 
     def work(call: Call) -> Work:
         if unless is not None and isinstance(call.get(unless), Tensor):
             raise NoWorkError(f"how many rows of {call.operator} count is the value of argument {unless}")
         sources, targets = _at(call, reads), _at(call, writes)
-        elements = call.tensor(reads[0] if of is None else of).elements
+        elements = sum(each.elements for each in _at(call, counted or reads[:1]))
         results = sum(each.elements * each.width for each in targets)
         return Work(flops * elements, sum(each.bytes for each in sources), results, "", assumed)
 
@@ -131,6 +126,19 @@ def _at(call: Call, places: list[int]) -> list[Tensor]:
     """The tensors at places, of which the first has to be one."""
     first = [call.tensor(place) for place in places[:1]]
     return first + [each for place in places[1:] if isinstance(each := call.get(place), Tensor)]
+
+
+def rounded(places: str, flops: float, *, group: int | None = None, halves: bool = False) -> Callable[[Call], Work]:
+    """As :func:`moved`, and a new result of a byte an element with a scale of 32 bits a row, or a group of a size."""
+    rest = moved(places, flops)
+
+    def work(call: Call) -> Work:
+        x, found = call.tensor(0), rest(call)
+        size = x.shape[-1] // (1 + halves) if group is None else call.number(group)
+        out = x.elements // (1 + halves)
+        return replace(found, written=found.written + out + 4 * out / max(1, size))
+
+    return work
 
 
 def dropout(call: Call) -> Work:
@@ -183,18 +191,6 @@ def optimizer(call: Call) -> Work:
     return Work(None, sum(bytes_), sum(bytes_) - bytes_[1], "", assumed)
 
 
-def registered(call: Call) -> Work:
-    """The second argument of vLLM's own all-reduce into a buffer that all ranks see; the reduction is a row apart."""
-    source = call.tensor(1)
-    return Work(0.0, source.bytes, source.elements * source.width)
-
-
-def scalar(call: Call) -> Work:
-    """One element."""
-    width = call.tensor(0).width
-    return Work(0.0, width, width)
-
-
 def arange(call: Call) -> Work:
     """``(start, end, step or number of steps, out)``: a number for each step."""
     start, end, step = (call.number(place) for place in range(3))
@@ -203,12 +199,6 @@ def arange(call: Call) -> Work:
     if not step:
         raise NoWorkError(f"the step of {call.operator} is 0")
     return Work(0.0, 0.0, max(0, math.ceil((end - start) / step)) * call.tensor(3).width)
-
-
-def clone(call: Call) -> Work:
-    """A copy of one tensor; another type is a number of torch that is not always recorded."""
-    source = call.tensor(0)
-    return Work(0.0, source.bytes, source.elements * source.width)
 
 
 def fill(call: Call) -> Work:
@@ -332,32 +322,43 @@ def put(call: Call) -> Work:
     return Work(float(values.elements) if accumulates else 0.0, read, moved, "", "places left out")
 
 
-def quantize_groups(call: Call) -> Work:
-    """``(input, out, scales)``: a scale for each group of elements."""
-    source, out, scales = call.tensor(0), call.tensor(1), call.tensor(2)
-    written = out.elements * out.width + scales.elements * scales.width
-    return Work(2.0 * source.elements, source.bytes, written)
-
-
-def gated(call: Call) -> Work:
-    """The activation of one half times the other half, into the first argument: two operations an element."""
-    out, source = call.tensor(0), call.tensor(1)
-    return Work(2.0 * out.elements, source.bytes, out.elements * out.width)
-
-
 def rope(call: Call) -> Work:
-    """Rotation of queries and keys in place, with a row of the cache for each position: three operations an element."""
+    """Rotation of queries and keys in place, with a row of the cache for each position: three operations an element.
+
+    The row is as long as the part of a head that is turned.
+    """
     positions, query, cache = call.tensor(0), call.tensor(1), call.tensor(4, 2)
     key = call.optional(2)
-    turned = query.bytes + (key.bytes if key else 0)
+    part = min(1.0, cache.shape[1] / max(1.0, call.number(3, cache.shape[1])))
+    turned = part * (query.bytes + (key.bytes if key else 0))
     rows = min(positions.elements, cache.shape[0]) * cache.shape[1] * cache.width
-    elements = query.elements + (key.elements if key else 0)
+    elements = part * (query.elements + (key.elements if key else 0))
     return Work(3.0 * elements, turned + positions.bytes + rows, turned)
+
+
+def norm_rope(call: Call) -> Work:
+    """``(q k v of all heads, heads of q, of k, of v, size, …)``: norm and rotation of q and k in place."""
+    x = call.tensor(0)
+    heads = [call.number(place) for place in (1, 2, 3)]
+    part = sum(heads[:2]) / max(1.0, sum(heads))
+    return Work(7.0 * part * x.elements, part * x.bytes, part * x.bytes)
+
+
+def latent_rope(call: Call) -> Work:
+    """``(q, q to turn, latents, keys to turn, cache, result for q)``: rotation, and the joined q and keys in place."""
+    parts, cache, out = [call.tensor(place) for place in range(4)], call.tensor(4), call.tensor(0)
+    given = call.optional(5)
+    if given is not None and given.elements == parts[0].elements + parts[1].elements:
+        out = given
+    query, key = (sum(each.elements for each in pair) for pair in (parts[:2], parts[2:]))
+    turned = parts[1].elements + parts[3].elements
+    return Work(3.0 * turned, sum(each.bytes for each in parts), query * out.width + key * cache.width)
 
 
 def cache_write(call: Call) -> Work:
     """New keys and values into their slots of the cache."""
-    key, value, cache, slots = call.tensor(0), call.tensor(1), call.tensor(2), call.tensor(4)
+    key, value, cache = (call.tensor(place) for place in range(3))
+    slots = call.tensor(6 if "quant" in call.operator else 4)  # after scales
     elements = key.elements + value.elements
     return Work(0.0, key.bytes + value.bytes + slots.bytes, elements * cache.width)
 
@@ -376,10 +377,23 @@ def index_write(call: Call) -> Work:
     return Work(2.0 * tokens * size, tokens * (size * key.width + slots.width), tokens * cache.shape[2] * cache.width)
 
 
-def quantize(call: Call) -> Work:
-    """Into the first argument, from the second: a scale and a rounding for each element."""
-    out, source = call.tensor(0), call.tensor(1)
-    return Work(2.0 * source.elements, source.bytes, out.elements * out.width)
+def four_bits(call: Call) -> Work:
+    """``(input, scale, …)``, or the result and then the input; rows that fill the layout of the scales are left out."""
+    source = call.tensor(1 if len(call.tensor(1).shape) > 1 else 0)
+    return Work(2.0 * source.elements, source.bytes, source.elements / 2 + source.elements / _BLOCK)
+
+
+_BLOCK: Final = 16
+"""Elements of four bits with a scale of a byte."""
+
+
+def row_bytes(call: Call) -> Work:
+    """FBGEMM's numbers of a byte, with eight bytes for the scale of each row, from floats or back."""
+    x = call.tensor(0)
+    scales = 0 if "HFP8" in call.operator else 8 * x.elements // max(1, x.shape[-1] if x.shape else 1)
+    return Work(
+        float(x.elements), x.bytes, (x.elements - scales) * 4 if "ToFloat" in call.operator else x.elements + scales
+    )
 
 
 def compiled(call: Call) -> Work:
@@ -415,21 +429,44 @@ _FOR_EACH: Final = (
     "clamp_max zero copy norm max"
 )
 _REDUCED: Final = ("norm", "max")
+_ROPES: Final = (
+    ("cached_positions_2c_fwd cached_positions_offsets_2c_fwd", "2 3 6 7 > 0 1", "2 3"),
+    ("cached_positions_fwd cached_positions_offsets_fwd", "1 4 5 > 0", "1"),
+    ("fwd bwd", "1 2 > 0", "1"),
+    ("cached_fwd cached_bwd", "1 2 3 > 0", "1"),
+    ("2c_fwd 2c_bwd", "2 3 4 > 0 1", "2 3"),
+    ("cached_2c_fwd cached_2c_bwd", "2 3 4 5 > 0 1", "2 3"),
+    ("thd_fwd thd_bwd 2d_fwd 2d_bwd", "1 > 0", "1"),
+)
+"""Middles of the names of aiter's rotations, with places of inputs and results, and of those that are turned."""
+
 _ONCE: Final = "each input and the result once, a broadcast input with its own size"
 
 KINDS: Final = [
     Kind("elementwise", " ".join(f"aten::{name} aten::{name}_" for name in _BY_ELEMENT.split()), elementwise,
          f"1 an element of the result, where numbers are floats; {_ONCE}", "their definition"),
     Kind("activation", "_C::silu_and_mul _C::mul_and_silu _C::gelu_and_mul _C::gelu_tanh_and_mul "
-         "_C::swigluoai_and_mul sgl_kernel::silu_and_mul sgl_kernel::gelu_and_mul sgl_kernel::gelu_tanh_and_mul", gated,
+         "_C::swigluoai_and_mul sgl_kernel::silu_and_mul sgl_kernel::gelu_and_mul sgl_kernel::gelu_tanh_and_mul "
+         "_C::fatrelu_and_mul aiter::silu_and_mul aiter::scaled_silu_and_mul aiter::gelu_and_mul "
+         "aiter::gelu_tanh_and_mul", moved("1 > 0", 2, of="0"),
          "2 an element of the result; input and result once", "vllm/csrc/activation_kernels.cu"),
-    Kind("copy", "aten::copy_", copy, "0; source and target once", "their definition"),
-    Kind("copy", "_C_custom_ar::all_reduce", registered,
+    placed("activation", "_C::gelu_new _C::gelu_fast _C::gelu_quick _C::gelu_tanh sgl_kernel::gelu_quick "
+           "aiter::gelu_fast", "1 > 0", 1, "vllm/csrc/activation_kernels.cu"),
+    Kind("activation", "trtllm::flashinfer_silu_and_mul trtllm::flashinfer_gelu_tanh_and_mul", halved,
+         "2 an element of the result; input and result once", "tensorrt_llm/_torch/custom_ops"),
+    placed("activation", "LigerSiLUMulFunction LigerGELUMulFunction", "0 1 > 0", 2, "Liger-Kernel/ops"),
+    placed("activation", "_C::silu_and_mul_quant _C::silu_and_mul_per_block_quant", "1 > 0 2", 4,
+           "vllm/csrc/quantization", of="0"),
+    placed("activation", "_C::silu_and_mul_nvfp4_quant", "2 3 > 0 1", 2, "vllm/csrc/quantization/fp4"),
+    Kind("activation", "vllm::rocm_aiter_act_mul_and_fp8_group_quant", rounded("0 >", 2, group=1, halves=True),
+         "2 an element; input, result and scales once", "vllm/_aiter_ops.py"),
+    Kind("copy", "aten::copy_", moved("1 > 0"), "0; source and target once", "their definition"),
+    Kind("copy", "_C_custom_ar::all_reduce", moved("1 > 1"),
          "0; the input once, and once the buffer that all ranks see (its reduction is a row apart)",
          "vllm/csrc/custom_all_reduce.cu"),
-    Kind("copy", "aten::_local_scalar_dense", scalar, "0; an element read and written", "its definition"),
+    Kind("copy", "aten::_local_scalar_dense", moved("0 > 0"), "0; an element read and written", "its definition"),
     Kind("fill", "aten::arange aten::linspace", arange, "0; the result once", "its definition"),
-    Kind("copy", "aten::clone aten::contiguous aten::_to_copy aten::flip aten::roll", clone,
+    Kind("copy", "aten::clone aten::contiguous aten::_to_copy aten::flip aten::roll", moved("0 > 0"),
          "0; source and result once, of one type", "their definition"),
     Kind("copy", "aten::cat aten::stack aten::_cat", cat, "0; inputs and result once", "their definition"),
     Kind("fill", "aten::fill_ aten::zero_ aten::normal_ aten::uniform_ aten::random_ aten::bernoulli_ "
@@ -452,22 +489,67 @@ KINDS: Final = [
          "0; indices, the elements that they name (at most the whole source) and the result once", "their definition"),
     Kind("gather", "aten::index", indexed, "0; indices, the elements that they name (at most the whole source) and the "
          "result once", "their definition", inside="aten::reshape"),
-    Kind("rope", "_C::rotary_embedding sgl_kernel::rotary_embedding", rope,
+    Kind("rope", "_C::rotary_embedding _C::batched_rotary_embedding sgl_kernel::rotary_embedding "
+         "vllm::flashinfer_rotary_embedding vllm::rocm_aiter_triton_rotary_embedding "
+         "trtllm::flashinfer_apply_rope_with_cos_sin_cache_inplace", rope,
          "3 an element; positions and rows of the cache once, queries and keys twice (in place)",
          "vllm/csrc/pos_encoding_kernels.cu"),
-    Kind("kv_cache_write", "_C_cache_ops::reshape_and_cache_flash _C_cache_ops::reshape_and_cache sglang::store_cache",
+    placed("rope", "sgl_kernel::apply_rope_pos_ids_cos_sin_cache flashinfer::apply_rope_pos_ids_cos_sin_cache",
+           "0 1 5 > 2 3", 3, "flashinfer/rope.py", of="0 1", assumed="the table left out"),
+    placed("rope", "LigerRopeFunction", "0 1 2 3 > 0 1", 3, "Liger-Kernel/ops", of="0 1"),
+    *(placed("rope", " ".join(f"aiter::rope_{name}_impl" for name in names.split()), places, 3, "aiter/ops/rope.py",
+             of=of) for names, places, of in _ROPES),
+    Kind("rope", "_C::fused_qk_norm_rope sgl_kernel::fused_qk_norm_rope", norm_rope,
+         "7 an element of queries and keys; these twice (in place)", "vllm/csrc/fused_qknorm_rope_kernel.cu"),
+    Kind("rope", "aiter::fused_qk_rope_cat_and_cache_mla aiter::fused_qk_rope_concat_and_cache_mla", latent_rope,
+         "3 a turned element; inputs, joined queries and as many slots of the cache once", "aiter/ops/triton/fusions"),
+    Kind("kv_cache_write", "_C_cache_ops::reshape_and_cache_flash _C_cache_ops::reshape_and_cache sglang::store_cache "
+         "aiter::reshape_and_cache aiter::reshape_and_cache_flash aiter::reshape_and_cache_with_pertoken_quant",
          cache_write, "0; keys, values, slots and as many slots of the cache once", "vllm/csrc/cache_kernels.cu"),
-    Kind("kv_cache_write", "_C_cache_ops::concat_and_cache_mla", latent_write,
+    Kind("kv_cache_write", "_C_cache_ops::concat_and_cache_mla aiter::concat_and_cache_mla", latent_write,
          "0; latents, turned keys and slots of the tokens, and as many slots of the cache once",
          "vllm/csrc/cache_kernels.cu"),
     Kind("kv_cache_write", "_C_cache_ops::indexer_k_quant_and_cache", index_write,
          "2 an element; keys and slots of the tokens, and as many slots of the cache once",
          "vllm/csrc/cache_kernels.cu"),
-    Kind("quantize", "_C::static_scaled_fp8_quant _C::dynamic_scaled_fp8_quant _C::dynamic_per_token_scaled_fp8_quant",
-         quantize, "2 an element; input and result once", "vllm/csrc/quantization"),
+    placed("kv_cache_write", "vllm::unified_kv_cache_update", "0 1 > 0 1", 0, "vllm/model_executor/layers/attention",
+           assumed="a cache of the type of the keys"),
+    placed("kv_cache_write", "sgl_kernel::store_kv_cache", "3 4 2 > 3 4", 0, "sgl-kernel/csrc/memory"),
+    placed("copy", "_C_cache_ops::concat_mla_q sgl_kernel::concat_mla_absorb_q", "0 1 > 2", 0,
+           "vllm/csrc/cache_kernels.cu"),
+    placed("copy", "sgl_kernel::concat_mla_k", "1 2 > 0", 0, "sgl-kernel/csrc/elementwise"),
+    placed("quantize", "_C_cache_ops::convert_fp8", "1 > 0", 1, "vllm/csrc/cache_kernels.cu"),
+    Kind("quantize", "_C::static_scaled_fp8_quant _C::dynamic_scaled_fp8_quant _C::dynamic_per_token_scaled_fp8_quant "
+         "_C::static_scaled_int8_quant _C::dynamic_scaled_int8_quant",
+         moved("1 > 0", 2), "2 an element; input and result once", "vllm/csrc/quantization"),
     Kind("quantize", "_C::per_token_group_fp8_quant _C::per_token_group_quant_int8 "
-         "sgl_kernel::sgl_per_token_group_quant_fp8", quantize_groups,
+         "_C::per_token_group_fp8_quant_packed sgl_kernel::sgl_per_token_group_quant_fp8 "
+         "sgl_kernel::sgl_per_token_group_quant_int8 sgl_kernel::sgl_per_token_group_quant_8bit "
+         "sgl_kernel::sgl_per_tensor_quant_fp8 sgl_kernel::sgl_per_token_quant_fp8", moved("0 > 1 2", 2),
          "2 an element; input, result and scales once", "vllm/csrc/quantization"),
+    placed("quantize", "sgl_kernel::sgl_per_token_group_quant_8bit_v2", "0 > 1 2", 2, "sgl-kernel/csrc/gemm", unless=9),
+    placed("quantize", "aiter::dynamic_per_tensor_quant aiter::dynamic_per_token_scaled_quant "
+           "aiter::static_per_tensor_quant vllm::rocm_aiter_per_tensor_quant aiter::dynamic_per_group_scaled_quant "
+           "aiter::dynamic_per_group_scaled_quant_fp4", "1 > 0 2", 2, "aiter/ops/quant.py", unless=5),
+    placed("quantize", "aiter::fused_dynamic_mx_quant_moe_sort_hip aiter::fused_dynamic_mxfp4_quant_moe_sort_hip",
+           "2 > 0", 2, "aiter/ops/quant.py", assumed="scales left out"),
+    Kind("quantize", "_C::scaled_fp4_quant sgl_kernel::scaled_fp4_quant", four_bits,
+         "2 an element; input, result and scales once", "vllm/csrc/quantization/fp4"),
+    Kind("quantize", "vllm::rocm_aiter_group_fp8_quant vllm::triton_per_token_group_quant_fp8",
+         rounded("0 >", 2, group=1), "2 an element; input, result and scales once", "vllm/_aiter_ops.py"),
+    Kind("quantize", "vllm::rocm_aiter_per_token_quant", rounded("0 >", 2),
+         "2 an element; input, result and scales once", "vllm/_aiter_ops.py"),
+    Kind("quantize", "fbgemm::FloatToFP8RowwiseQuantized fbgemm::FP8RowwiseQuantizedToFloat "
+         "fbgemm::FloatToHFP8Quantized fbgemm::HFP8QuantizedToFloat", row_bytes,
+         "1 an element; input and result once, with 8 bytes a row of FP8", "fbgemm_gpu/src/quantize_ops"),
+    placed("copy", "fbgemm::permute_pooled_embs fbgemm::permute_pooled_embs_auto_grad "
+           "fbgemm::recat_embedding_grad_output_mixed_D_batch "
+           "torch::autograd::CppNode<fbgemm_gpu::PermutePooledEmbsFunction*", "0 > 0", 0, "fbgemm_gpu/src"),
+    placed("reduction", "fbgemm::asynchronous_complete_cumsum fb::asynchronous_complete_cumsum", "0 > 0", 0,
+           "fbgemm_gpu/src/sparse_ops"),
+    placed("search", "fbgemm::bounds_check_indices", "0 1 2 >", 0, "fbgemm_gpu/codegen"),
+    placed("gather", "fbgemm::permute_2D_sparse_data fbgemm::permute_sparse_features", "0 1 2 3 > 1 2 3", 0,
+           "fbgemm_gpu/src/sparse_ops", assumed="each row taken once"),
     Kind("scatter", "aten::scatter aten::scatter_ aten::scatter_add aten::scatter_add_ aten::scatter_reduce "
          "aten::scatter_reduce_ aten::index_add aten::index_add_ aten::index_copy aten::index_copy_ "
          "aten::index_fill_ aten::index_reduce_", scatter,

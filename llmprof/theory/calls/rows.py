@@ -6,7 +6,7 @@ import math
 from typing import Final
 
 from llmprof.theory.calls.call import Call, NoWorkError
-from llmprof.theory.calls.elements import placed
+from llmprof.theory.calls.elements import moved, placed, rounded
 from llmprof.theory.calls.work import Kind, Work
 
 _RMS: Final = 4.0
@@ -26,41 +26,11 @@ _RMS_BACKWARD: Final = 9.0
 """Inverse root, times the weight, a sum (2), its term (3), the sum for the weight (2)."""
 
 
-def layer_norm(call: Call) -> Work:
-    """Input, weight and bias at the places 0, 2 and 3; mean and deviation of each row are left out."""
-    x = call.tensor(0)
-    more = sum(each.bytes for place in (2, 3) if (each := call.optional(place)))
-    return Work(_LAYER * x.elements, x.bytes + more, x.elements * x.width)
-
-
 def rms_norm(call: Call) -> Work:
     """``(out, input, weight)`` of vLLM and SGLang; ``(input, weight)`` where the second is the weight."""
-    second = call.tensor(1)
-    if len(second.shape) == 1:
-        x, out, weight = call.tensor(0), call.tensor(0), second
-    else:
-        out, x, weight = call.tensor(0), second, call.tensor(2)
-    return Work(_RMS * x.elements, x.bytes + weight.bytes, x.elements * out.width)
-
-
-def torch_rms_norm(call: Call) -> Work:
-    """``(input, sizes, weight)``."""
-    x, weight = call.tensor(0), call.optional(2)
-    return Work(_RMS * x.elements, x.bytes + (weight.bytes if weight else 0), x.elements * x.width)
-
-
-def add_rms_norm(call: Call) -> Work:
-    """``(input, residual, weight)``, both in place: the sum becomes the residual."""
-    x, residual, weight = call.tensor(0), call.tensor(1), call.tensor(2)
-    written = x.elements * x.width + residual.elements * residual.width
-    return Work((_RMS + 1) * x.elements, x.bytes + residual.bytes + weight.bytes, written)
-
-
-def add_rms_norm_out(call: Call) -> Work:
-    """``(out, input, residual, residual out, weight)``."""
-    out, x, residual, kept, weight = (call.tensor(place) for place in range(5))
-    written = out.elements * out.width + kept.elements * kept.width
-    return Work((_RMS + 1) * x.elements, x.bytes + residual.bytes + weight.bytes, written)
+    out, second = call.tensor(0), call.tensor(1)
+    x, weight = (out, second) if len(second.shape) == 1 else (second, call.optional(2))
+    return Work(_RMS * x.elements, x.bytes + (weight.bytes if weight else 0), x.elements * out.width)
 
 
 def layer_norm_backward(call: Call) -> Work:
@@ -70,18 +40,6 @@ def layer_norm_backward(call: Call) -> Work:
     weight = max((each.bytes for each in weights), default=0)
     work = _RMS_BACKWARD if "rms" in call.operator else _LAYER_BACKWARD
     return Work(work * x.elements, grad.bytes + x.bytes + weight, x.elements * x.width + weight)
-
-
-def batch_norm(call: Call) -> Work:
-    """Input and result; what belongs to a channel is left out."""
-    x = call.tensor(0)
-    return Work(_LAYER * x.elements, x.bytes, x.elements * x.width)
-
-
-def batch_norm_backward(call: Call) -> Work:
-    """Input and gradient, in whichever order, and the gradient of the input."""
-    one, other = call.tensor(0), call.tensor(1)
-    return Work(_LAYER_BACKWARD * one.elements, one.bytes + other.bytes, one.elements * one.width)
 
 
 def pooled(call: Call) -> Work:
@@ -142,13 +100,6 @@ def squared_error(call: Call) -> Work:
     x, target = call.tensor(0), call.tensor(1)
     out = x.elements if call.number(3 if "entropy" in call.operator else 2, 1) == 0 else 1
     return Work(3.0 * x.elements, x.bytes + target.bytes, out * x.width)
-
-
-def squared_error_backward(call: Call) -> Work:
-    """``(gradient, input, target)``: twice the difference times the gradient."""
-    x, target = call.tensor(1), call.tensor(2)
-    grad = call.optional(0)
-    return Work(3.0 * x.elements, x.bytes + target.bytes + (grad.bytes if grad else 0), x.elements * x.width)
 
 
 def picked(call: Call) -> Work:
@@ -246,6 +197,23 @@ def drawn(call: Call) -> Work:
     return Work(float(x.elements), x.bytes, rows * call.number(1) * 8)
 
 
+def routed(call: Call) -> Work:
+    """``(logits, …)`` into weights of 32 bits and places of 32 bits of the chosen experts, whose number is a place."""
+    x = call.tensor(0, 2)
+    biased = call.optional(1) or call.optional(6)
+    place = 2 if "kimi" in call.operator else 4 if call.optional(1) else 3
+    return Work(5.0 * x.elements, x.bytes + (biased.bytes if biased else 0), x.shape[0] * call.number(place) * 8)
+
+
+def unpacked(call: Call) -> Work:
+    """``(numbers of four bits, scales, …)`` into numbers of the type of the scales, or of one that is asked for."""
+    packed, scales = call.tensor(0), call.tensor(1)
+    zeros = call.optional(2)
+    width = scales.width if "awq" in call.operator else _WIDTHS.get(int(call.number(5)), 0)
+    out = packed.elements * packed.width * 2
+    return Work(2.0 * out, packed.bytes + scales.bytes + (zeros.bytes if zeros else 0), out * width)
+
+
 def looked_up(call: Call) -> Work:
     """Places of values among sorted boundaries, ``(values, boundaries)`` or the other way."""
     sort = "search" in call.operator
@@ -253,29 +221,67 @@ def looked_up(call: Call) -> Work:
     return Work(0.0, x.bytes + bounds.bytes, x.elements * (4 if call.get(2) is True else 8))
 
 
+_VLLM: Final = "vllm/csrc/layernorm_quant_kernels.cu"
+_ROCM: Final = "vllm/_aiter_ops.py"
+_ROUNDED_NORMS: Final[tuple[tuple[str, str, float, int | None], ...]] = (
+    ("rmsnorm_fused_dynamic_quant", "0 1 >", 6, None),
+    ("rmsnorm_fused_add_dynamic_quant", "0 1 2 > 1", 7, None),
+    ("rmsnorm_fp8_group_quant", "0 1 >", 6, 3),
+    ("rmsnorm_with_add_fp8_group_quant", "0 1 2 > 1", 7, 4),
+    ("fused_rms_gated_fp8_group_quant", "0 1 2 3 >", 8, 7),
+)
+_AITER_NORMS: Final[tuple[tuple[str, str, float], ...]] = (
+    ("rmsnorm2d_fwd_with_dynamicquant rmsnorm2d_fwd_with_dynamicquant_ck rmsnorm_quant", "1 3 > 0 2", 6),
+    ("rmsnorm2d_fwd_with_add_dynamicquant rmsnorm2d_fwd_with_add_dynamicquant_ck add_rmsnorm_quant",
+     "1 2 5 > 0 3 4", 7),
+    ("rmsnorm2d_fwd_with_smoothquant rmsnorm2d_fwd_with_smoothquant_ck", "1 2 4 > 0 3", 7),
+    ("rmsnorm2d_fwd_with_add_smoothquant rmsnorm2d_fwd_with_add_smoothquant_ck", "1 2 4 6 > 0 3 5", 8),
+    ("layer_norm layer_norm_ck layernorm2d_fwd layernorm2d_fwd_ck", "0 1 2 > 0", 7),
+    ("layernorm2d_fwd_with_add layernorm2d_fwd_with_add_ck", "1 2 4 5 > 0 3", 8),
+)  # fmt: skip
+"""Names, places of inputs and results, and operations an element."""
+
 _UPSAMPLES: Final = "nearest1d nearest2d nearest3d linear1d bilinear2d trilinear3d bicubic2d"
 
 KINDS: Final = [
     Kind("norm", "aten::layer_norm aten::native_layer_norm FusedLayerNormAffineFunction aten::native_group_norm "
-         "aten::group_norm aiter::_groupnorm_run", layer_norm, "7 an element; input, weight, bias and result once",
-         "its definition"),
-    Kind("norm", "_C::rms_norm sgl_kernel::rmsnorm aiter::rmsnorm aiter::rms_norm aiter::rmsnorm2d_fwd_ck", rms_norm,
+         "aten::group_norm aiter::_groupnorm_run", moved("0 2 3 > 0", _LAYER),
+         "7 an element; input, weight, bias and result once", "its definition"),
+    Kind("norm", "_C::rms_norm sgl_kernel::rmsnorm aiter::rmsnorm aiter::rms_norm aiter::rmsnorm2d_fwd_ck "
+         "aiter::rmsnorm2d_fwd aiter::rms_norm_cu sgl_kernel::gemma_rmsnorm flashinfer::rmsnorm "
+         "flashinfer::gemma_rmsnorm trtllm::flashinfer_rmsnorm trtllm::flashinfer_gemma_rmsnorm LigerRMSNormFunction "
+         "FusedRMSNormAffineFunction", rms_norm,
          "4 an element; input, weight and result once", "vllm/csrc/layernorm_kernels.cu"),
-    Kind("norm", "aten::rms_norm aten::_fused_rms_norm", torch_rms_norm, "4 an element; input, weight and result once",
-         "its definition"),
-    Kind("norm", "_C::fused_add_rms_norm sgl_kernel::fused_add_rmsnorm", add_rms_norm,
-         "5 an element; weight once, input and residual twice (in place)", "vllm/csrc/layernorm_kernels.cu"),
-    Kind("norm", "aiter::add_rmsnorm aiter::rmsnorm2d_fwd_with_add_ck aiter::rmsnorm2d_fwd_with_add", add_rms_norm_out,
-         "5 an element; input, residual, weight and both results once", "aiter/ops/rmsnorm.py"),
+    Kind("norm", "aten::rms_norm aten::_fused_rms_norm", moved("0 2 > 0", _RMS),
+         "4 an element; input, weight and result once", "its definition"),
+    Kind("norm", "_C::fused_add_rms_norm sgl_kernel::fused_add_rmsnorm sgl_kernel::gemma_fused_add_rmsnorm "
+         "aiter::fused_add_rms_norm_cu flashinfer::fused_add_rmsnorm flashinfer::gemma_fused_add_rmsnorm "
+         "trtllm::flashinfer_fused_add_rmsnorm trtllm::flashinfer_gemma_fused_add_rmsnorm",
+         moved("0 1 2 > 0 1", _RMS + 1), "5 an element; weight once, input and residual twice (in place)",
+         "vllm/csrc/layernorm_kernels.cu"),
+    Kind("norm", "aiter::add_rmsnorm aiter::rmsnorm2d_fwd_with_add_ck aiter::rmsnorm2d_fwd_with_add",
+         moved("1 2 4 > 0 3", _RMS + 1), "5 an element; input, residual, weight and both results once",
+         "aiter/ops/rmsnorm.py"),
+    placed("norm", "_C::rms_norm_static_fp8_quant flashinfer::rmsnorm_quant", "1 2 3 > 0", 6, _VLLM),
+    placed("norm", "_C::fused_add_rms_norm_static_fp8_quant trtllm::flashinfer_fused_add_rmsnorm_quant "
+           "flashinfer::fused_add_rmsnorm_quant", "1 2 3 4 > 0 2", 7, _VLLM),
+    placed("norm", "_C::rms_norm_dynamic_per_token_quant _C::rms_norm_per_block_quant", "1 2 6 > 0 3 6", 6, _VLLM),
+    *(placed("norm", " ".join(f"aiter::{name}" for name in names.split()), places, flops, "aiter/ops/rmsnorm.py")
+      for names, places, flops in _AITER_NORMS),
+    placed("norm", "vllm::fused_mla_dual_rms_norm", "0 1 2 3 > 0 2", 4, _ROCM, of="0 2"),
+    placed("norm", "vllm::rocm_aiter_triton_add_rmsnorm_pad", "0 1 3 > 0 3", 5, _ROCM, assumed="padding left out"),
+    *(Kind("norm", f"vllm::rocm_aiter_{name}", rounded(places, flops, group=group),
+           f"{flops:g} an element; inputs, results and scales once", _ROCM)
+      for name, places, flops, group in _ROUNDED_NORMS),
     Kind("norm backward", "aten::native_layer_norm_backward aten::native_group_norm_backward "
          "aten::_fused_rms_norm_backward", layer_norm_backward,
          "13 an element (RMS norm: 9); gradient, input, weight, and the gradients of input and weight once",
          "its definition"),
     Kind("norm", "aten::native_batch_norm aten::cudnn_batch_norm aten::miopen_batch_norm aten::_batch_norm_with_update "
          "aten::_native_batch_norm_legit aten::_native_batch_norm_legit_no_training aten::_batch_norm_no_update",
-         batch_norm, "7 an element; input and result once", "its definition"),
+         moved("0 > 0", _LAYER), "7 an element; input and result once", "its definition"),
     Kind("norm backward", "aten::native_batch_norm_backward aten::cudnn_batch_norm_backward "
-         "aten::miopen_batch_norm_backward aten::batch_norm_backward", batch_norm_backward,
+         "aten::miopen_batch_norm_backward aten::batch_norm_backward", moved("0 1 > 0", _LAYER_BACKWARD),
          "13 an element; input, gradient, and the gradient of the input once", "its definition"),
     placed("norm", "aten::batch_norm_elemt", "0 > 0", 4, "its definition"),
     placed("norm", "aten::batch_norm_stats", "0 >", 4, "its definition"),
@@ -301,7 +307,7 @@ KINDS: Final = [
     Kind("loss", "aten::nll_loss_backward aten::nll_loss2d_backward", picked_backward,
          "1 a target; targets and the elements that they name once", "its definition"),
     Kind("loss", "aten::mse_loss_backward aten::smooth_l1_loss_backward aten::huber_loss_backward "
-         "aten::binary_cross_entropy_backward", squared_error_backward,
+         "aten::binary_cross_entropy_backward", moved("1 2 0 > 1", 3),
          "3 an element; input, target, gradient and the gradient of the input once", "its definition"),
     Kind("softmax", "aten::_softmax aten::softmax aten::_log_softmax aten::log_softmax ScaledUpperTriangMaskedSoftmax "
          "aten::_masked_softmax", softmax, "5 an element; input and result once", "its definition"),
@@ -314,6 +320,39 @@ KINDS: Final = [
     Kind("reduction", "aten::cumsum aten::cumprod aten::logcumsumexp aten::cummax aten::cummin", scan,
          "1 an element; input and result once", "its definition"),
     Kind("top-k", "aten::topk aten::sort", chosen, "0; input, values and places once", "its definition"),
+    placed("moe_routing", "_moe_C::topk_sigmoid _moe_C::topk_softplus_sqrt aiter::topk_softmax "
+           "vllm::rocm_aiter_topk_softmax", "3 > 0 1 2", 5, "vllm/csrc/moe"),
+    placed("moe_routing", "sgl_kernel::topk_softmax sgl_kernel::topk_sigmoid aiter::topk_sigmoid aiter::topk_softplus "
+           "vllm::rocm_aiter_topk_sigmoid", "2 3 > 0 1", 5, "sgl-kernel/csrc/moe"),
+    placed("moe_routing", "aiter::biased_grouped_topk_hip aiter::biased_grouped_topk aiter::moe_fused_gate "
+           "vllm::rocm_aiter_biased_grouped_topk", "0 1 > 2 3", 5, "aiter/ops/topk.py"),
+    placed("moe_routing", "aiter::grouped_topk aiter::grouped_topk_hip vllm::rocm_aiter_grouped_topk", "0 > 1 2", 5,
+           "aiter/ops/topk.py"),
+    Kind("moe_routing", "_moe_C::grouped_topk sgl_kernel::moe_fused_gate sgl_kernel::kimi_k2_moe_fused_gate", routed,
+         "5 a logit; logits, bias, weights and places once", "vllm/csrc/moe, sgl-kernel/csrc/moe"),
+    placed("moe_routing", "_moe_C::moe_align_block_size sgl_kernel::moe_align_block_size aiter::moe_align_block_size",
+           "0 > 0", 0, "vllm/csrc/moe", assumed="rows to fill blocks left out"),
+    placed("moe_routing", "aiter::moe_sorting_fwd", "0 1 > 0 1 6", 0, "aiter/ops/moe_sorting.py",
+           assumed="rows to fill blocks left out"),
+    placed("moe_routing", "_moe_C::shuffle_rows sgl_kernel::shuffle_rows", "0 1 > 2", 0, "vllm/csrc/moe"),
+    placed("moe_routing", "sgl_kernel::moe_sum_reduce aiter::moe_sum", "0 > 1", 1, "sgl-kernel/csrc/moe"),
+    placed("moe_routing", "sgl_kernel::apply_shuffle_mul_sum", "0 2 3 > 1", 2, "sgl-kernel/csrc/moe"),
+    placed("sampling", "_C::apply_repetition_penalties_", "0 1 2 3 > 0", 2, "vllm/csrc/sampler.cu"),
+    placed("sampling", "sgl_kernel::top_k_renorm_probs sgl_kernel::top_p_renorm_probs sgl_kernel::top_k_mask_logits "
+           "sgl_kernel::min_p_sampling_from_probs sgl_kernel::top_p_sampling_from_probs "
+           "sgl_kernel::top_k_top_p_sampling_from_probs", "0 2 > 1", 1, "sgl-kernel/csrc/common_extension.cc"),
+    placed("sampling", "aiter::greedy_sample aiter::random_sample aiter::mixed_sample", "1 2 > 0", 1,
+           "aiter/ops/sample.py"),
+    placed("sampling", "aiter::random_sample_outer_exponential aiter::mixed_sample_outer_exponential", "1 2 3 > 0", 3,
+           "aiter/ops/sample.py"),
+    placed("attention schedule", "_vllm_fa3_C::get_scheduler_metadata", "8 9 >", 0, "vllm-flash-attention/hopper",
+           assumed="results left out"),
+    placed("attention merge", "_C::merge_attn_states", "2 3 4 5 > 0 1", 3, "vllm/csrc/attention/merge_attn_states.cu"),
+    placed("attention merge", "sgl_kernel::merge_state sgl_kernel::merge_state_v2", "0 1 2 3 > 4 5", 3,
+           "sgl-kernel/csrc/attention"),
+    Kind("quantize", "_C::awq_dequantize sgl_kernel::awq_dequantize bitsandbytes::dequantize_4bit", unpacked,
+         "2 an element of the result; packed numbers, scales, zero points and result once",
+         "vllm/csrc/quantization/awq, bitsandbytes/_ops.py"),
     Kind("sampling", "aten::multinomial", drawn, "1 an element; input and places once", "its definition"),
     Kind("search", "aten::bucketize aten::searchsorted", looked_up, "0; values, boundaries and places once",
          "their definition"),

@@ -81,6 +81,14 @@ ROWS: list[Row] = [
     (*of("aten::elu_backward", ([8], FP32), "1", "1", "1", "False", ([8], FP32)), 8, 64, 32),
     (*of("aten::tan", ([4, 8], I64)), 32, 256, 128),
     (*of("aten::isposinf", ([4, 8], BF16)), 32, 64, 32),
+    (*of("aten::_upsample_bilinear2d_aa", ([2, 4, 6, 6], FP32), "[1, 1]", "False", None, None), 64, 4 * 288, 32),
+    # 5 x 4 with one before and two after the last axis, and one after the other
+    (*of("aten::reflection_pad2d", ([2, 5, 4], FP32), "[1, 2, 0, 1]"), 0, 160, 4 * 2 * 6 * 7),
+    (*of("aten::grid_sampler_2d", ([2, 3, 9, 9], FP32), ([2, 2, 2, 2], FP32), "0", "0", "False"), 192, 384 + 64, 96),
+    (*of("aten::polar", ([4, 8], FP32), ([4, 8], FP32)), 32, 256, 256),
+    (*of("aten::split_with_sizes_copy", ([8, 4], BF16), "[2, 2]", "1", None), 0, 64, 64),
+    (*of("aten::_chunk_cat", ([[2, 4], [3]], "TensorList"), "0", "2", ([2, 6], FP32)), 0, 44, 48),
+    (*of("aten::_masked_softmax_backward", ([4, 8], BF16), ([4, 8], BF16), ([4, 8], BOOL), "1"), 128, 160, 64),
     # a result that is not yet of its size
     (*of("aten::abs", ([4, 8], BF16), ([0], BF16)), 32, 64, 64),
     # 4 rows of 8 in 16 bits, a weight of 8; results of a byte with a scale of 32 bits a tensor, a row, or 4 numbers
@@ -176,6 +184,7 @@ def test_rows_that_a_tensor_counts_have_no_work() -> None:
         ("aten::_foreach_sqrt", 1, LISTS, (10, 40, 40)),
         ("aten::_foreach_zero_", 1, LISTS, (0, 0, 40)),
         ("aten::_foreach_norm", 1, LISTS, (10, 40, 8)),
+        ("aten::_foreach_sigmoid", 1, LISTS, (10, 40, 40)),
         ("aten::_foreach_copy_", 2, COPIES, (0, 40, 20)),
         # weights, gradients, both moments and the steps
         ("aten::_fused_adam_", 5, ADAM, (None, 160, 120)),
@@ -218,6 +227,10 @@ runs = [
     ("multinomial", (r(4, 8).abs(), 2)),
     ("leaky_relu_backward", (r(4, 8), r(4, 8), 0.1, False)),
     ("logaddexp", (r(4, 8), r(8))),
+    ("reflection_pad2d", (r(2, 5, 4), [1, 2, 0, 1])),
+    ("grid_sampler_2d", (r(2, 3, 2, 2), r(2, 4, 5, 2), 0, 0, False)),
+    ("polar", (r(4, 8), r(4, 8))),
+    ("_masked_softmax_backward", (r(4, 8), r(4, 8), r(4, 8) > 0, 1)),
     ("_foreach_add_", ([r(2, 3), r(4)], [r(2, 3), r(4)])),
 ]
 calls = {}
@@ -247,7 +260,7 @@ def test_bytes_are_those_of_real_tensors(engine_python: str, tmp_path: Path) -> 
     """Operators that move whole arguments, as torch's profiler records them."""
     said = subprocess.run([engine_python, "-c", COUNTED], cwd=tmp_path, capture_output=True, text=True, check=True)
     rows = json.loads(said.stdout.splitlines()[-1])
-    assert len(rows) == 22
+    assert len(rows) == 26
     for name, moved, *texts in rows:
         found = work_of(recorded(name, *texts, kernel=LISTS))
         assert [found.read, found.written] == moved, name

@@ -226,6 +226,12 @@ def cat(call: Call) -> Work:
     return Work(0.0, read, sum(each.elements for each in parts) * width, "", assumed)
 
 
+def chunk_cat(call: Call) -> Work:
+    """``(tensors, axis, chunks, result)``: pieces of all tensors one after the other, with room that fills chunks."""
+    out, read = call.tensor(3), sum(each.elements for each in call.tensors()[:-1])
+    return Work(0.0, read * out.width, out.elements * out.width, "", "inputs of the type of the result")
+
+
 def gather(call: Call) -> Work:
     """Elements of a tensor by an index for each (aten::gather), or rows by an index."""
     source = call.tensor(0)
@@ -422,11 +428,8 @@ _BY_ELEMENT: Final = (
     "sgn frac signbit isposinf isneginf logical_xor fmax fmin atan2 hypot copysign logaddexp logaddexp2 xlogy "
     "threshold log_sigmoid_forward _prelu_kernel bitwise_left_shift bitwise_right_shift hardswish_backward "
     "hardsigmoid_backward hardtanh_backward leaky_relu_backward elu_backward mish_backward softplus_backward "
-    "logit_backward log_sigmoid_backward"
-)
-_FOR_EACH: Final = (
-    "add sub mul div neg abs sqrt rsqrt reciprocal exp log pow sign lerp addcmul addcdiv maximum minimum clamp_min "
-    "clamp_max zero copy norm max"
+    "logit_backward log_sigmoid_backward "
+    "heaviside sinc hardshrink softshrink hardshrink_backward softshrink_backward gcd lcm"
 )
 _REDUCED: Final = ("norm", "max")
 _ROPES: Final = (
@@ -443,7 +446,8 @@ _ROPES: Final = (
 _ONCE: Final = "each input and the result once, a broadcast input with its own size"
 
 KINDS: Final = [
-    Kind("elementwise", " ".join(f"aten::{name} aten::{name}_" for name in _BY_ELEMENT.split()), elementwise,
+    Kind("elementwise", " ".join(f"aten::{name} aten::{name}_" for name in _BY_ELEMENT.split())
+         + " aten::__lshift__ aten::__rshift__ aten::__ilshift__ aten::__irshift__", elementwise,
          f"1 an element of the result, where numbers are floats; {_ONCE}", "their definition"),
     Kind("activation", "_C::silu_and_mul _C::mul_and_silu _C::gelu_and_mul _C::gelu_tanh_and_mul "
          "_C::swigluoai_and_mul sgl_kernel::silu_and_mul sgl_kernel::gelu_and_mul sgl_kernel::gelu_tanh_and_mul "
@@ -465,6 +469,8 @@ KINDS: Final = [
          "0; the input once, and once the buffer that all ranks see (its reduction is a row apart)",
          "vllm/csrc/custom_all_reduce.cu"),
     Kind("copy", "aten::_local_scalar_dense", moved("0 > 0"), "0; an element read and written", "its definition"),
+    placed("copy", "aten::split_with_sizes_copy", "0 > 0", 0, "its definition"),
+    Kind("copy", "aten::_chunk_cat", chunk_cat, "0; inputs and result once", "its definition"),
     Kind("fill", "aten::arange aten::linspace", arange, "0; the result once", "its definition"),
     Kind("copy", "aten::clone aten::contiguous aten::_to_copy aten::flip aten::roll", moved("0 > 0"),
          "0; source and result once, of one type", "their definition"),
@@ -478,8 +484,9 @@ KINDS: Final = [
     placed("elementwise", "aten::native_dropout_backward aten::_masked_scale", "0 1 > 0", 1, "their definition"),
     Kind("elementwise", "aten::glu", halved, "2 an element of the result; input and result once", "its definition"),
     placed("elementwise", "aten::glu_backward", "0 1 > 1", 4, "its definition"),
-    Kind("foreach", " ".join(f"aten::_foreach_{name} aten::_foreach_{name}_" for name in _FOR_EACH.split()), foreach,
-         "1 an element; each list and the result once (in place: read and written)", "their definition"),
+    Kind("foreach", "aten::_foreach_*", foreach,
+         "1 an element (copies: 0); each list and the result once, in place read and written", "their definition"),
+    placed("elementwise", "aten::polar aten::complex", "0 1 > 0 1", 1, "their definition"),
     placed("elementwise", "aten::_amp_update_scale_", "0 1 2 > 0 1", 1, "its definition"),
     Kind("foreach", "aten::_amp_foreach_non_finite_check_and_unscale_", foreach, "1 an element; the list twice",
          "its definition"),

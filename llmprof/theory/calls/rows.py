@@ -87,8 +87,24 @@ def upsampled(call: Call) -> Work:
     back = "backward" in call.operator
     out = int(math.prod(call.numbers(2))) if back else _sized(call, 1)
     taps = next((taps for name, taps in _NEIGHBOURS.items() if name in call.operator), 0)
-    read = x.elements if back else min(x.elements, max(taps, 1) * out)
+    read = x.elements if back or "_aa" in call.operator else min(x.elements, max(taps, 1) * out)
     return Work(2.0 * taps * (x.elements if back else out), read * x.width, out * x.width)
+
+
+def padded(call: Call) -> Work:
+    """``(input, rows before and after each axis, the last axis first)``."""
+    x, around = call.tensor(0), call.numbers(1)
+    axes = x.shape[: len(x.shape) - len(around) // 2]
+    wide = [size + sum(around[2 * at : 2 * at + 2]) for at, size in enumerate(x.shape[: len(axes) - 1 : -1])]
+    return Work(0.0, x.bytes, math.prod(axes) * math.prod(wide) * x.width)
+
+
+def sampled(call: Call) -> Work:
+    """``(input, grid)``: each place of the grid lies between the elements of a cell."""
+    x, grid = call.tensor(0), call.tensor(1)
+    out = grid.elements // max(1, grid.shape[-1]) * x.shape[1]
+    near = 2 ** grid.shape[-1]
+    return Work(2.0 * near * out, min(x.bytes, near * out * x.width) + grid.bytes, out * x.width)
 
 
 _NEIGHBOURS: Final = {"bilinear": 4, "trilinear": 8, "bicubic": 16, "linear": 2}
@@ -241,7 +257,11 @@ _AITER_NORMS: Final[tuple[tuple[str, str, float], ...]] = (
 )  # fmt: skip
 """Names, places of inputs and results, and operations an element."""
 
-_UPSAMPLES: Final = "nearest1d nearest2d nearest3d linear1d bilinear2d trilinear3d bicubic2d"
+_UPSAMPLES: Final = (
+    "upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_linear1d upsample_bilinear2d "
+    "upsample_trilinear3d upsample_bicubic2d _upsample_nearest_exact1d _upsample_nearest_exact2d "
+    "_upsample_nearest_exact3d _upsample_bilinear2d_aa _upsample_bicubic2d_aa"
+)
 
 KINDS: Final = [
     Kind("norm", "aten::layer_norm aten::native_layer_norm FusedLayerNormAffineFunction aten::native_group_norm "
@@ -288,6 +308,7 @@ KINDS: Final = [
     placed("norm backward", "aten::batch_norm_backward_reduce", "0 1 >", 5, "its definition"),
     placed("norm backward", "aten::batch_norm_backward_elemt", "0 1 > 0", 6, "its definition"),
     placed("norm", "aten::_weight_norm_interface", "0 1 > 0 1", 4, "its definition"),
+    placed("norm backward", "aten::_weight_norm_interface_backward", "0 1 2 3 > 1 2", 6, "its definition"),
     Kind("pooling", "aten::max_pool2d_with_indices aten::max_pool3d_with_indices aten::avg_pool2d aten::avg_pool3d",
          pooled, "an operation for each tap of each result; input, results and places of the largest once",
          "its definition"),
@@ -296,9 +317,14 @@ KINDS: Final = [
          "its definition"),
     placed("pooling", "aten::_adaptive_avg_pool2d_backward aten::_adaptive_avg_pool3d_backward "
            "aten::avg_pool2d_backward aten::avg_pool3d_backward", "0 > 1", 1, "its definition"),
-    Kind("upsampling", " ".join(f"aten::upsample_{how} aten::upsample_{how}_backward" for how in _UPSAMPLES.split()),
+    Kind("upsampling", " ".join(f"aten::{how} aten::{how}_backward" for how in _UPSAMPLES.split()),
          upsampled, "2 a neighbour of a result (nearest: 0); input and result once", "their definition"),
-    Kind("pooling", "aten::max_pool2d_with_indices_backward aten::max_pool3d_with_indices_backward", pooled_backward,
+    Kind("copy", "aten::reflection_pad1d aten::reflection_pad2d aten::reflection_pad3d aten::replication_pad1d "
+         "aten::replication_pad2d aten::replication_pad3d", padded, "0; input and result once", "their definition"),
+    Kind("upsampling", "aten::grid_sampler_2d aten::grid_sampler_3d", sampled,
+         "2 a neighbour of a result; grid, input and result once", "their definition"),
+    Kind("pooling", "aten::max_pool2d_with_indices_backward aten::max_pool3d_with_indices_backward "
+         "aten::adaptive_max_pool2d_backward aten::adaptive_max_pool3d_backward", pooled_backward,
          "1 a result; its gradient, places, and the gradient of the input once", "its definition"),
     Kind("loss", "aten::mse_loss aten::smooth_l1_loss aten::huber_loss aten::binary_cross_entropy", squared_error,
          "3 an element; input, target and result once", "its definition"),
@@ -311,13 +337,15 @@ KINDS: Final = [
          "3 an element; input, target, gradient and the gradient of the input once", "its definition"),
     Kind("softmax", "aten::_softmax aten::softmax aten::_log_softmax aten::log_softmax ScaledUpperTriangMaskedSoftmax "
          "aten::_masked_softmax", softmax, "5 an element; input and result once", "its definition"),
+    placed("softmax backward", "aten::_masked_softmax_backward", "0 1 2 > 0", 4, "its definition"),
     Kind("softmax backward", "aten::_softmax_backward_data aten::_log_softmax_backward_data", softmax_backward,
          "4 an element; gradient, result and the gradient of the input once", "its definition"),
     Kind("reduction", "aten::mean aten::sum aten::amax aten::amin aten::max aten::min aten::argmax aten::argmin "
          "aten::prod aten::any aten::all aten::var aten::std aten::norm aten::linalg_vector_norm "
          "aten::nansum aten::var_mean aten::std_mean aten::aminmax", reduction,
          "1 an element of the input, where numbers are floats; input and result once", "its definition"),
-    Kind("reduction", "aten::cumsum aten::cumprod aten::logcumsumexp aten::cummax aten::cummin", scan,
+    Kind("reduction", "aten::cumsum aten::cumprod aten::logcumsumexp aten::cummax aten::cummin "
+         "aten::cumsum_ aten::cumprod_", scan,
          "1 an element; input and result once", "its definition"),
     Kind("top-k", "aten::topk aten::sort", chosen, "0; input, values and places once", "its definition"),
     placed("moe_routing", "_moe_C::topk_sigmoid _moe_C::topk_softplus_sqrt aiter::topk_softmax "

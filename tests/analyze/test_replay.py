@@ -304,6 +304,31 @@ def test_a_wait_for_work_that_was_launched_before_the_recording() -> None:
     assert plan.times().max() == 38 * US
 
 
+def test_what_was_launched_before_the_recording_waits_for_nothing_that_was_launched_in_it() -> None:
+    """Work on stream 8, the last of which is launched at 96 us, and a GEMM on stream 7 that ends at 35 us."""
+    last, begun = (0, 8, 100, 10, NORM, 9), (0, 96, 2, CALL, 9)
+    # a norm at 37 us was launched before the recording, so it does not wait for a GEMM that is launched at 0
+    work = device([(0, 7, 5, 30, GEMM, 1), (0, 8, 1, 3, NORM, 98), (0, 8, 37, 10, NORM, 99), last])
+    calls = [(0, 0, 2, CALL, 1), begun]
+    assert edges_of(graph(Trace({"kernels": work, "runtime": host(calls)})), ASSUMED) == []
+    # nor does it wait for the event that stream 8 is told at 6 us to wait for, but the norm at 100 us does
+    calls = [(0, 0, 2, CALL, 1), (0, 3, 1, "cudaEventRecord", 2), (0, 6, 1, "cudaStreamWaitEvent", 3), begun]
+    streams = {"waiting": [None, None, 8, None], "awaited": [None, None, 7, None]}
+    told = [pl.Series(f"torch_{name}_stream", values, pl.Int64) for name, values in streams.items()]
+    built = graph(Trace({"kernels": work, "runtime": host(calls).with_columns(told)}))
+    (edge,) = np.flatnonzero(built.kind == STREAM_WAIT)
+    assert built.time[[built.source[edge], built.target[edge]]].tolist() == [35 * US, 100 * US]
+    # a norm that is launched at 2 us waits for a GEMM that was launched before
+    work = device([(0, 7, 5, 130, GEMM, 99), (0, 7, 160, 10, GEMM, 9), (0, 8, 137, 10, NORM, 1)])
+    built = graph(Trace({"kernels": work, "runtime": host([(0, 2, 2, CALL, 1), begun])}))
+    assert edges_of(built, ASSUMED) == [(GEMM, NORM, 2, "assumed")]
+    # and a call that loads code waits for such work, although it begins only after this call
+    work = device([(0, 7, 150, 900, GEMM, 99), (0, 7, 1_110, 10, NORM, 1)])
+    calls = [(0, 100, 1_000, "cuKernelSetAttribute", None), (0, 1_102, 2, CALL, 1)]
+    built = graph(Trace({"kernels": work, "runtime": host(calls)}))
+    assert edges_of(built, LOADING) == [(GEMM, "cuKernelSetAttribute", 50, "assumed")]
+
+
 @pytest.mark.parametrize(("call", "part"), [("cudaFree", "device held"), ("cudaStreamSynchronize", "unexplained")])
 def test_work_that_a_call_of_another_thread_holds_is_not_unexplained(call: str, part: str) -> None:
     """A GEMM is launched at 20 us and begins at 200; another thread is in a call from 30 to 198."""

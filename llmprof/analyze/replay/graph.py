@@ -74,8 +74,9 @@ class Graph:
     events: pl.DataFrame
     """``row, chain, rank, where`` (host or device), ``thread, device, stream, start_ns, dur_ns`` (on the clock that the
     ranks share), ``recorded_ns`` (start as the trace has it), ``shift_ns`` (between the two), ``name, source, category,
-    step, phase, layer, stage, event, launch_start_ns, launch_thread, launches`` (whether a thread of the host launches
-    work), in the order of chains and time."""
+    step, phase, layer, stage, event, launch_start_ns, issued`` (the same, the start where it is unknown, and
+    :data:`~.schedule.NEVER` where it was before the recording), ``launch_thread, launches`` (whether a thread of the
+    host launches work), in the order of chains and time."""
     chains: Ints
     """First row of each chain, and the number of rows."""
     time: Ints
@@ -286,13 +287,9 @@ def _awaited(recorded: Recording, waits: pl.DataFrame) -> tuple[Ints, Ints, Rows
     # It is the latest work on the awaited stream (of the rank, if the stream is unknown) that was launched before the
     # call began, or before the event was recorded, and that had ended when the call returned. On a thread that launches
     # work itself, it must also have been running when the call began.
-    # What comes before all launched work of its stream was launched before the recording.
-    first = pl.col("start_ns").filter(pl.col("launch_start_ns").is_not_null()).min().over("chain")
-    unseen = pl.when(pl.col("start_ns") < first).then(int(NEVER)).otherwise("start_ns")
     work = recorded.work.select(
-        "rank", "chain", "stream", "row", issued=pl.coalesce("launch_start_ns", unseen),
-        end_ns=pl.col("start_ns") + pl.col("dur_ns"),
-    ).collect()  # fmt: skip
+        "rank", "chain", "stream", "row", "issued", end_ns=pl.col("start_ns") + pl.col("dur_ns")
+    ).collect()
     best = np.full(waits.height, NEVER)
     awaited = np.full(waits.height, -1, dtype=np.int64)
     rank, begin, end, noted = (waits[c].to_numpy() for c in ("rank", "start_ns", "end_ns", "noted"))

@@ -102,9 +102,13 @@ def _events(trace: Trace) -> pl.DataFrame:
     begins, keys, number = groups_of(rows, CHAIN)
     lengths = np.diff(begins, append=rows.height)
     chain = np.repeat(np.arange(keys.height) if number is None else number, lengths).astype(np.int64)
+    # what comes before all launched work of its stream was launched before the recording
+    first = pl.col("start_ns").filter(pl.col("launch_start_ns").is_not_null()).min().over("chain")
+    unseen = pl.when(pl.col("start_ns") < first).then(int(NEVER)).otherwise("start_ns")
     return (
         rows.with_columns(shift.fill_null(0), recorded_ns="start_ns", chain=pl.Series(chain, dtype=pl.Int64))
         .with_columns(pl.col("start_ns", "launch_start_ns", "awaited_ns") - pl.col("shift_ns"))[_order(rows, chain)]
+        .with_columns(issued=pl.coalesce("launch_start_ns", unseen))
         .with_row_index("row")
     )
 

@@ -75,8 +75,8 @@ def recorded_waits(trace: Trace, recorded: Recording) -> Pairs:
     work = (
         recorded.work.filter(pl.col("stream").is_not_null())
         .select(
-            "rank", "stream", row=pl.col("row").cast(pl.Int64), issued=pl.coalesce("launch_start_ns", "start_ns"),
-            start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns"),
+            "rank", "stream", "issued", row=pl.col("row").cast(pl.Int64), start="start_ns",
+            end=pl.col("start_ns") + pl.col("dur_ns"),
         )
         .sort("rank", "stream", "start")
         .with_columns(pl.col("issued", "end").cum_max().over("rank", "stream"))
@@ -89,7 +89,7 @@ def recorded_waits(trace: Trace, recorded: Recording) -> Pairs:
     ).filter(pl.col("row").is_not_null())  # fmt: skip
     done = work.select("rank", "issued", "end", awaited_stream="stream", by_issue="row", by_end="row")
     for left, right, kept in (("noted", "issued", "by_issue"), ("start", "end", "by_end")):
-        last = done.select("rank", "awaited_stream", right, kept).sort(right).rename({right: "_at"})
+        last = done.select("rank", "awaited_stream", right, kept).sort(right, kept).rename({right: "_at"})
         pairs = pairs.sort(left).join_asof(
             last, left_on=left, right_on="_at", by=["rank", "awaited_stream"], check_sortedness=False
         )
@@ -151,14 +151,12 @@ def from_calls(trace: Trace, recorded: Recording) -> Pairs:
 def awaited_last(recorded: Recording, rest: Ints) -> Pairs:
     """Pairs from the end of work to unexplained work on another stream of the rank that begins right after it."""
     # The awaited work must have been launched before: a stream can only wait for work that another stream already had.
-    rows = recorded.rows
     late = np.flatnonzero(recorded.on_device & (rest[0::2] > 0))
-    issued = pl.coalesce("launch_start_ns", "start_ns")
-    begin = rows.select("rank", "row", "chain", issued=issued, time="start_ns")[late].sort("time")
+    begin = recorded.rows.select("rank", "row", "chain", "issued", time="start_ns")[late].sort("time")
     is_collective = (pl.col("category") == "collective").fill_null(value=False)
     ends = (
         recorded.work.select(
-            "rank", "chain", "row", issued=issued, time=pl.col("start_ns") + pl.col("dur_ns"), collective=is_collective
+            "rank", "chain", "row", "issued", time=pl.col("start_ns") + pl.col("dur_ns"), collective=is_collective
         )
         .sort("rank", "time")
         .with_row_index("place")
@@ -241,9 +239,8 @@ def _awaited(recorded: Recording, row: Ints, begin: Ints, end: Ints) -> Ints:
     """The work before ``begin`` that ended last on each row's rank; -1 if it did not end just before ``end``."""
     if not len(row):
         return row
-    issued = pl.coalesce("launch_start_ns", "start_ns")
     work = recorded.work.select(
-        "rank", work=pl.col("row").cast(pl.Int64), issued=issued, ended=pl.col("start_ns") + pl.col("dur_ns")
+        "rank", "issued", work=pl.col("row").cast(pl.Int64), ended=pl.col("start_ns") + pl.col("dur_ns")
     ).collect()
     last = work.sort("issued").with_columns(pl.col("ended").cum_max().over("rank"))
     waits = pl.DataFrame(

@@ -5,13 +5,14 @@ import pytest
 from polars.testing import assert_frame_equal
 
 import llmprof
-from llmprof.analyze import findings, what_if
+from llmprof.analyze import critical_path, findings, path_share, slack, what_if
 from llmprof.analyze.changes import balance
 from llmprof.analyze.replay import part
 from llmprof.analyze.replay.part import groups_of, replayed_part
+from llmprof.analyze.replay.plan import recorded_periods
 from llmprof.analyze.steps.steps import host_labels
 from llmprof.trace import Trace
-from tests.analyze.builders import NORM
+from tests.analyze.builders import GEMM, NORM, labels
 from tests.analyze.test_replay import CALL, US, device, host, step_labels, two_ranks
 
 EVENTS_OF_A_RANK = 6  # three kernels and their launches
@@ -87,17 +88,120 @@ def test_gains_of_some_groups_are_those_of_all_ranks(monkeypatch: pytest.MonkeyP
     assert some["prediction"].str.contains("ly 4 of 6 ranks were replayed").any()
 
 
-def test_a_step_whose_predecessor_was_cut_out_has_no_time_since_then() -> None:
+def ten_steps() -> Trace:
     """Steps of 40 us from end to end, with a kernel of 10 us each."""
     work = [(0, 7, 40 * n + 5, 10, NORM, n + 1) for n in range(10)]
     calls = [(0, 40 * n, 2, CALL, n + 1) for n in range(10)]
     marks = step_labels([40 * n for n in range(10)], 39)
-    whole = Trace({"kernels": device(work), "runtime": host(calls), "markers": marks})
+    return Trace({"kernels": device(work), "runtime": host(calls), "markers": marks})
+
+
+def test_a_step_whose_predecessor_was_cut_out_has_no_time_since_then() -> None:
+    whole = ten_steps()
     some = whole.select(steps=[1, 2, 5, 6, 9])
     assert what_if(some).select("steps", "recorded_ns").row(0) == (2, 40 * US)
     assert what_if(some.select(steps=[0, 1, 3])).select("steps", "recorded_ns").row(0) == (1, 40 * US)
     # without a predecessor of any step they count from their own beginning on the device
     assert what_if(whole.select(steps=[1, 5, 9])).select("steps", "recorded_ns").row(0) == (3, 10 * US)
+
+
+def times_on_path(trace: Trace, rank: int | None = None) -> list[int]:
+    """Time of each step on the critical path, in us."""
+    path = critical_path(trace, rank=rank)
+    return (path.group_by("step").agg(pl.col("dur_ns").sum()).sort("step")["dur_ns"] // US).to_list()
+
+
+def check_path_has_the_time_of_replays(trace: Trace) -> None:
+    """The pieces of each step that counts in a replay add up to its recorded time there."""
+    recorded = recorded_periods(trace)
+    for rank in trace.ranks:
+        path = critical_path(trace, rank=rank).group_by("step").agg(pl.col("dur_ns").sum())
+        both = recorded.filter(pl.col("rank") == rank).join(path, on="step", how="left")
+        assert both["period_ns"].to_list() == both["dur_ns"].to_list()
+
+
+def test_the_path_and_the_slack_leave_out_the_time_of_steps_that_were_cut_out() -> None:
+    """Steps of 40 us as above, whose kernel runs from 5 to 15 us: on the path the host, but in the last of a block."""
+    some = ten_steps().select(steps=[1, 2, 5, 6, 9])
+    assert times_on_path(some) == [10, 40, 10, 40, 10]
+    parts = critical_path(some).group_by("step", "part").agg(pl.col("dur_ns").sum() // US).sort("step", "dur_ns")
+    following = [("launch", 5), ("compute", 10), ("host", 25)]
+    of_steps = [[("host", 10)], following, [("host", 10)], following, [("compute", 10)]]
+    assert [(row[1], row[2]) for row in parts.rows()] == [part for step in of_steps for part in step]
+    assert path_share(some, by="name").select("total_ns", "path_ns").row(0) == (50 * US, 30 * US)
+    # a kernel ends at 15 us and the next one of its block begins at 45, after a gap of 1
+    assert slack(some).select("slack_ns", "pace_slack_ns").rows() == [(0, n * US) for n in (29, 0, 29, 0, 0)]
+    # what precedes the cut begins with the recording, and what was cut at the beginning with its own work
+    assert times_on_path(ten_steps().select(steps=[0, 1, 3])) == [15, 40, 10]
+    assert times_on_path(ten_steps().select(steps=[3, 4])) == [10, 40]
+    assert times_on_path(ten_steps().select(steps=[1, 2, 3, 6, 9]).select(steps=[1, 2, 4])) == [10, 40, 10]
+    for steps in ([1, 2, 5, 6, 9], [0, 1, 3], [3, 4], [1, 5, 9]):
+        check_path_has_the_time_of_replays(ten_steps().select(steps=steps))
+
+
+def test_a_step_that_was_launched_before_the_end_of_what_was_cut_out_begins_with_its_own_work() -> None:
+    """Steps of 40 us, launched every 10 us; beside each, work of 5 us on another stream that may end 34 us later."""
+    work, calls = [], []
+    for n in range(6):
+        work += [(0, 7, 40 * n + 5, 40, GEMM, 2 * n + 1), (0, 8, 40 * n + 6, 5, NORM, 2 * n + 2)]
+        calls += [(0, 10 * n, 2, CALL, 2 * n + 1), (0, 10 * n + 4, 2, CALL, 2 * n + 2)]
+    marks = step_labels([10 * n for n in range(6)], 9)
+    some = Trace({"kernels": device(work), "runtime": host(calls), "markers": marks}).select(steps=[1, 3])
+    assert times_on_path(some) == [40, 40]
+    check_path_has_the_time_of_replays(some)
+    assert slack(some)["pace_slack_ns"].to_list() == [0, 34 * US, 0, 34 * US]
+
+
+def test_the_path_of_several_ranks_leaves_out_what_was_cut_out() -> None:
+    """Steps of 100 us: rank 1 launches 62 us after the begin of each, and rank 0 waits for it in an all-reduce."""
+    tables: dict[str, list[pl.DataFrame]] = {
+        "markers": [step_labels([100 * n for n in range(6)], 99, r) for r in (0, 1)]
+    }
+    for n in range(6):
+        for name, frame in two_ranks().recorded.items():
+            later = [
+                pl.col("start_ns") + 100 * n * US,
+                *([pl.col("correlation") + 10 * n] if name != "collectives" else []),
+            ]
+            tables.setdefault(name, []).append(
+                frame.with_columns(later).filter(pl.col("start_ns") % (100 * US) < 96 * US)
+            )
+    whole = Trace({name: pl.concat(frames) for name, frames in tables.items()}, {"world_size": 2})
+    some = whole.select(steps=[1, 2, 5])
+    # from the first GEMM of any rank, at 10 us of the step, or of one, at 70, to 95
+    assert times_on_path(some) == times_on_path(some, 0) == [85, 100, 85]
+    assert times_on_path(some, 1) == [25, 100, 25]
+    check_path_has_the_time_of_replays(some)
+    # why rank 1 was late after a cut is not known; in the step between its host was, after its last call at 166 us
+    parts = critical_path(some).group_by("step", "part").agg(pl.col("dur_ns").sum() // US).sort("step", "dur_ns")
+    launched = {"device gap": 1, "transfer": 5, "launch": 8, "compute": 19}
+    assert dict(parts.filter(step=1).drop("step").rows()) == launched | {"host": 67}
+    assert dict(parts.filter(step=2).drop("step").rows()) == launched | {"unexplained": 52}
+
+
+@pytest.mark.parametrize("name", ["torch_tp1_cudagraph", "torch_pp2_eager", "torch_tp4_eager_nccl"])
+def test_the_path_of_a_part_of_a_sample_has_the_time_of_its_replays(name: str) -> None:
+    check_path_has_the_time_of_replays(llmprof.sample(name).select(steps=[3, 4, 5, 9, 10]))
+    check_path_has_the_time_of_replays(llmprof.sample(name).select(steps=[2, 6, 10]))
+
+
+def test_cuts_are_those_of_each_rank() -> None:
+    """Rank 1 does the same as rank 0, on a clock that is 1 ms ahead: the path stays on it."""
+    one = ten_steps().recorded
+    moved = {"start_ns": pl.col("start_ns") + 1000 * US, "rank": pl.lit(1, dtype=pl.Int32)}
+    both = Trace({name: pl.concat([frame, frame.with_columns(**moved)]) for name, frame in one.items()})
+    assert times_on_path(both) == [15, *[40] * 9]
+    some = both.select(steps=[1, 2, 5])
+    assert recorded_periods(some).select("rank", "step", "period_ns").rows() == [(0, 1, 40 * US), (1, 1, 40 * US)]
+    assert times_on_path(some) == times_on_path(some, 0) == times_on_path(some, 1) == [10, 40, 10]
+
+
+def test_a_step_of_training_after_a_cut_does_not_begin_before_it() -> None:
+    """The optimizer's step from 20 to 25 us ends each iteration of 40; one seems longer if others were cut out."""
+    ends = labels([("Optimizer.step#Adam.step", (40 * n + 20) * US, 5 * US) for n in range(10)])
+    some = Trace(ten_steps().recorded | {"markers": ends}).select(steps=[3, 4, 7, 8])
+    assert recorded_periods(some).select("step", "period_ns").rows() == [(1, 40 * US), (3, 40 * US)]
+    assert times_on_path(some) == [10, 40, 10, 40]
 
 
 @pytest.mark.parametrize("name", ["torch_tp1_cudagraph", "torch_pp2_eager", "nsys_tp2_cudagraph"])

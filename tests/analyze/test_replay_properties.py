@@ -129,6 +129,10 @@ def test_a_replay_agrees_with_its_critical_path(name: str) -> None:
     check(sample(name))
 
 
+def test_a_replay_of_steps_agrees_with_its_critical_path() -> None:
+    check(sample("torch_pp2_eager").select(steps=[3, 4, 5, 9, 10]))
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::llmprof.errors.TraceWarning")
 @pytest.mark.parametrize("name", same.recordings(LARGEST, ""))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -59,9 +59,10 @@ def critical_path(trace: Trace, *, rank: int | None = None) -> pl.DataFrame:
     The path is followed backwards from the end of the last step's work on a device to the beginning of the recording:
     from each event to the one that ended last of those that it had to wait for (:mod:`llmprof.analyze.replay.graph`).
     Events on the path set the pace: if the path is on a host that runs ahead of its devices, faster kernels change
-    nothing. The pieces of a step add up to the time from the end of the step before to its own end. If an event began
-    later than everything that it is known to wait for allows, the difference is an ``unexplained`` piece. If no
-    collective is matched over the ranks (their clocks do not agree, or there is none), the path stays on one rank.
+    nothing. The pieces of a step add up to the time from the end of the step before to its own end; if the step before
+    was left out of a part of a recording, from its own first work on a device. If an event began later than everything
+    that it is known to wait for allows, the difference is an ``unexplained`` piece. If no collective is matched over
+    the ranks (their clocks do not agree, or there is none), the path stays on one rank.
 
     Parameters
     ----------
@@ -116,10 +117,19 @@ def path_of_events(trace: Trace, rank: int | None = None) -> pl.DataFrame:
     """The critical path by its events alone: the calls that held the device are unexplained time."""
     built = replay.graph(trace)
     ends = step_ends(built)
+    if rank is None and ends.height and not (built.kind == replay.COLLECTIVE).any():
+        rank = ends.sort("end_ns")["rank"][-1]
     if rank is not None:
         ends = ends.filter(pl.col("rank") == rank)
-    last = ends.sort("end_ns").group_by("step", maintain_order=True).last().sort("end_ns")
-    rows = _pieces(built, last).join(
+    last = (
+        ends.sort("end_ns")
+        .group_by("step", maintain_order=True)
+        .agg(pl.col("rank", "block", "node", "end_ns").last(), pl.col("start_ns", "since_ns").min())
+        .sort("end_ns")
+    )
+    bound = binding(built)
+    blocks = last.partition_by("block", maintain_order=True) or [last]
+    rows = pl.concat([_pieces(built, bound, block) for block in blocks]).join(
         ends.select("step", "phase").unique("step"), on="step", how="left", maintain_order="left"
     )
     if not collectives(trace)["wait_ns"].is_not_null().any():
@@ -128,7 +138,10 @@ def path_of_events(trace: Trace, rank: int | None = None) -> pl.DataFrame:
 
 
 def _begin(built: replay.Graph, last: pl.DataFrame) -> int:
-    """Beginning of the recording: of the rank on which the path ends, where nothing ties the ranks to each other."""
+    """Beginning of a path: of its first step's work if the step before was cut out, else of the recording."""
+    if last.height and last["since_ns"][0] > NEVER:
+        return int(last["start_ns"][0])
+    # of the rank on which the path ends, where nothing ties the ranks to each other
     start = built.events["start_ns"]
     if last.height and not (built.kind == replay.COLLECTIVE).any():
         start = start.filter(built.events["rank"] == last["rank"][-1])
@@ -141,14 +154,17 @@ def slack_of_recorded(trace: Trace) -> pl.DataFrame:
     built = replay.graph(trace)
     scheduled = built.schedule()
     ends = step_ends(built)
-    node, end = ends["node"].to_numpy(), ends.select(pl.col("end_ns").max().over("step")).to_series().to_numpy()
+    ends = ends.with_columns(pl.col("end_ns").max().over("step"), last=pl.col("end_ns").max().over("block"))
+    work = built.in_blocks(built.events.filter(pl.col("where") == "device").select("rank", "step", "chain", "row"))
+    work = work.filter(pl.col("since_ns") > int(NEVER)).group_by("chain", "block").agg(pl.col("row").last())
+    work = work.join(ends.select("block", "last").unique("block"), on="block")
     free = []
-    for every in (True, False):
+    for some in (ends, ends.filter(pl.col("end_ns") == pl.col("last"))):
         bounds = np.full(len(built.time), -NEVER)
-        # the last event of a chain may end when the recording ends
+        # the last event of a chain may end when the recording ends, or the steps do that follow each other
         bounds[2 * built.chains[1:] - 1] = built.time.max()
-        chosen = slice(None) if every else end == end.max(initial=0)
-        bounds[node[chosen]] = end[chosen]
+        bounds[2 * work["row"].to_numpy() + 1] = work["last"].to_numpy()
+        bounds[some["node"].to_numpy()] = some["end_ns"].to_numpy()
         later = latest(scheduled, bounds)[1::2] - built.time[1::2]
         free.append(pl.Series(np.maximum(later, 0), dtype=pl.Int64))
     return (
@@ -164,34 +180,48 @@ def step_ends(built: replay.Graph) -> pl.DataFrame:
     work = built.events.filter(pl.col("where") == "device")
     if work["step"].null_count() == work.height:
         work = work.with_columns(step=pl.lit(0, dtype=pl.Int32))
-    return (
+    ends = (
         work.filter(pl.col("step").is_not_null())
         .with_columns(end_ns=pl.col("start_ns") + pl.col("dur_ns"))
         .sort("end_ns")
         .group_by("rank", "step", maintain_order=True)
-        .agg(pl.col("phase").last(), node=2 * pl.col("row").last().cast(pl.Int64) + 1, end_ns=pl.col("end_ns").last())
+        .agg(
+            pl.col("phase").last(),
+            pl.col("start_ns").min(),
+            node=2 * pl.col("row").last().cast(pl.Int64) + 1,
+            end_ns=pl.col("end_ns").last(),
+        )
         .sort("step", "rank")
     )
+    return built.in_blocks(ends)
 
 
-def nodes_on_path(built: replay.Graph, ends: pl.DataFrame) -> tuple[Ints, Ints, Ints]:
-    """Nodes of the critical path of a recording, in their order."""
-    before, kind, evidence = binding(built)
-    if not ends.height:
-        return np.empty(0, np.int64), kind, evidence
-    # the first node of each stretch of consecutive nodes that each waited for the node before: followed at once
-    cut = kind != CHAIN
-    cut[2 * built.chains[:-1]] = True
-    jump = np.maximum.accumulate(np.where(cut, np.arange(len(kind)), 0))
-    node, pieces = int(ends.sort("end_ns")["node"][-1]), []
-    while node >= 0:
-        first = int(jump[node])
+class Binding(NamedTuple):
+    """What each node waited for last."""
+
+    before: Ints
+    """The node that it waited for; -1 if none is known."""
+    kind: Ints
+    """The kind of edge, or :data:`CHAIN`."""
+    evidence: Ints
+    """The evidence of the edge."""
+    first: Ints
+    """The first of the consecutive nodes up to it that each waited for the node before."""
+
+
+def nodes_on_path(built: replay.Graph, bound: Binding, ends: pl.DataFrame) -> Ints:
+    """Nodes of the critical path to the last of some steps that follow each other, in their order."""
+    since = ends["since_ns"].to_numpy().min(initial=-NEVER)
+    node, pieces = [-1, *ends.sort("end_ns")["node"]][-1], [np.empty(0, dtype=np.int64)]
+    while node >= 0 and built.time[node] >= since:
+        first = int(bound.first[node])
         pieces.append(np.arange(first, node + 1))
-        node = int(before[first])
-    return np.concatenate(pieces[::-1]), kind, evidence
+        node = int(bound.before[first])
+    path: Ints = np.concatenate(pieces[::-1])
+    return np.asarray(path[built.time[path] >= since])
 
 
-def binding(built: replay.Graph) -> tuple[Ints, Ints, Ints]:
+def binding(built: replay.Graph) -> Binding:
     """For each node, the node that it waited for last, and the kind of edge."""
     times = built.time
     nodes = len(times)
@@ -212,12 +242,14 @@ def binding(built: replay.Graph) -> tuple[Ints, Ints, Ints]:
     kind[built.target[best]] = built.kind[best]
     evidence = np.full(nodes, replay.BY_RECORD, dtype=np.int64)
     evidence[built.target[best]] = built.evidence[best]
-    return before, kind, evidence
+    led_to = kind != CHAIN
+    led_to[first] = True
+    return Binding(before, kind, evidence, np.maximum.accumulate(np.where(led_to, np.arange(nodes), 0)))
 
 
-def _pieces(built: replay.Graph, last: pl.DataFrame) -> pl.DataFrame:
+def _pieces(built: replay.Graph, bound: Binding, last: pl.DataFrame) -> pl.DataFrame:
     """Pieces between the nodes of the path, cut at the ends of the steps."""
-    path, kind, evidence = nodes_on_path(built, last)
+    path = nodes_on_path(built, bound, last)
     begin = _begin(built, last) if last.height else 0
     since = np.append(begin, np.maximum(last["end_ns"].to_numpy(), begin))
     begins, ends = since[:-1], since[1:]
@@ -238,8 +270,8 @@ def _pieces(built: replay.Graph, last: pl.DataFrame) -> pl.DataFrame:
     )
     base = events.with_columns(
         step=last["step"].gather(number).cast(pl.Int32),
-        kind=pl.Series(kind[node]),
-        evidence=pl.Series(np.asarray(replay.EVIDENCE)[evidence[node]], dtype=pl.String),
+        kind=pl.Series(bound.kind[node]),
+        evidence=pl.Series(np.asarray(replay.EVIDENCE)[bound.evidence[node]], dtype=pl.String),
         ends=pl.Series(node % 2 == 1),
         start_ns=pl.Series(start),
         dur_ns=pl.Series(end - start),

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from llmprof.analyze.catalog import per_trace
 from llmprof.analyze.collectives.collectives import collectives
+from llmprof.analyze.groups import last_before, of_groups
 from llmprof.analyze.idle.host import call_kinds
 from llmprof.analyze.operator_times import refuse_samples
 from llmprof.analyze.replay.recording import Recording, Rows, clock_offsets, recording
@@ -99,7 +100,15 @@ class Graph:
     order: list[Order] = field(default_factory=list)
     """See :class:`~.schedule.Chains`."""
     blocks: pl.DataFrame | None = None
-    """``rank, step, block`` of steps that follow each other, where others between them were cut out."""
+    """``rank, step, block`` of steps that follow each other, where others between them were cut out, and ``since_ns``,
+    before which nothing of the block was kept; both are null where nothing was cut out before."""
+
+    def in_blocks(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Rows with ``rank, step``, and their ``block, since_ns``: 0 and :data:`~.schedule.NEVER` before any cut."""
+        if self.blocks is None:
+            return rows.with_columns(block=0, since_ns=int(NEVER))
+        found = rows.join(self.blocks, on=["rank", "step"], how="left", maintain_order="left")
+        return found.with_columns(pl.col("block").fill_null(0), pl.col("since_ns").fill_null(int(NEVER)))
 
     def schedule(self) -> Chains:
         """The graph for the scheduler, with unexplained time added to everything that leads to a node."""
@@ -161,8 +170,14 @@ def _blocks(trace: Trace) -> pl.DataFrame | None:
     """See :attr:`Graph.blocks`."""
     if not (cuts := trace.meta.get(CUTS)):
         return None
-    start = pl.coalesce("host_start_ns", "start_ns")
-    return steps(trace).select("rank", "step", block=pl.lit(pl.Series(sorted(cuts))).search_sorted(start, side="right"))
+    until = pl.coalesce(pl.col("host_start_ns") + pl.col("host_dur_ns"), pl.col("start_ns") + pl.col("dur_ns"))
+    rows = steps(trace).select("rank", "step", time=until)
+    marks = pl.DataFrame(cuts, schema={"rank": pl.Int32, "time": pl.Int64}, orient="row").sort("rank", "time")
+    [shift] = of_groups(marks, clock_offsets(trace), ["rank"])
+    marks = marks.with_columns(shift.fill_null(0), block=1 + pl.int_range(pl.len()).over("rank"))
+    at = last_before(rows, marks, ["rank"], at="time")
+    since = marks.select(pl.col("time") - pl.col("shift_ns")).to_series()
+    return rows.select("rank", "step", block=marks["block"].gather(at), since_ns=since.gather(at))
 
 
 class Edges(NamedTuple):

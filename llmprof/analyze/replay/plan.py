@@ -308,11 +308,7 @@ class _Steps(NamedTuple):
             work = work.with_columns(step=pl.lit(0, dtype=pl.Int32), phase=pl.lit(None, dtype=pl.String))
         work = work.filter(pl.col("step").is_not_null())
         steps = work.group_by("rank", "step").agg(pl.col("phase").drop_nulls().first()).sort("rank", "step")
-        if built.blocks is None:
-            steps = steps.with_columns(block=0)
-        else:
-            steps = steps.join(built.blocks, on=["rank", "step"], how="left", maintain_order="left")
-        steps = steps.with_columns(nth=pl.int_range(pl.len()).over("rank", "block"))
+        steps = built.in_blocks(steps).with_columns(nth=pl.int_range(pl.len()).over("rank", "block"))
         steps = steps.with_columns(alone=pl.col("nth").max().over("rank") == 0)
         named = steps.select("rank", "step", number=pl.int_range(pl.len()))
         number = np.full(built.events.height, -1, dtype=np.int64)

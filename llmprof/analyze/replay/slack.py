@@ -38,9 +38,10 @@ def slack(trace: Trace) -> pl.DataFrame:
     -------
     polars.DataFrame
         ``event`` (as :func:`~llmprof.analyze.activity.activity` numbers them), ``rank, step, name, layer, stage,
-        start_ns, dur_ns``, ``slack_ns`` (no step ends later), ``pace_slack_ns`` (the last step ends no later: if the
-        host sets the pace, a kernel may delay its own step without delaying the last one) and ``unknown`` (why the
-        slack is not known, in which case both are null; null where it is known).
+        start_ns, dur_ns``, ``slack_ns`` (no step ends later), ``pace_slack_ns`` (the last step ends no later, nor does
+        one after which others were left out: if the host sets the pace, a kernel may delay its own step without
+        delaying the last one) and ``unknown`` (why the slack is not known, in which case both are null; null where it
+        is known).
 
     Raises
     ------

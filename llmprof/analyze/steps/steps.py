@@ -353,12 +353,12 @@ def of_steps(part: Trace, whole: Trace, steps_kept: int | Iterable[int], *, stor
     every = rows["step"].unique().sort()
     follows = every.shift(1).is_in(numbers).fill_null(value=True)
     first = rows.filter(step, pl.col("step").is_in(every.filter(~follows).implode()))
-    cuts = first.group_by("step").agg(at=pl.coalesce("host_start_ns", "start_ns").min())["at"]
-    return Trace(tables, part.meta | {CUTS: sorted({*part.meta.get(CUTS, []), *cuts})}, part.coverage)
+    cuts = first.select("rank", pl.coalesce("host_start_ns", "start_ns")).drop_nulls().rows()
+    return Trace(tables, part.meta | {CUTS: sorted({*map(tuple, part.meta.get(CUTS, [])), *cuts})}, part.coverage)
 
 
 CUTS: Final = "cuts_ns"
-"""Key of the metadata of a part of a trace: times (ns) before whose steps others were left out."""
+"""Key of the metadata of a part of a trace: ranks and times (ns) before whose steps others were left out."""
 
 MANY_RANKS: Final = 16
 """With at least this number of ranks, one rank is processed at a time, so that its events fit into memory."""

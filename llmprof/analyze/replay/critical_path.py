@@ -156,12 +156,12 @@ def slack_of_recorded(trace: Trace) -> pl.DataFrame:
     ends = step_ends(built)
     ends = ends.with_columns(pl.col("end_ns").max().over("step"), last=pl.col("end_ns").max().over("block"))
     work = built.in_blocks(built.events.filter(pl.col("where") == "device").select("rank", "step", "chain", "row"))
-    work = work.filter(pl.col("since_ns") > int(NEVER)).group_by("chain", "block").agg(pl.col("row").last())
-    work = work.join(ends.select("block", "last").unique("block"), on="block")
+    cut = ends.filter(pl.col("block") < pl.col("block").max()).select("block", "last").unique("block")
+    work = work.group_by("chain", "block").agg(pl.col("row").last()).join(cut, on="block")
     free = []
     for some in (ends, ends.filter(pl.col("end_ns") == pl.col("last"))):
         bounds = np.full(len(built.time), -NEVER)
-        # the last event of a chain may end when the recording ends, or the steps do that follow each other
+        # the last event of a chain may end when the recording ends, or the last step before a cut
         bounds[2 * built.chains[1:] - 1] = built.time.max()
         bounds[2 * work["row"].to_numpy() + 1] = work["last"].to_numpy()
         bounds[some["node"].to_numpy()] = some["end_ns"].to_numpy()

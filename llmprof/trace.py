@@ -279,6 +279,7 @@ class Trace(Carded, Methods):
             return {name: frame.height for name in schema.TABLES if (frame := self._frame(name)) is not None}
         return {name: self.height(name) for name in self.table_names}
 
+    @checked
     def height(self, name: str) -> int:
         """Number of rows of a table, 0 if it was not recorded; unlike :attr:`rows` it asks for no other table.
 

@@ -175,7 +175,7 @@ def test_a_chrome_trace(zipped, tmp_path):
     data = json.dumps(document, ensure_ascii=False).encode()
     path, copy = tmp_path / "t.json", tmp_path / "copy.json"
     path.write_bytes(gzip.compress(data) if zipped else data)
-    redact(path, copy)
+    redact(path, copy, key=b"k")
     content = gzip.decompress(copy.read_bytes()) if zipped else copy.read_bytes()
     assert left(content.decode()) == []
     assert len(json.loads(content)["traceEvents"]) == len(events) + 1
@@ -220,7 +220,7 @@ def test_an_export_of_nsys(form, tmp_path):
         path.mkdir()
         for name, frame in frames.items():
             frame.write_parquet(path / f"{name}.parquet")
-    redact(path, tmp_path / "copy")
+    redact(path, tmp_path / "copy", key=b"k")
     content = content_of(tmp_path / "copy")
     assert left(content) == []
     assert NAMED not in content
@@ -238,7 +238,7 @@ def test_every_column_of_a_page_of_ncu(tmp_path):
         write = csv.writer(file, quoting=csv.QUOTE_ALL)
         write.writerow(columns)
         write.writerows([str(n), "1", *[text] * (len(columns) - 2)] for n, (_, text, _) in enumerate(VARIANTS))
-    redact(tmp_path / "a.csv", tmp_path / "b.csv")
+    redact(tmp_path / "a.csv", tmp_path / "b.csv", key=b"k")
     assert left((tmp_path / "b.csv").read_text()) == []
 
 
@@ -255,7 +255,7 @@ def test_a_saved_trace(tmp_path, sample_trace):
     meta = trace.meta | {"device": "\n".join(texts), "versions": dict.fromkeys(texts, "1")}
     meta |= {"options": {text: text for text in texts}}
     llmprof.Trace(tables, meta, {**trace.coverage, "warnings": texts}).save(tmp_path / "s")
-    redact(tmp_path / "s", tmp_path / "copy")
+    redact(tmp_path / "s", tmp_path / "copy", key=b"k")
     assert left(content_of(tmp_path / "copy")) == []
 
 
@@ -272,7 +272,7 @@ def test_every_file_of_a_run(tmp_path):
     config.write_text(config.read_text().replace("environment: {}", f"environment: {{A: {NAMED}}}"))
     (run / f"{NAMED}.log").write_text(secret)
     (run / "traces" / f"{NAMED}_41.rank3.json").write_text('{"traceEvents": []}')
-    redact(run, tmp_path / "copy")
+    redact(run, tmp_path / "copy", key=b"k")
     content = content_of(tmp_path / "copy")
     assert left(content) == []
     assert NAMED not in content
@@ -286,7 +286,7 @@ def test_names_of_files(tmp_path):
     for number, (_, text, _) in enumerate(VARIANTS):
         name = text.replace("/", "_").replace("\n", "")[:200]
         (folder / f"{name}_{number}.json").write_text('{"traceEvents": []}')
-    redact(folder, tmp_path / "copy")
+    redact(folder, tmp_path / "copy", key=b"k")
     names = "\n".join(path.name for path in (tmp_path / "copy").iterdir())
     assert left(names) == []
     assert names.count("\n") == len(VARIANTS) - 1

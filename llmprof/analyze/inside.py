@@ -20,11 +20,6 @@ def with_texts(ops: pl.DataFrame) -> pl.DataFrame:
     return ops.with_columns(pl.lit(None, dtype=pl.String).alias(name) for name in _TEXTS if name not in ops.columns)
 
 
-def calls_inside(owners: pl.Series, ops: pl.DataFrame) -> dict[int, tuple[Call, ...]]:
-    """The recorded calls inside of some rows of the operators that the work of these needs."""
-    return {owner: tuple(recorded(*texts) for texts in inner) for owner, inner in _rows(owners, ops).items()}
-
-
 def texts_inside(owners: pl.Series, ops: pl.DataFrame) -> pl.Series:
     """For each row of the operators the calls inside of it as a text (JSON), null where its work needs none."""
     found = _rows(owners, ops)

@@ -22,7 +22,7 @@ from llmprof.analyze.activity import (
 )
 from llmprof.analyze.catalog import Analysis, per_trace
 from llmprof.analyze.groups import distinct_keys
-from llmprof.analyze.inside import calls_inside, calls_of_text, with_texts
+from llmprof.analyze.inside import calls_of_text, texts_inside, with_texts
 from llmprof.analyze.kernel_arguments import of_kernels, own_arguments
 from llmprof.analyze.layers.attribution import labelled
 from llmprof.analyze.nesting import holding, innermost, outermost
@@ -37,7 +37,7 @@ from llmprof.hardware import Device
 from llmprof.names.operators import by_distinct, one_of_each
 from llmprof.names.replayable import BETWEEN, IN_GRAPH, NO_OPERATOR
 from llmprof.theory.bound import find_device
-from llmprof.theory.calls import KINDS, Call, Kind, Lengths, NoWorkError, Work, kind_of, recorded, work_of
+from llmprof.theory.calls import KINDS, Kind, Lengths, NoWorkError, Work, kind_of, recorded, work_of
 from llmprof.theory.calls.experts import SPREAD
 from llmprof.theory.shapes import Shape
 from llmprof.trace import Trace
@@ -618,13 +618,13 @@ def _work(
             "lengths", "n"
         ).iter_rows()
     }  # fmt: skip
-    inside = calls_inside(rows["owner"], ops)
+    known = pl.col("owner").is_not_null()
+    rows = rows.with_columns(inside=pl.when(known).then(texts_inside(rows["owner"], ops)).otherwise("inside"))
     made = []
     for row in rows.iter_rows(named=True):
         kind = None if row["operator"] is None else kind_of(row["operator"])
         try:
-            inner = calls_of_text(row["inside"]) if row["owner"] is None else inside.get(row["owner"], ())
-            one = _one(row, kind, inner, [(None if k is None else sums[k], n) for k, n in lengths[row["row"]]], bound)
+            one = _one(row, kind, [(None if k is None else sums[k], n) for k, n in lengths[row["row"]]], bound)
         except NoWorkError as error:
             one = {"why": str(error).split(";")[0].rstrip(".")}
         made.append(
@@ -634,7 +634,7 @@ def _work(
 
 
 def _one(
-    row: dict[str, Any], kind: Kind | None, inner: tuple[Call, ...], lengths: list[tuple[Lengths | Work | None, int]],
+    row: dict[str, Any], kind: Kind | None, lengths: list[tuple[Lengths | Work | None, int]],
     bound: _Bound,
 ) -> dict[str, Any]:  # fmt: skip
     """Columns of a row's work and bound; the reason where it has none."""
@@ -647,7 +647,7 @@ def _one(
         raise NoWorkError(BETWEEN)
     if kind and kind.name == "moe_experts" and bound.spread:
         raise NoWorkError(SPREAD)
-    texts = [row[name] for name in _TEXTS]
+    texts, inner = [row[name] for name in _TEXTS], calls_of_text(row["inside"])
     found: list[tuple[int, Work]] = []
     for known, count in lengths:
         if isinstance(known, Work):

@@ -342,3 +342,18 @@ def test_experts_of_replicas_have_the_tokens_of_all_ranks() -> None:
     # what an operator exchanges is apart from what it computes
     exchanged = found.filter(category="collective")
     assert exchanged["total_ns"].sum() == trace.kernels.filter(pl.col("name").str.contains("nccl"))["dur_ns"].sum()
+
+
+def test_a_symbolic_shape_inside_of_a_call_refuses_this_call_alone() -> None:
+    index = (200, 40, "aten::index", 10, "[[100, 16], []]", '["float", ""]')
+    inside = (210, 5, "aten::reshape", 11, '[["s0"], []]', '["long int", ""]')
+    more = pl.DataFrame([index, inside], schema=OPS.columns[:6], orient="row")
+    gather = pl.DataFrame([(99000, 100, "vectorized_gather_kernel", 10)], schema=KERNELS.columns[:4], orient="row")
+    tables = {
+        "ops": pl.concat([OPS, more.with_columns(rank=0, thread=1, kind=pl.lit("op"))]),
+        "kernels": pl.concat([KERNELS, gather.with_columns(rank=0, device=0, stream=7)]),
+    }
+    found = analyze.operators(Trace(tables, TRACE.meta), device=DEVICE)
+    assert row(found, "aten::index")["bound_ns"] is None
+    assert row(found, "aten::index")["why"] is not None
+    assert row(found, "aten::mm")["bound_ns"] == (40 * 80 + 80 * 20) * 2 + 40 * 20 * 2

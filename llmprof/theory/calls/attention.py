@@ -176,11 +176,8 @@ def _lengths(call: Call, at: _Places, q: Tensor, k: Tensor) -> Lengths:
     )
     if at.causal == _SECOND_FLAG:
         flags = [n for n in range(at.longest + 2, len(call.arguments)) if isinstance(call.get(n), bool)]
-        at = (
-            at._replace(causal=flags[1], window=flags[1] + 1)
-            if len(flags) > 1
-            else at._replace(causal=len(call.arguments))
-        )
+        second = flags[1] if len(flags) > 1 else len(call.arguments)
+        at = at._replace(causal=second, window=second + 1)
     stated = None if at.causal is None else call.get(at.causal)
     said = isinstance(stated, int | float)
     causal = bool(stated) if said else at.causal is None or is_cache or bool(_BY_NAME.search(call.kernel))

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Final
 
 from llmprof.theory.calls.call import ALLOCATION, Argument, Call, NoWorkError, Tensor
+from llmprof.theory.calls.products import row_of
 from llmprof.theory.calls.work import Kind, Work
 from llmprof.theory.work import distinct_experts
 
@@ -127,11 +128,6 @@ _HELD: Final = {"fp4": (2,), "uint8": (2, 1), "int8": (1, 2), "int32": (8,), "ui
 _WHOLE: Final = ("int32", "int64")
 
 
-def _inputs(x: Tensor) -> int:
-    """Numbers of a row; two of 4 bits are in a byte."""
-    return x.shape[-1] * (2 if x.format in ("fp4", "uint8") else 1)
-
-
 def _layout(call: Call, weight: Tensor, k: int) -> tuple[int, int, int]:
     """Experts, columns of an expert's product, and weights in an element: (experts, columns, k) or (experts, k, …)."""
     experts, rows, columns = weight.shape
@@ -171,7 +167,7 @@ def grouped(call: Call, x: int = 0, weight: int = 1, out: int | None = None, cho
     given, weights = call.tensor(x), call.tensor(weight)
     if len(weights.shape) == 2:
         return _gradient(call, given, weights)
-    weights, k, rows = call.tensor(weight, 3), _inputs(given), math.prod(given.shape[:-1])
+    weights, k, rows = call.tensor(weight, 3), row_of(given), math.prod(given.shape[:-1])
     groups, n, _ = _layout(call, weights, k)
     written = rows * n * max(2, given.width)
     if out is not None:
@@ -233,7 +229,7 @@ def with_weights(
     ``fused``, the activations between both products need not reach the memory.
     """
     given, one, two = call.tensor(x, 2), call.tensor(first, 3), call.tensor(second, 3)
-    size, active = _inputs(given), _number_of(call, chosen)
+    size, active = row_of(given), _number_of(call, chosen)
     experts, wide, held = _layout(call, one, size)
     inner = two.shape[2] * held
     by_token = call.optional(chosen)
@@ -257,7 +253,7 @@ def _both(
     call: Call, x: Tensor, weights: tuple[Tensor, Tensor], sizes: tuple[int, int, int], active: int, *, fused: bool
 ) -> Work:
     """Both products of the experts that an even routing reaches; sizes are experts and both inner sizes."""
-    (tokens, size), (experts, wide, inner) = (x.shape[0], _inputs(x)), sizes
+    (tokens, size), (experts, wide, inner) = (x.shape[0], row_of(x)), sizes
     routed, touched = tokens * active, distinct_experts(experts, active, tokens)
     held = sum(each.bytes for each in weights) + _beside(call, tokens, *weights)
     ids = [each for each in call.arguments[1:] if isinstance(each, Tensor) and each.shape == (tokens, active)]
@@ -289,7 +285,7 @@ def runner(call: Call, first: int = 4, second: int = 6) -> Work:
     everywhere, active, inner, experts = (int(call.number(at + place)) for place in (0, 1, 4, 6))
     if experts != everywhere:
         raise NoWorkError(SPREAD)
-    held = [each for each in _HELD.get(two.format, (1,)) if two.elements * each == experts * inner * _inputs(x)]
+    held = [each for each in _HELD.get(two.format, (1,)) if two.elements * each == experts * inner * row_of(x)]
     if not held or not two.elements or one.elements not in (two.elements, 2 * two.elements):
         raise NoWorkError(f"the weights of {call.operator} do not fit its tokens")
     return _both(call, x, (one, two), (experts, one.elements // two.elements * inner, inner), active, fused=True)

@@ -126,8 +126,8 @@ def quantized(call: Call) -> Work:
     """
     given = [each for each in call.tensors() if len(each.shape) > 1]
     x, rest = given[0], given[1:]
-    k = x.shape[-1] * (1 + _halved(x))
-    weight = next((each for each in rest if k in (each.shape[-1], each.shape[-1] * (1 + _halved(each)))), None)
+    k = row_of(x)
+    weight = next((each for each in rest if k in (each.shape[-1], row_of(each))), None)
     if weight is None or len(weight.shape) != 2:
         raise NoWorkError(f"no weight of {k} columns was recorded among the arguments of {call.operator}")
     m, n = math.prod(x.shape[:-1]), weight.shape[0]
@@ -137,22 +137,23 @@ def quantized(call: Call) -> Work:
     work = product(
         call, x, weight, (m, n, k), width=out.width if out else usual, more=sum(each.bytes for each in others)
     )
-    return replace(work, matrix="fp4") if _halved(x) else work
+    return replace(work, matrix="fp4") if k != x.shape[-1] else work
 
 
-def _halved(tensor: Tensor) -> bool:
-    return tensor.format in ("fp4", "uint8")
+def row_of(tensor: Tensor) -> int:
+    """Numbers of a row; two of 4 bits are in an element, for which unsigned bytes may stand."""
+    return tensor.shape[-1] * (2 if tensor.format in ("fp4", "uint8") else 1)
 
 
 def into(call: Call) -> Work:
     """``(result, a, b, …)``, of narrow numbers also with scales: m, n and k follow from the sizes of the three."""
     out, a, b = call.tensor(0, 2), call.tensor(1, 2), call.tensor(2, 2)
-    (m, n), k = out.shape, a.shape[1] * (1 + _halved(a))
-    if a.shape[0] != m or b.elements * (1 + _halved(b)) != n * k:
+    (m, n), k = out.shape, row_of(a)
+    if a.shape[0] != m or b.shape[0] * row_of(b) != n * k:
         raise NoWorkError(f"the sizes {list(out.shape)}, {list(a.shape)} and {list(b.shape)} do not fit")
     scales = sum(each.bytes for place in (3, 4) if (each := call.optional(place)))
     work = product(call, a, b, (m, n, k), width=out.width, more=scales)
-    return replace(work, matrix="fp4") if _halved(a) else work
+    return replace(work, matrix="fp4") if k != a.shape[1] else work
 
 
 def of_three(call: Call) -> Work:

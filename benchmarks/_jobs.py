@@ -1,7 +1,8 @@
 """The jobs that are measured: ``python _jobs.py JOB ARGUMENT...`` prints one line of JSON.
 
-A job imports what it needs and then times its work, so imports count in the memory but not in the time. This file runs
-in the environment of llmprof and in that of the peers and imports nothing of either at the top.
+A job imports what it needs and then times its work, so imports count in the memory but not in the
+time. This file runs in the environment of llmprof and in that of the peers and imports nothing of
+either at the top.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ def main() -> None:
 
 
 def peak_bytes() -> int:
-    """Most resident memory of this process so far (Linux: not what its parent had when it forked)."""
+    """Most resident memory of this process so far (Linux: not what its parent had when it
+    forked).
+    """
     if _STATUS.exists():
         return _status("VmHWM")
     import resource
@@ -44,7 +47,10 @@ def timed(work: Callable[[], Any]) -> tuple[dict[str, float], Any]:
     """Wall-clock seconds and the CPU time of all threads, and the result."""
     begin, cpu = time.perf_counter(), time.process_time()
     result = work()
-    return {"seconds": time.perf_counter() - begin, "cpu_seconds": time.process_time() - cpu}, result
+    return {
+        "seconds": time.perf_counter() - begin,
+        "cpu_seconds": time.process_time() - cpu,
+    }, result
 
 
 def least(times: list[dict[str, float]]) -> dict[str, float]:
@@ -68,7 +74,8 @@ def load_llmprof(path: str, workers: str = "") -> dict[str, Any]:
 
     count = int(workers) if workers else None
     measured = loads(
-        lambda: llmprof.read(path, cache=False, workers=count), lambda t: sum(f.height for f in t.tables.values())
+        lambda: llmprof.read(path, cache=False, workers=count),
+        lambda t: sum(f.height for f in t.tables.values()),
     )
     used = [helper.pid for helper in helpers._POOL]
     begun = sum(map(cpu_of, used))
@@ -88,30 +95,66 @@ def cpu_of(pid: int) -> float:
 
 
 def load_floor(path: str) -> dict[str, Any]:
-    """Gunzip and typed decoding into objects, of the fields that llmprof reads and no others; no frames."""
+    """Gunzip and typed decoding into objects, of the fields that llmprof reads and no others; no
+    frames.
+    """
     import msgspec
 
     text, number, raw = str | None, int | float | None, (msgspec.Raw, msgspec.Raw(b""))
     whole = int | str | None
     arguments = {
-        "External id": whole, "external id": whole, "correlation": whole, "device": whole, "stream": whole,
-        "graph node id": whole, "bytes": number, "registers per thread": number, "shared memory": number,
-        "grid": tuple[int, int, int] | None, "block": tuple[int, int, int] | None,
-        "est. achieved occupancy %": float | None, "Collective name": text, "In msg nelems": number,
-        "Out msg nelems": number, "Group size": number, "dtype": text, "Process Group Name": text,
-        "Process Group Ranks": text, "Src Rank": number, "Dst Rank": number, "Input Dims": raw, "Input type": raw,
-        "Device Type": number, "Device Id": whole, "Addr": whole, "Bytes": number, "Total Allocated": number,
+        "External id": whole,
+        "external id": whole,
+        "correlation": whole,
+        "device": whole,
+        "stream": whole,
+        "graph node id": whole,
+        "bytes": number,
+        "registers per thread": number,
+        "shared memory": number,
+        "grid": tuple[int, int, int] | None,
+        "block": tuple[int, int, int] | None,
+        "est. achieved occupancy %": float | None,
+        "Collective name": text,
+        "In msg nelems": number,
+        "Out msg nelems": number,
+        "Group size": number,
+        "dtype": text,
+        "Process Group Name": text,
+        "Process Group Ranks": text,
+        "Src Rank": number,
+        "Dst Rank": number,
+        "Input Dims": raw,
+        "Input type": raw,
+        "Device Type": number,
+        "Device Id": whole,
+        "Addr": whole,
+        "Bytes": number,
+        "Total Allocated": number,
         "Total Reserved": number,
-    }  # fmt: skip
-    event = {"ph": text, "cat": text, "name": text, "pid": whole, "tid": whole, "ts": number, "dur": number}
+    }
+    event = {
+        "ph": text,
+        "cat": text,
+        "name": text,
+        "pid": whole,
+        "tid": whole,
+        "ts": number,
+        "dur": number,
+    }
 
     def struct(kind: str, fields: dict[str, Any]) -> Any:
         keys = dict(zip([f"f{i}" for i in range(len(fields))], fields, strict=True))
-        typed = [(f, *(t if isinstance(t, tuple) else (t, None))) for f, t in zip(keys, fields.values(), strict=True)]
+        typed = [
+            (f, *(t if isinstance(t, tuple) else (t, None)))
+            for f, t in zip(keys, fields.values(), strict=True)
+        ]
         return msgspec.defstruct(kind, typed, rename=keys, gc=False)
 
     event["args"] = struct("Arguments", arguments) | None
-    document = msgspec.defstruct("Document", [("traceEvents", list[struct("Event", event)])], gc=False)
+    document = msgspec.defstruct(
+        "Document", [("traceEvents", list[struct("Event", event)])], gc=False
+    )
     decoder = msgspec.json.Decoder(document)
 
     def decode() -> Any:
@@ -138,13 +181,19 @@ def unzipped(path: str) -> bytes:
 
 
 def load_hta(path: str) -> dict[str, Any]:
-    """As its users load a trace: the frame with iterations and correlations that HTA's analyses need."""
+    """As its users load a trace: the frame with iterations and correlations that HTA's analyses
+    need.
+    """
     import logging
 
     logging.disable(logging.CRITICAL)
     from hta.trace_analysis import TraceAnalysis
 
-    files = dict(enumerate(map(str, sorted(Path(path).glob("*.json*"))))) if Path(path).is_dir() else {0: path}
+    files = (
+        dict(enumerate(map(str, sorted(Path(path).glob("*.json*")))))
+        if Path(path).is_dir()
+        else {0: path}
+    )
 
     def work() -> Any:
         return TraceAnalysis(trace_files=files, trace_dir=str(Path(files[0]).parent))
@@ -165,14 +214,22 @@ def path_llmprof(path: str) -> dict[str, Any]:
     times, (trace, _) = timed(work)
     built = graph(trace)
     nodes = nodes_on_path(built, binding(built), step_ends(built))
-    touched = built.events[sorted({int(node) // 2 for node in nodes})].select("where", "recorded_ns", "name", "stream")
+    touched = built.events[sorted({int(node) // 2 for node in nodes})].select(
+        "where", "recorded_ns", "name", "stream"
+    )
     found = {}
     for where, tables in (("device", ("kernels", "copies")), ("host", ("runtime",))):
         own = touched.filter(touched["where"] == where)
         keys = {(start, name) for _, start, name, _ in own.rows()}
-        rows = [row for table in tables if trace.has(table)
-                for row in trace.table(table).select("start_ns", "name", "correlation").rows()]  # fmt: skip
-        found[where] = sorted(c for start, name, c in rows if (start, name) in keys and c is not None)
+        rows = [
+            row
+            for table in tables
+            if trace.has(table)
+            for row in trace.table(table).select("start_ns", "name", "correlation").rows()
+        ]
+        found[where] = sorted(
+            c for start, name, c in rows if (start, name) in keys and c is not None
+        )
     times = least([times, *(timed(work)[0] for _ in range(2))])
     return {**times, "peak_bytes": peak_bytes(), "path": found}
 
@@ -215,7 +272,13 @@ def big(path: str, workers: str) -> dict[str, Any]:
     frames = sum(frame.estimated_size() for frame in trace.tables.values())
     rows = sum(frame.height for frame in trace.tables.values())
     peak = peak_bytes() + sum(_status("VmHWM", pid) for pid in used)
-    return {**times, "peak_bytes": peak, "frame_bytes": frames, "rows": rows, "processes": 1 + len(used)}
+    return {
+        **times,
+        "peak_bytes": peak,
+        "frame_bytes": frames,
+        "rows": rows,
+        "processes": 1 + len(used),
+    }
 
 
 def once(work: Callable[[], Any], rows_of: Callable[[Any], int]) -> dict[str, Any]:
@@ -227,7 +290,9 @@ def nsys_read(path: str) -> dict[str, Any]:
     import llmprof
     from llmprof.readers.nsys import reader  # noqa: F401
 
-    return once(lambda: llmprof.read(path, cache=False), lambda t: sum(f.height for f in t.tables.values()))
+    return once(
+        lambda: llmprof.read(path, cache=False), lambda t: sum(f.height for f in t.tables.values())
+    )
 
 
 def nsys_summary(path: str) -> dict[str, Any]:
@@ -236,11 +301,15 @@ def nsys_summary(path: str) -> dict[str, Any]:
     from llmprof.readers.nsys import reader  # noqa: F401
 
     kernels = {"kernels": ("name", "dur_ns")}
-    return once(lambda: analyze.nsys.cuda_gpu_kern_sum(llmprof.read(path, tables=kernels, cache=False)), len)
+    return once(
+        lambda: analyze.nsys.cuda_gpu_kern_sum(llmprof.read(path, tables=kernels, cache=False)), len
+    )
 
 
 def nsys_pandas(path: str) -> dict[str, Any]:
-    """The columns that llmprof keeps of kernels, copies and calls, with their names, as pandas reads SQLite."""
+    """The columns that llmprof keeps of kernels, copies and calls, with their names, as pandas
+    reads SQLite.
+    """
     import sqlite3
 
     import pandas
@@ -285,7 +354,12 @@ def nsys_stats(path: str, nsys: str) -> dict[str, Any]:
     rows = [line for line in done.stdout.splitlines() if line[:1].isdigit()]
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     peak = used.ru_maxrss if sys.platform == "darwin" else used.ru_maxrss << 10
-    return {**times, "cpu_seconds": used.ru_utime + used.ru_stime, "peak_bytes": peak, "rows": len(rows)}
+    return {
+        **times,
+        "cpu_seconds": used.ru_utime + used.ru_stime,
+        "peak_bytes": peak,
+        "rows": len(rows),
+    }
 
 
 def importing(module: str) -> dict[str, Any]:
@@ -296,7 +370,8 @@ def importing(module: str) -> dict[str, Any]:
 def scale(source: str, kernels: str, analysis: str, repeats: str) -> dict[str, Any]:
     """One analysis from conformed frames alone, on a trace repeated up to a number of kernels.
 
-    Before each run, a plain sort of the same device events is timed. The peak counts from before the first run (Linux).
+    Before each run, a plain sort of the same device events is timed. The peak counts from before
+    the first run (Linux).
     """
     import polars as pl
     from _repeat import repeated_trace
@@ -331,15 +406,22 @@ def scale(source: str, kernels: str, analysis: str, repeats: str) -> dict[str, A
 
 
 def read_cpu(path: str) -> dict[str, Any]:
-    """CPU time of reading a recording: the least of three times, after one that compiles patterns."""
+    """CPU time of reading a recording: the least of three times, after one that compiles
+    patterns.
+    """
     import llmprof
 
     llmprof.read(path, cache=False)
-    return {"cpu_seconds": min(timed(lambda: llmprof.read(path, cache=False))[0]["cpu_seconds"] for _ in range(3))}
+    return {
+        "cpu_seconds": min(
+            timed(lambda: llmprof.read(path, cache=False))[0]["cpu_seconds"] for _ in range(3)
+        )
+    }
 
 
 def analysis_cpu(path: str, kernels: str, analysis: str) -> dict[str, Any]:
-    """CPU time of an analysis from conformed frames alone, of a recording as it is or repeated (``kernels`` > 0).
+    """CPU time of an analysis from conformed frames alone, of a recording as it is or repeated
+    (``kernels`` > 0).
 
     ``FIRST>ANALYSIS``: after another one, whose results the trace keeps.
     """
@@ -368,7 +450,9 @@ def file_read(path: str) -> dict[str, Any]:
     import llmprof
     from llmprof.readers.chrome import reader  # noqa: F401
 
-    measured = loads(lambda: llmprof.read(path, cache=False), lambda trace: trace.coverage.get("events", 0))
+    measured = loads(
+        lambda: llmprof.read(path, cache=False), lambda trace: trace.coverage.get("events", 0)
+    )
     sizes = [file.get("bytes", 0) for file in llmprof.read(path, cache=False).coverage["files"]]
     return {**measured, "bytes": max(sizes, default=0)}
 
@@ -382,7 +466,10 @@ def file_rows(path: str) -> dict[str, Any]:
     def fetch() -> list[Any]:
         with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as connection:
             connection.text_factory = bytes
-            names = [row[0].decode() for row in connection.execute("SELECT name FROM sqlite_master WHERE type='table'")]
+            names = [
+                row[0].decode()
+                for row in connection.execute("SELECT name FROM sqlite_master WHERE type='table'")
+            ]
             chosen = [name for name in names if name.startswith(wanted)]
             return [connection.execute(f'SELECT * FROM "{name}"').fetchall() for name in chosen]
 

@@ -18,12 +18,18 @@ PEERS_PYTHON = WORK / "peers" / "bin" / "python"
 Measured = dict[str, Any]
 
 
-def run(job: str, *arguments: object, python: Path = Path(sys.executable), tree: Path = ROOT) -> Measured:
-    """What a job of ``_jobs.py`` measured with the package of a checkout, or ``{"failed": reason}``."""
+def run(
+    job: str, *arguments: object, python: Path = Path(sys.executable), tree: Path = ROOT
+) -> Measured:
+    """What a job of ``_jobs.py`` measured with the package of a checkout, or ``{"failed":
+    reason}``.
+    """
     command = [str(python), str(HERE / "_jobs.py"), job, *map(str, arguments)]
     paths = [str(tree), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tree, env=environment)
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=tree, env=environment
+    )
     if done.returncode:
         last = done.stderr.strip().splitlines()[-1:] or [f"exit status {done.returncode}"]
         return {"failed": last[0]}
@@ -48,4 +54,7 @@ def _better(old: Measured | None, new: Measured) -> Measured:
     if old is None or "failed" in new:
         return new
     pick = {"seconds": min, "bytes": max}
-    return {key: pick.get(key.rsplit("_", 1)[-1], lambda _, b: b)(old[key], value) for key, value in new.items()}
+    return {
+        key: pick.get(key.rsplit("_", 1)[-1], lambda _, b: b)(old[key], value)
+        for key, value in new.items()
+    }

@@ -1,6 +1,7 @@
 """Recordings read with ``json``, ``sqlite3`` and ``csv`` alone, to check what llmprof says of them.
 
-Nothing here uses llmprof: an error in its readers or analyses must not repeat itself in what they are compared with.
+Nothing here uses llmprof: an error in its readers or analyses must not repeat itself in what they
+are compared with.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from typing import Any, NamedTuple
 
 
 class Span(NamedTuple):
-    """Something with a begin and an end (ns); ``kind``: call, op, python, range, or on a device kernel, copy, fill."""
+    """Something with a begin and an end (ns); ``kind``: call, op, python, range, or on a device
+    kernel, copy, fill.
+    """
 
     rank: int
     lane: Any
@@ -32,7 +35,9 @@ class Span(NamedTuple):
 
 @dataclass
 class Raw:
-    """Events of the devices and of the host, and the launching call of a device event by its link."""
+    """Events of the devices and of the host, and the launching call of a device event by its
+    link.
+    """
 
     device: list[Span] = field(default_factory=list)
     host: list[Span] = field(default_factory=list)
@@ -40,18 +45,44 @@ class Raw:
     on_host: bool = False
 
 
-DEVICE = {"kernel": "kernel", "Kernel": "kernel", "gpu_memcpy": "copy", "Memcpy": "copy", "gpu_memset": "fill",
-          "Memset": "fill", "cuda": "kernel", "mtia_ccp_events": "kernel"}  # fmt: skip
-HOST = {"cuda_runtime": "call", "cuda_driver": "call", "Runtime": "call", "cuda_api": "call", "mtia_runtime": "call",
-        "osrt": "call", "cpu_op": "op", "Operator": "op", "python_function": "python", "user_annotation": "range",
-        "nvtx": "range", "Session": "range", "enqueue": "call", "dequeue": "call", "Node": "op"}  # fmt: skip
+DEVICE = {
+    "kernel": "kernel",
+    "Kernel": "kernel",
+    "gpu_memcpy": "copy",
+    "Memcpy": "copy",
+    "gpu_memset": "fill",
+    "Memset": "fill",
+    "cuda": "kernel",
+    "mtia_ccp_events": "kernel",
+}
+HOST = {
+    "cuda_runtime": "call",
+    "cuda_driver": "call",
+    "Runtime": "call",
+    "cuda_api": "call",
+    "mtia_runtime": "call",
+    "osrt": "call",
+    "cpu_op": "op",
+    "Operator": "op",
+    "python_function": "python",
+    "user_annotation": "range",
+    "nvtx": "range",
+    "Session": "range",
+    "enqueue": "call",
+    "dequeue": "call",
+    "Node": "op",
+}
 COPIES = r"(?i)^(?:\[CUDA )?mem(?:cpy|ory_copy)|^CopyHost|^CopyDevice|^MEMORY_COPY|^hip\w*Memcpy"
 
 
 def read(path: Path) -> Raw:
     """A recording of any of the formats of this benchmark."""
     files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
-    databases = [p for p in files if p.suffix in (".sqlite", ".db", ".rpd", ".nvvp") and p.name != "analysis.db"]
+    databases = [
+        p
+        for p in files
+        if p.suffix in (".sqlite", ".db", ".rpd", ".nvvp") and p.name != "analysis.db"
+    ]
     details = [p for p in files if p.name.endswith("kernel_details.csv")]
     raw = Raw()
     if databases:
@@ -68,7 +99,8 @@ def read(path: Path) -> Raw:
         traces = [
             p
             for p in files
-            if re.search(r"\.json(\.gz)?$", p.name) and (path.is_file() or re.search("trace|megatron|msprof_", p.name))
+            if re.search(r"\.json(\.gz)?$", p.name)
+            and (path.is_file() or re.search("trace|megatron|msprof_", p.name))
         ]
         for number, file in enumerate(traces):
             one = file.name.startswith("msprof_")  # iterations of one device
@@ -85,7 +117,9 @@ def _ns(value: Any) -> int:
     if "e" in str(value):
         return round(float(value) * 1000)
     digits = (rest + "000")[:4]
-    return int(whole) * 1000 + (-1 if whole.startswith("-") else 1) * round(int(digits.ljust(4, "0")) / 10)
+    return int(whole) * 1000 + (-1 if whole.startswith("-") else 1) * round(
+        int(digits.ljust(4, "0")) / 10
+    )
 
 
 def _chrome(raw: Raw, file: Path, number: int, taken: set[int]) -> None:
@@ -98,7 +132,11 @@ def _chrome(raw: Raw, file: Path, number: int, taken: set[int]) -> None:
     events = found if isinstance(found, list) else found["traceEvents"]
     rank = (found.get("distributedInfo") or {}).get("rank") if isinstance(found, dict) else None
     own = number if rank is None or rank in taken else rank
-    names = {e["pid"]: e["args"].get("name", "") for e in events if e.get("ph") == "M" and e["name"] == "process_name"}
+    names = {
+        e["pid"]: e["args"].get("name", "")
+        for e in events
+        if e.get("ph") == "M" and e["name"] == "process_name"
+    }
     for e in events:
         if e.get("ph") != "X" or e.get("dur") is None:
             continue
@@ -106,7 +144,10 @@ def _chrome(raw: Raw, file: Path, number: int, taken: set[int]) -> None:
         of = args.get("rank", own) if rank is None else own
         start = _ns(e["ts"])
         end = start + _ns(e["dur"])
-        name, link = e["name"], args.get("correlation", args.get("correlationId", args.get("External id")))
+        name, link = (
+            e["name"],
+            args.get("correlation", args.get("correlationId", args.get("External id"))),
+        )
         if cat is None:
             cat = _without_category(names.get(e.get("pid"), ""), e)
         if cat in DEVICE:
@@ -127,7 +168,11 @@ def _without_category(process: str, event: dict[str, Any]) -> str | None:
     if "Ascend Hardware" in process or re.search(r"(?i)^gpu\d+|GPU", process):
         return "kernel" if "EVENT" not in event["name"] else None
     if process == "HCCL":
-        return "kernel" if re.search(r"All\w+-op|Broadcast-op|ReduceScatter-op", event["name"]) else None
+        return (
+            "kernel"
+            if re.search(r"All\w+-op|Broadcast-op|ReduceScatter-op", event["name"])
+            else None
+        )
     if process in ("Python", "CANN") or not process:
         return "cuda_api"
     return None
@@ -139,14 +184,26 @@ def _rocprof_json(raw: Raw, tool: dict[str, Any]) -> None:
         info = row["dispatch_info"]
         agent = info["agent_id"]["handle"]
         raw.device.append(
-            Span(0, agent, row["start_timestamp"], row["end_timestamp"], symbols.get(info["kernel_id"], ""), "kernel")
+            Span(
+                0,
+                agent,
+                row["start_timestamp"],
+                row["end_timestamp"],
+                symbols.get(info["kernel_id"], ""),
+                "kernel",
+            )
         )
     for row in tool["buffer_records"].get("memory_copy", []):
         raw.device.append(Span(0, 0, row["start_timestamp"], row["end_timestamp"], "copy", "copy"))
 
 
-def _rows(database: sqlite3.Connection, table: str, columns: str, where: str = "") -> Iterator[tuple[Any, ...]]:
-    there = {r[0] for r in database.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")}
+def _rows(
+    database: sqlite3.Connection, table: str, columns: str, where: str = ""
+) -> Iterator[tuple[Any, ...]]:
+    there = {
+        r[0]
+        for r in database.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")
+    }
     if table in there:
         yield from database.execute(f"SELECT {columns} FROM {table} {where}")
 
@@ -154,7 +211,10 @@ def _rows(database: sqlite3.Connection, table: str, columns: str, where: str = "
 def _database(raw: Raw, file: Path, number: int) -> None:
     database = sqlite3.connect(f"file:{file}?mode=ro", uri=True)
     database.text_factory = lambda data: data.decode(errors="replace")
-    tables = {r[0] for r in database.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")}
+    tables = {
+        r[0]
+        for r in database.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")
+    }
     if "rocpd_op" in tables:
         _rpd(raw, database)
     elif "CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL" in tables:
@@ -172,11 +232,20 @@ def _nsys(raw: Raw, database: sqlite3.Connection) -> None:
     process = "globalPid" if "globalPid" in columns else "0"
     by_process: dict[int, int] = {}
     for start, end, device, link, name, pid in _rows(
-        database, "CUPTI_ACTIVITY_KIND_KERNEL", f"start, end, deviceId, correlationId, demangledName, {process}"
+        database,
+        "CUPTI_ACTIVITY_KIND_KERNEL",
+        f"start, end, deviceId, correlationId, demangledName, {process}",
     ):
         by_process.setdefault(pid >> 24, device)
-        raw.device.append(Span(device, device, start, end, texts.get(name, str(name)), "kernel", (pid >> 24, link)))
-    for table, kind in (("CUPTI_ACTIVITY_KIND_MEMCPY", "copy"), ("CUPTI_ACTIVITY_KIND_MEMSET", "fill")):
+        raw.device.append(
+            Span(
+                device, device, start, end, texts.get(name, str(name)), "kernel", (pid >> 24, link)
+            )
+        )
+    for table, kind in (
+        ("CUPTI_ACTIVITY_KIND_MEMCPY", "copy"),
+        ("CUPTI_ACTIVITY_KIND_MEMSET", "fill"),
+    ):
         some = {r[1] for r in database.execute(f"PRAGMA table_info({table})")}
         pid_of = "globalPid" if "globalPid" in some else "0"
         for start, end, device, link, size, pid in _rows(
@@ -196,8 +265,14 @@ def _nsys(raw: Raw, database: sqlite3.Connection) -> None:
             continue
         name_of = "nameId" if "nameId" in some else "textId"
         link_of = "correlationId" if table.endswith("RUNTIME") else "NULL"
-        for start, end, thread, name, link in _rows(database, table, f"start, end, globalTid, {name_of}, {link_of}"):
-            of = by_process.get(thread >> 24) if process != "0" else next(iter(by_process.values()), 0)
+        for start, end, thread, name, link in _rows(
+            database, table, f"start, end, globalTid, {name_of}, {link_of}"
+        ):
+            of = (
+                by_process.get(thread >> 24)
+                if process != "0"
+                else next(iter(by_process.values()), 0)
+            )
             if of is None or end is None:
                 continue
             key = ((thread >> 24) if process != "0" else 0, link)
@@ -219,19 +294,30 @@ def _nsys(raw: Raw, database: sqlite3.Connection) -> None:
 def _nvvp(raw: Raw, database: sqlite3.Connection) -> None:
     texts = dict(_rows(database, "StringTable", "_id_, value"))
     for table in ("CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL", "CUPTI_ACTIVITY_KIND_KERNEL"):
-        for start, end, device, link, name in _rows(database, table, "start, end, deviceId, correlationId, name"):
+        for start, end, device, link, name in _rows(
+            database, table, "start, end, deviceId, correlationId, name"
+        ):
             raw.device.append(Span(0, device, start, end, texts.get(name, ""), "kernel", (0, link)))
-    for table, kind in (("CUPTI_ACTIVITY_KIND_MEMCPY", "copy"), ("CUPTI_ACTIVITY_KIND_MEMSET", "fill")):
-        for start, end, device, link in _rows(database, table, "start, end, deviceId, correlationId"):
+    for table, kind in (
+        ("CUPTI_ACTIVITY_KIND_MEMCPY", "copy"),
+        ("CUPTI_ACTIVITY_KIND_MEMSET", "fill"),
+    ):
+        for start, end, device, link in _rows(
+            database, table, "start, end, deviceId, correlationId"
+        ):
             raw.device.append(Span(0, device, start, end, kind, kind, (0, link)))
     for table in ("CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_DRIVER"):
-        for start, end, thread, link in _rows(database, table, "start, end, threadId, correlationId"):
+        for start, end, thread, link in _rows(
+            database, table, "start, end, threadId, correlationId"
+        ):
             raw.host.append(Span(0, thread, start, end, table, "call", (0, link)))
             raw.launches.setdefault((0, link), raw.host[-1])
 
 
 def _rpd(raw: Raw, database: sqlite3.Connection) -> None:
-    calls = {i: (s, e, n, t) for i, s, e, n, t in _rows(database, "api", "id, start, end, apiName, tid")}
+    calls = {
+        i: (s, e, n, t) for i, s, e, n, t in _rows(database, "api", "id, start, end, apiName, tid")
+    }
     for start, end, name, thread in calls.values():
         raw.host.append(Span(0, thread, start, end, name, "call"))
     of_op = dict(_rows(database, "rocpd_api_ops", "op_id, api_id"))
@@ -241,7 +327,9 @@ def _rpd(raw: Raw, database: sqlite3.Connection) -> None:
         "CopyDeviceToHost": "copy",
         "CopyDeviceToDevice": "copy",
     }
-    for number, device, start, end, name, what in _rows(database, "op", "id, gpuId, start, end, description, opType"):
+    for number, device, start, end, name, what in _rows(
+        database, "op", "id, gpuId, start, end, description, opType"
+    ):
         kind = kinds.get(what, "copy" if "Copy" in what else "fill" if "Fill" in what else None)
         if kind is None:
             continue
@@ -251,17 +339,35 @@ def _rpd(raw: Raw, database: sqlite3.Connection) -> None:
 
 
 def _ascend(raw: Raw, database: sqlite3.Connection, number: int) -> None:
-    """Compute tasks and communication operators, and host calls of the CANN layer, of a database of torch_npu."""
+    """Compute tasks and communication operators, and host calls of the CANN layer, of a database
+    of torch_npu.
+    """
     texts = dict(_rows(database, "STRING_IDS", "id, value"))
     computing = dict(_rows(database, "COMPUTE_TASK_INFO", "globalTaskId, name"))
-    for start, end, task, link in _rows(database, "TASK", "startNs, endNs, globalTaskId, connectionId"):
+    for start, end, task, link in _rows(
+        database, "TASK", "startNs, endNs, globalTaskId, connectionId"
+    ):
         if task in computing:
-            raw.device.append(Span(number, 0, start, end, texts.get(computing[task], ""), "kernel", (number, link)))
-    for start, end, name, link in _rows(database, "COMMUNICATION_OP", "startNs, endNs, opName, connectionId"):
-        raw.device.append(Span(number, 0, start, end, texts.get(name, ""), "kernel", (number, link)))
+            raw.device.append(
+                Span(
+                    number, 0, start, end, texts.get(computing[task], ""), "kernel", (number, link)
+                )
+            )
+    for start, end, name, link in _rows(
+        database, "COMMUNICATION_OP", "startNs, endNs, opName, connectionId"
+    ):
+        raw.device.append(
+            Span(number, 0, start, end, texts.get(name, ""), "kernel", (number, link))
+        )
     for table, kind in (("CANN_API", "call"), ("PYTORCH_API", "op")):
-        for start, end, name, link, thread in _rows(database, table, "startNs, endNs, name, connectionId, globalTid"):
-            raw.host.append(Span(number, thread, int(start), int(end), texts.get(name, ""), kind, (number, link)))
+        for start, end, name, link, thread in _rows(
+            database, table, "startNs, endNs, name, connectionId, globalTid"
+        ):
+            raw.host.append(
+                Span(
+                    number, thread, int(start), int(end), texts.get(name, ""), kind, (number, link)
+                )
+            )
             if kind == "call" and link is not None:
                 raw.launches[(number, link)] = raw.host[-1]
 
@@ -280,7 +386,16 @@ def _kernel_details(raw: Raw, file: Path, number: int) -> None:
         for e in events:
             if e.get("ph") == "X":
                 start = _ns(e["ts"])
-                raw.host.append(Span(number, (e["pid"], e["tid"]), start, start + _ns(e["dur"]), e["name"], "range"))
+                raw.host.append(
+                    Span(
+                        number,
+                        (e["pid"], e["tid"]),
+                        start,
+                        start + _ns(e["dur"]),
+                        e["name"],
+                        "range",
+                    )
+                )
 
 
 def _rocprofv3(raw: Raw, file: Path) -> None:
@@ -289,7 +404,14 @@ def _rocprofv3(raw: Raw, file: Path) -> None:
             kind = "copy" if row["Kind"] == "MEMORY_COPY" else "kernel"
             name = row.get("Kernel_Name") or row.get("Direction") or ""
             raw.device.append(
-                Span(0, row.get("Agent_Id", 0), int(row["Start_Timestamp"]), int(row["End_Timestamp"]), name, kind)
+                Span(
+                    0,
+                    row.get("Agent_Id", 0),
+                    int(row["Start_Timestamp"]),
+                    int(row["End_Timestamp"]),
+                    name,
+                    kind,
+                )
             )
 
 

@@ -1,7 +1,7 @@
 """A real trace, repeated in time: as a file of any size and as frames with any number of kernels.
 
-Every repetition starts after the one before it has ended and has ids of its own, so steps, launches and operators
-belong together as in the original.
+Every repetition starts after the one before it has ended and has ids of its own, so steps, launches
+and operators belong together as in the original.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ class _Span(msgspec.Struct, gc=False):
 
 
 def repeated_file(source: Path, target: Path, size: int) -> int:
-    """Write ``source`` again and again to ``target`` (gzip) up to about ``size`` bytes of JSON; the bytes written.
+    """Write ``source`` again and again to ``target`` (gzip) up to about ``size`` bytes of JSON; the
+    bytes written.
 
     Memory holds one repetition at a time.
     """
@@ -50,17 +51,23 @@ def repeated_file(source: Path, target: Path, size: int) -> int:
     del spans
     fixed, times, numbers = _parts(events[1:-1].strip())
     shift_us = int(last - first) + GAP_US
-    shift_id = max(n for n, is_time in zip(numbers, times, strict=True) if not is_time and n < _NO_ID) + 1
+    shift_id = (
+        max(n for n, is_time in zip(numbers, times, strict=True) if not is_time and n < _NO_ID) + 1
+    )
     written = len(head) + len(tail)
     with igzip.open(target, "wb", compresslevel=1) as out:
         out.write(head)
         turn = 0
         while written < size:
             moved = [
-                b"%d" % (n + turn * shift_us if is_time else n + turn * shift_id if n < _NO_ID else n)
+                b"%d"
+                % (n + turn * shift_us if is_time else n + turn * shift_id if n < _NO_ID else n)
                 for n, is_time in zip(numbers, times, strict=True)
             ]
-            pieces = [fixed[0], *(part for pair in zip(moved, fixed[1:], strict=True) for part in pair)]
+            pieces = [
+                fixed[0],
+                *(part for pair in zip(moved, fixed[1:], strict=True) for part in pair),
+            ]
             block = (b",\n" if turn else b"") + b"".join(pieces)
             out.write(block)
             written += len(block)
@@ -81,7 +88,9 @@ def _parts(text: bytes) -> tuple[list[bytes], list[bool], list[int]]:
 
 
 def repeated_trace(source: str, kernels: int) -> Trace:
-    """A trace (path or name of a sample) repeated until it has at least this many kernels; a dataset as it is."""
+    """A trace (path or name of a sample) repeated until it has at least this many kernels; a
+    dataset as it is.
+    """
     if (Path(source) / MANIFEST).exists():
         return open_dataset(source)
     trace = read(source, cache=False) if Path(source).exists() else sample(source)
@@ -95,7 +104,9 @@ def repeated_trace(source: str, kernels: int) -> Trace:
     tables = {}
     for name, frame in trace.tables.items():
         turn = pl.int_range(pl.len(), dtype=pl.Int64) // frame.height
-        moves: dict[str, Any] = {c: pl.col(c) + turn * by for c, by in highest.items() if c in frame.columns}
+        moves: dict[str, Any] = {
+            c: pl.col(c) + turn * by for c, by in highest.items() if c in frame.columns
+        }
         at = "time_ns" if "time_ns" in frame.columns else "start_ns"
         moves[at] = pl.col(at) + turn * period
         tables[name] = pl.concat([frame] * times).with_columns(**moves) if frame.height else frame

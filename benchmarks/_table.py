@@ -6,10 +6,15 @@ from collections.abc import Sequence
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Markdown table with its columns aligned, the first to the left and the others to the right."""
+    """Markdown table with its columns aligned, the first to the left and the others to the
+    right.
+    """
     widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
     pads = [str.ljust, *[str.rjust] * (len(head) - 1)]
-    cells = [[pad(cell, w) for pad, cell, w in zip(pads, row, widths, strict=True)] for row in (head, *rows)]
+    cells = [
+        [pad(cell, w) for pad, cell, w in zip(pads, row, widths, strict=True)]
+        for row in (head, *rows)
+    ]
     rule = [w * "-" if i == 0 else (w - 1) * "-" + ":" for i, w in enumerate(widths)]
     return "\n".join(f"| {' | '.join(line)} |" for line in (cells[0], rule, *cells[1:]))
 

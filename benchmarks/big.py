@@ -1,4 +1,6 @@
-"""Reading a trace of about 1 GB of JSON, made by repeating a real one: in one process, and in blocks by several."""
+"""Reading a trace of about 1 GB of JSON, made by repeating a real one: in one process, and in
+blocks by several.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ def measure(source: Path, json_bytes: int, rounds: int) -> Measured:
     target = WORK / "big.pt.trace.json.gz"
     try:
         written = repeated_file(source, target, json_bytes)
-        contenders = {str(count): partial(run, "big", target, count) for count in (1, os.cpu_count() or 1)}
+        contenders = {
+            str(count): partial(run, "big", target, count) for count in (1, os.cpu_count() or 1)
+        }
         found = alternate(contenders, rounds)
         return {"by_workers": found, "json_bytes": written, "gzip_bytes": target.stat().st_size}
     finally:
@@ -43,4 +47,6 @@ def report(found: Measured) -> str:
                 f"{one['rows']:,}",
             ]
         )
-    return table(["big", "JSON", "gzip", "time", "CPU time", "per GB", "peak memory", "frames", "rows"], rows)
+    return table(
+        ["big", "JSON", "gzip", "time", "CPU time", "per GB", "peak memory", "frames", "rows"], rows
+    )

@@ -1,6 +1,8 @@
-"""The critical path of llmprof beside that of HTA: which events both name, and the CPU time of both.
+"""The critical path of llmprof beside that of HTA: which events both name, and the CPU time of
+both.
 
-usage: python benchmarks/critical_path.py FOLDER   (a folder with HTA's test traces critical_path__*.json.gz)
+usage: python benchmarks/critical_path.py FOLDER   (a folder with HTA's test traces
+critical_path__*.json.gz)
 """
 
 from __future__ import annotations
@@ -16,8 +18,11 @@ def main(folder: Path) -> None:
     rows = []
     for path in sorted(folder.glob("critical_path__*.json.gz")):
         own, other = run("path_llmprof", path), run("path_hta", path, python=PEERS_PYTHON)
-        if failed := [f"{who}: {found['failed']}" for who, found in (("llmprof", own), ("HTA", other))
-                      if "failed" in found]:  # fmt: skip
+        if failed := [
+            f"{who}: {found['failed']}"
+            for who, found in (("llmprof", own), ("HTA", other))
+            if "failed" in found
+        ]:
             rows.append([_short(path), *failed])
             continue
         counts = []
@@ -25,13 +30,25 @@ def main(folder: Path) -> None:
             mine, theirs = (set(found["path"][where]) for found in (own, other))
             counts += [f"{len(mine & theirs)}", f"{len(mine - theirs)}", f"{len(theirs - mine)}"]
         times = [seconds(own["cpu_seconds"]), seconds(other["cpu_seconds"])]
-        rows.append([_short(path), *counts, *times, ratio(other["cpu_seconds"] / own["cpu_seconds"])])
-    head = ["trace", "device: both", "llmprof only", "HTA only", "calls: both", "llmprof only", "HTA only"]
+        rows.append(
+            [_short(path), *counts, *times, ratio(other["cpu_seconds"] / own["cpu_seconds"])]
+        )
+    head = [
+        "trace",
+        "device: both",
+        "llmprof only",
+        "HTA only",
+        "calls: both",
+        "llmprof only",
+        "HTA only",
+    ]
     print(table([*head, "llmprof, CPU", "HTA, CPU", "HTA to llmprof"], rows))
 
 
 def _short(path: Path) -> str:
-    return path.name.removeprefix("critical_path__").split("__")[0 if "end_to_end" not in path.name else 1]
+    return path.name.removeprefix("critical_path__").split("__")[
+        0 if "end_to_end" not in path.name else 1
+    ]
 
 
 if __name__ == "__main__":

@@ -1,4 +1,7 @@
-"""The timeline explorer in a real browser: JupyterLab, Chromium, and a trace of millions of events."""
+"""The timeline explorer in a real browser:
+
+JupyterLab, Chromium, and a trace of millions of events.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +30,14 @@ _CELLS = [
     "began = time.time()\nshown = explore.timeline(trace)\nshown",
     "print('FACTS', events, began)",
 ]
-_FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
-          "--enable-precise-memory-info", "--js-flags=--expose-gc"]  # fmt: skip
+_FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--enable-precise-memory-info",
+    "--js-flags=--expose-gc",
+]
 
 
 def measure(sample: str, millions: Sequence[float]) -> dict[str, Measured]:
@@ -63,8 +72,17 @@ def report(results: dict[str, Measured]) -> str:
         ]
         for found in results.values()
     ]
-    head = ["explore.timeline", "first picture", "wheel to picture, least", "median", "95 %", "drawing, 95 %",
-            "most of a view", f"heap before / after {PAN_S} s of panning", "load"]  # fmt: skip
+    head = [
+        "explore.timeline",
+        "first picture",
+        "wheel to picture, least",
+        "median",
+        "95 %",
+        "drawing, 95 %",
+        "most of a view",
+        f"heap before / after {PAN_S} s of panning",
+        "load",
+    ]
     return table(head, rows)
 
 
@@ -75,8 +93,12 @@ def _of(page: Any, url: str, folder: Path, sample: str, millions: float) -> Meas
     name = f"explore-{millions:g}.ipynb"
     empty = {"cell_type": "code", "metadata": {}, "outputs": [], "execution_count": None}
     source = [{**empty, "source": cell, "id": f"c{n}"} for n, cell in enumerate(cells)]
-    notebook = {"cells": source, "metadata": {"kernelspec": {"name": "python3", "display_name": "Python 3"}},
-                "nbformat": 4, "nbformat_minor": 5}  # fmt: skip
+    notebook = {
+        "cells": source,
+        "metadata": {"kernelspec": {"name": "python3", "display_name": "Python 3"}},
+        "nbformat": 4,
+        "nbformat_minor": 5,
+    }
     (folder / name).write_text(json.dumps(notebook))
     page.goto(f"{url}/doc/tree/{name}?reset")
     page.locator(".jp-CodeCell").first.wait_for(timeout=90_000)
@@ -85,7 +107,9 @@ def _of(page: Any, url: str, folder: Path, sample: str, millions: float) -> Meas
     page.evaluate("void jupyterapp.commands.execute('notebook:run-all-cells')")
     facts = page.get_by_text("FACTS").last
     page.locator(".lpt-main canvas").wait_for(timeout=600_000)
-    page.wait_for_function("document.querySelector('.lpt').llmprofTimings.first > 0", timeout=120_000)
+    page.wait_for_function(
+        "document.querySelector('.lpt').llmprofTimings.first > 0", timeout=120_000
+    )
     events, began = facts.text_content(timeout=120_000).split()[1:3]
     timings = "document.querySelector('.lpt').llmprofTimings"
     first = page.evaluate(f"{timings}.first") / 1000 - float(began)
@@ -153,11 +177,23 @@ def _lab(folder: Path) -> Iterator[str]:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     url = f"http://127.0.0.1:{port}"
-    environment = os.environ | {"JUPYTER_CONFIG_DIR": str(folder / "config"), "JUPYTER_DATA_DIR": str(folder / "data")}
-    options = ["--no-browser", "--allow-root", f"--port={port}", "--ip=127.0.0.1", "--IdentityProvider.token=",
-               "--expose-app-in-browser", f"--ServerApp.root_dir={folder}"]  # fmt: skip
+    environment = os.environ | {
+        "JUPYTER_CONFIG_DIR": str(folder / "config"),
+        "JUPYTER_DATA_DIR": str(folder / "data"),
+    }
+    options = [
+        "--no-browser",
+        "--allow-root",
+        f"--port={port}",
+        "--ip=127.0.0.1",
+        "--IdentityProvider.token=",
+        "--expose-app-in-browser",
+        f"--ServerApp.root_dir={folder}",
+    ]
     command = [sys.executable, "-m", "jupyter", "lab", *options]
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment)
+    server = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment
+    )
     try:
         for _ in range(300):
             try:

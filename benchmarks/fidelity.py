@@ -1,9 +1,10 @@
 """How often layers and stages are right: labelled recordings, analysed without their labels.
 
-A labelled recording names the module of each launch (stacks of the torch profiler, layerwise NVTX, annotations). The
-truth is what the modules say; then the markers that name modules are taken out and the rest is analysed as any other
-recording. What the modules leave open is not counted. ``python benchmarks/fidelity.py [FILE...]``; without files, the
-labelled recordings of ``sample_traces`` and, where it is there, of the folder ``../shared``.
+A labelled recording names the module of each launch (stacks of the torch profiler, layerwise NVTX,
+annotations). The truth is what the modules say; then the markers that name modules are taken out
+and the rest is analysed as any other recording. What the modules leave open is not counted.
+``python benchmarks/fidelity.py [FILE...]``; without files, the labelled recordings of
+``sample_traces`` and, where it is there, of the folder ``../shared``.
 """
 
 from __future__ import annotations
@@ -30,25 +31,37 @@ def without_modules(trace: Trace) -> Trace:
     """The trace without the markers that name modules."""
     marks = trace.markers
     names = pl.any_horizontal(
-        pl.col("domain") == operators.DOMAIN, *(pl.col("name").str.contains(pattern) for pattern in operators.PATHS)
+        pl.col("domain") == operators.DOMAIN,
+        *(pl.col("name").str.contains(pattern) for pattern in operators.PATHS),
     )
     return Trace({**trace.tables, "markers": marks.filter(~names)}, trace.meta, trace.coverage)
 
 
 def compare(trace: Trace) -> pl.DataFrame:
-    """Events whose layer or stage a module says, with what the analysis says of them without modules.
+    """Events whose layer or stage a module says, with what the analysis says of them without
+    modules.
 
     Returns
     -------
     polars.DataFrame
-        ``name, dur_ns, category, true_layer, true_stage, layer, stage, confidence, evidence`` (null where the analysis
-        says unknown), ``said`` (whether either has a layer), ``right_layer, right_stage``.
+        ``name, dur_ns, category, true_layer, true_stage, layer, stage, confidence, evidence`` (null
+        where the analysis says unknown), ``said`` (whether either has a layer), ``right_layer,
+        right_stage``.
     """
     truth = attribute(trace).select(
-        "event", "step", "name", "dur_ns", "category", true_layer="layer", true_stage="stage", by="evidence"
+        "event",
+        "step",
+        "name",
+        "dur_ns",
+        "category",
+        true_layer="layer",
+        true_stage="stage",
+        by="evidence",
     )
     known = truth["by"] == "module"
-    labels = attribute(without_modules(trace)).select("layer", "stage", "confidence", "evidence", "category_by")
+    labels = attribute(without_modules(trace)).select(
+        "layer", "stage", "confidence", "evidence", "category_by"
+    )
     both = truth.hstack(labels).filter(known & pl.col("step").is_not_null())
     # layers of a path have their number in the model, others are counted from the first
     offset = pl.col("true_layer").min().over("step") - pl.col("layer").min().over("step")
@@ -61,19 +74,24 @@ def compare(trace: Trace) -> pl.DataFrame:
 
 
 def against(replayed: Trace, named: Trace) -> pl.DataFrame:
-    """Kernels of the decode steps of CUDA graphs, with what modules say of the same kernel in an eager run.
+    """Kernels of the decode steps of CUDA graphs, with what modules say of the same kernel in an
+    eager run.
 
-    A kernel of a replay is the one of the eager step with its name, on the main stream or beside it, and its place
-    among those of this name there, if both steps have as many of them. The others are left out; ``known`` is the time
-    of all (ns).
+    A kernel of a replay is the one of the eager step with its name, on the main stream or beside
+    it, and its place among those of this name there, if both steps have as many of them. The others
+    are left out; ``known`` is the time of all (ns).
     """
     steps = []
     for trace in (replayed, named):
-        events = attribute(trace).filter((pl.col("phase") == "decode") & (pl.col("source") == "kernel"))
+        events = attribute(trace).filter(
+            (pl.col("phase") == "decode") & (pl.col("source") == "kernel")
+        )
         main = (pl.col("stream") == pl.col("stream").mode().min().over("step")).alias("main")
         same = ("step", "name", "main")
         events = events.sort("start_ns").with_columns(main)
-        steps.append(events.with_columns(place=pl.int_range(pl.len()).over(same), count=pl.len().over(same)))
+        steps.append(
+            events.with_columns(place=pl.int_range(pl.len()).over(same), count=pl.len().over(same))
+        )
     mine, eager = steps
     eager = eager.filter(pl.col("evidence") == "module", pl.col("step") == pl.col("step").max())
     key = ["name", "main", "place", "count"]
@@ -96,7 +114,14 @@ def share(frame: pl.DataFrame, right: str) -> float:
 
 def table(files: list[Path]) -> tuple[str, pl.DataFrame]:
     """Markdown table with a row a recording, and all events."""
-    head = ["recording", "events", "layer right (time)", "stage right (time)", "layer right (events)", "unknown"]
+    head = [
+        "recording",
+        "events",
+        "layer right (time)",
+        "stage right (time)",
+        "layer right (events)",
+        "unknown",
+    ]
     lines = ["| " + " | ".join(head) + " |", "| --- | ---: | ---: | ---: | ---: | ---: |"]
     parts = []
     for path in files:
@@ -108,7 +133,9 @@ def table(files: list[Path]) -> tuple[str, pl.DataFrame]:
         both = compare(trace).with_columns(recording=pl.lit(path.name))
         if not both.height:  # a graph's replay, whose modules were called when it was captured
             continue
-        unknown = both.filter(pl.col("evidence").is_null())["dur_ns"].sum() / max(1, both["dur_ns"].sum())
+        unknown = both.filter(pl.col("evidence").is_null())["dur_ns"].sum() / max(
+            1, both["dur_ns"].sum()
+        )
         both = both.filter(pl.col("evidence").is_not_null())
         layers = both.filter("said")
         lines.append(
@@ -120,7 +147,9 @@ def table(files: list[Path]) -> tuple[str, pl.DataFrame]:
 
 
 def graphs() -> str:
-    """Markdown table: decode steps under CUDA graphs against the eager recording of the same model."""
+    """Markdown table: decode steps under CUDA graphs against the eager recording of the same
+    model.
+    """
     lines = [
         "| recording | kernels | compared (time) | layer right | stage right |",
         "| --- | ---: | ---: | ---: | ---: |",
@@ -131,12 +160,16 @@ def graphs() -> str:
             both = against(llmprof.read(path), llmprof.read(named))
             compared = both["dur_ns"].sum() / both["known"][0]
             right = f"{share(both.filter('said'), 'right_layer'):.2%} | {share(both, 'right_stage'):.2%}"
-            lines.append(f"| {path.name.partition('.')[0]} | {both.height:,} | {compared:.1%} | {right} |")
+            lines.append(
+                f"| {path.name.partition('.')[0]} | {both.height:,} | {compared:.1%} | {right} |"
+            )
     return "\n".join(lines)
 
 
 def calibration(events: pl.DataFrame) -> str:
-    """Markdown table: of the events with a layer, how many are right by the confidence that they have."""
+    """Markdown table: of the events with a layer, how many are right by the confidence that they
+    have.
+    """
     lines = ["| confidence | events | layer right | stage right |", "| --- | ---: | ---: | ---: |"]
     with_confidence = events.filter(pl.col("confidence").is_not_null())
     for low, high in itertools.pairwise(BINS):
@@ -145,7 +178,9 @@ def calibration(events: pl.DataFrame) -> str:
         )
         if within.height:
             right = within["right_layer"].mean(), within["right_stage"].mean()
-            lines.append(f"| {low} to {high} | {within.height:,} | {right[0]:.2%} | {right[1]:.2%} |")
+            lines.append(
+                f"| {low} to {high} | {within.height:,} | {right[0]:.2%} | {right[1]:.2%} |"
+            )
     return "\n".join(lines)
 
 
@@ -161,7 +196,9 @@ def by_evidence(events: pl.DataFrame) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("files", nargs="*", type=Path)
-    parser.add_argument("--wrong", type=int, default=0, help="show so many of the labels that are wrong most often")
+    parser.add_argument(
+        "--wrong", type=int, default=0, help="show so many of the labels that are wrong most often"
+    )
     args = parser.parse_args()
     files = args.files or labelled_recordings()
     text, events = table(files)
@@ -172,11 +209,15 @@ def main() -> None:
     if args.wrong:
         wrong = events.filter(~pl.col("right_stage") | (~pl.col("right_layer") & pl.col("said")))
         keys = ["recording", "true_stage", "stage", "right_layer", "category", "evidence"]
-        most = wrong.group_by(keys).agg(n=pl.len(), us=pl.col("dur_ns").sum() / 1e3, name=pl.col("name").first())
+        most = wrong.group_by(keys).agg(
+            n=pl.len(), us=pl.col("dur_ns").sum() / 1e3, name=pl.col("name").first()
+        )
         for row in most.sort("us", descending=True).head(args.wrong).iter_rows(named=True):
-            sys.stdout.write(f"{row['recording'][:30]} {row['n']}x {row['us']:.0f} us, {row['stage']} should be "
-                             f"{row['true_stage']}, layer right {row['right_layer']}, {row['category']} by "
-                             f"{row['evidence']}: {row['name'][:90]}\n")  # fmt: skip
+            sys.stdout.write(
+                f"{row['recording'][:30]} {row['n']}x {row['us']:.0f} us, {row['stage']} should be "
+                f"{row['true_stage']}, layer right {row['right_layer']}, {row['category']} by "
+                f"{row['evidence']}: {row['name'][:90]}\n"
+            )
 
 
 def labelled_recordings() -> list[Path]:

@@ -1,8 +1,9 @@
 """Every recording at hand: CPU time of reading it, for a million events, and of the floor under it.
 
-The floor of a Chrome trace is gunzip and one typed decode of the fields that llmprof reads; that of an SQLite export is
-fetching every row of the tables that llmprof reads. A file of few events costs about 20 ms however few they are, so
-files below ``least`` events are repeated in time up to it first, if they are Chrome traces, and left out otherwise.
+The floor of a Chrome trace is gunzip and one typed decode of the fields that llmprof reads; that of
+an SQLite export is fetching every row of the tables that llmprof reads. A file of few events costs
+about 20 ms however few they are, so files below ``least`` events are repeated in time up to it
+first, if they are Chrome traces, and left out otherwise.
 """
 
 from __future__ import annotations
@@ -25,13 +26,20 @@ LEAST = 100_000
 
 def recordings() -> Iterator[Path]:
     """Chrome traces and exports of Nsight Systems beside the checkout, and the bundled ones."""
-    for folder in (SHARED / "real" / "chrome", SHARED / "real" / "nsys", SHARED / "captures", ROOT / "sample_traces"):
+    for folder in (
+        SHARED / "real" / "chrome",
+        SHARED / "real" / "nsys",
+        SHARED / "captures",
+        ROOT / "sample_traces",
+    ):
         paths = [*folder.rglob("*.json"), *folder.rglob("*.json.gz"), *folder.rglob("*.sqlite")]
         yield from sorted(path for path in paths if path.name not in ("sample.json", "run.json"))
 
 
 def merged(sources: list[Path]) -> Iterator[Path]:
-    """The ranks of a sample as two tools merge them into one file, written again by Python's ``json``."""
+    """The ranks of a sample as two tools merge them into one file, written again by Python's
+    ``json``.
+    """
     traces = [json.loads(gzip.decompress(path.read_bytes())) for path in sources]
     base_us = traces[0].get("baseTimeNanoseconds", 0) / 1000
     by_label: list[dict[str, Any]] = []
@@ -41,7 +49,9 @@ def merged(sources: list[Path]) -> Iterator[Path]:
             label = {"pid": f"[TP{rank:02d}] {event['pid']}"} if "pid" in event else {}
             absolute = {"ts": round(event["ts"] + base_us, 3)} if "ts" in event else {}
             by_label.append({**event, **label, **absolute})
-            moved = {"pid": event["pid"] + rank * 10**8} if isinstance(event.get("pid"), int) else {}
+            moved = (
+                {"pid": event["pid"] + rank * 10**8} if isinstance(event.get("pid"), int) else {}
+            )
             arguments = {**event.get("args", {}), "rank": rank, "pid_raw": event.get("pid")}
             by_argument.append({**event, **moved, "args": arguments})
     WORK.mkdir(exist_ok=True)
@@ -74,14 +84,20 @@ def measure(rounds: int) -> dict[str, Measured]:
         again = {} if taken == path and rounds == 1 else {"read": partial(run, "file_read", taken)}
         found = {"read": first} | alternate({**again, "floor": partial(run, floor, taken)}, rounds)
         name = f"{path.parent.name}/{path.name}"
-        results[name] = {**found["read"], "floor": found["floor"].get("cpu_seconds"), "times": times}
+        results[name] = {
+            **found["read"],
+            "floor": found["floor"].get("cpu_seconds"),
+            "times": times,
+        }
     return results
 
 
 def report(results: dict[str, Measured]) -> str:
     """Table of seconds for a million events, the slowest first."""
     rows = []
-    for name, found in sorted(results.items(), key=lambda item: -item[1]["cpu_seconds"] / item[1]["rows"]):
+    for name, found in sorted(
+        results.items(), key=lambda item: -item[1]["cpu_seconds"] / item[1]["rows"]
+    ):
         million = 1e6 / found["rows"]
         floor = found["floor"]
         rows.append(

@@ -1,9 +1,11 @@
-"""Whether first findings are true: every number of them computed again from the file, and a judgement of each.
+"""Whether first findings are true: every number of them computed again from the file, and a
+judgement of each.
 
-``python benchmarks/first_findings.py`` asks llmprof, in a process of its own, for the first finding of each recording
-of ``first_findings.tsv``, computes its figures again with :mod:`_raw` (``json``, ``sqlite3``, ``csv``; nothing of
-llmprof), and writes the table of ``docs/first_findings.md``. The judgement and its reason are in the TSV file: they
-were written by hand, for the rule that stood first then; where another rule stands first now, there is none.
+``python benchmarks/first_findings.py`` asks llmprof, in a process of its own, for the first finding
+of each recording of ``first_findings.tsv``, computes its figures again with :mod:`_raw` (``json``,
+``sqlite3``, ``csv``; nothing of llmprof), and writes the table of ``docs/first_findings.md``. The
+judgement and its reason are in the TSV file: they were written by hand, for the rule that stood
+first then; where another rule stands first now, there is none.
 """
 
 from __future__ import annotations
@@ -84,11 +86,15 @@ COMMUNICATION: Final = (
     r"(?i)nccl|rccl|hcom_|hccl|allreduce|all_reduce|cross_device_reduce"
     r"|^gloo:|c10d::|alltoall|dispatch_kernel|combine_kernel|internode|intranode"
 )
-GEMM: Final = r"(?i)gemm|gemv|cutlass|cublas|Cijk|nvjet|splitK|xmma|wvSplit|matmul|MatMul|mm_kernel|Linear"
+GEMM: Final = (
+    r"(?i)gemm|gemv|cutlass|cublas|Cijk|nvjet|splitK|xmma|wvSplit|matmul|MatMul|mm_kernel|Linear"
+)
 ATTENTION: Final = r"(?i)(?<!cache_)flash(?!::prepare)|fmha|attention|attn|paged"
 EXPERTS: Final = r"(?i)moe|expert|topk_?gating"
 
-LABEL: Final = re.compile(r"execute_(?:context_|new_)?(\d+)(?:\((\d+)\))?_(?:generation_|cached_)?(\d+)(?:\((\d+)\))?")
+LABEL: Final = re.compile(
+    r"execute_(?:context_|new_)?(\d+)(?:\((\d+)\))?_(?:generation_|cached_)?(\d+)(?:\((\d+)\))?"
+)
 
 
 @dataclass
@@ -146,7 +152,11 @@ class Recording:
         return self._stated_steps()
 
     def _labelled(self) -> list[Window]:
-        ranges = [e for e in self.raw.host if e.kind == "range" and (LABEL.search(e.name) or e.name == "execute_model")]
+        ranges = [
+            e
+            for e in self.raw.host
+            if e.kind == "range" and (LABEL.search(e.name) or e.name == "execute_model")
+        ]
         spans = []
         for e in ranges:
             match = LABEL.search(e.name)
@@ -165,7 +175,9 @@ class Recording:
         return self._of_ranges([(e, "other", None) for e in ranges], any_thread=True)
 
     def _optimizer_steps(self) -> list[Window]:
-        ends = sorted((e for e in self.raw.host if e.name.startswith("Optimizer.step#")), key=lambda e: e.end)
+        ends = sorted(
+            (e for e in self.raw.host if e.name.startswith("Optimizer.step#")), key=lambda e: e.end
+        )
         last: dict[int, int] = {}
         spans = []
         for e in ends:
@@ -174,7 +186,9 @@ class Recording:
             last[e.rank] = e.end
         return self._of_ranges(spans, any_thread=True)
 
-    def _of_ranges(self, spans: list[tuple[Span, str, Any]], *, any_thread: bool = False) -> list[Window]:
+    def _of_ranges(
+        self, spans: list[tuple[Span, str, Any]], *, any_thread: bool = False
+    ) -> list[Window]:
         """Steps by the range of the host in which the launch of each event begins."""
         lanes: dict[Any, list[tuple[Span, str, Any]]] = defaultdict(list)
         for span in spans:
@@ -210,14 +224,24 @@ class Recording:
         for number, (rank, start, end, phase, key) in enumerate(found):
             follows = number + 1 < len(found) and found[number + 1][0] == rank
             until = found[number + 1][1] if follows else end
-            lanes_of = [lane for of, lane in self.by_lane if of == rank and phase != "empty" and until > start]
-            out += [Window(rank, lane, start, until, phase, key, min(end, until) - start) for lane in lanes_of]
+            lanes_of = [
+                lane
+                for of, lane in self.by_lane
+                if of == rank and phase != "empty" and until > start
+            ]
+            out += [
+                Window(rank, lane, start, until, phase, key, min(end, until) - start)
+                for lane in lanes_of
+            ]
         return out
 
     def _stated_steps(self) -> list[Window]:
-        """Steps that no label names: where they begin and end is taken from llmprof, and only that."""
+        """Steps that no label names: where they begin and end is taken from llmprof, and only
+        that.
+        """
         rows = sorted(
-            (r for r in self.stated["steps"] if r["start_ns"] is not None), key=lambda r: (r["rank"], r["start_ns"])
+            (r for r in self.stated["steps"] if r["start_ns"] is not None),
+            key=lambda r: (r["rank"], r["start_ns"]),
         )
         if rows:
             self.windows_by = "llmprof"
@@ -230,7 +254,10 @@ class Recording:
             end = rows[number + 1]["start_ns"] + zero if follows else start + row["dur_ns"]
             rank = ranks[row["rank"]]
             lanes_of = [lane for of, lane in self.by_lane if of == rank]
-            out += [Window(rank, lane, start, end, row["phase"], None, row["dur_ns"]) for lane in lanes_of]
+            out += [
+                Window(rank, lane, start, end, row["phase"], None, row["dur_ns"])
+                for lane in lanes_of
+            ]
         return out
 
     @cached_property
@@ -252,7 +279,9 @@ class Recording:
     def _steady(self) -> list[Window]:
         out = []
         for lane in self.by_lane:
-            rows = sorted((w for w in self.steps if (w.rank, w.lane) == lane), key=lambda w: w.start)
+            rows = sorted(
+                (w for w in self.steps if (w.rank, w.lane) == lane), key=lambda w: w.start
+            )
             stretches: list[list[Window]] = []
             previous = ""
             for w in rows:
@@ -264,8 +293,12 @@ class Recording:
             if not stretches:
                 continue
             counts = Counter(w.key for stretch in stretches for w in stretch)
-            batch = min((k for k, n in counts.items() if n == max(counts.values())), key=lambda k: k or 0)
-            kept = [[(i, w) for i, w in enumerate(stretch) if w.key == batch] for stretch in stretches]
+            batch = min(
+                (k for k, n in counts.items() if n == max(counts.values())), key=lambda k: k or 0
+            )
+            kept = [
+                [(i, w) for i, w in enumerate(stretch) if w.key == batch] for stretch in stretches
+            ]
             rows = max(kept, key=len)
             if len(rows) > 3:
                 rows = [(i, w) for i, w in rows if i > 0]
@@ -277,7 +310,9 @@ class Recording:
 
     # device time
 
-    def merged(self, rank: int, lane: Any, keep: Callable[[Span], bool] = lambda e: True) -> list[Interval]:
+    def merged(
+        self, rank: int, lane: Any, keep: Callable[[Span], bool] = lambda e: True
+    ) -> list[Interval]:
         return union((e.start, e.end) for e in self.by_lane[rank, lane] if keep(e))
 
     @cached_property
@@ -299,7 +334,9 @@ class Recording:
 
     @cached_property
     def usual_delay(self) -> dict[int, int]:
-        """Median time from a launching call to its event on an idle device, by rank; at most 50 us."""
+        """Median time from a launching call to its event on an idle device, by rank; at most 50
+        us.
+        """
         seen = defaultdict(list)
         for gap, _, call in self.gaps:
             if call is not None and gap.start <= call.start <= gap.end:
@@ -395,17 +432,26 @@ class Recording:
                             for span, shared in self.doing(gap.rank, thread, start, end):
                                 if span.kind == "call":
                                     calls[span.name] += shared
-        return {"sums": sums, "doing": doing, "by_rank": by_rank, "pauses": pauses, "longest": longest, "calls": calls}
+        return {
+            "sums": sums,
+            "doing": doing,
+            "by_rank": by_rank,
+            "pauses": pauses,
+            "longest": longest,
+            "calls": calls,
+        }
 
-    def _split(self, gap: Window, call: Span | None, syncs: dict[Any, list[Any]]) -> list[tuple[str, int, int]]:
+    def _split(
+        self, gap: Window, call: Span | None, syncs: dict[Any, list[Any]]
+    ) -> list[tuple[str, int, int]]:
         """Parts of a gap: until the launching call, the launch itself, and the wait after it."""
         if call is None:
             return [("unknown", gap.start, gap.end)]
         late = min(max(call.start, gap.start), gap.end)
         delay = self.usual_delay.get(gap.rank, 0)
-        waits = any(s == call.start for s, _, _ in syncs.get((call.rank, call.lane), ())[-1:]) or bool(
-            re.search(r"(?i)memcpy(?!.*async)", call.name)
-        )
+        waits = any(
+            s == call.start for s, _, _ in syncs.get((call.rank, call.lane), ())[-1:]
+        ) or bool(re.search(r"(?i)memcpy(?!.*async)", call.name))
         until = call.start + delay if waits else max(call.start + delay, call.end)
         if gap.start <= call.start and gap.end - call.start <= 3 * delay:
             until = gap.end
@@ -435,7 +481,11 @@ def of_rule(recording: Recording, finding: dict[str, Any]) -> tuple[float | None
     if not windows or not span:
         return None, found
     parts = len(windows)
-    found.times |= {"step": span / parts, "recorded": whole / len(recording.recorded), "limit": 5_000}
+    found.times |= {
+        "step": span / parts,
+        "recorded": whole / len(recording.recorded),
+        "limit": 5_000,
+    }
     found.shares["scope of recorded"] = sum(w.ns for w in every) / whole
     found.counts |= {
         "ranks": len({w.rank for w in windows}),
@@ -470,13 +520,18 @@ def cut(recording: Recording, windows: list[Window], keep: Callable[[Span], bool
 
 
 def alone(
-    recording: Recording, windows: list[Window], keep: Callable[[Span], bool], others: Callable[[Span], bool]
+    recording: Recording,
+    windows: list[Window],
+    keep: Callable[[Span], bool],
+    others: Callable[[Span], bool],
 ) -> int:
     """Time in which events of one kind run and none of another."""
     return cut(recording, windows, lambda e: keep(e) or others(e)) - cut(recording, windows, others)
 
 
-def in_windows(recording: Recording, windows: list[Window], keep: Callable[[Span], bool]) -> list[tuple[Span, int]]:
+def in_windows(
+    recording: Recording, windows: list[Window], keep: Callable[[Span], bool]
+) -> list[tuple[Span, int]]:
     """Events that overlap the windows, with their time in them."""
     out = []
     for w in windows:
@@ -499,7 +554,9 @@ OWN_REASON: Final = re.compile(
 """Calls whose time has findings of their own, which the lateness of the host leaves out."""
 
 
-def host_bound(recording: Recording, windows: list[Window], every: list[Window], found: Measured) -> float:
+def host_bound(
+    recording: Recording, windows: list[Window], every: list[Window], found: Measured
+) -> float:
     causes = recording.causes(windows)
     late, launch = causes["sums"]["late"], causes["sums"]["launch"]
     late -= sum(ns for name, ns in causes["doing"].items() if OWN_REASON.search(name))
@@ -523,7 +580,11 @@ def host_bound(recording: Recording, windows: list[Window], every: list[Window],
     kernels = [e for e, _ in in_windows(recording, windows, lambda e: e.kind == "kernel")]
     called = {(c.rank, c.lane, c.start) for e in kernels if (c := recording.call(e))}
     found.counts |= {"kernels": len(kernels) / parts, "calls": len(called) / parts}
-    replayed = [c for e in kernels if (c := recording.call(e)) and re.search(r"(?i)graphlaunch|ModelExecute", c.name)]
+    replayed = [
+        c
+        for e in kernels
+        if (c := recording.call(e)) and re.search(r"(?i)graphlaunch|ModelExecute", c.name)
+    ]
     found.shares["in graphs"] = len(replayed) / max(1, len(kernels))
     others = [w for w in every if w.rank not in {v.rank for v in windows}]
     if others:
@@ -538,23 +599,36 @@ def host_bound(recording: Recording, windows: list[Window], every: list[Window],
 
 
 def layer_time(recording: Recording, windows: list[Window]) -> float | None:
-    """Host time of a layer: from the launch of one attention kernel to that of the next (median)."""
+    """Host time of a layer: from the launch of one attention kernel to that of the next
+    (median).
+    """
     lengths = []
-    named = Counter(e.name for e, _ in in_windows(recording, windows, lambda e: bool(re.search(ATTENTION, e.name))))
+    named = Counter(
+        e.name
+        for e, _ in in_windows(recording, windows, lambda e: bool(re.search(ATTENTION, e.name)))
+    )
     if not named:
         return None
     anchor = named.most_common(1)[0][0]
     for w in windows:
-        calls = [c.start for e, _ in in_windows(recording, [w], lambda e: e.name == anchor) if (c := recording.call(e))]
+        calls = [
+            c.start
+            for e, _ in in_windows(recording, [w], lambda e: e.name == anchor)
+            if (c := recording.call(e))
+        ]
         calls = sorted(set(calls))
         lengths += [b - a for a, b in itertools.pairwise(calls)]
     return statistics.median(lengths) if lengths else None
 
 
 def by_calls(pattern: str, kinds: tuple[str, ...] = ("call",)) -> Callable[..., float]:
-    """Idle time in which the launching thread, or a call that holds the device, is in certain calls or functions."""
+    """Idle time in which the launching thread, or a call that holds the device, is in certain
+    calls or functions.
+    """
 
-    def measured(recording: Recording, windows: list[Window], every: list[Window], found: Measured) -> float:
+    def measured(
+        recording: Recording, windows: list[Window], every: list[Window], found: Measured
+    ) -> float:
         hit = re.compile(pattern)
         lanes = {(w.rank, w.lane) for w in windows}
         total, pauses, longest = 0, 0, 0
@@ -566,7 +640,11 @@ def by_calls(pattern: str, kinds: tuple[str, ...] = ("call",)) -> Callable[..., 
         merged = {rank: union((e.start, e.end) for e in rows) for rank, rows in spans.items()}
         for w in windows:
             for gap, _, _ in recording.gaps:
-                if (gap.rank, gap.lane) != (w.rank, w.lane) or gap.end <= w.start or gap.start >= w.end:
+                if (
+                    (gap.rank, gap.lane) != (w.rank, w.lane)
+                    or gap.end <= w.start
+                    or gap.start >= w.end
+                ):
                     continue
                 low, high = max(gap.start, w.start), min(gap.end, w.end)
                 shared = inside(merged.get(gap.rank, []), low, high)
@@ -604,7 +682,11 @@ def first_launches(recording: Recording) -> list[tuple[int, Span]]:
             firsts.setdefault((e.rank, e.name), e.start)
     longs = []
     for gap, following, call in recording.gaps:
-        if call is None or following.kind != "kernel" or firsts[gap.rank, following.name] != following.start:
+        if (
+            call is None
+            or following.kind != "kernel"
+            or firsts[gap.rank, following.name] != following.start
+        ):
             continue
         shared = min(gap.end, call.end) - max(gap.start, call.start)
         if shared >= 1_000_000 and re.search("(?i)launch", call.name):
@@ -612,9 +694,13 @@ def first_launches(recording: Recording) -> list[tuple[int, Span]]:
     return longs
 
 
-def loading(recording: Recording, windows: list[Window], every: list[Window], found: Measured) -> float:
+def loading(
+    recording: Recording, windows: list[Window], every: list[Window], found: Measured
+) -> float:
     """Loading calls, and launching calls of at least 1 ms that are a kernel's first."""
-    total = by_calls(r"(?i)ModuleLoad|LibraryLoad|ModuleGet|LibraryGet")(recording, windows, every, found)
+    total = by_calls(r"(?i)ModuleLoad|LibraryLoad|ModuleGet|LibraryGet")(
+        recording, windows, every, found
+    )
     longs = first_launches(recording)
     if longs:
         total += sum(ns for ns, _ in longs)
@@ -626,7 +712,9 @@ def loading(recording: Recording, windows: list[Window], every: list[Window], fo
     return total
 
 
-def unexplained_idle(recording: Recording, windows: list[Window], every: list[Window], found: Measured) -> float:
+def unexplained_idle(
+    recording: Recording, windows: list[Window], every: list[Window], found: Measured
+) -> float:
     causes = recording.causes(windows)
     unknown, queued = causes["sums"]["unknown"], causes["sums"]["queued"]
     found.counts["pauses"] = causes["pauses"]["unknown"] / len(windows)
@@ -637,20 +725,27 @@ def unexplained_idle(recording: Recording, windows: list[Window], every: list[Wi
     return unknown + (queued if not unknown else 0)
 
 
-def left_out(recording: Recording, windows: list[Window], every: list[Window], found: Measured) -> float:
+def left_out(
+    recording: Recording, windows: list[Window], every: list[Window], found: Measured
+) -> float:
     """Time between the events of a list, of which the file itself says that others ran in it."""
     found.counts["pauses"] = len(recording.gaps) / len(windows)
     return float(sum(gap.ns for gap, _, _ in recording.gaps))
 
 
-def exposed_communication(recording: Recording, windows: list[Window], every: list[Window], found: Measured) -> float:
+def exposed_communication(
+    recording: Recording, windows: list[Window], every: list[Window], found: Measured
+) -> float:
     copy = copying(recording)
     computes = lambda e: e.kind == "kernel" and not communicates(e) and not copy(e)  # noqa: E731
     exposed = alone(recording, windows, communicates, computes)
     whole = cut(recording, windows, communicates)
     found.shares["hidden"] = 1 - exposed / max(1, whole)
     begun = [
-        e for w in windows for e in recording.by_lane[w.rank, w.lane] if communicates(e) and w.start <= e.start < w.end
+        e
+        for w in windows
+        for e in recording.by_lane[w.rank, w.lane]
+        if communicates(e) and w.start <= e.start < w.end
     ]
     found.counts["calls"] = len(begun) / len(windows)
     return exposed
@@ -690,15 +785,25 @@ def copying(recording: Recording) -> Callable[[Span], bool]:
         at = bisect.bisect_right(starts.get((call.rank, call.lane), []), call.start) - 1
         while at >= 0 and rows[at].end < call.end:
             at -= 1
-        return at >= 0 and rows[at].name in ("aten::copy_", "aten::cat", "aten::fill_", "aten::zero_", "aten::clone")
+        return at >= 0 and rows[at].name in (
+            "aten::copy_",
+            "aten::cat",
+            "aten::fill_",
+            "aten::zero_",
+            "aten::clone",
+        )
 
     return copies
 
 
-def copies(recording: Recording, windows: list[Window], every: list[Window], found: Measured) -> float:
+def copies(
+    recording: Recording, windows: list[Window], every: list[Window], found: Measured
+) -> float:
     copy = copying(recording)
     own = alone(recording, windows, copy, lambda e: not copy(e))
-    by_kernels = alone(recording, windows, lambda e: copy(e) and e.kind == "kernel", lambda e: not copy(e))
+    by_kernels = alone(
+        recording, windows, lambda e: copy(e) and e.kind == "kernel", lambda e: not copy(e)
+    )
     found.shares["kernels that copy"] = by_kernels / max(1, own)
     rows = in_windows(recording, windows, copy)
     by_name: Counter[str] = Counter()
@@ -711,9 +816,13 @@ def copies(recording: Recording, windows: list[Window], every: list[Window], fou
     return own
 
 
-def short_kernels(recording: Recording, windows: list[Window], every: list[Window], found: Measured) -> float:
+def short_kernels(
+    recording: Recording, windows: list[Window], every: list[Window], found: Measured
+) -> float:
     kernels = in_windows(recording, windows, lambda e: e.kind == "kernel")
-    heavy = re.compile(f"{GEMM}|{ATTENTION}|{COMMUNICATION}|{EXPERTS}".replace("(?i)", ""), re.IGNORECASE)
+    heavy = re.compile(
+        f"{GEMM}|{ATTENTION}|{COMMUNICATION}|{EXPERTS}".replace("(?i)", ""), re.IGNORECASE
+    )
     short = [(e, ns) for e, ns in kernels if ns < 5_000 and not heavy.search(e.name)]
     found.counts |= {"short": len(short) / len(windows), "kernels": len(kernels) / len(windows)}
     found.shares["of kernels"] = len(short) / len(kernels)
@@ -721,17 +830,25 @@ def short_kernels(recording: Recording, windows: list[Window], every: list[Windo
     return sum(ns for _, ns in short)
 
 
-def synchronisation(recording: Recording, windows: list[Window], every: list[Window], found: Measured) -> float:
+def synchronisation(
+    recording: Recording, windows: list[Window], every: list[Window], found: Measured
+) -> float:
     causes = recording.causes(windows)
     found.counts["pauses"] = causes["pauses"]["sync"] / len(windows)
     return float(causes["sums"]["sync"])
 
 
-def device_held(recording: Recording, windows: list[Window], every: list[Window], found: Measured) -> float:
-    return by_calls(r"(?i)memcpy(?!.*async)|malloc|free|GraphInstantiate")(recording, windows, every, found)
+def device_held(
+    recording: Recording, windows: list[Window], every: list[Window], found: Measured
+) -> float:
+    return by_calls(r"(?i)memcpy(?!.*async)|malloc|free|GraphInstantiate")(
+        recording, windows, every, found
+    )
 
 
-def between_operators(recording: Recording, windows: list[Window], every: list[Window], found: Measured) -> float:
+def between_operators(
+    recording: Recording, windows: list[Window], every: list[Window], found: Measured
+) -> float:
     lengths = []
     for w in windows:
         rows = [
@@ -746,7 +863,9 @@ def between_operators(recording: Recording, windows: list[Window], every: list[W
     return float(sum(lengths))
 
 
-def at_the_ends(recording: Recording, windows: list[Window], every: list[Window], found: Measured) -> float:
+def at_the_ends(
+    recording: Recording, windows: list[Window], every: list[Window], found: Measured
+) -> float:
     before = after = 0
     for w in windows:
         merged = recording.busy[w.rank, w.lane]
@@ -756,7 +875,9 @@ def at_the_ends(recording: Recording, windows: list[Window], every: list[Window]
     return before + after
 
 
-def all_compute(recording: Recording, windows: list[Window], every: list[Window], found: Measured) -> float:
+def all_compute(
+    recording: Recording, windows: list[Window], every: list[Window], found: Measured
+) -> float:
     """Time of the kernels with the most common kind of name, for recordings of few kernels."""
     kernels = in_windows(recording, windows, lambda e: e.kind == "kernel")
     by_name: Counter[str] = Counter()
@@ -766,7 +887,9 @@ def all_compute(recording: Recording, windows: list[Window], every: list[Window]
     for place, (_, ns) in enumerate(by_name.most_common(2)):
         found.shares[f"kernel {place}"] = ns / total
         found.times[f"kernel {place}"] = ns
-    found.shares["compute"] = cut(recording, windows, lambda e: e.kind == "kernel") / sum(w.ns for w in windows)
+    found.shares["compute"] = cut(recording, windows, lambda e: e.kind == "kernel") / sum(
+        w.ns for w in windows
+    )
     found.counts["kernels"] = len(kernels)
     return float(total)
 
@@ -777,11 +900,14 @@ MEASURES: Final[dict[str, Callable[..., float]]] = {
         r"^(?:cuda|cu|hip)_?(?:Mem|Host|Array|Pool)*(?:Malloc|Free|Alloc|Register|Unregister|Create|Release|Map|Unmap)"
     ),
     "compilation": by_calls(
-        r"(?i)nvrtc|CompileProgram|compile_fx|async_compile|aclopCompile", ("call", "op", "python", "range")
+        r"(?i)nvrtc|CompileProgram|compile_fx|async_compile|aclopCompile",
+        ("call", "op", "python", "range"),
     ),
     "loading": loading,
     "data_loading": by_calls(r"DataLoader", ("op", "python", "range")),
-    "input_preparation": by_calls(r"zoom_shift|image_(?:process|transform)|preprocess|tokeniz|ndimage", ("python",)),
+    "input_preparation": by_calls(
+        r"zoom_shift|image_(?:process|transform)|preprocess|tokeniz|ndimage", ("python",)
+    ),
     "unexplained_idle": unexplained_idle,
     "left_out": left_out,
     "exposed_communication": exposed_communication,
@@ -795,7 +921,9 @@ MEASURES: Final[dict[str, Callable[..., float]]] = {
 }
 
 UNITS: Final = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9}
-NUMBER: Final = re.compile(r"(?<![\w./(\[#:'\-])(\d[\d,]*(?:\.\d+)?)(?: (ns|us|ms|s|%)(?!\w))?(?![\w/])")
+NUMBER: Final = re.compile(
+    r"(?<![\w./(\[#:'\-])(\d[\d,]*(?:\.\d+)?)(?: (ns|us|ms|s|%)(?!\w))?(?![\w/])"
+)
 
 
 def numbers(text: str) -> list[tuple[float, str, float]]:
@@ -847,18 +975,36 @@ def compare(name: str, stated: dict[str, Any]) -> Row:
             pool = found.times if unit in UNITS else found.shares if unit == "%" else found.counts
             count += 1
             scale = 100 if unit == "%" else 1
-            if not any(abs(v * scale - value) <= max(0.01 * abs(value), rounding * 1.02) for v in pool.values()):
+            if not any(
+                abs(v * scale - value) <= max(0.01 * abs(value), rounding * 1.02)
+                for v in pool.values()
+            ):
                 unmatched.append(f"{value / UNITS.get(unit, 1):g} {unit}".strip())
     mean = re.search(r"(?:: |step: )([\d.,]+ (?:ns|us|ms|s))", finding["denominator"])
     said = numbers(mean[1])[0][0] if mean else float("nan")
-    return Row(name, finding["rule"], finding["figure"], None if figure is None else figure / parts,
-               (said, found.times.get("step", float("nan"))), finding["unit"], count, unmatched, recording.windows_by,
-               finding["title"])  # fmt: skip
+    return Row(
+        name,
+        finding["rule"],
+        finding["figure"],
+        None if figure is None else figure / parts,
+        (said, found.times.get("step", float("nan"))),
+        finding["unit"],
+        count,
+        unmatched,
+        recording.windows_by,
+        finding["title"],
+    )
 
 
 def checked(name: str) -> Row | None:
-    """What llmprof says of a recording, from a process of its own, beside what its file says; None without findings."""
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1", "POLARS_MAX_THREADS": "1"}
+    """What llmprof says of a recording, from a process of its own, beside what its file says;
+    None without findings.
+    """
+    environment = os.environ | {
+        "PYTHONPATH": str(ROOT),
+        "PYTHONSAFEPATH": "1",
+        "POLARS_MAX_THREADS": "1",
+    }
     command = [sys.executable, "-c", STATED, str(ROOT / name)]
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
     stated = json.loads(done.stdout)
@@ -869,7 +1015,9 @@ def short(ns: float | None) -> str:
     """A time with three digits."""
     if ns is None:
         return "–"
-    unit, scale = next(((u, f) for u, f in (("s", 1e9), ("ms", 1e6), ("us", 1e3)) if ns >= f), ("ns", 1.0))
+    unit, scale = next(
+        ((u, f) for u, f in (("s", 1e9), ("ms", 1e6), ("us", 1e3)) if ns >= f), ("ns", 1.0)
+    )
     return f"{ns / scale:.3g} {unit}" if ns < 1e12 else f"{ns / scale:.0f} {unit}"
 
 
@@ -925,22 +1073,29 @@ def page(rows: list[tuple[Row, dict[str, str]]]) -> str:
             f"{judged['reason'] if same else 'another finding stands first now'} |"
         )
     head = HEAD.format(
-        count=len(rows), near=near,
+        count=len(rows),
+        near=near,
         matched=sum(r.stated_numbers - len(r.unmatched) for r, _ in rows),
         stated=sum(r.stated_numbers for r, _ in rows),
         judged=", ".join(f"{n} {w}" for w, n in words.most_common()),
         by_llmprof=sum(r.windows_by == "llmprof" for r, _ in rows),
-    )  # fmt: skip
+    )
     return head + "\n".join(lines) + "\n"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", default="", help="recordings whose path has this part; the page is not written")
+    parser.add_argument(
+        "--only", default="", help="recordings whose path has this part; the page is not written"
+    )
     parser.add_argument("--jobs", type=int, default=2, help="processes at once")
     args = parser.parse_args()
     with JUDGED.open(newline="") as stream:
-        judged = {r["recording"]: r for r in csv.DictReader(stream, delimiter="\t") if args.only in r["recording"]}
+        judged = {
+            r["recording"]: r
+            for r in csv.DictReader(stream, delimiter="\t")
+            if args.only in r["recording"]
+        }
     names = [name for name in judged if (ROOT / name).exists()]
     rows = []
     with ProcessPoolExecutor(args.jobs) as pool:
@@ -951,7 +1106,9 @@ def main() -> None:
             rows.append((row, judged[name]))
             times = f"stated {short(row.stated)}, recomputed {short(row.recomputed)}"
             steps = f"step {short(row.step[0])} and {short(row.step[1])}"
-            sys.stdout.write(f"{name}: {row.rule}, {times}, {steps}, without a match: {row.unmatched}\n")
+            sys.stdout.write(
+                f"{name}: {row.rule}, {times}, {steps}, without a match: {row.unmatched}\n"
+            )
             sys.stdout.flush()
     if not args.only:
         PAGE.write_text(page(rows))

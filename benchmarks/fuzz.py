@@ -1,13 +1,16 @@
-"""Mutated files through every reader: how many end raw, hang, lose something without a word, or take too much memory.
+"""Mutated files through every reader: how many end raw, hang, lose something without a word, or
+take too much memory.
 
-    python benchmarks/fuzz.py --files 10000 --results .bench/fuzz.jsonl   # figures of README.md; may be cut and resumed
-    python benchmarks/fuzz.py --files 500 nsys   # a look at one reader
-    python benchmarks/fuzz.py --files 10000 --workers 32 --minutes 8 --results part.jsonl   # on a machine that is idle
-    python benchmarks/fuzz.py --results .bench/fuzz.jsonl --merge part.jsonl --files 0   # figures of both
+    python benchmarks/fuzz.py --files 10000 --results .bench/fuzz.jsonl   # figures of README.md;
+    may be cut and resumed python benchmarks/fuzz.py --files 500 nsys   # a look at one reader
+    python benchmarks/fuzz.py --files 10000 --workers 32 --minutes 8 --results part.jsonl   # on a
+    machine that is idle python benchmarks/fuzz.py --results .bench/fuzz.jsonl --merge part.jsonl
+    --files 0   # figures of both
 
-A file is a number: the same one gives the same file. Each 250 files run in a process of their own with an address space
-of 4 GB; a file that takes the processor for longer than 10 s is a hang. What breaks is kept in --keep as a small file.
-Seeds are made in --corpus, or taken from there where the samples of this repository are not at hand.
+A file is a number: the same one gives the same file. Each 250 files run in a process of their own
+with an address space of 4 GB; a file that takes the processor for longer than 10 s is a hang. What
+breaks is kept in --keep as a small file. Seeds are made in --corpus, or taken from there where the
+samples of this repository are not at hand.
 """
 
 from __future__ import annotations
@@ -32,7 +35,9 @@ os.environ.setdefault("POLARS_MAX_THREADS", "1")
 
 BATCH = 250
 HANG_S = 10
-"""Seconds of the processor after which a file counts as a hang, and of the clock, on a machine that is busy:"""
+"""Seconds of the processor after which a file counts as a hang, and of the clock, on a machine
+that is busy:
+"""
 WAIT_S = 120
 SPACE_BYTES = 4 << 30
 LEAST_BYTES = 200 << 20
@@ -83,7 +88,11 @@ def run_batch(name: str, numbers: range, keep: Path, corpus: Path, results: str)
                 counts[outcome.said] += 1
                 counts["compared"] += outcome.checked
                 kind, said = (
-                    ("raw", outcome.raw) if outcome.raw else ("silent", outcome.silent) if outcome.silent else ("", "")
+                    ("raw", outcome.raw)
+                    if outcome.raw
+                    else ("silent", outcome.silent)
+                    if outcome.silent
+                    else ("", "")
                 )
             except TooLongError:
                 kind = "hang"
@@ -95,16 +104,30 @@ def run_batch(name: str, numbers: range, keep: Path, corpus: Path, results: str)
                 counts[kind] += 1
                 place = keep / f"{name.replace(' ', '_')}-{number}-{kind}"
                 fresh = mutated(target, number, work)
-                shutil.copytree(fresh, place, dirs_exist_ok=True) if fresh.is_dir() else shutil.copyfile(fresh, place)
+                shutil.copytree(
+                    fresh, place, dirs_exist_ok=True
+                ) if fresh.is_dir() else shutil.copyfile(fresh, place)
                 place.with_name(place.name + ".txt").write_text(said or kind)
         grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - base) * 1024
         counts["over memory"] += grown > 3 * largest + LEAST_BYTES
-    Path(results).write_text(json.dumps({"counts": counts, "grown": grown, "slowest": slowest, "largest": largest}))
+    Path(results).write_text(
+        json.dumps({"counts": counts, "grown": grown, "slowest": slowest, "largest": largest})
+    )
 
 
 def table(done: dict[tuple[str, int], dict[str, Any]], names: list[str]) -> str:
     """What became of all files, a line a reader."""
-    heads = ("reader", "files", "read", "compared", "refused", "raw", "hangs", "silent losses", "crashed")
+    heads = (
+        "reader",
+        "files",
+        "read",
+        "compared",
+        "refused",
+        "raw",
+        "hangs",
+        "silent losses",
+        "crashed",
+    )
     heads += ("over memory", "slowest", "grown")
     lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
     for name in names:
@@ -112,10 +135,27 @@ def table(done: dict[tuple[str, int], dict[str, Any]], names: list[str]) -> str:
         total: Counter[str] = Counter()
         for batch in batches:
             total.update(batch["counts"])
-        cells = [sum(batch["files"] for batch in batches), total["read"], total["compared"], total["refused"]]
-        cells += [total["raw"], total["hang"], total["silent"], total["crashed"], total["over memory"]]
-        slowest, grown = (max((batch[key] for batch in batches), default=0) for key in ("slowest", "grown"))
-        lines.append(f"| {name} | " + " | ".join(map(str, cells)) + f" | {slowest:.1f} s | {grown / 2**20:.0f} MiB |")
+        cells = [
+            sum(batch["files"] for batch in batches),
+            total["read"],
+            total["compared"],
+            total["refused"],
+        ]
+        cells += [
+            total["raw"],
+            total["hang"],
+            total["silent"],
+            total["crashed"],
+            total["over memory"],
+        ]
+        slowest, grown = (
+            max((batch[key] for batch in batches), default=0) for key in ("slowest", "grown")
+        )
+        lines.append(
+            f"| {name} | "
+            + " | ".join(map(str, cells))
+            + f" | {slowest:.1f} s | {grown / 2**20:.0f} MiB |"
+        )
     return "\n".join(lines)
 
 
@@ -123,7 +163,9 @@ def one_batch(name: str, first: int, count: int, keep: Path, corpus: Path) -> di
     """What became of some files, which a process of their own tried."""
     with tempfile.NamedTemporaryFile(suffix=".json") as result:
         context = multiprocessing.get_context("spawn")
-        child = context.Process(target=run_batch, args=(name, range(first, first + count), keep, corpus, result.name))
+        child = context.Process(
+            target=run_batch, args=(name, range(first, first + count), keep, corpus, result.name)
+        )
         child.start()
         child.join()
         outcome = {"counts": {"crashed": 1}, "grown": 0, "slowest": 0, "largest": 0}
@@ -136,15 +178,31 @@ def one_batch(name: str, first: int, count: int, keep: Path, corpus: Path) -> di
 
 def main() -> None:
     """Run what is not in the results yet, and print a table of Markdown."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("readers", nargs="*", help="names, or the beginning of names (default: all)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "readers", nargs="*", help="names, or the beginning of names (default: all)"
+    )
     parser.add_argument("--files", type=int, default=1000, help="files a reader")
-    parser.add_argument("--keep", type=Path, default=Path(".bench/fuzz"), help="where to keep what breaks")
-    parser.add_argument("--corpus", type=Path, default=Path(".bench/fuzz-seeds"), help="where the seeds are")
-    parser.add_argument("--results", type=Path, help="file to go on from and to add to: a run may be cut at any time")
-    parser.add_argument("--merge", type=Path, nargs="*", default=[], help="results of other machines to take in")
+    parser.add_argument(
+        "--keep", type=Path, default=Path(".bench/fuzz"), help="where to keep what breaks"
+    )
+    parser.add_argument(
+        "--corpus", type=Path, default=Path(".bench/fuzz-seeds"), help="where the seeds are"
+    )
+    parser.add_argument(
+        "--results",
+        type=Path,
+        help="file to go on from and to add to: a run may be cut at any time",
+    )
+    parser.add_argument(
+        "--merge", type=Path, nargs="*", default=[], help="results of other machines to take in"
+    )
     parser.add_argument("--workers", type=int, default=1, help="processes at a time")
-    parser.add_argument("--minutes", type=float, default=float("inf"), help="begin nothing new after so long")
+    parser.add_argument(
+        "--minutes", type=float, default=float("inf"), help="begin nothing new after so long"
+    )
     options = parser.parse_args()
     end = time.monotonic() + 60 * options.minutes
     from tests.fuzz import seeds
@@ -152,7 +210,9 @@ def main() -> None:
     options.keep.mkdir(parents=True, exist_ok=True)
     options.corpus.mkdir(parents=True, exist_ok=True)
     names = sorted(p.name for p in seeds.make(options.corpus).iterdir() if p.is_dir())
-    names = [n for n in names if not options.readers or any(n.startswith(r) for r in options.readers)]
+    names = [
+        n for n in names if not options.readers or any(n.startswith(r) for r in options.readers)
+    ]
     done: dict[tuple[str, int], dict[str, Any]] = {}
 
     def take(batch: dict[str, Any]) -> None:
@@ -166,19 +226,32 @@ def main() -> None:
             for line in path.read_text().splitlines():
                 batch = json.loads(line)
                 if (batch["reader"], batch["first"]) not in done:
-                    take(batch) if path != options.results else done.update({(batch["reader"], batch["first"]): batch})
-    wanted = [(name, first) for first in range(0, options.files, BATCH) for name in names if (name, first) not in done]
+                    take(batch) if path != options.results else done.update(
+                        {(batch["reader"], batch["first"]): batch}
+                    )
+    wanted = [
+        (name, first)
+        for first in range(0, options.files, BATCH)
+        for name in names
+        if (name, first) not in done
+    ]
 
     def tried(name: str, first: int) -> dict[str, Any] | None:
         if time.monotonic() > end:
             return None
-        return one_batch(name, first, min(BATCH, options.files - first), options.keep, options.corpus)
+        return one_batch(
+            name, first, min(BATCH, options.files - first), options.keep, options.corpus
+        )
 
     with ThreadPoolExecutor(options.workers) as workers:
         for future in as_completed([workers.submit(tried, *one) for one in wanted]):
             if batch := future.result():
                 take(batch)
-                print(f"{batch['reader']} {batch['first']}: {batch['counts']}", file=sys.stderr, flush=True)
+                print(
+                    f"{batch['reader']} {batch['first']}: {batch['counts']}",
+                    file=sys.stderr,
+                    flush=True,
+                )
     print(table(done, names))
     bad = ("raw", "hang", "silent", "crashed", "over memory")
     sys.exit(any(batch["counts"].get(kind) for batch in done.values() for kind in bad))

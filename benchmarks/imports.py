@@ -9,7 +9,9 @@ from _table import ratio, seconds, size, table
 
 
 def measure(rounds: int) -> dict[str, Measured]:
-    """Seconds and memory by module; llmprof imports polars when it is used, as ``llmprof.readers`` does."""
+    """Seconds and memory by module; llmprof imports polars when it is used, as
+    ``llmprof.readers`` does.
+    """
     modules = ("polars", "llmprof", "llmprof.readers")
     return alternate({name: partial(run, "importing", name) for name in modules}, rounds)
 

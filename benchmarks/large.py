@@ -1,4 +1,6 @@
-"""Synthetic large runs: files of many ranks, made from one recorded rank, with their true values."""
+"""Synthetic large runs: files of many ranks, made from one recorded rank, with their true
+values.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ TRUTH: Final = "truth.json"
 
 SAMPLE: Final = "torch_tp4_eager_nccl"
 BASE_RANK: Final = 3
-"""Rank of the sample that comes last to its collectives: on it they are transfer, with almost no waiting."""
+"""Rank of the sample that comes last to its collectives: on it they are transfer, with almost no
+waiting.
+"""
 
 _TIMES: Final = re.compile(rb'"ts": ?(\d+(?:\.\d+)?)(?:, ?"dur": ?(\d+(?:\.\d+)?))?')
 _IDS: Final = re.compile(rb'("(?:correlation|External id|Ev Idx)": ?|"ph": ?"[sf]", ?"id": ?)(\d+)')
@@ -38,7 +42,11 @@ _CALLS: Final = re.compile(
     rb'"cat": ?"kernel", ?"name": ?"ncclDevKernel_(\w+?)_[^}]*?"ts": ?(\d+(?:\.\d+)?), ?"dur": ?(\d+(?:\.\d+)?)'
     rb'[^}]*?"args": ?\{'
 )
-_NAMED: Final = {b"AllReduce": "allreduce", b"AllGather": "_allgather_base", b"ReduceScatter": "_reduce_scatter_base"}
+_NAMED: Final = {
+    b"AllReduce": "allreduce",
+    b"AllGather": "_allgather_base",
+    b"ReduceScatter": "_reduce_scatter_base",
+}
 _GROUP, _MEMBERS = "@GROUP@", "@MEMBERS@"
 
 
@@ -100,17 +108,20 @@ def large_run(
     seed: int = 0,
     processes: int = 1,
 ) -> Truth:
-    """Write the files of a synthetic run of many ranks into a new folder, as PyTorch's profiler writes them.
+    """Write the files of a synthetic run of many ranks into a new folder, as PyTorch's profiler
+    writes them.
 
-    Every rank is a copy of rank 3 of the sample ``torch_tp4_eager_nccl``, repeated ``repeat`` times. It has the clock
-    of its node (up to 5 ms off), a place in a tensor-parallel group, and the link speed of this group. In
-    ``late_share`` of the groups one rank comes 50 to 500 us late to every collective call, and the others wait for it.
-    So the result that an analysis should find is known; it is written beside the files. The device's name says that the
-    run is synthetic.
+    Every rank is a copy of rank 3 of the sample ``torch_tp4_eager_nccl``, repeated ``repeat``
+    times. It has the clock of its node (up to 5 ms off), a place in a tensor-parallel group, and
+    the link speed of this group. In ``late_share`` of the groups one rank comes 50 to 500 us late
+    to every collective call, and the others wait for it. So the result that an analysis should find
+    is known; it is written beside the files. The device's name says that the run is synthetic.
     """
     target = Path(folder)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise OutputError(f"{target} exists and is not an empty folder", hint="choose another folder")
+        raise OutputError(
+            f"{target} exists and is not an empty folder", hint="choose another folder"
+        )
     base = _base(repeat, tensor_parallel)
     draw = random.Random(seed)
     groups = -(-ranks // tensor_parallel)
@@ -183,11 +194,15 @@ def _base(repeat: int, group_size: int) -> _Base:
 
 
 _PAUSE_NS: Final = 30_000_000
-"""Time between the last call of a window and the first call of the next one, for other events there."""
+"""Time between the last call of a window and the first call of the next one, for other events
+there.
+"""
 
 
 def _with_groups(body: bytes, sizes: Sequence[int], group_size: int) -> tuple[bytes, Times, Times]:
-    """The text with a process group in each collective kernel, and the starts and durations of these kernels."""
+    """The text with a process group in each collective kernel, and the starts and durations of
+    these kernels.
+    """
     matches = sorted(_CALLS.finditer(body), key=lambda match: _ns(match[2]))
     about = {}
     for match, size in zip(matches, sizes, strict=True):
@@ -219,7 +234,12 @@ def _pieces(body: bytes) -> tuple[list[str], Times, Times, str]:
         starts.append(_ns(match[1]))
         lengths.append(_ns(match[2]) if match[2] is not None else -1)
         last = match.end()
-    return pieces, np.array(starts, dtype=np.int64), np.array(lengths, dtype=np.int64), body[last:].decode()
+    return (
+        pieces,
+        np.array(starts, dtype=np.int64),
+        np.array(lengths, dtype=np.int64),
+        body[last:].decode(),
+    )
 
 
 def _ns(text: bytes) -> int:
@@ -230,7 +250,9 @@ def _ns(text: bytes) -> int:
 def _us(times: Times) -> pl.Expr:
     """Times as text in us, with three decimals."""
     ns = pl.lit(pl.Series(times))
-    return pl.concat_str((ns // 1000).cast(pl.String), pl.lit("."), (ns % 1000).cast(pl.String).str.zfill(3))
+    return pl.concat_str(
+        (ns // 1000).cast(pl.String), pl.lit("."), (ns % 1000).cast(pl.String).str.zfill(3)
+    )
 
 
 def _write(rank: int, truth: Truth, folder: str) -> None:
@@ -256,14 +278,17 @@ def _write(rank: int, truth: Truth, folder: str) -> None:
     text = text.replace(_GROUP, f"tp{group}").replace(_MEMBERS, json.dumps(members))
     head = dict(base.head)
     head["deviceProperties"] = [
-        {**device, "name": f"{device['name']} (synthetic run)"} for device in head["deviceProperties"]
+        {**device, "name": f"{device['name']} (synthetic run)"}
+        for device in head["deviceProperties"]
     ]
     head["distributedInfo"] = {
         "backend": "nccl",
         "rank": rank,
         "world_size": truth.ranks,
         "pg_count": 1,
-        "pg_config": [{"pg_name": f"tp{group}", "pg_desc": "tp", "pg_size": len(members), "ranks": members}],
+        "pg_config": [
+            {"pg_name": f"tp{group}", "pg_desc": "tp", "pg_size": len(members), "ranks": members}
+        ],
     }
     whole = json.dumps(head).removesuffix("]}") + text + base.tail
     files.write(Path(folder) / f"rank{rank}.pt.trace.json.gz", igzip.compress(whole.encode(), 1))

@@ -48,5 +48,15 @@ def report(results: dict[str, Measured]) -> str:
                 f"{found['rows']:,}",
             ]
         )
-    head = ["load", "first time", "time", "to llmprof", "CPU time", "to llmprof", "peak memory", "to llmprof", "rows"]
+    head = [
+        "load",
+        "first time",
+        "time",
+        "to llmprof",
+        "CPU time",
+        "to llmprof",
+        "peak memory",
+        "to llmprof",
+        "rows",
+    ]
     return table(head, rows)

@@ -1,12 +1,15 @@
-"""A synthetic run of many ranks on LocalCluster: written, converted, opened and analysed, checked against its truth.
+"""A synthetic run of many ranks on LocalCluster: written, converted, opened and analysed, checked
+against its truth.
 
-``python benchmarks/many_ranks.py --workers 2 --ranks 256 --repeat 2`` for one number of workers with all ranks;
-``--workers 1 2 4 8 16 --ranks-a-worker 12`` for several, each with so many ranks a worker: the efficiency is the ranks
-a second and worker against those of one worker. ``--join 1024`` joins the calls of so many ranks on this process.
-``--parts 16 64`` analyses so many of the ranks once more: what the client does alone, and what is sent to it.
+``python benchmarks/many_ranks.py --workers 2 --ranks 256 --repeat 2`` for one number of workers
+with all ranks; ``--workers 1 2 4 8 16 --ranks-a-worker 12`` for several, each with so many ranks a
+worker: the efficiency is the ranks a second and worker against those of one worker. ``--join 1024``
+joins the calls of so many ranks on this process. ``--parts 16 64`` analyses so many of the ranks
+once more: what the client does alone, and what is sent to it.
 
-Compared with the truth: every collective (clock, wait, who came last), every row of layers and of overlap (the source
-rank moved and stretched as was drawn, analysed by itself), and the ranks and groups that the findings name.
+Compared with the truth: every collective (clock, wait, who came last), every row of layers and of
+overlap (the source rank moved and stretched as was drawn, analysed by itself), and the ranks and
+groups that the findings name.
 """
 
 from __future__ import annotations
@@ -37,28 +40,39 @@ ANALYSES = ("layers", "overlap", "collectives", "findings")
 
 
 def peak_bytes() -> int:
-    """The most memory that this process ever had; the figure of getrusage begins with that of the parent process."""
+    """The most memory that this process ever had; the figure of getrusage begins with that of
+    the parent process.
+    """
     status = Path("/proc/self/status").read_text()
     return int(re.search(r"^VmHWM:\s+(\d+) kB", status, re.MULTILINE)[1]) * 1024
 
 
 def wrong(frame: pl.DataFrame, truth) -> int:
-    """How many rows of collectives say something else than what was drawn: clock, wait, or who came last."""
+    """How many rows of collectives say something else than what was drawn: clock, wait, or who
+    came last.
+    """
     size = truth.tensor_parallel
     first = [rank // size * size for rank in range(truth.ranks)]
-    clock = [truth.clock_ahead_ns[rank] - truth.clock_ahead_ns[first[rank]] for rank in range(truth.ranks)]
+    clock = [
+        truth.clock_ahead_ns[rank] - truth.clock_ahead_ns[first[rank]]
+        for rank in range(truth.ranks)
+    ]
     late = [max(truth.late_ns[first[rank] : first[rank] + size]) for rank in range(truth.ranks)]
     wait = [late[rank] - truth.late_ns[rank] for rank in range(truth.ranks)]
     last = [truth.late_rank(rank // size) for rank in range(truth.ranks)]
-    known = pl.DataFrame({"rank": range(truth.ranks), "clock": clock, "wait": wait, "last": last},
-                         schema={"rank": pl.Int32, "clock": pl.Int64, "wait": pl.Int64, "last": pl.Int32})  # fmt: skip
+    known = pl.DataFrame(
+        {"rank": range(truth.ranks), "clock": clock, "wait": wait, "last": last},
+        schema={"rank": pl.Int32, "clock": pl.Int64, "wait": pl.Int64, "last": pl.Int32},
+    )
     rows = frame.join(known, on="rank", how="left")
     right = (
         (pl.col("clock_offset_ns") == pl.col("clock"))
         & (pl.col("wait_ns") == pl.col("wait"))
         & (pl.col("last").is_null() | (pl.col("last") == pl.col("last_rank")))
     )
-    return rows.filter(~right.fill_null(value=False)).height + abs(frame.height - truth.ranks * truth.calls)
+    return rows.filter(~right.fill_null(value=False)).height + abs(
+        frame.height - truth.ranks * truth.calls
+    )
 
 
 class Shares:
@@ -83,7 +97,9 @@ class Shares:
                 finally:
                     self.waiting_s += time.perf_counter() - begin
                 if isinstance(result, mapping.Found):
-                    self.sent_bytes += sum(frame.estimated_size() for frame in result.frames.values())
+                    self.sent_bytes += sum(
+                        frame.estimated_size() for frame in result.frames.values()
+                    )
                 yield thing, result
 
         Workers.each = timed
@@ -105,16 +121,22 @@ class Shares:
 
 def source_of(truth, folder: Path) -> Path:
     """The source rank as it was recorded, with its window as often as in the run."""
-    alone = type(truth)(**{**vars(truth), "ranks": 1, "clock_ahead_ns": [0], "late_ns": [0], "slower": [1.0]})
+    alone = type(truth)(
+        **{**vars(truth), "ranks": 1, "clock_ahead_ns": [0], "late_ns": [0], "slower": [1.0]}
+    )
     folder.mkdir()
     large._write(0, truth=alone, folder=str(folder))
     return folder / "rank0.pt.trace.json.gz"
 
 
-def expected(drawn: tuple[int, int, float], source: str, repeat: int, size: int) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Layers and overlap of a rank: drawn were how late it is and how late its group (ns), and how slow the links.
+def expected(
+    drawn: tuple[int, int, float], source: str, repeat: int, size: int
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Layers and overlap of a rank: drawn were how late it is and how late its group (ns), and how
+    slow the links.
 
-    Analysed from the source's frames, moved here: neither written to a file nor converted. Runs on a worker.
+    Analysed from the source's frames, moved here: neither written to a file nor converted. Runs on
+    a worker.
     """
     late, wait, slower = drawn
     base = large._base(repeat, size)
@@ -131,13 +153,19 @@ def expected(drawn: tuple[int, int, float], source: str, repeat: int, size: int)
         begin = frame["start_ns"].to_numpy() + first
         moved = warp(begin)
         lengths = warp(begin + frame["dur_ns"].to_numpy()) - moved
-        tables[name] = frame.with_columns(start_ns=pl.Series(moved - first), dur_ns=pl.Series(lengths))
+        tables[name] = frame.with_columns(
+            start_ns=pl.Series(moved - first), dur_ns=pl.Series(lengths)
+        )
     trace = llmprof.Trace(tables, trace.meta, trace.coverage)
     return analyze.layers(trace), analyze.overlap(trace)
 
 
-def wrong_beside_source(frames: dict[str, pl.DataFrame], truth, folder: Path, client) -> dict[str, int]:
-    """Rows of layers and of overlap that are not those of the source as it was moved, and those that are missing."""
+def wrong_beside_source(
+    frames: dict[str, pl.DataFrame], truth, folder: Path, client
+) -> dict[str, int]:
+    """Rows of layers and of overlap that are not those of the source as it was moved, and those
+    that are missing.
+    """
     size = truth.tensor_parallel
     drawn = {}
     for rank in range(truth.ranks):
@@ -149,12 +177,16 @@ def wrong_beside_source(frames: dict[str, pl.DataFrame], truth, folder: Path, cl
     kept = {name: frames[name].partition_by("rank", as_dict=True) for name in ("layers", "overlap")}
     wrong = dict.fromkeys(kept, 0)
     team = Workers(client)
-    for one, found in team.each(expected, sorted(set(drawn.values())), source, truth.repeat, size, what="truth"):
+    for one, found in team.each(
+        expected, sorted(set(drawn.values())), source, truth.repeat, size, what="truth"
+    ):
         for rank in (rank for rank, of in drawn.items() if of == one):
             shift = truth.clock_ahead_ns[rank] - earliest
             for name, frame in zip(kept, found, strict=True):
                 own = pl.lit(rank, dtype=pl.Int32)
-                times = [pl.col(c) + shift for c in ("start_ns", "host_start_ns") if c in frame.columns]
+                times = [
+                    pl.col(c) + shift for c in ("start_ns", "host_start_ns") if c in frame.columns
+                ]
                 should = frame.with_columns(*times, rank=own)
                 rows = kept[name].get((rank,), should.clear())
                 if rows.height != should.height:
@@ -166,19 +198,29 @@ def wrong_beside_source(frames: dict[str, pl.DataFrame], truth, folder: Path, cl
 
 
 def named(findings: pl.DataFrame, truth) -> dict[str, bool]:
-    """Whether findings name what was drawn: a rank that comes late, and a rank of the group with the slowest links."""
+    """Whether findings name what was drawn: a rank that comes late, and a rank of the group with
+    the slowest links.
+    """
     late = findings.filter(pl.col("rule") == "arrival_skew")["title"].to_list()
-    said = [int(number) for title in late for number in re.findall(r"rank (\d+) arrives last", title)]
+    said = [
+        int(number) for title in late for number in re.findall(r"rank (\d+) arrives last", title)
+    ]
     links = findings.filter(pl.col("rule") == "exposed_communication")["rank"].to_list()
     slowest = max(range(len(truth.slower)), key=truth.slower.__getitem__)
     return {
-        "late_rank_named": bool(said) == any(truth.late_ns) and all(truth.late_ns[rank] > 0 for rank in said),
-        "slow_link_named": bool(links) and all(rank // truth.tensor_parallel == slowest for rank in links),
+        "late_rank_named": bool(said) == any(truth.late_ns)
+        and all(truth.late_ns[rank] > 0 for rank in said),
+        "slow_link_named": bool(links)
+        and all(rank // truth.tensor_parallel == slowest for rank in links),
     }
 
 
-def measure(run: Path, count: int, ranks: int, folder: Path, parts: Sequence[int] = ()) -> dict[str, object]:
-    """Seconds of each part with ``count`` workers on the first ranks of a run, and the memory of the largest worker."""
+def measure(
+    run: Path, count: int, ranks: int, folder: Path, parts: Sequence[int] = ()
+) -> dict[str, object]:
+    """Seconds of each part with ``count`` workers on the first ranks of a run, and the memory of
+    the largest worker.
+    """
     truth = read_truth(run)
     paths = [run / f"rank{rank}.pt.trace.json.gz" for rank in range(ranks)]
     target = folder / f"dataset{count}"
@@ -201,9 +243,15 @@ def measure(run: Path, count: int, ranks: int, folder: Path, parts: Sequence[int
         for some in parts:
             with Shares() as shares:
                 several(ANALYSES, trace.select(ranks=range(some)), client=client)
-            of_parts |= {f"{key}_of_{some}": value for key, value in shares.facts("analyse", some).items()}
+            of_parts |= {
+                f"{key}_of_{some}": value for key, value in shares.facts("analyse", some).items()
+            }
         groups = -(-ranks // truth.tensor_parallel)
-        cut = {"ranks": ranks, "slower": truth.slower[:groups], "clock_ahead_ns": truth.clock_ahead_ns[:ranks]}
+        cut = {
+            "ranks": ranks,
+            "slower": truth.slower[:groups],
+            "clock_ahead_ns": truth.clock_ahead_ns[:ranks],
+        }
         part = type(truth)(**{**vars(truth), **cut, "late_ns": truth.late_ns[:ranks]})
         beside = wrong_beside_source(frames, part, folder, client)
     shutil.rmtree(folder / "source")
@@ -218,7 +266,9 @@ def measure(run: Path, count: int, ranks: int, folder: Path, parts: Sequence[int
         "worker_peak_mb": round(peak / 1e6),
         "client_peak_mb": round(own_peak / 1e6),
         "files_mb": round(sum(path.stat().st_size for path in paths) / 1e6),
-        "dataset_mb": round(sum(path.stat().st_size for path in target.rglob("*") if path.is_file()) / 1e6),
+        "dataset_mb": round(
+            sum(path.stat().st_size for path in target.rglob("*") if path.is_file()) / 1e6
+        ),
         "wrong_rows": {"collectives": wrong(frames["collectives"], part), **beside},
         **named(frames["findings"], part),
         "rows": {name: frame.height for name, frame in frames.items()},
@@ -233,27 +283,59 @@ def _warm() -> None:
 
 
 def join(ranks: int, calls: int) -> dict[str, object]:
-    """Seconds of the join of the calls of many ranks: groups of 8, clocks apart, one rank of each late."""
+    """Seconds of the join of the calls of many ranks: groups of 8, clocks apart, one rank of
+    each late.
+    """
     rank, call = pl.int_range(ranks, eager=True), pl.int_range(calls, eager=True)
-    frame = pl.DataFrame({"rank": rank.cast(pl.Int32)}).join(pl.DataFrame({"at": call}), how="cross")
+    frame = pl.DataFrame({"rank": rank.cast(pl.Int32)}).join(
+        pl.DataFrame({"at": call}), how="cross"
+    )
     late = pl.when(pl.col("rank") % 8 == 3).then(0).otherwise(120_000)
     clock = (pl.col("rank") // 4) * 1_700_003
     world, members = pl.lit(8, dtype=pl.Int32), pl.col("rank") // 8
-    null = {name: pl.lit(None, dtype=dtype) for name, dtype in
-            {"step": pl.Int32, "phase": pl.String, "layer": pl.Int32, "in_elements": pl.Int64, "op_id": pl.Int64,
-             "op_bytes": pl.Int64, "op_dtype": pl.String, "op_calls": pl.Boolean}.items()}  # fmt: skip
+    null = {
+        name: pl.lit(None, dtype=dtype)
+        for name, dtype in {
+            "step": pl.Int32,
+            "phase": pl.String,
+            "layer": pl.Int32,
+            "in_elements": pl.Int64,
+            "op_id": pl.Int64,
+            "op_bytes": pl.Int64,
+            "op_dtype": pl.String,
+            "op_calls": pl.Boolean,
+        }.items()
+    }
     frame = frame.with_columns(
-        start_ns=pl.col("at") * 1_000_000 + 400_000 + (pl.col("at") * 7919) % 300_000 - late + clock,
-        dur_ns=20_000 + late, kind=pl.lit("all_reduce"), algorithm=pl.lit("ring_ll"),
-        group=pl.format("tp{}", members), group_ranks=members.cast(pl.String), world=world, bytes=pl.lit(458_752),
-        bytes_source=pl.lit("metadata"), dtype=pl.lit("bf16"), name=pl.lit("ncclDevKernel_AllReduce"), **null,
-    ).drop("at")  # fmt: skip
+        start_ns=pl.col("at") * 1_000_000
+        + 400_000
+        + (pl.col("at") * 7919) % 300_000
+        - late
+        + clock,
+        dur_ns=20_000 + late,
+        kind=pl.lit("all_reduce"),
+        algorithm=pl.lit("ring_ll"),
+        group=pl.format("tp{}", members),
+        group_ranks=members.cast(pl.String),
+        world=world,
+        bytes=pl.lit(458_752),
+        bytes_source=pl.lit("metadata"),
+        dtype=pl.lit("bf16"),
+        name=pl.lit("ncclDevKernel_AllReduce"),
+        **null,
+    ).drop("at")
     begin = time.perf_counter()
     out = matched(frame, {"world_size": ranks, "world_size_from": "file"}, list(range(ranks)))
     seconds = time.perf_counter() - begin
     waited = out.filter(pl.col("wait_ns") == 120_000).height
-    return {"join_ranks": ranks, "join_calls": calls, "join_s": round(seconds, 2), "waited_rows": waited,
-            "expected_rows": ranks * calls * 7 // 8, "peak_mb": round(peak_bytes() / 1e6)}  # fmt: skip
+    return {
+        "join_ranks": ranks,
+        "join_calls": calls,
+        "join_s": round(seconds, 2),
+        "waited_rows": waited,
+        "expected_rows": ranks * calls * 7 // 8,
+        "peak_mb": round(peak_bytes() / 1e6),
+    }
 
 
 def main() -> None:
@@ -262,7 +344,9 @@ def main() -> None:
     parser.add_argument("--workers", type=int, nargs="*", default=[2])
     parser.add_argument("--ranks", type=int, default=256)
     parser.add_argument("--ranks-a-worker", type=int)
-    parser.add_argument("--parts", type=int, nargs="*", default=[], help="analyse so many ranks once more")
+    parser.add_argument(
+        "--parts", type=int, nargs="*", default=[], help="analyse so many ranks once more"
+    )
     parser.add_argument("--repeat", type=int, default=1)
     parser.add_argument("--seed", type=int, default=16)
     parser.add_argument("--folder", type=Path)
@@ -297,7 +381,13 @@ def main() -> None:
             found = measure(Path(work) / "run", count, some, Path(work), args.parts)
             pace = some / count / (found["convert_s"] + found["analyse_s"])
             base = base or pace
-            say({**found, "ranks_a_second": round(pace * count, 3), "efficiency": round(pace / base, 3)})
+            say(
+                {
+                    **found,
+                    "ranks_a_second": round(pace * count, 3),
+                    "efficiency": round(pace / base, 3),
+                }
+            )
 
 
 if __name__ == "__main__":

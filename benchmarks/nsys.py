@@ -1,6 +1,8 @@
-"""An export of Nsight Systems: llmprof against pandas.read_sql, and its kernel summary against nsys stats.
+"""An export of Nsight Systems: llmprof against pandas.read_sql, and its kernel summary against nsys
+stats.
 
-``nsys`` comes from PATH, or from the environment variable LLMPROF_NSYS; without it only pandas is measured against.
+``nsys`` comes from PATH, or from the environment variable LLMPROF_NSYS; without it only pandas is
+measured against.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ _PEER_OF = {"read": "read", "pandas": "read", "summary": "summary", "stats": "su
 
 
 def repeated(source: Path, kernels: int) -> Path:
-    """Copy of an export whose kernels are repeated, shifted in time and with correlations of their own."""
+    """Copy of an export whose kernels are repeated, shifted in time and with correlations of
+    their own.
+    """
     target = WORK / f"nsys_{kernels}.sqlite"
     if target.exists():
         return target
@@ -36,14 +40,17 @@ def repeated(source: Path, kernels: int) -> Path:
     with sqlite3.connect(work) as c:
         c.execute("PRAGMA journal_mode = OFF")
         c.execute("PRAGMA synchronous = OFF")
-        count, first, last = c.execute(f"SELECT count(*), min(start), max(end) FROM {KERNELS}").fetchone()
+        count, first, last = c.execute(
+            f"SELECT count(*), min(start), max(end) FROM {KERNELS}"
+        ).fetchone()
         columns = [row[1] for row in c.execute(f"PRAGMA table_info({KERNELS})")]
         shifted = {"start": "start + ?1", "end": "end + ?1", "correlationId": "correlationId + ?2"}
         picked = ", ".join(shifted.get(name, f'"{name}"') for name in columns)
         c.execute(f"CREATE TEMP TABLE once AS SELECT * FROM {KERNELS}")
         for i in range(1, -(-kernels // count)):
             c.execute(
-                f"INSERT INTO {KERNELS} SELECT {picked} FROM once", (i * (last - first + 1_000_000), i * 1_000_000)
+                f"INSERT INTO {KERNELS} SELECT {picked} FROM once",
+                (i * (last - first + 1_000_000), i * 1_000_000),
             )
     c.close()
     work.replace(target)
@@ -53,7 +60,9 @@ def repeated(source: Path, kernels: int) -> Path:
 def measure(source: Path, kernels: int, rounds: int) -> dict[str, Measured]:
     """Seconds and peak memory of each, by name."""
     path = repeated(source, kernels)
-    contenders = {name: partial(run, f"nsys_{name}", path) for name in ("read", "pandas", "summary")}
+    contenders = {
+        name: partial(run, f"nsys_{name}", path) for name in ("read", "pandas", "summary")
+    }
     nsys = os.environ.get("LLMPROF_NSYS") or shutil.which("nsys")
     if nsys:
         contenders["stats"] = partial(run, "nsys_stats", path, nsys)

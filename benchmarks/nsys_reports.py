@@ -1,9 +1,11 @@
-"""Whether summaries under nsys's names are those of nsys: each row and cell, against nsys's own scripts.
+"""Whether summaries under nsys's names are those of nsys: each row and cell, against nsys's own
+scripts.
 
-``python benchmarks/nsys_reports.py NSYS FILE.sqlite …`` runs the report scripts of an installation of Nsight Systems
-(the folder that has ``reports`` and ``python/lib``) on exports, and compares what they print with ``analyze.nsys``.
-Its extension of SQLite is replaced by functions of Python, so no device and no library of NVIDIA's is needed. The exit
-code is 1 if a cell differs by more than its printed place.
+``python benchmarks/nsys_reports.py NSYS FILE.sqlite …`` runs the report scripts of an installation
+of Nsight Systems (the folder that has ``reports`` and ``python/lib``) on exports, and compares what
+they print with ``analyze.nsys``. Its extension of SQLite is replaced by functions of Python, so no
+device and no library of NVIDIA's is needed. The exit code is 1 if a cell differs by more than its
+printed place.
 """
 
 from __future__ import annotations
@@ -23,13 +25,41 @@ import llmprof
 from llmprof import analyze
 from llmprof.errors import NotCapturedError, TraceWarning
 
-TEXTS = {"Name": "name", "Operation": "operation", "Style": "style", "Range": "name", "Kernel Name": "name",
-         "API Name": "api_name", "PID": "process", "TID": "thread", "DevId": "device"}  # fmt: skip
-NUMBERS = {"Total Time": "total_ns", "Avg": "mean", "Med": "median", "Min": "min", "Max": "max", "StdDev": "std",
-           "Instances": "count", "Num Calls": "count", "Count": "count", "QCount": "queued_count",
-           "Total": "total_bytes"}  # fmt: skip
-REPORTS = ("cuda_gpu_kern_sum", "cuda_api_sum", "cuda_gpu_mem_time_sum", "cuda_gpu_mem_size_sum", "cuda_kern_exec_sum",
-           "nvtx_sum", "nvtx_pushpop_sum", "osrt_sum", "mpi_event_sum")  # fmt: skip
+TEXTS = {
+    "Name": "name",
+    "Operation": "operation",
+    "Style": "style",
+    "Range": "name",
+    "Kernel Name": "name",
+    "API Name": "api_name",
+    "PID": "process",
+    "TID": "thread",
+    "DevId": "device",
+}
+NUMBERS = {
+    "Total Time": "total_ns",
+    "Avg": "mean",
+    "Med": "median",
+    "Min": "min",
+    "Max": "max",
+    "StdDev": "std",
+    "Instances": "count",
+    "Num Calls": "count",
+    "Count": "count",
+    "QCount": "queued_count",
+    "Total": "total_bytes",
+}
+REPORTS = (
+    "cuda_gpu_kern_sum",
+    "cuda_api_sum",
+    "cuda_gpu_mem_time_sum",
+    "cuda_gpu_mem_size_sum",
+    "cuda_kern_exec_sum",
+    "nvtx_sum",
+    "nvtx_pushpop_sum",
+    "osrt_sum",
+    "mpi_event_sum",
+)
 RUN = """
 import runpy, sqlite3, statistics, sys
 class Median:
@@ -58,18 +88,31 @@ def theirs(nsys: Path, report: str, file: Path) -> list[dict[str, str]]:
     environment = {**os.environ, "PYTHONPATH": paths}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     rows = csv.DictReader(io.StringIO(done.stdout)) if not done.returncode else ()
-    return [{head.partition(":")[0]: cell for head, cell in row.items()} for row in rows if any(row.values())]
+    return [
+        {head.partition(":")[0]: cell for head, cell in row.items()}
+        for row in rows
+        if any(row.values())
+    ]
 
 
 def compared(ours: Any, rows: list[dict[str, str]]) -> tuple[int, int]:
-    """Cells that were compared, and those that differ; a row that only one side has differs in each cell."""
-    texts = {head: column for head, column in TEXTS.items() if head in rows[0] and column in ours.columns}
+    """Cells that were compared, and those that differ; a row that only one side has differs in
+    each cell.
+    """
+    texts = {
+        head: column for head, column in TEXTS.items() if head in rows[0] and column in ours.columns
+    }
     unit = "bytes" if "Total" in rows[0] else "ns"
-    numbers = {head: next(c for c in (column, f"{column}_{unit}") if c in ours.columns)
-               for head, column in NUMBERS.items() if head in rows[0]}  # fmt: skip
+    numbers = {
+        head: next(c for c in (column, f"{column}_{unit}") if c in ours.columns)
+        for head, column in NUMBERS.items()
+        if head in rows[0]
+    }
     groups: dict[tuple[str, ...], tuple[list[Any], list[Any]]] = defaultdict(lambda: ([], []))
     for row in rows:
-        groups[tuple(row[head] for head in texts)][0].append([(row[head] or "0") for head in numbers])
+        groups[tuple(row[head] for head in texts)][0].append(
+            [(row[head] or "0") for head in numbers]
+        )
     for row in ours.iter_rows(named=True):
         key = tuple("" if row[column] is None else str(row[column]) for column in texts.values())
         groups[key][1].append([row[column] or 0 for column in numbers.values()])
@@ -104,7 +147,9 @@ def main() -> None:
                 cells, different = len(rows), len(rows)
                 print(f"{file.name}: {report}: {error}")
             total, wrong = total + cells, wrong + different
-            print(f"{file.parent.name}/{file.name}: {report}: {len(rows)} rows, {cells} cells, {different} differ")
+            print(
+                f"{file.parent.name}/{file.name}: {report}: {len(rows)} rows, {cells} cells, {different} differ"
+            )
     print(f"{total} cells, {wrong} differ")
     sys.exit(bool(wrong or not total))
 

@@ -1,8 +1,10 @@
-"""Operators timed alone and recorded, each with a shape that removes what slows it, against what a trace says of them.
+"""Operators timed alone and recorded, each with a shape that removes what slows it, against what a
+trace says of them.
 
-On a machine with a GPU, with torch alone: ``python benchmarks/operators_gpu.py record FOLDER``. It writes
-``operators.json`` (times) and ``trace.json.gz`` (of the profiler) there. On any machine, with llmprof:
-``PYTHONPATH=. python benchmarks/operators_gpu.py read FOLDER``. See ``docs/bounds.md`` for what came out.
+On a machine with a GPU, with torch alone: ``python benchmarks/operators_gpu.py record FOLDER``. It
+writes ``operators.json`` (times) and ``trace.json.gz`` (of the profiler) there. On any machine,
+with llmprof: ``PYTHONPATH=. python benchmarks/operators_gpu.py read FOLDER``. See
+``docs/bounds.md`` for what came out.
 """
 
 from __future__ import annotations
@@ -33,14 +35,18 @@ CALLS: Final = 4
 """Recorded calls of each operator."""
 
 ROTATED_BYTES: Final = 256 * 2**20
-"""Operands of one call after the other come from copies of at least this size together, so that no cache holds them."""
+"""Operands of one call after the other come from copies of at least this size together, so that
+no cache holds them.
+"""
 
 Maker = Callable[[Any, str], tuple[Callable[..., Any], list[Any]]]
 """From torch and a device to an operator and its operands."""
 
 
 def _random(torch: Any, device: str, *shape: int, dtype: str = "bfloat16") -> Any:
-    made = torch.randn(*shape, device=device, dtype=torch.float32 if dtype.startswith("float8") else None)
+    made = torch.randn(
+        *shape, device=device, dtype=torch.float32 if dtype.startswith("float8") else None
+    )
     return made.to(getattr(torch, dtype))
 
 
@@ -59,8 +65,9 @@ def mm(m: int, n: int, k: int, dtype: str = "bfloat16", tf32: bool = False) -> M
 
 def bmm(batch: int, m: int, n: int, k: int) -> Maker:
     return lambda torch, device: (
-        torch.bmm, [_random(torch, device, batch, m, k), _random(torch, device, batch, k, n)]
-    )  # fmt: skip
+        torch.bmm,
+        [_random(torch, device, batch, m, k), _random(torch, device, batch, k, n)],
+    )
 
 
 def addmm(m: int, n: int, k: int) -> Maker:
@@ -79,9 +86,13 @@ def scaled_mm(m: int, n: int, k: int) -> Maker:
     return make
 
 
-def attention(batch: int, heads: int, queries: int, keys: int, *, causal: bool = False, flash: bool = False) -> Maker:
+def attention(
+    batch: int, heads: int, queries: int, keys: int, *, causal: bool = False, flash: bool = False
+) -> Maker:
     def make(torch: Any, device: str) -> tuple[Callable[..., Any], list[Any]]:
-        q, k, v = (_random(torch, device, batch, heads, length, 128) for length in (queries, keys, keys))
+        q, k, v = (
+            _random(torch, device, batch, heads, length, 128) for length in (queries, keys, keys)
+        )
         sdpa, only = torch.nn.functional.scaled_dot_product_attention, torch.nn.attention
 
         def run(q: Any, k: Any, v: Any) -> Any:
@@ -100,21 +111,31 @@ def conv(batch: int, channels: int, size: int, out: int, taps: int = 3) -> Maker
         last = torch.channels_last
         x = _random(torch, device, batch, channels, size, size).to(memory_format=last)
         weight = _random(torch, device, out, channels, taps, taps).to(memory_format=last)
-        return lambda x, weight: torch.nn.functional.conv2d(x, weight, padding=taps // 2), [x, weight]
+        return lambda x, weight: torch.nn.functional.conv2d(x, weight, padding=taps // 2), [
+            x,
+            weight,
+        ]
 
     return make
 
 
 def layer_norm(rows: int, size: int, *, backward: bool = False) -> Maker:
     def make(torch: Any, device: str) -> tuple[Callable[..., Any], list[Any]]:
-        x, weight, bias = _random(torch, device, rows, size), *(_random(torch, device, size) for _ in range(2))
+        x, weight, bias = (
+            _random(torch, device, rows, size),
+            *(_random(torch, device, size) for _ in range(2)),
+        )
         if not backward:
-            return lambda x, w, b: torch.nn.functional.layer_norm(x, (size,), w, b), [x, weight, bias]
+            return lambda x, w, b: torch.nn.functional.layer_norm(x, (size,), w, b), [
+                x,
+                weight,
+                bias,
+            ]
         _, mean, rstd = torch.native_layer_norm(x, (size,), weight, bias, 1e-5)
         each = [_random(torch, device, rows, size), x, mean, rstd, weight, bias]
         return lambda g, x, m, r, w, b: torch.ops.aten.native_layer_norm_backward(
             g, x, (size,), m, r, w, b, [True, True, True]
-        ), each  # fmt: skip
+        ), each
 
     return make
 
@@ -130,8 +151,14 @@ def on(function: str, *shapes: tuple[int, ...], dtype: str = "bfloat16", **optio
     """A function of torch on tensors of the given shapes."""
 
     def make(torch: Any, device: str) -> tuple[Callable[..., Any], list[Any]]:
-        called = getattr(torch, function) if hasattr(torch, function) else getattr(torch.nn.functional, function)
-        return lambda *given: called(*given, **options), [_random(torch, device, *s, dtype=dtype) for s in shapes]
+        called = (
+            getattr(torch, function)
+            if hasattr(torch, function)
+            else getattr(torch.nn.functional, function)
+        )
+        return lambda *given: called(*given, **options), [
+            _random(torch, device, *s, dtype=dtype) for s in shapes
+        ]
 
     return make
 
@@ -146,8 +173,9 @@ def add(rows: int, size: int, *, turned: bool = False) -> Maker:
 
 def cat(rows: int, size: int) -> Maker:
     return lambda torch, device: (
-        lambda a, b: torch.cat([a, b], -1), [_random(torch, device, rows, size) for _ in range(2)]
-    )  # fmt: skip
+        lambda a, b: torch.cat([a, b], -1),
+        [_random(torch, device, rows, size) for _ in range(2)],
+    )
 
 
 def copy(rows: int, size: int, *, turned: bool = False) -> Maker:
@@ -184,7 +212,11 @@ CASES: Final[dict[str, tuple[str, Maker, Maker]]] = {
     "gemm decode": ("start", mm(8, 1024, 1024), mm(8, 16384, 16384)),
     "gemm decode many": ("start", mm(16, 4096, 4096), mm(16, 32768, 8192)),
     "gemm odd n": ("alignment", mm(4096, 4095, 4096), mm(4096, 4096, 4096)),
-    "gemm fp32 144 tiles": ("waves", mm(1536, 1536, 4096, "float32"), mm(1408, 1536, 4096, "float32")),
+    "gemm fp32 144 tiles": (
+        "waves",
+        mm(1536, 1536, 4096, "float32"),
+        mm(1408, 1536, 4096, "float32"),
+    ),
     "gemm fp32 n 130": ("padding", mm(8448, 130, 4096, "float32"), mm(8448, 256, 4096, "float32")),
     "gemm large": ("none", mm(8192, 8192, 8192), mm(8192, 8448, 8192)),
     "bmm small": ("few_blocks", bmm(16, 128, 128, 128), bmm(1056, 128, 128, 128)),
@@ -194,11 +226,23 @@ CASES: Final[dict[str, tuple[str, Maker, Maker]]] = {
     "fp8 144 tiles": ("waves", scaled_mm(1536, 3072, 8192), scaled_mm(1408, 3072, 8192)),
     "fp8 m 144": ("padding", scaled_mm(144, 16896, 16384), scaled_mm(256, 16896, 16384)),
     "fp8 decode": ("start", scaled_mm(16, 2048, 2048), scaled_mm(16, 16384, 16384)),
-    "attention prefill": ("none", attention(4, 33, 4096, 4096, causal=True), attention(8, 33, 4096, 4096, causal=True)),
-    "attention few heads": ("few_blocks", attention(1, 8, 1024, 4096), attention(4, 33, 1024, 4096)),
+    "attention prefill": (
+        "none",
+        attention(4, 33, 4096, 4096, causal=True),
+        attention(8, 33, 4096, 4096, causal=True),
+    ),
+    "attention few heads": (
+        "few_blocks",
+        attention(1, 8, 1024, 4096),
+        attention(4, 33, 1024, 4096),
+    ),
     "attention 136 blocks": ("waves", attention(1, 34, 512, 4096), attention(1, 33, 512, 4096)),
     "attention 17 heads": ("waves", attention(1, 17, 1024, 4096), attention(1, 33, 512, 4096)),
-    "attention 136 flash": ("waves", attention(1, 34, 512, 4096, flash=True), attention(1, 33, 512, 4096, flash=True)),
+    "attention 136 flash": (
+        "waves",
+        attention(1, 34, 512, 4096, flash=True),
+        attention(1, 33, 512, 4096, flash=True),
+    ),
     "attention 129": ("padding", attention(8, 33, 129, 8192), attention(8, 33, 256, 8192)),
     "attention 130 flash": (
         "padding",
@@ -210,19 +254,43 @@ CASES: Final[dict[str, tuple[str, Maker, Maker]]] = {
     "conv small": ("few_blocks", conv(1, 256, 28, 256), conv(64, 256, 28, 256)),
     "conv 1x1": ("start", conv(1, 64, 56, 64, 1), conv(128, 64, 56, 64, 1)),
     "layer norm rows": ("few_blocks", layer_norm(64, 8192), layer_norm(8448, 8192)),
-    "layer norm backward": ("few_blocks", layer_norm(512, 4096, backward=True), layer_norm(33792, 4096, backward=True)),
+    "layer norm backward": (
+        "few_blocks",
+        layer_norm(512, 4096, backward=True),
+        layer_norm(33792, 4096, backward=True),
+    ),
     "rms norm": ("start", rms_norm(256, 4096), rms_norm(33792, 4096)),
-    "softmax rows": ("few_blocks", on("softmax", (32, 131072), dim=-1), on("softmax", (1056, 131072), dim=-1)),
-    "add small": ("start", on("add", (512, 2048), (512, 2048)), on("add", (16384, 8192), (16384, 8192))),
+    "softmax rows": (
+        "few_blocks",
+        on("softmax", (32, 131072), dim=-1),
+        on("softmax", (1056, 131072), dim=-1),
+    ),
+    "add small": (
+        "start",
+        on("add", (512, 2048), (512, 2048)),
+        on("add", (16384, 8192), (16384, 8192)),
+    ),
     "gelu": ("start", on("gelu", (256, 4096)), on("gelu", (32768, 4096))),
     "add turned": ("strides", add(8192, 8192, turned=True), add(8192, 8192)),
     "copy turned": ("strides", copy(8192, 8192, turned=True), copy(8192, 8192)),
     "cat": ("start", cat(256, 1024), cat(32768, 2048)),
     "embedding": ("start", rows_of("embedding", 32), rows_of("embedding", 65536)),
     "index select": ("start", rows_of("index_select", 64), rows_of("index_select", 65536)),
-    "sum of rows": ("few_blocks", on("sum", (16, 1048576), dim=-1), on("sum", (4224, 65536), dim=-1)),
-    "cumsum of a row": ("few_blocks", on("cumsum", (4, 524288), dim=-1), on("cumsum", (4224, 16384), dim=-1)),
-    "argmax of logits": ("few_blocks", on("argmax", (8, 128256), dim=-1), on("argmax", (1056, 128256), dim=-1)),
+    "sum of rows": (
+        "few_blocks",
+        on("sum", (16, 1048576), dim=-1),
+        on("sum", (4224, 65536), dim=-1),
+    ),
+    "cumsum of a row": (
+        "few_blocks",
+        on("cumsum", (4, 524288), dim=-1),
+        on("cumsum", (4224, 16384), dim=-1),
+    ),
+    "argmax of logits": (
+        "few_blocks",
+        on("argmax", (8, 128256), dim=-1),
+        on("argmax", (1056, 128256), dim=-1),
+    ),
 }
 
 
@@ -230,7 +298,9 @@ def _copied(torch: Any, value: Any) -> Any:
     """A copy with the same strides."""
     if not isinstance(value, torch.Tensor) or not value.dim():
         return value
-    copied = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
+    copied = torch.empty_strided(
+        value.shape, value.stride(), dtype=value.dtype, device=value.device
+    )
     return copied.copy_(value)
 
 
@@ -264,30 +334,41 @@ def _seconds(torch: Any, run: Callable[..., Any], operands: list[list[Any]], cud
 
 
 def _by_blocks(torch: Any) -> dict[int, float]:
-    """Bytes a second that kernels of few blocks read from memory, the best of three sizes of a block."""
+    """Bytes a second that kernels of few blocks read from memory, the best of three sizes of a
+    block.
+    """
     x, out = torch.zeros(2**30 // 4, device="cuda"), torch.zeros(4096, device="cuda")
     found: dict[int, float] = {}
     for blocks in (1, 2, 4, 8, 16, 32, 48, 64, 96, 132, 264, 528):
         for size in (2048, 4096, 8192):
             steps = min(x.numel() // blocks // size, 2048)
-            seconds = _seconds(torch, lambda b=blocks, n=steps, s=size: _reads[(b,)](x, out, n, SIZE=s), [[]], True)
+            seconds = _seconds(
+                torch, lambda b=blocks, n=steps, s=size: _reads[(b,)](x, out, n, SIZE=s), [[]], True
+            )
             found[blocks] = max(found.get(blocks, 0), blocks * steps * size * 4 / seconds)
     return found
 
 
 def _copies(torch: Any, given: list[Any], scale: int) -> list[list[Any]]:
-    size = sum(each.numel() * each.element_size() for each in given if isinstance(each, torch.Tensor))
+    size = sum(
+        each.numel() * each.element_size() for each in given if isinstance(each, torch.Tensor)
+    )
     many = min(64, 1 + ROTATED_BYTES // scale // max(size, 1))
     return [given, *([_copied(torch, each) for each in given] for _ in range(many - 1))]
 
 
 def record(folder: Path, device: str, scale: int, only: str) -> None:
-    """Time every case alone, and record it; a case that this machine cannot run is named with its error."""
+    """Time every case alone, and record it; a case that this machine cannot run is named with
+    its error.
+    """
     import torch
 
     torch.manual_seed(0)
     cuda = device == "cuda"
-    activities = [torch.profiler.ProfilerActivity.CPU, *([torch.profiler.ProfilerActivity.CUDA] if cuda else [])]
+    activities = [
+        torch.profiler.ProfilerActivity.CPU,
+        *([torch.profiler.ProfilerActivity.CUDA] if cuda else []),
+    ]
     said: dict[str, Any] = {"torch": torch.__version__, "device": "cpu", "cases": [], "failed": {}}
     if cuda:
         properties = torch.cuda.get_device_properties(0)
@@ -295,10 +376,17 @@ def record(folder: Path, device: str, scale: int, only: str) -> None:
     cases = {name: case for name, case in CASES.items() if only in name}
     flush = torch.empty(ROTATED_BYTES // scale, dtype=torch.int8, device=device)
     schedule = torch.profiler.schedule(wait=0, warmup=1, active=2 * len(cases) + 1)
-    with torch.no_grad(), torch.profiler.profile(
-        activities=activities, record_shapes=True, schedule=schedule,
-        on_trace_ready=lambda profiler: profiler.export_chrome_trace(str(folder / "trace.json.gz")),
-    ) as profiler:  # fmt: skip
+    with (
+        torch.no_grad(),
+        torch.profiler.profile(
+            activities=activities,
+            record_shapes=True,
+            schedule=schedule,
+            on_trace_ready=lambda profiler: profiler.export_chrome_trace(
+                str(folder / "trace.json.gz")
+            ),
+        ) as profiler,
+    ):
         flush.zero_()
         profiler.step()
         for name, (cause, *makers) in cases.items():
@@ -341,43 +429,69 @@ PREPARES: Final = ("aten::copy_", "aten::fill_", "aten::normal_", "aten::random_
 
 
 def found(folder: Path, **options: Any) -> Any:
-    """A row for each case: the operator as it was, what its trace says of it, and the changed shape."""
+    """A row for each case: the operator as it was, what its trace says of it, and the changed
+    shape.
+    """
     import polars as pl
 
     import llmprof
 
     said = json.loads((folder / "operators.json").read_text())
-    rows = llmprof.analyze.operators(llmprof.read(folder / "trace.json.gz"), by=("step",), **options)
+    rows = llmprof.analyze.operators(
+        llmprof.read(folder / "trace.json.gz"), by=("step",), **options
+    )
     of_case = pl.DataFrame(said["cases"]).with_columns(step=pl.int_range(pl.len(), dtype=pl.Int32))
     rows = rows.join(of_case, on="step").filter(
-        (pl.col("count") >= CALLS) & (pl.col("name").str.starts_with("copy") | ~pl.col("operator").is_in(PREPARES))
+        (pl.col("count") >= CALLS)
+        & (pl.col("name").str.starts_with("copy") | ~pl.col("operator").is_in(PREPARES))
     )
-    rows = rows.sort("total_ns", descending=True).unique("step", keep="first").with_columns(
-        mean_ns=pl.col("total_ns") / pl.col("count"), alone_ns=pl.col("seconds") * 1e9
-    )  # fmt: skip
+    rows = (
+        rows.sort("total_ns", descending=True)
+        .unique("step", keep="first")
+        .with_columns(
+            mean_ns=pl.col("total_ns") / pl.col("count"), alone_ns=pl.col("seconds") * 1e9
+        )
+    )
     part = pl.coalesce(pl.when(pl.col("cause") == name).then(f"{name}_share") for name in CAUSES)
-    more = pl.when(pl.col("cause").is_in(CAUSES[:3])).then(pl.sum_horizontal(f"{name}_share" for name in CAUSES[:3]))
-    rows = rows.with_columns(gain=pl.coalesce(more, part, "rest_share") * (1 - pl.col("share_of_bound")))
+    more = pl.when(pl.col("cause").is_in(CAUSES[:3])).then(
+        pl.sum_horizontal(f"{name}_share" for name in CAUSES[:3])
+    )
+    rows = rows.with_columns(
+        gain=pl.coalesce(more, part, "rest_share") * (1 - pl.col("share_of_bound"))
+    )
     both = [rows.filter(pl.col("changed") == changed) for changed in (0, 1)]
     joined = both[0].join(both[1].select("name", then="share_of_bound"), on="name", how="left")
-    return joined.with_columns(measured=1 - pl.col("share_of_bound") / pl.col("then")).sort("step"), rows
+    return joined.with_columns(measured=1 - pl.col("share_of_bound") / pl.col("then")).sort(
+        "step"
+    ), rows
 
 
 CAUSES: Final = ("other_kernels", "start", "few_blocks", "waves", "padding")
-"""The changed shape for one of the first three is more of the same work, which removes all of them."""
+"""The changed shape for one of the first three is more of the same work, which removes all of
+them.
+"""
 NONE: Final = 0.12
 """A changed shape that gains less than this part of the time removed nothing."""
 
 
 def verdict(cause: str | None, said: float, measured: float) -> bool:
-    """Whether a reason is right: what was said and what was gained differ by at most twice; without one nothing is."""
-    return measured < NONE if cause in (None, "rest") else measured >= said / 2 and said >= measured / 2
+    """Whether a reason is right: what was said and what was gained differ by at most twice;
+    without one nothing is.
+    """
+    return (
+        measured < NONE
+        if cause in (None, "rest")
+        else measured >= said / 2 and said >= measured / 2
+    )
 
 
 def read(folder: Path) -> None:
     """Print what the trace says of each case, and what its changed shape gained."""
     joined, rows = found(folder)
-    print("| operator | time | alone | bound | share | cause | would gain | gained | right |\n|" + "---|" * 9)
+    print(
+        "| operator | time | alone | bound | share | cause | would gain | gained | right |\n|"
+        + "---|" * 9
+    )
     right = 0
     for row in joined.iter_rows(named=True):
         cause, said, gained = row["cause"], row["gain"] or 0.0, row["measured"]
@@ -392,7 +506,9 @@ def read(folder: Path) -> None:
             f"| {'yes' if good else 'no'} |"
         )
     over = [ns for ns in rows["bound_ns"] - rows["mean_ns"] if ns is not None and ns > 0]
-    print(f"\n{right} of {joined.height} right; bounds above the measured time: {len(over)} of {rows.height}")
+    print(
+        f"\n{right} of {joined.height} right; bounds above the measured time: {len(over)} of {rows.height}"
+    )
 
 
 def main() -> None:
@@ -402,7 +518,10 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--device", default="cuda")
     parser.add_argument(
-        "--scale", type=int, default=1, help="divides the sizes that outgrow the cache, to try on a CPU"
+        "--scale",
+        type=int,
+        default=1,
+        help="divides the sizes that outgrow the cache, to try on a CPU",
     )
     parser.add_argument("--only", default="", help="cases whose name holds this")
     given = parser.parse_args()

@@ -1,10 +1,12 @@
-"""What ``llmprof watch`` and ``llmprof record`` cost a server under a steady load, measured in pairs.
+"""What ``llmprof watch`` and ``llmprof record`` cost a server under a steady load, measured in
+pairs.
 
-``python benchmarks/overhead.py --model random:Llama-3.1-8B --folder DIR watch record`` starts vLLM with its profiler
-configured, and keeps a number of clients busy with long answers, so that each step decodes as many requests.
-``watch``: seconds with and without the watch in turn (A B B A …); it is stopped and continued by signals, so it costs
-no start. ``record``: seconds before and after a capture, and before and after as long a wait, in turn. The tokens are
-those that the server itself counts. Prints the windows and the changes with their 95 % intervals as JSON.
+``python benchmarks/overhead.py --model random:Llama-3.1-8B --folder DIR watch record`` starts vLLM
+with its profiler configured, and keeps a number of clients busy with long answers, so that each
+step decodes as many requests. ``watch``: seconds with and without the watch in turn (A B B A …); it
+is stopped and continued by signals, so it costs no start. ``record``: seconds before and after a
+capture, and before and after as long a wait, in turn. The tokens are those that the server itself
+counts. Prints the windows and the changes with their 95 % intervals as JSON.
 """
 
 from __future__ import annotations
@@ -40,15 +42,31 @@ def main() -> None:
     parser.add_argument("--model", default="random:tiny")
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--python", default=sys.executable, help="interpreter that has vLLM")
-    parser.add_argument("--serve", type=json.loads, default=[], help="more arguments of the server, as JSON")
+    parser.add_argument(
+        "--serve", type=json.loads, default=[], help="more arguments of the server, as JSON"
+    )
     parser.add_argument("--clients", type=int, default=32, help="(default: %(default)s)")
-    parser.add_argument("--tokens", type=int, default=4000, help="of each answer (default: %(default)s)")
+    parser.add_argument(
+        "--tokens", type=int, default=4000, help="of each answer (default: %(default)s)"
+    )
     parser.add_argument("--pairs", type=int, default=12, help="of the watch (default: %(default)s)")
-    parser.add_argument("--cycles", type=int, default=4, help="with and without a capture (default: %(default)s)")
-    parser.add_argument("--window-s", type=float, default=10.0, help="length of a window (default: %(default)s)")
-    parser.add_argument("--every", default="5s", help="time between two readings of the watch (default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=3.0, help="of a capture (default: %(default)s)")
-    parser.add_argument("--budget-s", type=float, default=3600.0, help="no pair begins later (default: %(default)s)")
+    parser.add_argument(
+        "--cycles", type=int, default=4, help="with and without a capture (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--window-s", type=float, default=10.0, help="length of a window (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--every",
+        default="5s",
+        help="time between two readings of the watch (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=3.0, help="of a capture (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--budget-s", type=float, default=3600.0, help="no pair begins later (default: %(default)s)"
+    )
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
@@ -81,19 +99,34 @@ def served(args: argparse.Namespace) -> Iterator[str]:
     profiler = {"profiler": "torch", "torch_profiler_dir": str(args.folder / "profiles")}
     profiler |= {"torch_profiler_with_stack": False, "torch_profiler_dump_cuda_time_total": False}
     command = [args.python, "-m", "vllm.entrypoints.cli.main", "serve"]
-    command += [str(models.resolve(args.model, args.folder / "model")), "--host", "127.0.0.1", "--port", str(port)]
+    command += [
+        str(models.resolve(args.model, args.folder / "model")),
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+    ]
     command += ["--load-format", "dummy", "--skip-tokenizer-init", "--served-model-name", "served"]
     command += ["--profiler-config", json.dumps(profiler), *args.serve]
     with (args.folder / "server.log").open("wb") as log:
-        options: dict[str, Any] = {"stdout": log, "stderr": subprocess.STDOUT, "start_new_session": True}
+        options: dict[str, Any] = {
+            "stdout": log,
+            "stderr": subprocess.STDOUT,
+            "start_new_session": True,
+        }
         process = subprocess.Popen(command, env=SAFE | os.environ, **options)
     try:
         while process.poll() is None:
-            with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5):
+            with (
+                contextlib.suppress(OSError),
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5),
+            ):
                 break
             time.sleep(0.5)
         else:
-            raise SystemExit(f"the server ended:\n{(args.folder / 'server.log').read_text()[-3000:]}")
+            raise SystemExit(
+                f"the server ended:\n{(args.folder / 'server.log').read_text()[-3000:]}"
+            )
         yield f"http://127.0.0.1:{port}"
     finally:
         process.send_signal(signal.SIGINT)
@@ -106,19 +139,27 @@ def served(args: argparse.Namespace) -> Iterator[str]:
 
 @contextlib.contextmanager
 def load(url: str, clients: int, tokens: int) -> Iterator[None]:
-    """Clients that always have a request; their first answers end one after the other, so lengths are spread evenly."""
+    """Clients that always have a request; their first answers end one after the other, so
+    lengths are spread evenly.
+    """
     end = threading.Event()
 
     def client(k: int) -> None:
         length = max(1, tokens * (k + 1) // clients)
         while not end.is_set():
             body = {
-                "model": "served", "prompt": [k + 1] * 16, "max_tokens": length, "ignore_eos": True,
-                "temperature": 0, "return_token_ids": True,
-            }  # fmt: skip
+                "model": "served",
+                "prompt": [k + 1] * 16,
+                "max_tokens": length,
+                "ignore_eos": True,
+                "temperature": 0,
+                "return_token_ids": True,
+            }
             head = {"Content-Type": "application/json"}
             with contextlib.suppress(OSError):
-                request = urllib.request.Request(f"{url}/v1/completions", json.dumps(body).encode(), head)
+                request = urllib.request.Request(
+                    f"{url}/v1/completions", json.dumps(body).encode(), head
+                )
                 urllib.request.urlopen(request, timeout=600).read()
             length = tokens
 
@@ -148,7 +189,17 @@ def counted(url: str) -> tuple[float, float]:
 
 def watched(url: str, args: argparse.Namespace, ends: float, say: Any) -> dict[str, Any]:
     """Pairs of windows with and without the watch."""
-    command = [sys.executable, "-m", "llmprof", "watch", url, "--every", args.every, "-o", str(args.folder / "watch")]
+    command = [
+        sys.executable,
+        "-m",
+        "llmprof",
+        "watch",
+        url,
+        "--every",
+        args.every,
+        "-o",
+        str(args.folder / "watch"),
+    ]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     pairs: list[dict[str, float]] = []
     try:
@@ -163,7 +214,11 @@ def watched(url: str, args: argparse.Namespace, ends: float, say: Any) -> dict[s
     finally:
         process.kill()
         process.wait()
-    return {"pairs": pairs, "every": args.every, "change": change([one["with"] / one["without"] - 1 for one in pairs])}
+    return {
+        "pairs": pairs,
+        "every": args.every,
+        "change": change([one["with"] / one["without"] - 1 for one in pairs]),
+    }
 
 
 def recorded(url: str, args: argparse.Namespace, ends: float, say: Any) -> dict[str, Any]:
@@ -179,12 +234,23 @@ def recorded(url: str, args: argparse.Namespace, ends: float, say: Any) -> dict[
                 lasted = time.monotonic() - at
             else:
                 time.sleep(lasted)
-            cycle[side] = {"before": before, "after": rate(url, args.window_s), "seconds": time.monotonic() - at}
+            cycle[side] = {
+                "before": before,
+                "after": rate(url, args.window_s),
+                "seconds": time.monotonic() - at,
+            }
         cycles.append(cycle)
         say(f"record: {cycle}")
-    changes = {side: [one[side]["after"] / one[side]["before"] - 1 for one in cycles] for side in ("capture", "wait")}
+    changes = {
+        side: [one[side]["after"] / one[side]["before"] - 1 for one in cycles]
+        for side in ("capture", "wait")
+    }
     apart = [a - b for a, b in zip(changes["capture"], changes["wait"], strict=True)]
-    return {"cycles": cycles, **{side: change(values) for side, values in changes.items()}, "apart": change(apart)}
+    return {
+        "cycles": cycles,
+        **{side: change(values) for side, values in changes.items()},
+        "apart": change(apart),
+    }
 
 
 def change(values: Sequence[float]) -> dict[str, Any]:
@@ -194,7 +260,13 @@ def change(values: Sequence[float]) -> dict[str, Any]:
     chance = random.Random(1)
     means = sorted(fmean(chance.choices(values, k=len(values))) for _ in range(10_000))
     error = stdev(values) / len(values) ** 0.5 if len(values) > 1 else None
-    return {"n": len(values), "mean": fmean(values), "error": error, "low": means[250], "high": means[9_749]}
+    return {
+        "n": len(values),
+        "mean": fmean(values),
+        "error": error,
+        "low": means[250],
+        "high": means[9_749],
+    }
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""Speed and memory of llmprof and its peers, side by side: ``make bench``, or ``python benchmarks/run.py load import``.
+"""Speed and memory of llmprof and its peers, side by side:
+
+``make bench``, or ``python benchmarks/run.py load import``.
 
 Prints tables and writes the numbers to ``benchmarks/results/``; asserts nothing.
 """
@@ -32,7 +34,9 @@ _HTA_TRACE = "real/chrome/hta/df_index_resolver__df_index_resolver.json.gz"
 def main() -> None:
     options = _options()
     names = options.which or [name for name in _WHICH if name != "before" or options.other]
-    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, Python {platform.python_version()}")
+    print(
+        f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, Python {platform.python_version()}"
+    )
     print(f"trace: {options.trace.name}; sample: {options.sample}")
     if "load" in names:
         print("AMD TraceLens is distributed through git only and is not measured.")
@@ -53,7 +57,9 @@ def main() -> None:
             results[name] = measured = big.measure(options.trace, int(options.gb * 1e9), 1)
             text = big.report(measured)
         elif name == "before":
-            results[name] = measured = before.measure(options.other, options.sample, options.kernels, options.rounds)
+            results[name] = measured = before.measure(
+                options.other, options.sample, options.kernels, options.rounds
+            )
             text = before.report(measured)
         elif name == "nsys":
             count = int(options.nsys_millions * 1e6)
@@ -72,19 +78,41 @@ def main() -> None:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("which", nargs="*", choices=_WHICH, help="all, if none is named (before only with --other)")
-    parser.add_argument("--trace", type=Path, default=_default_trace(), help="Chrome trace for load and big")
-    parser.add_argument("--sample", default="torch_tp4_cudagraph", help="sample or trace that scale repeats")
-    parser.add_argument("--explore-sample", default="torch_tp4_eager_nccl", help="sample that explore repeats")
     parser.add_argument(
-        "--millions", type=float, nargs="+", default=[1, 10], help="kernels for scale, in millions; events for explore"
+        "which", nargs="*", choices=_WHICH, help="all, if none is named (before only with --other)"
     )
-    parser.add_argument("--export", type=Path, default=_SAMPLE_EXPORT, help="SQLite export that nsys repeats")
-    parser.add_argument("--nsys-millions", type=float, default=5, help="kernels for nsys, in millions")
+    parser.add_argument(
+        "--trace", type=Path, default=_default_trace(), help="Chrome trace for load and big"
+    )
+    parser.add_argument(
+        "--sample", default="torch_tp4_cudagraph", help="sample or trace that scale repeats"
+    )
+    parser.add_argument(
+        "--explore-sample", default="torch_tp4_eager_nccl", help="sample that explore repeats"
+    )
+    parser.add_argument(
+        "--millions",
+        type=float,
+        nargs="+",
+        default=[1, 10],
+        help="kernels for scale, in millions; events for explore",
+    )
+    parser.add_argument(
+        "--export", type=Path, default=_SAMPLE_EXPORT, help="SQLite export that nsys repeats"
+    )
+    parser.add_argument(
+        "--nsys-millions", type=float, default=5, help="kernels for nsys, in millions"
+    )
     parser.add_argument("--gb", type=float, default=1.0, help="GB of JSON for big")
-    parser.add_argument("--other", type=Path, help="another checkout, whose package before measures beside this one")
-    parser.add_argument("--kernels", type=int, default=400_000, help="kernels to which before repeats the sample")
-    parser.add_argument("--rounds", type=int, default=3, help="processes of each contender, in turn")
+    parser.add_argument(
+        "--other", type=Path, help="another checkout, whose package before measures beside this one"
+    )
+    parser.add_argument(
+        "--kernels", type=int, default=400_000, help="kernels to which before repeats the sample"
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=3, help="processes of each contender, in turn"
+    )
     options = parser.parse_args()
     if "before" in options.which and not options.other:
         parser.error("before: name the other checkout with --other (git worktree add makes one)")

@@ -1,10 +1,10 @@
 """Whether two checkouts compute the same: every table of every recording at hand.
 
-``python benchmarks/same.py --other ../main`` reads each recording once with the package of each checkout, in a process
-of its own, computes the trace's tables and all analyses of the catalogue, and compares them: floats to 1e-12, errors
-by class, columns of prose not at all. What a package computed is kept in the temporary folder by the content of the
-package and of the recording, so that only changed code computes again. The exit code is 1 if a difference is not
-accepted.
+``python benchmarks/same.py --other ../main`` reads each recording once with the package of each
+checkout, in a process of its own, computes the trace's tables and all analyses of the catalogue,
+and compares them: floats to 1e-12, errors by class, columns of prose not at all. What a package
+computed is kept in the temporary folder by the content of the package and of the recording, so that
+only changed code computes again. The exit code is 1 if a difference is not accepted.
 """
 
 from __future__ import annotations
@@ -110,9 +110,13 @@ def digest(column: pl.Series) -> str:
     """Hash of a column's type and values, the same in every process."""
     values = column.cast(pl.String) if column.dtype in (pl.Categorical, pl.Enum) else column
     if values.dtype.is_nested():
-        values = pl.Series([json.dumps(value, default=str) for value in values.to_list()], dtype=pl.String)
+        values = pl.Series(
+            [json.dumps(value, default=str) for value in values.to_list()], dtype=pl.String
+        )
     content = values.hash(seed=0).to_numpy().tobytes() if values.dtype != pl.Null else b""
-    return hashlib.sha256(str(column.dtype).encode() + str(len(column)).encode() + content).hexdigest()[:20]
+    return hashlib.sha256(
+        str(column.dtype).encode() + str(len(column)).encode() + content
+    ).hexdigest()[:20]
 
 
 # The comparison.
@@ -125,7 +129,9 @@ class Checkout:
         trees = CACHE / "trees"
         trees.mkdir(parents=True, exist_ok=True)
         copy = Path(tempfile.mkdtemp(dir=trees))
-        shutil.copytree(folder / "llmprof", copy / "llmprof", ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(
+            folder / "llmprof", copy / "llmprof", ignore=shutil.ignore_patterns("__pycache__")
+        )
         self.key = content(copy / "llmprof")
         self.tree = trees / self.key
         try:
@@ -141,13 +147,21 @@ class Checkout:
             return found
         command = [sys.executable, str(Path(__file__).resolve()), "--compute", recording]
         environment = os.environ | {
-            "PYTHONPATH": str(self.tree), "PYTHONSAFEPATH": "1", "POLARS_MAX_THREADS": "1", "LLMPROF_WORKERS": "1",
-        }  # fmt: skip
+            "PYTHONPATH": str(self.tree),
+            "PYTHONSAFEPATH": "1",
+            "POLARS_MAX_THREADS": "1",
+            "LLMPROF_WORKERS": "1",
+        }
         try:
             done = subprocess.run(
-                [*command, "--dump", str(dump)] if dump else command, cwd=ROOT, env=environment, timeout=LIMIT_S,
-                capture_output=True, text=True, check=False,
-            )  # fmt: skip
+                [*command, "--dump", str(dump)] if dump else command,
+                cwd=ROOT,
+                env=environment,
+                timeout=LIMIT_S,
+                capture_output=True,
+                text=True,
+                check=False,
+            )
         except subprocess.TimeoutExpired:
             return {"process": {"error": f"more than {LIMIT_S} s"}}
         if done.returncode:
@@ -165,7 +179,9 @@ def content(path: Path) -> str:
     for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
         if file.is_file():
             total.update(
-                str(file.relative_to(path.parent)).encode() + b"\0" + hashlib.sha256(file.read_bytes()).digest()
+                str(file.relative_to(path.parent)).encode()
+                + b"\0"
+                + hashlib.sha256(file.read_bytes()).digest()
             )
     return total.hexdigest()[:20]
 
@@ -173,7 +189,9 @@ def content(path: Path) -> str:
 def recordings(most: float, only: str) -> list[str]:
     """Paths relative to the root of this checkout, without those above a size."""
     found = dict.fromkeys(path for place in PLACES for path in sorted(ROOT.glob(place)))
-    found = dict.fromkeys(p for p in found if p.suffix not in (".md", ".py", ".txt") or "perf" in p.parts)
+    found = dict.fromkeys(
+        p for p in found if p.suffix not in (".md", ".py", ".txt") or "perf" in p.parts
+    )
     chosen = [p for p in found if not any(q in found for q in p.parents) and size(p) <= most]
     names = [os.path.relpath(path, ROOT) for path in chosen]
     return [name for name in names if fnmatch(name, f"*{only}*")]
@@ -212,7 +230,10 @@ def said(result: Result | None) -> str:
     """A table in a few words."""
     if result is None:
         return "absent"
-    return str(result.get("error") or (f"{result['rows']} rows" if result["rows"] != 1 else result["columns"]))
+    return str(
+        result.get("error")
+        or (f"{result['rows']} rows" if result["rows"] != 1 else result["columns"])
+    )
 
 
 def compare(a: pl.DataFrame, b: pl.DataFrame) -> dict[str, str]:
@@ -228,8 +249,14 @@ def compare(a: pl.DataFrame, b: pl.DataFrame) -> dict[str, str]:
         unlike = pl.select(unequal(a[name], b[name])).to_series()
         if unlike.any():
             row = unlike.arg_true()[0]
-            out[name] = f"{unlike.sum()} of {a.height} rows, first {row}: {a[name][row]!r} -> {b[name][row]!r}"
-    common = [c for c in a.columns if c in b.columns and not a[c].dtype.is_nested() and a[c].dtype == b[c].dtype]
+            out[name] = (
+                f"{unlike.sum()} of {a.height} rows, first {row}: {a[name][row]!r} -> {b[name][row]!r}"
+            )
+    common = [
+        c
+        for c in a.columns
+        if c in b.columns and not a[c].dtype.is_nested() and a[c].dtype == b[c].dtype
+    ]
     if out and common and a.select(common).sort(common).equals(b.select(common).sort(common)):
         return {"order": f"the same {a.height} rows in another order"}
     return out
@@ -238,7 +265,10 @@ def compare(a: pl.DataFrame, b: pl.DataFrame) -> dict[str, str]:
 def unequal(a: pl.Series, b: pl.Series) -> pl.Series:
     """Whether the values of each row differ; floats by more than 1e-12 of their size."""
     if a.dtype.is_nested():
-        return pl.Series([str(x) != str(y) for x, y in zip(a.to_list(), b.to_list(), strict=True)], dtype=pl.Boolean)
+        return pl.Series(
+            [str(x) != str(y) for x, y in zip(a.to_list(), b.to_list(), strict=True)],
+            dtype=pl.Boolean,
+        )
     if a.dtype in (pl.Categorical, pl.Enum):
         a, b = a.cast(pl.String), b.cast(pl.String)
     unlike = a.ne_missing(b)
@@ -249,7 +279,9 @@ def unequal(a: pl.Series, b: pl.Series) -> pl.Series:
 
 
 def accepted(file: Path | None) -> dict[str, str]:
-    """Reason by pattern: a line is a pattern of ``recording:table.column`` without spaces, and its reason."""
+    """Reason by pattern: a line is a pattern of ``recording:table.column`` without spaces, and
+    its reason.
+    """
     lines = file.read_text().splitlines() if file else []
     pairs = [line.split(maxsplit=1) for line in lines if line.strip() and not line.startswith("#")]
     return dict(pairs)
@@ -257,11 +289,19 @@ def accepted(file: Path | None) -> dict[str, str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--other", type=Path, help="checkout to compare with, such as that of before a change")
+    parser.add_argument(
+        "--other", type=Path, help="checkout to compare with, such as that of before a change"
+    )
     parser.add_argument("--jobs", type=int, default=2, help="processes at once")
-    parser.add_argument("--only", default="", metavar="GLOB", help="recordings whose path has this part")
-    parser.add_argument("--all", action="store_true", help=f"recordings of more than {MOST_BYTES >> 20} MiB, too")
-    parser.add_argument("--allow", type=Path, help="file of accepted differences, a line each: PATTERN REASON")
+    parser.add_argument(
+        "--only", default="", metavar="GLOB", help="recordings whose path has this part"
+    )
+    parser.add_argument(
+        "--all", action="store_true", help=f"recordings of more than {MOST_BYTES >> 20} MiB, too"
+    )
+    parser.add_argument(
+        "--allow", type=Path, help="file of accepted differences, a line each: PATTERN REASON"
+    )
     parser.add_argument("--compute", help=argparse.SUPPRESS)
     parser.add_argument("--dump", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -277,7 +317,9 @@ def main() -> int:
     files = recordings(float("inf") if args.all else MOST_BYTES, args.only)
     tables = bad = 0
     with ThreadPoolExecutor(args.jobs) as pool:
-        for name, (count, unlike) in zip(files, pool.map(lambda f: differences(f, trees), files), strict=True):
+        for name, (count, unlike) in zip(
+            files, pool.map(lambda f: differences(f, trees), files), strict=True
+        ):
             tables += count
             new = {}
             for what, text in unlike.items():

@@ -1,4 +1,6 @@
-"""Analyses of millions of kernels, each from conformed frames alone, against a plain sort of the same rows."""
+"""Analyses of millions of kernels, each from conformed frames alone, against a plain sort of the
+same rows.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ ANALYSES = ("overlap", "attribute", "layers", "collectives", "idle", "opportunit
 def measure(source: str, kernels: Sequence[int], rounds: int) -> dict[str, Measured]:
     """Seconds and memory by ``analysis:kernels``."""
     contenders = {
-        f"{analysis}:{count}": partial(run, "scale", source, count, analysis, 3 if count <= 2_000_000 else 1)
+        f"{analysis}:{count}": partial(
+            run, "scale", source, count, analysis, 3 if count <= 2_000_000 else 1
+        )
         for count in kernels
         for analysis in ANALYSES
     }
@@ -22,15 +26,23 @@ def measure(source: str, kernels: Sequence[int], rounds: int) -> dict[str, Measu
 
 
 def report(results: dict[str, Measured]) -> str:
-    """Table with a row for each analysis and number of kernels; to linear: growth of CPU time over that of kernels."""
+    """Table with a row for each analysis and number of kernels; to linear: growth of CPU time
+    over that of kernels.
+    """
     rows = []
     for key, found in results.items():
         analysis = key.split(":")[0]
         if "failed" in found:
             rows.append([analysis, found["failed"][:60], *[""] * 8])
             continue
-        smallest = next(r for k, r in results.items() if k.startswith(f"{analysis}:") and "failed" not in r)
-        linear = found["cpu_seconds"] / smallest["cpu_seconds"] / (found["kernels"] / smallest["kernels"])
+        smallest = next(
+            r for k, r in results.items() if k.startswith(f"{analysis}:") and "failed" not in r
+        )
+        linear = (
+            found["cpu_seconds"]
+            / smallest["cpu_seconds"]
+            / (found["kernels"] / smallest["kernels"])
+        )
         rows.append(
             [
                 f"{analysis}()",

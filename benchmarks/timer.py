@@ -1,7 +1,10 @@
-"""What the timer of operators costs the host a step: ``PYTHONPATH=. .venv-vllm/bin/python benchmarks/timer.py``.
+"""What the timer of operators costs the host a step:
 
-A stack of modules as those of Qwen2 whose leaves do nothing runs with and without the timer, whose events are
-stand-ins: what is left is the timer's own Python. The events of a step are counted; what one costs only a GPU shows.
+``PYTHONPATH=. .venv-vllm/bin/python benchmarks/timer.py``.
+
+A stack of modules as those of Qwen2 whose leaves do nothing runs with and without the timer, whose
+events are stand-ins: what is left is the timer's own Python. The events of a step are counted; what
+one costs only a GPU shows.
 """
 
 from __future__ import annotations
@@ -80,28 +83,49 @@ def model() -> torch.nn.Module:
     def layer() -> torch.nn.Module:
         attention = Chain(qkv_proj=Leaf(), rotary_emb=shared, attn=Leaf(), o_proj=Leaf())
         mlp = Chain(gate_up_proj=Leaf(), act_fn=Leaf(), down_proj=Leaf())
-        return Chain(input_layernorm=Leaf(), self_attn=attention, post_attention_layernorm=Leaf(), mlp=mlp)
+        return Chain(
+            input_layernorm=Leaf(), self_attn=attention, post_attention_layernorm=Leaf(), mlp=mlp
+        )
 
-    inner = Chain(embed_tokens=Leaf(), layers=StackModuleList(layer() for _ in range(LAYERS)), norm=Leaf())
+    inner = Chain(
+        embed_tokens=Leaf(), layers=StackModuleList(layer() for _ in range(LAYERS)), norm=Leaf()
+    )
     return Chain(model=inner)
 
 
 def stand_in() -> Any:
     """What the timer asks of PyTorch's CUDA."""
     cuda = SimpleNamespace(
-        Event=TimedEvent, current_stream=lambda: None, synchronize=lambda: None, current_device=lambda: 0
+        Event=TimedEvent,
+        current_stream=lambda: None,
+        synchronize=lambda: None,
+        current_device=lambda: 0,
     )
-    memory = SimpleNamespace(_cuda_memoryStats=lambda _: {"allocated_bytes": {"all": {"current": 0}}})
-    return SimpleNamespace(__version__="", cuda=cuda, _C=memory, zeros=lambda *_, **__: torch.zeros(1))
+    memory = SimpleNamespace(
+        _cuda_memoryStats=lambda _: {"allocated_bytes": {"all": {"current": 0}}}
+    )
+    return SimpleNamespace(
+        __version__="", cuda=cuda, _C=memory, zeros=lambda *_, **__: torch.zeros(1)
+    )
 
 
-def measure(root: torch.nn.Module, every: int, layers: int, nothing_ns: int) -> tuple[float, float, int, float, float]:
-    """Best us of an untimed and a timed step, calls and fewest marks of a timed step, us of its begin and end."""
+def measure(
+    root: torch.nn.Module, every: int, layers: int, nothing_ns: int
+) -> tuple[float, float, int, float, float]:
+    """Best us of an untimed and a timed step, calls and fewest marks of a timed step, us of its
+    begin and end.
+    """
     cycle = [["none", 1], ["events", 1]]
     timer = OpsTimer(
         stand_in(),
         root,
-        {"layers": every, "operator_layers": layers, "cycle": cycle, "steps": STEPS, "memory": "off"},
+        {
+            "layers": every,
+            "operator_layers": layers,
+            "cycle": cycle,
+            "steps": STEPS,
+            "memory": "off",
+        },
         cuda=True,
     )
     timer.prepare()
@@ -128,7 +152,9 @@ def measure(root: torch.nn.Module, every: int, layers: int, nothing_ns: int) -> 
 
 def main() -> None:
     root = model()
-    print(f"{LAYERS} layers, {STEPS} steps; best step, Python {sys.version.split()[0]}, torch {torch.__version__}")
+    print(
+        f"{LAYERS} layers, {STEPS} steps; best step, Python {sys.version.split()[0]}, torch {torch.__version__}"
+    )
     print("| timed | leaves | untimed | timed | us a call | begin and end | calls | marks |")
     print("| --- | --: | --: | --: | --: | --: | --: | --: |")
     for every, layers in ((8, 1), (8, 2), (0, -1), (0, 1), (0, 2), (0, 0)):

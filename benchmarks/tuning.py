@@ -1,8 +1,9 @@
-"""Whether a search finds what a grid of the same settings finds, with at most half of its measurements.
+"""Whether a search finds what a grid of the same settings finds, with at most half of its
+measurements.
 
-``python benchmarks/tuning.py --model random:Qwen2.5-7B --folder DIR tune grid`` searches the settings of a loaded
-server, measures the grid of the same settings on the same machine, and prints both as JSON. Each part can be called
-alone, and continues what is in its folder.
+``python benchmarks/tuning.py --model random:Qwen2.5-7B --folder DIR tune grid`` searches the
+settings of a loaded server, measures the grid of the same settings on the same machine, and prints
+both as JSON. Each part can be called alone, and continues what is in its folder.
 """
 
 from __future__ import annotations
@@ -25,9 +26,16 @@ from llmprof.trials.objectives import figure, holds, limits
 
 OBJECTIVE = "output_tokens_per_s"
 SERVED = {
-    "served": True, "eager": True, "max_model_len": 1024, "monitor_hz": 0, "warmup": 1, "repeat": 1, "seed": 1,
-    "profile_mode": "inference_only", "load": {"input": "64:256", "output": "48:96"},
-}  # fmt: skip
+    "served": True,
+    "eager": True,
+    "max_model_len": 1024,
+    "monitor_hz": 0,
+    "warmup": 1,
+    "repeat": 1,
+    "seed": 1,
+    "profile_mode": "inference_only",
+    "load": {"input": "64:256", "output": "48:96"},
+}
 
 
 def main() -> None:
@@ -35,16 +43,28 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("parts", nargs="+", choices=["tune", "grid"])
     parser.add_argument("--model", default="random:tiny")
-    parser.add_argument("--folder", type=Path, required=True, help="folder of both, new or to continue")
+    parser.add_argument(
+        "--folder", type=Path, required=True, help="folder of both, new or to continue"
+    )
     parser.add_argument("--budget", default="9m", help="of the search (default: %(default)s)")
     parser.add_argument("--slo", default="", help="limits (default: none)")
     parser.add_argument("--requests", type=int, default=256, help="(default: %(default)s)")
     parser.add_argument("--concurrency", type=int, default=128, help="(default: %(default)s)")
-    parser.add_argument("--search", type=json.loads, required=True, help="values by setting, as JSON")
-    parser.add_argument("--engine", type=json.loads, default={}, help="engine_args of the start, as JSON")
-    parser.add_argument("--together", type=int, default=3, help="engines that start at the same time")
+    parser.add_argument(
+        "--search", type=json.loads, required=True, help="values by setting, as JSON"
+    )
+    parser.add_argument(
+        "--engine", type=json.loads, default={}, help="engine_args of the start, as JSON"
+    )
+    parser.add_argument(
+        "--together", type=int, default=3, help="engines that start at the same time"
+    )
     args = parser.parse_args()
-    server = {"num_prompts": args.requests, "max_concurrency": args.concurrency, "health_timeout_s": 600.0}
+    server = {
+        "num_prompts": args.requests,
+        "max_concurrency": args.concurrency,
+        "health_timeout_s": 600.0,
+    }
     config = llmprof.ExperimentConfig.from_dict(
         {**SERVED, "model": args.model, "server": server, "engine_args": args.engine}
     )
@@ -58,9 +78,17 @@ def main() -> None:
 
     if "tune" in args.parts:
         study = llmprof.tune(
-            config, objective=OBJECTIVE, slo=args.slo, budget=args.budget, search=args.search, most_points=points // 2,
-            engines=args.together, folder=args.folder / "study", progress=tell, check=False,
-        )  # fmt: skip
+            config,
+            objective=OBJECTIVE,
+            slo=args.slo,
+            budget=args.budget,
+            search=args.search,
+            most_points=points // 2,
+            engines=args.together,
+            folder=args.folder / "study",
+            progress=tell,
+            check=False,
+        )
         print(study.says)
     if "grid" in args.parts:
         grid(config, args, tell)
@@ -70,8 +98,13 @@ def main() -> None:
 
 
 def grid(config: Any, args: argparse.Namespace, tell: Any) -> None:
-    """Measure each point of the grid that is missing; some engines start at the same time, and measure in turn."""
-    points = [dict(zip(args.search, values, strict=True)) for values in itertools.product(*args.search.values())]
+    """Measure each point of the grid that is missing; some engines start at the same time, and
+    measure in turn.
+    """
+    points = [
+        dict(zip(args.search, values, strict=True))
+        for values in itertools.product(*args.search.values())
+    ]
     file = args.folder / "grid" / "grid.json"
     done = files.read_json(file) or []
     left = [point for point in points if point not in [one["values"] for one in done]]
@@ -104,7 +137,12 @@ def _found(folder: Path, slo: str) -> dict[str, Any]:
         run = point["state"] == "finished" and llmprof.launch.open_run(folder / point["run"])
         found = _figures(run.requests, limits(slo)) if run else {"error": point["error"]}
         rows.append({"values": point["values"], **found, "seconds": point["seconds"]})
-    return {"what": "study", "points": rows, "spent_s": study.state["tune"]["spent_s"], "says": study.says}
+    return {
+        "what": "study",
+        "points": rows,
+        "spent_s": study.state["tune"]["spent_s"],
+        "says": study.says,
+    }
 
 
 if __name__ == "__main__":

@@ -1,4 +1,7 @@
-"""TypeScript declarations of the explorers' messages and traits: ``python docs/declarations.py`` writes them again."""
+"""TypeScript declarations of the explorers' messages and traits:
+
+``python docs/declarations.py`` writes them again.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +55,9 @@ _TRAITS = (
 
 def declarations(room: str) -> str:
     """Text of the ``messages.d.ts`` of an explorer."""
-    widget: type[Explorer] = getattr(importlib.import_module(f"llmprof.explore.{room}.explorer"), ROOMS[room])
+    widget: type[Explorer] = getattr(
+        importlib.import_module(f"llmprof.explore.{room}.explorer"), ROOMS[room]
+    )
     records: dict[str, str] = {}
     lines = ["export type Messages = {"]
     for message in (handler.message for handler in widget.handlers.values()):
@@ -78,8 +83,15 @@ def written(room: str) -> Path:
 def _fields(fields: Mapping[str, Any], records: dict[str, str]) -> str:
     if not fields:
         return "Record<string, never>"
-    types = ((name, optional(kind), _type(inspect.type_info(kind), records)) for name, kind in fields.items())
-    return "{ " + "; ".join(f"{name}{'?' if free else ''}: {kind}" for name, free, kind in types) + " }"
+    types = (
+        (name, optional(kind), _type(inspect.type_info(kind), records))
+        for name, kind in fields.items()
+    )
+    return (
+        "{ "
+        + "; ".join(f"{name}{'?' if free else ''}: {kind}" for name, free, kind in types)
+        + " }"
+    )
 
 
 def _type(kind: inspect.Type, records: dict[str, str]) -> str:
@@ -116,7 +128,9 @@ def _record(cls: type[msgspec.Struct], kind: inspect.StructType, records: dict[s
 
 
 def _synced(widget: type[Explorer]) -> dict[str, traitlets.TraitType[Any, Any]]:
-    """Traits of a widget that are synchronised with the browser, without those that every widget has."""
+    """Traits of a widget that are synchronised with the browser, without those that every widget
+    has.
+    """
     own = set(widget.class_traits(sync=True)) - set(DOMWidget.class_traits(sync=True))
     return {name: widget.class_traits()[name] for name in own if not name.startswith("_")}
 

@@ -29,12 +29,16 @@ def tables() -> str:
                 "# Tables of hardware metrics\n\nThe result of `read_metrics`. They are not part of a trace; numbers "
                 "are in base units, rates per second."
             )
-        parts.append(f"## {table.name}\n\n{table.row.capitalize()}. Recorded by {table.recorded_by}.")
+        parts.append(
+            f"## {table.name}\n\n{table.row.capitalize()}. Recorded by {table.recorded_by}."
+        )
         rows = [
             f"| `{c.name}` | {c.dtype} | {c.unit} | {'yes' if c.nullable else 'no'} | {c.meaning.replace('|', '/')} |"
             for c in table.columns
         ]
-        parts.append("\n".join(["| column | type | unit | null | meaning |", "|---|---|---|---|---|", *rows]))
+        parts.append(
+            "\n".join(["| column | type | unit | null | meaning |", "|---|---|---|---|---|", *rows])
+        )
     return "\n\n".join(parts) + "\n"
 
 
@@ -58,10 +62,20 @@ def analyses() -> str:
 
 
 def methods() -> str:
-    """``llmprof/analyze/methods.pyi``, by which editors and type checkers know the methods of a trace."""
+    """``llmprof/analyze/methods.pyi``, by which editors and type checkers know the methods of a
+    trace.
+    """
     names = sorted(name for name, value in vars(Trace).items() if isinstance(value, Method))
-    lines = ['"""Made from ``llmprof.analyze.catalog`` by ``docs/made.py``."""', "", "from llmprof import analyze", ""]
-    return "\n".join([*lines, "class Methods:", *(f"    {name} = analyze.{name}" for name in names)]) + "\n"
+    lines = [
+        '"""Made from ``llmprof.analyze.catalog`` by ``docs/made.py``."""',
+        "",
+        "from llmprof import analyze",
+        "",
+    ]
+    return (
+        "\n".join([*lines, "class Methods:", *(f"    {name} = analyze.{name}" for name in names)])
+        + "\n"
+    )
 
 
 def kinds() -> str:
@@ -69,12 +83,23 @@ def kinds() -> str:
     rows = []
     for kind in calls.KINDS:
         names = kind.operators.split()
-        some = names if len(names) <= _MOST_NAMES else [*names[:_MOST_NAMES:2], f"… {len(names)} in all"]
+        some = (
+            names
+            if len(names) <= _MOST_NAMES
+            else [*names[:_MOST_NAMES:2], f"… {len(names)} in all"]
+        )
         rows.append(f"| {kind.name} | `{'`, `'.join(some)}` | {kind.formula} | {kind.source} |")
-    return "\n".join(["| kind | operators | FLOPs; bytes | source |", "|---|---|---|---|", *rows]) + "\n"
+    return (
+        "\n".join(["| kind | operators | FLOPs; bytes | source |", "|---|---|---|---|", *rows])
+        + "\n"
+    )
 
 
-MADE = {"docs/schema.md": tables, "docs/analyses.md": analyses, "llmprof/analyze/methods.pyi": methods}
+MADE = {
+    "docs/schema.md": tables,
+    "docs/analyses.md": analyses,
+    "llmprof/analyze/methods.pyi": methods,
+}
 
 if __name__ == "__main__":
     for name, text in MADE.items():

@@ -1,8 +1,11 @@
-"""Pictures of the explorers for the README and the tour: ``python docs/pictures.py [--to FOLDER] [NAME ...]``.
+"""Pictures of the explorers for the README and the tour:
 
-Each is a screenshot of the live widget in Chromium on a bundled sample, light, and dark where the name ends in
-``_dark``. Look at each before it is committed, with its colours reduced to 256 of which the legends' are exact. The
-picture of the findings is cut from what ``tests/browser/test_open.py`` keeps of a real JupyterLab.
+``python docs/pictures.py [--to FOLDER] [NAME ...]``.
+
+Each is a screenshot of the live widget in Chromium on a bundled sample, light, and dark where the
+name ends in ``_dark``. Look at each before it is committed, with its colours reduced to 256 of
+which the legends' are exact. The picture of the findings is cut from what
+``tests/browser/test_open.py`` keeps of a real JupyterLab.
 """
 
 from __future__ import annotations
@@ -25,7 +28,12 @@ from tests.browser.conftest import CHROMIUM, FLAGS  # noqa: E402
 from tests.browser.host import Host  # noqa: E402
 
 WIDTH = 962
-SHOWN = {"explore_kernels": 1290, "explore_compare": 1500, "explore_all_reduce": 950, "explore_layers": 1100}
+SHOWN = {
+    "explore_kernels": 1290,
+    "explore_compare": 1500,
+    "explore_all_reduce": 950,
+    "explore_layers": 1100,
+}
 """Height (px) after which a long one is cut off."""
 TP4 = "torch_tp4_eager_nccl"
 
@@ -46,7 +54,9 @@ def timeline(host: Callable[..., Host]) -> Host:
 
 def flame(host: Callable[..., Host]) -> Host:
     """A range of decode steps is selected; below it its flame graph by stage."""
-    widget = explore.timeline(llmprof.sample("torch_tp1_moe_eager"), notes=_notes("flame"), height=330)
+    widget = explore.timeline(
+        llmprof.sample("torch_tp1_moe_eager"), notes=_notes("flame"), height=330
+    )
     shown = host(widget, height=1200)
     shown.wait(lambda: widget._data.found, seconds=120)
     steps = analyze.steps(widget.trace).filter(phase="decode").drop_nulls("start_ns")

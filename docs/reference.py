@@ -23,17 +23,34 @@ class Page:
     words: str = ""
 
 
-_WORDS = {"What would be gained": "From a replay of the recording: [what would I gain?](../what_if.md)"}
+_WORDS = {
+    "What would be gained": "From a replay of the recording: [what would I gain?](../what_if.md)"
+}
 PAGES = (
     Page(
         "reading",
         "Reading traces",
         "llmprof",
-        ("read", "read_metrics", "read_source", "sample", "sample_metrics", "samples", "Trace", "Metrics"),
+        (
+            "read",
+            "read_metrics",
+            "read_source",
+            "sample",
+            "sample_metrics",
+            "samples",
+            "Trace",
+            "Metrics",
+        ),
         "Files in, frames out. The tables of a trace are described in the [schema](../schema.md).",
     ),
     *(
-        Page(re.sub(r"\W+", "_", heading.lower()), heading, "llmprof.analyze", tuple(names), _WORDS.get(heading, ""))
+        Page(
+            re.sub(r"\W+", "_", heading.lower()),
+            heading,
+            "llmprof.analyze",
+            tuple(names),
+            _WORDS.get(heading, ""),
+        )
         for heading, names in catalog.exported(analyze).items()
     ),
     Page(
@@ -43,7 +60,12 @@ PAGES = (
         words="They take any trace, and equal those of `nsys stats` on its exports.",
     ),
     Page("theory", "Theory", "llmprof.theory"),
-    Page("charts", "Charts", "llmprof.charts", words="A frame of an analysis goes in, an Altair chart comes out."),
+    Page(
+        "charts",
+        "Charts",
+        "llmprof.charts",
+        words="A frame of an analysis goes in, an Altair chart comes out.",
+    ),
     Page("explore", "Explorers", "llmprof.explore"),
     Page("launch", "Profiled runs", "llmprof.launch"),
     Page("report", "Reports", "llmprof.report"),
@@ -83,7 +105,13 @@ def write(folder: Path) -> None:
         lines += ["```{eval-rst}", f".. currentmodule:: {page.package}", ""]
         for name in names_on(page):
             value = getattr(package, name)
-            kind = "autoclass" if isinstance(value, type) else "autofunction" if callable(value) else "py:data"
+            kind = (
+                "autoclass"
+                if isinstance(value, type)
+                else "autofunction"
+                if callable(value)
+                else "py:data"
+            )
             lines += [f".. {kind}:: {name}", *(["   :members:"] if kind == "autoclass" else []), ""]
         (folder / f"{page.name}.md").write_text("\n".join([*lines, "```", ""]))
     listed = "\n".join(page.name for page in pages)

@@ -1,4 +1,5 @@
-"""Profiler toolkit for LLM inference: read traces, split them into steps and layers, see where the time goes.
+"""Profiler toolkit for LLM inference: read traces, split them into steps and layers, see where the
+time goes.
 
 >>> import llmprof
 >>> trace = llmprof.sample("torch_tp4_eager_nccl")  # or llmprof.read("folder of rank files")

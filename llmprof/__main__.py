@@ -8,7 +8,9 @@ _INTERRUPTED = 130
 
 
 def main() -> int:
-    """Run a command; an interrupt while modules are imported gives the same short message as a later one."""
+    """Run a command; an interrupt while modules are imported gives the same short message as a
+    later one.
+    """
     try:
         from llmprof.cli import main as command_line
     except KeyboardInterrupt:

@@ -1,4 +1,6 @@
-"""Tools for agents: questions about traces, and a server of the Model Context Protocol (MCP) that answers them."""
+"""Tools for agents: questions about traces, and a server of the Model Context Protocol (MCP)
+that answers them.
+"""
 
 from __future__ import annotations
 
@@ -78,27 +80,46 @@ class Tools:
                 self._look(entry, depth + 1, files)
 
     def inside(self, path: str) -> Path:
-        """Path of a file or folder in the folders of the server; a relative path is looked up in each of them."""
+        """Path of a file or folder in the folders of the server; a relative path is looked up in
+        each of them.
+        """
         requested = Path(path)
-        places = [requested] if requested.is_absolute() else [folder / requested for folder in self.folders]
+        places = (
+            [requested]
+            if requested.is_absolute()
+            else [folder / requested for folder in self.folders]
+        )
         try:
             allowed = [real for place in places if self._holds(real := place.resolve())]
-        except (OSError, ValueError, RuntimeError) as error:  # too long, a NUL in it, links in a circle
+        except (
+            OSError,
+            ValueError,
+            RuntimeError,
+        ) as error:  # too long, a NUL in it, links in a circle
             found = f"{path[:100]!r} cannot be a path: {error}"
             raise LlmprofError(found, hint="traces() lists the traces that can be read") from error
         if not allowed:
             found = f"{path!r} is outside the folders of this server"
             expected = "a path in one of them, or sample:NAME"
-            raise RefusedError(found, expected=expected, hint="traces() lists the traces that can be read")
+            raise RefusedError(
+                found, expected=expected, hint="traces() lists the traces that can be read"
+            )
         existing = [real for real in allowed if os.path.exists(real)]  # noqa: PTH110 (False, not an error, for any path)
         if not existing:
-            raise LlmprofError(f"there is no {path!r}", hint="traces() lists the traces that can be read")
+            raise LlmprofError(
+                f"there is no {path!r}", hint="traces() lists the traces that can be read"
+            )
         if existing[0].is_dir():
             for count, entry in enumerate(existing[0].rglob("*")):
                 if count >= _MOST_ENTRIES:
-                    raise RefusedError(f"{path!r} has more than {_MOST_ENTRIES:,} files", hint="name a folder in it")
+                    raise RefusedError(
+                        f"{path!r} has more than {_MOST_ENTRIES:,} files",
+                        hint="name a folder in it",
+                    )
                 if entry.is_symlink() and not self._holds(entry.resolve()):
-                    raise RefusedError(f"{path!r} has a link that leads outside the folders of this server")
+                    raise RefusedError(
+                        f"{path!r} has a link that leads outside the folders of this server"
+                    )
         return existing[0]
 
     def _holds(self, path: Path) -> bool:
@@ -109,7 +130,11 @@ class Tools:
         if path.startswith(SAMPLE):
             return bundled.sample(path.removeprefix(SAMPLE))
         real = self.inside(path)
-        files = [real] if real.is_file() else [entry for entry in sorted(real.rglob("*")) if entry.is_file()]
+        files = (
+            [real]
+            if real.is_file()
+            else [entry for entry in sorted(real.rglob("*")) if entry.is_file()]
+        )
         key = (real, *((file, file.stat().st_mtime_ns, file.stat().st_size) for file in files))
         with self._lock:
             if key not in self._traces:
@@ -120,67 +145,97 @@ class Tools:
             return self._traces[key]
 
     def info(self, path: str) -> dict[str, Any]:
-        """Facts about a trace: device, ranks, tables with their columns, the analyses that it allows, what was lost."""
+        """Facts about a trace: device, ranks, tables with their columns, the analyses that it
+        allows, what was lost.
+        """
         trace = self.trace(path)
         meta = trace.meta
         low, high = trace.span_ns
-        return _plain({
-            "what": cards.headline(trace),
-            "device": meta.get("device"),
-            "platform": trace.platform.name,
-            "format": meta.get("format"),
-            "ranks": trace.ranks,
-            "world_size": meta.get("world_size"),
-            "versions": meta.get("versions"),
-            "span_ns": high - low,
-            "tables": {
-                name: {"rows": rows, "columns": trace.scan(name).collect_schema().names()}
-                for name, rows in trace.rows.items()
-            },
-            "analyses": {name: view.help for name, view in views().items() if not view.needs},
-            "warnings": cards.warnings(trace),
-        })  # fmt: skip
+        return _plain(
+            {
+                "what": cards.headline(trace),
+                "device": meta.get("device"),
+                "platform": trace.platform.name,
+                "format": meta.get("format"),
+                "ranks": trace.ranks,
+                "world_size": meta.get("world_size"),
+                "versions": meta.get("versions"),
+                "span_ns": high - low,
+                "tables": {
+                    name: {"rows": rows, "columns": trace.scan(name).collect_schema().names()}
+                    for name, rows in trace.rows.items()
+                },
+                "analyses": {name: view.help for name, view in views().items() if not view.needs},
+                "warnings": cards.warnings(trace),
+            }
+        )
 
     def findings(self, path: str) -> dict[str, Any]:
-        """What takes the time of a run, ranked, with figures, shares of a stated time, and what to try."""
+        """What takes the time of a run, ranked, with figures, shares of a stated time, and what
+        to try.
+        """
         return _plain(findings_document(self.trace(path)))
 
     def analyze(
-        self, path: str, what: str, *, ranks: list[int] | None = None, sort: str | None = None, limit: int = 50
+        self,
+        path: str,
+        what: str,
+        *,
+        ranks: list[int] | None = None,
+        sort: str | None = None,
+        limit: int = 50,
     ) -> dict[str, Any]:
         """Rows of one analysis (see info); sort names a column whose largest come first."""
         allowed = {name: view for name, view in views().items() if not view.needs}
         if what not in allowed:
-            raise AnalysisError(f"there is no analysis {what!r}", expected=f"one of {', '.join(allowed)}")
+            raise AnalysisError(
+                f"there is no analysis {what!r}", expected=f"one of {', '.join(allowed)}"
+            )
         trace = self.trace(path)
         frame = pl.DataFrame(allowed[what].function(trace.select(ranks=ranks) if ranks else trace))
         if sort is not None:
             if sort not in frame.columns:
-                raise AnalysisError(f"{what} has no column {sort!r}", expected=f"one of {listed(frame.columns)}")
+                raise AnalysisError(
+                    f"{what} has no column {sort!r}", expected=f"one of {listed(frame.columns)}"
+                )
             frame = frame.sort(sort, descending=True, nulls_last=True, maintain_order=True)
         return _rows(frame, limit)
 
     def sql(self, path: str, query: str, *, limit: int = 200) -> dict[str, Any]:
-        """One SELECT over the tables of a trace (kernels, copies, runtime, ops, markers, collectives ...)."""
+        """One SELECT over the tables of a trace (kernels, copies, runtime, ops, markers,
+        collectives ...).
+        """
         return _rows(self.trace(path).sql(query), limit)
 
     def diff(self, a: str, b: str, *, over: float = 0.03) -> dict[str, Any]:
-        """Compare two runs: a verdict for each phase that respects the noise, and what the difference is made of."""
+        """Compare two runs: a verdict for each phase that respects the noise, and what the
+        difference is made of.
+        """
         first, second = self.trace(a), self.trace(b)
         names = (Path(a).name, Path(b).name)
         frame = analyze.diff(first, second)
-        apart = analyze.diff(first, second, names=names, part="context")["words"].drop_nulls().to_list()
-        parts = frame.filter(pl.col("level") == "part").sort(pl.col("delta_ns").abs(), descending=True, nulls_last=True)
-        return _plain({
-            "phases": gate(frame, over=over).to_dicts(),
-            "parts": parts.head(20).drop_nulls("delta_ns").to_dicts(),
-            "markdown": markdown(frame, names=names, over=over, apart=apart),
-        })  # fmt: skip
+        apart = (
+            analyze.diff(first, second, names=names, part="context")["words"].drop_nulls().to_list()
+        )
+        parts = frame.filter(pl.col("level") == "part").sort(
+            pl.col("delta_ns").abs(), descending=True, nulls_last=True
+        )
+        return _plain(
+            {
+                "phases": gate(frame, over=over).to_dicts(),
+                "parts": parts.head(20).drop_nulls("delta_ns").to_dicts(),
+                "markdown": markdown(frame, names=names, over=over, apart=apart),
+            }
+        )
 
-    def picture(self, path: str, start_ms: float, end_ms: float, *, ranks: list[int] | None = None) -> bytes:
+    def picture(
+        self, path: str, start_ms: float, end_ms: float, *, ranks: list[int] | None = None
+    ) -> bytes:
         """Timeline of a window as PNG: streams of the ranks with stages, steps and layers."""
         if not (math.isfinite(start_ms) and math.isfinite(end_ms)) or end_ms <= start_ms:
-            raise AnalysisError(f"the window {start_ms} to {end_ms} ms is empty", expected="start before end, in ms")
+            raise AnalysisError(
+                f"the window {start_ms} to {end_ms} ms is empty", expected="start before end, in ms"
+            )
         trace = self.trace(path)
         events = analyze.attribute(trace)  # labels come from the whole trace
         if ranks:
@@ -201,9 +256,10 @@ def _plain(value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _ABOUT = (
-    "Traces of LLM inference runs (torch profiler, Nsight Systems, Ascend and others). Begin with traces(), then "
-    "info(path) and findings(path): the findings are ranked, and each names the analysis that shows its rows. Times "
-    "are ns from the start of the trace unless a name says ms. Nothing is written."
+    "Traces of LLM inference runs (torch profiler, Nsight Systems, Ascend and others). Begin with"
+    " traces(), then info(path) and findings(path): the findings are ranked, and each names the"
+    " analysis that shows its rows. Times are ns from the start of the trace unless a name says ms."
+    " Nothing is written."
 )
 
 
@@ -231,7 +287,9 @@ def server(folders: Iterable[Path]) -> Any:
         return answer
 
     def picture(path: str, start_ms: float, end_ms: float, ranks: list[int] | None = None) -> Any:
-        """Picture of a window of the timeline: streams of the ranks with stages, steps and layers."""
+        """Picture of a window of the timeline: streams of the ranks with stages, steps and
+        layers.
+        """
         return Image(data=tools.picture(path, start_ms, end_ms, ranks=ranks), format="png")
 
     for tool in (tools.traces, tools.info, tools.findings, tools.analyze, tools.sql, tools.diff):

@@ -1,15 +1,18 @@
 """Checks of the arguments of public functions, made from their annotations.
 
-:func:`checked` refuses an argument of the wrong kind with an error that names the argument and the expected kind::
+:func:`checked` refuses an argument of the wrong kind with an error that names the argument and the
+expected kind::
 
     >>> from llmprof import analyze
     >>> analyze.overlap("trace.json")
     Traceback (most recent call last):
-    llmprof.errors.ArgumentError: overlap() got the string 'trace.json' as trace; expected a Trace; read it first: ...
+    llmprof.errors.ArgumentError: overlap() got the string 'trace.json' as trace; expected a Trace;
+    read it first: ...
 
-The packages of llmprof check all functions that they export (:mod:`llmprof.lazy`); a function needs only annotations.
-Runtime type checkers (typeguard, beartype) do not serve here: their errors name types but no remedy, they have no kinds
-for windows and names of columns, and they refuse numpy's numbers.
+The packages of llmprof check all functions that they export (:mod:`llmprof.lazy`); a function needs
+only annotations. Runtime type checkers (typeguard, beartype) do not serve here: their errors name
+types but no remedy, they have no kinds for windows and names of columns, and they refuse numpy's
+numbers.
 """
 
 from __future__ import annotations
@@ -28,7 +31,16 @@ from typing import Annotated, Any, Final, Literal, ParamSpec, TypeVar
 
 from llmprof.errors import AnalysisError, ArgumentError
 
-__all__ = ["AtLeastOne", "Columns", "NotNegative", "Share", "Window", "check", "checked", "refuse_unknown"]
+__all__ = [
+    "AtLeastOne",
+    "Columns",
+    "NotNegative",
+    "Share",
+    "Window",
+    "check",
+    "checked",
+    "refuse_unknown",
+]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -49,14 +61,18 @@ def _is_number(value: Any) -> bool:
 
 
 def _are(value: Any, kind: Any, each: Callable[[Any], bool]) -> bool:
-    return isinstance(value, kind) and not isinstance(value, str | Mapping) and all(map(each, value))
+    return (
+        isinstance(value, kind) and not isinstance(value, str | Mapping) and all(map(each, value))
+    )
 
 
 Columns = Annotated[
     Sequence[str],
     Kind(
         "the name of a column or a sequence of names",
-        lambda value: isinstance(value, str) or _are(value, Collection, lambda name: isinstance(name, str)),
+        lambda value: (
+            isinstance(value, str) or _are(value, Collection, lambda name: isinstance(name, str))
+        ),
         convert=lambda names: (names,) if isinstance(names, str) else tuple(dict.fromkeys(names)),
     ),
 ]
@@ -79,18 +95,35 @@ def _whole(value: Any) -> bool:
 
 
 NotNegative = Annotated[
-    int, Kind("a whole number from 0 on", _whole, operator.index, lambda number: "is negative" if number < 0 else "")
+    int,
+    Kind(
+        "a whole number from 0 on",
+        _whole,
+        operator.index,
+        lambda number: "is negative" if number < 0 else "",
+    ),
 ]
 """A whole number from 0 on."""
 
 AtLeastOne = Annotated[
-    int, Kind("a whole number from 1 on", _whole, operator.index, lambda number: "is less than 1" if number < 1 else "")
+    int,
+    Kind(
+        "a whole number from 1 on",
+        _whole,
+        operator.index,
+        lambda number: "is less than 1" if number < 1 else "",
+    ),
 ]
 """A whole number from 1 on."""
 
 Share = Annotated[
     float,
-    Kind("a number from 0 to 1", _is_number, float, lambda share: "" if 0 <= share <= 1 else "is not from 0 to 1"),
+    Kind(
+        "a number from 0 to 1",
+        _is_number,
+        float,
+        lambda share: "" if 0 <= share <= 1 else "is not from 0 to 1",
+    ),
 ]
 """A part of a whole."""
 
@@ -111,12 +144,21 @@ _SIMPLE: Final[dict[Any, Kind]] = {
     type(None): Kind("None", lambda value: value is None),
     bool: Kind("True or False", lambda value: isinstance(value, bool)),
     int: Kind("a whole number", _whole, operator.index),
-    float: Kind("a number", _is_number, lambda number: number if isinstance(number, int | float) else float(number)),
+    float: Kind(
+        "a number",
+        _is_number,
+        lambda number: number if isinstance(number, int | float) else float(number),
+    ),
     str: Kind("a string", lambda value: isinstance(value, str)),
     bytes: Kind("bytes", lambda value: isinstance(value, bytes)),
     os.PathLike: Kind("a path", lambda value: isinstance(value, os.PathLike)),
 }
-_PLURALS: Final = {"a string": "strings", "a path": "paths", "a number": "numbers", "a whole number": "whole numbers"}
+_PLURALS: Final = {
+    "a string": "strings",
+    "a path": "paths",
+    "a number": "numbers",
+    "a whole number": "whole numbers",
+}
 
 
 def kind_of(annotation: Any) -> Kind:
@@ -127,7 +169,9 @@ def kind_of(annotation: Any) -> Kind:
     if origin is not None:
         return _made_of(origin, typing.get_args(annotation))
     if isinstance(annotation, type) and not getattr(annotation, "_is_protocol", False):
-        return Kind(_with_article(_public_name(annotation)), lambda value: isinstance(value, annotation))
+        return Kind(
+            _with_article(_public_name(annotation)), lambda value: isinstance(value, annotation)
+        )
     return _ANYTHING
 
 
@@ -182,7 +226,9 @@ def _container(origin: type, inside: tuple[Any, ...]) -> Kind:
                 isinstance(value, Mapping)
                 and (
                     getattr(value, "loads_values", False)  # checking the values would load them
-                    or all(keys.accepts(key) and values.accepts(item) for key, item in value.items())
+                    or all(
+                        keys.accepts(key) and values.accepts(item) for key, item in value.items()
+                    )
                 )
             ),
         )
@@ -199,7 +245,13 @@ def _container(origin: type, inside: tuple[Any, ...]) -> Kind:
     each = kind_of(inside[0]) if inside else _ANYTHING
     base = Sequence if issubclass(origin, tuple | list) else origin
     plural = _PLURALS.get(each.words, f"{each.words.removeprefix('a ').removeprefix('an ')}s")
-    words = "an iterable" if base is Iterable else "a set" if issubclass(base, frozenset | set) else "a sequence"
+    words = (
+        "an iterable"
+        if base is Iterable
+        else "a set"
+        if issubclass(base, frozenset | set)
+        else "a sequence"
+    )
 
     def accepts(value: Any) -> bool:
         if isinstance(value, str | bytes) or not isinstance(value, base):
@@ -211,7 +263,11 @@ def _container(origin: type, inside: tuple[Any, ...]) -> Kind:
 
 def _public_name(kind: type) -> str:
     package = kind.__module__.partition(".")[0]
-    return kind.__name__ if package in ("llmprof", "builtins", "pathlib") else f"{package}.{kind.__name__}"
+    return (
+        kind.__name__
+        if package in ("llmprof", "builtins", "pathlib")
+        else f"{package}.{kind.__name__}"
+    )
 
 
 def _with_article(name: str) -> str:
@@ -243,7 +299,11 @@ def _advice(kind: Kind, value: Any) -> str:
         if is_path:
             return f"read it first: llmprof.read({_short(repr(os.fspath(value)))})"
         if name in ("Run", "Metrics") and package == "llmprof":
-            return "pass the trace of the run: run.trace" if name == "Run" else "read the timeline: llmprof.read(path)"
+            return (
+                "pass the trace of the run: run.trace"
+                if name == "Run"
+                else "read the timeline: llmprof.read(path)"
+            )
     if "Metrics" in kind.words:
         if is_path:
             return f"read it first: llmprof.read_metrics({_short(repr(os.fspath(value)))})"
@@ -255,13 +315,18 @@ def _advice(kind: Kind, value: Any) -> str:
         if name == "LazyFrame":
             return "collect it first: frame.collect()"
         if name == "Trace":
-            return "pass the frame that an analysis of the trace returns; the docstring names the analysis"
+            return (
+                "pass the frame that an analysis of the trace returns; the docstring names the"
+                " analysis"
+            )
     return ""
 
 
 @dataclass(slots=True)
 class _Checks:
-    """The checks of one function, made at its first call: annotations may name classes that are imported later."""
+    """The checks of one function, made at its first call: annotations may name classes that are
+    imported later.
+    """
 
     function: Callable[..., Any]
     signature: inspect.Signature = field(init=False)
@@ -293,7 +358,10 @@ class _Checks:
         try:
             bound = self.signature.bind(*args, **kwargs)
         except TypeError as error:
-            expected = f"its arguments: {', '.join(name for name in self.signature.parameters if name != 'self')}"
+            expected = (
+                "its arguments:"
+                f" {', '.join(name for name in self.signature.parameters if name != 'self')}"
+            )
             raise ArgumentError(f"{self.function.__name__}(): {error}", expected=expected) from None
         for name, value in bound.arguments.items():
             if name in self.kinds:
@@ -306,9 +374,13 @@ class _Checks:
     def _checked(self, name: str, kind: Kind, value: Any) -> Any:
         if not kind.accepts(value):
             found = f"{self.function.__name__}() got {described(value)} as {name}"
-            raise ArgumentError(found, expected=kind.words, hint=_advice(kind, value), argument=name)
+            raise ArgumentError(
+                found, expected=kind.words, hint=_advice(kind, value), argument=name
+            )
         if kind.refuse is not None and (wrong := kind.refuse(value)):
-            raise AnalysisError(f"{name}={_short(repr(value))} {wrong}", expected=kind.words, argument=name)
+            raise AnalysisError(
+                f"{name}={_short(repr(value))} {wrong}", expected=kind.words, argument=name
+            )
         return value if kind.convert is None else kind.convert(value)
 
 

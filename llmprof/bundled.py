@@ -1,8 +1,9 @@
 """Bundled data: the sample traces that come with llmprof, and the folders of its other data.
 
-A sample is a folder in ``sample_traces/`` with the files of a profiler, or with the run folder of ``llmprof run``. Its
-``sample.json`` says what ran, where the files come from, their licence and their sha256. An installed package has the
-files of two samples; the repository has all. The environment variable ``LLMPROF_SAMPLES`` names another folder.
+A sample is a folder in ``sample_traces/`` with the files of a profiler, or with the run folder of
+``llmprof run``. Its ``sample.json`` says what ran, where the files come from, their licence and
+their sha256. An installed package has the files of two samples; the repository has all. The
+environment variable ``LLMPROF_SAMPLES`` names another folder.
 """
 
 from __future__ import annotations
@@ -39,8 +40,9 @@ class SampleFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Sample(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Content of ``sample.json``.
 
-    ``measured`` has times in seconds that the run itself measured: ``plain_s`` without the profiler, ``profiled_s``
-    with it, and ``stop_profile_s`` for writing the trace; None if nothing was measured.
+    ``measured`` has times in seconds that the run itself measured: ``plain_s`` without the
+    profiler, ``profiled_s`` with it, and ``stop_profile_s`` for writing the trace; None if nothing
+    was measured.
     """
 
     name: str
@@ -67,15 +69,22 @@ class Sample(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 def folder_of(name: str, variable: str) -> Path:
-    """Path of a folder of bundled data: next to the package in a checkout, inside the package if it is installed."""
+    """Path of a folder of bundled data: next to the package in a checkout, inside the package if
+    it is installed.
+    """
     package = Path(__file__).resolve().parent
     named = os.environ.get(variable)
     places = [Path(named)] if named else [package.parent / name, package / "data" / name]
     for place in places:
         if place.is_dir():
             return place
-    hint = f"install llmprof again, or set {variable} to the folder {name} of a clone of its repository"
-    raise LlmprofError(f"there is no folder {places[0]}", expected=f"the folder {name} of llmprof", hint=hint)
+    hint = (
+        f"install llmprof again, or set {variable} to the folder {name} of a clone of its"
+        " repository"
+    )
+    raise LlmprofError(
+        f"there is no folder {places[0]}", expected=f"the folder {name} of llmprof", hint=hint
+    )
 
 
 def samples_folder() -> Path:
@@ -87,7 +96,9 @@ def notebook_data(name: str) -> Path:
     """Path of a folder with results that the notebooks explain."""
     folder = folder_of("notebooks", "LLMPROF_NOTEBOOKS") / "data" / name
     if not folder.is_dir():
-        raise LlmprofError(f"there are no results {name!r} for the notebooks", hint="install llmprof again")
+        raise LlmprofError(
+            f"there are no results {name!r} for the notebooks", hint="install llmprof again"
+        )
     return folder
 
 
@@ -98,16 +109,22 @@ def describe(name: str) -> Sample:
         near = difflib.get_close_matches(name, names, n=3, cutoff=0.4)
         found = f"there is no sample {name!r}"
         expected = f"one of {', '.join(near or names)}"
-        raise LlmprofError(found, expected=expected, hint="llmprof samples lists them all", nearest=near)
+        raise LlmprofError(
+            found, expected=expected, hint="llmprof samples lists them all", nearest=near
+        )
     head = folder / name / HEAD_FILE
     try:
         return msgspec.json.decode(head.read_bytes(), type=Sample)
     except (OSError, msgspec.DecodeError) as error:
-        raise ReadError(f"{head} is damaged: {error}", hint="restore it from the repository") from error
+        raise ReadError(
+            f"{head} is damaged: {error}", hint="restore it from the repository"
+        ) from error
 
 
 def files(name: str) -> list[Path]:
-    """Trace files of a sample, in the order of the ranks; for a run folder, the files in ``traces``."""
+    """Trace files of a sample, in the order of the ranks; for a run folder, the files in
+    ``traces``.
+    """
     folder = samples_folder() / name
     listed = describe(name).files
     paths = []
@@ -116,11 +133,18 @@ def files(name: str) -> list[Path]:
         size = path.stat().st_size if path.is_file() else None
         if size is None and not is_here(name):
             expected = f"one of {', '.join(filter(is_here, _names(samples_folder())))}"
-            hint = f"clone the repository of llmprof and set {ENVIRONMENT_VARIABLE} to its folder sample_traces"
-            raise LlmprofError(f"the files of the sample {name!r} are not installed", expected=expected, hint=hint)
+            hint = (
+                f"clone the repository of llmprof and set {ENVIRONMENT_VARIABLE} to its folder"
+                " sample_traces"
+            )
+            raise LlmprofError(
+                f"the files of the sample {name!r} are not installed", expected=expected, hint=hint
+            )
         if size != file.bytes:
             found = f"{path} " + ("is missing" if size is None else f"has {size:,} bytes")
-            raise ReadError(found, expected=f"{file.bytes:,} bytes", hint="restore it from the repository")
+            raise ReadError(
+                found, expected=f"{file.bytes:,} bytes", hint="restore it from the repository"
+            )
         paths.append(path)
     return paths
 
@@ -136,9 +160,9 @@ def samples() -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        ``name, title, model, engine, device, ranks, tensor_parallel, pipeline_parallel, execution (eager |
-        cuda_graphs), profiler, files, bytes, here (whether its files are on this machine), captured, licence,
-        description``, one row per sample, sorted by name.
+        ``name, title, model, engine, device, ranks, tensor_parallel, pipeline_parallel, execution
+        (eager | cuda_graphs), profiler, files, bytes, here (whether its files are on this machine),
+        captured, licence, description``, one row per sample, sorted by name.
 
     Raises
     ------
@@ -231,7 +255,9 @@ def sample_metrics(name: str) -> Metrics:
     24
     """
     if describe(name).profiler != _METRICS_PROFILER:
-        raise LlmprofError(f"the sample {name!r} is a trace", hint=f"open it with llmprof.sample({name!r})")
+        raise LlmprofError(
+            f"the sample {name!r} is a trace", hint=f"open it with llmprof.sample({name!r})"
+        )
     return read_metrics(files(name))
 
 
@@ -240,16 +266,22 @@ SYNTHETIC_VARIANTS = ("baseline", "split", "micro_batch", "both")
 
 
 def synthetic_npu(variant: str, folder: Path) -> Path:
-    """Make a synthetic recording of a DeepSeek-V3-like model on two Ascend NPUs; nothing in it was measured."""
+    """Make a synthetic recording of a DeepSeek-V3-like model on two Ascend NPUs; nothing in it
+    was measured.
+    """
     if variant not in SYNTHETIC_VARIANTS:
-        raise LlmprofError(f"there is no variant {variant!r}", expected=f"one of {listed(SYNTHETIC_VARIANTS)}")
+        raise LlmprofError(
+            f"there is no variant {variant!r}", expected=f"one of {listed(SYNTHETIC_VARIANTS)}"
+        )
     return _generated("ascend_synthetic.py", folder, "--variant", variant)
 
 
 def synthetic_ranks(folder: Path) -> Path:
-    """Make a synthetic run of 32 ranks on four hosts, of which ``host2`` is slow from step 8 on; nothing was measured.
+    """Make a synthetic run of 32 ranks on four hosts, of which ``host2`` is slow from step 8 on;
+    nothing was measured.
 
-    The new folder has a file for each rank; ``sample_traces/ranks_synthetic.py`` says what they hold.
+    The new folder has a file for each rank; ``sample_traces/ranks_synthetic.py`` says what they
+    hold.
     """
     return _generated("ranks_synthetic.py", folder)
 
@@ -263,7 +295,10 @@ def _generated(script: str, folder: Path, *options: str) -> Path:
         check=False,
     )
     if done.returncode:
-        found = f"the synthetic recording could not be written to {folder}: {(done.stderr.splitlines() or ['?'])[-1]}"
+        found = (
+            f"the synthetic recording could not be written to {folder}:"
+            f" {(done.stderr.splitlines() or ['?'])[-1]}"
+        )
         raise LlmprofError(found, hint="choose a folder that can be written")
     return folder
 

@@ -1,7 +1,8 @@
-"""Builds the table of collectives of a trace from the profiler's descriptions and from the names of kernels.
+"""Builds the table of collectives of a trace from the profiler's descriptions and from the names of
+kernels.
 
-Readers keep only the descriptions. Names depend on the patterns in :mod:`llmprof.names`, which a process can extend, so
-they are applied when the collectives of a trace are used.
+Readers keep only the descriptions. Names depend on the patterns in :mod:`llmprof.names`, which a
+process can extend, so they are applied when the collectives of a trace are used.
 """
 
 from __future__ import annotations
@@ -28,15 +29,19 @@ SOURCES: Final[dict[str, frozenset[str]]] = {
 
 _KEY: Final = ["rank", "stream", "start_ns", "name"]
 _SHARED: Final = ["rank", "device", "stream", "start_ns", "dur_ns", "name", "correlation", "op_id"]
-_HOST_OPS: Final = r"^_C::shm_(?:allreduce|all_gather|gather|send_tensor_list|recv_tensor_list)|^c10d::|^gloo:"
+_HOST_OPS: Final = (
+    r"^_C::shm_(?:allreduce|all_gather|gather|send_tensor_list|recv_tensor_list)|^c10d::|^gloo:"
+)
 
 
-def collectives(tables: Mapping[str, pl.DataFrame], device_ranks: Collection[int] = ()) -> pl.DataFrame | None:
+def collectives(
+    tables: Mapping[str, pl.DataFrame], device_ranks: Collection[int] = ()
+) -> pl.DataFrame | None:
     """The table of collectives.
 
-    If the profiler of a rank wrote a track of collective calls (Ascend), these are its collectives. On other ranks they
-    are the kernels that the profiler describes as collectives, and kernels with the name of a collective. On a rank
-    without kernels they are operators of CPU backends.
+    If the profiler of a rank wrote a track of collective calls (Ascend), these are its collectives.
+    On other ranks they are the kernels that the profiler describes as collectives, and kernels with
+    the name of a collective. On a rank without kernels they are operators of CPU backends.
     """
     if not tables.keys() & {"collectives", "kernels", "ops"}:
         return None
@@ -64,7 +69,9 @@ def _of_kernels(kernels: pl.DataFrame, recorded: pl.DataFrame) -> pl.DataFrame:
     kept = kernels.select(c for c in _SHARED if c in kernels.columns)
     matching = kept.filter(by_distinct(kernels["name"], _are_collective))
     if recorded.height:
-        matching = matching.join(recorded.select(_KEY), on=_KEY, how="anti", nulls_equal=True, maintain_order="left")
+        matching = matching.join(
+            recorded.select(_KEY), on=_KEY, how="anti", nulls_equal=True, maintain_order="left"
+        )
     return matching.with_columns(on_device=pl.lit(value=True), evidence=pl.lit(NAME))
 
 
@@ -72,11 +79,16 @@ def _are_collective(distinct: tuple[str, ...]) -> pl.Series:
     """Whether each distinct name of a kernel is that of a collective."""
     patterns = names.patterns()
     last = max(i for i, (category, _) in enumerate(patterns) if category == "collective")
-    return names.by_unique_name(pl.Series(distinct, dtype=pl.String), patterns[: last + 1], "") == "collective"
+    return (
+        names.by_unique_name(pl.Series(distinct, dtype=pl.String), patterns[: last + 1], "")
+        == "collective"
+    )
 
 
 def _of_operators(ops: pl.DataFrame) -> pl.DataFrame:
-    """Operators of a backend that communicates on the host; where its thread was recorded, not what enqueued them."""
+    """Operators of a backend that communicates on the host; where its thread was recorded, not
+    what enqueued them.
+    """
     matching = ops.filter(pl.col("name").str.contains(_HOST_OPS))
     ran = pl.col("name").str.starts_with("gloo:")
     matching = matching.filter(ran | ~ran.any().over("rank"))
@@ -87,13 +99,16 @@ def _of_operators(ops: pl.DataFrame) -> pl.DataFrame:
 
 def _described(rows: pl.DataFrame) -> pl.DataFrame:
     """Fill in kind, algorithm and size of each row if they are null."""
-    # The kind follows from the name of the collective if the profiler wrote one, else from the name of the kernel.
+    # The kind follows from the name of the collective if the profiler wrote one, else from the name
+    # of the kernel.
     distinct = rows.select("recorded_as", "name").unique()
     own = distinct.select(own=pl.coalesce("recorded_as", "name"))["own"]
     meaning = distinct.with_columns(
         _kind=names.collective_kinds(own), _algorithm=names.collective_algorithms(distinct["name"])
     )
-    rows = rows.join(meaning, on=["recorded_as", "name"], how="left", nulls_equal=True, maintain_order="left")
+    rows = rows.join(
+        meaning, on=["recorded_as", "name"], how="left", nulls_equal=True, maintain_order="left"
+    )
     elements = pl.max_horizontal("in_elements", "out_elements")
     size = (elements * names.element_bytes(pl.col("dtype"))).cast(pl.Int64)
     return rows.with_columns(

@@ -1,4 +1,6 @@
-"""Docstrings of public functions, with what their declaration says already: common parameters, errors, an example."""
+"""Docstrings of public functions, with what their declaration says already: common parameters,
+errors, an example.
+"""
 
 from __future__ import annotations
 
@@ -20,17 +22,25 @@ def completed(
     returns: str = "",
     example: str = "",
 ) -> str:
-    """The docstring of a function, with the entries of numpydoc sections (by name) that it does not write itself."""
+    """The docstring of a function, with the entries of numpydoc sections (by name) that it does
+    not write itself.
+    """
     head, *written = _SECTION.split(inspect.getdoc(function) or "")
     sections = {text.partition("\n")[0]: text.split("\n", 2)[2] for text in written}
     order = list(inspect.signature(function).parameters)
     own = _entries(sections.get("Parameters", ""))
     named = {name for names in own for name in names.split(", ")}
-    own |= {name: entry for name, entry in parameters.items() if name in order and name not in named}
-    sections["Parameters"] = "\n".join(own[names] for names in sorted(own, key=lambda n: order.index(n.split(", ")[0])))
+    own |= {
+        name: entry for name, entry in parameters.items() if name in order and name not in named
+    }
+    sections["Parameters"] = "\n".join(
+        own[names] for names in sorted(own, key=lambda n: order.index(n.split(", ")[0]))
+    )
     sections["Raises"] = "\n".join((dict(errors) | _entries(sections.get("Raises", ""))).values())
     sections = {"Returns": returns, "Examples": example} | sections
-    texts = [f"{title}\n{'-' * len(title)}\n{sections[title]}" for title in _ORDER if sections.get(title)]
+    texts = [
+        f"{title}\n{'-' * len(title)}\n{sections[title]}" for title in _ORDER if sections.get(title)
+    ]
     return "\n\n".join([head, *texts])
 
 

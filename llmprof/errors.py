@@ -50,7 +50,9 @@ class LlmprofError(Exception):
         return message if message.endswith(("?", "!")) else f"{message}."
 
     def about(self, what: str) -> None:
-        """Name the file or folder that the error is about, unless it names one; keep it in ``facts``."""
+        """Name the file or folder that the error is about, unless it names one; keep it in
+        ``facts``.
+        """
         if "path" in self.facts:
             return
         self.facts["path"] = what
@@ -65,7 +67,10 @@ class ArgumentError(LlmprofError, TypeError):
 class ReadError(LlmprofError):
     """A file or folder could not be read as a trace."""
 
-    remedy = "check that it is the whole file that the profiler wrote; if it is, record or export it again"
+    remedy = (
+        "check that it is the whole file that the profiler wrote; if it is, record or export it"
+        " again"
+    )
 
 
 class UnknownFormatError(ReadError):
@@ -87,7 +92,9 @@ class SchemaError(LlmprofError):
 
 
 class NotCapturedError(LlmprofError):
-    """The capture does not have the requested data; the hint names the profiler option that records them."""
+    """The capture does not have the requested data; the hint names the profiler option that
+    records them.
+    """
 
 
 class AnalysisError(LlmprofError):
@@ -99,7 +106,9 @@ class OutputError(LlmprofError):
 
 
 class ConfigError(LlmprofError):
-    """The description of a run is wrong: an unknown key, a wrong type, or options that contradict each other."""
+    """The description of a run is wrong: an unknown key, a wrong type, or options that
+    contradict each other.
+    """
 
 
 class LaunchError(LlmprofError):
@@ -131,4 +140,6 @@ class TraceWarning(UserWarning):
 
 
 class PluginWarning(UserWarning):
-    """A plug-in of another package cannot be used, or reads the same files as another reader; the rest works."""
+    """A plug-in of another package cannot be used, or reads the same files as another reader;
+    the rest works.
+    """

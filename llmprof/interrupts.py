@@ -1,4 +1,6 @@
-"""Interrupts (Ctrl-C, the stop button of a notebook) while Python waits for a thread, a process or a pipe."""
+"""Interrupts (Ctrl-C, the stop button of a notebook) while Python waits for a thread, a process
+or a pipe.
+"""
 
 from __future__ import annotations
 
@@ -14,18 +16,20 @@ import polars  # noqa: F401 (what it does to interrupts is undone here, so it co
 
 def end_waits() -> None:
     """Let an interrupt end such a wait."""
-    # From its import on, Polars handles the signal in a way that the system goes on waiting (`SA_RESTART`, issue 21739
-    # of Polars): Python learns of an interrupt only when the wait has ended. Python itself sets its handler without
-    # this.
+    # From its import on, Polars handles the signal in a way that the system goes on waiting
+    # (`SA_RESTART`, issue 21739 of Polars): Python learns of an interrupt only when the wait has
+    # ended. Python itself sets its handler without this.
     if hasattr(signal, "siginterrupt"):  # not on Windows
         signal.siginterrupt(signal.SIGINT, True)
 
 
 @contextlib.contextmanager
 def noticed() -> Iterator[Callable[[], bool]]:
-    """Yield a function that tells whether a signal came since, as opposed to code that raises ``KeyboardInterrupt``."""
-    # Python writes the number of each signal that arrives to a file descriptor. A handler would displace that of
-    # Polars, by which an interrupt stops a query.
+    """Yield a function that tells whether a signal came since, as opposed to code that raises
+    ``KeyboardInterrupt``.
+    """
+    # Python writes the number of each signal that arrives to a file descriptor. A handler would
+    # displace that of Polars, by which an interrupt stops a query.
     if threading.current_thread() is not threading.main_thread():
         yield lambda: False  # Python raises what a signal causes in the main thread only
         return

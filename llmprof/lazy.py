@@ -15,7 +15,9 @@ __all__ = ["Carded", "Later", "Method", "attach", "put_off", "put_off_formats"]
 
 
 class Method:
-    """A function that a package exports, as a method of its first argument; imported at its first use."""
+    """A function that a package exports, as a method of its first argument; imported at its
+    first use.
+    """
 
     def __init__(self, package: str, name: str) -> None:
         self._package, self._name = package, name
@@ -26,7 +28,9 @@ class Method:
 
 
 class Carded:
-    """What a notebook shows as a card, made by a function of the report, which lower layers do not import."""
+    """What a notebook shows as a card, made by a function of the report, which lower layers do
+    not import.
+    """
 
     _card = ""
 
@@ -51,14 +55,18 @@ class Later:
 def attach(
     package: str, file: str, *, extra: str | None = None
 ) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
-    """``__getattr__``, ``__dir__`` and ``__all__`` of a package that exports what its ``__init__.pyi`` imports.
+    """``__getattr__``, ``__dir__`` and ``__all__`` of a package that exports what its
+    ``__init__.pyi`` imports.
 
-    The arguments of exported functions are checked (:mod:`llmprof.arguments`), but not if a function is imported from
-    the module that defines it. The error of a failed import names the extra of llmprof that the package needs.
+    The arguments of exported functions are checked (:mod:`llmprof.arguments`), but not if a
+    function is imported from the module that defines it. The error of a failed import names the
+    extra of llmprof that the package needs.
     """
     find, listed, exported = lazy_loader.attach_stub(package, file)
     module = sys.modules[package]
-    if type(module) is not ModuleType:  # so that functions that use the package can be sent to a worker
+    if (
+        type(module) is not ModuleType
+    ):  # so that functions that use the package can be sent to a worker
         copyreg.pickle(type(module), lambda module: (import_module, (module.__name__,)))
 
     def get(name: str) -> object:
@@ -69,7 +77,10 @@ def attach(
         except ModuleNotFoundError as error:
             if extra is None or (error.name or "").partition(".")[0] == "llmprof":
                 raise
-            found = f"{package}.{name} needs {error.name}, which is not installed: pip install 'llmprof[{extra}]'"
+            found = (
+                f"{package}.{name} needs {error.name}, which is not installed: pip install"
+                f" 'llmprof[{extra}]'"
+            )
             raise ModuleNotFoundError(found, name=error.name) from error
         if isinstance(value, FunctionType):
             from llmprof.arguments import checked
@@ -81,11 +92,13 @@ def attach(
 
 
 def put_off_formats() -> None:
-    """Make the import of ``jsonschema``, and so of Altair, nbformat and mcp, fast where Jupyter is installed.
+    """Make the import of ``jsonschema``, and so of Altair, nbformat and mcp, fast where Jupyter is
+    installed.
 
-    Jupyter's servers install libraries that jsonschema imports for formats that these schemas do not use:
-    ``rfc3987_syntax`` builds 38 parsers, which takes three times as long as the rest of Altair
-    (https://github.com/python-jsonschema/jsonschema/issues/1428), and ``arrow`` a sixth of the rest.
+    Jupyter's servers install libraries that jsonschema imports for formats that these schemas do
+    not use: ``rfc3987_syntax`` builds 38 parsers, which takes three times as long as the rest of
+    Altair (https://github.com/python-jsonschema/jsonschema/issues/1428), and ``arrow`` a sixth of
+    the rest.
     """
     put_off("rfc3987_syntax", "is_valid_syntax")
     put_off("rfc3986_validator", "validate_rfc3986")
@@ -93,10 +106,12 @@ def put_off_formats() -> None:
 
 
 def put_off(name: str, *functions: str) -> None:
-    """Put off the import of a library until one of its functions is called or another attribute is used.
+    """Put off the import of a library until one of its functions is called or another attribute is
+    used.
 
-    Until then another module with the same name takes its place, so ``from library import function`` does not import
-    the library. Nothing happens for a library that is not installed or is already imported.
+    Until then another module with the same name takes its place, so ``from library import
+    function`` does not import the library. Nothing happens for a library that is not installed or
+    is already imported.
     """
     spec = None if name in sys.modules else find_spec(name)
     if spec is None:

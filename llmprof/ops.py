@@ -1,6 +1,7 @@
 """Times blocks of your code inside a model that runs in mode ``ops``, under a name that you choose.
 
-The module needs only Python, so code inside the engine can import it. Outside a timed step it does nothing.
+The module needs only Python, so code inside the engine can import it. Outside a timed step it does
+nothing.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ def time(name: str) -> AbstractContextManager[None]:
 
 
 def _timers() -> list[Any]:
-    """Timers of the current step in this process, at most one; they are in the module that a run gives to workers."""
+    """Timers of the current step in this process, at most one; they are in the module that a run
+    gives to workers.
+    """
     active: list[Any] = getattr(sys.modules.get(_WORKER), "ACTIVE", [])
     return active

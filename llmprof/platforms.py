@@ -1,8 +1,9 @@
-"""Platforms: the vendor of a trace's devices, and its words for runtime, graphs, communication library and cores.
+"""Platforms: the vendor of a trace's devices, and its words for runtime, graphs, communication
+library and cores.
 
-Findings, hints and charts use these words, so that findings about an NPU name the tools of the NPU. The platform
-follows from the device, the versions and the names of the runtime calls in a trace. If a trace has none of them, the
-words are those that are right for every device.
+Findings, hints and charts use these words, so that findings about an NPU name the tools of the NPU.
+The platform follows from the device, the versions and the names of the runtime calls in a trace. If
+a trace has none of them, the words are those that are right for every device.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ _LOOKED_AT: Final = 4096
 
 @dataclass(frozen=True)
 class Platform:
-    """Words of one vendor's devices, and its advice on how to record a table if it differs from that of the schema."""
+    """Words of one vendor's devices, and its advice on how to record a table if it differs from
+    that of the schema.
+    """
 
     name: str
     device: str
@@ -31,7 +34,9 @@ class Platform:
     recorded_by: Mapping[str, str] = field(default_factory=dict)
 
     def how_to_record(self, table: str, tool: str | None = None) -> str:
-        """Advice on how to record a table of the schema on this platform, of one tool if it knows how."""
+        """Advice on how to record a table of the schema on this platform, of one tool if it
+        knows how.
+        """
         if tool == ONNX_RUNTIME and table in DEVICE_TABLES:
             return _ON_ONNX_RUNTIME
         return of_tool(self.recorded_by.get(table, schema.TABLES[table].recorded_by), tool)
@@ -45,7 +50,10 @@ _ON_ONNX_RUNTIME: Final = f"device activity ({ONNX_RUNTIME}: a build with --enab
 
 
 def of_tool(advice: str, tool: str | None) -> str:
-    """The part of an advice that is for one tool: ``events (torch: this; nsys: that)``; all of it if it names none."""
+    """The part of an advice that is for one tool:
+
+    ``events (torch: this; nsys: that)``; all of it if it names none.
+    """
     before, begun, rest = advice.partition(" (")
     inside, _, after = rest.partition(")")
     own = [way for way in re.split(r"; (?=\w[\w ]*: )", inside) if tool and way.startswith(tool)]
@@ -53,19 +61,32 @@ def of_tool(advice: str, tool: str | None) -> str:
 
 
 _UNKNOWN_WORDS: Final = {
-    "device": "device", "runtime": "the device's runtime", "graph": "graph", "graphs": "graphs",
-    "communication": "the communication library", "core": "core", "gemm": "The GEMM library",
-    "use_graphs": "graphs (no enforce_eager)", "compile": "torch.compile",
-    "fuse": "torch.compile, fused norm and rope kernels", "fuse_communication": "all-reduce fused with the norm",
-    "pin": "pin each worker to cores of its device's NUMA node", "record_host": " (CPU activity)", "ahead": "",
-}  # fmt: skip
+    "device": "device",
+    "runtime": "the device's runtime",
+    "graph": "graph",
+    "graphs": "graphs",
+    "communication": "the communication library",
+    "core": "core",
+    "gemm": "The GEMM library",
+    "use_graphs": "graphs (no enforce_eager)",
+    "compile": "torch.compile",
+    "fuse": "torch.compile, fused norm and rope kernels",
+    "fuse_communication": "all-reduce fused with the norm",
+    "pin": "pin each worker to cores of its device's NUMA node",
+    "record_host": " (CPU activity)",
+    "ahead": "",
+}
 
 UNKNOWN: Final = Platform("unknown", "device", _UNKNOWN_WORDS)
 """Platform with words that are right for every device."""
 
 
 def _platform(
-    name: str, device: str, graphs: str, words: Mapping[str, str], recorded_by: Mapping[str, str] | None = None
+    name: str,
+    device: str,
+    graphs: str,
+    words: Mapping[str, str],
+    recorded_by: Mapping[str, str] | None = None,
 ) -> Platform:
     """A platform, with the sentences that name its device and its graphs."""
     of_device = {
@@ -78,52 +99,106 @@ def _platform(
     return Platform(name, device, {**_UNKNOWN_WORDS, **of_device, **words}, recorded_by or {})
 
 
-NVIDIA: Final = _platform("nvidia", "GPU", "CUDA", {
-    "runtime": "CUDA", "communication": "NCCL", "core": "SM", "gemm": "cuBLAS",
-    "record_host": " (torch: CPU activity; nsys: -t cuda,nvtx,osrt)",
-})  # fmt: skip
+NVIDIA: Final = _platform(
+    "nvidia",
+    "GPU",
+    "CUDA",
+    {
+        "runtime": "CUDA",
+        "communication": "NCCL",
+        "core": "SM",
+        "gemm": "cuBLAS",
+        "record_host": " (torch: CPU activity; nsys: -t cuda,nvtx,osrt)",
+    },
+)
 """CUDA."""
 
-_ON_ROCM: Final = "device activity (torch on ROCm: the device among the profiler's activities; rocprofv3: --{}-trace)"
-AMD: Final = _platform("amd", "GPU", "HIP", {
-    "runtime": "HIP", "communication": "RCCL", "core": "compute unit", "gemm": "hipBLASLt or rocBLAS",
-    "record_host": " (torch: CPU activity; rocprofv3: --hip-trace --marker-trace)",
-}, {
-    "kernels": _ON_ROCM.format("kernel"),
-    "copies": _ON_ROCM.format("memory-copy"),
-    "runtime": "host activity (torch on ROCm: CPU and device among the activities; rocprofv3: --hip-trace)",
-    "collectives": "device activity; sizes need the metadata of torch >= 2.3 or record_shapes=True",
-})  # fmt: skip
+_ON_ROCM: Final = (
+    "device activity (torch on ROCm: the device among the profiler's activities; rocprofv3:"
+    " --{}-trace)"
+)
+AMD: Final = _platform(
+    "amd",
+    "GPU",
+    "HIP",
+    {
+        "runtime": "HIP",
+        "communication": "RCCL",
+        "core": "compute unit",
+        "gemm": "hipBLASLt or rocBLAS",
+        "record_host": " (torch: CPU activity; rocprofv3: --hip-trace --marker-trace)",
+    },
+    {
+        "kernels": _ON_ROCM.format("kernel"),
+        "copies": _ON_ROCM.format("memory-copy"),
+        "runtime": (
+            "host activity (torch on ROCm: CPU and device among the activities; rocprofv3:"
+            " --hip-trace)"
+        ),
+        "collectives": (
+            "device activity; sizes need the metadata of torch >= 2.3 or record_shapes=True"
+        ),
+    },
+)
 """ROCm."""
 
 _ON_ASCEND: Final = "device activity (torch_npu: ProfilerActivity.NPU; msprof: --task-time=on)"
-ASCEND: Final = _platform("ascend", "NPU", "ACL", {
-    "runtime": "AscendCL", "communication": "HCCL", "core": "AI core", "gemm": "CANN",
-    "use_graphs": "capture the decode step as an ACL graph (vllm-ascend: no enforce_eager)",
-    "compile": "torch.compile with TorchAir",
-    "fuse": "the fused operators of torch_npu: npu_add_rms_norm, npu_rotary_mul, npu_swiglu",
-    "fuse_communication": "MatMul fused with its all-reduce (npu_mm_all_reduce_base)",
-    "pin": "pin each worker to cores of its NPU's NUMA node (CPU_AFFINITY_CONF)",
-    "record_host": " (torch_npu: CPU activity, profiler level 1 or higher; msprof: --ascendcl=on --runtime-api=on)",
-    "ahead": " TASK_QUEUE_ENABLE=2 lets torch_npu prepare launches on a second thread.",
-}, {
-    "kernels": _ON_ASCEND,
-    "copies": _ON_ASCEND,
-    "runtime": "host activity (torch_npu: ProfilerActivity.CPU with NPU; msprof: --ascendcl=on --runtime-api=on)",
-    "markers": "annotations (torch: record_function and vLLM's step labels; torch_npu: mstx=True)",
-    "collectives": "device activity of profiler level 1 or higher (msprof: --hccl=on)",
-    "memory": "profile_memory=True (msprof: --sys-hardware-mem=on)",
-    "counters": "hardware samples (torch_npu: the experimental config; msprof: --sys-hardware-mem=on)",
-})  # fmt: skip
+ASCEND: Final = _platform(
+    "ascend",
+    "NPU",
+    "ACL",
+    {
+        "runtime": "AscendCL",
+        "communication": "HCCL",
+        "core": "AI core",
+        "gemm": "CANN",
+        "use_graphs": "capture the decode step as an ACL graph (vllm-ascend: no enforce_eager)",
+        "compile": "torch.compile with TorchAir",
+        "fuse": "the fused operators of torch_npu: npu_add_rms_norm, npu_rotary_mul, npu_swiglu",
+        "fuse_communication": "MatMul fused with its all-reduce (npu_mm_all_reduce_base)",
+        "pin": "pin each worker to cores of its NPU's NUMA node (CPU_AFFINITY_CONF)",
+        "record_host": (
+            " (torch_npu: CPU activity, profiler level 1 or higher; msprof: --ascendcl=on"
+            " --runtime-api=on)"
+        ),
+        "ahead": " TASK_QUEUE_ENABLE=2 lets torch_npu prepare launches on a second thread.",
+    },
+    {
+        "kernels": _ON_ASCEND,
+        "copies": _ON_ASCEND,
+        "runtime": (
+            "host activity (torch_npu: ProfilerActivity.CPU with NPU; msprof: --ascendcl=on"
+            " --runtime-api=on)"
+        ),
+        "markers": (
+            "annotations (torch: record_function and vLLM's step labels; torch_npu: mstx=True)"
+        ),
+        "collectives": "device activity of profiler level 1 or higher (msprof: --hccl=on)",
+        "memory": "profile_memory=True (msprof: --sys-hardware-mem=on)",
+        "counters": (
+            "hardware samples (torch_npu: the experimental config; msprof: --sys-hardware-mem=on)"
+        ),
+    },
+)
 """CANN: AscendCL, HCCL, AI cores."""
 
 PLATFORMS: Final = {platform.name: platform for platform in (NVIDIA, AMD, ASCEND, UNKNOWN)}
 """Every platform by its name."""
 
-ON_DEVICE: Final = {"events": "kernels and copies", "event": "kernel", "stream": "stream", "time": "device time"}
+ON_DEVICE: Final = {
+    "events": "kernels and copies",
+    "event": "kernel",
+    "stream": "stream",
+    "time": "device time",
+}
 """What sentences call the events of a device."""
 
-ON_HOST: Final = {"events": "operators", "event": "operator", "stream": "thread", "time": "operator time"}
+ON_HOST: Final = {
+    "events": "operators",
+    "event": "operator",
+    "stream": "thread",
+    "time": "operator time",
+}
 """The same where operators of the host take their place."""
 
 _DEVICES: Final = (
@@ -142,7 +217,9 @@ _BACKENDS: Final = {"hccl": ASCEND}
 
 @checked
 def platform_of(meta: Mapping[str, Any], tables: Mapping[str, pl.DataFrame]) -> Platform:
-    """Platform of a trace, from the name of its device, its versions, its format, or the names of its runtime calls."""
+    """Platform of a trace, from the name of its device, its versions, its format, or the names
+    of its runtime calls.
+    """
     ranks = [rank for rank in meta.get("ranks") or () if isinstance(rank, Mapping)]
     names = [meta.get("device"), *(name for rank in ranks for name in rank.get("devices") or ())]
     devices = pl.Series([str(name) for name in names if name], dtype=pl.String)
@@ -164,7 +241,9 @@ def platform_of(meta: Mapping[str, Any], tables: Mapping[str, pl.DataFrame]) -> 
 
 
 def _first(texts: pl.Series, patterns: tuple[tuple[Platform, str], ...]) -> Platform | None:
-    return next((platform for platform, pattern in patterns if texts.str.contains(pattern).any()), None)
+    return next(
+        (platform for platform, pattern in patterns if texts.str.contains(pattern).any()), None
+    )
 
 
 _TOOLS: Final = {"nsys": "nsys", "rocm": "rocprofv3", "rpd": "rpd"}
@@ -172,11 +251,17 @@ _OF_TORCH: Final = r"^(?:aten|c10d)::|^ProfilerStep#|\.py\(\d+\)"
 
 
 def tool_of(meta: Mapping[str, Any], tables: Mapping[str, pl.DataFrame]) -> str | None:
-    """The tool that wrote a recording, by the name that advice on recording gives it; None if it is not known."""
+    """The tool that wrote a recording, by the name that advice on recording gives it; None if it
+    is not known.
+    """
     if (written := meta.get("format")) != "chrome":
         return _TOOLS.get(str(written))
     ranks = [rank for rank in meta.get("ranks") or () if isinstance(rank, Mapping)]
-    if meta.get("versions") or meta.get("options") or any(rank.get("backend") or rank.get("devices") for rank in ranks):
+    if (
+        meta.get("versions")
+        or meta.get("options")
+        or any(rank.get("backend") or rank.get("devices") for rank in ranks)
+    ):
         return "torch"
     ops = tables.get("ops")
     if ops is None:

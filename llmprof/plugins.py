@@ -5,8 +5,8 @@ A package names its additions in its ``pyproject.toml``::
     [project.entry-points."llmprof.readers"]
     acme = "acme_llmprof:READER"
 
-If a plug-in cannot be loaded, a warning names it, and everything else works: also if its code calls ``sys.exit`` or
-raises ``KeyboardInterrupt``. An interrupt of the user still ends the reading.
+If a plug-in cannot be loaded, a warning names it, and everything else works: also if its code calls
+``sys.exit`` or raises ``KeyboardInterrupt``. An interrupt of the user still ends the reading.
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ class FailedError(Exception):
 
 @contextmanager
 def foreign() -> Iterator[None]:
-    """Run the code of a plug-in: an error of llmprof and an interrupt of the user pass, the rest is a FailedError."""
+    """Run the code of a plug-in: an error of llmprof and an interrupt of the user pass, the rest
+    is a FailedError.
+    """
     with interrupts.noticed() as interrupted:
         try:
             yield
@@ -77,7 +79,8 @@ def _said(how: Callable[[object], str], value: object) -> str:
 
 @cache
 def load(group: str) -> tuple[Plugin, ...]:
-    """Objects that installed packages add under one group of entry points, by name; loaded once per process.
+    """Objects that installed packages add under one group of entry points, by name; loaded once per
+    process.
 
     A warning names a plug-in that cannot be loaded; it is left out.
     """
@@ -86,7 +89,10 @@ def load(group: str) -> tuple[Plugin, ...]:
     for point in sorted(points, key=lambda point: (point.name, point.value)):
         package = f"{point.dist.name} {point.dist.version}" if point.dist else "an unknown package"
         try:
-            with foreign(), warnings.catch_warnings():  # a filter that it sets makes no error of the next warning
+            with (
+                foreign(),
+                warnings.catch_warnings(),
+            ):  # a filter that it sets makes no error of the next warning
                 value = point.load()
         except (FailedError, LlmprofError) as error:
             left_out(f"{point.name!r} of {package}", group, f"{point.value} raised {error}")
@@ -96,7 +102,8 @@ def load(group: str) -> tuple[Plugin, ...]:
 
 
 def records(group: str, kind: type[T]) -> list[tuple[Plugin, T]]:
-    """The records of one type that plug-ins add, each with its plug-in; a warning names other objects.
+    """The records of one type that plug-ins add, each with its plug-in; a warning names other
+    objects.
 
     An entry point refers to one record, or to a list or tuple of records.
     """
@@ -104,7 +111,9 @@ def records(group: str, kind: type[T]) -> list[tuple[Plugin, T]]:
     for plugin in load(group):
         try:
             with foreign():
-                values = list(plugin.value) if isinstance(plugin.value, list | tuple) else [plugin.value]
+                values = (
+                    list(plugin.value) if isinstance(plugin.value, list | tuple) else [plugin.value]
+                )
                 values = [getattr(value, "__record__", value) for value in values]
                 fit = [isinstance(value, kind) for value in values]
         except (FailedError, LlmprofError) as error:
@@ -115,7 +124,9 @@ def records(group: str, kind: type[T]) -> list[tuple[Plugin, T]]:
                 taken.append((plugin, value))
             else:
                 left_out(
-                    f"{plugin.name!r} of {plugin.package}", group, f"it is {_said(repr, value)}, no {kind.__name__}"
+                    f"{plugin.name!r} of {plugin.package}",
+                    group,
+                    f"it is {_said(repr, value)}, no {kind.__name__}",
                 )
     return taken
 
@@ -148,14 +159,22 @@ def listed(places: Iterable[T | Place], kind: type[T]) -> tuple[T, ...]:
     return tuple(taken)
 
 
-def added(group: str, kind: type[T], known: Iterable[T], name: Callable[[T], str], what: str) -> list[tuple[Plugin, T]]:
-    """The records that plug-ins add; a warning names those whose name (a ``what``) is already taken."""
+def added(
+    group: str, kind: type[T], known: Iterable[T], name: Callable[[T], str], what: str
+) -> list[tuple[Plugin, T]]:
+    """The records that plug-ins add; a warning names those whose name (a ``what``) is already
+    taken.
+    """
     owners = {name(record): "llmprof" for record in known}
     out: list[tuple[Plugin, T]] = []
     for plugin, record in records(group, kind):
         owner = owners.setdefault(name(record), plugin.package)
         if any(name(record) == name(other) for _, other in out) or owner == "llmprof":
-            left_out(f"{plugin.name!r} of {plugin.package}", group, f"{owner} has the {what} {name(record)!r} already")
+            left_out(
+                f"{plugin.name!r} of {plugin.package}",
+                group,
+                f"{owner} has the {what} {name(record)!r} already",
+            )
             continue
         out.append((plugin, record))
     return out

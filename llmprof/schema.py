@@ -1,8 +1,8 @@
 """Schema of the tables of a trace, as data.
 
-Every reader calls :func:`conform` at its end, so an analysis can rely on the columns, their order, types and units.
-Times are ``int64`` nanoseconds from the start of the trace (the earliest event of any rank). Columns of a single vendor
-come last and have a prefix (``nsys_``, ``ascend_``).
+Every reader calls :func:`conform` at its end, so an analysis can rely on the columns, their order,
+types and units. Times are ``int64`` nanoseconds from the start of the trace (the earliest event of
+any rank). Columns of a single vendor come last and have a prefix (``nsys_``, ``ascend_``).
 """
 
 from __future__ import annotations
@@ -62,7 +62,9 @@ _START = Column("start_ns", _I64, "start, from the start of the trace", "ns", nu
 _DUR = Column("dur_ns", _I64, "duration", "ns", nullable=False)
 _NAME = Column("name", _STR, "name as the profiler wrote it", nullable=False)
 _OF_DEVICE = (_RANK, _DEVICE, _STREAM, _START, _DUR, _NAME)
-_CORRELATION = Column("correlation", _I64, "joins device work to the host call that launched it; unique in a rank")
+_CORRELATION = Column(
+    "correlation", _I64, "joins device work to the host call that launched it; unique in a rank"
+)
 _OP_ID = Column("op_id", _I64, "joins to the operator that was running on the host")
 _OF_HOST = (_RANK, _PROCESS, _THREAD, _START, _DUR, _NAME)
 _GRAPH_NODE = Column("graph_node", _I64, "node of the CUDA graph that launched it, if recorded")
@@ -78,10 +80,15 @@ KERNELS = Table(
         _OP_ID,
         _GRAPH_NODE,
         *(Column(f"grid_{axis}", _I32, f"blocks in {axis}", "blocks") for axis in "xyz"),
-        *(Column(f"block_{axis}", _I32, f"threads of a block in {axis}", "threads") for axis in "xyz"),
+        *(
+            Column(f"block_{axis}", _I32, f"threads of a block in {axis}", "threads")
+            for axis in "xyz"
+        ),
         Column("registers", _I32, "registers per thread"),
         Column("shared_bytes", _I64, "shared memory per block, static and dynamic", "B"),
-        Column("est_occupancy_pct", _F64, "occupancy as the profiler estimated it, not measured", "%"),
+        Column(
+            "est_occupancy_pct", _F64, "occupancy as the profiler estimated it, not measured", "%"
+        ),
     ),
     "device activity (torch: ProfilerActivity.CUDA; nsys: -t cuda, with --cuda-graph-trace=node)",
 )
@@ -104,7 +111,8 @@ COPIES = Table(
 
 RUNTIME = Table(
     "runtime",
-    "one call of the device runtime or driver API on the host, or of another library that the profiler traced",
+    "one call of the device runtime or driver API on the host, or of another library that the"
+    " profiler traced",
     (
         *_OF_HOST,
         Column("api", _STR, "runtime, driver, os, openacc, openmp or mpi", nullable=False),
@@ -140,7 +148,9 @@ MARKERS = Table(
         _DUR,
         _NAME,
         Column("domain", _STR, "domain or category of the marker", nullable=False),
-        Column("on_device", _BOOL, "true for the profiler's projection onto the device", nullable=False),
+        Column(
+            "on_device", _BOOL, "true for the profiler's projection onto the device", nullable=False
+        ),
         _OP_ID,
     ),
     "annotations (torch: record_function and vLLM's step labels; nsys: -t nvtx)",
@@ -152,15 +162,22 @@ COLLECTIVES = Table(
     (
         *_OF_DEVICE,
         Column(
-            "recorded_as", _STR, "name of the collective in the profiler (allreduce, _allgather_base), if it has one"
+            "recorded_as",
+            _STR,
+            "name of the collective in the profiler (allreduce, _allgather_base), if it has one",
         ),
         Column(
             "evidence",
             _STR,
-            "metadata (the profiler describes the kernel as a collective) or name (from the kernel's name); null if "
-            "the call itself was recorded as a collective",
+            "metadata (the profiler describes the kernel as a collective) or name (from the"
+            " kernel's name); null if the call itself was recorded as a collective",
         ),
-        Column("kind", _STR, "all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, reduce, send_recv, other"),
+        Column(
+            "kind",
+            _STR,
+            "all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, reduce, send_recv,"
+            " other",
+        ),
         Column("algorithm", _STR, "custom_1stage, ring_ll, nvls …, if the name states it"),
         _GROUP,
         Column("group_ranks", _STR, "ranks of the group as JSON, if recorded"),
@@ -173,20 +190,25 @@ COLLECTIVES = Table(
         Column("peer", _I32, "the other rank of a point-to-point call"),
         _CORRELATION,
         _OP_ID,
-        Column("on_device", _BOOL, "false if the call ran on the host (CPU backends)", nullable=False),
+        Column(
+            "on_device", _BOOL, "false if the call ran on the host (CPU backends)", nullable=False
+        ),
     ),
-    "device activity, or host operators on CPU; sizes need NCCL metadata (torch >= 2.3) or record_shapes=True",
+    "device activity, or host operators on CPU; sizes need NCCL metadata (torch >= 2.3) or"
+    " record_shapes=True",
 )
 
 TASKS = Table(
     "tasks",
-    "one task of a device's queue other than a kernel or a copy: a wait, a signal, a piece of a collective call",
+    "one task of a device's queue other than a kernel or a copy: a wait, a signal, a piece of a"
+    " collective call",
     (
         *_OF_DEVICE,
         Column(
             "kind",
             _STR,
-            "event_wait, event_record, notify_wait, notify_record, transfer (a piece of a collective) or control",
+            "event_wait, event_record, notify_wait, notify_record, transfer (a piece of a"
+            " collective) or control",
             nullable=False,
         ),
         _CORRELATION,
@@ -200,7 +222,8 @@ TASKS = Table(
         Column("link", _STR, "HCCS, PCIE, ROCE, SIO, ON_CHIP …"),
         Column("notify", _STR, "identifier of the event or notify, as written"),
     ),
-    "device activity of an Ascend NPU (torch_npu: ProfilerActivity.NPU with profiler level 1 or higher)",
+    "device activity of an Ascend NPU (torch_npu: ProfilerActivity.NPU with profiler level 1 or"
+    " higher)",
 )
 
 MEMORY = Table(
@@ -213,7 +236,9 @@ MEMORY = Table(
         _TIME,
         Column("bytes", _I64, "bytes allocated (positive) or released (negative)", "B"),
         Column("allocated_bytes", _I64, "allocated bytes after the event", "B"),
-        Column("reserved_bytes", _I64, "bytes that the allocator has reserved after the event", "B"),
+        Column(
+            "reserved_bytes", _I64, "bytes that the allocator has reserved after the event", "B"
+        ),
         Column("address", _I64, "address of the block"),
         Column("on_device", _BOOL, "false for host memory", nullable=False),
     ),
@@ -241,13 +266,28 @@ SAMPLES = Table(
         _RANK,
         _PROCESS,
         _THREAD,
-        Column("time_ns", _I64, "time from the start of the trace; null if only sums were recorded", "ns"),
+        Column(
+            "time_ns",
+            _I64,
+            "time from the start of the trace; null if only sums were recorded",
+            "ns",
+        ),
         _NAME,
-        Column("stack", _STR, "frames, one per line, the outermost first; the last one is the name", nullable=False),
+        Column(
+            "stack",
+            _STR,
+            "frames, one per line, the outermost first; the last one is the name",
+            nullable=False,
+        ),
         Column("module", _STR, "program or library of the innermost frame"),
         Column("command", _STR, "name of the thread or process as the profiler wrote it"),
         Column("event", _STR, "what was sampled: cpu-clock, cycles, CPU time …"),
-        Column("value", _I64, "weight of the row in its unit, without functions that the frame calls", nullable=False),
+        Column(
+            "value",
+            _I64,
+            "weight of the row in its unit, without functions that the frame calls",
+            nullable=False,
+        ),
         Column("unit", _STR, "ns, samples, or the event's own", nullable=False),
         Column("cpu", _I32, "processor on which it ran"),
     ),
@@ -268,13 +308,17 @@ TOTALS = Table(
         Column("median_ns", _I64, "median of their durations", "ns"),
         Column("min_ns", _I64, "shortest duration", "ns"),
         Column("max_ns", _I64, "longest duration", "ns"),
-        Column("flops", _F64, "floating-point operations of all of them, as the program stated them"),
+        Column(
+            "flops", _F64, "floating-point operations of all of them, as the program stated them"
+        ),
         Column("bytes", _F64, "bytes moved by all of them, as the program stated them", "B"),
     ),
     "a profiler's own summary (nvprof, rocprofv3 --stats, trtexec --exportProfile, Triton Proton)",
 )
 
-_KERNEL_ID = Column("kernel_id", _I32, "number of the launch, from 0 over everything read together", nullable=False)
+_KERNEL_ID = Column(
+    "kernel_id", _I32, "number of the launch, from 0 over everything read together", nullable=False
+)
 _SECTION = Column("section", _STR, "section of the report; null on pages without sections")
 
 METRICS = Table(
@@ -289,7 +333,12 @@ METRICS = Table(
         _DEVICE,
         _SECTION,
         Column("metric", _STR, "name of the metric", nullable=False),
-        Column("unit", _STR, "base unit of the value: B, ns, Hz, %, 1, or a quotient such as B/s", nullable=False),
+        Column(
+            "unit",
+            _STR,
+            "base unit of the value: B, ns, Hz, %, 1, or a quotient such as B/s",
+            nullable=False,
+        ),
         Column("value", _F64, "value in the base unit; null if it is not a number"),
         Column("text", _STR, "text of a value that is not a number, or has more than one"),
     ),
@@ -303,10 +352,21 @@ RULES = Table(
         _KERNEL_ID,
         _SECTION,
         Column("rule", _STR, "identifier of the rule", nullable=False),
-        Column("kind", _STR, "OPT (something to gain), INF (information), WRN (warning), ERR", nullable=False),
+        Column(
+            "kind",
+            _STR,
+            "OPT (something to gain), INF (information), WRN (warning), ERR",
+            nullable=False,
+        ),
         Column("text", _STR, "what the rule says", nullable=False),
-        Column("estimated_speedup_pct", _F64, "possible speed-up, as the profiler estimates it", "%"),
-        Column("speedup_scope", _STR, "global: of the kernel's time; local: of the part the rule looks at"),
+        Column(
+            "estimated_speedup_pct", _F64, "possible speed-up, as the profiler estimates it", "%"
+        ),
+        Column(
+            "speedup_scope",
+            _STR,
+            "global: of the kernel's time; local: of the part the rule looks at",
+        ),
     ),
     "a kernel profiler (ncu, details page)",
 )
@@ -315,7 +375,20 @@ PROFILES: dict[str, Table] = {t.name: t for t in (METRICS, RULES)}
 """Tables of hardware metrics, which are not part of a trace."""
 
 TABLES: dict[str, Table] = {
-    t.name: t for t in (KERNELS, COPIES, TASKS, RUNTIME, OPS, MARKERS, COLLECTIVES, MEMORY, COUNTERS, SAMPLES, TOTALS)
+    t.name: t
+    for t in (
+        KERNELS,
+        COPIES,
+        TASKS,
+        RUNTIME,
+        OPS,
+        MARKERS,
+        COLLECTIVES,
+        MEMORY,
+        COUNTERS,
+        SAMPLES,
+        TOTALS,
+    )
 }
 
 
@@ -331,8 +404,11 @@ def empty(table: str) -> pl.DataFrame:
 
 @checked
 def fit(frame: pl.DataFrame, table: Table) -> pl.DataFrame:
-    """Bring a frame into the columns of a table, in order and with its types; the rows stay as they are."""
-    # Columns that are missing become null; one that may not be null, or a type that does not cast, raises an error.
+    """Bring a frame into the columns of a table, in order and with its types; the rows stay as
+    they are.
+    """
+    # Columns that are missing become null; one that may not be null, or a type that does not cast,
+    # raises an error.
     exprs = []
     for column in table.columns:
         if column.name in frame.columns:
@@ -340,32 +416,44 @@ def fit(frame: pl.DataFrame, table: Table) -> pl.DataFrame:
         elif column.nullable:
             exprs.append(pl.lit(None, dtype=column.dtype).alias(column.name))
         else:
-            raise SchemaError(f"table {table.name} lacks the column {column.name}", expected=column.meaning)
+            raise SchemaError(
+                f"table {table.name} lacks the column {column.name}", expected=column.meaning
+            )
     try:
         out = frame.select(exprs)
     except (pl.exceptions.InvalidOperationError, pl.exceptions.ComputeError) as error:
         raise SchemaError(f"table {table.name} has a column of a wrong type: {error}") from error
     if bad := [c.name for c in table.columns if not c.nullable and out[c.name].null_count()]:
-        raise SchemaError(f"table {table.name} has nulls in {listed(bad)}", expected="a value in every row")
+        raise SchemaError(
+            f"table {table.name} has nulls in {listed(bad)}", expected="a value in every row"
+        )
     return out
 
 
 @checked
-def conform(frame: pl.DataFrame, table: str, columns: Collection[str] | None = None) -> pl.DataFrame:
-    """Bring a frame into the form of a table: columns in order, types cast, missing ones null, sorted by rank and time.
+def conform(
+    frame: pl.DataFrame, table: str, columns: Collection[str] | None = None
+) -> pl.DataFrame:
+    """Bring a frame into the form of a table: columns in order, types cast, missing ones null,
+    sorted by rank and time.
 
-    Vendor columns with a prefix stay, after the table's own. Of the nullable columns only those in ``columns`` are
-    kept, if it is given. What is unknown, does not cast or may not be null raises an error.
+    Vendor columns with a prefix stay, after the table's own. Of the nullable columns only those in
+    ``columns`` are kept, if it is given. What is unknown, does not cast or may not be null raises
+    an error.
     """
     spec = _spec(table)
     known = spec.schema
     vendor = [c for c in frame.columns if c not in known]
     if unknown := [c for c in vendor if not c.startswith(VENDOR_PREFIXES)]:
         found = f"table {table} does not have the columns {listed(unknown)}"
-        expected = f"columns of {listed(known)} or names that begin with one of {listed(VENDOR_PREFIXES)}"
+        expected = (
+            f"columns of {listed(known)} or names that begin with one of {listed(VENDOR_PREFIXES)}"
+        )
         raise SchemaError(found, expected=expected, hint="rename or drop them in the reader")
     if columns is not None:
-        spec = replace(spec, columns=tuple(c for c in spec.columns if not c.nullable or c.name in columns))
+        spec = replace(
+            spec, columns=tuple(c for c in spec.columns if not c.nullable or c.name in columns)
+        )
         vendor = [c for c in vendor if c in columns]
     out = fit(frame, spec)
     if vendor:
@@ -375,7 +463,11 @@ def conform(frame: pl.DataFrame, table: str, columns: Collection[str] | None = N
         return out.sort("rank", maintain_order=True)
     a, b = pl.col("rank"), pl.col(time)
     above = (a > a.shift()) | ((a == a.shift()) & (b >= b.shift()))  # null in the first row
-    return out.rechunk() if out.select(above.all()).item() else out.sort("rank", time, maintain_order=True)
+    return (
+        out.rechunk()
+        if out.select(above.all()).item()
+        else out.sort("rank", time, maintain_order=True)
+    )
 
 
 def _spec(table: str) -> Table:
@@ -387,5 +479,11 @@ def _spec(table: str) -> Table:
 @checked
 def describe(tables: Mapping[str, Table] = TABLES) -> pl.DataFrame:
     """Schema as a frame: ``table, column, dtype, unit, nullable, meaning``."""
-    rows = [(t.name, c.name, str(c.dtype), c.unit, c.nullable, c.meaning) for t in tables.values() for c in t.columns]
-    return pl.DataFrame(rows, schema=["table", "column", "dtype", "unit", "nullable", "meaning"], orient="row")
+    rows = [
+        (t.name, c.name, str(c.dtype), c.unit, c.nullable, c.meaning)
+        for t in tables.values()
+        for c in t.columns
+    ]
+    return pl.DataFrame(
+        rows, schema=["table", "column", "dtype", "unit", "nullable", "meaning"], orient="row"
+    )

@@ -1,7 +1,9 @@
-"""Sentences of findings: templates that take figures with units, and words of the platform and the program.
+"""Sentences of findings: templates that take figures with units, and words of the platform and the
+program.
 
-A rule measures and gives figures; the template of its name says them. Names of figures end in their unit (``_ns``,
-``_share``, ``_bytes``). Blanks and line ends of a template count as one blank; those of figures stay.
+A rule measures and gives figures; the template of its name says them. Names of figures end in their
+unit (``_ns``, ``_share``, ``_bytes``). Blanks and line ends of a template count as one blank; those
+of figures stay.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ class Words(NamedTuple):
 
 
 _SHARED: Final = {
-    "doing(": """{%- macro doing(d) -%}
+    "doing(": (
+        """{%- macro doing(d) -%}
   {%- if d.unrecorded_share is not none or not d.name -%} code that was not recorded
     {%- if d.unrecorded_share is not none %} ({{ d.unrecorded_share|share }}){% endif -%}
     {%- if d.name %}, then {% endif -%}
@@ -35,13 +38,18 @@ _SHARED: Final = {
     {{ {"range": "the range ", "ranges": "ranges such as ", "python": "the Python function "}.get(d.kind, "") -}}
     {{ d.name|unversioned }} ({{ d.share|share }})
   {%- endif -%}
-{%- endmacro -%}""",
-    "for_part(": """{%- macro for_part(words) -%}
+{%- endmacro -%}"""
+    ),
+    "for_part(": (
+        """{%- macro for_part(words) -%}
   {%- if on -%} on {{ on|ranks }}, {% endif -%} for {{ time_ns|ns }} of {{ part }} ({{ share|share }}) {{ words }}
-{%- endmacro -%}""",
-    "in_part(": """{%- macro in_part(words) -%}
+{%- endmacro -%}"""
+    ),
+    "in_part(": (
+        """{%- macro in_part(words) -%}
   {%- if on -%} on {{ on|ranks }}, {% endif -%} {{ time_ns|ns }} of {{ part }} ({{ share|share }}) {{ words }}
-{%- endmacro -%}""",
+{%- endmacro -%}"""
+    ),
 }
 """Macros by how they are called; each text is compiled with those that it calls."""
 
@@ -55,7 +63,10 @@ _REASONS: Final = {
     "allocation": ("in calls that allocate and free memory, mostly ", "{{ advice['memory'] }}"),
     "compilation": ("to compile kernels, mostly in ", "{{ compiling }}"),
     "loading": (
-        "to load the code of kernels{% if first_launches %} at the first launch of each{% endif %}, mostly in ",
+        (
+            "to load the code of kernels{% if first_launches %} at the first launch of each{% endif"
+            " %}, mostly in "
+        ),
         "{{ loading }}",
     ),
     "data_loading": (
@@ -322,7 +333,8 @@ FINDINGS: Final = {
     "format_changes": Words(
         """{{ in_part("goes to changes of format (TransData):") }} {{ count|amount }} of them in {{ part }}, the most
         time in {{ name|cut(101) }} ({{ by_name_share|share }} of it).""",
-        "CANN puts them between operators that want their tensors in different formats, such as ND and NZ.",
+        "CANN puts them between operators that want their tensors in different formats, such as ND"
+        " and NZ.",
         """Keep one format: torch.npu.config.allow_internal_format = False keeps ND throughout; weights that stay can be
         turned to NZ once, with npu_format_cast after loading.""",
     ),
@@ -384,7 +396,8 @@ FINDINGS: Final = {
         {% for unit, share in units.items() %}{{ " and " if not loop.first }}the {{ unit }} units {{ share|share }}
         {%- endfor %} are at work.""",
         "{{ count|n }} kernels in {{ part }}; the rest of their time the cores move data or wait.",
-        "See them by category: the cube units compute MatMul and attention, the vector units the rest.",
+        "See them by category: the cube units compute MatMul and attention, the vector units the"
+        " rest.",
     ),
     "sampled_units": Words(
         """{{ in_part("is compute of " ~ stage ~ ", the most of any kind:") }} in it
@@ -473,14 +486,21 @@ FINDINGS: Final = {
 
 _CALLS: Final = {
     "copy": (
-        "A blocking copy keeps the stream from going on: copy from and to pinned memory with non_blocking=True, on a "
-        "stream of its own, and take .item(), .cpu() and .tolist() out of the step.",
-        "A blocking copy keeps the stream from going on: copy asynchronously, from and to pinned memory, on a stream "
-        "of its own.",
+        (
+            "A blocking copy keeps the stream from going on: copy from and to pinned memory with"
+            " non_blocking=True, on a stream of its own, and take .item(), .cpu() and .tolist() out"
+            " of the step."
+        ),
+        (
+            "A blocking copy keeps the stream from going on: copy asynchronously, from and to"
+            " pinned memory, on a stream of its own."
+        ),
     ),
     "memory": (
-        "Take the memory before the step: warm up with the largest batch, and keep blocks in the allocator's cache "
-        "instead of giving them back.",
+        (
+            "Take the memory before the step: warm up with the largest batch, and keep blocks in"
+            " the allocator's cache instead of giving them back."
+        ),
         "Take the memory once, before the work that repeats, and keep it.",
     ),
     "code": (
@@ -495,8 +515,14 @@ _CALLS: Final = {
 """Advice by the kind of call that holds a device: for a program of PyTorch, and for any other."""
 
 _SET_UP: Final = {
-    "loading": "The code of a kernel is loaded once, before its first run: warm up before the profiler starts.",
-    "compiling": "This compiles kernels, once for each shape: warm up with the same shapes before the profiler starts.",
+    "loading": (
+        "The code of a kernel is loaded once, before its first run: warm up before the profiler"
+        " starts."
+    ),
+    "compiling": (
+        "This compiles kernels, once for each shape: warm up with the same shapes before the"
+        " profiler starts."
+    ),
 }
 
 SLO_WORDS: Final = {True: "holds the SLO", False: "misses the SLO", None: "measured"}
@@ -559,22 +585,41 @@ A step {% if phase == "other" %}whose phase is unknown{% else %}of {{ phase }}{%
 """The change of a step from one run to another, and of its parts."""
 
 SHORTFALL: Final = {
-    "other_kernels": """{{ share|share }} of the time beyond the bound is that of other kernels of the call
-        {%- if split %}, which add up the parts of split sums{% endif %}.""",
-    "start": "Beginning and ending {{ 'a kernel' if kernels == 1 else 'kernels' }} takes {{ share|share }} of the time "
-    "beyond the bound.",
-    "few_blocks": """{{ items|n }} {{ "tiles of " ~ tile if tile else "blocks" }}
+    "other_kernels": (
+        """{{ share|share }} of the time beyond the bound is that of other kernels of the call
+        {%- if split %}, which add up the parts of split sums{% endif %}."""
+    ),
+    "start": (
+        "Beginning and ending {{ 'a kernel' if kernels == 1 else 'kernels' }} takes {{ share|share"
+        " }} of the time beyond the bound."
+    ),
+    "few_blocks": (
+        """{{ items|n }} {{ "tiles of " ~ tile if tile else "blocks" }}
         are too few for {{ units|n }} multiprocessors
         {%- if resident > 1 %}, each with room for {{ resident|n }}{% endif %}: {{ share|share }} of the time beyond the
-        bound.""",
-    "waves": """{{ items|n }} {{ "tiles of " ~ tile if tile else "blocks" }} on {{ workers|n }} multiprocessors take
+        bound."""
+    ),
+    "waves": (
+        """{{ items|n }} {{ "tiles of " ~ tile if tile else "blocks" }} on {{ workers|n }} multiprocessors take
         {{ turns|n }} turns, and the last one fills {{ full|share }} of them: {{ share|share }} of the time beyond the
-        bound.""",
-    "padding": """Tiles of {{ tile }} do not divide {{ rows|n }} x {{ columns|n }}: {{ padded|share }} of what they
-        compute is thrown away, {{ share|share }} of the time beyond the bound.""",
-    "alignment": "The kernel reads its operands in small pieces (rows do not begin at multiples of 16 bytes).",
-    "strides": "Its operands lie in different orders in memory: what runs along the rows of one jumps in the other.",
-    "rest": "{{ share|share }} of the time beyond the bound is explained neither by the launch nor by other kernels.",
+        bound."""
+    ),
+    "padding": (
+        """Tiles of {{ tile }} do not divide {{ rows|n }} x {{ columns|n }}: {{ padded|share }} of what they
+        compute is thrown away, {{ share|share }} of the time beyond the bound."""
+    ),
+    "alignment": (
+        "The kernel reads its operands in small pieces (rows do not begin at multiples of 16"
+        " bytes)."
+    ),
+    "strides": (
+        "Its operands lie in different orders in memory: what runs along the rows of one jumps in"
+        " the other."
+    ),
+    "rest": (
+        "{{ share|share }} of the time beyond the bound is explained neither by the launch nor by"
+        " other kernels."
+    ),
 }
 """Why a call takes longer than its bound."""
 
@@ -616,7 +661,9 @@ def finding(rule: str, figures: dict[str, Any], words: Words | None = None) -> t
     calls = {kind: texts[0 if torch else 1] for kind, texts in _CALLS.items()}
     figures = {**_SET_UP, "advice": {**calls, None: ""}, **figures}
     if reason := figures.get("reason"):
-        figures["reason_words"], figures["reason_advice"] = (say(words, **figures) for words in _REASONS[reason])
+        figures["reason_words"], figures["reason_advice"] = (
+            say(words, **figures) for words in _REASONS[reason]
+        )
     title, detail, suggestion = (say(template, **figures) for template in words or FINDINGS[rule])
     detail = f"{detail}{say(_ELSEWHERE, **({'others_ns': None} | figures))}".strip()
     return title[:1].upper() + title[1:], detail, suggestion
@@ -638,13 +685,19 @@ def _environment() -> jinja2.Environment:
         "share": format_share,
         "bytes": format_bytes,
         "count": counted,
-        "amount": lambda number: f"{number:,.0f}" if round(number, 1).is_integer() else f"{number:,.1f}",
+        "amount": lambda number: (
+            f"{number:,.0f}" if round(number, 1).is_integer() else f"{number:,.1f}"
+        ),
         "n": lambda number: f"{number:,.0f}",
-        "n_or_unknown": lambda number: "an unknown number of" if number is None else f"{number:,.0f}",
+        "n_or_unknown": lambda number: (
+            "an unknown number of" if number is None else f"{number:,.0f}"
+        ),
         "ranks": ranks_in_words,
         "joined": joined,
         "shorten": shorten,
-        "unversioned": lambda name: re.sub(r"_v\d{4,}$", "", name),  # nsys adds the version of the call
+        "unversioned": lambda name: re.sub(
+            r"_v\d{4,}$", "", name
+        ),  # nsys adds the version of the call
         "cut": lambda text, limit: text if len(text) < limit else f"{text[: limit - 1]}…",
     }
     return environment

@@ -16,14 +16,26 @@ CAUSES_IN_WORDS = {"host_bound": "host-bound"}
 """What charts and tables write for a cause of idle time, where it is not the value in the frame."""
 _GAP = "  "
 _NARROWEST = 12
-_NUMBERS_THAT_NAME = {"rank", "step", "layer", "stream", "device", "call", "thread", "process", "event", "correlation"}
+_NUMBERS_THAT_NAME = {
+    "rank",
+    "step",
+    "layer",
+    "stream",
+    "device",
+    "call",
+    "thread",
+    "process",
+    "event",
+    "correlation",
+}
 _NUMBERS_THAT_NAME |= {"op_id", "last_rank", "next_event", "order", "launch_thread", "group"}
 
 
 def plain(value: object) -> str:
     """Text that is safe to print: control characters and escape sequences become visible."""
     return "".join(
-        c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode("ascii") for c in str(value)
+        c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode("ascii")
+        for c in str(value)
     )
 
 
@@ -75,7 +87,11 @@ def counted(number: float, noun: str) -> str:
     plural = f"{noun[:-1]}ies" if noun.endswith("y") and noun[-2] not in "aeiou" else f"{noun}s"
     if noun.endswith(("ch", "s", "x")):
         plural = f"{noun}es"
-    return f"{number:,.0f} {plural}" if float(round(number, 1)).is_integer() else f"{number:,.1f} {plural}"
+    return (
+        f"{number:,.0f} {plural}"
+        if float(round(number, 1)).is_integer()
+        else f"{number:,.1f} {plural}"
+    )
 
 
 def are(number: float) -> str:
@@ -86,7 +102,9 @@ def are(number: float) -> str:
 def joined(words: Sequence[object]) -> str:
     """Words separated by commas, the last by *and*."""
     texts = [str(word) for word in words]
-    return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} and {texts[-1]}" if texts else ""
+    return (
+        texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} and {texts[-1]}" if texts else ""
+    )
 
 
 def ranks_in_words(ranks: Sequence[int]) -> str:
@@ -95,14 +113,20 @@ def ranks_in_words(ranks: Sequence[int]) -> str:
 
 
 def numbers_in_words(numbers: Iterable[int]) -> str:
-    """Text for some numbers in their order: four or more consecutive ones as a range, at most 12 parts."""
+    """Text for some numbers in their order: four or more consecutive ones as a range, at most 12
+    parts.
+    """
     runs: list[list[int]] = []
     for number in sorted(set(numbers)):
         if runs and number == runs[-1][-1] + 1:
             runs[-1].append(number)
         else:
             runs.append([number])
-    parts = [text for run in runs for text in ([f"{run[0]} to {run[-1]}"] if len(run) > 3 else map(str, run))]
+    parts = [
+        text
+        for run in runs
+        for text in ([f"{run[0]} to {run[-1]}"] if len(run) > 3 else map(str, run))
+    ]
     return joined(parts if len(parts) <= 12 else [*parts[:11], f"{len(parts) - 11} more"]) or "none"
 
 
@@ -133,7 +157,9 @@ def value(name: str, item: Any) -> str:
 
 def head(name: str) -> str:
     """Heading of a column, without the unit that its values have."""
-    return name.removesuffix("_ns").removesuffix("_gbps") + (" GB/s" if name.endswith("_gbps") else "")
+    return name.removesuffix("_ns").removesuffix("_gbps") + (
+        " GB/s" if name.endswith("_gbps") else ""
+    )
 
 
 def table(
@@ -145,18 +171,27 @@ def table(
     spare: Sequence[Sequence[str]] = (),
     whole: Sequence[str] = (),
 ) -> str:
-    """A frame as an aligned table; if it is too wide, groups of ``spare`` columns go first; ``whole`` are not cut."""
+    """A frame as an aligned table; if it is too wide, groups of ``spare`` columns go first;
+    ``whole`` are not cut.
+    """
     names = [name for name in (columns or frame.columns) if name in frame.columns]
     cells = {name: [value(name, item) for item in frame[name]] for name in names}
     numeric = {name for name in names if frame.schema[name].is_numeric()}
     if longest is not None:
-        cells |= {name: [shorten(cell, longest) for cell in cells[name]] for name in names if name not in numeric}
+        cells |= {
+            name: [shorten(cell, longest) for cell in cells[name]]
+            for name in names
+            if name not in numeric
+        }
     widths = {name: max([len(head(name)), *map(len, cells[name])]) for name in names}
     texts = [name for name in names if name not in numeric and name not in whole]
     left_out = _fit(widths, texts, width, spare) if width else []
     shown = [name for name in names if name not in left_out]
     lines = [_line([head(name) for name in shown], shown, widths, numeric)]
-    lines += [_line([cells[name][i] for name in shown], shown, widths, numeric) for i in range(frame.height)]
+    lines += [
+        _line([cells[name][i] for name in shown], shown, widths, numeric)
+        for i in range(frame.height)
+    ]
     if any(UNKNOWN in cells[name] for name in shown):
         lines.append(f"({UNKNOWN}: none, or not known from this capture)")
     if left_out:
@@ -164,8 +199,12 @@ def table(
     return "\n".join(lines)
 
 
-def _fit(widths: dict[str, int], texts: list[str], width: int, spare: Sequence[Sequence[str]]) -> list[str]:
-    """Narrow the texts, widest first, until the line fits; then leave out spare columns, then those on the right."""
+def _fit(
+    widths: dict[str, int], texts: list[str], width: int, spare: Sequence[Sequence[str]]
+) -> list[str]:
+    """Narrow the texts, widest first, until the line fits; then leave out spare columns, then
+    those on the right.
+    """
 
     def over() -> int:
         return sum(widths.values()) + len(_GAP) * (len(widths) - 1) - width
@@ -173,14 +212,20 @@ def _fit(widths: dict[str, int], texts: list[str], width: int, spare: Sequence[S
     whole = dict(widths)
     left_out: list[str] = []
     while over() > 0:
-        wide = [name for name in texts if name in widths and widths[name] > max(_NARROWEST, len(head(name)))]
+        wide = [
+            name
+            for name in texts
+            if name in widths and widths[name] > max(_NARROWEST, len(head(name)))
+        ]
         if wide:
             widest = max(wide, key=lambda name: widths[name])
             second = max([_NARROWEST, len(head(widest)), *(widths[n] for n in wide if n != widest)])
             floor = second if second < widths[widest] else widths[widest] - 1
             widths[widest] = max(floor, widths[widest] - over(), len(head(widest)))
         elif len(widths) > 1:
-            group = next((group for group in spare if widths.keys() & {*group}), [next(reversed(widths))])
+            group = next(
+                (group for group in spare if widths.keys() & {*group}), [next(reversed(widths))]
+            )
             left_out[:0] = group = [name for name in group if name in widths]
             for name in group:
                 del widths[name]
@@ -192,7 +237,9 @@ def _fit(widths: dict[str, int], texts: list[str], width: int, spare: Sequence[S
 
 def _line(cells: list[str], names: list[str], widths: dict[str, int], numeric: set[str]) -> str:
     parts = [
-        cell.rjust(widths[name]) if name in numeric else shorten(cell, widths[name]).ljust(widths[name])
+        cell.rjust(widths[name])
+        if name in numeric
+        else shorten(cell, widths[name]).ljust(widths[name])
         for cell, name in zip(cells, names, strict=True)
     ]
     return _GAP.join(parts).rstrip()
@@ -201,7 +248,9 @@ def _line(cells: list[str], names: list[str], widths: dict[str, int], numeric: s
 def pairs(rows: Sequence[tuple[str, str]], *, indent: str = "  ") -> str:
     """Lines of names and values, with aligned values."""
     longest = max((len(name) for name, _ in rows), default=0)
-    return "\n".join(f"{indent}{plain(name).ljust(longest)}  {plain(shown)}".rstrip() for name, shown in rows)
+    return "\n".join(
+        f"{indent}{plain(name).ljust(longest)}  {plain(shown)}".rstrip() for name, shown in rows
+    )
 
 
 _FORMULA = re.compile(r"^[=+\-@\t\r]")
@@ -210,10 +259,15 @@ _FORMULA = re.compile(r"^[=+\-@\t\r]")
 def csv(frame: pl.DataFrame) -> str:
     r"""A frame as CSV in which a spreadsheet finds no formula."""
     lists = [name for name, dtype in frame.schema.items() if dtype == pl.List]
-    frame = frame.with_columns(pl.col(name).cast(pl.List(pl.String)).list.join(" ") for name in lists)
+    frame = frame.with_columns(
+        pl.col(name).cast(pl.List(pl.String)).list.join(" ") for name in lists
+    )
     texts = [name for name, dtype in frame.schema.items() if dtype == pl.String]
     guarded = [
-        pl.when(pl.col(name).str.contains(_FORMULA.pattern)).then("'" + pl.col(name)).otherwise(name).alias(name)
+        pl.when(pl.col(name).str.contains(_FORMULA.pattern))
+        .then("'" + pl.col(name))
+        .otherwise(name)
+        .alias(name)
         for name in texts
     ]
     heads = {name: f"'{name}" for name in frame.columns if _FORMULA.match(name)}

@@ -1,4 +1,6 @@
-"""The trace of a run: frames of one schema, metadata of the run, and counts of what was read and lost."""
+"""The trace of a run: frames of one schema, metadata of the run, and counts of what was read and
+lost.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,15 @@ from llmprof import communication, names, schema, text
 from llmprof.arguments import Window, checked
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, listed
 from llmprof.lazy import Carded, Method
-from llmprof.platforms import DEVICE_TABLES, ON_DEVICE, ON_HOST, Platform, of_tool, platform_of, tool_of
+from llmprof.platforms import (
+    DEVICE_TABLES,
+    ON_DEVICE,
+    ON_HOST,
+    Platform,
+    of_tool,
+    platform_of,
+    tool_of,
+)
 from llmprof.storage import files, parquet, sql, sqlite
 from llmprof.storage.deferred import Deferred, narrowed, ranks_of, span_of
 from llmprof.storage.parquet import META_FILE
@@ -33,12 +43,13 @@ __all__ = ["META_FILE", "Trace"]
 class Trace(Carded, Methods):
     """Frames of one run, one for each table of the schema.
 
-    The functions of :mod:`llmprof.analyze` are its methods: ``trace.findings()`` is ``analyze.findings(trace)``.
+    The functions of :mod:`llmprof.analyze` are its methods: ``trace.findings()`` is
+    ``analyze.findings(trace)``.
 
-    A table that was recorded without rows is an empty frame; access to a table that was not recorded raises
-    :class:`~llmprof.errors.NotCapturedError`. A trace does not change: methods that select a part return a new trace,
-    and its frames, ``meta`` and ``coverage`` are copies that the caller may change (copies of frames share their
-    columns, so they cost nothing).
+    A table that was recorded without rows is an empty frame; access to a table that was not
+    recorded raises :class:`~llmprof.errors.NotCapturedError`. A trace does not change: methods that
+    select a part return a new trace, and its frames, ``meta`` and ``coverage`` are copies that the
+    caller may change (copies of frames share their columns, so they cost nothing).
 
     Parameters
     ----------
@@ -46,12 +57,13 @@ class Trace(Carded, Methods):
         Frames by table name; a missing table counts as not recorded. The tables of a dataset
         (:func:`llmprof.open`) are loaded at their first use.
     meta : mapping
-        Facts about the run: ``format``, ``start_epoch_ns``, ``device``, ``world_size``, ``versions``, ``clock`` and
-        ``ranks`` (a list with one mapping per rank).
+        Facts about the run: ``format``, ``start_epoch_ns``, ``device``, ``world_size``,
+        ``versions``, ``clock`` and ``ranks`` (a list with one mapping per rank).
     coverage : mapping
         Counts of the events and bytes that the reading kept and lost.
     database : pathlib.Path, optional
-        The SQLite file that the trace was read from, for :meth:`sql`; it is not saved with the trace.
+        The SQLite file that the trace was read from, for :meth:`sql`; it is not saved with the
+        trace.
     """
 
     @checked
@@ -64,14 +76,20 @@ class Trace(Carded, Methods):
         database: Path | None = None,
     ) -> None:
         if unknown := set(tables) - set(schema.TABLES):
-            raise LlmprofError(f"unknown tables {listed(sorted(unknown))}", expected=f"some of {listed(schema.TABLES)}")
+            raise LlmprofError(
+                f"unknown tables {listed(sorted(unknown))}",
+                expected=f"some of {listed(schema.TABLES)}",
+            )
         self._meta: dict[str, Any] = copy.deepcopy(dict(meta or {}))
         self._coverage: dict[str, Any] = copy.deepcopy(dict(coverage or {}))
         asked = self.asked or {}
         self._tables: Mapping[str, pl.DataFrame] = (
             tables
             if isinstance(tables, Deferred)
-            else {name: schema.conform(frame, name, asked.get(name)).clone() for name, frame in tables.items()}
+            else {
+                name: schema.conform(frame, name, asked.get(name)).clone()
+                for name, frame in tables.items()
+            }
         )
         self._database = database
         self._results: Any = None  # results that analyses keep: llmprof.analyze.catalog
@@ -102,7 +120,9 @@ class Trace(Carded, Methods):
 
     @property
     def tasks(self) -> pl.DataFrame:
-        """Tasks of device queues other than kernels and copies: waits, signals, pieces of collective calls."""
+        """Tasks of device queues other than kernels and copies: waits, signals, pieces of
+        collective calls.
+        """
         return self.table("tasks")
 
     @property
@@ -124,9 +144,9 @@ class Trace(Carded, Methods):
     def collectives(self) -> pl.DataFrame:
         """Collective and point-to-point communication, one row for each call and rank.
 
-        These are the collectives that the profiler describes, and kernels whose names match patterns of
-        :mod:`llmprof.names`. The patterns are those at the time of the call, or at the time of reading if only a part
-        of the trace was read (``tables=``).
+        These are the collectives that the profiler describes, and kernels whose names match
+        patterns of :mod:`llmprof.names`. The patterns are those at the time of the call, or at the
+        time of reading if only a part of the trace was read (``tables=``).
         """
         return self.table("collectives")
 
@@ -160,20 +180,25 @@ class Trace(Carded, Methods):
             The capture does not have this table, or the table was not read.
         """
         if name not in schema.TABLES:
-            raise LlmprofError(f"there is no table {name!r}", expected=f"one of {listed(schema.TABLES)}")
+            raise LlmprofError(
+                f"there is no table {name!r}", expected=f"one of {listed(schema.TABLES)}"
+            )
         frame = self._frame(name)
         if frame is not None:
             return frame.clone()
         if self.asked is not None and name not in self.asked:
             expected = f"one of the tables that were read: {listed(sorted(self.asked))}"
             hint = f"read the file again with {name!r} among tables=, or without tables="
-            raise NotCapturedError(f"this trace was read without its {name}", expected=expected, hint=hint, table=name)
+            raise NotCapturedError(
+                f"this trace was read without its {name}", expected=expected, hint=hint, table=name
+            )
         found = f"this capture holds no {name}"
         raise NotCapturedError(found, hint=f"record it with {self.how_to_record(name)}", table=name)
 
     @checked
     def how_to_record(self, table: str) -> str:
-        """Advice on how to record a table: that of the tool that wrote this recording, or of several if it is unknown.
+        """Advice on how to record a table: that of the tool that wrote this recording, or of
+        several if it is unknown.
 
         Examples
         --------
@@ -182,11 +207,14 @@ class Trace(Carded, Methods):
         'memory events (torch: profile_memory=True)'
         """
         way = self.platform.how_to_record(table, self.tool)
-        return f"{way}, if the run uses a device" if self.on_host and table in DEVICE_TABLES else way
+        return (
+            f"{way}, if the run uses a device" if self.on_host and table in DEVICE_TABLES else way
+        )
 
     @property
     def platform(self) -> Platform:
-        """Platform of the devices (CUDA, ROCm, Ascend), with the words that findings and hints use for it.
+        """Platform of the devices (CUDA, ROCm, Ascend), with the words that findings and hints use
+        for it.
 
         Examples
         --------
@@ -198,7 +226,8 @@ class Trace(Carded, Methods):
 
     @property
     def tool(self) -> str | None:
-        """The profiler that wrote it, by the name that advice on recording gives it; None if it is not known.
+        """The profiler that wrote it, by the name that advice on recording gives it; None if it is
+        not known.
 
         Examples
         --------
@@ -212,13 +241,18 @@ class Trace(Carded, Methods):
     def on_host(self) -> bool:
         """Whether operators of the host take the place of device events, as in a run on the CPU."""
         device = ("kernels", "copies")
-        if any(table in self.table_names for table in device) or self.has("runtime") or not self.has("ops"):
+        if (
+            any(table in self.table_names for table in device)
+            or self.has("runtime")
+            or not self.has("ops")
+        ):
             return False
         return bool((self.ops["kind"] == "op").any())
 
     @property
     def words(self) -> dict[str, str]:
-        """Words of sentences about the trace: what its events are called, and those of its platform.
+        """Words of sentences about the trace: what its events are called, and those of its
+        platform.
 
         Examples
         --------
@@ -240,7 +274,9 @@ class Trace(Carded, Methods):
 
     @property
     def asked(self) -> dict[str, list[str] | None] | None:
-        """Tables in ``tables=`` of :func:`llmprof.read`, with their columns (None: all); None if all were read."""
+        """Tables in ``tables=`` of :func:`llmprof.read`, with their columns (None: all); None if
+        all were read.
+        """
         asked: dict[str, list[str] | None] | None = copy.deepcopy(self._coverage.get("asked"))
         return asked
 
@@ -252,22 +288,33 @@ class Trace(Carded, Methods):
     @property
     def tables(self) -> dict[str, pl.DataFrame]:
         """The recorded tables by name; all tables of a dataset are loaded."""
-        return {name: frame.clone() for name in schema.TABLES if (frame := self._frame(name)) is not None}
+        return {
+            name: frame.clone()
+            for name in schema.TABLES
+            if (frame := self._frame(name)) is not None
+        }
 
     @property
     def recorded(self) -> dict[str, pl.DataFrame]:
-        """The recorded tables as in :attr:`tables`, but with only those collectives that the profiler recorded."""
+        """The recorded tables as in :attr:`tables`, but with only those collectives that the
+        profiler recorded.
+        """
         return {name: frame.clone() for name, frame in self._tables.items()}
 
     @property
     def table_names(self) -> list[str]:
         """Names of the recorded tables, in the order of the schema; no table is loaded."""
         has_collectives = self.asked is None and not {"kernels", "ops"}.isdisjoint(self._tables)
-        return [name for name in schema.TABLES if name in self._tables or (name == "collectives" and has_collectives)]
+        return [
+            name
+            for name in schema.TABLES
+            if name in self._tables or (name == "collectives" and has_collectives)
+        ]
 
     @property
     def rows(self) -> dict[str, int]:
-        """Number of rows of each recorded table; for collectives of a dataset, the number when it was made.
+        """Number of rows of each recorded table; for collectives of a dataset, the number when it
+        was made.
 
         Examples
         --------
@@ -276,12 +323,17 @@ class Trace(Carded, Methods):
         94
         """
         if not isinstance(self._tables, Deferred):
-            return {name: frame.height for name in schema.TABLES if (frame := self._frame(name)) is not None}
+            return {
+                name: frame.height
+                for name in schema.TABLES
+                if (frame := self._frame(name)) is not None
+            }
         return {name: self.height(name) for name in self.table_names}
 
     @checked
     def height(self, name: str) -> int:
-        """Number of rows of a table, 0 if it was not recorded; unlike :attr:`rows` it asks for no other table.
+        """Number of rows of a table, 0 if it was not recorded; unlike :attr:`rows` it asks for no
+        other table.
 
         Parameters
         ----------
@@ -308,7 +360,8 @@ class Trace(Carded, Methods):
 
     @checked
     def scan(self, name: str) -> pl.LazyFrame:
-        """A table as a lazy frame; from a dataset only the rows and columns that the query needs are read.
+        """A table as a lazy frame; from a dataset only the rows and columns that the query needs
+        are read.
 
         Parameters
         ----------
@@ -318,7 +371,8 @@ class Trace(Carded, Methods):
         Returns
         -------
         polars.LazyFrame
-            The columns of the table. Collectives are loaded at once, because they are found among the kernels.
+            The columns of the table. Collectives are loaded at once, because they are found among
+            the kernels.
 
         Raises
         ------
@@ -345,12 +399,13 @@ class Trace(Carded, Methods):
         Parameters
         ----------
         query : str
-            One ``SELECT`` over the recorded tables, in the dialect of Polars; ``SHOW TABLES`` lists them. Quote a
-            column that has the name of a keyword: ``"group"``.
+            One ``SELECT`` over the recorded tables, in the dialect of Polars; ``SHOW TABLES`` lists
+            them. Quote a column that has the name of a keyword: ``"group"``.
         on : {"tables", "file"}
-            ``tables`` queries the tables of the trace; those of a dataset are streamed, so only a part is in memory.
-            ``file`` queries the SQLite file from which the trace was read, with the profiler's tables
-            (:func:`llmprof.storage.sqlite.tables` lists them) and in the dialect of SQLite.
+            ``tables`` queries the tables of the trace; those of a dataset are streamed, so only a
+            part is in memory. ``file`` queries the SQLite file from which the trace was read, with
+            the profiler's tables (:func:`llmprof.storage.sqlite.tables` lists them) and in the
+            dialect of SQLite.
 
         Returns
         -------
@@ -374,13 +429,18 @@ class Trace(Carded, Methods):
         ['count']
         """
         if on == "tables" and isinstance(self._tables, Deferred):
-            words = query.lower()  # finding collectives needs all kernels, so they are found only if the query has them
+            words = (
+                query.lower()
+            )  # finding collectives needs all kernels, so they are found only if the query has them
             tables = [name for name in self.table_names if name != "collectives" or name in words]
             return sql.answer({name: self.scan(name) for name in tables}, query)
         if on == "tables":
             return sql.answer(self.tables, query)
         if self._database is None:
-            hint = "read the .sqlite that nsys export wrote, or query the tables of the trace: on='tables'"
+            hint = (
+                "read the .sqlite that nsys export wrote, or query the tables of the trace:"
+                " on='tables'"
+            )
             raise NotCapturedError("this trace was not read from one SQLite file", hint=hint)
         return sqlite.query(self._database, query)
 
@@ -393,7 +453,8 @@ class Trace(Carded, Methods):
     def span_ns(self) -> tuple[int, int]:
         """First start and last end of all kernels, copies, calls, operators and markers (ns).
 
-        If the trace has none of them, the times of the first and last sample of call stacks or of memory.
+        If the trace has none of them, the times of the first and last sample of call stacks or of
+        memory.
         """
         return span_of(self._tables)
 
@@ -413,11 +474,11 @@ class Trace(Carded, Methods):
         ranks : int or iterable of int, optional
             Ranks to keep.
         window : (start_ns, end_ns), optional
-            Keep events that start in ``[start_ns, end_ns)``, in ns from the start of the trace. A device event is kept
-            by its own start, so its launch may be outside.
+            Keep events that start in ``[start_ns, end_ns)``, in ns from the start of the trace. A
+            device event is kept by its own start, so its launch may be outside.
         steps : int or iterable of int, optional
-            Steps to keep (:func:`llmprof.analyze.steps` numbers them): their kernels and copies, and events of the host
-            from their labels to the next labels.
+            Steps to keep (:func:`llmprof.analyze.steps` numbers them): their kernels and copies,
+            and events of the host from their labels to the next labels.
         tables : str or iterable of str, optional
             Names of the tables to keep.
 
@@ -449,13 +510,21 @@ class Trace(Carded, Methods):
             # imported by name, because this layer must not import the analyses
             whole = self if chosen is None else self.select(ranks=chosen)
             stored = isinstance(part._tables, Deferred)
-            part = import_module("llmprof.analyze.steps.steps").of_steps(part, whole, steps, stored=stored)
-        return part if tables is None else part._with_tables([tables] if isinstance(tables, str) else list(tables))
+            part = import_module("llmprof.analyze.steps.steps").of_steps(
+                part, whole, steps, stored=stored
+            )
+        return (
+            part
+            if tables is None
+            else part._with_tables([tables] if isinstance(tables, str) else list(tables))
+        )
 
     def _with_tables(self, names: list[str]) -> Trace:
         """The trace with only some of its tables."""
         if unknown := sorted(set(names) - set(schema.TABLES)) or (["none"] if not names else []):
-            raise LlmprofError(f"there is no table {unknown}", expected=f"some of {listed(schema.TABLES)}")
+            raise LlmprofError(
+                f"there is no table {unknown}", expected=f"some of {listed(schema.TABLES)}"
+            )
         coverage = self._coverage | {"asked": dict.fromkeys(sorted(names))}
         if isinstance(self._tables, Deferred) and "collectives" not in names:
             return Trace(self._tables.narrow(tables=names), self._meta, coverage)
@@ -464,7 +533,8 @@ class Trace(Carded, Methods):
 
     @checked
     def redact(self, names: Pseudonyms | None = None) -> Trace:
-        """The trace with pseudonyms for texts that identify people or machines, or that are secrets.
+        """The trace with pseudonyms for texts that identify people or machines, or that are
+        secrets.
 
         To share a file, redact the file of the profiler instead: :func:`llmprof.redaction.redact`.
 
@@ -547,16 +617,26 @@ class Trace(Carded, Methods):
         'eager'
         """
         meta = {key: value for key, value in self._meta.items() if key != "name"}
-        return Trace(self._tables, meta | ({"name": name} if name else {}), self._coverage, database=self._database)
+        return Trace(
+            self._tables,
+            meta | ({"name": name} if name else {}),
+            self._coverage,
+            database=self._database,
+        )
 
     _card = "of_trace"
 
     def __repr__(self) -> str:
-        rows = ", ".join(f"{name} {rows:,}" for name, rows in self.rows.items() if name in self._tables)
+        rows = ", ".join(
+            f"{name} {rows:,}" for name, rows in self.rows.items() if name in self._tables
+        )
         lo, hi = self.span_ns
         device = self._meta.get("device") or "unknown device"
         ranks = sum(rank >= 0 for rank in self.ranks)  # the host's counters have rank -1
-        return f"<Trace {text.counted(ranks, 'rank')}, {(hi - lo) / 1e6:,.1f} ms, {text.plain(device)}: {rows}>"
+        return (
+            f"<Trace {text.counted(ranks, 'rank')}, {(hi - lo) / 1e6:,.1f} ms,"
+            f" {text.plain(device)}: {rows}>"
+        )
 
 
 def _with_methods() -> None:

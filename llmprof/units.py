@@ -20,7 +20,10 @@ _SIZES = ((1, "B"), (2**10, "KiB"), (2**20, "MiB"), (2**30, "GiB"), (2**40, "TiB
 
 @checked
 def format_ns(ns: float | None, digits: int = 3) -> str:
-    """Text of a duration in ns, with a fitting unit: ``4.20 us``, ``58.1 ms``; ``unknown`` for None and NaN."""
+    """Text of a duration in ns, with a fitting unit:
+
+    ``4.20 us``, ``58.1 ms``; ``unknown`` for None and NaN.
+    """
     return _with_unit(ns, _TIMES, 1000, digits)
 
 
@@ -48,7 +51,8 @@ def format_share(share: float | None) -> str:
 
 @checked
 def format_metric(name: str, value: float) -> str:
-    """Text of a metric of runs by its name: a time if the name ends in ``_ns``, else a number of its unit.
+    """Text of a metric of runs by its name: a time if the name ends in ``_ns``, else a number of
+    its unit.
 
     Examples
     --------
@@ -60,8 +64,12 @@ def format_metric(name: str, value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:,.4g}"
 
 
-def _with_unit(value: float | None, units: tuple[tuple[int, str], ...], step: int, digits: int) -> str:
-    """Write a value in the first unit in which it stays below ``step`` after rounding, else in the last."""
+def _with_unit(
+    value: float | None, units: tuple[tuple[int, str], ...], step: int, digits: int
+) -> str:
+    """Write a value in the first unit in which it stays below ``step`` after rounding, else in
+    the last.
+    """
     if value is None or not math.isfinite(value):
         return "unknown"
     size, unit = next((u for u in units if round(abs(value) / u[0]) < step), units[-1])

@@ -28,8 +28,9 @@ ROOT = Path(__file__).resolve().parents[1]
 
 put_off_formats()  # tests import Altair and nbformat themselves
 
-# A property test that fails now and then says nothing: the same examples every time, unless others are asked for.
-# 50 that are always the same: more of them find no more; new ones are looked for in larger numbers.
+# A property test that fails now and then says nothing: the same examples every time, unless others
+# are asked for. 50 that are always the same: more of them find no more; new ones are looked for in
+# larger numbers.
 RANDOM = "LLMPROF_RANDOM" in os.environ
 hypothesis.settings.register_profile(
     "llmprof", deadline=None, derandomize=not RANDOM, max_examples=200 if RANDOM else 50
@@ -39,7 +40,9 @@ hypothesis.settings.load_profile("llmprof")
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """Thousands of tests are made here, and none is garbage: they are not looked through again and again."""
+    """Thousands of tests are made here, and none is garbage: they are not looked through again
+    and again.
+    """
     gc.disable()
     try:
         return (yield)
@@ -48,18 +51,33 @@ def pytest_collection() -> Iterator[None]:
         gc.enable()
 
 
-LONG = ("test_docs.py", "test_experiments.py", "test_notebooks.py", "test_ops_runs.py", "test_real_runs.py")
-"""Tests of a minute: they start before the other slow ones, so that no process waits at the end for another's."""
+LONG = (
+    "test_docs.py",
+    "test_experiments.py",
+    "test_notebooks.py",
+    "test_ops_runs.py",
+    "test_real_runs.py",
+)
+"""Tests of a minute: they start before the other slow ones, so that no process waits at the end
+for another's.
+"""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Fast tests first: a mistake shows early; before them those of the browser, of which one process has all."""
-    long = {item: item.path.name in LONG or item.get_closest_marker("smoke") is not None for item in items}
+    """Fast tests first: a mistake shows early; before them those of the browser, of which one
+    process has all.
+    """
+    long = {
+        item: item.path.name in LONG or item.get_closest_marker("smoke") is not None
+        for item in items
+    }
     items.sort(key=lambda item: (item.get_closest_marker("slow") is not None, not long[item]))
 
 
 def _without_the_browsers_loop(item: pytest.Item) -> Generator[None, object, object]:
-    """A browser that is open for other tests runs an event loop in this thread; code would take it for Jupyter's."""
+    """A browser that is open for other tests runs an event loop in this thread; code would take
+    it for Jupyter's.
+    """
     loop = None if "browser" in getattr(item, "fixturenames", ()) else asyncio._get_running_loop()
     if loop is None:
         return (yield)
@@ -116,7 +134,9 @@ def vllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandInVllm:
     from tests.launch.vllm_stand_in import StandInVllm
 
     made = StandInVllm(tmp_path)
-    made.how = lambda **values: [monkeypatch.setenv(*pair) for pair in made.environment(values).items()]
+    made.how = lambda **values: [
+        monkeypatch.setenv(*pair) for pair in made.environment(values).items()
+    ]
     made.how()
     return made
 
@@ -132,13 +152,17 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _no_terminal() -> None:
-    """Lines are as long as they are: some libraries set the width of a terminal for all that comes after them."""
+    """Lines are as long as they are: some libraries set the width of a terminal for all that
+    comes after them.
+    """
     os.environ.pop("COLUMNS", None)
 
 
 @pytest.fixture(autouse=True)
 def _interrupts_arrive() -> None:
-    """An interrupt that comes during Hypothesis' callback of garbage collection is swallowed: it cannot raise there."""
+    """An interrupt that comes during Hypothesis' callback of garbage collection is swallowed: it
+    cannot raise there.
+    """
     gc.callbacks.clear()
 
 
@@ -150,11 +174,17 @@ def sample_trace() -> Callable[[str], Trace]:
 
 @pytest.fixture(scope="session")
 def small_export(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The bundled export of nsys with all its tables and columns, and a sixteenth of its events: to be copied."""
+    """The bundled export of nsys with all its tables and columns, and a sixteenth of its events:
+    to be copied.
+    """
     path = tmp_path_factory.mktemp("small") / "report.sqlite"
     shutil.copyfile(ROOT / "sample_traces/nsys_tp2_cudagraph/report.sqlite", path)
-    whole_launches = [f"CUPTI_ACTIVITY_KIND_{kind}" for kind in ("KERNEL", "MEMCPY", "RUNTIME", "SYNCHRONIZATION")]
-    kept = dict.fromkeys(whole_launches, "correlationId % 16 = 0") | {"CUDA_GRAPH_NODE_EVENTS": "rowid % 16 = 0"}
+    whole_launches = [
+        f"CUPTI_ACTIVITY_KIND_{kind}" for kind in ("KERNEL", "MEMCPY", "RUNTIME", "SYNCHRONIZATION")
+    ]
+    kept = dict.fromkeys(whole_launches, "correlationId % 16 = 0") | {
+        "CUDA_GRAPH_NODE_EVENTS": "rowid % 16 = 0"
+    }
     with closing(sqlite3.connect(path)) as connection:
         for table, condition in kept.items():
             connection.execute(f"DELETE FROM {table} WHERE NOT {condition}")
@@ -165,7 +195,9 @@ def small_export(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def shared() -> Path:
-    """The folder of recordings beside a developer's checkout; the test is skipped where there is none."""
+    """The folder of recordings beside a developer's checkout; the test is skipped where there is
+    none.
+    """
     folder = ROOT.parent / "shared"
     if not folder.is_dir():
         pytest.skip("there is no folder of recordings beside this checkout")
@@ -175,4 +207,6 @@ def shared() -> Path:
 @pytest.fixture(scope="session")
 def synthetic_npu(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """Folder of a variant of the synthetic recording of two NPUs, made once in a session."""
-    return functools.cache(lambda variant: bundled.synthetic_npu(variant, tmp_path_factory.mktemp("npu") / variant))
+    return functools.cache(
+        lambda variant: bundled.synthetic_npu(variant, tmp_path_factory.mktemp("npu") / variant)
+    )

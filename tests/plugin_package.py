@@ -1,4 +1,6 @@
-"""A package with plug-ins, installed as pip leaves it: its module and a ``.dist-info`` with entry points."""
+"""A package with plug-ins, installed as pip leaves it: its module and a ``.dist-info`` with
+entry points.
+"""
 
 import sys
 import textwrap
@@ -15,16 +17,25 @@ from llmprof.theory import calls
 
 
 def write(
-    folder: Path, module: str, code: str, points: Mapping[str, Mapping[str, str]], *, version: str = "1.2"
+    folder: Path,
+    module: str,
+    code: str,
+    points: Mapping[str, Mapping[str, str]],
+    *,
+    version: str = "1.2",
 ) -> None:
     """Put a package named as its module into a folder, with entry points by group and name."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{module}.py").write_text(textwrap.dedent(code), encoding="utf-8")
     info = folder / f"{module}-{version}.dist-info"
     info.mkdir()
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: {version}\n", encoding="utf-8")
+    (info / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {module}\nVersion: {version}\n", encoding="utf-8"
+    )
     lines = [
-        line for group, names in points.items() for line in (f"[{group}]", *(f"{k} = {v}" for k, v in names.items()))
+        line
+        for group, names in points.items()
+        for line in (f"[{group}]", *(f"{k} = {v}" for k, v in names.items()))
     ]
     (info / "entry_points.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
 

@@ -7,8 +7,12 @@ from collections.abc import Iterable
 import psutil
 
 
-def still_running(processes: Iterable[psutil.Process], seconds: float = 180) -> list[psutil.Process]:
-    """Those of some processes that have not ended after a while; one that nobody waits for (a zombie) has ended."""
+def still_running(
+    processes: Iterable[psutil.Process], seconds: float = 180
+) -> list[psutil.Process]:
+    """Those of some processes that have not ended after a while; one that nobody waits for (a
+    zombie) has ended.
+    """
     until = time.monotonic() + seconds
     left = list(processes)
     while (left := [process for process in left if _runs(process)]) and time.monotonic() < until:

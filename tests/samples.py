@@ -1,4 +1,6 @@
-"""Bundled samples for the tests that only look at them: read once in a process, so that analyses of them are kept."""
+"""Bundled samples for the tests that only look at them: read once in a process, so that analyses
+of them are kept.
+"""
 
 import functools
 

@@ -45,16 +45,29 @@ def test_questions_are_answered(folder):
     kernels = tools.analyze(path, "kernels", sort="total_ns", limit=3)
     assert len(kernels["rows"]) == 3
     assert kernels["rows"][0]["total_ns"] >= kernels["rows"][1]["total_ns"]
-    assert tools.sql(path, "select count(*) as n from kernels")["rows"] == [{"n": about["tables"]["kernels"]["rows"]}]
+    assert tools.sql(path, "select count(*) as n from kernels")["rows"] == [
+        {"n": about["tables"]["kernels"]["rows"]}
+    ]
     compared = tools.diff(EAGER, path)
-    assert {"decode": "faster"}.items() <= {row["phase"]: row["verdict"] for row in compared["phases"]}.items()
+    assert {"decode": "faster"}.items() <= {
+        row["phase"]: row["verdict"] for row in compared["phases"]
+    }.items()
     assert compared["markdown"].startswith("**")
     assert tools.picture(path, 0, about["span_ns"] / 1e6)[:8] == b"\x89PNG\r\n\x1a\n"
     json.dumps([about, kernels, compared], allow_nan=False)
 
 
 @pytest.mark.parametrize(
-    "path", ["../secret.json", "/etc/passwd", "runs/../../secret.json", "~/secret", "link.json", "linked", "."]
+    "path",
+    [
+        "../secret.json",
+        "/etc/passwd",
+        "runs/../../secret.json",
+        "~/secret",
+        "link.json",
+        "linked",
+        ".",
+    ],
 )
 def test_paths_outside_are_refused(folder, path):
     (folder / "link.json").symlink_to(folder.parent / "secret.json")
@@ -67,7 +80,16 @@ def test_paths_outside_are_refused(folder, path):
 
 
 @pytest.mark.parametrize(
-    "path", ["a\0b", "a" * 5_000, "a/" * 2_500, "/" + "a" * 5_000, "loop", "sample:a\0b", "sample:" + "a" * 5_000]
+    "path",
+    [
+        "a\0b",
+        "a" * 5_000,
+        "a/" * 2_500,
+        "/" + "a" * 5_000,
+        "loop",
+        "sample:a\0b",
+        "sample:" + "a" * 5_000,
+    ],
 )
 def test_what_cannot_be_a_path_is_refused_in_words(folder, path):
     (folder / "loop").symlink_to(folder / "loop")
@@ -80,9 +102,11 @@ def test_what_cannot_be_a_path_is_refused_in_words(folder, path):
 def test_a_query_reads_tables_and_nothing_else(folder):
     tools = Tools([folder])
     for query in (
-        f"select * from read_csv('{folder / 'notes.txt'}')", "drop table kernels", "select 1; select 2",
+        f"select * from read_csv('{folder / 'notes.txt'}')",
+        "drop table kernels",
+        "select 1; select 2",
         "create table x as select * from kernels",
-    ):  # fmt: skip
+    ):
         with pytest.raises(AnalysisError):
             tools.sql(GRAPHS, query)
 
@@ -108,8 +132,11 @@ def test_a_client_of_the_protocol_asks_the_command(folder):
     from mcp.client.stdio import stdio_client
 
     async def session() -> None:
-        given = StdioServerParameters(command=sys.executable, args=["-m", "llmprof", "mcp", str(folder)])
-        # its default is what stderr was when the module was first imported, which in a test may be no file
+        given = StdioServerParameters(
+            command=sys.executable, args=["-m", "llmprof", "mcp", str(folder)]
+        )
+        # its default is what stderr was when the module was first imported, which in a test may be
+        # no file
         with (folder.parent / "errors.log").open("w") as errors:
             await talk(stdio_client(given, errlog=errors))
 
@@ -118,18 +145,29 @@ def test_a_client_of_the_protocol_asks_the_command(folder):
             await client.initialize()
             tools = (await client.list_tools()).tools
             assert {tool.name for tool in tools} == {
-                "traces", "info", "findings", "analyze", "sql", "diff", "picture"
-            }  # fmt: skip
-            assert all(tool.annotations is not None and tool.annotations.read_only_hint for tool in tools)
+                "traces",
+                "info",
+                "findings",
+                "analyze",
+                "sql",
+                "diff",
+                "picture",
+            }
+            assert all(
+                tool.annotations is not None and tool.annotations.read_only_hint for tool in tools
+            )
             found = await client.call_tool("findings", {"path": "graphs.json.gz"})
             assert not found.is_error
             assert json.loads(found.content[0].text)["format"] == "llmprof.findings"
-            image = await client.call_tool("picture", {"path": "graphs.json.gz", "start_ms": 0, "end_ms": 1e5})
+            image = await client.call_tool(
+                "picture", {"path": "graphs.json.gz", "start_ms": 0, "end_ms": 1e5}
+            )
             assert (image.content[0].type, image.content[0].mime_type) == ("image", "image/png")
             refused = await client.call_tool("info", {"path": "/etc/passwd"})
             assert refused.is_error
             assert "is outside the folders of this server" in refused.content[0].text
 
-    # a thread of its own: a browser test before this one may have left an event loop running in this one
+    # a thread of its own: a browser test before this one may have left an event loop running in
+    # this one
     with ThreadPoolExecutor(1) as pool:
         pool.submit(lambda: asyncio.run(asyncio.wait_for(session(), 600))).result()

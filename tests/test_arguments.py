@@ -1,4 +1,6 @@
-"""Arguments of public functions: whatever is wrong is refused with an error that names the argument."""
+"""Arguments of public functions: whatever is wrong is refused with an error that names the
+argument.
+"""
 
 import importlib
 import inspect
@@ -24,10 +26,22 @@ from llmprof.trace import Trace
 from tests.samples import sample
 
 DOORS = (
-    "llmprof", "llmprof.analyze", "llmprof.analyze.nsys", "llmprof.charts", "llmprof.explore", "llmprof.report",
-    "llmprof.launch", "llmprof.batch", "llmprof.readers", "llmprof.theory", "llmprof.metrics", "llmprof.redaction",
-    "llmprof.launch.monitors", "llmprof.trials", "llmprof.live",
-)  # fmt: skip
+    "llmprof",
+    "llmprof.analyze",
+    "llmprof.analyze.nsys",
+    "llmprof.charts",
+    "llmprof.explore",
+    "llmprof.report",
+    "llmprof.launch",
+    "llmprof.batch",
+    "llmprof.readers",
+    "llmprof.theory",
+    "llmprof.metrics",
+    "llmprof.redaction",
+    "llmprof.launch.monitors",
+    "llmprof.trials",
+    "llmprof.live",
+)
 MODULES = ("llmprof.schema", "llmprof.names", "llmprof.units", "llmprof.hardware")
 METHODS = (Trace, llmprof.Metrics)
 
@@ -45,12 +59,18 @@ def functions() -> Iterator[tuple[str, Callable[..., Any]]]:
                 yield f"{door}.{name}", value
     for module in map(importlib.import_module, MODULES):
         for name, value in vars(module).items():
-            if inspect.isfunction(value) and value.__module__ == module.__name__ and not name.startswith("_"):
+            if (
+                inspect.isfunction(value)
+                and value.__module__ == module.__name__
+                and not name.startswith("_")
+            ):
                 yield f"{module.__name__}.{name}", value
     for of in METHODS:
         for name, value in vars(of).items():
             function = value.__func__ if isinstance(value, classmethod) else value
-            if isinstance(function, types.FunctionType) and (name == "__init__" or not name.startswith("_")):
+            if isinstance(function, types.FunctionType) and (
+                name == "__init__" or not name.startswith("_")
+            ):
                 yield f"{of.__name__}.{name}", function
 
 
@@ -71,7 +91,15 @@ def trace() -> Trace:
 WRONG_VALUES: dict[str, list[Any]] = {
     "by": ["nope", "", ("rank", "nope"), 3, [3]],
     "window": [(5, 1), (float("nan"), 1), (1,), "whole", (0, None)],
-    "where": [{"nope": 1}, {"rank": "x"}, {"rank": 99}, {"step": 999}, {"layer": -1}, {"phase": 3}, "decode"],
+    "where": [
+        {"nope": 1},
+        {"rank": "x"},
+        {"rank": 99},
+        {"step": 999},
+        {"layer": -1},
+        {"phase": 3},
+        "decode",
+    ],
     "ranks": [[99], "all", [0.5]],
     "rank": [99, -5, "x"],
     "step": [999, "last"],
@@ -91,7 +119,10 @@ WRONG_VALUES: dict[str, list[Any]] = {
 
 RUN = SimpleNamespace(trace=None, requests=None, engine_steps=None)
 NEEDED = {"program": ["python"], "window": (0, 1000), "model": "Qwen2.5-1.5B", "run": RUN}
-WITHIN = {f"llmprof.analyze.kernels.{one.__name__}": checked(one) for one in (events_within, kernels_within)}
+WITHIN = {
+    f"llmprof.analyze.kernels.{one.__name__}": checked(one)
+    for one in (events_within, kernels_within)
+}
 """What the explorers ask for with labels and windows."""
 
 
@@ -135,7 +166,9 @@ def test_a_value_that_cannot_be_is_named(trace, taking, name, value):
 
 
 FRAME_CHARTS = [
-    name for name in charts.__all__ if next(iter(inspect.signature(getattr(charts, name)).parameters), "") == "frame"
+    name
+    for name in charts.__all__
+    if next(iter(inspect.signature(getattr(charts, name)).parameters), "") == "frame"
 ]
 
 
@@ -164,17 +197,35 @@ def test_explorers_name_what_they_do_not_take(trace, name):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda t: analyze.findings("run.json"), r"string 'run.json' as trace; .*Trace; read it first: llmprof.read"),
+        (
+            lambda t: analyze.findings("run.json"),
+            r"string 'run.json' as trace; .*Trace; read it first: llmprof.read",
+        ),
         (lambda t: analyze.overlap(Path("a.json")), "read it first: llmprof.read"),
         (lambda t: analyze.stalls("a.ncu-rep"), "llmprof.read_metrics"),
-        (charts.breakdown, "got a Trace as frame; expected a polars.DataFrame; pass the frame that an analysis"),
+        (
+            charts.breakdown,
+            "got a Trace as frame; expected a polars.DataFrame; pass the frame that an analysis",
+        ),
         (lambda t: charts.breakdown(t.kernels.lazy()), "collect it first"),
         (lambda t: charts.breakdown(pd.DataFrame({"x": [1]})), "polars.from_pandas"),
-        (lambda t: analyze.overlap(), r"missing a required argument: 'trace'; expected its arguments: trace, by"),
-        (lambda t: analyze.overlap(t, by="rank", bye=1), "unexpected keyword argument 'bye'; .*trace, by"),
+        (
+            lambda t: analyze.overlap(),
+            r"missing a required argument: 'trace'; expected its arguments: trace, by",
+        ),
+        (
+            lambda t: analyze.overlap(t, by="rank", bye=1),
+            "unexpected keyword argument 'bye'; .*trace, by",
+        ),
         (lambda t: analyze.layers(t, "layer"), "too many positional arguments"),
-        (lambda t: analyze.idle(t, min_ns=True), "got True as min_ns; expected a whole number from 0 on"),
-        (lambda t: analyze.overlap(llmprof.sample_metrics("ncu_tp1_eager")), "got a Metrics as trace"),
+        (
+            lambda t: analyze.idle(t, min_ns=True),
+            "got True as min_ns; expected a whole number from 0 on",
+        ),
+        (
+            lambda t: analyze.overlap(llmprof.sample_metrics("ncu_tp1_eager")),
+            "got a Metrics as trace",
+        ),
         (lambda t: t.select(ranks=t), "got a Trace as ranks"),
         (lambda t: t.table("kernel"), "no table 'kernel'"),
         (lambda t: Trace({"kernels": [1]}), r"got a dict as tables; expected a mapping"),
@@ -188,7 +239,9 @@ def test_what_to_do_is_said(trace, call, message):
 def test_one_name_alone_and_keywords_are_taken(trace):
     assert analyze.overlap(trace=trace, by="phase").columns[:2] == ["rank", "phase"]
     assert analyze.overlap(trace, by="rank").equals(analyze.overlap(trace, by=["rank", "rank"]))
-    assert analyze.kernel_summary(trace, by="rank").equals(analyze.kernel_summary(trace=trace, by=("rank",)))
+    assert analyze.kernel_summary(trace, by="rank").equals(
+        analyze.kernel_summary(trace=trace, by=("rank",))
+    )
     assert analyze.idle(trace, min_ns=np.int64(1000)).equals(analyze.idle(trace, min_ns=1000))
     whole = analyze.overlap_within(trace, window=(0, 1_000_000))
     assert analyze.overlap_within(trace, window=[0, 1e6]).equals(whole)
@@ -210,11 +263,16 @@ def test_one_name_alone_and_keywords_are_taken(trace):
         (Callable[[int], int], [len], [3], "a callable"),
         (pl.DataFrame, [pl.DataFrame()], [pl.Series(), None], "a polars.DataFrame"),
         (Trace, [Trace({})], ["x"], "a Trace"),
-        (Columns, ["x", ["x"], {"x"}], [1, [1], {"x": 1}, None], "the name of a column or a sequence of names"),
+        (
+            Columns,
+            ["x", ["x"], {"x"}],
+            [1, [1], {"x": 1}, None],
+            "the name of a column or a sequence of names",
+        ),
         (Window, [(0, 1), [0.5, 2]], [(1,), "ab", ("a", "b"), None], "(start_ns, end_ns)"),
         (Any, [Odd(), None], [], "anything"),
     ],
-)  # fmt: skip
+)
 def test_kinds(annotation, accepted, refused, words):
     kind = kind_of(annotation)
     assert kind.words == words
@@ -224,7 +282,13 @@ def test_kinds(annotation, accepted, refused, words):
 
 def test_values_are_handed_on_in_one_form():
     @checked
-    def taken(by: Columns, window: Window | None = None, n: AtLeastOne = 1, m: NotNegative = 0, part: Share = 0) -> Any:
+    def taken(
+        by: Columns,
+        window: Window | None = None,
+        n: AtLeastOne = 1,
+        m: NotNegative = 0,
+        part: Share = 0,
+    ) -> Any:
         return by, window, n, m, part
 
     assert taken("x", [0, 5], np.int64(2), 0, 1) == (("x",), (0, 5), 2, 0, 1.0)

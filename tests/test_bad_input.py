@@ -1,4 +1,6 @@
-"""Recordings that lack what a page, an explorer or a comparison is made of: shown as far as they go, and said why."""
+"""Recordings that lack what a page, an explorer or a comparison is made of: shown as far as they
+go, and said why.
+"""
 
 import contextlib
 
@@ -17,20 +19,35 @@ OTHER = "sample:torch_tp1_cudagraph"
 
 
 def one_event() -> Trace:
-    row = {"rank": [0], "device": [0], "stream": [7], "start_ns": [0], "dur_ns": [1000], "name": ["my_kernel"]}
-    return Trace({"kernels": conform(pl.DataFrame(row, schema_overrides={"rank": pl.Int32}), "kernels")}, {})
+    row = {
+        "rank": [0],
+        "device": [0],
+        "stream": [7],
+        "start_ns": [0],
+        "dur_ns": [1000],
+        "name": ["my_kernel"],
+    }
+    return Trace(
+        {"kernels": conform(pl.DataFrame(row, schema_overrides={"rank": pl.Int32}), "kernels")}, {}
+    )
 
 
 def part(*tables: str, rows: int | None = None) -> Trace:
     whole = sample("torch_tp1_cudagraph")
-    kept = {name: whole.tables[name] if rows is None else whole.tables[name].head(rows) for name in tables}
+    kept = {
+        name: whole.tables[name] if rows is None else whole.tables[name].head(rows)
+        for name in tables
+    }
     return Trace(kept, whole.meta)
 
 
 BAD = {
-    "one": one_event, "device": lambda: part("kernels", "copies", rows=200), "host": lambda: part("ops", rows=200),
-    "empty": lambda: part("kernels", rows=0), "nothing": lambda: Trace({}),
-}  # fmt: skip
+    "one": one_event,
+    "device": lambda: part("kernels", "copies", rows=200),
+    "host": lambda: part("ops", rows=200),
+    "empty": lambda: part("kernels", rows=0),
+    "nothing": lambda: Trace({}),
+}
 
 
 @pytest.fixture(scope="module")
@@ -99,8 +116,14 @@ def test_exports(run, saved, name, form, tmp_path):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("one", "At least one run has no known steps, so whole recordings are compared: 1.00 us in one_trace"),
-        ("empty", "Only torch_tp1_cudagraph holds work on a device: there is nothing to compare it with."),
+        (
+            "one",
+            "At least one run has no known steps, so whole recordings are compared: 1.00 us in one_trace",
+        ),
+        (
+            "empty",
+            "Only torch_tp1_cudagraph holds work on a device: there is nothing to compare it with.",
+        ),
         ("nothing", "holds no kernels, copies or operators"),
     ],
 )
@@ -110,12 +133,18 @@ def test_comparisons_name_what_cannot_be_compared(run, saved, name, words):
 
 
 def test_nothing_compared_with_nothing(run, saved):
-    assert "Neither run holds work on a device: there is nothing to compare." in run("diff", *[saved["empty"]] * 2)[1]
+    assert (
+        "Neither run holds work on a device: there is nothing to compare."
+        in run("diff", *[saved["empty"]] * 2)[1]
+    )
 
 
 @pytest.mark.slow
 def test_runs_of_other_models_and_numbers_of_ranks_are_compared_as_far_as_they_go(run):
     code, out, _ = run("diff", "sample:torch_tp1_eager", "sample:torch_pp2_eager")
     assert code == 0
-    assert "Not alike: ranks: 1 in torch_tp1_eager, 2 in torch_pp2_eager; a step is the mean of the ranks" in out
+    assert (
+        "Not alike: ranks: 1 in torch_tp1_eager, 2 in torch_pp2_eager; a step is the mean of the ranks"
+        in out
+    )
     assert "A step of decode takes" in out

@@ -52,7 +52,10 @@ def shown(monkeypatch):
 
 class TestProfile:
     def test_options_are_those_of_the_configuration(self, asked):
-        assert llmprof.profile(model="random:tiny", mode="nsys", batch_size=4, tensor_parallel_size=2) == "a run"
+        assert (
+            llmprof.profile(model="random:tiny", mode="nsys", batch_size=4, tensor_parallel_size=2)
+            == "a run"
+        )
         expected = {"profile_mode": "nsys", "batch_size": 4, "tensor_parallel_size": 2}
         assert asked.config == ExperimentConfig(model="random:tiny", **expected)
 
@@ -97,8 +100,11 @@ class TestProgress:
         texts = [re.sub(r"<[^>]*>", "", html).strip().partition(" (")[0] for _, html in shown]
         assert '<progress max="3" value="1" aria-hidden="true">' in shown[1][1]
         assert texts == [
-            "tiny_torch: starting", "tiny_torch: plain, 1 of 3", "tiny_torch: a &lt;b&gt;", "tiny_torch: finished",
-        ]  # fmt: skip
+            "tiny_torch: starting",
+            "tiny_torch: plain, 1 of 3",
+            "tiny_torch: a &lt;b&gt;",
+            "tiny_torch: finished",
+        ]
         assert all(html.startswith('<span role="status">') for _, html in shown)
 
     @pytest.mark.parametrize(

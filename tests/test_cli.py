@@ -66,7 +66,17 @@ class TestInfo:
 
 
 NOT_RECORDED = (
-    *("event-waits", "links", "core-time", "memory", "memory-components", "hotspots", "totals", "counters", "modules"),
+    *(
+        "event-waits",
+        "links",
+        "core-time",
+        "memory",
+        "memory-components",
+        "hotspots",
+        "totals",
+        "counters",
+        "modules",
+    ),
     *("osrt_sum", "openacc_sum", "openmp_sum", "mpi_event_sum"),
 )
 """Analyses of what the small trace does not hold."""
@@ -74,7 +84,9 @@ NOT_RECORDED = (
 
 class TestAnalyze:
     @pytest.mark.slow
-    @pytest.mark.parametrize("what", [what for what in views() if what not in (*NOT_RECORDED, "bound")])
+    @pytest.mark.parametrize(
+        "what", [what for what in views() if what not in (*NOT_RECORDED, "bound")]
+    )
     def test_every_analysis_prints_a_table_json_and_csv(self, run, saved, tmp_path, what):
         code, out, err = run("analyze", saved, "--what", what, "--limit", "3")
         assert (code, err) == (0, "")
@@ -98,10 +110,15 @@ class TestAnalyze:
         assert (code, out) == (2, "")
         assert "bound needs --model" in err
         options = ("--what", "bound", "--model", "Qwen2.5-1.5B")
-        code, out, _ = run("analyze", "sample:torch_tp1_cudagraph", *options, "--json", "--limit", "0")
+        code, out, _ = run(
+            "analyze", "sample:torch_tp1_cudagraph", *options, "--json", "--limit", "0"
+        )
         joined = analyze.roofline_join(llmprof.sample("torch_tp1_cudagraph"), "Qwen2.5-1.5B")
         assert (code, len(json.loads(out))) == (0, joined.height)
-        for what, column, word in (("operators", "source", "model and step label"), ("opportunities", "stage", "norm")):
+        for what, column, word in (
+            ("operators", "source", "model and step label"),
+            ("opportunities", "stage", "norm"),
+        ):
             options = ("--what", what, "--model", "Qwen2.5-1.5B")
             code, out, _ = run("analyze", "sample:torch_tp1_cudagraph", *options, "--json")
             assert code == 0
@@ -139,16 +156,23 @@ class TestAnalyze:
         assert "gemm<int, " in out
         assert ">(Params)" in out
         assert name in run("analyze", saved, "--what", "kernels", "--csv", "-")[1]
-        assert json.loads(run("analyze", saved, "--what", "kernels", "--json")[1])[0]["name"] == name
+        assert (
+            json.loads(run("analyze", saved, "--what", "kernels", "--json")[1])[0]["name"] == name
+        )
 
     def test_the_limit_says_what_is_left(self, run, saved):
         out = run("analyze", saved, "--what", "events", "--limit", "5")[1]
         assert out.splitlines()[-1] == "5 of 126 rows; --limit 0 shows all, --csv FILE writes them"
         assert len(run("analyze", saved, "--what", "events", "--limit", "0")[1].splitlines()) >= 127
-        assert len(json.loads(run("analyze", saved, "--what", "events", "--json", "--limit", "5")[1])) == 5
+        assert (
+            len(json.loads(run("analyze", saved, "--what", "events", "--json", "--limit", "5")[1]))
+            == 5
+        )
 
     def test_one_rank_keeps_what_all_ranks_tell(self, run, saved):
-        found = json.loads(run("analyze", saved, "--what", "collectives", "--rank", "0", "--json")[1])
+        found = json.loads(
+            run("analyze", saved, "--what", "collectives", "--rank", "0", "--json")[1]
+        )
         assert {row["rank"] for row in found} == {0}
         assert {row["wait_ns"] for row in found} == {200}
 
@@ -156,11 +180,24 @@ class TestAnalyze:
         found = json.loads(run("analyze", saved, "--what", "overlap", "--by", "rank", "--json")[1])
         assert [row["rank"] for row in found] == [0, 1]
         assert "step" not in found[0]
-        out = run("analyze", saved, "--what", "kernels", "--columns", "name,count", "--sort", "name", "--ascending")[1]
+        out = run(
+            "analyze",
+            saved,
+            "--what",
+            "kernels",
+            "--columns",
+            "name,count",
+            "--sort",
+            "name",
+            "--ascending",
+        )[1]
         lines = rows(out)
         assert lines[0] == ["name", "count"]
         assert [line[0] for line in lines[1:]] == sorted(line[0] for line in lines[1:])
-        assert len(rows(run("analyze", saved, "--what", "layers", "--by", "layer", "--limit", "0")[1])) == 13
+        assert (
+            len(rows(run("analyze", saved, "--what", "layers", "--by", "layer", "--limit", "0")[1]))
+            == 13
+        )
 
     def test_a_query_in_place_of_an_analysis_reads_the_tables_alone(self, run, saved, tmp_path):
         query = "select rank, count(*) as n from kernels group by rank order by rank"
@@ -168,7 +205,9 @@ class TestAnalyze:
             {"rank": 1, "n": llmprof.read(saved).select(ranks=1).kernels.height}
         ]
         (tmp_path / "canary.csv").write_text("secret\nfound\n")
-        code, out, err = run("analyze", saved, "--sql", f"select * from \"read_csv\"('{tmp_path / 'canary.csv'}')")
+        code, out, err = run(
+            "analyze", saved, "--sql", f"select * from \"read_csv\"('{tmp_path / 'canary.csv'}')"
+        )
         assert code != 0
         assert "found" not in out
         assert "read_csv" in err
@@ -177,7 +216,10 @@ class TestAnalyze:
         ("options", "message"),
         [
             (["--what", "steps", "--rank", "7"], "there is no rank 7; expected one of 0, 1"),
-            (["--what", "steps", "--columns", "nope"], "there is no column 'nope'; expected some of rank, step"),
+            (
+                ["--what", "steps", "--columns", "nope"],
+                "there is no column 'nope'; expected some of rank, step",
+            ),
             (["--what", "steps", "--sort", "nope"], "there is no column 'nope'"),
             (["--what", "steps", "--by", "rank"], "steps takes no --by"),
             (["--what", "layers", "--by", "nope"], "per='nope' is not known"),
@@ -220,12 +262,15 @@ class TestDiff:
             .otherwise("dur_ns")
             .alias("dur_ns")
         )
-        return str(type(small)(small.tables | {"kernels": half}, small.meta).save(tmp_path / "other"))
+        return str(
+            type(small)(small.tables | {"kernels": half}, small.meta).save(tmp_path / "other")
+        )
 
     def test_names_the_phase_and_the_largest_change(self, run, saved, other):
         code, out, _ = run("diff", saved, other)
         assert code == 0
-        # the GEMMs are shorter and what follows them comes no earlier: the step is as long, and idle for longer
+        # the GEMMs are shorter and what follows them comes no earlier: the step is as long, and
+        # idle for longer
         step = next(line for line in out.splitlines() if line.startswith("  decode: a step takes "))
         assert " in small, " in step
         assert " in other (x 1.00)" in step
@@ -238,7 +283,9 @@ class TestDiff:
         monkeypatch.setenv("COLUMNS", "160")
         found = json.loads(run("diff", *SAMPLES, "--json")[1])
         clear = [
-            row for row in found if row["status"] == "same" and row["low_ns"] and row["low_ns"] * row["high_ns"] > 0
+            row
+            for row in found
+            if row["status"] == "same" and row["low_ns"] and row["low_ns"] * row["high_ns"] > 0
         ]
         out = run("diff", *SAMPLES, "--limit", "0")[1]
         assert clear
@@ -273,7 +320,9 @@ class TestRedact:
     @pytest.fixture
     def trace(self, tmp_path) -> str:
         path = tmp_path / "trace.json"
-        path.write_text('{"host_name": "gpu-box-17",\n"traceName": "/home/someone/t.json",\n"traceEvents": []}')
+        path.write_text(
+            '{"host_name": "gpu-box-17",\n"traceName": "/home/someone/t.json",\n"traceEvents": []}'
+        )
         return str(path)
 
     def test_says_what_was_removed_and_never_shows_it(self, run, trace, tmp_path):
@@ -332,11 +381,28 @@ class TestReport:
         said = json.loads(run("report", saved, "-o", str(tmp_path / "r"), "--json")[1])
         assert said["index"] == str(tmp_path / "r" / "index.html")
         assert said["pngs"] == []
-        assert len(json.loads(run("report", saved, "-o", str(tmp_path / "r"), "--json", "--png")[1])["pngs"]) == 15
+        assert (
+            len(
+                json.loads(run("report", saved, "-o", str(tmp_path / "r"), "--json", "--png")[1])[
+                    "pngs"
+                ]
+            )
+            == 15
+        )
 
     @pytest.mark.usefixtures("quick_report")
     def test_a_named_model_says_the_work_of_kernels_without_operators(self, run, tmp_path):
-        assert run("report", "sample:nsys_tp2_cudagraph", "-o", str(tmp_path / "r"), "--model", "Qwen2.5-7B")[0] == 0
+        assert (
+            run(
+                "report",
+                "sample:nsys_tp2_cudagraph",
+                "-o",
+                str(tmp_path / "r"),
+                "--model",
+                "Qwen2.5-7B",
+            )[0]
+            == 0
+        )
         gains = pl.read_csv(tmp_path / "r" / "opportunities.csv")
         assert "gate_up_proj" in gains.drop_nulls("gain_ns")["stage"]
 
@@ -357,7 +423,15 @@ class TestNotebook:
         write_notebook(tmp_path / "01_x.ipynb", "n = 1\nname = ''", "print(n + 1, name)")
         monkeypatch.setenv("LLMPROF_NOTEBOOKS", str(tmp_path))
         code, out, err = run(
-            "notebook", "01_x", "-p", "n=41", "-p", "name=a=b", "-o", str(tmp_path / "out"), "--progress"
+            "notebook",
+            "01_x",
+            "-p",
+            "n=41",
+            "-p",
+            "name=a=b",
+            "-o",
+            str(tmp_path / "out"),
+            "--progress",
         )
         assert code == 0
         assert out == f"Notebook  {tmp_path / 'out' / '01_x.ipynb'}\n"
@@ -367,10 +441,17 @@ class TestNotebook:
     @pytest.mark.parametrize(
         ("item", "value"),
         [
-            ("k=1", 1), ("k=1.5", 1.5), ("k=true", True), ("k=True", True), ("k=None", None), ("k=[0, 1]", [0, 1]),
-            ("k=runs/a=b", "runs/a=b"), ("k=", ""), ("k=sample:x", "sample:x"),
+            ("k=1", 1),
+            ("k=1.5", 1.5),
+            ("k=true", True),
+            ("k=True", True),
+            ("k=None", None),
+            ("k=[0, 1]", [0, 1]),
+            ("k=runs/a=b", "runs/a=b"),
+            ("k=", ""),
+            ("k=sample:x", "sample:x"),
         ],
-    )  # fmt: skip
+    )
     def test_parameters(self, item, value):
         assert key_value(item, "-p") == ("k", value)
 
@@ -383,7 +464,13 @@ class TestDemo:
         folder = tmp_path / "demo"
         code, out, err = run("demo", "-o", str(folder), "--notebook", "stand_in")
         assert code == 0
-        assert [line[:2] for line in out.splitlines() if line[:1].isdigit()] == ["1.", "2.", "3.", "4.", "5."]
+        assert [line[:2] for line in out.splitlines() if line[:1].isdigit()] == [
+            "1.",
+            "2.",
+            "3.",
+            "4.",
+            "5.",
+        ]
         assert "rank 3" in out
         assert f"Report    {folder / 'index.html'}" in out
         assert f"Notebook  {folder / 'stand_in.ipynb'}" in out
@@ -392,7 +479,9 @@ class TestDemo:
         assert len(list(folder.glob("*.csv"))) == 12
         assert "analysing: findings" in err
         assert "llmprof: running stand_in\n" in err
-        assert run("demo", "-o", str(folder), "--notebook", "stand_in")[0] == 0  # what it wrote is renewed
+        assert (
+            run("demo", "-o", str(folder), "--notebook", "stand_in")[0] == 0
+        )  # what it wrote is renewed
 
     def test_it_says_at_once_when_the_notebook_is_missing(self, run, tmp_path, monkeypatch):
         monkeypatch.setenv("LLMPROF_NOTEBOOKS", str(tmp_path))
@@ -412,7 +501,11 @@ def test_a_figure_stays_with_its_unit():
 class TestFailures:
     @pytest.mark.parametrize(
         ("content", "message"),
-        [(b"", "is empty"), (b"just text", "expected a file or folder in one of the"), (None, "does not exist")],
+        [
+            (b"", "is empty"),
+            (b"just text", "expected a file or folder in one of the"),
+            (None, "does not exist"),
+        ],
     )
     def test_files_that_are_no_traces(self, run, tmp_path, content, message):
         path = tmp_path / "x.json"
@@ -433,20 +526,29 @@ class TestFailures:
         monkeypatch.setattr(cli_analyze, "info", warn)
         code, out, err = run("info", saved)
         assert (code, out) == (0, "done\n")
-        assert err.splitlines() == ["llmprof: warning: two lines \\x1b[31m", "llmprof: warning: another"]
+        assert err.splitlines() == [
+            "llmprof: warning: two lines \\x1b[31m",
+            "llmprof: warning: another",
+        ]
 
     @pytest.mark.parametrize(
         ("argv", "command", "words"),
         [
             (["inof", "x"], "", "did you mean info?"),
             (["analyze", "x", "--what", "step"], " analyze", "did you mean steps or step-time?"),
-            (["analyze", "x", "--colums", "a"], " analyze", "no option --colums; did you mean --columns?"),
+            (
+                ["analyze", "x", "--colums", "a"],
+                " analyze",
+                "no option --colums; did you mean --columns?",
+            ),
             (["info", "x", "--zzz"], " info", "no option --zzz"),
             (["run", "x"], " run", "'x' is one word too many"),
             (["completion", "fsh"], " completion", "did you mean fish"),
         ],
     )
-    def test_a_word_that_is_not_known_gets_the_usage_of_the_command_and_the_nearest(self, argv, command, words, capsys):
+    def test_a_word_that_is_not_known_gets_the_usage_of_the_command_and_the_nearest(
+        self, argv, command, words, capsys
+    ):
         with pytest.raises(SystemExit) as stopped:
             main.main(argv)
         assert stopped.value.code == 2
@@ -485,7 +587,9 @@ class TestPathAlone:
         for words in asked:
             if words.startswith("llmprof analyze"):
                 assert run(*shlex.split(words)[1:])[0] == 0
-        assert json.loads(run(saved, "--json")[1]) == json.loads(run("findings", saved, "--json")[1])
+        assert json.loads(run(saved, "--json")[1]) == json.loads(
+            run("findings", saved, "--json")[1]
+        )
         assert run(saved, "steps") == run("analyze", saved, "steps")
         assert run(saved, "--what", "steps") == run("analyze", saved, "steps")
 
@@ -501,7 +605,9 @@ class TestPathAlone:
 
     def test_a_recording_without_activity_shows_what_it_has(self, run, tmp_path):
         (tmp_path / "profile.json").write_text('[{"count": 2}, {"name": "conv", "timeMs": 3.0}]')
-        (tmp_path / "timing.json").write_text('[{"startEnqMs": 1, "endEnqMs": 2, "startComputeMs": 2, "computeMs": 4}]')
+        (tmp_path / "timing.json").write_text(
+            '[{"startEnqMs": 1, "endEnqMs": 2, "startComputeMs": 2, "computeMs": 4}]'
+        )
         for words in (["analyze"], []):
             out = run(*words, str(tmp_path / "profile.json"))[1]
             assert ["layer", "100.0", "%", "3.00", "ms", "2"] in [row[:6] for row in rows(out)]
@@ -521,7 +627,9 @@ class TestCompletion:
     def completed(script: str, *words: str) -> list[str]:
         typed = f"COMP_WORDS=({shlex.join(words)}); COMP_CWORD={len(words) - 1}"
         command = f'{script}\n{typed}; _llmprof; echo "${{COMPREPLY[@]}}"'
-        done = subprocess.run(["bash", "-u", "-c", command], capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            ["bash", "-u", "-c", command], capture_output=True, text=True, check=True
+        )
         assert not done.stderr
         return done.stdout.split()
 
@@ -529,8 +637,14 @@ class TestCompletion:
         script = run("completion", "bash")[1]
         assert self.completed(script, "llmprof", "ana") == ["analyze"]
         assert self.completed(script, "llmprof", "run", "--profile-mo") == ["--profile-mode"]
-        assert self.completed(script, "llmprof", "run", "--profile-mode", "ns") == ["nsys", "nsys_ncu"]
-        assert self.completed(script, "llmprof", "analyze", "x", "--what", "step") == ["steps", "step-time"]
+        assert self.completed(script, "llmprof", "run", "--profile-mode", "ns") == [
+            "nsys",
+            "nsys_ncu",
+        ]
+        assert self.completed(script, "llmprof", "analyze", "x", "--what", "step") == [
+            "steps",
+            "step-time",
+        ]
         assert self.completed(script, "llmprof", "experiment", "b") == ["bandwidth"]
         assert "look" not in self.completed(script, "llmprof", "")
 
@@ -540,7 +654,9 @@ class TestCompletion:
         assert all(name in script for name in main.commands_of(main.parser()))
         if path := shutil.which(shell):
             check = ["-n"] if shell == "zsh" else ["--no-execute"]
-            assert subprocess.run([path, *check], input=script, text=True, check=False).returncode == 0
+            assert (
+                subprocess.run([path, *check], input=script, text=True, check=False).returncode == 0
+            )
 
 
 class TestProgress:
@@ -559,7 +675,11 @@ class TestProgress:
 
 def start(*argv: str, **options) -> subprocess.Popen:
     return subprocess.Popen(
-        [sys.executable, "-m", "llmprof", *argv], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options
+        [sys.executable, "-m", "llmprof", *argv],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,
     )
 
 
@@ -575,7 +695,9 @@ class TestProcess:
 
     def test_output_that_the_encoding_cannot_hold(self, tmp_path):
         folder = str(build({"other": "kernel_é_…"}).save(tmp_path / "t"))
-        process = start("analyze", folder, "--what", "kernels", env=os.environ | {"PYTHONIOENCODING": "ascii"})
+        process = start(
+            "analyze", folder, "--what", "kernels", env=os.environ | {"PYTHONIOENCODING": "ascii"}
+        )
         out, err = process.communicate(timeout=300)
         assert (process.returncode, err) == (0, "")
         assert "kernel_\\xe9_\\u2026" in out
@@ -585,7 +707,10 @@ class TestProcess:
 def test_output_that_goes_to_a_full_disk_is_an_error_in_words():
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
-            [sys.executable, "-m", "llmprof", "samples"], stdout=full, stderr=subprocess.PIPE, text=True
+            [sys.executable, "-m", "llmprof", "samples"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
         )
     assert done.returncode == 2
     assert done.stderr.startswith("llmprof: error: the output cannot be written")
@@ -595,13 +720,17 @@ def test_output_that_goes_to_a_full_disk_is_an_error_in_words():
 def test_an_interrupt_while_it_loads_ends_without_a_traceback(tmp_path):
     for delay in (0.05, 0.1, 0.2, 0.4, 0.8):
         child = subprocess.Popen(
-            [sys.executable, "-m", "llmprof", "samples"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            [sys.executable, "-m", "llmprof", "samples"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
         with contextlib.suppress(subprocess.TimeoutExpired):
             child.wait(delay)
         child.send_signal(signal.SIGINT)
         _, said = child.communicate(timeout=300)
-        # in the first hundredths of a second the interpreter itself speaks, before the command line is there
+        # in the first hundredths of a second the interpreter itself speaks, before the command line
+        # is there
         assert "llmprof/cli" not in said
 
 

@@ -28,8 +28,12 @@ def started(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
     return seen
 
 
-def test_server_is_bound_to_this_machine_and_behind_a_token(started, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.main(["explore", SAMPLE, "--compare", "sample:torch_tp1_eager", "--no-browser"]) == 0
+def test_server_is_bound_to_this_machine_and_behind_a_token(
+    started, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (
+        main.main(["explore", SAMPLE, "--compare", "sample:torch_tp1_eager", "--no-browser"]) == 0
+    )
     assert capsys.readouterr().out == "The server has ended.\n"
     argv, env = started["argv"], started["env"]
     assert argv[1:3] == ["-m", "voila"]
@@ -40,21 +44,29 @@ def test_server_is_bound_to_this_machine_and_behind_a_token(started, capsys: pyt
     assert not [word for word in argv if env["JUPYTER_TOKEN"] in word], "other users see arguments"
     wanted = Wanted.of_environment(env)
     assert wanted.names == ["torch_tp1_cudagraph", "torch_tp1_eager"]
-    assert all(Path(file).is_absolute() and Path(file).exists() for file in wanted.files + wanted.other)
+    assert all(
+        Path(file).is_absolute() and Path(file).exists() for file in wanted.files + wanted.other
+    )
     template = Path(env["JUPYTER_PATH"].split(":")[0]) / "voila/templates/llmprof/index.html.j2"
     assert "http" not in template.read_text("utf-8")
 
 
-def test_missing_voila_is_explained(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_voila_is_explained(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     found = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "voila" else found(name))
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "voila" else found(name)
+    )
     assert main.main(["explore", SAMPLE]) == 2
     said = capsys.readouterr().err
     assert "voila is not installed" in said
     assert "pip install 'llmprof[notebook]'" in said
 
 
-def test_port_in_use_and_missing_file_are_explained(started, capsys: pytest.CaptureFixture[str]) -> None:
+def test_port_in_use_and_missing_file_are_explained(
+    started, capsys: pytest.CaptureFixture[str]
+) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -79,12 +91,16 @@ def test_a_server_that_ends_by_itself_says_why(monkeypatch: pytest.MonkeyPatch, 
     assert "Address family not supported" in said
 
 
-def test_address_is_said_and_opened(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_address_is_said_and_opened(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     opened: list[str] = []
     monkeypatch.setattr(make.webbrowser, "open", opened.append)
 
     def run(argv: list[str], *, started, **_options: object) -> None:
-        port = int(next(word for word in argv if word.startswith("--port=")).removeprefix("--port="))
+        port = int(
+            next(word for word in argv if word.startswith("--port=")).removeprefix("--port=")
+        )
         with socket.socket() as server:
             server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             server.bind(("127.0.0.1", port))

@@ -14,25 +14,33 @@ DOCS = Path(__file__).parents[1] / "docs"
 GRAPHS, EAGER = "sample:torch_tp1_cudagraph", "sample:torch_tp1_eager"
 
 
-@pytest.mark.parametrize("name", [EAGER, GRAPHS, "sample:nsys_tp2_cudagraph", "sample:torch_cpu_tp2_layer_annotations"])
+@pytest.mark.parametrize(
+    "name", [EAGER, GRAPHS, "sample:nsys_tp2_cudagraph", "sample:torch_cpu_tp2_layer_annotations"]
+)
 def test_json_keeps_to_the_schema(name, capsys):
     assert main.main(["findings", name, "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     jsonschema.validate(document, findings_schema(), cls=jsonschema.Draft202012Validator)
-    assert [row["order"] for row in document["findings"]] == list(range(1, len(document["findings"]) + 1))
+    assert [row["order"] for row in document["findings"]] == list(
+        range(1, len(document["findings"]) + 1)
+    )
     assert document["trace"]["ranks"]
 
 
 def test_the_text_says_where_the_time_went(capsys):
     assert main.main(["findings", EAGER]) == 0
-    [line] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Recorded time")]
+    [line] = [
+        line for line in capsys.readouterr().out.splitlines() if line.startswith("Recorded time")
+    ]
     shares = re.findall(r"([\d.]+) %", line)
     assert len(shares) == 4  # prefill, mixed, decode and the rest
     assert sum(map(float, shares)) == pytest.approx(100, abs=0.2)
     assert main.main(["findings", "--schema"]) == 0
     printed = json.loads(capsys.readouterr().out)
     jsonschema.Draft202012Validator.check_schema(printed)
-    assert printed == json.loads((DOCS / "findings.schema.json").read_text("utf-8")), "make: llmprof findings --schema"
+    assert printed == json.loads((DOCS / "findings.schema.json").read_text("utf-8")), (
+        "make: llmprof findings --schema"
+    )
 
 
 def test_a_slower_run_ends_with_exit_code_1(capsys):

@@ -1,4 +1,6 @@
-"""Every command that looks at a recording works on hardware metrics of Nsight Compute, without an option."""
+"""Every command that looks at a recording works on hardware metrics of Nsight Compute, without
+an option.
+"""
 
 import json
 import re
@@ -59,7 +61,10 @@ def test_what_needs_a_timeline_names_the_commands_that_do_not(run, tmp_path):
         code, _, err = run(*words)
         assert code == 2
         assert "holds hardware metrics of single launches and no timeline" in err
-        assert "give this file alone to llmprof info, findings, analyze, report, explore or diff" in err
+        assert (
+            "give this file alone to llmprof info, findings, analyze, report, explore or diff"
+            in err
+        )
 
 
 def test_diff_of_two_profiles(run):
@@ -73,7 +78,11 @@ def test_report_as_folder_and_as_page(run, tmp_path):
     assert (code, err) == (0, "")
     assert "Charts" in out
     folder = tmp_path / "r"
-    assert {path.name for path in folder.glob("*.png")} == {"kernel_time.png", "roofline.png", "stalls.png"}
+    assert {path.name for path in folder.glob("*.png")} == {
+        "kernel_time.png",
+        "roofline.png",
+        "stalls.png",
+    }
     assert (folder / "limits.csv").is_file()
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["findings"][0]["evidence"] == "speed_of_light"

@@ -32,7 +32,9 @@ def test_info_names_the_device_the_ranks_and_that_it_is_synthetic(folder, capsys
 
 
 def test_analyze_answers_the_questions_of_an_npu(folder, capsys) -> None:
-    assert "HCCL" in json.dumps(json.loads(said(capsys, "analyze", folder, "--json", "--what", "operator-shapes")))
+    assert "HCCL" in json.dumps(
+        json.loads(said(capsys, "analyze", folder, "--json", "--what", "operator-shapes"))
+    )
     found = json.loads(said(capsys, "analyze", folder, "--json"))
     assert found
     for what in ("event-waits", "links", "core-time", "idle", "launch-path", "memory"):
@@ -44,7 +46,9 @@ def test_report_and_diff(folder, synthetic_npu, tmp_path, capsys, monkeypatch) -
     monkeypatch.setenv("COLUMNS", "200")  # a narrow table leaves columns out
     assert main.main(["report", str(folder), "-o", str(tmp_path / "out")]) == 0
     (written,) = (p for p in [tmp_path / "out", *(tmp_path / "out").glob("*.html")] if p.is_file())
-    body = re.sub(r"<script.*?</script>|<style.*?</style>", "", written.read_text("utf-8"), flags=re.DOTALL)
+    body = re.sub(
+        r"<script.*?</script>|<style.*?</style>", "", written.read_text("utf-8"), flags=re.DOTALL
+    )
     assert "Ascend910C (synthetic)" in body
     assert not FOREIGN.search(body), FOREIGN.search(body)
     capsys.readouterr()

@@ -1,4 +1,6 @@
-"""``llmprof run``, ``sweep``, ``runs`` and ``doctor``: options, dry runs, and what is said afterwards."""
+"""``llmprof run``, ``sweep``, ``runs`` and ``doctor``: options, dry runs, and what is said
+afterwards.
+"""
 
 import argparse
 import dataclasses
@@ -38,7 +40,11 @@ class TestOptions:
         words += "--env OMP_NUM_THREADS=1 --env=FLAG=true"
         config = config_of(*words.split(), '--engine-arg=compilation_config={"mode": 0}')
         assert config.prompt == ["a", "b"]
-        assert config.engine_args == {"block_size": 16, "kv_cache_dtype": "fp8", "compilation_config": {"mode": 0}}
+        assert config.engine_args == {
+            "block_size": 16,
+            "kv_cache_dtype": "fp8",
+            "compilation_config": {"mode": 0},
+        }
         assert config.environment == {"OMP_NUM_THREADS": "1", "FLAG": "true"}
         assert config.nsys_options == {"gpu-metrics-devices": "all"}
         assert config.ncu_options == {"launch_count": 3}
@@ -49,9 +55,12 @@ class TestOptions:
     def test_options_go_over_the_file(self, tmp_path):
         file = tmp_path / "run.yaml"
         file.write_text(
-            "model: random:tiny\nprompt: Hello\nmax_tokens: 7\nengine_args: {block_size: 16, swap_space: 1}\n", "utf-8"
+            "model: random:tiny\nprompt: Hello\nmax_tokens: 7\nengine_args: {block_size: 16, swap_space: 1}\n",
+            "utf-8",
         )
-        config = config_of("--config", str(file), "--input-tokens", "8", "--engine-arg", "swap_space=2")
+        config = config_of(
+            "--config", str(file), "--input-tokens", "8", "--engine-arg", "swap_space=2"
+        )
         assert (config.max_tokens, config.prompt, config.input_tokens) == (7, None, 8)
         assert config.engine_args == {"block_size": 16, "swap_space": 2}
         assert config_of("--config", str(file)).prompt == "Hello"
@@ -76,30 +85,66 @@ class TestOptions:
 class TestDryRun:
     def test_prints_what_would_be_run_and_writes_nothing(self, run, tmp_path):
         code, out, err = run(
-            "run", "--model", "random:tiny", "--profile-mode", "nsys_ncu", "--results-dir", str(tmp_path / "r"),
-            "--python", "/opt/engine/bin/python", "--env", "A=b c", "--dry-run",
-        )  # fmt: skip
+            "run",
+            "--model",
+            "random:tiny",
+            "--profile-mode",
+            "nsys_ncu",
+            "--results-dir",
+            str(tmp_path / "r"),
+            "--python",
+            "/opt/engine/bin/python",
+            "--env",
+            "A=b c",
+            "--dry-run",
+        )
         assert (code, err) == (0, "")
         lines = out.splitlines()
-        assert [line for line in lines if line.startswith("#")] == ["# environment", "# nsys", "# ncu"]
+        assert [line for line in lines if line.startswith("#")] == [
+            "# environment",
+            "# nsys",
+            "# ncu",
+        ]
         assert "VLLM_WORKER_MULTIPROC_METHOD=spawn" in lines[1]
         assert lines[1].endswith("A='<removed>'")
-        same = {"profile_mode": "nsys_ncu", "results_dir": str(tmp_path / "r"), "python": "/opt/engine/bin/python"}
+        same = {
+            "profile_mode": "nsys_ncu",
+            "results_dir": str(tmp_path / "r"),
+            "python": "/opt/engine/bin/python",
+        }
         plan = launch.plan(ExperimentConfig(model="random:tiny", **same))
         assert [shlex.split(lines[3]), shlex.split(lines[5])] == [argv for _, argv in plan]
         assert not list(tmp_path.iterdir())
 
     def test_of_a_sweep(self, run):
         code, out, _ = run(
-            "sweep", "--model", "random:tiny", "--dry-run", "--preset", "quick", "--parameter-sweep", "max_tokens:4,8"
+            "sweep",
+            "--model",
+            "random:tiny",
+            "--dry-run",
+            "--preset",
+            "quick",
+            "--parameter-sweep",
+            "max_tokens:4,8",
         )
         assert code == 0
         assert out.count("# engine") == 8  # four batch sizes, two lengths
         heads = [line for line in out.splitlines() if line.startswith("# point")]
         assert heads[0] == "# point 1 of 8: batch_size=1, max_tokens=4"
         assert heads[-1] == "# point 8 of 8: batch_size=8, max_tokens=8"
-        said = run("sweep", "--model", "random:tiny", "--dry-run", "--json", "--parameter-sweep", "batch_size:1,2")[1]
-        assert [point["values"] for point in json.loads(said)["points"]] == [{"batch_size": 1}, {"batch_size": 2}]
+        said = run(
+            "sweep",
+            "--model",
+            "random:tiny",
+            "--dry-run",
+            "--json",
+            "--parameter-sweep",
+            "batch_size:1,2",
+        )[1]
+        assert [point["values"] for point in json.loads(said)["points"]] == [
+            {"batch_size": 1},
+            {"batch_size": 2},
+        ]
         assert [point["config"]["batch_size"] for point in json.loads(said)["points"]] == [1, 2]
         code, _, err = run("run", "--model", "random:tny", "--dry-run")
         assert (code, "did you mean random:tiny?" in err) == (2, True)
@@ -115,7 +160,9 @@ class TestOtherNames:
         return json.loads(out)["config"]
 
     def test_options(self, run):
-        said = self.config(run, "--model-path", "/models/Qwen", "--base-prompt", "one", "--base-prompt", "two")
+        said = self.config(
+            run, "--model-path", "/models/Qwen", "--base-prompt", "one", "--base-prompt", "two"
+        )
         assert (said["model"], said["prompt"]) == ("/models/Qwen", ["one", "two"])
 
     def test_a_preset_stands_below_the_file_and_the_options(self, run, tmp_path):
@@ -123,7 +170,14 @@ class TestOtherNames:
         file.write_text("model_path: /models/Qwen\nbase_prompt: Hello\nmax_tokens: 7\n")
         said = self.config(run, "--config", str(file), "--preset", "classic", "--batch-size", "3")
         names = ("model", "prompt", "profile_mode", "max_tokens", "temperature", "batch_size")
-        assert [said[name] for name in names] == ["/models/Qwen", "Hello", "inference_only", 7, 0.7, 3]
+        assert [said[name] for name in names] == [
+            "/models/Qwen",
+            "Hello",
+            "inference_only",
+            7,
+            0.7,
+            3,
+        ]
         file.write_text("model_path: /models/Qwen\npreset: classic\n")
         said = self.config(run, "--config", str(file), "--profile-mode", "torch")
         assert [said[name] for name in names] == ["/models/Qwen", None, "torch", 100, 0.7, 1]
@@ -135,7 +189,10 @@ class TestOtherNames:
         file = tmp_path / "c.yaml"
         file.write_text("model: m\npreset: fast\n")
         code, _, err = run("run", "--config", str(file), "--dry-run")
-        assert (code, "c.yaml: there is no preset 'fast'; expected one of classic" in err) == (2, True)
+        assert (code, "c.yaml: there is no preset 'fast'; expected one of classic" in err) == (
+            2,
+            True,
+        )
 
 
 def finished(folder, trace=None, **values) -> FakeRun:
@@ -171,13 +228,31 @@ def runner(monkeypatch):
 class TestRun:
     def test_says_metrics_findings_and_places(self, run, runner, tmp_path):
         runner.run = finished(tmp_path, build())
-        code, out, err = run("run", "--model", "random:tiny", "--no-report", "--no-check", "--no-progress")
+        code, out, err = run(
+            "run", "--model", "random:tiny", "--no-report", "--no-check", "--no-progress"
+        )
         assert (code, err, runner.check) == (0, "", False)
         rows = [line.split() for line in out.splitlines()]
-        assert ["plain", "whole", "batch", "101", "ms", "±", "12.7", "ms", "101", "ms", "102", "ms"] in rows
+        assert [
+            "plain",
+            "whole",
+            "batch",
+            "101",
+            "ms",
+            "±",
+            "12.7",
+            "ms",
+            "101",
+            "ms",
+            "102",
+            "ms",
+        ] in rows
         assert "on average over" in " ".join(out.split())
         assert f"Run       {runner.run.folder.path} (finished)" in out
-        assert "Profiler  +25.0 % time for a batch, which is not beyond the noise of the repeats" in out
+        assert (
+            "Profiler  +25.0 % time for a batch, which is not beyond the noise of the repeats"
+            in out
+        )
         assert "Memory    2.00 GiB at most on a device" in out
         assert "vLLM ignored x\\x1b[31m" in out
         assert f"Next      llmprof analyze {runner.run.folder.path}" in out
@@ -188,7 +263,10 @@ class TestRun:
         assert "No timeline" not in out
         assert "Next" not in out
         runner.run = finished(tmp_path, profile_mode="nsys")
-        assert "No timeline: no timeline." in run("run", "--model", "random:tiny", "--no-report", "--no-progress")[1]
+        assert (
+            "No timeline: no timeline."
+            in run("run", "--model", "random:tiny", "--no-report", "--no-progress")[1]
+        )
         runner.run = finished(tmp_path, profile_mode="nsys")
         runner.run.state = "finished without import"
         out = run("run", "--model", "random:tiny", "--no-report", "--no-progress")[1]
@@ -225,7 +303,12 @@ class TestRun:
             "from llmprof.cli import main\n"
             "sys.exit(main.main(['run', '--model', '/nowhere', '--no-report', '--no-progress', '--no-check']))\n"
         )
-        how = {"capture_output": True, "text": True, "cwd": tmp_path, "env": {"PYTHONPATH": ":".join(sys.path)}}
+        how = {
+            "capture_output": True,
+            "text": True,
+            "cwd": tmp_path,
+            "env": {"PYTHONPATH": ":".join(sys.path)},
+        }
         done = subprocess.run([sys.executable, "-c", code], **how)
         assert done.returncode == 2
         assert done.stderr.startswith("llmprof: error: ")
@@ -249,7 +332,14 @@ class TestSweep:
     def test_compares_and_names_what_failed(self, run, tmp_path, monkeypatch):
         runs = Runs(b2=fail)
         monkeypatch.setattr("llmprof.batch.runner.ExperimentRunner", runs)
-        argv = ["--model", "random:tiny", "--results-dir", str(tmp_path), "--parameter-sweep", "batch_size:1,2"]
+        argv = [
+            "--model",
+            "random:tiny",
+            "--results-dir",
+            str(tmp_path),
+            "--parameter-sweep",
+            "batch_size:1,2",
+        ]
         argv.append("--fresh-engine")
         code, out, _ = run("sweep", *argv, "--no-report")
         assert code == 0
@@ -264,7 +354,14 @@ class TestSweep:
     @pytest.mark.parametrize("more", [[], ["--json"]])
     def test_fails_if_every_point_failed(self, run, tmp_path, monkeypatch, more):
         monkeypatch.setattr("llmprof.batch.runner.ExperimentRunner", Runs(b1=fail, b2=fail))
-        argv = ["--model", "random:tiny", "--results-dir", str(tmp_path), "--parameter-sweep", "batch_size:1,2"]
+        argv = [
+            "--model",
+            "random:tiny",
+            "--results-dir",
+            str(tmp_path),
+            "--parameter-sweep",
+            "batch_size:1,2",
+        ]
         code, out, _ = run("sweep", *argv, "--fresh-engine", "--no-report", *more)
         assert (code, out.count("lower batch_size.")) == (1, 2 + 2 * bool(more))
 
@@ -290,13 +387,21 @@ class TestRunsAndDoctor:
         config = ExperimentConfig(model="random:tiny", results_dir=str(tmp_path))
         done, failed = RunFolder.create(config), RunFolder.create(config)
         done.set_state("finished", stage="done")
-        failed.set_state("failed", stage="engine", error={"type": "LaunchError", "message": "out of memory"})
+        failed.set_state(
+            "failed", stage="engine", error={"type": "LaunchError", "message": "out of memory"}
+        )
         out = run("runs", str(tmp_path))[1]
         assert [line.split()[1] for line in out.splitlines()[1:3]] == ["finished", "failed"]
         assert "out of memory" in out
         assert json.loads(run("runs", str(tmp_path), "--json")[1])[1]["state"] == "failed"
-        assert run("runs", str(tmp_path), "--clean", "--match", "other*")[1] == "there was nothing to remove\n"
-        assert run("runs", str(tmp_path), "--clean", "--state", "interrupted")[1] == "there was nothing to remove\n"
+        assert (
+            run("runs", str(tmp_path), "--clean", "--match", "other*")[1]
+            == "there was nothing to remove\n"
+        )
+        assert (
+            run("runs", str(tmp_path), "--clean", "--state", "interrupted")[1]
+            == "there was nothing to remove\n"
+        )
         assert run("runs", str(tmp_path), "--clean")[1] == f"removed {failed.path}\n"
         assert run("runs", str(tmp_path), "--clean")[1] == "there was nothing to remove\n"
         assert done.path.is_dir()
@@ -315,8 +420,13 @@ class TestRunsAndDoctor:
 
         def doctor(config=None):
             asked.append(config)
-            rows = [("engine", "ok", "vllm 1", "", ""), ("disk", "fail", "1 MiB free", "5 GiB", "make room")]
-            return pl.DataFrame(rows, schema=["check", "status", "found", "expected", "advice"], orient="row")
+            rows = [
+                ("engine", "ok", "vllm 1", "", ""),
+                ("disk", "fail", "1 MiB free", "5 GiB", "make room"),
+            ]
+            return pl.DataFrame(
+                rows, schema=["check", "status", "found", "expected", "advice"], orient="row"
+            )
 
         monkeypatch.setattr("llmprof.cli.run.ask", doctor)
         code, out, _ = run("doctor", *argv)

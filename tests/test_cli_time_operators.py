@@ -22,8 +22,19 @@ def test_script_and_results(path, tmp_path, capsys):
     assert "--results results.json" in told
     key = next(line.split("'")[1] for line in script.read_text().splitlines() if "key='" in line)
     times = {"calls": 9, "median_ns": 3_900.0, "low_ns": 3_800.0, "high_ns": 4_000.0}
-    row = {"key": key, "operator": "aten::mm", "modes": {"warm": {"profiler": times}}, "kernels": ["gemm"]}
-    document = {"format": "llmprof operator replay", "version": 1, "device": "G", "cuda": True, "operators": [row]}
+    row = {
+        "key": key,
+        "operator": "aten::mm",
+        "modes": {"warm": {"profiler": times}},
+        "kernels": ["gemm"],
+    }
+    document = {
+        "format": "llmprof operator replay",
+        "version": 1,
+        "device": "G",
+        "cuda": True,
+        "operators": [row],
+    }
     results = tmp_path / "results.json"
     results.write_text(json.dumps(document))
     assert main(["time-operators", path, "--results", str(results)]) == 0

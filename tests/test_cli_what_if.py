@@ -11,7 +11,12 @@ SAMPLE = "sample:torch_tp1_cudagraph"
 
 
 def test_what_is_not_replayed_is_said(run, tmp_path) -> None:
-    names = {"rank": [0, 1], "device": [0, 0], "stream": [7, 7], "name": ["ncclDevKernel_AllReduce_Sum"] * 2}
+    names = {
+        "rank": [0, 1],
+        "device": [0, 0],
+        "stream": [7, 7],
+        "name": ["ncclDevKernel_AllReduce_Sum"] * 2,
+    }
     kernels = pl.DataFrame(names | {"start_ns": [0, 10_000_000], "dur_ns": [4_000, 4_000]})
     llmprof.Trace({"kernels": kernels}, {"world_size": 2}).save(tmp_path / "two")
     code, out, _ = run("what-if", str(tmp_path / "two"))
@@ -32,7 +37,8 @@ def test_json_has_the_frame(run, capsys) -> None:
     assert main.main(["analyze", SAMPLE, "--what", "path-share", "--by", "stage", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     shares = {row["stage"]: row["path_share"] for row in rows}
-    # the GEMMs of the layers wait for the launch of their graph in about half of the steps; sampling hardly ever
+    # the GEMMs of the layers wait for the launch of their graph in about half of the steps;
+    # sampling hardly ever
     assert 0.4 < shares["gate_up_proj"] < 0.6
     assert shares["sampling"] < 0.1
 

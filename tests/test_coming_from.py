@@ -1,4 +1,6 @@
-"""The table of what answers the questions of other tools: complete, and each counterpart exists and runs."""
+"""The table of what answers the questions of other tools: complete, and each counterpart exists
+and runs.
+"""
 
 import re
 from functools import cache
@@ -23,7 +25,9 @@ def rows(root) -> dict[str, list[tuple[str, str]]]:
     found: dict[str, list[tuple[str, str]]] = {}
     for section in (root / "docs" / "coming_from.md").read_text("utf-8").split("\n## ")[1:]:
         tool, _, body = section.partition("\n")
-        lines = [line.strip("| ").split(" | ") for line in body.splitlines() if line.startswith("| ")][1:]
+        lines = [
+            line.strip("| ").split(" | ") for line in body.splitlines() if line.startswith("| ")
+        ][1:]
         assert all(len(line) == 2 for line in lines), tool
         found[tool] = [(there, here) for there, here in lines]
     return found
@@ -31,15 +35,30 @@ def rows(root) -> dict[str, list[tuple[str, str]]]:
 
 @cache
 def built() -> Trace:
-    """What no sample has: calls of libraries, Python functions, samples of counters, events of memory."""
+    """What no sample has: calls of libraries, Python functions, samples of counters, events of
+    memory.
+    """
     call = {"rank": 0, "start_ns": 0, "dur_ns": 7, "name": "call"}
     memory = {"rank": 0, "device": 0, "time_ns": [0], "on_device": True}
     memory |= dict.fromkeys(("bytes", "allocated_bytes", "reserved_bytes"), 8)
-    counter = {"rank": 0, "device": 0, "time_ns": [0, 5], "name": "SMs Active", "value": [20.0, 40.0], "unit": "%"}
+    counter = {
+        "rank": 0,
+        "device": 0,
+        "time_ns": [0, 5],
+        "name": "SMs Active",
+        "value": [20.0, 40.0],
+        "unit": "%",
+    }
     kernel = {"rank": 0, "device": 0, "stream": 7, "start_ns": 0, "dur_ns": [9], "name": "gemm"}
     calls = [call | {"api": api} for api in ("os", "openacc", "openmp", "mpi")]
     ops = [call | {"kind": "python", "thread": 1, "op_id": 1}]
-    tables = {"kernels": kernel, "runtime": calls, "ops": ops, "memory": memory, "counters": counter}
+    tables = {
+        "kernels": kernel,
+        "runtime": calls,
+        "ops": ops,
+        "memory": memory,
+        "counters": counter,
+    }
     return Trace({name: pl.DataFrame(rows) for name, rows in tables.items()})
 
 
@@ -54,10 +73,16 @@ def answers(call: str, traces: list[Trace]) -> bool:
     """Whether a call answers on one of the samples."""
     for trace in traces:
         known = {
-            "analyze": analyze, "charts": charts, "llmprof": llmprof, "pl": pl, "trace": trace,
-            "before": traces[2], "after": sample("torch_tp4_eager_custom_allreduce"), "folder": FOLDER,
+            "analyze": analyze,
+            "charts": charts,
+            "llmprof": llmprof,
+            "pl": pl,
+            "trace": trace,
+            "before": traces[2],
+            "after": sample("torch_tp4_eager_custom_allreduce"),
+            "folder": FOLDER,
             "model": "Qwen2.5-7B",
-        }  # fmt: skip
+        }
         if "metrics" in call:
             known["metrics"] = llmprof.sample_metrics("ncu_tp1_eager")
         try:
@@ -75,10 +100,15 @@ def test_every_name_of_the_list_has_a_row(root) -> None:
     page = root.parent / "shared" / "design" / "peers.md"
     if not page.is_file():
         pytest.skip("the list of names is not beside this checkout")
-    names = {name.strip() for span in spans(page.read_text("utf-8")) for name in re.split(r"[,:]", span)}
+    names = {
+        name.strip() for span in spans(page.read_text("utf-8")) for name in re.split(r"[,:]", span)
+    }
     there = " ".join(there for table in rows(root).values() for there, _ in table)
     known = set(spans(there)) | {span.partition("(")[0] for span in spans(there)}
-    known |= {"TraceDiff", "MemoryAnalysis.plot_memory_timeline"}  # a class, whose functions have rows
+    known |= {
+        "TraceDiff",
+        "MemoryAnalysis.plot_memory_timeline",
+    }  # a class, whose functions have rows
     assert not sorted(name for name in names - known if name)
 
 
@@ -88,8 +118,19 @@ def test_each_row_has_a_counterpart_or_a_reason(root) -> None:
             assert here.startswith("none") or spans(here) or tool == "Perfetto", there
 
 
-@pytest.mark.parametrize("tool", ["Perfetto", "nsys-ui", "nsys stats", "Rules and recipes of nsys", "TraceLens",
-                                  "HTA (Holistic Trace Analysis)", "nsys-ai", "msprof-analyze"])  # fmt: skip
+@pytest.mark.parametrize(
+    "tool",
+    [
+        "Perfetto",
+        "nsys-ui",
+        "nsys stats",
+        "Rules and recipes of nsys",
+        "TraceLens",
+        "HTA (Holistic Trace Analysis)",
+        "nsys-ai",
+        "msprof-analyze",
+    ],
+)
 def test_each_counterpart_runs(root, traces, tool) -> None:
     calls = {span for _, here in rows(root)[tool] for span in spans(here) if _CALL.match(span)}
     assert calls
@@ -105,6 +146,8 @@ def test_each_command_exists(root) -> None:
         for action in parser()._subparsers._group_actions
         for name, one in action.choices.items()
     }
-    commands = [span.split() for table in rows(root).values() for _, here in table for span in spans(here)]
+    commands = [
+        span.split() for table in rows(root).values() for _, here in table for span in spans(here)
+    ]
     for words in (words for words in commands if words[0] == "llmprof"):
         assert {word for word in words[2:] if word.startswith("-")} <= known[words[1]], words

@@ -27,10 +27,22 @@ def own_patterns():
 
 
 def test_what_the_profiler_describes_and_what_names_say(tmp_path):
-    described = {"Collective name": "_allgather_base", "In msg nelems": 10, "Out msg nelems": 40, "dtype": "Float"}
-    events = [kernel("Generic", 1, 2, **described), kernel(NCCL, 5, 2), kernel("gemm", 9, 1), op("c10d::allreduce_", 1)]
+    described = {
+        "Collective name": "_allgather_base",
+        "In msg nelems": 10,
+        "Out msg nelems": 40,
+        "dtype": "Float",
+    }
+    events = [
+        kernel("Generic", 1, 2, **described),
+        kernel(NCCL, 5, 2),
+        kernel("gemm", 9, 1),
+        op("c10d::allreduce_", 1),
+    ]
     trace = llmprof.read(write(tmp_path / "trace.json", text_of(events)), cache=False)
-    assert trace.collectives.select("name", "recorded_as", "evidence", "kind", "algorithm", "bytes").rows() == [
+    assert trace.collectives.select(
+        "name", "recorded_as", "evidence", "kind", "algorithm", "bytes"
+    ).rows() == [
         ("Generic", "_allgather_base", "metadata", "all_gather", None, 160),
         (NCCL, None, "name", "all_reduce", "ring_ll", None),
     ]
@@ -42,20 +54,29 @@ def test_what_the_profiler_describes_and_what_names_say(tmp_path):
 
 def test_a_recorded_track_of_calls_is_all_of_its_rank():
     calls = frame("collectives", {"name": "hcom_broadcast__1", "on_device": True})
-    kernels = frame("kernels", {"name": "hcom_broadcast__1", "stream": 3}, {"name": NCCL, "rank": 1, "stream": 3})
+    kernels = frame(
+        "kernels",
+        {"name": "hcom_broadcast__1", "stream": 3},
+        {"name": NCCL, "rank": 1, "stream": 3},
+    )
     trace = Trace({"collectives": calls, "kernels": kernels})
     assert trace.collectives.select("rank", "name", "kind", "evidence").rows() == [
-        (0, "hcom_broadcast__1", "broadcast", None), (1, NCCL, "all_reduce", "name"),
-    ]  # fmt: skip
+        (0, "hcom_broadcast__1", "broadcast", None),
+        (1, NCCL, "all_reduce", "name"),
+    ]
 
 
 def test_operators_count_on_ranks_without_kernels():
     ops = frame(
-        "ops", {"name": "_C::shm_allreduce", "kind": "op"}, {"name": "c10d::allreduce_", "kind": "op", "rank": 1}
+        "ops",
+        {"name": "_C::shm_allreduce", "kind": "op"},
+        {"name": "c10d::allreduce_", "kind": "op", "rank": 1},
     )
     kernels = frame("kernels", {"name": "gemm", "rank": 1})
     tables = {"ops": ops, "kernels": kernels}
-    assert Trace(tables).collectives.select("rank", "on_device", "kind").rows() == [(0, False, "all_reduce")]
+    assert Trace(tables).collectives.select("rank", "on_device", "kind").rows() == [
+        (0, False, "all_reduce")
+    ]
     # rank 1 recorded kernels, though none is in this part of the trace
     meta = {"ranks": [{"rank": 0, "kernels": 0}, {"rank": 1, "kernels": 1}]}
     part = Trace({"ops": ops, "kernels": kernels.clear()}, meta)
@@ -75,7 +96,9 @@ def test_a_window_without_kernels_has_no_collectives_of_the_host(tmp_path):
 
 @pytest.mark.usefixtures("own_patterns")
 def test_a_pattern_changes_the_collectives_of_a_trace_at_once():
-    trace = Trace({"kernels": frame("kernels", {"name": "acme_exchange"}, {"name": NCCL, "start_ns": 5})})
+    trace = Trace(
+        {"kernels": frame("kernels", {"name": "acme_exchange"}, {"name": NCCL, "start_ns": 5})}
+    )
     assert trace.collectives["name"].to_list() == [NCCL]
     before = trace.tables
     names.register("collective", "acme_exchange")
@@ -104,7 +127,8 @@ print(json.dumps({
 
 def test_two_processes_with_other_names_and_a_warm_cache_get_their_own_answers(tmp_path):
     path = write(
-        tmp_path / "trace.json", text_of([kernel("acme_sum", 1, 2), kernel("acme_mix", 5, 2), kernel(NCCL, 9)])
+        tmp_path / "trace.json",
+        text_of([kernel("acme_sum", 1, 2), kernel("acme_mix", 5, 2), kernel(NCCL, 9)]),
     )
     environment = {**os.environ, "LLMPROF_CACHE": str(tmp_path / "cache")}
 

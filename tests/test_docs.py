@@ -21,20 +21,31 @@ def reference(root):
     return reference
 
 
-@pytest.mark.parametrize("package", ["llmprof.analyze", "llmprof.charts", "llmprof.explore", "llmprof.launch"])
+@pytest.mark.parametrize(
+    "package", ["llmprof.analyze", "llmprof.charts", "llmprof.explore", "llmprof.launch"]
+)
 def test_every_public_name_is_on_one_page(reference, package):
     import importlib
     from types import ModuleType
 
     module = importlib.import_module(package)
     public = {name for name in module.__all__ if not isinstance(getattr(module, name), ModuleType)}
-    listed = [name for page in reference.PAGES if page.package == package for name in reference.names_on(page)]
+    listed = [
+        name
+        for page in reference.PAGES
+        if page.package == package
+        for name in reference.names_on(page)
+    ]
     assert sorted(listed) == sorted(public)
 
 
 def test_every_package_that_is_public_has_a_page(reference, root):
     packages = {page.package.split(".")[1] for page in reference.PAGES if "." in page.package}
-    modules = {name for name in llmprof.__all__ if type(getattr(llmprof, name)).__name__ in {"module", "Package"}}
+    modules = {
+        name
+        for name in llmprof.__all__
+        if type(getattr(llmprof, name)).__name__ in {"module", "Package"}
+    }
     assert modules - {"schema"} <= packages, "schema has a page of its own"
     contents = (root / "docs" / "index.md").read_text("utf-8").split()
     assert {path.stem for path in (root / "docs").glob("*.md")} - {"index"} <= set(contents)
@@ -42,7 +53,10 @@ def test_every_package_that_is_public_has_a_page(reference, root):
 
 def test_manifests_are_those_of_kubernetes(root):
     text = (root / "docs" / "watch.md").read_text("utf-8")
-    manifests = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(apiVersion:.*?)```", text, re.DOTALL)]
+    manifests = [
+        yaml.safe_load(block)
+        for block in re.findall(r"```yaml\n(apiVersion:.*?)```", text, re.DOTALL)
+    ]
     assert [one["kind"] for one in manifests] == ["Pod"]
     for one in manifests:
         kubernetes_validate.validate(one, "1.31", strict=True)
@@ -52,7 +66,9 @@ def test_manifests_are_those_of_kubernetes(root):
 @pytest.mark.xdist_group("docs")
 def test_the_documentation_builds_without_a_warning(root, tmp_path):
     command = [sys.executable, "-m", "sphinx", "--quiet", "--fail-on-warning", "--builder", "html"]
-    done = subprocess.run([*command, root / "docs", tmp_path / "html"], capture_output=True, text=True, timeout=900)
+    done = subprocess.run(
+        [*command, root / "docs", tmp_path / "html"], capture_output=True, text=True, timeout=900
+    )
     assert done.returncode == 0, done.stderr
     index = (tmp_path / "html" / "index.html").read_text("utf-8")
     assert "Why does this LLM inference run take the time it takes?" in index

@@ -22,12 +22,20 @@ MODULES = sorted(
 @pytest.fixture(scope="module")
 def names() -> dict[str, object]:
     """What the examples of the reference take for granted."""
-    modules = {"llmprof": llmprof, "analyze": analyze, "batch": batch, "charts": charts, "trials": trials, "pl": pl}
+    modules = {
+        "llmprof": llmprof,
+        "analyze": analyze,
+        "batch": batch,
+        "charts": charts,
+        "trials": trials,
+        "pl": pl,
+    }
     return modules | {
-        "trace": sample("torch_tp1_cudagraph"), "ranks": sample("torch_tp4_eager_nccl"),
+        "trace": sample("torch_tp1_cudagraph"),
+        "ranks": sample("torch_tp4_eager_nccl"),
         "metrics": llmprof.sample_metrics("ncu_tp1_eager"),
         "sample_folder": bundled.samples_folder() / "torch_tp1_cudagraph",
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.slow

@@ -7,14 +7,21 @@ from llmprof.errors import LlmprofError, NotCapturedError, ReadError
 
 
 def test_message_says_what_was_found_expected_and_what_to_do():
-    error = ReadError("a.json is empty", expected="a trace", hint="was the profiler killed?", size=0)
+    error = ReadError(
+        "a.json is empty", expected="a trace", hint="was the profiler killed?", size=0
+    )
     assert str(error) == "a.json is empty; expected a trace; was the profiler killed?"
-    assert (error.found, error.expected, error.hint) == ("a.json is empty", "a trace", "was the profiler killed?")
+    assert (error.found, error.expected, error.hint) == (
+        "a.json is empty",
+        "a trace",
+        "was the profiler killed?",
+    )
     assert error.facts == {"size": 0}
 
 
 @pytest.mark.parametrize(
-    "kind", [k for k in vars(errors).values() if isinstance(k, type) and issubclass(k, LlmprofError)]
+    "kind",
+    [k for k in vars(errors).values() if isinstance(k, type) and issubclass(k, LlmprofError)],
 )
 def test_every_kind_is_caught_as_the_base_and_survives_another_process(kind):
     error = kind("found", expected="expected", hint="hint", rank=3)

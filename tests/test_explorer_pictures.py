@@ -9,7 +9,10 @@ import pytest
 nbformat = pytest.importorskip("nbformat")
 nbconvert = pytest.importorskip("nbconvert")
 
-CELLS = ["name = 'torch_tp1_eager'", "import llmprof\nfrom llmprof import explore\ntrace = llmprof.sample(name)"]
+CELLS = [
+    "name = 'torch_tp1_eager'",
+    "import llmprof\nfrom llmprof import explore\ntrace = llmprof.sample(name)",
+]
 SHOWN = [
     "explore.kernels(trace)",
     "explore.open(trace)",
@@ -24,7 +27,9 @@ def test_a_run_notebook_is_exported_with_pictures_and_without_the_network(tmp_pa
     cells = [nbformat.v4.new_code_cell(source) for source in [*CELLS, *SHOWN]]
     cells[0].metadata.tags = ["parameters"]
     nbformat.write(nbformat.v4.new_notebook(cells=cells), tmp_path / "shown.ipynb")
-    executed = nbformat.read(run_notebook(str(tmp_path / "shown.ipynb"), tmp_path / "out"), as_version=4)
+    executed = nbformat.read(
+        run_notebook(str(tmp_path / "shown.ipynb"), tmp_path / "out"), as_version=4
+    )
     assert "widgets" not in executed.metadata
     outputs = [output.data for cell in executed.cells[2:] for output in cell.outputs]
     pictures = [data["image/png"] for data in outputs if "image/png" in data]

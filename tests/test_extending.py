@@ -1,4 +1,6 @@
-"""The examples of docs/extending.md, as they stand there: own files, one line elsewhere, and what they give."""
+"""The examples of docs/extending.md, as they stand there: own files, one line elsewhere, and
+what they give.
+"""
 
 import importlib
 import json
@@ -23,8 +25,15 @@ from llmprof.readers import registry
 from tests import plugin_package
 from tests.launch.vllm_stand_in import job
 
-_BLOCK = re.compile(r"(?:`(?P<path>[\w./]+\.(?:pyi?|toml))`[^\n]*\n\n)```(?P<kind>\w+)\n(?P<code>.*?)```\n", re.DOTALL)
-RUNS = "#ktrace rank=0\n" + "".join(f"{10 * i},{9 if i == 5 else 2},7,gemm\n" for i in range(12)) + "1,2,3\n"
+_BLOCK = re.compile(
+    r"(?:`(?P<path>[\w./]+\.(?:pyi?|toml))`[^\n]*\n\n)```(?P<kind>\w+)\n(?P<code>.*?)```\n",
+    re.DOTALL,
+)
+RUNS = (
+    "#ktrace rank=0\n"
+    + "".join(f"{10 * i},{9 if i == 5 else 2},7,gemm\n" for i in range(12))
+    + "1,2,3\n"
+)
 
 
 @pytest.fixture(scope="module")
@@ -37,11 +46,17 @@ def page(root) -> dict[str, str]:
 
 def files_of(section: str) -> dict[str, str]:
     """Files that an example makes, by path."""
-    return {found["path"]: found["code"] for found in _BLOCK.finditer(section) if found["kind"] in ("python", "toml")}
+    return {
+        found["path"]: found["code"]
+        for found in _BLOCK.finditer(section)
+        if found["kind"] in ("python", "toml")
+    }
 
 
 def line_of(section: str, root: Path) -> tuple[str, str]:
-    """The one line that an example adds elsewhere: the file, and the line; the line before it is there."""
+    """The one line that an example adds elsewhere: the file, and the line; the line before it is
+    there.
+    """
     (found,) = [found for found in _BLOCK.finditer(section) if found["kind"] == "diff"]
     before, added = found["code"].splitlines()
     assert (before[0], added[0]) == (" ", "+")
@@ -111,7 +126,9 @@ def write(page, root: Path, name: str) -> None:
 
 @pytest.fixture
 def copied(root, tmp_path) -> Path:
-    shutil.copytree(root / "llmprof", tmp_path / "llmprof", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        root / "llmprof", tmp_path / "llmprof", ignore=shutil.ignore_patterns("__pycache__")
+    )
     (tmp_path / "notebooks").symlink_to(root / "notebooks")
     return tmp_path
 
@@ -119,7 +136,9 @@ def copied(root, tmp_path) -> Path:
 def output_of(folder: Path, code: str) -> object:
     """What a script prints as JSON, with the package of a folder."""
     environment = os.environ | {"PYTHONPATH": str(folder)}
-    done = subprocess.run([sys.executable, "-c", code], cwd=folder, env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, env=environment, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -142,7 +161,11 @@ def test_a_finding_is_one_file_and_one_line(page, copied):
 
 def test_a_rule_for_a_layer_is_one_file_and_one_line(page, root, copied):
     assert len(files_of(page["Add a rule for a layer"])) == 1
-    shutil.copytree(root / "tests" / "analyze", copied / "tests" / "analyze", ignore=shutil.ignore_patterns("labelled"))
+    shutil.copytree(
+        root / "tests" / "analyze",
+        copied / "tests" / "analyze",
+        ignore=shutil.ignore_patterns("labelled"),
+    )
     code = """if True:
         import json, llmprof
         from tests.analyze import builders as b
@@ -154,16 +177,34 @@ def test_a_rule_for_a_layer_is_one_file_and_one_line(page, root, copied):
         events = llmprof.Trace({"kernels": run, "markers": marks}).attribute()
         print(json.dumps(events.filter(layer=2)["stage"].to_list()))
     """
-    dense = ["norm", "qkv_proj", "rope", "kv_cache_write", "attention", "o_proj", "norm", "gate_up_proj", "activation"]
+    dense = [
+        "norm",
+        "qkv_proj",
+        "rope",
+        "kv_cache_write",
+        "attention",
+        "o_proj",
+        "norm",
+        "gate_up_proj",
+        "activation",
+    ]
     before = output_of(copied, code)
     write(page, copied, "Add a rule for a layer")
-    assert output_of(copied, code) == [*dense[:6], "residual", "residual", *dense[6:], "down_proj"] != before
+    assert (
+        output_of(copied, code)
+        == [*dense[:6], "residual", "residual", *dense[6:], "down_proj"]
+        != before
+    )
 
 
 def test_an_analysis_is_one_file_and_one_line_and_a_figure_comes_to_it(page, copied, tmp_path):
     times = pl.DataFrame({"dur_ns": [100] * 19 + [900]})
     run = times.with_columns(
-        rank=0, device=0, stream=7, name=pl.lit("gemm"), start_ns=1000 * pl.int_range(pl.len(), dtype=pl.Int64)
+        rank=0,
+        device=0,
+        stream=7,
+        name=pl.lit("gemm"),
+        start_ns=1000 * pl.int_range(pl.len(), dtype=pl.Int64),
     )
     llmprof.Trace({"kernels": run}, {"world_size": 1}).save(tmp_path / "saved")
     code = """if True:
@@ -185,10 +226,15 @@ def test_an_analysis_is_one_file_and_one_line_and_a_figure_comes_to_it(page, cop
         gives.append(output_of(copied, code))
     row = {"name": "gemm", "count": 20, "median_ns": 100.0, "p99_ns": 100.0, "spread": 1.0}
     both = {"row": row, "listed": True, "heading": True}
-    assert gives == [both | {"table": True, "figure": False}, both | {"table": False, "figure": True}]
+    assert gives == [
+        both | {"table": True, "figure": False},
+        both | {"table": False, "figure": True},
+    ]
     command = [sys.executable, "-m", "llmprof", "analyze", "saved", "--what", "jitter", "--json"]
     environment = os.environ | {"PYTHONPATH": str(copied)}
-    done = subprocess.run(command, cwd=copied, env=environment, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        command, cwd=copied, env=environment, capture_output=True, text=True, check=True
+    )
     assert json.loads(done.stdout)[0]["count"] == 20
 
 
@@ -230,7 +276,9 @@ def test_a_package_with_all_three(page, tmp_path, monkeypatch):
     project = tomllib.loads(files_of(section)["pyproject.toml"])["project"]
     figure = files_of(page["Give an analysis a figure"])
     _, before, added = added_line(page["Give an analysis a figure"])
-    analysis = files_of(page["Add an analysis"])["llmprof/analyze/jitter.py"].replace(before, before + added)
+    analysis = files_of(page["Add an analysis"])["llmprof/analyze/jitter.py"].replace(
+        before, before + added
+    )
     modules = {
         "reader": files_of(page["Add a reader"])["llmprof/readers/ktrace.py"],
         "jitter": analysis.replace("llmprof.report.jitter:JITTER", "acme_llmprof.figure:JITTER"),
@@ -241,13 +289,17 @@ def test_a_package_with_all_three(page, tmp_path, monkeypatch):
         "names": re.findall(r"```python\n(.*?)```", section, re.DOTALL)[0],
     }
     site = tmp_path / "site"
-    plugin_package.write(site, "acme_llmprof", "", project["entry-points"], version=project["version"])
+    plugin_package.write(
+        site, "acme_llmprof", "", project["entry-points"], version=project["version"]
+    )
     (site / "acme_llmprof.py").unlink()
     (site / "acme_llmprof").mkdir()
     (site / "acme_llmprof" / "__init__.py").write_text("")
     for name, code in modules.items():
         (site / "acme_llmprof" / f"{name}.py").write_text(code)
-    (tmp_path / "a.ktrace").write_text(RUNS.rsplit("\n", 2)[0].replace("gemm", "acme_fused_mix") + "\n")
+    (tmp_path / "a.ktrace").write_text(
+        RUNS.rsplit("\n", 2)[0].replace("gemm", "acme_fused_mix") + "\n"
+    )
     # as a user has it: a process of its own in which the package is installed
     code = (
         "import json, sys, llmprof\n"

@@ -1,4 +1,6 @@
-"""The page of features: each command, function and test that it names exists, and its commands on samples run."""
+"""The page of features: each command, function and test that it names exists, and its commands
+on samples run.
+"""
 
 import ast
 import importlib
@@ -24,7 +26,9 @@ COMMANDS = [
 ]
 
 
-@pytest.mark.parametrize(("words", "needs"), COMMANDS, ids=[" ".join(words) for words, _ in COMMANDS])
+@pytest.mark.parametrize(
+    ("words", "needs"), COMMANDS, ids=[" ".join(words) for words, _ in COMMANDS]
+)
 def test_commands_and_their_options_exist(words, needs):
     parser().parse_args(words)
 
@@ -44,12 +48,18 @@ def test_functions_and_tests_exist(row):
         assert (ROOT / file).is_file()
     for page, place in re.findall(r"\[\]\(([\w.]+)#?([\w-]*)\)", here):
         headings = re.findall(r"^#+ (.*)$", (ROOT / "docs" / page).read_text("utf-8"), re.MULTILINE)
-        assert not place or place in {re.sub(r"[^\w -]", "", each).lower().replace(" ", "-") for each in headings}
+        assert not place or place in {
+            re.sub(r"[^\w -]", "", each).lower().replace(" ", "-") for each in headings
+        }
     (name,) = re.findall(r"^`(tests/[\w/]+\.py::\w+(?:::\w+)?)`$", test)
     file, *within = name.split("::")
     body = ast.parse((ROOT / file).read_text("utf-8")).body
     for each in within:
-        (node,) = [one for one in body if isinstance(one, ast.FunctionDef | ast.ClassDef) and one.name == each]
+        (node,) = [
+            one
+            for one in body
+            if isinstance(one, ast.FunctionDef | ast.ClassDef) and one.name == each
+        ]
         body = node.body
 
 

@@ -1,4 +1,6 @@
-"""A disk that is full, or a limit of the size of files: an error that names the target, and nothing half-written."""
+"""A disk that is full, or a limit of the size of files: an error that names the target, and
+nothing half-written.
+"""
 
 import json
 import subprocess
@@ -63,7 +65,15 @@ print(json.dumps(said))
 @pytest.mark.parametrize("limit", [10, 4000])
 def test_every_writer_names_its_target_and_leaves_nothing_half_written(limit, tmp_path):
     samples = Path(__file__).parents[1] / "sample_traces"
-    command = [sys.executable, "-c", PROGRAM, str(samples), str(tmp_path), str(limit), json.dumps(WRITERS)]
+    command = [
+        sys.executable,
+        "-c",
+        PROGRAM,
+        str(samples),
+        str(tmp_path),
+        str(limit),
+        json.dumps(WRITERS),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert not done.returncode, done.stderr[-2000:]
     said = json.loads(done.stdout)
@@ -71,7 +81,11 @@ def test_every_writer_names_its_target_and_leaves_nothing_half_written(limit, tm
     for name, words in said.items():
         assert "cannot " in words, (name, words)
         assert name in words, (name, words)
-    left = {p.relative_to(tmp_path).as_posix(): p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+    left = {
+        p.relative_to(tmp_path).as_posix(): p.read_bytes()
+        for p in tmp_path.rglob("*")
+        if p.is_file()
+    }
     assert left == {"table.csv": b"old", "chart.png": b"old"}
 
 

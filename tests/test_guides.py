@@ -1,4 +1,6 @@
-"""The guides of the documentation: their commands run, and what they say of checks, views and options is so."""
+"""The guides of the documentation: their commands run, and what they say of checks, views and
+options is so.
+"""
 
 import re
 import shlex
@@ -11,9 +13,16 @@ from llmprof.cli.main import main
 
 GUIDES = ("symptoms", "measuring", "toolchain", "hpc_and_llm", "troubleshooting", "faq")
 OF_OTHERS = {
-    "--cuda-graph-trace", "--graph-profiling", "--gpu-metrics-devices", "--sample", "--trace-fork-before-exec",
-    "--capture-range", "--shm-size", "--cap-add", "--exportProfile",
-}  # fmt: skip
+    "--cuda-graph-trace",
+    "--graph-profiling",
+    "--gpu-metrics-devices",
+    "--sample",
+    "--trace-fork-before-exec",
+    "--capture-range",
+    "--shm-size",
+    "--cap-add",
+    "--exportProfile",
+}
 """Options of profilers and containers that the guides name."""
 
 _BLOCK = re.compile(r"```(sh|python|text)\n(.*?)```", re.DOTALL)
@@ -25,7 +34,12 @@ def texts(root):
 
 
 def blocks(texts, kind):
-    return [(name, body) for name, text in texts.items() for found, body in _BLOCK.findall(text) if found == kind]
+    return [
+        (name, body)
+        for name, text in texts.items()
+        for found, body in _BLOCK.findall(text)
+        if found == kind
+    ]
 
 
 @pytest.mark.slow
@@ -38,7 +52,9 @@ def test_the_commands_run(texts, tmp_path, monkeypatch, capsys):
         assert words[0] == "llmprof", line
         code = main(words[1:])
         out, err = capsys.readouterr()
-        assert code == 0 or words[1] == "doctor", f"{line}: {err}"  # the doctor says 1 where something is missing
+        assert code == 0 or words[1] == "doctor", (
+            f"{line}: {err}"
+        )  # the doctor says 1 where something is missing
         assert out.strip(), line
 
 
@@ -70,9 +86,16 @@ def test_every_command_that_is_named_exists(texts):
 def test_the_toolchain_names_each_monitor_and_how_its_output_comes_in(texts):
     from llmprof.readers.monitors.reader import READERS
 
-    rows = re.findall(r"^\| (`.*?) \| .*? \| (.*) \|$", texts["toolchain"].partition("## Monitors")[2], re.MULTILINE)
-    comes_in = {name.removeprefix("nvidia-smi ").lstrip("-"): how for names, how in rows
-                for name in re.findall(r"`([^`]+)`", names)}  # fmt: skip
+    rows = re.findall(
+        r"^\| (`.*?) \| .*? \| (.*) \|$",
+        texts["toolchain"].partition("## Monitors")[2],
+        re.MULTILINE,
+    )
+    comes_in = {
+        name.removeprefix("nvidia-smi ").lstrip("-"): how
+        for names, how in rows
+        for name in re.findall(r"`([^`]+)`", names)
+    }
     read = {reader.name for reader in READERS}
     assert read <= set(comes_in)
     assert set(comes_in) - read == {"nvtop", "htop", "atop", "dool"}
@@ -87,15 +110,21 @@ def test_guides_say_nothing_of_this_machine(texts, name):
 
 def test_the_walk_from_a_file_to_a_picture_is_what_runs(root, monkeypatch):
     text = (root / "docs" / "walk.md").read_text("utf-8")
-    steps = re.findall(r"^\d+\. `([\w/]+\.py)`: (.*?)(?=^\d+\. |\Z)", text, re.MULTILINE | re.DOTALL)
-    named = [(file, name) for file, words in steps for name in re.findall(r"`(\w+(?:\.\w+)?)`", words)]
+    steps = re.findall(
+        r"^\d+\. `([\w/]+\.py)`: (.*?)(?=^\d+\. |\Z)", text, re.MULTILINE | re.DOTALL
+    )
+    named = [
+        (file, name) for file, words in steps for name in re.findall(r"`(\w+(?:\.\w+)?)`", words)
+    ]
     assert len({file for file, _ in steps}) == len(steps) <= 12
     called: dict[tuple[str, str], int] = {}
 
     def note(frame, event, _):
         path = frame.f_code.co_filename
         if event == "call" and path.startswith(f"{root}/"):
-            called.setdefault((path.removeprefix(f"{root}/"), frame.f_code.co_qualname), len(called))
+            called.setdefault(
+                (path.removeprefix(f"{root}/"), frame.f_code.co_qualname), len(called)
+            )
 
     (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     monkeypatch.chdir(root)
@@ -109,5 +138,7 @@ def test_the_walk_from_a_file_to_a_picture_is_what_runs(root, monkeypatch):
         sys.setprofile(before)
     assert not [one for one in named if one not in called]
     first = [min(called[one] for one in named if one[0] == file) for file, _ in steps]
-    assert [file for _, (file, _) in sorted(zip(first, steps, strict=True))] == [file for file, _ in steps]
+    assert [file for _, (file, _) in sorted(zip(first, steps, strict=True))] == [
+        file for file, _ in steps
+    ]
     assert values["found"]["rule"][0] == "host_bound"

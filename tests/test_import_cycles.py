@@ -1,4 +1,6 @@
-"""No module of llmprof needs itself to be imported: at module level there is no cycle anywhere in the package."""
+"""No module of llmprof needs itself to be imported: at module level there is no cycle anywhere
+in the package.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ from pathlib import Path
 
 
 def module_level(tree: ast.Module) -> Iterator[ast.Import | ast.ImportFrom]:
-    """Imports that run when the module is imported: not those in functions or for type checkers only."""
+    """Imports that run when the module is imported: not those in functions or for type checkers
+    only.
+    """
     waiting: list[ast.AST] = list(tree.body)
     while waiting:
         node = waiting.pop(0)
@@ -26,7 +30,9 @@ def graph_of(package: Path) -> dict[str, set[str]]:
     sources = {}
     for path in package.rglob("*.py"):
         parts = path.relative_to(package.parent).with_suffix("").parts
-        sources[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path.read_text("utf-8")
+        sources[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path.read_text(
+            "utf-8"
+        )
     graph: dict[str, set[str]] = {}
     for name, source in sources.items():
         imported = set()
@@ -37,7 +43,11 @@ def graph_of(package: Path) -> dict[str, set[str]]:
                 whole = {f"{node.module}.{alias.name}" for alias in node.names}
                 imported |= {one if one in sources else node.module for one in whole}
         # a package that re-exports what lies in it is loaded before its modules, which is no cycle
-        graph[name] = {one for one in imported if one in sources and one != name and not name.startswith(f"{one}.")}
+        graph[name] = {
+            one
+            for one in imported
+            if one in sources and one != name and not name.startswith(f"{one}.")
+        }
     return graph
 
 

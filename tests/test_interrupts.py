@@ -9,7 +9,9 @@ import time
 import psutil
 import pytest
 
-pytestmark = pytest.mark.skipif(not hasattr(signal, "siginterrupt"), reason="signals are another thing there")
+pytestmark = pytest.mark.skipif(
+    not hasattr(signal, "siginterrupt"), reason="signals are another thing there"
+)
 
 WAITS = {
     "a thread": "threading.Event().wait()",

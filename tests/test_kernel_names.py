@@ -29,7 +29,10 @@ SAME = [
         "void vllm::reshape_and_cache_flash_kernel<__nv_bfloat16, __nv_bfloat16, 0>(const T1 *)",
         "void vllm::reshape_and_cache_flash_kernel<__nv_bfloat16, __nv_bfloat16, (vllm::Fp8KVCacheDataType)0>(T1 *)",
     ),
-    ("nvjet_sm90_tst_192x128_64x5_1x2_h_bz_coopB_TNT", "nvjet_sm90_tst_192x128_64x5_1x2_h_bz_coopB_TNT"),
+    (
+        "nvjet_sm90_tst_192x128_64x5_1x2_h_bz_coopB_TNT",
+        "nvjet_sm90_tst_192x128_64x5_1x2_h_bz_coopB_TNT",
+    ),
 ]
 
 
@@ -58,7 +61,9 @@ def test_functions_of_names(name, function):
 
 
 def test_other_template_arguments_do_not_compare_equal():
-    names = pl.Series("n", ["void f<4, float>(int)", "void f<8, float>(int)", "void g<4, float>(int)", None])
+    names = pl.Series(
+        "n", ["void f<4, float>(int)", "void f<8, float>(int)", "void g<4, float>(int)", None]
+    )
     out = kernels.comparable(names)
     assert out.n_unique() == 4
     assert out[3] is None
@@ -72,13 +77,22 @@ TUPLE = "cute::tuple<cute::C<1>, cute::C<1>, cute::C<1> >, cute::tuple<cute::C<6
 @pytest.mark.parametrize(
     ("name", "readable"),
     [
-        ("Cijk_Alik_Bljk_BBS_BH_Bias_HA_S_SAV_UserArgs_MT128x192x64_MI16x16x1_SN_LDSB1", "hipBLASLt BF16 128x192x64"),
+        (
+            "Cijk_Alik_Bljk_BBS_BH_Bias_HA_S_SAV_UserArgs_MT128x192x64_MI16x16x1_SN_LDSB1",
+            "hipBLASLt BF16 128x192x64",
+        ),
         ("Cijk_Ailk_Bljk_HHS_BH_MT64x32x16_MI16x16x1_SN", "Tensile FP16 64x32x16"),
         ("nvjet_sm90_tst_192x8_64x8_4x1_v_bz_TNT", "nvjet sm90 192x8"),
         ("nvjet_sm90_tst_192x8_64x8_4x1_v_bz_splitK_TNT", "nvjet sm90 192x8 splitK"),
         ("nvjet_tst_128x8_64x12_2x1_v_bz_TNT", "nvjet 128x8"),
-        ("sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_warpgroupsize1x1x1", "xmma sm90 BF16 128x128x64"),
-        ("ampere_fp16_s16816gemm_fp16_128x128_ldg8_relu_f2f_stages_32x5_tn", "cuBLAS ampere FP16 128x128"),
+        (
+            "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_warpgroupsize1x1x1",
+            "xmma sm90 BF16 128x128x64",
+        ),
+        (
+            "ampere_fp16_s16816gemm_fp16_128x128_ldg8_relu_f2f_stages_32x5_tn",
+            "cuBLAS ampere FP16 128x128",
+        ),
         ("volta_sgemm_64x64_nt", "cuBLAS volta FP32 64x64"),
         (
             "void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_relu_bf16_128x64_64x6_tn_align8>(x)",
@@ -93,13 +107,19 @@ TUPLE = "cute::tuple<cute::C<1>, cute::C<1>, cute::C<1> >, cute::tuple<cute::C<6
             f"{FLASH}FlashAttnBwd<flash::CollectiveMainloopBwd<2, {TUPLE.format(192)}>>(x)",
             "FlashAttention-3 backward hdim192",
         ),
-        (f"{FLASH}FlashAttnFwdCombine<cute::tuple<cute::C<8>, cute::C<128> >, 5>(x)", "FlashAttention-3 combine"),
+        (
+            f"{FLASH}FlashAttnFwdCombine<cute::tuple<cute::C<8>, cute::C<128> >, 5>(x)",
+            "FlashAttention-3 combine",
+        ),
         (
             "void pytorch_flash::flash_fwd_kernel<pytorch_flash::Flash_fwd_kernel_traits<64, 128, 128, 4>>(x)",
             "FlashAttention-2 hdim64",
         ),
         ("aiter::fmha_fwd_hd128_bf16_rtz", "AITER fmha BF16 hdim128"),
-        ("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4>)", "NCCL AllReduce Sum BF16 RING LL"),
+        (
+            "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4>)",
+            "NCCL AllReduce Sum BF16 RING LL",
+        ),
         (
             "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<c10::BFloat16>, x>(int)",
             "elementwise add",
@@ -109,7 +129,10 @@ TUPLE = "cute::tuple<cute::C<1>, cute::C<1>, cute::C<1> >, cute::tuple<cute::C<6
             "c10::BFloat16, at::native::binary_internal::MulFunctor<float> >, x>(int)",
             "elementwise mul",
         ),
-        ("_ZN5aiter24add_rmsnorm_quant_kernelIDF16bDF16bLi64ELi8ELb0EEEvPT0_PT_", "add_rmsnorm_quant_kernel"),
+        (
+            "_ZN5aiter24add_rmsnorm_quant_kernelIDF16bDF16bLi64ELi8ELb0EEEvPT0_PT_",
+            "add_rmsnorm_quant_kernel",
+        ),
         ("_ZN7ck_tile6kentryILi2ENS_20FmhaFwdSplitKVKernelINS_", "FmhaFwdSplitKVKernel"),
         ("void vllm::rms_norm_kernel<c10::BFloat16, 8>(c10::BFloat16*, long)", "rms_norm_kernel"),
         ("triton_poi_fused_mul_silu_1", "triton_poi_fused_mul_silu_1"),
@@ -123,28 +146,44 @@ TUPLE = "cute::tuple<cute::C<1>, cute::C<1>, cute::C<1> >, cute::tuple<cute::C<6
         ("", ""),
         (None, None),
     ],
-)  # fmt: skip
+)
 def test_names_that_people_read(name, readable):
     assert all_names.readable(pl.Series([name], dtype=pl.String)).to_list() == [readable]
 
 
 def test_of_names_that_begin_alike_the_beginning_is_cut():
     long = [
-        f"triton_red_fused_add_mul_native_layer_norm_{kind}_{number}" for kind, number in (("view", 1), ("cat", 22))
+        f"triton_red_fused_add_mul_native_layer_norm_{kind}_{number}"
+        for kind, number in (("view", 1), ("cat", 22))
     ]
     assert all_names.without_common_start([*long, "gemm"], 20) == [
-        "…layer_norm_view_1", "…layer_norm_cat_22", "gemm"
-    ]  # fmt: skip
+        "…layer_norm_view_1",
+        "…layer_norm_cat_22",
+        "gemm",
+    ]
     assert all_names.without_common_start(["a" * 30], 10) == ["a" * 9 + "…"]
     said = {
-        "gemm<bf16, 64, 128, true>": "gemm", "gemm<bf16, 64, 256, false>": "gemm", "gemm<bf16, 32, 256, false>": "gemm",
-        "flash<1>": "flash", "flash<1, Paged>": "flash", "norm<4>": "norm",
-    }  # fmt: skip
+        "gemm<bf16, 64, 128, true>": "gemm",
+        "gemm<bf16, 64, 256, false>": "gemm",
+        "gemm<bf16, 32, 256, false>": "gemm",
+        "flash<1>": "flash",
+        "flash<1, Paged>": "flash",
+        "norm<4>": "norm",
+    }
     told = apart(pl.Series(list(said)), pl.Series(list(said.values())))
-    assert told == ["gemm · 64 128", "gemm · 64 256", "gemm · 32 256", "flash", "flash · Paged", "norm"]
+    assert told == [
+        "gemm · 64 128",
+        "gemm · 64 256",
+        "gemm · 32 256",
+        "flash",
+        "flash · Paged",
+        "norm",
+    ]
     # where the same few words stand for several, more are said of these
     said = {
-        f"mul<{size}, {kinds}>": "mul" for size in (2, 4) for kinds in ("long, long", "bool", "half, half, half, a, b")
+        f"mul<{size}, {kinds}>": "mul"
+        for size in (2, 4)
+        for kinds in ("long, long", "bool", "half, half, half, a, b")
     }
     said |= {"mul<4, half, half, half, a, c>": "mul"}
     told = apart(pl.Series(list(said)), pl.Series(list(said.values())))

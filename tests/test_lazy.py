@@ -14,7 +14,9 @@ def library(tmp_path, monkeypatch) -> str:
     """Name of a package that can be imported, and has not been."""
     name = "a_library_of_grammars"
     (tmp_path / name).mkdir()
-    (tmp_path / name / "__init__.py").write_text("def twice(number, *, plus=0): return 2 * number + plus\nSIZE = 3\n")
+    (tmp_path / name / "__init__.py").write_text(
+        "def twice(number, *, plus=0): return 2 * number + plus\nSIZE = 3\n"
+    )
     (tmp_path / name / "part.py").write_text("WORD = 'part'\n")
     monkeypatch.syspath_prepend(tmp_path)
     yield name
@@ -56,5 +58,7 @@ def test_charts_do_not_build_the_grammars_of_jsonschema_which_still_checks():
             print(checked.conforms(good, of), checked.conforms(bad, of))
         print(checked.conforms("http://example.org/a", "uri"), "lark" in sys.modules)
     """
-    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    shown = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
     assert shown.split() == ["True", "False"] * 2 + ["True", "True"]

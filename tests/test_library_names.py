@@ -1,4 +1,6 @@
-"""Names of kernels as libraries have them, with their sources: what each is for, and that names yield to witnesses."""
+"""Names of kernels as libraries have them, with their sources: what each is for, and that names
+yield to witnesses.
+"""
 
 import csv
 from collections import Counter
@@ -16,15 +18,28 @@ from llmprof.trace import Trace
 
 with Path(__file__).with_name("library_names.tsv").open(encoding="utf-8", newline="") as file:
     TABLE = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
-"""``category, name, source`` (repository and folder, or the traces that hold it); ``other``: the name does not say."""
+"""``category, name, source`` (repository and folder, or the traces that hold it); ``other``: the
+name does not say.
+"""
 
-FAMILIES = ("attention", "norm", "activation", "rope", "kv_cache_write", "linear", "moe_experts", "copy")
+FAMILIES = (
+    "attention",
+    "norm",
+    "activation",
+    "rope",
+    "kv_cache_write",
+    "linear",
+    "moe_experts",
+    "copy",
+)
 
 
 def test_names_of_many_libraries() -> None:
     found = names.categories(pl.Series([row["name"] for row in TABLE]))
     wrong = [
-        (row["name"], got, row["category"]) for row, got in zip(TABLE, found, strict=True) if got != row["category"]
+        (row["name"], got, row["category"])
+        for row, got in zip(TABLE, found, strict=True)
+        if got != row["category"]
     ]
     assert not wrong
     assert len({row["source"] for row in TABLE}) > 50
@@ -33,29 +48,50 @@ def test_names_of_many_libraries() -> None:
 
 def test_what_a_name_does_not_say_is_unknown() -> None:
     vague = [
-        "main_kernel", "_fwd_kernel", "kernel", "void cutlass::device_kernel<x>", "triton_", "fused_kernel_3", "k0",
-    ]  # fmt: skip
+        "main_kernel",
+        "_fwd_kernel",
+        "kernel",
+        "void cutlass::device_kernel<x>",
+        "triton_",
+        "fused_kernel_3",
+        "k0",
+    ]
     assert set(names.named_categories(pl.Series(vague)).to_list()) <= {None, "elementwise"}
-    assert names.named_categories(pl.Series(["main_kernel", "_fwd_kernel", "k0"])).to_list() == [None] * 3
+    assert (
+        names.named_categories(pl.Series(["main_kernel", "_fwd_kernel", "k0"])).to_list()
+        == [None] * 3
+    )
 
 
 def renamed(trace: Trace, family: str) -> tuple[Trace, int]:
-    """The trace with all kernels of a family whose operator or module is known under the names of other libraries."""
+    """The trace with all kernels of a family whose operator or module is known under the names
+    of other libraries.
+    """
     events = activity(trace).filter(pl.col("source") == "kernel").with_row_index("row")
     known = (pl.col("category") == family) & pl.col("category_by").is_in(["operator", "module"])
     main = ~pl.col("name").str.contains(f"(?i){names.GEMM_HELPERS}|{names.ATTENTION_HELPERS}")
     rows = events.filter(known & main)["row"]
     others = [row["name"] for row in TABLE if row["category"] == family]
-    others = [name for name, helps in zip(others, _helps(others), strict=True) if not helps and "indexer" not in name]
+    others = [
+        name
+        for name, helps in zip(others, _helps(others), strict=True)
+        if not helps and "indexer" not in name
+    ]
     new = pl.Series([others[n % len(others)] for n in range(rows.len())], dtype=pl.String)
-    kernels = trace.kernels.sort("rank", "start_ns", "stream", maintain_order=True).with_row_index("row")
-    kernels = kernels.join(pl.DataFrame({"row": rows, "new": new}), on="row", how="left", maintain_order="left")
+    kernels = trace.kernels.sort("rank", "start_ns", "stream", maintain_order=True).with_row_index(
+        "row"
+    )
+    kernels = kernels.join(
+        pl.DataFrame({"row": rows, "new": new}), on="row", how="left", maintain_order="left"
+    )
     kernels = kernels.with_columns(name=pl.coalesce("new", "name")).drop("row", "new")
     return Trace({**trace.tables, "kernels": kernels}, trace.meta, trace.coverage), rows.len()
 
 
 def _helps(given: list[str]) -> list[bool]:
-    pattern = f"(?i){names.GEMM_HELPERS}|{names.ATTENTION_HELPERS}|{names.GRADIENT}|{names.KV_TRANSFER}"
+    pattern = (
+        f"(?i){names.GEMM_HELPERS}|{names.ATTENTION_HELPERS}|{names.GRADIENT}|{names.KV_TRANSFER}"
+    )
     return pl.Series(given).str.contains(pattern).to_list()
 
 
@@ -88,5 +124,11 @@ SMALL = (
 def test_nodes_of_onnx_are_what_their_type_says(shared: Path) -> None:
     trace = llmprof.read(shared / "real" / SMALL[0])
     events = activity(trace)
-    assert trace.ops.filter(pl.col("name") == "layer0/fc1_kernel_time")["ort_op"].unique().to_list() == ["MatMul"]
-    assert dict(events.group_by("category").len().iter_rows()) == {"linear": 168, "elementwise": 72, "activation": 24}
+    assert trace.ops.filter(pl.col("name") == "layer0/fc1_kernel_time")[
+        "ort_op"
+    ].unique().to_list() == ["MatMul"]
+    assert dict(events.group_by("category").len().iter_rows()) == {
+        "linear": 168,
+        "elementwise": 72,
+        "activation": 24,
+    }

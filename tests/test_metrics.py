@@ -30,11 +30,20 @@ PCT = "avg.pct_of_peak_sustained_elapsed"
         ("Memory Workload Analysis: L2 Hit Rate", "L2 hit rate"),
         ("launch__occupancy_limit_registers", "occupancy limit: registers"),
         ("launch__registers_per_thread", "registers per thread"),
-        ("l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum", "shared-memory bank conflicts"),
+        (
+            "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum",
+            "shared-memory bank conflicts",
+        ),
         ("smsp__thread_inst_executed_per_inst_executed.ratio", "threads of a warp at work"),
         ("breakdown:sm__throughput.avg.pct_of_peak_sustained_elapsed", "use of the SMs"),
-        ("smsp__average_warps_issue_stalled_long_scoreboard_per_issue_active.ratio", "warp state long_scoreboard"),
-        ("smsp__average_warps_issue_stalled_gmma_per_issue_active.ratio", "warp state warpgroup_arrive"),
+        (
+            "smsp__average_warps_issue_stalled_long_scoreboard_per_issue_active.ratio",
+            "warp state long_scoreboard",
+        ),
+        (
+            "smsp__average_warps_issue_stalled_gmma_per_issue_active.ratio",
+            "warp state warpgroup_arrive",
+        ),
         ("smsp__pcsamp_warps_issue_stalled_barrier_not_issued", "warp state barrier"),
         ("smsp__pcsamp_sample_count", "warp samples"),
         ("long_scoreboard", "warp state long_scoreboard"),

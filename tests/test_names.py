@@ -14,7 +14,11 @@ AT = "void at::native::"
 
 # As profilers wrote them, shortened behind the part that matters.
 CATEGORIES = {
-    "scan": ["_chunk_scan_fwd_kernel", "fused_recurrent_gated_delta_rule_fwd_kernel", "kda_gate_fwd_kernel"],
+    "scan": [
+        "_chunk_scan_fwd_kernel",
+        "fused_recurrent_gated_delta_rule_fwd_kernel",
+        "kda_gate_fwd_kernel",
+    ],
     "attention": [
         "void cutlass::device_kernel<flash::FlashAttnFwdCombine<cute::tuple<cute::C<8>, cute::C<128> >, 5, 256, 1, fal",
         "attn_fwd",
@@ -116,7 +120,11 @@ CATEGORIES = {
 @pytest.mark.parametrize("category", CATEGORIES)
 def test_real_names(category: str) -> None:
     found = names.categories(pl.Series(CATEGORIES[category], dtype=pl.String))
-    wrong = [(name, got) for name, got in zip(CATEGORIES[category], found, strict=True) if got != category]
+    wrong = [
+        (name, got)
+        for name, got in zip(CATEGORIES[category], found, strict=True)
+        if got != category
+    ]
     assert not wrong
 
 
@@ -130,15 +138,47 @@ def test_order_and_repetitions_stay() -> None:
 @pytest.mark.parametrize(
     ("name", "kind", "algorithm"),
     [
-        ("void vllm::cross_device_reduce_1stage<__nv_bfloat16, 4>(vllm::RankData*)", "all_reduce", "custom_1stage"),
-        ("void vllm::cross_device_reduce_2stage<__nv_bfloat16, 4>(vllm::RankData*)", "all_reduce", "custom_2stage"),
-        ("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "all_reduce", "ring_ll"),
-        ("ncclDevKernel_AllReduce_Sum_bf16_TREE_LL128(ncclDevKernelArgs)", "all_reduce", "tree_ll128"),
-        ("ncclKernel_AllReduce_RING_LL_Sum_float(ncclDevComm*, unsigned long)", "all_reduce", "ring_ll"),
-        ("ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "all_gather", "ring_ll"),
-        ("ncclDevKernel_ReduceScatter_Sum_bf16_NVLS_SIMPLE(ncclDevKernelArgs)", "reduce_scatter", "nvls_simple"),
+        (
+            "void vllm::cross_device_reduce_1stage<__nv_bfloat16, 4>(vllm::RankData*)",
+            "all_reduce",
+            "custom_1stage",
+        ),
+        (
+            "void vllm::cross_device_reduce_2stage<__nv_bfloat16, 4>(vllm::RankData*)",
+            "all_reduce",
+            "custom_2stage",
+        ),
+        (
+            "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+            "all_reduce",
+            "ring_ll",
+        ),
+        (
+            "ncclDevKernel_AllReduce_Sum_bf16_TREE_LL128(ncclDevKernelArgs)",
+            "all_reduce",
+            "tree_ll128",
+        ),
+        (
+            "ncclKernel_AllReduce_RING_LL_Sum_float(ncclDevComm*, unsigned long)",
+            "all_reduce",
+            "ring_ll",
+        ),
+        (
+            "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+            "all_gather",
+            "ring_ll",
+        ),
+        (
+            "ncclDevKernel_ReduceScatter_Sum_bf16_NVLS_SIMPLE(ncclDevKernelArgs)",
+            "reduce_scatter",
+            "nvls_simple",
+        ),
         ("ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)", "send_recv", None),
-        ("ncclDevKernel_Broadcast_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "broadcast", "ring_ll"),
+        (
+            "ncclDevKernel_Broadcast_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+            "broadcast",
+            "ring_ll",
+        ),
         ("ncclDevKernel_Reduce_Sum_f32_RING_LL(ncclDevKernelArgs)", "reduce", "ring_ll"),
         ("ncclDevKernel_Generic_4(ncclDevKernelArgsStorage<4096ul>)", "other", None),
         ("multimem_all_reduce_kernel<c10::BFloat16>", "all_reduce", "multimem_one_shot"),
@@ -154,7 +194,16 @@ def test_kinds_and_algorithms(name: str, kind: str, algorithm: str | None) -> No
 
 
 def test_element_bytes() -> None:
-    types = ["BFloat16", "c10::Half", "Float", "long int", "unsigned char", "Float8_e4m3fn", "Complex", None]
+    types = [
+        "BFloat16",
+        "c10::Half",
+        "Float",
+        "long int",
+        "unsigned char",
+        "Float8_e4m3fn",
+        "Complex",
+        None,
+    ]
     found = pl.DataFrame({"t": types}).select(names.element_bytes(pl.col("t"))).to_series()
     assert found.to_list() == [2, 2, 4, 8, 1, 1, None, None]
 
@@ -169,7 +218,9 @@ def own_table() -> Iterator[None]:
 
 @pytest.mark.usefixtures("own_table")
 def test_a_pattern_of_ones_own_wins_and_what_was_computed_is_computed_again() -> None:
-    kernels = pl.DataFrame({"rank": 0, "start_ns": [0, 10], "dur_ns": [5, 5], "name": ["acme_mixer", "nvjet_tst"]})
+    kernels = pl.DataFrame(
+        {"rank": 0, "start_ns": [0, 10], "dur_ns": [5, 5], "name": ["acme_mixer", "nvjet_tst"]}
+    )
     trace = Trace({"kernels": kernels})
     assert kernel_categories(trace)["category"].to_list() == ["other", "linear"]
     first = activity(trace)
@@ -206,21 +257,45 @@ def test_register_refuses(category: str, pattern: str, message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "given", [[], [None], [None, "ncclDevKernel", None], ["a", "ncclDevKernel", "a"]], ids=lambda v: f"{len(v)} {v[:1]}"
+    "given",
+    [[], [None], [None, "ncclDevKernel", None], ["a", "ncclDevKernel", "a"]],
+    ids=lambda v: f"{len(v)} {v[:1]}",
 )
 def test_names_are_looked_up_by_name_and_null_stays_null(given):
-    found = names.by_unique_name(pl.Series(given, dtype=pl.String), [("collective", "NCCL")], "other")
+    found = names.by_unique_name(
+        pl.Series(given, dtype=pl.String), [("collective", "NCCL")], "other"
+    )
     assert found.dtype == pl.String
-    assert found.to_list() == [None if n is None else "collective" if n.startswith("nccl") else "other" for n in given]
+    assert found.to_list() == [
+        None if n is None else "collective" if n.startswith("nccl") else "other" for n in given
+    ]
 
 
 def test_classes_of_letters_also_hold_letters_beyond_ascii():
-    patterns = [("word", r"^\w+_kernel\b"), ("digit", r"^x\d$"), ("space", r"^a\s+b$"), ("other", r"^[^:\w]")]
+    patterns = [
+        ("word", r"^\w+_kernel\b"),
+        ("digit", r"^x\d$"),
+        ("space", r"^a\s+b$"),
+        ("other", r"^[^:\w]"),
+    ]
     plain = ["my_kernel", "my_kernels", "x7", "a \t b", "-y", "é", "z"]
     assert names.by_unique_name(pl.Series(plain), patterns, None).to_list() == [
-        "word", None, "digit", "space", "other", None, None,
-    ]  # fmt: skip
+        "word",
+        None,
+        "digit",
+        "space",
+        "other",
+        None,
+        None,
+    ]
     assert names.by_unique_name(pl.Series(plain[:5]), patterns, None).to_list() == [
-        "word", None, "digit", "space", "other",
-    ]  # fmt: skip
-    assert names.by_unique_name(pl.Series(["größe_kernel", "x٣"]), patterns, None).to_list() == ["word", "digit"]
+        "word",
+        None,
+        "digit",
+        "space",
+        "other",
+    ]
+    assert names.by_unique_name(pl.Series(["größe_kernel", "x٣"]), patterns, None).to_list() == [
+        "word",
+        "digit",
+    ]

@@ -27,7 +27,9 @@ on_others = pytest.mark.filterwarnings("ignore::llmprof.errors.TraceWarning")
 
 
 class Executed:
-    """A notebook that ran in this process: what it showed, its names, and the cells that refused, with the reason."""
+    """A notebook that ran in this process: what it showed, its names, and the cells that
+    refused, with the reason.
+    """
 
     def __init__(self) -> None:
         self.shown: list[Any] = []
@@ -36,19 +38,27 @@ class Executed:
 
     def of(self, kind: str) -> list[Any]:
         """The shown objects whose class has this in its name."""
-        return [one for one in self.shown if kind in " ".join(base.__name__ for base in type(one).__mro__)]
+        return [
+            one
+            for one in self.shown
+            if kind in " ".join(base.__name__ for base in type(one).__mro__)
+        ]
 
 
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Run a notebook without a kernel: its code, not how the outputs are rendered, and each trace is read once."""
+    """Run a notebook without a kernel: its code, not how the outputs are rendered, and each
+    trace is read once.
+    """
     from IPython.core.formatters import DisplayFormatter
     from IPython.core.interactiveshell import InteractiveShell
 
     executed = Executed()
 
     class Formatter(DisplayFormatter):
-        def format(self, obj: Any, include: Any = None, exclude: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
+        def format(
+            self, obj: Any, include: Any = None, exclude: Any = None
+        ) -> tuple[dict[str, Any], dict[str, Any]]:
             executed.shown.append(obj)
             return {}, {}
 
@@ -60,7 +70,9 @@ def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     renderer, formats = alt.renderers.active, pl.Config.save()
 
     def run(name: str, **parameters: Any) -> Executed:
-        for number, cell in enumerate(json.loads((ROOT / "notebooks" / f"{name}.ipynb").read_text("utf-8"))["cells"]):
+        for number, cell in enumerate(
+            json.loads((ROOT / "notebooks" / f"{name}.ipynb").read_text("utf-8"))["cells"]
+        ):
             if cell["cell_type"] != "code":
                 continue
             result = shell.run_cell("".join(cell["source"]))
@@ -88,7 +100,12 @@ def execute(name: str, folder: Path, **parameters: Any) -> Any:
     out = folder / f"{name}.ipynb"
     source = ROOT / "notebooks" / out.name
     papermill.execute_notebook(
-        str(source), str(out), parameters, kernel_name="python3", cwd=str(source.parent), progress_bar=False
+        str(source),
+        str(out),
+        parameters,
+        kernel_name="python3",
+        cwd=str(source.parent),
+        progress_bar=False,
     )
     return nbformat.read(out, as_version=4)
 
@@ -100,29 +117,44 @@ def test_committed_notebooks_are_executed_and_clean(path):
     nbformat.validate(notebook)
     code = [c for c in notebook.cells if c.cell_type == "code"]
     assert code[0].metadata.tags == ["parameters"]
-    assert [c.execution_count for c in code] == list(range(1, len(code) + 1)), "not the outputs of one run from the top"
+    assert [c.execution_count for c in code] == list(range(1, len(code) + 1)), (
+        "not the outputs of one run from the top"
+    )
     assert not [o for c in code for o in c.outputs if o.output_type == "error"]
-    assert not [o for c in code for o in c.outputs if o.output_type == "stream" and o.name == "stderr"]
-    assert not [o for c in code for o in c.outputs if "text/markdown" in o.get("data", {})], "a cell that refused"
+    assert not [
+        o for c in code for o in c.outputs if o.output_type == "stream" and o.name == "stderr"
+    ]
+    assert not [o for c in code for o in c.outputs if "text/markdown" in o.get("data", {})], (
+        "a cell that refused"
+    )
     assert "papermill" not in json.dumps(notebook.metadata)
     sources = "\n".join(c.source for c in notebook.cells)
     shown = json.dumps([list(c.outputs) for c in code])
     pictures = re.sub(r'"image/png": "[^"]*"', "", shown)
     for text_of in (sources, pictures):
-        assert not re.search(r"(?<![\w.])/(?:home|root|work|tmp|Users)/", text_of), "an absolute path"
+        assert not re.search(r"(?<![\w.])/(?:home|root|work|tmp|Users)/", text_of), (
+            "an absolute path"
+        )
     assert "<script" not in pictures
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
 def test_papermill_lists_each_parameter_with_its_type_and_meaning(path, caplog):
-    (cell,) = [c for c in nbformat.read(path, as_version=4).cells if c.metadata.get("tags") == ["parameters"]]
+    (cell,) = [
+        c
+        for c in nbformat.read(path, as_version=4).cells
+        if c.metadata.get("tags") == ["parameters"]
+    ]
     found = papermill.inspect_notebook(str(path))
     assert list(found) == [re.match(r"\w+", line)[0] for line in cell.source.splitlines()]
     assert {one["inferred_type_name"] for one in found.values()} <= {"str", "int"}
     assert all(one["help"] for one in found.values())
     takes_no_trace = (
-        "03_launch_and_sweep", "07_operator_timing", "08_hardware_and_scaling", "11_from_finding_to_decision",
-    )  # fmt: skip
+        "03_launch_and_sweep",
+        "07_operator_timing",
+        "08_hardware_and_scaling",
+        "11_from_finding_to_decision",
+    )
     assert ("trace" in found) == (path.stem not in takes_no_trace)
     assert not caplog.records
 
@@ -135,7 +167,9 @@ def test_the_text_names_no_device_model_or_figure_of_a_recording(path):
     for cell in nbformat.read(path, as_version=4).cells:
         if cell.cell_type == "markdown":
             text = re.sub(r"```.*?```|`[^`]*`", "", cell.source, flags=re.DOTALL)
-            assert not re.search(rf"{devices}|{models}|\d+(?:\.\d+)? (?:ns|us|ms|GB/s|TB/s)\b", text), text
+            assert not re.search(
+                rf"{devices}|{models}|\d+(?:\.\d+)? (?:ns|us|ms|GB/s|TB/s)\b", text
+            ), text
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
@@ -145,7 +179,9 @@ def test_no_cell_needs_a_name_of_a_cell_that_may_refuse(path):
     for cell in nbformat.read(path, as_version=4).cells:
         if cell.cell_type == "code":
             lines = [line for line in cell.source.splitlines() if not line.startswith("%")]
-            names = [node for node in ast.walk(ast.parse("\n".join(lines))) if isinstance(node, ast.Name)]
+            names = [
+                node for node in ast.walk(ast.parse("\n".join(lines))) if isinstance(node, ast.Name)
+            ]
             stored = {node.id for node in names if isinstance(node.ctx, ast.Store)}
             assert not ({node.id for node in names} - stored - sure) & unsure, cell.source
             known = unsure if "raises-exception" in cell.metadata.tags else sure
@@ -154,9 +190,15 @@ def test_no_cell_needs_a_name_of_a_cell_that_may_refuse(path):
 
 @pytest.mark.slow
 def test_a_cell_that_a_recording_has_no_data_for_says_so_and_the_next_ones_run(tmp_path):
-    executed = execute("01_gpu_timeline", tmp_path, trace=str(SAMPLES / "torch_cpu_tp2_layer_annotations"))
+    executed = execute(
+        "01_gpu_timeline", tmp_path, trace=str(SAMPLES / "torch_cpu_tp2_layer_annotations")
+    )
     outputs = [output for cell in executed.cells for output in cell.get("outputs", [])]
-    said = [output.data["text/markdown"] for output in outputs if "text/markdown" in output.get("data", {})]
+    said = [
+        output.data["text/markdown"]
+        for output in outputs
+        if "text/markdown" in output.get("data", {})
+    ]
     assert len(said) == 2
     assert all("this capture holds no kernels" in one for one in said)
     assert executed.cells[-2].execution_count is not None
@@ -166,16 +208,24 @@ def test_a_cell_that_a_recording_has_no_data_for_says_so_and_the_next_ones_run(t
 @pytest.mark.slow
 def test_explorers_have_a_picture_each(tmp_path):
     executed = execute("04_explorers", tmp_path)
-    pictures = [o for c in executed.cells for o in c.get("outputs", []) if "image/png" in o.get("data", {})]
+    pictures = [
+        o for c in executed.cells for o in c.get("outputs", []) if "image/png" in o.get("data", {})
+    ]
     assert len(pictures) == 7
 
 
 # Of its own recordings a notebook refuses nothing: (data frames, charts, widgets) that it shows.
 OWN = {
-    "01_gpu_timeline": (9, 8, 0), "02_kernel_drilldown": (2, 5, 0), "04_explorers": (3, 0, 7),
-    "05_npu_timeline": (10, 6, 0), "06_roofline": (1, 4, 0), "07_operator_timing": (8, 3, 0),
-    "08_hardware_and_scaling": (5, 5, 0), "09_many_ranks": (3, 4, 1), "10_what_would_i_gain": (5, 1, 0),
-}  # fmt: skip
+    "01_gpu_timeline": (9, 8, 0),
+    "02_kernel_drilldown": (2, 5, 0),
+    "04_explorers": (3, 0, 7),
+    "05_npu_timeline": (10, 6, 0),
+    "06_roofline": (1, 4, 0),
+    "07_operator_timing": (8, 3, 0),
+    "08_hardware_and_scaling": (5, 5, 0),
+    "09_many_ranks": (3, 4, 1),
+    "10_what_would_i_gain": (5, 1, 0),
+}
 
 
 @pytest.mark.slow
@@ -184,7 +234,11 @@ OWN = {
 def test_a_notebook_shows_all_of_its_own_recordings(here, name):
     done = here(name)
     assert done.refused == {}
-    assert (len(done.of("DataFrame")), len(done.of("TopLevelMixin")), len(done.of("Widget"))) == OWN[name]
+    assert (
+        len(done.of("DataFrame")),
+        len(done.of("TopLevelMixin")),
+        len(done.of("Widget")),
+    ) == OWN[name]
 
 
 # What other recordings do not hold: the number of cells that say so.
@@ -192,25 +246,41 @@ _REAL = "chrome/tracelens/mi300__Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz"
 OTHERS = [
     ("01_gpu_timeline", "torch_tp1_cudagraph", 1),  # no collective
     ("01_gpu_timeline", "nsys_transformers_generate", 3),  # no operators either
-    ("01_gpu_timeline", "ascend/msinsight_level1/text", 4),  # no layers: a training step; no name of the device
+    (
+        "01_gpu_timeline",
+        "ascend/msinsight_level1/text",
+        4,
+    ),  # no layers: a training step; no name of the device
     ("01_gpu_timeline", _REAL, 1),
-    ("02_kernel_drilldown", "torch_cpu_tp2_layer_annotations", 2),  # no model named, no kernel to profile
+    (
+        "02_kernel_drilldown",
+        "torch_cpu_tp2_layer_annotations",
+        2,
+    ),  # no model named, no kernel to profile
     ("04_explorers", "torch_tp1_eager", 0),
     ("04_explorers", "ascend/msinsight_level1/text", 0),
     ("05_npu_timeline", "ascend/msinsight_level1/text", 1),
-    ("05_npu_timeline", "../strangers/ascend/msinsight_st_level2", 6),  # training of an LLM, without operators
+    (
+        "05_npu_timeline",
+        "../strangers/ascend/msinsight_st_level2",
+        6,
+    ),  # training of an LLM, without operators
     ("05_npu_timeline", "torch_tp1_cudagraph", 7),  # a recording of a GPU
     ("06_roofline", "torch_tp1_cudagraph", 3),
     ("09_many_ranks", "torch_tp4_eager_nccl", 1),  # no groups
     ("10_what_would_i_gain", "torch_cpu_tp2_layer_annotations", 0),
-]  # fmt: skip
+]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "recording", "refusals"), OTHERS)
 @on_others
 def test_a_notebook_reads_other_recordings(here, request, name, recording, refusals):
-    path = request.getfixturevalue("shared") / "real" / recording if "/" in recording else SAMPLES / recording
+    path = (
+        request.getfixturevalue("shared") / "real" / recording
+        if "/" in recording
+        else SAMPLES / recording
+    )
     done = here(name, trace=str(path))
     assert len(done.refused) == refusals, done.refused
 
@@ -220,9 +290,13 @@ def test_calls_of_an_attention_and_the_share_of_the_device_that_a_grid_fills(her
     done = here("01_gpu_timeline")
     (calls,) = [frame for frame in done.of("DataFrame") if "inside" in frame.columns]
     assert calls["name"].to_list() == [
-        "aten::empty", *["aten::view"] * 4, "vllm::unified_kv_cache_update", "vllm::unified_attention_with_output",
-        "aten::view", "aten::linear",
-    ]  # fmt: skip
+        "aten::empty",
+        *["aten::view"] * 4,
+        "vllm::unified_kv_cache_update",
+        "vllm::unified_attention_with_output",
+        "aten::view",
+        "aten::linear",
+    ]
     assert calls["kernels"].to_list() == [0, 0, 0, 0, 0, 1, 2, 0, 1]
     (filled,) = [frame for frame in done.of("DataFrame") if "filled_sms" in frame.columns]
     # of the 132 SMs of an H200; the split-K attention has a block for each
@@ -240,7 +314,13 @@ def test_results_of_one_device_and_of_one_experiment(here, tmp_path, kept, refus
     (source,) = (ROOT / "notebooks" / "data" / "h200").glob(f"{kept}*.json")
     document = json.loads(source.read_text("utf-8"))
     if kept.startswith("bandwidth"):
-        document |= {"world": 1, "devices": document["devices"][:1], "p2p": [], "p2p_ranks": [], "all_reduce": []}
+        document |= {
+            "world": 1,
+            "devices": document["devices"][:1],
+            "p2p": [],
+            "p2p_ranks": [],
+            "all_reduce": [],
+        }
     (tmp_path / source.name).write_text(json.dumps(document), "utf-8")
     done = here("08_hardware_and_scaling", results=str(tmp_path))
     assert len(done.refused) == refused
@@ -266,7 +346,9 @@ def test_a_prediction_is_near_what_was_recorded_after_the_change(here):
 def test_a_model_outside_of_the_fit_is_predicted(here):
     names = here("06_roofline").names
     theory, measured = names["theory"], names["measured"].filter(model=names["left_out"])
-    found = names["fit"].predict(theory.observations(measured, names["names"])).filter(kind="decode")
+    found = (
+        names["fit"].predict(theory.observations(measured, names["names"])).filter(kind="decode")
+    )
     assert found["error"].abs().median() < 0.1
     assert found["error"].abs().max() < 0.25
 
@@ -280,26 +362,36 @@ def test_launch_and_sweep_runs_an_engine_and_reads_what_it_recorded(here, tmp_pa
     steps = llmprof.analyze.steps(two.trace)
     # a prefill and 7 decode steps; the scheduler may split the prefill of four requests in two
     assert 8 <= steps["step"].n_unique() <= 10
-    assert dict(one.requests.group_by("phase").len().iter_rows()) == {"plain": 12, "profiled": 4, "warmup": 4}
+    assert dict(one.requests.group_by("phase").len().iter_rows()) == {
+        "plain": 12,
+        "profiled": 4,
+        "warmup": 4,
+    }
     assert one.requests["output_tokens"].unique().to_list() == [8]
     # two a layer: four layers
     calls = llmprof.analyze.collectives(two.trace).filter(kind="all_reduce")
     assert calls.height / steps.height == pytest.approx(8, abs=1)
     assert sweep.comparison["state"].to_list() == ["finished"] * 4
-    assert sweep.comparison.select(pl.sum_horizontal(pl.col("^share_.*$"))).to_series().to_list() == pytest.approx(
-        [1.0] * 4
-    )
+    assert sweep.comparison.select(
+        pl.sum_horizontal(pl.col("^share_.*$"))
+    ).to_series().to_list() == pytest.approx([1.0] * 4)
     # what was recorded on a GPU: 40 requests, whose parts add up to the ns
     joined = names["joined"]
     assert (joined.height, joined["unexplained_ns"].abs().max()) == (40, 0)
-    assert "slow_first_tokens" in llmprof.analyze.findings(names["served"].trace, requests=joined)["rule"][:2]
+    assert (
+        "slow_first_tokens"
+        in llmprof.analyze.findings(names["served"].trace, requests=joined)["rule"][:2]
+    )
 
 
 @pytest.mark.slow
 def test_a_change_is_tried_and_decided_on_an_engine(here, tmp_path):
-    verdict = here("11_from_finding_to_decision", results=str(tmp_path / "results"), most_pairs=3).names["verdict"]
+    verdict = here(
+        "11_from_finding_to_decision", results=str(tmp_path / "results"), most_pairs=3
+    ).names["verdict"]
     assert verdict.pairs.filter(metric="output_tokens_per_s").height == 3
-    # two requests at once in place of eight: seats that no step can give back, which three pairs may leave unknown
+    # two requests at once in place of eight: seats that no step can give back, which three pairs
+    # may leave unknown
     assert verdict.verdict in {"better", "unknown"}
     assert (verdict.keep == {"engine_args.max_num_seqs": 8}) == (verdict.verdict == "better")
 
@@ -308,11 +400,22 @@ def test_a_change_is_tried_and_decided_on_an_engine(here, tmp_path):
 def test_what_a_notebook_imports_exists(path: Path) -> None:
     """Running them all is slow: this is seen in every run."""
     cells = nbformat.read(path, as_version=4).cells
-    code = "\n".join(line for c in cells if c.cell_type == "code" for line in c.source.split("\n") if line[:1] != "%")
+    code = "\n".join(
+        line
+        for c in cells
+        if c.cell_type == "code"
+        for line in c.source.split("\n")
+        if line[:1] != "%"
+    )
     imports = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.ImportFrom)]
     own = [
-        (node.module, alias.name) for node in imports for alias in node.names if str(node.module).startswith("llmprof")
+        (node.module, alias.name)
+        for node in imports
+        for alias in node.names
+        if str(node.module).startswith("llmprof")
     ]
     assert own or "import llmprof" in code
     for module, name in own:
-        assert hasattr(importlib.import_module(module), name) or importlib.import_module(f"{module}.{name}")
+        assert hasattr(importlib.import_module(module), name) or importlib.import_module(
+            f"{module}.{name}"
+        )

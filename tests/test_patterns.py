@@ -1,4 +1,6 @@
-"""Every regular expression of the package works in time that grows with the text, not with its square."""
+"""Every regular expression of the package works in time that grows with the text, not with its
+square.
+"""
 
 import ast
 import importlib
@@ -17,9 +19,35 @@ import llmprof
 METHODS = ("search", "match", "fullmatch", "sub", "findall", "finditer", "split")
 ANCHORED = {"match", "fullmatch"}
 UNITS = (
-    *'aAfg0195_-./\\:;,"\'([{<>}])=@%+*#| \t\n\0\u4e00', "aA1", "a_", "a-", "a.", "a/", "a:", "a,", "a ", " a", "0-",
-    "0.", "0:", "1,", "a=", "f0", "{}", "[]", "()", "{ }", "::", "ab\\", "//", "--", "\"a", "', '", " \n", "a\n",
-)  # fmt: skip
+    *"aAfg0195_-./\\:;,\"'([{<>}])=@%+*#| \t\n\0\u4e00",
+    "aA1",
+    "a_",
+    "a-",
+    "a.",
+    "a/",
+    "a:",
+    "a,",
+    "a ",
+    " a",
+    "0-",
+    "0.",
+    "0:",
+    "1,",
+    "a=",
+    "f0",
+    "{}",
+    "[]",
+    "()",
+    "{ }",
+    "::",
+    "ab\\",
+    "//",
+    "--",
+    '"a',
+    "', '",
+    " \n",
+    "a\n",
+)
 SMALL, FACTOR = 1_000, 10
 
 
@@ -40,18 +68,29 @@ def _within(value: Any, depth: int = 0) -> Iterator[Any]:
 
 
 def _texts(node: ast.expr, tree: ast.AST, module: types.ModuleType) -> set[str | bytes]:
-    """The patterns that an argument of ``re.…`` may be: a literal, a constant, or those over which a loop runs."""
+    """The patterns that an argument of ``re.…`` may be: a literal, a constant, or those over
+    which a loop runs.
+    """
     if isinstance(node, ast.Constant):
         return {node.value}
     if isinstance(node, ast.JoinedStr):
-        return {"".join(str(part.value) if isinstance(part, ast.Constant) else "x" for part in node.values)}
+        return {
+            "".join(
+                str(part.value) if isinstance(part, ast.Constant) else "x" for part in node.values
+            )
+        }
     names = {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
     loops = [one for one in ast.walk(tree) if isinstance(one, ast.comprehension | ast.For)]
     for loop in loops:
         if names & {one.id for one in ast.walk(loop.target) if isinstance(one, ast.Name)}:
             names |= {one.id for one in ast.walk(loop.iter) if isinstance(one, ast.Name)}
     values = [vars(module).get(name) for name in names]
-    return {text for value in values for text in _within(value) if isinstance(text, str | bytes) and text}
+    return {
+        text
+        for value in values
+        for text in _within(value)
+        if isinstance(text, str | bytes) and text
+    }
 
 
 def _methods(tree: ast.AST) -> dict[str, set[str]]:
@@ -61,7 +100,9 @@ def _methods(tree: ast.AST) -> dict[str, set[str]]:
         if isinstance(node, ast.Attribute) and node.attr in METHODS:
             for one in ast.walk(node.value):
                 if isinstance(one, ast.Name | ast.Attribute):
-                    used.setdefault(one.id if isinstance(one, ast.Name) else one.attr, set()).add(node.attr)
+                    used.setdefault(one.id if isinstance(one, ast.Name) else one.attr, set()).add(
+                        node.attr
+                    )
     for loop in (node for node in ast.walk(tree) if isinstance(node, ast.comprehension | ast.For)):
         taken = {one.id for one in ast.walk(loop.target) if isinstance(one, ast.Name)}
         for name in (one.id for one in ast.walk(loop.iter) if isinstance(one, ast.Name)):
@@ -99,11 +140,19 @@ def _patterns() -> dict[str, tuple[re.Pattern[Any], set[str]]]:
 
 
 def _inputs(pattern: re.Pattern[Any]) -> Iterator[Callable[[int], Any]]:
-    """Makers of long texts that come close to the pattern: its own words, followed by much of the same."""
-    source = pattern.pattern if isinstance(pattern.pattern, str) else pattern.pattern.decode("latin-1")
-    words = sorted(set(re.findall(r"(?<!\\)[A-Za-z][A-Za-z_]+|[-/@:=\"'#.]+", source)), key=len)[-5:]
+    """Makers of long texts that come close to the pattern: its own words, followed by much of
+    the same.
+    """
+    source = (
+        pattern.pattern if isinstance(pattern.pattern, str) else pattern.pattern.decode("latin-1")
+    )
+    words = sorted(set(re.findall(r"(?<!\\)[A-Za-z][A-Za-z_]+|[-/@:=\"'#.]+", source)), key=len)[
+        -5:
+    ]
     units = [*UNITS, *words, *(word + unit for word in words for unit in ("0", " ", "_"))]
-    starts = [("", unit) for unit in units] + [(word, unit) for word in words for unit in ("a", "0", " ")]
+    starts = [("", unit) for unit in units] + [
+        (word, unit) for word in words for unit in ("a", "0", " ")
+    ]
     for start, unit in starts:
         text = (start + unit * (SMALL * FACTOR))[: SMALL * FACTOR]
         whole, end = (text, "\0!") if isinstance(pattern.pattern, str) else (text.encode(), b"\0!")
@@ -123,14 +172,18 @@ def _seconds(pattern: re.Pattern[Any], method: str, text: Any) -> float:
 
 
 def _grows_faster(pattern: re.Pattern[Any], method: str, make: Callable[[int], Any]) -> bool:
-    """Whether ten times the text takes more than forty times the work, measured again before it is believed."""
+    """Whether ten times the text takes more than forty times the work, measured again before it
+    is believed.
+    """
     for length in (SMALL // FACTOR, SMALL):
         ratios = []
         for _ in range(4):
             large = _seconds(pattern, method, make(length * FACTOR))
             if large < 0.01:
                 break
-            ratios.append(large / max(min(_seconds(pattern, method, make(length)) for _ in range(3)), 1e-7))
+            ratios.append(
+                large / max(min(_seconds(pattern, method, make(length)) for _ in range(3)), 1e-7)
+            )
             if ratios[-1] < 40:
                 break
         else:
@@ -152,7 +205,9 @@ def test_every_pattern_takes_time_that_grows_with_the_text():
     assert sorted(slow) == []
 
 
-@pytest.mark.parametrize(("text", "method"), [(r"\d+x", "search"), (r"a*a*$", "match"), (r"\s*,", "sub")])
+@pytest.mark.parametrize(
+    ("text", "method"), [(r"\d+x", "search"), (r"a*a*$", "match"), (r"\s*,", "sub")]
+)
 def test_the_look_finds_a_pattern_whose_time_grows_with_the_square(text, method):
     pattern = re.compile(text)
     assert any(_grows_faster(pattern, method, make) for make in _inputs(pattern))

@@ -9,7 +9,14 @@ from llmprof.trace import Trace
 def runtime(*names: str) -> dict[str, pl.DataFrame]:
     return {
         "runtime": pl.DataFrame(
-            {"rank": [0] * len(names), "thread": 1, "start_ns": 0, "dur_ns": 1, "name": names, "api": "runtime"}
+            {
+                "rank": [0] * len(names),
+                "thread": 1,
+                "start_ns": 0,
+                "dur_ns": 1,
+                "name": names,
+                "api": "runtime",
+            }
         )
     }
 
@@ -39,7 +46,11 @@ def test_platform_follows_from_what_a_trace_says(meta, tables, name):
 
 
 def test_what_was_not_captured_is_asked_for_in_the_words_of_the_platform():
-    for device, said in (("Ascend910B3", "torch_npu"), ("AMD Instinct MI300X", "rocprofv3"), ("NVIDIA L4", "nsys")):
+    for device, said in (
+        ("Ascend910B3", "torch_npu"),
+        ("AMD Instinct MI300X", "rocprofv3"),
+        ("NVIDIA L4", "nsys"),
+    ):
         trace = Trace({}, {"device": device})
         with pytest.raises(NotCapturedError) as caught:
             _ = trace.kernels
@@ -48,24 +59,50 @@ def test_what_was_not_captured_is_asked_for_in_the_words_of_the_platform():
 
 def ops(*names: str, **columns: list[str | None]) -> pl.DataFrame:
     of_host = {"rank": 0, "process": 1, "thread": 1, "start_ns": 0, "dur_ns": 1, "kind": "op"}
-    return pl.DataFrame({"name": list(names), **columns}).with_columns(**{k: pl.lit(v) for k, v in of_host.items()})
+    return pl.DataFrame({"name": list(names), **columns}).with_columns(
+        **{k: pl.lit(v) for k, v in of_host.items()}
+    )
 
 
 @pytest.mark.parametrize(
     ("meta", "tables", "tool", "said", "not_said"),
     [
         ({"format": "nsys"}, {}, "nsys", ["nsys: -t cuda"], ["torch"]),
-        ({"format": "chrome", "options": {"record_shapes": True}}, {}, "torch", ["ProfilerActivity.CUDA"], ["nsys"]),
-        ({"format": "chrome"}, {"ops": ops("aten::mm")}, "torch", ["ProfilerActivity.CUDA"], ["nsys"]),
-        ({"format": "chrome", "device": "AMD Instinct", "versions": {"hip_runtime_version": 1}}, {}, "torch",
-         ["torch on ROCm"], ["rocprofv3"]),
-        ({"format": "chrome"}, {"ops": ops("fc1_kernel_time", ort_op=["MatMul"])}, platforms.ONNX_RUNTIME,
-         ["ONNX Runtime"], ["torch", "nsys"]),
+        (
+            {"format": "chrome", "options": {"record_shapes": True}},
+            {},
+            "torch",
+            ["ProfilerActivity.CUDA"],
+            ["nsys"],
+        ),
+        (
+            {"format": "chrome"},
+            {"ops": ops("aten::mm")},
+            "torch",
+            ["ProfilerActivity.CUDA"],
+            ["nsys"],
+        ),
+        (
+            {"format": "chrome", "device": "AMD Instinct", "versions": {"hip_runtime_version": 1}},
+            {},
+            "torch",
+            ["torch on ROCm"],
+            ["rocprofv3"],
+        ),
+        (
+            {"format": "chrome"},
+            {"ops": ops("fc1_kernel_time", ort_op=["MatMul"])},
+            platforms.ONNX_RUNTIME,
+            ["ONNX Runtime"],
+            ["torch", "nsys"],
+        ),
         ({"format": "chrome"}, {"ops": ops("work", ort_op=[None])}, None, ["torch", "nsys"], []),
         ({"format": "folded"}, {}, None, ["torch", "nsys"], []),
     ],
-)  # fmt: skip
-def test_the_tool_that_wrote_a_recording_is_the_one_that_advice_is_for(meta, tables, tool, said, not_said):
+)
+def test_the_tool_that_wrote_a_recording_is_the_one_that_advice_is_for(
+    meta, tables, tool, said, not_said
+):
     trace = Trace(tables, meta)
     assert trace.tool == tool
     advice = trace.how_to_record("kernels")
@@ -74,8 +111,12 @@ def test_the_tool_that_wrote_a_recording_is_the_one_that_advice_is_for(meta, tab
 
 
 def test_advice_that_names_no_way_of_the_tool_is_given_whole():
-    assert platforms.of_tool("samples (nsys: -x; a monitor)", "torch") == "samples (nsys: -x; a monitor)"
     assert (
-        platforms.of_tool("events (torch: a; b=True; nsys: c), if any", "torch") == "events (torch: a; b=True), if any"
+        platforms.of_tool("samples (nsys: -x; a monitor)", "torch")
+        == "samples (nsys: -x; a monitor)"
+    )
+    assert (
+        platforms.of_tool("events (torch: a; b=True; nsys: c), if any", "torch")
+        == "events (torch: a; b=True), if any"
     )
     assert platforms.of_tool("activity", "nsys") == "activity"

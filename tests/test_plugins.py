@@ -1,4 +1,6 @@
-"""Plug-ins that do not work are named, and everything else works: analyses, their figures and tables, kernel names."""
+"""Plug-ins that do not work are named, and everything else works: analyses, their figures and
+tables, kernel names.
+"""
 
 import importlib
 import warnings
@@ -44,7 +46,9 @@ def install(tmp_path):
     with plugin_package.installed(tmp_path / "packages"):
 
         def add(code=ACME, value="acme_llmprof:acme", group=plugins.ANALYSES):
-            plugin_package.write(tmp_path / "packages", "acme_llmprof", code, {group: {"acme": value}})
+            plugin_package.write(
+                tmp_path / "packages", "acme_llmprof", code, {group: {"acme": value}}
+            )
             importlib.invalidate_caches()
             plugin_package.forget()
 
@@ -72,7 +76,11 @@ def test_an_analysis_with_a_table_and_a_figure_that_fails(install, small):
 @pytest.mark.parametrize(
     ("old", "new", "why"),
     [
-        ("import polars", "import nothing_of_this_name\nimport polars", "raised ModuleNotFoundError"),
+        (
+            "import polars",
+            "import nothing_of_this_name\nimport polars",
+            "raised ModuleNotFoundError",
+        ),
         ("@Analysis(", "Other = dict(", "no Analysis"),
         ('view="acme"', 'view="kernels"', "the view 'kernels' is taken"),
         ("def acme(", "def overlap(", "llmprof has the analysis 'overlap' already"),
@@ -80,8 +88,12 @@ def test_an_analysis_with_a_table_and_a_figure_that_fails(install, small):
     ids=["import", "type", "view", "name"],
 )
 def test_an_analysis_that_cannot_be_used(install, small, old, new, why):
-    install(ACME.replace(old, new), "acme_llmprof:overlap" if "overlap" in new else "acme_llmprof:acme")
-    with pytest.warns(PluginWarning, match=r"'acme' of acme_llmprof 1\.2 \(llmprof\.analyses\) is left out") as said:
+    install(
+        ACME.replace(old, new), "acme_llmprof:overlap" if "overlap" in new else "acme_llmprof:acme"
+    )
+    with pytest.warns(
+        PluginWarning, match=r"'acme' of acme_llmprof 1\.2 \(llmprof\.analyses\) is left out"
+    ) as said:
         found = catalog.analyses()
     assert why in str(said[0].message)
     assert {one.package for one in found} == {""}
@@ -91,7 +103,9 @@ def test_an_analysis_that_cannot_be_used(install, small, old, new, why):
 def test_an_analysis_that_fails_says_whose_it_is(install):
     install(ACME.replace("return trace.kernels", "return 1 / 0 * trace.kernels"))
     small = build()  # which keeps no result of another test's function
-    with pytest.raises(AnalysisError, match=r"'acme' of acme_llmprof 1\.2 failed: ZeroDivisionError"):
+    with pytest.raises(
+        AnalysisError, match=r"'acme' of acme_llmprof 1\.2 failed: ZeroDivisionError"
+    ):
         analyze.acme(small)
     assert "ZeroDivisionError" in report.html(small)
     with pytest.raises(LlmprofError, match="there is no analysis"):
@@ -110,7 +124,9 @@ def test_an_analysis_that_fails_says_whose_it_is(install):
 )
 def test_kernel_names_that_cannot_be_used(install, code, why):
     install(code + "\n", "acme_llmprof:PATTERNS", plugins.KERNEL_NAMES)
-    with pytest.warns(PluginWarning, match=r"'acme' of acme_llmprof 1\.2 \(llmprof\.kernel_names\)") as said:
+    with pytest.warns(
+        PluginWarning, match=r"'acme' of acme_llmprof 1\.2 \(llmprof\.kernel_names\)"
+    ) as said:
         found = names.categories(pl.Series(["acme", "nvjet_gemm"]))
     assert why in str(said[0].message)
     assert found.to_list() == ["other" if code == "PATTERNS = 5" else "norm", "linear"]

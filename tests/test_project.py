@@ -1,4 +1,6 @@
-"""The project holds together: versions, dependencies, commands, layers, and the cost of importing it."""
+"""The project holds together: versions, dependencies, commands, layers, and the cost of
+importing it.
+"""
 
 import importlib
 import importlib.metadata
@@ -17,8 +19,14 @@ from packaging.requirements import Requirement
 import llmprof
 
 # Where conda-forge has another name than PyPI.
-CONDA_NAMES = {"dask": "dask-core", "isal": "python-isal", "prometheus-client": "prometheus_client", "torch": "pytorch"}
-# What `make setup` and environment.yml install; the engines (torch, vllm) come with the machine that runs them.
+CONDA_NAMES = {
+    "dask": "dask-core",
+    "isal": "python-isal",
+    "prometheus-client": "prometheus_client",
+    "torch": "pytorch",
+}
+# What `make setup` and environment.yml install; the engines (torch, vllm) come with the machine
+# that runs them.
 INSTALLED_EXTRAS = ("launch", "watch", "notebook", "scale", "pandas", "tune", "docs", "dev")
 
 
@@ -36,7 +44,11 @@ def requirements(project) -> set[Requirement]:
 
 def run_python(code: str, **environment: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ | environment
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | environment,
     )
     return done.stdout
 
@@ -45,7 +57,10 @@ def test_there_is_one_version(project, root):
     version = project["project"]["version"]
     assert llmprof.__version__ == version
     assert importlib.metadata.version("llmprof") == version, "run `make setup` again"
-    assert re.search(r"^## \[(.+?)\]", (root / "CHANGELOG.md").read_text(), re.MULTILINE).group(1) == version
+    assert (
+        re.search(r"^## \[(.+?)\]", (root / "CHANGELOG.md").read_text(), re.MULTILINE).group(1)
+        == version
+    )
 
 
 def test_environment_yml_asks_for_what_pyproject_asks_for(project, requirements, root):
@@ -54,13 +69,17 @@ def test_environment_yml_asks_for_what_pyproject_asks_for(project, requirements,
     assert pip == {"pip": ["-e ."]}
     asked = {str(Requirement(text)) for text in packages if text != "pip"}
     python = f"python{project['project']['requires-python']}"
-    assert asked == {python} | {f"{CONDA_NAMES.get(r.name, r.name)}{r.specifier}" for r in requirements}
+    assert asked == {python} | {
+        f"{CONDA_NAMES.get(r.name, r.name)}{r.specifier}" for r in requirements
+    }
 
 
 @pytest.mark.xdist_group("held together")
 def test_tests_of_a_group_run_in_one_process(request):
     """xdist deals tests to its processes by their ids, to which it has added their groups."""
-    grouped = request.config.getoption("loadgroup", default=False)  # a process of pytest --dist=loadgroup
+    grouped = request.config.getoption(
+        "loadgroup", default=False
+    )  # a process of pytest --dist=loadgroup
     assert request.node.nodeid.endswith("@held together") is grouped
 
 
@@ -69,12 +88,17 @@ def make_targets(root) -> set[str]:
 
 
 def test_what_the_readme_names_is_there(root):
-    named = {target for name in ("README.md", "CONTRIBUTING.md") for target in
-             re.findall(r"(?:^|`)make ([a-z]+)", (root / name).read_text(), re.MULTILINE)}  # fmt: skip
+    named = {
+        target
+        for name in ("README.md", "CONTRIBUTING.md")
+        for target in re.findall(r"(?:^|`)make ([a-z]+)", (root / name).read_text(), re.MULTILINE)
+    }
     assert {"demo", "test", "lab"} <= named <= make_targets(root)
     script = root / ".ci" / "run"
     assert os.access(script, os.X_OK)
-    commands = [line for line in script.read_text().splitlines() if line and not line.startswith("#")]
+    commands = [
+        line for line in script.read_text().splitlines() if line and not line.startswith("#")
+    ]
     assert commands[0] == "set -euo pipefail"
     assert commands[-1] == "make test"
     text = (root / "LICENSE").read_text()
@@ -83,10 +107,14 @@ def test_what_the_readme_names_is_there(root):
 
 
 def test_commands_of_the_readme_are_known_to_the_command_line(root):
-    fenced = re.findall(r"^```(\w*)\n(.*?)^```$", (root / "README.md").read_text(), re.DOTALL | re.MULTILINE)
+    fenced = re.findall(
+        r"^```(\w*)\n(.*?)^```$", (root / "README.md").read_text(), re.DOTALL | re.MULTILINE
+    )
     blocks = [text for language, text in fenced if not language]
     named = {command for block in blocks for command in re.findall(r"\bllmprof ([a-z]+)", block)}
-    help_text = run_python("import sys; from llmprof.cli.main import main; sys.exit(main(['--help']))")
+    help_text = run_python(
+        "import sys; from llmprof.cli.main import main; sys.exit(main(['--help']))"
+    )
     assert {"info", "report"} <= named <= set(re.findall(r"[a-z]+", help_text))
 
 
@@ -100,7 +128,9 @@ def test_the_chinese_readme_has_the_same_sections_commands_and_links(root):
             "rows of tables": len(re.findall(r"^\|", plain, re.MULTILINE)),
             "points of lists": len(re.findall(r"^- ", plain, re.MULTILINE)),
             "names of code": sorted(set(re.findall(r"`([^`\n]+)`", plain))),
-            "links": sorted(set(re.findall(r"\]\(([^)]+)\)", plain)) - {"README.md", "README.zh-CN.md"}),
+            "links": sorted(
+                set(re.findall(r"\]\(([^)]+)\)", plain)) - {"README.md", "README.zh-CN.md"}
+            ),
         }
 
     assert outline("README.zh-CN.md") == outline("README.md")
@@ -136,7 +166,10 @@ def make_setup(root, folder, python: str) -> subprocess.CompletedProcess[str]:
     for name in ("Makefile", "pyproject.toml"):
         shutil.copy(root / name, folder)
     return subprocess.run(
-        ["make", "-C", str(folder), "setup", f"PYTHON={python}"], capture_output=True, text=True, timeout=300
+        ["make", "-C", str(folder), "setup", f"PYTHON={python}"],
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
 
 
@@ -163,10 +196,10 @@ def test_setup_asks_for_a_python_that_is_new_enough(root, tmp_path, python):
 def test_the_top_level_holds_what_every_project_needs_and_no_output(root):
     if not (root / ".git").exists():
         pytest.skip("this is no checkout of the repository")
-    listed = subprocess.run(["git", "ls-files"], cwd=root, capture_output=True, text=True, check=True).stdout
-    known = (
-        ".ci .gitignore CHANGELOG.md CONTRIBUTING.md LICENSE Makefile README.md README.zh-CN.md SECURITY.md benchmarks "
-    )
+    listed = subprocess.run(
+        ["git", "ls-files"], cwd=root, capture_output=True, text=True, check=True
+    ).stdout
+    known = ".ci .gitignore CHANGELOG.md CONTRIBUTING.md LICENSE Makefile README.md README.zh-CN.md SECURITY.md benchmarks "
     known += "biome.json docs environment.yml llmprof notebooks package-lock.json package.json pyproject.toml "
     known += "sample_traces tests tsconfig.json"
     assert {line.partition("/")[0] for line in listed.splitlines()} <= set(known.split())
@@ -174,7 +207,18 @@ def test_the_top_level_holds_what_every_project_needs_and_no_output(root):
 
 def test_importing_the_package_loads_nothing_heavy():
     loaded = run_python("import llmprof, sys, json; print(json.dumps(sorted(sys.modules)))")
-    heavy = {"polars", "altair", "numpy", "pandas", "pyarrow", "IPython", "ipywidgets", "vl_convert", "msgspec", "isal"}
+    heavy = {
+        "polars",
+        "altair",
+        "numpy",
+        "pandas",
+        "pyarrow",
+        "IPython",
+        "ipywidgets",
+        "vl_convert",
+        "msgspec",
+        "isal",
+    }
     assert heavy & set(json.loads(loaded)) == set()
     code = "import llmprof, sys, json; llmprof.read; llmprof.analyze; print(json.dumps(sorted(sys.modules)))"
     drawing = {"altair", "pandas", "pyarrow", "IPython", "ipywidgets", "vl_convert", "matplotlib"}

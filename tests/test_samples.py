@@ -19,7 +19,8 @@ from llmprof.storage import sqlite
 ROOT = bundled.samples_folder()
 NAMES = sorted(path.name for path in ROOT.iterdir() if path.is_dir())
 
-# What a recording must not carry along: paths of a machine, its names and addresses, the environment, secrets.
+# What a recording must not carry along: paths of a machine, its names and addresses, the
+# environment, secrets.
 _TELLTALE = re.compile(
     rb"/(?:home|root|work|tmp|mnt|data|opt|usr|var|etc|Users|workspace)/"
     rb"|\b(?!127\.0\.0\.1)(?:\d{1,3}\.){3}\d{1,3}\b"
@@ -37,7 +38,9 @@ def name(request) -> str:
 
 
 def test_the_script_that_recorded_the_samples_of_vllm_starts_and_names_them():
-    done = subprocess.run([sys.executable, ROOT / "record.py", "--help"], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, ROOT / "record.py", "--help"], capture_output=True, text=True, check=True
+    )
     named = re.findall(r"# (\w+)$", done.stdout, re.MULTILINE)
     assert "torch_tp4_eager_custom_allreduce" in named
     assert set(named) <= set(NAMES)
@@ -47,18 +50,32 @@ def test_every_folder_is_a_sample_that_says_where_it_comes_from(name):
     head = bundled.describe(name)
     assert head.name == name
     assert head.licence == "Apache-2.0"
-    for text in (head.title, head.description, head.model, head.engine, head.device, head.profiler, head.origin):
+    for text in (
+        head.title,
+        head.description,
+        head.model,
+        head.engine,
+        head.device,
+        head.profiler,
+        head.origin,
+    ):
         assert text.strip() == text != ""
     assert datetime.date.fromisoformat(head.captured) <= datetime.date.today()
     assert {"tensor", "pipeline"} <= head.parallelism.keys() <= {"tensor", "pipeline", "data"}
     assert math.prod(head.parallelism.values()) == head.devices == head.ranks
     assert head.execution in ("eager", "cuda_graphs")
     assert head.workload.keys() == {"requests", "prompt_tokens", "output_tokens"}
-    assert head.measured is None or head.measured.keys() == {"plain_s", "profiled_s", "stop_profile_s"}
+    assert head.measured is None or head.measured.keys() == {
+        "plain_s",
+        "profiled_s",
+        "stop_profile_s",
+    }
     for version in head.versions.values():
         assert re.match(r"\d+(\.\d+)*$", version)
     folder = ROOT / name
-    paths = [path for path in folder.rglob("*") if path.is_file() and path.name != bundled.HEAD_FILE]
+    paths = [
+        path for path in folder.rglob("*") if path.is_file() and path.name != bundled.HEAD_FILE
+    ]
     on_disk = {path.relative_to(folder).as_posix(): path for path in paths}
     listed = bundled.describe(name).files
     assert [file.name for file in listed] == sorted(on_disk)
@@ -73,7 +90,9 @@ def texts(path) -> list[bytes]:
     if path.suffix == ".sqlite":
         with sqlite.connect(path) as connection:
             rows = [
-                row for table in sqlite.tables(connection) for row in connection.execute(f'SELECT * FROM "{table}"')
+                row
+                for table in sqlite.tables(connection)
+                for row in connection.execute(f'SELECT * FROM "{table}"')
             ]
         return [value.encode() for row in rows for value in row if isinstance(value, str)]
     return (igzip.decompress(content) if path.suffix == ".gz" else content).split(b'"')
@@ -108,14 +127,27 @@ def test_samples_lists_them_all():
     assert frame["name"].to_list() == NAMES
     row = frame.row(by_predicate=pl.col("name") == "torch_tp4_eager_nccl", named=True)
     assert row["title"] == "TP=4, eager, NCCL all-reduce"
-    assert (row["ranks"], row["tensor_parallel"], row["pipeline_parallel"], row["files"]) == (4, 4, 1, 4)
-    assert (row["engine"], row["execution"], row["profiler"]) == ("vLLM 0.26.0", "eager", "torch.profiler")
-    assert row["bytes"] == sum(file.bytes for file in bundled.describe("torch_tp4_eager_nccl").files)
+    assert (row["ranks"], row["tensor_parallel"], row["pipeline_parallel"], row["files"]) == (
+        4,
+        4,
+        1,
+        4,
+    )
+    assert (row["engine"], row["execution"], row["profiler"]) == (
+        "vLLM 0.26.0",
+        "eager",
+        "torch.profiler",
+    )
+    assert row["bytes"] == sum(
+        file.bytes for file in bundled.describe("torch_tp4_eager_nccl").files
+    )
     assert frame.null_count().sum_horizontal().item() == 0
 
 
 def test_a_name_that_is_not_there_gets_the_nearest_ones():
-    with pytest.raises(LlmprofError, match=r"no sample 'torch_tp4_nccl'.*torch_tp4_eager_nccl") as caught:
+    with pytest.raises(
+        LlmprofError, match=r"no sample 'torch_tp4_nccl'.*torch_tp4_eager_nccl"
+    ) as caught:
         llmprof.sample("torch_tp4_nccl")
     assert "torch_tp4_eager_nccl" in caught.value.facts["nearest"]
     with pytest.raises(LlmprofError, match=r"expected one of ncu_.*torch_transformers_generate"):
@@ -142,7 +174,9 @@ def test_the_variable_names_another_folder(copied, tmp_path):
 def test_a_file_that_is_missing_or_cut_is_said_so_before_it_is_read(copied):
     file = copied / "rank1.pt.trace.json.gz"
     file.write_bytes(file.read_bytes()[:1000])
-    with pytest.raises(ReadError, match=r"rank1\.pt\.trace\.json\.gz has 1,000 bytes; expected 567,056 bytes"):
+    with pytest.raises(
+        ReadError, match=r"rank1\.pt\.trace\.json\.gz has 1,000 bytes; expected 567,056 bytes"
+    ):
         llmprof.sample("torch_pp2_eager")
     file.unlink()
     with pytest.raises(ReadError, match="is missing"):

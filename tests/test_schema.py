@@ -9,14 +9,25 @@ KERNEL = {"rank": [0], "start_ns": [10], "dur_ns": [5], "name": ["k"]}
 
 
 def test_conform_orders_casts_and_sorts():
-    out = schema.conform(pl.DataFrame({"name": ["k"], "dur_ns": ["5"], "start_ns": [10.0], "rank": [0]}), "kernels")
+    out = schema.conform(
+        pl.DataFrame({"name": ["k"], "dur_ns": ["5"], "start_ns": [10.0], "rank": [0]}), "kernels"
+    )
     assert out.schema == schema.KERNELS.schema
-    assert out.row(0, named=True) == {**dict.fromkeys(schema.KERNELS.schema), **{k: v[0] for k, v in KERNEL.items()}}
-    frame = pl.DataFrame({"rank": [1, 0, 0, 0], "start_ns": [0, 9, 3, 3], "dur_ns": [1] * 4, "name": list("dcab")})
+    assert out.row(0, named=True) == {
+        **dict.fromkeys(schema.KERNELS.schema),
+        **{k: v[0] for k, v in KERNEL.items()},
+    }
+    frame = pl.DataFrame(
+        {"rank": [1, 0, 0, 0], "start_ns": [0, 9, 3, 3], "dur_ns": [1] * 4, "name": list("dcab")}
+    )
     assert schema.conform(frame, "kernels")["name"].to_list() == ["a", "b", "c", "d"]
-    counters = pl.DataFrame({"rank": [0, 0], "time_ns": [9, 3], "name": ["b", "a"], "value": [1, 2]})
+    counters = pl.DataFrame(
+        {"rank": [0, 0], "time_ns": [9, 3], "name": ["b", "a"], "value": [1, 2]}
+    )
     assert schema.conform(counters, "counters")["name"].to_list() == ["a", "b"]
-    frame = pl.DataFrame({"nsys_shim": pl.Series([7], dtype=pl.UInt16), **KERNEL, "ascend_block": ["x"]})
+    frame = pl.DataFrame(
+        {"nsys_shim": pl.Series([7], dtype=pl.UInt16), **KERNEL, "ascend_block": ["x"]}
+    )
     out = schema.conform(frame, "kernels")
     assert out.columns[-2:] == ["nsys_shim", "ascend_block"]
     assert out["nsys_shim"].dtype == pl.UInt16

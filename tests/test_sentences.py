@@ -1,4 +1,7 @@
-"""All sentences about the samples, in one file that is read when it changes: ``LLMPROF_UPDATE=1 pytest`` writes it."""
+"""All sentences about the samples, in one file that is read when it changes:
+
+``LLMPROF_UPDATE=1 pytest`` writes it.
+"""
 
 import os
 from collections.abc import Iterator
@@ -35,7 +38,9 @@ def findings(found: pl.DataFrame) -> Iterator[str]:
 def titles(trace: Trace) -> Iterator[str]:
     """Titles of the charts of a trace, or why there is none."""
     drawn = {
-        "breakdown": lambda: charts.breakdown(analyze.attribute(trace), rows="phase", color="stage"),
+        "breakdown": lambda: charts.breakdown(
+            analyze.attribute(trace), rows="phase", color="stage"
+        ),
         "overlap": lambda: charts.overlap(analyze.overlap(trace, by=("rank",))),
         "idle": lambda: charts.idle(analyze.idle(trace)),
         "launch_delay": lambda: charts.launch_delay(analyze.launch_delay(trace)),
@@ -78,9 +83,16 @@ def test_all_sentences_of_all_samples():
     text = "\n".join(line.rstrip() for line in said() if line).lstrip("\n") + "\n"
     if os.environ.get("LLMPROF_UPDATE"):
         KEPT.write_text(text, "utf-8")
-    assert text == KEPT.read_text("utf-8"), "read what changed, then write the file with LLMPROF_UPDATE=1"
+    assert text == KEPT.read_text("utf-8"), (
+        "read what changed, then write the file with LLMPROF_UPDATE=1"
+    )
 
 
 def test_every_rule_has_its_sentences():
-    others = {"slow_first_tokens", "limited_kernel", "profiler_estimate", "hot_line"}  # requests, and metrics
+    others = {
+        "slow_first_tokens",
+        "limited_kernel",
+        "profiler_estimate",
+        "hot_line",
+    }  # requests, and metrics
     assert {rule.name for rule in RULES} | others == set(sentences.FINDINGS)

@@ -7,7 +7,12 @@ from llmprof.errors import AnalysisError, NotCapturedError
 from llmprof.trace import Trace
 
 KERNELS = pl.DataFrame(
-    {"rank": [0, 0, 1], "start_ns": [0, 10, 5], "dur_ns": [4, 6, 5], "name": ["gemm", "norm", "read_csv('x')"]},
+    {
+        "rank": [0, 0, 1],
+        "start_ns": [0, 10, 5],
+        "dur_ns": [4, 6, 5],
+        "name": ["gemm", "norm", "read_csv('x')"],
+    },
     schema_overrides={"rank": pl.Int32},
 )
 
@@ -20,7 +25,12 @@ def trace() -> Trace:
 def test_groups_and_sums(trace):
     asked = "select rank, count(*) as count, sum(dur_ns) as total_ns from kernels group by rank order by rank"
     assert trace.sql(asked).rows() == [(0, 2, 10), (1, 1, 5)]
-    assert trace.sql("with k as (select * from kernels where dur_ns > 4) select name from k")["name"].len() == 2
+    assert (
+        trace.sql("with k as (select * from kernels where dur_ns > 4) select name from k")[
+            "name"
+        ].len()
+        == 2
+    )
     assert trace.sql("show tables")["name"].sort().to_list() == ["collectives", "copies", "kernels"]
     assert trace.sql("select * from copies").height == 0
 

@@ -1,7 +1,9 @@
-"""A query reads the tables of the trace and nothing else: no file is opened and no connection made, however it asks.
+"""A query reads the tables of the trace and nothing else: no file is opened and no connection made,
+however it asks.
 
-The names of functions are those that the installed Polars answers to: every word in its library is tried, in front of a
-parenthesis, alone and after FROM. So a function that a later Polars adds is tried here, too.
+The names of functions are those that the installed Polars answers to: every word in its library is
+tried, in front of a parenthesis, alone and after FROM. So a function that a later Polars adds is
+tried here, too.
 """
 
 import ctypes
@@ -24,14 +26,37 @@ from llmprof.trace import Trace
 
 CANARY = "the content of the canary"
 IN_OPEN = 0x20
-# Table functions of Polars: those that read files, and two that allocate as many rows as a number says.
+# Table functions of Polars: those that read files, and two that allocate as many rows as a number
+# says.
 TABLE_FUNCTIONS = {
-    "read_csv", "read_ipc", "read_json", "read_ndjson", "read_parquet", "generate_series", "range",
-}  # fmt: skip
+    "read_csv",
+    "read_ipc",
+    "read_json",
+    "read_ndjson",
+    "read_parquet",
+    "generate_series",
+    "range",
+}
 QUOTED = [
-    "{}", '"{}"', "'{}'", "`{}`", "[{}]", "$${}$$", "$q${}$q$", "E'{}'", "U&\"{}\"", "N'{}'", 'main."{}"', "main.{}",
-    "{}/**/", "/* /* */ */{}", "{}\n--\n", "lateral {}", "table({}", "{{fn {}",
-]  # fmt: skip
+    "{}",
+    '"{}"',
+    "'{}'",
+    "`{}`",
+    "[{}]",
+    "$${}$$",
+    "$q${}$q$",
+    "E'{}'",
+    'U&"{}"',
+    "N'{}'",
+    'main."{}"',
+    "main.{}",
+    "{}/**/",
+    "/* /* */ */{}",
+    "{}\n--\n",
+    "lateral {}",
+    "table({}",
+    "{{fn {}",
+]
 NESTED = [
     "select * from {}",
     "select {} from kernels",
@@ -56,12 +81,19 @@ NESTED = [
 @pytest.fixture(scope="module")
 def known() -> tuple[set[str], set[str]]:
     """Functions of columns and functions of tables that the installed Polars knows."""
-    with Path(library).open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+    with (
+        Path(library).open("rb") as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
+    ):
         runs = set(re.findall(rb"[a-z][a-z0-9_]{1,1500}", data[: 32 << 20]))
     runs = {run.decode() for run in runs}
     words = {run for run in runs if len(run) <= 24}
     # the linker writes the names of functions one after another, without a sign between them
-    joined = [run for run in runs if any(name in run for name in ("octet_length", "read_ndjson", "string_to_array"))]
+    joined = [
+        run
+        for run in runs
+        if any(name in run for name in ("octet_length", "read_ndjson", "string_to_array"))
+    ]
     words |= {run[i : i + n] for run in joined for i in range(len(run)) for n in range(2, 20)}
     words |= sql.FUNCTIONS | TABLE_FUNCTIONS
     readers = {f"{verb}_{word}" for verb in ("read", "scan") for word in words if len(word) < 10}
@@ -76,13 +108,21 @@ def known() -> tuple[set[str], set[str]]:
             return unknown not in str(error) and "sql parser error" not in str(error)
         return True
 
-    columns = {word for word in words if answers(f'select "{word}"() from k', "unsupported function")}
-    tables = {word for word in words | readers if answers(f'select * from "{word}"()', "not a supported table")}
+    columns = {
+        word for word in words if answers(f'select "{word}"() from k', "unsupported function")
+    }
+    tables = {
+        word
+        for word in words | readers
+        if answers(f'select * from "{word}"()', "not a supported table")
+    }
     return columns, tables
 
 
 class Watch:
-    """Counts how often anything in a folder is opened, and connections to a port of this machine."""
+    """Counts how often anything in a folder is opened, and connections to a port of this
+    machine.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._libc = ctypes.CDLL(None, use_errno=True)
@@ -128,7 +168,9 @@ def watch(folder):
 
 @pytest.fixture
 def trace():
-    kernels = pl.DataFrame({"rank": [0, 1], "start_ns": [0, 5], "dur_ns": [4, 5], "name": ["a", "b"]})
+    kernels = pl.DataFrame(
+        {"rank": [0, 1], "start_ns": [0, 5], "dur_ns": [4, 5], "name": ["a", "b"]}
+    )
     return Trace({"kernels": kernels.with_columns(pl.col("rank").cast(pl.Int32))})
 
 
@@ -149,12 +191,26 @@ def test_the_watch_sees_what_polars_reads_and_who_connects(folder, watch):
 
 def test_the_functions_of_polars_are_those_that_were_looked_at(known):
     columns, tables = known
-    assert tables == TABLE_FUNCTIONS  # a new one: see what it reads, and that it isn't in sql.FUNCTIONS
+    assert (
+        tables == TABLE_FUNCTIONS
+    )  # a new one: see what it reads, and that it isn't in sql.FUNCTIONS
     assert not tables & sql.CALLABLE
     assert len(columns) > 150
     assert columns - sql.FUNCTIONS == {"generate_series", "range", "lpad", "rpad"}
-    spelled_by_the_parser = {"cast", "extract", "overlay", "position", "substring", "trim", "try_cast"}
-    assert sql.FUNCTIONS - columns <= spelled_by_the_parser | {"character_length", "cotd", "greatest"}
+    spelled_by_the_parser = {
+        "cast",
+        "extract",
+        "overlay",
+        "position",
+        "substring",
+        "trim",
+        "try_cast",
+    }
+    assert sql.FUNCTIONS - columns <= spelled_by_the_parser | {
+        "character_length",
+        "cotd",
+        "greatest",
+    }
 
 
 @pytest.mark.slow
@@ -166,7 +222,9 @@ def test_no_function_however_written_opens_a_file_or_connects(known, folder, wat
     ways = [(quoted, nested) for quoted in QUOTED for nested in NESTED]
     for name in tables:
         for (quoted, nested), _ in itertools.product(ways, range(2)):
-            called = quoted.format(name if "U" in quoted else name.swapcase()) + f"('{next(files)}')"
+            called = (
+                quoted.format(name if "U" in quoted else name.swapcase()) + f"('{next(files)}')"
+            )
             assert CANARY not in asked(trace, nested.format(called)), (name, quoted, nested)
             called = quoted.format(name) + f"('{next(files)}')"
             assert CANARY not in asked(trace, nested.format(called)), (name, quoted, nested)
@@ -190,18 +248,27 @@ def test_a_source_that_is_no_table_is_found_in_the_plan(folder, watch, trace, mo
 @pytest.mark.parametrize(
     "query",
     [
-        "select $$x$$ as a from kernels", "select E'a' as a from kernels", "select X'00' as a from kernels",
-        "select {fn abs(rank)} from kernels", "select 1 as a, '\\' from kernels", "select /* /* */ */ 1 from kernels",
-        "select 0x1F from kernels", "select 1 from kernels /* open", "select 'open from kernels",
+        "select $$x$$ as a from kernels",
+        "select E'a' as a from kernels",
+        "select X'00' as a from kernels",
+        "select {fn abs(rank)} from kernels",
+        "select 1 as a, '\\' from kernels",
+        "select /* /* */ */ 1 from kernels",
+        "select 0x1F from kernels",
+        "select 1 from kernels /* open",
+        "select 'open from kernels",
         "select a\0b from kernels",
         "with recursive r(n) as (select 1 union all select n + 1 from r) select * from r",
         "select " + "rank || " * 3000 + "rank as x from kernels",
         "select a from kernels" + " union select a from kernels" * 900,
-        "select lpad(name, 1000000000000, 'x') from kernels", "select * from range(1000000000000)",
-        "select least() from kernels", "explain select * from kernels", "values (1)",
+        "select lpad(name, 1000000000000, 'x') from kernels",
+        "select * from range(1000000000000)",
+        "select least() from kernels",
+        "explain select * from kernels",
+        "values (1)",
         "select * from kernels as k(a, b)",
     ],
-)  # fmt: skip
+)
 def test_what_could_be_read_in_two_ways_or_ends_the_process_is_refused(trace, query):
     with pytest.raises(LlmprofError):
         trace.sql(query)
@@ -210,20 +277,33 @@ def test_what_could_be_read_in_two_ways_or_ends_the_process_is_refused(trace, qu
 @pytest.mark.parametrize(
     ("query", "answer"),
     [
-        ("select `rank` as \"the rank\" from kernels where \"name\" = 'a' -- it's b", [(0,)]),
-        ("select count(*) as n from kernels where name in ('a', 'it''s', '\\d') and not (rank > 1)", [(1,)]),
-        ("with k as (select rank, name from kernels) select * exclude (rank) from k order by rank limit 1",
-         [("a",)]),
-        ("with k as (select rank from kernels union all (select rank from kernels)) select sum(rank) from k",
-         [(2,)]),
-        ("select sum(dur_ns) over (partition by rank), cast(rank as decimal(10, 2))::int / 1e0 as f from kernels",
-         [(4, 0.0), (5, 1.0)]),
-        ("select k.name from kernels as k where exists (select 1 from kernels l where l.rank = k.rank and l.rank = 1);",
-         [("b",)]),
-        ("select case when(rank > 0) then upper(name) else(name) end as n\nfrom kernels where name ~ '^[ab]$'",
-         [("a",), ("B",)]),
+        ('select `rank` as "the rank" from kernels where "name" = \'a\' -- it\'s b', [(0,)]),
+        (
+            "select count(*) as n from kernels where name in ('a', 'it''s', '\\d') and not (rank > 1)",
+            [(1,)],
+        ),
+        (
+            "with k as (select rank, name from kernels) select * exclude (rank) from k order by rank limit 1",
+            [("a",)],
+        ),
+        (
+            "with k as (select rank from kernels union all (select rank from kernels)) select sum(rank) from k",
+            [(2,)],
+        ),
+        (
+            "select sum(dur_ns) over (partition by rank), cast(rank as decimal(10, 2))::int / 1e0 as f from kernels",
+            [(4, 0.0), (5, 1.0)],
+        ),
+        (
+            "select k.name from kernels as k where exists (select 1 from kernels l where l.rank = k.rank and l.rank = 1);",
+            [("b",)],
+        ),
+        (
+            "select case when(rank > 0) then upper(name) else(name) end as n\nfrom kernels where name ~ '^[ab]$'",
+            [("a",), ("B",)],
+        ),
     ],
-)  # fmt: skip
+)
 def test_queries_of_users_are_answered(trace, query, answer):
     assert trace.sql(query).rows() == answer
 
@@ -243,26 +323,44 @@ def test_a_mistake_is_placed_and_the_nearest_name_said(trace):
 @pytest.mark.parametrize(
     "query",
     [
-        "attach '{}' as x", "select 1; attach '{}' as x", "select readfile('{}')", "select \"readfile\"('{}')",
-        "select `load_extension`('{}')", "select [load_extension]('{}')", "select LOAD_EXTENSION('{}', 'x')",
-        "select writefile('{}', 'x')", "select edit('{}')", "select * from fsdir('{}')",
+        "attach '{}' as x",
+        "select 1; attach '{}' as x",
+        "select readfile('{}')",
+        "select \"readfile\"('{}')",
+        "select `load_extension`('{}')",
+        "select [load_extension]('{}')",
+        "select LOAD_EXTENSION('{}', 'x')",
+        "select writefile('{}', 'x')",
+        "select edit('{}')",
+        "select * from fsdir('{}')",
         "select * from \"readfile\"('{}')",
-        "select * from csv where filename = '{}'", "pragma temp_store_directory = '{}'",
+        "select * from csv where filename = '{}'",
+        "pragma temp_store_directory = '{}'",
         "select * from pragma_journal_mode('{}')",
-        "with a as (select load_extension('{}')) select * from a", "values (load_extension('{}'))", "vacuum into '{}'",
-        "create virtual table temp.x using csv(filename='{}')", "/* */ attach '{}' as x", "explain attach '{}' as x",
-        "select fts3_tokenizer('x', '{}')", "select 1\0; attach '{}' as x", "select * from loaded where '{}' > ''",
+        "with a as (select load_extension('{}')) select * from a",
+        "values (load_extension('{}'))",
+        "vacuum into '{}'",
+        "create virtual table temp.x using csv(filename='{}')",
+        "/* */ attach '{}' as x",
+        "explain attach '{}' as x",
+        "select fts3_tokenizer('x', '{}')",
+        "select 1\0; attach '{}' as x",
+        "select * from loaded where '{}' > ''",
         "select * from made where '{}' > ''",
     ],
-)  # fmt: skip
+)
 def test_a_query_of_the_file_reads_that_file_alone(folder, watch, tmp_path_factory, query):
     path = tmp_path_factory.mktemp("database") / "a.sqlite"
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("create table t (a)")
-        connection.execute(f"create view loaded as select load_extension('{folder / 'canary.csv'}')")
+        connection.execute(
+            f"create view loaded as select load_extension('{folder / 'canary.csv'}')"
+        )
         connection.execute("pragma writable_schema = 1")
         made = f"create virtual table made using csv(filename='{folder / 'canary.csv'}')"
-        connection.execute("insert into sqlite_master values ('table', 'made', 'made', 0, ?)", (made,))
+        connection.execute(
+            "insert into sqlite_master values ('table', 'made', 'made', 0, ?)", (made,)
+        )
     watch.seen()
     with pytest.raises(ReadError):
         sqlite.query(path, query.format(folder / "canary.csv"))

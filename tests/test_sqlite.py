@@ -63,8 +63,13 @@ def test_a_query_answers_as_a_frame_and_cannot_write(database):
 
 def test_files_that_are_no_database_say_so(tmp_path):
     text = tmp_path / "report.sqlite"
-    text.write_text("this is text, and long enough to be looked at by sqlite as a header of a file" * 3)
-    for function in (lambda: sqlite.query(text, "SELECT 1 FROM sqlite_master"), lambda: sqlite.read(text, "t", ["a"])):
+    text.write_text(
+        "this is text, and long enough to be looked at by sqlite as a header of a file" * 3
+    )
+    for function in (
+        lambda: sqlite.query(text, "SELECT 1 FROM sqlite_master"),
+        lambda: sqlite.read(text, "t", ["a"]),
+    ):
         with pytest.raises(ReadError, match="not a database"):
             function()
     with pytest.raises(ReadError, match="does not exist"):
@@ -105,7 +110,9 @@ def many_threads(monkeypatch):
     monkeypatch.setattr(sqlite, "MOST_RANGES", 4)
     asked = []
     answer = sqlite._answer
-    monkeypatch.setattr(sqlite, "_answer", lambda path, sql, each=None: asked.append(sql) or answer(path, sql, each))
+    monkeypatch.setattr(
+        sqlite, "_answer", lambda path, sql, each=None: asked.append(sql) or answer(path, sql, each)
+    )
     return asked
 
 
@@ -117,10 +124,17 @@ def made(path, create: str, rows: list[tuple]) -> pl.DataFrame:
     return sqlite.read(path, "t", {"n": pl.Int64(), "text": pl.String()})
 
 
-@pytest.mark.parametrize("keys", [range(-500, 500, 10), [1, *range(10**12, 10**12 + 60)], [-(2**63), 0, 2**63 - 1]])
+@pytest.mark.parametrize(
+    "keys", [range(-500, 500, 10), [1, *range(10**12, 10**12 + 60)], [-(2**63), 0, 2**63 - 1]]
+)
 def test_rows_with_gaps_in_their_numbers_are_all_read(many_threads, tmp_path, keys):
     rows = [(key, f"t{key}") for key in keys]
-    assert made(tmp_path / "a.sqlite", "CREATE TABLE t (n INTEGER PRIMARY KEY, text TEXT)", rows).rows() == rows
+    assert (
+        made(
+            tmp_path / "a.sqlite", "CREATE TABLE t (n INTEGER PRIMARY KEY, text TEXT)", rows
+        ).rows()
+        == rows
+    )
     assert len(many_threads) == 4
 
 
@@ -129,12 +143,16 @@ def test_rows_with_gaps_in_their_numbers_are_all_read(many_threads, tmp_path, ke
 )
 def test_tables_without_numbers_of_rows_are_read_whole(many_threads, tmp_path, columns):
     rows = [(i, f"t{i}", *["x"] * (columns.count(",") - 1)) for i in range(100)]
-    assert made(tmp_path / "a.sqlite", f"CREATE TABLE t ({columns}", rows).rows() == [row[:2] for row in rows]
+    assert made(tmp_path / "a.sqlite", f"CREATE TABLE t ({columns}", rows).rows() == [
+        row[:2] for row in rows
+    ]
     assert len(many_threads) == 1
 
 
 @pytest.mark.parametrize(
-    ("odd", "whole"), [("12 apples", 12), (2.75, 2), (b"7", 7), (None, None)], ids=["text", "real", "blob", "null"]
+    ("odd", "whole"),
+    [("12 apples", 12), (2.75, 2), (b"7", 7), (None, None)],
+    ids=["text", "real", "blob", "null"],
 )
 @pytest.mark.parametrize("at", [0, 99])
 def test_a_value_of_another_type_is_cast_wherever_it_is(many_threads, tmp_path, odd, whole, at):
@@ -144,7 +162,11 @@ def test_a_value_of_another_type_is_cast_wherever_it_is(many_threads, tmp_path, 
 
 
 def test_a_view_is_no_table_of_a_profiler(many_threads, tmp_path):
-    made(tmp_path / "a.sqlite", "CREATE TABLE t (n INTEGER, text TEXT)", [(i, "x") for i in range(100)])
+    made(
+        tmp_path / "a.sqlite",
+        "CREATE TABLE t (n INTEGER, text TEXT)",
+        [(i, "x") for i in range(100)],
+    )
     with closing(sqlite3.connect(tmp_path / "a.sqlite")) as connection, connection:
         connection.execute("CREATE VIEW v AS SELECT n + 1 AS n FROM t")
     with pytest.raises(ReadError, match="no table v"):
@@ -159,7 +181,9 @@ def test_an_endless_view_is_not_looked_at(tmp_path):
     path = tmp_path / "a.sqlite"
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("CREATE TABLE StringIds (id INTEGER, value TEXT)")
-        connection.execute(f"CREATE VIEW NVTX_EVENTS AS SELECT x AS start, x AS end FROM ({ENDLESS})")
+        connection.execute(
+            f"CREATE VIEW NVTX_EVENTS AS SELECT x AS start, x AS end FROM ({ENDLESS})"
+        )
     with pytest.raises(ReadError, match="has no kernel"):
         llmprof.read(path, cache=False)
 
@@ -185,9 +209,15 @@ def test_an_interrupted_query_goes_on_for_one_batch_at_most(database):
     assert not sql_threads()
 
 
-@pytest.mark.parametrize("asked", [sqlite3.SQLITE_SELECT, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_READ])
-def test_an_interrupt_while_sqlite_asks_what_is_allowed_is_an_interrupt(database, monkeypatch, asked):
-    """Python drops what is raised in such a question, and SQLite then says that the action is not allowed."""
+@pytest.mark.parametrize(
+    "asked", [sqlite3.SQLITE_SELECT, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_READ]
+)
+def test_an_interrupt_while_sqlite_asks_what_is_allowed_is_an_interrupt(
+    database, monkeypatch, asked
+):
+    """Python drops what is raised in such a question, and SQLite then says that the action is
+    not allowed.
+    """
 
     def interrupted(action, *_):
         if action == asked:
@@ -204,12 +234,24 @@ def test_an_interrupt_while_sqlite_asks_what_is_allowed_is_an_interrupt(database
 @pytest.mark.parametrize(
     "sql",
     [
-        "ATTACH 'made.sqlite' AS other", "VACUUM INTO 'made.sqlite'", "VACUUM", "PRAGMA journal_mode = WAL",
-        "PRAGMA writable_schema = 1", "PRAGMA temp_store_directory = '/tmp'", "SELECT load_extension('x')",
-        "CREATE TEMP TABLE made (a)", "DELETE FROM \"odd \"\"name\"\"; --\"", "BEGIN", "REINDEX", "ANALYZE",
-        "SELECT 1; DROP VIEW seen", "SELECT 1; SELECT 2", "DETACH main", "ALTER VIEW seen RENAME TO x",
+        "ATTACH 'made.sqlite' AS other",
+        "VACUUM INTO 'made.sqlite'",
+        "VACUUM",
+        "PRAGMA journal_mode = WAL",
+        "PRAGMA writable_schema = 1",
+        "PRAGMA temp_store_directory = '/tmp'",
+        "SELECT load_extension('x')",
+        "CREATE TEMP TABLE made (a)",
+        'DELETE FROM "odd ""name""; --"',
+        "BEGIN",
+        "REINDEX",
+        "ANALYZE",
+        "SELECT 1; DROP VIEW seen",
+        "SELECT 1; SELECT 2",
+        "DETACH main",
+        "ALTER VIEW seen RENAME TO x",
     ],
-)  # fmt: skip
+)
 def test_a_query_only_reads(database, monkeypatch, sql):
     monkeypatch.chdir(database.parent)
     before = database.read_bytes()
@@ -229,11 +271,17 @@ def test_refusals_say_what_was_asked_and_what_is_taken(database):
 @pytest.mark.parametrize(
     "sql",
     [
-        "SELECT upper('a') AS a", "WITH a AS (SELECT 1 AS n) SELECT * FROM a", "VALUES (1)", "SELECT 1;",
-        "-- a comment\nSELECT 1", "PRAGMA table_info(seen)", "SELECT name FROM pragma_table_info('seen')",
-        "SELECT json_extract('[1]', '$[0]')", "SELECT count(*) FROM sqlite_master",
+        "SELECT upper('a') AS a",
+        "WITH a AS (SELECT 1 AS n) SELECT * FROM a",
+        "VALUES (1)",
+        "SELECT 1;",
+        "-- a comment\nSELECT 1",
+        "PRAGMA table_info(seen)",
+        "SELECT name FROM pragma_table_info('seen')",
+        "SELECT json_extract('[1]', '$[0]')",
+        "SELECT count(*) FROM sqlite_master",
     ],
-)  # fmt: skip
+)
 def test_whatever_reads_is_answered(database, sql):
     assert sqlite.query(database, sql).height == 1
 
@@ -245,7 +293,11 @@ def test_a_value_of_another_type_in_a_later_batch_is_cast_too(monkeypatch, tmp_p
     assert frame["n"].to_list() == [12 if i == 95 else i for i in range(100)]
     with pytest.raises(ReadError, match="Type mismatch"):
         sqlite.query(tmp_path / "a.sqlite", "SELECT n FROM t")
-    made(tmp_path / "b.sqlite", "CREATE TABLE t (n INTEGER, text TEXT)", [(2**31 - 1, "x"), (2**31, "y"), (-5, "z")])
+    made(
+        tmp_path / "b.sqlite",
+        "CREATE TABLE t (n INTEGER, text TEXT)",
+        [(2**31 - 1, "x"), (2**31, "y"), (-5, "z")],
+    )
     frame = sqlite.read(tmp_path / "b.sqlite", "t", {"n": pl.Int32()})
     assert frame.schema == {"n": pl.Int32}
     assert frame["n"].to_list() == [2**31 - 1, None, -5]
@@ -270,7 +322,9 @@ def test_text_that_is_no_utf_8_becomes_text(tmp_path, stored):
     path = tmp_path / "a.sqlite"
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("CREATE TABLE t (id INTEGER, text TEXT)")
-        connection.execute(f"INSERT INTO t VALUES (1, 'kept'), (2, CAST(x'{stored}' AS TEXT)), (3, NULL)")
+        connection.execute(
+            f"INSERT INTO t VALUES (1, 'kept'), (2, CAST(x'{stored}' AS TEXT)), (3, NULL)"
+        )
     expected = ["kept", bytes.fromhex(stored).decode("utf-8", "replace").partition("\0")[0], None]
     for frame in (
         sqlite.read(path, "t", {"id": pl.Int64(), "text": pl.String()}),
@@ -280,7 +334,10 @@ def test_text_that_is_no_utf_8_becomes_text(tmp_path, stored):
         assert [text and text.partition("\0")[0] for text in texts] == expected
         frame.write_json()  # valid text: what is none panics in here
     with sqlite.connect(path) as connection:
-        assert connection.execute("SELECT text FROM t WHERE id = 2").fetchone()[0].partition("\0")[0] == expected[1]
+        assert (
+            connection.execute("SELECT text FROM t WHERE id = 2").fetchone()[0].partition("\0")[0]
+            == expected[1]
+        )
 
 
 @pytest.mark.parametrize("word", [b"CREATE TABLE", b"first", b"INTEGER", b"second"])

@@ -10,18 +10,29 @@ from llmprof import text
 @pytest.mark.parametrize(
     ("name", "item", "said"),
     [
-        ("dur_ns", 4_200, "4.20 us"), ("start_ns", 7_594_846, "7.59485 ms"), ("bytes", 28_672, "28.0 KiB"),
-        ("share", 0.981, "98.1 %"), ("share_launched", 1.0, "100.0 %"), ("bus_gbps", 117.96, "118.0"),
-        ("count", 20140, "20,140"), ("call", 20140, "20140"), ("ratio", 0.012345, "0.01235"), ("in_step", True, "yes"),
-        ("wait_ns", None, "-"), ("median_ns", float("nan"), "-"), ("name", "a\x1b[31mred\nb", "a\\x1b[31mred\\nb"),
+        ("dur_ns", 4_200, "4.20 us"),
+        ("start_ns", 7_594_846, "7.59485 ms"),
+        ("bytes", 28_672, "28.0 KiB"),
+        ("share", 0.981, "98.1 %"),
+        ("share_launched", 1.0, "100.0 %"),
+        ("bus_gbps", 117.96, "118.0"),
+        ("count", 20140, "20,140"),
+        ("call", 20140, "20140"),
+        ("ratio", 0.012345, "0.01235"),
+        ("in_step", True, "yes"),
+        ("wait_ns", None, "-"),
+        ("median_ns", float("nan"), "-"),
+        ("name", "a\x1b[31mred\nb", "a\\x1b[31mred\\nb"),
     ],
-)  # fmt: skip
+)
 def test_values_by_the_name_of_their_column(name, item, said):
     assert text.value(name, item) == said
 
 
 def test_a_table_is_aligned_and_heads_drop_the_unit():
-    frame = pl.DataFrame({"stage": ["norm", "attention"], "dur_ns": [2_210, 8_670], "bus_gbps": [1.5, 118.0]})
+    frame = pl.DataFrame(
+        {"stage": ["norm", "attention"], "dur_ns": [2_210, 8_670], "bus_gbps": [1.5, 118.0]}
+    )
     assert text.table(frame).splitlines() == [
         "stage          dur  bus GB/s",
         "norm       2.21 us       1.5",
@@ -30,7 +41,9 @@ def test_a_table_is_aligned_and_heads_drop_the_unit():
 
 
 def test_what_a_narrow_table_leaves_out_first_and_what_it_never_cuts():
-    frame = pl.DataFrame({"name": ["n" * 30], "a": [1], "note": ["w" * 30], "b": [2], "change": [3]})
+    frame = pl.DataFrame(
+        {"name": ["n" * 30], "a": [1], "note": ["w" * 30], "b": [2], "change": [3]}
+    )
     lines = text.table(frame, width=54, spare=[["b", "a"]], whole=["name"]).splitlines()
     assert lines[0].split() == ["name", "note", "change"]
     assert lines[1].split()[0] == "n" * 30
@@ -38,7 +51,9 @@ def test_what_a_narrow_table_leaves_out_first_and_what_it_never_cuts():
 
 
 def test_texts_are_shortened_before_columns_go():
-    frame = pl.DataFrame({"rank": [0], "name": ["void vllm::cross_device_reduce_1stage<bf16>(int)"], "dur_ns": [1]})
+    frame = pl.DataFrame(
+        {"rank": [0], "name": ["void vllm::cross_device_reduce_1stage<bf16>(int)"], "dur_ns": [1]}
+    )
     lines = text.table(frame, width=40).splitlines()
     assert len(lines) == 2
     assert "void vllm::" in lines[1]
@@ -47,12 +62,18 @@ def test_texts_are_shortened_before_columns_go():
     frame = pl.DataFrame({f"column_number_{i}": [i] for i in range(6)})
     lines = text.table(frame, width=40).splitlines()
     assert lines[0].split() == ["column_number_0", "column_number_1"]
-    assert lines[-1] == "(too narrow for: column_number_2, column_number_3, column_number_4, column_number_5)"
+    assert (
+        lines[-1]
+        == "(too narrow for: column_number_2, column_number_3, column_number_4, column_number_5)"
+    )
 
 
 def test_a_spreadsheet_runs_no_cell_of_a_trace():
     frame = pl.DataFrame(
-        {"=head": ["=1+1", "+1", "-1", "@x", "\tx", "plain", None], "value": [-1.5, 2, 3, 4, 5, 6, None]}
+        {
+            "=head": ["=1+1", "+1", "-1", "@x", "\tx", "plain", None],
+            "value": [-1.5, 2, 3, 4, 5, 6, None],
+        }
     )
     lines = text.csv(frame).splitlines()
     assert lines[:5] == ["'=head,value", "'=1+1,-1.5", "'+1,2.0", "'-1,3.0", "'@x,4.0"]

@@ -19,10 +19,14 @@ def kernels(*rows: tuple[int, int, int, str]) -> pl.DataFrame:
 
 @pytest.fixture
 def trace() -> Trace:
-    counters = pl.DataFrame({"rank": [1, 1], "time_ns": [5, 50], "name": ["power"] * 2, "value": [300.0, 310.0]})
+    counters = pl.DataFrame(
+        {"rank": [1, 1], "time_ns": [5, 50], "name": ["power"] * 2, "value": [300.0, 310.0]}
+    )
     return Trace(
         {
-            "kernels": kernels((0, 10, 20, "a"), (0, 40, 5, "b"), (1, 0, 100, "c")).with_columns(nsys_shim=pl.lit(1)),
+            "kernels": kernels((0, 10, 20, "a"), (0, 40, 5, "b"), (1, 0, 100, "c")).with_columns(
+                nsys_shim=pl.lit(1)
+            ),
             "copies": schema.empty("copies"),
             "counters": counters,
         },
@@ -83,8 +87,11 @@ def test_round_trip(trace, tmp_path):
     with pytest.raises(NotCapturedError):
         _ = Trace.open(folder).memory
     assert sorted(p.name for p in folder.iterdir()) == [
-        "copies.parquet", "counters.parquet", "kernels.parquet", "llmprof.json",
-    ]  # fmt: skip
+        "copies.parquet",
+        "counters.parquet",
+        "kernels.parquet",
+        "llmprof.json",
+    ]
 
 
 def test_a_saved_trace_is_replaced_as_a_whole(trace, tmp_path):
@@ -127,7 +134,9 @@ def test_a_folder_that_cannot_be_written_is_said_so(trace, tmp_path):
 
 
 @pytest.mark.parametrize("fails_at", ["write", "move"])
-def test_a_save_that_fails_leaves_the_old_trace_and_nothing_else(trace, tmp_path, monkeypatch, fails_at):
+def test_a_save_that_fails_leaves_the_old_trace_and_nothing_else(
+    trace, tmp_path, monkeypatch, fails_at
+):
     folder = trace.save(tmp_path / "run")
 
     def full(*_args: object, **_options: object) -> None:
@@ -138,7 +147,9 @@ def test_a_save_that_fails_leaves_the_old_trace_and_nothing_else(trace, tmp_path
     else:
         move = parquet.Path.replace
         monkeypatch.setattr(
-            parquet.Path, "replace", lambda a, b: full() if b == folder and not a.name.endswith("-old") else move(a, b)
+            parquet.Path,
+            "replace",
+            lambda a, b: full() if b == folder and not a.name.endswith("-old") else move(a, b),
         )
     with pytest.raises(OutputError, match="No space left on device"):
         Trace({}, {"new": True}).save(folder) if fails_at == "move" else trace.save(folder)
@@ -206,7 +217,13 @@ def test_a_saved_table_that_the_head_does_not_name_is_damage(tmp_path, sample_tr
 def _places(value, path=()):
     """Paths of all the values in a value of JSON."""
     yield path
-    for key, inner in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+    for key, inner in (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    ):
         yield from _places(inner, (*path, key))
 
 
@@ -220,10 +237,32 @@ def _replaced(value, path, new):
 
 @pytest.mark.parametrize("wrong", ["x", -1.5, [1], {"a": [None]}, None, True, [{"rank": "0"}]])
 def test_wrong_types_in_the_metadata_of_a_saved_trace_are_refused_or_do_no_harm(tmp_path, wrong):
-    of_file = {"rank": 0, "file": "a", "events": 3, "kept": 2, "skipped": {"flow": 1}, "bytes": 9, "lost_bytes": 1}
-    coverage = {"files": [of_file], "warnings": ["w"], "events": 3, "kept": 2, "lost_bytes": 1, "lost_pieces": 1}
+    of_file = {
+        "rank": 0,
+        "file": "a",
+        "events": 3,
+        "kept": 2,
+        "skipped": {"flow": 1},
+        "bytes": 9,
+        "lost_bytes": 1,
+    }
+    coverage = {
+        "files": [of_file],
+        "warnings": ["w"],
+        "events": 3,
+        "kept": 2,
+        "lost_bytes": 1,
+        "lost_pieces": 1,
+    }
     ranks = [{"rank": 0, "devices": ["d"], "groups": {"g": [0]}, "file": "a", "backend": "nccl"}]
-    meta = {"ranks": ranks, "device": "d", "versions": {"a": "1"}, "world_size": 2, "missing_ranks": [1], "format": "f"}
+    meta = {
+        "ranks": ranks,
+        "device": "d",
+        "versions": {"a": "1"},
+        "world_size": 2,
+        "missing_ranks": [1],
+        "format": "f",
+    }
     folder = tmp_path / "saved"
     Trace({"memory": schema.empty("memory")}, meta, coverage).save(folder)
     head = json.loads((folder / META_FILE).read_text())
@@ -233,5 +272,11 @@ def test_wrong_types_in_the_metadata_of_a_saved_trace_are_refused_or_do_no_harm(
             parquet.write_head(folder, _replaced(head, path, wrong))
             with contextlib.suppress(LlmprofError):
                 read = Trace.open(folder)
-                assert [*cards.files(read), *cards.reading(read), cards.headline(read), repr(read), read.asked]
+                assert [
+                    *cards.files(read),
+                    *cards.reading(read),
+                    cards.headline(read),
+                    repr(read),
+                    read.asked,
+                ]
                 assert [*cards.facts(read), *cards.warnings(read)]

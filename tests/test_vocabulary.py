@@ -40,6 +40,10 @@ def test_times_of_all_frames_are_whole_nanoseconds():
             continue
         if isinstance(frame, pl.DataFrame):
             seen += 1
-            times = [dtype for name, dtype in frame.schema.items() if name.endswith(("start_ns", "end_ns"))]
+            times = [
+                dtype
+                for name, dtype in frame.schema.items()
+                if name.endswith(("start_ns", "end_ns"))
+            ]
             assert set(times) <= {pl.Int64}, path
     assert seen >= 45

@@ -1,4 +1,6 @@
-"""The wheel, installed with its extra for notebooks into an empty environment, outside the checkout."""
+"""The wheel, installed with its extra for notebooks into an empty environment, outside the
+checkout.
+"""
 
 import os
 import subprocess
@@ -14,9 +16,13 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("wheel")]
 
 def run(*command: str | Path, cwd: Path, code: int = 0) -> str:
     plain = {
-        key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "LLMPROF", "VIRTUAL_ENV"))
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith(("PYTHON", "LLMPROF", "VIRTUAL_ENV"))
     }
-    done = subprocess.run([*map(str, command)], cwd=cwd, env=plain, capture_output=True, text=True, timeout=900)
+    done = subprocess.run(
+        [*map(str, command)], cwd=cwd, env=plain, capture_output=True, text=True, timeout=900
+    )
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout + done.stderr
 
@@ -24,15 +30,37 @@ def run(*command: str | Path, cwd: Path, code: int = 0) -> str:
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory, root) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
-    run(sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", folder, cwd=root)
+    run(
+        sys.executable,
+        "-m",
+        "hatchling",
+        "build",
+        "--target",
+        "wheel",
+        "--directory",
+        folder,
+        cwd=root,
+    )
     return next(folder.glob("*.whl"))
 
 
 def environment(folder: Path, wanted: str | Path) -> Path:
-    """Folder of the commands of an environment that has nothing but what is wanted and what that asks for."""
+    """Folder of the commands of an environment that has nothing but what is wanted and what that
+    asks for.
+    """
     venv.create(folder, symlinks=True)
-    # pip of the tests' own environment; Python compiles the few modules of hundreds that the commands import
-    pip = [sys.executable, "-m", "pip", "--python", folder / "bin/python", "install", "--quiet", "--no-compile"]
+    # pip of the tests' own environment; Python compiles the few modules of hundreds that the
+    # commands import
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        folder / "bin/python",
+        "install",
+        "--quiet",
+        "--no-compile",
+    ]
     run(*pip, wanted, cwd=folder)
     return folder / "bin"
 
@@ -47,16 +75,26 @@ def test_the_wheel_holds_the_notebooks_and_two_samples(wheel, root):
     inside = "llmprof/data/notebooks/"
     held = {name.removeprefix(inside) for name in names if name.startswith(inside)}
     wanted = [*(root / "notebooks").glob("*.ipynb"), *(root / "notebooks" / "data").rglob("*.*")]
-    assert held == {path.relative_to(root / "notebooks").as_posix() for path in wanted if path.is_file()}
-    samples = [name.removeprefix("llmprof/data/sample_traces/") for name in names if "/sample_traces/" in name]
+    assert held == {
+        path.relative_to(root / "notebooks").as_posix() for path in wanted if path.is_file()
+    }
+    samples = [
+        name.removeprefix("llmprof/data/sample_traces/")
+        for name in names
+        if "/sample_traces/" in name
+    ]
     scripts = {path.name for path in root.glob("sample_traces/*.py")}
     assert scripts < set(samples)
     samples = sorted(set(samples) - scripts)
     whole = {name.split("/")[0] for name in samples if not name.endswith("sample.json")}
     assert whole == {"ncu_tp1_eager", "torch_tp4_eager_custom_allreduce"}
-    assert {name.split("/")[0] for name in samples} == {p.parent.name for p in root.glob("sample_traces/*/sample.json")}
+    assert {name.split("/")[0] for name in samples} == {
+        p.parent.name for p in root.glob("sample_traces/*/sample.json")
+    }
     assert wheel.stat().st_size < 14e6
-    assert not [name for name in names if name.startswith(("tests/", "notebooks/", "sample_traces/"))]
+    assert not [
+        name for name in names if name.startswith(("tests/", "notebooks/", "sample_traces/"))
+    ]
 
 
 def test_commands_work_without_a_checkout(installed, tmp_path):
@@ -68,7 +106,14 @@ def test_commands_work_without_a_checkout(installed, tmp_path):
     assert (tmp_path / "demo" / "index.html").is_file()
     assert (tmp_path / "demo" / "01_gpu_timeline.ipynb").is_file()
     # the demo has run the first notebook; this one needs the data that travel beside the notebooks
-    made = run(installed / "llmprof", "notebook", "08_hardware_and_scaling", "--output", "out", cwd=tmp_path)
+    made = run(
+        installed / "llmprof",
+        "notebook",
+        "08_hardware_and_scaling",
+        "--output",
+        "out",
+        cwd=tmp_path,
+    )
     assert "08_hardware_and_scaling" in made
 
 
@@ -83,4 +128,6 @@ def test_what_needs_an_extra_names_it(wheel, tmp_path):
     python = environment(tmp_path / "bare", wheel) / "python"
     said = run(python, "-c", "from llmprof import explore; explore.timeline", cwd=tmp_path, code=1)
     assert "pip install 'llmprof[notebook]'" in said
-    assert "pip install 'llmprof[notebook]'" in run(python, "-m", "llmprof", "demo", cwd=tmp_path, code=2)
+    assert "pip install 'llmprof[notebook]'" in run(
+        python, "-m", "llmprof", "demo", cwd=tmp_path, code=2
+    )

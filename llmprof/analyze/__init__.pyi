@@ -2,7 +2,7 @@
 
 One line adds an analysis to the package, the command line, the report, the exports, the docs and the methods of a
 trace.
-"""
+"""  # noqa: E501
 
 # Findings and differences
 from .findings.findings import findings as findings
@@ -16,7 +16,10 @@ from .layers.layers import layers as layers, layer_gaps as layer_gaps
 
 # Communication and overlap
 from .overlap import overlap as overlap, overlap_within as overlap_within
-from .collectives.collectives import collectives as collectives, collective_sizes as collective_sizes
+from .collectives.collectives import (
+    collectives as collectives,
+    collective_sizes as collective_sizes,
+)
 from .collectives.collectives import collective_arrivals as collective_arrivals
 from .balance import expert_exchange as expert_exchange, rank_balance as rank_balance
 from .ranks import rank_steps as rank_steps, rank_groups as rank_groups, late_groups as late_groups

@@ -1,4 +1,6 @@
-"""Expert and data parallelism: the cost of sending tokens to the experts, and the balance of work over the ranks."""
+"""Expert and data parallelism: the cost of sending tokens to the experts, and the balance of
+work over the ranks.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ _WAYS: Final = {"expert_dispatch": "dispatch", "combine": "combine"}
 
 
 @Analysis(
-    question="What does sending tokens to the experts cost, and are the experts' ranks evenly loaded?",
+    question=(
+        "What does sending tokens to the experts cost, and are the experts' ranks evenly loaded?"
+    ),
     help="experts on several ranks: dispatch, combine, waiting, rows and load by rank and layer",
     view="experts",
     recorded="device activity or operators",
@@ -26,8 +30,9 @@ _WAYS: Final = {"expert_dispatch": "dispatch", "combine": "combine"}
 def expert_exchange(trace: Trace) -> pl.DataFrame:
     """Exchange of tokens with the ranks of their experts, layer by layer.
 
-    One collective brings the experts' ranks their tokens (dispatch), one returns the results (combine): an all-to-all,
-    or an all-gather and a reduce-scatter. The other ranks wait in the combine for the one with the most tokens.
+    One collective brings the experts' ranks their tokens (dispatch), one returns the results
+    (combine): an all-to-all, or an all-gather and a reduce-scatter. The other ranks wait in the
+    combine for the one with the most tokens.
 
     Parameters
     ----------
@@ -39,23 +44,27 @@ def expert_exchange(trace: Trace) -> pl.DataFrame:
     polars.DataFrame
         One row for each rank and layer of a pass in which tokens are exchanged, by rank and time:
 
-        - ``rank, step, phase, layer`` (step and phase are null in a pass of padding, of a rank without requests; its
-          layer is that of the ranks with requests), ``exchange`` (the same number on all ranks of one exchange, null
-          where the other ranks' calls are not known), ``ranks_seen`` (ranks of the trace that take part);
+        - ``rank, step, phase, layer`` (step and phase are null in a pass of padding, of a rank
+          without requests; its layer is that of the ranks with requests), ``exchange`` (the same
+          number on all ranks of one exchange, null where the other ranks' calls are not known),
+          ``ranks_seen`` (ranks of the trace that take part);
         - ``kinds`` (of the collectives, such as ``all_to_all``);
-        - ``sent_rows, received_rows`` (rows of the largest tensor that this rank gives to its dispatch and gets from
-          it: tokens, once for each expert where the exchange sends them so; null where not recorded), ``load``
-          (received rows over their mean of the ranks);
-        - ``dispatch_ns, dispatch_wait_ns, dispatch_bytes`` and ``combine_ns, combine_wait_ns, combine_bytes`` (sums
-          over the calls; waiting and bytes are null where one of them is not known);
-        - ``experts_ns`` (time of the experts' kernels), ``imbalance`` (the largest of the ranks over their mean; 1 is
-          even), ``slowest_rank`` (whose experts take longest);
+        - ``sent_rows, received_rows`` (rows of the largest tensor that this rank gives to its
+          dispatch and gets from it: tokens, once for each expert where the exchange sends them so;
+          null where not recorded), ``load`` (received rows over their mean of the ranks);
+        - ``dispatch_ns, dispatch_wait_ns, dispatch_bytes`` and ``combine_ns, combine_wait_ns,
+          combine_bytes`` (sums over the calls; waiting and bytes are null where one of them is not
+          known);
+        - ``experts_ns`` (time of the experts' kernels), ``imbalance`` (the largest of the ranks
+          over their mean; 1 is even), ``slowest_rank`` (whose experts take longest);
         - ``arrival_skew_ns`` (largest difference of arrival among the calls).
     """
     events = attribute(trace)
     ways = pl.col("stage").replace_strict(_WAYS, default=None, return_dtype=pl.String)
     every = events.filter(pl.col("category") == "collective").with_columns(way=ways)
-    in_layers = every.filter(pl.col("way").is_not_null() & pl.col("step").is_not_null() & pl.col("layer").is_not_null())
+    in_layers = every.filter(
+        pl.col("way").is_not_null() & pl.col("step").is_not_null() & pl.col("layer").is_not_null()
+    )
     if not in_layers.height:
         return pl.DataFrame(schema=_EXCHANGE)
     sends = _exchanges(trace, every, in_layers)
@@ -71,24 +80,32 @@ def expert_exchange(trace: Trace) -> pl.DataFrame:
     )
     rows = rows.unnest("dispatch", "combine")
     of_experts = (pl.col("stage") == "experts") | (pl.col("category") == "moe_experts")
-    inside = events.filter(of_experts & (pl.col("category") != "collective")).select("rank", "start_ns", "dur_ns")
+    inside = events.filter(of_experts & (pl.col("category") != "collective")).select(
+        "rank", "start_ns", "dur_ns"
+    )
     experts = (
         inside.sort("start_ns")
         .join_asof(
-            rows.select("rank", "turn", "start_ns", "_until").sort("start_ns"), on="start_ns", by="rank",
+            rows.select("rank", "turn", "start_ns", "_until").sort("start_ns"),
+            on="start_ns",
+            by="rank",
             check_sortedness=False,
         )
         .filter(pl.col("start_ns") <= pl.col("_until"))
         .group_by("rank", "turn")
         .agg(experts_ns=pl.col("dur_ns").sum())
-    )  # fmt: skip
+    )
     rows = rows.join(experts, on=["rank", "turn"], how="left", maintain_order="left")
     together = pl.col("exchange").is_not_null() & (pl.len().over("exchange") > 1)
     longest = pl.col("experts_ns").max().over("exchange")
     return (
         rows.with_columns(
-            load=pl.when(together).then(pl.col("received_rows") / pl.col("received_rows").mean().over("exchange")),
-            imbalance=pl.when(together).then(longest / pl.col("experts_ns").mean().over("exchange")),
+            load=pl.when(together).then(
+                pl.col("received_rows") / pl.col("received_rows").mean().over("exchange")
+            ),
+            imbalance=pl.when(together).then(
+                longest / pl.col("experts_ns").mean().over("exchange")
+            ),
             slowest_rank=pl.when(together).then(
                 pl.col("rank").filter(pl.col("experts_ns") == longest).min().over("exchange")
             ),
@@ -100,14 +117,26 @@ def expert_exchange(trace: Trace) -> pl.DataFrame:
 
 
 def _exchanges(trace: Trace, every: pl.DataFrame, in_layers: pl.DataFrame) -> pl.DataFrame:
-    """Calls that exchange tokens, passes of padding included, with sizes and the number of the exchange."""
+    """Calls that exchange tokens, passes of padding included, with sizes and the number of the
+    exchange.
+    """
     key = ["rank", "start_ns", "name"]
     calls = collectives(trace).select(
-        *key, "call", "kind", "world", "bytes", "wait_ns", "transfer_ns", "arrival_skew_ns", "ranks_seen"
+        *key,
+        "call",
+        "kind",
+        "world",
+        "bytes",
+        "wait_ns",
+        "transfer_ns",
+        "arrival_skew_ns",
+        "ranks_seen",
     )
     labels = every.select(*key, "dur_ns", "op_id").unique(key, keep="first")
     calls = calls.join(labels, on=key, how="left", maintain_order="left")
-    own = in_layers.select(*key, "step", "phase", own_layer="layer", own_way="way").unique(key, keep="first")
+    own = in_layers.select(*key, "step", "phase", own_layer="layer", own_way="way").unique(
+        key, keep="first"
+    )
     calls = calls.join(own, on=key, how="left", maintain_order="left")
     of_call = (
         calls.drop_nulls(["call", "own_way"])
@@ -120,11 +149,15 @@ def _exchanges(trace: Trace, every: pl.DataFrame, in_layers: pl.DataFrame) -> pl
     rows = _rows_of(trace, calls)
     calls = calls.join(rows, on=["rank", "op_id"], how="left", maintain_order="left")
     # an all-gather brings the rows of all ranks to each
-    brought = calls.drop_nulls("call").group_by("call").agg(
-        gathered=pl.when((pl.len() == pl.col("world").max()) & (pl.col("sent_rows").null_count() == 0)).then(
-            pl.col("sent_rows").sum()
+    brought = (
+        calls.drop_nulls("call")
+        .group_by("call")
+        .agg(
+            gathered=pl.when(
+                (pl.len() == pl.col("world").max()) & (pl.col("sent_rows").null_count() == 0)
+            ).then(pl.col("sent_rows").sum())
         )
-    )  # fmt: skip
+    )
     sizes = trace.collectives.select(*key, "in_elements", "out_elements").unique(key, keep="first")
     sends = calls.drop_nulls("way").join(sizes, on=key, how="left", maintain_order="left")
     sends = sends.join(brought, on="call", how="left", maintain_order="left").with_columns(
@@ -136,20 +169,41 @@ def _exchanges(trace: Trace, every: pl.DataFrame, in_layers: pl.DataFrame) -> pl
     )
     dispatches = pl.col("way") == "dispatch"
     begins = dispatches & (pl.col("way").shift(1).over("rank") != "dispatch").fill_null(value=True)
-    return sends.sort("rank", "start_ns").with_columns(turn=begins.cast(pl.Int64).cum_sum().over("rank"))
+    return sends.sort("rank", "start_ns").with_columns(
+        turn=begins.cast(pl.Int64).cum_sum().over("rank")
+    )
 
 
-_EXCHANGE: Final = pl.Schema({
-    "rank": pl.Int32(), "step": pl.Int32(), "phase": pl.String(), "layer": pl.Int32(), "exchange": pl.Int64(),
-    "ranks_seen": pl.Int32(), "kinds": pl.String(), "sent_rows": pl.Int64(), "received_rows": pl.Int64(),
-    "load": pl.Float64(), "dispatch_ns": pl.Int64(), "dispatch_wait_ns": pl.Int64(), "dispatch_bytes": pl.Int64(),
-    "experts_ns": pl.Int64(), "imbalance": pl.Float64(), "slowest_rank": pl.Int32(), "combine_ns": pl.Int64(),
-    "combine_wait_ns": pl.Int64(), "combine_bytes": pl.Int64(), "arrival_skew_ns": pl.Int64(),
-})  # fmt: skip
+_EXCHANGE: Final = pl.Schema(
+    {
+        "rank": pl.Int32(),
+        "step": pl.Int32(),
+        "phase": pl.String(),
+        "layer": pl.Int32(),
+        "exchange": pl.Int64(),
+        "ranks_seen": pl.Int32(),
+        "kinds": pl.String(),
+        "sent_rows": pl.Int64(),
+        "received_rows": pl.Int64(),
+        "load": pl.Float64(),
+        "dispatch_ns": pl.Int64(),
+        "dispatch_wait_ns": pl.Int64(),
+        "dispatch_bytes": pl.Int64(),
+        "experts_ns": pl.Int64(),
+        "imbalance": pl.Float64(),
+        "slowest_rank": pl.Int32(),
+        "combine_ns": pl.Int64(),
+        "combine_wait_ns": pl.Int64(),
+        "combine_bytes": pl.Int64(),
+        "arrival_skew_ns": pl.Int64(),
+    }
+)
 
 
 def _of_way(way: str) -> pl.Expr:
-    """Sums over the dispatch calls or the combine calls, as a struct; null if a value is unknown."""
+    """Sums over the dispatch calls or the combine calls, as a struct; null if a value is
+    unknown.
+    """
     here = pl.col("way") == way
 
     def known(column: str) -> pl.Expr:
@@ -167,19 +221,29 @@ def _of_way(way: str) -> pl.Expr:
 
 
 def _rows_of(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
-    """``rank, op_id, sent_rows, received_rows, columns`` of operators that send; torch takes the output first."""
+    """``rank, op_id, sent_rows, received_rows, columns`` of operators that send; torch takes the
+    output first.
+    """
     numbers = dict.fromkeys(["op_id", "sent_rows", "received_rows", "columns"], pl.Int64)
     empty = pl.DataFrame(schema={"rank": pl.Int32, **numbers})
     if not trace.has("ops"):
         return empty
     operators = calls.select("rank", "op_id").drop_nulls().unique()
-    ops = trace.ops.join(operators, on=["rank", "op_id"], how="semi").filter(pl.col("shapes").str.contains(_TWO))
+    ops = trace.ops.join(operators, on=["rank", "op_id"], how="semi").filter(
+        pl.col("shapes").str.contains(_TWO)
+    )
     if not ops.height:
         return empty
-    shapes = ops.select("shapes", "name").unique().with_columns(
-        both=pl.col("shapes").str.extract_all(_TWO).list.eval(pl.element().str.extract(r"(\d+)").cast(pl.Int64)),
-        swaps=pl.col("name").str.contains("(?i)all_?to_?all"),
-    )  # fmt: skip
+    shapes = (
+        ops.select("shapes", "name")
+        .unique()
+        .with_columns(
+            both=pl.col("shapes")
+            .str.extract_all(_TWO)
+            .list.eval(pl.element().str.extract(r"(\d+)").cast(pl.Int64)),
+            swaps=pl.col("name").str.contains("(?i)all_?to_?all"),
+        )
+    )
     first, second = pl.col("both").list.get(0), pl.col("both").list.get(1, null_on_oob=True)
     shapes = shapes.with_columns(
         sent_rows=pl.when("swaps").then(second).otherwise(first),
@@ -207,7 +271,8 @@ _TWO: Final = r"(\[\s*\d+\s*,\s*\d+\s*\])"
 def rank_balance(trace: Trace) -> pl.DataFrame:
     """Work, waiting for other ranks, and idle time of each rank.
 
-    With expert parallelism a rank without requests still runs passes of padding, which have no step.
+    With expert parallelism a rank without requests still runs passes of padding, which have no
+    step.
 
     Parameters
     ----------
@@ -217,12 +282,14 @@ def rank_balance(trace: Trace) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        One row for each rank: ``rank, group`` (ranks that call collectives together, from 0; null where the other
-        ranks of its calls are not known), ``steps``, ``prefill_tokens, decode_tokens`` (of its steps; null where the
-        engine does not say them), ``compute_ns`` (anything but collectives runs), ``communication_ns``, ``wait_ns`` (in
-        collectives, for ranks that came later; null where it cannot be told), ``without_step_ns`` (compute that belongs
-        to no step), ``idle_ns`` (nothing of the rank runs, from the first start to the last end of any rank),
-        ``busy_share`` (compute over that time) and ``imbalance`` (compute over the mean of the ranks; 1 is even).
+        One row for each rank: ``rank, group`` (ranks that call collectives together, from 0; null
+        where the other ranks of its calls are not known), ``steps``, ``prefill_tokens,
+        decode_tokens`` (of its steps; null where the engine does not say them), ``compute_ns``
+        (anything but collectives runs), ``communication_ns``, ``wait_ns`` (in collectives, for
+        ranks that came later; null where it cannot be told), ``without_step_ns`` (compute that
+        belongs to no step), ``idle_ns`` (nothing of the rank runs, from the first start to the last
+        end of any rank), ``busy_share`` (compute over that time) and ``imbalance`` (compute over
+        the mean of the ranks; 1 is even).
 
     Examples
     --------
@@ -234,47 +301,78 @@ def rank_balance(trace: Trace) -> pl.DataFrame:
     calls = collectives(trace)
     collective = (pl.col("category") == "collective").fill_null(value=False)
     lengths = union_lengths(
-        events, ["rank"], compute_ns=~collective, communication_ns=collective, _busy=pl.lit(True),
+        events,
+        ["rank"],
+        compute_ns=~collective,
+        communication_ns=collective,
+        _busy=pl.lit(True),
         without_step_ns=~collective & pl.col("step").is_null(),
-    )  # fmt: skip
+    )
     window = pl.col("last_ns").max() - pl.col("first_ns").min()
     waits = calls.group_by("rank").agg(
         wait_ns=pl.when(pl.col("wait_ns").is_not_null().any()).then(pl.col("wait_ns").sum())
     )
     rows = (
-        lengths.with_columns(idle_ns=window - pl.col("_busy"), busy_share=pl.col("compute_ns") / window)
+        lengths.with_columns(
+            idle_ns=window - pl.col("_busy"), busy_share=pl.col("compute_ns") / window
+        )
         .join(waits, on="rank", how="left", maintain_order="left")
         .with_columns(
-            wait_ns=pl.when(pl.col("rank").is_in(calls["rank"].unique().implode())).then("wait_ns").otherwise(0)
+            wait_ns=pl.when(pl.col("rank").is_in(calls["rank"].unique().implode()))
+            .then("wait_ns")
+            .otherwise(0)
         )
-        .join(_groups(calls, lengths["rank"].to_list()), on="rank", how="left", maintain_order="left")
+        .join(
+            _groups(calls, lengths["rank"].to_list()), on="rank", how="left", maintain_order="left"
+        )
         .join(_tokens(trace), on="rank", how="left", maintain_order="left")
     )
     return (
-        rows.with_columns(pl.col("steps").fill_null(0), imbalance=pl.col("compute_ns") / pl.col("compute_ns").mean())
+        rows.with_columns(
+            pl.col("steps").fill_null(0),
+            imbalance=pl.col("compute_ns") / pl.col("compute_ns").mean(),
+        )
         .select(list(_BALANCE))
         .cast(_BALANCE)
         .sort("rank")
     )
 
 
-_BALANCE: Final = pl.Schema({
-    "rank": pl.Int32(), "group": pl.Int32(), "steps": pl.Int64(), "prefill_tokens": pl.Int64(),
-    "decode_tokens": pl.Int64(), "compute_ns": pl.Int64(),
-    "communication_ns": pl.Int64(), "wait_ns": pl.Int64(), "without_step_ns": pl.Int64(), "idle_ns": pl.Int64(),
-    "busy_share": pl.Float64(), "imbalance": pl.Float64(),
-})  # fmt: skip
+_BALANCE: Final = pl.Schema(
+    {
+        "rank": pl.Int32(),
+        "group": pl.Int32(),
+        "steps": pl.Int64(),
+        "prefill_tokens": pl.Int64(),
+        "decode_tokens": pl.Int64(),
+        "compute_ns": pl.Int64(),
+        "communication_ns": pl.Int64(),
+        "wait_ns": pl.Int64(),
+        "without_step_ns": pl.Int64(),
+        "idle_ns": pl.Int64(),
+        "busy_share": pl.Float64(),
+        "imbalance": pl.Float64(),
+    }
+)
 
 
 def _tokens(trace: Trace) -> pl.DataFrame:
     """``rank, steps, prefill_tokens, decode_tokens``."""
-    known = {"prefill_tokens": pl.col("context_tokens"), "decode_tokens": pl.col("generation_tokens")}
-    totals = {name: pl.when(of_step.is_not_null().all()).then(of_step.sum()) for name, of_step in known.items()}
+    known = {
+        "prefill_tokens": pl.col("context_tokens"),
+        "decode_tokens": pl.col("generation_tokens"),
+    }
+    totals = {
+        name: pl.when(of_step.is_not_null().all()).then(of_step.sum())
+        for name, of_step in known.items()
+    }
     return steps(trace).group_by("rank").agg(steps=pl.len(), **totals)
 
 
 def _groups(calls: pl.DataFrame, ranks: list[int]) -> pl.DataFrame:
-    """``rank, group``: ranks that call collectives together, directly or through others, have the same number."""
+    """``rank, group``: ranks that call collectives together, directly or through others, have
+    the same number.
+    """
     pairs = calls.drop_nulls("call").group_by("call").agg(ranks=pl.col("rank").unique().sort())
     matched = set(pairs.filter(pl.col("ranks").list.len() > 1)["ranks"].explode())
     unknown = set(calls.filter(pl.col("unmatched").is_not_null())["rank"]) - matched

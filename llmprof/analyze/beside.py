@@ -1,4 +1,6 @@
-"""Which kinds of work run beside which, for how long, and how many multiprocessors their grids can fill."""
+"""Which kinds of work run beside which, for how long, and how many multiprocessors their grids
+can fill.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,10 @@ _REST = "(others)"
     apart=("per", "most"),
 )
 def running_beside(
-    trace: Trace, *, per: Literal["category", "stage", "name", "stream"] = "category", most: AtLeastOne = 40
+    trace: Trace,
+    *,
+    per: Literal["category", "stage", "name", "stream"] = "category",
+    most: AtLeastOne = 40,
 ) -> pl.DataFrame:
     """Time in which two kinds of work run side by side on a device, as a matrix in rows.
 
@@ -36,43 +41,61 @@ def running_beside(
     per : {"category", "stage", "name", "stream"}
         What makes a kind of work. An event without one counts as ``(none)``.
     most : int
-        Kinds that take the most time and have rows of their own; all others are one kind, ``(others)``.
+        Kinds that take the most time and have rows of their own; all others are one kind,
+        ``(others)``.
 
     Returns
     -------
     polars.DataFrame
-        ``rank, device, first, second`` (two kinds, each pair once; the same kind twice for events of one kind beside
-        each other), ``together_ns`` (time in which both run), ``first_ns, second_ns`` (time in which each runs),
-        ``first_share, second_share`` (of that time, together) and ``first_sms, second_sms``: the greatest share of the
-        multiprocessors that the grids of the kind's kernels can fill, one block on each, as a mean over their time. Two
-        kinds whose shares add up to more than 1 compete for multiprocessors. Null without grids or an unknown device.
-        Only pairs with time together, by device, the longest first.
+        ``rank, device, first, second`` (two kinds, each pair once; the same kind twice for events
+        of one kind beside each other), ``together_ns`` (time in which both run), ``first_ns,
+        second_ns`` (time in which each runs), ``first_share, second_share`` (of that time,
+        together) and ``first_sms, second_sms``: the greatest share of the multiprocessors that the
+        grids of the kind's kernels can fill, one block on each, as a mean over their time. Two
+        kinds whose shares add up to more than 1 compete for multiprocessors. Null without grids or
+        an unknown device. Only pairs with time together, by device, the longest first.
     """
     refuse_samples(trace, "what ran beside what")
     events = labelled(trace, ["rank", "device", "stream", per]).filter(pl.col("dur_ns") > 0)
-    events = _with_filled(trace, events.with_columns(_kind=pl.col(per).cast(pl.String).fill_null("(none)")))
+    events = _with_filled(
+        trace, events.with_columns(_kind=pl.col(per).cast(pl.String).fill_null("(none)"))
+    )
     rows = [
         (rank, device, *pair)
-        for (rank, device), part in events.partition_by("rank", "device", as_dict=True, maintain_order=True).items()
+        for (rank, device), part in events.partition_by(
+            "rank", "device", as_dict=True, maintain_order=True
+        ).items()
         for pair in _pairs(part, most)
     ]
     found = pl.DataFrame(rows, schema=_PAIRS, orient="row")
     order = ["rank", "device", "together_ns", "first", "second"]
     found = found.sort(order, descending=[name == "together_ns" for name in order])
     return found.with_columns(
-        first_share=pl.col("together_ns") / pl.col("first_ns"), second_share=pl.col("together_ns") / pl.col("second_ns")
+        first_share=pl.col("together_ns") / pl.col("first_ns"),
+        second_share=pl.col("together_ns") / pl.col("second_ns"),
     ).select(pl.exclude("first_sms", "second_sms"), "first_sms", "second_sms")
 
 
 _PAIRS = {
-    "rank": pl.Int32, "device": pl.Int32, "first": pl.String, "second": pl.String, "together_ns": pl.Int64,
-    "first_ns": pl.Int64, "second_ns": pl.Int64, "first_sms": pl.Float64, "second_sms": pl.Float64,
-}  # fmt: skip
+    "rank": pl.Int32,
+    "device": pl.Int32,
+    "first": pl.String,
+    "second": pl.String,
+    "together_ns": pl.Int64,
+    "first_ns": pl.Int64,
+    "second_ns": pl.Int64,
+    "first_sms": pl.Float64,
+    "second_sms": pl.Float64,
+}
 
 
 def _pairs(events: pl.DataFrame, most: int) -> list[tuple[object, ...]]:
     """Pairs of kinds of one device with time together."""
-    time = events.group_by("_kind").agg(pl.col("dur_ns").sum()).sort("dur_ns", "_kind", descending=[True, False])
+    time = (
+        events.group_by("_kind")
+        .agg(pl.col("dur_ns").sum())
+        .sort("dur_ns", "_kind", descending=[True, False])
+    )
     rest = events["_kind"].is_in(time["_kind"][most:].implode())
     events = events.with_columns(_kind=pl.when(rest).then(pl.lit(_REST)).otherwise("_kind"))
     known = pl.col("_filled").is_not_null()
@@ -88,7 +111,9 @@ def _pairs(events: pl.DataFrame, most: int) -> list[tuple[object, ...]]:
     changes[np.arange(len(at)), np.tile(code, 2)] = np.repeat([1, -1], len(start))
     running = changes[order].cumsum(axis=0)
     some, several = running > 0, lasts @ (running > 1)
-    together = [lasts[on] @ some[on] for on in some.T]  # integers: exact, and without the threads of a BLAS
+    together = [
+        lasts[on] @ some[on] for on in some.T
+    ]  # integers: exact, and without the threads of a BLAS
     return [
         (names[i], names[j], int(both), int(together[i][i]), int(together[j][j]), sms[i], sms[j])
         for i in range(len(names))
@@ -98,7 +123,9 @@ def _pairs(events: pl.DataFrame, most: int) -> list[tuple[object, ...]]:
 
 
 def _with_filled(trace: Trace, events: pl.DataFrame) -> pl.DataFrame:
-    """Events with the share of the multiprocessors that the blocks of each can fill, where it is known."""
+    """Events with the share of the multiprocessors that the blocks of each can fill, where it is
+    known.
+    """
     try:
         sms = hardware.device(str(trace.meta.get("device"))).multiprocessors
     except LlmprofError:

@@ -1,8 +1,9 @@
 """Captures of CUDA graphs and their replays: operators, shapes and modules for replayed kernels.
 
 A replayed kernel has no separate launch, so its operator is not recorded. vLLM
-(``profiler_config.capture_torch_profiler``) and SGLang write a second trace while the graphs are captured. There each
-launch has its operator and module, but no kernel runs. The order of the launches is that of the graph's kernels.
+(``profiler_config.capture_torch_profiler``) and SGLang write a second trace while the graphs are
+captured. There each launch has its operator and module, but no kernel runs. The order of the
+launches is that of the graph's kernels.
 """
 
 from __future__ import annotations
@@ -36,27 +37,42 @@ _LAUNCH: Final = r"(?i)launch(?:cooperative)?kernel|memcpy|memset"
 _NO_LAUNCH: Final = r"(?i)graph|attribute|symbol|host"
 
 LEAST_AGREEMENT: Final = 0.9
-"""A graph without kernel names fits a replay if at least this share of its repeated launches (the same operator with
-the same shapes, and the same place among its launches) repeat the same kernel."""
+"""A graph without kernel names fits a replay if at least this share of its repeated launches (the
+same operator with the same shapes, and the same place among its launches) repeat the same kernel.
+"""
 
 _NAMED, _ORDERED = 1.0, 0.9
 """Confidence if all kernel names agree, and if only number, order and repetitions do."""
-_BESIDE: Final = ("fill", "copy", "quantize", "kv_cache_write", "moe_routing", "collective", "norm", "rope", "other")
+_BESIDE: Final = (
+    "fill",
+    "copy",
+    "quantize",
+    "kv_cache_write",
+    "moe_routing",
+    "collective",
+    "norm",
+    "rope",
+    "other",
+)
 """Categories of kernels that an operator of any category may launch beside its main one."""
 
 _OPERATOR: Final = ("op", "shapes", "dtypes", "strides", "inputs", "inside", "call")
 CONTENT: Final = (*_OPERATOR, "category", "layer", "stage", "evidence", "grid", "block")
-"""Columns that a capture gives for a kernel; ``call`` numbers the operator calls of a graph, ``inside`` has what they
-call."""
+"""Columns that a capture gives for a kernel; ``call`` numbers the operator calls of a graph,
+``inside`` has what they call.
+"""
 
 
 def captured(trace: Trace, captures: Trace | Sequence[Trace]) -> pl.DataFrame:
-    """Labels of replayed kernels from the captures of their CUDA (HIP) graphs, matched by the sequence of kernels."""
-    # On AMD devices the launches of a capture name their kernels, and all names must agree. On NVIDIA devices only the
-    # kernels of torch.compile are named: then number and order of kernels, copies and fills must be the same, and
-    # launches of one operator with the same shapes must have become one kernel. If several captures fit (the same graph
-    # in every layer, or for several batch sizes), those are taken whose order is that of the step's replays. Labels in
-    # which they still differ are unknown.
+    """Labels of replayed kernels from the captures of their CUDA (HIP) graphs, matched by the
+    sequence of kernels.
+    """
+    # On AMD devices the launches of a capture name their kernels, and all names must agree. On
+    # NVIDIA devices only the kernels of torch.compile are named: then number and order of kernels,
+    # copies and fills must be the same, and launches of one operator with the same shapes must have
+    # become one kernel. If several captures fit (the same graph in every layer, or for several
+    # batch sizes), those are taken whose order is that of the step's replays. Labels in which they
+    # still differ are unknown.
     several = [captures] if isinstance(captures, Trace) else list(captures)
     if not any(recorded_graphs(capture) for capture in several):
         expected = "calls of cudaStreamBeginCapture (hipStreamBeginCapture) and launches after them"
@@ -66,7 +82,8 @@ def captured(trace: Trace, captures: Trace | Sequence[Trace]) -> pl.DataFrame:
 
 
 def with_captures(trace: Trace, captures: Trace | Sequence[Trace]) -> Trace:
-    """Add the labels from captures to replayed kernels, as :func:`captured` finds them; analyses then use them.
+    """Add the labels from captures to replayed kernels, as :func:`captured` finds them; analyses
+    then use them.
 
     Parameters
     ----------
@@ -98,11 +115,19 @@ def with_captures(trace: Trace, captures: Trace | Sequence[Trace]) -> Trace:
     key = ["rank", "stream", "start_ns", "name"]
     place = activity(trace).filter(pl.col("source") == "kernel").select("event", *key)
     of_capture = place.join(rows.drop("rank", "name", "graph", "reason"), on="event").drop("event")
-    of_capture = of_capture.unique(key, keep="first").rename({c: CAPTURED + c for c in (*CONTENT, "confidence")})
-    kernels = trace.kernels.join(of_capture, on=key, how="left", nulls_equal=True, maintain_order="left")
-    sizes = {side: pl.col(CAPTURED + side).str.extract_all(r"\d+").list for side in ("grid", "block")}
+    of_capture = of_capture.unique(key, keep="first").rename(
+        {c: CAPTURED + c for c in (*CONTENT, "confidence")}
+    )
+    kernels = trace.kernels.join(
+        of_capture, on=key, how="left", nulls_equal=True, maintain_order="left"
+    )
+    sizes = {
+        side: pl.col(CAPTURED + side).str.extract_all(r"\d+").list for side in ("grid", "block")
+    }
     kernels = kernels.with_columns(
-        pl.coalesce(f"{side}_{axis}", of_side.get(number, null_on_oob=True).cast(pl.Int32, strict=False))
+        pl.coalesce(
+            f"{side}_{axis}", of_side.get(number, null_on_oob=True).cast(pl.Int32, strict=False)
+        )
         for side, of_side in sizes.items()
         for number, axis in enumerate("xyz")
     ).drop(CAPTURED + "grid", CAPTURED + "block")
@@ -111,7 +136,9 @@ def with_captures(trace: Trace, captures: Trace | Sequence[Trace]) -> Trace:
 
 @per_trace
 def _launches(trace: Trace) -> pl.DataFrame:
-    """Launches between the begin and the end of a capture, in order, with ``graph`` (its number)."""
+    """Launches between the begin and the end of a capture, in order, with ``graph`` (its
+    number).
+    """
     if not trace.has("runtime"):
         return pl.DataFrame()
     calls = trace.runtime.sort("rank", "thread", "start_ns", maintain_order=True).with_columns(
@@ -121,10 +148,13 @@ def _launches(trace: Trace) -> pl.DataFrame:
         return pl.DataFrame()
     thread = ["rank", "thread"]
     calls = calls.with_columns(
-        graph=pl.col("begins").cum_sum(), open=(pl.col("begins").cum_sum() - pl.col("ends").cum_sum()).over(thread) > 0
+        graph=pl.col("begins").cum_sum(),
+        open=(pl.col("begins").cum_sum() - pl.col("ends").cum_sum()).over(thread) > 0,
     )
     name = pl.col("name")
-    launches = calls.filter(pl.col("open") & name.str.contains(_LAUNCH) & ~name.str.contains(_NO_LAUNCH))
+    launches = calls.filter(
+        pl.col("open") & name.str.contains(_LAUNCH) & ~name.str.contains(_NO_LAUNCH)
+    )
     end = pl.col("start_ns") + pl.col("dur_ns")
     nested = end.cum_max().shift(1).over("graph") >= end  # a driver call inside a runtime call
     columns = {c: pl.lit(None, dtype=pl.String) for c in _ROCM if c not in launches.columns}
@@ -138,13 +168,17 @@ _ROCM: Final = ("rocm_kernel", "rocm_grid", "rocm_block")
 def recorded_graphs(trace: Trace) -> list[pl.DataFrame]:
     """Captures of graphs in a trace, each with its launches in order.
 
-    Each launch has ``place, source`` (kernel, copy, fill), ``name`` (of the kernel, or null), ``op, shapes, dtypes,
-    category`` (of the operator), ``grid, block``, and for :func:`_as_run` ``start_ns, rank, correlation, op_id``.
+    Each launch has ``place, source`` (kernel, copy, fill), ``name`` (of the kernel, or null), ``op,
+    shapes, dtypes, category`` (of the operator), ``grid, block``, and for :func:`_as_run`
+    ``start_ns, rank, correlation, op_id``.
     """
     launches = _launches(trace)
     if not launches.height:
         return []
-    copies = {"fill": pl.col("name").str.contains("(?i)memset"), "copy": pl.col("name").str.contains("(?i)memcpy")}
+    copies = {
+        "fill": pl.col("name").str.contains("(?i)memset"),
+        "copy": pl.col("name").str.contains("(?i)memcpy"),
+    }
     launches = launches.with_columns(
         source=first_true(copies, "kernel"),
         launch_start_ns="start_ns",
@@ -157,34 +191,59 @@ def recorded_graphs(trace: Trace) -> list[pl.DataFrame]:
     launches = launches.with_columns(
         pl.lit(None, dtype=pl.UInt32 if c == "call" else pl.String).alias(c) for c in absent
     )
-    compiled = pl.when(pl.col("op").str.starts_with("triton_")).then("op")  # torch.compile's kernels name the operator
+    compiled = pl.when(pl.col("op").str.starts_with("triton_")).then(
+        "op"
+    )  # torch.compile's kernels name the operator
     name = pl.coalesce("rocm_kernel", compiled).alias("name")
     launches = launches.with_columns(category=operator_categories(launches, trace).cast(pl.String))
     launches = launches.select(
-        "graph", "source", name, *_OPERATOR, "category",
-        pl.col("rocm_grid").alias("grid"), pl.col("rocm_block").alias("block"), "start_ns", "rank", "correlation",
+        "graph",
+        "source",
+        name,
+        *_OPERATOR,
+        "category",
+        pl.col("rocm_grid").alias("grid"),
+        pl.col("rocm_block").alias("block"),
+        "start_ns",
+        "rank",
+        "correlation",
         "op_id",
-    )  # fmt: skip
+    )
     launches = launches.with_columns(pl.col("call").rank("dense").over("graph"))
     parts = launches.partition_by("graph", maintain_order=True, include_key=False)
     return [part.with_row_index("place") for part in parts]
 
 
 def _operators(launches: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
-    """Operators of launches with the texts of their arguments, and the row of each as the number of its call."""
-    texts = {"shapes": "shapes", "dtypes": "dtypes", "strides": "torch_strides", "inputs": "torch_inputs"}
+    """Operators of launches with the texts of their arguments, and the row of each as the number
+    of its call.
+    """
+    texts = {
+        "shapes": "shapes",
+        "dtypes": "dtypes",
+        "strides": "torch_strides",
+        "inputs": "torch_inputs",
+    }
     rows, ops = operator_rows(launches, ops)["row"], with_texts(ops)
     inside = texts_inside(rows, ops)
     return ops.select(op="name", **texts)[rows].with_columns(inside=inside, call=rows)
 
 
 def _as_run(trace: Trace, graphs: list[pl.DataFrame]) -> list[pl.DataFrame]:
-    """Captures of one trace with ``layer, stage, evidence``: their launches are analysed as if they were kernels."""
+    """Captures of one trace with ``layer, stage, evidence``: their launches are analysed as if
+    they were kernels.
+    """
     launches = pl.concat([graph.with_columns(graph=pl.lit(n)) for n, graph in enumerate(graphs)])
     kernels = launches.select(
-        "rank", "start_ns", "correlation", "op_id", pl.col("name").fill_null(""), dur_ns=pl.lit(1, dtype=pl.Int64),
-        device=pl.lit(0, dtype=pl.Int32), stream=pl.lit(0, dtype=pl.Int64),
-    )  # fmt: skip
+        "rank",
+        "start_ns",
+        "correlation",
+        "op_id",
+        pl.col("name").fill_null(""),
+        dur_ns=pl.lit(1, dtype=pl.Int64),
+        device=pl.lit(0, dtype=pl.Int32),
+        stream=pl.lit(0, dtype=pl.Int64),
+    )
     host = {name: trace.table(name) for name in ("runtime", "ops", "markers") if trace.has(name)}
     attributed = attribute(Trace({**host, "kernels": kernels}, trace.meta, trace.coverage))
     module = pl.col("evidence") == "module"
@@ -197,13 +256,19 @@ def _as_run(trace: Trace, graphs: list[pl.DataFrame]) -> list[pl.DataFrame]:
         stage=pl.when(module).then("stage"),
         evidence=pl.when(module).then(pl.lit("module")).when(operator).then(pl.lit("operator")),
     ).unique(["rank", "start_ns"], keep="first")
-    launches = launches.drop("category").join(attributed, on=["rank", "start_ns"], how="left", maintain_order="left")
-    return launches.select("graph", "place", *CONTENT).partition_by("graph", maintain_order=True, include_key=False)
+    launches = launches.drop("category").join(
+        attributed, on=["rank", "start_ns"], how="left", maintain_order="left"
+    )
+    return launches.select("graph", "place", *CONTENT).partition_by(
+        "graph", maintain_order=True, include_key=False
+    )
 
 
 @per_trace
 def replays(trace: Trace) -> pl.DataFrame:
-    """Replayed kernels and copies, the number of the replay and their ``place`` in it, by node or by start."""
+    """Replayed kernels and copies, the number of the replay and their ``place`` in it, by node
+    or by start.
+    """
     events = activity(trace)
     place = {}
     if trace.has("kernels") and "graph_node" in trace.kernels.columns:
@@ -218,7 +283,11 @@ def replays(trace: Trace) -> pl.DataFrame:
     events = events.with_columns(**place).hstack(step_of_events(trace).select("step"))
     rows = events.filter(pl.col("replayed") & pl.col("correlation").is_not_null())
     launch = ["rank", "correlation"]
-    ordered = pl.when(pl.col("graph_node").is_not_null().all().over(launch)).then("graph_node").otherwise("start_ns")
+    ordered = (
+        pl.when(pl.col("graph_node").is_not_null().all().over(launch))
+        .then("graph_node")
+        .otherwise("start_ns")
+    )
     filled = (pl.col("source") == "copy") & (pl.col("category") == "fill")
     rows = rows.with_columns(
         ordered=ordered,
@@ -242,7 +311,9 @@ def _matched(events: pl.DataFrame, captures: list[Trace]) -> pl.DataFrame:
     graphs = [graph for some in of_traces for graph in some]
     other = {"layer": pl.Int32, "call": pl.UInt32}
     empty = {c: pl.lit(None, dtype=other.get(c, pl.String)) for c in CONTENT}
-    by_replay = {int(part["replay"][0]): part for part in events.partition_by("replay", maintain_order=True)}
+    by_replay = {
+        int(part["replay"][0]): part for part in events.partition_by("replay", maintain_order=True)
+    }
     fits: dict[tuple[tuple[str, str], ...], tuple[list[int], float]] = {}
     of_replay: dict[int, tuple[list[int], float]] = {}
     for number, part in by_replay.items():
@@ -251,7 +322,10 @@ def _matched(events: pl.DataFrame, captures: list[Trace]) -> pl.DataFrame:
             fits[sequence] = _fitting(part, graphs)
         of_replay[number] = fits[sequence]
     chosen = _in_order(events, of_replay)
-    for number, part in by_replay.items():  # kernels without a name in the capture get the name from the replay
+    for (
+        number,
+        part,
+    ) in by_replay.items():  # kernels without a name in the capture get the name from the replay
         for graph in [chosen[number]] if number in chosen else of_replay[number][0]:
             graphs[graph] = graphs[graph].with_columns(name=pl.coalesce("name", part["name"]))
     content: list[pl.DataFrame] = []
@@ -265,19 +339,27 @@ def _matched(events: pl.DataFrame, captures: list[Trace]) -> pl.DataFrame:
         if which and which not in common:
             common[which] = _common([content[graph] for graph in which])
         part = part.select("event", "rank", "name", "place")
-        part = part.join(common[which], on="place", how="left") if which else part.with_columns(**empty)
+        part = (
+            part.join(common[which], on="place", how="left")
+            if which
+            else part.with_columns(**empty)
+        )
         rows.append(
             part.with_columns(
                 graph=pl.lit(which[0] if len(which) == 1 else None, dtype=pl.Int64),
                 confidence=pl.lit(confidence if which else None, dtype=pl.Float64),
-                reason=pl.lit(None if which else "no capture has this sequence of kernels", dtype=pl.String),
+                reason=pl.lit(
+                    None if which else "no capture has this sequence of kernels", dtype=pl.String
+                ),
             )
         )
     columns = ["event", "rank", "name", "graph", *CONTENT, "confidence", "reason"]
     if rows:
         return pl.concat(rows, how="diagonal_relaxed").select(columns).sort("event")
     nothing = {"graph": pl.lit(None, dtype=pl.Int64), "confidence": pl.lit(None, dtype=pl.Float64)}
-    return events.with_columns(**empty, **nothing, reason=pl.lit(None, dtype=pl.String)).select(columns)
+    return events.with_columns(**empty, **nothing, reason=pl.lit(None, dtype=pl.String)).select(
+        columns
+    )
 
 
 def _fitting(replay: pl.DataFrame, graphs: list[pl.DataFrame]) -> tuple[list[int], float]:
@@ -300,23 +382,42 @@ def _repeats(graph: pl.DataFrame, run: pl.Series) -> bool:
     group = pl.concat_str("op", "shapes", within.cast(pl.String), separator="|", ignore_nulls=True)
     both = graph.with_columns(run=run, group=pl.when(pl.col("op").is_not_null()).then(group))
     both = both.with_columns(named=names.named_categories(run).cast(CATEGORY))
-    usual = both.group_by("group", "run").len().group_by("group").agg(pl.col("len").max(), n=pl.col("len").sum())
+    usual = (
+        both.group_by("group", "run")
+        .len()
+        .group_by("group")
+        .agg(pl.col("len").max(), n=pl.col("len").sum())
+    )
     repeated = usual.filter(pl.col("group").is_not_null() & (pl.col("n") > 1))
     rows = both.filter(pl.col("category").is_not_null() & pl.col("named").is_not_null())
     named = pl.col("named").cast(pl.String)
-    agrees = rows.filter(named.is_in(_BESIDE) | (named == pl.col("category")) | (pl.col("category") == "moe_experts"))
+    agrees = rows.filter(
+        named.is_in(_BESIDE) | (named == pl.col("category")) | (pl.col("category") == "moe_experts")
+    )
     if rows.height and agrees.height < LEAST_AGREEMENT * rows.height:
         return False
-    return not repeated.height or int(repeated["len"].sum()) >= LEAST_AGREEMENT * int(repeated["n"].sum())
+    return not repeated.height or int(repeated["len"].sum()) >= LEAST_AGREEMENT * int(
+        repeated["n"].sum()
+    )
 
 
 def _in_order(events: pl.DataFrame, fits: dict[int, tuple[list[int], float]]) -> dict[int, int]:
-    """Capture of each replay, in steps whose replays fit exactly one sequence of consecutive captures."""
+    """Capture of each replay, in steps whose replays fit exactly one sequence of consecutive
+    captures.
+    """
     chosen: dict[int, int] = {}
-    steps = events.filter(pl.col("step").is_not_null()).group_by("rank", "step").agg(pl.col("replay").unique().sort())
+    steps = (
+        events.filter(pl.col("step").is_not_null())
+        .group_by("rank", "step")
+        .agg(pl.col("replay").unique().sort())
+    )
     for replayed in steps["replay"]:
         candidates = [set(fits[int(n)][0]) for n in replayed]
-        begins = [g for g in sorted(candidates[0]) if all(g + k in some for k, some in enumerate(candidates))]
+        begins = [
+            g
+            for g in sorted(candidates[0])
+            if all(g + k in some for k, some in enumerate(candidates))
+        ]
         if len(begins) == 1:
             chosen.update({int(n): begins[0] + k for k, n in enumerate(replayed)})
     return chosen
@@ -326,5 +427,7 @@ def _common(graphs: list[pl.DataFrame]) -> pl.DataFrame:
     """Labels that are equal in several captures, by place."""
     rows = graphs[0].select("place", *CONTENT)
     for other in graphs[1:]:
-        rows = rows.with_columns(pl.when(pl.col(c).eq_missing(other[c])).then(c).alias(c) for c in CONTENT)
+        rows = rows.with_columns(
+            pl.when(pl.col(c).eq_missing(other[c])).then(c).alias(c) for c in CONTENT
+        )
     return rows

@@ -1,7 +1,8 @@
 """How an analysis is declared, the catalogue of all of them, and results that a trace keeps.
 
-A new analysis needs its own file, and one line in ``llmprof/analyze/__init__.pyi``. The command line's views, the
-report's sections, figures and files, its work on the ranks of a dataset, and the docs follow from its declaration.
+A new analysis needs its own file, and one line in ``llmprof/analyze/__init__.pyi``. The command
+line's views, the report's sections, figures and files, its work on the ranks of a dataset, and the
+docs follow from its declaration.
 """
 
 from __future__ import annotations
@@ -60,10 +61,12 @@ F = TypeVar("F", bound=Callable[..., pl.DataFrame])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Analysis:
-    """The declaration of an analysis, as a decorator of its function, which takes a trace and keyword options.
+    """The declaration of an analysis, as a decorator of its function, which takes a trace and
+    keyword options.
 
-    The function's results are kept with the trace (:func:`per_trace`). A line in ``llmprof/analyze/__init__.pyi``
-    exports it; another package names it in its entry points, in the group ``llmprof.analyses``.
+    The function's results are kept with the trace (:func:`per_trace`). A line in
+    ``llmprof/analyze/__init__.pyi`` exports it; another package names it in its entry points, in
+    the group ``llmprof.analyses``.
     """
 
     question: str
@@ -73,38 +76,59 @@ class Analysis:
     view: str
     """Its name on the command line, ``llmprof analyze --what``."""
     recorded: str = ""
-    """What its trace must hold ("kernels and operators"), for the docstring; if empty, the docstring says it."""
+    """What its trace must hold ("kernels and operators"), for the docstring; if empty, the
+    docstring says it.
+    """
     options: Mapping[str, Any] = field(default_factory=dict)
     """Options of the function that its view and the report use."""
     columns: str = ""
-    """Columns that the command line shows, separated by spaces, as far as the frame has them; all if empty."""
+    """Columns that the command line shows, separated by spaces, as far as the frame has them;
+    all if empty.
+    """
     largest_first: str = ""
-    """Column by which the command line sorts, largest first; if empty, rows keep the order of the frame."""
+    """Column by which the command line sorts, largest first; if empty, rows keep the order of
+    the frame.
+    """
     needs: tuple[str, ...] = ()
-    """Required arguments besides the trace, such as ``model``: ``--model`` on the command line. Reports, exports and
-    agents, which run all analyses of a trace, leave such an analysis out."""
+    """Required arguments besides the trace, such as ``model``:
+
+    ``--model`` on the command line. Reports, exports and agents, which run all analyses of a trace,
+    leave such an analysis out.
+    """
     takes: tuple[str, ...] = ()
-    """Optional arguments besides the trace that the command line sets by options of the same names."""
+    """Optional arguments besides the trace that the command line sets by options of the same
+    names.
+    """
     grouped_by: Literal["", "by", "per"] = ""
     """Option that ``--by`` sets: ``by`` takes several columns, ``per`` one word."""
     reported: bool = False
     """Whether a report computes it and writes its frame."""
     section: Section | str = ""
-    """Section of the report for its results, or the anchor of the section that it joins; none if empty."""
+    """Section of the report for its results, or the anchor of the section that it joins; none if
+    empty.
+    """
     table: Place = ""
-    """Function that makes the table of its section. It takes its frame and the name of the device's events
-    (``"kernels and copies"``) and returns a :class:`llmprof.report.page.Table`."""
+    """Function that makes the table of its section.
+
+    It takes its frame and the name of the device's events (``"kernels and copies"``) and returns a
+    :class:`llmprof.report.page.Table`.
+    """
     figures: tuple[Place, ...] = ()
     """Figures of the section: each a :class:`llmprof.report.figures.Drawing`."""
     only_with: str = ""
-    """Table that the analysis needs: without it a report leaves the analysis out, and does not say why."""
+    """Table that the analysis needs: without it a report leaves the analysis out, and does not
+    say why.
+    """
     apart: tuple[str, ...] | None = None
-    """Options with which the rows of a rank depend on that rank alone, so that each rank of a dataset has its worker;
-    None if they never do."""
+    """Options with which the rows of a rank depend on that rank alone, so that each rank of a
+    dataset has its worker; None if they never do.
+    """
     with_calls: tuple[str, ...] | None = None
     """Options with which they depend on that rank and its matched collective calls."""
     first: tuple[str, ...] | None = None
-    """What the workers of the ranks run for an analysis of all ranks, beside finding the collective calls."""
+    """What the workers of the ranks run for an analysis of all ranks, beside finding the
+    collective calls.
+    """
     cached: bool = True
     """Whether the trace keeps its results: not where they depend on files."""
     package: str = ""
@@ -127,7 +151,9 @@ class Analysis:
                 function,
                 {"trace": f"trace : Trace\n    A trace with {self.recorded}."},
                 errors,
-                example=f">>> frame = analyze.{package}{function.__name__}(trace)" if recorded <= _IN_SAMPLE else "",
+                example=f">>> frame = analyze.{package}{function.__name__}(trace)"
+                if recorded <= _IN_SAMPLE
+                else "",
             )
         return cast("F", declared)
 
@@ -151,12 +177,15 @@ LEAST_KEPT: Final = 1 << 30
 """Results of a trace are kept up to this size in bytes …"""
 
 KEPT_OF_TRACE: Final = 4
-"""… or up to this multiple of the size of its tables, if that is more; least recently used results are dropped
-first."""
+"""… or up to this multiple of the size of its tables, if that is more; least recently used results
+are dropped first.
+"""
 
 
 class Results:
-    """Results of analyses of one trace, up to ``most_bytes``; frames that share columns each count in full."""
+    """Results of analyses of one trace, up to ``most_bytes``; frames that share columns each
+    count in full.
+    """
 
     def __init__(self, most_bytes: int) -> None:
         self.most_bytes = most_bytes
@@ -191,14 +220,20 @@ def results_of(trace: Trace) -> Results:
     """Cached results of a trace."""
     if trace._results is None:
         tables = trace._tables
-        size = 0 if isinstance(tables, Deferred) else sum(int(frame.estimated_size()) for frame in tables.values())
+        size = (
+            0
+            if isinstance(tables, Deferred)
+            else sum(int(frame.estimated_size()) for frame in tables.values())
+        )
         trace._results = Results(max(LEAST_KEPT, KEPT_OF_TRACE * size))
     results: Results = trace._results
     return results
 
 
 def per_trace(function: Callable[Concatenate[Trace, P], R]) -> Callable[Concatenate[Trace, P], R]:
-    """Decorator: compute once for a trace and arguments, and again after names were registered; return copies."""
+    """Decorator: compute once for a trace and arguments, and again after names were registered;
+    return copies.
+    """
     signature = inspect.signature(function)
 
     @functools.wraps(function)
@@ -222,14 +257,23 @@ def per_trace(function: Callable[Concatenate[Trace, P], R]) -> Callable[Concaten
 def _key(function: Callable[..., Any], bound: inspect.BoundArguments) -> tuple[Trace, Hashable]:
     bound.apply_defaults()
     trace, *others = bound.arguments.values()
-    return trace, (function.__module__, function.__qualname__, tuple(map(frozen, others)), names.version())
+    return trace, (
+        function.__module__,
+        function.__qualname__,
+        tuple(map(frozen, others)),
+        names.version(),
+    )
 
 
 def frozen(value: Any) -> Any:
     """A value as part of a key: lists as tuples, mappings as their items."""
     if isinstance(value, list | tuple):
         return tuple(map(frozen, value))
-    return tuple((key, frozen(value[key])) for key in sorted(value)) if isinstance(value, Mapping) else value
+    return (
+        tuple((key, frozen(value[key])) for key in sorted(value))
+        if isinstance(value, Mapping)
+        else value
+    )
 
 
 def keep(trace: Trace, function: Callable[..., Any], result: pl.DataFrame, **options: Any) -> None:
@@ -271,7 +315,9 @@ def exported(package: ModuleType) -> dict[str, list[str]]:
 
 
 def _declared(package: ModuleType) -> Iterator[Analysis]:
-    """The analyses among the exported functions of a package, and of the packages that it exports."""
+    """The analyses among the exported functions of a package, and of the packages that it
+    exports.
+    """
     for name in itertools.chain.from_iterable(exported(package).values()):
         value = getattr(package, name)
         if hasattr(value, "__path__"):
@@ -282,17 +328,23 @@ def _declared(package: ModuleType) -> Iterator[Analysis]:
 
 @functools.cache
 def analyses() -> tuple[Analysis, ...]:
-    """All analyses: those of llmprof, then those of plug-ins that can be loaded, in the order of the report."""
+    """All analyses: those of llmprof, then those of plug-ins that can be loaded, in the order of
+    the report.
+    """
     own = tuple(_declared(import_module(__package__)))
     others = plugins.added(plugins.ANALYSES, Analysis, own, lambda added: added.name, "analysis")
     out = list(own)
     for plugin, added in others:
         if any(added.view == other.view for other in out):
             plugins.left_out(
-                f"{plugin.name!r} of {plugin.package}", plugins.ANALYSES, f"the view {added.view!r} is taken"
+                f"{plugin.name!r} of {plugin.package}",
+                plugins.ANALYSES,
+                f"the view {added.view!r} is taken",
             )
             continue
-        out.append(replace(added, package=plugin.package)._of(_guarded(added.function, plugin.package)))
+        out.append(
+            replace(added, package=plugin.package)._of(_guarded(added.function, plugin.package))
+        )
     return tuple(out)
 
 
@@ -311,7 +363,9 @@ def analysis(name: str) -> Analysis:
 
 
 def _guarded(function: Callable[..., pl.DataFrame], package: str) -> Callable[..., pl.DataFrame]:
-    """A plug-in's function; errors that are not llmprof's become an error that names the plug-in."""
+    """A plug-in's function; errors that are not llmprof's become an error that names the
+    plug-in.
+    """
 
     @functools.wraps(function)
     def call(*args: object, **options: object) -> pl.DataFrame:

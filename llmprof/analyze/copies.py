@@ -1,4 +1,6 @@
-"""Copies by the kinds of memory at both ends, with the call that began them, and their rate over time."""
+"""Copies by the kinds of memory at both ends, with the call that began them, and their rate over
+time.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +22,18 @@ _ENDS = ["kind", "src_kind", "dst_kind"]
     help="copies by kinds of memory (pageable, pinned), the calls that began them, and their rates",
     view="copies",
     recorded="copies",
-    columns="rank kind src_kind dst_kind bin start_ns bytes rate_gbps call waits count total_ns max_gbps",
+    columns=(
+        "rank kind src_kind dst_kind bin start_ns bytes rate_gbps call waits count total_ns"
+        " max_gbps"
+    ),
     grouped_by="per",
     apart=(),
 )
-def copy_rates(trace: Trace, *, per: Literal["kind", "time"] = "kind", bins: AtLeastOne = 50) -> pl.DataFrame:
-    """Bytes, time and rate of copies and memory sets by direction and kinds of memory, in sum or over time.
+def copy_rates(
+    trace: Trace, *, per: Literal["kind", "time"] = "kind", bins: AtLeastOne = 50
+) -> pl.DataFrame:
+    """Bytes, time and rate of copies and memory sets by direction and kinds of memory, in sum or
+    over time.
 
     Parameters
     ----------
@@ -37,14 +45,16 @@ def copy_rates(trace: Trace, *, per: Literal["kind", "time"] = "kind", bins: AtL
     Returns
     -------
     polars.DataFrame
-        ``rank, kind, src_kind, dst_kind`` (pageable, pinned, device …; null where the profiler does not say), then
+        ``rank, kind, src_kind, dst_kind`` (pageable, pinned, device …; null where the profiler does
+        not say), then
 
-        - per kind: ``call`` (of the host that began them; null if not recorded), ``waits`` (whether this call returns
-          only when the copy is done, by its name; an asynchronous copy of pageable memory waits, too, which no name
-          says), ``count, bytes, total_ns`` (of copies that run side by side each counts), ``rate_gbps`` (1e9 B/s: all
-          bytes in all that time), ``median_gbps, max_gbps`` (of single copies); by rank, the longest time first;
-        - per time: ``bin, start_ns, dur_ns, bytes`` (each copy at an even rate), ``rate_gbps`` (1e9 B/s over the bin).
-          Bins without a copy of the kind are zero.
+        - per kind: ``call`` (of the host that began them; null if not recorded), ``waits`` (whether
+          this call returns only when the copy is done, by its name; an asynchronous copy of
+          pageable memory waits, too, which no name says), ``count, bytes, total_ns`` (of copies
+          that run side by side each counts), ``rate_gbps`` (1e9 B/s: all bytes in all that time),
+          ``median_gbps, max_gbps`` (of single copies); by rank, the longest time first;
+        - per time: ``bin, start_ns, dur_ns, bytes`` (each copy at an even rate), ``rate_gbps`` (1e9
+          B/s over the bin). Bins without a copy of the kind are zero.
 
         Copies of unknown size are in no rate. Times in ns.
 
@@ -74,8 +84,26 @@ def copy_rates(trace: Trace, *, per: Literal["kind", "time"] = "kind", bins: AtL
             max_gbps=rate.filter(sized).max(),
         )
         .with_columns(pl.col("rate_gbps").fill_nan(None), waits=is_synchronising(pl.col("call")))
-        .sort("rank", "total_ns", *_ENDS, "call", descending=[False, True, *[False] * 4], nulls_last=True)
-        .select("rank", *_ENDS, "call", "waits", "count", "bytes", "total_ns", "rate_gbps", "median_gbps", "max_gbps")
+        .sort(
+            "rank",
+            "total_ns",
+            *_ENDS,
+            "call",
+            descending=[False, True, *[False] * 4],
+            nulls_last=True,
+        )
+        .select(
+            "rank",
+            *_ENDS,
+            "call",
+            "waits",
+            "count",
+            "bytes",
+            "total_ns",
+            "rate_gbps",
+            "median_gbps",
+            "max_gbps",
+        )
     )
 
 
@@ -84,7 +112,9 @@ def _over_time(copies: pl.DataFrame, bins: int, rate: pl.Expr) -> pl.DataFrame:
     grid = time_bins(copies, key, bins=bins)
     windows = grid.select("rank", "bin", "start_ns", "dur_ns").unique()
     parts = clip(copies.with_columns(_each=rate), windows, ["rank"])
-    parts = parts.with_columns(windows["bin"].gather(parts["window"]), bytes=pl.col("_each") * pl.col("dur_ns"))
+    parts = parts.with_columns(
+        windows["bin"].gather(parts["window"]), bytes=pl.col("_each") * pl.col("dur_ns")
+    )
     sums = parts.group_by(*key, "bin").agg(pl.col("bytes").sum())
     rows = grid.join(sums, on=[*key, "bin"], how="left", nulls_equal=True, maintain_order="left")
     return rows.with_columns(pl.col("bytes").fill_null(0.0)).with_columns(rate_gbps=rate)

@@ -1,4 +1,6 @@
-"""Counters over time joined to the work: averages over each kernel, stage, layer, phase, step and idle gap."""
+"""Counters over time joined to the work: averages over each kernel, stage, layer, phase, step
+and idle gap.
+"""
 
 from __future__ import annotations
 
@@ -16,53 +18,74 @@ from llmprof.analyze.layers.attribution import labelled
 from llmprof.trace import Trace
 
 _KEYS = {
-    "kernel": ["name"], "event": ["event", "start_ns", "name"], "category": ["category"], "stage": ["phase", "stage"],
-    "layer": ["phase", "layer"], "phase": ["phase"], "step": ["step", "phase"], "idle": ["cause"],
+    "kernel": ["name"],
+    "event": ["event", "start_ns", "name"],
+    "category": ["category"],
+    "stage": ["phase", "stage"],
+    "layer": ["phase", "layer"],
+    "phase": ["phase"],
+    "step": ["step", "phase"],
+    "idle": ["cause"],
     "gap": ["gap", "start_ns"],
-}  # fmt: skip
+}
 _DEVICE = ["rank", "device"]
-_SINCE_LAST = r"gpu\.(?:utilization|memory_utilization|pcie_|nvlink_)|cpu\.utilization|disk\.|network\.|run\.cpu"
-"""Counters of llmprof's monitors, and of tools read under their names, that measure the time before a sample."""
+_SINCE_LAST = r"gpu\.(?:utilization|memory_utilization|pcie_|nvlink_)|cpu\.utilization|disk\.|network\.|run\.cpu"  # noqa: E501
+"""Counters of llmprof's monitors, and of tools read under their names, that measure the time
+before a sample.
+"""
 
 
 @Analysis(
-    question="How busy were the units of the device in each kernel, stage, layer, phase and idle gap?",
-    help="sampled counters averaged over the work: multiprocessors, tensor cores, memory, links, clocks",
+    question=(
+        "How busy were the units of the device in each kernel, stage, layer, phase and idle gap?"
+    ),
+    help=(
+        "sampled counters averaged over the work: multiprocessors, tensor cores, memory, links,"
+        " clocks"
+    ),
     view="counters",
     grouped_by="per",
-    columns="rank phase stage layer step cause gap name counter mean unit own_share work_ns samples max device",
+    columns=(
+        "rank phase stage layer step cause gap name counter mean unit own_share work_ns samples max"
+        " device"
+    ),
 )
 def counters(
     trace: Trace,
     *,
-    per: Literal["kernel", "event", "category", "stage", "layer", "phase", "step", "idle", "gap"] = "kernel",
+    per: Literal[
+        "kernel", "event", "category", "stage", "layer", "phase", "step", "idle", "gap"
+    ] = "kernel",
 ) -> pl.DataFrame:
     """Mean of each sampled counter while each kind of work runs.
 
-    A sample holds from its time until the next one of its counter and device, the last one for the usual distance of
-    two; rates and busy shares of llmprof's monitors are of the time before a sample, and hold from the one before. A
-    mean weights each sample with the time for which it holds in the work.
+    A sample holds from its time until the next one of its counter and device, the last one for the
+    usual distance of two; rates and busy shares of llmprof's monitors are of the time before a
+    sample, and hold from the one before. A mean weights each sample with the time for which it
+    holds in the work.
 
     Parameters
     ----------
     trace : Trace
-        A trace with device activity and samples of counters: ``nsys profile --gpu-metrics-devices=all``, counters of
-        rocprof or of an NPU, or the monitors of a run.
+        A trace with device activity and samples of counters: ``nsys profile
+        --gpu-metrics-devices=all``, counters of rocprof or of an NPU, or the monitors of a run.
     per : {"kernel", "event", "category", "stage", "layer", "phase", "step", "idle", "gap"}
-        What the means are over: kernels by name, single events, categories, stages and layers by phase, phases, steps,
-        idle time by cause, or single gaps in which the device is idle.
+        What the means are over: kernels by name, single events, categories, stages and layers by
+        phase, phases, steps, idle time by cause, or single gaps in which the device is idle.
 
     Returns
     -------
     polars.DataFrame
-        ``rank, device``, the columns of ``per``, ``counter, unit, mean, min, max`` (of the samples that hold in the
-        work), ``work_ns`` (time of the work; what runs side by side counts once), ``known_ns`` (of it, with a sample),
-        ``samples`` (that hold in the work) and ``own_share``: the part of the time of these samples in which this work
-        ran. At 1 the mean is this work's alone; near 0 the work is far shorter than the distance of two samples and the
-        mean says more of what ran around it. Work without a sample is left out. By device, the longest work first.
+        ``rank, device``, the columns of ``per``, ``counter, unit, mean, min, max`` (of the samples
+        that hold in the work), ``work_ns`` (time of the work; what runs side by side counts once),
+        ``known_ns`` (of it, with a sample), ``samples`` (that hold in the work) and ``own_share``:
+        the part of the time of these samples in which this work ran. At 1 the mean is this work's
+        alone; near 0 the work is far shorter than the distance of two samples and the mean says
+        more of what ran around it. Work without a sample is left out. By device, the longest work
+        first.
 
-        Samples of a whole machine (rank -1) count for the rank that uses their device, if there is only one, and where
-        they name no device for each rank.
+        Samples of a whole machine (rank -1) count for the rank that uses their device, if there is
+        only one, and where they name no device for each rank.
 
     Raises
     ------
@@ -76,20 +99,25 @@ def counters(
     >>> busy = llmprof.Trace({"kernels": kernels, "counters": pl.DataFrame(samples)})
     >>> analyze.counters(busy)["mean"].item()
     50.0
-    """
+    """  # noqa: E501
     samples = trace.counters.filter(pl.col("value").is_finite())
     keys = _KEYS[per]
     if per in ("idle", "gap"):
         work = idle(trace)
         if per == "gap":
-            work = work.with_columns(pl.col("start_ns").min().over("gap"), dur_ns="gap_ns").unique("gap")
+            work = work.with_columns(pl.col("start_ns").min().over("gap"), dur_ns="gap_ns").unique(
+                "gap"
+            )
     else:
         work = labelled(trace, [*_DEVICE, *keys])
     inside = [key for key in keys if key != "start_ns"]
     found = averages(work, samples, inside)
     if "start_ns" in keys:
         found = found.join(
-            work.select(*_DEVICE, *inside, "start_ns"), on=[*_DEVICE, *inside], how="left", nulls_equal=True
+            work.select(*_DEVICE, *inside, "start_ns"),
+            on=[*_DEVICE, *inside],
+            how="left",
+            nulls_equal=True,
         )
     order = [*_DEVICE, "work_ns", *keys, "counter"]
     found = found.sort(order, descending=[name == "work_ns" for name in order], nulls_last=True)
@@ -101,32 +129,51 @@ def averages(work: pl.DataFrame, samples: pl.DataFrame, keys: list[str]) -> pl.D
     whole = [*_DEVICE, *keys]
     spans = merge(work.filter(pl.col("dur_ns") > 0), whole)
     parts = [
-        _of_device(spans.filter(pl.col("rank") == rank, pl.col("device").eq_missing(device)), mine, whole)
+        _of_device(
+            spans.filter(pl.col("rank") == rank, pl.col("device").eq_missing(device)), mine, whole
+        )
         for rank, device, mine in _lines(samples, work)
     ]
     return pl.concat(parts) if parts else _of_device(spans.clear(), samples.clear(), whole)
 
 
-def _lines(samples: pl.DataFrame, work: pl.DataFrame) -> Iterator[tuple[int, int | None, pl.DataFrame]]:
+def _lines(
+    samples: pl.DataFrame, work: pl.DataFrame
+) -> Iterator[tuple[int, int | None, pl.DataFrame]]:
     """Devices of the work, each with the samples that are its own."""
     devices = work.select(_DEVICE).unique().sort(_DEVICE, nulls_last=True)
     users = dict(devices.group_by("device").agg(pl.col("rank").n_unique()).iter_rows())
     for rank, device in devices.iter_rows():
-        own = (pl.col("rank") == rank) & (pl.col("device").is_null() | pl.col("device").eq_missing(device))
+        own = (pl.col("rank") == rank) & (
+            pl.col("device").is_null() | pl.col("device").eq_missing(device)
+        )
         machine = (pl.col("rank") == -1) & (
-            pl.col("device").is_null() | (pl.col("device").eq_missing(device) & (users[device] == 1))
+            pl.col("device").is_null()
+            | (pl.col("device").eq_missing(device) & (users[device] == 1))
         )
         yield rank, device, samples.filter(own | machine)
 
 
 def _of_device(spans: pl.DataFrame, samples: pl.DataFrame, whole: list[str]) -> pl.DataFrame:
     """Means over the groups of disjoint intervals of one device."""
-    groups = spans.group_by(whole, maintain_order=True).agg(work_ns=pl.col("dur_ns").sum()).with_row_index("_group")
-    spans = spans.join(groups.select("_group", *whole), on=whole, how="left", nulls_equal=True, maintain_order="left")
+    groups = (
+        spans.group_by(whole, maintain_order=True)
+        .agg(work_ns=pl.col("dur_ns").sum())
+        .with_row_index("_group")
+    )
+    spans = spans.join(
+        groups.select("_group", *whole),
+        on=whole,
+        how="left",
+        nulls_equal=True,
+        maintain_order="left",
+    )
     begin, group = spans["start_ns"].to_numpy(), spans["_group"].to_numpy()
     end = begin + spans["dur_ns"].to_numpy()
     parts = [_NOTHING]
-    lines = samples.sort("time_ns", maintain_order=True).group_by("rank", "device", "name", "unit", maintain_order=True)
+    lines = samples.sort("time_ns", maintain_order=True).group_by(
+        "rank", "device", "name", "unit", maintain_order=True
+    )
     alike: dict[bytes, _Held] = {}
     for (_, _, name, unit), line in lines:
         line = line.unique("time_ns", keep="last", maintain_order=True)
@@ -141,28 +188,48 @@ def _of_device(spans: pl.DataFrame, samples: pl.DataFrame, whole: list[str]) -> 
             values = value[held.sample]
             known = np.add.reduceat(held.own, held.first)
             parts.append(
-                pl.DataFrame({
-                    "counter": pl.repeat(name, len(held.first), dtype=pl.String, eager=True),
-                    "unit": pl.repeat(unit, len(held.first), dtype=pl.String, eager=True),
-                    "_group": held.group.astype(np.uint32),
-                    "mean": np.add.reduceat(values * held.own, held.first) / known,
-                    "min": np.minimum.reduceat(values, held.first),
-                    "max": np.maximum.reduceat(values, held.first),
-                    "known_ns": known,
-                    "samples": np.diff(held.first, append=len(values)).astype(np.uint32),
-                    "own_share": known / np.add.reduceat(held.length, held.first),
-                })
-            )  # fmt: skip
+                pl.DataFrame(
+                    {
+                        "counter": pl.repeat(name, len(held.first), dtype=pl.String, eager=True),
+                        "unit": pl.repeat(unit, len(held.first), dtype=pl.String, eager=True),
+                        "_group": held.group.astype(np.uint32),
+                        "mean": np.add.reduceat(values * held.own, held.first) / known,
+                        "min": np.minimum.reduceat(values, held.first),
+                        "max": np.maximum.reduceat(values, held.first),
+                        "known_ns": known,
+                        "samples": np.diff(held.first, append=len(values)).astype(np.uint32),
+                        "own_share": known / np.add.reduceat(held.length, held.first),
+                    }
+                )
+            )
     rows = groups.join(pl.concat(parts), on="_group", maintain_order="left")
-    return rows.select(*whole, "counter", "unit", "mean", "min", "max", "work_ns", "known_ns", "samples", "own_share")
+    return rows.select(
+        *whole,
+        "counter",
+        "unit",
+        "mean",
+        "min",
+        "max",
+        "work_ns",
+        "known_ns",
+        "samples",
+        "own_share",
+    )
 
 
 _NOTHING = pl.DataFrame(
     schema={
-        "counter": pl.String, "unit": pl.String, "_group": pl.UInt32, "mean": pl.Float64, "min": pl.Float64,
-        "max": pl.Float64, "known_ns": pl.Int64, "samples": pl.UInt32, "own_share": pl.Float64,
+        "counter": pl.String,
+        "unit": pl.String,
+        "_group": pl.UInt32,
+        "mean": pl.Float64,
+        "min": pl.Float64,
+        "max": pl.Float64,
+        "known_ns": pl.Int64,
+        "samples": pl.UInt32,
+        "own_share": pl.Float64,
     }
-)  # fmt: skip
+)
 
 
 def _usual(time: np.ndarray) -> int:
@@ -171,7 +238,9 @@ def _usual(time: np.ndarray) -> int:
 
 
 class _Held(NamedTuple):
-    """Pairs of a group and a sample, by group: how long the sample holds in the group's work, and at all."""
+    """Pairs of a group and a sample, by group: how long the sample holds in the group's work,
+    and at all.
+    """
 
     sample: np.ndarray
     own: np.ndarray
@@ -193,7 +262,9 @@ def _held(begin: np.ndarray, end: np.ndarray, group: np.ndarray, time: np.ndarra
     order = np.flatnonzero(own > 0)
     order = order[np.lexsort((sample[order], group[row[order]]))]
     pair, sample, own = group[row[order]], sample[order], own[order]
-    new = np.flatnonzero(np.append(True, (pair[1:] != pair[:-1]) | (sample[1:] != sample[:-1])))[: len(pair)]
+    new = np.flatnonzero(np.append(True, (pair[1:] != pair[:-1]) | (sample[1:] != sample[:-1])))[
+        : len(pair)
+    ]
     pair, sample = pair[new], sample[new]
     own = np.add.reduceat(own, new) if len(new) else own
     starts = np.flatnonzero(np.append(True, pair[1:] != pair[:-1]))[: len(pair)]

@@ -17,8 +17,9 @@ _MEASURES = {
     "launch": pl.col("launch_start_ns").is_not_null(),
     "operator": pl.col("op_id").is_not_null(),
 }
-"""Events that each measure covers: those with a step, a named stage, a category other than ``other``, a recorded launch
-call, and an operator on the host."""
+"""Events that each measure covers: those with a step, a named stage, a category other than
+``other``, a recorded launch call, and an operator on the host.
+"""
 
 
 @Analysis(
@@ -32,14 +33,16 @@ call, and an operator on the host."""
     apart=(),
 )
 def coverage(trace: Trace) -> pl.DataFrame:
-    """Share of the device time of each rank that steps, stages, categories, launches and operators explain.
+    """Share of the device time of each rank that steps, stages, categories, launches and operators
+    explain.
 
     Returns
     -------
     polars.DataFrame
-        ``rank, measure, share, covered_ns, total_ns, events, missing_events, of``, a row for each rank with events
-        and each measure: step, stage, category, launch, operator. ``total_ns`` is the summed duration of all kernels
-        and copies of the rank (operators, for a run on CPU), ``of`` says so in words; the share is null if it is 0.
+        ``rank, measure, share, covered_ns, total_ns, events, missing_events, of``, a row for each
+        rank with events and each measure: step, stage, category, launch, operator. ``total_ns`` is
+        the summed duration of all kernels and copies of the rank (operators, for a run on CPU),
+        ``of`` says so in words; the share is null if it is 0.
     """
     events = attribute(trace)
     on_cpu = events.height > 0 and (events["source"] == "op").all()
@@ -60,6 +63,8 @@ def coverage(trace: Trace) -> pl.DataFrame:
             share=pl.when(pl.col("total_ns") > 0).then(pl.col("covered_ns") / pl.col("total_ns")),
             of=pl.lit(denominator),
         )
-        .select("rank", "measure", "share", "covered_ns", "total_ns", "events", "missing_events", "of")
+        .select(
+            "rank", "measure", "share", "covered_ns", "total_ns", "events", "missing_events", "of"
+        )
         .sort("rank", maintain_order=True)
     )

@@ -1,4 +1,6 @@
-"""Fusion candidates: chains of short kernels that always follow each other, and what one kernel would save."""
+"""Fusion candidates: chains of short kernels that always follow each other, and what one kernel
+would save.
+"""
 
 from __future__ import annotations
 
@@ -22,16 +24,26 @@ from llmprof.names.replayable import DTYPES
 from llmprof.trace import Trace
 
 ALWAYS: Final = 0.9
-"""One kernel counts as always following another if it does so in at least this share of the runs of both."""
+"""One kernel counts as always following another if it does so in at least this share of the runs
+of both.
+"""
 
 _GAINS: Final = ("gain_ns", "gain_low_ns", "gain_high_ns", "recorded_ns")
 _LEAST_COUNT: Final = 4
 _MOST_MEMBERS: Final = 64
 
 _PARTS: Final = {
-    "norm": "n", "quantize": "q", "rope": "r", "kv_cache_write": "k", "activation": "a", "elementwise": "e",
-    "copy": "c", "fill": "f", "moe_routing": "m", "embedding": "d",
-}  # fmt: skip
+    "norm": "n",
+    "quantize": "q",
+    "rope": "r",
+    "kv_cache_write": "k",
+    "activation": "a",
+    "elementwise": "e",
+    "copy": "c",
+    "fill": "f",
+    "moe_routing": "m",
+    "embedding": "d",
+}
 """Categories of kernels that read and write memory and compute little, each with a letter."""
 
 _ALL_REDUCE: Final = "R"
@@ -48,43 +60,64 @@ KNOWN: Final = (
     (r"rqk|rkq", "RoPE + quantise + KV write"),
     (r"[ecf]{2,}", "elementwise and reductions"),
 )
-"""Fusions that engines and compilers have, by the categories of a whole chain in order: vLLM's compilation passes
-(``fuse_norm_quant``, ``fuse_act_quant``, ``fuse_allreduce_rms``, ``enable_qk_norm_rope_fusion``,
-``fuse_rope_kvcache``), and fusions of element-wise and row-reduction kernels, which every compiler has."""
+"""Fusions that engines and compilers have, by the categories of a whole chain in order: vLLM's
+compilation passes (``fuse_norm_quant``, ``fuse_act_quant``, ``fuse_allreduce_rms``,
+``enable_qk_norm_rope_fusion``, ``fuse_rope_kvcache``), and fusions of element-wise and
+row-reduction kernels, which every compiler has.
+"""
 
 _SCHEMA: Final = {
-    "phase": pl.String(), "fusion": pl.String(), "categories": pl.String(), "kernels": pl.String(),
-    "length": pl.Int64(), "count": pl.Int64(), "a_step": pl.Float64(), "launches_saved": pl.Int64(),
-    "total_ns": pl.Int64(), "gap_ns": pl.Int64(), "share": pl.Float64(), "bytes_saved": pl.Int64(),
-    "gain_ns": pl.Float64(), "gain_low_ns": pl.Float64(), "gain_high_ns": pl.Float64(), "recorded_ns": pl.Float64(),
-}  # fmt: skip
+    "phase": pl.String(),
+    "fusion": pl.String(),
+    "categories": pl.String(),
+    "kernels": pl.String(),
+    "length": pl.Int64(),
+    "count": pl.Int64(),
+    "a_step": pl.Float64(),
+    "launches_saved": pl.Int64(),
+    "total_ns": pl.Int64(),
+    "gap_ns": pl.Int64(),
+    "share": pl.Float64(),
+    "bytes_saved": pl.Int64(),
+    "gain_ns": pl.Float64(),
+    "gain_low_ns": pl.Float64(),
+    "gain_high_ns": pl.Float64(),
+    "recorded_ns": pl.Float64(),
+}
 
 
 @Analysis(
     question="Which short kernels always follow each other, and would be one kernel?",
-    help="chains of short kernels, launches and bytes that one kernel would save, and the gain of a step",
+    help=(
+        "chains of short kernels, launches and bytes that one kernel would save, and the gain of a"
+        " step"
+    ),
     view="fusion",
     recorded="kernels",
     columns=(
-        "phase gain_ns recorded_ns total_ns share count a_step length launches_saved bytes_saved fusion categories"
+        "phase gain_ns recorded_ns total_ns share count a_step length launches_saved bytes_saved"
+        " fusion categories"
     ),
     reported=True,
     section=Section(
         "fusion",
-        "Kernels that always follow each other on a stream and mostly move memory. The gain is of a step "
-        "(median, end to end), replayed with one kernel in place of each chain. "
-        "Whether the results in between are needed elsewhere is not recorded.",
+        "Kernels that always follow each other on a stream and mostly move memory. The gain is of a"
+        " step (median, end to end), replayed with one kernel in place of each chain. Whether the"
+        " results in between are needed elsewhere is not recorded.",
         question="Which short kernels would be one kernel?",
     ),
     table="llmprof.report.folder:fusion_table",
 )
-def fusion_candidates(trace: Trace, *, most_ns: NotNegative = 20_000, predict: NotNegative = 6) -> pl.DataFrame:
+def fusion_candidates(
+    trace: Trace, *, most_ns: NotNegative = 20_000, predict: NotNegative = 6
+) -> pl.DataFrame:
     """Chains of short kernels that always follow each other on a stream.
 
-    A kernel here is a name in a stage of a phase. Two are linked if the second directly follows the first in at least
-    90 % of the runs of both (the first and last layer often differ), on one stream and in one step. Matrix products and
-    attention do not count, only kernels that mainly move memory; an all-reduce may begin a chain. The recording does
-    not say whether other kernels need the results in between.
+    A kernel here is a name in a stage of a phase. Two are linked if the second directly follows the
+    first in at least 90 % of the runs of both (the first and last layer often differ), on one
+    stream and in one step. Matrix products and attention do not count, only kernels that mainly
+    move memory; an all-reduce may begin a chain. The recording does not say whether other kernels
+    need the results in between.
 
     Parameters
     ----------
@@ -96,17 +129,20 @@ def fusion_candidates(trace: Trace, *, most_ns: NotNegative = 20_000, predict: N
     Returns
     -------
     polars.DataFrame
-        The largest first: ``phase, fusion`` (a known fusion of engines or compilers with the categories of the whole
-        chain; null for any other), ``categories`` (in order, with ``+``), ``kernels`` (names, one a line), ``length``,
-        ``count`` (chains), ``a_step`` (chains in each step), ``launches_saved`` (of the recording), ``total_ns`` (time
-        of the chains' kernels), ``gap_ns`` (between them), ``share`` (of the summed time of all kernels),
-        ``bytes_saved`` (of the recording: not written and read again between the kernels; null if the shapes of their
-        operators do not say it), ``gain_ns`` with ``gain_low_ns, gain_high_ns`` (of a step of ``recorded_ns``, by
-        :func:`~llmprof.analyze.what_if`; null where none was predicted).
+        The largest first: ``phase, fusion`` (a known fusion of engines or compilers with the
+        categories of the whole chain; null for any other), ``categories`` (in order, with ``+``),
+        ``kernels`` (names, one a line), ``length``, ``count`` (chains), ``a_step`` (chains in each
+        step), ``launches_saved`` (of the recording), ``total_ns`` (time of the chains' kernels),
+        ``gap_ns`` (between them), ``share`` (of the summed time of all kernels), ``bytes_saved``
+        (of the recording: not written and read again between the kernels; null if the shapes of
+        their operators do not say it), ``gain_ns`` with ``gain_low_ns, gain_high_ns`` (of a step of
+        ``recorded_ns``, by :func:`~llmprof.analyze.what_if`; null where none was predicted).
     """
     if not trace.has("kernels"):
         found = "this capture holds no kernels"
-        raise NotCapturedError(found, hint=f"record it with {trace.how_to_record('kernels')}", table="kernels")
+        raise NotCapturedError(
+            found, hint=f"record it with {trace.how_to_record('kernels')}", table="kernels"
+        )
     events = chains(trace, most_ns)
     linked = events.filter(pl.col("chain").is_not_null())
     if linked.is_empty():
@@ -119,32 +155,57 @@ def fusion_candidates(trace: Trace, *, most_ns: NotNegative = 20_000, predict: N
 
 
 def chains(trace: Trace, most_ns: float) -> pl.DataFrame:
-    """Device events in the order of their streams, with the number of their chain (null if they are in none)."""
+    """Device events in the order of their streams, with the number of their chain (null if they
+    are in none).
+    """
     on = ["rank", "device", "stream"]
     letter = (
         pl.when((pl.col("category") == "collective") & _ALL_REDUCES)
         .then(pl.lit(_ALL_REDUCE))
-        .otherwise(pl.col("category").replace_strict(_PARTS, default=_UNKNOWN, return_dtype=pl.String))
+        .otherwise(
+            pl.col("category").replace_strict(_PARTS, default=_UNKNOWN, return_dtype=pl.String)
+        )
     )
-    events = attribute(trace).filter(pl.col("source").is_in(["kernel", "copy"])).sort(*on, "start_ns")
+    events = (
+        attribute(trace).filter(pl.col("source").is_in(["kernel", "copy"])).sort(*on, "start_ns")
+    )
     events = events.select(
-        "event", *on, "step", "phase", "stage", "name", "source", "start_ns", "dur_ns", "op_id", "launch_start_ns",
-        "launch_thread", letter=pl.when(pl.col("source") == "kernel").then(letter).otherwise(pl.lit(_UNKNOWN)),
+        "event",
+        *on,
+        "step",
+        "phase",
+        "stage",
+        "name",
+        "source",
+        "start_ns",
+        "dur_ns",
+        "op_id",
+        "launch_start_ns",
+        "launch_thread",
+        letter=pl.when(pl.col("source") == "kernel").then(letter).otherwise(pl.lit(_UNKNOWN)),
         identity=pl.struct("phase", "stage", "name", "source").rank("dense"),
-    )  # fmt: skip
+    )
     short = pl.col("dur_ns").median().over("identity") <= most_ns
     eligible = (pl.col("letter") != _UNKNOWN) & (short | (pl.col("letter") == _ALL_REDUCE))
     after = pl.col("identity").shift(-1)
-    same = pl.all_horizontal(pl.col(key).eq_missing(pl.col(key).shift(-1)) for key in (*on, "step", "phase"))
-    events = events.with_columns(_eligible=eligible, _same=same.fill_null(value=False), _after=after)
+    same = pl.all_horizontal(
+        pl.col(key).eq_missing(pl.col(key).shift(-1)) for key in (*on, "step", "phase")
+    )
+    events = events.with_columns(
+        _eligible=eligible, _same=same.fill_null(value=False), _after=after
+    )
     pairs = pl.when("_same").then(pl.len().over("identity", "_after")).otherwise(0)
     pairs = pl.when("_same").then(pl.col("_same").sum().over("identity", "_after")).otherwise(pairs)
     events = events.with_columns(_pairs=pairs, _runs=pl.len().over("identity"))
     always = pl.col("_pairs") >= ALWAYS * pl.max_horizontal("_runs", pl.col("_runs").shift(-1))
     link = (
-        pl.col("_same") & always & pl.col("_eligible") & pl.col("_eligible").shift(-1)
-        & (pl.col("letter").shift(-1) != _ALL_REDUCE) & (pl.col("_pairs") >= _LEAST_COUNT)
-    )  # fmt: skip
+        pl.col("_same")
+        & always
+        & pl.col("_eligible")
+        & pl.col("_eligible").shift(-1)
+        & (pl.col("letter").shift(-1) != _ALL_REDUCE)
+        & (pl.col("_pairs") >= _LEAST_COUNT)
+    )
     events = events.with_columns(_link=link.fill_null(value=False))
     joined = pl.col("_link").shift(1).fill_null(value=False)
     events = events.with_columns(_joined=joined, chain=(~joined).cum_sum())
@@ -156,23 +217,33 @@ _ALL_REDUCES: Final = pl.col("name").str.contains(r"(?i)all_?reduce|cross_device
 
 
 def _with_bytes(linked: pl.DataFrame, trace: Trace) -> pl.DataFrame:
-    """Members of chains with the bytes between each and the next that need not go to memory; null if unknown."""
+    """Members of chains with the bytes between each and the next that need not go to memory;
+    null if unknown.
+    """
     if not trace.has("ops"):
         return linked.with_columns(bytes=pl.lit(None, dtype=pl.Int64))
     rows = operators_of(linked, trace)
     last = pl.col("chain") != pl.col("chain").shift(-1)
     after = ("op", "shapes", "dtypes")
-    rows = rows.with_columns(_last=last.fill_null(value=True), **{f"_{name}": pl.col(name).shift(-1) for name in after})
+    rows = rows.with_columns(
+        _last=last.fill_null(value=True), **{f"_{name}": pl.col(name).shift(-1) for name in after}
+    )
     keys = ["shapes", "dtypes", "_shapes", "_dtypes"]
     pairs = rows.filter(~pl.col("_last")).select(keys).unique()
     sizes = pl.Series("bytes", [between(*row) for row in pairs.iter_rows()], dtype=pl.Int64)
-    rows = rows.join(pairs.with_columns(sizes), on=keys, how="left", nulls_equal=True, maintain_order="left")
-    part = pl.col("letter").shift(-1) == _PARTS["embedding"]  # an embedding look-up reads only some rows
+    rows = rows.join(
+        pairs.with_columns(sizes), on=keys, how="left", nulls_equal=True, maintain_order="left"
+    )
+    part = (
+        pl.col("letter").shift(-1) == _PARTS["embedding"]
+    )  # an embedding look-up reads only some rows
     known = pl.when(~part.fill_null(value=False)).then("bytes")
     return rows.with_columns(bytes=pl.when("_last").then(0).otherwise(known))
 
 
-def between(shapes: str | None, dtypes: str | None, next_shapes: str | None, next_dtypes: str | None) -> int | None:
+def between(
+    shapes: str | None, dtypes: str | None, next_shapes: str | None, next_dtypes: str | None
+) -> int | None:
     """Bytes written by one operator and read by the next: twice the only tensor that both have."""
     both = _tensors(shapes, dtypes) & _tensors(next_shapes, next_dtypes)
     return 2 * next(iter(both))[1] if len(both) == 1 else None
@@ -185,8 +256,16 @@ def _tensors(shapes: str | None, dtypes: str | None) -> set[tuple[tuple[int, ...
     except ValueError:
         return set()
     out = set()
-    for size, kind in zip(sizes, types, strict=False) if isinstance(sizes, list) and isinstance(types, list) else ():
-        whole = isinstance(size, list) and len(size) > 1 and all(isinstance(n, int) and 0 < n < 1 << 32 for n in size)
+    for size, kind in (
+        zip(sizes, types, strict=False)
+        if isinstance(sizes, list) and isinstance(types, list)
+        else ()
+    ):
+        whole = (
+            isinstance(size, list)
+            and len(size) > 1
+            and all(isinstance(n, int) and 0 < n < 1 << 32 for n in size)
+        )
         dtype = DTYPES.get(kind) if isinstance(kind, str) else None
         if whole and dtype and "int" not in dtype[0]:
             out.add((tuple(size), math.prod(size) * dtype[1]))
@@ -197,37 +276,66 @@ def _summed(linked: pl.DataFrame, events: pl.DataFrame) -> tuple[pl.DataFrame, p
     """Equal chains summed up in one row, and the events of each."""
     words = {letter: name for name, letter in _PARTS.items()} | {_ALL_REDUCE: "all_reduce"}
     end = pl.col("start_ns") + pl.col("dur_ns")
-    each = linked.group_by("chain", maintain_order=True).agg(
-        pl.col("phase").first(), pl.col("step").first(), pl.col("rank").first(),
-        kernels=pl.col("name").str.join("\n"), stages=pl.col("stage").fill_null("").str.join("+"),
-        letters=pl.col("letter").str.join(""), length=pl.len().cast(pl.Int64), total_ns=pl.col("dur_ns").sum(),
-        gap_ns=(pl.col("start_ns").shift(-1) - end).clip(0).sum(), events=pl.col("event"),
-        bytes_saved=pl.when(pl.col("bytes").is_not_null().all()).then(pl.col("bytes").sum()),
-    ).filter(pl.col("length") <= _MOST_MEMBERS)  # fmt: skip
+    each = (
+        linked.group_by("chain", maintain_order=True)
+        .agg(
+            pl.col("phase").first(),
+            pl.col("step").first(),
+            pl.col("rank").first(),
+            kernels=pl.col("name").str.join("\n"),
+            stages=pl.col("stage").fill_null("").str.join("+"),
+            letters=pl.col("letter").str.join(""),
+            length=pl.len().cast(pl.Int64),
+            total_ns=pl.col("dur_ns").sum(),
+            gap_ns=(pl.col("start_ns").shift(-1) - end).clip(0).sum(),
+            events=pl.col("event"),
+            bytes_saved=pl.when(pl.col("bytes").is_not_null().all()).then(pl.col("bytes").sum()),
+        )
+        .filter(pl.col("length") <= _MOST_MEMBERS)
+    )
     keys = ["phase", "letters", "kernels", "stages"]
-    steps = events.filter(pl.col("step").is_not_null()).group_by("phase").agg(
-        _steps=pl.struct("rank", "step").n_unique()
-    )  # fmt: skip
+    steps = (
+        events.filter(pl.col("step").is_not_null())
+        .group_by("phase")
+        .agg(_steps=pl.struct("rank", "step").n_unique())
+    )
     whole = events.filter(pl.col("source") == "kernel")["dur_ns"].sum()
-    candidates = each.group_by(keys, maintain_order=True).agg(
-        pl.col("length").first(), count=pl.len().cast(pl.Int64), total_ns=pl.col("total_ns").sum(),
-        gap_ns=pl.col("gap_ns").sum(), events=pl.col("events").explode(), _in=pl.col("step").is_not_null().sum(),
-        bytes_saved=pl.when(pl.col("bytes_saved").is_not_null().all()).then(pl.col("bytes_saved").sum()),
-    ).filter(pl.col("count") >= _LEAST_COUNT)  # fmt: skip
-    candidates = candidates.join(steps, on="phase", how="left", nulls_equal=True, maintain_order="left")
+    candidates = (
+        each.group_by(keys, maintain_order=True)
+        .agg(
+            pl.col("length").first(),
+            count=pl.len().cast(pl.Int64),
+            total_ns=pl.col("total_ns").sum(),
+            gap_ns=pl.col("gap_ns").sum(),
+            events=pl.col("events").explode(),
+            _in=pl.col("step").is_not_null().sum(),
+            bytes_saved=pl.when(pl.col("bytes_saved").is_not_null().all()).then(
+                pl.col("bytes_saved").sum()
+            ),
+        )
+        .filter(pl.col("count") >= _LEAST_COUNT)
+    )
+    candidates = candidates.join(
+        steps, on="phase", how="left", nulls_equal=True, maintain_order="left"
+    )
     made = [_named(letters) for letters in candidates["letters"]]
     candidates = candidates.with_columns(
         fusion=pl.Series(made, dtype=pl.String),
         categories=pl.Series(
-            [" + ".join(words[one] for one in letters) for letters in candidates["letters"]], dtype=pl.String
+            [" + ".join(words[one] for one in letters) for letters in candidates["letters"]],
+            dtype=pl.String,
         ),
         launches_saved=pl.col("count") * (pl.col("length") - 1),
         share=pl.col("total_ns") / max(1, whole),
         a_step=pl.when(pl.col("_steps") > 0).then(pl.col("_in") / pl.col("_steps")),
-    ).sort(pl.col("total_ns") + pl.col("gap_ns").clip(upper_bound=pl.col("total_ns")), descending=True)
+    ).sort(
+        pl.col("total_ns") + pl.col("gap_ns").clip(upper_bound=pl.col("total_ns")), descending=True
+    )
     candidates = candidates.with_row_index("_candidate")
     members = candidates.select("_candidate", event="events").explode("event")
-    return candidates, members.join(linked.select("event", "chain"), on="event", how="left", maintain_order="left")
+    return candidates, members.join(
+        linked.select("event", "chain"), on="event", how="left", maintain_order="left"
+    )
 
 
 def _named(letters: str) -> str | None:
@@ -236,8 +344,14 @@ def _named(letters: str) -> str | None:
 
 
 def _gains(trace: Trace, members: pl.DataFrame, candidates: pl.DataFrame) -> pl.DataFrame:
-    """Predicted gain of each candidate for a step of its phase, from a replay: ``_candidate`` and the gains."""
-    each = [members.filter(pl.col("_candidate") == n).select("event", _chain="chain") for n in candidates["_candidate"]]
+    """Predicted gain of each candidate for a step of its phase, from a replay:
+
+    ``_candidate`` and the gains.
+    """
+    each = [
+        members.filter(pl.col("_candidate") == n).select("event", _chain="chain")
+        for n in candidates["_candidate"]
+    ]
     steps = [
         medians.filter(pl.col("phase").eq_missing(pl.lit(phase, dtype=pl.String))).select(
             pl.lit(n, dtype=pl.UInt32).alias("_candidate"), pl.col(_GAINS).cast(pl.Float64)
@@ -256,7 +370,9 @@ def _one_kernel(events: pl.DataFrame) -> Change:
     """One kernel in place of each chain of events."""
 
     def apply(plan: Plan, trace: Trace) -> None:
-        joined = plan.events.select("event").join(events, on="event", how="left", maintain_order="left")
+        joined = plan.events.select("event").join(
+            events, on="event", how="left", maintain_order="left"
+        )
         chain = joined["_chain"].cast(pl.Int64).fill_null(-1).to_numpy()
         rows = (chain >= 0) & plan.device
         follows = np.zeros(len(rows), dtype=bool)

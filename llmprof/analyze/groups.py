@@ -1,6 +1,8 @@
-"""Groups of rows with equal keys: rows mostly stand in runs of one key, so a key is looked up once for each run.
+"""Groups of rows with equal keys: rows mostly stand in runs of one key, so a key is looked up once
+for each run.
 
-Keys are columns such as rank, thread or step; null is a key like any other. Nothing here loops over rows.
+Keys are columns such as rank, thread or step; null is a key like any other. Nothing here loops over
+rows.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ def first_of_runs(frame: pl.DataFrame, by: Sequence[str]) -> np.ndarray:
 
 
 def is_sorted(frame: pl.DataFrame, by: Sequence[str]) -> bool:
-    """Whether rows are in the order of these columns (numbers, not null); a look is faster than sorting once more."""
+    """Whether rows are in the order of these columns (numbers, not null); a look is faster than
+    sorting once more.
+    """
     tied = np.ones(max(0, frame.height - 1), dtype=np.bool_)
     for values in (frame[column].to_numpy() for column in by):
         if (tied & (values[1:] < values[:-1])).any():
@@ -46,8 +50,12 @@ def distinct_keys(frame: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
     return frame[list(by)][first_of_runs(frame, by)].unique(maintain_order=True)
 
 
-def groups_of(frame: pl.DataFrame, by: Sequence[str]) -> tuple[np.ndarray, pl.DataFrame, np.ndarray | None]:
-    """Runs of equal keys and the groups that they belong to, in the order of the keys, nulls last."""
+def groups_of(
+    frame: pl.DataFrame, by: Sequence[str]
+) -> tuple[np.ndarray, pl.DataFrame, np.ndarray | None]:
+    """Runs of equal keys and the groups that they belong to, in the order of the keys, nulls
+    last.
+    """
     begins = first_of_runs(frame, by)
     if not by:
         return begins, pl.DataFrame(height=len(begins)), None
@@ -58,17 +66,23 @@ def groups_of(frame: pl.DataFrame, by: Sequence[str]) -> tuple[np.ndarray, pl.Da
     if len(first) == len(begins) and (order[1:] > order[:-1]).all():
         return begins, keys, None
     number = np.empty(len(begins), dtype=np.uint32)
-    number[order] = np.repeat(np.arange(len(first), dtype=np.uint32), np.diff(first, append=len(begins)))
+    number[order] = np.repeat(
+        np.arange(len(first), dtype=np.uint32), np.diff(first, append=len(begins))
+    )
     return begins, ordered.drop("_run")[first], number
 
 
 def of_groups(frame: pl.DataFrame, groups: pl.DataFrame, by: Sequence[str]) -> list[pl.Series]:
-    """Values of the group of each row, null if it has none; a key is looked up once for each run of equal keys."""
+    """Values of the group of each row, null if it has none; a key is looked up once for each run
+    of equal keys.
+    """
     keys, values = list(by), [column for column in groups.columns if column not in by]
     if not keys:
         return [groups[value].head(1).new_from_index(0, frame.height) for value in values]
     begins = first_of_runs(frame, keys)
-    joined = frame[keys][begins].join(groups, on=keys, how="left", nulls_equal=True, maintain_order="left")
+    joined = frame[keys][begins].join(
+        groups, on=keys, how="left", nulls_equal=True, maintain_order="left"
+    )
     run = np.repeat(np.arange(len(begins), dtype=np.uint32), np.diff(begins, append=frame.height))
     return joined[values][pl.Series(run)].get_columns()
 
@@ -76,11 +90,15 @@ def of_groups(frame: pl.DataFrame, groups: pl.DataFrame, by: Sequence[str]) -> l
 def row_numbers(rows: np.ndarray, name: str = "") -> pl.Series:
     """Numbers of rows (u32), null where they are negative."""
     none = rows < 0
-    numbers = pl.Series(name, np.where(none, 0, rows).astype(np.uint32))  # Polars checks the bounds of nulls, too
+    numbers = pl.Series(
+        name, np.where(none, 0, rows).astype(np.uint32)
+    )  # Polars checks the bounds of nulls, too
     return numbers.set(pl.Series(none), None) if none.any() else numbers
 
 
-def last_before(points: pl.DataFrame, marks: pl.DataFrame, by: Sequence[str], *, at: str) -> pl.Series:
+def last_before(
+    points: pl.DataFrame, marks: pl.DataFrame, by: Sequence[str], *, at: str
+) -> pl.Series:
     """For each point, the last mark of its group that is not after it."""
     place = np.full(points.height, -1, dtype=np.int64)
     rows, times, of_key = _by_key(marks, by, at)
@@ -105,7 +123,9 @@ def last_before(points: pl.DataFrame, marks: pl.DataFrame, by: Sequence[str], *,
 
 
 def last_with(points: pl.DataFrame, marks: pl.DataFrame, number: str) -> pl.Series:
-    """For each point, the last mark of its rank with its number (a whole one); null if there is none."""
+    """For each point, the last mark of its rank with its number (a whole one); null if there is
+    none.
+    """
     place = np.full(points.height, -1, dtype=np.int64)
     wanted, of_rank = _numbers(points, number)
     ids, marks_of_rank = _numbers(marks, number)
@@ -156,7 +176,9 @@ _FEW_RUNS = 1 / 16
 def _by_key(
     marks: pl.DataFrame, by: Sequence[str], at: str
 ) -> tuple[np.ndarray | None, np.ndarray, dict[_Key, tuple[int, int]]]:
-    """Rows of marks by key and moment (None if they are in this order), their moments, and the part of each key."""
+    """Rows of marks by key and moment (None if they are in this order), their moments, and the
+    part of each key.
+    """
     order, keys, bounds = _runs(marks, by)
     times = marks[at].to_numpy()
     later = times[1:] >= times[:-1]
@@ -172,7 +194,9 @@ def _by_key(
 def _runs(
     frame: pl.DataFrame, by: Sequence[str], few: float = _FEW_RUNS
 ) -> tuple[np.ndarray | None, list[_Key], list[int]]:
-    """Runs of equal keys: order of the rows in which there are few (None for that of the frame), keys and bounds."""
+    """Runs of equal keys: order of the rows in which there are few (None for that of the frame),
+    keys and bounds.
+    """
     if not by or not frame.height:
         return None, [()] * min(1, frame.height), [0, frame.height][: 1 + min(1, frame.height)]
     keys, order = frame[list(by)], None

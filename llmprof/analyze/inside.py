@@ -17,11 +17,15 @@ _TEXTS: Final = ("name", "shapes", "dtypes", "torch_strides", "torch_inputs")
 
 def with_texts(ops: pl.DataFrame) -> pl.DataFrame:
     """Operators with a column for each text of a call, null where it was not recorded."""
-    return ops.with_columns(pl.lit(None, dtype=pl.String).alias(name) for name in _TEXTS if name not in ops.columns)
+    return ops.with_columns(
+        pl.lit(None, dtype=pl.String).alias(name) for name in _TEXTS if name not in ops.columns
+    )
 
 
 def texts_inside(owners: pl.Series, ops: pl.DataFrame) -> pl.Series:
-    """For each row of the operators the calls inside of it as a text (JSON), null where its work needs none."""
+    """For each row of the operators the calls inside of it as a text (JSON), null where its work
+    needs none.
+    """
     found = _rows(owners, ops)
     table = pl.DataFrame(
         {"row": list(found), "inside": [json.dumps(inner) for inner in found.values()]},
@@ -37,20 +41,30 @@ def calls_of_text(text: str | None) -> tuple[Call, ...]:
 
 def _rows(owners: pl.Series, ops: pl.DataFrame) -> dict[int, list[Texts]]:
     """Texts of the calls inside of each owner whose work needs some."""
-    around = ops.select("name", "rank", "thread", "start_ns", end=pl.col("start_ns") + pl.col("dur_ns"))
+    around = ops.select(
+        "name", "rank", "thread", "start_ns", end=pl.col("start_ns") + pl.col("dur_ns")
+    )
     around = around.with_row_index("owner")[owners.drop_nulls().unique()]
-    kinds = {name: kind for name in around["name"].unique() if (kind := kind_of(name)) is not None and kind.inside}
+    kinds = {
+        name: kind
+        for name in around["name"].unique()
+        if (kind := kind_of(name)) is not None and kind.inside
+    }
     around = around.filter(pl.col("name").is_in([*kinds]))
     needed = {name: {*kind.inside.split()} for name, kind in kinds.items()}
     inner = ops.filter(
         pl.col("name").is_in([*set().union(*needed.values())]),
         pl.col("shapes").is_not_null() | (pl.col("name") == ALLOCATION),
-    ).sort("start_ns", maintain_order=True)  # fmt: skip
-    first, stop = (inner["start_ns"].search_sorted(around[at], side="left") for at in ("start_ns", "end"))
+    ).sort("start_ns", maintain_order=True)
+    first, stop = (
+        inner["start_ns"].search_sorted(around[at], side="left") for at in ("start_ns", "end")
+    )
     return {
         owner: [
             texts
-            for *place, texts in zip(*(part[of] for of in ("rank", "thread")), part.select(_TEXTS).rows(), strict=True)
+            for *place, texts in zip(
+                *(part[of] for of in ("rank", "thread")), part.select(_TEXTS).rows(), strict=True
+            )
             if place == [rank, thread] and texts[0] in needed[name]
         ]
         for owner, name, rank, thread, low, high in zip(

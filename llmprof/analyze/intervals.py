@@ -1,8 +1,9 @@
 """Arithmetic on sets of half-open time intervals, as whole-column operations.
 
-An interval is ``start_ns <= t < start_ns + dur_ns``; a negative duration counts as zero. ``by`` names the columns that
-divide the rows into groups with separate timelines; null is a value like any other. Every function sorts at most once
-and is otherwise linear in the rows; rows that are in order are not sorted again.
+An interval is ``start_ns <= t < start_ns + dur_ns``; a negative duration counts as zero. ``by``
+names the columns that divide the rows into groups with separate timelines; null is a value like any
+other. Every function sorts at most once and is otherwise linear in the rows; rows that are in order
+are not sorted again.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ INTERVAL = ("start_ns", "dur_ns")
 class Line(NamedTuple):
     """Intervals of all groups on one line.
 
-    ``rows``: ``_group, _start, _end`` and the kept columns, in the order of ``_start``. ``groups``: the keys, ``_group,
-    first_ns, last_ns, _shift``; a time of the group plus ``_shift`` is its position on the line.
+    ``rows``: ``_group, _start, _end`` and the kept columns, in the order of ``_start``. ``groups``:
+    the keys, ``_group, first_ns, last_ns, _shift``; a time of the group plus ``_shift`` is its
+    position on the line.
     """
 
     rows: pl.DataFrame
@@ -43,7 +45,12 @@ def lay(frame: pl.DataFrame, by: Sequence[str], keep: Mapping[str, pl.Expr] | No
     begins, keys, number = groups_of(frame, by)
     if not len(begins):
         nothing = {"_group": pl.UInt32, "_start": pl.Int64, "_end": pl.Int64}
-        bounds = {"_group": pl.UInt32, "first_ns": pl.Int64, "last_ns": pl.Int64, "_shift": pl.Int64}
+        bounds = {
+            "_group": pl.UInt32,
+            "first_ns": pl.Int64,
+            "last_ns": pl.Int64,
+            "_shift": pl.Int64,
+        }
         rows = pl.DataFrame(schema=nothing).hstack(_kept(frame, kept))
         return Line(rows, keys.hstack(pl.DataFrame(schema=bounds)))
     starts, ends = start.to_numpy(), end.to_numpy()
@@ -51,19 +58,30 @@ def lay(frame: pl.DataFrame, by: Sequence[str], keep: Mapping[str, pl.Expr] | No
     if number is not None:
         order = np.argsort(number, kind="stable")
         of_group = np.searchsorted(number[order], np.arange(keys.height))
-        first, last = np.minimum.reduceat(first[order], of_group), np.maximum.reduceat(last[order], of_group)
+        first, last = (
+            np.minimum.reduceat(first[order], of_group),
+            np.maximum.reduceat(last[order], of_group),
+        )
     shift = np.append(0, (last - first + 1).cumsum()[:-1]) - first
-    groups = keys.hstack([
-        pl.Series("_group", np.arange(keys.height, dtype=np.uint32)),
-        pl.Series("first_ns", first), pl.Series("last_ns", last), pl.Series("_shift", shift),
-    ])  # fmt: skip
+    groups = keys.hstack(
+        [
+            pl.Series("_group", np.arange(keys.height, dtype=np.uint32)),
+            pl.Series("first_ns", first),
+            pl.Series("last_ns", last),
+            pl.Series("_shift", shift),
+        ]
+    )
     number = np.arange(len(begins), dtype=np.uint32) if number is None else number
     lengths = np.diff(begins, append=frame.height)
     moved = np.repeat(shift[number], lengths)
     starts = starts + moved
-    rows = pl.DataFrame([
-        pl.Series("_group", np.repeat(number, lengths)), pl.Series("_start", starts), pl.Series("_end", ends + moved)
-    ])  # fmt: skip
+    rows = pl.DataFrame(
+        [
+            pl.Series("_group", np.repeat(number, lengths)),
+            pl.Series("_start", starts),
+            pl.Series("_end", ends + moved),
+        ]
+    )
     rows = rows.hstack(_kept(frame, kept))
     in_order = (starts[1:] >= starts[:-1]).all()
     return Line(rows if in_order else rows.sort("_start", maintain_order=True), groups)
@@ -83,14 +101,19 @@ def _times(frame: pl.DataFrame) -> tuple[pl.Series, pl.Series]:
 
 
 def merged(line: Line) -> pl.DataFrame:
-    """Union of the intervals: ``_group, _start, _end``, disjoint, in order; kept columns are of the first."""
+    """Union of the intervals:
+
+    ``_group, _start, _end``, disjoint, in order; kept columns are of the first.
+    """
     rows, opens, until = _unions(line)
     union = rows[opens]
     return union.replace_column(union.get_column_index("_end"), pl.Series("_end", until))
 
 
 def _unions(line: Line) -> tuple[pl.DataFrame, np.ndarray, np.ndarray]:
-    """Rows that are not empty, those of them that open a union (by number), and the end of each union."""
+    """Rows that are not empty, those of them that open a union (by number), and the end of each
+    union.
+    """
     rows = line.rows
     lasts = rows["_end"] > rows["_start"]
     rows = rows if lasts.all() else rows.filter(lasts)
@@ -102,16 +125,22 @@ def _unions(line: Line) -> tuple[pl.DataFrame, np.ndarray, np.ndarray]:
 
 
 def off_line(intervals: pl.DataFrame, line: Line, by: Sequence[str]) -> pl.DataFrame:
-    """Intervals of the line (``_group, _start, _end``) back in their groups: ``<by...>, start_ns, dur_ns``."""
+    """Intervals of the line (``_group, _start, _end``) back in their groups:
+
+    ``<by...>, start_ns, dur_ns``.
+    """
     at, start = intervals["_group"], intervals["_start"]
     keys = line.groups[[*by, "_shift"]][at]
-    return keys.drop("_shift").hstack([
-        (start - keys["_shift"]).alias("start_ns"), (intervals["_end"] - start).alias("dur_ns")
-    ])  # fmt: skip
+    return keys.drop("_shift").hstack(
+        [(start - keys["_shift"]).alias("start_ns"), (intervals["_end"] - start).alias("dur_ns")]
+    )
 
 
 class Placed(NamedTuple):
-    """Other intervals on a line: ``known`` is whether their group is on it; where it is not, the times are 0."""
+    """Other intervals on a line:
+
+    ``known`` is whether their group is on it; where it is not, the times are 0.
+    """
 
     start: np.ndarray
     end: np.ndarray
@@ -126,7 +155,10 @@ def place(frame: pl.DataFrame, groups: pl.DataFrame, by: Sequence[str]) -> Place
     known = np.ones(frame.height, dtype=np.bool_)
     if values[0].null_count() or times[1].null_count():
         known = (values[0].is_not_null() & times[1].is_not_null()).to_numpy()
-        values, times = [value.fill_null(0) for value in values], (times[0].fill_null(0), times[1].fill_null(0))
+        values, times = (
+            [value.fill_null(0) for value in values],
+            (times[0].fill_null(0), times[1].fill_null(0)),
+        )
     shift, low, high = (value.to_numpy() for value in values)
     start, end = ((np.clip(time.to_numpy() + shift, low, high)) * known for time in times)
     return Placed(start, end, shift, known)
@@ -135,12 +167,17 @@ def place(frame: pl.DataFrame, groups: pl.DataFrame, by: Sequence[str]) -> Place
 def need(frame: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
     """Check that a frame has the columns and those of an interval, and return it."""
     if missing := [c for c in (*columns, *INTERVAL) if c not in frame.columns]:
-        raise AnalysisError(f"the frame has no columns {listed(missing)}", expected=f"some of {listed(frame.columns)}")
+        raise AnalysisError(
+            f"the frame has no columns {listed(missing)}",
+            expected=f"some of {listed(frame.columns)}",
+        )
     return frame
 
 
 def union_lengths(frame: pl.DataFrame, by: Sequence[str] = (), **subsets: pl.Expr) -> pl.DataFrame:
-    """Time covered by the union of intervals of several subsets of the rows; other set operations follow."""
+    """Time covered by the union of intervals of several subsets of the rows; other set
+    operations follow.
+    """
     line = lay(frame, by, {name: within.fill_null(False) for name, within in subsets.items()})
     start, end, names = pl.col("_start"), pl.col("_end"), list(subsets)
     if not by and frame.is_empty():
@@ -148,10 +185,17 @@ def union_lengths(frame: pl.DataFrame, by: Sequence[str] = (), **subsets: pl.Exp
         return pl.DataFrame([row], schema=dict.fromkeys(row, pl.Int64()))
     added = []
     for name in names:
-        reach = pl.when(pl.col(name)).then(end).otherwise(LOWEST).cum_max().shift(1, fill_value=LOWEST)
+        reach = (
+            pl.when(pl.col(name)).then(end).otherwise(LOWEST).cum_max().shift(1, fill_value=LOWEST)
+        )
         new = (end - pl.max_horizontal(start, reach)).clip(lower_bound=0)
         added.append(pl.when(pl.col(name)).then(new).otherwise(0).alias(name))
-    sums = line.rows.lazy().select(pl.col("_group").set_sorted(), *added).group_by("_group").agg(pl.col(names).sum())
+    sums = (
+        line.rows.lazy()
+        .select(pl.col("_group").set_sorted(), *added)
+        .group_by("_group")
+        .agg(pl.col(names).sum())
+    )
     out = line.groups.lazy().join(sums, on="_group", maintain_order="left")
     return out.select(*by, "first_ns", "last_ns", *names).collect()
 
@@ -181,7 +225,9 @@ def _between(union: pl.DataFrame) -> pl.DataFrame:
     at = np.flatnonzero(group[1:] == group[:-1]).astype(np.uint32)
     between = union[at + 1]
     between.replace_column(between.get_column_index("_end"), between["_start"].alias("_end"))
-    return between.replace_column(between.get_column_index("_start"), pl.Series("_start", until[at]))
+    return between.replace_column(
+        between.get_column_index("_start"), pl.Series("_start", until[at])
+    )
 
 
 def gaps_between(frame: pl.DataFrame, by: Sequence[str] = ()) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -189,7 +235,9 @@ def gaps_between(frame: pl.DataFrame, by: Sequence[str] = ()) -> tuple[pl.DataFr
     line = lay(frame, by, {"row": pl.int_range(pl.len(), dtype=pl.UInt32)})
     rows, opens, until = _unions(line)
     union = rows[opens]
-    between = _between(union.replace_column(union.get_column_index("_end"), pl.Series("_end", until)))
+    between = _between(
+        union.replace_column(union.get_column_index("_end"), pl.Series("_end", until))
+    )
     # the gap after each union; none after the last one of a group
     group = union["_group"].to_numpy()
     inner = group[1:] == group[:-1]
@@ -224,14 +272,24 @@ def length_within(
 
 def clip(frame: pl.DataFrame, windows: pl.DataFrame, by: Sequence[str] = ()) -> pl.DataFrame:
     """Parts of the intervals that lie in a window of their group."""
-    numbered = need(windows, by).select(*by, *INTERVAL).with_row_index("window").filter(pl.col("dur_ns") > 0)
+    numbered = (
+        need(windows, by)
+        .select(*by, *INTERVAL)
+        .with_row_index("window")
+        .filter(pl.col("dur_ns") > 0)
+    )
     line = lay(numbered, by, {"window": pl.col("window")})
     starts, ends = line.rows["_start"].to_numpy(), line.rows["_end"].to_numpy()
     if (ends[:-1] > starts[1:]).any():
-        raise AnalysisError("two windows of one group overlap", expected="windows that do not overlap")
+        raise AnalysisError(
+            "two windows of one group overlap", expected="windows that do not overlap"
+        )
     if not len(starts):
         return need(frame, by).clear().with_columns(pl.lit(0, dtype=pl.UInt32).alias("window"))
-    bounds = {"_low": pl.col("first_ns") + pl.col("_shift"), "_high": pl.col("last_ns") + pl.col("_shift")}
+    bounds = {
+        "_low": pl.col("first_ns") + pl.col("_shift"),
+        "_high": pl.col("last_ns") + pl.col("_shift"),
+    }
     placed = place(need(frame, by), line.groups.with_columns(**bounds), by)
     first = np.searchsorted(ends, placed.start, side="right")
     count = np.searchsorted(starts, placed.end, side="left") - first
@@ -253,10 +311,17 @@ MAX_BINS = 1_000_000
 """Most bins of all groups together; more are treated as a mistake in the arguments."""
 
 
-def time_bins(frame: pl.DataFrame, by: Sequence[str], *, bins: int, bin_ns: int | None = None) -> pl.DataFrame:
-    """Bins of time, the same for each group, from the first start to the last end of any; the last is cut there."""
+def time_bins(
+    frame: pl.DataFrame, by: Sequence[str], *, bins: int, bin_ns: int | None = None
+) -> pl.DataFrame:
+    """Bins of time, the same for each group, from the first start to the last end of any; the
+    last is cut there.
+    """
     if bins < 1 or (bin_ns is not None and bin_ns < 1):
-        raise AnalysisError(f"bins={bins}, bin_ns={bin_ns} make no bin", expected="at least one bin of at least 1 ns")
+        raise AnalysisError(
+            f"bins={bins}, bin_ns={bin_ns} make no bin",
+            expected="at least one bin of at least 1 ns",
+        )
     groups = frame.select(by).unique().sort(by, nulls_last=True)
     end = pl.col("start_ns") + pl.col("dur_ns")
     first, last = frame.select(first=pl.col("start_ns").min(), last=end.max()).row(0)
@@ -266,7 +331,13 @@ def time_bins(frame: pl.DataFrame, by: Sequence[str], *, bins: int, bin_ns: int 
     if count * groups.height > MAX_BINS:
         found = f"{count:,} bins of {groups.height} groups are too many"
         expected = f"at most {MAX_BINS:,} over all of them"
-        raise AnalysisError(found, expected=expected, hint="make the bins wider, or select a window of the trace")
+        raise AnalysisError(
+            found, expected=expected, hint="make the bins wider, or select a window of the trace"
+        )
     start = pl.int_range(first, last, max(width, 1), dtype=pl.Int64, eager=True).alias("start_ns")
-    row = start.to_frame().with_row_index("bin").with_columns(dur_ns=(last - pl.col("start_ns")).clip(0, width))
+    row = (
+        start.to_frame()
+        .with_row_index("bin")
+        .with_columns(dur_ns=(last - pl.col("start_ns")).clip(0, width))
+    )
     return groups.join(row, how="cross")

@@ -1,4 +1,6 @@
-"""Shapes that a profiler records of the kernels themselves, as texts of a call: those of Huawei's msprof."""
+"""Shapes that a profiler records of the kernels themselves, as texts of a call: those of
+Huawei's msprof.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,12 @@ from llmprof.theory.calls import kind_of
 from llmprof.theory.calls.npu import PREFIX
 from llmprof.trace import Trace
 
-_SIDES: Final = ("ascend_input_shapes", "ascend_input_dtypes", "ascend_output_shapes", "ascend_output_dtypes")
+_SIDES: Final = (
+    "ascend_input_shapes",
+    "ascend_input_dtypes",
+    "ascend_output_shapes",
+    "ascend_output_dtypes",
+)
 _TYPE: Final = "ascend_op_type"
 _TYPES: Final = {"bf16": "bfloat16", "int16": "short", "uint32": "unsigned int"}
 
@@ -27,7 +34,9 @@ def own_arguments(trace: Trace) -> bool:
 
 @per_trace
 def of_kernels(trace: Trace) -> pl.DataFrame:
-    """``operator, shapes, dtypes`` of each device event; null where its kernel recorded none, or has no known work."""
+    """``operator, shapes, dtypes`` of each device event; null where its kernel recorded none, or
+    has no known work.
+    """
     texts = dict.fromkeys(("operator", "shapes", "dtypes"), pl.String)
     events = device_events(trace)
     if not own_arguments(trace):
@@ -47,7 +56,9 @@ def of_kernels(trace: Trace) -> pl.DataFrame:
     return found.select("shapes", "dtypes", operator=operator).select(*texts)
 
 
-def _texts(inputs: str | None, input_types: str | None, results: str | None, result_types: str | None) -> Texts:
+def _texts(
+    inputs: str | None, input_types: str | None, results: str | None, result_types: str | None
+) -> Texts:
     """Shapes and types of inputs and results as a call has them: a list of each."""
     sides = [_listed(inputs, input_types), _listed(results, result_types)]
     if not sides[0][0] and not sides[1][0]:
@@ -62,8 +73,13 @@ def _listed(shapes: str | None, types: str | None) -> tuple[list[list[int]], lis
         return [], []
     each = text.split(";")
     kinds = (types or "").split(";")
-    if len(kinds) != len(each) or not all(part.isdigit() for one in each for part in one.split(",") if part):
+    if len(kinds) != len(each) or not all(
+        part.isdigit() for one in each for part in one.split(",") if part
+    ):
         return [], []
     sizes = [[int(part) for part in one.split(",") if part] or [0] for one in each]
     named = [kind.strip().lower().removeprefix("dt_") for kind in kinds]
-    return sizes, ["uint8" if size == [0] else _TYPES.get(kind, kind) for size, kind in zip(sizes, named, strict=True)]
+    return sizes, [
+        "uint8" if size == [0] else _TYPES.get(kind, kind)
+        for size, kind in zip(sizes, named, strict=True)
+    ]

@@ -1,4 +1,6 @@
-"""Summaries of kernels: count and time of each kernel, in total or by group, and the operators that launched it."""
+"""Summaries of kernels: count and time of each kernel, in total or by group, and the operators
+that launched it.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ from llmprof.trace import Trace
     columns="rank step phase stage total_ns share count median_ns max_ns category readable",
     grouped_by="by",
     reported=True,
-    section=Section("kernels", "Sums over all ranks and steps.", question="Which {event}s are hot?"),
+    section=Section(
+        "kernels", "Sums over all ranks and steps.", question="Which {event}s are hot?"
+    ),
     table="llmprof.report.folder:kernels_table",
 )
 def kernel_summary(trace: Trace, *, by: Columns = (), slack: bool = False) -> pl.DataFrame:
@@ -34,19 +38,21 @@ def kernel_summary(trace: Trace, *, by: Columns = (), slack: bool = False) -> pl
     Parameters
     ----------
     by : str or sequence of str
-        Columns of :func:`~llmprof.analyze.attribute` to group by first, such as ``("rank",)`` or ``("phase",)``.
+        Columns of :func:`~llmprof.analyze.attribute` to group by first, such as ``("rank",)`` or
+        ``("phase",)``.
     slack : bool
         Add ``slack_ns``, which the dependencies of the recording have to be found for.
 
     Returns
     -------
     polars.DataFrame
-        ``<by...>, name, category, count``, ``total_ns`` (sum of durations), ``share`` (of the summed duration of
-        all events of the group; overlapping kernels count in full), ``mean_ns, median_ns, min_ns, max_ns`` and
-        ``std_ns`` (sample standard deviation, null for a single run), in ns, and ``readable``, the name as people
-        read it (:func:`llmprof.names.readable`). Groups in order, nulls last, in each the longest first. ``slack_ns``
-        with ``slack=True``: any one launch of the kernel may take so much longer and no step ends later; null where
-        that is unknown (:func:`llmprof.analyze.replay.slack.known_slack`).
+        ``<by...>, name, category, count``, ``total_ns`` (sum of durations), ``share`` (of the
+        summed duration of all events of the group; overlapping kernels count in full), ``mean_ns,
+        median_ns, min_ns, max_ns`` and ``std_ns`` (sample standard deviation, null for a single
+        run), in ns, and ``readable``, the name as people read it (:func:`llmprof.names.readable`).
+        Groups in order, nulls last, in each the longest first. ``slack_ns`` with ``slack=True``:
+        any one launch of the kernel may take so much longer and no step ends later; null where that
+        is unknown (:func:`llmprof.analyze.replay.slack.known_slack`).
     """
     events = labelled(trace, by)
     summary = kernel_summary_of(events, by)
@@ -60,7 +66,9 @@ def kernel_summary_of(events: pl.DataFrame, by: Sequence[str] = ()) -> pl.DataFr
     dur = pl.col("dur_ns")
     texts = pl.col("name", "category")
     summary = (
-        events.select(*groups, "dur_ns", texts.cast(pl.Categorical))  # groups by number, several times as fast
+        events.select(
+            *groups, "dur_ns", texts.cast(pl.Categorical)
+        )  # groups by number, several times as fast
         .group_by(*groups, "name", "category")
         .agg(
             count=pl.len(),
@@ -77,7 +85,9 @@ def kernel_summary_of(events: pl.DataFrame, by: Sequence[str] = ()) -> pl.DataFr
     whole = whole.over(groups) if groups else whole
     order = [*groups, "total_ns", "name", "category"]
     summary = summary.with_columns(readable=names.readable(summary["name"]))
-    return summary.sort(order, descending=[name == "total_ns" for name in order], nulls_last=True).select(
+    return summary.sort(
+        order, descending=[name == "total_ns" for name in order], nulls_last=True
+    ).select(
         *groups,
         "name",
         "category",
@@ -93,7 +103,18 @@ def kernel_summary_of(events: pl.DataFrame, by: Sequence[str] = ()) -> pl.DataFr
     )
 
 
-LABELS: Final = ("rank", "device", "stream", "step", "phase", "layer", "stage", "category", "source", "name")
+LABELS: Final = (
+    "rank",
+    "device",
+    "stream",
+    "step",
+    "phase",
+    "layer",
+    "stage",
+    "category",
+    "source",
+    "name",
+)
 
 NUMBERS: Final = ("rank", "device", "stream", "step", "layer")
 
@@ -103,27 +124,39 @@ Where = Mapping[str, int | str | None]
 def events_within(
     trace: Trace, *, where: Where | None = None, window: Window | None = None, absent: bool = False
 ) -> pl.DataFrame:
-    """Labelled events of the device in a window, or with some labels; ``absent``: of ranks that are not there, none."""
+    """Labelled events of the device in a window, or with some labels; ``absent``: of ranks that
+    are not there, none.
+    """
     _check(trace, where, window, absent=absent)
     return attribute(trace).filter(_conditions(where, window))
 
 
 def _check(trace: Trace, where: Where | None, window: Window | None, *, absent: bool) -> None:
-    """Check labels and window, and unless they may be absent, that the ranks, steps and layers exist."""
+    """Check labels and window, and unless they may be absent, that the ranks, steps and layers
+    exist.
+    """
     refuse_unknown(where or {}, LABELS, "where")
     for name, value in (where or {}).items():
         if value is not None and isinstance(value, str) == (name in NUMBERS):
             expected = "a whole number" if name in NUMBERS else "a string"
             raise AnalysisError(f"where[{name!r}] is {described(value)}", expected=expected)
     if window is not None and window[1] < window[0]:
-        raise AnalysisError(f"the window {listed(window)} ends before it starts", expected="(start_ns, end_ns)")
+        raise AnalysisError(
+            f"the window {listed(window)} ends before it starts", expected="(start_ns, end_ns)"
+        )
     events = attribute(trace)
     for name in () if absent else ("rank", "step", "layer"):
         value = (where or {}).get(name)
         if value is not None and value not in events[name]:
             numbers: list[int] = events[name].drop_nulls().unique().sort().to_list()
-            expected = f"one from {numbers[0]} to {numbers[-1]}" if numbers else f"nothing: no {name} is known"
-            raise AnalysisError(f"where: there is no {name} {value}", expected=expected, argument="where")
+            expected = (
+                f"one from {numbers[0]} to {numbers[-1]}"
+                if numbers
+                else f"nothing: no {name} is known"
+            )
+            raise AnalysisError(
+                f"where: there is no {name} {value}", expected=expected, argument="where"
+            )
 
 
 def _conditions(where: Where | None, window: Window | None) -> list[pl.Expr]:
@@ -136,7 +169,13 @@ def _conditions(where: Where | None, window: Window | None) -> list[pl.Expr]:
     return kept or [pl.lit(value=True)]
 
 
-PLACES: Final = {"phase": "phases", "stage": "stages", "layer": "layers", "stream": "streams", "rank": "ranks"}
+PLACES: Final = {
+    "phase": "phases",
+    "stage": "stages",
+    "layer": "layers",
+    "stream": "streams",
+    "rank": "ranks",
+}
 """Labels whose values are listed, and the columns of these lists."""
 
 _TEXTS: Final = ("name", "category", "phase", "stage", "source")
@@ -179,7 +218,9 @@ def kernels_within(
     texts = [column for column in _TEXTS if column in keys]
     element = pl.element()
     lists = [
-        pl.col(plural).list.eval(element.cast(pl.String) if label in _TEXTS else element).list.sort()
+        pl.col(plural)
+        .list.eval(element.cast(pl.String) if label in _TEXTS else element)
+        .list.sort()
         for label, plural in PLACES.items()
     ]
     whole = pl.col("total_ns").sum()
@@ -198,7 +239,9 @@ def kernels_within(
 
 @per_trace
 def _compact(trace: Trace) -> pl.DataFrame:
-    """Labelled events with numbers in place of texts, so that grouping for another filter is fast."""
+    """Labelled events with numbers in place of texts, so that grouping for another filter is
+    fast.
+    """
     events = attribute(trace).select(_KEPT)
     return events.with_columns(pl.col(_TEXTS).cast(pl.Categorical))
 
@@ -214,7 +257,11 @@ def _span(events: pl.DataFrame) -> Window:
 def _series(events: pl.DataFrame, keys: list[str], span: Window, bins: int) -> pl.DataFrame:
     """``<keys>, series``: time by part of the span."""
     start, end = span
-    part = ((pl.col("start_ns") - start).cast(pl.Float64) * (bins / max(1, end - start))).floor().clip(0, bins - 1)
+    part = (
+        ((pl.col("start_ns") - start).cast(pl.Float64) * (bins / max(1, end - start)))
+        .floor()
+        .clip(0, bins - 1)
+    )
     numbered = events.select(keys).unique(maintain_order=True).with_row_index("_row")
     sums = (
         events.select(*keys, "dur_ns", part=part.cast(pl.UInt32))
@@ -243,21 +290,25 @@ def _series(events: pl.DataFrame, keys: list[str], span: Window, bins: int) -> p
 def ops_to_kernels(trace: Trace) -> pl.DataFrame:
     """Kernels and copies of each operator, by the shapes of its inputs.
 
-    An event belongs to the operator with its id, or else to the innermost operator of the launching thread during the
-    launch. All kernels of a CUDA graph belong to the operator that replayed it, if there is one, or to the operators of
-    the capture after :func:`~llmprof.analyze.with_captures`.
+    An event belongs to the operator with its id, or else to the innermost operator of the launching
+    thread during the launch. All kernels of a CUDA graph belong to the operator that replayed it,
+    if there is one, or to the operators of the capture after
+    :func:`~llmprof.analyze.with_captures`.
 
     Returns
     -------
     polars.DataFrame
-        ``rank, op`` (null where no operator was recorded for it), ``shapes, dtypes`` (of its inputs, JSON, null where
-        not recorded), ``kernel, category, match`` (how the operator was found: ``id``, ``time``, ``capture`` or null),
-        ``count, total_ns`` (sum of durations), ``mean_ns``, and ``share`` (of the summed duration of all the rank's
-        kernels and copies). By rank, the longest first.
+        ``rank, op`` (null where no operator was recorded for it), ``shapes, dtypes`` (of its
+        inputs, JSON, null where not recorded), ``kernel, category, match`` (how the operator was
+        found: ``id``, ``time``, ``capture`` or null), ``count, total_ns`` (sum of durations),
+        ``mean_ns``, and ``share`` (of the summed duration of all the rank's kernels and copies). By
+        rank, the longest first.
     """
     kernels, events = trace.table("kernels"), labelled(trace, ())
     if f"{CAPTURED}op" in kernels.columns:
-        rows = kernels.select(*PLACE, captured_op=f"{CAPTURED}op", captured_shapes=f"{CAPTURED}shapes")
+        rows = kernels.select(
+            *PLACE, captured_op=f"{CAPTURED}op", captured_shapes=f"{CAPTURED}shapes"
+        )
         events = with_recorded(events, rows)
     texts = ["op", "shapes", "dtypes", "kernel", "category", "match"]
     launched = operators_of(events.filter(pl.col("source") != "op"), trace)
@@ -284,7 +335,9 @@ def ops_to_kernels(trace: Trace) -> pl.DataFrame:
 
 
 def operators_of(events: pl.DataFrame, trace: Trace) -> pl.DataFrame:
-    """Device events (rows of :func:`~llmprof.analyze.activity.activity`) with the operator that launched them."""
+    """Device events (rows of :func:`~llmprof.analyze.activity.activity`) with the operator that
+    launched them.
+    """
     ops = called(trace)
     if "dtypes" not in ops.columns:
         ops = ops.with_columns(dtypes=pl.lit(None, dtype=pl.String))

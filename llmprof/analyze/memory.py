@@ -1,9 +1,9 @@
 """Device memory over time: its holders, and the operators and steps that allocate and release it.
 
-Sources are events of PyTorch's profiler (``profile_memory=True``), snapshots and memory timelines of its allocator,
-memory usage of Nsight Systems, and the memory tables of torch_npu and msprof. They count differently: PyTorch's
-profiler counts blocks of its caching allocator, a snapshot the requested bytes, and Nsight Systems the bytes taken from
-the driver.
+Sources are events of PyTorch's profiler (``profile_memory=True``), snapshots and memory timelines
+of its allocator, memory usage of Nsight Systems, and the memory tables of torch_npu and msprof.
+They count differently: PyTorch's profiler counts blocks of its caching allocator, a snapshot the
+requested bytes, and Nsight Systems the bytes taken from the driver.
 """
 
 from __future__ import annotations
@@ -21,27 +21,39 @@ from llmprof.trace import Trace
 
 _PLACE: Final = ["rank", "device", "on_device"]
 _COMPONENTS: Final = ("operators", "PTA")
-"""Components of an NPU's memory that belong to PyTorch's allocator: events of operators, or else its samples."""
+"""Components of an NPU's memory that belong to PyTorch's allocator: events of operators, or else
+its samples.
+"""
 
 _OF_GRAPH_ENGINE: Final = "cann::"
-"""Prefix of operators whose rows count the allocator of CANN's graph engine (GE), and not PyTorch's."""
+"""Prefix of operators whose rows count the allocator of CANN's graph engine (GE), and not
+PyTorch's.
+"""
 
 _LASTING: Final = (
     (
         "KV cache",
-        r"(?m)(?:\b_?allocate_kv_cache\w*|: initialize_kv_cache_tensors|: _create_buffers)$|/cache_utils\.py\(",
+        (
+            r"(?m)(?:\b_?allocate_kv_cache\w*|: initialize_kv_cache_tensors|:"
+            r" _create_buffers)$|/cache_utils\.py\("
+        ),
     ),
     ("CUDA graphs", r"(?m): (?:capture_model|_?capture_cudagraphs?|capture_graph)$"),
     (
         "weights",
-        r"(?m): (?:create_weights|load_weights|process_weights_after_loading|initialize_model|_load_pretrained_model)$"
+        r"(?m):"
+        r" (?:create_weights|load_weights|process_weights_after_loading|initialize_model|_load_pretrained_model)$"  # noqa: E501
         r"|/torch/nn/modules/\w+\.py\(\d+\): __init__$",
     ),
 )
 """Purpose of memory by the functions in the stack of its allocation; the first match counts."""
 
-_FORWARD: Final = r"(?m): (?:forward\w*|execute_model|_call_impl|_dummy_run|sample_tokens|compute_logits)$"
-"""Functions that allocate activations; memory that they never release is a workspace or a cache, and stays unknown."""
+_FORWARD: Final = (
+    r"(?m): (?:forward\w*|execute_model|_call_impl|_dummy_run|sample_tokens|compute_logits)$"
+)
+"""Functions that allocate activations; memory that they never release is a workspace or a cache,
+and stays unknown.
+"""
 
 _CATEGORIES: Final = {
     "parameter": "weights",
@@ -51,7 +63,9 @@ _CATEGORIES: Final = {
     "gradient": "gradients",
     "optimizer state": "optimizer state",
 }
-_OWN_FRAMES: Final = r"/torch/(?:nn/modules/module|utils/_device|_ops|_compile|utils/_contextlib|overrides)\.py\("
+_OWN_FRAMES: Final = (
+    r"/torch/(?:nn/modules/module|utils/_device|_ops|_compile|utils/_contextlib|overrides)\.py\("
+)
 """Frames of PyTorch that do not show who allocates."""
 
 
@@ -60,21 +74,26 @@ _OWN_FRAMES: Final = r"/torch/(?:nn/modules/module|utils/_device|_ops|_compile|u
     help="peak, fragmentation, allocations and releases of each device",
     view="memory",
     columns=(
-        "rank device time_ns part holder op step phase peak_bytes reserved_peak_bytes bytes blocks share "
-        "evidence fragmentation allocations allocated_bytes reserved_bytes net_bytes known_share"
+        "rank device time_ns part holder op step phase peak_bytes reserved_peak_bytes bytes blocks"
+        " share evidence fragmentation allocations allocated_bytes reserved_bytes net_bytes"
+        " known_share"
     ),
     grouped_by="per",
     reported=True,
     only_with="memory",
     section=Section(
         "memory",
-        "Allocated is what tensors hold, reserved what the allocator took from the device. Who holds memory follows "
-        "from the call stack of the allocation, the profiler's category, or how long it lives; the rest is unknown.",
+        "Allocated is what tensors hold, reserved what the allocator took from the device. Who"
+        " holds memory follows from the call stack of the allocation, the profiler's category, or"
+        " how long it lives; the rest is unknown.",
     ),
     figures=("llmprof.report.figures:MEMORY", "llmprof.report.figures:HOLDERS"),
 )
 def memory(
-    trace: Trace, *, per: Literal["device", "holder", "op", "step", "time"] = "device", at_ns: int | None = None
+    trace: Trace,
+    *,
+    per: Literal["device", "holder", "op", "step", "time"] = "device",
+    at_ns: int | None = None,
 ) -> pl.DataFrame:
     """Allocated memory, and who holds, allocates and releases it.
 
@@ -83,25 +102,26 @@ def memory(
     trace : Trace
         A trace with memory events.
     per : {"device", "holder", "op", "step", "time"}
-        Kind of row: a device; a holder of memory at the peak, or at ``at_ns``; an operator; a step; or a moment of a
-        change.
+        Kind of row: a device; a holder of memory at the peak, or at ``at_ns``; an operator; a step;
+        or a moment of a change.
     at_ns : int, optional
-        With ``per="holder"``, the moment instead of the peak of each device (ns from the start of the trace).
+        With ``per="holder"``, the moment instead of the peak of each device (ns from the start of
+        the trace).
 
     Returns
     -------
     polars.DataFrame
         ``rank, device, on_device`` (false: memory of the host; device is then null), and of a
 
-        - device: ``peak_bytes`` (most that was allocated at a time), ``peak_ns, first_bytes`` (before the first
-          event), ``last_bytes``, ``reserved_peak_bytes`` (most that the allocator had taken from the device),
-          ``fragmentation`` (share of the reserved memory that is not allocated, at ``peak_ns``),
-          ``allocations, allocated_bytes, releases, released_bytes, largest_bytes`` and ``known_share`` (of the peak,
-          whose holder is known);
-        - holder: ``part`` (KV cache, weights, activations, CUDA graphs, inputs …; ``temporary``: released within the
-          recording; ``before the recording``; null: not known), ``evidence`` (stack, category, lifetime), ``holder``
-          (innermost frame of the program, or operator), ``bytes, blocks, share`` (of what is allocated then),
-          ``oldest_ns``;
+        - device: ``peak_bytes`` (most that was allocated at a time), ``peak_ns, first_bytes``
+          (before the first event), ``last_bytes``, ``reserved_peak_bytes`` (most that the allocator
+          had taken from the device), ``fragmentation`` (share of the reserved memory that is not
+          allocated, at ``peak_ns``), ``allocations, allocated_bytes, releases, released_bytes,
+          largest_bytes`` and ``known_share`` (of the peak, whose holder is known);
+        - holder: ``part`` (KV cache, weights, activations, CUDA graphs, inputs …; ``temporary``:
+          released within the recording; ``before the recording``; null: not known), ``evidence``
+          (stack, category, lifetime), ``holder`` (innermost frame of the program, or operator),
+          ``bytes, blocks, share`` (of what is allocated then), ``oldest_ns``;
         - op: ``op`` (operator that was running, else the innermost frame),
           ``allocations, allocated_bytes, releases, released_bytes, net_bytes, largest_bytes``;
         - step: ``step, phase, peak_bytes`` and the columns of an operator;
@@ -112,7 +132,8 @@ def memory(
     Raises
     ------
     NotCapturedError
-        The trace holds no memory events, or only samples where events are asked for; or there are no steps.
+        The trace holds no memory events, or only samples where events are asked for; or there are
+        no steps.
     AnalysisError
         ``at_ns`` is given with another ``per`` than ``holder``.
 
@@ -124,9 +145,11 @@ def memory(
     >>> events = pl.DataFrame({**rows, "on_device": True})
     >>> llmprof.analyze.memory(llmprof.Trace({"memory": events}))["peak_bytes"].to_list()
     [12]
-    """
+    """  # noqa: E501
     if at_ns is not None and per != "holder":
-        raise AnalysisError("at_ns= belongs to per='holder'", expected=f"at_ns=None with per={per!r}")
+        raise AnalysisError(
+            "at_ns= belongs to per='holder'", expected=f"at_ns=None with per={per!r}"
+        )
     rows = timeline(trace)
     if per == "time":
         return rows.select(*_PLACE, "time_ns", "allocated_bytes", "reserved_bytes")
@@ -136,14 +159,24 @@ def memory(
         return _holders(trace, rows, at_ns)
     events = _events(rows)
     if not events.height and rows.height:
-        hint = "record with profile_memory=True, or take a snapshot with torch.cuda.memory._record_memory_history()"
-        raise NotCapturedError("this trace holds samples of the memory, and no allocations", hint=hint, table="memory")
+        hint = (
+            "record with profile_memory=True, or take a snapshot with"
+            " torch.cuda.memory._record_memory_history()"
+        )
+        raise NotCapturedError(
+            "this trace holds samples of the memory, and no allocations", hint=hint, table="memory"
+        )
     if per == "op":
         owned = _with_operator(trace, events)
         return _flows(owned, [*_PLACE, "op"]).sort(
-            "rank", "device", "allocated_bytes", "released_bytes", "op",
-            descending=[False, False, True, True, False], nulls_last=True,
-        )  # fmt: skip
+            "rank",
+            "device",
+            "allocated_bytes",
+            "released_bytes",
+            "op",
+            descending=[False, False, True, True, False],
+            nulls_last=True,
+        )
     return _by_step(trace, events)
 
 
@@ -155,7 +188,9 @@ def timeline(trace: Trace) -> pl.DataFrame:
         chosen = next((name for name in _COMPONENTS if name in components), None)
         rows = rows.filter(pl.col("ascend_component") == chosen) if chosen is not None else rows
         if "ascend_operator" in rows.columns:
-            rows = rows.filter(~pl.col("ascend_operator").str.starts_with(_OF_GRAPH_ENGINE).fill_null(value=False))
+            rows = rows.filter(
+                ~pl.col("ascend_operator").str.starts_with(_OF_GRAPH_ENGINE).fill_null(value=False)
+            )
     rows = rows.sort(*_PLACE, "time_ns", nulls_last=True, maintain_order=True)
     summed = pl.col("bytes").fill_null(0).cum_sum().over(_PLACE)
     reported = pl.col("allocated_bytes").count().over(_PLACE) > 0
@@ -171,7 +206,9 @@ def _events(rows: pl.DataFrame) -> pl.DataFrame:
     """Allocations and releases within the recording."""
     events = rows.filter(pl.col("bytes").is_not_null() & (pl.col("bytes") != 0))
     if "torch_action" in events.columns:
-        events = events.filter(~pl.col("torch_action").is_in(["held", "new version"]).fill_null(value=False))
+        events = events.filter(
+            ~pl.col("torch_action").is_in(["held", "new version"]).fill_null(value=False)
+        )
     return events
 
 
@@ -203,26 +240,45 @@ def _devices(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
         _reserved=pl.col("reserved_bytes").get(pl.col("allocated_bytes").arg_max()),
     )
     unused = (pl.col("_reserved") - pl.col("peak_bytes")) / pl.col("_reserved")
-    peaks = peaks.with_columns(fragmentation=pl.when(pl.col("_reserved") > 0).then(unused)).drop("_reserved")
-    out = peaks.join(_flows(_events(rows), _PLACE).drop("net_bytes"), on=_PLACE, how="left", nulls_equal=True)
+    peaks = peaks.with_columns(fragmentation=pl.when(pl.col("_reserved") > 0).then(unused)).drop(
+        "_reserved"
+    )
+    out = peaks.join(
+        _flows(_events(rows), _PLACE).drop("net_bytes"), on=_PLACE, how="left", nulls_equal=True
+    )
     known = pl.col("part").is_not_null() & (pl.col("part") != "before the recording")
-    with_holder = _holders(trace, rows, None).filter(known).group_by(_PLACE).agg(known_share=pl.col("share").sum())
+    with_holder = (
+        _holders(trace, rows, None)
+        .filter(known)
+        .group_by(_PLACE)
+        .agg(known_share=pl.col("share").sum())
+    )
     out = out.join(with_holder, on=_PLACE, how="left", nulls_equal=True)
     counts = ("allocations", "allocated_bytes", "releases", "released_bytes", "largest_bytes")
-    return out.with_columns(pl.col("known_share", *counts).fill_null(0)).sort(*_PLACE, nulls_last=True)
+    return out.with_columns(pl.col("known_share", *counts).fill_null(0)).sort(
+        *_PLACE, nulls_last=True
+    )
 
 
 def _holders(trace: Trace, rows: pl.DataFrame, at_ns: int | None) -> pl.DataFrame:
     """Holders of memory at one moment of each device."""
     schema: dict[str, Any] = {
-        **{name: rows.schema[name] for name in _PLACE}, "part": pl.String, "evidence": pl.String, "holder": pl.String,
-        "bytes": pl.Int64, "blocks": pl.Int64, "share": pl.Float64, "oldest_ns": pl.Int64,
-    }  # fmt: skip
+        **{name: rows.schema[name] for name in _PLACE},
+        "part": pl.String,
+        "evidence": pl.String,
+        "holder": pl.String,
+        "bytes": pl.Int64,
+        "blocks": pl.Int64,
+        "share": pl.Float64,
+        "oldest_ns": pl.Int64,
+    }
     if not rows.height:
         return pl.DataFrame(schema=schema)
     rows = rows.with_row_index("_row")
     if at_ns is None:
-        peak = rows.group_by(_PLACE).agg(_at=pl.col("_row").get(pl.col("allocated_bytes").arg_max()))
+        peak = rows.group_by(_PLACE).agg(
+            _at=pl.col("_row").get(pl.col("allocated_bytes").arg_max())
+        )
     else:
         early = rows.filter(pl.col("time_ns") <= at_ns)
         peak = early.group_by(_PLACE).agg(_at=pl.col("_row").max())
@@ -238,10 +294,14 @@ def _holders(trace: Trace, rows: pl.DataFrame, at_ns: int | None) -> pl.DataFram
     # memory from before the recording, without known blocks
     sums = totals.group_by(_PLACE).agg(_known=pl.col("bytes").sum())
     rest = whole.join(sums, on=_PLACE, how="left", nulls_equal=True).select(
-        *_PLACE, part=pl.lit("before the recording"), evidence=pl.lit(None, dtype=pl.String),
-        holder=pl.lit(None, dtype=pl.String), bytes=pl.col("_all") - pl.col("_known").fill_null(0),
-        blocks=pl.lit(None, dtype=pl.Int64), oldest_ns=pl.lit(None, dtype=pl.Int64),
-    )  # fmt: skip
+        *_PLACE,
+        part=pl.lit("before the recording"),
+        evidence=pl.lit(None, dtype=pl.String),
+        holder=pl.lit(None, dtype=pl.String),
+        bytes=pl.col("_all") - pl.col("_known").fill_null(0),
+        blocks=pl.lit(None, dtype=pl.Int64),
+        oldest_ns=pl.lit(None, dtype=pl.Int64),
+    )
     totals = pl.concat([totals.select(rest.columns), rest.filter(pl.col("bytes") > 0)])
     share = pl.when(pl.col("_all") > 0).then(pl.col("bytes") / pl.col("_all"))
     totals = totals.join(whole, on=_PLACE, nulls_equal=True).with_columns(share=share)
@@ -251,7 +311,9 @@ def _holders(trace: Trace, rows: pl.DataFrame, at_ns: int | None) -> pl.DataFram
 
 
 def _live(events: pl.DataFrame) -> pl.DataFrame:
-    """Blocks that are held at the row ``_at`` and released later or never, by address or else in sum."""
+    """Blocks that are held at the row ``_at`` and released later or never, by address or else in
+    sum.
+    """
     keys = [*_PLACE, "address"]
     addressed = events.filter(pl.col("address").is_not_null())
     ends = addressed.with_columns(
@@ -263,7 +325,9 @@ def _live(events: pl.DataFrame) -> pl.DataFrame:
         & (pl.col("_until").is_null() | (pl.col("_until") > pl.col("_at")))
     )
     bare = events.filter(pl.col("address").is_null() & (pl.col("_row") <= pl.col("_at")))
-    labels = [c for c in ("torch_category", "ascend_operator") if c in bare.columns and bare[c].count()]
+    labels = [
+        c for c in ("torch_category", "ascend_operator") if c in bare.columns and bare[c].count()
+    ]
     if bare.height:
         sums = bare.group_by(*_PLACE, *labels).agg(pl.col("bytes").sum(), pl.col("time_ns").min())
         held = pl.concat([held, sums.filter(pl.col("bytes") > 0)], how="diagonal_relaxed")
@@ -279,13 +343,24 @@ def _named(trace: Trace, live: pl.DataFrame) -> pl.DataFrame:
 
     stack = there("torch_stack")
     held = there("torch_action").eq_missing("held")
-    released = (pl.col("_ends_ns").is_not_null() if "_ends_ns" in live.columns else pl.lit(value=False)) & ~held
-    of_stack = pl.when(released & stack.str.contains(_FORWARD)).then(pl.lit("activations")).otherwise(nothing)
+    released = (
+        pl.col("_ends_ns").is_not_null() if "_ends_ns" in live.columns else pl.lit(value=False)
+    ) & ~held
+    of_stack = (
+        pl.when(released & stack.str.contains(_FORWARD))
+        .then(pl.lit("activations"))
+        .otherwise(nothing)
+    )
     for part, pattern in reversed(_LASTING):
         of_stack = pl.when(stack.str.contains(pattern)).then(pl.lit(part)).otherwise(of_stack)
-    category = there("torch_category").replace_strict(_CATEGORIES, default=None, return_dtype=pl.String)
+    category = there("torch_category").replace_strict(
+        _CATEGORIES, default=None, return_dtype=pl.String
+    )
     named = live.with_columns(_stack=of_stack, _category=category)
-    evidence = {"stack": pl.col("_stack").is_not_null(), "category": pl.col("_category").is_not_null()}
+    evidence = {
+        "stack": pl.col("_stack").is_not_null(),
+        "category": pl.col("_category").is_not_null(),
+    }
     named = named.with_columns(
         part=pl.coalesce(
             "_stack",
@@ -296,18 +371,26 @@ def _named(trace: Trace, live: pl.DataFrame) -> pl.DataFrame:
         evidence=first_true({**evidence, "lifetime": released & stack.is_null()}),
     )
     short = _innermost_frame(stack)
-    ops = _with_operator(trace, named)["op"] if named.height else pl.Series("op", [], dtype=pl.String)
-    return named.with_columns(holder=pl.coalesce(short, ops, there("ascend_operator"), there("torch_category")))
+    ops = (
+        _with_operator(trace, named)["op"] if named.height else pl.Series("op", [], dtype=pl.String)
+    )
+    return named.with_columns(
+        holder=pl.coalesce(short, ops, there("ascend_operator"), there("torch_category"))
+    )
 
 
 def _innermost_frame(stack: pl.Expr) -> pl.Expr:
     """The last frame of a stack that is not one of PyTorch's."""
-    frames = stack.str.split("\n").list.eval(pl.element().filter(~pl.element().str.contains(_OWN_FRAMES)))
+    frames = stack.str.split("\n").list.eval(
+        pl.element().filter(~pl.element().str.contains(_OWN_FRAMES))
+    )
     return frames.list.last().str.extract(r"([^/\\]+)$", 1)
 
 
 def _with_operator(trace: Trace, events: pl.DataFrame) -> pl.DataFrame:
-    """Events with the operator that was running on their thread, or that the profiler wrote with them."""
+    """Events with the operator that was running on their thread, or that the profiler wrote with
+    them.
+    """
     events = events.with_columns(op=pl.lit(None, dtype=pl.String))
     if trace.has("ops") and events["thread"].count():
         spans = trace.ops.filter(pl.col("kind") == "op")
@@ -321,12 +404,21 @@ def _with_operator(trace: Trace, events: pl.DataFrame) -> pl.DataFrame:
 
 
 def _by_step(trace: Trace, events: pl.DataFrame) -> pl.DataFrame:
-    """Flows of each step; what was allocated before its host label began belongs to the one before."""
+    """Flows of each step; what was allocated before its host label began belongs to the one
+    before.
+    """
     begin = pl.coalesce("host_start_ns", "start_ns")
-    labels = steps(trace).select("rank", "step", "phase", time_ns=begin).drop_nulls("time_ns").sort("time_ns")
+    labels = (
+        steps(trace)
+        .select("rank", "step", "phase", time_ns=begin)
+        .drop_nulls("time_ns")
+        .sort("time_ns")
+    )
     if not labels.height:
         hint = "record a run of vLLM, or label the steps with record_function"
-        raise NotCapturedError("this trace holds no steps that memory could be counted by", hint=hint, table="markers")
+        raise NotCapturedError(
+            "this trace holds no steps that memory could be counted by", hint=hint, table="markers"
+        )
     placed = events.sort("time_ns").join_asof(
         labels, on="time_ns", by="rank", strategy="backward", check_sortedness=False
     )

@@ -25,23 +25,26 @@ from llmprof.trace import Trace
 def module_times(trace: Trace, *, per: Literal["class", "layer"] = "class") -> pl.DataFrame:
     """Time of each module of the model, with and without the modules inside it.
 
-    Kernels count for the module in which they were launched. What a CUDA graph replays is launched in no module.
+    Kernels count for the module in which they were launched. What a CUDA graph replays is launched
+    in no module.
 
     Parameters
     ----------
     trace : Trace
-        A trace with markers of modules: PyTorch with ``with_stack=True`` or ``with_modules=True``, vLLM's layerwise
-        NVTX, ranges that ``llmprof run`` puts around modules.
+        A trace with markers of modules: PyTorch with ``with_stack=True`` or ``with_modules=True``,
+        vLLM's layerwise NVTX, ranges that ``llmprof run`` puts around modules.
     per : {"class", "layer"}
-        Whether modules at the same place of all layers are one row, or each layer has rows of its own.
+        Whether modules at the same place of all layers are one row, or each layer has rows of its
+        own.
 
     Returns
     -------
     polars.DataFrame
-        ``rank, path`` (names of the modules from the outermost one inwards, with ``/`` between, where only classes are
-        recorded), ``layer`` (per layer), ``depth`` (0 for the outermost), ``calls, host_ns`` (of the calls, with
-        modules inside), ``device_ns`` (sum of the durations of what was launched in it or in a module inside),
-        ``own_device_ns`` (in it alone), ``kernels`` (with copies, with modules inside); in the order of the first call.
+        ``rank, path`` (names of the modules from the outermost one inwards, with ``/`` between,
+        where only classes are recorded), ``layer`` (per layer), ``depth`` (0 for the outermost),
+        ``calls, host_ns`` (of the calls, with modules inside), ``device_ns`` (sum of the durations
+        of what was launched in it or in a module inside), ``own_device_ns`` (in it alone),
+        ``kernels`` (with copies, with modules inside); in the order of the first call.
 
     Raises
     ------
@@ -58,12 +61,17 @@ def module_times(trace: Trace, *, per: Literal["class", "layer"] = "class") -> p
     events = activity(trace)
     calls = module_calls(trace)
     if calls.is_empty():
-        hint = "record with profile(with_stack=True), vLLM's enable_layerwise_nvtx_tracing, or llmprof run"
+        hint = (
+            "record with profile(with_stack=True), vLLM's enable_layerwise_nvtx_tracing, or"
+            " llmprof run"
+        )
         raise NotCapturedError("this capture names no modules", hint=hint, table="markers")
     launched = events.filter(pl.col("launch_start_ns").is_not_null() & ~pl.col("replayed")).select(
         "rank", "dur_ns", "launch_start_ns", thread=pl.col("launch_thread").fill_null(-1)
     )
-    placed = innermost(launched, calls, ["rank", "thread"], at="launch_start_ns", name="call").drop_nulls("call")
+    placed = innermost(
+        launched, calls, ["rank", "thread"], at="launch_start_ns", name="call"
+    ).drop_nulls("call")
     own = placed.group_by(call=pl.col("call").cast(pl.UInt32)).agg(
         own_device_ns=pl.col("dur_ns").sum(), kernels=pl.len()
     )
@@ -83,7 +91,9 @@ def module_times(trace: Trace, *, per: Literal["class", "layer"] = "class") -> p
 
 
 def _with_inner(calls: pl.DataFrame) -> pl.DataFrame:
-    """Path and depth of each call, and its device time and kernels with those of the calls inside it."""
+    """Path and depth of each call, and its device time and kernels with those of the calls
+    inside it.
+    """
     names, parents = calls["name"].to_list(), calls["parent"].to_list()
     device, kernels = calls["own_device_ns"].to_list(), calls["kernels"].to_list()
     paths: list[str] = []

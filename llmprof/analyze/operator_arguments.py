@@ -1,7 +1,8 @@
-"""Arguments of a recorded operator call: shapes, types, strides and values, as PyTorch's profiler wrote them.
+"""Arguments of a recorded operator call: shapes, types, strides and values, as PyTorch's profiler
+wrote them.
 
-Everything from a trace is checked first: operators must be in a fixed list, sizes are bounded, and no text of a trace
-is passed on.
+Everything from a trace is checked first: operators must be in a fixed list, sizes are bounded, and
+no text of a trace is passed on.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ MOST_CACHE_BYTES: Final = 1 << 30
 _MOST_AXES: Final = 12
 _LARGEST: Final = 1 << 40
 _INTEGER: Final = re.compile(r"-?\d{1,18}")
-_FLOAT: Final = re.compile(r"-?(?:\d{1,30}\.\d{0,30}|\d{0,30}\.\d{1,30}|\d{1,30})(?:[eE][+-]?\d{1,3})?")
+_FLOAT: Final = re.compile(
+    r"-?(?:\d{1,30}\.\d{0,30}|\d{0,30}\.\d{1,30}|\d{1,30})(?:[eE][+-]?\d{1,3})?"
+)
 _FLOATS: Final = ("float16", "bfloat16", "float32", "float64")
 
 
@@ -41,14 +44,18 @@ class Tensor:
     dtype: str
     """Name of the element type in torch."""
     holds: tuple[str, *tuple[int, ...]] = ("random",)
-    """``random``, ``fa3_metadata``, or ``below``, ``slots``, ``pages``, ``ends`` or ``filled`` with numbers."""
+    """``random``, ``fa3_metadata``, or ``below``, ``slots``, ``pages``, ``ends`` or ``filled``
+    with numbers.
+    """
 
     @property
     def elements(self) -> int:
         """Elements of memory from the first to the last one of the tensor."""
         if 0 in self.shape:
             return 0
-        return 1 + sum((size - 1) * stride for size, stride in zip(self.shape, self.strides, strict=True))
+        return 1 + sum(
+            (size - 1) * stride for size, stride in zip(self.shape, self.strides, strict=True)
+        )
 
     @property
     def bytes(self) -> int:
@@ -106,8 +113,14 @@ def recorded_call(
     if steps is None:
         assumed.append("strides were not recorded: tensors are taken to be contiguous")
         if operator in _OF_WEIGHTS:
-            out, assumed[-1] = _transposed(out, replayable), assumed[-1] + ", and a weight to be transposed"
-    if any(isinstance(argument, tuple) and argument and isinstance(argument[0], Tensor) for argument in out):
+            out, assumed[-1] = (
+                _transposed(out, replayable),
+                assumed[-1] + ", and a weight to be transposed",
+            )
+    if any(
+        isinstance(argument, tuple) and argument and isinstance(argument[0], Tensor)
+        for argument in out
+    ):
         assumed.append(f"types in a list of tensors are not recorded: taken to be {usual_dtype}")
     out = _numbers_for_scalars(out) if replayable.kind == "elementwise" else out
     out, fewer = _fewer_pages(out, replayable)
@@ -115,7 +128,9 @@ def recorded_call(
     out = [_content(replayable, place, out) for place in range(len(out))]
     total = sum(argument.bytes for argument in _tensors(out))
     if total > MOST_BYTES:
-        raise AnalysisError(f"its arguments take {format_bytes(total)}, more than {format_bytes(MOST_BYTES)}")
+        raise AnalysisError(
+            f"its arguments take {format_bytes(total)}, more than {format_bytes(MOST_BYTES)}"
+        )
     if not any(True for _ in _tensors(out)):
         raise AnalysisError("none of its arguments was recorded as a tensor")
     return Call(operator, replayable, tuple(out), tuple(assumed))
@@ -146,7 +161,11 @@ class _Recorded(NamedTuple):
 
 def _argument(recorded: _Recorded, replayable: Replayable, usual_dtype: str) -> Argument:
     place, size, kind, step, value = recorded
-    if kind == "TensorList" or (_is_list(kind) and kind) or (_is_list(size) and any(map(_is_list, size))):
+    if (
+        kind == "TensorList"
+        or (_is_list(kind) and kind)
+        or (_is_list(size) and any(map(_is_list, size)))
+    ):
         if not _is_list(size) or not all(map(_is_list, size)):
             raise AnalysisError(f"the shapes of argument {place} are no list of shapes")
         steps = step if _is_list(step) and len(step) == len(size) else [None] * len(size)
@@ -163,7 +182,9 @@ def _argument(recorded: _Recorded, replayable: Replayable, usual_dtype: str) -> 
     if number is None and place in replayable.usual:
         return replayable.usual[place]
     if number is None and kind:
-        raise AnalysisError(f"the value of argument {place} was not recorded", hint="record with torch 2.1 or later")
+        raise AnalysisError(
+            f"the value of argument {place} was not recorded", hint="record with torch 2.1 or later"
+        )
     return number
 
 
@@ -184,7 +205,9 @@ def _tensor(place: int, size: Any, dtype: str, step: Any) -> Tensor:
         raise AnalysisError(f"argument {place} has no shape but {str(size)[:40]!r}")
     strides = _contiguous(shape) if step is None else _whole(step)
     if strides is None or len(strides) != len(shape):
-        raise AnalysisError(f"argument {place} has the strides {str(step)[:40]!r} for the shape {shape}")
+        raise AnalysisError(
+            f"argument {place} has the strides {str(step)[:40]!r} for the shape {shape}"
+        )
     tensor = Tensor(shape, strides, dtype)
     if tensor.elements > _LARGEST:
         raise AnalysisError(f"argument {place} has {tensor.elements:,} elements")
@@ -194,12 +217,17 @@ def _tensor(place: int, size: Any, dtype: str, step: Any) -> Tensor:
 def _whole(values: Any) -> tuple[int, ...] | None:
     if not _is_list(values) or len(values) > _MOST_AXES:
         return None
-    fit = all(isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _LARGEST for value in values)
+    fit = all(
+        isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _LARGEST
+        for value in values
+    )
     return tuple(values) if fit else None
 
 
 def _contiguous(shape: Sequence[int]) -> tuple[int, ...]:
-    return tuple(math.prod(max(1, size) for size in shape[axis + 1 :]) for axis in range(len(shape)))
+    return tuple(
+        math.prod(max(1, size) for size in shape[axis + 1 :]) for axis in range(len(shape))
+    )
 
 
 def _value(text: Any) -> Argument:
@@ -213,7 +241,9 @@ def _value(text: Any) -> Argument:
     if text.startswith("[") and text.endswith("]") and len(text) < 1024:
         parts = [part.strip() for part in text[1:-1].split(",")] if text[1:-1].strip() else []
         numbers = [_number(part) for part in parts]
-        return None if None in numbers else tuple(number for number in numbers if number is not None)
+        return (
+            None if None in numbers else tuple(number for number in numbers if number is not None)
+        )
     return _number(text)
 
 
@@ -234,16 +264,23 @@ def _transposed(arguments: list[Argument], replayable: Replayable) -> list[Argum
 
 
 def _numbers_for_scalars(arguments: list[Argument]) -> list[Argument]:
-    """Replace tensors without axes by numbers if another argument has axes: Python numbers are recorded this way."""
+    """Replace tensors without axes by numbers if another argument has axes:
+
+    Python numbers are recorded this way.
+    """
     if not any(isinstance(argument, Tensor) and argument.shape for argument in arguments):
         return arguments
     return [
-        (0.5 if argument.dtype in _FLOATS else 1) if isinstance(argument, Tensor) and not argument.shape else argument
+        (0.5 if argument.dtype in _FLOATS else 1)
+        if isinstance(argument, Tensor) and not argument.shape
+        else argument
         for argument in arguments
     ]
 
 
-def _fewer_pages(arguments: list[Argument], replayable: Replayable) -> tuple[list[Argument], list[str]]:
+def _fewer_pages(
+    arguments: list[Argument], replayable: Replayable
+) -> tuple[list[Argument], list[str]]:
     """Caches with as many pages as fit the limit."""
     fewer = 0
     for place in replayable.pages:
@@ -295,12 +332,18 @@ def _content(replayable: Replayable, place: int, arguments: list[Argument]) -> A
     if kind == "slots":
         size *= other.shape[1] if len(other.shape) > 1 else 1
         if argument.elements > size:
-            raise AnalysisError(f"argument {place} has more places than the cache of argument {given[0]}")
+            raise AnalysisError(
+                f"argument {place} has more places than the cache of argument {given[0]}"
+            )
     if kind in ("below", "pages") and argument.elements and not size:
         raise AnalysisError(f"argument {given[0]} is empty, and argument {place} points into it")
     return replace(argument, holds=(kind, size))
 
 
 def _tensors(arguments: Sequence[Argument]) -> list[Tensor]:
-    flat = [part for argument in arguments for part in (argument if isinstance(argument, tuple) else (argument,))]
+    flat = [
+        part
+        for argument in arguments
+        for part in (argument if isinstance(argument, tuple) else (argument,))
+    ]
     return [argument for argument in flat if isinstance(argument, Tensor)]

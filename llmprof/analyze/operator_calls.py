@@ -21,17 +21,35 @@ from llmprof.trace import Trace
 _ARGUMENTS: Final = ("shapes", "dtypes", "torch_strides", "torch_inputs")
 
 _SCHEMA: Final = {
-    "key": pl.String(), "operator": pl.String(), "kind": pl.String(), "shapes": pl.String(), "dtypes": pl.String(),
-    "count": pl.Int64(), "total_ns": pl.Int64(), "share": pl.Float64(), "median_ns": pl.Float64(),
-    "low_ns": pl.Int64(), "high_ns": pl.Int64(), "host_median_ns": pl.Float64(), "kernels": pl.String(),
-    "layers": pl.String(), "phases": pl.String(), "can": pl.Boolean(), "why": pl.String(),
-    "assumed": pl.String(), "torch_strides": pl.String(), "torch_inputs": pl.String(),
-}  # fmt: skip
+    "key": pl.String(),
+    "operator": pl.String(),
+    "kind": pl.String(),
+    "shapes": pl.String(),
+    "dtypes": pl.String(),
+    "count": pl.Int64(),
+    "total_ns": pl.Int64(),
+    "share": pl.Float64(),
+    "median_ns": pl.Float64(),
+    "low_ns": pl.Int64(),
+    "high_ns": pl.Int64(),
+    "host_median_ns": pl.Float64(),
+    "kernels": pl.String(),
+    "layers": pl.String(),
+    "phases": pl.String(),
+    "can": pl.Boolean(),
+    "why": pl.String(),
+    "assumed": pl.String(),
+    "torch_strides": pl.String(),
+    "torch_inputs": pl.String(),
+}
 
 
 @Analysis(
     question="Which operators can be run alone, from their recorded shapes?",
-    help="operators with their arguments and time, and whether llmprof time-operators can run them alone",
+    help=(
+        "operators with their arguments and time, and whether llmprof time-operators can run them"
+        " alone"
+    ),
     view="replayable",
     recorded="operators",
     columns="can total_ns share count median_ns kind operator shapes why",
@@ -40,9 +58,9 @@ def replayable(trace: Trace) -> pl.DataFrame:
     """Operators with their arguments and time, and whether they can be run alone.
 
     A device event belongs to the innermost operator around its launch that llmprof can call
-    (:data:`llmprof.names.replayable.OPERATORS`). The time of a call is that of all kernels and copies launched in it,
-    or of the operator itself in a trace of a CPU run. Events outside of such operators have separate rows, so that the
-    shares add up to 1 on a trace with a device.
+    (:data:`llmprof.names.replayable.OPERATORS`). The time of a call is that of all kernels and
+    copies launched in it, or of the operator itself in a trace of a CPU run. Events outside of such
+    operators have separate rows, so that the shares add up to 1 on a trace with a device.
 
     Parameters
     ----------
@@ -52,14 +70,16 @@ def replayable(trace: Trace) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        The longest first: ``key`` (names the operator and its arguments; null where it cannot be run), ``operator``
-        (null where none was recorded), ``kind`` (``gemm, attention, norm, activation, rope, kv_cache, moe, quantise,
-        all_reduce, embedding, elementwise, reduction`` or ``copy``), ``shapes, dtypes`` (JSON), ``count`` (calls, over
-        all ranks; launches where there is no operator), ``total_ns, share`` (of the summed time of all rows),
-        ``median_ns`` (of a call) with ``low_ns, high_ns`` (its 95 % interval, of the sign test), ``host_median_ns``
-        (the operator on the host), ``kernels`` (names, one a line), ``layers, phases`` (where it was called, with
-        commas), ``can`` (be run alone), ``why`` (it cannot), ``assumed`` (what the recording does not say of the
-        arguments), ``torch_strides, torch_inputs``.
+        The longest first: ``key`` (names the operator and its arguments; null where it cannot be
+        run), ``operator`` (null where none was recorded), ``kind`` (``gemm, attention, norm,
+        activation, rope, kv_cache, moe, quantise, all_reduce, embedding, elementwise, reduction``
+        or ``copy``), ``shapes, dtypes`` (JSON), ``count`` (calls, over all ranks; launches where
+        there is no operator), ``total_ns, share`` (of the summed time of all rows), ``median_ns``
+        (of a call) with ``low_ns, high_ns`` (its 95 % interval, of the sign test),
+        ``host_median_ns`` (the operator on the host), ``kernels`` (names, one a line), ``layers,
+        phases`` (where it was called, with commas), ``can`` (be run alone), ``why`` (it cannot),
+        ``assumed`` (what the recording does not say of the arguments), ``torch_strides,
+        torch_inputs``.
 
     Examples
     --------
@@ -68,7 +88,9 @@ def replayable(trace: Trace) -> pl.DataFrame:
     True
     """
     calls, others = recorded_calls(trace)
-    frame = pl.concat([pl.DataFrame(schema=_SCHEMA), _grouped(calls), _others(others)], how="diagonal_relaxed")
+    frame = pl.concat(
+        [pl.DataFrame(schema=_SCHEMA), _grouped(calls), _others(others)], how="diagonal_relaxed"
+    )
     whole = pl.col("total_ns").sum()
     frame = frame.with_columns(share=pl.when(whole > 0).then(pl.col("total_ns") / whole))
     return frame.select(pl.col(name).cast(dtype) for name, dtype in _SCHEMA.items()).sort(
@@ -81,8 +103,12 @@ def recorded_calls(trace: Trace) -> tuple[pl.DataFrame, pl.DataFrame]:
     ops = trace.ops.filter(pl.col("kind") == "op").with_columns(pl.col("thread").fill_null(-1))
     if ops.is_empty():
         found = "this capture holds no operators"
-        raise NotCapturedError(found, hint=f"record it with {trace.how_to_record('ops')}", table="ops")
-    missing = [pl.lit(None, dtype=pl.String).alias(name) for name in _ARGUMENTS if name not in ops.columns]
+        raise NotCapturedError(
+            found, hint=f"record it with {trace.how_to_record('ops')}", table="ops"
+        )
+    missing = [
+        pl.lit(None, dtype=pl.String).alias(name) for name in _ARGUMENTS if name not in ops.columns
+    ]
     calls_on_host = ops.with_columns(missing).filter(pl.col("name").is_in(list(OPERATORS)))
     calls_on_host = calls_on_host.select(
         "rank", "thread", "start_ns", "dur_ns", pl.col("name").alias("operator"), *_ARGUMENTS
@@ -91,9 +117,15 @@ def recorded_calls(trace: Trace) -> tuple[pl.DataFrame, pl.DataFrame]:
     if events.is_empty() or (events["source"] == "op").all():
         return _on_host(calls_on_host), operators_of(events.clear(), trace)
     events = events.with_row_index("_event")
-    launches = events.filter(pl.col("launch_start_ns").is_not_null() & ~pl.col("replayed").fill_null(value=False))
+    launches = events.filter(
+        pl.col("launch_start_ns").is_not_null() & ~pl.col("replayed").fill_null(value=False)
+    )
     points = launches.select(
-        "_event", "rank", thread=pl.col("launch_thread").fill_null(-1), start_ns="launch_start_ns", dur_ns=pl.lit(0)
+        "_event",
+        "rank",
+        thread=pl.col("launch_thread").fill_null(-1),
+        start_ns="launch_start_ns",
+        dur_ns=pl.lit(0),
     )
     pairs = inside(points, calls_on_host, ["rank", "thread"])
     pairs = pairs.select(
@@ -104,12 +136,22 @@ def recorded_calls(trace: Trace) -> tuple[pl.DataFrame, pl.DataFrame]:
     innermost = pairs.sort("_start", "outer").unique("_event", keep="last")
     own = innermost["outer"].unique()
     about = events.select("_event", "name", "dur_ns", "layer", "phase")
-    launched = pairs.filter(pl.col("outer").is_in(own.implode())).join(about, on="_event", how="left")
-    calls = launched.sort("_event").group_by("outer", maintain_order=True).agg(
-        time_ns=pl.col("dur_ns").sum(), kernels=pl.col("name").unique(maintain_order=True),
-        layer=pl.col("layer").drop_nulls().first(), phase=pl.col("phase").drop_nulls().first(),
-    )  # fmt: skip
-    made = calls_on_host.with_row_index("outer").join(calls, on="outer", how="inner", maintain_order="right")
+    launched = pairs.filter(pl.col("outer").is_in(own.implode())).join(
+        about, on="_event", how="left"
+    )
+    calls = (
+        launched.sort("_event")
+        .group_by("outer", maintain_order=True)
+        .agg(
+            time_ns=pl.col("dur_ns").sum(),
+            kernels=pl.col("name").unique(maintain_order=True),
+            layer=pl.col("layer").drop_nulls().first(),
+            phase=pl.col("phase").drop_nulls().first(),
+        )
+    )
+    made = calls_on_host.with_row_index("outer").join(
+        calls, on="outer", how="inner", maintain_order="right"
+    )
     made = made.drop("outer", "thread", "start_ns").rename({"dur_ns": "host_ns"})
     rest = events.filter(~pl.col("_event").is_in(innermost["_event"].implode())).drop("_event")
     return made, operators_of(rest, trace)
@@ -120,20 +162,34 @@ def _on_host(calls: pl.DataFrame) -> pl.DataFrame:
     outer = parents(calls, ["rank", "thread"]).drop_nulls().unique()
     inner = calls.with_row_index("_row").filter(~pl.col("_row").is_in(outer.implode()))
     nothing = {"kernels": pl.List(pl.String()), "layer": pl.Int32(), "phase": pl.String()}
-    return inner.drop("_row", "thread", "start_ns").with_columns(
-        time_ns=pl.col("dur_ns"), **{name: pl.lit(None, dtype=dtype) for name, dtype in nothing.items()}
-    ).rename({"dur_ns": "host_ns"})  # fmt: skip
+    return (
+        inner.drop("_row", "thread", "start_ns")
+        .with_columns(
+            time_ns=pl.col("dur_ns"),
+            **{name: pl.lit(None, dtype=dtype) for name, dtype in nothing.items()},
+        )
+        .rename({"dur_ns": "host_ns"})
+    )
 
 
-def _summed(rows: pl.DataFrame, keys: list[str], time: str, kernels: pl.Expr, **more: pl.Expr) -> pl.DataFrame:
-    """Count and times of the rows of each operator and its arguments, with its kernels, layers and phases as text."""
+def _summed(
+    rows: pl.DataFrame, keys: list[str], time: str, kernels: pl.Expr, **more: pl.Expr
+) -> pl.DataFrame:
+    """Count and times of the rows of each operator and its arguments, with its kernels, layers
+    and phases as text.
+    """
     low, high = median_interval(pl.col(time))
     places = {name: pl.col(label).drop_nulls().unique().sort() for name, label in _PLACES.items()}
     return rows.group_by(keys, maintain_order=True).agg(
-        count=pl.len().cast(pl.Int64), total_ns=pl.col(time).sum(), median_ns=pl.col(time).median(), low_ns=low,
-        high_ns=high, kernels=_joined(kernels.unique(maintain_order=True), "\n"),
-        **{name: _joined(values, ",") for name, values in places.items()}, **more,
-    )  # fmt: skip
+        count=pl.len().cast(pl.Int64),
+        total_ns=pl.col(time).sum(),
+        median_ns=pl.col(time).median(),
+        low_ns=low,
+        high_ns=high,
+        kernels=_joined(kernels.unique(maintain_order=True), "\n"),
+        **{name: _joined(values, ",") for name, values in places.items()},
+        **more,
+    )
 
 
 _PLACES: Final = {"layers": "layer", "phases": "phase"}
@@ -147,13 +203,21 @@ def _grouped(calls: pl.DataFrame) -> pl.DataFrame:
     """Calls by operator and arguments, and whether a script can be made for them."""
     keys, names = ["operator", *_ARGUMENTS], pl.col("kernels").explode().drop_nulls()
     between = names.str.contains(_BETWEEN).any()
-    grouped = _summed(calls, keys, "time_ns", names, host_median_ns=pl.col("host_ns").median(), between=between)
+    grouped = _summed(
+        calls, keys, "time_ns", names, host_median_ns=pl.col("host_ns").median(), between=between
+    )
     usual = usual_dtype(calls)
     made = [_made(row, usual) for row in grouped.select(*keys, "between").iter_rows(named=True)]
     return grouped.drop("between").hstack(pl.DataFrame(made, schema=_MADE, orient="row"))
 
 
-_MADE: Final = {"key": pl.String, "kind": pl.String, "can": pl.Boolean, "why": pl.String, "assumed": pl.String}
+_MADE: Final = {
+    "key": pl.String,
+    "kind": pl.String,
+    "can": pl.Boolean,
+    "why": pl.String,
+    "assumed": pl.String,
+}
 
 
 _BETWEEN: Final = r"^(?:Memcpy (?:HtoD|DtoH)|CopyHostToDevice|CopyDeviceToHost)"
@@ -183,7 +247,12 @@ def key_of(row: dict[str, Any]) -> str:
 
 def usual_dtype(calls: pl.DataFrame) -> str:
     """Floating-point element type of most calls; bfloat16 if there is none."""
-    names = calls["dtypes"].drop_nulls().str.extract(r'"(c10::BFloat16|c10::Half|float)"', 1).drop_nulls()
+    names = (
+        calls["dtypes"]
+        .drop_nulls()
+        .str.extract(r'"(c10::BFloat16|c10::Half|float)"', 1)
+        .drop_nulls()
+    )
     counts = names.value_counts(sort=True)
     return DTYPES[counts[names.name][0]][0] if counts.height else "bfloat16"
 

@@ -1,4 +1,6 @@
-"""Operators against their bounds: work from recorded shapes, time of the device, and peaks of the device."""
+"""Operators against their bounds: work from recorded shapes, time of the device, and peaks of
+the device.
+"""
 
 from __future__ import annotations
 
@@ -46,28 +48,48 @@ _TEXTS: Final = ("operator", "shapes", "dtypes", "strides", "arguments")
 _THREAD: Final = ("rank", "thread")
 _PLACE: Final = ("rank", "device", "stream", "start_ns", "correlation")
 _HOST: Final = r"^(?:Memcpy (?:HtoD|DtoH)|CopyHostToDevice|CopyDeviceToHost)"
-COLLECTIVE: Final = "a collective waits for other ranks: analyze.collectives compares it with the links"
+COLLECTIVE: Final = (
+    "a collective waits for other ranks: analyze.collectives compares it with the links"
+)
 
 Found = tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]
-"""Device events with the number of their ``call``; calls with their texts; and operators on the host."""
+"""Device events with the number of their ``call``; calls with their texts; and operators on the
+host.
+"""
 
 OVER: Final = 1.05
 """A share of the bound above this has a note."""
 
 _WORK: Final = {
-    "flops": pl.Float64(), "read_bytes": pl.Float64(), "written_bytes": pl.Float64(), "bound_ns": pl.Float64(),
-    "bound_by": pl.String(), "fits_cache": pl.Boolean(), "source": pl.String(), "assumed": pl.String(),
-    "why": pl.String(), "tile": pl.String(), "blocks": pl.Int64(), "turns": pl.Int64(),
-    **{f"{cause}_share": pl.Float64() for cause in (*CAUSES, "rest")}, "cause": pl.String(), "reason": pl.String(),
-}  # fmt: skip
+    "flops": pl.Float64(),
+    "read_bytes": pl.Float64(),
+    "written_bytes": pl.Float64(),
+    "bound_ns": pl.Float64(),
+    "bound_by": pl.String(),
+    "fits_cache": pl.Boolean(),
+    "source": pl.String(),
+    "assumed": pl.String(),
+    "why": pl.String(),
+    "tile": pl.String(),
+    "blocks": pl.Int64(),
+    "turns": pl.Int64(),
+    **{f"{cause}_share": pl.Float64() for cause in (*CAUSES, "rest")},
+    "cause": pl.String(),
+    "reason": pl.String(),
+}
 
 
 @Analysis(
     question="How near does each operator come to what the device can do?",
-    help="work of each operator from its recorded shapes, its bound on the device and its share of it",
+    help=(
+        "work of each operator from its recorded shapes, its bound on the device and its share"
+        " of it"
+    ),
     view="operators",
-    columns="rank phase gap_ns total_ns count operator kernel shapes tflop_per_s tb_per_s bound_by share_of_bound "
-    "cause why note",
+    columns=(
+        "rank phase gap_ns total_ns count operator kernel shapes tflop_per_s tb_per_s bound_by"
+        " share_of_bound cause why note"
+    ),
     grouped_by="by",
     largest_first="total_ns",
     cached=False,
@@ -83,52 +105,59 @@ def operators(
 ) -> pl.DataFrame:
     """Each operator, by shapes, types, strides and arguments, against its bound on the device.
 
-    A call's time is that of all kernels and copies launched in it. Its work follows from the recorded shapes and types
-    (:mod:`llmprof.theory.calls`), its bound is the longest of three times: FLOPs at the peak of the matrix unit for
-    their type, bytes at the peak of the memory, and the shortest kernel of the recording for each of its kernels.
-    Every byte counts as one from the device memory: where a call's operands fit into the device's cache, it can be
-    faster, and ``fits_cache`` says so.
+    A call's time is that of all kernels and copies launched in it. Its work follows from the
+    recorded shapes and types (:mod:`llmprof.theory.calls`), its bound is the longest of three
+    times: FLOPs at the peak of the matrix unit for their type, bytes at the peak of the memory, and
+    the shortest kernel of the recording for each of its kernels. Every byte counts as one from the
+    device memory: where a call's operands fit into the device's cache, it can be faster, and
+    ``fits_cache`` says so.
 
     Parameters
     ----------
     trace : Trace
         A trace with kernels and operators; shapes need ``record_shapes=True``.
     by : str or sequence of str
-        Columns of :func:`~llmprof.analyze.attribute` to group by first, such as ``("rank", "phase")``.
+        Columns of :func:`~llmprof.analyze.attribute` to group by first, such as ``("rank",
+        "phase")``.
     device : str, path or Device, optional
-        Peaks: a name, a YAML file (:func:`llmprof.theory.read_device`), or a device such as the one that
-        ``llmprof experiment bandwidth`` measured; what the trace names if not given.
+        Peaks: a name, a YAML file (:func:`llmprof.theory.read_device`), or a device such as the one
+        that ``llmprof experiment bandwidth`` measured; what the trace names if not given.
     other : Trace, optional
         Another recording of the same operators: another device, or another version of a library.
     model : str, path, mapping or Shape, optional
-        What ran: a name of the catalogue, a ``config.json``, its folder or its content. Where no kernel of a stage of a
-        layer has work by its shapes (under graphs, or recorded without them), they are one row of the stage then, with
-        the work of the model for the tokens that the step's label says. Operators need not be recorded. If not given,
-        the model that the configuration of a run names, where it fits.
+        What ran: a name of the catalogue, a ``config.json``, its folder or its content. Where no
+        kernel of a stage of a layer has work by its shapes (under graphs, or recorded without
+        them), they are one row of the stage then, with the work of the model for the tokens that
+        the step's label says. Operators need not be recorded. If not given, the model that the
+        configuration of a run names, where it fits.
 
     Returns
     -------
     polars.DataFrame
         The longest first:
 
-        - ``<by...>, operator`` (null where none was recorded), ``kind, shapes, dtypes, strides, arguments`` (JSON, as
-          recorded), ``kernel`` (the longest one), ``kernels`` (of a call);
-        - ``count`` (calls), ``total_ns, share`` (of the summed time of all rows of the group), ``median_ns, p10_ns,
-          p90_ns`` (of a call);
-        - ``flops, read_bytes, written_bytes`` (mean of a call), ``intensity`` (FLOPs a byte), ``tflop_per_s, tb_per_s``
-          (of the total time);
-        - ``bound_ns`` (mean of a call), ``bound_by`` (``memory``, ``launch``, or the type whose peak sets it, such as
-          ``bf16``), ``share_of_bound`` (bound over time, never clipped), ``gap_ns`` (time beyond the bound, a step);
-        - ``source`` (of the work: shapes, step label, capture), ``assumed`` (what was not recorded), ``fits_cache``,
-          ``why`` (there is no bound), ``note`` (on a share above 105 %);
-        - why a call takes longer than its bound: ``tile`` (rows x columns, from the name of its longest kernel),
-          ``blocks`` (of its launch), ``turns`` (the most tiles or blocks that a multiprocessor takes one after the
-          other), and of the time beyond the bound ``other_kernels_share`` (than the longest one), ``start_share`` (to
-          begin and end a kernel), ``few_blocks_share`` (multiprocessors without any), ``waves_share`` (those without
-          one in the last turn), ``padding_share`` (tiles beyond the result) and ``rest_share``; ``cause`` is the
-          largest of them and ``reason`` says it, both null from 90 % of the bound on;
-        - with ``other``, of the operator with these shapes and types there: ``other_kernel`` (the longest one),
-          ``other_mean_ns`` (of a call), and ``slower_ns``, what all calls here take beyond that.
+        - ``<by...>, operator`` (null where none was recorded), ``kind, shapes, dtypes, strides,
+          arguments`` (JSON, as recorded), ``kernel`` (the longest one), ``kernels`` (of a call);
+        - ``count`` (calls), ``total_ns, share`` (of the summed time of all rows of the group),
+          ``median_ns, p10_ns, p90_ns`` (of a call);
+        - ``flops, read_bytes, written_bytes`` (mean of a call), ``intensity`` (FLOPs a byte),
+          ``tflop_per_s, tb_per_s`` (of the total time);
+        - ``bound_ns`` (mean of a call), ``bound_by`` (``memory``, ``launch``, or the type whose
+          peak sets it, such as ``bf16``), ``share_of_bound`` (bound over time, never clipped),
+          ``gap_ns`` (time beyond the bound, a step);
+        - ``source`` (of the work: shapes, step label, capture), ``assumed`` (what was not
+          recorded), ``fits_cache``, ``why`` (there is no bound), ``note`` (on a share above 105 %);
+        - why a call takes longer than its bound: ``tile`` (rows x columns, from the name of its
+          longest kernel), ``blocks`` (of its launch), ``turns`` (the most tiles or blocks that a
+          multiprocessor takes one after the other), and of the time beyond the bound
+          ``other_kernels_share`` (than the longest one), ``start_share`` (to begin and end a
+          kernel), ``few_blocks_share`` (multiprocessors without any), ``waves_share`` (those
+          without one in the last turn), ``padding_share`` (tiles beyond the result) and
+          ``rest_share``; ``cause`` is the largest of them and ``reason`` says it, both null from 90
+          % of the bound on;
+        - with ``other``, of the operator with these shapes and types there: ``other_kernel`` (the
+          longest one), ``other_mean_ns`` (of a call), and ``slower_ns``, what all calls here take
+          beyond that.
 
     Raises
     ------
@@ -137,8 +166,9 @@ def operators(
     AnalysisError
         ``by`` names an unknown column.
     LlmprofError
-        ``device`` is unknown, or its peaks are not stated; a device that only the trace names has no bounds then. The
-        model is unknown, or has another number of layers, or no step says its tokens.
+        ``device`` is unknown, or its peaks are not stated; a device that only the trace names has
+        no bounds then. The model is unknown, or has another number of layers, or no step says its
+        tokens.
 
     Examples
     --------
@@ -147,36 +177,58 @@ def operators(
     ['launch', 'memory']
     """
     found = with_events(trace, by, device, model)[0].drop("row")
-    return found if other is None else _beside(found, with_events(other, by, device, model)[0], [*by])
+    return (
+        found if other is None else _beside(found, with_events(other, by, device, model)[0], [*by])
+    )
 
 
 def _beside(found: pl.DataFrame, other: pl.DataFrame, by: list[str]) -> pl.DataFrame:
     """Kernels and times of the same operators in another recording."""
     both = all(frame["strides"].null_count() < frame.height for frame in (found, other))
     key = [*dict.fromkeys([*by, "operator", "shapes", "dtypes", *(["strides"] if both else [])])]
-    same = other.filter(pl.col("operator").is_not_null()).group_by(key, maintain_order=True).agg(
-        other_kernel=pl.col("kernel").first(), other_mean_ns=pl.col("total_ns").sum() / pl.col("count").sum()
-    )  # fmt: skip
+    same = (
+        other.filter(pl.col("operator").is_not_null())
+        .group_by(key, maintain_order=True)
+        .agg(
+            other_kernel=pl.col("kernel").first(),
+            other_mean_ns=pl.col("total_ns").sum() / pl.col("count").sum(),
+        )
+    )
     joined = found.join(same, on=key, how="left", nulls_equal=True, maintain_order="left")
-    return joined.with_columns(slower_ns=pl.col("total_ns") - pl.col("count") * pl.col("other_mean_ns"))
+    return joined.with_columns(
+        slower_ns=pl.col("total_ns") - pl.col("count") * pl.col("other_mean_ns")
+    )
 
 
 def with_events(
-    trace: Trace, by: Sequence[str], device: Device | str | Path | None,
+    trace: Trace,
+    by: Sequence[str],
+    device: Device | str | Path | None,
     model: str | Path | Mapping[str, Any] | Shape | None = None,
-) -> tuple[pl.DataFrame, pl.DataFrame]:  # fmt: skip
-    """The frame of :func:`operators` with the number of each ``row``, and device events with that of theirs."""
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The frame of :func:`operators` with the number of each ``row``, and device events with
+    that of theirs.
+    """
     whole, noted = trace, model is None and "model" in trace.meta
     # operators from another recording, or kernels that recorded their own arguments
     given = f"{CAPTURED}op" in trace.table("kernels").columns or own_arguments(trace)
     if model is not None or noted or given:
         trace = with_operators(trace)
-    stages = noted_work(trace, device) if noted else None if model is None else stage_work(trace, model, device)
+    stages = (
+        noted_work(trace, device)
+        if noted
+        else None
+        if model is None
+        else stage_work(trace, model, device)
+    )
     if stages is None and not given and not whole.has("ops"):
         try:
             whole.table("ops")
         except NotCapturedError as error:
-            error.hint += ", name the model that ran (--model), or take operators from another recording of the program"
+            error.hint += (
+                ", name the model that ran (--model), or take operators from another recording of"
+                " the program"
+            )
             error.hint += " (--eager, analyze.with_eager_steps)"
             raise
     found = calls_of(trace, by)
@@ -200,35 +252,60 @@ def with_operators(trace: Trace) -> Trace:
 def _of_model(
     found: Found, known: pl.Series, by: Sequence[str], trace: Trace, stages: pl.DataFrame
 ) -> tuple[Found, list[Work]]:
-    """The calls, where those of a stage of a layer that has no other work are one, with the work of the model.
+    """The calls, where those of a stage of a layer that has no other work are one, with the work of
+    the model.
 
-    ``known`` are the calls with work of their own. A call belongs to the stage that takes most of its time; a stage all
-    of whose kernels are in calls of another one adds its work to that.
+    ``known`` are the calls with work of their own. A call belongs to the stage that takes most of
+    its time; a stage all of whose kernels are in calls of another one adds its work to that.
     """
     events, calls, ops = found
     place = ["rank", "step", "layer", "stage"]
     stages = stages.filter(pl.sum_horizontal("flops", "read_bytes", "written_bytes") > 0)
     stages = stages.with_row_index("own")
     number = pl.int_range(pl.len(), dtype=pl.UInt32)
-    placed = events.select("event", "call", "dur_ns", "category", _event=number).join(
-        with_passes(trace).select("event", *place), on="event", how="left", maintain_order="left"
-    ).filter(pl.col("category") != "collective")  # fmt: skip
-    placed = placed.join(stages.select("own", *place), on=place, how="left", nulls_equal=True, maintain_order="left")
-    without = pl.col("call").is_in(pl.concat([known, calls.filter("between")["call"]]).implode()).not_()
+    placed = (
+        events.select("event", "call", "dur_ns", "category", _event=number)
+        .join(
+            with_passes(trace).select("event", *place),
+            on="event",
+            how="left",
+            maintain_order="left",
+        )
+        .filter(pl.col("category") != "collective")
+    )
+    placed = placed.join(
+        stages.select("own", *place), on=place, how="left", nulls_equal=True, maintain_order="left"
+    )
+    without = (
+        pl.col("call").is_in(pl.concat([known, calls.filter("between")["call"]]).implode()).not_()
+    )
     main = placed.filter(without).group_by("call", "own").agg(pl.col("dur_ns").sum())
-    main = main.sort("dur_ns", "own", descending=[True, False]).unique("call", keep="first", maintain_order=True)
-    placed = placed.join(main.select("call", main="own"), on="call", how="left", maintain_order="left")
+    main = main.sort("dur_ns", "own", descending=[True, False]).unique(
+        "call", keep="first", maintain_order=True
+    )
+    placed = placed.join(
+        main.select("call", main="own"), on="call", how="left", maintain_order="left"
+    )
     one = (pl.col("main").n_unique() == 1) & pl.col("main").is_not_null().all()
-    into = placed.drop_nulls("own").group_by("own").agg(into=pl.when(one).then(pl.col("main").first()))
+    into = (
+        placed.drop_nulls("own").group_by("own").agg(into=pl.when(one).then(pl.col("main").first()))
+    )
     whole = into.filter(pl.col("into") == pl.col("own"))["own"]
     chosen = placed.filter(pl.col("main").is_in(whole.implode()))
     if chosen.is_empty():
         return found, []
     matrix = pl.col("matrix").sort_by("flops", descending=True).first()
     main_stage = pl.col("stage").filter(pl.col("own") == pl.col("into")).first()
-    stages = stages.join(into.drop_nulls("into"), on="own").group_by("into").agg(
-        pl.col("flops", "read_bytes", "written_bytes").sum(), matrix, pl.col("assumed").first(), stage_name=main_stage
-    )  # fmt: skip
+    stages = (
+        stages.join(into.drop_nulls("into"), on="own")
+        .group_by("into")
+        .agg(
+            pl.col("flops", "read_bytes", "written_bytes").sum(),
+            matrix,
+            pl.col("assumed").first(),
+            stage_name=main_stage,
+        )
+    )
     base = int(events["call"].max() or 0) + 1  # type: ignore[arg-type]
     at = chosen["_event"]
     merged = events["call"].scatter(at, (chosen["main"] + base).cast(events["call"].dtype))
@@ -254,14 +331,22 @@ def _of_model(
         stage_work=pl.Series([distinct[each] for each in works], dtype=pl.UInt32),
     )
     rest = calls.filter(~pl.col("call").is_in(chosen["call"].unique().implode()))
-    every = pl.concat([rest, made.select(*rest.columns, "stage_work", "stage_name")], how="diagonal_relaxed")
+    every = pl.concat(
+        [rest, made.select(*rest.columns, "stage_work", "stage_name")], how="diagonal_relaxed"
+    )
     return (events.with_columns(call=merged), every, ops), list(distinct)
 
 
 _NO_OPS: Final = {
-    "rank": pl.Int32(), "thread": pl.Int64(), "start_ns": pl.Int64(), "dur_ns": pl.Int64(), "name": pl.String(),
-    "kind": pl.String(), "op_id": pl.Int64(), "shapes": pl.String(),
-}  # fmt: skip
+    "rank": pl.Int32(),
+    "thread": pl.Int64(),
+    "start_ns": pl.Int64(),
+    "dur_ns": pl.Int64(),
+    "name": pl.String(),
+    "kind": pl.String(),
+    "op_id": pl.Int64(),
+    "shapes": pl.String(),
+}
 _OF_CALLS: Final = ("rank", "step", "replayed", "call")
 """Columns that every call has, whatever the rows are grouped by."""
 
@@ -280,7 +365,9 @@ def _device(trace: Trace, device: str | Path | Device | None) -> tuple[Device | 
 
 
 def calls_of(trace: Trace, by: Sequence[str]) -> Found:
-    """Device events with the number of their ``call``; calls with their texts; and operators on the host."""
+    """Device events with the number of their ``call``; calls with their texts; and operators on
+    the host.
+    """
     trace.table("kernels")
     events = labelled(trace, {*by, "step"}).filter(pl.col("source") != "op")
     ops = called(trace)
@@ -293,21 +380,31 @@ def calls_of(trace: Trace, by: Sequence[str]) -> Found:
         own = own.with_columns(pl.when(by_kernel).then(name).alias(name) for name in own.columns)
     of_capture = _captured(trace, events)
     number = pl.int_range(pl.len(), dtype=pl.UInt32)
-    call = pl.coalesce(owner, of_capture["call"] + ops.height, number + 2 * ops.height + events.height)
+    call = pl.coalesce(
+        owner, of_capture["call"] + ops.height, number + 2 * ops.height + events.height
+    )
     collective = events["category"] == "collective"  # apart from what else its operator launches
     coded = events["name"].cast(pl.Categorical)
     codes = coded.to_physical()
     each = one_of_each(codes)  # a look at each name, not at each event
     host = codes[each[events["name"][each].str.contains(_HOST).to_numpy()]]
     events = events.with_columns(
-        call=pl.when(collective).then(call + 2 * (ops.height + events.height)).otherwise(call), owner=owner,
-        _event=number, _between=codes.is_in(host.implode()), _collective=collective, _name=coded,
-    )  # fmt: skip
+        call=pl.when(collective).then(call + 2 * (ops.height + events.height)).otherwise(call),
+        owner=owner,
+        _event=number,
+        _between=codes.is_in(host.implode()),
+        _collective=collective,
+        _name=coded,
+    )
     calls = _calls(events, [name for name in by if name not in _OF_CALLS])
-    texts = ops.select("shapes", "dtypes", operator="name", strides="torch_strides", arguments="torch_inputs")
+    texts = ops.select(
+        "shapes", "dtypes", operator="name", strides="torch_strides", arguments="torch_inputs"
+    )
     texts = texts[calls["owner"]]
     if by_kernel.any():
-        texts = texts.with_columns(pl.coalesce(name, own[name][calls["_event"]]).alias(name) for name in own.columns)
+        texts = texts.with_columns(
+            pl.coalesce(name, own[name][calls["_event"]]).alias(name) for name in own.columns
+        )
     if of_capture["operator"].null_count() < events.height:
         captured = of_capture[calls["_event"]]
         texts = texts.select(pl.coalesce(captured[name], name).alias(name) for name in _TEXTS)
@@ -316,10 +413,14 @@ def calls_of(trace: Trace, by: Sequence[str]) -> Found:
 
 
 def _calls(events: pl.DataFrame, labels: list[str]) -> pl.DataFrame:
-    """Sums of the events of each call, and labels of the longest of them, which says what the call is for."""
+    """Sums of the events of each call, and labels of the longest of them, which says what the
+    call is for.
+    """
     numbers, rows = events["call"].to_numpy(), np.arange(events.height, dtype=np.int32)
     place = np.empty(int(numbers.max(initial=0)) + 1, dtype=np.int32)
-    place[numbers[::-1]] = rows[::-1]  # of equal places the last one stays: the first event of each call
+    place[numbers[::-1]] = rows[
+        ::-1
+    ]  # of equal places the last one stays: the first event of each call
     some = np.flatnonzero(place[numbers] == rows)
     place[numbers[some]] = rows[: len(some)]
     of_event = place[numbers]
@@ -334,9 +435,15 @@ def _calls(events: pl.DataFrame, labels: list[str]) -> pl.DataFrame:
         longest = np.empty(len(some), dtype=np.int64)
         longest[of_event[at]] = at
         calls = calls.hstack(events.select(labels)[longest])
-    parted = {name: np.zeros(len(some), dtype=np.bool_) for name in ("replayed", "between", "collective")}
+    parted = {
+        name: np.zeros(len(some), dtype=np.bool_) for name in ("replayed", "between", "collective")
+    }
     for name, chosen in parted.items():
-        chosen[of_event[events[name if name == "replayed" else f"_{name}"].fill_null(value=False).to_numpy()]] = True
+        chosen[
+            of_event[
+                events[name if name == "replayed" else f"_{name}"].fill_null(value=False).to_numpy()
+            ]
+        ] = True
     return calls.with_columns(
         time_ns=pl.Series(total),
         kernels=pl.Series(np.bincount(of_event, minlength=len(some)).astype(np.uint32)),
@@ -348,7 +455,9 @@ def _calls(events: pl.DataFrame, labels: list[str]) -> pl.DataFrame:
 
 @per_trace
 def _owned(trace: Trace, kinds: int) -> pl.DataFrame:
-    """For each event of the device the row of its operator as ``owner``; a replayed one has none."""
+    """For each event of the device the row of its operator as ``owner``; a replayed one has
+    none.
+    """
     direct, ops, events = launched_by(trace)["row"], called(trace), activity(trace)
     if not ops.is_empty():
         direct = _owners(direct, ops, coded_operators(trace), events["category"] == "collective")
@@ -356,13 +465,18 @@ def _owned(trace: Trace, kinds: int) -> pl.DataFrame:
 
 
 def _owners(direct: pl.Series, ops: pl.DataFrame, names: pl.Series, keep: pl.Series) -> pl.Series:
-    """Row of the operator whose work an event is part of, from that of the operator that launched it.
+    """Row of the operator whose work an event is part of, from that of the operator that launched
+    it.
 
-    It is the outermost operator around it whose work covers all that it calls, else the innermost whose work is known.
+    It is the outermost operator around it whose work covers all that it calls, else the innermost
+    whose work is known.
     """
 
     def of_kinds(names: tuple[str, ...]) -> pl.Series:
-        return pl.Series([(kind := kind_of(name)) is not None and 1 + kind.whole for name in names], dtype=pl.Int8)
+        return pl.Series(
+            [(kind := kind_of(name)) is not None and 1 + kind.whole for name in names],
+            dtype=pl.Int8,
+        )
 
     kinds = by_distinct(names if len(names) == ops.height else ops["name"], of_kinds).to_numpy()
     known = kinds > 0
@@ -372,33 +486,58 @@ def _owners(direct: pl.Series, ops: pl.DataFrame, names: pl.Series, keep: pl.Ser
     launching[direct.drop_nulls().to_numpy()] = True
     spans = ops.select("rank", "start_ns", "dur_ns", thread=pl.col("thread").fill_null(-1))
     owner = np.arange(ops.height, dtype=np.uint32)
-    around = (np.flatnonzero(known), spans[whole].with_columns(_row=whole).pipe(outermost, _THREAD)["_row"].to_numpy())
-    for inner, outer in zip((np.flatnonzero(launching & ~known), np.flatnonzero(launching)), around, strict=True):
+    around = (
+        np.flatnonzero(known),
+        spans[whole].with_columns(_row=whole).pipe(outermost, _THREAD)["_row"].to_numpy(),
+    )
+    for inner, outer in zip(
+        (np.flatnonzero(launching & ~known), np.flatnonzero(launching)), around, strict=True
+    ):
         outer = outer[holding(spans[outer], spans["start_ns"][inner])]
         if len(inner) and len(outer):
             found = innermost(spans[inner], spans[outer], _THREAD, at="start_ns", name="_at")
-            longer = spans["dur_ns"][outer][found["_at"]] >= found["dur_ns"]  # not one that begins at the same time
+            longer = (
+                spans["dur_ns"][outer][found["_at"]] >= found["dur_ns"]
+            )  # not one that begins at the same time
             some = longer.fill_null(value=False).to_numpy()
             owner[inner[some]] = outer[found["_at"].filter(some).to_numpy()]
-    apart = np.where(keep.to_numpy(), direct.fill_null(0).to_numpy(), owner[direct.fill_null(0).to_numpy()])
+    apart = np.where(
+        keep.to_numpy(), direct.fill_null(0).to_numpy(), owner[direct.fill_null(0).to_numpy()]
+    )
     return pl.Series(apart, dtype=pl.UInt32).set(direct.is_null(), None)
 
 
 def _captured(trace: Trace, events: pl.DataFrame) -> pl.DataFrame:
-    """Texts of operators of replayed kernels, as :func:`with_captures` found them, and the number of their call."""
-    names = {"operator": "op", "shapes": "shapes", "dtypes": "dtypes", "strides": "strides", "arguments": "inputs",
-             "evidence": "evidence", "inside": "inside"}  # fmt: skip
+    """Texts of operators of replayed kernels, as :func:`with_captures` found them, and the
+    number of their call.
+    """
+    names = {
+        "operator": "op",
+        "shapes": "shapes",
+        "dtypes": "dtypes",
+        "strides": "strides",
+        "arguments": "inputs",
+        "evidence": "evidence",
+        "inside": "inside",
+    }
     nothing = pl.DataFrame(schema={**dict.fromkeys(names, pl.String), "call": pl.UInt32})
     kernels = trace.kernels
     if f"{CAPTURED}op" not in kernels.columns:
-        return pl.DataFrame({name: pl.Series([None], dtype=dtype).new_from_index(0, events.height)
-                             for name, dtype in nothing.schema.items()})  # fmt: skip
+        return pl.DataFrame(
+            {
+                name: pl.Series([None], dtype=dtype).new_from_index(0, events.height)
+                for name, dtype in nothing.schema.items()
+            }
+        )
     if f"{CAPTURED}inside" not in kernels.columns:
         kernels = kernels.with_columns(pl.lit(None, dtype=pl.String).alias(f"{CAPTURED}inside"))
-    rows = kernels.select(*PLACE, **{name: CAPTURED + given for name, given in names.items()}, _call=f"{CAPTURED}call")
+    rows = kernels.select(
+        *PLACE, **{name: CAPTURED + given for name, given in names.items()}, _call=f"{CAPTURED}call"
+    )
     numbered = events.select(*PLACE, "correlation", _row=pl.int_range(pl.len(), dtype=pl.UInt32))
     found = with_recorded(numbered, rows)
-    # a call of a capture is one of each replay of its graph; one of an eager recording was counted for each place
+    # a call of a capture is one of each replay of its graph; one of an eager recording was counted
+    # for each place
     replay = pl.when(pl.col("evidence").ne_missing(EAGER)).then("correlation")
     eager = pl.col("evidence").eq_missing(EAGER).alias("_eager")
     alone = pl.struct("rank", eager, replay, "_call").rank("min").cast(pl.UInt32)
@@ -407,7 +546,11 @@ def _captured(trace: Trace, events: pl.DataFrame) -> pl.DataFrame:
 
 
 def _rows(
-    trace: Trace, found: Found, by: Sequence[str], peaks: tuple[Device | None, str], works: Sequence[Work] = ()
+    trace: Trace,
+    found: Found,
+    by: Sequence[str],
+    peaks: tuple[Device | None, str],
+    works: Sequence[Work] = (),
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """The frame of :func:`operators`, and the ``row`` of each ``call``."""
     events, calls, ops = found
@@ -423,28 +566,46 @@ def _rows(
         calls = calls.with_columns(stage_name=pl.lit(None, dtype=pl.String))
     keys = [*groups, *_TEXTS, "between", "collective", "alone", "labelled", "stage_name"]
     coded = calls.with_columns(
-        pl.col(_TEXTS).cast(pl.Categorical), alone=alone, lengths=lengths, labelled=lengths.is_not_null()
+        pl.col(_TEXTS).cast(pl.Categorical),
+        alone=alone,
+        lengths=lengths,
+        labelled=lengths.is_not_null(),
     )
     numbered = (
-        coded.with_row_index("_call").group_by(keys, maintain_order=True).agg(pl.col("_call")).with_row_index("row")
+        coded.with_row_index("_call")
+        .group_by(keys, maintain_order=True)
+        .agg(pl.col("_call"))
+        .with_row_index("row")
     )
     row_of_call = np.empty(coded.height, dtype=np.uint32)
-    row_of_call[numbered["_call"].explode().to_numpy()] = np.repeat(numbered["row"], numbered["_call"].list.len())
+    row_of_call[numbered["_call"].explode().to_numpy()] = np.repeat(
+        numbered["row"], numbered["_call"].list.len()
+    )
     coded = coded.with_columns(row=pl.Series(row_of_call))
     time = pl.col("time_ns")
     timed = coded.group_by("row").agg(
-        pl.len().cast(pl.Int64).alias("count"), pl.col("owner", "_event", "replayed", "eager", "inside").first(),
-        total_ns=time.sum(), median_ns=time.median(),
-        p10_ns=time.quantile(0.1, "linear"), p90_ns=time.quantile(0.9, "linear"),
+        pl.len().cast(pl.Int64).alias("count"),
+        pl.col("owner", "_event", "replayed", "eager", "inside").first(),
+        total_ns=time.sum(),
+        median_ns=time.median(),
+        p10_ns=time.quantile(0.1, "linear"),
+        p90_ns=time.quantile(0.9, "linear"),
         kernels=pl.col("kernels").mean(),
-    )  # fmt: skip
+    )
     row_of = np.zeros(int(coded["call"].max() or 0) + 1, dtype=np.uint32)  # type: ignore[arg-type]
     row_of[coded["call"].to_numpy()] = coded["row"].to_numpy()
-    longest = events.select(
-        "dur_ns", kernel=names, row=pl.Series(row_of[events["call"].to_numpy()]), at=pl.int_range(pl.len())
-    ).group_by("row", "kernel").agg(pl.col("dur_ns").sum().alias("main_ns"), pl.col("at").first()).sort(
-        "main_ns", "at", descending=[True, False]
-    ).unique("row", keep="first")  # fmt: skip
+    longest = (
+        events.select(
+            "dur_ns",
+            kernel=names,
+            row=pl.Series(row_of[events["call"].to_numpy()]),
+            at=pl.int_range(pl.len()),
+        )
+        .group_by("row", "kernel")
+        .agg(pl.col("dur_ns").sum().alias("main_ns"), pl.col("at").first())
+        .sort("main_ns", "at", descending=[True, False])
+        .unique("row", keep="first")
+    )
     longest = longest.drop("at").hstack(events.select("category", *_PLACE)[longest["at"]])
     launches = _launches(trace, longest)
     longest = longest.drop(_PLACE).hstack(launches)
@@ -471,13 +632,18 @@ def _rows(
 
 
 def _launches(trace: Trace, places: pl.DataFrame) -> pl.DataFrame:
-    """``blocks, threads, registers, shared_bytes`` of the kernels at the given places, as far as recorded."""
+    """``blocks, threads, registers, shared_bytes`` of the kernels at the given places, as far as
+    recorded.
+    """
     launched = {f"{what}_{axis}": pl.Int64 for what in ("grid", "block") for axis in "xyz"}
     launched |= {"registers": pl.Int64, "shared_bytes": pl.Int64}
     kernels = trace.kernels.filter(pl.col("start_ns").is_in(places["start_ns"].implode()))
     few = kernels.select(
         *_PLACE,
-        *((pl.col(n) if n in kernels.columns else pl.lit(None)).cast(kind).alias(n) for n, kind in launched.items()),
+        *(
+            (pl.col(n) if n in kernels.columns else pl.lit(None)).cast(kind).alias(n)
+            for n, kind in launched.items()
+        ),
     )
     found = places.select(_PLACE).join(
         few.unique(_PLACE), on=_PLACE, how="left", nulls_equal=True, maintain_order="left"
@@ -501,14 +667,29 @@ def _shares(rows: pl.DataFrame, events: pl.DataFrame, groups: list[str]) -> pl.D
     of_group = distinct.group_by(groups or pl.lit(0).alias("_all"))
     several = of_group.agg(_steps=pl.struct("rank", "step").n_unique())
     if groups:
-        rows = rows.join(several, on=groups, how="left", nulls_equal=True).with_columns(pl.col("_steps").fill_null(0))
+        rows = rows.join(several, on=groups, how="left", nulls_equal=True).with_columns(
+            pl.col("_steps").fill_null(0)
+        )
     else:
         rows = rows.with_columns(_steps=pl.lit(several["_steps"].sum()))
     whole = pl.col("total_ns").sum()
     whole = whole.over(groups) if groups else whole
-    moved, of_bound = pl.col("read_bytes") + pl.col("written_bytes"), pl.col("bound_ns") * pl.col("count")
+    moved, of_bound = (
+        pl.col("read_bytes") + pl.col("written_bytes"),
+        pl.col("bound_ns") * pl.col("count"),
+    )
     time = pl.when(pl.col("total_ns") > 0).then("total_ns")
-    order = [*groups, "total_ns", "operator", "kernel", "shapes", "dtypes", "strides", "arguments", "kind"]
+    order = [
+        *groups,
+        "total_ns",
+        "operator",
+        "kernel",
+        "shapes",
+        "dtypes",
+        "strides",
+        "arguments",
+        "kind",
+    ]
     rows = rows.with_columns(
         share=pl.when(whole > 0).then(pl.col("total_ns") / whole),
         intensity=pl.when(moved > 0).then(pl.col("flops") / moved),
@@ -518,11 +699,17 @@ def _shares(rows: pl.DataFrame, events: pl.DataFrame, groups: list[str]) -> pl.D
         gap_ns=(pl.col("total_ns") - of_bound) / pl.col("_steps").clip(1),
     )
     over = pl.when(pl.col("share_of_bound") > OVER)
-    less = pl.when(pl.col("assumed").is_not_null()).then(pl.lit(ASSUMED)).otherwise(pl.lit(UNEXPLAINED))
+    less = (
+        pl.when(pl.col("assumed").is_not_null())
+        .then(pl.lit(ASSUMED))
+        .otherwise(pl.lit(UNEXPLAINED))
+    )
     note = pl.when(BY_CACHE).then(pl.lit(CACHED)).otherwise(less)
-    return rows.with_columns(note=over.then(note)).select("row", *groups, *COLUMNS).sort(
-        order, descending=[name == "total_ns" for name in order], nulls_last=True
-    )  # fmt: skip
+    return (
+        rows.with_columns(note=over.then(note))
+        .select("row", *groups, *COLUMNS)
+        .sort(order, descending=[name == "total_ns" for name in order], nulls_last=True)
+    )
 
 
 BY_CACHE: Final = pl.col("fits_cache") & (pl.col("bound_by") == "memory")
@@ -530,25 +717,68 @@ BY_CACHE: Final = pl.col("fits_cache") & (pl.col("bound_by") == "memory")
 
 CACHED: Final = "the operands fit into the cache of the device, and were there already"
 ASSUMED: Final = "above the bound: less was moved or computed than assumed"
-UNEXPLAINED: Final = "above the bound: the formula counts too much, the stated peak is too low, or the clock was higher"
+UNEXPLAINED: Final = (
+    "above the bound: the formula counts too much, the stated peak is too low, or the clock was"
+    " higher"
+)
 
 COLUMNS: Final = (
-    "operator", "kind", "shapes", "dtypes", "strides", "arguments", "kernel", "category", "kernels", "count",
-    "total_ns", "share", "median_ns", "p10_ns", "p90_ns", "flops", "read_bytes", "written_bytes", "intensity",
-    "tflop_per_s", "tb_per_s", "bound_ns", "bound_by", "share_of_bound", "gap_ns", "fits_cache", "source", "assumed",
-    "why", "note", "tile", "blocks", "turns", *(f"{cause}_share" for cause in (*CAUSES, "rest")), "cause", "reason",
-)  # fmt: skip
+    "operator",
+    "kind",
+    "shapes",
+    "dtypes",
+    "strides",
+    "arguments",
+    "kernel",
+    "category",
+    "kernels",
+    "count",
+    "total_ns",
+    "share",
+    "median_ns",
+    "p10_ns",
+    "p90_ns",
+    "flops",
+    "read_bytes",
+    "written_bytes",
+    "intensity",
+    "tflop_per_s",
+    "tb_per_s",
+    "bound_ns",
+    "bound_by",
+    "share_of_bound",
+    "gap_ns",
+    "fits_cache",
+    "source",
+    "assumed",
+    "why",
+    "note",
+    "tile",
+    "blocks",
+    "turns",
+    *(f"{cause}_share" for cause in (*CAUSES, "rest")),
+    "cause",
+    "reason",
+)
 
 
 def _lengths(trace: Trace, calls: pl.DataFrame) -> tuple[pl.Series, list[Lengths]]:
-    """For each call whose work needs them, the number of the lengths of its step, and these lengths."""
-    names = [name for name in calls["operator"].unique().drop_nulls() if (kind := kind_of(name)) and kind.lengths]
+    """For each call whose work needs them, the number of the lengths of its step, and these
+    lengths.
+    """
+    names = [
+        name
+        for name in calls["operator"].unique().drop_nulls()
+        if (kind := kind_of(name)) and kind.lengths
+    ]
     if not names:
         return pl.Series([None], dtype=pl.UInt32).new_from_index(0, calls.height), []
     table, sums = _lengths_of_steps(trace)
     of_call = pl.Series("lengths", [None], dtype=pl.UInt32).new_from_index(0, calls.height)
     needing = calls["operator"].is_in(names).fill_null(value=False).arg_true()
-    given = calls.select("rank", "step")[needing].join(table, on=["rank", "step"], how="left", maintain_order="left")
+    given = calls.select("rank", "step")[needing].join(
+        table, on=["rank", "step"], how="left", maintain_order="left"
+    )
     return of_call.scatter(needing, given["lengths"]), sums
 
 
@@ -564,12 +794,16 @@ def _lengths_of_steps(trace: Trace) -> tuple[pl.DataFrame, list[Lengths]]:
         tokens, keys = sum(part.tokens for part in batch), sum(part.keys() for part in batch)
         pairs = _stated_pairs(label_of[rank, step])
         said = CONTEXT_WORDS[source]
-        found = Lengths(tokens, keys, sum(part.pairs() for part in batch) if pairs is None else pairs, said)
+        found = Lengths(
+            tokens, keys, sum(part.pairs() for part in batch) if pairs is None else pairs, said
+        )
         if found not in numbers:
             numbers[found] = len(sums)
             sums.append(found)
         rows.append((rank, step, numbers[found]))
-    table = pl.DataFrame(rows, schema={"rank": pl.Int32, "step": pl.Int32, "lengths": pl.UInt32}, orient="row")
+    table = pl.DataFrame(
+        rows, schema={"rank": pl.Int32, "step": pl.Int32, "lengths": pl.UInt32}, orient="row"
+    )
     return table, sums
 
 
@@ -579,7 +813,9 @@ _STATED: Final = re.compile(
 
 
 def _stated_pairs(label: str | None) -> float | None:
-    """Pairs of a query and a key by a detailed label; of a prompt's own tokens each sees those before it."""
+    """Pairs of a query and a key by a detailed label; of a prompt's own tokens each sees those
+    before it.
+    """
     found = _STATED.search(label or "")
     if found is None or not any(found.groups()):
         return None
@@ -590,7 +826,9 @@ def _stated_pairs(label: str | None) -> float | None:
 class _Bound:
     """Least time of a call on a device: its arithmetic, its bytes, and its kernels."""
 
-    def __init__(self, peaks: Device | None, no_peaks: str, least_ns: float, graph: str, *, spread: bool) -> None:
+    def __init__(
+        self, peaks: Device | None, no_peaks: str, least_ns: float, graph: str, *, spread: bool
+    ) -> None:
         self.peaks, self.no_peaks, self.least_ns, self.graph = peaks, no_peaks, least_ns, graph
         self.spread = spread  # each rank has a part of the experts
 
@@ -599,7 +837,10 @@ class _Bound:
         if self.peaks is None or not self.peaks.memory_bytes_per_s:
             return None, None, None
         moved = work.read + work.written
-        times = {"launch": self.least_ns * kernels, "memory": moved / self.peaks.memory_bytes_per_s * 1e9}
+        times = {
+            "launch": self.least_ns * kernels,
+            "memory": moved / self.peaks.memory_bytes_per_s * 1e9,
+        }
         rate = self.peaks.matrix_peak(work.matrix)
         if rate and work.flops:
             times[work.matrix] = work.flops / rate * 1e9
@@ -609,40 +850,67 @@ class _Bound:
 
 
 def _work(
-    rows: pl.DataFrame, coded: pl.DataFrame, ops: pl.DataFrame, sums: list[Lengths | Work], bound: _Bound
+    rows: pl.DataFrame,
+    coded: pl.DataFrame,
+    ops: pl.DataFrame,
+    sums: list[Lengths | Work],
+    bound: _Bound,
 ) -> pl.DataFrame:
     """Work and bound of each row: means over the lengths of its steps."""
     lengths = {
         row: list(zip(*each, strict=True))
-        for row, *each in coded.group_by("row", "lengths").agg(n=pl.len()).sort("row", "lengths").group_by("row").agg(
-            "lengths", "n"
-        ).iter_rows()
-    }  # fmt: skip
+        for row, *each in (
+            coded.group_by("row", "lengths")
+            .agg(n=pl.len())
+            .sort("row", "lengths")
+            .group_by("row")
+            .agg("lengths", "n")
+            .iter_rows()
+        )
+    }
     known = pl.col("owner").is_not_null()
-    rows = rows.with_columns(inside=pl.when(known).then(texts_inside(rows["owner"], ops)).otherwise("inside"))
+    rows = rows.with_columns(
+        inside=pl.when(known).then(texts_inside(rows["owner"], ops)).otherwise("inside")
+    )
     made = []
     for row in rows.iter_rows(named=True):
         kind = None if row["operator"] is None else kind_of(row["operator"])
         try:
-            one = _one(row, kind, [(None if k is None else sums[k], n) for k, n in lengths[row["row"]]], bound)
+            one = _one(
+                row,
+                kind,
+                [(None if k is None else sums[k], n) for k, n in lengths[row["row"]]],
+                bound,
+            )
         except NoWorkError as error:
             one = {"why": str(error).split(";")[0].rstrip(".")}
         made.append(
-            {"row": row["row"], "kind": kind.name if kind else row["stage_name"], **dict.fromkeys(_WORK), **one}
+            {
+                "row": row["row"],
+                "kind": kind.name if kind else row["stage_name"],
+                **dict.fromkeys(_WORK),
+                **one,
+            }
         )
-    return pl.DataFrame(made, schema={"row": pl.UInt32(), "kind": pl.String(), **_WORK}, orient="row")
+    return pl.DataFrame(
+        made, schema={"row": pl.UInt32(), "kind": pl.String(), **_WORK}, orient="row"
+    )
 
 
 def _one(
-    row: dict[str, Any], kind: Kind | None, lengths: list[tuple[Lengths | Work | None, int]],
+    row: dict[str, Any],
+    kind: Kind | None,
+    lengths: list[tuple[Lengths | Work | None, int]],
     bound: _Bound,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """Columns of a row's work and bound; the reason where it has none."""
     if row["category"] == "collective":
         raise NoWorkError(COLLECTIVE)
     of_model = row["stage_name"] is not None
     if row["operator"] is None and not of_model:
-        raise NoWorkError(IN_GRAPH.replace("CUDA graph", bound.graph) if row["replayed"] else NO_OPERATOR)
+        raise NoWorkError(
+            IN_GRAPH.replace("CUDA graph", bound.graph) if row["replayed"] else NO_OPERATOR
+        )
     if row["between"]:
         raise NoWorkError(BETWEEN)
     if kind and kind.name == "moe_experts" and bound.spread:
@@ -657,15 +925,27 @@ def _one(
         found.append((count, work_of(call)))
     whole = sum(count for count, _ in found)
     bounds = [(count, *bound.of(work, row["kernels"])) for count, work in found]
-    flops = None if any(work.flops is None for _, work in found) else sum(n * (work.flops or 0) for n, work in found)
+    flops = (
+        None
+        if any(work.flops is None for _, work in found)
+        else sum(n * (work.flops or 0) for n, work in found)
+    )
     least = None if bound.peaks is None else sum(n * (ns or 0) for n, ns, *_ in bounds) / whole
     said = dict.fromkeys(part for _, work in found for part in work.assumed.split("; ") if part)
     first = found[0][1]
-    read, written = (sum(n * getattr(work, side) for n, work in found) / whole for side in ("read", "written"))
+    read, written = (
+        sum(n * getattr(work, side) for n, work in found) / whole for side in ("read", "written")
+    )
     by = max(bounds, key=lambda each: each[0] * (each[1] or 0))[2]
     slow: dict[str, Any] = {}
     if least is not None and bound.peaks is not None and not of_model:
-        mean = Work(None if flops is None else flops / whole, read, written, first.matrix, result=first.result)
+        mean = Work(
+            None if flops is None else flops / whole,
+            read,
+            written,
+            first.matrix,
+            result=first.result,
+        )
         each = Launch(
             row["total_ns"] / row["count"],
             row["main_ns"] / row["count"],
@@ -684,7 +964,10 @@ def _one(
         "bound_ns": least,
         "bound_by": by,
         "fits_cache": None if bounds[0][3] is None else all(each[3] for each in bounds),
-        "source": max((work.source for _, work in found), key=len) + (", of an eager step" if row["eager"] else ""),
+        "source": (
+            max((work.source for _, work in found), key=len)
+            + (", of an eager step" if row["eager"] else "")
+        ),
         "assumed": "; ".join(said) or None,
         "why": None if bound.peaks else bound.no_peaks,
     }

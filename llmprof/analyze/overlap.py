@@ -20,7 +20,9 @@ COPY = ("copy", "fill")
 
 
 def transferring() -> pl.Expr:
-    """Whether an event is a copy or fill of a copy engine, or of the host: kernels that copy are compute."""
+    """Whether an event is a copy or fill of a copy engine, or of the host: kernels that copy are
+    compute.
+    """
     return (pl.col("category").is_in(COPY) & (pl.col("source") != "kernel")).fill_null(value=False)
 
 
@@ -43,8 +45,8 @@ EXPOSED = ("exposed_wait_ns", "exposed_transfer_ns", "exposed_unknown_ns")
     reported=True,
     section=Section(
         "communication",
-        "A collective ends when its last rank has arrived: on all the others its {event} mostly waits. Communication "
-        "is hidden while compute runs beside it.",
+        "A collective ends when its last rank has arrived: on all the others its {event} mostly"
+        " waits. Communication is hidden while compute runs beside it.",
         question="How much of the communication is waiting?",
         without=Without(
             "collectives",
@@ -59,18 +61,19 @@ EXPOSED = ("exposed_wait_ns", "exposed_transfer_ns", "exposed_unknown_ns")
 def overlap(trace: Trace, *, by: Columns = ("rank", "step"), waits: bool = False) -> pl.DataFrame:
     """Compute, communication, copies and idle time of the device as lengths of unions of intervals.
 
-    Communication is the category ``collective``, copies are the copies and fills of copy engines; everything else is
-    compute, kernels that copy or fill too, which take the place of other kernels. Events of a class that run at the
-    same time count once.
+    Communication is the category ``collective``, copies are the copies and fills of copy engines;
+    everything else is compute, kernels that copy or fill too, which take the place of other
+    kernels. Events of a class that run at the same time count once.
 
     Parameters
     ----------
     by : str or sequence of str
-        Columns of :func:`~llmprof.analyze.attribute` that divide the events into groups. ``rank`` is added in front if
-        it is missing. Without ``step`` the idle time between steps counts. A rank with several devices is busy while
-        any of them is; add ``device`` to see each.
+        Columns of :func:`~llmprof.analyze.attribute` that divide the events into groups. ``rank``
+        is added in front if it is missing. Without ``step`` the idle time between steps counts. A
+        rank with several devices is busy while any of them is; add ``device`` to see each.
     waits : bool
-        Also tell waiting from transfer in the exposed communication, by matching the collectives over the ranks.
+        Also tell waiting from transfer in the exposed communication, by matching the collectives
+        over the ranks.
 
     Returns
     -------
@@ -79,16 +82,20 @@ def overlap(trace: Trace, *, by: Columns = ("rank", "step"), waits: bool = False
 
         - ``total_ns``: from the first start to the last end of the group, without ``other_ns``;
         - ``compute_ns, communication_ns, copy_ns``: union of each class;
-        - ``exposed_communication_ns, hidden_communication_ns``: communication without and with concurrent compute;
-        - ``exposed_wait_ns, exposed_transfer_ns, exposed_unknown_ns`` (with ``waits``): its exposed parts in which a
-          collective waits for its last rank, does not, and has unknown ranks (:func:`~llmprof.analyze.collectives`
-          says why);
+        - ``exposed_communication_ns, hidden_communication_ns``: communication without and with
+          concurrent compute;
+        - ``exposed_wait_ns, exposed_transfer_ns, exposed_unknown_ns`` (with ``waits``): its exposed
+          parts in which a collective waits for its last rank, does not, and has unknown ranks
+          (:func:`~llmprof.analyze.collectives` says why);
         - ``exposed_copy_ns``: copies without concurrent compute or communication;
-        - ``idle_ns``: nothing of the rank runs. Groups that interleave share the gaps, so theirs do not add up;
-        - ``other_ns``: only events of other groups of the rank run between the group's first start and last end.
+        - ``idle_ns``: nothing of the rank runs. Groups that interleave share the gaps, so theirs do
+          not add up;
+        - ``other_ns``: only events of other groups of the rank run between the group's first start
+          and last end.
 
-        ``compute_ns + exposed_communication_ns + exposed_copy_ns + idle_ns = total_ns``. The columns of copies are
-        null where the capture did not record copies. Sorted by ``by``, nulls last.
+        ``compute_ns + exposed_communication_ns + exposed_copy_ns + idle_ns = total_ns``. The
+        columns of copies are null where the capture did not record copies. Sorted by ``by``, nulls
+        last.
 
     Examples
     --------
@@ -116,11 +123,19 @@ def with_waits(trace: Trace, events: pl.DataFrame) -> pl.DataFrame:
     if calls.is_empty():
         return events
     keys = ["rank", "start_ns", "name"]
-    matched = collectives(trace).filter(pl.col("wait_ns").is_not_null()).select(*keys, _wait="wait_ns").unique(keys)
+    matched = (
+        collectives(trace)
+        .filter(pl.col("wait_ns").is_not_null())
+        .select(*keys, _wait="wait_ns")
+        .unique(keys)
+    )
     calls = calls.join(matched, on=keys, how="inner", maintain_order="left")
-    transfers = calls.with_columns(communicates=pl.lit("transfer", dtype=_COMMUNICATES)).drop("_wait")
+    transfers = calls.with_columns(communicates=pl.lit("transfer", dtype=_COMMUNICATES)).drop(
+        "_wait"
+    )
     waits = calls.filter(pl.col("_wait") > 0).with_columns(
-        dur_ns=pl.min_horizontal("_wait", "dur_ns"), communicates=pl.lit("wait", dtype=_COMMUNICATES)
+        dur_ns=pl.min_horizontal("_wait", "dur_ns"),
+        communicates=pl.lit("wait", dtype=_COMMUNICATES),
     )
     return pl.concat([events, transfers, waits.drop("_wait")])
 
@@ -134,15 +149,21 @@ def overlap_of(
     """The analysis of :func:`overlap` on a frame of device events."""
     if "rank" not in by:
         found = f"overlap by {listed(by)} would mix the ranks"
-        raise AnalysisError(found, expected="'rank' among the columns of by: each rank has a device of its own")
+        raise AnalysisError(
+            found, expected="'rank' among the columns of by: each rank has a device of its own"
+        )
     communication = pl.col("category").is_in(COMMUNICATION).fill_null(value=False)
     copy = transferring()
     parted = "communicates" in events.columns
     kind = pl.col("communicates")
-    upto = {} if not parted else {
-        "_with_wait": ~(communication | copy) | (kind == "wait"),
-        "_with_transfer": ~(communication | copy) | kind.is_not_null(),
-    }  # fmt: skip
+    upto = (
+        {}
+        if not parted
+        else {
+            "_with_wait": ~(communication | copy) | (kind == "wait"),
+            "_with_transfer": ~(communication | copy) | kind.is_not_null(),
+        }
+    )
     lengths = union_lengths(
         events,
         by,
@@ -153,7 +174,9 @@ def overlap_of(
         _without_copies=~copy,
         _busy=pl.lit(True),
     )
-    lengths = lengths.with_columns(start_ns="first_ns", dur_ns=pl.col("last_ns") - pl.col("first_ns"))
+    lengths = lengths.with_columns(
+        start_ns="first_ns", dur_ns=pl.col("last_ns") - pl.col("first_ns")
+    )
     timeline = [column for column in ("rank", "device") if column in by]
     if set(timeline) == set(by):
         lengths = lengths.with_columns(other_ns=pl.lit(0, dtype=pl.Int64))
@@ -161,12 +184,16 @@ def overlap_of(
         lengths = length_within(lengths, events, timeline, name="_rank_busy")
         lengths = lengths.with_columns(other_ns=pl.col("_rank_busy") - pl.col("_busy"))
     copies = pl.when(pl.lit(copies_recorded))
-    exposed = [] if not parted else [
-        (pl.col(after) - pl.col(before)).alias(name)
-        for name, before, after in zip(
-            EXPOSED, ("compute_ns", *upto), (*upto, "_without_copies"), strict=True
-        )
-    ]  # fmt: skip
+    exposed = (
+        []
+        if not parted
+        else [
+            (pl.col(after) - pl.col(before)).alias(name)
+            for name, before, after in zip(
+                EXPOSED, ("compute_ns", *upto), (*upto, "_without_copies"), strict=True
+            )
+        ]
+    )
     return lengths.select(
         *by,
         (pl.col("dur_ns") - pl.col("other_ns")).alias("total_ns"),
@@ -187,7 +214,8 @@ def overlap_of(
 def overlap_within(
     trace: Trace, *, window: Window, ranks: Sequence[int] | None = None, waits: bool = False
 ) -> pl.DataFrame:
-    """Compute, communication, copies and idle time of each rank in a window; only the parts of events inside it count.
+    """Compute, communication, copies and idle time of each rank in a window; only the parts of
+    events inside it count.
 
     Parameters
     ----------
@@ -201,8 +229,9 @@ def overlap_within(
     Returns
     -------
     polars.DataFrame
-        The columns of :func:`~llmprof.analyze.overlap` by ``rank`` except ``other_ns``; ``total_ns`` is the length of
-        the window, and what lies before the first event in it and after the last is idle.
+        The columns of :func:`~llmprof.analyze.overlap` by ``rank`` except ``other_ns``;
+        ``total_ns`` is the length of the window, and what lies before the first event in it and
+        after the last is idle.
 
     Raises
     ------
@@ -219,7 +248,9 @@ def overlap_within(
     """
     first, last = round(window[0]), round(window[1])
     if last <= first:
-        raise AnalysisError(f"the window [{first}, {last}) ns is empty", expected="an end after the start")
+        raise AnalysisError(
+            f"the window [{first}, {last}) ns is empty", expected="an end after the start"
+        )
     events = labelled(trace, ["rank"])
     recorded = _has_copies(trace, events)
     if ranks is not None:
@@ -234,9 +265,13 @@ def overlap_within(
         start_ns=pl.lit(first, dtype=pl.Int64), dur_ns=pl.lit(last - first, dtype=pl.Int64)
     )
     inside = clip(
-        events.select("rank", "category", "source", "start_ns", "dur_ns", "^communicates$"), windows, ["rank"]
+        events.select("rank", "category", "source", "start_ns", "dur_ns", "^communicates$"),
+        windows,
+        ["rank"],
     )
-    rows = overlap_of(inside, ["rank"], copies_recorded=recorded).drop("total_ns", "idle_ns", "other_ns")
+    rows = overlap_of(inside, ["rank"], copies_recorded=recorded).drop(
+        "total_ns", "idle_ns", "other_ns"
+    )
     rows = found_ranks.join(rows, on="rank", how="left", maintain_order="left")
     copies = [c for c in rows.columns if "copy" in c]
     rows = rows.with_columns(pl.exclude("rank", *copies).fill_null(0))

@@ -1,4 +1,6 @@
-"""Forward passes that no step holds, such as those of padding on a data-parallel rank without requests."""
+"""Forward passes that no step holds, such as those of padding on a data-parallel rank without
+requests.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from llmprof.trace import Trace
 
 @per_trace
 def with_passes(trace: Trace) -> pl.DataFrame:
-    """The frame of :func:`attribute` whose kernels of passes outside of steps have a ``step`` of their own, below 0."""
+    """The frame of :func:`attribute` whose kernels of passes outside of steps have a ``step`` of
+    their own, below 0.
+    """
     events = attribute(trace)
     outside = events.filter(pl.col("step").is_null() & pl.col("layer").is_not_null())
     if outside.is_empty():
@@ -24,21 +28,33 @@ def with_passes(trace: Trace) -> pl.DataFrame:
     )
     joined = events.join(numbered, on="event", how="left", maintain_order="left")
     # outside of steps all that a module of experts launches has its stage
-    within = pl.col("passed").is_not_null() & (pl.col("stage") == "experts") & (pl.col("category") == "activation")
+    within = (
+        pl.col("passed").is_not_null()
+        & (pl.col("stage") == "experts")
+        & (pl.col("category") == "activation")
+    )
     stage = pl.when(within).then(pl.lit("activation")).otherwise("stage")
     return joined.with_columns(stage=stage, step=pl.coalesce("step", "passed")).drop("passed")
 
 
 @per_trace
 def passes(trace: Trace) -> pl.DataFrame:
-    """``rank, step`` (below 0), ``start_ns, dur_ns, tokens`` of whole passes whose kernels say how many tokens."""
+    """``rank, step`` (below 0), ``start_ns, dur_ns, tokens`` of whole passes whose kernels say
+    how many tokens.
+    """
     inside = with_passes(trace).filter(pl.col("layer").is_not_null())
     layers = inside.group_by("rank").agg(most=pl.col("layer").n_unique())
     key, end = ["rank", "step"], pl.col("start_ns") + pl.col("dur_ns")
     outside = inside.filter(pl.col("step") < 0)
     spans = outside.group_by(key).agg(
-        pl.col("start_ns").min(), dur_ns=end.max() - pl.col("start_ns").min(), layers=pl.col("layer").n_unique()
+        pl.col("start_ns").min(),
+        dur_ns=end.max() - pl.col("start_ns").min(),
+        layers=pl.col("layer").n_unique(),
     )
     found = spans.join(tokens_of(outside, key, trace), on=key).join(layers, on="rank")
     whole = (pl.col("layers") == pl.col("most")) & (pl.col("stores") == pl.col("layers"))
-    return found.filter(whole).select(*key, "start_ns", "dur_ns", "tokens").sort(key, descending=[False, True])
+    return (
+        found.filter(whole)
+        .select(*key, "start_ns", "dur_ns", "tokens")
+        .sort(key, descending=[False, True])
+    )

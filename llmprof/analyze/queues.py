@@ -21,40 +21,55 @@ _STREAM = ["rank", "device", "stream"]
     view="queues",
     recorded="device activity and runtime calls",
     grouped_by="per",
-    columns="rank device stream time_ns length launches mean_length max_length full_ns blocked_ns without_launch",
+    columns=(
+        "rank device stream time_ns length launches mean_length max_length full_ns blocked_ns"
+        " without_launch"
+    ),
     apart=("per", "full"),
 )
-def queue_length(trace: Trace, *, per: Literal["stream", "time"] = "stream", full: AtLeastOne = 1024) -> pl.DataFrame:
+def queue_length(
+    trace: Trace, *, per: Literal["stream", "time"] = "stream", full: AtLeastOne = 1024
+) -> pl.DataFrame:
     """Launches of each stream whose work has not begun, over time or in sum.
 
-    A launch enters the queue when the call of the host begins and leaves it when its work begins. A graph is one launch
-    for each stream that it runs on, until its first kernel there begins.
+    A launch enters the queue when the call of the host begins and leaves it when its work begins. A
+    graph is one launch for each stream that it runs on, until its first kernel there begins.
 
     Parameters
     ----------
     per : {"stream", "time"}
         A row for each stream, or for each moment at which a length changes.
     full : int
-        Length from which on a queue counts as full. CUDA holds 1024 launches; then the next launching call waits.
+        Length from which on a queue counts as full. CUDA holds 1024 launches; then the next
+        launching call waits.
 
     Returns
     -------
     polars.DataFrame
-        ``rank, device, stream`` and, per time, ``time_ns, length`` (from then on). Per stream: ``launches``,
-        ``without_launch`` (events whose launch is not in the capture: they are in no length), ``mean_length`` (over the
-        time from the first launch to the last start), ``max_length, full_ns`` (time with at least ``full`` launches)
-        and ``blocked_ns`` (time that launching calls of the stream spend while it is full). Times in ns.
+        ``rank, device, stream`` and, per time, ``time_ns, length`` (from then on). Per stream:
+        ``launches``, ``without_launch`` (events whose launch is not in the capture: they are in no
+        length), ``mean_length`` (over the time from the first launch to the last start),
+        ``max_length, full_ns`` (time with at least ``full`` launches) and ``blocked_ns`` (time that
+        launching calls of the stream spend while it is full). Times in ns.
     """
     trace.table("runtime")
     events = activity(trace).filter(pl.col("source") != "op", pl.col("stream").is_not_null())
     call = [*_STREAM, "launch_thread", "launch_start_ns", "launch_end_ns"]
-    launched = events.filter(pl.col("launch_start_ns").is_not_null()).group_by(call).agg(pl.col("start_ns").min())
+    launched = (
+        events.filter(pl.col("launch_start_ns").is_not_null())
+        .group_by(call)
+        .agg(pl.col("start_ns").min())
+    )
     begin = pl.col("launch_start_ns")
-    launched = launched.with_columns(pl.max_horizontal("start_ns", begin))  # clocks may disagree by a little
-    changes = pl.concat([
-        launched.select(*_STREAM, time_ns=begin, change=pl.lit(1, dtype=pl.Int64)),
-        launched.select(*_STREAM, time_ns="start_ns", change=pl.lit(-1, dtype=pl.Int64)),
-    ])  # fmt: skip
+    launched = launched.with_columns(
+        pl.max_horizontal("start_ns", begin)
+    )  # clocks may disagree by a little
+    changes = pl.concat(
+        [
+            launched.select(*_STREAM, time_ns=begin, change=pl.lit(1, dtype=pl.Int64)),
+            launched.select(*_STREAM, time_ns="start_ns", change=pl.lit(-1, dtype=pl.Int64)),
+        ]
+    )
     lengths = (
         changes.group_by(*_STREAM, "time_ns")
         .agg(pl.col("change").sum())
@@ -64,7 +79,8 @@ def queue_length(trace: Trace, *, per: Literal["stream", "time"] = "stream", ful
     if per == "time":
         return lengths
     lasting = lengths.with_columns(
-        start_ns="time_ns", dur_ns=(pl.col("time_ns").shift(-1) - pl.col("time_ns")).over(_STREAM).fill_null(0)
+        start_ns="time_ns",
+        dur_ns=(pl.col("time_ns").shift(-1) - pl.col("time_ns")).over(_STREAM).fill_null(0),
     )
     is_full = pl.col("length") >= full
     sums = lasting.group_by(_STREAM).agg(
@@ -73,16 +89,33 @@ def queue_length(trace: Trace, *, per: Literal["stream", "time"] = "stream", ful
         full_ns=pl.col("dur_ns").filter(is_full).sum(),
     )
     calls = launched.select(*_STREAM, start_ns=begin, dur_ns=pl.col("launch_end_ns") - begin)
-    blocked = length_within(merge(calls, _STREAM), lasting.filter(is_full), _STREAM, name="blocked_ns")
+    blocked = length_within(
+        merge(calls, _STREAM), lasting.filter(is_full), _STREAM, name="blocked_ns"
+    )
     counts = events.group_by(_STREAM).agg(without_launch=begin.null_count())
     return (
-        counts.join(launched.group_by(_STREAM).agg(launches=pl.len()), on=_STREAM, how="left", nulls_equal=True)
+        counts.join(
+            launched.group_by(_STREAM).agg(launches=pl.len()),
+            on=_STREAM,
+            how="left",
+            nulls_equal=True,
+        )
         .join(sums, on=_STREAM, how="left", nulls_equal=True)
-        .join(blocked.group_by(_STREAM).agg(pl.col("blocked_ns").sum()), on=_STREAM, how="left", nulls_equal=True)
+        .join(
+            blocked.group_by(_STREAM).agg(pl.col("blocked_ns").sum()),
+            on=_STREAM,
+            how="left",
+            nulls_equal=True,
+        )
         .with_columns(pl.col("launches", "full_ns", "blocked_ns").fill_null(0))
         .select(
-            *_STREAM, "launches", "without_launch", pl.col("mean_length").fill_nan(None), "max_length", "full_ns",
+            *_STREAM,
+            "launches",
+            "without_launch",
+            pl.col("mean_length").fill_nan(None),
+            "max_length",
+            "full_ns",
             "blocked_ns",
         )
         .sort(_STREAM, nulls_last=True)
-    )  # fmt: skip
+    )

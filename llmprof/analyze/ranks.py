@@ -20,13 +20,21 @@ DIMENSIONS: Final = ("dp", "pp", "tp", "ep")
 """Dimensions of parallelism: data, pipeline, tensor, experts."""
 
 _IN_FILE: Final = re.compile(r"(?<![a-z])(dp|pp|tp|ep)[-_]?(\d{1,5})(?!\d)", re.IGNORECASE)
-_NAME_OF_A_RANK: Final = re.compile(r"(?i)(?:worker|rank|gpu|npu|device|trace|step|proc(?:ess)?)[-_]?\d")
+_NAME_OF_A_RANK: Final = re.compile(
+    r"(?i)(?:worker|rank|gpu|npu|device|trace|step|proc(?:ess)?)[-_]?\d"
+)
 """Names of files that number a rank, where another tool writes its host."""
 
-_HOST_IN_FILE: Final = re.compile(r"([A-Za-z][\w-]*(?:\.[\w-]+)*?)_(\d{1,8})\.\d{12,}\.pt\.trace\.json")
-"""``host_process.time.pt.trace.json``: how torch.profiler.tensorboard_trace_handler names a file."""
+_HOST_IN_FILE: Final = re.compile(
+    r"([A-Za-z][\w-]*(?:\.[\w-]+)*?)_(\d{1,8})\.\d{12,}\.pt\.trace\.json"
+)
+"""``host_process.time.pt.trace.json``: how torch.profiler.tensorboard_trace_handler names a
+file.
+"""
 _IN_DESCRIPTION: Final = {
-    "tp": re.compile(r"(?i)^(?:mesh_)?tp$|^(?:attention_)?tensor_model_parallel_group$|^tensor_parallel"),
+    "tp": re.compile(
+        r"(?i)^(?:mesh_)?tp$|^(?:attention_)?tensor_model_parallel_group$|^tensor_parallel"
+    ),
     "pp": re.compile(r"(?i)^(?:mesh_)?pp$|^pipeline_model_parallel_group$|^pipeline_parallel"),
     "dp": re.compile(r"(?i)^(?:mesh_)?dp$|^data_parallel_group$|^data_parallel$"),
     "ep": re.compile(r"(?i)^(?:mesh_)?ep$|^expert_model_parallel_group$|^expert_parallel"),
@@ -44,24 +52,26 @@ def rank_groups(
 ) -> pl.DataFrame:
     """Node of each rank, and its place in data, pipeline, tensor and expert parallelism.
 
-    Evidence, in this order: the names of the files (``dp1_pp0_tp3_ep7_rank11``, as vLLM and SGLang write them), the
-    descriptions of process groups that torch recorded (``TENSOR_MODEL_PARALLEL_GROUP``, ``mesh_tp``), the configuration
-    of a run that llmprof made, and what the caller says. Sizes alone count ranks as vLLM and Megatron do: tensor
-    parallelism runs fastest, then pipeline, then data.
+    Evidence, in this order: the names of the files (``dp1_pp0_tp3_ep7_rank11``, as vLLM and SGLang
+    write them), the descriptions of process groups that torch recorded
+    (``TENSOR_MODEL_PARALLEL_GROUP``, ``mesh_tp``), the configuration of a run that llmprof made,
+    and what the caller says. Sizes alone count ranks as vLLM and Megatron do: tensor parallelism
+    runs fastest, then pipeline, then data.
 
     Parameters
     ----------
     trace : Trace
         Any trace.
     ranks_per_node, tp, pp : int, optional
-        Ranks of a node, which have consecutive numbers, and sizes of tensor and pipeline parallelism; what the
-        recording says comes first.
+        Ranks of a node, which have consecutive numbers, and sizes of tensor and pipeline
+        parallelism; what the recording says comes first.
 
     Returns
     -------
     polars.DataFrame
-        One row for each rank, in order: ``rank, node`` (name or number as text), ``dp, pp, tp, ep`` (place in each
-        dimension, from 0), ``evidence`` (as ``node: file name; tp: process groups``); null where nothing is known.
+        One row for each rank, in order: ``rank, node`` (name or number as text), ``dp, pp, tp, ep``
+        (place in each dimension, from 0), ``evidence`` (as ``node: file name; tp: process
+        groups``); null where nothing is known.
 
     Raises
     ------
@@ -77,36 +87,61 @@ def rank_groups(
         if size is not None and size < 1:
             raise ArgumentError(f"{name} is {size}", expected="a number of ranks, at least 1")
     facts = {
-        entry["rank"]: entry for entry in trace.meta.get("ranks", []) if isinstance(entry, dict) and "rank" in entry
+        entry["rank"]: entry
+        for entry in trace.meta.get("ranks", [])
+        if isinstance(entry, dict) and "rank" in entry
     }
     ranks = [rank for rank in trace.ranks if rank >= 0]
     places: dict[int, dict[str, Any]] = {rank: {} for rank in ranks}
-    for source, read in (("recording", _recorded), ("file name", _in_file), ("process groups", _in_groups)):
+    for source, read in (
+        ("recording", _recorded),
+        ("file name", _in_file),
+        ("process groups", _in_groups),
+    ):
         _add(places, source, {rank: read(facts[rank]) for rank in ranks if rank in facts})
     configured = trace.meta.get("parallel")
     if isinstance(configured, dict):
-        _add(places, "configuration of the run", _by_sizes(ranks, configured.get("tp"), configured.get("pp")))
+        _add(
+            places,
+            "configuration of the run",
+            _by_sizes(ranks, configured.get("tp"), configured.get("pp")),
+        )
     _add(places, "sizes as given", _by_sizes(ranks, tp, pp))
     if ranks_per_node is not None:
-        _add(places, "ranks_per_node", {rank: {"node": str(rank // ranks_per_node)} for rank in ranks})
+        _add(
+            places,
+            "ranks_per_node",
+            {rank: {"node": str(rank // ranks_per_node)} for rank in ranks},
+        )
     rows = [
         {
             "rank": rank,
             **{name: place.get(name, (None,))[0] for name in ("node", *DIMENSIONS)},
-            "evidence": "; ".join(f"{name}: {source}" for name, (_, source) in place.items()) or None,
+            "evidence": (
+                "; ".join(f"{name}: {source}" for name, (_, source) in place.items()) or None
+            ),
         }
         for rank, place in places.items()
     ]
     return pl.DataFrame(rows, schema=_GROUPS).sort("rank")
 
 
-_GROUPS: Final = pl.Schema({
-    "rank": pl.Int32(), "node": pl.String(), **dict.fromkeys(DIMENSIONS, pl.Int32()), "evidence": pl.String(),
-})  # fmt: skip
+_GROUPS: Final = pl.Schema(
+    {
+        "rank": pl.Int32(),
+        "node": pl.String(),
+        **dict.fromkeys(DIMENSIONS, pl.Int32()),
+        "evidence": pl.String(),
+    }
+)
 
 
-def _add(places: dict[int, dict[str, Any]], source: str, recorded: Mapping[int, Mapping[str, Any]]) -> None:
-    """Add values from a source if nothing is known yet, and if the source has them for every rank."""
+def _add(
+    places: dict[int, dict[str, Any]], source: str, recorded: Mapping[int, Mapping[str, Any]]
+) -> None:
+    """Add values from a source if nothing is known yet, and if the source has them for every
+    rank.
+    """
     for name in ("node", *DIMENSIONS):
         if all(name in recorded.get(rank, {}) for rank in places) and not any(
             name in place for place in places.values()
@@ -124,7 +159,9 @@ def _recorded(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 def _in_file(entry: Mapping[str, Any]) -> dict[str, Any]:
     name = str(entry.get("file", ""))
-    out: dict[str, Any] = {dimension.lower(): int(number) for dimension, number in _IN_FILE.findall(name)}
+    out: dict[str, Any] = {
+        dimension.lower(): int(number) for dimension, number in _IN_FILE.findall(name)
+    }
     host = _HOST_IN_FILE.fullmatch(name.removesuffix(".gz"))
     if host and not _NAME_OF_A_RANK.match(host[1]):
         out["node"] = host[1]
@@ -138,7 +175,12 @@ def _in_groups(entry: Mapping[str, Any]) -> dict[str, Any]:
     for group, text in described.items() if isinstance(described, dict) else ():
         members = groups.get(group)
         for name, pattern in _IN_DESCRIPTION.items():
-            if name not in out and pattern.search(str(text)) and isinstance(members, list) and entry["rank"] in members:
+            if (
+                name not in out
+                and pattern.search(str(text))
+                and isinstance(members, list)
+                and entry["rank"] in members
+            ):
                 out[name] = members.index(entry["rank"])
     return out
 
@@ -147,7 +189,10 @@ def _by_sizes(ranks: Sequence[int], tp: object, pp: object) -> dict[int, dict[st
     if not isinstance(tp, int) and not isinstance(pp, int):
         return {}
     wide, deep = tp if isinstance(tp, int) else 1, pp if isinstance(pp, int) else 1
-    return {rank: {"tp": rank % wide, "pp": rank // wide % deep, "dp": rank // (wide * deep)} for rank in ranks}
+    return {
+        rank: {"tp": rank % wide, "pp": rank // wide % deep, "dp": rank // (wide * deep)}
+        for rank in ranks
+    }
 
 
 @Analysis(
@@ -157,8 +202,8 @@ def _by_sizes(ranks: Sequence[int], tp: object, pp: object) -> dict[int, dict[st
     recorded="device activity or operators",
     section=Section(
         "ranks",
-        "A row is a rank, a column a step. Ranks that work together end a step together: the late one is the row "
-        "that waits least.",
+        "A row is a rank, a column a step. Ranks that work together end a step together: the late"
+        " one is the row that waits least.",
         question="Which rank is slow, and when?",
     ),
     figures=("llmprof.report.figures:RANK_STEPS", "llmprof.report.figures:RANK_WAITS"),
@@ -175,10 +220,11 @@ def rank_steps(trace: Trace) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        One row for each rank and step that ran on the device: ``rank, step, phase, start_ns, end_ns, step_ns`` (from
-        its first event to its last), ``wait_ns`` (in collectives, for ranks that came later; null where the waiting of
-        one of its collectives cannot be told), ``exposed_communication_ns`` and ``idle_ns`` as in
-        :func:`~llmprof.analyze.overlap`. Sorted by rank and step. Empty where the trace has no steps.
+        One row for each rank and step that ran on the device: ``rank, step, phase, start_ns,
+        end_ns, step_ns`` (from its first event to its last), ``wait_ns`` (in collectives, for ranks
+        that came later; null where the waiting of one of its collectives cannot be told),
+        ``exposed_communication_ns`` and ``idle_ns`` as in :func:`~llmprof.analyze.overlap`. Sorted
+        by rank and step. Empty where the trace has no steps.
 
     Examples
     --------
@@ -186,15 +232,22 @@ def rank_steps(trace: Trace) -> pl.DataFrame:
     [12, 12, 12, 12]
     """
     timed = steps(trace).filter(pl.col("dur_ns").is_not_null())
-    timed = timed.select("rank", "step", "phase", "start_ns", end_ns=pl.col("start_ns") + pl.col("dur_ns"))
-    parts = overlap(trace, by=("rank", "step")).select("rank", "step", "exposed_communication_ns", "idle_ns")
+    timed = timed.select(
+        "rank", "step", "phase", "start_ns", end_ns=pl.col("start_ns") + pl.col("dur_ns")
+    )
+    parts = overlap(trace, by=("rank", "step")).select(
+        "rank", "step", "exposed_communication_ns", "idle_ns"
+    )
     if not timed.height:
         return pl.DataFrame(schema=_STEPS)
     waits = (
         collectives(trace)
         .drop_nulls("step")
         .group_by("rank", "step")
-        .agg(wait_ns=pl.when(pl.col("wait_ns").null_count() == 0).then(pl.col("wait_ns").sum()), _calls=pl.len())
+        .agg(
+            wait_ns=pl.when(pl.col("wait_ns").null_count() == 0).then(pl.col("wait_ns").sum()),
+            _calls=pl.len(),
+        )
     )
     return (
         timed.join(parts, on=["rank", "step"], how="left", maintain_order="left")
@@ -209,10 +262,19 @@ def rank_steps(trace: Trace) -> pl.DataFrame:
     )
 
 
-_STEPS: Final = pl.Schema({
-    "rank": pl.Int32(), "step": pl.Int32(), "phase": pl.String(), "start_ns": pl.Int64(), "end_ns": pl.Int64(),
-    "step_ns": pl.Int64(), "wait_ns": pl.Int64(), "exposed_communication_ns": pl.Int64(), "idle_ns": pl.Int64(),
-})  # fmt: skip
+_STEPS: Final = pl.Schema(
+    {
+        "rank": pl.Int32(),
+        "step": pl.Int32(),
+        "phase": pl.String(),
+        "start_ns": pl.Int64(),
+        "end_ns": pl.Int64(),
+        "step_ns": pl.Int64(),
+        "wait_ns": pl.Int64(),
+        "exposed_communication_ns": pl.Int64(),
+        "idle_ns": pl.Int64(),
+    }
+)
 
 
 @Analysis(
@@ -227,10 +289,11 @@ _STEPS: Final = pl.Schema({
 def late_groups(
     trace: Trace, *, ranks_per_node: int | None = None, tp: int | None = None, pp: int | None = None
 ) -> pl.DataFrame:
-    """Lateness of groups: how often the ranks of a node, or of one place in a parallel dimension, arrive last.
+    """Lateness of groups: how often the ranks of a node, or of one place in a parallel dimension,
+    arrive last.
 
-    Only collectives between ranks of at least two such groups count. Waiting of one pipeline stage for another comes
-    from their dependency and counts, too.
+    Only collectives between ranks of at least two such groups count. Waiting of one pipeline stage
+    for another comes from their dependency and counts, too.
 
     Parameters
     ----------
@@ -242,14 +305,16 @@ def late_groups(
     Returns
     -------
     polars.DataFrame
-        One row for each group, by ``by``, the latest first: ``by`` (node, dp, pp, tp or ep), ``group`` (the name of the
-        node, or the place as text), ``ranks`` (list), ``calls`` (that count), ``last`` (in which one of its ranks
-        arrives last), ``share_last``, ``expected_share`` (by chance: its part of the ranks of these calls),
-        ``late_median_ns`` (median start of its ranks after the first rank), ``others_wait_ns`` (waiting of ranks
-        outside the group in the calls in which it is last, summed), ``together`` (lateness of its middle rank over that
-        of its last one, in these calls or, where its ranks are in different calls, usually: near 1 the whole group is
-        late, near 0 one rank alone; null where it never is last), ``worst_rank`` (last most often), ``evidence`` (what
-        says who belongs to it). Empty where no group of several ranks is known.
+        One row for each group, by ``by``, the latest first: ``by`` (node, dp, pp, tp or ep),
+        ``group`` (the name of the node, or the place as text), ``ranks`` (list), ``calls`` (that
+        count), ``last`` (in which one of its ranks arrives last), ``share_last``,
+        ``expected_share`` (by chance: its part of the ranks of these calls), ``late_median_ns``
+        (median start of its ranks after the first rank), ``others_wait_ns`` (waiting of ranks
+        outside the group in the calls in which it is last, summed), ``together`` (lateness of its
+        middle rank over that of its last one, in these calls or, where its ranks are in different
+        calls, usually: near 1 the whole group is late, near 0 one rank alone; null where it never
+        is last), ``worst_rank`` (last most often), ``evidence`` (what says who belongs to it).
+        Empty where no group of several ranks is known.
 
     Raises
     ------
@@ -262,7 +327,9 @@ def late_groups(
     >>> late["ranks"].to_list()
     [[2, 3], [0, 1]]
     """
-    return late_groups_of(collectives(trace), rank_groups(trace, ranks_per_node=ranks_per_node, tp=tp, pp=pp))
+    return late_groups_of(
+        collectives(trace), rank_groups(trace, ranks_per_node=ranks_per_node, tp=tp, pp=pp)
+    )
 
 
 def late_groups_of(calls: pl.DataFrame, groups: pl.DataFrame) -> pl.DataFrame:
@@ -270,16 +337,25 @@ def late_groups_of(calls: pl.DataFrame, groups: pl.DataFrame) -> pl.DataFrame:
     late = lateness(calls).filter(pl.col("late_ns").is_not_null())
     late = late.select("call", "rank", "late_ns", "last_rank", "wait_ns")
     place = groups.select("node", *DIMENSIONS)
-    parted = [by for by in place.columns if 1 < place[by].drop_nulls().n_unique() < place[by].drop_nulls().len()]
+    parted = [
+        by
+        for by in place.columns
+        if 1 < place[by].drop_nulls().n_unique() < place[by].drop_nulls().len()
+    ]
     return pl.concat([pl.DataFrame(schema=_LATE), *(_late_by(late, groups, by) for by in parted)])
 
 
 def _late_by(late: pl.DataFrame, groups: pl.DataFrame, by: str) -> pl.DataFrame:
     place = groups.select(
-        "rank", group=pl.col(by).cast(pl.String), _why=pl.col("evidence").str.extract(rf"(?:^|; ){by}: ([^;]+)")
+        "rank",
+        group=pl.col(by).cast(pl.String),
+        _why=pl.col("evidence").str.extract(rf"(?:^|; ){by}: ([^;]+)"),
     ).drop_nulls("group")
     rows = late.join(place, on="rank").join(
-        place.select(last_rank="rank", last_group="group"), on="last_rank", how="left", maintain_order="left"
+        place.select(last_rank="rank", last_group="group"),
+        on="last_rank",
+        how="left",
+        maintain_order="left",
     )
     rows = rows.filter(pl.col("group").n_unique().over("call") > 1)
     is_last = pl.col("group") == pl.col("last_group")
@@ -300,7 +376,9 @@ def _late_by(late: pl.DataFrame, groups: pl.DataFrame, by: str) -> pl.DataFrame:
         _usual=pl.col("late_ns").quantile(0.5, interpolation="lower") / pl.col("late_ns").max()
     )
     lasts = pl.col("last_rank").filter("last")
-    members = place.group_by("group").agg(pl.col("rank").sort().alias("ranks"), evidence=pl.col("_why").first())
+    members = place.group_by("group").agg(
+        pl.col("rank").sort().alias("ranks"), evidence=pl.col("_why").first()
+    )
     return (
         per_call.group_by("group")
         .agg(
@@ -309,14 +387,19 @@ def _late_by(late: pl.DataFrame, groups: pl.DataFrame, by: str) -> pl.DataFrame:
             share_last=pl.col("last").mean(),
             expected_share=pl.col("expected").mean(),
             others_wait_ns=pl.col("others").filter("last").sum(),
-            together=(pl.col("middle") / pl.col("latest")).filter(pl.col("last") & (pl.col("latest") > 0)).median(),
+            together=(pl.col("middle") / pl.col("latest"))
+            .filter(pl.col("last") & (pl.col("latest") > 0))
+            .median(),
             worst_rank=lasts.mode().min(),
         )
         .join(rows.group_by("group").agg(late_median_ns=pl.col("late_ns").median()), on="group")
         .join(members, on="group")
         .join(usual, on="group")
         .with_columns(
-            by=pl.lit(by), together=pl.when(pl.col("_usual") < pl.col("together")).then("_usual").otherwise("together")
+            by=pl.lit(by),
+            together=pl.when(pl.col("_usual") < pl.col("together"))
+            .then("_usual")
+            .otherwise("together"),
         )
         .select(list(_LATE))
         .cast(_LATE)
@@ -324,11 +407,22 @@ def _late_by(late: pl.DataFrame, groups: pl.DataFrame, by: str) -> pl.DataFrame:
     )
 
 
-_LATE: Final = pl.Schema({
-    "by": pl.String(), "group": pl.String(), "ranks": pl.List(pl.Int32()), "calls": pl.Int64(), "last": pl.Int64(),
-    "share_last": pl.Float64(), "expected_share": pl.Float64(), "late_median_ns": pl.Float64(),
-    "others_wait_ns": pl.Int64(), "together": pl.Float64(), "worst_rank": pl.Int32(), "evidence": pl.String(),
-})  # fmt: skip
+_LATE: Final = pl.Schema(
+    {
+        "by": pl.String(),
+        "group": pl.String(),
+        "ranks": pl.List(pl.Int32()),
+        "calls": pl.Int64(),
+        "last": pl.Int64(),
+        "share_last": pl.Float64(),
+        "expected_share": pl.Float64(),
+        "late_median_ns": pl.Float64(),
+        "others_wait_ns": pl.Int64(),
+        "together": pl.Float64(),
+        "worst_rank": pl.Int32(),
+        "evidence": pl.String(),
+    }
+)
 
 _WORDS: Final = {
     "node": "one node",
@@ -338,12 +432,15 @@ _WORDS: Final = {
     "ep": "place {} in expert parallelism",
 }
 LEAST_CALLS, CLEARLY, TOGETHER = 8, 2.0, 0.5
-"""Least number of calls of a reported group, least ratio of its share of last arrivals to chance, and least lateness of
-its middle rank as a share of the lateness of its last rank."""
+"""Least number of calls of a reported group, least ratio of its share of last arrivals to chance,
+and least lateness of its middle rank as a share of the lateness of its last rank.
+"""
 
 
 def latest_group(late: pl.DataFrame) -> dict[str, Any] | None:
-    """The row of :func:`late_groups` to report: last in half of its calls, beyond chance, late together."""
+    """The row of :func:`late_groups` to report: last in half of its calls, beyond chance, late
+    together.
+    """
     named = late.filter(
         (pl.col("ranks").list.len() > 1)
         & (pl.col("calls") >= LEAST_CALLS)

@@ -29,12 +29,28 @@ from llmprof.theory.work import Operator, places
 from llmprof.trace import Trace
 
 COLUMNS: Final = {
-    "rank": pl.Int32, "step": pl.Int32, "phase": pl.String, "layer": pl.Int32, "stage": pl.String,
-    "tokens": pl.Float64, "requests": pl.Float64, "context_from": pl.String, "flops": pl.Float64,
-    "memory_bytes": pl.Float64, "message_bytes": pl.Float64, "bound_ns": pl.Float64, "bound": pl.String,
-    "measured_ns": pl.Int64, "kernels": pl.Int64, "efficiency": pl.Float64, "mfu": pl.Float64, "mbu": pl.Float64,
-    "gap_us": pl.Float64, "why": pl.String, "explained": pl.Boolean,
-}  # fmt: skip
+    "rank": pl.Int32,
+    "step": pl.Int32,
+    "phase": pl.String,
+    "layer": pl.Int32,
+    "stage": pl.String,
+    "tokens": pl.Float64,
+    "requests": pl.Float64,
+    "context_from": pl.String,
+    "flops": pl.Float64,
+    "memory_bytes": pl.Float64,
+    "message_bytes": pl.Float64,
+    "bound_ns": pl.Float64,
+    "bound": pl.String,
+    "measured_ns": pl.Int64,
+    "kernels": pl.Int64,
+    "efficiency": pl.Float64,
+    "mfu": pl.Float64,
+    "mbu": pl.Float64,
+    "gap_us": pl.Float64,
+    "why": pl.String,
+    "explained": pl.Boolean,
+}
 """Columns of :func:`roofline_join`."""
 
 IDLE: Final = "idle"
@@ -44,9 +60,19 @@ AT_ROOF: Final = 0.8
 """A stage that reaches at least this share of its bound counts as at the roof."""
 
 FIXED_NS: Final = 10_000
-"""If the mean time of a kernel is below this, the fixed cost of kernels explains a stage far from its bound."""
+"""If the mean time of a kernel is below this, the fixed cost of kernels explains a stage far
+from its bound.
+"""
 
-_COLLECTIVES: Final = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv", "reduce")
+_COLLECTIVES: Final = (
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "all_to_all",
+    "broadcast",
+    "send_recv",
+    "reduce",
+)
 Per = Literal["stage", "layer", "step"]
 
 
@@ -75,9 +101,10 @@ def roofline_join(
 ) -> pl.DataFrame:
     """Least possible and measured time of each stage of each step.
 
-    Work follows from the step's label and the model's shape (:mod:`llmprof.theory.work`), its least time from the
-    device's stated peaks, the measured time from :func:`llmprof.analyze.attribute`. Time without any kernel is in rows
-    of the stage ``idle``, from a step's first event to the next step's first one (or its own last one).
+    Work follows from the step's label and the model's shape (:mod:`llmprof.theory.work`), its least
+    time from the device's stated peaks, the measured time from :func:`llmprof.analyze.attribute`.
+    Time without any kernel is in rows of the stage ``idle``, from a step's first event to the next
+    step's first one (or its own last one).
 
     Parameters
     ----------
@@ -88,31 +115,38 @@ def roofline_join(
     device : str, path or Device, optional
         What it ran on; the device that the trace names if not given.
     tp_size, pp_size : int, optional
-        Parallel sizes; if not given, pp is the model's layers over those of a rank, and tp the ranks over pp.
+        Parallel sizes; if not given, pp is the model's layers over those of a rank, and tp the
+        ranks over pp.
     dtype, kv_cache_dtype : str, optional
-        Number formats of the weights and of the cache; 16 bits, or what the config says, if not given.
+        Number formats of the weights and of the cache; 16 bits, or what the config says, if not
+        given.
     expert_parallel : bool
         Whether whole experts are spread over the ranks.
     context : float, optional
-        Tokens of the context of requests whose prompts came before the trace; taken as none if not given.
+        Tokens of the context of requests whose prompts came before the trace; taken as none if not
+        given.
     per : {"stage", "layer", "step"}
-        A row for each stage of a step over all its layers; for each stage of each layer; or for each step.
+        A row for each stage of a step over all its layers; for each stage of each layer; or for
+        each step.
 
     Returns
     -------
     polars.DataFrame
-        ``rank, step, phase, layer`` (null but with ``per="layer"``)``, stage`` (null with ``per="step"``)``, tokens,
-        requests, context_from`` (:data:`llmprof.analyze.steps.labels.CONTEXT_WORDS`)``, flops, memory_bytes,
-        message_bytes, bound_ns, bound`` (compute, memory, communication, none)``, measured_ns, kernels, efficiency``
-        (bound over measured)``, mfu, mbu`` (of the peaks)``, gap_us`` (measured minus bound)``, why`` and ``explained``
-        (whether theory knows what the stage does). ``why`` is: at the roof; kernel below the roof; fixed cost of
-        kernels; wait for others (a collective beyond its fastest rank); launch gap (idle); no bound. Experts are
-        counted as an even routing would touch them on average; see :func:`llmprof.theory.work.distinct_experts`.
+        ``rank, step, phase, layer`` (null but with ``per="layer"``)``, stage`` (null with
+        ``per="step"``)``, tokens, requests, context_from``
+        (:data:`llmprof.analyze.steps.labels.CONTEXT_WORDS`)``, flops, memory_bytes, message_bytes,
+        bound_ns, bound`` (compute, memory, communication, none)``, measured_ns, kernels,
+        efficiency`` (bound over measured)``, mfu, mbu`` (of the peaks)``, gap_us`` (measured minus
+        bound)``, why`` and ``explained`` (whether theory knows what the stage does). ``why`` is: at
+        the roof; kernel below the roof; fixed cost of kernels; wait for others (a collective beyond
+        its fastest rank); launch gap (idle); no bound. Experts are counted as an even routing would
+        touch them on average; see :func:`llmprof.theory.work.distinct_experts`.
 
     Raises
     ------
     AnalysisError
-        No step says its tokens; the trace names no device; or the layers of a rank are not those of the model.
+        No step says its tokens; the trace names no device; or the layers of a rank are not those of
+        the model.
     LlmprofError
         The model or device is unknown, or the sizes do not fit it.
 
@@ -126,23 +160,37 @@ def roofline_join(
     read = shape(model)
     events = attribute(trace).filter(pl.col("step").is_not_null())
     formats = (dtype, kv_cache_dtype)
-    machine = _machine(trace, read, device, (tp_size, pp_size), formats, expert_parallel=expert_parallel)
+    machine = _machine(
+        trace, read, device, (tp_size, pp_size), formats, expert_parallel=expert_parallel
+    )
     batch_of = batches(steps(trace), context=context)
     if not batch_of:
         found = "no step of the trace says how many tokens it computed"
-        raise AnalysisError(found, hint="vLLM writes them into its step labels; other engines' steps cannot be joined")
+        raise AnalysisError(
+            found,
+            hint="vLLM writes them into its step labels; other engines' steps cannot be joined",
+        )
     measured = _measured(events)
     expected = _expected(read, machine, batch_of, events)
-    joined = measured.join(expected, on=["rank", "step", "layer", "stage"], how="left", nulls_equal=True)
+    joined = measured.join(
+        expected, on=["rank", "step", "layer", "stage"], how="left", nulls_equal=True
+    )
     if trace.meta.get("format") != "ops":  # samples of steps do not say what lies between them
         joined = pl.concat([joined, _idle(events)], how="diagonal_relaxed")
     labels = pl.DataFrame(
-        [(r, s, sum(p.tokens for p in b), sum(p.count for p in b), how) for (r, s), (b, how) in batch_of.items()],
+        [
+            (r, s, sum(p.tokens for p in b), sum(p.count for p in b), how)
+            for (r, s), (b, how) in batch_of.items()
+        ],
         schema={c: COLUMNS[c] for c in ("rank", "step", "tokens", "requests", "context_from")},
         orient="row",
     )
     joined = joined.join(labels, on=["rank", "step"], how="inner")
-    return _rates(_rolled(joined, per), machine, per).select(list(COLUMNS)).sort("rank", "step", "layer", "stage")
+    return (
+        _rates(_rolled(joined, per), machine, per)
+        .select(list(COLUMNS))
+        .sort("rank", "step", "layer", "stage")
+    )
 
 
 def coverage_of(joined: pl.DataFrame) -> dict[str, float]:
@@ -150,7 +198,9 @@ def coverage_of(joined: pl.DataFrame) -> dict[str, float]:
     work = joined.filter(pl.col("stage") != IDLE)
     device = int(work["measured_ns"].sum())
     explained = int(work.filter("explained")["measured_ns"].sum())
-    context_known = work.group_by("rank", "step").agg(pl.col("context_from").first() != "unknown")["context_from"]
+    context_known = work.group_by("rank", "step").agg(pl.col("context_from").first() != "unknown")[
+        "context_from"
+    ]
     faster = (work["bound_ns"] - work["measured_ns"] > 2000).sum()
     return {
         "device_ns": device,
@@ -176,7 +226,9 @@ def _machine(
     (tp_size, pp_size), (dtype, kv_cache_dtype) = sizes, formats
     named = device if device is not None else trace.meta.get("device")
     if not named:
-        raise AnalysisError("the trace names no device", hint="give it: roofline_join(trace, model, 'H200')")
+        raise AnalysisError(
+            "the trace names no device", hint="give it: roofline_join(trace, model, 'H200')"
+        )
     layers, total = list(_layers_of_ranks(attribute(trace)).values()), len(read.layers)
     most = max(layers, default=0)
     if pp_size is None:
@@ -184,8 +236,13 @@ def _machine(
         pp_size = min(pp_size, int(trace.meta.get("world_size") or pp_size))
     fits = most * pp_size >= total > most * (pp_size - 1) if pp_size > 1 else most == total
     if layers and not fits:
-        found = f"the ranks of the trace have {listed(sorted(set(layers)))} layers in a step, {read.name} has {total}"
-        raise AnalysisError(found, expected="a model of as many layers", hint="pass the model that ran")
+        found = (
+            f"the ranks of the trace have {listed(sorted(set(layers)))} layers in a step,"
+            f" {read.name} has {total}"
+        )
+        raise AnalysisError(
+            found, expected="a model of as many layers", hint="pass the model that ran"
+        )
     ranks = int(trace.meta.get("world_size") or len(trace.ranks) or 1)
     tp = tp_size or max(1, ranks // (pp_size * dp_size))
     weights = number_format(dtype) if dtype else read.weight_format
@@ -200,7 +257,9 @@ def _machine(
     plan.check(read)
     machine = find_device(named)
     if not machine.flop_per_s.get("bf16"):
-        plan = replace(plan, weights="fp16" if plan.weights == "bf16" else plan.weights, activations="fp16")
+        plan = replace(
+            plan, weights="fp16" if plan.weights == "bf16" else plan.weights, activations="fp16"
+        )
     return machine_for(read, machine, plan)
 
 
@@ -226,7 +285,9 @@ def _measured(events: pl.DataFrame) -> pl.DataFrame:
 
 
 def noted_work(trace: Trace, device: str | Path | Device | None = None) -> pl.DataFrame | None:
-    """:func:`stage_work` of the model that the notes of a run name; None where none is named, or it does not fit."""
+    """:func:`stage_work` of the model that the notes of a run name; None where none is named, or
+    it does not fit.
+    """
     noted = trace.meta.get("model")
     if not isinstance(noted, dict):
         return None
@@ -234,9 +295,12 @@ def noted_work(trace: Trace, device: str | Path | Device | None = None) -> pl.Da
         name, config = str(noted["name"]), noted["config"]
         read = shape(config if isinstance(config, Mapping) else known(str(config)), name=name)
         found = stage_work(
-            trace, read, device, kv_cache_dtype=noted.get("kv_cache_dtype"),
+            trace,
+            read,
+            device,
+            kv_cache_dtype=noted.get("kv_cache_dtype"),
             expert_parallel=bool(noted.get("expert_parallel")),
-        )  # fmt: skip
+        )
     except (KeyError, LlmprofError):
         return None
     said = f"{noted['by']}: " if noted.get("by") else ""
@@ -251,7 +315,9 @@ def named(trace: Trace, model: str | Path | Mapping[str, Any] | Shape) -> Trace:
     if isinstance(config, str) and (Path(config).expanduser().exists() or config.endswith(".json")):
         config = read_config(config)
     noted = {"name": shape(model).name, "config": config}
-    return Trace(trace.recorded, trace.meta | {"model": noted}, trace.coverage, database=trace._database)
+    return Trace(
+        trace.recorded, trace.meta | {"model": noted}, trace.coverage, database=trace._database
+    )
 
 
 def stage_work(
@@ -262,7 +328,8 @@ def stage_work(
     kv_cache_dtype: str | None = None,
     expert_parallel: bool = False,
 ) -> pl.DataFrame:
-    """``rank, step, layer, stage, flops, read_bytes, written_bytes, matrix, assumed`` of a model's stages.
+    """``rank, step, layer, stage, flops, read_bytes, written_bytes, matrix, assumed`` of a model's
+    stages.
 
     Passes outside of steps are those of :func:`llmprof.analyze.passes.passes`.
     """
@@ -271,7 +338,8 @@ def stage_work(
     rows, batch_of = steps(trace), batches(steps(trace))
     if not batch_of:
         hint = (
-            "where its operators were recorded in another run, take them from there: --eager, analyze.with_eager_steps"
+            "where its operators were recorded in another run, take them from there: --eager,"
+            " analyze.with_eager_steps"
         )
         raise AnalysisError("no step of the trace says how many tokens it computed", hint=hint)
     own: dict[int, set[Batch]] = {}
@@ -283,7 +351,13 @@ def stage_work(
         batch_of[rank, step] = ((Requests(tokens, 1, 1),), "padding")
     formats = (None, kv_cache_dtype)
     machine = _machine(
-        trace, read, device, (None, None), formats, expert_parallel=expert_parallel and replicas == 1, dp_size=replicas
+        trace,
+        read,
+        device,
+        (None, None),
+        formats,
+        expert_parallel=expert_parallel and replicas == 1,
+        dp_size=replicas,
     )
     found = _expected(read, machine, batch_of, events, _moved)
     plan = machine.plan
@@ -300,13 +374,21 @@ def stage_work(
         return found
     place, of_experts = ["rank", "step", "layer"], pl.col("stage").is_in(_OF_EXPERTS)
     mixtures = found.filter(stage="experts").select(place)
-    rest = pl.concat([found.filter(~of_experts), found.filter(of_experts).join(mixtures, on=place, how="anti")])
+    rest = pl.concat(
+        [found.filter(~of_experts), found.filter(of_experts).join(mixtures, on=place, how="anti")]
+    )
     ranks = len(trace.ranks)
     exchanged = events.filter(of_experts & (pl.col("category") == "collective"))
-    if not mixtures.height or not exchanged.height or ranks != int(trace.meta.get("world_size") or ranks):
+    if (
+        not mixtures.height
+        or not exchanged.height
+        or ranks != int(trace.meta.get("world_size") or ranks)
+    ):
         return rest
     plan = replace(plan, tp=ranks // plan.pp, expert_parallel=True)
-    spread = machine_for(read, find_device(device if device is not None else trace.meta["device"]), plan)
+    spread = machine_for(
+        read, find_device(device if device is not None else trace.meta["device"]), plan
+    )
     at = ["rank", "step", "start_ns", "dur_ns"]
     rows = pl.concat([rows.select(at), outside.select(at)], how="vertical_relaxed")
     gathered = _expected(read, spread, _gathered(rows, batch_of), events, _moved)
@@ -334,9 +416,13 @@ def _gathered(
     ranks = others.select("other").unique(maintain_order=True)
     points = own.join(ranks, how="cross").filter(pl.col("rank") != pl.col("other"))
     last = last_before(points, others, ["other"], at="at")
-    beside = points.hstack(others.select("other_step", "until")[last]).filter(pl.col("at") < pl.col("until"))
+    beside = points.hstack(others.select("other_step", "until")[last]).filter(
+        pl.col("at") < pl.col("until")
+    )
     found = dict(batch_of)
-    for rank, step, other, other_step in beside.select("rank", "step", "other", "other_step").iter_rows():
+    for rank, step, other, other_step in beside.select(
+        "rank", "step", "other", "other_step"
+    ).iter_rows():
         if (rank, step) in found and (more := batch_of.get((other, other_step))):
             batch, source = found[rank, step]
             found[rank, step] = (batch + more[0], source)
@@ -344,13 +430,23 @@ def _gathered(
 
 
 def _moved(machine: Machine, work: list[Operator]) -> pl.DataFrame:
-    """FLOPs and bytes of each stage: every byte of weights, cache and activations, in a cache of the device or not."""
-    rows = [(each.stage, each.flops, each.bytes_read, each.bytes_written, each.math) for each in work]
-    names = {"stage": pl.String(), "flops": pl.Float64(), "read_bytes": pl.Float64(), "written_bytes": pl.Float64()}
+    """FLOPs and bytes of each stage: every byte of weights, cache and activations, in a cache of
+    the device or not.
+    """
+    rows = [
+        (each.stage, each.flops, each.bytes_read, each.bytes_written, each.math) for each in work
+    ]
+    names = {
+        "stage": pl.String(),
+        "flops": pl.Float64(),
+        "read_bytes": pl.Float64(),
+        "written_bytes": pl.Float64(),
+    }
     frame = pl.DataFrame(rows, schema={**names, "matrix": pl.String()}, orient="row")
     matrix = pl.col("matrix").sort_by("flops", descending=True).first()
     return frame.group_by("stage", maintain_order=True).agg(
-        pl.col("flops", "read_bytes", "written_bytes").sum(), matrix=pl.when(pl.col("flops").sum() > 0).then(matrix)
+        pl.col("flops", "read_bytes", "written_bytes").sum(),
+        matrix=pl.when(pl.col("flops").sum() > 0).then(matrix),
     )
 
 
@@ -361,7 +457,9 @@ def _expected(
     events: pl.DataFrame,
     summed: Callable[[Machine, list[Operator]], pl.DataFrame] | None = None,
 ) -> pl.DataFrame:
-    """Work and least time of each stage of each layer of each step; equal batches are computed once."""
+    """Work and least time of each stage of each layer of each step; equal batches are computed
+    once.
+    """
     ranks = _layers_of_ranks(events)
     firsts = _first_layers(ranks, len(read.layers), machine.plan)
     stages_of: dict[Batch, pl.DataFrame] = {}
@@ -369,13 +467,23 @@ def _expected(
         if batch not in stages_of:
             stages_of[batch] = _stages(read, machine, batch, summed or _summed)
     numbers = {batch: n for n, batch in enumerate(stages_of)}
-    table = pl.concat([frame.with_columns(batch=pl.lit(numbers[b])) for b, frame in stages_of.items()])
+    table = pl.concat(
+        [frame.with_columns(batch=pl.lit(numbers[b])) for b, frame in stages_of.items()]
+    )
     which = pl.DataFrame(
-        [(rank, step, firsts.get(rank, 0), ranks.get(rank, len(read.layers)), numbers[batch])
-         for (rank, step), (batch, _) in batch_of.items()],
-        schema={"rank": pl.Int32, "step": pl.Int32, "first": pl.Int32, "count": pl.Int32, "batch": pl.Int32},
+        [
+            (rank, step, firsts.get(rank, 0), ranks.get(rank, len(read.layers)), numbers[batch])
+            for (rank, step), (batch, _) in batch_of.items()
+        ],
+        schema={
+            "rank": pl.Int32,
+            "step": pl.Int32,
+            "first": pl.Int32,
+            "count": pl.Int32,
+            "batch": pl.Int32,
+        },
         orient="row",
-    )  # fmt: skip
+    )
     layer = pl.col("layer") - pl.col("first")
     inside = pl.col("layer").is_null() | layer.is_between(0, pl.col("count") - 1)
     return (
@@ -403,13 +511,24 @@ def _first_layers(ranks: dict[int, int], total: int, plan: Plan) -> dict[int, in
 
 
 def _stages(
-    read: Shape, machine: Machine, batch: Batch, summed: Callable[[Machine, list[Operator]], pl.DataFrame]
+    read: Shape,
+    machine: Machine,
+    batch: Batch,
+    summed: Callable[[Machine, list[Operator]], pl.DataFrame],
 ) -> pl.DataFrame:
     """Stages of a step: one row per layer and stage, and one per stage outside the layers."""
     before, inside, after = places(read, batch, machine.plan)
     of_kind = {layer: summed(machine, work) for layer, work in inside.items()}
-    frames = [of_kind[layer].with_columns(layer=pl.lit(n, dtype=pl.Int32)) for n, layer in enumerate(read.layers)]
-    return pl.concat([*frames, summed(machine, [*before, *after]).with_columns(layer=pl.lit(None, dtype=pl.Int32))])
+    frames = [
+        of_kind[layer].with_columns(layer=pl.lit(n, dtype=pl.Int32))
+        for n, layer in enumerate(read.layers)
+    ]
+    return pl.concat(
+        [
+            *frames,
+            summed(machine, [*before, *after]).with_columns(layer=pl.lit(None, dtype=pl.Int32)),
+        ]
+    )
 
 
 def _summed(machine: Machine, work: list[Operator]) -> pl.DataFrame:
@@ -424,7 +543,10 @@ def _summed(machine: Machine, work: list[Operator]) -> pl.DataFrame:
     return (
         frame.sort("bound_ns", descending=True, maintain_order=True)
         .group_by("stage", maintain_order=True)
-        .agg(pl.col("flops", "memory_bytes", "message_bytes", "bound_ns").sum(), pl.col("bound").first())
+        .agg(
+            pl.col("flops", "memory_bytes", "message_bytes", "bound_ns").sum(),
+            pl.col("bound").first(),
+        )
     )
 
 
@@ -453,17 +575,27 @@ def _idle(events: pl.DataFrame) -> pl.DataFrame:
 def _rolled(joined: pl.DataFrame, by: Per) -> pl.DataFrame:
     """Sums over the layers, or over the stages too."""
     joined = joined.with_columns(
-        explained=(pl.col("bound").is_not_null() & (pl.col("stage") != IDLE)).fill_null(value=False),
+        explained=(pl.col("bound").is_not_null() & (pl.col("stage") != IDLE)).fill_null(
+            value=False
+        ),
         waits_ns=(pl.col("measured_ns") - pl.col("fastest_ns")).clip(lower_bound=0),
     )
     if by == "layer":
         return joined
     keys = ["rank", "step", "phase", *(["stage"] if by == "stage" else [])]
     first = pl.col("tokens", "requests", "context_from").first()
-    sums = pl.col("flops", "memory_bytes", "message_bytes", "bound_ns", "measured_ns", "kernels", "waits_ns").sum()
-    longest_bound = pl.col("bound").sort_by("bound_ns", descending=True, nulls_last=True).drop_nulls().first()
-    known_work = (pl.col("measured_ns") * pl.col("explained")).sum() * 2 >= pl.col("measured_ns").sum()
-    rolled = joined.group_by(keys).agg(first, sums, longest_bound.alias("bound"), explained=known_work)
+    sums = pl.col(
+        "flops", "memory_bytes", "message_bytes", "bound_ns", "measured_ns", "kernels", "waits_ns"
+    ).sum()
+    longest_bound = (
+        pl.col("bound").sort_by("bound_ns", descending=True, nulls_last=True).drop_nulls().first()
+    )
+    known_work = (pl.col("measured_ns") * pl.col("explained")).sum() * 2 >= pl.col(
+        "measured_ns"
+    ).sum()
+    rolled = joined.group_by(keys).agg(
+        first, sums, longest_bound.alias("bound"), explained=known_work
+    )
     empty = {"layer": pl.lit(None, dtype=pl.Int32)}
     if by == "step":
         empty["stage"] = pl.lit(None, dtype=pl.String)
@@ -475,9 +607,15 @@ def _rates(frame: pl.DataFrame, machine: Machine, by: Per) -> pl.DataFrame:
     seconds = pl.col("measured_ns") / 1e9
     has = (pl.col("measured_ns") > 0) & pl.col("bound").is_not_null()
     frame = frame.with_columns(
-        efficiency=pl.when(has & (pl.col("bound_ns") > 0)).then(pl.col("bound_ns") / pl.col("measured_ns")),
-        mfu=pl.when(has & (pl.col("flops") > 0)).then(pl.col("flops") / seconds / machine.rate(machine.plan.math)),
-        mbu=pl.when(has & (pl.col("memory_bytes") > 0)).then(pl.col("memory_bytes") / seconds / machine.bandwidth),
+        efficiency=pl.when(has & (pl.col("bound_ns") > 0)).then(
+            pl.col("bound_ns") / pl.col("measured_ns")
+        ),
+        mfu=pl.when(has & (pl.col("flops") > 0)).then(
+            pl.col("flops") / seconds / machine.rate(machine.plan.math)
+        ),
+        mbu=pl.when(has & (pl.col("memory_bytes") > 0)).then(
+            pl.col("memory_bytes") / seconds / machine.bandwidth
+        ),
         gap_us=(pl.col("measured_ns") - pl.col("bound_ns").fill_null(0.0)) / 1e3,
     )
     mean = pl.col("measured_ns") / pl.col("kernels").clip(lower_bound=1)
@@ -494,8 +632,9 @@ def _rates(frame: pl.DataFrame, machine: Machine, by: Per) -> pl.DataFrame:
 
 
 WAITING = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv")
-"""Stages whose time is mostly waiting for others; only all-reduces are kept, with the time of the last rank to
-arrive."""
+"""Stages whose time is mostly waiting for others; only all-reduces are kept, with the time of the
+last rank to arrive.
+"""
 
 _NEAR = 64
 """Tokens of context within which steps count as equal."""
@@ -509,10 +648,12 @@ def stage_observations(
     tp_size: int = 1,
     weight: float = 0.2,
 ) -> list[Observation]:
-    """Measured device time of each stage, the median over steps of equal batches, of the first rank.
+    """Measured device time of each stage, the median over steps of equal batches, of the first
+    rank.
 
-    Steps that read prompts and generate at once are left out, as are collectives, whose time is mostly waiting; but
-    all-reduces over ranks that are all in the trace are kept, as long as they took on the rank that waited least.
+    Steps that read prompts and generate at once are left out, as are collectives, whose time is
+    mostly waiting; but all-reduces over ranks that are all in the trace are kept, as long as they
+    took on the rank that waited least.
 
     Parameters
     ----------
@@ -536,12 +677,20 @@ def stage_observations(
     read = shape(model)
     joined = roofline_join(trace, read, device, tp_size=tp_size)
     rank = joined["rank"].min()
-    batch_of = {step: batch for (r, step), (batch, _) in batches(steps(trace)).items() if r == rank and len(batch) == 1}
+    batch_of = {
+        step: batch
+        for (r, step), (batch, _) in batches(steps(trace)).items()
+        if r == rank and len(batch) == 1
+    }
     waited = pl.col("stage") == "all_reduce"
     joined = joined.with_columns(
-        measured_ns=pl.when(waited).then(pl.col("measured_ns").min().over("step", "stage")).otherwise("measured_ns")
+        measured_ns=pl.when(waited)
+        .then(pl.col("measured_ns").min().over("step", "stage"))
+        .otherwise("measured_ns")
     )
-    left_out = [stage for stage in WAITING if stage != "all_reduce" or joined["rank"].n_unique() < tp_size]
+    left_out = [
+        stage for stage in WAITING if stage != "all_reduce" or joined["rank"].n_unique() < tp_size
+    ]
     rows = joined.filter(
         (pl.col("rank") == rank)
         & pl.col("explained")
@@ -549,13 +698,23 @@ def stage_observations(
         & pl.col("step").is_in(list(batch_of))
         & (pl.col("measured_ns") > 0)
     )
-    near = {step: round(sum(part.context for part in batch) / _NEAR) for step, batch in batch_of.items()}
+    near = {
+        step: round(sum(part.context for part in batch) / _NEAR) for step, batch in batch_of.items()
+    }
     rows = rows.with_columns(near=pl.col("step").replace_strict(near, return_dtype=pl.Int64))
     groups = rows.group_by("phase", "tokens", "requests", "near", "stage", maintain_order=True).agg(
         pl.col("measured_ns").median(), step=pl.col("step").sort().get(pl.len() // 2)
     )
     plan = Plan(tp=tp_size)
     return [
-        Observation(read, plan, batch_of[row["step"]], "stage", row["measured_ns"] / 1e9, row["stage"], weight)
+        Observation(
+            read,
+            plan,
+            batch_of[row["step"]],
+            "stage",
+            row["measured_ns"] / 1e9,
+            row["stage"],
+            weight,
+        )
         for row in groups.iter_rows(named=True)
     ]

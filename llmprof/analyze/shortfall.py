@@ -1,4 +1,6 @@
-"""Why a call takes longer than its bound: what its launch, tiles and other kernels explain of the rest."""
+"""Why a call takes longer than its bound: what its launch, tiles and other kernels explain of
+the rest.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +21,15 @@ ALONE_BYTES_PER_S: Final = 113e9
 """What one multiprocessor reads from memory at most: measured on H100 (docs/bounds.md)."""
 
 START: Final = 2.0
-"""Shortest kernels that beginning and ending a kernel with work takes beyond its bound: measured on H100."""
+"""Shortest kernels that beginning and ending a kernel with work takes beyond its bound: measured
+on H100.
+"""
 
 _THREADS, _REGISTERS, _SHARED, _BLOCKS = 2048, 65536, 228 * 1024, 32
-"""What a multiprocessor of NVIDIA's A100, H100 and B200 holds: CUDA programming guide, technical specifications."""
+"""What a multiprocessor of NVIDIA's A100, H100 and B200 holds:
+
+CUDA programming guide, technical specifications.
+"""
 
 _NEAR: Final = 0.9
 """From this share of the bound on there is nothing to explain."""
@@ -31,12 +38,16 @@ _MATTERS: Final = 0.2
 """Least part of the time beyond the bound that makes a cause the reason."""
 
 _FASTER: Final = 2.0
-"""A cause gains at most this much more than at full rate: what the rest of the kernel does at less than that."""
+"""A cause gains at most this much more than at full rate: what the rest of the kernel does at
+less than that.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A call as its kernels ran: its mean time, that of its longest kernel, and the launch of this one."""
+    """A call as its kernels ran: its mean time, that of its longest kernel, and the launch of
+    this one.
+    """
 
     call_ns: float
     main_ns: float
@@ -55,7 +66,12 @@ def resident(threads: int | None, registers: int | None, shared: int | None) -> 
         return 1
     warps = -(-threads // 32)
     a_warp = -(-registers * 32 // 256) * 256
-    fits = (_THREADS // (warps * 32), _REGISTERS // (a_warp * warps), _SHARED // (shared + 1024), _BLOCKS)
+    fits = (
+        _THREADS // (warps * 32),
+        _REGISTERS // (a_warp * warps),
+        _SHARED // (shared + 1024),
+        _BLOCKS,
+    )
     return max(1, min(fits))
 
 
@@ -97,8 +113,12 @@ def _spread(launch: Launch, work: Work, multiprocessors: int) -> _Spread | None:
     return _Spread(items, workers, ceil(items / max(1, workers)), padded, shape, tiles)
 
 
-def shortfall(work: Work, bound_ns: float, launch: Launch, device: Device, start_ns: float) -> dict[str, Any]:
-    """Columns ``tile, blocks, turns``, the share of each cause, ``cause`` and ``reason`` of a call."""
+def shortfall(
+    work: Work, bound_ns: float, launch: Launch, device: Device, start_ns: float
+) -> dict[str, Any]:
+    """Columns ``tile, blocks, turns``, the share of each cause, ``cause`` and ``reason`` of a
+    call.
+    """
     # `start_ns` is what it takes to begin and end a kernel, beyond what the bound holds of it.
     gap = launch.call_ns - bound_ns
     units = device.multiprocessors
@@ -125,16 +145,31 @@ def shortfall(work: Work, bound_ns: float, launch: Launch, device: Device, start
             rest -= part
     cause = max(shares, key=lambda name: shares[name])
     if shares[cause] < _MATTERS:
-        cause = "alignment" if _NARROW.search(launch.kernel) else "strides" if launch.mixed and by_memory else "rest"
+        cause = (
+            "alignment"
+            if _NARROW.search(launch.kernel)
+            else "strides"
+            if launch.mixed and by_memory
+            else "rest"
+        )
     figures = {
-        "share": shares.get(cause, rest / gap), "kernels": round(launch.kernels, 1),
-        "blocks": launch.blocks, "units": units, "resident": launch.resident,
-        "items": spread.items if spread else None, "turns": spread.turns if spread else None,
-        "workers": spread.workers if spread else None, "tile": said["tile"],
-        "full": (spread.items - (spread.turns - 1) * spread.workers) / spread.workers if spread else None,
-        "rows": work.result[1] if work.result else None, "columns": work.result[2] if work.result else None,
-        "padded": 1 - 1 / spread.padded if spread else None, "split": bool(_SPLIT_SUM.search(launch.kernel)),
-    }  # fmt: skip
+        "share": shares.get(cause, rest / gap),
+        "kernels": round(launch.kernels, 1),
+        "blocks": launch.blocks,
+        "units": units,
+        "resident": launch.resident,
+        "items": spread.items if spread else None,
+        "turns": spread.turns if spread else None,
+        "workers": spread.workers if spread else None,
+        "tile": said["tile"],
+        "full": (spread.items - (spread.turns - 1) * spread.workers) / spread.workers
+        if spread
+        else None,
+        "rows": work.result[1] if work.result else None,
+        "columns": work.result[2] if work.result else None,
+        "padded": 1 - 1 / spread.padded if spread else None,
+        "split": bool(_SPLIT_SUM.search(launch.kernel)),
+    }
     return {
         **said,
         **{f"{name}_share": shares.get(name) for name in CAUSES},
@@ -148,10 +183,15 @@ _SPLIT_SUM: Final = re.compile(r"(?i)split_?k")
 _NARROW: Final = re.compile(r"align[124](?!\d)")
 
 
-def _of_spread(spread: _Spread, work: Work, launch: Launch, device: Device, left: float) -> dict[str, float]:
-    """What a kernel of ``left`` ns would gain with enough blocks, with full turns and without padding."""
-    # Its time is that of its slower side, arithmetic or memory, up to twice what that takes at full rate; what removes
-    # a cause from the faster side gains nothing. Beyond that its blocks wait, and would do so beside more of them.
+def _of_spread(
+    spread: _Spread, work: Work, launch: Launch, device: Device, left: float
+) -> dict[str, float]:
+    """What a kernel of ``left`` ns would gain with enough blocks, with full turns and without
+    padding.
+    """
+    # Its time is that of its slower side, arithmetic or memory, up to twice what that takes at full
+    # rate; what removes a cause from the faster side gains nothing. Beyond that its blocks wait,
+    # and would do so beside more of them.
     units = device.multiprocessors or 1
     rate = device.flop_per_s.get(work.matrix) if work.flops else None
     arithmetic = (work.flops or 0) / rate * 1e9 if rate else 0.0
@@ -166,4 +206,8 @@ def _of_spread(spread: _Spread, work: Work, launch: Launch, device: Device, left
     gain = time * (1 - full / before) if before else 0.0
     waiting = (left - time) * (1 - min(1.0, (launch.blocks or 0) / (units * launch.resident)))
     few, waves = (gain, 0.0) if spread.turns == 1 else (0.0, gain)
-    return {"few_blocks": few + waiting, "waves": waves, "padding": (time - gain) * (1 - exact / full) if full else 0.0}
+    return {
+        "few_blocks": few + waiting,
+        "waves": waves,
+        "padding": (time - gain) * (1 - exact / full) if full else 0.0,
+    }

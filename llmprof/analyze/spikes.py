@@ -24,7 +24,9 @@ _LEAST_STEPS = 5
     columns="rank step phase count dur_ns usual_ns ratio excess_ns start_ns name",
     apart=("per", "least"),
 )
-def spikes(trace: Trace, *, per: Literal["kernel", "range"] = "kernel", least: float = 1.5) -> pl.DataFrame:
+def spikes(
+    trace: Trace, *, per: Literal["kernel", "range"] = "kernel", least: float = 1.5
+) -> pl.DataFrame:
     """Steps in which a kernel or a range takes longer than in most steps with equally many of it.
 
     Parameters
@@ -32,17 +34,18 @@ def spikes(trace: Trace, *, per: Literal["kernel", "range"] = "kernel", least: f
     trace : Trace
         A trace with kernels and steps; for ranges with markers and launches.
     per : {"kernel", "range"}
-        What is compared over the steps: kernels by name, or the device work of ranges by name (from the first start to
-        the last end of what each launched).
+        What is compared over the steps: kernels by name, or the device work of ranges by name (from
+        the first start to the last end of what each launched).
     least : float
         Least ratio to the usual time.
 
     Returns
     -------
     polars.DataFrame
-        ``rank, step, phase, name, count`` (in the step), ``start_ns`` (of the longest one), ``dur_ns`` (of all of them
-        in the step), ``usual_ns`` (median of this over the steps of the rank and phase with the same count, of which
-        there must be five), ``ratio`` (to it), ``excess_ns`` (above it), by rank, the greatest excess first. In ns.
+        ``rank, step, phase, name, count`` (in the step), ``start_ns`` (of the longest one),
+        ``dur_ns`` (of all of them in the step), ``usual_ns`` (median of this over the steps of the
+        rank and phase with the same count, of which there must be five), ``ratio`` (to it),
+        ``excess_ns`` (above it), by rank, the greatest excess first. In ns.
 
     Raises
     ------
@@ -58,9 +61,15 @@ def spikes(trace: Trace, *, per: Literal["kernel", "range"] = "kernel", least: f
         events = events_with_steps(trace).filter(pl.col("source") != "copy")
     else:
         ranges = nvtx_kernels(trace).filter(pl.col("kernels") > 0).sort("rank", "host_start_ns")
-        spans = steps(trace).filter(pl.col("host_start_ns").is_not_null()).sort("rank", "host_start_ns")
+        spans = (
+            steps(trace).filter(pl.col("host_start_ns").is_not_null()).sort("rank", "host_start_ns")
+        )
         spans = spans.select(
-            "rank", "step", "phase", "host_start_ns", _end=pl.col("host_start_ns") + pl.col("host_dur_ns")
+            "rank",
+            "step",
+            "phase",
+            "host_start_ns",
+            _end=pl.col("host_start_ns") + pl.col("host_dur_ns"),
         )
         events = ranges.join_asof(spans, on="host_start_ns", by="rank", check_sortedness=False)
         events = events.filter(pl.col("host_start_ns") < pl.col("_end"))
@@ -69,7 +78,9 @@ def spikes(trace: Trace, *, per: Literal["kernel", "range"] = "kernel", least: f
         .group_by("rank", "step", "phase", "name")
         .agg(
             count=pl.len(),
-            start_ns=pl.col("start_ns").sort_by("dur_ns", "start_ns", descending=[True, False]).first(),
+            start_ns=pl.col("start_ns")
+            .sort_by("dur_ns", "start_ns", descending=[True, False])
+            .first(),
             dur_ns=pl.col("dur_ns").sum(),
         )
     )
@@ -78,8 +89,22 @@ def spikes(trace: Trace, *, per: Literal["kernel", "range"] = "kernel", least: f
     return (
         sums.with_columns(usual_ns=usual, _steps=pl.len().over(alike))
         .filter((pl.col("_steps") >= _LEAST_STEPS) & (pl.col("usual_ns") > 0))
-        .with_columns(ratio=pl.col("dur_ns") / pl.col("usual_ns"), excess_ns=pl.col("dur_ns") - pl.col("usual_ns"))
+        .with_columns(
+            ratio=pl.col("dur_ns") / pl.col("usual_ns"),
+            excess_ns=pl.col("dur_ns") - pl.col("usual_ns"),
+        )
         .filter(pl.col("ratio") >= least)
         .sort("rank", "excess_ns", "step", "name", descending=[False, True, False, False])
-        .select("rank", "step", "phase", "name", "count", "start_ns", "dur_ns", "usual_ns", "ratio", "excess_ns")
+        .select(
+            "rank",
+            "step",
+            "phase",
+            "name",
+            "count",
+            "start_ns",
+            "dur_ns",
+            "usual_ns",
+            "ratio",
+            "excess_ns",
+        )
     )

@@ -18,32 +18,33 @@ _THREAD: Final = ["rank", "thread"]
 _SAMPLES: Final = """
 SELECT e.globalTid % 16777216 AS thread, e.id AS sample, c.stackDepth AS depth, s.value AS frame
 FROM COMPOSITE_EVENTS e JOIN SAMPLING_CALLCHAINS c ON c.id = e.id LEFT JOIN StringIds s ON s.id = c.symbol
-"""
+"""  # noqa: E501
 
 
 @per_trace
 def stacks(trace: Trace, *, of: Literal["host", "device", "samples"] = "host") -> pl.DataFrame:
     """Call stacks and the time in each, for a flame graph.
 
-    Stacks come from the strongest evidence: Python functions around the operators (torch's ``with_stack=True``; not if
-    the trace was read with ``python_functions=False``), or else the stacks that torch_npu writes with each operator.
-    Samples are those that Linux perf, VTune or Nsight Systems took of the CPU; mangled names of C++ are demangled where
-    ``c++filt`` of binutils or LLVM is installed.
+    Stacks come from the strongest evidence: Python functions around the operators (torch's
+    ``with_stack=True``; not if the trace was read with ``python_functions=False``), or else the
+    stacks that torch_npu writes with each operator. Samples are those that Linux perf, VTune or
+    Nsight Systems took of the CPU; mangled names of C++ are demangled where ``c++filt`` of binutils
+    or LLVM is installed.
 
     Parameters
     ----------
     trace : Trace
         A trace with stacks.
     of : {"host", "device", "samples"}
-        Measure: the host's time in the innermost frame itself, the time of the kernels that a frame launched (with the
-        kernel as the last frame), or samples of the CPU.
+        Measure: the host's time in the innermost frame itself, the time of the kernels that a frame
+        launched (with the kernel as the last frame), or samples of the CPU.
 
     Returns
     -------
     polars.DataFrame
-        One row for each stack and thread, most first: ``rank, thread, stack`` (list of frames, outermost first),
-        ``value, unit`` (ns, or samples) and ``count`` (calls, kernels or samples; rows of the table where that holds
-        sums).
+        One row for each stack and thread, most first: ``rank, thread, stack`` (list of frames,
+        outermost first), ``value, unit`` (ns, or samples) and ``count`` (calls, kernels or samples;
+        rows of the table where that holds sums).
 
     Raises
     ------
@@ -78,7 +79,14 @@ def _sorted(rows: pl.DataFrame) -> pl.DataFrame:
         .agg(pl.col("value").sum(), count=pl.len())
         .filter(pl.col("value") > 0)
         .with_columns(_text=pl.col("stack").list.join("\n"))
-        .sort("value", "rank", "thread", "_text", descending=[True, False, False, False], nulls_last=True)
+        .sort(
+            "value",
+            "rank",
+            "thread",
+            "_text",
+            descending=[True, False, False, False],
+            nulls_last=True,
+        )
         .select(*_THREAD, "stack", pl.col("value").cast(pl.Int64), "unit", "count")
     )
 
@@ -93,26 +101,39 @@ def _nested(spans: pl.DataFrame) -> pl.DataFrame:
     same = (pl.col("at") == pl.col("own_at")) & (pl.col("length") == pl.col("own_length"))
     outer = outer.filter(~(same & (pl.col("outer") > pl.col("inner"))))
     outer = outer.sort("inner", "at", "length", "outer", descending=[False, False, True, False])
-    return outer.group_by("inner", maintain_order=True).agg(stack=pl.col("name")).rename({"inner": "span"})
+    return (
+        outer.group_by("inner", maintain_order=True)
+        .agg(stack=pl.col("name"))
+        .rename({"inner": "span"})
+    )
 
 
 def _recorded(spans: pl.DataFrame) -> pl.DataFrame:
-    """``span, stack``: the recorded stack of the outermost operator that has one, then the nested operators."""
+    """``span, stack``: the recorded stack of the outermost operator that has one, then the
+    nested operators.
+    """
     stacked = spans.filter(pl.col("ascend_stack").is_not_null())
     pairs = inside(spans, stacked, _THREAD)
     outer = pairs.with_columns(
-        length=stacked["dur_ns"].gather(pairs["outer"]), text=stacked["ascend_stack"].gather(pairs["outer"])
+        length=stacked["dur_ns"].gather(pairs["outer"]),
+        text=stacked["ascend_stack"].gather(pairs["outer"]),
     )
-    outer = outer.sort("inner", "length", descending=[False, True]).unique("inner", keep="first", maintain_order=True)
+    outer = outer.sort("inner", "length", descending=[False, True]).unique(
+        "inner", keep="first", maintain_order=True
+    )
     rows = _nested(spans).join(outer.select(span="inner", text="text"), on="span")
-    return rows.select("span", stack=pl.concat_list(pl.col("text").str.split("\n").list.reverse(), "stack"))
+    return rows.select(
+        "span", stack=pl.concat_list(pl.col("text").str.split("\n").list.reverse(), "stack")
+    )
 
 
 def _launched(trace: Trace, spans: pl.DataFrame, paths: pl.DataFrame) -> pl.DataFrame:
     """Kernels with the stack of the operator that they came from."""
     events = activity(trace).filter(pl.col("op_id").is_not_null() & (pl.col("source") != "op"))
     operators = spans.filter((pl.col("kind") == "op") & pl.col("op_id").is_not_null())
-    operators = operators.unique(["rank", "op_id"], keep="first", maintain_order=True).join(paths, on="span")
+    operators = operators.unique(["rank", "op_id"], keep="first", maintain_order=True).join(
+        paths, on="span"
+    )
     rows = events.select("rank", "op_id", "name", value="dur_ns").join(
         operators.select("rank", "op_id", "thread", "stack"), on=["rank", "op_id"]
     )
@@ -131,8 +152,13 @@ def _sampled(trace: Trace) -> pl.DataFrame:
     try:
         samples = trace.sql(_SAMPLES, on="file")
     except (NotCapturedError, ReadError) as error:
-        hint = "record with nsys profile --sample=process-tree --backtrace=dwarf, or with perf record -g"
-        raise NotCapturedError("this trace holds no samples of the CPU", hint=hint, table="samples") from error
+        hint = (
+            "record with nsys profile --sample=process-tree --backtrace=dwarf, or with perf"
+            " record -g"
+        )
+        raise NotCapturedError(
+            "this trace holds no samples of the CPU", hint=hint, table="samples"
+        ) from error
     named = samples.with_columns(pl.col("frame").fill_null("[unknown]")).sort(
         "sample", "depth", descending=[False, True]
     )
@@ -155,8 +181,9 @@ def _sampled(trace: Trace) -> pl.DataFrame:
     reported=True,
     section=Section(
         "hotspots",
-        "A sampler looked at the call stack at fixed intervals. Self is the time in the function itself, total "
-        "includes what it calls; waiting threads are seen only by samplers that record them.",
+        "A sampler looked at the call stack at fixed intervals. Self is the time in the function"
+        " itself, total includes what it calls; waiting threads are seen only by samplers that"
+        " record them.",
     ),
     figures=("llmprof.report.figures:FLAME",),
 )
@@ -173,10 +200,10 @@ def hotspots(trace: Trace, *, of: Literal["host", "samples"] = "samples") -> pl.
     Returns
     -------
     polars.DataFrame
-        One row for each function of a rank, the largest first: ``rank, name``, ``self`` (in the function itself),
-        ``total`` (with what it calls; a function that calls itself counts once), ``unit`` (ns, or samples),
-        ``self_share`` and ``total_share`` (of all that was recorded of the rank in that unit) and ``stacks`` (different
-        call stacks).
+        One row for each function of a rank, the largest first: ``rank, name``, ``self`` (in the
+        function itself), ``total`` (with what it calls; a function that calls itself counts once),
+        ``unit`` (ns, or samples), ``self_share`` and ``total_share`` (of all that was recorded of
+        the rank in that unit) and ``stacks`` (different call stacks).
 
     Raises
     ------
@@ -190,7 +217,9 @@ def hotspots(trace: Trace, *, of: Literal["host", "samples"] = "samples") -> pl.
         .group_by("rank", "name", "unit")
         .agg(total=pl.col("value").sum(), stacks=pl.len())
     )
-    own = rows.group_by("rank", "unit", name=pl.col("stack").list.last()).agg(pl.col("value").sum().alias("self"))
+    own = rows.group_by("rank", "unit", name=pl.col("stack").list.last()).agg(
+        pl.col("value").sum().alias("self")
+    )
     sums = rows.group_by("rank", "unit").agg(all=pl.col("value").sum())
     out = whole.join(own, on=["rank", "name", "unit"], how="left").join(sums, on=["rank", "unit"])
     out = out.with_columns(pl.col("self").fill_null(0))
@@ -215,7 +244,8 @@ def hotspots(trace: Trace, *, of: Literal["host", "samples"] = "samples") -> pl.
     columns="kind share total_ns count mean_ns category name",
     reported=True,
     section=Section(
-        "totals", "The file holds sums, not single times: there are no steps, no order and no overlap in it."
+        "totals",
+        "The file holds sums, not single times: there are no steps, no order and no overlap in it.",
     ),
     figures=("llmprof.report.figures:TOTALS",),
 )
@@ -225,14 +255,16 @@ def totals(trace: Trace) -> pl.DataFrame:
     Parameters
     ----------
     trace : Trace
-        A trace of a profiler's summary (nvprof, ``rocprofv3 --stats``, ``trtexec --exportProfile``, Triton Proton).
+        A trace of a profiler's summary (nvprof, ``rocprofv3 --stats``, ``trtexec --exportProfile``,
+        Triton Proton).
 
     Returns
     -------
     polars.DataFrame
-        ``rank, device, kind, name, scope, category`` (of kernels, by their names; null for what is no device work),
-        ``count, total_ns, mean_ns, median_ns, min_ns, max_ns``, ``share`` (of the times of one kind of a rank) and
-        ``flops_per_s, bytes_per_s`` (where the program stated its work), the longest of a kind first.
+        ``rank, device, kind, name, scope, category`` (of kernels, by their names; null for what is
+        no device work), ``count, total_ns, mean_ns, median_ns, min_ns, max_ns``, ``share`` (of the
+        times of one kind of a rank) and ``flops_per_s, bytes_per_s`` (where the program stated its
+        work), the longest of a kind first.
 
     Examples
     --------
@@ -251,13 +283,29 @@ def totals(trace: Trace) -> pl.DataFrame:
     whole = pl.col("total_ns").sum().over("rank", "kind")
     on_device = pl.col("kind").is_in(["kernel", "copy"])
     out = sums.with_columns(category=category.cast(pl.String)).with_columns(
-        category=pl.when(pl.col("kind") == "copy").then(pl.lit("copy")).when(on_device).then("category"),
+        category=pl.when(pl.col("kind") == "copy")
+        .then(pl.lit("copy"))
+        .when(on_device)
+        .then("category"),
         mean_ns=pl.when(pl.col("count") > 0).then(pl.col("total_ns") / pl.col("count")),
         share=pl.when(whole > 0).then(pl.col("total_ns") / whole),
         flops_per_s=rate.then(pl.col("flops") / seconds),
         bytes_per_s=rate.then(pl.col("bytes") / seconds),
     )
     return out.select(
-        "rank", "device", "kind", "name", "scope", "category", "count", "total_ns", "mean_ns", "median_ns", "min_ns",
-        "max_ns", "share", "flops_per_s", "bytes_per_s",
-    ).sort("rank", "kind", "total_ns", "name", descending=[False, False, True, False])  # fmt: skip
+        "rank",
+        "device",
+        "kind",
+        "name",
+        "scope",
+        "category",
+        "count",
+        "total_ns",
+        "mean_ns",
+        "median_ns",
+        "min_ns",
+        "max_ns",
+        "share",
+        "flops_per_s",
+        "bytes_per_s",
+    ).sort("rank", "kind", "total_ns", "name", descending=[False, False, True, False])

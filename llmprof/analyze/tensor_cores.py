@@ -1,4 +1,6 @@
-"""Use of tensor cores (matrix cores of AMD) by kernels that multiply matrices, as far as their names state it."""
+"""Use of tensor cores (matrix cores of AMD) by kernels that multiply matrices, as far as their
+names state it.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ WITH = (
     r"|nvjet_|_xmma_\w*(?:f16f16|bf16bf16|tf32f32|e4m3|i8i8)|flash_(?:fwd|bwd)|FlashAttn(?:Fwd|Bwd)Sm|fmhaSm\d+"
     r"|^bmm_\w+_m\d+x\d+x\d+_|_MI\d+x\d+x\d+|mfma|_xdl_|gtcx\d?_|BlockFmha"
 )
-"""Kernels whose name states an instruction of tensor cores, or a family of kernels that has no others."""
+"""Kernels whose name states an instruction of tensor cores, or a family of kernels that has no
+others.
+"""
 
 _TENSILE = r"^Cijk_\w*_MT\d+x\d+x\d+"
 """Products of Tensile name their matrix instruction (``_MI``) if they use one."""
@@ -49,39 +53,52 @@ def by_name(names: pl.Series) -> pl.Series:
     told = told.when(~has & name.str.contains(_TENSILE)).then(no)
 
     def of(distinct: tuple[str, ...]) -> pl.Series:
-        return pl.DataFrame({"name": pl.Series(distinct, dtype=pl.String)}).select(told.alias("told")).to_series()
+        return (
+            pl.DataFrame({"name": pl.Series(distinct, dtype=pl.String)})
+            .select(told.alias("told"))
+            .to_series()
+        )
 
     return by_distinct(names, of)
 
 
 @Analysis(
     question="Which matrix work runs without tensor cores?",
-    help="time of products and attention with and without tensor cores, by the names of their kernels",
+    help=(
+        "time of products and attention with and without tensor cores, by the names of their"
+        " kernels"
+    ),
     view="tensor-cores",
     recorded="kernels",
     grouped_by="by",
 )
 def tensor_cores(trace: Trace, *, by: Columns = ("rank", "category")) -> pl.DataFrame:
-    """Time of matrix work in kernels that use tensor cores, that do not, and whose names do not tell.
+    """Time of matrix work in kernels that use tensor cores, that do not, and whose names do not
+    tell.
 
-    Matrix work is kernels of matrix products, attention, experts and scans. How busy the tensor cores are in them is
-    measured by counters (:func:`~llmprof.analyze.counters`) or by Nsight Compute.
+    Matrix work is kernels of matrix products, attention, experts and scans. How busy the tensor
+    cores are in them is measured by counters (:func:`~llmprof.analyze.counters`) or by Nsight
+    Compute.
 
     Parameters
     ----------
     by : str or sequence of str
-        Columns of :func:`~llmprof.analyze.attribute` to group by, such as ``name``, ``stage`` or ``phase``.
+        Columns of :func:`~llmprof.analyze.attribute` to group by, such as ``name``, ``stage`` or
+        ``phase``.
 
     Returns
     -------
     polars.DataFrame
-        ``<by...>, kernels, total_ns`` (sum of the durations of matrix work), ``with_ns, without_ns, unknown_ns`` (its
-        parts), ``with_share`` (of ``with_ns + without_ns``; null where names tell of less than half of the total) and
-        ``known_share`` (of ``total_ns``, what names tell of); the longest total first.
+        ``<by...>, kernels, total_ns`` (sum of the durations of matrix work), ``with_ns, without_ns,
+        unknown_ns`` (its parts), ``with_share`` (of ``with_ns + without_ns``; null where names tell
+        of less than half of the total) and ``known_share`` (of ``total_ns``, what names tell of);
+        the longest total first.
     """
     trace.table("kernels")
     by = list(by)
-    events = labelled(trace, by).filter((pl.col("source") == "kernel") & pl.col("category").is_in(MATRIX_WORK))
+    events = labelled(trace, by).filter(
+        (pl.col("source") == "kernel") & pl.col("category").is_in(MATRIX_WORK)
+    )
     told, time = pl.col("_told"), pl.col("dur_ns")
     known, total = pl.col("with_ns") + pl.col("without_ns"), pl.col("total_ns")
     return (
@@ -95,7 +112,9 @@ def tensor_cores(trace: Trace, *, by: Columns = ("rank", "category")) -> pl.Data
             unknown_ns=time.filter(told.is_null()).sum(),
         )
         .with_columns(
-            with_share=pl.when((known > 0) & (known >= LEAST_KNOWN * total)).then(pl.col("with_ns") / known),
+            with_share=pl.when((known > 0) & (known >= LEAST_KNOWN * total)).then(
+                pl.col("with_ns") / known
+            ),
             known_share=pl.when(total > 0).then(known / total),
         )
         .sort("total_ns", *by, descending=[True] + [False] * len(by), nulls_last=True)

@@ -20,7 +20,9 @@ from llmprof.storage import files
 
 @dataclass(frozen=True, slots=True)
 class Walkthroughs:
-    """Notebooks that were executed over runs: a page that lists them, and notebooks and errors by the run's name."""
+    """Notebooks that were executed over runs: a page that lists them, and notebooks and errors
+    by the run's name.
+    """
 
     index: Path
     notebooks: dict[str, Path]
@@ -43,18 +45,22 @@ def notebooks_over(
     Parameters
     ----------
     runs : iterable of path
-        Run folders, trace files or folders of traces. A folder of runs, such as that of a sweep, stands for its runs. A
-        run that failed, was interrupted or is still running is listed with its error and has no notebook.
+        Run folders, trace files or folders of traces. A folder of runs, such as that of a sweep,
+        stands for its runs. A run that failed, was interrupted or is still running is listed with
+        its error and has no notebook.
     name : str
         Name of a notebook of the repository, or a path.
     folder : path
-        Folder for the page and the executed notebooks; each notebook is in a subfolder with the name of its run.
+        Folder for the page and the executed notebooks; each notebook is in a subfolder with the
+        name of its run.
     parameter : str
-        Parameter of the notebook that takes the path of a run; ``trace`` takes the path of the run's timeline.
+        Parameter of the notebook that takes the path of a run; ``trace`` takes the path of the
+        run's timeline.
     parameters : mapping, optional
         Further parameters, the same for all runs.
     progress : callable, optional
-        Called with a text (the run and its cell), the number of finished runs, and the number of runs.
+        Called with a text (the run and its cell), the number of finished runs, and the number of
+        runs.
     overwrite : bool
         Whether a page or notebook that exists is replaced.
 
@@ -66,7 +72,8 @@ def notebooks_over(
     Raises
     ------
     LlmprofError
-        Papermill is not installed, the notebook is not known or has no such parameter, or there are no runs.
+        Papermill is not installed, the notebook is not known or has no such parameter, or there are
+        no runs.
     OutputError
         The folder cannot be written, or has files of the same names.
     """
@@ -75,7 +82,9 @@ def notebooks_over(
     check_parameters(source, [parameter])
     chosen = _names([run for path in runs for run in runs_in(Path(path))])
     if not chosen:
-        raise LlmprofError("there is no run to execute the notebook for", expected="run folders or traces")
+        raise LlmprofError(
+            "there is no run to execute the notebook for", expected="run folders or traces"
+        )
     target = Path(folder)
     files.check_output(target / "index.html", overwrite=overwrite)
     notebooks: dict[str, Path] = {}
@@ -90,7 +99,10 @@ def notebooks_over(
             errors[run] = reason
             continue
         try:
-            values = {**(parameters or {}), parameter: str((capture(path) if parameter == "trace" else path).resolve())}
+            values = {
+                **(parameters or {}),
+                parameter: str((capture(path) if parameter == "trace" else path).resolve()),
+            }
             notebooks[run] = run_notebook(
                 str(source), target / run, parameters=values, progress=tell, overwrite=overwrite
             )
@@ -98,22 +110,35 @@ def notebooks_over(
             raise
         except LlmprofError as error:
             errors[run] = str(error)
-    rows = [(run, f"{run}/{notebooks[run].name}" if run in notebooks else None, errors.get(run)) for run in chosen]
-    said = f"{len(notebooks)} of {len(chosen)} runs executed{f', {len(errors)} failed' if errors else ''}."
-    page = render("walkthroughs.html", title=f"{source.stem}: {len(chosen)} runs", summary=said, rows=rows)
+    rows = [
+        (run, f"{run}/{notebooks[run].name}" if run in notebooks else None, errors.get(run))
+        for run in chosen
+    ]
+    said = (
+        f"{len(notebooks)} of {len(chosen)} runs"
+        f" executed{f', {len(errors)} failed' if errors else ''}."
+    )
+    page = render(
+        "walkthroughs.html", title=f"{source.stem}: {len(chosen)} runs", summary=said, rows=rows
+    )
     index = files.write_output(target / "index.html", page, overwrite=overwrite)
     return Walkthroughs(index, notebooks, errors)
 
 
 def _unfinished(path: Path) -> str | None:
-    """Reason why a run has no results: it failed, was interrupted or is still running; None if it has results."""
+    """Reason why a run has no results: it failed, was interrupted or is still running; None if
+    it has results.
+    """
     if not (path.is_dir() and (path / STATE_FILE).is_file()):
         return None
     state = RunFolder.open(path).state
     if state["state"] not in {FAILED, INTERRUPTED, RUNNING}:
         return None
     error = (state.get("error") or {}).get("message")
-    return f"the run is {state['state']}{f': {error}' if error else ''}; llmprof run --resume continues it"
+    return (
+        f"the run is {state['state']}{f': {error}' if error else ''}; llmprof run --resume"
+        " continues it"
+    )
 
 
 def runs_in(path: Path) -> list[Path]:
@@ -127,7 +152,9 @@ def _names(paths: list[Path]) -> dict[str, Path]:
     """Unique names for paths."""
     by_name: dict[str, Path] = {}
     for path in dict.fromkeys(paths):
-        stem = path.name if path.is_dir() else path.name.split(".")[0] or "run"  # rank0.123.pt.trace.json.gz
+        stem = (
+            path.name if path.is_dir() else path.name.split(".")[0] or "run"
+        )  # rank0.123.pt.trace.json.gz
         names = (f"{stem}-{n}" if n > 1 else stem for n in itertools.count(1))
         by_name[next(name for name in names if name not in by_name)] = path
     return by_name

@@ -1,4 +1,6 @@
-"""Parameters of a sweep: parsed from text or taken from a preset, and expanded to the points of the grid."""
+"""Parameters of a sweep: parsed from text or taken from a preset, and expanded to the points of
+the grid.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ PRESETS: dict[str, dict[str, list[Any]]] = {
     },
     "scaling": {"tensor_parallel_size": [1, 2, 4, 8]},
 }
-"""Parameters by the name of the preset; ``scaling`` stops at the number of devices of the machine."""
+"""Parameters by the name of the preset; ``scaling`` stops at the number of devices of the
+machine.
+"""
 
 MAPPINGS = ("engine_args", "server", "environment")
 """Fields of the configuration whose keys can be varied by a sweep: ``engine_args.block_size``."""
@@ -39,8 +43,8 @@ _NOT_SWEPT = ("results_dir", "experiment_name", *MAPPINGS)
 def parse(text: str) -> dict[str, list[Any]]:
     """Values by parameter from text: ``"batch_size:1,2,4;max_tokens:100,200"``.
 
-    A value that is valid JSON is decoded, any other is text. A value with a comma needs brackets or quotation marks, as
-    in JSON.
+    A value that is valid JSON is decoded, any other is text. A value with a comma needs brackets or
+    quotation marks, as in JSON.
 
     Raises
     ------
@@ -57,12 +61,19 @@ def parse(text: str) -> dict[str, list[Any]]:
         name, colon, value = part.partition(":")
         name = name.strip().replace("-", "_")
         if not colon or not name or not value.strip():
-            raise ConfigError(f"the parameter {part!r} has no values", expected='"batch_size:1,2,4;max_tokens:16,64"')
+            raise ConfigError(
+                f"the parameter {part!r} has no values",
+                expected='"batch_size:1,2,4;max_tokens:16,64"',
+            )
         if name in parameters:
-            raise ConfigError(f"the parameter {name} comes twice", hint="give all its values in one list")
+            raise ConfigError(
+                f"the parameter {name} comes twice", hint="give all its values in one list"
+            )
         parameters[name] = _values(value)
     if not parameters:
-        raise ConfigError("there is no parameter to sweep", expected='"batch_size:1,2,4;max_tokens:16,64"')
+        raise ConfigError(
+            "there is no parameter to sweep", expected='"batch_size:1,2,4;max_tokens:16,64"'
+        )
     return parameters
 
 
@@ -93,13 +104,19 @@ def preset(name: str, *, devices: int = 0) -> dict[str, list[Any]]:
     parameters = {parameter: list(values) for parameter, values in PRESETS[name].items()}
     if name == "scaling":
         largest = max(2, devices) if devices else 2
-        parameters["tensor_parallel_size"] = [size for size in parameters["tensor_parallel_size"] if size <= largest]
+        parameters["tensor_parallel_size"] = [
+            size for size in parameters["tensor_parallel_size"] if size <= largest
+        ]
     return parameters
 
 
 def points(parameters: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    """Points of the grid, at most :data:`MOST_POINTS`: every combination of the values; the last changes fastest."""
-    fields = [field.name for field in dataclasses.fields(ExperimentConfig) if field.name not in _NOT_SWEPT]
+    """Points of the grid, at most :data:`MOST_POINTS`: every combination of the values; the last
+    changes fastest.
+    """
+    fields = [
+        field.name for field in dataclasses.fields(ExperimentConfig) if field.name not in _NOT_SWEPT
+    ]
     for name, values in parameters.items():
         head, dot, key = name.partition(".")
         if not (dot and key and head in MAPPINGS) and name not in fields:
@@ -107,16 +124,26 @@ def points(parameters: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
             found = f"the configuration has no {name!r} to sweep"
             raise ConfigError(found, expected=f"one of {', '.join(near or fields)}")
         if isinstance(values, str) or not values:
-            raise ConfigError(f"the parameter {name} has no list of values", expected="a list such as [1, 2, 4]")
+            raise ConfigError(
+                f"the parameter {name} has no list of values", expected="a list such as [1, 2, 4]"
+            )
     if (count := math.prod(len(values) for values in parameters.values())) > MOST_POINTS:
         found = f"the sweep has {count:,} points"
         raise ConfigError(found, expected=f"at most {MOST_POINTS:,}", hint="give fewer values")
     for name, values in parameters.items():
         if any(value in values[:i] for i, value in enumerate(values)):
-            raise ConfigError(f"the parameter {name} has a value twice: {listed(values)}", expected="each value once")
+            raise ConfigError(
+                f"the parameter {name} has a value twice: {listed(values)}",
+                expected="each value once",
+            )
     if not parameters:
-        raise ConfigError("there is no parameter to sweep", expected='a mapping such as {"batch_size": [1, 2, 4]}')
-    return [dict(zip(parameters, values, strict=True)) for values in itertools.product(*parameters.values())]
+        raise ConfigError(
+            "there is no parameter to sweep", expected='a mapping such as {"batch_size": [1, 2, 4]}'
+        )
+    return [
+        dict(zip(parameters, values, strict=True))
+        for values in itertools.product(*parameters.values())
+    ]
 
 
 def apply(config: ExperimentConfig, values: Mapping[str, Any]) -> ExperimentConfig:
@@ -139,7 +166,8 @@ def label(values: Mapping[str, Any]) -> str:
 
 
 def point_name(name: str, values: Mapping[str, Any]) -> str:
-    """Name of a point's run, made of the experiment's name and the values, which is a valid file name.
+    """Name of a point's run, made of the experiment's name and the values, which is a valid file
+    name.
 
     >>> point_name("tiny_torch", {"batch_size": 2, "engine_args.block_size": 16})
     'tiny_torch_batch_size-2_block_size-16'
@@ -148,6 +176,8 @@ def point_name(name: str, values: Mapping[str, Any]) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", "_".join([name, *parts]))[:100]
 
 
-def configs(config: ExperimentConfig, parameters: Mapping[str, Sequence[Any]]) -> list[ExperimentConfig]:
+def configs(
+    config: ExperimentConfig, parameters: Mapping[str, Sequence[Any]]
+) -> list[ExperimentConfig]:
     """Configuration of each point."""
     return [apply(config, values) for values in points(parameters)]

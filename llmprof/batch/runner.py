@@ -1,4 +1,6 @@
-"""Runner of sweeps: points that share an engine are measured together, others one by one; a sweep can be resumed."""
+"""Runner of sweeps: points that share an engine are measured together, others one by one; a
+sweep can be resumed.
+"""
 
 from __future__ import annotations
 
@@ -124,9 +126,14 @@ class Points:
         for k, outcome in run_series([configs[place] for place in places], self._folder, **options):
             outcomes.append((places[k], outcome))
             if outcome.state != "measured":
-                words = str(outcome.error) if outcome.error else "the engine ended before this point"
+                words = (
+                    str(outcome.error) if outcome.error else "the engine ended before this point"
+                )
                 self._points[places[k]] |= {"state": "failed", "error": words}
-        self._state["starts"] = [*self._state.get("starts", ()), {"points": places, "starts": starts}]
+        self._state["starts"] = [
+            *self._state.get("starts", ()),
+            {"points": places, "starts": starts},
+        ]
         self.store()
         for place, outcome in outcomes:
             if outcome.state == "measured":
@@ -139,11 +146,17 @@ class Points:
         with self._kept(point):
             run = ExperimentRunner(config, progress=tell, check=False).finish_in(folder)
             self._finish(point, run)
-            stages = [stage for stage in run.worker.get("stages") or () if stage["name"] not in _OF_THE_START]
+            stages = [
+                stage
+                for stage in run.worker.get("stages") or ()
+                if stage["name"] not in _OF_THE_START
+            ]
             point["seconds"] = round(sum(stage["dur_ns"] for stage in stages) / 1e9, 3)
 
     def _interrupted(self, places: list[int]) -> None:
-        """Prepare the next attempt, which reads the points that were measured and starts the others again."""
+        """Prepare the next attempt, which reads the points that were measured and starts the
+        others again.
+        """
         for place in places:
             point = self._points[place]
             if point["state"] != "running":
@@ -177,7 +190,9 @@ class Points:
 
         def tell(what: str, part: int, parts: int) -> None:
             if self._progress:
-                self._progress(f"{words}: {what}{f' {part} of {parts}' if parts > 1 else ''}", place, total)
+                self._progress(
+                    f"{words}: {what}{f' {part} of {parts}' if parts > 1 else ''}", place, total
+                )
 
         return tell
 
@@ -186,7 +201,9 @@ class Points:
 
         def tell(what: str, part: int, parts: int) -> None:
             if self._progress:
-                place = places[min(part + len(places) - parts, len(places) - 1)] if parts else places[0]
+                place = (
+                    places[min(part + len(places) - parts, len(places) - 1)] if parts else places[0]
+                )
                 words = label(self._points[place]["values"])
                 self._progress(f"{words}: {what}", place, len(self._points))
 
@@ -214,11 +231,13 @@ def sweep(
     config : ExperimentConfig
         Configuration that all points share.
     folder : path, optional
-        Folder of a new sweep, or of one to continue; ``results/{experiment}_sweep_{time}`` if not given.
+        Folder of a new sweep, or of one to continue; ``results/{experiment}_sweep_{time}`` if not
+        given.
     progress, fresh_engine, shuffle, check
         As of :class:`BatchRunner`.
     **axes : sequence
-        Values by field of the configuration; ``**{"engine_args.block_size": [16, 32]}`` varies an option of the engine.
+        Values by field of the configuration; ``**{"engine_args.block_size": [16, 32]}`` varies an
+        option of the engine.
 
     Returns
     -------
@@ -228,7 +247,8 @@ def sweep(
     Raises
     ------
     LlmprofError
-        A parameter is not known or has no values; the folder belongs to another sweep, or to a running one.
+        A parameter is not known or has no values; the folder belongs to another sweep, or to a
+        running one.
     OutputError
         The folder cannot be written.
 
@@ -236,8 +256,10 @@ def sweep(
     --------
     >>> config = llmprof.ExperimentConfig(model="random:tiny", profile_mode="torch")
     >>> llmprof.sweep(config, batch_size=[1, 2, 4], max_tokens=[16, 64]).comparison  # doctest: +SKIP
-    """
-    runner = BatchRunner(config, progress=progress, fresh_engine=fresh_engine, shuffle=shuffle, check=check)
+    """  # noqa: E501
+    runner = BatchRunner(
+        config, progress=progress, fresh_engine=fresh_engine, shuffle=shuffle, check=check
+    )
     return runner.run_parameter_sweep(axes, folder=folder)
 
 
@@ -249,16 +271,17 @@ class BatchRunner:
     config : ExperimentConfig
         Configuration that all points share.
     progress : callable, optional
-        Called with the current task, the number of finished points, and the number of all points. By default a
-        notebook shows them in one output of the cell.
+        Called with the current task, the number of finished points, and the number of all points.
+        By default a notebook shows them in one output of the cell.
     runner : callable, optional
-        Function that runs a point, called as ``runner(config, progress=...)``. By default, points that differ only in
-        their workload are measured by one start of the engine, and the others by an :class:`ExperimentRunner`.
+        Function that runs a point, called as ``runner(config, progress=...)``. By default, points
+        that differ only in their workload are measured by one start of the engine, and the others
+        by an :class:`ExperimentRunner`.
     fresh_engine : bool
         Whether the engine is started for each point.
     shuffle : bool
-        Whether the points are measured in random order (by the seed of the configuration), so that a drift of the
-        machine does not look like an effect of a parameter.
+        Whether the points are measured in random order (by the seed of the configuration), so that
+        a drift of the machine does not look like an effect of a parameter.
     check : bool
         Whether the doctor checks the machine first, once for each start of an engine.
     """
@@ -277,12 +300,16 @@ class BatchRunner:
         self._fresh, self._shuffle, self._check = fresh_engine, shuffle, check
 
     def run_parameter_sweep(
-        self, parameters: Mapping[str, Sequence[Any]], *, folder: str | os.PathLike[str] | None = None
+        self,
+        parameters: Mapping[str, Sequence[Any]],
+        *,
+        folder: str | os.PathLike[str] | None = None,
     ) -> Sweep:
         """Run every combination of the parameters that has not finished yet.
 
-        If a point fails, its error is kept and the next point runs. The state is written to the folder after each
-        point, so an interrupted sweep can be continued by another call with its folder, or by :meth:`resume`.
+        If a point fails, its error is kept and the next point runs. The state is written to the
+        folder after each point, so an interrupted sweep can be continued by another call with its
+        folder, or by :meth:`resume`.
 
         Parameters
         ----------
@@ -311,15 +338,20 @@ class BatchRunner:
                 state = batch_state.new(disclosure.config(self._config).to_dict(), chosen, grid)
                 state["fresh_engine"] = self._fresh
                 if self._shuffle:
-                    state["order"] = random.Random(self._config.seed).sample(range(len(grid)), len(grid))  # noqa: S311
+                    state["order"] = random.Random(self._config.seed).sample(  # noqa: S311
+                        range(len(grid)), len(grid)
+                    )
                 batch_state.store(state, target)
-            with told(target.name) if self._progress is None else nullcontext(self._progress) as progress:
+            with (
+                told(target.name) if self._progress is None else nullcontext(self._progress)
+            ) as progress:
                 self._run(state, target, progress)
         return Sweep(target, state)
 
     @classmethod
     def resume(cls, folder: str | os.PathLike[str], **options: Any) -> Sweep:
-        """Continue the sweep in a folder, with options of the class: run the points that did not finish.
+        """Continue the sweep in a folder, with options of the class: run the points that did not
+        finish.
 
         Raises
         ------
@@ -331,7 +363,9 @@ class BatchRunner:
         return runner.run_parameter_sweep(begun.parameters, folder=folder)
 
     def _refuse_twins(self, grid: Sequence[Mapping[str, Any]]) -> None:
-        """Raise if two points would be the same run, such as batch_size 0 (as many as prompts) and 1."""
+        """Raise if two points would be the same run, such as batch_size 0 (as many as prompts)
+        and 1.
+        """
         points: dict[str, Mapping[str, Any]] = {}
         for values in grid:
             try:
@@ -346,20 +380,28 @@ class BatchRunner:
     def _run(self, state: dict[str, Any], folder: Path, progress: Progress | None) -> None:
         listed: list[dict[str, Any]] = state["points"]
         order = state.get("order") or range(len(listed))
-        there = {k for k in order if listed[k]["state"] == "finished" and (folder / str(listed[k]["run"])).is_dir()}
+        there = {
+            k
+            for k in order
+            if listed[k]["state"] == "finished" and (folder / str(listed[k]["run"])).is_dir()
+        }
         remaining = [listed[k] for k in order if k not in there]
         configs: dict[int, ExperimentConfig] = {}
         for point in remaining:
             try:
                 config = apply(self._config, point["values"])
                 name = point_name(config.name, point["values"])
-                configs[point["point"]] = config.replace(results_dir=str(folder), experiment_name=name)
+                configs[point["point"]] = config.replace(
+                    results_dir=str(folder), experiment_name=name
+                )
             except LlmprofError as error:
                 point |= {"state": "failed", "run": None, "error": str(error)}
         work = Points(state, folder, progress, check=self._check)
         places = [point["point"] for point in remaining if point["point"] in configs]
         if self._runner is None and not (self._fresh or state.get("fresh_engine")):
-            together = [[places[k] for k in group] for group in groups([configs[place] for place in places])]
+            together = [
+                [places[k] for k in group] for group in groups([configs[place] for place in places])
+            ]
         else:
             together = [[place] for place in places]
         for group in together:
@@ -373,7 +415,9 @@ class BatchRunner:
 
 
 def devices() -> int:
-    """Number of GPUs of this machine within ``CUDA_VISIBLE_DEVICES``; 0 if there is none, or NVML is missing."""
+    """Number of GPUs of this machine within ``CUDA_VISIBLE_DEVICES``; 0 if there is none, or
+    NVML is missing.
+    """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
         return len(machine()["gpus"])

@@ -31,11 +31,18 @@ VERSION = 1
 STATES = ("pending", "running", "finished", "failed", "interrupted")
 
 
-def new(config: Mapping[str, Any], parameters: Mapping[str, Any], points: list[dict[str, Any]]) -> dict[str, Any]:
+def new(
+    config: Mapping[str, Any], parameters: Mapping[str, Any], points: list[dict[str, Any]]
+) -> dict[str, Any]:
     """State of a new sweep."""
     blank = {"state": "pending", "run": None, "error": None, "started": None, "seconds": None}
     listed = [{"point": i, "values": values, **blank} for i, values in enumerate(points)]
-    return {"version": VERSION, "config": dict(config), "parameters": dict(parameters), "points": listed}
+    return {
+        "version": VERSION,
+        "config": dict(config),
+        "parameters": dict(parameters),
+        "points": listed,
+    }
 
 
 def load(folder: Path) -> dict[str, Any]:
@@ -44,14 +51,24 @@ def load(folder: Path) -> dict[str, Any]:
     try:
         state = json.loads(path.read_text("utf-8"))
     except FileNotFoundError as error:
-        raise ReadError(f"there is no sweep in {folder}", expected=f"a folder with {FILE}") from error
+        raise ReadError(
+            f"there is no sweep in {folder}", expected=f"a folder with {FILE}"
+        ) from error
     except (OSError, ValueError) as error:
-        raise ReadError(f"{path} cannot be read: {error}", expected=f"the {FILE} of a sweep") from error
-    points = state.get("points") if isinstance(state, dict) and state.get("version") == VERSION else None
+        raise ReadError(
+            f"{path} cannot be read: {error}", expected=f"the {FILE} of a sweep"
+        ) from error
+    points = (
+        state.get("points") if isinstance(state, dict) and state.get("version") == VERSION else None
+    )
     if not isinstance(points, list) or not all(
-        isinstance(p, dict) and isinstance(p.get("values"), dict) and p.get("state") in STATES for p in points
+        isinstance(p, dict) and isinstance(p.get("values"), dict) and p.get("state") in STATES
+        for p in points
     ):
-        raise ReadError(f"{path} is not the state of a sweep", expected=f"version {VERSION} with a list of points")
+        raise ReadError(
+            f"{path} is not the state of a sweep",
+            expected=f"version {VERSION} with a list of points",
+        )
     return dict(state)
 
 
@@ -70,7 +87,9 @@ def as_stored(state: Mapping[str, Any]) -> dict[str, Any]:
 def new_folder(config: ExperimentConfig, name: str) -> Path:
     """Folder ``NAME_TIME`` of the results that does not exist yet."""
     stem = f"{name}_{dt.datetime.now(tz=dt.UTC).astimezone():%Y%m%d-%H%M%S}"
-    places = (Path(config.results_dir, f"{stem}-{n}" if n > 1 else stem) for n in itertools.count(1))
+    places = (
+        Path(config.results_dir, f"{stem}-{n}" if n > 1 else stem) for n in itertools.count(1)
+    )
     return next(place for place in places if not place.exists())
 
 
@@ -116,14 +135,26 @@ def measures(run: Run) -> dict[str, Any]:
         measured["measured"] = phase = "plain" if "plain" in phases else phases[0]
         rows = {row["metric"]: row for row in summary.filter(phase=phase).iter_rows(named=True)}
         measured |= {name: rows[name]["mean"] for name in METRICS if name in rows}
-        measured |= {f"{name.removesuffix('_ns')}_p99_ns": rows[name]["p99"] for name in TAILS if name in rows}
+        measured |= {
+            f"{name.removesuffix('_ns')}_p99_ns": rows[name]["p99"]
+            for name in TAILS
+            if name in rows
+        }
         measured["repeats"] = max(row["repeats"] for row in rows.values())
-        measured["agree"] = not disagreements(summary.filter(phase=phase)) if measured["repeats"] > 1 else None
+        measured["agree"] = (
+            not disagreements(summary.filter(phase=phase)) if measured["repeats"] > 1 else None
+        )
         ends = ("ci95_low", "ci95_high")
-        measured |= {f"{name}_{end}": rows[name][end] for name in INTERVALS if name in rows for end in ends}
+        measured |= {
+            f"{name}_{end}": rows[name][end] for name in INTERVALS if name in rows for end in ends
+        }
     measured["overhead"], measured["overhead_clear"] = _overhead(run.requests)
-    used = {energy["phase"]: energy for energy in (run.summary.get("energy") or {}).get("phases") or ()}
-    measured["joules_per_output_token"] = (used.get(measured["measured"]) or {}).get("joules_per_output_token")
+    used = {
+        energy["phase"]: energy for energy in (run.summary.get("energy") or {}).get("phases") or ()
+    }
+    measured["joules_per_output_token"] = (used.get(measured["measured"]) or {}).get(
+        "joules_per_output_token"
+    )
     peaks = run.worker.get("peak_memory_bytes") or {}
     measured["peak_memory_bytes"] = max(peaks.values(), default=None)
     measured["kv_cache_tokens"] = (run.worker.get("kv_cache") or {}).get("tokens")
@@ -137,7 +168,9 @@ def measures(run: Run) -> dict[str, Any]:
 
 
 def _overhead(requests: pl.DataFrame) -> tuple[float | None, bool | None]:
-    """Overhead of the profiler, and whether it exceeds the noise of the repeats (null for one repeat)."""
+    """Overhead of the profiler, and whether it exceeds the noise of the repeats (null for one
+    repeat).
+    """
     try:
         rows = overhead(requests).filter(metric="wall_ns")
     except NotCapturedError:
@@ -150,7 +183,9 @@ PARTS = {f"share_{name.replace(' ', '_')}": name for name in TIMES}
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """Results of a sweep: its folder with those of the runs, and its state, the content of ``sweep.json``."""
+    """Results of a sweep: its folder with those of the runs, and its state, the content of
+    ``sweep.json``.
+    """
 
     folder: Path
     state: Mapping[str, Any]
@@ -164,13 +199,21 @@ class Sweep:
     def runs(self) -> list[Path]:
         """Folders of the finished runs, in the order of the points."""
         points = self.state["points"]
-        return [self.folder / point["run"] for point in points if point["state"] == "finished" and point["run"]]
+        return [
+            self.folder / point["run"]
+            for point in points
+            if point["state"] == "finished" and point["run"]
+        ]
 
     @property
     def failed(self) -> dict[str, str]:
         """Error messages of failed points, by their labels."""
         points = self.state["points"]
-        return {label(point["values"]): point["error"] or "" for point in points if point["state"] == "failed"}
+        return {
+            label(point["values"]): point["error"] or ""
+            for point in points
+            if point["state"] == "failed"
+        }
 
     @property
     def comparison(self) -> pl.DataFrame:
@@ -179,15 +222,18 @@ class Sweep:
         Returns
         -------
         polars.DataFrame
-            One row for each point; unknown values are null. ``point, label``; a column for each parameter; ``state``
-            (``pending``, ``running``, ``finished``, ``failed`` or ``interrupted``); ``run``, the name of its folder;
-            ``error``; ``measured`` (``plain`` for repeats without profiler, otherwise ``profiled``), ``repeats,
-            agree``. Means over the repeats: latencies (ns), ``wall_ns`` and rates (per s), some with the 95 % interval
-            of the mean (``ttft_ns_ci95_low, ttft_ns_ci95_high`` …); ``ttft_p99_ns, itl_p99_ns, e2e_p99_ns``.
-            ``overhead`` of the profiler, as a share of the wall time without it, and ``overhead_clear``, whether it
-            exceeds the noise of the repeats. ``joules_per_output_token``; ``peak_memory_bytes`` of the fullest device;
+            One row for each point; unknown values are null. ``point, label``; a column for each
+            parameter; ``state`` (``pending``, ``running``, ``finished``, ``failed`` or
+            ``interrupted``); ``run``, the name of its folder; ``error``; ``measured`` (``plain``
+            for repeats without profiler, otherwise ``profiled``), ``repeats, agree``. Means over
+            the repeats: latencies (ns), ``wall_ns`` and rates (per s), some with the 95 % interval
+            of the mean (``ttft_ns_ci95_low, ttft_ns_ci95_high`` …); ``ttft_p99_ns, itl_p99_ns,
+            e2e_p99_ns``. ``overhead`` of the profiler, as a share of the wall time without it, and
+            ``overhead_clear``, whether it exceeds the noise of the repeats.
+            ``joules_per_output_token``; ``peak_memory_bytes`` of the fullest device;
             ``kv_cache_tokens, ranks``. Shares of the steps' time in the trace: ``share_compute,
-            share_hidden_communication, share_exposed_communication, share_exposed_copy, share_idle``.
+            share_hidden_communication, share_exposed_communication, share_exposed_copy,
+            share_idle``.
         """
         rows = [self._row(point) for point in self.state["points"]]
         parameters = {name: dtype(values) for name, values in self.parameters.items()}
@@ -204,7 +250,10 @@ class Sweep:
         row |= {name: (result.get("measures") or {}).get(name) for name in SCHEMA}
         times = result.get("where") or []
         total = sum(time["ns"] for time in times)
-        sums = {name: sum(time["ns"] for time in times if time["part"] == part) for name, part in PARTS.items()}
+        sums = {
+            name: sum(time["ns"] for time in times if time["part"] == part)
+            for name, part in PARTS.items()
+        }
         return row | {name: ns / total if total else None for name, ns in sums.items()}
 
     @property
@@ -214,15 +263,17 @@ class Sweep:
         Returns
         -------
         polars.DataFrame
-            ``point, label, phase, part``; ``ns``, the sum over the ranks and steps of a phase; ``share`` of the phase's
-            time; ``steps, ranks``. A point without a trace has no rows.
+            ``point, label, phase, part``; ``ns``, the sum over the ranks and steps of a phase;
+            ``share`` of the phase's time; ``steps, ranks``. A point without a trace has no rows.
         """
         rows = [
             {"point": point["point"], "label": label(point["values"]), **time}
             for point in self.state["points"]
             for time in (point.get("result") or {}).get("where") or []
         ]
-        return pl.DataFrame(rows, schema={"point": pl.Int64, "label": pl.String, **TIME_SCHEMA}, orient="row")
+        return pl.DataFrame(
+            rows, schema={"point": pl.Int64, "label": pl.String, **TIME_SCHEMA}, orient="row"
+        )
 
 
 def open_sweep(folder: str | os.PathLike[str]) -> Sweep:
@@ -249,11 +300,21 @@ def dtype(values: list[Any]) -> type[pl.DataType]:
         return pl.Boolean
     if all(isinstance(value, int) and not isinstance(value, bool) for value in values):
         return pl.Int64
-    numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
+    numbers = all(
+        isinstance(value, int | float) and not isinstance(value, bool) for value in values
+    )
     return pl.Float64 if numbers else pl.String
 
 
-_SHARED = ("model", "engine", "profile_mode", "batch_size", "max_tokens", "input_tokens", "tensor_parallel_size")
+_SHARED = (
+    "model",
+    "engine",
+    "profile_mode",
+    "batch_size",
+    "max_tokens",
+    "input_tokens",
+    "tensor_parallel_size",
+)
 
 
 def write_report(sweep: Sweep, *, progress: Progress | None = None) -> report.Report:
@@ -265,8 +326,18 @@ def write_report(sweep: Sweep, *, progress: Progress | None = None) -> report.Re
         The folder cannot be written.
     """
     config = sweep.state["config"]
-    facts = [(name.replace("_", " "), f"{config[name]}") for name in _SHARED if name not in sweep.parameters]
-    facts = [("sweep", "; ".join(f"{name}: {listed(values)}" for name, values in sweep.parameters.items())), *facts]
+    facts = [
+        (name.replace("_", " "), f"{config[name]}")
+        for name in _SHARED
+        if name not in sweep.parameters
+    ]
+    facts = [
+        (
+            "sweep",
+            "; ".join(f"{name}: {listed(values)}" for name, values in sweep.parameters.items()),
+        ),
+        *facts,
+    ]
     shared = [start for start in sweep.state.get("starts") or () if len(start["points"]) > 1]
     starts = []
     for start in shared:
@@ -278,7 +349,10 @@ def write_report(sweep: Sweep, *, progress: Progress | None = None) -> report.Re
         sweep.where,
         sweep.folder,
         parameters=list(sweep.parameters),
-        title=f"Sweep of {config['model']}: {' × '.join(name.replace('_', ' ') for name in sweep.parameters)}",
+        title=(
+            f"Sweep of {config['model']}:"
+            f" {' × '.join(name.replace('_', ' ') for name in sweep.parameters)}"
+        ),
         facts=[(name[:1].upper() + name[1:], value) for name, value in facts],
         failed=sweep.failed,
         progress=progress,

@@ -1,7 +1,8 @@
 """Charts: a frame of an analysis goes in, an Altair chart comes out.
 
-Charts do no analysis, and only :func:`save` writes a file. A frame without rows, or without the columns that a chart
-needs, raises :class:`~llmprof.errors.AnalysisError`. Altair is imported with the first chart.
+Charts do no analysis, and only :func:`save` writes a file. A frame without rows, or without the
+columns that a chart needs, raises :class:`~llmprof.errors.AnalysisError`. Altair is imported with
+the first chart.
 """
 
 from llmprof.lazy import attach, put_off_formats

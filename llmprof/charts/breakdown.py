@@ -1,4 +1,6 @@
-"""Division of device time: by stage or kernel category, and into compute, communication, copies and idle time."""
+"""Division of device time: by stage or kernel category, and into compute, communication, copies
+and idle time.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +16,21 @@ _WORK = {
         "device time",
         "Kernels and copies on the device, added up; work on two streams at once counts twice.",
     ),
-    "operators": ("operator time", "Operators on the host, added up; work on two threads at once counts twice."),
-    "timed operators": ("time of a step", "Times of the sampled calls, times the number of calls of a step."),
+    "operators": (
+        "operator time",
+        "Operators on the host, added up; work on two threads at once counts twice.",
+    ),
+    "timed operators": (
+        "time of a step",
+        "Times of the sampled calls, times the number of calls of a step.",
+    ),
 }
 _VALUES = ("total_ns", "busy_ns", "dur_ns")
 
 
 @draw.chart_of(
-    "llmprof.analyze.attribute(trace), layers(trace) or kernel_summary(trace, by=...)", refuses="all times are zero"
+    "llmprof.analyze.attribute(trace), layers(trace) or kernel_summary(trace, by=...)",
+    refuses="all times are zero",
 )
 def breakdown(
     frame: pl.DataFrame,
@@ -38,18 +47,22 @@ def breakdown(
     Parameters
     ----------
     frame : polars.DataFrame
-        Any frame with a row name, a part and a time: rows of ``attribute(trace)``, of ``layers(trace)`` or of
-        ``kernel_summary(trace, by=("phase",))``. Times of a row and part are added up.
+        Any frame with a row name, a part and a time: rows of ``attribute(trace)``, of
+        ``layers(trace)`` or of ``kernel_summary(trace, by=("phase",))``. Times of a row and part
+        are added up.
     rows : {"phase", "rank", "step"}
         What each bar stands for.
     color : {"stage", "category"}
         What the parts of a bar stand for.
     value : str, optional
-        Column of time (ns); by default ``total_ns``, ``busy_ns`` or ``dur_ns``, whichever the frame has.
+        Column of time (ns); by default ``total_ns``, ``busy_ns`` or ``dur_ns``, whichever the frame
+        has.
     min_share : float
-        Parts that are smaller than this share in every bar are merged into ``other (n)``; a second panel shows them.
+        Parts that are smaller than this share in every bar are merged into ``other (n)``; a second
+        panel shows them.
     work : {"kernels and copies", "operators", "timed operators"}
-        What the rows are: events of a device, operators of the host in their place, or samples of operators.
+        What the rows are: events of a device, operators of the host in their place, or samples of
+        operators.
 
     Examples
     --------
@@ -76,9 +89,15 @@ def breakdown(
     panels = [_shares(draw.stack(parts, palette, unit), table, y, width, f"Share of {time}")]
     if inside:
         gathered = next(name for name in palette if name not in sums["part"].unique())
-        panels.append(_shares(draw.stack(smaller, inside, unit), table, y, width, f"What is in {gathered}"))
-    bars = theme.layered(*draw.stacked_bars(parts, table, width=width, title=time, unit=unit, inside=False))
-    panels.append(bars.properties(width=width, height=26 * len(order), title=theme.heading(time.capitalize())))
+        panels.append(
+            _shares(draw.stack(smaller, inside, unit), table, y, width, f"What is in {gathered}")
+        )
+    bars = theme.layered(
+        *draw.stacked_bars(parts, table, width=width, title=time, unit=unit, inside=False)
+    )
+    panels.append(
+        bars.properties(width=width, height=26 * len(order), title=theme.heading(time.capitalize()))
+    )
     chart = compose.rows(*panels, spacing=20)
     unattributed = frame[color].null_count()
     notes = [note]
@@ -93,11 +112,15 @@ def _sums(frame: pl.DataFrame, rows: str, by: str, column: str) -> pl.DataFrame:
     if rows == "phase":
         name = name.replace("other", theme.STEPS)
         order = order.replace_strict(
-            {p: i for i, p in enumerate(theme.PHASES)}, default=len(theme.PHASES), return_dtype=pl.Int64
+            {p: i for i, p in enumerate(theme.PHASES)},
+            default=len(theme.PHASES),
+            return_dtype=pl.Int64,
         )
     else:
         name, order = pl.lit(rows + " ") + name, order.cast(pl.Int64)
-    named = frame.select(row=name, order=order, part=pl.col(by).fill_null("other"), ns=pl.col(column))
+    named = frame.select(
+        row=name, order=order, part=pl.col(by).fill_null("other"), ns=pl.col(column)
+    )
     sums = named.group_by("row", "order", "part").agg(pl.col("ns").sum()).filter(pl.col("ns") > 0)
     return sums.with_columns(row_ns=pl.col("ns").sum().over("row")).sort("order", "row", "part")
 
@@ -112,7 +135,11 @@ def _gathered(sums: pl.DataFrame, min_share: float, name: str) -> tuple[pl.DataF
         return sums.with_columns(gathered=pl.lit(value=False)), small.clear()
     part = pl.when("minor").then(pl.lit(f"{name} ({count})")).otherwise("part")
     keys = ["row", "order", "part", "row_ns"]
-    out = marked.with_columns(part=part).group_by(keys).agg(pl.col("ns").sum(), gathered=pl.col("minor").any())
+    out = (
+        marked.with_columns(part=part)
+        .group_by(keys)
+        .agg(pl.col("ns").sum(), gathered=pl.col("minor").any())
+    )
     return out.sort("order", "row", "part"), small
 
 
@@ -128,7 +155,9 @@ def _merged(by: str, outer: dict[str, str], inner: dict[str, str]) -> dict[str, 
     return theme.colours(by, set(both) - set(rest)) | rest
 
 
-def _shares(data: pl.DataFrame, table: dict[str, str], y: alt.Y, width: int, title: str) -> alt.LayerChart:
+def _shares(
+    data: pl.DataFrame, table: dict[str, str], y: alt.Y, width: int, title: str
+) -> alt.LayerChart:
     """Bars of 100 %, with the name and share in each part that is wide enough."""
     total = pl.col("percent").cum_sum().over("row")
     data = data.with_columns(start=total - pl.col("percent"), end=total).drop("order", "gathered")
@@ -153,13 +182,18 @@ def _shares(data: pl.DataFrame, table: dict[str, str], y: alt.Y, width: int, tit
 
 
 def _headline(parts: pl.DataFrame, rows: str, color: str, time: str) -> str:
-    """Sentence on the part that is largest in each bar; of many bars, on the one that is largest in sum."""
+    """Sentence on the part that is largest in each bar; of many bars, on the one that is largest
+    in sum.
+    """
     named = parts.filter(~pl.col("gathered")).with_columns(
-        what=pl.col("part").replace("other", f"work of no known {color}"), share=100 * pl.col("ns") / pl.col("row_ns")
+        what=pl.col("part").replace("other", f"work of no known {color}"),
+        share=100 * pl.col("ns") / pl.col("row_ns"),
     )
     if named.is_empty():
         return f"Where the {time} goes"
-    tops = named.sort("ns", "part", descending=[True, False]).unique("row", keep="first", maintain_order=True)
+    tops = named.sort("ns", "part", descending=[True, False]).unique(
+        "row", keep="first", maintain_order=True
+    )
     if 1 < tops["part"].n_unique() <= tops.height <= _MOST_NAMED:
         each = tops.sort("order", "row").select("what", "share", "row").iter_rows()
         return f"Largest of the {time}: " + ", ".join(
@@ -173,7 +207,10 @@ def _headline(parts: pl.DataFrame, rows: str, color: str, time: str) -> str:
     elif shares.height > _MOST_NAMED:
         figures = f"{theme.percents(shares['share'])}, by {rows}"
     else:
-        figures = ", ".join(f"{row} {theme.percent(share)}" for row, share in shares.select("row", "share").iter_rows())
+        figures = ", ".join(
+            f"{row} {theme.percent(share)}"
+            for row, share in shares.select("row", "share").iter_rows()
+        )
     summed = " in sum" if tops["part"].n_unique() > 1 else ""
     top = top.replace("work of", "Work of", 1)
     return f"{top} is the largest part of the {time}{summed}: {figures}"
@@ -183,7 +220,14 @@ _MOST_NAMED = 3
 """Most bars that a title names."""
 
 _COLUMNS = (
-    *("rank", "total_ns", "compute_ns", "exposed_communication_ns", "hidden_communication_ns", "exposed_copy_ns"),
+    *(
+        "rank",
+        "total_ns",
+        "compute_ns",
+        "exposed_communication_ns",
+        "hidden_communication_ns",
+        "exposed_copy_ns",
+    ),
     "idle_ns",
 )
 PARTS: dict[str, str] = {
@@ -202,11 +246,14 @@ _ROW, _NAME_PX = 34, 76
 
 
 @draw.chart_of("llmprof.analyze.overlap(trace)", refuses="all totals are zero")
-def overlap(frame: pl.DataFrame, *, work: str = "kernels and copies", title: str | None = None) -> alt.VConcatChart:
-    """Bars of each rank: compute alone, hidden communication, exposed communication, exposed copies, idle.
+def overlap(
+    frame: pl.DataFrame, *, work: str = "kernels and copies", title: str | None = None
+) -> alt.VConcatChart:
+    """Bars of each rank: compute alone, hidden communication, exposed communication, exposed
+    copies, idle.
 
-    The parts of a bar add up to its total. Steps of a rank are added up; a frame with phases has one panel for each.
-    Each phase has its own time axis; all have the same unit.
+    The parts of a bar add up to its total. Steps of a rank are added up; a frame with phases has
+    one panel for each. Each phase has its own time axis; all have the same unit.
 
     Parameters
     ----------
@@ -223,7 +270,11 @@ def overlap(frame: pl.DataFrame, *, work: str = "kernels and copies", title: str
     draw.require(frame, _COLUMNS, chart="overlap")
     phase = pl.col("phase").fill_null("no phase") if "phase" in frame.columns else pl.lit("")
     columns = [*_COLUMNS[1:], *(column for column in EXPOSED if column in frame.columns)]
-    sums = frame.group_by("rank", phase=phase).agg(pl.col(columns).sum()).filter(pl.col("total_ns") > 0)
+    sums = (
+        frame.group_by("rank", phase=phase)
+        .agg(pl.col(columns).sum())
+        .filter(pl.col("total_ns") > 0)
+    )
     if sums.is_empty():
         raise draw.nothing("overlap", "the totals are zero")
     unit = theme.time_unit(draw.number(sums["total_ns"].max()))
@@ -239,20 +290,32 @@ def overlap(frame: pl.DataFrame, *, work: str = "kernels and copies", title: str
         panel = theme.layered(*draw.stacked_bars(rows, table, width=plot, title=axis, unit=unit))
         panel = panel.properties(width=plot, height=_ROW * rows["row"].n_unique())
         panels.append(
-            panel.properties(title=theme.heading(theme.STEPS if name == "other" else name)) if name else panel
+            panel.properties(title=theme.heading(theme.STEPS if name == "other" else name))
+            if name
+            else panel
         )
     notes = []
-    if any("communication" in part or "exposed" in part for part in table if part != "exposed copy"):
-        notes.append("Communication is hidden while compute runs beside it, and exposed while it does not.")
+    if any(
+        "communication" in part or "exposed" in part for part in table if part != "exposed copy"
+    ):
+        notes.append(
+            "Communication is hidden while compute runs beside it, and exposed while it does not."
+        )
     if "exposed waiting" in table:
-        notes.append("Exposed waiting is for the last rank of a collective, and the rest of it transfer.")
+        notes.append(
+            "Exposed waiting is for the last rank of a collective, and the rest of it transfer."
+        )
     if "exposed, wait unknown" in table:
-        notes.append("Where the ranks of a collective could not be matched, its waiting is unknown.")
+        notes.append(
+            "Where the ranks of a collective could not be matched, its waiting is unknown."
+        )
     if "step" in frame.columns:
         notes.append("Steps are added up, without the time between them.")
     if frame["exposed_copy_ns"].null_count() == frame.height:
         notes.append("Copies were not captured.")
-    return theme.finish(compose.rows(*panels, spacing=14), title or _overlap_headline(sums, frame), notes)
+    return theme.finish(
+        compose.rows(*panels, spacing=14), title or _overlap_headline(sums, frame), notes
+    )
 
 
 def _parts(sums: pl.DataFrame) -> pl.DataFrame:
@@ -260,7 +323,13 @@ def _parts(sums: pl.DataFrame) -> pl.DataFrame:
     hidden = pl.col("hidden_communication_ns")
     exposed = {"exposed communication": "exposed_communication_ns"}
     if set(EXPOSED) <= set(sums.columns):
-        exposed = dict(zip(("exposed waiting", "exposed transfer", "exposed, wait unknown"), EXPOSED, strict=True))
+        exposed = dict(
+            zip(
+                ("exposed waiting", "exposed transfer", "exposed, wait unknown"),
+                EXPOSED,
+                strict=True,
+            )
+        )
     wide = sums.select(
         "phase",
         (pl.col("compute_ns") - hidden).alias("compute"),
@@ -279,12 +348,16 @@ def _overlap_headline(sums: pl.DataFrame, frame: pl.DataFrame) -> str:
     words = []
     columns = [("exposed_communication_ns", "exposed communication"), ("idle_ns", "idle")]
     if not draw.number(
-        sums.select(pl.col("exposed_communication_ns", "hidden_communication_ns").sum()).sum_horizontal()[0]
+        sums.select(
+            pl.col("exposed_communication_ns", "hidden_communication_ns").sum()
+        ).sum_horizontal()[0]
     ):
         columns[0] = ("compute_ns", "compute")
     if "exposed_wait_ns" in sums.columns and draw.number(sums["exposed_wait_ns"].sum()) > 0:
         columns.insert(1, ("exposed_wait_ns", "of it waiting"))
-    by_rank = sums.group_by("rank").agg(pl.col([column for column, _ in (("total_ns", ""), *columns)]).sum())
+    by_rank = sums.group_by("rank").agg(
+        pl.col([column for column, _ in (("total_ns", ""), *columns)]).sum()
+    )
     for column, name in columns:
         shares = 100 * by_rank[column] / by_rank["total_ns"]
         words.append(f"{name} {theme.percents(shares)}")

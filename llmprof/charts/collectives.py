@@ -19,7 +19,9 @@ _EDGES = (("start", "from"), ("end", "to"))
     "rank kind bytes dur_ns wait_ns transfer_ns",
     refuses="there is no call of this kind",
 )
-def all_reduce(frame: pl.DataFrame, *, kind: str = "all_reduce", title: str | None = None) -> alt.VConcatChart:
+def all_reduce(
+    frame: pl.DataFrame, *, kind: str = "all_reduce", title: str | None = None
+) -> alt.VConcatChart:
     """Three views of a collective: distribution, by size, and wait against transfer by rank.
 
     Calls that could not be matched over the ranks count only in the distribution of durations.
@@ -43,10 +45,14 @@ def all_reduce(frame: pl.DataFrame, *, kind: str = "all_reduce", title: str | No
     lower = theme.rows_of(panels, 1 if theme.is_narrow() else 2, spacing=_SPACE)
     chart = compose.rows(_distributions(rows, matched), *lower, spacing=40)
     notes = [
-        "Wait: from a rank's own start until the last rank has started the same call. Transfer: the rest of the call."
+        "Wait: from a rank's own start until the last rank has started the same call. Transfer: the"
+        " rest of the call."
     ]
     if matched.is_empty():
-        notes = ["Wait and transfer are unknown: no call could be matched over the ranks. Only durations are shown."]
+        notes = [
+            "Wait and transfer are unknown: no call could be matched over the ranks. Only durations"
+            " are shown."
+        ]
     elif matched.height < rows.height:
         notes.append(f"Both are known for {matched.height:,} of {rows.height:,} calls.")
     if sized.is_empty():
@@ -61,10 +67,15 @@ def _half() -> int:
 
 
 def _headline(rows: pl.DataFrame, matched: pl.DataFrame, kind: str) -> str:
-    name = "Collectives of no known kind" if kind == "other" else kind.replace("_", "-").capitalize()
+    name = (
+        "Collectives of no known kind" if kind == "other" else kind.replace("_", "-").capitalize()
+    )
     if matched.is_empty():
         return f"{name}: a call takes {format_ns(draw.number(rows['dur_ns'].median()))} (median)"
-    wait, transfer = draw.number(matched["wait_ns"].sum()), draw.number(matched["transfer_ns"].sum())
+    wait, transfer = (
+        draw.number(matched["wait_ns"].sum()),
+        draw.number(matched["transfer_ns"].sum()),
+    )
     median = format_ns(draw.number(matched["transfer_ns"].median()))
     share = theme.percent(100 * wait / max(1.0, wait + transfer))
     return f"{name}: {share} of its time is waiting for the last rank, a transfer takes {median}"
@@ -74,37 +85,58 @@ def _distributions(rows: pl.DataFrame, matched: pl.DataFrame) -> alt.VConcatChar
     times = [("dur_ns", "Duration of a call, waiting included", rows, theme.DURATION)]
     if matched["transfer_ns"].gt(0).any():
         times.append(("transfer_ns", "Transfer alone", matched, theme.COMMUNICATION))
-    every = pl.concat([source.select(ns=column) for column, _, source, _ in times]).filter(pl.col("ns") > 0)
+    every = pl.concat([source.select(ns=column) for column, _, source, _ in times]).filter(
+        pl.col("ns") > 0
+    )
     unit = draw.log_unit(every["ns"])
     domain = draw.domain_of(draw.log_bins(every, "ns", unit))
     panels = []
     for column, words, source, fill in times:
         last = column == times[-1][0]
-        x = draw.log_axis(domain, f"time of a call on a rank ({unit.symbol}, log scale)" if last else None, labels=last)
+        x = draw.log_axis(
+            domain,
+            f"time of a call on a rank ({unit.symbol}, log scale)" if last else None,
+            labels=last,
+        )
         median = draw.number(source[column].median())
-        tips = draw.tips(*((f"{end}:Q", f"{word} ({unit.symbol})", ",.4~r") for end, word in _EDGES), ("n:Q", "calls"))
+        tips = draw.tips(
+            *((f"{end}:Q", f"{word} ({unit.symbol})", ",.4~r") for end, word in _EDGES),
+            ("n:Q", "calls"),
+        )
         y = alt.Y("n:Q", title="calls", axis=alt.Axis(tickCount=3, format=theme.NUMBER))
         bars = alt.Chart(draw.inline(draw.log_bins(source, column, unit)))
         bars = bars.mark_rect(color=fill, stroke=theme.PAPER, strokeWidth=0.5)
         bars = bars.encode(x=x, x2=alt.X2("end:Q"), y=y, y2=alt.Y2Datum(0), tooltip=tips)
-        drawn = theme.layered(bars, draw.rule(x, median / unit.ns)) if median > 0 else theme.layered(bars)
+        drawn = (
+            theme.layered(bars, draw.rule(x, median / unit.ns))
+            if median > 0
+            else theme.layered(bars)
+        )
         head = theme.heading(f"{words}: median {format_ns(median)}")
         panels.append(drawn.properties(width=theme.inner() - 64, height=84, title=head))
     return compose.rows(*panels, spacing=8)
 
 
 def _table(rows: pl.DataFrame) -> dict[str, str]:
-    """Colours of what is known of the calls: durations alone where no call could be matched over the ranks."""
+    """Colours of what is known of the calls: durations alone where no call could be matched over
+    the ranks.
+    """
     split = rows.drop_nulls(["wait_ns", "transfer_ns"]).height > 0
     return _TABLE if split else {"duration": theme.DURATION}
 
 
 def _by_size(rows: pl.DataFrame, sized: pl.DataFrame) -> alt.LayerChart:
     """Median and spread of durations and transfers, by bytes of the call."""
-    share = "" if sized.height == rows.height else f", known for {theme.percent(100 * sized.height / rows.height)}"
+    share = (
+        ""
+        if sized.height == rows.height
+        else f", known for {theme.percent(100 * sized.height / rows.height)}"
+    )
     if sized["bytes"].n_unique() > _MAX_SIZES:
         sized = sized.with_columns(bytes=pl.lit(2.0).pow(pl.col("bytes").clip(1).log(2).floor()))
-    data = pl.concat([_spread(sized, "duration", "dur_ns"), _spread(sized, "transfer", "transfer_ns")])
+    data = pl.concat(
+        [_spread(sized, "duration", "dur_ns"), _spread(sized, "transfer", "transfer_ns")]
+    )
     data = data.sort("bytes", "measure")
     unit = theme.time_unit(draw.number(data["median"].median()))
     data = data.with_columns(
@@ -129,13 +161,19 @@ def _by_size(rows: pl.DataFrame, sized: pl.DataFrame) -> alt.LayerChart:
             y=alt.Y("low:Q", scale=scale), y2=alt.Y2("high:Q"), color=shade, tooltip=tips
         ),
         base.mark_point(filled=True, size=90, opacity=1).encode(y=y, color=shade, tooltip=tips),
-        theme.beside(f"By size{share}: median" + ("" if theme.is_narrow() else ", 10th to 90th percentile")),
+        theme.beside(
+            f"By size{share}: median" + ("" if theme.is_narrow() else ", 10th to 90th percentile")
+        ),
     ]
     if len(sizes) <= 4:
-        for measure, dy in zip(_MEASURES, (-7, 7), strict=True):  # the duration is the longer: its text goes above
+        for measure, dy in zip(
+            _MEASURES, (-7, 7), strict=True
+        ):  # the duration is the longer: its text goes above
             text = base.transform_filter(alt.FieldEqualPredicate(field="measure", equal=measure))
             marks.append(
-                text.mark_text(align="left", dx=9, dy=dy, color=theme.INK).encode(y=y, text=alt.Text("label:N"))
+                text.mark_text(align="left", dx=9, dy=dy, color=theme.INK).encode(
+                    y=y, text=alt.Text("label:N")
+                )
             )
     return theme.layered(*marks).properties(width=_half(), height=_HEIGHT)
 
@@ -156,9 +194,13 @@ def _by_rank(rows: pl.DataFrame, matched: pl.DataFrame) -> alt.LayerChart:
     split = matched.height > 0
     columns = {"wait": "wait_ns", "transfer": "transfer_ns"} if split else {"duration": "dur_ns"}
     source = matched if split else rows
-    sums = source.group_by("rank").agg(pl.col(column).sum().alias(name) for name, column in columns.items())
+    sums = source.group_by("rank").agg(
+        pl.col(column).sum().alias(name) for name, column in columns.items()
+    )
     named = sums.sort("rank").with_columns(row=pl.format("rank {}", "rank"))
     long = named.unpivot(list(columns), index="row", variable_name="part", value_name="ns")
-    marks = draw.stacked_bars(long, _table(rows), width=_half(), title="time of all calls", inside=split)
+    marks = draw.stacked_bars(
+        long, _table(rows), width=_half(), title="time of all calls", inside=split
+    )
     height = max(_HEIGHT, 26 * sums.height)
     return theme.layered(*marks, theme.beside("By rank")).properties(width=_half(), height=height)

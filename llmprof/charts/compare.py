@@ -1,4 +1,6 @@
-"""Charts of the difference of two traces, and of what a step would gain from operators nearer to their bounds."""
+"""Charts of the difference of two traces, and of what a step would gain from operators nearer to
+their bounds.
+"""
 
 from __future__ import annotations
 
@@ -21,17 +23,27 @@ MIN_PX = 2
 """Least length of a bar, so that its colour shows."""
 
 AXIS_FROM = 0.7
-"""The axis of a waterfall does not begin at 0 if all bars lie above this share of the longer step."""
+"""The axis of a waterfall does not begin at 0 if all bars lie above this share of the longer
+step.
+"""
 
 MIN_SHARE = 0.002
-"""Share of a phase's time, in the trace where it is shorter, below which a change goes into ``other (n)``."""
+"""Share of a phase's time, in the trace where it is shorter, below which a change goes into
+``other (n)``.
+"""
 
 
 @draw.chart_of(
-    "llmprof.analyze.diff(a, b)", "phase stage category a_ns b_ns delta_ns status", refuses="nothing differs"
+    "llmprof.analyze.diff(a, b)",
+    "phase stage category a_ns b_ns delta_ns status",
+    refuses="nothing differs",
 )
 def diff(
-    frame: pl.DataFrame, *, names: tuple[str, str] | None = None, top: AtLeastOne = 12, title: str | None = None
+    frame: pl.DataFrame,
+    *,
+    names: tuple[str, str] | None = None,
+    top: AtLeastOne = 12,
+    title: str | None = None,
 ) -> alt.VConcatChart:
     """Diverging bars of the change from a to b, the largest first, a panel for each phase.
 
@@ -44,7 +56,8 @@ def diff(
     names : (str, str), optional
         What the two traces are called; by default as the frame says.
     top : int
-        Most bars of a phase; other changes, and those below 0.2 % of the phase, are merged into ``other (n)``.
+        Most bars of a phase; other changes, and those below 0.2 % of the phase, are merged into
+        ``other (n)``.
 
     Examples
     --------
@@ -58,7 +71,9 @@ def diff(
     several = category.n_unique().over(pl.col("phase"), stage) > 1
     rows = frame.with_columns(
         pl.col("phase").fill_null(WHOLE),
-        row=pl.when(several & (stage != category)).then(pl.format("{} ({})", stage, category)).otherwise(stage),
+        row=pl.when(several & (stage != category))
+        .then(pl.format("{} ({})", stage, category))
+        .otherwise(stage),
     )
     compared = rows.drop_nulls("delta_ns")
     if (compared["delta_ns"] == 0).all():
@@ -66,13 +81,21 @@ def diff(
     unit = theme.time_unit(draw.number(compared["delta_ns"].abs().max()))
     whole = frame["phase"].null_count() == frame.height
     less, more = ("less time", "more time") if whole else ("faster", "slower")
-    table = {f"{less} in {second}": theme.FASTER, f"{more} in {second}": theme.SLOWER, "about the same": theme.SAME}
+    table = {
+        f"{less} in {second}": theme.FASTER,
+        f"{more} in {second}": theme.SLOWER,
+        "about the same": theme.SAME,
+    }
     phases = [
         phase
         for phase in theme.in_order(compared["phase"], theme.PHASES)
         if (compared.filter(phase=phase)["delta_ns"] != 0).any()
     ]
-    width = theme.inner() - 24 - min(250, round(max(theme.text_px(row, theme.TEXT_PX) for row in compared["row"])))
+    width = (
+        theme.inner()
+        - 24
+        - min(250, round(max(theme.text_px(row, theme.TEXT_PX) for row in compared["row"])))
+    )
     axis = f"change of the time{'' if whole else ' of a step'} ({unit.symbol})"
     panels = []
     for phase in phases:
@@ -80,26 +103,42 @@ def diff(
         a, b = (format_ns(draw.number(part[column].sum())) for column in ("a_ns", "b_ns"))
         head = f"{phase}: {a} ({first}), {b} ({second})"
         panel = _panel(
-            _gather(part, top, by_part=by_part), table, unit, width, (first, second),
+            _gather(part, top, by_part=by_part),
+            table,
+            unit,
+            width,
+            (first, second),
             title=axis if phase == phases[-1] else None,
-        )  # fmt: skip
+        )
         panels.append(panel.properties(title=theme.heading(head)))
     what = "Time from step to step on a rank" if by_part else "Device time a step and rank"
-    notes = [f"{what}: {second} minus {first}, in brackets the factor. Each phase has its own axis."]
+    notes = [
+        f"{what}: {second} minus {first}, in brackets the factor. Each phase has its own axis."
+    ]
     if whole:
-        notes = [f"Sums over the whole recording, a rank: {second} minus {first}, in brackets the factor."]
+        notes = [
+            f"Sums over the whole recording, a rank: {second} minus {first}, in brackets the"
+            " factor."
+        ]
     if alone := sorted(set(rows["phase"]) - set(compared["phase"])):
         notes.append(f"In one trace only, and not compared: {', '.join(alone)}.")
     return theme.finish(
-        compose.rows(*panels, spacing=20), title or _headline(compared, phases, first, second, by_part=by_part), notes
+        compose.rows(*panels, spacing=20),
+        title or _headline(compared, phases, first, second, by_part=by_part),
+        notes,
     )
 
 
 @draw.chart_of("llmprof.analyze.diff(a, b)", refuses="the runs share no such phase")
 def diff_waterfall(
-    frame: pl.DataFrame, *, phase: str | None = None, names: tuple[str, str] | None = None, title: str | None = None
+    frame: pl.DataFrame,
+    *,
+    phase: str | None = None,
+    names: tuple[str, str] | None = None,
+    title: str | None = None,
 ) -> alt.VConcatChart:
-    """Waterfall from the step time of one run to that of the other: a bar for each part; the parts add up.
+    """Waterfall from the step time of one run to that of the other: a bar for each part; the parts
+    add up.
 
     The first run is above, the second below, between them what became less or more, by group.
 
@@ -120,10 +159,18 @@ def diff_waterfall(
     bars = _above_each_other(diff_waterfall_of(frame, phase=phase))
     of_steps = bars["group"][0] == "total" and frame["phase"].drop_nulls().len()
     what = "time of a step, first to last event" if of_steps else "recorded time"
-    table = {"total": theme.MUTED, "less": theme.FASTER, "more": theme.SLOWER, "unexplained": theme.REST}
+    table = {
+        "total": theme.MUTED,
+        "less": theme.FASTER,
+        "more": theme.SLOWER,
+        "unexplained": theme.REST,
+    }
     shown = {name: fill for name, fill in table.items() if name in set(bars["way"])}
     panel, least_ns = waterfall(bars, what, shown)
-    note = "Each bar begins where the one above ends. Where several things run at once, compute counts first."
+    note = (
+        "Each bar begins where the one above ends. Where several things run at once, compute counts"
+        " first."
+    )
     if least_ns:
         note += f" The axis begins at {format_ns(least_ns)}."
     first, second = (shorten(name, 30) for name in names_in(frame))
@@ -134,25 +181,39 @@ def diff_waterfall(
 
 
 def waterfall(bars: pl.DataFrame, what: str, table: dict[str, str]) -> tuple[alt.LayerChart, float]:
-    """Bars from ``from_ns`` to ``to_ns`` with ``row, text, both`` (a tooltip), ``way``; and where the axis begins."""
+    """Bars from ``from_ns`` to ``to_ns`` with ``row, text, both`` (a tooltip), ``way``; and
+    where the axis begins.
+    """
     most_ns, least_ns = draw.number(bars["to_ns"].max()), _axis_start(bars)
     most_ns = max(most_ns, draw.number(bars["from_ns"].max()))
     unit = theme.time_unit(most_ns)
-    width = theme.inner() - 24 - min(250, round(max(theme.text_px(row, theme.TEXT_PX) for row in bars["row"])))
+    width = (
+        theme.inner()
+        - 24
+        - min(250, round(max(theme.text_px(row, theme.TEXT_PX) for row in bars["row"])))
+    )
     least, most = least_ns / unit.ns, most_ns / unit.ns
     room = max(theme.text_px(text) for text in bars["text"]) + 16
     scale = theme.span(least, least + (most - least) * width / max(200.0, width - room))
     axis = theme.axis(f"{what} ({unit.symbol})", tickCount=8)
-    low, high = (fold("from_ns", "to_ns") / unit.ns for fold in (pl.min_horizontal, pl.max_horizontal))
+    low, high = (
+        fold("from_ns", "to_ns") / unit.ns for fold in (pl.min_horizontal, pl.max_horizontal)
+    )
     low = pl.max_horizontal(low, pl.lit(least))
-    data = bars.with_columns(low=low, high=pl.max_horizontal(high, low + MIN_PX * (most - least) / width))
+    data = bars.with_columns(
+        low=low, high=pl.max_horizontal(high, low + MIN_PX * (most - least) / width)
+    )
     y = theme.row_axis(data["row"])
     x = alt.X("low:Q", scale=scale, axis=axis)
     tips = draw.tips(("row:N", "part"), ("text:N", "change"), "both:N")
     marks = alt.Chart(draw.inline(data)).mark_bar(height=_ROW - 8)
-    marks = marks.encode(x=x, x2=alt.X2("high:Q"), y=y, color=theme.colour("way", table), tooltip=tips)
+    marks = marks.encode(
+        x=x, x2=alt.X2("high:Q"), y=y, color=theme.colour("way", table), tooltip=tips
+    )
     end = alt.X("high:Q", scale=scale, axis=axis)
-    words = draw.said(data.select("row", "high", "text"), end, y, "text:N", align="left", dx=5, color=theme.INK)
+    words = draw.said(
+        data.select("row", "high", "text"), end, y, "text:N", align="left", dx=5, color=theme.INK
+    )
     panel = theme.layered(marks, words).properties(width=width, height=_ROW * data.height)
     return panel, least_ns
 
@@ -162,7 +223,8 @@ def _axis_start(bars: pl.DataFrame) -> float:
     most = draw.number(bars.select(pl.max_horizontal("from_ns", "to_ns").max()).item())
     inner = bars.filter(pl.col("group") != "total")
     least = min(
-        draw.number(inner.select(pl.min_horizontal("from_ns", "to_ns").min()).item()), draw.number(bars["to_ns"][-1])
+        draw.number(inner.select(pl.min_horizontal("from_ns", "to_ns").min()).item()),
+        draw.number(bars["to_ns"][-1]),
     )
     return max(0.0, least - 0.5 * (most - least)) if least > AXIS_FROM * most else 0.0
 
@@ -180,12 +242,18 @@ def _above_each_other(bars: pl.DataFrame) -> pl.DataFrame:
         both.append("" if group == "total" else f"{format_ns(a)} → {format_ns(b)}")
     way = pl.when(pl.col("delta_ns") < 0).then(pl.lit("less")).otherwise(pl.lit("more"))
     way = (
-        pl.when(total).then(pl.lit("total")).when(pl.col("group") == GROUPS[-1]).then(pl.lit(GROUPS[-1])).otherwise(way)
+        pl.when(total)
+        .then(pl.lit("total"))
+        .when(pl.col("group") == GROUPS[-1])
+        .then(pl.lit(GROUPS[-1]))
+        .otherwise(way)
     )
     return bars.with_columns(
-        pl.Series("row", rows, dtype=pl.String), pl.Series("text", texts, dtype=pl.String),
-        pl.Series("both", both, dtype=pl.String), way=way,
-    )  # fmt: skip
+        pl.Series("row", rows, dtype=pl.String),
+        pl.Series("text", texts, dtype=pl.String),
+        pl.Series("both", both, dtype=pl.String),
+        way=way,
+    )
 
 
 def _parts(frame: pl.DataFrame) -> pl.DataFrame:
@@ -199,10 +267,15 @@ def _parts(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def _gather(rows: pl.DataFrame, top: int, *, by_part: bool) -> pl.DataFrame:
-    """The largest changes, and one row for all the others: ``row, a_ns, b_ns, delta_ns, status``."""
+    """The largest changes, and one row for all the others:
+
+    ``row, a_ns, b_ns, delta_ns, status``.
+    """
     columns = ["a_ns", "b_ns", "delta_ns"]
     named = rows.group_by("row").agg(pl.col(columns).sum(), pl.col("status").first())
-    named = named.filter(pl.col("delta_ns") != 0).sort(pl.col("delta_ns").abs(), "row", descending=[True, False])
+    named = named.filter(pl.col("delta_ns") != 0).sort(
+        pl.col("delta_ns").abs(), "row", descending=[True, False]
+    )
     smaller = min(draw.number(rows["a_ns"].sum()), draw.number(rows["b_ns"].sum()))
     large = pl.col("delta_ns").abs() >= MIN_SHARE * smaller
     matters = large if by_part else large | pl.col("status").is_in(["only_a", "only_b"])
@@ -211,7 +284,9 @@ def _gather(rows: pl.DataFrame, top: int, *, by_part: bool) -> pl.DataFrame:
     if rest.is_empty():
         return kept
     name = pl.lit(f"other ({rest.height})").alias("row")
-    return pl.concat([kept, rest.select(name, pl.col(columns).sum(), pl.lit("gathered").alias("status"))])
+    return pl.concat(
+        [kept, rest.select(name, pl.col(columns).sum(), pl.lit("gathered").alias("status"))]
+    )
 
 
 def _panel(
@@ -228,17 +303,24 @@ def _panel(
     data = rows.with_columns(
         delta=pl.col("delta_ns") / unit.ns,
         change=pl.when(pl.col("status") == "same").then(pl.lit(same)).otherwise(direction),
-        label=pl.Series([_label(row, names) for row in rows.iter_rows(named=True)], dtype=pl.String),
+        label=pl.Series(
+            [_label(row, names) for row in rows.iter_rows(named=True)], dtype=pl.String
+        ),
     )
     less, more = data.filter(pl.col("delta_ns") < 0), data.filter(pl.col("delta_ns") >= 0)
-    least, most = min(0.0, draw.number(data["delta"].min())), max(0.0, draw.number(data["delta"].max()))
+    least, most = (
+        min(0.0, draw.number(data["delta"].min())),
+        max(0.0, draw.number(data["delta"].max())),
+    )
     left, right = (max(map(theme.text_px, part["label"]), default=0) + 12 for part in (less, more))
     per_px = (most - least) / max(200.0, width - left - right)
     scale = theme.span(least - left * per_px, most + right * per_px)
     axis = theme.axis(title, tickCount=8)
     x = alt.X("delta:Q", scale=scale, axis=axis)
     sign = pl.when(pl.col("delta") < 0).then(-1).otherwise(1)
-    data = data.with_columns(drawn=sign * pl.max_horizontal(pl.col("delta").abs(), pl.lit(MIN_PX * per_px)))
+    data = data.with_columns(
+        drawn=sign * pl.max_horizontal(pl.col("delta").abs(), pl.lit(MIN_PX * per_px))
+    )
     y = theme.row_axis(data["row"])
     tips = draw.tips(("row:N", "part"), ("label:N", "change"), "status:N")
     length, shade = alt.X("drawn:Q", scale=scale, axis=axis), theme.colour("change", table)
@@ -259,17 +341,34 @@ def _label(row: dict[str, Any], names: tuple[str, str]) -> str:
     return f"{change} (×{b / a:.2f})" if a and b is not None else change
 
 
-def _headline(rows: pl.DataFrame, phases: list[str], first: str, second: str, *, by_part: bool) -> str:
+def _headline(
+    rows: pl.DataFrame, phases: list[str], first: str, second: str, *, by_part: bool
+) -> str:
     words = []
     for phase in phases:
         a, b = rows.filter(phase=phase).select(pl.col("a_ns").sum(), pl.col("b_ns").sum()).row(0)
         if a:
-            words.append(f"{phase}\u00a0{abs(100 * (b - a) / a):.0f}\u00a0%\u00a0{'more' if b > a else 'less'}")
+            words.append(
+                f"{phase}\u00a0{abs(100 * (b - a) / a):.0f}\u00a0%\u00a0{'more' if b > a else 'less'}"  # noqa: E501
+            )
     what = ("Recorded time" if phases == [WHOLE] else "Step time") if by_part else "Device time"
-    return f"{what} of {second} against {first}: {', '.join(words[:3])}" if words else f"{second} against {first}"
+    return (
+        f"{what} of {second} against {first}: {', '.join(words[:3])}"
+        if words
+        else f"{second} against {first}"
+    )
 
 
-_OPPORTUNITIES = ("phase", "part", "kind", "time_ns", "bound_ns", "target_share", "gap_ns", "gain_ns")
+_OPPORTUNITIES = (
+    "phase",
+    "part",
+    "kind",
+    "time_ns",
+    "bound_ns",
+    "target_share",
+    "gap_ns",
+    "gain_ns",
+)
 _REMAINS = {"at target": theme.COMPUTE, "no bound": theme.COPY, "idle": theme.IDLE}
 _OF_A_STEP = {"time of a step": theme.MUTED, "beyond the target": theme.FASTER, **_REMAINS}
 _SMALLER, _LEAST = "smaller ones", 0.01
@@ -277,12 +376,18 @@ _SMALLER, _LEAST = "smaller ones", 0.01
 
 
 @draw.chart_of(
-    "llmprof.analyze.opportunities(trace)", refuses="no operator has a bound, or all are at their target", runs=False
+    "llmprof.analyze.opportunities(trace)",
+    refuses="no operator has a bound, or all are at their target",
+    runs=False,
 )
-def opportunities(frame: pl.DataFrame, *, phase: str | None = None, title: str | None = None) -> alt.VConcatChart:
-    """Waterfall from the time of a step to that with every operator at its target, by kind; and what then remains.
+def opportunities(
+    frame: pl.DataFrame, *, phase: str | None = None, title: str | None = None
+) -> alt.VConcatChart:
+    """Waterfall from the time of a step to that with every operator at its target, by kind; and
+    what then remains.
 
-    Below is the time that the replay predicts: it is longer where something else, such as the host, sets the pace.
+    Below is the time that the replay predicts: it is longer where something else, such as the host,
+    sets the pace.
 
     Parameters
     ----------
@@ -303,8 +408,12 @@ def opportunities(frame: pl.DataFrame, *, phase: str | None = None, title: str |
         raise draw.nothing("opportunities", "no operator has a bound, or all are at their target")
     whole, gap, gain = (draw.number(step[name][0]) for name in ("time_ns", "gap_ns", "gain_ns"))
     targets = gaps["target_share"].drop_nulls().unique()
-    target = f"{theme.percent(100 * targets[0])} of its bound" if len(targets) == 1 else "its target"
-    kinds = gaps.with_columns(row=pl.when(pl.col("part") == "opportunity").then("kind").fill_null(_SMALLER))
+    target = (
+        f"{theme.percent(100 * targets[0])} of its bound" if len(targets) == 1 else "its target"
+    )
+    kinds = gaps.with_columns(
+        row=pl.when(pl.col("part") == "opportunity").then("kind").fill_null(_SMALLER)
+    )
     small = pl.col("gap_ns").sum().over("row") < _LEAST * gap
     kinds = kinds.with_columns(row=pl.when(small).then(pl.lit(_SMALLER)).otherwise("row"))
     sums = kinds.group_by("row").agg(pl.col("time_ns", "bound_ns", "gap_ns").sum())
@@ -312,22 +421,41 @@ def opportunities(frame: pl.DataFrame, *, phase: str | None = None, title: str |
     left = whole - sums["gap_ns"].cum_sum()
     parts = sums.select(
         pl.col("row").map_elements(lambda name: shorten(name, 44), return_dtype=pl.String),
-        from_ns=left + sums["gap_ns"], to_ns=left, group=pl.lit("part"), way=pl.lit("beyond the target"),
+        from_ns=left + sums["gap_ns"],
+        to_ns=left,
+        group=pl.lit("part"),
+        way=pl.lit("beyond the target"),
         text=pl.Series([f"−{format_ns(ns)}" for ns in sums["gap_ns"]]),
-        both=pl.Series([
-            f"{format_ns(time)} a step, at {theme.percent(100 * bound / time)} of the bound"
-            for time, bound in sums.select("time_ns", "bound_ns").iter_rows()
-        ]),
-    )  # fmt: skip
+        both=pl.Series(
+            [
+                f"{format_ns(time)} a step, at {theme.percent(100 * bound / time)} of the bound"
+                for time, bound in sums.select("time_ns", "bound_ns").iter_rows()
+            ]
+        ),
+    )
     totals = [
-        pl.DataFrame([(name, 0.0, ns, "total", "time of a step", format_ns(ns), "")], schema=parts.schema, orient="row")
-        for name, ns in (("a step", whole), ("without these", whole - gap), ("by the replay", whole - gain))
+        pl.DataFrame(
+            [(name, 0.0, ns, "total", "time of a step", format_ns(ns), "")],
+            schema=parts.schema,
+            orient="row",
+        )
+        for name, ns in (
+            ("a step", whole),
+            ("without these", whole - gap),
+            ("by the replay", whole - gain),
+        )
     ]
     name = pl.col("part").cast(pl.String).replace(["opportunity", "others"], "at target")
     left_over = pl.col("time_ns").sum() - pl.col("gap_ns").fill_null(0).sum()
     parts_left = rows.with_columns(part=name).filter(pl.col("part").is_in(list(_REMAINS)))
-    remaining = parts_left.group_by("part").agg(ns=left_over).with_columns(row=pl.lit("what remains"))
-    table = {name: shade for name, shade in _OF_A_STEP.items() if name not in _REMAINS or name in remaining["part"]}
+    remaining = (
+        parts_left.group_by("part").agg(ns=left_over).with_columns(row=pl.lit("what remains"))
+    )
+    table = {
+        name: shade
+        for name, shade in _OF_A_STEP.items()
+        if name not in _REMAINS or name in remaining["part"]
+    }
     panel, least = waterfall(pl.concat([totals[0], parts, *totals[1:]]), "time of a step", table)
     width = theme.inner() - 24 - round(theme.text_px("what remains", theme.TEXT_PX))
     bar = draw.stacked_bars(remaining, table, width=width, title="time of a step")
@@ -335,7 +463,10 @@ def opportunities(frame: pl.DataFrame, *, phase: str | None = None, title: str |
     subject = "The recording" if chosen is None else f"A {step_of(chosen)}"
     then = format_ns(whole - gain) if gain >= 0.005 * whole else "as long"
     said = f"{subject}: {format_ns(whole)}, and {then} with every operator at {target}"
-    notes = [f"What each kind of operator takes beyond {target}; a replay of the recording says what a step gains."]
+    notes = [
+        f"What each kind of operator takes beyond {target}; a replay of the recording says what a"
+        " step gains."
+    ]
     if least:
         notes.append(f"The axis begins at {format_ns(least)}.")
     beside = -draw.number(rows.filter(part="beside other work")["time_ns"].sum())

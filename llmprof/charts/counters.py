@@ -11,10 +11,26 @@ from llmprof.charts.base import compose, draw, theme
 from llmprof.units import NS_PER_S
 
 _FIRST: Final = (
-    "gpu.utilization", "gpu.memory_used", "gpu.power", "gpu.sm_clock", "gpu.temperature", "gpu.memory_utilization",
-    "gpu.nvlink_received", "gpu.nvlink_sent", "gpu.pcie_received", "gpu.pcie_sent", "run.cpu", "run.delay",
-    "run.memory", "cpu.utilization", "memory.used", "disk.read", "disk.written", "network.received", "network.sent",
-)  # fmt: skip
+    "gpu.utilization",
+    "gpu.memory_used",
+    "gpu.power",
+    "gpu.sm_clock",
+    "gpu.temperature",
+    "gpu.memory_utilization",
+    "gpu.nvlink_received",
+    "gpu.nvlink_sent",
+    "gpu.pcie_received",
+    "gpu.pcie_sent",
+    "run.cpu",
+    "run.delay",
+    "run.memory",
+    "cpu.utilization",
+    "memory.used",
+    "disk.read",
+    "disk.written",
+    "network.received",
+    "network.sent",
+)
 _QUIET: Final = ("gpu.throttle.gpu_idle", "gpu.throttle_reasons")
 """Counters that are not drawn: the flag of an idle GPU, and a bit mask."""
 
@@ -37,13 +53,21 @@ class Scale(NamedTuple):
 
 
 def lines_of(frame: pl.DataFrame) -> pl.DataFrame:
-    """Samples with the name of their ``line``: the GPU or other device, or the host; devices first."""
+    """Samples with the name of their ``line``: the GPU or other device, or the host; devices
+    first.
+    """
     finite = frame.filter(pl.col("value").is_finite())
     if "device" not in finite.columns:
         finite = finite.with_columns(device=pl.lit(None, pl.Int32))
     what = "GPU" if finite["name"].str.starts_with("gpu.").any() else "device"
-    line = pl.when(pl.col("device").is_null()).then(pl.lit("host")).otherwise(pl.format(f"{what} {{}}", "device"))
-    return finite.with_columns(line=line).sort("device", "time_ns", nulls_last=True, maintain_order=True)
+    line = (
+        pl.when(pl.col("device").is_null())
+        .then(pl.lit("host"))
+        .otherwise(pl.format(f"{what} {{}}", "device"))
+    )
+    return finite.with_columns(line=line).sort(
+        "device", "time_ns", nulls_last=True, maintain_order=True
+    )
 
 
 def scale_of(rows: pl.DataFrame) -> Scale:
@@ -52,18 +76,32 @@ def scale_of(rows: pl.DataFrame) -> Scale:
     greatest = draw.number(rows["value"].abs().max())
     prefixes = _PREFIXES.get(unit, ((1, "" if unit == "1" else unit),))
     size, symbol = next((p for p in prefixes if greatest >= p[0]), prefixes[-1])
-    return Scale(size, f"{name} ({symbol})" if symbol else name, unit == "%", name.startswith(_SWITCH))
+    return Scale(
+        size, f"{name} ({symbol})" if symbol else name, unit == "%", name.startswith(_SWITCH)
+    )
 
 
 def condense(rows: pl.DataFrame, most: int) -> pl.DataFrame:
-    """At most ``most`` points a line: ``line, time`` (s), and the least, mean and greatest value of each."""
-    width = max(1, -(-int(draw.number(rows["time_ns"].max()) - draw.number(rows["time_ns"].min()) + 1) // most))
+    """At most ``most`` points a line:
+
+    ``line, time`` (s), and the least, mean and greatest value of each.
+    """
+    width = max(
+        1,
+        -(
+            -int(draw.number(rows["time_ns"].max()) - draw.number(rows["time_ns"].min()) + 1)
+            // most
+        ),
+    )
     bins = (pl.col("time_ns") // width).alias("bin")
     if rows.group_by("line").len()["len"].max() <= most:  # type: ignore[operator]
         bins = pl.col("time_ns").alias("bin")
     value = pl.col("value")
     points = rows.group_by("line", bins, maintain_order=True).agg(
-        time=pl.col("time_ns").mean() / NS_PER_S, low=value.min(), mean=value.mean(), high=value.max()
+        time=pl.col("time_ns").mean() / NS_PER_S,
+        low=value.min(),
+        mean=value.mean(),
+        high=value.max(),
     )
     return points.drop("bin")
 
@@ -85,16 +123,29 @@ def headline(frame: pl.DataFrame) -> str:
         rows = lines_of(frame.filter(name=name))
         if rows.height:
             means = rows.group_by("line").agg(pl.col("value").mean())["value"]
-            seconds = (draw.number(frame["time_ns"].max()) - draw.number(frame["time_ns"].min())) / NS_PER_S
+            seconds = (
+                draw.number(frame["time_ns"].max()) - draw.number(frame["time_ns"].min())
+            ) / NS_PER_S
             several = rows["line"].n_unique() > 1 or who == "processors"
-            subject = f"{who}s are" if who == "GPU" and several else f"{who} {'are' if several else 'is'}"
+            subject = (
+                f"{who}s are" if who == "GPU" and several else f"{who} {'are' if several else 'is'}"
+            )
             return f"The {subject} busy {theme.percents(means)} of the {seconds:,.1f} s sampled"
     count = frame["name"].n_unique()
     return f"{count} counter{'s' * (count > 1)} over the run"
 
 
 _SPACE, _AXIS, _HEIGHT, _MOST_PANELS = 26, 44, 92, 15
-_LINES = (theme.COMPUTE, "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#8B6F47", theme.CAUSES["sync"], "#B2182B")
+_LINES = (
+    theme.COMPUTE,
+    "#D55E00",
+    "#009E73",
+    "#CC79A7",
+    "#56B4E9",
+    "#8B6F47",
+    theme.CAUSES["sync"],
+    "#B2182B",
+)
 
 
 @draw.chart_of(
@@ -105,14 +156,14 @@ _LINES = (theme.COMPUTE, "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#8B6F47", 
 def counters(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
     """A small panel for each counter over the time of the run, a line for each device.
 
-    One axis of time for all panels, on which 0 is the start of the trace. Where there are more samples than pixels,
-    lines are means and a band goes from the least to the greatest value.
+    One axis of time for all panels, on which 0 is the start of the trace. Where there are more
+    samples than pixels, lines are means and a band goes from the least to the greatest value.
 
     Parameters
     ----------
     frame : polars.DataFrame
-        Counters of a trace. Those that are always zero, and those beyond the first 15, are named below the title
-        instead.
+        Counters of a trace. Those that are always zero, and those beyond the first 15, are named
+        below the title instead.
     """
     chart, left = counters_panel(frame, theme.inner())
     if chart is None:
@@ -133,15 +184,23 @@ def counters_panel(
     frame: pl.DataFrame, width: int, most: int = _MOST_PANELS
 ) -> tuple[alt.VConcatChart | None, list[str]]:
     """Panels side by side, and the names of the counters that were left out."""
-    finite = frame.filter(pl.col("value").is_finite() & (pl.col("value") != 0) & ~pl.col("name").is_in(_QUIET))
+    finite = frame.filter(
+        pl.col("value").is_finite() & (pl.col("value") != 0) & ~pl.col("name").is_in(_QUIET)
+    )
     names = theme.in_order(finite["name"], _FIRST)  # the most informative first
     if not names:
         return None, []
     shown, left = names[:most], names[most:]
     rows = lines_of(frame.filter(pl.col("name").is_in(shown)))
-    low, high = draw.number(rows["time_ns"].min()) / NS_PER_S, draw.number(rows["time_ns"].max()) / NS_PER_S
+    low, high = (
+        draw.number(rows["time_ns"].min()) / NS_PER_S,
+        draw.number(rows["time_ns"].max()) / NS_PER_S,
+    )
     domain = (low, max(high, low + 0.1))
-    table = {line: _LINES[i % len(_LINES)] for i, line in enumerate(rows["line"].unique(maintain_order=True))}
+    table = {
+        line: _LINES[i % len(_LINES)]
+        for i, line in enumerate(rows["line"].unique(maintain_order=True))
+    }
     across = 1 if theme.is_narrow() else 3 if len(shown) > 4 else min(2, len(shown))
     plot = (width + _SPACE) // across - _SPACE - _AXIS
     panels = [
@@ -153,7 +212,12 @@ def counters_panel(
 
 
 def _panel(
-    rows: pl.DataFrame, plot: int, domain: tuple[float, float], table: dict[str, str], *, bottom: bool
+    rows: pl.DataFrame,
+    plot: int,
+    domain: tuple[float, float],
+    table: dict[str, str],
+    *,
+    bottom: bool,
 ) -> alt.LayerChart:
     scale = scale_of(rows)
     data = condense(rows, plot).with_columns(pl.col("low", "mean", "high") / scale.size)
@@ -164,22 +228,32 @@ def _panel(
     y_scale = alt.Scale(domain=list(ends), nice=False)
     shade = theme.colour("line", table)
     if len(table) > 1:
-        for key, value in {"symbolType": "stroke", "symbolStrokeWidth": 3, "symbolOpacity": 1}.items():
+        for key, value in {
+            "symbolType": "stroke",
+            "symbolStrokeWidth": 3,
+            "symbolOpacity": 1,
+        }.items():
             shade["legend"][key] = value
     else:
         shade["legend"] = None
     marks = []
     if domain[0] < 0 < domain[1]:
-        rule = alt.Chart(draw.constant({"time": 0})).mark_rule(color=theme.MUTED, strokeDash=[3, 3], strokeWidth=1)
+        rule = alt.Chart(draw.constant({"time": 0})).mark_rule(
+            color=theme.MUTED, strokeDash=[3, 3], strokeWidth=1
+        )
         marks.append(rule.encode(x=x))
     if not data["low"].equals(data["high"]):
         low = alt.Y("low:Q", scale=y_scale, axis=y_axis)
         band = alt.Chart(draw.inline(data)).mark_area(opacity=0.25)
         marks.append(band.encode(x=x, y=low, y2=alt.Y2("high:Q"), color=shade))
-    tips = draw.tips("line:N", *((f"{field}:Q", None, ",.4~r") for field in ("time", "low", "mean", "high")))
+    tips = draw.tips(
+        "line:N", *((f"{field}:Q", None, ",.4~r") for field in ("time", "low", "mean", "high"))
+    )
     mean = alt.Y("mean:Q", scale=y_scale, axis=y_axis)
     line = alt.Chart(draw.inline(data)).mark_line(
-        strokeWidth=1.6, point=data.height < 8, interpolate="step-after" if scale.switch else "linear"
+        strokeWidth=1.6,
+        point=data.height < 8,
+        interpolate="step-after" if scale.switch else "linear",
     )
     marks.append(line.encode(x=x, y=mean, color=shade, tooltip=tips))
     return theme.layered(*marks, theme.beside(scale.title)).properties(width=plot, height=_HEIGHT)
@@ -192,4 +266,6 @@ def _ends(data: pl.DataFrame, scale: Scale) -> tuple[tuple[float, float], alt.Ax
     low, high = draw.number(data["low"].min()), draw.number(data["high"].max())
     if scale.percent and low >= 0 and high <= 100:
         return (0.0, 100.0), theme.axis(None, values=[0, 50, 100], minExtent=_AXIS - 8)
-    return (min(0.0, 1.1 * low), 1.1 * high or 1.0), theme.axis(None, tickCount=3, minExtent=_AXIS - 8)
+    return (min(0.0, 1.1 * low), 1.1 * high or 1.0), theme.axis(
+        None, tickCount=3, minExtent=_AXIS - 8
+    )

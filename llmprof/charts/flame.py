@@ -29,12 +29,18 @@ _LETTER: Final = 6.8
 _TONES: Final = ("#F3D9B1", "#F0C48A", "#EDB873", "#E9A86B", "#F2CFA0", "#E8B98F")
 
 
-@chart_of("llmprof.analyze.stacks(trace)", "stack value unit", refuses="there is nothing to draw", runs=False)
+@chart_of(
+    "llmprof.analyze.stacks(trace)",
+    "stack value unit",
+    refuses="there is nothing to draw",
+    runs=False,
+)
 def flame(frame: pl.DataFrame, *, depth: int = 40, title: str | None = None) -> alt.LayerChart:
-    """Flame graph: the width of a frame is the time in it and in its callees; the outermost frames are on top.
+    """Flame graph: the width of a frame is the time in it and in its callees; the outermost frames
+    are on top.
 
-    Drag to move, and turn the wheel to zoom in. The tooltip has the full name. The frames that all stacks begin with
-    are not drawn; the subtitle names them.
+    Drag to move, and turn the wheel to zoom in. The tooltip has the full name. The frames that all
+    stacks begin with are not drawn; the subtitle names them.
 
     Parameters
     ----------
@@ -57,7 +63,10 @@ def flame(frame: pl.DataFrame, *, depth: int = 40, title: str | None = None) -> 
     def amount(value: float) -> str:
         return format_ns(value) if unit == "ns" else f"{value:,.0f} samples"
 
-    labels = [_label(name, (inner()) * value / total) for name, value in drawn.select("name", "value").rows()]
+    labels = [
+        _label(name, (inner()) * value / total)
+        for name, value in drawn.select("name", "value").rows()
+    ]
     data = drawn.select(
         "name",
         x=pl.col("x") / total * 100,
@@ -68,7 +77,9 @@ def flame(frame: pl.DataFrame, *, depth: int = 40, title: str | None = None) -> 
         at=pl.col("level") + 0.5,
         tone=(pl.col("name").hash(7) % len(_TONES)).cast(pl.Int64),
         label=pl.Series(labels, dtype=pl.String),
-        spent=pl.Series([f"{amount(v)} ({percent(100 * v / total)})" for v in drawn["value"]], dtype=pl.String),
+        spent=pl.Series(
+            [f"{amount(v)} ({percent(100 * v / total)})" for v in drawn["value"]], dtype=pl.String
+        ),
     )
     zoom = alt.selection_interval(bind="scales", encodings=["x"], name="flame_zoom")
     levels = max(_LEAST_ROWS, int(number(drawn["level"].max())) + 1)
@@ -78,17 +89,28 @@ def flame(frame: pl.DataFrame, *, depth: int = 40, title: str | None = None) -> 
         alt.Y("y:Q", axis=None, scale=span(levels, 0)),
         alt.Scale(domain=list(range(len(_TONES))), range=list(_TONES)),
     )
-    shade, shown = alt.Color("tone:N", legend=None, scale=tones), tips(("name:N", "frame"), ("spent:N", "spent"))
+    shade, shown = (
+        alt.Color("tone:N", legend=None, scale=tones),
+        tips(("name:N", "frame"), ("spent:N", "spent")),
+    )
     boxes = base.mark_rect(stroke=PAPER, strokeWidth=0.6, clip=True)
-    boxes = boxes.encode(x=x, x2=alt.X2("x2:Q"), y=y, y2=alt.Y2("y2:Q"), color=shade, tooltip=shown).add_params(zoom)
+    boxes = boxes.encode(
+        x=x, x2=alt.X2("x2:Q"), y=y, y2=alt.Y2("y2:Q"), color=shade, tooltip=shown
+    ).add_params(zoom)
     words = base.mark_text(color=BLACK, fontSize=TEXT_PX, clip=True).encode(
         x=alt.X("middle:Q"), y=alt.Y("at:Q"), text=alt.Text("label:N")
     )
     chart = alt.LayerChart(layer=[boxes, words]).properties(width=inner(), height=_ROW * levels)
     head = f"{amount(total)} in {rows.height:,} call stacks"
-    note = "A frame is as wide as what was spent in it and below it. Drag and turn the wheel to look closer."
+    note = (
+        "A frame is as wide as what was spent in it and below it. Drag and turn the wheel to look"
+        " closer."
+    )
     if trunk:
-        note += f" All stacks begin with {len(trunk)} frame{'s' * (len(trunk) > 1)}, down to {shorten(trunk[-1], 60)}."
+        note += (
+            f" All stacks begin with {len(trunk)} frame{'s' * (len(trunk) > 1)}, down to"
+            f" {shorten(trunk[-1], 60)}."
+        )
     hidden = 1 - number(drawn.filter(pl.col("level") == 0)["value"].sum()) / total
     if hidden > 0.001:
         note += f" {percent(100 * hidden)} are in frames too narrow to draw."
@@ -113,7 +135,9 @@ def trunk_of(stacks: pl.Series) -> list[str]:
 
 
 def nodes_of(rows: pl.DataFrame, depth: int) -> pl.DataFrame:
-    """``name, level, x, value``: frames of all stacks side by side; equal first frames are merged."""
+    """``name, level, x, value``: frames of all stacks side by side; equal first frames are
+    merged.
+    """
     sums = rows.group_by("stack").agg(pl.col("value").sum())
     order = sums.with_columns(_text=pl.col("stack").list.join("\x00")).sort("_text")
     order = order.with_columns(x=pl.col("value").cum_sum() - pl.col("value"))
@@ -123,16 +147,25 @@ def nodes_of(rows: pl.DataFrame, depth: int) -> pl.DataFrame:
         levels.append(
             reach.with_columns(_head=pl.col("stack").list.head(level + 1).list.join("\x00"))
             .group_by("_head", maintain_order=True)
-            .agg(name=pl.col("stack").list.get(level).first(), x=pl.col("x").min(), value=pl.col("value").sum())
+            .agg(
+                name=pl.col("stack").list.get(level).first(),
+                x=pl.col("x").min(),
+                value=pl.col("value").sum(),
+            )
             .select("name", "x", "value", level=pl.lit(level))
         )
     return pl.concat(levels)
 
 
 def speedscope(
-    frame: pl.DataFrame, path: str | os.PathLike[str], *, name: str = "llmprof", overwrite: bool = False
+    frame: pl.DataFrame,
+    path: str | os.PathLike[str],
+    *,
+    name: str = "llmprof",
+    overwrite: bool = False,
 ) -> Path:
-    """Write call stacks as a file for https://www.speedscope.app, which also runs without a network; return its path.
+    """Write call stacks as a file for https://www.speedscope.app, which also runs without a
+    network; return its path.
 
     Parameters
     ----------
@@ -158,19 +191,31 @@ def speedscope(
 def speedscope_text(frame: pl.DataFrame, *, name: str = "llmprof") -> str:
     """Content of a file for speedscope, as :func:`speedscope` writes it."""
     require(frame, (*_COLUMNS, "rank", "thread"), chart="speedscope", made_by=_SOURCE)
-    frames = frame.select(pl.col("stack").list.explode().unique(maintain_order=True)).to_series().to_list()
+    frames = (
+        frame.select(pl.col("stack").list.explode().unique(maintain_order=True))
+        .to_series()
+        .to_list()
+    )
     number_of = {text: place for place, text in enumerate(frames)}
     profiles: list[dict[str, Any]] = []
-    for (rank, thread), rows in frame.partition_by("rank", "thread", as_dict=True, maintain_order=True).items():
+    for (rank, thread), rows in frame.partition_by(
+        "rank", "thread", as_dict=True, maintain_order=True
+    ).items():
         weights = [int(value) for value in rows["value"]]
         profiles.append(
             {
                 "type": "sampled",
-                "name": f"rank {rank}, thread {thread}" if thread is not None else f"rank {rank}, all threads",
+                "name": (
+                    f"rank {rank}, thread {thread}"
+                    if thread is not None
+                    else f"rank {rank}, all threads"
+                ),
                 "unit": "nanoseconds" if rows["unit"][0] == "ns" else "none",
                 "startValue": 0,
                 "endValue": sum(weights),
-                "samples": [[number_of[text] for text in stack] for stack in rows["stack"].to_list()],
+                "samples": [
+                    [number_of[text] for text in stack] for stack in rows["stack"].to_list()
+                ],
                 "weights": weights,
             }
         )

@@ -33,17 +33,21 @@ def kernels(
     top : int
         Most bars; one more bar sums up all other kernels.
     variants : bool
-        Draw one bar for each row of the frame; otherwise all variants of a kernel function share one bar.
+        Draw one bar for each row of the frame; otherwise all variants of a kernel function share
+        one bar.
     """
     rows = kernel_rows(frame, top, variants=variants)
     if rows.is_empty():
         raise draw.nothing("kernels", "the times add up to zero")
     total = draw.number(frame["total_ns"].sum())
     first = rows.row(0, named=True)
-    head = f"{shorten(first['row'], 48)} takes {theme.percent(100 * first['ns'] / total)} of the kernels' time"
+    head = (
+        f"{shorten(first['row'], 48)} takes {theme.percent(100 * first['ns'] / total)} of the"
+        " kernels' time"
+    )
     note = (
-        f"Sum of the durations of all launches ({format_ns(total)}): kernels that overlap count in full, "
-        "a collective with its waiting."
+        f"Sum of the durations of all launches ({format_ns(total)}): kernels that overlap count in"
+        " full, a collective with its waiting."
     )
     table = theme.colours("category", rows["part"])
     bars = draw.ranking(rows, width=theme.inner() - 8, title="total time", table=table)
@@ -73,11 +77,21 @@ def kernel_rows(frame: pl.DataFrame, top: int, *, variants: bool = False) -> pl.
     if rest.height:
         name = pl.lit(f"{rest.height} others")
         kept = pl.concat(
-            [kept, rest.select(row=name, name=name, part=pl.lit("other"), ns=pl.sum("ns"), count=pl.sum("count"))]
+            [
+                kept,
+                rest.select(
+                    row=name,
+                    name=name,
+                    part=pl.lit("other"),
+                    ns=pl.sum("ns"),
+                    count=pl.sum("count"),
+                ),
+            ]
         )
     total = draw.number(sums["ns"].sum())
     labels = [
-        f"{theme.percent(100 * ns / total)}, {count:,} × {format_ns(ns / count) if count else '0 ns'}"
+        f"{theme.percent(100 * ns / total)}, {count:,} ×"
+        f" {format_ns(ns / count) if count else '0 ns'}"
         for ns, count in kept.select("ns", "count").rows()
     ]
     return kept.with_columns(label=pl.Series(labels, dtype=pl.String))
@@ -95,14 +109,21 @@ _PATTERNS = (
     ("launch", r"(?i)launch|graphlaunch"),
     ("wait", r"(?i)synchronize|streamwait|eventquery|streamquery"),
     ("copy", r"(?i)memcpy|memset"),
-    ("memory", r"(?i)malloc|free|mem(alloc|map|unmap|create|release|address)|hostregister|hostalloc"),
+    (
+        "memory",
+        r"(?i)malloc|free|mem(alloc|map|unmap|create|release|address)|hostregister|hostalloc",
+    ),
 )
 
 
 @draw.chart_of(
-    "llmprof.analyze.nsys.cuda_api_sum(trace)", "name total_ns count median_ns", refuses="all times are zero"
+    "llmprof.analyze.nsys.cuda_api_sum(trace)",
+    "name total_ns count median_ns",
+    refuses="all times are zero",
 )
-def cuda_api(frame: pl.DataFrame, *, top: AtLeastOne = 15, title: str | None = None) -> alt.VConcatChart:
+def cuda_api(
+    frame: pl.DataFrame, *, top: AtLeastOne = 15, title: str | None = None
+) -> alt.VConcatChart:
     """Bars of the API calls with the longest total time, coloured by purpose.
 
     Parameters
@@ -110,9 +131,13 @@ def cuda_api(frame: pl.DataFrame, *, top: AtLeastOne = 15, title: str | None = N
     top : int
         Bars.
     """
-    named = frame.with_columns(pl.col("name").str.replace(r"_v\d{4,}$", ""))  # nsys adds the version of the call
+    named = frame.with_columns(
+        pl.col("name").str.replace(r"_v\d{4,}$", "")
+    )  # nsys adds the version of the call
     sums = named.group_by("name").agg(
-        ns=pl.col("total_ns").sum(), count=pl.col("count").sum().cast(pl.Int64), median_ns=pl.col("median_ns").max()
+        ns=pl.col("total_ns").sum(),
+        count=pl.col("count").sum().cast(pl.Int64),
+        median_ns=pl.col("median_ns").max(),
     )
     sums = sums.filter(pl.col("ns") > 0).sort("ns", "name", descending=[True, False])
     if sums.is_empty():
@@ -125,12 +150,20 @@ def cuda_api(frame: pl.DataFrame, *, top: AtLeastOne = 15, title: str | None = N
     kind = pl.lit("other")
     for name, pattern in reversed(_PATTERNS):
         kind = pl.when(pl.col("name").str.contains(pattern)).then(pl.lit(name)).otherwise(kind)
-    rows = kept.select("ns", "count", row="name", part=kind, label=pl.Series(labels, dtype=pl.String))
+    rows = kept.select(
+        "ns", "count", row="name", part=kind, label=pl.Series(labels, dtype=pl.String)
+    )
     table = {name: fill for name, fill in KINDS.items() if name in rows["part"].to_list()}
     chart = draw.ranking(rows, width=theme.inner() - 8, title="total time", table=table)
     first = rows.row(0, named=True)
-    head = f"{shorten(first['row'], 48)} takes {theme.percent(100 * first['ns'] / total)} of the time in API calls"
-    notes = f"Sums over all host threads and ranks, {format_ns(total)} in total; count and median of one call."
+    head = (
+        f"{shorten(first['row'], 48)} takes {theme.percent(100 * first['ns'] / total)} of the time"
+        " in API calls"
+    )
+    notes = (
+        f"Sums over all host threads and ranks, {format_ns(total)} in total; count and median of"
+        " one call."
+    )
     if (left := sums.height - kept.height) > 0:
         notes += f" {left} shorter calls are not shown."
     return theme.finish(compose.rows(chart), title or head, notes, at_edge=True)
@@ -163,21 +196,27 @@ _MAX_NAME_NARROW = 14
 _LEAST = 1e-4
 
 
-@draw.chart_of("llmprof.analyze.stalls(metrics)", "kernel_id reason share", refuses="no share is known")
+@draw.chart_of(
+    "llmprof.analyze.stalls(metrics)", "kernel_id reason share", refuses="no share is known"
+)
 def stalls(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
-    """Bars of 100 % for each kernel: the reasons why its warps waited, and the share of time in which they could run.
+    """Bars of 100 % for each kernel: the reasons why its warps waited, and the share of time in
+    which they could run.
 
-    All launches of a kernel (and stage) share one bar: their mean, weighted by duration. At most 16 bars. Reasons of
-    less than 10 % in every bar are merged.
+    All launches of a kernel (and stage) share one bar: their mean, weighted by duration. At most 16
+    bars. Reasons of less than 10 % in every bar are merged.
 
     Parameters
     ----------
     frame : polars.DataFrame
-        Rows of ``stalls(metrics)``. With ``kernel_name`` and ``duration_ns`` (of ``speed_of_light(metrics)``, joined
-        by ``kernel_id``) the longest kernels come first; with ``stage`` (of ``name_layers(metrics)``) they name the
-        bars. Without names each launch has a bar.
+        Rows of ``stalls(metrics)``. With ``kernel_name`` and ``duration_ns`` (of
+        ``speed_of_light(metrics)``, joined by ``kernel_id``) the longest kernels come first; with
+        ``stage`` (of ``name_layers(metrics)``) they name the bars. Without names each launch has a
+        bar.
     """
-    valid = frame.filter(((pl.col("share") > 0) & pl.col("share").is_finite()).fill_null(value=False))
+    valid = frame.filter(
+        ((pl.col("share") > 0) & pl.col("share").is_finite()).fill_null(value=False)
+    )
     if valid.is_empty():
         raise draw.nothing("stalls", "no launch has a share of a warp state")
     states = _named(valid)
@@ -189,16 +228,24 @@ def stalls(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart
     ordered = parts.join(bars.select("bar", "row"), on="bar").sort(
         pl.col("bar").replace_strict(places, return_dtype=pl.Int64)
     )
-    data = draw.stack(ordered.with_columns(ns=100 * pl.col("share")), table, theme.Unit("%", 1)).drop("ns", "time")
-    width = theme.inner() - 72 - round(max(theme.text_px(row, theme.TEXT_PX) for row in bars["row"]))
+    data = draw.stack(
+        ordered.with_columns(ns=100 * pl.col("share")), table, theme.Unit("%", 1)
+    ).drop("ns", "time")
+    width = (
+        theme.inner() - 72 - round(max(theme.text_px(row, theme.TEXT_PX) for row in bars["row"]))
+    )
     chart = theme.layered(*_marks(data, bars, table, width, timed=timed))
     chart = chart.properties(width=width, height=_ROW * bars.height)
-    top = _means(states.with_columns(bar=pl.lit("")), "bar").sort("share", "reason", descending=[True, False])
+    top = _means(states.with_columns(bar=pl.lit("")), "bar").sort(
+        "share", "reason", descending=[True, False]
+    )
     reason, share = str(top["reason"][0]), theme.percent(100 * draw.number(top["share"][0]))
     notes = ["Shares of the time between two instructions of a warp."]
     what = "kernels" if {"stage", "kernel_name"} & set(frame.columns) else "launches"
     if (count := states["bar"].n_unique()) > bars.height:
-        notes[0] += f" The {'longest ' if timed else 'first '}{bars.height} of {count:,} {what} are shown."
+        notes[0] += (
+            f" The {'longest ' if timed else 'first '}{bars.height} of {count:,} {what} are shown."
+        )
     if reason in REASONS and (entry := explain(f"smsp__pcsamp_warps_issue_stalled_{reason}")).known:
         notes.append(f"{reason}: {entry.meaning[:1].lower()}{entry.meaning[1:]}")
     headline = title or f"Warps wait longest for {shorten(reason, 40)}: {share} of their time"
@@ -206,14 +253,20 @@ def stalls(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart
 
 
 def _named(valid: pl.DataFrame) -> pl.DataFrame:
-    """``kernel_id, reason, share, bar, stage, ns, weight``: the bar of a launch is its stage and function."""
+    """``kernel_id, reason, share, bar, stage, ns, weight``: the bar of a launch is its stage and
+    function.
+    """
     has = [name for name in ("stage", "kernel_name") if name in valid.columns]
     texts = {"stage": pl.col("stage")}
     if "kernel_name" in has:
         function = names_kernels.displayed(valid["kernel_name"])
         texts["kernel_name"] = pl.lit(function)
     launch = pl.format("launch {}", "kernel_id")
-    bar = pl.concat_str([texts[name] for name in has], separator=": ", ignore_nulls=True) if has else launch
+    bar = (
+        pl.concat_str([texts[name] for name in has], separator=": ", ignore_nulls=True)
+        if has
+        else launch
+    )
     ns = pl.col("duration_ns") if "duration_ns" in valid.columns else pl.lit(None)
     return valid.select(
         *("kernel_id", "reason", "share"),
@@ -224,7 +277,9 @@ def _named(valid: pl.DataFrame) -> pl.DataFrame:
 
 
 def _bars(states: pl.DataFrame) -> pl.DataFrame:
-    """``bar, stage, ns, row``: longest first; in the order of the frame if some have no duration."""
+    """``bar, stage, ns, row``: longest first; in the order of the frame if some have no
+    duration.
+    """
     launches = states.unique("kernel_id", keep="first", maintain_order=True)
     bars = launches.group_by("bar", "stage", maintain_order=True).agg(pl.col("ns").sum())
     if not states["ns"].null_count():
@@ -232,33 +287,57 @@ def _bars(states: pl.DataFrame) -> pl.DataFrame:
     alone = pl.col("bar").n_unique().over("stage") == 1
     name = pl.when((pl.col("stage") != "") & alone).then("stage").otherwise("bar")
     most = _MAX_NAME_NARROW if theme.is_narrow() else _MAX_NAME
-    short = bars.select(name)[:, 0].map_elements(lambda text: shorten(text, most), return_dtype=pl.String)
+    short = bars.select(name)[:, 0].map_elements(
+        lambda text: shorten(text, most), return_dtype=pl.String
+    )
     nth = pl.int_range(1, pl.len() + 1).over("row")
     once = pl.when(nth == 1).then("row").otherwise(pl.format("{} ({})", "row", nth))
     return bars.with_columns(row=short).with_columns(row=once)
 
 
 def _means(states: pl.DataFrame, by: str) -> pl.DataFrame:
-    """``<by>, reason, share``: mean over the launches, weighted by duration; a launch without a reason counts as 0."""
+    """``<by>, reason, share``: mean over the launches, weighted by duration; a launch without a
+    reason counts as 0.
+    """
     launches = states.unique("kernel_id", keep="first")
     whole = launches.group_by(by).agg(whole=pl.col("weight").sum())
     sums = states.group_by(by, "reason").agg(part=(pl.col("share") * pl.col("weight")).sum())
-    return sums.join(whole, on=by).select(by, "reason", share=pl.col("part") / pl.col("whole")).sort(by, "reason")
+    return (
+        sums.join(whole, on=by)
+        .select(by, "reason", share=pl.col("part") / pl.col("whole"))
+        .sort(by, "reason")
+    )
 
 
 def _gathered(means: pl.DataFrame) -> pl.DataFrame:
-    """``bar, part, share``: reasons that are small in every bar are one part, and the rest of the bar is another."""
-    small = means.group_by("reason").agg(pl.col("share").max()).filter(pl.col("share") < _MIN_SHARE)["reason"]
+    """``bar, part, share``: reasons that are small in every bar are one part, and the rest of
+    the bar is another.
+    """
+    small = (
+        means.group_by("reason")
+        .agg(pl.col("share").max())
+        .filter(pl.col("share") < _MIN_SHARE)["reason"]
+    )
     name = f"other ({len(small)})" if len(small) > 1 else None
-    part = pl.when(pl.col("reason").is_in(small.implode()) & (pl.lit(name).is_not_null())).then(pl.lit(name))
+    part = pl.when(pl.col("reason").is_in(small.implode()) & (pl.lit(name).is_not_null())).then(
+        pl.lit(name)
+    )
     parts = means.group_by("bar", part=part.otherwise("reason")).agg(pl.col("share").sum())
     rest = means.group_by("bar").agg(part=pl.lit(READY), share=1 - pl.col("share").sum())
-    return pl.concat([parts, rest.filter(pl.col("share") > _LEAST)], how="vertical").sort("bar", "part")
+    return pl.concat([parts, rest.filter(pl.col("share") > _LEAST)], how="vertical").sort(
+        "bar", "part"
+    )
 
 
 def _palette(parts: pl.DataFrame) -> dict[str, str]:
-    """Colours of the parts, the largest first; merged reasons and the time without waiting come last."""
-    sums = parts.group_by("part").agg(pl.col("share").sum()).sort("share", "part", descending=[True, False])
+    """Colours of the parts, the largest first; merged reasons and the time without waiting come
+    last.
+    """
+    sums = (
+        parts.group_by("part")
+        .agg(pl.col("share").sum())
+        .sort("share", "part", descending=[True, False])
+    )
     names = sums["part"].to_list()
     last = [name for name in names if name.startswith("other (")] + [READY] * (READY in names)
     return {n: REASONS.get(n, theme.REST) for n in names if n not in last} | {
@@ -269,7 +348,9 @@ def _palette(parts: pl.DataFrame) -> dict[str, str]:
 def _marks(
     data: pl.DataFrame, bars: pl.DataFrame, table: dict[str, str], width: int, *, timed: bool
 ) -> list[alt.Chart]:
-    axis = alt.Axis(title="share of a warp's time (%)", grid=False, tickCount=5 if theme.is_narrow() else 10)
+    axis = alt.Axis(
+        title="share of a warp's time (%)", grid=False, tickCount=5 if theme.is_narrow() else 10
+    )
     x = alt.X("start:Q", scale=theme.span(0, 100, clamp=True), axis=axis)
     y = theme.row_axis(bars["row"])
     tips = draw.tips(("bar:N", "kernel"), ("part:N", "reason"))

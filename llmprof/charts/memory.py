@@ -45,7 +45,9 @@ def memory(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart
     size, symbol = _unit(max(draw.number(top), draw.number(frame["reserved_bytes"].max() or 0)))
     first, last = draw.number(frame["time_ns"].min()), draw.number(frame["time_ns"].max())
     unit = theme.time_unit(last - first)
-    whole = alt.Scale(domain=[0, (last - first) / unit.ns or 1], nice=False)  # of all panels, so that they compare
+    whole = alt.Scale(
+        domain=[0, (last - first) / unit.ns or 1], nice=False
+    )  # of all panels, so that they compare
     panels = []
     for part in frame.partition_by("rank", "device", maintain_order=True):
         rank, device = part.select("rank", "device").row(0)
@@ -58,23 +60,42 @@ def memory(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart
             reserved=pl.col("reserved_bytes") / size,
         )
         base = alt.Chart(draw.inline(drawn.select("t", "allocated", "reserved")))
-        x = alt.X("t:Q", title=f"time ({unit.symbol})", scale=whole, axis=alt.Axis(format=theme.NUMBER))
+        x = alt.X(
+            "t:Q", title=f"time ({unit.symbol})", scale=whole, axis=alt.Axis(format=theme.NUMBER)
+        )
         y = alt.Y("allocated:Q", title=symbol, stack=None, axis=alt.Axis(format=theme.NUMBER))
         area = base.mark_area(
-            interpolate="step-after", color=theme.COMPUTE, opacity=0.35, line={"color": theme.COMPUTE, "size": 1}
+            interpolate="step-after",
+            color=theme.COMPUTE,
+            opacity=0.35,
+            line={"color": theme.COMPUTE, "size": 1},
         )
         marks = [area.encode(x=x, y=y)]
         if drawn["reserved"].count():
-            line = base.mark_line(interpolate="step-after", color=theme.DURATION, strokeDash=[4, 3], size=1.4)
+            line = base.mark_line(
+                interpolate="step-after", color=theme.DURATION, strokeDash=[4, 3], size=1.4
+            )
             marks.append(line.encode(x=x, y=alt.Y("reserved:Q", title=symbol)))
         peak = part.row(int(draw.number(part["allocated_bytes"].arg_max())), named=True)
         at_peak = pl.DataFrame(
-            {"t": [(peak["time_ns"] - first) / unit.ns], "v": [peak["allocated_bytes"] / size], "label": ["peak"]}
+            {
+                "t": [(peak["time_ns"] - first) / unit.ns],
+                "v": [peak["allocated_bytes"] / size],
+                "label": ["peak"],
+            }
         )
         dot = alt.Chart(draw.inline(at_peak))
-        marks.append(dot.mark_point(filled=True, color=theme.INK, size=40).encode(x=alt.X("t:Q"), y=alt.Y("v:Q")))
+        marks.append(
+            dot.mark_point(filled=True, color=theme.INK, size=40).encode(
+                x=alt.X("t:Q"), y=alt.Y("v:Q")
+            )
+        )
         text = f"{where}: at most {format_bytes(peak['allocated_bytes'])}"
-        panels.append(theme.layered(*marks).properties(width=theme.inner() - 60, height=150, title=theme.heading(text)))
+        panels.append(
+            theme.layered(*marks).properties(
+                width=theme.inner() - 60, height=150, title=theme.heading(text)
+            )
+        )
     chart = compose.rows(*panels, spacing=22)
     head = f"At most {format_bytes(draw.number(top))} are allocated"
     held = frame["reserved_bytes"].max()
@@ -95,7 +116,9 @@ def _thinned(rows: pl.DataFrame) -> pl.DataFrame:
     if rows.height <= _MOST_POINTS:
         return rows
     first, last = draw.number(rows["time_ns"].min()), draw.number(rows["time_ns"].max())
-    bins = rows.with_columns(_bin=((pl.col("time_ns") - first) * (_MOST_POINTS // 2) // max(1, last - first)))
+    bins = rows.with_columns(
+        _bin=((pl.col("time_ns") - first) * (_MOST_POINTS // 2) // max(1, last - first))
+    )
     kept = bins.group_by("_bin", maintain_order=True).agg(
         pl.all().get(pl.col("allocated_bytes").arg_max()), _low=pl.col("allocated_bytes").min()
     )
@@ -103,9 +126,14 @@ def _thinned(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 @draw.chart_of(
-    'llmprof.analyze.memory(trace, per="holder")', "part holder bytes blocks", refuses="nothing is held", runs=False
+    'llmprof.analyze.memory(trace, per="holder")',
+    "part holder bytes blocks",
+    refuses="nothing is held",
+    runs=False,
 )
-def memory_holders(frame: pl.DataFrame, *, top: AtLeastOne = 15, title: str | None = None) -> alt.LayerChart:
+def memory_holders(
+    frame: pl.DataFrame, *, top: AtLeastOne = 15, title: str | None = None
+) -> alt.LayerChart:
     """Bars of the holders of memory at one moment, coloured by purpose.
 
     Coloured by part.
@@ -125,16 +153,25 @@ def memory_holders(frame: pl.DataFrame, *, top: AtLeastOne = 15, title: str | No
     kept, rest = sums.head(top), sums.slice(top)
     if rest.height:
         others = {"part": pl.lit("unknown"), "holder": pl.lit(f"{rest.height} others")}
-        kept = pl.concat([kept, rest.select(**others, bytes=pl.sum("bytes"), blocks=pl.sum("blocks"))])
+        kept = pl.concat(
+            [kept, rest.select(**others, bytes=pl.sum("bytes"), blocks=pl.sum("blocks"))]
+        )
     room = 130 if theme.is_narrow() else 340
     size, symbol = _unit(draw.number(kept["bytes"].max()))
     labels = [f"{format_bytes(n)}, {theme.percent(100 * n / total)}" for n in kept["bytes"]]
-    rows_named = [shorten(name, room // 7) + "\u200b" * place for place, name in enumerate(kept["holder"])]
-    texts = {"row": pl.Series(rows_named, dtype=pl.String), "label": pl.Series(labels, dtype=pl.String)}
+    rows_named = [
+        shorten(name, room // 7) + "\u200b" * place for place, name in enumerate(kept["holder"])
+    ]
+    texts = {
+        "row": pl.Series(rows_named, dtype=pl.String),
+        "label": pl.Series(labels, dtype=pl.String),
+    }
     shown = kept.with_columns(value=pl.col("bytes") / size, **texts)
     present = [name for name in _PARTS if name in set(shown["part"])]
     extra = [name for name in shown["part"].unique().sort() if name not in _PARTS]
-    scale = alt.Scale(domain=[*present, *extra], range=[_PARTS[n] for n in present] + ["#4E79A7"] * len(extra))
+    scale = alt.Scale(
+        domain=[*present, *extra], range=[_PARTS[n] for n in present] + ["#4E79A7"] * len(extra)
+    )
     base = alt.Chart(draw.inline(shown.select("row", "holder", "part", "value", "label", "blocks")))
     y = alt.Y("row:N", sort=None, title=None, axis=alt.Axis(labelLimit=room - 10))
     widest = draw.number(shown["value"].max())
@@ -146,11 +183,24 @@ def memory_holders(frame: pl.DataFrame, *, top: AtLeastOne = 15, title: str | No
         draw.tips("holder:N", "part:N", "label:N", "blocks:Q"),
     )
     bars = base.mark_bar().encode(x=x, y=y, color=shade, tooltip=tips)
-    words = base.mark_text(align="left", dx=5, color=theme.INK).encode(x=x, y=y, text=alt.Text("label:N"))
-    by_part = rows.group_by("part").agg(pl.col("bytes").sum()).sort("bytes", "part", descending=[True, False])
+    words = base.mark_text(align="left", dx=5, color=theme.INK).encode(
+        x=x, y=y, text=alt.Text("label:N")
+    )
+    by_part = (
+        rows.group_by("part")
+        .agg(pl.col("bytes").sum())
+        .sort("bytes", "part", descending=[True, False])
+    )
     part, most = by_part.row(0)
-    what = {"before the recording": "from before the recording", "unknown": "of unknown holders"}.get(part, part)
+    what = {
+        "before the recording": "from before the recording",
+        "unknown": "of unknown holders",
+    }.get(part, part)
     head = f"{theme.percent(100 * most / total)} of {format_bytes(total)} is {what}"
-    chart = compose.layers(bars, words).properties(width=theme.inner() - room, height=24 * kept.height)
-    note = "By who allocated it: the innermost frame of the program, or the operator that was running."
+    chart = compose.layers(bars, words).properties(
+        width=theme.inner() - room, height=24 * kept.height
+    )
+    note = (
+        "By who allocated it: the innermost frame of the program, or the operator that was running."
+    )
     return theme.finish(chart, title or head, note)

@@ -25,7 +25,10 @@ LATENCIES = {
 }
 """Metrics of a request in the order of the chart, and what they are called."""
 
-_PHASES = {"plain": ("without profiler", theme.COMPUTE), "profiled": ("under the profiler", theme.COMMUNICATION)}
+_PHASES = {
+    "plain": ("without profiler", theme.COMPUTE),
+    "profiled": ("under the profiler", theme.COMMUNICATION),
+}
 _ROW = 42
 
 
@@ -45,14 +48,20 @@ def requests(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatCha
     shown = frame.filter(pl.col("metric").is_in(list(LATENCIES)))
     words = [
         f"{name} {format_ns(draw.number(rows['p50'][0]))}"
-        for metric, name in (("ttft_ns", "first token"), ("tpot_ns", "each further one"), ("e2e_ns", "end to end"))
+        for metric, name in (
+            ("ttft_ns", "first token"),
+            ("tpot_ns", "each further one"),
+            ("e2e_ns", "end to end"),
+        )
         if (rows := shown.filter(metric=metric).sort("phase")).height
     ]
     head = f"Median latencies: {', '.join(words)}" if words else "Latencies of the requests"
     counts = ", ".join(
         f"{draw.number(rows['n'].min()):,.0f} requests {name}"
         for phase, (name, _) in _PHASES.items()
-        if (rows := shown.filter((pl.col("phase") == phase) & (pl.col("metric") != "itl_ns"))).height
+        if (
+            rows := shown.filter((pl.col("phase") == phase) & (pl.col("metric") != "itl_ns"))
+        ).height
     )
     note = f"Dot: median; line: to the 99th percentile. {counts}."
     return theme.finish(compose.rows(chart), title or head, note, at_edge=True)
@@ -61,16 +70,22 @@ def requests(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatCha
 def requests_panel(frame: pl.DataFrame, width: int) -> alt.LayerChart | None:
     """Dots and lines of the latencies; None if none is above zero."""
     rows = frame.filter(
-        pl.col("metric").is_in(list(LATENCIES)) & pl.col("phase").is_in(list(_PHASES)) & (pl.col("p50") > 0)
+        pl.col("metric").is_in(list(LATENCIES))
+        & pl.col("phase").is_in(list(_PHASES))
+        & (pl.col("p50") > 0)
     )
     if rows.is_empty():
         return None
     names = [name for metric, name in LATENCIES.items() if metric in rows["metric"].to_list()]
-    table = {name: fill for phase, (name, fill) in _PHASES.items() if phase in rows["phase"].to_list()}
+    table = {
+        name: fill for phase, (name, fill) in _PHASES.items() if phase in rows["phase"].to_list()
+    }
     unit = theme.time_unit(draw.number(rows["p50"].median()))
     data = rows.select(
         row=pl.col("metric").replace_strict(LATENCIES, return_dtype=pl.String),
-        part=pl.col("phase").replace_strict({p: n for p, (n, _) in _PHASES.items()}, return_dtype=pl.String),
+        part=pl.col("phase").replace_strict(
+            {p: n for p, (n, _) in _PHASES.items()}, return_dtype=pl.String
+        ),
         middle=pl.col("p50") / unit.ns,
         high=pl.max_horizontal("p50", "p99") / unit.ns,
         label=draw.duration("p50"),
@@ -79,16 +94,26 @@ def requests_panel(frame: pl.DataFrame, width: int) -> alt.LayerChart | None:
     low, high = draw.number(data["middle"].min()) / 1.6, draw.number(data["high"].max()) * 2.2
     scale = theme.span(low, high, type="log")
     axis = theme.axis(f"time ({unit.symbol}, log scale)", values=draw.log_ticks(low, high))
-    x, y, shade = alt.X("middle:Q", scale=scale, axis=axis), theme.row_axis(names), theme.colour("part", table)
+    x, y, shade = (
+        alt.X("middle:Q", scale=scale, axis=axis),
+        theme.row_axis(names),
+        theme.colour("part", table),
+    )
     shade["legend"]["symbolOpacity"] = 1
     shade["legend"]["symbolType"] = "circle"
     shift = alt.YOffset("part:N", sort=None, scale=alt.Scale(domain=list(table), paddingOuter=0.3))
     tips = draw.tips("row:N", "part:N", ("label:N", "median"))
     base = alt.Chart(draw.inline(data))
-    lines = base.mark_rule(strokeWidth=3, opacity=0.5).encode(x=x, x2=alt.X2("high:Q"), y=y, yOffset=shift, color=shade)
-    dots = base.mark_circle(size=80, opacity=1).encode(x=x, y=y, yOffset=shift, color=shade, tooltip=tips)
+    lines = base.mark_rule(strokeWidth=3, opacity=0.5).encode(
+        x=x, x2=alt.X2("high:Q"), y=y, yOffset=shift, color=shade
+    )
+    dots = base.mark_circle(size=80, opacity=1).encode(
+        x=x, y=y, yOffset=shift, color=shade, tooltip=tips
+    )
     texts = base.mark_text(align="left", baseline="middle", dx=8, color=theme.INK)
-    labels = texts.encode(x=alt.X("high:Q", scale=scale), y=y, yOffset=shift, text=alt.Text("label:N"))
+    labels = texts.encode(
+        x=alt.X("high:Q", scale=scale), y=y, yOffset=shift, text=alt.Text("label:N")
+    )
     return theme.layered(lines, dots, labels).properties(width=across, height=_ROW * len(names))
 
 
@@ -105,13 +130,14 @@ _SPACE, _AXIS, _HEIGHT, _MOST_POINTS, _DOTS = 30, 34, 190, 400, 60
 def request_latency(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
     """Cumulative distribution of each latency that the engine reported.
 
-    A panel for each of time to first token, time per output token, inter-token latency and end to end, one line with
-    and one without the profiler. With up to 60 requests each request is a dot.
+    A panel for each of time to first token, time per output token, inter-token latency and end to
+    end, one line with and one without the profiler. With up to 60 requests each request is a dot.
 
     Parameters
     ----------
     frame : polars.DataFrame
-        Rows of ``run.requests``, one for each request. Warm-up is left out; all repeats of a phase are merged.
+        Rows of ``run.requests``, one for each request. Warm-up is left out; all repeats of a phase
+        are merged.
     """
     rows = frame.filter(pl.col("phase") != _WARM_UP)
     values = {name: points for name in _SHOWN if (points := _values(rows, name)).height}
@@ -121,18 +147,24 @@ def request_latency(frame: pl.DataFrame, *, title: str | None = None) -> alt.VCo
     across = 1 if theme.is_narrow() else len(values) if len(values) < 4 else 2
     plot = (theme.inner() - _AXIS + _SPACE) // across - _SPACE
     panels = [
-        _panel(points, name, plot, phases, first=i % across == 0) for i, (name, points) in enumerate(values.items())
+        _panel(points, name, plot, phases, first=i % across == 0)
+        for i, (name, points) in enumerate(values.items())
     ]
     grid = theme.rows_of(panels, across, spacing=_SPACE)
     repeats = pl.col("repeat").n_unique() if "repeat" in rows.columns else pl.lit(1)
     counts = rows.group_by("phase").agg(pl.len(), repeats=repeats)
     counted = {phase: row for phase, *row in counts.iter_rows()}
     notes = [
-        f"{part}: {n:,} request{'s' * (n > 1)} in {f'{times} repeats' if times > 1 else 'one repeat'}"
+        f"{part}: {n:,} request{'s' * (n > 1)} in"
+        f" {f'{times} repeats' if times > 1 else 'one repeat'}"
         for part, (n, times) in ((part, counted[phase]) for phase, (part, _) in phases.items())
     ]
     note = f"{'; '.join(notes)}. Warm-up is left out."
-    return theme.finish(compose.rows(*grid, spacing=30), title or _headline(values, phases), note[0].upper() + note[1:])
+    return theme.finish(
+        compose.rows(*grid, spacing=30),
+        title or _headline(values, phases),
+        note[0].upper() + note[1:],
+    )
 
 
 def _phases(recorded: list[str]) -> dict[str, tuple[str, str]]:
@@ -167,20 +199,28 @@ def _panel(
         axis=theme.axis(f"time ({unit.symbol})", tickCount=5, grid=False),
     )
     quiet = {"labels": first, "ticks": first, "domain": first}
-    axis = alt.Axis.from_dict({"title": None, "values": [0, 50, 90, 100], "labelExpr": "datum.value + ' %'", **quiet})
+    axis = alt.Axis.from_dict(
+        {"title": None, "values": [0, 50, 90, 100], "labelExpr": "datum.value + ' %'", **quiet}
+    )
     y = alt.Y("share:Q", scale=theme.span(0, 104), axis=axis)
     shade = theme.colour("part", table)
     for key, value in {"symbolType": "stroke", "symbolStrokeWidth": 3}.items():
         shade["legend"][key] = value
     tips = draw.tips("part:N", ("value:Q", None, ",.4~r"), ("share:Q", None, ",.3~r"))
     line = (
-        alt.Chart(draw.inline(data)).mark_line(interpolate="step-after", strokeWidth=1.8).encode(x=x, y=y, color=shade)
+        alt.Chart(draw.inline(data))
+        .mark_line(interpolate="step-after", strokeWidth=1.8)
+        .encode(x=x, y=y, color=shade)
     )
     marks = [line]
     if values.height <= _DOTS * len(table):
-        dots = alt.Chart(draw.inline(data.filter(pl.col("share") > 0))).mark_point(filled=True, size=26, opacity=1)
+        dots = alt.Chart(draw.inline(data.filter(pl.col("share") > 0))).mark_point(
+            filled=True, size=26, opacity=1
+        )
         marks.append(dots.encode(x=x, y=y, color=shade, tooltip=tips))
-    return theme.layered(*marks, theme.beside(LATENCIES[name].capitalize())).properties(width=plot, height=_HEIGHT)
+    return theme.layered(*marks, theme.beside(LATENCIES[name].capitalize())).properties(
+        width=plot, height=_HEIGHT
+    )
 
 
 def _steps(values: pl.DataFrame, phases: dict[str, tuple[str, str]]) -> pl.DataFrame:
@@ -192,7 +232,9 @@ def _steps(values: pl.DataFrame, phases: dict[str, tuple[str, str]]) -> pl.DataF
             continue
         places = sorted({round(i * (ns.len() - 1) / _MOST_POINTS) for i in range(_MOST_POINTS + 1)})
         shares = [100 * (place + 1) / ns.len() for place in places]
-        points = pl.DataFrame({"ns": ns.gather(places), "share": pl.Series(shares, dtype=pl.Float64)})
+        points = pl.DataFrame(
+            {"ns": ns.gather(places), "share": pl.Series(shares, dtype=pl.Float64)}
+        )
         begin = pl.DataFrame({"ns": ns[:1], "share": [0.0]})
         parts.append(pl.concat([begin, points]).select(part=pl.lit(part), ns="ns", share="share"))
     return pl.concat(parts)
@@ -202,8 +244,16 @@ def _headline(values: dict[str, pl.DataFrame], phases: dict[str, tuple[str, str]
     """Sentence with the medians of the latencies that a user notices."""
     phase, (part, _) = next(iter(phases.items()))
     words = []
-    for name, what in (("ttft_ns", "first token after"), ("tpot_ns", "a token every"), ("e2e_ns", "end after")):
-        ns = values[name].filter(phase=phase)["ns"] if name in values else pl.Series([], dtype=pl.Float64)
+    for name, what in (
+        ("ttft_ns", "first token after"),
+        ("tpot_ns", "a token every"),
+        ("e2e_ns", "end after"),
+    ):
+        ns = (
+            values[name].filter(phase=phase)["ns"]
+            if name in values
+            else pl.Series([], dtype=pl.Float64)
+        )
         if ns.len():
             words.append(f"{what} {format_ns(draw.number(ns.median()))}")
     return f"Median {part}: {', '.join(words)}" if words else "Time from token to token"
@@ -222,7 +272,8 @@ def dashboard(
     title: str = "A run at a glance",
     subtitle: str | Sequence[str] = "",
 ) -> alt.VConcatChart:
-    """Dashboard of a run: panels of its latencies, steps, kernels and monitors; panels without data are left out.
+    """Dashboard of a run: panels of its latencies, steps, kernels and monitors; panels without data
+    are left out.
 
     Parameters
     ----------
@@ -249,14 +300,21 @@ def dashboard(
     panels += [draw.tiles(row, theme.inner()) for row in rows]
     if requests is not None and (latencies := requests_panel(requests, theme.inner())) is not None:
         panels.append(
-            _indented(latencies).properties(title=theme.heading("Latencies of the requests: median, and up to p99"))
+            _indented(latencies).properties(
+                title=theme.heading("Latencies of the requests: median, and up to p99")
+            )
         )
     if where is not None and draw.number(where["ns"].sum()) > 0:
         panels.append(_where(where))
     if kernels is not None and draw.number(kernels["total_ns"].sum()) > 0:
         words = "Longest kernels: total over ranks and steps, share, count"
         longest = kernel_rows(kernels, _KERNELS)
-        bars = draw.ranking(longest, width=theme.inner(), title=None, table=theme.colours("category", longest["part"]))
+        bars = draw.ranking(
+            longest,
+            width=theme.inner(),
+            title=None,
+            table=theme.colours("category", longest["part"]),
+        )
         panels.append(_indented(bars).properties(title=theme.heading(words)))
     if counters is not None and counters.height:
         chart, _ = counters_panel(counters, theme.inner() - 34, _COUNTERS)
@@ -273,21 +331,32 @@ def dashboard(
 def _where(where: pl.DataFrame) -> alt.LayerChart:
     """Bars of the phases: time a step and rank."""
     places = {name: i for i, name in enumerate(theme.PHASES)}
-    ordered = where.sort(pl.col("phase").replace_strict(places, default=len(places), return_dtype=pl.Int64))
+    ordered = where.sort(
+        pl.col("phase").replace_strict(places, default=len(places), return_dtype=pl.Int64)
+    )
     named = pl.format(
-        "{} ({} step{})", "phase", "steps", pl.when(pl.col("steps") == 1).then(pl.lit("")).otherwise(pl.lit("s"))
+        "{} ({} step{})",
+        "phase",
+        "steps",
+        pl.when(pl.col("steps") == 1).then(pl.lit("")).otherwise(pl.lit("s")),
     )
     parts = ordered.select("part", row=named, ns=pl.col("ns") / (pl.col("steps") * pl.col("ranks")))
     names = parts["row"].unique(maintain_order=True)
     width = theme.inner() - 20 - round(max(theme.text_px(name, theme.TEXT_PX) for name in names))
-    table = {name: fill for name, fill in PARTS.items() if draw.number(parts.filter(part=name)["ns"].sum()) > 0}
+    table = {
+        name: fill
+        for name, fill in PARTS.items()
+        if draw.number(parts.filter(part=name)["ns"].sum()) > 0
+    }
     bars = theme.layered(*draw.stacked_bars(parts, table, width=width, title="time of one step"))
     bars = bars.properties(width=width, height=_DASHBOARD_ROW * len(names))
     return _indented(bars).properties(title=theme.heading("Where the time of a step goes"))
 
 
 def _indented(panel: alt.LayerChart) -> alt.LayerChart:
-    """A panel whose names are inside it, so that all panels and their headings begin at the left edge."""
+    """A panel whose names are inside it, so that all panels and their headings begin at the left
+    edge.
+    """
     if theme.is_narrow():  # names stand above their bars, or are short
         return panel
     left = theme.inner() - int(panel.width)
@@ -300,7 +369,15 @@ def _indented(panel: alt.LayerChart) -> alt.LayerChart:
 
 
 _WATERFALL_COLUMNS = (
-    *("request", "start_ns", "first_step_ns", "first_token_ns", "end_ns", "ttft_ns", "queue_prefill_ns"),
+    *(
+        "request",
+        "start_ns",
+        "first_step_ns",
+        "first_token_ns",
+        "end_ns",
+        "ttft_ns",
+        "queue_prefill_ns",
+    ),
     *("queue_decode_ns", "queue_other_ns", "prefill_ns", "ttft_others_ns", "e2e_ns", "reason"),
 )
 _TABLE = {
@@ -317,32 +394,44 @@ _WATERFALL_ROW, _MOST = 15, 60
 def request_waterfall(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
     """Requests over time, one in each row: waiting, prefill and decode.
 
-    A row for each request in the order of arrival; if there are more than 60, the 60 with the latest first token. The
-    parts of the waiting are drawn in a fixed order, not at the times at which they happened; prefill ends with the
-    first token.
+    A row for each request in the order of arrival; if there are more than 60, the 60 with the
+    latest first token. The parts of the waiting are drawn in a fixed order, not at the times at
+    which they happened; prefill ends with the first token.
     """
     draw.require(frame, _WATERFALL_COLUMNS, chart="request_waterfall")
     shown = frame.sort("ttft_ns", descending=True).head(_MOST).sort("start_ns", "request")
     first = int(draw.number(shown["start_ns"].min()))
     unit = theme.time_unit(draw.number(shown["end_ns"].max()) - first)
     rows = [f"request {one}" for one in shown["request"]]
-    bars = _bars(shown, first).with_columns(start=pl.col("start") / unit.ns, end=pl.col("end") / unit.ns)
+    bars = _bars(shown, first).with_columns(
+        start=pl.col("start") / unit.ns, end=pl.col("end") / unit.ns
+    )
     colours = {name: fill for name, fill in _TABLE.items() if name in set(bars["part"])}
     width = theme.inner() - 20 - round(max(theme.text_px(row, theme.TEXT_PX) for row in rows))
     top = draw.number(bars["end"].max())
     scale = theme.span(0, top * 1.02 or 1)
-    axis = theme.axis(f"time since the first arrival ({unit.symbol})", tickCount=4 if theme.is_narrow() else 8)
+    axis = theme.axis(
+        f"time since the first arrival ({unit.symbol})", tickCount=4 if theme.is_narrow() else 8
+    )
     x, y = alt.X("start:Q", scale=scale, axis=axis), theme.row_axis(rows)
     tips = draw.tips(("row:N", "request"), "part:N", ("long:N", "time"), ("reason:N", "mostly"))
     base = alt.Chart(draw.inline(bars))
     marks = base.mark_bar(height=_WATERFALL_ROW - 5).encode(
         x=x, x2=alt.X2("end:Q"), y=y, color=theme.colour("part", colours), tooltip=tips
     )
-    tokens = pl.DataFrame({"row": rows, "at": ((shown["first_token_ns"] - first) / unit.ns).to_list()})
-    ticks = alt.Chart(draw.inline(tokens)).mark_tick(color=theme.INK, thickness=2, height=_WATERFALL_ROW - 3)
+    tokens = pl.DataFrame(
+        {"row": rows, "at": ((shown["first_token_ns"] - first) / unit.ns).to_list()}
+    )
+    ticks = alt.Chart(draw.inline(tokens)).mark_tick(
+        color=theme.INK, thickness=2, height=_WATERFALL_ROW - 3
+    )
     ticks = ticks.encode(x=alt.X("at:Q", scale=scale, axis=axis), y=y)
-    chart = theme.layered(marks, ticks).properties(width=width, height=_WATERFALL_ROW * len(rows) + 6)
-    note = "Black: the first token. The parts of the waiting stand in one order, not when they were."
+    chart = theme.layered(marks, ticks).properties(
+        width=width, height=_WATERFALL_ROW * len(rows) + 6
+    )
+    note = (
+        "Black: the first token. The parts of the waiting stand in one order, not when they were."
+    )
     if frame.height > _MOST:
         note += f" The {_MOST} of {frame.height} requests with the latest first token are shown."
     return theme.finish(compose.rows(chart), title or slowest(frame)["title"], note, at_edge=True)
@@ -355,10 +444,17 @@ def _bars(shown: pl.DataFrame, first: int) -> pl.DataFrame:
     for row in shown.iter_rows(named=True):
         start = min(row["start_ns"], row["first_step_ns"]) - first
         parts = [row["queue_prefill_ns"], row["queue_decode_ns"], row["queue_other_ns"]]
-        parts += [row["first_token_ns"] - row["first_step_ns"], row["end_ns"] - row["first_token_ns"]]
+        parts += [
+            row["first_token_ns"] - row["first_step_ns"],
+            row["end_ns"] - row["first_token_ns"],
+        ]
         for name, part in zip(names, parts, strict=True):
             if part > 0:
                 text = format_ns(part)
-                bars.append((f"request {row['request']}", name, start, start + part, text, row["reason"]))
+                bars.append(
+                    (f"request {row['request']}", name, start, start + part, text, row["reason"])
+                )
             start += max(0, part)
-    return pl.DataFrame(bars, schema=["row", "part", "start", "end", "long", "reason"], orient="row")
+    return pl.DataFrame(
+        bars, schema=["row", "part", "start", "end", "long", "reason"], orient="row"
+    )

@@ -32,7 +32,9 @@ class Roofs:
 
 @dataclass(frozen=True, slots=True)
 class Plane:
-    """A plot with logarithmic axes: its size (px), the ranges of both, and the FLOP/s of a vertical unit."""
+    """A plot with logarithmic axes: its size (px), the ranges of both, and the FLOP/s of a
+    vertical unit.
+    """
 
     width: float
     height: float
@@ -50,21 +52,27 @@ class Plane:
 def given(device: hardware.Device, rows: pl.DataFrame) -> Roofs:
     """Roofs of a known device for the number types that occur."""
     types = rows["dtype"].drop_nulls().unique().sort()
-    return Roofs(device.memory_bytes_per_s, {t: rate for t in types if (rate := device.flop_per_s.get(t))})
+    return Roofs(
+        device.memory_bytes_per_s, {t: rate for t in types if (rate := device.flop_per_s.get(t))}
+    )
 
 
 def derived(rows: pl.DataFrame) -> Roofs:
     """Roofs that follow from the ``roof_flop_per_s`` of the launches.
 
-    The roof of a launch is the lower of the peak of its number type and intensity x bandwidth. So roof / intensity is
-    at most the bandwidth. If it is less than that of another launch, the roof is a peak. The greatest roof / intensity
-    is the bandwidth itself if launches of two intensities agree on it, or if its launch stays below the peak of its
-    type.
+    The roof of a launch is the lower of the peak of its number type and intensity x bandwidth. So
+    roof / intensity is at most the bandwidth. If it is less than that of another launch, the roof
+    is a peak. The greatest roof / intensity is the bandwidth itself if launches of two intensities
+    agree on it, or if its launch stays below the peak of its type.
     """
     with_roof = rows.drop_nulls(["roof_flop_per_s", "dtype"]).filter(pl.col("roof_flop_per_s") > 0)
     slope = pl.col("roof_flop_per_s") / pl.col("arithmetic_intensity")
     steepest = draw.number(with_roof.select(slope.max()).item())
-    flat = with_roof.filter(slope < steepest * (1 - _EXACT)).group_by("dtype").agg(pl.col("roof_flop_per_s").max())
+    flat = (
+        with_roof.filter(slope < steepest * (1 - _EXACT))
+        .group_by("dtype")
+        .agg(pl.col("roof_flop_per_s").max())
+    )
     peaks = {str(dtype): float(rate) for dtype, rate in flat.sort("dtype").iter_rows()}
     top = with_roof.filter(slope >= steepest * (1 - _EXACT))
     roofs = top.select("dtype", "roof_flop_per_s").rows()
@@ -90,23 +98,37 @@ def lines(roofs: Roofs, plane: Plane) -> tuple[list[alt.Chart], list[Box]]:
         width = theme.text_px(name, theme.TEXT_PX)
         taken += [*along(start, end), Box(end[0] - 4 - width, end[1] - 20, end[0], end[1])]
     if by_rate:
-        taken.append(Box(0, 0, plane.width, plane.at(plane.x[0], max(by_rate))[1]))  # nothing has a place above
+        taken.append(
+            Box(0, 0, plane.width, plane.at(plane.x[0], max(by_rate))[1])
+        )  # nothing has a place above
     if roofs.bandwidth:
         highest = max(roofs.peaks.values(), default=plane.y[1] * plane.unit)
         first = max(plane.x[0], plane.y[0] * plane.unit / roofs.bandwidth)
         last = min(plane.x[1], highest / roofs.bandwidth)
         if last > first:
-            start, end = plane.at(first, first * roofs.bandwidth), plane.at(last, last * roofs.bandwidth)
+            start, end = (
+                plane.at(first, first * roofs.bandwidth),
+                plane.at(last, last * roofs.bandwidth),
+            )
             angle = math.degrees(math.atan2(end[1] - start[1], end[0] - start[0]))
-            start_of_name = (start[0] + (end[0] - start[0]) * 0.4, start[1] + (end[1] - start[1]) * 0.4)
+            start_of_name = (
+                start[0] + (end[0] - start[0]) * 0.4,
+                start[1] + (end[1] - start[1]) * 0.4,
+            )
             marks.append(segment((*start, *end), theme.MUTED, 1.5))
             name = f"memory: {roofs.bandwidth / 1e12:,.4g} TB/s"
             lean = math.radians(angle)
             above = (start_of_name[0] + 9 * math.sin(lean), start_of_name[1] - 9 * math.cos(lean))
             marks.append(_name(name, above, align="center", baseline="middle", angle=angle % 360))
             half = theme.text_px(name, theme.TEXT_PX) / 2
-            ends = [(above[0] + s * half * math.cos(lean), above[1] + s * half * math.sin(lean)) for s in (-1, 1)]
-            taken += [*along(start, end), *(around(b.left + 3, b.top + 3, 8) for b in along(ends[0], ends[1]))]
+            ends = [
+                (above[0] + s * half * math.cos(lean), above[1] + s * half * math.sin(lean))
+                for s in (-1, 1)
+            ]
+            taken += [
+                *along(start, end),
+                *(around(b.left + 3, b.top + 3, 8) for b in along(ends[0], ends[1])),
+            ]
     return marks, taken
 
 
@@ -114,7 +136,9 @@ def segment(ends: Segment, colour: str, width: float) -> alt.Chart:
     """A straight line between two places of the plot (x, y, x, y in px)."""
     x, y, x2, y2 = ends
     rule = alt.Chart(draw.constant({})).mark_rule(color=colour, strokeWidth=width, aria=False)
-    drawn: alt.Chart = rule.encode(x=alt.XValue(x), y=alt.YValue(y), x2=alt.X2Value(x2), y2=alt.Y2Value(y2))
+    drawn: alt.Chart = rule.encode(
+        x=alt.XValue(x), y=alt.YValue(y), x2=alt.X2Value(x2), y2=alt.Y2Value(y2)
+    )
     return drawn
 
 
@@ -129,13 +153,25 @@ def _name(
     mark = alt.Chart(draw.constant({})).mark_text(
         align=align, baseline=baseline, angle=angle, fontSize=theme.TEXT_PX, color=theme.MUTED
     )
-    named: alt.Chart = mark.encode(x=alt.XValue(corner[0]), y=alt.YValue(corner[1]), text=alt.TextValue(text))
+    named: alt.Chart = mark.encode(
+        x=alt.XValue(corner[0]), y=alt.YValue(corner[1]), text=alt.TextValue(text)
+    )
     return named
 
 
 _RATES = ("arithmetic_intensity", "flop_per_s", "duration_ns")
 _OF_OPERATORS = (
-    *("operator", "kernel", "dtypes", "flops", "bound_ns", "bound_by", "intensity", "tflop_per_s", "total_ns"),
+    *(
+        "operator",
+        "kernel",
+        "dtypes",
+        "flops",
+        "bound_ns",
+        "bound_by",
+        "intensity",
+        "tflop_per_s",
+        "total_ns",
+    ),
 )
 _COLUMNS = ("kernel_name", "dtype", "roof_flop_per_s", "roof_share", "bound", *_RATES)
 BOUNDS = {"compute": theme.COMPUTE, "memory": "#882255", "latency": "#DDAA33"}
@@ -156,28 +192,40 @@ _LARGEST, _LEAST = 900.0, 36.0
 """Areas of points (square px)."""
 
 _MAX_AVOIDED, _APART, _ASIDE = 400, 3, 60
-"""Longest launches that labels avoid, by how much, and room between the last point and its label (px)."""
+"""Longest launches that labels avoid, by how much, and room between the last point and its label
+(px).
+"""
 
 
 def _launches(frame: pl.DataFrame) -> pl.DataFrame:
     """Rows of ``analyze.operators`` with the columns of launches."""
     draw.require(frame, _OF_OPERATORS, chart="roofline")
-    # other kinds of operators do not use the matrix units, and have no flat roof; nor have types that are hardly used
+    # other kinds of operators do not use the matrix units, and have no flat roof; nor have types
+    # that are hardly used
     much = pl.col("total_ns") >= _LEAST_OF_TYPE * pl.col("total_ns").sum()
-    types = frame.select(pl.when(much & pl.col("kind").str.contains(_OF_MATRICES)).then("dtypes")).to_series()
+    types = frame.select(
+        pl.when(much & pl.col("kind").str.contains(_OF_MATRICES)).then("dtypes")
+    ).to_series()
     formats = [number_of(name)[0] if name else None for name in types.str.extract(_FORMATS)]
     rate, by = pl.col("flops") / pl.col("bound_ns") * 1e9, pl.col("bound_by")
     of_unit = ~by.is_in(["memory", "launch"])
-    stage = {"stage": pl.when(~pl.col("stage").is_in(OF_ANYTHING)).then("stage")} if "stage" in frame.columns else {}
+    stage = (
+        {"stage": pl.when(~pl.col("stage").is_in(OF_ANYTHING)).then("stage")}
+        if "stage" in frame.columns
+        else {}
+    )
     drawn = pl.col("total_ns") >= _LEAST_DRAWN * pl.col("total_ns").sum()
     return frame.with_columns(
         kernel_name=pl.coalesce(pl.col("operator").str.split("::").list.last(), "kernel"),
         dtype=pl.when(of_unit).then(by).otherwise(pl.Series(formats, dtype=pl.String)),
-        roof_flop_per_s=pl.when(by != "launch").then(rate), roof_share="share_of_bound",
+        roof_flop_per_s=pl.when(by != "launch").then(rate),
+        roof_share="share_of_bound",
         bound=pl.when(of_unit).then(pl.lit("compute")).otherwise(by.replace("launch", "latency")),
         arithmetic_intensity="intensity",
-        flop_per_s=pl.when(drawn).then(pl.col("tflop_per_s") * 1e12), duration_ns="total_ns", **stage,
-    )  # fmt: skip
+        flop_per_s=pl.when(drawn).then(pl.col("tflop_per_s") * 1e12),
+        duration_ns="total_ns",
+        **stage,
+    )
 
 
 @draw.chart_of(
@@ -188,20 +236,23 @@ def _launches(frame: pl.DataFrame) -> pl.DataFrame:
 def roofline(
     frame: pl.DataFrame, *, peaks: str | hardware.Device | None = None, title: str | None = None
 ) -> alt.LayerChart:
-    """Every operator of a recording, or every profiled launch, under the roofs of its device, on logarithmic axes.
+    """Every operator of a recording, or every profiled launch, under the roofs of its device, on
+    logarithmic axes.
 
-    Under the slope the memory bandwidth limits a kernel; under a flat roof the peak of its number type does. What has
-    no floating-point operations is not drawn; the subtitle names it. The area of a point is its time.
+    Under the slope the memory bandwidth limits a kernel; under a flat roof the peak of its number
+    type does. What has no floating-point operations is not drawn; the subtitle names it. The area
+    of a point is its time.
 
     Parameters
     ----------
     frame : polars.DataFrame
-        Rows of ``operators(trace)`` or of ``speed_of_light(metrics)``. With a column ``stage`` (of ``by=("stage",)``,
-        or of ``name_layers(metrics)``, joined by ``kernel_id``) points have the colours and names of stages, else the
-        colours of their bounds.
+        Rows of ``operators(trace)`` or of ``speed_of_light(metrics)``. With a column ``stage`` (of
+        ``by=("stage",)``, or of ``name_layers(metrics)``, joined by ``kernel_id``) points have the
+        colours and names of stages, else the colours of their bounds.
     peaks : str or Device, optional
-        The device; the chart then has its roofs for all number types in the frame. By default the roofs follow from
-        ``roof_flop_per_s``: a type has its flat roof if a launch of this type lies under it.
+        The device; the chart then has its roofs for all number types in the frame. By default the
+        roofs follow from ``roof_flop_per_s``: a type has its flat roof if a launch of this type
+        lies under it.
 
     Raises
     ------
@@ -215,9 +266,13 @@ def roofline(
     named = frame.with_columns(
         function=kernels.displayed(frame["kernel_name"]),
         group=pl.col(by).fill_null(missing),
-        drawable=pl.all_horizontal(((pl.col(c) > 0) & pl.col(c).is_finite()).fill_null(value=False) for c in _RATES),
+        drawable=pl.all_horizontal(
+            ((pl.col(c) > 0) & pl.col(c).is_finite()).fill_null(value=False) for c in _RATES
+        ),
     )
-    rows = named.filter("drawable").sort("duration_ns", "function", descending=[True, False], maintain_order=True)
+    rows = named.filter("drawable").sort(
+        "duration_ns", "function", descending=[True, False], maintain_order=True
+    )
     if rows.is_empty():
         raise draw.nothing("roofline", "nothing has floating-point operations and memory traffic")
     own = pl.when(pl.col("group") == missing).then("function").otherwise("group")
@@ -239,20 +294,29 @@ def roofline(
     rest = named.filter(~pl.col("drawable"))
     left_out = _operators_left_out(rest) if of_operators else _left_out(rest)
     among = " of what is drawn" if of_operators and left_out else ""
-    return theme.finish(chart, title or _headline(rows, among), [" ".join(notes), left_out] if left_out else notes)
+    return theme.finish(
+        chart, title or _headline(rows, among), [" ".join(notes), left_out] if left_out else notes
+    )
 
 
 def _plane(rows: pl.DataFrame, roofs: Roofs) -> Plane:
-    """Axis ranges that include all points and, if known, the ridges, with space for a label on the right."""
+    """Axis ranges that include all points and, if known, the ridges, with space for a label on
+    the right.
+    """
     intensity, rate = rows["arithmetic_intensity"], rows["flop_per_s"]
     ridges = [peak / roofs.bandwidth for peak in roofs.peaks.values()] if roofs.bandwidth else []
     left = min(draw.number(intensity.min()), *ridges, math.inf) / 2.5
     right = max(draw.number(intensity.max()), *ridges, 0.0)
-    widest = max(theme.text_px(shorten(label, _MAX_LABEL), theme.TEXT_PX) for label in rows["label"].unique())
+    widest = max(
+        theme.text_px(shorten(label, _MAX_LABEL), theme.TEXT_PX) for label in rows["label"].unique()
+    )
     plot = theme.inner() - _AXIS
     aside = min(widest + _ASIDE, plot / 3)
     x = (left, left * (right / left) ** (plot / (plot - aside)))
-    low, high = draw.number(rate.min()) / 3, max(draw.number(rate.max()), *roofs.peaks.values(), 0.0) * 2
+    low, high = (
+        draw.number(rate.min()) / 3,
+        max(draw.number(rate.max()), *roofs.peaks.values(), 0.0) * 2,
+    )
     unit = next((u for u in (1e12, 1e9, 1e6) if high >= u), 1.0)
     return Plane(plot, _HEIGHT, x, (low / unit, high / unit), unit)
 
@@ -268,9 +332,19 @@ def _points(rows: pl.DataFrame, plane: Plane, table: dict[str, str]) -> alt.Char
         time=draw.duration("duration_ns"),
         area=_area(rows),
     )
-    tips = draw.tips(("kernel_name:N", "kernel"), "group:N", "time:N", ("intensity:Q", "FLOP/B", ",.4~r"), "dtype:N")
-    tips += draw.tips(("rate:Q", symbol, ",.4~r"), "bound:N", ("roof_share:Q", "of its roof", ".1%"))
-    mark = alt.Chart(draw.inline(data)).mark_point(filled=True, opacity=0.85, stroke=theme.PAPER, strokeWidth=0.8)
+    tips = draw.tips(
+        ("kernel_name:N", "kernel"),
+        "group:N",
+        "time:N",
+        ("intensity:Q", "FLOP/B", ",.4~r"),
+        "dtype:N",
+    )
+    tips += draw.tips(
+        ("rate:Q", symbol, ",.4~r"), "bound:N", ("roof_share:Q", "of its roof", ".1%")
+    )
+    mark = alt.Chart(draw.inline(data)).mark_point(
+        filled=True, opacity=0.85, stroke=theme.PAPER, strokeWidth=0.8
+    )
     points: alt.Chart = mark.encode(
         x=_axis("intensity", "arithmetic intensity (FLOP/B, log scale)", plane.x),
         y=_axis("rate", f"{symbol} (log scale)", plane.y, alt.Y),
@@ -285,7 +359,9 @@ def _axis(
     field: str, title: str, domain: tuple[float, float], channel: type[alt.X] | type[alt.Y] = alt.X
 ) -> alt.X | alt.Y:
     scale = alt.Scale(type="log", domain=list(domain), nice=False)
-    return channel(f"{field}:Q", scale=scale, axis=theme.axis(title, values=draw.log_ticks(*domain)))
+    return channel(
+        f"{field}:Q", scale=scale, axis=theme.axis(title, values=draw.log_ticks(*domain))
+    )
 
 
 def _area(rows: pl.DataFrame) -> pl.Series:
@@ -307,7 +383,10 @@ def _labels(every: pl.DataFrame, plane: Plane, roofs: list[Box]) -> list[alt.Cha
         seen.add(label)
         own = around(*point, radius)
         # A text keeps away from other kernels, so that it is clear whose it is.
-        near = [(name == label, around(*middle, r if name == label else r + _APART)) for name, middle, r in points]
+        near = [
+            (name == label, around(*middle, r if name == label else r + _APART))
+            for name, middle, r in points
+        ]
         others = [box for same, box in near if not (same and box.meets(own))]
         text = shorten(label, _MAX_LABEL)
         size = (theme.text_px(text, theme.TEXT_PX), theme.TEXT_PX + 2.0)
@@ -321,7 +400,9 @@ def _labels(every: pl.DataFrame, plane: Plane, roofs: list[Box]) -> list[alt.Cha
             taken += along(ends[:2], ends[2:])
         x, y = alt.XValue((box.left + box.right) / 2), alt.YValue((box.top + box.bottom) / 2)
         name = pl.DataFrame({"label": [text]})
-        marks.append(draw.said(name, x, y, baseline="middle", fontSize=theme.TEXT_PX, color=theme.INK))
+        marks.append(
+            draw.said(name, x, y, baseline="middle", fontSize=theme.TEXT_PX, color=theme.INK)
+        )
     return marks
 
 
@@ -330,13 +411,18 @@ def _headline(rows: pl.DataFrame, among: str) -> str:
     share, ns = pl.col("roof_share"), pl.col("duration_ns")
     finite = share.is_not_null() & share.is_finite()
     sums = rows.group_by("label").agg(
-        ns=ns.sum(), reached=(share * ns).filter(finite).sum() / ns.filter(finite).sum(), known=finite.any()
+        ns=ns.sum(),
+        reached=(share * ns).filter(finite).sum() / ns.filter(finite).sum(),
+        known=finite.any(),
     )
     top = sums.sort("ns", "label", descending=[True, False]).row(0, named=True)
     name = shorten(top["label"], _MAX_NAME)
     if not top["known"]:
         return f"{name} takes the most time{among}; its roof is not known"
-    return f"{name} takes the most time{among}, and reaches {theme.percent(100 * top['reached'])} of its roof"
+    return (
+        f"{name} takes the most time{among}, and reaches {theme.percent(100 * top['reached'])} of"
+        " its roof"
+    )
 
 
 def _left_out(rows: pl.DataFrame) -> str:
@@ -345,13 +431,17 @@ def _left_out(rows: pl.DataFrame) -> str:
         return ""
     none = (pl.col("flop_per_s") == 0).fill_null(value=False)
     sentences = []
-    for why, some in (("without FLOPs", rows.filter(none)), ("without known FLOPs or DRAM bytes", rows.filter(~none))):
+    for why, some in (
+        ("without FLOPs", rows.filter(none)),
+        ("without known FLOPs or DRAM bytes", rows.filter(~none)),
+    ):
         if some.is_empty():
             continue
         sums = some.group_by("function").agg(ns=pl.col("duration_ns").sum(), n=pl.len())
         sums = sums.sort("ns", "function", descending=[True, False])
         names = [
-            f"{shorten(name, _MAX_NAME)} ({f'{n:,} launches, ' if n > 1 else ''}{format_ns(draw.number(ns))})"
+            f"{shorten(name, _MAX_NAME)}"
+            f" ({f'{n:,} launches, ' if n > 1 else ''}{format_ns(draw.number(ns))})"
             for name, ns, n in sums.head(_MAX_NAMED).iter_rows()
         ]
         more = [f"{sums.height - _MAX_NAMED} more"] if sums.height > _MAX_NAMED else []
@@ -366,11 +456,17 @@ def _operators_left_out(rows: pl.DataFrame) -> str:
     flops = pl.col("flops")
     least = f"below {100 * _LEAST_DRAWN:g} % of the time each"
     parts = []
-    for why, chosen in (("without FLOPs", flops == 0), ("without known FLOPs", flops.is_null()), (least, flops > 0)):
+    for why, chosen in (
+        ("without FLOPs", flops == 0),
+        ("without known FLOPs", flops.is_null()),
+        (least, flops > 0),
+    ):
         sums = rows.filter(chosen).group_by("function").agg(ns=pl.col("duration_ns").sum())
         sums = sums.sort("ns", "function", descending=[True, False])
         if sums.height:
             names = [shorten(name, _MAX_LABEL) for name in sums["function"].head(_MAX_NAMED)]
             more = f" and {sums.height - _MAX_NAMED} more" if sums.height > _MAX_NAMED else ""
-            parts.append(f"{format_ns(draw.number(sums['ns'].sum()))} {why} ({', '.join(names)}{more})")
+            parts.append(
+                f"{format_ns(draw.number(sums['ns'].sum()))} {why} ({', '.join(names)}{more})"
+            )
     return f"Not drawn: {'; '.join(parts)}."

@@ -1,4 +1,6 @@
-"""Charts of theory: structure and costs of a model, its roofline, least times over a range, and measured ones."""
+"""Charts of theory: structure and costs of a model, its roofline, least times over a range, and
+measured ones.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,12 @@ from llmprof.charts.roofline import roofline
 from llmprof.text import shorten
 from llmprof.units import format_ns
 
-BOUNDS = {"compute": theme.COMPUTE, "memory": "#E0A100", "communication": theme.COMMUNICATION, "none": theme.REST}
+BOUNDS = {
+    "compute": theme.COMPUTE,
+    "memory": "#E0A100",
+    "communication": theme.COMMUNICATION,
+    "none": theme.REST,
+}
 """Colours of what bounds an operator."""
 
 _BOX, _STEP, _HALF = 34, 46, 200
@@ -23,10 +30,11 @@ _TITLES = {"prefill": "Prefill", "decode": "Decode step"}
     "phase component layers flops memory_bytes message_bytes latency_s bound",
 )
 def theory_structure(components: pl.DataFrame, *, title: str | None = None) -> alt.LayerChart:
-    """The operators of a model in the order in which they run, with FLOPs, bytes and least time of each.
+    """The operators of a model in the order in which they run, with FLOPs, bytes and least time of
+    each.
 
-    Each phase has a column; the colour of a node says what bounds it. Figures are of all its layers together on one
-    rank, and the frame encloses the nodes that every layer repeats.
+    Each phase has a column; the colour of a node says what bounds it. Figures are of all its layers
+    together on one rank, and the frame encloses the nodes that every layer repeats.
     """
     phases = components["phase"].unique(maintain_order=True).to_list()
     width = theme.inner()
@@ -38,13 +46,22 @@ def theory_structure(components: pl.DataFrame, *, title: str | None = None) -> a
         left = n * column
         marks += _column(nodes, left, str(phase))
         tallest = max(tallest, nodes.height)
-    chart = theme.layered(*marks, _key(width)).properties(width=width, height=(tallest + 1) * _STEP + 20)
-    note = "Least time of all layers of a node on one rank; bytes that have to cross the device memory. "
-    return theme.finish(chart, title or _headline(components), f"{note}In the frame: repeated in every layer.")
+    chart = theme.layered(*marks, _key(width)).properties(
+        width=width, height=(tallest + 1) * _STEP + 20
+    )
+    note = (
+        "Least time of all layers of a node on one rank; bytes that have to cross the device"
+        " memory. "
+    )
+    return theme.finish(
+        chart, title or _headline(components), f"{note}In the frame: repeated in every layer."
+    )
 
 
 def _merged(rows: pl.DataFrame) -> pl.DataFrame:
-    """Nodes in order; nodes that several kinds of layers share are merged, and so are the collectives of a layer."""
+    """Nodes in order; nodes that several kinds of layers share are merged, and so are the
+    collectives of a layer.
+    """
     order = pl.int_range(pl.len())
     sums = pl.col("layers", "flops", "memory_bytes", "message_bytes", "latency_s").sum()
     nodes = rows.with_columns(order=order, inside=pl.col("layers") > 1).with_columns(
@@ -74,17 +91,30 @@ def _column(nodes: pl.DataFrame, left: float, phase: str) -> list[alt.Chart]:
         .then(pl.col("component") + " × " + pl.col("layers").cast(pl.String))
         .otherwise("component"),
         time=(pl.col("latency_s") * 1e9).map_elements(format_ns, return_dtype=pl.String),
-        share=(100 * pl.col("latency_s") / total).map_elements(theme.percent, return_dtype=pl.String),
-        work=pl.struct("flops", "memory_bytes", "message_bytes").map_elements(_work, return_dtype=pl.String),
+        share=(100 * pl.col("latency_s") / total).map_elements(
+            theme.percent, return_dtype=pl.String
+        ),
+        work=pl.struct("flops", "memory_bytes", "message_bytes").map_elements(
+            _work, return_dtype=pl.String
+        ),
     )
-    marks = [_text(pl.DataFrame({"label": [_TITLES.get(phase, phase)], "y": [12]}), left, bold=True)]
+    marks = [
+        _text(pl.DataFrame({"label": [_TITLES.get(phase, phase)], "y": [12]}), left, bold=True)
+    ]
     inside = data.filter("inside")
     if inside.height:
         frame = draw.constant({})
         upper, lower = float(inside["y"].min()) - 6, float(inside["y2"].max()) + 6  # type: ignore[arg-type]
-        rect = alt.Chart(frame).mark_rect(fill="#F4F6F8", stroke="#CBD2D9", strokeDash=[4, 3], cornerRadius=6)
+        rect = alt.Chart(frame).mark_rect(
+            fill="#F4F6F8", stroke="#CBD2D9", strokeDash=[4, 3], cornerRadius=6
+        )
         marks.append(
-            rect.encode(x=alt.XValue(left), x2=alt.X2Value(left + 412), y=alt.YValue(upper), y2=alt.Y2Value(lower))
+            rect.encode(
+                x=alt.XValue(left),
+                x2=alt.X2Value(left + 412),
+                y=alt.YValue(upper),
+                y2=alt.Y2Value(lower),
+            )
         )
     arrows = data.select(y="y2", y2=pl.col("y").shift(-1)).drop_nulls()
     line = alt.Chart(draw.inline(arrows)).mark_rule(color=theme.MUTED, strokeWidth=1.2)
@@ -95,10 +125,23 @@ def _column(nodes: pl.DataFrame, left: float, phase: str) -> list[alt.Chart]:
         shade = BOUNDS.get(str(bound), theme.REST)
         tips = draw.tips("component:N", "work:N", "time:N", "share:N", "bound:N")
         box = alt.Chart(draw.inline(group)).mark_rect(fill=shade, cornerRadius=5)
-        x, x2, y = alt.XValue(left + 8), alt.X2Value(left + 8 + _HALF), alt.Y("y:Q", scale=scale, axis=None)
+        x, x2, y = (
+            alt.XValue(left + 8),
+            alt.X2Value(left + 8 + _HALF),
+            alt.Y("y:Q", scale=scale, axis=None),
+        )
         marks.append(box.encode(x=x, x2=x2, y=y, y2=alt.Y2("y2:Q"), tooltip=tips))
-        marks.append(_text(group.select(label="name", y="middle"), left + 18, ink=theme.ink_on(shade), bold=True))
-    marks.append(_text(data.select(label="work", y=pl.col("middle") - 8), left + 220, ink=theme.MUTED))
+        marks.append(
+            _text(
+                group.select(label="name", y="middle"),
+                left + 18,
+                ink=theme.ink_on(shade),
+                bold=True,
+            )
+        )
+    marks.append(
+        _text(data.select(label="work", y=pl.col("middle") - 8), left + 220, ink=theme.MUTED)
+    )
     timed = data.filter(pl.col("latency_s") > 0)
     caption = pl.concat_str("time", pl.lit("  ("), "share", pl.lit(")"))
     marks.append(_text(timed.select(label=caption, y=pl.col("middle") + 8), left + 220))
@@ -107,10 +150,16 @@ def _column(nodes: pl.DataFrame, left: float, phase: str) -> list[alt.Chart]:
 
 def _text(rows: pl.DataFrame, x: float, *, ink: str = theme.INK, bold: bool = False) -> alt.Chart:
     mark = alt.Chart(draw.inline(rows)).mark_text(
-        align="left", baseline="middle", fontSize=theme.TEXT_PX, color=ink, fontWeight="bold" if bold else "normal"
+        align="left",
+        baseline="middle",
+        fontSize=theme.TEXT_PX,
+        color=ink,
+        fontWeight="bold" if bold else "normal",
     )
     scale = alt.Scale(domain=[0, 1], range=[0, 1])
-    drawn: alt.Chart = mark.encode(x=alt.XValue(x), y=alt.Y("y:Q", scale=scale, axis=None), text=alt.Text("label:N"))
+    drawn: alt.Chart = mark.encode(
+        x=alt.XValue(x), y=alt.Y("y:Q", scale=scale, axis=None), text=alt.Text("label:N")
+    )
     return drawn
 
 
@@ -119,7 +168,9 @@ def _key(width: float) -> alt.LayerChart:
     marks: list[alt.Chart] = []
     x = width - 420.0
     for name, shade in BOUNDS.items():
-        label = {"none": "no least time"}.get(name, f"bound by {name}" if name == "compute" else name)
+        label = {"none": "no least time"}.get(
+            name, f"bound by {name}" if name == "compute" else name
+        )
         marks += key(x, -6, shade, label)
         x += 34 + 6.6 * len(label)
     return theme.layered(*marks)
@@ -127,7 +178,9 @@ def _key(width: float) -> alt.LayerChart:
 
 def key(x: float, y: float, shade: str, label: str) -> list[alt.Chart]:
     """A colour and what it means, at a place of the plot (px)."""
-    square = alt.Chart(draw.constant({})).mark_point(shape="square", filled=True, size=130, color=shade, opacity=1)
+    square = alt.Chart(draw.constant({})).mark_point(
+        shape="square", filled=True, size=130, color=shade, opacity=1
+    )
     text = alt.Chart(draw.constant({})).mark_text(
         align="left", baseline="middle", fontSize=theme.TEXT_PX, color=theme.INK
     )
@@ -161,11 +214,14 @@ def amount(value: float) -> str:
 def _headline(components: pl.DataFrame) -> str:
     sentences = []
     for (phase,), rows in components.group_by("phase", maintain_order=True):
-        by_bound = rows.group_by("bound").agg(pl.col("latency_s").sum()).sort("latency_s", descending=True)
+        by_bound = (
+            rows.group_by("bound").agg(pl.col("latency_s").sum()).sort("latency_s", descending=True)
+        )
         total = float(rows["latency_s"].sum())
         share = theme.percent(100 * float(by_bound["latency_s"][0]) / total) if total else "0 %"
         sentences.append(
-            f"{phase} takes at least {format_ns(total * 1e9)}, {share} of it bound by {by_bound['bound'][0]}"
+            f"{phase} takes at least {format_ns(total * 1e9)}, {share} of it bound by"
+            f" {by_bound['bound'][0]}"
         )
     return "; ".join(sentences).capitalize()
 
@@ -175,14 +231,22 @@ _LEAST = 0.005
 """Share below which a stage is merged into the rest."""
 
 
-@draw.chart_of("llmprof.theory.profile(model, device).components", "phase stage flops weight_bytes latency_s")
+@draw.chart_of(
+    "llmprof.theory.profile(model, device).components", "phase stage flops weight_bytes latency_s"
+)
 def theory_shares(components: pl.DataFrame, *, title: str | None = None) -> alt.HConcatChart:
     """Shares of the stages in weights read, FLOPs and least time, for prefill and decode.
 
     A panel for each quantity, with a bar for each stage and phase.
     """
-    panels = {"weight_bytes": ("weights read", "B"), "flops": ("FLOPs", "FLOP"), "latency_s": ("least time", "s")}
-    sums = components.group_by("phase", "stage", maintain_order=True).agg(pl.col(list(panels)).sum())
+    panels = {
+        "weight_bytes": ("weights read", "B"),
+        "flops": ("FLOPs", "FLOP"),
+        "latency_s": ("least time", "s"),
+    }
+    sums = components.group_by("phase", "stage", maintain_order=True).agg(
+        pl.col(list(panels)).sum()
+    )
     large = pl.lit(value=False)
     for name in panels:
         large |= (pl.col(name) > _LEAST * pl.col(name).sum().over("phase")).fill_null(value=False)
@@ -197,29 +261,51 @@ def theory_shares(components: pl.DataFrame, *, title: str | None = None) -> alt.
         rows = rows.with_columns(share=(100 * pl.col("value") / whole).fill_nan(0.0))
         rows = rows.with_columns(
             label=pl.col("share").map_elements(theme.percent, return_dtype=pl.String),
-            amount=pl.Series([f"{amount(value)}{unit}" for value in rows["value"]], dtype=pl.String),
+            amount=pl.Series(
+                [f"{amount(value)}{unit}" for value in rows["value"]], dtype=pl.String
+            ),
         )
         drawn.append(_bars(rows, order, table, plot, label, names=n == 0))
     chart: alt.HConcatChart = compose.columns(*drawn, spacing=_SPACE).resolve_scale(color="shared")
-    most = sums.filter(pl.col("phase") == sums["phase"][-1]).sort("latency_s", descending=True).row(0, named=True)
+    most = (
+        sums.filter(pl.col("phase") == sums["phase"][-1])
+        .sort("latency_s", descending=True)
+        .row(0, named=True)
+    )
     total = draw.number(sums.filter(pl.col("phase") == sums["phase"][-1])["latency_s"].sum())
     sentence = (
-        f"{most['stage']} takes {theme.percent(100 * most['latency_s'] / total)} of the least time of {most['phase']}"
+        f"{most['stage']} takes {theme.percent(100 * most['latency_s'] / total)} of the least time"
+        f" of {most['phase']}"
     )
-    notes = f"Dark: {sums['phase'][0]}; light: {sums['phase'][-1]}. Stages of less than 0.5 % are left out."
+    notes = (
+        f"Dark: {sums['phase'][0]}; light: {sums['phase'][-1]}. Stages of less than 0.5 % are left"
+        " out."
+    )
     return theme.finish(chart, title or sentence, f"{notes} Shares of what one rank does.")
 
 
 def _bars(
-    rows: pl.DataFrame, order: list[str], table: dict[str, str], width: float, label: str, *, names: bool
+    rows: pl.DataFrame,
+    order: list[str],
+    table: dict[str, str],
+    width: float,
+    label: str,
+    *,
+    names: bool,
 ) -> alt.LayerChart:
     phases = rows["phase"].unique(maintain_order=True).to_list()
     y = names_axis("stage", order)
     y["axis"]["labels"] = names
     top = max(draw.number(rows["share"].max()), 1.0)
-    x = alt.X("share:Q", scale=alt.Scale(domain=[0, top * 1.25]), axis=theme.axis(f"{label} (%)", tickCount=4))
+    x = alt.X(
+        "share:Q",
+        scale=alt.Scale(domain=[0, top * 1.25]),
+        axis=theme.axis(f"{label} (%)", tickCount=4),
+    )
     tips = draw.tips("stage:N", "phase:N", "amount:N", "label:N")
-    shade = alt.Color("stage:N", scale=alt.Scale(domain=order, range=list(table.values())), legend=None)
+    shade = alt.Color(
+        "stage:N", scale=alt.Scale(domain=order, range=list(table.values())), legend=None
+    )
     marks: list[alt.Chart] = []
     for n, phase in enumerate(phases):
         some = draw.inline(rows.filter(pl.col("phase") == phase))
@@ -236,14 +322,20 @@ def _bars(
     return theme.layered(*marks).properties(width=width, height=height, title=theme.heading(label))
 
 
-@draw.chart_of("llmprof.theory.profile(model, device).parameter_table", "component stage parameters active_parameters")
+@draw.chart_of(
+    "llmprof.theory.profile(model, device).parameter_table",
+    "component stage parameters active_parameters",
+)
 def theory_parameters(parameters: pl.DataFrame, *, title: str | None = None) -> alt.LayerChart:
     """Parameters of each part of a model."""
     rows = parameters.group_by("component", "stage", maintain_order=True).agg(
         pl.col("parameters", "active_parameters").sum()
     )
     rows = rows.sort("parameters", descending=True)
-    total, used = draw.number(rows["parameters"].sum()), draw.number(rows["active_parameters"].sum())
+    total, used = (
+        draw.number(rows["parameters"].sum()),
+        draw.number(rows["active_parameters"].sum()),
+    )
     labels = [f"{_count(n)} ({theme.percent(100 * n / total)})" for n in rows["parameters"]]
     rows = rows.with_columns(
         label=pl.Series(labels, dtype=pl.String),
@@ -258,7 +350,9 @@ def theory_parameters(parameters: pl.DataFrame, *, title: str | None = None) -> 
     shade = alt.Color("stage:N", scale=theme.shades(table), legend=None)
     tips = draw.tips("component:N", "stage:N", "label:N")
     bars = alt.Chart(draw.inline(rows)).mark_bar().encode(x=x, y=y, color=shade, tooltip=tips)
-    chart = theme.layered(bars, draw.behind(rows, x, y)).properties(width=theme.inner() - 130, height=26 * len(order))
+    chart = theme.layered(bars, draw.behind(rows, x, y)).properties(
+        width=theme.inner() - 130, height=26 * len(order)
+    )
     sentence = f"{_count(total)} parameters"
     if used < total * 0.999:
         sentence += f", of which a token goes through {_count(used)}"
@@ -279,12 +373,17 @@ def _count(number: float) -> str:
     refuses="no operator has FLOPs and bytes",
 )
 def theory_roofline(
-    components: pl.DataFrame, device: str | hardware.Device, *, dtype: str = "bf16", title: str | None = None
+    components: pl.DataFrame,
+    device: str | hardware.Device,
+    *,
+    dtype: str = "bf16",
+    title: str | None = None,
 ) -> alt.LayerChart:
-    """Operators of a model under the roofs of a device, each at the rate that its least time allows.
+    """Operators of a model under the roofs of a device, each at the rate that its least time
+    allows.
 
-    A point for each operator with FLOPs and phase. The intensity counts the bytes that have to cross the device memory;
-    operators without such bytes have no place.
+    A point for each operator with FLOPs and phase. The intensity counts the bytes that have to
+    cross the device memory; operators without such bytes have no place.
 
     Parameters
     ----------
@@ -296,7 +395,9 @@ def theory_roofline(
     machine = hardware.device(device)
     peak = machine.flop_per_s.get(dtype)
     band = machine.memory_bytes_per_s
-    rows = components.filter((pl.col("flops") > 0) & (pl.col("memory_bytes") > 0) & (pl.col("latency_s") > 0))
+    rows = components.filter(
+        (pl.col("flops") > 0) & (pl.col("memory_bytes") > 0) & (pl.col("latency_s") > 0)
+    )
     if rows.is_empty() or not peak or not band:
         raise draw.nothing("theory_roofline", "no operator has FLOPs and bytes under known roofs")
     intensity = pl.col("flops") / pl.col("memory_bytes")
@@ -310,10 +411,14 @@ def theory_roofline(
         roof_share=pl.lit(1.0),
     )
     longest = frame.sort("duration_ns", descending=True).row(0, named=True)
-    headline = title or f"{longest['kernel_name']} takes the most time, and is bound by {longest['bound']}"
+    headline = (
+        title or f"{longest['kernel_name']} takes the most time, and is bound by {longest['bound']}"
+    )
     chart = roofline(frame, peaks=machine, title=headline)
     return theme.finish(
-        chart, headline, "A point is an operator over all layers on a rank; its area is its least time."
+        chart,
+        headline,
+        "A point is an operator over all layers on a rank; its area is its least time.",
     )
 
 
@@ -333,7 +438,8 @@ def theory_curves(
 ) -> alt.HConcatChart:
     """Least prefill and decode times and the highest throughput over a range.
 
-    Logarithmic axes. One line is the least time, one the predicted times (no bounds); points are measured.
+    Logarithmic axes. One line is the least time, one the predicted times (no bounds); points are
+    measured.
 
     Parameters
     ----------
@@ -343,7 +449,11 @@ def theory_curves(
         ``value`` and any of ``prefill_s, decode_s, tokens_per_s``: points of a trace or run.
     """
     over = OVER.get(str(sweep["over"][0]), "value (log scale)")
-    labels = {"prefill_s": "first token", "decode_s": "decode step", "tokens_per_s": "output tokens a second"}
+    labels = {
+        "prefill_s": "first token",
+        "decode_s": "decode step",
+        "tokens_per_s": "output tokens a second",
+    }
     panels = [
         _panel(_long(sweep, measured, column), label, over, time=column != "tokens_per_s")
         for column, label in labels.items()
@@ -363,14 +473,24 @@ def _long(sweep: pl.DataFrame, measured: pl.DataFrame | None, column: str) -> pl
     """``value, y, kind`` of one quantity."""
     parts = [sweep.select("value", y=pl.col(column).cast(pl.Float64), kind=pl.lit("least time"))]
     predicted = f"predicted_{column}"
-    if column == "tokens_per_s" and "predicted_decode_s" in sweep.columns and "batch_size" in sweep.columns:
+    if (
+        column == "tokens_per_s"
+        and "predicted_decode_s" in sweep.columns
+        and "batch_size" in sweep.columns
+    ):
         made = pl.col("batch_size") / pl.col("predicted_decode_s")
         parts.append(sweep.select("value", y=made, kind=pl.lit("predicted")))
     elif predicted in sweep.columns:
-        parts.append(sweep.select("value", y=pl.col(predicted).cast(pl.Float64), kind=pl.lit("predicted")))
+        parts.append(
+            sweep.select("value", y=pl.col(predicted).cast(pl.Float64), kind=pl.lit("predicted"))
+        )
     if measured is not None and column in measured.columns:
         parts.append(
-            measured.select(pl.col("value").cast(pl.Int64), y=pl.col(column).cast(pl.Float64), kind=pl.lit("measured"))
+            measured.select(
+                pl.col("value").cast(pl.Int64),
+                y=pl.col(column).cast(pl.Float64),
+                kind=pl.lit("measured"),
+            )
         )
     return pl.concat(parts).drop_nulls("y").filter(pl.col("y") > 0)
 
@@ -380,11 +500,14 @@ def _panel(rows: pl.DataFrame, label: str, over: str, *, time: bool) -> alt.Laye
     if time:
         unit = theme.time_unit(1e9 * draw.number(rows["y"].max()))
         rows = rows.with_columns(
-            y=pl.col("y") * 1e9 / unit.ns, said=(pl.col("y") * 1e9).map_elements(format_ns, return_dtype=pl.String)
+            y=pl.col("y") * 1e9 / unit.ns,
+            said=(pl.col("y") * 1e9).map_elements(format_ns, return_dtype=pl.String),
         )
         axis = f"{unit.symbol} (log scale)"
     else:
-        rows = rows.with_columns(said=pl.col("y").map_elements(lambda v: f"{v:,.0f}", return_dtype=pl.String))
+        rows = rows.with_columns(
+            said=pl.col("y").map_elements(lambda v: f"{v:,.0f}", return_dtype=pl.String)
+        )
         axis = "tokens/s (log scale)"
     ticks = rows["value"].unique().sort().to_list()
     few = [tick for n, tick in enumerate(ticks) if n % (1 + (len(ticks) - 1) // 5) == 0]
@@ -400,7 +523,9 @@ def _panel(rows: pl.DataFrame, label: str, over: str, *, time: bool) -> alt.Laye
         base = alt.Chart(draw.inline(some))
         if kind != "measured":
             dash = [1, 0] if kind == "least time" else [5, 3]
-            marks.append(base.mark_line(color=shade, strokeWidth=2, strokeDash=dash).encode(x=x, y=y))
+            marks.append(
+                base.mark_line(color=shade, strokeWidth=2, strokeDash=dash).encode(x=x, y=y)
+            )
         shape = "circle" if kind != "measured" else "diamond"
         size = 30 if kind != "measured" else 80
         point = base.mark_point(filled=True, opacity=1, color=shade, shape=shape, size=size)
@@ -411,37 +536,71 @@ def _panel(rows: pl.DataFrame, label: str, over: str, *, time: bool) -> alt.Laye
 @draw.chart_of("llmprof.theory.sweep(model, device)")
 def theory_memory(sweep: pl.DataFrame, *, title: str | None = None) -> alt.LayerChart:
     """Memory of a rank over a range: weights, KV cache, activations, and the device's memory."""
-    parts = {"weights_bytes": "weights", "kv_cache_bytes": "KV cache", "activations_bytes": "activations"}
+    parts = {
+        "weights_bytes": "weights",
+        "kv_cache_bytes": "KV cache",
+        "activations_bytes": "activations",
+    }
     draw.require(sweep, ["over", "value", "device_bytes", *parts], chart="theory_memory")
-    table = dict(zip(parts.values(), map(theme.STAGES.__getitem__, ("gate_up_proj", "attention", "norm")), strict=True))
-    rows = sweep.sort("value").select("value", *parts).unpivot(index="value", variable_name="part", value_name="bytes")
+    table = dict(
+        zip(
+            parts.values(),
+            map(theme.STAGES.__getitem__, ("gate_up_proj", "attention", "norm")),
+            strict=True,
+        )
+    )
+    rows = (
+        sweep.sort("value")
+        .select("value", *parts)
+        .unpivot(index="value", variable_name="part", value_name="bytes")
+    )
     rows = rows.with_columns(
-        part=pl.col("part").replace_strict(parts), gb=pl.col("bytes") / 1e9, at=pl.col("value").cast(pl.String)
+        part=pl.col("part").replace_strict(parts),
+        gb=pl.col("bytes") / 1e9,
+        at=pl.col("value").cast(pl.String),
     )
     end = pl.col("gb").cum_sum().over("value")
     order = {name: n for n, name in enumerate(table)}
-    rows = rows.sort("value", pl.col("part").replace_strict(order, return_dtype=pl.Int64)).with_columns(
-        start=end - pl.col("gb"), end=end
-    )
+    rows = rows.sort(
+        "value", pl.col("part").replace_strict(order, return_dtype=pl.Int64)
+    ).with_columns(start=end - pl.col("gb"), end=end)
     over = OVER.get(str(sweep["over"][0]), "value").removesuffix(" (log scale)")
     names = rows["at"].unique(maintain_order=True).to_list()
-    x = alt.X("at:N", sort=None, scale=alt.Scale(domain=names), axis=alt.Axis(title=over, labelAngle=0, ticks=False))
+    x = alt.X(
+        "at:N",
+        sort=None,
+        scale=alt.Scale(domain=names),
+        axis=alt.Axis(title=over, labelAngle=0, ticks=False),
+    )
     limit = sweep["device_bytes"][0]
     top = max(draw.number(rows["end"].max()), draw.number(limit) / 1e9 if limit else 0.0)
     y = alt.Y("start:Q", scale=alt.Scale(domain=[0, top * 1.08]), axis=theme.axis("GB on a rank"))
     legend = alt.Legend(title=None, orient="top", direction="horizontal", symbolType="square")
     shade = alt.Color("part:N", scale=theme.shades(table), sort=None, legend=legend)
     tips = draw.tips("part:N", ("at:N", over), ("gb:Q", "GB", ",.2f"))
-    bars = alt.Chart(draw.inline(rows)).mark_bar().encode(x=x, y=y, y2=alt.Y2("end:Q"), color=shade, tooltip=tips)
+    bars = (
+        alt.Chart(draw.inline(rows))
+        .mark_bar()
+        .encode(x=x, y=y, y2=alt.Y2("end:Q"), color=shade, tooltip=tips)
+    )
     marks = [bars]
-    fit = sweep.filter(pl.col("fits").fill_null(value=False)) if "fits" in sweep.columns else sweep.clear()
+    fit = (
+        sweep.filter(pl.col("fits").fill_null(value=False))
+        if "fits" in sweep.columns
+        else sweep.clear()
+    )
     if limit:
         line = pl.DataFrame(
-            {"limit": [draw.number(limit) / 1e9], "label": [f"the device has {draw.number(limit) / 1e9:,.0f} GB"]}
+            {
+                "limit": [draw.number(limit) / 1e9],
+                "label": [f"the device has {draw.number(limit) / 1e9:,.0f} GB"],
+            }
         )
         level = alt.Y("limit:Q", scale=alt.Scale(domain=[0, top * 1.08]))
         marks.append(
-            alt.Chart(draw.inline(line)).mark_rule(color=theme.INK, strokeWidth=1.5, strokeDash=[6, 4]).encode(y=level)
+            alt.Chart(draw.inline(line))
+            .mark_rule(color=theme.INK, strokeWidth=1.5, strokeDash=[6, 4])
+            .encode(y=level)
         )
         text = alt.Chart(draw.inline(line)).mark_text(
             align="left", baseline="bottom", dy=-4, fontSize=theme.TEXT_PX, color=theme.MUTED
@@ -471,12 +630,16 @@ REASONS = {
 _MOST = 14
 
 
-@draw.chart_of("llmprof.analyze.roofline_join(trace, model)", "phase step stage measured_ns bound_ns why", runs=False)
+@draw.chart_of(
+    "llmprof.analyze.roofline_join(trace, model)",
+    "phase step stage measured_ns bound_ns why",
+    runs=False,
+)
 def bound_gap(joined: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
     """Where the time of a step goes beyond its bound.
 
-    A panel for each phase. A bar is the mean time of a stage in a step and rank; its first part is the least time, the
-    rest the gap in the colour of its reason.
+    A panel for each phase. A bar is the mean time of a stage in a step and rank; its first part is
+    the least time, the rest the gap in the colour of its reason.
 
     Parameters
     ----------
@@ -486,7 +649,9 @@ def bound_gap(joined: pl.DataFrame, *, title: str | None = None) -> alt.VConcatC
     phases = theme.in_order(joined["phase"].drop_nulls(), ("prefill", "mixed", "decode"))
     panels = [_gaps_panel(joined.filter(pl.col("phase") == phase), phase) for phase in phases]
     reasons = set(joined["why"])
-    table = {name: shade for name, shade in REASONS.items() if name == "least time" or name in reasons}
+    table = {
+        name: shade for name, shade in REASONS.items() if name == "least time" or name in reasons
+    }
     chart = compose.rows(_legend(table), *panels, spacing=16)
     last = joined.filter(pl.col("phase") == phases[-1])
     measured, bound = draw.number(last["measured_ns"].sum()), draw.number(last["bound_ns"].sum())
@@ -500,9 +665,14 @@ def bound_gap(joined: pl.DataFrame, *, title: str | None = None) -> alt.VConcatC
 
 
 def _gaps_panel(rows: pl.DataFrame, phase: str) -> alt.LayerChart:
-    steps = rows.select("rank", "step").n_unique() if "rank" in rows.columns else rows["step"].n_unique()
+    steps = (
+        rows.select("rank", "step").n_unique()
+        if "rank" in rows.columns
+        else rows["step"].n_unique()
+    )
     sums = rows.group_by("stage").agg(
-        pl.col("measured_ns", "bound_ns").sum() / steps, why=pl.col("why").sort_by("measured_ns").last()
+        pl.col("measured_ns", "bound_ns").sum() / steps,
+        why=pl.col("why").sort_by("measured_ns").last(),
     )
     sums = sums.sort("measured_ns", "stage", descending=[True, False])
     shown = sums.head(_MOST)
@@ -515,22 +685,36 @@ def _gaps_panel(rows: pl.DataFrame, phase: str) -> alt.LayerChart:
     unit = theme.time_unit(draw.number(shown["measured_ns"].max()))
     bound = pl.min_horizontal("bound_ns", "measured_ns")
     least = shown.select("stage", part=pl.lit("least time"), start=pl.lit(0.0), end=bound / unit.ns)
-    rest = shown.select("stage", part="why", start=bound / unit.ns, end=pl.col("measured_ns") / unit.ns)
+    rest = shown.select(
+        "stage", part="why", start=bound / unit.ns, end=pl.col("measured_ns") / unit.ns
+    )
     data = pl.concat([least, rest], how="vertical_relaxed").filter(pl.col("end") > pl.col("start"))
     share = (100 * pl.col("bound_ns") / pl.col("measured_ns")).fill_nan(0.0)
     of_it = "" if theme.is_narrow() else " of it least time"
     factor = pl.when(pl.col("bound_ns") > 0).then(
-        pl.format(", {}{}", share.map_elements(theme.percent, return_dtype=pl.String), pl.lit(of_it))
+        pl.format(
+            ", {}{}", share.map_elements(theme.percent, return_dtype=pl.String), pl.lit(of_it)
+        )
     )
     words = pl.concat_str(draw.duration("measured_ns"), factor.fill_null(pl.lit("")))
     labels = shown.select("stage", end=pl.col("measured_ns") / unit.ns, label=words)
     order = shown["stage"].to_list()
     y = names_axis("stage", order)
-    scale = alt.Scale(domain=[0, draw.number(labels["end"].max()) * (2.6 if theme.is_narrow() else 1.38) or 1.0])
-    x = alt.X("start:Q", scale=scale, axis=theme.axis(f"time ({unit.symbol})", tickCount=4 if theme.is_narrow() else 8))
+    scale = alt.Scale(
+        domain=[0, draw.number(labels["end"].max()) * (2.6 if theme.is_narrow() else 1.38) or 1.0]
+    )
+    x = alt.X(
+        "start:Q",
+        scale=scale,
+        axis=theme.axis(f"time ({unit.symbol})", tickCount=4 if theme.is_narrow() else 8),
+    )
     colour = alt.Color("part:N", scale=theme.shades(REASONS), legend=None)
     tips = draw.tips("stage:N", "part:N")
-    bars = alt.Chart(draw.inline(data)).mark_bar().encode(x=x, x2=alt.X2("end:Q"), y=y, color=colour, tooltip=tips)
+    bars = (
+        alt.Chart(draw.inline(data))
+        .mark_bar()
+        .encode(x=x, x2=alt.X2("end:Q"), y=y, color=colour, tooltip=tips)
+    )
     texts = draw.behind(labels, alt.X("end:Q", scale=scale), y)
     named = f"{phase}: {steps} step{'s' if steps != 1 else ''} of a rank"
     return theme.layered(bars, texts).properties(
@@ -576,22 +760,40 @@ def predicted(frame: pl.DataFrame, *, title: str | None = None) -> alt.LayerChar
         predicted="measured", under=pl.col("measured") * 0.75, over=(pl.col("measured") * 1.25)
     )
     base = alt.Chart(draw.inline(ends))
-    band = base.mark_area(color="#EDF0F3", clip=True).encode(x=x, y=alt.Y("under:Q", scale=scale), y2=alt.Y2("over:Q"))
+    band = base.mark_area(color="#EDF0F3", clip=True).encode(
+        x=x, y=alt.Y("under:Q", scale=scale), y2=alt.Y2("over:Q")
+    )
     line = base.mark_line(color=theme.MUTED, strokeWidth=1).encode(x=x, y=y)
     models = rows["model"].unique().sort().to_list()
-    shades = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#8B6F47", "#56B4E9", "#332288", "#999933", "#B2182B"]
+    shades = [
+        "#0072B2",
+        "#D55E00",
+        "#009E73",
+        "#CC79A7",
+        "#8B6F47",
+        "#56B4E9",
+        "#332288",
+        "#999933",
+        "#B2182B",
+    ]
     colour = alt.Color(
         "model:N",
         scale=alt.Scale(domain=models, range=[shades[n % len(shades)] for n in range(len(models))]),
-        legend=alt.Legend(title=None, orient="top", direction="horizontal", symbolType="circle", columns=5),
+        legend=alt.Legend(
+            title=None, orient="top", direction="horizontal", symbolType="circle", columns=5
+        ),
     )
     shape = alt.Shape(
         "kind:N",
-        scale=alt.Scale(domain=["decode", "prefill", "stage"], range=["circle", "square", "triangle-up"]),
+        scale=alt.Scale(
+            domain=["decode", "prefill", "stage"], range=["circle", "square", "triangle-up"]
+        ),
         legend=alt.Legend(title=None, orient="top", direction="horizontal"),
     )
     tips = draw.tips("model:N", "kind:N", "requests:Q", "context:Q")
-    tips += draw.tips(("measured:Q", None, ",.3f"), ("predicted:Q", None, ",.3f"), ("bound:Q", None, ",.3f"))
+    tips += draw.tips(
+        ("measured:Q", None, ",.3f"), ("predicted:Q", None, ",.3f"), ("bound:Q", None, ",.3f")
+    )
     tips.append(alt.Tooltip("error:Q", format="+.1f", title="error (%)"))
     points = alt.Chart(draw.inline(rows)).mark_point(
         filled=True, size=70, opacity=0.85, stroke=theme.PAPER, strokeWidth=0.7
@@ -599,7 +801,10 @@ def predicted(frame: pl.DataFrame, *, title: str | None = None) -> alt.LayerChar
     drawn = points.encode(x=x, y=y, color=colour, shape=shape, tooltip=tips)
     chart = theme.layered(band, line, drawn).properties(width=theme.inner() - 70, height=430)
     errors = rows["error"].abs()
-    middle, worst = theme.percent(draw.number(errors.median())), theme.percent(draw.number(errors.max()))
+    middle, worst = (
+        theme.percent(draw.number(errors.median())),
+        theme.percent(draw.number(errors.max())),
+    )
     sentence = f"Predictions are off by {middle} in the median, {worst} at worst"
     notes = "A point is a measured step. The band is 25 % to both sides. Predictions are no bounds."
     return theme.finish(chart, title or sentence, notes)

@@ -1,4 +1,6 @@
-"""``llmprof analyze``, ``findings``, ``info``, ``diff``, ``what-if`` and ``time-operators``: tables and sentences."""
+"""``llmprof analyze``, ``findings``, ``info``, ``diff``, ``what-if`` and ``time-operators``:
+tables and sentences.
+"""
 
 import argparse
 import difflib
@@ -16,7 +18,11 @@ from llmprof import analyze, charts, text
 from llmprof.analyze.catalog import Analysis, analyses, views
 from llmprof.analyze.compare.diff import FAILING, OF_STEPS, gate, markdown
 from llmprof.analyze.compare.story import diff_words
-from llmprof.analyze.findings.document import findings_document, findings_schema, hardware_findings_document
+from llmprof.analyze.findings.document import (
+    findings_document,
+    findings_schema,
+    hardware_findings_document,
+)
 from llmprof.analyze.findings.facts import where_the_time_went
 from llmprof.analyze.findings.order import chained, denominators, so, without_share
 from llmprof.analyze.ncu import profile
@@ -51,7 +57,9 @@ ROWS_SHOWN = 20
 
 
 def analysis(args: Namespace, terminal: Terminal, trace: Trace | None = None) -> str:
-    """One analysis of a trace, or one view of a report of Nsight Compute, as a table, JSON or CSV."""
+    """One analysis of a trace, or one view of a report of Nsight Compute, as a table, JSON or
+    CSV.
+    """
     last = str(args.paths[-1])  # ``analyze PATH steps``, unless a file has that name
     if len(args.paths) > 1 and not last.startswith(SAMPLE) and not Path(last).exists():
         args.what, args.paths = last, args.paths[:-1]
@@ -59,7 +67,9 @@ def analysis(args: Namespace, terminal: Terminal, trace: Trace | None = None) ->
         near = difflib.get_close_matches(args.what.replace("_", "-"), [*views(), *VIEWS], n=3)
         found = f"{text.plain(args.what)} is no file and no analysis"
         expected = "" if near else "one that llmprof analyze --help lists"
-        raise AnalysisError(found, expected=expected, hint=f"did you mean {' or '.join(near)}?" if near else "")
+        raise AnalysisError(
+            found, expected=expected, hint=f"did you mean {' or '.join(near)}?" if near else ""
+        )
     said = ""
     if args.what is None and not args.sql and not is_profile(args.paths):
         trace = trace or open_trace(args.paths, args, terminal)
@@ -68,7 +78,9 @@ def analysis(args: Namespace, terminal: Terminal, trace: Trace | None = None) ->
     view = None if args.sql else views().get(args.what)
     of_profile = is_profile(args.paths) or not (view or args.sql)
     if of_profile and args.sql:
-        raise LlmprofError("a report of Nsight Compute has no tables to query", hint="leave out --sql")
+        raise LlmprofError(
+            "a report of Nsight Compute has no tables to query", hint="leave out --sql"
+        )
     if args.sql:
         trace = trace or open_trace(args.paths, args, terminal)
         frame = (trace.select(ranks=args.rank) if args.rank else trace).sql(args.sql)
@@ -78,11 +90,15 @@ def analysis(args: Namespace, terminal: Terminal, trace: Trace | None = None) ->
         assert view is not None  # noqa: S101 - a name that is no view of a trace is a view of a profile
         trace = trace or open_trace(args.paths, args, terminal)
         if missing := [rank for rank in args.rank or () if rank not in trace.ranks]:
-            raise LlmprofError(f"there is no rank {missing[0]}", expected=f"one of {listed(trace.ranks)}")
+            raise LlmprofError(
+                f"there is no rank {missing[0]}", expected=f"one of {listed(trace.ranks)}"
+            )
         frame = _ranked(view, trace, args, terminal)
     if args.sort:
         _chosen(frame, args.sort)
-        frame = frame.sort(args.sort, descending=not args.ascending, nulls_last=True, maintain_order=True)
+        frame = frame.sort(
+            args.sort, descending=not args.ascending, nulls_last=True, maintain_order=True
+        )
     elif view is not None and view.largest_first and not (args.json or args.csv):
         frame = frame.sort(view.largest_first, descending=True, maintain_order=True)
     columns = _chosen(frame, args.columns)
@@ -95,13 +111,20 @@ def analysis(args: Namespace, terminal: Terminal, trace: Trace | None = None) ->
     if args.what == "findings" and not (columns or args.sql):
         if of_profile and not frame.height:
             return nothing_found(open_profile(args.paths), terminal)
-        return findings_text(kept, terminal.width, args.paths, () if trace is None else where_the_time_went(trace))
+        return findings_text(
+            kept, terminal.width, args.paths, () if trace is None else where_the_time_went(trace)
+        )
     shown = columns or (_shown(view, frame, args.by) if view is not None else None)
     spare = [[column] for column in _SPARE_OF.get(args.what, "").split()]
-    lines = [_table(kept, terminal, shown, () if columns else spare)] if frame.height else ["no rows"]
+    lines = (
+        [_table(kept, terminal, shown, () if columns else spare)] if frame.height else ["no rows"]
+    )
     if kept.height < frame.height:
         order = ", the longest" if view is not None and view.largest_first and not args.sort else ""
-        lines.append(f"{kept.height:,} of {frame.height:,} rows{order}; --limit 0 shows all, --csv FILE writes them")
+        lines.append(
+            f"{kept.height:,} of {frame.height:,} rows{order}; --limit 0 shows all, --csv FILE"
+            " writes them"
+        )
     return "\n".join(lines)
 
 
@@ -111,41 +134,66 @@ _SPARE_OF: Final = {
     "events": "stream",
     "layers": "host_dur_ns occurrence",
     "operators": "tflop_per_s tb_per_s",
-    "overlap": "exposed_transfer_ns exposed_unknown_ns exposed_copy_ns exposed_wait_ns hidden_communication_ns",
+    "overlap": (
+        "exposed_transfer_ns exposed_unknown_ns exposed_copy_ns exposed_wait_ns"
+        " hidden_communication_ns"
+    ),
 }
-"""Columns of an analysis that a narrow terminal does without, in this order, before those on the right."""
+"""Columns of an analysis that a narrow terminal does without, in this order, before those on the
+right.
+"""
 _WITHOUT_ACTIVITY: Final = {
     "totals": ("totals", None),
     "samples": ("hotspots", None),
     "memory": ("memory", None),
     "markers": (
         None,
-        "SELECT domain, count(*) AS count, sum(dur_ns) AS total_ns, avg(dur_ns) AS mean_ns, min(dur_ns) AS min_ns, "
-        "max(dur_ns) AS max_ns FROM markers GROUP BY domain ORDER BY total_ns DESC",
+        (
+            "SELECT domain, count(*) AS count, sum(dur_ns) AS total_ns, avg(dur_ns) AS mean_ns,"
+            " min(dur_ns) AS min_ns, max(dur_ns) AS max_ns FROM markers GROUP BY domain ORDER BY"
+            " total_ns DESC"
+        ),
     ),
     "counters": (
         None,
-        "SELECT device, name, unit, count(*) AS samples, min(value) AS least, avg(value) AS mean, max(value) AS most "
-        "FROM counters GROUP BY device, name, unit ORDER BY device, name",
+        (
+            "SELECT device, name, unit, count(*) AS samples, min(value) AS least, avg(value) AS"
+            " mean, max(value) AS most FROM counters GROUP BY device, name, unit ORDER BY device,"
+            " name"
+        ),
     ),
 }
-"""Analysis or query that shows a recording of each table without device activity, the first that has rows."""
+"""Analysis or query that shows a recording of each table without device activity, the first that
+has rows.
+"""
 
 
 def _usual(trace: Trace) -> tuple[str | None, str | None, str]:
-    """Analysis or query for a trace if none is named, and what to say of it: findings, if it has device activity."""
+    """Analysis or query for a trace if none is named, and what to say of it: findings, if it has
+    device activity.
+    """
     rows = trace.rows
     if not any(rows.get(name) for name in ("kernels", "copies", "tasks", "ops")):
         for table, (view, query) in _WITHOUT_ACTIVITY.items():
             if rows.get(table):
-                return view, query, f"No kernels, copies or operators were recorded; this is what its {table} say."
+                return (
+                    view,
+                    query,
+                    f"No kernels, copies or operators were recorded; this is what its {table} say.",
+                )
     return "findings", None, ""
 
 
 def look(args: Namespace, terminal: Terminal) -> str:
-    """Findings of a path, then commands that answer further questions; with options of ``analyze`` that analysis."""
+    """Findings of a path, then commands that answer further questions; with options of
+    ``analyze`` that analysis.
+    """
     last = args.paths[-1]
-    if args.what or args.sql or (len(args.paths) > 1 and not last.startswith(SAMPLE) and not Path(last).exists()):
+    if (
+        args.what
+        or args.sql
+        or (len(args.paths) > 1 and not last.startswith(SAMPLE) and not Path(last).exists())
+    ):
         return analysis(args, terminal)
     if is_profile(args.paths):
         out, questions = findings_of_profile(args, terminal), _OF_PROFILES
@@ -153,7 +201,11 @@ def look(args: Namespace, terminal: Terminal) -> str:
         return analysis(args, terminal, trace)
     else:
         out = findings(args, terminal, trace)
-        questions = {words: why for words, (why, table) in _QUESTIONS.items() if not table or trace.rows.get(table)}
+        questions = {
+            words: why
+            for words, (why, table) in _QUESTIONS.items()
+            if not table or trace.rows.get(table)
+        }
     if args.json:
         return out
     path = shlex.join(text.plain(path) for path in args.paths)
@@ -184,17 +236,26 @@ _OF_PROFILES: Final = {
 
 
 def _table(
-    frame: pl.DataFrame, terminal: Terminal, columns: Sequence[str] | None = None, spare: Sequence[Sequence[str]] = ()
+    frame: pl.DataFrame,
+    terminal: Terminal,
+    columns: Sequence[str] | None = None,
+    spare: Sequence[Sequence[str]] = (),
 ) -> str:
-    """A table as wide as the terminal; in a pipe it has all columns, with names of at most :data:`LONGEST_NAME`."""
+    """A table as wide as the terminal; in a pipe it has all columns, with names of at most
+    :data:`LONGEST_NAME`.
+    """
     longest = LONGEST_NAME if terminal.width is None else None
     return text.table(frame, width=terminal.width, columns=columns, longest=longest, spare=spare)
 
 
 def _ranked(view: Analysis, trace: Trace, args: Namespace, terminal: Terminal) -> pl.DataFrame:
-    """Compute a view of all ranks, then keep the rows of ``--rank``: waiting for other ranks needs their kernels."""
+    """Compute a view of all ranks, then keep the rows of ``--rank``: waiting for other ranks
+    needs their kernels.
+    """
     options = dict(view.options) | _options(view, args)
-    function = getattr(analyze, view.name, view.function)  # as it is exported, its arguments are checked
+    function = getattr(
+        analyze, view.name, view.function
+    )  # as it is exported, its arguments are checked
     frame = on_workers({view.name: options}, trace, args, terminal).get(view.name)
     frame = function(trace, **options) if frame is None else frame
     if not args.rank:
@@ -205,25 +266,40 @@ def _ranked(view: Analysis, trace: Trace, args: Namespace, terminal: Terminal) -
 
 
 def _shown(view: Analysis, frame: pl.DataFrame, by: str | None) -> list[str] | None:
-    """Choose the columns of a table: those of the view, with those of ``--by`` after the rank; None shows all."""
+    """Choose the columns of a table: those of the view, with those of ``--by`` after the rank;
+    None shows all.
+    """
     names = [name for name in view.columns.split() if name in frame.columns]
     if names and by and view.grouped_by == "by":
         place = int(names[0] == "rank")
         groups = [name.strip() for name in by.split(",")]
-        names[place:place] = [name for name in groups if name in frame.columns and name not in names]
+        names[place:place] = [
+            name for name in groups if name in frame.columns and name not in names
+        ]
     return names or None
 
 
 def _options(view: Analysis, args: Namespace) -> dict[str, Any]:
-    """Arguments of an analysis beside the trace, from the options with the same names and ``--by``."""
+    """Arguments of an analysis beside the trace, from the options with the same names and
+    ``--by``.
+    """
     if missing := [name for name in view.needs if getattr(args, name) is None]:
-        raise AnalysisError(f"{view.view} needs --{missing[0]}", hint=f"see llmprof analyze --help for --{missing[0]}")
-    given = {name: value for name in (*view.needs, *view.takes) if (value := getattr(args, name)) is not None}
+        raise AnalysisError(
+            f"{view.view} needs --{missing[0]}",
+            hint=f"see llmprof analyze --help for --{missing[0]}",
+        )
+    given = {
+        name: value
+        for name in (*view.needs, *view.takes)
+        if (value := getattr(args, name)) is not None
+    }
     if args.by and not view.grouped_by:
         grouped = ", ".join(entry.view for entry in analyses() if entry.grouped_by)
         raise AnalysisError(f"{view.view} takes no --by", expected=f"--by with one of {grouped}")
     columns = tuple(name.strip() for name in (args.by or "").split(","))
-    return given | ({view.grouped_by: args.by if view.grouped_by == "per" else columns} if args.by else {})
+    return given | (
+        {view.grouped_by: args.by if view.grouped_by == "per" else columns} if args.by else {}
+    )
 
 
 def _chosen(frame: pl.DataFrame, columns: str | None) -> list[str]:
@@ -231,7 +307,9 @@ def _chosen(frame: pl.DataFrame, columns: str | None) -> list[str]:
     if names == ["all"]:
         return frame.columns
     if missing := [name for name in names if name not in frame.columns]:
-        raise AnalysisError(f"there is no column {missing[0]!r}", expected=f"some of {', '.join(frame.columns)}")
+        raise AnalysisError(
+            f"there is no column {missing[0]!r}", expected=f"some of {', '.join(frame.columns)}"
+        )
     return names
 
 
@@ -240,7 +318,10 @@ OF_REQUESTS: Final = "requests"
 
 
 def findings_text(
-    findings: pl.DataFrame, width: int | None, paths: Sequence[str | Path] = (), went: Sequence[str] = ()
+    findings: pl.DataFrame,
+    width: int | None,
+    paths: Sequence[str | Path] = (),
+    went: Sequence[str] = (),
 ) -> str:
     """Findings as numbered paragraphs, after the lines of where the time went.
 
@@ -274,7 +355,9 @@ def findings_text(
             number = f"{row['order']}. "
             out.append(wrapped(row["title"], width, number, " " * len(number)))
     times = denominators(findings.filter(pl.col("evidence") != OF_REQUESTS))
-    ends = [text.sentence(without_share(time, went)) for time in times.values() if time and ": " in time]
+    ends = [
+        text.sentence(without_share(time, went)) for time in times.values() if time and ": " in time
+    ]
     out += [wrapped(line, width, "", "") for line in [*ends, *went]]
     return "\n".join(out)
 
@@ -283,7 +366,10 @@ def _place(row: Mapping[str, Any]) -> str:
     """Say on which rank and when a finding is worst."""
     if row.get("rank") is None or row.get("start_ns") is None:
         return ""
-    return f"; worst on rank {row['rank']} at {row['start_ns'] / 1e6:,.3f} to {row['end_ns'] / 1e6:,.3f} ms"
+    return (
+        f"; worst on rank {row['rank']} at {row['start_ns'] / 1e6:,.3f} to"
+        f" {row['end_ns'] / 1e6:,.3f} ms"
+    )
 
 
 def _view_of(name: str) -> str:
@@ -294,7 +380,9 @@ def _view_of(name: str) -> str:
 
 
 def findings(args: Namespace, terminal: Terminal, trace: Trace | None = None) -> str:
-    """Print where the time went and findings as sentences, or as the JSON document of the published schema."""
+    """Print where the time went and findings as sentences, or as the JSON document of the
+    published schema.
+    """
     if args.schema:
         return to_json(findings_schema())
     if not args.paths:
@@ -316,13 +404,19 @@ def _requests_of(paths: Sequence[str], trace: Trace) -> pl.DataFrame | None:
         return None
     try:
         run = open_run(paths[0])
-        return analyze.requests(SimpleNamespace(trace=trace, requests=run.requests, engine_steps=run.engine_steps))
-    except LlmprofError:  # no served run, an engine without notes of its steps, clocks that disagree
+        return analyze.requests(
+            SimpleNamespace(trace=trace, requests=run.requests, engine_steps=run.engine_steps)
+        )
+    except (
+        LlmprofError
+    ):  # no served run, an engine without notes of its steps, clocks that disagree
         return None
 
 
 def diff(args: Namespace, terminal: Terminal) -> str:
-    """Compare two runs: the time of a step, its parts, and the kernels; or two profiles of kernels."""
+    """Compare two runs: the time of a step, its parts, and the kernels; or two profiles of
+    kernels.
+    """
     if is_profile([args.a, args.b]):
         return _diff_reports(args, terminal)
     a, b = (open_trace([path], args, terminal) for path in (args.a, args.b))
@@ -342,13 +436,17 @@ def diff(args: Namespace, terminal: Terminal) -> str:
     judged = gate(frame, over=over)
     failing = judged.filter(pl.col("verdict").is_in(FAILING)).height > 0
     if not args.markdown and not args.json and not args.csv:
-        verdicts = {word: f"{word} in {names[1]}" for word in ("slower", "faster", "longer", "shorter")}
+        verdicts = {
+            word: f"{word} in {names[1]}" for word in ("slower", "faster", "longer", "shorter")
+        }
         verdicts |= {"only in a": f"only in {names[0]}", "only in b": f"only in {names[1]}"}
         words = [
             f"{phase or 'the recording'}: {verdicts.get(verdict, verdict)}"
             for phase, verdict in judged.select("phase", "verdict").iter_rows()
         ]
-        answer = f"{answer}\n\nAgainst {over:.1%} allowed: {'; '.join(words) or 'nothing to compare'}"
+        answer = (
+            f"{answer}\n\nAgainst {over:.1%} allowed: {'; '.join(words) or 'nothing to compare'}"
+        )
     return Failing(answer) if failing else answer
 
 
@@ -358,22 +456,41 @@ def what_if(args: Namespace, terminal: Terminal) -> str:
     frame = analyze.what_if(open_trace([args.path], args, terminal), *changes)
     if args.csv or args.json:
         return for_programs(frame, args)
-    lines = [f"With {frame['changes'][0] or 'no change'}:" if frame.height else "No step was recorded."]
+    lines = [
+        f"With {frame['changes'][0] or 'no change'}:" if frame.height else "No step was recorded."
+    ]
     for row in frame.iter_rows(named=True):
         recorded, predicted, low, high = (format_ns(row[f"{name}_ns"]) for name in _PREDICTED)
         between = f", {low} to {high}" if low != high else ""
         if row["phase"] is None:
-            what, steps = f"the recording, which has no steps: {recorded}", text.counted(row["steps"], "rank")
+            what, steps = (
+                f"the recording, which has no steps: {recorded}",
+                text.counted(row["steps"], "rank"),
+            )
         else:
             what = f"{row['phase']}: {recorded} a step"
-            steps = "one step" if row["steps"] == 1 else f"median of {row['steps']} steps of all ranks, end to end"
-        lines.append(f"  {what} -> {predicted}{between} ({row['speedup']:.2f} times as fast; {steps})")
+            steps = (
+                "one step"
+                if row["steps"] == 1
+                else f"median of {row['steps']} steps of all ranks, end to end"
+            )
+        lines.append(
+            f"  {what} -> {predicted}{between} ({row['speedup']:.2f} times as fast; {steps})"
+        )
         if row["plain_recorded_ns"] is not None:
-            recorded, predicted, low, high = (format_ns(row[f"plain_{name}_ns"]) for name in _PREDICTED)
-            lines.append(f"    in time without the profiler: {recorded} -> {predicted}, {low} to {high}")
+            recorded, predicted, low, high = (
+                format_ns(row[f"plain_{name}_ns"]) for name in _PREDICTED
+            )
+            lines.append(
+                f"    in time without the profiler: {recorded} -> {predicted}, {low} to {high}"
+            )
     lines += [f"  {words}" for row in frame.iter_rows(named=True) if (words := moved_in_words(row))]
     unknown = [change.unknown for change in changes]
-    more = frame["unknown"][0].removeprefix("; ".join(unknown)).removeprefix("; ") if frame.height else ""
+    more = (
+        frame["unknown"][0].removeprefix("; ".join(unknown)).removeprefix("; ")
+        if frame.height
+        else ""
+    )
     return "\n".join([*lines, *(f"Not known: {words}." for words in (*unknown, more) if words)])
 
 
@@ -384,24 +501,46 @@ DEFAULT_OVER = 0.03
 
 
 def _diff_text(
-    frame: pl.DataFrame, names: tuple[str, str], unlike: list[str], args: Namespace, terminal: Terminal
+    frame: pl.DataFrame,
+    names: tuple[str, str],
+    unlike: list[str],
+    args: Namespace,
+    terminal: Terminal,
 ) -> str:
     if args.csv or args.json:
         return for_programs(frame, args)
     steps = frame.filter(pl.col("level").is_in(["step", "recording"]))
-    lines = [*_runs(args, names), *(wrapped(words, terminal.width, "Not alike: ", "  ") for words in unlike)]
+    lines = [
+        *_runs(args, names),
+        *(wrapped(words, terminal.width, "Not alike: ", "  ") for words in unlike),
+    ]
     lines += [wrapped(words, terminal.width, "", "") for words in diff_words(frame)]
-    lines += ["", *([] if "recording" in steps["level"] else [wrapped(f"{OF_STEPS}:", terminal.width, "", "")])]
+    lines += [
+        "",
+        *(
+            []
+            if "recording" in steps["level"]
+            else [wrapped(f"{OF_STEPS}:", terminal.width, "", "")]
+        ),
+    ]
     for row in steps.iter_rows(named=True):
         lines.append(wrapped(_change(row, names), terminal.width, "  ", "    "))
-        between = frame.filter(pl.col("level") == "between", pl.col("phase").eq_missing(pl.lit(row["phase"])))
+        between = frame.filter(
+            pl.col("level") == "between", pl.col("phase").eq_missing(pl.lit(row["phase"]))
+        )
         both = between.filter(pl.col("delta_ns").is_not_null())
-        until = [f"then until the next step {_times(time, names)}" for time in both.iter_rows(named=True)]
+        until = [
+            f"then until the next step {_times(time, names)}" for time in both.iter_rows(named=True)
+        ]
         lines += [wrapped(words, terminal.width, "    ", "      ") for words in until]
     limit = ROWS_SHOWN if args.limit is None else args.limit
     parts, kernels = (frame.filter(level=level) for level in ("part", "kernels"))
     total = "the recording" if "recording" in steps["level"] else "the step"
-    lines += ["", f"Parts, which add up to {total}:", *_largest(parts, limit, _PARTS, terminal, names)]
+    lines += [
+        "",
+        f"Parts, which add up to {total}:",
+        *_largest(parts, limit, _PARTS, terminal, names),
+    ]
     lines += ["", "Events of the device by stage and category, which may overlap:"]
     lines += _largest(kernels, limit, _KERNELS, terminal, names)
     if args.chart:
@@ -410,14 +549,44 @@ def _diff_text(
 
 
 _LONGEST_HEAD = 14
-_SPARE = (("low_ns", "high_ns"), ("*_count",), ("*_dram_bytes",), ("*_flops",), ("*_bound",), ("ratio",))
-"""Groups of columns of comparisons that a narrow terminal does without, in this order; * is the name of a run."""
+_SPARE = (
+    ("low_ns", "high_ns"),
+    ("*_count",),
+    ("*_dram_bytes",),
+    ("*_flops",),
+    ("*_bound",),
+    ("ratio",),
+)
+"""Groups of columns of comparisons that a narrow terminal does without, in this order; * is the
+name of a run.
+"""
 _PARTS = ("phase", "kind", "part", "a_ns", "b_ns", "delta_ns", "low_ns", "high_ns", "status")
-_KERNELS = ("phase", "stage", "category", "a_ns", "b_ns", "delta_ns", "ratio", "a_count", "b_count", "status")
+_KERNELS = (
+    "phase",
+    "stage",
+    "category",
+    "a_ns",
+    "b_ns",
+    "delta_ns",
+    "ratio",
+    "a_count",
+    "b_count",
+    "status",
+)
 _LAUNCHES = (
-    "kernel_name", "a_ns", "b_ns", "delta_ns", "ratio", "a_dram_bytes", "b_dram_bytes", "a_flops", "b_flops", "a_bound",
-    "b_bound", "status",
-)  # fmt: skip
+    "kernel_name",
+    "a_ns",
+    "b_ns",
+    "delta_ns",
+    "ratio",
+    "a_dram_bytes",
+    "b_dram_bytes",
+    "a_flops",
+    "b_flops",
+    "a_bound",
+    "b_bound",
+    "status",
+)
 
 
 def _diff_reports(args: Namespace, terminal: Terminal) -> str:
@@ -435,10 +604,16 @@ def _diff_reports(args: Namespace, terminal: Terminal) -> str:
 
 
 def _largest(
-    frame: pl.DataFrame, limit: int, columns: tuple[str, ...], terminal: Terminal, names: tuple[str, str]
+    frame: pl.DataFrame,
+    limit: int,
+    columns: tuple[str, ...],
+    terminal: Terminal,
+    names: tuple[str, str],
 ) -> list[str]:
     """A table of the largest changes, and how many rows it leaves out."""
-    kept = frame.sort(pl.col("delta_ns").abs(), descending=True, nulls_last=True, maintain_order=True)
+    kept = frame.sort(
+        pl.col("delta_ns").abs(), descending=True, nulls_last=True, maintain_order=True
+    )
     kept = kept.head(limit) if limit else kept
     if not kept.height:
         return ["no rows"]
@@ -446,21 +621,29 @@ def _largest(
     if terminal.width is not None and names[0] != names[1]:
         heads = text.shorten(names[0], _LONGEST_HEAD), text.shorten(names[1], _LONGEST_HEAD)
         heads = heads if heads[0] != heads[1] else ("A", "B")
-    spare = [sorted({name.replace("*", head) for name in group for head in heads}) for group in _SPARE]
+    spare = [
+        sorted({name.replace("*", head) for name in group for head in heads}) for group in _SPARE
+    ]
     lines = [_table(_called(kept.select(columns), heads), terminal, spare=spare)]
     lines += [f"(A: {names[0]}, B: {names[1]})"] if heads == ("A", "B") != names else []
     if kept.height < frame.height:
-        lines.append(f"{kept.height:,} of {frame.height:,} rows, the largest changes; --limit 0 shows all")
+        lines.append(
+            f"{kept.height:,} of {frame.height:,} rows, the largest changes; --limit 0 shows all"
+        )
     return lines
 
 
 def _runs(args: Namespace, names: tuple[str, str]) -> list[str]:
     """Say which name stands for which path."""
-    return [f"{name}: {text.plain(path)}" for name, path in zip(names, (args.a, args.b), strict=True)]
+    return [
+        f"{name}: {text.plain(path)}" for name, path in zip(names, (args.a, args.b), strict=True)
+    ]
 
 
 def _called(frame: pl.DataFrame, names: tuple[str, str]) -> pl.DataFrame:
-    """Replace a and b by the names of the runs, in the names of columns and in ``status``; causes become words."""
+    """Replace a and b by the names of the runs, in the names of columns and in ``status``;
+    causes become words.
+    """
     if "part" in frame.columns:
         frame = frame.with_columns(pl.col("part").replace(text.CAUSES_IN_WORDS))
     if names[0] == names[1]:
@@ -468,8 +651,14 @@ def _called(frame: pl.DataFrame, names: tuple[str, str]) -> pl.DataFrame:
     words = {"only_a": f"only in {names[0]}", "only_b": f"only in {names[1]}"}
     words |= {"more_time": "more time", "less_time": "less time"}
     if "low_ns" in frame.columns:  # within the tolerance, but beyond the noise
-        clear = (pl.col("status") == "same") & (pl.col("low_ns").sign() * pl.col("high_ns").sign() > 0)
-        slightly = pl.when(pl.col("delta_ns") > 0).then(pl.lit("slightly slower")).otherwise(pl.lit("slightly faster"))
+        clear = (pl.col("status") == "same") & (
+            pl.col("low_ns").sign() * pl.col("high_ns").sign() > 0
+        )
+        slightly = (
+            pl.when(pl.col("delta_ns") > 0)
+            .then(pl.lit("slightly slower"))
+            .otherwise(pl.lit("slightly faster"))
+        )
         frame = frame.with_columns(status=pl.when(clear).then(slightly).otherwise("status"))
     heads = {
         column: f"{name}{column[1:]}"
@@ -489,7 +678,9 @@ def _change(row: dict[str, Any], names: tuple[str, str]) -> str:
             return f"{row['phase'] or 'the whole recording'}: only in {names[other == 'b']}{steps}"
     noise = ""
     if row["low_ns"] is not None and row["beyond_noise"]:
-        low, high = (("+" if ns > 0 else "-") + format_ns(abs(ns)) for ns in (row["low_ns"], row["high_ns"]))
+        low, high = (
+            ("+" if ns > 0 else "-") + format_ns(abs(ns)) for ns in (row["low_ns"], row["high_ns"])
+        )
         noise = f"; 95 % interval of the change {low} to {high}"
     elif row["low_ns"] is not None:
         noise = "; not beyond the noise"
@@ -504,7 +695,11 @@ def _times(row: dict[str, Any], names: tuple[str, str]) -> str:
 def _names(a: str, b: str) -> tuple[str, str]:
     """Names of two runs: the last parts of their paths that differ."""
     parts = [
-        [path.removeprefix(SAMPLE)] if path.startswith(SAMPLE) else [p for p in Path(path).parts if p != "/"]
+        (
+            [path.removeprefix(SAMPLE)]
+            if path.startswith(SAMPLE)
+            else [p for p in Path(path).parts if p != "/"]
+        )
         for path in (a, b)
     ]
     for one, other in zip(reversed(parts[0]), reversed(parts[1]), strict=False):
@@ -540,7 +735,9 @@ def open_profile(paths: Sequence[str]) -> Profile:
 
 
 def _report(named: Sequence[Path]) -> Path | None:
-    inside = [file for path in named for file in (sorted(path.iterdir()) if path.is_dir() else [path])]
+    inside = [
+        file for path in named for file in (sorted(path.iterdir()) if path.is_dir() else [path])
+    ]
     reports = [file for file in inside if file.is_file() and ncu.kind(ncu.head(file)) == "report"]
     return reports[0] if len(reports) == 1 else None
 
@@ -557,15 +754,26 @@ def info_of_profile(args: Namespace, terminal: Terminal) -> str:
         about = {name.lower(): value for name, value in profile.facts(metrics)}
         names = metrics.metrics["metric"].unique(maintain_order=True).to_list()
         return to_json(
-            {"facts": about, "kernels": kernels.to_dicts(), "metrics": names, "reading": metrics.coverage}
+            {
+                "facts": about,
+                "kernels": kernels.to_dicts(),
+                "metrics": names,
+                "reading": metrics.coverage,
+            }
             | {"not_recorded": profile.NEEDS_TIMELINE[0]}
         )
     width = terminal.width
     parts = [profile.headline(metrics), text.pairs(profile.facts(metrics)), "Kernels"]
     if kernels.height:
-        top = kernels.head(_MOST_KERNELS).select(pl.col(column).alias(head) for column, head in _OF_KERNELS.items())
-        top = top.with_columns(displayed(top["kernel"]).alias("kernel"), pl.col("compute %", "memory %").round(1))
-        parts.append(textwrap.indent(text.table(top, width=None if width is None else width - 2), "  "))
+        top = kernels.head(_MOST_KERNELS).select(
+            pl.col(column).alias(head) for column, head in _OF_KERNELS.items()
+        )
+        top = top.with_columns(
+            displayed(top["kernel"]).alias("kernel"), pl.col("compute %", "memory %").round(1)
+        )
+        parts.append(
+            textwrap.indent(text.table(top, width=None if width is None else width - 2), "  ")
+        )
         if kernels.height > _MOST_KERNELS:
             more = f"  {_MOST_KERNELS} of {kernels.height:,} kernels"
             parts.append(f"{more}; llmprof analyze PATH speed-of-light has all")
@@ -580,13 +788,17 @@ def info_of_profile(args: Namespace, terminal: Terminal) -> str:
 def view_of_profile(args: Namespace) -> pl.DataFrame:
     """Compute a view of hardware metrics; the findings if no view is named."""
     if args.by or args.rank:
-        raise AnalysisError(f"{args.what} takes no --by and no --rank", expected="a view of a trace with them")
+        raise AnalysisError(
+            f"{args.what} takes no --by and no --rank", expected="a view of a trace with them"
+        )
     if args.what == "findings":
         return open_profile(args.paths).findings
     view = VIEWS.get(args.what)
     if view is None:
         found = f"{args.what} needs a timeline, and these are hardware metrics of single launches"
-        raise AnalysisError(found, expected=f"one of findings, {', '.join(VIEWS)}", hint=profile.NEEDS_TIMELINE[1])
+        raise AnalysisError(
+            found, expected=f"one of findings, {', '.join(VIEWS)}", hint=profile.NEEDS_TIMELINE[1]
+        )
     if view.of_metrics is not None:
         return view.of_metrics(open_profile(args.paths).metrics)
     assert view.of_source is not None  # noqa: S101 - a view has one of the two
@@ -599,14 +811,21 @@ def findings_of_profile(args: Namespace, terminal: Terminal) -> str:
     findings = measured.findings
     if args.json:
         return to_json(hardware_findings_document(measured.metrics, findings))
-    return findings_text(findings, terminal.width, args.paths) if findings.height else nothing_found(measured, terminal)
+    return (
+        findings_text(findings, terminal.width, args.paths)
+        if findings.height
+        else nothing_found(measured, terminal)
+    )
 
 
 def nothing_found(measured: Profile, terminal: Terminal) -> str:
     """Say why hardware metrics have no findings."""
     if measured.metrics.kernels["duration_ns"].count():
         return "No rule found anything worth saying in these metrics."
-    words = "No findings: the metrics hold no duration of any launch. Record them with ncu --section SpeedOfLight."
+    words = (
+        "No findings: the metrics hold no duration of any launch. Record them with ncu --section"
+        " SpeedOfLight."
+    )
     return wrapped(words, terminal.width, "", "")
 
 
@@ -620,7 +839,12 @@ def info(args: Namespace, terminal: Terminal) -> str:
     if args.json:
         tables = {name: trace.rows.get(name) for name in TABLES}
         low, high = trace.span_ns
-        summary = {"meta": trace.meta, "ranks": trace.ranks, "span_ns": high - low, "tables": tables}
+        summary = {
+            "meta": trace.meta,
+            "ranks": trace.ranks,
+            "span_ns": high - low,
+            "tables": tables,
+        }
         summary["steps"] = steps if isinstance(steps, str) else steps.to_dicts()
         return to_json(summary | {"reading": trace.coverage, "left_aside": aside})
     parts = [cards.headline(trace).partition(": ")[2], text.pairs(cards.facts(trace))]
@@ -631,12 +855,20 @@ def info(args: Namespace, terminal: Terminal) -> str:
         else:
             rows.append((name, f"{'-':>12}  not captured: {trace.how_to_record(name)}"))
     width = terminal.width or 10_000
-    parts += ["Tables", "\n".join(text.shorten(line, width) for line in text.pairs(rows).splitlines())]
+    parts += [
+        "Tables",
+        "\n".join(text.shorten(line, width) for line in text.pairs(rows).splitlines()),
+    ]
     inner = None if terminal.width is None else terminal.width - 2
-    phases = steps if isinstance(steps, str) else textwrap.indent(text.table(steps, width=inner), "  ")
+    phases = (
+        steps if isinstance(steps, str) else textwrap.indent(text.table(steps, width=inner), "  ")
+    )
     parts += ["Steps on all ranks, each from its first to its last event", phases]
     parts += ["Reading", text.pairs(cards.reading(trace))]
-    aside = [words.replace("with llmprof.read_metrics", "alone, with llmprof info or findings") for words in aside]
+    aside = [
+        words.replace("with llmprof.read_metrics", "alone, with llmprof info or findings")
+        for words in aside
+    ]
     parts += [f"Left aside: {text.plain(words)}" for words in aside]
     parts += [f"Note: {text.plain(warning)}" for warning in cards.warnings(trace)]
     return "\n".join(parts)
@@ -651,7 +883,10 @@ def _phases(trace: Trace) -> pl.DataFrame | str:
         return "  none found"
     spans = pl.col("dur_ns")
     return steps.group_by("phase", maintain_order=True).agg(
-        steps=pl.col("step").n_unique(), median_ns=spans.median(), least_ns=spans.min(), most_ns=spans.max()
+        steps=pl.col("step").n_unique(),
+        median_ns=spans.median(),
+        least_ns=spans.min(),
+        most_ns=spans.max(),
     )
 
 
@@ -660,30 +895,58 @@ _TIMES_ALONE = ("recorded_ns", "warm_ns", "in_turn_ns", "weights_cold_ns", "cold
 
 def add_timing_options(sub: argparse.ArgumentParser) -> None:
     """Add the options of ``time-operators``."""
-    sub.add_argument("--operator", metavar="NAME", help="part of the operator's name, such as rms_norm")
-    sub.add_argument("--kernel", metavar="NAME", help="part of the name of a kernel that the operator launched")
+    sub.add_argument(
+        "--operator", metavar="NAME", help="part of the operator's name, such as rms_norm"
+    )
+    sub.add_argument(
+        "--kernel", metavar="NAME", help="part of the name of a kernel that the operator launched"
+    )
     sub.add_argument("--layer", type=int, metavar="N", help="only calls in this layer")
     sub.add_argument("--phase", metavar="NAME", help="only calls in this phase, such as decode")
     words = "number of operators, the longest first (default: %(default)s)"
     sub.add_argument("--top", type=int, default=1, metavar="N", help=words)
-    sub.add_argument("-o", "--output", metavar="FILE", help="file for the script; without it, the script is printed")
-    sub.add_argument("--run", action="store_true", help="run the script here and compare its times with the recording")
+    sub.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="file for the script; without it, the script is printed",
+    )
+    sub.add_argument(
+        "--run",
+        action="store_true",
+        help="run the script here and compare its times with the recording",
+    )
     words = "compare results that the script wrote with --json, here or elsewhere"
     sub.add_argument("--results", metavar="FILE", help=words)
-    sub.add_argument("--python", metavar="FILE", help="Python that has PyTorch and, for operators of vLLM, vLLM")
+    sub.add_argument(
+        "--python", metavar="FILE", help="Python that has PyTorch and, for operators of vLLM, vLLM"
+    )
     words = "device for the script (default: a GPU, if there is one)"
     sub.add_argument("--device", choices=("cuda", "cpu"), help=words)
     words = "time to measure each operator (default: %(default)s)"
     sub.add_argument("--seconds", type=float, default=0.5, metavar="S", help=words)
-    sub.add_argument("--force", action="store_true", help="replace files that exist; inputs are never replaced")
-    sub.add_argument("--csv", metavar="FILE", help="write the comparison to a CSV file; - prints it")
+    sub.add_argument(
+        "--force", action="store_true", help="replace files that exist; inputs are never replaced"
+    )
+    sub.add_argument(
+        "--csv", metavar="FILE", help="write the comparison to a CSV file; - prints it"
+    )
 
 
 def time_operators(args: Namespace, terminal: Terminal) -> str:
-    """Write a script that runs operators of a recording alone, or compare its times with the recorded ones."""
+    """Write a script that runs operators of a recording alone, or compare its times with the
+    recorded ones.
+    """
     trace = open_trace(args.paths, args, terminal)
     top = 200 if args.results and args.top == 1 else args.top
-    made = timing_of(trace, operator=args.operator, kernel=args.kernel, layer=args.layer, phase=args.phase, top=top)
+    made = timing_of(
+        trace,
+        operator=args.operator,
+        kernel=args.kernel,
+        layer=args.layer,
+        phase=args.phase,
+        top=top,
+    )
     if args.output:
         made.write(args.output, overwrite=args.force)
     if not (args.run or args.results):
@@ -699,9 +962,14 @@ def _written(file: str, operators: pl.DataFrame) -> str:
     """Say which operators the script runs, and which commands come next."""
     lines = [f"{text.counted(operators.height, 'operator')} in {file}:"]
     for row in operators.iter_rows(named=True):
-        lines.append(f"  {row['operator']} {text.shorten(row['shapes'], 80)}, {text.counted(row['count'], 'call')}")
+        lines.append(
+            f"  {row['operator']} {text.shorten(row['shapes'], 80)},"
+            f" {text.counted(row['count'], 'call')}"
+        )
         lines += [f"    {words}" for words in (row["assumed"] or "").split("; ") if words]
-    return "\n".join([*lines, f"Run it where the hardware is: python {file} --json results.json", _THEN])
+    return "\n".join(
+        [*lines, f"Run it where the hardware is: python {file} --json results.json", _THEN]
+    )
 
 
 _THEN = "then compare: llmprof time-operators PATH --results results.json"
@@ -710,14 +978,22 @@ _THEN = "then compare: llmprof time-operators PATH --results results.json"
 def compared(frame: pl.DataFrame, width: int | None) -> str:
     """The comparison as a table, and the reasons of its verdicts."""
     shown = frame.select(
-        "operator", "count", *(pl.col(name).map_elements(format_ns, pl.String).fill_null("-") for name in _TIMES_ALONE),
-        pl.col("ratio").round(2), "verdict",
-    )  # fmt: skip
+        "operator",
+        "count",
+        *(pl.col(name).map_elements(format_ns, pl.String).fill_null("-") for name in _TIMES_ALONE),
+        pl.col("ratio").round(2),
+        "verdict",
+    )
     device = frame["device"][0]
     lines = [f"Run alone on {text.plain(device)}"] if device else []
-    lines.append(text.table(shown.rename({name: name.removesuffix("_ns") for name in _TIMES_ALONE}), width=width))
+    lines.append(
+        text.table(
+            shown.rename({name: name.removesuffix("_ns") for name in _TIMES_ALONE}), width=width
+        )
+    )
     lines += [
-        f"{row['operator']} {text.shorten(row['shapes'] or '', 60)}: {row['verdict']}; {row['words']}"
+        f"{row['operator']} {text.shorten(row['shapes'] or '', 60)}: {row['verdict']};"
+        f" {row['words']}"
         for row in frame.iter_rows(named=True)
     ]
     return "\n".join(lines)

@@ -26,7 +26,7 @@ _BASH = """_llmprof() {{
         COMPREPLY=($(compgen -f -- "$cur"))
     fi
 }}
-complete -o filenames -F _llmprof llmprof"""
+complete -o filenames -F _llmprof llmprof"""  # noqa: E501
 _IN_ZSH = "autoload -U +X bashcompinit && bashcompinit\n"
 """Before the script for bash, which zsh then understands."""
 
@@ -48,12 +48,16 @@ def _choices(action: argparse.Action) -> list[str]:
 
 def _bash(commands: Mapping[str, argparse.ArgumentParser]) -> str:
     flags = {
-        name: " ".join(flag for one in sub._actions for flag in one.option_strings) for name, sub in commands.items()
+        name: " ".join(flag for one in sub._actions for flag in one.option_strings)
+        for name, sub in commands.items()
     }
-    options = [f"        {name}) known={shlex.quote(of_command)} ;;" for name, of_command in flags.items()]
+    options = [
+        f"        {name}) known={shlex.quote(of_command)} ;;" for name, of_command in flags.items()
+    ]
     reply = 'COMPREPLY=($(compgen -W {} -- "$cur")); return'
     values = [
-        f"        {shlex.quote(f'{name} {flag or name}')}) {reply.format(shlex.quote(' '.join(choices)))} ;;"
+        f"        {shlex.quote(f'{name} {flag or name}')})"
+        f" {reply.format(shlex.quote(' '.join(choices)))} ;;"
         for name, sub in commands.items()
         for action in sub._actions
         if (choices := _choices(action))
@@ -71,7 +75,10 @@ def _fish(top: argparse.ArgumentParser, commands: Mapping[str, argparse.Argument
         condition = shlex.quote(f"__fish_seen_subcommand_from {name}")
         for action in sub._actions:
             parts = ["complete -c llmprof -n", condition]
-            parts += [f"-l {flag[2:]}" if flag.startswith("--") else f"-s {flag[1:]}" for flag in action.option_strings]
+            parts += [
+                f"-l {flag[2:]}" if flag.startswith("--") else f"-s {flag[1:]}"
+                for flag in action.option_strings
+            ]
             choices = _choices(action)
             if choices:
                 parts.append(f"-xa {shlex.quote(' '.join(choices))}")

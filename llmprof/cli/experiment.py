@@ -1,4 +1,6 @@
-"""``llmprof experiment``: bandwidth of the hardware, length of the prompt, parallelism, and changes over time."""
+"""``llmprof experiment``: bandwidth of the hardware, length of the prompt, parallelism, and
+changes over time.
+"""
 
 from __future__ import annotations
 
@@ -41,20 +43,45 @@ def add_experiment_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", choices=NAMES, metavar="NAME", help=f"one of {', '.join(NAMES)}")
     words = f"bandwidth: other values of {', '.join(SPEC)}"
     parser.add_argument("--spec", type=_spec, default=None, metavar="JSON", help=words)
-    parser.add_argument("--cases", type=Path, metavar="FILE", help="YAML with lengths, batches and outputs")
-    parser.add_argument("--trace", action="store_true", help="also record a torch trace of each point")
-    parser.add_argument("--layouts", default="1x1", metavar="TPxPP", help="layouts of devices, such as 1x1,2x1,1x2")
+    parser.add_argument(
+        "--cases", type=Path, metavar="FILE", help="YAML with lengths, batches and outputs"
+    )
+    parser.add_argument(
+        "--trace", action="store_true", help="also record a torch trace of each point"
+    )
+    parser.add_argument(
+        "--layouts", default="1x1", metavar="TPxPP", help="layouts of devices, such as 1x1,2x1,1x2"
+    )
     words = "thresholds of the grades, such as tp_efficiency=0.8:0.6; may be given several times"
-    parser.add_argument("--grade", action="append", default=[], metavar="NAME=GOOD:FAIR", help=words)
+    parser.add_argument(
+        "--grade", action="append", default=[], metavar="NAME=GOOD:FAIR", help=words
+    )
     words = "watch: the experiment that is repeated (default: bandwidth)"
     parser.add_argument("--of", choices=WATCHED, default="bandwidth", metavar="NAME", help=words)
-    parser.add_argument("--runs", type=int, default=1, metavar="N", help="watch: number of runs to add")
-    parser.add_argument("--every", type=float, default=0.0, metavar="S", help="watch: seconds between two runs")
-    parser.add_argument("--least-change", type=float, default=0.05, metavar="X", help="watch: smaller changes are none")
-    parser.add_argument("--nodes", type=int, metavar="N", help="bandwidth: print the command line for several nodes")
+    parser.add_argument(
+        "--runs", type=int, default=1, metavar="N", help="watch: number of runs to add"
+    )
+    parser.add_argument(
+        "--every", type=float, default=0.0, metavar="S", help="watch: seconds between two runs"
+    )
+    parser.add_argument(
+        "--least-change",
+        type=float,
+        default=0.05,
+        metavar="X",
+        help="watch: smaller changes are none",
+    )
+    parser.add_argument(
+        "--nodes", type=int, metavar="N", help="bandwidth: print the command line for several nodes"
+    )
     words = "calibrate: YAML file with the numbers of a device that llmprof does not know"
     parser.add_argument("--gpu", metavar="FILE", help=words)
-    parser.add_argument("--check", action=argparse.BooleanOptionalAction, default=True, help="check the machine first")
+    parser.add_argument(
+        "--check",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="check the machine first",
+    )
     add_config_options(parser)
 
 
@@ -74,12 +101,16 @@ def experiment(args: Namespace, terminal: Terminal) -> str:
     options: dict[str, Any] = {}
     if args.name == "bandwidth":
         if args.nodes:
-            return torchrun(folder / _stamped("bandwidth_test"), nodes=args.nodes, ranks=8, spec=args.spec)
+            return torchrun(
+                folder / _stamped("bandwidth_test"), nodes=args.nodes, ranks=8, spec=args.spec
+            )
         options["bandwidth"] = _bandwidth(args, folder, terminal).memory.to_dicts()
     elif args.name in {"sequence_length", "parallelism"}:
         layouts = _layouts(args.layouts)
         if args.name == "parallelism" and len(layouts) < 2:
-            raise ConfigError("parallelism compares layouts of devices", expected="--layouts 1x1,2x1 or more")
+            raise ConfigError(
+                "parallelism compares layouts of devices", expected="--layouts 1x1,2x1 or more"
+            )
         options["points"] = _points(args, folder, layouts, terminal).to_dicts()
     elif args.name == "watch":
         return _watch(args, folder, terminal)
@@ -90,7 +121,9 @@ def experiment(args: Namespace, terminal: Terminal) -> str:
     written = write_report(folder, grades=grades_of(args.grade))
     if args.json:
         return to_json(options | {"files": written})
-    return text.pairs([("Report", str(written[-1])), ("Files", f"{len(written)} in {folder}")], indent="")
+    return text.pairs(
+        [("Report", str(written[-1])), ("Files", f"{len(written)} in {folder}")], indent=""
+    )
 
 
 def _stamped(name: str) -> str:
@@ -103,35 +136,55 @@ def _bandwidth(args: Namespace, folder: Path, terminal: Terminal) -> Bandwidth:
     return run_bandwidth(place, spec=args.spec, progress=terminal.progress, python=python)
 
 
-def _points(args: Namespace, folder: Path, layouts: list[tuple[int, int]], terminal: Terminal) -> pl.DataFrame:
+def _points(
+    args: Namespace, folder: Path, layouts: list[tuple[int, int]], terminal: Terminal
+) -> pl.DataFrame:
     base, tables = _with_model(args), []
     cases = cases_of(args.cases) if args.cases else {}
     for tp, pp in layouts:
         config = base.replace(tensor_parallel_size=tp, pipeline_parallel_size=pp)
         place = folder / f"tp{tp}_pp{pp}"
         tables.append(
-            run_points(config, place, trace=args.trace, progress=terminal.progress, check=args.check, **cases)
+            run_points(
+                config,
+                place,
+                trace=args.trace,
+                progress=terminal.progress,
+                check=args.check,
+                **cases,
+            )
         )
         shutil.copy(place / "points.json", folder / f"latency_analysis_tp{tp}_pp{pp}.json")
         # those that do not fit were named by the first layout
-        cases["lengths"], _ = fitting(config, cases.get("lengths", LENGTHS), cases.get("outputs", OUTPUTS))
+        cases["lengths"], _ = fitting(
+            config, cases.get("lengths", LENGTHS), cases.get("outputs", OUTPUTS)
+        )
     return pl.concat(tables)
 
 
 def _calibrate(args: Namespace, folder: Path, terminal: Terminal) -> str:
     cases = cases_of(args.cases) if args.cases else {}
     config = _with_model(args)
-    found = run_calibration(config, folder, device=args.gpu, progress=terminal.progress, check=args.check, **cases)
+    found = run_calibration(
+        config, folder, device=args.gpu, progress=terminal.progress, check=args.check, **cases
+    )
     place = folder / CALIBRATION
     if args.json:
         return to_json(json.loads(found.to_json()) | {"file": str(place)})
     error = (pl.col("predicted_s") / pl.col("measured_s") - 1).abs()
     errors = pl.DataFrame(list(found.errors)).with_columns(error=error)
     median_error = pl.col("error").median()
-    rows = errors.group_by("kind").agg(points=pl.len(), median_error=median_error, largest_error=pl.col("error").max())
-    covers = [(name.replace("_", " "), ", ".join(map(str, values))) for name, values in found.covers.items()]
+    rows = errors.group_by("kind").agg(
+        points=pl.len(), median_error=median_error, largest_error=pl.col("error").max()
+    )
+    covers = [
+        (name.replace("_", " "), ", ".join(map(str, values)))
+        for name, values in found.covers.items()
+    ]
     head = [("Calibration", str(place)), ("Device", found.device), *covers]
-    return "\n".join([text.pairs(head, indent=""), "", text.table(rows.sort("kind"), width=terminal.width)])
+    return "\n".join(
+        [text.pairs(head, indent=""), "", text.table(rows.sort("kind"), width=terminal.width)]
+    )
 
 
 def _with_model(args: Namespace) -> ExperimentConfig:
@@ -151,16 +204,31 @@ def _layouts(words: str) -> list[tuple[int, int]]:
 
 
 def _watch(args: Namespace, folder: Path, terminal: Terminal) -> str:
-    measures = {"bandwidth": _bandwidth_values, "sequence_length": _point_values, "parallelism": _point_values}
+    measures = {
+        "bandwidth": _bandwidth_values,
+        "sequence_length": _point_values,
+        "parallelism": _point_values,
+    }
 
     def measure() -> dict[str, list[float]]:
         return measures[args.of](args, folder, terminal)
 
     # each experiment has a separate history, since the measured values differ
     path = folder / ("history.parquet" if args.of == "bandwidth" else f"history_{args.of}.parquet")
-    verdicts = watch(measure, path, runs=args.runs, every_s=args.every, least_change=args.least_change, label=args.of)
+    verdicts = watch(
+        measure,
+        path,
+        runs=args.runs,
+        every_s=args.every,
+        least_change=args.least_change,
+        label=args.of,
+    )
     worse = verdicts.filter(pl.col("verdict") == "worse")
-    out = to_json(verdicts.to_dicts()) if args.json else f"{text.table(verdicts, width=terminal.width)}\nTest: {TEST}."
+    out = (
+        to_json(verdicts.to_dicts())
+        if args.json
+        else f"{text.table(verdicts, width=terminal.width)}\nTest: {TEST}."
+    )
     return Failing(out) if worse.height else out
 
 
@@ -169,14 +237,19 @@ def _bandwidth_values(args: Namespace, folder: Path, terminal: Terminal) -> dict
     document = _bandwidth(args, folder, terminal).document
     values: dict[str, list[float]] = {}
     for row in [*document["memory"], *document["matmul"], *document["all_reduce"]]:
-        kind, size = row.get("kind") or row.get("dtype") or row.get("algorithm"), row.get("n") or row.get("bytes")
+        kind, size = (
+            row.get("kind") or row.get("dtype") or row.get("algorithm"),
+            row.get("n") or row.get("bytes"),
+        )
         times = row.get("times") or [row["seconds_min"], row["seconds"], row["seconds_max"]]
         values.setdefault(f"{kind}_{size}_s", []).extend(times)
     return values
 
 
 def _point_values(args: Namespace, folder: Path, terminal: Terminal) -> dict[str, list[float]]:
-    """Times (s) of prefill and of a decode step in each repeat of each point, measured again in a new folder."""
+    """Times (s) of prefill and of a decode step in each repeat of each point, measured again in
+    a new folder.
+    """
     place = folder / "watch" / f"{time.strftime('%Y%m%d-%H%M%S')}_{time.monotonic_ns() % 10**6:06d}"
     place.mkdir(parents=True)
     _points(args, place, _layouts(args.layouts), terminal)

@@ -26,52 +26,103 @@ from llmprof.units import SECONDS, format_bytes
 
 def add_server_options(sub: argparse.ArgumentParser) -> None:
     """Give a parser the options that say which server is recorded, and where its traces are."""
-    sub.add_argument("url", metavar="URL", help="address of the server, such as http://127.0.0.1:8000")
-    sub.add_argument("--seconds", type=float, default=3.0, metavar="X", help="longest window (default: %(default)s)")
+    sub.add_argument(
+        "url", metavar="URL", help="address of the server, such as http://127.0.0.1:8000"
+    )
+    sub.add_argument(
+        "--seconds",
+        type=float,
+        default=3.0,
+        metavar="X",
+        help="longest window (default: %(default)s)",
+    )
     words = "most steps of the engine in the window (default: %(default)s; 0: as many as there are)"
     sub.add_argument("--steps", type=int, default=100, metavar="N", help=words)
     where = sub.add_mutually_exclusive_group()
-    where.add_argument("--folder", type=Path, metavar="DIR", help="where the server writes traces, as seen from here")
-    words = 'command that copies that folder here, such as "kubectl cp POD:/profiles {to}"; no shell runs it'
+    where.add_argument(
+        "--folder",
+        type=Path,
+        metavar="DIR",
+        help="where the server writes traces, as seen from here",
+    )
+    words = (
+        'command that copies that folder here, such as "kubectl cp POD:/profiles {to}"; no shell'
+        " runs it"
+    )
     where.add_argument("--fetch", metavar="COMMAND", help=words)
-    sub.add_argument("--ranks", type=int, metavar="N", help="number of traces, one for each rank (default: as it says)")
-    words = "where its requests are told: a file of spans or records, or otlp://127.0.0.1:4318 to receive spans there"
+    sub.add_argument(
+        "--ranks",
+        type=int,
+        metavar="N",
+        help="number of traces, one for each rank (default: as it says)",
+    )
+    words = (
+        "where its requests are told: a file of spans or records, or otlp://127.0.0.1:4318 to"
+        " receive spans there"
+    )
     sub.add_argument("--requests", metavar="FILE", help=words)
 
 
 def add_record_options(sub: argparse.ArgumentParser) -> None:
     """Give a parser the options of a recording."""
     add_server_options(sub)
-    sub.add_argument("--results-dir", default="results", metavar="DIR", help="folder for it (default: %(default)s)")
+    sub.add_argument(
+        "--results-dir",
+        default="results",
+        metavar="DIR",
+        help="folder for it (default: %(default)s)",
+    )
     words = "longest wait for the traces in seconds (default: %(default)s)"
-    sub.add_argument("--timeout", dest="timeout_s", type=float, default=300.0, metavar="X", help=words)
+    sub.add_argument(
+        "--timeout", dest="timeout_s", type=float, default=300.0, metavar="X", help=words
+    )
 
 
 def add_watch_options(sub: argparse.ArgumentParser) -> None:
     """Give a parser the options of a watch."""
     sub.formatter_class = argparse.RawDescriptionHelpFormatter
-    sub.epilog = "counters in a condition (times need a unit: ns us ms s m h; shares may be 90%):\n" + textwrap.fill(
-        ", ".join(NAMES), 100, initial_indent="  ", subsequent_indent="  "
+    sub.epilog = (
+        "counters in a condition (times need a unit: ns us ms s m h; shares may be 90%):\n"
+        + textwrap.fill(", ".join(NAMES), 100, initial_indent="  ", subsequent_indent="  ")
     )
     add_server_options(sub)
-    words = 'record when this holds, such as "ttft_p99 > 500ms for 30s and waiting > 4" (default: never)'
+    words = (
+        'record when this holds, such as "ttft_p99 > 500ms for 30s and waiting > 4" (default:'
+        " never)"
+    )
     sub.add_argument("--when", metavar="CONDITION", help=words)
     words = "most captures, the newest (default: %(default)s)"
     sub.add_argument("--keep", type=int, default=5, metavar="N", help=words)
     words = "most bytes of history and captures (default: %(default)s)"
-    sub.add_argument("--disk", dest="disk_bytes", type=size, default="2GB", metavar="SIZE", help=words)
+    sub.add_argument(
+        "--disk", dest="disk_bytes", type=size, default="2GB", metavar="SIZE", help=words
+    )
     words = "time after a capture without another (default: %(default)s)"
-    sub.add_argument("--cooldown", dest="cooldown_s", type=span, default="10m", metavar="TIME", help=words)
+    sub.add_argument(
+        "--cooldown", dest="cooldown_s", type=span, default="10m", metavar="TIME", help=words
+    )
     words = "time between two readings of the counters (default: %(default)s)"
     sub.add_argument("--every", dest="every_s", type=span, default="5s", metavar="TIME", help=words)
     words = "time over which rates and quantiles are taken (default: %(default)s)"
-    sub.add_argument("--window", dest="window_s", type=span, default="30s", metavar="TIME", help=words)
-    sub.add_argument("--for", dest="for_s", type=span, metavar="TIME", help="end after this time (default: Ctrl-C)")
+    sub.add_argument(
+        "--window", dest="window_s", type=span, default="30s", metavar="TIME", help=words
+    )
+    sub.add_argument(
+        "--for",
+        dest="for_s",
+        type=span,
+        metavar="TIME",
+        help="end after this time (default: Ctrl-C)",
+    )
     words = "earlier capture to compare with (default: the best hour of the history)"
     sub.add_argument("--baseline", type=Path, metavar="DIR", help=words)
     words = "show the watch on a page of this machine, at this port (default: a free one)"
-    sub.add_argument("--serve", dest="port", type=int, nargs="?", const=0, metavar="PORT", help=words)
-    sub.add_argument("--webhook", metavar="URL", help="send the findings of a capture there as JSON")
+    sub.add_argument(
+        "--serve", dest="port", type=int, nargs="?", const=0, metavar="PORT", help=words
+    )
+    sub.add_argument(
+        "--webhook", metavar="URL", help="send the findings of a capture there as JSON"
+    )
     words = "least severity for the webhook (default: %(default)s)"
     sub.add_argument("--severity", choices=SEVERITIES, default="high", help=words)
     words = "folder of the watch, which the next one continues (default: results/watch_HOST-PORT)"
@@ -101,12 +152,16 @@ def span(words: str) -> float:
 
 def watch(args: Namespace, terminal: Terminal) -> str:
     """Watch a server until the time is over or Ctrl-C ends it."""
-    # the end of a service is an end like Ctrl-C: the history is stored, and a profiler is switched off
+    # the end of a service is an end like Ctrl-C: the history is stored, and a profiler is switched
+    # off
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     told = terminal.tell if not args.json else lambda words: None
     folder = args.output
     try:
-        options = options_of(args, llmprof.watch) | {"fetch": words_of(args.fetch), "steps": args.steps or None}
+        options = options_of(args, llmprof.watch) | {
+            "fetch": words_of(args.fetch),
+            "steps": args.steps or None,
+        }
         options["say"] = lambda words: told(wrapped(words, terminal.width, "", ""))
         folder = llmprof.watch(args.url, args.when, **options)
     except KeyboardInterrupt:
@@ -123,12 +178,17 @@ def words_of(command: str | None) -> list[str] | None:
     try:
         return None if command is None else shlex.split(command)
     except ValueError as error:
-        raise ConfigError(f"--fetch {command!r} has an open quote", expected="a command and its words") from error
+        raise ConfigError(
+            f"--fetch {command!r} has an open quote", expected="a command and its words"
+        ) from error
 
 
 def record(args: Namespace, terminal: Terminal) -> str:
     """Record a window and print what it shows."""
-    options = options_of(args, llmprof.record) | {"fetch": words_of(args.fetch), "steps": args.steps or None}
+    options = options_of(args, llmprof.record) | {
+        "fetch": words_of(args.fetch),
+        "steps": args.steps or None,
+    }
     options["progress"] = terminal.progress
     if not args.json:
         options["say"] = lambda words: terminal.tell(wrapped(words, terminal.width, "", ""))
@@ -142,7 +202,10 @@ def record(args: Namespace, terminal: Terminal) -> str:
 def _places(done: Run, recording: dict[str, object]) -> str:
     cost = recording.get("cost")
     cost = cost if isinstance(cost, dict) else {}
-    said = [f"{format_bytes(cost.get('bytes') or 0)} of traces, written in {cost.get('stop_s') or 0:.1f} s"]
+    said = [
+        f"{format_bytes(cost.get('bytes') or 0)} of traces, written in"
+        f" {cost.get('stop_s') or 0:.1f} s"
+    ]
     if cost.get("overhead") is not None:
         said.append(f"{fewer(cost['overhead'])} tokens a second than just before")
     rows = [("Recording", str(done.folder.path)), ("Cost", "; ".join(said))]

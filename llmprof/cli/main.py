@@ -25,7 +25,17 @@ _COMMANDS: Final = {
     "completion": ("completion",),
     "analyze": ("analysis", "diff", "findings", "info", "look", "time_operators", "what_if"),
     "experiment": ("experiment",),
-    "make": ("convert", "demo", "explore", "export", "mcp", "notebook", "redact", "report", "samples"),
+    "make": (
+        "convert",
+        "demo",
+        "explore",
+        "export",
+        "mcp",
+        "notebook",
+        "redact",
+        "report",
+        "samples",
+    ),
     "live": ("record", "watch"),
     "run": ("config", "doctor", "run", "runs", "sweep"),
     "theory": ("theory",),
@@ -33,18 +43,43 @@ _COMMANDS: Final = {
 }
 """Functions of the commands, by their module, which is imported when the command runs."""
 _INPUTS: Final = (
-    "paths", "path", "a", "b", "file", "trace", "metrics", "compare", "results", "config", "cases", "model", "over",
-    "key_file", "prompt_file",
-)  # fmt: skip
+    "paths",
+    "path",
+    "a",
+    "b",
+    "file",
+    "trace",
+    "metrics",
+    "compare",
+    "results",
+    "config",
+    "cases",
+    "model",
+    "over",
+    "key_file",
+    "prompt_file",
+)
 """Options that may name an input, onto which no output is written."""
 _OUTPUTS: Final = ("csv", "chart", "init", "output")
 """Options that may name a file to write."""
-_TELLING = ("convert", "demo", "experiment", "record", "run", "sweep", "time-operators", "trial", "tune")
+_TELLING = (
+    "convert",
+    "demo",
+    "experiment",
+    "record",
+    "run",
+    "sweep",
+    "time-operators",
+    "trial",
+    "tune",
+)
 """Commands that take minutes, and show their progress even if stderr is not a terminal."""
 
 
 class ProgressLine:
-    """Progress on stderr: one line that is overwritten on a terminal, otherwise one line after another."""
+    """Progress on stderr: one line that is overwritten on a terminal, otherwise one line after
+    another.
+    """
 
     EVERY_S = 0.1
     EVERY_LINE_S = 10.0
@@ -138,7 +173,9 @@ def _run(args: argparse.Namespace, progress: ProgressLine, *, shown: bool) -> st
 
 
 def _check_outputs(args: argparse.Namespace) -> None:
-    """Refuse an output that is an input or exists, before the command does work that would be in vain."""
+    """Refuse an output that is an input or exists, before the command does work that would be in
+    vain.
+    """
     from llmprof.cli.output import places
     from llmprof.storage import files
 
@@ -155,7 +192,10 @@ def _check_outputs(args: argparse.Namespace) -> None:
             folder = name == "output" and (
                 args.command == "demo"
                 or (args.command == "notebook" and not os.fspath(value).endswith(".ipynb"))
-                or (args.command == "report" and not os.fspath(value).lower().endswith((".html", ".htm")))
+                or (
+                    args.command == "report"
+                    and not os.fspath(value).lower().endswith((".html", ".htm"))
+                )
             )
             files.check_output(value, overwrite=args.force, own=folder)
 
@@ -178,7 +218,9 @@ def _close_stdout() -> None:
 
 
 def _width() -> int | None:
-    """Width of the terminal, or COLUMNS; None if the output is a file or a pipe, where no column is left out."""
+    """Width of the terminal, or COLUMNS; None if the output is a file or a pipe, where no column
+    is left out.
+    """
     if os.environ.get("COLUMNS", "").isdigit() or sys.stdout.isatty():
         return max(40, shutil.get_terminal_size().columns)
     return None
@@ -227,7 +269,9 @@ def _parsed(words: list[str]) -> argparse.Namespace:
     first = next((word for word in words if not word.startswith("-")), "")
     top = parser(first)
     path = Path(first)
-    of_a_path = first.startswith("sample:") or os.sep in first or path.suffix or (first and path.exists())
+    of_a_path = (
+        first.startswith("sample:") or os.sep in first or path.suffix or (first and path.exists())
+    )
     if first not in commands_of(top) and of_a_path:
         top, words = parser(_LOOK), [_LOOK, *words]
     args, unknown = top.parse_known_args(words)
@@ -237,20 +281,30 @@ def _parsed(words: list[str]) -> argparse.Namespace:
         if not flag.startswith("-"):
             of_command.error(f"{flag!r} is one word too many")
         flags = [flag for action in of_command._actions for flag in action.option_strings]
-        of_command.error(f"there is no option {flag}; {nearest(flag, flags) or 'the usage above has all'}")
+        of_command.error(
+            f"there is no option {flag}; {nearest(flag, flags) or 'the usage above has all'}"
+        )
     return args
 
 
 def commands_of(top: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
     """Parser of each command by its name."""
-    (commands,) = (action for action in top._actions if isinstance(action, argparse._SubParsersAction))
+    (commands,) = (
+        action for action in top._actions if isinstance(action, argparse._SubParsersAction)
+    )
     return {name: sub for name, sub in commands.choices.items() if name != _LOOK}
 
 
 def _in_options(words: str, args: argparse.Namespace) -> str:
     """Words of an error with the options of the command in place of arguments of Python."""
-    flags = {action.dest: action.option_strings[-1] for action in args.parser._actions if action.option_strings}
-    return re.sub(r"\b([a-z_]+)=(?=[\s.,:;)]|$)", lambda match: flags.get(match[1], match[0]), words)
+    flags = {
+        action.dest: action.option_strings[-1]
+        for action in args.parser._actions
+        if action.option_strings
+    }
+    return re.sub(
+        r"\b([a-z_]+)=(?=[\s.,:;)]|$)", lambda match: flags.get(match[1], match[0]), words
+    )
 
 
 _Options = Callable[[argparse.ArgumentParser], None]
@@ -266,7 +320,9 @@ def _of(module: str, function: str) -> _Options:
 
 
 def parser(command: str | None = None) -> argparse.ArgumentParser:
-    """Parser of all commands, with the options of one command or of all; some options import much of the package."""
+    """Parser of all commands, with the options of one command or of all; some options import
+    much of the package.
+    """
 
     def named(*names: str) -> bool:
         return command is None or command in names
@@ -275,15 +331,21 @@ def parser(command: str | None = None) -> argparse.ArgumentParser:
     top: argparse.ArgumentParser = _Parser(
         prog=_NAME,
         description="Where the time of an LLM inference run goes.",
-        epilog=f"{_NAME} PATH alone shows findings and what to ask next. "
-        "PATH is a file, a folder with a file for each rank, the folder of a run, or sample:NAME. "
-        f"{_NAME} COMMAND --help shows the options of a command.",
+        epilog=(
+            f"{_NAME} PATH alone shows findings and what to ask next. PATH is a file, a folder with"
+            f" a file for each rank, the folder of a run, or sample:NAME. {_NAME} COMMAND --help"
+            " shows the options of a command."
+        ),
     )
     top.add_argument("--version", action="version", version=f"{_NAME} {__version__}")
     commands = top.add_subparsers(metavar="COMMAND", required=True)
 
     def add(
-        name: str, function: str, words: str, *parents: argparse.ArgumentParser, options: _Options | None = None
+        name: str,
+        function: str,
+        words: str,
+        *parents: argparse.ArgumentParser,
+        options: _Options | None = None,
     ) -> argparse.ArgumentParser:
         said = words[0].upper() + words[1:] + "."
         if name == _LOOK:  # without a help the list of commands does not have it
@@ -302,103 +364,266 @@ def parser(command: str | None = None) -> argparse.ArgumentParser:
     some.add_argument("paths", nargs="*", metavar="PATH", help="a trace, as for info")
     reading = _reading()
     add("info", "info", "device, ranks, tables and steps of a trace", paths, reading, shared)
-    sub = add(_LOOK, "look", "findings, and what to ask next", paths, reading, shared, options=_analyze)
+    sub = add(
+        _LOOK, "look", "findings, and what to ask next", paths, reading, shared, options=_analyze
+    )
     sub.set_defaults(schema=False)
-    add("analyze", "analysis", "one analysis as a table, JSON or CSV", paths, reading, shared, options=_analyze)
-    sub = add("report", "report", "write an HTML report with charts and tables", paths, reading, shared)
+    add(
+        "analyze",
+        "analysis",
+        "one analysis as a table, JSON or CSV",
+        paths,
+        reading,
+        shared,
+        options=_analyze,
+    )
+    sub = add(
+        "report", "report", "write an HTML report with charts and tables", paths, reading, shared
+    )
     words = "folder, or x.html (default: %(default)s)"
     sub.add_argument("-o", "--output", default="llmprof-report", metavar="DIR", help=words)
     _force(sub)
     sub.add_argument("--title", metavar="TEXT", help="heading of the report")
-    sub.add_argument("--png", action="store_true", help="write each chart as a PNG, too, which takes as long again")
-    sub.add_argument("--model", metavar="NAME", help="model of the trace: a name in theory --list, or a config.json")
-    add("findings", "findings", "what takes the time, and what to try", some, reading, shared, options=_findings)
-    sub = add("mcp", "mcp", "answer the questions of an agent about traces (Model Context Protocol)", shared)
-    sub.add_argument("folders", nargs="+", type=Path, metavar="FOLDER", help="folders that may be read")
+    sub.add_argument(
+        "--png",
+        action="store_true",
+        help="write each chart as a PNG, too, which takes as long again",
+    )
+    sub.add_argument(
+        "--model",
+        metavar="NAME",
+        help="model of the trace: a name in theory --list, or a config.json",
+    )
+    add(
+        "findings",
+        "findings",
+        "what takes the time, and what to try",
+        some,
+        reading,
+        shared,
+        options=_findings,
+    )
+    sub = add(
+        "mcp",
+        "mcp",
+        "answer the questions of an agent about traces (Model Context Protocol)",
+        shared,
+    )
+    sub.add_argument(
+        "folders", nargs="+", type=Path, metavar="FOLDER", help="folders that may be read"
+    )
     words = "write a trace for Perfetto, speedscope, Excel or data frames"
     add("export", "export", words, paths, reading, shared, options=_export)
-    add("convert", "convert", "make a dataset from the files of many ranks", paths, shared, options=_convert)
-    add("diff", "diff", "compare two traces: what became faster or slower", reading, shared, options=_diff)
+    add(
+        "convert",
+        "convert",
+        "make a dataset from the files of many ranks",
+        paths,
+        shared,
+        options=_convert,
+    )
+    add(
+        "diff",
+        "diff",
+        "compare two traces: what became faster or slower",
+        reading,
+        shared,
+        options=_diff,
+    )
     words = "predict the step time that a recording would have with changes"
     add("what-if", "what_if", words, reading, shared, options=_what_if)
-    words = "write a script that runs operators of a recording alone, and compare their times with the recording"
+    words = (
+        "write a script that runs operators of a recording alone, and compare their times with the"
+        " recording"
+    )
     timing = _of("analyze", "add_timing_options")
     add("time-operators", "time_operators", words, paths, reading, shared, options=timing)
-    add("explore", "explore", "look at a trace in a browser tab", paths, reading, shared, options=_exploring)
+    add(
+        "explore",
+        "explore",
+        "look at a trace in a browser tab",
+        paths,
+        reading,
+        shared,
+        options=_exploring,
+    )
     _launching(add, shared, named)
     words = "least time and memory of a model on a device, and how close a trace comes to it"
     add("theory", "theory", words, reading, shared, options=_of("theory", "add_theory_options"))
     sub = add("notebook", "notebook", "run a notebook on your trace", shared)
-    sub.add_argument("name", metavar="NAME", help="a notebook or the beginning of its name (01), or its path")
-    sub.add_argument("-p", "--parameter", action="append", metavar="KEY=VALUE", help="parameter, such as trace=PATH")
-    sub.add_argument("-o", "--output", default=".", metavar="DIR", help="folder, or x.ipynb (default: here)")
+    sub.add_argument(
+        "name", metavar="NAME", help="a notebook or the beginning of its name (01), or its path"
+    )
+    sub.add_argument(
+        "-p",
+        "--parameter",
+        action="append",
+        metavar="KEY=VALUE",
+        help="parameter, such as trace=PATH",
+    )
+    sub.add_argument(
+        "-o", "--output", default=".", metavar="DIR", help="folder, or x.ipynb (default: here)"
+    )
     words = "run it once for each of these run folders, and write an index page"
     sub.add_argument("--over", nargs="+", metavar="RUN", help=words)
     _force(sub)
     sub = add("redact", "redact", "copy a profile without secrets, users, hosts and paths", shared)
-    sub.add_argument("file", metavar="FILE", help="trace, export of nsys, CSV of ncu, output of a monitor, or a folder")
-    sub.add_argument("-o", "--output", metavar="COPY", help="file or folder to write; it must not exist")
-    sub.add_argument("--check", action="store_true", help="only list what would be removed, with an example of each")
-    sub.add_argument("--key-file", metavar="FILE", help="key of the pseudonyms, for equal pseudonyms in several copies")
-    sub = add("completion", "completion", "print a script that completes commands and options in a shell", shared)
-    sub.add_argument("shell", choices=("bash", "zsh", "fish"), metavar="SHELL", help="bash, zsh or fish")
+    sub.add_argument(
+        "file",
+        metavar="FILE",
+        help="trace, export of nsys, CSV of ncu, output of a monitor, or a folder",
+    )
+    sub.add_argument(
+        "-o", "--output", metavar="COPY", help="file or folder to write; it must not exist"
+    )
+    sub.add_argument(
+        "--check",
+        action="store_true",
+        help="only list what would be removed, with an example of each",
+    )
+    sub.add_argument(
+        "--key-file",
+        metavar="FILE",
+        help="key of the pseudonyms, for equal pseudonyms in several copies",
+    )
+    sub = add(
+        "completion",
+        "completion",
+        "print a script that completes commands and options in a shell",
+        shared,
+    )
+    sub.add_argument(
+        "shell", choices=("bash", "zsh", "fish"), metavar="SHELL", help="bash, zsh or fish"
+    )
     add("samples", "samples", "list the sample traces", shared)
-    sub = add("demo", "demo", "write notebook and report of a bundled TP=4 trace, and show their findings", shared)
-    sub.add_argument("-o", "--output", default="demo", metavar="DIR", help="folder to write (default: %(default)s)")
+    sub = add(
+        "demo",
+        "demo",
+        "write notebook and report of a bundled TP=4 trace, and show their findings",
+        shared,
+    )
+    sub.add_argument(
+        "-o",
+        "--output",
+        default="demo",
+        metavar="DIR",
+        help="folder to write (default: %(default)s)",
+    )
     _force(sub)
-    sub.add_argument("--notebook", default="01_gpu_timeline", metavar="NAME", help=argparse.SUPPRESS)
+    sub.add_argument(
+        "--notebook", default="01_gpu_timeline", metavar="NAME", help=argparse.SUPPRESS
+    )
     return top
 
 
 def _exploring(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("--metrics", action="append", metavar="FILE", help="metrics of ncu; may be given several times")
+    sub.add_argument(
+        "--metrics",
+        action="append",
+        metavar="FILE",
+        help="metrics of ncu; may be given several times",
+    )
     sub.add_argument("--compare", metavar="PATH", help="another trace, to compare with")
-    sub.add_argument("--finding", type=int, metavar="N", help="open the explorers at the N-th finding")
-    sub.add_argument("--port", type=int, default=0, metavar="N", help="port on this machine (default: a free one)")
+    sub.add_argument(
+        "--finding", type=int, metavar="N", help="open the explorers at the N-th finding"
+    )
+    sub.add_argument(
+        "--port",
+        type=int,
+        default=0,
+        metavar="N",
+        help="port on this machine (default: a free one)",
+    )
     opened = argparse.BooleanOptionalAction
-    sub.add_argument("--browser", action=opened, default=True, help="open a browser tab (default: yes)")
+    sub.add_argument(
+        "--browser", action=opened, default=True, help="open a browser tab (default: yes)"
+    )
 
 
 def _convert(sub: argparse.ArgumentParser) -> None:
     words = "folder of the dataset; the same command continues it"
     sub.add_argument("-o", "--output", required=True, metavar="FOLDER", help=words)
-    sub.add_argument("--format", metavar="NAME", help="format of the files; recognised by their content if not given")
-    sub.add_argument("--workers", type=int, metavar="N", help="processes on this machine (default: one per core)")
-    sub.add_argument("--cluster", metavar="ADDRESS", help="scheduler of a Dask cluster instead: tcp://host:8786")
+    sub.add_argument(
+        "--format",
+        metavar="NAME",
+        help="format of the files; recognised by their content if not given",
+    )
+    sub.add_argument(
+        "--workers", type=int, metavar="N", help="processes on this machine (default: one per core)"
+    )
+    sub.add_argument(
+        "--cluster", metavar="ADDRESS", help="scheduler of a Dask cluster instead: tcp://host:8786"
+    )
     words = "the ranks have unrelated clocks, which cannot be compared"
     sub.add_argument("--unrelated-clocks", action="store_true", help=words)
 
 
 def _launching(
-    add: Callable[..., argparse.ArgumentParser], shared: argparse.ArgumentParser, named: Callable[..., bool]
+    add: Callable[..., argparse.ArgumentParser],
+    shared: argparse.ArgumentParser,
+    named: Callable[..., bool],
 ) -> None:
     checked, reported = argparse.BooleanOptionalAction, argparse.BooleanOptionalAction
     run = add("run", "run", "run a model under a profiler and read the recording", shared)
     sweep = add("sweep", "sweep", "run every combination of parameters and compare them", shared)
-    sweep.add_argument("--parameter-sweep", metavar="TEXT", help='such as "batch_size:1,2,4;max_tokens:100,200"')
+    sweep.add_argument(
+        "--parameter-sweep", metavar="TEXT", help='such as "batch_size:1,2,4;max_tokens:100,200"'
+    )
     if named("sweep"):
         from llmprof.batch import PRESETS
 
         words = f"points to run: {', '.join(PRESETS)}; or the preset classic of llmprof run"
         sweep.add_argument("--preset", metavar="NAME", help=words)
-    sweep.add_argument("--fresh-engine", action="store_true", help="start the engine again for each point")
-    sweep.add_argument("--shuffle", action="store_true", help="measure the points in a random order, against drift")
+    sweep.add_argument(
+        "--fresh-engine", action="store_true", help="start the engine again for each point"
+    )
+    sweep.add_argument(
+        "--shuffle", action="store_true", help="measure the points in a random order, against drift"
+    )
     for sub in (run, sweep):
-        sub.add_argument("--check", action=checked, default=True, help="check the machine first (default: yes)")
-        sub.add_argument("--dry-run", action="store_true", help="print the command lines and start nothing")
-        sub.add_argument("--resume", type=Path, metavar="FOLDER", help="continue the interrupted run in this folder")
-        sub.add_argument("--report", action=reported, default=True, help="write report and charts (default: yes)")
+        sub.add_argument(
+            "--check", action=checked, default=True, help="check the machine first (default: yes)"
+        )
+        sub.add_argument(
+            "--dry-run", action="store_true", help="print the command lines and start nothing"
+        )
+        sub.add_argument(
+            "--resume",
+            type=Path,
+            metavar="FOLDER",
+            help="continue the interrupted run in this folder",
+        )
+        sub.add_argument(
+            "--report", action=reported, default=True, help="write report and charts (default: yes)"
+        )
     sub = add("runs", "runs", "list the runs in a folder with their states and errors", shared)
-    sub.add_argument("folder", nargs="?", default="results", metavar="DIR", help="folder (default: %(default)s)")
-    sub.add_argument("--clean", action="store_true", help="remove runs that failed or were interrupted")
-    sub.add_argument("--match", default="*", metavar="PATTERN", help="only folders whose names match, such as 'tiny_*'")
+    sub.add_argument(
+        "folder", nargs="?", default="results", metavar="DIR", help="folder (default: %(default)s)"
+    )
+    sub.add_argument(
+        "--clean", action="store_true", help="remove runs that failed or were interrupted"
+    )
+    sub.add_argument(
+        "--match",
+        default="*",
+        metavar="PATTERN",
+        help="only folders whose names match, such as 'tiny_*'",
+    )
     words = "only runs in this state (default: all)"
     sub.add_argument("--state", action="append", choices=("failed", "interrupted"), help=words)
     sub = add("config", "config", "print a commented configuration to start from", shared)
-    sub.add_argument("--init", nargs="?", const="default.yaml", metavar="FILE", help="write it (default: %(const)s)")
+    sub.add_argument(
+        "--init",
+        nargs="?",
+        const="default.yaml",
+        metavar="FILE",
+        help="write it (default: %(const)s)",
+    )
     _force(sub)
     doctor = add("doctor", "doctor", "check whether this machine can run an experiment", shared)
-    doctor.add_argument("--self-test", action="store_true", help="time a known kernel with timer and profiler")
+    doctor.add_argument(
+        "--self-test", action="store_true", help="time a known kernel with timer and profiler"
+    )
     if named("run", "sweep", "doctor"):
         from llmprof.cli.run import add_config_options
 
@@ -413,7 +638,13 @@ def _launching(
     words = "watch a server, and record a window when a condition holds"
     add("watch", "watch", words, shared, options=_of("live", "add_watch_options"))
     words = "measure the bandwidth of the hardware, and how a model scales with length and devices"
-    add("experiment", "experiment", words, shared, options=_of("experiment", "add_experiment_options"))
+    add(
+        "experiment",
+        "experiment",
+        words,
+        shared,
+        options=_of("experiment", "add_experiment_options"),
+    )
 
 
 def _shared() -> argparse.ArgumentParser:
@@ -421,20 +652,29 @@ def _shared() -> argparse.ArgumentParser:
     shared.add_argument("--json", action="store_true", help="print JSON for a program")
     shared.add_argument("--debug", action="store_true", help="show the traceback of an error")
     words = "show progress on stderr (default: on a terminal)"
-    shared.add_argument("--progress", action=argparse.BooleanOptionalAction, default=None, help=words)
+    shared.add_argument(
+        "--progress", action=argparse.BooleanOptionalAction, default=None, help=words
+    )
     return shared
 
 
 def _force(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("--force", action="store_true", help="replace files that exist; inputs are never replaced")
+    sub.add_argument(
+        "--force", action="store_true", help="replace files that exist; inputs are never replaced"
+    )
 
 
 def _reading() -> argparse.ArgumentParser:
     reading = argparse.ArgumentParser(add_help=False)
     words = "format of the files; recognised by their content if not given"
     reading.add_argument("--format", metavar="NAME", help=words)
-    reading.add_argument("--no-cache", action="store_true", help="parse the files, and store nothing in the cache")
-    words = "processes that read files, or analyse the ranks of a dataset (default: one per core for large ones)"
+    reading.add_argument(
+        "--no-cache", action="store_true", help="parse the files, and store nothing in the cache"
+    )
+    words = (
+        "processes that read files, or analyse the ranks of a dataset (default: one per core for"
+        " large ones)"
+    )
     reading.add_argument("--workers", type=int, metavar="N", help=words)
     return reading
 
@@ -444,23 +684,44 @@ def _analyze(sub: argparse.ArgumentParser) -> None:
     from llmprof.analyze.ncu.hardware import VIEWS
     from llmprof.cli.output import TABLES
 
-    by_name = {name: view.help for name, view in views().items()} | {name: view.help for name, view in VIEWS.items()}
+    by_name = {name: view.help for name, view in views().items()} | {
+        name: view.help for name, view in VIEWS.items()
+    }
     sub.formatter_class = argparse.RawDescriptionHelpFormatter
-    sub.epilog = f"{TABLES}\n\nanalyses:\n" + "\n".join(f"  {name:<13} {words}" for name, words in by_name.items())
-    words = "analysis; also the last word: analyze PATH NAME (default: findings, or what a recording without them has)"
+    sub.epilog = f"{TABLES}\n\nanalyses:\n" + "\n".join(
+        f"  {name:<13} {words}" for name, words in by_name.items()
+    )
+    words = (
+        "analysis; also the last word: analyze PATH NAME (default: findings, or what a recording"
+        " without them has)"
+    )
     sub.add_argument("--what", choices=list(by_name), metavar="NAME", help=words)
-    words = "in place of an analysis: one SELECT over the tables of the trace; SHOW TABLES lists them"
+    words = (
+        "in place of an analysis: one SELECT over the tables of the trace; SHOW TABLES lists them"
+    )
     sub.add_argument("--sql", metavar="QUERY", help=words)
     words = "only this rank; may be given several times"
     sub.add_argument("--rank", type=int, action="append", metavar="N", help=words)
-    sub.add_argument("--by", metavar="COLUMNS", help="columns to group by (overlap, kernels); stage or layer (layers)")
-    words = "bound, operators, opportunities: model of the trace, a name in theory --list or config.json"
+    sub.add_argument(
+        "--by",
+        metavar="COLUMNS",
+        help="columns to group by (overlap, kernels); stage or layer (layers)",
+    )
+    words = (
+        "bound, operators, opportunities: model of the trace, a name in theory --list or"
+        " config.json"
+    )
     sub.add_argument("--model", metavar="NAME", help=words)
     words = "recording of the captures of its graphs, which says the operators of replayed kernels"
     sub.add_argument("--captures", metavar="PATH", help=words)
-    words = "recording of the same program that says the operators of kernels without one: without graphs, or by torch"
+    words = (
+        "recording of the same program that says the operators of kernels without one: without"
+        " graphs, or by torch"
+    )
     sub.add_argument("--eager", metavar="PATH", help=words)
-    sub.add_argument("--columns", metavar="COLUMNS", help="columns to show, separated by commas, or all")
+    sub.add_argument(
+        "--columns", metavar="COLUMNS", help="columns to show, separated by commas, or all"
+    )
     sub.add_argument("--sort", metavar="COLUMN", help="sort by this column, largest first")
     sub.add_argument("--ascending", action="store_true", help="with --sort: smallest first")
     _output(sub)
@@ -473,14 +734,24 @@ def _diff(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("b", metavar="B", help="trace that is compared with the reference")
     words = "smaller changes count as none (default: 0.05)"
     sub.add_argument("--tolerance", type=float, default=0.05, metavar="X", help=words)
-    sub.add_argument("--chart", type=Path, metavar="FILE", help="draw the comparison into a .png, .svg or .html file")
+    sub.add_argument(
+        "--chart",
+        type=Path,
+        metavar="FILE",
+        help="draw the comparison into a .png, .svg or .html file",
+    )
     sub.add_argument(
         "--fail-over",
         type=share,
         metavar="SHARE",
-        help="end with exit code 1 if a step of B takes longer by more than this (3%% or 0.03) and beyond the noise",
+        help=(
+            "end with exit code 1 if a step of B takes longer by more than this (3%% or 0.03) and"
+            " beyond the noise"
+        ),
     )
-    sub.add_argument("--markdown", action="store_true", help="print Markdown, for the comment of a pull request")
+    sub.add_argument(
+        "--markdown", action="store_true", help="print Markdown, for the comment of a pull request"
+    )
     _output(sub)
 
 
@@ -497,8 +768,12 @@ def _what_if(sub: argparse.ArgumentParser) -> None:
   to-bound[:SHARE[:WHAT]]            a stage, kind of operator or operator at 0.8 of its bound, from recorded shapes
   at-bound:MODEL[:DEVICE][:stage=S]  at the theoretical bound
   overlap-with:COLLECTIVE:WHAT       beside each other instead of one after the other
-  tensor-parallel:N[:all_reduce_us=T]"""
-    sub.add_argument("path", metavar="PATH", help="file, folder with a file for each rank, run folder, or sample:NAME")
+  tensor-parallel:N[:all_reduce_us=T]"""  # noqa: E501
+    sub.add_argument(
+        "path",
+        metavar="PATH",
+        help="file, folder with a file for each rank, run folder, or sample:NAME",
+    )
     sub.add_argument("changes", nargs="*", metavar="CHANGE", help="what would be changed")
     _output(sub)
 
@@ -508,14 +783,28 @@ def _export(sub: argparse.ArgumentParser) -> None:
 
     sub.formatter_class = argparse.RawDescriptionHelpFormatter
     sub.epilog = "forms:\n" + "\n".join(
-        f"  {name:<11} {what}{': ' + ', '.join(ends) if ends else ''}" for name, (what, ends) in FORMS.items()
+        f"  {name:<11} {what}{': ' + ', '.join(ends) if ends else ''}"
+        for name, (what, ends) in FORMS.items()
     )
-    sub.add_argument("-o", "--output", required=True, metavar="FILE", help="file to write; its suffix gives the form")
+    sub.add_argument(
+        "-o",
+        "--output",
+        required=True,
+        metavar="FILE",
+        help="file to write; its suffix gives the form",
+    )
     words = "form, if the suffix does not give it"
     sub.add_argument("--as", dest="form", choices=list(FORMS), metavar="FORM", help=words)
     _force(sub)
-    sub.add_argument("--window", type=_window, metavar="FROM:TO", help="only events that start in it, in ms: 12.5:14")
-    sub.add_argument("--redact", action="store_true", help="write pseudonyms for people, machines and secrets")
+    sub.add_argument(
+        "--window",
+        type=_window,
+        metavar="FROM:TO",
+        help="only events that start in it, in ms: 12.5:14",
+    )
+    sub.add_argument(
+        "--redact", action="store_true", help="write pseudonyms for people, machines and secrets"
+    )
 
 
 def _window(text: str) -> tuple[int, int]:
@@ -526,15 +815,23 @@ def _window(text: str) -> tuple[int, int]:
     except (ValueError, OverflowError):
         window = (1, 0)
     if not colon or window[1] <= window[0]:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a window; write FROM:TO in ms, such as 12.5:14")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a window; write FROM:TO in ms, such as 12.5:14"
+        )
     return window
 
 
 def _findings(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("--schema", action="store_true", help="print the JSON schema of --json and read nothing")
+    sub.add_argument(
+        "--schema", action="store_true", help="print the JSON schema of --json and read nothing"
+    )
 
 
 def _output(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("--limit", type=int, metavar="N", help="rows to show (default: 20 in a table), 0 for all")
-    sub.add_argument("--csv", metavar="FILE", help="write all columns to a CSV file, no name cut; - prints them")
+    sub.add_argument(
+        "--limit", type=int, metavar="N", help="rows to show (default: 20 in a table), 0 for all"
+    )
+    sub.add_argument(
+        "--csv", metavar="FILE", help="write all columns to a CSV file, no name cut; - prints them"
+    )
     _force(sub)

@@ -1,4 +1,6 @@
-"""``llmprof report``, ``export``, ``notebook``, ``demo``, ``explore``, ``redact``, ``samples`` and ``mcp``."""
+"""``llmprof report``, ``export``, ``notebook``, ``demo``, ``explore``, ``redact``, ``samples``
+and ``mcp``.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,16 @@ from llmprof import report as reports
 from llmprof.analyze.findings.facts import where_the_time_went
 from llmprof.analyze.ncu.findings import launches_in_a_row
 from llmprof.cli.analyze import findings_text, is_profile, nothing_found, open_profile
-from llmprof.cli.output import SAMPLE, Terminal, key_value, on_workers, open_trace, places, to_json, wrapped
+from llmprof.cli.output import (
+    SAMPLE,
+    Terminal,
+    key_value,
+    on_workers,
+    open_trace,
+    places,
+    to_json,
+    wrapped,
+)
 from llmprof.errors import LaunchError, LlmprofError, NotCapturedError
 from llmprof.launch.engines._machine import Refused
 from llmprof.launch.engines._server import free_port
@@ -50,7 +61,9 @@ OF_REPORTS: Final[dict[str, dict[str, Any]]] = {
     "launch_delay": {},
     "coverage": {},
 }
-"""Analyses of reports that can be computed for each rank of a dataset separately, with their options."""
+"""Analyses of reports that can be computed for each rank of a dataset separately, with their
+options.
+"""
 LEAST_KEY_BYTES = 8
 
 
@@ -66,10 +79,17 @@ def report(args: Namespace, terminal: Terminal) -> str:
     named = shlex.join(args.paths)
     if _is_page(args.output):
         if model is not None:
-            raise LlmprofError("a report with a model needs several files", hint="name a folder: -o report")
+            raise LlmprofError(
+                "a report with a model needs several files", hint="name a folder: -o report"
+            )
         page = reports.html(trace, title=args.title, progress=terminal.progress, path=named)
         return _one_page(page, args)
-    options: dict[str, Any] = {"title": args.title, "progress": terminal.progress, "model": model, "path": named}
+    options: dict[str, Any] = {
+        "title": args.title,
+        "progress": terminal.progress,
+        "model": model,
+        "path": named,
+    }
     options |= {"overwrite": args.force, "pictures": args.png}
     written = reports.write(trace, args.output, **options)
     if args.json:
@@ -90,7 +110,9 @@ def _report_of_profile(args: Namespace, terminal: Terminal) -> str:
 
     measured = open_profile(args.paths)
     if args.model:
-        raise LlmprofError("--model needs a timeline, and these are hardware metrics", hint="leave it out")
+        raise LlmprofError(
+            "--model needs a timeline, and these are hardware metrics", hint="leave it out"
+        )
     content = profile_contents(measured, title=args.title)
     if _is_page(args.output):
         return _one_page(page(content), args)
@@ -98,7 +120,11 @@ def _report_of_profile(args: Namespace, terminal: Terminal) -> str:
     if args.json:
         return to_json(_files_of(written))
     found = written.findings.head(MOST_FINDINGS)
-    top = findings_text(found, terminal.width, args.paths) if found.height else nothing_found(measured, terminal)
+    top = (
+        findings_text(found, terminal.width, args.paths)
+        if found.height
+        else nothing_found(measured, terminal)
+    )
     return f"{top}\n\n{_paths_of(written)}"
 
 
@@ -114,13 +140,21 @@ def _one_page(page: str, args: Namespace) -> str:
 
 
 def _files_of(written: Report) -> dict[str, Any]:
-    return {"index": written.index, "summary": written.summary, "pngs": written.pngs, "csvs": written.csvs}
+    return {
+        "index": written.index,
+        "summary": written.summary,
+        "pngs": written.pngs,
+        "csvs": written.csvs,
+    }
 
 
 def _paths_of(written: Report, *more: tuple[str, str]) -> str:
     """List the files of a report."""
     pngs, csvs = written.folder / "*.png", written.folder / "*.csv"
-    named = [("Report", str(written.index)), *([("Charts", f"{pngs} ({len(written.pngs)})")] if written.pngs else [])]
+    named = [
+        ("Report", str(written.index)),
+        *([("Charts", f"{pngs} ({len(written.pngs)})")] if written.pngs else []),
+    ]
     return text.pairs([*named, ("Tables", f"{csvs} ({len(written.csvs)})"), *more], indent="")
 
 
@@ -128,10 +162,21 @@ def export(args: Namespace, terminal: Terminal) -> str:
     """Write a trace for Perfetto, speedscope, a spreadsheet or data frames."""
     trace = open_trace(args.paths, args, terminal)
     written = exporting.export(
-        trace, args.output, form=args.form, window=args.window, redact=args.redact, overwrite=args.force
+        trace,
+        args.output,
+        form=args.form,
+        window=args.window,
+        redact=args.redact,
+        overwrite=args.force,
     )
-    size = sum(file.stat().st_size for file in (written.rglob("*") if written.is_dir() else [written]))
-    return to_json({"file": written, "bytes": size}) if args.json else f"{written}: {format_bytes(size)}"
+    size = sum(
+        file.stat().st_size for file in (written.rglob("*") if written.is_dir() else [written])
+    )
+    return (
+        to_json({"file": written, "bytes": size})
+        if args.json
+        else f"{written}: {format_bytes(size)}"
+    )
 
 
 def mcp(args: Namespace, terminal: Terminal) -> str:
@@ -148,17 +193,26 @@ def notebook(args: Namespace, terminal: Terminal) -> str:
         return _notebooks(args, terminal)
     given = dict(key_value(item, "-p") for item in args.parameter or [])
     progress = _cells(terminal)
-    path = tutorials.run_notebook(args.name, args.output, parameters=given, progress=progress, overwrite=args.force)
+    path = tutorials.run_notebook(
+        args.name, args.output, parameters=given, progress=progress, overwrite=args.force
+    )
     return to_json({"notebook": path}) if args.json else f"Notebook  {path}"
 
 
 def _notebooks(args: Namespace, terminal: Terminal) -> str:
     """Execute a notebook for each of several runs."""
     if args.output.endswith(".ipynb") and not Path(args.output).is_dir():
-        raise LlmprofError("--over writes several notebooks, and -o names one file", expected="-o FOLDER")
+        raise LlmprofError(
+            "--over writes several notebooks, and -o names one file", expected="-o FOLDER"
+        )
     given = dict(key_value(item, "-p") for item in args.parameter or [])
     done = batch.notebooks_over(
-        args.over, args.name, args.output, parameters=given, progress=terminal.progress, overwrite=args.force
+        args.over,
+        args.name,
+        args.output,
+        parameters=given,
+        progress=terminal.progress,
+        overwrite=args.force,
     )
     if args.json:
         return to_json({"index": done.index, "notebooks": done.notebooks, "errors": done.errors})
@@ -184,7 +238,10 @@ def samples(args: Namespace, terminal: Terminal) -> str:
     if args.json:
         return to_json(frame.to_dicts())
     here, elsewhere = frame.filter("here"), frame.filter(~pl.col("here"))
-    columns, spare = ["name", "ranks", "execution", "bytes", "model", "title"], [["bytes"], ["execution"], ["ranks"]]
+    columns, spare = (
+        ["name", "ranks", "execution", "bytes", "model", "title"],
+        [["bytes"], ["execution"], ["ranks"]],
+    )
     table = text.table(here, width=terminal.width, columns=columns, spare=spare, whole=["name"])
     of_ncu = here["profiler"] == NCU
     lines = [table, "Open one by its name:"]
@@ -192,7 +249,9 @@ def samples(args: Namespace, terminal: Terminal) -> str:
     lines += [f"  llmprof {command} sample:{name}" for name in traces for command in _OPENING]
     lines += [f"  llmprof findings sample:{name}   (hardware metrics)" for name in profiles]
     if elsewhere.height:
-        lines.append(f"In the repository of llmprof, not installed here: {', '.join(elsewhere['name'])}")
+        lines.append(
+            f"In the repository of llmprof, not installed here: {', '.join(elsewhere['name'])}"
+        )
     return "\n".join(lines)
 
 
@@ -205,9 +264,15 @@ def demo(args: Namespace, terminal: Terminal) -> str:
     trace = open_trace([SAMPLE + DEMO_SAMPLE], args, terminal)
     title = bundled.describe(DEMO_SAMPLE).title
     again = args.force or bool(folder.listed(Path(args.output)))
-    options: dict[str, Any] = {"title": title, "progress": terminal.progress, "path": SAMPLE + DEMO_SAMPLE}
+    options: dict[str, Any] = {
+        "title": title,
+        "progress": terminal.progress,
+        "path": SAMPLE + DEMO_SAMPLE,
+    }
     written = reports.write(trace, args.output, overwrite=args.force, **options)
-    path = tutorials.run_notebook(args.notebook, args.output, progress=_cells(terminal), overwrite=again)
+    path = tutorials.run_notebook(
+        args.notebook, args.output, progress=_cells(terminal), overwrite=again
+    )
     top = written.findings.head(MOST_FINDINGS)
     if args.json:
         return to_json({"findings": top.to_dicts(), "notebook": path} | _files_of(written))
@@ -224,14 +289,23 @@ def redact(args: Namespace, terminal: Terminal) -> str:
         to_remove = redaction.check(args.file)
         if args.json:
             return to_json({"file": args.file, "would_remove": to_remove.to_dicts()})
-        return text.table(to_remove, width=terminal.width) if to_remove.height else "nothing in it would be removed"
+        return (
+            text.table(to_remove, width=terminal.width)
+            if to_remove.height
+            else "nothing in it would be removed"
+        )
     if args.output is None:
-        raise LlmprofError("no name for the copy was given", expected="-o COPY, or --check for a list of removed texts")
+        raise LlmprofError(
+            "no name for the copy was given",
+            expected="-o COPY, or --check for a list of removed texts",
+        )
     copy = Path(args.output)
     removed = redaction.redact(args.file, copy, key=_key(args.key_file))
     if args.json:
         return to_json({"copy": copy, "removed": removed.to_dicts()})
-    table = text.table(removed, width=terminal.width) if removed.height else "nothing had to be removed"
+    table = (
+        text.table(removed, width=terminal.width) if removed.height else "nothing had to be removed"
+    )
     return f"{table}\nCopy  {text.plain(copy)}"
 
 
@@ -244,7 +318,9 @@ def _key(path: str | None) -> bytes | None:
     except OSError as error:
         raise LlmprofError(f"cannot read the key file {path}: {error.strerror or error}") from error
     if len(key) < LEAST_KEY_BYTES:
-        raise LlmprofError(f"the key in {path} has {len(key)} bytes", expected=f"at least {LEAST_KEY_BYTES}")
+        raise LlmprofError(
+            f"the key in {path} has {len(key)} bytes", expected=f"at least {LEAST_KEY_BYTES}"
+        )
     return key
 
 
@@ -269,12 +345,18 @@ def convert(args: Namespace, terminal: Terminal) -> str:
         several = args.cluster is None and (args.workers or 1) > 1
         client = stack.enter_context(local(args.workers)) if several else args.cluster
         clocks = "unrelated" if args.unrelated_clocks else "shared"
-        options: dict[str, Any] = {"format": args.format, "clocks": clocks, "progress": terminal.progress}
+        options: dict[str, Any] = {
+            "format": args.format,
+            "clocks": clocks,
+            "progress": terminal.progress,
+        }
         options["client"] = False if args.workers == 1 and client is None else client
         trace = to_dataset(files, args.output, **options)
     failed = trace.coverage.get("failed", [])
     if args.json:
-        return to_json({"dataset": args.output, "ranks": trace.ranks, "rows": trace.rows, "failed": failed})
+        return to_json(
+            {"dataset": args.output, "ranks": trace.ranks, "rows": trace.rows, "failed": failed}
+        )
     ranks = [rank for rank in trace.ranks if rank >= 0]
     rows = sum(rows for name, rows in trace.rows.items() if name != "collectives")
     pairs = [("Dataset", args.output), ("Ranks", f"{len(ranks):,}"), ("Rows", f"{rows:,}")]
@@ -289,42 +371,73 @@ def explore(args: Namespace, terminal: Terminal) -> str:
 
     alone = is_profile(args.paths)
     if alone and args.compare:
-        raise LlmprofError("hardware metrics have no timeline to compare", hint="use llmprof diff A B for them")
+        raise LlmprofError(
+            "hardware metrics have no timeline to compare", hint="use llmprof diff A B for them"
+        )
     if alone:
-        launches_in_a_row(open_profile(args.paths).metrics)  # errors appear here and not in the browser
+        launches_in_a_row(
+            open_profile(args.paths).metrics
+        )  # errors appear here and not in the browser
     traces, others = [] if alone else args.paths, [args.compare] if args.compare else []
     for paths in filter(None, (traces, others)):
         open_trace(paths, args, terminal)  # the cache keeps it
-    metrics = [str(path.resolve()) for path in places([*(args.paths if alone else []), *(args.metrics or [])])]
+    metrics = [
+        str(path.resolve())
+        for path in places([*(args.paths if alone else []), *(args.metrics or [])])
+    ]
     if metrics:
         read_metrics(metrics)
-    named, cache = [_name(args.paths[0]), _name(args.compare or "b")], False if args.no_cache else None
+    named, cache = (
+        [_name(args.paths[0]), _name(args.compare or "b")],
+        False if args.no_cache else None,
+    )
     page = Wanted(_files(traces), _files(others), metrics, named, args.format, cache, args.finding)
     try:
         port = free_port(args.port)
     except (Refused, OverflowError) as error:
-        found = f"port {args.port} cannot be used: {error}" if isinstance(error, OverflowError) else str(error)
-        raise LlmprofError(found, hint="choose another port with --port, or leave the option out") from error
+        found = (
+            f"port {args.port} cannot be used: {error}"
+            if isinstance(error, OverflowError)
+            else str(error)
+        )
+        raise LlmprofError(
+            found, hint="choose another port with --port, or leave the option out"
+        ) from error
     token = secrets.token_urlsafe(24)
     address = f"http://{HOST}:{port}/?token={token}"
-    environment = os.environ | page.environment() | {"JUPYTER_TOKEN": token, "JUPYTER_PATH": _templates()}
+    environment = (
+        os.environ | page.environment() | {"JUPYTER_TOKEN": token, "JUPYTER_PATH": _templates()}
+    )
     with tempfile.TemporaryDirectory(prefix="llmprof-explore-") as folder:
         log = Path(folder) / "voila.log"
         greeter = threading.Thread(target=_greet, args=(address, port, args, terminal), daemon=True)
         try:
-            process.run(command(port), log=log, env=environment, started=lambda _pid: greeter.start())
+            process.run(
+                command(port), log=log, env=environment, started=lambda _pid: greeter.start()
+            )
         except KeyboardInterrupt:
             return "" if args.json else "The server has ended."
         printed = log.read_text("utf-8", "replace")[-_SAID:]
-    raise LaunchError("voila ended by itself", expected="a server that runs until Ctrl-C", hint=f"it said: {printed}")
+    raise LaunchError(
+        "voila ended by itself",
+        expected="a server that runs until Ctrl-C",
+        hint=f"it said: {printed}",
+    )
 
 
 def command(port: int) -> list[str]:
-    """Command line of the server, which listens only on this machine and requires the token in ``JUPYTER_TOKEN``."""
+    """Command line of the server, which listens only on this machine and requires the token in
+    ``JUPYTER_TOKEN``.
+    """
     notebook = Path(str(package.__file__)).with_name("explore.ipynb")
     return [
         *(sys.executable, "-m", "voila", str(notebook), "--no-browser"),
-        *(f"--Voila.ip={HOST}", f"--port={port}", "--Voila.port_retries=0", "--Voila.auto_token=True"),
+        *(
+            f"--Voila.ip={HOST}",
+            f"--port={port}",
+            "--Voila.port_retries=0",
+            "--Voila.auto_token=True",
+        ),
         *("--template=llmprof", "--VoilaConfiguration.show_tracebacks=True"),
     ]
 
@@ -339,19 +452,30 @@ def check_installed() -> None:
     """Check that the packages that serve the page are installed."""
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
-        found = f"explorers cannot be served: {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed"
+        found = (
+            f"explorers cannot be served: {', '.join(missing)}"
+            f" {'is' if len(missing) == 1 else 'are'} not installed"
+        )
         raise LlmprofError(found, hint="pip install 'llmprof[notebook]'", missing=missing)
 
 
 def _files(paths: Sequence[str]) -> list[str]:
     files: list[Path] = []
     for path in paths:
-        files += bundled.files(path.removeprefix(SAMPLE)) if path.startswith(SAMPLE) else [capture(Path(path))]
+        files += (
+            bundled.files(path.removeprefix(SAMPLE))
+            if path.startswith(SAMPLE)
+            else [capture(Path(path))]
+        )
     return [str(file.resolve()) for file in files]
 
 
 def _name(path: str) -> str:
-    return path.removeprefix(SAMPLE) if path.startswith(SAMPLE) else Path(path).name.split(".")[0] or path
+    return (
+        path.removeprefix(SAMPLE)
+        if path.startswith(SAMPLE)
+        else Path(path).name.split(".")[0] or path
+    )
 
 
 def _greet(address: str, port: int, args: Namespace, terminal: Terminal) -> None:
@@ -364,6 +488,10 @@ def _greet(address: str, port: int, args: Namespace, terminal: Terminal) -> None
             time.sleep(0.1)
         else:
             break
-    terminal.tell(to_json({"address": address}) if args.json else f"Explorers at {address}\nCtrl-C ends the server.")
+    terminal.tell(
+        to_json({"address": address})
+        if args.json
+        else f"Explorers at {address}\nCtrl-C ends the server."
+    )
     if args.browser:
         webbrowser.open(address)

@@ -26,7 +26,9 @@ from llmprof.storage.deferred import Deferred
 from llmprof.trace import Trace
 
 LONGEST_NAME: Final = 100
-"""Most characters of a text in a table that is written to a file or a pipe: names of kernels may have 1,500."""
+"""Most characters of a text in a table that is written to a file or a pipe: names of kernels may
+have 1,500.
+"""
 
 TABLES: Final = (
     "Tables are as wide as the terminal, or COLUMNS=N; in a file or a pipe they have all columns\n"
@@ -37,7 +39,9 @@ TABLES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Terminal:
-    """Output of a command: width (None: unlimited), progress callback, and a function that prints."""
+    """Output of a command: width (None: unlimited), progress callback, and a function that
+    prints.
+    """
 
     width: int | None = None
     progress: Progress | None = None
@@ -68,7 +72,9 @@ def share(words: str) -> float:
 
 
 def key_value(item: str, flag: str, *, text: bool = False) -> tuple[str, Any]:
-    """Split ``key=value``; a value that is JSON or a Python constant is converted, unless it is to stay text."""
+    """Split ``key=value``; a value that is JSON or a Python constant is converted, unless it is
+    to stay text.
+    """
     from llmprof.launch.config.options import plain_value
 
     key, equals, value = item.lstrip("-").partition("=")
@@ -86,7 +92,9 @@ def options_of(args: Namespace, function: Callable[..., Any]) -> dict[str, Any]:
 
 def to_json(value: object) -> str:
     """Format a value as JSON: paths become text, infinities and NaN become null."""
-    return json.dumps(_finite(value), indent=1, ensure_ascii=False, allow_nan=False, default=os.fspath)
+    return json.dumps(
+        _finite(value), indent=1, ensure_ascii=False, allow_nan=False, default=os.fspath
+    )
 
 
 def _finite(value: object) -> object:
@@ -112,7 +120,9 @@ def for_programs(frame: pl.DataFrame, args: Namespace) -> str:
 
 
 def wrapped(words: str, width: int | None, first: str, rest: str) -> str:
-    """Wrap words to a width; ``first`` and ``rest`` are the indents of the first and of the other lines."""
+    """Wrap words to a width; ``first`` and ``rest`` are the indents of the first and of the
+    other lines.
+    """
     if width is None:
         return first + text.plain(words)
     lines = textwrap.fill(
@@ -132,7 +142,9 @@ def places(paths: Sequence[str]) -> list[Path]:
     """Resolve the paths of a command; ``sample:NAME`` becomes the files of the sample."""
     resolved: list[Path] = []
     for path in paths:
-        resolved += bundled.files(path.removeprefix(SAMPLE)) if path.startswith(SAMPLE) else [Path(path)]
+        resolved += (
+            bundled.files(path.removeprefix(SAMPLE)) if path.startswith(SAMPLE) else [Path(path)]
+        )
     return resolved
 
 
@@ -155,7 +167,9 @@ def open_trace(paths: Sequence[str], args: Namespace, terminal: Terminal) -> Tra
 
 
 MANY_ROWS: Final = 2_000_000
-"""A dataset with at least this number of rows is analysed faster by several processes, although they must start."""
+"""A dataset with at least this number of rows is analysed faster by several processes, although
+they must start.
+"""
 
 
 def on_workers(
@@ -163,8 +177,8 @@ def on_workers(
 ) -> dict[str, pl.DataFrame]:
     """Analyse a dataset rank by rank, in several processes if it is large or ``--workers`` says so.
 
-    The trace keeps the results for later calls of the same analyses. For a trace that is no dataset, nothing is
-    computed, and the result is empty.
+    The trace keeps the results for later calls of the same analyses. For a trace that is no
+    dataset, nothing is computed, and the result is empty.
     """
     if not isinstance(trace._tables, Deferred):
         return {}
@@ -182,4 +196,8 @@ def on_workers(
 def reading(terminal: Terminal) -> Progress | None:
     """Return a callback that shows how much of a file was read; None if no progress is shown."""
     tell = terminal.progress
-    return None if tell is None else lambda name, done, size: tell(f"reading {Path(name).name}", done, size)
+    return (
+        None
+        if tell is None
+        else lambda name, done, size: tell(f"reading {Path(name).name}", done, size)
+    )

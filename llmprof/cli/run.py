@@ -1,4 +1,6 @@
-"""``llmprof run``, ``runs`` and ``doctor``: one profiled run, the list of runs, and checks of the machine."""
+"""``llmprof run``, ``runs`` and ``doctor``: one profiled run, the list of runs, and checks of
+the machine.
+"""
 
 from __future__ import annotations
 
@@ -32,11 +34,18 @@ from llmprof.units import format_bytes, format_ns
 
 
 def add_config_options(parser: argparse.ArgumentParser, *, presets: bool = True) -> None:
-    """Give a parser the options of a configuration, which are its fields; options that are not given stay None."""
+    """Give a parser the options of a configuration, which are its fields; options that are not
+    given stay None.
+    """
     what = parser.add_argument_group("what to run")
-    what.add_argument("--config", type=Path, metavar="FILE", help="YAML or JSON file; options override it")
+    what.add_argument(
+        "--config", type=Path, metavar="FILE", help="YAML or JSON file; options override it"
+    )
     if presets:
-        all_of = [f"{name}: {', '.join(f'{k} {v}' for k, v in values.items())}" for name, values in PRESETS.items()]
+        all_of = [
+            f"{name}: {', '.join(f'{k} {v}' for k, v in values.items())}"
+            for name, values in PRESETS.items()
+        ]
         words = f"other defaults, below the file and the options ({'; '.join(all_of)})"
         what.add_argument("--preset", choices=tuple(PRESETS), metavar="NAME", help=words)
     hints = typing.get_type_hints(ExperimentConfig)
@@ -48,7 +57,10 @@ def add_config_options(parser: argparse.ArgumentParser, *, presets: bool = True)
         flags = (_flag(field.name), *_OTHER_NAMES.get(field.name, ()))
         what.add_argument(*flags, dest=field.name, help=words.replace("%", "%%"), **read_by)
     sizes = parser.add_argument_group("timing of operators (mode ops)")
-    of_sizes = [f"{name}: {size['steps']} timed steps of {size['max_tokens']} tokens" for name, size in SIZES.items()]
+    of_sizes = [
+        f"{name}: {size['steps']} timed steps of {size['max_tokens']} tokens"
+        for name, size in SIZES.items()
+    ]
     sizes.add_argument("--size", choices=tuple(SIZES), metavar="NAME", help="; ".join(of_sizes))
     for flag, words in _SIZED.items():
         sizes.add_argument(f"--{flag.replace('_', '-')}", type=int, metavar="N", help=words)
@@ -65,9 +77,15 @@ def _read_by(name: str, hint: Any) -> dict[str, Any]:
         choices = sorted({entry.name for entry in engines()}) if name == "engine" else kinds
         return {"choices": choices, "metavar": f"{{{','.join(choices)}}}"}
     if name in {"until", "input_tokens"}:
-        return {"type": share, "metavar": "SHARE"} if name == "until" else {"metavar": "N or LOW:HIGH"}
+        return (
+            {"type": share, "metavar": "SHARE"} if name == "until" else {"metavar": "N or LOW:HIGH"}
+        )
     number = next((kind for kind in (int, float) if kind in kinds), None)
-    return {"type": number, "metavar": "N" if number is int else "X"} if number else {"metavar": "NAME"}
+    return (
+        {"type": number, "metavar": "N" if number is int else "X"}
+        if number
+        else {"metavar": "NAME"}
+    )
 
 
 _OF_TOOLS = ("nsys_options", "ncu_options", "ops_options")
@@ -98,15 +116,21 @@ def changes(args: Namespace) -> dict[str, Any]:
     if args.input_tokens is not None:
         given["input_tokens"] = lengths(args.input_tokens)
     for name in _MAPPINGS & given.keys():
-        given[name] = dict(key_value(item, _flag(name), text=name == "environment") for item in given[name])
+        given[name] = dict(
+            key_value(item, _flag(name), text=name == "environment") for item in given[name]
+        )
     if args.size or parts:
         of_size = sized(args.size or "quick", **parts)
-        given = of_size | given | {"ops_options": of_size["ops_options"] | given.get("ops_options", {})}
+        given = (
+            of_size | given | {"ops_options": of_size["ops_options"] | given.get("ops_options", {})}
+        )
     return given
 
 
 def config_of(args: Namespace) -> ExperimentConfig:
-    """Build the configuration from the file, then from the options; mappings are merged key by key."""
+    """Build the configuration from the file, then from the options; mappings are merged key by
+    key.
+    """
     given = changes(args)
     if args.config is None:
         return ExperimentConfig.from_dict(given)
@@ -142,7 +166,9 @@ def run(args: Namespace, terminal: Terminal) -> str:
     """Run one experiment and print its results."""
     if args.resume is not None:
         if changes(args) or args.config is not None:
-            raise ConfigError("--resume was given with options of a run", expected="the folder alone")
+            raise ConfigError(
+                "--resume was given with options of a run", expected="the folder alone"
+            )
         done = launch.resume(args.resume, progress=terminal.progress, check=args.check)
     else:
         config = config_of(args)
@@ -154,12 +180,16 @@ def run(args: Namespace, terminal: Terminal) -> str:
         if done.config.profile_mode == "ops":
             from llmprof.report.operators import write_operators
 
-            files.append(("Operators", write_operators(done.folder.path, progress=terminal.progress)[-1]))
+            files.append(
+                ("Operators", write_operators(done.folder.path, progress=terminal.progress)[-1])
+            )
         files += _files(done, terminal)
     if args.json:
         facts = {"folder": done.folder.path, "state": done.state, "summary": done.summary}
         return to_json(facts | {"files": [path for _, path in files]})
-    return "\n\n".join(filter(None, (_requests(done), capture_text(done, terminal), _places(done, files))))
+    return "\n\n".join(
+        filter(None, (_requests(done), capture_text(done, terminal), _places(done, files)))
+    )
 
 
 def _commands(config: ExperimentConfig) -> dict[str, Any]:
@@ -168,12 +198,18 @@ def _commands(config: ExperimentConfig) -> dict[str, Any]:
         models.config_of(config.model)  # so that a wrong name is refused here, too
     commands = [{"pass": name, "argv": argv} for name, argv in launch.plan(config)]
     variables = disclosure.environment(environment(config))
-    return {"commands": commands, "environment": variables, "config": disclosure.config(config).to_dict()}
+    return {
+        "commands": commands,
+        "environment": variables,
+        "config": disclosure.config(config).to_dict(),
+    }
 
 
 def _commands_text(config: ExperimentConfig) -> str:
     said = _commands(config)
-    exported = " ".join(f"{name}={shlex.quote(value)}" for name, value in said["environment"].items())
+    exported = " ".join(
+        f"{name}={shlex.quote(value)}" for name, value in said["environment"].items()
+    )
     lines = [f"# {one['pass']}\n{shlex.join(one['argv'])}" for one in said["commands"]]
     return "\n".join([f"# environment\n{exported}", *lines])
 
@@ -185,7 +221,9 @@ def _files(done: Run, terminal: Terminal) -> list[tuple[str, Path]]:
     visualizer = Visualizer(done.folder.path, progress=terminal.progress)
     pictures = visualizer.create_all_visualizations()
     named = [("Report", visualizer.generate_report_html())]
-    return named + [("Dashboard", path) for path in pictures if path.name.endswith("_dashboard.png")]
+    return named + [
+        ("Dashboard", path) for path in pictures if path.name.endswith("_dashboard.png")
+    ]
 
 
 def _requests(done: Run) -> str:
@@ -196,7 +234,16 @@ def _requests(done: Run) -> str:
             low, high = row["ci95_low"], row["ci95_high"]
             spread = "" if low is None else f"± {as_text((high - low) / 2)}"
             tail = as_text(row["p99"]) if row["n"] > 1 else ""
-            rows.append((row["phase"], _NAMES[row["metric"]], as_text(row["mean"]), spread, as_text(row["p50"]), tail))
+            rows.append(
+                (
+                    row["phase"],
+                    _NAMES[row["metric"]],
+                    as_text(row["mean"]),
+                    spread,
+                    as_text(row["p50"]),
+                    tail,
+                )
+            )
     if not rows:
         return ""
     columns = ("phase", "metric", "mean", "95 % interval", "median", "p99")
@@ -208,7 +255,11 @@ def capture_text(done: Run, terminal: Terminal) -> str:
     try:
         trace = done.trace
     except NotCapturedError as error:
-        return "" if done.config.profile_mode in {"inference_only", "ncu"} else f"No timeline: {text.plain(error)}"
+        return (
+            ""
+            if done.config.profile_mode in {"inference_only", "ncu"}
+            else f"No timeline: {text.plain(error)}"
+        )
     try:
         joined = None if done.engine_steps.is_empty() else analyze.requests(done)
     except LlmprofError:  # the clocks disagree, or no request has times: the report says which
@@ -224,7 +275,10 @@ def capture_text(done: Run, terminal: Terminal) -> str:
 def _cost(row: dict[str, Any]) -> str:
     """Sentence on the cost of the profiler."""
     if row.get("clear") is None:
-        return "its cost is not known: the noise cannot be seen from one repeat without it (--repeat 3 helps)"
+        return (
+            "its cost is not known: the noise cannot be seen from one repeat without it (--repeat 3"
+            " helps)"
+        )
     within = "" if row["clear"] else ", which is not beyond the noise of the repeats"
     return f"{100 * row['overhead']:+.1f} % time for a batch{within}"
 
@@ -254,7 +308,11 @@ def config(args: Namespace, terminal: Terminal) -> str:
         return text_of
     path = Path(args.init)
     files.write_output(path, text_of, overwrite=args.force)
-    return to_json({"file": path}) if args.json else f"wrote {path}; llmprof run --config {shlex.quote(str(path))}"
+    return (
+        to_json({"file": path})
+        if args.json
+        else f"wrote {path}; llmprof run --config {shlex.quote(str(path))}"
+    )
 
 
 def runs(args: Namespace, terminal: Terminal) -> str:
@@ -264,19 +322,29 @@ def runs(args: Namespace, terminal: Terminal) -> str:
         removed = launch.clean(args.folder, states=states, match=args.match)
         if args.json:
             return to_json({"removed": removed})
-        return "\n".join([f"removed {text.plain(path)}" for path in removed] or ["there was nothing to remove"])
-    folders = [folder for folder in launch.runs(args.folder) if fnmatch.fnmatchcase(folder.path.name, args.match)]
+        return "\n".join(
+            [f"removed {text.plain(path)}" for path in removed] or ["there was nothing to remove"]
+        )
+    folders = [
+        folder
+        for folder in launch.runs(args.folder)
+        if fnmatch.fnmatchcase(folder.path.name, args.match)
+    ]
     state_of = {folder.path: folder.state for folder in folders}
     rows = []
     for path, state in state_of.items():
         if not args.state or state["state"] in args.state:
-            known = {"run": path.name} | {key: state.get(key) for key in ("state", "stage", "started")}
+            known = {"run": path.name} | {
+                key: state.get(key) for key in ("state", "stage", "started")
+            }
             known["error"] = (state.get("error") or {}).get("message")
             rows.append({key: str(value or "") for key, value in known.items()})
     if args.json:
         return to_json(rows)
     if not rows:
-        raise LlmprofError(f"there are no runs in {args.folder}", expected="a folder of run folders")
+        raise LlmprofError(
+            f"there are no runs in {args.folder}", expected="a folder of run folders"
+        )
     frame, spare = pl.DataFrame(rows, infer_schema_length=None), [["stage"], ["started"]]
     return text.table(frame, width=terminal.width, spare=spare, whole=["run"])
 
@@ -308,28 +376,50 @@ def _self_test(args: Namespace) -> str:
     test = self_test(args.python or interpreter(["torch"]))
     if args.json:
         return to_json(test)
-    kind = "CUDA events" if test["platform"] == "cuda" else "the clock of the host (there is no GPU)"
+    kind = (
+        "CUDA events" if test["platform"] == "cuda" else "the clock of the host (there is no GPU)"
+    )
     if test["difference"] is None:
-        return f"PyTorch's profiler recorded no kernel, so nothing can be compared; {kind}: {test['timed_us']:.1f} us"
+        return (
+            f"PyTorch's profiler recorded no kernel, so nothing can be compared; {kind}:"
+            f" {test['timed_us']:.1f} us"
+        )
     verdict = f"they {'agree' if test['agrees'] else 'do NOT agree'} ({test['difference']:+.1%}"
-    words = f"A product of {test['n']} × {test['n']} matrices takes {test['timed_us']:.1f} us by {kind} and "
-    words += f"{test['profiler_us']:.1f} us by PyTorch's profiler: {verdict}, medians of {test['calls']} calls)"
+    words = (
+        f"A product of {test['n']} × {test['n']} matrices takes {test['timed_us']:.1f} us by {kind}"
+        " and "
+    )
+    words += (
+        f"{test['profiler_us']:.1f} us by PyTorch's profiler: {verdict}, medians of {test['calls']}"
+        " calls)"
+    )
     return words
 
 
 _COLUMNS = (
-    "state", "output_tokens_per_s", "ttft_ns", "tpot_ns", "e2e_ns", "overhead", "share_compute",
-    "share_exposed_communication", "share_idle",
-)  # fmt: skip
+    "state",
+    "output_tokens_per_s",
+    "ttft_ns",
+    "tpot_ns",
+    "e2e_ns",
+    "overhead",
+    "share_compute",
+    "share_exposed_communication",
+    "share_idle",
+)
 
 
 def sweep(args: Namespace, terminal: Terminal) -> str:
     """Run every point of a sweep and compare them; a failure if no point finished."""
-    options: dict[str, Any] = {name: getattr(args, name) for name in ("check", "fresh_engine", "shuffle")}
+    options: dict[str, Any] = {
+        name: getattr(args, name) for name in ("check", "fresh_engine", "shuffle")
+    }
     options["progress"] = terminal.progress
     if args.resume is not None:
         if changes(args) or args.config is not None or args.parameter_sweep or args.preset:
-            raise ConfigError("--resume was given with options of a sweep", expected="the folder alone")
+            raise ConfigError(
+                "--resume was given with options of a sweep", expected="the folder alone"
+            )
         done = batch.BatchRunner.resume(args.resume, **options)
     else:
         parameters = _parameters(args)
@@ -337,7 +427,9 @@ def sweep(args: Namespace, terminal: Terminal) -> str:
         if args.dry_run:
             planned = list(zip(points(parameters), batch.configs(config, parameters), strict=True))
             if args.json:
-                return to_json({"points": [{"values": values} | _commands(point) for values, point in planned]})
+                return to_json(
+                    {"points": [{"values": values} | _commands(point) for values, point in planned]}
+                )
             return "\n\n".join(
                 f"# point {k} of {len(planned)}: {label(values)}\n{_commands_text(point)}"
                 for k, (values, point) in enumerate(planned, 1)
@@ -350,24 +442,35 @@ def sweep(args: Namespace, terminal: Terminal) -> str:
         written = batch.write_report(done)
         files = {"Report": written.index, "Table": written.folder / "comparison.csv"}
     if args.json:
-        results = {"comparison": done.comparison.to_dicts(), "failed": done.failed, "files": list(files.values())}
+        results = {
+            "comparison": done.comparison.to_dicts(),
+            "failed": done.failed,
+            "files": list(files.values()),
+        }
         out = to_json({"folder": done.folder, **results})
         return out if done.runs else Failing(out)
     columns = [*done.parameters, *_COLUMNS]
     lines = [text.table(_with_intervals(done.comparison), width=terminal.width, columns=columns)]
-    lines += [f"failed: {text.plain(label)}: {text.plain(error)}" for label, error in done.failed.items()]
+    lines += [
+        f"failed: {text.plain(label)}: {text.plain(error)}" for label, error in done.failed.items()
+    ]
     named = [("Sweep", str(done.folder)), *((name, str(path)) for name, path in files.items())]
     out = "\n".join([*lines, "", text.pairs(named, indent="")])
     return out if done.runs else Failing(out)
 
 
 def _with_intervals(comparison: pl.DataFrame) -> pl.DataFrame:
-    """Format the means of a comparison with half of their 95 % interval; words say if a cost is within the noise."""
+    """Format the means of a comparison with half of their 95 % interval; words say if a cost is
+    within the noise.
+    """
     from llmprof.report.sweep import overhead_in_words, with_interval
 
     rows = comparison.to_dicts()
     means = ("output_tokens_per_s", "ttft_ns", "tpot_ns", "e2e_ns")
-    texts = [pl.Series(name, [with_interval(row, name) for row in rows], dtype=pl.String) for name in means]
+    texts = [
+        pl.Series(name, [with_interval(row, name) for row in rows], dtype=pl.String)
+        for name in means
+    ]
     cost = pl.Series("overhead", [overhead_in_words(row) for row in rows], dtype=pl.String)
     return comparison.with_columns(*texts, cost)
 
@@ -376,6 +479,8 @@ def _parameters(args: Namespace) -> dict[str, list[Any]]:
     points = None if args.preset in PRESETS else args.preset
     if not points and not args.parameter_sweep:
         found = "there is nothing to sweep"
-        raise ConfigError(found, expected=f"--parameter-sweep NAME:VALUE,… or --preset {', '.join(batch.PRESETS)}")
+        raise ConfigError(
+            found, expected=f"--parameter-sweep NAME:VALUE,… or --preset {', '.join(batch.PRESETS)}"
+        )
     parameters = batch.preset(points, devices=batch.devices()) if points else {}
     return parameters | (batch.parse(args.parameter_sweep) if args.parameter_sweep else {})

@@ -1,4 +1,6 @@
-"""``llmprof theory``: costs of a model on a machine, and comparison with the measured time of a trace."""
+"""``llmprof theory``: costs of a model on a machine, and comparison with the measured time of a
+trace.
+"""
 
 from __future__ import annotations
 
@@ -31,13 +33,55 @@ _OPTIONS = (
     ("--pp", "pp_size", int, 1, "pipeline-parallel size"),
     ("--dp", "dp_size", int, 1, "data-parallel size"),
     ("--sp", "sp_size", int, 1, "sequence-parallel size: 1, or the same as --tp"),
-    ("--dtype", "dtype", str, None, "type of the weights: bf16, fp16, fp8, int8, int4, mxfp4, nvfp4, fp32"),
-    ("--kv-cache-dtype", "kv_cache_dtype", str, None, "type of the KV cache: bf16, fp16, fp8, int8, nvfp4"),
-    ("--flops-efficiency", "flops_efficiency", float, 1.0, "share of the arithmetic peak that is reached"),
-    ("--hbm-efficiency", "hbm_efficiency", float, 1.0, "share of the memory bandwidth that is reached"),
-    ("--intra-node-efficiency", "intra_node_efficiency", float, 1.0, "share of the links that is reached"),
-    ("--inter-node-efficiency", "inter_node_efficiency", float, 1.0, "share of the network that is reached"),
-    ("--memory-utilization", "memory_utilization", float, 1.0, "share of the device memory that may be used"),
+    (
+        "--dtype",
+        "dtype",
+        str,
+        None,
+        "type of the weights: bf16, fp16, fp8, int8, int4, mxfp4, nvfp4, fp32",
+    ),
+    (
+        "--kv-cache-dtype",
+        "kv_cache_dtype",
+        str,
+        None,
+        "type of the KV cache: bf16, fp16, fp8, int8, nvfp4",
+    ),
+    (
+        "--flops-efficiency",
+        "flops_efficiency",
+        float,
+        1.0,
+        "share of the arithmetic peak that is reached",
+    ),
+    (
+        "--hbm-efficiency",
+        "hbm_efficiency",
+        float,
+        1.0,
+        "share of the memory bandwidth that is reached",
+    ),
+    (
+        "--intra-node-efficiency",
+        "intra_node_efficiency",
+        float,
+        1.0,
+        "share of the links that is reached",
+    ),
+    (
+        "--inter-node-efficiency",
+        "inter_node_efficiency",
+        float,
+        1.0,
+        "share of the network that is reached",
+    ),
+    (
+        "--memory-utilization",
+        "memory_utilization",
+        float,
+        1.0,
+        "share of the device memory that may be used",
+    ),
     ("--zero", "ds_zero", int, 0, "stage of ZeRO, with --mode training"),
 )
 _COMPONENTS = ["phase", "component", "layers", "FLOPs", "bytes", "time", "share", "bound"]
@@ -46,24 +90,59 @@ _JOINED = ["phase", "stage", "measured", "least", "efficiency", "mfu", "mbu", "g
 
 def add_theory_options(sub: argparse.ArgumentParser) -> None:
     """Add the options of the command to its parser."""
-    sub.add_argument("model", nargs="?", metavar="MODEL", help="name in --list, config.json, or its folder")
-    sub.add_argument("--gpu", metavar="NAME", help="device (H200, a100-sxm-40gb …), or a YAML file with its numbers")
+    sub.add_argument(
+        "model", nargs="?", metavar="MODEL", help="name in --list, config.json, or its folder"
+    )
+    sub.add_argument(
+        "--gpu",
+        metavar="NAME",
+        help="device (H200, a100-sxm-40gb …), or a YAML file with its numbers",
+    )
     for flag, name, kind, default, words in _OPTIONS:
         shown = f"{words} (default: {default})" if default is not None else words
-        sub.add_argument(flag, dest=name, type=kind, default=default, metavar="N" if kind is int else "X", help=shown)
-    sub.add_argument("--expert-parallel", action="store_true", help="spread whole experts over the ranks of --tp")
-    sub.add_argument("--mode", choices=["inference", "training"], default="inference", help="(default: %(default)s)")
-    sub.add_argument("--predict", action="store_true", help="add times predicted by the calibration of the device")
-    words = "file of llmprof experiment calibrate, for --predict (default: the calibration that comes with the package)"
+        sub.add_argument(
+            flag,
+            dest=name,
+            type=kind,
+            default=default,
+            metavar="N" if kind is int else "X",
+            help=shown,
+        )
+    sub.add_argument(
+        "--expert-parallel", action="store_true", help="spread whole experts over the ranks of --tp"
+    )
+    sub.add_argument(
+        "--mode",
+        choices=["inference", "training"],
+        default="inference",
+        help="(default: %(default)s)",
+    )
+    sub.add_argument(
+        "--predict",
+        action="store_true",
+        help="add times predicted by the calibration of the device",
+    )
+    words = (
+        "file of llmprof experiment calibrate, for --predict (default: the calibration that comes"
+        " with the package)"
+    )
     sub.add_argument("--calibration", type=Path, metavar="FILE", help=words)
     words = "share of drafted tokens that are right: adds what speculative decoding would gain"
     sub.add_argument("--acceptance", type=float, metavar="X", help=words)
     words = "with --acceptance: model that drafts, or mtp (default: drafting takes no time)"
     sub.add_argument("--draft", metavar="MODEL", help=words)
-    sub.add_argument("--trace", nargs="+", metavar="PATH", help="join a trace of this model with its least times")
-    sub.add_argument("--force", action="store_true", help="replace files that exist; inputs are never replaced")
-    sub.add_argument("--csv", metavar="FILE", help="write the table of components (or of the join); - prints it")
-    sub.add_argument("--charts", type=Path, metavar="DIR", help="draw the charts into PNG files in this folder")
+    sub.add_argument(
+        "--trace", nargs="+", metavar="PATH", help="join a trace of this model with its least times"
+    )
+    sub.add_argument(
+        "--force", action="store_true", help="replace files that exist; inputs are never replaced"
+    )
+    sub.add_argument(
+        "--csv", metavar="FILE", help="write the table of components (or of the join); - prints it"
+    )
+    sub.add_argument(
+        "--charts", type=Path, metavar="DIR", help="draw the charts into PNG files in this folder"
+    )
     sub.add_argument("--list", action="store_true", help="list the known models and devices")
 
 
@@ -72,7 +151,11 @@ def theory(args: Namespace, terminal: Terminal) -> str:
     if args.list:
         return _listed(args)
     if not args.model:
-        raise LlmprofError("no model is given", expected="llmprof theory MODEL --gpu NAME", hint="--list shows models")
+        raise LlmprofError(
+            "no model is given",
+            expected="llmprof theory MODEL --gpu NAME",
+            hint="--list shows models",
+        )
     return _joined(args, terminal) if args.trace else _profiled(args, terminal)
 
 
@@ -80,28 +163,45 @@ def _listed(args: Namespace) -> str:
     devices = [device.name for device in hardware.DEVICES]
     if args.json:
         return to_json({"models": list(theories.names()), "devices": devices})
-    return text.pairs([("Models", ", ".join(theories.names())), ("Devices", ", ".join(devices))], indent="")
+    return text.pairs(
+        [("Models", ", ".join(theories.names())), ("Devices", ", ".join(devices))], indent=""
+    )
 
 
 def _profiled(args: Namespace, terminal: Terminal) -> str:
     if not args.gpu:
-        raise LlmprofError("no device is given", expected="--gpu NAME, such as --gpu H200", hint="--list shows devices")
+        raise LlmprofError(
+            "no device is given",
+            expected="--gpu NAME, such as --gpu H200",
+            hint="--list shows devices",
+        )
     options = {name: getattr(args, name) for _, name, _, _, _ in _OPTIONS}
-    profile = theories.profile(args.model, args.gpu, mode=args.mode, expert_parallel=args.expert_parallel, **options)
+    profile = theories.profile(
+        args.model, args.gpu, mode=args.mode, expert_parallel=args.expert_parallel, **options
+    )
     summary, notes = profile.summary(), list(profile.notes)
     if args.predict or args.calibration:
         machine = machine_for(profile.shape, profile.device, profile.plan)
         of_file = args.calibration
-        fitted = theories.read_calibration(of_file) if of_file else theories.calibrated(profile.device)
+        fitted = (
+            theories.read_calibration(of_file) if of_file else theories.calibrated(profile.device)
+        )
         if fitted.device != profile.device.name:
-            notes.append(f"the calibration is of {fitted.device}, the prediction for {profile.device.name}")
+            notes.append(
+                f"the calibration is of {fitted.device}, the prediction for {profile.device.name}"
+            )
         middle = decode(profile.batch_size, profile.seq_len + profile.generate_len / 2)
         steps = {"prefill": prefill(profile.batch_size, profile.seq_len), "decode": middle}
         for name, step in steps.items():
             summary[f"predicted_{name}_s"] = fitted.step_s(profile.shape, step, machine)
-        summary["predicted_outside"] = outside = fitted.outside(profile.shape, profile.plan, *steps.values())
+        summary["predicted_outside"] = outside = fitted.outside(
+            profile.shape, profile.plan, *steps.values()
+        )
         if outside:
-            words = f"the calibration was not fitted to such runs, the prediction may be far off: {'; '.join(outside)}"
+            words = (
+                "the calibration was not fitted to such runs, the prediction may be far off:"
+                f" {'; '.join(outside)}"
+            )
             notes.append(words)
     if args.csv:
         return to_csv(profile.components, args.csv, overwrite=args.force)
@@ -118,21 +218,54 @@ def _profiled(args: Namespace, terminal: Terminal) -> str:
     head = [
         ("Model", f"{profile.shape.name}, {_parameters(profile)}"),
         ("Layers", ", ".join(f"{count} {kind}" for kind, count in kinds.items())),
-        ("Device", f"{profile.device.name}, tp {profile.plan.tp}, pp {profile.plan.pp}, dp {profile.plan.dp}, "
-         f"weights {profile.plan.weights}, KV cache {profile.plan.kv_cache}"),
-        ("Batch", f"{profile.batch_size} requests of {profile.seq_len} + {profile.generate_len} tokens"),
+        (
+            "Device",
+            (
+                f"{profile.device.name}, tp {profile.plan.tp}, pp {profile.plan.pp}, dp"
+                f" {profile.plan.dp}, weights {profile.plan.weights}, KV cache"
+                f" {profile.plan.kv_cache}"
+            ),
+        ),
+        (
+            "Batch",
+            f"{profile.batch_size} requests of {profile.seq_len} + {profile.generate_len} tokens",
+        ),
         ("First token", _time(profile.prefill_latency_s, summary.get("predicted_prefill_s"))),
-        ("Decode step", _time(profile.decode_latency_s, summary.get("predicted_decode_s"))
-         + f"; {seconds(profile.kv_cache_latency_s)} of it reads the KV cache{states}"),
-        ("All tokens", f"at least {seconds(profile.total_latency_s)}, at most {profile.tokens_per_s:,.0f} tokens/s"),
-        ("Memory", f"weights {quantity(m.weights, 'B')}, KV cache{states} {quantity(m.kv_cache, 'B')}, activations "
-         f"{quantity(max(m.prefill_activations, m.decode_activations), 'B')} on each device"),
+        (
+            "Decode step",
+            _time(profile.decode_latency_s, summary.get("predicted_decode_s"))
+            + f"; {seconds(profile.kv_cache_latency_s)} of it reads the KV cache{states}",
+        ),
+        (
+            "All tokens",
+            (
+                f"at least {seconds(profile.total_latency_s)}, at most {profile.tokens_per_s:,.0f}"
+                " tokens/s"
+            ),
+        ),
+        (
+            "Memory",
+            (
+                f"weights {quantity(m.weights, 'B')}, KV cache{states} {quantity(m.kv_cache, 'B')},"
+                f" activations {quantity(max(m.prefill_activations, m.decode_activations), 'B')} on"
+                " each device"
+            ),
+        ),
         ("Fits", _fits(profile)),
-    ]  # fmt: skip
+    ]
     if profile.training is not None:
         t = profile.training
-        head.append(("Training", f"{quantity(t.memory_bytes, 'B')} on each device, a step takes {seconds(t.step_s)}"))
-    parts = [text.pairs(head, indent=""), "", text.table(_components(profile.components), columns=_COMPONENTS)]
+        head.append(
+            (
+                "Training",
+                f"{quantity(t.memory_bytes, 'B')} on each device, a step takes {seconds(t.step_s)}",
+            )
+        )
+    parts = [
+        text.pairs(head, indent=""),
+        "",
+        text.table(_components(profile.components), columns=_COMPONENTS),
+    ]
     if drafted is not None:
         shown = [
             {
@@ -146,7 +279,15 @@ def _profiled(args: Namespace, terminal: Terminal) -> str:
             for row in drafted.iter_rows(named=True)
         ]
         parts += ["", text.table(pl.DataFrame(shown))]
-    parts += ["", wrapped("Times are lower bounds at the given efficiencies; a rank's share.", terminal.width, "", "")]
+    parts += [
+        "",
+        wrapped(
+            "Times are lower bounds at the given efficiencies; a rank's share.",
+            terminal.width,
+            "",
+            "",
+        ),
+    ]
     parts += [wrapped(f"Note: {note}.", terminal.width, "", "") for note in notes]
     parts += [f"Chart  {path}" for path in drawn]
     return "\n".join(parts)
@@ -160,7 +301,11 @@ def _parameters(profile: Profile) -> str:
 
 
 def _time(least: float, predicted: float | None) -> str:
-    more = "" if predicted is None else f"; predicted by the calibration (no bound): {seconds(predicted)}"
+    more = (
+        ""
+        if predicted is None
+        else f"; predicted by the calibration (no bound): {seconds(predicted)}"
+    )
     return f"at least {seconds(least)}{more}"
 
 
@@ -168,13 +313,18 @@ def _fits(profile: Profile) -> str:
     m = profile.memory
     if m.device is None or m.largest_decode_batch is None or m.max_batch_total_tokens is None:
         return "the memory of the device is not known"
-    most = f"at most {m.largest_decode_batch:,} such requests, {m.max_batch_total_tokens:,} tokens in the KV cache"
+    most = (
+        f"at most {m.largest_decode_batch:,} such requests, {m.max_batch_total_tokens:,} tokens in"
+        " the KV cache"
+    )
     return f"{'yes' if m.fits else 'no'}; {most}"
 
 
 def _components(components: pl.DataFrame) -> pl.DataFrame:
     """The table of components with numbers as text."""
-    share = components.select(pl.col("latency_s") / pl.col("latency_s").sum().over("phase")).to_series()
+    share = components.select(
+        pl.col("latency_s") / pl.col("latency_s").sum().over("phase")
+    ).to_series()
     return components.with_columns(
         _texts("FLOPs", components["flops"], lambda v: quantity(v, "")),
         _texts("bytes", components["memory_bytes"], lambda v: quantity(v, "B")),
@@ -192,17 +342,27 @@ def _joined(args: Namespace, terminal: Terminal) -> str:
     trace = open_trace(args.trace, args, terminal)
     device, taken = nearest_device(args.gpu) if args.gpu else (None, "")
     given = {name: getattr(args, name) for name in ("dtype", "kv_cache_dtype")}
-    given |= {name: size if (size := getattr(args, name)) > 1 else None for name in ("tp_size", "pp_size")}
+    given |= {
+        name: size if (size := getattr(args, name)) > 1 else None for name in ("tp_size", "pp_size")
+    }
     joined = analyze.roofline_join(trace, args.model, device, **given)
     coverage = coverage_of(joined)
     if args.csv:
         return to_csv(joined, args.csv, overwrite=args.force)
     drawn = []
     if args.charts:
-        drawn = [str(charts.save(charts.bound_gap(joined), args.charts / "bound_gap.png", overwrite=args.force))]
+        drawn = [
+            str(
+                charts.save(
+                    charts.bound_gap(joined), args.charts / "bound_gap.png", overwrite=args.force
+                )
+            )
+        ]
     if args.json:
         notes = [taken] if taken else []
-        return to_json({"coverage": coverage, "stages": joined.to_dicts(), "charts": drawn, "notes": notes})
+        return to_json(
+            {"coverage": coverage, "stages": joined.to_dicts(), "charts": drawn, "notes": notes}
+        )
     steps = joined.group_by("phase").agg(steps=pl.struct("rank", "step").n_unique())
     sums = joined.group_by("phase", "stage").agg(
         pl.col("measured_ns", "bound_ns", "flops", "memory_bytes").sum(),
@@ -222,8 +382,14 @@ def _joined(args: Namespace, terminal: Terminal) -> str:
     )
     explained = format_share(coverage["explained_share"])
     known = format_share(coverage["contexts_known_share"])
-    words = f"Mean of a step (from its first event to the next step's) and rank. Theory knows {explained} of the "
-    words += f"device time, and the contexts of {known} of the steps.{f' Note: {taken}.' if taken else ''}"
+    words = (
+        "Mean of a step (from its first event to the next step's) and rank. Theory knows"
+        f" {explained} of the "
+    )
+    words += (
+        f"device time, and the contexts of {known} of the"
+        f" steps.{f' Note: {taken}.' if taken else ''}"
+    )
     parts = [text.table(table, columns=_JOINED), "", wrapped(words, terminal.width, "", "")]
     return "\n".join([*parts, *(f"Chart  {path}" for path in drawn)])
 
@@ -235,7 +401,9 @@ def _draw_profile(folder: Path, profile: Profile, *, overwrite: bool) -> list[st
         "structure": lambda: charts.theory_structure(profile.components),
         "shares": lambda: charts.theory_shares(profile.components),
         "parameters": lambda: charts.theory_parameters(profile.parameter_table),
-        "roofline": lambda: charts.theory_roofline(profile.components, profile.device, dtype=profile.plan.activations),
+        "roofline": lambda: charts.theory_roofline(
+            profile.components, profile.device, dtype=profile.plan.activations
+        ),
         "batch": lambda: charts.theory_curves(over_batch),
         "tensor_parallel": lambda: charts.theory_curves(over_ranks),
         "length": lambda: charts.theory_curves(theories.sweep(profile, over="seq_len")),

@@ -22,29 +22,63 @@ from llmprof.units import format_metric
 
 def add_trial_options(sub: argparse.ArgumentParser) -> None:
     """Give a parser the options of a trial."""
-    sub.add_argument("run", type=Path, metavar="RUN", help="folder of a run, or of runs with --calibration")
+    sub.add_argument(
+        "run", type=Path, metavar="RUN", help="folder of a run, or of runs with --calibration"
+    )
     sub.add_argument(
         "change",
         nargs="?",
         metavar="CHANGE",
-        help="remedy, such as graphs, or FIELD=VALUE, such as engine_args.max_num_seqs=64; several between semicolons "
-        "(default: the first remedy of the findings)",
+        help=(
+            "remedy, such as graphs, or FIELD=VALUE, such as engine_args.max_num_seqs=64; several"
+            " between semicolons (default: the first remedy of the findings)"
+        ),
     )
-    words = "Python of another installed engine that is measured in place of a change; the run's own is the reference"
+    words = (
+        "Python of another installed engine that is measured in place of a change; the run's own is"
+        " the reference"
+    )
     sub.add_argument("--python-b", metavar="PYTHON", help=words)
-    sub.add_argument("--python-a", metavar="PYTHON", help="Python of the reference (default: that of the run)")
-    words = "end with exit code 1 if the change costs more than this (2%% or 0.02) of the time, beyond its interval"
+    sub.add_argument(
+        "--python-a", metavar="PYTHON", help="Python of the reference (default: that of the run)"
+    )
+    words = (
+        "end with exit code 1 if the change costs more than this (2%% or 0.02) of the time, beyond"
+        " its interval"
+    )
     sub.add_argument("--fail-over", type=share, metavar="SHARE", help=words)
-    sub.add_argument("--list", action="store_true", help="list what can be tried, and why the rest cannot")
-    sub.add_argument("--calibration", action="store_true", help="list predictions and outcomes of the trials in RUN")
-    sub.add_argument("--until", type=share, default=0.02, metavar="SHARE", help="measure to this precision (2%%)")
-    sub.add_argument("--most-pairs", type=int, default=12, metavar="N", help="most pairs (default: %(default)s)")
+    sub.add_argument(
+        "--list", action="store_true", help="list what can be tried, and why the rest cannot"
+    )
+    sub.add_argument(
+        "--calibration",
+        action="store_true",
+        help="list predictions and outcomes of the trials in RUN",
+    )
+    sub.add_argument(
+        "--until", type=share, default=0.02, metavar="SHARE", help="measure to this precision (2%%)"
+    )
+    sub.add_argument(
+        "--most-pairs", type=int, default=12, metavar="N", help="most pairs (default: %(default)s)"
+    )
     sub.add_argument("--objective", metavar="METRIC", help="metric that decides, such as tpot_ns")
     warm = argparse.BooleanOptionalAction
-    sub.add_argument("--warm", action=warm, default=None, help="both engines stay loaded (default: if they fit)")
-    sub.add_argument("--profile", action=warm, default=True, help="record both sides once (default: yes)")
-    sub.add_argument("--check", action=warm, default=True, help="check the machine first (default: yes)")
-    sub.add_argument("-o", "--folder", type=Path, metavar="FOLDER", help="folder of the trial, new or to continue")
+    sub.add_argument(
+        "--warm", action=warm, default=None, help="both engines stay loaded (default: if they fit)"
+    )
+    sub.add_argument(
+        "--profile", action=warm, default=True, help="record both sides once (default: yes)"
+    )
+    sub.add_argument(
+        "--check", action=warm, default=True, help="check the machine first (default: yes)"
+    )
+    sub.add_argument(
+        "-o",
+        "--folder",
+        type=Path,
+        metavar="FOLDER",
+        help="folder of the trial, new or to continue",
+    )
 
 
 def trial(args: Namespace, terminal: Terminal) -> str:
@@ -61,14 +95,23 @@ def trial(args: Namespace, terminal: Terminal) -> str:
     options = options_of(args, trials.trial)
     verdict = trials.trial(reference, _change(args), **options, progress=terminal.progress)
     page = verdict.report()
-    facts = {"folder": verdict.folder, "verdict": verdict.verdict, "says": verdict.says, "page": page.index}
+    facts = {
+        "folder": verdict.folder,
+        "verdict": verdict.verdict,
+        "says": verdict.says,
+        "page": page.index,
+    }
     out = to_json(facts) if args.json else said(verdict, terminal, page.index)
-    return Failing(out) if args.fail_over is not None and verdict.fails_over(args.fail_over) else out
+    return (
+        Failing(out) if args.fail_over is not None and verdict.fails_over(args.fail_over) else out
+    )
 
 
 def _change(args: Namespace) -> str | dict[str, Any] | None:
     if args.python_b and args.change:
-        raise ConfigError("--python-b was given with a change", expected="one of them: a trial has one difference")
+        raise ConfigError(
+            "--python-b was given with a change", expected="one of them: a trial has one difference"
+        )
     if args.python_a and not (args.python_b or args.change):
         raise ConfigError("--python-a was given alone", expected="--python-b, or a change")
     return {"python": args.python_b} if args.python_b else args.change
@@ -76,26 +119,53 @@ def _change(args: Namespace) -> str | dict[str, Any] | None:
 
 def add_tune_options(sub: argparse.ArgumentParser) -> None:
     """Give a parser the options of a search, and those of a run."""
-    sub.add_argument("run", type=Path, nargs="?", metavar="RUN", help="folder of a recorded run, in place of --config")
+    sub.add_argument(
+        "run",
+        type=Path,
+        nargs="?",
+        metavar="RUN",
+        help="folder of a recorded run, in place of --config",
+    )
     sub.add_argument(
         "--objective",
         default="output_tokens_per_s",
         metavar="METRIC",
-        help="what is searched for: a rate, a latency such as e2e_p99, or goodput (default: %(default)s)",
+        help=(
+            "what is searched for: a rate, a latency such as e2e_p99, or goodput (default:"
+            " %(default)s)"
+        ),
     )
-    sub.add_argument("--slo", default="", metavar="LIMITS", help='such as "ttft_p99<=500ms,tpot_p95<=30ms"')
+    sub.add_argument(
+        "--slo", default="", metavar="LIMITS", help='such as "ttft_p99<=500ms,tpot_p95<=30ms"'
+    )
     words = "longest time: 30m, 90s, 1.5h (default: %(default)s)"
     sub.add_argument("--budget", default="30m", metavar="TIME", help=words)
-    words = 'values by setting, as of a sweep: "engine_args.max_num_seqs:8,16"; none with --objective goodput'
-    sub.add_argument("--search", metavar="TEXT", help=f"{words} (default: settings of vLLM that often matter)")
+    words = (
+        'values by setting, as of a sweep: "engine_args.max_num_seqs:8,16"; none with --objective'
+        " goodput"
+    )
+    sub.add_argument(
+        "--search", metavar="TEXT", help=f"{words} (default: settings of vLLM that often matter)"
+    )
     sub.add_argument("--most-points", type=int, metavar="N", help="most points, too")
-    words = "most engines that are loaded at the same time (default: as many as fit, if their memory is given)"
+    words = (
+        "most engines that are loaded at the same time (default: as many as fit, if their memory is"
+        " given)"
+    )
     sub.add_argument("--engines", type=int, metavar="N", help=words)
     given = argparse.BooleanOptionalAction
     words = "try the best point against the start (default: yes)"
     sub.add_argument("--confirm", action=given, default=True, help=words)
-    sub.add_argument("--check", action=given, default=True, help="check the machine first (default: yes)")
-    sub.add_argument("-o", "--folder", type=Path, metavar="FOLDER", help="folder of the study, new or to continue")
+    sub.add_argument(
+        "--check", action=given, default=True, help="check the machine first (default: yes)"
+    )
+    sub.add_argument(
+        "-o",
+        "--folder",
+        type=Path,
+        metavar="FOLDER",
+        help="folder of the study, new or to continue",
+    )
     add_config_options(sub)
 
 
@@ -103,7 +173,10 @@ def tune(args: Namespace, terminal: Terminal) -> str:
     """Search the settings of an engine, and show the best."""
     given = changes(args)
     if args.run is not None and (given or args.config is not None):
-        raise ConfigError("a run was given with options of a run", expected="the folder alone, or --config and options")
+        raise ConfigError(
+            "a run was given with options of a run",
+            expected="the folder alone, or --config and options",
+        )
     origin = launch.open_run(args.run) if args.run is not None else config_of(args)
     config = origin.config if isinstance(origin, launch.Run) else origin
     folder = args.folder or batch.sweep.new_folder(config, f"tune_{config.name}")
@@ -112,23 +185,44 @@ def tune(args: Namespace, terminal: Terminal) -> str:
         study = trials.tune(origin, **options)
     except KeyboardInterrupt:
         if folder.is_dir():
-            words = f"what was measured is kept; the same command with -o {shlex.quote(str(folder))} continues it"
+            words = (
+                f"what was measured is kept; the same command with -o {shlex.quote(str(folder))}"
+                " continues it"
+            )
             terminal.tell(words)
         raise
     page = study.report()
     if args.json:
-        return to_json({"folder": study.folder, "says": study.says, "command": study.command, "page": page.index})
+        return to_json(
+            {
+                "folder": study.folder,
+                "says": study.says,
+                "command": study.command,
+                "page": page.index,
+            }
+        )
     return _found(study, terminal, page.index)
 
 
 def _found(study: Study, terminal: Terminal, page: Path) -> str:
     """The result, a row for each point, and the files."""
     rows = in_words(study.points)
-    shown = ["label", "state", *rows.columns[rows.columns.index("error") + 1 : rows.columns.index("excess")], "error"]
+    shown = [
+        "label",
+        "state",
+        *rows.columns[rows.columns.index("error") + 1 : rows.columns.index("excess")],
+        "error",
+    ]
     lines = [wrapped(study.says, terminal.width, "", "")]
-    lines += [wrapped(note, terminal.width, "note: ", "      ") for note in study.state["tune"]["notes"]]
+    lines += [
+        wrapped(note, terminal.width, "note: ", "      ") for note in study.state["tune"]["notes"]
+    ]
     lines += ["", text.table(rows.select(shown), width=terminal.width), ""]
-    ends = [("Ended", str(study.state["tune"].get("stopped"))), ("Study", str(study.folder)), ("Page", str(page))]
+    ends = [
+        ("Ended", str(study.state["tune"].get("stopped"))),
+        ("Study", str(study.folder)),
+        ("Page", str(page)),
+    ]
     return "\n".join([*lines, text.pairs([*ends, ("To deploy", study.command)], indent="")])
 
 
@@ -143,15 +237,21 @@ def said(verdict: Verdict, terminal: Terminal, page: Path) -> str:
     heads = ("metric", "as it is", "changed", "time saved", "verdict")
     table = pl.DataFrame(rows, schema=dict.fromkeys(heads, pl.String), orient="row")
     lines += ["", text.table(table, width=terminal.width)]
-    return "\n".join([*lines, "", text.pairs([("Trial", str(verdict.folder)), ("Page", str(page))], indent="")])
+    return "\n".join(
+        [*lines, "", text.pairs([("Trial", str(verdict.folder)), ("Page", str(page))], indent="")]
+    )
 
 
 def _calibration(rows: pl.DataFrame, args: Namespace, terminal: Terminal) -> str:
     if args.change is not None:
-        raise ConfigError("--calibration was given with a change", expected="the folder of the trials alone")
+        raise ConfigError(
+            "--calibration was given with a change", expected="the folder of the trials alone"
+        )
     if args.json:
         return to_json(rows.to_dicts())
     if rows.is_empty():
         return f"No trial in {args.run} predicted something and measured it."
-    held = f"Of {text.counted(rows.height, 'prediction')} {rows['held'].sum()} lay in their interval."
+    held = (
+        f"Of {text.counted(rows.height, 'prediction')} {rows['held'].sum()} lay in their interval."
+    )
     return f"{held}\n\n{text.table(rows, width=terminal.width)}"

@@ -70,9 +70,11 @@ class Workers(Generic[T]):
         silent = 0.0
         try:
             while True:
-                # few at a time: results are fetched before more begins, so they do not collect on workers
+                # few at a time: results are fetched before more begins, so they do not collect on
+                # workers
                 while len(left) < 2 * self.count + 2 and (thing := next(waiting, None)) is not None:
-                    # Dask moves a task whose worker died to another worker three times (allowed-failures)
+                    # Dask moves a task whose worker died to another worker three times
+                    # (allowed-failures)
                     future = self._client.submit(function, thing, *shared, pure=False)
                     left[future.key] = thing, future
                     future.add_done_callback(finished.put)
@@ -85,7 +87,8 @@ class Workers(Generic[T]):
                     silent = 0.0 if self._alive() else silent + _LOOK_EVERY_S
                     if silent >= WITHOUT_WORKERS_S:
                         raise ClusterError(
-                            f"the cluster has had no worker for {WITHOUT_WORKERS_S:.0f} s; {len(left)} are not done",
+                            f"the cluster has had no worker for {WITHOUT_WORKERS_S:.0f} s;"
+                            f" {len(left)} are not done",
                             hint="start workers and call again: what was converted stays",
                         ) from None
                     continue
@@ -97,7 +100,9 @@ class Workers(Generic[T]):
             raise _gone(error) from error
         finally:
             if left:  # interrupted, or the caller stopped
-                with suppress(OSError, RuntimeError):  # without a scheduler there is nothing to cancel
+                with suppress(
+                    OSError, RuntimeError
+                ):  # without a scheduler there is nothing to cancel
                     self._client.cancel([future for _, future in left.values()], force=True)
 
     @staticmethod
@@ -107,7 +112,9 @@ class Workers(Generic[T]):
         try:
             return future.result()
         except KilledWorker:
-            return Lost("the workers that had it died, one after the other: was there enough memory?")
+            return Lost(
+                "the workers that had it died, one after the other: was there enough memory?"
+            )
         except (CancelledError, OSError) as error:
             raise _gone(error) from error
 
@@ -119,7 +126,9 @@ class Workers(Generic[T]):
 
 
 def _gone(error: BaseException) -> ClusterError:
-    return ClusterError(f"the cluster went away: {error}", hint="start it and call again: what was converted stays")
+    return ClusterError(
+        f"the cluster went away: {error}", hint="start it and call again: what was converted stays"
+    )
 
 
 @contextmanager
@@ -136,14 +145,21 @@ def workers(client: Any, tasks: int) -> Iterator[Workers[Any]]:
         try:
             made = distributed.Client(client, timeout=REACHED_WITHIN, set_as_default=False)
         except (OSError, ValueError) as error:  # a time-out is an OSError
-            hint = "check the address (tcp://host:8786) and that its scheduler runs, or leave client= out"
-            raise ClusterError(f"the cluster at {client} cannot be reached: {error}", hint=hint) from error
+            hint = (
+                "check the address (tcp://host:8786) and that its scheduler runs, or leave"
+                " client= out"
+            )
+            raise ClusterError(
+                f"the cluster at {client} cannot be reached: {error}", hint=hint
+            ) from error
         with made:
             yield Workers(made)
         return
     if client is not None:
         found = f"client= is {type(client).__name__!r}"
-        raise ArgumentError(found, expected="a dask.distributed.Client, the address of a scheduler, None or False")
+        raise ArgumentError(
+            found, expected="a dask.distributed.Client, the address of a scheduler, None or False"
+        )
     with local(min(tasks, cores())) as made:
         yield Workers(made)
 
@@ -164,7 +180,9 @@ def local(count: int, *, processes: bool = True) -> Iterator[Any]:
     distributed = _distributed()
     threads = os.environ.get("POLARS_MAX_THREADS") or str(max(1, cores() // max(1, count)))
     with ExitStack() as stack:
-        scratch = stack.enter_context(TemporaryDirectory(prefix="llmprof-workers-", ignore_cleanup_errors=True))
+        scratch = stack.enter_context(
+            TemporaryDirectory(prefix="llmprof-workers-", ignore_cleanup_errors=True)
+        )
         with import_module("dask").config.set({"temporary-directory": scratch}):
             cluster = stack.enter_context(
                 distributed.LocalCluster(
@@ -172,14 +190,23 @@ def local(count: int, *, processes: bool = True) -> Iterator[Any]:
                     threads_per_worker=1,
                     processes=processes,
                     dashboard_address=None,
-                    scheduler_kwargs={"dashboard_address": "127.0.0.1:0"},  # its HTTP server takes any port
+                    scheduler_kwargs={
+                        "dashboard_address": "127.0.0.1:0"
+                    },  # its HTTP server takes any port
                     silence_logs=logging.CRITICAL,
-                    **({"env": {"POLARS_MAX_THREADS": threads}, "preload": [__name__]} if processes else {}),
+                    **(
+                        {"env": {"POLARS_MAX_THREADS": threads}, "preload": [__name__]}
+                        if processes
+                        else {}
+                    ),
                 )
             )
         yield stack.enter_context(distributed.Client(cluster, set_as_default=False))
 
 
 def dask_setup(worker: object) -> None:
-    """Dask calls it in each process of :func:`local`: Ctrl-C is for the process that started them, which ends them."""
+    """Dask calls it in each process of :func:`local`:
+
+    Ctrl-C is for the process that started them, which ends them.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,4 +1,6 @@
-"""Conversion of the files of many ranks to a dataset, one rank at a time on each worker, and its opening."""
+"""Conversion of the files of many ranks to a dataset, one rank at a time on each worker, and its
+opening.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,14 @@ import polars as pl
 
 from llmprof import communication, schema
 from llmprof.dataset.cluster import Lost, Workers, workers
-from llmprof.errors import LlmprofError, MixedRunsError, OutputError, ReadError, TraceWarning, listed
+from llmprof.errors import (
+    LlmprofError,
+    MixedRunsError,
+    OutputError,
+    ReadError,
+    TraceWarning,
+    listed,
+)
 from llmprof.progress import Progress
 from llmprof.readers import reading, registry
 from llmprof.readers.common import reader as common
@@ -52,7 +61,11 @@ class Source(NamedTuple):
 
 
 def sources_of(
-    paths: PathLike | Iterable[PathLike], chosen: str | None, *, python_functions: bool, clocks: Clocks
+    paths: PathLike | Iterable[PathLike],
+    chosen: str | None,
+    *,
+    python_functions: bool,
+    clocks: Clocks,
 ) -> list[Source]:
     """The files of all paths, in the order in which :func:`llmprof.read` takes them."""
     given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
@@ -69,7 +82,9 @@ def sources_of(
         for claimed_by, file in reading.files_of(capture(place.path), reader):
             readers[claimed_by.name] = claimed_by
             sources.append(Source(str(file.resolve()), claimed_by.name, python_functions, clocks))
-    if len(readers) > 1 or (any(claimed_by.alone for claimed_by in readers.values()) and len(sources) > 1):
+    if len(readers) > 1 or (
+        any(claimed_by.alone for claimed_by in readers.values()) and len(sources) > 1
+    ):
         raise MixedRunsError(
             f"the files are of different formats, or stand alone: {listed(sorted(readers))}",
             expected="the files that one profiler wrote for one run",
@@ -90,7 +105,9 @@ def _remote(place: Place) -> list[str]:
 
 
 def stamp(source: Source) -> str:
-    """Size and time of a file, with the options that its reading depends on; it changes when the file changes."""
+    """Size and time of a file, with the options that its reading depends on; it changes when the
+    file changes.
+    """
     options = f"{__version__}-{schema.VERSION}-{source.python_functions}-{source.clocks}"
     place = Place.of(source.path)
     if not place.is_local:
@@ -103,7 +120,9 @@ def stamp(source: Source) -> str:
         stats = [(str(file.relative_to(place.path)), file.stat()) for file in _inside(place.path)]
     except OSError:
         return ""
-    digest = hashlib.sha256(repr([(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]).encode())
+    digest = hashlib.sha256(
+        repr([(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]).encode()
+    )
     return f"{digest.hexdigest()[:16]}-{options}"
 
 
@@ -136,7 +155,9 @@ def fetched(source: Source) -> Iterator[Path]:
         try:
             store.get_file(path, str(local))
         except OSError as error:
-            raise ReadError(f"cannot read {source.path}: {error}", hint="check the address") from error
+            raise ReadError(
+                f"cannot read {source.path}: {error}", hint="check the address"
+            ) from error
         yield local
 
 
@@ -153,31 +174,35 @@ def convert(
     clocks: Clocks = "shared",
     progress: Progress | None = None,
 ) -> Trace:
-    """Convert the files of a run's ranks to a dataset, which opens at once and loads only the parts that you use.
+    """Convert the files of a run's ranks to a dataset, which opens at once and loads only the parts
+    that you use.
 
-    Each file becomes a partition: a Parquet file for each table, sorted by time, with the metadata and coverage of the
-    file beside them. A worker holds one file at a time. A partition appears when it is completely written, and finished
-    partitions stay. After an interrupt, a full disk or ``kill -9`` the same call continues; if nothing is left, it does
-    nothing. A file that cannot be read is reported and left out; the next call tries it again.
+    Each file becomes a partition: a Parquet file for each table, sorted by time, with the metadata
+    and coverage of the file beside them. A worker holds one file at a time. A partition appears
+    when it is completely written, and finished partitions stay. After an interrupt, a full disk or
+    ``kill -9`` the same call continues; if nothing is left, it does nothing. A file that cannot be
+    read is reported and left out; the next call tries it again.
 
     Parameters
     ----------
     paths : path or iterable of paths
-        As for :func:`llmprof.read`: a folder with one file for each rank, or files. Also URLs that fsspec knows
-        (``s3://…``), which workers copy to a temporary folder one at a time.
+        As for :func:`llmprof.read`: a folder with one file for each rank, or files. Also URLs that
+        fsspec knows (``s3://…``), which workers copy to a temporary folder one at a time.
     folder : path
-        Folder of the dataset: a new one, or one that an earlier call made from the same files. It may be a URL.
+        Folder of the dataset: a new one, or one that an earlier call made from the same files. It
+        may be a URL.
     client : dask.distributed.Client, str, None or False
-        Workers: a Dask client, the address of a scheduler, or False for this process alone. By default one process for
-        each core of this machine (a script that starts them needs ``if __name__ == "__main__":``). All workers must see
-        the paths and the folder.
+        Workers: a Dask client, the address of a scheduler, or False for this process alone. By
+        default one process for each core of this machine (a script that starts them needs ``if
+        __name__ == "__main__":``). All workers must see the paths and the folder.
     format : str, optional
         Name of the format; by default detected from the content.
     python_functions : bool
         Keep Python functions as operators of kind ``python``.
     clocks : {"shared", "unrelated"}
-        With ``"unrelated"`` the clocks of the ranks are independent, so the times of each rank count from its first
-        event. With ``"shared"``, ranks that were not recorded at the same time are refused as two runs.
+        With ``"unrelated"`` the clocks of the ranks are independent, so the times of each rank
+        count from its first event. With ``"shared"``, ranks that were not recorded at the same time
+        are refused as two runs.
     progress : callable, optional
         Called with the current task, the number of finished files, and the number of all files.
 
@@ -226,23 +251,36 @@ def _convert(
     place.clean()
     converted: dict[str, list[Partition]] = {}
     for name in place.names():
-        if name.startswith(_PARTITION) and (partition := stored.read_partition(place, name)) is not None:
+        if (
+            name.startswith(_PARTITION)
+            and (partition := stored.read_partition(place, name)) is not None
+        ):
             converted.setdefault(partition.source, []).append(partition)
     done: dict[str, list[Partition]] = {}
     for source in sources:
         partitions = sorted(converted.get(source.path, []), key=lambda partition: partition.index)
-        if partitions and len(partitions) == partitions[0].of and partitions[0].stamp == stamp(source):
+        if (
+            partitions
+            and len(partitions) == partitions[0].of
+            and partitions[0].stamp == stamp(source)
+        ):
             done[source.path] = partitions
     left = [source for source in sources if source.path not in done]
     failed: list[stored.Failed] = []
     with workers(client, len(left)) as team:
-        for source, result in team.each(_made, left, place, what="converting files", progress=progress):
+        for source, result in team.each(
+            _made, left, place, what="converting files", progress=progress
+        ):
             if isinstance(result, Lost | str):
                 failed.append(stored.Failed(source.path, str(result)))
             else:
                 done[source.path] = result
         if not done:
-            which = "the file cannot be read" if len(sources) == 1 else f"none of {len(sources):,} files can be read"
+            which = (
+                "the file cannot be read"
+                if len(sources) == 1
+                else f"none of {len(sources):,} files can be read"
+            )
             raise ReadError(f"{which}: {failed[0].why}")
         made = [partition for source in sources for partition in done.get(source.path, ())]
         manifest = _manifest(made, failed, team, place, clocks)
@@ -257,14 +295,15 @@ def _convert(
 def open(folder: PathLike) -> Trace:  # noqa: A001
     """Open a dataset as a trace whose tables are loaded when they are used, or open a saved trace.
 
-    ``trace.scan("kernels")`` is a lazy frame. ``trace.select(ranks=…, steps=…, window=…, tables=…)`` is a part that
-    every analysis works on. :func:`llmprof.map` runs an analysis rank by rank on workers, and ``trace.sql`` streams its
-    result.
+    ``trace.scan("kernels")`` is a lazy frame. ``trace.select(ranks=…, steps=…, window=…,
+    tables=…)`` is a part that every analysis works on. :func:`llmprof.map` runs an analysis rank by
+    rank on workers, and ``trace.sql`` streams its result.
 
     Parameters
     ----------
     folder : path
-        Folder from :func:`llmprof.convert` or :meth:`llmprof.Trace.save`. It may be a URL that fsspec knows.
+        Folder from :func:`llmprof.convert` or :meth:`llmprof.Trace.save`. It may be a URL that
+        fsspec knows.
 
     Returns
     -------
@@ -288,7 +327,11 @@ def open(folder: PathLike) -> Trace:  # noqa: A001
     True
     """
     place = Place.of(folder)
-    if place.is_local and not (place.path / stored.MANIFEST).exists() and (place.path / META_FILE).exists():
+    if (
+        place.is_local
+        and not (place.path / stored.MANIFEST).exists()
+        and (place.path / META_FILE).exists()
+    ):
         return Trace.open(place.path)
     tables, meta, coverage = deferred.load(place)
     for message in coverage.get("warnings", ()):
@@ -302,7 +345,9 @@ def _check_replaceable(place: Place, sources: Sequence[Source]) -> None:
         raise OutputError(f"{place.root} exists and is not a folder", hint="choose another folder")
     names = [name for name in place.names() if not name.startswith((_PARTITION, UNFINISHED))]
     if foreign := [name for name in names if name != stored.MANIFEST]:
-        found = f"{place.root} exists and holds other things than a dataset: {', '.join(foreign[:5])}"
+        found = (
+            f"{place.root} exists and holds other things than a dataset: {', '.join(foreign[:5])}"
+        )
         raise OutputError(found, hint="choose another folder")
     if not names:
         return
@@ -313,8 +358,13 @@ def _check_replaceable(place: Place, sources: Sequence[Source]) -> None:
     files = {source.path for source in sources}
     others = [one.source for one in manifest.partitions if one.source not in files]
     if others:
-        found = f"{place.root} is the dataset of other files: {', '.join(Path(one).name for one in others[:3])}"
-        hint = "choose another folder: the runs of two datasets are compared with llmprof.analyze.diff"
+        found = (
+            f"{place.root} is the dataset of other files:"
+            f" {', '.join(Path(one).name for one in others[:3])}"
+        )
+        hint = (
+            "choose another folder: the runs of two datasets are compared with llmprof.analyze.diff"
+        )
         raise OutputError(found, expected="a new folder, or all of its files", hint=hint)
 
 
@@ -331,7 +381,9 @@ def _made(source: Source, place: Place) -> list[Partition] | str:
             for index, part in enumerate(parts):
                 folder = f"{_PARTITION}{key}-{index}"
                 about = Partition(folder, 0, source.path, seen, None, index=index, of=len(parts))
-                made.append(_written(place, part, about, whole, own_clock=source.clocks == "unrelated"))
+                made.append(
+                    _written(place, part, about, whole, own_clock=source.clocks == "unrelated")
+                )
             return made
     except OutputError:
         raise
@@ -340,19 +392,27 @@ def _made(source: Source, place: Place) -> list[Partition] | str:
 
 
 def _again(place: Place, key: str, source: Source, seen: str) -> list[Partition] | None:
-    """Partitions of a file that was converted before under another name or time; None if there are none."""
+    """Partitions of a file that was converted before under another name or time; None if there
+    are none.
+    """
     first = stored.read_partition(place, f"{_PARTITION}{key}-0")
     if first is None:
         return None
-    partitions = [stored.read_partition(place, f"{_PARTITION}{key}-{index}") for index in range(first.of)]
+    partitions = [
+        stored.read_partition(place, f"{_PARTITION}{key}-{index}") for index in range(first.of)
+    ]
     whole = [one for one in partitions if one is not None]
     if len(whole) < first.of:
         return None
-    return [msgspec.structs.replace(partition, source=source.path, stamp=seen) for partition in whole]
+    return [
+        msgspec.structs.replace(partition, source=source.path, stamp=seen) for partition in whole
+    ]
 
 
 def _parts(path: Path, source: Source) -> tuple[list[common.Part], Trace | None]:
-    """Parts of a file; a format whose files stand alone has a part for each rank, and a trace of all."""
+    """Parts of a file; a format whose files stand alone has a part for each rank, and a trace of
+    all.
+    """
     reader = registry.knows(path) if source.reader is None else registry.reader(source.reader)
     if reader is None:
         raise ReadError(f"{source.name} is {registry.say_what_it_is(path)}", expected="a trace")
@@ -367,13 +427,25 @@ def _parts(path: Path, source: Source) -> tuple[list[common.Part], Trace | None]
     for rank in trace.ranks:
         one = trace.select(ranks=rank)
         tables = {name: frame.drop("rank") for name, frame in one.recorded.items()}
-        split.append(common.Part(path, tables, {"rank": rank, "format": trace.meta.get("format", reader.name)}, {}))
+        split.append(
+            common.Part(
+                path, tables, {"rank": rank, "format": trace.meta.get("format", reader.name)}, {}
+            )
+        )
     return split, trace
 
 
-def _written(place: Place, part: common.Part, about: Partition, whole: Trace | None, *, own_clock: bool) -> Partition:
+def _written(
+    place: Place, part: common.Part, about: Partition, whole: Trace | None, *, own_clock: bool
+) -> Partition:
     """Write a part as a partition."""
-    rank = common.FRONT_END if part.head.get("front_end") else part.rank if part.rank is not None else about.index
+    rank = (
+        common.FRONT_END
+        if part.head.get("front_end")
+        else part.rank
+        if part.rank is not None
+        else about.index
+    )
     span = part.span_ns()
     begin = span[0] if span is not None and own_clock else 0
     processes, launches = part.processes(), part.launches()
@@ -381,8 +453,12 @@ def _written(place: Place, part: common.Part, about: Partition, whole: Trace | N
     for name in list(part.tables):
         frame = part.tables.pop(name)
         times = [pl.col(time) - begin for time in deferred.TIMES if begin and time in frame.columns]
-        frames[name] = schema.conform(frame.with_columns(*times, rank=pl.lit(rank, dtype=pl.Int32)), name)
-    calls = communication.collectives(frames, [rank] if "kernels" in frames and frames["kernels"].height else [])
+        frames[name] = schema.conform(
+            frame.with_columns(*times, rank=pl.lit(rank, dtype=pl.Int32)), name
+        )
+    calls = communication.collectives(
+        frames, [rank] if "kernels" in frames and frames["kernels"].height else []
+    )
     head = {key: value for key, value in part.head.items() if value is not None}
     coverage = dict(part.coverage)
     if whole is not None:
@@ -430,10 +506,17 @@ class _Summary(common.Part):
 
 
 def _manifest(
-    made: Sequence[Partition], failed: Sequence[stored.Failed], team: Workers[Any], place: Place, clocks: Clocks
+    made: Sequence[Partition],
+    failed: Sequence[stored.Failed],
+    team: Workers[Any],
+    place: Place,
+    clocks: Clocks,
 ) -> stored.Manifest:
     """Make the manifest: number the ranks of the partitions, and merge the facts about the run."""
-    left_out = [f"{Path(one.source).name} could not be converted and is left out: {one.why}" for one in failed]
+    left_out = [
+        f"{Path(one.source).name} could not be converted and is left out: {one.why}"
+        for one in failed
+    ]
     formats = {str(one.head.get("format")) for one in made}
     if len(formats) > 1:
         found = f"the files are of different formats: {listed(sorted(formats))}"
@@ -441,11 +524,19 @@ def _manifest(
     first = made[0]
     if "whole_meta" in first.head:
         meta, coverage = dict(first.head["whole_meta"]), dict(first.coverage["whole_coverage"])
-        ranks, origin, tables = [one.rank for one in made], 0, {name for one in made for name in one.tables}
-        made = [msgspec.structs.replace(one, head={"format": one.head.get("format")}, coverage={}) for one in made]
+        ranks, origin, tables = (
+            [one.rank for one in made],
+            0,
+            {name for one in made for name in one.tables},
+        )
+        made = [
+            msgspec.structs.replace(one, head={"format": one.head.get("format")}, coverage={})
+            for one in made
+        ]
     else:
         parts: list[common.Part] = [
-            _Summary(Path(Place.of(one.source).name), {}, dict(one.head), dict(one.coverage), one) for one in made
+            _Summary(Path(Place.of(one.source).name), {}, dict(one.head), dict(one.coverage), one)
+            for one in made
         ]
         reader = registry.reader(first.head["format"])
         if reader.settle is not None and len({one.source for one in made}) > 1:
@@ -459,17 +550,25 @@ def _manifest(
         )
     if clocks == "unrelated":
         meta |= {"clock": "unrelated", "start_epoch_ns": None}
-        note = "the clocks of the ranks are unrelated: each rank's times count from its own first event"
+        note = (
+            "the clocks of the ranks are unrelated: each rank's times count from its own first"
+            " event"
+        )
         coverage["warnings"] = [*coverage.get("warnings", ()), note]
     if failed:
         coverage["failed"] = [{"file": Path(one.source).name, "why": one.why} for one in failed]
     changed = [(one, rank) for one, rank in zip(made, ranks, strict=True) if one.rank != rank]
-    renumbered = {one.folder: result for (one, _), result in team.each(_renumbered, changed, place, what="numbering")}
+    renumbered = {
+        one.folder: result
+        for (one, _), result in team.each(_renumbered, changed, place, what="numbering")
+    }
     kept = []
     for one in made:
         result = renumbered.get(one.folder, one)
         if isinstance(result, Lost):
-            raise ReadError(f"{Path(one.source).name} could not be numbered: {result}", hint="convert again")
+            raise ReadError(
+                f"{Path(one.source).name} could not be numbered: {result}", hint="convert again"
+            )
         kept.append(result)
     return stored.Manifest(
         reader=str(first.head.get("format")),

@@ -1,4 +1,6 @@
-"""Analyses of a dataset on many workers: each rank separately, then a join of the results that need all ranks."""
+"""Analyses of a dataset on many workers: each rank separately, then a join of the results that
+need all ranks.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,13 @@ from llmprof.analyze.idle.host import call_kinds, launch_delay
 from llmprof.analyze.layers.attribution import attribute
 from llmprof.analyze.layers.layers import layers
 from llmprof.analyze.operator_times import refuse_samples
-from llmprof.analyze.steps.summary import recorded_windows, steady_state, step_windows, time_parts, without_long_first
+from llmprof.analyze.steps.summary import (
+    recorded_windows,
+    steady_state,
+    step_windows,
+    time_parts,
+    without_long_first,
+)
 from llmprof.arguments import check, checked
 from llmprof.dataset.cluster import Lost, Workers, workers
 from llmprof.errors import AnalysisError, ClusterError, LlmprofError, NotCapturedError
@@ -32,22 +40,48 @@ from llmprof.text import counted
 from llmprof.trace import Trace
 
 FIRST: Final = ("recorded_calls", *(catalog.declaration(findings).first or ()))
-"""Functions of the first pass: they give the representative steps, and the rank that each call waits for."""
+"""Functions of the first pass: they give the representative steps, and the rank that each call
+waits for.
+"""
 
 CALLS: Final = ("rank", "start_ns", "dur_ns", "name", "wait_ns", "unmatched")
 """Columns that a worker needs of the calls of its rank."""
 
 _EVENTS: Final = (
-    "rank", "device", "start_ns", "dur_ns", "name", "source", "category", "stage", "layer", "launch_start_ns",
-)  # fmt: skip
+    "rank",
+    "device",
+    "start_ns",
+    "dur_ns",
+    "name",
+    "source",
+    "category",
+    "stage",
+    "layer",
+    "launch_start_ns",
+)
 _PAUSES: Final = (
-    "rank", "device", "part", "start_ns", "dur_ns", "cause", "held_by", "held_kind", "doing", "doing_kind",
-    "launch_start_ns", "sync_name", "who", "reason", "waited_ns",
-)  # fmt: skip
+    "rank",
+    "device",
+    "part",
+    "start_ns",
+    "dur_ns",
+    "cause",
+    "held_by",
+    "held_kind",
+    "doing",
+    "doing_kind",
+    "launch_start_ns",
+    "sync_name",
+    "who",
+    "reason",
+    "waited_ns",
+)
 
 
 def scope_windows(trace: Trace, *, words: str) -> pl.DataFrame:
-    """Representative windows of one rank (``words``: steady decode steps, steps (of a phase) or whole recording)."""
+    """Representative windows of one rank (``words``: steady decode steps, steps (of a phase) or
+    whole recording).
+    """
     if words == "whole recording":
         return recorded_windows(trace)
     windows = step_windows(trace)
@@ -69,7 +103,9 @@ def scope_times(trace: Trace, *, words: str) -> pl.DataFrame:
 
 
 def scope_events(trace: Trace, *, words: str) -> pl.DataFrame:
-    """Device events in the windows of one rank; texts are categorical, since few values repeat often."""
+    """Device events in the windows of one rank; texts are categorical, since few values repeat
+    often.
+    """
     return _numbered_texts(_scope(trace, words).events.select(_EVENTS))
 
 
@@ -84,7 +120,10 @@ def scope_pauses(trace: Trace, *, words: str) -> pl.DataFrame:
 
 
 def scope_hosts(trace: Trace) -> pl.DataFrame:
-    """Whether one rank has operators of the host in place of device events: ``rank, events, operators``."""
+    """Whether one rank has operators of the host in place of device events:
+
+    ``rank, events, operators``.
+    """
     events = attribute(trace)
     return events.group_by("rank").agg(events=pl.len(), operators=(pl.col("source") == "op").sum())
 
@@ -94,7 +133,9 @@ def replays(trace: Trace) -> pl.DataFrame:
     if not trace.has("runtime"):
         return schema.empty("runtime")
     calls = trace.runtime
-    return calls.filter(call_kinds(calls["name"])["replays"]).select(list(schema.TABLES["runtime"].schema))
+    return calls.filter(call_kinds(calls["name"])["replays"]).select(
+        list(schema.TABLES["runtime"].schema)
+    )
 
 
 def copies(trace: Trace) -> pl.DataFrame:
@@ -120,7 +161,8 @@ def _numbered_texts(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 OF_SCOPE: Final[dict[str, Callable[..., pl.DataFrame]]] = {
-    one.__name__: one for one in (scope_windows, scope_times, scope_events, scope_pauses, scope_bounds)
+    one.__name__: one
+    for one in (scope_windows, scope_times, scope_events, scope_pauses, scope_bounds)
 }
 """Functions of one rank that depend on the representative steps."""
 
@@ -134,20 +176,32 @@ def choices(first: Mapping[str, pl.DataFrame | None]) -> list[Choice]:
     """The representative parts of the run, from :data:`FIRST` of all ranks."""
     frames = {name: frame for name, frame in first.items() if frame is not None}
     if "recorded_windows" not in frames:
-        raise NotCapturedError("no rank of the dataset holds kernels, copies or operators", table="kernels")
+        raise NotCapturedError(
+            "no rank of the dataset holds kernels, copies or operators", table="kernels"
+        )
     return choose(frames["steps"], frames["step_windows"], frames["steady_state"])
 
 
 def joined(
-    trace: Trace, chosen: Choice, results: Mapping[str, pl.DataFrame | None], calls: pl.DataFrame | None
+    trace: Trace,
+    chosen: Choice,
+    results: Mapping[str, pl.DataFrame | None],
+    calls: pl.DataFrame | None,
 ) -> pl.DataFrame:
     """Findings from the results of all ranks."""
     tables: dict[str, Any] = {name: results.get(result) for name, result in _TABLES.items()}
-    # one row for each rank in a table that no rule looks at, so that it has the ranks of the dataset
+    # one row for each rank in a table that no rule looks at, so that it has the ranks of the
+    # dataset
     ranks = pl.Series(trace.ranks, dtype=pl.Int32)
-    tables["counters"] = pl.DataFrame({"rank": ranks}).with_columns(time_ns=0, name=pl.lit(""), value=0.0)
+    tables["counters"] = pl.DataFrame({"rank": ranks}).with_columns(
+        time_ns=0, name=pl.lit(""), value=0.0
+    )
     # a trace with the tables that the rules look into; all other results are stored with it here
-    small = Trace({name: frame for name, frame in tables.items() if frame is not None}, trace.meta, trace.coverage)
+    small = Trace(
+        {name: frame for name, frame in tables.items() if frame is not None},
+        trace.meta,
+        trace.coverage,
+    )
     kept: list[tuple[Any, pl.DataFrame | None, dict[str, Any]]] = [
         (collectives, calls, {}),
         (launch_delay, results.get("launch_delay"), {}),
@@ -157,13 +211,19 @@ def joined(
         if frame is not None:
             catalog.keep(small, function, frame, **options)
     texts = pl.col(pl.Categorical).cast(pl.String)
-    windows, events, gaps = (results[name] for name in ("scope_windows", "scope_events", "scope_pauses"))
+    windows, events, gaps = (
+        results[name] for name in ("scope_windows", "scope_events", "scope_pauses")
+    )
     recorded = results["recorded_windows"]
     assert windows is not None and recorded is not None  # noqa: S101, PT018 - choice looked at them
     words, steps, of_ns = chosen
     scope = Scope(small, words, steps, windows, int(recorded["dur_ns"].sum()), of_ns)
     hosts = results["scope_hosts"]
-    on_host = hosts is not None and hosts["events"].sum() > 0 and hosts["events"].sum() == hosts["operators"].sum()
+    on_host = (
+        hosts is not None
+        and hosts["events"].sum() > 0
+        and hosts["events"].sum() == hosts["operators"].sum()
+    )
     cut = None if gaps is None else gaps.with_columns(texts)
     scope.__dict__.update(  # set cached properties, which would otherwise read the whole trace
         events=None if events is None else events.with_columns(texts),
@@ -181,7 +241,9 @@ _TABLES: Final = {"runtime": "replays", "copies": "copies", "kernels": "measured
 
 
 _NUMBERED: Final = {"event": "events", "next_event": "events", "gap": "gaps", "window": "windows"}
-"""Columns that number rows over all ranks: the numbers of a rank continue those of the rank before it."""
+"""Columns that number rows over all ranks: the numbers of a rank continue those of the rank
+before it.
+"""
 
 _FUNCTIONS: Final[dict[str, Callable[..., pl.DataFrame]]] = {
     **OF_SCOPE,
@@ -213,7 +275,9 @@ class View(NamedTuple):
 
 @dataclass
 class Found:
-    """Results of one rank: frames by request, reasons why there is none, and the number of numbered rows."""
+    """Results of one rank: frames by request, reasons why there is none, and the number of
+    numbered rows.
+    """
 
     frames: dict[Asked, pl.DataFrame] = field(default_factory=dict)
     absent: dict[Asked, NotCapturedError] = field(default_factory=dict)
@@ -228,22 +292,25 @@ def map(  # noqa: A001
     progress: Progress | None = None,
     **options: Any,
 ) -> pl.DataFrame:
-    """Analyse a dataset with each rank on a worker; the frame equals that of the analysis of the whole trace.
+    """Analyse a dataset with each rank on a worker; the frame equals that of the analysis of the
+    whole trace.
 
-    Analyses of single ranks run on the workers. Analyses that need all ranks are split: workers find
-    the calls of their rank, and a join on this machine matches them (collectives, arrivals, sizes), or the results of
-    the workers are combined (findings, the time of steps, the balance of ranks). Other analyses (sums over all kernels,
-    the critical path) load their tables on this machine.
+    Analyses of single ranks run on the workers. Analyses that need all ranks are split: workers
+    find the calls of their rank, and a join on this machine matches them (collectives, arrivals,
+    sizes), or the results of the workers are combined (findings, the time of steps, the balance of
+    ranks). Other analyses (sums over all kernels, the critical path) load their tables on this
+    machine.
 
     Parameters
     ----------
     analysis : str or callable
         Name of an analysis (:func:`llmprof.analyze.catalog.analyses` lists them) or its function.
     trace : Trace
-        Trace from :func:`llmprof.open`, or a part of it. A trace from :func:`llmprof.read` is analysed in this process.
+        Trace from :func:`llmprof.open`, or a part of it. A trace from :func:`llmprof.read` is
+        analysed in this process.
     client : dask.distributed.Client, str, None or False
-        Workers: a Dask client, the address of a scheduler, or False for this process alone. By default one process for
-        each core of this machine.
+        Workers: a Dask client, the address of a scheduler, or False for this process alone. By
+        default one process for each core of this machine.
     progress : callable, optional
         Called with the current task, the number of finished ranks, and the number of all ranks.
     **options
@@ -309,9 +376,15 @@ def several(
 
 
 def prepare(
-    analyses: Mapping[str, Mapping[str, Any]], trace: Trace, *, client: Any = None, progress: Progress | None = None
+    analyses: Mapping[str, Mapping[str, Any]],
+    trace: Trace,
+    *,
+    client: Any = None,
+    progress: Progress | None = None,
 ) -> dict[str, pl.DataFrame]:
-    """Several analyses of a dataset, which are kept with it: calling them afterwards takes no time."""
+    """Several analyses of a dataset, which are kept with it: calling them afterwards takes no
+    time.
+    """
     with workers(client, len(trace.ranks)) as team:
         return _Work(trace, team, progress).frames(analyses, kept=trace)
 
@@ -325,11 +398,20 @@ class _Work:
         tables = trace._tables
         asked = None if trace.asked is None else tuple(trace.asked)
         self.view = View(
-            tables.place.root, _written(tables), tables.window, tables.names, asked, tuple(names.registered())
+            tables.place.root,
+            _written(tables),
+            tables.window,
+            tables.names,
+            asked,
+            tuple(names.registered()),
         )
 
-    def frames(self, chosen: Mapping[str, Mapping[str, Any]], *, kept: Trace | None = None) -> dict[str, pl.DataFrame]:
-        """Frames of analyses by their names; with a trace that keeps them, those without any are left out."""
+    def frames(
+        self, chosen: Mapping[str, Mapping[str, Any]], *, kept: Trace | None = None
+    ) -> dict[str, pl.DataFrame]:
+        """Frames of analyses by their names; with a trace that keeps them, those without any are
+        left out.
+        """
         for name, options in chosen.items():
             check(_function(name), self.trace, **options)
         every = {asked: None for name, options in chosen.items() for asked in _first(name, options)}
@@ -364,7 +446,9 @@ class _Work:
                 catalog.keep(kept, _function(name), out[name], **options)
         return out
 
-    def by_rank(self, every: Sequence[Asked], more: Mapping[int, pl.DataFrame] | None = None) -> dict[int, Found]:
+    def by_rank(
+        self, every: Sequence[Asked], more: Mapping[int, pl.DataFrame] | None = None
+    ) -> dict[int, Found]:
         """Results of each rank, in the order of the ranks."""
         if not every:
             return {}
@@ -375,7 +459,10 @@ class _Work:
             _of_rank, things, self.view, tuple(every), what=what, progress=self.progress
         ):
             if isinstance(result, Lost):
-                hint = "use fewer workers with more memory each, or select fewer tables and steps: trace.select(…)"
+                hint = (
+                    "use fewer workers with more memory each, or select fewer tables and steps:"
+                    " trace.select(…)"
+                )
                 raise ClusterError(f"rank {rank} could not be analysed: {result}", hint=hint)
             results[rank] = result
         return dict(sorted(results.items()))
@@ -404,8 +491,12 @@ class _Work:
         kept = calls.partition_by("rank", as_dict=True)
         return {rank: kept.get((rank,), calls.clear()) for rank in self.trace.ranks}
 
-    def _findings(self, whole: Trace, parts: Mapping[int, Found], calls: pl.DataFrame | None) -> pl.DataFrame:
-        """Findings: the first pass gives the representative steps, the second the events in them."""
+    def _findings(
+        self, whole: Trace, parts: Mapping[int, Found], calls: pl.DataFrame | None
+    ) -> pl.DataFrame:
+        """Findings: the first pass gives the representative steps, the second the events in
+        them.
+        """
         refuse_samples(self.trace, "what takes the time of a step")
         first = {name: self._joined(Asked(name), parts) for name in FIRST}
         more = self._calls_of(None if calls is None else calls.select(CALLS))
@@ -461,7 +552,11 @@ def _or_raise(asked: Asked, parts: Mapping[int, Found], frame: pl.DataFrame | No
     if frame is not None:
         return frame
     absent = [found.absent[asked] for found in parts.values() if asked in found.absent]
-    raise absent[0] if absent else AnalysisError(f"no rank of the dataset has a result of {asked.name}")
+    raise (
+        absent[0]
+        if absent
+        else AnalysisError(f"no rank of the dataset has a result of {asked.name}")
+    )
 
 
 def _written(tables: Deferred) -> str:
@@ -494,7 +589,9 @@ def _of_rank(thing: tuple[int, pl.DataFrame | None], view: View, every: tuple[As
             results.frames[one] = _function(one.name)(trace, **dict(one.options))
         except NotCapturedError as error:
             results.absent[one] = error
-    numbered = {name for frame in results.frames.values() for name in set(_NUMBERED) & set(frame.columns)}
+    numbered = {
+        name for frame in results.frames.values() for name in set(_NUMBERED) & set(frame.columns)
+    }
     try:
         if not numbered.isdisjoint({"event", "next_event"}):
             results.counts["events"] = attribute(trace).height

@@ -1,1 +1,3 @@
-"""Experiments: measure the bandwidth of the hardware, and the scaling of a model with length and devices."""
+"""Experiments: measure the bandwidth of the hardware, and the scaling of a model with length and
+devices.
+"""

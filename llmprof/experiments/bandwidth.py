@@ -1,4 +1,6 @@
-"""Experiment ``bandwidth`` (memory, matrix products and links of a machine), and self-test of the operators' timer."""
+"""Experiment ``bandwidth`` (memory, matrix products and links of a machine), and self-test of
+the operators' timer.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ class Bandwidth:
     def measured(self) -> hardware.Device:
         """Device with measured peaks instead of those of its data sheet."""
         if self.document["platform"] != "cuda":
-            raise LlmprofError("the peaks were measured on a CPU", expected="a measurement on a GPU")
+            raise LlmprofError(
+                "the peaks were measured on a CPU", expected="a measurement on a GPU"
+            )
         base = hardware.device(self.device)
         best = self.matmul.group_by("dtype").agg(pl.col("tflop_per_s").max())
         rates = dict(base.flop_per_s) | {
@@ -63,7 +67,11 @@ class Bandwidth:
         )
 
 
-_CHOICES: Final = {"parts": SPEC["parts"], "dtypes": SPEC["dtypes"], "device": ["auto", "cuda", "cpu"]}
+_CHOICES: Final = {
+    "parts": SPEC["parts"],
+    "dtypes": SPEC["dtypes"],
+    "device": ["auto", "cuda", "cpu"],
+}
 _MAY_BE_ZERO: Final = ("ranks", "warmup")
 
 
@@ -90,14 +98,30 @@ def checked_spec(spec: Any) -> dict[str, Any]:
     return dict(spec)
 
 
-def command(out: Path, *, python: str = sys.executable, spec: Mapping[str, Any] | None = None) -> list[str]:
+def command(
+    out: Path, *, python: str = sys.executable, spec: Mapping[str, Any] | None = None
+) -> list[str]:
     """Command line of the measurement on one machine."""
-    return [python, str(SCRIPT), "--out", str(out), *(["--spec", json.dumps(checked_spec(spec))] if spec else [])]
+    return [
+        python,
+        str(SCRIPT),
+        "--out",
+        str(out),
+        *(["--spec", json.dumps(checked_spec(spec))] if spec else []),
+    ]
 
 
 def torchrun(out: Path, *, nodes: int, ranks: int, spec: Mapping[str, Any] | None = None) -> str:
     """Command line of the measurement on several nodes, which must be started on each node."""
-    head = ["torchrun", "--nnodes", str(nodes), "--nproc-per-node", str(ranks), "--rdzv-backend", "c10d"]
+    head = [
+        "torchrun",
+        "--nnodes",
+        str(nodes),
+        "--nproc-per-node",
+        str(ranks),
+        "--rdzv-backend",
+        "c10d",
+    ]
     return shlex.join([*head, "--rdzv-endpoint", "HOST:29500", *command(out, spec=spec)[1:]])
 
 
@@ -115,14 +139,21 @@ def run_bandwidth(
     if progress is not None:
         progress("measuring memory, matrix products and links", 0, 0)
     argv = command(path, python=python, spec=spec)
-    _run("the measurement", argv, timeout_s=timeout_s, otherwise="check --device and ranks, or lower max_bytes of spec")
+    _run(
+        "the measurement",
+        argv,
+        timeout_s=timeout_s,
+        otherwise="check --device and ranks, or lower max_bytes of spec",
+    )
     return read_bandwidth(path)
 
 
 def _run(what: str, argv: list[str], *, timeout_s: float, otherwise: str = "") -> str:
     """Run one of our scripts with another interpreter; what it printed."""
     hint = "set python to an interpreter that has PyTorch"
-    environment = {key: value for key, value in os.environ.items() if key not in {"RANK", "WORLD_SIZE"}}
+    environment = {
+        key: value for key, value in os.environ.items() if key not in {"RANK", "WORLD_SIZE"}
+    }
     try:
         done = subprocess.run(  # noqa: S603 (our own script, no shell)
             argv, capture_output=True, text=True, timeout=timeout_s, check=False, env=environment
@@ -130,7 +161,9 @@ def _run(what: str, argv: list[str], *, timeout_s: float, otherwise: str = "") -
     except subprocess.TimeoutExpired as error:
         raise LaunchError(f"{what} took longer than {timeout_s:g} s", hint=otherwise) from error
     except OSError as error:
-        raise LaunchError(f"there is no interpreter {argv[0]}: {error.strerror}", hint=hint) from error
+        raise LaunchError(
+            f"there is no interpreter {argv[0]}: {error.strerror}", hint=hint
+        ) from error
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["it printed no message"])[-1]
         advice = hint if "No module named 'torch'" in last else otherwise
@@ -139,16 +172,22 @@ def _run(what: str, argv: list[str], *, timeout_s: float, otherwise: str = "") -
 
 
 AGREES: Final = 0.05
-"""Largest difference that counts as agreement (share); launch and marks around a large matrix product take less."""
+"""Largest difference that counts as agreement (share); launch and marks around a large matrix
+product take less.
+"""
 
 
 def self_test(python: str = sys.executable, *, timeout_s: float = 300.0) -> dict[str, Any]:
     """Time a known matrix product with the timer of operators and with PyTorch's profiler."""
-    printed = _run("the self-test", [python, str(SCRIPT.with_name("self_test.py"))], timeout_s=timeout_s)
+    printed = _run(
+        "the self-test", [python, str(SCRIPT.with_name("self_test.py"))], timeout_s=timeout_s
+    )
     document: dict[str, Any] = json.loads(printed.strip().splitlines()[-1])
     profiled = document["profiler_us"]
     document["difference"] = document["timed_us"] / profiled - 1 if profiled else None
-    document["agrees"] = document["difference"] is not None and abs(document["difference"]) <= AGREES
+    document["agrees"] = (
+        document["difference"] is not None and abs(document["difference"]) <= AGREES
+    )
     return document
 
 
@@ -160,41 +199,83 @@ def read_bandwidth(path: str | Path) -> Bandwidth:
         found = f"{Path(path).name} cannot be read: {error}"
         raise ReadError(found, expected="a file of llmprof experiment") from error
     if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise ReadError(f"{Path(path).name} holds no measured bandwidth", expected=f'"format": "{FORMAT}"')
+        raise ReadError(
+            f"{Path(path).name} holds no measured bandwidth", expected=f'"format": "{FORMAT}"'
+        )
     try:
         return _frames(document)
     except (pl.exceptions.PolarsError, KeyError, TypeError, ValueError) as error:
-        raise ReadError(f"{Path(path).name} is damaged: {str(error)[:200]}", hint="measure again") from error
+        raise ReadError(
+            f"{Path(path).name} is damaged: {str(error)[:200]}", hint="measure again"
+        ) from error
 
 
 def _frames(document: dict[str, Any]) -> Bandwidth:
     peak = _peaks(document)
-    memory = _table([*document["memory"], *document["host"]], {"rank": pl.Int64, "kind": pl.String, "bytes": pl.Int64,
-                                                              "gb_per_s": pl.Float64})  # fmt: skip
+    memory = _table(
+        [*document["memory"], *document["host"]],
+        {"rank": pl.Int64, "kind": pl.String, "bytes": pl.Int64, "gb_per_s": pl.Float64},
+    )
     on_host = pl.col("kind").is_in(["host_to_device", "device_to_host"])
-    memory = memory.with_columns(peak_gb_per_s=pl.when(on_host).then(peak["host"]).otherwise(peak["memory"]))
-    matmul = _table(document["matmul"], {"dtype": pl.String, "n": pl.Int64, "tflop_per_s": pl.Float64})
-    rates = pl.DataFrame({"dtype": list(peak["rates"]), "peak_tflop_per_s": list(peak["rates"].values())},
-                         schema={"dtype": pl.String, "peak_tflop_per_s": pl.Float64})  # fmt: skip
+    memory = memory.with_columns(
+        peak_gb_per_s=pl.when(on_host).then(peak["host"]).otherwise(peak["memory"])
+    )
+    matmul = _table(
+        document["matmul"], {"dtype": pl.String, "n": pl.Int64, "tflop_per_s": pl.Float64}
+    )
+    rates = pl.DataFrame(
+        {"dtype": list(peak["rates"]), "peak_tflop_per_s": list(peak["rates"].values())},
+        schema={"dtype": pl.String, "peak_tflop_per_s": pl.Float64},
+    )
     matmul = matmul.join(rates, on="dtype", how="left")
-    fields = {"src": pl.Int64, "dst": pl.Int64, "bytes": pl.Int64, "both": pl.Boolean, "peer_access": pl.Boolean,
-              "seconds": pl.Float64, "gb_per_s": pl.Float64}  # fmt: skip
-    links = pl.concat([
-        _table(document["p2p"], fields).with_columns(how=pl.lit("copy between devices")),
-        _table(document["p2p_ranks"], fields).with_columns(how=pl.lit("ranks")),
-    ])  # fmt: skip
-    peak_gb_per_s = pl.when("both").then(peak["link"]).otherwise(None if peak["link"] is None else peak["link"] / 2)
+    fields = {
+        "src": pl.Int64,
+        "dst": pl.Int64,
+        "bytes": pl.Int64,
+        "both": pl.Boolean,
+        "peer_access": pl.Boolean,
+        "seconds": pl.Float64,
+        "gb_per_s": pl.Float64,
+    }
+    links = pl.concat(
+        [
+            _table(document["p2p"], fields).with_columns(how=pl.lit("copy between devices")),
+            _table(document["p2p_ranks"], fields).with_columns(how=pl.lit("ranks")),
+        ]
+    )
+    peak_gb_per_s = (
+        pl.when("both")
+        .then(peak["link"])
+        .otherwise(None if peak["link"] is None else peak["link"] / 2)
+    )
     links = links.with_columns(latency_us=pl.col("seconds") * 1e6, peak_gb_per_s=peak_gb_per_s)
-    reduced = _table(document["all_reduce"], {"algorithm": pl.String, "bytes": pl.Int64, "world": pl.Int64,
-                                              "seconds": pl.Float64, "algorithm_gbps": pl.Float64,
-                                              "bus_gbps": pl.Float64})  # fmt: skip
+    reduced = _table(
+        document["all_reduce"],
+        {
+            "algorithm": pl.String,
+            "bytes": pl.Int64,
+            "world": pl.Int64,
+            "seconds": pl.Float64,
+            "algorithm_gbps": pl.Float64,
+            "bus_gbps": pl.Float64,
+        },
+    )
     half = pl.lit(None if peak["link"] is None else peak["link"] / 2, dtype=pl.Float64)
     reduced = reduced.with_columns(latency_us=pl.col("seconds") * 1e6, peak_gbps=half)
     return Bandwidth(
         memory.with_columns(share=pl.col("gb_per_s") / pl.col("peak_gb_per_s")),
         matmul.with_columns(share=pl.col("tflop_per_s") / pl.col("peak_tflop_per_s")),
         links.with_columns(share=pl.col("gb_per_s") / pl.col("peak_gb_per_s")).select(
-            "src", "dst", "bytes", "both", "how", "peer_access", "latency_us", "gb_per_s", "peak_gb_per_s", "share"
+            "src",
+            "dst",
+            "bytes",
+            "both",
+            "how",
+            "peer_access",
+            "latency_us",
+            "gb_per_s",
+            "peak_gb_per_s",
+            "share",
         ),
         reduced.with_columns(share=pl.col("bus_gbps") / pl.col("peak_gbps")).drop("seconds"),
         document,
@@ -224,4 +305,6 @@ def _peaks(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _table(rows: list[dict[str, Any]], schema: Mapping[str, Any]) -> pl.DataFrame:
-    return pl.DataFrame([{name: row.get(name) for name in schema} for row in rows], schema=dict(schema))
+    return pl.DataFrame(
+        [{name: row.get(name) for name in schema} for row in rows], schema=dict(schema)
+    )

@@ -1,4 +1,6 @@
-"""Experiment ``watch``: keeps a history of figures of repeated runs, and compares the last run with earlier ones."""
+"""Experiment ``watch``: keeps a history of figures of repeated runs, and compares the last run
+with earlier ones.
+"""
 
 from __future__ import annotations
 
@@ -18,23 +20,32 @@ from llmprof.errors import AnalysisError, OutputError, ReadError, listed
 from llmprof.storage.files import refused, write
 
 SCHEMA: Final = {
-    "run": pl.Int64, "time_ns": pl.Int64, "label": pl.String, "metric": pl.String, "better": pl.String,
+    "run": pl.Int64,
+    "time_ns": pl.Int64,
+    "label": pl.String,
+    "metric": pl.String,
+    "better": pl.String,
     "value": pl.Float64,
-}  # fmt: skip
+}
 TEST: Final = (
-    "whether the median of the last run is outside the interval that the medians of the earlier runs predict for "
-    "another run (two-sided Student's t, at least three earlier runs), together with a least change"
+    "whether the median of the last run is outside the interval that the medians of the earlier"
+    " runs predict for another run (two-sided Student's t, at least three earlier runs), together"
+    " with a least change"
 )
 """Description of the test that flags a regression.
 
-Repeats within a run share what differs from run to run (clocks, temperature, placement in memory), so that a run
-counts once, by its median.
+Repeats within a run share what differs from run to run (clocks, temperature, placement in memory),
+so that a run counts once, by its median.
 """
 _FEWEST: Final = 3
 
 
 def append(
-    path: str | Path, values: Mapping[str, Sequence[float]], *, better: Mapping[str, str] | None = None, label: str = ""
+    path: str | Path,
+    values: Mapping[str, Sequence[float]],
+    *,
+    better: Mapping[str, str] | None = None,
+    label: str = "",
 ) -> pl.DataFrame:
     """Add one run to a history; two processes may do this at the same time."""
     file = Path(path)
@@ -42,7 +53,9 @@ def append(
         file.parent.mkdir(parents=True, exist_ok=True)
         with _alone(file):
             old = read_history(file) if file.exists() else pl.DataFrame(schema=dict(SCHEMA))
-            number = int(old.select(pl.col("run").max().fill_null(0)).item()) + 1 if old.height else 1
+            number = (
+                int(old.select(pl.col("run").max().fill_null(0)).item()) + 1 if old.height else 1
+            )
             head, kinds = (number, time.time_ns(), label), better or {}
             each = [(name, value) for name, repeats in values.items() for value in repeats]
             rows = [(*head, name, kinds.get(name, "lower"), float(value)) for name, value in each]
@@ -70,7 +83,9 @@ def read_history(path: str | Path) -> pl.DataFrame:
         found = f"{Path(path).name} cannot be read: {str(error)[:200]}"
         raise ReadError(found, expected="a history of watch") from error
     if dict(history.schema) != {name: dtype() for name, dtype in SCHEMA.items()}:
-        raise ReadError(f"{Path(path).name} is not a history of watch", expected=f"columns {listed(SCHEMA)}")
+        raise ReadError(
+            f"{Path(path).name} is not a history of watch", expected=f"columns {listed(SCHEMA)}"
+        )
     return history
 
 
@@ -81,7 +96,9 @@ def regressions(
     if history.is_empty():
         raise AnalysisError("the history is empty", hint="run watch first")
     last = int(history["run"].max())  # type: ignore[arg-type]
-    medians = history.group_by("metric", "better", "run", maintain_order=True).agg(pl.col("value").median())
+    medians = history.group_by("metric", "better", "run", maintain_order=True).agg(
+        pl.col("value").median()
+    )
     rows = []
     for (metric, better), runs in medians.group_by("metric", "better", maintain_order=True):
         now = runs.filter(pl.col("run") == last)["value"].to_list()
@@ -101,10 +118,12 @@ def regressions(
 
 
 def one_more(values: Sequence[float], new: float) -> float:
-    """Two-sided p-value of a new value, under the hypothesis that it has the same normal distribution as the others.
+    """Two-sided p-value of a new value, under the hypothesis that it has the same normal
+    distribution as the others.
 
-    ``(new - mean) / (s * sqrt(1 + 1/n))`` follows Student's t with ``n - 1`` degrees of freedom; its probability is the
-    finite series of Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.3 and 26.7.4.
+    ``(new - mean) / (s * sqrt(1 + 1/n))`` follows Student's t with ``n - 1`` degrees of freedom;
+    its probability is the finite series of Abramowitz and Stegun, Handbook of Mathematical
+    Functions, 26.7.3 and 26.7.4.
     """
     n = len(values)
     away, spread = abs(new - mean(values)), stdev(values) * math.sqrt(1 + 1 / n)
@@ -133,7 +152,9 @@ def watch(
     least_change: float = 0.05,
     sleep: Callable[[float], None] = time.sleep,
 ) -> pl.DataFrame:
-    """Repeat a measurement, add its runs to a history, and compare the last run with the earlier ones."""
+    """Repeat a measurement, add its runs to a history, and compare the last run with the earlier
+    ones.
+    """
     if runs < 1:
         raise OutputError(f"runs is {runs}", expected="at least 1")
     history = pl.DataFrame(schema=dict(SCHEMA))

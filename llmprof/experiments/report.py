@@ -1,4 +1,6 @@
-"""Saved results of experiments: reads a folder, makes suggestions, and writes a report with plots."""
+"""Saved results of experiments: reads a folder, makes suggestions, and writes a report with
+plots.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,9 @@ class Rule:
 
     name: str
     look: Callable[[Evidence], tuple[str, float] | None]
-    """Function that returns a sentence and its figure; None if the rule does not apply or its data are missing."""
+    """Function that returns a sentence and its figure; None if the rule does not apply or its
+    data are missing.
+    """
     suggestion: str
     evidence: str
 
@@ -63,7 +67,9 @@ def suggestions(evidence: Evidence) -> pl.DataFrame:
         for rule in RULES
         if (reason := rule.look(evidence)) is not None
     ]
-    schema = dict.fromkeys(("rule", "title", "figure", "suggestion", "evidence"), pl.String) | {"figure": pl.Float64}
+    schema = dict.fromkeys(("rule", "title", "figure", "suggestion", "evidence"), pl.String) | {
+        "figure": pl.Float64
+    }
     return pl.DataFrame(rows, schema=schema, orient="row")
 
 
@@ -76,9 +82,13 @@ def _layout(evidence: Evidence, phase: str, *, tp: bool) -> float | None:
     """Median efficiency of TP (without PP) or of PP (without TP) in a phase."""
     if evidence.layouts is None:
         return None
-    layout = (pl.col("pp") == 1) & (pl.col("tp") > 1) if tp else (pl.col("tp") == 1) & (pl.col("pp") > 1)
+    layout = (
+        (pl.col("pp") == 1) & (pl.col("tp") > 1) if tp else (pl.col("tp") == 1) & (pl.col("pp") > 1)
+    )
     graded = pl.col("grade") != "unknown"
-    return _median(evidence.layouts.filter(layout & graded & (pl.col("phase") == phase)), "efficiency")
+    return _median(
+        evidence.layouts.filter(layout & graded & (pl.col("phase") == phase)), "efficiency"
+    )
 
 
 def _better(evidence: Evidence, *, tp: bool) -> tuple[str, float] | None:
@@ -87,7 +97,10 @@ def _better(evidence: Evidence, *, tp: bool) -> tuple[str, float] | None:
     if mine is None or other is None or mine <= other:
         return None
     names = ("TP", "PP") if tp else ("PP", "TP")
-    words = f"In decode {names[0]} reaches an efficiency of {format_share(mine)}, {names[1]} {format_share(other)}."
+    words = (
+        f"In decode {names[0]} reaches an efficiency of {format_share(mine)}, {names[1]}"
+        f" {format_share(other)}."
+    )
     return words, mine / other
 
 
@@ -98,38 +111,63 @@ def _mixed(evidence: Evidence) -> tuple[str, float] | None:
     decode = _layout(evidence, "decode", tp=True)
     if evidence.layouts is None or decode is None:
         return None
-    pipelines = evidence.layouts.filter((pl.col("tp") == 1) & (pl.col("pp") > 1) & (pl.col("phase") == "prefill"))
+    pipelines = evidence.layouts.filter(
+        (pl.col("tp") == 1) & (pl.col("pp") > 1) & (pl.col("phase") == "prefill")
+    )
     best = _median(pipelines.sort(pl.col("prompt") * pl.col("batch")).tail(1), "efficiency")
     if best is None or best < 0.6:
         return None
-    words = f"PP reaches {format_share(best)} efficiency in the largest prefill, TP {format_share(decode)} in decode."
+    words = (
+        f"PP reaches {format_share(best)} efficiency in the largest prefill, TP"
+        f" {format_share(decode)} in decode."
+    )
     return words, best
 
 
 def _batch(evidence: Evidence) -> tuple[str, float] | None:
     if evidence.lengths is None:
         return None
-    single = evidence.lengths.filter((pl.col("tp") == 1) & (pl.col("pp") == 1) & (pl.col("out") == pl.col("out").min()))
-    series = single.filter(pl.col("prompt") == pl.col("prompt").filter(pl.col("batch") > 1).min()).sort("batch")
+    single = evidence.lengths.filter(
+        (pl.col("tp") == 1) & (pl.col("pp") == 1) & (pl.col("out") == pl.col("out").min())
+    )
+    series = single.filter(
+        pl.col("prompt") == pl.col("prompt").filter(pl.col("batch") > 1).min()
+    ).sort("batch")
     if series.height < 2:
         return None
     first, last = series.row(0, named=True), series.row(-1, named=True)
     grown, slower = last["batch"] / first["batch"], last["decode_step_s"] / first["decode_step_s"]
     if slower > grown / 2:
         return None
-    words = f"A decode step of {last['batch']} requests takes {slower:.2f} times as long as one of {first['batch']}"
+    words = (
+        f"A decode step of {last['batch']} requests takes {slower:.2f} times as long as one of"
+        f" {first['batch']}"
+    )
     return f"{words} (prompts of {first['prompt']} tokens).", grown / slower
 
 
 def _weights(evidence: Evidence) -> tuple[str, float] | None:
-    """A decode time near its bound that does not depend on batch and length is the time to read the weights."""
-    if evidence.lengths is None or evidence.lengths["decode_share"].null_count() == evidence.lengths.height:
+    """A decode time near its bound that does not depend on batch and length is the time to read
+    the weights.
+    """
+    if (
+        evidence.lengths is None
+        or evidence.lengths["decode_share"].null_count() == evidence.lengths.height
+    ):
         return None
-    single = evidence.lengths.filter((pl.col("batch") == 1) & (pl.col("tp") == 1) & (pl.col("pp") == 1))
+    single = evidence.lengths.filter(
+        (pl.col("batch") == 1) & (pl.col("tp") == 1) & (pl.col("pp") == 1)
+    )
     share = _median(single, "decode_share")
     if share is None or share < 0.5:
         return None
-    return f"A decode step of one request takes {1 / share:.2f} times as long as reading the weights needs.", share
+    return (
+        (
+            f"A decode step of one request takes {1 / share:.2f} times as long as reading the"
+            " weights needs."
+        ),
+        share,
+    )
 
 
 def _launch_bound(evidence: Evidence) -> tuple[str, float] | None:
@@ -138,26 +176,75 @@ def _launch_bound(evidence: Evidence) -> tuple[str, float] | None:
     share = _median(evidence.layers.filter(pl.col("phase") == "decode"), "waiting")
     if share is None or share < 0.5:
         return None
-    return f"In {format_share(share)} of the timed decode calls the device had caught up with the host.", share
+    return (
+        (
+            f"In {format_share(share)} of the timed decode calls the device had caught up with the"
+            " host."
+        ),
+        share,
+    )
 
 
 def _headroom(evidence: Evidence) -> tuple[str, float] | None:
-    if evidence.lengths is None or evidence.memory_bytes is None or evidence.lengths["peak_bytes"].null_count():
+    if (
+        evidence.lengths is None
+        or evidence.memory_bytes is None
+        or evidence.lengths["peak_bytes"].null_count()
+    ):
         return None
     peak: Any = evidence.lengths["peak_bytes"].max()
     unused = 1 - float(peak) / evidence.memory_bytes
-    return (f"{format_share(unused)} of a device's memory was never used.", unused) if unused > 0.2 else None
+    return (
+        (f"{format_share(unused)} of a device's memory was never used.", unused)
+        if unused > 0.2
+        else None
+    )
 
 
 RULES: Final = (
-    Rule("tensor_parallel_first", _tp_first, "Split layers before the stack: TP inside a host.", "parallelism"),
-    Rule("pipeline_parallel_first", _pp_first, "Use pipeline stages: the links do not carry TP.", "parallelism"),
-    Rule("mixed", _mixed, "For long prompts try TP × PP: stages overlap in the prefill.", "parallelism"),
-    Rule("larger_batch", _batch, "Raise the batch: decode reads the weights once for all requests.", "sequence_length"),
-    Rule("quantise", _weights, "Weights dominate: 8-bit weights halve the bytes of a step.", "sequence_length"),
-    Rule("launch_bound", _launch_bound, "Use CUDA graphs (no eager), or fewer and larger kernels.", "ops"),
-    Rule("memory_headroom", _headroom, "Give the cache more memory, or run a larger batch.", "sequence_length"),
-)  # fmt: skip
+    Rule(
+        "tensor_parallel_first",
+        _tp_first,
+        "Split layers before the stack: TP inside a host.",
+        "parallelism",
+    ),
+    Rule(
+        "pipeline_parallel_first",
+        _pp_first,
+        "Use pipeline stages: the links do not carry TP.",
+        "parallelism",
+    ),
+    Rule(
+        "mixed",
+        _mixed,
+        "For long prompts try TP × PP: stages overlap in the prefill.",
+        "parallelism",
+    ),
+    Rule(
+        "larger_batch",
+        _batch,
+        "Raise the batch: decode reads the weights once for all requests.",
+        "sequence_length",
+    ),
+    Rule(
+        "quantise",
+        _weights,
+        "Weights dominate: 8-bit weights halve the bytes of a step.",
+        "sequence_length",
+    ),
+    Rule(
+        "launch_bound",
+        _launch_bound,
+        "Use CUDA graphs (no eager), or fewer and larger kernels.",
+        "ops",
+    ),
+    Rule(
+        "memory_headroom",
+        _headroom,
+        "Give the cache more memory, or run a larger batch.",
+        "sequence_length",
+    ),
+)
 """Rules in the order of their suggestions."""
 
 
@@ -179,8 +266,8 @@ class Results:
 def saved(folder: str | Path) -> Results:
     """Read the results in a folder.
 
-    Results are ``bandwidth_test_*.json`` and ``latency_analysis_*.json`` (or ``points.json`` below the folder). The
-    timings of a run in mode ``ops`` are read from anywhere below the folder.
+    Results are ``bandwidth_test_*.json`` and ``latency_analysis_*.json`` (or ``points.json`` below
+    the folder). The timings of a run in mode ``ops`` are read from anywhere below the folder.
     """
     place = Path(folder)
     bandwidth = sorted(place.glob(_BANDWIDTHS))
@@ -203,7 +290,9 @@ def saved(folder: str | Path) -> Results:
 
 
 def _model(document: Mapping[str, Any]) -> dict[str, Any] | str | None:
-    """Model of the points as the theory takes it: its configuration, or a name that the theory knows."""
+    """Model of the points as the theory takes it: its configuration, or a name that the theory
+    knows.
+    """
     if isinstance(config := document.get("config"), dict):
         return config
     name = str(document.get("model", "")).removeprefix("random:")
@@ -215,13 +304,21 @@ def _model(document: Mapping[str, Any]) -> dict[str, Any] | str | None:
 
 
 def write_report(
-    folder: str | Path, *, out: str | Path | None = None, device: Any = None, grades: Grades = GRADES
+    folder: str | Path,
+    *,
+    out: str | Path | None = None,
+    device: Any = None,
+    grades: Grades = GRADES,
 ) -> list[Path]:
     """Write ``performance_report.md`` and ``plots/`` from saved results."""
     results, place = saved(folder), Path(out if out is not None else folder)
     plots = place / "plots"
     files.made(plots)
-    if device is None and results.bandwidth is not None and results.bandwidth.document["platform"] == "cuda":
+    if (
+        device is None
+        and results.bandwidth is not None
+        and results.bandwidth.document["platform"] == "cuda"
+    ):
         device = results.bandwidth.measured()
     lines, drawn = ["# Performance report", ""], []
 
@@ -239,7 +336,9 @@ def write_report(
         draw("link_bandwidth", lambda: charts.link_bandwidth(measured.links))
         draw("all_reduce_bandwidth", lambda: charts.all_reduce_bandwidth(measured.all_reduce))
     if (points := results.points) is not None:
-        lengths = sequence_length(points, model=results.model, device=device if results.model else None)
+        lengths = sequence_length(
+            points, model=results.model, device=device if results.model else None
+        )
         lines += ["## Length of the prompt", ""]
         lines += [f"{text.plain(results.left_out).capitalize()}.", ""] if results.left_out else []
         lines += [_table(lengths.drop("wall_s", "ttft_s", "peak_bytes"))]
@@ -250,20 +349,35 @@ def write_report(
             lines += ["## Parallelism", "", f"Not compared: {error.found}.", ""]
         else:
             overhead = place / "parallelism_overhead_report.json"
-            drawn.append(files.write_json(overhead, {"grades": dict(grades), "rows": layouts.to_dicts()}))
+            drawn.append(
+                files.write_json(overhead, {"grades": dict(grades), "rows": layouts.to_dicts()})
+            )
             lines += ["## Parallelism", "", _limits(grades), "", _table(layouts.drop("devices"))]
             draw("parallel_efficiency", lambda: charts.parallel_efficiency(layouts))
-    memory = measured.document["devices"][0]["memory_bytes"] if measured and measured.document["devices"] else None
+    memory = (
+        measured.document["devices"][0]["memory_bytes"]
+        if measured and measured.document["devices"]
+        else None
+    )
     layers = None if results.timings is None else layer_times(results.timings)
     advice = suggestions(Evidence(measured, lengths, layouts, layers, memory))
     if advice.height:
         lines += ["## What to try", ""]
-        lines += [f"- {row['title']} {row['suggestion']} (from {row['evidence']})" for row in advice.to_dicts()]
+        lines += [
+            f"- {row['title']} {row['suggestion']} (from {row['evidence']})"
+            for row in advice.to_dicts()
+        ]
     return [*drawn, files.write(place / "performance_report.md", "\n".join(lines) + "\n")]
 
 
 def _bandwidth(measured: Bandwidth, grades: Grades) -> list[str]:
-    lines = [f"## What the hardware reaches: {measured.device}, {text.counted(measured.document['world'], 'rank')}", ""]
+    lines = [
+        (
+            f"## What the hardware reaches: {measured.device},"
+            f" {text.counted(measured.document['world'], 'rank')}"
+        ),
+        "",
+    ]
     if measured.document["platform"] != "cuda":
         lines += ["Measured on a CPU: these figures say nothing about a GPU.", ""]
     lines += [_table(measured.memory), "", _table(measured.matmul), ""]
@@ -272,9 +386,16 @@ def _bandwidth(measured: Bandwidth, grades: Grades) -> list[str]:
     one_way = measured.links.filter(~pl.col("both"))
     best, share, peak = one_way.select(pl.col("gb_per_s", "share", "peak_gb_per_s").max()).row(0)
     if measured.document["platform"] != "cuda":
-        lines += [f"Between processes at most {best:,.1f} GB/s one way; the grades are of links between GPUs."]
+        lines += [
+            f"Between processes at most {best:,.1f} GB/s one way; the grades are of links between"
+            " GPUs."
+        ]
     else:
-        of_peak = "" if share is None else f"; {share:.0%} of the stated peak: {graded(share, 'link_share', grades)}"
+        of_peak = (
+            ""
+            if share is None
+            else f"; {share:.0%} of the stated peak: {graded(share, 'link_share', grades)}"
+        )
         grade = graded(best, "p2p_gb_per_s", grades)
         lines += [f"Between devices at most {best:,.0f} GB/s one way: {grade}{of_peak}."]
         lines += [f"The threshold {words}." for words in unsuited(peak, grades)]
@@ -287,17 +408,19 @@ def _bandwidth(measured: Bandwidth, grades: Grades) -> list[str]:
 def _limits(grades: Grades) -> str:
     (tp_good, tp_fair), (pp_good, pp_fair) = grades["tp_efficiency"], grades["pp_efficiency"]
     return (
-        f"Efficiency is speed-up over devices. Grades: TP good above {tp_good:.0%}, fair from {tp_fair:.0%}; "
-        f"PP good above {pp_good:.0%}, fair from {pp_fair:.0%}; below that poor. "
-        f"Above {MOST_EFFICIENCY:.0%} it is unknown: something else than the layout differed, such as threads, caches "
-        "or other work on the machine. In decode a pipeline with one batch in flight gains nothing by itself: its "
-        "efficiency is at most one over its stages."
+        f"Efficiency is speed-up over devices. Grades: TP good above {tp_good:.0%}, fair from"
+        f" {tp_fair:.0%}; PP good above {pp_good:.0%}, fair from {pp_fair:.0%}; below that poor."
+        f" Above {MOST_EFFICIENCY:.0%} it is unknown: something else than the layout differed, such"
+        " as threads, caches or other work on the machine. In decode a pipeline with one batch in"
+        " flight gains nothing by itself: its efficiency is at most one over its stages."
     )
 
 
 def _table(frame: pl.DataFrame) -> str:
     """Table in Markdown of a frame."""
     rounded = frame.with_columns(pl.col(pl.Float64).round_sig_figs(4))
-    rows = [["" if value is None else text.plain(value) for value in row] for row in rounded.iter_rows()]
+    rows = [
+        ["" if value is None else text.plain(value) for value in row] for row in rounded.iter_rows()
+    ]
     lines = [f"| {' | '.join(row)} |" for row in (rounded.columns, *rows)]
     return "\n".join([lines[0], "|" + "---|" * len(rounded.columns), *lines[1:]])

@@ -1,7 +1,8 @@
-"""Explorers: widgets for JupyterLab, Notebook and VS Code that show a trace and return selections as Polars frames.
+"""Explorers: widgets for JupyterLab, Notebook and VS Code that show a trace and return selections
+as Polars frames.
 
-Each function returns a widget; show it as the last line of a cell. Explorers need ``llmprof[notebook]``, and no
-network.
+Each function returns a widget; show it as the last line of a cell. Explorers need
+``llmprof[notebook]``, and no network.
 """
 
 from llmprof.lazy import attach

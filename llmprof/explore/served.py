@@ -1,4 +1,6 @@
-"""Page that ``llmprof explore`` serves: the command passes the files to the server's process, which opens them."""
+"""Page that ``llmprof explore`` serves: the command passes the files to the server's process,
+which opens them.
+"""
 
 import json
 import os
@@ -42,7 +44,9 @@ class Wanted:
     def of_environment(cls, environment: Mapping[str, str]) -> Self:
         """Files from the environment variable."""
         if ENVIRONMENT_VARIABLE not in environment:
-            raise LlmprofError("no trace was named", hint="open this page with: llmprof explore PATH")
+            raise LlmprofError(
+                "no trace was named", hint="open this page with: llmprof explore PATH"
+            )
         return cls(**json.loads(environment[ENVIRONMENT_VARIABLE]))
 
 
@@ -57,7 +61,9 @@ def _has_requests(run: AnyRun) -> bool:
     """Whether the requests of a run can be joined to its trace."""
     try:
         analyze.requests(run)
-    except LlmprofError:  # no served run, an engine without notes of its steps, clocks that disagree
+    except (
+        LlmprofError
+    ):  # no served run, an engine without notes of its steps, clocks that disagree
         return False
     return True
 
@@ -74,7 +80,9 @@ def page(environment: Mapping[str, str] = os.environ) -> Any:
     if not notes:
         return made
     paragraphs = "".join(f"<p>{escape(note.rstrip('.'))}.</p>" for note in notes)
-    section = f'<section class="llmprof-front" aria-label="Notes on the files">{paragraphs}</section>'
+    section = (
+        f'<section class="llmprof-front" aria-label="Notes on the files">{paragraphs}</section>'
+    )
     return ipywidgets.VBox([ipywidgets.HTML(section), made])
 
 
@@ -90,13 +98,17 @@ def _tabs(environment: Mapping[str, str]) -> Any:
         first, second = wanted.names
         run = _run_of(wanted.files)
         joined = run if run is not None and _has_requests(run) else None
-        return _at(Open(Given(trace, metrics, other, (first, second), joined, tried=run)), wanted.finding)
+        return _at(
+            Open(Given(trace, metrics, other, (first, second), joined, tried=run)), wanted.finding
+        )
     except LlmprofError as error:
         return said(f"{error}")
 
 
 def _at(opened: Open, finding: int | None) -> Open:
-    """The tabs at the place of a finding, if one is named; the page is never looked at without its kernel."""
+    """The tabs at the place of a finding, if one is named; the page is never looked at without
+    its kernel.
+    """
     if isinstance(opened, Open):
         opened.keeps_picture = False
     return opened if finding is None else opened.show_finding(finding)

@@ -1,4 +1,6 @@
-"""Explorer of a study: its points as a table that selects, latency against throughput, and what each setting did."""
+"""Explorer of a study: its points as a table that selects, latency against throughput, and what
+each setting did.
+"""
 
 from __future__ import annotations
 
@@ -37,13 +39,17 @@ class Studied(ipywidgets.VBox):  # type: ignore[misc]
         self.table = ipywidgets.SelectMultiple(options=[], layout=wide, description="")
         self.details = ipywidgets.HTML()
         self.tabs = ipywidgets.Tab(children=[ipywidgets.VBox() for _ in _TABS], titles=list(_TABS))
-        self.again = ipywidgets.Button(description="Read again", tooltip="Read what was measured in the meantime")
+        self.again = ipywidgets.Button(
+            description="Read again", tooltip="Read what was measured in the meantime"
+        )
         self.again.on_click(lambda _button: self.read())
         self.head.style.font_family = "monospace"
         self.table.observe(self._chosen, "value")
         self.tabs.observe(lambda _change: self._shown(), "selected_index")
         style = ipywidgets.HTML(_STYLE)
-        super().__init__([style, self.words, self.head, self.table, self.details, self.tabs, self.again])
+        super().__init__(
+            [style, self.words, self.head, self.table, self.details, self.tabs, self.again]
+        )
         self.add_class("llmprof-study")
         self._fill()
 
@@ -73,14 +79,19 @@ class Studied(ipywidgets.VBox):  # type: ignore[misc]
         return points.filter(pl.col("point").is_in(self.picked)) if self.picked else points
 
     def picture(self, tab: str) -> bytes:
-        """PNG image of a tab's chart: ``Latency and throughput`` (with the chosen points) or ``Settings alone``."""
+        """PNG image of a tab's chart:
+
+        ``Latency and throughput`` (with the chosen points) or ``Settings alone``.
+        """
         made: dict[str, Callable[[], Any]] = {_TABS[0]: self._pareto, _TABS[1]: self._slices}
         return to_png_bytes(made[tab](), scale=1.5)
 
     def _pareto(self) -> Any:
         latency, rate = self.study.axes
         counted = "requests" if rate == "goodput" else rate.removesuffix("_per_s")
-        return charts.study_pareto(self.study.pareto, latency=latency, rate=counted, picked=self.picked)
+        return charts.study_pareto(
+            self.study.pareto, latency=latency, rate=counted, picked=self.picked
+        )
 
     def _slices(self) -> Any:
         return charts.study_slices(self.study.slices, objective=self.study.objective.name)
@@ -91,14 +102,24 @@ class Studied(ipywidgets.VBox):  # type: ignore[misc]
         settings = list(self.study.state["parameters"])
         figures = [self.study.objective, *(one.figure for one in self.study.slo)]
         shown = points.with_columns(
-            pl.Series(one.name, [None if value is None else one.text(value) for value in points[one.name]], pl.String)
+            pl.Series(
+                one.name,
+                [None if value is None else one.text(value) for value in points[one.name]],
+                pl.String,
+            )
             for one in figures
         ).with_columns(pl.col(settings).cast(pl.String).fill_null("default"))
-        columns = [name for name in shown.columns if name not in {"label", "run", "error", "seconds"}]
-        columns = [name for name in columns if shown[name].null_count() < shown.height or name == "point"]
+        columns = [
+            name for name in shown.columns if name not in {"label", "run", "error", "seconds"}
+        ]
+        columns = [
+            name for name in columns if shown[name].null_count() < shown.height or name == "point"
+        ]
         named = shown.select(columns).rename({name: name.rpartition(".")[2] for name in settings})
         lines = text.table(named, longest=_LONGEST).splitlines()
-        lines = [line.replace(" ", "\N{NO-BREAK SPACE}") for line in lines]  # a page joins other spaces
+        lines = [
+            line.replace(" ", "\N{NO-BREAK SPACE}") for line in lines
+        ]  # a page joins other spaces
         rows = lines[1 : 1 + points.height]
         self.head.value = lines[0] if points.height else "Nothing is measured yet."
         self.table.options = list(zip(rows, points["point"], strict=True))
@@ -107,7 +128,9 @@ class Studied(ipywidgets.VBox):  # type: ignore[misc]
 
     def _chosen(self, change: object) -> None:
         del change
-        self.details.value = "".join(_html(self._says(row)) for row in self.selected.to_dicts() if self.picked)
+        self.details.value = "".join(
+            _html(self._says(row)) for row in self.selected.to_dicts() if self.picked
+        )
         for box in self.tabs.children:
             box.children = ()
         self._shown()
@@ -139,7 +162,8 @@ class Studied(ipywidgets.VBox):  # type: ignore[misc]
         if not rows:
             raise LlmprofError("the importance of settings needs at least four measured points")
         lines = "".join(
-            f"<tr><td>{escape(name)}</td><td>{share:.0%}</td><td><div style='height:10px;background:#0072B2;"
+            f"<tr><td>{escape(name)}</td><td>{share:.0%}</td><td><div"
+            " style='height:10px;background:#0072B2;"
             f"width:{round(share * _SHARE_PX)}px'></div></td></tr>"
             for name, share in rows
         )
@@ -162,7 +186,8 @@ def study(folder: Study | str | os.PathLike[str]) -> Studied:
     Returns
     -------
     Studied
-        A widget; ``.picked`` are the numbers of the chosen points, ``.selected`` their rows of ``study.points``.
+        A widget; ``.picked`` are the numbers of the chosen points, ``.selected`` their rows of
+        ``study.points``.
 
     Raises
     ------

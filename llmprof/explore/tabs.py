@@ -32,14 +32,18 @@ from llmprof.text import plain, sentence, unbroken
 from llmprof.trace import Trace
 
 WHERE: Final = {
-    "collectives": "all_reduce", "attribute": "kernels", "operators": "kernels", "opportunities": "kernels",
-    "overlap": "overlap", "layers": "layers",
-}  # fmt: skip
+    "collectives": "all_reduce",
+    "attribute": "kernels",
+    "operators": "kernels",
+    "opportunities": "kernels",
+    "overlap": "overlap",
+    "layers": "layers",
+}
 """Tab that shows the evidence of a finding, by its evidence; the timeline for all others."""
 
 PROFILE_NOTE: Final = (
-    "Nsight Compute replays each launch alone and does not record when it ran: the table of kernels has them one after "
-    "the other, in their order."
+    "Nsight Compute replays each launch alone and does not record when it ran: the table of kernels"
+    " has them one after the other, in their order."
 )
 
 _ONE_KERNEL: Final = re.compile(r"kernel_name = '((?:[^']|'')*)'")
@@ -58,7 +62,7 @@ _FRONT: Final = """<style>
 .llmprof-front.high .figure{border-bottom:3px solid #c9452f}
 .llmprof-front.medium .figure{border-bottom:3px solid #c77700}
 .llmprof-front code{font-size:12px;background:rgba(128,128,128,.16);padding:0 4px;border-radius:3px;color:inherit}
-</style>"""
+</style>"""  # noqa: E501
 _STYLE: Final = _FRONT.replace("</style>", f"{STYLE}</style>")
 
 
@@ -97,7 +101,10 @@ class Front(ipywidgets.VBox):  # type: ignore[misc]
         lines = []
         for cause in causes:
             lines.append(self._line(cause, finding_html(cause)))
-            lines += [self._line(row, fact_html(row | {"title": so(row)})) for row in effects.get(cause["order"], ())]
+            lines += [
+                self._line(row, fact_html(row | {"title": so(row)}))
+                for row in effects.get(cause["order"], ())
+            ]
             if cause is lead and picture:
                 lines.append(ipywidgets.HTML(f'<div class="llmprof-front">{picture}</div>'))
         if known:
@@ -127,7 +134,9 @@ class Front(ipywidgets.VBox):  # type: ignore[misc]
         words = ipywidgets.HTML(html, layout=wide)
         if (trying := self.tryings.get(row["order"])) is not None:
             words = ipywidgets.VBox([words, trying], layout=wide)
-        return ipywidgets.HBox([self._buttons[row["order"]], words], layout=ipywidgets.Layout(margin="0 0 10px 0"))
+        return ipywidgets.HBox(
+            [self._buttons[row["order"]], words], layout=ipywidgets.Layout(margin="0 0 10px 0")
+        )
 
 
 FACTS: Final = "Facts: what the time is made of, none of it a loss"
@@ -139,7 +148,9 @@ def tab_of(row: Mapping[str, Any]) -> str:
 
 
 def filters_of(row: Mapping[str, Any]) -> dict[str, str]:
-    """Filters that follow from the condition of a finding: a stage, a category or a kind of collective."""
+    """Filters that follow from the condition of a finding: a stage, a category or a kind of
+    collective.
+    """
     match = re.fullmatch(r"(stage|category|kind) = '(\w+)'", str(row["where"]))
     return {match[1]: match[2]} if match else {}
 
@@ -153,7 +164,8 @@ def kernel_of(condition: str) -> str | None:
 def evidence_of(trace: Trace, row: Mapping[str, Any]) -> tuple[tuple[int, int] | None, int | None]:
     """Window that shows a finding, and the thread of the host if it is about the host.
 
-    Idle time holds no event of the device: the window has the events around it, or what the launching thread did.
+    Idle time holds no event of the device: the window has the events around it, or what the
+    launching thread did.
     """
     if row["start_ns"] is None:
         return None, None
@@ -161,7 +173,9 @@ def evidence_of(trace: Trace, row: Mapping[str, Any]) -> tuple[tuple[int, int] |
     if row["evidence"] != "idle" and row["rule"] != "idle_at_the_ends":
         return (start, end), None
     if row["rule"] == "idle_at_the_ends":
-        inside = host_spans(trace).filter(pl.col("rank") == rank, pl.col("start_ns") < end, pl.col("thread") >= 0)
+        inside = host_spans(trace).filter(
+            pl.col("rank") == rank, pl.col("start_ns") < end, pl.col("thread") >= 0
+        )
         threads = inside.filter(start < END)["thread"].mode().sort()
         if threads.len():
             return (start, end), int(threads[0])
@@ -187,12 +201,20 @@ END: Final = pl.col("start_ns") + pl.col("dur_ns")
 def _launch_after(trace: Trace, rank: int, start: int, end: int) -> tuple[int, int] | None:
     """Thread and end of the call that launched what ended the longest gap of a window."""
     shared = pl.min_horizontal(END, pl.lit(end)) - pl.max_horizontal("start_ns", pl.lit(start))
-    gaps = analyze.idle(trace).filter(pl.col("rank") == rank, pl.col("launch_start_ns").is_not_null())
-    gaps = gaps.select("launch_start_ns", shared=shared).filter(pl.col("shared") > 0).sort("shared", descending=True)
+    gaps = analyze.idle(trace).filter(
+        pl.col("rank") == rank, pl.col("launch_start_ns").is_not_null()
+    )
+    gaps = (
+        gaps.select("launch_start_ns", shared=shared)
+        .filter(pl.col("shared") > 0)
+        .sort("shared", descending=True)
+    )
     if not gaps.height:
         return None
     at = gaps["launch_start_ns"][0]
-    calls = trace.runtime.filter(pl.col("rank") == rank, pl.col("start_ns") == at).select("thread", end=END)
+    calls = trace.runtime.filter(pl.col("rank") == rank, pl.col("start_ns") == at).select(
+        "thread", end=END
+    )
     known = calls.height and calls["thread"][0] is not None
     return (int(calls["thread"][0]), int(calls["end"][0])) if known else None
 
@@ -209,10 +231,13 @@ def _text(value: object) -> str:
 
 def _facts(facts: pl.DataFrame, notes: Sequence[str]) -> str:
     pairs = "".join(
-        f"<div><span>{_text(name)}</span><b>{_text(value)}</b></div>" for name, value in facts_in_words(facts)
+        f"<div><span>{_text(name)}</span><b>{_text(value)}</b></div>"
+        for name, value in facts_in_words(facts)
     )
     lines = "".join(f"<p>{_text(sentence(line))}</p>" for line in notes if line)
-    return f'<div class="llmprof-front"><h4>What ran</h4><div class="facts">{pairs}</div>{lines}</div>'
+    return (
+        f'<div class="llmprof-front"><h4>What ran</h4><div class="facts">{pairs}</div>{lines}</div>'
+    )
 
 
 def finding_html(row: Mapping[str, Any]) -> str:
@@ -223,15 +248,19 @@ def finding_html(row: Mapping[str, Any]) -> str:
     gain = row["prediction"] if row.get("predicted_ns") is not None else None
     more = "".join(f"<p>{_text(line)}</p>" for line in (row["detail"], rest, gain) if line)
     return (
-        f'<div class="llmprof-front {_text(row["severity"])}"><p class="title">{_text(row["title"])}</p>'
-        f'<p><span class="figure">{_text(number)}</span> {_text(meaning)}</p>{advice}'
-        f"<details><summary>Details</summary>{more}</details></div>"
+        f'<div class="llmprof-front {_text(row["severity"])}"><p'
+        f' class="title">{_text(row["title"])}</p><p><span class="figure">{_text(number)}</span>'
+        f" {_text(meaning)}</p>{advice}<details><summary>Details</summary>{more}</details></div>"
     )
 
 
 def fact_html(row: Mapping[str, Any]) -> str:
     """What is no loss of its own as HTML: a sentence, with its figures folded."""
-    more = f"<details><summary>Details</summary><p>{_text(row['detail'])}</p></details>" if row["detail"] else ""
+    more = (
+        f"<details><summary>Details</summary><p>{_text(row['detail'])}</p></details>"
+        if row["detail"]
+        else ""
+    )
     return f'<div class="llmprof-front"><p>{_text(row["title"])}</p>{more}</div>'
 
 
@@ -256,7 +285,9 @@ class Given:
 
 @dataclass(frozen=True)
 class Panel:
-    """One tab: its name, its title, the function that makes its widget, and the computations before it."""
+    """One tab: its name, its title, the function that makes its widget, and the computations
+    before it.
+    """
 
     name: str
     title: str
@@ -266,13 +297,17 @@ class Panel:
 
 def _run(given: Given) -> AnyRun:
     if given.run is None:
-        raise LlmprofError("the requests of a trace are not known", hint="give its run: explore.open(trace, run=…)")
+        raise LlmprofError(
+            "the requests of a trace are not known", hint="give its run: explore.open(trace, run=…)"
+        )
     return given.run
 
 
 def _other(given: Given) -> Trace:
     if given.other is None:
-        raise LlmprofError("there is no other trace to compare with", hint="give it: explore.open(trace, other=…)")
+        raise LlmprofError(
+            "there is no other trace to compare with", hint="give it: explore.open(trace, other=…)"
+        )
     return given.other
 
 
@@ -290,48 +325,75 @@ def _then(words: str, compute: Callable[[Given], object]) -> Callable[[Given], S
 
 
 PANELS: Final = (
-    Panel("timeline", "Timeline", lambda g: explore.timeline(g.trace, metrics=g.metrics, run=g.run), lambda _: []),
     Panel(
-        "requests", "Requests", lambda g: explore.requests(_run(g)),
+        "timeline",
+        "Timeline",
+        lambda g: explore.timeline(g.trace, metrics=g.metrics, run=g.run),
+        lambda _: [],
+    ),
+    Panel(
+        "requests",
+        "Requests",
+        lambda g: explore.requests(_run(g)),
         lambda g: [("finding steps", lambda: analyze.steps(g.trace))],
     ),
     Panel(
-        "layers", "Layers", lambda g: explore.layers(g.trace),
+        "layers",
+        "Layers",
+        lambda g: explore.layers(g.trace),
         _then("measuring layers", lambda g: analyze.layers(g.trace, per="layer")),
     ),
     Panel(
-        "overlap", "Overlap", lambda g: explore.overlap(g.trace, other=g.other),
+        "overlap",
+        "Overlap",
+        lambda g: explore.overlap(g.trace, other=g.other),
         _then("measuring overlap", lambda g: analyze.overlap(g.trace, by=("rank", "step"))),
     ),
     Panel(
-        "all_reduce", "Collectives", lambda g: explore.all_reduce(g.trace),
+        "all_reduce",
+        "Collectives",
+        lambda g: explore.all_reduce(g.trace),
         _then("comparing the ranks", lambda g: analyze.collectives(g.trace)),
     ),
     Panel(
-        "ranks", "Ranks", lambda g: explore.ranks(g.trace),
+        "ranks",
+        "Ranks",
+        lambda g: explore.ranks(g.trace),
         _then("comparing the steps of the ranks", lambda g: analyze.rank_steps(g.trace)),
     ),
     Panel(
-        "what_if", "What if", lambda g: explore.what_if(g.trace),
+        "what_if",
+        "What if",
+        lambda g: explore.what_if(g.trace),
         _then("building the graph of what waits for what", lambda g: graph(g.trace)),
     ),
     Panel(
-        "kernels", "Kernels", lambda g: explore.kernels(g.trace, metrics=g.metrics),
+        "kernels",
+        "Kernels",
+        lambda g: explore.kernels(g.trace, metrics=g.metrics),
         _then("adding up kernels", lambda g: kernels_within(g.trace)),
     ),
     Panel(
-        "compare", "Compare", lambda g: explore.compare(g.trace, _other(g), names=g.names),
+        "compare",
+        "Compare",
+        lambda g: explore.compare(g.trace, _other(g), names=g.names),
         lambda g: [*_labelled(g.trace, ", first trace"), *_labelled(_other(g), ", second trace")],
     ),
-)  # fmt: skip
-"""All panels in the order of their tabs. Requests need a run, ranks several ranks, and the last panel another trace."""
+)
+"""All panels in the order of their tabs.
+
+Requests need a run, ranks several ranks, and the last panel another trace.
+"""
 
 
 class Preparation(threading.Thread):
     """Stages computed one after another in a thread, until they are done or cancelled."""
 
     def __init__(
-        self, stages: Sequence[Stage], told: Callable[[str, int, int], None], done: Callable[[], None]
+        self,
+        stages: Sequence[Stage],
+        told: Callable[[str, int, int], None],
+        done: Callable[[], None],
     ) -> None:
         super().__init__(daemon=True)
         self._stages, self._told, self._all_done = stages, told, done
@@ -354,7 +416,9 @@ class Preparation(threading.Thread):
 
 
 def said(text: str) -> Any:
-    """A text that goes on in a new line where the window is narrow; a label of ipywidgets is cut there."""
+    """A text that goes on in a new line where the window is narrow; a label of ipywidgets is cut
+    there.
+    """
     return ipywidgets.HTML(escape(text))
 
 
@@ -371,15 +435,18 @@ def findings_of(given: Given) -> pl.DataFrame:
     return analyze.findings(given.trace) if given.profile is None else given.profile
 
 
-FINDINGS: Final = Panel("findings", "Findings", _no_panel, _then("finding what takes the time", findings_of))
+FINDINGS: Final = Panel(
+    "findings", "Findings", _no_panel, _then("finding what takes the time", findings_of)
+)
 """The first tab."""
 
 
 class Open(ipywidgets.VBox):  # type: ignore[misc]
     """Findings, and linked tabs of explorers, each made when it is first shown; see :func:`open`.
 
-    Above the tabs stand the filters, each as a chip that removes it, and the way back through the views.
-    ``w["kernels"]`` is the explorer of a tab, which is made if necessary; ``w.show("kernels")`` brings it to the front.
+    Above the tabs stand the filters, each as a chip that removes it, and the way back through the
+    views. ``w["kernels"]`` is the explorer of a tab, which is made if necessary;
+    ``w.show("kernels")`` brings it to the front.
     """
 
     keeps_picture: bool = True
@@ -389,8 +456,15 @@ class Open(ipywidgets.VBox):  # type: ignore[misc]
         self._given = given
         several = given.trace if given.profile is None and len(given.trace.ranks) > 1 else None
         needs = {"compare": given.other, "requests": given.run, "ranks": several}
-        shown = [panel for panel in PANELS if panel.name == "kernels"] if given.profile is not None else PANELS
-        self._panels = [FINDINGS, *(panel for panel in shown if needs.get(panel.name, given) is not None)]
+        shown = (
+            [panel for panel in PANELS if panel.name == "kernels"]
+            if given.profile is not None
+            else PANELS
+        )
+        self._panels = [
+            FINDINGS,
+            *(panel for panel in shown if needs.get(panel.name, given) is not None),
+        ]
         self._made: dict[str, Explorer] = {}
         self._preparing: dict[str, Preparation] = {}
         self._begins: dict[Explorer, str] = {}
@@ -403,9 +477,13 @@ class Open(ipywidgets.VBox):  # type: ignore[misc]
         self._finding: Mapping[str, Any] | None = None
         self._front: Front | None = None
         self.tabs = ipywidgets.Tab(
-            [ipywidgets.VBox() for _ in self._panels], titles=[panel.title for panel in self._panels], selected_index=0
+            [ipywidgets.VBox() for _ in self._panels],
+            titles=[panel.title for panel in self._panels],
+            selected_index=0,
         )
-        self.header = Header(given.trace, shown=lambda: self._panels[self.selected_index].name, show=self.show)
+        self.header = Header(
+            given.trace, shown=lambda: self._panels[self.selected_index].name, show=self.show
+        )
         self.children = [self.header, self.tabs]
         self._place(self._panels[1])
         self._shown(0)
@@ -440,10 +518,14 @@ class Open(ipywidgets.VBox):  # type: ignore[misc]
         self.selected_index = self._panels.index(self._panel(name))
 
     def show_finding(self, order: int) -> Self:
-        """Open the tab that shows a finding, at its rank, window and filter, like the button of the finding."""
+        """Open the tab that shows a finding, at its rank, window and filter, like the button of
+        the finding.
+        """
         rows = findings_of(self._given).filter(pl.col("order") == order)
         if not rows.height:
-            raise LlmprofError(f"there is no finding {order}", expected="one of analyze.findings(trace)['order']")
+            raise LlmprofError(
+                f"there is no finding {order}", expected="one of analyze.findings(trace)['order']"
+            )
         self._show_finding(rows.row(0, named=True))
         return self
 
@@ -468,7 +550,9 @@ class Open(ipywidgets.VBox):  # type: ignore[misc]
 
     @property
     def selected(self) -> pl.DataFrame:
-        """Selection in the visible tab; in the tab of findings, the rows of the finding that was shown last."""
+        """Selection in the visible tab; in the tab of findings, the rows of the finding that was
+        shown last.
+        """
         if not self.selected_index:
             if self._finding is None or self._given.profile is not None:
                 return pl.DataFrame()
@@ -479,7 +563,9 @@ class Open(ipywidgets.VBox):  # type: ignore[misc]
     def _panel(self, name: str) -> Panel:
         panels = {panel.name: panel for panel in self._panels}
         if name not in panels:
-            raise LlmprofError(f"there is no tab {name!r}", expected=f"one of {listed(list(panels))}")
+            raise LlmprofError(
+                f"there is no tab {name!r}", expected=f"one of {listed(list(panels))}"
+            )
         return panels[name]
 
     def _box(self, panel: Panel) -> ipywidgets.VBox:
@@ -487,7 +573,9 @@ class Open(ipywidgets.VBox):  # type: ignore[misc]
         return box
 
     def _place(self, panel: Panel) -> Explorer:
-        """Make the explorer of a tab, unless it exists, put it into the tab, and link it with the others."""
+        """Make the explorer of a tab, unless it exists, put it into the tab, and link it with
+        the others.
+        """
         if panel.name not in self._made:
             made = panel.make(self._given)
             made.on_msg(self._asked)
@@ -499,15 +587,22 @@ class Open(ipywidgets.VBox):  # type: ignore[misc]
     def _asked(self, widget: Explorer, content: Mapping[str, Any], _buffers: object) -> None:
         """Tell a page again what the first tab holds when the explorer beside it begins to ask.
 
-        A page reads the state of all widgets, then puts them together, and misses what changes in between.
+        A page reads the state of all widgets, then puts them together, and misses what changes in
+        between.
         """
-        if content.get("kind") == "ask" and content["what"] == self._begins.setdefault(widget, content["what"]):
+        if content.get("kind") == "ask" and content["what"] == self._begins.setdefault(
+            widget, content["what"]
+        ):
             self._box(FINDINGS).send_state("children")
 
     def _shown(self, index: int | None) -> None:
         """Prepare a tab that is shown for the first time, and report the progress."""
         panel = self._panels[index or 0]
-        if panel.name in self._made or (self._front is not None and panel is FINDINGS) or panel.name in self._preparing:
+        if (
+            panel.name in self._made
+            or (self._front is not None and panel is FINDINGS)
+            or panel.name in self._preparing
+        ):
             return
         words, cancel = said(""), ipywidgets.Button(description="Cancel")
         bar = ipywidgets.IntProgress(0, 0, 1)
@@ -532,7 +627,9 @@ class Open(ipywidgets.VBox):  # type: ignore[misc]
         preparation.start()
 
     def _call(self, function: Callable[[], None]) -> None:
-        """Call a function in the thread of the Jupyter kernel: only from there do messages arrive."""
+        """Call a function in the thread of the Jupyter kernel: only from there do messages
+        arrive.
+        """
         if self._loop is not None and self._loop.is_running():
             self._loop.call_soon_threadsafe(function)
         else:
@@ -543,7 +640,11 @@ class Open(ipywidgets.VBox):  # type: ignore[misc]
         try:
             if panel is FINDINGS:
                 self._front = Front(
-                    given.trace, self._show_finding, findings=given.profile, run=given.tried, call=self._call
+                    given.trace,
+                    self._show_finding,
+                    findings=given.profile,
+                    run=given.tried,
+                    call=self._call,
                 )
                 self._box(panel).children = [self._front]
             else:
@@ -553,7 +654,9 @@ class Open(ipywidgets.VBox):  # type: ignore[misc]
         self._preparing.pop(panel.name, None)
 
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
-        """The live tabs, and an image of the visible one for notebooks that are opened without a kernel."""
+        """The live tabs, and an image of the visible one for notebooks that are opened without a
+        kernel.
+        """
         data = super()._repr_mimebundle_(**kwargs)
         made = self._made.get(self._panels[max(1, self.selected_index)].name)
         try:
@@ -578,18 +681,19 @@ def open(  # noqa: A001
     names: tuple[str, str] | None = None,
     run: AnyRun | None = None,
 ) -> Open:
-    """Findings of a trace, and all explorers in tabs: timeline, layers, overlap, collectives, ranks, kernels, compare.
+    """Findings of a trace, and all explorers in tabs: timeline, layers, overlap, collectives,
+    ranks, kernels, compare.
 
-    The tabs are linked: a choice in one of them (window, rank, step, layer, stage) applies to all. Above them each
-    filter is a chip that removes it, and ``←`` and ``→`` (Alt + arrows, the side buttons of a mouse) lead back and
-    forward through the views. A tab is made when it is
-    first shown. Its computations run in the background and can be cancelled.
+    The tabs are linked: a choice in one of them (window, rank, step, layer, stage) applies to all.
+    Above them each filter is a chip that removes it, and ``←`` and ``→`` (Alt + arrows, the side
+    buttons of a mouse) lead back and forward through the views. A tab is made when it is first
+    shown. Its computations run in the background and can be cancelled.
 
     Parameters
     ----------
     trace : Trace or Metrics
-        The trace. With hardware metrics alone, there are only their findings and the table of kernels, since the
-        metrics do not say when launches ran.
+        The trace. With hardware metrics alone, there are only their findings and the table of
+        kernels, since the metrics do not say when launches ran.
     metrics : Metrics, optional
         What Nsight Compute measured of its kernels.
     other : Trace, optional
@@ -598,14 +702,15 @@ def open(  # noqa: A001
         Names of the two traces; by default those of the folders or files that were read.
     run : Run, optional
         The run of the trace, or the trace and the rows of ``llmprof.read_requests``.
-        It adds a tab of the slowest requests, and a row for each request in the timeline. Findings whose remedy is a
-        setting of the engine get a button that tries it (:func:`llmprof.trial`), after it has asked.
+        It adds a tab of the slowest requests, and a row for each request in the timeline. Findings
+        whose remedy is a setting of the engine get a button that tries it (:func:`llmprof.trial`),
+        after it has asked.
 
     Returns
     -------
     Open
-        The tabs. ``w["timeline"].selected`` is the selection in a tab as a frame, ``w.selected`` that of the visible
-        tab.
+        The tabs. ``w["timeline"].selected`` is the selection in a tab as a frame, ``w.selected``
+        that of the visible tab.
 
     Raises
     ------
@@ -613,8 +718,18 @@ def open(  # noqa: A001
         ``trace`` is neither a trace nor hardware metrics with durations.
     """
     if isinstance(trace, Metrics):
-        return Open(Given(launches_in_a_row(trace), metrics or trace, profile=analyze.hardware_findings(trace)))
+        return Open(
+            Given(
+                launches_in_a_row(trace), metrics or trace, profile=analyze.hardware_findings(trace)
+            )
+        )
     for given in (trace, other):
         if given is not None and not isinstance(given, Trace):
-            raise LlmprofError(f"open got a {type(given).__name__}", expected="a Trace", hint="read it: llmprof.read()")
-    return Open(Given(trace, metrics, other, names, run, tried=run if isinstance(run, Run) else None))
+            raise LlmprofError(
+                f"open got a {type(given).__name__}",
+                expected="a Trace",
+                hint="read it: llmprof.read()",
+            )
+    return Open(
+        Given(trace, metrics, other, names, run, tried=run if isinstance(run, Run) else None)
+    )

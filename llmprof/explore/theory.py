@@ -26,7 +26,16 @@ from llmprof.trace import Trace
 _FORMATS: Final = ("bf16", "fp8", "int8", "int4")
 _POWERS: Final = [2**n for n in range(11)]
 _LENGTHS: Final = [2**n for n in range(5, 18)]
-_TABS: Final = ("Structure", "Shares", "Roofline", "Batch", "Prompt length", "Ranks", "Memory", "Parameters")
+_TABS: Final = (
+    "Structure",
+    "Shares",
+    "Roofline",
+    "Batch",
+    "Prompt length",
+    "Ranks",
+    "Memory",
+    "Parameters",
+)
 _BOUND: Final = "Measured"
 
 
@@ -42,7 +51,12 @@ class Theory(ipywidgets.VBox):  # type: ignore[misc]
         calibration: Calibration | None = None,
         joined: pl.DataFrame | None = None,
     ) -> None:
-        self.model, self.device, self.measured, self.calibration = model, device, measured, calibration
+        self.model, self.device, self.measured, self.calibration = (
+            model,
+            device,
+            measured,
+            calibration,
+        )
         self.joined = joined
         self._names = (*_TABS, _BOUND) if joined is not None else _TABS
         self.profile: Profile | None = None
@@ -50,20 +64,38 @@ class Theory(ipywidgets.VBox):  # type: ignore[misc]
 
         def slider(options: Sequence[int], value: int, words: str) -> Any:
             return ipywidgets.SelectionSlider(
-                options=options, value=value, description=words, style=style, continuous_update=False
+                options=options,
+                value=value,
+                description=words,
+                style=style,
+                continuous_update=False,
             )
 
         def choice(options: Sequence[str], words: str) -> Any:
-            return ipywidgets.Dropdown(options=options, value=options[0], description=words, style=style)
+            return ipywidgets.Dropdown(
+                options=options, value=options[0], description=words, style=style
+            )
 
         self.batch_size = slider(_POWERS, 8, "requests")
         self.seq_len = slider(_LENGTHS, 1024, "prompt tokens")
         self.generate_len = slider([*_POWERS[4:], 2048, 4096], 128, "output tokens")
         self.tp_size = slider(_ranks(model), 1, "ranks (tp)")
-        self.dtype, self.kv_cache_dtype = choice(_FORMATS, "weights"), choice(("bf16", "fp8"), "KV cache")
+        self.dtype, self.kv_cache_dtype = (
+            choice(_FORMATS, "weights"),
+            choice(("bf16", "fp8"), "KV cache"),
+        )
         self.words = ipywidgets.HTML()
-        self.tabs = ipywidgets.Tab(children=[ipywidgets.VBox() for _ in self._names], titles=list(self._names))
-        controls = [self.batch_size, self.seq_len, self.generate_len, self.tp_size, self.dtype, self.kv_cache_dtype]
+        self.tabs = ipywidgets.Tab(
+            children=[ipywidgets.VBox() for _ in self._names], titles=list(self._names)
+        )
+        controls = [
+            self.batch_size,
+            self.seq_len,
+            self.generate_len,
+            self.tp_size,
+            self.dtype,
+            self.kv_cache_dtype,
+        ]
         left, right = ipywidgets.VBox(controls[:3]), ipywidgets.VBox(controls[3:])
         for control in controls:
             control.observe(self._changed, "value")
@@ -73,7 +105,10 @@ class Theory(ipywidgets.VBox):  # type: ignore[misc]
 
     @property
     def selected(self) -> pl.DataFrame:
-        """Components of the model at the values of the sliders: ``theory.profile(...).components``."""
+        """Components of the model at the values of the sliders:
+
+        ``theory.profile(...).components``.
+        """
         if self.profile is None:
             raise LlmprofError("the model does not fit at the values of the sliders")
         return self.profile.components
@@ -130,7 +165,9 @@ class Theory(ipywidgets.VBox):  # type: ignore[misc]
         if self.profile is None or box.children:
             return
         try:
-            image = ipywidgets.Image(value=self.picture(self._names[index]), format="png", width="900")
+            image = ipywidgets.Image(
+                value=self.picture(self._names[index]), format="png", width="900"
+            )
         except LlmprofError as error:
             box.children = (ipywidgets.HTML(_html(str(error))),)
             return
@@ -155,17 +192,20 @@ def theory(
     device : str, path or Device, optional
         Name, YAML file or device; by default the device of the trace.
     trace : Trace, optional
-        A trace of the model. Its decode steps are drawn as measured points over the batch, and a tab compares its
-        stages with their bound.
+        A trace of the model. Its decode steps are drawn as measured points over the batch, and a
+        tab compares its stages with their bound.
     measured : polars.DataFrame, optional
-        Measured points instead: ``value`` (requests) and any of ``prefill_s, decode_s, tokens_per_s``.
+        Measured points instead: ``value`` (requests) and any of ``prefill_s, decode_s,
+        tokens_per_s``.
     calibration : Calibration, optional
-        Adds predicted times; by default the calibration of the package for this device, if there is one.
+        Adds predicted times; by default the calibration of the package for this device, if there is
+        one.
 
     Returns
     -------
     Theory
-        A widget; ``.profile`` is the profile at the values of the sliders, ``.selected`` its components as a frame.
+        A widget; ``.profile`` is the profile at the values of the sliders, ``.selected`` its
+        components as a frame.
 
     Raises
     ------
@@ -177,7 +217,9 @@ def theory(
     >>> theory("Qwen3-8B", "H200").profile.batch_size
     8
     """
-    named = device if device is not None else (trace.meta.get("device") if trace is not None else None)
+    named = (
+        device if device is not None else (trace.meta.get("device") if trace is not None else None)
+    )
     if named is None:
         raise LlmprofError("no device is given", expected="explore.theory(model, device)")
     read, target = shape(model), theories.find_device(named)
@@ -198,10 +240,18 @@ def measured_steps(trace: Trace, joined: pl.DataFrame) -> pl.DataFrame:
         for (rank, step), (batch, _) in batches(steps(trace)).items()
         if all(part.phase == "decode" for part in batch)
     ]
-    rows = pl.DataFrame(pure, schema={"rank": pl.Int32, "step": pl.Int32, "value": pl.Float64}, orient="row")
-    sums = work.group_by("rank", "step").agg(seconds=pl.col("measured_ns").sum() / 1e9).join(rows, on=["rank", "step"])
+    rows = pl.DataFrame(
+        pure, schema={"rank": pl.Int32, "step": pl.Int32, "value": pl.Float64}, orient="row"
+    )
+    sums = (
+        work.group_by("rank", "step")
+        .agg(seconds=pl.col("measured_ns").sum() / 1e9)
+        .join(rows, on=["rank", "step"])
+    )
     sums = sums.group_by("value").agg(decode_s=pl.col("seconds").median()).sort("value")
-    return sums.with_columns(pl.col("value").cast(pl.Int64), tokens_per_s=pl.col("value") / pl.col("decode_s"))
+    return sums.with_columns(
+        pl.col("value").cast(pl.Int64), tokens_per_s=pl.col("value") / pl.col("decode_s")
+    )
 
 
 def _ranks(model: Shape) -> list[int]:

@@ -1,4 +1,6 @@
-"""Button of a finding that tries its remedy: it says what that costs and asks, shows progress, and then the verdict."""
+"""Button of a finding that tries its remedy: it says what that costs and asks, shows progress,
+and then the verdict.
+"""
 
 from __future__ import annotations
 
@@ -33,10 +35,16 @@ class Trying(ipywidgets.VBox):  # type: ignore[misc]
         self._try: Any = run.try_
         self._call, self._stop = call, threading.Event()
         self._thread: threading.Thread | None = None
-        self.ask = _button("Try it", f"Measure {remedy['words']} against this run; asks before it starts", self._asks)
+        self.ask = _button(
+            "Try it",
+            f"Measure {remedy['words']} against this run; asks before it starts",
+            self._asks,
+        )
         self.start = _button("Start", "Start two engines and measure", self._starts)
         self.leave = _button("Not now", "Leave it", lambda: self._shows(self.ask))
-        self.stop = _button("Stop", "Stop after the measurement that runs; what was measured is kept", self._stops)
+        self.stop = _button(
+            "Stop", "Stop after the measurement that runs; what was measured is kept", self._stops
+        )
         self.words, self.bar = ipywidgets.HTML(), ipywidgets.IntProgress(0, 0, 1)
         super().__init__([self.ask])
 
@@ -49,10 +57,12 @@ class Trying(ipywidgets.VBox):  # type: ignore[misc]
         self.children = widgets
 
     def _asks(self) -> None:
-        trials = import_module("llmprof.trials.settings")  # by name, because this layer must not import the trials
+        trials = import_module(
+            "llmprof.trials.settings"
+        )  # by name, because this layer must not import the trials
         self.words.value = _html(
-            f"{self.remedy['words'].capitalize()} ({self.remedy['fields']}): {trials.cost_words(self.run)} The same on "
-            "the command line:",
+            f"{self.remedy['words'].capitalize()} ({self.remedy['fields']}):"
+            f" {trials.cost_words(self.run)} The same on the command line:",
             trials.command(self.run, self.remedy["remedy"]),
         )
         self._shows(self.words, ipywidgets.HBox([self.start, self.leave]))
@@ -105,7 +115,9 @@ def tryings(run: Run | None, findings: Any, call: Call) -> dict[int, Trying]:
 
 
 def _button(words: str, tip: str, clicked: Callable[[], None]) -> Any:
-    button = ipywidgets.Button(description=words, tooltip=tip, layout=ipywidgets.Layout(width="96px"))
+    button = ipywidgets.Button(
+        description=words, tooltip=tip, layout=ipywidgets.Layout(width="96px")
+    )
     button.on_click(lambda _button: clicked())
     return button
 

@@ -1,4 +1,6 @@
-"""Writer of Chrome JSON with rows like Kineto's, for Perfetto, chrome://tracing and llmprof itself."""
+"""Writer of Chrome JSON with rows like Kineto's, for Perfetto, chrome://tracing and llmprof
+itself.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from llmprof.trace import Trace
 from llmprof.version import __version__
 
 OWN: Final = "llmprof"
-"""Category of the rows that llmprof adds to those of the profiler; its own reader leaves them out."""
+"""Category of the rows that llmprof adds to those of the profiler; its own reader leaves them
+out.
+"""
 
 _CHUNK: Final = 50_000
 _NO_PROCESS, _OWN_PROCESS, _COUNTERS = 2_000_000_000, 2_000_000_001, 2_000_000_002
@@ -30,7 +34,11 @@ def write(trace: Trace, added: pl.DataFrame, file: Path) -> int:
     ranks = [rank for rank in trace.ranks if rank >= 0]
     several = len(ranks) > 1
     count = 0
-    with igzip.open(file, "wt", encoding="utf-8") if file.suffix == ".gz" else file.open("w", encoding="utf-8") as out:
+    with (
+        igzip.open(file, "wt", encoding="utf-8")
+        if file.suffix == ".gz"
+        else file.open("w", encoding="utf-8") as out
+    ):
         out.write(_head(trace, ranks)[:-1] + ',\n"traceEvents":[\n{}')
         for lines in _everything(trace, added, several=several):
             for start in range(0, lines.len(), _CHUNK):
@@ -48,18 +56,32 @@ def _head(trace: Trace, ranks: list[int]) -> str:
         head["baseTimeNanoseconds"] = meta["start_epoch_ns"]
     if meta.get("device"):
         head["deviceProperties"] = [{"id": 0, "name": str(meta["device"])}]
-    head |= {key: value for key, value in (meta.get("versions") or {}).items() if str(key).endswith("_version")}
-    head |= {key: int(value) for key, value in (meta.get("options") or {}).items() if isinstance(value, bool)}
+    head |= {
+        key: value
+        for key, value in (meta.get("versions") or {}).items()
+        if str(key).endswith("_version")
+    }
+    head |= {
+        key: int(value)
+        for key, value in (meta.get("options") or {}).items()
+        if isinstance(value, bool)
+    }
     about: dict[str, object] = {}
     if len(ranks) == 1:
         about["rank"] = ranks[0]
-        first: dict[str, Any] = next((rank for rank in meta.get("ranks", ()) if rank.get("rank") == ranks[0]), {})
+        first: dict[str, Any] = next(
+            (rank for rank in meta.get("ranks", ()) if rank.get("rank") == ranks[0]), {}
+        )
         about["backend"] = first.get("backend")
-        about["pg_config"] = [{"pg_name": n, "ranks": r} for n, r in (first.get("groups") or {}).items()]
+        about["pg_config"] = [
+            {"pg_name": n, "ranks": r} for n, r in (first.get("groups") or {}).items()
+        ]
     if meta.get("world_size"):
         about["world_size"] = meta["world_size"]
     if about:
-        head["distributedInfo"] = {key: value for key, value in about.items() if value not in (None, [])}
+        head["distributedInfo"] = {
+            key: value for key, value in about.items() if value not in (None, [])
+        }
     return json.dumps(head)
 
 
@@ -113,7 +135,10 @@ def _us(value: pl.Expr) -> pl.Expr:
     """Nanoseconds as decimal microseconds with all digits."""
     micros, nanos = value.abs() // 1000, (value.abs() % 1000).cast(pl.String).str.zfill(3)
     return pl.concat_str(
-        pl.when(value < 0).then(pl.lit("-")).otherwise(pl.lit("")), micros.cast(pl.String), pl.lit("."), nanos
+        pl.when(value < 0).then(pl.lit("-")).otherwise(pl.lit("")),
+        micros.cast(pl.String),
+        pl.lit("."),
+        nanos,
     )
 
 
@@ -123,9 +148,17 @@ def _line(phase: str = "X", *, several: bool) -> pl.Expr:
     if several:
         pid = pl.concat_str(pl.lit('"[TP'), _number(pl.col("rank")), pl.lit("] "), pid, pl.lit('"'))
     pieces = [
-        pl.lit(f'{{"ph":"{phase}","cat":'), quoted(pl.col("cat")), pl.lit(',"name":'), quoted(pl.col("name")),
-        pl.lit(',"pid":'), pid, pl.lit(',"tid":'), _number(pl.col("tid")), pl.lit(',"ts":'), _us(pl.col("start_ns")),
-    ]  # fmt: skip
+        pl.lit(f'{{"ph":"{phase}","cat":'),
+        quoted(pl.col("cat")),
+        pl.lit(',"name":'),
+        quoted(pl.col("name")),
+        pl.lit(',"pid":'),
+        pid,
+        pl.lit(',"tid":'),
+        _number(pl.col("tid")),
+        pl.lit(',"ts":'),
+        _us(pl.col("start_ns")),
+    ]
     if phase == "X":
         pieces += [pl.lit(',"dur":'), _us(pl.col("dur_ns"))]
     elif phase == "i":
@@ -144,24 +177,40 @@ def _on_device() -> list[pl.Expr]:
     node = pl.col("graph_node")
     apart = (node >= _HIGH) & (node % _HIGH > 0)  # in Kineto 0 means no node
     return [
-        _argument("device", _number(pl.col("device"))), _argument("stream", _number(pl.col("stream"))),
-        _CORRELATION, _EXTERNAL,
+        _argument("device", _number(pl.col("device"))),
+        _argument("stream", _number(pl.col("stream"))),
+        _CORRELATION,
+        _EXTERNAL,
         _argument("graph id", _number(pl.when(apart).then(node // _HIGH))),
         _argument("graph node id", _number(pl.when(apart).then(node % _HIGH).otherwise(node))),
-    ]  # fmt: skip
+    ]
 
 
-def _spans(frame: pl.DataFrame, cat: pl.Expr, pid: pl.Expr, tid: pl.Expr, args: pl.Expr) -> pl.DataFrame:
+def _spans(
+    frame: pl.DataFrame, cat: pl.Expr, pid: pl.Expr, tid: pl.Expr, args: pl.Expr
+) -> pl.DataFrame:
     return frame.select(
-        "rank", "name", "start_ns", "dur_ns", cat=cat, pid=pid.fill_null(_NO_PROCESS), tid=tid.fill_null(0), args=args
+        "rank",
+        "name",
+        "start_ns",
+        "dur_ns",
+        cat=cat,
+        pid=pid.fill_null(_NO_PROCESS),
+        tid=tid.fill_null(0),
+        args=args,
     )
 
 
 _DESCRIPTION: Final = {
-    "Collective name": "recorded_as", "Process Group Name": "group", "Process Group Ranks": "group_ranks",
-    "dtype": "dtype", "In msg nelems": "in_elements", "Out msg nelems": "out_elements", "Group size": "world",
+    "Collective name": "recorded_as",
+    "Process Group Name": "group",
+    "Process Group Ranks": "group_ranks",
+    "dtype": "dtype",
+    "In msg nelems": "in_elements",
+    "Out msg nelems": "out_elements",
+    "Group size": "world",
     "Dst Rank": "peer",
-}  # fmt: skip
+}
 
 
 def _kernels(frame: pl.DataFrame, trace: Trace) -> pl.DataFrame:
@@ -172,26 +221,40 @@ def _kernels(frame: pl.DataFrame, trace: Trace) -> pl.DataFrame:
         _argument("shared memory", _number(pl.col("shared_bytes"))),
         _argument("est. achieved occupancy %", _number(pl.col("est_occupancy_pct"))),
         *(
-            _argument(name, pl.concat_str(pl.lit("["), *(pl.col(f"{name}_{axis}").cast(pl.String) + end
-                                                         for axis, end in (("x", ","), ("y", ","), ("z", "]")))))
+            _argument(
+                name,
+                pl.concat_str(
+                    pl.lit("["),
+                    *(
+                        pl.col(f"{name}_{axis}").cast(pl.String) + end
+                        for axis, end in (("x", ","), ("y", ","), ("z", "]"))
+                    ),
+                ),
+            )
             for name in ("grid", "block")
         ),
-    ]  # fmt: skip
+    ]
     if trace.has("collectives"):
         key = ["rank", "stream", "start_ns", "name"]
-        calls = trace.collectives.filter(pl.col("on_device") & (pl.col("evidence").fill_null("metadata") == "metadata"))
+        calls = trace.collectives.filter(
+            pl.col("on_device") & (pl.col("evidence").fill_null("metadata") == "metadata")
+        )
         calls = calls.unique(key, keep="first", maintain_order=True).select(
             *key, *(pl.col(column).alias(f"_{column}") for column in _DESCRIPTION.values())
         )
         frame = frame.join(calls, on=key, how="left", maintain_order="left", nulls_equal=True)
         texts = ("recorded_as", "group", "group_ranks", "dtype")
         pieces += [
-            _argument(name, pl.when(pl.col(f"_{column}").is_not_null()).then(quoted(pl.col(f"_{column}"))))
+            _argument(
+                name, pl.when(pl.col(f"_{column}").is_not_null()).then(quoted(pl.col(f"_{column}")))
+            )
             if column in texts
             else _argument(name, _number(pl.col(f"_{column}")))
             for name, column in _DESCRIPTION.items()
         ]
-    pieces += _extras([c for c in frame.columns if c not in columns and not c.startswith("_")], frame)
+    pieces += _extras(
+        [c for c in frame.columns if c not in columns and not c.startswith("_")], frame
+    )
     return _spans(frame, pl.lit("kernel"), pl.col("device"), pl.col("stream"), _arguments(*pieces))
 
 
@@ -212,45 +275,72 @@ def _copies(frame: pl.DataFrame) -> pl.DataFrame:
     names = pl.DataFrame(distinct).rename({c: f"_{c}" for c in about[1:]})
     joined = frame.join(names, on="name", how="left", maintain_order="left")
     says = pl.all_horizontal(pl.col(c).eq_missing(pl.col(f"_{c}")) for c in about[1:])
-    ends = pl.format(" ({} -> {})", pl.col("src_kind").str.to_titlecase(), pl.col("dst_kind").str.to_titlecase())
+    ends = pl.format(
+        " ({} -> {})", pl.col("src_kind").str.to_titlecase(), pl.col("dst_kind").str.to_titlecase()
+    )
     kinetos = pl.concat_str(pl.format("Memcpy {}", "kind"), ends.fill_null(""))
     filled = pl.concat_str(pl.lit("Memset"), ends.fill_null(""))
     name = pl.when(pl.col("kind") == "memset").then(filled).otherwise(kinetos)
     frame = frame.with_columns(
-        name=joined.select(pl.when(says | (pl.col("kind") == "unknown")).then("name").otherwise(name)).to_series()
+        name=joined.select(
+            pl.when(says | (pl.col("kind") == "unknown")).then("name").otherwise(name)
+        ).to_series()
     )
-    cat = pl.when(pl.col("kind") == "memset").then(pl.lit("gpu_memset")).otherwise(pl.lit("gpu_memcpy"))
+    cat = (
+        pl.when(pl.col("kind") == "memset")
+        .then(pl.lit("gpu_memset"))
+        .otherwise(pl.lit("gpu_memcpy"))
+    )
     args = _arguments(*_on_device(), _argument("bytes", _number(pl.col("bytes"))))
     return _spans(frame, cat, pl.col("device"), pl.col("stream"), args)
 
 
 def _calls(frame: pl.DataFrame, runtime: str) -> pl.DataFrame:
     cat = pl.when(pl.col("api") == "driver").then(pl.lit("cuda_driver")).otherwise(pl.lit(runtime))
-    return _spans(frame, cat, pl.col("process"), pl.col("thread"), _arguments(_CORRELATION, _EXTERNAL))
+    return _spans(
+        frame, cat, pl.col("process"), pl.col("thread"), _arguments(_CORRELATION, _EXTERNAL)
+    )
 
 
 def _ops(frame: pl.DataFrame) -> pl.DataFrame:
-    cat = pl.when(pl.col("kind") == "python").then(pl.lit("python_function")).otherwise(pl.lit("cpu_op"))
-    texts = {"Input Dims": "shapes", "Input type": "dtypes", "Input Strides": "torch_strides",
-             "Concrete Inputs": "torch_inputs"}  # fmt: skip
-    arguments = [_argument(name, pl.col(column)) for name, column in texts.items() if column in frame.columns]
+    cat = (
+        pl.when(pl.col("kind") == "python")
+        .then(pl.lit("python_function"))
+        .otherwise(pl.lit("cpu_op"))
+    )
+    texts = {
+        "Input Dims": "shapes",
+        "Input type": "dtypes",
+        "Input Strides": "torch_strides",
+        "Concrete Inputs": "torch_inputs",
+    }
+    arguments = [
+        _argument(name, pl.col(column)) for name, column in texts.items() if column in frame.columns
+    ]
     args = _arguments(_EXTERNAL, *arguments)
     return _spans(frame, cat, pl.col("process"), pl.col("thread"), args)
 
 
 def _markers(frame: pl.DataFrame) -> pl.DataFrame:
     domain = pl.col("domain")
-    other = domain.is_in([cat for cat, kind in KINDS.items() if kind not in ("marker", "device_marker")] + [OWN])
+    other = domain.is_in(
+        [cat for cat, kind in KINDS.items() if kind not in ("marker", "device_marker")] + [OWN]
+    )
     module = (domain == "module") & pl.col("name").str.starts_with("nn.Module: ")
-    own = {"gpu_user_annotation": pl.col("on_device"), "python_function": module, "user_annotation": other}
+    own = {
+        "gpu_user_annotation": pl.col("on_device"),
+        "python_function": module,
+        "user_annotation": other,
+    }
     cat = pl.coalesce(first_true(own), domain)
     pid = pl.when("on_device").then(pl.col("device").cast(pl.Int64)).otherwise("process")
     tid = pl.when("on_device").then("stream").otherwise("thread")
     on_device = pl.col("on_device")
     args = _arguments(
-        _EXTERNAL, _argument("device", pl.when(on_device).then(_number(pl.col("device")))),
+        _EXTERNAL,
+        _argument("device", pl.when(on_device).then(_number(pl.col("device")))),
         _argument("stream", pl.when(on_device).then(_number(pl.col("stream")))),
-    )  # fmt: skip
+    )
     return _spans(frame, cat, pid, tid, args)
 
 
@@ -260,25 +350,46 @@ def _tasks(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def _memory(frame: pl.DataFrame) -> pl.DataFrame:
-    numbers = {"Device Id": "device", "Addr": "address", "Bytes": "bytes", "Total Allocated": "allocated_bytes",
-               "Total Reserved": "reserved_bytes"}  # fmt: skip
+    numbers = {
+        "Device Id": "device",
+        "Addr": "address",
+        "Bytes": "bytes",
+        "Total Allocated": "allocated_bytes",
+        "Total Reserved": "reserved_bytes",
+    }
     args = _arguments(
         _argument("Device Type", _number(pl.col("on_device").cast(pl.Int8))),
         *(_argument(name, _number(pl.col(column))) for name, column in numbers.items()),
     )
     return frame.select(
-        "rank", start_ns="time_ns", name=pl.lit("[memory]"), cat=pl.lit("cpu_instant_event"), pid=pl.lit(_NO_PROCESS),
-        tid=pl.col("thread").fill_null(0), args=args,
-    )  # fmt: skip
+        "rank",
+        start_ns="time_ns",
+        name=pl.lit("[memory]"),
+        cat=pl.lit("cpu_instant_event"),
+        pid=pl.lit(_NO_PROCESS),
+        tid=pl.col("thread").fill_null(0),
+        args=args,
+    )
 
 
 def _counters(frame: pl.DataFrame) -> pl.DataFrame:
-    key = pl.when(pl.col("unit").is_not_null()).then(pl.format("value ({})", "unit")).otherwise(pl.lit("value"))
-    args = pl.concat_str(pl.lit("{"), quoted(key), pl.lit(":"), _number(pl.col("value")), pl.lit("}"))
+    key = (
+        pl.when(pl.col("unit").is_not_null())
+        .then(pl.format("value ({})", "unit"))
+        .otherwise(pl.lit("value"))
+    )
+    args = pl.concat_str(
+        pl.lit("{"), quoted(key), pl.lit(":"), _number(pl.col("value")), pl.lit("}")
+    )
     return frame.select(
-        "rank", "name", start_ns="time_ns", cat=pl.lit("counter"), pid=pl.lit(_COUNTERS),
-        tid=pl.col("device").fill_null(0), args=args,
-    )  # fmt: skip
+        "rank",
+        "name",
+        start_ns="time_ns",
+        cat=pl.lit("counter"),
+        pid=pl.lit(_COUNTERS),
+        tid=pl.col("device").fill_null(0),
+        args=args,
+    )
 
 
 def _tids(added: pl.DataFrame) -> pl.DataFrame:
@@ -286,14 +397,18 @@ def _tids(added: pl.DataFrame) -> pl.DataFrame:
     order = {"findings": 0, "steps": 1, "layers": 2, "waits": 3, "idle": 4}
     place = pl.col("track").replace_strict(order, default=9, return_dtype=pl.Int64)
     return (
-        added.select("rank", "track").unique().sort("rank", place, "track")
+        added.select("rank", "track")
+        .unique()
+        .sort("rank", place, "track")
         .with_columns(tid=pl.int_range(pl.len()).over("rank"))
-    )  # fmt: skip
+    )
 
 
 def _added(added: pl.DataFrame) -> pl.DataFrame:
     numbered = added.join(_tids(added), on=["rank", "track"], how="left", maintain_order="left")
-    detail = _argument("detail", pl.when(pl.col("detail").is_not_null()).then(quoted(pl.col("detail"))))
+    detail = _argument(
+        "detail", pl.when(pl.col("detail").is_not_null()).then(quoted(pl.col("detail")))
+    )
     return _spans(numbered, pl.lit(OWN), pl.lit(_OWN_PROCESS), pl.col("tid"), _arguments(detail))
 
 
@@ -305,15 +420,35 @@ def _names(trace: Trace, added: pl.DataFrame, *, several: bool) -> pl.Series:
         shown: str | int = f"[TP{rank}] {pid}" if several else pid
         kind = "sort_index" if isinstance(value, int) else "name"
         args = {kind: value}
-        lines.append(json.dumps({"ph": "M", "name": f"{what}_{kind}", "pid": shown, "tid": tid, "args": args}))
+        lines.append(
+            json.dumps(
+                {"ph": "M", "name": f"{what}_{kind}", "pid": shown, "tid": tid, "args": args}
+            )
+        )
 
-    devices = [trace.table(t).select("rank", "device") for t in ("kernels", "copies") if trace.has(t)]
-    hosts = [trace.table(t).select("rank", "process") for t in ("runtime", "ops", "markers") if trace.has(t)]
-    for frames, column, words in ((devices, "device", trace.platform.device), (hosts, "process", "host, process")):
-        for rank, number in pl.concat(frames).unique().sort("rank", column).iter_rows() if frames else ():
+    devices = [
+        trace.table(t).select("rank", "device") for t in ("kernels", "copies") if trace.has(t)
+    ]
+    hosts = [
+        trace.table(t).select("rank", "process")
+        for t in ("runtime", "ops", "markers")
+        if trace.has(t)
+    ]
+    for frames, column, words in (
+        (devices, "device", trace.platform.device),
+        (hosts, "process", "host, process"),
+    ):
+        for rank, number in (
+            pl.concat(frames).unique().sort("rank", column).iter_rows() if frames else ()
+        ):
             if rank >= 0:
                 pid = _NO_PROCESS if number is None else number
-                name(rank, pid, "process", f"rank {rank}: {words} {'' if number is None else number}".rstrip())
+                name(
+                    rank,
+                    pid,
+                    "process",
+                    f"rank {rank}: {words} {'' if number is None else number}".rstrip(),
+                )
                 name(rank, pid, "process", 10 * rank + (1 if column == "device" else 2))
     for rank, track, tid in _tids(added).iter_rows():
         if tid == 0:

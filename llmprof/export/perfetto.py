@@ -17,21 +17,33 @@ from llmprof.trace import Trace
 _SEQUENCE: Final = 1
 _INCREMENTAL_CLEARED: Final = 1
 _SPANS: Final = (
-    ("kernels", "stream", "device"), ("copies", "stream", "device"), ("tasks", "stream", "device"),
-    ("runtime", "thread", "host"), ("ops", "thread", "host"), ("markers", "thread", "host"),
-)  # fmt: skip
+    ("kernels", "stream", "device"),
+    ("copies", "stream", "device"),
+    ("tasks", "stream", "device"),
+    ("runtime", "thread", "host"),
+    ("ops", "thread", "host"),
+    ("markers", "thread", "host"),
+)
 _CATEGORIES: Final = {
-    "kernels": "kernel", "copies": "memory_copy", "tasks": "task", "runtime": "runtime_api", "ops": "cpu_op",
+    "kernels": "kernel",
+    "copies": "memory_copy",
+    "tasks": "task",
+    "runtime": "runtime_api",
+    "ops": "cpu_op",
     "markers": "mark",
-}  # fmt: skip
-"""Category of the slices of each table, by which the reader of Perfetto's files recognises kernels and copies."""
+}
+"""Category of the slices of each table, by which the reader of Perfetto's files recognises
+kernels and copies.
+"""
 
 _OWN_ORDER: Final = ("findings", "steps", "layers", "waits", "idle")
 
 
 def write(trace: Trace, added: pl.DataFrame, file: Path) -> int:
     """Write a trace together with added tracks."""
-    with needs("perfetto", "Perfetto's format needs", "export", LlmprofError, ", or write Chrome JSON"):
+    with needs(
+        "perfetto", "Perfetto's format needs", "export", LlmprofError, ", or write Chrome JSON"
+    ):
         from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TrackEvent
         from perfetto.trace_builder.proto_builder import StreamingTraceProtoBuilder
     rows = _lanes(_slices(trace, added))
@@ -82,40 +94,61 @@ def write(trace: Trace, added: pl.DataFrame, file: Path) -> int:
 def _slices(trace: Trace, added: pl.DataFrame) -> pl.DataFrame:
     parts = [
         added.select(
-            "rank", "start_ns", "dur_ns", "name", "detail", group=pl.lit("llmprof"), row="track",
+            "rank",
+            "start_ns",
+            "dur_ns",
+            "name",
+            "detail",
+            group=pl.lit("llmprof"),
+            row="track",
             category=pl.lit("llmprof"),
             place=pl.col("track").replace_strict(
-                {track: n for n, track in enumerate(_OWN_ORDER)}, default=len(_OWN_ORDER), return_dtype=pl.Int32
+                {track: n for n, track in enumerate(_OWN_ORDER)},
+                default=len(_OWN_ORDER),
+                return_dtype=pl.Int32,
             ),
         )
-    ]  # fmt: skip
+    ]
     for table, row, group in _SPANS:
         if not trace.has(table):
             continue
         frame = trace.table(table)
         on_device = pl.col("on_device") if table == "markers" else pl.lit(value=group == "device")
-        number = pl.coalesce(pl.when(on_device).then("stream"), row) if table == "markers" else pl.col(row)
+        number = (
+            pl.coalesce(pl.when(on_device).then("stream"), row)
+            if table == "markers"
+            else pl.col(row)
+        )
         row_kind = pl.when(on_device).then(pl.lit("stream")).otherwise(pl.lit("thread"))
         parts.append(
             frame.select(
-                "rank", "start_ns", "dur_ns", "name",
+                "rank",
+                "start_ns",
+                "dur_ns",
+                "name",
                 detail=pl.col("domain") if table == "markers" else pl.lit(None, dtype=pl.String),
                 group=pl.when(on_device).then(pl.lit("device")).otherwise(pl.lit("host")),
                 category=pl.lit(_CATEGORIES[table]),
                 row=pl.concat_str(
-                    pl.lit("marks, ") if table == "markers" else pl.lit(""), row_kind, pl.lit(" "),
+                    pl.lit("marks, ") if table == "markers" else pl.lit(""),
+                    row_kind,
+                    pl.lit(" "),
                     number.cast(pl.String).fill_null("?"),
                 ),
                 place=pl.lit(10 if group == "device" else 20, dtype=pl.Int32),
             )
-        )  # fmt: skip
+        )
     return pl.concat(parts, how="diagonal_relaxed").filter(pl.col("rank") >= 0)
 
 
 def _lanes(rows: pl.DataFrame) -> pl.DataFrame:
-    """Add ``lane``: 0, or higher if a slice overlaps an earlier slice of its row without being nested in it."""
+    """Add ``lane``: 0, or higher if a slice overlaps an earlier slice of its row without being
+    nested in it.
+    """
     key = ["rank", "place", "group", "row"]
-    rows = rows.sort(*key, "start_ns", "dur_ns", descending=[False] * 5 + [True], maintain_order=True)
+    rows = rows.sort(
+        *key, "start_ns", "dur_ns", descending=[False] * 5 + [True], maintain_order=True
+    )
     done, remaining, lane = [], rows, 0
     while remaining.height:
         end = pl.col("start_ns") + pl.col("dur_ns")

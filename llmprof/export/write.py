@@ -1,4 +1,6 @@
-"""Export of a trace: results of all analyses as tables, and labels and findings as tracks of a timeline."""
+"""Export of a trace: results of all analyses as tables, and labels and findings as tracks of a
+timeline.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ def _flat(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def write_csv(frames: dict[str, pl.DataFrame], folder: Path) -> int:
-    """Write each frame as ``NAME.csv``; texts are escaped so that no spreadsheet takes them as formulas."""
+    """Write each frame as ``NAME.csv``; texts are escaped so that no spreadsheet takes them as
+    formulas.
+    """
     folder.mkdir(parents=True)
     for name, frame in frames.items():
         (folder / f"{name}.csv").write_text(text.csv(_flat(frame)), encoding="utf-8")
@@ -73,7 +77,9 @@ def write_excel(frames: dict[str, pl.DataFrame], file: Path) -> int:
     with xlsxwriter.Workbook(str(file), options) as book:
         for name, frame in frames.items():
             part = _flat(frame).head(MOST_ROWS)
-            part.write_excel(book, worksheet=name[:31], autofit=part.height < 5000, freeze_panes=(1, 0))
+            part.write_excel(
+                book, worksheet=name[:31], autofit=part.height < 5000, freeze_panes=(1, 0)
+            )
             written += part.height
     return written
 
@@ -103,30 +109,44 @@ def tracks(trace: Trace, *, window: Window | None = None) -> pl.DataFrame:
     slices = slices.filter(pl.col("start_ns").is_not_null() & (pl.col("dur_ns") > 0))
     if window is not None:
         end = pl.min_horizontal(pl.col("start_ns") + pl.col("dur_ns"), pl.lit(window[1]))
-        slices = slices.with_columns(start_ns=pl.max_horizontal("start_ns", pl.lit(window[0])), _end=end)
+        slices = slices.with_columns(
+            start_ns=pl.max_horizontal("start_ns", pl.lit(window[0])), _end=end
+        )
         slices = slices.with_columns(dur_ns=pl.col("_end") - pl.col("start_ns")).drop("_end")
         slices = slices.filter(pl.col("dur_ns") > 0)
     return slices.sort("rank", "track", "start_ns", maintain_order=True)
 
 
 def _findings(trace: Trace) -> pl.DataFrame:
-    rows = analyze.findings(trace).filter(pl.col("rank").is_not_null() & pl.col("start_ns").is_not_null())
+    rows = analyze.findings(trace).filter(
+        pl.col("rank").is_not_null() & pl.col("start_ns").is_not_null()
+    )
     return pl.DataFrame(rows).select(
-        "rank", "start_ns", track=pl.lit("findings"), dur_ns=pl.col("end_ns") - pl.col("start_ns"), name="title",
+        "rank",
+        "start_ns",
+        track=pl.lit("findings"),
+        dur_ns=pl.col("end_ns") - pl.col("start_ns"),
+        name="title",
         detail=pl.format("{} {}", "detail", "suggestion"),
-    )  # fmt: skip
+    )
 
 
 def _steps(trace: Trace) -> pl.DataFrame:
     return analyze.steps(trace).select(
-        "rank", "start_ns", "dur_ns", track=pl.lit("steps"), name=pl.format("step {} {}", "step", "phase"),
+        "rank",
+        "start_ns",
+        "dur_ns",
+        track=pl.lit("steps"),
+        name=pl.format("step {} {}", "step", "phase"),
         detail=pl.col("name"),
-    )  # fmt: skip
+    )
 
 
 def _labelled(trace: Trace) -> pl.DataFrame:
     events = analyze.attribute(trace).filter(pl.col("source") != "op")
-    return events.with_columns(end_ns=pl.col("start_ns") + pl.col("dur_ns"), stream=pl.col("stream").fill_null(-1))
+    return events.with_columns(
+        end_ns=pl.col("start_ns") + pl.col("dur_ns"), stream=pl.col("stream").fill_null(-1)
+    )
 
 
 def _layers(trace: Trace) -> pl.DataFrame:
@@ -136,11 +156,17 @@ def _layers(trace: Trace) -> pl.DataFrame:
     )
     sums = sums.sort("rank", "start_ns")
     # layers of two batches may overlap: each one is cut off at the start of the next
-    until = pl.min_horizontal("end_ns", pl.col("start_ns").shift(-1).over("rank").fill_null(pl.col("end_ns")))
+    until = pl.min_horizontal(
+        "end_ns", pl.col("start_ns").shift(-1).over("rank").fill_null(pl.col("end_ns"))
+    )
     return sums.select(
-        "rank", "start_ns", track=pl.lit("layers"), dur_ns=until - pl.col("start_ns"),
-        name=pl.format("layer {}", "layer"), detail=pl.format("step {}, {} events", "step", "events"),
-    )  # fmt: skip
+        "rank",
+        "start_ns",
+        track=pl.lit("layers"),
+        dur_ns=until - pl.col("start_ns"),
+        name=pl.format("layer {}", "layer"),
+        detail=pl.format("step {}, {} events", "step", "events"),
+    )
 
 
 def _stages(trace: Trace) -> pl.DataFrame:
@@ -150,13 +176,21 @@ def _stages(trace: Trace) -> pl.DataFrame:
     run = pl.struct("rank", "device", "stream", "step", "layer", "name").rle_id()
     sums = events.group_by(run.alias("_run"), maintain_order=True).agg(
         pl.col("rank", "stream", "name", "step", "layer").first(),
-        start_ns=pl.col("start_ns").min(), end_ns=pl.col("end_ns").max(), events=pl.len(),
-    )  # fmt: skip
-    until = pl.min_horizontal("end_ns", pl.col("start_ns").shift(-1).over("rank", "stream").fill_null(pl.col("end_ns")))
+        start_ns=pl.col("start_ns").min(),
+        end_ns=pl.col("end_ns").max(),
+        events=pl.len(),
+    )
+    until = pl.min_horizontal(
+        "end_ns", pl.col("start_ns").shift(-1).over("rank", "stream").fill_null(pl.col("end_ns"))
+    )
     return sums.select(
-        "rank", "start_ns", "name", track=pl.format("stages, stream {}", "stream"),
-        dur_ns=until - pl.col("start_ns"), detail=pl.format("{} events", "events"),
-    )  # fmt: skip
+        "rank",
+        "start_ns",
+        "name",
+        track=pl.format("stages, stream {}", "stream"),
+        dur_ns=until - pl.col("start_ns"),
+        detail=pl.format("{} events", "events"),
+    )
 
 
 def _waits(trace: Trace) -> pl.DataFrame:
@@ -164,9 +198,13 @@ def _waits(trace: Trace) -> pl.DataFrame:
     if not calls.height:
         return pl.DataFrame(schema=SCHEMA)
     rows = calls.select(
-        "rank", "start_ns", track=pl.lit("waits"), dur_ns=pl.col("wait_ns").round().cast(pl.Int64),
-        name=pl.format("waiting for rank {}", "last_rank"), detail=pl.format("in {}", "name"),
-    ).sort("rank", "start_ns")  # fmt: skip
+        "rank",
+        "start_ns",
+        track=pl.lit("waits"),
+        dur_ns=pl.col("wait_ns").round().cast(pl.Int64),
+        name=pl.format("waiting for rank {}", "last_rank"),
+        detail=pl.format("in {}", "name"),
+    ).sort("rank", "start_ns")
     end = pl.col("start_ns") + pl.col("dur_ns")
     until = pl.min_horizontal(end, pl.col("start_ns").shift(-1).over("rank").fill_null(end))
     return rows.with_columns(dur_ns=until - pl.col("start_ns"))
@@ -176,14 +214,19 @@ def _idle(trace: Trace) -> pl.DataFrame:
     gaps = analyze.idle(trace)
     filled: Callable[[str], pl.Expr] = lambda column: pl.col(column).fill_null("")  # noqa: E731
     return gaps.select(
-        "rank", "start_ns", "dur_ns", track=pl.lit("idle"), name="cause",
+        "rank",
+        "start_ns",
+        "dur_ns",
+        track=pl.lit("idle"),
+        name="cause",
         detail=pl.concat_str(
             pl.when(filled("doing") != "").then(pl.format("host in {}", "doing")),
             pl.when(filled("held_by") != "").then(pl.format("held by {}", "held_by")),
             pl.when(filled("next_name") != "").then(pl.format("until {}", "next_name")),
-            separator="; ", ignore_nulls=True,
+            separator="; ",
+            ignore_nulls=True,
         ),
-    )  # fmt: skip
+    )
 
 
 Form = Literal["chrome", "perfetto", "speedscope", "csv", "parquet", "excel"]
@@ -205,8 +248,11 @@ def form_of(file: Path) -> Form:
         if file.name.lower().endswith(ends) and ends:
             return form  # type: ignore[return-value]
     suffixes = ", ".join(end for _, ends in FORMS.values() for end in ends)
-    raise OutputError(f"{file.name} has no known suffix", expected=f"a name that ends in one of {suffixes}",
-                      hint="or give form=: csv and parquet write a folder")  # fmt: skip
+    raise OutputError(
+        f"{file.name} has no known suffix",
+        expected=f"a name that ends in one of {suffixes}",
+        hint="or give form=: csv and parquet write a folder",
+    )
 
 
 @checked
@@ -221,9 +267,10 @@ def export(
 ) -> Path:
     """Write a trace, or a window of it, for another tool.
 
-    Chrome JSON and Perfetto's format hold the rows of the profiler with all ranks on one clock, and tracks of llmprof's
-    results: steps, layers, stages, waits, idle causes and findings. llmprof reads the Chrome JSON back to the same
-    frames. Rows that only an analysis can use (tasks of an NPU's queues) are written for display.
+    Chrome JSON and Perfetto's format hold the rows of the profiler with all ranks on one clock, and
+    tracks of llmprof's results: steps, layers, stages, waits, idle causes and findings. llmprof
+    reads the Chrome JSON back to the same frames. Rows that only an analysis can use (tasks of an
+    NPU's queues) are written for display.
 
     Parameters
     ----------
@@ -238,7 +285,8 @@ def export(
     redact : bool
         Replace texts about people, machines and secrets by pseudonyms, as ``Trace.redact`` does.
     overwrite : bool
-        Whether a file that exists is replaced; one that was read as an input never is, nor is a folder.
+        Whether a file that exists is replaced; one that was read as an input never is, nor is a
+        folder.
 
     Returns
     -------
@@ -263,12 +311,16 @@ def export(
     target = Path(file)
     chosen = form_of(target) if form is None else form
     if target.is_dir():
-        raise OutputError(f"{target} is a folder that exists", hint="choose another name, or remove it")
+        raise OutputError(
+            f"{target} is a folder that exists", hint="choose another name, or remove it"
+        )
     files.check_output(target, overwrite=overwrite)
     copy = trace.redact() if redact else trace
     part = copy if window is None else copy.select(window=window)
     if window is not None and not any(frame.height for frame in part.tables.values()):
-        raise AnalysisError("nothing starts in the window", expected=f"a window within {trace.span_ns} ns")
+        raise AnalysisError(
+            "nothing starts in the window", expected=f"a window within {trace.span_ns} ns"
+        )
     temporary = target.with_name(f".{target.name}.part")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -5,7 +5,7 @@
 >>> run.trace, run.requests, run.summary  # doctest: +SKIP
 
 The engine never runs in this process. Everything loads on first use.
-"""
+"""  # noqa: E501
 
 from llmprof.lazy import attach
 

@@ -1,4 +1,5 @@
-"""Servers that run already: a window of one recorded, the bad moment waited for, and what changed since a good one.
+"""Servers that run already: a window of one recorded, the bad moment waited for, and what changed
+since a good one.
 
 >>> import llmprof
 >>> run = llmprof.record("http://127.0.0.1:8000", seconds=3)  # doctest: +SKIP

@@ -1,4 +1,6 @@
-"""What changed between a capture and a better time: the load first, then the engine, the host, the device."""
+"""What changed between a capture and a better time: the load first, then the engine, the host,
+the device.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ MORE: Final = 1.25
 SLOWER: Final = 1.1
 """Factor from which a time counts as changed."""
 CHANCE: Final = 2.0
-"""Standard errors from which a change counts, if requests come by chance and vary as much as their mean."""
+"""Standard errors from which a change counts, if requests come by chance and vary as much as
+their mean.
+"""
 FEWER_HITS: Final = 0.2
 """Loss of the prefix cache's hit rate, as a difference of shares, that counts as a change."""
 FULL: Final = 0.95
@@ -32,17 +36,37 @@ FULL: Final = 0.95
 CLOCK: Final = 0.95
 """Factor below which the clock of a device counts as lower."""
 OTHERS: Final = 15.0
-"""Percentage points that other processes take more of all processors, or of the time of the devices."""
+"""Percentage points that other processes take more of all processors, or of the time of the
+devices.
+"""
 DELAY: Final = 10.0
-"""Percentage points of the time in which a main thread of the server waits for a processor more than before."""
+"""Percentage points of the time in which a main thread of the server waits for a processor more
+than before.
+"""
 HELD_BACK: Final = 25.0
-"""Percentage points of the samples in which heat or a fault holds the clock of a device down more than before."""
+"""Percentage points of the samples in which heat or a fault holds the clock of a device down
+more than before.
+"""
 MOST_OF: Final = 0.5
 """Share of the change of a step from which a group of its parts is named as where it lies."""
 
 _SHOWN: Final = (
-    *("running", "waiting", "max_num_seqs", "arrivals_per_s", "requests_per_s", "prompt_length_mean"),
-    *("output_length_mean", "step_tokens_mean", "hit_rate", "kv_usage", "preemptions_per_s", "output_tokens_per_s"),
+    *(
+        "running",
+        "waiting",
+        "max_num_seqs",
+        "arrivals_per_s",
+        "requests_per_s",
+        "prompt_length_mean",
+    ),
+    *(
+        "output_length_mean",
+        "step_tokens_mean",
+        "hit_rate",
+        "kv_usage",
+        "preemptions_per_s",
+        "output_tokens_per_s",
+    ),
     *("ttft_mean", "ttft_p99", "queue_mean", "prefill_mean", "tpot_mean", "e2e_mean"),
 )
 """Counters that are shown as evidence."""
@@ -52,14 +76,18 @@ CHANGED: Final = "changed.json"
 
 
 def counters_of(run: Run) -> dict[str, Any]:
-    """Counters of a capture: those for which it was made, else those before the window, while the profiler was off."""
+    """Counters of a capture: those for which it was made, else those before the window, while
+    the profiler was off.
+    """
     judged = files.read_json(run.folder.path / CHANGED)
     if isinstance(judged, dict) and judged.get("counters"):
         return dict(judged["counters"])
     told = (files.read_json(run.folder.recording) or {}).get("counters") or {}
     merged: dict[str, Any] = {}
     for when in ("after", "within", "before"):  # the last one counts
-        merged |= {name: value for name, value in (told.get(when) or {}).items() if value is not None}
+        merged |= {
+            name: value for name, value in (told.get(when) or {}).items() if value is not None
+        }
     return merged
 
 
@@ -71,18 +99,24 @@ def _places(run: Run) -> dict[str, Any]:
 
 
 def samples_of(run: Run) -> dict[str, float]:
-    """Means of the samples of host and devices during a capture, and the state of the devices; empty without any."""
+    """Means of the samples of host and devices during a capture, and the state of the devices;
+    empty without any.
+    """
     samples: dict[str, float] = {}
     recording = files.read_json(run.folder.recording) or {}
     with contextlib.suppress(OSError, pl.exceptions.PolarsError):
         frame = pl.read_parquet(run.folder.monitors)
         if window := recording.get("window"):  # and not while the server wrote its traces
-            frame = frame.filter(pl.col("time_ns").is_between(window["start_epoch_ns"], window["end_epoch_ns"]))
+            frame = frame.filter(
+                pl.col("time_ns").is_between(window["start_epoch_ns"], window["end_epoch_ns"])
+            )
         mask = pl.col("value").cast(pl.Int64, strict=False) & _HOLD_BACK
         held = frame.filter(name="gpu.throttle_reasons").select(
             name=pl.lit("gpu.held_back"), value=100.0 * (mask != 0).cast(pl.Float64)
         )
-        rows = pl.concat([frame.filter(pl.col("name").is_in(list(_UNITS))).select("name", "value"), held])
+        rows = pl.concat(
+            [frame.filter(pl.col("name").is_in(list(_UNITS))).select("name", "value"), held]
+        )
         samples = dict(rows.group_by("name").agg(pl.col("value").mean()).iter_rows())
     cores = (files.read_json(run.folder.gpu_info) or {}).get("cores")
     if cores and "run.cpu" in samples:
@@ -93,18 +127,24 @@ def samples_of(run: Run) -> dict[str, float]:
         known = [float(side[name]) for side in sides if side.get(name) is not None]
         samples |= {name: max(known)} if known else {}
     errors = [row["ecc_uncorrected"] for row in sides[-1]["devices"]] if sides else []
-    return samples | ({"ecc_uncorrected": float(sum(errors))} if errors and None not in errors else {})
+    return samples | (
+        {"ecc_uncorrected": float(sum(errors))} if errors and None not in errors else {}
+    )
 
 
 def changed(
-    run: Run, baseline: Run | None, *, history: pl.DataFrame | None = None, now: Mapping[str, Any] | None = None
+    run: Run,
+    baseline: Run | None,
+    *,
+    history: pl.DataFrame | None = None,
+    now: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """What changed in a capture, compared with an earlier one, or with the best hour of a history.
 
-    Where nothing is slower there is no cause. The load is looked at first: fewer hits of the prefix cache, longer
-    prompts, more requests, longer answers; then the samples of host and devices; the room for requests (KV cache,
-    places in the batch); and last the parts of a step. A cause is named only if its figures are known on both sides,
-    and if they differ by more than chance.
+    Where nothing is slower there is no cause. The load is looked at first: fewer hits of the prefix
+    cache, longer prompts, more requests, longer answers; then the samples of host and devices; the
+    room for requests (KV cache, places in the batch); and last the parts of a step. A cause is
+    named only if its figures are known on both sides, and if they differ by more than chance.
 
     Parameters
     ----------
@@ -120,9 +160,10 @@ def changed(
     Returns
     -------
     dict
-        ``says`` (one sentence), ``cause`` (``prefix_cache, longer_prompts, more_load, fewer_places, kv_cache, host,
-        device, rank, engine``, ``none`` where nothing is worse, or ``unknown``), ``baseline`` (capture or hour), and
-        ``evidence``, rows of ``what, before, now, unit``; ``counters`` of now.
+        ``says`` (one sentence), ``cause`` (``prefix_cache, longer_prompts, more_load, fewer_places,
+        kv_cache, host, device, rank, engine``, ``none`` where nothing is worse, or ``unknown``),
+        ``baseline`` (capture or hour), and ``evidence``, rows of ``what, before, now, unit``;
+        ``counters`` of now.
 
     Raises
     ------
@@ -135,7 +176,9 @@ def changed(
     elif history is not None and not history.is_empty():
         before, name = best_hour(history), "the best hour of the history"
     else:
-        raise AnalysisError("there is nothing to compare with", hint="give baseline=, or watch for some hours")
+        raise AnalysisError(
+            "there is nothing to compare with", hint="give baseline=, or watch for some hours"
+        )
     step = None if baseline is None else step_of(run, baseline)
     samples = ({}, {}) if baseline is None else (samples_of(baseline), samples_of(run))
     return judged(before, after, samples, step, name)
@@ -163,23 +206,45 @@ def judged(
     load = _of_load(before, after)
     worse = _worse(before, after, step)
     if worse:
-        found = load or _of_machine(samples, step) or _of_room(before, after) or _of_parts(before, after, step)
+        found = (
+            load
+            or _of_machine(samples, step)
+            or _of_room(before, after)
+            or _of_parts(before, after, step)
+        )
         cause, says = found or ("unknown", "Neither the load nor the recorded step says why")
         says = f"{says}: {worse[0].lower()}{worse[1:]}"
     elif any(_ratio(before, after, name) is not None for name in _TIMES):
-        cause, says = "none", f"Nothing is slower than in {name}, beyond what chance makes of as many requests"
+        cause, says = (
+            "none",
+            f"Nothing is slower than in {name}, beyond what chance makes of as many requests",
+        )
         says += "" if load is None else f". {load[1]}"
     else:
         cause, says = "unknown", f"The capture and {name} have no counter of a time in common"
-    return {"says": f"{says}.", "cause": cause, "baseline": name, "evidence": evidence, "counters": after}
+    return {
+        "says": f"{says}.",
+        "cause": cause,
+        "baseline": name,
+        "evidence": evidence,
+        "counters": after,
+    }
 
 
 _HOLD_BACK: Final = sum(
     bit
     for bit, reason in REASONS.items()
-    if reason in {"hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown"}
+    if reason
+    in {
+        "hw_slowdown",
+        "sw_thermal_slowdown",
+        "hw_thermal_slowdown",
+        "hw_power_brake_slowdown",
+    }
 )
-"""Reasons of a lower clock that a machine in order does not have; a limit of power is none of them."""
+"""Reasons of a lower clock that a machine in order does not have; a limit of power is none of
+them.
+"""
 
 _TIMES: Final = {
     "ttft_mean": "The first token takes",
@@ -205,25 +270,39 @@ def _number(row: Mapping[str, Any], name: str) -> float | None:
     return None if count is None else float(count)
 
 
-def _beyond_chance(before: Mapping[str, Any], after: Mapping[str, Any], name: str, ratio: float) -> bool:
+def _beyond_chance(
+    before: Mapping[str, Any], after: Mapping[str, Any], name: str, ratio: float
+) -> bool:
     """Whether so few requests can show a ratio: what is not counted is taken as it is."""
     numbers = [_number(side, name) for side in (before, after)]
     known = [number for number in numbers if number is not None]
     if name.endswith("_p99") and any(number < _HUNDREDTH for number in known):
         return False
-    return all(known) and abs(math.log(ratio)) >= CHANCE * math.sqrt(sum(1 / number for number in known))
+    return all(known) and abs(math.log(ratio)) >= CHANCE * math.sqrt(
+        sum(1 / number for number in known)
+    )
 
 
-def _grew(before: Mapping[str, Any], after: Mapping[str, Any], name: str, factor: float = MORE) -> bool:
+def _grew(
+    before: Mapping[str, Any], after: Mapping[str, Any], name: str, factor: float = MORE
+) -> bool:
     ratio = _ratio(before, after, name)
     return ratio is not None and ratio >= factor and _beyond_chance(before, after, name, ratio)
 
 
 def _worse(before: Mapping[str, Any], after: Mapping[str, Any], step: Step | None) -> str:
     """The time that became longest, as words; empty if none did."""
-    grown = {name: _ratio(before, after, name) or 1.0 for name in _TIMES if _grew(before, after, name, SLOWER)}
+    grown = {
+        name: _ratio(before, after, name) or 1.0
+        for name in _TIMES
+        if _grew(before, after, name, SLOWER)
+    }
     ttft, queue = before.get("ttft_mean"), grown.get("queue_mean")
-    if queue is not None and ttft and after["queue_mean"] - before["queue_mean"] < (SLOWER - 1) * ttft:
+    if (
+        queue is not None
+        and ttft
+        and after["queue_mean"] - before["queue_mean"] < (SLOWER - 1) * ttft
+    ):
         del grown["queue_mean"]  # from nearly nothing to a little more
     name = max(grown, key=lambda one: grown[one], default="")
     if not name:
@@ -235,7 +314,8 @@ def _worse(before: Mapping[str, Any], after: Mapping[str, Any], step: Step | Non
 def _of_load(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[str, str] | None:
     """The cause that lies in what the server is asked for.
 
-    How many requests run at once is no load where it is known how many come: it follows from how long they take.
+    How many requests run at once is no load where it is known how many come: it follows from how
+    long they take.
     """
 
     def words(name: str, what: str, form: str = "{:,.0f}") -> str:
@@ -247,7 +327,11 @@ def _of_load(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[str, 
         return "prefix_cache", words("hit_rate", "The prefix cache serves a share of", "{:.0%}")
     if _grew(before, after, "prompt_length_mean"):
         return "longer_prompts", words("prompt_length_mean", "Prompts are longer, on average")
-    rates = [name for name in ("arrivals_per_s", "requests_per_s") if _ratio(before, after, name) is not None]
+    rates = [
+        name
+        for name in ("arrivals_per_s", "requests_per_s")
+        if _ratio(before, after, name) is not None
+    ]
     if rates and _grew(before, after, rates[0]):
         return "more_load", words(rates[0], "More requests come a second, on average", "{:,.2f}")
     if not rates and _grew(before, after, "running"):
@@ -264,14 +348,23 @@ def _of_room(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[str, 
     again = before.get("preemptions_per_s") == 0 and (after.get("preemptions_per_s") or 0) > 0
     if filled or again or _grew(before, after, "preemptions_per_s"):
         return "kv_cache", "The KV cache is full, so requests wait or are computed again"
-    queues = after.get("waiting") is not None and after["waiting"] > MORE * (before.get("waiting") or 0.0) + 0.5
+    queues = (
+        after.get("waiting") is not None
+        and after["waiting"] > MORE * (before.get("waiting") or 0.0) + 0.5
+    )
     fewer, limit = (_ratio(before, after, name) for name in ("running", "max_num_seqs"))
     if queues and limit is not None and limit < 1:
         said = f"{after['max_num_seqs']}, before {before['max_num_seqs']}"
-        return "fewer_places", f"Requests wait although the KV cache has room, since fewer may run at once, {said}"
+        return (
+            "fewer_places",
+            f"Requests wait although the KV cache has room, since fewer may run at once, {said}",
+        )
     if queues and limit is None and fewer is not None and fewer <= 1 / MORE:
         ran = f"{after['running']:,.0f}, before {before['running']:,.0f}"
-        return "fewer_places", f"Requests wait although the KV cache has room, and fewer run at once, {ran}"
+        return (
+            "fewer_places",
+            f"Requests wait although the KV cache has room, and fewer run at once, {ran}",
+        )
     return None
 
 
@@ -296,14 +389,19 @@ class Step:
     def words(self) -> str:
         """Its times as a sentence."""
         times = [format_ns(round(ns)) for ns in (self.now_ns, self.before_ns)]
-        return f"A step{f' of {self.phase}' if self.phase else ''} takes {times[0]}, before {times[1]}"
+        return (
+            f"A step{f' of {self.phase}' if self.phase else ''} takes {times[0]}, before {times[1]}"
+        )
 
     def rows(self) -> list[dict[str, Any]]:
         """Evidence."""
         what = f"a step{f' of {self.phase}' if self.phase else ''}"
         return [
             {"what": what, "before": self.before_ns, "now": self.now_ns, "unit": "ns"},
-            *({"what": words, "before": None, "now": delta, "unit": "ns more"} for delta, words in self.more),
+            *(
+                {"what": words, "before": None, "now": delta, "unit": "ns more"}
+                for delta, words in self.more
+            ),
         ]
 
 
@@ -320,7 +418,9 @@ def step_of(run: Run, baseline: Run) -> Step | None:
         return None
     parts = frame.filter(pl.col("phase").eq_missing(pl.lit(phase)) & (pl.col("level") == "part"))
     groups: dict[str, float] = {}
-    for kind, part, delta in parts.select("kind", "part", pl.col("delta_ns").fill_null(0.0)).iter_rows():
+    for kind, part, delta in parts.select(
+        "kind", "part", pl.col("delta_ns").fill_null(0.0)
+    ).iter_rows():
         group = words_of(kind, part)[0]
         groups[group] = groups.get(group, 0.0) + delta
     largest = max(groups, key=lambda one: groups[one], default="")
@@ -329,16 +429,30 @@ def step_of(run: Run, baseline: Run) -> Step | None:
     return Step(phase, total["a_ns"], total["b_ns"], largest if most else "", more)
 
 
-def _of_parts(before: Mapping[str, Any], after: Mapping[str, Any], step: Step | None) -> tuple[str, str] | None:
+def _of_parts(
+    before: Mapping[str, Any], after: Mapping[str, Any], step: Step | None
+) -> tuple[str, str] | None:
     """The cause that lies in the parts of a step, at the same load."""
     if step is None or not step.longer:
         return None
     if step.now_ns / step.before_ns <= (_ratio(before, after, "running") or 0.0):
-        return "unknown", "More requests run at once, and a step takes longer: which of the two came first is not known"
+        return (
+            "unknown",
+            (
+                "More requests run at once, and a step takes longer: which of the two came first is"
+                " not known"
+            ),
+        )
     if step.group in {"waiting", "transfer", "communication"}:
         return "rank", f"Ranks wait for each other longer at the same load: {_small(step.words)}"
     if step.group and step.more:
-        return "engine", f"The same load takes longer in {', '.join(w for _, w in step.more)}: {_small(step.words)}"
+        return (
+            "engine",
+            (
+                f"The same load takes longer in {', '.join(w for _, w in step.more)}:"
+                f" {_small(step.words)}"
+            ),
+        )
     return "unknown", f"The same load takes longer in no single part: {_small(step.words)}"
 
 
@@ -360,8 +474,12 @@ _UNITS: Final = {
 }
 
 
-def _of_machine(samples: tuple[Mapping[str, float], Mapping[str, float]], step: Step | None) -> tuple[str, str] | None:
-    """A cause outside of the engine: what other processes take of devices and host, or what holds a device back."""
+def _of_machine(
+    samples: tuple[Mapping[str, float], Mapping[str, float]], step: Step | None
+) -> tuple[str, str] | None:
+    """A cause outside of the engine: what other processes take of devices and host, or what
+    holds a device back.
+    """
 
     def more(name: str) -> float:
         return samples[1][name] - samples[0][name] if all(name in side for side in samples) else 0.0
@@ -370,22 +488,44 @@ def _of_machine(samples: tuple[Mapping[str, float], Mapping[str, float]], step: 
     busy = all("others_utilization" in side for side in samples)
     if more("others_utilization") >= OTHERS or (more("others") > 0 and not busy):
         share = f", {now['others_utilization']:.0f} % of the time" if busy else ""
-        return "device", f"{now['others']:.0f} other processes use the devices{share}, before {before['others']:.0f}"
+        return (
+            "device",
+            (
+                f"{now['others']:.0f} other processes use the devices{share}, before"
+                f" {before['others']:.0f}"
+            ),
+        )
     if more("gpu.held_back") >= HELD_BACK:
         return (
             "device",
-            f"Heat or a fault holds the clock of the devices down in {now['gpu.held_back']:.0f} % of the time",
+            (
+                f"Heat or a fault holds the clock of the devices down in {now['gpu.held_back']:.0f}"
+                " % of the time"
+            ),
         )
-    if "gpu.sm_clock" in before and "gpu.sm_clock" in now and now["gpu.sm_clock"] < CLOCK * before["gpu.sm_clock"]:
+    if (
+        "gpu.sm_clock" in before
+        and "gpu.sm_clock" in now
+        and now["gpu.sm_clock"] < CLOCK * before["gpu.sm_clock"]
+    ):
         clocks = [f"{side['gpu.sm_clock'] / 1e6:,.0f} MHz" for side in (now, before)]
         return "device", f"The devices run at {clocks[0]}, before {clocks[1]}"
     if more("run.delay") >= DELAY:
         shares = [f"{side['run.delay']:.0f} %" for side in (now, before)]
-        return "host", f"The server waits for a processor in {shares[0]} of the time, before {shares[1]}"
+        return (
+            "host",
+            f"The server waits for a processor in {shares[0]} of the time, before {shares[1]}",
+        )
     host = [_others(side) for side in samples]
     waits = step is not None and step.group == "waiting"
     if host[0] is not None and host[1] is not None and host[1] - host[0] >= OTHERS and not waits:
-        return "host", f"Other processes take {host[1]:.0f} % of the processors, before {max(0.0, host[0]):.0f} %"
+        return (
+            "host",
+            (
+                f"Other processes take {host[1]:.0f} % of the processors, before"
+                f" {max(0.0, host[0]):.0f} %"
+            ),
+        )
     return None
 
 

@@ -1,4 +1,7 @@
-"""Conditions on a server's counters: ``ttft_p99 > 500ms for 30s and waiting > 4``, read by a parser and never run."""
+"""Conditions on a server's counters:
+
+``ttft_p99 > 500ms for 30s and waiting > 4``, read by a parser and never run.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,14 @@ TIME_NAMES: Final = tuple(f"{name}_{part}" for name in TIMES for part in (*QUANT
 SHARE_NAMES: Final = ("kv_usage", "hit_rate")
 """Names of shares: 0.9 or 90%."""
 OTHER_NAMES: Final = (
-    *("running", "waiting", "prompt_tokens_per_s", "output_tokens_per_s", "requests_per_s", "arrivals_per_s"),
+    *(
+        "running",
+        "waiting",
+        "prompt_tokens_per_s",
+        "output_tokens_per_s",
+        "requests_per_s",
+        "arrivals_per_s",
+    ),
     "preemptions_per_s",
     *(f"{name}_mean" for name in LENGTHS),
 )
@@ -86,7 +96,9 @@ class _Several:
     every: bool
 
     def holds(self, row: Mapping[str, Any], now_s: float) -> bool | None:
-        each = [part.holds(row, now_s) for part in self.parts]  # each is asked, so that each keeps its time
+        each = [
+            part.holds(row, now_s) for part in self.parts
+        ]  # each is asked, so that each keeps its time
         decided = (False in each) if self.every else (True in each)
         return not self.every if decided else None if None in each else self.every
 
@@ -124,7 +136,9 @@ class _Built(Transformer[Token, Any]):
     def span(self, items: list[Any]) -> float:
         unit = str(items[1]) if len(items) > 1 and items[1] is not None else ""
         if unit not in SECONDS:
-            raise ConfigError(f"{items[0]}{unit} after for is no time", expected="a time such as 30s or 2m")
+            raise ConfigError(
+                f"{items[0]}{unit} after for is no time", expected="a time such as 30s or 2m"
+            )
         return float(items[0]) * SECONDS[unit]
 
     def compared(self, items: list[Any]) -> Any:
@@ -134,12 +148,17 @@ class _Built(Transformer[Token, Any]):
             raise ConfigError(found, expected=f"one of {listed(NAMES)}", hint=nearest(name, NAMES))
         if name in TIME_NAMES:
             if unit not in SECONDS:
-                raise ConfigError(f"{name} is compared with {items[2][0]:g}{unit}", expected="a time such as 500ms")
+                raise ConfigError(
+                    f"{name} is compared with {items[2][0]:g}{unit}",
+                    expected="a time such as 500ms",
+                )
             number *= SECONDS[unit]
         elif unit == "%" and name in SHARE_NAMES:
             number /= 100
         elif unit:
-            raise ConfigError(f"{name} is compared with {number:g}{unit}", expected="a number without a unit")
+            raise ConfigError(
+                f"{name} is compared with {number:g}{unit}", expected="a number without a unit"
+            )
         return _lasting(_Compared(name, sign, number), items[3:])
 
 
@@ -159,8 +178,8 @@ class Condition:
     Parameters
     ----------
     text : str
-        Comparisons with ``>``, ``>=``, ``<``, ``<=``, joined by ``and``, ``or``, ``not`` and parentheses. ``for 30s``
-        behind one asks that it holds without a break for that time.
+        Comparisons with ``>``, ``>=``, ``<``, ``<=``, joined by ``and``, ``or``, ``not`` and
+        parentheses. ``for 30s`` behind one asks that it holds without a break for that time.
 
     Raises
     ------
@@ -174,7 +193,10 @@ class Condition:
             self._root = _Built().transform(_parser().parse(text))
         except UnexpectedInput as error:
             column = error.column if error.column > 0 else len(text) + 1
-            found = f"the condition cannot be read at character {column}: {text[: column - 1]}>>>{text[column - 1 :]}"
+            found = (
+                f"the condition cannot be read at character {column}:"
+                f" {text[: column - 1]}>>>{text[column - 1 :]}"
+            )
             expected = "such as ttft_p99 > 500ms for 30s and waiting > 4"
             raise ConfigError(found, expected=expected, column=column) from error
         except VisitError as error:
@@ -183,5 +205,7 @@ class Condition:
             raise
 
     def holds(self, row: Mapping[str, Any], now_s: float) -> bool:
-        """Whether it holds at a moment of a clock that never jumps; what is unknown does not hold."""
+        """Whether it holds at a moment of a clock that never jumps; what is unknown does not
+        hold.
+        """
         return self._root.holds(row, now_s) is True

@@ -1,4 +1,6 @@
-"""Counters of a server: one table of Prometheus names for every engine, and what happened between two readings."""
+"""Counters of a server: one table of Prometheus names for every engine, and what happened
+between two readings.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +15,18 @@ from prometheus_client.parser import text_string_to_metric_families
 
 GAUGES: Final[dict[str, tuple[str, ...]]] = {
     "running": ("vllm:num_requests_running", "sglang:num_running_reqs", "tgi_batch_current_size"),
-    "waiting": ("vllm:num_requests_waiting", "sglang:num_queue_reqs", "tgi_queue_size", "trtllm_num_requests_waiting"),
+    "waiting": (
+        "vllm:num_requests_waiting",
+        "sglang:num_queue_reqs",
+        "tgi_queue_size",
+        "trtllm_num_requests_waiting",
+    ),
     "kv_usage": ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc", "sglang:token_usage"),
     "hit_rate": ("sglang:cache_hit_rate",),
 }
-"""Values of the moment, and their names in vLLM (0.32 and older), SGLang, text-generation-inference, TensorRT-LLM."""
+"""Values of the moment, and their names in vLLM (0.32 and older), SGLang,
+text-generation-inference, TensorRT-LLM.
+"""
 
 TOTALS: Final[dict[str, tuple[str, ...]]] = {
     "prompt_tokens": ("vllm:prompt_tokens", "sglang:prompt_tokens"),
@@ -49,14 +58,22 @@ TIMES: Final[dict[str, tuple[str, ...]]] = {
         "tgi_request_duration",
         "trtllm_e2e_request_latency_seconds",
     ),
-    "queue": ("vllm:request_queue_time_seconds", "sglang:queue_time_seconds", "tgi_request_queue_duration"),
+    "queue": (
+        "vllm:request_queue_time_seconds",
+        "sglang:queue_time_seconds",
+        "tgi_request_queue_duration",
+    ),
     "prefill": ("vllm:request_prefill_time_seconds",),
     "decode": ("vllm:request_decode_time_seconds",),
 }
 """Histograms of times in seconds."""
 
 LENGTHS: Final[dict[str, tuple[str, ...]]] = {
-    "prompt_length": ("vllm:request_prompt_tokens", "sglang:prompt_tokens_histogram", "tgi_request_input_length"),
+    "prompt_length": (
+        "vllm:request_prompt_tokens",
+        "sglang:prompt_tokens_histogram",
+        "tgi_request_input_length",
+    ),
     "output_length": (
         "vllm:request_generation_tokens",
         "sglang:generation_tokens_histogram",
@@ -70,7 +87,12 @@ QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 
 _PLACES: Final = {
     name: (what, key, turn)
-    for what, table in (("gauge", GAUGES), ("total", TOTALS), ("histogram", TIMES), ("histogram", LENGTHS))
+    for what, table in (
+        ("gauge", GAUGES),
+        ("total", TOTALS),
+        ("histogram", TIMES),
+        ("histogram", LENGTHS),
+    )
     for key, names in table.items()
     for turn, name in enumerate(names)
 }
@@ -100,11 +122,15 @@ class Scrape:
 
 
 def parsed(text: str, *, time_ns: int | None = None, at_s: float | None = None) -> Scrape:
-    """Values of the table in a Prometheus text; lines that cannot be read and values that are not finite are left out.
+    """Values of the table in a Prometheus text; lines that cannot be read and values that are not
+    finite are left out.
 
-    Values of several engines of one server (data parallel ranks) are added up, shares (KV cache, hit rate) averaged.
+    Values of several engines of one server (data parallel ranks) are added up, shares (KV cache,
+    hit rate) averaged.
     """
-    scrape = Scrape(time.time_ns() if time_ns is None else time_ns, time.monotonic() if at_s is None else at_s)
+    scrape = Scrape(
+        time.time_ns() if time_ns is None else time_ns, time.monotonic() if at_s is None else at_s
+    )
     turns: dict[str, int] = {}
     shares: dict[str, list[float]] = {}
     for name, labels, value in _samples(text):
@@ -168,7 +194,11 @@ def _samples(text: str) -> Iterable[tuple[str, Mapping[str, str], float]]:
 
 def _of(text: str) -> list[tuple[str, Mapping[str, str], float]]:
     families = text_string_to_metric_families(text + "\n")
-    return [(sample.name, sample.labels, sample.value) for family in families for sample in family.samples]
+    return [
+        (sample.name, sample.labels, sample.value)
+        for family in families
+        for sample in family.samples
+    ]
 
 
 SAMPLE: Final[dict[str, Any]] = {
@@ -176,22 +206,31 @@ SAMPLE: Final[dict[str, Any]] = {
     "seconds": pl.Float64,
     **dict.fromkeys(("running", "waiting", "kv_usage", "hit_rate"), pl.Float64),
     **dict.fromkeys(
-        ("prompt_tokens_per_s", "output_tokens_per_s", "requests_per_s", "arrivals_per_s", "preemptions_per_s"),
+        (
+            "prompt_tokens_per_s",
+            "output_tokens_per_s",
+            "requests_per_s",
+            "arrivals_per_s",
+            "preemptions_per_s",
+        ),
         pl.Float64,
     ),
     **{f"{name}_{part}": pl.Float64 for name in TIMES for part in (*QUANTILES, "mean")},
     **{f"{name}_mean": pl.Float64 for name in LENGTHS},
     **{f"{name}_count": pl.Float64 for name in (*TIMES, *LENGTHS)},
 }
-"""Columns of the history: time since the epoch, seconds that a row covers, values of the moment, rates (1/s), times in
-seconds (quantiles and mean of what ended within the row) with the number of values, and mean lengths in tokens.
-``requests`` are those that ended; ``arrivals`` those that came, which is the load, also if the server falls behind."""
+"""Columns of the history: time since the epoch, seconds that a row covers, values of the moment,
+rates (1/s), times in seconds (quantiles and mean of what ended within the row) with the number of
+values, and mean lengths in tokens. ``requests`` are those that ended; ``arrivals`` those that came,
+which is the load, also if the server falls behind.
+"""
 
 
 def between(before: Scrape, after: Scrape) -> dict[str, Any]:
     """What happened between two readings, as a row of the history.
 
-    A counter that vanished, or is lower than before because the server started again, has no value; nothing is guessed.
+    A counter that vanished, or is lower than before because the server started again, has no value;
+    nothing is guessed.
     """
     row: dict[str, Any] = dict.fromkeys(SAMPLE)
     seconds = after.at_s - before.at_s
@@ -201,7 +240,9 @@ def between(before: Scrape, after: Scrape) -> dict[str, Any]:
     for name in ("prompt_tokens", "output_tokens", "requests", "preemptions"):
         gained = _gain(before.totals, after.totals, name)
         row[f"{name}_per_s"] = None if gained is None else gained / seconds
-    inside = [[scrape.gauges.get(name) for name in ("running", "waiting")] for scrape in (before, after)]
+    inside = [
+        [scrape.gauges.get(name) for name in ("running", "waiting")] for scrape in (before, after)
+    ]
     if row["requests_per_s"] is not None and None not in (*inside[0], *inside[1]):
         gained = sum(inside[1]) - sum(inside[0])  # type: ignore[arg-type]
         row["arrivals_per_s"] = max(0.0, row["requests_per_s"] + gained / seconds)
@@ -222,7 +263,8 @@ def between(before: Scrape, after: Scrape) -> dict[str, Any]:
             mean = row[f"{name}_mean"]
             for part, share in QUANTILES.items():
                 value = quantile(gains, share)
-                # the first bucket may be wide: times are not negative, so their mean bounds each quantile
+                # the first bucket may be wide: times are not negative, so their mean bounds each
+                # quantile
                 row[f"{name}_{part}"] = None if value is None else min(value, mean / (1 - share))
     return row
 
@@ -234,17 +276,22 @@ def _gain(before: Mapping[str, float], after: Mapping[str, float], name: str) ->
 
 
 def quantile(buckets: Mapping[float, float], share: float) -> float | None:
-    """Quantile of a histogram by its cumulative counts, linear within a bucket, as Prometheus does it.
+    """Quantile of a histogram by its cumulative counts, linear within a bucket, as Prometheus does
+    it.
 
-    A quantile in the last bucket, which has no upper bound, is the lower bound of that bucket: at least this much. None
-    if nothing was counted, or if the counts fall (the histogram began anew).
+    A quantile in the last bucket, which has no upper bound, is the lower bound of that bucket: at
+    least this much. None if nothing was counted, or if the counts fall (the histogram began anew).
 
     >>> quantile({0.1: 50, 0.5: 90, float("inf"): 100}, 0.5), quantile({0.1: 50, 0.5: 90, float("inf"): 100}, 0.99)
     (0.1, 0.5)
-    """
+    """  # noqa: E501
     bounds = sorted(buckets)
     counts = [buckets[bound] for bound in bounds]
-    if not bounds or counts[-1] <= 0 or any(b < a for a, b in zip([0.0, *counts], counts, strict=False)):
+    if (
+        not bounds
+        or counts[-1] <= 0
+        or any(b < a for a, b in zip([0.0, *counts], counts, strict=False))
+    ):
         return None
     rank = share * counts[-1]
     for i, (bound, count) in enumerate(zip(bounds, counts, strict=True)):
@@ -252,5 +299,7 @@ def quantile(buckets: Mapping[float, float], share: float) -> float | None:
             low, under = (bounds[i - 1], counts[i - 1]) if i else (0.0, 0.0)
             if math.isinf(bound):
                 return low if i else None
-            return low + (bound - low) * (rank - under) / (count - under) if count > under else bound
+            return (
+                low + (bound - low) * (rank - under) / (count - under) if count > under else bound
+            )
     return None

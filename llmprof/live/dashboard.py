@@ -39,17 +39,27 @@ class Dashboard(anywidget.AnyWidget):
 def page_of(folder: Path) -> str:
     """The page of a watch, by what lies in its folder."""
     state = files.read_json(folder / STATE)
-    state = {"scrapes": 0, "lost": 0, "when": None, "holds": False, "says": "", "events": [], "kept": []} | (
-        state or {}
+    state = {
+        "scrapes": 0,
+        "lost": 0,
+        "when": None,
+        "holds": False,
+        "says": "",
+        "events": [],
+        "kept": [],
+    } | (state or {})
+    newest = next(
+        (event["folder"] for event in reversed(state["events"]) if event["what"] == "captured"),
+        None,
     )
-    newest = next((event["folder"] for event in reversed(state["events"]) if event["what"] == "captured"), None)
     found = files.read_json(folder / CAPTURES / Path(newest).name / FINDINGS) if newest else None
     recent = history(folder).filter(level="recent")
     return html(recent, state, finding_rows(found or []), every_s=0)
 
 
 def dashboard(folder: str | os.PathLike[str], *, every_s: float = 10.0) -> Dashboard:
-    """Show a watch in a notebook: its history, captures, what changed and the findings of the last capture.
+    """Show a watch in a notebook: its history, captures, what changed and the findings of the last
+    capture.
 
     Parameters
     ----------

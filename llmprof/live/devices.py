@@ -1,4 +1,6 @@
-"""State of the devices of this machine, as NVML tells it: who uses them, and what holds them back."""
+"""State of the devices of this machine, as NVML tells it: who uses them, and what holds them
+back.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +15,12 @@ from llmprof.launch.monitors.nvml import answer, reasons_of
 def devices(pid: int) -> dict[str, Any] | None:
     """State of the devices that a process and its children use.
 
-    ``others``: processes on these devices that do not belong to it; ``others_utilization``: share of the time in which
-    their kernels ran in the driver's last sample (%); ``devices``: of each ``device``, ``reasons`` of a lower clock,
-    and ``ecc_corrected, ecc_uncorrected`` (errors of memory since the driver was loaded). What a device does not report
-    is None. None as a whole if there is no NVML, or if it names none of the server's processes: a container sees other
-    numbers of processes than the driver.
+    ``others``: processes on these devices that do not belong to it; ``others_utilization``: share
+    of the time in which their kernels ran in the driver's last sample (%); ``devices``: of each
+    ``device``, ``reasons`` of a lower clock, and ``ecc_corrected, ecc_uncorrected`` (errors of
+    memory since the driver was loaded). What a device does not report is None. None as a whole if
+    there is no NVML, or if it names none of the server's processes: a container sees other numbers
+    of processes than the driver.
     """
     try:
         import pynvml
@@ -52,11 +55,17 @@ def _devices(nvml: Any, own: set[int]) -> dict[str, Any] | None:
         mask = answer(nvml, "CurrentClocksEventReasons", handle)
         mask = answer(nvml, "CurrentClocksThrottleReasons", handle) if mask is None else mask
         kinds = (nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED)
-        ecc = [answer(nvml, "TotalEccErrors", handle, kind, nvml.NVML_VOLATILE_ECC) for kind in kinds]
-        rows.append({
-            "device": device, "reasons": None if mask is None else reasons_of(mask), "ecc_corrected": ecc[0],
-            "ecc_uncorrected": ecc[1],
-        })  # fmt: skip
+        ecc = [
+            answer(nvml, "TotalEccErrors", handle, kind, nvml.NVML_VOLATILE_ECC) for kind in kinds
+        ]
+        rows.append(
+            {
+                "device": device,
+                "reasons": None if mask is None else reasons_of(mask),
+                "ecc_corrected": ecc[0],
+                "ecc_uncorrected": ecc[1],
+            }
+        )
     if not rows:
         return None
     return {"others": len(others), "others_utilization": max(shares, default=None), "devices": rows}

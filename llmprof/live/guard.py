@@ -28,15 +28,23 @@ _STOP_S: Final = 60.0
 
 
 class Guard:
-    """Process that switches a server's profiler off when this one has ended, or has not done so in time.
+    """Process that switches a server's profiler off when this one has ended, or has not done so in
+    time.
 
-    It runs in a session of its own, so that neither Ctrl-C nor the end of a terminal reaches it. It gets credentials
-    through a pipe, so that no list of processes shows them.
+    It runs in a session of its own, so that neither Ctrl-C nor the end of a terminal reaches it. It
+    gets credentials through a pipe, so that no list of processes shows them.
     """
 
     def __init__(self, address: Address, *, within_s: float, lock: int) -> None:
-        job = {"url": address.url, "user": address.user, "password": address.password, "token": address.token}
-        path = os.pathsep.join(filter(None, [str(Path(llmprof.__file__).parents[1]), os.environ.get("PYTHONPATH")]))
+        job = {
+            "url": address.url,
+            "user": address.user,
+            "password": address.password,
+            "token": address.token,
+        }
+        path = os.pathsep.join(
+            filter(None, [str(Path(llmprof.__file__).parents[1]), os.environ.get("PYTHONPATH")])
+        )
         self._process = subprocess.Popen(
             [sys.executable, "-m", "llmprof.live.guard"],
             stdin=subprocess.PIPE,
@@ -48,10 +56,16 @@ class Guard:
         )
         self._write(json.dumps(job | {"within_s": within_s, "lock": lock}).encode() + b"\n")
         said = self._process.stdout
-        if said is None or not select.select([said], [], [], _BEGIN_S)[0] or said.readline() != _READY:
+        if (
+            said is None
+            or not select.select([said], [], [], _BEGIN_S)[0]
+            or said.readline() != _READY
+        ):
             self._process.kill()
             self._process.wait()
-            raise LaunchError("the process that guards the recording did not start", hint="nothing was recorded")
+            raise LaunchError(
+                "the process that guards the recording did not start", hint="nothing was recorded"
+            )
 
     @property
     def pid(self) -> int:
@@ -80,7 +94,8 @@ class Guard:
 
 
 def stop(server: Server, *, within_s: float = _TRIES_S) -> bool:
-    """Switch a profiler off, again until it answers; False if the server is gone or does not answer in time.
+    """Switch a profiler off, again until it answers; False if the server is gone or does not answer
+    in time.
 
     Any answer counts: a profiler that is already off answers with an error in some versions.
     """

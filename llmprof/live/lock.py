@@ -1,4 +1,6 @@
-"""Lock of a server, so that only one process of this machine records it, and the next one knows who."""
+"""Lock of a server, so that only one process of this machine records it, and the next one knows
+who.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ RECORDING: Final = "recording"
 
 
 def places() -> Path:
-    """Folder of the locks and of what captures of a server cost before: it survives the process, and is the user's."""
+    """Folder of the locks and of what captures of a server cost before: it survives the process,
+    and is the user's.
+    """
     chosen = os.environ.get("LLMPROF_CACHE")
     return (Path(chosen) if chosen else Path(platformdirs.user_cache_dir("llmprof"))) / "live"
 
@@ -41,7 +45,9 @@ class Lock:
 
     @contextlib.contextmanager
     def taken(self) -> Iterator[int]:
-        """Take the lock; yields its file descriptor, which the guard inherits, so that it outlives this process."""
+        """Take the lock; yields its file descriptor, which the guard inherits, so that it
+        outlives this process.
+        """
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             file = self._path.open("ab")
@@ -52,8 +58,9 @@ class Lock:
             who = who if isinstance(who, dict) else {}
             if not hold(file):
                 raise LaunchError(
-                    f"process {who.get('pid', 'unknown')} records {self._address.url} since "
-                    f"{who.get('started', 'an unknown time')}, into {who.get('folder') or 'an unknown folder'}",
+                    f"process {who.get('pid', 'unknown')} records {self._address.url} since"
+                    f" {who.get('started', 'an unknown time')}, into"
+                    f" {who.get('folder') or 'an unknown folder'}",
                     hint="wait for its end: a server has one profiler",
                     busy=True,
                     pid=who.get("pid"),
@@ -66,4 +73,6 @@ class Lock:
         now = datetime.now().astimezone().isoformat(timespec="seconds")
         who = {"pid": os.getpid(), "started": now, "url": self._address.url, "state": state}
         with contextlib.suppress(OSError):
-            self._path.write_text(json.dumps(who | {"folder": None if folder is None else str(folder)}))
+            self._path.write_text(
+                json.dumps(who | {"folder": None if folder is None else str(folder)})
+            )

@@ -1,4 +1,6 @@
-"""Page of a watch on this machine: its history as lines, its captures, what changed and the last findings."""
+"""Page of a watch on this machine: its history as lines, its captures, what changed and the last
+findings.
+"""
 
 from __future__ import annotations
 
@@ -56,13 +58,23 @@ preserveAspectRatio="none"><polyline points="{{ line.points }}" vector-effect="n
 <tr><th>time</th><th>event</th><th>capture</th><th>what changed</th></tr>{% for event in state.events|reverse %}
 <tr><td>{{ event.time|replace("T", " ") }}</td><td>{{ event.what }}</td><td>{{ event.folder or "" }}</td>
 <td>{{ event.changed or event.found or "" }}</td></tr>{% endfor %}</table></div></div>{% endif %}
-</main></body></html>"""
+</main></body></html>"""  # noqa: E501
 
 
-def html(recent: pl.DataFrame, state: Mapping[str, Any], findings: Sequence[Mapping[str, Any]], *, every_s: int) -> str:
-    """The page of a watch, from the readings of its history; it loads itself again after some seconds (0: never)."""
+def html(
+    recent: pl.DataFrame,
+    state: Mapping[str, Any],
+    findings: Sequence[Mapping[str, Any]],
+    *,
+    every_s: int,
+) -> str:
+    """The page of a watch, from the readings of its history; it loads itself again after some
+    seconds (0: never).
+    """
     rows = recent.tail(_ROWS)
-    lines = [line for name, words in _LINES.items() if (line := _line(rows[name], words)) is not None]
+    lines = [
+        line for name, words in _LINES.items() if (line := _line(rows[name], words)) is not None
+    ]
     page = jinja2.Environment(autoescape=True).from_string(_TEMPLATE)
     css = Markup(files("llmprof.report").joinpath("page.css").read_text("utf-8"))  # noqa: S704 - our own file
     return page.render(css=css, state=state, lines=lines, findings=findings, every_s=every_s)
@@ -76,14 +88,20 @@ def _line(values: pl.Series, words: str) -> dict[str, Any] | None:
     low, high = min(value for _, value in known), max(value for _, value in known)
     span, last = high - low or 1.0, known[-1][0] or 1
     low_y = _HEIGHT - 2 if high > low else _HEIGHT / 2
-    points = [f"{_WIDTH * at / last:.1f},{low_y - (_HEIGHT - 4) * (v - low) / span:.1f}" for at, v in known]
+    points = [
+        f"{_WIDTH * at / last:.1f},{low_y - (_HEIGHT - 4) * (v - low) / span:.1f}"
+        for at, v in known
+    ]
     numbers = {"last": known[-1][1], "low": low, "high": high}
-    return {"words": words, "points": " ".join(points)} | {name: f"{value:.4g}" for name, value in numbers.items()}
+    return {"words": words, "points": " ".join(points)} | {
+        name: f"{value:.4g}" for name, value in numbers.items()
+    }
 
 
 @contextmanager
 def served(watch: Watch, port: int = 0) -> Iterator[str]:
-    """Serve the page, and the watch's own metrics at ``/metrics``, to who knows the token; yields the address.
+    """Serve the page, and the watch's own metrics at ``/metrics``, to who knows the token; yields
+    the address.
 
     Raises
     ------
@@ -103,14 +121,19 @@ def served(watch: Watch, port: int = 0) -> Iterator[str]:
             if not hmac.compare_digest(given.encode(), token.encode()):
                 status = 403
             elif parts.path == "/":
-                text = html(watch.history.frames["recent"], watch.state(), watch.findings, every_s=_EVERY_S)
+                text = html(
+                    watch.history.frames["recent"], watch.state(), watch.findings, every_s=_EVERY_S
+                )
             elif parts.path == "/metrics":
                 text = watch.exposition()
             else:
                 status = 404
             data = text.encode()
             self.send_response(status)
-            self.send_header("Content-Type", f"text/{'plain' if parts.path == '/metrics' else 'html'}; charset=utf-8")
+            self.send_header(
+                "Content-Type",
+                f"text/{'plain' if parts.path == '/metrics' else 'html'}; charset=utf-8",
+            )
             self.send_header("Content-Length", str(len(data)))
             self.send_header("Referrer-Policy", "no-referrer")
             self.end_headers()
@@ -122,7 +145,9 @@ def served(watch: Watch, port: int = 0) -> Iterator[str]:
     try:
         server = ThreadingHTTPServer((HOST, port), Handler)
     except OSError as error:
-        raise LaunchError(f"port {port} cannot be used: {error.strerror}", hint="choose another port, or 0") from error
+        raise LaunchError(
+            f"port {port} cannot be used: {error.strerror}", hint="choose another port, or 0"
+        ) from error
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:

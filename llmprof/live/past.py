@@ -19,14 +19,20 @@ from llmprof.units import NS_PER_S
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """One level of detail: rows of ``every_s`` seconds (0: as they were read), at most ``rows`` of them."""
+    """One level of detail: rows of ``every_s`` seconds (0: as they were read), at most ``rows``
+    of them.
+    """
 
     name: str
     every_s: int
     rows: int
 
 
-LEVELS: Final = (Level("recent", 0, 10_000), Level("minutes", 60, 10_080), Level("hours", 3600, 8_760))
+LEVELS: Final = (
+    Level("recent", 0, 10_000),
+    Level("minutes", 60, 10_080),
+    Level("hours", 3600, 8_760),
+)
 """Ten thousand readings, a week of minutes, a year of hours."""
 
 _BUFFER: Final = 500
@@ -39,11 +45,15 @@ _EMPTY: Final = pl.DataFrame(schema=SAMPLE)
 def coarser(rows: pl.DataFrame, every_s: int) -> pl.DataFrame:
     """Rows of a coarser level.
 
-    Values of the moment and rates are averaged over time, means over their requests; quantiles are medians of those of
-    the rows, since quantiles cannot be added up; counts are summed.
+    Values of the moment and rates are averaged over time, means over their requests; quantiles are
+    medians of those of the rows, since quantiles cannot be added up; counts are summed.
     """
     every_ns = every_s * NS_PER_S
-    plain = [name for name in SAMPLE if name not in {"time_ns", "seconds", *_SUMMED, *_MEANS, *_QUANTILES}]
+    plain = [
+        name
+        for name in SAMPLE
+        if name not in {"time_ns", "seconds", *_SUMMED, *_MEANS, *_QUANTILES}
+    ]
 
     def mean(name: str, weight: str) -> pl.Expr:
         known = pl.col(name).is_not_null()
@@ -54,14 +64,24 @@ def coarser(rows: pl.DataFrame, every_s: int) -> pl.DataFrame:
         *(mean(name, "seconds").alias(name) for name in plain),
         *(pl.col(name).median() for name in _QUANTILES),
         *(mean(name, name.replace("_mean", "_count")).alias(name) for name in _MEANS),
-        *(pl.when(pl.col(name).count() > 0).then(pl.col(name).sum()).alias(name) for name in _SUMMED),
+        *(
+            pl.when(pl.col(name).count() > 0).then(pl.col(name).sum()).alias(name)
+            for name in _SUMMED
+        ),
     )
-    return grouped.with_columns(pl.col(pl.Float64).fill_nan(None)).select(list(SAMPLE)).cast(pl.Schema(SAMPLE))
+    return (
+        grouped.with_columns(pl.col(pl.Float64).fill_nan(None))
+        .select(list(SAMPLE))
+        .cast(pl.Schema(SAMPLE))
+    )
 
 
 @dataclass(slots=True)
 class History:
-    """History in a folder. A row that does not fit any more goes, the oldest first; the file of a level is small."""
+    """History in a folder.
+
+    A row that does not fit any more goes, the oldest first; the file of a level is small.
+    """
 
     folder: Path
     frames: dict[str, pl.DataFrame] = field(default_factory=dict)
@@ -74,8 +94,14 @@ class History:
         for level in LEVELS:
             try:
                 frame = pl.read_parquet(made._file(level.name))
-                later = [pl.lit(None).alias(name) for name in SAMPLE if name not in frame.columns and name != "time_ns"]
-                made.frames[level.name] = frame.with_columns(later).select(list(SAMPLE)).cast(pl.Schema(SAMPLE))
+                later = [
+                    pl.lit(None).alias(name)
+                    for name in SAMPLE
+                    if name not in frame.columns and name != "time_ns"
+                ]
+                made.frames[level.name] = (
+                    frame.with_columns(later).select(list(SAMPLE)).cast(pl.Schema(SAMPLE))
+                )
             except (OSError, pl.exceptions.PolarsError):
                 made.frames[level.name] = _EMPTY
         return made
@@ -120,7 +146,9 @@ class History:
                 # a clock that was set back lands in a row that exists: both are one row then
                 same = before.join(added, on="time_ns", how="semi")
                 rest = before.join(added, on="time_ns", how="anti")
-                both = pl.concat([rest, coarser(pl.concat([same, added]), level.every_s)]).sort("time_ns")
+                both = pl.concat([rest, coarser(pl.concat([same, added]), level.every_s)]).sort(
+                    "time_ns"
+                )
             self.frames[level.name] = both.tail(level.rows)
 
     def _file(self, name: str) -> Path:
@@ -128,7 +156,8 @@ class History:
 
 
 def history(folder: str | os.PathLike[str]) -> pl.DataFrame:
-    """Read the history that ``llmprof watch`` keeps of a server: every reading, then minutes, then hours.
+    """Read the history that ``llmprof watch`` keeps of a server: every reading, then minutes, then
+    hours.
 
     Parameters
     ----------
@@ -138,12 +167,13 @@ def history(folder: str | os.PathLike[str]) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        ``level`` (recent, minutes, hours), ``time_ns`` (since the epoch; of minutes and hours the beginning),
-        ``seconds`` that were observed, ``running, waiting`` (requests), ``kv_usage, hit_rate`` (shares),
-        ``prompt_tokens_per_s, output_tokens_per_s, requests_per_s`` (that ended), ``arrivals_per_s`` (that came),
-        ``preemptions_per_s``, of each time (``ttft, tpot,
-        e2e, queue, prefill, decode``, in seconds) ``…_p50, …_p90, …_p99, …_mean`` and the number ``…_count``, and
-        ``prompt_length_mean, output_length_mean, step_tokens_mean`` (tokens). Null: not known.
+        ``level`` (recent, minutes, hours), ``time_ns`` (since the epoch; of minutes and hours the
+        beginning), ``seconds`` that were observed, ``running, waiting`` (requests), ``kv_usage,
+        hit_rate`` (shares), ``prompt_tokens_per_s, output_tokens_per_s, requests_per_s`` (that
+        ended), ``arrivals_per_s`` (that came), ``preemptions_per_s``, of each time (``ttft, tpot,
+        e2e, queue, prefill, decode``, in seconds) ``…_p50, …_p90, …_p99, …_mean`` and the number
+        ``…_count``, and ``prompt_length_mean, output_length_mean, step_tokens_mean`` (tokens).
+        Null: not known.
 
     Raises
     ------
@@ -156,10 +186,15 @@ def history(folder: str | os.PathLike[str]) -> pl.DataFrame:
     """
     where = Path(folder) / FOLDER
     if not any((where / f"{level.name}.parquet").is_file() for level in LEVELS):
-        raise ReadError(f"{folder} has no history of a server", expected="the folder that llmprof watch writes")
+        raise ReadError(
+            f"{folder} has no history of a server", expected="the folder that llmprof watch writes"
+        )
     opened = History.open(where)
     return pl.concat(
-        [opened.frames[level.name].select(pl.lit(level.name).alias("level"), pl.all()) for level in LEVELS]
+        [
+            opened.frames[level.name].select(pl.lit(level.name).alias("level"), pl.all())
+            for level in LEVELS
+        ]
     )
 
 
@@ -168,9 +203,15 @@ FOLDER: Final = "history"
 
 
 def best_hour(hours: pl.DataFrame, by: str = "tpot_mean") -> dict[str, Any]:
-    """The hour under load in which a further token took least time, of those with half an hour of observation."""
-    usable = hours.filter((pl.col("seconds") >= 1800) & (pl.col("output_tokens_per_s") > 0)).drop_nulls(by)
+    """The hour under load in which a further token took least time, of those with half an hour
+    of observation.
+    """
+    usable = hours.filter(
+        (pl.col("seconds") >= 1800) & (pl.col("output_tokens_per_s") > 0)
+    ).drop_nulls(by)
     if usable.is_empty():
         found = "the history has no hour with load that was observed for half an hour"
-        raise AnalysisError(found, hint="watch longer, or give baseline=, a folder of an earlier capture")
+        raise AnalysisError(
+            found, hint="watch longer, or give baseline=, a folder of an earlier capture"
+        )
     return usable.sort(by).row(0, named=True)

@@ -1,4 +1,6 @@
-"""A server that runs: its address, what it says of itself, its counters, and the switch of its profiler."""
+"""A server that runs: its address, what it says of itself, its counters, and the switch of its
+profiler.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ class LostError(LaunchError):
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Address of a server without credentials; these are sent with each request, and stored nowhere."""
+    """Address of a server without credentials; these are sent with each request, and stored
+    nowhere.
+    """
 
     url: str
     user: str | None = field(default=None, repr=False)
@@ -48,10 +52,14 @@ class Address:
         except (httpx.InvalidURL, TypeError, ValueError) as error:
             raise ConfigError(f"the address cannot be read: {error}", expected=expected) from error
         if url.scheme not in {"http", "https"} or not url.host:
-            raise ConfigError(f"the address has the scheme {url.scheme or 'none'!r}", expected=expected)
+            raise ConfigError(
+                f"the address has the scheme {url.scheme or 'none'!r}", expected=expected
+            )
         if url.query or url.fragment:
             found = "the address has a query"
-            raise ConfigError(found, expected=expected, hint=f"a token belongs into the variable {API_KEY}")
+            raise ConfigError(
+                found, expected=expected, hint=f"a token belongs into the variable {API_KEY}"
+            )
         path = url.path.rstrip("/")
         for end in _PATHS:
             path = path.removesuffix(end)
@@ -97,7 +105,11 @@ class Answer:
     def words(self) -> str:
         """Status and the beginning of the text, for an error."""
         page = self.text.lstrip()[:15].lower().startswith(("<!doctype html", "<html"))
-        said = "a page of HTML, as a proxy or another program writes it" if page else " ".join(self.text.split())
+        said = (
+            "a page of HTML, as a proxy or another program writes it"
+            if page
+            else " ".join(self.text.split())
+        )
         return f"{self.status}{': ' if said else ''}{said[:_SHOWN]}"
 
 
@@ -109,11 +121,20 @@ class Server:
         auth = (address.user, address.password or "") if address.user else None
         headers = {"Authorization": f"Bearer {address.token}"} if address.token else {}
         self._client = httpx.Client(
-            base_url=address.url, auth=auth, headers=headers, trust_env=not address.is_local, follow_redirects=False
+            base_url=address.url,
+            auth=auth,
+            headers=headers,
+            trust_env=not address.is_local,
+            follow_redirects=False,
         )
 
     def ask(
-        self, method: str, path: str, body: Mapping[str, Any] | None = None, *, timeout_s: float = _ANSWER_S
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        timeout_s: float = _ANSWER_S,
     ) -> Answer:
         """Send a request, and read its whole answer.
 
@@ -133,10 +154,16 @@ class Server:
                     parts.append(part)
                 return Answer(answer.status_code, b"".join(parts).decode("utf-8", "replace"))
         except httpx.TimeoutException as error:
-            raise LostError(f"{self.address.url}{path} did not answer within {timeout_s:g} s", path=path) from error
+            raise LostError(
+                f"{self.address.url}{path} did not answer within {timeout_s:g} s", path=path
+            ) from error
         except httpx.HTTPError as error:
-            found = f"{self.address.url}{path} does not answer: {str(error) or type(error).__name__}"
-            raise LostError(found, hint="check the address, and whether the server runs", path=path) from error
+            found = (
+                f"{self.address.url}{path} does not answer: {str(error) or type(error).__name__}"
+            )
+            raise LostError(
+                found, hint="check the address, and whether the server runs", path=path
+            ) from error
 
     def metrics(self, path: str = "/metrics") -> str:
         """Text of the server's Prometheus metrics."""
@@ -164,9 +191,14 @@ class Server:
             return
         if answer.status in _NOT_HERE:
             hint = NEEDED.get(engine, f"start it with its profiler: {'; '.join(NEEDED.values())}")
-            raise LaunchError(f"{self.address.url} has no profiler: /start_profile answers {answer.status}", hint=hint)
+            raise LaunchError(
+                f"{self.address.url} has no profiler: /start_profile answers {answer.status}",
+                hint=hint,
+            )
         if answer.status == _CONFLICT or "already" in answer.text or "in progress" in answer.text:
-            found = f"another recording of {self.address.url} is under way: it answers {answer.words}"
+            found = (
+                f"another recording of {self.address.url} is under way: it answers {answer.words}"
+            )
             hint = "wait for its end; if nobody records it, POST /stop_profile ends it"
             raise LaunchError(found, hint=hint, busy=True)
         raise LaunchError(f"{self.address.url} refused to start its profiler: {answer.words}")
@@ -182,13 +214,16 @@ class Server:
 
 NEEDED: Final = {
     "vllm": (
-        'vLLM from 0.13 on: --profiler-config \'{"profiler": "torch", "torch_profiler_dir": "/profiles"}\'; before: '
-        "the environment variable VLLM_TORCH_PROFILER_DIR=/profiles"
+        'vLLM from 0.13 on: --profiler-config \'{"profiler": "torch", "torch_profiler_dir":'
+        ' "/profiles"}\'; before: the environment variable VLLM_TORCH_PROFILER_DIR=/profiles'
     ),
-    "sglang": "SGLang has it always: check that the address is that of the server and not of a router",
+    "sglang": (
+        "SGLang has it always: check that the address is that of the server and not of a router"
+    ),
     "tensorrt_llm": (
-        "TensorRT-LLM has /start_profile in newer versions only; before, TLLM_PROFILE_START_STOP=100-150 and "
-        "TLLM_TORCH_PROFILE_TRACE=FILE choose the iterations when it starts"
+        "TensorRT-LLM has /start_profile in newer versions only; before,"
+        " TLLM_PROFILE_START_STOP=100-150 and TLLM_TORCH_PROFILE_TRACE=FILE choose the iterations"
+        " when it starts"
     ),
     "tgi": "text-generation-inference has no endpoint that starts a profiler",
 }
@@ -251,7 +286,10 @@ def _by_metrics(server: Server) -> str:
         text = server.metrics()
     except LostError:
         return "unknown"
-    return next((engine for start, engine in _PREFIXES.items() if re.search(rf"(?m)^{start}", text)), "unknown")
+    return next(
+        (engine for start, engine in _PREFIXES.items() if re.search(rf"(?m)^{start}", text)),
+        "unknown",
+    )
 
 
 def _of_vllm(server: Server, said: About) -> None:
@@ -261,19 +299,30 @@ def _of_vllm(server: Server, said: About) -> None:
     if not isinstance(config, dict):
         return
     said.told_by.append("/server_info")
-    profiler, parallel = _mapping(config.get("profiler_config")), _mapping(config.get("parallel_config"))
+    profiler, parallel = (
+        _mapping(config.get("profiler_config")),
+        _mapping(config.get("parallel_config")),
+    )
     environment = _mapping(_mapping(info).get("vllm_env"))
-    said.folder = _text(profiler.get("torch_profiler_dir")) or _text(environment.get("VLLM_TORCH_PROFILER_DIR"))
-    said.parallel = _sizes(parallel, tp="tensor_parallel_size", pp="pipeline_parallel_size", dp="data_parallel_size")
+    said.folder = _text(profiler.get("torch_profiler_dir")) or _text(
+        environment.get("VLLM_TORCH_PROFILER_DIR")
+    )
+    said.parallel = _sizes(
+        parallel, tp="tensor_parallel_size", pp="pipeline_parallel_size", dp="data_parallel_size"
+    )
     from llmprof.launch.config import disclosure
 
-    parts = {name: config.get(name) for name in ("model_config", "cache_config", "scheduler_config")}
+    parts = {
+        name: config.get(name) for name in ("model_config", "cache_config", "scheduler_config")
+    }
     kept = {name: _plain(part) for name, part in parts.items() if isinstance(part, dict)}
     changed = {"speculative_config": config, "hf_overrides": _mapping(config.get("model_config"))}
     said.config |= disclosure.arguments(
         kept | {"parallel_config": _plain(parallel), "profiler_config": _plain(profiler)}
     )
-    said.config |= {name: True for name, part in changed.items() if part.get(name)}  # the model is another one then
+    said.config |= {
+        name: True for name, part in changed.items() if part.get(name)
+    }  # the model is another one then
 
 
 def _of_sglang(server: Server, said: About) -> None:
@@ -285,9 +334,15 @@ def _of_sglang(server: Server, said: About) -> None:
     said.root = _text(info.get("model_path")) or said.root
     from llmprof.launch.config import disclosure
 
-    attention = info.get("enable_dp_attention") is True  # its data parallel ranks are among the tensor parallel ones
-    said.parallel = _sizes(info, tp="tp_size", pp="pp_size", **({} if attention else {"dp": "dp_size"}))
-    said.config |= disclosure.arguments(_plain({k: v for k, v in info.items() if k != "internal_states"}))
+    attention = (
+        info.get("enable_dp_attention") is True
+    )  # its data parallel ranks are among the tensor parallel ones
+    said.parallel = _sizes(
+        info, tp="tp_size", pp="pp_size", **({} if attention else {"dp": "dp_size"})
+    )
+    said.config |= disclosure.arguments(
+        _plain({k: v for k, v in info.items() if k != "internal_states"})
+    )
 
 
 _FLAGS: Final = {
@@ -296,25 +351,35 @@ _FLAGS: Final = {
     "dp": ("--data-parallel-size", "-dp", "--dp-size", "--dp"),
 }
 _CHANGES: Final = {
-    "--quantization": "quantization", "-q": "quantization", "--hf-overrides": "hf_overrides", "--config": "config",
-    "--speculative-config": "speculative_config", "--speculative-algorithm": "speculative_algorithm",
-    "--json-model-override-args": "json_model_override_args", "--kv-cache-dtype": "kv_cache_dtype",
-    "--enable-expert-parallel": "enable_expert_parallel", "--ep-size": "ep_size",
-}  # fmt: skip
+    "--quantization": "quantization",
+    "-q": "quantization",
+    "--hf-overrides": "hf_overrides",
+    "--config": "config",
+    "--speculative-config": "speculative_config",
+    "--speculative-algorithm": "speculative_algorithm",
+    "--json-model-override-args": "json_model_override_args",
+    "--kv-cache-dtype": "kv_cache_dtype",
+    "--enable-expert-parallel": "enable_expert_parallel",
+    "--ep-size": "ep_size",
+}
 """Options that change what each rank of a server computes of its model."""
 _PLACES: Final = ("--max-num-seqs", "--max-running-requests", "--max-batch-size")
 _VARIABLES: Final = ("VLLM_TORCH_PROFILER_DIR", "SGLANG_TORCH_PROFILER_DIR")
 
 
 def _of_process(port: int, said: About) -> None:
-    """What the command line and the environment of the process tell that listens at a port of this machine."""
+    """What the command line and the environment of the process tell that listens at a port of
+    this machine.
+    """
     try:
         import psutil
     except ImportError:
         return
     try:
         listening = [
-            c for c in psutil.net_connections("tcp") if c.status == psutil.CONN_LISTEN and c.laddr[1:] == (port,)
+            c
+            for c in psutil.net_connections("tcp")
+            if c.status == psutil.CONN_LISTEN and c.laddr[1:] == (port,)
         ]
         process = psutil.Process(next(c.pid for c in listening if c.pid))
         words, variables = process.cmdline(), process.environ()
@@ -327,7 +392,9 @@ def _of_process(port: int, said: About) -> None:
         config = json.loads(profiler) if profiler else {}
     except ValueError:
         config = {}
-    folder = _mapping(config).get("torch_profiler_dir") or given.get("--profiler-config.torch_profiler_dir")
+    folder = _mapping(config).get("torch_profiler_dir") or given.get(
+        "--profiler-config.torch_profiler_dir"
+    )
     folder = folder or next((variables[name] for name in _VARIABLES if name in variables), None)
     if folder and not said.folder:
         said.folder = str(folder)
@@ -342,7 +409,11 @@ def _of_process(port: int, said: About) -> None:
     places = next((given[flag] for flag in _PLACES if flag in given), "")
     if places.isdigit():
         said.config["max_num_seqs"] = int(places)
-    said.config |= {key: given[flag] for flag, key in _CHANGES.items() if flag in given and key not in said.config}
+    said.config |= {
+        key: given[flag]
+        for flag, key in _CHANGES.items()
+        if flag in given and key not in said.config
+    }
     said.told_by.append("its process")
 
 
@@ -366,7 +437,9 @@ def _sizes(values: Mapping[str, Any], **names: str) -> dict[str, int]:
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values that are single numbers or short texts: the rest of a configuration says little."""
+    """The values that are single numbers or short texts: the rest of a configuration says
+    little.
+    """
     return {
         name: value
         for name, value in values.items()

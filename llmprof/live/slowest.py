@@ -21,8 +21,9 @@ _MUCH: Final = 2.0
 def slowest_request(trace: Trace, requests: pl.DataFrame) -> dict[str, Any] | None:
     """The slowest request as a row of :func:`llmprof.analyze.findings`; None without requests.
 
-    Its times are those that the server told: queue, prefill until the first token, decode. The steps of the first rank
-    that ran during each say with how many requests it shared the device, as far as the window holds them.
+    Its times are those that the server told: queue, prefill until the first token, decode. The
+    steps of the first rank that ran during each say with how many requests it shared the device, as
+    far as the window holds them.
     """
     timed = requests.drop_nulls(["start_epoch_ns", "e2e_ns"])
     if timed.is_empty():
@@ -76,7 +77,9 @@ def with_row(found: pl.DataFrame, row: Mapping[str, Any] | None) -> pl.DataFrame
     """Findings with one more at the end."""
     if row is None:
         return found
-    last = pl.DataFrame([dict(row) | {"order": found.height + 1}], schema_overrides=dict(found.schema))
+    last = pl.DataFrame(
+        [dict(row) | {"order": found.height + 1}], schema_overrides=dict(found.schema)
+    )
     return pl.concat([found, last], how="diagonal_relaxed").select(found.columns)
 
 
@@ -84,8 +87,14 @@ def _parts(request: Mapping[str, Any]) -> dict[str, int]:
     """Times that follow each other, as far as the server told them."""
     queue, ttft = request["queue_ns"], request["ttft_ns"]
     if ttft is None:
-        return {} if queue is None else {"queue": queue, "the rest": max(0, request["e2e_ns"] - queue)}
-    before = {"first token": ttft} if queue is None else {"queue": queue, "prefill": max(0, ttft - queue)}
+        return (
+            {} if queue is None else {"queue": queue, "the rest": max(0, request["e2e_ns"] - queue)}
+        )
+    before = (
+        {"first token": ttft}
+        if queue is None
+        else {"queue": queue, "prefill": max(0, ttft - queue)}
+    )
     return before | {"decode": max(0, request["e2e_ns"] - ttft)}
 
 
@@ -93,13 +102,20 @@ def _steps(trace: Trace) -> pl.DataFrame:
     """Steps of the first rank: begin and end, requests and tokens."""
     frame = steps_of(trace).filter((pl.col("rank") >= 0) & (pl.col("phase") != "empty"))
     begin = pl.coalesce("host_start_ns", "start_ns")
-    end = pl.coalesce(pl.col("start_ns") + pl.col("dur_ns"), pl.col("host_start_ns") + pl.col("host_dur_ns"))
+    end = pl.coalesce(
+        pl.col("start_ns") + pl.col("dur_ns"), pl.col("host_start_ns") + pl.col("host_dur_ns")
+    )
     own = frame.filter(pl.col("rank") == pl.col("rank").min())
-    return own.select("context_tokens", "generation_requests", begin=begin, end=end).drop_nulls().sort("begin")
+    return (
+        own.select("context_tokens", "generation_requests", begin=begin, end=end)
+        .drop_nulls()
+        .sort("begin")
+    )
 
 
 def _during(steps: pl.DataFrame, begin: int, end: int) -> dict[str, Any]:
-    """Steps that ran between two times: how many, with how many requests, how much of their time with a prefill.
+    """Steps that ran between two times: how many, with how many requests, how much of their time
+    with a prefill.
 
     ``recorded`` is the share of that time that the trace holds.
     """
@@ -125,4 +141,6 @@ def _left_out(decode: Mapping[str, Any] | None, output_tokens: int | None) -> in
     if decode is None or output_tokens is None or decode["recorded"] < 1.0:
         return 0
     missed = int(decode["steps"]) - output_tokens
-    return missed if missed > 1 else 0  # the steps at both ends overlap with its first and last token
+    return (
+        missed if missed > 1 else 0
+    )  # the steps at both ends overlap with its first and last token

@@ -1,4 +1,7 @@
-"""Receiver of a server's spans: OTLP over HTTP, as OpenTelemetry sends it, on this machine alone by default."""
+"""Receiver of a server's spans:
+
+OTLP over HTTP, as OpenTelemetry sends it, on this machine alone by default.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,9 @@ class Spans:
         else:
             from google.protobuf.json_format import MessageToDict  # type: ignore[import-untyped]
             from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
-            from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+            from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+                ExportTraceServiceRequest,
+            )
 
             try:
                 document = MessageToDict(ExportTraceServiceRequest.FromString(body))
@@ -60,14 +65,18 @@ class Spans:
 
 
 def place_of(address: str) -> tuple[str, int]:
-    """Host and port of an address such as ``otlp://127.0.0.1:4318``; what is left out is 127.0.0.1 and 4318."""
+    """Host and port of an address such as ``otlp://127.0.0.1:4318``; what is left out is
+    127.0.0.1 and 4318.
+    """
     parts = urlsplit(address)
     try:
         port = parts.port
     except ValueError:
         port = -1
     if port == -1 or parts.path.strip("/") or parts.query or parts.username is not None:
-        raise ConfigError(f"{address} is no place for spans", expected=f"such as {SCHEME}{HOST}:{PORT}")
+        raise ConfigError(
+            f"{address} is no place for spans", expected=f"such as {SCHEME}{HOST}:{PORT}"
+        )
     return parts.hostname or HOST, PORT if port is None else port
 
 
@@ -126,7 +135,9 @@ def received(address: str) -> Iterator[Spans]:
     try:
         server = ThreadingHTTPServer((host, port), Handler)
     except OSError as error:
-        raise LaunchError(f"{host}:{port} cannot be used: {error.strerror}", hint="choose another port") from error
+        raise LaunchError(
+            f"{host}:{port} cannot be used: {error.strerror}", hint="choose another port"
+        ) from error
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:

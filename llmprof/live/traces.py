@@ -31,7 +31,9 @@ TO: Final = "{to}"
 
 
 def whole(path: Path) -> bool:
-    """Whether a trace was written to its end: a gzip file with its checksum, and JSON that ends with a brace."""
+    """Whether a trace was written to its end: a gzip file with its checksum, and JSON that ends
+    with a brace.
+    """
     last = b""
     try:
         with path.open("rb") as file:
@@ -51,11 +53,15 @@ def whole(path: Path) -> bool:
 
 @dataclass(slots=True)
 class Place:
-    """Where the server's traces are found: a folder that is seen here, or a command that copies them here."""
+    """Where the server's traces are found: a folder that is seen here, or a command that copies
+    them here.
+    """
 
     folder: Path
     prefix: str
-    """Beginning of the names of this capture, or name of its own folder; older versions of vLLM do not know it."""
+    """Beginning of the names of this capture, or name of its own folder; older versions of vLLM
+    do not know it.
+    """
     fetch: tuple[str, ...] = ()
     before: dict[Path, tuple[int, int]] = field(default_factory=dict)
 
@@ -73,24 +79,39 @@ class Place:
         argv += [] if any(TO in word for word in self.fetch) else [to]
         try:
             done = subprocess.run(  # noqa: S603
-                argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_FETCH_S, check=False
+                argv,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=_FETCH_S,
+                check=False,
             )
         except OSError as error:
-            raise LaunchError(f"{argv[0]} cannot be started: {error.strerror}", hint="see fetch") from error
+            raise LaunchError(
+                f"{argv[0]} cannot be started: {error.strerror}", hint="see fetch"
+            ) from error
         except subprocess.TimeoutExpired as error:
-            raise LaunchError(f"{argv[0]} took more than {_FETCH_S:g} s", hint="see fetch") from error
+            raise LaunchError(
+                f"{argv[0]} took more than {_FETCH_S:g} s", hint="see fetch"
+            ) from error
         if done.returncode:
             said = " ".join((done.stderr or done.stdout).split())[-300:]
-            raise LaunchError(f"{argv[0]} ended with status {done.returncode}: {said}", hint="see fetch")
+            raise LaunchError(
+                f"{argv[0]} ended with status {done.returncode}: {said}", hint="see fetch"
+            )
 
     def found(self) -> list[Path]:
         """Traces of ranks that belong to this capture."""
         new = [path for path, mark in self._all() if self.before.get(path) != mark]
-        named = [path for path in new if path.name.startswith(self.prefix) or self.prefix in path.parts]
+        named = [
+            path for path in new if path.name.startswith(self.prefix) or self.prefix in path.parts
+        ]
         return sorted(named or new)
 
     def clear(self) -> bool:
-        """Remove what this capture left in the server's folder, as far as its name says so; whether all went."""
+        """Remove what this capture left in the server's folder, as far as its name says so;
+        whether all went.
+        """
         if self.fetch:
             shutil.rmtree(self.folder, ignore_errors=True)
             return True
@@ -106,7 +127,11 @@ class Place:
 
     def _all(self) -> list[tuple[Path, tuple[int, int]]]:
         rows = []
-        look = self.folder.rglob("*") if self.fetch else [*self.folder.glob("*"), *self.folder.glob(f"{self.prefix}/*")]
+        look = (
+            self.folder.rglob("*")
+            if self.fetch
+            else [*self.folder.glob("*"), *self.folder.glob(f"{self.prefix}/*")]
+        )
         for path in look:
             if _TRACE.search(path.name) and _FRONTEND not in path.name and path.is_file():
                 stat = path.stat()
@@ -115,12 +140,22 @@ class Place:
 
 
 def place(
-    folder: str | os.PathLike[str] | None, fetch: Sequence[str] | None, prefix: str, own: Path, *, made: bool = False
+    folder: str | os.PathLike[str] | None,
+    fetch: Sequence[str] | None,
+    prefix: str,
+    own: Path,
+    *,
+    made: bool = False,
 ) -> Place:
-    """Where the traces of a capture are found; ``made``: the server, on this machine, makes it at its first trace."""
+    """Where the traces of a capture are found; ``made``: the server, on this machine, makes it
+    at its first trace.
+    """
     if fetch is not None:
         if not fetch:
-            raise ConfigError("fetch has no word", expected='a command, such as ["kubectl", "cp", "pod:/profiles"]')
+            raise ConfigError(
+                "fetch has no word",
+                expected='a command, such as ["kubectl", "cp", "pod:/profiles"]',
+            )
         return Place(own, prefix, tuple(fetch))
     expected = "the folder into which the server writes its traces, as it is seen from here"
     if folder is None:
@@ -136,11 +171,17 @@ def place(
 
 
 def collect(
-    source: Place, to: Path, *, ranks: int | None, timeout_s: float, progress: Progress | None = None
+    source: Place,
+    to: Path,
+    *,
+    ranks: int | None,
+    timeout_s: float,
+    progress: Progress | None = None,
 ) -> list[Path]:
     """Wait until every rank has written its trace to the end, and copy the traces.
 
-    If the number of ranks is not known, the traces count that are there when nothing has changed for three seconds.
+    If the number of ranks is not known, the traces count that are there when nothing has changed
+    for three seconds.
     """
     until = time.monotonic() + timeout_s
     sizes: dict[Path, int] = {}
@@ -159,7 +200,12 @@ def collect(
         sizes = now
         if ranks is not None and len(done) >= ranks and len(done) == len(found):
             break
-        if ranks is None and done and len(done) == len(found) and time.monotonic() - changed >= _SETTLED_S:
+        if (
+            ranks is None
+            and done
+            and len(done) == len(found)
+            and time.monotonic() - changed >= _SETTLED_S
+        ):
             break
         if progress is not None:
             progress("waiting for the traces of all ranks", len(done), ranks or 0)
@@ -181,26 +227,36 @@ def _copied(path: Path, to: Path) -> Path:
     return target
 
 
-def _incomplete(source: Place, found: list[Path], done: set[Path], ranks: int | None) -> CaptureError:
+def _incomplete(
+    source: Place, found: list[Path], done: set[Path], ranks: int | None
+) -> CaptureError:
     where = " ".join(source.fetch) or str(source.folder)
     if not found:
         return CaptureError(
             f"the server wrote no trace that is seen in {where}",
-            hint="give folder= or fetch=, and look into the server's log for an error of its profiler; a window in "
-            "which nothing is computed leaves no trace in some versions",
+            hint=(
+                "give folder= or fetch=, and look into the server's log for an error of its"
+                " profiler; a window in which nothing is computed leaves no trace in some versions"
+            ),
         )
     half = [path.name for path in found if path not in done]
     return CaptureError(
         f"of {counted(ranks, 'rank') if ranks else 'the ranks'} {len(done)} wrote a whole trace"
         f"{f'; not whole: {listed(half)}' if half else ''}",
         expected=f"a trace of each rank in {where}",
-        hint="look into the log of the ranks that are missing; a rank on another machine writes into its own folder",
+        hint=(
+            "look into the log of the ranks that are missing; a rank on another machine writes into"
+            " its own folder"
+        ),
         whole=len(done),
     )
 
 
 def sizes_of(names: Sequence[str]) -> dict[str, int]:
-    """Sizes of the groups of ranks by the names of their traces: ``…_pp0_tp1_…`` (vLLM), ``…-TP-1…`` (SGLang)."""
+    """Sizes of the groups of ranks by the names of their traces:
+
+    ``…_pp0_tp1_…`` (vLLM), ``…-TP-1…`` (SGLang).
+    """
     most: dict[str, int] = {}
     for name in names:
         for group, rank in _SIZE.findall(name):

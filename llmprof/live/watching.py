@@ -1,4 +1,6 @@
-"""A server that is watched: its history, a capture when a condition holds, and limits for what all this may take."""
+"""A server that is watched: its history, a capture when a condition holds, and limits for what
+all this may take.
+"""
 
 from __future__ import annotations
 
@@ -52,8 +54,8 @@ Capture = Callable[[Path], Run]
 class Watch:
     """One watched server: takes its counters, decides when to capture, and keeps to its limits.
 
-    It has no clock and no network of its own: readings and captures come from outside, so that a day can pass in a
-    minute.
+    It has no clock and no network of its own: readings and captures come from outside, so that a
+    day can pass in a minute.
     """
 
     def __init__(
@@ -72,9 +74,14 @@ class Watch:
     ) -> None:
         if keep < 1 or disk_bytes < 1 or cooldown_s < 0 or window_s <= 0:
             found = "a limit of the watch is wrong"
-            raise ConfigError(found, expected="keep=1 or more, disk= above 0, cooldown= of 0 or more, window= above 0")
+            raise ConfigError(
+                found,
+                expected="keep=1 or more, disk= above 0, cooldown= of 0 or more, window= above 0",
+            )
         if severity not in SEVERITIES:
-            raise ConfigError(f"severity is {severity!r}", expected=f"one of {', '.join(SEVERITIES)}")
+            raise ConfigError(
+                f"severity is {severity!r}", expected=f"one of {', '.join(SEVERITIES)}"
+            )
         self.folder = Path(folder)
         self.condition = None if when is None else Condition(when)
         self.history = History.open(self.folder / FOLDER)
@@ -85,7 +92,12 @@ class Watch:
         self.says = ""
         self.row: dict[str, Any] = {}
         self._capture, self._tell, self._severity = capture, tell, severity
-        self._keep, self._disk_bytes, self._cooldown_s, self._window_s = keep, disk_bytes, cooldown_s, window_s
+        self._keep, self._disk_bytes, self._cooldown_s, self._window_s = (
+            keep,
+            disk_bytes,
+            cooldown_s,
+            window_s,
+        )
         self._baseline = None if baseline is None else open_run(baseline)
         self._readings: deque[Scrape] = deque(maxlen=1000)
         self._quiet_until_s = -1.0
@@ -101,7 +113,9 @@ class Watch:
         return self.folder / CAPTURES
 
     def quiet(self, now_s: float, since_ns: int) -> None:
-        """Keep the cooldown of a watch that ended: its last capture was at ``since_ns`` (since the epoch)."""
+        """Keep the cooldown of a watch that ended: its last capture was at ``since_ns`` (since
+        the epoch).
+        """
         passed_s = (time.time_ns() - since_ns) / NS_PER_S
         if 0 <= passed_s < self._cooldown_s:  # a clock that was set back says nothing
             self._quiet_until_s = now_s + self._cooldown_s - passed_s
@@ -114,7 +128,9 @@ class Watch:
             return self._ask({}, 0.0)
         self.scrapes += 1
         last = self._readings[-1] if self._readings else None
-        if last is not None and any(scrape.totals.get(name, 0.0) < total for name, total in last.totals.items()):
+        if last is not None and any(
+            scrape.totals.get(name, 0.0) < total for name, total in last.totals.items()
+        ):
             self._readings.clear()  # the server started again, or a counter vanished
             last = None
         self._readings.append(scrape)
@@ -127,12 +143,16 @@ class Watch:
         return self._ask(self.row, scrape.at_s) and scrape.at_s >= self._quiet_until_s
 
     def _ask(self, row: dict[str, Any], now_s: float) -> bool:
-        """Whether the condition holds; an empty row, of which nothing is known, breaks what has to last."""
+        """Whether the condition holds; an empty row, of which nothing is known, breaks what has
+        to last.
+        """
         self.holds = self.condition is not None and self.condition.holds(row, now_s)
         return self.holds
 
     def capture(self, now_s: Callable[[], float], *, why: str) -> Path | None:
-        """Make a capture, write its findings and what changed, and keep to the limits; None if it failed."""
+        """Make a capture, write its findings and what changed, and keep to the limits; None if
+        it failed.
+        """
         made: Path | None = None
         try:
             self.place.mkdir(parents=True, exist_ok=True)
@@ -155,7 +175,10 @@ class Watch:
         return made if made is not None and made.is_dir() else None
 
     def store(self) -> None:
-        """Write history and state. On a full disk the oldest capture goes, and the history stays."""
+        """Write history and state.
+
+        On a full disk the oldest capture goes, and the history stays.
+        """
         for _ in range(1 + len(runs(self.place))):
             try:
                 self.history.store()
@@ -195,7 +218,9 @@ class Watch:
         def gauge(name: str, words: str, value: float, **labels: str) -> None:
             found = known.get(name)
             if found is None:
-                found = known[name] = Gauge(f"llmprof_watch_{name}", words, tuple(labels), registry=registry)
+                found = known[name] = Gauge(
+                    f"llmprof_watch_{name}", words, tuple(labels), registry=registry
+                )
             (found.labels(**labels) if labels else found).set(value)
 
         known: dict[str, Gauge] = {}
@@ -229,7 +254,9 @@ class Watch:
         self._event("captured", **event)
         worst = max((SEVERITIES.index(row["severity"]) for row in self.findings), default=0)
         if self._tell is not None and self.findings and worst >= SEVERITIES.index(self._severity):
-            self._tell({"capture": path.name, "why": why, "changed": self.says, "findings": self.findings})
+            self._tell(
+                {"capture": path.name, "why": why, "changed": self.says, "findings": self.findings}
+            )
 
     def _known(self) -> dict[str, Any] | None:
         """Counters of the last readings, if there are any."""
@@ -262,13 +289,20 @@ class Watch:
         newest = _by_age(self.place)[-1:]
         if newest and _size(self.folder) > self._disk_bytes:
             shutil.rmtree(newest[0] / "traces", ignore_errors=True)
-            self._event("traces dropped", folder=newest[0].name, found="one capture is larger than the limit")
+            self._event(
+                "traces dropped",
+                folder=newest[0].name,
+                found="one capture is larger than the limit",
+            )
 
     def _make_room(self) -> None:
         """Before a capture: drop old ones while the disk is nearly full."""
         while shutil.disk_usage(self.place).free < _LEAST_FREE:
             if not self._drop_oldest():
-                raise LaunchError("the disk is nearly full, and no capture is left to drop", hint="free disk space")
+                raise LaunchError(
+                    "the disk is nearly full, and no capture is left to drop",
+                    hint="free disk space",
+                )
 
 
 def finding_rows(found: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -278,19 +312,26 @@ def finding_rows(found: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def findings_of(run: Run) -> pl.DataFrame:
-    """Findings of a capture; with its requests, where the server told them, and the slowest of these explained."""
+    """Findings of a capture; with its requests, where the server told them, and the slowest of
+    these explained.
+    """
     if run.requests.is_empty():
         return analyze.findings(run.trace)
     try:
         joined = analyze.requests(run)
     except LlmprofError:
-        joined = None  # none of them began in the window, or another clock: the server's own times still count
-    return with_row(analyze.findings(run.trace, requests=joined), slowest_request(run.trace, run.requests))
+        # none of them began in the window, or another clock: the server's own times still count
+        joined = None
+    return with_row(
+        analyze.findings(run.trace, requests=joined), slowest_request(run.trace, run.requests)
+    )
 
 
 def _by_age(place: Path) -> list[Path]:
     """Captures, the oldest first."""
-    return sorted((run.path for run in runs(place)), key=lambda path: (path.stat().st_mtime_ns, path.name))
+    return sorted(
+        (run.path for run in runs(place)), key=lambda path: (path.stat().st_mtime_ns, path.name)
+    )
 
 
 def _size(folder: Path) -> int:
@@ -333,8 +374,9 @@ def watch(
         Address of the server; it needs Prometheus metrics (vLLM, SGLang with ``--enable-metrics``,
         text-generation-inference, TensorRT-LLM).
     when : str, optional
-        Condition, such as ``ttft_p99 > 500ms for 30s and waiting > 4``; without it only the history is kept. Names are
-        columns of :func:`llmprof.live.history`; times need a unit. Quantiles are those of the last ``window_s``.
+        Condition, such as ``ttft_p99 > 500ms for 30s and waiting > 4``; without it only the history
+        is kept. Names are columns of :func:`llmprof.live.history`; times need a unit. Quantiles are
+        those of the last ``window_s``.
     keep : int
         Most captures that are kept, the newest.
     disk_bytes : int
@@ -348,42 +390,48 @@ def watch(
     seconds, steps, folder, fetch, ranks, requests
         Of the captures, as for :func:`llmprof.record`.
     baseline : path, optional
-        Folder of an earlier capture with which each is compared; by default the best hour of the history.
+        Folder of an earlier capture with which each is compared; by default the best hour of the
+        history.
     webhook : str, optional
-        Address to which the findings of a capture are sent as JSON, if one is of ``severity`` or above. It is stored
-        nowhere.
+        Address to which the findings of a capture are sent as JSON, if one is of ``severity`` or
+        above. It is stored nowhere.
     severity : {"info", "low", "medium", "high"}
         Least severity for the webhook.
     output : path, optional
-        Folder of the watch; ``results/watch_HOST-PORT`` by default. The next watch of the folder continues it.
+        Folder of the watch; ``results/watch_HOST-PORT`` by default. The next watch of the folder
+        continues it.
     for_s : float, optional
         Seconds after which the watch ends; it ends with Ctrl-C if not given.
     port : int, optional
         Port on 127.0.0.1 at which a page shows the watch (0: a free one); no page if not given.
     say : callable, optional
-        Called with the folder or the address of the page at the beginning, and with a sentence about each capture.
+        Called with the folder or the address of the page at the beginning, and with a sentence
+        about each capture.
     progress : callable, optional
         As for :func:`llmprof.record`.
 
     Returns
     -------
     pathlib.Path
-        Folder of the watch: ``history/``, ``captures/`` with ``findings.json`` and ``changed.json`` in each,
-        ``watch.json``, and ``metrics.prom`` (Prometheus text of the watch itself).
+        Folder of the watch: ``history/``, ``captures/`` with ``findings.json`` and ``changed.json``
+        in each, ``watch.json``, and ``metrics.prom`` (Prometheus text of the watch itself).
 
     Raises
     ------
     ConfigError
         The condition, the address or a limit cannot be used.
     LaunchError
-        The server has no metrics at the first reading, the port is taken, or another watch works in the folder.
+        The server has no metrics at the first reading, the port is taken, or another watch works in
+        the folder.
 
     Examples
     --------
     >>> llmprof.watch("http://127.0.0.1:8000", "ttft_p99 > 500ms for 30s", for_s=3600)  # doctest: +SKIP
-    """
+    """  # noqa: E501
     if every_s <= 0 or (for_s is not None and for_s < 0):
-        raise ConfigError("every_s and for_s are times", expected="every_s= above 0, for_s= of 0 or more")
+        raise ConfigError(
+            "every_s and for_s are times", expected="every_s= above 0, for_s= of 0 or more"
+        )
     address = Address.of(url, token=os.environ.get(API_KEY))
     home = Path(output) if output is not None else Path("results") / f"watch_{address.name}"
 
@@ -392,9 +440,18 @@ def watch(
 
     def capture(place: Path) -> Run:
         return recorded(
-            url, seconds=seconds, steps=steps, folder=folder, fetch=fetch, ranks=ranks, requests=told,
-            results_dir=place, timeout_s=_TRACES_S, say=None, progress=progress,
-        )  # fmt: skip
+            url,
+            seconds=seconds,
+            steps=steps,
+            folder=folder,
+            fetch=fetch,
+            ranks=ranks,
+            requests=told,
+            results_dir=place,
+            timeout_s=_TRACES_S,
+            say=None,
+            progress=progress,
+        )
 
     def tell(message: dict[str, Any]) -> None:
         try:
@@ -403,9 +460,17 @@ def watch(
             watched._event("webhook failed", found=type(error).__name__)
 
     watched = Watch(
-        home, capture, when=when, keep=keep, disk_bytes=disk_bytes, cooldown_s=cooldown_s, window_s=window_s,
-        baseline=baseline, severity=severity, tell=tell if webhook else None,
-    )  # fmt: skip
+        home,
+        capture,
+        when=when,
+        keep=keep,
+        disk_bytes=disk_bytes,
+        cooldown_s=cooldown_s,
+        window_s=window_s,
+        baseline=baseline,
+        severity=severity,
+        tell=tell if webhook else None,
+    )
     server = Server(address)
     with _alone(home), contextlib.closing(server), spans:
         server.metrics()
@@ -418,12 +483,18 @@ def watch(
         with page as shown:
             if say is not None:
                 say(f"watching, into {home}; Ctrl-C ends it{f'. Page: {shown}' if shown else ''}")
-            _loop(watched, server, every_s, None if for_s is None else time.monotonic() + for_s, say)
+            _loop(
+                watched, server, every_s, None if for_s is None else time.monotonic() + for_s, say
+            )
     return home
 
 
 def _loop(
-    watched: Watch, server: Server, every_s: float, until_s: float | None, say: Callable[[str], None] | None
+    watched: Watch,
+    server: Server,
+    every_s: float,
+    until_s: float | None,
+    say: Callable[[str], None] | None,
 ) -> None:
     """Read, decide and capture until the time is over, or an interrupt ends it."""
     try:
@@ -437,7 +508,9 @@ def _loop(
                 made = watched.capture(time.monotonic, why=watched.condition.text)
                 if say is not None:
                     last = watched.events[-1]
-                    told = watched.says if made is not None else str(last.get("found") or last["what"])
+                    told = (
+                        watched.says if made is not None else str(last.get("found") or last["what"])
+                    )
                     say(f"{made if made is not None else 'no capture'}: {told}")
             elif watched.due_to_store(time.monotonic()):
                 watched.store()
@@ -459,5 +532,8 @@ def _alone(home: Path) -> Any:
         raise files.refused(home, error) from error
     with file:
         if not hold(file):
-            raise LaunchError(f"another watch works in {home}", hint="end it, or choose another folder with output=")
+            raise LaunchError(
+                f"another watch works in {home}",
+                hint="end it, or choose another folder with output=",
+            )
         yield

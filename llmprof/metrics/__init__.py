@@ -20,7 +20,9 @@ from llmprof.metrics.entries import _STALL_SOURCE, ENTRIES, Entry
 
 __all__ = ["Explanation", "explain", "glossary"]
 
-_STALL = re.compile(r"issue_stalled_(\w{1,64}?)(?:_not_issued)?(?:_per_issue_active)?(?:_not_issued)?$")
+_STALL = re.compile(
+    r"issue_stalled_(\w{1,64}?)(?:_not_issued)?(?:_per_issue_active)?(?:_not_issued)?$"
+)
 _NAMING = "NVIDIA Nsight Compute documentation, Kernel Profiling Guide: Metrics Structure"
 
 
@@ -33,8 +35,8 @@ class Explanation:
     name : str
         Name of the metric as it was given.
     title, meaning, good, action, source : str
-        Short title, meaning, good values, advice for bad values, and source. ``meaning``, ``good`` and ``action`` are
-        empty for a metric that the glossary does not hold.
+        Short title, meaning, good values, advice for bad values, and source. ``meaning``, ``good``
+        and ``action`` are empty for a metric that the glossary does not hold.
     parts : dict of str to str
         Meaning of each part of the name.
     near : tuple of str
@@ -57,7 +59,11 @@ class Explanation:
 
     def __str__(self) -> str:
         lines = [f"{self.name}: {self.title}", self.meaning]
-        lines += [f"{head}: {text}" for head, text in (("Good", self.good), ("Otherwise", self.action)) if text]
+        lines += [
+            f"{head}: {text}"
+            for head, text in (("Good", self.good), ("Otherwise", self.action))
+            if text
+        ]
         lines += [f"  {part}: {meaning}" for part, meaning in self.parts.items()]
         if self.near:
             lines.append(f"Like it: {', '.join(self.near)}")
@@ -71,14 +77,14 @@ def explain(name: str) -> Explanation:
     Parameters
     ----------
     name : str
-        Name of a metric with or without rollup (``dram__bytes_read.sum``), its label on the details page
-        (``Achieved Occupancy``), or a warp state (``long_scoreboard``).
+        Name of a metric with or without rollup (``dram__bytes_read.sum``), its label on the details
+        page (``Achieved Occupancy``), or a warp state (``long_scoreboard``).
 
     Returns
     -------
     Explanation
-        The explanation. For a metric that the glossary does not hold, it consists of the meaning of the parts of its
-        name, and of similar names.
+        The explanation. For a metric that the glossary does not hold, it consists of the meaning of
+        the parts of its name, and of similar names.
 
     Raises
     ------
@@ -95,16 +101,29 @@ def explain(name: str) -> Explanation:
     entry = _find(key, name.strip()) or _find(key, label)
     name_parts = parts(name)
     if entry is not None:
-        return Explanation(name, entry.title, entry.meaning, entry.good, entry.action, entry.source, name_parts)
+        return Explanation(
+            name, entry.title, entry.meaning, entry.good, entry.action, entry.source, name_parts
+        )
     names = [name.rstrip("*_") for entry in ENTRIES for name in entry.names]
     labels = [*(label for entry in ENTRIES for label in entry.labels), *STALLS]
-    near = tuple(difflib.get_close_matches(key, names, 5, 0.5) or difflib.get_close_matches(label, labels, 5, 0.5))
+    near = tuple(
+        difflib.get_close_matches(key, names, 5, 0.5)
+        or difflib.get_close_matches(label, labels, 5, 0.5)
+    )
     if not name_parts:
         expected = "a name such as dram__throughput.avg.pct_of_peak_sustained_elapsed"
-        hint = f"similar names: {', '.join(near)}" if near else "llmprof.metrics.glossary() lists the known metrics"
-        raise LlmprofError(f"the metric {name!r} is not known", expected=expected, hint=hint, near=list(near))
+        hint = (
+            f"similar names: {', '.join(near)}"
+            if near
+            else "llmprof.metrics.glossary() lists the known metrics"
+        )
+        raise LlmprofError(
+            f"the metric {name!r} is not known", expected=expected, hint=hint, near=list(near)
+        )
     title = "not in the glossary"
-    return Explanation(name, title, "", "", "", _NAMING, name_parts, near or ("dram__throughput", "sm__throughput"))
+    return Explanation(
+        name, title, "", "", "", _NAMING, name_parts, near or ("dram__throughput", "sm__throughput")
+    )
 
 
 def _stall(name: str, reason: str) -> Explanation:
@@ -112,11 +131,15 @@ def _stall(name: str, reason: str) -> Explanation:
     good = (
         "It is a state of work, not of waiting."
         if reason in ("selected", "not_selected")
-        else "A small share of the warp cycles between instructions; the largest is worth a look only where no pipe "
-        "and no memory is near its peak."
+        else (
+            "A small share of the warp cycles between instructions; the largest is worth a look"
+            " only where no pipe and no memory is near its peak."
+        )
     )
     meaning, action = (f"{text[:1].upper()}{text[1:]}." for text in (meaning, action))
-    return Explanation(name, f"warp state {reason}", meaning, good, action, _STALL_SOURCE, parts(name))
+    return Explanation(
+        name, f"warp state {reason}", meaning, good, action, _STALL_SOURCE, parts(name)
+    )
 
 
 def _find(key: str, label: str) -> Entry | None:
@@ -126,7 +149,9 @@ def _find(key: str, label: str) -> Entry | None:
         if label.lower() in (name.lower() for name in entry.labels) or key in entry.names:
             return entry
         for pattern in entry.names:
-            if "*" not in pattern or not re.fullmatch(re.escape(pattern).replace(r"\*", r"\w*"), key):
+            if "*" not in pattern or not re.fullmatch(
+                re.escape(pattern).replace(r"\*", r"\w*"), key
+            ):
                 continue
             if best is None or len(pattern) > best[0]:
                 best = (len(pattern), entry)
@@ -139,18 +164,27 @@ def glossary() -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        ``names``, with ``*`` for families of metrics; ``labels`` on the details page; ``title, meaning, good, action,
-        source``.
+        ``names``, with ``*`` for families of metrics; ``labels`` on the details page; ``title,
+        meaning, good, action, source``.
 
     Examples
     --------
     >>> glossary().filter(pl.col("title") == "use of the device memory")["labels"].to_list()
     [['DRAM Throughput']]
     """
-    rows = [(list(e.names), list(e.labels), e.title, e.meaning, e.good, e.action, e.source) for e in ENTRIES]
+    rows = [
+        (list(e.names), list(e.labels), e.title, e.meaning, e.good, e.action, e.source)
+        for e in ENTRIES
+    ]
     for reason in STALLS:
         stall = _stall(reason, reason)
         name = f"smsp__average_warps_issue_stalled_{reason}_per_issue_active"
-        rows.append(([name], [], stall.title, stall.meaning, stall.good, stall.action, stall.source))
+        rows.append(
+            ([name], [], stall.title, stall.meaning, stall.good, stall.action, stall.source)
+        )
     texts = dict.fromkeys(("title", "meaning", "good", "action", "source"), pl.String)
-    return pl.DataFrame(rows, schema={"names": pl.List(pl.String), "labels": pl.List(pl.String), **texts}, orient="row")
+    return pl.DataFrame(
+        rows,
+        schema={"names": pl.List(pl.String), "labels": pl.List(pl.String), **texts},
+        orient="row",
+    )

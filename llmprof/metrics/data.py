@@ -1,4 +1,6 @@
-"""Measurements of Nsight Compute: frames of metrics and of rules, and the meaning of the parts of a metric's name."""
+"""Measurements of Nsight Compute: frames of metrics and of rules, and the meaning of the parts
+of a metric's name.
+"""
 
 from __future__ import annotations
 
@@ -35,14 +37,14 @@ class Metrics(Carded):
     Parameters
     ----------
     metrics : polars.DataFrame
-        Table ``metrics`` of :data:`llmprof.schema.PROFILES`: one row per launch and metric, in base units (B, ns, Hz,
-        %, 1, and quotients of them; rates are per second).
+        Table ``metrics`` of :data:`llmprof.schema.PROFILES`: one row per launch and metric, in base
+        units (B, ns, Hz, %, 1, and quotients of them; rates are per second).
     rules : polars.DataFrame, optional
         Table ``rules``: results of the profiler's rules.
     launches : polars.DataFrame, optional
-        ``kernel_id`` and further facts about each launch: ``run``, the number of the program's run; ``id``, the
-        profiler's own number; ``process, process_name, context, compute_capability``. Made from ``metrics`` if not
-        given.
+        ``kernel_id`` and further facts about each launch: ``run``, the number of the program's run;
+        ``id``, the profiler's own number; ``process, process_name, context, compute_capability``.
+        Made from ``metrics`` if not given.
     coverage : mapping, optional
         Counts of what the reader kept and lost.
     """
@@ -56,13 +58,17 @@ class Metrics(Carded):
         coverage: Mapping[str, Any] | None = None,
     ) -> None:
         self._metrics = schema.fit(metrics, schema.METRICS).clone()
-        self._rules = schema.RULES.empty() if rules is None else schema.fit(rules, schema.RULES).clone()
+        self._rules = (
+            schema.RULES.empty() if rules is None else schema.fit(rules, schema.RULES).clone()
+        )
         self._launches = None if launches is None else launches.clone()
         self._coverage = copy.deepcopy(dict(coverage or {}))
 
     @property
     def metrics(self) -> pl.DataFrame:
-        """One row for each launch and metric: the table ``metrics`` of :data:`llmprof.schema.PROFILES`."""
+        """One row for each launch and metric: the table ``metrics`` of
+        :data:`llmprof.schema.PROFILES`.
+        """
         return self._metrics.clone()
 
     @property
@@ -87,10 +93,12 @@ class Metrics(Carded):
         Returns
         -------
         polars.DataFrame
-            ``kernel_id, kernel_name, grid, block, stream, device, grid_x … block_z, device_name, duration_ns, run, id,
-            process, process_name, context, compute_capability``.
+            ``kernel_id, kernel_name, grid, block, stream, device, grid_x … block_z, device_name,
+            duration_ns, run, id, process, process_name, context, compute_capability``.
         """
-        first = self._metrics.group_by("kernel_id", maintain_order=True).agg(pl.col(*_LAUNCH[1:]).first())
+        first = self._metrics.group_by("kernel_id", maintain_order=True).agg(
+            pl.col(*_LAUNCH[1:]).first()
+        )
         if self._launches is not None:
             first = self._launches.select(*_LAUNCH)
         first = first.sort("kernel_id")
@@ -120,14 +128,17 @@ class Metrics(Carded):
 
     @checked
     def values(self, *names: str) -> pl.DataFrame:
-        """Value of a metric for each launch that has it; of several names, the first one that a launch has counts.
+        """Value of a metric for each launch that has it; of several names, the first one that a
+        launch has counts.
 
         Returns
         -------
         polars.DataFrame
             ``kernel_id, value``.
         """
-        order = pl.DataFrame({"metric": names, "_order": range(len(names))}, schema_overrides={"metric": pl.String})
+        order = pl.DataFrame(
+            {"metric": names, "_order": range(len(names))}, schema_overrides={"metric": pl.String}
+        )
         return (
             self._metrics.filter(pl.col("value").is_not_null())
             .join(order, on="metric")
@@ -148,8 +159,9 @@ class Metrics(Carded):
         Returns
         -------
         polars.DataFrame
-            ``kernel_id, kernel_name, grid, block, stream, device``, then the metrics: numbers in base units, or text if
-            no launch has a number. A name that several sections of the details page use has the form ``section: name``.
+            ``kernel_id, kernel_name, grid, block, stream, device``, then the metrics: numbers in
+            base units, or text if no launch has a number. A name that several sections of the
+            details page use has the form ``section: name``.
 
         Raises
         ------
@@ -159,18 +171,26 @@ class Metrics(Carded):
         frame = self._metrics
         sections = frame.group_by("metric").agg(n=pl.col("section").n_unique())
         several = sections.filter(pl.col("n") > 1)["metric"].implode()
-        column = pl.when(pl.col("metric").is_in(several)).then(pl.concat_str("section", "metric", separator=": "))
+        column = pl.when(pl.col("metric").is_in(several)).then(
+            pl.concat_str("section", "metric", separator=": ")
+        )
         frame = frame.with_columns(column=pl.coalesce(column, "metric"))
         if names:
             if missing := [
-                n for n in names if not frame.filter(pl.col("metric").eq(n) | pl.col("column").eq(n)).height
+                n
+                for n in names
+                if not frame.filter(pl.col("metric").eq(n) | pl.col("column").eq(n)).height
             ]:
                 found = f"the metrics {listed(missing)} were not measured"
-                raise LlmprofError(found, hint="Metrics.metrics['metric'].unique() lists the others")
+                raise LlmprofError(
+                    found, hint="Metrics.metrics['metric'].unique() lists the others"
+                )
             frame = frame.filter(pl.col("metric").is_in(names) | pl.col("column").is_in(names))
         columns = frame["column"].unique(maintain_order=True).to_list()
         columns = (
-            sorted(columns, key=lambda c: [c == n or c.endswith(f": {n}") for n in names].index(True))
+            sorted(
+                columns, key=lambda c: [c == n or c.endswith(f": {n}") for n in names].index(True)
+            )
             if names
             else columns
         )
@@ -193,10 +213,13 @@ class Metrics(Carded):
 
     def __repr__(self) -> str:
         kernels = self.kernels
-        devices = ", ".join(sorted(set(kernels["device_name"].drop_nulls().to_list()))) or "unknown device"
+        devices = (
+            ", ".join(sorted(set(kernels["device_name"].drop_nulls().to_list())))
+            or "unknown device"
+        )
         return (
-            f"<Metrics {kernels.height:,} launches, {self._metrics['metric'].n_unique():,} metrics, "
-            f"{self._rules.height:,} rule results, {devices}>"
+            f"<Metrics {kernels.height:,} launches, {self._metrics['metric'].n_unique():,} metrics,"
+            f" {self._rules.height:,} rule results, {devices}>"
         )
 
 
@@ -239,8 +262,12 @@ ROLLUPS: Final = {
 }
 
 SUBMETRICS: Final = {
-    "pct_of_peak_sustained_elapsed": "in percent of the highest sustained rate, over the whole kernel",
-    "pct_of_peak_sustained_active": "in percent of the highest sustained rate, while the unit was active",
+    "pct_of_peak_sustained_elapsed": (
+        "in percent of the highest sustained rate, over the whole kernel"
+    ),
+    "pct_of_peak_sustained_active": (
+        "in percent of the highest sustained rate, while the unit was active"
+    ),
     "pct_of_peak_burst_elapsed": "in percent of the highest momentary rate, over the whole kernel",
     "peak_sustained": "the highest sustained rate per cycle",
     "peak_sustained_elapsed": "the most that could have happened in the time of the kernel",
@@ -257,7 +284,10 @@ _PREFIX: Final = re.compile(r"^(?:(?:breakdown|group|pmsampling|smsp):|[A-Z_]+\.
 
 
 def base(name: str) -> str:
-    """Name without prefixes, rollup and submetrics: ``dram__bytes_read.sum.per_second`` is ``dram__bytes_read``."""
+    """Name without prefixes, rollup and submetrics:
+
+    ``dram__bytes_read.sum.per_second`` is ``dram__bytes_read``.
+    """
     return _PREFIX.sub("", name.strip()).split(".", 1)[0]
 
 
@@ -282,38 +312,71 @@ def parts(name: str) -> dict[str, str]:
 
 STALLS: Final[dict[str, tuple[str, str]]] = {
     "long_scoreboard": (
-        "waiting for data of the L1 and texture path: global, local, texture or surface memory. Typical where each "
-        "element is read once: norms, rotary embedding, activations, cache writes, attention in decode",
-        "load wider (16 bytes per thread) and more at once, unroll so that several loads are under way, copy "
-        "asynchronously to shared memory ahead of use (cp.async, TMA), raise occupancy, keep data in cache; if the "
-        "DRAM is near its peak, move fewer bytes instead: fuse kernels, quantize",
+        (
+            "waiting for data of the L1 and texture path: global, local, texture or surface memory."
+            " Typical where each element is read once: norms, rotary embedding, activations, cache"
+            " writes, attention in decode"
+        ),
+        (
+            "load wider (16 bytes per thread) and more at once, unroll so that several loads are"
+            " under way, copy asynchronously to shared memory ahead of use (cp.async, TMA), raise"
+            " occupancy, keep data in cache; if the DRAM is near its peak, move fewer bytes"
+            " instead: fuse kernels, quantize"
+        ),
     ),
     "short_scoreboard": (
-        "waiting for an answer of the memory input/output queue that is not the L1 path: mostly shared memory, also "
-        "special functions (exp, rsqrt) and dynamic branches",
-        "remove bank conflicts, read shared memory wider, keep values in registers, reduce with warp shuffles",
+        (
+            "waiting for an answer of the memory input/output queue that is not the L1 path: mostly"
+            " shared memory, also special functions (exp, rsqrt) and dynamic branches"
+        ),
+        (
+            "remove bank conflicts, read shared memory wider, keep values in registers, reduce with"
+            " warp shuffles"
+        ),
     ),
     "barrier": (
-        "waiting at a barrier of the block for other warps; in a warp-specialised GEMM also consumers waiting for "
-        "producers",
-        "balance the work between barriers, use smaller blocks or barriers of fewer warps, more pipeline stages",
+        (
+            "waiting at a barrier of the block for other warps; in a warp-specialised GEMM also"
+            " consumers waiting for producers"
+        ),
+        (
+            "balance the work between barriers, use smaller blocks or barriers of fewer warps, more"
+            " pipeline stages"
+        ),
     ),
     "warpgroup_arrive": (
-        "waiting for a warpgroup instruction of the tensor cores (wgmma) to be ready or done. In a good Hopper GEMM "
-        "this is the largest state: the tensor cores are the limit",
-        "nothing if the tensor pipe is above some 80 %; else deeper pipelining, larger tiles, a ping-pong schedule",
+        (
+            "waiting for a warpgroup instruction of the tensor cores (wgmma) to be ready or done."
+            " In a good Hopper GEMM this is the largest state: the tensor cores are the limit"
+        ),
+        (
+            "nothing if the tensor pipe is above some 80 %; else deeper pipelining, larger tiles, a"
+            " ping-pong schedule"
+        ),
     ),
     "math_pipe_throttle": (
         "waiting for an arithmetic pipe that is busy: the kernel uses it as fast as it goes",
-        "use another pipe: tensor cores instead of FMA, packed half precision; fewer conversions and exponentials",
+        (
+            "use another pipe: tensor cores instead of FMA, packed half precision; fewer"
+            " conversions and exponentials"
+        ),
     ),
     "mio_throttle": (
         "the queue for shared memory, special functions and dynamic branches is full",
-        "fewer and wider shared-memory instructions, fewer special functions; TMA and ldmatrix instead of plain loads",
+        (
+            "fewer and wider shared-memory instructions, fewer special functions; TMA and ldmatrix"
+            " instead of plain loads"
+        ),
     ),
     "lg_throttle": (
-        "the queue for local and global memory instructions is full: too many small ones come too fast",
-        "combine narrow accesses into wide ones, avoid register spilling (local memory), mix in arithmetic",
+        (
+            "the queue for local and global memory instructions is full: too many small ones come"
+            " too fast"
+        ),
+        (
+            "combine narrow accesses into wide ones, avoid register spilling (local memory), mix in"
+            " arithmetic"
+        ),
     ),
     "tex_throttle": (
         "the queue of the texture path is full",
@@ -321,15 +384,26 @@ STALLS: Final[dict[str, tuple[str, str]]] = {
     ),
     "wait": (
         "waiting a fixed number of cycles for an instruction before it, as the compiler ordered",
-        "more independent work in a thread (unroll), more warps; a large share alone is typical of tuned code",
+        (
+            "more independent work in a thread (unroll), more warps; a large share alone is typical"
+            " of tuned code"
+        ),
     ),
     "no_instructions": (
-        "waiting for instructions: jumps, code larger than the instruction cache, or a kernel so short that it hardly "
-        "started",
-        "less unrolling; for very short kernels fuse them or use CUDA graphs, since what happens inside matters little",
+        (
+            "waiting for instructions: jumps, code larger than the instruction cache, or a kernel"
+            " so short that it hardly started"
+        ),
+        (
+            "less unrolling; for very short kernels fuse them or use CUDA graphs, since what"
+            " happens inside matters little"
+        ),
     ),
     "imc_miss": (
-        "waiting for a constant (kernel parameters among them) that was not in its cache: the beginning of a kernel",
+        (
+            "waiting for a constant (kernel parameters among them) that was not in its cache: the"
+            " beginning of a kernel"
+        ),
         "shows in short kernels; fewer parameters, fuse kernels",
     ),
     "branch_resolving": (
@@ -346,9 +420,15 @@ STALLS: Final[dict[str, tuple[str, str]]] = {
     ),
     "membar": (
         "waiting at a memory fence",
-        "fewer fences, of a narrower scope (block instead of device); common in communication kernels",
+        (
+            "fewer fences, of a narrower scope (block instead of device); common in communication"
+            " kernels"
+        ),
     ),
-    "sleeping": ("all threads of the warp sleep or have yielded", "poll less, or do not poll at all"),
+    "sleeping": (
+        "all threads of the warp sleep or have yielded",
+        "poll less, or do not poll at all",
+    ),
     "misc": ("a reason that the hardware does not tell apart", "look at the other states"),
     "selected": ("issuing an instruction: no stall", "nothing: this is the work"),
     "not_selected": (

@@ -1,11 +1,12 @@
-"""Categories of kernels and operators, found by ordered patterns of their names; the first match wins.
+"""Categories of kernels and operators, found by ordered patterns of their names; the first match
+wins.
 
 The tables are data. :func:`register` puts a pattern in front of them::
 
     llmprof.names.register("attention", r"my_fused_attention")
 
-Patterns are regular expressions of the Rust ``regex`` crate (Polars), matched anywhere in the name and without
-regard to case.
+Patterns are regular expressions of the Rust ``regex`` crate (Polars), matched anywhere in the name
+and without regard to case.
 """
 
 from __future__ import annotations
@@ -28,7 +29,17 @@ from llmprof.names.readable import readable as readable
 from llmprof.names.readable import without_common_start as without_common_start
 
 CATEGORIES = (
-    *("attention", "scan", "linear", "norm", "rope", "kv_cache_write", "activation", "moe_routing", "moe_experts"),
+    *(
+        "attention",
+        "scan",
+        "linear",
+        "norm",
+        "rope",
+        "kv_cache_write",
+        "activation",
+        "moe_routing",
+        "moe_experts",
+    ),
     *("embedding", "sampling", "quantize", "collective", "elementwise", "copy", "fill", "other"),
 )
 
@@ -44,7 +55,9 @@ _COLLECTIVE = (
 )
 
 DISPATCH = r"^(?:\(anonymous namespace\)|[^(<])*(?:dispatch|get_dispatch_layout|SanitizeExpertIds)"
-"""Functions that send tokens to the ranks of their experts, by their own name, not that of an argument."""
+"""Functions that send tokens to the ranks of their experts, by their own name, not that of an
+argument.
+"""
 
 RETURN = r"^(?:\(anonymous namespace\)|[^(<])*combine"
 """Functions that bring the results of experts back."""
@@ -59,13 +72,19 @@ _RECURRENCE = (
 """Kernels of state-space and linear-attention layers, which take the place of attention."""
 
 LORA = r"lora_(?:shrink|expand)|(?:^|[^a-z])[sb]gmv_|_lora_[ab]_kernel|moe_lora"
-"""Products with the two small matrices of an adapter: Punica's kernels, those of vLLM and of SGLang."""
+"""Products with the two small matrices of an adapter:
+
+Punica's kernels, those of vLLM and of SGLang.
+"""
 
 KV_TRANSFER = (
     r"\blmc::|load_and_reshape_(?:multi_layer|flash)|(?:single|multi)_layer_kv_transfer|"
     r"\btransfer_(?:page_head_)?kernel_impl|(?:^|[^a-z])swap_blocks"
 )
-"""Keys and values on their way between engines, or to and from another memory: LMCache, SGLang, vLLM."""
+"""Keys and values on their way between engines, or to and from another memory:
+
+LMCache, SGLang, vLLM.
+"""
 
 _INDUCTOR: list[tuple[str, str]] = [
     (category, rf"^triton_(?:poi|red|per|for)_fused_{operators}")
@@ -80,8 +99,11 @@ _INDUCTOR: list[tuple[str, str]] = [
         ("elementwise", ""),
     )
 ]
-"""Kernels that torch.compile generated. Their names also list neighbouring operators (the all_reduce before, the
-moe_forward after), but they only compute element by element or along rows."""
+"""Kernels that torch.compile generated.
+
+Their names also list neighbouring operators (the all_reduce before, the moe_forward after), but
+they only compute element by element or along rows.
+"""
 
 KERNEL_PATTERNS: list[tuple[str, str]] = [
     *_INDUCTOR,
@@ -95,7 +117,10 @@ KERNEL_PATTERNS: list[tuple[str, str]] = [
         r"prepare_varlen_num_blocks|get_scheduler_metadata|get_mla_metadata|fbgemm_gpu::permute|bounds_check_ind|"
         r"kv_indices|kv_indptr|mqa_logits_metadata|compute_position|compute_slot_mapping|prepare_(?:inputs|next_token|pos)|req_to_token",
     ),
-    ("copy", r"marlin_repack|awq_repack|permute_cols_kernel|__amd_rocclr_copy|swap_blocks|copy_blocks"),
+    (
+        "copy",
+        r"marlin_repack|awq_repack|permute_cols_kernel|__amd_rocclr_copy|swap_blocks|copy_blocks",
+    ),
     ("fill", r"__amd_rocclr_fill|SubTensorOpWithScalar"),
     ("embedding", r"\bk_get_rows|tensorrt_llm::\w+::lookup_kernel|compute_grad_weight"),
     ("activation", r"silu_(?:and_)?mul|gelu_(?:\w+_)?and_mul|act_and_mul|swiglu_\w*(?:quant|cast)"),
@@ -113,7 +138,10 @@ KERNEL_PATTERNS: list[tuple[str, str]] = [
         "quantize",
         r"cast_to_fp[48]|per_(?:token|channel)_cast|cast_back_impl|cvt_\w*fp[468]|convert\w*_fp4|quantize_with_block_size|fp4_quant|_to_mx|mxfp[48]_quant",
     ),
-    ("attention", r"FlashAttn(?:Fwd)?Combine|merge_attn_states|MergeStates|attention_reduce|combine_attn"),
+    (
+        "attention",
+        r"FlashAttn(?:Fwd)?Combine|merge_attn_states|MergeStates|attention_reduce|combine_attn",
+    ),
     (
         "kv_cache_write",
         r"reshape_and_cache|concat_and_cache|append_paged_kv|paged_kv_cache_append|store_kv_?cache|set_kv_buffer|"
@@ -203,8 +231,9 @@ KERNEL_PATTERNS: list[tuple[str, str]] = [
 ]
 """Ordered ``(category, pattern)`` for kernels and for operators that stand in for them on CPU.
 
-Convolutions count as linear; a fused kernel counts as its main purpose (norm or activation, not the quantization at
-its end)."""
+Convolutions count as linear; a fused kernel counts as its main purpose (norm or activation, not the
+quantization at its end).
+"""
 
 _OWN = len(KERNEL_PATTERNS)
 
@@ -226,14 +255,21 @@ OPTIMIZER = (
 
 EMBEDDING = r"embedding|indexSelect|VocabParallel"
 
-SPLIT_K = r"splitKreduce|reduce_?split_?k|split_?k_?reduce|gemvNSP_reduce|_gemm_\w*reduce_kernel|PostGSU"
-"""Kernels of the category linear that add up the parts of a GEMM that was split along its inner dimension."""
+SPLIT_K = (
+    r"splitKreduce|reduce_?split_?k|split_?k_?reduce|gemvNSP_reduce|_gemm_\w*reduce_kernel|PostGSU"
+)
+"""Kernels of the category linear that add up the parts of a GEMM that was split along its inner
+dimension.
+"""
 
 GEMM_HELPERS = rf"{SPLIT_K}|compute\w*Offsets|{LORA}"
 """Kernels of the category linear that finish or prepare another GEMM, or add to its result."""
 
 _KINDS: list[tuple[str, str]] = [
-    ("all_reduce", r"all_?reduce|cross_device_reduce|(?:one|two)_shot|quickreduce|multimem_all_reduce|lamport"),
+    (
+        "all_reduce",
+        r"all_?reduce|cross_device_reduce|(?:one|two)_shot|quickreduce|multimem_all_reduce|lamport",
+    ),
     ("reduce_scatter", r"reduce_?scatter"),
     ("all_gather", r"all_?gather|shm_gather"),
     ("all_to_all", r"all_?to_?all|dispatch|combine"),
@@ -245,20 +281,42 @@ _KINDS: list[tuple[str, str]] = [
 COLLECTIVE_KINDS = (*(kind for kind, _ in _KINDS), "other")
 
 _ALGORITHMS: list[tuple[str, str]] = [
-    ("custom_1stage", r"cross_device_reduce_1stage"), ("custom_2stage", r"cross_device_reduce_2stage"),
-    ("flashinfer_fused", r"allreduce_fusion|lamport"), ("multimem_one_shot", r"multimem_one_shot|multimem_all_reduce"),
-    ("multimem_two_shot", r"multimem_two_shot"), ("one_shot", r"one_shot"), ("two_shot", r"two_shot"),
-    ("quickreduce", r"quickreduce"), ("hybrid_ep", r"hybrid_ep::"), ("nixl_ep", r"nixl_ep::"),
-    ("deepep", r"deep_ep|internode(?:_ll)?::|intranode::"), ("flashinfer_a2a", r"moeA2A"),
-    ("mori", r"\bEp(?:Dispatch|Combine)\w*Kernel"), ("pplx", r"pplx::|\ba2a_"), ("shared_memory", r"shm_"),
-]  # fmt: skip
+    ("custom_1stage", r"cross_device_reduce_1stage"),
+    ("custom_2stage", r"cross_device_reduce_2stage"),
+    ("flashinfer_fused", r"allreduce_fusion|lamport"),
+    ("multimem_one_shot", r"multimem_one_shot|multimem_all_reduce"),
+    ("multimem_two_shot", r"multimem_two_shot"),
+    ("one_shot", r"one_shot"),
+    ("two_shot", r"two_shot"),
+    ("quickreduce", r"quickreduce"),
+    ("hybrid_ep", r"hybrid_ep::"),
+    ("nixl_ep", r"nixl_ep::"),
+    ("deepep", r"deep_ep|internode(?:_ll)?::|intranode::"),
+    ("flashinfer_a2a", r"moeA2A"),
+    ("mori", r"\bEp(?:Dispatch|Combine)\w*Kernel"),
+    ("pplx", r"pplx::|\ba2a_"),
+    ("shared_memory", r"shm_"),
+]
 
 _NCCL_ALGORITHM = r"(?i)nccl\w*_(RING|TREE|COLLNET\w*|NVLS\w*|PAT)_(LL128|LL|SIMPLE)"
 
 _ELEMENT_BYTES = {
     name: size
     for size, names in (
-        (1, ("char", "signed char", "unsigned char", "int8", "byte", "uint8", "bool", "float8_e4m3fn", "float8_e5m2")),
+        (
+            1,
+            (
+                "char",
+                "signed char",
+                "unsigned char",
+                "int8",
+                "byte",
+                "uint8",
+                "bool",
+                "float8_e4m3fn",
+                "float8_e5m2",
+            ),
+        ),
         (2, ("half", "float16", "fp16", "bfloat16", "bfp16", "bf16", "short", "int16", "uint16")),
         (4, ("float", "float32", "fp32", "int", "int32", "uint32")),
         (8, ("double", "float64", "fp64", "long", "long int", "int64", "uint64")),
@@ -290,18 +348,26 @@ def register(category: str, pattern: str) -> None:
 
 def _check(category: str, pattern: str) -> None:
     if category not in CATEGORIES:
-        raise LlmprofError(f"there is no category {category!r}", expected=f"one of {listed(CATEGORIES)}")
+        raise LlmprofError(
+            f"there is no category {category!r}", expected=f"one of {listed(CATEGORIES)}"
+        )
     try:
         matches_nothing = pl.Series([""]).str.contains(f"(?i){pattern}")[0]
     except pl.exceptions.ComputeError as error:
         found = f"{pattern!r} is not a regular expression of the Rust regex crate: {error}"
-        raise LlmprofError(found, hint="look-around and backreferences are not supported") from error
+        raise LlmprofError(
+            found, hint="look-around and backreferences are not supported"
+        ) from error
     if matches_nothing:
-        raise LlmprofError(f"{pattern!r} matches every name", expected="a pattern that needs some text")
+        raise LlmprofError(
+            f"{pattern!r} matches every name", expected="a pattern that needs some text"
+        )
 
 
 def patterns() -> list[tuple[str, str]]:
-    """The table: patterns registered in this process, then those of plug-ins, then :data:`KERNEL_PATTERNS`."""
+    """The table: patterns registered in this process, then those of plug-ins, then
+    :data:`KERNEL_PATTERNS`.
+    """
     _add_plugins()
     return KERNEL_PATTERNS
 
@@ -315,7 +381,9 @@ def _add_plugins() -> None:
             with plugins.foreign():
                 entries = list(plugin.value)
         except plugins.FailedError as error:
-            plugins.left_out(described, plugins.KERNEL_NAMES, f"it is not a list of (category, pattern): {error}")
+            plugins.left_out(
+                described, plugins.KERNEL_NAMES, f"it is not a list of (category, pattern): {error}"
+            )
             continue
         for entry in entries:
             try:
@@ -324,7 +392,9 @@ def _add_plugins() -> None:
                     _check(category, pattern)
                 added.append((category, pattern))
             except plugins.FailedError as error:
-                plugins.left_out(described, plugins.KERNEL_NAMES, f"it holds no (category, pattern): {error}")
+                plugins.left_out(
+                    described, plugins.KERNEL_NAMES, f"it holds no (category, pattern): {error}"
+                )
             except LlmprofError as error:
                 plugins.left_out(described, plugins.KERNEL_NAMES, str(error))
     registered_count = len(KERNEL_PATTERNS) - _OWN
@@ -332,12 +402,16 @@ def _add_plugins() -> None:
 
 
 def registered() -> list[tuple[str, str]]:
-    """Patterns of this process that do not come with llmprof (registered ones and those of plug-ins), in order."""
+    """Patterns of this process that do not come with llmprof (registered ones and those of
+    plug-ins), in order.
+    """
     return patterns()[: len(patterns()) - _OWN]
 
 
 def version() -> int:
-    """Fingerprint of the table of patterns; it is part of the key of results that depend on the table."""
+    """Fingerprint of the table of patterns; it is part of the key of results that depend on the
+    table.
+    """
     return hash(tuple(patterns()))
 
 
@@ -361,7 +435,9 @@ def collective_kinds(names: pl.Series) -> pl.Series:
 
 @checked
 def collective_algorithms(names: pl.Series) -> pl.Series:
-    """Algorithm of each collective if its name states it (``custom_1stage``, ``ring_ll`` …), else null."""
+    """Algorithm of each collective if its name states it (``custom_1stage``, ``ring_ll`` …),
+    else null.
+    """
     return by_distinct(names, _algorithms).alias("algorithm")
 
 
@@ -377,8 +453,12 @@ def _algorithms(distinct: tuple[str, ...]) -> pl.Series:
 
 @checked
 def collective_world(name: pl.Expr) -> pl.Expr:
-    """Number of ranks of a collective if its name states it: a template argument of vLLM's custom all-reduce."""
-    return name.str.extract(r"cross_device_reduce_\dstage<[^<>]*,\s*(?:\(int\))?(\d+)>", 1).cast(pl.Int32)
+    """Number of ranks of a collective if its name states it: a template argument of vLLM's
+    custom all-reduce.
+    """
+    return name.str.extract(r"cross_device_reduce_\dstage<[^<>]*,\s*(?:\(int\))?(\d+)>", 1).cast(
+        pl.Int32
+    )
 
 
 @checked

@@ -1,9 +1,10 @@
-"""Names of kernels: the function in a profiler's name of a kernel, and the patterns of Huawei's Ascend kernels.
+"""Names of kernels: the function in a profiler's name of a kernel, and the patterns of Huawei's
+Ascend kernels.
 
-The name of an Ascend kernel consists of the call, the kernel and the type (``aclnnMatmul_MatMulCommon_MatMulV2``), of
-the type and a number (``Conv2D1``, ``trans_TransData_0``), or of a path in a MindSpore graph
-(``Default/…/MatMul-op12``). Sources: the operator lists of CANN (``aclnn`` interfaces), torch_npu (``npu_*``) and
-vllm-ascend.
+The name of an Ascend kernel consists of the call, the kernel and the type
+(``aclnnMatmul_MatMulCommon_MatMulV2``), of the type and a number (``Conv2D1``,
+``trans_TransData_0``), or of a path in a MindSpore graph (``Default/…/MatMul-op12``). Sources: the
+operator lists of CANN (``aclnn`` interfaces), torch_npu (``npu_*``) and vllm-ascend.
 """
 
 from __future__ import annotations
@@ -28,15 +29,21 @@ _WRAPPERS: Final = ("device_kernel", "kentry", "Kernel", "Kernel2")
 
 
 def function(names: pl.Series) -> pl.Series:
-    """Function of each kernel name, without return type, namespaces, template arguments and parameters."""
+    """Function of each kernel name, without return type, namespaces, template arguments and
+    parameters.
+    """
     return each(names, plain)
 
 
 def displayed(names: pl.Series) -> pl.Series:
-    """Function of each kernel name for display; CUTLASS's ``device_kernel`` is shown as its first template argument."""
+    """Function of each kernel name for display; CUTLASS's ``device_kernel`` is shown as its
+    first template argument.
+    """
     base = function(names).fill_null("unnamed")
     inner = names.str.extract(r"device_kernel<(?:(?:\w+::)*enable_\w+<)?(?:\w+::)*(\w+)")
-    return pl.select(pl.when(base == "device_kernel").then(pl.coalesce(inner, base)).otherwise(base)).to_series()
+    return pl.select(
+        pl.when(base == "device_kernel").then(pl.coalesce(inner, base)).otherwise(base)
+    ).to_series()
 
 
 def comparable(names: pl.Series) -> pl.Series:
@@ -48,7 +55,8 @@ def each(names: pl.Series, change: Callable[[str], str]) -> pl.Series:
     """A change of each name, made once for each distinct one."""
     unique = names.drop_nulls().unique()
     table = pl.DataFrame(
-        {"name": unique, "made": [change(n) for n in unique]}, schema={"name": pl.String, "made": pl.String}
+        {"name": unique, "made": [change(n) for n in unique]},
+        schema={"name": pl.String, "made": pl.String},
     )
     return (
         pl.DataFrame({"name": names})
@@ -121,90 +129,247 @@ _TYPES: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
             r"MlaPreprocess",
         ),
     ),
-    ("collective", (r"MoeDistribute(?:Dispatch|Combine)\w*", r"AlltoAllv?\w*", r"DispatchLayout", r"FusedDeepMoe")),
-    ("kv_cache_write", (r"KvRmsNormRopeCache", r"ReshapeAndCache\w*", r"Scatter(?:Pa)?KvCache\w*", r"PagedCacheLoad")),
+    (
+        "collective",
+        (
+            r"MoeDistribute(?:Dispatch|Combine)\w*",
+            r"AlltoAllv?\w*",
+            r"DispatchLayout",
+            r"FusedDeepMoe",
+        ),
+    ),
+    (
+        "kv_cache_write",
+        (
+            r"KvRmsNormRopeCache",
+            r"ReshapeAndCache\w*",
+            r"Scatter(?:Pa)?KvCache\w*",
+            r"PagedCacheLoad",
+        ),
+    ),
     (
         "attention",
         (
-            r"FlashAttention\w*", r"FusedInferAttentionScore", r"IncreFlashAttention", r"PromptFlashAttention",
-            r"PagedAttention\w*", r"UnpadFlashAttention\w*", r"SelfAttention\w*", r"RingMla", r"RingAttention\w*",
-            r"MultiLatentAttention", r"(?:Kv)?SparseFlashAttention", r"SparseFlashMla", r"LightningIndexer\w*",
+            r"FlashAttention\w*",
+            r"FusedInferAttentionScore",
+            r"IncreFlashAttention",
+            r"PromptFlashAttention",
+            r"PagedAttention\w*",
+            r"UnpadFlashAttention\w*",
+            r"SelfAttention\w*",
+            r"RingMla",
+            r"RingAttention\w*",
+            r"MultiLatentAttention",
+            r"(?:Kv)?SparseFlashAttention",
+            r"SparseFlashMla",
+            r"LightningIndexer\w*",
             r"UnpadFA\w*",
         ),
     ),
     (
         "moe_routing",
         (
-            r"MoeGatingTopK\w*", r"MoeInitRouting\w*", r"MoeFinalizeRouting\w*", r"MoeReRouting",
-            r"MoeComputeExpertTokens", r"MoeTokenPermute\w*", r"MoeTokenUnpermute\w*", r"MoeUpdateExpert",
-            r"MoeEPLB\w*", r"GroupTopK",
+            r"MoeGatingTopK\w*",
+            r"MoeInitRouting\w*",
+            r"MoeFinalizeRouting\w*",
+            r"MoeReRouting",
+            r"MoeComputeExpertTokens",
+            r"MoeTokenPermute\w*",
+            r"MoeTokenUnpermute\w*",
+            r"MoeUpdateExpert",
+            r"MoeEPLB\w*",
+            r"GroupTopK",
         ),
     ),
     ("moe_experts", (r"Grouped(?:Quant)?MatMul\w*", r"MoeFFN", r"FusedMoe\w*")),
-    ("norm", (r"(?:Inplace)?(?:Add|Gemma)?(?:Add)?RmsNorm\w*", r"(?:Add)?LayerNorm\w*", r"GroupNorm\w*", r"BNInfer\w*",
-              r"BatchNorm\w*", r"DeepNorm")),
-    ("rope", (r"RotaryMul\w*", r"ApplyRotaryPosEmb", r"InterleaveRope", r"RotaryPositionEmbedding\w*", r"Rope\w*")),
+    (
+        "norm",
+        (
+            r"(?:Inplace)?(?:Add|Gemma)?(?:Add)?RmsNorm\w*",
+            r"(?:Add)?LayerNorm\w*",
+            r"GroupNorm\w*",
+            r"BNInfer\w*",
+            r"BatchNorm\w*",
+            r"DeepNorm",
+        ),
+    ),
+    (
+        "rope",
+        (
+            r"RotaryMul\w*",
+            r"ApplyRotaryPosEmb",
+            r"InterleaveRope",
+            r"RotaryPositionEmbedding\w*",
+            r"Rope\w*",
+        ),
+    ),
     (
         "activation",
-        (r"(?:Dequant)?SwiGlu\w*", r"Gelu\w*", r"GeGlu", r"Swish", r"Silu\w*", r"Relu(?:Grad)?", r"FastGelu\w*",
-         r"ThresholdBackward"),
+        (
+            r"(?:Dequant)?SwiGlu\w*",
+            r"Gelu\w*",
+            r"GeGlu",
+            r"Swish",
+            r"Silu\w*",
+            r"Relu(?:Grad)?",
+            r"FastGelu\w*",
+            r"ThresholdBackward",
+        ),
     ),
     ("quantize", (r"(?:Ascend)?(?:De)?Quant", r"Dynamic(?:Block|Mx)?Quant\w*", r"TransQuantParam")),
-    ("sampling", (r"ArgMax(?:V2|D|AiCore)?", r"TopK", r"TopKTopP\w*", r"Multinomial\w*", r"ApplyTopKTopP\w*",
-                  r"ApplyPenalty\w*", r"StatelessRandom\w*", r"RejectionSample\w*")),
+    (
+        "sampling",
+        (
+            r"ArgMax(?:V2|D|AiCore)?",
+            r"TopK",
+            r"TopKTopP\w*",
+            r"Multinomial\w*",
+            r"ApplyTopKTopP\w*",
+            r"ApplyPenalty\w*",
+            r"StatelessRandom\w*",
+            r"RejectionSample\w*",
+        ),
+    ),
     ("embedding", (r"Gather", r"Embedding\w*", r"EmbeddingDenseGrad")),
     (
         "linear",
         (
-            r"(?:Transpose|Quant|WeightQuant|Grouped)?(?:Batch|QuantBatch)?MatMul\w*", r"MatMul\w*", r"Gemm\w*", r"FFN",
-            r"Conv(?:2D|3D|TransposeD?)\w*", r"DepthwiseConv\w*", r"Linear\w*", r"FusionOp_\w*(?:MatMul|Conv)\w*",
+            r"(?:Transpose|Quant|WeightQuant|Grouped)?(?:Batch|QuantBatch)?MatMul\w*",
+            r"MatMul\w*",
+            r"Gemm\w*",
+            r"FFN",
+            r"Conv(?:2D|3D|TransposeD?)\w*",
+            r"DepthwiseConv\w*",
+            r"Linear\w*",
+            r"FusionOp_\w*(?:MatMul|Conv)\w*",
         ),
     ),
     (
         "other",
-        (r"\w*Pool(?:ing|ingGrad|Grad|With)?\w*", r"NLLLoss\w*", r"\w*CrossEntropy\w*", r"CTCLoss\w*", r"ROIAlign\w*"),
+        (
+            r"\w*Pool(?:ing|ingGrad|Grad|With)?\w*",
+            r"NLLLoss\w*",
+            r"\w*CrossEntropy\w*",
+            r"CTCLoss\w*",
+            r"ROIAlign\w*",
+        ),
     ),
     (
         "elementwise",
         (
-            # the vector cores clear, convert or move memory, which the vendor's tool counts as computing
-            r"ZerosLike", r"OnesLike", r"Fills?", r"MemSet", r"TransData(?:RNN)?", r"Cast", r"Transpose(?:D|V2)?",
-            r"TensorMove", r"ViewCopy", r"AsStrided", r"Concat(?:D|V2|V2D)?", r"Split(?:D|V|VD|V2)?", r"(?:Un)?pack",
-            r"(?:Strided)?Slice(?:D|V2|V3|Assign\w*|Grad)?", r"(?:Mirror)?Pad(?:D|V2|V3|V4|Grad\w*)?", r"Tile(?:D)?",
-            r"BroadcastTo(?:D)?", r"Expand(?:D|Dims|V2)?", r"RepeatInterleave\w*", r"Roll", r"Reverse(?:V2|Ext\w*)?",
-            r"Identity", r"Assign(?:Add|Sub)?", r"Range(?:D)?", r"Arange", r"LinSpace\w*", r"Eye", r"OneHot(?:D|V2)?",
-            r"Tril", r"Triu",
+            # the vector cores clear, convert or move memory, which the vendor's tool counts as
+            # computing
+            r"ZerosLike",
+            r"OnesLike",
+            r"Fills?",
+            r"MemSet",
+            r"TransData(?:RNN)?",
+            r"Cast",
+            r"Transpose(?:D|V2)?",
+            r"TensorMove",
+            r"ViewCopy",
+            r"AsStrided",
+            r"Concat(?:D|V2|V2D)?",
+            r"Split(?:D|V|VD|V2)?",
+            r"(?:Un)?pack",
+            r"(?:Strided)?Slice(?:D|V2|V3|Assign\w*|Grad)?",
+            r"(?:Mirror)?Pad(?:D|V2|V3|V4|Grad\w*)?",
+            r"Tile(?:D)?",
+            r"BroadcastTo(?:D)?",
+            r"Expand(?:D|Dims|V2)?",
+            r"RepeatInterleave\w*",
+            r"Roll",
+            r"Reverse(?:V2|Ext\w*)?",
+            r"Identity",
+            r"Assign(?:Add|Sub)?",
+            r"Range(?:D)?",
+            r"Arange",
+            r"LinSpace\w*",
+            r"Eye",
+            r"OneHot(?:D|V2)?",
+            r"Tril",
+            r"Triu",
             # arithmetic, comparisons, selections
-            r"Abs", r"A?(?:cos|sin|tan)h?(?:Grad)?", r"Atan2", r"Add(?:s|N|V2|cdiv|cmul|Lora)?", r"Axpy(?:V2)?",
-            r"BiasAdd(?:Grad)?", r"Subs?", r"Mul(?:s|NoNan)?", r"(?:Real|Floor|Trunc|X)?Div(?:s|NoNan)?",
-            r"(?:Floor)?Mod", r"Neg", r"Pow", r"R?sqrt(?:Grad)?", r"Squared?(?:Difference)?", r"Reciprocal(?:Grad)?",
-            r"Exp(?:m1)?", r"Log(?:1p)?", r"Xlogy", r"Erf(?:c|inv)?", r"Sign", r"Sigmoid(?:Grad)?", r"Softplus(?:V2)?",
-            r"Ceil", r"Floor", r"Round", r"Trunc", r"Rint", r"Lerp", r"ClipBy\w+", r"M(?:ax|in)imum(?:Grad)?",
-            r"(?:Not|Tensor)?Equal", r"Greater(?:Equal)?", r"Less(?:Equal)?", r"Logical(?:And|Or|Not|Xor)",
-            r"Bitwise(?:And|Or|Not|Xor)", r"(?:Left|Right)Shift", r"Is(?:Finite|Inf|Nan|Close|PosInf|NegInf)",
-            r"Select(?:V2)?", r"Masked(?:Fill|Scatter|Select|Scale|Softmax)\w*", r"NonZero(?:WithValue)?",
-            r"Index(?:Put\w*|Add\w*|Fill\w*)?", r"Gather(?:Elements|Nd)\w*",
-            r"Scatter(?:Nd\w*|Elements\w*|Add\w*|Update\w*|List|Max)?", r"UnsortedSegment\w*", r"Inplace(?:Add|Sub)",
-            r"Sort(?:V2|WithIndex)?", r"ArgSort",
+            r"Abs",
+            r"A?(?:cos|sin|tan)h?(?:Grad)?",
+            r"Atan2",
+            r"Add(?:s|N|V2|cdiv|cmul|Lora)?",
+            r"Axpy(?:V2)?",
+            r"BiasAdd(?:Grad)?",
+            r"Subs?",
+            r"Mul(?:s|NoNan)?",
+            r"(?:Real|Floor|Trunc|X)?Div(?:s|NoNan)?",
+            r"(?:Floor)?Mod",
+            r"Neg",
+            r"Pow",
+            r"R?sqrt(?:Grad)?",
+            r"Squared?(?:Difference)?",
+            r"Reciprocal(?:Grad)?",
+            r"Exp(?:m1)?",
+            r"Log(?:1p)?",
+            r"Xlogy",
+            r"Erf(?:c|inv)?",
+            r"Sign",
+            r"Sigmoid(?:Grad)?",
+            r"Softplus(?:V2)?",
+            r"Ceil",
+            r"Floor",
+            r"Round",
+            r"Trunc",
+            r"Rint",
+            r"Lerp",
+            r"ClipBy\w+",
+            r"M(?:ax|in)imum(?:Grad)?",
+            r"(?:Not|Tensor)?Equal",
+            r"Greater(?:Equal)?",
+            r"Less(?:Equal)?",
+            r"Logical(?:And|Or|Not|Xor)",
+            r"Bitwise(?:And|Or|Not|Xor)",
+            r"(?:Left|Right)Shift",
+            r"Is(?:Finite|Inf|Nan|Close|PosInf|NegInf)",
+            r"Select(?:V2)?",
+            r"Masked(?:Fill|Scatter|Select|Scale|Softmax)\w*",
+            r"NonZero(?:WithValue)?",
+            r"Index(?:Put\w*|Add\w*|Fill\w*)?",
+            r"Gather(?:Elements|Nd)\w*",
+            r"Scatter(?:Nd\w*|Elements\w*|Add\w*|Update\w*|List|Max)?",
+            r"UnsortedSegment\w*",
+            r"Inplace(?:Add|Sub)",
+            r"Sort(?:V2|WithIndex)?",
+            r"ArgSort",
             # along rows: sums, maxima, softmax
-            r"Reduce(?:Sum|Mean|Max|Min|Prod|All|Any|Std\w*|Var|LogSumExp)(?:D|V2|V2D)?", r"Cum(?:sum|prod|max|min)",
-            r"(?:Log)?Softmax(?:V2|Grad|GradExt)?", r"Scaled(?:UpperTriang)?Masked\w*", r"L2Loss", r"LpNorm\w*",
-            r"SquareSum\w*", r"ArgM(?:ax|in)WithValue",
+            r"Reduce(?:Sum|Mean|Max|Min|Prod|All|Any|Std\w*|Var|LogSumExp)(?:D|V2|V2D)?",
+            r"Cum(?:sum|prod|max|min)",
+            r"(?:Log)?Softmax(?:V2|Grad|GradExt)?",
+            r"Scaled(?:UpperTriang)?Masked\w*",
+            r"L2Loss",
+            r"LpNorm\w*",
+            r"SquareSum\w*",
+            r"ArgM(?:ax|in)WithValue",
             # dropout and optimizers
-            r"DropOutDoMask\w*", r"(?:Stateless)?DropOutGenMask\w*", r"DSA\w*GenBitMask", r"DSARandom\w*",
-            r"Apply(?:Adam|Momentum|FusedEmaAdam)\w*", r"FusedMulApplyMomentum\w*", r"Foreach\w*",
+            r"DropOutDoMask\w*",
+            r"(?:Stateless)?DropOutGenMask\w*",
+            r"DSA\w*GenBitMask",
+            r"DSARandom\w*",
+            r"Apply(?:Adam|Momentum|FusedEmaAdam)\w*",
+            r"FusedMulApplyMomentum\w*",
+            r"Foreach\w*",
             r"NPU\w*FloatStatus\w*",
         ),
     ),
-)  # fmt: skip
+)
 
 
 _CORE: Final = r"(?:/?_(?:mix_ai[cv]|ai[cv]|vector_core|ai_core))*"
-"""Suffix that msprof adds to the name of a kernel if a row holds only the part on one kind of core."""
+"""Suffix that msprof adds to the name of a kernel if a row holds only the part on one kind of
+core.
+"""
 
 
 def _pattern(types: tuple[str, ...]) -> str:
-    """Pattern of the names of kernels of some types: after a call's name, with a number, or in a MindSpore graph."""
+    """Pattern of the names of kernels of some types: after a call's name, with a number, or in a
+    MindSpore graph.
+    """
     listed = "|".join(types)
     return (
         rf"^(?:aclnn\w+_|trans_|te_\w+_)?(?:{listed})(?:V\d+)?D?(?:AiCore|AiCpu|Operation|Kernel)?(?:_?\d+)*{_CORE}$"
@@ -213,11 +378,17 @@ def _pattern(types: tuple[str, ...]) -> str:
 
 
 PATTERNS: Final = [
-    ("collective", r"^(?:Default|Gradients)/\S*(?:AllReduce|AllGather|ReduceScatter|AllToAll|Broadcast)\w*-op\d+"),
+    (
+        "collective",
+        r"^(?:Default|Gradients)/\S*(?:AllReduce|AllGather|ReduceScatter|AllToAll|Broadcast)\w*-op\d+",
+    ),
     ("elementwise", rf"^\w+\d_MemSet{_CORE}$"),
     *((category, _pattern(types)) for category, types in _TYPES),
     ("other", r"^aclnn\w+_\w+_|^trans_\w+_\d+$|^(?:Default|Gradients)/\S*-op\d+"),
 ]
-"""Ordered ``(category, pattern)``. Casts, fills and changes of format count as ``elementwise``, not as copies or fills:
-they run on the vector cores, and the vendor's overlap analysis counts them as computing. A name in CANN's form with
-another type is ``other``, even if patterns for other vendors would match it."""
+"""Ordered ``(category, pattern)``.
+
+Casts, fills and changes of format count as ``elementwise``, not as copies or fills: they run on the
+vector cores, and the vendor's overlap analysis counts them as computing. A name in CANN's form with
+another type is ``other``, even if patterns for other vendors would match it.
+"""

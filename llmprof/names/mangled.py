@@ -19,9 +19,11 @@ _MOST_S: Final = 5.0
 
 
 def demangled(names: pl.Series) -> dict[str, str]:
-    """Mangled names among names, with what ``c++filt`` of binutils or LLVM makes of them; none if neither is installed.
+    """Mangled names among names, with what ``c++filt`` of binutils or LLVM makes of them; none if
+    neither is installed.
 
-    A short symbol can stand for a name that fills any memory, so the program has limits; beyond them there are none.
+    A short symbol can stand for a name that fills any memory, so the program has limits; beyond
+    them there are none.
     """
     symbols = names.drop_nulls().unique(maintain_order=True)
     symbols = symbols.filter(symbols.str.contains(_SYMBOL))
@@ -41,7 +43,9 @@ def demangled(names: pl.Series) -> dict[str, str]:
 
 
 def _run(program: str, asked: IO[bytes], told: IO[bytes]) -> None:
-    """Let a program read one file and write another, within limits of time and, on Linux, of memory and output."""
+    """Let a program read one file and write another, within limits of time and, on Linux, of
+    memory and output.
+    """
     with subprocess.Popen([program], stdin=asked, stdout=told, stderr=subprocess.DEVNULL) as run:  # noqa: S603 (no shell)
         try:
             if sys.platform == "linux":

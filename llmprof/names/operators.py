@@ -1,4 +1,5 @@
-"""Categories and roles of operators and modules, which also describe the kernels that they launched.
+"""Categories and roles of operators and modules, which also describe the kernels that they
+launched.
 
 Operators and modules are better evidence than the names of kernels.
 """
@@ -16,29 +17,39 @@ import polars as pl
 DOMAIN: Final = "module"
 
 CALL: Final = r"^nn\.Module: (.+?)(?:_(\d+))?$"
-"""Pattern of the name of such a marker: the class of the module, and the number of the object in its class."""
+"""Pattern of the name of such a marker: the class of the module, and the number of the object in
+its class.
+"""
 
 PATHS: Final = (
     r"^\{'Module': '([^']+)'",
     r"^layer::(.+)$",
     r"^((?:[A-Za-z_]\w*\.)+(?:layers|h|blocks)\.\d+(?:\.\w+)*)$",
 )
-"""Patterns of markers that name a module's path in the model: vLLM's layerwise NVTX, its annotations, other ranges."""
+"""Patterns of markers that name a module's path in the model: vLLM's layerwise NVTX, its
+annotations, other ranges.
+"""
 
 LAYER: Final = r"(?:^|\.)(?:layers?|h|blocks?|decoder_layers)[._](\d+)(?:\.|$)"
 
 SHARED: Final = r"rotary|rope"
-"""Modules whose single object serves all layers: the number in their path is not the layer that calls them."""
+"""Modules whose single object serves all layers: the number in their path is not the layer that
+calls them.
+"""
 
 ENCODER: Final = (
     r"(?i)(?:^|\.)(?:visual|vision\w*|image_encoder|audio\w*|speech_encoder)(?:\.|$)"
     r"|(?:Vision|Visual|Siglip|Clip|Audio|Whisper)\w*(?:Transformer|Tower|Encoder|Model)$"
     r"|Text(?:Transformer|Encoder)$"
 )
-"""Modules that encode images, sound or the text that is compared with them: paths, and classes of the outermost one."""
+"""Modules that encode images, sound or the text that is compared with them: paths, and classes
+of the outermost one.
+"""
 
 SHARED_EXPERTS: Final = r"shared_?(?:experts?|mlp)"
-"""Modules of experts that every token goes to; without chosen ones beside them they are a plain feed-forward part."""
+"""Modules of experts that every token goes to; without chosen ones beside them they are a plain
+feed-forward part.
+"""
 
 ROLES: Final[list[tuple[str, str]]] = [
     ("rope", r"(?i)rotary|^rope$|RoPE"),
@@ -54,7 +65,10 @@ ROLES: Final[list[tuple[str, str]]] = [
         "gate_up_proj",
         r"(?i)gate_?up|^(?:gate|up)_proj$|^fc_?1$|^fc_in$|^w[13]$|MergedColumn|^c_fc$|_h_to_4h$|^linear_fc1$|^wi(?:_\d)?$|^input_linear$",
     ),
-    ("down_proj", r"(?i)down_proj$|^fc_?2$|^fc_out$|^w2$|_4h_to_h$|^linear_fc2$|^wo_ff$|^output_linear$"),
+    (
+        "down_proj",
+        r"(?i)down_proj$|^fc_?2$|^fc_out$|^w2$|_4h_to_h$|^linear_fc2$|^wo_ff$|^output_linear$",
+    ),
     ("in_proj", r"(?i)^in_proj|^x_proj$|^dt_proj$|^[bfg]_(?:[ab]_)?proj$"),
     ("o_proj", r"(?i)^o_proj$|^out_proj$|^out_lin$|^wo$|^to_out"),
     ("activation", r"(?i)act_fn$|^act$|AndMul$|activation$|^(?:silu|gelu|relu|swish|swiglu)\w*$"),
@@ -69,7 +83,10 @@ ROLES: Final[list[tuple[str, str]]] = [
 
 BLOCKS: Final[list[tuple[str, str]]] = [
     ("o_proj", r"SelfOutput$"),
-    ("head", r"(?i)LMHead$|prediction_?head|mlm_?head|OnlyMLM|classifier$|pooler$|^score$|HeadTransform"),
+    (
+        "head",
+        r"(?i)LMHead$|prediction_?head|mlm_?head|OnlyMLM|classifier$|pooler$|^score$|HeadTransform",
+    ),
     ("embeddings", r"(?i)embeddings?$|PatchEmbed"),
     # the attention of a model with experts may have "moe" in its name, too (Qwen3MoeAttention)
     ("attention", r"(?i)moe\w{0,64}(?:attn|attention)"),
@@ -79,7 +96,9 @@ BLOCKS: Final[list[tuple[str, str]]] = [
     ("down", r"(?<!Self)(?<!Model)(?<!Attention)Output$"),
     ("feed_forward", r"(?i)mlp|feed_?forward|ffn?$|DenseGated|DenseAct"),
 ]
-"""Ordered ``(block, pattern)`` of modules that contain others; the head of a whole model is not a block."""
+"""Ordered ``(block, pattern)`` of modules that contain others; the head of a whole model is not
+a block.
+"""
 
 GENERIC: Final = r"Linear\w{0,64}$|LinearBase|^Conv1D$|^dense$|^c_proj$"
 """Linear modules whose role depends on the block that they are in."""
@@ -90,11 +109,15 @@ LAYER_CLASS: Final = r"(?:Layer|Block)(?:V?\d+)?$"
 """Pattern of classes of whole layers, if they are not a block."""
 
 _WHOLE_LAYER: Final = r"(?:Decoder|Encoder|Transformer)\w{0,64}(?:Layer|Block)$"
-"""Pattern of classes of layers whose name also states their content, such as a mixture of experts."""
+"""Pattern of classes of layers whose name also states their content, such as a mixture of
+experts.
+"""
 
 
 class Work(NamedTuple):
-    """Purpose of a module: its own role, its block, and whether it is a linear module with a generic name."""
+    """Purpose of a module: its own role, its block, and whether it is a linear module with a
+    generic name.
+    """
 
     role: str | None
     block: str | None
@@ -114,7 +137,10 @@ def work(name: str) -> Work:
 
 def match(name: pl.Expr, patterns: list[tuple[str, str]], default: str | None) -> pl.Expr:
     """Value of the first pattern that a name matches."""
-    tests = [pl.when(name.str.contains(f"(?i){pattern}")).then(pl.lit(value)) for value, pattern in patterns]
+    tests = [
+        pl.when(name.str.contains(f"(?i){pattern}")).then(pl.lit(value))
+        for value, pattern in patterns
+    ]
     return pl.coalesce(*tests, pl.lit(default, dtype=pl.String))
 
 
@@ -124,10 +150,14 @@ def first_true(cases: Mapping[str, pl.Expr], otherwise: str | None = None) -> pl
     return pl.coalesce(*texts, pl.lit(otherwise, dtype=pl.String))
 
 
-def by_unique_name(names: pl.Series, patterns: list[tuple[str, str]], default: str | None) -> pl.Series:
+def by_unique_name(
+    names: pl.Series, patterns: list[tuple[str, str]], default: str | None
+) -> pl.Series:
     """Like :func:`match`, but each distinct name is matched once."""
     table = tuple(patterns)
-    return by_distinct(names, lambda each: pl.Series("value", _values(each, table, default), dtype=pl.String))
+    return by_distinct(
+        names, lambda each: pl.Series("value", _values(each, table, default), dtype=pl.String)
+    )
 
 
 def by_distinct(names: pl.Series, meaning: Callable[[tuple[str, ...]], pl.Series]) -> pl.Series:
@@ -145,12 +175,18 @@ def by_distinct(names: pl.Series, meaning: Callable[[tuple[str, ...]], pl.Series
 
 
 def contains(names: pl.Series, pattern: str) -> pl.Series:
-    """Whether each name matches a regular expression, which is looked for once in each distinct name."""
-    return by_distinct(names, lambda distinct: pl.Series(distinct, dtype=pl.String).str.contains(pattern))
+    """Whether each name matches a regular expression, which is looked for once in each distinct
+    name.
+    """
+    return by_distinct(
+        names, lambda distinct: pl.Series(distinct, dtype=pl.String).str.contains(pattern)
+    )
 
 
 def one_of_each(codes: pl.Series) -> np.ndarray:
-    """A row for each distinct number (from 0, not far more than there are rows), in the order of the numbers."""
+    """A row for each distinct number (from 0, not far more than there are rows), in the order of
+    the numbers.
+    """
     rows = np.arange(codes.len())
     if codes.null_count():
         rows, codes = rows[codes.is_not_null().to_numpy()], codes.drop_nulls()
@@ -165,7 +201,9 @@ def one_of_each(codes: pl.Series) -> np.ndarray:
 def _values(
     names: tuple[str, ...], patterns: tuple[tuple[str, str], ...], default: str | None
 ) -> tuple[str | None, ...]:
-    """Value of each name; it is cached, because compiling patterns takes longer than matching the names of a trace."""
+    """Value of each name; it is cached, because compiling patterns takes longer than matching
+    the names of a trace.
+    """
     ascii_only = all(name.isascii() for name in names)
     usable = [(value, _of_ascii(pattern) if ascii_only else pattern) for value, pattern in patterns]
     frame = pl.DataFrame({"name": pl.Series(names, dtype=pl.String)})
@@ -173,8 +211,15 @@ def _values(
 
 
 def _of_ascii(pattern: str) -> str:
-    """Pattern with ASCII character classes, which matches ASCII names equally and compiles four times as fast."""
-    return re.sub(r"\\(b\{[a-z-]+\}|.)", lambda escape: _ASCII.get(escape[1], escape[0]), pattern, flags=re.DOTALL)
+    """Pattern with ASCII character classes, which matches ASCII names equally and compiles four
+    times as fast.
+    """
+    return re.sub(
+        r"\\(b\{[a-z-]+\}|.)",
+        lambda escape: _ASCII.get(escape[1], escape[0]),
+        pattern,
+        flags=re.DOTALL,
+    )
 
 
 _ASCII = {"w": "[0-9A-Za-z_]", "d": "[0-9]", "s": r"[\t\n\x0b\x0c\r ]", "b": r"(?-u:\b)"}
@@ -185,18 +230,30 @@ _ONNX: list[tuple[str, str]] = [
     (category, rf"^(?:{types})$")
     for category, types in (
         ("attention", r"(?:MultiHead|GroupQuery|Packed\w*|Decoder\w*|Sparse)?Attention|QAttention"),
-        ("linear", r"(?:Fused|\w*Quantize|Q)?MatMul\w*|(?:Fused|Q)?Gemm\w*|(?:Fused|Q|Nhwc)?Conv\w*|Einsum"),
+        (
+            "linear",
+            r"(?:Fused|\w*Quantize|Q)?MatMul\w*|(?:Fused|Q)?Gemm\w*|(?:Fused|Q|Nhwc)?Conv\w*|Einsum",
+        ),
         ("norm", r"(?:Skip)?(?:Simplified)?(?:Skip)?\w*(?:Layer|Batch|Group|Instance|RMS)Norm\w*"),
         ("rope", r"RotaryEmbedding"),
-        ("activation", r"Relu|\w*Gelu|QuickGelu|Swish|Silu|HardSwish|Elu|Selu|PRelu|LeakyRelu|Mish"),
+        (
+            "activation",
+            r"Relu|\w*Gelu|QuickGelu|Swish|Silu|HardSwish|Elu|Selu|PRelu|LeakyRelu|Mish",
+        ),
         ("moe_experts", r"Q?MoE"),
         ("quantize", r"(?:Dynamic)?QuantizeLinear|DequantizeLinear"),
         ("embedding", r"\w*EmbedLayer\w*"),
-        ("copy", r"Cast|Concat|Transpose|Reshape|Slice|Split|Expand|Tile|Identity|Memcpy\w+|Pad|\w*squeeze|Reorder\w+"),
-        ("elementwise", r"Add|Sub|Mul|Div|Pow|Sqrt|Erf|Tanh|Sigmoid|Softmax|LogSoftmax|BiasSoftmax|Where|Neg|Exp|Log|"
-         r"Reduce\w+|Clip|Min|Max|Mean|Sum|Equal|Less|Greater|Not|And|Or|CumSum|Gather\w*|Scatter\w*|ArgMax|ArgMin"),
+        (
+            "copy",
+            r"Cast|Concat|Transpose|Reshape|Slice|Split|Expand|Tile|Identity|Memcpy\w+|Pad|\w*squeeze|Reorder\w+",
+        ),
+        (
+            "elementwise",
+            r"Add|Sub|Mul|Div|Pow|Sqrt|Erf|Tanh|Sigmoid|Softmax|LogSoftmax|BiasSoftmax|Where|Neg|Exp|Log|"
+            r"Reduce\w+|Clip|Min|Max|Mean|Sum|Equal|Less|Greater|Not|And|Or|CumSum|Gather\w*|Scatter\w*|ArgMax|ArgMin",
+        ),
     )
-]  # fmt: skip
+]
 
 OPERATOR_PATTERNS: list[tuple[str, str]] = [
     *_ONNX,
@@ -227,7 +284,10 @@ OPERATOR_PATTERNS: list[tuple[str, str]] = [
         r"^sageattn|sage_attention|^xformers\w*::\w*attention|^_C::paged_attention|^flashinfer::.*(?:prefill|decode)_run|"
         r"^sgl_kernel::(?:fwd|cutlass_mla|flash_mla)|^_flashmla_C::",
     ),
-    ("rope", r"(?:^|::|_)(?:rotary_embedding|apply_rope|apply_rotary|rotary_pos_emb|fused_rope|rope)\w*$"),
+    (
+        "rope",
+        r"(?:^|::|_)(?:rotary_embedding|apply_rope|apply_rotary|rotary_pos_emb|fused_rope|rope)\w*$",
+    ),
     (
         "norm",
         r"(?:^|::|_)(?:rms_?norm|layer_?norm|group_norm|batch_norm|instance_norm|l2_?norm)\w*$|^_C::\w*rms_norm\w*|"
@@ -249,7 +309,10 @@ OPERATOR_PATTERNS: list[tuple[str, str]] = [
         r"\w*(?:gemm|scaled_mm|linear|_mm$|wvSplitK|LLMM)\w*$|^fp8_gemm|^deep_gemm|^cublas\w*mm",
     ),
     ("embedding", r"^aten::(?:embedding|embedding_bag|_embedding_bag\w*)$"),
-    ("sampling", r"^aten::(?:argmax|multinomial|exponential_|_sample_dirichlet)$|^flashinfer::.*sampling"),
+    (
+        "sampling",
+        r"^aten::(?:argmax|multinomial|exponential_|_sample_dirichlet)$|^flashinfer::.*sampling",
+    ),
     (
         "quantize",
         r"scaled_fp[48]_quant|(?:per_token|per_tensor|per_group|per_token_group)\w*quant|quantize_per|dynamic_quant|"
@@ -269,17 +332,22 @@ OPERATOR_PATTERNS: list[tuple[str, str]] = [
         r"masked_fill|eq|ne|lt|le|gt|ge|bitwise_\w+|logical_\w+|__\w+__|arange|remainder|fmod|floor_divide|addcmul|"
         r"addcdiv|lerp|triu|tril|dropout|native_dropout|bernoulli|_foreach_\w+|isnan|isinf|isfinite|nan_to_num|"
         r"polar|complex|atan2|gather|scatter|scatter_add|index_put|_index_put_impl|index|index_select|take_along_dim|nonzero|rand\w*|normal|"
-        r"uniform|random)_?$|^(?:autograd::engine::evaluate_function: )?torch::autograd::AccumulateGrad$",
+        r"uniform|random)_?$|^(?:autograd::engine::evaluate_function:"
+        r" )?torch::autograd::AccumulateGrad$",
     ),
 ]
-"""Ordered ``(category, pattern)`` of operators with one purpose (or, with an empty category, several); the first match
-wins.
+"""Ordered ``(category, pattern)`` of operators with one purpose (or, with an empty category,
+several); the first match wins.
 
-``aten::index`` and other gathers are element by element: only a look-up in a table of vectors is an embedding."""
+``aten::index`` and other gathers are element by element: only a look-up in a table of vectors is an
+embedding.
+"""
 
 _VAGUE = ("elementwise", "other", "embedding", "sampling")
-"""Categories of kernels that serve several purposes: gathers, choices among values, arithmetic. Any other category of
-a kernel's own name is sure, whatever operator launched it."""
+"""Categories of kernels that serve several purposes: gathers, choices among values, arithmetic.
+
+Any other category of a kernel's own name is sure, whatever operator launched it.
+"""
 
 _KEPT = {"attention": ("other",), "collective": ("elementwise",)}
 """For categories of operators: vague kernels that stay, because they prepare or finish its work."""
@@ -289,22 +357,34 @@ _BACKWARD: Final = r"^(?:autograd::engine::evaluate_function: )?(\w+)Backward\d*
 
 
 def operator_categories(names: pl.Series) -> pl.Series:
-    """Category of each operator, for its kernels; null if the operator has several purposes or is unknown."""
+    """Category of each operator, for its kernels; null if the operator has several purposes or
+    is unknown.
+    """
     # The node that computes the gradients of an operator has that operator's category.
     return by_distinct(names, _of_operators).alias("category")
 
 
 def _of_operators(distinct: tuple[str, ...]) -> pl.Series:
     names = pl.Series("name", distinct, dtype=pl.String)
-    forward = names.str.extract(_BACKWARD).str.replace_all("([a-z0-9])([A-Z])", "${1}_$2").str.to_lowercase()
-    forward = pl.select(pl.when(forward.is_not_null()).then(pl.format("aten::{}", forward))).to_series()
+    forward = (
+        names.str.extract(_BACKWARD)
+        .str.replace_all("([a-z0-9])([A-Z])", "${1}_$2")
+        .str.to_lowercase()
+    )
+    forward = pl.select(
+        pl.when(forward.is_not_null()).then(pl.format("aten::{}", forward))
+    ).to_series()
     own, of_forward = (by_unique_name(each, OPERATOR_PATTERNS, None) for each in (names, forward))
     return pl.select(pl.coalesce(own, of_forward).replace({_SEVERAL: None})).to_series()
 
 
 def decides(by_operator: pl.Expr, by_name: pl.Expr) -> pl.Expr:
-    """Whether the operator says the category: it takes precedence only over a name that is vague, or agrees."""
+    """Whether the operator says the category: it takes precedence only over a name that is
+    vague, or agrees.
+    """
     vague = by_name.is_null() | by_name.is_in(_VAGUE) | (by_operator == by_name)
     vague |= (by_operator == "moe_experts") & (by_name == "linear")
-    keeps = pl.any_horizontal((by_operator == category) & by_name.is_in(kept) for category, kept in _KEPT.items())
+    keeps = pl.any_horizontal(
+        (by_operator == category) & by_name.is_in(kept) for category, kept in _KEPT.items()
+    )
     return by_operator.is_not_null() & vague & ~keeps.fill_null(value=False)

@@ -1,4 +1,6 @@
-"""Profiling from a notebook: ``llmprof.profile(...)`` runs an engine, ``%%profile`` records the code of a cell.
+"""Profiling from a notebook:
+
+``llmprof.profile(...)`` runs an engine, ``%%profile`` records the code of a cell.
 
 >>> run = llmprof.profile(model="random:tiny", mode="torch", batch_size=4, tensor_parallel_size=2)  # doctest: +SKIP
 >>> run.trace  # doctest: +SKIP
@@ -8,9 +10,9 @@ After ``%load_ext llmprof``::
     %%profile mine
     model(batch)
 
-puts the :class:`~llmprof.Trace` of the cell into ``mine``. Errors of llmprof are shown as words there,
-without a traceback.
-"""
+puts the :class:`~llmprof.Trace` of the cell into ``mine``. Errors of llmprof are shown as words
+there, without a traceback.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -63,7 +65,11 @@ def told(name: str) -> Iterator[Progress | None]:
         now = time.monotonic()
         if what != shown or now - shown_at >= EVERY_S:
             shown, shown_at = what, now
-            bar = f'<progress max="{total}" value="{done}" aria-hidden="true"></progress> ' if total > 1 else ""
+            bar = (
+                f'<progress max="{total}" value="{done}" aria-hidden="true"></progress> '
+                if total > 1
+                else ""
+            )
             show(f"{what}{f', {done:,} of {total:,}' if total > 1 else ''}", bar)
 
     show("starting", first=True)
@@ -87,7 +93,10 @@ _USAGE = "%%profile [NAME] [--stack] [--memory] [--no-shapes]"
 
 
 def profile(
-    model: str | None = None, *, config: str | os.PathLike[str] | ExperimentConfig | None = None, **options: Any
+    model: str | None = None,
+    *,
+    config: str | os.PathLike[str] | ExperimentConfig | None = None,
+    **options: Any,
 ) -> Run:
     """Run a model under a profiler in a separate process, and read the results.
 
@@ -103,8 +112,8 @@ def profile(
     Returns
     -------
     Run
-        The finished run: ``.folder``, ``.requests``, ``.trace``, ``.summary``. In a notebook one line shows the
-        progress; elsewhere nothing is written.
+        The finished run: ``.folder``, ``.requests``, ``.trace``, ``.summary``. In a notebook one
+        line shows the progress; elsewhere nothing is written.
 
     Raises
     ------
@@ -126,14 +135,20 @@ def profile(
     if config is None:
         chosen = ExperimentConfig.from_dict(options)
     else:
-        base = config if isinstance(config, ExperimentConfig) else ConfigManager.load_config(Path(config))
+        base = (
+            config
+            if isinstance(config, ExperimentConfig)
+            else ConfigManager.load_config(Path(config))
+        )
         chosen = base.replace(**options)
     with told(chosen.name) as progress:
         return ExperimentRunner(chosen, progress=progress).run()
 
 
 def magic(shell: Any, line: str, cell: str) -> Any:
-    """``%%profile [NAME]``: run a cell under the torch profiler and put its trace into a variable."""
+    """``%%profile [NAME]``: run a cell under the torch profiler and put its trace into a
+    variable.
+    """
     name, flags = _options(line)
     profiler, wait = _profiler(flags)
     code, last = _compiled(shell, cell)
@@ -175,7 +190,9 @@ def _options(line: str) -> tuple[str, set[str]]:
     if unknown := flags - {"--stack", "--memory", "--no-shapes"}:
         raise ConfigError(f"%%profile got {min(unknown)}", expected=_USAGE)
     if len(names) > 1 or (names and not re.fullmatch(r"[^\W\d]\w*", names[0])):
-        raise ConfigError(f"%%profile got {line.strip()!r}", expected=_USAGE, hint="give the name of one variable")
+        raise ConfigError(
+            f"%%profile got {line.strip()!r}", expected=_USAGE, hint="give the name of one variable"
+        )
     return (names[0] if names else DEFAULT_NAME), flags
 
 
@@ -186,7 +203,10 @@ def _profiler(flags: set[str]) -> tuple[Any, Callable[[], None]]:
     except ImportError as error:
         raise LaunchError(
             "%%profile needs torch in the kernel of this notebook, and it is not installed there",
-            hint="pip install 'llmprof[torch]', or profile an engine in its own process with llmprof.profile(...)",
+            hint=(
+                "pip install 'llmprof[torch]', or profile an engine in its own process with"
+                " llmprof.profile(...)"
+            ),
         ) from error
     kinds, make = torch.profiler.ProfilerActivity, torch.profiler.profile
     options: dict[str, Any] = {
@@ -204,8 +224,12 @@ def _profiler(flags: set[str]) -> tuple[Any, Callable[[], None]]:
 
 
 def register(shell: Any) -> None:
-    """Add ``%%profile`` to a shell, and show errors of llmprof as words; ``%load_ext llmprof`` calls it."""
-    shell.register_magic_function(functools.partial(magic, shell), magic_kind="cell", magic_name="profile")
+    """Add ``%%profile`` to a shell, and show errors of llmprof as words; ``%load_ext llmprof``
+    calls it.
+    """
+    shell.register_magic_function(
+        functools.partial(magic, shell), magic_kind="cell", magic_name="profile"
+    )
     shell.set_custom_exc((LlmprofError,), _in_words)
 
 

@@ -22,11 +22,15 @@ ENVIRONMENT_VARIABLE = "LLMPROF_NOTEBOOKS"
 KERNEL = "python3"
 _ENGINE = "llmprof"
 _LONGEST_SOCKET_FOLDER = 50
-"""A socket's path has at most 103 characters on macOS; the name of a kernel takes some 50 of them."""
+"""A socket's path has at most 103 characters on macOS; the name of a kernel takes some 50 of
+them.
+"""
 
 
 def find(name: str) -> Path:
-    """Notebook of a name (with or without ``.ipynb``) or of the beginning of one name, or at a path."""
+    """Notebook of a name (with or without ``.ipynb``) or of the beginning of one name, or at a
+    path.
+    """
     path = Path(name)
     if path.suffix == ".ipynb" and path.is_file():
         return path
@@ -43,14 +47,23 @@ def find(name: str) -> Path:
         near = difflib.get_close_matches(stem, notebooks, n=3, cutoff=0.4)
         found = f"there is no notebook {name!r}"
         raise LlmprofError(found, expected=f"one of {', '.join(near or notebooks) or 'none'}")
-    raise ReadError(f"there is no notebook at {path}", hint="give the name of a notebook or the path of one")
+    raise ReadError(
+        f"there is no notebook at {path}", hint="give the name of a notebook or the path of one"
+    )
 
 
 def check_installed() -> None:
     """Check that the packages that run notebooks are installed."""
-    missing = [name for name in ("papermill", "ipykernel", "nbformat") if importlib.util.find_spec(name) is None]
+    missing = [
+        name
+        for name in ("papermill", "ipykernel", "nbformat")
+        if importlib.util.find_spec(name) is None
+    ]
     if missing:
-        found = f"notebooks cannot run: {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed"
+        found = (
+            f"notebooks cannot run: {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not"
+            " installed"
+        )
         raise LlmprofError(found, hint="pip install 'llmprof[notebook]'", missing=missing)
 
 
@@ -88,11 +101,15 @@ def parameters_of(notebook: Path) -> list[str]:
     """Names that the cell tagged ``parameters`` of a notebook assigns."""
     try:
         cells = json.loads(notebook.read_bytes())["cells"]
-        tagged = [cell for cell in cells if "parameters" in cell.get("metadata", {}).get("tags", [])]
+        tagged = [
+            cell for cell in cells if "parameters" in cell.get("metadata", {}).get("tags", [])
+        ]
         lines = ["".join(cell["source"]) for cell in tagged]
         statements = [statement for text in lines for statement in ast.parse(text).body]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, SyntaxError) as error:
-        raise ReadError(f"{notebook} is not a notebook: {error}", expected="a Jupyter notebook (.ipynb)") from error
+        raise ReadError(
+            f"{notebook} is not a notebook: {error}", expected="a Jupyter notebook (.ipynb)"
+        ) from error
     targets = [target for s in statements if isinstance(s, ast.Assign) for target in s.targets]
     targets += [s.target for s in statements if isinstance(s, ast.AnnAssign)]
     return [target.id for target in targets if isinstance(target, ast.Name)]
@@ -105,7 +122,9 @@ def check_parameters(source: Path, given: Iterable[str]) -> None:
         if name not in parameter_names:
             near = difflib.get_close_matches(name, parameter_names, n=3, cutoff=0.4)
             found = f"{source.stem} has no parameter {name!r}"
-            raise LlmprofError(found, expected=f"one of {', '.join(near or parameter_names) or 'none'}")
+            raise LlmprofError(
+                found, expected=f"one of {', '.join(near or parameter_names) or 'none'}"
+            )
 
 
 def _execute(source: Path, target: Path, given: dict[str, Any], progress: Progress | None) -> Path:
@@ -116,7 +135,11 @@ def _execute(source: Path, target: Path, given: dict[str, Any], progress: Progre
     from papermill.exceptions import PapermillExecutionError  # type: ignore[import-untyped]
 
     _register_engine()
-    for log in ("papermill", "traitlets", "asyncio"):  # failures are raised below as errors of llmprof
+    for log in (
+        "papermill",
+        "traitlets",
+        "asyncio",
+    ):  # failures are raised below as errors of llmprof
         logging.getLogger(log).setLevel(logging.CRITICAL)
     work = target.with_name(f".{target.stem}.part.ipynb")
     try:
@@ -129,17 +152,22 @@ def _execute(source: Path, target: Path, given: dict[str, Any], progress: Progre
             language="python",
             progress_bar=False,
             request_save_on_cell_execute=False,
-            store_widget_state=False,  # without it viewers show the pictures of widgets, which need no kernel
+            # without it viewers show the pictures of widgets, which need no kernel
+            store_widget_state=False,
             told=progress,
             **_transport(),
         )
     except PapermillExecutionError as error:
         _without_paths(nbformat.read(work, as_version=4), target)  # type: ignore[no-untyped-call]
-        found = f"{source.stem} stopped at cell [{error.exec_count}] with {error.ename}: {error.evalue}"
+        found = (
+            f"{source.stem} stopped at cell [{error.exec_count}] with {error.ename}: {error.evalue}"
+        )
         raise LlmprofError(found, hint=f"{target} shows how far it came", path=target) from error
     except DeadKernelError as error:
         found = f"the kernel that ran {source.stem} died"
-        raise LlmprofError(found, hint="it may have run out of memory: see the kernel's messages") from error
+        raise LlmprofError(
+            found, hint="it may have run out of memory: see the kernel's messages"
+        ) from error
     except OSError as error:
         raise files.refused(target, error) from error
     finally:
@@ -150,7 +178,9 @@ def _execute(source: Path, target: Path, given: dict[str, Any], progress: Progre
 
 
 def _transport() -> dict[str, Any]:
-    """Connect to the kernel over Unix sockets of this user, if the system has them and their path is short enough."""
+    """Connect to the kernel over Unix sockets of this user, if the system has them and their
+    path is short enough.
+    """
     from jupyter_core.paths import jupyter_runtime_dir
     from traitlets.config import Config
 
@@ -178,9 +208,14 @@ def _register_engine() -> None:
 
     class Engine(NBClientEngine):  # type: ignore[misc]
         @classmethod
-        def execute_managed_notebook(cls, nb_man: Any, kernel_name: str, told: Any = None, **options: Any) -> Any:
+        def execute_managed_notebook(
+            cls, nb_man: Any, kernel_name: str, told: Any = None, **options: Any
+        ) -> Any:
             cells = len(nb_man.nb.cells)
-            complete, name = nb_man.cell_complete, Path(options.get("input_path") or "notebook").stem
+            complete, name = (
+                nb_man.cell_complete,
+                Path(options.get("input_path") or "notebook").stem,
+            )
 
             def completed(cell: Any, cell_index: int | None = None, **more: Any) -> None:
                 complete(cell, cell_index, **more)

@@ -1,4 +1,6 @@
-"""Times of operators alone: a script runs operators of a recording, and its times are compared with the recorded."""
+"""Times of operators alone: a script runs operators of a recording, and its times are compared
+with the recorded.
+"""
 
 from llmprof.lazy import attach
 

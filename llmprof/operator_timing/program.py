@@ -1,7 +1,8 @@
-"""Program of a timing script: makes random arguments, runs operators alone, times them, and writes the results.
+"""Program of a timing script: makes random arguments, runs operators alone, times them, and writes
+the results.
 
-A script contains the source of this module. It needs PyTorch, and vLLM for vLLM's operators, but not llmprof. The
-all-reduce runs with one process for each rank.
+A script contains the source of this module. It needs PyTorch, and vLLM for vLLM's operators, but
+not llmprof. The all-reduce runs with one process for each rank.
 """
 
 from __future__ import annotations
@@ -27,8 +28,10 @@ from pathlib import Path
 from typing import Any
 
 MODES = ("warm", "in_turn", "weights_cold", "cold")
-"""Content of the caches: everything (warm); only data that were just written, after other kernels, whose code replaced
-that of this kernel (in turn); the same without other kernels (weights cold); nothing (cold)."""
+"""Content of the caches: everything (warm); only data that were just written, after other kernels,
+whose code replaced that of this kernel (in turn); the same without other kernels (weights cold);
+nothing (cold).
+"""
 
 LIBRARIES = {
     **dict.fromkeys(("_C", "_moe_C", "_C_cache_ops"), "vllm._custom_ops"),
@@ -142,15 +145,37 @@ class Bench:
             return None
         plan = self.torch.ops._vllm_fa3_C.get_scheduler_metadata
         return plan(
-            made[11].shape[0], made[12], made[13], q.shape[-2], k.shape[-2], q.shape[-1], v.shape[-1], q.dtype,
-            made[11], made[7], None, None, None, None, k.shape[1], 0, made[24], made[25], made[26],
-            (made[27] or 0.0) > 0, made[30] or 0, made[31], made[32] or 0,
-        )  # fmt: skip
+            made[11].shape[0],
+            made[12],
+            made[13],
+            q.shape[-2],
+            k.shape[-2],
+            q.shape[-1],
+            v.shape[-1],
+            q.dtype,
+            made[11],
+            made[7],
+            None,
+            None,
+            None,
+            None,
+            k.shape[1],
+            0,
+            made[24],
+            made[25],
+            made[26],
+            (made[27] or 0.0) > 0,
+            made[30] or 0,
+            made[31],
+            made[32] or 0,
+        )
 
     # calls
 
     def bound(self, operator: Operator) -> tuple[Callable[..., Any], list[str], int]:
-        """The overload that accepts the recorded arguments, with the names of its keyword arguments."""
+        """The overload that accepts the recorded arguments, with the names of its keyword
+        arguments.
+        """
         namespace, name = operator.name.split("::")
         if namespace in LIBRARIES:
             importlib.import_module(LIBRARIES[namespace])
@@ -158,10 +183,14 @@ class Bench:
         for overload in packet.overloads():
             function = getattr(packet, overload)
             parameters = function._schema.arguments
-            if len(parameters) == len(operator.arguments) and all(map(_fits, operator.arguments, parameters)):
+            if len(parameters) == len(operator.arguments) and all(
+                map(_fits, operator.arguments, parameters)
+            ):
                 positional = sum(not parameter.kwarg_only for parameter in parameters)
                 return function, [parameter.name for parameter in parameters], positional
-        raise ValueError(f"no form of {operator.name} takes {len(operator.arguments)} such arguments")
+        raise ValueError(
+            f"no form of {operator.name} takes {len(operator.arguments)} such arguments"
+        )
 
     def callable(self, operator: Operator) -> Callable[[list[Any]], Any]:
         """Function that calls the operator with its arguments."""
@@ -241,34 +270,54 @@ class Bench:
         return time.perf_counter() - began
 
     def _others(self) -> None:
-        """Run kernels of other kinds, as in a step, so that the operator's code leaves the instruction caches."""
+        """Run kernels of other kinds, as in a step, so that the operator's code leaves the
+        instruction caches.
+        """
         torch = self.torch
         if self.other is None:
             kind = torch.bfloat16 if self.cuda else torch.float32
             self.other = [torch.randn(size, 512, device=self.device).to(kind) for size in (8, 512)]
         few, many = self.other
-        for result in (few @ many, many @ many, torch.softmax(many.float(), -1), many.sort(-1).values):
+        for result in (
+            few @ many,
+            many @ many,
+            torch.softmax(many.float(), -1),
+            many.sort(-1).values,
+        ):
             result.cumsum(-1)
         torch.nn.functional.layer_norm(many, (512,))
         torch.topk(many, 8)
         torch.nn.functional.gelu(few)
         many.t().contiguous().sum()
 
-    def _weights_cold(self, operator: Operator, made: list[Any], after: Callable[[], None] | None = None) -> None:
-        """Flush the caches, run other kernels, then write again the data that the operator before would write."""
+    def _weights_cold(
+        self, operator: Operator, made: list[Any], after: Callable[[], None] | None = None
+    ) -> None:
+        """Flush the caches, run other kernels, then write again the data that the operator
+        before would write.
+        """
         self.flush()
         if after is not None:
             after()
         for place, argument in enumerate(made):
             for part in argument if isinstance(argument, list) else [argument]:
                 own = place not in operator.stored and isinstance(part, self.torch.Tensor)
-                if own and not any(step == 0 and size > 1 for size, step in zip(part.shape, part.stride())):  # noqa: B905
+                if own and not any(
+                    step == 0 and size > 1
+                    for size, step in zip(part.shape, part.stride())  # noqa: B905
+                ):
                     part.copy_(part.clone())
 
     def _profiled(
-        self, operator: Operator, call: Callable[[], Any], plans: dict[str, Any], calls: dict[str, int]
+        self,
+        operator: Operator,
+        call: Callable[[], Any],
+        plans: dict[str, Any],
+        calls: dict[str, int],
     ) -> dict[str, Any]:
-        """Times by PyTorch's profiler: of the kernels of each call, or of the operator itself on a CPU."""
+        """Times by PyTorch's profiler: of the kernels of each call, or of the operator itself on
+        a CPU.
+        """
         profiler = importlib.import_module("torch.profiler")
         kinds = [profiler.ProfilerActivity.CPU] + [profiler.ProfilerActivity.CUDA] * self.cuda
         with profiler.profile(activities=kinds) as profile:
@@ -285,10 +334,16 @@ class Bench:
             events = json.loads(file.read_text())["traceEvents"]
         return _read(events, operator.name, plans, cuda=self.cuda)
 
-    def _clocked(self, call: Callable[[], Any], before: Callable[[], None] | None, calls: int) -> list[float]:
-        """Times in ns by events of the device, less those of an empty pair; by the clock on a CPU."""
+    def _clocked(
+        self, call: Callable[[], Any], before: Callable[[], None] | None, calls: int
+    ) -> list[float]:
+        """Times in ns by events of the device, less those of an empty pair; by the clock on a
+        CPU.
+        """
         if self.cuda:
-            return [max(0.0, time_ns - self.floor_ns) for time_ns in self.events([call] * calls, before)]
+            return [
+                max(0.0, time_ns - self.floor_ns) for time_ns in self.events([call] * calls, before)
+            ]
         times = []
         for _ in range(calls):
             if before is not None:
@@ -298,7 +353,9 @@ class Bench:
             times.append(float(time.perf_counter_ns() - start))
         return times
 
-    def events(self, calls: Sequence[Callable[[], Any]], before: Callable[[], None] | None = None) -> list[float]:
+    def events(
+        self, calls: Sequence[Callable[[], Any]], before: Callable[[], None] | None = None
+    ) -> list[float]:
         """Times between events around calls, in ns, while the device is behind the host."""
         torch = self.torch
         pairs = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in calls]
@@ -315,7 +372,9 @@ class Bench:
 
 
 def _ends(total: int, parts: int, most: int) -> list[int]:
-    """Ends of parts that add up to a total: as many as possible have the greatest length, the others have length 1."""
+    """Ends of parts that add up to a total: as many as possible have the greatest length, the
+    others have length 1.
+    """
     ends, left = [0], total
     for after in range(parts - 1, -1, -1):
         size = min(most or -(-left // (after + 1)), max(0, left - after)) if after else left
@@ -328,7 +387,11 @@ def _repeated(torch: Any, some: Any, count: int) -> Any:
     """A few numbers, repeated up to a count."""
     if not count:
         return torch.empty(0, dtype=some.dtype, device=some.device)
-    return some if some.numel() >= count else some.repeat(math.ceil(count / some.numel()))[:count].contiguous()
+    return (
+        some
+        if some.numel() >= count
+        else some.repeat(math.ceil(count / some.numel()))[:count].contiguous()
+    )
 
 
 def _optional(parameter: Any) -> bool:
@@ -354,12 +417,20 @@ def _fits(given: Any, parameter: Any) -> bool:
     return "float" in kind or "number" in kind or "Scalar" in kind
 
 
-def _read(events: list[dict[str, Any]], name: str, plans: dict[str, Any], *, cuda: bool) -> dict[str, Any]:
-    """Times of calls from the events of a profile: device work by the call that launched it, else the operator."""
+def _read(
+    events: list[dict[str, Any]], name: str, plans: dict[str, Any], *, cuda: bool
+) -> dict[str, Any]:
+    """Times of calls from the events of a profile: device work by the call that launched it,
+    else the operator.
+    """
     out: dict[str, Any] = {mode: {"times": [], "host": [], "kernels": set()} for mode in plans}
     whole = [event for event in events if event.get("ph") == "X"]
     marks = sorted(
-        (event for event in whole if event.get("cat") == "user_annotation" and event["name"].startswith("replay:")),
+        (
+            event
+            for event in whole
+            if event.get("cat") == "user_annotation" and event["name"].startswith("replay:")
+        ),
         key=lambda event: float(event["ts"]),
     )
     starts = [float(mark["ts"]) for mark in marks]
@@ -400,7 +471,12 @@ def summary(values: list[float]) -> dict[str, float]:
         return {"calls": 0}
     reach = 0.98 * math.sqrt(n)
     low, high = max(0, math.floor(n / 2 - reach)), min(n - 1, math.ceil(n / 2 + reach))
-    return {"calls": n, "median_ns": statistics.median(ordered), "low_ns": ordered[low], "high_ns": ordered[high]}
+    return {
+        "calls": n,
+        "median_ns": statistics.median(ordered),
+        "low_ns": ordered[low],
+        "high_ns": ordered[high],
+    }
 
 
 def _ranks(operators: list[Operator], args: argparse.Namespace) -> list[dict[str, Any]]:
@@ -420,8 +496,16 @@ def _ranks(operators: list[Operator], args: argparse.Namespace) -> list[dict[str
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "rank0.json"
             options = {"--device": args.device, "--seconds": str(args.seconds), "--json": str(file)}
-            command = [sys.executable, sys.argv[0], *(word for pair in options.items() for word in pair)]
-            shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(world)}
+            command = [
+                sys.executable,
+                sys.argv[0],
+                *(word for pair in options.items() for word in pair),
+            ]
+            shared = {
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": str(port),
+                "WORLD_SIZE": str(world),
+            }
             children = [
                 subprocess.Popen(command, env={**os.environ, **shared, "RANK": str(rank)})  # noqa: S603
                 for rank in range(world)
@@ -435,7 +519,9 @@ def _ranks(operators: list[Operator], args: argparse.Namespace) -> list[dict[str
 
 
 def _failed(operators: list[Operator], why: str) -> list[dict[str, Any]]:
-    return [{"key": operator.key, "operator": operator.name, "error": why} for operator in operators]
+    return [
+        {"key": operator.key, "operator": operator.name, "error": why} for operator in operators
+    ]
 
 
 def _rank(operators: list[Operator], args: argparse.Namespace) -> list[dict[str, Any]]:
@@ -449,7 +535,11 @@ def _rank(operators: list[Operator], args: argparse.Namespace) -> list[dict[str,
     distributed.init_process_group("nccl" if cuda else "gloo", rank=rank, world_size=world)
     bench, out = Bench(f"cuda:{rank}" if cuda else "cpu", args.seconds), []
     for operator in (operator for operator in operators if operator.world == world):
-        flat = [x for given in operator.arguments for x in (given if isinstance(given, list) else [given])]
+        flat = [
+            x
+            for given in operator.arguments
+            for x in (given if isinstance(given, list) else [given])
+        ]
         tensor = bench.tensor(next(x for x in flat if isinstance(x, Tensor)))
         reduce, how = _all_reduce(torch, distributed, tensor, cuda=cuda)
         times: list[float] = []
@@ -464,16 +554,28 @@ def _rank(operators: list[Operator], args: argparse.Namespace) -> list[dict[str,
                 took = float(time.perf_counter_ns() - start)
             times += [took] if number >= 10 else []
         modes = {"warm": {"profiler": {"calls": 0}, "clock": summary(times), "host": {"calls": 0}}}
-        out.append({"key": operator.key, "operator": operator.name, "modes": modes, "kernels": [], "how": how})
+        out.append(
+            {
+                "key": operator.key,
+                "operator": operator.name,
+                "modes": modes,
+                "kernels": [],
+                "how": how,
+            }
+        )
     distributed.destroy_process_group()
     return out
 
 
-def _all_reduce(torch: Any, distributed: Any, tensor: Any, *, cuda: bool) -> tuple[Callable[[Any], Any], str]:
+def _all_reduce(
+    torch: Any, distributed: Any, tensor: Any, *, cuda: bool
+) -> tuple[Callable[[Any], Any], str]:
     """The all-reduce of vLLM if it accepts the tensor, otherwise that of PyTorch."""
     if cuda:
         with contextlib.suppress(ImportError, RuntimeError, AssertionError, ValueError):
-            module = importlib.import_module("vllm.distributed.device_communicators.custom_all_reduce")
+            module = importlib.import_module(
+                "vllm.distributed.device_communicators.custom_all_reduce"
+            )
             own = module.CustomAllreduce(distributed.new_group(backend="gloo"), tensor.device)
             if not own.disabled and own.should_custom_ar(tensor):
                 return own.custom_all_reduce, "vLLM's custom all-reduce"
@@ -483,10 +585,16 @@ def _all_reduce(torch: Any, distributed: Any, tensor: Any, *, cuda: bool) -> tup
 def main(operators: list[Operator]) -> int:
     """Time the operators, print a table and write the results."""
     torch = importlib.import_module("torch")
-    parser = argparse.ArgumentParser(description="Run operators of a recording alone, with random data, and time them.")
+    parser = argparse.ArgumentParser(
+        description="Run operators of a recording alone, with random data, and time them."
+    )
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--seconds", type=float, default=0.5, help="about how long each operator is timed")
-    parser.add_argument("--limit", type=float, default=math.inf, help="begin no operator after so many seconds")
+    parser.add_argument(
+        "--seconds", type=float, default=0.5, help="about how long each operator is timed"
+    )
+    parser.add_argument(
+        "--limit", type=float, default=math.inf, help="begin no operator after so many seconds"
+    )
     parser.add_argument("--json", help="file for the results")
     parser.add_argument("--first", type=int, default=0, help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -507,14 +615,29 @@ def main(operators: list[Operator]) -> int:
             try:
                 row |= bench.run(operator)
             except _FAILURES as error:
-                row["error"] = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"[:300]
+                row["error"] = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"[
+                    :300
+                ]
         rows.append(row)
         _tell(operator, row)
         _save(args, bench.name, rows)
-        if "CUDA error" in row.get("error", "") and args.json and number + 1 < len(alone):  # the device is lost here
+        if (
+            "CUDA error" in row.get("error", "") and args.json and number + 1 < len(alone)
+        ):  # the device is lost here
             rest = args.limit - (time.perf_counter() - _BEGAN)
-            again = ["--device", args.device, "--seconds", str(args.seconds), "--limit", str(rest), "--json", args.json]
-            os.execv(sys.executable, [sys.executable, sys.argv[0], *again, "--first", str(number + 1)])  # noqa: S606
+            again = [
+                "--device",
+                args.device,
+                "--seconds",
+                str(args.seconds),
+                "--limit",
+                str(rest),
+                "--json",
+                args.json,
+            ]
+            os.execv(  # noqa: S606
+                sys.executable, [sys.executable, sys.argv[0], *again, "--first", str(number + 1)]
+            )
     collectives = [operator for operator in operators if operator.collective]
     if collectives:
         _save(args, bench.name, rows + _ranks(collectives, args))
@@ -523,21 +646,35 @@ def main(operators: list[Operator]) -> int:
 
 _BEGAN = time.perf_counter()
 _FAILURES = (
-    RuntimeError, ValueError, TypeError, AttributeError, ImportError, NotImplementedError, LookupError, AssertionError,
-)  # fmt: skip
+    RuntimeError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    ImportError,
+    NotImplementedError,
+    LookupError,
+    AssertionError,
+)
 
 
 def _save(args: argparse.Namespace, device: str, rows: list[dict[str, Any]]) -> None:
     """Write the results so far."""
     if not args.json:
         return
-    versions = {"torch": str(importlib.import_module("torch").__version__), "python": platform.python_version()}
+    versions = {
+        "torch": str(importlib.import_module("torch").__version__),
+        "python": platform.python_version(),
+    }
     if "vllm" in sys.modules:
         versions["vllm"] = str(getattr(sys.modules["vllm"], "__version__", ""))
     document = {
-        "format": "llmprof operator replay", "version": 1, "device": device, "cuda": args.device.startswith("cuda"),
-        "versions": versions, "operators": rows,
-    }  # fmt: skip
+        "format": "llmprof operator replay",
+        "version": 1,
+        "device": device,
+        "cuda": args.device.startswith("cuda"),
+        "versions": versions,
+        "operators": rows,
+    }
     part = Path(f"{args.json}.part")
     part.write_text(json.dumps(document, indent=1))
     part.replace(args.json)
@@ -550,6 +687,10 @@ def _tell(operator: Operator, row: dict[str, Any]) -> None:
         best = timing["profiler"] if timing["profiler"].get("median_ns") else timing["clock"]
         parts.append(f"{mode} {best['median_ns'] / 1e3:.2f} us")
     words = ", ".join(parts)
-    recorded = f"recorded {operator.recorded_ns / 1e3:.2f} us ({operator.calls} calls); " if operator.calls else ""
+    recorded = (
+        f"recorded {operator.recorded_ns / 1e3:.2f} us ({operator.calls} calls); "
+        if operator.calls
+        else ""
+    )
     sys.stdout.write(f"{operator.name} {operator.key}: {recorded}{words}\n")
     sys.stdout.flush()

@@ -1,4 +1,6 @@
-"""Writing and running a script that runs operators of a recording alone, and comparing the times."""
+"""Writing and running a script that runs operators of a recording alone, and comparing the
+times.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ _MOST: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class OperatorTiming:
-    """Operators of a recording, the script that runs them alone, and the comparison with the recording."""
+    """Operators of a recording, the script that runs them alone, and the comparison with the
+    recording.
+    """
 
     script: str
     """Python source; it needs PyTorch, and vLLM if an operator is vLLM's."""
@@ -53,7 +57,8 @@ class OperatorTiming:
         return write_output(path, self.script, overwrite=overwrite)
 
     def compare(self, results: Path | str) -> pl.DataFrame:
-        """Compare a file with results of the script (option ``--json``), also of another machine, with the recording.
+        """Compare a file with results of the script (option ``--json``), also of another machine,
+        with the recording.
 
         Returns
         -------
@@ -69,7 +74,12 @@ class OperatorTiming:
         return compare(self.operators, read_results(results), device=self.device)
 
     def run(
-        self, *, python: str | None = None, device: str | None = None, seconds: float = 0.5, timeout_s: float = 1800.0
+        self,
+        *,
+        python: str | None = None,
+        device: str | None = None,
+        seconds: float = 0.5,
+        timeout_s: float = 1800.0,
     ) -> pl.DataFrame:
         """Run the script on this machine and compare.
 
@@ -97,14 +107,25 @@ class OperatorTiming:
         with tempfile.TemporaryDirectory(prefix="llmprof-replay-") as folder:
             place = Path(folder)
             results, log = place / "results.json", place / "log.txt"
-            command = [python or sys.executable, str(self.write(place / "replay.py")), "--json", str(results)]
+            command = [
+                python or sys.executable,
+                str(self.write(place / "replay.py")),
+                "--json",
+                str(results),
+            ]
             command += ["--seconds", f"{seconds:g}", *(["--device", device] if device else [])]
-            ended = process.run(command, log=log, env=dict(os.environ), cwd=place, timeout_s=timeout_s)
+            ended = process.run(
+                command, log=log, env=dict(os.environ), cwd=place, timeout_s=timeout_s
+            )
             if not results.exists():
                 last = log.read_text(errors="replace").strip().splitlines()[-1:]
                 raise LaunchError(
-                    f"the script ended with status {ended.status}: {plain(last[0]) if last else 'it printed nothing'}",
-                    hint="give an interpreter that has PyTorch (and vLLM for its operators) by python=",
+                    f"the script ended with status {ended.status}:"
+                    f" {plain(last[0]) if last else 'it printed nothing'}",
+                    hint=(
+                        "give an interpreter that has PyTorch (and vLLM for its operators) by"
+                        " python="
+                    ),
                 )
             return self.compare(results)
 
@@ -118,11 +139,13 @@ def time_operators(
     phase: str | None = None,
     top: int = 1,
 ) -> OperatorTiming:
-    """Make a script that runs operators of a recording alone, with their recorded shapes, types and strides.
+    """Make a script that runs operators of a recording alone, with their recorded shapes, types and
+    strides.
 
-    The script holds no data of the recording: tensors are random. It times each operator with warm caches, with its
-    weights in memory only, and with cold caches, by PyTorch's profiler as in the recording and by events on the device.
-    The comparison shows whether the kernel itself or its surroundings explain the recorded time.
+    The script holds no data of the recording: tensors are random. It times each operator with warm
+    caches, with its weights in memory only, and with cold caches, by PyTorch's profiler as in the
+    recording and by events on the device. The comparison shows whether the kernel itself or its
+    surroundings explain the recorded time.
 
     Parameters
     ----------
@@ -138,7 +161,8 @@ def time_operators(
     Returns
     -------
     OperatorTiming
-        ``script``, and :meth:`OperatorTiming.write`, :meth:`OperatorTiming.run` and :meth:`OperatorTiming.compare`.
+        ``script``, and :meth:`OperatorTiming.write`, :meth:`OperatorTiming.run` and
+        :meth:`OperatorTiming.compare`.
 
     Raises
     ------
@@ -170,12 +194,16 @@ def time_operators(
     conditions = [f"{name} {value!r}" for name, value in given.items() if value is not None]
     if rows.is_empty():
         found = f"nothing in this recording has {' and '.join(conditions) or 'an operator'}"
-        raise AnalysisError(found, hint="llmprof analyze PATH --what replayable lists the operators of the recording")
+        raise AnalysisError(
+            found,
+            hint="llmprof analyze PATH --what replayable lists the operators of the recording",
+        )
     can = rows.filter("can")
     if can.is_empty():
         first = rows.row(0, named=True)
         raise AnalysisError(
-            f"{first['operator'] or (first['kernels'] or '')[:80]} cannot be run alone: {first['why']}",
+            f"{first['operator'] or (first['kernels'] or '')[:80]} cannot be run alone:"
+            f" {first['why']}",
             hint="llmprof analyze PATH --what replayable lists the operators that can be run alone",
         )
     chosen, device, world = can.head(top), trace.meta.get("device"), trace.meta.get("world_size")
@@ -184,10 +212,14 @@ def time_operators(
 
 
 def written(operators: pl.DataFrame, *, world: int = 1) -> str:
-    """Source of the script for some operators: of the trace it holds only numbers, and names of known operators."""
+    """Source of the script for some operators: of the trace it holds only numbers, and names of
+    known operators.
+    """
     usual = usual_dtype(operators)
     rows = operators.rows(named=True)
-    parts = [_function(number, row, call_of(row, usual), world) for number, row in enumerate(rows, 1)]
+    parts = [
+        _function(number, row, call_of(row, usual), world) for number, row in enumerate(rows, 1)
+    ]
     names = "".join(f"        operator_{number}(),\n" for number in range(1, len(parts) + 1))
     head = _HEAD.format(version=__version__)
     main = f'if __name__ == "__main__":\n    sys.exit(main([\n{names}    ]))\n'
@@ -201,19 +233,26 @@ _HEAD: Final = '''"""Runs operators of a recording alone: warm, with cold weight
 It holds shapes, strides, types and numbers of the recording, and no data: tensors are random. The operators are at its
 end. It needs PyTorch, and vLLM for operators of vLLM.
 """
-'''
+'''  # noqa: E501
 
 
 def _shared() -> str:
-    """Common part of all scripts: the source of the program without its docstring and marks of checkers."""
+    """Common part of all scripts: the source of the program without its docstring and marks of
+    checkers.
+    """
     text = files("llmprof.operator_timing").joinpath("program.py").read_text(encoding="utf-8")
     text = re.sub(r'\A""".*?"""\n', "", text, flags=re.DOTALL).rstrip("\n")
-    return re.sub(r"  # noqa: [A-Z0-9, ]+$|  # type: ignore\[[a-z-]+\]$", "", text, flags=re.MULTILINE)
+    return re.sub(
+        r"  # noqa: [A-Z0-9, ]+$|  # type: ignore\[[a-z-]+\]$", "", text, flags=re.MULTILINE
+    )
 
 
 def _function(number: int, row: dict[str, Any], call: Call, world: int) -> str:
     """Source of a function that returns one operator."""
-    summary = f"{call.operator}: {row['count']} calls, median {row['median_ns'] / 1e3:.2f} us in the recording."
+    summary = (
+        f"{call.operator}: {row['count']} calls, median {row['median_ns'] / 1e3:.2f} us in the"
+        " recording."
+    )
     notes = "".join(f"\n\n    {one[0].upper()}{one[1:]}." for one in call.assumed)
     arguments = "".join(f"            {_expression(one)},\n" for one in call.arguments)
     collective = call.known.kind == "all_reduce"
@@ -224,14 +263,19 @@ def _function(number: int, row: dict[str, Any], call: Call, world: int) -> str:
         f'    """{summary}{notes}{end}"""\n'
         f"    return Operator(\n        key={row['key']!r},\n        name={call.operator!r},\n"
         f"        arguments=[\n{arguments}        ],\n        stored={call.known.stored!r},\n"
-        f"        calls={int(row['count'])},\n        recorded_ns={float(row['median_ns'])!r},\n{more}    )"
+        f"        calls={int(row['count'])},\n       "
+        f" recorded_ns={float(row['median_ns'])!r},\n{more}    )"
     )
 
 
 def _expression(argument: Argument) -> str:
     """An argument as a Python expression."""
     if isinstance(argument, Tensor):
-        holds = "" if argument.holds == ("random",) else "".join(f", {value!r}" for value in argument.holds)
+        holds = (
+            ""
+            if argument.holds == ("random",)
+            else "".join(f", {value!r}" for value in argument.holds)
+        )
         return f"Tensor({argument.shape!r}, {argument.strides!r}, {argument.dtype!r}{holds})"
     if isinstance(argument, tuple):
         return f"[{', '.join(map(_expression, argument))}]"
@@ -253,13 +297,29 @@ _MOST_BYTES: Final = 64 << 20
 VERDICTS: Final = ("the kernel", "its surroundings", "unknown")
 
 _SCHEMA: Final = {
-    "key": pl.String(), "operator": pl.String(), "kind": pl.String(), "shapes": pl.String(), "count": pl.Int64(),
-    "recorded_ns": pl.Float64(), "recorded_low_ns": pl.Float64(), "recorded_high_ns": pl.Float64(),
-    "warm_ns": pl.Float64(), "warm_low_ns": pl.Float64(), "warm_high_ns": pl.Float64(),
-    "in_turn_ns": pl.Float64(), "weights_cold_ns": pl.Float64(), "cold_ns": pl.Float64(), "ratio": pl.Float64(),
-    "clock": pl.String(), "same_kernels": pl.Boolean(), "verdict": pl.Enum(VERDICTS), "words": pl.String(),
-    "host_recorded_ns": pl.Float64(), "host_alone_ns": pl.Float64(), "device": pl.String(),
-}  # fmt: skip
+    "key": pl.String(),
+    "operator": pl.String(),
+    "kind": pl.String(),
+    "shapes": pl.String(),
+    "count": pl.Int64(),
+    "recorded_ns": pl.Float64(),
+    "recorded_low_ns": pl.Float64(),
+    "recorded_high_ns": pl.Float64(),
+    "warm_ns": pl.Float64(),
+    "warm_low_ns": pl.Float64(),
+    "warm_high_ns": pl.Float64(),
+    "in_turn_ns": pl.Float64(),
+    "weights_cold_ns": pl.Float64(),
+    "cold_ns": pl.Float64(),
+    "ratio": pl.Float64(),
+    "clock": pl.String(),
+    "same_kernels": pl.Boolean(),
+    "verdict": pl.Enum(VERDICTS),
+    "words": pl.String(),
+    "host_recorded_ns": pl.Float64(),
+    "host_alone_ns": pl.Float64(),
+    "device": pl.String(),
+}
 
 
 def read_results(path: Path | str) -> dict[str, Any]:
@@ -268,8 +328,8 @@ def read_results(path: Path | str) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``device, cuda, versions`` and ``operators``: for each ``key, operator`` and either ``error`` or ``modes``
-        (times by mode and clock) and ``kernels``.
+        ``device, cuda, versions`` and ``operators``: for each ``key, operator`` and either
+        ``error`` or ``modes`` (times by mode and clock) and ``kernels``.
 
     Raises
     ------
@@ -279,14 +339,21 @@ def read_results(path: Path | str) -> dict[str, Any]:
     file = Path(path)
     try:
         if file.stat().st_size > _MOST_BYTES:
-            raise ReadError(f"{file.name} is too large for results of a timing script", expected="at most 64 MiB")
+            raise ReadError(
+                f"{file.name} is too large for results of a timing script",
+                expected="at most 64 MiB",
+            )
         document = msgspec.json.decode(file.read_bytes())
     except OSError as error:
         raise ReadError(f"{file.name} cannot be read: {error.strerror or error}") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         found = f"{file.name} is not valid JSON: {error}"
         raise ReadError(found, expected="the file of a timing script's --json") from error
-    if not isinstance(document, dict) or document.get("format") != FORMAT or document.get("version") != 1:
+    if (
+        not isinstance(document, dict)
+        or document.get("format") != FORMAT
+        or document.get("version") != 1
+    ):
         found = f"{file.name} holds no results of a timing script"
         raise ReadError(found, expected=f'"format": "{FORMAT}", "version": 1')
     rows = document.get("operators")
@@ -295,7 +362,9 @@ def read_results(path: Path | str) -> dict[str, Any]:
     return document
 
 
-def compare(operators: pl.DataFrame, results: Mapping[str, Any], *, device: str | None = None) -> pl.DataFrame:
+def compare(
+    operators: pl.DataFrame, results: Mapping[str, Any], *, device: str | None = None
+) -> pl.DataFrame:
     """Compare times of operators alone with their times in the recording.
 
     Parameters
@@ -310,15 +379,17 @@ def compare(operators: pl.DataFrame, results: Mapping[str, Any], *, device: str 
     Returns
     -------
     polars.DataFrame
-        One row for each operator that is in both: ``key, operator, kind, shapes, count`` (recorded calls),
-        ``recorded_ns`` (median of a call) with ``recorded_low_ns, recorded_high_ns`` (95 % interval), ``warm_ns``
-        (everything in the caches) with its interval, ``in_turn_ns`` (as in a step: other kernels ran, inputs were just
-        written, weights are in memory), ``weights_cold_ns`` (without the other kernels; null where there are no
-        weights), ``cold_ns`` (nothing in the caches), ``ratio`` (recorded over warm), ``clock`` (``profiler``: sums of
-        kernels, as in the recording; ``events``: between two events on the device; ``wall``), ``same_kernels`` (null on
-        a CPU), ``verdict`` (``the kernel``: alone it takes as long; ``its surroundings``: in the run it takes longer
-        than alone with cold caches; ``unknown``), ``words`` (why), ``host_recorded_ns, host_alone_ns`` (the operator on
-        the host), ``device`` (on which it ran alone).
+        One row for each operator that is in both: ``key, operator, kind, shapes, count`` (recorded
+        calls), ``recorded_ns`` (median of a call) with ``recorded_low_ns, recorded_high_ns`` (95 %
+        interval), ``warm_ns`` (everything in the caches) with its interval, ``in_turn_ns`` (as in a
+        step: other kernels ran, inputs were just written, weights are in memory),
+        ``weights_cold_ns`` (without the other kernels; null where there are no weights),
+        ``cold_ns`` (nothing in the caches), ``ratio`` (recorded over warm), ``clock``
+        (``profiler``: sums of kernels, as in the recording; ``events``: between two events on the
+        device; ``wall``), ``same_kernels`` (null on a CPU), ``verdict`` (``the kernel``: alone it
+        takes as long; ``its surroundings``: in the run it takes longer than alone with cold caches;
+        ``unknown``), ``words`` (why), ``host_recorded_ns, host_alone_ns`` (the operator on the
+        host), ``device`` (on which it ran alone).
 
     Raises
     ------
@@ -339,7 +410,12 @@ def compare(operators: pl.DataFrame, results: Mapping[str, Any], *, device: str 
 
 
 def _row(
-    row: Mapping[str, Any], measured: Mapping[str, Any], ran: str | None, device: str | None, *, on_device: bool
+    row: Mapping[str, Any],
+    measured: Mapping[str, Any],
+    ran: str | None,
+    device: str | None,
+    *,
+    on_device: bool,
 ) -> dict[str, Any]:
     modes = measured.get("modes")
     modes = modes if isinstance(modes, dict) else {}
@@ -350,16 +426,30 @@ def _row(
     if on_device and isinstance(kernels, list) and kernels and row["kernels"]:
         same = set(map(str, kernels)) == set(row["kernels"].split("\n"))
     out: dict[str, Any] = {
-        "key": row["key"], "operator": row["operator"], "kind": row["kind"], "shapes": row["shapes"],
-        "count": row["count"], "recorded_ns": row["median_ns"], "recorded_low_ns": row["low_ns"],
-        "recorded_high_ns": row["high_ns"], **{f"{mode}_ns": times[mode] for mode in MODES},
-        "warm_low_ns": _time(modes, "warm", clock, "low_ns"), "warm_high_ns": _time(modes, "warm", clock, "high_ns"),
-        "clock": clock if clock == "profiler" else "events" if on_device else "wall", "same_kernels": same,
-        "host_recorded_ns": row["host_median_ns"], "host_alone_ns": _time(modes, "warm", "host"), "device": ran,
-    }  # fmt: skip
+        "key": row["key"],
+        "operator": row["operator"],
+        "kind": row["kind"],
+        "shapes": row["shapes"],
+        "count": row["count"],
+        "recorded_ns": row["median_ns"],
+        "recorded_low_ns": row["low_ns"],
+        "recorded_high_ns": row["high_ns"],
+        **{f"{mode}_ns": times[mode] for mode in MODES},
+        "warm_low_ns": _time(modes, "warm", clock, "low_ns"),
+        "warm_high_ns": _time(modes, "warm", clock, "high_ns"),
+        "clock": clock if clock == "profiler" else "events" if on_device else "wall",
+        "same_kernels": same,
+        "host_recorded_ns": row["host_median_ns"],
+        "host_alone_ns": _time(modes, "warm", "host"),
+        "device": ran,
+    }
     out["ratio"] = out["recorded_ns"] / times["warm"] if times["warm"] else None
     if not times["warm"]:
-        words = error[:300] if isinstance(error := measured.get("error"), str) else "no time was measured"
+        words = (
+            error[:300]
+            if isinstance(error := measured.get("error"), str)
+            else "no time was measured"
+        )
         return out | {"verdict": "unknown", "words": f"it did not run: {words}"}
     verdict, words = _verdict(out)
     if device and ran and device != ran:
@@ -371,7 +461,9 @@ def _time(modes: Mapping[str, Any], mode: str, clock: str, what: str = "median_n
     clocks = modes.get(mode)
     times = clocks.get(clock) if isinstance(clocks, dict) else None
     value = times.get(what) if isinstance(times, dict) else None
-    number = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+    number = (
+        float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+    )
     return number if math.isfinite(number) and number > 0 else None
 
 
@@ -381,24 +473,46 @@ def _verdict(row: Mapping[str, Any]) -> tuple[str, str]:
     modes = {mode: float(row[f"{mode}_ns"]) for mode in MODES if row[f"{mode}_ns"]}
     fastest, slowest = min(modes.values()), max(modes.values())
     wide = []
-    for name, which, middle in (("in the recording", "recorded", recorded), ("alone", "warm", warm)):
+    for name, which, middle in (
+        ("in the recording", "recorded", recorded),
+        ("alone", "warm", warm),
+    ):
         low, high = row[f"{which}_low_ns"], row[f"{which}_high_ns"]
         if low is not None and high is not None and middle and (high - low) / middle > NOISE:
             wide.append(name)
     if row["same_kernels"] is False:
-        return "unknown", "other kernels ran than in the recording: another version, device or choice of the library"
+        return (
+            "unknown",
+            (
+                "other kernels ran than in the recording: another version, device or choice of the"
+                " library"
+            ),
+        )
     if wide:
-        return "unknown", f"its time {' and '.join(wide)} varies too much (95 % interval of the median)"
+        return (
+            "unknown",
+            f"its time {' and '.join(wide)} varies too much (95 % interval of the median)",
+        )
     if fastest * (1 - NEAR) <= recorded <= slowest * (1 + NEAR):
         near = min(modes, key=lambda mode: abs(modes[mode] - recorded))
-        how = "alone it takes as long" if abs(recorded / modes[near] - 1) <= NEAR else "between the times alone"
+        how = (
+            "alone it takes as long"
+            if abs(recorded / modes[near] - 1) <= NEAR
+            else "between the times alone"
+        )
         return "the kernel", f"{how}, {_HOW[near]}"
     if recorded > slowest:
         why = " in any way: other work at the same time, lower clocks or a wait inside"
         if row["kind"] == "all_reduce":
             why = ": a rank that is early waits for the last one"
         return "its surroundings", f"{format_ns(recorded - slowest)} more than alone{why}"
-    return "unknown", f"{format_ns(fastest - recorded)} less than alone: other values or lengths, or higher clocks"
+    return (
+        "unknown",
+        (
+            f"{format_ns(fastest - recorded)} less than alone: other values or lengths, or higher"
+            " clocks"
+        ),
+    )
 
 
 _HOW: Final = {

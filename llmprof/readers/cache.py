@@ -22,12 +22,17 @@ LIMIT_BYTES = 8 << 30
 """Largest size of the cache; beyond it, the entries that were not used for longest are removed."""
 
 LEFT_OVER_S = 3600.0
-"""Time after which an unchanged folder that is still being written counts as left over from a process that died."""
+"""Time after which an unchanged folder that is still being written counts as left over from a
+process that died.
+"""
 _EXPORT: Final = ".export"
 
 
 def folder() -> Path:
-    """Folder of the cache: ``LLMPROF_CACHE`` if set, else the user's cache folder of this system."""
+    """Folder of the cache:
+
+    ``LLMPROF_CACHE`` if set, else the user's cache folder of this system.
+    """
     chosen = os.environ.get("LLMPROF_CACHE")
     return Path(chosen) if chosen else Path(platformdirs.user_cache_dir("llmprof")) / "traces"
 
@@ -39,7 +44,9 @@ def entry(paths: Sequence[Path], options: Mapping[str, Any]) -> Path:
 
 
 def export_folder(report: Path) -> Path:
-    """Folder inside the cache for the export of a profiler's report; it counts towards the size of the cache."""
+    """Folder inside the cache for the export of a profiler's report; it counts towards the size
+    of the cache.
+    """
     where = folder() / f"{_digest([report], {})}{_EXPORT}"
     _used(where)
     return where
@@ -51,7 +58,9 @@ def _digest(paths: Sequence[Path], options: Mapping[str, Any]) -> str:
         place = path.resolve()
         for file in [place, *sorted(p for p in place.rglob("*") if p.is_file())]:
             stat = file.stat()
-            digest.update(f"\n{file}\t{stat.st_size}\t{stat.st_mtime_ns}".encode("utf-8", "surrogateescape"))
+            digest.update(
+                f"\n{file}\t{stat.st_size}\t{stat.st_mtime_ns}".encode("utf-8", "surrogateescape")
+            )
     return digest.hexdigest()[:32]
 
 
@@ -62,7 +71,9 @@ def _used(where: Path) -> None:
 
 
 def load(where: Path) -> Trace | None:
-    """Trace of an entry; None if there is none, it is damaged or another process removes it meanwhile."""
+    """Trace of an entry; None if there is none, it is damaged or another process removes it
+    meanwhile.
+    """
     if not (where / META_FILE).exists():
         return None
     try:
@@ -96,7 +107,11 @@ def store(trace: Trace, where: Path, database: Path | None = None) -> None:
 
 def _prune(keep: set[Path]) -> None:
     for path in folder().iterdir():  # what a process was writing when it was killed
-        if path.name.startswith(".") and path.is_dir() and time.time() - _used_at(path) > LEFT_OVER_S:
+        if (
+            path.name.startswith(".")
+            and path.is_dir()
+            and time.time() - _used_at(path) > LEFT_OVER_S
+        ):
             shutil.rmtree(path, ignore_errors=True)
     ours = (p for p in folder().iterdir() if (p / META_FILE).exists() or p.suffix == _EXPORT)
     entries = sorted(ours, key=_used_at)
@@ -111,7 +126,9 @@ def _prune(keep: set[Path]) -> None:
 
 
 def _used_at(path: Path) -> float:
-    """Time when an entry was last used (s since the epoch); the current time if another process removed it."""
+    """Time when an entry was last used (s since the epoch); the current time if another process
+    removed it.
+    """
     try:
         return path.stat().st_mtime
     except OSError:

@@ -1,10 +1,10 @@
 """Readers of nvprof: CSV that it printed, and its sessions (SQLite with CUPTI's records).
 
-In CSV, the units are in a separate row below the heading or in each cell (``542.36ms``). Lines that begin with ``=``
-are messages of nvprof, and the output of the program may be between them.
+In CSV, the units are in a separate row below the heading or in each cell (``542.36ms``). Lines that
+begin with ``=`` are messages of nvprof, and the output of the program may be between them.
 
-In sessions, calls have numbers (``cbid``) instead of names; only numbers with a certain name get one here. Times of
-sessions are ns since the epoch.
+In sessions, calls have numbers (``cbid``) instead of names; only numbers with a certain name get
+one here. Times of sessions are ns since the epoch.
 """
 
 import csv
@@ -17,7 +17,16 @@ import polars as pl
 
 from llmprof import schema
 from llmprof.errors import ReadError
-from llmprof.readers.common.reader import MOST_NS, Part, Probe, Reader, Request, bytes_of, text_of, trace_of
+from llmprof.readers.common.reader import (
+    MOST_NS,
+    Part,
+    Probe,
+    Reader,
+    Request,
+    bytes_of,
+    text_of,
+    trace_of,
+)
 from llmprof.storage import sqlite
 from llmprof.text import counted, left_out
 from llmprof.trace import Trace
@@ -48,7 +57,11 @@ def is_heading(cells: list[str]) -> bool:
 def rows_of(text: str) -> list[list[str]]:
     """Lines of a text as cells; a line that is not CSV is one cell."""
     try:
-        return list(csv.reader(line for line in text.splitlines() if line.strip() and not line.startswith("=")))
+        return list(
+            csv.reader(
+                line for line in text.splitlines() if line.strip() and not line.startswith("=")
+            )
+        )
     except csv.Error as error:
         raise ReadError(f"the table cannot be read: {error}", expected="CSV of nvprof") from error
 
@@ -60,14 +73,22 @@ def read_printed(path: Path, request: Request) -> Trace:
     if not tables:
         problem = f"{path.name} has no table of times"
         expected = "a summary, a GPU trace or an API trace of nvprof"
-        raise ReadError(problem, expected=expected, hint="nvprof --csv --print-gpu-trace --log-file FILE PROGRAM")
+        raise ReadError(
+            problem,
+            expected=expected,
+            hint="nvprof --csv --print-gpu-trace --log-file FILE PROGRAM",
+        )
     notes: list[str] = []
-    rows: dict[str, list[dict[str, object]]] = {name: [] for name in ("totals", "kernels", "copies", "runtime")}
+    rows: dict[str, list[dict[str, object]]] = {
+        name: [] for name in ("totals", "kernels", "copies", "runtime")
+    }
     devices: set[str] = set()
     lost = 0
     for table in tables:
         for row in table.rows:
-            if len(row) > len(table.heading) and table.heading[-1] == "Name":  # an unquoted name with commas
+            if (
+                len(row) > len(table.heading) and table.heading[-1] == "Name"
+            ):  # an unquoted name with commas
                 row[len(table.heading) - 1 :] = [", ".join(row[len(table.heading) - 1 :])]
             if len(row) != len(table.heading):
                 lost += 1
@@ -89,7 +110,9 @@ def read_printed(path: Path, request: Request) -> Trace:
     if lost:
         notes.append(left_out(lost, "row", "that could not be read"))
     frames = {
-        name: pl.DataFrame(found, {column: schema.TABLES[name].schema[column] for column in found[0]})
+        name: pl.DataFrame(
+            found, {column: schema.TABLES[name].schema[column] for column in found[0]}
+        )
         for name, found in rows.items()
         if found
     }
@@ -99,9 +122,14 @@ def read_printed(path: Path, request: Request) -> Trace:
 
 
 _SHAPE: Final = {
-    "Grid X": "grid_x", "Grid Y": "grid_y", "Grid Z": "grid_z", "Block X": "block_x", "Block Y": "block_y",
-    "Block Z": "block_z", "Registers Per Thread": "registers",
-}  # fmt: skip
+    "Grid X": "grid_x",
+    "Grid Y": "grid_y",
+    "Grid Z": "grid_z",
+    "Block X": "block_x",
+    "Block Y": "block_y",
+    "Block Z": "block_z",
+    "Registers Per Thread": "registers",
+}
 
 
 def _tables(rows: list[list[str]]) -> list[_Table]:
@@ -155,7 +183,9 @@ def _total(cells: dict[str, str], units: dict[str, str]) -> dict[str, object] | 
     return {"kind": kind, "name": name, "count": int(count) if count.isdecimal() else None, **times}
 
 
-def _event(cells: dict[str, str], units: dict[str, str]) -> tuple[str, dict[str, object], str] | None:
+def _event(
+    cells: dict[str, str], units: dict[str, str]
+) -> tuple[str, dict[str, object], str] | None:
     """Kind, values and device name of a row of a trace; None if it has no time or no name."""
     start = _quantity(cells["Start"], units["Start"], _FACTORS)
     length = _quantity(cells["Duration"], units["Duration"], _FACTORS)
@@ -167,10 +197,16 @@ def _event(cells: dict[str, str], units: dict[str, str]) -> tuple[str, dict[str,
         "start_ns": start,
         "dur_ns": length,
         "name": name,
-        "correlation": int(correlation) if correlation.isdecimal() and len(correlation) < 18 else None,
+        "correlation": int(correlation)
+        if correlation.isdecimal() and len(correlation) < 18
+        else None,
     }
     if "Device" not in cells:
-        return "runtime", {**shared, "api": "driver" if re.match(r"cu[A-Z]", name) else "runtime"}, ""
+        return (
+            "runtime",
+            {**shared, "api": "driver" if re.match(r"cu[A-Z]", name) else "runtime"},
+            "",
+        )
     match = _DEVICE.fullmatch(cells["Device"])
     stream = cells.get("Stream", "")
     shared |= {
@@ -179,7 +215,9 @@ def _event(cells: dict[str, str], units: dict[str, str]) -> tuple[str, dict[str,
     }
     device = match["name"] if match else cells["Device"]
     if name.startswith("[CUDA mem"):
-        kind = name.removeprefix("[CUDA memcpy ").removesuffix("]") if "memcpy" in name else "memset"
+        kind = (
+            name.removeprefix("[CUDA memcpy ").removesuffix("]") if "memcpy" in name else "memset"
+        )
         kind = kind if kind in ("HtoD", "DtoH", "DtoD", "PtoP", "HtoH", "memset") else "unknown"
         sizes = {
             "kind": kind,
@@ -202,7 +240,10 @@ _SESSION_KERNELS: Final = ("CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL", "CUPTI_ACTIV
 _SESSION_COPIES: Final = ("CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMCPY2")
 _SESSION_SETS: Final = "CUPTI_ACTIVITY_KIND_MEMSET"
 _ON_DEVICE: Final = ("start", "end", "deviceId", "streamId", "correlationId")
-_SESSION_CALLS: Final = {"CUPTI_ACTIVITY_KIND_RUNTIME": "runtime", "CUPTI_ACTIVITY_KIND_DRIVER": "driver"}
+_SESSION_CALLS: Final = {
+    "CUPTI_ACTIVITY_KIND_RUNTIME": "runtime",
+    "CUPTI_ACTIVITY_KIND_DRIVER": "driver",
+}
 
 _NAMED_CALLS: Final = {
     ("runtime", 13): "cudaLaunch",
@@ -214,26 +255,46 @@ _NAMED_CALLS: Final = {
 
 # CUPTI's CUpti_ActivityMemcpyKind and CUpti_ActivityMemoryKind
 _COPY_KINDS: Final = {
-    1: "HtoD", 2: "DtoH", 3: "HtoD", 4: "DtoH", 5: "DtoD", 6: "DtoD", 7: "DtoD", 8: "DtoD", 9: "HtoH", 10: "PtoP",
-}  # fmt: skip
+    1: "HtoD",
+    2: "DtoH",
+    3: "HtoD",
+    4: "DtoH",
+    5: "DtoD",
+    6: "DtoD",
+    7: "DtoD",
+    8: "DtoD",
+    9: "HtoH",
+    10: "PtoP",
+}
 _MEMORY_KINDS: Final = {1: "pageable", 2: "pinned", 3: "device", 4: "array", 5: "managed"}
 
 _SESSION_SHAPE: Final = {
-    "gridX": "grid_x", "gridY": "grid_y", "gridZ": "grid_z", "blockX": "block_x", "blockY": "block_y",
-    "blockZ": "block_z", "registersPerThread": "registers",
-}  # fmt: skip
+    "gridX": "grid_x",
+    "gridY": "grid_y",
+    "gridZ": "grid_z",
+    "blockX": "block_x",
+    "blockY": "block_y",
+    "blockZ": "block_z",
+    "registersPerThread": "registers",
+}
 
 
 _ACTIVITY: Final = re.compile(r"CUPTI_ACTIVITY_KIND_\w+", re.IGNORECASE)
 
 
 def is_session(probe: Probe) -> bool:
-    """Whether an SQLite file is a session of nvprof: names are in its ``StringTable``, not in ``StringIds``."""
+    """Whether an SQLite file is a session of nvprof: names are in its ``StringTable``, not in
+    ``StringIds``.
+    """
     if not probe.start.startswith(sqlite.MAGIC):
         return False
     with sqlite.connect(probe.path) as connection:
         names = sqlite.tables(connection)
-    return "StringTable" in names and "StringIds" not in names and bool(names.matching(_ACTIVITY) or names.refused)
+    return (
+        "StringTable" in names
+        and "StringIds" not in names
+        and bool(names.matching(_ACTIVITY) or names.refused)
+    )
 
 
 def read_session(path: Path, request: Request) -> list[Part]:
@@ -253,7 +314,9 @@ def read_session(path: Path, request: Request) -> list[Part]:
     if not rows:
         found = "; ".join([f"{path.name} has no kernel, copy or call", *columns.notes()])
         expected = "a session of nvprof with CUDA activity"
-        raise ReadError(found, expected=expected, hint="record again with nsys profile -t cuda,nvtx")
+        raise ReadError(
+            found, expected=expected, hint="record again with nsys profile -t cuda,nvtx"
+        )
     counts = {"events": rows + session.lost, "kept": rows, "bytes": path.stat().st_size}
     head = {"devices": session.devices(), "versions": {}, "options": {}}
     return [Part(path, recorded, head, {"file": path.name, **counts, "notes": session.notes()})]
@@ -273,14 +336,18 @@ class _Session:
         sentences += self.columns.notes()
         if self.unnamed:
             calls = counted(self.unnamed, "call")
-            sentences.append(f"the file has only numbers for {calls}: the number is used as the name")
+            sentences.append(
+                f"the file has only numbers for {calls}: the number is used as the name"
+            )
         return sentences
 
     def _rows(self, table: str, *columns: str) -> pl.DataFrame | None:
         if table not in self.columns:
             return None
         frame = sqlite.read(self.path, table, dict.fromkeys(columns, pl.Int64()))
-        return frame.with_columns(pl.lit(None, pl.Int64).alias(name) for name in columns if name not in frame.columns)
+        return frame.with_columns(
+            pl.lit(None, pl.Int64).alias(name) for name in columns if name not in frame.columns
+        )
 
     def _timed(self, frame: pl.DataFrame) -> pl.DataFrame:
         whole = frame.filter((pl.col("start") > 0) & (pl.col("end") >= pl.col("start")))
@@ -292,21 +359,35 @@ class _Session:
 
     def kernels(self) -> pl.DataFrame | None:
         """Kernels of both tables: recorded concurrently, or one after the other."""
-        numbers = (*_ON_DEVICE, "name", "staticSharedMemory", "dynamicSharedMemory", *_SESSION_SHAPE)
-        matching = [rows for table in _SESSION_KERNELS if (rows := self._rows(table, *numbers)) is not None]
+        numbers = (
+            *_ON_DEVICE,
+            "name",
+            "staticSharedMemory",
+            "dynamicSharedMemory",
+            *_SESSION_SHAPE,
+        )
+        matching = [
+            rows for table in _SESSION_KERNELS if (rows := self._rows(table, *numbers)) is not None
+        ]
         if not matching:
             return None
         rows = self._timed(pl.concat(matching))
         return rows.select(
-            "start_ns", "dur_ns", name=self._named("name", "unnamed kernel"), device="deviceId",
-            stream="streamId", correlation="correlationId",
+            "start_ns",
+            "dur_ns",
+            name=self._named("name", "unnamed kernel"),
+            device="deviceId",
+            stream="streamId",
+            correlation="correlationId",
             shared_bytes=pl.sum_horizontal("staticSharedMemory", "dynamicSharedMemory"),
             **{new: pl.col(old) for old, new in _SESSION_SHAPE.items()},
-        )  # fmt: skip
+        )
 
     def copies(self) -> pl.DataFrame | None:
         """Copies, also those between devices, and memory sets."""
-        copied = pl.col("copyKind").replace_strict(_COPY_KINDS, default="unknown", return_dtype=pl.String)
+        copied = pl.col("copyKind").replace_strict(
+            _COPY_KINDS, default="unknown", return_dtype=pl.String
+        )
         parts = []
         for table in (*_SESSION_COPIES, _SESSION_SETS):
             rows = self._rows(table, *_ON_DEVICE, "bytes", "copyKind", "srcKind", "dstKind")
@@ -323,28 +404,44 @@ class _Session:
         filled = pl.when(pl.col("kind") == "memset").then(pl.lit("[CUDA memset]"))
         name = filled.otherwise(pl.format("[CUDA memcpy {}]", "kind"))
         return rows.select(
-            "start_ns", "dur_ns", "kind", "bytes", name=name, device="deviceId", stream="streamId",
-            correlation="correlationId", **ends,
-        )  # fmt: skip
+            "start_ns",
+            "dur_ns",
+            "kind",
+            "bytes",
+            name=name,
+            device="deviceId",
+            stream="streamId",
+            correlation="correlationId",
+            **ends,
+        )
 
     def calls(self) -> pl.DataFrame | None:
         """Calls of the runtime and the driver."""
         parts = []
         for table, api in _SESSION_CALLS.items():
-            rows = self._rows(table, "cbid", "start", "end", "processId", "threadId", "correlationId")
+            rows = self._rows(
+                table, "cbid", "start", "end", "processId", "threadId", "correlationId"
+            )
             if rows is None:
                 continue
-            names = {cbid: name for (name_api, cbid), name in _NAMED_CALLS.items() if name_api == api}
+            names = {
+                cbid: name for (name_api, cbid), name in _NAMED_CALLS.items() if name_api == api
+            }
             named = pl.col("cbid").replace_strict(names, default=None, return_dtype=pl.String)
             rows = self._timed(rows).with_columns(named=named)
             self.unnamed += rows["named"].null_count()
             name = pl.coalesce("named", pl.format(f"{api} call {{}}", pl.col("cbid").fill_null(-1)))
             parts.append(
                 rows.select(
-                    "start_ns", "dur_ns", name=name, api=pl.lit(api), process="processId", thread="threadId",
+                    "start_ns",
+                    "dur_ns",
+                    name=name,
+                    api=pl.lit(api),
+                    process="processId",
+                    thread="threadId",
                     correlation="correlationId",
                 )
-            )  # fmt: skip
+            )
         return pl.concat(parts) if parts else None
 
     def markers(self) -> pl.DataFrame | None:
@@ -358,16 +455,25 @@ class _Session:
         marks = rows.filter(pl.col("flags") & 1 != 0).with_columns(end="timestamp")
         both = begins.join(ends.unique("id"), on="id", how="inner").select(*rows.columns, "end")
         self.lost += begins.height - both.height
-        whole = self._timed(pl.concat([both, marks.select(both.columns)]).rename({"timestamp": "start"}))
+        whole = self._timed(
+            pl.concat([both, marks.select(both.columns)]).rename({"timestamp": "start"})
+        )
         return whole.select(
-            "start_ns", "dur_ns", name=self._named("name", "unnamed range"), domain=pl.lit("nvtx"),
+            "start_ns",
+            "dur_ns",
+            name=self._named("name", "unnamed range"),
+            domain=pl.lit("nvtx"),
             on_device=pl.lit(value=False),
-        )  # fmt: skip
+        )
 
     def devices(self) -> list[str]:
         """Names of the devices."""
         rows = self._rows("CUPTI_ACTIVITY_KIND_DEVICE", "name")
-        return [] if rows is None else sorted({self.texts[n] for n in rows["name"].to_list() if n in self.texts})
+        return (
+            []
+            if rows is None
+            else sorted({self.texts[n] for n in rows["name"].to_list() if n in self.texts})
+        )
 
 
 def _is_printed(probe: Probe) -> bool:
@@ -390,5 +496,12 @@ READERS: Final = (
         suffixes=(".nvvp", ".nvprof"),
         database=lambda path, _: path,
     ),
-    Reader(name="nvprof", version=1, what="CSV that nvprof printed", sniff=_is_printed, read=read_printed, alone=True),
+    Reader(
+        name="nvprof",
+        version=1,
+        what="CSV that nvprof printed",
+        sniff=_is_printed,
+        read=read_printed,
+        alone=True,
+    ),
 )

@@ -1,4 +1,6 @@
-"""Reader of requests: the spans that vLLM sends for each as OTLP in JSON, or the records that SGLang writes."""
+"""Reader of requests: the spans that vLLM sends for each as OTLP in JSON, or the records that
+SGLang writes.
+"""
 
 import json
 import os
@@ -22,38 +24,52 @@ _NAMES: Final[dict[str, tuple[str, ...]]] = {
     "decode_ns": ("gen_ai.latency.time_in_model_decode",),
     "e2e_ns": ("gen_ai.latency.e2e",),
 }
-"""Attributes of the span ``llm_request`` by column: vLLM's names (0.32: ``vllm/tracing/utils.py``, 0.11:
-``vllm/tracing.py``) and newer names of OpenTelemetry's conventions. Times are in seconds."""
+"""Attributes of the span ``llm_request`` by column: vLLM's names (0.32:
+
+``vllm/tracing/utils.py``, 0.11: ``vllm/tracing.py``) and newer names of OpenTelemetry's
+conventions. Times are in seconds.
+"""
 
 _TIMES: Final = ("queue_ns", "ttft_ns", "prefill_ns", "decode_ns", "e2e_ns")
 _SCHEMA: Final[dict[str, pl.DataType | type[pl.DataType]]] = {
-    "phase": pl.String, "repeat": pl.Int64, "request": pl.Int64, "id": pl.String, "start_epoch_ns": pl.Int64,
-    "prompt_tokens": pl.Int64, "output_tokens": pl.Int64, **dict.fromkeys(_TIMES, pl.Int64),
+    "phase": pl.String,
+    "repeat": pl.Int64,
+    "request": pl.Int64,
+    "id": pl.String,
+    "start_epoch_ns": pl.Int64,
+    "prompt_tokens": pl.Int64,
+    "output_tokens": pl.Int64,
+    **dict.fromkeys(_TIMES, pl.Int64),
     "itl_ns": pl.List(pl.Int64),
-}  # fmt: skip
+}
 
 
 def read_requests(path: str | os.PathLike[str], *, skip_broken: bool = False) -> pl.DataFrame:
-    """Read the requests of a server that llmprof did not start: OpenTelemetry spans of vLLM, or SGLang's own records.
+    """Read the requests of a server that llmprof did not start:
+
+    OpenTelemetry spans of vLLM, or SGLang's own records.
 
     Parameters
     ----------
     path : path
         OTLP in JSON, as the file exporter of OpenTelemetry's collector writes it: one document
-        (``{"resourceSpans": [{"scopeSpans": [{"spans": [...]}]}]}``), or one document per line; or the file that SGLang
-        writes with ``--export-metrics-to-file``, or its log with ``--log-requests --log-requests-format json`` (with
-        ``skip_broken``). SGLang ran with none of this here: names are those of its source.
+        (``{"resourceSpans": [{"scopeSpans": [{"spans": [...]}]}]}``), or one document per line; or
+        the file that SGLang writes with ``--export-metrics-to-file``, or its log with
+        ``--log-requests --log-requests-format json`` (with ``skip_broken``). SGLang ran with none
+        of this here: names are those of its source.
     skip_broken : bool
-        Whether to leave out lines that are not JSON, such as the last line of a file that is still being written.
+        Whether to leave out lines that are not JSON, such as the last line of a file that is still
+        being written.
 
     Returns
     -------
     polars.DataFrame
-        One row for each request, with columns of ``run.requests``: ``phase`` (``profiled``), ``repeat`` (0),
-        ``request`` (numbered by arrival), ``id, start_epoch_ns, prompt_tokens, output_tokens, queue_ns, ttft_ns,
-        prefill_ns, decode_ns, e2e_ns, itl_ns``. Values that a span does not have are null; ``itl_ns`` is always null,
-        because spans do not have the times of single tokens. Spans without a latency are left out, and a span that was
-        sent twice counts once. :func:`llmprof.analyze.requests` takes them together with a trace.
+        One row for each request, with columns of ``run.requests``: ``phase`` (``profiled``),
+        ``repeat`` (0), ``request`` (numbered by arrival), ``id, start_epoch_ns, prompt_tokens,
+        output_tokens, queue_ns, ttft_ns, prefill_ns, decode_ns, e2e_ns, itl_ns``. Values that a
+        span does not have are null; ``itl_ns`` is always null, because spans do not have the times
+        of single tokens. Spans without a latency are left out, and a span that was sent twice
+        counts once. :func:`llmprof.analyze.requests` takes them together with a trace.
 
     Raises
     ------
@@ -75,24 +91,36 @@ def read_requests(path: str | os.PathLike[str], *, skip_broken: bool = False) ->
     if not rows:
         raise ReadError(
             f"{file.name} has no request",
-            expected="spans with gen_ai.latency.e2e or gen_ai.latency.time_to_first_token, as vLLM sends them, or the "
-            "records that SGLang writes",
-            hint="start vLLM with --otlp-traces-endpoint, and let the file exporter of the collector write JSON; or "
-            "SGLang with --export-metrics-to-file",
+            expected=(
+                "spans with gen_ai.latency.e2e or gen_ai.latency.time_to_first_token, as vLLM sends"
+                " them, or the records that SGLang writes"
+            ),
+            hint=(
+                "start vLLM with --otlp-traces-endpoint, and let the file exporter of the collector"
+                " write JSON; or SGLang with --export-metrics-to-file"
+            ),
         )
     try:
         return frame_of(rows.values())
     except pl.exceptions.PolarsError as error:
-        raise ReadError(f"{file.name} has a request with a value of the wrong type: {error}") from error
+        raise ReadError(
+            f"{file.name} has a request with a value of the wrong type: {error}"
+        ) from error
 
 
 def rows_of(document: Any) -> Iterator[tuple[Any, dict[str, Any]]]:
-    """Requests of a document of OTLP, or the one that a record of SGLang describes, each with what it is known by."""
+    """Requests of a document of OTLP, or the one that a record of SGLang describes, each with
+    what it is known by.
+    """
     record = document.get("out") if isinstance(document, Mapping) else None
     record = record.get("meta_info") if isinstance(record, Mapping) else document
     if isinstance(record, Mapping) and (row := _of_sglang(record)):
         yield row["id"] or object(), row
-    scopes = [scope for resource in _list(document, "resourceSpans") for scope in _list(resource, "scopeSpans")]
+    scopes = [
+        scope
+        for resource in _list(document, "resourceSpans")
+        for scope in _list(resource, "scopeSpans")
+    ]
     for span in (span for scope in scopes for span in _list(scope, "spans")):
         if isinstance(span, Mapping) and (row := _row(span)):
             yield (span.get("traceId"), span.get("spanId") or object()), row
@@ -105,8 +133,14 @@ def frame_of(rows: Iterable[Mapping[str, Any]]) -> pl.DataFrame:
         return pl.DataFrame(schema=_SCHEMA)
     frame = frame.sort("start_epoch_ns", nulls_last=True).with_row_index("request")
     constants = {"phase": pl.lit("profiled"), "repeat": pl.lit(0)}
-    missing = [constants.get(name, pl.lit(None)).alias(name) for name in _SCHEMA if name not in frame.columns]
-    return frame.with_columns(missing).select(pl.col(name).cast(kind) for name, kind in _SCHEMA.items())
+    missing = [
+        constants.get(name, pl.lit(None)).alias(name)
+        for name in _SCHEMA
+        if name not in frame.columns
+    ]
+    return frame.with_columns(missing).select(
+        pl.col(name).cast(kind) for name, kind in _SCHEMA.items()
+    )
 
 
 def _documents(content: str, name: str, *, skip_broken: bool) -> Iterator[Any]:
@@ -123,7 +157,9 @@ def _documents(content: str, name: str, *, skip_broken: bool) -> Iterator[Any]:
             except ValueError as error:
                 if not skip_broken:
                     found = f"line {number} of {name} is not JSON: {error}"
-                    raise ReadError(found, hint="skip_broken=True leaves such lines out", line=number) from error
+                    raise ReadError(
+                        found, hint="skip_broken=True leaves such lines out", line=number
+                    ) from error
 
 
 def _list(value: Any, key: str) -> list[Any]:
@@ -133,14 +169,22 @@ def _list(value: Any, key: str) -> list[Any]:
 
 def _row(span: Mapping[str, Any]) -> dict[str, Any] | None:
     attributes = {
-        one.get("key"): _value(one.get("value")) for one in _list(span, "attributes") if isinstance(one, Mapping)
+        one.get("key"): _value(one.get("value"))
+        for one in _list(span, "attributes")
+        if isinstance(one, Mapping)
     }
     row: dict[str, Any] = {}
     for column, names in _NAMES.items():
         value = next((attributes[name] for name in names if attributes.get(name) is not None), None)
         if value is not None and column != "id":
             value = _number(value)
-            value = None if value is None else round(value * NS_PER_S) if column.endswith("_ns") else round(value)
+            value = (
+                None
+                if value is None
+                else round(value * NS_PER_S)
+                if column.endswith("_ns")
+                else round(value)
+            )
         row[column] = value if column != "id" or value is None else str(value)
     if row["e2e_ns"] is None and row["ttft_ns"] is None:
         return None
@@ -149,7 +193,9 @@ def _row(span: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _of_sglang(record: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Row of a record that SGLang writes when a request has ended; its times are in seconds, some since the epoch."""
+    """Row of a record that SGLang writes when a request has ended; its times are in seconds,
+    some since the epoch.
+    """
     began = _number(record.get("request_received_ts"))
     e2e = _number(record.get("e2e_latency"))
     if began is None or e2e is None:
@@ -157,7 +203,9 @@ def _of_sglang(record: Mapping[str, Any]) -> dict[str, Any] | None:
 
     def since(start: float | None, *names: str) -> int | None:
         end = next((at for name in names if (at := _number(record.get(name))) is not None), None)
-        return None if start is None or end is None or end < start else round((end - start) * NS_PER_S)
+        return (
+            None if start is None or end is None or end < start else round((end - start) * NS_PER_S)
+        )
 
     first = ("prefill_finished_time", "prefill_finished_ts")
     filled = next((at for name in first if (at := _number(record.get(name))) is not None), None)
@@ -187,5 +235,8 @@ def _number(value: Any) -> float | None:
 
 
 def _value(value: Any) -> Any:
-    """Value of an attribute: OTLP writes ``{"intValue": "12"}``, ``{"doubleValue": 0.5}``, ``{"stringValue": "x"}``."""
+    """Value of an attribute:
+
+    OTLP writes ``{"intValue": "12"}``, ``{"doubleValue": 0.5}``, ``{"stringValue": "x"}``.
+    """
     return next(iter(value.values()), None) if isinstance(value, Mapping) else None

@@ -2,9 +2,9 @@
 
 The name of a frame without a symbol is that of its library, ``[libcuda.so.1]``.
 
-The fields that ``perf script`` prints depend on its version and options: the thread, the processor, the period and the
-offsets of symbols may be missing. Without ``-g`` the only frame is in the line of the sample. Lines of other kinds (a
-header, other events) are counted.
+The fields that ``perf script`` prints depend on its version and options: the thread, the processor,
+the period and the offsets of symbols may be missing. Without ``-g`` the only frame is in the line
+of the sample. Lines of other kinds (a header, other events) are counted.
 """
 
 import re
@@ -82,13 +82,20 @@ def _parsed(text: str) -> tuple[pl.DataFrame, int, int]:
     heads = lines.filter("is_head").select("sample", "head").unnest("head")
     # lines that only look like the start of a sample
     torn = lines.filter(~pl.col("outer") & ~pl.col("is_head")).height
-    own = heads.filter(pl.col("rest").str.contains(r"^\s*[0-9a-f]+\s+\S.*\)\s*$")).select("sample", line="rest")
+    own = heads.filter(pl.col("rest").str.contains(r"^\s*[0-9a-f]+\s+\S.*\)\s*$")).select(
+        "sample", line="rest"
+    )
     below = lines.filter("outer").select("sample", "line").filter(pl.col("sample") > 0)
     entries = (
-        pl.concat([own, below]).with_columns(frame=pl.col("line").str.extract_groups(_SCRIPT_FRAME)).unnest("frame")
+        pl.concat([own, below])
+        .with_columns(frame=pl.col("line").str.extract_groups(_SCRIPT_FRAME))
+        .unnest("frame")
     )
     library = (
-        pl.col("module").replace("[unknown]", None).str.extract(r"([^/]+?)(?: \(deleted\))?$", 1).str.strip_chars("[]")
+        pl.col("module")
+        .replace("[unknown]", None)
+        .str.extract(r"([^/]+?)(?: \(deleted\))?$", 1)
+        .str.strip_chars("[]")
     )
     unnamed = pl.coalesce(pl.format("[{}]", library), pl.lit("[unknown]"))
     has_symbol = ~pl.col("symbol").is_in(["", "[unknown]"]).fill_null(value=True)
@@ -96,7 +103,9 @@ def _parsed(text: str) -> tuple[pl.DataFrame, int, int]:
     entries = entries.with_columns(symbol=pl.when(has_symbol).then("symbol").otherwise(unnamed))
     odd = torn + lines.filter("outer").height - entries.height + own.height
     stacks = entries.group_by("sample", maintain_order=True).agg(
-        stack=pl.col("symbol").reverse().str.join("\n"), name=pl.col("symbol").first(), module=pl.col("module").first()
+        stack=pl.col("symbol").reverse().str.join("\n"),
+        name=pl.col("symbol").first(),
+        module=pl.col("module").first(),
     )
     clock = pl.col("event").str.contains(_CLOCKS) & pl.col("period").is_not_null()
     whole = heads.join(stacks, on="sample", how="inner", maintain_order="left")
@@ -111,7 +120,10 @@ def _parsed(text: str) -> tuple[pl.DataFrame, int, int]:
         module=pl.col("module").replace("[unknown]", None),
         command=pl.col("command").str.strip_chars(),
         event="event",
-        value=pl.when(clock).then(pl.col("period").cast(pl.Int64, strict=False)).otherwise(1).fill_null(1),
+        value=pl.when(clock)
+        .then(pl.col("period").cast(pl.Int64, strict=False))
+        .otherwise(1)
+        .fill_null(1),
         unit=pl.when(clock).then(pl.lit("ns")).otherwise(pl.lit("samples")),
         cpu=pl.col("cpu").cast(pl.Int32, strict=False),
     )
@@ -131,7 +143,9 @@ def _lines(probe: Probe) -> list[str]:
     if probe.is_folder or b"\0" in probe.start[:4096]:
         return []
     lines = probe.start.decode("utf-8", errors="replace").splitlines()
-    return [line for line in lines[: _SNIFFED_LINES * 3] if line.strip() and not line.startswith("#")][:_SNIFFED_LINES]
+    return [
+        line for line in lines[: _SNIFFED_LINES * 3] if line.strip() and not line.startswith("#")
+    ][:_SNIFFED_LINES]
 
 
 def _is_script(probe: Probe) -> bool:
@@ -145,7 +159,11 @@ def _is_folded(probe: Probe) -> bool:
     lines = _lines(probe)
     if len(probe.start) >= 1 << 16:
         lines = lines[:-1] or lines
-    return bool(lines) and all(_FOLDED_LINE.match(line) for line in lines) and any(";" in line for line in lines)
+    return (
+        bool(lines)
+        and all(_FOLDED_LINE.match(line) for line in lines)
+        and any(";" in line for line in lines)
+    )
 
 
 def _read_script(path: Path, request: Request) -> Trace:
@@ -153,7 +171,9 @@ def _read_script(path: Path, request: Request) -> Trace:
     if not frame.height:
         found = f"{path.name} has no sample with a call stack"
         expected = "the output of perf script for a recording with call stacks"
-        raise ReadError(found, expected=expected, hint="record with perf record -g, then perf script > FILE")
+        raise ReadError(
+            found, expected=expected, hint="record with perf record -g, then perf script > FILE"
+        )
     notes = []
     if without:
         notes.append(left_out(without, "sample", "without a call stack"))
@@ -161,7 +181,10 @@ def _read_script(path: Path, request: Request) -> Trace:
         notes.append(left_out(odd, "line", "that could not be read as a sample or a frame"))
     unknown = frame["name"].str.contains(r"^\[[^\]]*\]$").sum() / frame.height
     if unknown > 0.5:
-        notes.append(f"{unknown:.0%} of the samples end in a function without a name: the symbols were not found")
+        notes.append(
+            f"{unknown:.0%} of the samples end in a function without a name: the symbols were not"
+            " found"
+        )
     idle = frame["stack"].str.starts_with(IDLE).sum() / frame.height
     if idle:
         notes.append(f"{idle:.0%} of the samples are of idle processors ({IDLE})")
@@ -170,16 +193,25 @@ def _read_script(path: Path, request: Request) -> Trace:
     versions = {match["key"]: match["value"].strip() for match in _HEADER.finditer(start)}
     head = {"versions": versions, "absolute": False}
     return trace_of(
-        path, "perf", {"samples": frame}, head=head, events=frame.height + without, notes=notes, damage=damage
+        path,
+        "perf",
+        {"samples": frame},
+        head=head,
+        events=frame.height + without,
+        notes=notes,
+        damage=damage,
     )
 
 
 def _read_folded(path: Path, request: Request) -> Trace:
     data, damage = bytes_of(path)
     lines = pl.DataFrame({"line": pl.Series(text_of(data).splitlines(), dtype=pl.String)}).filter(
-        (pl.col("line").str.strip_chars().str.len_bytes() > 0) & ~pl.col("line").str.starts_with("#")
+        (pl.col("line").str.strip_chars().str.len_bytes() > 0)
+        & ~pl.col("line").str.starts_with("#")
     )
-    parsed = lines.with_columns(pl.col("line").str.extract_groups(_FOLDED).alias("row")).unnest("row")
+    parsed = lines.with_columns(pl.col("line").str.extract_groups(_FOLDED).alias("row")).unnest(
+        "row"
+    )
     rows = parsed.filter(pl.col("count").is_not_null())
     frames = pl.col("stack").str.strip_chars_end().str.strip_chars(";").str.split(";")
     samples = rows.select(
@@ -190,12 +222,26 @@ def _read_folded(path: Path, request: Request) -> Trace:
     ).filter(pl.col("value") > 0)
     lost = parsed.height - samples.height
     notes = [left_out(lost, "line", "without a stack and a count")] if lost else []
-    return trace_of(path, "folded", {"samples": samples}, events=parsed.height, notes=notes, damage=damage)
+    return trace_of(
+        path, "folded", {"samples": samples}, events=parsed.height, notes=notes, damage=damage
+    )
 
 
 READERS: Final = (
-    Reader(name="perf", version=2, what="text of perf script", sniff=_is_script, read=_read_script, alone=True),
     Reader(
-        name="folded", version=1, what="folded call stacks (a;b;c 12)", sniff=_is_folded, read=_read_folded, alone=True
+        name="perf",
+        version=2,
+        what="text of perf script",
+        sniff=_is_script,
+        read=_read_script,
+        alone=True,
+    ),
+    Reader(
+        name="folded",
+        version=1,
+        what="folded call stacks (a;b;c 12)",
+        sniff=_is_folded,
+        read=_read_folded,
+        alone=True,
     ),
 )

@@ -1,10 +1,12 @@
-"""Reader of Perfetto's binary traces (``.pftrace``, ``.perfetto-trace``): track events of any program that writes them.
+"""Reader of Perfetto's binary traces (``.pftrace``, ``.perfetto-trace``): track events of any
+program that writes them.
 
-The file is a protocol buffer: a list of packets. They are decoded with the classes of the package ``perfetto``, and
-their names and tracks are resolved here; Perfetto's trace processor, which would have to be downloaded, is not needed.
-A file that llmprof exported also contains the tables of the trace, which are then read instead of the slices. Slices of
-rocprofv3 become kernels, copies and calls by their category; all other slices become markers. Packets of other data
-sources (ftrace, heap profiles) are counted and left out.
+The file is a protocol buffer: a list of packets. They are decoded with the classes of the package
+``perfetto``, and their names and tracks are resolved here; Perfetto's trace processor, which would
+have to be downloaded, is not needed. A file that llmprof exported also contains the tables of the
+trace, which are then read instead of the slices. Slices of rocprofv3 become kernels, copies and
+calls by their category; all other slices become markers. Packets of other data sources (ftrace,
+heap profiles) are counted and left out.
 
 Source of the format: Perfetto's ``trace_packet.proto`` and ``track_event.proto``.
 """
@@ -37,7 +39,8 @@ _UNITS: Final = {1: "ns", 2: "1", 3: "B"}
 _OWN: Final = 60_451
 """Number of the field of a packet with a piece of an exported trace's tables.
 
-The numbers of Perfetto's fields are below 2,000, and every program skips a field that it does not know.
+The numbers of Perfetto's fields are below 2,000, and every program skips a field that it does not
+know.
 """
 
 _PIECE: Final = 1 << 20
@@ -86,15 +89,20 @@ _OWN_TAG: Final = _length(_OWN << 3 | 2)
 
 
 def own_packets(data: bytes) -> Iterator[bytes]:
-    """Packets, with their tags, for the tables of a trace; they are at the beginning of an exported file."""
-    # The first packet is empty, so that a reader that looks only at the beginning of the file sees a complete packet.
+    """Packets, with their tags, for the tables of a trace; they are at the beginning of an
+    exported file.
+    """
+    # The first packet is empty, so that a reader that looks only at the beginning of the file sees
+    # a complete packet.
     for piece in (b"", *(data[start : start + _PIECE] for start in range(0, len(data), _PIECE))):
         packet = _OWN_TAG + _length(len(piece)) + piece
         yield bytes([_PACKET]) + _length(len(packet)) + packet
 
 
 def _own_tables(data: bytes) -> bytes | None:
-    """Tables in the packets of :func:`own_packets` at the start of a file; None if llmprof did not write the file."""
+    """Tables in the packets of :func:`own_packets` at the start of a file; None if llmprof did
+    not write the file.
+    """
     pieces = []
     for packet in _packets(data):
         if not packet.startswith(_OWN_TAG):
@@ -105,7 +113,9 @@ def _own_tables(data: bytes) -> bytes | None:
 
 
 def _sniff(probe: Probe) -> bool:
-    """Whether a file begins with packets, each of which begins with a field of a protocol buffer."""
+    """Whether a file begins with packets, each of which begins with a field of a protocol
+    buffer.
+    """
     if probe.is_folder or probe.start[:1] != bytes([_PACKET]):
         return False
     seen = 0
@@ -127,9 +137,14 @@ def _messages(path: Path) -> Any:
     try:
         return importlib.import_module(_MESSAGES)
     except ImportError as error:
-        found = f"{path.name} is a binary trace of Perfetto; it needs the package perfetto, which is not installed"
+        found = (
+            f"{path.name} is a binary trace of Perfetto; it needs the package perfetto, which is"
+            " not installed"
+        )
         hint = "pip install 'llmprof[perfetto]'; or convert it: traceconv json FILE FILE.json"
-        raise ReadError(found, expected="the package perfetto, or the trace as JSON", hint=hint) from error
+        raise ReadError(
+            found, expected="the package perfetto, or the trace as JSON", hint=hint
+        ) from error
 
 
 def _read(path: Path, request: Request) -> Trace:
@@ -143,7 +158,10 @@ def _read(path: Path, request: Request) -> Trace:
         if (own := _own_tables(data)) is not None:
             return Trace(*unpacked(own))
     except (IndexError, ReadError) as error:
-        unread = f"the tables of the exported trace cannot be read ({error}), so the slices of its tracks are read"
+        unread = (
+            f"the tables of the exported trace cannot be read ({error}), so the slices of its"
+            " tracks are read"
+        )
     try:
         for packet in _packets(data):
             try:
@@ -159,9 +177,20 @@ def _read(path: Path, request: Request) -> Trace:
         notes.append(left_out(damaged, "damaged packet"))
     if not tables:
         found = f"{path.name} has no track event"
-        hint = "data of ftrace and heap profilers can be opened in Perfetto's own page: ui.perfetto.dev"
+        hint = (
+            "data of ftrace and heap profilers can be opened in Perfetto's own page:"
+            " ui.perfetto.dev"
+        )
         raise ReadError(found, expected="slices, instants or counters of a program", hint=hint)
-    return trace_of(path, "perfetto", tables, head={"absolute": False}, events=events.count, notes=notes, damage=damage)
+    return trace_of(
+        path,
+        "perfetto",
+        tables,
+        head={"absolute": False},
+        events=events.count,
+        notes=notes,
+        damage=damage,
+    )
 
 
 class _Events:
@@ -205,11 +234,18 @@ class _Events:
             unpacked = zlib.decompressobj().decompress(packet.compressed_packets, _MOST_UNPACKED)
             for inner in _packets(unpacked):
                 self.add(messages.TracePacket.FromString(inner), messages, nested=True)
-        elif kind is not None and kind not in {"clock_snapshot", "trace_config", "trace_stats", "trace_uuid"}:
+        elif kind is not None and kind not in {
+            "clock_snapshot",
+            "trace_config",
+            "trace_stats",
+            "trace_uuid",
+        }:
             self.others[kind] += 1
 
     def _event(self, packet: Any, event: Any, sequence: int) -> None:
-        track = event.track_uuid if event.HasField("track_uuid") else self._defaults.get(sequence, 0)
+        track = (
+            event.track_uuid if event.HasField("track_uuid") else self._defaults.get(sequence, 0)
+        )
         time_ns = packet.timestamp
         if not time_ns and event.HasField("timestamp_absolute_us"):
             time_ns = event.timestamp_absolute_us * 1000
@@ -217,7 +253,11 @@ class _Events:
             self.unmatched += 1
             return
         if event.type == _COUNTER:
-            value = event.double_counter_value if event.HasField("double_counter_value") else event.counter_value
+            value = (
+                event.double_counter_value
+                if event.HasField("double_counter_value")
+                else event.counter_value
+            )
             self.samples.append((time_ns, track, self._counted(track, float(value))))
             return
         if event.type == _END:
@@ -228,7 +268,10 @@ class _Events:
             self.rows.append((track, start, max(0, time_ns - start), name, category))
             return
         name = event.name or self._names[sequence].get(event.name_iid, "unnamed")
-        categories = [*event.categories, *(self._categories[sequence].get(iid, "") for iid in event.category_iids)]
+        categories = [
+            *event.categories,
+            *(self._categories[sequence].get(iid, "") for iid in event.category_iids),
+        ]
         category = next((one for one in categories if one), "track event")
         if event.type == _BEGIN:
             self._open[track].append((time_ns, name, category))
@@ -256,12 +299,29 @@ class _Events:
             notes.append(left_out(self.unmatched, "event", "without a begin or a time"))
         if self.others:
             kinds = ", ".join(f"{kind} {count:,}" for kind, count in self.others.most_common(4))
-            notes.append(left_out(self.others.total(), "packet", f"of other data sources ({kinds})"))
-        schema = {"track": pl.UInt64, "start_ns": pl.Int64, "dur_ns": pl.Int64, "name": pl.String, "domain": pl.String}
+            notes.append(
+                left_out(self.others.total(), "packet", f"of other data sources ({kinds})")
+            )
+        schema = {
+            "track": pl.UInt64,
+            "start_ns": pl.Int64,
+            "dur_ns": pl.Int64,
+            "name": pl.String,
+            "domain": pl.String,
+        }
         slices = pl.DataFrame(self.rows, schema=schema, orient="row")
-        places = [(uuid, *self._thread(uuid)) for uuid in dict.fromkeys(row[0] for row in self.rows)]
-        of_tracks = {"track": pl.UInt64, "process": pl.Int64, "thread": pl.Int64, "stream": pl.Int64}
-        rows = slices.join(pl.DataFrame(places, schema=of_tracks, orient="row"), on="track", how="left")
+        places = [
+            (uuid, *self._thread(uuid)) for uuid in dict.fromkeys(row[0] for row in self.rows)
+        ]
+        of_tracks = {
+            "track": pl.UInt64,
+            "process": pl.Int64,
+            "thread": pl.Int64,
+            "stream": pl.Int64,
+        }
+        rows = slices.join(
+            pl.DataFrame(places, schema=of_tracks, orient="row"), on="track", how="left"
+        )
         category = pl.col("domain").str.to_lowercase()
         kernel, copy = category.is_in(_KERNEL), category.is_in(_COPY)
         call = category.str.contains(r"^(?:hip|hsa|cuda|rccl|nccl)\w*api|runtime_api$")
@@ -269,11 +329,23 @@ class _Events:
         device = ("start_ns", "dur_ns", "name", "stream")
         tables = {
             "kernels": rows.filter(kernel).select(*device, device=pl.lit(0, dtype=pl.Int32)),
-            "copies": rows.filter(copy).select(*device, device=pl.lit(0, dtype=pl.Int32), kind=pl.lit("unknown")),
+            "copies": (
+                rows.filter(copy).select(
+                    *device, device=pl.lit(0, dtype=pl.Int32), kind=pl.lit("unknown")
+                )
+            ),
             "runtime": rows.filter(call).select(*host, api=pl.lit("runtime")),
-            "markers": rows.filter(~(kernel | copy | call)).select(*host, "domain", on_device=pl.lit(value=False)),
+            "markers": (
+                rows.filter(~(kernel | copy | call)).select(
+                    *host, "domain", on_device=pl.lit(value=False)
+                )
+            ),
         }
-        counters = [(time, value, *self._counter(track)) for time, track, value in self.samples if math.isfinite(value)]
+        counters = [
+            (time, value, *self._counter(track))
+            for time, track, value in self.samples
+            if math.isfinite(value)
+        ]
         columns = {"time_ns": pl.Int64, "value": pl.Float64, "name": pl.String, "unit": pl.String}
         tables["counters"] = pl.DataFrame(counters, schema=columns, orient="row")
         return {name: frame for name, frame in tables.items() if frame.height}, notes
@@ -298,9 +370,16 @@ class _Events:
         track = self._tracks.get(uuid)
         name = "" if track is None else track.name or track.static_name
         counter = track.counter if track is not None and track.HasField("counter") else None
-        return name or "unnamed counter", counter and (_UNITS.get(counter.unit) or counter.unit_name or None)
+        return name or "unnamed counter", counter and (
+            _UNITS.get(counter.unit) or counter.unit_name or None
+        )
 
 
 READER: Final = Reader(
-    name="perfetto", version=2, what="a binary trace of Perfetto", sniff=_sniff, read=_read, alone=True
+    name="perfetto",
+    version=2,
+    what="a binary trace of Perfetto",
+    sniff=_sniff,
+    read=_read,
+    alone=True,
 )

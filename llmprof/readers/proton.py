@@ -1,7 +1,9 @@
-"""Reader of ``.hatchet`` files of Triton Proton: a tree of ranges and kernels with their total times.
+"""Reader of ``.hatchet`` files of Triton Proton: a tree of ranges and kernels with their total
+times.
 
-The file is a JSON list: one or more roots, then facts about the devices. A node with a time and without children is a
-kernel (in an instrumented kernel with ``data="tree"`` it is an instruction); every other node is a range.
+The file is a JSON list: one or more roots, then facts about the devices. A node with a time and
+without children is a kernel (in an instrumented kernel with ``data="tree"`` it is an instruction);
+every other node is a range.
 """
 
 import re
@@ -19,7 +21,9 @@ from llmprof.trace import Trace
 _FRAME: Final = re.compile(rb'"frame"\s*:\s*\{')
 _FLOPS: Final = re.compile(r"flops\d*")
 _LAUNCH_DATA: Final = "__proton_launch_metadata"
-"""Range of the kernels that compute the values of a launch hook; they are not part of the program."""
+"""Range of the kernels that compute the values of a launch hook; they are not part of the
+program.
+"""
 
 _SUFFIXES: Final = re.compile(r"time \((ns|us|ms|s)\)")
 _FACTOR: Final = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9}
@@ -27,15 +31,24 @@ _FACTOR: Final = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9}
 
 def _sniff(probe: Probe) -> bool:
     start = probe.start.lstrip()
-    return start[:1] == b"[" and b'"metrics"' in start and b'"children"' in start and _FRAME.search(start) is not None
+    return (
+        start[:1] == b"["
+        and b'"metrics"' in start
+        and b'"children"' in start
+        and _FRAME.search(start) is not None
+    )
 
 
 def _read(path: Path, request: Request) -> Trace:
     document, damage = json_of(path, "the output of proton.finalize()")
     if not isinstance(document, list):
         raise ReadError(f"{path.name} is not a JSON list", expected="a list of trees")
-    trees = [node for node in document if isinstance(node, dict) and isinstance(node.get("frame"), dict)]
-    devices = _devices([node for node in document if isinstance(node, dict) and "frame" not in node])
+    trees = [
+        node for node in document if isinstance(node, dict) and isinstance(node.get("frame"), dict)
+    ]
+    devices = _devices(
+        [node for node in document if isinstance(node, dict) and "frame" not in node]
+    )
     rows, odd = [], 0
     for tree in trees:
         for names, metrics, leaf in _nodes(tree):
@@ -45,9 +58,15 @@ def _read(path: Path, request: Request) -> Trace:
             else:
                 rows.append(row)
     schema = {
-        "device": pl.Int32, "kind": pl.String, "name": pl.String, "scope": pl.String, "count": pl.Int64,
-        "total_ns": pl.Int64, "flops": pl.Float64, "bytes": pl.Float64,
-    }  # fmt: skip
+        "device": pl.Int32,
+        "kind": pl.String,
+        "name": pl.String,
+        "scope": pl.String,
+        "count": pl.Int64,
+        "total_ns": pl.Int64,
+        "flops": pl.Float64,
+        "bytes": pl.Float64,
+    }
     totals = pl.DataFrame(rows, schema=schema, orient="row")
     notes = [left_out(odd, "leaf node", "without a time")] if odd else []
     head = {"devices": devices, "absolute": False}
@@ -62,7 +81,9 @@ def _nodes(tree: dict[str, Any]) -> Iterator[tuple[list[str], dict[str, Any], bo
         frame, metrics, below = node.get("frame"), node.get("metrics"), node.get("children")
         name = frame.get("name") if isinstance(frame, dict) else None
         names = [*above, name if isinstance(name, str) and name else "[unknown]"]
-        children = [child for child in below if isinstance(child, dict)] if isinstance(below, list) else []
+        children = (
+            [child for child in below if isinstance(child, dict)] if isinstance(below, list) else []
+        )
         yield names, metrics if isinstance(metrics, dict) else {}, not children
         todo += [(child, names) for child in reversed(children)]
 
@@ -110,5 +131,10 @@ def _devices(notes: list[dict[str, Any]]) -> list[str]:
 
 
 READER: Final = Reader(
-    name="proton", version=1, what="a profile of Triton Proton (.hatchet)", sniff=_sniff, read=_read, alone=True
+    name="proton",
+    version=1,
+    what="a profile of Triton Proton (.hatchet)",
+    sniff=_sniff,
+    read=_read,
+    alone=True,
 )

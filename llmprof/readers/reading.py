@@ -13,14 +13,39 @@ import polars as pl
 
 from llmprof import plugins
 from llmprof.arguments import checked
-from llmprof.errors import LlmprofError, MixedRunsError, ReadError, TraceWarning, UnknownFormatError, listed
+from llmprof.errors import (
+    LlmprofError,
+    MixedRunsError,
+    ReadError,
+    TraceWarning,
+    UnknownFormatError,
+    listed,
+)
 from llmprof.progress import Progress
 from llmprof.readers import cache as trace_cache
 from llmprof.readers import perf, registry
 from llmprof.readers.common import helpers
-from llmprof.readers.common.reader import BY_CONTENT, Part, Probe, Reader, Request, Tables, Wanted, border, combine
+from llmprof.readers.common.reader import (
+    BY_CONTENT,
+    Part,
+    Probe,
+    Reader,
+    Request,
+    Tables,
+    Wanted,
+    border,
+    combine,
+)
 from llmprof.readers.registry import claims, knows, refuse_empty, say_what_it_is
-from llmprof.readers.saved import CPU_CLOCK, CPU_TABLE, CPU_TEXT, capture, has_timeline, is_run, with_facts_of_run
+from llmprof.readers.saved import (
+    CPU_CLOCK,
+    CPU_TABLE,
+    CPU_TEXT,
+    capture,
+    has_timeline,
+    is_run,
+    with_facts_of_run,
+)
 from llmprof.storage import files
 from llmprof.text import counted, left_out
 from llmprof.trace import Trace
@@ -47,33 +72,38 @@ def read(
     Parameters
     ----------
     path_or_paths : path or iterable of paths
-        Files or folders of one run: Chrome trace JSON, an SQLite export of Nsight Systems or its ``.nsys-rep``, a
-        folder with one file per rank or with Parquet tables of nsys, a folder that :meth:`Trace.save` wrote, or the
-        folder of a run of llmprof. Files of Ascend's, ROCm's and NVIDIA's older profilers, of TensorRT, Triton Proton,
-        Perfetto, Linux perf, VTune and PyTorch's memory allocator are recognised by their content, too. One file of a
-        monitor can also be read: ``nvidia-smi dmon``, ``nvidia-smi --query-gpu --format=csv``, ``gpustat --json``,
-        ``dstat`` (or dool), ``sar`` or ``sadf -d``. Its trace has only the table ``counters``, with the names of
-        llmprof's own monitors, and :func:`llmprof.launch.monitors.counters` puts it on the clock of another trace.
+        Files or folders of one run: Chrome trace JSON, an SQLite export of Nsight Systems or its
+        ``.nsys-rep``, a folder with one file per rank or with Parquet tables of nsys, a folder that
+        :meth:`Trace.save` wrote, or the folder of a run of llmprof. Files of Ascend's, ROCm's and
+        NVIDIA's older profilers, of TensorRT, Triton Proton, Perfetto, Linux perf, VTune and
+        PyTorch's memory allocator are recognised by their content, too. One file of a monitor can
+        also be read: ``nvidia-smi dmon``, ``nvidia-smi --query-gpu --format=csv``, ``gpustat
+        --json``, ``dstat`` (or dool), ``sar`` or ``sadf -d``. Its trace has only the table
+        ``counters``, with the names of llmprof's own monitors, and
+        :func:`llmprof.launch.monitors.counters` puts it on the clock of another trace.
     format : str, optional
-        Name of the format (:func:`llmprof.readers.registry.formats` lists them); recognised by the content if not
-        given.
+        Name of the format (:func:`llmprof.readers.registry.formats` lists them); recognised by the
+        content if not given.
     tables : iterable of str, or mapping of str to iterable of str, optional
-        Names of the tables to keep; all if not given. A mapping also selects columns of each table (None for all), as
-        in ``{"kernels": ("stream",), "copies": None}``; columns that are never null are always kept. Ranks and times
-        are those of the whole trace. With fewer tables an export of Nsight Systems is read faster, and other formats
-        take less memory.
+        Names of the tables to keep; all if not given. A mapping also selects columns of each table
+        (None for all), as in ``{"kernels": ("stream",), "copies": None}``; columns that are never
+        null are always kept. Ranks and times are those of the whole trace. With fewer tables an
+        export of Nsight Systems is read faster, and other formats take less memory.
     python_functions : bool
-        Whether to keep Python functions (``with_stack=True`` of PyTorch) as operators of kind ``python``. Modules,
-        stacks and flame graphs need them; without them the table of operators is smaller.
+        Whether to keep Python functions (``with_stack=True`` of PyTorch) as operators of kind
+        ``python``. Modules, stacks and flame graphs need them; without them the table of operators
+        is smaller.
     cache : bool, optional
-        True stores the parsed trace in the user's cache folder, and loads it from there as long as the files do not
-        change. False does not use the cache. By default traces that took longer than a second to parse are stored.
+        True stores the parsed trace in the user's cache folder, and loads it from there as long as
+        the files do not change. False does not use the cache. By default traces that took longer
+        than a second to parse are stored.
     progress : callable, optional
-        Called with the name of a file, the number of its bytes that were read, and its size in bytes.
+        Called with the name of a file, the number of its bytes that were read, and its size in
+        bytes.
     workers : int, optional
-        Number of processes that read the ranks, or the blocks of one large file, of Chrome traces. By default it is the
-        environment variable ``LLMPROF_WORKERS``, else one for each usable core, at most 8. With 1 this process reads
-        alone. The trace does not depend on it.
+        Number of processes that read the ranks, or the blocks of one large file, of Chrome traces.
+        By default it is the environment variable ``LLMPROF_WORKERS``, else one for each usable
+        core, at most 8. With 1 this process reads alone. The trace does not depend on it.
 
     Returns
     -------
@@ -85,7 +115,8 @@ def read(
     ReadError
         A file is missing, empty or unreadable.
     UnknownFormatError
-        No reader knows the content, or it is not a trace; files of Nsight Compute are for :func:`llmprof.read_metrics`.
+        No reader knows the content, or it is not a trace; files of Nsight Compute are for
+        :func:`llmprof.read_metrics`.
     MixedRunsError
         Two files have the same rank, or the files belong to different runs.
     LlmprofError
@@ -113,12 +144,16 @@ def read(
             if "samples" in wanted:
                 trace = with_cpu_samples(Path(given[0]), trace)
     for message in trace.coverage.get("warnings", ()):
-        warnings.warn(message, TraceWarning, stacklevel=3)  # the caller of read, above the check of its arguments
+        warnings.warn(
+            message, TraceWarning, stacklevel=3
+        )  # the caller of read, above the check of its arguments
     return trace.called(name_of([Path(p) for p in given]))
 
 
 def with_cpu_samples(folder: Path, trace: Trace) -> Trace:
-    """Join a timeline with the samples of perf, on the clock that the run saved, or with the sums of VTune."""
+    """Join a timeline with the samples of perf, on the clock that the run saved, or with the
+    sums of VTune.
+    """
     try:
         if (folder / CPU_TEXT).is_file():
             rows, *_ = perf.samples(folder / CPU_TEXT)
@@ -128,7 +163,9 @@ def with_cpu_samples(folder: Path, trace: Trace) -> Trace:
             moved = pl.lit(None, dtype=pl.Int64)
             if isinstance(offset, int) and isinstance(epoch, int):
                 moved = pl.col("time_ns") + (offset - epoch)
-            rows = rows.with_columns(time_ns=moved, rank=pl.lit(trace.ranks[0] if trace.ranks else 0, dtype=pl.Int32))
+            rows = rows.with_columns(
+                time_ns=moved, rank=pl.lit(trace.ranks[0] if trace.ranks else 0, dtype=pl.Int32)
+            )
         elif (folder / CPU_TABLE).is_file():
             rows = _read([folder / CPU_TABLE], None, Request(), cache=False).samples
         else:
@@ -136,19 +173,26 @@ def with_cpu_samples(folder: Path, trace: Trace) -> Trace:
         if not rows.height:
             raise ReadError("the sampler of the CPU printed no sample")
     except ReadError as error:
-        warnings.warn(f"the trace has no samples of the CPU: {error.found}", TraceWarning, stacklevel=2)
+        warnings.warn(
+            f"the trace has no samples of the CPU: {error.found}", TraceWarning, stacklevel=2
+        )
         return trace
     return Trace({**trace.recorded, "samples": rows}, trace.meta, trace.coverage)
 
 
-_PLAIN_NAME: Final = re.compile(r"(report|trace|profile|timeline|rank|dp\d|kineto|prof)[\w-]*|[\d_-]*", re.IGNORECASE)
+_PLAIN_NAME: Final = re.compile(
+    r"(report|trace|profile|timeline|rank|dp\d|kineto|prof)[\w-]*|[\d_-]*", re.IGNORECASE
+)
 """Pattern of names of files and folders that do not identify the run."""
 
 
 def name_of(paths: Sequence[Path]) -> str | None:
     """Name of a run: that of its folder or file, or of a folder above it."""
     first = paths[0].absolute()
-    parts = (first.parent if len(paths) > 1 else first, *(first.parents[:2] if len(paths) == 1 else first.parents[1:2]))
+    parts = (
+        first.parent if len(paths) > 1 else first,
+        *(first.parents[:2] if len(paths) == 1 else first.parents[1:2]),
+    )
     for part in parts:
         name = part.name if part.is_dir() else part.name.split(".")[0]
         if name and not _PLAIN_NAME.fullmatch(name):
@@ -156,15 +200,22 @@ def name_of(paths: Sequence[Path]) -> str | None:
     return None
 
 
-def _read(paths: Sequence[Path], chosen: Reader | None, request: Request, *, cache: bool | None) -> Trace:
+def _read(
+    paths: Sequence[Path], chosen: Reader | None, request: Request, *, cache: bool | None
+) -> Trace:
     files = [(reader, file) for path in paths for reader, file in files_of(path, chosen)]
     readers = {reader.name: reader for reader, _ in files}
     reader = next(iter(readers.values()))
     if len(readers) > 1 or (reader.alone and len(files) > 1):
         raise MixedRunsError(
-            f"the files have different formats: {listed(sorted(readers))}"
-            if len(readers) > 1
-            else f"there are {len(files)} files of format {reader.name}, each of which is a whole trace",
+            (
+                f"the files have different formats: {listed(sorted(readers))}"
+                if len(readers) > 1
+                else (
+                    f"there are {len(files)} files of format {reader.name}, each of which is a"
+                    " whole trace"
+                )
+            ),
             expected="the files that one profiler wrote for one run",
             hint="read each file separately",
             formats=sorted(readers),
@@ -178,9 +229,17 @@ def _read(paths: Sequence[Path], chosen: Reader | None, request: Request, *, cac
     options = reader.options(request)
     sources = [file for _, file in files]
     whole = trace_cache.entry(sources, options)
-    entry = whole if wanted.asked is None else trace_cache.entry(sources, {**options, "asked": read_for.listed()})
+    entry = (
+        whole
+        if wanted.asked is None
+        else trace_cache.entry(sources, {**options, "asked": read_for.listed()})
+    )
     trace = None if cache is False else trace_cache.load(entry) or trace_cache.load(whole)
-    database = reader.database(sources[0], request) if reader.database is not None and len(sources) == 1 else None
+    database = (
+        reader.database(sources[0], request)
+        if reader.database is not None and len(sources) == 1
+        else None
+    )
     if trace is None:
         begin = time.perf_counter()
         if reader.alone:
@@ -196,7 +255,9 @@ def _read(paths: Sequence[Path], chosen: Reader | None, request: Request, *, cac
 
 
 def _call(reader: Reader, file: Path, request: Request) -> list[Part] | Trace:
-    """Result of a reader for a file; any exception of a plug-in becomes an error that names the plug-in."""
+    """Result of a reader for a file; any exception of a plug-in becomes an error that names the
+    plug-in.
+    """
     if reader.read is None:
         found = f"{file.name} is {reader.what}, which is not a trace"
         expected = "a file of a profiler that records timelines"
@@ -225,7 +286,9 @@ def _parts_of_all(reader: Reader, sources: Sequence[Path], request: Request) -> 
     workers = request.workers
     if reader.one_core and 1 < workers <= len(sources) and helpers.is_worth_it(sources):
         try:
-            if (parts := _shared_parts(reader, sources, replace(request, workers=1), workers)) is not None:
+            if (
+                parts := _shared_parts(reader, sources, replace(request, workers=1), workers)
+            ) is not None:
                 return parts
         except (LlmprofError, MemoryError, *BY_CONTENT):
             pass  # read the files one by one, so that the error is that of the first broken file
@@ -233,8 +296,12 @@ def _parts_of_all(reader: Reader, sources: Sequence[Path], request: Request) -> 
     return [part for file in sources for part in parts_of(reader, file, request)]
 
 
-def _shared_parts(reader: Reader, sources: Sequence[Path], request: Request, workers: int) -> list[Part] | None:
-    """Parts of all files in their order, read by several processes; None if one of them could not read a file."""
+def _shared_parts(
+    reader: Reader, sources: Sequence[Path], request: Request, workers: int
+) -> list[Part] | None:
+    """Parts of all files in their order, read by several processes; None if one of them could
+    not read a file.
+    """
     description = {
         "reader": [reader.name, reader.version, reader.package],
         "paths": list(map(str, sources)),
@@ -251,7 +318,9 @@ def _shared_parts(reader: Reader, sources: Sequence[Path], request: Request, wor
             if request.progress is not None:
                 size = sources[unit].stat().st_size
                 request.progress(sources[unit].name, size, size)
-    return [part for i in range(len(sources)) for part in own[i]] if len(own) == len(sources) else None
+    return (
+        [part for i in range(len(sources)) for part in own[i]] if len(own) == len(sources) else None
+    )
 
 
 def help_read(description: dict[str, Any], share: helpers.Share) -> None:
@@ -259,15 +328,23 @@ def help_read(description: dict[str, Any], share: helpers.Share) -> None:
     name, version, package = description["reader"]
     reader = registry.reader(name)
     if (reader.version, reader.package) != (version, package):
-        raise ReadError(f"the reader {name!r} has another version than in the process that started this one")
+        raise ReadError(
+            f"the reader {name!r} has another version than in the process that started this one"
+        )
     asked = description["asked"]
     asked = asked and {table: columns and frozenset(columns) for table, columns in asked.items()}
     request = Request(Wanted(asked), description["python_functions"])
     for unit, path in enumerate(map(Path, description["paths"])):
         if share.take(unit):
             parts = parts_of(reader, path, request)
-            frames = {f"{i}/{table}": frame for i, part in enumerate(parts) for table, frame in part.tables.items()}
-            share.give(unit, [[list(part.tables), part.head, part.coverage] for part in parts], frames)
+            frames = {
+                f"{i}/{table}": frame
+                for i, part in enumerate(parts)
+                for table, frame in part.tables.items()
+            }
+            share.give(
+                unit, [[list(part.tables), part.head, part.coverage] for part in parts], frames
+            )
 
 
 def parts_of(reader: Reader, file: Path, request: Request) -> list[Part]:
@@ -280,7 +357,8 @@ def parts_of(reader: Reader, file: Path, request: Request) -> list[Part]:
 
 def _wrong(reader: Reader, problem: str, expected: str) -> ReadError:
     return ReadError(
-        f"the reader {reader.name!r} of {reader.package or 'llmprof'} returned {problem}", expected=expected
+        f"the reader {reader.name!r} of {reader.package or 'llmprof'} returned {problem}",
+        expected=expected,
     )
 
 
@@ -305,7 +383,9 @@ def _is_profile(path: Path) -> bool:
     return reader is not None and reader.instead == "llmprof.read_metrics"
 
 
-def files_of(path: Path, chosen: Reader | None, *, quiet: bool = False) -> list[tuple[Reader, Path]]:
+def files_of(
+    path: Path, chosen: Reader | None, *, quiet: bool = False
+) -> list[tuple[Reader, Path]]:
     """Readers and files of the traces at a path, in the order of their names."""
     if not path.exists():
         raise ReadError(f"{path} does not exist", hint="check the path")
@@ -314,14 +394,24 @@ def files_of(path: Path, chosen: Reader | None, *, quiet: bool = False) -> list[
         reader = chosen or knows(path)
         if reader is None:
             hint = "pass the file that the profiler wrote, or name its format with format="
-            raise UnknownFormatError(f"{path.name} is {say_what_it_is(path)}", expected=_expected(), hint=hint)
+            raise UnknownFormatError(
+                f"{path.name} is {say_what_it_is(path)}", expected=_expected(), hint=hint
+            )
         return [(reader, path)]
-    reader = chosen if chosen is not None and claims(chosen, Probe(path)) else knows(path) if chosen is None else None
+    reader = (
+        chosen
+        if chosen is not None and claims(chosen, Probe(path))
+        else knows(path)
+        if chosen is None
+        else None
+    )
     return [(reader, path)] if reader is not None else _inside(path, chosen, quiet=quiet)
 
 
 def _inside(folder: Path, chosen: Reader | None, *, quiet: bool) -> list[tuple[Reader, Path]]:
-    """Readers and files of the traces in a folder, without files that are whole traces by themselves."""
+    """Readers and files of the traces in a folder, without files that are whole traces by
+    themselves.
+    """
     suffixes = {suffix for reader in registry.readers() for suffix in reader.suffixes}
     candidates = sorted(p for p in folder.iterdir() if p.suffix in suffixes or p.is_dir())
     special = {path: kind for path in candidates if (kind := files.special(path))}
@@ -339,31 +429,56 @@ def _inside(folder: Path, chosen: Reader | None, *, quiet: bool) -> list[tuple[R
     if not by_reader:
         whole = [one for one in readable if one[0].read is not None and chosen in (None, one[0])]
         folders = [path for path in candidates if path.is_dir()]
-        engines = {path: found for path in folders if (found := _if_any(path, chosen))} if not readable else {}
+        engines = (
+            {path: found for path in folders if (found := _if_any(path, chosen))}
+            if not readable
+            else {}
+        )
         if len(engines) > 1:
             return [one for found in engines.values() for one in found]
         metrics = any(one.instead == "llmprof.read_metrics" for one, _ in readable)
-        if not metrics and 0 < len(whole) == len({one for one, _ in whole}):  # of several of one format, none is meant
+        if not metrics and 0 < len(whole) == len(
+            {one for one, _ in whole}
+        ):  # of several of one format, none is meant
             if whole[1:] and not quiet:
                 rest = [f"{path.name} is {_apart(one)}" for one, path in whole[1:]]
-                warnings.warn(f"{folder.name}: left out: {'; '.join(rest)}", TraceWarning, stacklevel=2)
+                warnings.warn(
+                    f"{folder.name}: left out: {'; '.join(rest)}", TraceWarning, stacklevel=2
+                )
             return whole[:1]
-        problem = f"{folder} has no trace (llmprof looked at {counted(sum(p.is_file() for p in candidates), 'file')})"
+        problem = (
+            f"{folder} has no trace (llmprof looked at"
+            f" {counted(sum(p.is_file() for p in candidates), 'file')})"
+        )
         hint = next(iter(others), "pass the folder with the profiler's files")
         raise ReadError(problem, expected=_expected(), hint=hint)
-    return [(reader, path) for reader, paths in by_reader.items() for path in (reader.choose or list)(paths)]
+    return [
+        (reader, path)
+        for reader, paths in by_reader.items()
+        for path in (reader.choose or list)(paths)
+    ]
 
 
 def _if_any(folder: Path, chosen: Reader | None) -> list[tuple[Reader, Path]]:
-    """Readers and files of the ranks in a folder of one engine; none if it has no trace, or whole ones."""
+    """Readers and files of the ranks in a folder of one engine; none if it has no trace, or
+    whole ones.
+    """
     suffixes = {suffix for reader in registry.readers() for suffix in reader.suffixes}
-    known = [(reader, p) for p in sorted(folder.iterdir()) if p.suffix in suffixes and (reader := knows(p)) is not None]
-    return [(reader, path) for reader, path in known if not reader.alone and chosen in (None, reader)]
+    known = [
+        (reader, p)
+        for p in sorted(folder.iterdir())
+        if p.suffix in suffixes and (reader := knows(p)) is not None
+    ]
+    return [
+        (reader, path) for reader, path in known if not reader.alone and chosen in (None, reader)
+    ]
 
 
 def _apart(reader: Reader) -> str:
     """What a file of a folder is that is not read with the others, and how it is read."""
-    return f"{reader.what}: read it {'with ' * bool(reader.instead)}{reader.instead or 'separately'}"
+    return (
+        f"{reader.what}: read it {'with ' * bool(reader.instead)}{reader.instead or 'separately'}"
+    )
 
 
 def left_aside(folder: Path) -> list[str]:
@@ -371,8 +486,16 @@ def left_aside(folder: Path) -> list[str]:
     if not folder.is_dir() or is_run(folder) or knows(folder) is not None:
         return []
     used = {path for _, path in files_of(folder, None, quiet=True)}
-    known = [(path, knows(path)) for path in sorted(folder.iterdir()) if path.is_file() and path not in used]
-    return [f"{path.name} is {_apart(reader)}" for path, reader in known if reader is not None and reader.alone]
+    known = [
+        (path, knows(path))
+        for path in sorted(folder.iterdir())
+        if path.is_file() and path not in used
+    ]
+    return [
+        f"{path.name} is {_apart(reader)}"
+        for path, reader in known
+        if reader is not None and reader.alone
+    ]
 
 
 def _expected() -> str:

@@ -1,4 +1,5 @@
-"""List of the readers, and the choice of a reader for a file or folder, which depends on the content, not the name.
+"""List of the readers, and the choice of a reader for a file or folder, which depends on the
+content, not the name.
 
 To add a format, add a module or folder here and one line to the list.
 """
@@ -17,14 +18,26 @@ from llmprof.readers.common.reader import START_BYTES, Probe, Reader, border
 from llmprof.text import plain
 
 BUILT_IN: Final = (
-    "llmprof.readers.ascend.reader:READER", "llmprof.readers.chrome.reader:READER", "llmprof.readers.nvprof:READERS",
-    "llmprof.readers.rocm.reader:READERS", "llmprof.readers.nsys.reader:READER", "llmprof.readers.ops:READER",
-    "llmprof.readers.saved:READERS", "llmprof.readers.monitors.reader:READERS", "llmprof.readers.ncu.reader:READER",
-    "llmprof.readers.vtune:READER", "llmprof.readers.perf:READERS", "llmprof.readers.tensorrt:READERS",
-    "llmprof.readers.proton:READER", "llmprof.readers.torch_memory.reader:READERS", "llmprof.readers.perfetto:READER",
-)  # fmt: skip
-"""List of llmprof's readers. Each line is written like an entry point, ``module:attribute``, and names one reader or
-several. A file is read by the first reader that knows it.
+    "llmprof.readers.ascend.reader:READER",
+    "llmprof.readers.chrome.reader:READER",
+    "llmprof.readers.nvprof:READERS",
+    "llmprof.readers.rocm.reader:READERS",
+    "llmprof.readers.nsys.reader:READER",
+    "llmprof.readers.ops:READER",
+    "llmprof.readers.saved:READERS",
+    "llmprof.readers.monitors.reader:READERS",
+    "llmprof.readers.ncu.reader:READER",
+    "llmprof.readers.vtune:READER",
+    "llmprof.readers.perf:READERS",
+    "llmprof.readers.tensorrt:READERS",
+    "llmprof.readers.proton:READER",
+    "llmprof.readers.torch_memory.reader:READERS",
+    "llmprof.readers.perfetto:READER",
+)
+"""List of llmprof's readers.
+
+Each line is written like an entry point, ``module:attribute``, and names one reader or several. A
+file is read by the first reader that knows it.
 """
 
 
@@ -88,8 +101,8 @@ def knows(path: Path) -> Reader | None:
                 first = reader
                 continue
             warnings.warn(
-                f"{path.name} is read as {first.name!r}, and the plug-in {reader.package} claims it, too; "
-                f"format={reader.name!r} reads it with the plug-in",
+                f"{path.name} is read as {first.name!r}, and the plug-in {reader.package} claims"
+                f" it, too; format={reader.name!r} reads it with the plug-in",
                 PluginWarning,
                 stacklevel=3,
             )
@@ -97,7 +110,9 @@ def knows(path: Path) -> Reader | None:
 
 
 def claims(reader: Reader, probe: Probe) -> bool:
-    """Whether a reader knows a file or folder; if a plug-in fails, a warning names it, and the answer is no."""
+    """Whether a reader knows a file or folder; if a plug-in fails, a warning names it, and the
+    answer is no.
+    """
     if not reader.package:
         return reader.sniff(probe)
     try:
@@ -105,7 +120,8 @@ def claims(reader: Reader, probe: Probe) -> bool:
             return bool(reader.sniff(probe))
     except plugins.FailedError as error:
         warnings.warn(
-            f"the reader {reader.name!r} of {reader.package} failed when it looked at {probe.path.name}: {error}",
+            f"the reader {reader.name!r} of {reader.package} failed when it looked at"
+            f" {probe.path.name}: {error}",
             PluginWarning,
             stacklevel=3,
         )
@@ -119,7 +135,9 @@ def say_what_it_is(path: Path) -> str:
         if start.startswith(magic):
             return name
     text = start.lstrip(_BEFORE)
-    keys = ", ".join(dict.fromkeys(key.decode("utf-8", "replace") for key in _KEY.findall(text[:4096])[:5]))
+    keys = ", ".join(
+        dict.fromkeys(key.decode("utf-8", "replace") for key in _KEY.findall(text[:4096])[:5])
+    )
     if text[:1] == b"{" and keys:
         return f'JSON without "traceEvents"; its first keys are {keys}'
     if text[:1] == b"[":
@@ -138,4 +156,8 @@ def refuse_empty(path: Path) -> None:
     blocks = Blocks(path, START_BYTES)
     if not any(block.strip() for block in blocks):
         why = f" ({blocks.damage})" if blocks.damage else ""
-        raise ReadError(f"{path.name} has no content{why}", expected="a trace", hint="record it or copy it again")
+        raise ReadError(
+            f"{path.name} has no content{why}",
+            expected="a trace",
+            hint="record it or copy it again",
+        )

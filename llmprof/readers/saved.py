@@ -1,4 +1,6 @@
-"""Reader of llmprof's own files: saved traces, datasets of many ranks, and the timeline in the folder of a run."""
+"""Reader of llmprof's own files: saved traces, datasets of many ranks, and the timeline in the
+folder of a run.
+"""
 
 import json
 from pathlib import Path
@@ -44,7 +46,9 @@ TRACES: Final = "traces"
 CPU_TEXT: Final = "cpu_samples.txt"
 CPU_TABLE: Final = "cpu_samples.csv"
 CPU_CLOCK: Final = "cpu_clock.json"
-"""Files of a run: samples of the host from perf or VTune, and the offset of perf's clock from the epoch."""
+"""Files of a run: samples of the host from perf or VTune, and the offset of perf's clock from
+the epoch.
+"""
 
 
 def is_run(path: Path) -> bool:
@@ -58,10 +62,16 @@ def has_timeline(path: Path) -> bool:
 
 
 def parallel(folder: Path) -> dict[str, int]:
-    """Sizes of tensor (``tp``) and pipeline (``pp``) parallelism by the configuration of a run; empty if unreadable."""
+    """Sizes of tensor (``tp``) and pipeline (``pp``) parallelism by the configuration of a run;
+    empty if unreadable.
+    """
     config = _configuration(folder)
     sizes = {"tp": "tensor_parallel_size", "pp": "pipeline_parallel_size"}
-    return {name: size for name, key in sizes.items() if isinstance(size := config.get(key), int) and size > 0}
+    return {
+        name: size
+        for name, key in sizes.items()
+        if isinstance(size := config.get(key), int) and size > 0
+    }
 
 
 def _configuration(folder: Path) -> dict[str, Any]:
@@ -75,22 +85,43 @@ def _configuration(folder: Path) -> dict[str, Any]:
 
 
 _CHANGES_THE_MODEL: Final = (
-    "hf_overrides", "quantization", "speculative_config", "speculative_algorithm", "json_model_override_args", "config",
-)  # fmt: skip
+    "hf_overrides",
+    "quantization",
+    "speculative_config",
+    "speculative_algorithm",
+    "json_model_override_args",
+    "config",
+)
 """Options of an engine with which a model is not what its name or ``config.json`` says."""
 
 
 def model(folder: Path) -> dict[str, Any]:
-    """The model of a run: its name, and ``config``, the name or ``config.json``; empty where its sizes stay open."""
+    """The model of a run: its name, and ``config``, the name or ``config.json``; empty where its
+    sizes stay open.
+    """
     config = _configuration(folder)
-    given = _of_server(folder) if (folder / RECORDING_FILE).exists() else config.get("engine_args") or {}
-    options = {str(key).replace("-", "_"): value for key, value in given.items()} if isinstance(given, dict) else None
+    given = (
+        _of_server(folder)
+        if (folder / RECORDING_FILE).exists()
+        else config.get("engine_args") or {}
+    )
+    options = (
+        {str(key).replace("-", "_"): value for key, value in given.items()}
+        if isinstance(given, dict)
+        else None
+    )
     name = config.get("model")
-    if not isinstance(name, str) or options is None or any(options.get(one) for one in _CHANGES_THE_MODEL):
+    if (
+        not isinstance(name, str)
+        or options is None
+        or any(options.get(one) for one in _CHANGES_THE_MODEL)
+    ):
         return {}
     short = name.rstrip("/").rsplit("/", 1)[-1].removeprefix("random:")
     try:
-        said: Any = json.loads(regular(folder / "model" / short / "config.json").read_text(encoding="utf-8"))
+        said: Any = json.loads(
+            regular(folder / "model" / short / "config.json").read_text(encoding="utf-8")
+        )
     except (OSError, ValueError, RecursionError, ReadError):
         said = short
     found: dict[str, Any] = {"name": short, "config": said if isinstance(said, dict) else short}
@@ -103,12 +134,17 @@ def model(folder: Path) -> dict[str, Any]:
 
 
 def _of_server(folder: Path) -> dict[str, Any] | None:
-    """The options of the server that a run recorded; None where neither it nor its process told them."""
+    """The options of the server that a run recorded; None where neither it nor its process told
+    them.
+    """
     try:
         said: Any = json.loads(regular(folder / RECORDING_FILE).read_text(encoding="utf-8"))
         if _TELL.isdisjoint(said["told_by"]):
             return None
-        parts = [said["config"], *(said["config"].get(f"{part}_config") for part in ("model", "cache", "parallel"))]
+        parts = [
+            said["config"],
+            *(said["config"].get(f"{part}_config") for part in ("model", "cache", "parallel")),
+        ]
     except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError, ReadError):
         return None
     told = {key: value for part in parts if isinstance(part, dict) for key, value in part.items()}
@@ -116,7 +152,8 @@ def _of_server(folder: Path) -> dict[str, Any] | None:
         del told["json_model_override_args"]
     return told | {
         "kv_cache_dtype": told.get("kv_cache_dtype", told.get("cache_dtype")),
-        "enable_expert_parallel": bool(told.get("enable_expert_parallel")) or str(told.get("ep_size", 1)) != "1",
+        "enable_expert_parallel": bool(told.get("enable_expert_parallel"))
+        or str(told.get("ep_size", 1)) != "1",
     }
 
 
@@ -124,21 +161,33 @@ _TELL: Final = frozenset({"/server_info", "/get_server_info", "its process"})
 
 
 def without_profiler(folder: Path) -> dict[str, float]:
-    """Mean time of a further token in a run, without (``plain_ns``) and under the profiler; empty if unknown."""
+    """Mean time of a further token in a run, without (``plain_ns``) and under the profiler;
+    empty if unknown.
+    """
     try:
         requests = json.loads(regular(folder / WORKER_FILE).read_text(encoding="utf-8"))["requests"]
         times = [
-            [row["tpot_s"] for row in requests if row["phase"] == phase and row["tpot_s"] is not None]
+            [
+                row["tpot_s"]
+                for row in requests
+                if row["phase"] == phase and row["tpot_s"] is not None
+            ]
             for phase in ("plain", "profiled")
         ]
         plain, profiled = (fmean(each) for each in times)
     except (OSError, ValueError, KeyError, TypeError, ReadError):
         return {}
-    return {"plain_ns": plain * 1e9, "profiled_ns": profiled * 1e9} if plain > 0 and profiled > 0 else {}
+    return (
+        {"plain_ns": plain * 1e9, "profiled_ns": profiled * 1e9}
+        if plain > 0 and profiled > 0
+        else {}
+    )
 
 
 def facts_of_run(folder: Path) -> dict[str, Any]:
-    """What the folder of a run says of its trace: groups of ranks, the model, and the time without a profiler."""
+    """What the folder of a run says of its trace: groups of ranks, the model, and the time
+    without a profiler.
+    """
     known = {"parallel": parallel, "model": model, "without_profiler": without_profiler}
     facts = {name: of(folder) for name, of in known.items()} if is_run(folder) else {}
     return {name: values for name, values in facts.items() if values}
@@ -146,15 +195,21 @@ def facts_of_run(folder: Path) -> dict[str, Any]:
 
 def with_facts_of_run(folder: Path, trace: Trace) -> Trace:
     """A trace with the facts that the folder of its run states."""
-    return Trace(trace.recorded, trace.meta | facts_of_run(folder), trace.coverage, database=trace._database)
+    return Trace(
+        trace.recorded, trace.meta | facts_of_run(folder), trace.coverage, database=trace._database
+    )
 
 
 def capture(path: Path) -> Path:
-    """The timeline of a run: its SQLite export or its folder of traces; any other path is returned as it is."""
+    """The timeline of a run: its SQLite export or its folder of traces; any other path is
+    returned as it is.
+    """
     if not is_run(path):
         return path
     first = next((place for place in (path / SQLITE, path / TRACES) if place.exists()), None)
     if first is None:
         found = f"the run {path.name} has no timeline"
-        raise NotCapturedError(found, hint="run it in mode torch, nsys or nsys_ncu; if it was interrupted, resume it")
+        raise NotCapturedError(
+            found, hint="run it in mode torch, nsys or nsys_ncu; if it was interrupted, resume it"
+        )
     return first

@@ -1,8 +1,11 @@
-"""Readers of the exports of ``trtexec``: ``--exportProfile``, ``--exportTimes`` and ``--exportLayerInfo``.
+"""Readers of the exports of ``trtexec``:
 
-A profile has the total time of each layer; an export of times has the stages of every iteration (enqueue, copy in,
-compute, copy out) on one clock. The type of a layer comes from the engine's layer information, which is read with a
-profile ``NAME.profile.json`` if ``NAME.graph.json`` is in the same folder, as ``trt-engine-explorer`` names the files.
+``--exportProfile``, ``--exportTimes`` and ``--exportLayerInfo``.
+
+A profile has the total time of each layer; an export of times has the stages of every iteration
+(enqueue, copy in, compute, copy out) on one clock. The type of a layer comes from the engine's
+layer information, which is read with a profile ``NAME.profile.json`` if ``NAME.graph.json`` is in
+the same folder, as ``trt-engine-explorer`` names the files.
 """
 
 import json
@@ -27,7 +30,9 @@ _STAGES: Final = (
     ("startComputeMs", "computeMs", "compute", ""),
     ("startD2hMs", "d2hMs", "copy out", "DtoH"),
 )
-"""Keys of the start and the length of each stage; the length is more exact than the difference of end and start."""
+"""Keys of the start and the length of each stage; the length is more exact than the difference
+of end and start.
+"""
 
 
 def _rows(path: Path) -> tuple[list[dict[str, Any]], str]:
@@ -39,7 +44,10 @@ def _rows(path: Path) -> tuple[list[dict[str, Any]], str]:
 
 def _read_profile(path: Path, request: Request) -> Trace:
     rows, damage = _rows(path)
-    iterations = next((row["count"] for row in rows if isinstance(row.get("count"), int) and "name" not in row), None)
+    iterations = next(
+        (row["count"] for row in rows if isinstance(row.get("count"), int) and "name" not in row),
+        None,
+    )
     layers = [row for row in rows if isinstance(row.get("name"), str)]
     types = _layer_information(path)
     totals = pl.DataFrame(
@@ -52,19 +60,29 @@ def _read_profile(path: Path, request: Request) -> Trace:
             "median_ns": [_ns(row.get("medianMs")) for row in layers],
         },
         schema={
-            "kind": pl.String, "name": pl.String, "scope": pl.String, "count": pl.Int64, "total_ns": pl.Int64,
+            "kind": pl.String,
+            "name": pl.String,
+            "scope": pl.String,
+            "count": pl.Int64,
+            "total_ns": pl.Int64,
             "median_ns": pl.Int64,
         },
-    )  # fmt: skip
+    )
     whole = totals.filter(pl.col("total_ns").is_not_null())
     notes = [] if iterations is not None else ["the number of iterations is not in the file"]
     if lost := totals.height - whole.height + len(rows) - len(layers) - (iterations is not None):
         notes.append(left_out(lost, "entry", "without a name or a time"))
-    return trace_of(path, "trt-profile", {"totals": whole}, events=len(layers), notes=notes, damage=damage)
+    return trace_of(
+        path, "trt-profile", {"totals": whole}, events=len(layers), notes=notes, damage=damage
+    )
 
 
 def _ns(value: object) -> int | None:
-    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value * 1e6 < MOST_NS:
+    if (
+        isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and 0 <= value * 1e6 < MOST_NS
+    ):
         return round(value * 1e6)
     return None
 
@@ -75,14 +93,20 @@ def _layer_information(profile: Path) -> dict[str, str]:
         return {}
     beside = profile.with_name(profile.name.removesuffix(".profile.json") + ".graph.json")
     try:
-        document = json.loads(beside.read_bytes()) if beside.is_file() and beside.stat().st_size < 1 << 28 else {}
+        document = (
+            json.loads(beside.read_bytes())
+            if beside.is_file() and beside.stat().st_size < 1 << 28
+            else {}
+        )
     except (OSError, ValueError, RecursionError):
         return {}
     layers = document.get("Layers") if isinstance(document, dict) else None
     return {
         layer["Name"]: layer["LayerType"]
         for layer in layers or []
-        if isinstance(layer, dict) and isinstance(layer.get("Name"), str) and isinstance(layer.get("LayerType"), str)
+        if isinstance(layer, dict)
+        and isinstance(layer.get("Name"), str)
+        and isinstance(layer.get("LayerType"), str)
     }
 
 
@@ -90,9 +114,9 @@ def _read_times(path: Path, request: Request) -> Trace:
     rows, damage = _rows(path)
     keys = {key: pl.Float64 for begin, length, _, _ in _STAGES for key in (begin, length)}
     keys |= {"startEnqMs": pl.Float64, "endEnqMs": pl.Float64}
-    frame = pl.DataFrame({key: [_float(row.get(key)) for row in rows] for key in keys}, schema=keys).with_row_index(
-        "iteration"
-    )
+    frame = pl.DataFrame(
+        {key: [_float(row.get(key)) for row in rows] for key in keys}, schema=keys
+    ).with_row_index("iteration")
 
     def spans(begin: str, took: pl.Expr) -> pl.DataFrame:
         start = (pl.col(begin) * 1e6).round().cast(pl.Int64, strict=False)
@@ -106,19 +130,33 @@ def _read_times(path: Path, request: Request) -> Trace:
         stage = spans(begin, pl.col(length)).with_columns(device=device)
         if copy:
             moved = stage.filter(pl.col("dur_ns") > 0)
-            copies.append(moved.select("device", "start_ns", "dur_ns", name=pl.lit(name), kind=pl.lit(copy)))
+            copies.append(
+                moved.select("device", "start_ns", "dur_ns", name=pl.lit(name), kind=pl.lit(copy))
+            )
         else:
             label = pl.format("iteration {}", "iteration")
-            ranges = stage.with_columns(name=label, domain=pl.lit(name), on_device=pl.lit(value=True))
+            ranges = stage.with_columns(
+                name=label, domain=pl.lit(name), on_device=pl.lit(value=True)
+            )
             parts.append(ranges.drop("iteration"))
     enqueue = spans("startEnqMs", pl.col("endEnqMs") - pl.col("startEnqMs"))
     calls = enqueue.select("start_ns", "dur_ns", name=pl.lit("enqueue"), api=pl.lit("runtime"))
     tables = {"markers": pl.concat(parts), "copies": pl.concat(copies), "runtime": calls}
     lost = frame.height - tables["markers"].height
-    notes = [f"the compute time is missing for {lost:,} of {counted(frame.height, 'iteration')}"] if lost else []
+    notes = (
+        [f"the compute time is missing for {lost:,} of {counted(frame.height, 'iteration')}"]
+        if lost
+        else []
+    )
     notes.append("the file has times of whole iterations, not of kernels")
     return trace_of(
-        path, "trt-times", tables, head={"absolute": False}, events=frame.height, notes=notes, damage=damage
+        path,
+        "trt-times",
+        tables,
+        head={"absolute": False},
+        events=frame.height,
+        notes=notes,
+        damage=damage,
     )
 
 

@@ -1,8 +1,10 @@
-"""Reader of VTune's CSV reports: hotspots (one row per function) and top-down (one row per frame, indented by depth).
+"""Reader of VTune's CSV reports: hotspots (one row per function) and top-down (one row per frame,
+indented by depth).
 
-Both come from ``vtune -report hotspots|top-down -r RESULT -format csv``. The separator is a comma unless
-``-csv-delimiter`` sets another; times are in seconds, with or without an ``s``. If a top-down report has no column for
-the self time of a frame (``-column "CPU Time:Self"`` adds it), it is the total time minus that of the callees.
+Both come from ``vtune -report hotspots|top-down -r RESULT -format csv``. The separator is a comma
+unless ``-csv-delimiter`` sets another; times are in seconds, with or without an ``s``. If a
+top-down report has no column for the self time of a frame (``-column "CPU Time:Self"`` adds it), it
+is the total time minus that of the callees.
 """
 
 import re
@@ -12,12 +14,26 @@ from typing import Final
 import polars as pl
 
 from llmprof.errors import ReadError
-from llmprof.readers.common.reader import Probe, Reader, Request, bytes_of, table_of, text_of, trace_of
+from llmprof.readers.common.reader import (
+    Probe,
+    Reader,
+    Request,
+    bytes_of,
+    table_of,
+    text_of,
+    trace_of,
+)
 from llmprof.text import counted, left_out
 from llmprof.trace import Trace
 
 _SEPARATORS: Final = (",", "\t", ";", "|")
-_FIRST: Final = ("Function", "Function Stack", "Source Function", "Source Function Stack", "Function / Call Stack")
+_FIRST: Final = (
+    "Function",
+    "Function Stack",
+    "Source Function",
+    "Source Function Stack",
+    "Function / Call Stack",
+)
 _TIME: Final = re.compile(r"CPU Time(?:[: ]\s*(Total|Self))?(?: \(s\))?", re.IGNORECASE)
 _NUMBER: Final = r"^\s*([\d.]+(?:[eE][+-]?\d+)?)\s*s?\s*$"
 _UNKNOWN: Final = r"^\[Unknown\]$"
@@ -42,7 +58,9 @@ def _sniff(probe: Probe) -> bool:
         return False
     separator, line = heading
     cells = [cell.strip().strip('"') for cell in line.split(separator)]
-    return any(_TIME.fullmatch(cell) or cell.startswith("Hardware Event Count:") for cell in cells[1:])
+    return any(
+        _TIME.fullmatch(cell) or cell.startswith("Hardware Event Count:") for cell in cells[1:]
+    )
 
 
 def _read(path: Path, request: Request) -> Trace:
@@ -50,15 +68,22 @@ def _read(path: Path, request: Request) -> Trace:
     text = text_of(data)
     heading = _heading(text)
     if heading is None:
-        raise ReadError(f"{path.name} has no heading of VTune", expected="Function or Function Stack in its first cell")
+        raise ReadError(
+            f"{path.name} has no heading of VTune",
+            expected="Function or Function Stack in its first cell",
+        )
     separator, line = heading
     table, ragged = table_of(text[text.index(line) :], separator=separator)
     first = table.columns[0]
-    times = {(match[1] or "").lower(): name for name in table.columns if (match := _TIME.fullmatch(name))}
+    times = {
+        (match[1] or "").lower(): name for name in table.columns if (match := _TIME.fullmatch(name))
+    }
     if not times:
         found = f"{path.name} has no column of CPU time"
         expected = "the column CPU Time, CPU Time:Self or CPU Time:Total"
-        raise ReadError(found, expected=expected, hint="vtune -report hotspots -r RESULT -format csv")
+        raise ReadError(
+            found, expected=expected, hint="vtune -report hotspots -r RESULT -format csv"
+        )
     # the number of blanks before a cell is its depth; the cells of the table are stripped
     depths, names = _depths(text[text.index(line) :], separator)
     if len(names) != table.height:
@@ -77,12 +102,16 @@ def _read(path: Path, request: Request) -> Trace:
     samples = rows.select(
         name="frame",
         stack=pl.Series(stacks, dtype=pl.String),
-        module=pl.col("Module").replace("[Unknown]", None) if "Module" in rows.columns else pl.lit(None, pl.String),
+        module=pl.col("Module").replace("[Unknown]", None)
+        if "Module" in rows.columns
+        else pl.lit(None, pl.String),
         event=pl.lit("CPU time"),
         value=own,
         unit=pl.lit("ns"),
     ).filter((pl.col("value") > 0) & (pl.col("name") != "Total"))
-    return trace_of(path, "vtune", {"samples": samples}, events=table.height, notes=notes, damage=damage)
+    return trace_of(
+        path, "vtune", {"samples": samples}, events=table.height, notes=notes, damage=damage
+    )
 
 
 def _depths(text: str, separator: str) -> tuple[list[int], list[str]]:
@@ -112,7 +141,9 @@ def _own_time(
     whole = ns(times.get("total") or times[""])
     if not whole.null_count() < whole.len():
         hint = 'vtune -report top-down -r RESULT -format csv -column "CPU Time:Self"'
-        raise ReadError("the report has total times only as shares", expected="times in seconds", hint=hint)
+        raise ReadError(
+            "the report has total times only as shares", expected="times in seconds", hint=hint
+        )
     totals = whole.fill_null(0).to_list()
     own = list(totals)
     for total, caller in zip(totals, callers, strict=True):
@@ -134,5 +165,10 @@ def _callers(depths: list[int]) -> list[int | None]:
 
 
 READER: Final = Reader(
-    name="vtune", version=1, what="a CSV report of VTune (hotspots, top-down)", sniff=_sniff, read=_read, alone=True
+    name="vtune",
+    version=1,
+    what="a CSV report of VTune (hotspots, top-down)",
+    sniff=_sniff,
+    read=_read,
+    alone=True,
 )

@@ -1,4 +1,6 @@
-"""Redacted copies of profiles, which can be shared: only the content that the schema needs, texts as pseudonyms."""
+"""Redacted copies of profiles, which can be shared: only the content that the schema needs,
+texts as pseudonyms.
+"""
 
 from llmprof.redaction.copying import check, redact
 

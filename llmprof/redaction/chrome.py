@@ -1,4 +1,6 @@
-"""Redacted copies of Chrome traces: only the keys of events that tables need; numbers stay, texts become pseudonyms."""
+"""Redacted copies of Chrome traces: only the keys of events that tables need; numbers stay,
+texts become pseudonyms.
+"""
 
 from __future__ import annotations
 
@@ -20,28 +22,65 @@ _TEXT_KEYS: Final = frozenset({"name", "cat", "pid", "tid"})
 _NUMBER_KEYS: Final = frozenset({"ts", "dur", "id"})
 _SHORT_KEYS: Final = frozenset({"ph", "bp", "s"})
 _SHORT: Final = re.compile(rb'"[A-Za-z(),=]{1,2}"')
-_NUMBER: Final = re.compile(rb'-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|"-?\d{1,20}(?:\.\d{1,20})?"|null|true|false')
-_PLAIN: Final = re.compile(rb'-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|"-?\d{1,12}(?:\.\d{1,9})?"|null|true|false')
+_NUMBER: Final = re.compile(
+    rb'-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|"-?\d{1,20}(?:\.\d{1,20})?"|null|true|false'
+)
+_PLAIN: Final = re.compile(
+    rb'-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|"-?\d{1,12}(?:\.\d{1,9})?"|null|true|false'
+)
 """Like a number, where a text may stand: long digits in quotes may be those of a card."""
 _NUMBERS: Final = re.compile(rb"[\[\]\d\s,.eE+-]*|null|true|false")
 
 _ARGUMENTS: Final = frozenset(
     field.encode_name
-    for kind in (*(kind for name, kind in vars(kinds).items() if name.endswith("Args")), timeline.Args)
+    for kind in (
+        *(kind for name, kind in vars(kinds).items() if name.endswith("Args")),
+        timeline.Args,
+    )
     for field in msgspec.structs.fields(kind)
     if field.encode_name != "Call stack"
 ) | {
-    "pid_raw", "rank", "Ev Idx", "Python id", "Python parent id", "Python module id", "Record function id",
-    "Sequence number", "Fwd thread id", "blocks per SM", "warps per SM", "queued", "context", "cbid", "sort_index",
-    "memory bandwidth (GB/s)", "Input Strides", "kernel_backend", "num_warps", "num_stages", "cuda_sync_kind",
-    "wait_on_stream", "wait_on_cuda_event_id", "wait_on_cuda_event_record_corr_id", "Trace iteration", "Task Id",
-    "Model Id", "Batch Id", "Subtask Id", "Aicore Time(ms)", "Context Id", "connection_id", "labels",
-}  # fmt: skip
+    "pid_raw",
+    "rank",
+    "Ev Idx",
+    "Python id",
+    "Python parent id",
+    "Python module id",
+    "Record function id",
+    "Sequence number",
+    "Fwd thread id",
+    "blocks per SM",
+    "warps per SM",
+    "queued",
+    "context",
+    "cbid",
+    "sort_index",
+    "memory bandwidth (GB/s)",
+    "Input Strides",
+    "kernel_backend",
+    "num_warps",
+    "num_stages",
+    "cuda_sync_kind",
+    "wait_on_stream",
+    "wait_on_cuda_event_id",
+    "wait_on_cuda_event_record_corr_id",
+    "Trace iteration",
+    "Task Id",
+    "Model Id",
+    "Batch Id",
+    "Subtask Id",
+    "Aicore Time(ms)",
+    "Context Id",
+    "connection_id",
+    "labels",
+}
 _OTHER_ARGUMENTS: Final = "arguments that no table needs"
 
 _PROCESS: Final = re.compile(
-    r"(?i)(?:python[\d.]*|pt_main_thread|ascend hardware|cann|hccl|communication(?: \w+)?|overlap analysis|gpu ?\d*|"
-    r"npu ?\d*|ai ?core(?: freq)?|cpu|mtia ?\d*|spans?|traces?|group \d*|plane \d+|device \d+|stream \d+ ?|thread \d+|"
+    r"(?i)(?:python[\d.]*|pt_main_thread|ascend hardware|cann|hccl|communication(?: \w+)?|overlap"
+    r" analysis|gpu ?\d*|"
+    r"npu ?\d*|ai ?core(?: freq)?|cpu|mtia ?\d*|spans?|traces?|group \d*|plane \d+|device"
+    r" \d+|stream \d+ ?|thread \d+|"
     r"(?:vllm::)?(?:worker|enginecore)\w{0,24}|hardware|host|kernel)"
 )
 """Names of processes and threads that state their purpose, not who started them."""
@@ -61,18 +100,41 @@ _HEAD: Final[dict[str, Any]] = {
         "world_size": None,
         "pg_count": None,
         "nccl_version": None,
-        "pg_config": [{"pg_name": None, "pg_desc": None, "backend_config": None, "pg_size": None, "ranks": None}],
+        "pg_config": [
+            {
+                "pg_name": None,
+                "pg_desc": None,
+                "backend_config": None,
+                "pg_size": None,
+                "ranks": None,
+            }
+        ],
     },
     "deviceProperties": [
-        dict.fromkeys((
-            "id", "name", "totalGlobalMem", "computeMajor", "computeMinor", "maxThreadsPerBlock",
-            "maxThreadsPerMultiprocessor", "regsPerBlock", "warpSize", "sharedMemPerBlock", "numSms",
-            "regsPerMultiprocessor", "sharedMemPerBlockOptin", "sharedMemPerMultiprocessor",
-            "maxSharedMemoryPerMultiProcessor",
-        ))
+        dict.fromkeys(
+            (
+                "id",
+                "name",
+                "totalGlobalMem",
+                "computeMajor",
+                "computeMinor",
+                "maxThreadsPerBlock",
+                "maxThreadsPerMultiprocessor",
+                "regsPerBlock",
+                "warpSize",
+                "sharedMemPerBlock",
+                "numSms",
+                "regsPerMultiprocessor",
+                "sharedMemPerBlockOptin",
+                "sharedMemPerMultiprocessor",
+                "maxSharedMemoryPerMultiProcessor",
+            )
+        )
     ],
-}  # fmt: skip
-"""Keys of the document that are kept, with the pattern of their texts; None for a number, or a text without secrets."""
+}
+"""Keys of the document that are kept, with the pattern of their texts; None for a number, or a
+text without secrets.
+"""
 
 _VERSION_KEY: Final = re.compile(r"[a-z0-9_]{1,30}_version")
 _VERSION: Final = re.compile(r"[\w.+-]{1,40}")
@@ -176,7 +238,9 @@ class _Events:
             if names_process and key in {"name", "labels"}:
                 cleaned = self._once("names of processes", text, self._process)
             else:
-                cleaned = text if _NUMBERS.fullmatch(text) else self._once("arguments", text, self._text)
+                cleaned = (
+                    text if _NUMBERS.fullmatch(text) else self._once("arguments", text, self._text)
+                )
             if cleaned is not None:
                 parts.append(name + b": " + cleaned)
         return b"{" + b", ".join(parts) + b"}"
@@ -184,9 +248,13 @@ class _Events:
     def _key(self, key: str, value: bytes) -> bytes | None:
         if key in _ARGUMENTS:
             return b'"%s"' % key.encode()
-        if _NUMBER.fullmatch(value) and not value.startswith(b'"'):  # the series of a counter can have any name
+        if _NUMBER.fullmatch(value) and not value.startswith(
+            b'"'
+        ):  # the series of a counter can have any name
             return msgspec.json.encode(self._ledger.text(key, "arguments"))
-        self._ledger.leave_out("arguments", _OTHER_ARGUMENTS, example=f"{key}: {value.decode('utf-8', 'replace')}")
+        self._ledger.leave_out(
+            "arguments", _OTHER_ARGUMENTS, example=f"{key}: {value.decode('utf-8', 'replace')}"
+        )
         return None
 
     def _once(self, place: str, raw: bytes, make: Callable[[Any, str], Any]) -> bytes | None:
@@ -214,13 +282,17 @@ class _Events:
 
 
 def process_name(text: str, ledger: Ledger, place: str) -> str:
-    """Purpose of a process or thread from its name, without the command line and the user that started it."""
+    """Purpose of a process or thread from its name, without the command line and the user that
+    started it.
+    """
     if _PROCESS.fullmatch(text.strip()):
         return text
     if match := re.fullmatch(r"thread (\d+) \((.*)\)", text, re.DOTALL):
         return f"thread {match[1]} ({process_name(match[2], ledger, place)})"
     allowed = re.search(
-        r"(?i)(?:VLLM::)?(?:Worker|EngineCore)[A-Za-z0-9_]{0,24}|MPI Rank \d+|\bpython[\d.]*(?=\s|$)", text
+        r"(?i)(?:VLLM::)?(?:Worker|EngineCore)[A-Za-z0-9_]{0,24}|MPI Rank"
+        r" \d+|\bpython[\d.]*(?=\s|$)",
+        text,
     )
     ledger.leave_out(place, "names of processes", example=text)
     return allowed[0] if allowed else ledger.names.name("process", text)
@@ -236,7 +308,8 @@ def _cleaned(value: Any, ledger: Ledger, place: str, depth: int = 0, *, free: bo
         return [_cleaned(item, ledger, place, depth + 1, free=free) for item in value]
     if isinstance(value, dict):
         return {
-            ledger.text(key, place): _cleaned(item, ledger, place, depth + 1, free=free) for key, item in value.items()
+            ledger.text(key, place): _cleaned(item, ledger, place, depth + 1, free=free)
+            for key, item in value.items()
         }
     return value
 
@@ -258,13 +331,21 @@ def _head(head: Mapping[str, msgspec.Raw], ledger: Ledger) -> dict[str, Any]:
 
 def _permitted(value: Any, pattern: Any, ledger: Ledger, place: str) -> Any:
     if isinstance(pattern, list):
-        return [_permitted(item, pattern[0], ledger, place) for item in value] if isinstance(value, list) else None
+        return (
+            [_permitted(item, pattern[0], ledger, place) for item in value]
+            if isinstance(value, list)
+            else None
+        )
     if isinstance(pattern, dict):
         if not isinstance(value, dict):
             return None
         for key in value.keys() - pattern.keys():
             ledger.leave_out(place, "keys that no table needs", example=key)
-        return {key: _permitted(value[key], inner, ledger, place) for key, inner in pattern.items() if key in value}
+        return {
+            key: _permitted(value[key], inner, ledger, place)
+            for key, inner in pattern.items()
+            if key in value
+        }
     return _cleaned(value, ledger, place, _DEEPEST - 3, free=True)
 
 

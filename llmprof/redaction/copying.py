@@ -1,4 +1,7 @@
-"""Redaction of files and folders: ``redact`` and ``check`` choose the copier; a copy appears only when complete."""
+"""Redaction of files and folders:
+
+``redact`` and ``check`` choose the copier; a copy appears only when complete.
+"""
 
 from __future__ import annotations
 
@@ -37,23 +40,82 @@ _KEPT_NAME: Final = re.compile(
 )
 _JSON_TEXT_KEYS: Final = frozenset(
     [
-        *("name", "engine", "engine_version", "torch_version", "python_version", "platform", "profile_mode", "phase"),
-        *("finish_reason", "driver", "cuda_driver", "cpu", "compute_capability", "engine_platform", "mode", "kind"),
-        *("unit", "metric", "section", "state", "stage", "started", "ended", "category", "status", "counter", "device"),
+        *(
+            "name",
+            "engine",
+            "engine_version",
+            "torch_version",
+            "python_version",
+            "platform",
+            "profile_mode",
+            "phase",
+        ),
+        *(
+            "finish_reason",
+            "driver",
+            "cuda_driver",
+            "cpu",
+            "compute_capability",
+            "engine_platform",
+            "mode",
+            "kind",
+        ),
+        *(
+            "unit",
+            "metric",
+            "section",
+            "state",
+            "stage",
+            "started",
+            "ended",
+            "category",
+            "status",
+            "counter",
+            "device",
+        ),
         *("dtype", "pass"),
     ]
 )
 """Keys of a run's JSON files whose texts are kept, with pseudonyms where needed."""
 
 _JSON_FILES: Final = (
-    "summary.json", "metrics.json", "gpu_info.json", "worker.json", "nsys_metrics.json", "ncu_metrics.json",
+    "summary.json",
+    "metrics.json",
+    "gpu_info.json",
+    "worker.json",
+    "nsys_metrics.json",
+    "ncu_metrics.json",
     "state.json",
-)  # fmt: skip
+)
 _CONFIG_KEYS: Final = frozenset(
     [
-        *("model", "input_tokens", "max_tokens", "temperature", "batch_size", "tensor_parallel_size"),
-        *("pipeline_parallel_size", "profile_mode", "engine", "served", "warmup", "repeat", "seed", "eager", "dtype"),
-        *("max_model_len", "ignore_eos", "all_reduce", "layer_annotations", "with_stack", "record_shapes"),
+        *(
+            "model",
+            "input_tokens",
+            "max_tokens",
+            "temperature",
+            "batch_size",
+            "tensor_parallel_size",
+        ),
+        *(
+            "pipeline_parallel_size",
+            "profile_mode",
+            "engine",
+            "served",
+            "warmup",
+            "repeat",
+            "seed",
+            "eager",
+            "dtype",
+        ),
+        *(
+            "max_model_len",
+            "ignore_eos",
+            "all_reduce",
+            "layer_annotations",
+            "with_stack",
+            "record_shapes",
+        ),
         *("max_iterations", "plain", "timeout_s", "monitor_hz"),
     ]
 )
@@ -65,21 +127,30 @@ def copy_files(source: Path, target: Path, ledger: Ledger, copy: Copy) -> None:
     with writing(target):
         target.mkdir(mode=0o700)
     copied = 0
-    for number, path in enumerate(sorted(p for p in source.iterdir() if p.is_file() and not p.is_symlink())):
+    for number, path in enumerate(
+        sorted(p for p in source.iterdir() if p.is_file() and not p.is_symlink())
+    ):
         try:
             copy(path, target / neutral_name(path.name, number), ledger)
         except ReadError as error:
-            ledger.leave_out("files", "files of unknown formats, or that cannot be read", example=error)
+            ledger.leave_out(
+                "files", "files of unknown formats, or that cannot be read", example=error
+            )
         else:
             copied += 1
     folders = sum(p.is_dir() for p in source.iterdir())
     ledger.leave_out("files", "folders inside the folder", folders)
     if not copied:
-        raise ReadError(f"{source.name} holds no file that can be redacted", expected="traces, exports or CSV of ncu")
+        raise ReadError(
+            f"{source.name} holds no file that can be redacted",
+            expected="traces, exports or CSV of ncu",
+        )
 
 
 def neutral_name(name: str, number: int) -> str:
-    """Neutral name of a file, which keeps only its rank, its position among the files, and its kind."""
+    """Neutral name of a file, which keeps only its rank, its position among the files, and its
+    kind.
+    """
     if _KEPT_NAME.fullmatch(name):
         return name
     suffix = "".join(re.findall(r"\.(?:json|gz|csv|sqlite|txt|log)(?=\.|$)", name.lower())[-2:])
@@ -88,7 +159,9 @@ def neutral_name(name: str, number: int) -> str:
 
 
 def copy_run(source: Path, target: Path, ledger: Ledger, copy: Copy) -> None:
-    """Copy the measurements and traces of a run; texts, and the manifest with their hashes, stay behind."""
+    """Copy the measurements and traces of a run; texts, and the manifest with their hashes, stay
+    behind.
+    """
     with writing(target):
         target.mkdir(mode=0o700)
     handled = {"config.yaml", "traces", "report.sqlite", "monitors.parquet", *_JSON_FILES}
@@ -98,13 +171,17 @@ def copy_run(source: Path, target: Path, ledger: Ledger, copy: Copy) -> None:
     requests: dict[str, str] = {}
     for name in _JSON_FILES:
         if (source / name).is_file():
-            document = _loaded(source / name, lambda path: json.loads(path.read_text(encoding="utf-8")))
+            document = _loaded(
+                source / name, lambda path: json.loads(path.read_text(encoding="utf-8"))
+            )
             cleaned = _with_requests(_measured(document, ledger, name), document, requests)
             with writing(target):
                 (target / name).write_text(json.dumps(cleaned, indent=1) + "\n", encoding="utf-8")
     if (source / "config.yaml").is_file():
         with writing(target):
-            (target / "config.yaml").write_text(_config(source / "config.yaml", ledger), encoding="utf-8")
+            (target / "config.yaml").write_text(
+                _config(source / "config.yaml", ledger), encoding="utf-8"
+            )
     if (source / "monitors.parquet").is_file():
         _monitors(source / "monitors.parquet", target / "monitors.parquet", ledger)
     if (source / "report.sqlite").is_file():
@@ -127,20 +204,31 @@ def _measured(value: Any, ledger: Ledger, place: str, key: str = "", depth: int 
     if isinstance(value, str):
         if key in _JSON_TEXT_KEYS:
             return ledger.text(value, place)
-        ledger.leave_out(place, "texts under keys that no analysis needs", example=f"{key}: {value}")
+        ledger.leave_out(
+            place, "texts under keys that no analysis needs", example=f"{key}: {value}"
+        )
         return None
     if depth > _DEEPEST:
         return None
     if isinstance(value, list):
         items = [_measured(item, ledger, place, key, depth + 1) for item in value]
-        return [item for item, was in zip(items, value, strict=True) if not (item is None and isinstance(was, str))]
+        return [
+            item
+            for item, was in zip(items, value, strict=True)
+            if not (item is None and isinstance(was, str))
+        ]
     if isinstance(value, dict):
-        return {ledger.text(k, place): _measured(v, ledger, place, k, depth + 1) for k, v in value.items()}
+        return {
+            ledger.text(k, place): _measured(v, ledger, place, k, depth + 1)
+            for k, v in value.items()
+        }
     return value
 
 
 def _with_requests(cleaned: Any, document: Any, numbers: dict[str, str]) -> Any:
-    """Replace the identifiers of requests by numbers, the same in the engine's steps, so that both can be joined."""
+    """Replace the identifiers of requests by numbers, the same in the engine's steps, so that
+    both can be joined.
+    """
     rows = [row for row in _rows(document, "requests") if isinstance(row.get("id"), str)]
     for row in rows:
         numbers.setdefault(row["id"], f"r{len(numbers)}")
@@ -153,15 +241,28 @@ def _with_requests(cleaned: Any, document: Any, numbers: dict[str, str]) -> Any:
     def known(name: str) -> str:
         if name not in engine:
             bare = re.sub(r"^\d+_(?=cmpl-|chatcmpl-)", "", name)
-            request = next((prefix for prefix in longest if bare == prefix or bare.startswith(f"{prefix}-")), None)
-            engine[name] = f"other{len(engine)}" if request is None else f"{numbers[request]}-{len(engine)}"
+            request = next(
+                (prefix for prefix in longest if bare == prefix or bare.startswith(f"{prefix}-")),
+                None,
+            )
+            engine[name] = (
+                f"other{len(engine)}" if request is None else f"{numbers[request]}-{len(engine)}"
+            )
         return engine[name]
 
-    for step, copied in zip(_rows(document, "engine_steps"), _rows(cleaned, "engine_steps"), strict=False):
+    for step, copied in zip(
+        _rows(document, "engine_steps"), _rows(cleaned, "engine_steps"), strict=False
+    ):
         for key in ("tokens", "computed"):
             if isinstance(step.get(key), dict):
-                copied[key] = {known(name): number for name, number in step[key].items() if isinstance(number, int)}
-        copied["preempted"] = [known(name) for name in step.get("preempted") or () if isinstance(name, str)]
+                copied[key] = {
+                    known(name): number
+                    for name, number in step[key].items()
+                    if isinstance(number, int)
+                }
+        copied["preempted"] = [
+            known(name) for name in step.get("preempted") or () if isinstance(name, str)
+        ]
     return cleaned
 
 
@@ -171,10 +272,14 @@ def _rows(document: Any, key: str) -> list[dict[str, Any]]:
 
 
 def _config(path: Path, ledger: Ledger) -> str:
-    """Options of a run without prompts, arguments of the engine and the profilers, and environment variables."""
+    """Options of a run without prompts, arguments of the engine and the profilers, and
+    environment variables.
+    """
     import yaml
 
-    values = _loaded(path, lambda file: yaml.safe_load(file.read_text(encoding="utf-8")), yaml.YAMLError)
+    values = _loaded(
+        path, lambda file: yaml.safe_load(file.read_text(encoding="utf-8")), yaml.YAMLError
+    )
     values = values if isinstance(values, dict) else {}
     for key in values.keys() - _CONFIG_KEYS:
         ledger.leave_out(path.name, "options that may hold texts of the run", example=key)
@@ -190,7 +295,9 @@ def _monitors(source: Path, target: Path, ledger: Ledger) -> None:
     columns = ("time_ns", "device", "name", "unit", "value")
     frame = _loaded(source, pl.read_parquet, pl.exceptions.PolarsError)
     with writing(target):
-        ledger.names.frame(frame.select(c for c in columns if c in frame.columns)).write_parquet(target)
+        ledger.names.frame(frame.select(c for c in columns if c in frame.columns)).write_parquet(
+            target
+        )
 
 
 PathLike = str | os.PathLike[str]
@@ -208,33 +315,36 @@ _REPORTS: Final = {
 def redact(source: PathLike, target: PathLike, *, key: bytes | None = None) -> pl.DataFrame:
     """Write a copy of a profile that holds only what the schema needs.
 
-    Numbers stay as they are, and so do harmless texts (names of kernels, operators, ranges and processes). A path, a
-    host, an address, a user, a token, a value of the environment, an e-mail address or an identifier of a device is
-    replaced by a pseudonym, the same for the same text, so analyses of the copy give the same tables. Everything else
-    is left out: metadata, environments, command lines, logs, prompts, file names, comments, unknown keys, columns and
-    tables. A file of a monitor or of another profiler becomes a saved trace.
+    Numbers stay as they are, and so do harmless texts (names of kernels, operators, ranges and
+    processes). A path, a host, an address, a user, a token, a value of the environment, an e-mail
+    address or an identifier of a device is replaced by a pseudonym, the same for the same text, so
+    analyses of the copy give the same tables. Everything else is left out: metadata, environments,
+    command lines, logs, prompts, file names, comments, unknown keys, columns and tables. A file of
+    a monitor or of another profiler becomes a saved trace.
 
     Parameters
     ----------
     source : path
-        A Chrome trace (plain or gzip), an export of Nsight Systems (SQLite, or a folder of Parquet files), CSV of
-        Nsight Compute, the output of a monitor, a trace that ``Trace.save`` wrote, the folder of a run, or a folder of
-        such files.
+        A Chrome trace (plain or gzip), an export of Nsight Systems (SQLite, or a folder of Parquet
+        files), CSV of Nsight Compute, the output of a monitor, a trace that ``Trace.save`` wrote,
+        the folder of a run, or a folder of such files.
     target : path
         The copy; a folder if the source is one. It must not exist.
     key : bytes, optional
-        Key of the pseudonyms; random by default. With the same key, copies of several files have the same pseudonyms.
-        Keep it secret: whoever has it can find a name by trying.
+        Key of the pseudonyms; random by default. With the same key, copies of several files have
+        the same pseudonyms. Keep it secret: whoever has it can find a name by trying.
 
     Returns
     -------
     polars.DataFrame
-        ``place, what, count`` of the content that was left out or replaced, never the content itself.
+        ``place, what, count`` of the content that was left out or replaced, never the content
+        itself.
 
     Raises
     ------
     ReadError
-        The source cannot be read, or is a report in a profiler's binary format, which must be exported first.
+        The source cannot be read, or is a report in a profiler's binary format, which must be
+        exported first.
     UnknownFormatError
         The source has no known format.
     OutputError
@@ -249,15 +359,17 @@ def redact(source: PathLike, target: PathLike, *, key: bytes | None = None) -> p
     >>> removed = redact(folder / "a.json", folder / "b.json")
     >>> "/home/me" in (folder / "b.json").read_text(), removed["count"].sum()
     (False, 2)
-    """
+    """  # noqa: E501
     return _redact(Path(source), Path(target), Pseudonyms(key)).frame(examples=False)
 
 
 @checked
 def check(source: PathLike) -> pl.DataFrame:
-    """List the content that :func:`redact` would leave out or replace; nothing is written beside the source.
+    """List the content that :func:`redact` would leave out or replace; nothing is written beside
+    the source.
 
-    Returns its ``place, what, count, example``: the example is the first text of its kind in the source, shortened.
+    Returns its ``place, what, count, example``: the example is the first text of its kind in the
+    source, shortened.
 
     Examples
     --------
@@ -267,7 +379,7 @@ def check(source: PathLike) -> pl.DataFrame:
     >>> _ = file.write_text(json.dumps({"host_name": "box", "traceEvents": [event]}))
     >>> check(file)["example"].to_list()
     ['host_name', 'load /home/me/w.bin']
-    """
+    """  # noqa: E501
     with writing(Path(tempfile.gettempdir())):
         work = Path(tempfile.mkdtemp(prefix="llmprof-check-"))
     try:
@@ -278,9 +390,15 @@ def check(source: PathLike) -> pl.DataFrame:
 
 def _redact(source: Path, target: Path, names: Pseudonyms) -> Ledger:
     if not source.exists():
-        raise ReadError(f"{source} does not exist", expected="a profiler's file or folder", hint="check the path")
+        raise ReadError(
+            f"{source} does not exist",
+            expected="a profiler's file or folder",
+            hint="check the path",
+        )
     if target.exists() or target.is_symlink():
-        raise OutputError(f"{target} already exists", hint="choose another name: a copy never replaces a file")
+        raise OutputError(
+            f"{target} already exists", hint="choose another name: a copy never replaces a file"
+        )
     try:
         work = Path(tempfile.mkdtemp(prefix=f".{target.name[:100]}-", dir=target.parent))
     except OSError as error:
@@ -316,7 +434,10 @@ def _copy(source: Path, target: Path, ledger: Ledger) -> None:
 
 def _copy_file(source: Path, target: Path, ledger: Ledger) -> None:
     if hint := _REPORTS.get(source.suffix.lower()):
-        raise ReadError(f"{source.name} is a report in the profiler's own format, which is not redacted", hint=hint)
+        raise ReadError(
+            f"{source.name} is a report in the profiler's own format, which is not redacted",
+            hint=hint,
+        )
     try:
         with regular(source).open("rb") as file:
             start = file.read(len(sqlite.MAGIC))
@@ -337,8 +458,13 @@ def _copy_file(source: Path, target: Path, ledger: Ledger) -> None:
         _copy_as_trace(source, target, ledger)
     else:
         problem = f"{source.name} has no format that can be redacted"
-        expected = "a Chrome trace, an export of nsys, CSV of ncu, output of a monitor, a saved trace or a run"
-        raise UnknownFormatError(problem, expected=expected, hint="content of unknown formats is not copied")
+        expected = (
+            "a Chrome trace, an export of nsys, CSV of ncu, output of a monitor, a saved trace or"
+            " a run"
+        )
+        raise UnknownFormatError(
+            problem, expected=expected, hint="content of unknown formats is not copied"
+        )
 
 
 def _copy_as_trace(source: Path, target: Path, ledger: Ledger) -> None:

@@ -1,9 +1,11 @@
-"""Redacted copies of Nsight Systems' exports: only tables and columns that are known to hold measurements.
+"""Redacted copies of Nsight Systems' exports: only tables and columns that are known to hold
+measurements.
 
-Nsight Systems stores the environment of the profiled processes (with API keys), command lines, users, hosts and paths.
-They are in META_DATA_CAPTURE (of which the options of the recording and the rank are kept), META_DATA_EXPORT,
-TARGET_INFO_SYSTEM_ENV, PROCESSES, ProcessStreams, ANALYSIS_FILE, DIAGNOSTIC_EVENT, and in rows of StringIds that no
-event refers to. Rows are copied one by one into a new file, because free pages of the old one may hold deleted texts.
+Nsight Systems stores the environment of the profiled processes (with API keys), command lines,
+users, hosts and paths. They are in META_DATA_CAPTURE (of which the options of the recording and the
+rank are kept), META_DATA_EXPORT, TARGET_INFO_SYSTEM_ENV, PROCESSES, ProcessStreams, ANALYSIS_FILE,
+DIAGNOSTIC_EVENT, and in rows of StringIds that no event refers to. Rows are copied one by one into
+a new file, because free pages of the old one may hold deleted texts.
 """
 
 from __future__ import annotations
@@ -31,34 +33,217 @@ _TABLES: Final = re.compile(
 )
 _NUMBERS: Final = frozenset(
     [
-        *("start", "end", "duration", "startTime", "stopTime", "timestamp", "rawTimestamp", "time", "eventClass"),
-        *("eventType", "eventKind", "eventId", "eventSyncId", "rangeId", "category", "color", "domainId", "textId"),
-        *("nameId", "demangledName", "shortName", "mangledName", "kernelName", "funcName", "globalTid", "endGlobalTid"),
-        *("globalPid", "globalVid", "pid", "vmId", "hwId", "gpuId", "cudaId", "deviceId", "contextId"),
-        *("greenContextId", "streamId", "correlationId", "endCorrelationId", "graphId", "graphExecId", "graphNodeId"),
-        *("originalGraphNodeId", "gridId", "gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ", "clusterX"),
-        *("clusterY", "clusterZ", "clusterSchedulingPolicy", "maxPotentialClusterSize", "maxActiveClusters"),
-        *("cacheConfig", "registersPerThread", "staticSharedMemory", "dynamicSharedMemory", "localMemoryPerThread"),
-        *("localMemoryTotal", "sharedMemoryExecuted", "sharedMemoryLimitConfig", "sharedMemoryRequestedPercentage"),
-        *("launchType", "bytes", "value", "copyKind", "copyCount", "srcKind", "dstKind", "memKind", "srcDeviceId"),
-        *("dstDeviceId", "srcContextId", "dstContextId", "migrationCause", "virtualAddress", "address", "pc"),
-        *("memoryOperationType", "returnValue", "callchainId", "syncType", "overheadType", "nestingLevel", "typeId"),
-        *("metricId", "rawValue", "cpu", "cpuCycles", "isSchedIn", "threadState", "threadBlock", "id", "number"),
-        *("uint64Value", "int64Value", "doubleValue", "uint32Value", "int32Value", "floatValue", "utcEpochNs"),
-        *("systemClockNs", "processId", "nullStreamId", "isGreenContext", "parentContextId", "flag", "priority"),
-        *("smCount", "clockRate", "memoryBandwidth", "totalMemory", "l2CacheSize", "constantMemory", "computeMajor"),
-        *("computeMinor", "smMajor", "smMinor", "maxWarpsPerSm", "maxBlocksPerSm", "maxThreadsPerBlock"),
-        *("maxRegistersPerSm", "maxRegistersPerBlock", "maxShmemPerSm", "maxShmemPerBlock", "maxShmemPerBlockOptin"),
-        *("maxBlockDimX", "maxBlockDimY", "maxBlockDimZ", "maxGridDimX", "maxGridDimY", "maxGridDimZ"),
-        *("threadsPerWarp", "asyncEngines", "isDiscrete", "cuDevice", "numberOfPageFaults", "faultAccessType"),
-        *("numGangs", "numWorkers", "vectorLength", "lineNo", "size", "tag", "rank", "rootRank", "remoteRank"),
+        *(
+            "start",
+            "end",
+            "duration",
+            "startTime",
+            "stopTime",
+            "timestamp",
+            "rawTimestamp",
+            "time",
+            "eventClass",
+        ),
+        *(
+            "eventType",
+            "eventKind",
+            "eventId",
+            "eventSyncId",
+            "rangeId",
+            "category",
+            "color",
+            "domainId",
+            "textId",
+        ),
+        *(
+            "nameId",
+            "demangledName",
+            "shortName",
+            "mangledName",
+            "kernelName",
+            "funcName",
+            "globalTid",
+            "endGlobalTid",
+        ),
+        *(
+            "globalPid",
+            "globalVid",
+            "pid",
+            "vmId",
+            "hwId",
+            "gpuId",
+            "cudaId",
+            "deviceId",
+            "contextId",
+        ),
+        *(
+            "greenContextId",
+            "streamId",
+            "correlationId",
+            "endCorrelationId",
+            "graphId",
+            "graphExecId",
+            "graphNodeId",
+        ),
+        *(
+            "originalGraphNodeId",
+            "gridId",
+            "gridX",
+            "gridY",
+            "gridZ",
+            "blockX",
+            "blockY",
+            "blockZ",
+            "clusterX",
+        ),
+        *(
+            "clusterY",
+            "clusterZ",
+            "clusterSchedulingPolicy",
+            "maxPotentialClusterSize",
+            "maxActiveClusters",
+        ),
+        *(
+            "cacheConfig",
+            "registersPerThread",
+            "staticSharedMemory",
+            "dynamicSharedMemory",
+            "localMemoryPerThread",
+        ),
+        *(
+            "localMemoryTotal",
+            "sharedMemoryExecuted",
+            "sharedMemoryLimitConfig",
+            "sharedMemoryRequestedPercentage",
+        ),
+        *(
+            "launchType",
+            "bytes",
+            "value",
+            "copyKind",
+            "copyCount",
+            "srcKind",
+            "dstKind",
+            "memKind",
+            "srcDeviceId",
+        ),
+        *(
+            "dstDeviceId",
+            "srcContextId",
+            "dstContextId",
+            "migrationCause",
+            "virtualAddress",
+            "address",
+            "pc",
+        ),
+        *(
+            "memoryOperationType",
+            "returnValue",
+            "callchainId",
+            "syncType",
+            "overheadType",
+            "nestingLevel",
+            "typeId",
+        ),
+        *(
+            "metricId",
+            "rawValue",
+            "cpu",
+            "cpuCycles",
+            "isSchedIn",
+            "threadState",
+            "threadBlock",
+            "id",
+            "number",
+        ),
+        *(
+            "uint64Value",
+            "int64Value",
+            "doubleValue",
+            "uint32Value",
+            "int32Value",
+            "floatValue",
+            "utcEpochNs",
+        ),
+        *(
+            "systemClockNs",
+            "processId",
+            "nullStreamId",
+            "isGreenContext",
+            "parentContextId",
+            "flag",
+            "priority",
+        ),
+        *(
+            "smCount",
+            "clockRate",
+            "memoryBandwidth",
+            "totalMemory",
+            "l2CacheSize",
+            "constantMemory",
+            "computeMajor",
+        ),
+        *(
+            "computeMinor",
+            "smMajor",
+            "smMinor",
+            "maxWarpsPerSm",
+            "maxBlocksPerSm",
+            "maxThreadsPerBlock",
+        ),
+        *(
+            "maxRegistersPerSm",
+            "maxRegistersPerBlock",
+            "maxShmemPerSm",
+            "maxShmemPerBlock",
+            "maxShmemPerBlockOptin",
+        ),
+        *(
+            "maxBlockDimX",
+            "maxBlockDimY",
+            "maxBlockDimZ",
+            "maxGridDimX",
+            "maxGridDimY",
+            "maxGridDimZ",
+        ),
+        *(
+            "threadsPerWarp",
+            "asyncEngines",
+            "isDiscrete",
+            "cuDevice",
+            "numberOfPageFaults",
+            "faultAccessType",
+        ),
+        *(
+            "numGangs",
+            "numWorkers",
+            "vectorLength",
+            "lineNo",
+            "size",
+            "tag",
+            "rank",
+            "rootRank",
+            "remoteRank",
+        ),
         *("commHandle", "remoteSize"),
     ]
 )
 _TEXTS: Final = frozenset({"text", "value", "name", "label", "metricName", "chipName"})
-_STRING_IDS: Final = ("nameId", "textId", "demangledName", "shortName", "mangledName", "kernelName", "funcName")
-_EXPORT_KEYS: Final = re.compile(r"EXPORT_(?:PRODUCT_(?:NAME|VERSION|DATE)|SCHEMA_VERSION(?:_[A-Z]{3,6})?)")
-_ASKED: Final = re.compile(r"(?:PROCESS_\d{1,6}:|MPI_TRACE_OPTIONS:)?COLLECT_[A-Z0-9_]{1,60}=(?:true|false)")
+_STRING_IDS: Final = (
+    "nameId",
+    "textId",
+    "demangledName",
+    "shortName",
+    "mangledName",
+    "kernelName",
+    "funcName",
+)
+_EXPORT_KEYS: Final = re.compile(
+    r"EXPORT_(?:PRODUCT_(?:NAME|VERSION|DATE)|SCHEMA_VERSION(?:_[A-Z]{3,6})?)"
+)
+_ASKED: Final = re.compile(
+    r"(?:PROCESS_\d{1,6}:|MPI_TRACE_OPTIONS:)?COLLECT_[A-Z0-9_]{1,60}=(?:true|false)"
+)
 _EVENTS: Final = re.compile(r"CAPTURE_EVENT_TYPE=[A-Za-z]{2,30}")
 _NUMBERED: Final = re.compile(
     r"(?:PROCESS_\d{1,6}:)?ENVIRONMENT_VARIABLE=\w{1,40}(?:RANK|SIZE|NODEID|PROCID|NTASKS|RANKID)=\d{1,7}|"
@@ -67,7 +252,12 @@ _NUMBERED: Final = re.compile(
 _PLAIN: Final = re.compile(r"[\w. +-]{0,64}")
 _WHOLE: Final = re.compile(r"\s*[+-]?\d{1,18}(?!\d)")
 _ABOUT: Final = ("META_DATA_EXPORT", "EXPORT_META_DATA", "META_DATA_CAPTURE")
-_SECRET_TABLES: Final = ("META_DATA_CAPTURE", "TARGET_INFO_SYSTEM_ENV", "META_DATA_EXPORT", "EXPORT_META_DATA")
+_SECRET_TABLES: Final = (
+    "META_DATA_CAPTURE",
+    "TARGET_INFO_SYSTEM_ENV",
+    "META_DATA_EXPORT",
+    "EXPORT_META_DATA",
+)
 _IDENTITY: Final = re.compile(r"(?i)host|user|login|(?:^|[:_])(?:WORKING_DIR|COMMAND|ARG)")
 
 _SPELLED: Final = {name.lower(): name for name in (*_NUMBERS, *_TEXTS, *_STRING_IDS, "StringIds")}
@@ -79,9 +269,13 @@ def copy(source: Path, target: Path, ledger: Ledger) -> None:
     """Write a copy of an SQLite export into a fresh file."""
     with sqlite.connect(source) as old:
         old.text_factory = lambda data: data.decode("utf-8", "replace")
-        listed = old.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'")
+        listed = old.execute(
+            "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'"
+        )
         names = [name for (name,) in listed if isinstance(name, str)]
-        tables = sqlite.Tables({_as_nsys(name): map(_as_nsys, sqlite.columns(old, name)) for name in names})
+        tables = sqlite.Tables(
+            {_as_nsys(name): map(_as_nsys, sqlite.columns(old, name)) for name in names}
+        )
         _learn(old, tables, ledger)
         with writing(target):
             new = sqlite3.connect(target)
@@ -97,7 +291,9 @@ def copy(source: Path, target: Path, ledger: Ledger) -> None:
 
 
 def _as_nsys(name: str) -> str:
-    """Name of a table or column as nsys spells it, whatever its case; other names stay as they are."""
+    """Name of a table or column as nsys spells it, whatever its case; other names stay as they
+    are.
+    """
     upper = name.upper()
     return _SPELLED.get(name.lower(), upper if _TABLES.fullmatch(upper) else name)
 
@@ -116,7 +312,11 @@ def _learn(old: sqlite3.Connection, tables: sqlite.Tables, ledger: Ledger) -> No
         if not all(column in tables.get(table, ()) for column in ("name", "value")):
             continue
         for name, value in old.execute(f"SELECT name, value FROM {table}"):  # noqa: S608 (one of four)
-            if not isinstance(value, str) or _EXPORT_KEYS.fullmatch(str(name)) or _kept_pair(table, name, value):
+            if (
+                not isinstance(value, str)
+                or _EXPORT_KEYS.fullmatch(str(name))
+                or _kept_pair(table, name, value)
+            ):
                 continue
             ledger.names.know([value], identity=bool(_IDENTITY.search(str(name))))
             for part in re.split(r"[\0;\n]", value):
@@ -130,15 +330,21 @@ def _learn(old: sqlite3.Connection, tables: sqlite.Tables, ledger: Ledger) -> No
 class _Copier:
     """Copies tables row by row into a new database."""
 
-    def __init__(self, old: sqlite3.Connection, new: sqlite3.Connection, target: Path, ledger: Ledger) -> None:
+    def __init__(
+        self, old: sqlite3.Connection, new: sqlite3.Connection, target: Path, ledger: Ledger
+    ) -> None:
         self.old, self.new, self.target, self.ledger = old, new, target, ledger
         self.used: set[int] = set()
 
     def copy(self, tables: sqlite.Tables) -> None:
-        """Copy all tables; StringIds is the last one, because the other tables tell which texts events refer to."""
+        """Copy all tables; StringIds is the last one, because the other tables tell which texts
+        events refer to.
+        """
         for name in sorted(tables, key=lambda name: name == "StringIds"):
             if not _TABLES.fullmatch(name):
-                (count,) = self.old.execute(f"SELECT count(*) FROM {sqlite.quoted(name)}").fetchone()  # noqa: S608
+                (count,) = self.old.execute(
+                    f"SELECT count(*) FROM {sqlite.quoted(name)}"  # noqa: S608
+                ).fetchone()
                 self.ledger.leave_out("tables", "tables that no analysis needs", example=name)
                 self.ledger.leave_out("tables", "rows of tables that no analysis needs", count)
                 continue
@@ -162,10 +368,16 @@ class _Copier:
         while rows := cursor.fetchmany(10_000):
             rows_kept = self._wanted(name, kept, rows)
             for i in ids:
-                self.used.update(value for row in rows_kept if isinstance(value := _number(row[i]), int))
+                self.used.update(
+                    value for row in rows_kept if isinstance(value := _number(row[i]), int)
+                )
             with writing(self.target):
                 self.new.executemany(
-                    insert, [tuple(make(v) for make, v in zip(clean, row, strict=True)) for row in rows_kept]
+                    insert,
+                    [
+                        tuple(make(v) for make, v in zip(clean, row, strict=True))
+                        for row in rows_kept
+                    ],
                 )
 
     def _wanted(self, name: str, columns: list[str], rows: list[Row]) -> list[Row]:
@@ -184,7 +396,9 @@ class _Copier:
 
     def _cleaner(self, table: str, column: str) -> Callable[[object], object]:
         if table == "PROCESSES" and column == "name":
-            return lambda value: process_name(value, self.ledger, table) if isinstance(value, str) else None
+            return lambda value: (
+                process_name(value, self.ledger, table) if isinstance(value, str) else None
+            )
         if table in _ABOUT:  # tables with known texts
             return lambda value: value if isinstance(value, str | int | float) else None
         if column in _TEXTS:
@@ -207,7 +421,9 @@ def _number(value: object) -> object:
 
 
 def copy_parquet(source: Path, target: Path, ledger: Ledger) -> None:
-    """Write a redacted copy of a folder of Parquet files that ``nsys export --type parquetdir`` wrote."""
+    """Write a redacted copy of a folder of Parquet files that ``nsys export --type parquetdir``
+    wrote.
+    """
     used: set[int] = set()
     paths = sorted(source.glob("*.parquet"), key=lambda path: path.stem == "StringIds")
     with writing(target):
@@ -218,9 +434,13 @@ def copy_parquet(source: Path, target: Path, ledger: Ledger) -> None:
             continue
         try:
             columns = pl.read_parquet_schema(path)
-            frame = pl.read_parquet(path, columns=[c for c in columns if c in _NUMBERS or c in _TEXTS])
+            frame = pl.read_parquet(
+                path, columns=[c for c in columns if c in _NUMBERS or c in _TEXTS]
+            )
         except (pl.exceptions.PolarsError, OSError) as error:
-            raise ReadError(f"{path.name} is damaged: {error}", hint="export the report again") from error
+            raise ReadError(
+                f"{path.name} is damaged: {error}", hint="export the report again"
+            ) from error
         for column in columns.keys() - set(frame.columns):
             ledger.leave_out(path.stem, "columns that no analysis needs", example=column)
         frame = _clean_frame(frame, path.stem, used, ledger)
@@ -254,7 +474,9 @@ def _clean_frame(frame: pl.DataFrame, name: str, used: set[int], ledger: Ledger)
             continue
         texts = series.cast(pl.String, strict=False)
         cleaned = {
-            text: process_name(text, ledger, name) if name == "PROCESSES" else ledger.text(text, name)
+            text: process_name(text, ledger, name)
+            if name == "PROCESSES"
+            else ledger.text(text, name)
             for text in texts.drop_nulls().unique()
         }
         frame = frame.with_columns(texts.replace(cleaned) if cleaned else texts)

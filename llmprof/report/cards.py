@@ -1,4 +1,6 @@
-"""Cards: short HTML views of a trace, a run, hardware metrics and findings in a notebook, and the head of a report."""
+"""Cards: short HTML views of a trace, a run, hardware metrics and findings in a notebook, and
+the head of a report.
+"""
 
 from __future__ import annotations
 
@@ -60,9 +62,14 @@ def facts(trace: Trace) -> list[tuple[str, str]]:
         (SPAN, format_ns(high - low) if high > low else "nothing with a time"),
         ("Clock", str(meta.get("clock") or "not recorded")),
     ]
-    out += [(_label(key), version(key, value)) for key, value in dict(meta.get("versions") or {}).items()]
+    out += [
+        (_label(key), version(key, value))
+        for key, value in dict(meta.get("versions") or {}).items()
+    ]
     if trace.on_host:
-        out.insert(1, ("Device activity", "none recorded: outermost operators of the host stand in for it"))
+        out.insert(
+            1, ("Device activity", "none recorded: outermost operators of the host stand in for it")
+        )
     options = ", ".join(f"{key}={value}" for key, value in dict(meta.get("options") or {}).items())
     if options:
         out.append(("Profiler options", options))
@@ -77,14 +84,25 @@ def files(trace: Trace) -> list[tuple[str, str]]:
     out = []
     for file in _list(trace.coverage.get("files")):
         kept, events = file.get("kept"), file.get("events")
-        counts = f"events: {_kept(events, kept)}" if isinstance(kept, int) and isinstance(events, int) else ""
+        counts = (
+            f"events: {_kept(events, kept)}"
+            if isinstance(kept, int) and isinstance(events, int)
+            else ""
+        )
         size = format_bytes(file["bytes"]) if isinstance(file.get("bytes"), int) else ""
-        out.append((str(file.get("file", "")), ", ".join(filter(None, (f"rank {file.get('rank')}", size, counts)))))
+        out.append(
+            (
+                str(file.get("file", "")),
+                ", ".join(filter(None, (f"rank {file.get('rank')}", size, counts))),
+            )
+        )
     return out
 
 
 def _kept(events: int, kept: int) -> str:
-    """Say how many events were kept; a reader that makes several rows of an event keeps more than there are."""
+    """Say how many events were kept; a reader that makes several rows of an event keeps more
+    than there are.
+    """
     if kept > events:
         return f"{events:,}, which gave {kept:,} rows"
     return f"{events:,}, all kept" if kept == events else f"{events:,}, of which {kept:,} were kept"
@@ -106,11 +124,15 @@ def reading(trace: Trace) -> list[tuple[str, str]]:
             skipped[kind] = skipped.get(kind, 0) + int(count)
     if skipped:
         words = ", ".join(
-            f"{count:,} {kind.replace('_', ' ')}" for kind, count in sorted(skipped.items(), key=lambda i: -i[1])
+            f"{count:,} {kind.replace('_', ' ')}"
+            for kind, count in sorted(skipped.items(), key=lambda i: -i[1])
         )
         out.append(("Left aside on purpose", words))
     lost, pieces = coverage.get("lost_bytes", 0), counted(coverage.get("lost_pieces", 0), "event")
-    return [*out, ("Lost to damage", f"{counted(lost, 'byte')}, about {pieces}" if lost else "nothing")]
+    return [
+        *out,
+        ("Lost to damage", f"{counted(lost, 'byte')}, about {pieces}" if lost else "nothing"),
+    ]
 
 
 def warnings(trace: Trace) -> list[str]:
@@ -118,20 +140,37 @@ def warnings(trace: Trace) -> list[str]:
     out = []
     if missing := _list(trace.meta.get("missing_ranks")):
         world = trace.meta.get("world_size")
-        ranks = f"Rank {missing[0]} of {world} is" if len(missing) == 1 else f"Ranks {_runs(missing)} of {world} are"
-        out.append(f"{ranks} missing: waiting for {'it' if len(missing) == 1 else 'them'} cannot be seen.")
+        ranks = (
+            f"Rank {missing[0]} of {world} is"
+            if len(missing) == 1
+            else f"Ranks {_runs(missing)} of {world} are"
+        )
+        out.append(
+            f"{ranks} missing: waiting for {'it' if len(missing) == 1 else 'them'} cannot be seen."
+        )
     for file in _list(trace.coverage.get("files")):
         if file.get("truncated") or file.get("lost_bytes"):
             reason = file.get("truncated") or "some events are not valid JSON"
-            out.append(f"{file.get('file')}: {reason}; {file.get('lost_bytes', 0):,} bytes were lost.")
+            out.append(
+                f"{file.get('file')}: {reason}; {file.get('lost_bytes', 0):,} bytes were lost."
+            )
     return out
 
 
 def shares(coverage: pl.DataFrame | None) -> pl.DataFrame:
-    """Coverage over all ranks: ``measure, share, least, rank, of``, ``least`` being the worst rank's share."""
+    """Coverage over all ranks:
+
+    ``measure, share, least, rank, of``, ``least`` being the worst rank's share.
+    """
     if coverage is None or not coverage.height:
         return pl.DataFrame(
-            schema={"measure": pl.String, "share": pl.Float64, "least": pl.Float64, "rank": pl.Int32, "of": pl.String}
+            schema={
+                "measure": pl.String,
+                "share": pl.Float64,
+                "least": pl.Float64,
+                "rank": pl.Int32,
+                "of": pl.String,
+            }
         )
     whole = pl.col("total_ns").sum()
     if coverage["of"][0] == OF_OPERATORS:  # each is an operator, and was not launched
@@ -160,12 +199,20 @@ def some_known(frame: pl.DataFrame, column: str, *, ns: str = "dur_ns") -> pl.Da
     """The frame, unless its parts are known in no row but copies, or for hardly any of its time."""
     if frame.height and frame[column].drop_nulls().is_in([*_UNKNOWN, "copy"]).all():
         raise AnalysisError(f"no event has a known {column}", hint=_HINTS[column])
-    unknown = pl.col(ns).filter(pl.col(column).fill_null("other").is_in(_UNKNOWN)).sum() / pl.col(ns).sum()
+    unknown = (
+        pl.col(ns).filter(pl.col(column).fill_null("other").is_in(_UNKNOWN)).sum()
+        / pl.col(ns).sum()
+    )
     share = draw.number(frame.select(unknown.fill_nan(0)).item()) if frame.height else 0.0
     if share >= MOST_UNKNOWN:
         words = f"{format_share(share)} of the time has no known {column}"
-        if column == "part":  # of a path, whose pauses may well have a cause: idle time is judged by more than order
-            words = f"for {format_share(share)} of the time the order of events does not say what the next waits for"
+        if (
+            column == "part"
+        ):  # of a path, whose pauses may well have a cause: idle time is judged by more than order
+            words = (
+                f"for {format_share(share)} of the time the order of events does not say what the"
+                " next waits for"
+            )
         raise AnalysisError(words, hint=_HINTS[column])
     return frame
 
@@ -189,7 +236,14 @@ _VERSIONS: Final = (
 def _label(key: str) -> str:
     if key == "torch_npu":
         return key
-    names = {"cuda": "CUDA", "cupti": "CUPTI", "vllm": "vLLM", "hip": "HIP", "nccl": "NCCL", "cann": "CANN"}
+    names = {
+        "cuda": "CUDA",
+        "cupti": "CUPTI",
+        "vllm": "vLLM",
+        "hip": "HIP",
+        "nccl": "NCCL",
+        "cann": "CANN",
+    }
     names["nsys"] = "Nsight Systems"
     words = [names.get(word, word) for word in key.removesuffix("_version").split("_")]
     return " ".join([words[0] if words[0] in names.values() else words[0].capitalize(), *words[1:]])
@@ -211,7 +265,9 @@ def _list(value: Any) -> list[Any]:
 
 
 MOST_EVENTS: Final = 1_000_000
-"""Most kernels and copies for which the card of a trace shows steps, since it should appear at once."""
+"""Most kernels and copies for which the card of a trace shows steps, since it should appear at
+once.
+"""
 
 MOST_FOUND: Final = 200_000
 """Most kernels and copies for which the card of a trace shows findings."""
@@ -231,7 +287,9 @@ class Rows:
     note: str = ""
 
 
-def card(title: str, subtitle: str = "", *, tables: Sequence[Rows | None] = (), **parts: Any) -> str:
+def card(
+    title: str, subtitle: str = "", *, tables: Sequence[Rows | None] = (), **parts: Any
+) -> str:
     """A card as HTML; the further parts are those of its template, each of which may lack."""
     shown = [table for table in tables if table is not None and table.rows]
     return _template().render(title=title, subtitle=subtitle, tables=shown, **parts)
@@ -239,13 +297,17 @@ def card(title: str, subtitle: str = "", *, tables: Sequence[Rows | None] = (), 
 
 @cache
 def _template() -> jinja2.Template:
-    """Load the template of a card without importing the other modules of a report, which takes a second."""
+    """Load the template of a card without importing the other modules of a report, which takes a
+    second.
+    """
 
     def visible(value: object) -> object:
         return plain(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
     loader = jinja2.PackageLoader("llmprof.report", "templates")
-    return jinja2.Environment(loader=loader, autoescape=True, finalize=visible).get_template("card.html")
+    return jinja2.Environment(loader=loader, autoescape=True, finalize=visible).get_template(
+        "card.html"
+    )
 
 
 def of_trace(trace: Trace) -> str:
@@ -266,7 +328,8 @@ def of_trace(trace: Trace) -> str:
     ]
     name = f" {trace.name}" if trace.name else ""
     return card(
-        f"Trace{name}: {number_of_ranks(len(ranks))}, {format_ns(high - low) if high > low else 'nothing with a time'}",
+        f"Trace{name}: {number_of_ranks(len(ranks))},"
+        f" {format_ns(high - low) if high > low else 'nothing with a time'}",
         str(trace.meta.get("device") or "device not recorded"),
         first=_first_findings(trace) if events <= MOST_FOUND else [],
         lines=where_the_time_went(trace) if small else (),
@@ -294,15 +357,20 @@ def number_of_ranks(number: int) -> str:
 
 _SPAN: Final = pl.col("dur_ns")
 LENGTHS: Final = (
-    _SPAN.mean().alias("mean"), _SPAN.median().alias("median"), _SPAN.min().alias("least"), _SPAN.max().alias("most")
-)  # fmt: skip
+    _SPAN.mean().alias("mean"),
+    _SPAN.median().alias("median"),
+    _SPAN.min().alias("least"),
+    _SPAN.max().alias("most"),
+)
 """Lengths of some steps."""
 
 _ALIKE: Final = 0.05
 
 
 def averages(lengths: pl.DataFrame) -> list[str]:
-    """The columns that say how long a step is: the mean, as in findings, and the median where it is another time."""
+    """The columns that say how long a step is: the mean, as in findings, and the median where it
+    is another time.
+    """
     other = (pl.col("median") - pl.col("mean")).abs() > _ALIKE * pl.col("mean")
     return ["mean", "median"] if lengths.select(other.any()).item() else ["mean"]
 
@@ -317,15 +385,29 @@ def _steps(trace: Trace) -> Rows | None:
         steps = analyze.steps(trace)
     except LlmprofError:
         return None
-    phases = steps.group_by("phase", maintain_order=True).agg(pl.col("step").n_unique().alias("steps"), *LENGTHS)
+    phases = steps.group_by("phase", maintain_order=True).agg(
+        pl.col("step").n_unique().alias("steps"), *LENGTHS
+    )
     typical = averages(phases)
     rows = [
-        (phase_in_words(phase), f"{count:,}", *("-" if value is None else format_ns(value) for value in spans))
-        for phase, count, *spans in phases.select("phase", "steps", *typical, "least", "most").iter_rows()
+        (
+            phase_in_words(phase),
+            f"{count:,}",
+            *("-" if value is None else format_ns(value) for value in spans),
+        )
+        for phase, count, *spans in phases.select(
+            "phase", "steps", *typical, "least", "most"
+        ).iter_rows()
     ]
     inferred = "inferred" in steps["source"]
-    note = f"From a step's first to its last event, over {counted(steps['rank'].n_unique(), 'rank')}."
-    note += " No labels of the engine: steps were inferred from the repetition of kernels." if inferred else ""
+    note = (
+        f"From a step's first to its last event, over {counted(steps['rank'].n_unique(), 'rank')}."
+    )
+    note += (
+        " No labels of the engine: steps were inferred from the repetition of kernels."
+        if inferred
+        else ""
+    )
     where = "Steps" if trace.on_host else "Steps on the device"
     return Rows(where, ("phase", "steps", *typical, "shortest", "longest"), rows, note)
 
@@ -340,7 +422,12 @@ def _coverage(trace: Trace) -> Rows | None:
         for measure, share, least in explained.select("measure", "share", "least").iter_rows()
     ]
     denominator = explained["of"][0] if explained.height else ""
-    return Rows("Coverage: how much of the time has …", ("", "share", "worst rank"), rows, f"Of the {denominator}.")
+    return Rows(
+        "Coverage: how much of the time has …",
+        ("", "share", "worst rank"),
+        rows,
+        f"Of the {denominator}.",
+    )
 
 
 _OF_SEVERAL_RANKS: Final = ("analyze.rank_steps(trace)", "analyze.late_groups(trace)")
@@ -348,7 +435,11 @@ _OF_SEVERAL_RANKS: Final = ("analyze.rank_steps(trace)", "analyze.late_groups(tr
 
 def _questions(trace: Trace) -> list[tuple[str, str]]:
     """The first analyses of the catalogue for what was recorded."""
-    questions = [(f"analyze.{entry.name}(trace)", entry.question) for entry in catalog.analyses() if entry.section]
+    questions = [
+        (f"analyze.{entry.name}(trace)", entry.question)
+        for entry in catalog.analyses()
+        if entry.section
+    ]
     if not any(trace.has(name) for name in ("kernels", "copies", "ops")):
         return [("trace.tables", "What was recorded?")]
     if not trace.has("collectives"):
@@ -368,13 +459,20 @@ def _questions(trace: Trace) -> list[tuple[str, str]]:
 
 
 def of_metrics(metrics: Metrics) -> str:
-    """Card of hardware metrics: the longest launches, the measured metrics, and questions to ask next."""
+    """Card of hardware metrics: the longest launches, the measured metrics, and questions to ask
+    next.
+    """
     kernels = metrics.kernels
-    devices = ", ".join(sorted(set(kernels["device_name"].drop_nulls().to_list()))) or "device not recorded"
+    devices = (
+        ", ".join(sorted(set(kernels["device_name"].drop_nulls().to_list())))
+        or "device not recorded"
+    )
     longest = kernels.sort("duration_ns", descending=True, nulls_last=True).head(_LAUNCHES)
     rows = [
         (shorten(name or "unnamed", 70), number, format_ns(duration))
-        for number, name, duration in longest.select("kernel_id", "kernel_name", "duration_ns").iter_rows()
+        for number, name, duration in longest.select(
+            "kernel_id", "kernel_name", "duration_ns"
+        ).iter_rows()
     ]
     facts = [
         ("Metrics", f"{metrics.metrics['metric'].n_unique():,} for {kernels.height:,} launches"),
@@ -404,20 +502,41 @@ def of_run(run: Run) -> str:
     facts = [
         ("Model", config.model),
         ("Mode", config.profile_mode),
-        ("Engine", " ".join(str(summary[key]) for key in ("engine", "engine_version") if summary.get(key))),
-        ("Ranks", f"tensor parallel {config.tensor_parallel_size}, pipeline parallel {config.pipeline_parallel_size}"),
+        (
+            "Engine",
+            " ".join(str(summary[key]) for key in ("engine", "engine_version") if summary.get(key)),
+        ),
+        (
+            "Ranks",
+            (
+                f"tensor parallel {config.tensor_parallel_size}, pipeline parallel"
+                f" {config.pipeline_parallel_size}"
+            ),
+        ),
         ("Folder", run.folder.path.name),
     ]
     rows = [
-        (row["phase"], str(row["metric"]).removesuffix("_ns"), format_ns(row["mean"]), format_ns(row["p99"]))
+        (
+            row["phase"],
+            str(row["metric"]).removesuffix("_ns"),
+            format_ns(row["mean"]),
+            format_ns(row["p99"]),
+        )
         for row in summary.get("metrics") or []
         if row.get("unit") == "ns"
     ]
     following = [("run.requests", "How long did each request take?")]
     if config.profile_mode in ("torch", "nsys", "nsys_ncu", "ops"):
-        following.append(("analyze.findings(run.trace)", "What takes the time, and what can be done about it?"))
+        following.append(
+            ("analyze.findings(run.trace)", "What takes the time, and what can be done about it?")
+        )
     if config.profile_mode in ("ncu", "nsys_ncu"):
-        following.append(("analyze.speed_of_light(run.metrics)", "How near is each kernel to the device's limits?"))
+        following.append(
+            (
+                "analyze.speed_of_light(run.metrics)",
+                "How near is each kernel to the device's limits?",
+            )
+        )
     following.append(("llmprof.report.Visualizer(run.folder.path)", "Charts and a page of it"))
     return card(
         f"Run {config.name}: {run.state}",
@@ -440,8 +559,14 @@ def of_findings(findings: pl.DataFrame) -> str:
     return card(
         f"{len(causes)} findings" if len(causes) != 1 else "One finding",
         picture=Markup(f"<style>{bars.STYLE}</style>{picture}" if picture else ""),  # noqa: S704 - it escapes its texts
-        lines=[sentence(line) for line in times_in_words(findings, getattr(findings, "time_went", ()))],
+        lines=[
+            sentence(line) for line in times_in_words(findings, getattr(findings, "time_went", ()))
+        ],
         findings=causes,
         known=known,
-        facts=[] if causes or known else [("", "No rule found anything worth saying in this recording.")],
+        facts=(
+            []
+            if causes or known
+            else [("", "No rule found anything worth saying in this recording.")]
+        ),
     )

@@ -1,4 +1,6 @@
-"""Figures of a report: each selects its rows, limits them for a page, and draws them or gives the reason why not."""
+"""Figures of a report: each selects its rows, limits them for a page, and draws them or gives
+the reason why not.
+"""
 
 from __future__ import annotations
 
@@ -42,12 +44,18 @@ MAX_BARS = 3_000
 
 
 def representative_step(trace: Trace) -> tuple[int, str]:
-    """Step whose device span is the median of the steady decode steps, or else of all steps with device work."""
+    """Step whose device span is the median of the steady decode steps, or else of all steps with
+    device work.
+    """
     steady = analyze.steady_state(trace)
     ran = analyze.steps(trace).filter(pl.col("dur_ns").is_not_null() & (pl.col("phase") != "empty"))
-    rows, words = (steady, "a steady decode step") if steady.height else (ran, "the step of median length")
+    rows, words = (
+        (steady, "a steady decode step") if steady.height else (ran, "the step of median length")
+    )
     if not rows.height:
-        raise AnalysisError("no step with work on the device was found", hint="see the coverage of steps above")
+        raise AnalysisError(
+            "no step with work on the device was found", hint="see the coverage of steps above"
+        )
     spans = rows.group_by("step").agg(pl.col("dur_ns").max()).sort("dur_ns", "step")
     return int(spans["step"][(spans.height - 1) // 2]), words
 
@@ -63,16 +71,24 @@ def step_window(trace: Trace, step: int) -> pl.DataFrame:
 
 
 def middle_layer(events: pl.DataFrame) -> tuple[int, int, int]:
-    """The layer in the middle of a step, and when the first rank and those beside it in time run it."""
+    """The layer in the middle of a step, and when the first rank and those beside it in time run
+    it.
+    """
     inside = events.drop_nulls("layer")
     if not inside.height:
-        raise AnalysisError("no layer was found in this step", hint="layers are found by their attention kernels")
+        raise AnalysisError(
+            "no layer was found in this step", hint="layers are found by their attention kernels"
+        )
     first = inside.filter(pl.col("rank") == inside["rank"].min())
     layers = first["layer"].unique().sort()
     layer = int(layers[layers.len() // 2])
     low, high = extent(first.filter(pl.col("layer") == layer))
     end = pl.col("start_ns") + pl.col("dur_ns")
-    spans = inside.filter(pl.col("layer") == layer).group_by("rank").agg(low=pl.col("start_ns").min(), high=end.max())
+    spans = (
+        inside.filter(pl.col("layer") == layer)
+        .group_by("rank")
+        .agg(low=pl.col("start_ns").min(), high=end.max())
+    )
     beside = spans.filter((pl.col("low") < high) & (pl.col("high") > low))
     return layer, *beside.select(pl.col("low").min(), pl.col("high").max()).row(0)
 
@@ -96,7 +112,10 @@ def fewer_steps(frame: pl.DataFrame, limit: int, file: str) -> tuple[pl.DataFram
         return frame, ""
     every = -(-frame.height // limit)
     kept = frame.filter(pl.col("step") % every == 0)
-    return kept, f"Drawn: one step in {every}, {kept.height:,} of {frame.height:,} rows; {file} has all."
+    return (
+        kept,
+        f"Drawn: one step in {every}, {kept.height:,} of {frame.height:,} rows; {file} has all.",
+    )
 
 
 Drawn: TypeAlias = "alt.TopLevelMixin | tuple[alt.TopLevelMixin, str]"
@@ -139,7 +158,9 @@ def _breakdown_by_category(trace: Trace) -> Drawn:
 def _layer_heatmap(trace: Trace) -> Drawn:
     frame = analyze.layers(trace, per="layer").drop_nulls(["step", "layer"])
     if not frame.height:
-        raise AnalysisError("no layer of a step was found", hint="layers are found by their attention kernels")
+        raise AnalysisError(
+            "no layer of a step was found", hint="layers are found by their attention kernels"
+        )
     cells = min(frame["step"].n_unique(), 120) * max(1, frame["layer"].n_unique())
     frame, note = fewer_ranks(frame, cells, MAX_CELLS, "layers.csv")
     return charts.layer_heatmap(frame), note
@@ -150,8 +171,12 @@ def _overlap(trace: Trace) -> Drawn:
     frame, left_out = _of_mean_steps(trace, _without_empty_steps(frame))
     if not frame.height:
         frame = analyze.overlap(trace, by=("rank",), waits=True)
-    frame, note = fewer_ranks(frame, frame["phase"].n_unique() if "phase" in frame.columns else 1, 64, "overlap.csv")
-    return charts.overlap(frame, work=trace.words["events"]), " ".join(filter(None, (left_out, note)))
+    frame, note = fewer_ranks(
+        frame, frame["phase"].n_unique() if "phase" in frame.columns else 1, 64, "overlap.csv"
+    )
+    return charts.overlap(frame, work=trace.words["events"]), " ".join(
+        filter(None, (left_out, note))
+    )
 
 
 MANY_RANKS: Final = 8
@@ -167,7 +192,9 @@ def _rank_waits(trace: Trace) -> Drawn:
     _many(trace)
     rows, groups = analyze.rank_steps(trace), analyze.rank_groups(trace)
     if rows["wait_ns"].max() == 0:
-        raise AnalysisError("no rank waits for another in a collective", hint="compare the times of their steps")
+        raise AnalysisError(
+            "no rank waits for another in a collective", hint="compare the times of their steps"
+        )
     return charts.rank_heatmap(rows, value="wait_ns", groups=groups)
 
 
@@ -176,16 +203,23 @@ def _late_groups(trace: Trace) -> Drawn:
     late = analyze.late_groups(trace)
     if not late.height:
         found = "the recording does not say which ranks share a node or a parallel group"
-        raise AnalysisError(found, hint="analyze.late_groups(trace, ranks_per_node=8) takes it from you")
+        raise AnalysisError(
+            found, hint="analyze.late_groups(trace, ranks_per_node=8) takes it from you"
+        )
     if late["others_wait_ns"].max() == 0:
-        raise AnalysisError("no rank waits for another in a collective", hint="compare the times of their steps")
+        raise AnalysisError(
+            "no rank waits for another in a collective", hint="compare the times of their steps"
+        )
     return charts.late_groups(late)
 
 
 def _many(trace: Trace) -> None:
     ranks = sum(rank >= 0 for rank in trace.ranks)
     if ranks < MANY_RANKS:
-        found = f"the recording has {cards.number_of_ranks(ranks)}, and a map of ranks is drawn from {MANY_RANKS}"
+        found = (
+            f"the recording has {cards.number_of_ranks(ranks)}, and a map of ranks is drawn from"
+            f" {MANY_RANKS}"
+        )
         raise AnalysisError(found, hint="the other charts show each rank by itself")
 
 
@@ -193,8 +227,14 @@ def _all_reduce(trace: Trace) -> Drawn:
     frame = analyze.collectives(trace)
     if not frame.height:
         found = "the capture holds no collective"
-        raise AnalysisError(found, hint="a run on one device has none; otherwise pass the files of all ranks")
-    kinds = frame.group_by("kind").agg(pl.col("dur_ns").sum()).sort("dur_ns", "kind", descending=[True, False])
+        raise AnalysisError(
+            found, hint="a run on one device has none; otherwise pass the files of all ranks"
+        )
+    kinds = (
+        frame.group_by("kind")
+        .agg(pl.col("dur_ns").sum())
+        .sort("dur_ns", "kind", descending=[True, False])
+    )
     kind = "all_reduce" if "all_reduce" in kinds["kind"] else kinds["kind"][0]
     return charts.all_reduce(frame, kind=kind)
 
@@ -202,7 +242,9 @@ def _all_reduce(trace: Trace) -> Drawn:
 def _idle(trace: Trace) -> Drawn:
     if trace.on_host:
         found = "no activity of a device was recorded, and operators of the host stand in for it"
-        raise NotCapturedError(found, hint="profile the activity of the device as well, if the run uses one")
+        raise NotCapturedError(
+            found, hint="profile the activity of the device as well, if the run uses one"
+        )
     frame, left_out = _of_mean_steps(trace, analyze.idle(trace))
     frame, note = fewer_ranks(cards.some_known(frame, "cause"), 1, _MOST_RANKS, "idle.csv")
     return charts.idle(frame), " ".join(filter(None, (left_out, note)))
@@ -218,16 +260,24 @@ def _step_timeline(trace: Trace) -> Drawn:
     ranks = events["rank"].unique().sort()
     events, note = fewer_ranks(events, 1, 16, "the trace")
     low, high = extent(events)
-    title = f"Step {events['step'][0]}, {words}, takes {format_ns(high - low)} on {cards.number_of_ranks(ranks.len())}"
+    title = (
+        f"Step {events['step'][0]}, {words}, takes {format_ns(high - low)} on"
+        f" {cards.number_of_ranks(ranks.len())}"
+    )
     return charts.timeline(events, max_bars=MAX_BARS, title=title), note
 
 
 def _layer_timeline(trace: Trace) -> Drawn:
     events, _ = _step(trace)
     layer, low, high = middle_layer(events)
-    seen = events.filter((pl.col("start_ns") < high) & (pl.col("start_ns") + pl.col("dur_ns") > low))
+    seen = events.filter(
+        (pl.col("start_ns") < high) & (pl.col("start_ns") + pl.col("dur_ns") > low)
+    )
     seen, note = fewer_ranks(seen, 1, 8, "the trace")
-    title = f"Layer {layer} of that step: {format_ns(high - low)} from its first {trace.words['event']} to its last"
+    title = (
+        f"Layer {layer} of that step: {format_ns(high - low)} from its first {trace.words['event']}"
+        " to its last"
+    )
     return charts.timeline(seen, window=(low, high), max_bars=MAX_BARS, title=title), note
 
 
@@ -243,7 +293,9 @@ def _operators(trace: Trace) -> Drawn:
     if frame["bound_ns"].null_count() == frame.height:
         reasons = frame.filter(pl.col("category").ne_missing("collective"))["why"].drop_nulls()
         raise AnalysisError(": ".join(["no operator has a bound", *reasons.head(1)]))
-    return charts.roofline(frame, peaks=trace.meta["device"]), f"Drawn: {part.words}." if part.words else ""
+    return charts.roofline(frame, peaks=trace.meta["device"]), (
+        f"Drawn: {part.words}." if part.words else ""
+    )
 
 
 def _opportunities(trace: Trace) -> Drawn:
@@ -255,14 +307,19 @@ def _opportunities(trace: Trace) -> Drawn:
 
 def without_bounds(opportunities: pl.DataFrame) -> str:
     """Why no operator has a bound; empty if one has."""
-    if not opportunities.height or opportunities["share_of_bound"].null_count() < opportunities.height:
+    if (
+        not opportunities.height
+        or opportunities["share_of_bound"].null_count() < opportunities.height
+    ):
         return ""
     return f"no operator has a bound: {opportunities.filter(part='step')['why'][0]}"
 
 
 def _critical_path(trace: Trace) -> Drawn:
     if trace.on_host:
-        raise AnalysisError("no device was recorded, and operators of the host only follow each other")
+        raise AnalysisError(
+            "no device was recorded, and operators of the host only follow each other"
+        )
     frame, note = _of_mean_steps(trace, path_without_names(trace))
     return charts.critical_path(cards.some_known(frame, "part")), note
 
@@ -300,7 +357,9 @@ OF_RUNS: Final = (
     "llmprof.report.operators:OPS_COMMUNICATION",
     "llmprof.report.operators:OPS_MEMORY",
 )
-"""List of the figures of runs; figures of traces are in the list of analyses, each with its analysis."""
+"""List of the figures of runs; figures of traces are in the list of analyses, each with its
+analysis.
+"""
 
 OF_SWEEPS: Final = (
     "llmprof.report.sweep:THROUGHPUT",
@@ -338,12 +397,18 @@ def figure(subject: object, drawing: Drawing) -> Figure:
         spec, small = page.twice(draw)
     except LlmprofError as error:
         captured = isinstance(error, AnalysisError | OutputError)
-        return Figure(name, shows, absent=Absent(shows, captured=captured, found=reason(error), hint=error.hint))
+        return Figure(
+            name,
+            shows,
+            absent=Absent(shows, captured=captured, found=reason(error), hint=error.hint),
+        )
     return Figure(name, shows, spec=spec, small=small, note=notes[0])
 
 
 def reason(error: LlmprofError) -> str:
-    """Reason of an error without the names of functions, which a reader of a report does not call."""
+    """Reason of an error without the names of functions, which a reader of a report does not
+    call.
+    """
     why = str(error.facts.get("why", error.found))
     return "there is none in this recording" if why == NO_ROWS else why
 
@@ -371,7 +436,9 @@ def _without_empty_steps(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def _of_mean_steps(trace: Trace, frame: pl.DataFrame) -> tuple[pl.DataFrame, str]:
-    """Rows without the long first steps, which are no part of the mean step that the findings are about."""
+    """Rows without the long first steps, which are no part of the mean step that the findings
+    are about.
+    """
     scope = scope_of(trace)
     if scope.words != "steps" or scope.steps is None:
         return frame, ""
@@ -396,8 +463,8 @@ def bound_section(
 ) -> Section:
     """Section that compares the steps of a trace with the least possible time."""
     words = (
-        "The least time of a stage follows from the model's shape, the tokens of the step and the stated peaks of the "
-        "device; the rest of a bar is the gap, in the colour of its reason."
+        "The least time of a stage follows from the model's shape, the tokens of the step and the"
+        " stated peaks of the device; the rest of a bar is the gap, in the colour of its reason."
     )
     try:
         joined = analyze.roofline_join(trace, model, tp_size=tp_size, pp_size=pp_size)
@@ -406,7 +473,11 @@ def bound_section(
         figure = Figure("bound_gap", _SHOWS, spec=spec, small=small)
         words += f" Theory knows {share} of the device time."
     except LlmprofError as error:
-        figure = Figure("bound_gap", _SHOWS, absent=Absent(_SHOWS, captured=False, found=error.found, hint=error.hint))
+        figure = Figure(
+            "bound_gap",
+            _SHOWS,
+            absent=Absent(_SHOWS, captured=False, found=error.found, hint=error.hint),
+        )
     return Section("bound", catalog.declaration(roofline.roofline_join).question, words, [figure])
 
 
@@ -424,20 +495,28 @@ def _memory(trace: Trace) -> Drawn:
     device = held.filter("on_device")
     held = device if device.height else held
     places = held.select("rank", "device").unique(maintain_order=True)
-    kept = held.join(places.head(_MOST_PANELS), on=["rank", "device"], nulls_equal=True, maintain_order="left")
-    note = f"Drawn: {_MOST_PANELS} of {places.height} devices." if places.height > _MOST_PANELS else ""
+    kept = held.join(
+        places.head(_MOST_PANELS), on=["rank", "device"], nulls_equal=True, maintain_order="left"
+    )
+    note = (
+        f"Drawn: {_MOST_PANELS} of {places.height} devices." if places.height > _MOST_PANELS else ""
+    )
     return charts.memory(kept), note
 
 
 def _holders(trace: Trace) -> Drawn:
     holders = analyze.memory(trace, per="holder")
     if not holders.height:
-        raise NotCapturedError("nothing is known to hold memory", hint="record with profile_memory=True")
+        raise NotCapturedError(
+            "nothing is known to hold memory", hint="record with profile_memory=True"
+        )
     device = holders.filter("on_device")
     holders = device if device.height else holders
     rank = holders["rank"].sort()[0]
     note = (
-        "" if holders["rank"].n_unique() == 1 else f"Drawn: rank {rank}; analyze.memory(trace, per='holder') has all."
+        ""
+        if holders["rank"].n_unique() == 1
+        else f"Drawn: rank {rank}; analyze.memory(trace, per='holder') has all."
     )
     return charts.memory_holders(holders.filter(pl.col("rank") == rank)), note
 
@@ -459,14 +538,25 @@ def _totals(trace: Trace) -> Drawn:
         raise AnalysisError("the summary holds no row", hint="check that the profiler was active")
     kinds = totals.group_by("kind").agg(pl.col("total_ns").sum())
     on_device = kinds.filter(pl.col("kind").is_in(["kernel", "layer"]))
-    kind = (on_device if on_device.height else kinds).sort("total_ns", "kind", descending=[True, False])["kind"][0]
+    kind = (on_device if on_device.height else kinds).sort(
+        "total_ns", "kind", descending=[True, False]
+    )["kind"][0]
     rows = totals.filter(pl.col("kind").is_in(["kernel", "copy"] if kind == "kernel" else [kind]))
-    note = "" if rows.height == totals.height else f"Drawn: what is of the kind {kind}; totals.csv has all."
-    rows = rows.with_columns(pl.col("count").fill_null(0), category=pl.coalesce("category", "scope"))
+    note = (
+        ""
+        if rows.height == totals.height
+        else f"Drawn: what is of the kind {kind}; totals.csv has all."
+    )
+    rows = rows.with_columns(
+        pl.col("count").fill_null(0), category=pl.coalesce("category", "scope")
+    )
     if kind == "kernel":
         return charts.kernels(rows), note
     first = rows.sort("total_ns", descending=True).row(0, named=True)
-    title = f"{shorten(first['name'], 48)} takes {format_share(first['share'])} of the time of all {kind}s"
+    title = (
+        f"{shorten(first['name'], 48)} takes {format_share(first['share'])} of the time of all"
+        f" {kind}s"
+    )
     return charts.kernels(rows, variants=True, title=title), note
 
 

@@ -26,8 +26,27 @@ from llmprof.names.readable import apart
 from llmprof.platforms import ON_DEVICE
 from llmprof.progress import Progress
 from llmprof.report import cards
-from llmprof.report.figures import GAINS_OF_OPERATORS, Drawing, bound_section, drawings, figure, without_bounds
-from llmprof.report.page import Absent, Column, Contents, Figure, Kind, Section, Table, by_share, columns, page, run
+from llmprof.report.figures import (
+    GAINS_OF_OPERATORS,
+    Drawing,
+    bound_section,
+    drawings,
+    figure,
+    without_bounds,
+)
+from llmprof.report.page import (
+    Absent,
+    Column,
+    Contents,
+    Figure,
+    Kind,
+    Section,
+    Table,
+    by_share,
+    columns,
+    page,
+    run,
+)
 from llmprof.storage import files
 from llmprof.theory import Shape
 from llmprof.trace import Trace
@@ -38,20 +57,32 @@ MOST_KERNELS = 25
 
 
 def sections(
-    figures: Mapping[str, Figure], frames: Mapping[str, pl.DataFrame | Absent], words: Mapping[str, str] = ON_DEVICE
+    figures: Mapping[str, Figure],
+    frames: Mapping[str, pl.DataFrame | Absent],
+    words: Mapping[str, str] = ON_DEVICE,
 ) -> list[Section]:
-    """Sections of the page: those of the catalogue's analyses, each with the results of the analyses that join it."""
+    """Sections of the page: those of the catalogue's analyses, each with the results of the
+    analyses that join it.
+    """
     members: dict[str, list[Analysis]] = {}
     for analysis in analyses():
         if analysis.anchor and (not analysis.only_with or analysis.name in frames):
             members.setdefault(analysis.anchor, []).append(analysis)
     out = []
     for anchor, joined in members.items():
-        opened = next((member.section for member in joined if not isinstance(member.section, str)), None)
-        blocks = [block for member in joined for block in _tables(member, frames.get(member.name), words)]
+        opened = next(
+            (member.section for member in joined if not isinstance(member.section, str)), None
+        )
+        blocks = [
+            block for member in joined for block in _tables(member, frames.get(member.name), words)
+        ]
         drawn = [figures[drawing.name] for member in joined for drawing in drawings(member)]
         evidence = tuple(member.name for member in joined if member.reported)
-        head = (opened.question or joined[0].question, opened.words) if opened is not None else (joined[0].question, "")
+        head = (
+            (opened.question or joined[0].question, opened.words)
+            if opened is not None
+            else (joined[0].question, "")
+        )
         if opened is not None and opened.without is not None:
             frame = frames.get(opened.without.analysis)
             if not isinstance(frame, pl.DataFrame) or frame.is_empty():
@@ -61,13 +92,21 @@ def sections(
     return out
 
 
-def _tables(analysis: Analysis, frame: pl.DataFrame | Absent | None, words: Mapping[str, str]) -> list[Table | Absent]:
-    """Make the table of an analysis, or give the reason why there is none, unless a figure of it does."""
+def _tables(
+    analysis: Analysis, frame: pl.DataFrame | Absent | None, words: Mapping[str, str]
+) -> list[Table | Absent]:
+    """Make the table of an analysis, or give the reason why there is none, unless a figure of it
+    does.
+    """
     plain = not isinstance(analysis.section, str) and not (analysis.table or analysis.figures)
     if frame is None or not (analysis.table or analysis.package or plain):
         return []
     if isinstance(frame, Absent):
-        return [] if analysis.figures and not analysis.package else [replace(frame, part=analysis.help)]
+        return (
+            []
+            if analysis.figures and not analysis.package
+            else [replace(frame, part=analysis.help)]
+        )
     if plain:
         return [_plain_table(analysis, frame)]
     if not analysis.table or (not frame.height and analysis.figures):
@@ -79,18 +118,24 @@ def _tables(analysis: Analysis, frame: pl.DataFrame | Absent | None, words: Mapp
             return [plugins.at(analysis.table)(frame, words)]
     except (plugins.FailedError, LlmprofError) as error:
         failed = f"the table of {analysis.name!r} of {analysis.package} failed: {error}"
-        return [Absent(analysis.help, captured=True, found=failed, hint="report this to its authors")]
+        return [
+            Absent(analysis.help, captured=True, found=failed, hint="report this to its authors")
+        ]
 
 
 def _plain_table(analysis: Analysis, frame: pl.DataFrame) -> Table:
-    """The first rows of an analysis that has a section of its own, and neither a table nor a figure."""
+    """The first rows of an analysis that has a section of its own, and neither a table nor a
+    figure.
+    """
     shown: list[Column] = []
     kind: Kind
     for name in analysis.columns.split() or frame.columns:
         kind = "number" if frame[name].dtype.is_numeric() else "name"
         kind = "time" if name.endswith("_ns") else "share" if name.endswith("share") else kind
         shown.append(Column(name, name.removesuffix("_ns").replace("_", " "), kind))
-    return Table(analysis.name, analysis.help, tuple(shown), frame.head(MOST_KERNELS), sortable=True)
+    return Table(
+        analysis.name, analysis.help, tuple(shown), frame.head(MOST_KERNELS), sortable=True
+    )
 
 
 def steps_table(steps: pl.DataFrame, words: Mapping[str, str] = ON_DEVICE) -> Table:
@@ -105,7 +150,10 @@ def steps_table(steps: pl.DataFrame, words: Mapping[str, str] = ON_DEVICE) -> Ta
             generation_requests=pl.col("generation_requests").median(),
             host=pl.col("host_dur_ns").mean(),
         )
-        .sort(pl.col("phase").replace_strict(phases, default=len(phases), return_dtype=pl.Int32), "phase")
+        .sort(
+            pl.col("phase").replace_strict(phases, default=len(phases), return_dtype=pl.Int32),
+            "phase",
+        )
     )
     lengths = {"mean": "length", "median": "its median", "least": "least", "most": "most"}
     if "median" not in cards.averages(rows):
@@ -113,21 +161,32 @@ def steps_table(steps: pl.DataFrame, words: Mapping[str, str] = ON_DEVICE) -> Ta
     rows = rows.with_columns(_phases(rows))
     shown = (
         Column("phase", "phase"),
-        *columns("number", steps="steps", context_tokens="prompt tokens", generation_requests="decode requests"),
+        *columns(
+            "number",
+            steps="steps",
+            context_tokens="prompt tokens",
+            generation_requests="decode requests",
+        ),
         *columns("time", **lengths, host="host time"),
     )
     sources = steps["source"].unique().sort()
-    note = "Steps are known from " + ", ".join(_SOURCES.get(source, source) for source in sources) + "."
+    note = (
+        "Steps are known from "
+        + ", ".join(_SOURCES.get(source, source) for source in sources)
+        + "."
+    )
     caption = (
-        "Steps by phase: means over steps and ranks, medians of tokens and requests; length is from the first {event} "
-        "to the end of the last"
+        "Steps by phase: means over steps and ranks, medians of tokens and requests; length is from"
+        " the first {event} to the end of the last"
     )
     caption = caption.format_map(words)
     return Table("steps", caption, shown, rows, note=note)
 
 
 def _phases(rows: pl.DataFrame) -> pl.Series:
-    return pl.Series("phase", [cards.phase_in_words(phase) for phase in rows["phase"]], dtype=pl.String)
+    return pl.Series(
+        "phase", [cards.phase_in_words(phase) for phase in rows["phase"]], dtype=pl.String
+    )
 
 
 _SOURCES = {
@@ -155,16 +214,23 @@ def kernels_table(kernels: pl.DataFrame, words: Mapping[str, str] = ON_DEVICE) -
         *columns("time", median_ns="median", min_ns="least", max_ns="most"),
     )
     rest = kernels.height - top.height
-    covered, whole = (format_ns(frame.select(pl.col("total_ns").sum()).item()) for frame in (top, kernels))
+    covered, whole = (
+        format_ns(frame.select(pl.col("total_ns").sum()).item()) for frame in (top, kernels)
+    )
     caption = f"All {kernels.height} names of {words['events']}, {whole} in all"
     if rest:
-        caption = f"{top.height} of {kernels.height:,} names of {words['events']}, {covered} of {whole} in all"
+        caption = (
+            f"{top.height} of {kernels.height:,} names of {words['events']}, {covered} of {whole}"
+            " in all"
+        )
     notes = ["A collective's time holds its waiting."] if "collective" in top["category"] else []
     notes += [f"{rest:,} more are in kernel_summary.csv."] if rest else []
     return Table("kernels", caption, shown, top, sortable=True, note=" ".join(notes))
 
 
-def opportunities_table(found: pl.DataFrame, _words: Mapping[str, str] = ON_DEVICE) -> Table | Absent:
+def opportunities_table(
+    found: pl.DataFrame, _words: Mapping[str, str] = ON_DEVICE
+) -> Table | Absent:
     """All of a step of the phase with most time: what would gain most, and what would not."""
     if not found.height:
         return Absent(GAINS_OF_OPERATORS, captured=True, found="nothing lasted", hint="")
@@ -174,10 +240,17 @@ def opportunities_table(found: pl.DataFrame, _words: Mapping[str, str] = ON_DEVI
     least = pl.col("gap_ns").rank("ordinal", descending=True).over("part") <= _MOST_OPPORTUNITIES
     some = own.filter((pl.col("part") != "opportunity") | least)
     opportunity = pl.col("part") == "opportunity"
-    name = pl.when(opportunity).then(pl.concat_str("stage", "operator", separator=": ", ignore_nulls=True))
+    name = pl.when(opportunity).then(
+        pl.concat_str("stage", "operator", separator=": ", ignore_nulls=True)
+    )
     some = some.with_columns(
         name=name.otherwise(
-            pl.concat_str(pl.col("part").cast(pl.String).replace(_DOUBLE), "why", separator=": ", ignore_nulls=True)
+            pl.concat_str(
+                pl.col("part").cast(pl.String).replace(_DOUBLE),
+                "why",
+                separator=": ",
+                ignore_nulls=True,
+            )
         )
     )
     shown = (
@@ -206,7 +279,9 @@ def _repeated(chain: str) -> str:
     return " + ".join(f"{count} {name}" if count > 1 else name for name, count in groups)
 
 
-def fusion_table(chains_found: pl.DataFrame, _words: Mapping[str, str] = ON_DEVICE) -> Table | Absent:
+def fusion_table(
+    chains_found: pl.DataFrame, _words: Mapping[str, str] = ON_DEVICE
+) -> Table | Absent:
     """The chains of short kernels that would save most, or the sentence that there are none."""
     if not chains_found.height:
         words = "no short kernels always follow each other on a stream"
@@ -216,7 +291,10 @@ def fusion_table(chains_found: pl.DataFrame, _words: Mapping[str, str] = ON_DEVI
     if chains_found["gain_ns"].null_count() == chains_found.height:
         some = chains_found
     if not some.height:
-        words = f"no chain of short kernels is known to gain {format_share(NOTHING)} of a step as one kernel"
+        words = (
+            f"no chain of short kernels is known to gain {format_share(NOTHING)} of a step as one"
+            " kernel"
+        )
         return Absent("chains of kernels that would be one", captured=True, found=words, hint="")
     best = some.sort("gain_ns", "total_ns", descending=True, nulls_last=True).head(_MOST_CHAINS)
     named = pl.col("fusion").is_not_null() & (pl.col("fusion") != pl.col("categories"))
@@ -246,8 +324,8 @@ def fusion_table(chains_found: pl.DataFrame, _words: Mapping[str, str] = ON_DEVI
     least = format_share(NOTHING)
     if few := count - some.height:
         notes.append(
-            f"Left out: {text.counted(few, 'chain')} with a gain of less than {least} of a step, or without a replay "
-            f"and with less than {least} of the time of all kernels."
+            f"Left out: {text.counted(few, 'chain')} with a gain of less than {least} of a step, or"
+            f" without a replay and with less than {least} of the time of all kernels."
         )
     notes += [f"All {count:,} are in fusion_candidates.csv."] if more else []
     return Table("fusion_candidates", caption, shown, rows, sortable=True, note=" ".join(notes))
@@ -255,7 +333,11 @@ def fusion_table(chains_found: pl.DataFrame, _words: Mapping[str, str] = ON_DEVI
 
 def _holds(trace: Trace, table: str) -> bool:
     """Whether a trace has a table, or a model that says the work of kernels without operators."""
-    return not table or trace.has(table) or (table == "ops" and "model" in trace.meta and trace.has("kernels"))
+    return (
+        not table
+        or trace.has(table)
+        or (table == "ops" and "model" in trace.meta and trace.has("kernels"))
+    )
 
 
 def contents(
@@ -294,14 +376,21 @@ def contents(
             drawn(figures[drawing.name])
     absent += [part.absent for part in figures.values() if part.absent is not None]
     stated = {"Device", *(name for name, _ in more)}
-    found, of_trace = frames.get("findings", pl.DataFrame()), sections(figures, results, trace.words)
+    found, of_trace = (
+        frames.get("findings", pl.DataFrame()),
+        sections(figures, results, trace.words),
+    )
     overview = [section for section in of_trace if section.anchor == OVERVIEW]
     others = by_share([section for section in of_trace if section.anchor != OVERVIEW], found)
     return Contents(
         title=title or cards.headline(trace),
         facts=[
             *more,
-            *(pair for pair in facts_in_words(run_facts(trace, recorded=False)) if pair[0] not in stated),
+            *(
+                pair
+                for pair in facts_in_words(run_facts(trace, recorded=False))
+                if pair[0] not in stated
+            ),
             *cards.facts(trace),
         ],
         files=cards.files(trace),
@@ -328,7 +417,9 @@ PAGE = "index.html"
 
 @contextmanager
 def replacing(folder: Path, *, overwrite: bool) -> Iterator[Path]:
-    """A temporary folder, whose files replace those of an earlier report in ``folder`` when all are written."""
+    """A temporary folder, whose files replace those of an earlier report in ``folder`` when all
+    are written.
+    """
     work: Path | None = None
     earlier = listed(folder)
 
@@ -379,7 +470,8 @@ class Report:
     Attributes
     ----------
     folder, index, summary : pathlib.Path
-        Their folder; the page, which needs none of the other files; findings, coverage and metadata as JSON.
+        Their folder; the page, which needs none of the other files; findings, coverage and metadata
+        as JSON.
     pngs, csvs : tuple of pathlib.Path
         A PNG for each chart, and a CSV for each frame.
     findings : polars.DataFrame
@@ -394,11 +486,14 @@ class Report:
     findings: pl.DataFrame
 
 
-def html(trace: Trace, *, title: str | None = None, progress: Progress | None = None, path: str = "PATH") -> str:
-    """The report of a trace as one HTML document, which loads nothing and includes Vega (1 to 4 MB).
+def html(
+    trace: Trace, *, title: str | None = None, progress: Progress | None = None, path: str = "PATH"
+) -> str:
+    """The report of a trace as one HTML document, which loads nothing and includes Vega (1 to 4
+    MB).
 
-    In place of data that the capture lacks it gives the reason. ``title``, ``progress`` and ``path`` are those of
-    :func:`write`.
+    In place of data that the capture lacks it gives the reason. ``title``, ``progress`` and
+    ``path`` are those of :func:`write`.
 
     Examples
     --------
@@ -439,14 +534,17 @@ def write(
     facts : sequence of (str, str)
         Names and values to show before the facts from the trace.
     model : str or path, optional
-        The model: a name of :func:`llmprof.theory.names`, or a ``config.json``. The report then compares the steps with
-        their least possible time, and operators without shapes have their work from it.
+        The model: a name of :func:`llmprof.theory.names`, or a ``config.json``. The report then
+        compares the steps with their least possible time, and operators without shapes have their
+        work from it.
     path : str
         The recording as you name it: stands in the commands that the page shows.
     requests : polars.DataFrame, optional
-        Rows of ``analyze.requests(run)``, for where their time went and the finding about their first tokens.
+        Rows of ``analyze.requests(run)``, for where their time went and the finding about their
+        first tokens.
     changes : mapping of str to str, optional
-        Command that tries a change which answers a finding, by the finding's rule: stands on its card.
+        Command that tries a change which answers a finding, by the finding's rule: stands on its
+        card.
     pictures : bool
         Whether each chart is written as a PNG, too, which takes as long as the rest.
     overwrite : bool
@@ -455,8 +553,8 @@ def write(
     Returns
     -------
     Report
-        ``index.html``, with ``pictures`` a PNG for each chart, a CSV for each frame (at most 500,000 rows) and
-        ``summary.json``.
+        ``index.html``, with ``pictures`` a PNG for each chart, a CSV for each frame (at most
+        500,000 rows) and ``summary.json``.
 
     Raises
     ------
@@ -473,7 +571,10 @@ def write(
         first = [*first, bound_section(trace, model)]
         trace = named(trace, model)
     # V8 draws charts while Polars and Altair make the next ones
-    with replacing(Path(folder), overwrite=overwrite) as work, ThreadPoolExecutor(max_workers=1) as painter:
+    with (
+        replacing(Path(folder), overwrite=overwrite) as work,
+        ThreadPoolExecutor(max_workers=1) as painter,
+    ):
         jobs: dict[str, Future[bytes]] = {}
 
         def paint(figure: Figure) -> None:
@@ -481,20 +582,38 @@ def write(
                 jobs[f"{figure.name}.png"] = painter.submit(png, figure.spec)
 
         made = contents(
-            trace, title=title, progress=progress, drawn=paint, first=first, more=facts, path=path, requests=requests
+            trace,
+            title=title,
+            progress=progress,
+            drawn=paint,
+            first=first,
+            more=facts,
+            path=path,
+            requests=requests,
         )
         made = replace(made, changes=changes or {})
         return _written(made, summary(trace, made), jobs, progress, work=work, target=Path(folder))
 
 
 def write_contents(
-    content: Contents, folder: str | os.PathLike[str], *, progress: Progress | None = None, overwrite: bool = False
+    content: Contents,
+    folder: str | os.PathLike[str],
+    *,
+    progress: Progress | None = None,
+    overwrite: bool = False,
 ) -> Report:
     """Write a report from its contents."""
     head = {"llmprof": __version__, "title": content.title, "findings": rows_of(content.findings)}
     head["absent"] = _absent(content)
-    with replacing(Path(folder), overwrite=overwrite) as work, ThreadPoolExecutor(max_workers=1) as painter:
-        jobs = {f"{figure.name}.png": painter.submit(png, figure.spec) for figure in content.figures if figure.spec}
+    with (
+        replacing(Path(folder), overwrite=overwrite) as work,
+        ThreadPoolExecutor(max_workers=1) as painter,
+    ):
+        jobs = {
+            f"{figure.name}.png": painter.submit(png, figure.spec)
+            for figure in content.figures
+            if figure.spec
+        }
         return _written(content, head, jobs, progress, work=work, target=Path(folder))
 
 
@@ -507,7 +626,9 @@ def _written(
     work: Path,
     target: Path,
 ) -> Report:
-    """Write the files of a report into a temporary folder, whose files then come into the target."""
+    """Write the files of a report into a temporary folder, whose files then come into the
+    target.
+    """
     csvs = [f"{name}.csv" for name in content.frames]
     for name, frame in content.frames.items():
         (work / f"{name}.csv").write_text(text.csv(frame.head(MOST_ROWS)), encoding="utf-8")
@@ -517,7 +638,9 @@ def _written(
         (work / name).write_bytes(job.result())
     (work / PAGE).write_text(page(content), encoding="utf-8")
     head = {**head, "files": sorted([*jobs, *csvs, PAGE, SUMMARY])}
-    (work / SUMMARY).write_text(json.dumps(head, indent=1, allow_nan=False, default=str), encoding="utf-8")
+    (work / SUMMARY).write_text(
+        json.dumps(head, indent=1, allow_nan=False, default=str), encoding="utf-8"
+    )
     pngs, tables = (tuple(target / name for name in names) for names in (jobs, csvs))
     return Report(target, target / PAGE, target / SUMMARY, pngs, tables, content.findings)
 
@@ -536,16 +659,23 @@ def write_sections(
     """Write a report that is not of one trace; what its figures lack is absent."""
     absent = [figure.absent for section in sections for figure in section.figures if figure.absent]
     content = Contents(
-        title, list(facts), list(sections), dict(frames), warnings=list(warnings), reading=[reading], absent=absent,
+        title,
+        list(facts),
+        list(sections),
+        dict(frames),
+        warnings=list(warnings),
+        reading=[reading],
+        absent=absent,
         of_trace=False,
-    )  # fmt: skip
+    )
     return write_contents(content, folder, progress=progress)
 
 
 def summary(trace: Trace, content: Contents) -> dict[str, Any]:
     """Summary of a report for programs: findings, coverage, metadata, and absent parts."""
     kept = {
-        name: {"rows": frame.height, "written": min(frame.height, MOST_ROWS)} for name, frame in content.frames.items()
+        name: {"rows": frame.height, "written": min(frame.height, MOST_ROWS)}
+        for name, frame in content.frames.items()
     }
     return {
         "llmprof": __version__,
@@ -564,12 +694,18 @@ def summary(trace: Trace, content: Contents) -> dict[str, Any]:
 
 
 def _absent(content: Contents) -> list[dict[str, Any]]:
-    return [{"part": a.part, "captured": a.captured, "found": a.found, "hint": a.hint} for a in content.absent]
+    return [
+        {"part": a.part, "captured": a.captured, "found": a.found, "hint": a.hint}
+        for a in content.absent
+    ]
 
 
 def rows_of(frame: pl.DataFrame) -> list[dict[str, Any]]:
     """Convert rows for JSON: infinities and NaN become null."""
     return [
-        {key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in row.items()}
+        {
+            key: None if isinstance(value, float) and not math.isfinite(value) else value
+            for key, value in row.items()
+        }
         for row in frame.iter_rows(named=True)
     ]

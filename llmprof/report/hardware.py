@@ -1,4 +1,6 @@
-"""Report of hardware metrics without a timeline: kernels by time and limit, roofline, stalls, rules and hot lines."""
+"""Report of hardware metrics without a timeline: kernels by time and limit, roofline, stalls,
+rules and hot lines.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,13 +14,23 @@ from llmprof.analyze.ncu.profile import NEEDS_TIMELINE, Profile, facts, headline
 from llmprof.metrics.data import Metrics
 from llmprof.names.kernels import displayed
 from llmprof.report.figures import Drawing, figure
-from llmprof.report.page import Absent, Column, Contents, Figure, Section, Table, attempt, by_share, columns
+from llmprof.report.page import (
+    Absent,
+    Column,
+    Contents,
+    Figure,
+    Section,
+    Table,
+    attempt,
+    by_share,
+    columns,
+)
 
 _MOST_ROWS: Final = 15
 
 NOTE: Final = (
-    "Nsight Compute replays each launch alone. When the launches ran, what lay between them and what the host did is "
-    "not recorded here."
+    "Nsight Compute replays each launch alone. When the launches ran, what lay between them and"
+    " what the host did is not recorded here."
 )
 """Warning that a reader of hardware metrics must know before trusting them."""
 
@@ -39,7 +51,9 @@ ROOFLINE = Drawing(
     "launches under the roofs of the device",
     lambda metrics: charts.roofline(analyze.speed_of_light(metrics)),
 )
-STALLS = Drawing("stalls", "what the warps wait for", lambda metrics: charts.stalls(named_stalls(metrics)))
+STALLS = Drawing(
+    "stalls", "what the warps wait for", lambda metrics: charts.stalls(named_stalls(metrics))
+)
 
 
 def _section(anchor: str, question: str, words: str, *blocks: Figure | Table | Absent) -> Section:
@@ -47,13 +61,21 @@ def _section(anchor: str, question: str, words: str, *blocks: Figure | Table | A
 
 
 def _table(
-    part: str, name: str, caption: str, shown_columns: tuple[Column, ...], frame: pl.DataFrame | Absent
+    part: str,
+    name: str,
+    caption: str,
+    shown_columns: tuple[Column, ...],
+    frame: pl.DataFrame | Absent,
 ) -> Table | Absent:
     if isinstance(frame, Absent):
         return replace(frame, part=part)
     if not frame.height:
         return Absent(part, captured=True, found=f"there are no {part}", hint="")
-    more = f"{frame.height - _MOST_ROWS:,} more are in {name}.csv." if frame.height > _MOST_ROWS else ""
+    more = (
+        f"{frame.height - _MOST_ROWS:,} more are in {name}.csv."
+        if frame.height > _MOST_ROWS
+        else ""
+    )
     shown = frame.head(_MOST_ROWS)
     shown = shown.with_columns(displayed(shown["kernel_name"]).alias("function"))
     return Table(name, caption, shown_columns, shown, sortable=True, note=more)
@@ -86,16 +108,31 @@ _LINES: Final = (
 
 
 def advice(metrics: Metrics) -> pl.DataFrame:
-    """Advice of the profiler's rules for each kernel; the largest estimates of the longest launches come first."""
+    """Advice of the profiler's rules for each kernel; the largest estimates of the longest
+    launches come first.
+    """
     durations = metrics.kernels.select("kernel_id", "kernel_name", "duration_ns")
     estimate = pl.col("estimated_speedup_pct").fill_null(0.0) * pl.col("duration_ns").fill_null(0.0)
     return (
         metrics.rules.filter(pl.col("kind") != "INF")
         .join(durations, on="kernel_id", how="left")
-        .sort(pl.col("speedup_scope") != "global", estimate, descending=[False, True], nulls_last=True)
+        .sort(
+            pl.col("speedup_scope") != "global", estimate, descending=[False, True], nulls_last=True
+        )
         .group_by("kernel_name", "section", "rule", "speedup_scope", maintain_order=True)
-        .agg(pl.col("kernel_id").n_unique().alias("count"), pl.col("text", "estimated_speedup_pct").first())
-        .select("kernel_name", "count", "section", "rule", "text", "estimated_speedup_pct", "speedup_scope")
+        .agg(
+            pl.col("kernel_id").n_unique().alias("count"),
+            pl.col("text", "estimated_speedup_pct").first(),
+        )
+        .select(
+            "kernel_name",
+            "count",
+            "section",
+            "rule",
+            "text",
+            "estimated_speedup_pct",
+            "speedup_scope",
+        )
     )
 
 
@@ -122,8 +159,8 @@ def profile_contents(profile: Profile, *, title: str | None = None) -> Contents:
         _section(
             "speed_of_light",
             "Which kernels take the time, and what limits them?",
-            "A kernel is limited by the side that is at 60 % of its peak or more, else by latency. Of several limits "
-            "of its launches, the one with most of their time is named.",
+            "A kernel is limited by the side that is at 60 % of its peak or more, else by latency."
+            " Of several limits of its launches, the one with most of their time is named.",
             figure(metrics, KERNELS),
             _table("limits of kernels", "limits", "Kernels by their time", _LIMITS, made["limits"]),
         ),
@@ -153,13 +190,22 @@ def profile_contents(profile: Profile, *, title: str | None = None) -> Contents:
         ),
     ]
     absent = [frame for frame in made.values() if isinstance(frame, Absent)]
-    absent += [drawn.absent for part in sections for drawn in part.figures if drawn.absent is not None]
-    absent.append(Absent(NEEDS_TIMELINE[0], captured=False, found="there is no timeline", hint=NEEDS_TIMELINE[1]))
+    absent += [
+        drawn.absent for part in sections for drawn in part.figures if drawn.absent is not None
+    ]
+    absent.append(
+        Absent(
+            NEEDS_TIMELINE[0], captured=False, found="there is no timeline", hint=NEEDS_TIMELINE[1]
+        )
+    )
     return Contents(
         title=title or headline(metrics),
         facts=facts(metrics),
         warnings=[NOTE, *(str(words) for words in metrics.coverage.get("warnings") or ())],
-        reading=[*reading(metrics), ("Not in these metrics", f"{NEEDS_TIMELINE[0]}; {NEEDS_TIMELINE[1]}")],
+        reading=[
+            *reading(metrics),
+            ("Not in these metrics", f"{NEEDS_TIMELINE[0]}; {NEEDS_TIMELINE[1]}"),
+        ],
         findings=frames.get("findings", pl.DataFrame()),
         sections=by_share(sections, frames.get("findings", pl.DataFrame())),
         frames=frames,

@@ -1,4 +1,6 @@
-"""Results of mode ``ops`` as files: a table of all calls, summaries, suggestions, charts, and a README."""
+"""Results of mode ``ops`` as files: a table of all calls, summaries, suggestions, charts, and a
+README.
+"""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -36,44 +38,74 @@ _NO_COMMUNICATION: Final = "one device: there is no communication"
 _SOURCE: Final = "llmprof.analyze.operator_times"
 
 SUGGESTIONS: Final = {
-    "dominates": """`{{ operator }}` takes {{ figure|share }} of a {{ phase }} step: begin there.""",
-    "launch_bound": """In {{ figure|share }} of the timed {{ phase }} calls the device had caught up with the host: use
-        CUDA graphs (no eager), or fewer and larger kernels.""",
-    "above_bound": """`{{ operator }}` takes {{ "%.1f"|format(figure) }} times its bound in {{ phase }}:
+    "dominates": (
+        """`{{ operator }}` takes {{ figure|share }} of a {{ phase }} step: begin there."""
+    ),
+    "launch_bound": (
+        """In {{ figure|share }} of the timed {{ phase }} calls the device had caught up with the host: use
+        CUDA graphs (no eager), or fewer and larger kernels."""  # noqa: E501
+    ),
+    "above_bound": (
+        """`{{ operator }}` takes {{ "%.1f"|format(figure) }} times its bound in {{ phase }}:
         {% if waiting %}part of it is waiting for the host, so first see what remains with `hold: true`.
-        {%- else %}try another kernel, layout or type, or a larger batch.{% endif %}""",
+        {%- else %}try another kernel, layout or type, or a larger batch.{% endif %}"""  # noqa: E501
+    ),
 }
 """Sentences of :func:`llmprof.analyze.operator_times.suggestions`."""
 
 
 def layer_performance_heatmap(trace: Trace) -> Any:
-    """Time of each layer in each timed step, from the calls without timed operators where there are such."""
+    """Time of each layer in each timed step, from the calls without timed operators where there
+    are such.
+    """
     calls = timed_calls(trace).filter(kind="layer")
     least = pl.col("nested").min().over("rank", "phase", "method", "layer")
     return charts.layer_heatmap(calls.filter(pl.col("nested") == least))
 
 
 def operation_time_distribution(trace: Trace) -> Any:
-    """Quartiles and extremes of the times of each operator in decode steps (in all steps if there are none)."""
+    """Quartiles and extremes of the times of each operator in decode steps (in all steps if
+    there are none).
+    """
     calls = timed_calls(trace).filter(pl.col("kind") != "layer", ~pl.col("nested"))
     decode = calls.filter(phase="decode")
     calls = decode if decode.height else calls
     if calls.is_empty():
         raise nothing("operation_time_distribution", "no operator was timed", _SOURCE)
-    longest = calls.group_by("operator").agg(pl.col("dur_ns").median()).sort("dur_ns", descending=True).head(20)
-    rows = calls.join(longest.select("operator"), on="operator").select("operator", us=pl.col("dur_ns") / 1000)
-    chart = alt.Chart(inline(rows)).mark_boxplot(extent="min-max").encode(
-        x=alt.X("us:Q", title="us"), y=alt.Y("operator:N", sort=longest["operator"].to_list(), title=None)
-    )  # fmt: skip
-    return finish(chart.properties(width=inner() - 300), "Times of operators", "Quartiles, least and most of the calls")
+    longest = (
+        calls.group_by("operator")
+        .agg(pl.col("dur_ns").median())
+        .sort("dur_ns", descending=True)
+        .head(20)
+    )
+    rows = calls.join(longest.select("operator"), on="operator").select(
+        "operator", us=pl.col("dur_ns") / 1000
+    )
+    chart = (
+        alt.Chart(inline(rows))
+        .mark_boxplot(extent="min-max")
+        .encode(
+            x=alt.X("us:Q", title="us"),
+            y=alt.Y("operator:N", sort=longest["operator"].to_list(), title=None),
+        )
+    )
+    return finish(
+        chart.properties(width=inner() - 300),
+        "Times of operators",
+        "Quartiles, least and most of the calls",
+    )
 
 
 def compute_vs_communication(trace: Trace) -> Any:
-    """Time of a step in communication and in everything else; unknown if the timed calls waited longer than others."""
+    """Time of a step in communication and in everything else; unknown if the timed calls waited
+    longer than others.
+    """
     steps = timed_steps(trace).group_by("rank", "phase").agg(step=pl.col("dur_ns").median())
-    moved = communication_times(trace).group_by("rank", "phase").agg(
-        part=pl.col("step_ns").sum(), known=pl.col("share").is_not_null().all()
-    )  # fmt: skip
+    moved = (
+        communication_times(trace)
+        .group_by("rank", "phase")
+        .agg(part=pl.col("step_ns").sum(), known=pl.col("share").is_not_null().all())
+    )
     rows = steps.join(moved, on=["rank", "phase"], how="left").with_columns(
         pl.col("part").fill_null(0.0), pl.col("known").fill_null(value=True)
     )
@@ -82,19 +114,31 @@ def compute_vs_communication(trace: Trace) -> Any:
         "communication": pl.when("known").then("part"),
         "unknown": pl.when(~pl.col("known")).then("step"),
     }
-    long = rows.select("rank", "phase", **parts).unpivot(list(parts), index=["rank", "phase"], value_name="step_ns")
-    long = long.with_columns(pl.format("{}, rank {}", "phase", "rank").alias("phase")).drop_nulls("step_ns")
+    long = rows.select("rank", "phase", **parts).unpivot(
+        list(parts), index=["rank", "phase"], value_name="step_ns"
+    )
+    long = long.with_columns(pl.format("{}, rank {}", "phase", "rank").alias("phase")).drop_nulls(
+        "step_ns"
+    )
     return charts.breakdown(
-        long.rename({"variable": "category"}), color="category", value="step_ns", min_share=0.0, work="timed operators",
+        long.rename({"variable": "category"}),
+        color="category",
+        value="step_ns",
+        min_share=0.0,
+        work="timed operators",
         title="Compute and communication of a step",
-    )  # fmt: skip
+    )
 
 
 def performance_bottlenecks(trace: Trace) -> Any:
-    """Operators by their time in a step, over all layers; operators that contain others are left out."""
+    """Operators by their time in a step, over all layers; operators that contain others are left
+    out.
+    """
     rows = operator_times(trace).filter(~pl.col("nested"))
     rows = rows.group_by("phase", stage="operator").agg(pl.col("step_ns").mean())
-    return charts.breakdown(rows, value="step_ns", work="timed operators", title="Where a step's time goes")
+    return charts.breakdown(
+        rows, value="step_ns", work="timed operators", title="Where a step's time goes"
+    )
 
 
 def bandwidth_analysis(trace: Trace) -> Any:
@@ -114,7 +158,10 @@ CHARTS: Final[dict[str, Callable[[Trace], Any]]] = {
     "performance_bottlenecks": performance_bottlenecks,
     "bandwidth_analysis": bandwidth_analysis,
 }
-"""Charts of the results of mode ``ops``, by file name. Add your chart here, or pass it to one call."""
+"""Charts of the results of mode ``ops``, by file name.
+
+Add your chart here, or pass it to one call.
+"""
 
 
 def read_run(path: str | Path) -> Trace:
@@ -133,7 +180,9 @@ def write_operators(
     charts: Mapping[str, Callable[[Trace], Any]] | None = None,
     progress: Progress | None = None,
 ) -> list[Path]:
-    """Write the results of a run in mode ``ops``; the model, for its bounds, is by default that of the run's folder."""
+    """Write the results of a run in mode ``ops``; the model, for its bounds, is by default that
+    of the run's folder.
+    """
     trace, place = read_run(path), Path(path) if Path(path).is_dir() else Path(path).parent
     where = Path(folder) if folder is not None else place / "ops"
     files.made(where)
@@ -143,9 +192,13 @@ def write_operators(
     steps = timed_steps(trace).group_by("rank", "phase", "method")
     whole = {
         "run": _about(trace),
-        "steps": steps.agg(count=pl.len(), mean_ns=pl.col("dur_ns").mean(), median_ns=pl.col("dur_ns").median())
-        .sort("rank", "phase")
-        .to_dicts(),
+        "steps": (
+            steps.agg(
+                count=pl.len(), mean_ns=pl.col("dur_ns").mean(), median_ns=pl.col("dur_ns").median()
+            )
+            .sort("rank", "phase")
+            .to_dicts()
+        ),
         "overhead": timing_overhead(trace).to_dicts(),
         "layers": layers,
         "operators": operator_times(trace).to_dicts(),
@@ -172,11 +225,16 @@ def write_operators(
 
 
 def _bounds(trace: Trace, model: Any) -> pl.DataFrame | None:
-    """Measured time and bound of each stage of the timed layers, over ranks and steps; None without a known model."""
+    """Measured time and bound of each stage of the timed layers, over ranks and steps; None
+    without a known model.
+    """
     if model is None:
         return None
     first = next(iter(timers(trace).values()))
-    sizes = {f"{axis}_size": first[f"{name}_parallel_size"] for axis, name in (("tp", "tensor"), ("pp", "pipeline"))}
+    sizes = {
+        f"{axis}_size": first[f"{name}_parallel_size"]
+        for axis, name in (("tp", "tensor"), ("pp", "pipeline"))
+    }
     try:
         joined = analyze.roofline_join(trace, model, **sizes)
     except LlmprofError:
@@ -184,44 +242,59 @@ def _bounds(trace: Trace, model: Any) -> pl.DataFrame | None:
     calls = timed_calls(trace).filter(~pl.col("nested"))
     moved = trace.collectives.select("rank", step="timer_step", layer="timer_layer", at="start_ns")
     within = calls.join(moved, on=["rank", "step", "layer"], nulls_equal=True).filter(
-        (pl.col("at") >= pl.col("start_ns")) & (pl.col("at") < pl.col("start_ns") + pl.col("dur_ns"))
+        (pl.col("at") >= pl.col("start_ns"))
+        & (pl.col("at") < pl.col("start_ns") + pl.col("dur_ns"))
     )
     events = analyze.attribute(trace)
-    communicates = events.filter(pl.col("name").is_in(within["operator"].unique().implode()))["stage"].unique()
+    communicates = events.filter(pl.col("name").is_in(within["operator"].unique().implode()))[
+        "stage"
+    ].unique()
     return (
         joined.filter("explained")
         .group_by("phase", "stage")
         .agg(
-            calls=pl.col("kernels").sum(), measured_ns=pl.col("measured_ns").sum(), bound_ns=pl.col("bound_ns").sum(),
+            calls=pl.col("kernels").sum(),
+            measured_ns=pl.col("measured_ns").sum(),
+            bound_ns=pl.col("bound_ns").sum(),
             bound=pl.col("bound").drop_nulls().mode().sort().first(),
         )
         .with_columns(
-            times_bound=pl.when(pl.col("bound_ns") > 0).then(pl.col("measured_ns") / pl.col("bound_ns")),
+            times_bound=pl.when(pl.col("bound_ns") > 0).then(
+                pl.col("measured_ns") / pl.col("bound_ns")
+            ),
             communicates=pl.col("stage").is_in(communicates.implode()),
         )
         .sort("phase", "measured_ns", descending=[False, True])
-    )  # fmt: skip
+    )
 
 
 def advised(trace: Trace, bounds: pl.DataFrame | None = None) -> pl.DataFrame:
     """Suggestions with their sentences."""
     rows = suggestions(trace, bounds)
     held = set(rows.filter(rule="launch_bound")["phase"])
-    words = [say(SUGGESTIONS[row["rule"]], waiting=row["phase"] in held, **row) for row in rows.iter_rows(named=True)]
+    words = [
+        say(SUGGESTIONS[row["rule"]], waiting=row["phase"] in held, **row)
+        for row in rows.iter_rows(named=True)
+    ]
     return rows.with_columns(pl.Series("suggestion", words, dtype=pl.String))
 
 
 def layer_report(trace: Trace) -> dict[str, Any]:
-    """``layer_breakdown``: ``total_ns, average_ns, count`` and ``operations`` of each layer, over ranks and phases."""
+    """``layer_breakdown``:
+
+    ``total_ns, average_ns, count`` and ``operations`` of each layer, over ranks and phases.
+    """
     layers = layer_times(trace)
     calls = timed_calls(trace).filter(pl.col("layer").is_not_null() & (pl.col("kind") != "layer"))
     breakdown: dict[str, Any] = {}
     for (number,), rows in layers.group_by("layer", maintain_order=True):
         inside = calls.filter(pl.col("layer") == number).group_by("operator", maintain_order=True)
         operations = inside.agg(
-            total_ns=pl.col("dur_ns").sum(), average_ns=pl.col("dur_ns").mean(), count=pl.len(),
+            total_ns=pl.col("dur_ns").sum(),
+            average_ns=pl.col("dur_ns").mean(),
+            count=pl.len(),
             shapes=pl.col("shapes").first(),
-        )  # fmt: skip
+        )
         breakdown[str(number)] = {
             "total_ns": int(rows["total_ns"].sum()),
             "average_ns": int(rows["total_ns"].sum()) / int(rows["count"].sum()),
@@ -241,18 +314,26 @@ def communication_report(trace: Trace) -> dict[str, Any]:
     rows = communication_times(trace)
     if rows.is_empty():
         return {"total_ns": 0, "share": 0.0, "by_type": {}, "note": _NO_COMMUNICATION}
-    kinds = rows.group_by("kind").agg(
-        count=pl.col("count").sum(), total_ns=pl.col("total_ns").sum(),
-        algorithm_gbps=pl.col("algorithm_gbps").median(), bus_gbps=pl.col("bus_gbps").median(),
-    ).sort("kind")  # fmt: skip
+    kinds = (
+        rows.group_by("kind")
+        .agg(
+            count=pl.col("count").sum(),
+            total_ns=pl.col("total_ns").sum(),
+            algorithm_gbps=pl.col("algorithm_gbps").median(),
+            bus_gbps=pl.col("bus_gbps").median(),
+        )
+        .sort("kind")
+    )
     shares_known = pl.col("share").is_not_null().all()
     shares = rows.group_by("rank", "phase").agg(pl.when(shares_known).then(pl.col("share").sum()))
     return {
         "total_ns": int(rows["total_ns"].sum()),
         "share": shares["share"].mean(),
-        "share_is": "of the median step, mean over the ranks and phases where it is known; from the timed calls and a "
-        "count of all: it is too large where the timed ones wait for another rank longer than the rest, and null where "
-        "it would be above 1",
+        "share_is": (
+            "of the median step, mean over the ranks and phases where it is known; from the timed"
+            " calls and a count of all: it is too large where the timed ones wait for another rank"
+            " longer than the rest, and null where it would be above 1"
+        ),
         "share_by_phase": shares.sort("rank", "phase").to_dicts(),
         "seen": {str(rank): facts["collectives_seen"] for rank, facts in timers(trace).items()},
         "by_type": {row.pop("kind"): row for row in kinds.to_dicts()},
@@ -262,32 +343,57 @@ def communication_report(trace: Trace) -> dict[str, Any]:
 
 def _about(trace: Trace) -> dict[str, Any]:
     ranks = list(timers(trace).values())
-    shared = {key: ranks[0][key] for key in ranks[0] if key not in ("layers", "collectives_seen", "notes")}
-    return shared | {"ranks": len(ranks), "notes": [note for facts in ranks for note in facts["notes"] or ()]}
+    shared = {
+        key: ranks[0][key] for key in ranks[0] if key not in ("layers", "collectives_seen", "notes")
+    }
+    return shared | {
+        "ranks": len(ranks),
+        "notes": [note for facts in ranks for note in facts["notes"] or ()],
+    }
 
 
-def _readme(trace: Trace, advice: pl.DataFrame, written: list[Path], missing: Mapping[str, str]) -> str:
+def _readme(
+    trace: Trace, advice: pl.DataFrame, written: list[Path], missing: Mapping[str, str]
+) -> str:
     about, steps, calls = _about(trace), timed_steps(trace), timed_calls(trace)
-    clock = "CUDA events on the model's stream" if on_device(trace) else "the clock of the host: this was a CPU"
+    clock = (
+        "CUDA events on the model's stream"
+        if on_device(trace)
+        else "the clock of the host: this was a CPU"
+    )
     lines = [
         f"# Timings of operators: {about['model']}",
         "",
-        f"{text.counted(steps.height, 'step')} on {text.counted(about['ranks'], 'rank')}, timed by {clock}; "
-        f"{text.counted(calls.height, 'call')} and {text.counted(trace.collectives.height, 'collective')}.",
-        "Times on a GPU are those of the device from one event to the next: waiting for the host is part of them, "
-        "unless the steps were held (`hold`).",
+        (
+            f"{text.counted(steps.height, 'step')} on {text.counted(about['ranks'], 'rank')}, timed"
+            f" by {clock}; {text.counted(calls.height, 'call')} and"
+            f" {text.counted(trace.collectives.height, 'collective')}."
+        ),
+        (
+            "Times on a GPU are those of the device from one event to the next: waiting for the"
+            " host is part of them, unless the steps were held (`hold`)."
+        ),
         "",
         "| phase | rank | steps | median step |",
         "|---|---|---|---|",
     ]
-    steps = steps.group_by("phase", "rank").agg(n=pl.len(), m=pl.col("dur_ns").median()).sort("phase", "rank")
-    lines += [f"| {phase} | {rank} | {n} | {format_ns(m)} |" for phase, rank, n, m in steps.iter_rows()]
-    cost = timing_overhead(trace).filter(pl.col("overhead").is_not_null() & (pl.col("method") != "none"))
+    steps = (
+        steps.group_by("phase", "rank")
+        .agg(n=pl.len(), m=pl.col("dur_ns").median())
+        .sort("phase", "rank")
+    )
+    lines += [
+        f"| {phase} | {rank} | {n} | {format_ns(m)} |" for phase, rank, n, m in steps.iter_rows()
+    ]
+    cost = timing_overhead(trace).filter(
+        pl.col("overhead").is_not_null() & (pl.col("method") != "none")
+    )
     lines += [f"\n{_cost(row)}" for row in cost.iter_rows(named=True)]
     top = operator_times(trace).filter(~pl.col("nested")).head(5)
     lines += ["", "| operator | phase | a step | share |", "|---|---|---|---|"]
     lines += [
-        f"| `{row['operator']}` | {row['phase']} | {format_ns(row['step_ns'])} | {format_share(row['share'])} |"
+        f"| `{row['operator']}` | {row['phase']} | {format_ns(row['step_ns'])} |"
+        f" {format_share(row['share'])} |"
         for row in top.iter_rows(named=True)
     ]
     if trace.collectives.is_empty():
@@ -301,14 +407,22 @@ def _readme(trace: Trace, advice: pl.DataFrame, written: list[Path], missing: Ma
 
 
 def _cost(row: Mapping[str, Any]) -> str:
-    """Sentence on the cost of timing for a decode step; an interval that includes zero shows no cost."""
+    """Sentence on the cost of timing for a decode step; an interval that includes zero shows no
+    cost.
+    """
     low, high, steps = row["overhead_low"], row["overhead_high"], text.counted(row["steps"], "step")
     method, more = row["method"], format_share(row["overhead"])
     what = f"A decode step that is timed by {method} takes {more} more than one that is not"
     if low is None:
-        return f"{what} (rank {row['rank']}, {steps} against their neighbours: too few for an interval)."
+        return (
+            f"{what} (rank {row['rank']}, {steps} against their neighbours: too few for an"
+            " interval)."
+        )
     if low <= 0 <= high:
-        what = f"Decode steps that are timed by {method} and those that are not differ by no more than chance does"
+        what = (
+            f"Decode steps that are timed by {method} and those that are not differ by no more than"
+            " chance does"
+        )
     return (
         f"{what} (rank {row['rank']}, {steps} against their neighbours, 95 % interval "
         f"{format_share(low)} to {format_share(high)})."
@@ -320,8 +434,12 @@ def _of_run(name: str) -> Callable[[Run], Drawn]:
 
 
 OPS_LAYERS = Drawing("ops_layers", "times of the layers", _of_run("layer_performance_heatmap"))
-OPS_OPERATORS = Drawing("ops_operators", "operators by their time", _of_run("performance_bottlenecks"))
-OPS_COMMUNICATION = Drawing("ops_communication", "communication of a step", _of_run("compute_vs_communication"))
+OPS_OPERATORS = Drawing(
+    "ops_operators", "operators by their time", _of_run("performance_bottlenecks")
+)
+OPS_COMMUNICATION = Drawing(
+    "ops_communication", "communication of a step", _of_run("compute_vs_communication")
+)
 OPS_MEMORY = Drawing("ops_memory", "memory of the steps", _of_run("memory_usage_analysis"))
 
 _TOP_OPERATORS: Final = 25
@@ -337,10 +455,14 @@ def operators_section(run: Run) -> Section:
         absent = Absent("timings of operators", captured=False, found=error.found, hint=error.hint)
         return Section("operators", question, "", [absent])
     words = (
-        "Timed inside the engine, in the sampled steps and layers, by CUDA events on the model's stream: waiting for "
-        "the host is part of a time. llmprof.report.write_operators(folder) writes all calls."
+        "Timed inside the engine, in the sampled steps and layers, by CUDA events on the model's"
+        " stream: waiting for the host is part of a time. llmprof.report.write_operators(folder)"
+        " writes all calls."
         if on_device(trace)
-        else "Timed inside the engine, in the sampled steps and layers, by the clock of the host: this was a CPU."
+        else (
+            "Timed inside the engine, in the sampled steps and layers, by the clock of the host:"
+            " this was a CPU."
+        )
     )
     shown = (
         *columns("text", operator="operator", phase="phase"),
@@ -348,8 +470,18 @@ def operators_section(run: Run) -> Section:
         *columns("time", median_ns="median", step_ns="a step, all layers"),
         Column("share", "share of a step", "share"),
     )
-    rows = operator_times(trace).filter(~pl.col("nested")).sort("step_ns", descending=True).head(_TOP_OPERATORS)
+    rows = (
+        operator_times(trace)
+        .filter(~pl.col("nested"))
+        .sort("step_ns", descending=True)
+        .head(_TOP_OPERATORS)
+    )
     caption = f"The {rows.height} operators that take the most time of a step"
-    table = Table("operators", caption, shown, rows.select(column.key for column in shown), sortable=True)
-    drawn = (figure(run, drawing) for drawing in (OPS_LAYERS, OPS_OPERATORS, OPS_COMMUNICATION, OPS_MEMORY))
+    table = Table(
+        "operators", caption, shown, rows.select(column.key for column in shown), sortable=True
+    )
+    drawn = (
+        figure(run, drawing)
+        for drawing in (OPS_LAYERS, OPS_OPERATORS, OPS_COMMUNICATION, OPS_MEMORY)
+    )
     return Section("operators", question, words, [*(one for one in drawn if one.spec), table])

@@ -1,4 +1,6 @@
-"""HTML page of a report: sections, figures and tables as records, and their rendering with one copy of Vega."""
+"""HTML page of a report: sections, figures and tables as records, and their rendering with one
+copy of Vega.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,14 @@ from altair.utils.schemapi import debug_mode
 from markupsafe import Markup, escape
 
 from llmprof.analyze.catalog import Analysis
-from llmprof.analyze.findings.order import chained, first_sentence, not_predicted, number_of, so, times_in_words
+from llmprof.analyze.findings.order import (
+    chained,
+    first_sentence,
+    not_predicted,
+    number_of,
+    so,
+    times_in_words,
+)
 from llmprof.charts.base import bars
 from llmprof.charts.base.dark import dark_colours
 from llmprof.charts.base.save import check_room, safe_json, spec_json, vega_bundle
@@ -41,9 +50,13 @@ def source_hash(script: str) -> str:
 
 
 def twice(draw: Callable[[], alt.TopLevelMixin]) -> tuple[str, str]:
-    """Specifications of a chart for a desk and for a telephone; the second is empty where they are the same."""
+    """Specifications of a chart for a desk and for a telephone; the second is empty where they
+    are the same.
+    """
     check_room()
-    with debug_mode(False):  # Altair checks each part against its schema, which takes a third of the time
+    with debug_mode(
+        False
+    ):  # Altair checks each part against its schema, which takes a third of the time
         wide = spec_json(draw())
         with narrow():
             small = spec_json(draw())
@@ -51,7 +64,9 @@ def twice(draw: Callable[[], alt.TopLevelMixin]) -> tuple[str, str]:
 
 
 def packed(spec: str, small: str = "") -> str:
-    """Both specifications of a chart as one JSON for a page: their data once, as columns, with nine digits."""
+    """Both specifications of a chart as one JSON for a page: their data once, as columns, with
+    nine digits.
+    """
     tables: dict[str, Any] = {}
     out: dict[str, Any] = {"tables": tables}
     for key, text in (("wide", spec), ("narrow", small)):
@@ -65,14 +80,20 @@ def packed(spec: str, small: str = "") -> str:
 
 def _columns(rows: Any) -> Any:
     """Rows of the same columns as columns; anything else as it is."""
-    if not rows or not all(isinstance(row, Mapping) and row.keys() == rows[0].keys() for row in rows):
+    if not rows or not all(
+        isinstance(row, Mapping) and row.keys() == rows[0].keys() for row in rows
+    ):
         return rows
     return {name: _column([row[name] for row in rows]) for name in rows[0]} if rows[0] else rows
 
 
 def _column(values: list[Any]) -> Any:
-    """Values with nine digits; texts that come again and again as their places in a list of them."""
-    words = list(dict.fromkeys(values)) if all(isinstance(value, str) for value in values) else values
+    """Values with nine digits; texts that come again and again as their places in a list of
+    them.
+    """
+    words = (
+        list(dict.fromkeys(values)) if all(isinstance(value, str) for value in values) else values
+    )
     if 2 * len(words) > len(values):
         return [_short(value) for value in values]
     places = {word: place for place, word in enumerate(words)}
@@ -114,13 +135,17 @@ Kind = Literal["text", "name", "chip", "number", "time", "gain", "share"]
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column of a table: its heading, the format of its values, and further marks in its cells."""
+    """One column of a table: its heading, the format of its values, and further marks in its
+    cells.
+    """
 
     key: str
     head: str
     kind: Kind = "text"
     width: int = 44
-    """Most characters of a name; a longer name is cut in the middle, and its tooltip has the full name."""
+    """Most characters of a name; a longer name is cut in the middle, and its tooltip has the
+    full name.
+    """
     full: str = ""
     """Column with the full name, if this column has a shorter form."""
 
@@ -160,7 +185,10 @@ class Section:
     @property
     def shows(self) -> bool:
         """Whether it has a figure or a table, and not only reasons why there is none."""
-        return any(isinstance(block, Table) or (isinstance(block, Figure) and block.spec) for block in self.blocks)
+        return any(
+            isinstance(block, Table) or (isinstance(block, Figure) and block.spec)
+            for block in self.blocks
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +228,9 @@ def run(analysis: Analysis, trace: Trace, **more: object) -> pl.DataFrame | Abse
 
 
 def attempt(part: str, make: Callable[[], pl.DataFrame]) -> pl.DataFrame | Absent:
-    """Result of a function, or the reason why there is none; only errors that state missing data count as a reason."""
+    """Result of a function, or the reason why there is none; only errors that state missing data
+    count as a reason.
+    """
     try:
         return make()
     except NotCapturedError as error:
@@ -218,7 +248,15 @@ _POLICY = (
     "default-src 'none'; script-src {scripts}; style-src 'unsafe-inline'; img-src data: blob:; "
     "base-uri 'none'; form-action 'none'"
 )
-_CLASSES = {"number": "num", "time": "num", "gain": "num", "share": "share", "name": "kernel", "chip": "", "text": ""}
+_CLASSES = {
+    "number": "num",
+    "time": "num",
+    "gain": "num",
+    "share": "share",
+    "name": "kernel",
+    "chip": "",
+    "text": "",
+}
 
 
 def page(contents: Contents) -> str:
@@ -235,16 +273,23 @@ def page(contents: Contents) -> str:
         policy=Markup(_POLICY.format(scripts=scripts)),  # noqa: S704
         css=files("llmprof.report").joinpath("page.css").read_text("utf-8") + bars.STYLE,
         bars=lambda parts, saved: Markup(bars.step_bars(parts, saved)),  # noqa: S704 - it escapes its texts
-        missing_findings=next((absent for absent in contents.absent if absent.part == "findings"), None),
+        missing_findings=next(
+            (absent for absent in contents.absent if absent.part == "findings"), None
+        ),
         of=times_in_words(contents.findings, contents.time_went),
         not_predicted=not_predicted(contents.findings),
         causes=causes,
         effects=effects,
         known=known,
         shown=[section for section in contents.sections if section.shows],
-        places={row["order"]: place_of(row, contents.sections) for row in contents.findings.iter_rows(named=True)},
+        places={
+            row["order"]: place_of(row, contents.sections)
+            for row in contents.findings.iter_rows(named=True)
+        },
         library=scripted,
-        dark=Markup(json.dumps(dark_colours(spec for f in contents.figures for spec in (f.spec, f.small)))),  # noqa: S704
+        dark=Markup(  # noqa: S704
+            json.dumps(dark_colours(spec for f in contents.figures for spec in (f.spec, f.small)))
+        ),
         script=script,
     )
 
@@ -256,8 +301,15 @@ _FIGURES: Final = {
     "requests": "request_waterfall",
 }
 """Figure that shows the evidence of a finding, if its name differs from that of the analysis."""
-_OF_CONDITION: Final = {"stage": "breakdown", "category": "categories", "name": "kernels", "dur_ns": "kernels"}
-"""Figure or table for the events of a trace (``attribute``), by the column in the condition of a finding."""
+_OF_CONDITION: Final = {
+    "stage": "breakdown",
+    "category": "categories",
+    "name": "kernels",
+    "dur_ns": "kernels",
+}
+"""Figure or table for the events of a trace (``attribute``), by the column in the condition of a
+finding.
+"""
 
 
 def place_of(row: Mapping[str, Any], sections: Sequence[Section]) -> str | None:
@@ -275,17 +327,24 @@ def place_of(row: Mapping[str, Any], sections: Sequence[Section]) -> str | None:
             ids.setdefault(block.name, _id(block))
     if (place := next((ids[name] for name in figures if name in ids), None)) is not None:
         return place
-    return next((section.anchor for section in sections if section.shows and evidence in section.evidence), None)
+    return next(
+        (section.anchor for section in sections if section.shows and evidence in section.evidence),
+        None,
+    )
 
 
 def by_share(sections: Sequence[Section], findings: pl.DataFrame) -> list[Section]:
-    """Sections in the order of the time of their findings; sections without findings follow in their order."""
+    """Sections in the order of the time of their findings; sections without findings follow in
+    their order.
+    """
     if not findings.height:
         return list(sections)
     shares: dict[str, float] = {}
     for row in findings.iter_rows(named=True):
         place = place_of(row, sections)
-        anchor = next((one.anchor for one in sections if place in [one.anchor, *map(_id, one.blocks)]), None)
+        anchor = next(
+            (one.anchor for one in sections if place in [one.anchor, *map(_id, one.blocks)]), None
+        )
         if anchor is not None:
             shares[anchor] = max(shares.get(anchor, 0.0), float(row["share_of_time"]))
     return sorted(sections, key=lambda section: -shares.get(section.anchor, 0.0))
@@ -332,8 +391,11 @@ def _gain(ns: float) -> str:
 
 
 _WRITERS: dict[str, Callable[[float], str]] = {
-    "number": _number, "time": format_ns, "gain": _gain, "share": format_share
-}  # fmt: skip
+    "number": _number,
+    "time": format_ns,
+    "gain": _gain,
+    "share": format_share,
+}
 
 
 def _shown(section: Section) -> list[tuple[str, Figure | Table]]:
@@ -346,10 +408,18 @@ def _shown(section: Section) -> list[tuple[str, Figure | Table]]:
 
 
 def absents(sections: Sequence[Section]) -> list[list[Absent]]:
-    """What sections lack, in their order; parts that are absent for the same reason stand with the first of them."""
+    """What sections lack, in their order; parts that are absent for the same reason stand with
+    the first of them.
+    """
     by_reason: dict[tuple[str, str | None], dict[str, Absent]] = {}
     for block in (block for section in sections for block in section.blocks):
-        absent = block.absent if isinstance(block, Figure) else block if isinstance(block, Absent) else None
+        absent = (
+            block.absent
+            if isinstance(block, Figure)
+            else block
+            if isinstance(block, Absent)
+            else None
+        )
         if absent is not None:
             said = absent.found, None if absent.captured else absent.hint
             by_reason.setdefault(said, {}).setdefault(absent.part, absent)
@@ -376,7 +446,9 @@ def _environment() -> jinja2.Environment:
         "packed": lambda figure: packed(figure.spec, figure.small),
         "head_class": lambda kind: "" if kind == "name" else _CLASSES[kind],
         "sentence": sentence,
-        "share": lambda value: format_share(float(value) if isinstance(value, int | float) else None),
+        "share": lambda value: format_share(
+            float(value) if isinstance(value, int | float) else None
+        ),
         "shorten": shorten,
         "so": so,
         "words": words,
@@ -384,5 +456,10 @@ def _environment() -> jinja2.Environment:
     environment.tests["unknown"] = lambda value: (
         value is None or (isinstance(value, float) and not math.isfinite(value))
     )
-    environment.globals |= {"MEASURES": MEASURES, "SEVERITIES": SEVERITIES, "UNKNOWN": UNKNOWN, "version": __version__}
+    environment.globals |= {
+        "MEASURES": MEASURES,
+        "SEVERITIES": SEVERITIES,
+        "UNKNOWN": UNKNOWN,
+        "version": __version__,
+    }
     return environment

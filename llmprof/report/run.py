@@ -1,4 +1,6 @@
-"""Report of a run: sections on requests, the profiler's cost and the monitors, in addition to those of its trace."""
+"""Report of a run: sections on requests, the profiler's cost and the monitors, in addition to
+those of its trace.
+"""
 
 import contextlib
 import os
@@ -41,30 +43,54 @@ _NAMES = {
 def facts(run: Run) -> list[tuple[str, str]]:
     """Facts about the run, as names and values."""
     config, worker = run.config, run.worker
-    tokens = run.requests.select(pl.col("prompt_tokens").median(), pl.col("output_tokens").median()).row(0)
+    tokens = run.requests.select(
+        pl.col("prompt_tokens").median(), pl.col("output_tokens").median()
+    ).row(0)
     devices = Counter(worker.get("device_names") or [])
     engine = " ".join(str(worker[key]) for key in ("engine", "engine_version") if worker.get(key))
     torch = f"torch {worker['torch_version']}" if worker.get("torch_version") else ""
     prompt = f"{tokens[0]:g} to {tokens[1]:g} tokens" if None not in tokens else "tokens not known"
-    execution = "as the engine does (graphs and compilation)" if config.eager is None else "with graphs and compilation"
+    execution = (
+        "as the engine does (graphs and compilation)"
+        if config.eager is None
+        else "with graphs and compilation"
+    )
     if config.eager or any(note.startswith("eager:") for note in worker.get("notes") or ()):
         execution = "eager"
     out = [
-        ("Model", f"{config.model}{' (random weights)' if worker.get('random_weights') else ''}, {config.dtype}"),
+        (
+            "Model",
+            (
+                f"{config.model}{' (random weights)' if worker.get('random_weights') else ''},"
+                f" {config.dtype}"
+            ),
+        ),
         ("Mode", f"{config.profile_mode}{', served' if config.served else ''}, {execution}"),
         ("Engine", ", ".join(filter(None, (engine, torch)))),
         ("Devices", ", ".join(f"{n} x {name}" if n > 1 else name for name, n in devices.items())),
-        ("Parallel", f"tensor {config.tensor_parallel_size}, pipeline {config.pipeline_parallel_size}"),
+        (
+            "Parallel",
+            f"tensor {config.tensor_parallel_size}, pipeline {config.pipeline_parallel_size}",
+        ),
         ("Requests", f"{_load_of(run)}, {prompt}"),
         ("Sampling", _sampling(config)),
     ]
     if start := worker.get("engine_start"):
-        words = f"shared: point {start['point'] + 1} of {start['points']} that one start of it measured"
+        words = (
+            f"shared: point {start['point'] + 1} of {start['points']} that one start of it measured"
+        )
         out.append(("Start of the engine", words))
     for phase in (run.summary.get("energy") or {}).get("phases") or ():
         if phase["phase"] == "plain":
-            interval = "" if phase["ci95_low"] is None else f" ± {(phase['ci95_high'] - phase['ci95_low']) / 2:.2g}"
-            figure = f"{phase['joules_per_output_token']:.3g}{interval} J an output token, {phase['watts']:.0f} W"
+            interval = (
+                ""
+                if phase["ci95_low"] is None
+                else f" ± {(phase['ci95_high'] - phase['ci95_low']) / 2:.2g}"
+            )
+            figure = (
+                f"{phase['joules_per_output_token']:.3g}{interval} J an output token,"
+                f" {phase['watts']:.0f} W"
+            )
             out.append(("Energy", figure))
     for phase, counts in (worker.get("prefix_cache") or {}).items():
         if phase != "warmup" and counts.get("hits") is not None:
@@ -73,7 +99,11 @@ def facts(run: Run) -> list[tuple[str, str]]:
     if peaks := worker.get("peak_memory_bytes"):
         out.append(("Peak memory", f"{format_bytes(max(peaks.values()))} on the fullest device"))
     if (cache := worker.get("kv_cache") or {}).get("tokens"):
-        used = f", {format_share(cache['peak_usage'])} used at most" if cache.get("peak_usage") is not None else ""
+        used = (
+            f", {format_share(cache['peak_usage'])} used at most"
+            if cache.get("peak_usage") is not None
+            else ""
+        )
         out.append(("KV cache", f"{cache['tokens']:,} tokens{used}"))
     out.append(("To repeat it", f"llmprof run --config {run.folder.path.name}/config.yaml"))
     return [(name, value) for name, value in out if value]
@@ -88,11 +118,18 @@ def _load_of(run: Run) -> str:
     came = f"{rate:g} a second" if rate else "all at once"
     options = {name: value for name, value in config.load.items() if name != "file"}
     more = "".join(f", {name} {value}" for name, value in options.items())
-    return f"{setting(config, 'server', 'num_prompts')}, {came}, at most {most or 'any number'} at a time{more}"
+    return (
+        f"{setting(config, 'server', 'num_prompts')}, {came}, at most {most or 'any number'} at a"
+        f" time{more}"
+    )
 
 
 def _sampling(config: ExperimentConfig) -> str:
-    greedy = "greedy" if not config.temperature else f"temperature {config.temperature:g}, top_p {config.top_p:g}"
+    greedy = (
+        "greedy"
+        if not config.temperature
+        else f"temperature {config.temperature:g}, top_p {config.top_p:g}"
+    )
     several = f", {config.n} answers each" if config.n > 1 else ""
     ends = "no end before max_tokens" if config.ignore_eos else "ends by itself"
     return f"{greedy}{several}, seed {config.seed}, {ends}"
@@ -107,26 +144,38 @@ def sections(run: Run) -> list[Section]:
     try:
         blocks.append(overhead_table(overhead(run.requests)))
     except NotCapturedError as error:
-        blocks.append(Absent("cost of the profiler", captured=False, found=error.found, hint=error.hint))
+        blocks.append(
+            Absent("cost of the profiler", captured=False, found=error.found, hint=error.hint)
+        )
     words = (
-        "Means, deviations and 95 % intervals are over the repeats, percentiles over all requests. What is measured "
-        "under the profiler is slower than the run itself."
+        "Means, deviations and 95 % intervals are over the repeats, percentiles over all requests."
+        " What is measured under the profiler is slower than the run itself."
     )
-    parts = [Section("requests", "How fast were the requests?", words, blocks), *_slow_requests(run)]
+    parts = [
+        Section("requests", "How fast were the requests?", words, blocks),
+        *_slow_requests(run),
+    ]
     if run.config.profile_mode in {"ncu", "nsys_ncu"}:
         words = "Measured by Nsight Compute, kernel by kernel, outside the timeline."
         blocks = [figure(run, ROOFLINE), figure(run, STALLS)]
-        parts.append(Section("hardware", "How well do the kernels use the hardware?", words, blocks))
+        parts.append(
+            Section("hardware", "How well do the kernels use the hardware?", words, blocks)
+        )
     if run.config.profile_mode == "ops":
         parts.append(operators_section(run))
     sampled = figure(run, COUNTERS)
     if sampled.spec:
-        words = "Samples beside the run; work of others on the machine shows here, and clocks that were held down."
+        words = (
+            "Samples beside the run; work of others on the machine shows here, and clocks that were"
+            " held down."
+        )
         parts.append(Section("machine", "What did the machine do meanwhile?", words, [sampled]))
     calls = figure(run, CUDA_API)
     if calls.spec:
         words = "Time in calls of the runtime and driver on the host, under the profiler."
-        parts.append(Section("cuda_api", "Which calls did the host spend its time in?", words, [calls]))
+        parts.append(
+            Section("cuda_api", "Which calls did the host spend its time in?", words, [calls])
+        )
     return [*parts, *_bound(run)]
 
 
@@ -138,14 +187,21 @@ def _slow_requests(run: Run) -> list[Section]:
         joined = analyze.requests(run)
         first = analyze.slowest(joined)["title"]
     except LlmprofError as error:
-        absent = Absent("requests joined to steps", captured=False, found=error.found, hint=error.hint)
+        absent = Absent(
+            "requests joined to steps", captured=False, found=error.found, hint=error.hint
+        )
         return [Section("slow_requests", "Why were requests slow?", "", [absent])]
     words = (
-        f"{first} Each request is cut at the ends of the steps that the scheduler made; the parts add up to its "
-        "latency under the profiler. Shares of a step are by tokens."
+        f"{first} Each request is cut at the ends of the steps that the scheduler made; the parts"
+        " add up to its latency under the profiler. Shares of a step are by tokens."
     )
     return [
-        Section("slow_requests", "Why were requests slow?", words, [figure(run, REQUEST_WATERFALL), slow_table(joined)])
+        Section(
+            "slow_requests",
+            "Why were requests slow?",
+            words,
+            [figure(run, REQUEST_WATERFALL), slow_table(joined)],
+        )
     ]
 
 
@@ -158,16 +214,31 @@ def slow_table(joined: pl.DataFrame) -> Table:
         Column("request", "request", "number"),
         *columns("time", ttft_ns="first token", queue_prefill_ns="behind prefill of others"),
         *columns("time", queue_decode_ns="behind decode of others", queue_other_ns="no step ran"),
-        *columns("time", prefill_ns="own prefill", prefill_others_ns="others beside it", e2e_ns="end to end"),
+        *columns(
+            "time",
+            prefill_ns="own prefill",
+            prefill_others_ns="others beside it",
+            e2e_ns="end to end",
+        ),
         *columns("number", preemptions="preemptions", slowest_step="slowest step"),
         Column("reason", "mostly"),
     )
-    rows = joined.sort("ttft_ns", descending=True).head(_SLOW).select(column.key for column in shown)
-    return Table("slow_requests", f"The {rows.height} requests with the latest first token", shown, rows, sortable=True)
+    rows = (
+        joined.sort("ttft_ns", descending=True).head(_SLOW).select(column.key for column in shown)
+    )
+    return Table(
+        "slow_requests",
+        f"The {rows.height} requests with the latest first token",
+        shown,
+        rows,
+        sortable=True,
+    )
 
 
 def _bound(run: Run) -> list[Section]:
-    """Section with the theory's bound, if the run has a timeline and its folder the model's config."""
+    """Section with the theory's bound, if the run has a timeline and its folder the model's
+    config.
+    """
     config = config_in(run.folder.model)
     if config is None:
         return []
@@ -180,11 +251,17 @@ def _bound(run: Run) -> list[Section]:
 
 
 def counters(run: Run) -> pl.DataFrame:
-    """Samples of the monitors: on the clock of the trace, or, without a trace, from the first measured batch on."""
+    """Samples of the monitors: on the clock of the trace, or, without a trace, from the first
+    measured batch on.
+    """
     try:
         return run.trace.counters
     except (CaptureError, NotCapturedError):  # the traces may have been deleted to save space
-        starts = [stage["start_ns"] for stage in run.worker.get("stages") or () if stage.get("name") == "plain"]
+        starts = [
+            stage["start_ns"]
+            for stage in run.worker.get("stages") or ()
+            if stage.get("name") == "plain"
+        ]
         if not run.folder.monitors.is_file() or not starts:
             raise
     clock = Trace({}, {"start_epoch_ns": min(starts), "clock": "epoch"})
@@ -195,9 +272,13 @@ def summary_table(summary: pl.DataFrame) -> Table:
     """Every metric of the requests."""
     shown = summary.filter(pl.col("metric").is_in(list(_NAMES)))
     names = pl.col("metric").replace_strict(_NAMES, return_dtype=pl.String)
-    shown = shown.with_columns(pl.max_horizontal("ci95_low", pl.when(pl.col("ci95_low").is_not_null()).then(0.0)))
+    shown = shown.with_columns(
+        pl.max_horizontal("ci95_low", pl.when(pl.col("ci95_low").is_not_null()).then(0.0))
+    )
     figures = ("mean", "std", "ci95_low", "ci95_high", "p50", "p90", "p99")
-    rows = shown.select("phase", names, "repeats", "n", *(_written(shown, name) for name in figures))
+    rows = shown.select(
+        "phase", names, "repeats", "n", *(_written(shown, name) for name in figures)
+    )
     heads = {"std": "deviation", "ci95_low": "95 % from", "ci95_high": "to", "p50": "median"}
     columns_shown = (
         *columns("text", phase="phase", metric="metric"),
@@ -206,7 +287,9 @@ def summary_table(summary: pl.DataFrame) -> Table:
     )
     apart = shown.filter(~pl.col("agree"))
     most = number(apart["spread"].max())
-    note = f"The repeats disagree by up to {format_share(most)} of the mean." if apart.height else ""
+    note = (
+        f"The repeats disagree by up to {format_share(most)} of the mean." if apart.height else ""
+    )
     caption = "Latencies and rates of the requests, without and under the profiler"
     return Table("request_summary", caption, columns_shown, rows, note=note)
 
@@ -249,7 +332,9 @@ def tiles(run: Run) -> list[tuple[str, str]]:
     if "output_tokens_per_s" in means:
         out.append(("Output tokens/s", f"{means['output_tokens_per_s']['p50']:,.4g}"))
     named = {"ttft_ns": "First token (median)", "tpot_ns": "Each further token", "wall_ns": "Batch"}
-    out += [(name, format_ns(means[metric]["p50"])) for metric, name in named.items() if metric in means]
+    out += [
+        (name, format_ns(means[metric]["p50"])) for metric, name in named.items() if metric in means
+    ]
     try:
         costs = overhead(run.requests).filter(metric="wall_ns")
     except LlmprofError:
@@ -279,32 +364,57 @@ def _dashboard(run: Run) -> Drawn:
     for name, make in makers.items():
         with contextlib.suppress(LlmprofError):  # the run does not have it
             frames[name] = make()
-    subtitle = "; ".join(f"{name}: {value}" for name, value in facts(run) if name in {"Engine", "Parallel", "Requests"})
+    subtitle = "; ".join(
+        f"{name}: {value}"
+        for name, value in facts(run)
+        if name in {"Engine", "Parallel", "Requests"}
+    )
     summary = summarize(run.requests)
-    return charts.dashboard(figures=tiles(run), requests=summary, title=_title(run), subtitle=subtitle, **frames)
+    return charts.dashboard(
+        figures=tiles(run), requests=summary, title=_title(run), subtitle=subtitle, **frames
+    )
 
 
 KERNEL_TIME = Drawing(
-    "kernel_time", "kernels by their time", lambda run: charts.kernels(analyze.kernel_summary(run.trace)), picture=True
+    "kernel_time",
+    "kernels by their time",
+    lambda run: charts.kernels(analyze.kernel_summary(run.trace)),
+    picture=True,
 )
 CUDA_API = Drawing(
-    "cuda_api", "calls of CUDA's API", lambda run: charts.cuda_api(analyze.nsys.cuda_api_sum(run.trace)), picture=True
+    "cuda_api",
+    "calls of CUDA's API",
+    lambda run: charts.cuda_api(analyze.nsys.cuda_api_sum(run.trace)),
+    picture=True,
 )
 REQUESTS = Drawing(
-    "requests", "latencies of the requests", lambda run: charts.requests(summarize(run.requests)), picture=True
+    "requests",
+    "latencies of the requests",
+    lambda run: charts.requests(summarize(run.requests)),
+    picture=True,
 )
-COUNTERS = Drawing("counters", "monitors of the machine", lambda run: charts.counters(counters(run)), picture=True)
+COUNTERS = Drawing(
+    "counters", "monitors of the machine", lambda run: charts.counters(counters(run)), picture=True
+)
 DASHBOARD = Drawing("dashboard", "the run on one page", _dashboard, picture=True)
 REQUEST_LATENCY = Drawing(
-    "request_latency", "latencies of single requests", lambda run: charts.request_latency(run.requests)
+    "request_latency",
+    "latencies of single requests",
+    lambda run: charts.request_latency(run.requests),
 )
 REQUEST_WATERFALL = Drawing(
-    "request_waterfall", "requests over time", lambda run: charts.request_waterfall(analyze.requests(run))
+    "request_waterfall",
+    "requests over time",
+    lambda run: charts.request_waterfall(analyze.requests(run)),
 )
 ROOFLINE = Drawing(
-    "roofline", "kernels against the roofs", lambda run: charts.roofline(analyze.speed_of_light(run.metrics))
+    "roofline",
+    "kernels against the roofs",
+    lambda run: charts.roofline(analyze.speed_of_light(run.metrics)),
 )
-STALLS = Drawing("stalls", "what the warps wait for", lambda run: charts.stalls(named_stalls(run.metrics)))
+STALLS = Drawing(
+    "stalls", "what the warps wait for", lambda run: charts.stalls(named_stalls(run.metrics))
+)
 
 REPORT = "report"
 
@@ -322,7 +432,8 @@ class Visualizer:
     Attributes
     ----------
     missing : dict of str to str
-        Reasons why pictures were not drawn, by name (``kernel_time`` …); filled when pictures are drawn.
+        Reasons why pictures were not drawn, by name (``kernel_time`` …); filled when pictures are
+        drawn.
 
     Raises
     ------
@@ -338,9 +449,10 @@ class Visualizer:
     def create_all_visualizations(self) -> list[Path]:
         """Draw the pictures of the run.
 
-        ``{experiment}_kernel_time.png, _cuda_api.png, _requests.png, _counters.png, _dashboard.png`` in the run's
-        folder, with links to them in ``visualization``. What the run did not record has no picture; :attr:`missing`
-        says why. A folder that cannot be written raises ``OutputError``.
+        ``{experiment}_kernel_time.png, _cuda_api.png, _requests.png, _counters.png,
+        _dashboard.png`` in the run's folder, with links to them in ``visualization``. What the run
+        did not record has no picture; :attr:`missing` says why. A folder that cannot be written
+        raises ``OutputError``.
         """
         run = self._run
         pictures = [drawing for drawing in plugins.listed(OF_RUNS, Drawing) if drawing.picture]
@@ -353,12 +465,16 @@ class Visualizer:
             except LlmprofError as error:
                 self.missing[drawing.name] = str(error)
                 continue
-            written.append(files.write(run.folder.path / f"{run.config.name}_{drawing.name}.png", picture))
+            written.append(
+                files.write(run.folder.path / f"{run.config.name}_{drawing.name}.png", picture)
+            )
         self._link(*written)
         return written
 
     def _link(self, *paths: Path) -> None:
-        """Name files of the run under ``visualization``, too; a file system without links has them once."""
+        """Name files of the run under ``visualization``, too; a file system without links has
+        them once.
+        """
         with contextlib.suppress(OSError):
             (folder := self._run.folder.path / "visualization").mkdir(exist_ok=True)
             for path in paths:
@@ -368,8 +484,9 @@ class Visualizer:
     def generate_report_html(self) -> Path:
         """Write the report of the run, ``report/index.html`` in its folder.
 
-        The charts and frames of the report are beside it, and ``visualization/report`` is a link to them. A run without
-        a timeline has a report of its requests. A folder that cannot be written raises ``OutputError``.
+        The charts and frames of the report are beside it, and ``visualization/report`` is a link to
+        them. A run without a timeline has a report of its requests. A folder that cannot be written
+        raises ``OutputError``.
         """
         run, target = self._run, self._run.folder.path / REPORT
         self._link(target)
@@ -378,7 +495,10 @@ class Visualizer:
             trace = run.trace
         except (CaptureError, NotCapturedError) as error:
             absent = [Absent("findings", captured=False, found=error.found, hint=error.hint)]
-            frames = {"requests": run.requests.drop("itl_ns"), "request_summary": summarize(run.requests)}
+            frames = {
+                "requests": run.requests.drop("itl_ns"),
+                "request_summary": summarize(run.requests),
+            }
             warnings = [str(words) for words in self._run.summary.get("warnings") or ()]
             page_contents = Contents(title, about, first, frames, warnings=warnings, absent=absent)
             return write_contents(page_contents, target, progress=self._progress).index

@@ -1,4 +1,6 @@
-"""Reports of many runs: of a sweep, of a study (its best point, settings and points) and of a trial (its effects)."""
+"""Reports of many runs: of a sweep, of a study (its best point, settings and points) and of a
+trial (its effects).
+"""
 
 from __future__ import annotations
 
@@ -17,10 +19,19 @@ from llmprof.sentences import METRIC_WORDS
 from llmprof.units import format_metric, format_ns
 
 _COLUMNS = (
-    *columns("text", state="state", output_tokens_per_s="output tokens per s", ttft_ns="first token"),
-    *columns("text", tpot_ns="each further token", e2e_ns="end to end", overhead="profiler's overhead"),
+    *columns(
+        "text", state="state", output_tokens_per_s="output tokens per s", ttft_ns="first token"
+    ),
+    *columns(
+        "text", tpot_ns="each further token", e2e_ns="end to end", overhead="profiler's overhead"
+    ),
     Column("joules_per_output_token", "J per output token", "number"),
-    *columns("share", share_compute="compute", share_exposed_communication="exposed communication", share_idle="idle"),
+    *columns(
+        "share",
+        share_compute="compute",
+        share_exposed_communication="exposed communication",
+        share_idle="idle",
+    ),
     Column("run", "run", "name"),
 )
 
@@ -34,13 +45,17 @@ class Points(NamedTuple):
 
 
 def _of(name: str, chart: Callable[..., Any]) -> Drawing:
-    return Drawing(name, name, lambda points: chart(points.comparison, parameters=points.parameters))
+    return Drawing(
+        name, name, lambda points: chart(points.comparison, parameters=points.parameters)
+    )
 
 
 THROUGHPUT = _of("throughput", charts.sweep_throughput)
 LATENCY = _of("latency", charts.sweep_latency)
 SCALING = _of("scaling", charts.sweep_scaling)
-WHERE_TIME = Drawing("where_time", "where the time went", lambda points: charts.sweep_time(points.where))
+WHERE_TIME = Drawing(
+    "where_time", "where the time went", lambda points: charts.sweep_time(points.where)
+)
 
 
 def write_sweep(
@@ -72,22 +87,29 @@ def write_sweep(
     Returns
     -------
     Report
-        ``index.html``, ``comparison.csv``, ``where.csv`` and the charts ``throughput.png, latency.png, scaling.png,
-        where_time.png`` as far as the points allow them.
+        ``index.html``, ``comparison.csv``, ``where.csv`` and the charts ``throughput.png,
+        latency.png, scaling.png, where_time.png`` as far as the points allow them.
     """
     names = list(parameters)
     points = Points(comparison, where, names)
-    figures = {drawing.name: figure(points, drawing) for drawing in plugins.listed(OF_SWEEPS, Drawing)}
+    figures = {
+        drawing.name: figure(points, drawing) for drawing in plugins.listed(OF_SWEEPS, Drawing)
+    }
     sections = [
         Section(
             "points",
             "What did each point come to?",
-            "Latencies and rates are means over the repeats without profiler; shares are of the time of the steps in "
-            "the trace.",
+            "Latencies and rates are means over the repeats without profiler; shares are of the"
+            " time of the steps in the trace.",
             [_table(comparison, names)],
             ("comparison",),
         ),
-        Section("speed", "How fast, and how many at once?", "", [figures["throughput"], figures["latency"]]),
+        Section(
+            "speed",
+            "How fast, and how many at once?",
+            "",
+            [figures["throughput"], figures["latency"]],
+        ),
         Section("scaling", "What does more of it buy?", "", [figures["scaling"]]),
         Section(
             "time",
@@ -98,30 +120,60 @@ def write_sweep(
         ),
     ]
     warnings = [f"{label} failed: {error}" for label, error in (failed or {}).items()]
-    reading = ("Points", f"{comparison.filter(state='finished').height} of {comparison.height} finished")
+    reading = (
+        "Points",
+        f"{comparison.filter(state='finished').height} of {comparison.height} finished",
+    )
     frames = {"comparison": comparison, "where": where}
     return write_sections(
-        folder, title, sections, frames, facts=facts, warnings=warnings, reading=reading, progress=progress
+        folder,
+        title,
+        sections,
+        frames,
+        facts=facts,
+        warnings=warnings,
+        reading=reading,
+        progress=progress,
     )
 
 
 def _table(comparison: pl.DataFrame, parameters: list[str]) -> Table:
     compared = [column for column in _COLUMNS if column.key in comparison.columns]
-    shown = [column for column in compared if comparison[column.key].null_count() < comparison.height]
+    shown = [
+        column for column in compared if comparison[column.key].null_count() < comparison.height
+    ]
     chosen: list[Column] = [
-        Column(name, name.replace("_", " "), "number" if comparison.schema[name].is_numeric() else "text")
+        Column(
+            name,
+            name.replace("_", " "),
+            "number" if comparison.schema[name].is_numeric() else "text",
+        )
         for name in parameters
     ]
     every = (*chosen, *shown)
     with_texts = comparison.with_columns(
-        pl.Series(name, [with_interval(row, name) for row in comparison.iter_rows(named=True)], dtype=pl.String)
+        pl.Series(
+            name,
+            [with_interval(row, name) for row in comparison.iter_rows(named=True)],
+            dtype=pl.String,
+        )
         for name in _WITH_INTERVALS
         if name in comparison.columns
     ).with_columns(
-        pl.Series("overhead", [overhead_in_words(row) for row in comparison.iter_rows(named=True)], dtype=pl.String)
+        pl.Series(
+            "overhead",
+            [overhead_in_words(row) for row in comparison.iter_rows(named=True)],
+            dtype=pl.String,
+        )
     )
     rows = with_texts.select(column.key for column in every)
-    return Table("points", f"{comparison.height} points; comparison.csv has all columns", every, rows, sortable=True)
+    return Table(
+        "points",
+        f"{comparison.height} points; comparison.csv has all columns",
+        every,
+        rows,
+        sortable=True,
+    )
 
 
 _WITH_INTERVALS = ("output_tokens_per_s", "ttft_ns", "tpot_ns", "e2e_ns")
@@ -133,7 +185,9 @@ def with_interval(row: Mapping[str, Any], name: str) -> str | None:
         return None
     write = format_ns if name.endswith("_ns") else "{:,.4g}".format
     low, high = row.get(f"{name}_ci95_low"), row.get(f"{name}_ci95_high")
-    return write(row[name]) + ("" if low is None or high is None else f" ± {write((high - low) / 2)}")
+    return write(row[name]) + (
+        "" if low is None or high is None else f" ± {write((high - low) / 2)}"
+    )
 
 
 def overhead_in_words(row: Mapping[str, Any]) -> str | None:
@@ -165,27 +219,37 @@ def write_study(
 ) -> Report:
     """Write the page of a study; ``axes`` names what its Pareto front has as latency and rate.
 
-    The frames have ``rates`` if its objective is the goodput, and ``why``, the bars from a step of the start to one of
-    the best point, if both were recorded.
+    The frames have ``rates`` if its objective is the goodput, and ``why``, the bars from a step of
+    the start to one of the best point, if both were recorded.
     """
     points, importance, why = frames["points"], frames["importance"], frames.get("why")
     front = Drawing(
         "pareto",
         "latency and throughput",
         lambda rows: charts.study_pareto(
-            rows, latency=axes[0], rate="requests" if axes[1] == "goodput" else axes[1].removesuffix("_per_s")
+            rows,
+            latency=axes[0],
+            rate="requests" if axes[1] == "goodput" else axes[1].removesuffix("_per_s"),
         ),
     )
-    alone = Drawing("slices", "each setting alone", lambda one: charts.study_slices(one, objective=objective))
+    alone = Drawing(
+        "slices", "each setting alone", lambda one: charts.study_slices(one, objective=objective)
+    )
     shares = Table(
         "importance",
-        "Share of the difference between good and other points that a setting explains (PED-ANOVA of Optuna); of few "
-        "points it is rough",
+        "Share of the difference between good and other points that a setting explains (PED-ANOVA"
+        " of Optuna); of few points it is rough",
         (Column("setting", "setting", "name"), Column("share", "importance", "share")),
         importance,
     )
     sections = [
-        Section("best", "Which configuration is best?", says, [figure(frames["pareto"], front)], ("pareto",)),
+        Section(
+            "best",
+            "Which configuration is best?",
+            says,
+            [figure(frames["pareto"], front)],
+            ("pareto",),
+        ),
         Section(
             "settings",
             "What did each setting do?",
@@ -195,9 +259,13 @@ def write_study(
         ),
     ]
     if "rates" in frames:
-        words = "Rates in the order in which they were measured; without a rate: all requests at once."
+        words = (
+            "Rates in the order in which they were measured; without a rate: all requests at once."
+        )
         table = _rates(frames["rates"])
-        sections.append(Section("rates", "At which rates does the SLO hold?", words, [table], ("rates",)))
+        sections.append(
+            Section("rates", "At which rates does the SLO hold?", words, [table], ("rates",))
+        )
     if why is not None:
         words = "From a step of the start to a step of the best point, from one recording of each."
         sections.append(Section("why", "Why is it better?", words, [figure(why, WHY)], ("why",)))
@@ -205,16 +273,29 @@ def write_study(
     sections.append(Section("points", "What was measured?", words, [table], ("points",)))
     if excluded:
         rows = pl.DataFrame(
-            list(excluded)[:_MOST_EXCLUDED], schema={"point": pl.String, "why": pl.String}, orient="row"
+            list(excluded)[:_MOST_EXCLUDED],
+            schema={"point": pl.String, "why": pl.String},
+            orient="row",
         )
         shown = (Column("point", "point", "name"), Column("why", "why"))
         words = f"{len(excluded)} points that the data sheet of the device rules out."
-        more = f"The first {_MOST_EXCLUDED} of {len(excluded)}" if len(excluded) > _MOST_EXCLUDED else "All of them"
+        more = (
+            f"The first {_MOST_EXCLUDED} of {len(excluded)}"
+            if len(excluded) > _MOST_EXCLUDED
+            else "All of them"
+        )
         sections.append(
-            Section("excluded", "What was not measured, and why?", words, [Table("excluded", more, shown, rows)])
+            Section(
+                "excluded",
+                "What was not measured, and why?",
+                words,
+                [Table("excluded", more, shown, rows)],
+            )
         )
     reading = ("Points", str(points.height))
-    return write_sections(folder, title, sections, frames, facts=facts, warnings=notes, reading=reading)
+    return write_sections(
+        folder, title, sections, frames, facts=facts, warnings=notes, reading=reading
+    )
 
 
 def in_words(points: pl.DataFrame) -> pl.DataFrame:
@@ -222,9 +303,12 @@ def in_words(points: pl.DataFrame) -> pl.DataFrame:
     after = points.columns.index("error") + 1
     figures = points.columns[after : points.columns.index("holds")]
     texts = {
-        name: [None if value is None else _text(name, value) for value in points[name].to_list()] for name in figures
+        name: [None if value is None else _text(name, value) for value in points[name].to_list()]
+        for name in figures
     }
-    return points.with_columns(pl.Series(name, values, dtype=pl.String) for name, values in texts.items())
+    return points.with_columns(
+        pl.Series(name, values, dtype=pl.String) for name, values in texts.items()
+    )
 
 
 def _text(name: str, value: float) -> str:
@@ -236,7 +320,11 @@ def _text(name: str, value: float) -> str:
 def _rates(rates: pl.DataFrame) -> Table:
     figures = rates.columns[1 : rates.columns.index("holds")]
     words = rates.with_columns(
-        pl.Series(name, [None if one is None else _text(name, one) for one in rates[name]], dtype=pl.String)
+        pl.Series(
+            name,
+            [None if one is None else _text(name, one) for one in rates[name]],
+            dtype=pl.String,
+        )
         for name in figures
     ).with_columns(holds=_yes("holds"))
     shown = (
@@ -250,7 +338,9 @@ def _rates(rates: pl.DataFrame) -> Table:
 
 
 def _yes(column: str) -> pl.Expr:
-    return pl.col(column).replace_strict({True: "yes", False: "no"}, default=None, return_dtype=pl.String)
+    return pl.col(column).replace_strict(
+        {True: "yes", False: "no"}, default=None, return_dtype=pl.String
+    )
 
 
 def _points_table(points: pl.DataFrame, settings: Sequence[str]) -> Table:
@@ -275,7 +365,9 @@ def _points_table(points: pl.DataFrame, settings: Sequence[str]) -> Table:
     rows = words.select(column.key for column in shown).with_columns(
         pl.col(list(settings)).cast(pl.String).fill_null("default")
     )
-    return Table("points", f"{points.height} points; points.csv has all columns", shown, rows, sortable=True)
+    return Table(
+        "points", f"{points.height} points; points.csv has all columns", shown, rows, sortable=True
+    )
 
 
 def write_trial(
@@ -290,30 +382,55 @@ def write_trial(
     facts: Sequence[tuple[str, str]] = (),
     notes: Sequence[str] = (),
 ) -> Report:
-    """Write the page of a trial; ``difference`` has the bars from one step to the other, if both were recorded."""
+    """Write the page of a trial; ``difference`` has the bars from one step to the other, if both
+    were recorded.
+    """
     words = effects.with_columns(
         pl.Series(
-            name, [format_metric(row["metric"], row[name]) for row in effects.iter_rows(named=True)], dtype=pl.String
+            name,
+            [format_metric(row["metric"], row[name]) for row in effects.iter_rows(named=True)],
+            dtype=pl.String,
         )
         for name in ("before", "after")
-    ).with_columns(pl.col("metric").replace_strict(METRIC_WORDS, default=pl.col("metric"), return_dtype=pl.String))
+    ).with_columns(
+        pl.col("metric").replace_strict(
+            METRIC_WORDS, default=pl.col("metric"), return_dtype=pl.String
+        )
+    )
     shown = (
         *columns("text", metric="metric", before="as it is", after="with the change"),
         *columns("share", gain="time saved", gain_low="from", gain_high="to"),
         Column("verdict", "verdict"),
     )
-    drawing = Drawing("effects", "effects", lambda rows: charts.trial_effects(rows, objective=objective))
+    drawing = Drawing(
+        "effects", "effects", lambda rows: charts.trial_effects(rows, objective=objective)
+    )
     effect = figure(effects, drawing)
     of_effects = Table(
-        "effects", "Of a rate, the time of one token or request", shown, words.select(c.key for c in shown)
+        "effects",
+        "Of a rate, the time of one token or request",
+        shown,
+        words.select(c.key for c in shown),
     )
-    sections = [Section("effects", "What did the change do?", says, [effect, of_effects], ("effects", "pairs"))]
+    sections = [
+        Section(
+            "effects", "What did the change do?", says, [effect, of_effects], ("effects", "pairs")
+        )
+    ]
     frames = {"effects": effects, "pairs": pairs}
     if difference is not None:
         words_of = "From a step as it is to a step with the change, from one recording of each."
         sections.append(
-            Section("why", "Which parts of a step shrank or grew?", words_of, [figure(difference, WHY)], ("why",))
+            Section(
+                "why",
+                "Which parts of a step shrank or grew?",
+                words_of,
+                [figure(difference, WHY)],
+                ("why",),
+            )
         )
         frames["why"] = difference
     reading = ("Pairs", str(pairs["pair"].n_unique()))
-    return write_sections(folder, title, sections, frames, facts=facts, warnings=notes, reading=reading)
+    return write_sections(
+        folder, title, sections, frames, facts=facts, warnings=notes, reading=reading
+    )

@@ -1,4 +1,7 @@
-"""Storage of traces: Parquet folders, SQLite databases, Arrow streams, whole files, and pseudonyms for texts."""
+"""Storage of traces:
+
+Parquet folders, SQLite databases, Arrow streams, whole files, and pseudonyms for texts.
+"""
 
 from llmprof import interrupts
 

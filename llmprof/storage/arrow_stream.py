@@ -1,8 +1,8 @@
 """Reader of Arrow streams that lets other threads run while the producer of a stream works.
 
-Polars holds Python's global lock from the first batch of a stream to its last. Here each batch is requested through
-:mod:`ctypes`, which releases the lock, so several streams can be read at once. The structures are those of Arrow's
-stable C data and C stream interfaces.
+Polars holds Python's global lock from the first batch of a stream to its last. Here each batch is
+requested through :mod:`ctypes`, which releases the lock, so several streams can be read at once.
+The structures are those of Arrow's stable C data and C stream interfaces.
 """
 
 from __future__ import annotations
@@ -21,18 +21,31 @@ _Fields = list[tuple[str, Any]]
 
 class _Schema(ctypes.Structure):
     _fields_: ClassVar[_Fields] = [
-        ("format", ctypes.c_char_p), ("name", ctypes.c_char_p), ("metadata", _POINTER), ("flags", ctypes.c_int64),
-        ("n_children", ctypes.c_int64), ("children", _POINTER), ("dictionary", _POINTER), ("release", _RELEASE),
+        ("format", ctypes.c_char_p),
+        ("name", ctypes.c_char_p),
+        ("metadata", _POINTER),
+        ("flags", ctypes.c_int64),
+        ("n_children", ctypes.c_int64),
+        ("children", _POINTER),
+        ("dictionary", _POINTER),
+        ("release", _RELEASE),
         ("private_data", _POINTER),
-    ]  # fmt: skip
+    ]
 
 
 class _Array(ctypes.Structure):
     _fields_: ClassVar[_Fields] = [
-        ("length", ctypes.c_int64), ("null_count", ctypes.c_int64), ("offset", ctypes.c_int64),
-        ("n_buffers", ctypes.c_int64), ("n_children", ctypes.c_int64), ("buffers", _POINTER), ("children", _POINTER),
-        ("dictionary", _POINTER), ("release", _RELEASE), ("private_data", _POINTER),
-    ]  # fmt: skip
+        ("length", ctypes.c_int64),
+        ("null_count", ctypes.c_int64),
+        ("offset", ctypes.c_int64),
+        ("n_buffers", ctypes.c_int64),
+        ("n_children", ctypes.c_int64),
+        ("buffers", _POINTER),
+        ("children", _POINTER),
+        ("dictionary", _POINTER),
+        ("release", _RELEASE),
+        ("private_data", _POINTER),
+    ]
 
 
 class _Stream(ctypes.Structure):

@@ -1,10 +1,11 @@
 """Dataset files: partitions of Parquet for the trace of many ranks, and a manifest.
 
-A partition is a folder with one Parquet file for each table, sorted by time, and :data:`PART_FILE`. This file describes
-the partition: the head and the coverage of the trace file that was read, the numbers of rows, and the time span. The
-manifest, :data:`MANIFEST`, repeats these descriptions for all partitions and adds what is known about the run, so that
-opening a dataset reads one file. Delta Lake and Apache Iceberg are built in the same way: data files never change,
-small files list the data files that are valid, and a file gets its name only when it is complete.
+A partition is a folder with one Parquet file for each table, sorted by time, and :data:`PART_FILE`.
+This file describes the partition: the head and the coverage of the trace file that was read, the
+numbers of rows, and the time span. The manifest, :data:`MANIFEST`, repeats these descriptions for
+all partitions and adds what is known about the run, so that opening a dataset reads one file. Delta
+Lake and Apache Iceberg are built in the same way: data files never change, small files list the
+data files that are valid, and a file gets its name only when it is complete.
 """
 
 from __future__ import annotations
@@ -26,16 +27,22 @@ MANIFEST: Final = "llmprof-dataset.json"
 PART_FILE: Final = "part.json"
 
 VERSION: Final = 2
-"""Version of the files; it is increased when an older llmprof could not read the datasets that this one writes."""
+"""Version of the files; it is increased when an older llmprof could not read the datasets that
+this one writes.
+"""
 
 ROW_GROUP: Final = 1 << 16
-"""Rows of a Parquet row group, the smallest part that is read if only a window of time is needed."""
+"""Rows of a Parquet row group, the smallest part that is read if only a window of time is
+needed.
+"""
 
 AGAIN: Final = "convert the files again: llmprof convert PATH -o FOLDER"
 
 
 class Stored(msgspec.Struct, frozen=True):
-    """Description of a table of a partition: number of rows, size and CRC-32 of its file, and columns."""
+    """Description of a table of a partition: number of rows, size and CRC-32 of its file, and
+    columns.
+    """
 
     rows: int
     bytes: int
@@ -53,23 +60,38 @@ HOST_ROWS: Final[dict[str, tuple[str, pl.Expr]]] = {
     "ops": ("ops", ~_PYTHON),
     "runtime": ("runtime", pl.lit(value=True)),
 }
-"""Rows of a timeline that a thread of the host has: their kind, the table that they are in, and which of its rows."""
+"""Rows of a timeline that a thread of the host has: their kind, the table that they are in, and
+which of its rows.
+"""
 
 THREADS: Final = pl.Schema(
-    {"kind": pl.String, "thread": pl.Int64, "count": pl.Int64, "first_ns": pl.Int64, "last_ns": pl.Int64}
+    {
+        "kind": pl.String,
+        "thread": pl.Int64,
+        "count": pl.Int64,
+        "first_ns": pl.Int64,
+        "last_ns": pl.Int64,
+    }
 )
 
 
 def threads(tables: Mapping[str, pl.DataFrame | pl.LazyFrame]) -> pl.DataFrame:
-    """For each rank and kind of row its threads, their number of spans, the first start and the last end (ns)."""
+    """For each rank and kind of row its threads, their number of spans, the first start and the
+    last end (ns).
+    """
     end = (pl.col("start_ns") + pl.col("dur_ns").clip(0)).max()
     found = [
-        tables[table].lazy().filter(which).group_by("rank", "thread")
+        tables[table]
+        .lazy()
+        .filter(which)
+        .group_by("rank", "thread")
         .agg(count=pl.len().cast(pl.Int64), first_ns=pl.col("start_ns").min(), last_ns=end)
-        .select("rank", *(pl.lit(kind).alias("kind") if name == "kind" else name for name in THREADS))
+        .select(
+            "rank", *(pl.lit(kind).alias("kind") if name == "kind" else name for name in THREADS)
+        )
         for kind, (table, which) in HOST_ROWS.items()
         if table in tables
-    ]  # fmt: skip
+    ]
     if not found:
         return pl.DataFrame(schema={"rank": pl.Int32, **THREADS})
     return pl.concat(pl.collect_all(found, engine="streaming"), how="vertical_relaxed")
@@ -83,7 +105,9 @@ class Partition(msgspec.Struct, frozen=True):
     source: str
     """Path or URL of the file that it was converted from."""
     stamp: str
-    """Size and modification time of that file, and the options of reading; an equal stamp means an unchanged file."""
+    """Size and modification time of that file, and the options of reading; an equal stamp means
+    an unchanged file.
+    """
     span_ns: tuple[int, int] | None
     """First start and last end of its events, on the clock of its file (ns)."""
     index: int = 0
@@ -92,13 +116,17 @@ class Partition(msgspec.Struct, frozen=True):
     """… and their number."""
     tables: dict[str, Stored] = {}
     collectives: int = 0
-    """Number of rows of the table of collectives, which is derived from other tables and not stored."""
+    """Number of rows of the table of collectives, which is derived from other tables and not
+    stored.
+    """
     head: dict[str, Any] = {}
     coverage: dict[str, Any] = {}
     processes: tuple[int, ...] = ()
     launches: bool = False
     threads: tuple[tuple[str, int | None, int, int, int], ...] | None = None
-    """Rows of :func:`threads` without the rank, on the clock of the file; None in older datasets."""
+    """Rows of :func:`threads` without the rank, on the clock of the file; None in older
+    datasets.
+    """
     version: int = VERSION
     schema: int = schema.VERSION
 
@@ -138,18 +166,29 @@ def fits(partition: Partition) -> bool:
     return counts.pop("markers") <= rows.pop("markers") and counts == rows
 
 
-def write_partition(place: Place, partition: Partition, frames: Mapping[str, pl.DataFrame]) -> Partition:
+def write_partition(
+    place: Place, partition: Partition, frames: Mapping[str, pl.DataFrame]
+) -> Partition:
     """Write a partition; its folder appears only when all files are written."""
     with place.folder(partition.folder, last=PART_FILE) as work:
         stored = {}
         for name, frame in frames.items():
             file = work / f"{name}.parquet"
             try:
-                frame.write_parquet(file, compression="zstd", statistics=True, row_group_size=ROW_GROUP)
+                frame.write_parquet(
+                    file, compression="zstd", statistics=True, row_group_size=ROW_GROUP
+                )
             except pl.exceptions.PolarsError as error:  # Polars raises this for a full disk, too
-                hint = "free space on the disk of the dataset, and convert again: finished partitions are kept"
-                raise OutputError(f"cannot write {name}.parquet of {partition.source}: {error}", hint=hint) from error
-            stored[name] = Stored(frame.height, file.stat().st_size, checksum(file), tuple(frame.columns))
+                hint = (
+                    "free space on the disk of the dataset, and convert again: finished partitions"
+                    " are kept"
+                )
+                raise OutputError(
+                    f"cannot write {name}.parquet of {partition.source}: {error}", hint=hint
+                ) from error
+            stored[name] = Stored(
+                frame.height, file.stat().st_size, checksum(file), tuple(frame.columns)
+            )
         host = threads(frames).drop("rank").sort("kind", "thread").rows()
         partition = msgspec.structs.replace(partition, tables=stored, threads=tuple(host))
         (work / PART_FILE).write_bytes(sealed(partition))
@@ -157,7 +196,9 @@ def write_partition(place: Place, partition: Partition, frames: Mapping[str, pl.
 
 
 def read_partition(place: Place, folder: str) -> Partition | None:
-    """Description of a partition; None if it is missing or damaged, or if another version wrote it."""
+    """Description of a partition; None if it is missing or damaged, or if another version wrote
+    it.
+    """
     content = place.read(f"{folder}/{PART_FILE}")
     if content is None:
         return None
@@ -165,20 +206,27 @@ def read_partition(place: Place, folder: str) -> Partition | None:
         partition = msgspec.convert(_opened(content), Partition)
     except (msgspec.DecodeError, msgspec.ValidationError, ValueError):
         return None
-    if (partition.version, partition.schema) != (VERSION, schema.VERSION) or partition.folder != folder:
+    if (partition.version, partition.schema) != (
+        VERSION,
+        schema.VERSION,
+    ) or partition.folder != folder:
         return None
     return None if damage(place, partition) else partition
 
 
 def damage(place: Place, partition: Partition) -> str:
-    """Reason why a partition cannot be used (a missing file, or one of a wrong size); empty if it is complete."""
+    """Reason why a partition cannot be used (a missing file, or one of a wrong size); empty if
+    it is complete.
+    """
     sizes = place.sizes(partition.folder)
     if not sizes:
         return "its folder is missing"
     for name, stored in partition.tables.items():
         size = sizes.get(f"{name}.parquet")
         if size != stored.bytes:
-            return f"{name}.parquet " + ("is missing" if size is None else f"has {size:,} of {stored.bytes:,} bytes")
+            return f"{name}.parquet " + (
+                "is missing" if size is None else f"has {size:,} of {stored.bytes:,} bytes"
+            )
     return ""
 
 
@@ -201,8 +249,8 @@ def read_manifest(place: Place) -> Manifest:
         raise ReadError(f"{place.at(MANIFEST)} is damaged: {error}", hint=AGAIN) from error
     if version != (VERSION, schema.VERSION):
         raise ReadError(
-            f"{place.root} is a dataset of version {version[0]} with schema {version[1]}, written by llmprof "
-            f"{head.get('llmprof') or 'of an unknown version'}",
+            f"{place.root} is a dataset of version {version[0]} with schema {version[1]}, written"
+            f" by llmprof {head.get('llmprof') or 'of an unknown version'}",
             expected=f"version {VERSION} with schema {schema.VERSION}",
             hint=AGAIN,
         )
@@ -213,7 +261,9 @@ def read_manifest(place: Place) -> Manifest:
 
 
 def sealed(value: Any) -> bytes:
-    """A record as JSON with a checksum: infinity and NaN become null, values of types that JSON lacks become text."""
+    """A record as JSON with a checksum: infinity and NaN become null, values of types that JSON
+    lacks become text.
+    """
     record = finite(msgspec.to_builtins(value, enc_hook=str))
     record["checksum"] = zlib.crc32(msgspec.json.encode(record))
     return msgspec.json.format(msgspec.json.encode(record), indent=1)

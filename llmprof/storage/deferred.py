@@ -23,10 +23,14 @@ TIMES: Final = ("start_ns", "time_ns")
 
 
 def load(place: Place) -> tuple[Deferred, dict[str, Any], dict[str, Any]]:
-    """Open a dataset; partitions that are missing or damaged are left out, and the coverage's warnings name them."""
+    """Open a dataset; partitions that are missing or damaged are left out, and the coverage's
+    warnings name them.
+    """
     manifest = read_manifest(place)
     kept, lost = [], []
-    folders = set(place.names()) if not place.is_local else None  # one request instead of one for each partition
+    folders = (
+        set(place.names()) if not place.is_local else None
+    )  # one request instead of one for each partition
     for partition in manifest.partitions:
         missing = "" if folders is None or partition.folder in folders else "its folder is missing"
         if why := damage(place, partition) if folders is None else missing:
@@ -50,7 +54,8 @@ def _without(
     """Metadata and coverage without partitions that cannot be used."""
     ranks = {partition.rank for partition, _ in lost}
     reasons = [
-        f"rank {partition.rank} ({Path(partition.source).name}) is left out: {why}; convert its file again"
+        f"rank {partition.rank} ({Path(partition.source).name}) is left out: {why}; convert its"
+        " file again"
         for partition, why in lost
     ]
     files = [file for file in coverage.get("files", ()) if file.get("rank") not in ranks]
@@ -62,7 +67,9 @@ def _without(
     missing = sorted({*meta.get("missing_ranks", ()), *(rank for rank in ranks if rank >= 0)})
     of_ranks = [rank for rank in meta.get("ranks", ()) if rank.get("rank") not in ranks]
     warnings = [*coverage.get("warnings", ()), *reasons]
-    damaged = [{"rank": part.rank, "file": Path(part.source).name, "why": why} for part, why in lost]
+    damaged = [
+        {"rank": part.rank, "file": Path(part.source).name, "why": why} for part, why in lost
+    ]
     return (
         {**meta, "missing_ranks": missing, "ranks": of_ranks},
         {**coverage, **counts, "files": files, "warnings": warnings, "damaged": damaged},
@@ -109,7 +116,9 @@ class Deferred(Mapping[str, pl.DataFrame]):
         if name not in self._loaded:
             if self.window is None:  # a window reads only parts of the files
                 self._check(name)
-            self._loaded[name] = schema.conform(self.answer(name, lambda scan: scan.collect()), name)
+            self._loaded[name] = schema.conform(
+                self.answer(name, lambda scan: scan.collect()), name
+            )
         return self._loaded[name]
 
     def _check(self, name: str) -> None:
@@ -119,8 +128,8 @@ class Deferred(Mapping[str, pl.DataFrame]):
             stored = partition.tables.get(name)
             if stored is not None and file.is_file() and checksum(file) != stored.checksum:
                 raise ReadError(
-                    f"{name}.parquet of rank {partition.rank} is damaged ({Path(partition.source).name}): it is not as "
-                    "it was written",
+                    f"{name}.parquet of rank {partition.rank} is damaged"
+                    f" ({Path(partition.source).name}): it is not as it was written",
                     hint="convert that file again, or leave the rank out: trace.select(ranks=…)",
                     ranks=[partition.rank],
                 )
@@ -132,7 +141,9 @@ class Deferred(Mapping[str, pl.DataFrame]):
         window: tuple[float, float] | None = None,
         tables: Sequence[str] | None = None,
     ) -> Deferred:
-        """Part of the tables: some ranks, a window of time (ns), or some tables; None leaves a choice as it is."""
+        """Part of the tables: some ranks, a window of time (ns), or some tables; None leaves a
+        choice as it is.
+        """
         partitions, names, limits = self.partitions, self.names, self.window
         if ranks is not None:
             chosen = set(ranks)
@@ -140,7 +151,9 @@ class Deferred(Mapping[str, pl.DataFrame]):
         if tables is not None:
             names = tuple(name for name in names if name in tables)
         if window is not None:
-            limits = window if limits is None else (max(limits[0], window[0]), min(limits[1], window[1]))
+            limits = (
+                window if limits is None else (max(limits[0], window[0]), min(limits[1], window[1]))
+            )
         return replace(self, partitions=partitions, names=names, window=limits, _loaded={})
 
     def scan(self, name: str) -> pl.LazyFrame:
@@ -150,7 +163,9 @@ class Deferred(Mapping[str, pl.DataFrame]):
     def _scan(self, name: str, partitions: Sequence[Partition]) -> pl.LazyFrame:
         time = time_of(name)
         first, last = self.window or (-math.inf, math.inf)
-        files: dict[tuple[str, ...], list[str]] = {}  # files by their columns: some ranks may lack those of a vendor
+        files: dict[
+            tuple[str, ...], list[str]
+        ] = {}  # files by their columns: some ranks may lack those of a vendor
         for partition in partitions:
             stored, span = partition.tables.get(name), partition.span_ns
             begun = span is None or span[0] - self.origin_ns < last
@@ -163,7 +178,9 @@ class Deferred(Mapping[str, pl.DataFrame]):
             return schema.empty(name).lazy()
         scans = [pl.scan_parquet(self.place.parquet(alike)) for alike in files.values()]
         scan = scans[0] if len(scans) == 1 else pl.concat(scans, how="diagonal_relaxed")
-        if time and self.window is not None:  # on the stored times, so that Polars skips row groups outside the window
+        if (
+            time and self.window is not None
+        ):  # on the stored times, so that Polars skips row groups outside the window
             low, high = (_bound(edge, self.origin_ns) for edge in self.window)
             scan = scan.filter(pl.col(time).is_between(low, high, closed="left"))
         return scan.with_columns(pl.col(time) - self.origin_ns) if time and self.origin_ns else scan
@@ -172,15 +189,26 @@ class Deferred(Mapping[str, pl.DataFrame]):
         """Result of a function that collects the lazy frame of a table."""
         try:
             return ask(self.scan(name))
-        except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, SchemaError) as error:
+        except (
+            pl.exceptions.PolarsError,
+            pl.exceptions.PanicException,
+            OSError,
+            SchemaError,
+        ) as error:
             damaged = [p for p in self.partitions if name in p.tables and not self._reads(name, p)]
             if not damaged:
-                raise ReadError(f"the table {name} of {self.place.root} cannot be read: {error}") from error
+                raise ReadError(
+                    f"the table {name} of {self.place.root} cannot be read: {error}"
+                ) from error
             ranks = ", ".join(str(partition.rank) for partition in damaged[:8])
             why = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-            found = f"{name}.parquet of rank {ranks} is damaged ({Path(damaged[0].source).name}: {why})"
+            found = (
+                f"{name}.parquet of rank {ranks} is damaged ({Path(damaged[0].source).name}: {why})"
+            )
             hint = "convert that file again, or leave the rank out: trace.select(ranks=…)"
-            raise ReadError(found, hint=hint, ranks=[partition.rank for partition in damaged]) from error
+            raise ReadError(
+                found, hint=hint, ranks=[partition.rank for partition in damaged]
+            ) from error
 
     def _reads(self, name: str, partition: Partition) -> bool:
         try:
@@ -190,13 +218,17 @@ class Deferred(Mapping[str, pl.DataFrame]):
         return True
 
     def threads(self) -> pl.DataFrame:
-        """Threads of the host by rank and kind of row, as they were kept, or else found in the tables now."""
+        """Threads of the host by rank and kind of row, as they were kept, or else found in the
+        tables now.
+        """
         if self.window is None and all(map(dataset.fits, self.partitions)):
             kept = [(part.rank, *row) for part in self.partitions for row in part.threads or ()]
             frame = pl.DataFrame(kept, schema={"rank": pl.Int32, **dataset.THREADS}, orient="row")
             frame = frame.with_columns(pl.col("first_ns", "last_ns") - self.origin_ns)
             spans = pl.col("first_ns").min(), pl.col("last_ns").max()
-            frame = frame.group_by("rank", "kind", "thread", maintain_order=True).agg(pl.col("count").sum(), *spans)
+            frame = frame.group_by("rank", "kind", "thread", maintain_order=True).agg(
+                pl.col("count").sum(), *spans
+            )
             return frame.filter(pl.col("kind").replace_strict(_TABLE_OF).is_in(list(self)))
         names = [name for name in dict.fromkeys(_TABLE_OF.values()) if name in self]
         return dataset.threads({name: self.scan(name) for name in names})
@@ -210,7 +242,9 @@ class Deferred(Mapping[str, pl.DataFrame]):
     @property
     def ranks(self) -> list[int]:
         """Ranks with at least one row in any of the tables."""
-        return sorted({p.rank for p in self.partitions if any(self._rows_of(p, name) for name in self)})
+        return sorted(
+            {p.rank for p in self.partitions if any(self._rows_of(p, name) for name in self)}
+        )
 
     def ranks_with(self, name: str) -> set[int]:
         """Ranks with rows in a table."""
@@ -234,12 +268,19 @@ class Deferred(Mapping[str, pl.DataFrame]):
         return sum(int(frame.estimated_size()) for frame in self._loaded.values())
 
     def span_ns(self) -> tuple[int, int] | None:
-        """First start and last end of the events (ns from the start of the trace); None if only the tables tell it."""
-        spans = [partition.span_ns for partition in self.partitions if partition.span_ns is not None]
+        """First start and last end of the events (ns from the start of the trace); None if only
+        the tables tell it.
+        """
+        spans = [
+            partition.span_ns for partition in self.partitions if partition.span_ns is not None
+        ]
         recorded = {name for partition in self.partitions for name in partition.tables}
         if self.window is not None or not spans or recorded - set(self.names):
             return None
-        return min(span[0] for span in spans) - self.origin_ns, max(span[1] for span in spans) - self.origin_ns
+        return (
+            min(span[0] for span in spans) - self.origin_ns,
+            max(span[1] for span in spans) - self.origin_ns,
+        )
 
 
 def time_of(name: str) -> str | None:
@@ -248,7 +289,9 @@ def time_of(name: str) -> str | None:
 
 
 def _bound(edge: float, origin_ns: int) -> int:
-    """Edge of a window on the clock of the files, rounded up to whole ns, which all stored times are."""
+    """Edge of a window on the clock of the files, rounded up to whole ns, which all stored times
+    are.
+    """
     if math.isinf(edge):
         return -(1 << 62) if edge < 0 else 1 << 62
     return math.ceil(edge) + origin_ns
@@ -262,14 +305,18 @@ def ranks_of(tables: Mapping[str, pl.DataFrame]) -> list[int]:
 
 
 def span_of(tables: Mapping[str, pl.DataFrame]) -> tuple[int, int]:
-    """First start and last end of the events in tables (ns); samples and memory count only if there are no events."""
+    """First start and last end of the events in tables (ns); samples and memory count only if
+    there are no events.
+    """
     if isinstance(tables, Deferred) and (span := tables.span_ns()) is not None:
         return span
     return span_of_frames(tables) or (0, 0)
 
 
 def span_of_frames(tables: Mapping[str, pl.DataFrame]) -> tuple[int, int] | None:
-    """First start and last end of the events in frames, else of their samples (ns); None if there is none."""
+    """First start and last end of the events in frames, else of their samples (ns); None if
+    there is none.
+    """
     start, end = pl.col("start_ns"), pl.col("start_ns") + pl.col("dur_ns")
     spans: list[tuple[Any, Any]] = [
         frame.select(start.min(), end=end.max()).row(0)
@@ -284,9 +331,13 @@ def span_of_frames(tables: Mapping[str, pl.DataFrame]) -> tuple[int, int] | None
 
 
 def narrowed(
-    tables: Mapping[str, pl.DataFrame], ranks: Sequence[int] | None, window: tuple[float, float] | None
+    tables: Mapping[str, pl.DataFrame],
+    ranks: Sequence[int] | None,
+    window: tuple[float, float] | None,
 ) -> Mapping[str, pl.DataFrame]:
-    """Rows of some ranks that start in a window (ns from the start of the trace); None for all ranks or all times."""
+    """Rows of some ranks that start in a window (ns from the start of the trace); None for all
+    ranks or all times.
+    """
     if isinstance(tables, Deferred):
         return tables.narrow(ranks=ranks, window=window)
     kept = {}

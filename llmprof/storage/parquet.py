@@ -1,4 +1,6 @@
-"""Saved traces: a folder with one Parquet file per table and a file of metadata, written whole or not at all."""
+"""Saved traces: a folder with one Parquet file per table and a file of metadata, written whole
+or not at all.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,10 @@ _AGAIN = "read the profiler's own file again"
 
 
 def write(
-    tables: Mapping[str, pl.DataFrame], meta: Mapping[str, Any], coverage: Mapping[str, Any], folder: Path
+    tables: Mapping[str, pl.DataFrame],
+    meta: Mapping[str, Any],
+    coverage: Mapping[str, Any],
+    folder: Path,
 ) -> None:
     """Write tables and metadata; a folder with a saved trace and nothing else is replaced."""
     place = folder.resolve()
@@ -41,7 +46,13 @@ def write(
             frame.write_parquet(work / f"{name}.parquet", compression="zstd")
         rows = {name: frame.height for name, frame in tables.items()}
         checksums = {name: checksum(work / f"{name}.parquet") for name in tables}
-        head = {"schema": schema.VERSION, "tables": rows, "checksums": checksums, "meta": meta, "coverage": coverage}
+        head = {
+            "schema": schema.VERSION,
+            "tables": rows,
+            "checksums": checksums,
+            "meta": meta,
+            "coverage": coverage,
+        }
         write_head(work, head)
         as_the_user_would(work)
         _put(work, place)
@@ -49,7 +60,9 @@ def write(
         message = getattr(error, "strerror", None) or error
         raise OutputError(f"cannot write the trace to {folder}: {message}") from error
     except TypeError as error:
-        raise OutputError(f"meta or coverage of the trace cannot be saved: {error}", expected="JSON types") from error
+        raise OutputError(
+            f"meta or coverage of the trace cannot be saved: {error}", expected="JSON types"
+        ) from error
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
@@ -59,10 +72,16 @@ def load(folder: Path) -> tuple[dict[str, pl.DataFrame], dict[str, Any], dict[st
     try:
         head = json.loads(regular(folder / META_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise ReadError(f"{folder} holds no saved trace ({error})", expected=f"a folder with {META_FILE}") from error
+        raise ReadError(
+            f"{folder} holds no saved trace ({error})", expected=f"a folder with {META_FILE}"
+        ) from error
     version = head.get("schema") if isinstance(head, dict) else None
     if version != schema.VERSION:
-        raise ReadError(f"{folder} was saved with schema {version}", expected=f"schema {schema.VERSION}", hint=_AGAIN)
+        raise ReadError(
+            f"{folder} was saved with schema {version}",
+            expected=f"schema {schema.VERSION}",
+            hint=_AGAIN,
+        )
     if head.pop("checksum", None) != _checksum_of_head(head):
         raise ReadError(f"{folder} is damaged: {META_FILE} is not as it was written", hint=_AGAIN)
     try:
@@ -70,16 +89,30 @@ def load(folder: Path) -> tuple[dict[str, pl.DataFrame], dict[str, Any], dict[st
         check_head(folder, meta, coverage)
         for name in rows:
             if checksum(folder / f"{name}.parquet") != head["checksums"][name]:
-                raise ReadError(f"{folder} is damaged: {name}.parquet is not as it was written", hint=_AGAIN)
+                raise ReadError(
+                    f"{folder} is damaged: {name}.parquet is not as it was written", hint=_AGAIN
+                )
         columns = coverage.get("asked") or {}
         tables = {
-            name: schema.conform(pl.read_parquet(folder / f"{name}.parquet"), name, columns.get(name)) for name in rows
+            name: schema.conform(
+                pl.read_parquet(folder / f"{name}.parquet"), name, columns.get(name)
+            )
+            for name in rows
         }
         present = {path.stem for path in folder.glob("*.parquet")} & set(schema.TABLES)
-    except (pl.exceptions.PolarsError, OSError, KeyError, TypeError, AttributeError, SchemaError) as error:
+    except (
+        pl.exceptions.PolarsError,
+        OSError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        SchemaError,
+    ) as error:
         raise ReadError(f"{folder} is damaged: {error}", hint=_AGAIN) from error
     if (counted := {name: frame.height for name, frame in tables.items()}) != rows:
-        raise ReadError(f"{folder} is damaged: it has {listed(counted)} rows", expected=f"{rows}", hint=_AGAIN)
+        raise ReadError(
+            f"{folder} is damaged: it has {listed(counted)} rows", expected=f"{rows}", hint=_AGAIN
+        )
     if unnamed := ", ".join(f"{name}.parquet" for name in sorted(present - set(rows))):
         found = f"{folder} is damaged: {META_FILE} does not name {unnamed}"
         raise ReadError(found, expected="the folder as Trace.save wrote it", hint=_AGAIN)
@@ -97,7 +130,9 @@ def _checksum_of_head(head: Mapping[str, Any]) -> int:
     return isal_zlib.crc32(json.dumps(head).encode())
 
 
-def packed(tables: Mapping[str, pl.DataFrame], meta: Mapping[str, Any], coverage: Mapping[str, Any]) -> bytes:
+def packed(
+    tables: Mapping[str, pl.DataFrame], meta: Mapping[str, Any], coverage: Mapping[str, Any]
+) -> bytes:
     """Zip archive of a saved trace, which can be embedded in another file."""
     buffer = io.BytesIO()
     with tempfile.TemporaryDirectory() as place:
@@ -117,10 +152,15 @@ def unpacked(data: bytes) -> tuple[dict[str, pl.DataFrame], dict[str, Any], dict
             with zipfile.ZipFile(io.BytesIO(data)) as archive:
                 for member in archive.infolist():
                     if member.filename not in allowed or member.compress_type != zipfile.ZIP_STORED:
-                        raise ReadError("the archive is not a saved trace", expected=f"{META_FILE} and Parquet files")
+                        raise ReadError(
+                            "the archive is not a saved trace",
+                            expected=f"{META_FILE} and Parquet files",
+                        )
                     Path(place, member.filename).write_bytes(archive.read(member))
         except (zipfile.BadZipFile, EOFError, ValueError, NotImplementedError) as error:
-            raise ReadError(f"the archive of the saved trace is damaged: {error}", hint=_AGAIN) from error
+            raise ReadError(
+                f"the archive of the saved trace is damaged: {error}", hint=_AGAIN
+            ) from error
         return load(Path(place))
 
 
@@ -190,11 +230,15 @@ def _check_replaceable(folder: Path) -> None:
     if names and META_FILE not in names:
         raise OutputError(f"{folder} exists and is not a saved trace", hint=hint)
     if foreign := sorted(names - {META_FILE, *(f"{name}.parquet" for name in schema.TABLES)}):
-        raise OutputError(f"{folder} holds a saved trace and other files: {', '.join(foreign[:5])}", hint=hint)
+        raise OutputError(
+            f"{folder} holds a saved trace and other files: {', '.join(foreign[:5])}", hint=hint
+        )
 
 
 def _put(work: Path, place: Path) -> None:
-    """Move a folder to its place; the old folder is removed only after that, and restored if the move fails."""
+    """Move a folder to its place; the old folder is removed only after that, and restored if the
+    move fails.
+    """
     try:
         work.replace(place)
     except OSError:

@@ -1,4 +1,6 @@
-"""Places of datasets: a folder of this machine, or a URL of an object store (read through fsspec)."""
+"""Places of datasets: a folder of this machine, or a URL of an object store (read through
+fsspec).
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,23 @@ from typing import Any, Final
 from llmprof.errors import OutputError, ReadError
 from llmprof.storage import files
 
-_READ_BY_POLARS: Final = ("s3", "s3a", "gs", "gcs", "az", "azure", "abfs", "abfss", "adl", "hf", "http", "https")
-"""Protocols that Polars itself reads, only the parts of a file that it needs; from others, whole files are read."""
+_READ_BY_POLARS: Final = (
+    "s3",
+    "s3a",
+    "gs",
+    "gcs",
+    "az",
+    "azure",
+    "abfs",
+    "abfss",
+    "adl",
+    "hf",
+    "http",
+    "https",
+)
+"""Protocols that Polars itself reads, only the parts of a file that it needs; from others, whole
+files are read.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +76,19 @@ class Place:
             from fsspec.core import url_to_fs
         except ModuleNotFoundError as error:
             found = f"{self.root} is in an object store, and fsspec is not installed"
-            raise ReadError(found, hint="pip install 'llmprof[scale]', or copy it to a disk") from error
+            raise ReadError(
+                found, hint="pip install 'llmprof[scale]', or copy it to a disk"
+            ) from error
         try:
             store, path = url_to_fs(self.root)
         except (ImportError, ValueError, OSError) as error:
-            hint = "install fsspec's package for this protocol (s3fs, gcsfs, adlfs …) and check the address"
-            raise ReadError(f"the store of {self.root} cannot be used: {error}", hint=hint) from error
+            hint = (
+                "install fsspec's package for this protocol (s3fs, gcsfs, adlfs …) and check the"
+                " address"
+            )
+            raise ReadError(
+                f"the store of {self.root} cannot be used: {error}", hint=hint
+            ) from error
         return store, str(path)
 
     def read(self, name: str) -> bytes | None:
@@ -87,12 +111,16 @@ class Place:
             return
         store, path = self.store()
         try:
-            store.pipe_file(f"{path}/{name}", content)  # a store shows an object only when it is complete
+            store.pipe_file(
+                f"{path}/{name}", content
+            )  # a store shows an object only when it is complete
         except OSError as error:
             raise OutputError(f"cannot write {self.at(name)}: {error.strerror or error}") from error
 
     def names(self, folder: str = "") -> list[str]:
-        """Names of the files and folders in the place, or in one of its folders; empty if it does not exist."""
+        """Names of the files and folders in the place, or in one of its folders; empty if it
+        does not exist.
+        """
         if self.is_local:
             target = Path(self.at(folder))
             return sorted(path.name for path in target.iterdir()) if target.is_dir() else []
@@ -108,7 +136,9 @@ class Place:
         if self.is_local:
             try:
                 with os.scandir(self.at(folder)) as entries:
-                    return {entry.name: entry.stat().st_size for entry in entries if entry.is_file()}
+                    return {
+                        entry.name: entry.stat().st_size for entry in entries if entry.is_file()
+                    }
             except (FileNotFoundError, NotADirectoryError):
                 return {}
         store, path = self.store()
@@ -121,14 +151,18 @@ class Place:
 
     @contextmanager
     def folder(self, name: str, *, last: str) -> Iterator[Path]:
-        """Temporary folder that gets its name when the block ends well; object stores get ``last`` at the end."""
+        """Temporary folder that gets its name when the block ends well; object stores get
+        ``last`` at the end.
+        """
         try:
             if self.is_local:
                 self.path.mkdir(parents=True, exist_ok=True)
             near = self.path if self.is_local else None
             work = Path(tempfile.mkdtemp(prefix=f"{UNFINISHED}{name}-", dir=near))
         except OSError as error:
-            raise files.refused(self.path if self.is_local else Path(tempfile.gettempdir()), error) from error
+            raise files.refused(
+                self.path if self.is_local else Path(tempfile.gettempdir()), error
+            ) from error
         try:
             yield work
             self._publish(work, name, last)
@@ -152,7 +186,9 @@ class Place:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Hold a lock on the folder of this machine until the process ends, or raise OutputError; URLs have none."""
+        """Hold a lock on the folder of this machine until the process ends, or raise
+        OutputError; URLs have none.
+        """
         if not self.is_local:
             yield
             return
@@ -167,7 +203,9 @@ class Place:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError as error:
                     found = f"another process is writing to {self.root}"
-                    raise OutputError(found, hint="wait until it has ended, or choose another folder") from error
+                    raise OutputError(
+                        found, hint="wait until it has ended, or choose another folder"
+                    ) from error
             try:
                 yield
             finally:
@@ -192,7 +230,9 @@ class Place:
                 shutil.rmtree(path, ignore_errors=True)
 
     def parquet(self, names: Sequence[str]) -> list[str] | list[bytes]:
-        """Argument of :func:`polars.scan_parquet` for some files: their addresses, or their bytes."""
+        """Argument of :func:`polars.scan_parquet` for some files: their addresses, or their
+        bytes.
+        """
         if self.is_local or self.root.partition("://")[0] in _READ_BY_POLARS:
             return [self.at(name) for name in names]
         contents = []

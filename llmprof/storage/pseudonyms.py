@@ -1,8 +1,9 @@
 """Pseudonyms in place of the texts of a profile that identify people and machines or are secrets.
 
-A text that looks like a path, a host, an address, a user, a token, a value of the environment, an e-mail address or an
-identifier of a device is replaced by a word such as ``<path:1f3a9c0b12>``. Equal texts get equal words, so an analysis
-of the copy finds the same groups. The words are made with a key, so names cannot be found by trying likely ones.
+A text that looks like a path, a host, an address, a user, a token, a value of the environment, an
+e-mail address or an identifier of a device is replaced by a word such as ``<path:1f3a9c0b12>``.
+Equal texts get equal words, so an analysis of the copy finds the same groups. The words are made
+with a key, so names cannot be found by trying likely ones.
 """
 
 from __future__ import annotations
@@ -31,9 +32,16 @@ REMOVED: Final = "<removed>"
 """Word that replaces a secret value in the files of a run."""
 
 _META_KEPT: Final = (
-    "format", "start_epoch_ns", "clock", "device", "world_size", "world_size_from", "missing_ranks", "versions",
+    "format",
+    "start_epoch_ns",
+    "clock",
+    "device",
+    "world_size",
+    "world_size_from",
+    "missing_ranks",
+    "versions",
     "options",
-)  # fmt: skip
+)
 """Metadata that a redacted trace keeps."""
 
 _FREE_META: Final = frozenset({"device", "versions"})
@@ -43,37 +51,167 @@ _FREE_COLUMNS: Final = frozenset({"group", "unit", "device_name"})
 _RANK_KEPT: Final = ("backend", "groups", "devices")
 """Metadata of a rank that a redacted trace keeps."""
 
-_PUBLIC: Final = frozenset({
-    "accelerate", "aiohttp", "aiter", "apex", "asyncio", "bitsandbytes", "collections", "compressed_tensors",
-    "concurrent", "ctypes", "cupy", "cutlass", "dask", "datasets", "deepspeed", "diffusers", "einops", "encodings",
-    "evaluate", "fastapi", "fbgemm_gpu", "filelock", "flash_attn", "flashinfer", "flax", "fsspec", "functorch",
-    "http", "httpx", "huggingface_hub", "importlib", "jax", "jaxlib", "json", "llmcompressor", "llmprof", "lmcache",
-    "lmdeploy", "logging", "megatron", "mindspore", "mlx", "mpi4py", "msgspec", "multiprocessing", "nanovllm",
-    "networkx", "numba", "numpy", "nvidia", "onnx", "onnxruntime", "openai", "optimum", "outlines", "paddle",
-    "pandas", "peft", "PIL", "psutil", "pybind11_builtins", "pydantic", "pydantic_core", "ray", "regex", "requests",
-    "safetensors", "scipy", "sentence_transformers", "sgl_kernel", "sglang", "sqlite3", "starlette", "sympy",
-    "tensorflow", "tensorrt_llm", "tilelang", "timm", "tokenizers", "torch", "torch_npu", "torch_tensorrt",
-    "torch_xla", "torchao", "torchaudio", "torchrec", "torchtitan", "torchvision", "tqdm", "transformer_engine",
-    "transformers", "triton", "triton_kernels", "trl", "unittest", "urllib", "uvicorn", "verl", "vllm",
-    "vllm_ascend", "xformers", "xgrammar", "xml", "yaml", "zmq",
-})  # fmt: skip
+_PUBLIC: Final = frozenset(
+    {
+        "accelerate",
+        "aiohttp",
+        "aiter",
+        "apex",
+        "asyncio",
+        "bitsandbytes",
+        "collections",
+        "compressed_tensors",
+        "concurrent",
+        "ctypes",
+        "cupy",
+        "cutlass",
+        "dask",
+        "datasets",
+        "deepspeed",
+        "diffusers",
+        "einops",
+        "encodings",
+        "evaluate",
+        "fastapi",
+        "fbgemm_gpu",
+        "filelock",
+        "flash_attn",
+        "flashinfer",
+        "flax",
+        "fsspec",
+        "functorch",
+        "http",
+        "httpx",
+        "huggingface_hub",
+        "importlib",
+        "jax",
+        "jaxlib",
+        "json",
+        "llmcompressor",
+        "llmprof",
+        "lmcache",
+        "lmdeploy",
+        "logging",
+        "megatron",
+        "mindspore",
+        "mlx",
+        "mpi4py",
+        "msgspec",
+        "multiprocessing",
+        "nanovllm",
+        "networkx",
+        "numba",
+        "numpy",
+        "nvidia",
+        "onnx",
+        "onnxruntime",
+        "openai",
+        "optimum",
+        "outlines",
+        "paddle",
+        "pandas",
+        "peft",
+        "PIL",
+        "psutil",
+        "pybind11_builtins",
+        "pydantic",
+        "pydantic_core",
+        "ray",
+        "regex",
+        "requests",
+        "safetensors",
+        "scipy",
+        "sentence_transformers",
+        "sgl_kernel",
+        "sglang",
+        "sqlite3",
+        "starlette",
+        "sympy",
+        "tensorflow",
+        "tensorrt_llm",
+        "tilelang",
+        "timm",
+        "tokenizers",
+        "torch",
+        "torch_npu",
+        "torch_tensorrt",
+        "torch_xla",
+        "torchao",
+        "torchaudio",
+        "torchrec",
+        "torchtitan",
+        "torchvision",
+        "tqdm",
+        "transformer_engine",
+        "transformers",
+        "triton",
+        "triton_kernels",
+        "trl",
+        "unittest",
+        "urllib",
+        "uvicorn",
+        "verl",
+        "vllm",
+        "vllm_ascend",
+        "xformers",
+        "xgrammar",
+        "xml",
+        "yaml",
+        "zmq",
+    }
+)
 """Public packages. Paths inside them are not secret, and layers are recognised by them."""
 
-_VOCABULARY: Final = frozenset(Path(__file__).with_name("words.txt").read_text(encoding="utf-8").split())
-"""Words of the field: what profilers, runtimes and libraries write besides names. No word of a person is here."""
+_VOCABULARY: Final = frozenset(
+    Path(__file__).with_name("words.txt").read_text(encoding="utf-8").split()
+)
+"""Words of the field: what profilers, runtimes and libraries write besides names.
 
-_TYPE_WORDS: Final = frozenset({
-    "void", "unsigned", "signed", "long", "short", "int", "char", "float", "double", "bool", "const", "volatile",
-    "anonymous", "namespace", "operator", "struct", "class", "typename", "unnamed", "lambda", "clone", "enum", "auto",
-    "static", "inline", "extern", "restrict", "__restrict__", "decltype", "noexcept",
-})  # fmt: skip
+No word of a person is here.
+"""
+
+_TYPE_WORDS: Final = frozenset(
+    {
+        "void",
+        "unsigned",
+        "signed",
+        "long",
+        "short",
+        "int",
+        "char",
+        "float",
+        "double",
+        "bool",
+        "const",
+        "volatile",
+        "anonymous",
+        "namespace",
+        "operator",
+        "struct",
+        "class",
+        "typename",
+        "unnamed",
+        "lambda",
+        "clone",
+        "enum",
+        "auto",
+        "static",
+        "inline",
+        "extern",
+        "restrict",
+        "__restrict__",
+        "decltype",
+        "noexcept",
+    }
+)
 """Words after or before which C++ writes a name without punctuation."""
 
 _SENSITIVE: Final = re.compile(
     r"(?i)(?:token(?!iz|s(?![a-z]))|secret|passw(?:or)?d|passphrase|api[_-]?key|access[_-]?key|private[_-]?key|"
     r"credential|(?<![a-z])auth|(?<![a-z])pwd)[\w.-]{0,40}[\"'\\]{0,4}\s{0,4}(?:=|:(?!:))|"
     r"(?<![a-z_])(?:host|user|login|account|owner|tenant|customer|organi[sz]ation|"
-    r"e?mail|prompt|completion|instruction|model)s?(?:[_ -]?(?:name|id|path))?[\"'\\]{0,4}\s{0,4}(?:=|:(?!:))|"
+    r"e?mail|prompt|completion|instruction|model)s?(?:[_"
+    r" -]?(?:name|id|path))?[\"'\\]{0,4}\s{0,4}(?:=|:(?!:))|"
     r"(?<![a-z])(?:password|passphrase|passwd|bearer|basic)\s|(?:(?<!\S)-|--)(?!nan|inf)[A-Za-z]|"
     r"-----BEGIN|\bssh-[a-z0-9]{3,12} "
 )
@@ -94,17 +232,23 @@ _KEY: Final = re.compile(
 )
 _DIGITS: Final = re.compile(r"(?<!\d)(?<!\d\.)\d(?:[-_ ]?\d){12,}(?!\.?\d)")
 _CARD: Final = re.compile(
-    r"(?<!\d)(?=([3-6](?:\d{12,18}|\d{3}([-_ ])(?:\d{4}\2){2}\d{1,7}|\d{3}([-_ ])\d{6}\3\d{4,5}))(?!\d))"
+    r"(?<!\d)(?=([3-6](?:\d{12,18}|\d{3}([-_ ])(?:\d{4}\2){2}\d{1,7}|\d{3}([-_"
+    r" ])\d{6}\3\d{4,5}))(?!\d))"
 )
 _NODES: Final = re.compile(r"(?<![\w.-])[\w.-]+\[(?:0\d|[\d,]{0,20}\d-\d)[\d,-]*\]?")
 _ESCAPED: Final = re.compile(r"%[0-9A-Fa-f]{2}")
-_DOMAIN: Final = re.compile(r"\.(?:com|net|org|edu|gov|mil|local|internal|lan|corp|intranet)(?![A-Za-z0-9])")
-_TOP_LEVEL: Final = re.compile(r"\.(?:io|ai|dev|cloud|app|co|us|eu|uk|de|fr|ch|nl|jp|cn|in|kr|ru|tech|team)(?::\d+)?$")
+_DOMAIN: Final = re.compile(
+    r"\.(?:com|net|org|edu|gov|mil|local|internal|lan|corp|intranet)(?![A-Za-z0-9])"
+)
+_TOP_LEVEL: Final = re.compile(
+    r"\.(?:io|ai|dev|cloud|app|co|us|eu|uk|de|fr|ch|nl|jp|cn|in|kr|ru|tech|team)(?::\d+)?$"
+)
 _SOURCE_FILE: Final = re.compile(
     r"[\w-]+\.(?:py|pyx|c|cc|cpp|cxx|cu|cuh|h|hpp|so|rs|go|js|ts)(?![A-Za-z0-9])", re.ASCII
 )
 _OF_CANN: Final = re.compile(
-    r"(?:AscendCL|Node|Model|Hccl|HCCL|GE|Runtime|Enqueue|Dequeue|Communication)@[A-Za-z_]\w{0,80}", re.ASCII
+    r"(?:AscendCL|Node|Model|Hccl|HCCL|GE|Runtime|Enqueue|Dequeue|Communication)@[A-Za-z_]\w{0,80}",
+    re.ASCII,
 )
 _GRAPH_KEY: Final = re.compile(r"(?<=CompiledFxGraph )f[a-z2-7]{40,60}(?![a-z0-9])")
 _JOINED: Final = re.compile(r"[A-Za-z]+(?:_[A-Za-z]+)+")
@@ -118,7 +262,9 @@ _STRIPPED: Final = ".:?#-+~$%^/"
 _GAP: Final = re.compile(r"(?=[,;!\"'`]*+\s)[\s,;!\"'`]*+")
 _CHIP: Final = re.compile(r"[A-Z]{1,3}\d{2,4}[A-Z]?")
 _METRIC: Final = re.compile(r"\.(?:sum|avg|max|min|pct|ratio)(?:\.|$)")
-_SCOPE: Final = re.compile(r"(?:Default|Gradients)(?:/\w+(?:-(?:[A-Z]\w*|op[\d_]+|expand|_\w*))*+)++", re.ASCII)
+_SCOPE: Final = re.compile(
+    r"(?:Default|Gradients)(?:/\w+(?:-(?:[A-Z]\w*|op[\d_]+|expand|_\w*))*+)++", re.ASCII
+)
 _BUILTIN: Final = re.compile(
     r"<built-in (?:function|method) \w+(?: of [\w.]+ object at 0x[0-9a-f]+)?>|"
     r"<frozen [\w.]+>(?:\(\d+\): \w+)?$",
@@ -132,12 +278,15 @@ _SIGNS: Final = frozenset("µμ×°±→←–—…²³")
 def _known(word: str) -> bool:
     """Whether a word is made of words of the field, numbers and single letters."""
     return _CHIP.fullmatch(word) is not None or all(
-        part.isdecimal() or len(part) == 1 or part.lower() in _VOCABULARY for part in _SUBWORD.findall(word)
+        part.isdecimal() or len(part) == 1 or part.lower() in _VOCABULARY
+        for part in _SUBWORD.findall(word)
     )
 
 
 def _is_random(word: str, *, shortest: int = 16, mean: float = 2.2) -> bool:
-    """Whether a part of a word mixes letters and digits as no name does: a key, a hash, something encoded."""
+    """Whether a part of a word mixes letters and digits as no name does: a key, a hash,
+    something encoded.
+    """
     if _MANGLED.match(word):
         return False
     for part in _ALNUM.findall(word):
@@ -149,7 +298,9 @@ def _is_random(word: str, *, shortest: int = 16, mean: float = 2.2) -> bool:
         length = len(part) / max(len(parts), 1)
         if len(part) < shortest:
             continue
-        if (len(set(part)) > 9 or shortest < 9) and (length < mean or (len(part) >= 24 and length < 2.6)):
+        if (len(set(part)) > 9 or shortest < 9) and (
+            length < mean or (len(part) >= 24 and length < 2.6)
+        ):
             return True
         if length < _longest_mean(part) and _share_known(part, parts) < 0.25:
             return True
@@ -157,7 +308,9 @@ def _is_random(word: str, *, shortest: int = 16, mean: float = 2.2) -> bool:
 
 
 def _longest_mean(part: str) -> float:
-    """Mean length of the pieces of a part below which, if it has few words of the field, it is no name."""
+    """Mean length of the pieces of a part below which, if it has few words of the field, it is
+    no name.
+    """
     digits = len(_DECIMAL.findall(part))
     if part.islower() or part.isupper():
         if _HEX.fullmatch(part):
@@ -167,12 +320,16 @@ def _longest_mean(part: str) -> float:
 
 
 def _share_known(part: str, pieces: list[str]) -> float:
-    return sum(len(piece) for piece in pieces if len(piece) > 2 and piece.lower() in _VOCABULARY) / len(part)
+    return sum(
+        len(piece) for piece in pieces if len(piece) > 2 and piece.lower() in _VOCABULARY
+    ) / len(part)
 
 
 _ALNUM: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9+]{7,}")
 _DECIMAL: Final = re.compile(r"\d+")
-_HOST: Final = re.compile(r"(?<![a-z-])[a-z]+(?:(?:-[a-z]+)+-?\d+(?![a-z-])|-\d{1,3}(?:-\d{1,3}){3}(?!\d))")
+_HOST: Final = re.compile(
+    r"(?<![a-z-])[a-z]+(?:(?:-[a-z]+)+-?\d+(?![a-z-])|-\d{1,3}(?:-\d{1,3}){3}(?!\d))"
+)
 _HEX: Final = re.compile(r"[0-9a-f]+|[0-9A-F]+")
 _HASH: Final = re.compile(r"[0-9a-f]{32}|[0-9A-F]{32}")
 
@@ -183,7 +340,9 @@ def _is_text(part: str) -> bool:
 
 
 def _is_address(run: str) -> bool:
-    """Whether hexadecimal groups with colons are an address, and not the end of a namespace or a time."""
+    """Whether hexadecimal groups with colons are an address, and not the end of a namespace or a
+    time.
+    """
     groups = [group for group in run.split(":") if group]
     return (
         max(map(len, groups), default=9) <= 4
@@ -195,11 +354,17 @@ def _is_address(run: str) -> bool:
 
 
 def _kind(word: str) -> str | None:  # noqa: PLR0911 (one for each kind)
-    """What a word that may not be copied is; None for a name of C++, of an operator, of a module, or a known word."""
+    """What a word that may not be copied is; None for a name of C++, of an operator, of a
+    module, or a known word.
+    """
     if not word.isascii() and any(ord(sign) > 127 and sign not in _SIGNS for sign in word):
         return "text"
     bare = word.strip(_STRIPPED) if not word.startswith(("-", "/")) else word.rstrip(_STRIPPED)
-    if (bare.isdecimal() and len(bare) < 21) or bare.lstrip("-") in ("nan", "inf") or _NUMBER_OR_OWN.fullmatch(bare):
+    if (
+        (bare.isdecimal() and len(bare) < 21)
+        or bare.lstrip("-") in ("nan", "inf")
+        or _NUMBER_OR_OWN.fullmatch(bare)
+    ):
         return None
     if "://" in word or "arn:" in word:
         return "url"
@@ -224,13 +389,21 @@ def _kind(word: str) -> str | None:  # noqa: PLR0911 (one for each kind)
             return "host"
         first, *rest = bare.split(".")
         of_class = first[:1] in _LETTERS_OF_CLASSES
-        if "::" in first or "__" in bare or _METRIC.search(bare) or first in _PUBLIC or _SOURCE_FILE.match(bare):
+        if (
+            "::" in first
+            or "__" in bare
+            or _METRIC.search(bare)
+            or first in _PUBLIC
+            or _SOURCE_FILE.match(bare)
+        ):
             return None
         if of_class and not any(map(_known, rest)) and first not in sys.stdlib_module_names:
             return "module"
         if not of_class and not all(_known(part) or "_" in part for part in (first, *rest[:-1])):
             return "module"
-        if not of_class and (_TOP_LEVEL.search(bare) or not (_known(first) or first in sys.stdlib_module_names)):
+        if not of_class and (
+            _TOP_LEVEL.search(bare) or not (_known(first) or first in sys.stdlib_module_names)
+        ):
             return "module"
     if "-" in bare and not (_known(bare) and len(re.findall(r"(?<!\d)\d{2,}", bare)) <= 3):
         return "host"
@@ -238,7 +411,9 @@ def _kind(word: str) -> str | None:  # noqa: PLR0911 (one for each kind)
 
 
 _LETTERS_OF_CLASSES: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZ_")
-_ROOTS: Final = re.compile(r"(?:^|/)(?:home|root|Users|mnt|data|tmp|var|usr|nfs|lustre|scratch)(?:/|$)")
+_ROOTS: Final = re.compile(
+    r"(?:^|/)(?:home|root|Users|mnt|data|tmp|var|usr|nfs|lustre|scratch)(?:/|$)"
+)
 
 
 _LIBRARY: Final = re.compile(r"/(?:site-packages|dist-packages)/|/lib/python\d[\d.]*/")
@@ -270,7 +445,9 @@ class Pseudonyms:
         self.examples: dict[str, str] = {}
 
     def know(self, values: Iterable[object], *, identity: bool = False) -> None:
-        """Texts that identify a person or machine are replaced everywhere; of an ``identity`` plain words, too."""
+        """Texts that identify a person or machine are replaced everywhere; of an ``identity``
+        plain words, too.
+        """
         new = {
             text
             for value in values
@@ -287,12 +464,16 @@ class Pseudonyms:
             self._made.clear()
 
     def text(self, text: str, *, free: bool = False) -> str:
-        """Replace what is not a name or a known word; with ``free``, in a text that holds no names, names, too."""
+        """Replace what is not a name or a known word; with ``free``, in a text that holds no
+        names, names, too.
+        """
         replaced = self._made.get((text, free))
         if replaced is None:
             if len(text) > _LONGEST_NAME and "\n" not in text:
                 return self._word("text", text)
-            clean = unicodedata.normalize("NFKC", _HIDDEN.sub("", text)) if not text.isascii() else text
+            clean = (
+                unicodedata.normalize("NFKC", _HIDDEN.sub("", text)) if not text.isascii() else text
+            )
             cut = clean.find("-----BEGIN")
             lines = (clean if cut < 0 else clean[:cut]).split("\n")
             replaced = "\n".join(self._line(line, free=free) for line in lines)
@@ -303,7 +484,9 @@ class Pseudonyms:
         return replaced
 
     def _line(self, text: str, *, free: bool) -> str:
-        """One line of a text; a document in it is taken apart, what follows the name of a secret goes."""
+        """One line of a text; a document in it is taken apart, what follows the name of a secret
+        goes.
+        """
         if len(text) > _LONGEST_NAME:
             return self._word("text", text)
         if text[:1] in ("{", "[") and ("'" in text or '"' in text):
@@ -320,7 +503,9 @@ class Pseudonyms:
         return self._without(self._words, text) + end
 
     def _card(self, run: str) -> str:
-        """A run of digits without the numbers of cards, of which one may be all of it or follow other numbers."""
+        """A run of digits without the numbers of cards, of which one may be all of it or follow
+        other numbers.
+        """
         whole = run[0] in "3456" and sum(map(str.isdecimal, run)) < 20
         for part in ([run] if whole else []) + [match[1] for match in _CARD.finditer(run)]:
             if part in run and _is_card(part):
@@ -328,9 +513,13 @@ class Pseudonyms:
         return run
 
     def _words_of(self, text: str, *, free: bool) -> str:
-        """Replace words that are no names, and prose from its first word that is not known to its last."""
+        """Replace words that are no names, and prose from its first word that is not known to
+        its last.
+        """
         keys = {match.start() for match in _GRAPH_KEY.finditer(text)}
-        loose = "(" not in text and "<" not in text  # no arguments, so what commas divide is a sentence
+        loose = (
+            "(" not in text and "<" not in text
+        )  # no arguments, so what commas divide is a sentence
         out: list[str] = []
         unknown: list[int] = []
         joined: list[int] = []
@@ -342,13 +531,30 @@ class Pseudonyms:
             known = _known(word) or word in _TYPE_WORDS
             if kind is None and before and gap.strip() == "=" and not known and "[with" not in text:
                 kind = None if "::" in word or word.partition(".")[0] in _PUBLIC else "value"
-            if kind is None and _PADDED.match(text, match.end()) and _is_random(word, shortest=8, mean=3):
+            if (
+                kind is None
+                and _PADDED.match(text, match.end())
+                and _is_random(word, shortest=8, mean=3)
+            ):
                 kind = "random"
-            named = kind is not None or "_" in word or "::" in word or word.strip(_STRIPPED) in _PUBLIC
+            named = (
+                kind is not None or "_" in word or "::" in word or word.strip(_STRIPPED) in _PUBLIC
+            )
             named = named or is_key or _NUMBER_OR_OWN.fullmatch(word) is not None
-            depth = max(0, depth + sum(gap.count(sign) for sign in "(<[{") - sum(gap.count(sign) for sign in ")>]}"))
+            depth = max(
+                0,
+                depth
+                + sum(gap.count(sign) for sign in "(<[{")
+                - sum(gap.count(sign) for sign in ")>]}"),
+            )
             ok = known or named
-            made = word if kind is None else self._path(word) if kind == "path" else self._word(kind, word)
+            made = (
+                word
+                if kind is None
+                else self._path(word)
+                if kind == "path"
+                else self._word(kind, word)
+            )
             out += [gap, made]
             place = len(out) - 1
             if free:
@@ -375,7 +581,9 @@ class Pseudonyms:
         if unknown and free:
             return self._word("text", text)
         only = out[unknown[0]] if len(set(unknown)) == 1 else ""
-        if unknown and not (only.isupper() and len(only) < 16):  # else the short name of a part, after what it is
+        if unknown and not (
+            only.isupper() and len(only) < 16
+        ):  # else the short name of a part, after what it is
             low, high = min(unknown), max(unknown)
             out[low : high + 1] = [self._word("text", "".join(out[low : high + 1]))]
         return "".join(out)
@@ -389,7 +597,9 @@ class Pseudonyms:
         return kind
 
     def _document(self, text: str) -> str:
-        """A JSON document, or a literal of Python, with its texts replaced; what cannot be parsed goes as a whole."""
+        """A JSON document, or a literal of Python, with its texts replaced; what cannot be
+        parsed goes as a whole.
+        """
         for parse, write in ((json.loads, json.dumps), (ast.literal_eval, repr)):
             try:
                 value = parse(text) if "\\" not in text or parse is json.loads else None
@@ -399,16 +609,24 @@ class Pseudonyms:
                 continue
             replaced = self._of_document(value)
             return text if replaced == value else str(write(replaced))
-        if re.match(r"\[[\w |.-]{1,40}\]|\{(?:lambda|anonymous|unnamed)", text):  # a label in front of a name
+        if re.match(
+            r"\[[\w |.-]{1,40}\]|\{(?:lambda|anonymous|unnamed)", text
+        ):  # a label in front of a name
             return self._words_of(text, free=False)
         return self._word("text", text)
 
     def _of_document(self, value: Any, key: str = "") -> Any:
         if isinstance(value, str):
-            return self._word("secret", value) if _SENSITIVE.search(f"{key}=") and value else self.text(value)
+            return (
+                self._word("secret", value)
+                if _SENSITIVE.search(f"{key}=") and value
+                else self.text(value)
+            )
         if isinstance(value, dict):
             return {
-                self.text(name) if isinstance(name, str) else name: self._of_document(item, str(name))
+                self.text(name) if isinstance(name, str) else name: self._of_document(
+                    item, str(name)
+                )
                 for name, item in value.items()
             }
         if isinstance(value, list | tuple):
@@ -418,28 +636,48 @@ class Pseudonyms:
     def frame(self, frame: pl.DataFrame, *, free: Container[str] = _FREE_COLUMNS) -> pl.DataFrame:
         """Replace the texts of a frame; the columns of ``free`` hold no names."""
         texts = [name for name, dtype in frame.schema.items() if dtype == pl.String]
-        return frame.with_columns(self._series(frame[name], partial(self.text, free=name in free)) for name in texts)
+        return frame.with_columns(
+            self._series(frame[name], partial(self.text, free=name in free)) for name in texts
+        )
 
     def value(self, value: Any, *, free: bool = False) -> Any:
         """Replace the texts of a JSON value, including its keys."""
         if isinstance(value, str):
             return self.text(value, free=free)
         if isinstance(value, dict):
-            return {self.text(str(key), free=free): self.value(item, free=free) for key, item in value.items()}
-        return [self.value(item, free=free) for item in value] if isinstance(value, list | tuple) else value
+            return {
+                self.text(str(key), free=free): self.value(item, free=free)
+                for key, item in value.items()
+            }
+        return (
+            [self.value(item, free=free) for item in value]
+            if isinstance(value, list | tuple)
+            else value
+        )
 
     def trace(
-        self, tables: Mapping[str, pl.DataFrame], meta: Mapping[str, Any], coverage: Mapping[str, Any]
+        self,
+        tables: Mapping[str, pl.DataFrame],
+        meta: Mapping[str, Any],
+        coverage: Mapping[str, Any],
     ) -> tuple[dict[str, pl.DataFrame], dict[str, Any], dict[str, Any]]:
-        """Redact the tables, metadata and coverage of a trace; only the metadata that the schema needs is kept."""
-        kept = {key: self.value(meta[key], free=key in _FREE_META) for key in _META_KEPT if key in meta}
+        """Redact the tables, metadata and coverage of a trace; only the metadata that the schema
+        needs is kept.
+        """
+        kept = {
+            key: self.value(meta[key], free=key in _FREE_META) for key in _META_KEPT if key in meta
+        }
         if "ranks" in meta:
             kept["ranks"] = [
                 {"rank": rank.get("rank"), "file": f"rank {rank.get('rank')}"}
                 | {key: self.value(rank[key], free=True) for key in _RANK_KEPT if key in rank}
                 for rank in meta["ranks"]
             ]
-        counts = {key: value for key, value in coverage.items() if isinstance(value, int | float) or key == "asked"}
+        counts = {
+            key: value
+            for key, value in coverage.items()
+            if isinstance(value, int | float) or key == "asked"
+        }
         counts["files"] = [
             {"rank": part.get("rank"), "file": f"rank {part.get('rank')}"}
             | {key: value for key, value in part.items() if isinstance(value, int | float)}
@@ -476,18 +714,24 @@ class Pseudonyms:
     def _word(self, kind: str, text: str) -> str:
         self.counts[kind] += 1
         self.examples.setdefault(kind, text[:80])
-        digest = hmac.new(self._key, text.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()[:10]
+        digest = hmac.new(
+            self._key, text.encode("utf-8", "surrogatepass"), hashlib.sha256
+        ).hexdigest()[:10]
         return f"<{kind}:{digest}>"
 
 
 def _is_card(text: str) -> bool:
     """Whether the digits of a text have the check digit of a card's number."""
     digits = [int(sign) for sign in text if sign.isdecimal()]
-    return not (sum(digits[-1::-2]) + sum(sum(divmod(2 * digit, 10)) for digit in digits[-2::-2])) % 10
+    return (
+        not (sum(digits[-1::-2]) + sum(sum(divmod(2 * digit, 10)) for digit in digits[-2::-2])) % 10
+    )
 
 
 def _public_part(path: str) -> int | None:
-    """Index in a path at which a public package begins; 0 if the whole path is in one, None if none is named."""
+    """Index in a path at which a public package begins; 0 if the whole path is in one, None if
+    none is named.
+    """
     if path.partition("/")[0] in _PUBLIC:
         return 0
     for library in reversed(list(_LIBRARY.finditer(path))):
@@ -499,7 +743,9 @@ def _public_part(path: str) -> int | None:
 
 
 class Ledger:
-    """Ledger of a redacted copy: counts of the content that was left out or replaced, by place and kind."""
+    """Ledger of a redacted copy: counts of the content that was left out or replaced, by place
+    and kind.
+    """
 
     def __init__(self, names: Pseudonyms) -> None:
         self.names = names
@@ -521,7 +767,9 @@ class Ledger:
         return replaced
 
     def frame(self, *, examples: bool) -> pl.DataFrame:
-        """Frame ``place, what, count``, and with ``examples`` the first text of each kind, shortened (``example``)."""
+        """Frame ``place, what, count``, and with ``examples`` the first text of each kind,
+        shortened (``example``).
+        """
         rows = [(place, what, count) for (place, what), count in sorted(self._left_out.items())]
         columns = {"place": pl.String, "what": pl.String, "count": pl.Int64}
         frame = pl.DataFrame(rows, schema=columns, orient="row")

@@ -1,4 +1,5 @@
-"""Read-only access to the SQLite files of profilers: lists tables, reads columns as frames, and answers SQL queries.
+"""Read-only access to the SQLite files of profilers: lists tables, reads columns as frames, and
+answers SQL queries.
 
 The readers use it, and users who write their own SQL. Nothing here ever writes to a file.
 """
@@ -37,18 +38,22 @@ PathLike = str | os.PathLike[str]
 
 
 def uri(path: PathLike) -> str:
-    """URI that opens a file read-only; a file that is still being written is read as it is on disk."""
-    # A database in WAL mode whose `-wal` file has content is still being written or was not closed. It can be read with
-    # that file; if its folder cannot be written, SQLite cannot do so, and only the main file is read.
+    """URI that opens a file read-only; a file that is still being written is read as it is on
+    disk.
+    """
+    # A database in WAL mode whose `-wal` file has content is still being written or was not closed.
+    # It can be read with that file; if its folder cannot be written, SQLite cannot do so, and only
+    # the main file is read.
     target = regular(Path(path)).resolve()
     wal = target.with_name(target.name + "-wal")
     mode = "mode=ro"
     if not (wal.exists() and wal.stat().st_size) and _in_wal_mode(target):
-        mode = "immutable=1"  # else SQLite would write its -shm and -wal beside the user's file, and lock out others
+        # else SQLite would write its -shm and -wal beside the user's file, and lock out others
+        mode = "immutable=1"
     elif wal.exists() and wal.stat().st_size and not os.access(target.parent, os.W_OK):
         warnings.warn(
-            f"{target.name} was not closed by its profiler, and its folder cannot be written: the content of "
-            f"{wal.name} is not read",
+            f"{target.name} was not closed by its profiler, and its folder cannot be written: the"
+            f" content of {wal.name} is not read",
             TraceWarning,
             stacklevel=3,
         )
@@ -84,7 +89,9 @@ def connect(path: PathLike) -> Iterator[sqlite3.Connection]:
         finally:
             connection.close()
     except sqlite3.Error as error:
-        if _DENIED.search(str(error)) and not refused:  # Python drops what is raised in an authorizer, also Ctrl-C
+        if (
+            _DENIED.search(str(error)) and not refused
+        ):  # Python drops what is raised in an authorizer, also Ctrl-C
             raise KeyboardInterrupt from error
         raise _explain(source, str(error)) from error
     except UnicodeDecodeError as error:  # SQLite's own message quotes text that is not UTF-8
@@ -107,7 +114,9 @@ class Names(list[str]):
 
 
 class Tables(dict[str, Names]):
-    """Columns by table, in any case; views and virtual tables, which may never end, are ``refused``."""
+    """Columns by table, in any case; views and virtual tables, which may never end, are
+    ``refused``.
+    """
 
     def __init__(self, columns_of: Mapping[str, Iterable[str]], views: Iterable[str] = ()) -> None:
         super().__init__({name: Names(names) for name, names in columns_of.items()})
@@ -123,7 +132,10 @@ class Tables(dict[str, Names]):
         return own
 
     def matching(self, pattern: re.Pattern[str]) -> list[str]:
-        """Names of tables that a pattern describes. If there are none, views that it describes are refused."""
+        """Names of tables that a pattern describes.
+
+        If there are none, views that it describes are refused.
+        """
         if found := [own for own in self if pattern.fullmatch(own)]:
             return found
         self.refused |= {view for view in self._views.values() if pattern.fullmatch(view)}
@@ -132,8 +144,8 @@ class Tables(dict[str, Names]):
     def notes(self) -> list[str]:
         """One sentence for each view that was looked up."""
         return [
-            f"{name} is a view, not a table: it is not read. Copy its rows into a table (CREATE TABLE … AS SELECT) to "
-            "have it read"
+            f"{name} is a view, not a table: it is not read. Copy its rows into a table (CREATE"
+            " TABLE … AS SELECT) to have it read"
             for name in sorted(self.refused)
         ]
 
@@ -152,7 +164,8 @@ class Tables(dict[str, Names]):
 def tables(connection: sqlite3.Connection) -> Tables:
     """Tables of a database with their columns, found in upper and lower case, without views."""
     listed = connection.execute(
-        "SELECT name, type = 'table' AND rootpage > 0 FROM sqlite_master WHERE type IN ('table', 'view')"
+        "SELECT name, type = 'table' AND rootpage > 0 FROM sqlite_master WHERE type IN ('table',"
+        " 'view')"
     )
     names = {name: is_table for name, is_table in listed if isinstance(name, str)}
     return Tables(
@@ -163,7 +176,9 @@ def tables(connection: sqlite3.Connection) -> Tables:
 
 def columns(connection: sqlite3.Connection, table: str) -> Names:
     """Columns of a table, in order; empty if there is no such table."""
-    return Names(row[0] for row in connection.execute("SELECT name FROM pragma_table_info(?)", (table,)))
+    return Names(
+        row[0] for row in connection.execute("SELECT name FROM pragma_table_info(?)", (table,))
+    )
 
 
 def quoted(name: str) -> str:
@@ -171,17 +186,28 @@ def quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def read(path: PathLike, table: str, columns_read: Mapping[str, pl.DataType] | Sequence[str]) -> pl.DataFrame:
-    """Existing columns in the given order and types (Int64 for a sequence); what does not fit is null."""
-    types = dict(columns_read) if isinstance(columns_read, Mapping) else dict.fromkeys(columns_read, pl.Int64())
+def read(
+    path: PathLike, table: str, columns_read: Mapping[str, pl.DataType] | Sequence[str]
+) -> pl.DataFrame:
+    """Existing columns in the given order and types (Int64 for a sequence); what does not fit is
+    null.
+    """
+    types = (
+        dict(columns_read)
+        if isinstance(columns_read, Mapping)
+        else dict.fromkeys(columns_read, pl.Int64())
+    )
     with connect(path) as connection:
         stored = connection.execute(
-            "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND rootpage > 0 AND name = ? COLLATE NOCASE",
+            "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND rootpage > 0 AND name = ?"
+            " COLLATE NOCASE",
             (table,),
         ).fetchone()
         present = columns(connection, table) if stored[0] else Names()
     if not present:
-        raise ReadError(f"{Path(path).name} has no table {table}", expected="a table of the profiler's export")
+        raise ReadError(
+            f"{Path(path).name} has no table {table}", expected="a table of the profiler's export"
+        )
     types = {name: dtype for name, dtype in types.items() if name in present}
     if not types:
         return pl.DataFrame()
@@ -191,10 +217,13 @@ def read(path: PathLike, table: str, columns_read: Mapping[str, pl.DataType] | S
         return _select(path, table, types, cast=True)
 
 
-def _select(path: PathLike, table: str, types: Mapping[str, pl.DataType], *, cast: bool) -> pl.DataFrame:
+def _select(
+    path: PathLike, table: str, types: Mapping[str, pl.DataType], *, cast: bool
+) -> pl.DataFrame:
     """Columns of a table; a large table is read in ranges of rows, several at once."""
     picked = ", ".join(
-        f"{quoted(name) if dtype.is_integer() and not cast else _cast(name, dtype)} AS {quoted(name)}"
+        f"{quoted(name) if dtype.is_integer() and not cast else _cast(name, dtype)} AS"
+        f" {quoted(name)}"
         for name, dtype in types.items()
     )
     sql = f"SELECT {picked} FROM {quoted(table)}"  # noqa: S608 (names are quoted)
@@ -202,11 +231,18 @@ def _select(path: PathLike, table: str, types: Mapping[str, pl.DataType], *, cas
 
     def typed(batch: pl.DataFrame) -> pl.DataFrame:
         if batch.height and any(batch.schema[name] != pl.Int64 for name in integers):
-            raise ReadError(f"table {table} has values that are not integers", expected=f"integers in {integers}")
+            raise ReadError(
+                f"table {table} has values that are not integers",
+                expected=f"integers in {integers}",
+            )
         return batch.select(
-            pl.when(pl.col(name).cast(pl.String) != "").then(pl.col(name).cast(pl.String)).alias(name)
-            if dtype == pl.String()
-            else pl.col(name).cast(dtype, strict=False)
+            (
+                pl.when(pl.col(name).cast(pl.String) != "")
+                .then(pl.col(name).cast(pl.String))
+                .alias(name)
+                if dtype == pl.String()
+                else pl.col(name).cast(dtype, strict=False)
+            )
             for name, dtype in types.items()
         )
 
@@ -214,11 +250,15 @@ def _select(path: PathLike, table: str, types: Mapping[str, pl.DataType], *, cas
     if not ranges:
         return _answer(path, sql, typed)
     with ThreadPoolExecutor(min(os.cpu_count() or 1, MOST_THREADS)) as threads:
-        return pl.concat(threads.map(lambda rows: _answer(path, f"{sql} WHERE {rows}", typed), ranges))
+        return pl.concat(
+            threads.map(lambda rows: _answer(path, f"{sql} WHERE {rows}", typed), ranges)
+        )
 
 
 def _row_ranges(path: PathLike, table: str) -> list[str]:
-    """SQL conditions that divide a large table into ranges of rows; empty for a small table or a view."""
+    """SQL conditions that divide a large table into ranges of rows; empty for a small table or a
+    view.
+    """
     with connect(path) as connection:
         names = {name.lower() for name in columns(connection, table)}
         row_id = next((name for name in ("rowid", "_rowid_", "oid") if name not in names), None)
@@ -227,7 +267,8 @@ def _row_ranges(path: PathLike, table: str) -> list[str]:
         ends = "(SELECT {0}({1}) FROM {2})"
         try:
             first, last = connection.execute(
-                f"SELECT {ends.format('min', row_id, quoted(table))}, {ends.format('max', row_id, quoted(table))}"
+                f"SELECT {ends.format('min', row_id, quoted(table))},"
+                f" {ends.format('max', row_id, quoted(table))}"
             ).fetchone()
         except sqlite3.OperationalError:  # a view, or a table without row ids
             return []
@@ -239,7 +280,8 @@ def _row_ranges(path: PathLike, table: str) -> list[str]:
 
 
 def _cast(name: str, dtype: pl.DataType) -> str:
-    # the driver takes the type of a column from its first rows: without a null first, text stays text
+    # the driver takes the type of a column from its first rows: without a null first, text stays
+    # text
     if dtype == pl.String():
         return f"coalesce(CAST({quoted(name)} AS TEXT), '')"
     number = f"CAST({quoted(name)} AS {'REAL' if dtype.is_float() else 'INTEGER'})"
@@ -248,7 +290,9 @@ def _cast(name: str, dtype: pl.DataType) -> str:
 
 
 def query(path: PathLike, sql: str) -> pl.DataFrame:
-    """Result of one ``SELECT`` (``WITH``, ``VALUES``) on a file; what does more than read is refused."""
+    """Result of one ``SELECT`` (``WITH``, ``VALUES``) on a file; what does more than read is
+    refused.
+    """
     _check(path, sql)
     stopped = threading.Event()
 
@@ -266,7 +310,9 @@ def _check(path: PathLike, sql: str) -> None:
     word = begin[1].upper() if begin else ""
     hint = "copy the file and open the copy with sqlite3 to change it"
     if word not in _READING_WORDS:
-        found = f"the query does more than read ({word})" if word else "the query holds no statement"
+        found = (
+            f"the query does more than read ({word})" if word else "the query holds no statement"
+        )
         raise ReadError(found, expected="one SELECT", hint=hint)
     refused: list[str] = []
     with connect(path) as connection:
@@ -274,7 +320,9 @@ def _check(path: PathLike, sql: str) -> None:
         try:
             connection.execute(f"EXPLAIN {sql}").close()
         except sqlite3.ProgrammingError as error:
-            raise ReadError(f"the query cannot be run: {error}", expected="one statement") from error
+            raise ReadError(
+                f"the query cannot be run: {error}", expected="one statement"
+            ) from error
         except sqlite3.DatabaseError as error:
             if not refused:
                 raise
@@ -282,17 +330,43 @@ def _check(path: PathLike, sql: str) -> None:
             raise ReadError(found, expected="one SELECT", hint=hint) from error
 
 
-_CAREFUL: Final = ("PRAGMA query_only = 1", "PRAGMA trusted_schema = 0", "PRAGMA cell_size_check = 1")
-"""First statements of every connection: it writes nothing, and functions in a file's schema have no side effect."""
+_CAREFUL: Final = (
+    "PRAGMA query_only = 1",
+    "PRAGMA trusted_schema = 0",
+    "PRAGMA cell_size_check = 1",
+)
+"""First statements of every connection: it writes nothing, and functions in a file's schema have
+no side effect.
+"""
 
-_READING_PRAGMAS: Final = frozenset({
-    "table_info", "table_xinfo", "table_list", "index_list", "index_info", "index_xinfo", "foreign_key_list",
-    "database_list", "collation_list", "function_list", "compile_options", "encoding", "page_count", "page_size",
-    "freelist_count", "schema_version", "user_version", "application_id", "data_version",
-})  # fmt: skip
+_READING_PRAGMAS: Final = frozenset(
+    {
+        "table_info",
+        "table_xinfo",
+        "table_list",
+        "index_list",
+        "index_info",
+        "index_xinfo",
+        "foreign_key_list",
+        "database_list",
+        "collation_list",
+        "function_list",
+        "compile_options",
+        "encoding",
+        "page_count",
+        "page_size",
+        "freelist_count",
+        "schema_version",
+        "user_version",
+        "application_id",
+        "data_version",
+    }
+)
 _BEGIN: Final = re.compile(r"(?:\s|;|--[^\n]*(?:\n|$)|/\*.*?\*/)*([A-Za-z]+)", re.DOTALL)
 _READING_WORDS: Final = frozenset({"SELECT", "WITH", "VALUES", "PRAGMA"})
-_REFUSED_FUNCTIONS: Final = frozenset({"load_extension", "writefile", "readfile", "edit", "fts3_tokenizer"})
+_REFUSED_FUNCTIONS: Final = frozenset(
+    {"load_extension", "writefile", "readfile", "edit", "fts3_tokenizer"}
+)
 _ACTIONS: Final = {
     sqlite3.SQLITE_ATTACH: "ATTACH",
     sqlite3.SQLITE_DETACH: "DETACH",
@@ -328,15 +402,21 @@ def _authorize(action: int, first: str | None, second: str | None) -> int:
     if action == sqlite3.SQLITE_FUNCTION:
         refused = (second or "").lower() in _REFUSED_FUNCTIONS
         return sqlite3.SQLITE_DENY if refused else sqlite3.SQLITE_OK
-    if action == sqlite3.SQLITE_UPDATE and first == "sqlite_master":  # so table-valued pragmas declare columns
+    if (
+        action == sqlite3.SQLITE_UPDATE and first == "sqlite_master"
+    ):  # so table-valued pragmas declare columns
         return sqlite3.SQLITE_OK  # cannot change a file that is open read-only
     if action == sqlite3.SQLITE_PRAGMA:
-        return sqlite3.SQLITE_OK if (first or "").lower() in _READING_PRAGMAS else sqlite3.SQLITE_DENY
+        return (
+            sqlite3.SQLITE_OK if (first or "").lower() in _READING_PRAGMAS else sqlite3.SQLITE_DENY
+        )
     return sqlite3.SQLITE_DENY
 
 
 def _interruptible(work: Callable[[], pl.DataFrame], stopped: threading.Event) -> pl.DataFrame:
-    """Result of work in a thread, so that an interrupt reaches the caller, who then sets its event."""
+    """Result of work in a thread, so that an interrupt reaches the caller, who then sets its
+    event.
+    """
     result: Future[pl.DataFrame] = Future()
 
     def run() -> None:
@@ -352,7 +432,9 @@ def _interruptible(work: Callable[[], pl.DataFrame], stopped: threading.Event) -
         stopped.set()
 
 
-def _answer(path: PathLike, sql: str, each: Callable[[pl.DataFrame], pl.DataFrame] | None = None) -> pl.DataFrame:
+def _answer(
+    path: PathLike, sql: str, each: Callable[[pl.DataFrame], pl.DataFrame] | None = None
+) -> pl.DataFrame:
     """Result of a query, with a function applied to each batch."""
     source = Path(path)
     if not source.exists():
@@ -377,7 +459,10 @@ def _answer(path: PathLike, sql: str, each: Callable[[pl.DataFrame], pl.DataFram
 
 
 def _valid_text(batch: pl.DataFrame) -> pl.DataFrame:
-    """The batch with valid UTF-8 texts: SQLite passes on the stored bytes, and Arrow does not check them."""
+    """The batch with valid UTF-8 texts:
+
+    SQLite passes on the stored bytes, and Arrow does not check them.
+    """
     for name, dtype in batch.schema.items():
         if dtype != pl.String:
             continue
@@ -393,11 +478,18 @@ def _valid_text(batch: pl.DataFrame) -> pl.DataFrame:
 def _explain(path: Path, message: str) -> ReadError:
     lower = message.lower()
     if "locked" in lower or "busy" in lower:
-        hint = "the profiler or another program is writing to it: wait until it has finished, or read a copy"
+        hint = (
+            "the profiler or another program is writing to it: wait until it has finished, or read"
+            " a copy"
+        )
     elif "not a database" in lower or "malformed" in lower:
         hint = "it is damaged or not a database: export it again"
     elif "no such" in lower or "syntax" in lower:
         hint = "llmprof.storage.sqlite.tables lists the tables and columns of a file"
     else:
         hint = "check the file and its permissions"
-    return ReadError(f"cannot read {path.name}: {message.splitlines()[0]}", expected="an SQLite database", hint=hint)
+    return ReadError(
+        f"cannot read {path.name}: {message.splitlines()[0]}",
+        expected="an SQLite database",
+        hint=hint,
+    )

@@ -1,4 +1,5 @@
-"""Theory: parameters, FLOPs, bytes, memory and lower bounds of times of a model on a machine, from its config alone.
+"""Theory: parameters, FLOPs, bytes, memory and lower bounds of times of a model on a machine, from
+its config alone.
 
 >>> from llmprof import theory
 >>> theory.profile("Qwen3-8B", "H200", batch_size=8).decode_latency_s < 0.005

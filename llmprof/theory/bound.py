@@ -1,4 +1,6 @@
-"""Lower bound of an operator's time on a device, from the stated peaks of arithmetic, memory and links."""
+"""Lower bound of an operator's time on a device, from the stated peaks of arithmetic, memory and
+links.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from llmprof.theory.plan import Efficiency, Plan
 from llmprof.theory.work import Operator
 
 INTER_NODE_BYTES_PER_S: Final = 100e9
-"""Default network bandwidth of a device (bytes/s, both directions together): one adapter of 400 Gb/s each way."""
+"""Default network bandwidth of a device (bytes/s, both directions together): one adapter of 400
+Gb/s each way.
+"""
 
 _VOLUME: Final = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "all_to_all": 1.0}
 _BETWEEN_STAGES: Final = ("send_recv", "broadcast")
@@ -22,7 +26,9 @@ _BETWEEN_STAGES: Final = ("send_recv", "broadcast")
 
 @dataclass(frozen=True)
 class Timing:
-    """Lower bound of the time of one operator in one layer, and the resource that sets it (``none`` without work)."""
+    """Lower bound of the time of one operator in one layer, and the resource that sets it
+    (``none`` without work).
+    """
 
     compute_s: float
     memory_s: float
@@ -57,17 +63,28 @@ class Machine:
         self.notes: list[str] = []
 
     def rate(self, kind: str) -> float:
-        """Operations per second in a number format, or in the nearest format that the device has."""
+        """Operations per second in a number format, or in the nearest format that the device
+        has.
+        """
         stated = self.device.flop_per_s
-        order = {"fp8": ("fp8", "bf16", "fp16"), "int8": ("int8", "bf16", "fp16"), "fp32": ("fp32",)}
+        order = {
+            "fp8": ("fp8", "bf16", "fp16"),
+            "int8": ("int8", "bf16", "fp16"),
+            "fp32": ("fp32",),
+        }
         order["fp4"] = ("fp4", *order["fp8"])
         for candidate in order.get(kind, (kind, "fp16", "bf16")):
             value = stated.get(candidate)
             if value:
                 if candidate != kind:
-                    self._note(f"{self.device.name} states no rate of {kind}: that of {candidate} is used")
+                    self._note(
+                        f"{self.device.name} states no rate of {kind}: that of {candidate} is used"
+                    )
                 return value * self.efficiency.flops
-        raise LlmprofError(f"{self.device.name} states no rate of {kind}", expected=f"one of {listed(sorted(stated))}")
+        raise LlmprofError(
+            f"{self.device.name} states no rate of {kind}",
+            expected=f"one of {listed(sorted(stated))}",
+        )
 
     def link(self, ranks: int) -> float:
         """Bandwidth of the links between ``ranks`` devices (bytes/s in one direction)."""
@@ -82,13 +99,21 @@ class Machine:
         return bandwidth / 2 * self.efficiency.intra_node
 
     def time(self, operator: Operator) -> Timing:
-        """Lower bound of the time of an operator in one layer; each resource works at its peak times its efficiency."""
+        """Lower bound of the time of an operator in one layer; each resource works at its peak
+        times its efficiency.
+        """
         compute = operator.flops / self.rate(operator.math) if operator.flops else 0.0
         crossing = self.crossing(operator)
         memory = crossing / self.bandwidth
-        between, ranks, sent = operator.stage in _BETWEEN_STAGES, self.plan.tp, operator.message_bytes
+        between, ranks, sent = (
+            operator.stage in _BETWEEN_STAGES,
+            self.plan.tp,
+            operator.message_bytes,
+        )
         if not between:
-            sent = _VOLUME.get(operator.stage, 1.0) * sent * (ranks - 1) / ranks if ranks > 1 else 0.0
+            sent = (
+                _VOLUME.get(operator.stage, 1.0) * sent * (ranks - 1) / ranks if ranks > 1 else 0.0
+            )
         ranks *= self.plan.pp if between else 1
         communication = sent / self.link(ranks) if sent else 0.0
         longest = max(compute, memory, communication)
@@ -97,7 +122,9 @@ class Machine:
         return Timing(compute, memory, communication, crossing, bound)
 
     def crossing(self, operator: Operator) -> float:
-        """Bytes that an operator must read from or write to the device memory; data in the last cache do not count."""
+        """Bytes that an operator must read from or write to the device memory; data in the last
+        cache do not count.
+        """
         compulsory = 0.0 if self.resident else operator.weight_bytes + operator.kv_read_bytes
         cache = self.device.cache_bytes
         if cache is None or operator.fusable:
@@ -110,7 +137,9 @@ class Machine:
             self.notes.append(text)
 
     def total(self, operators: Sequence[Operator]) -> float:
-        """Sum of the lower bounds of operators over their layers (s); they run one after another."""
+        """Sum of the lower bounds of operators over their layers (s); they run one after
+        another.
+        """
         return sum(self.time(operator).latency_s * operator.layers for operator in operators)
 
 
@@ -150,14 +179,20 @@ def find_device(name: str | Path | hardware.Device) -> hardware.Device:
         peaks = hardware.device(name)
     if peaks.memory_bytes_per_s is None or not any(peaks.flop_per_s.values()):
         raise LlmprofError(
-            f"the memory bandwidth or the arithmetic rates of {peaks.name} are not stated by its vendor",
-            hint="write figures that you trust into a YAML file; help(llmprof.theory.read_device) shows its form",
+            f"the memory bandwidth or the arithmetic rates of {peaks.name} are not stated by its"
+            " vendor",
+            hint=(
+                "write figures that you trust into a YAML file; help(llmprof.theory.read_device)"
+                " shows its form"
+            ),
         )
     return peaks
 
 
 def nearest_device(name: str | Path | hardware.Device) -> tuple[hardware.Device, str]:
-    """Device of :func:`find_device`; of a family that a name means, the first, with a note that says so."""
+    """Device of :func:`find_device`; of a family that a name means, the first, with a note that
+    says so.
+    """
     try:
         return find_device(name), ""
     except LlmprofError:
@@ -171,9 +206,10 @@ def nearest_device(name: str | Path | hardware.Device) -> tuple[hardware.Device,
 def read_device(path: str | Path) -> hardware.Device:
     """Read a device from a YAML file.
 
-    Required keys are ``name``; ``tflops``, a mapping of ``bf16, fp16, fp8, fp4, int8, tf32, fp32`` to dense TFLOP/s;
-    and ``memory_gb_per_s``. Optional keys are ``memory_gb``, ``link_gb_per_s`` (both directions together),
-    ``host_link_gb_per_s``, ``cache_mib`` and ``source``, the document that states the numbers.
+    Required keys are ``name``; ``tflops``, a mapping of ``bf16, fp16, fp8, fp4, int8, tf32, fp32``
+    to dense TFLOP/s; and ``memory_gb_per_s``. Optional keys are ``memory_gb``, ``link_gb_per_s``
+    (both directions together), ``host_link_gb_per_s``, ``cache_mib`` and ``source``, the document
+    that states the numbers.
 
     Raises
     ------
@@ -187,7 +223,7 @@ def read_device(path: str | Path) -> hardware.Device:
     >>> _ = file.write_text("{name: mine, tflops: {bf16: 400}, memory_gb_per_s: 1800, source: data sheet}")
     >>> read_device(file).peak("bf16")
     400000000000000.0
-    """
+    """  # noqa: E501
     with needs("pyyaml", "YAML needs", "launch"):
         import yaml
     try:
@@ -197,7 +233,10 @@ def read_device(path: str | Path) -> hardware.Device:
     except yaml.YAMLError as error:
         raise LlmprofError(f"{Path(path).name} is not valid YAML", hint=str(error)) from error
     if not isinstance(values, Mapping):
-        raise LlmprofError(f"{Path(path).name} does not hold a mapping", expected="name, tflops, memory_gb_per_s, …")
+        raise LlmprofError(
+            f"{Path(path).name} does not hold a mapping",
+            expected="name, tflops, memory_gb_per_s, …",
+        )
     return device_of(values)
 
 
@@ -219,12 +258,29 @@ def device_of(values: Mapping[str, Any]) -> hardware.Device:
         found = f"a device has no key {listed(unknown)}"
         raise LlmprofError(found, expected=f"name, tflops, source, {', '.join(_FIELDS)}")
     rates = values.get("tflops")
-    if not values.get("name") or not isinstance(rates, Mapping) or not rates or "memory_gb_per_s" not in values:
-        raise LlmprofError("a device needs name, tflops and memory_gb_per_s", expected="tflops as {bf16: 400, …}")
+    if (
+        not values.get("name")
+        or not isinstance(rates, Mapping)
+        or not rates
+        or "memory_gb_per_s" not in values
+    ):
+        raise LlmprofError(
+            "a device needs name, tflops and memory_gb_per_s", expected="tflops as {bf16: 400, …}"
+        )
     if unknown_types := set(rates) - set(hardware.TYPES):
-        raise LlmprofError(f"tflops has {listed(sorted(unknown_types))}", expected=f"some of {listed(hardware.TYPES)}")
-    flops = {kind: _number(f"tflops.{kind}", rates[kind]) * 1e12 if kind in rates else None for kind in hardware.TYPES}
-    sizes = {field: _number(key, values[key]) * scale for key, (field, scale) in _FIELDS.items() if key in values}
+        raise LlmprofError(
+            f"tflops has {listed(sorted(unknown_types))}",
+            expected=f"some of {listed(hardware.TYPES)}",
+        )
+    flops = {
+        kind: _number(f"tflops.{kind}", rates[kind]) * 1e12 if kind in rates else None
+        for kind in hardware.TYPES
+    }
+    sizes = {
+        field: _number(key, values[key]) * scale
+        for key, (field, scale) in _FIELDS.items()
+        if key in values
+    }
     source = str(values.get("source", "the user's file"))
     sources = dict.fromkeys([*rates, *sizes], source)
     return hardware.Device(

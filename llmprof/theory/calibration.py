@@ -1,31 +1,34 @@
-"""Calibration of a machine by measured steps: efficiencies and fixed costs that predict the steps of other models.
+"""Calibration of a machine by measured steps: efficiencies and fixed costs that predict the steps
+of other models.
 
-The lower bound (:mod:`llmprof.theory.bound`) is the time that cannot be beaten. A calibration predicts the time that an
-engine reaches on a device; it is a prediction with an error, not a bound.
+The lower bound (:mod:`llmprof.theory.bound`) is the time that cannot be beaten. A calibration
+predicts the time that an engine reaches on a device; it is a prediction with an error, not a bound.
 
-The device time of an operator has constants for each group of stages (linear, experts, attention of prefill and of
-decode, elementwise, collective)::
+The device time of an operator has constants for each group of stages (linear, experts, attention of
+prefill and of decode, elementwise, collective)::
 
     t = fixed + tile x tiles + (compute^p + memory^p)^(1/p)
     compute = FLOPs / (peak x flops efficiency)     memory = bytes / (bandwidth x memory efficiency)
 
-The fixed cost is the time to start and end the kernels, and under CUDA graphs the gap between them. The p-norm gives
-the soft corner that measured rooflines have. Activations of elementwise operators pass through caches, so all their
-bytes count, at a separate efficiency. ``tiles`` is the number of requests times the heads of keys and values in decode
-attention; each tile has a cost. The kernel that updates Mamba states while decoding takes as long for each element in
-16 bits as in 32, so such a scan takes at least its elements times a cost. The time of a step is then::
+The fixed cost is the time to start and end the kernels, and under CUDA graphs the gap between them.
+The p-norm gives the soft corner that measured rooflines have. Activations of elementwise operators
+pass through caches, so all their bytes count, at a separate efficiency. ``tiles`` is the number of
+requests times the heads of keys and values in decode attention; each tile has a cost. The kernel
+that updates Mamba states while decoding takes as long for each element in 16 bits as in 32, so such
+a scan takes at least its elements times a cost. The time of a step is then::
 
     device = sum over operators + gap x kernels + step_fixed
-    decode = max(device, host_step + host_batch x (1 - 1 / requests) + host_request x requests^host_power)
-    prefill = max(device, host) + first_token
-    host = host_layer x layers x (1 + host_again x (1 - 1 / requests)) + host_experts_layer x layers with experts
+    decode = max(device, host_step + host_batch x (1 - 1 / requests) + host_request x
+    requests^host_power) prefill = max(device, host) + first_token host = host_layer x layers x (1 +
+    host_again x (1 - 1 / requests)) + host_experts_layer x layers with experts
            + host_scan_layer x layers with a scan
 
-``host_*`` is the time of the engine on the CPU, which the device time of small models does not hide. In decode it is
-counted per step and per request, and grows faster than the number of requests. In prefill it is counted per layer (with
-graphs up to :data:`GRAPH_TOKENS` tokens, without graphs above), and partly a second time if the requests of a batch
-arrive one after another and so need further steps. ``first_token`` is the time for scheduling and for returning the
-first token. Both maxima are soft (:data:`CORNER`).
+``host_*`` is the time of the engine on the CPU, which the device time of small models does not
+hide. In decode it is counted per step and per request, and grows faster than the number of
+requests. In prefill it is counted per layer (with graphs up to :data:`GRAPH_TOKENS` tokens, without
+graphs above), and partly a second time if the requests of a batch arrive one after another and so
+need further steps. ``first_token`` is the time for scheduling and for returning the first token.
+Both maxima are soft (:data:`CORNER`).
 """
 
 from __future__ import annotations
@@ -91,13 +94,27 @@ PRIORS: Final[dict[str, tuple[float, float]]] = {
 """Starting values and prior deviations, chosen from recordings of vLLM 0.26 on an H200."""
 
 _GROUPS: Final = {
-    "qkv_proj": "linear", "o_proj": "linear", "gate_up_proj": "linear", "down_proj": "linear", "router": "linear",
-    "lm_head": "linear", "in_proj": "linear", "out_proj": "linear", "indexer": "linear", "top_k": "linear",
-    "experts": "experts", "shared_experts": "experts", "attention": "attention",
-    "all_reduce": "collective", "all_gather": "collective",
-    "reduce_scatter": "collective", "all_to_all": "collective", "send_recv": "collective", "broadcast": "collective",
+    "qkv_proj": "linear",
+    "o_proj": "linear",
+    "gate_up_proj": "linear",
+    "down_proj": "linear",
+    "router": "linear",
+    "lm_head": "linear",
+    "in_proj": "linear",
+    "out_proj": "linear",
+    "indexer": "linear",
+    "top_k": "linear",
+    "experts": "experts",
+    "shared_experts": "experts",
+    "attention": "attention",
+    "all_reduce": "collective",
+    "all_gather": "collective",
+    "reduce_scatter": "collective",
+    "all_to_all": "collective",
+    "send_recv": "collective",
+    "broadcast": "collective",
     "sampling": "sampling",
-}  # fmt: skip
+}
 Kind = Literal["decode", "prefill", "stage"]
 
 
@@ -114,7 +131,8 @@ class Observation:
     batch : tuple of Requests
         Requests of the step.
     kind : {"decode", "prefill", "stage"}
-        What was measured: a whole decode step, the time from scheduling to the first token, or one stage's kernels.
+        What was measured: a whole decode step, the time from scheduling to the first token, or one
+        stage's kernels.
     seconds : float
         Measured time (s).
     stage : str
@@ -154,14 +172,17 @@ class Calibration:
     device : str
         Name of the device.
     values : mapping of str to float
-        The constants (:data:`PRIORS`): microseconds if the name ends in ``_us``, otherwise shares of a peak.
+        The constants (:data:`PRIORS`): microseconds if the name ends in ``_us``, otherwise shares
+        of a peak.
     source : str
         Description of the measurements that it was fitted to.
     errors : tuple of mapping
-        Residuals of the fit: ``model, kind, stage, requests, tokens, context, measured_s, predicted_s``.
+        Residuals of the fit: ``model, kind, stage, requests, tokens, context, measured_s,
+        predicted_s``.
     covers : mapping of str to list
-        Whole steps that it was fitted to: names of ``layers, weights, kv_cache, layout`` and least and largest
-        ``parameters, requests, tokens`` (new ones of a step), ``context`` (tokens of a request).
+        Whole steps that it was fitted to: names of ``layers, weights, kv_cache, layout`` and least
+        and largest ``parameters, requests, tokens`` (new ones of a step), ``context`` (tokens of a
+        request).
     """
 
     device: str
@@ -171,7 +192,9 @@ class Calibration:
     covers: Mapping[str, list[Any]] = field(default_factory=dict, repr=False)
 
     def outside(self, shape: Shape, plan: Plan, *batches: Batch) -> tuple[str, ...]:
-        """What of a model, its layout and its steps the fit has not seen; empty if it has seen the like of all."""
+        """What of a model, its layout and its steps the fit has not seen; empty if it has seen
+        the like of all.
+        """
         if not self.covers:
             return ("the calibration does not state what it was fitted to",)
         found = []
@@ -200,7 +223,10 @@ class Calibration:
             return v["collective_fixed_us"] * 1e-6 + sent
         if group == "sampling":
             # the logits are widened to fp32 and read again
-            return v["elementwise_fixed_us"] * 1e-6 * operator.kernels + 5 * moved / bandwidth / v["sampling_memory"]
+            return (
+                v["elementwise_fixed_us"] * 1e-6 * operator.kernels
+                + 5 * moved / bandwidth / v["sampling_memory"]
+            )
         if group == "elementwise":
             moved += operator.kv_read_bytes  # states; keys and values belong to attention
             kernels = operator.kernels * v["elementwise_fixed_us"] * 1e-6
@@ -208,32 +234,56 @@ class Calibration:
             return kernels + max(moved / bandwidth / v["elementwise_memory"], updated)
         crossing = machine.crossing(operator) / bandwidth
         if group == "attention":
-            group = "prefill_attention" if prefill and operator.component == "attention" else "decode_attention"
+            group = (
+                "prefill_attention"
+                if prefill and operator.component == "attention"
+                else "decode_attention"
+            )
             memory = crossing / v["decode_attention_memory"]
             if group == "decode_attention":
                 memory += operator.tiles * v["decode_attention_tile_ns"] * 1e-9
             compute = operator.flops / rate / v["prefill_attention_flops"]
         else:
-            memory, compute = crossing / v[f"{group}_memory"], operator.flops / rate / v[f"{group}_flops"]
+            memory, compute = (
+                crossing / v[f"{group}_memory"],
+                operator.flops / rate / v[f"{group}_flops"],
+            )
         launches = operator.kernels if operator.stage in {"router", "in_proj"} else 1
         return launches * v[f"{group}_fixed_us"] * 1e-6 + _soft_max(compute, memory, v["corner"])
 
-    def stage_s(self, machine: Machine, step_operators: Iterable[Operator], *, prefill: bool) -> dict[str, float]:
+    def stage_s(
+        self, machine: Machine, step_operators: Iterable[Operator], *, prefill: bool
+    ) -> dict[str, float]:
         """Predicted device time of each stage over all layers (s)."""
         times: defaultdict[str, float] = defaultdict(float)
         for operator in step_operators:
-            times[operator.stage] += operator.layers * self.operator_s(machine, operator, prefill=prefill)
+            times[operator.stage] += operator.layers * self.operator_s(
+                machine, operator, prefill=prefill
+            )
         return times
 
     def step_s(self, shape: Shape, batch: Batch, machine: Machine) -> float:
-        """Predicted time of a decode step, or from scheduling to the first token of a prefill, in seconds."""
+        """Predicted time of a decode step, or from scheduling to the first token of a prefill,
+        in seconds.
+        """
         prefill = any(part.phase == "prefill" for part in batch)
         work = operators(shape, batch, machine.plan)
         return self._step(work, machine, _mixers(shape), batch, prefill=prefill)
 
-    def _step(self, work: Sequence[Operator], machine: Machine, layers: int, batch: Batch, *, prefill: bool) -> float:
+    def _step(
+        self,
+        work: Sequence[Operator],
+        machine: Machine,
+        layers: int,
+        batch: Batch,
+        *,
+        prefill: bool,
+    ) -> float:
         v = self.values
-        device = sum(operator.layers * self.operator_s(machine, operator, prefill=prefill) for operator in work)
+        device = sum(
+            operator.layers * self.operator_s(machine, operator, prefill=prefill)
+            for operator in work
+        )
         gaps = v["gap_us"] * sum(operator.kernels * operator.layers for operator in work)
         device += (v["step_fixed_us"] + gaps) * 1e-6
         requests = sum(part.count for part in batch)
@@ -243,19 +293,26 @@ class Calibration:
             host += v["host_request_us"] * math.pow(requests, v["host_power"])
             return _soft_max(device, host * 1e-6, CORNER)
         tokens = sum(part.tokens for part in batch)
-        experts = max((operator.layers for operator in work if operator.component == "experts"), default=0)
+        experts = max(
+            (operator.layers for operator in work if operator.component == "experts"), default=0
+        )
         again = 1 + v["host_again"] * several
         scans = sum(operator.layers for operator in work if operator.component == "scan")
         graphs = tokens <= GRAPH_TOKENS
         host = v["host_graph_layer_us" if graphs else "host_layer_us"] * layers * again
-        host += v["host_scan_layer_us"] * scans + (0.0 if graphs else v["host_experts_layer_us"] * experts)
+        host += v["host_scan_layer_us"] * scans + (
+            0.0 if graphs else v["host_experts_layer_us"] * experts
+        )
         return _soft_max(device, host * 1e-6, CORNER) + v["first_token_us"] * 1e-6
 
-    def predict(self, observations: Sequence[Observation], device: Device | str | None = None) -> pl.DataFrame:
-        """Predicted and measured times side by side, on the device of the calibration if none is given.
+    def predict(
+        self, observations: Sequence[Observation], device: Device | str | None = None
+    ) -> pl.DataFrame:
+        """Predicted and measured times side by side, on the device of the calibration if none is
+        given.
 
-        ``model, tp, kind, stage, requests, tokens, context, measured_s, predicted_s, bound_s, error`` (predicted over
-        measured, minus 1).
+        ``model, tp, kind, stage, requests, tokens, context, measured_s, predicted_s, bound_s,
+        error`` (predicted over measured, minus 1).
         """
         target = find_device(device or self.device)
         rows = []
@@ -263,8 +320,24 @@ class Calibration:
             case = _Case(one, target)
             predicted = case.predicted(self)
             context = max(part.context for part in one.batch)
-            labels = (one.shape.name, float(one.plan.tp), one.kind, one.stage, one.requests, one.tokens, context)
-            rows.append((*labels, one.seconds, predicted, case.machine.total(case.found), predicted / one.seconds - 1))
+            labels = (
+                one.shape.name,
+                float(one.plan.tp),
+                one.kind,
+                one.stage,
+                one.requests,
+                one.tokens,
+                context,
+            )
+            rows.append(
+                (
+                    *labels,
+                    one.seconds,
+                    predicted,
+                    case.machine.total(case.found),
+                    predicted / one.seconds - 1,
+                )
+            )
         return pl.DataFrame(rows, schema=_PREDICTED, orient="row")
 
     def to_json(self) -> str:
@@ -290,11 +363,14 @@ def _facts(steps: Iterable[tuple[Shape, Plan, Batch]]) -> dict[str, set[Any]]:
     """What the validity of a calibration depends on."""
     found: dict[str, set[Any]] = {}
     for shape, plan, batch in steps:
-        sizes = [f"{name} {getattr(plan, name)}" for name in ("pp", "sp") if getattr(plan, name) > 1]
+        sizes = [
+            f"{name} {getattr(plan, name)}" for name in ("pp", "sp") if getattr(plan, name) > 1
+        ]
         experts = ["expert parallel"] if plan.expert_parallel else []
         facts: dict[str, Iterable[Any]] = {
             "layers": {
-                layer.kind + (" with experts" if layer.feed_forward and layer.feed_forward.experts else "")
+                layer.kind
+                + (" with experts" if layer.feed_forward and layer.feed_forward.experts else "")
                 for layer, _ in shape.kinds
             },
             "weights": {plan.weights},
@@ -311,19 +387,35 @@ def _facts(steps: Iterable[tuple[Shape, Plan, Batch]]) -> dict[str, set[Any]]:
 
 
 _PREDICTED: Final = dict.fromkeys(
-    ("model", "tp", "kind", "stage", "requests", "tokens", "context", "measured_s", "predicted_s", "bound_s", "error"),
+    (
+        "model",
+        "tp",
+        "kind",
+        "stage",
+        "requests",
+        "tokens",
+        "context",
+        "measured_s",
+        "predicted_s",
+        "bound_s",
+        "error",
+    ),
     pl.Float64,
 ) | dict.fromkeys(("model", "kind", "stage"), pl.String)
 
 
 def calibrate(
-    observations: Sequence[Observation], device: str | Device, *, source: str = "", start: Calibration | None = None
+    observations: Sequence[Observation],
+    device: str | Device,
+    *,
+    source: str = "",
+    start: Calibration | None = None,
 ) -> Calibration:
     """Fit efficiencies and fixed costs to measured times.
 
-    Residuals are logarithms of predicted over measured time, so a step of 1 ms counts as much as one of 100 ms. Large
-    residuals are damped (soft L1). A constant that the measurements do not determine stays at its prior
-    (:data:`PRIORS`).
+    Residuals are logarithms of predicted over measured time, so a step of 1 ms counts as much as
+    one of 100 ms. Large residuals are damped (soft L1). A constant that the measurements do not
+    determine stays at its prior (:data:`PRIORS`).
 
     Parameters
     ----------
@@ -353,10 +445,16 @@ def calibrate(
         raise LlmprofError("there is nothing to calibrate on", expected="measured steps or stages")
     for observation in observations:
         if not (math.isfinite(observation.seconds) and observation.seconds > 0):
-            raise LlmprofError(f"a measured time is {observation.seconds!r} s", expected="a time above 0")
+            raise LlmprofError(
+                f"a measured time is {observation.seconds!r} s", expected="a time above 0"
+            )
     machine = find_device(device)
     names = list(PRIORS)
-    begin = dict(start.values) if start is not None else {name: value for name, (value, _) in PRIORS.items()}
+    begin = (
+        dict(start.values)
+        if start is not None
+        else {name: value for name, (value, _) in PRIORS.items()}
+    )
     prior = np.array([math.log(begin[name]) for name in names])
     freedom = np.array([PRIORS[name][1] for name in names])
     cases = [_Case(observation, machine) for observation in observations]
@@ -371,7 +469,9 @@ def calibrate(
         return np.concatenate([weights * errors / 0.05, (point - prior) / freedom])
 
     fitted = least_squares(residuals, prior, loss="soft_l1", method="trf", max_nfev=60)
-    values = {name: float(f"{value:.5g}") for name, value in zip(names, np.exp(fitted.x), strict=True)}
+    values = {
+        name: float(f"{value:.5g}") for name, value in zip(names, np.exp(fitted.x), strict=True)
+    }
     result = Calibration(machine.name, values, source)
     frame = result.predict(observations, machine).drop("bound_s", "error")
     return Calibration(machine.name, values, source, tuple(frame.to_dicts()), covered(observations))
@@ -380,7 +480,10 @@ def calibrate(
 def covered(observations: Iterable[Observation]) -> dict[str, list[Any]]:
     """What the whole steps among observations are, as :attr:`Calibration.covers`."""
     facts = _facts((one.shape, one.plan, one.batch) for one in observations if one.kind != "stage")
-    return {name: [min(seen), max(seen)] if name in _RANGES else sorted(seen) for name, seen in facts.items()}
+    return {
+        name: [min(seen), max(seen)] if name in _RANGES else sorted(seen)
+        for name, seen in facts.items()
+    }
 
 
 def _mixers(shape: Shape) -> int:
@@ -402,7 +505,9 @@ class _Case:
     def predicted(self, tried: Calibration) -> float:
         if self.one.kind == "stage":
             return sum(tried.stage_s(self.machine, self.found, prefill=self.prefill).values())
-        return tried._step(self.found, self.machine, _mixers(self.one.shape), self.one.batch, prefill=self.prefill)
+        return tried._step(
+            self.found, self.machine, _mixers(self.one.shape), self.one.batch, prefill=self.prefill
+        )
 
 
 def calibrated(device: str | Device) -> Calibration:
@@ -419,10 +524,14 @@ def calibrated(device: str | Device) -> Calibration:
     'H200'
     """
     name = find_device(device).name
-    file = resources.files("llmprof.theory").joinpath("calibrations", f"{name.lower().replace(' ', '_')}.json")
+    file = resources.files("llmprof.theory").joinpath(
+        "calibrations", f"{name.lower().replace(' ', '_')}.json"
+    )
     if not file.is_file():
         hint = "fit one: llmprof experiment calibrate, or theory.calibrate(observations, device)"
-        raise LlmprofError(f"there is no calibration of {name}", expected="H100 SXM or H200", hint=hint)
+        raise LlmprofError(
+            f"there is no calibration of {name}", expected="H100 SXM or H200", hint=hint
+        )
     return _parsed(json.loads(file.read_text(encoding="utf-8")), file.name)
 
 
@@ -444,12 +553,20 @@ def read_calibration(path: str | Path) -> Calibration:
 def _parsed(content: Any, name: str) -> Calibration:
     values = content.get("values") if isinstance(content, dict) else None
     if not isinstance(values, dict) or set(PRIORS) - set(values):
-        raise LlmprofError(f"{name} is not a calibration", expected=f"values of {', '.join(PRIORS)}")
+        raise LlmprofError(
+            f"{name} is not a calibration", expected=f"values of {', '.join(PRIORS)}"
+        )
     covers = content.get("covers", {})
     if covers and (not isinstance(covers, dict) or set(covers) != set(_FACTS)):
-        raise LlmprofError(f"{name} is not a calibration", expected="covers as Calibration.to_json writes them")
+        raise LlmprofError(
+            f"{name} is not a calibration", expected="covers as Calibration.to_json writes them"
+        )
     return Calibration(
-        str(content["device"]), values, str(content.get("source", "")), tuple(content.get("errors", ())), covers
+        str(content["device"]),
+        values,
+        str(content.get("source", "")),
+        tuple(content.get("errors", ())),
+        covers,
     )
 
 

@@ -70,12 +70,15 @@ def known(name: str) -> str:
         nearest = list(dict.fromkeys(plain[entry] for entry in near))
         found = f"the model {name!r} is not in the catalogue"
         expected = f"one of {', '.join(nearest or names())}"
-        raise LlmprofError(found, expected=expected, hint="the path of a config.json works, too", near=nearest)
+        raise LlmprofError(
+            found, expected=expected, hint="the path of a config.json works, too", near=nearest
+        )
     return match
 
 
 def config_of(name: str) -> dict[str, Any]:
-    """Copy of the ``config.json`` of a model of :func:`names`, in any case, with or without an owner.
+    """Copy of the ``config.json`` of a model of :func:`names`, in any case, with or without an
+    owner.
 
     Raises
     ------
@@ -101,14 +104,18 @@ def read_config(path: str | Path) -> dict[str, Any]:
         found = f"{path} has no readable config.json"
         raise LlmprofError(found, expected="the config.json of a model, or its folder") from error
     except ValueError as error:
-        raise LlmprofError(f"{file} is not valid JSON: {error}", expected="the config.json of a model") from error
+        raise LlmprofError(
+            f"{file} is not valid JSON: {error}", expected="the config.json of a model"
+        ) from error
     if not isinstance(config, dict):
         raise LlmprofError(f"{file} holds a {type(config).__name__}", expected="a JSON object")
     return config
 
 
 def _plain(name: str) -> str:
-    """Name without owner, case, punctuation, and words for the training or the storage format of the weights."""
+    """Name without owner, case, punctuation, and words for the training or the storage format of
+    the weights.
+    """
     name = name.removeprefix("random:").rsplit("/", 1)[-1].lower()
     name = re.sub(r"^meta[-_]", "", name)
     name = re.sub(r"[-_](?:hf|instruct|chat|base|it|pt)(?=$|[-_])", "", name)

@@ -1,4 +1,6 @@
-"""The function ``llm_profile`` with argument names, keys and printed sections that many know from other tools."""
+"""The function ``llm_profile`` with argument names, keys and printed sections that many know
+from other tools.
+"""
 
 from __future__ import annotations
 
@@ -54,14 +56,16 @@ def llm_profile(  # noqa: PLR0917  the order of the arguments is the familiar on
     Parameters
     ----------
     model_name, gpu_name : str
-        As for :func:`llmprof.theory.profile`: catalogue names in any spelling (``llama2-70b``), or files.
+        As for :func:`llmprof.theory.profile`: catalogue names in any spelling (``llama2-70b``), or
+        files.
     bytes_per_param, layernorm_dtype_bytes, kv_cache_dtype_bytes : float
         Bytes of a weight, of an activation (2 or 4) and of a number in the KV cache.
     bs : int
         Number of requests.
     seq_len, generate_len, ds_zero, dp_size, tp_size, pp_size, sp_size, use_kv_cache, mode
         As for :func:`llmprof.theory.profile`.
-    flops_efficiency, hbm_memory_efficiency, intra_node_memory_efficiency, inter_node_memory_efficiency : float
+    flops_efficiency, hbm_memory_efficiency, intra_node_memory_efficiency,
+    inter_node_memory_efficiency : float
         Assumed shares of the peaks, in (0, 1].
     print_flag : bool
         Whether the sections of :func:`sections` are printed.
@@ -71,15 +75,17 @@ def llm_profile(  # noqa: PLR0917  the order of the arguments is the familiar on
     Returns
     -------
     dict
-        Settings: ``inference_config, gpu_config``. Parameters: ``model_params, active_params, params_per_layer``. FLOPs
-        of the whole model: ``prefill_flops_per_layer, prefill_flops`` (also ``model_flops``),
-        ``decode_flops_per_step``. Memory in bytes: ``weight_memory_per_gpu, kv_cache_memory_per_gpu,
-        prefill_act_per_gpu, decode_act_per_gpu, consume_memory_per_gpu``. Largest batches: ``prefill_max_bs,
-        decode_max_bs, max_batch_total_tokens``. Times in seconds: ``prefill_latency_parts``, which add up to ``TTFT``
-        (also ``prefill_first_token_latency``); ``decode_latency_parts``, which add up to ``TTOT`` (also
-        ``decode_per_token_latency``); ``kv_cache_latency, total_infer_latency``. In the parts, ``kv_cache_rw`` is the
-        time by which reads and writes of the KV cache lengthen the step: 0 where arithmetic takes longer.
-        ``kv_cache_latency`` is the time of the reads alone. With ``mode="training"`` also ``training``.
+        Settings: ``inference_config, gpu_config``. Parameters: ``model_params, active_params,
+        params_per_layer``. FLOPs of the whole model: ``prefill_flops_per_layer, prefill_flops``
+        (also ``model_flops``), ``decode_flops_per_step``. Memory in bytes: ``weight_memory_per_gpu,
+        kv_cache_memory_per_gpu, prefill_act_per_gpu, decode_act_per_gpu, consume_memory_per_gpu``.
+        Largest batches: ``prefill_max_bs, decode_max_bs, max_batch_total_tokens``. Times in
+        seconds: ``prefill_latency_parts``, which add up to ``TTFT`` (also
+        ``prefill_first_token_latency``); ``decode_latency_parts``, which add up to ``TTOT`` (also
+        ``decode_per_token_latency``); ``kv_cache_latency, total_infer_latency``. In the parts,
+        ``kv_cache_rw`` is the time by which reads and writes of the KV cache lengthen the step: 0
+        where arithmetic takes longer. ``kv_cache_latency`` is the time of the reads alone. With
+        ``mode="training"`` also ``training``.
 
     Raises
     ------
@@ -91,7 +97,7 @@ def llm_profile(  # noqa: PLR0917  the order of the arguments is the familiar on
     >>> values = llm_profile("llama2-70b", "a100-sxm-40gb", tp_size=8, bs=20, seq_len=1024, print_flag=False)
     >>> values["model_params"]
     68976648192
-    """
+    """  # noqa: E501
     cached = kv_cache_dtype_bytes if kv_cache_bytes is None else kv_cache_bytes
     read = profile(
         model_name,
@@ -128,9 +134,16 @@ def as_dict(result: Profile) -> dict[str, Any]:
     layers = len(result.shape.layers)
     per_layer = {
         str(name): value
-        for name, value in table.group_by("group", maintain_order=True)
-        .agg(pl.when(pl.col("layers") > 1).then(pl.col("parameters") / layers).otherwise("parameters").sum())
-        .iter_rows()
+        for name, value in (
+            table.group_by("group", maintain_order=True)
+            .agg(
+                pl.when(pl.col("layers") > 1)
+                .then(pl.col("parameters") / layers)
+                .otherwise("parameters")
+                .sum()
+            )
+            .iter_rows()
+        )
     }
     flops = _sums(result, "prefill", "flops_per_layer")
     values: dict[str, Any] = {
@@ -179,37 +192,93 @@ def as_dict(result: Profile) -> dict[str, Any]:
         "total_infer_latency": result.total_latency_s,
     }
     if result.training is not None:
-        values["training"] = {row["quantity"]: row["value"] for row in result.training.frame().iter_rows(named=True)}
+        values["training"] = {
+            row["quantity"]: row["value"] for row in result.training.frame().iter_rows(named=True)
+        }
     return values
 
 
 def sections(named: dict[str, Any]) -> str:
     """Text of the printed sections of a dict of :func:`as_dict`, with units."""
     parts: list[tuple[str, list[tuple[str, Any]], Callable[[Any], str]]] = [
-        ("LLM main infer config", [*named["inference_config"].items(), *named["gpu_config"].items()], str),
-        ("LLM infer performance analysis",
-         [(k, named[k]) for k in ("prefill_first_token_latency", "decode_per_token_latency", "kv_cache_latency",
-                                  "total_infer_latency")], seconds),
-        ("LLM Params per_layer analysis", [*named["params_per_layer"].items(), ("params_model", named["model_params"])],
-         lambda n: quantity(n, "")),
-        ("LLM Prefill Flops per_layer analysis",
-         [*named["prefill_flops_per_layer"].items(), ("prefill flops_model", named["prefill_flops"]),
-          ("decode flops_per_step", named["decode_flops_per_step"])], lambda n: quantity(n, "")),
-        ("LLM Memory analysis",
-         [(k, named[k]) for k in ("weight_memory_per_gpu", "kv_cache_memory_per_gpu", "prefill_act_per_gpu",
-                                  "decode_act_per_gpu", "consume_memory_per_gpu")], lambda n: quantity(n, "B")),
-        ("LLM largest batches", [(k, named[k]) for k in ("prefill_max_bs", "decode_max_bs", "max_batch_total_tokens")],
-         str),
-        ("LLM Latency analysis (Prefill)", [*named["prefill_latency_parts"].items(), ("TTFT", named["TTFT"])], seconds),
-        ("LLM Latency analysis (Decode)",
-         [*named["decode_latency_parts"].items(), ("kv_cache_latency", named["kv_cache_latency"]),
-          ("TTOT", named["TTOT"]), ("total_infer_latency", named["total_infer_latency"])], seconds),
-    ]  # fmt: skip
+        (
+            "LLM main infer config",
+            [*named["inference_config"].items(), *named["gpu_config"].items()],
+            str,
+        ),
+        (
+            "LLM infer performance analysis",
+            [
+                (k, named[k])
+                for k in (
+                    "prefill_first_token_latency",
+                    "decode_per_token_latency",
+                    "kv_cache_latency",
+                    "total_infer_latency",
+                )
+            ],
+            seconds,
+        ),
+        (
+            "LLM Params per_layer analysis",
+            [*named["params_per_layer"].items(), ("params_model", named["model_params"])],
+            lambda n: quantity(n, ""),
+        ),
+        (
+            "LLM Prefill Flops per_layer analysis",
+            [
+                *named["prefill_flops_per_layer"].items(),
+                ("prefill flops_model", named["prefill_flops"]),
+                ("decode flops_per_step", named["decode_flops_per_step"]),
+            ],
+            lambda n: quantity(n, ""),
+        ),
+        (
+            "LLM Memory analysis",
+            [
+                (k, named[k])
+                for k in (
+                    "weight_memory_per_gpu",
+                    "kv_cache_memory_per_gpu",
+                    "prefill_act_per_gpu",
+                    "decode_act_per_gpu",
+                    "consume_memory_per_gpu",
+                )
+            ],
+            lambda n: quantity(n, "B"),
+        ),
+        (
+            "LLM largest batches",
+            [(k, named[k]) for k in ("prefill_max_bs", "decode_max_bs", "max_batch_total_tokens")],
+            str,
+        ),
+        (
+            "LLM Latency analysis (Prefill)",
+            [*named["prefill_latency_parts"].items(), ("TTFT", named["TTFT"])],
+            seconds,
+        ),
+        (
+            "LLM Latency analysis (Decode)",
+            [
+                *named["decode_latency_parts"].items(),
+                ("kv_cache_latency", named["kv_cache_latency"]),
+                ("TTOT", named["TTOT"]),
+                ("total_infer_latency", named["total_infer_latency"]),
+            ],
+            seconds,
+        ),
+    ]
     if "training" in named:
-        parts.append(("LLM Training analysis", list(named["training"].items()), lambda n: f"{n:.4g}"))
+        parts.append(
+            ("LLM Training analysis", list(named["training"].items()), lambda n: f"{n:.4g}")
+        )
     lines: list[str] = []
     for title, rows, write in parts:
-        lines += [f"{'-' * 26} {title} {'-' * 26}", *(f"    {name:<28}{write(value)}" for name, value in rows), ""]
+        lines += [
+            f"{'-' * 26} {title} {'-' * 26}",
+            *(f"    {name:<28}{write(value)}" for name, value in rows),
+            "",
+        ]
     return "\n".join(lines).rstrip()
 
 
@@ -217,7 +286,14 @@ def quantity(value: float | None, unit: str) -> str:
     """Text of a number with a decimal prefix: ``68.98 G``; ``unknown`` for None."""
     if value is None:
         return "unknown"
-    for scale, prefix in ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+    for scale, prefix in (
+        (1e18, "E"),
+        (1e15, "P"),
+        (1e12, "T"),
+        (1e9, "G"),
+        (1e6, "M"),
+        (1e3, "k"),
+    ):
         if abs(value) >= scale:
             return f"{value / scale:.2f} {prefix}{unit}"
     return f"{value:.4g} {unit}".rstrip()
@@ -252,17 +328,33 @@ def _group() -> pl.Expr:
 
 
 def _sums(result: Profile, phase: str, column: str) -> dict[str, float]:
-    """Sums of a column over the groups of ``llm_profile`` in a phase; FLOPs are those of the model, not of a rank."""
+    """Sums of a column over the groups of ``llm_profile`` in a phase; FLOPs are those of the
+    model, not of a rank.
+    """
     scale = result.plan.tp if column == "flops_per_layer" else 1
-    frame = result.components.filter(pl.col("phase") == phase).group_by(_group(), maintain_order=True)
-    return {str(name): float(value) for name, value in frame.agg(pl.col(column).sum() * scale).iter_rows() if value}
+    frame = result.components.filter(pl.col("phase") == phase).group_by(
+        _group(), maintain_order=True
+    )
+    return {
+        str(name): float(value)
+        for name, value in frame.agg(pl.col(column).sum() * scale).iter_rows()
+        if value
+    }
 
 
 def _latencies(result: Profile, phase: str) -> dict[str, float]:
-    """Seconds of each group in a phase; what the cached keys and values add to them is apart, as ``kv_cache_rw``."""
-    uncached = pl.when(pl.col("memory_bytes") > 0).then(1 - pl.col("kv_read_bytes") / pl.col("memory_bytes")).clip(0)
+    """Seconds of each group in a phase; what the cached keys and values add to them is apart, as
+    ``kv_cache_rw``.
+    """
+    uncached = (
+        pl.when(pl.col("memory_bytes") > 0)
+        .then(1 - pl.col("kv_read_bytes") / pl.col("memory_bytes"))
+        .clip(0)
+    )
     frame = result.components.filter(pl.col("phase") == phase).select(
-        _group(), "latency_s", without=pl.max_horizontal("compute_s", "communication_s", pl.col("memory_s") * uncached)
+        _group(),
+        "latency_s",
+        without=pl.max_horizontal("compute_s", "communication_s", pl.col("memory_s") * uncached),
     )
     sums = frame.group_by("group", maintain_order=True).agg(pl.col("without").sum())
     parts = {str(name): float(value) for name, value in sums.iter_rows() if value}

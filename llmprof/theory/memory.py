@@ -1,4 +1,6 @@
-"""Parameters of each part of a model, and memory on a device: weights, KV cache, activations, largest batches."""
+"""Parameters of each part of a model, and memory on a device: weights, KV cache, activations,
+largest batches.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ from llmprof.theory.shapes import Attention, Extra, FeedForward, Layer, Recurren
 SCHEMA: Final = {
     "component": pl.String,
     "stage": pl.String,
-    **dict.fromkeys(("layers", "parameters_per_layer", "parameters", "active_parameters"), pl.Int64),
+    **dict.fromkeys(
+        ("layers", "parameters_per_layer", "parameters", "active_parameters"), pl.Int64
+    ),
     "quantizable": pl.Boolean,
 }
 
@@ -30,9 +34,12 @@ def parameters(shape: Shape) -> pl.DataFrame:
         if size
     ]
     frame = pl.DataFrame(rows, schema=SCHEMA, orient="row")
-    # layers of different kinds (with or without a window, dense or experts) share a row for a part of equal size
+    # layers of different kinds (with or without a window, dense or experts) share a row for a part
+    # of equal size
     return (
-        frame.group_by("component", "stage", "parameters_per_layer", "quantizable", maintain_order=True)
+        frame.group_by(
+            "component", "stage", "parameters_per_layer", "quantizable", maintain_order=True
+        )
         .agg(pl.col("layers", "parameters", "active_parameters").sum())
         .select(list(SCHEMA))
     )
@@ -49,7 +56,9 @@ def active(shape: Shape) -> int:
 
 
 def _parts(shape: Shape) -> Iterator[tuple[str, str, int, int, int, bool]]:
-    """Component, stage, number of layers, parameters and active parameters per layer, whether quantizable."""
+    """Component, stage, number of layers, parameters and active parameters per layer, whether
+    quantizable.
+    """
     hidden, norm = shape.hidden, shape.hidden * (2 if shape.norm_bias else 1)
     width = shape.embedding_width
     embedding = shape.vocab * width
@@ -70,7 +79,11 @@ def _parts(shape: Shape) -> Iterator[tuple[str, str, int, int, int, bool]]:
 
 def _extras(extras: tuple[Extra, ...]) -> Iterator[tuple[str, str, int]]:
     for one in extras:
-        yield one.component, "embedding" if one.table else "residual", one.weights + one.small + one.table
+        yield (
+            one.component,
+            "embedding" if one.table else "residual",
+            one.weights + one.small + one.table,
+        )
 
 
 def _of_layer(layer: Layer, hidden: int, norm: int) -> Iterator[tuple[str, str, int, int, bool]]:
@@ -79,7 +92,13 @@ def _of_layer(layer: Layer, hidden: int, norm: int) -> Iterator[tuple[str, str, 
     yield "norms", "norm", layer.norms * norm, layer.norms * norm, False
     if layer.attention is not None:
         for name, stage, size in attention_weights(layer.attention, hidden):
-            yield name, stage, size, size, name not in ("qk_norm", "indexer_norm", "biases", "compressor")
+            yield (
+                name,
+                stage,
+                size,
+                size,
+                name not in ("qk_norm", "indexer_norm", "biases", "compressor"),
+            )
     if layer.recurrent is not None:
         for name, stage, size in recurrent_weights(layer.recurrent, hidden):
             yield name, stage, size, size, name != "recurrence"
@@ -107,8 +126,14 @@ def attention_weights(attention: Attention, hidden: int) -> list[tuple[str, str,
         q = hidden * a.q_rank + a.q_rank * query if a.q_rank else hidden * query
         down = hidden * (a.kv_rank + a.rope_dim)
         up = a.kv_rank * a.heads * (nope + a.value_dim)
-        bias = (a.q_rank + a.kv_rank + a.rope_dim if a.bias_qkv else 0) + (hidden if a.bias_out else 0)
-        parts = [("q_proj", "qkv_proj", q), ("kv_a_proj", "qkv_proj", down), ("kv_b_proj", "qkv_proj", up)]
+        bias = (a.q_rank + a.kv_rank + a.rope_dim if a.bias_qkv else 0) + (
+            hidden if a.bias_out else 0
+        )
+        parts = [
+            ("q_proj", "qkv_proj", q),
+            ("kv_a_proj", "qkv_proj", down),
+            ("kv_b_proj", "qkv_proj", up),
+        ]
         if a.index_heads:
             index = a.q_rank * a.index_heads * a.index_dim + hidden * (a.index_dim + a.index_heads)
             parts += [("indexer", "indexer", index), ("indexer_norm", "indexer", 2 * a.index_dim)]
@@ -122,8 +147,13 @@ def attention_weights(attention: Attention, hidden: int) -> list[tuple[str, str,
             made = (2 * hidden + a.compress) * a.entry_width + a.head_dim
             parts.append(("compressor", "qkv_proj", made))
         if a.index_heads:
-            made = (2 * hidden + a.compress) * 2 * a.index_dim + a.index_dim + hidden * a.index_heads
-            parts += [("compressor", "indexer", made), ("indexer", "indexer", a.q_rank * a.index_heads * a.index_dim)]
+            made = (
+                (2 * hidden + a.compress) * 2 * a.index_dim + a.index_dim + hidden * a.index_heads
+            )
+            parts += [
+                ("compressor", "indexer", made),
+                ("indexer", "indexer", a.q_rank * a.index_heads * a.index_dim),
+            ]
         parts.append(("o_a_proj", "o_proj", value * a.out_rank))
         value = a.out_groups * a.out_rank
     else:
@@ -160,9 +190,10 @@ def _feed_forward(part: FeedForward, hidden: int) -> Iterator[tuple[str, str, in
 def weight_bytes(shape: Shape, plan: Plan) -> float:
     """Bytes of the weights on a rank of the largest pipeline stage.
 
-    Norms, routers and the down_proj of latent attention are on every rank. Heads of keys and values are repeated if
-    there are fewer of them than ranks. All other matrices are split evenly. The first pipeline stage holds the
-    embedding and the last one the output projection; the larger stage is returned.
+    Norms, routers and the down_proj of latent attention are on every rank. Heads of keys and values
+    are repeated if there are fewer of them than ranks. All other matrices are split evenly. The
+    first pipeline stage holds the embedding and the last one the output projection; the larger
+    stage is returned.
     """
     layers = sum(_layer_bytes(layer, shape, plan) * count for layer, count in shape.kinds)
     layers *= math.ceil(len(shape.layers) / plan.pp) / len(shape.layers)
@@ -172,19 +203,36 @@ def weight_bytes(shape: Shape, plan: Plan) -> float:
         for extras in (shape.before, shape.after)
     ]
     ends = {
-        name: sum(int(n) for n in frame.filter(frame["component"] == name)["parameters"]) * plan.high_bytes
+        name: (
+            sum(int(n) for n in frame.filter(frame["component"] == name)["parameters"])
+            * plan.high_bytes
+        )
         for name in ("embedding", "positions", "embedding_projections", "final_norm", "lm_head")
     }
-    first = ends["embedding"] / plan.tp + ends["positions"] + ends["embedding_projections"] + beside[0]
+    first = (
+        ends["embedding"] / plan.tp + ends["positions"] + ends["embedding_projections"] + beside[0]
+    )
     head = ends["lm_head"] or (ends["embedding"] if plan.pp > 1 else 0.0)
     last = head / plan.tp + ends["final_norm"] + beside[1]
     return layers + (first + last if plan.pp == 1 else max(first, last))
 
 
 _WHOLE: Final = {
-    "norms", "qk_norm", "kv_a_proj", "indexer", "indexer_norm", "router", "shared_gate", "latent_proj", "compressor",
-    "hyper_connections", "altup", "laurel", "per_layer_input", "router_scales",
-}  # fmt: skip
+    "norms",
+    "qk_norm",
+    "kv_a_proj",
+    "indexer",
+    "indexer_norm",
+    "router",
+    "shared_gate",
+    "latent_proj",
+    "compressor",
+    "hyper_connections",
+    "altup",
+    "laurel",
+    "per_layer_input",
+    "router_scales",
+}
 """Parts of a layer that every rank holds whole."""
 
 
@@ -206,22 +254,31 @@ def _layer_bytes(layer: Layer, shape: Shape, plan: Plan) -> float:
 
 
 def kv_bytes_per_token(shape: Shape, plan: Plan, *, context: float | None = None) -> float:
-    """Bytes that a token occupies in a rank's KV cache, over the layers of a pipeline stage that have attention."""
-    attended = ((layer.attention, count) for layer, count in shape.kinds if layer.attention is not None)
+    """Bytes that a token occupies in a rank's KV cache, over the layers of a pipeline stage that
+    have attention.
+    """
+    attended = (
+        (layer.attention, count) for layer, count in shape.kinds if layer.attention is not None
+    )
     total = sum(count * a.cached_per_token(context, plan.tp) for a, count in attended)
     return total * BYTES[plan.kv_cache] / plan.pp
 
 
 def state_bytes_per_request(shape: Shape, plan: Plan) -> float:
-    """Bytes of a request's recurrent states on a rank, over the layers of a pipeline stage; independent of its length.
+    """Bytes of a request's recurrent states on a rank, over the layers of a pipeline stage;
+    independent of its length.
 
-    As vLLM keeps them: the states in the format of the config (``mamba_ssm_cache_dtype``, else that of the
-    activations; fp32 for KDA and lightning attention), the last inputs of the convolutions in that of the activations.
+    As vLLM keeps them: the states in the format of the config (``mamba_ssm_cache_dtype``, else that
+    of the activations; fp32 for KDA and lightning attention), the last inputs of the convolutions
+    in that of the activations.
     """
     act = BYTES[plan.activations]
-    kinds = [(layer.recurrent, count) for layer, count in shape.kinds if layer.recurrent is not None]
+    kinds = [
+        (layer.recurrent, count) for layer, count in shape.kinds if layer.recurrent is not None
+    ]
     sizes = (
-        count * (r.state * BYTES[r.state_format or plan.activations] + r.channels * (r.taps - 1) * act)
+        count
+        * (r.state * BYTES[r.state_format or plan.activations] + r.channels * (r.taps - 1) * act)
         for r, count in kinds
     )
     return sum(sizes) / plan.tp / plan.pp
@@ -230,21 +287,28 @@ def state_bytes_per_request(shape: Shape, plan: Plan) -> float:
 def activation_bytes(shape: Shape, plan: Plan, tokens: float, logits: float) -> float:
     """Bytes of the activations that exist at the same time in a step on a rank.
 
-    The larger of two sums, since layers reuse their buffers: two hidden states and the widest intermediate result with
-    its inputs inside a layer; a hidden state and the logits, also in fp32 for sampling, at the output projection.
+    The larger of two sums, since layers reuse their buffers: two hidden states and the widest
+    intermediate result with its inputs inside a layer; a hidden state and the logits, also in fp32
+    for sampling, at the output projection.
     """
     act, hidden = BYTES[plan.activations], shape.hidden
     widest = 0.0
     for layer, _ in shape.kinds:
         a, f, r = layer.attention, layer.feed_forward, layer.recurrent
         if a is not None:
-            attended = a.heads / plan.tp * (2 * a.head_dim + a.value_dim) + max(a.kv_heads / plan.tp, 1) * a.value_dim
+            attended = (
+                a.heads / plan.tp * (2 * a.head_dim + a.value_dim)
+                + max(a.kv_heads / plan.tp, 1) * a.value_dim
+            )
             widest = max(widest, attended)
         if r is not None:
             widest = max(widest, (r.projected + r.inner) / plan.tp)
         if f is not None:
             columns = 3 if f.gated else 2
-            fed = columns * f.inner * (f.active if f.experts else 1) / plan.tp + columns * f.shared_inner / plan.tp
+            fed = (
+                columns * f.inner * (f.active if f.experts else 1) / plan.tp
+                + columns * f.shared_inner / plan.tp
+            )
             widest = max(widest, fed)
     inside = tokens * (2 * hidden / plan.sp + widest) * act
     head = tokens * hidden * act + logits * shape.vocab / plan.tp * (act + 4)
@@ -253,9 +317,11 @@ def activation_bytes(shape: Shape, plan: Plan, tokens: float, logits: float) -> 
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes on a rank for a batch at its end, and the largest batches; None if the device's memory is not stated.
+    """Bytes on a rank for a batch at its end, and the largest batches; None if the device's memory
+    is not stated.
 
-    ``kv_cache`` includes ``state_per_request`` of each request, the states of layers that have no keys and values.
+    ``kv_cache`` includes ``state_per_request`` of each request, the states of layers that have no
+    keys and values.
     """
 
     weights: float
@@ -292,10 +358,15 @@ def memory(
 ) -> Memory:
     """Memory of a rank for a batch, and the largest batches that fit."""
     if not 0 < utilization <= 1:
-        raise LlmprofError(f"the memory utilization is {utilization!r}", expected="a share above 0 and at most 1")
+        raise LlmprofError(
+            f"the memory utilization is {utilization!r}", expected="a share above 0 and at most 1"
+        )
     length = seq_len + generate_len
     weights = weight_bytes(shape, plan)
-    kv, state = kv_bytes_per_token(shape, plan, context=length), state_bytes_per_request(shape, plan)
+    kv, state = (
+        kv_bytes_per_token(shape, plan, context=length),
+        state_bytes_per_request(shape, plan),
+    )
     limit = None if device.memory_bytes is None else device.memory_bytes * utilization
     read = activation_bytes(shape, plan, seq_len, 1)
     activations = activation_bytes(shape, plan, 1, 1)
@@ -304,15 +375,21 @@ def memory(
         free = limit - weights
         if free <= 0:
             raise LlmprofError(
-                f"the weights of {shape.name} take {weights / 1e9:.1f} GB on each device of tp={plan.tp} pp={plan.pp}, "
-                f"{(weights - limit) / 1e9:.1f} GB more than the {limit / 1e9:.1f} GB of {device.name}",
+                f"the weights of {shape.name} take {weights / 1e9:.1f} GB on each device of"
+                f" tp={plan.tp} pp={plan.pp}, {(weights - limit) / 1e9:.1f} GB more than the"
+                f" {limit / 1e9:.1f} GB of {device.name}",
                 hint=_advice(shape, plan, limit),
             )
         prefill_batch = int(free // (read + kv * seq_len + state))
         decode_batch = int(free // (activations + kv * length + state))
         left = free - decode_batch * (activations + state)
-        tokens = int(left // kv) if kv else decode_batch * length  # a model without keys and values has no such limit
-    cached, of_batch = batch_size * (kv * length + state), (batch_size * read, batch_size * activations)
+        tokens = (
+            int(left // kv) if kv else decode_batch * length
+        )  # a model without keys and values has no such limit
+    cached, of_batch = (
+        batch_size * (kv * length + state),
+        (batch_size * read, batch_size * activations),
+    )
     return Memory(weights, cached, *of_batch, kv, state, limit, prefill_batch, decode_batch, tokens)
 
 

@@ -1,4 +1,6 @@
-"""Theoretical profile of a model on a machine: parameters, FLOPs, bytes, memory and lower bounds of times."""
+"""Theoretical profile of a model on a machine: parameters, FLOPs, bytes, memory and lower bounds
+of times.
+"""
 
 from __future__ import annotations
 
@@ -14,19 +16,44 @@ from llmprof.hardware import Device
 from llmprof.theory import memory as counted
 from llmprof.theory.bound import INTER_NODE_BYTES_PER_S, Machine, nearest_device
 from llmprof.theory.memory import Memory, memory, weight_bytes
-from llmprof.theory.plan import BYTES, Batch, Efficiency, Plan, Requests, decode, number_format, positive, prefill
+from llmprof.theory.plan import (
+    BYTES,
+    Batch,
+    Efficiency,
+    Plan,
+    Requests,
+    decode,
+    number_format,
+    positive,
+    prefill,
+)
 from llmprof.theory.shapes import Shape, shape
 from llmprof.theory.training import Recompute, Training, training
 from llmprof.theory.work import operators
 
 COLUMNS: Final = {
-    "phase": pl.String, "component": pl.String, "stage": pl.String, "layers": pl.Int64,
-    "flops_per_layer": pl.Float64, "flops": pl.Float64, "weight_bytes": pl.Float64, "kv_read_bytes": pl.Float64,
-    "kv_write_bytes": pl.Float64, "activation_bytes": pl.Float64, "bytes_read": pl.Float64,
-    "bytes_written": pl.Float64, "message_bytes": pl.Float64, "memory_bytes": pl.Float64, "compute_s": pl.Float64,
-    "memory_s": pl.Float64, "communication_s": pl.Float64, "latency_per_layer_s": pl.Float64,
-    "latency_s": pl.Float64, "arithmetic_intensity": pl.Float64, "bound": pl.String,
-}  # fmt: skip
+    "phase": pl.String,
+    "component": pl.String,
+    "stage": pl.String,
+    "layers": pl.Int64,
+    "flops_per_layer": pl.Float64,
+    "flops": pl.Float64,
+    "weight_bytes": pl.Float64,
+    "kv_read_bytes": pl.Float64,
+    "kv_write_bytes": pl.Float64,
+    "activation_bytes": pl.Float64,
+    "bytes_read": pl.Float64,
+    "bytes_written": pl.Float64,
+    "message_bytes": pl.Float64,
+    "memory_bytes": pl.Float64,
+    "compute_s": pl.Float64,
+    "memory_s": pl.Float64,
+    "communication_s": pl.Float64,
+    "latency_per_layer_s": pl.Float64,
+    "latency_s": pl.Float64,
+    "arithmetic_intensity": pl.Float64,
+    "bound": pl.String,
+}
 """Columns of :func:`components`; all numbers are those of one rank."""
 
 
@@ -48,12 +75,20 @@ def components(shape: Shape, batch: Batch, machine: Machine, *, phase: str = "")
             "bound": t.bound,
         }
         summed = [name for name in COLUMNS if name not in row]
-        rows.append(row | {c: getattr(operator if hasattr(operator, c) else t, c) * n for c in summed})
+        rows.append(
+            row | {c: getattr(operator if hasattr(operator, c) else t, c) * n for c in summed}
+        )
     return pl.DataFrame(rows, schema=COLUMNS)
 
 
 _NUMBERS: Final = ("batch_size", "seq_len", "generate_len", "parameters", "active_parameters")
-_TIMES: Final = ("prefill_latency_s", "decode_latency_s", "kv_cache_latency_s", "total_latency_s", "tokens_per_s")
+_TIMES: Final = (
+    "prefill_latency_s",
+    "decode_latency_s",
+    "kv_cache_latency_s",
+    "total_latency_s",
+    "tokens_per_s",
+)
 
 
 @dataclass(frozen=True)
@@ -69,8 +104,8 @@ class Profile:
     batch_size, seq_len, generate_len : int
         Requests of a replica, and prompt tokens and output tokens of each.
     components : polars.DataFrame
-        Result of :func:`components` for the prefill of the whole batch and for the decode step in the middle of the
-        output.
+        Result of :func:`components` for the prefill of the whole batch and for the decode step in
+        the middle of the output.
     parameter_table : polars.DataFrame
         Result of :func:`llmprof.theory.memory.parameters`.
     memory : Memory
@@ -117,12 +152,16 @@ class Profile:
 
     @property
     def total_latency_s(self) -> float:
-        """Seconds from the start to the last token; the prefill generates the first one, decode steps the others."""
+        """Seconds from the start to the last token; the prefill generates the first one, decode
+        steps the others.
+        """
         return self.prefill_latency_s + max(self.generate_len - 1, 0) * self.decode_latency_s
 
     @property
     def kv_cache_latency_s(self) -> float:
-        """Seconds of a decode step for reading cached keys, values and states at the bandwidth of the device memory."""
+        """Seconds of a decode step for reading cached keys, values and states at the bandwidth
+        of the device memory.
+        """
         bandwidth = (self.device.memory_bytes_per_s or 0) * self.efficiency.memory
         return self._sum("decode", "kv_read_bytes") / bandwidth
 
@@ -133,7 +172,9 @@ class Profile:
 
     @property
     def max_batch_total_tokens(self) -> int | None:
-        """Number of tokens that fit in the KV cache; None if the size of the device's memory is not stated."""
+        """Number of tokens that fit in the KV cache; None if the size of the device's memory is
+        not stated.
+        """
         return self.memory.max_batch_total_tokens
 
     @property
@@ -147,14 +188,17 @@ class Profile:
     def totals(self) -> pl.DataFrame:
         """Sums of each phase on one rank.
 
-        ``phase, flops, bytes_read, bytes_written, memory_bytes, message_bytes, compute_s, memory_s, communication_s,
-        latency_s, arithmetic_intensity, bound`` (the resource that bounds most of the time).
+        ``phase, flops, bytes_read, bytes_written, memory_bytes, message_bytes, compute_s, memory_s,
+        communication_s, latency_s, arithmetic_intensity, bound`` (the resource that bounds most of
+        the time).
         """
         moved = ("bytes_read", "bytes_written", "memory_bytes", "message_bytes")
         names = ["flops", *moved, "compute_s", "memory_s", "communication_s", "latency_s"]
         sums = self.components.group_by("phase", maintain_order=True).agg(pl.col(names).sum())
         bound = self.components.group_by("phase", "bound").agg(pl.col("latency_s").sum())
-        bound = bound.sort("latency_s", descending=True).unique("phase", keep="first", maintain_order=True)
+        bound = bound.sort("latency_s", descending=True).unique(
+            "phase", keep="first", maintain_order=True
+        )
         bound = bound.select("phase", "bound")
         intensity = pl.col("flops") / (pl.col("bytes_read") + pl.col("bytes_written"))
         sums = sums.with_columns(arithmetic_intensity=intensity)
@@ -168,7 +212,10 @@ class Profile:
             "device": self.device.name,
             **{name: getattr(plan, name) for name in ("tp", "pp", "dp", "weights", "kv_cache")},
             **{name: getattr(self, name) for name in _NUMBERS},
-            **{f"{phase}_flops_per_gpu": self._sum(phase, "flops") for phase in ("prefill", "decode")},
+            **{
+                f"{phase}_flops_per_gpu": self._sum(phase, "flops")
+                for phase in ("prefill", "decode")
+            },
             **{name: getattr(self, name) for name in _TIMES},
             "weights_per_gpu_bytes": m.weights,
             "kv_cache_per_gpu_bytes": m.kv_cache,
@@ -183,7 +230,9 @@ class Profile:
             "notes": list(self.notes),
         }
         if self.training is not None:
-            numbers["training"] = {row["quantity"]: row["value"] for row in self.training.frame().iter_rows(named=True)}
+            numbers["training"] = {
+                row["quantity"]: row["value"] for row in self.training.frame().iter_rows(named=True)
+            }
         return numbers
 
 
@@ -195,9 +244,13 @@ def machine_for(
     *,
     inter_node_bytes_per_s: float = INTER_NODE_BYTES_PER_S,
 ) -> Machine:
-    """Machine for a model; ``resident`` is set if the model's weights fit in the device's last cache."""
+    """Machine for a model; ``resident`` is set if the model's weights fit in the device's last
+    cache.
+    """
     small = device.cache_bytes is not None and weight_bytes(shape, plan) <= device.cache_bytes
-    return Machine(device, plan, efficiency, inter_node_bytes_per_s=inter_node_bytes_per_s, resident=small)
+    return Machine(
+        device, plan, efficiency, inter_node_bytes_per_s=inter_node_bytes_per_s, resident=small
+    )
 
 
 def profile(
@@ -235,16 +288,18 @@ def profile(
     model : str, path, mapping or Shape
         Name in the catalogue, a ``config.json``, its folder or its content.
     device : str, path or Device
-        Name (``H200``, ``a100-sxm-40gb``), YAML file or device. Of a family (``H100``) the first is taken, with a note.
+        Name (``H200``, ``a100-sxm-40gb``), YAML file or device. Of a family (``H100``) the first is
+        taken, with a note.
     batch_size, seq_len, generate_len : int
         Requests of a replica, and prompt tokens and output tokens of each.
     tp_size, pp_size, dp_size, sp_size : int
-        Tensor, pipeline and data parallel sizes; sequence parallelism uses the tensor-parallel ranks.
+        Tensor, pipeline and data parallel sizes; sequence parallelism uses the tensor-parallel
+        ranks.
     expert_parallel : bool
         Whether whole experts are spread over the tensor-parallel ranks.
     dtype : str, optional
-        Number format of the weights (bf16, fp16, fp8, int8, int4, fp32). The default is that of the config if the
-        device has it.
+        Number format of the weights (bf16, fp16, fp8, int8, int4, fp32). The default is that of the
+        config if the device has it.
     bytes_per_param : float, optional
         Bytes of a weight, if they differ from those of the format.
     kv_cache_dtype, activation_dtype : str, optional
@@ -252,7 +307,8 @@ def profile(
     use_kv_cache : bool
         Whether there is a KV cache; without one, every step computes the whole sequence again.
     ds_zero, recompute, micro_batches
-        Options of training: stage of ZeRO, recomputation of layers (``none`` or ``full``), micro batches of a step.
+        Options of training: stage of ZeRO, recomputation of layers (``none`` or ``full``), micro
+        batches of a step.
     mode : {"inference", "training"}
         ``training`` adds memory and step time of training.
     flops_efficiency, hbm_efficiency, intra_node_efficiency, inter_node_efficiency : float
@@ -270,9 +326,10 @@ def profile(
     Raises
     ------
     LlmprofError
-        The model or device is unknown (the error names the nearest ones); a field of the config is missing; ``tp_size``
-        does not divide the heads; the weights do not fit (the error says by how much, and the smallest tp that fits);
-        a size is not positive; an efficiency is outside (0, 1].
+        The model or device is unknown (the error names the nearest ones); a field of the config is
+        missing; ``tp_size`` does not divide the heads; the weights do not fit (the error says by
+        how much, and the smallest tp that fits); a size is not positive; an efficiency is outside
+        (0, 1].
 
     Examples
     --------
@@ -281,14 +338,20 @@ def profile(
     68976648192
     >>> result.components.filter(result.components["stage"] == "qkv_proj").height
     2
-    """
-    for name, value in {"batch_size": batch_size, "seq_len": seq_len, "generate_len": generate_len}.items():
+    """  # noqa: E501
+    for name, value in {
+        "batch_size": batch_size,
+        "seq_len": seq_len,
+        "generate_len": generate_len,
+    }.items():
         positive(name, value)
     positive("micro_batches", micro_batches)
     if mode not in ("inference", "training"):
         raise LlmprofError(f"mode={mode!r}", expected="'inference' or 'training'")
     if inter_node_bytes_per_s <= 0:
-        raise LlmprofError(f"inter_node_bytes_per_s={inter_node_bytes_per_s!r}", expected="a number above 0")
+        raise LlmprofError(
+            f"inter_node_bytes_per_s={inter_node_bytes_per_s!r}", expected="a number above 0"
+        )
     read, (target, taken) = shape(model), nearest_device(device)
     half = "bf16" if target.flop_per_s.get("bf16") or not target.flop_per_s.get("fp16") else "fp16"
     weights = number_format(dtype) if dtype else read.weight_format
@@ -302,18 +365,41 @@ def profile(
         expert_parallel=expert_parallel,
         weights=weights,
         kv_cache=number_format(kv_cache_dtype) if kv_cache_dtype else half,
-        activations=number_format(activation_dtype) if activation_dtype else ("fp32" if weights == "fp32" else half),
-        weight_bytes=read.weight_bytes if bytes_per_param is None and not dtype else bytes_per_param,
+        activations=(
+            number_format(activation_dtype)
+            if activation_dtype
+            else ("fp32" if weights == "fp32" else half)
+        ),
+        weight_bytes=(
+            read.weight_bytes if bytes_per_param is None and not dtype else bytes_per_param
+        ),
     )
-    efficiency = Efficiency(flops_efficiency, hbm_efficiency, intra_node_efficiency, inter_node_efficiency)
-    machine = machine_for(read, target, plan, efficiency, inter_node_bytes_per_s=inter_node_bytes_per_s)
+    efficiency = Efficiency(
+        flops_efficiency, hbm_efficiency, intra_node_efficiency, inter_node_efficiency
+    )
+    machine = machine_for(
+        read, target, plan, efficiency, inter_node_bytes_per_s=inter_node_bytes_per_s
+    )
     middle = seq_len + max(generate_len, 1) / 2
     first = prefill(batch_size, seq_len)
-    then: Batch = decode(batch_size, middle) if use_kv_cache else (Requests(batch_size, middle, middle, "prefill"),)
-    frames = [components(read, first, machine, phase="prefill"), components(read, then, machine, phase="decode")]
+    then: Batch = (
+        decode(batch_size, middle)
+        if use_kv_cache
+        else (Requests(batch_size, middle, middle, "prefill"),)
+    )
+    frames = [
+        components(read, first, machine, phase="prefill"),
+        components(read, then, machine, phase="decode"),
+    ]
     sizes: dict[str, Any] = {"batch_size": batch_size, "seq_len": seq_len}
-    rank_memory = memory(read, plan, target, **sizes, generate_len=generate_len, utilization=memory_utilization)
-    steps: dict[str, Any] = {"ds_zero": ds_zero, "recompute": recompute, "micro_batches": micro_batches}
+    rank_memory = memory(
+        read, plan, target, **sizes, generate_len=generate_len, utilization=memory_utilization
+    )
+    steps: dict[str, Any] = {
+        "ds_zero": ds_zero,
+        "recompute": recompute,
+        "micro_batches": micro_batches,
+    }
     return Profile(
         **{"shape": read, "device": target, "plan": plan, "efficiency": efficiency, **sizes},
         generate_len=generate_len,
@@ -327,7 +413,9 @@ def profile(
 
 
 def base_of(
-    model: str | Path | Mapping[str, Any] | Shape | Profile, device: str | Path | Device | None, **options: Any
+    model: str | Path | Mapping[str, Any] | Shape | Profile,
+    device: str | Path | Device | None,
+    **options: Any,
 ) -> Profile:
     """The profile that is given, or that of a model on a device."""
     if isinstance(model, Profile):

@@ -1,4 +1,6 @@
-"""Theory over a range of batch sizes, lengths or tensor-parallel sizes, and files of measured steps to compare with."""
+"""Theory over a range of batch sizes, lengths or tensor-parallel sizes, and files of measured
+steps to compare with.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,12 @@ from llmprof.errors import LlmprofError, listed
 from llmprof.hardware import Device
 from llmprof.theory.bound import find_device
 from llmprof.theory.calibration import Calibration, Observation
-from llmprof.theory.memory import activation_bytes, kv_bytes_per_token, state_bytes_per_request, weight_bytes
+from llmprof.theory.memory import (
+    activation_bytes,
+    kv_bytes_per_token,
+    state_bytes_per_request,
+    weight_bytes,
+)
 from llmprof.theory.plan import Plan, decode, number_format, positive, prefill
 from llmprof.theory.profiler import Profile, base_of, machine_for
 from llmprof.theory.shapes import Shape, shape
@@ -23,11 +30,23 @@ from llmprof.theory.work import operators
 
 Over = Literal["batch_size", "seq_len", "generate_len", "tp_size"]
 SCHEMA: Final = {
-    "over": pl.String, "value": pl.Int64, "tp": pl.Int64, "batch_size": pl.Int64, "seq_len": pl.Int64,
-    "generate_len": pl.Int64, "prefill_s": pl.Float64, "decode_s": pl.Float64, "tokens_per_s": pl.Float64,
-    "predicted_prefill_s": pl.Float64, "predicted_decode_s": pl.Float64, "weights_bytes": pl.Float64,
-    "kv_cache_bytes": pl.Float64, "activations_bytes": pl.Float64, "device_bytes": pl.Float64, "fits": pl.Boolean,
-}  # fmt: skip
+    "over": pl.String,
+    "value": pl.Int64,
+    "tp": pl.Int64,
+    "batch_size": pl.Int64,
+    "seq_len": pl.Int64,
+    "generate_len": pl.Int64,
+    "prefill_s": pl.Float64,
+    "decode_s": pl.Float64,
+    "tokens_per_s": pl.Float64,
+    "predicted_prefill_s": pl.Float64,
+    "predicted_decode_s": pl.Float64,
+    "weights_bytes": pl.Float64,
+    "kv_cache_bytes": pl.Float64,
+    "activations_bytes": pl.Float64,
+    "device_bytes": pl.Float64,
+    "fits": pl.Boolean,
+}
 
 
 def sweep(
@@ -44,12 +63,13 @@ def sweep(
     Parameters
     ----------
     model, device
-        As for :func:`llmprof.theory.profile`; or a profile (without a device) that gives all other parameters.
+        As for :func:`llmprof.theory.profile`; or a profile (without a device) that gives all other
+        parameters.
     over : {"batch_size", "seq_len", "generate_len", "tp_size"}
         Parameter that changes.
     values : sequence of int, optional
-        Values of the parameter; powers of two if not given. A ``tp_size`` that the model cannot be split by is left
-        out.
+        Values of the parameter; powers of two if not given. A ``tp_size`` that the model cannot be
+        split by is left out.
     calibration : Calibration, optional
         Adds predicted times, which are not bounds.
     **options
@@ -58,15 +78,17 @@ def sweep(
     Returns
     -------
     polars.DataFrame
-        ``over, value, tp, batch_size, seq_len, generate_len``; the lower bounds ``prefill_s`` and ``decode_s``;
-        ``tokens_per_s``, the most output tokens per second of a replica while it decodes; ``predicted_prefill_s`` and
-        ``predicted_decode_s``, null without a calibration; ``weights_bytes, kv_cache_bytes, activations_bytes,
-        device_bytes`` of a rank; ``fits``, null if the size of the device's memory is not stated.
+        ``over, value, tp, batch_size, seq_len, generate_len``; the lower bounds ``prefill_s`` and
+        ``decode_s``; ``tokens_per_s``, the most output tokens per second of a replica while it
+        decodes; ``predicted_prefill_s`` and ``predicted_decode_s``, null without a calibration;
+        ``weights_bytes, kv_cache_bytes, activations_bytes, device_bytes`` of a rank; ``fits``, null
+        if the size of the device's memory is not stated.
 
     Raises
     ------
     LlmprofError
-        As for :func:`llmprof.theory.profile`; also if ``over`` is unknown, or the model cannot be split by any value.
+        As for :func:`llmprof.theory.profile`; also if ``over`` is unknown, or the model cannot be
+        split by any value.
 
     Examples
     --------
@@ -74,7 +96,9 @@ def sweep(
     True
     """
     if over not in ("batch_size", "seq_len", "generate_len", "tp_size"):
-        raise LlmprofError(f"over={over!r}", expected="batch_size, seq_len, generate_len or tp_size")
+        raise LlmprofError(
+            f"over={over!r}", expected="batch_size, seq_len, generate_len or tp_size"
+        )
     smallest = {"tp_size": max(values)} if over == "tp_size" and values else {}
     base = base_of(model, device, **(options | smallest))
     steps = values or _DEFAULTS[over]
@@ -92,9 +116,15 @@ _DEFAULTS: Final = {
 }
 
 
-def _point(base: Profile, over: str, value: int, calibration: Calibration | None) -> tuple[Any, ...] | None:
+def _point(
+    base: Profile, over: str, value: int, calibration: Calibration | None
+) -> tuple[Any, ...] | None:
     positive(over, value)
-    sizes = {"batch_size": base.batch_size, "seq_len": base.seq_len, "generate_len": base.generate_len}
+    sizes = {
+        "batch_size": base.batch_size,
+        "seq_len": base.seq_len,
+        "generate_len": base.generate_len,
+    }
     plan = base.plan
     if over == "tp_size":
         plan = replace(plan, tp=value, sp=1)
@@ -108,10 +138,14 @@ def _point(base: Profile, over: str, value: int, calibration: Calibration | None
     machine = machine_for(base.shape, base.device, plan, base.efficiency)
     steps = prefill(batch, prompt), decode(batch, prompt + out / 2)
     bounds = [machine.total(operators(base.shape, step, plan)) for step in steps]
-    predicted = [calibration.step_s(base.shape, step, machine) if calibration else None for step in steps]
+    predicted = [
+        calibration.step_s(base.shape, step, machine) if calibration else None for step in steps
+    ]
     weights = weight_bytes(base.shape, plan)
     length = prompt + out
-    cache = length * kv_bytes_per_token(base.shape, plan, context=length) + state_bytes_per_request(base.shape, plan)
+    cache = length * kv_bytes_per_token(base.shape, plan, context=length) + state_bytes_per_request(
+        base.shape, plan
+    )
     cache *= batch
     # vLLM reads prompts in steps of at most this many tokens
     active = activation_bytes(base.shape, plan, min(batch * prompt, 16384), batch)
@@ -122,11 +156,21 @@ def _point(base: Profile, over: str, value: int, calibration: Calibration | None
 
 
 MEASURED_SCHEMA: Final = {
-    "model": pl.String, "tp": pl.Int64, "dtype": pl.String, "phase": pl.String, "batch": pl.Int64,
-    "prompt": pl.Int64, "out": pl.Int64, "measured_s": pl.Float64, "spread": pl.Float64, "repeats": pl.Int64,
-}  # fmt: skip
+    "model": pl.String,
+    "tp": pl.Int64,
+    "dtype": pl.String,
+    "phase": pl.String,
+    "batch": pl.Int64,
+    "prompt": pl.Int64,
+    "out": pl.Int64,
+    "measured_s": pl.Float64,
+    "spread": pl.Float64,
+    "repeats": pl.Int64,
+}
 MOST_PREFILL_TOKENS: Final = 16384
-"""Most tokens of the prompts of a batch that one prefill step reads; longer prompts take several steps."""
+"""Most tokens of the prompts of a batch that one prefill step reads; longer prompts take several
+steps.
+"""
 
 
 SAME_STEP: Final = 0.02
@@ -134,22 +178,24 @@ SAME_STEP: Final = 0.02
 
 
 def read_steps(path: str | Path) -> pl.DataFrame:
-    """Read measured decode steps and prefills from a JSON file of a grid over batch size and prompt length.
+    """Read measured decode steps and prefills from a JSON file of a grid over batch size and prompt
+    length.
 
-    The file has ``rows`` with ``model, tp, dtype, quant, batch, prompt, out, decode_step_s, prefill_last_s, rep``. For
-    ``batch`` requests with prompts of ``prompt`` tokens, ``decode_step_s`` is the mean time of a decode step over
-    ``out`` output tokens, and ``prefill_last_s`` the longest time from scheduling to the first token of a request. The
-    shortest such time (``prefill_first_s``) and the time from the first scheduling to the last first token
-    (``prefill_span_s``) may be there, too: if they differ, the engine read the prompts in several steps, and the repeat
-    measures no prefill.
+    The file has ``rows`` with ``model, tp, dtype, quant, batch, prompt, out, decode_step_s,
+    prefill_last_s, rep``. For ``batch`` requests with prompts of ``prompt`` tokens,
+    ``decode_step_s`` is the mean time of a decode step over ``out`` output tokens, and
+    ``prefill_last_s`` the longest time from scheduling to the first token of a request. The
+    shortest such time (``prefill_first_s``) and the time from the first scheduling to the last
+    first token (``prefill_span_s``) may be there, too: if they differ, the engine read the prompts
+    in several steps, and the repeat measures no prefill.
 
     Returns
     -------
     polars.DataFrame
-        ``model``; ``tp``; ``dtype``, the format of the weights (the quantization, if there is one); ``phase``, decode
-        or prefill; ``batch, prompt, out``; ``measured_s``, the median of the repeats (of two, the smaller one);
-        ``spread``, largest minus smallest over the median; ``repeats``. Prefills of more than
-        :data:`MOST_PREFILL_TOKENS` tokens are left out.
+        ``model``; ``tp``; ``dtype``, the format of the weights (the quantization, if there is one);
+        ``phase``, decode or prefill; ``batch, prompt, out``; ``measured_s``, the median of the
+        repeats (of two, the smaller one); ``spread``, largest minus smallest over the median;
+        ``repeats``. Prefills of more than :data:`MOST_PREFILL_TOKENS` tokens are left out.
 
     Raises
     ------
@@ -159,14 +205,21 @@ def read_steps(path: str | Path) -> pl.DataFrame:
     try:
         document: Any = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise LlmprofError(f"{Path(path).name} cannot be read as measured steps: {error}") from error
+        raise LlmprofError(
+            f"{Path(path).name} cannot be read as measured steps: {error}"
+        ) from error
     rows = document.get("rows") if isinstance(document, dict) else None
     needed = {"model", "batch", "prompt", "decode_step_s", "prefill_last_s"}
     if not isinstance(rows, list) or not rows or needed - set(rows[0]):
-        raise LlmprofError(f"{Path(path).name} has no measured steps", expected=f"rows with {listed(sorted(needed))}")
+        raise LlmprofError(
+            f"{Path(path).name} has no measured steps",
+            expected=f"rows with {listed(sorted(needed))}",
+        )
     frame = pl.DataFrame(rows, infer_schema_length=None)
     defaults = {"tp": pl.lit(1), "dtype": pl.lit("bfloat16"), "out": pl.lit(2)}
-    frame = frame.with_columns(value.alias(name) for name, value in defaults.items() if name not in frame.columns)
+    frame = frame.with_columns(
+        value.alias(name) for name, value in defaults.items() if name not in frame.columns
+    )
     if "quant" in frame.columns:
         frame = frame.with_columns(dtype=pl.coalesce(pl.col("quant").cast(pl.String), "dtype"))
     if "prefill_first_s" in frame.columns:
@@ -189,15 +242,19 @@ def read_steps(path: str | Path) -> pl.DataFrame:
         if phase == "prefill":
             sums = sums.filter(pl.col("batch") * pl.col("prompt") <= MOST_PREFILL_TOKENS)
         parts.append(sums.with_columns(phase=pl.lit(phase)))
-    return pl.concat(parts).select([pl.col(name).cast(kind) for name, kind in MEASURED_SCHEMA.items()])
+    return pl.concat(parts).select(
+        [pl.col(name).cast(kind) for name, kind in MEASURED_SCHEMA.items()]
+    )
 
 
 def measured_steps(device: str | Device) -> pl.DataFrame:
-    """Measured decode steps and prefills of vLLM that come with the package, with the columns of :func:`read_steps`.
+    """Measured decode steps and prefills of vLLM that come with the package, with the columns of
+    :func:`read_steps`.
 
-    They were measured with random weights in bf16 and vLLM 0.26.0 with CUDA graphs, two or three repeats: on an H200
-    six models with twelve combinations of batch size and prompt length each, on an H100 two with twelve and eight.
-    Random weights distribute tokens about evenly over the experts of a mixture.
+    They were measured with random weights in bf16 and vLLM 0.26.0 with CUDA graphs, two or three
+    repeats: on an H200 six models with twelve combinations of batch size and prompt length each, on
+    an H100 two with twelve and eight. Random weights distribute tokens about evenly over the
+    experts of a mixture.
 
     Raises
     ------
@@ -210,7 +267,9 @@ def measured_steps(device: str | Device) -> pl.DataFrame:
     6
     """
     name = find_device(device).name
-    file = resources.files("llmprof.theory").joinpath("calibrations", f"{name.lower().replace(' ', '_')}_steps.csv")
+    file = resources.files("llmprof.theory").joinpath(
+        "calibrations", f"{name.lower().replace(' ', '_')}_steps.csv"
+    )
     if not file.is_file():
         raise LlmprofError(f"there are no measured steps of {name}", expected="H100 SXM or H200")
     return pl.read_csv(file.read_bytes(), schema=MEASURED_SCHEMA)
@@ -224,13 +283,14 @@ def observations(steps: pl.DataFrame, models: dict[str, Any] | None = None) -> l
     steps : polars.DataFrame
         Rows of :func:`read_steps`.
     models : dict, optional
-        Configs of models that the catalogue lacks, by name, in any form that :func:`llmprof.theory.shape` reads.
+        Configs of models that the catalogue lacks, by name, in any form that
+        :func:`llmprof.theory.shape` reads.
 
     Returns
     -------
     list of Observation
-        An observation for each row. A decode step has the context of the middle of the output. The weight is
-        ``1 / (1 + (spread / 0.1)²)``, so repeats that differ count less.
+        An observation for each row. A decode step has the context of the middle of the output. The
+        weight is ``1 / (1 + (spread / 0.1)²)``, so repeats that differ count less.
 
     Examples
     --------
@@ -243,8 +303,14 @@ def observations(steps: pl.DataFrame, models: dict[str, Any] | None = None) -> l
         low = number_format(row["dtype"] or "bf16")
         plan = Plan(tp=row["tp"], weights="bf16" if low == "fp16" else low)
         middle = row["prompt"] + row["out"] / 2
-        batch = prefill(row["batch"], row["prompt"]) if row["phase"] == "prefill" else decode(row["batch"], middle)
+        batch = (
+            prefill(row["batch"], row["prompt"])
+            if row["phase"] == "prefill"
+            else decode(row["batch"], middle)
+        )
         weight = 1 / (1 + (row["spread"] / 0.1) ** 2)
         read = shape(model, name=row["model"])
-        measured.append(Observation(read, plan, batch, row["phase"], row["measured_s"], weight=weight))
+        measured.append(
+            Observation(read, plan, batch, row["phase"], row["measured_s"], weight=weight)
+        )
     return measured

@@ -1,4 +1,6 @@
-"""Speculative decoding: tokens that a step is expected to give, and its least time for drafting and verifying."""
+"""Speculative decoding: tokens that a step is expected to give, and its least time for drafting
+and verifying.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,14 @@ from llmprof.theory.shapes import Shape, shape
 from llmprof.theory.work import Operator, operators
 
 SCHEMA: Final = {
-    "draft_tokens": pl.Int64, "tokens_per_step": pl.Float64, "draft_s": pl.Float64, "verify_s": pl.Float64,
-    "step_s": pl.Float64, "token_s": pl.Float64, "speedup": pl.Float64,
-}  # fmt: skip
+    "draft_tokens": pl.Int64,
+    "tokens_per_step": pl.Float64,
+    "draft_s": pl.Float64,
+    "verify_s": pl.Float64,
+    "step_s": pl.Float64,
+    "token_s": pl.Float64,
+    "speedup": pl.Float64,
+}
 
 
 def speculate(
@@ -34,37 +41,42 @@ def speculate(
 ) -> pl.DataFrame:
     """Least time of a token for each number of drafted tokens.
 
-    A step drafts k tokens one after another, verifies them with one token of its own, and keeps those before the first
-    that is wrong. If each is right with probability a, independent of the others, a step gives
-    (1 - a^(k+1)) / (1 - a) tokens on average (Leviathan et al., arXiv 2211.17192, equation 1).
+    A step drafts k tokens one after another, verifies them with one token of its own, and keeps
+    those before the first that is wrong. If each is right with probability a, independent of the
+    others, a step gives (1 - a^(k+1)) / (1 - a) tokens on average (Leviathan et al., arXiv
+    2211.17192, equation 1).
 
     Parameters
     ----------
     model, device
-        As for :func:`llmprof.theory.profile`; or a profile (without a device) that gives all other parameters.
+        As for :func:`llmprof.theory.profile`; or a profile (without a device) that gives all other
+        parameters.
     acceptance : float
         Share of drafted tokens that are right, in [0, 1]; vLLM's counters state it.
     draft : str, path, mapping or Shape, optional
-        Model that drafts, on the same ranks; ``"mtp"``: a layer like the model's last, with a projection of the hidden
-        state and the embedding in front and the model's own output projection (multi-token prediction of DeepSeek-V3,
-        arXiv 2412.19437, section 2.2; EAGLE is alike). Not given: drafting takes no time (n-grams).
+        Model that drafts, on the same ranks; ``"mtp"``: a layer like the model's last, with a
+        projection of the hidden state and the embedding in front and the model's own output
+        projection (multi-token prediction of DeepSeek-V3, arXiv 2412.19437, section 2.2; EAGLE is
+        alike). Not given: drafting takes no time (n-grams).
     most : int
         Largest number of drafted tokens.
     **options
-        Further arguments of :func:`llmprof.theory.profile`. The context is that in the middle of the output.
+        Further arguments of :func:`llmprof.theory.profile`. The context is that in the middle of
+        the output.
 
     Returns
     -------
     polars.DataFrame
-        A row for each number of drafted tokens from 0: ``draft_tokens``, ``tokens_per_step`` of a request, least
-        seconds of drafting (``draft_s``), of verifying (``verify_s``) and of both (``step_s``), least seconds of a
-        request's token (``token_s``), and ``speedup`` of tokens against no drafting. Rejection and scheduling take
-        further time.
+        A row for each number of drafted tokens from 0: ``draft_tokens``, ``tokens_per_step`` of a
+        request, least seconds of drafting (``draft_s``), of verifying (``verify_s``) and of both
+        (``step_s``), least seconds of a request's token (``token_s``), and ``speedup`` of tokens
+        against no drafting. Rejection and scheduling take further time.
 
     Raises
     ------
     LlmprofError
-        The acceptance is outside [0, 1], ``most`` is not positive, or the errors of :func:`llmprof.theory.profile`.
+        The acceptance is outside [0, 1], ``most`` is not positive, or the errors of
+        :func:`llmprof.theory.profile`.
 
     Examples
     --------
@@ -73,25 +85,40 @@ def speculate(
     [1.0, 1.7, 2.19, 2.53, 2.77]
     """
     if not 0 <= acceptance <= 1:
-        raise LlmprofError(f"acceptance={acceptance!r}", expected="a share of at least 0 and at most 1")
+        raise LlmprofError(
+            f"acceptance={acceptance!r}", expected="a share of at least 0 and at most 1"
+        )
     positive("most", most)
     base = base_of(model, device, **options)
-    machine, count = machine_for(base.shape, base.device, base.plan, base.efficiency), base.batch_size
+    machine, count = (
+        machine_for(base.shape, base.device, base.plan, base.efficiency),
+        base.batch_size,
+    )
     context = base.seq_len + max(base.generate_len, 1) / 2
     each, rows = _draft_s(base, machine, draft, decode(count, context)), []
     for k in range(most + 1):
         verify = machine.total(
-            operators(base.shape, (Requests(count, k + 1, context + k, "decode"),), base.plan, all_logits=True)
+            operators(
+                base.shape,
+                (Requests(count, k + 1, context + k, "decode"),),
+                base.plan,
+                all_logits=True,
+            )
         )
         tokens = k + 1.0 if acceptance == 1 else (1 - acceptance ** (k + 1)) / (1 - acceptance)
         step = k * each + verify
         rows.append((k, tokens, k * each, verify, step, step / tokens))
     frame = pl.DataFrame(rows, schema=list(SCHEMA)[:-1], orient="row")
-    return frame.with_columns(speedup=pl.col("token_s").first() / pl.col("token_s")).cast(pl.Schema(SCHEMA))
+    return frame.with_columns(speedup=pl.col("token_s").first() / pl.col("token_s")).cast(
+        pl.Schema(SCHEMA)
+    )
 
 
 def _draft_s(
-    base: Profile, machine: Machine, draft: str | Path | Mapping[str, Any] | Shape | None, batch: Batch
+    base: Profile,
+    machine: Machine,
+    draft: str | Path | Mapping[str, Any] | Shape | None,
+    batch: Batch,
 ) -> float:
     """Least time of drafting one token of each request."""
     if draft is None:

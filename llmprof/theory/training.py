@@ -1,13 +1,15 @@
-"""Memory and step time of training: optimizer and gradients by ZeRO stage, activations, recomputation.
+"""Memory and step time of training: optimizer and gradients by ZeRO stage, activations,
+recomputation.
 
-Mixed precision with Adam takes 16 bytes per parameter: 2 for the weight, 2 for its gradient, 12 for the optimizer (fp32
-weight, momentum, variance). ZeRO (Rajbhandari et al. 2020, arXiv 1910.02054) distributes over the data-parallel ranks
-the optimizer from stage 1 on, gradients from stage 2 on, and weights in stage 3.
+Mixed precision with Adam takes 16 bytes per parameter: 2 for the weight, 2 for its gradient, 12 for
+the optimizer (fp32 weight, momentum, variance). ZeRO (Rajbhandari et al. 2020, arXiv 1910.02054)
+distributes over the data-parallel ranks the optimizer from stage 1 on, gradients from stage 2 on,
+and weights in stage 3.
 
-Activations that the backward pass needs are counted tensor by tensor for each layer, after Korthikanti et al. 2022
-(arXiv 2205.05198), without dropout (these models have none) and with an attention that keeps no scores
-(FlashAttention). For GPT's shape, the paper counts 34 bytes per token and hidden unit with dropout masks; this module
-counts 28.
+Activations that the backward pass needs are counted tensor by tensor for each layer, after
+Korthikanti et al. 2022 (arXiv 2205.05198), without dropout (these models have none) and with an
+attention that keeps no scores (FlashAttention). For GPT's shape, the paper counts 34 bytes per
+token and hidden unit with dropout masks; this module counts 28.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ OPTIMIZER_BYTES: Final = 12.0
 
 @dataclass(frozen=True)
 class Training:
-    """Memory (bytes on a rank) and parts of a step (s) of training; FLOPs of all ranks, without recomputation."""
+    """Memory (bytes on a rank) and parts of a step (s) of training; FLOPs of all ranks, without
+    recomputation.
+    """
 
     weights: float
     gradients: float
@@ -53,17 +57,42 @@ class Training:
 
     @property
     def step_s(self) -> float:
-        """Seconds of a step, if the exchange of gradients does not overlap with the backward pass."""
-        return self.forward_s + self.backward_s + self.recompute_s + self.communication_s + self.optimizer_s
+        """Seconds of a step, if the exchange of gradients does not overlap with the backward
+        pass.
+        """
+        return (
+            self.forward_s
+            + self.backward_s
+            + self.recompute_s
+            + self.communication_s
+            + self.optimizer_s
+        )
 
     def frame(self) -> pl.DataFrame:
         """All values as a frame ``quantity, value, unit``."""
-        rows = [(name, getattr(self, name), "B") for name in ("weights", "gradients", "optimizer", "activations")]
+        rows = [
+            (name, getattr(self, name), "B")
+            for name in ("weights", "gradients", "optimizer", "activations")
+        ]
         rows.append(("memory_bytes", self.memory_bytes, "B"))
-        times = ("forward_s", "backward_s", "recompute_s", "communication_s", "optimizer_s", "step_s")
+        times = (
+            "forward_s",
+            "backward_s",
+            "recompute_s",
+            "communication_s",
+            "optimizer_s",
+            "step_s",
+        )
         rows += [(name, getattr(self, name), "s") for name in times]
-        rows += [("tokens_per_step", self.tokens_per_step, "1"), ("flops_per_step", self.flops_per_step, "FLOP")]
-        return pl.DataFrame(rows, schema={"quantity": pl.String, "value": pl.Float64, "unit": pl.String}, orient="row")
+        rows += [
+            ("tokens_per_step", self.tokens_per_step, "1"),
+            ("flops_per_step", self.flops_per_step, "FLOP"),
+        ]
+        return pl.DataFrame(
+            rows,
+            schema={"quantity": pl.String, "value": pl.Float64, "unit": pl.String},
+            orient="row",
+        )
 
 
 def training(
@@ -78,8 +107,8 @@ def training(
 ) -> Training:
     """Compute memory and lower bound of the step time of training.
 
-    The backward pass takes twice the time of the forward pass. ZeRO's exchange of gradients has two times their bytes,
-    three times in stage 3 (Rajbhandari et al. 2020, section 7).
+    The backward pass takes twice the time of the forward pass. ZeRO's exchange of gradients has two
+    times their bytes, three times in stage 3 (Rajbhandari et al. 2020, section 7).
     """
     if ds_zero not in (0, 1, 2, 3):
         raise LlmprofError(f"ds_zero={ds_zero!r}", expected="0, 1, 2 or 3")
@@ -92,7 +121,11 @@ def training(
     work = [operator for operator in work if operator.stage != "sampling"]
     times = micro_batches * (1 + (plan.pp - 1) / micro_batches) / plan.pp
     forward = machine.total(work) * times
-    layers = [operator for operator in work if operator.stage not in ("embedding", "final_norm", "lm_head")]
+    layers = [
+        operator
+        for operator in work
+        if operator.stage not in ("embedding", "final_norm", "lm_head")
+    ]
     again = machine.total(layers) * times
     gradient_bytes = parameters * 2.0
     ranks = plan.dp * plan.tp * plan.pp
@@ -107,7 +140,8 @@ def training(
         weights=parameters * plan.low_bytes * share[2],
         gradients=gradient_bytes * share[1],
         optimizer=parameters * OPTIMIZER_BYTES * share[0],
-        activations=activations(shape, plan, batch_size * seq_len, recompute) * min(plan.pp, micro_batches),
+        activations=activations(shape, plan, batch_size * seq_len, recompute)
+        * min(plan.pp, micro_batches),
         forward_s=forward,
         backward_s=2 * forward,
         recompute_s=again if recompute == "full" else 0.0,

@@ -1,32 +1,36 @@
 """Work of every operator of a step on one rank: FLOPs, bytes, messages, kernels.
 
-Formulas for T new tokens, R requests, hidden size h, n heads of size d, g heads of keys and values, inner size i:
+Formulas for T new tokens, R requests, hidden size h, n heads of size d, g heads of keys and values,
+inner size i:
 
-================ ============================================== ================================================
-stage            FLOPs (a multiply-add is two)                  bytes beside its input and result
-================ ============================================== ================================================
-qkv_proj         2 T h (n + 2 g) d                              its weights
-attention        4 n d x pairs of a query and a key it sees     keys and values of the context, once a request
-o_proj           2 T n d h                                      its weights
-gate_up, down    2 T h i each matrix                            its weights
-experts          2 T k h i each matrix, k experts a token       the weights of the experts that the batch touches
-lm_head          2 R h V (the last token of each request)       its weights
-================ ============================================== ================================================
+================ ==============================================
+================================================ stage            FLOPs (a multiply-add is two)
+bytes beside its input and result ================ ==============================================
+================================================ qkv_proj         2 T h (n + 2 g) d
+its weights attention        4 n d x pairs of a query and a key it sees     keys and values of the
+context, once a request o_proj           2 T n d h                                      its weights
+gate_up, down    2 T h i each matrix                            its weights experts          2 T k h
+i each matrix, k experts a token       the weights of the experts that the batch touches lm_head
+2 R h V (the last token of each request)       its weights ================
+============================================== ================================================
 
-Only matrix products count as FLOPs, as in ``torch.utils.flop_counter``. T tokens that each choose k of E experts at
-random are sent to E (1 - (1 - k/E)^T) different experts on average.
+Only matrix products count as FLOPs, as in ``torch.utils.flop_counter``. T tokens that each choose k
+of E experts at random are sent to E (1 - (1 - k/E)^T) different experts on average.
 
-Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1) is computed in two ways, as in vLLM. Prefill
-expands the latent vectors to heads (the products of kv_b_proj count in qkv_proj). Decode instead multiplies kv_b_proj
-into the query and the result, and attends over the latent vectors themselves ("absorbed").
+Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1) is computed in two ways, as
+in vLLM. Prefill expands the latent vectors to heads (the products of kv_b_proj count in qkv_proj).
+Decode instead multiplies kv_b_proj into the query and the result, and attends over the latent
+vectors themselves ("absorbed").
 
-Recurrent mixers keep a state of H heads with K x V numbers for each request, whatever its length. Per token and head,
-Mamba-2 (arXiv 2405.21060, equation 1) and lightning attention (arXiv 2401.04658) update it with one outer product and
-read it with one product: 4 K V FLOPs. The delta rule (arXiv 2412.06464, equation 10; KDA: arXiv 2510.26692) also looks
-up what the state holds for the key: 6 K V. This is the least work; chunked kernels of prefill trade more of it for
-larger products. A causal convolution of c channels and k taps has 2 T c k. A step reads and writes each request's state
-once; a prompt that begins reads none. Sparse attention (DeepSeek-V3.2, arXiv 2512.02556) scores all keys with the heads
-of the indexer, 2 H d FLOPs a pair, and attends to the best ``top_k``.
+Recurrent mixers keep a state of H heads with K x V numbers for each request, whatever its length.
+Per token and head, Mamba-2 (arXiv 2405.21060, equation 1) and lightning attention (arXiv
+2401.04658) update it with one outer product and read it with one product: 4 K V FLOPs. The delta
+rule (arXiv 2412.06464, equation 10; KDA: arXiv 2510.26692) also looks up what the state holds for
+the key: 6 K V. This is the least work; chunked kernels of prefill trade more of it for larger
+products. A causal convolution of c channels and k taps has 2 T c k. A step reads and writes each
+request's state once; a prompt that begins reads none. Sparse attention (DeepSeek-V3.2, arXiv
+2512.02556) scores all keys with the heads of the indexer, 2 H d FLOPs a pair, and attends to the
+best ``top_k``.
 """
 
 from __future__ import annotations
@@ -44,9 +48,10 @@ from llmprof.theory.shapes import Attention, Extra, FeedForward, Layer, Recurren
 class Operator:
     """Work of one operator on one rank in one layer.
 
-    ``kernels`` is how many vLLM usually launches for it; ``tiles`` is the least number of blocks of an attention.
-    If ``fusable``, engines fuse it with its neighbours, and its activations never reach the memory. Bytes of ``kv``
-    are those of recurrent states, too; ``updates`` is the number of a Mamba state's elements that decoding updates.
+    ``kernels`` is how many vLLM usually launches for it; ``tiles`` is the least number of blocks of
+    an attention. If ``fusable``, engines fuse it with its neighbours, and its activations never
+    reach the memory. Bytes of ``kv`` are those of recurrent states, too; ``updates`` is the number
+    of a Mamba state's elements that decoding updates.
     """
 
     component: str
@@ -77,40 +82,66 @@ class Operator:
 
 
 def operators(
-    shape: Shape, batch: Batch, plan: Plan, *, causal: bool = True, all_logits: bool = False, absorb: bool = True
+    shape: Shape,
+    batch: Batch,
+    plan: Plan,
+    *,
+    causal: bool = True,
+    all_logits: bool = False,
+    absorb: bool = True,
 ) -> list[Operator]:
     """Operators of one step, in order."""
-    before, inside, after = places(shape, batch, plan, causal=causal, all_logits=all_logits, absorb=absorb)
+    before, inside, after = places(
+        shape, batch, plan, causal=causal, all_logits=all_logits, absorb=absorb
+    )
     return [*before, *(operator for parts in inside.values() for operator in parts), *after]
 
 
 def places(
-    shape: Shape, batch: Batch, plan: Plan, *, causal: bool = True, all_logits: bool = False, absorb: bool = True
+    shape: Shape,
+    batch: Batch,
+    plan: Plan,
+    *,
+    causal: bool = True,
+    all_logits: bool = False,
+    absorb: bool = True,
 ) -> tuple[list[Operator], dict[Layer, list[Operator]], list[Operator]]:
     """Operators of one step before the layers, in each kind of layer, and after the layers."""
     plan.check(shape)
     step = _Step(shape, batch, plan, causal, absorb)
     inside = {
-        layer: [replace(operator, layers=count) for operator in step.layer(layer)] for layer, count in shape.kinds
+        layer: [replace(operator, layers=count) for operator in step.layer(layer)]
+        for layer, count in shape.kinds
     }
     return list(step.before()), inside, list(step.after(all_logits))
 
 
 def distinct_experts(experts: int, active: int, tokens: float) -> float:
-    """Expected number of different experts, if ``tokens`` tokens each choose ``active`` of ``experts`` at random."""
+    """Expected number of different experts, if ``tokens`` tokens each choose ``active`` of
+    ``experts`` at random.
+    """
     missed: float = (1 - active / experts) ** tokens
     return experts * (1 - missed)
 
 
 _IN_PROJECTIONS: Final = {"gated_delta_net": 2, "kda": 6}
-"""Products that vLLM 0.26 makes one after the other: (q, k, v, z), (b, a); q, k, v, b and two of low rank."""
+"""Products that vLLM 0.26 makes one after the other:
+
+(q, k, v, z), (b, a); q, k, v, b and two of low rank.
+"""
 
 
 class _Step:
     """Operators of a batch on one rank."""
 
     def __init__(self, shape: Shape, batch: Batch, plan: Plan, causal: bool, absorb: bool) -> None:
-        self.shape, self.batch, self.plan, self.causal, self.absorb = shape, batch, plan, causal, absorb
+        self.shape, self.batch, self.plan, self.causal, self.absorb = (
+            shape,
+            batch,
+            plan,
+            causal,
+            absorb,
+        )
         self.tokens = sum(part.tokens for part in batch)
         self.requests = sum(part.count for part in batch)
         self.act = BYTES[plan.activations]
@@ -119,7 +150,11 @@ class _Step:
     def before(self) -> Iterator[Operator]:
         """The embedding."""
         hidden, width = self.shape.hidden, self.shape.embedding_width
-        yield self._moving("embedding", self.tokens * width * self.plan.high_bytes + 8 * self.tokens, self.hidden_bytes)
+        yield self._moving(
+            "embedding",
+            self.tokens * width * self.plan.high_bytes + 8 * self.tokens,
+            self.hidden_bytes,
+        )
         if width != hidden:
             yield self._projection("project_in", width, hidden, stage="embedding")
         yield from self._extras(self.shape.before)
@@ -209,13 +244,17 @@ class _Step:
         yield self._linear("o_proj", heads * a.value_dim, hidden)
 
     def _recurrent(self, r: Recurrent) -> Iterator[Operator]:
-        """Projections, causal convolution, scan, gate with norm, and output projection, split by heads."""
+        """Projections, causal convolution, scan, gate with norm, and output projection, split by
+        heads.
+        """
         plan, act, t = self.plan, self.act, self.tokens
         inner, channels = r.inner / plan.tp, r.channels / plan.tp
         begun = sum(part.count for part in self.batch if part.context > part.query)
         decoding = sum(part.count for part in self.batch if part.phase == "decode")
         count = _IN_PROJECTIONS.get(r.kind, 1)
-        yield replace(self._linear("in_proj", self.shape.hidden, r.projected / plan.tp), kernels=count)
+        yield replace(
+            self._linear("in_proj", self.shape.hidden, r.projected / plan.tp), kernels=count
+        )
         if r.taps > 1:
             kept = channels * (r.taps - 1) * act
             yield self._moving(
@@ -227,8 +266,12 @@ class _Step:
                 kv_write_bytes=self.requests * kept,
             )
         if r.inside:
-            inputs = r.inside / (r.heads * r.key_dim)  # of matrices from the size of a head to all heads
-            inside = self._linear("inner_proj", inputs, r.inside / inputs / plan.tp, stage="in_proj")
+            inputs = r.inside / (
+                r.heads * r.key_dim
+            )  # of matrices from the size of a head to all heads
+            inside = self._linear(
+                "inner_proj", inputs, r.inside / inputs / plan.tp, stage="in_proj"
+            )
             yield replace(inside, kernels=2)
         if r.state:
             state = r.state / plan.tp * BYTES[r.state_format or plan.activations]
@@ -249,7 +292,10 @@ class _Step:
         return part.pairs(window) if self.causal else part.tokens * part.context
 
     def _latent(self, a: Attention) -> Iterator[Operator]:
-        """Multi-head latent attention. Every rank has both down_proj; the rest is split by heads."""
+        """Multi-head latent attention.
+
+        Every rank has both down_proj; the rest is split by heads.
+        """
         plan, hidden, act, t = self.plan, self.shape.hidden, self.act, self.tokens
         heads, nope = a.heads / plan.tp, a.head_dim - a.rope_dim
         query, latent = heads * a.head_dim, a.kv_rank + a.rope_dim
@@ -274,12 +320,17 @@ class _Step:
             tokens = sum(part.tokens for part in expanded)
             # the cache holds latent vectors, which are expanded for the whole context
             reach = sum(part.keys() for part in expanded)
-            yield self._linear("kv_b_proj", a.kv_rank, heads * (nope + a.value_dim), stage="qkv_proj", tokens=reach)
+            yield self._linear(
+                "kv_b_proj", a.kv_rank, heads * (nope + a.value_dim), stage="qkv_proj", tokens=reach
+            )
             yield self._moving(
                 "attention",
                 (tokens * query + reach * heads * (a.head_dim + a.value_dim)) * act,
                 tokens * heads * a.value_dim * act,
-                flops=2 * heads * (a.head_dim + a.value_dim) * sum(self._pairs(part, a.top_k) for part in expanded),
+                flops=2
+                * heads
+                * (a.head_dim + a.value_dim)
+                * sum(self._pairs(part, a.top_k) for part in expanded),
                 kv_read_bytes=(reach - tokens) * cache,
             )
         if absorbed:
@@ -298,17 +349,23 @@ class _Step:
                 "attention",
                 tokens * heads * latent * act + tokens * cache,
                 tokens * heads * a.kv_rank * act,
-                flops=2 * heads * (latent + a.kv_rank) * sum(self._pairs(part, a.top_k) for part in absorbed),
-                kv_read_bytes=sum(max(part.keys(a.top_k) - part.tokens, 0) for part in absorbed) * cache,
+                flops=2
+                * heads
+                * (latent + a.kv_rank)
+                * sum(self._pairs(part, a.top_k) for part in absorbed),
+                kv_read_bytes=sum(max(part.keys(a.top_k) - part.tokens, 0) for part in absorbed)
+                * cache,
                 kernels=2,
                 tiles=sum(part.count for part in absorbed),
             )
         yield self._linear("o_proj", heads * a.value_dim, hidden)
 
     def _compressed(self, a: Attention) -> Iterator[Operator]:
-        """Attention to a window and, beyond it, to entries that stand for several tokens; keys are the values.
+        """Attention to a window and, beyond it, to entries that stand for several tokens; keys are
+        the values.
 
-        Every rank makes the keys, the entries and the choice of entries; the rest is split by heads.
+        Every rank makes the keys, the entries and the choice of entries; the rest is split by
+        heads.
         """
         plan, hidden, act, t = self.plan, self.shape.hidden, self.act, self.tokens
         heads, dim = a.heads / plan.tp, a.head_dim
@@ -324,14 +381,21 @@ class _Step:
             made = t / a.compress
             yield self._projection("compressor", hidden, 2 * a.entry_width, stage="qkv_proj")
             written = made * dim * BYTES[plan.kv_cache]
-            work: dict[str, Any] = {"stage": "kv_cache_write", "kv_write_bytes": written, "fusable": True}
+            work: dict[str, Any] = {
+                "stage": "kv_cache_write",
+                "kv_write_bytes": written,
+                "fusable": True,
+            }
             yield self._moving("compress", 2 * t * a.entry_width * act, 0.0, **work)
             if a.index_heads:
                 yield from self._indexer(a, made)
             chosen = sum(self._entries(part, a.compress, a.top_k) for part in self.batch)
             # a step reads an entry once for all queries of a request
             most = a.top_k or math.inf
-            kept = sum(part.count * min(part.context // a.compress, part.query * most) for part in self.batch)
+            kept = sum(
+                part.count * min(part.context // a.compress, part.query * most)
+                for part in self.batch
+            )
         pairs = sum(self._pairs(part, a.window) for part in self.batch)
         old = sum(part.keys(a.window) - part.tokens for part in self.batch)
         cache = dim * BYTES[plan.kv_cache]
@@ -355,19 +419,32 @@ class _Step:
         return part.tokens * min(part.context // rate, most or math.inf)
 
     def _indexer(self, a: Attention, made: float | None = None) -> Iterator[Operator]:
-        """Choice of the tokens, or of the ``made`` compressed entries, that are attended; every rank scores all."""
-        act, t, width, hidden = self.act, self.tokens, a.index_heads * a.index_dim, self.shape.hidden
+        """Choice of the tokens, or of the ``made`` compressed entries, that are attended; every
+        rank scores all.
+        """
+        act, t, width, hidden = (
+            self.act,
+            self.tokens,
+            a.index_heads * a.index_dim,
+            self.shape.hidden,
+        )
         yield self._linear("index_q_proj", a.q_rank, width, stage="indexer")
         if made is None:
             keys = a.index_dim + a.index_heads
             yield self._linear("index_k_proj", hidden, keys, stage="indexer")
             pairs = sum(self._pairs(part, None) for part in self.batch)
-            read, weighed = sum(part.keys() - part.tokens for part in self.batch), width + a.index_heads
+            read, weighed = (
+                sum(part.keys() - part.tokens for part in self.batch),
+                width + a.index_heads,
+            )
         else:
             keys = 4 * a.index_dim + a.index_heads
             yield self._projection("index_k_proj", hidden, keys, stage="indexer")
             pairs = sum(self._entries(part, a.compress, None) for part in self.batch)
-            read, weighed = sum(part.count * (part.context // a.compress) for part in self.batch), width
+            read, weighed = (
+                sum(part.count * (part.context // a.compress) for part in self.batch),
+                width,
+            )
         cache = a.index_dim * BYTES[self.plan.kv_cache]
         yield self._moving(
             "index_scores",
@@ -378,7 +455,9 @@ class _Step:
             kv_read_bytes=read * cache,
             kv_write_bytes=(t if made is None else made) * cache,
         )
-        yield self._moving("index_top_k", 4 * pairs, 4 * min(t * (a.top_k or 0), pairs), stage="top_k")
+        yield self._moving(
+            "index_top_k", 4 * pairs, 4 * min(t * (a.top_k or 0), pairs), stage="top_k"
+        )
 
     def _feed_forward(self, f: FeedForward) -> Iterator[Operator]:
         plan, hidden, act, t = self.plan, self.shape.hidden, self.act, self.tokens
@@ -390,7 +469,8 @@ class _Step:
             yield self._linear("down_proj", inner, hidden)
             return
         yield replace(self._projection("router", hidden, f.experts), kernels=2)
-        # without expert parallelism every rank has a part of each expert, with it some whole experts
+        # without expert parallelism every rank has a part of each expert, with it some whole
+        # experts
         inner = f.inner if plan.expert_parallel else f.inner / plan.tp
         share = 1 / plan.tp if plan.expert_parallel else 1.0
         routed = t * f.active * share
@@ -423,16 +503,26 @@ class _Step:
             yield self._moving("shared_experts", moved, moved, flops=flops, **work)
 
     def _moving(self, component: str, read: float, written: float, **work: Any) -> Operator:
-        """An operator that reads and writes so many bytes of activations; its stage has its name if none is given."""
+        """An operator that reads and writes so many bytes of activations; its stage has its name
+        if none is given.
+        """
         moved: dict[str, Any] = {"input_bytes": read, "output_bytes": written}
-        return Operator(component, **{"stage": component, "math": self.plan.activations, **moved, **work})
+        return Operator(
+            component, **{"stage": component, "math": self.plan.activations, **moved, **work}
+        )
 
     def _message(self, component: str, stage: str, size: float) -> Operator:
         return self._moving(component, 0.0, 0.0, stage=stage, message_bytes=size)
 
     def _cached(self, width: float) -> Operator:
         written = self.tokens * width * BYTES[self.plan.kv_cache]
-        return self._moving("kv_cache_write", self.tokens * width * self.act, 0.0, kv_write_bytes=written, fusable=True)
+        return self._moving(
+            "kv_cache_write",
+            self.tokens * width * self.act,
+            0.0,
+            kv_write_bytes=written,
+            fusable=True,
+        )
 
     def _linear(self, component: str, inputs: float, outputs: float, **work: Any) -> Operator:
         """Projection in a layer, whose weights have the low precision of a quantized model."""
@@ -441,9 +531,17 @@ class _Step:
         return replace(whole, math=product, weight_bytes=inputs * outputs * each)
 
     def _projection(
-        self, component: str, inputs: float, outputs: float, *, tokens: float | None = None, stage: str | None = None
+        self,
+        component: str,
+        inputs: float,
+        outputs: float,
+        *,
+        tokens: float | None = None,
+        stage: str | None = None,
     ) -> Operator:
-        """Product of the activations of some tokens, else of all, with a matrix of the rank's own size."""
+        """Product of the activations of some tokens, else of all, with a matrix of the rank's
+        own size.
+        """
         rows = self.tokens if tokens is None else tokens
         return self._moving(
             component,
@@ -457,8 +555,12 @@ class _Step:
     def _norm(self, component: str, count: int) -> Operator:
         """Norms over the hidden size, each fused with the addition of the residual."""
         moved = count * 2 * self.hidden_bytes / self.plan.sp
-        weights = count * self.shape.hidden * self.plan.high_bytes * (2 if self.shape.norm_bias else 1)
-        return self._moving(component, moved, moved, stage="norm", weight_bytes=weights, kernels=count)
+        weights = (
+            count * self.shape.hidden * self.plan.high_bytes * (2 if self.shape.norm_bias else 1)
+        )
+        return self._moving(
+            component, moved, moved, stage="norm", weight_bytes=weights, kernels=count
+        )
 
     def _all_reduce(self) -> Iterator[Operator]:
         """All-reduce over the tensor-parallel ranks of a result of the hidden size."""

@@ -1,4 +1,6 @@
-"""What theory forbids before anything is measured: configurations that do not fit, and the best that one can reach."""
+"""What theory forbids before anything is measured: configurations that do not fit, and the best
+that one can reach.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,10 @@ class Reach:
             beyond = limit.excess(best)
             if best is not None and beyond is not None and beyond > 0:
                 column = limit.figure.column
-                return f"{limit.text} cannot hold: {limit.figure.text(best)} at best ({self.why[column]})"
+                return (
+                    f"{limit.text} cannot hold: {limit.figure.text(best)} at best"
+                    f" ({self.why[column]})"
+                )
         return ""
 
 
@@ -70,10 +75,11 @@ def device() -> str | None:
 def reach(config: ExperimentConfig, gpu: str | None) -> Reach:
     """What a configuration can reach at best on a device.
 
-    The least time to a first token is that of a step that reads the shortest prompt alone; the least time of another
-    token that of a decode step of one request. Output tokens a second are at most those of decode steps of as many
-    requests as run at once. All at the peaks of the data sheet, so nothing can be better, and much is worse. Without a
-    device, with a model that theory does not know, or where drafts or quantization change the work, nothing is bounded.
+    The least time to a first token is that of a step that reads the shortest prompt alone; the
+    least time of another token that of a decode step of one request. Output tokens a second are at
+    most those of decode steps of as many requests as run at once. All at the peaks of the data
+    sheet, so nothing can be better, and much is worse. Without a device, with a model that theory
+    does not know, or where drafts or quantization change the work, nothing is bounded.
     """
     if gpu is None or any(config.engine_args.get(name) for name in _UNKNOWN_WORK):
         return NOTHING
@@ -93,16 +99,27 @@ def reach(config: ExperimentConfig, gpu: str | None) -> Reach:
     except LlmprofError:  # a device that is not known has no bound
         return NOTHING
     try:
-        alone, full = (_profile(config.model, gpu, count, tuple(options.items())) for count in (1, at_once))
+        alone, full = (
+            _profile(config.model, gpu, count, tuple(options.items())) for count in (1, at_once)
+        )
     except LlmprofError as error:
-        return Reach({}, {}, f"it cannot run on {place.name}: {error}") if _known(config.model) else NOTHING
+        return (
+            Reach({}, {}, f"it cannot run on {place.name}: {error}")
+            if _known(config.model)
+            else NOTHING
+        )
     least = {"tpot_ns": alone.decode_latency_s * 1e9, "itl_ns": alone.decode_latency_s * 1e9}
     step = f"a decode step of one request on {place.name}"
     why = {"tpot_ns": step, "itl_ns": step}
-    cached = config.engine_args.get("enable_prefix_caching") or setting(config, "load", "shared_prefix")
+    cached = config.engine_args.get("enable_prefix_caching") or setting(
+        config, "load", "shared_prefix"
+    )
     first = 0.0 if cached else alone.prefill_latency_s
     if first:
-        least["ttft_ns"], why["ttft_ns"] = first * 1e9, f"a prompt of {prompt} tokens alone on {place.name}"
+        least["ttft_ns"], why["ttft_ns"] = (
+            first * 1e9,
+            f"a prompt of {prompt} tokens alone on {place.name}",
+        )
     least["e2e_ns"] = (first + max(0, answer - 1) * alone.decode_latency_s) * 1e9
     why["e2e_ns"] = f"a request of {prompt} and {answer} tokens alone on {place.name}"
     rate = at_once / full.decode_latency_s
@@ -113,12 +130,20 @@ def reach(config: ExperimentConfig, gpu: str | None) -> Reach:
 
 
 def _share_of_memory(engine_args: Mapping[str, Any]) -> float:
-    """Share of the device that the engine takes at most; with a size of its cache it does not look at the share."""
-    return 1.0 if engine_args.get("kv_cache_memory_bytes") else float(engine_args.get("gpu_memory_utilization", 1.0))
+    """Share of the device that the engine takes at most; with a size of its cache it does not
+    look at the share.
+    """
+    return (
+        1.0
+        if engine_args.get("kv_cache_memory_bytes")
+        else float(engine_args.get("gpu_memory_utilization", 1.0))
+    )
 
 
 @functools.cache
-def _profile(model: str, gpu: str, batch_size: int, options: tuple[tuple[str, Any], ...]) -> theory.Profile:
+def _profile(
+    model: str, gpu: str, batch_size: int, options: tuple[tuple[str, Any], ...]
+) -> theory.Profile:
     given = model if model.startswith(PREFIX) else Path(model)
     return theory.profile(given, nearest_device(gpu)[0], batch_size=batch_size, **dict(options))
 
@@ -133,7 +158,9 @@ def _known(model: str) -> bool:
 
 
 def _least(config: ExperimentConfig) -> tuple[int, int, int]:
-    """Shortest prompt and answer (tokens) of a configuration's load, and the most requests at once."""
+    """Shortest prompt and answer (tokens) of a configuration's load, and the most requests at
+    once.
+    """
     given = loads.load(config)
     if given is not None and given.texts is None:
         prompt, count = min(given.input_tokens), len(given.input_tokens)
@@ -141,8 +168,12 @@ def _least(config: ExperimentConfig) -> tuple[int, int, int]:
         written = given is not None or config.prompt is not None or config.prompt_file is not None
         tokens = config.input_tokens or loads.DEFAULT_INPUT_TOKENS
         prompt = _ONE_TOKEN if written else tokens[0] if isinstance(tokens, tuple) else tokens
-        count = setting(config, "server", "num_prompts") if config.served else config.batch_size or 1
-    answer = min(given.output_tokens) if given is not None and given.output_tokens else config.max_tokens
+        count = (
+            setting(config, "server", "num_prompts") if config.served else config.batch_size or 1
+        )
+    answer = (
+        min(given.output_tokens) if given is not None and given.output_tokens else config.max_tokens
+    )
     at_once = count
     if config.served:
         at_once = setting(config, "server", "max_concurrency") or count

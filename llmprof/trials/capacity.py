@@ -1,4 +1,6 @@
-"""Goodput: the highest rate of requests at which an SLO holds, by bisection in one start of a server."""
+"""Goodput: the highest rate of requests at which an SLO holds, by bisection in one start of a
+server.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ _LOWEST: Final = 1 / 64
 """Share of the capacity below which no rate is tried."""
 
 OTHER_SEED: Final = 1_000_003
-"""Added to the seed of a configuration for requests by which a choice is checked that other requests led to."""
+"""Added to the seed of a configuration for requests by which a choice is checked that other
+requests led to.
+"""
 
 
 @dataclass(frozen=True)
@@ -34,11 +38,12 @@ class Goodput:
     Attributes
     ----------
     rate : float
-        The highest rate at which it was measured to hold (1/s), with requests of a second seed, too; 0 if it holds at
-        none.
+        The highest rate at which it was measured to hold (1/s), with requests of a second seed,
+        too; 0 if it holds at none.
     probes : polars.DataFrame
-        Rates in the order in which they were measured: ``rate`` (1/s; null: all requests at once), ``answered``, the
-        rate of answers, a column for each figure of the SLO (ns, or 1/s), ``holds``, ``seed``, ``run``.
+        Rates in the order in which they were measured: ``rate`` (1/s; null: all requests at once),
+        ``answered``, the rate of answers, a column for each figure of the SLO (ns, or 1/s),
+        ``holds``, ``seed``, ``run``.
     note : str
         What the reader has to know; empty if nothing.
     """
@@ -58,10 +63,14 @@ class Goodput:
 
 
 def at_rate(config: ExperimentConfig, rate: float) -> ExperimentConfig:
-    """The configuration with a rate of requests; all may be in flight unless the configuration limits them."""
+    """The configuration with a rate of requests; all may be in flight unless the configuration
+    limits them.
+    """
     of_arrivals = () if rate else ("arrival", "burst")  # all at once have no times between them
     load = {name: value for name, value in config.load.items() if name not in of_arrivals}
-    return config.replace(server={"max_concurrency": 0, **config.server, "request_rate": rate}, load=load)
+    return config.replace(
+        server={"max_concurrency": 0, **config.server, "request_rate": rate}, load=load
+    )
 
 
 def goodput(
@@ -75,11 +84,11 @@ def goodput(
 ) -> Goodput:
     """Find the highest rate of requests at which an SLO holds.
 
-    One server is started. All requests at once give its capacity. Then the rate is halved until the SLO holds, and
-    bisected between the highest rate at which it held and the lowest at which it did not. A rate holds only if the
-    server answers at 80 % of it or more, since a queue that grows shows in no latency of a short load. The rate that is
-    found is measured with requests of another seed, and lowered until the SLO holds with them, so that luck has no part
-    in it.
+    One server is started. All requests at once give its capacity. Then the rate is halved until the
+    SLO holds, and bisected between the highest rate at which it held and the lowest at which it did
+    not. A rate holds only if the server answers at 80 % of it or more, since a queue that grows
+    shows in no latency of a short load. The rate that is found is measured with requests of another
+    seed, and lowered until the SLO holds with them, so that luck has no part in it.
 
     Parameters
     ----------
@@ -88,7 +97,8 @@ def goodput(
     slo : str
         Limits: ``"ttft_p99<=500ms,tpot_p95<=30ms"``.
     folder : path, optional
-        Folder for the run folders of the rates; ``results/goodput_{experiment}_{time}`` if not given.
+        Folder for the run folders of the rates; ``results/goodput_{experiment}_{time}`` if not
+        given.
     precision : float
         The bisection ends when the two rates are this close, as a share.
     most_probes : int
@@ -119,7 +129,9 @@ def goodput(
     rows: list[dict[str, Any]] = []
     tell = progress or (lambda what, done, total: None)
     homes = (where / f"engine-{k}" for k in itertools.count(1))
-    with loaded_engine(at_rate(plain, 0.0), next(home for home in homes if not home.exists())) as engine:
+    with loaded_engine(
+        at_rate(plain, 0.0), next(home for home in homes if not home.exists())
+    ) as engine:
 
         def probe(rate: float, seed: int = config.seed) -> bool:
             words = f"{rate:.3g} requests a second" if rate else "all requests at once"
@@ -129,7 +141,12 @@ def goodput(
             here = at_rate(plain, rate).replace(
                 results_dir=str(where), experiment_name=f"{config.name}_{name}", seed=seed
             )
-            rows.append({**_row(engine.measure_in(RunFolder.create(here), here), rate, limited), "seed": seed})
+            rows.append(
+                {
+                    **_row(engine.measure_in(RunFolder.create(here), here), rate, limited),
+                    "seed": seed,
+                }
+            )
             return bool(rows[-1]["holds"])
 
         probe(0.0)
@@ -145,14 +162,24 @@ def goodput(
     if rows[-1]["holds"] and rows[-1]["seed"] != config.seed:
         low = sure
     elif low:
-        note = f"with requests of another seed the SLO was not measured to hold at {low:.3g} requests a second"
+        note = (
+            f"with requests of another seed the SLO was not measured to hold at {low:.3g} requests"
+            " a second"
+        )
     if rows[0]["holds"]:
         low = capacity
-        note = "the SLO holds even with all requests at once, so the goodput is at least this: give more requests"
+        note = (
+            "the SLO holds even with all requests at once, so the goodput is at least this: give"
+            " more requests"
+        )
     elif not low:
         note = f"the SLO holds at no rate from {capacity * _LOWEST:.3g} requests a second on"
     schema = dict.fromkeys(("rate", "answered", *(one.figure.name for one in limited)), pl.Float64)
-    frame = pl.DataFrame(rows, schema={**schema, "holds": pl.Boolean, "seed": pl.Int64, "run": pl.String}, orient="row")
+    frame = pl.DataFrame(
+        rows,
+        schema={**schema, "holds": pl.Boolean, "seed": pl.Int64, "run": pl.String},
+        orient="row",
+    )
     return Goodput(low, frame, note)
 
 
@@ -171,7 +198,9 @@ def _bracket(probe: Any, capacity: float, rows: Sequence[Any], most: int) -> tup
 def _row(run: Run, rate: float, slo: Sequence[Limit]) -> dict[str, Any]:
     requests = run.requests
     values = {one.figure.name: one.figure.of(requests) for one in slo}
-    loads = [one["answered_per_s"] for one in run.worker.get("load") or () if one["phase"] == "plain"]
+    loads = [
+        one["answered_per_s"] for one in run.worker.get("load") or () if one["phase"] == "plain"
+    ]
     answered = min((one for one in loads if one is not None), default=None)
     if not rate and answered is None:
         answered = repeats(requests.filter(phase="plain"))["requests_per_s"].min()
@@ -188,8 +217,15 @@ def _row(run: Run, rate: float, slo: Sequence[Limit]) -> dict[str, Any]:
 def check_goodput(config: ExperimentConfig, slo: Sequence[Limit]) -> None:
     """Refuse a configuration that has no goodput."""
     if not config.served:
-        raise ConfigError("goodput needs a server, and the run is not served", hint="set served: true")
+        raise ConfigError(
+            "goodput needs a server, and the run is not served", hint="set served: true"
+        )
     if not slo:
-        raise ConfigError("goodput needs an SLO", expected="such as slo=ttft_p99<=500ms,tpot_p95<=30ms")
+        raise ConfigError(
+            "goodput needs an SLO", expected="such as slo=ttft_p99<=500ms,tpot_p95<=30ms"
+        )
     if config.load.get("file"):
-        raise ConfigError("goodput varies the rate, and load.file states the times", hint="give lengths in its place")
+        raise ConfigError(
+            "goodput varies the rate, and load.file states the times",
+            hint="give lengths in its place",
+        )

@@ -1,4 +1,6 @@
-"""One trial: two engines, with and without a change, that are measured in turn until their difference is known."""
+"""One trial: two engines, with and without a change, that are measured in turn until their
+difference is known.
+"""
 
 from __future__ import annotations
 
@@ -40,10 +42,21 @@ from llmprof.trials.verdict import FILE, VERSION, Verdict
 
 _WHICH: Final = {"A": "as it is", "B": "with the change"}
 _POLL_S: Final = 0.02
-_KEPT: Final = ("predicted", "unpredicted", "profiled", "equal", "engines", "memory_bytes", "versions", "notes")
+_KEPT: Final = (
+    "predicted",
+    "unpredicted",
+    "profiled",
+    "equal",
+    "engines",
+    "memory_bytes",
+    "versions",
+    "notes",
+)
 """What a trial that is continued knows already, beside its pairs."""
 _MEMORY: Final = 0.88
-"""Share of the device's memory for all engines that are loaded beside each other; vLLM takes 0.9 for one."""
+"""Share of the device's memory for all engines that are loaded beside each other; vLLM takes 0.9
+for one.
+"""
 
 
 def trial(
@@ -62,35 +75,39 @@ def trial(
 ) -> Verdict:
     """Try a change: measure it against the run as it is, in turn, until the difference is known.
 
-    Two engines are started, one with the change, and stay loaded. They measure the same requests in turn (A B, B A, A B
-    …), each time after a warm-up and without a profiler, until the 95 % interval of the gain is known to ``until``.
-    Then each is profiled once, for the reason. If the two do not fit beside each other, they are started in turn.
+    Two engines are started, one with the change, and stay loaded. They measure the same requests in
+    turn (A B, B A, A B …), each time after a warm-up and without a profiler, until the 95 %
+    interval of the gain is known to ``until``. Then each is profiled once, for the reason. If the
+    two do not fit beside each other, they are started in turn.
 
     Parameters
     ----------
     run : Run, ExperimentConfig or path
-        The run whose configuration is changed, its folder, or a configuration. The findings of a run with a trace say
-        what to try and predict its gain.
+        The run whose configuration is changed, its folder, or a configuration. The findings of a
+        run with a trace say what to try and predict its gain.
     change : str or mapping, optional
-        Name of a remedy (:data:`llmprof.trials.REMEDIES`), or ``FIELD=VALUE``, several of them between semicolons, with
-        the fields of a sweep: ``engine_args.max_num_seqs=64``; or a mapping of these fields to their values. By default
-        the first remedy of the run's findings that can be tried.
+        Name of a remedy (:data:`llmprof.trials.REMEDIES`), or ``FIELD=VALUE``, several of them
+        between semicolons, with the fields of a sweep: ``engine_args.max_num_seqs=64``; or a
+        mapping of these fields to their values. By default the first remedy of the run's findings
+        that can be tried.
     until : float
         Half width of the interval that ends the measurement, as a share (0.02: 2 %).
     most_pairs : int
         Most pairs of measurements.
     warm : bool, optional
-        Whether both engines stay loaded. By default they do; on a GPU each then gets 44 % of its memory, on both sides,
-        unless ``gpu_memory_utilization`` is set.
+        Whether both engines stay loaded. By default they do; on a GPU each then gets 44 % of its
+        memory, on both sides, unless ``gpu_memory_utilization`` is set.
     profile : bool
         Whether both sides are recorded once in the end.
     objective : str, optional
-        Metric that decides: ``wall_ns, ttft_ns, tpot_ns, e2e_ns, output_tokens_per_s`` or ``requests_per_s``. By
-        default ``output_tokens_per_s``, and ``e2e_ns`` for a server whose request rate is given.
+        Metric that decides: ``wall_ns, ttft_ns, tpot_ns, e2e_ns, output_tokens_per_s`` or
+        ``requests_per_s``. By default ``output_tokens_per_s``, and ``e2e_ns`` for a server whose
+        request rate is given.
     slo : str
         Limits that each measurement is held against, too: ``"ttft_p99<=500ms,tpot_p95<=30ms"``.
     folder : path, optional
-        Folder of a new trial, or of one to continue; ``results/trial_{experiment}_{time}`` if not given.
+        Folder of a new trial, or of one to continue; ``results/trial_{experiment}_{time}`` if not
+        given.
     progress : callable, optional
         Called with the current task, the number of finished pairs, and the most pairs.
     check : bool
@@ -99,13 +116,14 @@ def trial(
     Returns
     -------
     Verdict
-        ``.verdict``, ``.says``, ``.effects`` (a row for each metric), ``.keep``, ``.report()``. A change that the
-        engine refuses is a verdict, too (``failed``).
+        ``.verdict``, ``.says``, ``.effects`` (a row for each metric), ``.keep``, ``.report()``. A
+        change that the engine refuses is a verdict, too (``failed``).
 
     Raises
     ------
     ConfigError
-        The change is not known or changes nothing, nothing can be tried, or the folder belongs to another trial.
+        The change is not known or changes nothing, nothing can be tried, or the folder belongs to
+        another trial.
     LaunchError
         The engine does not run even without the change.
 
@@ -116,7 +134,10 @@ def trial(
     origin = run if isinstance(run, Run | ExperimentConfig) else open_run(run)
     config, worker = (origin.config, origin.worker) if isinstance(origin, Run) else (origin, {})
     if isinstance(origin, Run) and origin.recorded:
-        found = "the run is a recording of a server that llmprof did not start, whose load cannot be repeated"
+        found = (
+            "the run is a recording of a server that llmprof did not start, whose load cannot be"
+            " repeated"
+        )
         raise ConfigError(found, expected="a run of llmprof run")
     if not 0 < until < 1:
         raise ConfigError(f"until is {until}", expected="a share between 0 and 1, such as 0.02")
@@ -124,7 +145,9 @@ def trial(
         raise ConfigError(f"most_pairs is {most_pairs}", expected=f"at least {LEAST_PAIRS}")
     objective = objective or _objective(config)
     if objective not in METRICS:
-        raise ConfigError(f"there is no metric {objective!r}", expected=f"one of {', '.join(METRICS)}")
+        raise ConfigError(
+            f"there is no metric {objective!r}", expected=f"one of {', '.join(METRICS)}"
+        )
     limited = limits(slo)
     if isinstance(change, Mapping):
         name, fields = label(change), dict(change)
@@ -135,8 +158,14 @@ def trial(
     state = new_state(config, name, fields, objective=objective, until=until, slo=limited)
     earlier = files.read_json(where / FILE)
     if isinstance(earlier, dict):
-        if (earlier.get("config"), earlier.get("fields")) != (state["config"], json.loads(json.dumps(fields))):
-            raise ConfigError(f"{where} holds the trial of {earlier.get('change')!r}", hint="choose another folder")
+        if (earlier.get("config"), earlier.get("fields")) != (
+            state["config"],
+            json.loads(json.dumps(fields)),
+        ):
+            raise ConfigError(
+                f"{where} holds the trial of {earlier.get('change')!r}",
+                hint="choose another folder",
+            )
         state |= {name: earlier[name] for name in _KEPT if name in earlier}
         state |= {"pairs": [pair for pair in earlier["pairs"] if {"A", "B"} <= pair.keys()]}
     elif isinstance(origin, Run):
@@ -188,7 +217,9 @@ def _objective(config: ExperimentConfig) -> str:
 
 def _first(origin: Run | ExperimentConfig) -> str:
     if isinstance(origin, ExperimentConfig):
-        raise ConfigError("a configuration has no findings that say what to try", expected="a change")
+        raise ConfigError(
+            "a configuration has no findings that say what to try", expected="a change"
+        )
     for row in remedies(origin).filter(pl.col("reason").is_null()).head(1).to_dicts():
         return str(row["remedy"])
     found = "no finding of the run has a setting of the engine that can be tried"
@@ -196,11 +227,13 @@ def _first(origin: Run | ExperimentConfig) -> str:
     raise ConfigError(found, expected=expected, hint="llmprof try RUN --list says why")
 
 
-def predicted_gain(run: Run, name: str, objective: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+def predicted_gain(
+    run: Run, name: str, objective: str, fields: Mapping[str, Any]
+) -> dict[str, Any]:
     """Gain of a change that a replay of the run's trace predicts, or the schedule of its requests.
 
-    It is the gain of decode steps for the time of a token, otherwise that of the time of all steps, without the
-    profiler where that is known.
+    It is the gain of decode steps for the time of a token, otherwise that of the time of all steps,
+    without the profiler where that is known.
     """
     change = next((one.change for one in REMEDIES if one.name == name), None)
     if change is None:
@@ -208,7 +241,9 @@ def predicted_gain(run: Run, name: str, objective: str, fields: Mapping[str, Any
             raise NoPredictionError("a schedule predicts the time of all requests, not that of one")
         return schedule.predicted(run, fields)
     if objective == "ttft_ns":
-        raise NoPredictionError("a replay predicts steps, not the time that a request waits for them")
+        raise NoPredictionError(
+            "a replay predicts steps, not the time that a request waits for them"
+        )
     try:
         rows = analyze.what_if(run.trace, change)
         whole = float(analyze.steps(run.trace)["dur_ns"].sum())
@@ -220,11 +255,17 @@ def predicted_gain(run: Run, name: str, objective: str, fields: Mapping[str, Any
         raise NoPredictionError("the recording has no steps that the change concerns")
     names = ("recorded_ns", "predicted_ns", "low_ns", "high_ns")
     plain = not rows["plain_recorded_ns"].null_count()
-    times = rows.select((pl.col(f"plain_{one}" if plain else one) * pl.col("steps")).sum().alias(one) for one in names)
+    times = rows.select(
+        (pl.col(f"plain_{one}" if plain else one) * pl.col("steps")).sum().alias(one)
+        for one in names
+    )
     recorded, after, low, high = times.row(0)
     total = recorded
     if objective != "tpot_ns":
-        total = max(recorded, whole - rows.select((pl.col("recorded_ns") * pl.col("steps")).sum()).item() + recorded)
+        total = max(
+            recorded,
+            whole - rows.select((pl.col("recorded_ns") * pl.col("steps")).sum()).item() + recorded,
+        )
     return {
         "gain": (recorded - after) / total,
         "low": (recorded - high) / total,
@@ -261,7 +302,9 @@ class Engine:
         plain = config.replace(profile_mode="inference_only", timeout_s=0.0)
         self._model = resolve(plain.model, home / "model")
         self._job, _ = command.job(plain, self._model)
-        script = files.write(home / "inference_script.py", engines.script(self._job | {"follow": True}))
+        script = files.write(
+            home / "inference_script.py", engines.script(self._job | {"follow": True})
+        )
         self._argv = command.worker(plain, script, home)
         self._env = command.whole_environment(plain, os.environ)
         self._thread = threading.Thread(target=self._run, name=f"engine {home.name}", daemon=True)
@@ -292,7 +335,11 @@ class Engine:
         files.write(folder.script, engines.script(job))
         with folder.lock(), kept(folder) as stage, passes.monitors_beside(config, folder.monitors):
             stage("engine")
-            self.measure(config.timeout_s, folder.path.name, {k: v for k, v in job.items() if self._job[k] != v})
+            self.measure(
+                config.timeout_s,
+                folder.path.name,
+                {k: v for k, v in job.items() if self._job[k] != v},
+            )
         return ExperimentRunner(config, check=False).finish_in(folder)
 
     def measure(
@@ -309,7 +356,9 @@ class Engine:
             if not self._thread.is_alive():
                 raise self._failed()
             if timeout_s and time.monotonic() - begun > timeout_s:
-                raise LaunchError(f"the engine measured nothing for {timeout_s:g} s", hint="raise timeout_s")
+                raise LaunchError(
+                    f"the engine measured nothing for {timeout_s:g} s", hint="raise timeout_s"
+                )
             time.sleep(_POLL_S)
         worker = files.read_json(path)
         if not isinstance(worker, dict) or worker.get("error"):
@@ -324,7 +373,9 @@ class Engine:
             if not self._thread.is_alive():
                 raise self._failed()
             if time.monotonic() - begun > timeout_s:
-                raise LaunchError(f"the engine was not loaded within {timeout_s:g} s", hint="raise timeout_s")
+                raise LaunchError(
+                    f"the engine was not loaded within {timeout_s:g} s", hint="raise timeout_s"
+                )
             time.sleep(_POLL_S)
 
     def _failed(self) -> LlmprofError:
@@ -332,7 +383,9 @@ class Engine:
             return self._result
         worker = files.read_json(self.home / "worker.json")
         done = self._result or process.Finished(1, 0.0, (), {})
-        return process.failure(worker if isinstance(worker, dict) else None, done, self.home / "experiment.log")
+        return process.failure(
+            worker if isinstance(worker, dict) else None, done, self.home / "experiment.log"
+        )
 
     def ask_to_end(self) -> None:
         """Ask the engine to end after what it measures now."""
@@ -355,7 +408,9 @@ def loaded_engine(config: ExperimentConfig, home: Path) -> Iterator[Engine]:
 
 
 @contextlib.contextmanager
-def loaded_engines(configs: Sequence[ExperimentConfig], homes: Sequence[Path]) -> Iterator[list[Engine]]:
+def loaded_engines(
+    configs: Sequence[ExperimentConfig], homes: Sequence[Path]
+) -> Iterator[list[Engine]]:
     """Engines that start at the same time and are loaded within the block."""
     engines: list[Engine] = []
     with contextlib.ExitStack() as stack:
@@ -400,15 +455,23 @@ class Trial:
             self.progress(what, len(self.state["pairs"]), self.most)
 
     def measure(self, *, warm: bool | None) -> None:
-        """Measure pairs until the effect is known, both engines loaded if that is wished and possible."""
+        """Measure pairs until the effect is known, both engines loaded if that is wished and
+        possible.
+        """
         if self.known:
             return
         if others := beside.processes(self.before):
-            self.note(f"{beside.in_words(others)} used the device before the trial, so its times may be wrong")
+            self.note(
+                f"{beside.in_words(others)} used the device before the trial, so its times may be"
+                " wrong"
+            )
         try:
             if warm is False or not self._beside_each_other():
                 if warm:
-                    raise LaunchError(self.state["notes"][-1], hint="leave warm out: the engines then start in turn")
+                    raise LaunchError(
+                        self.state["notes"][-1],
+                        hint="leave warm out: the engines then start in turn",
+                    )
                 self._in_turn()
         except _RefusedError as error:
             self.state["error"] = str(error.__cause__)
@@ -439,14 +502,22 @@ class Trial:
                     worker = loaded[side].measure(config.timeout_s)
                 except LlmprofError as error:
                     if on_gpu and of_memory(error):
-                        self.note(f"the engines were started in turn, since they do not fit beside each other: {error}")
+                        self.note(
+                            "the engines were started in turn, since they do not fit beside each"
+                            f" other: {error}"
+                        )
                         return False
                     raise _blamed(side, error) from error
                 if on_gpu and _preempts(worker):
-                    self.note("the engines were started in turn: with half of the memory the requests do not fit")
+                    self.note(
+                        "the engines were started in turn: with half of the memory the requests do"
+                        " not fit"
+                    )
                     return False
             self.state["engines"] = "both loaded, measured in turn"
-            unsized = (one for one in self.sides.values() if "kv_cache_memory_bytes" not in one.engine_args)
+            unsized = (
+                one for one in self.sides.values() if "kv_cache_memory_bytes" not in one.engine_args
+            )
             if on_gpu and any(beside_each_other(config) is not config for config in unsized):
                 self.note(f"each engine had {_MEMORY / 2:.0%} of the device's memory")
             self.pairs({side: engine.measure for side, engine in loaded.items()}, loaded=True)
@@ -461,10 +532,13 @@ class Trial:
 
         self.pairs({side: functools.partial(measure, side) for side in "AB"})
 
-    def pairs(self, measure: Mapping[str, Callable[[float], dict[str, Any]]], *, loaded: bool = False) -> None:
+    def pairs(
+        self, measure: Mapping[str, Callable[[float], dict[str, Any]]], *, loaded: bool = False
+    ) -> None:
         """Measure pairs until the effect is known, and look at the device meanwhile.
 
-        ``loaded`` says that the engines stay loaded, so that no other process of the trial comes to the device.
+        ``loaded`` says that the engines stay loaded, so that no other process of the trial comes to
+        the device.
         """
         ours = beside.processes(self.before)
         samples = self.folder / f"monitors-{len(self.state['pairs'])}.parquet"
@@ -472,7 +546,10 @@ class Trial:
             while not self.known:
                 self._pair(measure)
                 if loaded and (others := beside.processes(self.before) - ours):
-                    self.note(f"{beside.in_words(others)} used the device during the trial, so its times may be wrong")
+                    self.note(
+                        f"{beside.in_words(others)} used the device during the trial, so its times"
+                        " may be wrong"
+                    )
         if slowed := beside.slowed(samples):
             self.note(f"the device was slowed down during the trial: {slowed}")
 
@@ -503,7 +580,11 @@ class Trial:
         """Say how the machine drifted, and how equal the answers of both sides are."""
         blocks = pl.DataFrame(
             [
-                {"at_ns": pair[side]["at_ns"], "side": side, "wall_ns": pair[side]["means"].get("wall_ns")}
+                {
+                    "at_ns": pair[side]["at_ns"],
+                    "side": side,
+                    "wall_ns": pair[side]["means"].get("wall_ns"),
+                }
                 for pair in self.state["pairs"]
                 for side in "AB"
                 if side in pair
@@ -511,10 +592,15 @@ class Trial:
             schema={"at_ns": pl.Int64, "side": pl.String, "wall_ns": pl.Float64},
         )
         self.state["drift"] = found = drift(blocks)
-        if found is not None and abs(found["t"]) > _CLEAR_T and abs(found["per_hour"]) * _hours(blocks) > _MUCH:
+        if (
+            found is not None
+            and abs(found["t"]) > _CLEAR_T
+            and abs(found["per_hour"]) * _hours(blocks) > _MUCH
+        ):
             self.note(
-                f"the machine became {'slower' if found['per_hour'] > 0 else 'faster'} during the trial, by "
-                f"{abs(found['per_hour']) * _hours(blocks):.1%}; the order of the measurements cancels this"
+                f"the machine became {'slower' if found['per_hour'] > 0 else 'faster'} during the"
+                f" trial, by {abs(found['per_hour']) * _hours(blocks):.1%}; the order of the"
+                " measurements cancels this"
             )
         a, b = self.answers["A"], self.answers["B"]
         greedy = all(not config.temperature for config in self.sides.values())
@@ -556,13 +642,17 @@ def _hours(blocks: pl.DataFrame) -> float:
 
 
 def beside_each_other(config: ExperimentConfig, engines: int = 2) -> ExperimentConfig:
-    """The configuration of an engine that leaves room for others, where it does not say itself what it takes.
+    """The configuration of an engine that leaves room for others, where it does not say itself what
+    it takes.
 
-    With a cache of a given size, too: vLLM asks at its start for that share of the memory to be free.
+    With a cache of a given size, too: vLLM asks at its start for that share of the memory to be
+    free.
     """
     if config.engine != "vllm" or "gpu_memory_utilization" in config.engine_args:
         return config
-    return config.replace(engine_args={**config.engine_args, "gpu_memory_utilization": round(_MEMORY / engines, 3)})
+    return config.replace(
+        engine_args={**config.engine_args, "gpu_memory_utilization": round(_MEMORY / engines, 3)}
+    )
 
 
 def of_memory(error: LlmprofError) -> bool:
@@ -574,7 +664,11 @@ def of_memory(error: LlmprofError) -> bool:
 def _preempts(worker: Mapping[str, Any]) -> bool:
     """Whether all requests at once need more of the KV cache than the engine has."""
     held = (worker.get("kv_cache") or {}).get("tokens")
-    plain = [one for one in worker.get("requests") or () if one["phase"] == "plain" and one["repeat"] == 0]
+    plain = [
+        one
+        for one in worker.get("requests") or ()
+        if one["phase"] == "plain" and one["repeat"] == 0
+    ]
     needed = sum((one.get("prompt_tokens") or 0) + (one.get("output_tokens") or 0) for one in plain)
     return bool(held and needed > held)
 
@@ -584,8 +678,14 @@ def _means(worker: Mapping[str, Any], slo: Sequence[Limit] = ()) -> dict[str, fl
     requests = requests_of(worker)
     each = repeats(requests).filter(phase="plain")
     if each.is_empty():
-        raise NotCapturedError("the engine measured no repeat without profiler", hint="set repeat to at least 1")
+        raise NotCapturedError(
+            "the engine measured no repeat without profiler", hint="set repeat to at least 1"
+        )
     means = {name: each[name].drop_nulls().to_list() for name in METRICS if name in each.columns}
-    known = {name: fmean(values) for name, values in means.items() if values and all(map(math.isfinite, values))}
+    known = {
+        name: fmean(values)
+        for name, values in means.items()
+        if values and all(map(math.isfinite, values))
+    }
     figures = {one.figure.name: one.figure.of(requests) for one in slo}
     return {name: value for name, value in figures.items() if value is not None} | known

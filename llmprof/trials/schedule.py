@@ -1,4 +1,6 @@
-"""Prediction of other limits of a step: the same requests in other steps, timed by a calibrated device."""
+"""Prediction of other limits of a step: the same requests in other steps, timed by a calibrated
+device.
+"""
 
 from __future__ import annotations
 
@@ -20,16 +22,30 @@ from llmprof.theory.bound import nearest_device
 from llmprof.theory.plan import Batch, Plan, Requests, decode
 from llmprof.theory.profiler import machine_for
 
-LIMITS: Final = ("engine_args.max_num_seqs", "engine_args.max_num_batched_tokens", "engine_args.enable_chunked_prefill")
+LIMITS: Final = (
+    "engine_args.max_num_seqs",
+    "engine_args.max_num_batched_tokens",
+    "engine_args.enable_chunked_prefill",
+)
 """Settings that change only which requests and tokens are in a step."""
 
 _CONTEXT: Final = 32
-"""Contexts of a step are rounded to this many tokens: neighbouring steps then take one calculation."""
+"""Contexts of a step are rounded to this many tokens: neighbouring steps then take one
+calculation.
+"""
 _BEYOND: Final = 2
-"""Steps may have this many times the requests of the largest step that the calibration was fitted to."""
+"""Steps may have this many times the requests of the largest step that the calibration was
+fitted to.
+"""
 _EXACT: Final = {"decode": 0.0, "prefill": 0.0}
 _MOST_STEPS: Final = 20_000
-_WORK: Final = ("quantization", "speculative_config", "hf_overrides", "enable_prefix_caching", "async_scheduling")
+_WORK: Final = (
+    "quantization",
+    "speculative_config",
+    "hf_overrides",
+    "enable_prefix_caching",
+    "async_scheduling",
+)
 
 
 _Running = list[int]
@@ -43,12 +59,13 @@ class NoPredictionError(Exception):
 def predicted(run: Run, fields: Mapping[str, Any]) -> dict[str, Any]:
     """Gain of the time of all requests by other limits of a step.
 
-    The scheduler of vLLM is played through for the lengths of the run's requests, with its limits and with the changed
-    ones, and the calibration of the device times the steps. The calibration is of CUDA graphs and of engines alone, so
-    what the run took beside its calibrated steps is added in two ways: as a factor of each step, or as an amount that
-    is the same for each. The steps of an eager run have the amount, or take at least as long as a step of the run on
-    average, since the host sets their pace. The interval covers both ways and the errors of the calibration (90 % of
-    its measured steps).
+    The scheduler of vLLM is played through for the lengths of the run's requests, with its limits
+    and with the changed ones, and the calibration of the device times the steps. The calibration is
+    of CUDA graphs and of engines alone, so what the run took beside its calibrated steps is added
+    in two ways: as a factor of each step, or as an amount that is the same for each. The steps of
+    an eager run have the amount, or take at least as long as a step of the run on average, since
+    the host sets their pace. The interval covers both ways and the errors of the calibration (90 %
+    of its measured steps).
 
     Raises
     ------
@@ -66,7 +83,10 @@ def predicted(run: Run, fields: Mapping[str, Any]) -> dict[str, Any]:
     beside = (wall - times.total(batches[0])) / count
     gains: dict[tuple[int, ...], list[float]] = {}
     for signs in itertools.product((0, -1, 1), repeat=2):
-        off = {kind: sign * times.error[kind] for kind, sign in zip(("decode", "prefill"), signs, strict=True)}
+        off = {
+            kind: sign * times.error[kind]
+            for kind, sign in zip(("decode", "prefill"), signs, strict=True)
+        }
         seconds = times.total(batches[1], off)
         amount = seconds + beside * other
         if before.eager or before.layer_annotations:
@@ -91,14 +111,20 @@ def _check(config: ExperimentConfig) -> None:
     if config.served and (setting(config, "server", "request_rate") or config.load.get("file")):
         raise NoPredictionError("requests come at their own times, so the steps are not known")
     if other := [name for name in _WORK if config.engine_args.get(name)]:
-        raise NoPredictionError(f"{other[0]} changes the work of a step in a way that is not counted")
+        raise NoPredictionError(
+            f"{other[0]} changes the work of a step in a way that is not counted"
+        )
 
 
 def _limits(config: ExperimentConfig) -> tuple[int, int]:
     """Most requests and most tokens of a step."""
-    at_once, chunk = (config.engine_args.get(name) for name in ("max_num_seqs", "max_num_batched_tokens"))
+    at_once, chunk = (
+        config.engine_args.get(name) for name in ("max_num_seqs", "max_num_batched_tokens")
+    )
     if not at_once or not chunk:
-        raise NoPredictionError("max_num_seqs and max_num_batched_tokens of the run are not set, so they are not known")
+        raise NoPredictionError(
+            "max_num_seqs and max_num_batched_tokens of the run are not set, so they are not known"
+        )
     if config.served:
         at_once = min(at_once, setting(config, "server", "max_concurrency") or at_once)
     return int(at_once), int(chunk)
@@ -113,13 +139,14 @@ def _lengths(run: Run) -> list[tuple[int, int]]:
 
 
 def steps(lengths: Sequence[tuple[int, int]], at_once: int, chunk: int) -> Iterator[Batch]:
-    """Steps of vLLM's scheduler for requests that are all there: first what runs, then the next of the queue.
+    """Steps of vLLM's scheduler for requests that are all there: first what runs, then the next of
+    the queue.
 
     Examples
     --------
     >>> [[(one.phase, one.count, one.query) for one in step] for step in steps([(6, 2), (4, 2)], 2, 8)]
     [[('prefill', 2, 4.0)], [('decode', 1, 1), ('prefill', 1, 2.0)], [('decode', 1, 1)]]
-    """
+    """  # noqa: E501
     waiting = list(reversed(lengths))
     running: list[_Running] = []
     while waiting or running:
@@ -139,7 +166,9 @@ def steps(lengths: Sequence[tuple[int, int]], at_once: int, chunk: int) -> Itera
         for one, new in (*decoded, *read):
             one[0] += new
             one[2] += one[0] >= one[1]
-        yield tuple(_group(part, phase) for part, phase in ((decoded, "decode"), (read, "prefill")) if part)
+        yield tuple(
+            _group(part, phase) for part, phase in ((decoded, "decode"), (read, "prefill")) if part
+        )
         running = [one for one in running if one[2] < one[3]]
 
 
@@ -161,19 +190,28 @@ class _Times:
         names = run.worker.get("device_names") or [""]
         try:
             device = nearest_device(str(names[0]))[0]
-            self.shape = theory.shape(config.model if config.model.startswith(PREFIX) else Path(config.model))
+            self.shape = theory.shape(
+                config.model if config.model.startswith(PREFIX) else Path(config.model)
+            )
             self.calibration = theory.calibrated(device)
         except LlmprofError as error:
             raise NoPredictionError(str(error)) from error
         kv = str(config.engine_args.get("kv_cache_dtype", "auto"))
         if kv != "auto":
-            raise NoPredictionError(f"the calibration is of a cache in 16 bits, and the run's is {kv}")
+            raise NoPredictionError(
+                f"the calibration is of a cache in 16 bits, and the run's is {kv}"
+            )
         self.plan = Plan()
-        if outside := self.calibration.outside(self.shape, self.plan, decode(1, 512)):  # the model, whatever its steps
+        if outside := self.calibration.outside(
+            self.shape, self.plan, decode(1, 512)
+        ):  # the model, whatever its steps
             raise NoPredictionError(f"the calibration does not cover {'; '.join(outside)}")
         most = max(sum(one.count for one in batch) for batch in batches)
         if most > (known := _BEYOND * self.calibration.covers["requests"][1]):
-            found = f"steps of {most:.0f} requests are beyond the calibration, which goes to {known:.0f}"
+            found = (
+                f"steps of {most:.0f} requests are beyond the calibration, which goes to"
+                f" {known:.0f}"
+            )
             raise NoPredictionError(found)
         self.machine = machine_for(self.shape, device, self.plan)
         self._known: dict[Batch, float] = {}
@@ -193,8 +231,12 @@ class _Times:
             self._known[batch] = self.calibration.step_s(self.shape, batch, self.machine)
         return self._known[batch]
 
-    def total(self, batches: Sequence[Batch], off: Mapping[str, float] = _EXACT, *, least: float = 0.0) -> float:
-        """Time of steps (s) of which each takes at least some time; ``off`` is the error of each kind."""
+    def total(
+        self, batches: Sequence[Batch], off: Mapping[str, float] = _EXACT, *, least: float = 0.0
+    ) -> float:
+        """Time of steps (s) of which each takes at least some time; ``off`` is the error of each
+        kind.
+        """
         return sum(max(least, self.of(batch) * (1 + off[_kind(batch)])) for batch in batches)
 
 

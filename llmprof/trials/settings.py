@@ -1,4 +1,6 @@
-"""Remedies of findings that are settings of the engine: what each changes, and why one cannot be tried."""
+"""Remedies of findings that are settings of the engine: what each changes, and why one cannot be
+tried.
+"""
 
 from __future__ import annotations
 
@@ -46,8 +48,9 @@ class Remedy:
     rules : tuple of str
         Rules of the findings that it answers.
     fields : callable
-        Function of a configuration and of what the engine reported (``worker.json``) that gives the changed fields, as
-        ``llmprof sweep`` names them; it raises :class:`NotHereError` with the reason if there is nothing to change.
+        Function of a configuration and of what the engine reported (``worker.json``) that gives the
+        changed fields, as ``llmprof sweep`` names them; it raises :class:`NotHereError` with the
+        reason if there is nothing to change.
     change : str, optional
         Change of :func:`~llmprof.analyze.what_if` that predicts it.
     """
@@ -97,14 +100,19 @@ def _sequences(factor: float) -> Fields:
         if changed < 1:
             raise NotHereError(f"max_num_seqs is {now}")
         if factor > 1 and "max_num_seqs" not in config.engine_args:
-            raise NotHereError("max_num_seqs is not set, and the run starts the engine for all of its requests at once")
+            raise NotHereError(
+                "max_num_seqs is not set, and the run starts the engine for all of its requests at"
+                " once"
+            )
         return {"engine_args.max_num_seqs": changed}
 
     return fields
 
 
 _USUAL_CHUNK: Final = 8192
-"""Tokens of a step where ``max_num_batched_tokens`` is not set; vLLM takes 2,048 to 16,384 by device and use."""
+"""Tokens of a step where ``max_num_batched_tokens`` is not set; vLLM takes 2,048 to 16,384 by
+device and use.
+"""
 
 
 def _chunk(factor: float) -> Fields:
@@ -112,8 +120,13 @@ def _chunk(factor: float) -> Fields:
         _vllm(config)
         changed = int(config.engine_args.get("max_num_batched_tokens", _USUAL_CHUNK) * factor)
         if changed < max(256, _concurrent(config)):
-            raise NotHereError(f"chunks of {changed} tokens would be smaller than a step of this load needs")
-        return {"engine_args.max_num_batched_tokens": changed, "engine_args.enable_chunked_prefill": True}
+            raise NotHereError(
+                f"chunks of {changed} tokens would be smaller than a step of this load needs"
+            )
+        return {
+            "engine_args.max_num_batched_tokens": changed,
+            "engine_args.enable_chunked_prefill": True,
+        }
 
     return fields
 
@@ -139,7 +152,9 @@ def _ranks(factor: float) -> Fields:
         if changed < 1:
             raise NotHereError("there is one rank")
         if worker.get("platform") != "cpu" and changed * config.pipeline_parallel_size > devices():
-            raise NotHereError(f"{changed} ranks need as many devices, and this machine has {devices()}")
+            raise NotHereError(
+                f"{changed} ranks need as many devices, and this machine has {devices()}"
+            )
         return {"tensor_parallel_size": changed}
 
     return fields
@@ -167,7 +182,9 @@ REMEDIES: Final = (
         LATE_HOST,
         lambda config, worker: _option(config, "async_scheduling", True),
     ),
-    Remedy("all-reduce", "the engine's own all-reduce in place of NCCL", COMMUNICATION, _all_reduce),
+    Remedy(
+        "all-reduce", "the engine's own all-reduce in place of NCCL", COMMUNICATION, _all_reduce
+    ),
     Remedy("fewer-ranks", "half as many tensor parallel ranks", COMMUNICATION, _ranks(0.5)),
     Remedy("more-ranks", "twice as many tensor parallel ranks", ("heaviest_stage",), _ranks(2)),
     Remedy("more-sequences", "twice as many sequences at once", QUEUE, _sequences(2)),
@@ -181,7 +198,12 @@ REMEDIES: Final = (
         lambda config, worker: _option(config, "enable_prefix_caching", True),
     ),
     Remedy("kv-fp8", "a KV cache of 8 bits", ("heaviest_stage",), _fp8_cache),
-    Remedy("ngram-drafts", "draft tokens from the prompt (speculative decoding)", (*KERNELS, "host_bound"), _ngrams),
+    Remedy(
+        "ngram-drafts",
+        "draft tokens from the prompt (speculative decoding)",
+        (*KERNELS, "host_bound"),
+        _ngrams,
+    ),
     Remedy("eager", "no compiled model and no graphs", (), _eager),
 )
 """All remedies; those that answer the same finding are tried in this order."""
@@ -192,7 +214,9 @@ def remedy(name: str) -> Remedy:
     names = [one.name for one in REMEDIES]
     if name not in names:
         expected = "" if nearest(name, names) else f"one of {', '.join(names)}, or FIELD=VALUE"
-        raise ConfigError(f"there is no remedy {name!r}", expected=expected, hint=nearest(name, names))
+        raise ConfigError(
+            f"there is no remedy {name!r}", expected=expected, hint=nearest(name, names)
+        )
     return REMEDIES[names.index(name)]
 
 
@@ -209,10 +233,10 @@ def remedies(run: Run, findings: pl.DataFrame | None = None) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        One row for each finding and remedy, in the order of the findings: ``order`` and ``rule`` of the finding,
-        ``title``, ``remedy`` (null if no setting answers the finding), ``words``, ``fields`` (the changed fields, as
-        text), ``change`` (what :func:`~llmprof.analyze.what_if` predicts it with; null if nothing can),
-        ``reason`` (why it cannot be tried; null if it can).
+        One row for each finding and remedy, in the order of the findings: ``order`` and ``rule`` of
+        the finding, ``title``, ``remedy`` (null if no setting answers the finding), ``words``,
+        ``fields`` (the changed fields, as text), ``change`` (what :func:`~llmprof.analyze.what_if`
+        predicts it with; null if nothing can), ``reason`` (why it cannot be tried; null if it can).
     """
     rows: list[dict[str, Any]] = []
     worker = run.worker
@@ -220,7 +244,9 @@ def remedies(run: Run, findings: pl.DataFrame | None = None) -> pl.DataFrame:
         try:
             findings = analyze.findings(run.trace)
         except LlmprofError as error:
-            findings = pl.DataFrame(schema={"order": pl.Int32, "rule": pl.String, "title": pl.String})
+            findings = pl.DataFrame(
+                schema={"order": pl.Int32, "rule": pl.String, "title": pl.String}
+            )
             rows = [{"reason": f"the run has no findings: {error}"}]
     for found in findings.to_dicts():
         head = {name: found[name] for name in ("order", "rule", "title")}
@@ -239,7 +265,9 @@ def remedies(run: Run, findings: pl.DataFrame | None = None) -> pl.DataFrame:
 
 
 def commands(run: Run) -> dict[str, str]:
-    """Command that tries the first remedy of a run that can be tried, by the rule of the findings that it answers."""
+    """Command that tries the first remedy of a run that can be tried, by the rule of the
+    findings that it answers.
+    """
     found: dict[str, str] = {}
     for one in REMEDIES:
         try:
@@ -260,16 +288,23 @@ def cost_words(run: Run, most_pairs: int = 12) -> str:
     """What a trial of a run costs, from the times of the stages of the run, in words."""
     took = dict.fromkeys(("start", "measured", "profiled"), 0)
     for stage in run.worker.get("stages") or ():
-        kind = {"import": "start", "init": "start", "serve": "start", "profiled": "profiled"}.get(stage["name"])
+        kind = {"import": "start", "init": "start", "serve": "start", "profiled": "profiled"}.get(
+            stage["name"]
+        )
         if kind or stage["name"] in {"warmup", "plain"}:
             took[kind or "measured"] += stage["dur_ns"]
     words = "two engines like that of the run stay loaded and measure its requests in turn"
     if not took["start"] or not took["measured"]:
         return f"{words}; how long is not known."
-    ends = [2 * took["start"] + 2 * pairs * took["measured"] for pairs in (LEAST_TO_END, most_pairs)]
+    ends = [
+        2 * took["start"] + 2 * pairs * took["measured"] for pairs in (LEAST_TO_END, most_pairs)
+    ]
     recorded = 2 * sum(took.values())
     low, high = (format_ns(end + recorded) for end in ends)
-    return f"{words}, then each is recorded once: about {low} to {high}, during which nothing else should run here."
+    return (
+        f"{words}, then each is recorded once: about {low} to {high}, during which nothing else"
+        " should run here."
+    )
 
 
 _SCHEMA: Final = {
@@ -304,19 +339,29 @@ def changed(config: ExperimentConfig, fields: Mapping[str, Any]) -> ExperimentCo
     """
     other = apply(config, dict(fields))
     if other.to_dict() == config.to_dict():
-        raise ConfigError("the change changes nothing", hint="name a field that has another value now")
+        raise ConfigError(
+            "the change changes nothing", hint="name a field that has another value now"
+        )
     return other
 
 
-def asked(text: str, config: ExperimentConfig, worker: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Name and fields of a change: the name of a remedy, or ``FIELD=VALUE`` several joined by semicolons."""
+def asked(
+    text: str, config: ExperimentConfig, worker: Mapping[str, Any]
+) -> tuple[str, dict[str, Any]]:
+    """Name and fields of a change: the name of a remedy, or ``FIELD=VALUE`` several joined by
+    semicolons.
+    """
     if "=" in text:
         parts = ";".join(part.replace("=", ":", 1) for part in text.split(";"))
         given = parse(parts)
         if several := [name for name, values in given.items() if len(values) > 1]:
             raise ConfigError(
-                f"{several[0]} has {len(given[several[0]])} values, and a trial compares one with the run",
-                hint="try one of them, or search all: llmprof tune --search; a list as a value needs brackets",
+                f"{several[0]} has {len(given[several[0]])} values, and a trial compares one with"
+                " the run",
+                hint=(
+                    "try one of them, or search all: llmprof tune --search; a list as a value needs"
+                    " brackets"
+                ),
             )
         return text, {name: values[0] for name, values in given.items()}
     chosen = remedy(text)

@@ -1,4 +1,6 @@
-"""Result of a search: its points, the best of them, why it is better, and the command line to deploy it."""
+"""Result of a search: its points, the best of them, why it is better, and the command line to
+deploy it.
+"""
 
 from __future__ import annotations
 
@@ -72,10 +74,11 @@ class Study:
         Returns
         -------
         polars.DataFrame
-            ``point, label``; a column for each setting (null: the engine's default); ``state, run, error``; a column
-            for the objective and for each figure of the SLO (ns, or 1/s); ``holds``, whether the SLO holds;
-            ``excess``, by which share of its limit the worst figure is beyond it (at most 0: none); ``predicted``, the
-            gain that a replay predicted, as a share; ``seconds``.
+            ``point, label``; a column for each setting (null: the engine's default); ``state, run,
+            error``; a column for the objective and for each figure of the SLO (ns, or 1/s);
+            ``holds``, whether the SLO holds; ``excess``, by which share of its limit the worst
+            figure is beyond it (at most 0: none); ``predicted``, the gain that a replay predicted,
+            as a share; ``seconds``.
         """
         names = list(dict.fromkeys([self.objective.name, *(one.figure.name for one in self.slo)]))
         rows = []
@@ -96,21 +99,38 @@ class Study:
                     "seconds": point.get("seconds"),
                 }
             )
-        settings = {name: batch_state.dtype(values) for name, values in self.state["parameters"].items()}
+        settings = {
+            name: batch_state.dtype(values) for name, values in self.state["parameters"].items()
+        }
         texts = dict.fromkeys(("state", "run", "error"), pl.String)
         numbers = dict.fromkeys(names, pl.Float64)
-        ends = {"holds": pl.Boolean, **dict.fromkeys(("excess", "predicted", "seconds"), pl.Float64)}
-        schema: dict[str, Any] = {"point": pl.Int64, "label": pl.String, **settings, **texts, **numbers, **ends}
+        ends = {
+            "holds": pl.Boolean,
+            **dict.fromkeys(("excess", "predicted", "seconds"), pl.Float64),
+        }
+        schema: dict[str, Any] = {
+            "point": pl.Int64,
+            "label": pl.String,
+            **settings,
+            **texts,
+            **numbers,
+            **ends,
+        }
         return pl.DataFrame(rows, schema=schema, orient="row")
 
     def words(self, values: Mapping[str, Any]) -> str:
         """A point in words: the settings that differ from the start."""
         start = self._tune["start"]
-        return label({name: value for name, value in values.items() if value != start[name]}) or "as it is"
+        return (
+            label({name: value for name, value in values.items() if value != start[name]})
+            or "as it is"
+        )
 
     @property
     def best(self) -> dict[str, Any] | None:
-        """The measured point with the best objective among those that hold the SLO; None if none does."""
+        """The measured point with the best objective among those that hold the SLO; None if none
+        does.
+        """
         found = None
         for point in self.state["points"]:
             if self.better(point, found):
@@ -137,7 +157,11 @@ class Study:
     @property
     def nearest(self) -> dict[str, Any] | None:
         """The measured point that misses the SLO least; None if none ran."""
-        each = [(one[1], k) for k, point in enumerate(self.state["points"]) if (one := self._missed(point))]
+        each = [
+            (one[1], k)
+            for k, point in enumerate(self.state["points"])
+            if (one := self._missed(point))
+        ]
         return self.state["points"][min(each)[1]] if each else None
 
     def _missed(self, point: Mapping[str, Any]) -> tuple[Limit, float] | None:
@@ -145,7 +169,9 @@ class Study:
 
     @functools.cached_property
     def confirmation(self) -> Verdict | None:
-        """The trial of the best point against the start with other seeds; None if it was not made."""
+        """The trial of the best point against the start with other seeds; None if it was not
+        made.
+        """
         name, best = self._tune.get("confirmation"), self.best
         if best is None or name != f"confirmation-{best['point']:03d}":
             return None
@@ -156,15 +182,25 @@ class Study:
 
     @property
     def keep(self) -> dict[str, Any]:
-        """The settings to change: those of the best point, unless its confirmation says that it is no better."""
+        """The settings to change: those of the best point, unless its confirmation says that it
+        is no better.
+        """
         best, trial = self.best, self.confirmation
         if best is None:
             return {}
         if trial is not None:
-            good = {"better"} if self.objective.column != GOODPUT else {"better", "no effect", "unknown"}
+            good = (
+                {"better"}
+                if self.objective.column != GOODPUT
+                else {"better", "no effect", "unknown"}
+            )
             if trial.verdict not in good or trial.breaks_slo:
                 return {}
-        return {name: value for name, value in best["values"].items() if value != self._tune["start"][name]}
+        return {
+            name: value
+            for name, value in best["values"].items()
+            if value != self._tune["start"][name]
+        }
 
     @property
     def kept(self) -> ExperimentConfig:
@@ -173,22 +209,30 @@ class Study:
 
     @property
     def command(self) -> str:
-        """Command line that serves the model with the settings to keep; for other engines one of llmprof."""
+        """Command line that serves the model with the settings to keep; for other engines one of
+        llmprof.
+        """
         config = self.kept
         if config.engine != "vllm":
             return f"llmprof run --config {shlex.quote(str(self.folder / 'best.yaml'))}"
         options = {
             "dtype": config.dtype,
             "max_model_len": config.max_model_len,
-            "tensor_parallel_size": config.tensor_parallel_size if config.tensor_parallel_size > 1 else None,
-            "pipeline_parallel_size": config.pipeline_parallel_size if config.pipeline_parallel_size > 1 else None,
+            "tensor_parallel_size": (
+                config.tensor_parallel_size if config.tensor_parallel_size > 1 else None
+            ),
+            "pipeline_parallel_size": (
+                config.pipeline_parallel_size if config.pipeline_parallel_size > 1 else None
+            ),
             "enforce_eager": True if config.eager else None,
             "enable_prefix_caching": bool(config.load.get("shared_prefix")),  # as it was measured
             **config.engine_args,
         }
         given = arguments({name: value for name, value in options.items() if value is not None})
         variables = [f"{name}={value}" for name, value in config.environment.items()]
-        return shlex.join([*(["env", *variables] if variables else []), "vllm", "serve", config.model, *given])
+        return shlex.join(
+            [*(["env", *variables] if variables else []), "vllm", "serve", config.model, *given]
+        )
 
     @property
     def says(self) -> str:
@@ -201,10 +245,20 @@ class Study:
             return self._none_holds()
         start, value = ran[0] if ran[0]["point"] == 0 else None, best["metrics"][one.name]
         slo = f" with {', '.join(limit.text for limit in self.slo)}" if self.slo else ""
-        from_start = f" ({one.text(start['metrics'].get(one.name))} as it is)" if start and start is not best else ""
-        words = f"Best of {len(ran)}: {self.words(best['values'])}, {one.name} {one.text(value)}{from_start}{slo}."
+        from_start = (
+            f" ({one.text(start['metrics'].get(one.name))} as it is)"
+            if start and start is not best
+            else ""
+        )
+        words = (
+            f"Best of {len(ran)}: {self.words(best['values'])}, {one.name}"
+            f" {one.text(value)}{from_start}{slo}."
+        )
         if start is best:
-            words = f"None of {len(ran)} points is better than the start: {one.name} {one.text(value)}{slo}."
+            words = (
+                f"None of {len(ran)} points is better than the start: {one.name}"
+                f" {one.text(value)}{slo}."
+            )
         trial = self.confirmation
         if trial is not None:
             head = (
@@ -228,8 +282,8 @@ class Study:
         limit, beyond = self._missed(nearest)  # type: ignore[misc]
         value = limit.figure.text(nearest["metrics"].get(limit.figure.name))
         words = (
-            f"No measured point holds the SLO. The nearest is {self.words(nearest['values'])}: {limit.figure.name} is "
-            f"{value}, {format_share(beyond)} beyond {limit.text}."
+            f"No measured point holds the SLO. The nearest is {self.words(nearest['values'])}:"
+            f" {limit.figure.name} is {value}, {format_share(beyond)} beyond {limit.text}."
         )
         return f"{words} {self._tune.get('bound') or 'No bound is known that forbids it.'}"
 
@@ -240,10 +294,10 @@ class Study:
         Returns
         -------
         polars.DataFrame
-            ``point, label``; ``latency`` (ns), the first latency of the SLO, or the mean time of a further token or of
-            a request; ``rate`` (1/s), the objective if it is a rate, else output tokens; ``kind`` (``best``, ``start``,
-            ``holds the SLO``, ``misses the SLO``; ``measured`` without one); ``front``, whether no other point is
-            better in both.
+            ``point, label``; ``latency`` (ns), the first latency of the SLO, or the mean time of a
+            further token or of a request; ``rate`` (1/s), the objective if it is a rate, else
+            output tokens; ``kind`` (``best``, ``start``, ``holds the SLO``, ``misses the SLO``;
+            ``measured`` without one); ``front``, whether no other point is better in both.
         """
         best, rows = self.best, []
         for point in self.state["points"]:
@@ -251,7 +305,13 @@ class Study:
                 continue
             means = (point.get("result") or {}).get("measures") or {}
             held = SLO_WORDS[self._holds(point["metrics"])]
-            kind = "best" if point is best else "start" if point["values"] == self._tune["start"] else held
+            kind = (
+                "best"
+                if point is best
+                else "start"
+                if point["values"] == self._tune["start"]
+                else held
+            )
             both = {**means, **point["metrics"]}
             latency, rate = both.get(self.axes[0]), both.get(self.axes[1])
             head = {"point": point["point"], "label": self.words(point["values"])}
@@ -259,7 +319,9 @@ class Study:
         numbers = {"latency": pl.Float64, "rate": pl.Float64}
         texts = {"point": pl.Int64, "label": pl.String}
         frame = pl.DataFrame(rows, schema={**texts, **numbers, "kind": pl.String}, orient="row")
-        ordered = frame.with_row_index("at").sort("latency", "rate", descending=[False, True], nulls_last=True)
+        ordered = frame.with_row_index("at").sort(
+            "latency", "rate", descending=[False, True], nulls_last=True
+        )
         before = pl.col("rate").cum_max().shift(1)
         front = (before.is_null() | (pl.col("rate") > before)) & pl.col("latency").is_not_null()
         return ordered.with_columns(front=front.fill_null(value=False)).sort("at").drop("at")
@@ -270,8 +332,13 @@ class Study:
         ran = [point for point in self.state["points"] if point["state"] == "finished"]
         means = (ran[0].get("result") or {}).get("measures") or {} if ran else {}
         known = [name for name in ("tpot_ns", "e2e_ns", "wall_ns") if means.get(name) is not None]
-        latency = next((one.figure.name for one in self.slo if one.figure.is_time), (known or ["wall_ns"])[0])
-        return latency, self.objective.name if self.objective.more_is_better else "output_tokens_per_s"
+        latency = next(
+            (one.figure.name for one in self.slo if one.figure.is_time), (known or ["wall_ns"])[0]
+        )
+        return (
+            latency,
+            self.objective.name if self.objective.more_is_better else "output_tokens_per_s",
+        )
 
     @property
     def rates(self) -> pl.DataFrame:
@@ -280,29 +347,36 @@ class Study:
         Returns
         -------
         polars.DataFrame
-            ``label, rate`` (1/s; null: all requests at once), ``answered`` (1/s), a column for each figure of the SLO
-            (ns, or 1/s), ``holds, seed, run``.
+            ``label, rate`` (1/s; null: all requests at once), ``answered`` (1/s), a column for each
+            figure of the SLO (ns, or 1/s), ``holds, seed, run``.
         """
         rows = [
             {"label": self.words(point["values"]), **probe}
             for point in self.state["points"]
             for probe in point.get("probes") or ()
         ]
-        numbers = dict.fromkeys(("rate", "answered", *(one.figure.name for one in self.slo)), pl.Float64)
+        numbers = dict.fromkeys(
+            ("rate", "answered", *(one.figure.name for one in self.slo)), pl.Float64
+        )
         ends = {"holds": pl.Boolean, "seed": pl.Int64, "run": pl.String}
         return pl.DataFrame(rows, schema={"label": pl.String, **numbers, **ends}, orient="row")
 
     @functools.cached_property
     def importance(self) -> pl.DataFrame:
-        """Importance of each setting (``setting, share``) by Optuna's PED-ANOVA, empty for few points."""
+        """Importance of each setting (``setting, share``) by Optuna's PED-ANOVA, empty for few
+        points.
+        """
         rows = list((self._tune.get("importance") or {}).items())
-        return pl.DataFrame(rows, schema={"setting": pl.String, "share": pl.Float64}, orient="row").sort(
-            "share", descending=True
-        )
+        return pl.DataFrame(
+            rows, schema={"setting": pl.String, "share": pl.Float64}, orient="row"
+        ).sort("share", descending=True)
 
     @property
     def slices(self) -> pl.DataFrame:
-        """Points that differ from the start in one setting, and the start: ``setting, value, objective, holds``."""
+        """Points that differ from the start in one setting, and the start:
+
+        ``setting, value, objective, holds``.
+        """
         start, rows = self._tune["start"], []
         for point in self.state["points"]:
             if point["state"] != "finished":
@@ -343,7 +417,9 @@ class Study:
             "objective": self._tune["objective"],
             "slo": self._tune["slo"],
             "stopped": self._tune.get("stopped"),
-            "best": best and {"values": best["values"], "metrics": best["metrics"], "run": best["run"]},
+            "best": (
+                best and {"values": best["values"], "metrics": best["metrics"], "run": best["run"]}
+            ),
             "keep": self.keep,
             "confirmation": self.confirmation and self.confirmation.verdict,
             "command": self.command,
@@ -352,7 +428,9 @@ class Study:
             "importance": self.importance.to_dicts(),
             "notes": self._tune.get("notes"),
         }
-        ConfigManager.save_config(self.kept.replace(results_dir="results"), self.folder / "best.yaml", overwrite=True)
+        ConfigManager.save_config(
+            self.kept.replace(results_dir="results"), self.folder / "best.yaml", overwrite=True
+        )
         return files.write_json(self.folder / "study.json", document)
 
     def report(self) -> Report:
@@ -366,7 +444,12 @@ class Study:
         from llmprof.report.sweep import write_study
 
         trial = self.confirmation
-        frames = {"points": self.points, "pareto": self.pareto, "slices": self.slices, "importance": self.importance}
+        frames = {
+            "points": self.points,
+            "pareto": self.pareto,
+            "slices": self.slices,
+            "importance": self.importance,
+        }
         if (rates := self.rates).height:
             frames["rates"] = rates
         if (why := self._why) is not None:
@@ -381,7 +464,10 @@ class Study:
             says=self.says,
             facts=self._facts,
             notes=[*(self._tune.get("notes") or ()), *(trial.state["notes"] if trial else ())],
-            excluded=[(self.words(one["values"]), one["reason"]) for one in self._tune.get("excluded") or ()],
+            excluded=[
+                (self.words(one["values"]), one["reason"])
+                for one in self._tune.get("excluded") or ()
+            ],
         )
 
     @property
@@ -406,7 +492,11 @@ class Study:
         ]
         if self.confirmation is not None:
             facts.insert(
-                3, ("Confirmation", f"{self.confirmation.verdict}, in {self._tune['confirmation']}/index.html")
+                3,
+                (
+                    "Confirmation",
+                    f"{self.confirmation.verdict}, in {self._tune['confirmation']}/index.html",
+                ),
             )
         return facts
 

@@ -1,4 +1,4 @@
-"""The verdict of a trial: prediction and measurement side by side, in words, as JSON and as a page."""
+"""The verdict of a trial: prediction and measurement side by side, in words, as JSON and as a page."""  # noqa: E501
 
 from __future__ import annotations
 
@@ -44,9 +44,14 @@ class Verdict:
 
     @functools.cached_property
     def pairs(self) -> pl.DataFrame:
-        """Measurements: ``pair, metric, before, after`` (ns, or 1/s), a row for each pair and metric."""
+        """Measurements: ``pair, metric, before, after`` (ns, or 1/s), a row for each pair and metric."""  # noqa: E501
         rows = [
-            {"pair": k, "metric": metric, "before": pair["A"]["means"][metric], "after": pair["B"]["means"].get(metric)}
+            {
+                "pair": k,
+                "metric": metric,
+                "before": pair["A"]["means"][metric],
+                "after": pair["B"]["means"].get(metric),
+            }
             for k, pair in enumerate(self.state["pairs"])
             if "A" in pair and "B" in pair
             for metric in pair["A"]["means"]
@@ -65,30 +70,35 @@ class Verdict:
 
     @property
     def verdict(self) -> str:
-        """``better``, ``worse``, ``no effect``, ``unknown``, or ``failed`` if the engine did not take the change."""
+        """``better``, ``worse``, ``no effect``, ``unknown``, or ``failed`` if the engine did not take the change."""  # noqa: E501
         if self.state.get("error"):
             return "failed"
         return "unknown" if self.effect is None else str(self.effect["verdict"])
 
     def fails_over(self, share: float) -> bool:
-        """Whether the change costs more than a share of the time, beyond the interval, or the engine failed with it."""
+        """Whether the change costs more than a share of the time, beyond the interval, or the engine failed with it."""  # noqa: E501
         effect = self.effect
-        return self.verdict == "failed" or (self.verdict == "worse" and effect is not None and effect["gain"] < -share)
+        return self.verdict == "failed" or (
+            self.verdict == "worse" and effect is not None and effect["gain"] < -share
+        )
 
     @property
     def held(self) -> bool | None:
-        """Whether the measured gain lies within the predicted interval, with its own; None without a prediction."""
+        """Whether the measured gain lies within the predicted interval, with its own; None without a prediction."""  # noqa: E501
         predicted, effect = self.state.get("predicted"), self.effect
         if not predicted or effect is None or effect["gain_low"] is None:
             return None
-        return bool(predicted["low"] <= effect["gain_high"] and effect["gain_low"] <= predicted["high"])
+        return bool(
+            predicted["low"] <= effect["gain_high"] and effect["gain_low"] <= predicted["high"]
+        )
 
     @functools.cached_property
     def slo_held(self) -> dict[str, list[bool]]:
-        """Whether the SLO of the trial holds in each measurement as it is (``A``) and with the change (``B``)."""
+        """Whether the SLO of the trial holds in each measurement as it is (``A``) and with the change (``B``)."""  # noqa: E501
         slo = limits(self.state.get("slo") or "")
         return {
-            side: [holds(pair[side]["means"], slo) for pair in self.state["pairs"] if side in pair] for side in "AB"
+            side: [holds(pair[side]["means"], slo) for pair in self.state["pairs"] if side in pair]
+            for side in "AB"
         }
 
     @property
@@ -107,12 +117,22 @@ class Verdict:
         if effect is None:
             return f"{change}: nothing is measured yet."
         saved = gain_words(effect)
-        went = " to ".join(format_metric(self.state["objective"], effect[end]) for end in ("before", "after"))
+        went = " to ".join(
+            format_metric(self.state["objective"], effect[end]) for end in ("before", "after")
+        )
         words = {
             "better": f"{change} is better: {objective} {went}, {saved} of the time is saved.",
-            "worse": f"{change} is worse: {objective} {went}, {gain_words(effect, sign=-1)} more time is taken.",
-            "no effect": f"{change} has no effect on {objective}: {went}, {saved} of the time is saved.",
-            "unknown": f"{change}: the effect on {objective} is not known yet: {went}, {saved} of the time is saved.",
+            "worse": (
+                f"{change} is worse: {objective} {went}, {gain_words(effect, sign=-1)} more time is"
+                " taken."
+            ),
+            "no effect": (
+                f"{change} has no effect on {objective}: {went}, {saved} of the time is saved."
+            ),
+            "unknown": (
+                f"{change}: the effect on {objective} is not known yet: {went}, {saved} of the time"
+                " is saved."
+            ),
         }[self.verdict]
         predicted = self.state.get("predicted")
         if predicted:
@@ -120,22 +140,33 @@ class Verdict:
             words += f" {fits.capitalize()}: {gain_words(_as_effect(predicted))} saved."
         if self.state.get("slo"):
             before, after = (f"{sum(held)} of {len(held)}" for held in self.slo_held.values())
-            words += f" The SLO holds in {after} measurements with the change, and in {before} as it is."
+            words += (
+                f" The SLO holds in {after} measurements with the change, and in {before} as it is."
+            )
         equal = self.state.get("equal") or {}
         if equal.get("between") is not None and equal["between"] < (equal.get("within") or 1.0):
-            words += f" The answers differ: {format_share(equal['between'])} of the tokens are equal"
-            words += f", and {format_share(equal['within'])} without the change." if equal.get("within") else "."
+            words += (
+                f" The answers differ: {format_share(equal['between'])} of the tokens are equal"
+            )
+            words += (
+                f", and {format_share(equal['within'])} without the change."
+                if equal.get("within")
+                else "."
+            )
         return words
 
     @property
     def keep(self) -> dict[str, Any]:
-        """The changed fields if the change is better, otherwise none: what the configuration to keep needs."""
+        """The changed fields if the change is better, otherwise none: what the configuration to keep needs."""  # noqa: E501
         return dict(self.state["fields"]) if self.verdict == "better" else {}
 
     @functools.cached_property
     def why(self) -> pl.DataFrame | None:
-        """Difference of a step as it is and one with the change, as :func:`llmprof.analyze.diff` gives it with
-        ``part="times"``; None if the two were not recorded, or have no steps to compare."""  # noqa: D205, D209
+        """Difference of a step as it is and one with the change.
+
+        Rows are those of :func:`llmprof.analyze.diff` with ``part="times"``; None if the two were
+        not recorded, or have no steps to compare.
+        """
         from llmprof import analyze, launch
 
         names = self.state.get("profiled") or {}
@@ -161,7 +192,10 @@ class Verdict:
             "held": self.held,
             "effects": self.effects.to_dicts(),
             "keep": self.keep,
-            **{name: self.state.get(name) for name in ("equal", "drift", "memory_bytes", "notes", "error", "profiled")},
+            **{
+                name: self.state.get(name)
+                for name in ("equal", "drift", "memory_bytes", "notes", "error", "profiled")
+            },
         }
         return files.write_json(self.folder / "verdict.json", document)
 
@@ -194,7 +228,11 @@ class Verdict:
     @property
     def _facts(self) -> list[tuple[str, str]]:
         changed = ", ".join(f"{name}: {value}" for name, value in self.state["fields"].items())
-        facts = [("Verdict", self.verdict), ("Changed", changed), ("Engines", str(self.state.get("engines")))]
+        facts = [
+            ("Verdict", self.verdict),
+            ("Changed", changed),
+            ("Engines", str(self.state.get("engines"))),
+        ]
         if why := self.state.get("unpredicted"):
             facts.append(("Predicted", f"nothing: {why}"))
         versions = self.state.get("versions") or {}
@@ -230,8 +268,14 @@ def open_trial(folder: str | os.PathLike[str]) -> Verdict:
     """
     path = Path(folder) / FILE
     state = files.read_json(path)
-    if not isinstance(state, dict) or state.get("version") != VERSION or not isinstance(state.get("pairs"), list):
-        raise ReadError(f"{folder} holds no trial", expected=f"a folder that llmprof try wrote, with {FILE}")
+    if (
+        not isinstance(state, dict)
+        or state.get("version") != VERSION
+        or not isinstance(state.get("pairs"), list)
+    ):
+        raise ReadError(
+            f"{folder} holds no trial", expected=f"a folder that llmprof try wrote, with {FILE}"
+        )
     return Verdict(Path(folder), state)
 
 
@@ -254,7 +298,7 @@ def calibration(root: str | os.PathLike[str]) -> pl.DataFrame:
     --------
     >>> trials.calibration("results")["held"].sum()  # doctest: +SKIP
     19
-    """
+    """  # noqa: E501
     rows = []
     for path in sorted(Path(root).glob(f"*/{FILE}")):
         try:
@@ -280,5 +324,14 @@ def calibration(root: str | os.PathLike[str]) -> pl.DataFrame:
             }
         )
     texts = dict.fromkeys(("trial", "model", "change", "objective"), pl.String)
-    ends = ("predicted", "predicted_low", "predicted_high", "measured", "measured_low", "measured_high")
-    return pl.DataFrame(rows, schema={**texts, **dict.fromkeys(ends, pl.Float64), "held": pl.Boolean}, orient="row")
+    ends = (
+        "predicted",
+        "predicted_low",
+        "predicted_high",
+        "measured",
+        "measured_low",
+        "measured_high",
+    )
+    return pl.DataFrame(
+        rows, schema={**texts, **dict.fromkeys(ends, pl.Float64), "held": pl.Boolean}, orient="row"
+    )

@@ -1,4 +1,6 @@
-"""Hand-built traces: kernels one after another on a stream, launched from one thread, with labels around."""
+"""Hand-built traces: kernels one after another on a stream, launched from one thread, with
+labels around.
+"""
 
 from collections.abc import Iterable, Sequence
 
@@ -11,7 +13,9 @@ SPLIT_K = "void cublasLt::splitKreduce_kernel<32, 16, int, float>"
 NORM = "void vllm::fused_add_rms_norm_kernel<c10::BFloat16, 8, true>"
 ROPE = "void vllm::rotary_embedding_kernel<c10::BFloat16, true>"
 CACHE = "void vllm::reshape_and_cache_flash_kernel<__nv_bfloat16>"
-ATTENTION = "void cutlass::device_kernel<flash::FlashAttnFwdSm90<flash::CollectiveMainloopFwdSm90<2> > >"
+ATTENTION = (
+    "void cutlass::device_kernel<flash::FlashAttnFwdSm90<flash::CollectiveMainloopFwdSm90<2> > >"
+)
 COMBINE = "void cutlass::device_kernel<flash::FlashAttnFwdCombine<cute::tuple<cute::C<8> > > >"
 ALL_REDUCE = "void vllm::cross_device_reduce_1stage<__nv_bfloat16, 4>(vllm::RankData*)"
 NCCL_ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
@@ -24,26 +28,66 @@ ARGMAX = "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, at:
 UNKNOWN = "triton_poi_fused_3"
 
 DENSE = [NORM, GEMM, ROPE, CACHE, ATTENTION, GEMM, NORM, GEMM, SILU, GEMM]
-"""Kernels of a dense layer on one GPU: norm, qkv, rope, cache, attention, o_proj, norm, gate_up, activation, down."""
+"""Kernels of a dense layer on one GPU: norm, qkv, rope, cache, attention, o_proj, norm, gate_up,
+activation, down.
+"""
 
 DENSE_STAGES = [
-    "norm", "qkv_proj", "rope", "kv_cache_write", "attention", "o_proj", "norm", "gate_up_proj", "activation",
+    "norm",
+    "qkv_proj",
+    "rope",
+    "kv_cache_write",
+    "attention",
+    "o_proj",
+    "norm",
+    "gate_up_proj",
+    "activation",
     "down_proj",
-]  # fmt: skip
+]
 
 
-_TYPES = {"rank": pl.Int32(), "step": pl.Int32(), "device": pl.Int32(), "event": pl.UInt32(), "on_device": pl.Boolean()}
-_TEXTS = ("name", "kind", "domain", "category", "source", "shapes", "dtypes", "api", "phase", "stage")
+_TYPES = {
+    "rank": pl.Int32(),
+    "step": pl.Int32(),
+    "device": pl.Int32(),
+    "event": pl.UInt32(),
+    "on_device": pl.Boolean(),
+}
+_TEXTS = (
+    "name",
+    "kind",
+    "domain",
+    "category",
+    "source",
+    "shapes",
+    "dtypes",
+    "api",
+    "phase",
+    "stage",
+)
 
 
 def types_of(*columns: str) -> dict[str, pl.DataType]:
     """Types of columns by their names: a number of 64 bits unless the name is another's."""
-    return {name: pl.String() if name in _TEXTS else _TYPES.get(name, pl.Int64()) for name in columns}
+    return {
+        name: pl.String() if name in _TEXTS else _TYPES.get(name, pl.Int64()) for name in columns
+    }
 
 
 def forward(layers: int, layer: Sequence[str] = DENSE) -> list[str]:
-    """Kernels of a whole forward pass: an input, the embedding, the layers, final norm, lm_head and sampling."""
-    return ["_prepare_inputs_kernel", EMBEDDING, *list(layer) * layers, NORM, GATHER, GEMM, SAMPLE, ARGMAX]
+    """Kernels of a whole forward pass: an input, the embedding, the layers, final norm, lm_head
+    and sampling.
+    """
+    return [
+        "_prepare_inputs_kernel",
+        EMBEDDING,
+        *list(layer) * layers,
+        NORM,
+        GATHER,
+        GEMM,
+        SAMPLE,
+        ARGMAX,
+    ]
 
 
 def kernels(
@@ -56,14 +100,18 @@ def kernels(
     stream: int = 7,
     first: int = 1,
 ) -> pl.DataFrame:
-    """Kernels one after another, each ``dur`` long or as its pair says; correlations count from ``first``."""
+    """Kernels one after another, each ``dur`` long or as its pair says; correlations count from
+    ``first``.
+    """
     rows, at = [], start
     for n, item in enumerate(names):
         name, length = item if isinstance(item, tuple) else (item, dur)
         rows.append((rank, 0, stream, at, length, name, first + n))
         at += length + pause
     return pl.DataFrame(
-        rows, schema=types_of("rank", "device", "stream", "start_ns", "dur_ns", "name", "correlation"), orient="row"
+        rows,
+        schema=types_of("rank", "device", "stream", "start_ns", "dur_ns", "name", "correlation"),
+        orient="row",
     )
 
 
@@ -85,7 +133,9 @@ def launches(frame: pl.DataFrame, *, lead: int = 5, dur: int = 2) -> pl.DataFram
     )
 
 
-def labels(rows: Iterable[tuple[str, int, int]], *, rank: int = 0, on_device: bool = False) -> pl.DataFrame:
+def labels(
+    rows: Iterable[tuple[str, int, int]], *, rank: int = 0, on_device: bool = False
+) -> pl.DataFrame:
     """Markers from ``(name, start, duration)``."""
     return pl.DataFrame(
         [(rank, start, dur, name, "user_annotation", on_device) for name, start, dur in rows],
@@ -105,7 +155,9 @@ def ops(rows: Iterable[tuple[object, ...]], *, rank: int = 0, thread: int = 1) -
     filled = [(rank, thread, *row, *[None] * (6 - len(row)), "op") for row in rows]
     return pl.DataFrame(
         filled,
-        schema=types_of("rank", "thread", "name", "start_ns", "dur_ns", "op_id", "shapes", "dtypes", "kind"),
+        schema=types_of(
+            "rank", "thread", "name", "start_ns", "dur_ns", "op_id", "shapes", "dtypes", "kind"
+        ),
         orient="row",
     )
 
@@ -115,7 +167,9 @@ MM_BOUND_NS = 2 * 4096**3 / 989.5e12 * 1e9
 
 
 def products_of_h200(*lengths: int) -> Trace:
-    """Products of [4096, 4096] by [4096, 4096] in bf16 on an H200, one after another, and a kernel of 1 us."""
+    """Products of [4096, 4096] by [4096, 4096] in bf16 on an H200, one after another, and a
+    kernel of 1 us.
+    """
     shapes, types = "[[4096, 4096], [4096, 4096]]", '["c10::BFloat16", "c10::BFloat16"]'
     made = ops(("aten::mm", 10 * n, 5, n + 1, shapes, types) for n in range(len(lengths)))
     kernels: list[tuple[int, int, str, int | None]] = []
@@ -123,4 +177,7 @@ def products_of_h200(*lengths: int) -> Trace:
         kernels.append((sum(lengths[:n]), length, "gemm", n + 1))
     kernels.append((sum(lengths), 1000, "nobody", None))
     table = pl.DataFrame(kernels, schema=["start_ns", "dur_ns", "name", "op_id"], orient="row")
-    return Trace({"kernels": table.with_columns(rank=0, device=0, stream=7), "ops": made}, {"device": "NVIDIA H200"})
+    return Trace(
+        {"kernels": table.with_columns(rank=0, device=0, stream=7), "ops": made},
+        {"device": "NVIDIA H200"},
+    )

@@ -14,15 +14,35 @@ def test_kernels_and_copies_in_order_with_their_launches() -> None:
     run = pl.concat([kernels([GEMM, SILU], start=100), kernels([GEMM], start=50, rank=1, first=1)])
     copy = kernels(["Memcpy HtoD", "Memset (Device)"], start=90, pause=11, stream=9, first=20)
     copy = copy.with_columns(kind=pl.Series(["HtoD", "memset"]))
-    calls = launches(pl.concat([run.filter(pl.col("name") == GEMM), copy.drop("kind")]), lead=30, dur=4)
+    calls = launches(
+        pl.concat([run.filter(pl.col("name") == GEMM), copy.drop("kind")]), lead=30, dur=4
+    )
     found = activity(Trace({"kernels": run, "copies": copy, "runtime": calls}))
-    columns = ["event", "rank", "stream", "start_ns", "source", "category", "launch_start_ns", "launch_end_ns"]
+    columns = [
+        "event",
+        "rank",
+        "stream",
+        "start_ns",
+        "source",
+        "category",
+        "launch_start_ns",
+        "launch_end_ns",
+    ]
     assert found.select(columns).rows() == [
         (0, 0, 9, 90, "copy", "copy", 60, 64),
         (1, 0, 7, 100, "kernel", "linear", 70, 74),
         (2, 0, 7, 110, "kernel", "activation", None, None),
         (3, 0, 9, 111, "copy", "fill", 81, 85),
-        (4, 1, 7, 50, "kernel", "linear", 20, 24),  # the same correlation on another rank is another call
+        (
+            4,
+            1,
+            7,
+            50,
+            "kernel",
+            "linear",
+            20,
+            24,
+        ),  # the same correlation on another rank is another call
     ]
     assert found["launch_thread"].to_list() == [1, 1, None, 1, 1]
 
@@ -37,13 +57,28 @@ def test_one_graph_launch_has_many_kernels() -> None:
 def test_on_cpu_the_outermost_operators_stand_in() -> None:
     calls = pl.concat(
         [
-            ops([("aten::linear", 0, 100, 1), ("aten::addmm", 10, 80, 2), ("aten::silu", 100, 20, 3)]),
+            ops(
+                [
+                    ("aten::linear", 0, 100, 1),
+                    ("aten::addmm", 10, 80, 2),
+                    ("aten::silu", 100, 20, 3),
+                ]
+            ),
             ops([("aten::linear", 50, 10, 4)], thread=2),
             ops([("python", 0, 500, 5)]).with_columns(kind=pl.lit("python")),
         ]
     )
     found = activity(Trace({"ops": calls}))
-    columns = ["stream", "start_ns", "dur_ns", "name", "source", "category", "launch_start_ns", "launch_end_ns"]
+    columns = [
+        "stream",
+        "start_ns",
+        "dur_ns",
+        "name",
+        "source",
+        "category",
+        "launch_start_ns",
+        "launch_end_ns",
+    ]
     assert found.select(columns).rows() == [
         (1, 0, 100, "aten::linear", "op", "linear", 0, 100),
         (2, 50, 10, "aten::linear", "op", "linear", 50, 60),
@@ -57,14 +92,18 @@ def test_operators_stand_in_only_where_nothing_of_a_device_was_recorded() -> Non
     assert not Trace({"ops": calls.with_columns(kind=pl.lit("python"))}).on_host
     assert not Trace({"kernels": run, "ops": calls}).on_host
     assert not Trace({"kernels": run.clear(), "ops": calls}).on_host
-    host = Trace({"runtime": launches(run), "ops": calls})  # the device was not recorded: its time is unknown
+    host = Trace(
+        {"runtime": launches(run), "ops": calls}
+    )  # the device was not recorded: its time is unknown
     assert not host.on_host
     with pytest.raises(NotCapturedError, match="holds host calls but no device activity"):
         activity(host)
 
 
 def test_operators_of_an_unknown_thread_have_a_timeline_of_their_own() -> None:
-    unknown = ops([("aten::outer", 50, 100, 1), ("aten::inner", 60, 10, 2), ("aten::next", 150, 10, 3)])
+    unknown = ops(
+        [("aten::outer", 50, 100, 1), ("aten::inner", 60, 10, 2), ("aten::next", 150, 10, 3)]
+    )
     unknown = unknown.with_columns(thread=pl.lit(None, dtype=pl.Int64))
     known = ops([("aten::known", 0, 70, 4), ("aten::within", 10, 10, 5)])
     found = outermost_ops(pl.concat([known, unknown]))
@@ -72,7 +111,9 @@ def test_operators_of_an_unknown_thread_have_a_timeline_of_their_own() -> None:
 
 
 def test_counts_and_shares() -> None:
-    run = pl.concat([kernels([(GEMM, 30), (ATTENTION, 10), (GEMM, 30)]), kernels([("acme", 30)], rank=1)])
+    run = pl.concat(
+        [kernels([(GEMM, 30), (ATTENTION, 10), (GEMM, 30)]), kernels([("acme", 30)], rank=1)]
+    )
     copy = kernels([("Memcpy DtoH", 500)]).with_columns(kind=pl.lit("DtoH"))
     found = kernel_categories(Trace({"kernels": run, "copies": copy}))
     assert found.rows() == [
@@ -85,7 +126,12 @@ def test_counts_and_shares() -> None:
 
 def test_a_wrapper_without_its_arguments_is_attention_after_the_store_of_keys() -> None:
     layer = ["device_kernel" if name == ATTENTION else name for name in DENSE]
-    bare = [*layer[:5], "device_kernel", *layer[5:-1], "device_kernel"]  # a second one combines; a product is one, too
+    bare = [
+        *layer[:5],
+        "device_kernel",
+        *layer[5:-1],
+        "device_kernel",
+    ]  # a second one combines; a product is one, too
     found = activity(Trace({"kernels": kernels(bare * 3)}))
     rows = found.filter(pl.col("name") == "device_kernel")
     assert rows["category"].to_list() == ["attention", "attention", "other"] * 3

@@ -1,4 +1,6 @@
-"""Figures that HTA defines as we do, beside those of HTA (traceinsight 0.6.1, without its rounding to us)."""
+"""Figures that HTA defines as we do, beside those of HTA (traceinsight 0.6.1, without its
+rounding to us).
+"""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -14,7 +16,9 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*ranks? (is|are) missing")
 
 
 class Hta(NamedTuple):
-    """Figures of HTA in us: temporal breakdown, share of communication that is hidden (%), kernels, queue, launches."""
+    """Figures of HTA in us: temporal breakdown, share of communication that is hidden (%),
+    kernels, queue, launches.
+    """
 
     total: float
     compute: float
@@ -28,7 +32,9 @@ class Hta(NamedTuple):
 
 SAMPLES = {
     "torch_tp1_eager/rank0": Hta(592570.117, 32133.736, 560341.852, None, 44, 32237.89, 2, None),
-    "torch_transformers_generate/rank0": Hta(89318.053, 5008.964, 84280.381, None, 66, 5037.672, 2, None),
+    "torch_transformers_generate/rank0": Hta(
+        89318.053, 5008.964, 84280.381, None, 66, 5037.672, 2, None
+    ),
     "torch_pp2_eager/rank1": Hta(185916.064, 25386.472, 152958.204, 0.2, 40, 32994.884, 3, None),
 }
 """HTA has no launches by ``cuLaunchKernelEx``, which most of these are."""
@@ -47,7 +53,14 @@ REAL = {
         660551.006, 115655.847, 503050.991, 15.61, 72, 165185.838, 10, (3774, 35864.776, 103192.246)
     ),
     "ns_resolution_trace__rank-0.Apr_03_18_51_38.1102.pt.trace": Hta(
-        480029.227, 468153.602, 7574.786, None, 79, 472454.441, 1022, (6095, 266051.433, 418637213.335)
+        480029.227,
+        468153.602,
+        7574.786,
+        None,
+        79,
+        472454.441,
+        1022,
+        (6095, 266051.433, 418637213.335),
     ),
 }
 
@@ -57,10 +70,20 @@ NEAR = 0.05
 
 def check(trace: Trace, hta: Hta) -> None:
     row = analyze.overlap(trace, by=("rank",)).row(0, named=True)
-    for ours, theirs in (("total_ns", hta.total), ("compute_ns", hta.compute), ("idle_ns", hta.idle)):
+    for ours, theirs in (
+        ("total_ns", hta.total),
+        ("compute_ns", hta.compute),
+        ("idle_ns", hta.idle),
+    ):
         assert row[ours] / 1e3 == pytest.approx(theirs, abs=NEAR), ours
-    hidden = row["hidden_communication_ns"] / row["communication_ns"] if row["communication_ns"] else None
-    assert hidden == (None if hta.hidden_pct is None else pytest.approx(hta.hidden_pct / 100, abs=5.1e-5))
+    hidden = (
+        row["hidden_communication_ns"] / row["communication_ns"]
+        if row["communication_ns"]
+        else None
+    )
+    assert hidden == (
+        None if hta.hidden_pct is None else pytest.approx(hta.hidden_pct / 100, abs=5.1e-5)
+    )
     events = analyze.activity(trace)
     assert events["name"].n_unique() == hta.names
     assert events["dur_ns"].sum() / 1e3 == pytest.approx(hta.time, abs=NEAR)
@@ -68,10 +91,15 @@ def check(trace: Trace, hta: Hta) -> None:
     if hta.launches is not None:
         count, calls, delays = hta.launches
         launched = events.filter(pl.col("launch_start_ns").is_not_null())
-        call, delay = (pl.col("launch_end_ns") - begin for begin in (pl.col("launch_start_ns"), pl.col("start_ns")))
+        call, delay = (
+            pl.col("launch_end_ns") - begin
+            for begin in (pl.col("launch_start_ns"), pl.col("start_ns"))
+        )
         assert launched.height == count
         assert launched.select(call.sum()).item() / 1e3 == pytest.approx(calls, abs=NEAR)
-        assert launched.select((-delay).clip(0).sum()).item() / 1e3 == pytest.approx(delays, rel=1e-6)
+        assert launched.select((-delay).clip(0).sum()).item() / 1e3 == pytest.approx(
+            delays, rel=1e-6
+        )
 
 
 @pytest.mark.parametrize("name", SAMPLES)
@@ -86,7 +114,9 @@ def test_files_of_its_own_tests(shared: Path, name: str) -> None:
 
 def test_rates_of_copies(shared: Path) -> None:
     """Median and greatest rate of single copies, which HTA takes from the file (GB/s)."""
-    trace = llmprof.read(shared / "real" / "chrome" / "hta" / "nccl_parser_config__nccl_data.json.gz")
+    trace = llmprof.read(
+        shared / "real" / "chrome" / "hta" / "nccl_parser_config__nccl_data.json.gz"
+    )
     rows = {row["kind"]: row for row in analyze.copy_rates(trace).iter_rows(named=True)}
     assert rows["DtoD"]["count"] == 960
     assert rows["DtoD"]["max_gbps"] == pytest.approx(605.2009456265)

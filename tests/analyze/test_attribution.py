@@ -33,7 +33,9 @@ from tests.analyze.builders import (
     step_of,
 )
 
-ADD = "void at::native::vectorized_elementwise_kernel<8, at::native::CUDAFunctor_add<c10::BFloat16> >"
+ADD = (
+    "void at::native::vectorized_elementwise_kernel<8, at::native::CUDAFunctor_add<c10::BFloat16> >"
+)
 MUL = "void at::native::vectorized_elementwise_kernel<8, at::native::BinaryFunctor<at::native::MulFunctor<float> > >"
 SIGMOID = "void at::native::vectorized_elementwise_kernel<8, at::native::sigmoid_kernel_cuda(at::TensorIteratorBase&)>"
 COPY = "void at::native::elementwise_kernel<128, 4, at::native::direct_copy_kernel_cuda>"
@@ -41,37 +43,51 @@ CAT = "void at::native::(anonymous namespace)::CatArrayBatchedCopy<at::native::O
 NEG = "void at::native::elementwise_kernel<128, 4, at::native::neg_kernel_cuda>"
 POW = "void at::native::vectorized_elementwise_kernel<4, at::native::(anonymous namespace)::pow_tensor_scalar_kernel>"
 REDUCE_SCATTER = "ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
-FUSED_AR_NORM = "void flashinfer::trtllm_allreduce_fusion::allreduce_fusion_kernel_oneshot_lamport<(Pattern)1>"
+FUSED_AR_NORM = (
+    "void flashinfer::trtllm_allreduce_fusion::allreduce_fusion_kernel_oneshot_lamport<(Pattern)1>"
+)
 QUANT = "void per_token_group_quant_8bit_kernel<c10::BFloat16, c10::Float8_e4m3fn>"
 
 SHRINK, EXPAND = "_lora_shrink_kernel", "_lora_expand_kernel"
 ALL_TO_ALL = {
     "DeepEP": (
-        ["void deep_ep::layout::get_dispatch_layout<256, 4, 2>(long const*)",
-         "void deep_ep::intranode::notify_dispatch<8>(int const*, int*)",
-         "void deep_ep::intranode::dispatch<8, 768, 8192>(int4*, float*)"],
-        ["void deep_ep::intranode::cached_notify_combine<8>(void**, int*)",
-         "void deep_ep::intranode::combine<__nv_bfloat16, 8, 768, 4096>(__nv_bfloat16*)"],
+        [
+            "void deep_ep::layout::get_dispatch_layout<256, 4, 2>(long const*)",
+            "void deep_ep::intranode::notify_dispatch<8>(int const*, int*)",
+            "void deep_ep::intranode::dispatch<8, 768, 8192>(int4*, float*)",
+        ],
+        [
+            "void deep_ep::intranode::cached_notify_combine<8>(void**, int*)",
+            "void deep_ep::intranode::combine<__nv_bfloat16, 8, 768, 4096>(__nv_bfloat16*)",
+        ],
     ),
     "DeepEP for decode": (
         ["void deep_ep::internode_ll::dispatch<true, false, 7168>(void*)"],
         ["void deep_ep::internode_ll::combine<7168, 9, 8>(void*)"],
     ),
     "FlashInfer": (
-        ["void flashinfer::moe_alltoall::moeA2APrepareDispatchKernel(int*)",
-         "void flashinfer::moe_alltoall::moeA2ADispatchKernel<8, false>(int const*, DispatchKernelPointers)",
-         "void flashinfer::moe_alltoall::moeA2ASanitizeExpertIdsKernel(int*)"],
-        ["void flashinfer::moe_alltoall::moeA2ACombineKernel<__nv_bfloat16, 8>(CombineKernelPointers)"],
+        [
+            "void flashinfer::moe_alltoall::moeA2APrepareDispatchKernel(int*)",
+            "void flashinfer::moe_alltoall::moeA2ADispatchKernel<8, false>(int const*, DispatchKernelPointers)",
+            "void flashinfer::moe_alltoall::moeA2ASanitizeExpertIdsKernel(int*)",
+        ],
+        [
+            "void flashinfer::moe_alltoall::moeA2ACombineKernel<__nv_bfloat16, 8>(CombineKernelPointers)"
+        ],
     ),
     "MORI, whose arguments name both ways": (
-        ["void mori::moe::EpDispatchIntraNodeKernel<hip_bfloat16>(mori::moe::EpDispatchCombineArgs<hip_bfloat16>)"],
-        ["void mori::moe::EpCombineIntraNodeKernel<hip_bfloat16>(mori::moe::EpDispatchCombineArgs<hip_bfloat16>)"],
+        [
+            "void mori::moe::EpDispatchIntraNodeKernel<hip_bfloat16>(mori::moe::EpDispatchCombineArgs<hip_bfloat16>)"
+        ],
+        [
+            "void mori::moe::EpCombineIntraNodeKernel<hip_bfloat16>(mori::moe::EpDispatchCombineArgs<hip_bfloat16>)"
+        ],
     ),
     "pplx": (
         ["a2a_dispatch_send_kernel", "a2a_dispatch_recv_kernel"],
         ["a2a_combine_send_kernel", "a2a_combine_recv_kernel"],
     ),
-}  # fmt: skip
+}
 
 BEFORE = ["_prepare_inputs_kernel", EMBEDDING]
 BEFORE_STAGES: list[tuple[int | None, str]] = [(None, "prepare_inputs"), (None, "embedding")]
@@ -94,13 +110,56 @@ LAYERS: dict[str, tuple[list[str], list[str]]] = {
     "dense": (DENSE, DENSE_STAGES),
     "tensor parallel": (
         [NORM, GEMM, ROPE, CACHE, ATTENTION, GEMM, ALL_REDUCE, NORM, GEMM, SILU, GEMM, ALL_REDUCE],
-        ["norm", "qkv_proj", "rope", "kv_cache_write", "attention", "o_proj", "all_reduce", "norm", "gate_up_proj",
-         "activation", "down_proj", "all_reduce"],
+        [
+            "norm",
+            "qkv_proj",
+            "rope",
+            "kv_cache_write",
+            "attention",
+            "o_proj",
+            "all_reduce",
+            "norm",
+            "gate_up_proj",
+            "activation",
+            "down_proj",
+            "all_reduce",
+        ],
     ),
     "split-K and the combination of a split attention": (
-        [NORM, GEMM, SPLIT_K, ROPE, CACHE, ATTENTION, COMBINE, GEMM, SPLIT_K, NORM, GEMM, SPLIT_K, SILU, GEMM, SPLIT_K],
-        ["norm", "qkv_proj", "qkv_proj", "rope", "kv_cache_write", "attention", "attention", "o_proj", "o_proj", "norm",
-         "gate_up_proj", "gate_up_proj", "activation", "down_proj", "down_proj"],
+        [
+            NORM,
+            GEMM,
+            SPLIT_K,
+            ROPE,
+            CACHE,
+            ATTENTION,
+            COMBINE,
+            GEMM,
+            SPLIT_K,
+            NORM,
+            GEMM,
+            SPLIT_K,
+            SILU,
+            GEMM,
+            SPLIT_K,
+        ],
+        [
+            "norm",
+            "qkv_proj",
+            "qkv_proj",
+            "rope",
+            "kv_cache_write",
+            "attention",
+            "attention",
+            "o_proj",
+            "o_proj",
+            "norm",
+            "gate_up_proj",
+            "gate_up_proj",
+            "activation",
+            "down_proj",
+            "down_proj",
+        ],
     ),
     "q and k normed": (
         [NORM, GEMM, NORM, NORM, ROPE, CACHE, ATTENTION, GEMM, NORM, GEMM, SILU, GEMM],
@@ -115,132 +174,710 @@ LAYERS: dict[str, tuple[list[str], list[str]]] = {
         DENSE_STAGES,
     ),
     "gate and up apart, no kernel named but the GEMMs and silu, as in transformers": (
-        [POW, MUL, GEMM, GEMM, GEMM, MUL, NEG, CAT, ADD, CAT, CAT, ATTENTION, GEMM, ADD, POW, MUL, GEMM,
-         "void at::native::silu_kernel", GEMM, MUL, GEMM, ADD],
-        ["norm", "norm", "qkv_proj", "qkv_proj", "qkv_proj", "rope", "rope", "rope", "rope", "kv_cache_write",
-         "kv_cache_write", "attention", "o_proj", "residual", "norm", "norm", "gate_up_proj", "activation",
-         "gate_up_proj", "activation", "down_proj", "residual"],
+        [
+            POW,
+            MUL,
+            GEMM,
+            GEMM,
+            GEMM,
+            MUL,
+            NEG,
+            CAT,
+            ADD,
+            CAT,
+            CAT,
+            ATTENTION,
+            GEMM,
+            ADD,
+            POW,
+            MUL,
+            GEMM,
+            "void at::native::silu_kernel",
+            GEMM,
+            MUL,
+            GEMM,
+            ADD,
+        ],
+        [
+            "norm",
+            "norm",
+            "qkv_proj",
+            "qkv_proj",
+            "qkv_proj",
+            "rope",
+            "rope",
+            "rope",
+            "rope",
+            "kv_cache_write",
+            "kv_cache_write",
+            "attention",
+            "o_proj",
+            "residual",
+            "norm",
+            "norm",
+            "gate_up_proj",
+            "activation",
+            "gate_up_proj",
+            "activation",
+            "down_proj",
+            "residual",
+        ],
     ),
     "all-reduce fused with the norm": (
         [GEMM, ROPE, CACHE, ATTENTION, GEMM, FUSED_AR_NORM, GEMM, SILU, GEMM, FUSED_AR_NORM],
-        ["qkv_proj", "rope", "kv_cache_write", "attention", "o_proj", "all_reduce", "gate_up_proj", "activation",
-         "down_proj", "all_reduce"],
+        [
+            "qkv_proj",
+            "rope",
+            "kv_cache_write",
+            "attention",
+            "o_proj",
+            "all_reduce",
+            "gate_up_proj",
+            "activation",
+            "down_proj",
+            "all_reduce",
+        ],
     ),
     "sequence parallel": (
-        [NORM, ALL_GATHER, GEMM, ROPE, CACHE, ATTENTION, GEMM, REDUCE_SCATTER, NORM, ALL_GATHER, GEMM, SILU, GEMM,
-         REDUCE_SCATTER],
-        ["norm", "all_gather", "qkv_proj", "rope", "kv_cache_write", "attention", "o_proj", "reduce_scatter", "norm",
-         "all_gather", "gate_up_proj", "activation", "down_proj", "reduce_scatter"],
+        [
+            NORM,
+            ALL_GATHER,
+            GEMM,
+            ROPE,
+            CACHE,
+            ATTENTION,
+            GEMM,
+            REDUCE_SCATTER,
+            NORM,
+            ALL_GATHER,
+            GEMM,
+            SILU,
+            GEMM,
+            REDUCE_SCATTER,
+        ],
+        [
+            "norm",
+            "all_gather",
+            "qkv_proj",
+            "rope",
+            "kv_cache_write",
+            "attention",
+            "o_proj",
+            "reduce_scatter",
+            "norm",
+            "all_gather",
+            "gate_up_proj",
+            "activation",
+            "down_proj",
+            "reduce_scatter",
+        ],
     ),
     "latent attention: two projections of q, one of kv, and one more after attention": (
-        [NORM, GEMM, NORM, GEMM, NORM, GEMM, ROPE, CACHE, "_fwd_grouped_kernel_stage1", "_fwd_kernel_stage2", GEMM,
-         GEMM, ALL_REDUCE, NORM, GEMM, SILU, GEMM, ALL_REDUCE],
-        ["norm", "qkv_proj", "norm", "qkv_proj", "norm", "qkv_proj", "rope", "kv_cache_write", "attention", "attention",
-         "o_proj", "o_proj", "all_reduce", "norm", "gate_up_proj", "activation", "down_proj", "all_reduce"],
+        [
+            NORM,
+            GEMM,
+            NORM,
+            GEMM,
+            NORM,
+            GEMM,
+            ROPE,
+            CACHE,
+            "_fwd_grouped_kernel_stage1",
+            "_fwd_kernel_stage2",
+            GEMM,
+            GEMM,
+            ALL_REDUCE,
+            NORM,
+            GEMM,
+            SILU,
+            GEMM,
+            ALL_REDUCE,
+        ],
+        [
+            "norm",
+            "qkv_proj",
+            "norm",
+            "qkv_proj",
+            "norm",
+            "qkv_proj",
+            "rope",
+            "kv_cache_write",
+            "attention",
+            "attention",
+            "o_proj",
+            "o_proj",
+            "all_reduce",
+            "norm",
+            "gate_up_proj",
+            "activation",
+            "down_proj",
+            "all_reduce",
+        ],
     ),
     "prefill and decode of one batch in two attentions": (
-        [NORM, GEMM, ROPE, CACHE, ATTENTION, GEMM, "_fwd_grouped_kernel_stage1", GEMM, GEMM, NORM, GEMM, SILU, GEMM],
-        ["norm", "qkv_proj", "rope", "kv_cache_write", "attention", "o_proj", "attention", "o_proj", "o_proj", "norm",
-         "gate_up_proj", "activation", "down_proj"],
+        [
+            NORM,
+            GEMM,
+            ROPE,
+            CACHE,
+            ATTENTION,
+            GEMM,
+            "_fwd_grouped_kernel_stage1",
+            GEMM,
+            GEMM,
+            NORM,
+            GEMM,
+            SILU,
+            GEMM,
+        ],
+        [
+            "norm",
+            "qkv_proj",
+            "rope",
+            "kv_cache_write",
+            "attention",
+            "o_proj",
+            "attention",
+            "o_proj",
+            "o_proj",
+            "norm",
+            "gate_up_proj",
+            "activation",
+            "down_proj",
+        ],
     ),
     "two attention kernels side by side": (
-        [NORM, GEMM, ROPE, CACHE, ATTENTION, ATTENTION, "merge_attn_states_kernel", GEMM, NORM, GEMM, SILU, GEMM],
-        ["norm", "qkv_proj", "rope", "kv_cache_write", "attention", "attention", "attention", *DENSE_STAGES[5:]],
+        [
+            NORM,
+            GEMM,
+            ROPE,
+            CACHE,
+            ATTENTION,
+            ATTENTION,
+            "merge_attn_states_kernel",
+            GEMM,
+            NORM,
+            GEMM,
+            SILU,
+            GEMM,
+        ],
+        [
+            "norm",
+            "qkv_proj",
+            "rope",
+            "kv_cache_write",
+            "attention",
+            "attention",
+            "attention",
+            *DENSE_STAGES[5:],
+        ],
     ),
     "quantized GEMMs": (
-        [NORM, QUANT, GEMM, ROPE, CACHE, ATTENTION, QUANT, GEMM, NORM, QUANT, GEMM, SILU, QUANT, GEMM],
-        ["norm", "qkv_proj", "qkv_proj", "rope", "kv_cache_write", "attention", "attention", "o_proj", "norm",
-         "gate_up_proj", "gate_up_proj", "activation", "down_proj", "down_proj"],
+        [
+            NORM,
+            QUANT,
+            GEMM,
+            ROPE,
+            CACHE,
+            ATTENTION,
+            QUANT,
+            GEMM,
+            NORM,
+            QUANT,
+            GEMM,
+            SILU,
+            QUANT,
+            GEMM,
+        ],
+        [
+            "norm",
+            "qkv_proj",
+            "qkv_proj",
+            "rope",
+            "kv_cache_write",
+            "attention",
+            "attention",
+            "o_proj",
+            "norm",
+            "gate_up_proj",
+            "gate_up_proj",
+            "activation",
+            "down_proj",
+            "down_proj",
+        ],
     ),
     "mixture of experts": (
-        [NORM, GEMM, ROPE, CACHE, ATTENTION, GEMM, NORM, GEMM, "void vllm::moe::topkGating<8, 128>",
-         "void vllm::moe::moe_align_block_size_kernel<int>", "fused_moe_kernel", SILU, "fused_moe_kernel",
-         "void vllm::moe::moe_sum_vec_kernel<c10::BFloat16>"],
-        ["norm", "qkv_proj", "rope", "kv_cache_write", "attention", "o_proj", "norm", "router", "router",
-         "expert_dispatch", "experts", "activation", "experts", "combine"],
+        [
+            NORM,
+            GEMM,
+            ROPE,
+            CACHE,
+            ATTENTION,
+            GEMM,
+            NORM,
+            GEMM,
+            "void vllm::moe::topkGating<8, 128>",
+            "void vllm::moe::moe_align_block_size_kernel<int>",
+            "fused_moe_kernel",
+            SILU,
+            "fused_moe_kernel",
+            "void vllm::moe::moe_sum_vec_kernel<c10::BFloat16>",
+        ],
+        [
+            "norm",
+            "qkv_proj",
+            "rope",
+            "kv_cache_write",
+            "attention",
+            "o_proj",
+            "norm",
+            "router",
+            "router",
+            "expert_dispatch",
+            "experts",
+            "activation",
+            "experts",
+            "combine",
+        ],
     ),
     "experts on several ranks": (
-        [NORM, GEMM, ROPE, CACHE, ATTENTION, GEMM, ALL_REDUCE, NORM, GEMM, "topkGating", ALL_GATHER, "fused_moe_kernel",
-         SILU, "fused_moe_kernel", "moe_sum_kernel", REDUCE_SCATTER],
-        ["norm", "qkv_proj", "rope", "kv_cache_write", "attention", "o_proj", "all_reduce", "norm", "router", "router",
-         "expert_dispatch", "experts", "activation", "experts", "combine", "combine"],
+        [
+            NORM,
+            GEMM,
+            ROPE,
+            CACHE,
+            ATTENTION,
+            GEMM,
+            ALL_REDUCE,
+            NORM,
+            GEMM,
+            "topkGating",
+            ALL_GATHER,
+            "fused_moe_kernel",
+            SILU,
+            "fused_moe_kernel",
+            "moe_sum_kernel",
+            REDUCE_SCATTER,
+        ],
+        [
+            "norm",
+            "qkv_proj",
+            "rope",
+            "kv_cache_write",
+            "attention",
+            "o_proj",
+            "all_reduce",
+            "norm",
+            "router",
+            "router",
+            "expert_dispatch",
+            "experts",
+            "activation",
+            "experts",
+            "combine",
+            "combine",
+        ],
     ),
     "experts with a shared one": (
-        [NORM, GEMM, ROPE, CACHE, ATTENTION, GEMM, NORM, GEMM, GEMM, SILU, GEMM, "topkGating", "fused_moe_kernel", SILU,
-         "fused_moe_kernel", "moe_sum_kernel"],
-        ["norm", "qkv_proj", "rope", "kv_cache_write", "attention", "o_proj", "norm", "router", "shared_experts",
-         "shared_experts", "shared_experts", "router", "experts", "activation", "experts", "combine"],
+        [
+            NORM,
+            GEMM,
+            ROPE,
+            CACHE,
+            ATTENTION,
+            GEMM,
+            NORM,
+            GEMM,
+            GEMM,
+            SILU,
+            GEMM,
+            "topkGating",
+            "fused_moe_kernel",
+            SILU,
+            "fused_moe_kernel",
+            "moe_sum_kernel",
+        ],
+        [
+            "norm",
+            "qkv_proj",
+            "rope",
+            "kv_cache_write",
+            "attention",
+            "o_proj",
+            "norm",
+            "router",
+            "shared_experts",
+            "shared_experts",
+            "shared_experts",
+            "router",
+            "experts",
+            "activation",
+            "experts",
+            "combine",
+        ],
     ),
     "a shared expert after the chosen ones, with a gate": (
-        [NORM, GEMM, ROPE, CACHE, ATTENTION, GEMM, NORM, GEMM, "topkGating", "fused_moe_kernel", SILU,
-         "fused_moe_kernel", "moe_sum_kernel", GEMM, SILU, GEMM, GEMM, SIGMOID, MUL, ADD],
-        ["norm", "qkv_proj", "rope", "kv_cache_write", "attention", "o_proj", "norm", "router", "router", "experts",
-         "activation", "experts", "combine", *["shared_experts"] * 6, "combine"],
+        [
+            NORM,
+            GEMM,
+            ROPE,
+            CACHE,
+            ATTENTION,
+            GEMM,
+            NORM,
+            GEMM,
+            "topkGating",
+            "fused_moe_kernel",
+            SILU,
+            "fused_moe_kernel",
+            "moe_sum_kernel",
+            GEMM,
+            SILU,
+            GEMM,
+            GEMM,
+            SIGMOID,
+            MUL,
+            ADD,
+        ],
+        [
+            "norm",
+            "qkv_proj",
+            "rope",
+            "kv_cache_write",
+            "attention",
+            "o_proj",
+            "norm",
+            "router",
+            "router",
+            "experts",
+            "activation",
+            "experts",
+            "combine",
+            *["shared_experts"] * 6,
+            "combine",
+        ],
     ),
     "sparse attention": (
-        [NORM, GEMM, GEMM, ROPE, "indexer_k_quant_and_cache_kernel", "sm90_fp8_paged_mqa_logits", "topKPerRowDecode",
-         CACHE, ATTENTION, GEMM, NORM, GEMM, SILU, GEMM],
-        ["norm", "qkv_proj", "qkv_proj", "rope", "indexer", "indexer", "top_k", "kv_cache_write", "attention", "o_proj",
-         *DENSE_STAGES[6:]],
+        [
+            NORM,
+            GEMM,
+            GEMM,
+            ROPE,
+            "indexer_k_quant_and_cache_kernel",
+            "sm90_fp8_paged_mqa_logits",
+            "topKPerRowDecode",
+            CACHE,
+            ATTENTION,
+            GEMM,
+            NORM,
+            GEMM,
+            SILU,
+            GEMM,
+        ],
+        [
+            "norm",
+            "qkv_proj",
+            "qkv_proj",
+            "rope",
+            "indexer",
+            "indexer",
+            "top_k",
+            "kv_cache_write",
+            "attention",
+            "o_proj",
+            *DENSE_STAGES[6:],
+        ],
     ),
     "gpt-oss: experts' GEMMs with the activation in them": (
-        [NORM, GEMM, ROPE, CACHE, ATTENTION, GEMM, NORM, GEMM, "_topk_forward", "_sum_bitmatrix_rows",
-         "_combined_routing_compute", "_matmul_ogs_NNT_bf16xbf16xmxfp4_swiglu", "_matmul_ogs_NNT_bf16xbf16xmxfp4",
-         "_finalize_matmul_scatter_bf16"],
-        ["norm", "qkv_proj", "rope", "kv_cache_write", "attention", "o_proj", "norm", "router", "router",
-         "expert_dispatch", "router", "experts", "experts", "combine"],
+        [
+            NORM,
+            GEMM,
+            ROPE,
+            CACHE,
+            ATTENTION,
+            GEMM,
+            NORM,
+            GEMM,
+            "_topk_forward",
+            "_sum_bitmatrix_rows",
+            "_combined_routing_compute",
+            "_matmul_ogs_NNT_bf16xbf16xmxfp4_swiglu",
+            "_matmul_ogs_NNT_bf16xbf16xmxfp4",
+            "_finalize_matmul_scatter_bf16",
+        ],
+        [
+            "norm",
+            "qkv_proj",
+            "rope",
+            "kv_cache_write",
+            "attention",
+            "o_proj",
+            "norm",
+            "router",
+            "router",
+            "expert_dispatch",
+            "router",
+            "experts",
+            "experts",
+            "combine",
+        ],
     ),
     "a state-space layer": (
-        [NORM, GEMM, "causal_conv1d_fwd_kernel", "_chunk_cumsum_fwd_kernel", "_chunk_state_fwd_kernel",
-         "_chunk_scan_fwd_kernel", NORM, GEMM, NORM, GEMM, SILU, GEMM],
-        ["norm", "in_proj", "conv", "scan", "scan", "scan", "gate_norm", "out_proj", "norm",
-         "gate_up_proj", "activation", "down_proj"],
+        [
+            NORM,
+            GEMM,
+            "causal_conv1d_fwd_kernel",
+            "_chunk_cumsum_fwd_kernel",
+            "_chunk_state_fwd_kernel",
+            "_chunk_scan_fwd_kernel",
+            NORM,
+            GEMM,
+            NORM,
+            GEMM,
+            SILU,
+            GEMM,
+        ],
+        [
+            "norm",
+            "in_proj",
+            "conv",
+            "scan",
+            "scan",
+            "scan",
+            "gate_norm",
+            "out_proj",
+            "norm",
+            "gate_up_proj",
+            "activation",
+            "down_proj",
+        ],
     ),
     "a short convolution": (
         [NORM, GEMM, "_causal_conv1d_update_kernel", GEMM, NORM, GEMM, SILU, GEMM],
         ["norm", "in_proj", "conv", "out_proj", "norm", "gate_up_proj", "activation", "down_proj"],
     ),
     "scan and attention side by side": (
-        [NORM, GEMM, "_causal_conv1d_update_kernel", "_selective_scan_update_kernel", SILU, GEMM, GEMM, ROPE, CACHE,
-         ATTENTION, GEMM, NORM, GEMM, SILU, GEMM],
-        ["norm", "in_proj", "conv", "scan", "gate_norm", "out_proj", "qkv_proj", "rope", "kv_cache_write",
-         "attention", "o_proj", "norm", "gate_up_proj", "activation", "down_proj"],
+        [
+            NORM,
+            GEMM,
+            "_causal_conv1d_update_kernel",
+            "_selective_scan_update_kernel",
+            SILU,
+            GEMM,
+            GEMM,
+            ROPE,
+            CACHE,
+            ATTENTION,
+            GEMM,
+            NORM,
+            GEMM,
+            SILU,
+            GEMM,
+        ],
+        [
+            "norm",
+            "in_proj",
+            "conv",
+            "scan",
+            "gate_norm",
+            "out_proj",
+            "qkv_proj",
+            "rope",
+            "kv_cache_write",
+            "attention",
+            "o_proj",
+            "norm",
+            "gate_up_proj",
+            "activation",
+            "down_proj",
+        ],
     ),
     "lightning attention with a gate": (
-        [NORM, GEMM, NORM, "_fwd_diag_kernel", "_fwd_kv_parallel", "_fwd_kv_reduce", GEMM, NORM, GEMM, NORM,
-         GEMM, SILU, GEMM],
-        ["norm", "in_proj", "norm", "scan", "scan", "scan", "in_proj", "gate_norm", "out_proj", "norm", "gate_up_proj",
-         "activation", "down_proj"],
+        [
+            NORM,
+            GEMM,
+            NORM,
+            "_fwd_diag_kernel",
+            "_fwd_kv_parallel",
+            "_fwd_kv_reduce",
+            GEMM,
+            NORM,
+            GEMM,
+            NORM,
+            GEMM,
+            SILU,
+            GEMM,
+        ],
+        [
+            "norm",
+            "in_proj",
+            "norm",
+            "scan",
+            "scan",
+            "scan",
+            "in_proj",
+            "gate_norm",
+            "out_proj",
+            "norm",
+            "gate_up_proj",
+            "activation",
+            "down_proj",
+        ],
     ),
     "adapters beside every projection": (
-        [NORM, GEMM, SHRINK, EXPAND, ROPE, CACHE, ATTENTION, GEMM, SHRINK, EXPAND, NORM, GEMM, SHRINK, EXPAND, SILU,
-         GEMM, SHRINK, EXPAND],
-        ["norm", "qkv_proj", "lora", "lora", "rope", "kv_cache_write", "attention", "o_proj", "lora", "lora", "norm",
-         "gate_up_proj", "lora", "lora", "activation", "down_proj", "lora", "lora"],
+        [
+            NORM,
+            GEMM,
+            SHRINK,
+            EXPAND,
+            ROPE,
+            CACHE,
+            ATTENTION,
+            GEMM,
+            SHRINK,
+            EXPAND,
+            NORM,
+            GEMM,
+            SHRINK,
+            EXPAND,
+            SILU,
+            GEMM,
+            SHRINK,
+            EXPAND,
+        ],
+        [
+            "norm",
+            "qkv_proj",
+            "lora",
+            "lora",
+            "rope",
+            "kv_cache_write",
+            "attention",
+            "o_proj",
+            "lora",
+            "lora",
+            "norm",
+            "gate_up_proj",
+            "lora",
+            "lora",
+            "activation",
+            "down_proj",
+            "lora",
+            "lora",
+        ],
     ),
     "adapters of SGLang, whose names end in the word of a GEMM": (
-        [NORM, GEMM, "_sgemm_lora_a_kernel", "_qkv_lora_b_kernel", ROPE, CACHE, ATTENTION, GEMM, NORM, GEMM, SILU, GEMM,
-         "_sgemm_lora_a_kernel", "_sgemm_lora_b_kernel"],
-        ["norm", "qkv_proj", "lora", "lora", "rope", "kv_cache_write", "attention", "o_proj", "norm", "gate_up_proj",
-         "activation", "down_proj", "lora", "lora"],
+        [
+            NORM,
+            GEMM,
+            "_sgemm_lora_a_kernel",
+            "_qkv_lora_b_kernel",
+            ROPE,
+            CACHE,
+            ATTENTION,
+            GEMM,
+            NORM,
+            GEMM,
+            SILU,
+            GEMM,
+            "_sgemm_lora_a_kernel",
+            "_sgemm_lora_b_kernel",
+        ],
+        [
+            "norm",
+            "qkv_proj",
+            "lora",
+            "lora",
+            "rope",
+            "kv_cache_write",
+            "attention",
+            "o_proj",
+            "norm",
+            "gate_up_proj",
+            "activation",
+            "down_proj",
+            "lora",
+            "lora",
+        ],
     ),
     "adapters of experts": (
-        [NORM, GEMM, ROPE, CACHE, ATTENTION, GEMM, NORM, GEMM, "topkGating", "fused_moe_kernel",
-         "_fused_moe_lora_kernel", SILU, "fused_moe_kernel", "_fused_moe_lora_kernel", "moe_sum_kernel"],
-        ["norm", "qkv_proj", "rope", "kv_cache_write", "attention", "o_proj", "norm", "router", "router", "experts",
-         "lora", "activation", "experts", "lora", "combine"],
+        [
+            NORM,
+            GEMM,
+            ROPE,
+            CACHE,
+            ATTENTION,
+            GEMM,
+            NORM,
+            GEMM,
+            "topkGating",
+            "fused_moe_kernel",
+            "_fused_moe_lora_kernel",
+            SILU,
+            "fused_moe_kernel",
+            "_fused_moe_lora_kernel",
+            "moe_sum_kernel",
+        ],
+        [
+            "norm",
+            "qkv_proj",
+            "rope",
+            "kv_cache_write",
+            "attention",
+            "o_proj",
+            "norm",
+            "router",
+            "router",
+            "experts",
+            "lora",
+            "activation",
+            "experts",
+            "lora",
+            "combine",
+        ],
     ),
-    **{f"experts on many ranks: {engine}": (
-        [NORM, GEMM, ROPE, CACHE, ATTENTION, GEMM, NORM, GEMM, "topkGating", *sends, "m_grouped_gemm_masked", SILU,
-         "m_grouped_gemm_masked", *returns],
-        ["norm", "qkv_proj", "rope", "kv_cache_write", "attention", "o_proj", "norm", "router", "router",
-         *["expert_dispatch"] * len(sends), "experts", "activation", "experts", *["combine"] * len(returns)],
-    ) for engine, (sends, returns) in ALL_TO_ALL.items()},
+    **{
+        f"experts on many ranks: {engine}": (
+            [
+                NORM,
+                GEMM,
+                ROPE,
+                CACHE,
+                ATTENTION,
+                GEMM,
+                NORM,
+                GEMM,
+                "topkGating",
+                *sends,
+                "m_grouped_gemm_masked",
+                SILU,
+                "m_grouped_gemm_masked",
+                *returns,
+            ],
+            [
+                "norm",
+                "qkv_proj",
+                "rope",
+                "kv_cache_write",
+                "attention",
+                "o_proj",
+                "norm",
+                "router",
+                "router",
+                *["expert_dispatch"] * len(sends),
+                "experts",
+                "activation",
+                "experts",
+                *["combine"] * len(returns),
+            ],
+        )
+        for engine, (sends, returns) in ALL_TO_ALL.items()
+    },
     "a mixer without a feed-forward part": (
         [NORM, GEMM, "_causal_conv1d_update_kernel", "_selective_scan_update_kernel", NORM, GEMM],
         ["norm", "in_proj", "conv", "scan", "gate_norm", "out_proj"],
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("kind", LAYERS)
@@ -258,8 +895,11 @@ def test_a_pipeline_stage_without_embedding_and_head(kind: str) -> None:
     assert found == [(None, "prepare_inputs"), *expected(stages, 3), (None, "other")]
 
 
-def test_without_a_known_activation_the_end_follows_from_the_projections_before_the_first_layer() -> None:
-    # one GEMM before the first attention, so the last of the four in each stretch is the next layer's qkv
+def test_without_a_known_activation_the_end_follows_from_the_projections_before_the_first_layer() -> (
+    None
+):
+    # one GEMM before the first attention, so the last of the four in each stretch is the next
+    # layer's qkv
     layer = [NORM, GEMM, ROPE, CACHE, ATTENTION, GEMM, NORM, GEMM, UNKNOWN, GEMM]
     found = places([*BEFORE, *layer * 4, *AFTER])
     assert found == [*BEFORE_STAGES, *expected(DENSE_STAGES, 4), *AFTER_STAGES]
@@ -297,8 +937,14 @@ def test_a_recording_that_ends_inside_a_layer_and_an_embedding_fused_with_the_fi
         [f"acme_kernel_{n}" for n in range(20)] * 3,  # nothing known
         [UNKNOWN, ATTENTION, UNKNOWN, UNKNOWN, UNKNOWN] * 4,  # attention, but no GEMM around it
         ["volta_sgemm_128x32_nt", "relu_kernel", EMBEDDING] * 10,  # no attention
-        [*DENSE * 2, "void flash::flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel<>", GEMM] * 2,  # training
-        [*DENSE * 2, "void at::native::(anonymous namespace)::layer_norm_grad_input_kernel<float>", GEMM] * 2,
+        [*DENSE * 2, "void flash::flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel<>", GEMM]
+        * 2,  # training
+        [
+            *DENSE * 2,
+            "void at::native::(anonymous namespace)::layer_norm_grad_input_kernel<float>",
+            GEMM,
+        ]
+        * 2,
     ],
 )
 def test_abstains(names: list[str]) -> None:
@@ -311,15 +957,26 @@ def test_abstains(names: list[str]) -> None:
 
 def test_copies_and_streams_beside_the_layers() -> None:
     run = kernels([*BEFORE, *DENSE * 2, *AFTER], dur=10)
-    other = kernels([GEMM, "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"], stream=9, start=100, first=500)
-    copy = kernels(["Memcpy DtoH (Device -> Pinned)"], stream=11, start=120, first=600).with_columns(
-        kind=pl.lit("DtoH")
+    other = kernels(
+        [GEMM, "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"],
+        stream=9,
+        start=100,
+        first=500,
     )
+    copy = kernels(
+        ["Memcpy DtoH (Device -> Pinned)"], stream=11, start=120, first=600
+    ).with_columns(kind=pl.lit("DtoH"))
     everything = pl.concat([run, other])
     calls = launches(pl.concat([everything, copy.drop("kind")]))
     trace = step_of(everything, copies=copy, runtime=calls)
-    beside = attribute(trace).filter(pl.col("stream") != 7).select("stream", "step", "layer", "stage")
-    assert beside.rows() == [(9, 0, None, "other"), (9, 0, None, "send_recv"), (11, 0, None, "copy")]
+    beside = (
+        attribute(trace).filter(pl.col("stream") != 7).select("stream", "step", "layer", "stage")
+    )
+    assert beside.rows() == [
+        (9, 0, None, "other"),
+        (9, 0, None, "send_recv"),
+        (11, 0, None, "copy"),
+    ]
     main = attribute(trace).filter(pl.col("stream") == 7).select("layer", "stage").rows()
     assert main == [*BEFORE_STAGES, *expected(DENSE_STAGES, 2), *AFTER_STAGES]
 
@@ -327,7 +984,9 @@ def test_copies_and_streams_beside_the_layers() -> None:
 def test_a_collective_on_another_stream_takes_its_place_in_the_layer() -> None:
     layer, stages = LAYERS["tensor parallel"]
     run = kernels([*BEFORE, *layer * 3, *AFTER]).with_columns(
-        stream=pl.when(pl.col("name") == ALL_REDUCE).then(pl.lit(20, dtype=pl.Int64)).otherwise("stream")
+        stream=pl.when(pl.col("name") == ALL_REDUCE)
+        .then(pl.lit(20, dtype=pl.Int64))
+        .otherwise("stream")
     )
     assert attribute(step_of(run)).select("layer", "stage").rows() == [
         *BEFORE_STAGES,
@@ -337,10 +996,24 @@ def test_a_collective_on_another_stream_takes_its_place_in_the_layer() -> None:
 
 
 def test_a_copy_into_a_collectives_buffer_and_a_cleared_workspace() -> None:
-    run = kernels([*BEFORE, *DENSE[:6], "Memcpy DtoD", ALL_REDUCE, NORM, "Memset (Device)", *DENSE[7:], *DENSE, *AFTER])
+    run = kernels(
+        [
+            *BEFORE,
+            *DENSE[:6],
+            "Memcpy DtoD",
+            ALL_REDUCE,
+            NORM,
+            "Memset (Device)",
+            *DENSE[7:],
+            *DENSE,
+            *AFTER,
+        ]
+    )
     is_copy = pl.col("name").str.starts_with("Mem")
     copies = run.filter(is_copy).with_columns(
-        kind=pl.when(pl.col("name").str.contains("Memset")).then(pl.lit("memset")).otherwise(pl.lit("DtoD"))
+        kind=pl.when(pl.col("name").str.contains("Memset"))
+        .then(pl.lit("memset"))
+        .otherwise(pl.lit("DtoD"))
     )
     trace = step_of(run.filter(~is_copy), copies=copies, runtime=launches(run))
     found = attribute(trace).filter(pl.col("source") == "copy")
@@ -357,12 +1030,16 @@ def test_the_profilers_word_on_a_collective_counts(stream: int) -> None:
     layer = [generic if name == ALL_REDUCE else name for name in LAYERS["tensor parallel"][0]]
     on = pl.when(pl.col("name") == generic).then(pl.lit(stream, dtype=pl.Int64)).otherwise("stream")
     run = kernels([*BEFORE, *layer * 3, *AFTER]).with_columns(stream=on)
-    calls = run.filter(name=generic).with_columns(kind=pl.lit("all_reduce"), on_device=pl.lit(value=True))
+    calls = run.filter(name=generic).with_columns(
+        kind=pl.lit("all_reduce"), on_device=pl.lit(value=True)
+    )
     calls = calls.select("rank", "stream", "start_ns", "dur_ns", "name", "kind", "on_device")
     found = attribute(step_of(run, collectives=calls)).select("layer", "stage").rows()
     assert found == [*BEFORE_STAGES, *expected(LAYERS["tensor parallel"][1], 3), *AFTER_STAGES]
     nameless = attribute(step_of(run))
-    assert nameless["stage"].value_counts().filter(pl.col("stage") == "other")["count"].to_list() == [6]
+    assert nameless["stage"].value_counts().filter(pl.col("stage") == "other")[
+        "count"
+    ].to_list() == [6]
 
 
 def test_a_step_without_layers() -> None:
@@ -380,7 +1057,13 @@ def test_ranks_and_steps_are_told_apart() -> None:
     for rank in (0, 1, 2):
         start = 0
         for step in range(4):
-            run = kernels(forward(2 + rank), start=start, dur=rng.randrange(5, 20), rank=rank, first=1000 * step + 1)
+            run = kernels(
+                forward(2 + rank),
+                start=start,
+                dur=rng.randrange(5, 20),
+                rank=rank,
+                first=1000 * step + 1,
+            )
             marks.append(labels([("execute_new_0_cached_4", start - 50, 10)], rank=rank))
             frames.append(run)
             start += 10_000
@@ -394,7 +1077,16 @@ def test_ranks_and_steps_are_told_apart() -> None:
         assert alone.equals(attribute(trace).filter(pl.col("rank") == rank).drop("event"))
 
 
-SEES = [NORM, GEMM, ATTENTION, GEMM, NORM, GEMM, "void vllm::gelu_quick_kernel<c10::BFloat16>", GEMM]
+SEES = [
+    NORM,
+    GEMM,
+    ATTENTION,
+    GEMM,
+    NORM,
+    GEMM,
+    "void vllm::gelu_quick_kernel<c10::BFloat16>",
+    GEMM,
+]
 """A layer of a vision tower: it keeps no keys."""
 
 
@@ -420,7 +1112,10 @@ def test_passes_that_keep_keys_or_sample_are_no_encoders() -> None:
 
 def test_a_module_that_sees_is_an_encoder_whatever_its_layers_are_called() -> None:
     run, marks, at = [], [], 0
-    for tower, count, layer in (("visual.blocks", 3, SEES), ("language_model.model.layers", 2, DENSE)):
+    for tower, count, layer in (
+        ("visual.blocks", 3, SEES),
+        ("language_model.model.layers", 2, DENSE),
+    ):
         for n in range(count):
             marks.append((f"{{'Module': '{tower}.{n}'}}", at - 8, 10 * len(layer)))
             run += layer
@@ -429,19 +1124,27 @@ def test_a_module_that_sees_is_an_encoder_whatever_its_layers_are_called() -> No
     inside = pl.concat([step, labels(marks).with_columns(thread=1)], how="diagonal")
     found = attribute(step_of(kernels(run), markers=inside))
     assert found["stage"].to_list()[: 3 * len(SEES)] == ["encoder"] * (3 * len(SEES))
-    assert found["layer"].to_list() == [None] * (3 * len(SEES)) + [0] * len(DENSE) + [1] * len(DENSE)
+    assert found["layer"].to_list() == [None] * (3 * len(SEES)) + [0] * len(DENSE) + [1] * len(
+        DENSE
+    )
     assert found["reason"].to_list()[: 3 * len(SEES)] == ["encoder"] * (3 * len(SEES))
 
 
-@pytest.mark.parametrize("name", [
-    "void lmc::load_and_reshape_multi_layer_kernel<__nv_bfloat16, true>(__nv_bfloat16*)",
-    "void transfer_kernel_impl<&get_global_offset_lf, false>(void const*)", "void swap_blocks_kernel(int*)",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "name",
+    [
+        "void lmc::load_and_reshape_multi_layer_kernel<__nv_bfloat16, true>(__nv_bfloat16*)",
+        "void transfer_kernel_impl<&get_global_offset_lf, false>(void const*)",
+        "void swap_blocks_kernel(int*)",
+    ],
+)
 def test_keys_on_their_way_to_another_engine_have_a_stage_and_leave_layers_alone(name: str) -> None:
     run = kernels(forward(3))
     moved = kernels([(name, 40)], start=100, stream=20, first=500)
     found = attribute(step_of(pl.concat([run, moved])))
-    assert found.filter(pl.col("stream") == 20).select("layer", "stage").rows() == [(None, "kv_transfer")]
+    assert found.filter(pl.col("stream") == 20).select("layer", "stage").rows() == [
+        (None, "kv_transfer")
+    ]
     assert found.filter(pl.col("stream") == 7)["layer"].drop_nulls().unique().to_list() == [0, 1, 2]
 
 
@@ -451,4 +1154,6 @@ def test_a_head_without_a_choice_of_tokens_is_no_sampling() -> None:
     tanh = "void at::native::vectorized_elementwise_kernel<4, at::native::tanh_kernel_cuda>"
     found = places([EMBEDDING, *layer * 4, NORM, GEMM, tanh])
     assert found[-3:] == [(None, "final_norm"), (None, "lm_head"), (None, "other")]
-    assert places([EMBEDDING, *layer * 4, NORM, GEMM, tanh, ARGMAX])[-2:] == [(None, "sampling")] * 2
+    assert (
+        places([EMBEDDING, *layer * 4, NORM, GEMM, tanh, ARGMAX])[-2:] == [(None, "sampling")] * 2
+    )

@@ -1,4 +1,6 @@
-"""Experts on several ranks and ranks with unequal work, by hand: who gets how many tokens, and who waits for whom."""
+"""Experts on several ranks and ranks with unequal work, by hand: who gets how many tokens, and
+who waits for whom.
+"""
 
 import polars as pl
 import pytest
@@ -13,7 +15,9 @@ STEP = "execute_context_0(0)_generation_4(4)"
 
 
 def rank_of(rank: int, *, experts: int, arrives: int, received: int) -> dict[str, pl.DataFrame]:
-    """Two layers at 100 and 1100: attention, dispatch until +200, experts from +210, combine until +600."""
+    """Two layers at 100 and 1100: attention, dispatch until +200, experts from +210, combine
+    until +600.
+    """
     rows, marks, calls = [], [(STEP, 50, 1700)], []
     for layer in (0, 1):
         at, name = 100 + 1000 * layer, f"layer::model.layers.{layer}"
@@ -24,24 +28,48 @@ def rank_of(rank: int, *, experts: int, arrives: int, received: int) -> dict[str
             (SEND, at + 220 + experts, 380 - experts, 20 + layer),
         ]
         rows += [(rank, 0, 7, start, dur, kernel, op) for kernel, start, dur, op in kernels]
-        marks += [(name, at - 10, 620), (f"{name}.self_attn", at - 8, 20), (f"{name}.mlp", at + 80, 525)]
+        marks += [
+            (name, at - 10, 620),
+            (f"{name}.self_attn", at - 8, 20),
+            (f"{name}.mlp", at + 80, 525),
+        ]
         marks += [(f"{name}.mlp.experts", at + 82, 520)]
         shapes = f"[[{received}, 8], [4, 8], [], []]", f"[[4, 8], [{received}, 8], [], []]"
         types = '["c10::BFloat16", "c10::BFloat16", "", ""]'
         calls += [("c10d::alltoall_base_", at + arrives - 8, 4, 10 + layer, shapes[0], types)]
         calls += [("c10d::alltoall_base_", at + 212 + experts, 4, 20 + layer, shapes[1], types)]
-    schema = {"rank": pl.Int32, "device": pl.Int32, "stream": pl.Int64, "start_ns": pl.Int64, "dur_ns": pl.Int64}
-    frame = pl.DataFrame(rows, schema={**schema, "name": pl.String, "op_id": pl.Int64}, orient="row")
+    schema = {
+        "rank": pl.Int32,
+        "device": pl.Int32,
+        "stream": pl.Int64,
+        "start_ns": pl.Int64,
+        "dur_ns": pl.Int64,
+    }
+    frame = pl.DataFrame(
+        rows, schema={**schema, "name": pl.String, "op_id": pl.Int64}, orient="row"
+    )
     frame = frame.with_columns(correlation=pl.int_range(pl.len()) + 100 * rank)
     markers = labels(marks, rank=rank).with_columns(thread=pl.lit(1, dtype=pl.Int64))
-    return {"kernels": frame, "runtime": launches(frame), "markers": markers, "ops": ops(calls, rank=rank)}
+    return {
+        "kernels": frame,
+        "runtime": launches(frame),
+        "markers": markers,
+        "ops": ops(calls, rank=rank),
+    }
 
 
 @pytest.fixture
 def two_ranks() -> Trace:
-    """Rank 1 comes 50 ns later to the dispatch, gets 2 rows and not 6, and its experts take 3 times as long."""
-    parts = [rank_of(0, experts=100, arrives=100, received=6), rank_of(1, experts=300, arrives=150, received=2)]
-    return Trace({name: pl.concat([part[name] for part in parts]) for name in parts[0]}, {"world_size": 2})
+    """Rank 1 comes 50 ns later to the dispatch, gets 2 rows and not 6, and its experts take 3
+    times as long.
+    """
+    parts = [
+        rank_of(0, experts=100, arrives=100, received=6),
+        rank_of(1, experts=300, arrives=150, received=2),
+    ]
+    return Trace(
+        {name: pl.concat([part[name] for part in parts]) for name in parts[0]}, {"world_size": 2}
+    )
 
 
 def test_exchange_of_tokens_by_hand(two_ranks: Trace) -> None:
@@ -56,34 +84,64 @@ def test_exchange_of_tokens_by_hand(two_ranks: Trace) -> None:
     assert exchange["exchange"].to_list() == [0, 2, 0, 2]
     first = exchange.filter(layer=0)
     assert first.select("sent_rows", "received_rows", "load").rows() == [(4, 6, 1.5), (4, 2, 0.5)]
-    assert first.select("dispatch_ns", "dispatch_wait_ns", "dispatch_bytes").rows() == [(100, 50, 96), (50, 0, 64)]
-    assert first.select("combine_ns", "combine_wait_ns", "combine_bytes").rows() == [(280, 200, 96), (80, 0, 64)]
-    assert first.select("experts_ns", "imbalance", "slowest_rank").rows() == [(100, 1.5, 1), (300, 1.5, 1)]
+    assert first.select("dispatch_ns", "dispatch_wait_ns", "dispatch_bytes").rows() == [
+        (100, 50, 96),
+        (50, 0, 64),
+    ]
+    assert first.select("combine_ns", "combine_wait_ns", "combine_bytes").rows() == [
+        (280, 200, 96),
+        (80, 0, 64),
+    ]
+    assert first.select("experts_ns", "imbalance", "slowest_rank").rows() == [
+        (100, 1.5, 1),
+        (300, 1.5, 1),
+    ]
     assert set(first["arrival_skew_ns"]) == {200}
 
 
 @pytest.mark.parametrize("names", [("AllGather", "ReduceScatter"), ("Broadcast", "Reduce")])
-def test_an_all_gather_brings_the_rows_of_all_ranks_to_each(two_ranks: Trace, names: tuple[str, str]) -> None:
-    """vLLM gathers the tokens of all ranks and scatters the sums, by broadcasts and reductions where ranks differ.
+def test_an_all_gather_brings_the_rows_of_all_ranks_to_each(
+    two_ranks: Trace, names: tuple[str, str]
+) -> None:
+    """vLLM gathers the tokens of all ranks and scatters the sums, by broadcasts and reductions
+    where ranks differ.
 
-    Its operator takes the tokens of its own rank: 5 and 3 rows of 8 elements of 2 bytes, 128 bytes in all.
+    Its operator takes the tokens of its own rank: 5 and 3 rows of 8 elements of 2 bytes, 128 bytes
+    in all.
     """
     first, second = (f"ncclDevKernel_{name}_RING_LL()" for name in names)
     is_dispatch = pl.int_range(pl.len()).over("rank") % 4 == 1
     name = pl.when(is_dispatch).then(pl.lit(first)).otherwise(pl.lit(second))
-    own = pl.when(pl.col("rank") == 0).then(pl.lit("[[5, 8], [5, 4]]")).otherwise(pl.lit("[[3, 8], [3, 4]]"))
+    own = (
+        pl.when(pl.col("rank") == 0)
+        .then(pl.lit("[[5, 8], [5, 4]]"))
+        .otherwise(pl.lit("[[3, 8], [3, 4]]"))
+    )
     tables = dict(two_ranks.tables)
     tables["kernels"] = tables["kernels"].with_columns(
         name=pl.when(pl.col("name") == SEND).then(name).otherwise("name")
     )
     tables["ops"] = tables["ops"].with_columns(
-        name=pl.lit("vllm::moe_forward"), shapes=own, dtypes=pl.lit('["c10::BFloat16", "c10::BFloat16"]')
+        name=pl.lit("vllm::moe_forward"),
+        shapes=own,
+        dtypes=pl.lit('["c10::BFloat16", "c10::BFloat16"]'),
     )
     trace = Trace(tables, {"world_size": 2})
-    assert dict(collectives(trace).group_by("kind").len().iter_rows()) == {"all_gather": 4, "reduce_scatter": 4}
+    assert dict(collectives(trace).group_by("kind").len().iter_rows()) == {
+        "all_gather": 4,
+        "reduce_scatter": 4,
+    }
     exchange = expert_exchange(trace)
     assert set(exchange["kinds"]) == {"all_gather and reduce_scatter"}
-    columns = ["rank", "sent_rows", "received_rows", "load", "dispatch_bytes", "combine_bytes", "dispatch_wait_ns"]
+    columns = [
+        "rank",
+        "sent_rows",
+        "received_rows",
+        "load",
+        "dispatch_bytes",
+        "combine_bytes",
+        "dispatch_wait_ns",
+    ]
     assert exchange.select(columns).unique().sort("rank").rows() == [
         (0, 5, 8, 1.0, 128, 128, 50),
         (1, 3, 8, 1.0, 128, 128, 0),
@@ -92,17 +150,24 @@ def test_an_all_gather_brings_the_rows_of_all_ranks_to_each(two_ranks: Trace, na
 
 def test_padding_on_another_rank_counts_as_rows_that_it_brings(two_ranks: Trace) -> None:
     """Rank 1 has no label, so no step: its layers are none, and still rank 0 gets its rows."""
-    label = pl.when((pl.col("rank") == 1) & (pl.col("name") == STEP)).then(pl.lit("not a step")).otherwise("name")
+    label = (
+        pl.when((pl.col("rank") == 1) & (pl.col("name") == STEP))
+        .then(pl.lit("not a step"))
+        .otherwise("name")
+    )
     kernel = pl.col("name").str.replace("SendRecv", "AllGather_RING_LL")
     tables = dict(two_ranks.tables)
     tables["markers"] = tables["markers"].with_columns(name=label)
     tables["kernels"] = tables["kernels"].with_columns(name=kernel)
-    tables["ops"] = tables["ops"].with_columns(name=pl.lit("vllm::moe_forward"), shapes=pl.lit("[[4, 8], [4, 4]]"))
+    tables["ops"] = tables["ops"].with_columns(
+        name=pl.lit("vllm::moe_forward"), shapes=pl.lit("[[4, 8], [4, 4]]")
+    )
     exchange = expert_exchange(Trace(tables, {"world_size": 2}))
     assert exchange.filter(rank=0).select("sent_rows", "received_rows").unique().rows() == [(4, 8)]
     assert exchange.select("rank", "step", "layer", "experts_ns", "slowest_rank").rows() == [
-        *[(0, 0, layer, 100, 1) for layer in (0, 1)], *[(1, None, layer, 300, 1) for layer in (0, 1)],
-    ]  # fmt: skip
+        *[(0, 0, layer, 100, 1) for layer in (0, 1)],
+        *[(1, None, layer, 300, 1) for layer in (0, 1)],
+    ]
 
 
 def test_modules_of_mixtures_of_experts() -> None:
@@ -129,7 +194,11 @@ def test_balance_by_hand(two_ranks: Trace) -> None:
 
 def test_engines_that_share_no_collective_are_groups_of_their_own(two_ranks: Trace) -> None:
     kernels = two_ranks.kernels.filter(pl.col("name") != SEND)
-    label = pl.when((pl.col("rank") == 1) & (pl.col("name") == STEP)).then(pl.lit("not a step")).otherwise("name")
+    label = (
+        pl.when((pl.col("rank") == 1) & (pl.col("name") == STEP))
+        .then(pl.lit("not a step"))
+        .otherwise("name")
+    )
     markers = two_ranks.markers.with_columns(name=label)
     balance = rank_balance(Trace({**two_ranks.tables, "kernels": kernels, "markers": markers}))
     assert balance["group"].to_list() == [0, 1]

@@ -13,9 +13,9 @@ ROWS = [
     (2, 130, 10, NORM, 132),
     (3, 10, 20, GEMM, 33),
 ]
-KERNELS = pl.DataFrame(ROWS, schema=["stream", "start_ns", "dur_ns", "name", "grid_x"], orient="row").with_columns(
-    rank=pl.lit(0), device=pl.lit(0), grid_y=pl.lit(1), grid_z=pl.lit(1)
-)
+KERNELS = pl.DataFrame(
+    ROWS, schema=["stream", "start_ns", "dur_ns", "name", "grid_x"], orient="row"
+).with_columns(rank=pl.lit(0), device=pl.lit(0), grid_y=pl.lit(1), grid_z=pl.lit(1))
 TRACE = Trace({"kernels": KERNELS}, {"device": "NVIDIA H100 80GB HBM3"})
 
 
@@ -28,8 +28,14 @@ def test_by_category_and_by_stream() -> None:
     ]
     assert found.select("first_share", "second_share").row(0) == (1.0, 80 / 150)
     gemms = (100 * 0.25 + 50 * 1 + 20 * 0.25) / 170
-    assert found.select("first_sms", "second_sms").rows() == [(0.5, gemms), (gemms, gemms), (gemms, 1.0)]
+    assert found.select("first_sms", "second_sms").rows() == [
+        (0.5, gemms),
+        (gemms, gemms),
+        (gemms, 1.0),
+    ]
     found = analyze.running_beside(Trace({"kernels": KERNELS}))
     assert found["first_sms"].null_count() == found.height == 3
     found = analyze.running_beside(TRACE, per="stream", most=1)
-    assert found.select("first", "second", "together_ns").rows() == [("(others)", "1", 20 + 80 + 10)]
+    assert found.select("first", "second", "together_ns").rows() == [
+        ("(others)", "1", 20 + 80 + 10)
+    ]

@@ -1,4 +1,6 @@
-"""Which calls belong together when clocks differ, ends scatter, or a recording begins late; and what is said if not."""
+"""Which calls belong together when clocks differ, ends scatter, or a recording begins late; and
+what is said if not.
+"""
 
 import random
 
@@ -11,8 +13,12 @@ from tests.analyze.test_collectives import US, calls, random_group
 MS = 1_000_000
 
 
-def ring(ranks: list[int], seed: int, count: int = 40, period: int = 3 * MS, hop: int = 12 * US) -> pl.DataFrame:
-    """Calls of 600 us whose last rank comes at random; each rank leaves up to a hop after its neighbour in the ring."""
+def ring(
+    ranks: list[int], seed: int, count: int = 40, period: int = 3 * MS, hop: int = 12 * US
+) -> pl.DataFrame:
+    """Calls of 600 us whose last rank comes at random; each rank leaves up to a hop after its
+    neighbour in the ring.
+    """
     rng, rows = random.Random(seed), []
     for n in range(count):
         starts = {rank: n * period + rng.randrange(2 * MS) for rank in ranks}
@@ -38,12 +44,15 @@ def test_ends_that_scatter_around_a_ring_belong_together() -> None:
 
 
 def test_two_rings_in_step_stay_two() -> None:
-    # the second ring does the same 300 us later, as a replica would that meets the first once a step
+    # the second ring does the same 300 us later, as a replica would that meets the first once a
+    # step
     a = ring([0, 1, 2, 3], 2)
     rng = random.Random(5)
     lags = [200 * US + rng.randrange(400 * US) for _ in range(40)]
     b = ring([4, 5, 6, 7], 2).with_columns(n=pl.int_range(pl.len()).over("rank"))
-    b = b.with_columns(pl.col("start", "end") + pl.lit(pl.Series(lags)).gather(pl.col("n"))).drop("n")
+    b = b.with_columns(pl.col("start", "end") + pl.lit(pl.Series(lags)).gather(pl.col("n"))).drop(
+        "n"
+    )
     found = collectives(calls([*a.rows(), *b.rows()], meta={"world_size": 8}))
     together = found.group_by("call").agg(pl.col("rank").sort())["rank"].unique().sort().to_list()
     assert together == [[0, 1, 2, 3], [4, 5, 6, 7]]
@@ -72,11 +81,14 @@ def test_a_recording_that_begins_late_with_another_clock() -> None:
     assert both.filter(pl.col("rank") == 1)["call"].to_list() == list(range(5, 60))
     assert both["transfer_ns"].is_between(3 * US, 6 * US).all()
     alone = found.filter(pl.col("ranks_seen") == 1)
-    assert alone["unmatched"].unique().to_list() == ["the recording of another rank of the group lacks this call"]
+    assert alone["unmatched"].unique().to_list() == [
+        "the recording of another rank of the group lacks this call"
+    ]
 
 
 def test_a_group_that_the_recording_names_but_whose_calls_do_not_overlap() -> None:
-    # order and group fit, yet rank 1 leaves each call long before rank 0 comes: the clocks are not to be trusted
+    # order and group fit, yet rank 1 leaves each call long before rank 0 comes: the clocks are not
+    # to be trusted
     rng = random.Random(6)
     rows = [(0, n * MS, n * MS + 50 * US) for n in range(20)]
     rows += [(1, n * MS + 300 * US + rng.randrange(400 * US), n * MS + 900 * US) for n in range(20)]
@@ -93,7 +105,9 @@ def test_why_there_is_no_wait() -> None:
         return found["unmatched"].unique().to_list()
 
     rows = random_group([0, 1], 7)
-    assert why(collectives(calls(rows, group="tp", world=4))) == ["the trace has 2 of the 4 ranks of the group"]
+    assert why(collectives(calls(rows, group="tp", world=4))) == [
+        "the trace has 2 of the 4 ranks of the group"
+    ]
     one = [row for row in rows if row[0] == 0]
     assert why(collectives(calls(one, world=8))) == ["the trace has 1 of the 8 ranks of the group"]
     assert why(collectives(calls(one, meta={"world_size": 1}))) == [None]

@@ -1,4 +1,6 @@
-"""Captures of graphs and their replays, as SGLang and vLLM record them on AMD devices, and by hand."""
+"""Captures of graphs and their replays, as SGLang and vLLM record them on AMD devices, and by
+hand.
+"""
 
 import functools
 import json
@@ -16,7 +18,10 @@ from llmprof.trace import Trace
 
 OWN = Path(__file__).parent / "labelled"
 SGLANG = "inference__sglang_decode__sglang_Qwen3*", "inference__sglang_decode__capture*"
-VLLM = "inference__vllm_prefilldecode_piecewise__graph_ex*", "inference__vllm_prefilldecode_piecewise__capture*"
+VLLM = (
+    "inference__vllm_prefilldecode_piecewise__graph_ex*",
+    "inference__vllm_prefilldecode_piecewise__capture*",
+)
 
 
 @functools.cache
@@ -34,9 +39,12 @@ def with_table(trace: Trace, name: str, frame: pl.DataFrame) -> Trace:
 
 
 QWEN3_8B = {  # hidden 4096, 32 query and 8 key heads of 128, 12288 inside, vocabulary 151936
-    (4096, 6144): "qkv_proj", (4096, 4096): "o_proj", (4096, 24576): "gate_up_proj", (12288, 4096): "down_proj",
+    (4096, 6144): "qkv_proj",
+    (4096, 4096): "o_proj",
+    (4096, 24576): "gate_up_proj",
+    (12288, 4096): "down_proj",
     (4096, 151936): "lm_head",
-}  # fmt: skip
+}
 
 
 @pytest.mark.slow
@@ -46,7 +54,9 @@ def test_a_graph_of_a_whole_step(shared: Path) -> None:
     assert found.height == 544  # 15 a layer and 4 more
     assert set(found["confidence"]) == {1.0}
     assert found.filter(pl.col("op") == "aten::mm").height == 4 * 36 + 1
-    for shapes, stage in found.filter(pl.col("op") == "aten::mm").select("shapes", "stage").iter_rows():
+    for shapes, stage in (
+        found.filter(pl.col("op") == "aten::mm").select("shapes", "stage").iter_rows()
+    ):
         rows, weight = json.loads(shapes)
         assert rows[0] == 32
         assert QWEN3_8B[tuple(weight)] == stage
@@ -62,11 +72,20 @@ def test_without_names_order_and_repetitions_decide(shared: Path) -> None:
     assert set(found["confidence"]) == {0.9}
     assert found.drop("confidence").equals(named.drop("confidence"))
     # GEMMs of two sizes that changed places no longer repeat
-    two = run.kernels.filter(pl.col("name").str.starts_with("Cijk"))["name"].value_counts(sort=True)["name"][:2]
+    two = run.kernels.filter(pl.col("name").str.starts_with("Cijk"))["name"].value_counts(
+        sort=True
+    )["name"][:2]
     swapped = run.kernels.with_row_index("row").with_columns(
-        name=pl.when((pl.col("name") == two[0]) & (pl.col("row") % 2 == 0)).then(pl.lit("Cijk_other")).otherwise("name")
+        name=pl.when((pl.col("name") == two[0]) & (pl.col("row") % 2 == 0))
+        .then(pl.lit("Cijk_other"))
+        .otherwise("name")
     )
-    assert captured(with_table(run, "kernels", swapped.drop("row")), capture)["confidence"].null_count() == 544
+    assert (
+        captured(with_table(run, "kernels", swapped.drop("row")), capture)[
+            "confidence"
+        ].null_count()
+        == 544
+    )
 
 
 @pytest.mark.slow
@@ -91,7 +110,9 @@ def test_another_sequence_is_unknown(change: str, shared: Path) -> None:
 
 @pytest.mark.slow
 def test_graphs_of_pieces_follow_each_other(shared: Path) -> None:
-    """One graph before the first attention, 23 alike between two, one after the last: 4 + 23 x 15 + 12 kernels."""
+    """One graph before the first attention, 23 alike between two, one after the last: 4 + 23 x
+    15 + 12 kernels.
+    """
     run, capture = pair(shared, VLLM)
     found = captured(run, capture)
     assert found.group_by("graph").len().sort("graph")["len"].to_list() == [4, *[15] * 23, 12]
@@ -102,9 +123,14 @@ def test_graphs_of_pieces_follow_each_other(shared: Path) -> None:
     by_operator = ops_to_kernels(with_captures(run, capture))
     from_capture = by_operator.filter(pl.col("match") == "capture")
     assert from_capture["count"].sum() == 361
-    assert set(from_capture.filter(pl.col("kernel").str.starts_with("Cijk"))["op"]) == {"aten::addmm"}
-    # the sizes of the experts are those of the calls inside: 8192 tokens, 4 of 32 experts of 2944 in 3072
-    work = operators(with_captures(run, capture), device="MI300X").filter(operator="vllm::moe_forward")
+    assert set(from_capture.filter(pl.col("kernel").str.starts_with("Cijk"))["op"]) == {
+        "aten::addmm"
+    }
+    # the sizes of the experts are those of the calls inside: 8192 tokens, 4 of 32 experts of 2944
+    # in 3072
+    work = operators(with_captures(run, capture), device="MI300X").filter(
+        operator="vllm::moe_forward"
+    )
     assert work["flops"].to_list() == [2 * 8192 * 4 * 3 * 2944 * 3072]
     assert work["share_of_bound"].is_between(0.1, 1).all()
     sizes = with_captures(run, capture).kernels.filter(
@@ -125,9 +151,12 @@ def own(name: str) -> Trace:
 
 
 QWEN25_1B = {  # hidden 1536, 12 query and 2 key heads of 128, 8960 inside, vocabulary 151936
-    (1536, 2048): "qkv_proj", (1536, 1536): "o_proj", (1536, 17920): "gate_up_proj", (8960, 1536): "down_proj",
+    (1536, 2048): "qkv_proj",
+    (1536, 1536): "o_proj",
+    (1536, 17920): "gate_up_proj",
+    (8960, 1536): "down_proj",
     (1536, 151936): "lm_head",
-}  # fmt: skip
+}
 
 
 def test_a_graph_of_vllm_on_an_nvidia_device() -> None:
@@ -136,8 +165,12 @@ def test_a_graph_of_vllm_on_an_nvidia_device() -> None:
     found = captured(run, capture)
     assert found.height == 4 * 123
     assert set(found["confidence"]) == {0.9}
-    multiplied = found.filter(pl.col("op").is_in(["aten::mm", "aten::addmm"]) & (pl.col("stage") != "other"))
-    assert multiplied.height == 4 * 10 * 5  # one product is split, and its parts are added by a kernel
+    multiplied = found.filter(
+        pl.col("op").is_in(["aten::mm", "aten::addmm"]) & (pl.col("stage") != "other")
+    )
+    assert (
+        multiplied.height == 4 * 10 * 5
+    )  # one product is split, and its parts are added by a kernel
     for shapes, stage in multiplied.select("shapes", "stage").iter_rows():
         rows, weight = [shape for shape in json.loads(shapes) if len(shape) == 2][:2]
         assert rows[0] == 4
@@ -151,7 +184,9 @@ def test_a_graph_of_vllm_on_an_nvidia_device() -> None:
 
 
 def by_hand(order: list[str], graphs: list[list[tuple[str, str]]]) -> tuple[Trace, Trace]:
-    """A run that replays graphs in some order, and the capture of these: launches with operator and shapes."""
+    """A run that replays graphs in some order, and the capture of these: launches with operator
+    and shapes.
+    """
     calls, ops, at = [], [], 0
     for graph in graphs:
         calls.append((at, "cudaStreamBeginCapture"))
@@ -166,12 +201,22 @@ def by_hand(order: list[str], graphs: list[list[tuple[str, str]]]) -> tuple[Trac
     runtime = runtime.with_columns(rank=0, thread=1, dur_ns=2, api=pl.lit("runtime"))
     operators = pl.DataFrame(ops, schema=["start_ns", "name", "shapes"], orient="row")
     operators = operators.with_columns(rank=0, thread=1, dur_ns=8, kind=pl.lit("op"))
-    launches = pl.DataFrame({"start_ns": range(0, 100 * len(order), 100), "correlation": range(len(order))})
-    launches = launches.with_columns(rank=0, thread=1, dur_ns=5, name=pl.lit("cudaGraphLaunch"), api=pl.lit("runtime"))
-    rows = [(100 * n + 10 * k + 10, n, name) for n, names in enumerate(order) for k, name in enumerate(names.split())]
+    launches = pl.DataFrame(
+        {"start_ns": range(0, 100 * len(order), 100), "correlation": range(len(order))}
+    )
+    launches = launches.with_columns(
+        rank=0, thread=1, dur_ns=5, name=pl.lit("cudaGraphLaunch"), api=pl.lit("runtime")
+    )
+    rows = [
+        (100 * n + 10 * k + 10, n, name)
+        for n, names in enumerate(order)
+        for k, name in enumerate(names.split())
+    ]
     kernels = pl.DataFrame(rows, schema=["start_ns", "correlation", "name"], orient="row")
     kernels = kernels.with_columns(rank=0, stream=7, dur_ns=5)
-    return Trace({"runtime": launches, "kernels": kernels}), Trace({"runtime": runtime, "ops": operators})
+    return Trace({"runtime": launches, "kernels": kernels}), Trace(
+        {"runtime": runtime, "ops": operators}
+    )
 
 
 def test_what_differs_between_the_captures_that_fit_is_unknown() -> None:
@@ -185,7 +230,10 @@ def test_what_differs_between_the_captures_that_fit_is_unknown() -> None:
     ]
     # what an operator says is not so cannot be its kernel
     run, capture = by_hand(["silu_kernel nvjet_a"], [small])
-    assert captured(run, capture)["reason"].to_list() == ["no capture has this sequence of kernels"] * 2
+    assert (
+        captured(run, capture)["reason"].to_list()
+        == ["no capture has this sequence of kernels"] * 2
+    )
 
 
 def test_no_capture() -> None:
@@ -195,4 +243,7 @@ def test_no_capture() -> None:
     eager, capture = by_hand([], [[("aten::mm", "[]")]])
     kernels = pl.DataFrame({"rank": 0, "stream": 7, "start_ns": [0], "dur_ns": 1, "name": "gemm"})
     assert captured(Trace({"kernels": kernels}), capture).height == 0
-    assert captured(Trace({**eager.tables, "kernels": kernels}), capture).columns == captured(run, capture).columns
+    assert (
+        captured(Trace({**eager.tables, "kernels": kernels}), capture).columns
+        == captured(run, capture).columns
+    )

@@ -1,4 +1,6 @@
-"""The list of analyses, and what follows from it: views, sections and figures of the report, the page in docs."""
+"""The list of analyses, and what follows from it: views, sections and figures of the report, the
+page in docs.
+"""
 
 import inspect
 
@@ -32,13 +34,19 @@ def test_options_are_those_of_the_function():
         takes = inspect.signature(inspect.unwrap(one.function)).parameters
         assert set(one.options) | set(one.needs) <= set(takes)
         _, *others = takes.values()
-        assert {p.name for p in others if p.default is inspect.Parameter.empty and p.kind < 2} == set(one.needs)
+        assert {
+            p.name for p in others if p.default is inspect.Parameter.empty and p.kind < 2
+        } == set(one.needs)
         if one.grouped_by:
             assert one.grouped_by in takes
 
 
 def test_an_analysis_by_name_or_view():
-    assert catalog.analysis("kernel_summary") is catalog.analysis("kernels") is catalog.views()["kernels"]
+    assert (
+        catalog.analysis("kernel_summary")
+        is catalog.analysis("kernels")
+        is catalog.views()["kernels"]
+    )
     with pytest.raises(LlmprofError, match="there is no analysis 'nothing'; expected one of"):
         catalog.analysis("nothing")
     with pytest.raises(AttributeError, match=r"'llmprof\.analyze' has no attribute 'nothing'"):
@@ -46,7 +54,9 @@ def test_an_analysis_by_name_or_view():
 
 
 def test_pages_that_are_made_from_the_package_are_in_step(root):
-    assert {name: (root / name).read_text("utf-8") for name in MADE} == {name: text() for name, text in MADE.items()}
+    assert {name: (root / name).read_text("utf-8") for name in MADE} == {
+        name: text() for name, text in MADE.items()
+    }
     assert kinds() in (root / "docs" / "bounds.md").read_text("utf-8")
 
 

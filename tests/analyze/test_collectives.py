@@ -1,4 +1,6 @@
-"""Collectives over ranks, by hand: who waits for whom, what the transfer takes, and which calls belong together."""
+"""Collectives over ranks, by hand: who waits for whom, what the transfer takes, and which calls
+belong together.
+"""
 
 import random
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,9 +23,13 @@ US = 1_000
 
 
 def test_one_file_that_says_no_size_of_the_run_is_not_taken_for_the_whole_run(shared: Path) -> None:
-    """A broadcast of 309 ms among 19 calls of one rank: nothing says that it was alone, so it may have waited."""
+    """A broadcast of 309 ms among 19 calls of one rank: nothing says that it was alone, so it
+    may have waited.
+    """
     folder = shared / "real/ascend/msprof_analyze"
-    trace = llmprof.read(folder / "ut__advisor__advisor_backend__compute_advice__kernel_details.csv")
+    trace = llmprof.read(
+        folder / "ut__advisor__advisor_backend__compute_advice__kernel_details.csv"
+    )
     assert (trace.meta["world_size"], trace.meta["world_size_from"]) == (1, "ranks")
     found = collectives(trace)
     assert found.height == 19
@@ -31,14 +37,24 @@ def test_one_file_that_says_no_size_of_the_run_is_not_taken_for_the_whole_run(sh
     assert found["unmatched"].null_count() == 0
 
 
-def calls(rows: Iterable[tuple[int, int, int]], name: str = NCCL_ALL_REDUCE, **columns: Any) -> Trace:
-    """Trace of collective kernels from ``(rank, start, end)``, with the same further columns on every row."""
-    frame = pl.DataFrame(list(rows), schema={"rank": pl.Int32, "start_ns": pl.Int64, "end": pl.Int64}, orient="row")
-    frame = frame.select("rank", "start_ns", dur_ns=pl.col("end") - pl.col("start_ns"), name=pl.lit(name))
+def calls(
+    rows: Iterable[tuple[int, int, int]], name: str = NCCL_ALL_REDUCE, **columns: Any
+) -> Trace:
+    """Trace of collective kernels from ``(rank, start, end)``, with the same further columns on
+    every row.
+    """
+    frame = pl.DataFrame(
+        list(rows), schema={"rank": pl.Int32, "start_ns": pl.Int64, "end": pl.Int64}, orient="row"
+    )
+    frame = frame.select(
+        "rank", "start_ns", dur_ns=pl.col("end") - pl.col("start_ns"), name=pl.lit(name)
+    )
     frame = frame.with_columns(stream=pl.lit(7, dtype=pl.Int64), correlation=pl.int_range(pl.len()))
     kind = names.collective_kinds(frame["name"])
     meta = columns.pop("meta", {})
-    table = frame.with_columns(kind, on_device=pl.lit(value=True), **{k: pl.lit(v) for k, v in columns.items()})
+    table = frame.with_columns(
+        kind, on_device=pl.lit(value=True), **{k: pl.lit(v) for k, v in columns.items()}
+    )
     return Trace({"kernels": frame, "collectives": table}, meta)
 
 
@@ -50,7 +66,9 @@ def random_group(
     for n in range(count):
         starts = {rank: n * period + rng.randrange(150 * US) for rank in ranks}
         last = max(starts.values())
-        rows += [(rank, start, last + 4 * US + rng.randrange(1000)) for rank, start in starts.items()]
+        rows += [
+            (rank, start, last + 4 * US + rng.randrange(1000)) for rank, start in starts.items()
+        ]
     return rows
 
 
@@ -70,7 +88,9 @@ def test_waiting_and_transfer_by_hand() -> None:
         (2, 0, 84_200, 80_000, 4_200),
         (3, 0, 4_200, 0, 4_200),
     ]
-    same = found.select("arrival_skew_ns", "last_rank", "end_spread_ns", "ranks_seen", "world", "clock_offset_ns")
+    same = found.select(
+        "arrival_skew_ns", "last_rank", "end_spread_ns", "ranks_seen", "world", "clock_offset_ns"
+    )
     assert same.unique().rows() == [(100_000, 3, 200, 4, 4, 0)]
     # 28,672 B in 4.2 us are 6.827 GB/s; an all-reduce of 4 moves 2 * 3 / 4 of it on the bus
     last = found.row(3, named=True)
@@ -98,12 +118,17 @@ def test_bus_bandwidth_as_in_nccl_tests(kind: str, factor: float) -> None:
 def test_a_recording_that_is_cut_on_one_rank() -> None:
     rows = random_group([0, 1], seed=1)
     by_rank = {rank: sorted(r for r in rows if r[0] == rank) for rank in (0, 1)}
-    found = collectives(calls([*by_rank[0], *by_rank[1][2:-1]]))  # rank 1 lacks two calls at first and one at last
+    found = collectives(
+        calls([*by_rank[0], *by_rank[1][2:-1]])
+    )  # rank 1 lacks two calls at first and one at last
     alone = found.filter(pl.col("ranks_seen") == 1)
     assert alone["rank"].to_list() == [0, 0, 0]
     assert alone["call"].to_list() == [0, 1, 19]
     assert (
-        alone.select(pl.col("wait_ns", "transfer_ns", "arrival_skew_ns", "last_rank").null_count()).row(0) == (3,) * 4
+        alone.select(
+            pl.col("wait_ns", "transfer_ns", "arrival_skew_ns", "last_rank").null_count()
+        ).row(0)
+        == (3,) * 4
     )
     both = found.filter(pl.col("ranks_seen") == 2)
     assert both.filter(pl.col("rank") == 1)["call"].to_list() == list(range(2, 19))
@@ -111,7 +136,11 @@ def test_a_recording_that_is_cut_on_one_rank() -> None:
 
 
 def test_two_groups_without_names() -> None:
-    found = collectives(calls([*random_group([0, 1], seed=3), *random_group([2, 3], seed=4)], meta={"world_size": 4}))
+    found = collectives(
+        calls(
+            [*random_group([0, 1], seed=3), *random_group([2, 3], seed=4)], meta={"world_size": 4}
+        )
+    )
     assert found["world"].unique().to_list() == [2]
     assert found["ranks_seen"].unique().to_list() == [2]
     together = found.group_by("call").agg(pl.col("rank").sort())["rank"].to_list()
@@ -127,9 +156,16 @@ def test_two_groups_without_names() -> None:
 
 def test_clocks_that_differ() -> None:
     ahead = 5_000_000
-    rows = [(rank, start + ahead * rank, end + ahead * rank) for rank, start, end in random_group([0, 1], seed=7)]
+    rows = [
+        (rank, start + ahead * rank, end + ahead * rank)
+        for rank, start, end in random_group([0, 1], seed=7)
+    ]
     found = collectives(calls(rows))
-    offset = found.group_by("rank").agg(pl.col("clock_offset_ns").first()).sort("rank")["clock_offset_ns"]
+    offset = (
+        found.group_by("rank")
+        .agg(pl.col("clock_offset_ns").first())
+        .sort("rank")["clock_offset_ns"]
+    )
     assert offset[0] == 0
     assert offset[1] == pytest.approx(ahead, abs=1000)
     assert found["ranks_seen"].unique().to_list() == [2]
@@ -147,17 +183,32 @@ def test_clocks_that_differ() -> None:
 @pytest.mark.parametrize(
     ("name", "columns", "world"),
     [
-        (NCCL_ALL_REDUCE, {}, None),  # three of four ranks: the fourth may belong to the group or not
+        (
+            NCCL_ALL_REDUCE,
+            {},
+            None,
+        ),  # three of four ranks: the fourth may belong to the group or not
         (NCCL_ALL_REDUCE, {"world": 4}, 4),
         (ALL_REDUCE, {}, 4),  # the template argument says it
     ],
 )
-def test_with_a_rank_missing_no_wait_is_known(name: str, columns: dict[str, Any], world: int | None) -> None:
+def test_with_a_rank_missing_no_wait_is_known(
+    name: str, columns: dict[str, Any], world: int | None
+) -> None:
     meta = {"world_size": 4, "missing_ranks": [3]}
-    found = collectives(calls(random_group([0, 1, 2], seed=8), name, bytes=1000, meta=meta, **columns))
+    found = collectives(
+        calls(random_group([0, 1, 2], seed=8), name, bytes=1000, meta=meta, **columns)
+    )
     assert found["world"].unique().to_list() == [world]
     assert found["ranks_seen"].unique().to_list() == [3]
-    for unknown in ("wait_ns", "transfer_ns", "arrival_skew_ns", "end_spread_ns", "last_rank", "bus_gbps"):
+    for unknown in (
+        "wait_ns",
+        "transfer_ns",
+        "arrival_skew_ns",
+        "end_spread_ns",
+        "last_rank",
+        "bus_gbps",
+    ):
         assert found[unknown].null_count() == found.height, unknown
     assert found["bytes"].null_count() == 0
 
@@ -168,21 +219,49 @@ def test_a_sender_that_is_done_before_the_receiver_begins_did_not_wait() -> None
     rows += [(0, 200_000, 206_000), (1, 150_000, 207_000)]  # the receiver was there 50 us before
     found = collectives(calls(rows, name, group="pp", world=2))
     assert found.select("rank", "call", "wait_ns", "transfer_ns").rows() == [
-        (0, 0, 0, 6_000), (0, 1, 0, 6_000), (1, 0, 0, 7_000), (1, 1, 50_000, 7_000),
-    ]  # fmt: skip
+        (0, 0, 0, 6_000),
+        (0, 1, 0, 6_000),
+        (1, 0, 0, 7_000),
+        (1, 1, 50_000, 7_000),
+    ]
 
 
 SHAPES = [
     # operator's shapes and types, name of the kernel, world -> bytes
     ("[[4, 3584], []]", '["c10::BFloat16", ""]', ALL_REDUCE, 4 * 3584 * 2),
-    ("[[], [4, 3584], [4, 3584], [], []]", '["", "c10::BFloat16", "c10::BFloat16", "", ""]', ALL_REDUCE, 4 * 3584 * 2),
-    ("[[4, 38016]]", '["c10::BFloat16"]', ALL_GATHER, 4 * 38016 * 2 * 4),  # the output has the parts of 4 ranks
-    ("[[8], [4, 2]]", '["long int", "float"]', NCCL_ALL_REDUCE, 64),  # the larger in bytes, not in elements
+    (
+        "[[], [4, 3584], [4, 3584], [], []]",
+        '["", "c10::BFloat16", "c10::BFloat16", "", ""]',
+        ALL_REDUCE,
+        4 * 3584 * 2,
+    ),
+    (
+        "[[4, 38016]]",
+        '["c10::BFloat16"]',
+        ALL_GATHER,
+        4 * 38016 * 2 * 4,
+    ),  # the output has the parts of 4 ranks
+    (
+        "[[8], [4, 2]]",
+        '["long int", "float"]',
+        NCCL_ALL_REDUCE,
+        64,
+    ),  # the larger in bytes, not in elements
     ("[[4, 3584]]", '["c10::ComplexFoo"]', NCCL_ALL_REDUCE, None),
     ("[[], []]", '["", ""]', NCCL_ALL_REDUCE, None),
     (None, None, NCCL_ALL_REDUCE, None),
-    ("[[], [[32, 256], [92]], []]", '["Scalar", "TensorList", "Scalar"]', NCCL_ALL_REDUCE, None),  # vLLM's pipelines
-    ("[[[4, 8], [2, 2]], []]", '["TensorList", ""]', NCCL_ALL_REDUCE, None),  # types inside of a list are not written
+    (
+        "[[], [[32, 256], [92]], []]",
+        '["Scalar", "TensorList", "Scalar"]',
+        NCCL_ALL_REDUCE,
+        None,
+    ),  # vLLM's pipelines
+    (
+        "[[[4, 8], [2, 2]], []]",
+        '["TensorList", ""]',
+        NCCL_ALL_REDUCE,
+        None,
+    ),  # types inside of a list are not written
 ]
 
 
@@ -191,7 +270,9 @@ def test_sizes_from_the_operators_shapes(
     shapes: str | None, types: str | None, name: str, expected: int | None
 ) -> None:
     trace = calls([(rank, 0, 1000) for rank in range(4)], name, op_id=5)
-    operators = pl.concat([ops([("vllm::all_reduce", 0, 10, 5, shapes, types)], rank=rank) for rank in range(4)])
+    operators = pl.concat(
+        [ops([("vllm::all_reduce", 0, 10, 5, shapes, types)], rank=rank) for rank in range(4)]
+    )
     found = collectives(Trace({**trace.tables, "ops": operators}))
     assert found["bytes"].unique().to_list() == [expected]
     assert found["bytes_source"].unique().to_list() == ["shapes" if expected else None]
@@ -216,7 +297,9 @@ def own_table() -> Iterator[None]:
 
 @pytest.mark.usefixtures("own_table")
 def test_a_collective_that_the_user_names_is_one() -> None:
-    run = pl.concat([kernels([("acme_sum_over_ranks", 10)], rank=rank, start=rank) for rank in (0, 1)])
+    run = pl.concat(
+        [kernels([("acme_sum_over_ranks", 10)], rank=rank, start=rank) for rank in (0, 1)]
+    )
     trace = Trace({"kernels": run, "collectives": calls([]).collectives}, {"world_size": 2})
     assert collectives(trace).is_empty()
     names.register("collective", "acme_sum")
@@ -240,14 +323,30 @@ def test_who_is_late() -> None:
     found = collective_arrivals(two_ranks())
     assert found.rows(named=True) == [
         {
-            "kind": "all_reduce", "rank": 0, "count": 2, "last": 0, "share_last": 0.0, "late_median_ns": 0.0,
-            "late_p90_ns": 0.0, "late_max_ns": 0, "wait_ns": 60_000, "transfer_ns": 98_000,
+            "kind": "all_reduce",
+            "rank": 0,
+            "count": 2,
+            "last": 0,
+            "share_last": 0.0,
+            "late_median_ns": 0.0,
+            "late_p90_ns": 0.0,
+            "late_max_ns": 0,
+            "wait_ns": 60_000,
+            "transfer_ns": 98_000,
         },
         {
-            "kind": "all_reduce", "rank": 1, "count": 2, "last": 2, "share_last": 1.0, "late_median_ns": 30_000.0,
-            "late_p90_ns": 46_000.0, "late_max_ns": 50_000, "wait_ns": 0, "transfer_ns": 98_200,
+            "kind": "all_reduce",
+            "rank": 1,
+            "count": 2,
+            "last": 2,
+            "share_last": 1.0,
+            "late_median_ns": 30_000.0,
+            "late_p90_ns": 46_000.0,
+            "late_max_ns": 50_000,
+            "wait_ns": 0,
+            "transfer_ns": 98_200,
         },
-    ]  # fmt: skip
+    ]
     alone = calls(ROWS[::2], **COLUMNS)
     assert lateness(collectives(alone))["late_ns"].to_list() == [None, None]
     assert collective_arrivals(alone).is_empty()
@@ -268,4 +367,6 @@ def test_sizes_against_the_peak_of_the_link() -> None:
 def test_calls_are_matched_without_labels_as_with_them(name: str) -> None:
     with_labels = collectives(sample(name)).select("rank", "call").sort("rank", "call")
     assert with_labels["call"].count()
-    assert_frame_equal(called_together(sample(name)).sort("rank", "call").cast(with_labels.schema), with_labels)
+    assert_frame_equal(
+        called_together(sample(name)).sort("rank", "call").cast(with_labels.schema), with_labels
+    )

@@ -1,4 +1,6 @@
-"""A contracted graph gives exactly the times of the whole graph, in all replays that it holds for."""
+"""A contracted graph gives exactly the times of the whole graph, in all replays that it holds
+for.
+"""
 
 from dataclasses import replace
 
@@ -13,7 +15,9 @@ from tests.samples import sample
 
 
 def random_graph(random: np.random.Generator, edges: int) -> Chains:
-    """Chains with edges that lead on in time; some weights are negative, as where kernels overlap."""
+    """Chains with edges that lead on in time; some weights are negative, as where kernels
+    overlap.
+    """
     lengths = random.integers(1, 40, size=random.integers(1, 6))
     bounds = np.append(0, np.cumsum(lengths))
     moment = np.concatenate([np.sort(random.random(length)) for length in lengths])
@@ -29,7 +33,9 @@ def random_graph(random: np.random.Generator, edges: int) -> Chains:
 
 def changed(values: Ints, random: np.random.Generator, sign: int, share: float) -> Ints:
     """Some of the values are larger or smaller."""
-    return values + sign * random.integers(0, 15, size=values.shape) * (random.random(values.shape) < share)
+    return values + sign * random.integers(0, 15, size=values.shape) * (
+        random.random(values.shape) < share
+    )
 
 
 def between(low: Ints, high: Ints, random: np.random.Generator) -> Ints:
@@ -45,17 +51,24 @@ def test_times_of_a_contracted_graph_are_those_of_the_whole_graph(seed: int) -> 
     share = random.choice([0.0, 0.1, 0.6])
     least, most = (
         replace(
-            built, weight=changed(built.weight, random, sign, share), delay=changed(built.delay, random, sign, share)
+            built,
+            weight=changed(built.weight, random, sign, share),
+            delay=changed(built.delay, random, sign, share),
         )
         for sign in (-1, 1)
     )
-    gone = random.random(len(built.source)) < random.choice([0.0, 0.2])  # edges that some replays remove
+    gone = random.random(len(built.source)) < random.choice(
+        [0.0, 0.2]
+    )  # edges that some replays remove
     least = replace(least, delay=np.where(gone, NEVER, least.delay))
     asked = np.flatnonzero(random.random(len(built.weight)) < random.choice([0.0, 0.2]))
     part = contracted(least, most, asked)
     replays = [least, most, built if not gone.any() else most]
     for _ in range(5):
-        weight, delay = between(least.weight, most.weight, random), between(least.delay, most.delay, random)
+        weight, delay = (
+            between(least.weight, most.weight, random),
+            between(least.delay, most.delay, random),
+        )
         replays.append(replace(built, weight=weight, delay=np.where(gone, least.delay, delay)))
     of_all = np.stack([earliest(one) for one in replays], axis=1)
     of_part = earliest(stacked([part.of(one) for one in replays]))
@@ -93,9 +106,11 @@ def test_edges_that_never_set_a_time_are_left_out() -> None:
     origin[[0, 5]] = 0
     built = Chains(bounds, weight, origin, source, target, np.array([0, 25]))
     shorter = replace(built, weight=np.where(np.arange(10) == 6, 8, weight))
-    # the first edge arrives before its target in any case, the second one after it in one of the replays, but always
-    # at the same time
-    part = contracted(replace(built, weight=np.where(np.arange(10) == 7, 1, weight)), built, np.array([9]))
+    # the first edge arrives before its target in any case, the second one after it in one of the
+    # replays, but always at the same time
+    part = contracted(
+        replace(built, weight=np.where(np.arange(10) == 7, 1, weight)), built, np.array([9])
+    )
     assert part.nodes.tolist() == [0, 5, 8, 9]
     assert part.edges.tolist() == []
     assert earliest(part.of(built)).tolist() == [0, 0, 35, 45]
@@ -107,8 +122,11 @@ def test_nodes_before_one_that_its_chain_never_sets_are_left_out() -> None:
     origin = np.full(10, NEVER)
     origin[[0, 5]] = 0
     built = Chains(bounds, np.full(10, 10), origin, source, target, np.array([15, 60]))
-    # node 6 has the time 15 and node 8 that of node 4, 40, and 60: what leads to node 6 does not matter behind it
-    part = contracted(replace(built, weight=np.where(np.arange(10) < 4, 5, 10)), built, np.array([9]))
+    # node 6 has the time 15 and node 8 that of node 4, 40, and 60: what leads to node 6 does not
+    # matter behind it
+    part = contracted(
+        replace(built, weight=np.where(np.arange(10) < 4, 5, 10)), built, np.array([9])
+    )
     assert part.nodes.tolist() == [0, 4, 5, 8, 9]
     assert part.edges.tolist() == [1]
     assert earliest(part.of(built)).tolist() == [0, 40, 0, 100, 110]
@@ -129,7 +147,11 @@ def test_steps_of_contracted_replays_are_those_of_whole_ones(name: str) -> None:
     groups = random.integers(-1, 4, size=built.events.height)
     least = shorter(groups >= 0, share)
     found = periods_below(built, least, groups)
-    whole = each_periods(built, times_of([least, *(shorter(groups == group, share) for group in range(4))]))
+    whole = each_periods(
+        built, times_of([least, *(shorter(groups == group, share) for group in range(4))])
+    )
     assert found[0].height
-    assert [one.to_dict(as_series=False) for one in found] == [one.to_dict(as_series=False) for one in whole]
+    assert [one.to_dict(as_series=False) for one in found] == [
+        one.to_dict(as_series=False) for one in whole
+    ]
     assert found[0]["end_ns"].sum() < found[1]["end_ns"].sum()

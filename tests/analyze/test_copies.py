@@ -16,7 +16,9 @@ COPIES = pl.DataFrame(
     orient="row",
 ).with_columns(rank=pl.lit(0), name=pl.lit("copy"))
 CALLS = pl.DataFrame(
-    [("cudaMemcpy", 1), ("cudaMemcpyAsync", 2), ("cudaMemcpyAsync", 3)], schema=["name", "correlation"], orient="row"
+    [("cudaMemcpy", 1), ("cudaMemcpyAsync", 2), ("cudaMemcpyAsync", 3)],
+    schema=["name", "correlation"],
+    orient="row",
 ).with_columns(rank=pl.lit(0), start_ns=pl.lit(0), dur_ns=pl.lit(5), api=pl.lit("runtime"))
 TRACE = Trace({"copies": COPIES, "runtime": CALLS})
 
@@ -29,8 +31,10 @@ def test_by_kind_and_call() -> None:
         (None, None, None, 1, None, 10),
     ]
     assert found.select("rate_gbps", "median_gbps", "max_gbps").rows() == [
-        (25, 30, 40), (5, 5, 5), (None, None, None)
-    ]  # fmt: skip
+        (25, 30, 40),
+        (5, 5, 5),
+        (None, None, None),
+    ]
     assert analyze.copy_rates(Trace({"copies": COPIES}))["call"].null_count() == 3
 
 
@@ -39,7 +43,9 @@ def test_over_time() -> None:
     found = analyze.copy_rates(TRACE, per="time", bins=3)
     pinned = found.filter(src_kind="pinned")
     assert pinned.select("start_ns", "dur_ns", "bytes", "rate_gbps").rows() == [
-        (0, 20, 0.0, 0.0), (20, 20, 400 + 200.0, 30), (40, 20, 400.0, 20)
-    ]  # fmt: skip
+        (0, 20, 0.0, 0.0),
+        (20, 20, 400 + 200.0, 30),
+        (40, 20, 400.0, 20),
+    ]
     assert found.filter(src_kind="pageable")["bytes"].to_list() == [100.0, 0.0, 0.0]
     assert "memset" not in found["kind"]

@@ -21,12 +21,18 @@ def samples(*rows: tuple[int, int | None, int, str, float, str | None]) -> pl.Da
     return pl.DataFrame(rows, schema=SCHEMA, orient="row")
 
 
-def every(period: int, values: list[float], name: str = "SMs Active", *, first: int = 0, rank: int = 0) -> pl.DataFrame:
-    return samples(*((rank, 0, first + period * i, name, value, "%") for i, value in enumerate(values)))
+def every(
+    period: int, values: list[float], name: str = "SMs Active", *, first: int = 0, rank: int = 0
+) -> pl.DataFrame:
+    return samples(
+        *((rank, 0, first + period * i, name, value, "%") for i, value in enumerate(values))
+    )
 
 
 # GEMM 20..60, NORM 60..70, then idle until 120, GEMM 120..140
-WORK = pl.concat([kernels([(GEMM, 40), (NORM, 10)], start=20), kernels([(GEMM, 20)], start=120, first=3)])
+WORK = pl.concat(
+    [kernels([(GEMM, 40), (NORM, 10)], start=20), kernels([(GEMM, 20)], start=120, first=3)]
+)
 
 
 def rows(trace: Trace, per: str) -> dict[object, dict[str, float]]:
@@ -40,7 +46,13 @@ def test_by_kernel() -> None:
     found = rows(Trace({"kernels": WORK, "counters": every(40, [10, 50, 30, 90, 70])}), "kernel")
     gemm, norm = found[GEMM], found[NORM]
     assert gemm["mean"] == (20 * 10 + 20 * 50 + 20 * 90) / 60
-    assert (gemm["min"], gemm["max"], gemm["samples"], gemm["work_ns"], gemm["known_ns"]) == (10, 90, 3, 60, 60)
+    assert (gemm["min"], gemm["max"], gemm["samples"], gemm["work_ns"], gemm["known_ns"]) == (
+        10,
+        90,
+        3,
+        60,
+        60,
+    )
     assert gemm["own_share"] == 60 / 120
     assert (norm["mean"], norm["samples"], norm["own_share"]) == (50, 1, 10 / 40)
     assert (gemm["counter"], gemm["unit"]) == ("SMs Active", "%")
@@ -49,7 +61,11 @@ def test_by_kernel() -> None:
 def test_by_event_and_gap() -> None:
     trace = Trace({"kernels": WORK, "counters": every(40, [10, 50, 30, 90, 70])})
     events = analyze.counters(trace, per="event")
-    assert events.sort("start_ns").select("start_ns", "mean").rows() == [(20, 30.0), (60, 50.0), (120, 90.0)]
+    assert events.sort("start_ns").select("start_ns", "mean").rows() == [
+        (20, 30.0),
+        (60, 50.0),
+        (120, 90.0),
+    ]
     assert analyze.counters(trace, per="gap").select("start_ns", "mean", "work_ns").rows() == [
         (70, (10 * 50 + 40 * 30) / 50, 50)
     ]
@@ -57,7 +73,9 @@ def test_by_event_and_gap() -> None:
 
 
 def test_by_stage_layer_phase_and_step() -> None:
-    """Two layers of ten kernels of 10 ns: samples every 10 ns, whose value is the number of the kernel in its layer."""
+    """Two layers of ten kernels of 10 ns: samples every 10 ns, whose value is the number of the
+    kernel in its layer.
+    """
     run = kernels(["_prepare_inputs_kernel", *DENSE, *DENSE], start=100)
     marks = labels([("execute_context_0(0)_generation_4(4)", 0, 90)])
     trace = Trace(
@@ -72,12 +90,19 @@ def test_by_stage_layer_phase_and_step() -> None:
     found = analyze.counters(trace, per="stage")
     means = dict(found.select("stage", "mean").iter_rows())
     assert stages
-    assert (means["qkv_proj"], means["attention"], means["gate_up_proj"], means["down_proj"]) == (1, 4, 7, 9)
+    assert (means["qkv_proj"], means["attention"], means["gate_up_proj"], means["down_proj"]) == (
+        1,
+        4,
+        7,
+        9,
+    )
     assert means["norm"] == (0 + 6) / 2
     assert set(found["own_share"]) == {1.0}
     layers = analyze.counters(trace, per="layer").drop_nulls("layer")
     assert layers.select("layer", "mean", "samples").rows() == [(0, 4.5, 10), (1, 4.5, 10)]
-    assert analyze.counters(trace, per="phase").select("phase", "mean").rows() == [("decode", (99 + 90) / 21)]
+    assert analyze.counters(trace, per="phase").select("phase", "mean").rows() == [
+        ("decode", (99 + 90) / 21)
+    ]
     assert analyze.counters(trace, per="step").select("step", "samples").rows() == [(0, 21)]
 
 
@@ -91,18 +116,27 @@ def test_work_outside_the_samples_is_not_known() -> None:
 
 def test_samples_of_a_machine_belong_to_the_only_rank_of_a_device() -> None:
     of_machine = samples((-1, 0, 0, "gpu.power", 500.0, "W"), (-1, 0, 100, "gpu.power", 700.0, "W"))
-    of_host = samples((-1, None, 0, "cpu.utilization", 7.0, "%"), (-1, None, 90, "cpu.utilization", 7.0, "%"))
+    of_host = samples(
+        (-1, None, 0, "cpu.utilization", 7.0, "%"), (-1, None, 90, "cpu.utilization", 7.0, "%")
+    )
     both = pl.concat([of_machine, of_host])
-    assert analyze.counters(Trace({"kernels": WORK, "counters": both}))["counter"].unique().sort().to_list() == [
-        "cpu.utilization", "gpu.power",
-    ]  # fmt: skip
+    assert analyze.counters(Trace({"kernels": WORK, "counters": both}))[
+        "counter"
+    ].unique().sort().to_list() == [
+        "cpu.utilization",
+        "gpu.power",
+    ]
     second = pl.concat([WORK, WORK.with_columns(rank=pl.lit(1, dtype=pl.Int32))])
-    assert set(analyze.counters(Trace({"kernels": second, "counters": both}))["counter"]) == {"cpu.utilization"}
+    assert set(analyze.counters(Trace({"kernels": second, "counters": both}))["counter"]) == {
+        "cpu.utilization"
+    }
 
 
 def test_rates_of_monitors_are_of_the_time_before_the_sample() -> None:
     """GEMM 20..60 and 120..140, NORM 60..70: the sample at 80 is of 40..80."""
-    of_machine = pl.concat([every(40, [10, 50, 30, 90, 70], name, rank=-1) for name in ("gpu.pcie_sent", "gpu.power")])
+    of_machine = pl.concat(
+        [every(40, [10, 50, 30, 90, 70], name, rank=-1) for name in ("gpu.pcie_sent", "gpu.power")]
+    )
     found = analyze.counters(Trace({"kernels": WORK, "counters": of_machine}))
     means = {(row["name"], row["counter"]): row["mean"] for row in found.iter_rows(named=True)}
     assert means[NORM, "gpu.power"] == 50
@@ -114,7 +148,9 @@ def test_nothing_sampled() -> None:
     with pytest.raises(NotCapturedError):
         analyze.counters(Trace({"kernels": WORK}))
     assert analyze.counters(Trace({"kernels": WORK, "counters": every(10, [])})).is_empty()
-    assert analyze.counters(Trace({"kernels": WORK, "counters": every(10, [1, 2], first=10_000)})).is_empty()
+    assert analyze.counters(
+        Trace({"kernels": WORK, "counters": every(10, [1, 2], first=10_000)})
+    ).is_empty()
 
 
 RECORDED = Path(__file__).parent / "sampled" / "gpu_metrics.sqlite"
@@ -132,10 +168,14 @@ def by_hand(spans: list[tuple[int, int]], samples: list[tuple[int, float]]) -> f
 
 
 def test_a_recording_of_nsys_beside_its_own_rows() -> None:
-    """Each kernel and the idle time of an H100, averaged from the SQLite file without any of our code."""
+    """Each kernel and the idle time of an H100, averaged from the SQLite file without any of our
+    code.
+    """
     with closing(sqlite3.connect(f"file:{RECORDED}?mode=ro", uri=True)) as db:
         names = dict(db.execute("SELECT metricId, metricName FROM TARGET_INFO_GPU_METRICS"))
-        rows = db.execute("SELECT metricId, timestamp, value FROM GPU_METRICS ORDER BY timestamp").fetchall()
+        rows = db.execute(
+            "SELECT metricId, timestamp, value FROM GPU_METRICS ORDER BY timestamp"
+        ).fetchall()
         work = db.execute(
             "SELECT start, end, value FROM CUPTI_ACTIVITY_KIND_KERNEL JOIN StringIds ON id = demangledName"
         ).fetchall()
@@ -167,7 +207,9 @@ def test_a_recording_of_nsys_beside_its_own_rows() -> None:
 
 
 def test_what_an_h100_was_busy_with() -> None:
-    """Products keep the tensor cores busy and the clock low; sums keep the memory busy, and no tensor core."""
+    """Products keep the tensor cores busy and the clock low; sums keep the memory busy, and no
+    tensor core.
+    """
     means = analyze.counters(llmprof.read(RECORDED)).filter(pl.col("own_share") > 0.9)
     found = {
         (name.partition("<")[0], counter): mean

@@ -12,11 +12,16 @@ def shares(trace: Trace, rank: int = 0) -> dict[str, tuple[float | None, int, in
 
 
 def test_shares_by_hand() -> None:
-    # one kernel of 60 ns before the step, unknown and without launch; 16 kernels of 10 ns in it, three of them unknown
+    # one kernel of 60 ns before the step, unknown and without launch; 16 kernels of 10 ns in it,
+    # three of them unknown
     stray = kernels([("acme", 60)], start=0, first=900)
     run = kernels(["_prepare", EMBEDDING, *DENSE, NORM, GEMM, "_sample", "_update"], start=100)
-    copy = kernels([("Memcpy DtoH", 20)], start=300, first=950, stream=9).with_columns(kind=pl.lit("DtoH"))
-    run = pl.concat([stray, run]).with_columns(op_id=pl.when(pl.col("name") == GEMM).then(pl.col("correlation")))
+    copy = kernels([("Memcpy DtoH", 20)], start=300, first=950, stream=9).with_columns(
+        kind=pl.lit("DtoH")
+    )
+    run = pl.concat([stray, run]).with_columns(
+        op_id=pl.when(pl.col("name") == GEMM).then(pl.col("correlation"))
+    )
     known = pl.concat([run.filter(pl.col("name") != "acme").drop("op_id"), copy.drop("kind")])
     trace = Trace(
         {
@@ -38,6 +43,8 @@ def test_shares_by_hand() -> None:
     trace = Trace({"kernels": run})
     assert shares(trace, 0)["category"][0] == 0.0
     assert shares(trace, 1)["category"][0] == 1.0
-    trace = Trace({"ops": ops([("aten::mm", 0, 30, 1), ("aten::inner", 5, 5, 2), ("aten::foo", 40, 10, 3)])})
+    trace = Trace(
+        {"ops": ops([("aten::mm", 0, 30, 1), ("aten::inner", 5, 5, 2), ("aten::foo", 40, 10, 3)])}
+    )
     assert shares(trace)["category"] == [0.75, 30, 40, 2, 1]
     assert coverage(trace)["of"].unique().to_list() == ["summed time of outermost operators"]

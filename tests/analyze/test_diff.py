@@ -37,12 +37,23 @@ def test_a_step_without_the_stage_counts_as_zero() -> None:
     got = diff_of(frame_of([*steps, *decode([50])]), frame_of([*steps, *decode([50, 70])]))
     o_proj = got.filter(pl.col("stage") == "o_proj").row(0, named=True)
     # medians of (50, 0, 0) and (50, 70, 0)
-    assert (o_proj["a_ns"], o_proj["b_ns"], o_proj["ratio"], o_proj["status"]) == (0.0, 50.0, None, "slower")
+    assert (o_proj["a_ns"], o_proj["b_ns"], o_proj["ratio"], o_proj["status"]) == (
+        0.0,
+        50.0,
+        None,
+        "slower",
+    )
 
 
 @pytest.mark.parametrize(
     ("b_dur", "tolerance", "status"),
-    [(104, 0.05, "same"), (106, 0.05, "slower"), (94, 0.05, "faster"), (94, 0.1, "same"), (101, 0.0, "slower")],
+    [
+        (104, 0.05, "same"),
+        (106, 0.05, "slower"),
+        (94, 0.05, "faster"),
+        (94, 0.1, "same"),
+        (101, 0.0, "slower"),
+    ],
 )
 def test_status_and_tolerance(b_dur: int, tolerance: float, status: str) -> None:
     assert one(decode([100]), decode([b_dur]), tolerance=tolerance)["status"] == status
@@ -51,7 +62,9 @@ def test_status_and_tolerance(b_dur: int, tolerance: float, status: str) -> None
 def test_only_in_one_is_zero_if_the_phase_ran_and_unknown_if_not() -> None:
     prefill: Rows = [(0, 5, "prefill", "o_proj", "linear", 9000, 500)]
     a, b = decode([10]), [*decode([10], stage="qkv_proj"), *prefill]
-    got = diff_of(frame_of(a), frame_of(b)).select("phase", "stage", "a_ns", "b_ns", "delta_ns", "a_steps", "status")
+    got = diff_of(frame_of(a), frame_of(b)).select(
+        "phase", "stage", "a_ns", "b_ns", "delta_ns", "a_steps", "status"
+    )
     assert got.rows() == [
         ("decode", "o_proj", 10.0, 0.0, -10.0, 1, "only_a"),
         ("decode", "qkv_proj", 0.0, 10.0, 10.0, 1, "only_b"),
@@ -60,11 +73,17 @@ def test_only_in_one_is_zero_if_the_phase_ran_and_unknown_if_not() -> None:
 
 
 def test_aligned_by_other_columns() -> None:
-    names = pl.DataFrame({"name": ["f", "f", "g"], "layer": [0, 1, 1]}, schema_overrides={"layer": pl.Int32})
-    a = frame_of([(0, 0, "decode", "o_proj", "linear", start, 10) for start in (0, 20, 40)]).hstack(names)
+    names = pl.DataFrame(
+        {"name": ["f", "f", "g"], "layer": [0, 1, 1]}, schema_overrides={"layer": pl.Int32}
+    )
+    a = frame_of([(0, 0, "decode", "o_proj", "linear", start, 10) for start in (0, 20, 40)]).hstack(
+        names
+    )
     b = a.filter(pl.col("name") == "f").with_columns(dur_ns=pl.col("dur_ns") * 2)
     got = diff_of(a, b, by=("phase", "layer", "name"))
     assert got.columns[:5] == ["phase", "layer", "name", "a_ns", "b_ns"]
     assert got.select("layer", "name", "a_ns", "b_ns", "status").rows() == [
-        (0, "f", 10.0, 20.0, "slower"), (1, "f", 10.0, 20.0, "slower"), (1, "g", 10.0, 0.0, "only_a"),
-    ]  # fmt: skip
+        (0, "f", 10.0, 20.0, "slower"),
+        (1, "f", 10.0, 20.0, "slower"),
+        (1, "g", 10.0, 0.0, "only_a"),
+    ]

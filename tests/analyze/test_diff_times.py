@@ -14,15 +14,24 @@ from tests.analyze.test_findings import decode, together
 
 
 def run(gemm: int, pause: int = 0, steps: int = 8, jitter: int = 0) -> Trace:
-    """Decode steps of four kernels with a pause that the host is to blame for; every other step is longer."""
+    """Decode steps of four kernels with a pause that the host is to blame for; every other step
+    is longer.
+    """
     parts = [
-        decode([(EMBEDDING, 20_000), (GEMM, gemm + jitter * (n % 3)), GEMM, GEMM], pause=pause, lead=10_000, steps=1)
+        decode(
+            [(EMBEDDING, 20_000), (GEMM, gemm + jitter * (n % 3)), GEMM, GEMM],
+            pause=pause,
+            lead=10_000,
+            steps=1,
+        )
         for n in range(steps)
     ]
     moved, at = [], 0
     for n, part in enumerate(parts):
         shift = at - 1_000_000 if n else 0
-        tables = {name: frame.with_columns(pl.col("start_ns") + shift) for name, frame in part.items()}
+        tables = {
+            name: frame.with_columns(pl.col("start_ns") + shift) for name, frame in part.items()
+        }
         for name in ("kernels", "runtime"):
             tables[name] = tables[name].with_columns(pl.col("correlation") + 100 * n)
         at = int((tables["kernels"]["start_ns"] + tables["kernels"]["dur_ns"]).max())  # type: ignore[arg-type]
@@ -31,11 +40,16 @@ def run(gemm: int, pause: int = 0, steps: int = 8, jitter: int = 0) -> Trace:
 
 
 def test_the_step_and_its_parts_by_hand() -> None:
-    # a: 20 + 50 + 50 + 50 us of kernels and three pauses of 40, of which the launch takes 10; b: one GEMM is 30 shorter
-    # and there are no pauses
+    # a: 20 + 50 + 50 + 50 us of kernels and three pauses of 40, of which the launch takes 10; b:
+    # one GEMM is 30 shorter and there are no pauses
     found = diff_times([run(50_000, 40_000)], [run(20_000)])
     step = found.filter(level="step").row(0, named=True)
-    assert (step["a_ns"], step["b_ns"], step["delta_ns"], step["status"]) == (290_000, 140_000, -150_000, "faster")
+    assert (step["a_ns"], step["b_ns"], step["delta_ns"], step["status"]) == (
+        290_000,
+        140_000,
+        -150_000,
+        "faster",
+    )
     assert (step["phase"], step["a_steps"], step["b_steps"]) == ("decode", 8, 8)
     parts = found.filter(level="part").select("kind", "part", "a_ns", "b_ns", "delta_ns", "status")
     assert parts.rows() == [
@@ -52,8 +66,17 @@ def test_what_is_not_beyond_the_noise_is_the_same() -> None:
     near = diff_times([run(50_000, jitter=20_000)], [run(52_000, jitter=20_000)], tolerance=0.0)
     step = near.filter(level="step").row(0, named=True)
     assert step["low_ns"] <= step["delta_ns"] <= step["high_ns"]
-    far = diff_times([run(50_000)], [run(52_000)], tolerance=0.0).filter(level="step").row(0, named=True)
-    assert (far["low_ns"], far["high_ns"], far["beyond_noise"], far["status"]) == (2_000, 2_000, True, "slower")
+    far = (
+        diff_times([run(50_000)], [run(52_000)], tolerance=0.0)
+        .filter(level="step")
+        .row(0, named=True)
+    )
+    assert (far["low_ns"], far["high_ns"], far["beyond_noise"], far["status"]) == (
+        2_000,
+        2_000,
+        True,
+        "slower",
+    )
     noisy = [run(50_000 + n) for n in (0, 4_000, 9_000)]
     other = [run(50_000 + n) for n in (1_000, 5_000, 8_000)]
     repeats = diff_times(noisy, other, tolerance=0.0).filter(level="step").row(0, named=True)
@@ -61,7 +84,11 @@ def test_what_is_not_beyond_the_noise_is_the_same() -> None:
     assert repeats["low_ns"] < 0 < repeats["high_ns"]
     assert (repeats["beyond_noise"], repeats["status"]) == (False, "same")
     assert repeats["a_steps"] == 24
-    clear = diff_times(noisy, [run(80_000), run(82_000)], tolerance=0.0).filter(level="step").row(0, named=True)
+    clear = (
+        diff_times(noisy, [run(80_000), run(82_000)], tolerance=0.0)
+        .filter(level="step")
+        .row(0, named=True)
+    )
     assert (clear["beyond_noise"], clear["status"]) == (True, "slower")
 
 
@@ -72,12 +99,22 @@ def test_recordings_without_steps() -> None:
 
     found = diff(recording(100), recording(300), by="name")
     first = found.row(0, named=True)
-    assert (first["level"], first["phase"], first["a_ns"], first["b_ns"]) == ("recording", None, 250, 450)
+    assert (first["level"], first["phase"], first["a_ns"], first["b_ns"]) == (
+        "recording",
+        None,
+        250,
+        450,
+    )
     parts = found.filter(level="part")
     assert parts["a_ns"].sum() == 250
     assert parts["b_ns"].sum() == 450
-    below = found.filter(level="kernels").select("phase", "name", "a_ns", "b_ns", "a_count", "status")
-    assert below.rows() == [(None, "acme", 100, 300, 1, "more_time"), (None, GEMM, 50, 50, 1, "same")]
+    below = found.filter(level="kernels").select(
+        "phase", "name", "a_ns", "b_ns", "a_count", "status"
+    )
+    assert below.rows() == [
+        (None, "acme", 100, 300, 1, "more_time"),
+        (None, GEMM, 50, 50, 1, "same"),
+    ]
     # one with steps and one without are compared as recordings too
     assert diff(run(50_000), recording(100)).row(0, named=True)["level"] == "recording"
 
@@ -96,7 +133,8 @@ def test_what_cannot_be_compared() -> None:
 def test_two_reports_of_ncu(shared: Path) -> None:
     pytest.importorskip("ncu_report", reason="the optional package ncu-report is not here")
     before, after = (
-        llmprof.read_metrics(shared / f"real/ncu/ncar_MW_{name}.ncu-rep") for name in ("Baseline", "DivToMult")
+        llmprof.read_metrics(shared / f"real/ncu/ncar_MW_{name}.ncu-rep")
+        for name in ("Baseline", "DivToMult")
     )
     found = diff(before, after)
     first = found.row(0, named=True)
@@ -123,13 +161,28 @@ def launched(*rows: tuple[str, str, float]) -> Metrics:
 
 def test_launches_are_matched_by_name_shape_and_order() -> None:
     before = launched(
-        ("gemm", "(8, 1, 1)", 100), ("gemm", "(8, 1, 1)", 200), ("norm", "(1, 1, 1)", 10), ("old", "(1, 1, 1)", 5)
+        ("gemm", "(8, 1, 1)", 100),
+        ("gemm", "(8, 1, 1)", 200),
+        ("norm", "(1, 1, 1)", 10),
+        ("old", "(1, 1, 1)", 5),
     )
     after = launched(
-        ("norm", "(2, 1, 1)", 30), ("gemm", "(8, 1, 1)", 90), ("gemm", "(8, 1, 1)", 150), ("new", "(1, 1, 1)", 7)
+        ("norm", "(2, 1, 1)", 30),
+        ("gemm", "(8, 1, 1)", 90),
+        ("gemm", "(8, 1, 1)", 150),
+        ("new", "(1, 1, 1)", 7),
     )
     found = diff(before, after)
-    columns = ("kernel_name", "occurrence", "a_kernel_id", "b_kernel_id", "a_ns", "b_ns", "same_launch", "status")
+    columns = (
+        "kernel_name",
+        "occurrence",
+        "a_kernel_id",
+        "b_kernel_id",
+        "a_ns",
+        "b_ns",
+        "same_launch",
+        "status",
+    )
     assert found.select(columns).rows() == [
         ("gemm", 1, 1, 2, 200, 150, True, "faster"),
         ("norm", 0, 2, 0, 10, 30, False, "slower"),  # another grid, and no other launch of the name

@@ -15,9 +15,16 @@ from llmprof.trace import Trace
 def steps_of(labels: list[str]) -> pl.DataFrame:
     """Ranges of an engine, one each microsecond."""
     return pl.DataFrame(
-        {"rank": 0, "thread": 1, "start_ns": [1000 * n for n in range(len(labels))], "dur_ns": 900,
-         "name": [f"execute_{label}" for label in labels], "on_device": False, "domain": "user_annotation"}
-    )  # fmt: skip
+        {
+            "rank": 0,
+            "thread": 1,
+            "start_ns": [1000 * n for n in range(len(labels))],
+            "dur_ns": 900,
+            "name": [f"execute_{label}" for label in labels],
+            "on_device": False,
+            "domain": "user_annotation",
+        }
+    )
 
 
 def eager(labels: list[str], each: list[list[tuple[str, str]]], grid: int = 4) -> Trace:
@@ -33,14 +40,27 @@ def eager(labels: list[str], each: list[list[tuple[str, str]]], grid: int = 4) -
 
 def made(labels: list[str], kernels: list, ops: list, call: str) -> Trace:
     frame = pl.DataFrame(
-        kernels, schema=["start_ns", "dur_ns", "name", "op_id", "correlation", "grid_x"], orient="row"
-    ).with_columns(rank=0, device=0, stream=7, grid_y=1, grid_z=1)  # fmt: skip
+        kernels,
+        schema=["start_ns", "dur_ns", "name", "op_id", "correlation", "grid_x"],
+        orient="row",
+    ).with_columns(rank=0, device=0, stream=7, grid_y=1, grid_z=1)
     of_ops = pl.DataFrame(
-        ops, orient="row",
-        schema={"start_ns": pl.Int64, "dur_ns": pl.Int64, "name": pl.String, "op_id": pl.Int64, "shapes": pl.String},
-    ).with_columns(rank=0, thread=1, kind=pl.lit("op"), dtypes=pl.lit('["float", "float"]'))  # fmt: skip
-    runtime = frame.unique("correlation").select("rank", "correlation", start_ns=pl.col("start_ns") - 3)
-    runtime = runtime.with_columns(thread=1, process=1, dur_ns=2, api=pl.lit("runtime"), name=pl.lit(call))
+        ops,
+        orient="row",
+        schema={
+            "start_ns": pl.Int64,
+            "dur_ns": pl.Int64,
+            "name": pl.String,
+            "op_id": pl.Int64,
+            "shapes": pl.String,
+        },
+    ).with_columns(rank=0, thread=1, kind=pl.lit("op"), dtypes=pl.lit('["float", "float"]'))
+    runtime = frame.unique("correlation").select(
+        "rank", "correlation", start_ns=pl.col("start_ns") - 3
+    )
+    runtime = runtime.with_columns(
+        thread=1, process=1, dur_ns=2, api=pl.lit("runtime"), name=pl.lit(call)
+    )
     return Trace({"kernels": frame, "ops": of_ops, "runtime": runtime, "markers": steps_of(labels)})
 
 
@@ -66,14 +86,24 @@ def found(trace: Trace) -> list[tuple[str, str | None]]:
 
 def test_steps_of_equal_batch_with_as_many_kernels_of_a_name() -> None:
     known = eager(
-        [LARGER, DECODE], [[("gemm", "[[4, 8], [8, 4]]")] * 2, [("gemm", SMALL), ("gemm", WIDE), ("odd", SMALL)]]
+        [LARGER, DECODE],
+        [[("gemm", "[[4, 8], [8, 4]]")] * 2, [("gemm", SMALL), ("gemm", WIDE), ("odd", SMALL)]],
     )
     replayed = graph([DECODE], [["gemm", "fused", "gemm", "odd", "odd"]])
     got = analyze.with_eager_steps(replayed, known)
     # the second batch is equal; "odd" runs twice here and once there, "fused" only here
-    assert found(got) == [("gemm", SMALL), ("fused", None), ("gemm", WIDE), ("odd", None), ("odd", None)]
+    assert found(got) == [
+        ("gemm", SMALL),
+        ("fused", None),
+        ("gemm", WIDE),
+        ("odd", None),
+        ("odd", None),
+    ]
     rows = analyze.operators(got).filter(operator="aten::mm").sort("shapes")
-    assert rows.select("shapes", "count", "flops").rows() == [(WIDE, 1, 2 * 2 * 4 * 16), (SMALL, 1, 2 * 2 * 8 * 4)]
+    assert rows.select("shapes", "count", "flops").rows() == [
+        (WIDE, 1, 2 * 2 * 4 * 16),
+        (SMALL, 1, 2 * 2 * 8 * 4),
+    ]
     assert rows["source"].str.contains("eager").all()
     assert analyze.operators(known)["source"].str.contains("eager").any() is False
 
@@ -81,7 +111,9 @@ def test_steps_of_equal_batch_with_as_many_kernels_of_a_name() -> None:
 def test_another_batch_or_another_grid_gives_nothing() -> None:
     known = eager([DECODE], [[("gemm", SMALL)]])
     assert found(analyze.with_eager_steps(graph([LARGER], [["gemm"]]), known)) == [("gemm", None)]
-    assert found(analyze.with_eager_steps(graph([DECODE], [["gemm"]], grid=5), known)) == [("gemm", None)]
+    assert found(analyze.with_eager_steps(graph([DECODE], [["gemm"]], grid=5), known)) == [
+        ("gemm", None)
+    ]
     known = eager([DECODE], [[("void acme::mine<1>(int)", SMALL)]], grid=5)
     got = analyze.with_eager_steps(graph([DECODE], [["void acme::mine<2>(int)"]]), known)
     assert found(got) == [("void acme::mine<2>(int)", SMALL)]
@@ -110,13 +142,20 @@ def test_kernels_from_before_the_recording_that_it_repeats(differing: bool) -> N
 @pytest.mark.parametrize("grid", [4, 5, None])
 def test_a_recording_without_operators_beside_one_of_another_profiler(grid: int | None) -> None:
     names = [f"void at::native::<unnamed>::op{n}<(int)4, T1>(T1 *)" for n in range(LEAST_RUN)]
-    spelled = [f"void at::native::(anonymous namespace)::op{n}<4, float>(float*)" for n in range(LEAST_RUN)]
+    spelled = [
+        f"void at::native::(anonymous namespace)::op{n}<4, float>(float*)" for n in range(LEAST_RUN)
+    ]
     # the last two kernels are of one call
     called = [min(n, LEAST_RUN - 2) for n in range(LEAST_RUN)]
     ops = [(20 * n, 15, "aten::mm", n + 1, SMALL if n else WIDE) for n in range(LEAST_RUN - 1)]
     kernels = [(20 * n + 5, 5, name, called[n] + 1, n + 1, 4) for n, name in enumerate(spelled)]
     known = made([], kernels, ops, "cudaLaunchKernel")
-    bare = made([], [(70 * n, 8, name, None, n + 1, grid) for n, name in enumerate(names)], [], "cudaLaunchKernel")
+    bare = made(
+        [],
+        [(70 * n, 8, name, None, n + 1, grid) for n, name in enumerate(names)],
+        [],
+        "cudaLaunchKernel",
+    )
     bare = Trace({"kernels": bare.kernels, "runtime": bare.runtime})
     with pytest.raises(NotCapturedError):
         analyze.operators(bare)
@@ -133,18 +172,23 @@ def test_a_recording_without_operators_beside_one_of_another_profiler(grid: int 
     # ((2 x 4 + 4 x 16) + 2 x 16) floats: bound by the shortest kernel of the recording
     assert rows["read_bytes"][0] + rows["written_bytes"][0] == (8 + 64 + 32) * 4
     assert rows["bound_ns"][0] == 8.0
-    assert analyze.opportunities(got, device="H100 SXM").filter(part="step")["gap_ns"].item() is not None
+    assert (
+        analyze.opportunities(got, device="H100 SXM").filter(part="step")["gap_ns"].item()
+        is not None
+    )
 
 
 def test_nsys_beside_the_profiler_of_torch(sample_trace: Callable[[str], Trace]) -> None:
     known = sample_trace("torch_transformers_generate")
     got = analyze.with_eager_steps(sample_trace("nsys_transformers_generate"), known)
     sums = [
-        analyze.operators(trace).filter(pl.col("operator").is_not_null() & (pl.col("category") != "copy"))
-        .group_by("operator", "shapes", "dtypes").agg(pl.col("count").sum(), flops=pl.col("flops").mean())
+        analyze.operators(trace)
+        .filter(pl.col("operator").is_not_null() & (pl.col("category") != "copy"))
+        .group_by("operator", "shapes", "dtypes")
+        .agg(pl.col("count").sum(), flops=pl.col("flops").mean())
         .sort("operator", "shapes", "dtypes")
         for trace in (known, got)
-    ]  # fmt: skip
+    ]
     assert sums[0].filter(operator="aten::mm")["count"].sum() > 50
     for name in ("aten::mm", "aten::addmm", "aten::scaled_dot_product_attention", "aten::add"):
         assert sums[0].filter(operator=name).equals(sums[1].filter(operator=name))
@@ -152,14 +196,24 @@ def test_nsys_beside_the_profiler_of_torch(sample_trace: Callable[[str], Trace])
 
 def test_what_a_call_holds_comes_with_it() -> None:
     """Experts whose sizes only the calls inside of them say."""
-    tokens, logits, gate = "[[4, 10], [4, 8]]", "[[8, 16], [8, 32]]", "[[4, 2], [4, 2], [4, 2], [4, 8]]"
+    tokens, logits, gate = (
+        "[[4, 10], [4, 8]]",
+        "[[8, 16], [8, 32]]",
+        "[[4, 2], [4, 2], [4, 2], [4, 8]]",
+    )
     known = eager([DECODE], [[("experts", tokens)]])
     inner = [("_moe_C::topk_softmax", gate), ("_C::silu_and_mul", logits)]
     floats = [json.dumps(["float"] * len(json.loads(shapes))) for _, shapes in inner]
     more = known.ops.clear(2).with_columns(
-        rank=0, thread=1, start_ns=pl.Series([12, 14]), dur_ns=1, kind=pl.lit("op"), dtypes=pl.Series(floats),
-        name=pl.Series([name for name, _ in inner]), shapes=pl.Series([shapes for _, shapes in inner]),
-    )  # fmt: skip
+        rank=0,
+        thread=1,
+        start_ns=pl.Series([12, 14]),
+        dur_ns=1,
+        kind=pl.lit("op"),
+        dtypes=pl.Series(floats),
+        name=pl.Series([name for name, _ in inner]),
+        shapes=pl.Series([shapes for _, shapes in inner]),
+    )
     ops = known.ops.with_columns(name=pl.lit("vllm::moe_forward"))
     ops = pl.concat([ops, more.select(ops.columns).cast(dict(ops.schema))])
     known = Trace({**known.tables, "ops": ops})
@@ -171,19 +225,25 @@ def test_what_a_call_holds_comes_with_it() -> None:
 def test_what_a_capture_said_stays() -> None:
     known = eager([DECODE], [[("gemm", SMALL)]])
     replayed = graph([DECODE], [["gemm"]])
-    said = replayed.kernels.with_columns(torch_capture_op=pl.lit("aten::mm"), torch_capture_shapes=pl.lit(WIDE))
+    said = replayed.kernels.with_columns(
+        torch_capture_op=pl.lit("aten::mm"), torch_capture_shapes=pl.lit(WIDE)
+    )
     absent = ("dtypes", "strides", "inputs", "category", "stage", "evidence")
     said = said.with_columns(
         *(pl.lit(None, dtype=pl.String).alias(f"torch_capture_{name}") for name in absent),
-        torch_capture_call=pl.lit(1, dtype=pl.UInt32), torch_capture_layer=pl.lit(None, dtype=pl.Int32),
+        torch_capture_call=pl.lit(1, dtype=pl.UInt32),
+        torch_capture_layer=pl.lit(None, dtype=pl.Int32),
         torch_capture_confidence=pl.lit(1.0),
-    )  # fmt: skip
+    )
     got = analyze.with_eager_steps(Trace({**replayed.tables, "kernels": said}), known)
     assert found(got) == [("gemm", WIDE)]
 
 
 def test_a_graph_is_called_what_its_platform_calls_it() -> None:
     replayed = graph([DECODE], [["gemm"]])
-    for device, graph_of in (("AMD Instinct MI300X", "HIP graph"), ("NVIDIA H100 80GB HBM3", "CUDA graph")):
+    for device, graph_of in (
+        ("AMD Instinct MI300X", "HIP graph"),
+        ("NVIDIA H100 80GB HBM3", "CUDA graph"),
+    ):
         why = analyze.operators(Trace(replayed.tables, {"device": device}))["why"].item()
         assert graph_of in why

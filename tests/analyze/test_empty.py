@@ -1,4 +1,6 @@
-"""Recorded but empty is not absent: every analysis gives a frame of its usual schema; what was not recorded raises."""
+"""Recorded but empty is not absent: every analysis gives a frame of its usual schema; what was
+not recorded raises.
+"""
 
 from collections.abc import Callable
 
@@ -11,10 +13,25 @@ from llmprof.trace import Trace
 from tests.analyze.builders import ALL_REDUCE, DENSE, EMBEDDING, kernels, labels, launches, ops
 
 DEVICE = (
-    "activity", "attribute", "collective_sizes", "collectives", "coverage", "findings", "idle", "kernel_categories",
-    "kernel_summary", "layer_gaps", "layers", "operators", "ops_to_kernels", "overlap", "steady_state", "step_time",
-    "steps", "stream_gaps",
-)  # fmt: skip
+    "activity",
+    "attribute",
+    "collective_sizes",
+    "collectives",
+    "coverage",
+    "findings",
+    "idle",
+    "kernel_categories",
+    "kernel_summary",
+    "layer_gaps",
+    "layers",
+    "operators",
+    "ops_to_kernels",
+    "overlap",
+    "steady_state",
+    "step_time",
+    "steps",
+    "stream_gaps",
+)
 """Analyses of device events."""
 
 
@@ -22,11 +39,14 @@ def full() -> Trace:
     run = kernels([EMBEDDING, *DENSE, ALL_REDUCE, *DENSE, ALL_REDUCE], pause=3)
     return Trace(
         {
-            "kernels": run, "copies": schema.empty("copies"), "runtime": launches(run),
-            "ops": ops([("aten::mm", 0, 1, 1)]), "markers": labels([("execute_new_0_cached_4", -50, 10)]),
+            "kernels": run,
+            "copies": schema.empty("copies"),
+            "runtime": launches(run),
+            "ops": ops([("aten::mm", 0, 1, 1)]),
+            "markers": labels([("execute_new_0_cached_4", -50, 10)]),
         },
         {"world_size": 1},
-    )  # fmt: skip
+    )
 
 
 def test_the_full_trace_has_rows() -> None:
@@ -57,7 +77,9 @@ def test_recorded_but_empty_with_little_else(tables: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("name", DEVICE)
-@pytest.mark.parametrize("tables", [{}, {"markers": labels([("x", 0, 1)])}, {"runtime": launches(kernels(["x"]))}])
+@pytest.mark.parametrize(
+    "tables", [{}, {"markers": labels([("x", 0, 1)])}, {"runtime": launches(kernels(["x"]))}]
+)
 def test_not_recorded(name: str, tables: dict[str, pl.DataFrame]) -> None:
     with pytest.raises(NotCapturedError):
         getattr(analyze, name)(Trace(tables))

@@ -1,4 +1,6 @@
-"""Every rule on a trace that it must speak about, with its figure by hand, and on one that it must not."""
+"""Every rule on a trace that it must speak about, with its figure by hand, and on one that it
+must not.
+"""
 
 import random
 from collections.abc import Callable
@@ -54,18 +56,36 @@ def decode(
     label: str = DECODE,
     **tables: pl.DataFrame,
 ) -> dict[str, pl.DataFrame]:
-    """Equal decode steps right one after another; the launches are ``lead`` before each kernel starts, labels too."""
+    """Equal decode steps right one after another; the launches are ``lead`` before each kernel
+    starts, labels too.
+    """
     runs, marks, start = [], [], 1_000_000
     for n in range(steps):
-        runs.append(kernels(names, start=start, dur=dur, pause=pause, rank=rank, first=1 + 1000 * n + 100_000 * rank))
+        runs.append(
+            kernels(
+                names,
+                start=start,
+                dur=dur,
+                pause=pause,
+                rank=rank,
+                first=1 + 1000 * n + 100_000 * rank,
+            )
+        )
         marks.append((label, start - lead - 1, 1000))
         start = end(runs[-1])
     run = pl.concat(runs)
-    return {"kernels": run, "runtime": launches(run, lead=lead), "markers": labels(marks, rank=rank), **tables}
+    return {
+        "kernels": run,
+        "runtime": launches(run, lead=lead),
+        "markers": labels(marks, rank=rank),
+        **tables,
+    }
 
 
 def together(*parts: dict[str, pl.DataFrame], **meta: Any) -> Trace:
-    return Trace({name: pl.concat([p[name] for p in parts], how="diagonal") for name in parts[0]}, meta)
+    return Trace(
+        {name: pl.concat([p[name] for p in parts], how="diagonal") for name in parts[0]}, meta
+    )
 
 
 def the(trace: Trace, rule: str) -> dict[str, Any]:
@@ -90,8 +110,12 @@ def test_a_run_without_faults_has_only_information() -> None:
     assert found.select("severity", "scope", "order").row(0) == ("info", "steady decode steps", 1)
 
 
-def ranks_with_all_reduces(late: dict[int, int], transfer: int = 4_000, name: str = NCCL_ALL_REDUCE) -> Trace:
-    """8 times in a step, 100 us of GEMM and the rank's delay, then an all-reduce that all leave at once."""
+def ranks_with_all_reduces(
+    late: dict[int, int], transfer: int = 4_000, name: str = NCCL_ALL_REDUCE
+) -> Trace:
+    """8 times in a step, 100 us of GEMM and the rank's delay, then an all-reduce that all leave
+    at once.
+    """
     parts = []
     for rank, delay in late.items():
         wait = max(late.values()) - delay
@@ -105,7 +129,9 @@ def ranks_with_all_reduces(late: dict[int, int], transfer: int = 4_000, name: st
 def test_arrival_skew() -> None:
     # of each 500 + 4 us ranks 0 and 1 wait 400 us for rank 2
     found = the(ranks_with_all_reduces({0: 0, 1: 0, 2: 400_000}), "arrival_skew")
-    assert found["figure"] == pytest.approx(8 * 400_000)  # a step of ranks 0 and 1, and not the mean of all three
+    assert found["figure"] == pytest.approx(
+        8 * 400_000
+    )  # a step of ranks 0 and 1, and not the mean of all three
     assert found["share_of_time"] == pytest.approx(400 / 504)
     assert found["severity"] == "high"
     assert found["evidence"] == "collectives"
@@ -117,7 +143,9 @@ def test_arrival_skew() -> None:
     assert exposed["share_of_time"] == pytest.approx(404 / 504)
     trace = ranks_with_all_reduces({0: 0, 1: 400_000})
     ahead = {
-        name: frame.with_columns(start_ns=pl.col("start_ns") + 7_000_000 * pl.col("rank").cast(pl.Int64))
+        name: frame.with_columns(
+            start_ns=pl.col("start_ns") + 7_000_000 * pl.col("rank").cast(pl.Int64)
+        )
         for name, frame in trace.tables.items()
     }
     found = the(Trace(ahead, trace.meta), "arrival_skew")
@@ -126,11 +154,14 @@ def test_arrival_skew() -> None:
 
 def test_pipeline_wait() -> None:
     send = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
-    # 1,000 us of work in each half of the step; the second stage waits for the first 996 of its 1,000 + 4 us
+    # 1,000 us of work in each half of the step; the second stage waits for the first 996 of its
+    # 1,000 + 4 us
     first = decode([(GEMM, 1_000_000), (send, 4_000), (EMBEDDING, 996_000)], rank=0)
     second = decode([(send, 1_004_000), (GEMM, 996_000)], rank=1)
     found = the(together(first, second, world_size=2), "pipeline_wait")
-    assert found["figure"] == pytest.approx(1_000_000)  # of the second stage; the first one waits for nothing
+    assert found["figure"] == pytest.approx(
+        1_000_000
+    )  # of the second stage; the first one waits for nothing
     assert found["share_of_time"] == pytest.approx(1000 / 2000)
     assert silent(together(first, second, world_size=2), "arrival_skew")
     # without a pipeline a broadcast is a collective like others
@@ -141,7 +172,8 @@ def test_pipeline_wait() -> None:
 
 
 def test_host_bound() -> None:
-    # each kernel of 50 us is launched 10 us before it starts, and 150 us after the one before it has ended
+    # each kernel of 50 us is launched 10 us before it starts, and 150 us after the one before it
+    # has ended
     late = decode([GEMM] * 11, pause=150_000, lead=10_000)
     found = the(together(late), "host_bound")
     assert found["figure"] == found["gain_ns"] == 10 * 150_000
@@ -162,38 +194,62 @@ def test_host_bound_names_the_ranks() -> None:
     fewer = [decode([GEMM] * 5, pause=5_000, lead=3_000, rank=rank) for rank in (0, 1)]
     measure = waiting.host_bound(scope_of(together(*fewer, late)))
     assert measure is not None
-    assert (measure.figures["kernels"], measure.figures["calls"]) == (11, 11)  # those of rank 2, as its time is
+    assert (measure.figures["kernels"], measure.figures["calls"]) == (
+        11,
+        11,
+    )  # those of rank 2, as its time is
     assert measure.figures["launching_share"] == pytest.approx(10 / 150)
     half = [decode([GEMM] * 11, pause=130_000, lead=10_000, rank=rank) for rank in (0, 1)]
-    found = the(together(*half, late), "host_bound")  # 1,300 of 1,850 us on two, 1,500 of 2,050 on the last
+    found = the(
+        together(*half, late), "host_bound"
+    )  # 1,300 of 1,850 us on two, 1,500 of 2,050 on the last
     assert found["share_of_time"] == pytest.approx((2 * 1300 + 1500) / (2 * 1850 + 2050))
 
 
-@pytest.mark.parametrize(("call", "rule"), [("pread", "host_bound"), ("cudaEventQuery", "host_bound"),
-                                            ("cudaFree", "allocation"), ("hipMalloc", "allocation"),
-                                            ("hipMemAddressReserve", "allocation"), ("cudaMemcpy", "host_bound"),
-                                            ("nvrtcCompileProgram", "compilation"), ("cuLinkAddData", "compilation"),
-                                            ("cuModuleLoadData", "loading")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("call", "rule"),
+    [
+        ("pread", "host_bound"),
+        ("cudaEventQuery", "host_bound"),
+        ("cudaFree", "allocation"),
+        ("hipMalloc", "allocation"),
+        ("hipMemAddressReserve", "allocation"),
+        ("cudaMemcpy", "host_bound"),
+        ("nvrtcCompileProgram", "compilation"),
+        ("cuLinkAddData", "compilation"),
+        ("cuModuleLoadData", "loading"),
+    ],
+)
 def test_what_the_host_is_in_has_a_finding_of_its_own(call: str, rule: str) -> None:
     tables = decode([GEMM] * 4, steps=1, pause=150_000, lead=10_000)
-    # each call begins when the device is idle already, and takes 110 of the 140 us before the launch
-    calls = launches(tables["kernels"].head(3), lead=-60_000, dur=110_000).with_columns(name=pl.lit(call))
+    # each call begins when the device is idle already, and takes 110 of the 140 us before the
+    # launch
+    calls = launches(tables["kernels"].head(3), lead=-60_000, dur=110_000).with_columns(
+        name=pl.lit(call)
+    )
     trace = together(tables | {"runtime": pl.concat([tables["runtime"], calls])})
     found = the(trace, rule)
-    # the calls for a reason of their own; the 10 us before and the 30 after each are the host's lateness
+    # the calls for a reason of their own; the 10 us before and the 30 after each are the host's
+    # lateness
     assert found["figure"] == 3 * (150_000 if rule == "host_bound" else 110_000)
     if rule == "host_bound":
-        assert (f"Fewer launches do not shorten {call} (" in found["suggestion"]) is (call == "pread")
+        assert (f"Fewer launches do not shorten {call} (" in found["suggestion"]) is (
+            call == "pread"
+        )
     else:
         assert the(trace, "host_bound")["figure"] == 3 * 40_000
         assert findings(trace)["rule"][0] == rule
 
 
 def test_allocation() -> None:
-    """Freed memory delays a launch, and makes the host wait for the device before it: one cause, one finding."""
+    """Freed memory delays a launch, and makes the host wait for the device before it: one cause,
+    one finding.
+    """
     tables = decode([GEMM] * 4, steps=1, pause=150_000, lead=10_000)
     late = launches(tables["kernels"].head(2), lead=-60_000, dur=110_000)
-    waits = launches(tables["kernels"].slice(2, 1), lead=-40_000, dur=140_000)  # from before its kernel's end
+    waits = launches(
+        tables["kernels"].slice(2, 1), lead=-40_000, dur=140_000
+    )  # from before its kernel's end
     calls = pl.concat([late, waits]).with_columns(name=pl.lit("hipFree"))
     trace = together(tables | {"runtime": pl.concat([tables["runtime"], calls])})
     found = the(trace, "allocation")
@@ -203,14 +259,20 @@ def test_allocation() -> None:
     assert silent(trace, "synchronisation")
 
 
-@pytest.mark.parametrize(("name", "rule"), [
-    ("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", "data_loading"),
-    ("transformers/image_transforms.py(10): resize", "input_preparation"),
-    ("triton/compiler/compiler.py(226): compile", "compilation"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "rule"),
+    [
+        ("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", "data_loading"),
+        ("transformers/image_transforms.py(10): resize", "input_preparation"),
+        ("triton/compiler/compiler.py(226): compile", "compilation"),
+    ],
+)
 def test_what_the_host_does_between_launches(name: str, rule: str) -> None:
     tables = decode([GEMM] * 4, steps=1, pause=150_000, lead=10_000)
-    inside = [(name, start + 60_000, 110_000, n) for n, start in enumerate(tables["kernels"]["start_ns"][:3])]
+    inside = [
+        (name, start + 60_000, 110_000, n)
+        for n, start in enumerate(tables["kernels"]["start_ns"][:3])
+    ]
     trace = together(tables | {"ops": ops(inside)})
     found = the(trace, rule)
     assert found["figure"] == 3 * 110_000
@@ -218,14 +280,18 @@ def test_what_the_host_does_between_launches(name: str, rule: str) -> None:
 
 
 def test_pauses_count_by_what_the_host_was_in_at_each_moment() -> None:
-    """Of a pause of 150 us the launching thread is in nothing for 40, in mallocs for 50 and 15, in an operator for 35.
+    """Of a pause of 150 us the launching thread is in nothing for 40, in mallocs for 50 and 15, in
+    an operator for 35.
 
-    In its last 10 us it launches. What fills most of a pause is not what the whole of it was spent in.
+    In its last 10 us it launches. What fills most of a pause is not what the whole of it was spent
+    in.
     """
     tables = decode([GEMM] * 4, steps=1, pause=150_000, lead=10_000)
     ends = tables["kernels"].head(3)["start_ns"] + LONG
     calls = [
-        launches(tables["kernels"].head(3), lead=-LONG - at, dur=dur).with_columns(name=pl.lit("cudaMalloc"))
+        launches(tables["kernels"].head(3), lead=-LONG - at, dur=dur).with_columns(
+            name=pl.lit("cudaMalloc")
+        )
         for at, dur in ((40_000, 50_000), (100_000, 15_000))
     ]
     operators = ops([("aten::mm", begin + 90_000, 50_000, n) for n, begin in enumerate(ends)])
@@ -247,7 +313,9 @@ def test_a_call_that_holds_the_device_counts_for_its_own_time() -> None:
     tables = decode([GEMM] * 4, steps=1, pause=150_000, lead=400_000)
     calls = launches(tables["kernels"].slice(1), lead=100_000, dur=90_000)
     calls = calls.with_columns(
-        name=pl.lit("hipMemcpyWithStream"), thread=pl.lit(2, dtype=pl.Int64), correlation=pl.lit(None, dtype=pl.Int64)
+        name=pl.lit("hipMemcpyWithStream"),
+        thread=pl.lit(2, dtype=pl.Int64),
+        correlation=pl.lit(None, dtype=pl.Int64),
     )
     trace = together(tables | {"runtime": pl.concat([tables["runtime"], calls])})
     assert the(trace, "device_held")["figure"] == 3 * 90_000
@@ -270,11 +338,15 @@ def ranges(rows: list[tuple[str, int, int]]) -> pl.DataFrame:
 
 @pytest.mark.parametrize(("inside", "name"), [(100, "sample"), (60, "sample"), (0, None)])
 def test_the_range_around_a_step_is_not_what_the_host_does(inside: int, name: str | None) -> None:
-    """Of the 150 us before each kernel 140 are before its launch, and as many of them in a range."""
+    """Of the 150 us before each kernel 140 are before its launch, and as many of them in a
+    range.
+    """
     tables = decode([GEMM] * 4, steps=3, pause=150_000, lead=10_000)
     starts = tables["kernels"]["start_ns"].to_list()
     steps = [(DECODE, starts[n] - 10_001, 640_000) for n in (0, 4, 8)]
-    samples = [("sample", start + 55_000, inside * 1000) for n, start in enumerate(starts) if n % 4 < 3]
+    samples = [
+        ("sample", start + 55_000, inside * 1000) for n, start in enumerate(starts) if n % 4 < 3
+    ]
     around = [("generate", 0, 10_000_000)]
     short = [(label, start, 1000) for label, start, _ in steps]
     for marks in (steps + samples, around + short + samples):
@@ -290,9 +362,21 @@ OF_PROGRAMS = {
     "a compiled kernel of torch": (["triton_poi_fused_add_3"], {}, True),
     "a kernel written in Triton, as JAX may": (["triton_softmax"], {}, False),
     "operators of torch": (["jacobi_kernel"], {"ops": ops([("aten::mm", 0, 10, 1)])}, True),
-    "operators of another framework": (["jacobi_kernel"], {"ops": ops([("MatMul_kernel_time", 0, 10, 1)])}, False),
-    "ranges of torch": (["jacobi_kernel"], {"markers": labels([("aten::add, seq = 3", 0, 10)])}, True),
-    "ranges of another program": (["jacobi_kernel"], {"markers": labels([("std::sort", 0, 10)])}, False),
+    "operators of another framework": (
+        ["jacobi_kernel"],
+        {"ops": ops([("MatMul_kernel_time", 0, 10, 1)])},
+        False,
+    ),
+    "ranges of torch": (
+        ["jacobi_kernel"],
+        {"markers": labels([("aten::add, seq = 3", 0, 10)])},
+        True,
+    ),
+    "ranges of another program": (
+        ["jacobi_kernel"],
+        {"markers": labels([("std::sort", 0, 10)])},
+        False,
+    ),
 }
 
 
@@ -301,8 +385,12 @@ def test_advice_fits_the_recorded_program(program: str) -> None:
     names, tables, torch = OF_PROGRAMS[program]
     run = kernels(names * 20, start=1_000_000, dur=1_000, pause=99_000)
     calls = launches(run, lead=10_000)
-    waits = launches(run.head(10), lead=-500, dur=60_000).with_columns(name=pl.lit("cudaStreamSynchronize"))
-    trace = together({"kernels": run, "runtime": pl.concat([calls, waits])} | tables, device="NVIDIA H200")
+    waits = launches(run.head(10), lead=-500, dur=60_000).with_columns(
+        name=pl.lit("cudaStreamSynchronize")
+    )
+    trace = together(
+        {"kernels": run, "runtime": pl.concat([calls, waits])} | tables, device="NVIDIA H200"
+    )
     advice = dict(findings(trace).select("rule", "suggestion").iter_rows())
     assert {"host_bound", "synchronisation", "short_kernels"} <= set(advice)
     words = " ".join(advice.values())
@@ -315,13 +403,17 @@ def test_advice_fits_the_recorded_program(program: str) -> None:
 
 @pytest.mark.parametrize(("alone", "change"), [(101, "no-host-delay"), (20, "scale:host:0.5")])
 def test_a_part_without_graphs_is_told_to_launch_less(alone: int, change: str) -> None:
-    """The host is 50 us late before each kernel that it launches by itself; then one graph replays many more."""
+    """The host is 50 us late before each kernel that it launches by itself; then one graph
+    replays many more.
+    """
     eager = kernels([GEMM] * alone, start=1_000_000, pause=50_000)
     replayed = kernels([GEMM] * 300, start=end(eager) + 60_000, first=1000).with_columns(
         correlation=pl.lit(1000, dtype=pl.Int64)
     )
     graph = launches(replayed.head(1)).with_columns(name=pl.lit("cudaGraphLaunch"))
-    trace = Trace({"kernels": pl.concat([eager, replayed]), "runtime": pl.concat([launches(eager), graph])})
+    trace = Trace(
+        {"kernels": pl.concat([eager, replayed]), "runtime": pl.concat([launches(eager), graph])}
+    )
     found = waiting.host_bound(scope_of(trace))
     assert found is not None
     assert (found.ns, found.change) == ((alone - 1) * 50_000 + 60_000, change)
@@ -332,7 +424,10 @@ def test_long_pauses_are_not_told_to_launch_less(pause: int) -> None:
     """In four pauses the host writes a file for all but 110 us; a fifth one is of 50 us."""
     run = kernels([GEMM] * 5, start=3_000_000, dur=LONG, pause=pause)
     files = ranges(
-        [(f"IO {n}", start - pause + 50_000, pause - 110_000) for n, start in enumerate(run["start_ns"][1:])]
+        [
+            (f"IO {n}", start - pause + 50_000, pause - 110_000)
+            for n, start in enumerate(run["start_ns"][1:])
+        ]
     )
     run = pl.concat([run, kernels([GEMM], start=end(run) + 50_000, dur=LONG, first=99)])
     trace = Trace({"kernels": run, "runtime": launches(run, lead=10_000), "markers": files})
@@ -340,7 +435,9 @@ def test_long_pauses_are_not_told_to_launch_less(pause: int) -> None:
     assert measure is not None
     is_long = pause > waiting.LONG_PAUSE_NS
     until_launch = 4 * (pause - 10_000)
-    assert measure.figures["long_share"] == pytest.approx(until_launch / (4 * pause + 50_000) if is_long else 0)
+    assert measure.figures["long_share"] == pytest.approx(
+        until_launch / (4 * pause + 50_000) if is_long else 0
+    )
     assert (measure.change is None) is is_long
     found = the(trace, "host_bound")
     assert ("graphs" not in found["suggestion"]) is is_long
@@ -352,7 +449,9 @@ def held(pause: int = 150_000, name: str = "hipMemcpyWithStream") -> dict[str, p
     tables = decode([GEMM] * 11, pause=pause, lead=400_000)
     first = pl.col("start_ns") == pl.col("start_ns").min()
     calls = launches(tables["kernels"].filter(~first), lead=pause, dur=pause).with_columns(
-        name=pl.lit(name), thread=pl.lit(2, dtype=pl.Int64), correlation=pl.lit(None, dtype=pl.Int64)
+        name=pl.lit(name),
+        thread=pl.lit(2, dtype=pl.Int64),
+        correlation=pl.lit(None, dtype=pl.Int64),
     )
     tables["runtime"] = pl.concat([tables["runtime"], calls])
     return tables
@@ -363,7 +462,9 @@ def test_device_held() -> None:
     assert found["figure"] == 10 * 150_000
     assert found["where"] == "cause = 'queued' AND held_kind = 'call'"
     assert silent(together(held()), "host_bound")
-    assert silent(together(held(name="cudaStreamSynchronize")), "device_held")  # waits, and holds nothing
+    assert silent(
+        together(held(name="cudaStreamSynchronize")), "device_held"
+    )  # waits, and holds nothing
 
 
 def test_unexplained_idle() -> None:
@@ -371,7 +472,12 @@ def test_unexplained_idle() -> None:
     assert found["figure"] == 10 * 150_000
     blind = decode([GEMM] * 11, pause=150_000)
     blind["runtime"] = blind["runtime"].with_columns(correlation=pl.lit(None, dtype=pl.Int64))
-    by_time = {**blind, "markers": labels([(DECODE, 1_000_000 + n * 2_050_000, 9) for n in range(6)], on_device=True)}
+    by_time = {
+        **blind,
+        "markers": labels(
+            [(DECODE, 1_000_000 + n * 2_050_000, 9) for n in range(6)], on_device=True
+        ),
+    }
     assert the(together(by_time), "unexplained_idle")["figure"] > 0
 
 
@@ -381,7 +487,9 @@ def test_between_queued_events() -> None:
 
 
 def test_left_out() -> None:
-    """Four kernels of 50 us, 1 ms apart; two of them waited 1 us by the profiler's record, one for all of the pause."""
+    """Four kernels of 50 us, 1 ms apart; two of them waited 1 us by the profiler's record, one
+    for all of the pause.
+    """
     run = kernels(["a", "b", "c", "d"], dur=LONG, pause=1_000_000)
     chosen = run.with_columns(ascend_wait_ns=pl.Series([None, 1_000, 1_000_000, 1_000]))
     trace = Trace({"kernels": chosen})
@@ -394,7 +502,9 @@ def test_left_out() -> None:
 def test_idle_at_the_ends() -> None:
     # 100 us of host before the five kernels of 50 us, and 50 after them
     run = kernels(["acme"] * 5, start=100_000, dur=LONG)
-    calls = pl.concat([launches(run, lead=100_000), launches(run.tail(1), lead=-90_000, dur=10_000)])
+    calls = pl.concat(
+        [launches(run, lead=100_000), launches(run.tail(1), lead=-90_000, dur=10_000)]
+    )
     found = the(Trace({"kernels": run, "runtime": calls}), "idle_at_the_ends")
     assert found["figure"] == 150_000
     assert found["share_of_time"] == pytest.approx(150 / 400)
@@ -411,10 +521,12 @@ def test_between_operators() -> None:
     # torch can record its Python functions; another runtime's profile cannot
     assert "with_stack=True" in found["suggestion"]
     other = the(
-        Trace({"ops": ops([("fc1_kernel_time", n * 50_000, 20_000, n) for n in range(3)])}), "between_operators"
+        Trace({"ops": ops([("fc1_kernel_time", n * 50_000, 20_000, n) for n in range(3)])}),
+        "between_operators",
     )
     assert "Python" not in f"{other['detail']} {other['suggestion']}"
-    # A session is loaded for 10 us and initialised for 80; then come three operators of 20 us with 30 between them.
+    # A session is loaded for 10 us and initialised for 80; then come three operators of 20 us with
+    # 30 between them.
     run = ops([("fc1_kernel_time", 100_000 + n * 50_000, 20_000, n) for n in range(3)])
     start = labels([("model_loading", 0, 10_000), ("session_initialization", 10_000, 80_000)])
     trace = Trace({"ops": run, "markers": start})
@@ -431,13 +543,24 @@ def test_copies() -> None:
     # of each 150 us a copy of 100 us runs alone; another runs beside the GEMM
     tables = decode([(GEMM, 50_000)] * 4, pause=100_000, lead=10_000)
     alone = tables["kernels"].select(
-        "rank", "device", "stream", pl.col("start_ns") + 50_000, dur_ns=pl.lit(100_000, dtype=pl.Int64),
-        name=pl.lit("Memcpy HtoD (Pinned -> Device)"), kind=pl.lit("HtoD"), bytes=pl.lit(2_000_000, dtype=pl.Int64),
-        src_kind=pl.lit("pinned"), dst_kind=pl.lit("device"),
-    )  # fmt: skip
-    beside = alone.with_columns(start_ns=pl.col("start_ns") - 50_000, dur_ns=pl.lit(40_000, dtype=pl.Int64))
+        "rank",
+        "device",
+        "stream",
+        pl.col("start_ns") + 50_000,
+        dur_ns=pl.lit(100_000, dtype=pl.Int64),
+        name=pl.lit("Memcpy HtoD (Pinned -> Device)"),
+        kind=pl.lit("HtoD"),
+        bytes=pl.lit(2_000_000, dtype=pl.Int64),
+        src_kind=pl.lit("pinned"),
+        dst_kind=pl.lit("device"),
+    )
+    beside = alone.with_columns(
+        start_ns=pl.col("start_ns") - 50_000, dur_ns=pl.lit(40_000, dtype=pl.Int64)
+    )
     between = alone.filter((pl.col("start_ns") - 1_000_000) % 500_000 < 400_000)
-    tables["copies"] = pl.concat([between, beside.with_columns(stream=pl.lit(9, dtype=pl.Int64))]).sort("start_ns")
+    tables["copies"] = pl.concat(
+        [between, beside.with_columns(stream=pl.lit(9, dtype=pl.Int64))]
+    ).sort("start_ns")
     found = the(together(tables), "copies")
     assert found["figure"] == 3 * 100_000
     assert found["share_of_time"] == pytest.approx(300 / 500)
@@ -447,14 +570,17 @@ def test_synchronisation() -> None:
     tables = decode([GEMM] * 11, pause=50_000, lead=10_000)
     # in every gap the host first waits for the kernel before it, and launches then
     waits = launches(tables["kernels"], lead=45_000, dur=30_000)
-    before = pl.col("start_ns") > pl.col("start_ns").min().over((pl.col("start_ns") - 955_000) // 1_050_000)
+    before = pl.col("start_ns") > pl.col("start_ns").min().over(
+        (pl.col("start_ns") - 955_000) // 1_050_000
+    )
     waits = waits.filter(before).with_columns(
         name=pl.lit("cudaStreamSynchronize"), correlation=pl.lit(None, dtype=pl.Int64)
     )
     waits = waits.with_columns(start_ns=pl.col("start_ns") - 10_000)
     tables["runtime"] = pl.concat([tables["runtime"], waits])
     found = the(together(tables), "synchronisation")
-    # of each gap of 50 us the launch itself is 10, and 30 of the rest are as long as the host waited
+    # of each gap of 50 us the launch itself is 10, and 30 of the rest are as long as the host
+    # waited
     assert found["figure"] == 10 * 30_000
     assert silent(together(decode([GEMM] * 11, pause=50_000, lead=10_000)), "synchronisation")
 
@@ -476,25 +602,42 @@ def test_exposed_communication() -> None:
     # each 25 us of transfer twice at the same time, with 5 us of a GEMM beside them
     trace = ranks_with_all_reduces({0: 0, 1: 0}, transfer=25_000)
     calls, more = trace.kernels.filter(pl.col("name") == NCCL_ALL_REDUCE), [trace.kernels]
-    for stream, change in ((8, {}), (9, {"name": pl.lit(GEMM), "dur_ns": pl.lit(5_000, dtype=pl.Int64)})):
+    for stream, change in (
+        (8, {}),
+        (9, {"name": pl.lit(GEMM), "dur_ns": pl.lit(5_000, dtype=pl.Int64)}),
+    ):
         more.append(calls.with_columns(pl.lit(stream, dtype=pl.Int64).alias("stream"), **change))
-    found = waiting.exposed_communication(scope_of(Trace({**trace.tables, "kernels": pl.concat(more)}, trace.meta)))
+    found = waiting.exposed_communication(
+        scope_of(Trace({**trace.tables, "kernels": pl.concat(more)}, trace.meta))
+    )
     assert found.figures["hidden_share"] == pytest.approx(5 / 25)
 
 
 def test_nccl_for_small_messages() -> None:
     trace = ranks_with_all_reduces({0: 0, 1: 0}, transfer=10_000)
     calls = trace.kernels.filter(pl.col("name") == NCCL_ALL_REDUCE).select(
-        "rank", "stream", "start_ns", "dur_ns", "name", "correlation", kind=pl.lit("all_reduce"),
-        algorithm=pl.lit("ring_ll"), on_device=pl.lit(value=True), bytes=pl.lit(28_672),
+        "rank",
+        "stream",
+        "start_ns",
+        "dur_ns",
+        "name",
+        "correlation",
+        kind=pl.lit("all_reduce"),
+        algorithm=pl.lit("ring_ll"),
+        on_device=pl.lit(value=True),
+        bytes=pl.lit(28_672),
         bytes_source=pl.lit("metadata"),
-    )  # fmt: skip
-    found = the(Trace({**trace.tables, "collectives": calls}, trace.meta), "nccl_for_small_messages")
+    )
+    found = the(
+        Trace({**trace.tables, "collectives": calls}, trace.meta), "nccl_for_small_messages"
+    )
     assert found["figure"] == 8 * 10_000
     assert found["share_of_time"] == pytest.approx(10 / 110)
     # 28,672 B in 10 us, once around a ring of two
     large = calls.with_columns(bytes=pl.lit(64 << 20))
-    assert silent(Trace({**trace.tables, "collectives": large}, trace.meta), "nccl_for_small_messages")
+    assert silent(
+        Trace({**trace.tables, "collectives": large}, trace.meta), "nccl_for_small_messages"
+    )
     assert silent(trace, "nccl_for_small_messages")  # sizes are not known
     profiler = trace.markers.with_columns(name=pl.lit("ProfilerStep#1"))
     training = Trace({**trace.tables, "collectives": calls, "markers": profiler}, trace.meta)
@@ -508,13 +651,19 @@ def test_short_kernels() -> None:
     assert found["share_of_time"] == pytest.approx(7 / 207)
     assert found["severity"] == "low"
     assert silent(together(decode([(NORM, SHORT)] * 3 + [(GEMM, LONG)] * 8)), "short_kernels")
-    assert silent(together(decode([(GEMM, SHORT)] * 11)), "short_kernels")  # no neighbour could take these over
+    assert silent(
+        together(decode([(GEMM, SHORT)] * 11)), "short_kernels"
+    )  # no neighbour could take these over
     assert silent(together(decode([(NORM, SHORT_KERNEL_NS)] * 11)), "short_kernels")
-    assert silent(together(decode([(NORM, SHORT)], steps=1)), "short_kernels")  # one kernel is no pattern
+    assert silent(
+        together(decode([(NORM, SHORT)], steps=1)), "short_kernels"
+    )  # one kernel is no pattern
 
 
 def test_split_k() -> None:
-    found = the(together(decode([(GEMM, LONG), (SPLIT_K, 10_000)] * 4 + [(EMBEDDING, 100_000)])), "split_k")
+    found = the(
+        together(decode([(GEMM, LONG), (SPLIT_K, 10_000)] * 4 + [(EMBEDDING, 100_000)])), "split_k"
+    )
     assert found["figure"] == 4 * 10_000
     assert found["share_of_time"] == pytest.approx(40 / 340)
 
@@ -522,7 +671,9 @@ def test_split_k() -> None:
 def test_a_run_that_generates_nothing_is_told_nothing_of_decode() -> None:
     # an embedding model: every step reads whole texts, keeps no keys and samples nothing
     layer = [NORM, GEMM, ATTENTION, GEMM, NORM, GEMM, SILU, GEMM]
-    run = decode([EMBEDDING, *layer * 6, NORM], pause=LONG, label="execute_context_4(512)_generation_0(0)")
+    run = decode(
+        [EMBEDDING, *layer * 6, NORM], pause=LONG, label="execute_context_4(512)_generation_0(0)"
+    )
     found = findings(together(run))
     assert found.height
     said = [str(value) for row in found.select(cs.string()).iter_rows() for value in row]
@@ -531,8 +682,17 @@ def test_a_run_that_generates_nothing_is_told_nothing_of_decode() -> None:
 
 def test_drafting() -> None:
     head = [EMBEDDING, *DENSE * 4, NORM, GEMM, SAMPLE]
-    drafted = [*head, EMBEDDING, *DENSE, NORM, GEMM, SAMPLE]  # 44 kernels of the model, then 14 of a draft model
-    found = the(together(decode(drafted, label="execute_context_0(0)_generation_4(12)")), "drafting")
+    drafted = [
+        *head,
+        EMBEDDING,
+        *DENSE,
+        NORM,
+        GEMM,
+        SAMPLE,
+    ]  # 44 kernels of the model, then 14 of a draft model
+    found = the(
+        together(decode(drafted, label="execute_context_0(0)_generation_4(12)")), "drafting"
+    )
     assert found["figure"] == 14 * LONG
     assert found["share_of_time"] == pytest.approx(14 / 58)
     assert found["gain_ns"] == 0  # without drafts a step would give fewer tokens
@@ -545,20 +705,26 @@ def test_uneven_compute() -> None:
     assert found["figure"] == 200_000
     assert found["gain_ns"] == 100_000  # if both computed as long as they do on average
     assert found["share_of_time"] == pytest.approx((700 - 500) / 700)  # of the time of rank 1
-    assert silent(together(decode([GEMM] * 10, rank=0), decode([GEMM] * 10, rank=1)), "uneven_compute")
+    assert silent(
+        together(decode([GEMM] * 10, rank=0), decode([GEMM] * 10, rank=1)), "uneven_compute"
+    )
     # more steps on one rank are not more compute in a step
     longer = together(decode([GEMM] * 10, rank=0), decode([GEMM] * 10, rank=1, steps=12))
     assert silent(longer, "uneven_compute")
     # With data parallelism a rank with more requests computes longer, and nothing is wrong with it.
     two = together(decode([(GEMM, 100)] * 10, rank=0), decode([(GEMM, 200)] * 10, rank=1))
     assert not silent(two, "uneven_compute")
-    other = pl.when(pl.col("rank") == 1).then(pl.col("name").str.replace(r"generation_.*", "generation_9(9)"))
+    other = pl.when(pl.col("rank") == 1).then(
+        pl.col("name").str.replace(r"generation_.*", "generation_9(9)")
+    )
     markers = two.markers.with_columns(name=pl.coalesce(other, "name"))
     assert silent(Trace({**two.tables, "markers": markers}, two.meta), "uneven_compute")
 
 
 def compute_of_two(**times: int) -> Trace:
-    """Ranks of six GEMMs, two experts and two norms; those of rank 0 take 50 us each, those of rank 1 ``times``."""
+    """Ranks of six GEMMs, two experts and two norms; those of rank 0 take 50 us each, those of
+    rank 1 ``times``.
+    """
     names = {"gemm": [GEMM] * 6, "experts": ["fused_moe_kernel"] * 2, "norm": [NORM] * 2}
     ran = [
         [(name, length.get(kind, LONG)) for kind, of_kind in names.items() for name in of_kind]
@@ -571,7 +737,11 @@ def test_slow_device() -> None:
     # a lower clock: GEMMs 1.40 times as long, experts 1.40, norms, which wait for the memory, 1.24
     slow = compute_of_two(gemm=70_000, experts=70_000, norm=62_000)
     found = the(slow, "slow_device")
-    assert (found["rank"], found["figure"], found["share_of_time"]) == (1, 184_000, pytest.approx(184 / 684))
+    assert (found["rank"], found["figure"], found["share_of_time"]) == (
+        1,
+        184_000,
+        pytest.approx(184 / 684),
+    )
     assert silent(slow, "uneven_experts")
     assert silent(slow, "uneven_compute")
 
@@ -595,7 +765,10 @@ def test_heaviest_stage() -> None:
     assert not silent(together(decode(["acme"] * 5)), "heaviest_stage")
     name = f"void acme<{', '.join(['float'] * 30)}>(int)"
     cut = the(together(decode([name] * 5)), "heaviest_stage")
-    assert (cut["about"], name in cut["title"]) == (name, False)  # the sentence has a short form of it
+    assert (cut["about"], name in cut["title"]) == (
+        name,
+        False,
+    )  # the sentence has a short form of it
 
 
 def test_below_bound() -> None:
@@ -606,12 +779,20 @@ def test_below_bound() -> None:
     assert loss["figure"] == pytest.approx(gap)
     assert loss["share_of_time"] == pytest.approx(gap / 801_000)
     assert loss["predicted_ns"] == pytest.approx(gap, abs=2)
-    assert (loss["change"], loss["where"], loss["rank"]) == ("to-bound:0.8:mm", "operator = 'aten::mm'", 0)
-    shown = llmprof.analyze.opportunities(products_of_h200(400_000, 400_000)).filter(pl.sql_expr(loss["where"]))
+    assert (loss["change"], loss["where"], loss["rank"]) == (
+        "to-bound:0.8:mm",
+        "operator = 'aten::mm'",
+        0,
+    )
+    shown = llmprof.analyze.opportunities(products_of_h200(400_000, 400_000)).filter(
+        pl.sql_expr(loss["where"])
+    )
     assert shown["gap_ns"].to_list() == [pytest.approx(gap)]
     # at 90 % of the bound nothing is lost, and the heaviest kind of work stays a fact
     near = findings(products_of_h200(*[int(MM_BOUND_NS / 0.9)] * 2))
-    assert set(near["rule"]) & {"heaviest_stage", "below_bound", "above_bound"} == {"heaviest_stage"}
+    assert set(near["rule"]) & {"heaviest_stage", "below_bound", "above_bound"} == {
+        "heaviest_stage"
+    }
 
 
 def test_above_bound() -> None:
@@ -629,12 +810,22 @@ def test_unnamed_time() -> None:
     assert found["share_of_time"] == pytest.approx(1.0)
     assert found["detail"].startswith("25 events ")
     # two streams at once: 50 us of the device's time, not 100
-    both = pl.concat([kernels(["acme"], start=0, dur=LONG), kernels(["acme"], start=0, dur=LONG, first=9, stream=8)])
+    both = pl.concat(
+        [
+            kernels(["acme"], start=0, dur=LONG),
+            kernels(["acme"], start=0, dur=LONG, first=9, stream=8),
+        ]
+    )
     twice = the(
-        Trace({"kernels": pl.concat([both, kernels(["acme"], start=10 * LONG, dur=LONG, first=20)])}), "unnamed_time"
+        Trace(
+            {"kernels": pl.concat([both, kernels(["acme"], start=10 * LONG, dur=LONG, first=20)])}
+        ),
+        "unnamed_time",
     )
     assert twice["figure"] == 2 * LONG
-    assert the(Trace({"kernels": kernels(["acme"])}), "unnamed_time")["detail"].startswith("1 event ")
+    assert the(Trace({"kernels": kernels(["acme"])}), "unnamed_time")["detail"].startswith(
+        "1 event "
+    )
     assert found["gain_ns"] == 0
 
 
@@ -642,7 +833,9 @@ def npu(names: list[str | tuple[str, int]], **facts: list[Any]) -> Trace:
     """Steps of an NPU; facts are of the kernels of one step."""
     tables = decode(names)
     repeat = tables["kernels"].height // len(names)
-    tables["kernels"] = tables["kernels"].with_columns(pl.Series(n, v * repeat) for n, v in facts.items())
+    tables["kernels"] = tables["kernels"].with_columns(
+        pl.Series(n, v * repeat) for n, v in facts.items()
+    )
     return together(tables, device="Ascend910B4")
 
 
@@ -663,7 +856,11 @@ def sampled(period: int, **counters: float) -> Trace:
     run = decode([EMBEDDING, *DENSE])
     span = end(run["kernels"])
     times = list(range(1_000_000, span, period))
-    rows = [(0, 0, time, name.replace("_", " "), value, "%") for name, value in counters.items() for time in times]
+    rows = [
+        (0, 0, time, name.replace("_", " "), value, "%")
+        for name, value in counters.items()
+        for time in times
+    ]
     columns = ["rank", "device", "time_ns", "name", "value", "unit"]
     return together(run | {"counters": pl.DataFrame(rows, schema=columns, orient="row")})
 
@@ -679,7 +876,11 @@ def test_sampled_units() -> None:
 
 
 def test_format_changes() -> None:
-    kernels_ = [(MATMUL, 90_000), ("trans_TransData_1", 6_000), ("aclnnMm_TransData_TransData", 4_000)]
+    kernels_ = [
+        (MATMUL, 90_000),
+        ("trans_TransData_1", 6_000),
+        ("aclnnMm_TransData_TransData", 4_000),
+    ]
     cores = ["AI_CORE", "AI_VECTOR_CORE", "AI_VECTOR_CORE"]
     found = the(npu(kernels_, ascend_core=cores), "format_changes")
     assert (found["figure"], found["share_of_time"]) == (10_000, pytest.approx(0.1))
@@ -696,7 +897,9 @@ def test_ai_core_units() -> None:
 
 
 def test_every_rule_is_tested_and_names_an_analysis() -> None:
-    here = {name.removeprefix("test_") for name in globals() if name.startswith("test_")} | set(REASONS)
+    here = {name.removeprefix("test_") for name in globals() if name.startswith("test_")} | set(
+        REASONS
+    )
     for rule in RULES:
         assert rule.name in here, rule.name
         assert rule.evidence in llmprof.analyze.__all__
@@ -707,7 +910,12 @@ def test_the_most_important_come_first() -> None:
     rng = random.Random(0)
     names = [(GEMM, rng.choice([SHORT, LONG])) for _ in range(30)]
     parts = [
-        decode([*names, (NCCL_ALL_REDUCE, 300_000 if rank else 4_000), SPLIT_K], pause=2_000, lead=1_000, rank=rank)
+        decode(
+            [*names, (NCCL_ALL_REDUCE, 300_000 if rank else 4_000), SPLIT_K],
+            pause=2_000,
+            lead=1_000,
+            rank=rank,
+        )
         for rank in (0, 1)
     ]
     found = findings(together(*parts, world_size=2))
@@ -735,32 +943,61 @@ def test_every_finding_says_where_to_look(sample_trace: Callable[[str], Trace]) 
     for name in ("torch_tp4_eager_nccl", "torch_pp2_eager", "torch_tp1_cudagraph"):
         trace = sample_trace(name)
         for row in findings(trace).iter_rows(named=True):
-            shown = getattr(llmprof.analyze, row["evidence"])(trace).filter(pl.sql_expr(row["where"]))
+            shown = getattr(llmprof.analyze, row["evidence"])(trace).filter(
+                pl.sql_expr(row["where"])
+            )
             shown = shown.filter(pl.col("rank") == row["rank"])
             assert shown.height > 0, row["rule"]
             assert row["start_ns"] < row["end_ns"]
             in_it = pl.col("start_ns").is_between(row["start_ns"], row["end_ns"])
-            assert shown.filter(in_it).height > 0 if "start_ns" in shown.columns else True, row["rule"]
+            assert shown.filter(in_it).height > 0 if "start_ns" in shown.columns else True, row[
+                "rule"
+            ]
 
 
 def test_the_parts_do_not_overlap(sample_trace: Callable[[str], Trace]) -> None:
-    apart = ["arrival_skew", "pipeline_wait", "host_bound", "device_held", "synchronisation", "exposed_communication"]
+    apart = [
+        "arrival_skew",
+        "pipeline_wait",
+        "host_bound",
+        "device_held",
+        "synchronisation",
+        "exposed_communication",
+    ]
     apart += ["copies", "unexplained_idle", "between_queued_events", "heaviest_stage"]
-    for name in ("torch_tp4_eager_nccl", "torch_pp2_eager", "torch_tp1_cudagraph", "torch_tp4_cudagraph"):
+    for name in (
+        "torch_tp4_eager_nccl",
+        "torch_pp2_eager",
+        "torch_tp1_cudagraph",
+        "torch_tp4_cudagraph",
+    ):
         found = findings(sample_trace(name)).filter(pl.col("rule").is_in(apart))
         # of one time: a rank that is named alone has its own
         found = found.filter(~pl.col("denominator").str.contains(" of rank"))
-        assert found.group_by("scope").agg(pl.col("share_of_time").sum())["share_of_time"].max() <= 1.0
+        assert (
+            found.group_by("scope").agg(pl.col("share_of_time").sum())["share_of_time"].max() <= 1.0
+        )
 
 
 def test_no_finding_without_its_figure() -> None:
-    for trace in (together(QUIET), ranks_with_all_reduces({0: 0, 1: 400_000}), together(decode(["acme"] * 5))):
+    for trace in (
+        together(QUIET),
+        ranks_with_all_reduces({0: 0, 1: 400_000}),
+        together(decode(["acme"] * 5)),
+    ):
         found = findings(trace)
         assert found["figure"].is_finite().all()
         assert found["share_of_time"].is_between(0, 1).all()
         assert not found["title"].str.contains("None|nan|unknown").any()
         always = found.drop(
-            "rank", "start_ns", "end_ns", "change", "prediction", "follows_from", "about", cs.starts_with("predicted_")
+            "rank",
+            "start_ns",
+            "end_ns",
+            "change",
+            "prediction",
+            "follows_from",
+            "about",
+            cs.starts_with("predicted_"),
         )
         assert always.null_count().sum_horizontal().item() == 0
 
@@ -776,23 +1013,38 @@ def test_the_scope_says_what_the_shares_are_of() -> None:
     # One label, and all kernels were launched outside of it.
     run = kernels(["acme"] * 5, start=500_000, dur=LONG)
     trace = Trace(
-        {"kernels": run, "runtime": launches(run, lead=9), "markers": labels([("ProfilerStep#1", 9_000_000, 1_000)])}
+        {
+            "kernels": run,
+            "runtime": launches(run, lead=9),
+            "markers": labels([("ProfilerStep#1", 9_000_000, 1_000)]),
+        }
     )
     found = findings(trace)
     assert found["scope"].unique().to_list() == ["whole recording"]
 
 
 def test_phases_of_some_length_have_findings_of_their_own() -> None:
-    """Of 12.4 ms decode takes 8.8 without a pause; a prefill and a mixed step take 1.8 each, 1.5 of them idle."""
-    prefill, mixed = "execute_context_1(64)_generation_0(0)", "execute_context_1(64)_generation_4(4)"
-    steps = [(prefill, 6, 300_000, 10_000), (mixed, 6, 300_000, 10_000), *[(DECODE, 22, 0, 100_000)] * 8]
+    """Of 12.4 ms decode takes 8.8 without a pause; a prefill and a mixed step take 1.8 each, 1.5
+    of them idle.
+    """
+    prefill, mixed = (
+        "execute_context_1(64)_generation_0(0)",
+        "execute_context_1(64)_generation_4(4)",
+    )
+    steps = [
+        (prefill, 6, 300_000, 10_000),
+        (mixed, 6, 300_000, 10_000),
+        *[(DECODE, 22, 0, 100_000)] * 8,
+    ]
     runs, calls, marks, start = [], [], [], 1_000_000
     for n, (label, count, pause, lead) in enumerate(steps):
         runs.append(kernels([GEMM] * count, start=start, dur=LONG, pause=pause, first=1 + 1000 * n))
         calls.append(launches(runs[-1], lead=lead))
         marks.append((label, start - lead - 1, 1000))
         start = end(runs[-1])
-    trace = Trace({"kernels": pl.concat(runs), "runtime": pl.concat(calls), "markers": labels(marks)})
+    trace = Trace(
+        {"kernels": pl.concat(runs), "runtime": pl.concat(calls), "markers": labels(marks)}
+    )
     found = findings(trace).filter(rule="host_bound")
     assert set(found["scope"]) == {"prefill steps", "mixed steps"}
     assert found["figure"].to_list() == [5 * 300_000] * 2
@@ -806,22 +1058,35 @@ def test_schema_without_rows() -> None:
     for none in (Trace({"kernels": kernels([])}), Trace({"kernels": kernels([(GEMM, 0)])})):
         assert findings(none).is_empty()
         assert findings(none).schema == some.schema
-    capture = together(decode([EMBEDDING, *DENSE], label="capture_8_FULL", pause=150_000, lead=10_000))
+    capture = together(
+        decode([EMBEDDING, *DENSE], label="capture_8_FULL", pause=150_000, lead=10_000)
+    )
     assert findings(capture).is_empty()
 
 
 FIRST = {
     "chrome/megatron_tp8": ("host_bound", 0.1),
-    "chrome/tracelens/inference__sglang_decode__sglang_Qwen3-8B_decode.json.gz": ("device_held", 0.97),
+    "chrome/tracelens/inference__sglang_decode__sglang_Qwen3-8B_decode.json.gz": (
+        "device_held",
+        0.97,
+    ),
     "nsys/nsysai_h100_2gpu_1s.v1.sqlite": ("copies", 0.95),
     "chrome/hta/nccl_parser_config__nccl_data.json.gz": ("host_bound", 0.75),
     "nsys/gpubootcamp_mpi_report4.sqlite": ("host_bound", 0.08),
-    "chrome/hta/critical_path__cuda_event_sync_multi_stream__event_sync_trace.json.gz": ("host_bound", 0.93),
-    "chrome/hta/critical_path__alexnet__benchmark_result_2869224_1695835535_trace.json.gz": ("allocation", 0.19),
+    "chrome/hta/critical_path__cuda_event_sync_multi_stream__event_sync_trace.json.gz": (
+        "host_bound",
+        0.93,
+    ),
+    "chrome/hta/critical_path__alexnet__benchmark_result_2869224_1695835535_trace.json.gz": (
+        "allocation",
+        0.19,
+    ),
     "chrome/hta/mtia_inference_trace__mtia_inference_rank_0.json.gz": ("host_bound", 0.03),
     "rocm/rpd_matmul_result.rpd": ("host_bound", 0.8),
 }
-"""First finding on other people's recordings, each read beside the timeline, and the least share that it must have."""
+"""First finding on other people's recordings, each read beside the timeline, and the least share
+that it must have.
+"""
 
 
 @pytest.mark.slow
@@ -840,7 +1105,9 @@ def test_a_finding_carries_what_the_replay_predicts(sample_trace: Callable[[str]
     assert (late["rule"], late["change"]) == ("host_bound", "no-host-delay:decode")
     assert late["predicted_low_ns"] <= late["predicted_ns"] <= late["predicted_high_ns"]
     # the same as what_if says of the decode steps, which takes the median and not the mean
-    told = what_if(sample_trace("torch_tp1_eager"), change_of(late["change"])).filter(phase="decode")
+    told = what_if(sample_trace("torch_tp1_eager"), change_of(late["change"])).filter(
+        phase="decode"
+    )
     assert late["predicted_ns"] == pytest.approx(told["gain_ns"].item(), rel=0.02)
     # four requests in decode make four tokens a step: (1 / 4.8 ms - 1 / 34.7 ms) x 4
     recorded = late["figure"] / late["share_of_time"]
@@ -849,7 +1116,9 @@ def test_a_finding_carries_what_the_replay_predicts(sample_trace: Callable[[str]
     others = found.filter(pl.col("change").is_null() & (pl.col("severity") != "info"))
     assert others["prediction"].str.starts_with("No prediction").all()
     assert others["predicted_ns"].null_count() == others.height
-    gains = found.filter(pl.col("severity") != "info").select(pl.coalesce(pl.col("predicted_low_ns").clip(0), "figure"))
+    gains = found.filter(pl.col("severity") != "info").select(
+        pl.coalesce(pl.col("predicted_low_ns").clip(0), "figure")
+    )
     assert gains.to_series().is_sorted(descending=True)
     whole = decode([*DENSE], pause=150_000)
     alone = Trace({"kernels": whole["kernels"], "markers": whole["markers"]})
@@ -857,8 +1126,12 @@ def test_a_finding_carries_what_the_replay_predicts(sample_trace: Callable[[str]
 
 
 def test_no_gain_exceeds_the_time_of_its_finding() -> None:
-    """Two copies of 50 us are all there is; whether kernels ran in the 200 us between them is not known."""
-    copies = pl.DataFrame({"start_ns": [0, 250_000]}).with_columns(rank=0, device=0, dur_ns=LONG, name=pl.lit("copy"))
+    """Two copies of 50 us are all there is; whether kernels ran in the 200 us between them is
+    not known.
+    """
+    copies = pl.DataFrame({"start_ns": [0, 250_000]}).with_columns(
+        rank=0, device=0, dur_ns=LONG, name=pl.lit("copy")
+    )
     copies = schema.conform(copies.with_columns(kind=pl.lit("DtoD")), "copies")
     found = findings(Trace({"copies": copies}))
     assert found["rule"].to_list()[:2] == ["copies", "left_out"]
@@ -869,15 +1142,23 @@ def test_no_gain_exceeds_the_time_of_its_finding() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("file", [
-    "real/rocm/rocprofv3_docs_memory_copy_trace.csv", "strangers/chrome/gold_nsys_example.json",
-    "strangers/chrome/hist__mi300__ddp_resnet18_no_pool.json.gz", "real/nsys/pipit_saxpy_mpi.sqlite",
-    "real/chrome/megatron_tp8", "real/chrome/tracelens/b200__eager_trace.json.gz",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "file",
+    [
+        "real/rocm/rocprofv3_docs_memory_copy_trace.csv",
+        "strangers/chrome/gold_nsys_example.json",
+        "strangers/chrome/hist__mi300__ddp_resnet18_no_pool.json.gz",
+        "real/nsys/pipit_saxpy_mpi.sqlite",
+        "real/chrome/megatron_tp8",
+        "real/chrome/tracelens/b200__eager_trace.json.gz",
+    ],
+)
 @pytest.mark.filterwarnings("ignore::llmprof.errors.TraceWarning")
 def test_gains_are_within_findings_and_steps(file: str, shared: Path) -> None:
     found = findings(llmprof.read(shared / file))
-    follows = found.filter(pl.col("follows_from").is_not_null()).group_by("scope", rule="follows_from")
+    follows = found.filter(pl.col("follows_from").is_not_null()).group_by(
+        "scope", rule="follows_from"
+    )
     rows = found.join(follows.agg(more=pl.col("figure").sum()), on=["scope", "rule"], how="left")
     rows = rows.filter(pl.col("predicted_ns").is_not_null())
     assert rows.height
@@ -888,20 +1169,29 @@ def test_gains_are_within_findings_and_steps(file: str, shared: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("file", [
-    "real/rocm/rpd_matmul_result.rpd", "real/nsys/fuser_report2.sqlite", "real/nsys/gpubootcamp_mpi_report4.sqlite",
-    "real/chrome/hta/critical_path__cuda_event_sync_multi_stream__event_sync_trace.json.gz",
-    "real/chrome/hta/critical_path__end_to_end__simple_add__input__trace.json.gz",
-    "strangers/chrome/hist__mi300__ddp_resnet18_no_pool.json.gz",
-    "strangers/chrome/perf_model__normalization__normalization_layer_test.json.gz",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "file",
+    [
+        "real/rocm/rpd_matmul_result.rpd",
+        "real/nsys/fuser_report2.sqlite",
+        "real/nsys/gpubootcamp_mpi_report4.sqlite",
+        "real/chrome/hta/critical_path__cuda_event_sync_multi_stream__event_sync_trace.json.gz",
+        "real/chrome/hta/critical_path__end_to_end__simple_add__input__trace.json.gz",
+        "strangers/chrome/hist__mi300__ddp_resnet18_no_pool.json.gz",
+        "strangers/chrome/perf_model__normalization__normalization_layer_test.json.gz",
+    ],
+)
 @pytest.mark.filterwarnings("ignore::llmprof.errors.TraceWarning")
 def test_no_finding_about_calls_exceeds_their_time(shared: Path, file: str) -> None:
     trace = llmprof.read(shared / file)
     took = trace.runtime.group_by("rank", who="name").agg(took=pl.col("dur_ns").sum())
     for scope in scopes_of(trace):
-        named = scope.pauses.filter(pl.col("reason").is_not_null() & (pl.col("doing_kind") == "call"))
+        named = scope.pauses.filter(
+            pl.col("reason").is_not_null() & (pl.col("doing_kind") == "call")
+        )
         told = named.group_by("rank", "device", "who").agg(pl.col("dur_ns").sum())
         assert told.height
-        assert told.join(took, on=["rank", "who"]).filter(pl.col("dur_ns") > pl.col("took")).is_empty()
+        assert (
+            told.join(took, on=["rank", "who"]).filter(pl.col("dur_ns") > pl.col("took")).is_empty()
+        )
         assert scope.pauses["dur_ns"].sum() == scope.cut(idle(trace))["dur_ns"].sum()

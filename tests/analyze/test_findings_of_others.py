@@ -1,4 +1,6 @@
-"""Steps and findings of recordings of others, against counts made by hand (../shared/strangers/README.md)."""
+"""Steps and findings of recordings of others, against counts made by hand
+(../shared/strangers/README.md).
+"""
 
 from pathlib import Path
 
@@ -15,7 +17,10 @@ STEPS = {
     "tracemap_mi300x.pt.trace.json.gz": ("inferred", ["prefill", *["decode"] * 9]),
     "gold_nsys_example.json": ("execute_model", ["prefill", *["decode"] * 9]),
     "hist__mi300__ddp_resnet18_no_pool.json.gz": ("optimizer", ["other"] * 5),
-    "resnet50_num_workers_0__worker0.1623143566756.pt.trace.json.gz": ("profiler_step", ["other"] * 6),
+    "resnet50_num_workers_0__worker0.1623143566756.pt.trace.json.gz": (
+        "profiler_step",
+        ["other"] * 6,
+    ),
 }
 
 
@@ -31,7 +36,11 @@ def test_the_prefill_of_a_trace_without_labels_is_the_long_step(shared: Path) ->
     found = steps(llmprof.read(shared / CHROME / "tracemap_mi300x.pt.trace.json.gz"))
     assert found["dur_ns"][0] == pytest.approx(133e6, rel=0.01)
     assert found["dur_ns"][1:].is_between(17e6, 26e6).all()
-    found = findings(llmprof.read(shared / CHROME / "perf_model__normalization__normalization_layer_test.json.gz"))
+    found = findings(
+        llmprof.read(
+            shared / CHROME / "perf_model__normalization__normalization_layer_test.json.gz"
+        )
+    )
     assert found.filter(rule="idle_at_the_ends")["severity"].to_list() == ["info"]
 
 
@@ -57,7 +66,9 @@ def test_the_late_rank_is_named_with_its_own_figure(shared: Path) -> None:
     """Rank 3 is last in every all-reduce; the others wait for it, which is no second cause."""
     found = findings(llmprof.read(shared / CHROME / "amd_hpctraining__merged_all_events.json.gz"))
     late, waiting = found.row(0, named=True), found.filter(rule="arrival_skew").row(0, named=True)
-    assert late["figure"] == pytest.approx(28.7e6, rel=0.01)  # 20.5 ms before launching calls, 8.2 ms in them
+    assert late["figure"] == pytest.approx(
+        28.7e6, rel=0.01
+    )  # 20.5 ms before launching calls, 8.2 ms in them
     assert (waiting["order"], waiting["follows_from"]) == (2, "host_bound")
     # 21.4 % is the mean of the ranks, of which rank 3 waits for nobody
     assert waiting["share_of_time"] == pytest.approx(0.214 * 4 / 3, rel=0.01)

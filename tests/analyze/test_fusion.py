@@ -6,7 +6,10 @@ from llmprof import analyze
 from llmprof.analyze.fusion import _named, between
 from tests.operator_timing.recordings import MM, NORM, recorded
 
-QUANTISE = {"Input Dims": [[4, 8], [4, 8], [1]], "Input type": ["c10::Float8_e4m3fn", "c10::BFloat16", "float"]}
+QUANTISE = {
+    "Input Dims": [[4, 8], [4, 8], [1]],
+    "Input type": ["c10::Float8_e4m3fn", "c10::BFloat16", "float"],
+}
 _NORM = ("_C::rms_norm", NORM, [("rms_norm_kernel", 2.0)])
 _QUANTISE = ("_C::static_scaled_fp8_quant", QUANTISE, [("quant_kernel", 1.0)])
 _GEMM = ("aten::mm", MM, [("gemm", 30.0)])
@@ -36,14 +39,20 @@ def test_what_is_no_chain(tmp_path):
     assert analyze.fusion_candidates(trace).is_empty()
     assert analyze.fusion_candidates(trace, most_ns=40_000, predict=0).height == 1
     mine = ("mine::op", {}, [("mine_kernel", 1.0)])
-    assert analyze.fusion_candidates(recorded(tmp_path, [_NORM, mine, _QUANTISE, _GEMM] * 5)).is_empty()
+    assert analyze.fusion_candidates(
+        recorded(tmp_path, [_NORM, mine, _QUANTISE, _GEMM] * 5)
+    ).is_empty()
 
 
 def test_only_a_whole_chain_has_a_name():
     assert [_named(letters) for letters in ("nq", "Rn", "rk", "nnr", "aq", "ecf")] == [
-        "norm + quantise", "all-reduce + norm", "RoPE + KV write", "QK norm + RoPE", "activation + quantise",
+        "norm + quantise",
+        "all-reduce + norm",
+        "RoPE + KV write",
+        "QK norm + RoPE",
+        "activation + quantise",
         "elementwise and reductions",
-    ]  # fmt: skip
+    ]
     assert [_named(letters) for letters in ("cnq", "nqk", "mm", "nd", "n")] == [None] * 5
 
 

@@ -1,4 +1,6 @@
-"""Findings of hardware metrics: each with a hand-computed figure, and what is not recorded left out."""
+"""Findings of hardware metrics: each with a hand-computed figure, and what is not recorded left
+out.
+"""
 
 import polars as pl
 import pytest
@@ -12,15 +14,25 @@ from tests.analyze.test_speed_of_light import DRAM, DURATION, L2, SM, measured
 
 
 def two() -> Metrics:
-    """Launches of 600 ns (compute at 80 %) and 400 ns (memory at 70 %), each a kernel of its own."""
+    """Launches of 600 ns (compute at 80 %) and 400 ns (memory at 70 %), each a kernel of its
+    own.
+    """
     return measured(
-        {DURATION: 600, SM: 80, DRAM: 20, L2: 10}, {DURATION: 400, SM: 10, DRAM: 70, L2: 30}, device="NVIDIA H200"
+        {DURATION: 600, SM: 80, DRAM: 20, L2: 10},
+        {DURATION: 400, SM: 10, DRAM: 70, L2: 30},
+        device="NVIDIA H200",
     )
 
 
 def named(metrics: Metrics, *names: str) -> Metrics:
-    table = pl.DataFrame({"kernel_id": range(len(names)), "called": names}, schema_overrides={"kernel_id": pl.Int32})
-    frame = metrics.metrics.join(table, on="kernel_id").with_columns(kernel_name="called").drop("called")
+    table = pl.DataFrame(
+        {"kernel_id": range(len(names)), "called": names}, schema_overrides={"kernel_id": pl.Int32}
+    )
+    frame = (
+        metrics.metrics.join(table, on="kernel_id")
+        .with_columns(kernel_name="called")
+        .drop("called")
+    )
     return Metrics(frame, metrics.rules)
 
 
@@ -32,23 +44,41 @@ def test_kernels_by_their_share_with_their_limit():
     ]
     assert found["gain_ns"].to_list() == pytest.approx([600 * 0.2, 400 * 0.3])
     assert found["denominator"].unique().to_list() == ["the 1.00 us of the 2 profiled launches"]
-    assert "is gemm, limited by compute: its multiprocessors are at 80 % of their peak" in found["title"][0]
+    assert (
+        "is gemm, limited by compute: its multiprocessors are at 80 % of their peak"
+        in found["title"][0]
+    )
     assert "limited by memory: the device memory is at 70 % of its peak" in found["title"][1]
     speed = analyze.speed_of_light(named(two(), "gemm", "copy's"))
-    assert [speed.filter(pl.sql_expr(where))["kernel_id"].to_list() for where in found["where"]] == [[0], [1]]
+    assert [
+        speed.filter(pl.sql_expr(where))["kernel_id"].to_list() for where in found["where"]
+    ] == [[0], [1]]
 
 
 def test_estimates_are_added_over_the_launches_and_local_ones_are_left_out():
-    rule = {"section": "S", "kind": "OPT", "text": "Too few blocks. Use more of them.", "speedup_scope": "global"}
+    rule = {
+        "section": "S",
+        "kind": "OPT",
+        "text": "Too few blocks. Use more of them.",
+        "speedup_scope": "global",
+    }
     rules = pl.DataFrame(
         [
             rule | {"kernel_id": 0, "rule": "LaunchConfiguration", "estimated_speedup_pct": 50.0},
             rule | {"kernel_id": 1, "rule": "LaunchConfiguration", "estimated_speedup_pct": 25.0},
-            rule | {"kernel_id": 0, "rule": "Other", "estimated_speedup_pct": 90.0, "speedup_scope": "local"},
+            rule
+            | {
+                "kernel_id": 0,
+                "rule": "Other",
+                "estimated_speedup_pct": 90.0,
+                "speedup_scope": "local",
+            },
         ],
         schema_overrides={"kernel_id": pl.Int32},
     )
-    found = analyze.hardware_findings(Metrics(two().metrics, rules)).filter(rule="profiler_estimate")
+    found = analyze.hardware_findings(Metrics(two().metrics, rules)).filter(
+        rule="profiler_estimate"
+    )
     assert found["figure"].to_list() == [600 * 0.5 + 400 * 0.25]
     assert found["title"][0].endswith("by the estimate of Nsight Compute: Too few blocks.")
     assert found["suggestion"][0] == "Use more of them."
@@ -59,11 +89,15 @@ def test_the_hottest_line_of_the_kernel_with_most_time():
     stalled = "smsp__pcsamp_warps_issue_stalled_"
     source = pl.DataFrame(
         {
-            "kernel_id": [0, 0], "kernel_name": ["k", "k"], "file": ["/home/me/a.cu", "/home/me/a.cu"], "line": [7, 8],
-            "metric": [f"{stalled}wait", f"{stalled}barrier"], "value": [1.0, 3.0],
+            "kernel_id": [0, 0],
+            "kernel_name": ["k", "k"],
+            "file": ["/home/me/a.cu", "/home/me/a.cu"],
+            "line": [7, 8],
+            "metric": [f"{stalled}wait", f"{stalled}barrier"],
+            "value": [1.0, 3.0],
         },
         schema_overrides={"kernel_id": pl.Int32},
-    )  # fmt: skip
+    )
     found = analyze.hardware_findings(two(), source=source).filter(rule="hot_line")
     assert "Line 8 of a.cu has 75.0 % of the samples" in found["title"][0]
     assert found["figure"][0] == pytest.approx(0.75 * 600)

@@ -16,7 +16,12 @@ BY = ("rank", "step")
 Rows = list[tuple[int, int | None, int, int]]
 
 rows = st.lists(
-    st.tuples(st.integers(0, 1), st.one_of(st.none(), st.integers(0, 1)), st.integers(-20, 40), st.integers(0, 12)),
+    st.tuples(
+        st.integers(0, 1),
+        st.one_of(st.none(), st.integers(0, 1)),
+        st.integers(-20, 40),
+        st.integers(0, 12),
+    ),
     max_size=25,
 )
 
@@ -55,9 +60,13 @@ def test_unions_by_hand() -> None:
     assert intervals.union_length(frame, BY).rows() == [(0, 1, 5), (0, None, 6)]
     windows = frame_of([(0, None, 0, 100), (0, 1, 0, 4), (1, 0, 0, 9)])
     assert intervals.length_within(windows, frame, BY)["busy_ns"].to_list() == [6, 1, 0]
-    frame = frame_of([(0, 0, 0, 5), (0, 0, 10, 5)]).with_columns(start_ns=pl.Series([0, None], dtype=pl.Int64))
+    frame = frame_of([(0, 0, 0, 5), (0, 0, 10, 5)]).with_columns(
+        start_ns=pl.Series([0, None], dtype=pl.Int64)
+    )
     assert intervals.union_length(frame, BY).rows() == [(0, 0, 5)]
-    assert intervals.clip(frame, frame_of([(0, 0, 2, 100)]), BY).select("start_ns", "dur_ns").rows() == [(2, 3)]
+    assert intervals.clip(frame, frame_of([(0, 0, 2, 100)]), BY).select(
+        "start_ns", "dur_ns"
+    ).rows() == [(2, 3)]
     assert intervals.union_length(one()).to_dicts() == [{"busy_ns": 0}]
     assert intervals.union_length(frame_of([]), BY).height == 0
     assert intervals.merge(one()).height == 0
@@ -99,7 +108,9 @@ def test_gaps_have_what_ends_them_and_what_ended_before(data: Rows) -> None:
     frame = frame_of(data)
     between, ends = intervals.gaps_between(frame, BY)
     assert_frame_equal(between.drop("next"), intervals.gaps(frame, BY))
-    whole = [(row, r, s, begin, begin + dur) for row, (r, s, begin, dur) in enumerate(data) if dur > 0]
+    whole = [
+        (row, r, s, begin, begin + dur) for row, (r, s, begin, dur) in enumerate(data) if dur > 0
+    ]
     for gap, (rank, step, start, length, following) in enumerate(between.rows()):
         group = [(row, begin, end) for row, r, s, begin, end in whole if (r, s) == (rank, step)]
         assert following == min(row for row, begin, _ in group if begin == start + length)
@@ -112,6 +123,12 @@ def test_last_before_equals_looking_at_every_mark(data: Rows, raw: Rows) -> None
     points, marks = frame_of(data), frame_of(raw)
     expected = []
     for rank, step, at, _ in data:
-        before = [(time, row) for row, (r, s, time, _) in enumerate(raw) if (r, s) == (rank, step) and time <= at]
-        expected.append(max(before)[1] if before and step is not None else None)  # null is in no group
+        before = [
+            (time, row)
+            for row, (r, s, time, _) in enumerate(raw)
+            if (r, s) == (rank, step) and time <= at
+        ]
+        expected.append(
+            max(before)[1] if before and step is not None else None
+        )  # null is in no group
     assert groups.last_before(points, marks, BY, at="start_ns").to_list() == expected

@@ -22,26 +22,45 @@ SHAPES = {
 
 
 def kernels() -> pl.DataFrame:
-    frame = pl.DataFrame({"name": NAMES, "start_ns": [0, 10, 20, 30, 40], "dur_ns": [5, 4, 3, 2, 1], **SHAPES})
-    return frame.with_columns(rank=0, device=0, stream=1, correlation=pl.col("start_ns"), op_id="start_ns")
+    frame = pl.DataFrame(
+        {"name": NAMES, "start_ns": [0, 10, 20, 30, 40], "dur_ns": [5, 4, 3, 2, 1], **SHAPES}
+    )
+    return frame.with_columns(
+        rank=0, device=0, stream=1, correlation=pl.col("start_ns"), op_id="start_ns"
+    )
 
 
 def ops(shapes: str | None) -> pl.DataFrame:
     return pl.DataFrame(
-        {"rank": 0, "thread": 1, "start_ns": [100 * n for n in range(3)], "dur_ns": 50,
-         "name": ["aten::mm", "aten::add", "mine"], "kind": "op", "op_id": [0, 10, 20], "shapes": [shapes, None, None],
-         "dtypes": [shapes and '["float", "float"]', None, None]},
+        {
+            "rank": 0,
+            "thread": 1,
+            "start_ns": [100 * n for n in range(3)],
+            "dur_ns": 50,
+            "name": ["aten::mm", "aten::add", "mine"],
+            "kind": "op",
+            "op_id": [0, 10, 20],
+            "shapes": [shapes, None, None],
+            "dtypes": [shapes and '["float", "float"]', None, None],
+        },
         schema_overrides={"shapes": pl.String, "dtypes": pl.String},
-    )  # fmt: skip
+    )
 
 
 def test_a_kernel_is_a_call_by_its_own_shapes() -> None:
     trace = Trace({"kernels": kernels()})
-    assert of_kernels(trace)["operator"].to_list() == ["cann::MatMulV3", "cann::Add", "cann::Add", None, None]
+    assert of_kernels(trace)["operator"].to_list() == [
+        "cann::MatMulV3",
+        "cann::Add",
+        "cann::Add",
+        None,
+        None,
+    ]
     found = analyze.operators(trace, device="Ascend 910B2").sort("total_ns", descending=True)
     assert found.select("operator", "kind", "flops", "read_bytes", "written_bytes").rows()[:2] == [
-        ("cann::MatMulV3", "gemm", 128.0, 96.0, 16.0), ("cann::Add", "elementwise", None, 32.0, 32.0),
-    ]  # fmt: skip
+        ("cann::MatMulV3", "gemm", 128.0, 96.0, 16.0),
+        ("cann::Add", "elementwise", None, 32.0, 32.0),
+    ]
     assert found["source"][0] == "shapes of the kernel"
     assert found["why"].is_not_null().to_list() == [False, False, True, True, True]
     bare = Trace({"kernels": kernels().select(pl.exclude("^ascend_.*$"))})
@@ -51,7 +70,9 @@ def test_a_kernel_is_a_call_by_its_own_shapes() -> None:
 
 def test_shapes_of_an_operator_come_first() -> None:
     for shapes, called in (("[[4, 8], [8, 2]]", "aten::mm"), (None, "cann::MatMulV3")):
-        found = analyze.operators(Trace({"kernels": kernels(), "ops": ops(shapes)}), device="Ascend 910B2")
+        found = analyze.operators(
+            Trace({"kernels": kernels(), "ops": ops(shapes)}), device="Ascend 910B2"
+        )
         product = found.filter(kernel="aclnnMatmul_MatMulV3")
         assert product.select("operator", "flops").row(0) == (called, 128.0)
         # what the kernel does not say either stays with its operator
@@ -65,6 +86,9 @@ def test_training_of_another_team_on_ascend(shared: Path) -> None:
         pytest.skip("other people's files")
     found = analyze.operators(llmprof.read(folder), device="Ascend 910B2")
     work = found.filter(pl.col("category").ne_missing("collective"))
-    assert work.filter(pl.col("bound_ns").is_not_null())["total_ns"].sum() > 0.98 * work["total_ns"].sum()
+    assert (
+        work.filter(pl.col("bound_ns").is_not_null())["total_ns"].sum()
+        > 0.98 * work["total_ns"].sum()
+    )
     assert work.filter(kind="gemm")["share_of_bound"].is_between(0.2, 1).all()
     assert work.filter(pl.col("share_of_bound") > 1.05)["note"].null_count() == 0

@@ -5,20 +5,32 @@ from llmprof.analyze.kernels import kernel_summary_of
 
 EVENTS = pl.DataFrame(
     [
-        (0, "gemm", "linear", 10), (0, "gemm", "linear", 20), (0, "gemm", "linear", 60), (0, "rms", "norm", 10),
+        (0, "gemm", "linear", 10),
+        (0, "gemm", "linear", 20),
+        (0, "gemm", "linear", 60),
+        (0, "rms", "norm", 10),
         (1, "rms", "norm", 30),
     ],
     schema=["rank", "name", "category", "dur_ns"],
     orient="row",
-)  # fmt: skip
+)
 
 
 def test_all_ranks_together() -> None:
     got = kernel_summary_of(EVENTS)
     assert got.columns == [
-        "name", "category", "count", "total_ns", "share", "mean_ns", "median_ns", "min_ns", "max_ns", "std_ns",
+        "name",
+        "category",
+        "count",
+        "total_ns",
+        "share",
+        "mean_ns",
+        "median_ns",
+        "min_ns",
+        "max_ns",
+        "std_ns",
         "readable",
-    ]  # fmt: skip
+    ]
     gemm, rms = got.drop("readable").rows()
     # deviations from 30: 20, 10, 30; sample variance (400 + 100 + 900) / 2 = 700
     assert gemm[:-1] == ("gemm", "linear", 3, 90, 90 / 130, 30.0, 20.0, 10, 60)
@@ -29,6 +41,8 @@ def test_all_ranks_together() -> None:
 def test_shares_are_of_the_group_and_one_run_has_no_deviation() -> None:
     got = kernel_summary_of(EVENTS, ["rank", "category"])
     assert got.select("rank", "name", "count", "share").rows() == [
-        (0, "gemm", 3, 0.9), (0, "rms", 1, 0.1), (1, "rms", 1, 1.0),
-    ]  # fmt: skip
+        (0, "gemm", 3, 0.9),
+        (0, "rms", 1, 0.1),
+        (1, "rms", 1, 1.0),
+    ]
     assert got["std_ns"].to_list()[1:] == [None, None]

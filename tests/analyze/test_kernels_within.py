@@ -26,21 +26,43 @@ RUN = Trace(
 def test_everything_is_the_summary_with_places() -> None:
     found = kernels_within(RUN)
     gemm, norm = found.rows(named=True)
-    assert (gemm["name"], gemm["count"], gemm["total_ns"], gemm["min_ns"], gemm["max_ns"]) == ("nvjet_x", 3, 50, 10, 30)
+    assert (gemm["name"], gemm["count"], gemm["total_ns"], gemm["min_ns"], gemm["max_ns"]) == (
+        "nvjet_x",
+        3,
+        50,
+        10,
+        30,
+    )
     assert gemm["share"] == 0.5
     # sorted 10, 10, 30: place 0.99 x 2 = 1.98, so 10 + 0.98 x 20
     assert gemm["p99_ns"] == pytest.approx(29.6)
     assert (gemm["streams"], gemm["ranks"], gemm["phases"], gemm["layers"]) == ([7, 9], [0], [], [])
     assert (norm["streams"], norm["ranks"]) == ([7], [0, 1])
-    common = ["name", "category", "count", "total_ns", "share", "mean_ns", "median_ns", "min_ns", "max_ns"]
+    common = [
+        "name",
+        "category",
+        "count",
+        "total_ns",
+        "share",
+        "mean_ns",
+        "median_ns",
+        "min_ns",
+        "max_ns",
+    ]
     assert found.select(common).equals(kernel_summary(RUN).select(common))
 
 
 @pytest.mark.parametrize(
     ("window", "counts"),
     [
-        ((5, 21), {"nvjet_x": 1, "rms_norm_kernel": 2}),  # the first norm ends inside, the GEMM starts inside
-        ((10, 20), {"rms_norm_kernel": 1}),  # what ends at its start or starts at its end is outside
+        (
+            (5, 21),
+            {"nvjet_x": 1, "rms_norm_kernel": 2},
+        ),  # the first norm ends inside, the GEMM starts inside
+        (
+            (10, 20),
+            {"rms_norm_kernel": 1},
+        ),  # what ends at its start or starts at its end is outside
         ((60, 80), {}),
     ],
     ids=["touches", "borders", "between"],
@@ -54,11 +76,19 @@ def test_window(window: tuple[float, float], counts: dict[str, int]) -> None:
 def test_layers_and_stages_of_a_model() -> None:
     run = kernels(forward(2), start=10)
     trace = Trace(
-        {"kernels": run, "runtime": launches(run), "markers": labels([("execute_new_0_cached_4", 0, 5)])},
+        {
+            "kernels": run,
+            "runtime": launches(run),
+            "markers": labels([("execute_new_0_cached_4", 0, 5)]),
+        },
         {"world_size": 1},
     )
     norm = kernels_within(trace, where={"name": NORM}).row(0, named=True)
-    assert (norm["layers"], norm["stages"], norm["phases"]) == ([0, 1], ["final_norm", "norm"], ["decode"])
+    assert (norm["layers"], norm["stages"], norm["phases"]) == (
+        [0, 1],
+        ["final_norm", "norm"],
+        ["decode"],
+    )
     gemms = kernels_within(trace, by=("stage", "layer"), where={"name": GEMM, "layer": 1})
     assert sorted(gemms["stage"]) == ["down_proj", "gate_up_proj", "o_proj", "qkv_proj"]
     rows = events_within(trace, where={"layer": 0, "stage": "attention"})
@@ -70,7 +100,12 @@ def test_layers_and_stages_of_a_model() -> None:
 def test_what_cannot_be_answered_says_why() -> None:
     with pytest.raises(NotCapturedError):
         kernels_within(Trace({}))
-    for options in ({"by": ("colour",)}, {"where": {"colour": 1}}, {"window": (5.0, 1.0)}, {"bins": 5000}):
+    for options in (
+        {"by": ("colour",)},
+        {"where": {"colour": 1}},
+        {"window": (5.0, 1.0)},
+        {"bins": 5000},
+    ):
         with pytest.raises(AnalysisError):
             kernels_within(RUN, **options)
     with pytest.raises(AnalysisError):

@@ -6,7 +6,9 @@ from llmprof.errors import NotCapturedError
 from llmprof.trace import Trace
 from tests.analyze.builders import types_of
 
-SCHEMA = types_of("rank", "step", "start_ns", "source", "launch_start_ns", "launch_end_ns", "launch_thread")
+SCHEMA = types_of(
+    "rank", "step", "start_ns", "source", "launch_start_ns", "launch_end_ns", "launch_thread"
+)
 EVENTS = pl.DataFrame(
     [
         (0, 0, 100, "kernel", 90, 95, 1),  # delay 10
@@ -27,9 +29,18 @@ EVENTS = pl.DataFrame(
 def test_two_ranks_by_hand() -> None:
     got = launch_delay_of(EVENTS)
     assert got.columns == [
-        "rank", "step", "kernels", "launched", "share_launched", "calls", "host_call_ns", "median_ns", "p95_ns",
-        "max_ns", "min_ns",
-    ]  # fmt: skip
+        "rank",
+        "step",
+        "kernels",
+        "launched",
+        "share_launched",
+        "calls",
+        "host_call_ns",
+        "median_ns",
+        "p95_ns",
+        "max_ns",
+        "min_ns",
+    ]
     assert got.rows() == [
         (0, 0, 3, 2, 2 / 3, 2, 15, 20.0, 29.0, 30, 10),
         (0, 1, 3, 3, 1.0, 1, 30, 60.0, 96.0, 100, 50),

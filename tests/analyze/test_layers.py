@@ -30,7 +30,9 @@ from tests.analyze.builders import (
 def test_spans_on_the_device() -> None:
     # kernels of 10 ns, 2 ns apart: input and embedding take [0, 22), then 10 kernels a layer
     found = layers(step_of(kernels(forward(2), pause=2)), per="layer")
-    assert found.select("rank", "step", "phase", "layer", "start_ns", "dur_ns", "busy_ns", "kernels").rows() == [
+    assert found.select(
+        "rank", "step", "phase", "layer", "start_ns", "dur_ns", "busy_ns", "kernels"
+    ).rows() == [
         (0, 0, "decode", 0, 24, 118, 100, 10),
         (0, 0, "decode", 1, 144, 118, 100, 10),
     ]
@@ -41,7 +43,9 @@ def test_spans_on_the_device() -> None:
     assert first["dur_ns"].unique().to_list() == [10]
     run = kernels(forward(1))
     second = pl.col("name") == ROPE
-    run = run.with_columns(start_ns=pl.when(second).then(pl.col("start_ns") - 6).otherwise("start_ns"))
+    run = run.with_columns(
+        start_ns=pl.when(second).then(pl.col("start_ns") - 6).otherwise("start_ns")
+    )
     found = layers(step_of(run), per="layer").row(0, named=True)
     assert (found["dur_ns"], found["busy_ns"], found["kernels"]) == (100, 94, 10)
     with pytest.raises(AnalysisError, match="'stage' or 'layer'"):
@@ -49,23 +53,47 @@ def test_spans_on_the_device() -> None:
 
 
 def test_a_stage_that_comes_twice_has_occurrences() -> None:
-    layer = [NORM, GEMM, ROPE, CACHE, ATTENTION, GEMM, ALL_REDUCE, NORM, GEMM, SILU, GEMM, ALL_REDUCE]
+    layer = [
+        NORM,
+        GEMM,
+        ROPE,
+        CACHE,
+        ATTENTION,
+        GEMM,
+        ALL_REDUCE,
+        NORM,
+        GEMM,
+        SILU,
+        GEMM,
+        ALL_REDUCE,
+    ]
     found = layers(step_of(kernels([EMBEDDING, *layer * 2, NORM, GEMM])))
     twice = found.filter(pl.col("stage").is_in(["norm", "all_reduce"])).sort("start_ns")
     assert twice.select("layer", "stage", "occurrence").rows() == [
         (layer, stage, n) for layer in (0, 1) for n in (0, 1) for stage in ("norm", "all_reduce")
     ]
-    assert found.filter(~pl.col("stage").is_in(["norm", "all_reduce"]))["occurrence"].unique().to_list() == [0]
+    assert found.filter(~pl.col("stage").is_in(["norm", "all_reduce"]))[
+        "occurrence"
+    ].unique().to_list() == [0]
 
 
 def test_the_host_side_reaches_from_operator_to_operator() -> None:
     # each kernel is launched 5 before it starts, inside an operator from 8 before it to 1 before it
     run = kernels(forward(2), pause=10)
-    calls = [(f"aten::op{n}", row["start_ns"] - 8, 7, n) for n, row in enumerate(run.iter_rows(named=True))]
-    inner = [("aten::inner", row["start_ns"] - 7, 5, 100 + n) for n, row in enumerate(run.iter_rows(named=True))]
+    calls = [
+        (f"aten::op{n}", row["start_ns"] - 8, 7, n)
+        for n, row in enumerate(run.iter_rows(named=True))
+    ]
+    inner = [
+        ("aten::inner", row["start_ns"] - 7, 5, 100 + n)
+        for n, row in enumerate(run.iter_rows(named=True))
+    ]
     found = layers(step_of(run, ops=ops([*calls, *inner])), per="layer")
     # layer 0 begins with the third kernel, at 40, and ends with the twelfth, at 220
-    assert found.select("host_start_ns", "host_dur_ns").rows() == [(40 - 8, 219 - 32), (240 - 8, 419 - 232)]
+    assert found.select("host_start_ns", "host_dur_ns").rows() == [
+        (40 - 8, 219 - 32),
+        (240 - 8, 419 - 232),
+    ]
     # without operators it reaches from call to call
     found = layers(step_of(run), per="layer")
     assert found.select("host_start_ns", "host_dur_ns").rows() == [(35, 217 - 35), (235, 417 - 235)]
@@ -86,8 +114,12 @@ def test_the_host_side_of_graphs() -> None:
     assert layers(step_of(run, runtime=calls), per="layer")["host_dur_ns"].to_list() == [2, 2]
 
 
-def test_a_layer_on_the_host_takes_the_time_that_the_article_measured(sample_trace: Callable[[str], Trace]) -> None:
-    """About 700 us of Python and dispatch a layer, the device a fraction of that; graphs have no such cost."""
+def test_a_layer_on_the_host_takes_the_time_that_the_article_measured(
+    sample_trace: Callable[[str], Trace],
+) -> None:
+    """About 700 us of Python and dispatch a layer, the device a fraction of that; graphs have no
+    such cost.
+    """
     eager = layers(sample_trace("torch_tp1_eager"), per="layer").filter(pl.col("phase") == "decode")
     assert eager["host_dur_ns"].null_count() == 0
     host = eager["host_dur_ns"].median()
@@ -96,5 +128,7 @@ def test_a_layer_on_the_host_takes_the_time_that_the_article_measured(sample_tra
     assert isinstance(busy, float)
     assert 500_000 < host < 1_500_000
     assert busy < host / 5
-    graph = layers(sample_trace("torch_tp1_cudagraph"), per="layer").filter(pl.col("phase") == "decode")
+    graph = layers(sample_trace("torch_tp1_cudagraph"), per="layer").filter(
+        pl.col("phase") == "decode"
+    )
     assert graph["host_dur_ns"].null_count() == graph.height

@@ -12,7 +12,11 @@ from tests.analyze.builders import DENSE, kernels
 
 
 def trace_of() -> Trace:
-    return Trace({"kernels": kernels(DENSE)}, {"device": "NVIDIA H200", "ranks": [{"rank": 0}]}, {"events": 3})
+    return Trace(
+        {"kernels": kernels(DENSE)},
+        {"device": "NVIDIA H200", "ranks": [{"rank": 0}]},
+        {"events": 3},
+    )
 
 
 def spoil(frame: pl.DataFrame) -> None:
@@ -25,7 +29,9 @@ def spoil(frame: pl.DataFrame) -> None:
     frame.columns = [f"x_{name}" for name in frame.columns]
 
 
-@pytest.mark.parametrize("name", ["activity", "attribute", "kernel_summary", "steps", "layers", "overlap", "idle"])
+@pytest.mark.parametrize(
+    "name", ["activity", "attribute", "kernel_summary", "steps", "layers", "overlap", "idle"]
+)
 def test_changing_an_answer_changes_no_later_one(name):
     trace, analysis = trace_of(), getattr(analyze, name)
     before = analysis(trace)
@@ -44,7 +50,12 @@ def test_changing_tables_changes_nothing_else():
     before = trace.kernels.rechunk()
     summary = analyze.kernel_summary(trace)
     spoil(given)
-    for frame in (trace.kernels, trace.table("kernels"), trace.tables["kernels"], analyze.activity(trace)):
+    for frame in (
+        trace.kernels,
+        trace.table("kernels"),
+        trace.tables["kernels"],
+        analyze.activity(trace),
+    ):
         spoil(frame)
     trace.tables.clear()
     assert trace.kernels.equals(before)

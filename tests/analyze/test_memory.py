@@ -13,14 +13,24 @@ KIB = 1024
 
 def row(time_ns, size, allocated=None, reserved=None, address=None, **more):
     return {
-        "rank": 0, "device": 0, "thread": 1, "time_ns": time_ns, "bytes": size, "allocated_bytes": allocated,
-        "reserved_bytes": reserved, "address": address, "on_device": True, **more,
-    }  # fmt: skip
+        "rank": 0,
+        "device": 0,
+        "thread": 1,
+        "time_ns": time_ns,
+        "bytes": size,
+        "allocated_bytes": allocated,
+        "reserved_bytes": reserved,
+        "address": address,
+        "on_device": True,
+        **more,
+    }
 
 
 @pytest.fixture
 def torch() -> Trace:
-    """100 KiB are there before; aten::mm takes 8 and 4, the 8 is released, aten::add takes 2 and keeps it."""
+    """100 KiB are there before; aten::mm takes 8 and 4, the 8 is released, aten::add takes 2 and
+    keeps it.
+    """
     rows = [
         row(10, 8 * KIB, 108 * KIB, 200 * KIB, 0xA),
         row(20, 4 * KIB, 112 * KIB, 200 * KIB, 0xB),
@@ -35,7 +45,9 @@ def torch() -> Trace:
             "ops": ops([("aten::mm", 5, 20, 1), ("aten::add", 55, 10, 2)]),
             "kernels": run,
             "runtime": launches(run),
-            "markers": labels([("execute_new_1_cached_0", 0, 50), ("execute_new_0_cached_1", 50, 50)]),
+            "markers": labels(
+                [("execute_new_1_cached_0", 0, 50), ("execute_new_0_cached_1", 50, 50)]
+            ),
         }
     )
 
@@ -48,7 +60,11 @@ def test_peaks_and_flows_of_a_device(torch):
     assert found["last_bytes"] == 102 * KIB
     assert found["reserved_peak_bytes"] == 256 * KIB
     assert found["fragmentation"] == pytest.approx((200 - 112) / 200)
-    assert (found["allocations"], found["allocated_bytes"], found["largest_bytes"]) == (3, 14 * KIB, 8 * KIB)
+    assert (found["allocations"], found["allocated_bytes"], found["largest_bytes"]) == (
+        3,
+        14 * KIB,
+        8 * KIB,
+    )
     assert (found["releases"], found["released_bytes"]) == (2, 12 * KIB)
     assert found["known_share"] == pytest.approx(12 / 112)
 
@@ -75,7 +91,9 @@ def test_operators(torch):
 
 def test_steps(torch):
     found = analyze.memory(torch, per="step")
-    assert found.select("step", "peak_bytes", "allocated_bytes", "released_bytes", "net_bytes").rows() == [
+    assert found.select(
+        "step", "peak_bytes", "allocated_bytes", "released_bytes", "net_bytes"
+    ).rows() == [
         (0, 112 * KIB, 12 * KIB, 8 * KIB, 4 * KIB),
         (1, 106 * KIB, 2 * KIB, 4 * KIB, -2 * KIB),
     ]
@@ -84,9 +102,21 @@ def test_steps(torch):
 @pytest.mark.parametrize(
     ("stack", "released", "part"),
     [
-        ("core.py(1): _initialize_kv_caches\nattn_utils.py(186): _allocate_kv_cache", False, "KV cache"),
-        ("core.py(1): _initialize_kv_caches\nmodel.py(5): forward\nfunctional.py(1): linear", True, "activations"),
-        ("core.py(1): _initialize_kv_caches\nmodel.py(5): forward\nfunctional.py(1): linear", False, None),
+        (
+            "core.py(1): _initialize_kv_caches\nattn_utils.py(186): _allocate_kv_cache",
+            False,
+            "KV cache",
+        ),
+        (
+            "core.py(1): _initialize_kv_caches\nmodel.py(5): forward\nfunctional.py(1): linear",
+            True,
+            "activations",
+        ),
+        (
+            "core.py(1): _initialize_kv_caches\nmodel.py(5): forward\nfunctional.py(1): linear",
+            False,
+            None,
+        ),
         ("x/transformers/cache_utils.py(90): update", True, "KV cache"),
         ("runner.py(1): load_model\nlinear.py(201): create_weights", False, "weights"),
         ("runner.py(1): load_model\npenalties.py(40): __init__", False, None),
@@ -94,31 +124,50 @@ def test_steps(torch):
     ],
 )
 def test_what_memory_is_for_follows_from_the_stack(stack, released, part):
-    rows = [row(1, 8, 8, address=1, torch_stack=stack), row(2, 1, 9, address=2, torch_stack="x.py(1): y")]
+    rows = [
+        row(1, 8, 8, address=1, torch_stack=stack),
+        row(2, 1, 9, address=2, torch_stack="x.py(1): y"),
+    ]
     rows += [row(3, -8, 1, address=1, torch_stack=None)] if released else []
-    held = analyze.memory(Trace({"memory": pl.DataFrame(rows, infer_schema_length=None)}), per="holder")
+    held = analyze.memory(
+        Trace({"memory": pl.DataFrame(rows, infer_schema_length=None)}), per="holder"
+    )
     assert held.filter(bytes=8)["part"].to_list() == [part]
     assert held.filter(bytes=8)["holder"].to_list() == [stack.split("\n")[-1].rsplit("/", 1)[-1]]
 
 
 def test_an_address_that_is_used_again_is_another_block():
-    rows = [row(1, 8, 8, address=1), row(2, -8, 0, address=1), row(3, 5, 5, address=1), row(4, 9, 14, address=2)]
+    rows = [
+        row(1, 8, 8, address=1),
+        row(2, -8, 0, address=1),
+        row(3, 5, 5, address=1),
+        row(4, 9, 14, address=2),
+    ]
     trace = Trace({"memory": pl.DataFrame(rows, infer_schema_length=None)})
     assert analyze.memory(trace, per="holder").select("bytes", "blocks").rows() == [(14, 2)]
     rows = [row(1, None, 5, 9), row(2, None, 8, 9)]
-    trace = Trace({"memory": pl.DataFrame(rows, infer_schema_length=None).cast({"bytes": pl.Int64})})
+    trace = Trace(
+        {"memory": pl.DataFrame(rows, infer_schema_length=None).cast({"bytes": pl.Int64})}
+    )
     assert analyze.memory(trace)["peak_bytes"].to_list() == [8]
     with pytest.raises(NotCapturedError, match="no allocations"):
         analyze.memory(trace, per="op")
 
 
 def test_blocks_without_an_address_are_not_from_before_the_recording():
-    """Of the 10 bytes at the peak, 4 were there before; of the rest nothing but the size is known."""
+    """Of the 10 bytes at the peak, 4 were there before; of the rest nothing but the size is
+    known.
+    """
     rows = [row(1, 8, 12), row(2, -8, 4), row(3, 6, 10)]
     found = analyze.memory(
-        Trace({"memory": pl.DataFrame(rows, schema_overrides={"address": pl.Int64})}), per="holder", at_ns=3
+        Trace({"memory": pl.DataFrame(rows, schema_overrides={"address": pl.Int64})}),
+        per="holder",
+        at_ns=3,
     )
-    assert found.select("part", "bytes", "blocks").rows() == [(None, 6, None), ("before the recording", 4, None)]
+    assert found.select("part", "bytes", "blocks").rows() == [
+        (None, 6, None),
+        ("before the recording", 4, None),
+    ]
 
 
 def test_not_recorded():
@@ -131,7 +180,9 @@ def test_not_recorded():
 
 
 def test_allocators_of_an_npu_are_not_mixed():
-    """The graph engine has a small pool of its own: its rows are no moments of PyTorch's allocator."""
+    """The graph engine has a small pool of its own: its rows are no moments of PyTorch's
+    allocator.
+    """
     rows = [
         row(10, 8 * KIB, 908 * KIB, ascend_component="operators", ascend_operator="aten::mm"),
         row(20, KIB, KIB, ascend_component="operators", ascend_operator="cann::Conv2D1"),

@@ -39,7 +39,11 @@ def test_classes_around_each_other() -> None:
 
 
 def test_paths_of_layers() -> None:
-    ranges = [("layer::model", 0, 80), ("layer::model.layers.0.mlp", 20, 20), ("layer::model.layers.1.mlp", 40, 20)]
+    ranges = [
+        ("layer::model", 0, 80),
+        ("layer::model.layers.0.mlp", 20, 20),
+        ("layer::model.layers.1.mlp", 40, 20),
+    ]
     whole = analyze.module_times(trace(ranges, "NVTX"))
     assert whole.select("path", "calls", "device_ns", "kernels").rows() == [
         ("model", 1, 22, 4),
@@ -47,7 +51,9 @@ def test_paths_of_layers() -> None:
     ]
     each = analyze.module_times(trace(ranges, "NVTX"), per="layer")
     assert each.select("path", "layer", "device_ns").rows() == [
-        ("model", None, 22), ("model.layers.0.mlp", 0, 5), ("model.layers.1.mlp", 1, 6)
-    ]  # fmt: skip
+        ("model", None, 22),
+        ("model.layers.0.mlp", 0, 5),
+        ("model.layers.1.mlp", 1, 6),
+    ]
     with pytest.raises(NotCapturedError):
         analyze.module_times(trace([("something", 0, 50)]))

@@ -15,11 +15,19 @@ SHARED = Path(__file__).parents[2] / ".." / "shared" / "captures"
 needs_captures = pytest.mark.skipif(not SHARED.is_dir(), reason="the captures are not here")
 
 RUN = ["python3", "serve.py", "--tp", "1"]
-GEMM, NORM, COMM = "void gemm<4>(int)", "void ns::norm<float>(int)", "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(x)"
+GEMM, NORM, COMM = (
+    "void gemm<4>(int)",
+    "void ns::norm<float>(int)",
+    "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(x)",
+)
 
 
 def trace_of(
-    names: list[str], *, launched: list[int | None] | None = None, rank: int = 0, device: int | None = 0
+    names: list[str],
+    *,
+    launched: list[int | None] | None = None,
+    rank: int = 0,
+    device: int | None = 0,
 ) -> Trace:
     n = len(names)
     same = {"rank": rank, "device": device, "stream": 7, "dur_ns": 50}
@@ -29,7 +37,9 @@ def trace_of(
         return Trace({"kernels": kernels})
     calls = [(i, at) for i, at in enumerate(launched) if at is not None]
     rows = {"start_ns": [at for _, at in calls], "correlation": [i for i, _ in calls]}
-    runtime = pl.DataFrame(rows | {"rank": rank, "dur_ns": 5, "name": "cudaLaunchKernel", "api": "runtime"})
+    runtime = pl.DataFrame(
+        rows | {"rank": rank, "dur_ns": 5, "name": "cudaLaunchKernel", "api": "runtime"}
+    )
     return Trace({"kernels": kernels, "runtime": runtime})
 
 
@@ -46,28 +56,49 @@ def test_the_command_profiles_one_launch_of_a_kernel_and_leaves_the_clocks_alone
     chosen = options(command)
     assert chosen["--kernel-name"] == "regex:^(gemm)$"
     assert (chosen["--launch-skip"], chosen["--launch-count"]) == ("2", "1")
-    assert (chosen["--clock-control"], chosen["--profile-from-start"], chosen["--target-processes"]) == (
+    assert (
+        chosen["--clock-control"],
+        chosen["--profile-from-start"],
+        chosen["--target-processes"],
+    ) == (
         "none",
         "off",
         "all",
     )
-    assert (chosen["--devices"], chosen["--filter-mode"], chosen["--set"]) == ("3", "per-gpu", "full")
+    assert (chosen["--devices"], chosen["--filter-mode"], chosen["--set"]) == (
+        "3",
+        "per-gpu",
+        "full",
+    )
     assert chosen["--kernel-name-base"] == "function"
 
 
 @pytest.mark.parametrize("kernel", [GEMM, "gemm"])
 def test_a_kernel_is_named_in_full_or_by_its_function(kernel):
-    command = ncu_command(trace_of([NORM, GEMM, GEMM]), RUN, kernel=kernel, from_start=True, sections="basic")
+    command = ncu_command(
+        trace_of([NORM, GEMM, GEMM]), RUN, kernel=kernel, from_start=True, sections="basic"
+    )
     chosen = options(command)
-    assert (chosen["--launch-skip"], chosen["--launch-count"], chosen["--set"]) == ("0", "1", "basic")
+    assert (chosen["--launch-skip"], chosen["--launch-count"], chosen["--set"]) == (
+        "0",
+        "1",
+        "basic",
+    )
     assert "--profile-from-start" not in command
-    assert options(ncu_command(trace_of([GEMM, GEMM]), RUN, kernel=kernel, launches=5))["--launch-count"] == "2"
+    assert (
+        options(ncu_command(trace_of([GEMM, GEMM]), RUN, kernel=kernel, launches=5))[
+            "--launch-count"
+        ]
+        == "2"
+    )
 
 
 def test_launches_are_counted_in_the_order_of_the_host_and_not_of_the_device():
     # the second gemm was launched first, on another stream, and waited
     trace = trace_of([GEMM, GEMM, GEMM], launched=[20, 10, 30])
-    assert [options(ncu_command(trace, RUN, kernel=event))["--launch-skip"] for event in range(3)] == ["1", "0", "2"]
+    assert [
+        options(ncu_command(trace, RUN, kernel=event))["--launch-skip"] for event in range(3)
+    ] == ["1", "0", "2"]
     trace = trace_of([GEMM, GEMM, GEMM], launched=[None, 1050, 1150])
     assert options(ncu_command(trace, RUN, kernel=2))["--launch-skip"] == "1"
     with pytest.raises(AnalysisError, match="before the window"):
@@ -117,7 +148,8 @@ def test_a_device_that_is_not_known_is_left_out():
 
 @needs_captures
 @pytest.mark.parametrize(
-    ("layer", "stage", "phase"), [(3, "attention", "decode"), (0, "qkv_proj", "prefill"), (5, None, None)]
+    ("layer", "stage", "phase"),
+    [(3, "attention", "decode"), (0, "qkv_proj", "prefill"), (5, None, None)],
 )
 def test_a_layer_and_stage_of_a_run_are_counted_as_by_hand(layer, stage, phase):
     trace = llmprof.read(SHARED / "torch_tp1_eager")

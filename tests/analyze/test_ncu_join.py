@@ -11,28 +11,48 @@ from llmprof.trace import Trace
 SHARED = Path(__file__).parents[2] / ".." / "shared" / "captures"
 needs_captures = pytest.mark.skipif(not SHARED.is_dir(), reason="the captures are not here")
 
-NORM, GEMM, ACT, COMM = "void ns::norm<(int)8, (bool)1>(T1 *)", "gemm_128x64", "void act<float>(T1 *)", "ncclAllReduce"
+NORM, GEMM, ACT, COMM = (
+    "void ns::norm<(int)8, (bool)1>(T1 *)",
+    "gemm_128x64",
+    "void act<float>(T1 *)",
+    "ncclAllReduce",
+)
 TORCH = {NORM: "void ns::norm<8, true>(float*)", ACT: "void act<float>(float*)"}
 LAYER = [NORM, GEMM, ACT, GEMM, COMM]
 SIZES = [f"{side}_{axis}" for side in ("grid", "block") for axis in "xyz"]
 
 
-def timeline(names: list[str], *, grid: int | None = 4, rank: int = 0, device: int = 0) -> pl.DataFrame:
-    rows = {"start_ns": range(0, 100 * len(names), 100), "name": [TORCH.get(name, name) for name in names]}
+def timeline(
+    names: list[str], *, grid: int | None = 4, rank: int = 0, device: int = 0
+) -> pl.DataFrame:
+    rows = {
+        "start_ns": range(0, 100 * len(names), 100),
+        "name": [TORCH.get(name, name) for name in names],
+    }
     sizes = {size: grid if size.endswith("x") else grid and 1 for size in SIZES}
     same = {"rank": rank, "device": device, "stream": 7, "dur_ns": 50, **sizes}
     return pl.DataFrame(rows | same, schema_overrides=dict.fromkeys(SIZES, pl.Int32))
 
 
-def profiled(names: list[str], *, grid: str | None = "(4, 1, 1)", process: int = 1, first: int = 0) -> pl.DataFrame:
+def profiled(
+    names: list[str], *, grid: str | None = "(4, 1, 1)", process: int = 1, first: int = 0
+) -> pl.DataFrame:
     rows = {"kernel_id": range(first, first + len(names)), "kernel_name": names}
-    same = {"grid": grid, "block": grid, "metric": "gpu__time_duration.sum", "unit": "ns", "value": 75.0}
+    same = {
+        "grid": grid,
+        "block": grid,
+        "metric": "gpu__time_duration.sum",
+        "unit": "ns",
+        "value": 75.0,
+    }
     return pl.DataFrame(rows | same, schema_overrides={"grid": pl.String, "block": pl.String})
 
 
 def joined(there: list[str], ours: list[str], **options) -> pl.DataFrame:
     grid = options.pop("grid_there", 4)
-    return ncu_join(Trace({"kernels": timeline(there, grid=grid)}), Metrics(profiled(ours, **options)))
+    return ncu_join(
+        Trace({"kernels": timeline(there, grid=grid)}), Metrics(profiled(ours, **options))
+    )
 
 
 def test_launches_are_matched_by_name_grid_block_and_order():
@@ -84,7 +104,17 @@ def test_the_rank_that_fits_best_is_taken_and_runs_are_matched_by_themselves():
             "grid": ["(4, 1, 1)"] * 6,
             "block": ["(4, 1, 1)"] * 6,
             "run": [0] * 3 + [1] * 3,
-            **dict.fromkeys(("stream", "device", "id", "process", "process_name", "context", "compute_capability")),
+            **dict.fromkeys(
+                (
+                    "stream",
+                    "device",
+                    "id",
+                    "process",
+                    "process_name",
+                    "context",
+                    "compute_capability",
+                )
+            ),
         }
     )
     found = ncu_join(Trace({"kernels": kernels}), Metrics(metrics, launches=launches))
@@ -111,9 +141,18 @@ def test_the_capture_joins_a_timeline_of_its_own_kernels():
 
 
 STAGES = [
-    "norm", "qkv_proj", "rope", "kv_cache_write", "attention", "attention", "o_proj", "norm", "gate_up_proj",
-    "activation", "down_proj",
-]  # fmt: skip
+    "norm",
+    "qkv_proj",
+    "rope",
+    "kv_cache_write",
+    "attention",
+    "attention",
+    "o_proj",
+    "norm",
+    "gate_up_proj",
+    "activation",
+    "down_proj",
+]
 
 
 @needs_captures

@@ -17,9 +17,12 @@ def _call(name, shapes, types, strides=None, inputs=None, **more):
 
 def test_tensors_and_numbers():
     call = _call(
-        "_C::rms_norm", [[4, 8], [4, 8], [8], []], [_BF16, _BF16, _BF16, "Scalar"], [[8, 1], [16, 1], [1], []],
+        "_C::rms_norm",
+        [[4, 8], [4, 8], [8], []],
+        [_BF16, _BF16, _BF16, "Scalar"],
+        [[8, 1], [16, 1], [1], []],
         ["", "", "", "9.9999999999999995e-07"],
-    )  # fmt: skip
+    )
     out, given, weight, epsilon = call.arguments
     assert out == Tensor((4, 8), (8, 1), "bfloat16")
     # three steps of 16 and seven of 1 from the first to the last element
@@ -29,7 +32,9 @@ def test_tensors_and_numbers():
 
 def test_scalars_that_were_recorded_as_tensors():
     assert _call("aten::mul", [[4, 1], []], ["float", "double"]).arguments[1] == 0.5
-    assert _call("aten::add", [[4], [], []], ["long int", "long int", "Scalar"], None, ["", "", "1"]).arguments[1:] == (
+    assert _call(
+        "aten::add", [[4], [], []], ["long int", "long int", "Scalar"], None, ["", "", "1"]
+    ).arguments[1:] == (
         1,
         1,
     )
@@ -37,21 +42,37 @@ def test_scalars_that_were_recorded_as_tensors():
 
 def test_lists_of_tensors():
     call = _call(
-        "aten::cat", [[[4, 2], [4, 6]], []], ["TensorList", "Scalar"], [[[2, 1], [6, 1]], []], ["", "-1"],
+        "aten::cat",
+        [[[4, 2], [4, 6]], []],
+        ["TensorList", "Scalar"],
+        [[[2, 1], [6, 1]], []],
+        ["", "-1"],
         usual_dtype="float16",
-    )  # fmt: skip
-    assert call.arguments == ((Tensor((4, 2), (2, 1), "float16"), Tensor((4, 6), (6, 1), "float16")), -1)
+    )
+    assert call.arguments == (
+        (Tensor((4, 2), (2, 1), "float16"), Tensor((4, 6), (6, 1), "float16")),
+        -1,
+    )
     assert call.assumed == ("types in a list of tensors are not recorded: taken to be float16",)
 
 
 def test_indices_stay_in_their_tables():
-    assert _call("aten::embedding", [[100, 8], [3]], [_BF16, "long int"]).arguments[1].holds == ("below", 100)
+    assert _call("aten::embedding", [[100, 8], [3]], [_BF16, "long int"]).arguments[1].holds == (
+        "below",
+        100,
+    )
     shapes, types = [[100, 8], [], [3]], [_BF16, "Scalar", "long int"]
-    assert _call("aten::index_select", shapes, types, None, ["", "1", ""]).arguments[2].holds == ("below", 8)
+    assert _call("aten::index_select", shapes, types, None, ["", "1", ""]).arguments[2].holds == (
+        "below",
+        8,
+    )
     align = _call(
-        "_moe_C::moe_align_block_size", [[64, 8], [], [], [2432], [152], [1], []],
-        ["int", "Scalar", "Scalar", "int", "int", "int", ""], None, ["", "128", "16", "", "", "", ""],
-    )  # fmt: skip
+        "_moe_C::moe_align_block_size",
+        [[64, 8], [], [], [2432], [152], [1], []],
+        ["int", "Scalar", "Scalar", "int", "int", "int", ""],
+        None,
+        ["", "128", "16", "", "", "", ""],
+    )
     assert align.arguments[0].holds == ("below", 128)
 
 
@@ -59,8 +80,20 @@ def test_attention_over_pages():
     query, cache = ([193, 12, 128], _BF16), ([1000, 16, 2, 128], _BF16)
     plans = {7: ([5], "int"), 11: ([4], "int"), 14: ([4, 256], "int"), 29: ([9], "int")}
     tensors = {0: query, 1: cache, 2: cache, 6: query, **plans}
-    numbers = {12: "64", 13: "65", 23: "0.088", 24: "True", 25: "-1", 26: "-1", 27: "0.", 28: "True", 30: "0", 32: "0",
-               34: "1", 35: "0"}  # fmt: skip
+    numbers = {
+        12: "64",
+        13: "65",
+        23: "0.088",
+        24: "True",
+        25: "-1",
+        26: "-1",
+        27: "0.",
+        28: "True",
+        30: "0",
+        32: "0",
+        34: "1",
+        35: "0",
+    }
     shapes = [tensors[i][0] if i in tensors else [] for i in range(37)]
     types = [tensors[i][1] if i in tensors else "Scalar" if i in numbers else "" for i in range(37)]
     call = _call("_vllm_fa3_C::fwd", shapes, types, None, [numbers.get(i, "") for i in range(37)])
@@ -84,8 +117,18 @@ def test_attention_over_pages():
         ("[[-4, 8], [8, 2]]", '["float", "float"]', None, "has no shape"),
         ("[[true, 8], [8, 2]]", '["float", "float"]', None, "has no shape"),
         ("[[4.5, 8], [8, 2]]", '["float", "float"]', None, "has no shape"),
-        ("[[1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1], [8, 2]]", '["float", "float"]', None, "has no shape"),
-        ("[[1000000, 1000000], [8, 2]]", '["float", "float"]', None, "take 4 TB|3.64 TiB|more than 16"),
+        (
+            "[[1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1], [8, 2]]",
+            '["float", "float"]',
+            None,
+            "has no shape",
+        ),
+        (
+            "[[1000000, 1000000], [8, 2]]",
+            '["float", "float"]',
+            None,
+            "take 4 TB|3.64 TiB|more than 16",
+        ),
         ("[[100000000000000000000], [8, 2]]", '["float", "float"]', None, "has no shape"),
         ("[[4000000, 4000000], [8, 2]]", '["float", "float"]', None, "elements"),
         ("[[4, 8], [8, 2]]", '["float", "import os"]', None, "unknown element type 'import os'"),
@@ -102,7 +145,9 @@ def test_what_cannot_be_made(shapes, types, strides, words):
         recorded_call("aten::mm", shapes, types, strides)
 
 
-@pytest.mark.parametrize("name", ["os.system", "aten::mm; import os", "_C::evil", "", "aten::mm\n", "__import__('os')"])
+@pytest.mark.parametrize(
+    "name", ["os.system", "aten::mm; import os", "_C::evil", "", "aten::mm\n", "__import__('os')"]
+)
 def test_names_that_are_not_in_the_list(name):
     with pytest.raises(AnalysisError, match="does not know the arguments of"):
         recorded_call(name, "[[1]]", '["float"]')

@@ -25,12 +25,25 @@ def test_times_of_calls(tmp_path):
     assert found["share"].sum() == pytest.approx(1)
     first = found.row(0, named=True)
     # 5 and 7 us; the host took 50 us for each
-    assert (first["operator"], first["count"], first["median_ns"], first["low_ns"], first["high_ns"]) == (
-        "aten::mm", 2, 6_000, 5_000, 7_000,
-    )  # fmt: skip
+    assert (
+        first["operator"],
+        first["count"],
+        first["median_ns"],
+        first["low_ns"],
+        first["high_ns"],
+    ) == (
+        "aten::mm",
+        2,
+        6_000,
+        5_000,
+        7_000,
+    )
     assert (first["kernels"], first["host_median_ns"], first["can"], first["why"]) == (
-        "gemm\nsplit_k", 50_000, True, None,
-    )  # fmt: skip
+        "gemm\nsplit_k",
+        50_000,
+        True,
+        None,
+    )
     assert found["key"].drop_nulls().n_unique() == 3
     others = found.filter(~found["can"])
     assert others["operator"].to_list() == [None, "mine::secret"]
@@ -38,15 +51,23 @@ def test_times_of_calls(tmp_path):
 
 
 def test_strides_and_values_are_read(tmp_path):
-    row = analyze.replayable(recorded(tmp_path, [("_C::rms_norm", NORM, [("norm", 2.0)])])).row(0, named=True)
+    row = analyze.replayable(recorded(tmp_path, [("_C::rms_norm", NORM, [("norm", 2.0)])])).row(
+        0, named=True
+    )
     assert row["torch_strides"] == "[[8, 1], [16, 1], [1], []]"
     assert row["torch_inputs"] == '["", "", "", "1.0e-05"]'
     assert row["assumed"] is None
 
 
 def test_copies_between_host_and_device(tmp_path):
-    copy = {"Input Dims": [[4], [4], []], "Input type": ["int", "int", "Scalar"], "Concrete Inputs": ["", "", "True"]}
-    row = analyze.replayable(recorded(tmp_path, [("aten::copy_", copy, [("Memcpy HtoD (Pinned -> Device)", 1.0)])]))
+    copy = {
+        "Input Dims": [[4], [4], []],
+        "Input type": ["int", "int", "Scalar"],
+        "Concrete Inputs": ["", "", "True"],
+    }
+    row = analyze.replayable(
+        recorded(tmp_path, [("aten::copy_", copy, [("Memcpy HtoD (Pinned -> Device)", 1.0)])])
+    )
     assert row["why"].to_list() == [BETWEEN]
 
 

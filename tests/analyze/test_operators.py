@@ -1,4 +1,6 @@
-"""Operators against their bounds, on a trace whose answers were computed by hand, and against TraceLens' references."""
+"""Operators against their bounds, on a trace whose answers were computed by hand, and against
+TraceLens' references.
+"""
 
 import ast
 import json
@@ -21,30 +23,55 @@ DEVICE = Device("mine", r"(?!)", {"bf16": 1e12}, 1e9, None, None, None, cache_by
 
 MM, ADD = ("[[40, 80], [80, 20]]", '["c10::BFloat16", "c10::BFloat16"]'), ("[[8]]", '["float"]')
 
-# The attention of PyTorch holds the operator that launches, and an abs; the operator of a library that nobody knows
-# launches one kernel itself and one inside of an abs.
+# The attention of PyTorch holds the operator that launches, and an abs; the operator of a library
+# that nobody knows launches one kernel itself and one inside of an abs.
 OPS = pl.DataFrame(
     [
-        (0, 10, "aten::mm", 1, *MM), (20, 10, "aten::mm", 2, *MM), (40, 10, "aten::abs", 3, *ADD),
-        (60, 40, "aten::_scaled_dot_product_flash_attention", 4, "[[1, 1, 4, 8], [1, 1, 4, 8], [1, 1, 4, 8], [], []]",
-         '["c10::BFloat16", "c10::BFloat16", "c10::BFloat16", "Scalar", "Scalar"]'),
-        (65, 10, "aten::_flash_attention_forward", 5, None, None), (80, 10, "aten::abs", 6, *ADD),
-        (110, 40, "acme::mine", 7, *ADD), (120, 10, "aten::abs", 8, *ADD), (160, 10, "aten::copy_", 9, *ADD),
+        (0, 10, "aten::mm", 1, *MM),
+        (20, 10, "aten::mm", 2, *MM),
+        (40, 10, "aten::abs", 3, *ADD),
+        (
+            60,
+            40,
+            "aten::_scaled_dot_product_flash_attention",
+            4,
+            "[[1, 1, 4, 8], [1, 1, 4, 8], [1, 1, 4, 8], [], []]",
+            '["c10::BFloat16", "c10::BFloat16", "c10::BFloat16", "Scalar", "Scalar"]',
+        ),
+        (65, 10, "aten::_flash_attention_forward", 5, None, None),
+        (80, 10, "aten::abs", 6, *ADD),
+        (110, 40, "acme::mine", 7, *ADD),
+        (120, 10, "aten::abs", 8, *ADD),
+        (160, 10, "aten::copy_", 9, *ADD),
     ],
-    schema=["start_ns", "dur_ns", "name", "op_id", "shapes", "dtypes"], orient="row",
-).with_columns(rank=0, thread=1, kind=pl.lit("op"))  # fmt: skip
+    schema=["start_ns", "dur_ns", "name", "op_id", "shapes", "dtypes"],
+    orient="row",
+).with_columns(rank=0, thread=1, kind=pl.lit("op"))
 KERNELS = pl.DataFrame(
     [
-        (1000, 8000, "gemm", 1), (10000, 2000, "reduce", 1), (20000, 14000, "gemm", 2), (40000, 100, "abs", 3),
-        (50000, 600, "flash", 5), (60000, 50, "abs", 6), (70000, 500, "mine", 7), (80000, 100, "abs", 8),
+        (1000, 8000, "gemm", 1),
+        (10000, 2000, "reduce", 1),
+        (20000, 14000, "gemm", 2),
+        (40000, 100, "abs", 3),
+        (50000, 600, "flash", 5),
+        (60000, 50, "abs", 6),
+        (70000, 500, "mine", 7),
+        (80000, 100, "abs", 8),
         (90000, 300, "nobody", None),
     ],
-    schema=["start_ns", "dur_ns", "name", "op_id"], orient="row",
-).with_columns(rank=0, device=0, stream=7)  # fmt: skip
+    schema=["start_ns", "dur_ns", "name", "op_id"],
+    orient="row",
+).with_columns(rank=0, device=0, stream=7)
 COPIES = pl.DataFrame(
-    {"rank": [0], "start_ns": [95000], "dur_ns": [200], "name": ["Memcpy HtoD (Pageable -> Device)"], "kind": ["HtoD"],
-     "op_id": [9]}
-)  # fmt: skip
+    {
+        "rank": [0],
+        "start_ns": [95000],
+        "dur_ns": [200],
+        "name": ["Memcpy HtoD (Pageable -> Device)"],
+        "kind": ["HtoD"],
+        "op_id": [9],
+    }
+)
 TRACE = Trace({"kernels": KERNELS, "copies": COPIES, "ops": OPS}, {"device": "acme 3000"})
 
 
@@ -56,22 +83,40 @@ def test_a_row_and_its_bound_by_hand() -> None:
     found = row(analyze.operators(TRACE, device=DEVICE), "aten::mm")
     flops, read, written = 2 * 40 * 80 * 20, (40 * 80 + 80 * 20) * 2, 40 * 20 * 2
     # 11,200 bytes at a byte a nanosecond take longer than 128,000 FLOPs at 1,000
-    assert (found["count"], found["kernels"], found["kernel"], found["kind"]) == (2, 1.5, "gemm", "gemm")
-    assert (found["total_ns"], found["median_ns"], found["p10_ns"], found["p90_ns"]) == (24000, 12000, 10400, 13600)
+    assert (found["count"], found["kernels"], found["kernel"], found["kind"]) == (
+        2,
+        1.5,
+        "gemm",
+        "gemm",
+    )
+    assert (found["total_ns"], found["median_ns"], found["p10_ns"], found["p90_ns"]) == (
+        24000,
+        12000,
+        10400,
+        13600,
+    )
     assert (found["flops"], found["read_bytes"], found["written_bytes"]) == (flops, read, written)
     assert found["intensity"] == pytest.approx(128000 / 11200)
     assert found["tflop_per_s"] == pytest.approx(2 * 128000 / 24000 / 1e3)
     assert found["tb_per_s"] == pytest.approx(2 * 11200 / 24000 / 1e3)
     assert (found["bound_ns"], found["bound_by"], found["fits_cache"]) == (11200, "memory", False)
     assert found["share_of_bound"] == pytest.approx(22400 / 24000)
-    assert (found["gap_ns"], found["source"], found["why"], found["note"]) == (1600, "shapes", None, None)
+    assert (found["gap_ns"], found["source"], found["why"], found["note"]) == (
+        1600,
+        "shapes",
+        None,
+        None,
+    )
     assert found["share"] == pytest.approx(24000 / KERNELS["dur_ns"].extend(COPIES["dur_ns"]).sum())
     fast = Device("mine", r"(?!)", {"bf16": 1e12}, 1e15, None, None, None)
     found = analyze.operators(TRACE, device=fast)
     assert row(found, "aten::mm")["bound_ns"] == 128
     assert row(found, "aten::mm")["bound_by"] == "bf16"
     # of the shortest kernel, 50 ns: one for an abs, two for the attention
-    assert (row(found, "aten::abs")["bound_ns"], row(found, "aten::abs")["bound_by"]) == (50, "launch")
+    assert (row(found, "aten::abs")["bound_ns"], row(found, "aten::abs")["bound_by"]) == (
+        50,
+        "launch",
+    )
     assert row(found, "aten::_scaled_dot_product_flash_attention")["bound_ns"] == 100
     assert found["fits_cache"].null_count() == found.height
     slow = Device("mine", r"(?!)", {"bf16": 1e15}, 1e8, None, None, None, cache_bytes=200.0)
@@ -87,11 +132,16 @@ def test_a_row_and_its_bound_by_hand() -> None:
     slow = Device("mine", r"(?!)", {"bf16": 1e9}, 1e15, None, None, None, cache_bytes=1e9)
     other = row(analyze.operators(TRACE, device=slow), "aten::mm")
     assert (other["bound_by"], other["fits_cache"], other["note"]) == ("bf16", True, mm["note"])
-    for found in (analyze.operators(TRACE), analyze.operators(Trace({"kernels": KERNELS, "ops": OPS}))):
+    for found in (
+        analyze.operators(TRACE),
+        analyze.operators(Trace({"kernels": KERNELS, "ops": OPS})),
+    ):
         mm = row(found, "aten::mm")
         assert mm["flops"] == 128000
         assert mm["tflop_per_s"] is not None
-        assert [mm[name] for name in ("bound_ns", "bound_by", "share_of_bound", "gap_ns")] == [None] * 4
+        assert [mm[name] for name in ("bound_ns", "bound_by", "share_of_bound", "gap_ns")] == [
+            None
+        ] * 4
         assert mm["why"]
     with pytest.raises(LlmprofError):
         analyze.operators(TRACE, device="acme 3000")
@@ -104,7 +154,12 @@ def test_a_part_belongs_to_the_whole_and_an_unknown_operator_leaves_known_ones_t
     assert attention["flops"] == 2 * 16 * 16
     assert (row(found, "aten::abs")["count"], row(found, "aten::abs")["total_ns"]) == (2, 200)
     mine = row(found, "acme::mine")
-    assert (mine["total_ns"], mine["bound_ns"], mine["flops"], mine["kind"]) == (500, None, None, None)
+    assert (mine["total_ns"], mine["bound_ns"], mine["flops"], mine["kind"]) == (
+        500,
+        None,
+        None,
+        None,
+    )
     assert row(found, None)["kernel"] == "nobody"
     without = found.filter(pl.col("bound_ns").is_null())
     assert without["why"].null_count() == 0
@@ -116,19 +171,26 @@ def test_groups_and_missing_tables() -> None:
     two = pl.concat([KERNELS, KERNELS.with_columns(rank=1)])
     ops = pl.concat([OPS, OPS.with_columns(rank=1)])
     found = analyze.operators(Trace({"kernels": two, "ops": ops}), by=("rank",), device=DEVICE)
-    assert found.group_by("rank").agg(pl.col("share").sum().round(9)).sort("rank").rows() == [(0, 1.0), (1, 1.0)]
-    assert analyze.operators(Trace({"kernels": two, "ops": ops}), device=DEVICE).filter(operator="aten::mm")[
-        "count"
-    ].to_list() == [4]
+    assert found.group_by("rank").agg(pl.col("share").sum().round(9)).sort("rank").rows() == [
+        (0, 1.0),
+        (1, 1.0),
+    ]
+    assert analyze.operators(Trace({"kernels": two, "ops": ops}), device=DEVICE).filter(
+        operator="aten::mm"
+    )["count"].to_list() == [4]
     with pytest.raises(AnalysisError):
         analyze.operators(TRACE, by=("nothing",))
     for table in ("kernels", "ops"):
         with pytest.raises(NotCapturedError):
-            analyze.operators(Trace({name: frame for name, frame in TRACE.tables.items() if name != table}))
+            analyze.operators(
+                Trace({name: frame for name, frame in TRACE.tables.items() if name != table})
+            )
 
 
 def test_a_replayed_kernel_without_a_capture_says_so() -> None:
-    found = analyze.operators(llmprof.sample("torch_tp1_cudagraph")).filter(pl.col("operator").is_null())
+    found = analyze.operators(llmprof.sample("torch_tp1_cudagraph")).filter(
+        pl.col("operator").is_null()
+    )
     assert found.row(0, named=True)["why"] == IN_GRAPH
 
 
@@ -138,14 +200,28 @@ REFERENCES = {
     "h100_qwen1.5": (f"{TRACELENS}h100__Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz", 6),
     "mi300_bert": (f"{TRACELENS}mi300__gaunernst_bert-small-uncased__1016001.json.gz", 5),
     "mi300_qwen1.5": (f"{TRACELENS}mi300__Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz", 6),
-    "mi300_owlv2": ("strangers/chrome/mi300__google_owlv2-large-patch14-ensemble__1016001.json.gz", 19),
-    "sglang_prefilldecode": (f"{TRACELENS}inference__sglang_prefilldecode__sglang_Qwen3-8B_prefilldecode.json.gz", 5),
-    "vllm_piecewise": (f"{TRACELENS}inference__vllm_prefilldecode_piecewise__graph_execution.json.gz", 4),
-    "vllm_decode_full": ("strangers/chrome/inference__vllm_decode_full__graph_execution.json.gz", 1),
+    "mi300_owlv2": (
+        "strangers/chrome/mi300__google_owlv2-large-patch14-ensemble__1016001.json.gz",
+        19,
+    ),
+    "sglang_prefilldecode": (
+        f"{TRACELENS}inference__sglang_prefilldecode__sglang_Qwen3-8B_prefilldecode.json.gz",
+        5,
+    ),
+    "vllm_piecewise": (
+        f"{TRACELENS}inference__vllm_prefilldecode_piecewise__graph_execution.json.gz",
+        4,
+    ),
+    "vllm_decode_full": (
+        "strangers/chrome/inference__vllm_decode_full__graph_execution.json.gz",
+        1,
+    ),
 }
-"""Recordings, and the rows of matrix products, convolutions and attention of TraceLens that are compared.
+"""Recordings, and the rows of matrix products, convolutions and attention of TraceLens that are
+compared.
 
-Three of the last one were replayed from a graph whose capture is not among the files."""
+Three of the last one were replayed from a graph whose capture is not among the files.
+"""
 CAPTURE = (
     f"{TRACELENS}inference__vllm_prefilldecode_piecewise__capture_traces__graph_capture_rank_0.1773709679453551615."
     "pt.trace.json.gz"
@@ -157,11 +233,15 @@ def test_a_stage_has_the_work_of_the_model_for_the_tokens_of_its_steps() -> None
     found = analyze.operators(trace, model=TINY)
     assert found["total_ns"].sum() == trace.kernels["dur_ns"].sum()
     gate_up = found.row(by_predicate=pl.col("kind") == "gate_up_proj", named=True)
-    # two layers in steps of 10 and 2 tokens: 4 calls of 6 tokens on the mean; gate and up are one product of 16 bits
+    # two layers in steps of 10 and 2 tokens: 4 calls of 6 tokens on the mean; gate and up are one
+    # product of 16 bits
     hidden, wide = TINY["hidden_size"], 2 * TINY["intermediate_size"]
     assert (gate_up["count"], gate_up["operator"], gate_up["total_ns"]) == (4, None, 40_000)
     assert gate_up["flops"] == 2 * 6 * hidden * wide
-    assert (gate_up["read_bytes"], gate_up["written_bytes"]) == (2 * hidden * (wide + 6), 2 * 6 * wide)
+    assert (gate_up["read_bytes"], gate_up["written_bytes"]) == (
+        2 * hidden * (wide + 6),
+        2 * 6 * wide,
+    )
     assert gate_up["source"] == "model and step label"
     assert "tensor parallel 1" in gate_up["assumed"]
     # the shortest kernel takes longer than these bytes at 4.8 TB/s
@@ -174,7 +254,9 @@ def test_a_stage_has_the_work_of_the_model_for_the_tokens_of_its_steps() -> None
     assert by_notes.drop("assumed").equals(found.drop("assumed"))
     for other in (TINY | {"num_hidden_layers": 9}, "no such model", None):
         with pytest.raises(NotCapturedError):
-            analyze.operators(Trace(trace.tables, trace.meta | {"model": noted | {"config": other}}))
+            analyze.operators(
+                Trace(trace.tables, trace.meta | {"model": noted | {"config": other}})
+            )
 
 
 def test_recorded_shapes_come_before_the_model() -> None:
@@ -184,12 +266,14 @@ def test_recorded_shapes_come_before_the_model() -> None:
     launch = events["launch_start_ns"][0]
     ops = pl.DataFrame(
         [(launch - 1, 2, "aten::mm", 1, *MM)],
-        schema=["start_ns", "dur_ns", "name", "op_id", "shapes", "dtypes"], orient="row",
-    ).with_columns(rank=0, thread=events["launch_thread"][0], kind=pl.lit("op"))  # fmt: skip
+        schema=["start_ns", "dur_ns", "name", "op_id", "shapes", "dtypes"],
+        orient="row",
+    ).with_columns(rank=0, thread=events["launch_thread"][0], kind=pl.lit("op"))
     found = analyze.operators(Trace({**trace.tables, "ops": ops}, trace.meta), model=TINY)
     assert row(found, "aten::mm")["flops"] == 2 * 40 * 80 * 20
     assert found.filter(kind="gate_up_proj")["count"].to_list() == [3]
-    # an operator of unknown work around two stages: the longer one has the work of both, and their time
+    # an operator of unknown work around two stages: the longer one has the work of both, and their
+    # time
     some = analyze.attribute(trace).filter(layer=0, step=0).sort("start_ns")
     pair = some.filter(pl.col("stage").is_in(["gate_up_proj", "activation"]))
     first, last = pair["launch_start_ns"].min(), pair["launch_end_ns"].max()
@@ -197,7 +281,9 @@ def test_recorded_shapes_come_before_the_model() -> None:
     kernels = trace.kernels.with_columns(
         dur_ns=pl.when(pl.col("start_ns") == pair["start_ns"][0]).then(10_500).otherwise("dur_ns")
     )
-    found = analyze.operators(Trace({**trace.tables, "kernels": kernels, "ops": ops}, trace.meta), model=TINY)
+    found = analyze.operators(
+        Trace({**trace.tables, "kernels": kernels, "ops": ops}, trace.meta), model=TINY
+    )
     assert found["total_ns"].sum() == kernels["dur_ns"].sum()
     both = found.filter(kind="gate_up_proj")
     assert both["total_ns"].sum() == 50_500
@@ -205,7 +291,9 @@ def test_recorded_shapes_come_before_the_model() -> None:
 
 
 def _as_recorded(operator: str, shapes: list[list[int]]) -> tuple[str, str]:
-    """A row of TraceLens as llmprof names it: inside of a capture it is the operator that launches."""
+    """A row of TraceLens as llmprof names it: inside of a capture it is the operator that
+    launches.
+    """
     return operator, json.dumps(shapes)
 
 
@@ -222,16 +310,21 @@ def test_work_and_rates_are_those_of_tracelens(name: str, shared: Path) -> None:
     if name.startswith("vllm"):
         trace = analyze.with_captures(trace, llmprof.read(shared / CAPTURE))
     keys, time = ("operator", "shapes"), pl.col("total_ns").sum()
-    found = analyze.operators(trace, device=None if trace.meta.get("device") in (H100, MI300X) else "MI300X")
+    found = analyze.operators(
+        trace, device=None if trace.meta.get("device") in (H100, MI300X) else "MI300X"
+    )
     found = found.filter(pl.col("flops").is_not_null()).with_columns(
         pl.col("flops", "read_bytes", "written_bytes") * pl.col("count")
     )
     found = found.group_by(keys).agg(
-        pl.col("count", "flops").sum(), (pl.col("read_bytes") + pl.col("written_bytes")).sum().alias("bytes"), time
+        pl.col("count", "flops").sum(),
+        (pl.col("read_bytes") + pl.col("written_bytes")).sum().alias("bytes"),
+        time,
     )
     ours = {(operator, shapes): rest for operator, shapes, *rest in found.iter_rows()}
     said = pl.read_csv(
-        shared / f"strangers/tracelens_reference/{name}.unified_perf_summary.csv", infer_schema_length=None
+        shared / f"strangers/tracelens_reference/{name}.unified_perf_summary.csv",
+        infer_schema_length=None,
     ).filter(pl.col("op category").is_in(["GEMM", "CONV_fwd", "SDPA_fwd"]))
     said = said.group_by("name", "Input Dims").agg(
         count=pl.col("operation_count").sum(),
@@ -248,7 +341,9 @@ def test_work_and_rates_are_those_of_tracelens(name: str, shared: Path) -> None:
         if mine is None:
             assert name == "vllm_decode_full", (operator, dims)
             continue
-        left_out = shapes[2][0] * 2 * count if operator == "aten::convolution" and shapes[2] else 0  # its bias
+        left_out = (
+            shapes[2][0] * 2 * count if operator == "aten::convolution" and shapes[2] else 0
+        )  # its bias
         assert mine[0] == count
         assert mine[1] == pytest.approx(flops, rel=1e-9), (operator, dims)
         assert mine[2] == pytest.approx(moved + left_out, rel=1e-9), (operator, dims)
@@ -259,16 +354,29 @@ def test_work_and_rates_are_those_of_tracelens(name: str, shared: Path) -> None:
 
 @pytest.mark.slow
 def test_stages_of_a_model_have_the_work_of_tracelens_rows(shared: Path) -> None:
-    trace = llmprof.read(shared / f"{STRANGERS}inference__vllm_decode_full__graph_execution.json.gz")
+    trace = llmprof.read(
+        shared / f"{STRANGERS}inference__vllm_decode_full__graph_execution.json.gz"
+    )
     found = analyze.operators(trace, model="gpt-oss-20b", device="MI300X")
-    reference = pl.read_csv(shared / "strangers/tracelens_reference/vllm_decode_full.unified_perf_summary.csv")
+    reference = pl.read_csv(
+        shared / "strangers/tracelens_reference/vllm_decode_full.unified_perf_summary.csv"
+    )
     known = reference.filter(pl.col("name").str.contains("unquantized_gemm|attention_with"))
-    flops = {ast.literal_eval(dims): 1e9 * each for dims, each in known.select("Input Dims", "GFLOPS").iter_rows()}
-    mine = dict(found.drop_nulls("kind").filter(pl.col("operator").is_null()).select("kind", "flops").iter_rows())
+    flops = {
+        ast.literal_eval(dims): 1e9 * each
+        for dims, each in known.select("Input Dims", "GFLOPS").iter_rows()
+    }
+    mine = dict(
+        found.drop_nulls("kind")
+        .filter(pl.col("operator").is_null())
+        .select("kind", "flops")
+        .iter_rows()
+    )
     for stage, n, k in (("qkv_proj", 5120, 2880), ("o_proj", 2880, 4096), ("router", 32, 2880)):
         # the model counts no biases
         assert mine[stage] + 32 * n == pytest.approx(flops[(32, k), (n, k), (n,)])
-    # half of the layers see 128 keys of each of the 32 sequences; the reference counts 55,086 everywhere
+    # half of the layers see 128 keys of each of the 32 sequences; the reference counts 55,086
+    # everywhere
     whole = next(value for dims, value in flops.items() if dims[0] == (32, 64, 64))
     assert mine["attention"] == pytest.approx(whole * (1 + 32 * 128 / 55086) / 2)
 
@@ -306,11 +414,17 @@ def test_most_of_the_time_has_a_bound(file: str, beside: str | None, shared: Pat
     if beside is not None:
         other = llmprof.read(shared / beside) if beside else None
         captured = other is not None and "capture" in Path(beside).name
-        trace = analyze.with_captures(trace, other) if captured and other else analyze.with_eager_steps(trace, other)
+        trace = (
+            analyze.with_captures(trace, other)
+            if captured and other
+            else analyze.with_eager_steps(trace, other)
+        )
         least = 0.9 if captured or not beside else 0.8
     named = trace.meta.get("device")
     known = named and "B200" not in named and "Graphics" not in named
-    found = analyze.operators(trace, device=None if known else "MI300X").filter(pl.col("category") != "collective")
+    found = analyze.operators(trace, device=None if known else "MI300X").filter(
+        pl.col("category") != "collective"
+    )
     bounded = found.filter(pl.col("bound_ns").is_not_null())["total_ns"].sum()
     assert bounded >= least * found["total_ns"].sum()
     assert found.filter((pl.col("share_of_bound") > 1.05) & pl.col("note").is_null()).is_empty()
@@ -330,25 +444,38 @@ def test_experts_of_replicas_have_the_tokens_of_all_ranks() -> None:
     trace = sample("torch_ep2_dp2_eager")
     found = analyze.operators(trace, by=("rank", "step", "stage"), model="Qwen3-30B-A3B")
     experts = found.filter(pl.col("kind") == "experts", pl.col("bound_ns").is_not_null())
-    per_token = 2 * 8 / 2 * 3 * 2048 * 768  # 8 experts of a token, half of them on each of two ranks
+    per_token = (
+        2 * 8 / 2 * 3 * 2048 * 768
+    )  # 8 experts of a token, half of them on each of two ranks
     # 291 and 2 tokens at the same time; then 6 beside a pass of padding, which has one and no step
     experts = experts.sort("rank", "step", nulls_last=True)
     assert experts.select("rank", "step", pl.col("flops") / per_token, "count").rows() == [
-        (0, 0, 293, 48), (0, 1, 7, 48), (1, 0, 293, 48), (1, None, 7, 48),
-    ]  # fmt: skip
+        (0, 0, 293, 48),
+        (0, 1, 7, 48),
+        (1, 0, 293, 48),
+        (1, None, 7, 48),
+    ]
     work = found.filter(pl.col("category").ne_missing("collective"))
-    assert work.filter(pl.col("bound_ns").is_not_null())["total_ns"].sum() > 0.98 * work["total_ns"].sum()
+    assert (
+        work.filter(pl.col("bound_ns").is_not_null())["total_ns"].sum()
+        > 0.98 * work["total_ns"].sum()
+    )
     assert experts["share_of_bound"].is_between(0.2, 1).all()
     # what an operator exchanges is apart from what it computes
     exchanged = found.filter(category="collective")
-    assert exchanged["total_ns"].sum() == trace.kernels.filter(pl.col("name").str.contains("nccl"))["dur_ns"].sum()
+    assert (
+        exchanged["total_ns"].sum()
+        == trace.kernels.filter(pl.col("name").str.contains("nccl"))["dur_ns"].sum()
+    )
 
 
 def test_a_symbolic_shape_inside_of_a_call_refuses_this_call_alone() -> None:
     index = (200, 40, "aten::index", 10, "[[100, 16], []]", '["float", ""]')
     inside = (210, 5, "aten::reshape", 11, '[["s0"], []]', '["long int", ""]')
     more = pl.DataFrame([index, inside], schema=OPS.columns[:6], orient="row")
-    gather = pl.DataFrame([(99000, 100, "vectorized_gather_kernel", 10)], schema=KERNELS.columns[:4], orient="row")
+    gather = pl.DataFrame(
+        [(99000, 100, "vectorized_gather_kernel", 10)], schema=KERNELS.columns[:4], orient="row"
+    )
     tables = {
         "ops": pl.concat([OPS, more.with_columns(rank=0, thread=1, kind=pl.lit("op"))]),
         "kernels": pl.concat([KERNELS, gather.with_columns(rank=0, device=0, stream=7)]),

@@ -12,16 +12,20 @@ from llmprof.analyze.nesting import innermost
 from llmprof.errors import NotCapturedError
 from llmprof.trace import Trace
 
-# Thread 1 of rank 0: outer [0,100) holds linear [10,30) which holds addmm [12,25); relu [40,50); outer has id 1.
+# Thread 1 of rank 0: outer [0,100) holds linear [10,30) which holds addmm [12,25); relu [40,50);
+# outer has id 1.
 OPS = pl.DataFrame(
     [
-        (0, 1, 0, 100, "outer", "op", 1, None), (0, 1, 10, 20, "linear", "op", 2, "[[4, 8]]"),
-        (0, 1, 12, 13, "addmm", "op", 3, "[[4, 8], [8, 2]]"), (0, 1, 13, 1, "frame.py(1): run", "python", 8, None),
-        (0, 1, 40, 10, "relu", "op", 4, None), (1, 2, 0, 10, "linear", "op", 2, "[[9, 9]]"),
+        (0, 1, 0, 100, "outer", "op", 1, None),
+        (0, 1, 10, 20, "linear", "op", 2, "[[4, 8]]"),
+        (0, 1, 12, 13, "addmm", "op", 3, "[[4, 8], [8, 2]]"),
+        (0, 1, 13, 1, "frame.py(1): run", "python", 8, None),
+        (0, 1, 40, 10, "relu", "op", 4, None),
+        (1, 2, 0, 10, "linear", "op", 2, "[[9, 9]]"),
     ],
     schema=["rank", "thread", "start_ns", "dur_ns", "name", "kind", "op_id", "shapes"],
     orient="row",
-)  # fmt: skip
+)
 RUNTIME = pl.DataFrame(
     [
         (0, 1, 13, 2, 101),  # in addmm (and a Python frame, which is no operator)
@@ -54,7 +58,9 @@ KERNELS = pl.DataFrame(
 
 def test_by_id_then_by_time_then_not_at_all() -> None:
     got = ops_to_kernels(Trace({"kernels": KERNELS, "runtime": RUNTIME, "ops": OPS}))
-    chosen = got.select("rank", "op", "shapes", "kernel", "match", "count", "total_ns", "mean_ns", "share")
+    chosen = got.select(
+        "rank", "op", "shapes", "kernel", "match", "count", "total_ns", "mean_ns", "share"
+    )
     assert chosen.rows() == [
         (0, None, None, "gemm", None, 3, 40, 40 / 3, 0.4),
         (0, "addmm", "[[4, 8], [8, 2]]", "gemm", "id", 2, 30, 15.0, 0.3),
@@ -69,17 +75,31 @@ def test_types_of_the_inputs_tell_calls_apart() -> None:
     """One operator and kernel, called with two types: two rows."""
     ops = pl.DataFrame(
         {
-            "rank": [0, 0], "thread": [1, 1], "start_ns": [0, 100], "dur_ns": [50, 50], "name": ["mm", "mm"],
-            "kind": ["op", "op"], "op_id": [1, 2], "shapes": ["[[2]]", "[[2]]"], "dtypes": ['["float"]', '["half"]'],
+            "rank": [0, 0],
+            "thread": [1, 1],
+            "start_ns": [0, 100],
+            "dur_ns": [50, 50],
+            "name": ["mm", "mm"],
+            "kind": ["op", "op"],
+            "op_id": [1, 2],
+            "shapes": ["[[2]]", "[[2]]"],
+            "dtypes": ['["float"]', '["half"]'],
         }
-    )  # fmt: skip
+    )
     kernels = pl.DataFrame(
-        {"rank": [0, 0], "start_ns": [10, 110], "dur_ns": [30, 10], "name": ["gemm", "gemm"], "op_id": [1, 2]}
+        {
+            "rank": [0, 0],
+            "start_ns": [10, 110],
+            "dur_ns": [30, 10],
+            "name": ["gemm", "gemm"],
+            "op_id": [1, 2],
+        }
     )
     got = ops_to_kernels(Trace({"kernels": kernels, "ops": ops}))
     assert got.select("op", "dtypes", "total_ns", "share").rows() == [
-        ("mm", '["float"]', 30, 0.75), ("mm", '["half"]', 10, 0.25),
-    ]  # fmt: skip
+        ("mm", '["float"]', 30, 0.75),
+        ("mm", '["half"]', 10, 0.25),
+    ]
 
 
 def test_missing_tables_are_named() -> None:
@@ -93,17 +113,25 @@ def test_events_keep_their_order_and_columns() -> None:
     trace = Trace({"kernels": KERNELS, "runtime": RUNTIME, "ops": OPS})
     some = activity(trace).filter(pl.col("start_ns").is_in([310, 340, 380])).reverse()
     got = operators_of(some.with_columns(tag=pl.Series(["x", "y", "z"])), trace)
-    assert got.select("tag", "op", "match").rows() == [("x", None, None), ("y", "outer", "time"), ("z", "addmm", "id")]
+    assert got.select("tag", "op", "match").rows() == [
+        ("x", None, None),
+        ("y", "outer", "time"),
+        ("z", "addmm", "id"),
+    ]
 
 
-NUMBERED = st.lists(st.tuples(st.integers(0, 2), st.sampled_from([None, -1, 0, 1, 2, 3, 1 << 40])), max_size=12)
+NUMBERED = st.lists(
+    st.tuples(st.integers(0, 2), st.sampled_from([None, -1, 0, 1, 2, 3, 1 << 40])), max_size=12
+)
 
 
 @given(NUMBERED, NUMBERED)
 def test_the_last_with_a_number_equals_a_search(points, marks):
     """Ranks in any order, numbers that are null, negative or far apart."""
     schema = {"rank": pl.Int32, "id": pl.Int64}
-    got = last_with(*(pl.DataFrame(rows, schema=schema, orient="row") for rows in (points, marks)), "id")
+    got = last_with(
+        *(pl.DataFrame(rows, schema=schema, orient="row") for rows in (points, marks)), "id"
+    )
     places = {mark: n for n, mark in enumerate(marks) if mark[1] is not None}
     assert got.to_list() == [places.get(point) for point in points]
 
@@ -128,7 +156,9 @@ def nested(draw: st.DrawFn) -> list[tuple[int, int, int]]:
     return spans
 
 
-@given(nested(), st.lists(st.tuples(st.integers(1, 3), st.integers(-2, 33)), max_size=20), st.randoms())
+@given(
+    nested(), st.lists(st.tuples(st.integers(1, 3), st.integers(-2, 33)), max_size=20), st.randoms()
+)
 def test_innermost_equals_a_search_for_the_shortest(
     spans: list[tuple[int, int, int]], points: list[tuple[int, int]], random: object
 ) -> None:

@@ -1,4 +1,6 @@
-"""Other people's traces: every analysis runs or abstains on each, and finds no layers or steps where there are none."""
+"""Other people's traces: every analysis runs or abstains on each, and finds no layers or steps
+where there are none.
+"""
 
 import functools
 import warnings
@@ -33,9 +35,22 @@ TRACES = {
 NO_LLM = [name for name in TRACES if "hta/" in TRACES[name] or name.startswith(("resnet", "DLRM"))]
 
 ANALYSES = (
-    "activity", "attribute", "collectives", "coverage", "findings", "idle", "kernel_categories", "kernel_summary",
-    "launch_delay", "layers", "ops_to_kernels", "overlap", "steady_state", "steps", "stream_gaps",
-)  # fmt: skip
+    "activity",
+    "attribute",
+    "collectives",
+    "coverage",
+    "findings",
+    "idle",
+    "kernel_categories",
+    "kernel_summary",
+    "launch_delay",
+    "layers",
+    "ops_to_kernels",
+    "overlap",
+    "steady_state",
+    "steps",
+    "stream_gaps",
+)
 """Those that need nothing but a trace."""
 
 
@@ -58,7 +73,9 @@ def everywhere(*names: str) -> pytest.MarkDecorator:
 @pytest.mark.slow
 @everywhere()
 def test_every_analysis_runs_or_says_what_was_not_captured(trace: Trace) -> None:
-    model = Trace({"kernels": kernels(["acme"]), "runtime": pl.DataFrame(_RUNTIME), "ops": pl.DataFrame(_OPS)})
+    model = Trace(
+        {"kernels": kernels(["acme"]), "runtime": pl.DataFrame(_RUNTIME), "ops": pl.DataFrame(_OPS)}
+    )
     for name in ANALYSES:
         analysis = getattr(analyze, name)
         try:
@@ -68,7 +85,14 @@ def test_every_analysis_runs_or_says_what_was_not_captured(trace: Trace) -> None
         assert found.schema == analysis(model).schema, name
 
 
-_RUNTIME = {"rank": [0], "start_ns": [0], "dur_ns": [1], "name": ["x"], "api": ["runtime"], "correlation": [1]}
+_RUNTIME = {
+    "rank": [0],
+    "start_ns": [0],
+    "dur_ns": [1],
+    "name": ["x"],
+    "api": ["runtime"],
+    "correlation": [1],
+}
 _OPS = {"rank": [0], "start_ns": [0], "dur_ns": [1], "name": ["x"], "kind": ["op"]}
 
 
@@ -137,16 +161,26 @@ def test_what_is_no_language_model_has_no_layers(trace: Trace) -> None:
     ],
     indirect=["trace"],
 )
-def test_layers_of_language_models(trace: Trace, count: int, weights: dict[str, str] | None) -> None:
+def test_layers_of_language_models(
+    trace: Trace, count: int, weights: dict[str, str] | None
+) -> None:
     found = analyze.layers(trace, per="layer")
     assert found.group_by("rank", "step").len()["len"].to_list() == [count]
     assert found["confidence"].unique().to_list() == [1.0]
     if weights is None:
         return
     operators = trace.ops.unique(["rank", "op_id"], keep="first").select(
-        "rank", "op_id", weight=pl.col("name") + " " + pl.col("shapes").str.extract_all(r"\[\d+, ?\d+\]").list.last()
+        "rank",
+        "op_id",
+        weight=pl.col("name")
+        + " "
+        + pl.col("shapes").str.extract_all(r"\[\d+, ?\d+\]").list.last(),
     )
-    events = analyze.attribute(trace).filter(pl.col("category") == "linear").join(operators, on=["rank", "op_id"])
+    events = (
+        analyze.attribute(trace)
+        .filter(pl.col("category") == "linear")
+        .join(operators, on=["rank", "op_id"])
+    )
     said = events.filter(pl.col("weight").is_in(list(weights)))
     assert set(said["weight"]) == set(weights)
     assert said["stage"].to_list() == [weights[w] for w in said["weight"]]

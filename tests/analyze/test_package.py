@@ -20,5 +20,7 @@ def test_functions_and_not_modules(first: str) -> None:
         "; from llmprof import analyze; import llmprof.analyze.compare, llmprof.analyze.layers.layers"
         "; print([n for n in analyze.__all__ if not callable(getattr(analyze, n))])"
     )
-    shown = subprocess.run([sys.executable, "-c", first + then], capture_output=True, text=True, check=True)
+    shown = subprocess.run(
+        [sys.executable, "-c", first + then], capture_output=True, text=True, check=True
+    )
     assert shown.stdout == "['changes', 'nsys']\n"

@@ -9,7 +9,9 @@ from llmprof.analyze.passes import passes, with_passes
 from llmprof.trace import Trace
 
 
-def test_a_pass_of_padding_has_a_step_of_its_own_and_its_tokens(sample_trace: Callable[[str], Trace]) -> None:
+def test_a_pass_of_padding_has_a_step_of_its_own_and_its_tokens(
+    sample_trace: Callable[[str], Trace],
+) -> None:
     trace = sample_trace("torch_ep2_dp2_eager")
     found = passes(trace)
     assert found.select("rank", "step", "tokens").rows() == [(1, -1, 1)]
@@ -19,7 +21,9 @@ def test_a_pass_of_padding_has_a_step_of_its_own_and_its_tokens(sample_trace: Ca
     assert found["start_ns"].item() == inside["start_ns"].min()
     # everything else is as it was
     plain = analyze.attribute(trace)
-    assert events.filter(pl.col("step").ne_missing(-1)).equals(plain[events["step"].ne_missing(-1).arg_true()])
+    assert events.filter(pl.col("step").ne_missing(-1)).equals(
+        plain[events["step"].ne_missing(-1).arg_true()]
+    )
 
 
 def test_part_of_a_pass_is_none(sample_trace: Callable[[str], Trace]) -> None:
@@ -30,7 +34,9 @@ def test_part_of_a_pass_is_none(sample_trace: Callable[[str], Trace]) -> None:
     assert passes(Trace(trace.tables | {"kernels": cut}, trace.meta)).is_empty()
 
 
-def test_recordings_whose_kernels_are_all_in_steps_have_none(sample_trace: Callable[[str], Trace]) -> None:
+def test_recordings_whose_kernels_are_all_in_steps_have_none(
+    sample_trace: Callable[[str], Trace],
+) -> None:
     trace = sample_trace("torch_tp1_eager")
     assert passes(trace).is_empty()
     assert with_passes(trace).equals(analyze.attribute(trace))

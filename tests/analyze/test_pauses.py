@@ -21,31 +21,46 @@ def test_kinds_and_idle_time() -> None:
         {
             "kernels": WORK,
             "runtime": calls(
-                ("cuLibraryLoadData", 80, 60), ("cuModuleGetFunction", 90, 10), ("cudaLaunchKernel", 80, 70)
+                ("cuLibraryLoadData", 80, 60),
+                ("cuModuleGetFunction", 90, 10),
+                ("cudaLaunchKernel", 80, 70),
             ),
             "ops": ops([("Python GC", 150, 200, 1), ("aten::mm", 100, 200, 2)]),
             "markers": labels([("CPU page fault", 450, 5)]),
         }
     )
-    found = analyze.host_pauses(trace).select("kind", "count", "host_ns", "longest_ns", "idle_ns", "idle_share")
+    found = analyze.host_pauses(trace).select(
+        "kind", "count", "host_ns", "longest_ns", "idle_ns", "idle_share"
+    )
     assert found.rows() == [
         ("garbage_collection", 1, 200, 200, 200, 1.0),
         ("module_loading", 2, 60, 60, 40, 40 / 60),  # one call inside the other
         ("page_fault", 1, 5, 5, 0, 0.0),
     ]
     events = analyze.host_pauses(trace, per="event")
-    assert events.select("name", "idle_ns").rows()[:2] == [("Python GC", 200), ("cuLibraryLoadData", 40)]
+    assert events.select("name", "idle_ns").rows()[:2] == [
+        ("Python GC", 200),
+        ("cuLibraryLoadData", 40),
+    ]
 
 
 @pytest.mark.parametrize(
-    "name", ["aten::gcd", "graph_gc_pool", "cudaLaunchKernel", "cuModuleGetLoadingMode", "nn.Module: A"]
+    "name",
+    ["aten::gcd", "graph_gc_pool", "cudaLaunchKernel", "cuModuleGetLoadingMode", "nn.Module: A"],
 )
 def test_other_names(name: str) -> None:
     assert analyze.host_pauses(Trace({"kernels": WORK, "ops": ops([(name, 0, 10, 1)])})).is_empty()
 
 
 @pytest.mark.parametrize(
-    "name", ["Python GC", "gc: collect", "gc.collect", "garbage collection gen 2", "<built-in: gc_collect>"]
+    "name",
+    [
+        "Python GC",
+        "gc: collect",
+        "gc.collect",
+        "garbage collection gen 2",
+        "<built-in: gc_collect>",
+    ],
 )
 def test_names_of_garbage_collection(name: str) -> None:
     found = analyze.host_pauses(Trace({"kernels": WORK, "ops": ops([(name, 0, 10, 1)])}))

@@ -19,7 +19,12 @@ KERNELS = pl.DataFrame(
     orient="row",
 )
 CALLS = pl.DataFrame(
-    [(0, 10, 2, "launch", 1), (0, 14, 2, "launch", 2), (0, 18, 22, "launch", 3), (0, 25, 2, "cudaGraphLaunch", 4)],
+    [
+        (0, 10, 2, "launch", 1),
+        (0, 14, 2, "launch", 2),
+        (0, 18, 22, "launch", 3),
+        (0, 25, 2, "cudaGraphLaunch", 4),
+    ],
     schema=types_of("rank", "start_ns", "dur_ns", "name", "correlation"),
     orient="row",
 ).with_columns(api=pl.lit("runtime"), thread=pl.lit(1))
@@ -29,14 +34,21 @@ TRACE = Trace({"kernels": KERNELS, "runtime": CALLS})
 def test_over_time_and_in_sum() -> None:
     found = analyze.queue_length(TRACE, per="time")
     assert found.filter(stream=7).select("time_ns", "length").rows() == [
-        (10, 1), (14, 2), (18, 3), (20, 2), (50, 1), (80, 0),
-    ]  # fmt: skip
+        (10, 1),
+        (14, 2),
+        (18, 3),
+        (20, 2),
+        (50, 1),
+        (80, 0),
+    ]
     assert found.filter(stream=9).select("time_ns", "length").rows() == [(25, 1), (30, 0)]
     busy, side = analyze.queue_length(TRACE, full=2).rows(named=True)
     assert (busy["launches"], busy["without_launch"], busy["max_length"]) == (3, 0, 3)
     assert busy["mean_length"] == (4 * 1 + 4 * 2 + 2 * 3 + 30 * 2 + 30 * 1) / 70
     assert busy["full_ns"] == 50 - 14
-    assert busy["blocked_ns"] == 2 + 22  # the second call from 14 on, and the third, which lasts until 40
+    assert (
+        busy["blocked_ns"] == 2 + 22
+    )  # the second call from 14 on, and the third, which lasts until 40
     assert (side["launches"], side["without_launch"], side["max_length"]) == (1, 1, 1)
     assert (side["mean_length"], side["full_ns"], side["blocked_ns"]) == (1.0, 0, 0)
     early = TRACE.kernels.filter(pl.col("correlation") == 1).with_columns(start_ns=pl.lit(8))

@@ -1,4 +1,6 @@
-"""A planted cause is the first finding: recordings built by hand, of two sizes, with one cause or with two."""
+"""A planted cause is the first finding: recordings built by hand, of two sizes, with one cause
+or with two.
+"""
 
 from collections.abc import Sequence
 
@@ -24,20 +26,27 @@ OPERATORS = {
 }
 CALLS = {"allocation": "cudaMalloc", "synchronising_copy": "cudaMemcpy"}
 PLANTED = {
-    "late_rank": ("host_bound", 2), "slow_link": ("exposed_communication", None), "jit": ("compilation", None),
-    "data_loading": ("data_loading", None), "allocation": ("allocation", None),
-    "synchronising_copy": ("synchronisation", None), "throttled_clock": ("slow_device", 1),
+    "late_rank": ("host_bound", 2),
+    "slow_link": ("exposed_communication", None),
+    "jit": ("compilation", None),
+    "data_loading": ("data_loading", None),
+    "allocation": ("allocation", None),
+    "synchronising_copy": ("synchronisation", None),
+    "throttled_clock": ("slow_device", 1),
     "imbalanced_experts": ("uneven_experts", 3),
-}  # fmt: skip
+}
 """For each cause the rule that must come first, and the rank that it must name."""
 
 
 def recording(causes: dict[str, int], layers: int, steps: int, late: Sequence[int] = (2,)) -> Trace:
-    """Steps of layers of a GEMM, experts and an all-reduce on four ranks; each cause adds its time to a layer (ns).
+    """Steps of layers of a GEMM, experts and an all-reduce on four ranks; each cause adds its time
+    to a layer (ns).
 
     Of several late ranks each is late in its turn.
     """
-    runs: list[list[tuple[str, int, int, int]]] = [[] for _ in range(RANKS)]  # name, start, duration, lead
+    runs: list[list[tuple[str, int, int, int]]] = [
+        [] for _ in range(RANKS)
+    ]  # name, start, duration, lead
     host_ops: list[list[tuple[str, int, int, int]]] = [[] for _ in range(RANKS)]
     calls: list[list[tuple[str, int, int]]] = [[] for _ in range(RANKS)]
     marks: list[list[tuple[str, int, int]]] = [[] for _ in range(RANKS)]
@@ -57,7 +66,9 @@ def recording(causes: dict[str, int], layers: int, steps: int, late: Sequence[in
                         continue
                     begin = at + pause + 1_000
                     if cause in OPERATORS:
-                        host_ops[rank].append((OPERATORS[cause], begin, ns - 2_000, len(host_ops[rank]) + 1))
+                        host_ops[rank].append(
+                            (OPERATORS[cause], begin, ns - 2_000, len(host_ops[rank]) + 1)
+                        )
                     elif cause == "synchronising_copy":  # it began while the device was at work
                         calls[rank].append((CALLS[cause], now - ns, ns + 1_000))
                     elif cause in CALLS:
@@ -82,7 +93,10 @@ def recording(causes: dict[str, int], layers: int, steps: int, late: Sequence[in
         run = run.with_columns(start_ns=pl.Series(starts), dur_ns=pl.Series(lengths))
         launched = launches(run).with_columns(start_ns=pl.col("start_ns") + 5 - pl.Series(leads))
         others = pl.DataFrame(
-            [(rank, start, length, name, "runtime", None, 1) for name, start, length in calls[rank]],
+            [
+                (rank, start, length, name, "runtime", None, 1)
+                for name, start, length in calls[rank]
+            ],
             schema=launched.schema,
             orient="row",
         )
@@ -94,7 +108,10 @@ def recording(causes: dict[str, int], layers: int, steps: int, late: Sequence[in
                 "ops": ops([("aten::mm", 0, 10, 0), *host_ops[rank]], rank=rank),
             }
         )
-    return Trace({name: pl.concat([part[name] for part in parts]) for name in parts[0]}, {"world_size": RANKS})
+    return Trace(
+        {name: pl.concat([part[name] for part in parts]) for name in parts[0]},
+        {"world_size": RANKS},
+    )
 
 
 def causes_of(trace: Trace, requests: pl.DataFrame | None = None) -> list[dict[str, object]]:
@@ -116,14 +133,20 @@ def test_a_planted_cause_comes_first(cause: str, layers: int, steps: int) -> Non
 
 
 PAIRS: Sequence[tuple[str, str]] = (
-    ("data_loading", "slow_link"), ("late_rank", "slow_link"), ("allocation", "slow_link"),
-    ("throttled_clock", "slow_link"), ("slow_link", "imbalanced_experts"), ("synchronising_copy", "throttled_clock"),
-)  # fmt: skip
+    ("data_loading", "slow_link"),
+    ("late_rank", "slow_link"),
+    ("allocation", "slow_link"),
+    ("throttled_clock", "slow_link"),
+    ("slow_link", "imbalanced_experts"),
+    ("synchronising_copy", "throttled_clock"),
+)
 
 
 @pytest.mark.parametrize(("layers", "steps"), SIZES)
 @pytest.mark.parametrize(("large", "small"), PAIRS)
-def test_of_two_causes_the_larger_comes_first(large: str, small: str, layers: int, steps: int) -> None:
+def test_of_two_causes_the_larger_comes_first(
+    large: str, small: str, layers: int, steps: int
+) -> None:
     found = causes_of(recording({large: 90_000, small: 25_000}, layers, steps))
     rules = [str(row["rule"]) for row in found]
     assert rules[0] == PLANTED[large][0]
@@ -131,25 +154,39 @@ def test_of_two_causes_the_larger_comes_first(large: str, small: str, layers: in
 
 
 def requests_that_wait(trace: Trace, share: float) -> pl.DataFrame:
-    """Four requests over the decode steps of a trace, which wait behind the decode of others for a share of them."""
+    """Four requests over the decode steps of a trace, which wait behind the decode of others for
+    a share of them.
+    """
     windows = step_windows(trace).filter(pl.col("rank") == 0, pl.col("phase") == "decode")
     start, whole = windows["start_ns"].min(), windows["dur_ns"].sum()
     waited, prefill = int(share * whole), whole // 50
     decode = whole - waited - prefill
     columns = {
-        **dict.fromkeys(PARTS, 0), "queue_decode_ns": waited, "prefill_ns": prefill, "decode_ns": decode,
-        "start_ns": start, "first_step_ns": start + waited, "first_token_ns": start + waited + prefill,
-        "ttft_ns": waited + prefill, "e2e_ns": whole, "ttft_others_ns": 0,
-    }  # fmt: skip
-    return pl.DataFrame({"request": range(4)}).with_columns(**{name: pl.lit(ns) for name, ns in columns.items()})
+        **dict.fromkeys(PARTS, 0),
+        "queue_decode_ns": waited,
+        "prefill_ns": prefill,
+        "decode_ns": decode,
+        "start_ns": start,
+        "first_step_ns": start + waited,
+        "first_token_ns": start + waited + prefill,
+        "ttft_ns": waited + prefill,
+        "e2e_ns": whole,
+        "ttft_others_ns": 0,
+    }
+    return pl.DataFrame({"request": range(4)}).with_columns(
+        **{name: pl.lit(ns) for name, ns in columns.items()}
+    )
 
 
 @pytest.mark.parametrize(("layers", "steps"), SIZES)
 @pytest.mark.parametrize("cause", PLANTED)
-def test_queueing_stands_in_its_place_beside_each_other_cause(cause: str, layers: int, steps: int) -> None:
+def test_queueing_stands_in_its_place_beside_each_other_cause(
+    cause: str, layers: int, steps: int
+) -> None:
     once = steps if cause == "jit" else 1
     trace = recording({cause: 25_000 * once}, layers, steps)
-    # of the time of a request 70 % is the queue, of that of the devices the other cause takes about 20 %
+    # of the time of a request 70 % is the queue, of that of the devices the other cause takes about
+    # 20 %
     rules = [str(row["rule"]) for row in causes_of(trace, requests_that_wait(trace, 0.7))]
     assert rules[0] == "slow_first_tokens"
     assert PLANTED[cause][0] in rules
@@ -165,7 +202,10 @@ def test_queueing_alone_comes_first(layers: int, steps: int) -> None:
     trace = recording({}, layers, steps)
     waiting = requests_that_wait(trace, 0.5)
     found = findings(trace, requests=waiting).row(0, named=True)
-    wait, prefill = waiting.row(0, named=True)["queue_decode_ns"], waiting.row(0, named=True)["prefill_ns"]
+    wait, prefill = (
+        waiting.row(0, named=True)["queue_decode_ns"],
+        waiting.row(0, named=True)["prefill_ns"],
+    )
     assert (found["rule"], found["figure"]) == ("slow_first_tokens", wait)
     assert found["share_of_time"] == pytest.approx(wait / (wait + prefill))
 
@@ -184,7 +224,12 @@ def test_several_late_ranks_are_one_cause() -> None:
     found = findings(recording({"late_rank": 70_000}, 6, 6, late=(0, 1, 2)))
     waiting = found.filter(rule="arrival_skew").row(0, named=True)
     late = found.row(0, named=True)
-    assert (late["rule"], waiting["follows_from"], waiting["order"]) == ("host_bound", "host_bound", 2)
-    # each in two of six layers, with the launches; the last of four steady steps ends before rank 0's next pause
+    assert (late["rule"], waiting["follows_from"], waiting["order"]) == (
+        "host_bound",
+        "host_bound",
+        2,
+    )
+    # each in two of six layers, with the launches; the last of four steady steps ends before rank
+    # 0's next pause
     assert late["figure"] == pytest.approx((3 * 4 * 160_000 - 80_000) / 12)
     assert late["denominator"].count(" of ranks 0, 1 and 2: ")

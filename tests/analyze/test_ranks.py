@@ -1,4 +1,6 @@
-"""Sixteen ranks on four nodes, by hand: which node is late, where each rank stands, and what each step waits for."""
+"""Sixteen ranks on four nodes, by hand: which node is late, where each rank stands, and what
+each step waits for.
+"""
 
 import polars as pl
 import pytest
@@ -15,13 +17,24 @@ RANKS, STEPS, PERIOD = 16, 10, 10_000
 
 
 def rank_of(rank: int, arrives: list[int]) -> dict[str, pl.DataFrame]:
-    """Steps of 10 us: a product of matrices until the rank arrives at its all-reduce, which all leave at 5 us."""
+    """Steps of 10 us: a product of matrices until the rank arrives at its all-reduce, which all
+    leave at 5 us.
+    """
     rows, marks = [], []
     for step, at in enumerate(arrives):
         begin = PERIOD * step
-        rows += [(rank, rank % 4, 7, begin, at, GEMM), (rank, rank % 4, 7, begin + at, 5_000 - at, REDUCE)]
+        rows += [
+            (rank, rank % 4, 7, begin, at, GEMM),
+            (rank, rank % 4, 7, begin + at, 5_000 - at, REDUCE),
+        ]
         marks.append((STEP, begin - 100, 4_000))
-    schema = {"rank": pl.Int32, "device": pl.Int32, "stream": pl.Int64, "start_ns": pl.Int64, "dur_ns": pl.Int64}
+    schema = {
+        "rank": pl.Int32,
+        "device": pl.Int32,
+        "stream": pl.Int64,
+        "start_ns": pl.Int64,
+        "dur_ns": pl.Int64,
+    }
     frame = pl.DataFrame(rows, schema={**schema, "name": pl.String}, orient="row").with_columns(
         correlation=pl.int_range(pl.len()) + 100 * rank, op_id=pl.lit(None, dtype=pl.Int64)
     )
@@ -30,7 +43,9 @@ def rank_of(rank: int, arrives: list[int]) -> dict[str, pl.DataFrame]:
 
 
 def arrivals(rank: int) -> list[int]:
-    """Node 2 (ranks 8 to 11) comes at 4 us, a different one of its ranks last; in the last step rank 3 is last."""
+    """Node 2 (ranks 8 to 11) comes at 4 us, a different one of its ranks last; in the last step
+    rank 3 is last.
+    """
     if 8 <= rank < 12:
         return [4_000 + (100 if step % 4 == rank % 4 else 0) for step in range(STEPS)]
     return [1_000 + rank] * (STEPS - 1) + [4_500 if rank == 3 else 1_000 + rank]
@@ -43,7 +58,9 @@ def run_of(**meta) -> Trace:
 
 
 def on_hosts() -> dict[str, list[dict[str, object]]]:
-    files = [f"node{rank // 4}_{4000 + rank}.1694128201545000.pt.trace.json.gz" for rank in range(RANKS)]
+    files = [
+        f"node{rank // 4}_{4000 + rank}.1694128201545000.pt.trace.json.gz" for rank in range(RANKS)
+    ]
     return {"ranks": [{"rank": rank, "file": file} for rank, file in enumerate(files)]}
 
 
@@ -66,7 +83,10 @@ def test_nodes_come_from_the_names_of_the_files(sixteen: Trace) -> None:
 
 
 def test_places_by_file_name_of_vllm_and_sglang() -> None:
-    vllm = [f"dp{r // 8}_pp{r // 4 % 2}_tp{r % 4}_dcp0_ep{r % 8}_rank{r}.17737.pt.trace.json" for r in range(RANKS)]
+    vllm = [
+        f"dp{r // 8}_pp{r // 4 % 2}_tp{r % 4}_dcp0_ep{r % 8}_rank{r}.17737.pt.trace.json"
+        for r in range(RANKS)
+    ]
     trace = run_of(ranks=[{"rank": r, "file": file} for r, file in enumerate(vllm)])
     groups = rank_groups(trace).select("dp", "pp", "tp", "ep").rows()
     assert groups[13] == (1, 1, 1, 5)
@@ -85,7 +105,12 @@ def test_places_by_descriptions_of_process_groups() -> None:
         }
 
     groups = rank_groups(run_of(ranks=[told(rank) for rank in range(RANKS)]))
-    assert groups.select("dp", "pp", "tp", "evidence").row(13) == (3, None, 1, "dp: process groups; tp: process groups")
+    assert groups.select("dp", "pp", "tp", "evidence").row(13) == (
+        3,
+        None,
+        1,
+        "dp: process groups; tp: process groups",
+    )
 
 
 def test_sizes_fill_only_what_the_recording_leaves_open(sixteen: Trace) -> None:
@@ -103,8 +128,11 @@ def test_sizes_fill_only_what_the_recording_leaves_open(sixteen: Trace) -> None:
 def test_the_late_node_by_hand(sixteen: Trace) -> None:
     late = late_groups(sixteen)
     assert late.select("by", "group", "calls", "last").rows() == [
-        ("node", "node2", 10, 9), ("node", "node0", 10, 1), ("node", "node3", 10, 0), ("node", "node1", 10, 0),
-    ]  # fmt: skip
+        ("node", "node2", 10, 9),
+        ("node", "node0", 10, 1),
+        ("node", "node3", 10, 0),
+        ("node", "node1", 10, 0),
+    ]
     row = late.row(0, named=True)
     assert row["ranks"] == [8, 9, 10, 11]
     assert (row["share_last"], row["expected_share"]) == (0.9, 0.25)
@@ -112,7 +140,8 @@ def test_the_late_node_by_hand(sixteen: Trace) -> None:
     assert row["late_median_ns"] == 3_000
     # the last comes at 4,100: rank r of the twelve others has waited 3,100 - r
     assert row["others_wait_ns"] == 9 * (12 * 3_100 - sum(set(range(16)) - {8, 9, 10, 11}))
-    # nine calls: ranks 8, 9, 10, 11, 8, 9, 10, 11, 8; three of the four ranks come 3,000 after the first, one 3,100
+    # nine calls: ranks 8, 9, 10, 11, 8, 9, 10, 11, 8; three of the four ranks come 3,000 after the
+    # first, one 3,100
     assert (row["worst_rank"], row["together"]) == (8, 3_000 / 3_100)
     # in the last call rank 3 comes 3,500 after rank 0, ranks 1 and 2 come 1 and 2
     assert late.row(1, named=True)["together"] == pytest.approx(1.5 / 3_500)
@@ -145,5 +174,7 @@ def test_steps_of_ranks_by_hand(sixteen: Trace) -> None:
     assert (first["exposed_communication_ns"], first["idle_ns"]) == (5_000 - 1_005, 0)
     assert rows.filter(rank=3, step=9)["wait_ns"].item() == 0
     part = run_of(missing_ranks=[15])
-    rest = Trace({name: frame.filter(pl.col("rank") < 15) for name, frame in part.tables.items()}, part.meta)
+    rest = Trace(
+        {name: frame.filter(pl.col("rank") < 15) for name, frame in part.tables.items()}, part.meta
+    )
     assert rank_steps(rest)["wait_ns"].null_count() == 15 * STEPS

@@ -1,4 +1,6 @@
-"""Layers, stages and collectives of our own recordings, against what their shapes, annotations and raw events say."""
+"""Layers, stages and collectives of our own recordings, against what their shapes, annotations
+and raw events say.
+"""
 
 import gzip
 import json
@@ -60,28 +62,45 @@ def test_every_layer_has_two_all_reduces(name: str, sample_trace: Samples) -> No
 
 
 QWEN_7B_TP4 = {
-    (3584, 1152): "qkv_proj", (896, 3584): "o_proj", (3584, 9472): "gate_up_proj", (4736, 3584): "down_proj",
+    (3584, 1152): "qkv_proj",
+    (896, 3584): "o_proj",
+    (3584, 9472): "gate_up_proj",
+    (4736, 3584): "down_proj",
     (3584, 38016): "lm_head",
-}  # fmt: skip
+}
 WEIGHTS = {
     "torch_tp4_eager_custom_allreduce": QWEN_7B_TP4,
     "torch_tp4_eager_nccl": QWEN_7B_TP4,
     "torch_pp2_eager": {
-        (3584, 4608): "qkv_proj", (3584, 3584): "o_proj", (3584, 37888): "gate_up_proj", (18944, 3584): "down_proj",
+        (3584, 4608): "qkv_proj",
+        (3584, 3584): "o_proj",
+        (3584, 37888): "gate_up_proj",
+        (18944, 3584): "down_proj",
         (3584, 152064): "lm_head",
     },
     "torch_tp1_eager": {
-        (1536, 2048): "qkv_proj", (1536, 1536): "o_proj", (1536, 17920): "gate_up_proj", (8960, 1536): "down_proj",
+        (1536, 2048): "qkv_proj",
+        (1536, 1536): "o_proj",
+        (1536, 17920): "gate_up_proj",
+        (8960, 1536): "down_proj",
         (1536, 151936): "lm_head",
     },
     "torch_tp1_moe_eager": {
-        (2048, 5120): "qkv_proj", (4096, 2048): "o_proj", (2048, 128): "router", (2048, 151936): "lm_head",
+        (2048, 5120): "qkv_proj",
+        (4096, 2048): "o_proj",
+        (2048, 128): "router",
+        (2048, 151936): "lm_head",
     },
     "torch_transformers_generate": {
-        (1536, 256): "qkv_proj", (1536, 8960): "gate_up_proj", (8960, 1536): "down_proj", (1536, 151936): "lm_head",
+        (1536, 256): "qkv_proj",
+        (1536, 8960): "gate_up_proj",
+        (8960, 1536): "down_proj",
+        (1536, 151936): "lm_head",
     },
-}  # fmt: skip
-"""Stage of the GEMM with each weight, from the models' configurations (hidden, heads, intermediate, vocabulary)."""
+}
+"""Stage of the GEMM with each weight, from the models' configurations (hidden, heads,
+intermediate, vocabulary).
+"""
 
 NOT_TOLD_APART = {"torch_transformers_generate": {(1536, 1536): {"qkv_proj", "o_proj"}}}
 """The projections of q and of the output have one shape; an addmm (with bias) is q's."""
@@ -90,30 +109,43 @@ NOT_TOLD_APART = {"torch_transformers_generate": {(1536, 1536): {"qkv_proj", "o_
 @pytest.mark.parametrize("name", WEIGHTS)
 def test_every_gemm_has_the_stage_of_its_weight(name: str, sample_trace: Samples) -> None:
     trace = sample_trace(name)
-    operators = trace.ops.filter(pl.col("name").is_in(["aten::mm", "aten::addmm"])).unique(["rank", "op_id"])
+    operators = trace.ops.filter(pl.col("name").is_in(["aten::mm", "aten::addmm"])).unique(
+        ["rank", "op_id"]
+    )
     calls = operators.select("rank", "op_id", "shapes", op="name")
-    linear = attribute(trace).filter(pl.col("category") == "linear").join(calls, on=["rank", "op_id"])
+    linear = (
+        attribute(trace).filter(pl.col("category") == "linear").join(calls, on=["rank", "op_id"])
+    )
     wrong, seen = [], set()
     for op, stage, shapes in linear.select("op", "stage", "shapes").iter_rows():
         k, n = [shape for shape in json.loads(shapes) if len(shape) == 2][-1]
         either = NOT_TOLD_APART.get(name, {}).get((k, n))
-        want = WEIGHTS[name].get((k, n)) or ("qkv_proj" if op == "aten::addmm" else "o_proj" if either else None)
+        want = WEIGHTS[name].get((k, n)) or (
+            "qkv_proj" if op == "aten::addmm" else "o_proj" if either else None
+        )
         seen.add(want)
         if stage != want:
             wrong.append(((k, n), op, stage, want))
     assert not wrong
-    assert seen == set(WEIGHTS[name].values()) | ({"qkv_proj", "o_proj"} if name in NOT_TOLD_APART else set())
+    assert seen == set(WEIGHTS[name].values()) | (
+        {"qkv_proj", "o_proj"} if name in NOT_TOLD_APART else set()
+    )
     assert linear.height > 0.9 * attribute(trace).filter(pl.col("category") == "linear").height
 
 
 def all_reduces_by_hand(name: str) -> list[list[tuple[int, int]]]:
-    """Start and end (ns) of the all-reduce kernels of each rank, from the raw files with nothing of llmprof."""
+    """Start and end (ns) of the all-reduce kernels of each rank, from the raw files with nothing
+    of llmprof.
+    """
     ranks = []
     for path in bundled.files(name):
         document = json.loads(gzip.decompress(path.read_bytes()), parse_float=str)
         base = int(document["baseTimeNanoseconds"])
         calls = [
-            (base + int(Decimal(e["ts"]) * 1000), base + int((Decimal(e["ts"]) + Decimal(e["dur"])) * 1000))
+            (
+                base + int(Decimal(e["ts"]) * 1000),
+                base + int((Decimal(e["ts"]) + Decimal(e["dur"])) * 1000),
+            )
             for e in document["traceEvents"]
             if e.get("cat") == "kernel" and re.search("cross_device_reduce|AllReduce", e["name"])
         ]
@@ -138,7 +170,8 @@ def test_all_reduces_as_a_hand_calculation_finds_them(
     calls = list(zip(*ranks, strict=True))
     starts = [[start for start, _ in call] for call in calls]
     ends = [[end for _, end in call] for call in calls]
-    # all ranks leave together, so their clocks agree; the transfer is what remains after the last one has come
+    # all ranks leave together, so their clocks agree; the transfer is what remains after the last
+    # one has come
     assert max(max(e) - min(e) for e in ends) <= 4_000
     transfer = statistics.median(min(e) - max(s) for s, e in zip(starts, ends, strict=True))
     assert transfer == pytest.approx(transfer_us * 1000, rel=0.01)
@@ -147,15 +180,22 @@ def test_all_reduces_as_a_hand_calculation_finds_them(
         waiting = sum(max(s) - s[rank] for s in starts)
         assert waiting / sum(e[rank] - s[rank] for s, e in zip(starts, ends, strict=True)) >= waited
 
-    found = collectives(sample_trace(name)).filter(pl.col("kind") == "all_reduce").sort("call", "rank")
+    found = (
+        collectives(sample_trace(name)).filter(pl.col("kind") == "all_reduce").sort("call", "rank")
+    )
     assert found["world"].unique().to_list() == [4]
     assert found["clock_offset_ns"].unique().to_list() == [0]
     origin = found["start_ns"].min() - min(map(min, starts))  # type: ignore[operator]
-    got = found.with_columns(pl.col("start_ns") - origin, end=pl.col("start_ns") - origin + pl.col("dur_ns"))
-    by_call = got.group_by("call", maintain_order=True).agg("start_ns", "end", "wait_ns", "transfer_ns")
+    got = found.with_columns(
+        pl.col("start_ns") - origin, end=pl.col("start_ns") - origin + pl.col("dur_ns")
+    )
+    by_call = got.group_by("call", maintain_order=True).agg(
+        "start_ns", "end", "wait_ns", "transfer_ns"
+    )
     ordered = by_call.sort(pl.col("end").list.min())
     want = [
-        (s, e, [max(s) - start for start in s], [end - max(s) for end in e]) for s, e in zip(starts, ends, strict=True)
+        (s, e, [max(s) - start for start in s], [end - max(s) for end in e])
+        for s, e in zip(starts, ends, strict=True)
     ]
     off = [
         abs(x - y)
@@ -175,5 +215,7 @@ def test_all_calls_are_matched(name: str, sample_trace: Samples) -> None:
     assert found["call"].null_count() == 0
     assert found["wait_ns"].null_count() == 0
     assert found.select((pl.col("ranks_seen") == pl.col("world")).all()).item()
-    assert found.select((pl.col("wait_ns") + pl.col("transfer_ns") == pl.col("dur_ns")).all()).item()
+    assert found.select(
+        (pl.col("wait_ns") + pl.col("transfer_ns") == pl.col("dur_ns")).all()
+    ).item()
     assert (found["transfer_ns"] > 0).all()

@@ -1,4 +1,6 @@
-"""Parts of large recordings: groups of ranks that wait for no other rank, and how many ranks each stands for."""
+"""Parts of large recordings: groups of ranks that wait for no other rank, and how many ranks
+each stands for.
+"""
 
 import polars as pl
 import pytest
@@ -19,9 +21,11 @@ EVENTS_OF_A_RANK = 6  # three kernels and their launches
 
 
 def three_pairs(*, late: int = 2, linked: bool = False) -> Trace:
-    """Ranks 0 and 1, 2 and 3, 4 and 5: the even rank of each pair waits for the odd one, that of one pair for longer.
+    """Ranks 0 and 1, 2 and 3, 4 and 5: the even rank of each pair waits for the odd one, that of
+    one pair for longer.
 
-    In the pair ``late`` everything of the odd rank, and what follows the all-reduce, comes 100 us later.
+    In the pair ``late`` everything of the odd rank, and what follows the all-reduce, comes 100 us
+    later.
     """
     tables: dict[str, list[pl.DataFrame]] = {}
     for pair in range(3):
@@ -29,7 +33,9 @@ def three_pairs(*, late: int = 2, linked: bool = False) -> Trace:
         for name, frame in two_ranks().recorded.items():
             odd = pl.col("rank") == 1
             waits = odd | (pl.col("start_ns") >= 96 * US)
-            is_call = pl.lit("kind" in frame.columns or name == "kernels") & (pl.col("dur_ns") == 64 * US)
+            is_call = pl.lit("kind" in frame.columns or name == "kernels") & (
+                pl.col("dur_ns") == 64 * US
+            )
             moved = frame.with_columns(
                 start_ns=pl.col("start_ns") + pl.when(waits).then(more).otherwise(0),
                 dur_ns=pl.col("dur_ns") + pl.when(is_call & ~odd).then(more).otherwise(0),
@@ -78,7 +84,9 @@ def test_the_group_of_a_named_rank_stands_for_itself() -> None:
 
 
 def test_gains_of_some_groups_are_those_of_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two pairs are alike and findings name a rank of the third one: the weighted mean is that of all ranks."""
+    """Two pairs are alike and findings name a rank of the third one: the weighted mean is that
+    of all ranks.
+    """
     columns = ["rule", "rank", "change", "predicted_ns", "predicted_low_ns", "predicted_high_ns"]
     whole = findings(three_pairs()).select(columns)
     assert whole.filter(pl.col("predicted_ns").is_not_null()).height
@@ -100,15 +108,23 @@ def test_a_step_whose_predecessor_was_cut_out_has_no_time_since_then() -> None:
     whole = ten_steps()
     some = whole.select(steps=[1, 2, 5, 6, 9])
     assert what_if(some).select("steps", "recorded_ns").row(0) == (2, 40 * US)
-    assert what_if(some.select(steps=[0, 1, 3])).select("steps", "recorded_ns").row(0) == (1, 40 * US)
+    assert what_if(some.select(steps=[0, 1, 3])).select("steps", "recorded_ns").row(0) == (
+        1,
+        40 * US,
+    )
     # without a predecessor of any step they count from their own beginning on the device
-    assert what_if(whole.select(steps=[1, 5, 9])).select("steps", "recorded_ns").row(0) == (3, 10 * US)
+    assert what_if(whole.select(steps=[1, 5, 9])).select("steps", "recorded_ns").row(0) == (
+        3,
+        10 * US,
+    )
 
 
 def times_on_path(trace: Trace, rank: int | None = None) -> list[int]:
     """Time of each step on the critical path, in us."""
     path = critical_path(trace, rank=rank)
-    return (path.group_by("step").agg(pl.col("dur_ns").sum()).sort("step")["dur_ns"] // US).to_list()
+    return (
+        path.group_by("step").agg(pl.col("dur_ns").sum()).sort("step")["dur_ns"] // US
+    ).to_list()
 
 
 def check_path_has_the_time_of_replays(trace: Trace) -> None:
@@ -121,26 +137,46 @@ def check_path_has_the_time_of_replays(trace: Trace) -> None:
 
 
 def test_the_path_and_the_slack_leave_out_the_time_of_steps_that_were_cut_out() -> None:
-    """Steps of 40 us as above, whose kernel runs from 5 to 15 us: on the path the host, but in the last of a block."""
+    """Steps of 40 us as above, whose kernel runs from 5 to 15 us: on the path the host, but in
+    the last of a block.
+    """
     some = ten_steps().select(steps=[1, 2, 5, 6, 9])
     assert times_on_path(some) == [10, 40, 10, 40, 10]
-    parts = critical_path(some).group_by("step", "part").agg(pl.col("dur_ns").sum() // US).sort("step", "dur_ns")
+    parts = (
+        critical_path(some)
+        .group_by("step", "part")
+        .agg(pl.col("dur_ns").sum() // US)
+        .sort("step", "dur_ns")
+    )
     following = [("launch", 5), ("compute", 10), ("host", 25)]
     of_steps = [[("host", 10)], following, [("host", 10)], following, [("compute", 10)]]
-    assert [(row[1], row[2]) for row in parts.rows()] == [part for step in of_steps for part in step]
+    assert [(row[1], row[2]) for row in parts.rows()] == [
+        part for step in of_steps for part in step
+    ]
     assert path_share(some, by="name").select("total_ns", "path_ns").row(0) == (50 * US, 30 * US)
     # a kernel ends at 15 us and the next one of its block begins at 45, after a gap of 1
-    assert slack(some).select("slack_ns", "pace_slack_ns").rows() == [(0, n * US) for n in (29, 0, 29, 0, 0)]
-    # what precedes the cut begins with the recording, and what was cut at the beginning with its own work
+    assert slack(some).select("slack_ns", "pace_slack_ns").rows() == [
+        (0, n * US) for n in (29, 0, 29, 0, 0)
+    ]
+    # what precedes the cut begins with the recording, and what was cut at the beginning with its
+    # own work
     assert times_on_path(ten_steps().select(steps=[0, 1, 3])) == [15, 40, 10]
     assert times_on_path(ten_steps().select(steps=[3, 4])) == [10, 40]
-    assert times_on_path(ten_steps().select(steps=[1, 2, 3, 6, 9]).select(steps=[1, 2, 4])) == [10, 40, 10]
+    assert times_on_path(ten_steps().select(steps=[1, 2, 3, 6, 9]).select(steps=[1, 2, 4])) == [
+        10,
+        40,
+        10,
+    ]
     for steps in ([1, 2, 5, 6, 9], [0, 1, 3], [3, 4], [1, 5, 9]):
         check_path_has_the_time_of_replays(ten_steps().select(steps=steps))
 
 
-def test_a_step_that_was_launched_before_the_end_of_what_was_cut_out_begins_with_its_own_work() -> None:
-    """Steps of 40 us, launched every 10 us; beside each, work of 5 us on another stream that may end 34 us later."""
+def test_a_step_that_was_launched_before_the_end_of_what_was_cut_out_begins_with_its_own_work() -> (
+    None
+):
+    """Steps of 40 us, launched every 10 us; beside each, work of 5 us on another stream that may
+    end 34 us later.
+    """
     work, calls = [], []
     for n in range(6):
         work += [(0, 7, 40 * n + 5, 40, GEMM, 2 * n + 1), (0, 8, 40 * n + 6, 5, NORM, 2 * n + 2)]
@@ -155,7 +191,9 @@ def test_a_step_that_was_launched_before_the_end_of_what_was_cut_out_begins_with
 
 
 def test_the_path_of_several_ranks_leaves_out_what_was_cut_out() -> None:
-    """Steps of 100 us: rank 1 launches 62 us after the begin of each, and rank 0 waits for it in an all-reduce."""
+    """Steps of 100 us: rank 1 launches 62 us after the begin of each, and rank 0 waits for it in
+    an all-reduce.
+    """
     tables: dict[str, list[pl.DataFrame]] = {
         "markers": [step_labels([100 * n for n in range(6)], 99, r) for r in (0, 1)]
     }
@@ -174,8 +212,14 @@ def test_the_path_of_several_ranks_leaves_out_what_was_cut_out() -> None:
     assert times_on_path(some) == times_on_path(some, 0) == [85, 100, 85]
     assert times_on_path(some, 1) == [25, 100, 25]
     check_path_has_the_time_of_replays(some)
-    # why rank 1 was late after a cut is not known; in the step between its host was, after its last call at 166 us
-    parts = critical_path(some).group_by("step", "part").agg(pl.col("dur_ns").sum() // US).sort("step", "dur_ns")
+    # why rank 1 was late after a cut is not known; in the step between its host was, after its last
+    # call at 166 us
+    parts = (
+        critical_path(some)
+        .group_by("step", "part")
+        .agg(pl.col("dur_ns").sum() // US)
+        .sort("step", "dur_ns")
+    )
     launched = {"device gap": 1, "transfer": 5, "launch": 8, "compute": 19}
     assert dict(parts.filter(step=1).drop("step").rows()) == launched | {"host": 67}
     assert dict(parts.filter(step=2).drop("step").rows()) == launched | {"unexplained": 52}
@@ -191,15 +235,22 @@ def test_cuts_are_those_of_each_rank() -> None:
     """Rank 1 does the same as rank 0, on a clock that is 1 ms ahead: the path stays on it."""
     one = ten_steps().recorded
     moved = {"start_ns": pl.col("start_ns") + 1000 * US, "rank": pl.lit(1, dtype=pl.Int32)}
-    both = Trace({name: pl.concat([frame, frame.with_columns(**moved)]) for name, frame in one.items()})
+    both = Trace(
+        {name: pl.concat([frame, frame.with_columns(**moved)]) for name, frame in one.items()}
+    )
     assert times_on_path(both) == [15, *[40] * 9]
     some = both.select(steps=[1, 2, 5])
-    assert recorded_periods(some).select("rank", "step", "period_ns").rows() == [(0, 1, 40 * US), (1, 1, 40 * US)]
+    assert recorded_periods(some).select("rank", "step", "period_ns").rows() == [
+        (0, 1, 40 * US),
+        (1, 1, 40 * US),
+    ]
     assert times_on_path(some) == times_on_path(some, 0) == times_on_path(some, 1) == [10, 40, 10]
 
 
 def test_a_step_of_training_after_a_cut_does_not_begin_before_it() -> None:
-    """The optimizer's step from 20 to 25 us ends each iteration of 40; one seems longer if others were cut out."""
+    """The optimizer's step from 20 to 25 us ends each iteration of 40; one seems longer if
+    others were cut out.
+    """
     ends = labels([("Optimizer.step#Adam.step", (40 * n + 20) * US, 5 * US) for n in range(10)])
     some = Trace(ten_steps().recorded | {"markers": ends}).select(steps=[3, 4, 7, 8])
     assert recorded_periods(some).select("step", "period_ns").rows() == [(1, 40 * US), (3, 40 * US)]
@@ -210,7 +261,9 @@ def test_a_step_of_training_after_a_cut_does_not_begin_before_it() -> None:
 def test_steps_by_labels_of_the_host_are_those_by_the_work_on_the_device(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Labels alone choose the same steps, with the same rows of all tables, as a look at all work."""
+    """Labels alone choose the same steps, with the same rows of all tables, as a look at all
+    work.
+    """
     monkeypatch.setattr(part, "MOST_FOR_FINDINGS", 100)
     monkeypatch.setattr(part, "ENOUGH", 3000)
     by_labels = replayed_part(llmprof.sample(name), ())
@@ -219,7 +272,9 @@ def test_steps_by_labels_of_the_host_are_those_by_the_work_on_the_device(
     assert by_labels.words
     assert by_labels.words == by_work.words
     assert by_labels.trace.meta == by_work.trace.meta
-    assert all(by_labels.trace.recorded[of].equals(frame) for of, frame in by_work.trace.recorded.items())
+    assert all(
+        by_labels.trace.recorded[of].equals(frame) for of, frame in by_work.trace.recorded.items()
+    )
     for mine, other in ((by_labels.numbers, by_work.numbers), (by_labels.steps, by_work.steps)):
         assert mine is not None
         assert other is not None
@@ -230,7 +285,9 @@ def test_an_empty_step_counts_among_the_steps_if_it_worked_on_the_device() -> No
     """Two steps without requests: one launches a kernel, the other only asks for memory."""
     calls = [(0, 10, 2, CALL, 1), (0, 40, 2, CALL, 2), (0, 80, 2, "cudaMalloc", 3)]
     marks = step_labels([0, 30, 70], 29).with_columns(
-        name=pl.Series(["execute_context_0(0)_generation_1(1)", *["execute_context_0(0)_generation_0(0)"] * 2])
+        name=pl.Series(
+            ["execute_context_0(0)_generation_1(1)", *["execute_context_0(0)_generation_0(0)"] * 2]
+        )
     )
     work = [(0, 7, 15, 10, NORM, 1), (0, 7, 45, 10, NORM, 2)]
     labels = host_labels(Trace({"kernels": device(work), "runtime": host(calls), "markers": marks}))

@@ -1,4 +1,6 @@
-"""What holds for the replay of any recording: it agrees with its critical path and its slack, and work costs time."""
+"""What holds for the replay of any recording: it agrees with its critical path and its slack,
+and work costs time.
+"""
 
 import sys
 from pathlib import Path
@@ -28,10 +30,11 @@ EVENTS = 12
 
 
 def least_slack_beside(built: Graph, last: int, rows: Ints) -> tuple[Ints, Ints]:
-    """Rows of a device on the longest path to a node, and for each the least slack of all that happens beside it.
+    """Rows of a device on the longest path to a node, and for each the least slack of all that
+    happens beside it.
 
-    In the middle of an event, every path to the node crosses exactly one edge of the graph. If all others have more
-    than ``x`` ns of slack, the event alone holds the node back by ``x``.
+    In the middle of an event, every path to the node crosses exactly one edge of the graph. If all
+    others have more than ``x`` ns of slack, the event alone holds the node back by ``x``.
     """
     chains, time = built.schedule(), built.time
     bounds = np.full(len(time), -NEVER)
@@ -44,14 +47,18 @@ def least_slack_beside(built: Graph, last: int, rows: Ints) -> tuple[Ints, Ints]
     none = np.full(len(chains.source) + len(free), -1)
     begin = np.concatenate([time[target - 1], time[chains.source], np.full(len(free), NEVER)])
     end = np.concatenate([time[target], time[chains.target], time[free]])
-    slack = np.concatenate([
-        late[target] - time[target - 1] - chains.weight[target],
-        late[chains.target] - time[chains.source] - chains.delay,
-        late[free] - chains.origin[free],
-    ])  # fmt: skip
+    slack = np.concatenate(
+        [
+            late[target] - time[target - 1] - chains.weight[target],
+            late[chains.target] - time[chains.source] - chains.delay,
+            late[free] - chains.origin[free],
+        ]
+    )
     own = np.concatenate([target, none])
     ends = 2 * rows + 1
-    critical = rows[(late[ends] == time[ends]) & (late[ends] == time[ends - 1] + chains.weight[ends])]
+    critical = rows[
+        (late[ends] == time[ends]) & (late[ends] == time[ends - 1] + chains.weight[ends])
+    ]
     some = np.random.default_rng(0).permutation(critical)[:EVENTS]
     beside = []
     for row in some:
@@ -69,14 +76,20 @@ def shorter(built: Graph, row: int, ns: int) -> Plan:
 
 
 def check_one_event_alone(trace: Trace) -> None:
-    """Removing ``x`` ns of work without slack gains at most ``x``, and exactly ``x`` if it is alone on the path."""
+    """Removing ``x`` ns of work without slack gains at most ``x``, and exactly ``x`` if it is
+    alone on the path.
+    """
     built = graph(trace)
     unchanged = Plan(built, "middle")
     assert (unchanged.times() == built.time).all()
     last = int(step_ends(built).sort("end_ns")["node"][-1])
     dur = unchanged.own_duration()
     rows, beside = least_slack_beside(built, last, np.flatnonzero(unchanged.device & (dur > 0)))
-    removed = [(row, ns, free) for row, free in zip(rows, beside, strict=True) for ns in (dur[row] // 2, dur[row])]
+    removed = [
+        (row, ns, free)
+        for row, free in zip(rows, beside, strict=True)
+        for ns in (dur[row] // 2, dur[row])
+    ]
     if not removed:
         return
     times = times_of([shorter(built, row, ns) for row, ns, _ in removed])
@@ -89,15 +102,27 @@ def check_one_event_alone(trace: Trace) -> None:
 
 
 def check_every_kind(trace: Trace) -> None:
-    """No removal lengthens a step, and a kind of work gains at most its time on the critical path of its rank."""
+    """No removal lengthens a step, and a kind of work gains at most its time on the critical
+    path of its rank.
+    """
     events = graph(trace).events.filter(pl.col("where") == "device")
-    stages, kinds = set(events["stage"].drop_nulls()), events["category"].drop_nulls().unique().sort().to_list()
+    stages, kinds = (
+        set(events["stage"].drop_nulls()),
+        events["category"].drop_nulls().unique().sort().to_list(),
+    )
     found = replayed(
-        trace, tuple(f"{make}:{kind}{to}" for kind in kinds for make, to in (("scale", ":0"), ("remove", "")))
+        trace,
+        tuple(
+            f"{make}:{kind}{to}" for kind in kinds for make, to in (("scale", ":0"), ("remove", ""))
+        ),
     )
     # what overlaps on a stream counts once on the path, and twice where it is removed
     after = pl.col("start_ns") - (pl.col("start_ns") + pl.col("dur_ns")).shift(1).over("chain")
-    twice = events.select("rank", after=after).group_by("rank").agg(-pl.col("after").clip(upper_bound=0).sum())
+    twice = (
+        events.select("rank", after=after)
+        .group_by("rank")
+        .agg(-pl.col("after").clip(upper_bound=0).sum())
+    )
     twice_of = dict(twice.iter_rows())
     paths = {}
     for rank in trace.ranks:
@@ -123,7 +148,8 @@ def check(trace: Trace) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["torch_tp1_cudagraph", "run_torch_tp1", "torch_pp2_eager", "nsys_transformers_generate"]
+    "name",
+    ["torch_tp1_cudagraph", "run_torch_tp1", "torch_pp2_eager", "nsys_transformers_generate"],
 )
 def test_a_replay_agrees_with_its_critical_path(name: str) -> None:
     check(sample(name))

@@ -1,7 +1,9 @@
-"""Requests joined to steps, on a timeline by hand: three requests, one of which waits behind the prefill of another.
+"""Requests joined to steps, on a timeline by hand: three requests, one of which waits behind the
+prefill of another.
 
-Steps (ms): 0 prefill of A, 10 to 30; 1 prefill of B beside a token of A, 30 to 60; 2 and 3 decode of A and B, 65 to 75,
-75 to 85, 90 to 100; 5 a token of B alone, 100 to 110; 6 prefill of C, 112 to 120; 7 its last, 120 to 130.
+Steps (ms): 0 prefill of A, 10 to 30; 1 prefill of B beside a token of A, 30 to 60; 2 and 3 decode
+of A and B, 65 to 75, 75 to 85, 90 to 100; 5 a token of B alone, 100 to 110; 6 prefill of C, 112 to
+120; 7 its last, 120 to 130.
 """
 
 from types import SimpleNamespace
@@ -20,11 +22,15 @@ EPOCH = 1_700_000_000_000_000_000
 MS = 1_000_000
 DECODE_OF_ONE = "execute_context_0(0)_generation_1(1)"
 STEPS = [  # begin, end (ms), tokens, tokens before
-    (10, 30, {"a": 100}, {"a": 0}), (30, 60, {"a": 1, "b": 300}, {"a": 100, "b": 0}),
-    (65, 75, {"a": 1, "b": 1}, {"a": 101, "b": 300}), (75, 85, {"a": 1, "b": 1}, {"a": 102, "b": 301}),
-    (90, 100, {"b": 1}, {"b": 302}), (100, 110, {"b": 1}, {"b": 303}), (112, 120, {"c": 50}, {"c": 0}),
+    (10, 30, {"a": 100}, {"a": 0}),
+    (30, 60, {"a": 1, "b": 300}, {"a": 100, "b": 0}),
+    (65, 75, {"a": 1, "b": 1}, {"a": 101, "b": 300}),
+    (75, 85, {"a": 1, "b": 1}, {"a": 102, "b": 301}),
+    (90, 100, {"b": 1}, {"b": 302}),
+    (100, 110, {"b": 1}, {"b": 303}),
+    (112, 120, {"c": 50}, {"c": 0}),
     (120, 130, {"c": 1}, {"c": 50}),
-]  # fmt: skip
+]
 REQUESTS = [  # name, arrival, first token, last token (ms), prompt, output
     ("a", 5, 31, 86, 100, 4),
     ("b", 12, 61, 112, 300, 5),
@@ -46,7 +52,10 @@ def made(*, apart_ms=0.0, steps=STEPS, traced=None, ids="{}"):
         (0, 1, 1, int(b * MS), int((e - b) * MS), label(t, c, prompts), "user_annotation", False)
         for b, e, t, c in shown
     ]
-    ops = [(0, 1, 1, int(b * MS), int((e - b) * MS), "aten::mm", "op", k) for k, (b, e, *_) in enumerate(shown)]
+    ops = [
+        (0, 1, 1, int(b * MS), int((e - b) * MS), "aten::mm", "op", k)
+        for k, (b, e, *_) in enumerate(shown)
+    ]
     names = ["rank", "process", "thread", "start_ns", "dur_ns", "name"]
     trace = Trace(
         {
@@ -59,45 +68,65 @@ def made(*, apart_ms=0.0, steps=STEPS, traced=None, ids="{}"):
     worker = {
         "requests": [
             {
-                "phase": "profiled", "repeat": 0, "request": k, "id": ids.format(name), "start_ns": shift + at * MS,
-                "prompt_tokens": prompt, "output_tokens": out, "ttft_s": (first - at) / 1e3, "e2e_s": (last - at) / 1e3,
+                "phase": "profiled",
+                "repeat": 0,
+                "request": k,
+                "id": ids.format(name),
+                "start_ns": shift + at * MS,
+                "prompt_tokens": prompt,
+                "output_tokens": out,
+                "ttft_s": (first - at) / 1e3,
+                "e2e_s": (last - at) / 1e3,
             }
             for k, (name, at, first, last, prompt, out) in enumerate(REQUESTS)
         ],
         "stages": [],
         "engine_steps": [
             {
-                "phase": "profiled", "start_ns": shift + int(b * MS), "end_ns": shift + int(e * MS),
+                "phase": "profiled",
+                "start_ns": shift + int(b * MS),
+                "end_ns": shift + int(e * MS),
                 "tokens": {f"{ids.format(n)}-1f": v for n, v in t.items()},
-                "computed": {f"{ids.format(n)}-1f": v for n, v in c.items()}, "preempted": [],
+                "computed": {f"{ids.format(n)}-1f": v for n, v in c.items()},
+                "preempted": [],
             }
             for b, e, t, c in steps
         ],
-    }  # fmt: skip
-    return SimpleNamespace(trace=trace, requests=requests_of(worker), engine_steps=engine_steps_of(worker))
+    }
+    return SimpleNamespace(
+        trace=trace, requests=requests_of(worker), engine_steps=engine_steps_of(worker)
+    )
 
 
 def ms(frame, *names):
-    return [tuple(round(row[name] / MS, 3) for name in names) for row in frame.iter_rows(named=True)]
+    return [
+        tuple(round(row[name] / MS, 3) for name in names) for row in frame.iter_rows(named=True)
+    ]
 
 
 def test_parts_of_each_request_by_hand():
     found = analyze.requests(made())
     assert found["request"].to_list() == [0, 1, 2]
-    # A: 5 ms until its prefill; B: behind the prefill of A from 12 to 30; C: from 80 to 112, steps until 110 but for
-    # 85 to 90, then nothing until 112
+    # A: 5 ms until its prefill; B: behind the prefill of A from 12 to 30; C: from 80 to 112, steps
+    # until 110 but for 85 to 90, then nothing until 112
     waits = ("queue_prefill_ns", "queue_decode_ns", "queue_other_ns")
     assert ms(found, *waits) == [(0, 0, 5), (18, 0, 0), (0, 25, 7)]
     # B has 300 of the 301 tokens of its step
     assert ms(found, "prefill_ns", "prefill_others_ns") == [(20, 0), (29.9, 0.1), (8, 0)]
     # A decodes in 30 to 60 beside a prefill of B, where a step that only decodes takes 10
     assert ms(found, "decode_ns", "decode_prefill_ns") == [(30, 20), (40, 0), (10, 0)]
-    assert ms(found, "between_ns", "left_out_ns", "delivery_ns") == [(5, 0, 1), (10, 0, 2), (0, 0, 1)]
+    assert ms(found, "between_ns", "left_out_ns", "delivery_ns") == [
+        (5, 0, 1),
+        (10, 0, 2),
+        (0, 0, 1),
+    ]
     assert found["behind"].to_list() == [[], [0], []]
     assert found["steps"].to_list() == [4, 5, 2]
     assert found["reason"].to_list() == [
-        "its own decode", "its own decode", "waiting behind the decode of others"
-    ]  # fmt: skip
+        "its own decode",
+        "its own decode",
+        "waiting behind the decode of others",
+    ]
     parts = pl.sum_horizontal(PARTS)
     assert found.select(parts.alias("sum"))["sum"].to_list() == found["e2e_ns"].to_list()
     assert found["unexplained_ns"].to_list() == [0, 0, 0]
@@ -108,7 +137,7 @@ def test_the_slow_first_tokens_are_named():
     said = analyze.slowest(found)
     assert said["title"] == (
         "The p99 of the time to the first token is its own prefill: 29.9 ms of 49.0 ms."
-    )  # fmt: skip
+    )
     assert said["requests"] == [1]
     assert said["parts"]["prefill of others"] == pytest.approx(18.1 * MS, rel=1e-3)
     with pytest.raises(AnalysisError, match="no requests"):
@@ -119,7 +148,9 @@ def test_a_request_that_was_left_out_and_preempted():
     steps = [(b, e, dict(t), dict(c)) for b, e, t, c in STEPS]
     steps[3] = (75, 85, {"a": 1}, {"a": 102})
     run = made(steps=steps)
-    run.engine_steps = run.engine_steps.with_columns(preempted=(pl.col("step") == 4) & (pl.col("engine_id") == "b-1f"))
+    run.engine_steps = run.engine_steps.with_columns(
+        preempted=(pl.col("step") == 4) & (pl.col("engine_id") == "b-1f")
+    )
     found = analyze.requests(run)
     assert ms(found.filter(request=1), "left_out_ns") == [(10.0,)]
     assert found["preemptions"].to_list() == [0, 1, 0]
@@ -137,7 +168,9 @@ def test_a_trace_of_a_stretch_of_the_steps_is_joined_where_the_labels_agree(trac
 
 def test_clocks_that_disagree_are_not_joined():
     assert analyze.requests(made(apart_ms=0.8)).height == 3
-    with pytest.raises(AnalysisError, match=r"disagree by 3\.00 ms; expected at most 1\.00 ms") as error:
+    with pytest.raises(
+        AnalysisError, match=r"disagree by 3\.00 ms; expected at most 1\.00 ms"
+    ) as error:
         analyze.requests(made(apart_ms=3.0))
     assert error.value.facts["apart_ns"] == 3 * MS
 
@@ -160,12 +193,21 @@ def test_spans_of_each_request_follow_each_other():
     whole = pl.col("start_ns") + pl.col("dur_ns")
     parts = found.select("request", "part", pl.col("start_ns") // MS, end=whole // MS).rows()
     assert parts == [
-        (0, "waiting", 5, 10), (0, "prefill", 10, 30), (0, "decode beside prefill", 30, 60), (0, "decode", 65, 75),
+        (0, "waiting", 5, 10),
+        (0, "prefill", 10, 30),
+        (0, "decode beside prefill", 30, 60),
+        (0, "decode", 65, 75),
         (0, "decode", 75, 85),
-        (1, "waiting", 12, 30), (1, "prefill", 30, 60), (1, "decode", 65, 75), (1, "decode", 75, 85),
-        (1, "decode", 90, 100), (1, "decode", 100, 110),
-        (2, "waiting", 80, 112), (2, "prefill", 112, 120), (2, "decode", 120, 130),
-    ]  # fmt: skip
+        (1, "waiting", 12, 30),
+        (1, "prefill", 30, 60),
+        (1, "decode", 65, 75),
+        (1, "decode", 75, 85),
+        (1, "decode", 90, 100),
+        (1, "decode", 100, 110),
+        (2, "waiting", 80, 112),
+        (2, "prefill", 112, 120),
+        (2, "decode", 120, 130),
+    ]
     assert found.filter(request=2)["step"].to_list() == [None, 6, 7]
     assert found.filter(request=1)["tokens"].to_list() == [None, 300, 1, 1, 1, 1]
 
@@ -185,11 +227,19 @@ def test_the_finding_about_first_tokens_has_its_own_denominator():
     run = made()
     frame = analyze.requests(run)
     late = frame.with_columns(
-        ttft_ns=pl.lit(90 * MS), queue_prefill_ns=pl.lit(62 * MS), queue_decode_ns=pl.lit(0), queue_other_ns=pl.lit(0),
-        prefill_ns=pl.lit(28 * MS), prefill_others_ns=pl.lit(0), ttft_others_ns=pl.lit(62 * MS),
-    )  # fmt: skip
+        ttft_ns=pl.lit(90 * MS),
+        queue_prefill_ns=pl.lit(62 * MS),
+        queue_decode_ns=pl.lit(0),
+        queue_other_ns=pl.lit(0),
+        prefill_ns=pl.lit(28 * MS),
+        prefill_others_ns=pl.lit(0),
+        ttft_others_ns=pl.lit(62 * MS),
+    )
     first = analyze.findings(run.trace, requests=late).row(0, named=True)
-    assert first["title"] == "The p99 of the time to the first token is prefill of others: 62.0 ms of 90.0 ms."
+    assert (
+        first["title"]
+        == "The p99 of the time to the first token is prefill of others: 62.0 ms of 90.0 ms."
+    )
     assert (first["order"], first["rule"], first["severity"]) == (1, "slow_first_tokens", "high")
     assert first["share_of_time"] == pytest.approx(62 / 90)
     assert (first["figure"], first["gain_ns"], first["unit"]) == (62 * MS, 62 * MS, "ns a request")
@@ -197,7 +247,10 @@ def test_the_finding_about_first_tokens_has_its_own_denominator():
     assert frame.filter(pl.sql_expr(first["where"])).height == 3
     # its own prefill is no fault of the machine, and comes after what is
     told = analyze.findings(run.trace, requests=frame)
-    assert told.filter(rule="slow_first_tokens").select("severity", "gain_ns").row(0) == ("info", 0.0)
+    assert told.filter(rule="slow_first_tokens").select("severity", "gain_ns").row(0) == (
+        "info",
+        0.0,
+    )
     assert analyze.findings(run.trace)["rule"].to_list() == [
         rule for rule in told["rule"].to_list() if rule != "slow_first_tokens"
     ]
@@ -205,19 +258,42 @@ def test_the_finding_about_first_tokens_has_its_own_denominator():
 
 
 def test_compilation_in_the_prefill_of_another_is_told_by_what_the_host_did():
-    # one prefill step of 10 to 110 ms: kernels of 2 and 6 ms around 92 ms in which the host compiles; then a decode
+    # one prefill step of 10 to 110 ms: kernels of 2 and 6 ms around 92 ms in which the host
+    # compiles; then a decode
     gemm = "nvjet_sm90_tst_64x8_64x16_4x1_v_bz_TNT"
-    run = kernels([gemm] * 3).with_columns(start_ns=pl.Series([10, 104, 112]) * MS, dur_ns=pl.Series([2, 6, 10]) * MS)
+    run = kernels([gemm] * 3).with_columns(
+        start_ns=pl.Series([10, 104, 112]) * MS, dur_ns=pl.Series([2, 6, 10]) * MS
+    )
     launched = launches(run).with_columns(start_ns=pl.Series([9_990, 103_990, 111_990]) * 1000)
-    marks = [("execute_context_1(256)_generation_0(0)", 9 * MS, 96 * MS), (DECODE_OF_ONE, 111 * MS, 5 * MS)]
+    marks = [
+        ("execute_context_1(256)_generation_0(0)", 9 * MS, 96 * MS),
+        (DECODE_OF_ONE, 111 * MS, 5 * MS),
+    ]
     compiling = ops([("triton/compiler/compiler.py(226): compile", 12 * MS, 91 * MS, 1)])
-    trace = Trace({"kernels": run, "runtime": launched, "markers": labels(marks), "ops": compiling}, {"world_size": 1})
-    # the request arrives at 5 ms, waits for the prefill of others from 10 ms on, and has its token at 122 ms
-    parts = dict.fromkeys(PARTS, 0) | {"queue_other_ns": 7 * MS, "queue_prefill_ns": 100 * MS, "prefill_ns": 10 * MS}
+    trace = Trace(
+        {"kernels": run, "runtime": launched, "markers": labels(marks), "ops": compiling},
+        {"world_size": 1},
+    )
+    # the request arrives at 5 ms, waits for the prefill of others from 10 ms on, and has its token
+    # at 122 ms
+    parts = dict.fromkeys(PARTS, 0) | {
+        "queue_other_ns": 7 * MS,
+        "queue_prefill_ns": 100 * MS,
+        "prefill_ns": 10 * MS,
+    }
     times = {
-        "request": 0, "start_ns": 5 * MS, "first_step_ns": 112 * MS, "first_token_ns": 122 * MS, "ttft_ns": 117 * MS,
-        "e2e_ns": 117 * MS, "ttft_others_ns": 100 * MS,
-    }  # fmt: skip
-    found = analyze.findings(trace, requests=pl.DataFrame([parts | times])).filter(rule="slow_first_tokens")
-    assert found["figure"].to_list() == [pytest.approx(92 * MS, rel=0.01)]  # of 100 ms in which others are prefilled
+        "request": 0,
+        "start_ns": 5 * MS,
+        "first_step_ns": 112 * MS,
+        "first_token_ns": 122 * MS,
+        "ttft_ns": 117 * MS,
+        "e2e_ns": 117 * MS,
+        "ttft_others_ns": 100 * MS,
+    }
+    found = analyze.findings(trace, requests=pl.DataFrame([parts | times])).filter(
+        rule="slow_first_tokens"
+    )
+    assert found["figure"].to_list() == [
+        pytest.approx(92 * MS, rel=0.01)
+    ]  # of 100 ms in which others are prefilled
     assert found["about"].to_list() == ["triton/compiler/compiler.py(226): compile"]

@@ -28,7 +28,9 @@ TINY = config_of("tiny") | {"num_hidden_layers": 2}
 
 
 def two_steps():
-    """A prefill of 2 requests with 10 tokens, then a decode step; kernels of 10 us with 1 us between them."""
+    """A prefill of 2 requests with 10 tokens, then a decode step; kernels of 10 us with 1 us
+    between them.
+    """
     names = forward(2, DENSE)
     first = kernels(names, start=1000, dur=10_000, pause=1000)
     second = kernels(names, start=1_000_000, dur=10_000, pause=1000, first=100)
@@ -37,7 +39,11 @@ def two_steps():
         ("execute_context_2(10)_generation_0(0)", 900, 50_000),
         ("execute_context_0(0)_generation_2(2)", 999_900, 50_000),
     ]
-    return Trace({"kernels": both, "runtime": launches(both), "markers": labels(steps)}, {"device": "NVIDIA H200"}, {})
+    return Trace(
+        {"kernels": both, "runtime": launches(both), "markers": labels(steps)},
+        {"device": "NVIDIA H200"},
+        {},
+    )
 
 
 @pytest.mark.parametrize("name", H200_CAPTURES)
@@ -76,7 +82,11 @@ def test_measured_time_is_all_device_time_and_idle_fills_the_steps():
 
 def test_ranks_of_a_pipeline_have_the_layers_of_their_stage():
     found = roofline_join(sample("torch_pp2_eager"), "Qwen2.5-7B", per="layer")
-    per_rank = found.filter(pl.col("stage") == "gate_up_proj").group_by("rank").agg(pl.col("layer").n_unique())
+    per_rank = (
+        found.filter(pl.col("stage") == "gate_up_proj")
+        .group_by("rank")
+        .agg(pl.col("layer").n_unique())
+    )
     assert per_rank.sort("rank").rows() == [(0, 14), (1, 14)]
     assert found.filter(pl.col("stage") == "lm_head")["rank"].unique().to_list() == [1]
 
@@ -103,7 +113,10 @@ def test_contexts_of_requests_from_before_the_trace_are_unknown_or_given():
     known = batches(frame("execute_context_0(0)_generation_3(3)"))
     (made,), how = known[0, 0]
     assert (made.context, how) == (1, "unknown")
-    known = batches(frame("execute_context_0(0)_generation_3(3)", "execute_context_0(0)_generation_3(3)"), context=100)
+    known = batches(
+        frame("execute_context_0(0)_generation_3(3)", "execute_context_0(0)_generation_3(3)"),
+        context=100,
+    )
     assert [known[0, n][0][0].context for n in (0, 1)] == [101, 102]
     known = batches(
         frame(
@@ -128,7 +141,10 @@ def test_one_rank_is_no_pipeline_of_two():
 
 
 def test_what_cannot_be_joined_is_refused():
-    trace, shape = sample("nsys_transformers_generate"), H200_CAPTURES["torch_transformers_generate"]
+    trace, shape = (
+        sample("nsys_transformers_generate"),
+        H200_CAPTURES["torch_transformers_generate"],
+    )
     with pytest.raises(AnalysisError, match="how many tokens"):
         roofline_join(trace, shape)
     trace = sample("torch_tp1_cudagraph")
@@ -138,14 +154,18 @@ def test_what_cannot_be_joined_is_refused():
         roofline_join(trace, "Qwen2.5-1.5B", per="kernel")
     with pytest.raises(LlmprofError, match="H300"):
         roofline_join(trace, "Qwen2.5-1.5B", "H300")
-    unnamed = Trace({"kernels": trace.kernels, "runtime": trace.runtime, "markers": trace.markers}, {}, {})
+    unnamed = Trace(
+        {"kernels": trace.kernels, "runtime": trace.runtime, "markers": trace.markers}, {}, {}
+    )
     with pytest.raises(AnalysisError, match="names no device"):
         roofline_join(unnamed, "Qwen2.5-1.5B")
 
 
 def test_stages_become_observations_of_their_device_time():
     found = stage_observations(sample("torch_tp1_cudagraph"), "Qwen2.5-1.5B")
-    head = [one for one in found if one.stage == "lm_head" and one.requests == 4 and one.tokens == 4]
+    head = [
+        one for one in found if one.stage == "lm_head" and one.requests == 4 and one.tokens == 4
+    ]
     assert len(head) == 1
     assert 110e-6 < head[0].seconds < 116e-6
     assert {one.kind for one in found} == {"stage"}

@@ -1,4 +1,6 @@
-"""Speculative decoding, by hand: what is drafted and verified in a step, and the tokens that it gives."""
+"""Speculative decoding, by hand: what is drafted and verified in a step, and the tokens that it
+gives.
+"""
 
 import polars as pl
 import pytest
@@ -15,8 +17,12 @@ Notes = list[dict[str, tuple[int, int]]]
 
 
 def trace_of(*steps: tuple[int, int, int, int], drafts: list[str] = HEADS) -> Trace:
-    """Steps of (requests and tokens of prompts, requests and tokens that are generated), one each ``PERIOD``."""
-    runs = [kernels([*MODEL, *drafts], start=PERIOD * i, first=1 + 100 * i) for i in range(len(steps))]
+    """Steps of (requests and tokens of prompts, requests and tokens that are generated), one
+    each ``PERIOD``.
+    """
+    runs = [
+        kernels([*MODEL, *drafts], start=PERIOD * i, first=1 + 100 * i) for i in range(len(steps))
+    ]
     marks = [
         (f"execute_context_{a}({b})_generation_{c}({d})", PERIOD * i - 1, PERIOD - 2)
         for i, (a, b, c, d) in enumerate(steps)
@@ -31,7 +37,9 @@ def noted(notes: Notes) -> pl.DataFrame:
         for step, of_requests in enumerate(notes)
         for name, (tokens, computed) in of_requests.items()
     ]
-    return pl.DataFrame(rows, schema=["phase", "step", "engine_id", "tokens", "computed"], orient="row")
+    return pl.DataFrame(
+        rows, schema=["phase", "step", "engine_id", "tokens", "computed"], orient="row"
+    )
 
 
 STEPS = ((2, 30, 0, 0), (0, 0, 2, 6), (0, 0, 2, 6), (0, 0, 2, 6))
@@ -39,9 +47,9 @@ STEPS = ((2, 30, 0, 0), (0, 0, 2, 6), (0, 0, 2, 6), (0, 0, 2, 6))
 
 def test_drafting_and_verifying() -> None:
     found = speculation(trace_of(*STEPS))
-    assert found.select("step", "requests", "draft_tokens", "draft_ns", "verify_ns", "tokens_per_request").rows() == [
-        (step, 2, 4, 140, 440, None) for step in (1, 2, 3)
-    ]
+    assert found.select(
+        "step", "requests", "draft_tokens", "draft_ns", "verify_ns", "tokens_per_request"
+    ).rows() == [(step, 2, 4, 140, 440, None) for step in (1, 2, 3)]
 
 
 def test_accepted_tokens_are_those_that_count_as_computed_in_the_next_step() -> None:
@@ -64,13 +72,19 @@ def test_an_engine_that_schedules_ahead_takes_off_rejected_drafts_a_step_later()
     # of one draft each: a is right in step 1, b never
     steps = ((2, 30, 0, 0), *[(0, 0, 2, 4)] * 4)
     notes: Notes = [
-        {"a": (10, 0), "b": (20, 0)}, {"a": (2, 10), "b": (2, 20)}, {"a": (2, 12), "b": (2, 22)},
-        {"a": (2, 14), "b": (2, 23)}, {"a": (2, 15), "b": (2, 24)},
-    ]  # fmt: skip
+        {"a": (10, 0), "b": (20, 0)},
+        {"a": (2, 10), "b": (2, 20)},
+        {"a": (2, 12), "b": (2, 22)},
+        {"a": (2, 14), "b": (2, 23)},
+        {"a": (2, 15), "b": (2, 24)},
+    ]
     found = speculation(trace_of(*steps), engine_steps=noted(notes))
     assert found.select("step", "tokens_per_request", "acceptance").rows() == [
-        (1, 1.5, 0.5), (2, 1.0, 0.0), (3, None, None), (4, None, None),
-    ]  # fmt: skip
+        (1, 1.5, 0.5),
+        (2, 1.0, 0.0),
+        (3, None, None),
+        (4, None, None),
+    ]
 
 
 def test_what_says_nothing_of_drafts() -> None:

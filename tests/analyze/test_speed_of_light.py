@@ -18,10 +18,14 @@ TOY = Device("toy", "toy", dict.fromkeys(TYPES, 100e12), 1e12, 1e9, 0, 10)
 
 DURATION = "gpu__time_duration.sum"
 TENSOR = "sm__ops_path_tensor_src_bf16_dst_fp32.sum"
-READ, WRITE, WRITTEN = "dram__bytes_read.sum", "dram__bytes_write.sum", "l1tex__m_l1tex2xbar_write_bytes.sum"
+READ, WRITE, WRITTEN = (
+    "dram__bytes_read.sum",
+    "dram__bytes_write.sum",
+    "l1tex__m_l1tex2xbar_write_bytes.sum",
+)
 SM, DRAM, L2 = (
     f"{unit}__throughput.avg.pct_of_peak_sustained_elapsed" for unit in ("sm", "dram", "lts")
-)  # fmt: skip
+)
 
 
 def measured(*launches: dict[str, float], device: str | None = None) -> Metrics:
@@ -31,9 +35,19 @@ def measured(*launches: dict[str, float], device: str | None = None) -> Metrics:
         for name, value in values.items()
     ]
     if device:
-        rows += [(n, "k", "device__attribute_display_name", "1", None, device) for n in range(len(launches))]
-    columns = {"kernel_id": pl.Int32, "kernel_name": pl.String, "metric": pl.String, "unit": pl.String}
-    return Metrics(pl.DataFrame(rows, schema={**columns, "value": pl.Float64, "text": pl.String}, orient="row"))
+        rows += [
+            (n, "k", "device__attribute_display_name", "1", None, device)
+            for n in range(len(launches))
+        ]
+    columns = {
+        "kernel_id": pl.Int32,
+        "kernel_name": pl.String,
+        "metric": pl.String,
+        "unit": pl.String,
+    }
+    return Metrics(
+        pl.DataFrame(rows, schema={**columns, "value": pl.Float64, "text": pl.String}, orient="row")
+    )
 
 
 def first(*launches: dict[str, float], device: str | Device | None = TOY) -> dict:
@@ -42,7 +56,18 @@ def first(*launches: dict[str, float], device: str | Device | None = TOY) -> dic
 
 def test_rates_intensity_and_place_under_the_flat_roof():
     # 1 GFLOP and 2 MB in 20 us: 50 TFLOP/s, 0.1 TB/s, 500 FLOP/B is right of the ridge
-    row = first({DURATION: 20_000, TENSOR: 1e9, READ: 1.5e6, WRITE: 0.5e6, WRITTEN: 1e6, SM: 55, DRAM: 10, L2: 20})
+    row = first(
+        {
+            DURATION: 20_000,
+            TENSOR: 1e9,
+            READ: 1.5e6,
+            WRITE: 0.5e6,
+            WRITTEN: 1e6,
+            SM: 55,
+            DRAM: 10,
+            L2: 20,
+        }
+    )
     assert row["flop_per_s"] == pytest.approx(50e12)
     assert row["dram_bytes"] == 2e6
     assert row["bytes_per_s"] == pytest.approx(1e11)
@@ -50,7 +75,12 @@ def test_rates_intensity_and_place_under_the_flat_roof():
     assert row["arithmetic_intensity"] == pytest.approx(500)
     assert row["roof_flop_per_s"] == 100e12
     assert row["roof_share"] == pytest.approx(0.5)
-    assert (row["dtype"], row["bound"], row["memory_level"], row["memory_pct"]) == ("bf16", "latency", "l2", 20)
+    assert (row["dtype"], row["bound"], row["memory_level"], row["memory_pct"]) == (
+        "bf16",
+        "latency",
+        "l2",
+        20,
+    )
     # 10 FLOP/B: the roof is 10 TFLOP/s, and 8 are reached
     row = first({DURATION: 10_000, TENSOR: 8e7, READ: 8e6, WRITE: 0})
     assert row["roof_flop_per_s"] == pytest.approx(10e12)
@@ -63,10 +93,13 @@ def test_rates_intensity_and_place_under_the_flat_roof():
 @pytest.mark.parametrize(
     ("compute", "dram", "l2", "bound", "level"),
     [
-        (90, 20, 30, "compute", "l2"), (30, 70, 40, "memory", "dram"), (30, 20, 61, "memory", "l2"),
-        (59, 59, 10, "latency", "dram"), (75, 75, 75, "compute", "dram"),
+        (90, 20, 30, "compute", "l2"),
+        (30, 70, 40, "memory", "dram"),
+        (30, 20, 61, "memory", "l2"),
+        (59, 59, 10, "latency", "dram"),
+        (75, 75, 75, "compute", "dram"),
     ],
-)  # fmt: skip
+)
 def test_the_busier_side_at_sixty_percent_is_the_bound(compute, dram, l2, bound, level):
     row = first({DURATION: 1000, SM: compute, DRAM: dram, L2: l2})
     assert (row["bound"], row["memory_level"]) == (bound, level)
@@ -111,9 +144,13 @@ def test_instructions_outside_the_tensor_cores_count_by_what_they_do():
     assert row["flops_source"] == "FP instructions"
 
 
-@pytest.mark.parametrize("tensor", [{}, {"sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active": 12}])
+@pytest.mark.parametrize(
+    "tensor", [{}, {"sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active": 12}]
+)
 def test_without_a_count_of_the_tensor_cores_operations_are_unknown_and_not_too_few(tensor):
-    row = first({DURATION: 1000, "smsp__sass_thread_inst_executed_op_ffma_pred_on.sum": 10, **tensor})
+    row = first(
+        {DURATION: 1000, "smsp__sass_thread_inst_executed_op_ffma_pred_on.sum": 10, **tensor}
+    )
     assert row["flops"] is None
     assert row["flop_per_s"] is None
     assert row["flops_source"] is None
@@ -129,15 +166,23 @@ def test_without_a_count_of_the_tensor_cores_operations_are_unknown_and_not_too_
     ],
 )
 def test_memory_traffic_comes_from_what_was_collected(names, total):
-    assert first({DURATION: 1000, **names})["dram_bytes"] == (None if total is None else pytest.approx(total))
+    assert first({DURATION: 1000, **names})["dram_bytes"] == (
+        None if total is None else pytest.approx(total)
+    )
 
 
 def test_stalls_are_shares_of_all_states_and_readiness_is_none():
     ratio = "smsp__average_warps_issue_stalled_{}_per_issue_active.ratio"
     states = {"selected": 1, "not_selected": 2, "long_scoreboard": 4, "gmma": 3, "wait": 0}
     found = stalls(measured({ratio.format(name): value for name, value in states.items()}))
-    assert found.rows() == [(0, "long_scoreboard", 0.4), (0, "warpgroup_arrive", pytest.approx(0.3))]
-    sampled = {"smsp__pcsamp_warps_issue_stalled_barrier": 30, "smsp__pcsamp_warps_issue_stalled_selected": 10}
+    assert found.rows() == [
+        (0, "long_scoreboard", 0.4),
+        (0, "warpgroup_arrive", pytest.approx(0.3)),
+    ]
+    sampled = {
+        "smsp__pcsamp_warps_issue_stalled_barrier": 30,
+        "smsp__pcsamp_warps_issue_stalled_selected": 10,
+    }
     sampled["smsp__pcsamp_warps_issue_stalled_barrier_not_issued"] = 25
     assert stalls(measured(sampled)).rows() == [(0, "barrier", 0.75)]
     assert stalls(measured(dict.fromkeys(sampled, 0))).height == 0
@@ -146,10 +191,18 @@ def test_stalls_are_shares_of_all_states_and_readiness_is_none():
 
 
 def test_the_device_is_the_one_that_the_metrics_name():
-    found = speed_of_light(measured({DURATION: 1000, TENSOR: 989.5e6, READ: 1, WRITE: 0}, device="NVIDIA H200"))
+    found = speed_of_light(
+        measured({DURATION: 1000, TENSOR: 989.5e6, READ: 1, WRITE: 0}, device="NVIDIA H200")
+    )
     assert found["roof_share"].to_list() == [pytest.approx(1.0)]
-    unnamed = speed_of_light(measured({DURATION: 1000, TENSOR: 1e6, READ: 10, WRITE: 0, SM: 70, DRAM: 20}))
-    assert unnamed.select("bound", "flop_per_s", "roof_share").row(0) == ("compute", pytest.approx(1e12), None)
+    unnamed = speed_of_light(
+        measured({DURATION: 1000, TENSOR: 1e6, READ: 10, WRITE: 0, SM: 70, DRAM: 20})
+    )
+    assert unnamed.select("bound", "flop_per_s", "roof_share").row(0) == (
+        "compute",
+        pytest.approx(1e12),
+        None,
+    )
     with pytest.raises(LlmprofError, match="not known"):
         speed_of_light(measured({DURATION: 1}), device="NVIDIA H9000")
     with pytest.raises(NotCapturedError, match="SpeedOfLight"):
@@ -158,9 +211,16 @@ def test_the_device_is_the_one_that_the_metrics_name():
 
 TOKENS, HIDDEN, QKV, GATE_UP, DOWN = 2048, 1536, 2048, 17920, 8960
 GEMMS = {  # launch: (K, N)
-    0: (DOWN, HIDDEN), 2: (HIDDEN, QKV), 7: (HIDDEN, HIDDEN), 9: (HIDDEN, GATE_UP), 11: (DOWN, HIDDEN),
-    13: (HIDDEN, QKV), 18: (HIDDEN, HIDDEN), 20: (HIDDEN, GATE_UP), 22: (DOWN, HIDDEN),
-}  # fmt: skip
+    0: (DOWN, HIDDEN),
+    2: (HIDDEN, QKV),
+    7: (HIDDEN, HIDDEN),
+    9: (HIDDEN, GATE_UP),
+    11: (DOWN, HIDDEN),
+    13: (HIDDEN, QKV),
+    18: (HIDDEN, HIDDEN),
+    20: (HIDDEN, GATE_UP),
+    22: (DOWN, HIDDEN),
+}
 
 
 @needs_captures
@@ -175,11 +235,14 @@ def test_gemms_of_the_capture_agree_with_their_shapes_and_times(page):
         both = 2 * (TOKENS * k + k * n)
         result = 2 * TOKENS * n
         if n == GATE_UP:
-            # seven waves of tiles; inputs (61 MB) and result (73 MB) are more than L2 (60 MB): inputs are read again
+            # seven waves of tiles; inputs (61 MB) and result (73 MB) are more than L2 (60 MB):
+            # inputs are read again
             assert 1.2 < row["traffic_bytes"] / (both + result) < 1.35
         else:
             assert row["dram_read_bytes"] / seconds == pytest.approx(both / seconds, rel=0.01)
-            assert row["traffic_bytes"] / seconds == pytest.approx((both + result) / seconds, rel=0.01)
+            assert row["traffic_bytes"] / seconds == pytest.approx(
+                (both + result) / seconds, rel=0.01
+            )
 
 
 def test_the_share_of_memory_includes_l1_as_the_profiler_has_it():
@@ -188,6 +251,8 @@ def test_the_share_of_memory_includes_l1_as_the_profiler_has_it():
     row = first({DURATION: 1000, SM: 30, DRAM: 20, L2: 40, units: 70, l1: 75})
     assert (row["memory_pct"], row["memory_level"], row["bound"]) == (70, "l1", "memory")
     row = first({DURATION: 1000, SM: 65, DRAM: 20, L2: 40, units: 70, l1: 75})
-    assert (row["memory_pct"], row["memory_level"], row["bound"]) == (70, "l1", "compute"), "operands of a GEMM"
+    assert (row["memory_pct"], row["memory_level"], row["bound"]) == (70, "l1", "compute"), (
+        "operands of a GEMM"
+    )
     row = first({DURATION: 1000, SM: 30, DRAM: 20, L2: 40, units: 40, l1: 75})
     assert (row["memory_pct"], row["memory_level"], row["bound"]) == (40, "l2", "latency")

@@ -12,7 +12,9 @@ STEPS = 6
 def trace(slow: int, *, steps: int = STEPS) -> Trace:
     """Steps of a GEMM of 10 and attention of 20; in the third the GEMM takes ``slow``."""
     runs = [
-        kernels([(GEMM, slow if i == 2 else 10), (ATTENTION, 20)], start=1000 * i + 20, first=1 + 2 * i)
+        kernels(
+            [(GEMM, slow if i == 2 else 10), (ATTENTION, 20)], start=1000 * i + 20, first=1 + 2 * i
+        )
         for i in range(steps)
     ]
     work = pl.concat(runs)

@@ -1,4 +1,6 @@
-"""Call stacks: self time by hand, kernels under the operator that launched them, samples of the CPU."""
+"""Call stacks: self time by hand, kernels under the operator that launched them, samples of the
+CPU.
+"""
 
 import polars as pl
 import pytest
@@ -12,13 +14,17 @@ def trace(ops: list[dict], kernels: list[dict] | None = None) -> Trace:
     shared = {"rank": 0, "process": 1, "thread": 1}
     tables = {"ops": pl.DataFrame([{**shared, **op} for op in ops], infer_schema_length=None)}
     if kernels is not None:
-        tables["kernels"] = pl.DataFrame([{"rank": 0, "device": 0, "stream": 7, **k} for k in kernels])
+        tables["kernels"] = pl.DataFrame(
+            [{"rank": 0, "device": 0, "stream": 7, **k} for k in kernels]
+        )
     return Trace(tables)
 
 
 @pytest.fixture
 def nested() -> Trace:
-    """main 0-100 calls forward 10-60, which runs aten::mm 20-40 and aten::mm 45-50; each mm launches a kernel."""
+    """main 0-100 calls forward 10-60, which runs aten::mm 20-40 and aten::mm 45-50; each mm
+    launches a kernel.
+    """
     return trace(
         [
             {"start_ns": 0, "dur_ns": 100, "name": "main", "kind": "python"},
@@ -64,9 +70,21 @@ def test_stacks_recorded_with_operators_are_continued_by_the_operators_inside():
     found = analyze.stacks(
         trace(
             [
-                {"start_ns": 0, "dur_ns": 10, "name": "aten::linear", "kind": "op", "ascend_stack": "m.py(3): f\nmain"},
+                {
+                    "start_ns": 0,
+                    "dur_ns": 10,
+                    "name": "aten::linear",
+                    "kind": "op",
+                    "ascend_stack": "m.py(3): f\nmain",
+                },
                 {"start_ns": 2, "dur_ns": 4, "name": "aclnnMm", "kind": "op", "ascend_stack": None},
-                {"start_ns": 20, "dur_ns": 4, "name": "aten::empty", "kind": "op", "ascend_stack": None},
+                {
+                    "start_ns": 20,
+                    "dur_ns": 4,
+                    "name": "aten::empty",
+                    "kind": "op",
+                    "ascend_stack": None,
+                },
             ]
         )
     )

@@ -63,7 +63,9 @@ def test_which_steps_are_never_steady() -> None:
 
 def test_each_rank_by_itself() -> None:
     zero = run_of([(PREFILL, 500), *[(decode(4), 100)] * 5])
-    one = run_of([(PREFILL, 500), *[(decode(4), 100)] * 3, (decode(4), 900), (decode(4), 100)], rank=1)
+    one = run_of(
+        [(PREFILL, 500), *[(decode(4), 100)] * 3, (decode(4), 900), (decode(4), 100)], rank=1
+    )
     found = steady_state(Trace({name: pl.concat([zero[name], one[name]]) for name in zero}))
     assert found.filter(pl.col("rank") == 0)["step"].to_list() == [2, 3, 4, 5]
     assert found.filter(pl.col("rank") == 1)["step"].to_list() == [2, 3, 5]

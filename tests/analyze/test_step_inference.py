@@ -1,4 +1,6 @@
-"""Steps without labels: found by embedding, by sampling, by size; and compared with the labels of real recordings."""
+"""Steps without labels: found by embedding, by sampling, by size; and compared with the labels
+of real recordings.
+"""
 
 from collections.abc import Callable
 
@@ -7,11 +9,23 @@ import pytest
 
 from llmprof.analyze import attribute, layers, steps
 from llmprof.trace import Trace
-from tests.analyze.builders import ATTENTION, DENSE, EMBEDDING, GEMM, NORM, forward, kernels, labels, launches, ops
+from tests.analyze.builders import (
+    ATTENTION,
+    DENSE,
+    EMBEDDING,
+    GEMM,
+    NORM,
+    forward,
+    kernels,
+    labels,
+    launches,
+    ops,
+)
 
 
 def test_kernels_only_three_forward_passes() -> None:
-    # 2 layers: 2 + 20 + 5 = 27 kernels of 10 ns without a pause; each pass begins with its input kernel
+    # 2 layers: 2 + 20 + 5 = 27 kernels of 10 ns without a pause; each pass begins with its input
+    # kernel
     frames = [kernels(forward(2), start=1000 * n) for n in range(3)]
     trace = Trace({"kernels": pl.concat(frames)})
     found = steps(trace)
@@ -19,7 +33,13 @@ def test_kernels_only_three_forward_passes() -> None:
     assert found["dur_ns"].to_list() == [270, 270, 270]
     assert found["source"].unique().to_list() == ["inferred"]
     assert found["phase"].unique().to_list() == ["other"]  # kernels do not say what is in a batch
-    for unknown in ("host_start_ns", "host_dur_ns", "name", "context_requests", "generation_tokens"):
+    for unknown in (
+        "host_start_ns",
+        "host_dur_ns",
+        "name",
+        "context_requests",
+        "generation_tokens",
+    ):
         assert found[unknown].null_count() == 3
     assert attribute(trace)["step"].to_list() == [0] * 27 + [1] * 27 + [2] * 27
     assert layers(trace, per="layer").group_by("step").len()["len"].to_list() == [2, 2, 2]
@@ -29,28 +49,54 @@ def test_embedding_operator_names_the_batch() -> None:
     run = pl.concat([kernels(forward(2), start=1000 * n, first=100 * n) for n in range(3)])
     embedding = run.filter(pl.col("name") == EMBEDDING)
     run = run.with_columns(
-        op_id=pl.when(pl.col("name") == EMBEDDING).then(pl.col("correlation") + 1000)  # the inner operator
+        op_id=pl.when(pl.col("name") == EMBEDDING).then(
+            pl.col("correlation") + 1000
+        )  # the inner operator
     )
     calls = []
     for n, row in enumerate(embedding.iter_rows(named=True)):
         shape = "[[151936, 1536], [4, 128]]" if n == 0 else "[[151936, 1536], [4, 1]]"
         calls.append(("aten::embedding", row["start_ns"] - 8, 6, row["correlation"], shape))
-        calls.append(("aten::index_select", row["start_ns"] - 6, 4, row["correlation"] + 1000, None))
+        calls.append(
+            ("aten::index_select", row["start_ns"] - 6, 4, row["correlation"] + 1000, None)
+        )
     found = steps(Trace({"kernels": run, "runtime": launches(run, lead=5), "ops": ops(calls)}))
-    batch = found.select("phase", "context_requests", "context_tokens", "generation_requests", "generation_tokens")
-    assert batch.rows() == [("prefill", 4, 512, 0, 0), ("decode", 0, 0, 4, 4), ("decode", 0, 0, 4, 4)]
+    batch = found.select(
+        "phase", "context_requests", "context_tokens", "generation_requests", "generation_tokens"
+    )
+    assert batch.rows() == [
+        ("prefill", 4, 512, 0, 0),
+        ("decode", 0, 0, 4, 4),
+        ("decode", 0, 0, 4, 4),
+    ]
     assert found["start_ns"].to_list() == [0, 1000, 2000]
 
 
 @pytest.mark.parametrize("seen", [5, 1])
 def test_the_pass_of_a_vision_tower_is_no_prefill(seen: int) -> None:
-    # a request is decoded, then an image is encoded, and its prompt of 96 tokens is read; the tower looks up no token
-    sees = [NORM, GEMM, ATTENTION, GEMM, NORM, GEMM, "void vllm::gelu_quick_kernel<c10::BFloat16>", GEMM]
+    # a request is decoded, then an image is encoded, and its prompt of 96 tokens is read; the tower
+    # looks up no token
+    sees = [
+        NORM,
+        GEMM,
+        ATTENTION,
+        GEMM,
+        NORM,
+        GEMM,
+        "void vllm::gelu_quick_kernel<c10::BFloat16>",
+        GEMM,
+    ]
     passes = [forward(3), forward(3), ["patches_kernel", *sees * seen], forward(3), forward(3)]
     run = pl.concat([kernels(p, start=1000 * n, first=100 * n) for n, p in enumerate(passes)])
     lengths = iter([1, 1, 96, 1])
     calls = [
-        ("aten::embedding", row["start_ns"] - 8, 6, row["correlation"], f"[[151936, 1536], [1, {next(lengths)}]]")
+        (
+            "aten::embedding",
+            row["start_ns"] - 8,
+            6,
+            row["correlation"],
+            f"[[151936, 1536], [1, {next(lengths)}]]",
+        )
         for row in run.filter(pl.col("name") == EMBEDDING).iter_rows(named=True)
     ]
     run = run.with_columns(op_id=pl.when(pl.col("name") == EMBEDDING).then("correlation"))
@@ -65,7 +111,10 @@ def test_a_stage_in_the_middle_of_a_pipeline_is_parted_by_size() -> None:
     run = pl.concat([kernels(p, start=1000 * n) for n, p in enumerate(passes)])
     found = steps(Trace({"kernels": run}))
     assert found["start_ns"].to_list() == [0, 1000, 2000, 3000]
-    assert layers(Trace({"kernels": run}), per="layer").group_by("step").len()["len"].to_list() == [3] * 4
+    assert (
+        layers(Trace({"kernels": run}), per="layer").group_by("step").len()["len"].to_list()
+        == [3] * 4
+    )
 
 
 def test_start_up_before_the_first_pass_is_no_step() -> None:
@@ -73,7 +122,9 @@ def test_start_up_before_the_first_pass_is_no_step() -> None:
     run = pl.concat([load, *(kernels(forward(2), start=5000 + 1000 * n) for n in range(3))])
     found = steps(Trace({"kernels": run}))
     assert found["start_ns"].to_list() == [5010, 6000, 7000]
-    assert attribute(Trace({"kernels": run})).filter(pl.col("step").is_null())["name"].to_list() == [
+    assert attribute(Trace({"kernels": run})).filter(pl.col("step").is_null())[
+        "name"
+    ].to_list() == [
         "weights_kernel",
         "_prepare_inputs_kernel",
     ]
@@ -84,8 +135,10 @@ def test_start_up_before_the_first_pass_is_no_step() -> None:
     [
         ["volta_sgemm_128x32_nt", "relu_kernel"] * 50,  # no attention
         [ATTENTION],  # nothing repeats
-        [GEMM, ATTENTION, GEMM, "void flash::flash_bwd_dq_dk_dv_loop_kernel<>", GEMM] * 4,  # training
-        [NORM, GEMM, ATTENTION, GEMM, NORM, GEMM, ATTENTION, *[GEMM] * 9] * 6,  # two kinds of layers, no embedding
+        [GEMM, ATTENTION, GEMM, "void flash::flash_bwd_dq_dk_dv_loop_kernel<>", GEMM]
+        * 4,  # training
+        [NORM, GEMM, ATTENTION, GEMM, NORM, GEMM, ATTENTION, *[GEMM] * 9]
+        * 6,  # two kinds of layers, no embedding
         [],
     ],
 )
@@ -106,21 +159,34 @@ def test_only_ranks_without_labels_are_inferred() -> None:
             "markers": labels([("execute_context_0(0)_generation_4(4)", -20, 300)], rank=1),
         }
     )
-    assert steps(trace).select("rank", "source", "phase").rows() == [(0, "inferred", "other"), (1, "vllm", "decode")]
+    assert steps(trace).select("rank", "source", "phase").rows() == [
+        (0, "inferred", "other"),
+        (1, "vllm", "decode"),
+    ]
 
 
 RECORDINGS = {
-    "torch_cpu_tp2_layer_annotations": (9, 0.99), "torch_tp1_eager": (17, 0.99), "torch_tp1_cudagraph": (17, 0.97),
-    "torch_tp1_moe_eager": (7, 0.99), "torch_tp4_eager_custom_allreduce": (11, 0.99),
-    "torch_tp4_eager_nccl": (12, 0.99), "torch_tp4_cudagraph": (52, 0.97), "torch_pp2_eager": (10, 0.97),
-}  # fmt: skip
-"""Steps with work on a rank, and the least share of events that must be in the step that the label gives them."""
+    "torch_cpu_tp2_layer_annotations": (9, 0.99),
+    "torch_tp1_eager": (17, 0.99),
+    "torch_tp1_cudagraph": (17, 0.97),
+    "torch_tp1_moe_eager": (7, 0.99),
+    "torch_tp4_eager_custom_allreduce": (11, 0.99),
+    "torch_tp4_eager_nccl": (12, 0.99),
+    "torch_tp4_cudagraph": (52, 0.97),
+    "torch_pp2_eager": (10, 0.97),
+}
+"""Steps with work on a rank, and the least share of events that must be in the step that the
+label gives them.
+"""
 
 
 @pytest.mark.parametrize(
-    ("name", "host"), [(name, host) for name in RECORDINGS for host in (True, False) if host or "cpu" not in name]
+    ("name", "host"),
+    [(name, host) for name in RECORDINGS for host in (True, False) if host or "cpu" not in name],
 )
-def test_inferred_steps_agree_with_the_labels(name: str, host: bool, sample_trace: Callable[[str], Trace]) -> None:
+def test_inferred_steps_agree_with_the_labels(
+    name: str, host: bool, sample_trace: Callable[[str], Trace]
+) -> None:
     count, least = RECORDINGS[name]
     trace = sample_trace(name)
     tables = trace.tables
@@ -129,13 +195,23 @@ def test_inferred_steps_agree_with_the_labels(name: str, host: bool, sample_trac
         tables = {t: tables[t] for t in ("kernels", "copies", "collectives")}
     blind = Trace(tables, trace.meta)
     assert steps(blind).group_by("rank").len()["len"].unique().to_list() == [count]
-    worked = attribute(trace).filter(pl.col("step").is_not_null()).select("rank", "step").unique().sort("rank", "step")
-    if name == "torch_pp2_eager":  # a send launched after an empty step's label counts for the step after it
-        worked = worked.join(layers(trace).select("rank", "step").unique(), on=["rank", "step"], how="semi").sort(
-            "rank", "step"
-        )
+    worked = (
+        attribute(trace)
+        .filter(pl.col("step").is_not_null())
+        .select("rank", "step")
+        .unique()
+        .sort("rank", "step")
+    )
+    if (
+        name == "torch_pp2_eager"
+    ):  # a send launched after an empty step's label counts for the step after it
+        worked = worked.join(
+            layers(trace).select("rank", "step").unique(), on=["rank", "step"], how="semi"
+        ).sort("rank", "step")
     truth = attribute(trace).join(
-        worked.with_columns(nth=pl.int_range(pl.len(), dtype=pl.Int32).over("rank")), on=["rank", "step"], how="left"
+        worked.with_columns(nth=pl.int_range(pl.len(), dtype=pl.Int32).over("rank")),
+        on=["rank", "step"],
+        how="left",
     )
     both = truth.select("event", "nth").join(attribute(blind).select("event", "step"), on="event")
     assert both.select(pl.col("nth").eq_missing(pl.col("step")).mean()).item() >= least

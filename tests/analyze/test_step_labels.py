@@ -5,7 +5,14 @@ import pytest
 
 from llmprof.analyze.steps import labels
 
-COLUMNS = ["source", "phase", "context_requests", "context_tokens", "generation_requests", "generation_tokens"]
+COLUMNS = [
+    "source",
+    "phase",
+    "context_requests",
+    "context_tokens",
+    "generation_requests",
+    "generation_tokens",
+]
 
 # as recorded
 DETAILED = "execute_8192_context_9(sq8155sk8430sqsq7475785sqsk7671310)_generation_37(sq37sk34489sqsq37sqsk34489)"
@@ -21,7 +28,10 @@ DETAILED = "execute_8192_context_9(sq8155sk8430sqsq7475785sqsk7671310)_generatio
         (DETAILED, ("vllm", "mixed", 9, 8155, 37, 37)),
         ("execute_context_1(888_788544)_generation_0(0_0)", ("vllm", "prefill", 1, 888, 0, 0)),
         ("execute_context_1(888_788544)_generation_2(2_4096)", ("vllm", "mixed", 1, 888, 2, 2)),
-        ("execute_context_0(0)_generation_4(20)", ("vllm", "decode", 0, 0, 4, 20)),  # speculative decoding
+        (
+            "execute_context_0(0)_generation_4(20)",
+            ("vllm", "decode", 0, 0, 4, 20),
+        ),  # speculative decoding
         ("execute_new_3_cached_0", ("vllm", "prefill", 3, None, 0, None)),
         ("execute_new_0_cached_8", ("vllm", "decode", 0, None, 8, None)),
         ("execute_new_1_cached_8", ("vllm", "mixed", 1, None, 8, None)),
@@ -38,7 +48,10 @@ DETAILED = "execute_8192_context_9(sq8155sk8430sqsq7475785sqsk7671310)_generatio
         ("capture_8192_PIECEWISE", ("capture", "other", None, None, None, None)),
         ("capture_4_FULL", ("capture", "other", None, None, None, None)),
         ("ProfilerStep#551", ("profiler_step", "other", None, None, None, None)),
-        ("execute_context_99999999999999999999(1)_generation_0(0)", ("vllm", "other", None, 1, 0, 0)),
+        (
+            "execute_context_99999999999999999999(1)_generation_0(0)",
+            ("vllm", "other", None, 1, 0, 0),
+        ),
     ],
 )
 def test_every_form(name: str, expected: tuple[object, ...]) -> None:
@@ -67,4 +80,8 @@ def test_every_form(name: str, expected: tuple[object, ...]) -> None:
 )
 def test_other_texts_are_no_labels(name: str) -> None:
     assert not pl.Series([name]).str.contains(labels.ANY).any()
-    assert labels.parse(pl.DataFrame({"name": [name]})).select(COLUMNS).row(0) == (None, "other", *[None] * 4)
+    assert labels.parse(pl.DataFrame({"name": [name]})).select(COLUMNS).row(0) == (
+        None,
+        "other",
+        *[None] * 4,
+    )

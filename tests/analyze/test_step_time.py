@@ -16,7 +16,9 @@ from tests.samples import sample
 
 
 def step(start: int, *, first: int, rank: int = 0) -> pl.DataFrame:
-    """20 ns of compute, a pause of 5, and 10 ns of communication, twice; 20 ns of compute: 85 ns without an end."""
+    """20 ns of compute, a pause of 5, and 10 ns of communication, twice; 20 ns of compute: 85 ns
+    without an end.
+    """
     names = [(GEMM, 20), (ALL_REDUCE, 10), (ATTENTION, 20), (ALL_REDUCE, 10), (GEMM, 20)]
     return kernels(names, start=start, pause=5, first=first, rank=rank)
 
@@ -31,7 +33,9 @@ def trace() -> Trace:
         ):
             rows.append(step(1_000 * i + 10, first=100 * i + 1, rank=rank))
             marks.append(labels([(name, 1_000 * i, 200)], rank=rank, on_device=True))
-        marks.append(labels([("execute_context_0(0)_generation_0(0)", 5_000, 10)], rank=rank, on_device=True))
+        marks.append(
+            labels([("execute_context_0(0)_generation_0(0)", 5_000, 10)], rank=rank, on_device=True)
+        )
     return Trace({"kernels": pl.concat(rows), "markers": pl.concat(marks)}, {"world_size": 2})
 
 
@@ -52,7 +56,9 @@ def test_parts_add_up_to_the_steps(trace):
     assert frame.filter(phase="decode")["steps"].unique().to_list() == [2]
     assert frame["ranks"].unique().to_list() == [2]
     with pytest.raises(NotCapturedError):
-        analyze.step_time(Trace({"markers": labels([("execute_context_0(0)_generation_1(1)", 0, 9)])}))
+        analyze.step_time(
+            Trace({"markers": labels([("execute_context_0(0)_generation_1(1)", 0, 9)])})
+        )
 
 
 def test_every_time_of_a_decode_step_comes_from_the_same_steps_by_its_own_definition() -> None:
@@ -62,27 +68,49 @@ def test_every_time_of_a_decode_step_comes_from_the_same_steps_by_its_own_defini
     steps, windows = (rows.filter(phase="decode") for rows in (ends, step_windows(run)))
     steady = analyze.steady_state(run)
     assert steady.join(steps, on=["rank", "step", "dur_ns"], how="semi").height == steady.height
-    assert analyze.step_time(run).filter(phase="decode")["ns"].sum() == pytest.approx(steps["dur_ns"].sum(), rel=1e-4)
+    assert analyze.step_time(run).filter(phase="decode")["ns"].sum() == pytest.approx(
+        steps["dur_ns"].sum(), rel=1e-4
+    )
     mean = format_ns(windows.join(steady, on=["rank", "step"], how="semi")["dur_ns"].mean())
     assert run_facts(run).row(by_predicate=pl.col("what") == "step time")[1] == mean
     assert f"{mean} on average" in analyze.findings(run)["denominator"][-1]
     each = windows.group_by("step").agg(pl.col("span_ns").mean())["span_ns"]
-    typical = each.filter(each.is_between(each.quantile(0.25, "linear"), each.quantile(0.75, "linear"))).mean()
-    assert analyze.diff(run, run, part="times").filter(level="step", phase="decode")["a_ns"].to_list() == [typical]
-    # median, end to end, of all decode steps: on each rank, and on the path from the last rank's end to the last rank's
-    assert analyze.what_if(run).filter(phase="decode")["recorded_ns"].to_list() == [steps["apart"].median()]
-    path = analyze.critical_path(run).filter(phase="decode").group_by("step").agg(pl.col("dur_ns").sum())
+    typical = each.filter(
+        each.is_between(each.quantile(0.25, "linear"), each.quantile(0.75, "linear"))
+    ).mean()
+    assert analyze.diff(run, run, part="times").filter(level="step", phase="decode")[
+        "a_ns"
+    ].to_list() == [typical]
+    # median, end to end, of all decode steps: on each rank, and on the path from the last rank's
+    # end to the last rank's
+    assert analyze.what_if(run).filter(phase="decode")["recorded_ns"].to_list() == [
+        steps["apart"].median()
+    ]
+    path = (
+        analyze.critical_path(run)
+        .filter(phase="decode")
+        .group_by("step")
+        .agg(pl.col("dur_ns").sum())
+    )
     last = ends.group_by("step").agg(end=(pl.col("start_ns") + pl.col("dur_ns")).max()).sort("step")
-    apart = last.with_columns(dur_ns=pl.col("end").diff()).join(path, on=["step", "dur_ns"], how="semi")
+    apart = last.with_columns(dur_ns=pl.col("end").diff()).join(
+        path, on=["step", "dur_ns"], how="semi"
+    )
     assert apart["step"].to_list() == sorted(path["step"])
-    # from the first to the last event: tables of the card and of `llmprof info`, and the heat map of the ranks
+    # from the first to the last event: tables of the card and of `llmprof info`, and the heat map
+    # of the ranks
     [row] = [row for table in (cards._steps(run),) for row in table.rows if row[0] == "decode"]
     own = steps["dur_ns"]
     assert row[1:] == ("10", *map(format_ns, (own.median(), own.min(), own.max())))
     told = _phases(run).filter(phase="decode").row(0)
     assert told[1:] == (10, own.median(), own.min(), own.max())
     of_ranks = analyze.rank_steps(run).filter(phase="decode")
-    assert of_ranks.join(steps, left_on=["rank", "step", "step_ns"], right_on=["rank", "step", "dur_ns"]).height == 40
+    assert (
+        of_ranks.join(
+            steps, left_on=["rank", "step", "step_ns"], right_on=["rank", "step", "dur_ns"]
+        ).height
+        == 40
+    )
     # mean from step to step of all decode steps: theory; streams side by side count twice there
     joined = analyze.roofline_join(run, "Qwen2.5-7B").filter(phase="decode")
     assert joined["measured_ns"].sum() / 40 == pytest.approx(windows["dur_ns"].mean(), rel=1e-3)
@@ -95,8 +123,14 @@ def test_a_share_of_a_finding_is_of_the_time_that_its_card_names() -> None:
     losses = analyze.findings(run).filter(pl.col("severity") != "info")
     assert losses["scope"][0] == "steady decode steps"
     for row in losses.iter_rows(named=True):
-        steps = steady if "steady" in row["scope"] else every.filter(phase=row["scope"].removesuffix(" steps"))
+        steps = (
+            steady
+            if "steady" in row["scope"]
+            else every.filter(phase=row["scope"].removesuffix(" steps"))
+        )
         own = steps.filter(rank=3) if "of rank 3" in row["denominator"] else steps
         own = steps.filter(pl.col("rank") < 3) if "ranks 0, 1 and 2" in row["denominator"] else own
-        assert row["share_of_time"] == pytest.approx(row["figure"] / own["dur_ns"].mean()), row["denominator"]
+        assert row["share_of_time"] == pytest.approx(row["figure"] / own["dur_ns"].mean()), row[
+            "denominator"
+        ]
         assert format_ns(own["dur_ns"].mean()) in row["denominator"]

@@ -1,4 +1,6 @@
-"""Steps from labels: by launch, without launches, on the device only, nested, and on several ranks."""
+"""Steps from labels: by launch, without launches, on the device only, nested, and on several
+ranks.
+"""
 
 import polars as pl
 import pytest
@@ -13,25 +15,42 @@ DECODE = "execute_context_0(0)_generation_4(4)"
 EMPTY = "execute_context_0(0)_generation_0(0)"
 
 
-def launched_at(times: list[int], starts: list[int], *, dur: int = 10, rank: int = 0) -> dict[str, pl.DataFrame]:
+def launched_at(
+    times: list[int], starts: list[int], *, dur: int = 10, rank: int = 0
+) -> dict[str, pl.DataFrame]:
     """Kernels that start at some times and were launched at others."""
     run = kernels([GEMM] * len(times), rank=rank, dur=dur, first=1 + 1000 * rank)
     run = run.with_columns(start_ns=pl.Series(starts, dtype=pl.Int64))
-    calls = launches(run).with_columns(start_ns=pl.Series(times, dtype=pl.Int64), dur_ns=pl.lit(2, dtype=pl.Int64))
+    calls = launches(run).with_columns(
+        start_ns=pl.Series(times, dtype=pl.Int64), dur_ns=pl.lit(2, dtype=pl.Int64)
+    )
     return {"kernels": run, "runtime": calls}
 
 
 def test_a_step_has_what_was_launched_from_its_label_to_the_next() -> None:
-    # the host is ahead: the second step is labelled at 100 while the first one's kernels run until 190
+    # the host is ahead: the second step is labelled at 100 while the first one's kernels run until
+    # 190
     tables = launched_at([10, 20, 90, 110, 120], [50, 100, 180, 190, 300])
     tables["markers"] = labels([(PREFILL, 0, 60), (DECODE, 100, 50)])
     trace = Trace(tables)
     found = steps(trace)
-    assert found.select("rank", "step", "phase", "host_start_ns", "host_dur_ns", "start_ns", "dur_ns").rows() == [
-        (0, 0, "prefill", 0, 60, 50, 140),  # the launch at 90 is after the label's end: sampling belongs to its step
+    assert found.select(
+        "rank", "step", "phase", "host_start_ns", "host_dur_ns", "start_ns", "dur_ns"
+    ).rows() == [
+        (
+            0,
+            0,
+            "prefill",
+            0,
+            60,
+            50,
+            140,
+        ),  # the launch at 90 is after the label's end: sampling belongs to its step
         (0, 1, "decode", 100, 50, 190, 120),
     ]
-    assert found.select("context_requests", "context_tokens", "generation_requests", "generation_tokens").rows() == [
+    assert found.select(
+        "context_requests", "context_tokens", "generation_requests", "generation_tokens"
+    ).rows() == [
         (4, 256, 0, 0),
         (0, 0, 4, 4),
     ]
@@ -42,13 +61,18 @@ def test_a_step_has_what_was_launched_from_its_label_to_the_next() -> None:
 
 
 def test_passes_of_padding_after_an_empty_step_belong_to_no_step() -> None:
-    """A rank without requests runs passes for the experts of other ranks, which nothing labels; then requests come."""
+    """A rank without requests runs passes for the experts of other ranks, which nothing labels;
+    then requests come.
+    """
     padding = list(range(200, 280, 10))
     tables = launched_at([10, 20, *padding, 310], [15, 25, *[at + 5 for at in padding], 315], dur=4)
     tables["markers"] = labels([(DECODE, 0, 50), (EMPTY, 100, 20), (DECODE, 300, 50)])
     assert step_of_events(Trace(tables))["step"].to_list() == [0, 0, *[None] * 8, 2]
-    # one product less is no pass: a head, or what the next step receives from another stage of a pipeline
-    tables = launched_at([10, 20, *padding[1:], 310], [15, 25, *[at + 5 for at in padding[1:]], 315], dur=4)
+    # one product less is no pass: a head, or what the next step receives from another stage of a
+    # pipeline
+    tables = launched_at(
+        [10, 20, *padding[1:], 310], [15, 25, *[at + 5 for at in padding[1:]], 315], dur=4
+    )
     tables["markers"] = labels([(DECODE, 0, 50), (EMPTY, 100, 20), (DECODE, 300, 50)])
     assert step_of_events(Trace(tables))["step"].to_list() == [0, 0, *[2] * 7, 2]
     assert steps(Trace(tables))["phase"].to_list() == ["decode", "empty", "decode"]
@@ -57,7 +81,9 @@ def test_passes_of_padding_after_an_empty_step_belong_to_no_step() -> None:
 def test_kernels_without_a_launch_follow_what_ran_before_them_on_their_stream() -> None:
     tables = launched_at([10, 20, 110, 120], [50, 60, 200, 210])
     unknown = kernels([GEMM] * 3, first=900).with_columns(start_ns=pl.Series([5, 70, 220]))
-    other_stream = kernels([GEMM], first=990, stream=8).with_columns(start_ns=pl.Series([80], dtype=pl.Int64))
+    other_stream = kernels([GEMM], first=990, stream=8).with_columns(
+        start_ns=pl.Series([80], dtype=pl.Int64)
+    )
     tables["kernels"] = pl.concat([tables["kernels"], unknown, other_stream])
     tables["markers"] = labels([(PREFILL, 0, 60), (DECODE, 100, 50)])
     found = step_of_events(Trace(tables)).join(
@@ -89,11 +115,17 @@ def test_an_empty_step_has_no_span_and_leaves_its_tail_to_the_next() -> None:
 def test_labels_on_the_device_only() -> None:
     # the profiler projects a label onto each stream it reached; 7 has them all
     run = pl.concat([kernels([GEMM] * 6, pause=10), kernels([GEMM], start=35, stream=9, first=50)])
-    on_7 = labels([(PREFILL, 0, 50), (DECODE, 60, 50)], on_device=True).with_columns(stream=pl.lit(7, dtype=pl.Int64))
-    on_9 = labels([(PREFILL, 35, 10)], on_device=True).with_columns(stream=pl.lit(9, dtype=pl.Int64))
+    on_7 = labels([(PREFILL, 0, 50), (DECODE, 60, 50)], on_device=True).with_columns(
+        stream=pl.lit(7, dtype=pl.Int64)
+    )
+    on_9 = labels([(PREFILL, 35, 10)], on_device=True).with_columns(
+        stream=pl.lit(9, dtype=pl.Int64)
+    )
     trace = Trace({"kernels": run, "markers": pl.concat([on_7, on_9])})
     found = steps(trace)
-    assert found.select("step", "phase", "host_start_ns", "host_dur_ns", "start_ns", "dur_ns").rows() == [
+    assert found.select(
+        "step", "phase", "host_start_ns", "host_dur_ns", "start_ns", "dur_ns"
+    ).rows() == [
         (0, "prefill", None, None, 0, 50),
         (1, "decode", None, None, 60, 50),
     ]
@@ -105,21 +137,28 @@ def test_labels_on_the_host_count_where_launches_are_known() -> None:
     run = kernels([GEMM] * 4, pause=10)
     host = labels([(PREFILL, -100, 50), (DECODE, -50, 50)])
     device = labels([(PREFILL, 0, 30), (DECODE, 40, 30)], on_device=True)
-    assert steps(Trace({"kernels": run, "markers": pl.concat([host, device])}))["start_ns"].to_list() == [0, 40]
+    assert steps(Trace({"kernels": run, "markers": pl.concat([host, device])}))[
+        "start_ns"
+    ].to_list() == [0, 40]
     # without them nothing says which step a kernel belongs to
     alone = Trace({"kernels": run, "markers": host})
     assert steps(alone)["dur_ns"].to_list() == [None, None]
     assert step_of_events(alone)["step"].null_count() == 4
     tables = launched_at([10, 110], [50, 300])
     tables["markers"] = pl.concat(
-        [labels([(PREFILL, 0, 60), (DECODE, 100, 50)]), labels([(PREFILL, 50, 10), (DECODE, 300, 10)], on_device=True)]
+        [
+            labels([(PREFILL, 0, 60), (DECODE, 100, 50)]),
+            labels([(PREFILL, 50, 10), (DECODE, 300, 10)], on_device=True),
+        ]
     )
     assert steps(Trace(tables))["host_start_ns"].to_list() == [0, 100]
 
 
 def test_a_label_inside_another_begins_a_step_of_its_own() -> None:
     tables = launched_at([10, 30, 60], [100, 200, 300])
-    tables["markers"] = labels([("step[DECODE bs=4 toks=4]", 0, 100), ("step[TARGET_VERIFY bs=4 toks=16]", 20, 30)])
+    tables["markers"] = labels(
+        [("step[DECODE bs=4 toks=4]", 0, 100), ("step[TARGET_VERIFY bs=4 toks=16]", 20, 30)]
+    )
     found = steps(Trace(tables))
     assert found["host_start_ns"].to_list() == [0, 20]
     assert step_of_events(Trace(tables))["step"].to_list() == [0, 1, 1]
@@ -132,7 +171,8 @@ def test_labels_in_the_form_of_vllm_beside_those_of_sglang_are_sglangs() -> None
 
 
 @pytest.mark.parametrize(
-    ("inner", "source"), [(DECODE, "vllm"), ("step[DECODE bs=4 toks=4]", "sglang"), ("capture_8_FULL", "capture")]
+    ("inner", "source"),
+    [(DECODE, "vllm"), ("step[DECODE bs=4 toks=4]", "sglang"), ("capture_8_FULL", "capture")],
 )
 def test_the_engines_labels_count_before_the_profilers(inner: str, source: str) -> None:
     tables = launched_at([10, 30, 80], [40, 50, 90])
@@ -148,7 +188,9 @@ def test_the_engines_labels_count_before_the_profilers(inner: str, source: str) 
 
 def test_profiler_steps() -> None:
     tables = launched_at([10, 110], [20, 120])
-    tables["markers"] = labels([("ProfilerStep#7", 0, 100), ("ProfilerStep#8", 100, 100), ("Optimizer.step", 50, 10)])
+    tables["markers"] = labels(
+        [("ProfilerStep#7", 0, 100), ("ProfilerStep#8", 100, 100), ("Optimizer.step", 50, 10)]
+    )
     found = steps(Trace(tables))
     assert found.select("step", "phase", "source", "name").rows() == [
         (0, "other", "profiler_step", "ProfilerStep#7"),
@@ -170,17 +212,25 @@ def test_ranks_have_steps_of_their_own() -> None:
     one = launched_at([15, 65, 215], [30, 70, 220], rank=1)
     tables = {name: pl.concat([zero[name], one[name]]) for name in zero}
     tables["markers"] = pl.concat(
-        [labels([(PREFILL, 0, 50), (DECODE, 100, 50)]), labels([(PREFILL, 10, 50), (DECODE, 200, 50)], rank=1)]
+        [
+            labels([(PREFILL, 0, 50), (DECODE, 100, 50)]),
+            labels([(PREFILL, 10, 50), (DECODE, 200, 50)], rank=1),
+        ]
     )
     found = steps(Trace(tables))
     assert found.select("rank", "step", "start_ns", "dur_ns").rows() == [
-        (0, 0, 20, 10), (0, 1, 120, 10), (1, 0, 30, 50), (1, 1, 220, 10),
-    ]  # fmt: skip
+        (0, 0, 20, 10),
+        (0, 1, 120, 10),
+        (1, 0, 30, 50),
+        (1, 1, 220, 10),
+    ]
 
 
 def test_steps_of_the_profiler_among_operators() -> None:
     tables = launched_at([10, 110], [20, 120])
-    tables["ops"] = ops([("ProfilerStep#7", 0, 100, 1), ("aten::mm", 5, 10, 2), ("ProfilerStep#8", 100, 100, 3)])
+    tables["ops"] = ops(
+        [("ProfilerStep#7", 0, 100, 1), ("aten::mm", 5, 10, 2), ("ProfilerStep#8", 100, 100, 3)]
+    )
     assert steps(Trace(tables)).select("step", "source", "start_ns").rows() == [
         (0, "profiler_step", 20),
         (1, "profiler_step", 120),
@@ -197,7 +247,9 @@ def test_each_step_of_the_optimizer_ends_a_step() -> None:
     ]
     tables["markers"] = labels(ranges)
     found = steps(Trace(tables))
-    assert found.select("step", "source", "phase", "host_start_ns", "host_dur_ns", "start_ns", "dur_ns").rows() == [
+    assert found.select(
+        "step", "source", "phase", "host_start_ns", "host_dur_ns", "start_ns", "dur_ns"
+    ).rows() == [
         (0, "optimizer", "other", 10, 90, 20, 85),
         (1, "optimizer", "other", 100, 100, 115, 90),
     ]
@@ -228,11 +280,17 @@ CONTEXT = "void flash::flash_fwd_kernel<Flash_fwd_kernel_traits<128, 64, 128> >"
     [
         ((900, 10, 10, 10, 10), True, ["prefill", *["decode"] * 4]),
         ((10, 10, 900, 10, 10), True, ["decode", "decode", "mixed", "decode", "decode"]),
-        ((900, 10, 10, 10, 10), False, ["other"] * 5),  # longer with the same kernels: nothing says why
+        (
+            (900, 10, 10, 10, 10),
+            False,
+            ["other"] * 5,
+        ),  # longer with the same kernels: nothing says why
         ((10, 10, 10, 10, 10), False, ["other"] * 5),
     ],
 )
-def test_phases_by_the_work_of_steps_without_labels(lengths: tuple[int, ...], context: bool, phases: list[str]) -> None:
+def test_phases_by_the_work_of_steps_without_labels(
+    lengths: tuple[int, ...], context: bool, phases: list[str]
+) -> None:
     passes: list[str | tuple[str, int]] = []
     for length in lengths:
         for name in forward(2):

@@ -1,4 +1,6 @@
-"""Batches of steps without labels, from the grids of the kernels that store keys: a block for each token."""
+"""Batches of steps without labels, from the grids of the kernels that store keys: a block for
+each token.
+"""
 
 from collections.abc import Callable
 
@@ -14,7 +16,9 @@ COUNTS = ("phase", "context_requests", "context_tokens", "generation_requests", 
 
 
 def passes(*tokens: int | None, second: int = 0) -> Trace:
-    """Passes of two layers, a microsecond each; ``second`` is added to the grid of the second layer."""
+    """Passes of two layers, a microsecond each; ``second`` is added to the grid of the second
+    layer.
+    """
     frames = []
     for n, each in enumerate(tokens):
         run = kernels(forward(2), start=1000 * n, first=100 * n)
@@ -32,14 +36,22 @@ def passes(*tokens: int | None, second: int = 0) -> Trace:
         # which of two that read has which prompts is not known; what generates is
         ((300, 200, 3, 3), [("other", *[None] * 4)] * 2 + [("decode", 0, 0, 3, 3)] * 2),
         # a pass that reads later may generate, too
-        ((1, 1, 90, 2), [("decode", 0, 0, 1, 1)] * 2 + [("other", *[None] * 4), ("decode", 0, 0, 2, 2)]),
+        (
+            (1, 1, 90, 2),
+            [("decode", 0, 0, 1, 1)] * 2 + [("other", *[None] * 4), ("decode", 0, 0, 2, 2)],
+        ),
         # parts of a long prompt, or a large batch that generates: nothing tells
         ((512, 512, 512), [("other", *[None] * 4)] * 3),
         ((None, 3, 3), [("other", *[None] * 4)] * 3),
-        ((300, None, 3), [("prefill", 3, 300, 0, 0), ("other", *[None] * 4), ("decode", 0, 0, 3, 3)]),
+        (
+            (300, None, 3),
+            [("prefill", 3, 300, 0, 0), ("other", *[None] * 4), ("decode", 0, 0, 3, 3)],
+        ),
     ],
 )
-def test_few_tokens_generate_and_many_before_them_are_prompts(tokens: tuple, expected: list) -> None:
+def test_few_tokens_generate_and_many_before_them_are_prompts(
+    tokens: tuple, expected: list
+) -> None:
     assert analyze.steps(passes(*tokens)).select(COUNTS).rows() == expected
 
 
@@ -53,7 +65,9 @@ def test_layers_that_disagree_and_grids_that_were_not_recorded_say_nothing() -> 
 
 
 @pytest.mark.parametrize("name", ["nsys_tp1_layer_nvtx", "run_torch_tp1"])
-def test_without_its_labels_a_recording_has_the_same_batches(sample_trace: Callable[[str], Trace], name: str) -> None:
+def test_without_its_labels_a_recording_has_the_same_batches(
+    sample_trace: Callable[[str], Trace], name: str
+) -> None:
     labelled = sample_trace(name)
     bare = Trace({name: labelled.table(name) for name in ("kernels", "runtime")}, labelled.meta)
     found, said = analyze.steps(bare), analyze.steps(labelled)
@@ -61,7 +75,9 @@ def test_without_its_labels_a_recording_has_the_same_batches(sample_trace: Calla
     assert found.select(COUNTS).equals(said.filter(pl.col("phase") != "empty").select(COUNTS))
 
 
-def test_the_launches_of_labelled_steps_have_the_tokens_of_their_labels(sample_trace: Callable[[str], Trace]) -> None:
+def test_the_launches_of_labelled_steps_have_the_tokens_of_their_labels(
+    sample_trace: Callable[[str], Trace],
+) -> None:
     for name in ("torch_tp1_eager", "torch_pp2_eager", "nsys_tp2_cudagraph", "torch_ep2_dp2_eager"):
         trace = sample_trace(name)
         tokens = pl.col("context_tokens") + pl.col("generation_tokens")

@@ -1,4 +1,6 @@
-"""Labels of recordings of others, with the truth counted by hand (README of ``shared/strangers``)."""
+"""Labels of recordings of others, with the truth counted by hand (README of
+``shared/strangers``).
+"""
 
 from pathlib import Path
 
@@ -35,13 +37,18 @@ def test_an_operator_of_several_purposes_does_not_override_names() -> None:
     events = analyze.activity(read("chrome/deepseek__train.json"))
     assert sums(events)["attention"] == (16, 21_965_000)
     assert sums(events)["rope"] == (24, 1_512_000)
-    assert sums(events, "GemmKernel") == {"linear": (124, 51_594_000), "moe_experts": (16, 22_926_000)}
+    assert sums(events, "GemmKernel") == {
+        "linear": (124, 51_594_000),
+        "moe_experts": (16, 22_926_000),
+    }
 
 
 def test_what_an_operator_of_several_purposes_launches() -> None:
     trace = read("chrome/deepseek__train.json")
     of = trace.ops.filter(pl.col("name").str.contains("^RopeLoraFlashAttnVarlenFunc"))
-    calls = of.select(launch_thread="thread", at="start_ns", until=pl.col("start_ns") + pl.col("dur_ns")).sort("at")
+    calls = of.select(
+        launch_thread="thread", at="start_ns", until=pl.col("start_ns") + pl.col("dur_ns")
+    ).sort("at")
     events = analyze.activity(trace).drop_nulls("launch_start_ns").sort("launch_start_ns")
     inside = events.join_asof(
         calls, left_on="launch_start_ns", right_on="at", by="launch_thread", check_sortedness=False
@@ -60,13 +67,17 @@ def test_what_an_operator_of_several_purposes_launches() -> None:
         ("chrome/tl_moe_05*", "vectorized_gather_kernel", "elementwise", 12, 6_490_076),
     ],
 )
-def test_what_a_kernel_surely_is(pattern: str, name: str, category: str, count: int, time_ns: int) -> None:
+def test_what_a_kernel_surely_is(
+    pattern: str, name: str, category: str, count: int, time_ns: int
+) -> None:
     assert sums(analyze.activity(read(pattern)), name) == {category: (count, time_ns)}
 
 
 def test_a_kernel_for_any_collective_has_the_kind_of_its_operator() -> None:
     trace = read("chrome/tracemap_mi300x*")
-    calls = analyze.collectives(trace).filter(pl.col("name").str.starts_with("ncclDevKernel_Generic"))
+    calls = analyze.collectives(trace).filter(
+        pl.col("name").str.starts_with("ncclDevKernel_Generic")
+    )
     found = calls.group_by("kind").agg(pl.len(), pl.col("dur_ns").sum()).sort("kind").rows()
     assert found == [("all_gather", 10, 266_187), ("all_reduce", 161, 42_393_971)]
     events = analyze.attribute(trace)
@@ -90,7 +101,11 @@ def test_a_rank_with_only_its_calls_has_no_idle_time() -> None:
     trace = read("ascend/msinsight_st_level2")
     assert trace.ranks == [0, 1, 2]
     assert trace.kernels["rank"].unique().to_list() == [0]
-    assert analyze.collectives(trace)["rank"].value_counts().sort("rank")["count"].to_list() == [15, 15, 23]
+    assert analyze.collectives(trace)["rank"].value_counts().sort("rank")["count"].to_list() == [
+        15,
+        15,
+        23,
+    ]
     whole = analyze.overlap(trace, by="rank", waits=True)
     assert whole.select("rank", "compute_ns", "idle_ns").rows() == [(0, 231_290_100, 158_558_000)]
     assert analyze.findings(trace)["rank"].drop_nulls().unique().to_list() == [0]
@@ -98,7 +113,9 @@ def test_a_rank_with_only_its_calls_has_no_idle_time() -> None:
 
 def test_kernels_in_a_table_without_streams_and_in_a_timeline_count_once() -> None:
     trace = read("ascend/msinsight_level0/text")
-    of_rank = trace.kernels.group_by("rank").agg(pl.len(), pl.col("dur_ns").sum()).sort("rank").rows()
+    of_rank = (
+        trace.kernels.group_by("rank").agg(pl.len(), pl.col("dur_ns").sum()).sort("rank").rows()
+    )
     assert [count for _, count, _ in of_rank] == [191, 191]
     assert of_rank[0][2] == pytest.approx(94_344_340, abs=10)
     assert [file["matched"] for file in trace.coverage["files"]] == [191, 191]
@@ -114,7 +131,9 @@ def test_waiting_is_unknown_where_the_number_of_ranks_is_not_recorded(form: str)
     assert calls["transfer_ns"].null_count() == calls["wait_ns"].null_count() == 8
     exposed = analyze.overlap(trace, by="rank", waits=True)
     assert exposed["exposed_transfer_ns"].sum() == exposed["exposed_wait_ns"].sum() == 0
-    assert exposed["exposed_unknown_ns"].equals(exposed["exposed_communication_ns"].rename("exposed_unknown_ns"))
+    assert exposed["exposed_unknown_ns"].equals(
+        exposed["exposed_communication_ns"].rename("exposed_unknown_ns")
+    )
 
 
 def test_calls_of_the_operating_system_are_calls() -> None:
@@ -127,15 +146,22 @@ def test_gloo_lasts_as_long_as_its_range() -> None:
     calls = analyze.collectives(read("chrome/cpu_only__rank-34*"))
     assert calls["name"].unique().to_list() == ["gloo:all_reduce"]
     assert calls.filter(bytes=4 * 321_271)["dur_ns"].to_list() == [
-        173_209_713, 180_293_695, 380_183_168, 162_768_957, 178_343_122
-    ]  # fmt: skip
+        173_209_713,
+        180_293_695,
+        380_183_168,
+        162_768_957,
+        178_343_122,
+    ]
     assert calls.filter(bytes=4 * 2_082_411)["dur_ns"].sum() == 1_060_657_263
 
 
 def test_a_rank_that_waits_in_gloo_is_told_so_first() -> None:
     trace = read("chrome/cpu_only__rank-34*")
     assert analyze.findings(trace)["rule"][0] == "exposed_communication"
-    measured, of_step = exposed_communication(scope_of(trace)), analyze.overlap(trace, by="step").sum()
+    measured, of_step = (
+        exposed_communication(scope_of(trace)),
+        analyze.overlap(trace, by="step").sum(),
+    )
     assert measured is not None
     hidden = of_step["hidden_communication_ns"][0] / of_step["communication_ns"][0]
     assert measured.figures["hidden_share"] == pytest.approx(hidden)
@@ -149,10 +175,14 @@ def test_the_late_rank_is_last_in_every_all_reduce() -> None:
 
 
 def test_the_hosts_lateness_until_the_launching_calls_return() -> None:
-    """24.7 ms a step on rank 3 and 13.6 to 14.0 on others; findings add the time from each call to its kernel."""
+    """24.7 ms a step on rank 3 and 13.6 to 14.0 on others; findings add the time from each call
+    to its kernel.
+    """
     trace = read("chrome/amd_hpctraining*")
     gaps = analyze.idle(trace).filter(pl.col("step").is_not_null()).unique(["rank", "gap"])
-    events = analyze.activity(trace).select(next_event="event", next_ns="start_ns", launched_ns="launch_end_ns")
+    events = analyze.activity(trace).select(
+        next_event="event", next_ns="start_ns", launched_ns="launch_end_ns"
+    )
     gaps = gaps.join(events, on="next_event")
     late = (pl.col("launched_ns") - pl.col("next_ns") + pl.col("gap_ns")).clip(0, pl.col("gap_ns"))
     by_rank = gaps.group_by("rank").agg(late.sum() / 3e6).sort("rank").to_series(1)
@@ -162,7 +192,11 @@ def test_the_hosts_lateness_until_the_launching_calls_return() -> None:
 
 def test_loading_of_data_is_most_of_what_the_host_is_late() -> None:
     found = analyze.findings(read("chrome/resnet50_num_workers_0*"))
-    late = dict(found.filter(pl.col("rule").is_in(["data_loading", "host_bound"])).select("rule", "figure").iter_rows())
+    late = dict(
+        found.filter(pl.col("rule").is_in(["data_loading", "host_bound"]))
+        .select("rule", "figure")
+        .iter_rows()
+    )
     assert late["data_loading"] / sum(late.values()) == pytest.approx(0.62, abs=0.02)
 
 
@@ -172,23 +206,36 @@ def test_products_within_the_gradients_of_a_cpu() -> None:
     outer = ops.filter(pl.col("name").str.ends_with("AddmmBackward0")).select(
         "thread", outer="start_ns", outer_end=pl.col("start_ns") + pl.col("dur_ns")
     )
-    products = ops.filter(name="aten::mm").sort("start_ns").join_asof(
-        outer.sort("outer").unique("outer", maintain_order=True), left_on="start_ns", right_on="outer", by="thread",
-        check_sortedness=False,
-    )  # fmt: skip
-    assert products.filter(pl.col("start_ns") < pl.col("outer_end"))["dur_ns"].sum() == pytest.approx(2_556e6, rel=1e-3)
+    products = (
+        ops.filter(name="aten::mm")
+        .sort("start_ns")
+        .join_asof(
+            outer.sort("outer").unique("outer", maintain_order=True),
+            left_on="start_ns",
+            right_on="outer",
+            by="thread",
+            check_sortedness=False,
+        )
+    )
+    assert products.filter(pl.col("start_ns") < pl.col("outer_end"))[
+        "dur_ns"
+    ].sum() == pytest.approx(2_556e6, rel=1e-3)
     assert analyze.findings(trace)["rule"][0] != "unnamed_time"
 
 
 def test_first_launches_take_most_of_the_time_of_launches() -> None:
-    calls = read("chrome/perf_model__normalization*").runtime.filter(name="hipLaunchKernel")["dur_ns"]
+    calls = read("chrome/perf_model__normalization*").runtime.filter(name="hipLaunchKernel")[
+        "dur_ns"
+    ]
     assert calls.top_k(6).sum() == pytest.approx(1_036e6, rel=1e-3)
     assert calls.sum() == pytest.approx(1_086e6, rel=1e-3)
 
 
 def test_images_are_resized_on_the_cpu() -> None:
     trace = read("chrome/mi300__google_owlv2*")
-    assert trace.ops.filter(pl.col("name").str.contains("zoom_shift"))["dur_ns"].sum() == 563_643_944
+    assert (
+        trace.ops.filter(pl.col("name").str.contains("zoom_shift"))["dur_ns"].sum() == 563_643_944
+    )
     first = analyze.findings(trace).row(0, named=True)
     assert first["rule"] == "input_preparation"
 
@@ -234,7 +281,9 @@ def test_a_step_is_as_busy_as_another_tool_says(name: str, shared: Path) -> None
     said = pl.read_csv(STRANGERS / "tracelens_reference" / f"{name}.gpu_timeline.csv")
     busy = dict(said.select("type", "time ms").iter_rows())["busy_time"]
     (path,) = shared.glob(TIMELINES[name])
-    found = analyze.overlap(llmprof.read(path), by=("rank", "step")).filter(pl.col("step").is_not_null())
+    found = analyze.overlap(llmprof.read(path), by=("rank", "step")).filter(
+        pl.col("step").is_not_null()
+    )
     assert (found["total_ns"] - found["idle_ns"]).sum() / 1e6 == pytest.approx(busy, rel=0.01)
 
 

@@ -39,13 +39,17 @@ TOLD = {
 }
 
 
-@pytest.mark.parametrize(("told", "name"), [(told, name) for told, names in TOLD.items() for name in names])
+@pytest.mark.parametrize(
+    ("told", "name"), [(told, name) for told, names in TOLD.items() for name in names]
+)
 def test_what_a_name_tells(told: bool | None, name: str) -> None:
     assert by_name(pl.Series([name])).to_list() == [told]
 
 
 def test_time_with_and_without() -> None:
-    run = kernels([(GEMM, 30), (SPLIT_K, 10), (NORM, 50), ("fused_moe_kernel", 20), (ATTENTION, 40)])
+    run = kernels(
+        [(GEMM, 30), (SPLIT_K, 10), (NORM, 50), ("fused_moe_kernel", 20), (ATTENTION, 40)]
+    )
     found = analyze.tensor_cores(Trace({"kernels": run}), by=("category",))
     assert found.select(
         "category", "kernels", "total_ns", "with_ns", "without_ns", "unknown_ns", "with_share"
@@ -57,8 +61,10 @@ def test_time_with_and_without() -> None:
 
 
 def test_a_share_of_a_small_part_is_unknown() -> None:
-    found = analyze.tensor_cores(Trace({"kernels": kernels([(GEMM, 3), ("dpsk_gemm_kernel", 997)])}), by=())
+    found = analyze.tensor_cores(
+        Trace({"kernels": kernels([(GEMM, 3), ("dpsk_gemm_kernel", 997)])}), by=()
+    )
     assert found.select("with_share", "known_share").row(0) == (None, 0.003)
-    assert analyze.tensor_cores(Trace({"kernels": kernels([(GEMM, 30), ("dpsk_gemm_kernel", 20)])}), by=()).select(
-        "with_share", "known_share"
-    ).row(0) == (1.0, 0.6)
+    assert analyze.tensor_cores(
+        Trace({"kernels": kernels([(GEMM, 30), ("dpsk_gemm_kernel", 20)])}), by=()
+    ).select("with_share", "known_share").row(0) == (1.0, 0.6)

@@ -13,7 +13,10 @@ DECODE = "execute_context_0(0)_generation_4(4)"
 
 
 def run() -> Trace:
-    """Two steps: GEMM [100,150), all-reduce [140,170) beside and after it, GEMM [200,220); GEMMs at 300 and 350."""
+    """Two steps:
+
+    GEMM [100,150), all-reduce [140,170) beside and after it, GEMM [200,220); GEMMs at 300 and 350.
+    """
     compute = pl.concat(
         [
             kernels([(GEMM, 50)], start=100, first=1),
@@ -40,21 +43,34 @@ def test_windows_reach_from_step_to_step() -> None:
         (1, "decode", 300, 60, 60),  # the last one ends with its own last event
     ]
     whole = recorded_windows(run())
-    assert whole.select("start_ns", "dur_ns").rows() == [(80, 280)]  # from the first label to the last kernel
-    flush = labels([("CUDA profiling data flush", 400, 900)]).with_columns(domain=pl.lit("overhead"))
-    trace = Trace(run().tables | {"markers": pl.concat([run().markers, flush], how="diagonal_relaxed")})
-    assert recorded_windows(trace)["dur_ns"].to_list() == [280]  # what the profiler does is no part of it
+    assert whole.select("start_ns", "dur_ns").rows() == [
+        (80, 280)
+    ]  # from the first label to the last kernel
+    flush = labels([("CUDA profiling data flush", 400, 900)]).with_columns(
+        domain=pl.lit("overhead")
+    )
+    trace = Trace(
+        run().tables | {"markers": pl.concat([run().markers, flush], how="diagonal_relaxed")}
+    )
+    assert recorded_windows(trace)["dur_ns"].to_list() == [
+        280
+    ]  # what the profiler does is no part of it
 
 
 def test_parts_by_hand() -> None:
     trace = run()
     parts = time_parts(trace, step_windows(trace))
     assert parts.rows() == [
-        # [170,200) and [220,300) are idle: the launches come at 190 and 290, ten before the kernels, as usual
-        (0, "communication", "wait or transfer", 20), (0, "compute", "linear", 70), (0, "idle", "host_bound", 90),
-        (0, "idle", "launch", 20), (1, "compute", "linear", 20), (1, "idle", "host_bound", 30),
+        # [170,200) and [220,300) are idle: the launches come at 190 and 290, ten before the
+        # kernels, as usual
+        (0, "communication", "wait or transfer", 20),
+        (0, "compute", "linear", 70),
+        (0, "idle", "host_bound", 90),
+        (0, "idle", "launch", 20),
+        (1, "compute", "linear", 20),
+        (1, "idle", "host_bound", 30),
         (1, "idle", "launch", 10),
-    ]  # fmt: skip
+    ]
     whole = time_parts(trace, recorded_windows(trace))
     assert whole.filter(part="outside")["ns"].to_list() == [20]
     assert whole["ns"].sum() == 280

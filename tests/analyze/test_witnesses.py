@@ -1,4 +1,6 @@
-"""Labels follow from the best witness: the module of the launch, then its operator, then the kernel's name."""
+"""Labels follow from the best witness: the module of the launch, then its operator, then the
+kernel's name.
+"""
 
 import functools
 import sys
@@ -28,7 +30,9 @@ GEMMS = [
     "triton_tem_fused_addmm_relu_5",
     "void acme_unheard_of<float>(float*)",
 ]
-"""Names of GEMMs as libraries have them, also of GEMMs for other uses, and one that no pattern knows."""
+"""Names of GEMMs as libraries have them, also of GEMMs for other uses, and one that no pattern
+knows.
+"""
 
 
 @functools.cache
@@ -42,33 +46,54 @@ def renamed(trace: Trace, kernels: pl.Series, name: str) -> Trace:
     """The trace with another name for some kernels, given by their number."""
     frame = trace.kernels.with_row_index("_row")
     new = pl.when(pl.col("_row").is_in(kernels.implode())).then(pl.lit(name)).otherwise("name")
-    return Trace({**trace.tables, "kernels": frame.with_columns(name=new).drop("_row")}, trace.meta, trace.coverage)
+    return Trace(
+        {**trace.tables, "kernels": frame.with_columns(name=new).drop("_row")},
+        trace.meta,
+        trace.coverage,
+    )
 
 
 def gemms_of(trace: Trace, by: str) -> pl.Series:
-    """Numbers of the kernels that are GEMMs, as their operators say (or their names, where modules are known)."""
+    """Numbers of the kernels that are GEMMs, as their operators say (or their names, where
+    modules are known).
+    """
     events = activity(trace).filter(pl.col("source") == "kernel").with_row_index("_row")
     gemm = (pl.col("category") == "linear") & pl.col("name").str.contains("nvjet|gemm")
     return events.filter(gemm & (pl.col("category_by") == by))["_row"]
 
 
 @pytest.mark.parametrize("name", GEMMS)
-def test_the_name_of_a_gemm_changes_no_label_where_operators_are_known(name: str, sample_trace: Samples) -> None:
+def test_the_name_of_a_gemm_changes_no_label_where_operators_are_known(
+    name: str, sample_trace: Samples
+) -> None:
     trace = sample_trace("torch_tp1_eager")
     kernels = gemms_of(trace, "operator")
     assert kernels.len() > 1500
     columns = ["category", "layer", "stage", "confidence"]
-    assert attribute(renamed(trace, kernels, name)).select(columns).equals(attribute(trace).select(columns))
+    assert (
+        attribute(renamed(trace, kernels, name))
+        .select(columns)
+        .equals(attribute(trace).select(columns))
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", GEMMS)
-def test_the_name_of_a_gemm_changes_no_label_where_modules_are_known(name: str, shared: Path) -> None:
+def test_the_name_of_a_gemm_changes_no_label_where_modules_are_known(
+    name: str, shared: Path
+) -> None:
     trace = read(shared / "captures" / "nsys_tp1_layer_nvtx")
-    inside = attribute(trace).filter((pl.col("source") == "kernel") & (pl.col("evidence") == "module"))
-    linear = inside.filter((pl.col("category") == "linear") & ~pl.col("name").str.contains("splitK(?:reduce)"))
+    inside = attribute(trace).filter(
+        (pl.col("source") == "kernel") & (pl.col("evidence") == "module")
+    )
+    linear = inside.filter(
+        (pl.col("category") == "linear") & ~pl.col("name").str.contains("splitK(?:reduce)")
+    )
     numbers = (
-        activity(trace).filter(pl.col("source") == "kernel").with_row_index("_row").join(linear, on="event")["_row"]
+        activity(trace)
+        .filter(pl.col("source") == "kernel")
+        .with_row_index("_row")
+        .join(linear, on="event")["_row"]
     )
     assert numbers.len() > 800
     columns = ["category", "layer", "stage"]
@@ -80,7 +105,10 @@ HOST = {"rank": 0, "process": 1, "thread": 1, "on_device": False, "domain": "mod
 
 
 def modules(spans: list[tuple[int, int, str]]) -> pl.DataFrame:
-    rows = [{**HOST, "start_ns": start, "dur_ns": dur, "name": f"nn.Module: {name}"} for start, dur, name in spans]
+    rows = [
+        {**HOST, "start_ns": start, "dur_ns": dur, "name": f"nn.Module: {name}"}
+        for start, dur, name in spans
+    ]
     return pl.DataFrame(rows)
 
 
@@ -88,16 +116,34 @@ def layer_of(number: int, at: int) -> list[tuple[int, int, str]]:
     """Calls of a layer: norm, attention with two linear modules, MLP with two and an activation."""
     first = 4 * number
     return [
-        (at, 190, f"AcmeLayer_{number}"), (at + 1, 8, f"RMSNorm_{number}"), (at + 10, 80, f"AcmeAttention_{number}"),
-        (at + 11, 20, f"Linear_{first}"), (at + 60, 20, f"Linear_{first + 1}"), (at + 100, 80, f"AcmeMLP_{number}"),
-        (at + 101, 20, f"Linear_{first + 2}"), (at + 130, 10, f"SiLU_{number}"), (at + 150, 20, f"Linear_{first + 3}"),
-    ]  # fmt: skip
+        (at, 190, f"AcmeLayer_{number}"),
+        (at + 1, 8, f"RMSNorm_{number}"),
+        (at + 10, 80, f"AcmeAttention_{number}"),
+        (at + 11, 20, f"Linear_{first}"),
+        (at + 60, 20, f"Linear_{first + 1}"),
+        (at + 100, 80, f"AcmeMLP_{number}"),
+        (at + 101, 20, f"Linear_{first + 2}"),
+        (at + 130, 10, f"SiLU_{number}"),
+        (at + 150, 20, f"Linear_{first + 3}"),
+    ]
 
 
 def test_layers_are_the_siblings_that_hold_attention() -> None:
-    """Two layers of attention and MLP between an embedding and a norm; a head with two blocks of no attention."""
-    spans = [(0, 1000, "AcmeForCausalLM_0"), (10, 20, "Embedding_0"), *layer_of(0, 100), *layer_of(1, 300)]
-    spans += [(600, 10, "RMSNorm_4"), (700, 50, "HeadBlock_0"), (701, 9, "Linear_8"), (760, 50, "HeadBlock_1")]
+    """Two layers of attention and MLP between an embedding and a norm; a head with two blocks of
+    no attention.
+    """
+    spans = [
+        (0, 1000, "AcmeForCausalLM_0"),
+        (10, 20, "Embedding_0"),
+        *layer_of(0, 100),
+        *layer_of(1, 300),
+    ]
+    spans += [
+        (600, 10, "RMSNorm_4"),
+        (700, 50, "HeadBlock_0"),
+        (701, 9, "Linear_8"),
+        (760, 50, "HeadBlock_1"),
+    ]
     spans += [(761, 9, "Linear_9")]
     found = module_calls(Trace({"markers": modules(spans)}))
     by_name = {(row["name"], row["start_ns"]): row for row in found.iter_rows(named=True)}
@@ -106,7 +152,12 @@ def test_layers_are_the_siblings_that_hold_attention() -> None:
     assert by_name["Linear", 701]["layer"] is None
     assert by_name["RMSNorm", 600]["layer"] is None
     assert by_name["RMSNorm", 101]["role"] == "norm"
-    assert [by_name["Linear", at]["last_linear"] for at in (111, 160, 201, 250)] == [False, True, False, True]
+    assert [by_name["Linear", at]["last_linear"] for at in (111, 160, 201, 250)] == [
+        False,
+        True,
+        False,
+        True,
+    ]
     assert by_name["Linear", 201]["block"] == "feed_forward"
     assert set(found["first_layer_ns"]) == {100}
 
@@ -116,14 +167,35 @@ def launched(spans: list[tuple[int, int, str]], layers: tuple[int, ...]) -> pl.D
     launches = [(at + offset) for at in layers for offset in (2, 12, 40, 62, 102, 132, 152)]
     names = ["k1", "k2", "flash_fwd_kernel", "k3", "k4", "k5", "k6"] * len(layers)
     kernels = pl.DataFrame(
-        {"rank": 0, "device": 0, "stream": 7, "start_ns": [t + 5 for t in launches], "dur_ns": 5, "name": names,
-         "correlation": range(len(names))}
-    )  # fmt: skip
+        {
+            "rank": 0,
+            "device": 0,
+            "stream": 7,
+            "start_ns": [t + 5 for t in launches],
+            "dur_ns": 5,
+            "name": names,
+            "correlation": range(len(names)),
+        }
+    )
     runtime = pl.DataFrame(
-        {"rank": 0, "process": 1, "thread": 1, "start_ns": launches, "dur_ns": 2, "name": "cudaLaunchKernel",
-         "api": "runtime", "correlation": range(len(names))}
-    )  # fmt: skip
-    step = {**HOST, "domain": "user_annotation", "start_ns": 0, "dur_ns": 2000, "name": "ProfilerStep#1"}
+        {
+            "rank": 0,
+            "process": 1,
+            "thread": 1,
+            "start_ns": launches,
+            "dur_ns": 2,
+            "name": "cudaLaunchKernel",
+            "api": "runtime",
+            "correlation": range(len(names)),
+        }
+    )
+    step = {
+        **HOST,
+        "domain": "user_annotation",
+        "start_ns": 0,
+        "dur_ns": 2000,
+        "name": "ProfilerStep#1",
+    }
     marks = pl.concat([modules(spans), pl.DataFrame([step])], how="diagonal_relaxed")
     return attribute(Trace({"kernels": kernels, "runtime": runtime, "markers": marks}))
 
@@ -141,10 +213,21 @@ def test_modules_decide_the_labels_of_what_they_launched() -> None:
     assert set(events["confidence"]) == {1.0}
 
 
-@pytest.mark.parametrize(("beside", "encodes"), [("AcmeTextTransformer_0", False), ("AcmeTextModel_0", True)])
-def test_a_vision_tower_is_an_encoder_beside_a_language_model_only(beside: str, encodes: bool) -> None:
-    """Beside the text tower of a detector, which encodes as well, it is a part of the model with stages."""
-    spans = [(0, 1900, "AcmeForAll_0"), (50, 500, "AcmeVisionTransformer_0"), *layer_of(0, 100), *layer_of(1, 300)]
+@pytest.mark.parametrize(
+    ("beside", "encodes"), [("AcmeTextTransformer_0", False), ("AcmeTextModel_0", True)]
+)
+def test_a_vision_tower_is_an_encoder_beside_a_language_model_only(
+    beside: str, encodes: bool
+) -> None:
+    """Beside the text tower of a detector, which encodes as well, it is a part of the model with
+    stages.
+    """
+    spans = [
+        (0, 1900, "AcmeForAll_0"),
+        (50, 500, "AcmeVisionTransformer_0"),
+        *layer_of(0, 100),
+        *layer_of(1, 300),
+    ]
     spans += [(850, 600, beside), *layer_of(2, 900), *layer_of(3, 1100)]
     stages = launched(spans, (100, 300, 900, 1100))["stage"].to_list()
     assert stages[:14] == (["encoder"] * 14 if encodes else OF_A_LAYER * 2)
@@ -152,22 +235,48 @@ def test_a_vision_tower_is_an_encoder_beside_a_language_model_only(beside: str, 
 
 
 def test_a_layer_whose_modules_were_not_recorded_has_no_residual() -> None:
-    """Only where the modules inside of a layer are known does what lies between them say that it is the residual."""
+    """Only where the modules inside of a layer are known does what lies between them say that it
+    is the residual.
+    """
     spans = [(at, 90, f"layer::model.layers.{n}") for n, at in enumerate((100, 200))]
     inner = [(at + 10, 40, f"layer::model.layers.{n}.mlp") for n, at in enumerate((100, 200))]
     kernels = pl.DataFrame(
-        {"rank": 0, "device": 0, "stream": 7, "start_ns": [125, 165, 225, 265], "dur_ns": 5,
-         "name": "void at::native::vectorized_elementwise_kernel<4, at::native::AUnaryFunctor<float> >",
-         "correlation": range(4)}
-    )  # fmt: skip
-    runtime = kernels.select("rank", "correlation", start_ns=pl.col("start_ns") - 5, dur_ns=pl.lit(2),
-                             name=pl.lit("cudaLaunchKernel"), api=pl.lit("runtime"), thread=pl.lit(1))  # fmt: skip
-    step = {**HOST, "domain": "user_annotation", "start_ns": 0, "dur_ns": 1000, "name": "ProfilerStep#1"}
+        {
+            "rank": 0,
+            "device": 0,
+            "stream": 7,
+            "start_ns": [125, 165, 225, 265],
+            "dur_ns": 5,
+            "name": "void at::native::vectorized_elementwise_kernel<4, at::native::AUnaryFunctor<float> >",
+            "correlation": range(4),
+        }
+    )
+    runtime = kernels.select(
+        "rank",
+        "correlation",
+        start_ns=pl.col("start_ns") - 5,
+        dur_ns=pl.lit(2),
+        name=pl.lit("cudaLaunchKernel"),
+        api=pl.lit("runtime"),
+        thread=pl.lit(1),
+    )
+    step = {
+        **HOST,
+        "domain": "user_annotation",
+        "start_ns": 0,
+        "dur_ns": 1000,
+        "name": "ProfilerStep#1",
+    }
 
     def stages(marks: list[tuple[int, int, str]]) -> list[str]:
-        rows = [{**HOST, "domain": "user_annotation", "start_ns": s, "dur_ns": d, "name": n} for s, d, n in marks]
+        rows = [
+            {**HOST, "domain": "user_annotation", "start_ns": s, "dur_ns": d, "name": n}
+            for s, d, n in marks
+        ]
         markers = pl.DataFrame([*rows, step])
-        return attribute(Trace({"kernels": kernels, "runtime": runtime, "markers": markers}))["stage"].to_list()
+        return attribute(Trace({"kernels": kernels, "runtime": runtime, "markers": markers}))[
+            "stage"
+        ].to_list()
 
     assert stages(spans) == ["other"] * 4
     assert stages(spans + inner) == ["activation", "residual"] * 2
@@ -176,22 +285,42 @@ def test_a_layer_whose_modules_were_not_recorded_has_no_residual() -> None:
 OWN = Path(__file__).parent / "labelled"
 
 LABELLED = {
-    "moe_stacks": (1.0, 0.999), "graphs_stacks": (1.0, 0.999), "draft_stacks": (1.0, 0.999),
-    "transformers_stacks": (1.0, 0.99), "fp8_stacks": (1.0, 0.998), "fp8_block_stacks": (1.0, 0.998),
-    "llama_chunked_stacks": (1.0, 0.998), "qwen25_chunked_stacks": (1.0, 0.998), "mla_moe_stacks": (1.0, 0.998),
-    "gemma3_stacks": (1.0, 0.998), "hf_gpt2": (1.0, 0.999), "hf_opt": (1.0, 0.999), "hf_gemma2": (1.0, 0.998),
-    "hf_mixtral": (1.0, 0.992), "hf_falcon": (0.995, 0.992), "hf_phi": (0.995, 0.992),
-    "falcon_h1_named": (1.0, 0.985), "gpt_oss_named": (1.0, 0.999), "granite4_named": (1.0, 0.985),
-    "jamba_named": (1.0, 0.99), "kimi_linear_named": (1.0, 0.985), "nemotron_h_moe_named": (1.0, 0.999),
-    "nemotron_h_named": (1.0, 0.999), "nemotron_mixed_named": (1.0, 0.999), "qwen3_next_named": (0.99, 0.99),
+    "moe_stacks": (1.0, 0.999),
+    "graphs_stacks": (1.0, 0.999),
+    "draft_stacks": (1.0, 0.999),
+    "transformers_stacks": (1.0, 0.99),
+    "fp8_stacks": (1.0, 0.998),
+    "fp8_block_stacks": (1.0, 0.998),
+    "llama_chunked_stacks": (1.0, 0.998),
+    "qwen25_chunked_stacks": (1.0, 0.998),
+    "mla_moe_stacks": (1.0, 0.998),
+    "gemma3_stacks": (1.0, 0.998),
+    "hf_gpt2": (1.0, 0.999),
+    "hf_opt": (1.0, 0.999),
+    "hf_gemma2": (1.0, 0.998),
+    "hf_mixtral": (1.0, 0.992),
+    "hf_falcon": (0.995, 0.992),
+    "hf_phi": (0.995, 0.992),
+    "falcon_h1_named": (1.0, 0.985),
+    "gpt_oss_named": (1.0, 0.999),
+    "granite4_named": (1.0, 0.985),
+    "jamba_named": (1.0, 0.99),
+    "kimi_linear_named": (1.0, 0.985),
+    "nemotron_h_moe_named": (1.0, 0.999),
+    "nemotron_h_named": (1.0, 0.999),
+    "nemotron_mixed_named": (1.0, 0.999),
+    "qwen3_next_named": (0.99, 0.99),
     "llama_nvtx.sqlite": (1.0, 0.999),
     "captures/nsys_tp1_layer_nvtx": (1.0, 0.999),
     "real/chrome/tracelens/b200__eager_trace.json.gz": (1.0, 0.999),
     "real/chrome/tracelens/h100__Falconsai_nsfw_image_detection__1016002.json.gz": (1.0, 0.995),
     "real/chrome/tracelens/h100__Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz": (1.0, 0.998),
     "real/chrome/tracelens/mi300__Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz": (1.0, 0.997),
-    "real/chrome/tracelens/inference__sglang_prefilldecode__sglang_Qwen3-8B_prefilldecode.json.gz": (1.0, 0.999),
-}  # fmt: skip
+    "real/chrome/tracelens/inference__sglang_prefilldecode__sglang_Qwen3-8B_prefilldecode.json.gz": (
+        1.0,
+        0.999,
+    ),
+}
 """Least share of device time whose layer and stage are right without the modules, as measured."""
 
 
@@ -203,7 +332,9 @@ def labelled(name: str, request: pytest.FixtureRequest) -> Trace:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", LABELLED)
-def test_labels_without_modules_agree_with_those_of_modules(name: str, request: pytest.FixtureRequest) -> None:
+def test_labels_without_modules_agree_with_those_of_modules(
+    name: str, request: pytest.FixtureRequest
+) -> None:
     both = fidelity.compare(labelled(name, request))
     layers, stages = LABELLED[name]
     assert both.height > 100
@@ -214,14 +345,19 @@ def test_labels_without_modules_agree_with_those_of_modules(name: str, request: 
 
 
 def test_replayed_layers_are_those_that_ran_eager(request: pytest.FixtureRequest) -> None:
-    """With 5 requests the decode steps run eager, with 4 they replay a graph: the same kernels without modules."""
+    """With 5 requests the decode steps run eager, with 4 they replay a graph: the same kernels
+    without modules.
+    """
     events = attribute(labelled("graphs_stacks", request)).filter(pl.col("layer").is_not_null())
     events = events.filter((pl.col("phase") == "decode") & (pl.col("source") == "kernel"))
     eager, replayed = events.filter(~pl.col("replayed")), events.filter("replayed")
     assert set(eager["evidence"]) == {"module"}
     assert "module" not in set(replayed["evidence"].drop_nulls())
     key = ["step", "layer"]
-    stages = [f.group_by(key, maintain_order=True).agg("stage")["stage"].to_list() for f in (eager, replayed)]
+    stages = [
+        f.group_by(key, maintain_order=True).agg("stage")["stage"].to_list()
+        for f in (eager, replayed)
+    ]
     assert len(stages[0]) == 28 * eager["step"].n_unique()
     assert len(stages[1]) == 28 * replayed["step"].n_unique()
     for one in (*stages[0][1:], *stages[1][1:]):
@@ -234,7 +370,9 @@ def test_shared_experts_beside_have_the_layer_that_launched_them() -> None:
     by_launch = attribute(trace)
     beside = by_launch.filter((pl.col("stream") == 21) & pl.col("layer").is_not_null())
     each = beside.group_by("step", "layer", maintain_order=True).agg("stage")
-    assert sorted(each.select("step", "layer").rows()) == [(step, layer) for step in range(4) for layer in range(1, 6)]
+    assert sorted(each.select("step", "layer").rows()) == [
+        (step, layer) for step in range(4) for layer in range(1, 6)
+    ]
     for stages in each["stage"]:
         assert set(stages) == {"shared_experts"}
     # what runs there long after the last layer belongs to none
@@ -243,27 +381,49 @@ def test_shared_experts_beside_have_the_layer_that_launched_them() -> None:
     late = trace.kernels.filter(stream=21).head(3)
     late = late.with_columns(start_ns=at, correlation=10**7 + pl.int_range(3), op_id=None)
     calls = trace.runtime.head(3).with_columns(
-        name=pl.lit("cudaLaunchKernel"), start_ns=late["start_ns"] - 5_000, correlation=late["correlation"], op_id=None
+        name=pl.lit("cudaLaunchKernel"),
+        start_ns=late["start_ns"] - 5_000,
+        correlation=late["correlation"],
+        op_id=None,
     )
-    more = {"kernels": pl.concat([trace.kernels, late]), "runtime": pl.concat([trace.runtime, calls])}
-    found = attribute(Trace({**trace.tables, **more}, trace.meta, trace.coverage)).filter(pl.col("start_ns") >= end)
+    more = {
+        "kernels": pl.concat([trace.kernels, late]),
+        "runtime": pl.concat([trace.runtime, calls]),
+    }
+    found = attribute(Trace({**trace.tables, **more}, trace.meta, trace.coverage)).filter(
+        pl.col("start_ns") >= end
+    )
     assert found["layer"].null_count() == found.height == 3
 
 
 def test_a_draft_model_has_no_layers_of_its_own(request: pytest.FixtureRequest) -> None:
-    """After each of the 9 passes of 12 layers, 2 passes of 4: 8 steps of decode and the prefill, by names alone."""
+    """After each of the 9 passes of 12 layers, 2 passes of 4: 8 steps of decode and the prefill,
+    by names alone.
+    """
     found = attribute(fidelity.without_modules(labelled("draft_stacks", request)))
-    assert found.drop_nulls("layer").group_by("step").agg(pl.col("layer").max())["layer"].to_list() == [11] * 9
+    assert (
+        found.drop_nulls("layer").group_by("step").agg(pl.col("layer").max())["layer"].to_list()
+        == [11] * 9
+    )
     drafted = found.filter(pl.col("stage") == "draft")
     assert set(drafted["reason"]) == {"draft model"}
-    assert drafted.filter(pl.col("name").str.contains("FwdSm90"), category="attention").height == 9 * 2 * 4
+    assert (
+        drafted.filter(pl.col("name").str.contains("FwdSm90"), category="attention").height
+        == 9 * 2 * 4
+    )
     assert drafted["layer"].null_count() == drafted.height
 
 
-@pytest.mark.parametrize(("between", "attention"), [
-    (["scale", "softmax", "cast"], True), (["softmax"], True), (["softmax", "topk"], False),
-    (["softmax", "norm"], False), (["softmax_backward"], False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("between", "attention"),
+    [
+        (["scale", "softmax", "cast"], True),
+        (["softmax"], True),
+        (["softmax", "topk"], False),
+        (["softmax", "norm"], False),
+        (["softmax_backward"], False),
+    ],
+)
 def test_a_softmax_between_two_products_is_attention(between: list[str], attention: bool) -> None:
     named = {
         "scale": "void at::native::vectorized_elementwise_kernel<4, at::native::BinaryFunctor<float> >",
@@ -282,8 +442,9 @@ def test_a_softmax_between_two_products_is_attention(between: list[str], attenti
 def test_annotations_of_graph_kernels_are_modules() -> None:
     """Two replays of a graph whose capture was annotated, as torch 2.13's exporter writes it.
 
-    Made by hand out of `graphs_stacks`: numbers of graph and nodes were added and the GEMMs renamed, then
-    `torch.cuda._annotate_cuda_graph_trace.annotate_trace` wrote the annotations and lanes into the file.
+    Made by hand out of `graphs_stacks`: numbers of graph and nodes were added and the GEMMs
+    renamed, then `torch.cuda._annotate_cuda_graph_trace.annotate_trace` wrote the annotations and
+    lanes into the file.
     """
     with pytest.warns(TraceWarning, match="lanes of the program, not streams of the device"):
         trace = llmprof.read(OWN / "annotated_graph.pt.trace.json.gz", cache=False)
@@ -300,7 +461,10 @@ def test_annotations_of_graph_kernels_are_modules() -> None:
     assert set(found["category"]) == {"linear"}
     each = found.group_by("step", "layer", maintain_order=True).agg("stage")
     assert each.height == 2 * 28
-    assert each["stage"].to_list() == [["qkv_proj", "o_proj", "gate_up_proj", "down_proj", "down_proj"]] * 56
+    assert (
+        each["stage"].to_list()
+        == [["qkv_proj", "o_proj", "gate_up_proj", "down_proj", "down_proj"]] * 56
+    )
 
 
 def test_what_was_launched_before_the_recording_has_a_stage_but_no_layer(shared: Path) -> None:
@@ -316,9 +480,14 @@ def test_what_was_launched_before_the_recording_has_a_stage_but_no_layer(shared:
 
 
 def test_an_exchange_made_of_sends_is_what_its_call_says(shared: Path) -> None:
-    """NCCL's kernels of all-to-all are called SendRecv; 42 calls of it and 18 all-reduces, as the ranges around say."""
+    """NCCL's kernels of all-to-all are called SendRecv; 42 calls of it and 18 all-reduces, as
+    the ranges around say.
+    """
     trace = read(shared / "real/chrome/hta/trace_diff__control__control.json.gz")
     assert trace.markers.filter(pl.col("name") == "nccl:all_to_all").height == 42
     kinds = attribute(trace).filter(pl.col("category") == "collective").group_by("stage").len()
     assert dict(kinds.iter_rows()) == {"all_to_all": 42, "all_reduce": 18}
-    assert dict(collectives(trace).group_by("kind").len().iter_rows()) == {"all_to_all": 42, "all_reduce": 18}
+    assert dict(collectives(trace).group_by("kind").len().iter_rows()) == {
+        "all_to_all": 42,
+        "all_reduce": 18,
+    }

@@ -21,7 +21,9 @@ class FakeRun:
         self.folder = RunFolder.create(config)
         self.folder.set_state("finished", stage="done")
         wall = config.batch_size / 10
-        self.worker: dict[str, Any] = worker_with((wall, wall * 1.02), (wall * 2,)) | {"kv_cache": {"tokens": 7}}
+        self.worker: dict[str, Any] = worker_with((wall, wall * 1.02), (wall * 2,)) | {
+            "kv_cache": {"tokens": 7}
+        }
         self.requests = requests_of(self.worker)
         self.summary: dict[str, Any] = {}
         self.engine_steps = engine_steps_of({})
@@ -42,7 +44,11 @@ class Runs:
         self.trace: Trace | None = build(ranks=2, steps=2)
 
     def __call__(
-        self, config: ExperimentConfig, *, progress: Callable[[str, int, int], None], check: bool = True
+        self,
+        config: ExperimentConfig,
+        *,
+        progress: Callable[[str, int, int], None],
+        check: bool = True,
     ) -> SimpleNamespace:
         def run() -> FakeRun:
             point = (config.batch_size, config.max_tokens)

@@ -44,11 +44,17 @@ def walk(tmp_path):
     return str(tmp_path / "walk.ipynb")
 
 
-def test_each_run_of_a_folder_gets_its_notebook_and_a_place_on_the_page(runs, executed, walk, tmp_path):
+def test_each_run_of_a_folder_gets_its_notebook_and_a_place_on_the_page(
+    runs, executed, walk, tmp_path
+):
     folder, paths = runs
     told = []
     done = batch.notebooks_over(
-        [folder], walk, tmp_path / "out", parameters={"rank": 1}, progress=lambda *said: told.append(said)
+        [folder],
+        walk,
+        tmp_path / "out",
+        parameters={"rank": 1},
+        progress=lambda *said: told.append(said),
     )
     assert list(done.notebooks) == sorted(path.name for path in paths)
     assert executed[0][2] == {"rank": 1, "trace": str(paths[0] / "traces")}
@@ -83,7 +89,9 @@ def test_a_run_gives_its_timeline_or_itself(runs, executed, walk, tmp_path):
     assert executed[0][2]["trace"] == str(paths[0] / "report.sqlite")
     assert "has no timeline" in done.errors[paths[1].name]
     write_notebook(tmp_path / "walk.ipynb", "trace = ''\nrun = ''")
-    batch.notebooks_over([paths[1]], walk, tmp_path / "again", parameter="run", parameters={"trace": ""})
+    batch.notebooks_over(
+        [paths[1]], walk, tmp_path / "again", parameter="run", parameters={"trace": ""}
+    )
     assert executed[-1][2] == {"run": str(paths[1]), "trace": ""}
 
 
@@ -102,8 +110,12 @@ def test_a_notebook_without_the_parameter(tmp_path):
 
 def test_a_run_that_failed_or_goes_on_is_listed_and_not_executed(runs, executed, walk, tmp_path):
     folder, (first, second) = runs
-    RunFolder(first).set_state("failed", stage="engine", error={"type": "LaunchError", "message": "out of memory"})
+    RunFolder(first).set_state(
+        "failed", stage="engine", error={"type": "LaunchError", "message": "out of memory"}
+    )
     done = batch.notebooks_over([folder], walk, tmp_path / "out")
     assert list(done.notebooks) == [second.name]
-    assert done.errors == {first.name: "the run is failed: out of memory; llmprof run --resume continues it"}
+    assert done.errors == {
+        first.name: "the run is failed: out of memory; llmprof run --resume continues it"
+    }
     assert "out of memory" in done.index.read_text("utf-8")

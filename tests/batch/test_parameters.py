@@ -10,7 +10,10 @@ from tests.batch.runners import config
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("batch_size:1,2,4;max_tokens:100,200", {"batch_size": [1, 2, 4], "max_tokens": [100, 200]}),
+        (
+            "batch_size:1,2,4;max_tokens:100,200",
+            {"batch_size": [1, 2, 4], "max_tokens": [100, 200]},
+        ),
         (" batch-size : 1 ; ", {"batch_size": [1]}),
         ("temperature:0,0.5", {"temperature": [0, 0.5]}),
         ("eager:true,false", {"eager": [True, False]}),
@@ -23,10 +26,19 @@ from tests.batch.runners import config
         ("engine_args.block_size:16,32", {"engine_args.block_size": [16, 32]}),
     ],
     ids=[
-        "two", "dashes", "floats", "json", "python", "text", "lists", "semicolon-in-text", "comma-in-text", "paths",
+        "two",
+        "dashes",
+        "floats",
+        "json",
+        "python",
+        "text",
+        "lists",
+        "semicolon-in-text",
+        "comma-in-text",
+        "paths",
         "one-key",
     ],
-)  # fmt: skip
+)
 def test_text(text, expected):
     if expected is None:
         with pytest.raises(ConfigError):

@@ -22,7 +22,9 @@ def states(sweep) -> list[str]:
 def test_every_combination_runs_once_in_order(tmp_path):
     runs, told = Runs(), []
     sweep = BatchRunner(
-        config(tmp_path), runner=runs, progress=lambda what, done, total: told.append((what, done, total))
+        config(tmp_path),
+        runner=runs,
+        progress=lambda what, done, total: told.append((what, done, total)),
     ).run_parameter_sweep(GRID)
     assert runs.ran == [(1, 8), (1, 16), (2, 8), (2, 16), (4, 8), (4, 16)]
     assert states(sweep) == ["finished"] * 6
@@ -56,9 +58,9 @@ def test_the_comparison_has_latencies_rates_and_shares_of_the_trace(tmp_path):
 def test_a_run_without_a_trace_has_no_shares(tmp_path):
     runs = Runs()
     runs.trace = None
-    sweep = BatchRunner(config(tmp_path, profile_mode="inference_only"), runner=runs).run_parameter_sweep(
-        {"batch_size": [1]}
-    )
+    sweep = BatchRunner(
+        config(tmp_path, profile_mode="inference_only"), runner=runs
+    ).run_parameter_sweep({"batch_size": [1]})
     assert sweep.comparison["share_idle"].to_list() == [None]
     assert sweep.where.is_empty()
     assert sweep.state["points"][0]["result"]["note"] == "no timeline."
@@ -70,7 +72,9 @@ def test_a_point_whose_values_do_not_go_together_is_a_failed_point(tmp_path):
     )
     assert states(sweep) == ["finished", "failed"]
     assert "transformers" in sweep.failed["tensor_parallel_size=2"]
-    sweep = BatchRunner(config(tmp_path), runner=Runs(b2=fail)).run_parameter_sweep({"batch_size": [1, 2, 4]})
+    sweep = BatchRunner(config(tmp_path), runner=Runs(b2=fail)).run_parameter_sweep(
+        {"batch_size": [1, 2, 4]}
+    )
     assert states(sweep) == ["finished", "failed", "finished"]
     assert sweep.failed == {"batch_size=2": "out of memory; lower batch_size."}
     assert len(sweep.runs) == 2
@@ -89,7 +93,9 @@ def test_an_interrupted_sweep_goes_on_where_it_was(tmp_path):
     healed = Runs()
     assert states(BatchRunner.resume(folder, runner=healed)) == ["finished"] * 3
     assert healed.ran == [(4, 16)]
-    assert BatchRunner.resume(folder, runner=healed).comparison.equals(batch.open_sweep(folder).comparison)
+    assert BatchRunner.resume(folder, runner=healed).comparison.equals(
+        batch.open_sweep(folder).comparison
+    )
     assert healed.ran == [(4, 16)]
 
 
@@ -125,9 +131,13 @@ def test_the_state_is_whole_at_every_moment(tmp_path):
 
     def look() -> None:
         (folder,) = tmp_path.glob("*_sweep_*")
-        seen.append([point["state"] for point in json.loads((folder / "sweep.json").read_text())["points"]])
+        seen.append(
+            [point["state"] for point in json.loads((folder / "sweep.json").read_text())["points"]]
+        )
 
-    BatchRunner(config(tmp_path), runner=Runs(b1=look, b2=look)).run_parameter_sweep({"batch_size": [1, 2]})
+    BatchRunner(config(tmp_path), runner=Runs(b1=look, b2=look)).run_parameter_sweep(
+        {"batch_size": [1, 2]}
+    )
     assert seen == [["running", "pending"], ["finished", "running"]]
     assert not list(tmp_path.glob("*/.sweep.json*"))
 
@@ -158,8 +168,13 @@ def test_one_option_of_the_engine_varies_and_the_others_stay(tmp_path):
             return super().__call__(config, progress=progress)
 
     base = config(tmp_path, engine_args={"block_size": 16, "swap_space": 1})
-    sweep = BatchRunner(base, runner=Noting()).run_parameter_sweep({"engine_args.block_size": [32, None]})
-    assert [args for args, _ in seen] == [{"block_size": 32, "swap_space": 1}, {"block_size": None, "swap_space": 1}]
+    sweep = BatchRunner(base, runner=Noting()).run_parameter_sweep(
+        {"engine_args.block_size": [32, None]}
+    )
+    assert [args for args, _ in seen] == [
+        {"block_size": 32, "swap_space": 1},
+        {"block_size": None, "swap_space": 1},
+    ]
     assert {folder for _, folder in seen} == {str(sweep.folder)}
     assert sweep.comparison["engine_args.block_size"].to_list() == [32, None]
 
@@ -176,28 +191,40 @@ def test_the_report_of_a_sweep(tmp_path):
     def broken() -> None:
         raise LaunchError("out of memory <b>")
 
-    sweep = BatchRunner(config(tmp_path), runner=Runs(b4=broken)).run_parameter_sweep({"batch_size": [1, 2, 4]})
+    sweep = BatchRunner(config(tmp_path), runner=Runs(b4=broken)).run_parameter_sweep(
+        {"batch_size": [1, 2, 4]}
+    )
     written = batch.write_report(sweep)
     text = written.index.read_text("utf-8")
     assert written.index == sweep.folder / "index.html"
     assert "batch_size=4 failed: out of memory &lt;b&gt;" in text
     assert "2 of 3 finished" in text
-    assert "not known" in (overhead_in_words({"overhead": 0.1, "overhead_clear": None}) or "")  # of one repeat
+    assert "not known" in (
+        overhead_in_words({"overhead": 0.1, "overhead_clear": None}) or ""
+    )  # of one repeat
     assert 'id="findings"' not in text
-    assert {path.stem for path in written.pngs} == {"throughput", "latency", "scaling", "where_time"}
+    assert {path.stem for path in written.pngs} == {
+        "throughput",
+        "latency",
+        "scaling",
+        "where_time",
+    }
     assert pl.read_csv(sweep.folder / "comparison.csv").height == 3
 
 
 @pytest.mark.parametrize(
     ("parameters", "words"),
     [
-        ({}, "no parameter"), ({"batchsize": [1]}, "expected one of batch_size"),
-        ({"batch_size": []}, "no list of values"), ({"batch_size": "12"}, "no list of values"),
-        ({"batch_size": [1, 2, 1]}, "a value twice"), ({"engine_args": [{}]}, "no 'engine_args' to sweep"),
+        ({}, "no parameter"),
+        ({"batchsize": [1]}, "expected one of batch_size"),
+        ({"batch_size": []}, "no list of values"),
+        ({"batch_size": "12"}, "no list of values"),
+        ({"batch_size": [1, 2, 1]}, "a value twice"),
+        ({"engine_args": [{}]}, "no 'engine_args' to sweep"),
         ({"results_dir": ["a"]}, "no 'results_dir' to sweep"),
     ],
     ids=["none", "unknown", "empty", "text", "twice", "mapping", "folder"],
-)  # fmt: skip
+)
 def test_parameters_that_cannot_be_swept(tmp_path, parameters, words):
     with pytest.raises(ConfigError, match=words):
         BatchRunner(config(tmp_path), runner=Runs()).run_parameter_sweep(parameters)

@@ -1,7 +1,9 @@
-"""A real JupyterLab and a real browser: notebooks are opened as a user would, and their kernel is asked what it knows.
+"""A real JupyterLab and a real browser: notebooks are opened as a user would, and their kernel is
+asked what it knows.
 
-``notebook(cells)`` opens a notebook in JupyterLab, runs its cells and gives a :class:`Notebook`: ``page`` for gestures,
-``python(expression)`` for the value in the same kernel. Screenshots go to ``.artefacts/`` (``LLMPROF_ARTEFACTS``).
+``notebook(cells)`` opens a notebook in JupyterLab, runs its cells and gives a :class:`Notebook`:
+``page`` for gestures, ``python(expression)`` for the value in the same kernel. Screenshots go to
+``.artefacts/`` (``LLMPROF_ARTEFACTS``).
 """
 
 import ast
@@ -21,29 +23,49 @@ from pathlib import Path
 import nbformat
 import pytest
 from jupyter_client import BlockingKernelClient
-from playwright.sync_api import Browser, ConsoleMessage, Error, Locator, Page, expect, sync_playwright
+from playwright.sync_api import (
+    Browser,
+    ConsoleMessage,
+    Error,
+    Locator,
+    Page,
+    expect,
+    sync_playwright,
+)
 
 from tests.browser.host import PATIENCE_S, SLOW, Host, artefacts, faults
 
 ROOT = Path(__file__).resolve().parents[2]
-CHROMIUM = next((p for name in ("chromium", "chromium-browser", "google-chrome") if (p := shutil.which(name))), None)
+CHROMIUM = next(
+    (p for name in ("chromium", "chromium-browser", "google-chrome") if (p := shutil.which(name))),
+    None,
+)
 FLAGS = [
-    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync", "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
-]  # fmt: skip
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+]
 START_S, CELL_S = 180, 300
-SHUT_DOWN = "() => globalThis.jupyterapp?.shell.currentWidget?.sessionContext?.shutdown().catch(() => null)"
+SHUT_DOWN = (
+    "() => globalThis.jupyterapp?.shell.currentWidget?.sessionContext?.shutdown().catch(() => null)"
+)
 QUIET = ("favicon", "ResizeObserver loop", "WebSocket", "Download the React DevTools")
 """What the page may say on its console: it is JupyterLab's or the browser's, not ours."""
 KERNELS = "/api/kernels?"
-"""The list of kernels, which JupyterLab asks for regularly. jupyter_server answers with 500 while a kernel starts: it
-is in the list before it has the time of its last activity."""
+"""The list of kernels, which JupyterLab asks for regularly. jupyter_server answers with 500 while a
+kernel starts: it is in the list before it has the time of its last activity.
+"""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Browser tests but those of the smoke are slow, and share one JupyterLab: one process runs them. xdist reads the
-    mark after this.
+    """Browser tests but those of the smoke are slow, and share one JupyterLab: one process runs
+    them. xdist reads the mark after this.
     """
     for item in items:
         if Path(__file__).parent in item.path.parents:
@@ -51,12 +73,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.slow)
             item.add_marker(pytest.mark.xdist_group("browser"))
             if CHROMIUM is None:
-                item.add_marker(pytest.mark.skip(reason="no chromium on this machine: make browser"))
+                item.add_marker(
+                    pytest.mark.skip(reason="no chromium on this machine: make browser")
+                )
 
 
 @dataclass(frozen=True)
 class Lab:
-    """A running JupyterLab: its address, its notebooks and where its kernels leave their connection files."""
+    """A running JupyterLab: its address, its notebooks and where its kernels leave their
+    connection files.
+    """
 
     url: str
     notebooks: Path
@@ -82,21 +108,40 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     settings = home / "settings/@jupyterlab/apputils-extension"
     for folder in (notebooks, settings):
         folder.mkdir(parents=True)
-    (settings / "notification.jupyterlab-settings").write_text('{"fetchNews": "false", "checkForUpdates": false}')
+    (settings / "notification.jupyterlab-settings").write_text(
+        '{"fetchNews": "false", "checkForUpdates": false}'
+    )
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    names = {"JUPYTER_CONFIG_DIR": "config", "JUPYTER_RUNTIME_DIR": "runtime", "JUPYTER_DATA_DIR": "data",
-             "IPYTHONDIR": "ipython", "JUPYTERLAB_SETTINGS_DIR": "settings",
-             "JUPYTERLAB_WORKSPACES_DIR": "workspaces"}  # fmt: skip
+    names = {
+        "JUPYTER_CONFIG_DIR": "config",
+        "JUPYTER_RUNTIME_DIR": "runtime",
+        "JUPYTER_DATA_DIR": "data",
+        "IPYTHONDIR": "ipython",
+        "JUPYTERLAB_SETTINGS_DIR": "settings",
+        "JUPYTERLAB_WORKSPACES_DIR": "workspaces",
+    }
     environment = os.environ | {name: str(home / folder) for name, folder in names.items()}
-    options = ["--no-browser", "--allow-root", f"--port={port}", "--port-retries=0", "--ip=127.0.0.1",
-               "--expose-app-in-browser", "--IdentityProvider.token=", f"--ServerApp.root_dir={notebooks}",
-               "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate"]  # fmt: skip
+    options = [
+        "--no-browser",
+        "--allow-root",
+        f"--port={port}",
+        "--port-retries=0",
+        "--ip=127.0.0.1",
+        "--expose-app-in-browser",
+        "--IdentityProvider.token=",
+        f"--ServerApp.root_dir={notebooks}",
+        "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
+    ]
     log = home / "lab.log"
     with log.open("wb") as out:
         server = subprocess.Popen(
-            [sys.executable, "-m", "jupyter", "lab", *options], stdout=out, stderr=out, env=environment, cwd=notebooks
+            [sys.executable, "-m", "jupyter", "lab", *options],
+            stdout=out,
+            stderr=out,
+            env=environment,
+            cwd=notebooks,
         )
         try:
             url = f"http://127.0.0.1:{port}"
@@ -176,13 +221,19 @@ class Notebook:
         """Run code in the notebook's kernel, after what is queued there."""
         reply = self.client.execute_interactive(code, timeout=CELL_S, output_hook=lambda _: None)
         if reply["content"]["status"] != "ok":
-            raise RuntimeError("\n".join(reply["content"].get("traceback", [str(reply["content"])])))
+            raise RuntimeError(
+                "\n".join(reply["content"].get("traceback", [str(reply["content"])]))
+            )
 
     def python(self, expression: str) -> object:
         """Value of an expression in the notebook's kernel; it must fit in JSON."""
         asked = {"value": f"__import__('json').dumps({expression})"}
         reply = self.client.execute_interactive(
-            "", user_expressions=asked, timeout=CELL_S, output_hook=lambda _: None, store_history=False
+            "",
+            user_expressions=asked,
+            timeout=CELL_S,
+            output_hook=lambda _: None,
+            store_history=False,
         )
         value = reply["content"]["user_expressions"]["value"]
         if value["status"] != "ok":
@@ -210,12 +261,15 @@ class Notebook:
         return path
 
     def faults(self, selector: str) -> list[str]:
-        """Moderate, serious and critical accessibility faults that axe finds in a part of the page."""
+        """Moderate, serious and critical accessibility faults that axe finds in a part of the
+        page.
+        """
         return faults(self.page, selector)
 
 
 class Desk:
-    """JupyterLab in a page that stays open: notebooks are opened and closed in it, one after the other.
+    """JupyterLab in a page that stays open: notebooks are opened and closed in it, one after the
+    other.
 
     Loading JupyterLab is most of what a notebook costs a browser.
     """
@@ -225,7 +279,9 @@ class Desk:
         self.page: Page | None = None
         self.shown: Notebook | None = None
         self._ended: list[str] = []
-        """Kernels that were ended: what the page still asks of them is no problem of the notebook after."""
+        """Kernels that were ended: what the page still asks of them is no problem of the
+        notebook after.
+        """
 
     def show(self, path: str, shown: Notebook) -> None:
         """Open a notebook; its problems are those of the page from now on."""
@@ -233,26 +289,39 @@ class Desk:
         if self.page is None:
             self.page = self._new_page()
             self.page.goto(f"{self.lab.url}/doc/tree/{path}?reset", timeout=START_S * 1000)
-            self.page.wait_for_function("globalThis.jupyterapp?.shell.currentWidget", timeout=START_S * 1000)
+            self.page.wait_for_function(
+                "globalThis.jupyterapp?.shell.currentWidget", timeout=START_S * 1000
+            )
         else:
-            self.page.evaluate("path => void jupyterapp.commands.execute('docmanager:open', { path })", path)
+            self.page.evaluate(
+                "path => void jupyterapp.commands.execute('docmanager:open', { path })", path
+            )
         shown.page = self.page
 
     def _new_page(self) -> Page:
         page = patient(self.browser.new_page())
         page.on("pageerror", lambda error: self.shown.problems.append(str(error)))
         page.on("console", self._keep)
-        page.on("request", lambda request: request.url.startswith(("http://127.0.0.1", "data:", "blob:"))
-                or self.shown.asked.add(request.url))  # fmt: skip
+        page.on(
+            "request",
+            lambda request: (
+                request.url.startswith(("http://127.0.0.1", "data:", "blob:"))
+                or self.shown.asked.add(request.url)
+            ),
+        )
         return page
 
     def _keep(self, message: ConsoleMessage) -> None:
-        if not any(kernel in message.text + message.location.get("url", "") for kernel in self._ended):
+        if not any(
+            kernel in message.text + message.location.get("url", "") for kernel in self._ended
+        ):
             _keep(self.shown.problems, message)
 
     def clear(self) -> None:
         """Close the notebook and end its kernel: one that nobody asks any more keeps its memory."""
-        if kernel := self.page.evaluate("jupyterapp.shell.currentWidget?.sessionContext?.session?.kernel?.id"):
+        if kernel := self.page.evaluate(
+            "jupyterapp.shell.currentWidget?.sessionContext?.session?.kernel?.id"
+        ):
             self._ended.append(kernel)
         self.page.evaluate(SHUT_DOWN)
         self.page.evaluate("for (const one of [...jupyterapp.shell.widgets('main')]) one.dispose()")
@@ -288,17 +357,28 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
 
 
 @pytest.fixture
-def notebook(lab: Lab, desk: Desk, request: pytest.FixtureRequest) -> Iterator[Callable[..., Notebook]]:
+def notebook(
+    lab: Lab, desk: Desk, request: pytest.FixtureRequest
+) -> Iterator[Callable[..., Notebook]]:
     """Open a notebook made of cells and run them all; one at a time."""
     opened: list[BlockingKernelClient] = []
 
     def open_notebook(
-        cells: list[str], *, width: int = 1400, height: int = 1000, theme: str = "light", reduced_motion: bool = True
+        cells: list[str],
+        *,
+        width: int = 1400,
+        height: int = 1000,
+        theme: str = "light",
+        reduced_motion: bool = True,
     ) -> Notebook:
         assert not opened, "one notebook at a time"
         name = f"test-{time.time_ns()}.ipynb"
-        kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
-        content = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells], metadata=kernel)
+        kernel = {
+            "kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}
+        }
+        content = nbformat.v4.new_notebook(
+            cells=[nbformat.v4.new_code_cell(cell) for cell in cells], metadata=kernel
+        )
         nbformat.write(content, lab.notebooks / name)
         shown = Notebook(None, BlockingKernelClient())
         desk.show(name, shown)
@@ -311,7 +391,8 @@ def notebook(lab: Lab, desk: Desk, request: pytest.FixtureRequest) -> Iterator[C
             {"light": "JupyterLab Light", "dark": "JupyterLab Dark"}[theme],
         )
         page.wait_for_function(
-            "jupyterapp.shell.currentWidget?.sessionContext?.session?.kernel?.status === 'idle'", timeout=START_S * 1000
+            "jupyterapp.shell.currentWidget?.sessionContext?.session?.kernel?.status === 'idle'",
+            timeout=START_S * 1000,
         )
         kernel_id = lab.kernel(name)
         shown.client.load_connection_file(str(lab.runtime / f"kernel-{kernel_id}.json"))
@@ -343,5 +424,7 @@ def _keep(problems: list[str], message: ConsoleMessage) -> None:
     url = message.location.get("url", "")
     if KERNELS in url and "status of 500" in message.text:
         return
-    if message.type == "error" and not any(words in message.text + str(message.location) for words in QUIET):
+    if message.type == "error" and not any(
+        words in message.text + str(message.location) for words in QUIET
+    ):
         problems.append(f"{message.text} ({message.location.get('url', '')[-80:]})")

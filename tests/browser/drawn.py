@@ -19,7 +19,10 @@ DRAWN = """([root, needs, shows]) => {
 
 
 def settled(shown, root: str, *needs: str, **shows) -> None:
-    """Wait until the last widget has drawn, and drawn this: ``shows`` are the arguments of its last request."""
+    """Wait until the last widget has drawn, and drawn this:
+
+    ``shows`` are the arguments of its last request.
+    """
     shown.page.wait_for_function(DRAWN, arg=[root, ["shown", *needs], shows])
     shown.page.wait_for_function("!document.querySelector('.lp-working')")
 
@@ -72,6 +75,8 @@ def tab_to(page: Any, words: str) -> None:
 
 
 def still(locator: Any) -> dict[str, float]:
-    """Box of a part of a timeline (px) once it stays where it is: rows are made anew while more is found."""
+    """Box of a part of a timeline (px) once it stays where it is: rows are made anew while more
+    is found.
+    """
     exact(locator.page)
     return locator.bounding_box()

@@ -1,7 +1,8 @@
-"""A page that shows one widget without JupyterLab: anywidget's model in the browser, the widget in this process.
+"""A page that shows one widget without JupyterLab: anywidget's model in the browser, the widget in
+this process.
 
-For gestures and pictures: a page is there in a second. What JupyterLab adds (kernels, its shortcuts and themes) is
-tested in JupyterLab.
+For gestures and pictures: a page is there in a second. What JupyterLab adds (kernels, its shortcuts
+and themes) is tested in JupyterLab.
 """
 
 import base64
@@ -18,12 +19,18 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page
 
 PATIENCE_S = 120
-"""How long a test waits for what it looks for: a busy machine is slow, and a wait that succeeds costs nothing."""
+"""How long a test waits for what it looks for: a busy machine is slow, and a wait that succeeds
+costs nothing.
+"""
 
 SLOW = float(os.environ.get("LLMPROF_SLOW", "1"))
-"""How many times slower the page computes; answers of Python then come up to 0.1 s times this later. For debugging."""
+"""How many times slower the page computes; answers of Python then come up to 0.1 s times this
+later. For debugging.
+"""
 
-PAINTED = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(true))))"
+PAINTED = (
+    "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(true))))"
+)
 """True once what was drawn before is on the screen."""
 
 PAGE = """<!doctype html><html><head><meta charset="utf-8"><style>{css}</style></head>
@@ -69,7 +76,9 @@ MODEL = """async () => {
 
 
 class Host:
-    """One widget in a page of its own, in a theme; answers to the kinds of requests in ``hold`` are kept back."""
+    """One widget in a page of its own, in a theme; answers to the kinds of requests in ``hold``
+    are kept back.
+    """
 
     def __init__(
         self,
@@ -91,10 +100,19 @@ class Host:
         self._news: queue.SimpleQueue[tuple[float, dict[str, Any]]] = queue.SimpleQueue()
         self._given: dict[str, Any] = {}
         self._due: list[tuple[float, dict[str, Any]]] = []
-        self.page: Page = browser.new_page(viewport={"width": width, "height": height}, reduced_motion="reduce")
+        self.page: Page = browser.new_page(
+            viewport={"width": width, "height": height}, reduced_motion="reduce"
+        )
         self.page.on("pageerror", lambda error: self.problems.append(str(error)))
-        self.page.on("console", lambda message: message.type == "error" and self.problems.append(message.text))
-        synced = [name for name in widget.traits(sync=True) if not name.startswith("_") and name not in SKIPPED]
+        self.page.on(
+            "console",
+            lambda message: message.type == "error" and self.problems.append(message.text),
+        )
+        synced = [
+            name
+            for name in widget.traits(sync=True)
+            if not name.startswith("_") and name not in SKIPPED
+        ]
         widget.observe(self._changed, synced)
         object.__setattr__(widget, "send", self._send)
         state = json.dumps({name: getattr(widget, name) for name in synced})
@@ -104,12 +122,16 @@ class Host:
         self.page.expose_function("pythonSend", self._receive)
         self.page.expose_function("pythonNews", self._poll)
         light, ground = ("true", "#ffffff") if theme == "light" else ("false", "#111111")
-        self.page.set_content(PAGE.format(css=str(getattr(widget, "_css", "")), light=light, ground=ground))
+        self.page.set_content(
+            PAGE.format(css=str(getattr(widget, "_css", "")), light=light, ground=ground)
+        )
         self.page.evaluate(MODEL)
 
     def _changed(self, change: dict[str, Any]) -> None:
         name, value = change["name"], change["new"]
-        if self._given.get(name, self) == value:  # the page knows: an echo would undo what it has set meanwhile
+        if (
+            self._given.get(name, self) == value
+        ):  # the page knows: an echo would undo what it has set meanwhile
             return
         self._tell({"state": {change["name"]: change["new"]}})
 
@@ -150,7 +172,9 @@ class Host:
             self._count += 1
             self._asked[content["id"]] = content["what"]
         elif content.get("kind") == "cancel":
-            self._asked = {key: what for key, what in self._asked.items() if what != content["what"]}
+            self._asked = {
+                key: what for key, what in self._asked.items() if what != content["what"]
+            }
         self.widget._handle_custom_msg(content, [])
 
     def _poll(self) -> str:
@@ -196,10 +220,11 @@ class Host:
 
 
 def until(page: Page, expression: str, arg: Any = None) -> None:
-    """Wait until an expression is true in a page whose security policy forbids `eval`, as that of a report does.
+    """Wait until an expression is true in a page whose security policy forbids `eval`, as that of a
+    report does.
 
-    Playwright's own ``wait_for_function`` evaluates the expression inside the page from the second time on, so on
-    such a page it fails unless the expression is true at once.
+    Playwright's own ``wait_for_function`` evaluates the expression inside the page from the second
+    time on, so on such a page it fails unless the expression is true at once.
     """
     deadline = time.monotonic() + PATIENCE_S
     while not page.evaluate(expression, arg):
@@ -210,12 +235,16 @@ def until(page: Page, expression: str, arg: Any = None) -> None:
 
 def artefacts() -> Path:
     """Folder of the pictures that tests keep for people to look at."""
-    folder = Path(os.environ.get("LLMPROF_ARTEFACTS", Path(__file__).resolve().parents[2] / ".artefacts"))
+    folder = Path(
+        os.environ.get("LLMPROF_ARTEFACTS", Path(__file__).resolve().parents[2] / ".artefacts")
+    )
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
-def faults(page: Page, selector: str, impacts: Sequence[str] = ("moderate", "serious", "critical")) -> list[str]:
+def faults(
+    page: Page, selector: str, impacts: Sequence[str] = ("moderate", "serious", "critical")
+) -> list[str]:
     """Faults of accessibility that axe finds in a part of a page."""
     found = Axe().run(page, context={"include": [[selector]]}).response["violations"]
     return [

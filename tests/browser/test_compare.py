@@ -8,7 +8,9 @@ from tests.browser import drawn
 
 
 def aligned(shown):
-    shown.page.wait_for_function("document.querySelector('[data-tracks]') && document.querySelector('[data-story]')")
+    shown.page.wait_for_function(
+        "document.querySelector('[data-tracks]') && document.querySelector('[data-story]')"
+    )
     return json.loads(shown.page.locator("[data-tracks]").get_attribute("data-tracks"))
 
 
@@ -66,7 +68,9 @@ def test_what_a_user_has_in_hand_stays_while_the_widget_is_drawn_anew(host, samp
     summary.click()
     summary.focus()
     widget.rank = 0
-    page.wait_for_function("JSON.parse(document.querySelector('[data-story]').dataset.story).rank === 0")
+    page.wait_for_function(
+        "JSON.parse(document.querySelector('[data-story]').dataset.story).rank === 0"
+    )
     expect(page.locator("details.lp-context")).to_have_attribute("open", "")
     expect(summary).to_be_focused()
     # a button that is pressed while it is drawn anew is clicked
@@ -80,12 +84,17 @@ def test_what_a_user_has_in_hand_stays_while_the_widget_is_drawn_anew(host, samp
 
 
 def test_runs_that_differ_are_laid_side_by_side_as_far_as_they_can_be(host, shared):
-    a, b = (llmprof.read(shared / f"captures/{name}") for name in ("torch_tp1_moe_eager", "nsys_tp2_cudagraph"))
+    a, b = (
+        llmprof.read(shared / f"captures/{name}")
+        for name in ("torch_tp1_moe_eager", "nsys_tp2_cudagraph")
+    )
     shown = host(explore.compare(a, b, names=("moe", "dense"), layer=40), height=1800)
     aligned(shown)
     shown.page.get_by_text("Only moe has steps of mixed: they are not compared.").wait_for()
     shown.page.get_by_text("What differs between the runs").click()
-    layers = shown.page.get_by_text("layers of a rank: 48 in moe, 28 in dense; those with the same number")
+    layers = shown.page.get_by_text(
+        "layers of a rank: 48 in moe, 28 in dense; those with the same number"
+    )
     layers.wait_for()
     shown.page.get_by_role("combobox", name="phase").select_option("mixed")
     shown.page.get_by_text("dense shares no mixed with moe.").wait_for()
@@ -94,7 +103,9 @@ def test_runs_that_differ_are_laid_side_by_side_as_far_as_they_can_be(host, shar
 
 def test_a_click_that_comes_while_the_table_is_drawn_anew_counts(host, sample_trace):
     widget = explore.compare(
-        sample_trace("torch_tp4_eager_custom_allreduce"), sample_trace("torch_tp4_eager_nccl"), names=("custom", "nccl")
+        sample_trace("torch_tp4_eager_custom_allreduce"),
+        sample_trace("torch_tp4_eager_nccl"),
+        names=("custom", "nccl"),
     )
     shown = host(widget, height=2200)
     rows = shown.page.locator("tr[data-row]")
@@ -114,7 +125,11 @@ def test_a_click_that_comes_while_the_table_is_drawn_anew_counts(host, sample_tr
 
     # clicks right after each other: the next one does not wait for the rows of the one before
     pressed = """button => [1, 2, 3].map(() => { button.click(); return button.getAttribute("aria-pressed"); })"""
-    assert shown.page.get_by_role("button", name="vanished").evaluate(pressed) == ["true", "false", "true"]
+    assert shown.page.get_by_role("button", name="vanished").evaluate(pressed) == [
+        "true",
+        "false",
+        "true",
+    ]
     shown.wait(lambda: widget.status == "only_a")
     head = shown.page.get_by_role("button", name="change", exact=True)
     head.evaluate("button => { button.click(); button.click(); }")

@@ -1,4 +1,6 @@
-"""The explorers and a report in Firefox, driven by the protocol that it speaks itself (WebDriver BiDi)."""
+"""The explorers and a report in Firefox, driven by the protocol that it speaks itself (WebDriver
+BiDi).
+"""
 
 import base64
 import json
@@ -31,7 +33,11 @@ class Firefox:
         self.call("session.new", capabilities={})
         self.call("session.subscribe", events=["log.entryAdded"])
         self.page = self.call("browsingContext.getTree")["contexts"][0]["context"]
-        self.call("browsingContext.setViewport", context=self.page, viewport={"width": 1300, "height": 1000})
+        self.call(
+            "browsingContext.setViewport",
+            context=self.page,
+            viewport={"width": 1300, "height": 1000},
+        )
 
     def call(self, method: str, **params: Any) -> dict[str, Any]:
         number = next(self.numbers)
@@ -48,7 +54,10 @@ class Firefox:
     def ask(self, expression: str) -> Any:
         target = {"context": self.page}
         told = self.call(
-            "script.evaluate", expression=f"JSON.stringify({expression})", target=target, awaitPromise=True
+            "script.evaluate",
+            expression=f"JSON.stringify({expression})",
+            target=target,
+            awaitPromise=True,
         )
         return json.loads(told.get("result", {}).get("value") or "null")
 
@@ -70,10 +79,21 @@ class Firefox:
 @pytest.fixture
 def firefox(tmp_path: Path) -> Iterator[Firefox]:
     (tmp_path / "profile").mkdir()
-    options = ["--headless", "--no-remote", "--profile", str(tmp_path / "profile"), "--remote-debugging-port", "0"]
+    options = [
+        "--headless",
+        "--no-remote",
+        "--profile",
+        str(tmp_path / "profile"),
+        "--remote-debugging-port",
+        "0",
+    ]
     with subprocess.Popen([FIREFOX, *options], stderr=subprocess.PIPE, text=True) as running:
         try:
-            line = next(line for line in iter(running.stderr.readline, "") if "WebDriver BiDi listening" in line)
+            line = next(
+                line
+                for line in iter(running.stderr.readline, "")
+                if "WebDriver BiDi listening" in line
+            )
             with connect(f"{line.split()[-1]}/session", max_size=None) as socket:
                 opened = Firefox(socket)
                 yield opened
@@ -93,7 +113,11 @@ def test_explorers_draw_zoom_and_select(firefox: Firefox, server):  # noqa: F811
     shown = "JSON.parse([...document.querySelectorAll('.lp')].pop().dataset.shown ?? null)"
     start, end = wait_until(lambda: firefox.ask(shown))
     wheel = {"type": "scroll", "x": x, "y": y, "deltaX": 0, "deltaY": -400}
-    control = [{"type": "keyDown", "value": "\ue009"}, {"type": "pause"}, {"type": "keyUp", "value": "\ue009"}]
+    control = [
+        {"type": "keyDown", "value": "\ue009"},
+        {"type": "pause"},
+        {"type": "keyUp", "value": "\ue009"},
+    ]
     firefox.act(("key", control), ("wheel", [{"type": "pause"}, wheel, {"type": "pause"}]))
     wait_until(lambda: (now := firefox.ask(shown)) and 0 < now[1] - now[0] < 0.8 * (end - start))
     firefox.shot("firefox_timeline")
@@ -106,6 +130,8 @@ def test_explorers_draw_zoom_and_select(firefox: Firefox, server):  # noqa: F811
 def test_a_report_draws_its_charts(firefox: Firefox, sample_trace, tmp_path: Path):
     write(sample_trace("torch_tp1_cudagraph"), tmp_path / "report")
     firefox.go((tmp_path / "report" / "index.html").as_uri())
-    drawn = "[...document.querySelectorAll('figure')].map(one => !!one.querySelector('svg, canvas'))"
+    drawn = (
+        "[...document.querySelectorAll('figure')].map(one => !!one.querySelector('svg, canvas'))"
+    )
     wait_until(lambda: len(figures := firefox.ask(drawn)) > 8 and all(figures))
     firefox.shot("firefox_report")

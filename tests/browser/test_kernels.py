@@ -1,4 +1,6 @@
-"""The explorer of kernels in a page: sorted, narrowed, picked, with hardware metrics and without."""
+"""The explorer of kernels in a page: sorted, narrowed, picked, with hardware metrics and
+without.
+"""
 
 import polars as pl
 import pytest
@@ -31,7 +33,9 @@ def test_sort_filter_pick_and_hardware_metrics(host):
     page = shown.page
     rows = page.locator("[aria-busy=false] tr[data-row]")
     rows.first.wait_for()
-    expect(page.get_by_role("grid").first).to_have_attribute("aria-rowcount", str(widget.table.height + 1))
+    expect(page.get_by_role("grid").first).to_have_attribute(
+        "aria-rowcount", str(widget.table.height + 1)
+    )
     assert page.locator("tr[data-row] span").first.get_attribute("title") == widget.table["name"][0]
 
     # a head sorts, and says so
@@ -102,7 +106,9 @@ def test_columns_are_chosen_and_kept_and_the_first_one_stays(host):
     box = shown.page.locator(".lp-gridbox").first
     assert before["width"] < 0.5 * box.bounding_box()["width"]  # there is room for others beside it
     box.evaluate("el => el.scrollTo(400, 0)")
-    shown.wait(lambda: (now := first.bounding_box()) and abs(now["x"] - before["x"]) < 1)  # rows are made anew
+    shown.wait(
+        lambda: (now := first.bounding_box()) and abs(now["x"] - before["x"]) < 1
+    )  # rows are made anew
     shown.shot("kernels_frozen_390")
     shown.page.locator(".lp-menu summary").click()
     shown.page.get_by_role("checkbox", name="over time").uncheck()

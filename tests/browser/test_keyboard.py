@@ -30,7 +30,9 @@ def press(shown, *keys: str) -> None:
 def test_layers_stay_at_a_bar_while_slack_is_found(show, sample_trace, monkeypatch):
     """Slack comes later than the rest of a cell; who is at a bar of its stages then stays there."""
     known = threading.Event()
-    monkeypatch.setattr(explorer, "unknown_slack", lambda trace: known.wait(PATIENCE_S) and "It is not known here.")
+    monkeypatch.setattr(
+        explorer, "unknown_slack", lambda trace: known.wait(PATIENCE_S) and "It is not known here."
+    )
     widget = explore.layers(sample_trace(SAMPLE), rank=3)
     shown = show(widget)
     drawn.settled(shown, ".lp-layers", rank=3)
@@ -87,7 +89,9 @@ def test_overlap(show, sample_trace):
     whole = widget.window[1] - widget.window[0]
     tab_to(shown.page, "Lanes of the window")
     press(shown, "+")
-    near = shown.wait(lambda: widget.window if widget.window[1] - widget.window[0] < whole else None)
+    near = shown.wait(
+        lambda: widget.window if widget.window[1] - widget.window[0] < whole else None
+    )
     drawn.settled(shown, ".lp-overlap", window=list(near))
     press(shown, "d")
     shown.wait(lambda: widget.window[0] > near[0])
@@ -162,12 +166,16 @@ def test_compare(show, sample_trace):
     widget = explore.compare(sample_trace("torch_tp1_eager"), sample_trace("torch_tp1_cudagraph"))
     shown = show(widget)
     page = shown.page
-    page.wait_for_function("document.querySelector('[data-tracks]') && document.querySelector('[data-story]')")
+    page.wait_for_function(
+        "document.querySelector('[data-tracks]') && document.querySelector('[data-story]')"
+    )
     page.locator("[aria-busy=false] tr[data-row]").first.wait_for()
     tab_to(page, "phase")
     press(shown, "p")  # the choice that begins so
     shown.wait(lambda: widget.phase == "prefill")
-    page.wait_for_function("JSON.parse(document.querySelector('[data-story]').dataset.story).phase === 'prefill'")
+    page.wait_for_function(
+        "JSON.parse(document.querySelector('[data-story]').dataset.story).phase === 'prefill'"
+    )
     tab_to(page, "Next step")
     press(shown, "Enter")
     shown.wait(lambda: widget.place is not None)

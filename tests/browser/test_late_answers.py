@@ -1,4 +1,7 @@
-"""What a user does while Python has not answered yet is neither lost nor undone. Answers are kept back on purpose."""
+"""What a user does while Python has not answered yet is neither lost nor undone.
+
+Answers are kept back on purpose.
+"""
 
 import pytest
 from playwright.sync_api import expect
@@ -19,7 +22,9 @@ AT_ONCE = """([field, text, then]) => {
 
 @pytest.fixture
 def shown(host, tmp_path):
-    """A timeline of a GEMM and a norm, launched inside of modules and Python functions, with all rows open."""
+    """A timeline of a GEMM and a norm, launched inside of modules and Python functions, with all
+    rows open.
+    """
     widget = explore.timeline(run_of(), notes=tmp_path / "notes.json")
     one = host(widget)
     one.page.locator(".lpt[data-found]").wait_for()
@@ -55,7 +60,11 @@ def test_a_key_acts_on_what_the_key_before_it_selects(shown):
     expect(button(shown, "Unfold stream 7")).to_have_count(0)
     shown.let_go()
     button(shown, "Unpin rank 0 · modules").wait_for()
-    assert shown.widget.arrangement["folded"] == shown.widget.arrangement["pinned"] == [row_of(shown, "modules")]
+    assert (
+        shown.widget.arrangement["folded"]
+        == shown.widget.arrangement["pinned"]
+        == [row_of(shown, "modules")]
+    )
 
 
 @pytest.mark.smoke
@@ -136,7 +145,9 @@ def test_a_search_that_is_typed_right_before_a_click_is_not_lost(room, host, sam
     shown = host(widget, height=2200)
     page = shown.page
     page.locator("[aria-busy=false] tr[data-row]").first.wait_for()
-    field = page.get_by_label("Search kernels" if room == "kernels" else "Search rows").element_handle()
+    field = page.get_by_label(
+        "Search kernels" if room == "kernels" else "Search rows"
+    ).element_handle()
     head = page.get_by_role("grid").get_by_role("button").first.element_handle()
     before = widget.sort
     page.evaluate(AT_ONCE, [field, "norm", head])
@@ -156,7 +167,11 @@ def test_two_times_next_outlier_is_the_second(host, sample_trace):
     for _ in range(2):
         at = len(places)
         following.click()
-        shown.wait(lambda at=at: len(places) > at and shown.page.evaluate("model.get('layer')") == widget.layer)
+        shown.wait(
+            lambda at=at: (
+                len(places) > at and shown.page.evaluate("model.get('layer')") == widget.layer
+            )
+        )
         drawn.settled(shown, ".lp-layers", cell=[widget.rank, widget.step, widget.layer, None])
         expected.append((widget.step, widget.layer))
     widget.step = widget.layer = None

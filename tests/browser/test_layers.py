@@ -2,7 +2,9 @@ import re
 
 from tests.browser import drawn
 
-SETUP = "import llmprof\nfrom llmprof import explore\ntrace = llmprof.sample('torch_tp4_eager_nccl')"
+SETUP = (
+    "import llmprof\nfrom llmprof import explore\ntrace = llmprof.sample('torch_tp4_eager_nccl')"
+)
 LEFT, TOP, ROW = 38, 46 + 3 * 16, 15
 """Where the cells of 28 layers and three phases begin, and how tall they are (px)."""
 
@@ -75,7 +77,9 @@ def test_gestures_end_in_frames(notebook):
     settled(shown, phase=None)
     box = heat(shown).bounding_box()
     a, b = cell(shown, 2, 3), cell(shown, 4, 3)
-    drawn.drag(shown.page, (box["x"] + a["x"], box["y"] + a["y"]), (box["x"] + b["x"], box["y"] + b["y"]))
+    drawn.drag(
+        shown.page, (box["x"] + a["x"], box["y"] + a["y"]), (box["x"] + b["x"], box["y"] + b["y"])
+    )
     settled(shown, steps=[2, 4])
     there = cell(shown, 1, 0, columns=3)
     heat(shown).hover(position=there | {"y": there["y"] - 16})  # two phases are left

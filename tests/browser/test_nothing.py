@@ -23,9 +23,15 @@ def nothing_selected():
     [
         (lambda _: explore.overlap(EMPTY), "Nothing ran on a device"),
         (lambda _: explore.overlap(Trace({})), "no kernels, copies or operators"),
-        (lambda _: explore.overlap(Trace({"kernels": kernels(["gemm"])})), "Whole recording, which has no steps"),
+        (
+            lambda _: explore.overlap(Trace({"kernels": kernels(["gemm"])})),
+            "Whole recording, which has no steps",
+        ),
         (lambda _: explore.all_reduce(EMPTY), "No collective was found"),
-        (lambda of: explore.all_reduce(of("torch_tp4_eager_nccl").select(ranks=[2])), "Wait and transfer are unknown"),
+        (
+            lambda of: explore.all_reduce(of("torch_tp4_eager_nccl").select(ranks=[2])),
+            "Wait and transfer are unknown",
+        ),
         (
             lambda _: explore.all_reduce(Trace(two_ranks().tables, {"device": "GPU"})),
             "No peak of a link is known for GPU",
@@ -34,7 +40,10 @@ def nothing_selected():
         (lambda _: explore.kernels(Trace({})), "holds no kernels"),
         (lambda _: explore.kernels(EMPTY), "No kernel fits."),
         (lambda of: explore.compare(of("torch_tp1_eager"), Trace({})), "holds no kernels"),
-        (lambda _: explore.ranks(Trace({"kernels": run_of(**on_hosts()).kernels.clear()})), "No steps were found"),
+        (
+            lambda _: explore.ranks(Trace({"kernels": run_of(**on_hosts()).kernels.clear()})),
+            "No steps were found",
+        ),
         (lambda _: explore.what_if(Trace({})), "no kernels, copies or operators"),
         (lambda _: explore.timeline(Trace({})), "This trace has no events to draw."),
         (lambda _: nothing_selected(), "Nothing is in this selection"),
@@ -50,12 +59,16 @@ def test_a_flame_graph_of_nothing_says_so(host):
     page.get_by_text("No kernel or copy in the selection").wait_for()
 
 
-@pytest.mark.parametrize("room", ["overlap", "all_reduce", "layers", "kernels", "compare", "timeline"])
+@pytest.mark.parametrize(
+    "room", ["overlap", "all_reduce", "layers", "kernels", "compare", "timeline"]
+)
 def test_markup_in_names_is_shown_as_text_and_nothing_runs(host, room):
     evil = EVIL + ("ncclDevKernel_AllReduce" if room == "all_reduce" else ATTENTION)
     run = kernels([evil if name == ATTENTION else name for name in forward(4)])
     markers = labels([("execute_new_0_cached_4", -50, 10)])
-    hostile = Trace({"kernels": run, "runtime": launches(run), "markers": markers}, {"device": EVIL})
+    hostile = Trace(
+        {"kernels": run, "runtime": launches(run), "markers": markers}, {"device": EVIL}
+    )
     extra = (hostile,) if room == "compare" else ()
     widget = getattr(explore, room)(hostile, *extra, **({"by": ["name"]} if extra else {}))
     shown = host(widget, height=1600)

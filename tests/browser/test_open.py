@@ -1,4 +1,6 @@
-"""All explorers in tabs in a real JupyterLab: shown one after another, linked, and kept as a picture."""
+"""All explorers in tabs in a real JupyterLab: shown one after another, linked, and kept as a
+picture.
+"""
 
 import pytest
 from playwright.sync_api import expect
@@ -8,7 +10,17 @@ from tests.browser.drawn import painted
 SETUP = """import llmprof
 from llmprof import explore
 trace = llmprof.sample("torch_tp4_eager_nccl")"""
-TITLES = ["Findings", "Timeline", "Layers", "Overlap", "Collectives", "Ranks", "What if", "Kernels", "Compare"]
+TITLES = [
+    "Findings",
+    "Timeline",
+    "Layers",
+    "Overlap",
+    "Collectives",
+    "Ranks",
+    "What if",
+    "Kernels",
+    "Compare",
+]
 SHOW = """w = explore.open(trace, other=llmprof.sample("torch_tp4_eager_custom_allreduce"), names=("nccl", "custom"))
 w"""
 
@@ -25,7 +37,16 @@ def test_every_tab_opens_once_and_they_are_linked(notebook, theme):
     painted(opened.page)
     opened.shot(f"open_findings_{theme}", opened.output())
     assert opened.faults(".llmprof-findings") == []
-    names = ["timeline", "layers", "overlap", "all_reduce", "ranks", "what_if", "kernels", "compare"]
+    names = [
+        "timeline",
+        "layers",
+        "overlap",
+        "all_reduce",
+        "ranks",
+        "what_if",
+        "kernels",
+        "compare",
+    ]
     for count, (title, name) in enumerate(zip(TITLES[1:], names, strict=True), 1):
         tabs.get_by_role("tab", name=title).click()
         opened.wait(f"{name!r} in w.explorers")

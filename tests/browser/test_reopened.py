@@ -1,4 +1,6 @@
-"""A notebook that is opened again where no kernel knows its widgets: their pictures stand in their places."""
+"""A notebook that is opened again where no kernel knows its widgets: their pictures stand in
+their places.
+"""
 
 import pytest
 from ipywidgets.embed import embed_data
@@ -8,7 +10,11 @@ from llmprof import explore
 from tests.browser.conftest import CELL_S, SHUT_DOWN
 
 SETUP = "import llmprof\nfrom llmprof import explore\ntrace = llmprof.sample('torch_tp1_eager')"
-CELLS = [SETUP, "timeline = explore.timeline(trace)\ntimeline", "layers = explore.layers(trace)\nlayers"]
+CELLS = [
+    SETUP,
+    "timeline = explore.timeline(trace)\ntimeline",
+    "layers = explore.layers(trace)\nlayers",
+]
 
 
 def test_pictures_are_seen_until_the_cells_run_again(desk, notebook):
@@ -27,10 +33,15 @@ def test_pictures_are_seen_until_the_cells_run_again(desk, notebook):
         cells.nth(nth).scroll_into_view_if_needed()
         picture = cells.nth(nth).locator(".jp-OutputArea-output img")
         expect(picture).to_be_visible()
-        assert picture.evaluate("async (img) => { await img.decode(); return img.naturalWidth; }") >= 1000
+        assert (
+            picture.evaluate("async (img) => { await img.decode(); return img.naturalWidth; }")
+            >= 1000
+        )
         expect(cells.nth(nth).get_by_text("not found")).to_be_hidden()
     shown.shot("reopened")
-    page.wait_for_function("jupyterapp.shell.currentWidget?.sessionContext?.session?.kernel?.status === 'idle'")
+    page.wait_for_function(
+        "jupyterapp.shell.currentWidget?.sessionContext?.session?.kernel?.status === 'idle'"
+    )
     page.evaluate("jupyterapp.commands.execute('notebook:run-all-cells')")
     cells.nth(1).locator(".lpt-main canvas").wait_for(timeout=CELL_S * 1000)
     expect(cells.nth(1).locator(".jp-OutputArea-output img")).to_be_hidden()
@@ -53,7 +64,9 @@ def test_an_exported_page_shows_the_picture_of_a_widget(browser, sample_trace, n
     page = browser.new_page(viewport={"width": 900, "height": 700})
     page.evaluate(RENDER, [states[widget.model_id]["state"], str(widget._esm)])
     picture = page.get_by_role("img")
-    assert picture.evaluate("async (img) => { await img.decode(); return img.naturalWidth; }") >= 1000
+    assert (
+        picture.evaluate("async (img) => { await img.decode(); return img.naturalWidth; }") >= 1000
+    )
     assert picture.bounding_box()["width"] <= 900
     assert page.locator("canvas").count() == 0
     page.close()

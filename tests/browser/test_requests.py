@@ -1,4 +1,6 @@
-"""The explorer of slow requests, and requests in the timeline, on a server that queued on an H200, in a browser."""
+"""The explorer of slow requests, and requests in the timeline, on a server that queued on an
+H200, in a browser.
+"""
 
 import pytest
 from playwright.sync_api import expect
@@ -25,7 +27,9 @@ def test_requests_are_sorted_picked_and_explained(host, run, theme):
     shown.wait(lambda: rows.first.locator("td").first.inner_text() == str(first))
     # the bar of the longest request is full
     bar = rows.first.locator(".lp-parts")
-    widths = bar.locator("i").evaluate_all("parts => parts.map((part) => part.getBoundingClientRect().width)")
+    widths = bar.locator("i").evaluate_all(
+        "parts => parts.map((part) => part.getBoundingClientRect().width)"
+    )
     assert sum(widths) == pytest.approx(300, abs=2)
     assert "waiting behind the prefill of others" in (bar.get_attribute("aria-label") or "")
     rows.first.click()

@@ -1,4 +1,6 @@
-"""Ten tasks of an engineer, in as many actions as docs/ten_tasks.md says; and each by the keyboard alone."""
+"""Ten tasks of an engineer, in as many actions as docs/ten_tasks.md says; and each by the
+keyboard alone.
+"""
 
 import json
 import re
@@ -27,17 +29,19 @@ AT = "one => one === document.activeElement || (one.getRootNode().activeElement 
 
 
 class Hand:
-    """Does what a user does, and counts it: a click, a drag, a text that is typed, a chord of keys."""
+    """Does what a user does, and counts it: a click, a drag, a text that is typed, a chord of
+    keys.
+    """
 
     def __init__(self, opened, *, pointer: bool) -> None:
         self.opened, self.page, self.pointer, self.actions = opened, opened.page, pointer, 0
 
     def reach(self, target: Locator) -> None:
-        """Move the focus to something by Tab or Shift + Tab; the arrows lead on inside of a bar or a list."""
+        """Move the focus to something by Tab or Shift + Tab; the arrows lead on inside of a bar
+        or a list.
+        """
         target.wait_for()
-        behind = (
-            "one => Boolean(one.compareDocumentPosition(document.activeElement) & Node.DOCUMENT_POSITION_FOLLOWING)"
-        )
+        behind = "one => Boolean(one.compareDocumentPosition(document.activeElement) & Node.DOCUMENT_POSITION_FOLLOWING)"
         inside = """one => one.closest('.lp-menubox') === document.activeElement.closest('.lp-menubox')
             && Boolean(one.closest('.lp-menubox, [role=toolbar], [role=tablist]')?.contains(document.activeElement))"""
         button = "document.activeElement.matches('button, summary, [role=tab]')"
@@ -47,7 +51,9 @@ class Hand:
                 if target.evaluate(AT):
                     return
                 self.page.keyboard.press(
-                    "ArrowDown" if target.evaluate("one => one.closest('.lp-menubox')") else "ArrowRight"
+                    "ArrowDown"
+                    if target.evaluate("one => one.closest('.lp-menubox')")
+                    else "ArrowRight"
                 )
             if target.evaluate(AT):
                 return
@@ -95,7 +101,9 @@ def visible(opened) -> Locator:
 
 def late_rank(hand, trace):
     late = analyze.collective_arrivals(trace).sort("last", descending=True)["rank"][0]
-    expect(hand.opened.output(1).locator(".llmprof-front .title").first).to_contain_text(f"rank {late}")
+    expect(hand.opened.output(1).locator(".llmprof-front .title").first).to_contain_text(
+        f"rank {late}"
+    )
 
 
 def why_late(hand, trace):
@@ -120,7 +128,9 @@ def slowest_kernel(hand, trace):
         hand.key("Enter")
     name = hand.opened.wait("w['kernels'].kernel")
     assert name == analyze.kernel_summary(trace).sort("total_ns", descending=True)["name"][0]
-    visible(hand.opened).get_by_role("table", name="Operators and shapes").locator("td").first.wait_for()
+    visible(hand.opened).get_by_role("table", name="Operators and shapes").locator(
+        "td"
+    ).first.wait_for()
 
 
 def exposed_in_layer_12(hand, trace):
@@ -140,14 +150,20 @@ def exposed_in_layer_12(hand, trace):
         hand.reach(heat)
         for key in ["ArrowRight"] * 3 + ["ArrowDown"] * 14:
             hand.page.keyboard.press(key)
-            if " 12" in (said := heat.locator("xpath=..").locator("[aria-live]").inner_text()) and "layer 12" in said:
+            if (
+                " 12" in (said := heat.locator("xpath=..").locator("[aria-live]").inner_text())
+                and "layer 12" in said
+            ):
                 break
         hand.page.keyboard.press("Enter")
     hand.opened.wait("w['layers'].layer is not None")
-    rank, step, layer = hand.opened.python("[w['layers'].rank, w['layers'].step, w['layers'].layer]")
+    rank, step, layer = hand.opened.python(
+        "[w['layers'].rank, w['layers'].step, w['layers'].layer]"
+    )
     assert layer == 12
     cell = layer_gaps(trace).row(
-        by_predicate=pl.col("rank").eq(rank) & pl.col("step").eq(step) & pl.col("layer").eq(12), named=True
+        by_predicate=pl.col("rank").eq(rank) & pl.col("step").eq(step) & pl.col("layer").eq(12),
+        named=True,
     )
     shown.get_by_text(format_ns(cell["exposed_communication_ns"])).first.wait_for()
 
@@ -208,7 +224,9 @@ def save_and_restore_a_view(hand, trace):
     hand.key("Control+Enter")
     restored = hand.page.locator(".jp-Notebook .jp-CodeCell").nth(2).locator(".lpt-main canvas")
     restored.wait_for()
-    hand.opened.wait("type(_).__name__ == 'Timeline' and _.view['trace'] == w['timeline'].view['trace']")
+    hand.opened.wait(
+        "type(_).__name__ == 'Timeline' and _.view['trace'] == w['timeline'].view['trace']"
+    )
 
 
 def slowest_step(hand, trace):
@@ -216,11 +234,15 @@ def slowest_step(hand, trace):
     shown = visible(hand.opened)
     hand.page.wait_for_function("document.querySelector('.lp-overlap')?.dataset.bars")
     hand.press(shown.get_by_role("button", name="Show the longest step"))
-    rank = hand.opened.python("w['overlap'].rank if w['overlap'].rank is not None else w['overlap'].default_rank")
+    rank = hand.opened.python(
+        "w['overlap'].rank if w['overlap'].rank is not None else w['overlap'].default_rank"
+    )
     steps = analyze.overlap(trace).filter(pl.col("rank") == rank, pl.col("step").is_not_null())
     longest = steps.sort("total_ns", descending=True).row(0, named=True)
     hand.opened.wait(f"w['overlap'].step == {longest['step']}")
-    others = steps.filter(pl.col("step") != longest["step"])["total_ns"].median()  # no other step is of its phase
+    others = steps.filter(pl.col("step") != longest["step"])[
+        "total_ns"
+    ].median()  # no other step is of its phase
     shown.get_by_text(f"{format_ns(longest['total_ns'] - others)} more").wait_for()
 
 
@@ -229,7 +251,9 @@ def without_host_delay(hand, trace):
     shown = visible(hand.opened)
     hand.press(shown.get_by_role("button", name="+ No waiting for the host"))
     hand.opened.wait("list(w['what_if'].changes) == ['no-host-delay']")
-    row = analyze.what_if(trace, changes.no_host_delay()).row(by_predicate=pl.col("phase") == "decode", named=True)
+    row = analyze.what_if(trace, changes.no_host_delay()).row(
+        by_predicate=pl.col("phase") == "decode", named=True
+    )
     shown.get_by_text(re.compile(re.escape(format_ns(row["predicted_ns"])))).first.wait_for()
 
 
@@ -250,7 +274,9 @@ def longest_gap_in_sql(hand, trace):
         hand.page.keyboard.press("ArrowDown")
         hand.key("Enter")
     first = trace.sql(GAP).row(0, named=True)
-    hand.opened.wait(f"w['timeline'].span == [{first['start_ns']}, {first['start_ns'] + first['dur_ns']}]")
+    hand.opened.wait(
+        f"w['timeline'].span == [{first['start_ns']}, {first['start_ns'] + first['dur_ns']}]"
+    )
 
 
 TASKS = {
@@ -269,7 +295,9 @@ TASKS = {
 
 def counts(root) -> dict[str, int]:
     """Actions of llmprof in the table of the docs."""
-    rows = re.findall(r"^\| (.+?) \| (\d+) \|", (root / "docs" / "ten_tasks.md").read_text("utf-8"), re.MULTILINE)
+    rows = re.findall(
+        r"^\| (.+?) \| (\d+) \|", (root / "docs" / "ten_tasks.md").read_text("utf-8"), re.MULTILINE
+    )
     return {task: int(count) for task, count in rows}
 
 
@@ -290,6 +318,9 @@ def test_ten_tasks(notebook, root, sample_trace, pointer):
             tab(opened, "Findings").focus()
         hand = Hand(opened, pointer=pointer)
         do(hand, trace)
-        opened.shot(f"task-{task[:30].replace(' ', '_')}-{'pointer' if pointer else 'keyboard'}", opened.output(1))
+        opened.shot(
+            f"task-{task[:30].replace(' ', '_')}-{'pointer' if pointer else 'keyboard'}",
+            opened.output(1),
+        )
         if pointer:
             assert hand.actions == said[task], task

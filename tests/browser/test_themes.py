@@ -1,4 +1,6 @@
-"""Light, dark and the switch between them while a page is open: every widget, and the charts of a report."""
+"""Light, dark and the switch between them while a page is open: every widget, and the charts of
+a report.
+"""
 
 import re
 
@@ -52,7 +54,9 @@ def still(one) -> list[float]:
 
 
 @pytest.mark.parametrize("name", WIDGETS)
-def test_a_widget_follows_a_switch_of_the_theme_while_it_is_open(name, host, sample_trace, tmp_path):
+def test_a_widget_follows_a_switch_of_the_theme_while_it_is_open(
+    name, host, sample_trace, tmp_path
+):
     widget = WIDGETS[name](sample_trace(SAMPLE), sample_trace(OTHER), tmp_path / "notes.json")
     one = host(widget, theme="light")
     light = still(one)
@@ -77,7 +81,9 @@ def address(sample_trace, tmp_path_factory):
 
 
 def opened(browser, address, *, scheme="light", width=1200):
-    page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme, reduced_motion="reduce")
+    page = browser.new_page(
+        viewport={"width": width, "height": 900}, color_scheme=scheme, reduced_motion="reduce"
+    )
     page.problems = []
     page.on("pageerror", lambda error: page.problems.append(str(error)))
     page.goto(address)
@@ -95,7 +101,9 @@ def grounds(page) -> set[str]:
     colours = page.evaluate(
         "[...document.querySelectorAll('.chart svg.marks')].map((one) => getComputedStyle(one).backgroundColor)"
     )
-    return {"#" + "".join(f"{int(one):02X}" for one in re.findall(r"\d+", colour)) for colour in colours}
+    return {
+        "#" + "".join(f"{int(one):02X}" for one in re.findall(r"\d+", colour)) for colour in colours
+    }
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -108,7 +116,9 @@ def test_the_charts_of_a_report_follow_the_screen_and_the_switch(browser, addres
     page.get_by_role("button", name=other.title(), exact=True).click()
     drawn(page, other)
     assert grounds(page) == {ground[other]}
-    expect(page.get_by_role("button", name=other.title(), exact=True)).to_have_attribute("aria-pressed", "true")
+    expect(page.get_by_role("button", name=other.title(), exact=True)).to_have_attribute(
+        "aria-pressed", "true"
+    )
     assert faults(page, "body") == []
     page.reload()  # the choice is remembered
     drawn(page, other)
@@ -125,7 +135,9 @@ def test_a_dark_report_is_printed_on_white_paper(browser, address):
     page = opened(browser, address, scheme="dark")
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
     assert grounds(page) == {WHITE}
-    inks = page.evaluate("[...document.querySelectorAll('.chart svg text')].map((one) => one.getAttribute('fill'))")
+    inks = page.evaluate(
+        "[...document.querySelectorAll('.chart svg text')].map((one) => one.getAttribute('fill'))"
+    )
     assert INK in inks
     assert in_the_dark(INK) not in inks
     page.close()
@@ -133,12 +145,15 @@ def test_a_dark_report_is_printed_on_white_paper(browser, address):
 
 def test_a_report_on_a_telephone(browser, address):
     page = opened(browser, address, width=390)
-    names = page.locator(".chart summary").evaluate_all("all => all.map((one) => one.getAttribute('aria-label'))")
+    names = page.locator(".chart summary").evaluate_all(
+        "all => all.map((one) => one.getAttribute('aria-label'))"
+    )
     assert names
     assert all(name.startswith("Save the chart: ") for name in names)
     assert len(set(names)) == len(names)
     assert page.evaluate("document.documentElement.scrollWidth") == 390
-    # charts are laid out for the width: all of each is in sight, and its text is as large as on a desk
+    # charts are laid out for the width: all of each is in sight, and its text is as large as on a
+    # desk
     sizes = page.evaluate("""() => {
         const texts = [...document.querySelectorAll(".chart svg.marks text")].filter((one) => one.textContent);
         const scale = (one) => Math.hypot(one.getScreenCTM().a, one.getScreenCTM().b);
@@ -164,7 +179,9 @@ def test_a_report_on_a_telephone(browser, address):
     until(page, "document.documentElement.dataset.layout === 'wide'")
     until(page, "!document.querySelector('.scroll[tabindex]')")
     expect(hint).to_be_hidden()
-    widths = page.evaluate("[...document.querySelectorAll('.chart svg.marks')].map((one) => one.viewBox.baseVal.width)")
+    widths = page.evaluate(
+        "[...document.querySelectorAll('.chart svg.marks')].map((one) => one.viewBox.baseVal.width)"
+    )
     assert min(widths) > 600
     assert page.problems == []
     page.close()

@@ -23,7 +23,9 @@ def test_sliders_redraw_the_chart_that_is_open(notebook, theme):
     opened.wait("w.batch_size.value == 16")
     opened.wait("len(w.tabs.children[3].children) == 1")
     assert opened.python("w.profile.batch_size") == 16
-    assert opened.python("w.tabs.children[3].children[0].value[:4000].hex()") == before, "the chart is over all batches"
+    assert opened.python("w.tabs.children[3].children[0].value[:4000].hex()") == before, (
+        "the chart is over all batches"
+    )
     expect(output).to_contain_text("decode step at least")
     output.get_by_role("tab", name="Measured").click()
     opened.wait("len(w.tabs.children[-1].children) == 1")

@@ -55,9 +55,13 @@ def test_zooming_panning_and_the_window_of_the_kernel(notebook):
         shown.page.mouse.wheel(0, -400)
     shown.page.keyboard.up("Control")
     # four turns of the wheel: each to exp(-0.3) of the window before
-    wanted = f"timeline.window[1] - timeline.window[0] < {0.31 * (last - first)} and timeline.window"
+    wanted = (
+        f"timeline.window[1] - timeline.window[0] < {0.31 * (last - first)} and timeline.window"
+    )
     low, high = shown.wait(f"timeline.window and {wanted}")
-    assert abs((low + 0.25 * (high - low)) - (first + 0.25 * (last - first))) < 0.01 * (last - first)
+    assert abs((low + 0.25 * (high - low)) - (first + 0.25 * (last - first))) < 0.01 * (
+        last - first
+    )
 
     # keys pan, zoom and go back to the whole; so does the page of the pointer with shift
     host.locator(".lpt-main canvas").focus()
@@ -72,19 +76,31 @@ def test_zooming_panning_and_the_window_of_the_kernel(notebook):
 
     # the kernel moves the picture
     shown.run("timeline.window = (200_000_000, 201_000_000)")
-    shown.page.wait_for_function("document.querySelector('.lpt').dataset.shown === '[200000000,201000000]'")
+    shown.page.wait_for_function(
+        "document.querySelector('.lpt').dataset.shown === '[200000000,201000000]'"
+    )
     shown.run("timeline.window = (210_000_000, 211_000_000)")
-    shown.page.wait_for_function("document.querySelector('.lpt').dataset.shown === '[210000000,211000000]'")
+    shown.page.wait_for_function(
+        "document.querySelector('.lpt').dataset.shown === '[210000000,211000000]'"
+    )
     shown.run("timeline.window = None")
-    shown.page.wait_for_function(f"document.querySelector('.lpt').dataset.shown === '[{first},{last}]'")
+    shown.page.wait_for_function(
+        f"document.querySelector('.lpt').dataset.shown === '[{first},{last}]'"
+    )
     # the pointer rests on a span: its facts are asked for by the view in which it was pointed at
     assert not any(host.locator(".lp-error").all_inner_texts())
 
     # the minimap: dragging its window's end, then a click beside the window
     settled(shown)
     map_ = host.locator(".lpt-head").bounding_box()
-    drag(shown.page, (map_["x"] + map_["width"] - 1, map_["y"] + 15), (map_["x"] + map_["width"] / 2, map_["y"] + 15))
-    shown.wait(f"timeline.window and abs(timeline.window[1] - {(first + last) / 2}) < {0.02 * (last - first)}")
+    drag(
+        shown.page,
+        (map_["x"] + map_["width"] - 1, map_["y"] + 15),
+        (map_["x"] + map_["width"] / 2, map_["y"] + 15),
+    )
+    shown.wait(
+        f"timeline.window and abs(timeline.window[1] - {(first + last) / 2}) < {0.02 * (last - first)}"
+    )
     shown.page.mouse.click(map_["x"] + map_["width"] * 0.9, map_["y"] + 15)
     shown.wait(f"timeline.window[1] > {last} - 1000")
 
@@ -120,7 +136,12 @@ def test_what_is_pointed_at_and_selected(notebook):
     shown.page.mouse.click(*at)
     shown.wait("timeline.selected.height == 1")
     assert shown.python("timeline.selected['category'].item()") == "collective"
-    assert shown.python("[timeline.rank, timeline.step, timeline.layer, timeline.stage]") == [0, 3, 5, "all_reduce"]
+    assert shown.python("[timeline.rank, timeline.step, timeline.layer, timeline.stage]") == [
+        0,
+        3,
+        5,
+        "all_reduce",
+    ]
     host.get_by_role("group", name="Selection").get_by_text("launch delay").wait_for()
 
     # help, and the way out of everything
@@ -137,7 +158,9 @@ def test_what_is_pointed_at_and_selected(notebook):
 def test_a_widget_whose_kernel_is_gone_says_so_and_keeps_its_picture(notebook):
     shown = notebook([SETUP, SHOWN])
     host = settled(shown)
-    shown.page.evaluate("void jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()")
+    shown.page.evaluate(
+        "void jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()"
+    )
     host.get_by_text("The kernel of this widget is gone").wait_for()
     before = window(host)
     host.locator(".lpt-main canvas").focus()

@@ -24,10 +24,17 @@ OUTSIDE = """() => [...document.querySelectorAll(".lpt-bar *")].filter((one) => 
 
 @pytest.fixture
 def shown(host, request, tmp_path):
-    """A timeline of a GEMM and a norm, launched inside of modules and Python functions, with all rows open."""
+    """A timeline of a GEMM and a norm, launched inside of modules and Python functions, with all
+    rows open.
+    """
     widget = explore.timeline(run_of(), notes=tmp_path / "notes.json")
     one = host(widget, theme=getattr(request, "param", "light"), height=900)
-    one.wait(lambda: widget._data.found and one.page.locator(".lpt-main .lpt-name", has_text="runtime").count() == 1)
+    one.wait(
+        lambda: (
+            widget._data.found
+            and one.page.locator(".lpt-main .lpt-name", has_text="runtime").count() == 1
+        )
+    )
     one.wait(lambda: window(one)[0] > 0)
     return one
 
@@ -67,7 +74,12 @@ def test_arrow_keys_in_the_menu_move_through_it_and_not_through_time(shown):
     shown.wait(lambda: shown.widget.window)
     shown.page.locator("summary", has_text="Save").click()
     before = shown.widget.window
-    for key, focused in (("ArrowDown", "View"), ("ArrowDown", "Window"), ("ArrowRight", "Window"), ("ArrowUp", "View")):
+    for key, focused in (
+        ("ArrowDown", "View"),
+        ("ArrowDown", "Window"),
+        ("ArrowRight", "Window"),
+        ("ArrowUp", "View"),
+    ):
         shown.page.keyboard.press(key)
         expect(shown.page.locator(".lp-menubox button:focus")).to_contain_text(focused)
     shown.page.keyboard.press("Escape")
@@ -106,7 +118,9 @@ def test_dragging_says_how_long_it_is_and_with_shift_it_moves(shown):
     page.mouse.move(x_of(shown, 110), y)
     page.mouse.down()
     page.mouse.move(x_of(shown, 150), y, steps=3)
-    page.wait_for_function(r"[...window.painted].some((text) => /^(39|40|41)(\.\d+)? ns/.test(text))")
+    page.wait_for_function(
+        r"[...window.painted].some((text) => /^(39|40|41)(\.\d+)? ns/.test(text))"
+    )
     page.mouse.up()
     low, high = shown.wait(lambda: shown.widget.span)
     assert (low, high) == (pytest.approx(110, abs=1), pytest.approx(150, abs=1))
@@ -173,11 +187,15 @@ def test_a_flame_graph_of_the_selection(shown, tmp_path):
     button(shown, "Flame graph of the selection (T)").click()
     drawn(shown, "stage")
     flame(shown).get_by_text("40 ns of 2 kernels and copies in the whole trace").wait_for()
-    assert button(shown, "Flame graph of the selection (T)").get_attribute("aria-expanded") == "true"
+    assert (
+        button(shown, "Flame graph of the selection (T)").get_attribute("aria-expanded") == "true"
+    )
     flame(shown).get_by_label("By").select_option("module")
     drawn(shown, "module")
     page.wait_for_function("window.painted.has('Norm_0')")
-    flame(shown).get_by_text("All stacks begin with 1 frame, down to nn.Module: Layer_0.").wait_for()
+    flame(shown).get_by_text(
+        "All stacks begin with 1 frame, down to nn.Module: Layer_0."
+    ).wait_for()
     shown.shot(tmp_path / "flame.png")
     assert shown.faults() == []
 
@@ -221,7 +239,12 @@ def actions(shown) -> list[str]:
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_two_rows_of_tools_stand_above_the_timeline_at_390_px(host, tmp_path, theme):
-    shown = host(explore.timeline(run_of(), notes=tmp_path / "notes.json"), width=1400, height=900, theme=theme)
+    shown = host(
+        explore.timeline(run_of(), notes=tmp_path / "notes.json"),
+        width=1400,
+        height=900,
+        theme=theme,
+    )
     page = shown.page
     exact(page)
     shown.wait(lambda: rows_above(shown) == 1)

@@ -14,7 +14,9 @@ SAMPLE = "torch_tp4_eager_custom_allreduce"  # rank 3 is late
 @pytest.fixture
 def shown(host, sample_trace, request):
     """A timeline that has found its rows."""
-    one = host(explore.timeline(sample_trace(SAMPLE)), theme=getattr(request, "param", "light"), height=900)
+    one = host(
+        explore.timeline(sample_trace(SAMPLE)), theme=getattr(request, "param", "light"), height=900
+    )
     one.wait(lambda: one.page.locator(".lpt-group", has_text="waits").count() == 4)
     exact(one.page)
     return one
@@ -35,10 +37,19 @@ def group(shown, rank: int):
 @pytest.mark.parametrize("shown", ["light", "dark"], indirect=True)
 def test_all_ranks_are_seen_at_once_and_the_late_one_stands_out(shown):
     shares = [group(shown, rank).inner_text() for rank in range(4)]
-    assert [float(text.split("waits")[1].strip(" %\n")) > 50 for text in shares] == [True, True, True, False]
+    assert [float(text.split("waits")[1].strip(" %\n")) > 50 for text in shares] == [
+        True,
+        True,
+        True,
+        False,
+    ]
     rows = shown.page.locator(".lpt-main .lpt-row")
     expect(rows).to_have_count(0)
-    shown.wait(lambda: shown.page.locator(".lpt").evaluate("el => el.getBoundingClientRect().bottom <= innerHeight"))
+    shown.wait(
+        lambda: shown.page.locator(".lpt").evaluate(
+            "el => el.getBoundingClientRect().bottom <= innerHeight"
+        )
+    )
 
     # a rank opens, all open and close; the host can be left out, ranks hidden and ordered
     group(shown, 3).click()
@@ -62,7 +73,9 @@ def test_all_ranks_are_seen_at_once_and_the_late_one_stands_out(shown):
 def test_the_plain_wheel_scrolls_and_with_ctrl_it_zooms(shown):
     before, area = window(shown), canvas(shown)
     shown.page.mouse.move(area["x"] + area["width"] * 0.25, area["y"] + 40)
-    shown.page.evaluate("addEventListener('wheel', (event) => { window.prevented = event.defaultPrevented; })")
+    shown.page.evaluate(
+        "addEventListener('wheel', (event) => { window.prevented = event.defaultPrevented; })"
+    )
     shown.page.mouse.wheel(0, -300)
     shown.page.wait_for_function("window.prevented === false")
     painted(shown.page)
@@ -107,7 +120,9 @@ def test_rows_scroll_by_the_wheel_and_by_keys_and_then_the_page_does(shown):
     shown.page.mouse.wheel(0, 200)
     shown.wait(lambda: pane.evaluate(top) > 60)
     assert shown.page.evaluate("scrollY") == 0
-    shown.page.set_viewport_size({"width": 1200, "height": 500})  # the widget is higher than the page
+    shown.page.set_viewport_size(
+        {"width": 1200, "height": 500}
+    )  # the widget is higher than the page
     pane.evaluate("el => el.scrollTo(0, el.scrollHeight)")
     shown.page.mouse.move(area["x"] + 300, area["y"] + 60)
 
@@ -146,7 +161,9 @@ def test_by_the_keyboard_alone_from_the_search_to_a_frame(shown):
     shown.wait(lambda: shown.widget.colour_by == "category")
     tab_to(shown.page, "Copy as Python")
     keys.press("Enter")
-    shown.page.locator("[aria-live]", has_text="Copied: explore.timeline(trace, view=").wait_for(state="attached")
+    shown.page.locator("[aria-live]", has_text="Copied: explore.timeline(trace, view=").wait_for(
+        state="attached"
+    )
     tab_to(shown.page, "Clear")
     keys.press("Enter")
     shown.wait(lambda: shown.widget.selection is None)
@@ -166,24 +183,33 @@ def test_dragging_over_a_rank_selects_its_events_and_names_them(shown, tmp_path)
     assert shown.widget.span_rows
     frame = shown.widget.selected
     assert set(frame["rank"]) == {3}
-    assert frame.height == frame.filter(frame["start_ns"] < high, frame["start_ns"] + frame["dur_ns"] > low).height
+    assert (
+        frame.height
+        == frame.filter(frame["start_ns"] < high, frame["start_ns"] + frame["dur_ns"] > low).height
+    )
 
     # the table names them all; a head sorts, a row is looked for
     grid = shown.page.get_by_role("grid", name="Names in the selection")
     rows = grid.locator("tr[data-row]")
     rows.first.wait_for()
-    totals = [int(text.replace(",", "")) for text in rows.locator("td:nth-child(2)").all_inner_texts()]
+    totals = [
+        int(text.replace(",", "")) for text in rows.locator("td:nth-child(2)").all_inner_texts()
+    ]
     assert sum(totals) <= frame.height
     shown.page.get_by_role("button", name="count", exact=True).click()
     grid.locator("th[aria-sort=descending]", has_text="count").wait_for()
-    counts = [int(text.replace(",", "")) for text in rows.locator("td:nth-child(2)").all_inner_texts()]
+    counts = [
+        int(text.replace(",", "")) for text in rows.locator("td:nth-child(2)").all_inner_texts()
+    ]
     assert counts == sorted(counts, reverse=True)
     rows.first.click()
     shown.page.locator(".lpt-count", has_text="of").wait_for()
 
     # a range of one rank becomes one of all streams; the view as Python shows it again
     shown.page.get_by_role("button", name="Copy as Python").click()
-    shown.page.locator("[aria-live]", has_text=f'"span": [{round(low)}, {round(high)}], "span_rows": [').wait_for()
+    shown.page.locator(
+        "[aria-live]", has_text=f'"span": [{round(low)}, {round(high)}], "span_rows": ['
+    ).wait_for()
     shown.page.get_by_role("button", name="All streams").click()
     shown.wait(lambda: shown.widget.span_rows is None)
     assert set(shown.widget.selected["rank"]) == {0, 1, 2, 3}
@@ -213,7 +239,9 @@ def test_zooms_are_undone_by_keys_buttons_and_the_mouse(shown):
     shown.wait(lambda: window(shown) == first)
     shown.page.get_by_role("button", name="Undo the zoom").click()
     shown.wait(lambda: window(shown) == whole)
-    shown.wait(lambda: shown.widget.window is None or [round(ns) for ns in shown.widget.window] == whole)
+    shown.wait(
+        lambda: shown.widget.window is None or [round(ns) for ns in shown.widget.window] == whole
+    )
 
 
 def test_help_is_not_covered_and_the_timeline_fills_the_screen(shown):
@@ -257,19 +285,28 @@ def test_a_query_is_completed_run_mended_and_becomes_a_row(shown):
     expect(offers.get_by_role("option", selected=True)).to_have_text("dur_ns")
     keys.press("Enter")
     keys.type(" > 1000000")
-    expect(box).to_have_value("select name, start_ns, dur_ns, rank from kernels where dur_ns > 1000000")
+    expect(box).to_have_value(
+        "select name, start_ns, dur_ns, rank from kernels where dur_ns > 1000000"
+    )
     keys.press("Control+Enter")
     grid = shown.page.get_by_role("grid", name="Result of the query")
     grid.locator("tr[data-row]").first.wait_for()
     total = shown.widget.queried.height
     shown.page.get_by_text(f"{total:,} rows").wait_for()
-    assert total == shown.widget.trace.kernels.filter(shown.widget.trace.kernels["dur_ns"] > 1_000_000).height
+    assert (
+        total
+        == shown.widget.trace.kernels.filter(
+            shown.widget.trace.kernels["dur_ns"] > 1_000_000
+        ).height
+    )
     grid.get_by_role("button", name="dur_ns").click()
     grid.locator("th[aria-sort=descending]", has_text="dur_ns").wait_for()
     shown.quiet()
     grid.locator("tr[data-row]").first.click()
     longest = shown.widget.queried.sort("dur_ns", descending=True).row(0, named=True)
-    shown.wait(lambda: shown.widget.span == [longest["start_ns"], longest["start_ns"] + longest["dur_ns"]])
+    shown.wait(
+        lambda: shown.widget.span == [longest["start_ns"], longest["start_ns"] + longest["dur_ns"]]
+    )
     assert shown.widget.rank == longest["rank"]
     shown.page.get_by_role("button", name="As a row").click()
     shown.page.locator(".lpt-name", has_text="query 1").wait_for()

@@ -1,4 +1,6 @@
-"""What a user keeps of a timeline: marks with notes, the list of hits, rows as they were arranged, a view as Python."""
+"""What a user keeps of a timeline: marks with notes, the list of hits, rows as they were
+arranged, a view as Python.
+"""
 
 import json
 import re
@@ -52,7 +54,9 @@ def test_marks_with_their_distance_and_notes(shown, tmp_path):
     panel.get_by_label("Note of mark 3").wait_for(state="detached")
     assert "here it" in (tmp_path / "notes.json").read_text()
     panel.get_by_role("button", name="Go to mark 1").click()
-    shown.wait(lambda: shown.widget.marks[0]["time"] == pytest.approx(sum(window(shown)) / 2, rel=0.5))
+    shown.wait(
+        lambda: shown.widget.marks[0]["time"] == pytest.approx(sum(window(shown)) / 2, rel=0.5)
+    )
     assert shown.faults() == []
     panel.get_by_role("button", name="Remove mark 1").click()
     shown.wait(lambda: len(shown.widget.marks) == 1)
@@ -73,7 +77,11 @@ def test_few_tab_stops_lie_before_the_rows(shown):
     shown.page.keyboard.press("Tab")
     stops = []
     while shown.page.evaluate("document.activeElement.tagName") != "CANVAS":
-        stops.append(shown.page.evaluate("document.activeElement.ariaLabel || document.activeElement.textContent"))
+        stops.append(
+            shown.page.evaluate(
+                "document.activeElement.ariaLabel || document.activeElement.textContent"
+            )
+        )
         shown.page.keyboard.press("Tab")
         assert len(stops) < 7, stops
     assert "Search names" in stops
@@ -112,7 +120,9 @@ def test_rows_and_ranks_are_moved_by_keys(shown, host, sample_trace, tmp_path):
     shown.page.keyboard.press("Alt+ArrowUp")
     moved = [*before[: at - 1], before[at], before[at - 1], *before[at + 1 :]]
     shown.wait(lambda: names(shown) == moved)
-    assert shown.page.evaluate("document.activeElement.getAttribute('aria-label')") == f"Fold {stream}"
+    assert (
+        shown.page.evaluate("document.activeElement.getAttribute('aria-label')") == f"Fold {stream}"
+    )
     shown.page.locator("[aria-live]", has_text=f"{stream} moved up").wait_for(state="attached")
     shown.page.keyboard.press("Alt+ArrowDown")
     shown.wait(lambda: names(shown) == before)
@@ -125,7 +135,9 @@ def test_rows_and_ranks_are_moved_by_keys(shown, host, sample_trace, tmp_path):
         shown.page.keyboard.press("Alt+ArrowUp")
         shown.wait(lambda place=place: ranks(shown).index("rank 3") == place)
     shown.wait(lambda: (shown.widget.arrangement or {}).get("ranks", [None])[0] == 3)
-    again = host(explore.timeline(sample_trace(SAMPLE), notes=tmp_path / "n.json", view=shown.widget.view))
+    again = host(
+        explore.timeline(sample_trace(SAMPLE), notes=tmp_path / "n.json", view=shown.widget.view)
+    )
     again.wait(lambda: again.page.locator(".lpt-main .lpt-name").count() == len(moved))
     assert (names(again), ranks(again)[0]) == (moved, "rank 3")
     again.page.locator(".lp-menu summary", has_text="Rows").click()
@@ -135,7 +147,9 @@ def test_rows_and_ranks_are_moved_by_keys(shown, host, sample_trace, tmp_path):
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_the_late_rank_of_many_is_on_the_first_screen(host, tmp_path, theme):
-    one = host(explore.timeline(late_of(40, 33), notes=tmp_path / "n.json"), height=700, theme=theme)
+    one = host(
+        explore.timeline(late_of(40, 33), notes=tmp_path / "n.json"), height=700, theme=theme
+    )
     one.wait(lambda: ranks(one)[:2] == ["rank 33", "rank 0"], seconds=60)
     one.shot(tmp_path / "many.png")
     one.page.locator(".lp-menu summary", has_text="Rows").click()
@@ -165,7 +179,9 @@ TOPS = """() => {
 
 
 def test_nothing_moves_under_the_pointer_while_more_is_found(host, sample_trace, tmp_path):
-    """Neither the line that says what is computed nor the button to the late rank makes room above the rows."""
+    """Neither the line that says what is computed nor the button to the late rank makes room
+    above the rows.
+    """
     trace = sample_trace("torch_tp4_eager_nccl")
     explorer = explore.timeline(trace, notes=tmp_path / "notes.json")
     shown = host(explorer)
@@ -175,5 +191,7 @@ def test_nothing_moves_under_the_pointer_while_more_is_found(host, sample_trace,
     for window in ((200_000_000, 201_000_000), None):
         explorer.window = window
         first, last = window or trace.span_ns
-        shown.page.wait_for_function(f"document.querySelector('.lpt').dataset.shown === '[{first},{last}]'")
+        shown.page.wait_for_function(
+            f"document.querySelector('.lpt').dataset.shown === '[{first},{last}]'"
+        )
     assert shown.page.evaluate("[...window.tops].length") == 1

@@ -1,4 +1,6 @@
-"""Colours and saved views of the timeline: on a desk and on a telephone, what was chosen by gesture comes back."""
+"""Colours and saved views of the timeline: on a desk and on a telephone, what was chosen by
+gesture comes back.
+"""
 
 import pytest
 from playwright.sync_api import expect
@@ -62,7 +64,11 @@ def test_a_view_made_by_gestures_is_restored_by_its_python(host, sample_trace, t
     page.mouse.down()
     page.mouse.move(area["x"] + 620, area["y"] + 34, steps=4)
     page.mouse.up()
-    shown.wait(lambda: widget.span and widget.window and widget.arrangement and widget.colour_by == "category")
+    shown.wait(
+        lambda: (
+            widget.span and widget.window and widget.arrangement and widget.colour_by == "category"
+        )
+    )
     page.get_by_label("Search names").fill("norm")
     shown.wait(lambda: widget.search == "norm")
     page.get_by_role("button", name="Copy as Python").click()

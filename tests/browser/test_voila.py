@@ -1,4 +1,6 @@
-"""``llmprof explore``: the same explorers in a browser tab without JupyterLab, ended with Ctrl-C."""
+"""``llmprof explore``: the same explorers in a browser tab without JupyterLab, ended with
+Ctrl-C.
+"""
 
 import json
 import signal
@@ -22,10 +24,20 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture
 def server() -> Iterator[tuple[subprocess.Popen[str], str]]:
     """The command, and the address that it says."""
-    argv = ["-m", "llmprof", "explore", "sample:torch_tp1_eager", "--no-browser", "--json", "--no-progress"]
+    argv = [
+        "-m",
+        "llmprof",
+        "explore",
+        "sample:torch_tp1_eager",
+        "--no-browser",
+        "--json",
+        "--no-progress",
+    ]
     argv += ["--metrics", "sample:ncu_tp1_eager"]
     output = subprocess.PIPE
-    with subprocess.Popen([sys.executable, *argv], stdout=output, stderr=output, text=True, cwd=ROOT) as running:
+    with subprocess.Popen(
+        [sys.executable, *argv], stdout=output, stderr=output, text=True, cwd=ROOT
+    ) as running:
         lines = ""
         for line in running.stdout:
             lines += line
@@ -44,7 +56,10 @@ def test_page_shows_the_explorers_and_ctrl_c_ends_everything(server, browser: Br
     children = psutil.Process(running.pid).children(recursive=True)
     page = browser.new_page(viewport={"width": 1300, "height": 1000})
     outside: set[str] = set()
-    page.on("request", lambda r: r.url.startswith(("http://127.0.0.1", "data:", "blob:")) or outside.add(r.url))
+    page.on(
+        "request",
+        lambda r: r.url.startswith(("http://127.0.0.1", "data:", "blob:")) or outside.add(r.url),
+    )
     page.goto(address)
     page.get_by_role("tab", name="Kernels").wait_for()
     page.get_by_role("button", name="Show me").first.wait_for()
@@ -64,7 +79,11 @@ def test_page_shows_the_explorers_and_ctrl_c_ends_everything(server, browser: Br
     out, errors = running.communicate(timeout=180)
     assert running.returncode == 0, errors
     assert "Traceback" not in errors + out
-    assert not [child for child in set(children) if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
+    assert not [
+        child
+        for child in set(children)
+        if child.is_running() and child.status() != psutil.STATUS_ZOMBIE
+    ]
 
 
 def test_nobody_without_the_token_gets_in(server):
@@ -73,4 +92,6 @@ def test_nobody_without_the_token_gets_in(server):
     with urllib.request.urlopen(bare, timeout=120) as answer:
         assert "/login" in answer.url
     with pytest.raises(urllib.error.HTTPError, match="403"):
-        urllib.request.urlopen(f"{bare}api/kernels/00000000-0000-0000-0000-000000000000/channels", timeout=120)
+        urllib.request.urlopen(
+            f"{bare}api/kernels/00000000-0000-0000-0000-000000000000/channels", timeout=120
+        )

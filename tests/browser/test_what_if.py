@@ -1,4 +1,6 @@
-"""Explorer of what would be gained, in a page: changes by pointer and key, sliders, and what they predict."""
+"""Explorer of what would be gained, in a page: changes by pointer and key, sliders, and what
+they predict.
+"""
 
 import pytest
 from playwright.sync_api import expect
@@ -22,10 +24,13 @@ def test_changes_are_made_with_sliders_and_predicted(host):
     page.get_by_text("A step of decode (median, end to end) takes 100 us.").wait_for()
     expect(page.get_by_role("button", name="+ No rank late")).to_be_disabled()
 
-    # faster GEMMs change nothing here, since the host does not wait for them; the slider by key, then other work
+    # faster GEMMs change nothing here, since the host does not wait for them; the slider by key,
+    # then other work
     page.get_by_role("button", name="+ Faster or slower").click()
     settled(shown, ["scale:linear:0.5"])
-    page.get_by_text("A step of decode (median, end to end) stays at 100 us: something else sets its pace").wait_for()
+    page.get_by_text(
+        "A step of decode (median, end to end) stays at 100 us: something else sets its pace"
+    ).wait_for()
     work = page.get_by_role("combobox", name="of", exact=True)
     slider = page.get_by_role("slider", name="takes")
     slider.press("ArrowRight")

@@ -1,4 +1,6 @@
-"""Frames as the analyses make them: an invented TP=4 run of a 28-layer model, one prefill and decode steps."""
+"""Frames as the analyses make them: an invented TP=4 run of a 28-layer model, one prefill and
+decode steps.
+"""
 
 import random
 from functools import cache
@@ -14,14 +16,34 @@ RANKS, LAYERS, STEPS = 4, 28, 8
 _LAYER = [
     ("norm", "norm", 3_000, "triton_red_fused_add_rms_norm_0"),
     ("qkv_proj", "linear", 8_100, "nvjet_sm90_tst_64x8_64x16_4x1_v_bz_splitK_TNT"),
-    ("rope", "rope", 2_500, "void vllm::rotary_embedding_kernel<c10::BFloat16, c10::BFloat16, true>"),
-    ("kv_cache_write", "kv_cache_write", 2_200, "void vllm::reshape_and_cache_flash_kernel<__nv_bfloat16>"),
-    ("attention", "attention", 11_000, "void cutlass::device_kernel<flash::enable_sm90<flash::FlashAttnFwdSm90>>"),
+    (
+        "rope",
+        "rope",
+        2_500,
+        "void vllm::rotary_embedding_kernel<c10::BFloat16, c10::BFloat16, true>",
+    ),
+    (
+        "kv_cache_write",
+        "kv_cache_write",
+        2_200,
+        "void vllm::reshape_and_cache_flash_kernel<__nv_bfloat16>",
+    ),
+    (
+        "attention",
+        "attention",
+        11_000,
+        "void cutlass::device_kernel<flash::enable_sm90<flash::FlashAttnFwdSm90>>",
+    ),
     ("o_proj", "linear", 6_900, "nvjet_sm90_tst_64x8_64x16_2x1_v_bz_splitK_TNT"),
     ("all_reduce", "collective", 4_200, "void vllm::cross_device_reduce_1stage<__nv_bfloat16, 4>"),
     ("norm", "norm", 3_000, "triton_red_fused_add_rms_norm_0"),
     ("gate_up_proj", "linear", 19_000, "nvjet_sm90_tst_64x8_64x16_4x1_v_bz_TNT"),
-    ("activation", "activation", 2_400, "void vllm::act_and_mul_kernel<c10::BFloat16, &vllm::silu_kernel>"),
+    (
+        "activation",
+        "activation",
+        2_400,
+        "void vllm::act_and_mul_kernel<c10::BFloat16, &vllm::silu_kernel>",
+    ),
     ("down_proj", "linear", 11_500, "nvjet_sm90_tst_64x8_64x16_4x1_v_bz_splitK_TNN"),
     ("all_reduce", "collective", 4_200, "void vllm::cross_device_reduce_1stage<__nv_bfloat16, 4>"),
 ]
@@ -38,7 +60,12 @@ def attributed(ranks: int = RANKS, steps: int = STEPS, layers: int = LAYERS) -> 
             phase, slow = ("prefill", 6) if step == 0 else ("decode", 1)
 
             def put(  # noqa: PLR0917
-                stage: str, category: str, dur: int, name: str, layer: int | None, at: tuple[int, int, str]
+                stage: str,
+                category: str,
+                dur: int,
+                name: str,
+                layer: int | None,
+                at: tuple[int, int, str],
             ) -> None:
                 nonlocal now
                 if category == "collective":
@@ -46,24 +73,63 @@ def attributed(ranks: int = RANKS, steps: int = STEPS, layers: int = LAYERS) -> 
                 elif at[0] == ranks - 1:
                     now += rng.randrange(2_000, 9_000)
                 stream = 7 if category != "copy" else 16
-                row = (at[0], at[0], stream, now, dur, name, category, at[1], at[2], layer, stage, "kernel", 0.95)
+                row = (
+                    at[0],
+                    at[0],
+                    stream,
+                    now,
+                    dur,
+                    name,
+                    category,
+                    at[1],
+                    at[2],
+                    layer,
+                    stage,
+                    "kernel",
+                    0.95,
+                )
                 rows.append(row)
                 now += dur + rng.randrange(600, 3_000)
 
             at = (rank, step, phase)
             put("prepare_inputs", "copy", 3_000, "Memcpy HtoD (Pageable -> Device)", None, at)
-            put("embedding", "embedding", 4_000 * slow, "void at::native::indexSelectSmallIndex", None, at)
+            put(
+                "embedding",
+                "embedding",
+                4_000 * slow,
+                "void at::native::indexSelectSmallIndex",
+                None,
+                at,
+            )
             for layer in range(layers):
                 for stage, category, dur, name in _LAYER:
                     put(stage, category, int(dur * slow * rng.uniform(0.96, 1.1)), name, layer, at)
             put("final_norm", "norm", 3_000, "triton_red_fused_add_rms_norm_0", None, at)
             put("lm_head", "linear", 61_000, "nvjet_sm90_tst_128x8_64x12_2x1_v_bz_TNN", None, at)
-            put("sampling", "sampling", 14_000, "void at::native::reduce_kernel<512, 1, ArgMaxOps>", None, at)
+            put(
+                "sampling",
+                "sampling",
+                14_000,
+                "void at::native::reduce_kernel<512, 1, ArgMaxOps>",
+                None,
+                at,
+            )
             now = 500_000 + (step + 1) * 6_900_000 + 11_500_000 + rank * 7_000
     schema = [
-        "rank", "device", "stream", "start_ns", "dur_ns", "name", "category", "step", "phase", "layer", "stage",
-        "source", "confidence",
-    ]  # fmt: skip
+        "rank",
+        "device",
+        "stream",
+        "start_ns",
+        "dur_ns",
+        "name",
+        "category",
+        "step",
+        "phase",
+        "layer",
+        "stage",
+        "source",
+        "confidence",
+    ]
     types = {"rank": pl.Int32, "step": pl.Int32, "layer": pl.Int32}
     return pl.DataFrame(rows, schema=schema, orient="row").cast(types).sort("rank", "start_ns")  # type: ignore[arg-type]
 
@@ -86,7 +152,9 @@ def layered() -> pl.DataFrame:
 
 @cache
 def overlapped() -> pl.DataFrame:
-    """Rows as ``overlap(trace)`` returns them; compute, exposed and idle parts add up to the total."""
+    """Rows as ``overlap(trace)`` returns them; compute, exposed and idle parts add up to the
+    total.
+    """
     rows = []
     for rank in range(RANKS):
         for step in range(STEPS):
@@ -94,7 +162,9 @@ def overlapped() -> pl.DataFrame:
             exposed, copy = 1_500_000 - 450_000 * rank + 1_000 * step, 9_000
             idle = 700_000 + 300_000 * rank
             total = compute + exposed + copy + idle
-            rows.append((rank, step, total, compute, exposed + hidden, copy, exposed, hidden, copy, idle))
+            rows.append(
+                (rank, step, total, compute, exposed + hidden, copy, exposed, hidden, copy, idle)
+            )
     names = "rank step total_ns compute_ns communication_ns copy_ns exposed_communication_ns hidden_communication_ns"
     return pl.DataFrame(rows, schema=[*names.split(), "exposed_copy_ns", "idle_ns"], orient="row")
 
@@ -112,7 +182,21 @@ def called() -> pl.DataFrame:
             wait = 0 if rank == RANKS - 1 else max(0, skew - rng.randrange(0, 30_000))
             size = 1_835_008 if large else 28_672
             name = f"void vllm::cross_device_reduce_{2 if large else 1}stage<__nv_bfloat16, 4>"
-            rows.append((rank, call // 57, call, "all_reduce", size, wait + transfer, wait, transfer, skew, 3, name))
+            rows.append(
+                (
+                    rank,
+                    call // 57,
+                    call,
+                    "all_reduce",
+                    size,
+                    wait + transfer,
+                    wait,
+                    transfer,
+                    skew,
+                    3,
+                    name,
+                )
+            )
     names = "rank step call kind bytes dur_ns wait_ns transfer_ns arrival_skew_ns last_rank name"
     return pl.DataFrame(rows, schema=names.split(), orient="row")
 
@@ -124,20 +208,34 @@ def idled() -> pl.DataFrame:
     rows = []
     for rank in range(RANKS):
         for _ in range(900):
-            cause = rng.choices(["host_bound", "sync", "launch", "queued", "unknown"], [20, 1, 15, 60, 4])[0]
-            centre = {"host_bound": 9.6, "sync": 12.5, "launch": 8.2, "queued": 7.3, "unknown": 8.0}[cause]
+            cause = rng.choices(
+                ["host_bound", "sync", "launch", "queued", "unknown"], [20, 1, 15, 60, 4]
+            )[0]
+            centre = {
+                "host_bound": 9.6,
+                "sync": 12.5,
+                "launch": 8.2,
+                "queued": 7.3,
+                "unknown": 8.0,
+            }[cause]
             rows.append((rank, rank, 1, int(rng.lognormvariate(centre, 0.6)) + 200, cause))
     return pl.DataFrame(rows, schema=["rank", "device", "step", "dur_ns", "cause"], orient="row")
 
 
 @cache
 def path() -> pl.DataFrame:
-    """Rows as ``critical_path(trace)`` returns them: two decode steps, one of them longer, and a prefill."""
+    """Rows as ``critical_path(trace)`` returns them: two decode steps, one of them longer, and a
+    prefill.
+    """
     rows = [
-        (0, "prefill", "host", 4_000_000), (0, "prefill", "compute", 6_000_000),
-        (1, "decode", "host", 1_000_000), (1, "decode", "compute", 2_000_000), (1, "decode", "unexplained", 100_000),
-        (2, "decode", "host", 3_000_000), (2, "decode", "compute", 2_000_000),
-    ]  # fmt: skip
+        (0, "prefill", "host", 4_000_000),
+        (0, "prefill", "compute", 6_000_000),
+        (1, "decode", "host", 1_000_000),
+        (1, "decode", "compute", 2_000_000),
+        (1, "decode", "unexplained", 100_000),
+        (2, "decode", "host", 3_000_000),
+        (2, "decode", "compute", 2_000_000),
+    ]
     return pl.DataFrame(rows, schema=["step", "phase", "part", "dur_ns"], orient="row")
 
 
@@ -149,11 +247,28 @@ def compared() -> pl.DataFrame:
     for phase, slow in (("prefill", 6), ("decode", 1)):
         for stage, category, dur, _ in {row[0]: row for row in _LAYER}.values():
             a = int(dur * slow * LAYERS * (1.9 if stage in ("norm", "all_reduce") else 1))
-            b = int(a * (rng.uniform(0.3, 0.7) if stage == "all_reduce" else rng.uniform(0.93, 1.09)))
+            b = int(
+                a * (rng.uniform(0.3, 0.7) if stage == "all_reduce" else rng.uniform(0.93, 1.09))
+            )
             status = "same" if abs(b - a) < 0.02 * a else "faster" if b < a else "slower"
             rows.append((phase, stage, category, a, b, b - a, b / a, 28, 28, status))
-        rows.append((phase, "all_gather", "collective", 0, 31_000 * slow, 31_000 * slow, None, 0, 1, "only_b"))
-        rows.append((phase, "residual", "other", 44_000 * slow, 0, -44_000 * slow, 0.0, 28, 0, "only_a"))
+        rows.append(
+            (
+                phase,
+                "all_gather",
+                "collective",
+                0,
+                31_000 * slow,
+                31_000 * slow,
+                None,
+                0,
+                1,
+                "only_b",
+            )
+        )
+        rows.append(
+            (phase, "residual", "other", 44_000 * slow, 0, -44_000 * slow, 0.0, 28, 0, "only_a")
+        )
     rows.append(("mixed", "attention", "attention", None, 90_000, None, None, None, 28, "only_b"))
     names = "phase stage category a_ns b_ns delta_ns ratio a_count b_count status"
     return pl.DataFrame(rows, schema=names.split(), orient="row", infer_schema_length=None)
@@ -166,7 +281,11 @@ def delayed() -> pl.DataFrame:
     rows = []
     for rank in range(RANKS):
         for step in range(STEPS):
-            median = int((900_000 if step == 0 else 160_000) * rng.uniform(0.8, 1.2) / (3 if rank == 3 else 1))
+            median = int(
+                (900_000 if step == 0 else 160_000)
+                * rng.uniform(0.8, 1.2)
+                / (3 if rank == 3 else 1)
+            )
             rows.append((rank, step, 420, 1.0, 2_100_000, median, median * 2, median * 3, 4_000))
     names = "rank step launched share_launched host_call_ns median_ns p95_ns max_ns min_ns"
     return pl.DataFrame(rows, schema=names.split(), orient="row")
@@ -174,24 +293,95 @@ def delayed() -> pl.DataFrame:
 
 PEAK, BANDWIDTH = {"bf16": 989.5e12, "fp32": 67e12}, 4.8e12
 _LAUNCHES = [
-    ("norm", "void vllm::fused_add_rms_norm_kernel<c10::BFloat16, 8>(T1 *)", 8_900.0, "fp32", 1.7, 0.29, "memory"),
-    ("qkv_proj", "nvjet_sm90_tst_256x128_64x4_1x2_h_bz_coopA_bias_TNT", 22_300.0, "bf16", 1_021.0, 0.58, "compute"),
-    ("rope", "void vllm::rotary_embedding_kernel<c10::BFloat16>(const long *)", 13_500.0, "fp32", 1.5, 0.12, "latency"),
-    ("kv_cache_write", "void vllm::reshape_and_cache_flash_kernel<T1>(T1 *)", 8_600.0, None, 0.0, 0.05, "latency"),
-    ("attention", "void cutlass::device_kernel<flash::FlashAttnFwdSm90>(T1)", 27_600.0, "bf16", 478.0, 0.15, "latency"),
-    ("gate_up_proj", "nvjet_sm90_tst_320x128_64x3_1x2_h_bz_coopB_TNT", 158_000.0, "bf16", 704.0, 0.72, "compute"),
-    ("down_proj", "nvjet_sm90_tst_192x128_64x5_1x2_h_bz_coopB_TNT", 75_500.0, "bf16", 844.0, 0.75, "compute"),
+    (
+        "norm",
+        "void vllm::fused_add_rms_norm_kernel<c10::BFloat16, 8>(T1 *)",
+        8_900.0,
+        "fp32",
+        1.7,
+        0.29,
+        "memory",
+    ),
+    (
+        "qkv_proj",
+        "nvjet_sm90_tst_256x128_64x4_1x2_h_bz_coopA_bias_TNT",
+        22_300.0,
+        "bf16",
+        1_021.0,
+        0.58,
+        "compute",
+    ),
+    (
+        "rope",
+        "void vllm::rotary_embedding_kernel<c10::BFloat16>(const long *)",
+        13_500.0,
+        "fp32",
+        1.5,
+        0.12,
+        "latency",
+    ),
+    (
+        "kv_cache_write",
+        "void vllm::reshape_and_cache_flash_kernel<T1>(T1 *)",
+        8_600.0,
+        None,
+        0.0,
+        0.05,
+        "latency",
+    ),
+    (
+        "attention",
+        "void cutlass::device_kernel<flash::FlashAttnFwdSm90>(T1)",
+        27_600.0,
+        "bf16",
+        478.0,
+        0.15,
+        "latency",
+    ),
+    (
+        "gate_up_proj",
+        "nvjet_sm90_tst_320x128_64x3_1x2_h_bz_coopB_TNT",
+        158_000.0,
+        "bf16",
+        704.0,
+        0.72,
+        "compute",
+    ),
+    (
+        "down_proj",
+        "nvjet_sm90_tst_192x128_64x5_1x2_h_bz_coopB_TNT",
+        75_500.0,
+        "bf16",
+        844.0,
+        0.75,
+        "compute",
+    ),
 ]
 
 
 @cache
 def profiled() -> pl.DataFrame:
-    """Rows as ``speed_of_light(metrics)`` returns them, with the stages of ``name_layers(metrics)``: two layers."""
+    """Rows as ``speed_of_light(metrics)`` returns them, with the stages of
+    ``name_layers(metrics)``: two layers.
+    """
     rows = []
     for kernel_id, (stage, name, ns, dtype, intensity, share, bound) in enumerate(_LAUNCHES * 2):
         roof = min(PEAK[dtype], intensity * BANDWIDTH) if dtype else None
         ns += kernel_id
-        rows.append((kernel_id, name, ns, dtype, intensity, roof * share if roof else 0.0, roof, share, bound, stage))
+        rows.append(
+            (
+                kernel_id,
+                name,
+                ns,
+                dtype,
+                intensity,
+                roof * share if roof else 0.0,
+                roof,
+                share,
+                bound,
+                stage,
+            )
+        )
     names = "kernel_id kernel_name duration_ns dtype arithmetic_intensity flop_per_s roof_flop_per_s roof_share bound"
     return pl.DataFrame(rows, schema=[*names.split(), "stage"], orient="row")
 
@@ -210,18 +400,30 @@ def gained() -> pl.DataFrame:
 
 @cache
 def stalled() -> pl.DataFrame:
-    """Rows as ``stalls(metrics)`` returns them, joined with the names, durations and stages of the launches."""
+    """Rows as ``stalls(metrics)`` returns them, joined with the names, durations and stages of
+    the launches.
+    """
     rng = random.Random(6)
     rows = []
     for kernel_id in range(2 * len(_LAUNCHES)):
-        reasons = ["long_scoreboard", "barrier", "wait", "mio_throttle", "imc_miss", "drain", "misc"]
+        reasons = [
+            "long_scoreboard",
+            "barrier",
+            "wait",
+            "mio_throttle",
+            "imc_miss",
+            "drain",
+            "misc",
+        ]
         left = 0.9
         for reason in reasons[kernel_id % 2 :]:
             share = left * rng.uniform(0.3, 0.6)
             left -= share
             rows.append((kernel_id, reason, share))
     frame = pl.DataFrame(rows, schema=["kernel_id", "reason", "share"], orient="row")
-    return frame.join(profiled().select("kernel_id", "kernel_name", "duration_ns", "stage"), on="kernel_id")
+    return frame.join(
+        profiled().select("kernel_id", "kernel_name", "duration_ns", "stage"), on="kernel_id"
+    )
 
 
 @cache
@@ -239,15 +441,22 @@ def sampled() -> pl.DataFrame:
                 "gpu.throttle.gpu_idle": ("1", float(not busy)),
                 "gpu.throttle.sw_power_cap": ("1", float(busy and turn % 10 == 0 and device == 0)),
             }
-            rows += [(device, device, time_ns, name, value, unit) for name, (unit, value) in values.items()]
+            rows += [
+                (device, device, time_ns, name, value, unit)
+                for name, (unit, value) in values.items()
+            ]
         rows.append((-1, None, time_ns, "cpu.utilization", 20 + 10 * rng.random(), "%"))
         rows.append((-1, None, time_ns, "disk.read", 0.0, "B/s"))
-    return pl.DataFrame(rows, schema=["rank", "device", "time_ns", "name", "value", "unit"], orient="row")
+    return pl.DataFrame(
+        rows, schema=["rank", "device", "time_ns", "name", "value", "unit"], orient="row"
+    )
 
 
 @cache
 def requested() -> pl.DataFrame:
-    """Rows of ``run.requests``: 3 repeats of 8 requests without profiler, one under it, and a warm-up."""
+    """Rows of ``run.requests``: 3 repeats of 8 requests without profiler, one under it, and a
+    warm-up.
+    """
     rng = random.Random(8)
     rows: list[tuple[object, ...]] = []
     for phase, repeat, slow in (
@@ -266,7 +475,9 @@ def requested() -> pl.DataFrame:
 
 @cache
 def joined_requests() -> pl.DataFrame:
-    """Rows as ``analyze.requests(run)`` returns them: 24 requests every 6 ms, whose prefills of 11 ms queue."""
+    """Rows as ``analyze.requests(run)`` returns them: 24 requests every 6 ms, whose prefills of
+    11 ms queue.
+    """
     rng, free, rows = random.Random(4), 0.0, []
     for k in range(24):
         at = 6.0 * k
@@ -274,11 +485,37 @@ def joined_requests() -> pl.DataFrame:
         free = begin + own
         behind, other = max(0.0, 0.8 * (begin - at - 0.5)), 0.5
         decode = rng.uniform(20, 90)
-        times = [at, begin, free, free + decode, free - at, behind, begin - at - behind - other, other, own, 0.0]
+        times = [
+            at,
+            begin,
+            free,
+            free + decode,
+            free - at,
+            behind,
+            begin - at - behind - other,
+            other,
+            own,
+            0.0,
+        ]
         last = free - at + decode
         rows.append([k, *(round(1e6 * t) for t in (*times, last)), round(1e6 * behind), "waiting"])
-    names = ["request", "start_ns", "first_step_ns", "first_token_ns", "end_ns", "ttft_ns", "queue_prefill_ns"]
-    names += ["queue_decode_ns", "queue_other_ns", "prefill_ns", "prefill_others_ns", "e2e_ns", "ttft_others_ns"]
+    names = [
+        "request",
+        "start_ns",
+        "first_step_ns",
+        "first_token_ns",
+        "end_ns",
+        "ttft_ns",
+        "queue_prefill_ns",
+    ]
+    names += [
+        "queue_decode_ns",
+        "queue_other_ns",
+        "prefill_ns",
+        "prefill_others_ns",
+        "e2e_ns",
+        "ttft_others_ns",
+    ]
     return pl.DataFrame(rows, schema=[*names, "reason"], orient="row")
 
 
@@ -305,7 +542,9 @@ def summarised() -> pl.DataFrame:
         for phase, slow in (("plain", 1.0), ("profiled", 1.3))
         for metric, p50 in medians.items()
     ]
-    return pl.DataFrame(rows, schema=["phase", "metric", "mean", "p50", "p99", "n", "unit"], orient="row")
+    return pl.DataFrame(
+        rows, schema=["phase", "metric", "mean", "p50", "p99", "n", "unit"], orient="row"
+    )
 
 
 @cache
@@ -313,11 +552,26 @@ def swept() -> pl.DataFrame:
     """``sweep.comparison`` of four batch sizes and two lengths; the last point failed."""
     rows = []
     for point, (batch, tokens) in enumerate((b, t) for b in (1, 2, 4, 8) for t in (16, 64)):
-        rate, latency = 80.0 * batch**0.8 * (1 + tokens / 500), 10e6 + tokens * 4e6 * (1 + batch / 20)
-        row = {"point": point, "label": f"batch_size={batch}, max_tokens={tokens}", "batch_size": batch}
-        row |= {"max_tokens": tokens, "state": "finished", "measured": "plain", "output_tokens_per_s": rate}
+        rate, latency = (
+            80.0 * batch**0.8 * (1 + tokens / 500),
+            10e6 + tokens * 4e6 * (1 + batch / 20),
+        )
+        row = {
+            "point": point,
+            "label": f"batch_size={batch}, max_tokens={tokens}",
+            "batch_size": batch,
+        }
+        row |= {
+            "max_tokens": tokens,
+            "state": "finished",
+            "measured": "plain",
+            "output_tokens_per_s": rate,
+        }
         row |= {"requests_per_s": rate / tokens}
-        row |= {"output_tokens_per_s_ci95_low": 0.9 * rate, "output_tokens_per_s_ci95_high": 1.1 * rate}
+        row |= {
+            "output_tokens_per_s_ci95_low": 0.9 * rate,
+            "output_tokens_per_s_ci95_high": 1.1 * rate,
+        }
         row |= {"ttft_ns": 9e6 + 1e6 * batch, "ttft_p99_ns": 2e7, "tpot_ns": 4e6, "e2e_ns": latency}
         rows.append(row | {"e2e_p99_ns": 1.2 * latency})
     first = ["point", "label", "batch_size", "max_tokens", "state"]
@@ -331,9 +585,19 @@ def went() -> pl.DataFrame:
     rows = []
     for point, label in swept().select("point", "label").head(7).rows():
         for phase, steps in (("prefill", 1), ("decode", 15)):
-            parts = {"compute": 2e6, "exposed communication": 5e5, "exposed copy": 1e5, "idle": 4e6 / (point + 1)}
-            rows += [(point, label, phase, part, int(2 * steps * ns), steps, 2) for part, ns in parts.items()]
-    return pl.DataFrame(rows, schema=["point", "label", "phase", "part", "ns", "steps", "ranks"], orient="row")
+            parts = {
+                "compute": 2e6,
+                "exposed communication": 5e5,
+                "exposed copy": 1e5,
+                "idle": 4e6 / (point + 1),
+            }
+            rows += [
+                (point, label, phase, part, int(2 * steps * ns), steps, 2)
+                for part, ns in parts.items()
+            ]
+    return pl.DataFrame(
+        rows, schema=["point", "label", "phase", "part", "ns", "steps", "ranks"], orient="row"
+    )
 
 
 @cache
@@ -341,11 +605,18 @@ def tried() -> pl.DataFrame:
     """``verdict.effects`` of a trial: one metric better, one worse, one without an effect."""
     gains = {"output_tokens_per_s": 0.9, "ttft_ns": 1.04, "e2e_ns": 1.0}
     rows = [
-        (pair, metric, 1e9, 1e9 * (after if metric.endswith("_ns") else 1 / after) * (1 + 0.002 * (pair - 2)))
+        (
+            pair,
+            metric,
+            1e9,
+            1e9 * (after if metric.endswith("_ns") else 1 / after) * (1 + 0.002 * (pair - 2)),
+        )
         for metric, after in gains.items()
         for pair in range(5)
     ]
-    return trials.effects(pl.DataFrame(rows, schema=["pair", "metric", "before", "after"], orient="row"))
+    return trials.effects(
+        pl.DataFrame(rows, schema=["pair", "metric", "before", "after"], orient="row")
+    )
 
 
 @cache
@@ -365,16 +636,23 @@ def studied() -> pl.DataFrame:
 def sliced() -> pl.DataFrame:
     """``study.slices`` of two settings."""
     rows = [
-        ("max_num_seqs", "16", 900.0, True), ("max_num_seqs", "64", 1400.0, True),
-        ("max_num_seqs", "256", 1600.0, False), ("eager", "True", 900.0, True), ("eager", "False", 1100.0, True),
-    ]  # fmt: skip
+        ("max_num_seqs", "16", 900.0, True),
+        ("max_num_seqs", "64", 1400.0, True),
+        ("max_num_seqs", "256", 1600.0, False),
+        ("eager", "True", 900.0, True),
+        ("eager", "False", 1100.0, True),
+    ]
     return pl.DataFrame(rows, schema=["setting", "value", "objective", "holds"], orient="row")
 
 
 @cache
 def summed() -> pl.DataFrame:
     """Rows as ``kernel_summary(trace)`` returns them."""
-    return attributed().group_by("name", "category").agg(total_ns=pl.col("dur_ns").sum(), count=pl.len())
+    return (
+        attributed()
+        .group_by("name", "category")
+        .agg(total_ns=pl.col("dur_ns").sum(), count=pl.len())
+    )
 
 
 def by_theory() -> pl.DataFrame:
@@ -414,7 +692,12 @@ def stacked() -> pl.DataFrame:
         {
             "rank": [0, 0, 0, 0],
             "thread": [1, 1, 1, 2],
-            "stack": [["main", "forward", "aten::mm"], ["main", "forward"], ["main", "<b>x</b>"], ["main", "loop"]],
+            "stack": [
+                ["main", "forward", "aten::mm"],
+                ["main", "forward"],
+                ["main", "<b>x</b>"],
+                ["main", "loop"],
+            ],
             "value": [4_000_000, 1_000_000, 3_000_000, 2_000_000],
             "unit": ["ns"] * 4,
             "count": [1, 2, 3, 4],
@@ -429,8 +712,16 @@ def ranked() -> pl.DataFrame:
     return (
         layered()
         .group_by("rank", "step", "phase", maintain_order=True)
-        .agg(first, end_ns=(pl.col("start_ns") + pl.col("dur_ns")).max(), wait_ns=pl.col("dur_ns").max())
-        .with_columns(step_ns=pl.col("end_ns") - pl.col("start_ns"), idle_ns=0, exposed_communication_ns=pl.lit(1_000))
+        .agg(
+            first,
+            end_ns=(pl.col("start_ns") + pl.col("dur_ns")).max(),
+            wait_ns=pl.col("dur_ns").max(),
+        )
+        .with_columns(
+            step_ns=pl.col("end_ns") - pl.col("start_ns"),
+            idle_ns=0,
+            exposed_communication_ns=pl.lit(1_000),
+        )
     )
 
 
@@ -439,12 +730,16 @@ def late() -> pl.DataFrame:
     """Rows as ``late_groups(trace)`` returns them."""
     return pl.DataFrame(
         {
-            "by": ["node", "node", "tp", "tp"], "group": ["a", "b", "0", "1"],
-            "ranks": [[2, 3], [0, 1], [0, 2], [1, 3]], "calls": 40, "last": [36, 4, 20, 20],
-            "share_last": [0.9, 0.1, 0.5, 0.5], "expected_share": 0.5,
+            "by": ["node", "node", "tp", "tp"],
+            "group": ["a", "b", "0", "1"],
+            "ranks": [[2, 3], [0, 1], [0, 2], [1, 3]],
+            "calls": 40,
+            "last": [36, 4, 20, 20],
+            "share_last": [0.9, 0.1, 0.5, 0.5],
+            "expected_share": 0.5,
             "late_median_ns": [3_000.0, 10.0, 1_500.0, 1_500.0],
         }
-    )  # fmt: skip
+    )
 
 
 @cache

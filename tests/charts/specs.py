@@ -15,7 +15,9 @@ def marks(spec: Any) -> Iterator[dict[str, Any]]:
     def walk(node: dict[str, Any], data: dict[str, Any]) -> Iterator[dict[str, Any]]:
         data = node.get("data", data)
         if "mark" in node:
-            rows = data["values"] if "values" in data else spec["datasets"].get(data.get("name"), [])
+            rows = (
+                data["values"] if "values" in data else spec["datasets"].get(data.get("name"), [])
+            )
             yield {**node, "rows": rows}
         for key in ("layer", "concat", "hconcat", "vconcat"):
             for child in node.get(key, []):
@@ -65,7 +67,11 @@ def texts_of(spec: Any) -> list[str]:
     for unit in marks(spec):
         if unit["mark"]["type"] == "text":
             text = unit["encoding"].get("text") or {"value": unit["mark"]["text"]}
-            found.extend([text["value"]] if "value" in text else [str(row.get(text["field"])) for row in unit["rows"]])
+            found.extend(
+                [text["value"]]
+                if "value" in text
+                else [str(row.get(text["field"])) for row in unit["rows"]]
+            )
     return found
 
 
@@ -89,7 +95,9 @@ def pixels(png: bytes) -> np.ndarray:
         at += 12 + length
     width, height, _, colour = struct.unpack(">IIBB", head[:10])
     channels = {2: 3, 6: 4}[colour]
-    rows = np.frombuffer(zlib.decompress(data), dtype=np.uint8).reshape(height, 1 + channels * width)
+    rows = np.frombuffer(zlib.decompress(data), dtype=np.uint8).reshape(
+        height, 1 + channels * width
+    )
     assert (rows[:, 0] == 1).all()
     return np.cumsum(rows[:, 1:].reshape(height, width, channels), axis=1, dtype=np.uint8)[:, :, :3]
 

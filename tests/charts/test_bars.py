@@ -9,7 +9,9 @@ from tests.charts import frames, specs
 
 def test_breakdown_adds_up_to_the_frame() -> None:
     frame = frames.attributed()
-    parts = pl.DataFrame(specs.rows(charts.breakdown(frame, color="category"), "bar", "part", "row_ns"))
+    parts = pl.DataFrame(
+        specs.rows(charts.breakdown(frame, color="category"), "bar", "part", "row_ns")
+    )
     totals = dict(frame.group_by("phase").agg(pl.col("dur_ns").sum()).iter_rows())
     for row, total in totals.items():
         bars = parts.filter(row=row)
@@ -22,7 +24,11 @@ def test_breakdown_adds_up_to_the_frame() -> None:
 
 def test_breakdown_gathers_small_parts_and_takes_them_apart() -> None:
     chart = charts.breakdown(frames.attributed(), color="category")
-    scale = next(u["encoding"]["color"]["scale"] for u in specs.marks(chart.to_dict()) if "color" in u["encoding"])
+    scale = next(
+        u["encoding"]["color"]["scale"]
+        for u in specs.marks(chart.to_dict())
+        if "color" in u["encoding"]
+    )
     colours = dict(zip(scale["domain"], scale["range"], strict=True))
     gathered = [name for name in colours if name.startswith("other (")]
     assert len(gathered) == 1
@@ -32,8 +38,16 @@ def test_breakdown_gathers_small_parts_and_takes_them_apart() -> None:
     inner = {row["part"] for row in specs.rows(chart, "bar", "part")}
     assert {"rope", "activation"} <= inner
     by_phase = charts.breakdown(frames.attributed())
-    assert list(dict.fromkeys(row["row"] for row in specs.rows(by_phase, "bar", "part"))) == ["prefill", "decode"]
-    many = pl.concat([frames.attributed().with_columns(pl.lit(rank, pl.Int32).alias("rank")) for rank in (10, 2, 1)])
+    assert list(dict.fromkeys(row["row"] for row in specs.rows(by_phase, "bar", "part"))) == [
+        "prefill",
+        "decode",
+    ]
+    many = pl.concat(
+        [
+            frames.attributed().with_columns(pl.lit(rank, pl.Int32).alias("rank"))
+            for rank in (10, 2, 1)
+        ]
+    )
     by_rank = charts.breakdown(many, rows="rank")
     assert list(dict.fromkeys(row["row"] for row in specs.rows(by_rank, "bar", "part"))) == [
         "rank 1",
@@ -69,7 +83,10 @@ def test_exposed_communication_is_waiting_and_transfer_where_the_frame_says_so()
     bars = pl.DataFrame(specs.rows(chart, "bar", "part"))
     assert "exposed communication" not in set(bars["part"])
     assert "exposed, wait unknown" not in set(bars["part"])  # none of it: not in the legend either
-    for part, column in (("exposed waiting", "exposed_wait_ns"), ("exposed transfer", "exposed_transfer_ns")):
+    for part, column in (
+        ("exposed waiting", "exposed_wait_ns"),
+        ("exposed transfer", "exposed_transfer_ns"),
+    ):
         assert bars.filter(part=part)["ns"].sum() == frame[column].sum()
     assert "of it waiting" in " ".join(chart.title.text)
 
@@ -86,17 +103,28 @@ def test_diff_is_sorted_by_the_size_of_the_change() -> None:
 
 
 def test_diff_gathers_changes_that_do_not_matter() -> None:
-    rows = [("a", 100_000, 50_000), ("b", 100_000, 100_050), ("c", 100_000, 99_930), ("d", 100_000, 100_000)]
+    rows = [
+        ("a", 100_000, 50_000),
+        ("b", 100_000, 100_050),
+        ("c", 100_000, 99_930),
+        ("d", 100_000, 100_000),
+    ]
     frame = pl.DataFrame(rows, schema=["stage", "a_ns", "b_ns"], orient="row").with_columns(
         phase=pl.lit("decode"),
         category=pl.lit("linear"),
         delta_ns=pl.col("b_ns") - pl.col("a_ns"),
         status=pl.lit("same"),
     )
-    bars = [(bar["row"], bar["delta_ns"]) for bar in specs.rows(charts.diff(frame), "bar", "delta_ns")]
+    bars = [
+        (bar["row"], bar["delta_ns"]) for bar in specs.rows(charts.diff(frame), "bar", "delta_ns")
+    ]
     assert bars == [("a", -50_000), ("other (2)", -20)]
     written = specs.texts(charts.diff(frames.compared(), names=("eager", "graphs")))
     assert any(text.endswith("only in graphs") for text in written)
     assert any(text.endswith("only in eager") for text in written)
-    assert any("only in one trace" in text.lower() or "In one trace only" in text for text in written)
-    assert not any(text.startswith("mixed:") for text in written)  # graphs alone have it: not compared, not zero
+    assert any(
+        "only in one trace" in text.lower() or "In one trace only" in text for text in written
+    )
+    assert not any(
+        text.startswith("mixed:") for text in written
+    )  # graphs alone have it: not compared, not zero

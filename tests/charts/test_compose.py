@@ -1,22 +1,32 @@
-"""Charts of several parts are those of Altair, and a change of one leaves the others as they were."""
+"""Charts of several parts are those of Altair, and a change of one leaves the others as they
+were.
+"""
 
 import altair as alt
 import pytest
 
 from llmprof.charts.base import compose
 
-pytestmark = pytest.mark.filterwarnings("ignore:Automatically deduplicated")  # what Altair does with equal parameters
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:Automatically deduplicated"
+)  # what Altair does with equal parameters
 
 
 def bars(name: str) -> alt.Chart:
-    return alt.Chart({"values": ({"a": 1, "b": name},)}, width=100).mark_bar().encode(x=alt.X("a:Q"), y=alt.Y("b:N"))
+    return (
+        alt.Chart({"values": ({"a": 1, "b": name},)}, width=100)
+        .mark_bar()
+        .encode(x=alt.X("a:Q"), y=alt.Y("b:N"))
+    )
 
 
 def of(rows, columns, layers):
     """Rows of columns of layers, one of which can be zoomed."""
     zoom = alt.selection_interval(bind="scales", encodings=["x"], name="zoom")
     marked = layers(bars("one").properties(name="first").add_params(zoom), bars("two").mark_text())
-    return rows(columns(marked, layers(bars("three"), bars("four")), spacing=3), bars("five"), spacing=20)
+    return rows(
+        columns(marked, layers(bars("three"), bars("four")), spacing=3), bars("five"), spacing=20
+    )
 
 
 def of_altair() -> alt.VConcatChart:

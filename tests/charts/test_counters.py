@@ -8,16 +8,29 @@ from tests.charts import frames, specs
 
 def rows(name: str, unit: str | None, *values: float, device: int | None = None) -> pl.DataFrame:
     times = [1_000_000_000 * i for i in range(len(values))]
-    types = {"time_ns": pl.Int64, "name": pl.String, "unit": pl.String, "value": pl.Float64, "device": pl.Int32}
+    types = {
+        "time_ns": pl.Int64,
+        "name": pl.String,
+        "unit": pl.String,
+        "value": pl.Float64,
+        "device": pl.Int32,
+    }
     return pl.DataFrame(
-        [(t, name, unit, v, device) for t, v in zip(times, values, strict=True)], schema=types, orient="row"
+        [(t, name, unit, v, device) for t, v in zip(times, values, strict=True)],
+        schema=types,
+        orient="row",
     )
 
 
 def test_every_counter_that_moves_has_a_panel_and_every_device_a_line():
     chart = charts.counters(frames.sampled())
     said = specs.texts(chart)
-    for title in ("gpu.utilization (%)", "gpu.memory_used (GiB)", "gpu.power (W)", "gpu.throttle.sw_power_cap"):
+    for title in (
+        "gpu.utilization (%)",
+        "gpu.memory_used (GiB)",
+        "gpu.power (W)",
+        "gpu.throttle.sw_power_cap",
+    ):
         assert title in said
     assert not any("gpu_idle" in text for text in said), "that a GPU is idle is seen elsewhere"
     drawn = specs.rows(chart, "line", "mean", "line")

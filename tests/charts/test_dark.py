@@ -1,4 +1,6 @@
-"""Dark charts, the contrast of text on every colour, and legends in which no colour stands twice."""
+"""Dark charts, the contrast of text on every colour, and legends in which no colour stands
+twice.
+"""
 
 import base64
 import json
@@ -69,7 +71,11 @@ def test_a_chart_for_a_notebook_is_drawn_there_and_has_a_picture() -> None:
 
 
 def test_a_theme_is_a_pure_function_of_the_specification() -> None:
-    spec = {"mark": {"color": INK}, "data": [{"ink": WHITE, "fill": "#0b3c73", "name": f"a {INK}"}], "width": 3}
+    spec = {
+        "mark": {"color": INK},
+        "data": [{"ink": WHITE, "fill": "#0b3c73", "name": f"a {INK}"}],
+        "width": 3,
+    }
     before = json.dumps(spec)
     dark = themed(spec, "dark")
     assert dark == {

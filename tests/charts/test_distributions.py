@@ -29,11 +29,17 @@ def test_idle_time_by_cause_and_rank() -> None:
     frame = frames.idled()
     chart = charts.idle(frame)
     bars = pl.DataFrame(specs.rows(chart, "bar", "part"))
-    expected = frame.group_by("rank", "cause").agg(ns=pl.col("dur_ns").sum(), gaps=pl.len().cast(pl.Int64))
+    expected = frame.group_by("rank", "cause").agg(
+        ns=pl.col("dur_ns").sum(), gaps=pl.len().cast(pl.Int64)
+    )
     for rank, cause, ns, gaps in expected.iter_rows():
         (row,) = bars.filter(row=f"rank {rank}", part=cause.replace("_", "-")).iter_rows(named=True)
         assert (row["ns"], row["gaps"]) == (ns, gaps)
-    scale = next(u["encoding"]["color"]["scale"] for u in specs.marks(chart.to_dict()) if "color" in u["encoding"])
+    scale = next(
+        u["encoding"]["color"]["scale"]
+        for u in specs.marks(chart.to_dict())
+        if "color" in u["encoding"]
+    )
     assert scale["domain"] == ["host-bound", *(cause for cause in CAUSES if cause != "host_bound")]
     assert scale["range"] == list(CAUSES.values())
     bins = specs.rows(chart, "rect", "cause", "n")
@@ -47,7 +53,11 @@ def test_launch_delay_of_ranks_that_are_worlds_apart_is_logarithmic() -> None:
     )
     kinds = []
     for frame in (frames.delayed(), far):
-        rules = [unit for unit in specs.marks(charts.launch_delay(frame).to_dict()) if unit["mark"]["type"] == "rule"]
+        rules = [
+            unit
+            for unit in specs.marks(charts.launch_delay(frame).to_dict())
+            if unit["mark"]["type"] == "rule"
+        ]
         kinds.append({unit["encoding"]["y"]["scale"].get("type", "linear") for unit in rules})
     assert kinds == [{"linear"}, {"log"}]
 
@@ -55,7 +65,8 @@ def test_launch_delay_of_ranks_that_are_worlds_apart_is_logarithmic() -> None:
 def test_the_critical_path_is_a_mean_step_of_each_phase() -> None:
     chart = charts.critical_path(frames.path())
     said = " ".join(specs.texts(chart))
-    # decode: 1 and 3 ms of the host, 2 and 2 of compute, 0.1 unexplained in one of two steps: 2 + 2 + 0.05 ms
+    # decode: 1 and 3 ms of the host, 2 and 2 of compute, 0.1 unexplained in one of two steps: 2 + 2
+    # + 0.05 ms
     named = {row["row"] for data in chart.to_dict()["datasets"].values() for row in data}
     assert named == {"prefill (1 step)", "decode (2 steps)"}
     assert "4.05 ms" in said

@@ -28,14 +28,23 @@ Maker = Callable[[pl.DataFrame], alt.TopLevelMixin]
 CHARTS: dict[str, tuple[Maker, Callable[[], pl.DataFrame]]] = {
     "timeline": (lambda f: charts.timeline(f, window=(26_500_000, 27_300_000)), frames.attributed),
     "timeline, merged": (charts.timeline, frames.attributed),
-    "timeline, by stage": (lambda f: charts.timeline(f.filter(rank=0), lane="stage"), frames.attributed),
-    "timeline, by category": (lambda f: charts.timeline(f, lane="category", color="category"), frames.attributed),
+    "timeline, by stage": (
+        lambda f: charts.timeline(f.filter(rank=0), lane="stage"),
+        frames.attributed,
+    ),
+    "timeline, by category": (
+        lambda f: charts.timeline(f, lane="category", color="category"),
+        frames.attributed,
+    ),
     "layer_heatmap": (charts.layer_heatmap, frames.layered),
     "rank_heatmap": (charts.rank_heatmap, frames.ranked),
     "late_groups": (charts.late_groups, frames.late),
     "utilisation": (charts.utilisation, frames.used),
     "breakdown": (charts.breakdown, frames.attributed),
-    "breakdown, by rank": (lambda f: charts.breakdown(f, rows="rank", color="category"), frames.attributed),
+    "breakdown, by rank": (
+        lambda f: charts.breakdown(f, rows="rank", color="category"),
+        frames.attributed,
+    ),
     "overlap": (charts.overlap, frames.overlapped),
     "all_reduce": (charts.all_reduce, frames.called),
     "idle": (charts.idle, frames.idled),
@@ -44,7 +53,10 @@ CHARTS: dict[str, tuple[Maker, Callable[[], pl.DataFrame]]] = {
     "flame": (charts.flame, frames.stacked),
     "launch_delay": (charts.launch_delay, frames.delayed),
     "roofline": (charts.roofline, frames.profiled),
-    "roofline, by bound": (lambda f: charts.roofline(f.drop("stage"), peaks="NVIDIA H200"), frames.profiled),
+    "roofline, by bound": (
+        lambda f: charts.roofline(f.drop("stage"), peaks="NVIDIA H200"),
+        frames.profiled,
+    ),
     "roofline, of operators": (lambda f: charts.roofline(f, peaks="NVIDIA H200"), frames.operated),
     "opportunities": (charts.opportunities, frames.gained),
     "stalls": (charts.stalls, frames.stalled),
@@ -86,8 +98,11 @@ _RATES += ("theory_shares", "theory_parameters", "theory_memory")
 """Charts without a time."""
 
 _NAMED = {
-    "requests": ("phase", "metric"), "sweep_time": ("part",), "trial_effects": ("verdict",), "study_pareto": ("kind",),
-}  # fmt: skip
+    "requests": ("phase", "metric"),
+    "sweep_time": ("part",),
+    "trial_effects": ("verdict",),
+    "study_pareto": ("kind",),
+}
 """Columns whose names llmprof gives."""
 
 HOSTILE = "\"><img src=x onerror='alert(1)'></script><script>alert(2)</script>${1+1}\u2028\\"
@@ -107,7 +122,11 @@ def scales(node: Any) -> Iterator[tuple[list[Any], list[str]]]:
         scale = node.get("scale")
         if isinstance(scale, dict) and node.get("legend", True) is not None and "range" in scale:
             names, colours = scale.get("domain"), scale["range"]
-            if isinstance(names, list) and isinstance(colours, list) and all(isinstance(one, str) for one in colours):
+            if (
+                isinstance(names, list)
+                and isinstance(colours, list)
+                and all(isinstance(one, str) for one in colours)
+            ):
                 yield names, colours
         for value in node.values():
             yield from scales(value)
@@ -133,9 +152,13 @@ def test_every_chart_is_valid_readable_and_drawn(name: str) -> None:
     assert spec["title"]["text"]
     assert spec["title"]["subtitle"]
     of_an_axis = re.compile(r"\((ns|us|ms|s)(, log scale)?\)|time \((ns|us|ms|s)\)")
-    shown = any(of_an_axis.search(one) for one in specs.texts_of(spec)) or re.search(r"\b(us|ms)\b", text)
+    shown = any(of_an_axis.search(one) for one in specs.texts_of(spec)) or re.search(
+        r"\b(us|ms)\b", text
+    )
     assert name in _RATES or shown
-    sizes = re.findall(r'"(?:fontSize|labelFontSize|titleFontSize|subtitleFontSize)": ([0-9.]+)', text)
+    sizes = re.findall(
+        r'"(?:fontSize|labelFontSize|titleFontSize|subtitleFontSize)": ([0-9.]+)', text
+    )
     assert min(map(float, sizes)) >= 11
 
     width, height, colours = specs.image(to_png_bytes(chart, scale=0.25))
@@ -147,8 +170,12 @@ def test_every_chart_is_valid_readable_and_drawn(name: str) -> None:
     for names, palette in scales(spec):
         used = [colour for colour in palette[: len(names)] if colour.startswith("#")]
         assert len(set(used)) == len(used), dict(zip(names, palette, strict=False))
-        assert len({in_the_dark(colour) for colour in used}) == len(used), dict(zip(names, palette, strict=False))
-    assert not {PAPER, INK, MUTED} & set(re.findall(r"#[0-9A-Fa-f]{6}", json.dumps(themed(chart, "dark"))))
+        assert len({in_the_dark(colour) for colour in used}) == len(used), dict(
+            zip(names, palette, strict=False)
+        )
+    assert not {PAPER, INK, MUTED} & set(
+        re.findall(r"#[0-9A-Fa-f]{6}", json.dumps(themed(chart, "dark")))
+    )
     assert chart.to_dict(validate=False) == spec
     style = notebook_style()
     for light, now in dark_colours([text]).items():
@@ -159,12 +186,18 @@ def test_every_chart_is_valid_readable_and_drawn(name: str) -> None:
 def test_is_the_same_each_time_and_in_another_process(nth: int) -> None:
     code = f"import json; from tests.charts.test_every_chart import digests; print(json.dumps(digests({nth})))"
     other = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"PYTHONHASHSEED": "1"}
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PYTHONHASHSEED": "1"},
     )
     assert json.loads(other.stdout) == digests(nth)
 
 
-@pytest.mark.parametrize("name", sorted({*CHARTS} & {*charts.__all__} - {"dashboard", "theory_roofline"}))
+@pytest.mark.parametrize(
+    "name", sorted({*CHARTS} & {*charts.__all__} - {"dashboard", "theory_roofline"})
+)
 def test_a_missing_column_is_named_and_an_empty_frame_is_an_error(name: str) -> None:
     make, frame, needed = getattr(charts, name), CHARTS[name][1](), 0
     for column in frame.columns:
@@ -184,31 +217,87 @@ def test_a_missing_column_is_named_and_an_empty_frame_is_an_error(name: str) -> 
 
 NULL = pl.lit(None, pl.Float64)
 REFUSED: dict[str, tuple[Callable[[], object], str]] = {
-    "no change": (lambda: charts.diff(frames.compared().with_columns(delta_ns=pl.lit(0))), "no time differs"),
-    "a phase of one trace": (lambda: charts.diff(frames.compared().filter(phase="mixed")), "no time differs"),
-    "a window behind": (lambda: charts.timeline(frames.attributed(), window=(10**11, 2 * 10**11)), "no event lies"),
-    "an empty window": (lambda: charts.timeline(frames.attributed(), window=(5_000, 5_000)), "no event lies between"),
-    "a window turned": (lambda: charts.timeline(frames.attributed(), window=(9_000, 1_000)), "does not end after it"),
-    "a lane": (lambda: charts.timeline(frames.attributed(), lane="device"), r"lane='device'.*one of stream, stage"),
+    "no change": (
+        lambda: charts.diff(frames.compared().with_columns(delta_ns=pl.lit(0))),
+        "no time differs",
+    ),
+    "a phase of one trace": (
+        lambda: charts.diff(frames.compared().filter(phase="mixed")),
+        "no time differs",
+    ),
+    "a window behind": (
+        lambda: charts.timeline(frames.attributed(), window=(10**11, 2 * 10**11)),
+        "no event lies",
+    ),
+    "an empty window": (
+        lambda: charts.timeline(frames.attributed(), window=(5_000, 5_000)),
+        "no event lies between",
+    ),
+    "a window turned": (
+        lambda: charts.timeline(frames.attributed(), window=(9_000, 1_000)),
+        "does not end after it",
+    ),
+    "a lane": (
+        lambda: charts.timeline(frames.attributed(), lane="device"),
+        r"lane='device'.*one of stream, stage",
+    ),
     "a colour": (lambda: charts.timeline(frames.attributed(), color="phase"), "color='phase'"),
-    "no operations": (lambda: charts.roofline(frames.profiled().with_columns(flop_per_s=0.0)), "nothing has float"),
-    "no bytes": (lambda: charts.roofline(frames.profiled().with_columns(arithmetic_intensity=NULL)), "nothing has"),
-    "no shares": (lambda: charts.stalls(frames.stalled().with_columns(share=NULL)), "no launch has a share"),
-    "zeros": (lambda: charts.counters(frames.sampled().with_columns(value=0.0)), "all counters stay at zero"),
-    "warm-up": (lambda: charts.request_latency(frames.requested().filter(phase="warmup")), "reported no latency"),
+    "no operations": (
+        lambda: charts.roofline(frames.profiled().with_columns(flop_per_s=0.0)),
+        "nothing has float",
+    ),
+    "no bytes": (
+        lambda: charts.roofline(frames.profiled().with_columns(arithmetic_intensity=NULL)),
+        "nothing has",
+    ),
+    "no shares": (
+        lambda: charts.stalls(frames.stalled().with_columns(share=NULL)),
+        "no launch has a share",
+    ),
+    "zeros": (
+        lambda: charts.counters(frames.sampled().with_columns(value=0.0)),
+        "all counters stay at zero",
+    ),
+    "warm-up": (
+        lambda: charts.request_latency(frames.requested().filter(phase="warmup")),
+        "reported no latency",
+    ),
     "no stack": (lambda: charts.flame(frames.stacked().with_columns(value=pl.lit(0))), "flame"),
-    "layers by stage": (lambda: charts.layer_heatmap(pl.concat([frames.layered()] * 2)), "has several rows in a step"),
-    "no host": (lambda: charts.layer_heatmap(frames.layered().with_columns(host_dur_ns=NULL), value="host_dur_ns"),
-                "no row has a step, a layer and host_dur_ns"),
-    "no such value": (lambda: charts.layer_heatmap(frames.layered(), value="kernels"), "value='kernels'"),
-    "no waits": (lambda: charts.rank_heatmap(frames.ranked().with_columns(wait_ns=NULL), value="wait_ns"), "not known"),
+    "layers by stage": (
+        lambda: charts.layer_heatmap(pl.concat([frames.layered()] * 2)),
+        "has several rows in a step",
+    ),
+    "no host": (
+        lambda: charts.layer_heatmap(
+            frames.layered().with_columns(host_dur_ns=NULL), value="host_dur_ns"
+        ),
+        "no row has a step, a layer and host_dur_ns",
+    ),
+    "no such value": (
+        lambda: charts.layer_heatmap(frames.layered(), value="kernels"),
+        "value='kernels'",
+    ),
+    "no waits": (
+        lambda: charts.rank_heatmap(frames.ranked().with_columns(wait_ns=NULL), value="wait_ns"),
+        "not known",
+    ),
     "no time": (lambda: charts.kernels(frames.summed().with_columns(total_ns=pl.lit(0))), "zero"),
-    "no latency": (lambda: charts.sweep_latency(frames.swept().with_columns(ttft_ns=NULL, tpot_ns=NULL, e2e_ns=NULL)),
-                   "no point has a latency"),
-    "nothing scales": (lambda: charts.sweep_scaling(frames.swept(), parameters=["state"]), "no parameter is a number"),
-    "over a text": (lambda: charts.sweep_scaling(frames.swept(), over="state"), "no parameter is a number"),
+    "no latency": (
+        lambda: charts.sweep_latency(
+            frames.swept().with_columns(ttft_ns=NULL, tpot_ns=NULL, e2e_ns=NULL)
+        ),
+        "no point has a latency",
+    ),
+    "nothing scales": (
+        lambda: charts.sweep_scaling(frames.swept(), parameters=["state"]),
+        "no parameter is a number",
+    ),
+    "over a text": (
+        lambda: charts.sweep_scaling(frames.swept(), over="state"),
+        "no parameter is a number",
+    ),
     "no panel": (charts.dashboard, "neither metrics nor a trace"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", REFUSED)
@@ -240,12 +329,18 @@ def test_charts_leave_altair_as_it_was() -> None:
     before = (alt.data_transformers.active, dict(alt.data_transformers.options), alt.theme.active)
     chart = charts.timeline(frames.attributed(), max_bars=100_000)
     assert sum(len(unit["rows"]) for unit in specs.marks(chart.to_dict())) > 5_000
-    assert (alt.data_transformers.active, dict(alt.data_transformers.options), alt.theme.active) == before
+    assert (
+        alt.data_transformers.active,
+        dict(alt.data_transformers.options),
+        alt.theme.active,
+    ) == before
 
 
 def test_altair_is_imported_for_the_first_chart_only() -> None:
     code = "import sys; import llmprof.charts as c; dir(c); was = 'altair' in sys.modules; c.save; print(was)"
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    out = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
     assert out.strip() == "False"
 
 
@@ -257,7 +352,12 @@ def _spec_of(page: str) -> Any:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", [name for name in CHARTS if name.split("_")[0] not in {"theory", "diff", "predicted", "dashboard"}]
+    "name",
+    [
+        name
+        for name in CHARTS
+        if name.split("_")[0] not in {"theory", "diff", "predicted", "dashboard"}
+    ],
 )
 def test_a_chart_of_a_report_fits_on_a_telephone(name: str) -> None:
     maker, frame = CHARTS[name]

@@ -1,4 +1,6 @@
-"""Flame graphs: widths add up, equal beginnings are one frame, and the file for speedscope holds the same."""
+"""Flame graphs: widths add up, equal beginnings are one frame, and the file for speedscope holds
+the same.
+"""
 
 import json
 from pathlib import Path
@@ -32,14 +34,20 @@ def test_frames_are_as_wide_as_what_is_below_them() -> None:
     width = {key: round(b - a, 6) for key, (a, b) in found.items()}
     # what all begin with is named in the title and not drawn
     assert width == {("a", 0): 70, ("c", 0): 30, ("b", 1): 40, ("<b>x</b>", 1): 20}
-    assert "All stacks begin with 1 frame, down to main" in " ".join(specs.texts(charts.flame(STACKS)))
+    assert "All stacks begin with 1 frame, down to main" in " ".join(
+        specs.texts(charts.flame(STACKS))
+    )
     for name in ("b", "<b>x</b>"):
         assert found["a", 0][0] <= found[name, 1][0] < found[name, 1][1] <= found["a", 0][1]
 
 
 def test_frames_too_narrow_to_draw_are_told() -> None:
     tiny = pl.DataFrame(
-        {"stack": [[f"f{n}"] for n in range(1001)], "value": [100_000] + [1] * 1000, "unit": ["ns"] * 1001}
+        {
+            "stack": [[f"f{n}"] for n in range(1001)],
+            "value": [100_000] + [1] * 1000,
+            "unit": ["ns"] * 1001,
+        }
     )
     chart = charts.flame(tiny)
     assert set(specs.rows(chart, "rect", "x2", "name")[0]) >= {"x", "x2", "spent"}
@@ -53,7 +61,9 @@ def test_speedscope_holds_every_stack(tmp_path: Path) -> None:
     names = [frame["name"] for frame in found["shared"]["frames"]]
     first, second = found["profiles"]
     assert (first["type"], first["unit"], first["endValue"]) == ("sampled", "nanoseconds", 80)
-    assert [[names[i] for i in sample] for sample in first["samples"]] == STACKS["stack"].to_list()[:3]
+    assert [[names[i] for i in sample] for sample in first["samples"]] == STACKS["stack"].to_list()[
+        :3
+    ]
     assert first["weights"] == [40, 10, 30]
     assert second["name"] == "rank 0, thread 2"
     with pytest.raises(OutputError):

@@ -18,12 +18,17 @@ def test_a_cell_is_a_layer_of_a_step(value: str) -> None:
 
 
 def test_a_null_and_a_missing_row_are_not_captured() -> None:
-    frame = frames.layered().filter(~((pl.col("step") == 3) & (pl.col("layer") == 5) & (pl.col("rank") == 0)))
+    frame = frames.layered().filter(
+        ~((pl.col("step") == 3) & (pl.col("layer") == 5) & (pl.col("rank") == 0))
+    )
     hole = (pl.col("step") == 4) & (pl.col("layer") == 6) & (pl.col("rank") == 1)
     frame = frame.with_columns(dur_ns=pl.when(~hole).then("dur_ns"))
     chart = charts.layer_heatmap(frame)
     grey = [unit for unit in specs.marks(chart.to_dict()) if unit["mark"].get("color") == MISSING]
-    assert [row for unit in grey for row in unit["rows"]] == [{"step": 3, "layer": 5}, {"step": 4, "layer": 6}]
+    assert [row for unit in grey for row in unit["rows"]] == [
+        {"step": 3, "layer": 5},
+        {"step": 4, "layer": 6},
+    ]
     assert any("not captured (2 of 896 cells)" in text for text in specs.texts(chart))
 
 
@@ -36,16 +41,26 @@ def test_the_scale_is_logarithmic_where_a_phase_dwarfs_the_others() -> None:
     assert plain == {"linear"}
     assert _scales(charts.layer_heatmap(slow)) == {"log"}
     first = (pl.col("step") == 4) & (pl.col("layer") == 0)
-    chart = charts.layer_heatmap(frame.with_columns(dur_ns=pl.when(first).then(90_000_000).otherwise("dur_ns")))
+    chart = charts.layer_heatmap(
+        frame.with_columns(dur_ns=pl.when(first).then(90_000_000).otherwise("dur_ns"))
+    )
     cap = frame["dur_ns"].quantile(0.99)
-    domains = [u["encoding"]["color"]["scale"]["domain"] for u in specs.marks(chart.to_dict()) if _shaded(u)]
+    domains = [
+        u["encoding"]["color"]["scale"]["domain"]
+        for u in specs.marks(chart.to_dict())
+        if _shaded(u)
+    ]
     assert domains
     assert all(domain[1] * 1_000 == pytest.approx(cap, rel=0.05) for domain in domains)
     assert any("and more (" in text and "up to 90.0 ms" in text for text in specs.texts(chart))
 
 
 def test_many_steps_become_medians_and_the_chart_says_so() -> None:
-    rows = [(0, step, "decode", layer, 1_000 * (step % 3) + 1_000) for step in range(300) for layer in range(4)]
+    rows = [
+        (0, step, "decode", layer, 1_000 * (step % 3) + 1_000)
+        for step in range(300)
+        for layer in range(4)
+    ]
     frame = pl.DataFrame(rows, schema=["rank", "step", "phase", "layer", "dur_ns"], orient="row")
     chart = charts.layer_heatmap(frame)
     cells = specs.rows(chart, "rect", "layer", "dur_ns")

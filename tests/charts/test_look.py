@@ -8,8 +8,16 @@ from llmprof.charts.base.theme import CAUSES, STAGES, colours, percent, spread, 
 from llmprof.errors import AnalysisError
 
 # Machado, Oliveira and Fernandes (2009), severity 1
-_DEUTAN = ((0.367322, 0.860646, -0.227968), (0.280085, 0.672501, 0.047413), (-0.011820, 0.042940, 0.968881))
-_PROTAN = ((0.152286, 1.052583, -0.204868), (0.114503, 0.786281, 0.099216), (-0.003882, -0.048116, 1.051998))
+_DEUTAN = (
+    (0.367322, 0.860646, -0.227968),
+    (0.280085, 0.672501, 0.047413),
+    (-0.011820, 0.042940, 0.968881),
+)
+_PROTAN = (
+    (0.152286, 1.052583, -0.204868),
+    (0.114503, 0.786281, 0.099216),
+    (-0.003882, -0.048116, 1.051998),
+)
 
 
 def _linear(colour: str) -> list[float]:
@@ -30,14 +38,25 @@ def _distance(a: str, b: str, matrix: tuple[tuple[float, ...], ...] | None) -> f
     ends = []
     for colour in (a, b):
         linear = _linear(colour)
-        seen = [sum(m * c for m, c in zip(row, linear, strict=True)) for row in matrix] if matrix else linear
+        seen = (
+            [sum(m * c for m, c in zip(row, linear, strict=True)) for row in matrix]
+            if matrix
+            else linear
+        )
         ends.append(_lab(seen))
     return sum((p - q) ** 2 for p, q in zip(*ends, strict=True)) ** 0.5
 
 
-@pytest.mark.parametrize("matrix", [None, _DEUTAN, _PROTAN], ids=["all cones", "deuteranopia", "protanopia"])
-def test_families_stay_apart_for_colour_blind_readers(matrix: tuple[tuple[float, ...], ...] | None) -> None:
-    families = [STAGES[name] for name in ("attention", "gate_up_proj", "all_reduce", "copy", "norm", "experts")]
+@pytest.mark.parametrize(
+    "matrix", [None, _DEUTAN, _PROTAN], ids=["all cones", "deuteranopia", "protanopia"]
+)
+def test_families_stay_apart_for_colour_blind_readers(
+    matrix: tuple[tuple[float, ...], ...] | None,
+) -> None:
+    families = [
+        STAGES[name]
+        for name in ("attention", "gate_up_proj", "all_reduce", "copy", "norm", "experts")
+    ]
     for a, b in itertools.combinations(families, 2):
         assert _distance(a, b, matrix) > 12, (a, b)
     for a, b in itertools.combinations(CAUSES.values(), 2):
@@ -52,7 +71,16 @@ def test_unknown_names_come_last_with_spare_colours() -> None:
 
 @pytest.mark.parametrize(
     ("ns", "symbol"),
-    [(0, "ns"), (999, "ns"), (1_000, "us"), (999_999, "us"), (1e6, "ms"), (3e9, "s"), (-2e6, "ms"), (None, "ns")],
+    [
+        (0, "ns"),
+        (999, "ns"),
+        (1_000, "us"),
+        (999_999, "us"),
+        (1e6, "ms"),
+        (3e9, "s"),
+        (-2e6, "ms"),
+        (None, "ns"),
+    ],
 )
 def test_unit_of_an_axis(ns: float | None, symbol: str) -> None:
     assert time_unit(ns).symbol == symbol
@@ -60,7 +88,16 @@ def test_unit_of_an_axis(ns: float | None, symbol: str) -> None:
 
 def test_percentages_never_say_all_or_nothing_for_less() -> None:
     figures = [0, 0.2, 0.6, 42.4, 99.4, 99.6, 99.99, 100]
-    assert [percent(f) for f in figures] == ["0 %", "< 1 %", "1 %", "42 %", "99 %", "99.6 %", "99.9 %", "100 %"]
+    assert [percent(f) for f in figures] == [
+        "0 %",
+        "< 1 %",
+        "1 %",
+        "42 %",
+        "99 %",
+        "99.6 %",
+        "99.9 %",
+        "100 %",
+    ]
     assert spread("3 %", "3 %") == "3 %"
     assert spread("3 %", "9 %") == "3 % to 9 %"
 
@@ -68,5 +105,7 @@ def test_percentages_never_say_all_or_nothing_for_less() -> None:
 def test_inline_data_has_a_limit_of_its_own() -> None:
     with pytest.raises(AnalysisError, match="60,001 rows"):
         inline(pl.DataFrame({"a": range(MAX_ROWS + 1)}))
-    values = inline(pl.DataFrame({"a": [1.0, float("nan"), float("inf"), None], "b": ["x", "y", "z", None]}))
+    values = inline(
+        pl.DataFrame({"a": [1.0, float("nan"), float("inf"), None], "b": ["x", "y", "z", None]})
+    )
     assert [row["a"] for row in values["values"]] == [1.0, None, None, None]

@@ -14,11 +14,18 @@ def test_bars_go_from_the_step_to_its_targets_and_the_rest_adds_up() -> None:
     chart = charts.opportunities(frames.gained())
     bars = [row for row in specs.rows(chart, "bar", "from_ns") if "from_ns" in row]
     first, *parts, without, replayed = bars
-    assert (first["to_ns"], without["to_ns"]) == (step["time_ns"], pytest.approx(step["time_ns"] - step["gap_ns"]))
+    assert (first["to_ns"], without["to_ns"]) == (
+        step["time_ns"],
+        pytest.approx(step["time_ns"] - step["gap_ns"]),
+    )
     assert replayed["to_ns"] == step["time_ns"] - step["gain_ns"]
-    for above, below in zip([first["to_ns"], *(part["to_ns"] for part in parts)], parts, strict=False):
+    for above, below in zip(
+        [first["to_ns"], *(part["to_ns"] for part in parts)], parts, strict=False
+    ):
         assert below["from_ns"] == pytest.approx(above)
-    gemm = frame.filter((pl.col("kind") == "gemm") & (pl.col("part") == "opportunity"))["gap_ns"].sum()
+    gemm = frame.filter((pl.col("kind") == "gemm") & (pl.col("part") == "opportunity"))[
+        "gap_ns"
+    ].sum()
     [bar] = [part for part in parts if part["row"] == "gemm"]
     assert bar["from_ns"] - bar["to_ns"] == pytest.approx(gemm)
     remaining = {row["part"]: row["ns"] for row in specs.rows(chart, "bar", "part")}

@@ -20,15 +20,22 @@ def test_a_cell_is_a_step_of_a_rank(sixteen) -> None:
     assert len(cells) == RANKS * STEPS
     assert sum(cell["time"] for cell in cells) * 1_000 == pytest.approx(rows["wait_ns"].sum())  # us
     assert {cell["node"] for cell in cells} == {"node0", "node1", "node2", "node3"}
-    assert [row["text"] for row in specs.rows(chart, "text", "text", "row")] == ["node0", "node1", "node2", "node3"]
-    assert "most on rank 0 (3.10 us), least on rank 8 (100 ns; medians)" in " ".join(specs.texts(chart))
+    assert [row["text"] for row in specs.rows(chart, "text", "text", "row")] == [
+        "node0",
+        "node1",
+        "node2",
+        "node3",
+    ]
+    assert "most on rank 0 (3.10 us), least on rank 8 (100 ns; medians)" in " ".join(
+        specs.texts(chart)
+    )
 
 
 def test_one_late_rank_of_a_thousand_stays_visible() -> None:
     rank = np.repeat(np.arange(1024), 300)
-    rows = pl.DataFrame({"rank": rank, "step": np.tile(np.arange(300), 1024), "phase": "decode"}).with_columns(
-        step_ns=pl.when(pl.col("rank") == 999).then(30_000_000).otherwise(10_000_000)
-    )
+    rows = pl.DataFrame(
+        {"rank": rank, "step": np.tile(np.arange(300), 1024), "phase": "decode"}
+    ).with_columns(step_ns=pl.when(pl.col("rank") == 999).then(30_000_000).otherwise(10_000_000))
     chart = charts.rank_heatmap(rows)
     cells = pl.DataFrame(specs.rows(chart, "rect", "row", "time"))
     assert cells.height == 128 * 75
@@ -42,7 +49,8 @@ def test_unknown_waiting_is_grey(sixteen) -> None:
     rows = analyze.rank_steps(sixteen)
     hole = rows.with_columns(wait_ns=pl.when(pl.col("rank") != 3).then("wait_ns"))
     assert any(
-        "not known (10 of 160 cells)" in text for text in specs.texts(charts.rank_heatmap(hole, value="wait_ns"))
+        "not known (10 of 160 cells)" in text
+        for text in specs.texts(charts.rank_heatmap(hole, value="wait_ns"))
     )
 
 
@@ -58,10 +66,14 @@ def test_a_report_draws_many_ranks_and_says_why_few_are_not_drawn(sixteen, sampl
 
 def test_a_cell_is_the_use_of_a_rank_in_a_bin_and_the_least_busy_of_many_ranks_shows() -> None:
     rank = np.repeat(np.arange(200), 10)
-    bins = pl.DataFrame({"rank": rank, "device": 0, "start_ns": np.tile(np.arange(10), 200) * 1000, "dur_ns": 1000})
+    bins = pl.DataFrame(
+        {"rank": rank, "device": 0, "start_ns": np.tile(np.arange(10), 200) * 1000, "dur_ns": 1000}
+    )
     rows = bins.with_columns(share=pl.when(pl.col("rank") == 151).then(0.25).otherwise(0.75))
     cells = pl.DataFrame(specs.rows(charts.utilisation(rows), "rect", "row", "share"))
     assert cells.height == 100 * 10
     assert cells.filter(pl.col("share") == 0.25)["row"].unique().to_list() == [150]
-    few = pl.DataFrame(specs.rows(charts.utilisation(rows.filter(pl.col("rank") < 2)), "rect", "row", "share"))
+    few = pl.DataFrame(
+        specs.rows(charts.utilisation(rows.filter(pl.col("rank") < 2)), "rect", "row", "share")
+    )
     assert few.filter(row=1)["begin"].to_list() == [float(i) for i in range(10)]  # us

@@ -24,18 +24,29 @@ def test_each_request_is_a_step():
     assert {row["part"] for row in drawn} == {"without profiler", "under the profiler"}
     assert max(row["value"] for row in drawn) < 1000, "ms"
     said = " ".join(specs.texts(chart))
-    assert "Without profiler: 24 requests in 3 repeats; under the profiler: 8 requests in one repeat." in said
-    for panel in ("Time to first token", "Time per output token", "Inter-token latency", "End to end"):
+    assert (
+        "Without profiler: 24 requests in 3 repeats; under the profiler: 8 requests in one repeat."
+        in said
+    )
+    for panel in (
+        "Time to first token",
+        "Time per output token",
+        "Inter-token latency",
+        "End to end",
+    ):
         assert panel in said
 
 
 def test_gaps_between_tokens_count_each():
     rows = pl.DataFrame(
         {
-            "phase": ["plain"] * 2, "ttft_ns": [None] * 2, "tpot_ns": [None] * 2, "e2e_ns": [None] * 2,
+            "phase": ["plain"] * 2,
+            "ttft_ns": [None] * 2,
+            "tpot_ns": [None] * 2,
+            "e2e_ns": [None] * 2,
             "itl_ns": [[1000, 3000], [2000]],
         }
-    )  # fmt: skip
+    )
     chart = charts.request_latency(rows)
     assert [value for value, _ in points(chart)] == [1, 1, 2, 3]
     assert chart.to_dict()["title"]["text"] == "Time from token to token"

@@ -37,14 +37,18 @@ def test_points_are_the_launches_with_operations() -> None:
     frame = frames.profiled().filter(pl.col("flop_per_s") > 0).sort("duration_ns", descending=True)
     points = specs.rows(charts.roofline(frames.profiled()), "point", "intensity")
     assert [point["intensity"] for point in points] == frame["arithmetic_intensity"].to_list()
-    assert [point["rate"] * 1e12 for point in points] == pytest.approx(frame["flop_per_s"].to_list())
+    assert [point["rate"] * 1e12 for point in points] == pytest.approx(
+        frame["flop_per_s"].to_list()
+    )
     assert [point["duration_ns"] for point in points] == frame["duration_ns"].to_list()
     assert [point["group"] for point in points] == frame["stage"].to_list()
     ns, areas = frame["duration_ns"].to_list(), [point["area"] for point in points]
     assert areas[1] / areas[0] == pytest.approx(ns[1] / ns[0])
     assert min(areas) >= 36
     written = " ".join(charts.roofline(frames.profiled()).to_dict()["title"]["subtitle"])
-    assert "Not drawn, without FLOPs: reshape_and_cache_flash_kernel (2 launches, 17.2 us)." in written
+    assert (
+        "Not drawn, without FLOPs: reshape_and_cache_flash_kernel (2 launches, 17.2 us)." in written
+    )
     unknown = frames.profiled().with_columns(
         flop_per_s=pl.when(pl.col("stage") != "rope").then("flop_per_s"),
         arithmetic_intensity=pl.when(pl.col("stage") != "norm").then("arithmetic_intensity"),
@@ -60,7 +64,9 @@ def test_roofs_of_launches_and_devices() -> None:
     rows = frames.profiled().filter(pl.col("flop_per_s") > 0)
     roofs = derived(rows)
     assert roofs.bandwidth == pytest.approx(frames.BANDWIDTH)
-    assert roofs.peaks == {"bf16": frames.PEAK["bf16"]}  # fp32 is nowhere at its peak, so it is not known
+    assert roofs.peaks == {
+        "bf16": frames.PEAK["bf16"]
+    }  # fp32 is nowhere at its peak, so it is not known
     texts = specs.texts(charts.roofline(frames.profiled()))
     assert {"memory: 4.8 TB/s", "bf16: 989.5 TFLOP/s"} <= set(texts)
     assert not any(text.startswith("fp32") for text in texts)
@@ -72,13 +78,17 @@ def test_roofs_of_launches_and_devices() -> None:
     texts = " ".join(specs.texts(charts.roofline(one)))
     assert "The roofs are not known." in texts
     assert "TB/s" not in texts
-    none = frames.profiled().with_columns(roof_flop_per_s=pl.lit(None, pl.Float64), roof_share=pl.lit(None, pl.Float64))
+    none = frames.profiled().with_columns(
+        roof_flop_per_s=pl.lit(None, pl.Float64), roof_share=pl.lit(None, pl.Float64)
+    )
     assert "its roof is not known" in " ".join(specs.texts(charts.roofline(none)))
     device = hardware.device("NVIDIA H200")
     roofs = given(device, frames.profiled())
     assert roofs.bandwidth == device.memory_bytes_per_s
     assert roofs.peaks == {"bf16": device.peak("bf16"), "fp32": device.peak("fp32")}
-    by_name, by_device = (charts.roofline(frames.profiled(), peaks=peaks) for peaks in ("H200", device))
+    by_name, by_device = (
+        charts.roofline(frames.profiled(), peaks=peaks) for peaks in ("H200", device)
+    )
     assert by_name.to_dict() == by_device.to_dict()
     assert "fp32: 67 TFLOP/s" in specs.texts(by_name)
     with pytest.raises(LlmprofError, match="not known"):
@@ -89,8 +99,13 @@ def test_roofs_of_launches_and_devices() -> None:
 
 def test_colours_are_those_of_stages_else_of_bounds() -> None:
     assert list(table(charts.roofline(frames.profiled()))) == [
-        "norm", "qkv_proj", "rope", "attention", "gate_up_proj", "down_proj",
-    ]  # fmt: skip
+        "norm",
+        "qkv_proj",
+        "rope",
+        "attention",
+        "gate_up_proj",
+        "down_proj",
+    ]
     plain = frames.profiled().drop("stage")
     assert table(charts.roofline(plain)) == BOUNDS
     unbound = plain.with_columns(bound=pl.when(pl.col("bound") != "latency").then("bound"))
@@ -119,12 +134,18 @@ def test_operators_are_points_under_the_roofs_of_their_own_bounds() -> None:
     points = specs.rows(chart, "point", "intensity")
     assert [point["intensity"] for point in points] == pytest.approx(rows["intensity"].to_list())
     assert [point["rate"] for point in points] == pytest.approx(rows["tflop_per_s"].to_list())
-    assert [point["roof_share"] for point in points] == pytest.approx(rows["share_of_bound"].to_list())
+    assert [point["roof_share"] for point in points] == pytest.approx(
+        rows["share_of_bound"].to_list()
+    )
     assert {"memory: 4.8 TB/s", "bf16: 989.5 TFLOP/s"} <= set(specs.texts(chart))
     # without a device the roofs follow from the bounds
     assert "memory: 4.8 TB/s" in specs.texts(charts.roofline(frames.operated()))
     assert any(point["group"] == "gate_up_proj" for point in points)
     by_bound = charts.roofline(frames.operated().drop("stage"))
-    assert {point["group"] for point in specs.rows(by_bound, "point", "group")} <= {"memory", "compute", "latency"}
+    assert {point["group"] for point in specs.rows(by_bound, "point", "group")} <= {
+        "memory",
+        "compute",
+        "latency",
+    }
     with pytest.raises(LlmprofError):
         charts.roofline(frames.operated().with_columns(tflop_per_s=pl.lit(None, dtype=pl.Float64)))

@@ -17,7 +17,12 @@ class TestKernels:
         rows = [
             ("void ns::gemm<4>(int)", "linear", 60, 2),
             ("void ns::gemm<8>(int)", "linear", 20, 1),
-            ("void cutlass::device_kernel<flash::enable_sm90<flash::FlashAttnFwdSm90<int> >>", "attention", 15, 1),
+            (
+                "void cutlass::device_kernel<flash::enable_sm90<flash::FlashAttnFwdSm90<int> >>",
+                "attention",
+                15,
+                1,
+            ),
             ("a", "other", 4, 1),
             ("b", "other", 1, 7),
         ]
@@ -26,19 +31,25 @@ class TestKernels:
         assert title(chart) == "gemm takes 80 % of the kernels' time"
         bars = specs.rows(chart, "bar", "row")
         assert [(bar["row"], bar["ns"], bar["count"]) for bar in bars] == [
-            ("gemm", 80, 3), ("FlashAttention-3", 15, 1), ("2 others", 5, 8),
-        ]  # fmt: skip
+            ("gemm", 80, 3),
+            ("FlashAttention-3", 15, 1),
+            ("2 others", 5, 8),
+        ]
         assert "80 %, 3 × 26.7 ns" in specs.texts(chart)
         each = specs.rows(charts.kernels(frame, top=2, variants=True), "bar", "row")
         assert [(bar["row"], bar["label"]) for bar in each] == [
-            ("gemm", "60 %, 2 × 30 ns"), ("gemm (2)", "20 %, 1 × 20 ns"), ("3 others", "20 %, 9 × 2.22 ns"),
-        ]  # fmt: skip
+            ("gemm", "60 %, 2 × 30 ns"),
+            ("gemm (2)", "20 %, 1 × 20 ns"),
+            ("3 others", "20 %, 9 × 2.22 ns"),
+        ]
 
 
 class TestSweeps:
     def test_throughput_names_the_best_point(self):
         chart = charts.sweep_throughput(frames.swept(), parameters=["batch_size", "max_tokens"])
-        assert title(chart) == "Most output tokens: 436 ± 44 a second at batch_size=8, max_tokens=16"
+        assert (
+            title(chart) == "Most output tokens: 436 ± 44 a second at batch_size=8, max_tokens=16"
+        )
         assert "without the profiler" in " ".join(specs.texts(chart))
 
     def test_latency_has_a_panel_for_what_is_known(self):
@@ -62,7 +73,9 @@ class TestSweeps:
         )
         rows = {row["label"]: row["speedup"] for row in specs.rows(chart, "circle", "speedup")}
         assert rows == {"a": 1.0, "b": 1.5, "c": 1.0, "d": 2.0}
-        efficiency = {row["label"]: row["efficiency"] for row in specs.rows(chart, "circle", "efficiency")}
+        efficiency = {
+            row["label"]: row["efficiency"] for row in specs.rows(chart, "circle", "efficiency")
+        }
         assert efficiency["b"] == pytest.approx(75.0)
 
 
@@ -72,24 +85,37 @@ class TestDashboard:
         assert len(alone.to_dict()["vconcat"]) == 1
         assert {"Batch", "90 ms"} <= set(specs.texts(alone))
         empty = frames.sampled().clear()
-        assert len(charts.dashboard(requests=frames.summarised(), counters=empty).to_dict()["vconcat"]) == 1
+        assert (
+            len(charts.dashboard(requests=frames.summarised(), counters=empty).to_dict()["vconcat"])
+            == 1
+        )
 
 
 def test_latencies_stand_with_the_intervals_of_their_means():
     known = pl.DataFrame(
         {
-            "point": [0, 1], "label": ["batch_size=1", "batch_size=2"], "batch_size": [1, 2], "state": ["finished"] * 2,
-            "ttft_ns": [20e6, 40e6], "tpot_ns": [2e6, 3e6], "e2e_ns": [100e6, 200e6],
-            "ttft_ns_ci95_low": [-5e6, 30e6], "ttft_ns_ci95_high": [45e6, 50e6],
+            "point": [0, 1],
+            "label": ["batch_size=1", "batch_size=2"],
+            "batch_size": [1, 2],
+            "state": ["finished"] * 2,
+            "ttft_ns": [20e6, 40e6],
+            "tpot_ns": [2e6, 3e6],
+            "e2e_ns": [100e6, 200e6],
+            "ttft_ns_ci95_low": [-5e6, 30e6],
+            "ttft_ns_ci95_high": [45e6, 50e6],
         }
-    )  # fmt: skip
+    )
     spec = charts.sweep_latency(known, parameters=["batch_size"]).to_dict()
     first, second, _ = spec["hconcat"]
     rows = spec["datasets"][first["layer"][0]["data"]["name"]]
     assert [(row["low"], row["value"], row["high"]) for row in rows] == [(0, 20, 45), (30, 40, 50)]
-    assert [layer["encoding"]["y2"]["field"] for layer in first["layer"] if "y2" in layer["encoding"]] == [
+    assert [
+        layer["encoding"]["y2"]["field"] for layer in first["layer"] if "y2" in layer["encoding"]
+    ] == [
         "high",
         "tail",
     ]
     # no interval is drawn where none is known
-    assert [layer["encoding"]["y2"]["field"] for layer in second["layer"] if "y2" in layer["encoding"]] == ["tail"]
+    assert [
+        layer["encoding"]["y2"]["field"] for layer in second["layer"] if "y2" in layer["encoding"]
+    ] == ["tail"]

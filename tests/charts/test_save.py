@@ -19,7 +19,9 @@ def test_png_has_two_pixels_for_each_of_the_chart(tmp_path: Path) -> None:
 
 
 def test_svg_is_text_and_loads_nothing(tmp_path: Path) -> None:
-    text = charts.save(charts.diff(frames.compared()), str(tmp_path / "diff.SVG")).read_text(encoding="utf-8")
+    text = charts.save(charts.diff(frames.compared()), str(tmp_path / "diff.SVG")).read_text(
+        encoding="utf-8"
+    )
     assert text.startswith("<svg")
     assert "only in b" in text
     assert not re.search(r'(href|src)="(?!#)', text)

@@ -26,16 +26,32 @@ def test_parts_are_means_weighted_by_duration() -> None:
             share = number((some["share"] * some["duration_ns"]).sum()) / number(whole)
             part = drawn.filter(row=stage, part=reason)["percent"]
             assert part.sum() == pytest.approx(100 * share)
-    assert drawn.group_by("row").agg(pl.col("percent").sum())["percent"].to_list() == pytest.approx([100] * 7)
-    assert drawn.group_by("row").agg(pl.col("end").max())["end"].to_list() == pytest.approx([100] * 7)
+    assert drawn.group_by("row").agg(pl.col("percent").sum())["percent"].to_list() == pytest.approx(
+        [100] * 7
+    )
+    assert drawn.group_by("row").agg(pl.col("end").max())["end"].to_list() == pytest.approx(
+        [100] * 7
+    )
 
 
 def test_bars_are_ordered_gathered_and_named() -> None:
-    order = frames.profiled().group_by("stage").agg(pl.col("duration_ns").sum()).sort("duration_ns", descending=True)
-    assert bars(frames.stalled())["row"].unique(maintain_order=True).to_list() == order["stage"].to_list()
+    order = (
+        frames.profiled()
+        .group_by("stage")
+        .agg(pl.col("duration_ns").sum())
+        .sort("duration_ns", descending=True)
+    )
+    assert (
+        bars(frames.stalled())["row"].unique(maintain_order=True).to_list()
+        == order["stage"].to_list()
+    )
     assert "316 us" in specs.texts(charts.stalls(frames.stalled()))
     chart = charts.stalls(frames.stalled())
-    scale = next(u["encoding"]["color"]["scale"] for u in specs.marks(chart.to_dict()) if "color" in u["encoding"])
+    scale = next(
+        u["encoding"]["color"]["scale"]
+        for u in specs.marks(chart.to_dict())
+        if "color" in u["encoding"]
+    )
     colours = dict(zip(scale["domain"], scale["range"], strict=True))
     assert list(colours)[-1] == READY
     assert colours[READY] == IDLE
@@ -49,6 +65,10 @@ def test_bars_are_ordered_gathered_and_named() -> None:
     assert drawn["row"].unique(maintain_order=True).to_list() == [f"launch {i}" for i in range(14)]
     assert not any(text.endswith(" us") for text in specs.texts(charts.stalls(frame)))
     frame = pl.DataFrame(
-        {"kernel_id": [0, 0, 1], "reason": ["wait", "drain", "wait"], "share": [0.6, float("nan"), None]}
+        {
+            "kernel_id": [0, 0, 1],
+            "reason": ["wait", "drain", "wait"],
+            "share": [0.6, float("nan"), None],
+        }
     )
     assert bars(frame)["row"].unique().to_list() == ["launch 0"]

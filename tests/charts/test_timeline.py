@@ -10,7 +10,15 @@ WINDOW = (26_500_000, 27_300_000)
 
 
 def event(start: int, dur: int, stage: str = "attention", **more: object) -> dict[str, object]:
-    row = {"rank": 0, "stream": 7, "start_ns": start, "dur_ns": dur, "name": "k", "step": 0, "phase": "decode"}
+    row = {
+        "rank": 0,
+        "stream": 7,
+        "start_ns": start,
+        "dur_ns": dur,
+        "name": "k",
+        "step": 0,
+        "phase": "decode",
+    }
     return {**row, "layer": 0, "stage": stage, "category": "other", **more}
 
 
@@ -22,7 +30,9 @@ def test_a_bar_is_an_event_with_its_figures() -> None:
     assert len(bars) == inside.height
     assert sorted(row["dur_ns"] for row in bars) == inside["dur_ns"].sort().to_list()
     exact = {(row["rank"], round(row["start"] * 1_000) + WINDOW[0], row["stage"]) for row in bars}
-    for rank, start, stage in inside.select("rank", pl.col("start_ns").clip(WINDOW[0]), "stage").iter_rows():
+    for rank, start, stage in inside.select(
+        "rank", pl.col("start_ns").clip(WINDOW[0]), "stage"
+    ).iter_rows():
         assert (rank, start, stage) in exact
 
 
@@ -48,8 +58,15 @@ def test_slices_hold_all_the_time() -> None:
     frame = frames.attributed()
     chart = charts.timeline(frame, max_bars=100)
     slices = specs.rows(chart, "rect", "busy_ns")
-    by_stage = pl.DataFrame(slices).group_by("rank", "stage").agg(pl.col("busy_ns").sum()).sort("rank", "stage")
-    expected = frame.group_by("rank", "stage").agg(busy_ns=pl.col("dur_ns").sum()).sort("rank", "stage")
+    by_stage = (
+        pl.DataFrame(slices)
+        .group_by("rank", "stage")
+        .agg(pl.col("busy_ns").sum())
+        .sort("rank", "stage")
+    )
+    expected = (
+        frame.group_by("rank", "stage").agg(busy_ns=pl.col("dur_ns").sum()).sort("rank", "stage")
+    )
     assert by_stage.cast({"rank": pl.Int32}).equals(expected)
     assert all(0 < row["share"] <= 1 for row in slices)
     assert "10,912 of 10,912 events, merged into slices" in " ".join(specs.texts(chart))
@@ -62,11 +79,20 @@ def test_a_slice_is_as_high_as_the_lane_was_busy() -> None:
     slices = specs.rows(chart, "rect", "busy_ns")
     shares = [row["share"] for row in slices]
     assert sum(shares) / len(shares) == pytest.approx(0.25, abs=0.02)
-    (lane,) = {(row["top"], row["bottom"]) for row in specs.rows(chart, "rect", "top") if set(row) == {"top", "bottom"}}
+    (lane,) = {
+        (row["top"], row["bottom"])
+        for row in specs.rows(chart, "rect", "top")
+        if set(row) == {"top", "bottom"}
+    }
     height = lane[1] - lane[0]
-    assert all(row["bottom"] - row["top"] == pytest.approx(height * row["share"], abs=0.02) for row in slices)
+    assert all(
+        row["bottom"] - row["top"] == pytest.approx(height * row["share"], abs=0.02)
+        for row in slices
+    )
     assert all(row["bottom"] == lane[1] for row in slices)
-    frame = pl.DataFrame([event(0, 1_000_000), event(0, 1_000_000, "norm"), event(0, 1_000_000, "rope")])
+    frame = pl.DataFrame(
+        [event(0, 1_000_000), event(0, 1_000_000, "norm"), event(0, 1_000_000, "rope")]
+    )
     slices = specs.rows(charts.timeline(frame, max_bars=1), "rect", "busy_ns")
     heights = pl.DataFrame(slices).group_by("start").agg(pl.col("share").sum())["share"]
     assert heights.max() == pytest.approx(1, abs=1e-3)

@@ -16,20 +16,36 @@ def rank_file(
     base_us: float = 1e9,
     jitter_us: Sequence[float] = _NONE,
 ) -> Path:
-    """Three steps of a rank: a label, two launches, a matrix product and an all-reduce that ends on all ranks at once.
+    """Three steps of a rank: a label, two launches, a matrix product and an all-reduce that ends on
+    all ranks at once.
 
-    The step is 1,000 us long; the product ends and the all-reduce begins ``late_us`` later than on a rank in time.
+    The step is 1,000 us long; the product ends and the all-reduce begins ``late_us`` later than on
+    a rank in time.
     """
     events = []
     for step in range(3):
         at = base_us + 1000 * step + jitter_us[step]
         batch = "execute_context_0(0)_generation_4(4)"
         events += [
-            {"ph": "X", "cat": "user_annotation", "name": batch, "pid": 100 + rank, "tid": 1, "ts": at, "dur": 900},
+            {
+                "ph": "X",
+                "cat": "user_annotation",
+                "name": batch,
+                "pid": 100 + rank,
+                "tid": 1,
+                "ts": at,
+                "dur": 900,
+            },
             _launch(rank, at + 10, 10 * step + 1),
             _launch(rank, at + 20, 10 * step + 2),
             _kernel(rank, "gemm_bf16_128x128", at + 100, 400 + late_us, 10 * step + 1),
-            _kernel(rank, "ncclDevKernel_AllReduce_Sum_bf16_RING_LL", at + 500 + late_us, 300 - late_us, 10 * step + 2),
+            _kernel(
+                rank,
+                "ncclDevKernel_AllReduce_Sum_bf16_RING_LL",
+                at + 500 + late_us,
+                300 - late_us,
+                10 * step + 2,
+            ),
         ]
     document = {
         "distributedInfo": {"rank": rank, "world_size": world, "backend": "nccl"},
@@ -42,13 +58,27 @@ def rank_file(
 
 
 def _launch(rank: int, at: float, correlation: int) -> dict[str, object]:
-    about = {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "args": {"correlation": correlation}}
+    about = {
+        "ph": "X",
+        "cat": "cuda_runtime",
+        "name": "cudaLaunchKernel",
+        "args": {"correlation": correlation},
+    }
     return {**about, "pid": 100 + rank, "tid": 1, "ts": at, "dur": 5}
 
 
 def _kernel(rank: int, name: str, at: float, dur: float, correlation: int) -> dict[str, object]:
     args = {"device": rank, "stream": 7, "correlation": correlation}
-    return {"ph": "X", "cat": "kernel", "name": name, "pid": rank, "tid": 7, "ts": at, "dur": dur, "args": args}
+    return {
+        "ph": "X",
+        "cat": "kernel",
+        "name": name,
+        "pid": rank,
+        "tid": 7,
+        "ts": at,
+        "dur": dur,
+        "args": args,
+    }
 
 
 def run_folder(folder: Path, ranks: int = 3, **late_us: float) -> Path:

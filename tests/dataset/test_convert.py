@@ -1,4 +1,6 @@
-"""Datasets: what is converted is what is read, a part of it loads that part, and a second call does nothing."""
+"""Datasets: what is converted is what is read, a part of it loads that part, and a second call
+does nothing.
+"""
 
 import json
 import pickle
@@ -53,7 +55,11 @@ def test_a_dataset_is_the_trace_that_was_read(both):
     many, trace, _, _ = both
     same(many, trace)
     assert many.rows == trace.rows
-    assert (many.ranks, many.span_ns, many.device_ranks) == (trace.ranks, trace.span_ns, trace.device_ranks)
+    assert (many.ranks, many.span_ns, many.device_ranks) == (
+        trace.ranks,
+        trace.span_ns,
+        trace.device_ranks,
+    )
     added = {"name": many.name, "dataset": many.meta["dataset"]}
     assert many.meta == trace.meta | added
     assert many.coverage == trace.coverage
@@ -95,7 +101,9 @@ def test_a_part_of_it_is_the_part_of_the_trace(both):
 
 def test_the_second_call_reads_nothing(run, tmp_path, monkeypatch):
     told = []
-    first = llmprof.convert(run, tmp_path / "out", client=False, progress=lambda *words: told.append(words))
+    first = llmprof.convert(
+        run, tmp_path / "out", client=False, progress=lambda *words: told.append(words)
+    )
     assert told[0] == ("converting files", 0, 3)
     assert told[3] == ("converting files", 3, 3)
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("part-*/*")}
@@ -143,7 +151,9 @@ def test_an_object_store_holds_a_dataset(run, tmp_path):
         assert_frame_equal(again.kernels, many.kernels.filter(rank=2))
         same(llmprof.convert("memory://runs", url, client=False), many)
         memory.rm(f"/datasets/run/{many._tables.partitions[0].folder}", recursive=True)
-        with pytest.warns(llmprof.errors.TraceWarning, match=r"rank 0 .* is left out: its folder is missing"):
+        with pytest.warns(
+            llmprof.errors.TraceWarning, match=r"rank 0 .* is left out: its folder is missing"
+        ):
             assert llmprof.open(url).ranks == [1, 2]
     finally:
         memory.rm("/runs", recursive=True)
@@ -170,8 +180,12 @@ def test_replicas_are_numbered_on(tmp_path):
     for name, late in (("a", 0), ("b", 50)):
         for rank in range(2):
             path = rank_file(folder, rank, world=2, late_us=late)
-            text = path.read_text().replace(f'"pid": {100 + rank}', f'"pid": {100 + rank + 10 * late}')
-            text = text.replace('"distributedInfo"', '"baseTimeNanoseconds": 1700000000000000000, "distributedInfo"')
+            text = path.read_text().replace(
+                f'"pid": {100 + rank}', f'"pid": {100 + rank + 10 * late}'
+            )
+            text = text.replace(
+                '"distributedInfo"', '"baseTimeNanoseconds": 1700000000000000000, "distributedInfo"'
+            )
             path.rename(folder / f"{name}{rank}.json").write_text(text)
     with pytest.warns(llmprof.errors.TraceWarning, match=r"read as 2 replicas"):
         many = llmprof.convert(folder, tmp_path / "out", client=False)
@@ -206,7 +220,12 @@ def test_commands_take_a_dataset(run, tmp_path, capsys):
     assert f"llmprof findings {out}" in told
     assert main(["convert", str(run), "-o", out, "--workers", "1", "--json", "--no-progress"]) == 0
     assert json.loads(capsys.readouterr().out)["rows"]["kernels"] == 18
-    for command in (["info", out], ["analyze", out, "--what", "arrivals"], ["findings", out], ["diff", out, str(run)]):
+    for command in (
+        ["info", out],
+        ["analyze", out, "--what", "arrivals"],
+        ["findings", out],
+        ["diff", out, str(run)],
+    ):
         assert main(command) == 0, command
         assert capsys.readouterr().out
     assert main(["convert", str(run), "-o", out, "--workers", "0"]) == 2
@@ -216,19 +235,24 @@ def test_commands_take_a_dataset(run, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    "command", ["analyze --what overlap", "analyze --what arrivals", "analyze --what kernels", "findings"]
+    "command",
+    ["analyze --what overlap", "analyze --what arrivals", "analyze --what kernels", "findings"],
 )
 def test_commands_analyse_a_dataset_rank_by_rank(run, tmp_path, capsys, monkeypatch, command):
     out = str(tmp_path / "out")
     llmprof.convert(run, out, client=False)
     of_rank, ranks = mapping._of_rank, []
-    monkeypatch.setattr(mapping, "_of_rank", lambda one, *more: ranks.append(one[0]) or of_rank(one, *more))
+    monkeypatch.setattr(
+        mapping, "_of_rank", lambda one, *more: ranks.append(one[0]) or of_rank(one, *more)
+    )
     said = []
     for path in (out, str(run)):
         assert main([*command.split(), path, "--workers", "1", "--json", "--no-progress"]) == 0
         document = json.loads(capsys.readouterr().out)
         said.append(document["findings"] if command == "findings" else document)
-    assert set(ranks) == (set() if "kernels" in command else {0, 1, 2})  # whose sums are over all ranks
+    assert set(ranks) == (
+        set() if "kernels" in command else {0, 1, 2}
+    )  # whose sums are over all ranks
     assert said[0] == said[1]
 
 
@@ -236,37 +260,67 @@ def test_a_report_of_a_dataset_finds_what_its_ranks_gave(run, tmp_path, monkeypa
     out = str(tmp_path / "out")
     llmprof.convert(run, out, client=False)
     asked = []
-    monkeypatch.setattr(make, "on_workers", lambda names, *more: asked.append(names) or on_workers(names, *more))
+    monkeypatch.setattr(
+        make, "on_workers", lambda names, *more: asked.append(names) or on_workers(names, *more)
+    )
     assert main(["report", out, "-o", str(tmp_path / "r.html"), "--no-progress"]) == 0
     (names,) = asked
     found = mapping.prepare(names, llmprof.open(out), client=False)
     assert set(found) == set(names)
     for name, frame in found.items():
-        assert_frame_equal(frame, catalog.analysis(name).function(llmprof.read(run, cache=False), **names[name]))
+        assert_frame_equal(
+            frame, catalog.analysis(name).function(llmprof.read(run, cache=False), **names[name])
+        )
 
 
 def test_threads_are_counted_by_hand():
-    ops = [(0, 7, 10, 5, "aten::mm", "cpu"), (0, 7, 2, -1, "aten::mm", None), (0, 7, 4, 3, "nn.Module: A", "python")]
+    ops = [
+        (0, 7, 10, 5, "aten::mm", "cpu"),
+        (0, 7, 2, -1, "aten::mm", None),
+        (0, 7, 4, 3, "nn.Module: A", "python"),
+    ]
     columns = ["rank", "thread", "start_ns", "dur_ns", "name", "kind"]
-    marks = pl.DataFrame({"rank": 1, "thread": 3, "start_ns": [1, 2, 3], "dur_ns": 9,
-                          "on_device": [False, True, False], "domain": ["nvtx", "nvtx", "overhead"]})  # fmt: skip
-    found = stored.threads({"ops": pl.DataFrame(ops, schema=columns, orient="row"), "markers": marks})
-    assert sorted(found.rows()) == [(0, "modules", 7, 1, 4, 7), (0, "ops", 7, 2, 2, 15), (1, "markers", 3, 1, 1, 10)]
+    marks = pl.DataFrame(
+        {
+            "rank": 1,
+            "thread": 3,
+            "start_ns": [1, 2, 3],
+            "dur_ns": 9,
+            "on_device": [False, True, False],
+            "domain": ["nvtx", "nvtx", "overhead"],
+        }
+    )
+    found = stored.threads(
+        {"ops": pl.DataFrame(ops, schema=columns, orient="row"), "markers": marks}
+    )
+    assert sorted(found.rows()) == [
+        (0, "modules", 7, 1, 4, 7),
+        (0, "ops", 7, 2, 2, 15),
+        (1, "markers", 3, 1, 1, 10),
+    ]
 
 
-def test_a_timeline_opens_on_what_was_kept_of_the_host_and_finds_it_anew_where_it_does_not_fit(both, monkeypatch):
+def test_a_timeline_opens_on_what_was_kept_of_the_host_and_finds_it_anew_where_it_does_not_fit(
+    both, monkeypatch
+):
     made, trace, folder, _ = both
     monkeypatch.setattr(data, "LATER", 0)
-    rows = [(row.kind, row.rank, row.thread, row.label, row.count) for row in TimelineData(trace).drawn]
+    rows = [
+        (row.kind, row.rank, row.thread, row.label, row.count) for row in TimelineData(trace).drawn
+    ]
     manifest = stored.read_manifest(Place.of(folder))
     kept = manifest.partitions
     stale = [(kind, thread, count + 1, *span) for kind, thread, count, *span in kept[0].threads]
     assert all(map(stored.fits, kept))
     for threads in (kept[0].threads, None, tuple(stale)):
         parts = (msgspec.structs.replace(kept[0], threads=threads), *kept[1:])
-        opened = llmprof.Trace(Deferred(Place.of(folder), parts, manifest.origin_ns, manifest.tables), made.meta)
+        opened = llmprof.Trace(
+            Deferred(Place.of(folder), parts, manifest.origin_ns, manifest.tables), made.meta
+        )
         shown = TimelineData(opened)
-        assert [(row.kind, row.rank, row.thread, row.label, row.count) for row in shown.drawn] == rows
+        assert [
+            (row.kind, row.rank, row.thread, row.label, row.count) for row in shown.drawn
+        ] == rows
         assert not {"ops", "runtime", "markers", "kernels"} & set(opened._tables._loaded)
         assert shown.whole == TimelineData(trace).whole
         streams = [number for number, row in enumerate(shown.drawn) if row.kind == "stream"]
@@ -285,7 +339,9 @@ def test_a_dataset_that_does_not_fit_into_memory_shows_its_streams_and_says_so(b
     assert shown.described()["found"]
     assert shown.missing.startswith(f"{sum(made.rows.get(name, 0) for name in TABLES):,} rows")
     streams = [number for number, row in enumerate(shown.drawn) if row.kind == "stream"]
-    assert {row.note for row in shown.rows if row.kind not in ("stream", "counter")} == {data.NOT_LOADED}
+    assert {row.note for row in shown.rows if row.kind not in ("stream", "counter")} == {
+        data.NOT_LOADED
+    }
     assert shown.frame("stream").height == TimelineData(trace).events.height
     widget.selection = {"row": streams[0], "id": int(shown.drawn[streams[0]].lanes[0].id[0])}
     assert widget.selected["name"][0] == shown.events["name"][int(widget.selection["id"])]

@@ -48,7 +48,11 @@ def warned(*matches):
 
 
 def partition_of(folder: Path, rank: int) -> Path:
-    return next(path.parent for path in folder.glob(f"*/{PART_FILE}") if json.loads(path.read_text())["rank"] == rank)
+    return next(
+        path.parent
+        for path in folder.glob(f"*/{PART_FILE}")
+        if json.loads(path.read_text())["rank"] == rank
+    )
 
 
 def same(one, other):
@@ -70,7 +74,10 @@ def whole(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("harm", "said"),
     [
-        (lambda part: [path.unlink() for path in part.iterdir()] and part.rmdir(), "its folder is missing"),
+        (
+            lambda part: [path.unlink() for path in part.iterdir()] and part.rmdir(),
+            "its folder is missing",
+        ),
         (lambda part: (part / "kernels.parquet").unlink(), "kernels.parquet is missing"),
         (lambda part: os.truncate(part / "runtime.parquet", 10), "runtime.parquet has 10 of "),
     ],
@@ -90,7 +97,9 @@ def test_a_partition_that_is_not_whole_is_named_and_the_rest_answers(many, run, 
     assert calls["unmatched"].n_unique() == 1
     with pytest.warns(TraceWarning, match=said):
         assert llmprof.read(many).ranks == [0, 2]
-    same(llmprof.convert(run, many, client=False), llmprof.read(run, cache=False))  # only what is missing is done again
+    same(
+        llmprof.convert(run, many, client=False), llmprof.read(run, cache=False)
+    )  # only what is missing is done again
     whole(many)
 
 
@@ -99,7 +108,9 @@ def test_damage_inside_of_a_file_is_found_when_it_is_read(many):
     content = file.read_bytes()
     file.write_bytes(b"\0" * len(content))
     trace = llmprof.open(many)
-    with pytest.raises(ReadError, match=r"kernels.parquet of rank 1 is damaged .*leave the rank out") as raised:
+    with pytest.raises(
+        ReadError, match=r"kernels.parquet of rank 1 is damaged .*leave the rank out"
+    ) as raised:
         _ = trace.kernels
     assert raised.value.facts["ranks"] == [1]
     assert trace.select(ranks=[0, 2]).kernels.height == 12
@@ -116,14 +127,20 @@ def test_a_file_that_cannot_be_read_is_named_and_tried_again(run, tmp_path):
     rank_file(run, 2)
     good = (run / "rank2.pt.trace.json").read_bytes()
     (run / "rank2.pt.trace.json").write_text('{"traceEvents": [], "schemaVersion": ' + "[" * 2000)
-    with warned(r"rank2.pt.trace.json could not be converted and is left out", r"1 of 3 ranks is missing"):
-        trace = llmprof.convert([*sorted(run.iterdir())], tmp_path / "out", client=False, format="chrome")
+    with warned(
+        r"rank2.pt.trace.json could not be converted and is left out", r"1 of 3 ranks is missing"
+    ):
+        trace = llmprof.convert(
+            [*sorted(run.iterdir())], tmp_path / "out", client=False, format="chrome"
+        )
     assert trace.ranks == [0, 1]
     (failed,) = trace.coverage["failed"]
     assert failed["file"] == "rank2.pt.trace.json"
     assert trace.meta["missing_ranks"] == [2]
     (run / "rank2.pt.trace.json").write_bytes(good)
-    assert llmprof.convert([*sorted(run.iterdir())], tmp_path / "out", client=False, format="chrome").ranks == [0, 1, 2]
+    assert llmprof.convert(
+        [*sorted(run.iterdir())], tmp_path / "out", client=False, format="chrome"
+    ).ranks == [0, 1, 2]
 
 
 def test_nothing_that_can_be_read_is_an_error(tmp_path):
@@ -150,7 +167,9 @@ def test_two_runs_in_one_folder_are_refused(run, tmp_path):
         llmprof.convert(other, tmp_path / "out", client=False)
 
 
-@pytest.mark.parametrize(("part", "wrong"), [("coverage", {"files": [0]}), ("meta", {"ranks": "0"})])
+@pytest.mark.parametrize(
+    ("part", "wrong"), [("coverage", {"files": [0]}), ("meta", {"ranks": "0"})]
+)
 def test_wrong_types_in_the_manifest_of_a_dataset_are_refused(many, part, wrong):
     manifest = json.loads((many / MANIFEST).read_text()) | {part: wrong}
     (many / MANIFEST).write_text(json.dumps(manifest))
@@ -166,7 +185,9 @@ def test_wrong_types_in_the_manifest_of_a_dataset_are_refused(many, part, wrong)
 def test_a_dataset_of_another_version_says_so_and_is_made_anew(many, run, key, capsys):
     manifest = json.loads((many / MANIFEST).read_text()) | {key: 0, "llmprof": "0.0.9"}
     (many / MANIFEST).write_text(json.dumps(manifest))
-    with pytest.raises(ReadError, match=r"written by llmprof 0.0.9; expected version .*convert the files again"):
+    with pytest.raises(
+        ReadError, match=r"written by llmprof 0.0.9; expected version .*convert the files again"
+    ):
         llmprof.open(many)
     assert main(["info", str(many)]) == 2
     assert "written by llmprof 0.0.9" in capsys.readouterr().err
@@ -189,7 +210,21 @@ def test_ranks_whose_clocks_share_nothing_have_no_waits_and_it_is_said(run, tmp_
     assert calls.filter(rank=1)["unmatched"].null_count() == 0
     assert_frame_equal(llmprof.map("collectives", trace, client=False), calls)
     out = str(tmp_path / "again")
-    assert main(["convert", str(run), "-o", out, "--workers", "1", "--unrelated-clocks", "--no-progress"]) == 0
+    assert (
+        main(
+            [
+                "convert",
+                str(run),
+                "-o",
+                out,
+                "--workers",
+                "1",
+                "--unrelated-clocks",
+                "--no-progress",
+            ]
+        )
+        == 0
+    )
     assert "the clocks of the ranks are unrelated" in capsys.readouterr().err
 
 
@@ -205,8 +240,12 @@ def test_an_interrupt_leaves_what_is_done(run, tmp_path):
     with pytest.raises(ReadError, match=r"is not a dataset.*continues where it was interrupted"):
         llmprof.open(tmp_path / "out")
     told = []
-    same(llmprof.convert(run, tmp_path / "out", client=False, progress=lambda *words: told.append(words)),
-         llmprof.read(run, cache=False))  # fmt: skip
+    same(
+        llmprof.convert(
+            run, tmp_path / "out", client=False, progress=lambda *words: told.append(words)
+        ),
+        llmprof.read(run, cache=False),
+    )
     assert told[-1] == ("converting files", 1, 1)
 
 
@@ -236,9 +275,13 @@ def test_ctrl_c_ends_the_processes_of_a_command_and_leaves_nothing(run, many, tm
     path = str(run if command[0] == "convert" else many)
     done = subprocess.Popen(
         [sys.executable, "-c", INTERRUPTED, command[0], path, *command[1:], "--workers", "2"],
-        start_new_session=True, cwd=tmp_path, env=os.environ | {"TMPDIR": str(scratch)}, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        start_new_session=True,
+        cwd=tmp_path,
+        env=os.environ | {"TMPDIR": str(scratch)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     out, said = done.communicate()
     assert done.returncode == 130, said
     assert (out, said) == ("", "llmprof: interrupted\n")
@@ -272,7 +315,9 @@ except OutputError as error:
 def test_a_disk_that_fills_in_the_middle_ends_it_and_the_next_call_goes_on(run, tmp_path):
     pytest.importorskip("resource")
     out = tmp_path / "out"
-    largest = max(path.stat().st_size for path in _converted(run, tmp_path / "sizes").glob("part-*/*"))
+    largest = max(
+        path.stat().st_size for path in _converted(run, tmp_path / "sizes").glob("part-*/*")
+    )
     command = [sys.executable, "-c", FULL, str(run), str(out), str(largest - 100)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert not done.returncode, done.stderr
@@ -291,9 +336,24 @@ def test_a_cluster_that_cannot_be_reached_is_an_error(run, tmp_path, monkeypatch
     pytest.importorskip("dask.distributed")
     monkeypatch.setattr(cluster, "REACHED_WITHIN", "0.3s")
     address = "tcp://127.0.0.1:9"
-    with pytest.raises(ClusterError, match=r"the cluster at tcp://127.0.0.1:9 cannot be reached.*check the address"):
+    with pytest.raises(
+        ClusterError, match=r"the cluster at tcp://127.0.0.1:9 cannot be reached.*check the address"
+    ):
         llmprof.convert(run, tmp_path / "out", client=address)
-    assert main(["convert", str(run), "-o", str(tmp_path / "out"), "--cluster", address, "--no-progress"]) == 2
+    assert (
+        main(
+            [
+                "convert",
+                str(run),
+                "-o",
+                str(tmp_path / "out"),
+                "--cluster",
+                address,
+                "--no-progress",
+            ]
+        )
+        == 2
+    )
     assert "cannot be reached" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
@@ -364,15 +424,40 @@ def _processes_of_dask(folder: Path):
     about = folder / "scheduler.json"
     common = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": folder}
     host = ["--host", "127.0.0.1"]
-    options = [*host, "--port", "0", "--dashboard-address", "127.0.0.1:0", "--scheduler-file", str(about)]
-    started = [subprocess.Popen([sys.executable, "-m", "distributed.cli.dask_scheduler", *options], **common)]
+    options = [
+        *host,
+        "--port",
+        "0",
+        "--dashboard-address",
+        "127.0.0.1:0",
+        "--scheduler-file",
+        str(about),
+    ]
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-m", "distributed.cli.dask_scheduler", *options], **common
+        )
+    ]
     try:
         while not about.exists() and started[0].poll() is None:
             time.sleep(0.05)
         assert started[0].poll() is None, "the scheduler did not start"
         address = json.loads(about.read_text())["address"]
-        worker = [address, *host, "--no-nanny", "--nthreads", "1", "--no-dashboard", "--death-timeout", "20"]
-        started.append(subprocess.Popen([sys.executable, "-m", "distributed.cli.dask_worker", *worker], **common))
+        worker = [
+            address,
+            *host,
+            "--no-nanny",
+            "--nthreads",
+            "1",
+            "--no-dashboard",
+            "--death-timeout",
+            "20",
+        ]
+        started.append(
+            subprocess.Popen(
+                [sys.executable, "-m", "distributed.cli.dask_worker", *worker], **common
+            )
+        )
         yield address, started[0]
     finally:
         for process in started:
@@ -384,7 +469,9 @@ def _processes_of_dask(folder: Path):
 def test_a_scheduler_that_dies_is_an_error_that_says_so_and_the_dataset_stays_whole(tmp_path):
     pytest.importorskip("dask.distributed")
     trace = llmprof.convert(run_folder(tmp_path / "run", ranks=24), tmp_path / "out", client=False)
-    before = {path: path.read_bytes() for path in sorted((tmp_path / "out").rglob("*")) if path.is_file()}
+    before = {
+        path: path.read_bytes() for path in sorted((tmp_path / "out").rglob("*")) if path.is_file()
+    }
     finished = []
     with _processes_of_dask(tmp_path) as (address, scheduler):
 
@@ -397,6 +484,8 @@ def test_a_scheduler_that_dies_is_an_error_that_says_so_and_the_dataset_stays_wh
         with pytest.raises(ClusterError, match=r"the cluster (went away|has had no worker)"):
             llmprof.map("overlap", trace, client=address, progress=kill)
     assert 2 <= finished[-1] < 24  # it died in the middle
-    assert {path: path.read_bytes() for path in sorted((tmp_path / "out").rglob("*")) if path.is_file()} == before
+    assert {
+        path: path.read_bytes() for path in sorted((tmp_path / "out").rglob("*")) if path.is_file()
+    } == before
     whole(tmp_path / "out")
     assert_frame_equal(llmprof.map("overlap", trace, client=False), analyze.overlap(trace))

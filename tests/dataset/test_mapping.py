@@ -19,7 +19,9 @@ def run(tmp_path):
     return run_folder(tmp_path / "run", rank1=150)
 
 
-@pytest.mark.parametrize("sample", ["torch_ep2_dp2_eager", pytest.param("nsys_tp2_cudagraph", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "sample", ["torch_ep2_dp2_eager", pytest.param("nsys_tp2_cudagraph", marks=pytest.mark.slow)]
+)
 def test_analyses_on_workers_are_those_of_the_whole_trace(sample, sample_trace, tmp_path):
     many = llmprof.convert(llmprof.bundled.files(sample), tmp_path / "many", client=False)
     expected, absent = {}, {}
@@ -50,22 +52,31 @@ def test_options_are_checked_of_a_trace_and_of_a_dataset(run, tmp_path):
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        ("layers", {"per": "layer"}), ("overlap", {"by": ("rank", "stage")}), ("overlap", {"by": ("step", "rank")}),
-        ("overlap", {"by": ("rank", "step"), "waits": True}), ("idle", {"min_ns": 50_000}),
-        ("layer_gaps", {"stage": "all_reduce"}), ("kernel_summary", {"by": ("layer",)}), ("findings", {"step": 1}),
+        ("layers", {"per": "layer"}),
+        ("overlap", {"by": ("rank", "stage")}),
+        ("overlap", {"by": ("step", "rank")}),
+        ("overlap", {"by": ("rank", "step"), "waits": True}),
+        ("idle", {"min_ns": 50_000}),
+        ("layer_gaps", {"stage": "all_reduce"}),
+        ("kernel_summary", {"by": ("layer",)}),
+        ("findings", {"step": 1}),
     ],
-)  # fmt: skip
+)
 def test_options_are_those_of_the_analysis(name, options, tmp_path):
     many = llmprof.convert(run_folder(tmp_path / "run", rank1=150), tmp_path / "out", client=False)
     function = catalog.analysis(name).function
-    assert_frame_equal(llmprof.map(function, many, client=False, **options), function(many, **options))
+    assert_frame_equal(
+        llmprof.map(function, many, client=False, **options), function(many, **options)
+    )
 
 
 def test_several_read_each_rank_once(run, tmp_path, monkeypatch):
     many = llmprof.convert(run, tmp_path / "out", client=False)
     asked = []
     real = mapping._of_rank
-    monkeypatch.setattr(mapping, "_of_rank", lambda thing, *rest: asked.append(thing) or real(thing, *rest))
+    monkeypatch.setattr(
+        mapping, "_of_rank", lambda thing, *rest: asked.append(thing) or real(thing, *rest)
+    )
     found = several({"overlap": {}, "collectives": {}, "steps": {}}, many, client=False)
     assert [rank for rank, _ in asked] == [0, 1, 2]
     whole = llmprof.read(run, cache=False)
@@ -80,9 +91,12 @@ def test_a_part_of_a_dataset_is_analysed_as_such(run, tmp_path):
     window = (1_000_000, 3_000_000)
     part = many.select(ranks=[0, 2], window=window)
     assert_frame_equal(
-        llmprof.map("overlap", part, client=False), analyze.overlap(whole.select(ranks=[0, 2], window=window))
+        llmprof.map("overlap", part, client=False),
+        analyze.overlap(whole.select(ranks=[0, 2], window=window)),
     )
-    with pytest.raises(NotCapturedError, match=r"holds no kernels, copies or operators|read without"):
+    with pytest.raises(
+        NotCapturedError, match=r"holds no kernels, copies or operators|read without"
+    ):
         llmprof.map("overlap", many.select(tables=["markers"]), client=False)
 
 
@@ -101,15 +115,21 @@ def test_workers_know_the_names_that_were_registered(run, tmp_path, monkeypatch)
     assert view.patterns == (("attention", "^gemm_bf16"),)
     assert pickle.loads(pickle.dumps(view)) == view
     events = llmprof.map("attribute", many, client=False)
-    assert events.filter(pl.col("name").str.starts_with("gemm"))["category"].unique().to_list() == ["attention"]
+    assert events.filter(pl.col("name").str.starts_with("gemm"))["category"].unique().to_list() == [
+        "attention"
+    ]
 
 
 def test_threads_of_a_cluster_do_the_same(run, tmp_path):
     pytest.importorskip("dask.distributed")
     told = []
     with cluster.local(2, processes=False) as client:
-        many = llmprof.convert(run, tmp_path / "out", client=client, progress=lambda *words: told.append(words))
-        found = llmprof.map("findings", many, client=client, progress=lambda *words: told.append(words))
+        many = llmprof.convert(
+            run, tmp_path / "out", client=client, progress=lambda *words: told.append(words)
+        )
+        found = llmprof.map(
+            "findings", many, client=client, progress=lambda *words: told.append(words)
+        )
         by_address = llmprof.map("collectives", many, client=client.scheduler.address)
     whole = llmprof.read(run, cache=False)
     assert_frame_equal(found, analyze.findings(whole))

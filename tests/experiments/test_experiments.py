@@ -1,4 +1,6 @@
-"""Experiments from saved results, with hand-computed answers; and real ones on two CPU processes."""
+"""Experiments from saved results, with hand-computed answers; and real ones on two CPU
+processes.
+"""
 
 import json
 import os
@@ -17,7 +19,14 @@ from llmprof.batch import BatchRunner
 from llmprof.cli.main import main
 from llmprof.errors import ConfigError, LaunchError, LlmprofError, ReadError
 from llmprof.experiments import scaling
-from llmprof.experiments.bandwidth import SCRIPT, command, read_bandwidth, run_bandwidth, self_test, torchrun
+from llmprof.experiments.bandwidth import (
+    SCRIPT,
+    command,
+    read_bandwidth,
+    run_bandwidth,
+    self_test,
+    torchrun,
+)
 from llmprof.experiments.history import append, read_history, regressions, watch
 from llmprof.experiments.report import write_report
 from llmprof.experiments.scaling import (
@@ -49,8 +58,20 @@ DATA = Path(__file__).parents[2] / "notebooks" / "data" / "h200"
 
 
 def points_file(folder: Path, *rows: dict) -> Path:
-    usual = {"tp": 1, "pp": 1, "prompt": 128, "batch": 1, "out": 50, "rep": 0, "prefill_s": 0.02,
-             "decode_step_s": 0.010, "tpot_s": 0.010, "ttft_s": 0.02, "wall_s": 0.5, "peak_bytes": None}  # fmt: skip
+    usual = {
+        "tp": 1,
+        "pp": 1,
+        "prompt": 128,
+        "batch": 1,
+        "out": 50,
+        "rep": 0,
+        "prefill_s": 0.02,
+        "decode_step_s": 0.010,
+        "tpot_s": 0.010,
+        "ttft_s": 0.02,
+        "wall_s": 0.5,
+        "peak_bytes": None,
+    }
     path = folder / "points.json"
     document = {"format": "llmprof-points", "version": 1, "rows": [usual | row for row in rows]}
     path.write_text(json.dumps(document))
@@ -79,7 +100,9 @@ class TestBandwidth:
         ours = theory.profile("Qwen2.5-7B", device, batch_size=1, seq_len=128, generate_len=20)
         assert ours.decode_latency_s > stated.decode_latency_s
 
-    @pytest.mark.parametrize("content", ["", "[]", '{"format": "llmprof-bandwidth"}', '{"format": "else"}'])
+    @pytest.mark.parametrize(
+        "content", ["", "[]", '{"format": "llmprof-bandwidth"}', '{"format": "else"}']
+    )
     def test_broken_files(self, tmp_path, content):
         (tmp_path / "bad.json").write_text(content)
         with pytest.raises(ReadError):
@@ -88,13 +111,19 @@ class TestBandwidth:
     @pytest.mark.parametrize(
         ("spec", "words"),
         [
-            ([1], "spec is"), ({"max_byte": 1}, "did you mean max_bytes"), ({"frob": 1}, "some of parts, device"),
-            ({"max_bytes": "1"}, "whole number"), ({"max_bytes": 0}, "at least 1"), ({"warmup": -1}, "at least 0"),
-            ({"dtypes": ["fp9"]}, "one of fp32"), ({"dtypes": []}, "at least one value"),
-            ({"matmul_sizes": [0]}, "at least 1"), ({"device": "npu"}, "one of auto, cuda, cpu"),
+            ([1], "spec is"),
+            ({"max_byte": 1}, "did you mean max_bytes"),
+            ({"frob": 1}, "some of parts, device"),
+            ({"max_bytes": "1"}, "whole number"),
+            ({"max_bytes": 0}, "at least 1"),
+            ({"warmup": -1}, "at least 0"),
+            ({"dtypes": ["fp9"]}, "one of fp32"),
+            ({"dtypes": []}, "at least one value"),
+            ({"matmul_sizes": [0]}, "at least 1"),
+            ({"device": "npu"}, "one of auto, cuda, cpu"),
             ({"custom_all_reduce": 1}, "true or false"),
         ],
-    )  # fmt: skip
+    )
     def test_options_that_are_none_are_refused(self, spec, words, tmp_path):
         with pytest.raises(ConfigError, match=words):
             run_bandwidth(tmp_path / "a.json", spec=spec)
@@ -119,7 +148,9 @@ class TestPoints:
         assert fitting(config.replace(max_model_len=512), LENGTHS, [50])[0] == [128, 256]
         with pytest.raises(ConfigError, match="no prompt fits: 4096 tokens and 200 of output"):
             fitting(config, [4096], [200])
-        sweep = SimpleNamespace(runs=[], failed={"input_tokens=16": "out of memory", "input_tokens=32": "another"})
+        sweep = SimpleNamespace(
+            runs=[], failed={"input_tokens=16": "out of memory", "input_tokens=32": "another"}
+        )
         monkeypatch.setattr(BatchRunner, "run_parameter_sweep", lambda *_, **__: sweep)
         config = ExperimentConfig(model="random:tiny")
         with pytest.raises(LlmprofError, match="input_tokens=16: out of memory"):
@@ -143,52 +174,94 @@ class TestPoints:
 
     def test_the_report_names_what_was_left_out(self, tmp_path):
         path = points_file(tmp_path, {})
-        path.write_text(json.dumps(json.loads(path.read_text()) | {"left_out": "prompts of 8192 tokens were left out"}))
+        path.write_text(
+            json.dumps(
+                json.loads(path.read_text()) | {"left_out": "prompts of 8192 tokens were left out"}
+            )
+        )
         assert "Prompts of 8192 tokens were left out." in write_report(tmp_path)[-1].read_text()
 
     def test_speed_up_efficiency_and_grades(self, tmp_path):
         """Two ranks: 10 ms to 8 ms is 1.25 times, 62.5 % of two devices."""
         points = read_points(
-            points_file(tmp_path, {}, {"rep": 1, "decode_step_s": 0.012}, {"rep": 2},
-                        {"tp": 2, "decode_step_s": 0.008, "prefill_s": 0.0125}, {"pp": 2, "decode_step_s": 0.0105})
-        )  # fmt: skip
+            points_file(
+                tmp_path,
+                {},
+                {"rep": 1, "decode_step_s": 0.012},
+                {"rep": 2},
+                {"tp": 2, "decode_step_s": 0.008, "prefill_s": 0.0125},
+                {"pp": 2, "decode_step_s": 0.0105},
+            )
+        )
         assert points.filter(tp=1, pp=1).row(0, named=True)["repeats"] == 3
         found = parallelism(points)
         tp = found.filter(tp=2, phase="decode").row(0, named=True)
-        assert (tp["speedup"], tp["efficiency"], tp["grade"]) == (pytest.approx(1.25), pytest.approx(0.625), "fair")
+        assert (tp["speedup"], tp["efficiency"], tp["grade"]) == (
+            pytest.approx(1.25),
+            pytest.approx(0.625),
+            "fair",
+        )
         assert found.filter(tp=2, phase="prefill")["grade"].item() == "good"
         pp = found.filter(pp=2, phase="decode").row(0, named=True)
         assert pp["grade"] == "fair"
         assert pp["noise"]  # 5 % slower, and the repeats of one device spread by 20 %
-        strict = parallelism(points, grades={"tp_efficiency": (0.9, 0.8), "pp_efficiency": (0.9, 0.8)})
+        strict = parallelism(
+            points, grades={"tp_efficiency": (0.9, 0.8), "pp_efficiency": (0.9, 0.8)}
+        )
         assert strict.filter(tp=2, phase="decode")["grade"].item() == "poor"
 
     def test_a_prefill_whose_repeats_differ_as_much_as_the_layouts_is_noise(self, tmp_path):
-        """Repeats of 16, 20 and 28 ms spread by 60 % of 20 ms; 16 ms on two devices is 25 % faster, 8 ms 150 %."""
+        """Repeats of 16, 20 and 28 ms spread by 60 % of 20 ms; 16 ms on two devices is 25 %
+        faster, 8 ms 150 %.
+        """
         rows = [{"rep": rep, "prefill_s": s} for rep, s in enumerate((0.016, 0.02, 0.028))]
         many = [{"tp": 2, "prefill_s": 0.016}, {"pp": 2, "prefill_s": 0.008}]
-        found = parallelism(read_points(points_file(tmp_path, *rows, *many))).filter(phase="prefill")
+        found = parallelism(read_points(points_file(tmp_path, *rows, *many))).filter(
+            phase="prefill"
+        )
         assert dict(found.select("tp", "noise").rows()) == {2: True, 1: False}
         # From 20 to 8 ms on two devices is 125 % of them, from 20 to 9 ms 111 %.
-        rows = [{"prefill_s": 0.02, "decode_step_s": 0.02}, {"tp": 2, "prefill_s": 0.008, "decode_step_s": 0.009}]
+        rows = [
+            {"prefill_s": 0.02, "decode_step_s": 0.02},
+            {"tp": 2, "prefill_s": 0.008, "decode_step_s": 0.009},
+        ]
         points_file(tmp_path, *rows)
         found = parallelism(read_points(tmp_path / "points.json"))
-        assert dict(found.select("phase", "grade").rows()) == {"prefill": "unknown", "decode": "good"}
+        assert dict(found.select("phase", "grade").rows()) == {
+            "prefill": "unknown",
+            "decode": "good",
+        }
 
     def test_memory_and_communication_stand_beside_the_speed_up(self, tmp_path):
-        """The share is of the traced workload, whatever its output; a phase without a trace has none."""
+        """The share is of the traced workload, whatever its output; a phase without a trace has
+        none.
+        """
         path = points_file(
-            tmp_path, {"peak_bytes": 9}, {"tp": 2, "peak_bytes": 5}, {"tp": 2, "rep": 1, "peak_bytes": 6}
+            tmp_path,
+            {"peak_bytes": 9},
+            {"tp": 2, "peak_bytes": 5},
+            {"tp": 2, "rep": 1, "peak_bytes": 6},
         )
         document = json.loads(path.read_text())
-        share = {"tp": 2, "pp": 1, "prompt": 128, "batch": 1, "phase": "decode", "steps": 4, "communication": 0.25}
-        path.write_text(json.dumps(document | {"communication": [share, share | {"communication": 0.35}]}))
+        share = {
+            "tp": 2,
+            "pp": 1,
+            "prompt": 128,
+            "batch": 1,
+            "phase": "decode",
+            "steps": 4,
+            "communication": 0.25,
+        }
+        path.write_text(
+            json.dumps(document | {"communication": [share, share | {"communication": 0.35}]})
+        )
         shares = read_communication(path)
         assert shares.select("steps", "communication").rows() == [(8, pytest.approx(0.3))]
         found = parallelism(read_points(path), communication=shares)
         assert found.select("phase", "peak_bytes", "single_peak_bytes", "communication").rows() == [
-            ("decode", 6, 9, pytest.approx(0.3)), ("prefill", 6, 9, None),
-        ]  # fmt: skip
+            ("decode", 6, 9, pytest.approx(0.3)),
+            ("prefill", 6, 9, None),
+        ]
         assert parallelism(read_points(path))["communication"].null_count() == 2
         path.write_text(json.dumps(document | {"communication": [3]}))
         with pytest.raises(ReadError, match="damaged"):
@@ -208,7 +281,10 @@ class TestPoints:
 
     def test_where_the_curve_bends(self, tmp_path):
         """Flat from 128 to 256, then proportional: it bends at 512."""
-        rows = [{"prompt": n, "prefill_s": s} for n, s in ((128, 0.02), (256, 0.02), (512, 0.04), (1024, 0.08))]
+        rows = [
+            {"prompt": n, "prefill_s": s}
+            for n, s in ((128, 0.02), (256, 0.02), (512, 0.04), (1024, 0.08))
+        ]
         found = sequence_length(read_points(points_file(tmp_path, *rows)))
         assert found.filter("bend")["prompt"].to_list() == [512]
         assert found["prefill_slope"].to_list()[1:] == pytest.approx([0.0, 1.0, 1.0])
@@ -236,16 +312,22 @@ class TestHistory:
     def test_a_regression_is_flagged_and_noise_is_not(self, tmp_path):
         path = tmp_path / "history.parquet"
         for run in range(4):
-            append(path, {"step_s": [1.0 + run / 1000 + i / 100 for i in range(5)], "rate": [5.0] * 5},
-                   better={"rate": "higher"})  # fmt: skip
+            append(
+                path,
+                {"step_s": [1.0 + run / 1000 + i / 100 for i in range(5)], "rate": [5.0] * 5},
+                better={"rate": "higher"},
+            )
         assert regressions(read_history(path))["verdict"].to_list() == ["same", "same"]
         history = append(
-            path, {"step_s": [1.2 + i / 100 for i in range(5)], "rate": [6.0] * 5}, better={"rate": "higher"}
+            path,
+            {"step_s": [1.2 + i / 100 for i in range(5)], "rate": [6.0] * 5},
+            better={"rate": "higher"},
         )
         found = regressions(history)
         assert found.select("metric", "verdict").rows() == [("step_s", "worse"), ("rate", "better")]
         assert found["runs"].to_list() == [4, 4]
-        # Repeats within a run agree to a thousandth, runs differ by a tenth: one more that is 8 % slower is usual.
+        # Repeats within a run agree to a thousandth, runs differ by a tenth: one more that is 8 %
+        # slower is usual.
         path = tmp_path / "apart.parquet"
         for level in (1.0, 1.1, 0.95, 1.05):
             append(path, {"step_s": [level + i / 10_000 for i in range(50)]})
@@ -256,9 +338,7 @@ class TestHistory:
     @pytest.mark.slow
     def test_two_processes_write_one_history(self, tmp_path, root):
         path = tmp_path / "h.parquet"
-        code = (
-            f"from llmprof.experiments.history import append\nfor i in range(4): append({str(path)!r}, {{'a': [1.0]}})"
-        )
+        code = f"from llmprof.experiments.history import append\nfor i in range(4): append({str(path)!r}, {{'a': [1.0]}})"
 
         both = [subprocess.Popen([sys.executable, "-c", code], cwd=root) for _ in range(2)]
         assert [one.wait(120) for one in both] == [0, 0]
@@ -266,7 +346,9 @@ class TestHistory:
 
     @pytest.mark.parametrize("stage", ["before the file", "in its place"])
     def test_a_history_survives_a_writer_that_is_killed(self, tmp_path, stage):
-        """A writer that dies while it holds the lock loses its own run only; the next one goes on."""
+        """A writer that dies while it holds the lock loses its own run only; the next one goes
+        on.
+        """
         path = tmp_path / "history.parquet"
         append(path, {"step_s": [1.0]})
         when = "write_parquet" if stage == "before the file" else "replace"
@@ -296,7 +378,13 @@ history.append(sys.argv[1], {{"step_s": [2.0]}})
 
     def test_watch_waits_between_runs(self, tmp_path):
         waited: list[float] = []
-        watch(lambda: {"a": [1.0, 1.0, 1.0]}, tmp_path / "h.parquet", runs=3, every_s=60, sleep=waited.append)
+        watch(
+            lambda: {"a": [1.0, 1.0, 1.0]},
+            tmp_path / "h.parquet",
+            runs=3,
+            every_s=60,
+            sleep=waited.append,
+        )
         assert len(waited) == 2
         assert max(waited) <= 60
 
@@ -307,24 +395,39 @@ class TestReport:
         for path in DATA.glob("*.json"):
             shutil.copy(path, tmp_path)
         made = {path.name for path in write_report(tmp_path)}
-        assert {"performance_report.md", "parallelism_overhead_report.json", "hardware_peaks.png", "link_bandwidth.png",
-                "all_reduce_bandwidth.png", "length_curves.png", "parallel_efficiency.png"} == made  # fmt: skip
+        assert {
+            "performance_report.md",
+            "parallelism_overhead_report.json",
+            "hardware_peaks.png",
+            "link_bandwidth.png",
+            "all_reduce_bandwidth.png",
+            "length_curves.png",
+            "parallel_efficiency.png",
+        } == made
         text = (tmp_path / "performance_report.md").read_text()
         assert "388 GB/s one way: good; 86% of the stated peak: good" in text
         assert "## What to try" in text
 
     @pytest.mark.slow
-    def test_links_are_graded_on_gpus_only_and_a_threshold_that_does_not_suit_is_named(self, tmp_path):
+    def test_links_are_graded_on_gpus_only_and_a_threshold_that_does_not_suit_is_named(
+        self, tmp_path
+    ):
         document = json.loads((DATA / "bandwidth_test_h200x2.json").read_text())
         (tmp_path / "bandwidth_test_a.json").write_text(json.dumps(document))
         write_report(tmp_path, grades=GRADES | {"p2p_gb_per_s": (500.0, 300.0)})
         text = (tmp_path / "performance_report.md").read_text()
         assert "388 GB/s one way: fair" in text
-        assert "The threshold p2p_gb_per_s asks for more than 500 GB/s, and the link carries at most 450" in text
+        assert (
+            "The threshold p2p_gb_per_s asks for more than 500 GB/s, and the link carries at most 450"
+            in text
+        )
         (tmp_path / "bandwidth_test_a.json").write_text(json.dumps(document | {"platform": "cpu"}))
         write_report(tmp_path)
         text = (tmp_path / "performance_report.md").read_text()
-        assert "Between processes at most 387.6 GB/s one way; the grades are of links between GPUs." in text
+        assert (
+            "Between processes at most 387.6 GB/s one way; the grades are of links between GPUs."
+            in text
+        )
         assert "one way: " not in text
 
     def test_nothing_saved(self, tmp_path):
@@ -334,8 +437,15 @@ class TestReport:
 
 @pytest.mark.slow
 def test_two_processes_over_gloo(engine_python, tmp_path):
-    spec = {"max_bytes": 1 << 20, "memory_bytes": 1 << 22, "matmul_sizes": [128], "dtypes": ["fp32"], "repeat": 3,
-            "all_reduce_max": 1 << 16, "device": "cpu"}  # fmt: skip
+    spec = {
+        "max_bytes": 1 << 20,
+        "memory_bytes": 1 << 22,
+        "matmul_sizes": [128],
+        "dtypes": ["fp32"],
+        "repeat": 3,
+        "all_reduce_max": 1 << 16,
+        "device": "cpu",
+    }
     found = run_bandwidth(tmp_path / "bandwidth_test_a.json", python=engine_python, spec=spec)
     assert found.device == "CPU"
     assert set(found.links["how"]) == {"ranks"}
@@ -348,15 +458,32 @@ def test_two_processes_over_gloo(engine_python, tmp_path):
 @pytest.mark.slow
 def test_a_measurement_that_was_killed_goes_on(engine_python, tmp_path):
     """As torchrun starts it, which waits for both ranks."""
-    spec = {"max_bytes": 1 << 20, "memory_bytes": 1 << 22, "dtypes": ["fp32"], "repeat": 3, "all_reduce_max": 1 << 14,
-            "device": "cpu", "parts": ["memory", "p2p", "all_reduce"]}  # fmt: skip
+    spec = {
+        "max_bytes": 1 << 20,
+        "memory_bytes": 1 << 22,
+        "dtypes": ["fp32"],
+        "repeat": 3,
+        "all_reduce_max": 1 << 14,
+        "device": "cpu",
+        "parts": ["memory", "p2p", "all_reduce"],
+    }
     out = tmp_path / "bandwidth_test_a.json"
     ranks = [tmp_path / f".{out.name}.ranks" / f"rank{rank}.json" for rank in (0, 1)]
-    line = [engine_python, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone", str(SCRIPT)]
+    line = [
+        engine_python,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        "2",
+        "--standalone",
+        str(SCRIPT),
+    ]
     line += ["--out", str(out), "--spec", json.dumps(spec)]
 
     def measured():
-        done = subprocess.run(line, env={"OMP_NUM_THREADS": "1", **os.environ}, capture_output=True, timeout=600)
+        done = subprocess.run(
+            line, env={"OMP_NUM_THREADS": "1", **os.environ}, capture_output=True, timeout=600
+        )
         assert done.returncode == 0, done.stderr[-2000:]
         found = read_bandwidth(out)
         assert found.all_reduce["world"].unique().to_list() == [2]
@@ -371,7 +498,11 @@ def test_a_measurement_that_was_killed_goes_on(engine_python, tmp_path):
         path.write_text(json.dumps(document))
     again = measured()
     assert again["continued"] == ["memory", "p2p_ranks"]
-    assert again["memory"] == [row for document in kept for row in document["parts"]["memory"]] != first["memory"]
+    assert (
+        again["memory"]
+        == [row for document in kept for row in document["parts"]["memory"]]
+        != first["memory"]
+    )
     assert again["p2p_ranks"] == kept[0]["parts"]["p2p_ranks"]
     assert again["all_reduce"] != kept[0]["parts"]["all_reduce"]
     assert len(again["all_reduce"]) == len(first["all_reduce"])
@@ -387,12 +518,22 @@ def test_the_timer_agrees_with_the_profiler_on_a_known_kernel(engine_python):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::llmprof.errors.TraceWarning")
 def test_a_reduced_sequence_length_and_parallelism(engine_python, tmp_path):
-    """Two real ranks; one rank is in saved points, and in the real sweep of tests/launch/test_real_runs.py."""
+    """Two real ranks; one rank is in saved points, and in the real sweep of
+    tests/launch/test_real_runs.py.
+    """
     config = ExperimentConfig(
-        model="random:tiny", python=engine_python, results_dir=str(tmp_path), repeat=2, tensor_parallel_size=2,
-        timeout_s=1500, eager=True, environment={"OMP_NUM_THREADS": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"},
-    )  # fmt: skip
-    measured = run_points(config, tmp_path / "tp2", lengths=[16, 32], batches=[1], outputs=[4], check=False)
+        model="random:tiny",
+        python=engine_python,
+        results_dir=str(tmp_path),
+        repeat=2,
+        tensor_parallel_size=2,
+        timeout_s=1500,
+        eager=True,
+        environment={"OMP_NUM_THREADS": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"},
+    )
+    measured = run_points(
+        config, tmp_path / "tp2", lengths=[16, 32], batches=[1], outputs=[4], check=False
+    )
     assert measured["repeats"].to_list() == [2, 2]
     assert (measured["decode_step_s"] > 0).all()
     one = points_file(tmp_path, {"prompt": 16, "out": 4}, {"prompt": 32, "out": 4})
@@ -404,16 +545,22 @@ def test_a_reduced_sequence_length_and_parallelism(engine_python, tmp_path):
 
 def times(*requests: tuple[int, int, int]) -> pl.DataFrame:
     """Requests of 21 tokens by start, time to the first and to the last token, ms."""
-    frame = pl.DataFrame(requests, schema=["start_epoch_ns", "ttft_ns", "e2e_ns"], orient="row") * 1_000_000
+    frame = (
+        pl.DataFrame(requests, schema=["start_epoch_ns", "ttft_ns", "e2e_ns"], orient="row")
+        * 1_000_000
+    )
     return frame.with_columns(tpot_ns=(pl.col("e2e_ns") - pl.col("ttft_ns")) // 20)
 
 
 class TestDecodeStep:
-    """A step in which all requests decode, also where some began while prompts of others were read."""
+    """A step in which all requests decode, also where some began while prompts of others were
+    read.
+    """
 
     def test_steps_of_requests_by_hand(self):
         assert decode_step(times((0, 50, 250), (1, 49, 249)), 21) == 10e6
-        # prompts are read in three steps of 100 ms; then 18 steps of 10 ms hold all requests, and the last ones fewer
+        # prompts are read in three steps of 100 ms; then 18 steps of 10 ms hold all requests, and
+        # the last ones fewer
         batch = times((0, 100, 480), (0, 200, 488), (0, 300, 495))
         assert decode_step(batch, 21) == 10e6
         staggered = times(*((0, 100 * k, 100 * k + 1500) for k in range(1, 13)))
@@ -439,21 +586,30 @@ class TestCalibration:
         content = json.loads(self.FILE.read_text())["config"]
         seen, unseen = self.points()
         found = fitted(seen, content, device_of(self.FILE), most_tokens=16384)
-        assert (found.device, found.covers["requests"], found.covers["context"][0]) == ("H200", [1, 8], 128)
+        assert (found.device, found.covers["requests"], found.covers["context"][0]) == (
+            "H200",
+            [1, 8],
+            128,
+        )
         others = [
             one
             for one in observations_of(unseen, theory.profile(content, "H200"), most_tokens=16384)
             if one.kind == "decode"
         ]
         own, packaged = (
-            calibration.predict(others)["error"].abs().median() for calibration in (found, theory.calibrated("H200"))
+            calibration.predict(others)["error"].abs().median()
+            for calibration in (found, theory.calibrated("H200"))
         )
         assert own < 0.01 < packaged
 
     def test_a_prefill_of_several_steps_is_left_out(self, tmp_path):
-        points = read_points(points_file(tmp_path, {"prompt": 4096, "batch": 2}, {"prompt": 4096, "batch": 3}))
+        points = read_points(
+            points_file(tmp_path, {"prompt": 4096, "batch": 2}, {"prompt": 4096, "batch": 3})
+        )
         found = observations_of(points, theory.profile("Qwen2.5-7B", "H200"))
-        assert [(one.kind, one.batch[0].count, one.batch[0].context, one.seconds) for one in found] == [
+        assert [
+            (one.kind, one.batch[0].count, one.batch[0].context, one.seconds) for one in found
+        ] == [
             ("decode", 2, 4096 + 25, 0.010),
             ("prefill", 2, 4096, 0.02),
             ("decode", 3, 4096 + 25, 0.010),
@@ -467,7 +623,19 @@ class TestCalibration:
 
         monkeypatch.setattr(scaling, "run_points", measured)
         out = tmp_path / "calibration"
-        assert main(["experiment", "calibrate", "--model", "random:Qwen2.5-7B", "--results-dir", str(out)]) == 0
+        assert (
+            main(
+                [
+                    "experiment",
+                    "calibrate",
+                    "--model",
+                    "random:Qwen2.5-7B",
+                    "--results-dir",
+                    str(out),
+                ]
+            )
+            == 0
+        )
         assert "H200" in capsys.readouterr().out
         line = ["theory", "Qwen2.5-7B", "--gpu", "H200", "--seq-len", "1024", "--json"]
         predicted = []
@@ -478,11 +646,17 @@ class TestCalibration:
         fit = theory.read_calibration(out / "calibration.json")
         plan = theory.profile("Qwen2.5-7B", "H200")
         machine = machine_for(plan.shape, plan.device, plan.plan)
-        assert predicted[1]["predicted_decode_s"] == fit.step_s(plan.shape, decode(1, 1024 + 64), machine)
+        assert predicted[1]["predicted_decode_s"] == fit.step_s(
+            plan.shape, decode(1, 1024 + 64), machine
+        )
         assert predicted[1]["predicted_outside"] == []
 
-    @pytest.mark.parametrize(("asked", "measured"), [("H100 SXM", "NVIDIA H200"), (None, "CPU"), ("H200", "CPU")])
-    def test_a_calibration_is_of_the_device_that_was_measured(self, tmp_path, monkeypatch, asked, measured):
+    @pytest.mark.parametrize(
+        ("asked", "measured"), [("H100 SXM", "NVIDIA H200"), (None, "CPU"), ("H200", "CPU")]
+    )
+    def test_a_calibration_is_of_the_device_that_was_measured(
+        self, tmp_path, monkeypatch, asked, measured
+    ):
         def points(_: ExperimentConfig, folder: Path, **__: object) -> pl.DataFrame:
             document = json.loads(self.FILE.read_text()) | {"gpu": measured}
             (folder / "points.json").write_text(json.dumps(document))
@@ -495,5 +669,7 @@ class TestCalibration:
 
     def test_a_device_that_is_not_known_is_refused_before_the_engine_starts(self, tmp_path):
         with pytest.raises(LlmprofError, match="abacus"):
-            run_calibration(ExperimentConfig(model="random:tiny"), tmp_path / "out", device="abacus")
+            run_calibration(
+                ExperimentConfig(model="random:tiny"), tmp_path / "out", device="abacus"
+            )
         assert not (tmp_path / "out").exists()

@@ -7,7 +7,16 @@ from llmprof import explore, schema
 from llmprof.analyze import collective_arrivals, collective_sizes, collectives
 from llmprof.errors import LlmprofError, NotCapturedError
 from llmprof.explore.collectives import explorer
-from llmprof.explore.collectives.explorer import banded, beside, call_of, calls_of, choices, over_time, spread, view
+from llmprof.explore.collectives.explorer import (
+    banded,
+    beside,
+    call_of,
+    calls_of,
+    choices,
+    over_time,
+    spread,
+    view,
+)
 from llmprof.trace import Trace
 from tests.analyze.test_collectives import calls
 
@@ -34,7 +43,12 @@ def test_a_picked_call_has_its_ranks_aligned() -> None:
     shown._on_pick(call=99)
     assert shown.call == 1
     rows = calls_of(two_ranks(), kind="all_reduce")
-    assert [beside(rows, call) for call in (None, 0, 1, 99)] == [(0, 0), (None, 1), (0, None), (0, 0)]
+    assert [beside(rows, call) for call in (None, 0, 1, 99)] == [
+        (0, 0),
+        (None, 1),
+        (0, None),
+        (0, 0),
+    ]
     assert beside(rows.clear(), None) == (None, None)
 
 
@@ -98,9 +112,9 @@ def test_without_collectives_there_is_nothing_to_choose() -> None:
 
 
 def test_many_ranks_share_rows_that_show_the_latest_of_them():
-    rows = pl.DataFrame({"kind": "all_reduce", "rank": range(1024)}, schema_overrides={"rank": pl.Int32}).with_columns(
-        aligned_ns=pl.when(pl.col("rank") == 99).then(900.0).otherwise(10.0)
-    )
+    rows = pl.DataFrame(
+        {"kind": "all_reduce", "rank": range(1024)}, schema_overrides={"rank": pl.Int32}
+    ).with_columns(aligned_ns=pl.when(pl.col("rank") == 99).then(900.0).otherwise(10.0))
     shared = banded(rows, "aligned_ns")
     assert shared.height == 32
     assert shared.select("label", "rank", "aligned_ns").row(3) == ("ranks 96 to 127", 99, 900.0)
@@ -110,16 +124,21 @@ def test_many_ranks_share_rows_that_show_the_latest_of_them():
 
 
 def forty_ranks() -> Trace:
-    """Three calls of forty ranks: odd ones come 10 us late, rank 39 500 us; in the second call rank 4 300 us.
+    """Three calls of forty ranks: odd ones come 10 us late, rank 39 500 us; in the second call rank
+    4 300 us.
 
     All leave 504 us after the first rank has arrived.
     """
     rows = [
-        (rank, n * 1_000_000 + (500_000 if rank == 39 else 300_000 if (n, rank) == (1, 4) else rank % 2 * 10_000),
-         n * 1_000_000 + 504_000)
+        (
+            rank,
+            n * 1_000_000
+            + (500_000 if rank == 39 else 300_000 if (n, rank) == (1, 4) else rank % 2 * 10_000),
+            n * 1_000_000 + 504_000,
+        )
         for n in range(3)
         for rank in range(40)
-    ]  # fmt: skip
+    ]
     return calls(rows, meta={"device": "NVIDIA H200", "world_size": 40}, **COLUMNS | {"world": 40})
 
 
@@ -135,7 +154,11 @@ def test_a_histogram_of_ranks_by_hand():
     assert by_bin(late) == [(0, 20_000, "0 to 38", 0), (500_000, 520_000, "39", 3)]
     wait, _ = spread(rows, "wait")
     odd, even = [*range(1, 39, 2)], [*range(0, 40, 2)]
-    assert [(b["low_ns"], b["ranks"]) for b in wait if b["ranks"]] == [(0, [39]), (480_000, odd), (500_000, even)]
+    assert [(b["low_ns"], b["ranks"]) for b in wait if b["ranks"]] == [
+        (0, [39]),
+        (480_000, odd),
+        (500_000, even),
+    ]
     transfer, _ = spread(rows, "transfer")
     assert [(b["low_ns"], b["high_ns"], len(b["ranks"])) for b in transfer] == [(4_000, 4_001, 40)]
     # in the second call rank 4 is late, which its median does not show
@@ -149,10 +172,15 @@ def test_a_histogram_of_ranks_by_hand():
 
 def test_picked_ranks_are_a_frame_and_open_in_a_timeline():
     shown = explore.all_reduce(forty_ranks(), kind="all_reduce")
-    assert shown._on_view(kind="all_reduce", phase=None, rank=None, window=None)[0]["arrivals"] == []
+    assert (
+        shown._on_view(kind="all_reduce", phase=None, rank=None, window=None)[0]["arrivals"] == []
+    )
     asked = {"kind": "all_reduce", "phase": None, "window": None, "ranks": None}
     answer, _ = shown._on_spread(measure="late", call=None, **asked)
-    assert answer["words"] == "39 of 40 ranks lie between 0 ns and 20.0 us; the highest is above 500 us: rank 39."
+    assert (
+        answer["words"]
+        == "39 of 40 ranks lie between 0 ns and 20.0 us; the highest is above 500 us: rank 39."
+    )
     second, _ = shown._on_spread(measure="late", call=1, **asked)
     assert second["bins"][15]["ranks"] == [4]
     with pytest.raises(LlmprofError, match="no rank is picked"):

@@ -16,9 +16,15 @@ from tests.analyze.builders import ATTENTION, NORM, forward, kernels, labels, la
 from tests.samples import sample
 
 VIEW = {
-    "pair": [0, 1], "rank": None, "by": ["stage", "category"], "tolerance": 0.05, "phase": None, "status": None,
-    "search": "", "sort": "-delta_ns",
-}  # fmt: skip
+    "pair": [0, 1],
+    "rank": None,
+    "by": ["stage", "category"],
+    "tolerance": 0.05,
+    "phase": None,
+    "status": None,
+    "search": "",
+    "sort": "-delta_ns",
+}
 
 
 def run(*, attention: int = 10, norm: str = NORM, steps: int = 2) -> Trace:
@@ -32,7 +38,9 @@ def run(*, attention: int = 10, norm: str = NORM, steps: int = 2) -> Trace:
         marks.append(("execute_new_0_cached_4", at - 8, length))
         at += length + 50
     every = pl.concat(parts)
-    return Trace({"kernels": every, "runtime": launches(every), "markers": labels(marks)}, {"world_size": 1})
+    return Trace(
+        {"kernels": every, "runtime": launches(every), "markers": labels(marks)}, {"world_size": 1}
+    )
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +60,11 @@ def test_changes_are_those_of_diff(a: Trace, b: Trace) -> None:
     # two layers, 20 ns longer each
     assert (first["stage"], first["delta_ns"], first["status"]) == ("attention", 40.0, "slower")
     widget.by = ["layer", "stage"]
-    rows = widget.table.filter(pl.col("stage") == "attention").select("layer", "a_ns", "b_ns", "ratio").rows()
+    rows = (
+        widget.table.filter(pl.col("stage") == "attention")
+        .select("layer", "a_ns", "b_ns", "ratio")
+        .rows()
+    )
     assert rows == [(0, 10.0, 30.0, 3.0), (1, 10.0, 30.0, 3.0)]
 
 
@@ -65,7 +77,12 @@ def test_rows_are_narrowed_and_sorted(a: Trace, b: Trace) -> None:
     assert widget.table["stage"].is_sorted()
     widget.phase = "prefill"
     assert widget.table.is_empty()
-    for name, value in (("sort", "colour"), ("status", "colour"), ("by", ["colour"]), ("tolerance", -1.0)):
+    for name, value in (
+        ("sort", "colour"),
+        ("status", "colour"),
+        ("by", ["colour"]),
+        ("tolerance", -1.0),
+    ):
         with pytest.raises(traitlets.TraitError):
             setattr(widget, name, value)
 
@@ -86,8 +103,9 @@ def test_picking_gives_the_events_of_both(a: Trace, b: Trace) -> None:
     found = widget.selected
     assert found.columns == ["trace", *attribute(a).columns]
     assert found.group_by("trace").agg(pl.len(), pl.col("dur_ns").sum()).sort("trace").rows() == [
-        ("after", 4, 120), ("before", 4, 40),
-    ]  # fmt: skip
+        ("after", 4, 120),
+        ("before", 4, 40),
+    ]
 
 
 def test_what_appeared_and_what_vanished(a: Trace) -> None:
@@ -95,10 +113,13 @@ def test_what_appeared_and_what_vanished(a: Trace) -> None:
     found = dict(widget.table.select("name", "status").iter_rows())
     assert found[NORM] == "only_a"
     assert found["void my_rms_norm_kernel<4>"] == "only_b"
-    message, buffers = widget._on_details({"phase": "decode", "stage": "norm", "category": "norm"}, 0.05)
+    message, buffers = widget._on_details(
+        {"phase": "decode", "stage": "norm", "category": "norm"}, 0.05
+    )
     assert {row["name"]: row["status"] for row in message["kernels"]["rows"]} == {
-        NORM: "only_a", "void my_rms_norm_kernel<4>": "only_b",
-    }  # fmt: skip
+        NORM: "only_a",
+        "void my_rms_norm_kernel<4>": "only_b",
+    }
     assert len(buffers) == sum(len(columns) for columns in message["steps"])
 
 
@@ -140,7 +161,12 @@ def test_more_than_two_runs_each_against_the_first(a: Trace, b: Trace) -> None:
     message, _ = widget._on_story((2, 1))
     assert [one["name"] for one in message["runs"]] == ["x", "y", "z"]
     assert [(way["a"], way["b"]) for way in message["ways"]] == [(2, 1), (2, 0)]
-    attention = [bar["delta_ns"] for way in message["ways"] for bar in way["bars"] if bar["part"] == "attention"]
+    attention = [
+        bar["delta_ns"]
+        for way in message["ways"]
+        for bar in way["bars"]
+        if bar["part"] == "attention"
+    ]
     assert attention == [20.0, -20.0]
     assert widget.table.filter(stage="attention")["delta_ns"].to_list() == [20.0]
     for pair in ([0, 3], [1, 1]):
@@ -158,7 +184,9 @@ def test_timelines_are_aligned_at_a_step_or_a_layer(a: Trace, b: Trace) -> None:
     for trace, side in zip((a, b), message["sides"], strict=True):
         events = attribute(trace).filter(pl.col("step") == 1, pl.col("layer") == 1)
         assert (side["step"], side["origin_ns"], side["note"]) == (1, events["start_ns"].min(), "")
-    found = align([Aligned("a", a), Aligned("b", b)], phase="decode", place=1, layer=1, window=(-1e9, 1e9))
+    found = align(
+        [Aligned("a", a), Aligned("b", b)], phase="decode", place=1, layer=1, window=(-1e9, 1e9)
+    )
     for rows, length in zip(found.rows, (10, 30), strict=True):
         second = rows.filter(pl.col("lane") == 1, pl.col("label") == "attention").sort("start_ns")
         assert second["dur_ns"].to_list() == [length, length]
@@ -169,14 +197,26 @@ def test_timelines_are_aligned_at_a_step_or_a_layer(a: Trace, b: Trace) -> None:
 
 def test_timelines_say_what_they_cannot_align(a: Trace, b: Trace) -> None:
     found = align([Aligned("a", a), Aligned("b", b)], phase="decode", layer=7)
-    assert [side["note"] for side in found.sides] == ["a has no layer 7 in this step", "b has no layer 7 in this step"]
+    assert [side["note"] for side in found.sides] == [
+        "a has no layer 7 in this step",
+        "b has no layer 7 in this step",
+    ]
     found = align([Aligned("a", a), Aligned("b", b)], phase="prefill")
-    assert [side["note"] for side in found.sides] == ["a has no such step of prefill", "b has no such step of prefill"]
+    assert [side["note"] for side in found.sides] == [
+        "a has no such step of prefill",
+        "b has no such step of prefill",
+    ]
     whole = align([Aligned("a", a), Aligned("none", Trace({}))])
-    assert (whole.place, whole.sides[0]["note"], whole.sides[1]["note"]) == (None, "", "none has no events")
+    assert (whole.place, whole.sides[0]["note"], whole.sides[1]["note"]) == (
+        None,
+        "",
+        "none has no events",
+    )
 
 
-def test_many_events_are_sent_as_pieces_whose_time_adds_up(monkeypatch: pytest.MonkeyPatch, a: Trace) -> None:
+def test_many_events_are_sent_as_pieces_whose_time_adds_up(
+    monkeypatch: pytest.MonkeyPatch, a: Trace
+) -> None:
     every = align([Aligned("a", a)]).rows[0]
     monkeypatch.setattr(explorer, "MOST_EVENTS", 5)
     monkeypatch.setattr(explorer, "_PIECES", 4)

@@ -1,4 +1,6 @@
-"""The explorer of kernels without a browser: rows, what is picked, and what the browser's side is answered."""
+"""The explorer of kernels without a browser: rows, what is picked, and what the browser's side
+is answered.
+"""
 
 import json
 
@@ -19,12 +21,24 @@ from tests.analyze.builders import GEMM
 from tests.analyze.test_replay import two_ranks
 from tests.samples import sample
 
-VIEW: dict[str, object] = {"by": [], "search": "", "sort": "-total_ns", "window": None, "in_window": False}
+VIEW: dict[str, object] = {
+    "by": [],
+    "search": "",
+    "sort": "-total_ns",
+    "window": None,
+    "in_window": False,
+}
 
 
 def trace_of(rows: list[tuple[int, int, int, str]]) -> Trace:
     kernels = pl.DataFrame(rows, schema=["rank", "start_ns", "dur_ns", "name"], orient="row")
-    return Trace({"kernels": kernels.with_columns(pl.col("rank").cast(pl.Int32), stream=pl.lit(7, dtype=pl.Int64))})
+    return Trace(
+        {
+            "kernels": kernels.with_columns(
+                pl.col("rank").cast(pl.Int32), stream=pl.lit(7, dtype=pl.Int64)
+            )
+        }
+    )
 
 
 SMALL = trace_of([(0, 0, 10, "a"), (0, 20, 30, "b"), (0, 60, 20, "a"), (1, 0, 5, "a")])
@@ -107,11 +121,18 @@ def test_operators_stand_under_the_roofs_of_the_device() -> None:
     found = explorer.operators_roofline(trace, None)
     rows = analyze.operators(trace).filter(pl.col("flops") > 0, pl.col("bound_ns") > 0)
     assert found is not None
-    assert (found["bandwidth"], found["peaks"], found["device"]) == (4.8e12, {"bf16": 989.5e12}, "H200")
+    assert (found["bandwidth"], found["peaks"], found["device"]) == (
+        4.8e12,
+        {"bf16": 989.5e12},
+        "H200",
+    )
     assert sum(point["ns"] for point in found["points"]) == rows["total_ns"].sum()
     assert {point["kernel"] for point in found["points"]} <= set(trace.kernels["name"])
     assert json.loads(json.dumps(found)) == found
-    assert explore.kernels(trace)._on_shapes(found["points"][0]["kernel"], None)[0]["roofline"] == found
+    assert (
+        explore.kernels(trace)._on_shapes(found["points"][0]["kernel"], None)[0]["roofline"]
+        == found
+    )
     assert explorer.operators_roofline(trace, 1) is None
     # a mark picks its longest launch, and of a launch the mark is found
     point = max(found["points"], key=lambda each: each["ns"])
@@ -139,7 +160,9 @@ def test_hardware_metrics_of_a_kernel(eager: Trace, metrics: Metrics) -> None:
     name = next(n for n in joined["name"].drop_nulls() if "FlashAttnFwd" in n)
     message, _ = widget._on_metrics(name)
     assert json.loads(json.dumps(message)) == message
-    assert [launch["kernel_id"] for launch in message["launches"]] == joined.filter(name=name)["kernel_id"].to_list()
+    assert [launch["kernel_id"] for launch in message["launches"]] == joined.filter(name=name)[
+        "kernel_id"
+    ].to_list()
     other = message["launches"][-1]["kernel_id"]
     assert widget._on_metrics(name, other)[0]["chosen"] == other
     assert message["speed"]["bound"] in {"compute", "memory", "latency"}
@@ -151,7 +174,9 @@ def test_hardware_metrics_of_a_kernel(eager: Trace, metrics: Metrics) -> None:
     values, _ = widget._on_values(message["chosen"], "dram__bytes_read.sum")
     assert values["total"] >= 1
     assert values["rows"][0]["title"] == "traffic of the device memory"
-    assert widget._on_values(message["chosen"], "")[0]["total"] > len(widget._on_values(message["chosen"])[0]["rows"])
+    assert widget._on_values(message["chosen"], "")[0]["total"] > len(
+        widget._on_values(message["chosen"])[0]["rows"]
+    )
     assert widget._on_explain("long_scoreboard")[0]["action"]
     assert widget._on_explain("no such thing")[0]["title"] == "not in the glossary"
     assert widget._on_metrics("no such kernel")[0] == {"launches": [], "note": ""}
@@ -164,8 +189,10 @@ def test_metrics_without_a_known_device_still_show(eager: Trace, metrics: Metric
     name = found.limits()["name"][0]
     message = explorer.shown(found, name)
     assert {name: message["roofline"][name] for name in ("bandwidth", "peaks", "device")} == {
-        "bandwidth": None, "peaks": {}, "device": None,
-    }  # fmt: skip
+        "bandwidth": None,
+        "peaks": {},
+        "device": None,
+    }
     assert message["stalls"]
 
 

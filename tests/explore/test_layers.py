@@ -21,7 +21,9 @@ from tests.explore.test_widget import plain_pixels
 
 
 def run(steps: int = 2, layers: int = 5, slow: tuple[int, int] = (1, 3)) -> Trace:
-    """Steps of layers of ten kernels of 10 ns; the attention of one layer of one step takes 110 ns."""
+    """Steps of layers of ten kernels of 10 ns; the attention of one layer of one step takes 110
+    ns.
+    """
     parts, marks, at = [], [], 0
     for step in range(steps):
         names: list[str | tuple[str, int]] = list(forward(layers))
@@ -47,22 +49,39 @@ def test_cells_are_what_the_analysis_says() -> None:
     assert list(found.outliers) == [0] * 8 + [1, 0]
     assert (found.head["outliers"], found.head["missing"], found.head["condensed"]) == (1, 0, 1)
     assert [scale["phase"] for scale in found.head["scales"]] == ["mixed", "decode"]
-    assert found.head["scales"][1] == {"phase": "decode", "low": 100, "high": 200, "most": 200, "log": False}
+    assert found.head["scales"][1] == {
+        "phase": "decode",
+        "low": 100,
+        "high": 200,
+        "most": 200,
+        "log": False,
+    }
     assert [column[2] for column in found.head["columns"]] == [0, 1]
 
 
 def test_a_stage_a_phase_and_some_steps() -> None:
-    assert values(cells(run(), measure="busy", rank=0, stage="attention"))[1] == [10, 10, 10, 110, 10]
+    assert values(cells(run(), measure="busy", rank=0, stage="attention"))[1] == [
+        10,
+        10,
+        10,
+        110,
+        10,
+    ]
     phases = choices(run())["phases"]
     assert phases == ["mixed", "decode"]
     only = cells(run(), measure="time", rank=0, phase="decode")
     assert [column[0] for column in only.head["columns"]] == [1]
-    assert [c[0] for c in cells(run(steps=5), measure="time", rank=0, steps=(2, 3)).head["columns"]] == [2, 3]
+    assert [
+        c[0] for c in cells(run(steps=5), measure="time", rank=0, steps=(2, 3)).head["columns"]
+    ] == [2, 3]
 
 
 def test_what_was_not_captured_is_not_a_number() -> None:
     bare = Trace(
-        {"kernels": kernels(forward(3)), "markers": labels([("execute_new_0_cached_4", 0, 9999)], on_device=True)}
+        {
+            "kernels": kernels(forward(3)),
+            "markers": labels([("execute_new_0_cached_4", 0, 9999)], on_device=True),
+        }
     )
     found = cells(bare, measure="host", rank=0)
     assert all(math.isnan(v) for column in values(found) for v in column)
@@ -86,8 +105,13 @@ def test_kernels_with_their_operators() -> None:
     known = Trace(trace.tables | {"ops": ops([("flash::fwd", at - 1, 5, 1)])})
     found = kernels_of(known, events_of(known, rank=0, step=1, layer=3))
     assert found.select("stage", "op", "name", "count", "total_ns", "share").row(0) == (
-        "attention", "flash::fwd", ATTENTION, 1, 110, 110 / 200,
-    )  # fmt: skip
+        "attention",
+        "flash::fwd",
+        ATTENTION,
+        1,
+        110,
+        110 / 200,
+    )
 
 
 def test_how_much_longer_a_layer_and_its_kernels_may_take() -> None:
@@ -97,10 +121,14 @@ def test_how_much_longer_a_layer_and_its_kernels_may_take() -> None:
     assert widget._on_slack()[0] == {"why": ""}
     cell = widget._on_cell(**asked)[0]
     frame = layers(run(), per="layer", slack=True).filter(pl.col("step") == 1, pl.col("layer") == 3)
-    assert cell["slack_ns"] == frame["slack_ns"][0] == min(row["slack_ns"] for row in cell["kernels"])
+    assert (
+        cell["slack_ns"] == frame["slack_ns"][0] == min(row["slack_ns"] for row in cell["kernels"])
+    )
     assert "slack_ns" not in layers(run()).columns
     last = layers(run(), per="layer", slack=True).filter(pl.col("step") == 1)["slack_ns"]
-    assert last.is_sorted(descending=True)  # kernels of one stream: what comes later delays the end no less
+    assert last.is_sorted(
+        descending=True
+    )  # kernels of one stream: what comes later delays the end no less
 
     silent = explore.layers(Trace({"kernels": run().kernels, "markers": run().markers}))
     assert "calls were not recorded" in silent._on_slack()[0]["why"]
@@ -119,7 +147,11 @@ def test_picking_a_cell_selects_its_events_and_moves_the_window() -> None:
     shown.stage = "attention"
     assert shown.selected["name"].to_list() == [ATTENTION]
     message, _ = shown._on_cell(rank=0, step=1, layer=3, stage="attention")
-    assert (message["cell"]["dur_ns"], len(message["stages"]), len(message["kernels"])) == (110, 9, 1)
+    assert (message["cell"]["dur_ns"], len(message["stages"]), len(message["kernels"])) == (
+        110,
+        9,
+        1,
+    )
     shown = explore.layers(run(), rank=0, step=77, layer=1)
     assert shown.selected.is_empty()
     message, _ = shown._on_cell(rank=0, step=77, layer=1, stage=None)
@@ -129,7 +161,10 @@ def test_picking_a_cell_selects_its_events_and_moves_the_window() -> None:
 
 
 def test_without_layers_there_is_nothing_to_choose() -> None:
-    for trace in (Trace({"kernels": schema.empty("kernels")}), Trace({"kernels": kernels(["one", "two"])})):
+    for trace in (
+        Trace({"kernels": schema.empty("kernels")}),
+        Trace({"kernels": kernels(["one", "two"])}),
+    ):
         shown = explore.layers(trace)
         assert shown._on_choices()[0]["ranks"] == []
         assert shown.selected.is_empty()
@@ -140,7 +175,9 @@ def test_without_layers_there_is_nothing_to_choose() -> None:
 
 
 def drawn(monkeypatch: pytest.MonkeyPatch, widget: explore.Layers) -> tuple[str, list[np.ndarray]]:
-    """The picture as SVG, and the pixels of its images: the ramps of the phases, then the cells of each rank."""
+    """The picture as SVG, and the pixels of its images: the ramps of the phases, then the cells
+    of each rank.
+    """
     texts = []
 
     def keep(text: str, *, scale: float) -> bytes:
@@ -155,19 +192,31 @@ def drawn(monkeypatch: pytest.MonkeyPatch, widget: explore.Layers) -> tuple[str,
 
 def test_the_picture_has_the_colours_of_the_widget_and_says_what_it_leaves_out(monkeypatch) -> None:
     svg, (mixed, decode, rank) = drawn(monkeypatch, explore.layers(run()))
-    for words in ("Time of each layer", "Colour: from the first start", "rank 0", ">mixed<", ">decode<", ">200 ns<"):
+    for words in (
+        "Time of each layer",
+        "Colour: from the first start",
+        "rank 0",
+        ">mixed<",
+        ">decode<",
+        ">200 ns<",
+    ):
         assert words in svg
     assert rank.shape == (5, 2, 3)
-    # layer 3 of step 1 takes 200 ns and is the darkest, the others 100 ns; those of step 0 are all the same
+    # layer 3 of step 1 takes 200 ns and is the darkest, the others 100 ns; those of step 0 are all
+    # the same
     bright, dark = [253, 231, 37], [68, 1, 84]
     assert rank[:, 1].tolist() == [bright, bright, bright, dark, bright]
     assert rank[:, 0].tolist() == [[33, 145, 140]] * 5
     assert [ramp[0, [0, -1]].tolist() for ramp in (mixed, decode)] == [[bright, dark]] * 2
 
-    many = pl.concat([run().kernels.with_columns(rank=pl.lit(rank, pl.Int32)) for rank in range(10)])
+    many = pl.concat(
+        [run().kernels.with_columns(rank=pl.lit(rank, pl.Int32)) for rank in range(10)]
+    )
     svg, images = drawn(monkeypatch, explore.layers(Trace({**run().tables, "kernels": many})))
     assert "8 of 10 ranks are shown." in svg
-    svg, images = drawn(monkeypatch, explore.layers(Trace({**run().tables, "kernels": many}), rank=9, measure="gap"))
+    svg, images = drawn(
+        monkeypatch, explore.layers(Trace({**run().tables, "kernels": many}), rank=9, measure="gap")
+    )
     assert "rank 9" in svg
     assert "rank 0" not in svg
     assert "Gap to the typical layer" in svg

@@ -35,7 +35,15 @@ def shown(opened, name: str) -> None:
 
 def test_tabs_are_made_when_they_are_first_shown(trace: Trace) -> None:
     opened = explore.open(trace)
-    assert list(opened.titles) == ["Findings", "Timeline", "Layers", "Overlap", "Collectives", "What if", "Kernels"]
+    assert list(opened.titles) == [
+        "Findings",
+        "Timeline",
+        "Layers",
+        "Overlap",
+        "Collectives",
+        "What if",
+        "Kernels",
+    ]
     assert list(opened.explorers) == ["timeline"]
     for name in ("layers", "overlap", "all_reduce", "what_if", "kernels"):
         shown(opened, name)
@@ -77,7 +85,9 @@ def test_a_cancelled_tab_can_go_on(trace: Trace, monkeypatch: pytest.MonkeyPatch
 
     stages = {panel.name: panel for panel in PANELS}["layers"]
     monkeypatch.setitem(
-        stages.__dict__, "stages", lambda _given: [("counting sheep", slow), ("the rest", lambda: None)]
+        stages.__dict__,
+        "stages",
+        lambda _given: [("counting sheep", slow), ("the rest", lambda: None)],
     )
     opened = explore.open(trace)
     opened.show("layers")
@@ -119,7 +129,9 @@ def test_the_page_of_a_run_folder_knows_its_requests(monkeypatch) -> None:
     offline = page(Wanted([str(folder)], [], [], ["a", "b"]).environment())
     assert offline.run is None
     assert offline.tried.folder.path == folder
-    trace = Wanted([str(llmprof.bundled.samples_folder() / "torch_tp1_cudagraph")], [], [], ["a", "b"])
+    trace = Wanted(
+        [str(llmprof.bundled.samples_folder() / "torch_tp1_cudagraph")], [], [], ["a", "b"]
+    )
     assert page(trace.environment()).tried is None
 
 
@@ -145,21 +157,34 @@ def test_findings_come_first_each_with_a_button_that_shows_it() -> None:
     lines = [line for line in page.children if len(getattr(line, "children", ())) == 2]
     shown = [line.children[1].value.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
     of_causes = [one for one in shown if 'class="figure"' in one]
-    assert len(of_causes) == len(causes)  # facts and what follows from others have no number of their own
+    assert len(of_causes) == len(
+        causes
+    )  # facts and what follows from others have no number of their own
     assert len(shown) - len(of_causes) == len(facts) + sum(map(len, effects.values())) > 0
     gained = causes[0]
-    assert f'<span class="figure">{format_ns(gained["predicted_ns"])}</span> saved a step' in of_causes[0]
+    assert (
+        f'<span class="figure">{format_ns(gained["predicted_ns"])}</span> saved a step'
+        in of_causes[0]
+    )
     assert html.escape(gained["prediction"]) in of_causes[0]
     timed = next(row for row in causes if not row["predicted_ns"])
     number = next(n for n, row in enumerate(causes) if row is timed)
-    assert f'<span class="figure">{format_ns(timed["figure"])}</span> a mixed step' in of_causes[number]
-    picture = next(line.value for line in page.children if "llmprof-bars" in getattr(line, "value", "")[:60])
+    assert (
+        f'<span class="figure">{format_ns(timed["figure"])}</span> a mixed step'
+        in of_causes[number]
+    )
+    picture = next(
+        line.value for line in page.children if "llmprof-bars" in getattr(line, "value", "")[:60]
+    )
     assert [f">rank {rank}<" in picture for rank in range(4)] == [True] * 4
 
     page.buttons[first["order"] - 1].click()
     assert opened.titles[opened.selected_index] == "Collectives"
     timeline, collectives = opened["timeline"], opened["all_reduce"]
-    assert (timeline.rank, list(timeline.span)) == (first["rank"], [first["start_ns"], first["end_ns"]])
+    assert (timeline.rank, list(timeline.span)) == (
+        first["rank"],
+        [first["start_ns"], first["end_ns"]],
+    )
     assert (collectives.rank, collectives.kind) == (first["rank"], "all_reduce")
     assert collectives.window == timeline.window
     opened.selected_index = 0
@@ -179,14 +204,24 @@ def test_findings_come_first_each_with_a_button_that_shows_it() -> None:
 
 
 def test_a_page_that_begins_to_ask_gets_the_first_tab_again(monkeypatch) -> None:
-    """While a page puts its widgets together it misses what changes, which may be the end of the preparation."""
+    """While a page puts its widgets together it misses what changes, which may be the end of the
+    preparation.
+    """
     opened = explore.open(sample("torch_tp1_eager"))
     front(opened)
     told: list[str] = []
-    monkeypatch.setattr(type(opened._box(opened._panels[0])), "send_state", lambda _box, key=None: told.append(key))
+    monkeypatch.setattr(
+        type(opened._box(opened._panels[0])), "send_state", lambda _box, key=None: told.append(key)
+    )
     timeline = opened["timeline"]
-    for what, times in (("rows", 1), ("names", 1), ("rows", 2)):  # a page that is loaded again asks the same again
-        timeline._handle_custom_msg({"kind": "ask", "what": what, "id": 1, "names": [], "numbers": []}, [])
+    for what, times in (
+        ("rows", 1),
+        ("names", 1),
+        ("rows", 2),
+    ):  # a page that is loaded again asks the same again
+        timeline._handle_custom_msg(
+            {"kind": "ask", "what": what, "id": 1, "names": [], "numbers": []}, []
+        )
         assert told == ["children"] * times
 
 

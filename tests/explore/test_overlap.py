@@ -11,7 +11,8 @@ from llmprof.explore.overlap.explorer import PARTS, lanes, step_bars, summary
 from llmprof.trace import Trace
 from tests.analyze.builders import ALL_REDUCE, GEMM, NCCL_ALL_REDUCE, kernels, labels, launches
 
-# stream 7: compute [100, 140) and [160, 180); stream 9: communication [130, 170); a copy at [190, 195)
+# stream 7: compute [100, 140) and [160, 180); stream 9: communication [130, 170); a copy at [190,
+# 195)
 RUN = pl.concat(
     [
         kernels([(GEMM, 40), (GEMM, 20)], start=100, pause=20),
@@ -20,7 +21,14 @@ RUN = pl.concat(
     ]
 )
 COPY = pl.DataFrame(
-    {"rank": [0], "stream": [9], "start_ns": [190], "dur_ns": [5], "name": ["Memcpy DtoD"], "kind": ["DtoD"]}
+    {
+        "rank": [0],
+        "stream": [9],
+        "start_ns": [190],
+        "dur_ns": [5],
+        "name": ["Memcpy DtoD"],
+        "kind": ["DtoD"],
+    }
 )
 ALL = {"window": None, "against": "", "step": None, "pixels": 100}
 
@@ -39,7 +47,9 @@ def spans(head: dict, buffers: list, name: str) -> list[tuple[float, float]]:
 def test_lanes_of_a_window() -> None:
     head, buffers = lanes(trace(), 0, (110, 200), pixels=100)
     assert spans(head, buffers, "compute") == [(0, 30), (50, 70)]
-    assert spans(head, buffers, "exposed, wait unknown") == [(30, 50)]  # one rank has the collective
+    assert spans(head, buffers, "exposed, wait unknown") == [
+        (30, 50)
+    ]  # one rank has the collective
     assert spans(head, buffers, "hidden communication") == [(20, 30), (50, 60)]
     assert spans(head, buffers, "copy") == [(80, 85)]
     assert spans(head, buffers, "idle") == [(70, 80), (85, 90)]
@@ -58,14 +68,22 @@ def test_a_window_in_which_nothing_runs() -> None:
     assert spans(head, buffers, "compute") == []
     found = summary(trace(), 0, (110, 200))
     assert dict(found.select("part", "ns").iter_rows()) == {
-        "compute": 30, "hidden communication": 20, "exposed waiting": 0, "exposed transfer": 0,
-        "exposed, wait unknown": 20, "exposed copy": 5, "idle": 15, "total": 90,
-    }  # fmt: skip
+        "compute": 30,
+        "hidden communication": 20,
+        "exposed waiting": 0,
+        "exposed transfer": 0,
+        "exposed, wait unknown": 20,
+        "exposed copy": 5,
+        "idle": 15,
+        "total": 90,
+    }
     assert found["share"][-1] == 1.0
 
 
 def test_waiting_and_transfer_have_lanes_of_their_own() -> None:
-    """Rank 0 reduces [10, 104) us and computes [0, 20); rank 1 comes at 100: 80 us of waiting, 4 of transfer."""
+    """Rank 0 reduces [10, 104) us and computes [0, 20); rank 1 comes at 100: 80 us of waiting, 4
+    of transfer.
+    """
     us = 1_000
     frame = pl.concat(
         [
@@ -81,8 +99,12 @@ def test_waiting_and_transfer_have_lanes_of_their_own() -> None:
     assert spans(head, buffers, "exposed transfer") == [(100 * us, 104 * us)]
     assert "exposed, wait unknown" not in {lane["name"] for lane in head["lanes"]}
     assert explore.overlap(both)._on_choices()[0]["parts"] == [
-        "compute", "hidden communication", "exposed waiting", "exposed transfer", "idle",
-    ]  # fmt: skip
+        "compute",
+        "hidden communication",
+        "exposed waiting",
+        "exposed transfer",
+        "idle",
+    ]
 
 
 def test_the_window_and_what_is_in_it() -> None:
@@ -92,7 +114,13 @@ def test_the_window_and_what_is_in_it() -> None:
     assert shown.selected.select("name", "class").rows() == [(ALL_REDUCE, "communication")]
     shown.against = "rank:1"
     assert shown.summary.columns == ["part", "a_ns", "a_share", "b_ns", "b_share", "delta_ns"]
-    assert shown.summary.row(by_predicate=pl.col("part") == "exposed, wait unknown")[1:] == (19, 1.0, 0, 0.0, -19)
+    assert shown.summary.row(by_predicate=pl.col("part") == "exposed, wait unknown")[1:] == (
+        19,
+        1.0,
+        0,
+        0.0,
+        -19,
+    )
     assert shown.summary.row(by_predicate=pl.col("part") == "idle")[3] == 19
 
 
@@ -110,12 +138,24 @@ def stepped(start: int, lengths: list[int]) -> Trace:
 def test_steps_as_bars_and_as_windows() -> None:
     a, b = stepped(100, [50, 60, 70]), stepped(1000, [50, 90, 70])
     bars = step_bars(a, rank=0)
-    assert bars.select("first", "last", "phase", "start_ns", "end_ns", "total_ns", "compute").row(1) == (
-        1, 1, "decode", 250, 310, 60, 60,
-    )  # fmt: skip
+    assert bars.select("first", "last", "phase", "start_ns", "end_ns", "total_ns", "compute").row(
+        1
+    ) == (
+        1,
+        1,
+        "decode",
+        250,
+        310,
+        60,
+        60,
+    )
     shown = explore.overlap(a, other=b, against="other:0")
     shown._on_steps(rank=0, first=1, last=1)
-    assert (shown.rank, shown.step, shown.window) == (0, 1, [250, 340])  # as long as the longer of the two
+    assert (shown.rank, shown.step, shown.window) == (
+        0,
+        1,
+        [250, 340],
+    )  # as long as the longer of the two
     message, _ = shown._on_lanes(rank=0, window=shown.window, against="other:0", step=1, pixels=100)
     assert [side["window"] for side in message["sides"]] == [[250, 340], [1150, 1240]]
     assert [side["of"] for side in message["sides"]] == ["", "other trace"]
@@ -157,10 +197,18 @@ def test_recordings_without_events_or_steps() -> None:
     assert (shown.step, shown.window) == (None, None)
     assert shown._on_lanes(rank=0, **ALL)[0]["sides"][0]["lanes"][0]["count"] == 1
     bars = step_bars(trace(), rank=0)
-    assert bars.select("first", "last", "phase", "start_ns", "end_ns").rows() == [(-1, -1, None, 100, 195)]
+    assert bars.select("first", "last", "phase", "start_ns", "end_ns").rows() == [
+        (-1, -1, None, 100, 195)
+    ]
     [bar] = bars.select("total_ns", *PARTS).iter_rows(named=True)
-    # idle is [180, 190): compute [100, 140) and [160, 180) of which 20 beside communication, [140, 160) exposed, a copy
-    assert (bar["total_ns"], bar["compute"], bar["hidden communication"], bar["idle"]) == (95, 40, 20, 10)
+    # idle is [180, 190): compute [100, 140) and [160, 180) of which 20 beside communication, [140,
+    # 160) exposed, a copy
+    assert (bar["total_ns"], bar["compute"], bar["hidden communication"], bar["idle"]) == (
+        95,
+        40,
+        20,
+        10,
+    )
     assert (bar["exposed, wait unknown"], bar["exposed copy"]) == (20, 5)
     assert step_bars(trace(), rank=0, phase="decode").is_empty()
     assert step_bars(trace(), rank=7).is_empty()

@@ -1,4 +1,6 @@
-"""Queries of a timeline: results as rows, places and rows of the timeline; what is wrong says where."""
+"""Queries of a timeline: results as rows, places and rows of the timeline; what is wrong says
+where.
+"""
 
 import polars as pl
 import pytest
@@ -21,8 +23,10 @@ def test_the_result_is_what_trace_sql_gives(widget):
     assert widget.queried.equals(frame)
     assert (answer["total"], answer["problem"], answer["places"]) == (frame.height, "", False)
     assert [(field["name"], field["number"]) for field in answer["columns"]] == [
-        ("name", False), ("n", True), ("total_ns", True),
-    ]  # fmt: skip
+        ("name", False),
+        ("n", True),
+        ("total_ns", True),
+    ]
     assert answer["rows"][0] == [str(value) for value in frame.row(0)]
     assert eval(answer["python"], {"trace": widget.trace}).equals(frame)
     rows, _ = ask(widget, "queried", first=0, count=2, sort="-name")
@@ -79,7 +83,11 @@ def test_a_row_of_the_result_is_a_place_on_the_timeline(widget):
 def test_a_result_becomes_a_row_of_its_own(widget):
     ask(widget, "find")
     before = len(widget._data.rows)
-    ask(widget, "query", text="select name, start_ns, dur_ns, grid_x from kernels where name like '%rms%'")
+    ask(
+        widget,
+        "query",
+        text="select name, start_ns, dur_ns, grid_x from kernels where name like '%rms%'",
+    )
     answer, _ = ask(widget, "track")
     described, _ = ask(widget, "rows")
     assert answer["row"] == before
@@ -99,8 +107,10 @@ def test_a_result_becomes_a_row_of_its_own(widget):
     assert widget.selected.equals(widget.queried)
     assert widget.rank is None
     assert row_of(widget, "stream") < before  # numbers of other rows stay
-    for text, words in (("select name from kernels", "no column start_ns"),
-                        ("select start_ns, dur_ns from kernels where dur_ns < 0", "no rows")):  # fmt: skip
+    for text, words in (
+        ("select name from kernels", "no column start_ns"),
+        ("select start_ns, dur_ns from kernels where dur_ns < 0", "no rows"),
+    ):
         ask(widget, "query", text=text)
         with pytest.raises(AnalysisError, match=words):
             ask(widget, "track")

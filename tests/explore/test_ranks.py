@@ -1,4 +1,6 @@
-"""The explorer of many ranks without a browser, on the sixteen ranks by hand of ``tests/analyze/test_ranks``."""
+"""The explorer of many ranks without a browser, on the sixteen ranks by hand of
+``tests/analyze/test_ranks``.
+"""
 
 import numpy as np
 import polars as pl
@@ -16,7 +18,9 @@ def sixteen():
 
 
 def test_a_cell_is_a_step_of_a_rank(sixteen):
-    head, buffer = explore.ranks(sixteen)._on_cells(measure="wait", phase=None, steps=None, ranks=None)
+    head, buffer = explore.ranks(sixteen)._on_cells(
+        measure="wait", phase=None, steps=None, ranks=None
+    )
     values = np.frombuffer(buffer[0], dtype="<f4").reshape(STEPS, RANKS)
     rows = analyze.rank_steps(sixteen)
     for step, rank, wait in rows.select("step", "rank", "wait_ns").iter_rows():
@@ -29,13 +33,20 @@ def test_a_cell_is_a_step_of_a_rank(sixteen):
 
 def test_a_row_of_many_ranks_shows_the_largest_and_a_column_of_many_steps_their_median():
     rank = np.repeat(np.arange(1024), 2000)
-    rows = pl.DataFrame({"rank": rank, "step": np.tile(np.arange(2000), 1024), "phase": "decode"}).with_columns(
+    rows = pl.DataFrame(
+        {"rank": rank, "step": np.tile(np.arange(2000), 1024), "phase": "decode"}
+    ).with_columns(
         step_ns=pl.when((pl.col("rank") == 100) & (pl.col("step") >= 1000))
         .then(900)
         .otherwise(100 + pl.col("step") % 2)
     )
     head, buffer = cells(rows, measure="step")
-    assert (head["banded"], head["condensed"], len(head["rows"]), len(head["columns"])) == (8, 2, 128, 1000)
+    assert (head["banded"], head["condensed"], len(head["rows"]), len(head["columns"])) == (
+        8,
+        2,
+        128,
+        1000,
+    )
     assert head["rows"][12] == (96, 103)
     assert head["columns"][500] == (1000, 1001, 0)
     values = np.frombuffer(buffer, dtype="<f4").reshape(1000, 128)
@@ -53,7 +64,12 @@ def test_what_was_picked_is_a_frame_and_opens_in_a_timeline(sixteen):
         widget.timeline()
     widget._on_pick(measure="wait", step=2, ranks=(8, 11))
     # rank 10 is last in step 2; of the others rank 8 comes first by number
-    assert (widget.picked, widget.rank, widget.step, widget.window) == ([8, 9, 10, 11], 8, 2, [20_000.0, 25_000.0])
+    assert (widget.picked, widget.rank, widget.step, widget.window) == (
+        [8, 9, 10, 11],
+        8,
+        2,
+        [20_000.0, 25_000.0],
+    )
     assert widget.selected.select("rank", "step").rows() == [(rank, 2) for rank in (8, 9, 10, 11)]
     line = widget.timeline()
     assert line.trace.ranks == [8, 9, 10, 11]
@@ -66,7 +82,9 @@ def test_what_was_picked_is_a_frame_and_opens_in_a_timeline(sixteen):
 
 def test_late_groups_and_what_is_not_known(sixteen):
     answer, _ = explore.ranks(sixteen)._on_choices()
-    assert answer["latest"].startswith("Ranks 8 to 11 (one node, node2) arrive last in 90.0 % of 10 collectives")
+    assert answer["latest"].startswith(
+        "Ranks 8 to 11 (one node, node2) arrive last in 90.0 % of 10 collectives"
+    )
     assert [row["group"] for row in answer["groups"]] == ["node2", "node0", "node3", "node1"]
     nothing, _ = explore.ranks(run_of())._on_choices()
     assert (nothing["groups"], nothing["latest"]) == ([], "")

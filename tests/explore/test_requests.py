@@ -1,4 +1,6 @@
-"""The explorer of slow requests without a browser, on the run by hand of ``tests/analyze/test_requests``."""
+"""The explorer of slow requests without a browser, on the run by hand of
+``tests/analyze/test_requests``.
+"""
 
 import pytest
 import traitlets
@@ -18,7 +20,11 @@ def test_the_table_is_that_of_the_analysis_in_the_order_that_was_asked_for(run):
     assert widget.table.equals(analyze.requests(run).sort("ttft_ns", descending=True))
     assert widget.table["request"].to_list() == [1, 2, 0]  # first tokens after 49, 41 and 26 ms
     answer, _ = widget._on_table("-e2e_ns", 60)
-    assert [(row["request"], row["e2e_ns"]) for row in answer["rows"]] == [(1, 100 * MS), (0, 81 * MS), (2, 51 * MS)]
+    assert [(row["request"], row["e2e_ns"]) for row in answer["rows"]] == [
+        (1, 100 * MS),
+        (0, 81 * MS),
+        (2, 51 * MS),
+    ]
     assert (answer["total"], answer["longest"]) == (3, 100 * MS)
     # parts that no request has are not in the legend; the bar of a row is as long as its latency
     names = [part["name"] for part in answer["parts"]]

@@ -1,4 +1,6 @@
-"""The explorer of a study: what its table shows, what a choice hands back, and a study that goes on."""
+"""The explorer of a study: what its table shows, what a choice hands back, and a study that goes
+on.
+"""
 
 import pytest
 
@@ -16,16 +18,31 @@ def stored(folder, count):
     """A study of two settings with its first points, the last of which failed."""
     start = {"engine_args.max_num_seqs": 8, "eager": True}
     names = {"engine_args.max_num_seqs": [8, 16], "eager": [True, False]}
-    config = ExperimentConfig(model="random:tiny", eager=True, engine_args={"max_num_seqs": 8}).to_dict()
-    state = batch_state.new(config, names, [dict(zip(start, key, strict=True)) for key in list(RATES)[:count]])
+    config = ExperimentConfig(
+        model="random:tiny", eager=True, engine_args={"max_num_seqs": 8}
+    ).to_dict()
+    state = batch_state.new(
+        config, names, [dict(zip(start, key, strict=True)) for key in list(RATES)[:count]]
+    )
     for point, rate in zip(state["points"], RATES.values(), strict=False):
-        point |= {"state": "failed", "error": "no memory"} if rate is None else {"state": "finished", "run": "r"}
+        point |= (
+            {"state": "failed", "error": "no memory"}
+            if rate is None
+            else {"state": "finished", "run": "r"}
+        )
         if rate is not None:
-            point |= {"metrics": {"output_tokens_per_s": rate, "tpot_p95": 1e9 / rate}, "seconds": 2.0}
+            point |= {
+                "metrics": {"output_tokens_per_s": rate, "tpot_p95": 1e9 / rate},
+                "seconds": 2.0,
+            }
     state["tune"] = {
-        "objective": "output_tokens_per_s", "slo": "tpot_p95<=8ms", "start": start, "excluded": [], "notes": [],
+        "objective": "output_tokens_per_s",
+        "slo": "tpot_p95<=8ms",
+        "start": start,
+        "excluded": [],
+        "notes": [],
         "importance": {"eager": 0.75, "engine_args.max_num_seqs": 0.25},
-    }  # fmt: skip
+    }
     batch_state.store(state, folder)
     return folder
 
@@ -40,7 +57,12 @@ def widget(tmp_path, monkeypatch):
 def test_the_table_has_a_row_for_each_point(widget):
     rows = [row for row, _ in widget.table.options]
     assert [number for _, number in widget.table.options] == [0, 1, 2, 3]
-    assert ["\N{NO-BREAK SPACE}300/s\N{NO-BREAK SPACE}" in row for row in rows] == [False, False, True, False]
+    assert ["\N{NO-BREAK SPACE}300/s\N{NO-BREAK SPACE}" in row for row in rows] == [
+        False,
+        False,
+        True,
+        False,
+    ]
     assert ["failed" in row for row in rows] == [False, False, False, True]
     assert "max_num_seqs" in widget.head.value
 
@@ -75,7 +97,11 @@ def test_a_study_that_goes_on_is_read_again_and_the_choice_stays(widget, tmp_pat
 def test_chosen_points_stand_out_in_the_chart(tmp_path):
     study = trials.open_study(stored(tmp_path, 4))
     chart = charts.study_pareto(study.pareto, picked=[0, 1])
-    assert sorted(row["kind"] for row in rows(chart, "circle", "kind")) == ["best", "chosen", "start"]
+    assert sorted(row["kind"] for row in rows(chart, "circle", "kind")) == [
+        "best",
+        "chosen",
+        "start",
+    ]
 
 
 def test_a_folder_without_a_study_is_refused(tmp_path):

@@ -56,4 +56,6 @@ def test_a_trace_gives_its_device_and_measured_steps(monkeypatch):
     assert widget.tabs.titles[-1] == "Measured"
     assert not (widget.joined["efficiency"] > 1).any()
     assert widget.measured["value"].to_list() == [2, 4]
-    assert widget.measured.filter(pl.col("value") == 4)["decode_s"].item() == pytest.approx(0.0018, rel=0.05)
+    assert widget.measured.filter(pl.col("value") == 4)["decode_s"].item() == pytest.approx(
+        0.0018, rel=0.05
+    )

@@ -1,4 +1,6 @@
-"""The timeline's Python side: rows, views, selection, search, places and the picture, on traces made by hand."""
+"""The timeline's Python side: rows, views, selection, search, places and the picture, on traces
+made by hand.
+"""
 
 import json
 import math
@@ -16,13 +18,33 @@ from llmprof.errors import AnalysisError, ArgumentError, LlmprofError, NotCaptur
 from llmprof.explore.timeline import data, rows
 from llmprof.explore.timeline.rows import VISIBLE, Lane, levels
 from llmprof.trace import Trace
-from tests.analyze.builders import ATTENTION, GEMM, NCCL_ALL_REDUCE, NORM, forward, kernels, labels, launches, ops
+from tests.analyze.builders import (
+    ATTENTION,
+    GEMM,
+    NCCL_ALL_REDUCE,
+    NORM,
+    forward,
+    kernels,
+    labels,
+    launches,
+    ops,
+)
 from tests.analyze.test_replay import US, host_bound, two_ranks
 from tests.analyze.test_requests import MS
 from tests.analyze.test_requests import made as served_run
 
-DTYPES = {"start": "<f4", "dur": "<f4", "code": "u1", "name": "<u4", "id": "<u4", "busy": "u1", "main": "u1",
-          "samples": "<f4", "waits": "u1", "held": "u1"}  # fmt: skip
+DTYPES = {
+    "start": "<f4",
+    "dur": "<f4",
+    "code": "u1",
+    "name": "<u4",
+    "id": "<u4",
+    "busy": "u1",
+    "main": "u1",
+    "samples": "<f4",
+    "waits": "u1",
+    "held": "u1",
+}
 
 
 def decode(layers=2, *, steps=2, rank=0):
@@ -38,7 +60,9 @@ def decode(layers=2, *, steps=2, rank=0):
 
 def whole_trace(**more):
     run, marks = decode()
-    host = ops([("aten::linear", 90, 25, 1, "[[4, 8]]"), ("aten::mm", 92, 6, 2), ("aten::add", 120, 5, 3)])
+    host = ops(
+        [("aten::linear", 90, 25, 1, "[[4, 8]]"), ("aten::mm", 92, 6, 2), ("aten::add", 120, 5, 3)]
+    )
     return Trace({"kernels": run, "runtime": launches(run), "markers": marks, "ops": host, **more})
 
 
@@ -49,21 +73,35 @@ def ask(widget, what, **args):
 
 def view_of(widget, window, *, width=1000, rows=None, by="category"):
     rows = range(len(widget._data.rows)) if rows is None else rows
-    message, buffers = ask(widget, "view", window=window, width=width, rows=list(rows), colour_by=by)
-    columns = {name: np.frombuffer(raw, dtype) for (name, dtype), raw in zip(DTYPES.items(), buffers, strict=True)}
+    message, buffers = ask(
+        widget, "view", window=window, width=width, rows=list(rows), colour_by=by
+    )
+    columns = {
+        name: np.frombuffer(raw, dtype)
+        for (name, dtype), raw in zip(DTYPES.items(), buffers, strict=True)
+    }
     return message, columns
 
 
 def row_of(widget, kind, rank=0):
-    return next(n for n, row in enumerate(widget._data.rows) if (row.kind, row.rank) == (kind, rank))
+    return next(
+        n for n, row in enumerate(widget._data.rows) if (row.kind, row.rank) == (kind, rank)
+    )
 
 
 def test_rows_of_a_rank_are_found_in_two_goes():
     widget = explore.timeline(whole_trace())
     described, _ = ask(widget, "rows")
     assert [row["kind"] for row in described["rows"]] == [
-        "steps", "layers", "collectives", "idle", "stream", "markers", "ops", "runtime",
-    ]  # fmt: skip
+        "steps",
+        "layers",
+        "collectives",
+        "idle",
+        "stream",
+        "markers",
+        "ops",
+        "runtime",
+    ]
     assert not described["found"]
     assert [row["count"] for row in described["rows"]] == [0, 0, 0, 0, 54, 2, 3, 54]
     ask(widget, "find")
@@ -94,7 +132,9 @@ def test_a_near_view_has_the_events_themselves():
 
 
 def test_a_far_view_has_bins_and_the_events_that_are_wide():
-    run = pl.concat([kernels([(GEMM, 5)] * 1000, pause=5), kernels([(NORM, 20_000)], start=10_000, first=5000)])
+    run = pl.concat(
+        [kernels([(GEMM, 5)] * 1000, pause=5), kernels([(NORM, 20_000)], start=10_000, first=5000)]
+    )
     widget = explore.timeline(Trace({"kernels": run}))
     stream = row_of(widget, "stream")
     message, found = view_of(widget, [0, 40_000], width=100, rows=[stream])
@@ -109,12 +149,20 @@ def test_a_far_view_has_bins_and_the_events_that_are_wide():
 
 def test_counters_are_lines_between_their_least_and_greatest_value():
     samples = pl.DataFrame(
-        {"rank": [0] * 4, "device": [0] * 4, "time_ns": [0, 10, 12, 30], "name": ["gpu.power"] * 4,
-         "value": [1.0, 5.0, 2.0, 4.0], "unit": ["W"] * 4}
-    )  # fmt: skip
+        {
+            "rank": [0] * 4,
+            "device": [0] * 4,
+            "time_ns": [0, 10, 12, 30],
+            "name": ["gpu.power"] * 4,
+            "value": [1.0, 5.0, 2.0, 4.0],
+            "unit": ["W"] * 4,
+        }
+    )
     widget = explore.timeline(Trace({"counters": schema.conform(samples, "counters")}))
     described, _ = ask(widget, "rows")
-    assert [(row["label"], row["unit"], row["range"]) for row in described["rows"]] == [("gpu.power", "W", [0.0, 5.0])]
+    assert [(row["label"], row["unit"], row["range"]) for row in described["rows"]] == [
+        ("gpu.power", "W", [0.0, 5.0])
+    ]
     message, found = view_of(widget, [0, 40], width=4)
     assert message["window"] == [-10, 50]
     assert message["lanes"] == [[0, 0, 0, 0, 0]]
@@ -152,16 +200,25 @@ def test_a_range_of_time_selects_the_events_that_touch_it():
     answer, _ = ask(widget, "span", span=[105, 141], rows=None)
     assert answer["title"] == "stream 7"
     assert answer["facts"] == [
-        ["length", "36 ns"], ["spans", "3"], ["summed time", "16 ns"],
-        ["mean", "10 ns"], ["median", "10 ns"], ["p99", "10 ns"], ["longest", "10 ns"],
-    ]  # fmt: skip
-    rows = [[row[name] for name in ("name", "count", "total_ns", "share")] for row in answer["rows"]]
+        ["length", "36 ns"],
+        ["spans", "3"],
+        ["summed time", "16 ns"],
+        ["mean", "10 ns"],
+        ["median", "10 ns"],
+        ["p99", "10 ns"],
+        ["longest", "10 ns"],
+    ]
+    rows = [
+        [row[name] for name in ("name", "count", "total_ns", "share")] for row in answer["rows"]
+    ]
     assert rows == [
         ["indexSelectSmallIndex", 1, 10, 10 / 16],
         ["_prepare_inputs_kernel", 1, 5, 5 / 16],
         ["fused_add_rms_norm_kernel", 1, 1, 1 / 16],
     ]
-    assert {(row["mean_ns"], row["p50_ns"], row["p99_ns"]) for row in answer["rows"]} == {(10.0, 10.0, 10.0)}
+    assert {(row["mean_ns"], row["p50_ns"], row["p99_ns"]) for row in answer["rows"]} == {
+        (10.0, 10.0, 10.0)
+    }
     ask(widget, "find")
     keys = ask(widget, "rows")[0]["keys"]
     for by in ("stage", "category"):
@@ -181,15 +238,25 @@ def test_a_window_is_saved_as_a_trace(tmp_path):
 
 
 def test_an_area_has_a_part_for_each_kind_of_row():
-    counted = pl.DataFrame({"rank": [0] * 3, "device": [0] * 3, "time_ns": [0, 110, 130], "name": ["power"] * 3,
-                            "value": [10.0, 20.0, 60.0], "unit": ["W"] * 3})  # fmt: skip
+    counted = pl.DataFrame(
+        {
+            "rank": [0] * 3,
+            "device": [0] * 3,
+            "time_ns": [0, 110, 130],
+            "name": ["power"] * 3,
+            "value": [10.0, 20.0, 60.0],
+            "unit": ["W"] * 3,
+        }
+    )
     widget = explore.timeline(whole_trace(counters=counted))
     ask(widget, "find")
     rows = [row_of(widget, kind) for kind in ("ops", "counter", "stream", "runtime")]
     widget.span, widget.span_rows = [105, 141], rows
     answer, _ = ask(widget, "span", span=[105, 141], rows=rows)
     count = {part["kind"]: part["count"] for part in answer["kinds"]}
-    calls = widget.trace.table("runtime").filter(pl.col("start_ns") < 141, pl.col("start_ns") + pl.col("dur_ns") > 105)
+    calls = widget.trace.table("runtime").filter(
+        pl.col("start_ns") < 141, pl.col("start_ns") + pl.col("dur_ns") > 105
+    )
     assert list(count) == ["stream", "ops", "counter", "runtime", "flows"]
     assert (count["stream"], count["ops"], count["counter"]) == (3, 2, 3)
     assert (count["runtime"], count["flows"]) == (calls.height, 3)
@@ -197,15 +264,25 @@ def test_an_area_has_a_part_for_each_kind_of_row():
     # 10 W until 110, 20 W until 130, then 60 W: (5 x 10 + 20 x 20 + 11 x 60) / 36
     answer, _ = ask(widget, "span", span=[105, 141], rows=rows, kind="counter")
     assert answer["counters"] == [
-        {"name": "power", "unit": "W", "count": 3, "least": 10.0, "mean": pytest.approx(1110 / 36), "most": 60.0,
-         "first": 10.0, "last": 60.0}
-    ]  # fmt: skip
+        {
+            "name": "power",
+            "unit": "W",
+            "count": 3,
+            "least": 10.0,
+            "mean": pytest.approx(1110 / 36),
+            "most": 60.0,
+            "first": 10.0,
+            "last": 60.0,
+        }
+    ]
     widget.span_kind = "counter"
     assert widget.selected["value"].to_list() == [10.0, 20.0, 60.0]
     answer, _ = ask(widget, "span", span=[105, 141], rows=rows, kind="flows")
     events = analyze.attribute(widget.trace).head(3)
     delays = (events["start_ns"] - events["launch_start_ns"]).to_list()
-    assert sorted(row["mean_ns"] for row in answer["flows"]) == sorted(float(delay) for delay in delays)
+    assert sorted(row["mean_ns"] for row in answer["flows"]) == sorted(
+        float(delay) for delay in delays
+    )
     widget.span_kind = "flows"
     assert widget.selected["event"].to_list() == [0, 1, 2]
     widget.span_kind = "ops"
@@ -222,7 +299,10 @@ def test_a_range_of_time_can_be_of_some_rows_only():
     # aten::linear is from 90 to 115, aten::mm ends before, aten::add is from 120 to 125
     assert widget.selected["name"].to_list() == ["aten::linear", "aten::add"]
     answer, _ = ask(widget, "span", span=[105, 141], rows=[operators], kind="ops")
-    assert [(row["name"], row["total_ns"]) for row in answer["rows"]] == [("aten::linear", 10), ("aten::add", 5)]
+    assert [(row["name"], row["total_ns"]) for row in answer["rows"]] == [
+        ("aten::linear", 10),
+        ("aten::add", 5),
+    ]
     # of a mixed choice with a stream, as a closed rank's strip is one, the stream is meant
     widget.span_rows = [row_of(widget, "steps"), row_of(widget, "stream"), row_of(widget, "idle")]
     assert widget.selected["event"].to_list() == [0, 1, 2]
@@ -234,7 +314,9 @@ def test_a_range_of_time_can_be_of_some_rows_only():
     assert (answer["rows"], answer["total"]) == ([], 0)
 
 
-def test_very_many_host_spans_of_several_ranks_come_after_the_first_picture(sample_trace, monkeypatch):
+def test_very_many_host_spans_of_several_ranks_come_after_the_first_picture(
+    sample_trace, monkeypatch
+):
     trace = sample_trace("torch_tp4_eager_nccl")
     at_once = explore.timeline(trace)
     monkeypatch.setattr(data, "LATER", 1)
@@ -244,12 +326,16 @@ def test_very_many_host_spans_of_several_ranks_come_after_the_first_picture(samp
     assert not before["found"]
     assert [row["count"] for row in before["rows"]] == [row["count"] for row in after["rows"]]
     operators = row_of(at_once, "ops")
-    message, _ = ask(widget, "view", window=before["whole"], width=1000, rows=[operators], colour_by="stage")
+    message, _ = ask(
+        widget, "view", window=before["whole"], width=1000, rows=[operators], colour_by="stage"
+    )
     assert message["lanes"] == []
     for one in (widget, at_once):
         ask(one, "find")
-    mine, other = (view_of(one, before["whole"], rows=[operators, row_of(at_once, "runtime", 2)])
-                   for one in (widget, at_once))  # fmt: skip
+    mine, other = (
+        view_of(one, before["whole"], rows=[operators, row_of(at_once, "runtime", 2)])
+        for one in (widget, at_once)
+    )
     assert mine[0] == other[0]
     assert all(np.array_equal(mine[1][name], other[1][name]) for name in ("start", "busy"))
     early = explore.timeline(trace)  # whoever needs them before has them at once
@@ -272,7 +358,9 @@ def test_every_kind_of_row_can_be_described(sample_trace):
 def test_search_and_picking():
     widget = explore.timeline(whole_trace())
     row = row_of(widget, "stream")
-    picked = lambda time, reach: ask(widget, "pick", row=row, level=0, time=time, reach=reach)[0]["hit"]  # noqa: E731
+    picked = lambda time, reach: ask(widget, "pick", row=row, level=0, time=time, reach=reach)[0][  # noqa: E731
+        "hit"
+    ]
     assert picked(105, 1)["id"] == 0
     assert picked(113, 1) is None
     assert picked(113, 5)["id"] == 0
@@ -290,7 +378,12 @@ def test_search_and_picking():
     operator, _ = ask(widget, "search", text="aten::m", after=0)
     assert (operator["count"], operator["hit"]["row"]) == (1, operators)
     assert ask(widget, "search", text="a.*n", after=0)[0]["count"] == 0
-    assert ask(widget, "search", text=" ", after=0)[0] == {"count": 0, "index": -1, "hit": None, "names": []}
+    assert ask(widget, "search", text=" ", after=0)[0] == {
+        "count": 0,
+        "index": -1,
+        "hit": None,
+        "names": [],
+    }
 
 
 def test_going_to_a_step_and_to_a_layer():
@@ -303,7 +396,9 @@ def test_going_to_a_step_and_to_a_layer():
     assert ask(widget, "goto", step=1, layer=1)[0] == {"window": window}
     with pytest.raises(AnalysisError, match=r"there is no step 7; expected a step from 0 to 1"):
         widget.go(step=7)
-    with pytest.raises(AnalysisError, match=r"there is no step 1, layer 9; expected a layer from 0 to 1"):
+    with pytest.raises(
+        AnalysisError, match=r"there is no step 1, layer 9; expected a layer from 0 to 1"
+    ):
         widget.go(step=1, layer=9)
 
 
@@ -314,10 +409,23 @@ def test_going_to_a_step_and_to_a_layer():
         ({"kernels": kernels([]), "runtime": schema.empty("runtime")}, []),
         ({"runtime": launches(kernels([GEMM]))}, ["runtime"]),
         ({"markers": labels([("train", 0, 10)])}, ["markers"]),
-        ({"ops": ops([("aten::mm", 0, 10, 1)])}, ["steps", "layers", "collectives", "idle", "stream", "ops"]),
-        ({"kernels": kernels([("mystery", 5)])}, ["steps", "layers", "collectives", "idle", "stream"]),
+        (
+            {"ops": ops([("aten::mm", 0, 10, 1)])},
+            ["steps", "layers", "collectives", "idle", "stream", "ops"],
+        ),
+        (
+            {"kernels": kernels([("mystery", 5)])},
+            ["steps", "layers", "collectives", "idle", "stream"],
+        ),
     ],
-    ids=["nothing", "nothing happened", "host calls only", "markers only", "no device", "nothing recognised"],
+    ids=[
+        "nothing",
+        "nothing happened",
+        "host calls only",
+        "markers only",
+        "no device",
+        "nothing recognised",
+    ],
 )
 def test_traces_that_lack_something_are_drawn_as_far_as_they_go(tables, kinds):
     widget = explore.timeline(Trace(tables))
@@ -350,11 +458,15 @@ def test_markup_in_names_stays_text_in_the_picture():
     widget = explore.timeline(Trace({"kernels": kernels([(hostile, 1000)])}))
     assert widget.picture().startswith(b"\x89PNG")
     run = pl.concat([kernels([GEMM]), kernels([GEMM], rank=2)])
-    widget = explore.timeline(Trace({"kernels": run}, {"missing_ranks": [1], "world_size": 3, "device": "H200"}))
+    widget = explore.timeline(
+        Trace({"kernels": run}, {"missing_ranks": [1], "world_size": 3, "device": "H200"})
+    )
     groups = ask(widget, "rows")[0]["groups"]
     assert [(group["label"], group["detail"]) for group in groups] == [
-        ("rank 0", "H200"), ("rank 1", "not in this trace"), ("rank 2", "H200"),
-    ]  # fmt: skip
+        ("rank 0", "H200"),
+        ("rank 1", "not in this trace"),
+        ("rank 2", "H200"),
+    ]
 
 
 def test_metrics_are_facts_of_the_kernels_that_they_fit(sample_trace):
@@ -375,11 +487,21 @@ def test_requests_stand_on_top_a_row_each():
     group = described["groups"][0]
     assert (group["rank"], group["label"], group["detail"]) == (-2, "requests", "3")
     rows = [row for row in described["rows"] if row["kind"] == "requests"]
-    assert [(row["label"], row["count"]) for row in rows] == [("request 0", 5), ("request 1", 6), ("request 2", 3)]
-    # at first the window is that of the requests, not of the monitors that ran since the engine was started
+    assert [(row["label"], row["count"]) for row in rows] == [
+        ("request 0", 5),
+        ("request 1", 6),
+        ("request 2", 3),
+    ]
+    # at first the window is that of the requests, not of the monitors that ran since the engine was
+    # started
     assert widget.window == [5.0 * MS, 130.0 * MS]
     facts = dict(ask(widget, "describe", row=1, id=6)[0]["facts"])
-    assert (facts["part"], facts["its tokens"], facts["step"], facts["duration"]) == ("prefill", "300", "1", "30.0 ms")
+    assert (facts["part"], facts["its tokens"], facts["step"], facts["duration"]) == (
+        "prefill",
+        "300",
+        "1",
+        "30.0 ms",
+    )
     widget.selection = {"row": 1, "id": 6}
     assert widget.selected.select("request", "part", "step").row(0) == (1, "prefill", 1)
     assert (widget.step, widget.rank) == (1, None)
@@ -387,8 +509,11 @@ def test_requests_stand_on_top_a_row_each():
     assert widget.selected["part"].to_list() == ["waiting"]
     widget.selection, widget.span, widget.span_rows = None, [61 * MS, 80 * MS], [0, 1]
     assert widget.selected.select("request", "part").rows() == [
-        (0, "decode"), (0, "decode"), (1, "decode"), (1, "decode"),
-    ]  # fmt: skip
+        (0, "decode"),
+        (0, "decode"),
+        (1, "decode"),
+        (1, "decode"),
+    ]
     assert widget.picture().startswith(b"\x89PNG")
     assert explore.timeline(run.trace)._data.rows[0].kind != "requests"
     run = served_run(apart_ms=3.0)
@@ -396,7 +521,8 @@ def test_requests_stand_on_top_a_row_each():
         explore.timeline(run.trace, run=run)
 
 
-# --- modules and Python functions in the timeline: rows of their own, what is said of them, and stacks of a selection
+# --- modules and Python functions in the timeline: rows of their own, what is said of them, and
+# stacks of a selection
 
 
 FORWARD, NORMED = "model/layers.py(12): forward", "model/norm.py(3): <lambda>"
@@ -410,10 +536,21 @@ def nested(depth: int) -> list[tuple[object, ...]]:
 def run_of(*, depth: int = 0, python: bool = True) -> Trace:
     """A GEMM at 100 and a norm at 150, launched 5 ns before by thread 1, inside functions."""
     run = kernels([(GEMM, 30), (NORM, 10)], start=100, pause=20)
-    calls = [(FORWARD, 80, 100), ("nn.Module: Layer_0", 85, 90), ("nn.Module: Norm_0", 140, 20), (NORMED, 142, 16)]
+    calls = [
+        (FORWARD, 80, 100),
+        ("nn.Module: Layer_0", 85, 90),
+        ("nn.Module: Norm_0", 140, 20),
+        (NORMED, 142, 16),
+    ]
     functions = ops([*calls, *nested(depth)]).with_columns(kind=pl.lit("python"))
     host = ops([("aten::mm", 90, 10, 1, "[[4, 8]]")])
-    return Trace({"kernels": run, "runtime": launches(run), "ops": pl.concat([functions, host]) if python else host})
+    return Trace(
+        {
+            "kernels": run,
+            "runtime": launches(run),
+            "ops": pl.concat([functions, host]) if python else host,
+        }
+    )
 
 
 @pytest.fixture
@@ -457,7 +594,11 @@ def test_modules_and_functions_have_rows_facts_and_stacks(shown):
     assert frame["stack"].list.last().to_list() == [NORM]
     assert frame.columns == ["rank", "thread", "stack", "value", "unit", "count"]
     shown.span = None
-    assert shown.stacks("python")["value"].sum() == analyze.attribute(shown.trace)["dur_ns"].sum() == 40
+    assert (
+        shown.stacks("python")["value"].sum()
+        == analyze.attribute(shown.trace)["dur_ns"].sum()
+        == 40
+    )
     assert charts.flame(shown.stacks("python")).to_dict()
 
 
@@ -477,7 +618,10 @@ def test_a_flame_graph_of_operators_has_their_own_time():
     # aten::linear is from 90 to 115 and calls aten::mm from 92 to 98; aten::add is from 120 to 125
     operators = row_of(widget, "ops")
     widget.span, widget.span_rows = [95, 141], [operators]
-    stacks = {tuple(stack): value for stack, value in widget.stacks("host").select("stack", "value").iter_rows()}
+    stacks = {
+        tuple(stack): value
+        for stack, value in widget.stacks("host").select("stack", "value").iter_rows()
+    }
     assert stacks == {("aten::linear",): 17, ("aten::linear", "aten::mm"): 3, ("aten::add",): 5}
     message, _ = ask(widget, "flame", by="stage")
     assert (message["kinds"], message["by"], message["total"]) == (["host"], "host", 25)
@@ -500,9 +644,15 @@ def test_waiting_is_a_share_of_the_bar_of_its_collective(sample_trace):
     calls = analyze.collectives(trace).filter(rank=0).filter(pl.col("wait_ns") > 0)
     call = calls.row(0, named=True)
     window = [call["start_ns"] - 10.0, call["start_ns"] + call["dur_ns"] + 10.0]
-    stream = next(n for n, row in enumerate(widget._data.rows) if (row.kind, row.rank) == ("stream", 0))
+    stream = next(
+        n for n, row in enumerate(widget._data.rows) if (row.kind, row.rank) == ("stream", 0)
+    )
     _, columns = view_of(widget, window, rows=[stream])
-    event = analyze.attribute(trace).filter(rank=0, start_ns=call["start_ns"], dur_ns=call["dur_ns"])["event"].item()
+    event = (
+        analyze.attribute(trace)
+        .filter(rank=0, start_ns=call["start_ns"], dur_ns=call["dur_ns"])["event"]
+        .item()
+    )
     waits = dict(zip(columns["id"].tolist(), columns["waits"].tolist(), strict=True))
     assert waits[event] == round(255 * call["wait_ns"] / call["dur_ns"])
     assert set(waits.values()) - {waits[event]} <= {0}
@@ -510,7 +660,9 @@ def test_waiting_is_a_share_of_the_bar_of_its_collective(sample_trace):
     message, columns = view_of(widget, widget._data.whole, rows=[stream])
     assert all(lane[4] >= 0 for lane in message["lanes"][:1])
     mine = analyze.collectives(trace).filter(rank=0)
-    busy = analyze.attribute(trace).filter(rank=0, stream=mine_stream(widget, stream))["dur_ns"].sum()
+    busy = (
+        analyze.attribute(trace).filter(rank=0, stream=mine_stream(widget, stream))["dur_ns"].sum()
+    )
     share = columns["held"].astype(float).sum() / columns["busy"].astype(float).sum()
     assert share == pytest.approx(mine["wait_ns"].sum() / busy, abs=0.03)
 
@@ -530,7 +682,8 @@ def test_the_flame_graph_in_the_widget_by_hand(shown):
     assert message["total"] == shown.stacks("host")["value"].sum() > 0
 
 
-# --- the critical path in the timeline: its parts, the ranks that it is on, and the events that they lead to
+# --- the critical path in the timeline: its parts, the ranks that it is on, and the events that
+# they lead to
 
 
 @pytest.fixture(autouse=True)
@@ -568,13 +721,25 @@ def facts(widget, row, number):
 def test_parts_of_a_path_that_the_host_sets():
     widget, row = followed(host_bound())
     call = "cudaLaunchKernel"
-    # calls of 4 us at 10 and 50 of each 100 us, the host between them; at the end the last launch and its kernel; the
-    # time between two calls is parted where a step ends on the device: at 65 and 165
+    # calls of 4 us at 10 and 50 of each 100 us, the host between them; at the end the last launch
+    # and its kernel; the time between two calls is parted where a step ends on the device: at 65
+    # and 165
     assert spans(widget, row) == [
-        (10, 14, call), (14, 50, "host"), (50, 54, call), (54, 65, "host"),
-        (65, 110, "host"), (110, 114, call), (114, 150, "host"), (150, 154, call), (154, 165, "host"),
-        (165, 210, "host"), (210, 214, call), (214, 250, "host"), (250, 255, "launch"), (255, 265, GEMM),
-    ]  # fmt: skip
+        (10, 14, call),
+        (14, 50, "host"),
+        (50, 54, call),
+        (54, 65, "host"),
+        (65, 110, "host"),
+        (110, 114, call),
+        (114, 150, "host"),
+        (150, 154, call),
+        (154, 165, "host"),
+        (165, 210, "host"),
+        (210, 214, call),
+        (214, 250, "host"),
+        (250, 255, "launch"),
+        (255, 265, GEMM),
+    ]
     assert parts(widget, row)[:3] == ["host call", "host", "host call"]
     assert parts(widget, row)[-2:] == ["launch", "compute"]
     described, _ = widget._on_rows()
@@ -592,7 +757,9 @@ def test_parts_of_a_path_that_the_host_sets():
     _, target = facts(widget, row, 1)  # without operators: the call that ended it
     assert (target["row"], target["start"]) == (runtime, 50 * US)
     widget.selection = {"row": row, "id": 13}
-    assert widget.selected.select("part", "start_ns", "dur_ns").rows() == [("compute", 255 * US, 10 * US)]
+    assert widget.selected.select("part", "start_ns", "dur_ns").rows() == [
+        ("compute", 255 * US, 10 * US)
+    ]
     assert (widget.rank, widget.step) == (0, 2)
     widget.selection = None
     widget.span, widget.span_rows = [10.0 * US, 54.0 * US], [row]
@@ -611,25 +778,37 @@ def test_a_second_level_says_on_which_rank_the_path_is():
     last = (pl.col("rank") == 0) & (pl.col("start_ns") == 96 * US)
     longer = trace.kernels.with_columns(dur_ns=pl.when(last).then(20 * US).otherwise("dur_ns"))
     widget, row = followed(Trace({**trace.tables, "kernels": longer}, trace.meta))
-    # the last work is the norm of rank 0; the all-reduce before it waited for rank 1, which came at 90
+    # the last work is the norm of rank 0; the all-reduce before it waited for rank 1, which came at
+    # 90
     assert spans(widget, row, 1) == [(2, 90, "rank 1"), (90, 116, "rank 0")]
     assert spans(widget, row)[-4:] == [
-        (89, 90, "device gap"), (90, 95, NCCL_ALL_REDUCE), (95, 96, "device gap"), (96, 116, NORM),
-    ]  # fmt: skip
+        (89, 90, "device gap"),
+        (90, 95, NCCL_ALL_REDUCE),
+        (95, 96, "device gap"),
+        (96, 116, NORM),
+    ]
     assert widget._on_pick(row, 1, 93 * US, 1)[0]["hit"]["level"] == 0
     answer, _ = widget._on_span([2 * US, 116 * US], [row])
-    assert sum(one["total_ns"] for one in answer["rows"]) == 114 * US  # the ranks are not counted again
+    assert (
+        sum(one["total_ns"] for one in answer["rows"]) == 114 * US
+    )  # the ranks are not counted again
 
 
 def test_a_recording_that_is_too_large_or_takes_no_time_says_so(monkeypatch):
     monkeypatch.setattr(rows, "MOST_EVENTS", 11)
     widget, row = followed(host_bound())  # six kernels and six calls
     assert widget._data.rows[row].count == 0
-    assert widget._data.rows[row].note.startswith("not computed: 12 events, by itself of 11 at most")
+    assert widget._data.rows[row].note.startswith(
+        "not computed: 12 events, by itself of 11 at most"
+    )
     monkeypatch.undo()
-    widget, row = followed(Trace({"kernels": kernels([(GEMM, 0)])}))  # one kernel that takes no time
+    widget, row = followed(
+        Trace({"kernels": kernels([(GEMM, 0)])})
+    )  # one kernel that takes no time
     assert widget._data.rows[row].note == "no critical path: no step takes any time on a device"
-    widget, row = followed(Trace({"ops": ops([("aten::mm", 0, 10, 1)])}))  # on a CPU operators are the work
+    widget, row = followed(
+        Trace({"ops": ops([("aten::mm", 0, 10, 1)])})
+    )  # on a CPU operators are the work
     assert parts(widget, row) == ["compute"]
     assert facts(widget, row, 0)[1]["name"] == "aten::mm"
 
@@ -650,9 +829,13 @@ def test_a_saved_view_shows_the_path_again():
 
 
 def saved_run(*, ranks=2, more=()):
-    """Of each rank three GEMMs of 30 ns and two norms of 10 ns, in turn and 5 ns apart, then ``more``."""
+    """Of each rank three GEMMs of 30 ns and two norms of 10 ns, in turn and 5 ns apart, then
+    ``more``.
+    """
     names = [(GEMM, 30), (NORM, 10), (GEMM, 30), (NORM, 10), (GEMM, 30), *more]
-    run = pl.concat([kernels(names, start=100 + rank, pause=5, rank=rank, first=1) for rank in range(ranks)])
+    run = pl.concat(
+        [kernels(names, start=100 + rank, pause=5, rank=rank, first=1) for rank in range(ranks)]
+    )
     return Trace({"kernels": run, "runtime": launches(run)})
 
 
@@ -676,7 +859,10 @@ def test_a_view_is_shown_again_also_through_json(shown_again, file):
     assert again.view == shown_again.view
     assert again.arrangement["open"] == [1]
     assert again.selected["rank"].unique().to_list() == [1]
-    assert explore.timeline(saved_run(), notes=file, view=json.dumps(view), search="norm").search == "norm"
+    assert (
+        explore.timeline(saved_run(), notes=file, view=json.dumps(view), search="norm").search
+        == "norm"
+    )
 
 
 @pytest.mark.parametrize("other", [{"ranks": 1}, {"more": [(NORM, 10)]}, {"more": [(GEMM, 0)]}])
@@ -685,7 +871,9 @@ def test_a_view_of_another_trace_is_refused_with_words(shown_again, file, other)
         explore.timeline(saved_run(**other), notes=file, view=shown_again.view)
 
 
-@pytest.mark.parametrize("view", ["", "[1]", "{}", {"trace": 3}, {"trace": "x", "windows": []}, {"window": [0, 1]}])
+@pytest.mark.parametrize(
+    "view", ["", "[1]", "{}", {"trace": 3}, {"trace": "x", "windows": []}, {"window": [0, 1]}]
+)
 def test_what_is_no_view_is_refused_with_words(file, view):
     with pytest.raises(ArgumentError, match="no saved view"):
         explore.timeline(saved_run(), notes=file, view=view)
@@ -709,7 +897,11 @@ def test_marks_are_kept_in_a_file_and_come_back(shown_again, file, tmp_path):
     (tmp_path / "taken").write_text("a file where a folder should be")
     shown_again = explore.timeline(saved_run(), notes=tmp_path / "taken" / "notes.json")
     assert "cannot be read" in shown_again.notes_problem
-    for marks in ([{"text": "no time"}], [{"time": float("nan")}], [{"time": 1, "text": "x" * 2_001}]):
+    for marks in (
+        [{"text": "no time"}],
+        [{"time": float("nan")}],
+        [{"time": 1, "text": "x" * 2_001}],
+    ):
         with pytest.raises(ArgumentError):
             explore.timeline(saved_run(), notes=tmp_path / "n.json", marks=marks)
 
@@ -748,12 +940,19 @@ def test_all_hits_are_listed_with_totals(shown_again):
     answer, rows = listed(shown_again)
     assert rows == [(0, 100), (1, 101), (0, 150), (1, 151), (0, 200), (1, 201)]
     assert {name: answer[name] for name in ("total", "names", "sum_ns", "ranks")} == {
-        "total": 6, "names": 1, "sum_ns": 180.0, "ranks": [0, 1],
-    }  # fmt: skip
+        "total": 6,
+        "names": 1,
+        "sum_ns": 180.0,
+        "ranks": [0, 1],
+    }
     assert listed(shown_again, sort="-start", first=1, count=2)[1] == [(0, 200), (1, 151)]
     assert listed(shown_again, rank=1, window=(130, 151.5))[1] == [(1, 101), (1, 151)]
     assert listed(shown_again, where="host")[0]["total"] == 0
-    assert listed(shown_again, text="")[0]["total"] == listed(shown_again, text="no such name")[0]["total"] == 0
+    assert (
+        listed(shown_again, text="")[0]["total"]
+        == listed(shown_again, text="no such name")[0]["total"]
+        == 0
+    )
     by_name = shown_again._on_list(text="a", sort="-name")[0]["rows"]
     names = [one["hit"]["name"].casefold() for one in by_name]
     assert names == sorted(names, reverse=True)
@@ -763,7 +962,9 @@ def test_all_hits_are_listed_with_totals(shown_again):
 
 
 def test_the_rank_that_the_others_wait_for_is_said(sample_trace, tmp_path):
-    shown_again = explore.timeline(sample_trace("torch_tp4_eager_custom_allreduce"), notes=tmp_path / "n.json")
+    shown_again = explore.timeline(
+        sample_trace("torch_tp4_eager_custom_allreduce"), notes=tmp_path / "n.json"
+    )
     assert [group["late"] for group in shown_again._on_rows()[0]["groups"]] == [False] * 4
     shown_again._on_find()
     assert [group["rank"] for group in shown_again._on_rows()[0]["groups"] if group["late"]] == [3]
@@ -773,13 +974,19 @@ def test_the_rank_that_the_others_wait_for_is_said(sample_trace, tmp_path):
 
 
 def late_of(ranks: int, late: int) -> Trace:
-    """Six all-reduces of so many ranks, 1 ms apart, in which one starts 800 us after the others; all end together."""
+    """Six all-reduces of so many ranks, 1 ms apart, in which one starts 800 us after the others;
+    all end together.
+    """
     rows = [
-        kernels([(NCCL_ALL_REDUCE, 4_000 if rank == late else 804_000)], rank=rank, first=1_000 * rank + call,
-                start=call * 1_000_000 + (800_000 if rank == late else 0))
+        kernels(
+            [(NCCL_ALL_REDUCE, 4_000 if rank == late else 804_000)],
+            rank=rank,
+            first=1_000 * rank + call,
+            start=call * 1_000_000 + (800_000 if rank == late else 0),
+        )
         for call in range(6)
         for rank in range(ranks)
-    ]  # fmt: skip
+    ]
     return Trace({"kernels": pl.concat(rows).sort("rank", "start_ns")})
 
 
@@ -801,7 +1008,9 @@ def test_what_is_much_shorter_than_a_column_stays_visible():
 
 
 @given(
-    gaps=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(0, 3)), min_size=1, max_size=30),
+    gaps=st.lists(
+        st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(0, 3)), min_size=1, max_size=30
+    ),
     first=st.integers(-20, 60),
     columns=st.integers(1, 7),
     width=st.integers(1, 13),

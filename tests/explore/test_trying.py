@@ -1,4 +1,6 @@
-"""The button that tries a finding's remedy: it asks first, shows progress, can be stopped, and says the verdict."""
+"""The button that tries a finding's remedy: it asks first, shows progress, can be stopped, and
+says the verdict.
+"""
 
 import threading
 from types import SimpleNamespace
@@ -30,11 +32,15 @@ class Run(launch.Run):
 
 
 def verdict(tmp_path):
-    return SimpleNamespace(says="graphs is better.", report=lambda: SimpleNamespace(html=tmp_path / "index.html"))
+    return SimpleNamespace(
+        says="graphs is better.", report=lambda: SimpleNamespace(html=tmp_path / "index.html")
+    )
 
 
 def button(run):
-    return Trying(run, {"remedy": "graphs", "words": "graphs", "fields": "eager=False"}, lambda call: call())
+    return Trying(
+        run, {"remedy": "graphs", "words": "graphs", "fields": "eager=False"}, lambda call: call()
+    )
 
 
 def test_it_asks_with_cost_and_command_before_it_starts(tmp_path):

@@ -1,4 +1,6 @@
-"""The explorer of gains without a browser, on recordings made by hand in ``tests/analyze/test_replay``."""
+"""The explorer of gains without a browser, on recordings made by hand in
+``tests/analyze/test_replay``.
+"""
 
 import shlex
 
@@ -14,7 +16,9 @@ from tests.analyze.test_replay import device_bound, two_ranks
 
 
 def written(offer) -> str:
-    """The text of a change with the values that its fields begin with, as the browser's side writes it."""
+    """The text of a change with the values that its fields begin with, as the browser's side
+    writes it.
+    """
     parts = [
         f"{field.name}={field.value}" if field.keyword else field.value
         for field in offer.fields
@@ -28,32 +32,56 @@ def test_the_prediction_by_hand():
     # a step of 100 us holds 49 us of norm: half of it is gone
     answer, _ = shown._on_predict(changes=shown.changes)
     [row] = answer["rows"]
-    assert (row["phase"], row["steps"], row["recorded_ns"], row["predicted_ns"]) == ("decode", 2, 100_000, 75_500)
+    assert (row["phase"], row["steps"], row["recorded_ns"], row["predicted_ns"]) == (
+        "decode",
+        2,
+        100_000,
+        75_500,
+    )
     assert (row["gain_ns"], row["low_ns"], row["high_ns"]) == (24_500, 75_500, 75_500)
-    assert answer["words"] == "A step of decode (median, end to end): 100 us recorded, 75.5 us predicted, 24.5 % less."
+    assert (
+        answer["words"]
+        == "A step of decode (median, end to end): 100 us recorded, 75.5 us predicted, 24.5 % less."
+    )
     assert answer["made"] == [
-        {"change": "scale:norm:0.5", "words": "norm x 0.5", "unknown": "whether it can be made so", "error": ""}
+        {
+            "change": "scale:norm:0.5",
+            "words": "norm x 0.5",
+            "unknown": "whether it can be made so",
+            "error": "",
+        }
     ]
     assert shown.selected["gain_ns"].to_list() == [24_500]
     # nobody waits for rank 1: 37 and 36 us instead of 96 and 36
     balanced, _ = explore.what_if(two_ranks())._on_predict(changes=["balance"])
-    assert (balanced["rows"][0]["recorded_ns"], balanced["rows"][0]["predicted_ns"]) == (66_000, 36_500)
+    assert (balanced["rows"][0]["recorded_ns"], balanced["rows"][0]["predicted_ns"]) == (
+        66_000,
+        36_500,
+    )
 
 
 def test_time_without_the_profiler_is_told_where_it_is_known():
-    """Tokens take 99 us where those under the profiler take 100: half of 49 us of norm is 24.3 us then."""
+    """Tokens take 99 us where those under the profiler take 100: half of 49 us of norm is 24.3
+    us then.
+    """
     tokens = {"without_profiler": {"plain_ns": 99_000, "profiled_ns": 100_000}}
-    answer, _ = explore.what_if(Trace(device_bound().recorded, tokens))._on_predict(changes=["scale:norm:0.5"])
+    answer, _ = explore.what_if(Trace(device_bound().recorded, tokens))._on_predict(
+        changes=["scale:norm:0.5"]
+    )
     under, without = answer["rows"]
     assert (under["recorded_ns"], under["predicted_ns"]) == (100_000, 75_500)
-    assert (without["recorded_ns"], without["predicted_ns"]) == pytest.approx((99_000, 0.99 * 75_500))
+    assert (without["recorded_ns"], without["predicted_ns"]) == pytest.approx(
+        (99_000, 0.99 * 75_500)
+    )
     assert (without["gain_ns"], without["speedup"]) == pytest.approx((0.99 * 24_500, 100 / 75.5))
     assert without["low_ns"] <= without["predicted_ns"] <= without["high_ns"]
     assert (without["phase"], under["phase"]) == ("decode, without the profiler", "decode")
 
 
 def test_a_change_that_matches_nothing_is_named_and_left_out():
-    shown = explore.what_if(device_bound(), "remove:nothing", "scale:norm:0.5", "balance", "gossip", "fuse:")
+    shown = explore.what_if(
+        device_bound(), "remove:nothing", "scale:norm:0.5", "balance", "gossip", "fuse:"
+    )
     answer, _ = shown._on_predict(changes=shown.changes)
     assert answer["rows"][0]["predicted_ns"] == 75_500
     errors = {one["change"]: one["error"] for one in answer["made"]}
@@ -71,7 +99,12 @@ def test_a_change_that_matches_nothing_is_named_and_left_out():
 def test_the_python_and_the_command_give_the_same(sample_trace):
     trace = sample_trace("torch_tp4_eager_nccl")
     shown = explore.what_if(
-        trace, "no-host-delay:decode", "scale:norm:0.5", "transfer:latency=8", "fuse:norm|rope", "tensor-parallel:8"
+        trace,
+        "no-host-delay:decode",
+        "scale:norm:0.5",
+        "transfer:latency=8",
+        "fuse:norm|rope",
+        "tensor-parallel:8",
     )
     *head, call = shown.python.split("\n\n")
     names = {"trace": trace}
@@ -83,18 +116,24 @@ def test_the_python_and_the_command_give_the_same(sample_trace):
 
 
 @pytest.mark.parametrize("sample", ["torch_tp4_eager_nccl", "torch_tp1_cudagraph"])
-def test_every_change_of_the_command_line_is_offered_and_begins_with_what_matches(sample_trace, sample):
+def test_every_change_of_the_command_line_is_offered_and_begins_with_what_matches(
+    sample_trace, sample
+):
     trace = sample_trace(sample)
     offered = offers(trace)
     assert {offer.name for offer in offered} == set(_MAKERS)
     possible = [written(offer) for offer in offered if not offer.why and offer.name != "at-bound"]
     answer, _ = explore.what_if(trace)._on_predict(changes=possible)
     refused = {one["change"]: one["error"] for one in answer["made"] if one["error"]}
-    assert not {text for text in refused if not text.startswith(("fuse", "overlap-with", "without-call"))}
+    assert not {
+        text for text in refused if not text.startswith(("fuse", "overlap-with", "without-call"))
+    }
     for text in (*possible, "at-bound:Qwen3-0.6B:H200:stage=attention"):
         assert eval(call_of(text), {"changes": changes}).words == change_of(text).words
     single = sample == "torch_tp1_cudagraph"
-    assert {offer.name for offer in offered if offer.why} == ({"balance", "transfer"} if single else set())
+    assert {offer.name for offer in offered if offer.why} == (
+        {"balance", "transfer"} if single else set()
+    )
 
 
 def test_without_device_activity_it_says_so():

@@ -65,7 +65,9 @@ class Probe(Explorer):
 def test_a_request_is_answered_by_its_method():
     widget = Probe()
     widget.ask("twice", number=21)
-    assert widget.sent == [({"kind": "answer", "what": "twice", "id": "v-1", "msg": {"number": 42}}, [b"ab"])]
+    assert widget.sent == [
+        ({"kind": "answer", "what": "twice", "id": "v-1", "msg": {"number": 42}}, [b"ab"])
+    ]
     with pytest.raises(RuntimeError, match="a bug"):
         widget.ask("break")
     assert "unexpected failure" in widget.sent[1][0]["msg"]["error"]
@@ -75,7 +77,11 @@ def test_a_request_is_answered_by_its_method():
     ("what", "args", "text"),
     [
         ("refuse", {}, "no steps were found; record some."),
-        ("twice", {"size": 1}, "'twice' does not fit its declaration: Object contains unknown field `size`"),
+        (
+            "twice",
+            {"size": 1},
+            "'twice' does not fit its declaration: Object contains unknown field `size`",
+        ),
         ("twice", {"number": "7"}, "Expected `int`, got `str` - at `$.number`"),
         ("twice", {}, "Object missing required field `number`"),
         ("nothing", {}, "does not answer 'nothing'"),
@@ -115,7 +121,9 @@ def test_a_cancelled_request_is_not_answered():
     assert widget.sent == []
 
 
-@pytest.mark.parametrize("window", [[2, 1], [1], [0, float("inf")]], ids=["reversed", "one number", "infinite"])
+@pytest.mark.parametrize(
+    "window", [[2, 1], [1], [0, float("inf")]], ids=["reversed", "one number", "infinite"]
+)
 def test_a_window_that_is_none_is_refused(window):
     with pytest.raises(ArgumentError, match="first <= last"):
         Probe(window=window)
@@ -137,7 +145,9 @@ def test_linked_explorers_follow_each_other_until_unlinked():
 
 
 def test_columns_are_packed_as_numbers_and_codes():
-    frame = pl.DataFrame({"ns": [1, None, 3], "name": ["b", "a", None], "late": [True, None, False]})
+    frame = pl.DataFrame(
+        {"ns": [1, None, 3], "name": ["b", "a", None], "late": [True, None, False]}
+    )
     columns, buffers = pack(frame)
     assert columns == [
         {"name": "ns", "dtype": "f8"},
@@ -173,12 +183,16 @@ def test_a_notebook_gets_the_picture_and_the_widget_as_two_outputs(monkeypatch):
             return b"PNG"
 
     outputs = []
-    monkeypatch.setattr("IPython.display.display", lambda data, **options: outputs.append((data, options)))
+    monkeypatch.setattr(
+        "IPython.display.display", lambda data, **options: outputs.append((data, options))
+    )
     for no_notebook in (None, object()):  # Python, and IPython in a terminal
         monkeypatch.setattr("IPython.core.getipython.get_ipython", lambda shell=no_notebook: shell)
         with pytest.raises(NotImplementedError):  # IPython then shows it in its own way
             Drawn()._ipython_display_()
-    monkeypatch.setattr("IPython.core.getipython.get_ipython", lambda: SimpleNamespace(kernel=object()))
+    monkeypatch.setattr(
+        "IPython.core.getipython.get_ipython", lambda: SimpleNamespace(kernel=object())
+    )
     with pytest.raises(NotImplementedError):
         Probe()._ipython_display_()
     assert outputs == []
@@ -191,9 +205,17 @@ def test_a_notebook_gets_the_picture_and_the_widget_as_two_outputs(monkeypatch):
 
 
 def test_no_trait_hides_what_a_widget_can_do(sample_trace):
-    explorers = [explore.timeline, explore.layers, explore.overlap, explore.all_reduce, explore.kernels]
+    explorers = [
+        explore.timeline,
+        explore.layers,
+        explore.overlap,
+        explore.all_reduce,
+        explore.kernels,
+    ]
     explorers += [explore.what_if, explore.ranks, lambda trace: explore.compare(trace, trace)]
-    can = {name for name in dir(anywidget.AnyWidget) if name not in anywidget.AnyWidget.class_traits()}
+    can = {
+        name for name in dir(anywidget.AnyWidget) if name not in anywidget.AnyWidget.class_traits()
+    }
     for make in explorers:
         widget = make(sample_trace("torch_tp1_eager"))
         assert can.isdisjoint(widget.class_trait_names())
@@ -209,7 +231,9 @@ def plain_pixels(image: bytes) -> np.ndarray:
     width, height, depth, colour = struct.unpack(">IIBB", image[16:26])
     (length,) = struct.unpack_from(">I", image, 33)
     assert (depth, colour, image[37:41]) == (8, 2, b"IDAT")
-    rows = np.frombuffer(zlib.decompress(image[41 : 41 + length]), np.uint8).reshape(height, 1 + 3 * width)
+    rows = np.frombuffer(zlib.decompress(image[41 : 41 + length]), np.uint8).reshape(
+        height, 1 + 3 * width
+    )
     assert not rows[:, 0].any()
     return rows[:, 1:].reshape(height, width, 3)
 
@@ -228,13 +252,25 @@ def test_what_is_no_such_png_stays(chart: bytes) -> None:
     assert smaller(made) == made
 
 
-# --- the browser's side: bundles are those of the sources and load nothing; sources are linted, typed and tested
+# --- the browser's side: bundles are those of the sources and load nothing; sources are linted,
+# typed and tested
 
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = Path(__file__).parent / "js"
 WIDGETS = sorted(path.stem for path in BUNDLES.glob("*.js"))
-ROOMS = ("collectives", "compare", "header", "kernels", "layers", "overlap", "ranks", "requests", "timeline", "what_if")
+ROOMS = (
+    "collectives",
+    "compare",
+    "header",
+    "kernels",
+    "layers",
+    "overlap",
+    "ranks",
+    "requests",
+    "timeline",
+    "what_if",
+)
 INSTALLED = (ROOT / "node_modules/.bin/esbuild").exists()
 needs_tools = pytest.mark.skipif(
     not INSTALLED and not (os.environ.get("CI") and shutil.which("npm")),
@@ -253,13 +289,17 @@ def _node() -> str:
 
 def npm(script: str) -> None:
     """Run a script of package.json; the test fails with what it says."""
-    done = subprocess.run(["npm", "run", "--silent", script], cwd=ROOT, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        ["npm", "run", "--silent", script], cwd=ROOT, capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_every_widget_has_its_bundle():
     assert tuple(WIDGETS) == ROOMS
-    assert {path.name for path in BUNDLES.iterdir()} == {f"{room}.{kind}" for room in ROOMS for kind in ("js", "css")}
+    assert {path.name for path in BUNDLES.iterdir()} == {
+        f"{room}.{kind}" for room in ROOMS for kind in ("js", "css")
+    }
 
 
 @needs_tools
@@ -277,7 +317,9 @@ def test_sources_are_formatted_linted_and_typed(script):
 def test_a_bundle_is_one_module_that_loads_nothing(name, tmp_path):
     source = (BUNDLES / f"{name}.js").read_text("utf-8")
     assert not re.search(r"(?:^|[;}\s])import[\s{(*]", source)
-    assert not re.search(r"https?://|\binnerHTML\b|\bouterHTML\b|insertAdjacentHTML|document\.write|\beval\(", source)
+    assert not re.search(
+        r"https?://|\binnerHTML\b|\bouterHTML\b|insertAdjacentHTML|document\.write|\beval\(", source
+    )
     assert re.search(r"export\{[\w$]+ as default\}", source)
     assert len(source) < 100_000
     target = tmp_path / "widget.mjs"
@@ -296,17 +338,28 @@ def test_the_lock_file_is_of_package_json_and_names_no_registry():
     assert "://" not in re.sub(r'"url": "[^"]*"', "", (ROOT / "package-lock.json").read_text())
     every = [entry for name, entry in lock["packages"].items() if name]
     assert every
-    assert all("resolved" not in entry and entry["integrity"].startswith("sha512-") for entry in every)
+    assert all(
+        "resolved" not in entry and entry["integrity"].startswith("sha512-") for entry in every
+    )
 
 
 def test_npm_test_runs_every_test_of_the_pure_functions():
-    """The command of ``npm test``, as npm runs it: by the shell, which expands the pattern for every Node."""
+    """The command of ``npm test``, as npm runs it: by the shell, which expands the pattern for
+    every Node.
+    """
     command = json.loads((ROOT / "package.json").read_text())["scripts"]["test"]
     path = os.pathsep.join([str(Path(_node()).parent), os.environ.get("PATH", "")])
     ran = subprocess.run(
-        ["sh", "-c", command], cwd=ROOT, env=os.environ | {"PATH": path}, capture_output=True, text=True, timeout=300
+        ["sh", "-c", command],
+        cwd=ROOT,
+        env=os.environ | {"PATH": path},
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     call = re.compile(r"^test\(", re.MULTILINE)
-    written = sum(len(call.findall(script.read_text("utf-8"))) for script in SCRIPTS.glob("*.test.mjs"))
+    written = sum(
+        len(call.findall(script.read_text("utf-8"))) for script in SCRIPTS.glob("*.test.mjs")
+    )
     assert re.findall(r"^\S tests (\d+)$", ran.stdout, re.MULTILINE) == [str(written)]

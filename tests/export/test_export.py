@@ -19,7 +19,12 @@ from llmprof.trace import Trace
 from tests.analyze.builders import DENSE, forward, kernels, launches
 from tests.samples import sample
 
-SAMPLES = ["torch_tp1_eager", "torch_tp4_eager_nccl", "torch_pp2_eager", "torch_cpu_tp2_layer_annotations"]
+SAMPLES = [
+    "torch_tp1_eager",
+    "torch_tp4_eager_nccl",
+    "torch_pp2_eager",
+    "torch_cpu_tp2_layer_annotations",
+]
 KEYS = ("rank", "start_ns", "time_ns", "dur_ns", "stream", "thread", "name", "correlation", "op_id")
 
 
@@ -48,7 +53,13 @@ def slices(file: Path) -> pl.DataFrame:
             else:
                 start, name = open_[event.track_uuid].pop()
                 rows.append((*names[event.track_uuid], start, packet.timestamp - start, name))
-    schema = {"rank": pl.Int32, "row": pl.String, "start_ns": pl.Int64, "dur_ns": pl.Int64, "name": pl.String}
+    schema = {
+        "rank": pl.Int32,
+        "row": pl.String,
+        "start_ns": pl.Int64,
+        "dur_ns": pl.Int64,
+        "name": pl.String,
+    }
     return pl.DataFrame(rows, schema=schema, orient="row")
 
 
@@ -84,8 +95,14 @@ def test_an_npu_reads_back_from_chrome_json(synthetic_npu, tmp_path):
     assert again.platform.name == "ascend"
     for table in ("kernels", "runtime", "ops", "markers"):
         common = [c for c in trace.table(table).columns if c in again.table(table).columns]
-        assert_frame_equal(in_order(again.table(table).select(common)), in_order(trace.table(table).select(common)))
-    names = {e["args"]["name"] for e in json.loads(file.read_text())["traceEvents"][1:] if e["name"] == "process_name"}
+        assert_frame_equal(
+            in_order(again.table(table).select(common)), in_order(trace.table(table).select(common))
+        )
+    names = {
+        e["args"]["name"]
+        for e in json.loads(file.read_text())["traceEvents"][1:]
+        if e["name"] == "process_name"
+    }
     assert {"rank 0: llmprof", "rank 1: llmprof", "rank 0: NPU 0"} <= names
 
 
@@ -104,10 +121,14 @@ def test_tracks_say_what_the_analyses_say():
     assert idle["dur_ns"].sum() == analyze.idle(trace)["dur_ns"].sum()
     stages = found.filter(pl.col("track") == "stages, stream 7")
     first = stages.filter(
-        pl.col("start_ns").is_between(*layers.select("start_ns", end=pl.col("start_ns") + pl.col("dur_ns") - 1).row(0))
+        pl.col("start_ns").is_between(
+            *layers.select("start_ns", end=pl.col("start_ns") + pl.col("dur_ns") - 1).row(0)
+        )
     )
     assert first["name"].to_list()[:4] == ["norm", "qkv_proj", "rope", "kv_cache_write"]
-    ends = found.with_columns(end=pl.col("start_ns") + pl.col("dur_ns")).filter(pl.col("track") != "findings")
+    ends = found.with_columns(end=pl.col("start_ns") + pl.col("dur_ns")).filter(
+        pl.col("track") != "findings"
+    )
     after = pl.col("start_ns").shift(-1).over("rank", "track")
     assert not ends.filter(pl.col("end") > after).height, "slices of a track overlap"
 
@@ -119,9 +140,14 @@ def test_a_window_cuts_rows_and_tracks_but_no_labels(tmp_path):
     file = export(trace, tmp_path / "w.json", window=window)
     events = json.loads(file.read_text())["traceEvents"][1:]
     assert len([e for e in events if e.get("cat") == "kernel"]) == len(DENSE)
-    shown = [e["name"] for e in events if e.get("cat") == "llmprof" and e["name"].startswith("layer")]
+    shown = [
+        e["name"] for e in events if e.get("cat") == "llmprof" and e["name"].startswith("layer")
+    ]
     assert shown == ["layer 1"]
-    assert read(file).kernels["name"].to_list() == trace.select(window=window).kernels["name"].to_list()
+    assert (
+        read(file).kernels["name"].to_list()
+        == trace.select(window=window).kernels["name"].to_list()
+    )
     with pytest.raises(AnalysisError, match="nothing starts in the window"):
         export(trace, tmp_path / "none.json", window=(0, 10))
     assert not (tmp_path / "none.json").exists()
@@ -170,16 +196,28 @@ def test_a_cut_file_of_perfetto_says_so(tmp_path):
 
 def test_slices_that_cross_get_rows_of_their_own(tmp_path):
     pytest.importorskip("perfetto")
-    rows = {"rank": 0, "device": 0, "stream": 7, "start_ns": [0, 50, 60, 200], "dur_ns": [100, 100, 10, 0],
-            "name": ["a", "b", "c", "d"]}  # fmt: skip
+    rows = {
+        "rank": 0,
+        "device": 0,
+        "stream": 7,
+        "start_ns": [0, 50, 60, 200],
+        "dur_ns": [100, 100, 10, 0],
+        "name": ["a", "b", "c", "d"],
+    }
     found = slices(export(Trace({"kernels": pl.DataFrame(rows)}), tmp_path / "x.perfetto-trace"))
     found = found.filter(pl.col("row").str.starts_with("device")).sort("name")
     assert found.select("name", "start_ns", "dur_ns").rows() == [
-        ("a", 0, 100), ("b", 50, 100), ("c", 60, 10), ("d", 200, 0),
-    ]  # fmt: skip
+        ("a", 0, 100),
+        ("b", 50, 100),
+        ("c", 60, 10),
+        ("d", 200, 0),
+    ]
     assert found["row"].to_list() == [
-        "device: stream 7", "device: stream 7 (2)", "device: stream 7", "device: stream 7",
-    ]  # fmt: skip
+        "device: stream 7",
+        "device: stream 7 (2)",
+        "device: stream 7",
+        "device: stream 7",
+    ]
 
 
 @pytest.mark.slow
@@ -199,7 +237,9 @@ def test_answers_as_csv_parquet_and_excel(tmp_path):
         sheets = packed.read("xl/workbook.xml").decode()
         assert 'name="findings"' in sheets
         assert 'name="events"' not in sheets  # a row an event is no sheet
-        assert not [n for n in packed.namelist() if "<f>" in packed.read(n).decode("utf-8", "replace")], "no formulas"
+        assert not [
+            n for n in packed.namelist() if "<f>" in packed.read(n).decode("utf-8", "replace")
+        ], "no formulas"
 
 
 def test_speedscope_and_what_has_no_stacks(tmp_path):
@@ -213,7 +253,8 @@ def test_redacted_files_hold_no_secret(tmp_path):
     names = trace.kernels["name"].to_list()
     names[3] = "/home/alice/kernels/secret_token_hf_abcdefghijklmnopqrstuvwxyz0123"
     secret = Trace(
-        {**trace.tables, "kernels": trace.kernels.with_columns(name=pl.Series(names))}, {"device": "NVIDIA H200"}
+        {**trace.tables, "kernels": trace.kernels.with_columns(name=pl.Series(names))},
+        {"device": "NVIDIA H200"},
     )
     for name in ("x.json", "y.pftrace"):
         if name.endswith("pftrace"):
@@ -236,7 +277,14 @@ def test_names_of_files_say_the_form_and_nothing_is_written_over(tmp_path):
 
 def test_hostile_names_stay_text(tmp_path):
     names = ['a"b\\c', "</script>", "line\nbreak", "null", '{"v":1}', '":null', "\x07bell", "𝄞"]
-    rows = {"rank": 0, "device": 0, "stream": 1, "start_ns": list(range(0, 80, 10)), "dur_ns": 5, "name": names}
+    rows = {
+        "rank": 0,
+        "device": 0,
+        "stream": 1,
+        "start_ns": list(range(0, 80, 10)),
+        "dur_ns": 5,
+        "name": names,
+    }
     file = export(Trace({"kernels": pl.DataFrame(rows)}), tmp_path / "x.json")
     events = json.loads(file.read_text("utf-8"))["traceEvents"][1:]
     assert [e["name"] for e in events if e.get("cat") == "kernel"] == names
@@ -245,7 +293,17 @@ def test_hostile_names_stay_text(tmp_path):
 
 def test_the_command(tmp_path, capsys):
     assert (
-        main.main(["export", "sample:torch_tp1_cudagraph", "-o", str(tmp_path / "x.json.gz"), "--window", "0:5"]) == 0
+        main.main(
+            [
+                "export",
+                "sample:torch_tp1_cudagraph",
+                "-o",
+                str(tmp_path / "x.json.gz"),
+                "--window",
+                "0:5",
+            ]
+        )
+        == 0
     )
     assert "x.json.gz: " in capsys.readouterr().out
     assert main.main(["info", str(tmp_path / "x.json.gz")]) == 0

@@ -1,7 +1,8 @@
-"""How much a file still holds, counted without llmprof's readers: what is read of it must not be less, without a word.
+"""How much a file still holds, counted without llmprof's readers: what is read of it must not be
+less, without a word.
 
-A count is of what is undamaged beyond doubt: an event that is whole, a row with all its cells, a table that the
-database gives. Files that cannot be counted give nothing.
+A count is of what is undamaged beyond doubt: an event that is whole, a row with all its cells, a
+table that the database gives. Files that cannot be counted give nothing.
 """
 
 import csv
@@ -25,7 +26,9 @@ _EVENT = re.compile(r'\{(?:[^{}"]|"[^"\\]*")*(?:\{(?:[^{}"]|"[^"\\]*")*\}(?:[^{}
 
 
 def of_chrome(path: Path) -> Held:
-    """Kernels and operators of a Chrome trace, compressed or not; of a damaged one those in whole pieces of text."""
+    """Kernels and operators of a Chrome trace, compressed or not; of a damaged one those in
+    whole pieces of text.
+    """
     return {
         table: sum(event.get("cat") == category for event in whole_events(path))
         for table, category in (("kernels", "kernel"), ("ops", "cpu_op"))
@@ -61,7 +64,9 @@ def _is_whole(event: object) -> bool:
 
 
 def _pieces(data: bytes) -> Iterator[object]:
-    """Objects of a text that is no JSON as a whole; only where no quote is left open can one be sure of them."""
+    """Objects of a text that is no JSON as a whole; only where no quote is left open can one be
+    sure of them.
+    """
     with suppress(UnicodeDecodeError):
         text = data.decode("utf-8")
         if '"traceEvents"' in text or text.lstrip()[:1] == "[":
@@ -77,7 +82,9 @@ def of_export(path: Path) -> Held:
         "copies": "CUPTI_ACTIVITY_KIND_MEMCPY",
         "runtime": "CUPTI_ACTIVITY_KIND_RUNTIME",
     }
-    return rows_of(path, {name: f'SELECT count(*) FROM "{table}"' for name, table in tables.items()})
+    return rows_of(
+        path, {name: f'SELECT count(*) FROM "{table}"' for name, table in tables.items()}
+    )
 
 
 def rows_of(path: Path, queries: dict[str, str]) -> Held:
@@ -87,7 +94,9 @@ def rows_of(path: Path, queries: dict[str, str]) -> Held:
             connection.text_factory = bytes
             stored = {
                 name.decode("utf-8", "replace").lower()
-                for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+                for (name,) in connection.execute(
+                    "SELECT name FROM sqlite_master WHERE type = 'table'"
+                )
                 if isinstance(name, bytes)
             }
             for name, query in queries.items():
@@ -103,7 +112,11 @@ def rows_of(path: Path, queries: dict[str, str]) -> Held:
 def of_parquet_folder(path: Path) -> Held:
     """Rows of the Parquet tables of nsys."""
     tables = {"kernels": "CUPTI_ACTIVITY_KIND_KERNEL", "copies": "CUPTI_ACTIVITY_KIND_MEMCPY"}
-    return {name: count for name, table in tables.items() if (count := _height(path / f"{table}.parquet"))}
+    return {
+        name: count
+        for name, table in tables.items()
+        if (count := _height(path / f"{table}.parquet"))
+    }
 
 
 def of_saved(path: Path) -> Held:
@@ -120,7 +133,11 @@ def _height(path: Path) -> int:
 
 def of_run(path: Path) -> Held:
     """Kernels and operators of the traces of a run."""
-    files = [p for p in (path / "traces").glob("*.json*") if p.is_file()] if (path / "traces").is_dir() else []
+    files = (
+        [p for p in (path / "traces").glob("*.json*") if p.is_file()]
+        if (path / "traces").is_dir()
+        else []
+    )
     return of_chrome(files[0]) if len(files) == 1 else {}
 
 
@@ -129,7 +146,9 @@ _SHORT = 16
 
 
 def of_ncu(path: Path) -> Held:
-    """Values of both pages of Nsight Compute, in rows that stand in one line with all their cells."""
+    """Values of both pages of Nsight Compute, in rows that stand in one line with all their
+    cells.
+    """
     try:
         lines = path.read_text("utf-8").replace("\r\n", "\n").split("\n")
     except UnicodeDecodeError:
@@ -143,32 +162,49 @@ def of_ncu(path: Path) -> Held:
         if line.startswith('"ID","Process ID","Process Name"'):
             header = cells
         elif (
-            len(cells) in (len(header), _SHORT) and cells[0].isdigit() and cells[1].isdigit() and int(cells[0]) < 2**31
+            len(cells) in (len(header), _SHORT)
+            and cells[0].isdigit()
+            and cells[1].isdigit()
+            and int(cells[0]) < 2**31
         ):
             row = dict(zip(header, cells, strict=False))
             if "Metric Name" in header:
                 if _is_number(row.get("Metric Value", "")) and row["Metric Name"]:
                     seen.add((*cells[:2], row.get("Section Name", ""), row["Metric Name"]))
             else:
-                seen |= {(*cells[:2], "", name) for name, cell in row.items() if "__" in name and _is_number(cell)}
+                seen |= {
+                    (*cells[:2], "", name)
+                    for name, cell in row.items()
+                    if "__" in name and _is_number(cell)
+                }
     return {"metrics": len(seen)}
 
 
 def _is_number(cell: str) -> bool:
-    return re.fullmatch(r"-?\d{1,3}(?:,\d{3})*(?:\.\d+)?|-?\d{1,15}(?:\.\d{1,9})?", cell) is not None
+    return (
+        re.fullmatch(r"-?\d{1,3}(?:,\d{3})*(?:\.\d+)?|-?\d{1,15}(?:\.\d{1,9})?", cell) is not None
+    )
 
 
 def of_ascend(path: Path) -> Held:
-    """Device work of what torch_npu or msprof wrote: the rows of its CSV, its timeline or its database, a rank each."""
+    """Device work of what torch_npu or msprof wrote: the rows of its CSV, its timeline or its
+    database, a rank each.
+    """
     if path.is_file():
         return _of_ascend_file(path)
     total: Counter[str] = Counter()
-    ranks = [path] if path.name.endswith("_ascend_pt") else sorted(p for p in path.iterdir() if p.is_dir())
+    ranks = (
+        [path]
+        if path.name.endswith("_ascend_pt")
+        else sorted(p for p in path.iterdir() if p.is_dir())
+    )
     for rank in ranks:
         inside = rank / "ASCEND_PROFILER_OUTPUT"
         ends = ("trace_view.json", "kernel_details.csv", ".db")
         files = sorted(inside.iterdir()) if inside.is_dir() else []
-        found = [_of_ascend_file(file) for file in files if file.is_file() and file.name.endswith(ends)]
+        found = [
+            _of_ascend_file(file) for file in files if file.is_file() and file.name.endswith(ends)
+        ]
         # one file may hold what another lacks, and what two of them hold is read once
         total[DEVICE] += max((held.get(DEVICE, 0) for held in found), default=0)
     return dict(total)
@@ -179,16 +215,26 @@ def _of_ascend_file(path: Path) -> Held:
         timed = "typeof(startNs) = 'integer' AND typeof(endNs) = 'integer' AND startNs BETWEEN 1 AND (1 << 61)"
         return rows_of(path, {DEVICE: f'SELECT count(*) FROM "TASK" WHERE {timed}'})
     if path.suffix == ".csv":
-        return {DEVICE: sum(1 for _ in _kernel_rows(path))} if path.name.startswith("kernel") else {}
+        return (
+            {DEVICE: sum(1 for _ in _kernel_rows(path))} if path.name.startswith("kernel") else {}
+        )
     try:
         events = json.loads(path.read_bytes(), parse_constant=lambda _: None)
     except (ValueError, RecursionError):
         return {}
     if not isinstance(events, list) or not path.name.startswith(("trace_view", "msprof")):
         return {}
-    named = [e for e in events if isinstance(e, dict) and e.get("ph") == "M" and e.get("name") == "process_name"]
+    named = [
+        e
+        for e in events
+        if isinstance(e, dict) and e.get("ph") == "M" and e.get("name") == "process_name"
+    ]
     layers = [e.get("pid") for e in named if e.get("args") == {"name": "Ascend Hardware"}]
-    if len(layers) != 1 or [e.get("pid") for e in named].count(layers[0]) != 1 or not isinstance(layers[0], int):
+    if (
+        len(layers) != 1
+        or [e.get("pid") for e in named].count(layers[0]) != 1
+        or not isinstance(layers[0], int)
+    ):
         return {}
     return {
         DEVICE: sum(
@@ -221,9 +267,12 @@ def _kernel_rows(path: Path) -> Iterator[list[str]]:
     except UnicodeDecodeError:
         return
     header = lines[0].split(",")
-    if len(set(header)) < len(header) or not {"Name", "Start Time(us)", "Duration(us)", "Accelerator Core"} <= {
-        *header
-    }:
+    if len(set(header)) < len(header) or not {
+        "Name",
+        "Start Time(us)",
+        "Duration(us)",
+        "Accelerator Core",
+    } <= {*header}:
         return
     for line in lines[1:]:
         if line.count('"') % 2 or '"' in line.replace('"""', ""):
@@ -232,7 +281,9 @@ def _kernel_rows(path: Path) -> Iterator[list[str]]:
         if len(row) == len(header):
             at = dict(zip(header, row, strict=True))
             times = (at["Start Time(us)"].strip(), at["Duration(us)"].strip())
-            if at["Name"].strip() and all(re.fullmatch(r"\d{1,16}(?:\.\d{1,6})?", time) for time in times):
+            if at["Name"].strip() and all(
+                re.fullmatch(r"\d{1,16}(?:\.\d{1,6})?", time) for time in times
+            ):
                 yield row
 
 
@@ -245,7 +296,8 @@ _NUMBER = re.compile(r"-?\d{1,9}(?:\.\d{1,6})?(?: ?(?:%|MiB|W|MHz))?")
 
 
 def of_monitor(path: Path) -> Held:
-    """Numbers in the samples of a monitor: in lines with as many cells as the heading has, in columns that are known.
+    """Numbers in the samples of a monitor: in lines with as many cells as the heading has, in
+    columns that are known.
 
     The utilization that readers add up themselves is no sample of the file.
     """
@@ -253,7 +305,10 @@ def of_monitor(path: Path) -> Held:
         lines = path.read_text("utf-8").split("\n")
     except UnicodeDecodeError:
         return {}
-    kind = next((name for name in ("dmon", "query", "sadf", "dstat", "dool") if path.name.startswith(name)), "")
+    kind = next(
+        (name for name in ("dmon", "query", "sadf", "dstat", "dool") if path.name.startswith(name)),
+        "",
+    )
     if kind in _SAMPLED:
         return {"counters": _of_columns(lines, kind)}
     if kind == "sadf":
@@ -273,17 +328,31 @@ def _of_columns(lines: list[str], kind: str) -> int:
 
     header = split(lines[0].removeprefix("#"))
     known = [i for i, name in enumerate(header) if re.fullmatch(_SAMPLED[kind], name)]
-    at = header.index("gpu") if "gpu" in header else header.index("index") if "index" in header else None
-    if at is None or len(set(header)) < len(header) or (kind == "dmon" and not lines[1].startswith("#")):
+    at = (
+        header.index("gpu")
+        if "gpu" in header
+        else header.index("index")
+        if "index" in header
+        else None
+    )
+    if (
+        at is None
+        or len(set(header)) < len(header)
+        or (kind == "dmon" and not lines[1].startswith("#"))
+    ):
         return 0
     total = 0
     for line in lines[1:]:
         cells = split(line)
         if len(cells) != len(header) or '"' in line or not re.fullmatch(r"\d{1,2}", cells[at]):
             continue
-        if "timestamp" in header and not re.fullmatch(r"20\d\d/\d\d/\d\d \d\d:\d\d:\d\d\.\d{3}", cells[0]):
+        if "timestamp" in header and not re.fullmatch(
+            r"20\d\d/\d\d/\d\d \d\d:\d\d:\d\d\.\d{3}", cells[0]
+        ):
             continue
-        if "Date" in header and not re.fullmatch(r"20\d{6} [012]\d:[0-5]\d:[0-5]\d", f"{cells[0]} {cells[1]}"):
+        if "Date" in header and not re.fullmatch(
+            r"20\d{6} [012]\d:[0-5]\d:[0-5]\d", f"{cells[0]} {cells[1]}"
+        ):
             continue
         number = _NUMBER if kind == "query" else re.compile(r"-?\d{1,9}(?:\.\d{1,6})?")
         total += sum(number.fullmatch(cells[i]) is not None for i in known)
@@ -296,9 +365,13 @@ def _of_sadf(lines: list[str]) -> Iterator[int]:
         cells = line.split(";")
         if line.startswith("# hostname;interval;timestamp;"):
             header = cells
-        elif len(cells) == len(header) and re.fullmatch(r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\d UTC", cells[2]):
+        elif len(cells) == len(header) and re.fullmatch(
+            r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\d UTC", cells[2]
+        ):
             first = 4 if header[3] in ("CPU", "DEV", "IFACE") else 3
-            if first == 4 and not re.fullmatch(r"-1|\d{1,2}" if header[3] == "CPU" else r"[a-z]{2,4}\d?", cells[3]):
+            if first == 4 and not re.fullmatch(
+                r"-1|\d{1,2}" if header[3] == "CPU" else r"[a-z]{2,4}\d?", cells[3]
+            ):
                 continue
             yield sum(_NUMBER.fullmatch(cell) is not None for cell in cells[first:])
 
@@ -312,14 +385,18 @@ def _of_sar(lines: list[str]) -> Iterator[int]:
             header = cells if len(set(cells)) == len(cells) else []
         elif header and len(cells) == len(header) and re.fullmatch(time, cells[0]):
             first = 2 if header[1] in ("CPU", "DEV", "IFACE") else 1
-            if first == 2 and not re.fullmatch(r"all|\d{1,2}" if header[1] == "CPU" else r"[a-z]{2,4}\d?", cells[1]):
+            if first == 2 and not re.fullmatch(
+                r"all|\d{1,2}" if header[1] == "CPU" else r"[a-z]{2,4}\d?", cells[1]
+            ):
                 continue
             yield sum(_NUMBER.fullmatch(cell) is not None for cell in cells[first:])
         elif not line.strip():
             header = []
 
 
-_DSTAT = re.compile(r"(?:.* usage:)?(?:usr|sys|idl|wai|stl|read|writ|recv|send|used|free|buff|cach|avai)")
+_DSTAT = re.compile(
+    r"(?:.* usage:)?(?:usr|sys|idl|wai|stl|read|writ|recv|send|used|free|buff|cach|avai)"
+)
 
 
 def _of_dstat(lines: list[str]) -> int:
@@ -335,13 +412,19 @@ def _of_dstat(lines: list[str]) -> int:
     for line in lines[start + 1 :]:
         cells = line.split(",")
         time = cells[0] if header[0] == "time" else cells[-1]
-        if len(cells) == len(header) and re.fullmatch(r"[\w-]{5,6} \d\d:\d\d:\d\d|1795\d{6}\.\d{3}", time):
-            found.append(sum(re.fullmatch(r"\d{1,15}(?:\.\d{1,6})?", cells[i]) is not None for i in known))
+        if len(cells) == len(header) and re.fullmatch(
+            r"[\w-]{5,6} \d\d:\d\d:\d\d|1795\d{6}\.\d{3}", time
+        ):
+            found.append(
+                sum(re.fullmatch(r"\d{1,15}(?:\.\d{1,6})?", cells[i]) is not None for i in known)
+            )
     return sum(found[1:])
 
 
 def _of_dstat_screen(lines: list[str]) -> int:
-    """The same of what was printed: groups between bars, as many cells in each as under the headings."""
+    """The same of what was printed: groups between bars, as many cells in each as under the
+    headings.
+    """
     plain = [re.sub(r"\x1b(?:\[[\d;]*[A-Za-z]|7|8)", "", line) for line in lines]
     start = next((i for i, line in enumerate(plain) if "usr sys idl wai stl" in line and i), None)
     if start is None or not re.match(r"[-\u2504]", plain[start - 1]):
@@ -350,11 +433,22 @@ def _of_dstat_screen(lines: list[str]) -> int:
     found = []
     for line in plain[start + 1 :]:
         groups = [group.split() for group in re.split(r"[|\u2502]|(?<=[\d ]):(?= )", line)]
-        times = [group for group in groups if len(group) == 2 and re.fullmatch(r"\d\d:\d\d:\d\d", group[1])]
+        times = [
+            group
+            for group in groups
+            if len(group) == 2 and re.fullmatch(r"\d\d:\d\d:\d\d", group[1])
+        ]
         rest = [group for group in groups if group not in times]
-        if len(times) == 1 and list(map(len, rest)) == [len(names) for names in header if names != ["time"]]:
+        if len(times) == 1 and list(map(len, rest)) == [
+            len(names) for names in header if names != ["time"]
+        ]:
             cells = [cell for group in rest for cell in group]
-            found.append(sum(re.fullmatch(r"\d{1,4}(?:\.\d{1,2})?[kMGB]?", cell) is not None for cell in cells))
+            found.append(
+                sum(
+                    re.fullmatch(r"\d{1,4}(?:\.\d{1,2})?[kMGB]?", cell) is not None
+                    for cell in cells
+                )
+            )
     return sum(found[1:])
 
 
@@ -371,9 +465,15 @@ def _of_gpustat(text: str) -> int:
         if isinstance(time, str) and re.fullmatch(r"2026-11-21T12:00:\d\d\.\d{6}", time):
             gpus = document.get("gpus")
             for gpu in gpus if isinstance(gpus, list) else []:
-                if isinstance(gpu, dict) and type(gpu.get("index")) is int and 0 <= gpu["index"] < 1000:
+                if (
+                    isinstance(gpu, dict)
+                    and type(gpu.get("index")) is int
+                    and 0 <= gpu["index"] < 1000
+                ):
                     names = ("temperature.gpu", "utilization.gpu", "power.draw", "memory.used")
-                    total += sum(type(gpu.get(name)) is int and abs(gpu[name]) < 2**40 for name in names)
+                    total += sum(
+                        type(gpu.get(name)) is int and abs(gpu[name]) < 2**40 for name in names
+                    )
     return total
 
 
@@ -397,7 +497,9 @@ def of_snapshot(path: Path) -> Held:
     traces = document.get("device_traces") if isinstance(document, dict) else None
     if not isinstance(traces, list) or not isinstance(document.get("segments"), list):
         return {}
-    events = [e for trace in traces if isinstance(trace, list) for e in trace if isinstance(e, dict)]
+    events = [
+        e for trace in traces if isinstance(trace, list) for e in trace if isinstance(e, dict)
+    ]
     return {"memory": sum(str(e.get("action")) in {"alloc", "free_requested"} for e in events)}
 
 

@@ -1,4 +1,6 @@
-"""Readers of sums and printed tables: their seeds, made by hand, and what a file of them still holds."""
+"""Readers of sums and printed tables: their seeds, made by hand, and what a file of them still
+holds.
+"""
 
 import json
 import re
@@ -20,7 +22,8 @@ _PRINTED = {
     ),
     "nvprof/kernels+copies.csv": (
         "kernels+copies",
-        _BANNER + '"Start","Duration","Grid X","Grid Y","Grid Z","Block X","Block Y","Block Z","Registers Per Thread",'
+        _BANNER
+        + '"Start","Duration","Grid X","Grid Y","Grid Z","Block X","Block Y","Block Z","Registers Per Thread",'
         '"Static SMem","Dynamic SMem","Size","Throughput","SrcMemType","DstMemType","Device","Context","Stream","Name",'
         '"Correlation_ID"\nms,us,,,,,,,,KB,B,MB,GB/s,,,,,,,',
         r"\d{1,4}\.\d,\d{1,4}\.\d,(?:\d{1,3},){7}\d\.0,\d{1,4},,,,,"
@@ -31,7 +34,11 @@ _PRINTED = {
         _BANNER + '"Start","Duration","Name","Correlation_ID"\nus,us,,',
         r'\d{1,4}\.\d,\d{1,3}\.\d,"cuda\w+",\d{1,3}',
     ),
-    "vtune/samples.csv": ("samples", "Function,CPU Time,Module", r"[a-z]\w*,(?!0*\.0*,)\d{1,3}\.\d{1,2},[\w.]+"),
+    "vtune/samples.csv": (
+        "samples",
+        "Function,CPU Time,Module",
+        r"[a-z]\w*,(?!0*\.0*,)\d{1,3}\.\d{1,2},[\w.]+",
+    ),
     "vtune/stacks.csv": (
         "samples",
         "Function Stack,CPU Time:Total,CPU Time:Self,Module",
@@ -73,23 +80,54 @@ def make(folder: Path) -> None:
     for name in ("nvprof", "nvvp", "vtune", "tensorrt", "proton", "rocprofv3", "ops"):
         (folder / name).mkdir()
     for name, (_, heading, _) in _PRINTED.items():
-        lines = [heading, *(["Total,20.0s,0s,"] if "stacks" in name else ()), *(rows(n)[name] for n in range(1, 19))]
+        lines = [
+            heading,
+            *(["Total,20.0s,0s,"] if "stacks" in name else ()),
+            *(rows(n)[name] for n in range(1, 19)),
+        ]
         (folder / name).write_text("\n".join(lines) + "\n")
-    layers = [{"name": f"layer {n}", "timeMs": n + 0.5, "averageMs": 0.5, "medianMs": 0.4} for n in range(12)]
+    layers = [
+        {"name": f"layer {n}", "timeMs": n + 0.5, "averageMs": 0.5, "medianMs": 0.4}
+        for n in range(12)
+    ]
     (folder / "tensorrt/net.profile.json").write_text(json.dumps([{"count": 8}, *layers]))
     times = [
-        {"startEnqMs": n, "endEnqMs": n + 0.1, "startH2dMs": n + 0.1, "h2dMs": 0.1, "startComputeMs": n + 0.2,
-         "computeMs": 0.5, "startD2hMs": n + 0.8, "d2hMs": 0.1} for n in range(12)
-    ]  # fmt: skip
+        {
+            "startEnqMs": n,
+            "endEnqMs": n + 0.1,
+            "startH2dMs": n + 0.1,
+            "h2dMs": 0.1,
+            "startComputeMs": n + 0.2,
+            "computeMs": 0.5,
+            "startD2hMs": n + 0.8,
+            "d2hMs": 0.1,
+        }
+        for n in range(12)
+    ]
     (folder / "tensorrt/net.timing.json").write_text(json.dumps(times))
     leaves = [
-        {"frame": {"name": f"gemm_{n}", "type": "function"}, "children": [],
-         "metrics": {"time (ns)": 100 + n, "count": 2, "device_id": "0", "flops16": 1e9, "bytes": 1e6}}
+        {
+            "frame": {"name": f"gemm_{n}", "type": "function"},
+            "children": [],
+            "metrics": {
+                "time (ns)": 100 + n,
+                "count": 2,
+                "device_id": "0",
+                "flops16": 1e9,
+                "bytes": 1e6,
+            },
+        }
         for n in range(8)
-    ]  # fmt: skip
+    ]
     step = {"frame": {"name": "step", "type": "function"}, "metrics": {}, "children": leaves}
-    whole = {"frame": {"name": "ROOT", "type": "function"}, "metrics": {"count": 0, "time (ns)": 0}, "children": [step]}
-    (folder / "proton/run.hatchet").write_text(json.dumps([whole, {"CUDA": {"0": {"arch": "90", "num_sms": 132}}}]))
+    whole = {
+        "frame": {"name": "ROOT", "type": "function"},
+        "metrics": {"count": 0, "time (ns)": 0},
+        "children": [step],
+    }
+    (folder / "proton/run.hatchet").write_text(
+        json.dumps([whole, {"CUDA": {"0": {"arch": "90", "num_sms": 132}}}])
+    )
     session(folder / "nvvp/session.nvvp")
     from tests.readers.test_ops import document
 
@@ -105,7 +143,11 @@ _SESSION = {
 
 def session(path: Path) -> None:
     """A session of nvprof: rows of whole numbers in each table, and their names."""
-    changed(path, "CREATE TABLE StringTable (_id_ INTEGER, value TEXT)", "INSERT INTO StringTable VALUES (1, 'gemm')")
+    changed(
+        path,
+        "CREATE TABLE StringTable (_id_ INTEGER, value TEXT)",
+        "INSERT INTO StringTable VALUES (1, 'gemm')",
+    )
     for table, columns in _SESSION.items():
         changed(path, f"CREATE TABLE {table} ({columns})")
         for n in range(1, 16):
@@ -117,18 +159,29 @@ def of_session(path: Path) -> Held:
     """Kernels, copies and calls with times that can be ones."""
     timed = "typeof(start) = 'integer' AND typeof(end) = 'integer' AND start > 0 AND end BETWEEN start AND (1 << 60)"
     tables = dict(zip(("kernels", "copies", "runtime"), _SESSION, strict=True))
-    return rows_of(path, {name: f'SELECT count(*) FROM "{table}" WHERE {timed}' for name, table in tables.items()})
+    return rows_of(
+        path,
+        {name: f'SELECT count(*) FROM "{table}" WHERE {timed}' for name, table in tables.items()},
+    )
 
 
 def ncu_report(folder: Path) -> None:
-    """A report of Nsight Compute: a program and six kernels, in blocks that end at no multiple of a sector."""
+    """A report of Nsight Compute: a program and six kernels, in blocks that end at no multiple
+    of a sector.
+    """
     folder.mkdir()
     names = [f"sm__metric_{n}.sum" for n in range(60)]
     results = [
-        ncu_reports.result(f"kernel_{n}", {i: f"text {i}" if i % 9 == 8 else i + n / 8 for i in range(60)}, ["A rule"])
+        ncu_reports.result(
+            f"kernel_{n}",
+            {i: f"text {i}" if i % 9 == 8 else i + n / 8 for i in range(60)},
+            ["A rule"],
+        )
         for n in range(6)
     ]
-    program = b"".join(ncu_reports.field(n, 0) for n in (1, 5, 6, 7)) + ncu_reports.field(4, bytes(range(256)) * 16)
+    program = b"".join(ncu_reports.field(n, 0) for n in (1, 5, 6, 7)) + ncu_reports.field(
+        4, bytes(range(256)) * 16
+    )
     blocks = [ncu_reports.block([program], kind=1)]
     blocks += [ncu_reports.block([one], names if n == 0 else ()) for n, one in enumerate(results)]
     data = ncu_reports.report(*blocks)
@@ -146,13 +199,19 @@ def _lines(path: Path) -> list[str]:
 
 
 def of_printed(path: Path) -> Held:
-    """Rows of a printed table that are whole, as long as no line before them leaves a quote open."""
+    """Rows of a printed table that are whole, as long as no line before them leaves a quote
+    open.
+    """
     text = "\n".join(_lines(path))
     for table, heading, row in _PRINTED.values():
         if text.startswith(f"{heading}\n"):
-            lines = takewhile(lambda line: line.count('"') % 2 == 0, text.removeprefix(heading).split("\n"))
+            lines = takewhile(
+                lambda line: line.count('"') % 2 == 0, text.removeprefix(heading).split("\n")
+            )
             spans = [match.groupdict("0") for line in lines if (match := re.fullmatch(row, line))]
-            return {table: sum(int(span.get("end", 0)) >= int(span.get("start", 0)) for span in spans)}
+            return {
+                table: sum(int(span.get("end", 0)) >= int(span.get("start", 0)) for span in spans)
+            }
     return {}
 
 
@@ -163,9 +222,17 @@ def of_tensorrt(path: Path) -> Held:
         return {}
     rows = [one for one in entries if isinstance(one, dict)]
     if path.name.endswith("profile.json"):
-        return {"totals": sum(isinstance(one.get("name"), str) and _milliseconds(one.get("timeMs")) for one in rows)}
+        return {
+            "totals": sum(
+                isinstance(one.get("name"), str) and _milliseconds(one.get("timeMs"))
+                for one in rows
+            )
+        }
     return {
-        "markers": sum(_milliseconds(one.get("startComputeMs")) and _milliseconds(one.get("computeMs")) for one in rows)
+        "markers": sum(
+            _milliseconds(one.get("startComputeMs")) and _milliseconds(one.get("computeMs"))
+            for one in rows
+        )
     }
 
 
@@ -207,6 +274,8 @@ def of_ops(path: Path) -> Held:
     """Steps of the timer whose columns are whole."""
     document = _json(path)
     steps = document.get("steps") if isinstance(document, dict) else None
-    if not isinstance(steps, dict) or not all(isinstance(column, list) for column in steps.values()):
+    if not isinstance(steps, dict) or not all(
+        isinstance(column, list) for column in steps.values()
+    ):
         return {}
     return {"markers": min((len(column) for column in steps.values()), default=0)}

@@ -1,4 +1,7 @@
-"""Mutations of files that know their structure: JSON, SQLite, CSV, saved traces, and plain bytes."""
+"""Mutations of files that know their structure:
+
+JSON, SQLite, CSV, saved traces, and plain bytes.
+"""
 
 import gzip
 import json
@@ -17,21 +20,82 @@ import polars as pl
 from tests.readers.databases import as_view, in_other_case
 
 ODD_JSON = [
-    "null", "true", "[]", "{}", '""', "0", "-1", "1e999", "-1e999", "1e-999", "9" * 40, "9" * 5000, "0.1", "1e18",
-    "NaN", "-Infinity", '"x"', '"1e9"', '"\\u0000"', '"\\ud800"', '"\\u001b[2J"', '"=1+1"', "[[],[2,256],[]]",
-    "[[[1]]]", '["a"]',
-    '{"a":{"b":[1]}}', "[" * 40 + "]" * 40, '"/home/x/secret.py"', str(2**31), str(2**31 - 1), str(2**63),
+    "null",
+    "true",
+    "[]",
+    "{}",
+    '""',
+    "0",
+    "-1",
+    "1e999",
+    "-1e999",
+    "1e-999",
+    "9" * 40,
+    "9" * 5000,
+    "0.1",
+    "1e18",
+    "NaN",
+    "-Infinity",
+    '"x"',
+    '"1e9"',
+    '"\\u0000"',
+    '"\\ud800"',
+    '"\\u001b[2J"',
+    '"=1+1"',
+    "[[],[2,256],[]]",
+    "[[[1]]]",
+    '["a"]',
+    '{"a":{"b":[1]}}',
+    "[" * 40 + "]" * 40,
+    '"/home/x/secret.py"',
+    str(2**31),
+    str(2**31 - 1),
+    str(2**63),
     str(-(2**63)),
-    '"' + "a" * 5000 + '"', '"TP-3"', "1.5", '"[1, 2"',
-]  # fmt: skip
+    '"' + "a" * 5000 + '"',
+    '"TP-3"',
+    "1.5",
+    '"[1, 2"',
+]
 ODD_SQL = [
-    "NULL", "'text'", "''", "x'00ff'", "0", "-1", "1e300", "9e999", str(2**63 - 1), str(-(2**63)), "2147483648", "0.5",
-    "'12 apples'", "'/home/x'", "char(0)", "hex(randomblob(40))", "4611686018427387904", "cast(x'ff41' as text)",
-]  # fmt: skip
+    "NULL",
+    "'text'",
+    "''",
+    "x'00ff'",
+    "0",
+    "-1",
+    "1e300",
+    "9e999",
+    str(2**63 - 1),
+    str(-(2**63)),
+    "2147483648",
+    "0.5",
+    "'12 apples'",
+    "'/home/x'",
+    "char(0)",
+    "hex(randomblob(40))",
+    "4611686018427387904",
+    "cast(x'ff41' as text)",
+]
 ODD_CELLS = [
-    "", "-", "N/A", "[N/A]", "nan", "inf", "-1", "1e999", "9" * 40, '"', "'", "\x00", "=1+1", "1,2", "ÿ", "0x1f",
+    "",
+    "-",
+    "N/A",
+    "[N/A]",
+    "nan",
+    "inf",
+    "-1",
+    "1e999",
+    "9" * 40,
+    '"',
+    "'",
+    "\x00",
+    "=1+1",
+    "1,2",
+    "ÿ",
+    "0x1f",
     "a" * 5000,
-]  # fmt: skip
+]
 
 Mutate = Callable[[Path, random.Random], None]
 
@@ -58,7 +122,20 @@ def of_bytes(path: Path, rng: random.Random) -> None:
             data[at:at] = data[at : at + rng.choice((1, 16, 300))]
         elif kind == 3:
             data[at:at] = rng.choice(
-                (b'"', b"{", b"}", b"[", b"]", b",", b"\n", b"\x00", b"\xff\xfe", b"\\", b";", b"\r\n")
+                (
+                    b'"',
+                    b"{",
+                    b"}",
+                    b"[",
+                    b"]",
+                    b",",
+                    b"\n",
+                    b"\x00",
+                    b"\xff\xfe",
+                    b"\\",
+                    b";",
+                    b"\r\n",
+                )
             )
         elif kind == 4:
             data[at:] = b""
@@ -89,7 +166,9 @@ def of_json(path: Path, rng: random.Random) -> None:
         elif kind == 2:
             del place[key]
         elif kind == 3 and isinstance(place, dict):
-            place[rng.choice(("ts", "name", "args", "ph", "pid", "x" * 300, "", "cat", "\x00"))] = place.pop(key)
+            place[rng.choice(("ts", "name", "args", "ph", "pid", "x" * 300, "", "cat", "\x00"))] = (
+                place.pop(key)
+            )
         elif isinstance(place, list):
             place.insert(rng.randrange(len(place) + 1), place[key])
     text = json.dumps(document)
@@ -115,7 +194,9 @@ def _somewhere(document: object, rng: random.Random) -> tuple[object, object]:
 
 
 def of_sqlite(path: Path, rng: random.Random) -> None:
-    """Change columns, types, values and rows, put views and triggers into the schema, or damage pages."""
+    """Change columns, types, values and rows, put views and triggers into the schema, or damage
+    pages.
+    """
     if rng.random() < 0.15:
         data = bytearray(path.read_bytes())
         for _ in range(rng.choice((1, 3, 30))):
@@ -130,12 +211,17 @@ def of_sqlite(path: Path, rng: random.Random) -> None:
 
 
 def _statement(connection: sqlite3.Connection, rng: random.Random) -> None:
-    tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+    tables = [
+        name
+        for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+    ]
     table = rng.choice(tables)
     column = rng.choice([row[1] for row in connection.execute(f'PRAGMA table_info("{table}")')])
     kind = rng.randrange(10)
     value = rng.choice(ODD_SQL)
-    rows = rng.choice(("", "WHERE rowid % 3 = 0", "WHERE rowid = 1", f"WHERE rowid = {rng.randrange(1, 40)}"))
+    rows = rng.choice(
+        ("", "WHERE rowid % 3 = 0", "WHERE rowid = 1", f"WHERE rowid = {rng.randrange(1, 40)}")
+    )
     if kind <= 3:
         connection.execute(f'UPDATE "{table}" SET "{column}" = {value} {rows}')
     elif kind == 4:
@@ -147,21 +233,32 @@ def _statement(connection: sqlite3.Connection, rng: random.Random) -> None:
     elif kind == 6:
         connection.execute(f'INSERT INTO "{table}" SELECT * FROM "{table}"')
     elif kind == 7:
-        connection.execute(f'DELETE FROM "{table}" {rows}' if rng.random() < 0.5 else f'DROP TABLE "{table}"')
+        connection.execute(
+            f'DELETE FROM "{table}" {rows}' if rng.random() < 0.5 else f'DROP TABLE "{table}"'
+        )
     elif kind == 8:
         endless = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT x AS start, x AS end FROM c"
         connection.execute(f'ALTER TABLE "{table}" RENAME TO moved')
-        connection.execute(f'CREATE VIEW "{table}" AS {endless if rng.random() < 0.5 else "SELECT * FROM moved"}')
+        connection.execute(
+            f'CREATE VIEW "{table}" AS {endless if rng.random() < 0.5 else "SELECT * FROM moved"}'
+        )
     else:
-        connection.execute(f'CREATE TRIGGER t AFTER INSERT ON "{table}" BEGIN DELETE FROM "{table}"; END')
+        connection.execute(
+            f'CREATE TRIGGER t AFTER INSERT ON "{table}" BEGIN DELETE FROM "{table}"; END'
+        )
 
 
 def of_names(path: Path, rng: random.Random) -> None:
-    """Exchange upper and lower case in the names of tables and columns, and put views in the place of tables."""
+    """Exchange upper and lower case in the names of tables and columns, and put views in the
+    place of tables.
+    """
     if rng.random() < 0.5:
         in_other_case(path)
     with closing(sqlite3.connect(path)) as connection:
-        tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        tables = [
+            name
+            for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+        ]
     for table in rng.sample(tables, min(len(tables), rng.choice((0, 1, 1, 2, 5, 100)))):
         with suppress(sqlite3.Error):  # of a table that is SQLite's own
             as_view(path, table)
@@ -219,32 +316,48 @@ def of_parquet(path: Path, rng: random.Random) -> None:
     frame = pl.read_parquet(path)
     column = rng.choice(frame.columns)
     changes = (
-        pl.lit(None).alias(column), pl.lit("x").alias(column), pl.lit(2**63 - 1).alias(column),
+        pl.lit(None).alias(column),
+        pl.lit("x").alias(column),
+        pl.lit(2**63 - 1).alias(column),
         pl.lit(1e300).alias(column),
-        pl.lit([1]).alias(column), pl.col(column).alias("other"), pl.col(column).cast(pl.String, strict=False),
+        pl.lit([1]).alias(column),
+        pl.col(column).alias("other"),
+        pl.col(column).cast(pl.String, strict=False),
         pl.lit(b"\xff").alias(column),
-    )  # fmt: skip
+    )
     with suppress(pl.exceptions.PolarsError):
-        frame = frame.drop(column) if rng.random() < 0.2 else frame.with_columns(rng.choice(changes))
+        frame = (
+            frame.drop(column) if rng.random() < 0.2 else frame.with_columns(rng.choice(changes))
+        )
     frame.head(rng.choice((0, 1, 10**6))).write_parquet(path)
 
 
 _BY_SUFFIX: dict[str, tuple[Mutate, ...]] = {
-    ".json": (of_json, of_json, of_bytes), ".gz": (of_bytes,), ".csv": (of_lines, of_lines, of_bytes),
-    ".db": (of_sqlite,), ".sqlite": (of_sqlite,), ".parquet": (of_parquet,),
-}  # fmt: skip
+    ".json": (of_json, of_json, of_bytes),
+    ".gz": (of_bytes,),
+    ".csv": (of_lines, of_lines, of_bytes),
+    ".db": (of_sqlite,),
+    ".sqlite": (of_sqlite,),
+    ".parquet": (of_parquet,),
+}
 
 
 def of_anything(path: Path, rng: random.Random) -> None:
     """Change a single file by what it is."""
     try:
         rng.choice(_BY_SUFFIX.get(path.suffix, (of_lines, of_bytes)))(path, rng)
-    except (ValueError, sqlite3.Error, pl.exceptions.PolarsError):  # changed before, and no longer what it was
+    except (
+        ValueError,
+        sqlite3.Error,
+        pl.exceptions.PolarsError,
+    ):  # changed before, and no longer what it was
         of_bytes(path, rng)
 
 
 def of_folder(folder: Path, rng: random.Random) -> None:
-    """Change one or two files of a folder; now and then remove, empty, swap or double one, or make it a pipe."""
+    """Change one or two files of a folder; now and then remove, empty, swap or double one, or
+    make it a pipe.
+    """
     for _ in range(rng.choice((1, 1, 1, 2))):
         files = sorted(p for p in folder.rglob("*") if p.is_file())
         path = rng.choice(files)

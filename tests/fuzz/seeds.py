@@ -1,4 +1,7 @@
-"""Small whole files of every format, cut out of the samples: what is mutated. A folder a reader, in one folder."""
+"""Small whole files of every format, cut out of the samples: what is mutated.
+
+A folder a reader, in one folder.
+"""
 
 import gzip
 import importlib.util
@@ -68,7 +71,9 @@ def chrome(folder: Path) -> None:
         source = min((SAMPLES / name).glob("rank0*.json.gz"))
         document = json.loads(gzip.decompress(source.read_bytes()))
         events = heads(document["traceEvents"], 8)
-        (folder / f"{name}.json").write_text(json.dumps({**document, "traceEvents": events} if whole else events))
+        (folder / f"{name}.json").write_text(
+            json.dumps({**document, "traceEvents": events} if whole else events)
+        )
 
 
 def tables(source: Path, target: Path, limits: dict[str, str], most: int) -> None:
@@ -78,12 +83,16 @@ def tables(source: Path, target: Path, limits: dict[str, str], most: int) -> Non
         closing(sqlite3.connect(target)) as new,
         new,
     ):
-        for table, sql in old.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'").fetchall():
+        for table, sql in old.execute(
+            "SELECT name, sql FROM sqlite_master WHERE type = 'table'"
+        ).fetchall():
             limit = limits.get(table, f"LIMIT {most}")
             rows = old.execute(f'SELECT * FROM "{table}" {limit}').fetchall()
             if rows and not table.startswith("ENUM_"):
                 new.execute(sql)
-                new.executemany(f'INSERT INTO "{table}" VALUES ({", ".join("?" * len(rows[0]))})', rows)
+                new.executemany(
+                    f'INSERT INTO "{table}" VALUES ({", ".join("?" * len(rows[0]))})', rows
+                )
 
 
 def nsys(folder: Path) -> None:
@@ -95,15 +104,21 @@ def nsys(folder: Path) -> None:
 
 
 def parquet_folders(databases: Path, folder: Path) -> None:
-    """The tables of exports as ``nsys export --type parquetdir`` writes them: a Parquet file a table."""
+    """The tables of exports as ``nsys export --type parquetdir`` writes them: a Parquet file a
+    table.
+    """
     for path in databases.iterdir():
         target = folder / path.stem
         target.mkdir(parents=True)
         with closing(sqlite3.connect(path)) as connection:
-            for (table,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
+            for (table,) in connection.execute(
+                "SELECT name FROM sqlite_master WHERE type = 'table'"
+            ).fetchall():
                 cursor = connection.execute(f'SELECT * FROM "{table}"')
                 names = [column[0] for column in cursor.description]
-                frame = pl.DataFrame(cursor.fetchall(), schema=names, orient="row", infer_schema_length=None)
+                frame = pl.DataFrame(
+                    cursor.fetchall(), schema=names, orient="row", infer_schema_length=None
+                )
                 frame.write_parquet(target / f"{table}.parquet")
 
 
@@ -134,20 +149,32 @@ def dataset(ranks: Path, folder: Path) -> None:
 def names(folder: Path) -> None:
     """Databases of every profiler that writes one, whose tables are then called otherwise."""
     (folder / "names").mkdir()
-    files = [*(folder / "nsys").iterdir(), *(folder / "rocpd").iterdir(), *(folder / "nvvp").iterdir()]
+    files = [
+        *(folder / "nsys").iterdir(),
+        *(folder / "rocpd").iterdir(),
+        *(folder / "nvvp").iterdir(),
+    ]
     for path in (*files, folder / "ascend files/ascend_pytorch_profiler_0.db"):
         shutil.copyfile(path, folder / "names" / path.name)
 
 
 def run(chrome_file: Path, folder: Path) -> None:
     """The folder of a run, its trace cut."""
-    shutil.copytree(SAMPLES / "run_torch_tp1", folder / "run", ignore=shutil.ignore_patterns("traces", "sample.json"))
+    shutil.copytree(
+        SAMPLES / "run_torch_tp1",
+        folder / "run",
+        ignore=shutil.ignore_patterns("traces", "sample.json"),
+    )
     (folder / "run/traces").mkdir()
-    (folder / "run/traces/rank0.pt.trace.json.gz").write_bytes(gzip.compress(chrome_file.read_bytes(), mtime=0))
+    (folder / "run/traces/rank0.pt.trace.json.gz").write_bytes(
+        gzip.compress(chrome_file.read_bytes(), mtime=0)
+    )
 
 
 def ascend(folder: Path) -> None:
-    """What torch_npu writes, as text, as databases and as single files; synthetic, as ``sample_traces`` makes it."""
+    """What torch_npu writes, as text, as databases and as single files; synthetic, as
+    ``sample_traces`` makes it.
+    """
     path = SAMPLES / "ascend_synthetic.py"
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
@@ -181,42 +208,100 @@ def ascend(folder: Path) -> None:
     single = folder / "ascend files"
     single.mkdir()
     first = folder / "ascend text/run/synthetic_rank0_ascend_pt/ASCEND_PROFILER_OUTPUT"
-    for name in ("trace_view.json", "kernel_details.csv", "communication.json", "operator_memory.csv"):
+    for name in (
+        "trace_view.json",
+        "kernel_details.csv",
+        "communication.json",
+        "operator_memory.csv",
+    ):
         shutil.copyfile(first / name, single / name)
     name = "ascend_pytorch_profiler_0.db"
-    shutil.copyfile(folder / "ascend database/run/synthetic_rank0_ascend_pt" / first.name / name, single / name)
-    shutil.copytree(text.parent / "synthetic_rank0_ascend_pt", folder / "ascend text/synthetic_rank0_ascend_pt")
-    shutil.copytree(database.parent / "synthetic_rank0_ascend_pt", folder / "ascend database/synthetic_rank0_ascend_pt")
+    shutil.copyfile(
+        folder / "ascend database/run/synthetic_rank0_ascend_pt" / first.name / name, single / name
+    )
+    shutil.copytree(
+        text.parent / "synthetic_rank0_ascend_pt", folder / "ascend text/synthetic_rank0_ascend_pt"
+    )
+    shutil.copytree(
+        database.parent / "synthetic_rank0_ascend_pt",
+        folder / "ascend database/synthetic_rank0_ascend_pt",
+    )
     shutil.rmtree(whole)
 
 
 def mindspore(folder: Path) -> None:
     """Timelines as msprof writes them for MindSpore: made up, in the form of real ones."""
     folder.mkdir()
-    names = [(3, "Ascend Hardware"), (1003602, "CANN"), (1003611, "HCCL"), (1003612, "Overlap Analysis")]
+    names = [
+        (3, "Ascend Hardware"),
+        (1003602, "CANN"),
+        (1003611, "HCCL"),
+        (1003612, "Overlap Analysis"),
+    ]
     about: Events = [
-        {"name": "process_name", "pid": pid, "tid": 0, "args": {"name": name}, "ph": "M"} for pid, name in names
+        {"name": "process_name", "pid": pid, "tid": 0, "args": {"name": name}, "ph": "M"}
+        for pid, name in names
     ]
     about += [
         {"name": "thread_name", "pid": 3, "tid": 2, "args": {"name": "Stream 2"}, "ph": "M"},
         {"name": "thread_name", "pid": 1003611, "tid": 1, "args": {"name": "Plane 1"}, "ph": "M"},
-        {"name": "thread_name", "pid": 3, "tid": 10036, "args": {"name": "Step Trace(Model ID:2)"}, "ph": "M"},
+        {
+            "name": "thread_name",
+            "pid": 3,
+            "tid": 10036,
+            "args": {"name": "Step Trace(Model ID:2)"},
+            "ph": "M",
+        },
     ]
-    task = {"Task Type": "AI_CORE", "Stream Id": 2, "Batch Id": 0, "Aicore Time(ms)": 18.79, "Total Cycle": 601434}
+    task = {
+        "Task Type": "AI_CORE",
+        "Stream Id": 2,
+        "Batch Id": 0,
+        "Aicore Time(ms)": 18.79,
+        "Total Cycle": 601434,
+    }
     piece = {
-        "notify_id": 160, "duration estimated(us)": 1, "stream id": 13, "task id": 7, "task type": "Memcpy",
-        "src rank": 0, "dst rank": 1, "transport type": "SDMA", "size(Byte)": 4096, "data type": "FP16",
-        "link type": "HCCS", "bandwidth(GB/s)": 1.5,
-    }  # fmt: skip
+        "notify_id": 160,
+        "duration estimated(us)": 1,
+        "stream id": 13,
+        "task id": 7,
+        "task type": "Memcpy",
+        "src rank": 0,
+        "dst rank": 1,
+        "transport type": "SDMA",
+        "size(Byte)": 4096,
+        "data type": "FP16",
+        "link type": "HCCS",
+        "bandwidth(GB/s)": 1.5,
+    }
     step = {"Iteration ID": 1, "FP Start": 5000.0, "BP End": 9000.0, "Iteration End": 9900.0}
     events: Events = []
     for i in range(16):
         name = f"Default/network/layer-Dense/MatMul-op{i}"
         args = {**task, "Task Id": i}
-        events.append({"name": name, "pid": 3, "tid": 2, "ts": 5000.0 + 30 * i, "dur": 20.45, "args": args, "ph": "X"})
+        events.append(
+            {
+                "name": name,
+                "pid": 3,
+                "tid": 2,
+                "ts": 5000.0 + 30 * i,
+                "dur": 20.45,
+                "args": args,
+                "ph": "X",
+            }
+        )
         at = {"pid": 1003611, "tid": 1, "ts": 5010.0 + 30 * i, "dur": 0.5, "ph": "X"}
         events.append({"name": "Memcpy", **at, "args": piece})
-        events.append({"name": "Computing", "pid": 1003612, "tid": 0, "ts": 5000.0 + 30 * i, "dur": 20.4, "ph": "X"})
+        events.append(
+            {
+                "name": "Computing",
+                "pid": 1003612,
+                "tid": 0,
+                "ts": 5000.0 + 30 * i,
+                "dur": 20.4,
+                "ph": "X",
+            }
+        )
     steps = {"pid": 3, "tid": 10036, "ts": 5000.0, "dur": 4900.0, "args": step, "ph": "X"}
     events.append({"name": "Iteration 1", "cat": "Iteration Time", **steps})
     (folder / "msprof_0_2_1.json").write_text(json.dumps([*about, *events]))
@@ -226,10 +311,18 @@ def mindspore(folder: Path) -> None:
 def gpustat(second: int) -> dict[str, Any]:
     """What ``gpustat --json`` prints of one second; values made up."""
     gpu = {
-        "index": 0, "uuid": "GPU-a", "name": "NVIDIA H200", "temperature.gpu": 36, "fan.speed": None,
-        "utilization.gpu": 45, "power.draw": 120, "enforced.power.limit": 700, "memory.used": 1024,
-        "memory.total": 143771, "processes": [],
-    }  # fmt: skip
+        "index": 0,
+        "uuid": "GPU-a",
+        "name": "NVIDIA H200",
+        "temperature.gpu": 36,
+        "fan.speed": None,
+        "utilization.gpu": 45,
+        "power.draw": 120,
+        "enforced.power.limit": 700,
+        "memory.used": 1024,
+        "memory.total": 143771,
+        "processes": [],
+    }
     when = f"2026-11-21T12:00:{second:02}.500000"
     return {"hostname": "host", "driver_version": "580.1", "query_time": when, "gpus": [gpu]}
 
@@ -239,17 +332,36 @@ def others(folder: Path) -> None:
     for name in ("perf", "snapshot", "rocpd"):
         (folder / name).mkdir()
     frames = "\t    7f00 gemm (/libm)\n\t    7f01 forward (/app)\n\t    7f02 main (/app)\n"
-    samples = (f"python3 12/3{n} [00{n}] 100.00{n}: 1000000 cpu-clock:\n{frames}\n" for n in range(9))
+    samples = (
+        f"python3 12/3{n} [00{n}] 100.00{n}: 1000000 cpu-clock:\n{frames}\n" for n in range(9)
+    )
     (folder / "perf/perf.txt").write_text("".join(samples))
-    frame = [{"filename": "/site-packages/torch/nn/modules/linear.py", "line": 134, "name": "forward"}]
+    frame = [
+        {"filename": "/site-packages/torch/nn/modules/linear.py", "line": 134, "name": "forward"}
+    ]
     events = [
-        {"action": action, "addr": 512 * n, "size": 512, "stream": 0, "time_us": 10 * n, "frames": frame}
+        {
+            "action": action,
+            "addr": 512 * n,
+            "size": 512,
+            "stream": 0,
+            "time_us": 10 * n,
+            "frames": frame,
+        }
         for n in range(1, 6)
         for action in ("alloc", "free_requested")
     ]
-    block = {"size": 512, "requested_size": 500, "address": 512, "state": "active_allocated", "frames": frame}
+    block = {
+        "size": 512,
+        "requested_size": 500,
+        "address": 512,
+        "state": "active_allocated",
+        "frames": frame,
+    }
     segment = {"device": 0, "address": 512, "total_size": 4096, "stream": 0, "blocks": [block]}
-    (folder / "snapshot/snapshot.json").write_text(json.dumps({"segments": [segment], "device_traces": [events]}))
+    (folder / "snapshot/snapshot.json").write_text(
+        json.dumps({"segments": [segment], "device_traces": [events]})
+    )
     rocpd(folder / "rocpd/results.db")
 
 
@@ -261,4 +373,6 @@ def monitors(folder: Path) -> None:
         shutil.copyfile(path, of / path.name)
     of = folder / "monitor gpustat"
     of.mkdir()
-    (of / "gpustat.json").write_text("\n".join(json.dumps(gpustat(second), indent=4) for second in range(1, 5)))
+    (of / "gpustat.json").write_text(
+        "\n".join(json.dumps(gpustat(second), indent=4) for second in range(1, 5))
+    )

@@ -1,4 +1,6 @@
-"""What is fuzzed: for each reader its seeds, its mutations, and an independent count of what a file still holds."""
+"""What is fuzzed: for each reader its seeds, its mutations, and an independent count of what a
+file still holds.
+"""
 
 import random
 import shutil
@@ -38,7 +40,9 @@ class Target:
     said: set[str] = field(default_factory=set)
     """What reading the seeds warns of; a warning beside these excuses a loss."""
     whole: dict[str, Frames] = field(default_factory=dict)
-    """Frames of each seed, by its name, where every change must be noticed: what is read must be as it was."""
+    """Frames of each seed, by its name, where every change must be noticed: what is read must be
+    as it was.
+    """
 
 
 @dataclass
@@ -56,7 +60,9 @@ class Outcome:
 
 
 _ALIKE = ("saved", "dataset", "names", "ncu report")
-"""Targets whose formats have checksums or lengths, or whose mutations leave the rows as they are."""
+"""Targets whose formats have checksums or lengths, or whose mutations leave the rows as they
+are.
+"""
 
 _KINDS: dict[str, tuple[tuple[mutate.Mutate, ...], Callable[[Path], counts.Held]]] = {
     "chrome": ((mutate.of_json, mutate.of_json, mutate.of_bytes), counts.of_chrome),
@@ -117,7 +123,9 @@ def try_file(target: Target, path: Path, work: Path, *, deep: bool) -> Outcome:
         try:
             found = _read(target, path)
             if not {str(warning.message) for warning in caught} - target.said:
-                out.silent = _silent(target.count(path), found) or _changed(target.whole.get(path.name), found)
+                out.silent = _silent(target.count(path), found) or _changed(
+                    target.whole.get(path.name), found
+                )
                 out.checked = True
             if deep and isinstance(found, llmprof.Trace):
                 _analyse(found)
@@ -142,7 +150,16 @@ def try_file(target: Target, path: Path, work: Path, *, deep: bool) -> Outcome:
 
 
 def _analyse(trace: llmprof.Trace) -> None:
-    for name in ("steps", "overlap", "collectives", "layers", "idle", "kernel_summary", "launch_delay", "findings"):
+    for name in (
+        "steps",
+        "overlap",
+        "collectives",
+        "layers",
+        "idle",
+        "kernel_summary",
+        "launch_delay",
+        "findings",
+    ):
         try:
             getattr(analyze, name)(trace)
         except LlmprofError:
@@ -168,7 +185,9 @@ def _silent(held: counts.Held, found: llmprof.Trace | Metrics) -> str:
         kept = {"metrics": found.metrics.height}
     else:
         kept = {name: sum(_height(found, table) for table in name.split("+")) for name in held}
-    return ", ".join(f"{name}: {kept[name]} of {count}" for name, count in held.items() if kept[name] < count)
+    return ", ".join(
+        f"{name}: {kept[name]} of {count}" for name, count in held.items() if kept[name] < count
+    )
 
 
 def _frames(found: llmprof.Trace | Metrics) -> Frames:

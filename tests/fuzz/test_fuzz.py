@@ -1,4 +1,6 @@
-"""A short form of ``make fuzz``: the same files in every run; and the files that once broke something."""
+"""A short form of ``make fuzz``: the same files in every run; and the files that once broke
+something.
+"""
 
 from pathlib import Path
 
@@ -13,10 +15,32 @@ SLOW = 10
 """Files of readers that open many tables or files."""
 
 NAMES = [
-    "chrome", "chrome gzip", "nsys", "nsys parquet", "ncu", "saved", "run", "ascend text", "ascend database",
-    "ascend files", "ascend mindspore", "monitor", "perf", "snapshot", "rocpd", "nvprof",
-    "vtune", "tensorrt", "proton", "rocprofv3", "ops", "nvvp", "dataset", "names", "ncu report",
-]  # fmt: skip
+    "chrome",
+    "chrome gzip",
+    "nsys",
+    "nsys parquet",
+    "ncu",
+    "saved",
+    "run",
+    "ascend text",
+    "ascend database",
+    "ascend files",
+    "ascend mindspore",
+    "monitor",
+    "perf",
+    "snapshot",
+    "rocpd",
+    "nvprof",
+    "vtune",
+    "tensorrt",
+    "proton",
+    "rocprofv3",
+    "ops",
+    "nvvp",
+    "dataset",
+    "names",
+    "ncu report",
+]
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +57,9 @@ def bad(outcome: Outcome) -> str:
 @pytest.mark.parametrize("name", NAMES)
 def test_mutated_files_end_in_errors_of_llmprof_or_in_traces(all_targets, name, tmp_path):
     found = {}
-    chosen = [t for t in all_targets if t.name == name or (name == "monitor" and t.name.startswith(name))]
+    chosen = [
+        t for t in all_targets if t.name == name or (name == "monitor" and t.name.startswith(name))
+    ]
     if name == "ncu report":
         pytest.importorskip("ncu_report", reason="the optional package ncu-report is not here")
     assert chosen
@@ -52,7 +78,12 @@ def test_whole_files_hold_what_is_counted(all_targets, tmp_path):
         counted = 0
         for seed in target.seeds:
             outcome = try_file(target, seed, tmp_path, deep=False)
-            assert (outcome.said, outcome.raw, outcome.silent, outcome.checked) == ("read", "", "", True), seed
+            assert (outcome.said, outcome.raw, outcome.silent, outcome.checked) == (
+                "read",
+                "",
+                "",
+                True,
+            ), seed
             counted += sum(target.count(seed).values()) + sum(
                 f.height for f in target.whole.get(seed.name, {}).values()
             )
@@ -70,8 +101,12 @@ def test_a_loss_without_a_word_is_found(all_targets, name, lost, tmp_path, monke
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("path", sorted(CRASHERS.iterdir()) if CRASHERS.is_dir() else [], ids=lambda p: p.name)
+@pytest.mark.parametrize(
+    "path", sorted(CRASHERS.iterdir()) if CRASHERS.is_dir() else [], ids=lambda p: p.name
+)
 def test_files_that_once_broke_something(path, tmp_path):
-    name, of = next((k, v) for k, v in targets_module._KINDS.items() if k.split()[0] == path.name.split("-")[0])
+    name, of = next(
+        (k, v) for k, v in targets_module._KINDS.items() if k.split()[0] == path.name.split("-")[0]
+    )
     target = Target(name, [], *of)
     assert not bad(try_file(target, path, tmp_path, deep=True))

@@ -1,4 +1,6 @@
-"""Stand-ins for what a machine without a GPU lacks: an engine, nsys and ncu, as real programs on PATH."""
+"""Stand-ins for what a machine without a GPU lacks: an engine, nsys and ncu, as real programs on
+PATH.
+"""
 
 import json
 import os
@@ -31,11 +33,15 @@ class StandIns:
         self.model = folder / "tiny"
         self.model.mkdir()
         (self.model / "config.json").write_text('{"vocab_size": 1000}')
-        patch.setitem(sys.modules, "ncu_report", None)  # reports of the stand-in are read by the stand-in
+        patch.setitem(
+            sys.modules, "ncu_report", None
+        )  # reports of the stand-in are read by the stand-in
         patch.setenv("STAND_IN_ARGV", str(folder / "argv.jsonl"))
         patch.setenv("PATH", os.pathsep.join([str(self.bin), os.environ["PATH"]]))
         engine = text("engine")
-        patch.setattr(passes.engines, "script", lambda job: engine.replace("@JOB@", json.dumps(job)))
+        patch.setattr(
+            passes.engines, "script", lambda job: engine.replace("@JOB@", json.dumps(job))
+        )
 
     def install(self, *names: str) -> None:
         """Put nsys or ncu on PATH."""
@@ -50,7 +56,12 @@ class StandIns:
 
     def config(self, **values: object) -> ExperimentConfig:
         """A configuration that runs on the stand-ins."""
-        usual = {"model": str(self.model), "results_dir": str(self.folder / "results"), "monitor_hz": 0, "repeat": 2}
+        usual = {
+            "model": str(self.model),
+            "results_dir": str(self.folder / "results"),
+            "monitor_hz": 0,
+            "repeat": 2,
+        }
         return ExperimentConfig.from_dict(usual | {"python": sys.executable} | values)
 
     @property

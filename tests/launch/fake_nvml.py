@@ -1,4 +1,6 @@
-"""A stand-in for pynvml: two GPUs, of which some calls are not supported, and a record of what was asked."""
+"""A stand-in for pynvml: two GPUs, of which some calls are not supported, and a record of what
+was asked.
+"""
 
 from collections import Counter
 from types import SimpleNamespace
@@ -17,7 +19,9 @@ class FakeNvml:
         """An error with its number."""
 
         def __init__(self, value: int) -> None:
-            super().__init__({3: "Not Supported", 9: "Driver Not Loaded"}.get(value, f"error {value}"))
+            super().__init__(
+                {3: "Not Supported", 9: "Driver Not Loaded"}.get(value, f"error {value}")
+            )
             self.value = value
 
     def __init__(self, *refuse: str, count: int = 2) -> None:

@@ -37,7 +37,12 @@ def refused(**values) -> str:
 def test_only_the_model_is_asked_for(monkeypatch):
     monkeypatch.setenv("LLMPROF_ENGINE_PYTHON", sys.executable)
     made = ExperimentConfig(model="random:tiny")
-    assert (made.profile_mode, made.engine, made.batch_size, made.max_tokens) == ("torch", "vllm", 1, 16)
+    assert (made.profile_mode, made.engine, made.batch_size, made.max_tokens) == (
+        "torch",
+        "vllm",
+        1,
+        16,
+    )
     assert made.python == sys.executable
     assert not made.with_stack
     assert made.max_iterations > 0, "a profiler without bound fills the memory"
@@ -50,10 +55,15 @@ def test_only_the_model_is_asked_for(monkeypatch):
         made.replace(max_token=8)
 
 
-@pytest.mark.parametrize(("model", "mode", "name"), [
-    ("random:Qwen2.5-7B", "nsys", "Qwen2.5-7B_nsys"), ("/models/My Model/", "torch", "My-Model_torch"),
-    ("org/name", "ncu", "name_ncu"), ("..", "torch", "model_torch"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("model", "mode", "name"),
+    [
+        ("random:Qwen2.5-7B", "nsys", "Qwen2.5-7B_nsys"),
+        ("/models/My Model/", "torch", "My-Model_torch"),
+        ("org/name", "ncu", "name_ncu"),
+        ("..", "torch", "model_torch"),
+    ],
+)
 def test_the_name_comes_from_the_model_and_the_mode(model, mode, name):
     assert config(model=model, profile_mode=mode).name == name
     assert config(model=model, experiment_name="mine").name == "mine"
@@ -74,19 +84,25 @@ def test_the_python_is_one_that_has_the_engine(tmp_path, monkeypatch, named, whe
     monkeypatch.setattr(engines, "_MADE", tmp_path)
     for package in there:
         (tmp_path / "lib" / "python3.12" / "site-packages" / package).mkdir(parents=True)
-    monkeypatch.setattr(engines.importlib.util, "find_spec", lambda name: name if name in here else None)
+    monkeypatch.setattr(
+        engines.importlib.util, "find_spec", lambda name: name if name in here else None
+    )
     python = {"this": sys.executable, "made": str(tmp_path / "bin" / "python")}.get(chosen, chosen)
     assert config().python == python
     assert config(python="/mine/python").python == "/mine/python"
 
 
 def test_names_and_defaults_of_other_tools():
-    made = ExperimentConfig(model_path="/models/Qwen", base_prompt="Hello", preset="classic", max_tokens=7)
+    made = ExperimentConfig(
+        model_path="/models/Qwen", base_prompt="Hello", preset="classic", max_tokens=7
+    )
     assert (made.model, made.prompt, made.max_tokens) == ("/models/Qwen", "Hello", 7)
     assert (made.profile_mode, made.temperature, made.batch_size) == ("inference_only", 0.7, 1)
     assert made.replace(model_path="m", preset="classic").max_tokens == 100
     assert config(model="/x/y", model_name="My Qwen").name == "My-Qwen_torch"
-    assert made.replace(model_name="org/Q", profile_mode="nsys").name == "Q_nsys", "the mode stays in the name"
+    assert made.replace(model_name="org/Q", profile_mode="nsys").name == "Q_nsys", (
+        "the mode stays in the name"
+    )
     assert "given together" in refused(model_path="m")
     assert "one of classic" in refused(preset=1)
     with pytest.raises(ConfigError, match="names no model"):
@@ -96,7 +112,11 @@ def test_names_and_defaults_of_other_tools():
 
 
 def test_an_unknown_key_is_refused_with_the_nearest_known_one():
-    for key, nearest in (("profil_mode", "profile_mode"), ("batch-size", "batch_size"), ("Max_Tokens", "max_tokens")):
+    for key, nearest in (
+        ("profil_mode", "profile_mode"),
+        ("batch-size", "batch_size"),
+        ("Max_Tokens", "max_tokens"),
+    ):
         said = refused(**{key: 1})
         assert repr(key) in said
         assert f"did you mean {nearest}?" in said
@@ -106,7 +126,10 @@ def test_an_unknown_key_is_refused_with_the_nearest_known_one():
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"batch_size": "4"}, "batch_size is text: '4'; expected a whole number; write it without quotes"),
+        (
+            {"batch_size": "4"},
+            "batch_size is text: '4'; expected a whole number; write it without quotes",
+        ),
         ({"batch_size": 4.5}, "batch_size is a number: 4.5; expected a whole number"),
         ({"batch_size": True}, "batch_size is true or false: True; expected a whole number"),
         ({"temperature": "1e-3"}, "temperature is text: '1e-3'; expected a number; .* 1.0e-3"),
@@ -132,7 +155,10 @@ def test_an_unknown_key_is_refused_with_the_nearest_known_one():
         ({"ncu_options": {"lanch_skip": 1}}, "did you mean launch_skip?"),
         ({"ncu_options": {"launch_count": "x"}}, "ncu_options.launch_count is text"),
         ({"ncu_options": {"launch_skip": -1}}, "ncu_options.launch_skip is -1"),
-        ({"served": True, "server": {"prot": 1}}, "server has the unknown key 'prot'.*did you mean port?"),
+        (
+            {"served": True, "server": {"prot": 1}},
+            "server has the unknown key 'prot'.*did you mean port?",
+        ),
         ({"served": True, "server": {"port": 70000}}, "server.port is 70000"),
         ({"server": {"port": 0}}, "served is false"),
         ({"nsys_options": {"output": "x"}}, "which the run folder decides"),
@@ -143,7 +169,10 @@ def test_an_unknown_key_is_refused_with_the_nearest_known_one():
         ({"prompt": []}, "prompt is empty"),
         ({"input_tokens": [5, 2]}, "in order"),
         ({"input_tokens": 0}, "at least 1"),
-        ({"input_tokens": 500, "max_tokens": 50, "max_model_len": 512}, "are 550 together, and max_model_len is 512"),
+        (
+            {"input_tokens": 500, "max_tokens": 50, "max_model_len": 512},
+            "are 550 together, and max_model_len is 512",
+        ),
         ({"engine": "transformers", "tensor_parallel_size": 2}, "cannot use 2 ranks; expected one"),
         ({"engine": "transformers", "served": True}, "has no server"),
         ({"served": True, "profile_mode": "ncu"}, "requests of a server time out"),
@@ -155,7 +184,10 @@ def test_an_unknown_key_is_refused_with_the_nearest_known_one():
         ({"load": {"speed": 0.0}}, "more than 0"),
         ({"load": {"inptu": 3}}, "did you mean input"),
         ({"load": {"input": 3}, "prompt": "a"}, "prompt and load are given together"),
-        ({"engine_args": {"profiler_config": {}}}, "which a run sets itself; expected the option profile_mode"),
+        (
+            {"engine_args": {"profiler_config": {}}},
+            "which a run sets itself; expected the option profile_mode",
+        ),
         ({"engine_args": {"tensor-parallel-size": 2}}, "expected the option tensor_parallel_size"),
         ({"until": 3.0}, "a share of the mean"),
         ({"top_p": 0.0}, "more than 0, at most 1"),
@@ -163,13 +195,16 @@ def test_an_unknown_key_is_refused_with_the_nearest_known_one():
         ({"profile_mode": "ops", "ops_options": {"steps": 0}}, "steps is 0"),
         ({"profile_mode": "ops", "ops_options": {"method": "patch"}}, "method is 'patch'"),
         ({"profile_mode": "ops", "ops_options": {"cycle": [["events", 3], ["magic", 1]]}}, "magic"),
-        ({"profile_mode": "ops", "ops_options": {"functions": {"mine": "no place"}}}, "functions.mine"),
+        (
+            {"profile_mode": "ops", "ops_options": {"functions": {"mine": "no place"}}},
+            "functions.mine",
+        ),
         ({"profile_mode": "ops", "eager": False}, "eager is false"),
         ({"profile_mode": "ops", "engine": "transformers"}, "cannot time operators"),
         ({"profile_mode": "ops", "served": True}, "cannot time operators"),
         ({"profile_mode": "torch", "ops_options": {"steps": 3}}, "profile_mode is torch"),
     ],
-)  # fmt: skip
+)
 def test_wrong_values_are_refused(values, words):
     with pytest.raises(ConfigError, match=words):
         config(**values)
@@ -180,31 +215,41 @@ def test_wrong_values_are_refused(values, words):
     st.integers(1, 10**6),
     st.floats(0, 100),
     st.dictionaries(
-        st.text(min_size=1).map("x_".__add__), st.one_of(st.none(), st.booleans(), st.integers(), st.text())
+        st.text(min_size=1).map("x_".__add__),
+        st.one_of(st.none(), st.booleans(), st.integers(), st.text()),
     ),
 )
 def test_any_values_survive_a_file(tmp_path_factory, prompt, tokens, temperature, extra):
     made = config(prompt=prompt, max_tokens=tokens, temperature=temperature, engine_args=extra)
     folder = tmp_path_factory.mktemp("files")
     for suffix in ("json", "yaml"):
-        assert ConfigManager.load_config(ConfigManager.save_config(made, folder / f"c.{suffix}")) == made
+        assert (
+            ConfigManager.load_config(ConfigManager.save_config(made, folder / f"c.{suffix}"))
+            == made
+        )
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("model: !!python/object/apply:os.system [touch hacked]", "not plain data: .* line 1; .*no code .* was run"),
+        (
+            "model: !!python/object/apply:os.system [touch hacked]",
+            "not plain data: .* line 1; .*no code .* was run",
+        ),
         ("model: !!python/name:os.system", "not plain data"),
         ("model: !evil x", "not plain data"),
         ("model: [a", "not valid YAML: .* in line"),
         ("model: a\nmodel: b", "the key 'model' twice"),
         ("- a", "the configuration is list"),
         ("", "the configuration is NoneType"),
-        ("model: a\nbatch_sise: 2", "c.yaml: the configuration has the unknown key 'batch_sise'.*batch_size"),
+        (
+            "model: a\nbatch_sise: 2",
+            "c.yaml: the configuration has the unknown key 'batch_sise'.*batch_size",
+        ),
         ("model: a\nbatch_size: four", "c.yaml: batch_size is text: 'four'"),
         ("model: " + "[" * 3000, "not valid YAML"),
     ],
-)  # fmt: skip
+)
 def test_yaml_that_is_wrong_is_refused(tmp_path, monkeypatch, text, words):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "c.yaml").write_text(text)
@@ -215,8 +260,12 @@ def test_yaml_that_is_wrong_is_refused(tmp_path, monkeypatch, text, words):
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [('{"model": "a",}', "not valid JSON"), ('{"model": "a", "model": "b"}', "twice"), ("[]", "configuration is list")],
-)  # fmt: skip
+    [
+        ('{"model": "a",}', "not valid JSON"),
+        ('{"model": "a", "model": "b"}', "twice"),
+        ("[]", "configuration is list"),
+    ],
+)
 def test_json_that_is_wrong_is_refused(tmp_path, text, words):
     path = tmp_path / "c.json"
     path.write_text(text)
@@ -231,7 +280,13 @@ ANYTHING = st.recursive(
 )
 
 
-@given(st.dictionaries(st.sampled_from([f.name for f in dataclasses.fields(ExperimentConfig)]), ANYTHING, max_size=4))
+@given(
+    st.dictionaries(
+        st.sampled_from([f.name for f in dataclasses.fields(ExperimentConfig)]),
+        ANYTHING,
+        max_size=4,
+    )
+)
 def test_whatever_is_given_is_taken_whole_or_refused(values):
     with contextlib.suppress(ConfigError):
         made = config(**values)
@@ -266,8 +321,16 @@ def test_a_relative_python_is_made_absolute_but_links_stay(tmp_path, monkeypatch
     [
         ("p.txt", "one\n\n  two \n", ["one", "  two "]),
         ("p.txt", "\ufeffone\r\ntwo", ["one", "two"]),
-        ("p.json", json.dumps(["one", {"prompt": "two"}, {"text": "three"}, 4]), ["one", "two", "three"]),
-        ("p.jsonl", '{"question": "q"}\n\n{"conversations": [{"from": "human", "value": "v"}]}\n', ["q", "v"]),
+        (
+            "p.json",
+            json.dumps(["one", {"prompt": "two"}, {"text": "three"}, 4]),
+            ["one", "two", "three"],
+        ),
+        (
+            "p.jsonl",
+            '{"question": "q"}\n\n{"conversations": [{"from": "human", "value": "v"}]}\n',
+            ["q", "v"],
+        ),
         ("p.jsonl", '{"messages": [{"role": "user", "content": "c"}]}', ["c"]),
     ],
 )
@@ -324,13 +387,20 @@ def test_a_model_without_weights_gets_random_ones(tmp_path):
     assert job(config(model=str(tmp_path)), tmp_path)[0]["random_weights"]
     (tmp_path / "model.safetensors").touch()
     assert not job(config(model=str(tmp_path)), tmp_path)[0]["random_weights"]
-    assert job(config(model=str(tmp_path), engine_args={"load_format": "dummy"}), tmp_path)[0]["random_weights"]
+    assert job(config(model=str(tmp_path), engine_args={"load_format": "dummy"}), tmp_path)[0][
+        "random_weights"
+    ]
     assert not job(config(model="org/name"), "org/name")[0]["random_weights"]
 
 
 @pytest.mark.parametrize(
     ("mode", "profiler", "plain"),
-    [("inference_only", "none", True), ("torch", "torch", False), ("nsys", "cuda", False), ("ncu", "cuda", False)],
+    [
+        ("inference_only", "none", True),
+        ("torch", "torch", False),
+        ("nsys", "cuda", False),
+        ("ncu", "cuda", False),
+    ],
 )
 def test_the_job_follows_from_the_mode(mode, profiler, plain):
     values, _ = job(config(profile_mode=mode, plain=False, repeat=5), "m")
@@ -346,7 +416,12 @@ def test_a_model_that_cannot_be_split_as_asked_is_refused_before_an_engine_start
         job(config(model=str(tmp_path), tensor_parallel_size=3), tmp_path)
     with pytest.raises(ConfigError, match="has 2 layers; expected at most 2"):
         job(config(model=str(tmp_path), pipeline_parallel_size=3), tmp_path)
-    assert job(config(model=str(tmp_path), tensor_parallel_size=2), tmp_path)[0]["tensor_parallel_size"] == 2
+    assert (
+        job(config(model=str(tmp_path), tensor_parallel_size=2), tmp_path)[0][
+            "tensor_parallel_size"
+        ]
+        == 2
+    )
 
 
 def test_a_commented_configuration_has_every_option_and_can_be_read(tmp_path):
@@ -355,7 +430,11 @@ def test_a_commented_configuration_has_every_option_and_can_be_read(tmp_path):
     path.write_text(text)
     assert ConfigManager.load_config(path) == ExperimentConfig(model="random:tiny")
     names = {one.name for one in dataclasses.fields(ExperimentConfig)}
-    values = [line.removeprefix("# ") for line in text.splitlines() if line.removeprefix("# ").split(":")[0] in names]
+    values = [
+        line.removeprefix("# ")
+        for line in text.splitlines()
+        if line.removeprefix("# ").split(":")[0] in names
+    ]
     assert len(values) == len(names)
     path.write_text("\n".join(line for line in values if not line.startswith("python")))
     assert ConfigManager.load_config(path) == ExperimentConfig(model="random:tiny")
@@ -370,10 +449,25 @@ config_of_command = functools.partial(config, python="/venv/bin/python")
 
 def test_options_of_ncu_go_over_everything():
     options = {
-        "kernel_name": "regex:flash", "launch_skip": 0, "launch_count": 2, "set": "basic",
-        "options": {"clock-control": "base", "--cache-control": "none", "force-overwrite": False, "replay-mode": None},
-    }  # fmt: skip
-    made = command.ncu(config_of_command(ncu_options=options), WORKER, RUN / "report", kernels=["a"], skip=5, count=9)
+        "kernel_name": "regex:flash",
+        "launch_skip": 0,
+        "launch_count": 2,
+        "set": "basic",
+        "options": {
+            "clock-control": "base",
+            "--cache-control": "none",
+            "force-overwrite": False,
+            "replay-mode": None,
+        },
+    }
+    made = command.ncu(
+        config_of_command(ncu_options=options),
+        WORKER,
+        RUN / "report",
+        kernels=["a"],
+        skip=5,
+        count=9,
+    )
     pairs = dict(zip(made[1::2], made[2::2], strict=False))
     assert pairs["--kernel-name"] == "regex:flash"
     assert (pairs["--launch-skip"], pairs["--launch-count"], pairs["--set"]) == ("0", "2", "basic")
@@ -387,8 +481,17 @@ def test_collectives_are_left_out_whatever_name_is_asked_for(name):
     made = command.ncu(several, WORKER, RUN / "report")
     pattern = made[made.index("--kernel-name") + 1].removeprefix("regex:")
     assert re.search(pattern, "cutlass_gemm" if name != "." else "x")
-    waiting = ("ncclDevKernel_AllReduce_gemm", "cross_device_reduce_1stage", "all_gather_gemm", "two_shot_all_reduce")
-    for waits in (*waiting, "multimem_all_reduce_kernel", "allreduce_fusion_kernel_oneshot_lamport"):
+    waiting = (
+        "ncclDevKernel_AllReduce_gemm",
+        "cross_device_reduce_1stage",
+        "all_gather_gemm",
+        "two_shot_all_reduce",
+    )
+    for waits in (
+        *waiting,
+        "multimem_all_reduce_kernel",
+        "allreduce_fusion_kernel_oneshot_lamport",
+    ):
         assert not re.search(pattern, waits)
 
 
@@ -404,7 +507,12 @@ def test_what_would_break_a_shell_is_one_argument():
 
 def test_the_environment_makes_captures_right():
     found = command.environment(config_of_command())
-    on = ("PYTHONUNBUFFERED", "VLLM_NO_USAGE_STATS", "DO_NOT_TRACK", "TORCH_SYMM_MEM_DISABLE_MULTICAST")
+    on = (
+        "PYTHONUNBUFFERED",
+        "VLLM_NO_USAGE_STATS",
+        "DO_NOT_TRACK",
+        "TORCH_SYMM_MEM_DISABLE_MULTICAST",
+    )
     off = ("VLLM_ALLREDUCE_USE_SYMM_MEM", "VLLM_USE_NCCL_SYMM_MEM", "NCCL_NVLS_ENABLE")
     others = {"TOKENIZERS_PARALLELISM": "false", "VLLM_WORKER_MULTIPROC_METHOD": "spawn"}
     offline = dict.fromkeys(("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"), "1")
@@ -420,12 +528,23 @@ def test_the_configuration_has_the_last_word_on_the_environment():
 
 def test_secrets_are_kept_from_reports_that_hold_the_environment():
     inherited = dict.fromkeys(
-        ["HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "OPENAI_API_KEY", "DB_PASSWORD", "GOOGLE_CREDENTIALS", "BASIC_AUTH"], "s"
+        [
+            "HF_TOKEN",
+            "AWS_SECRET_ACCESS_KEY",
+            "OPENAI_API_KEY",
+            "DB_PASSWORD",
+            "GOOGLE_CREDENTIALS",
+            "BASIC_AUTH",
+        ],
+        "s",
     ) | {"TOKENIZERS_PARALLELISM": "true", "PATH": "/bin", "AUTHOR": "a"}
     kept = command.whole_environment(config_of_command(profile_mode="nsys"), inherited)
     assert "s" not in kept.values()
     assert {"PATH", "AUTHOR"} <= set(kept)
-    assert command.whole_environment(config_of_command(profile_mode="torch"), inherited)["HF_TOKEN"] == "s"
+    assert (
+        command.whole_environment(config_of_command(profile_mode="torch"), inherited)["HF_TOKEN"]
+        == "s"
+    )
     asked = config_of_command(profile_mode="ncu", environment={"HF_TOKEN": "mine"})
     assert command.whole_environment(asked, inherited)["HF_TOKEN"] == "mine"
 
@@ -436,7 +555,13 @@ def test_secrets_are_kept_from_reports_that_hold_the_environment():
 def test_the_plan_lists_the_passes_and_writes_nothing(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     engine, nsys, ncu = ("engine", "/venv/bin/python"), ("nsys", "nsys"), ("ncu", "ncu")
-    of = {"inference_only": [engine], "torch": [engine], "nsys": [nsys], "ncu": [ncu], "nsys_ncu": [nsys, ncu]}
+    of = {
+        "inference_only": [engine],
+        "torch": [engine],
+        "nsys": [nsys],
+        "ncu": [ncu],
+        "nsys_ncu": [nsys, ncu],
+    }
     for mode, passes in of.items():
         made = plan(config_of_command(profile_mode=mode, results_dir=str(tmp_path / "results")))
         assert [(name, argv[0]) for name, argv in made] == passes
@@ -507,7 +632,10 @@ def test_files_of_requests_have_lengths_and_times(tmp_path):
     assert found.arrivals_s == pytest.approx([0.0, 1.5])
     assert load(served(file, speed=3.0)).arrivals_s == pytest.approx([0.0, 0.5])
     file = tmp_path / "mooncake.jsonl"
-    rows = [{"timestamp": 3000, "input_length": 9, "output_length": 2}, {"timestamp": 1000, "input_length": 5}]
+    rows = [
+        {"timestamp": 3000, "input_length": 9, "output_length": 2},
+        {"timestamp": 1000, "input_length": 5},
+    ]
     file.write_text("\n".join(map(json.dumps, rows)))
     found = load(served(file, time_unit="ms"))
     assert (found.input_tokens, found.arrivals_s) == ([5, 9], [0.0, 2.0])
@@ -521,7 +649,10 @@ def test_files_of_requests_have_lengths_and_times(tmp_path):
     ("line", "words"),
     [
         ("{broken", "line 2 of load.jsonl: '{broken' is not a JSON object"),
-        ('{"timestamp": 1, "input_length": -4}', "line 2 .*input_length is -4, which is not a number of tokens"),
+        (
+            '{"timestamp": 1, "input_length": -4}',
+            "line 2 .*input_length is -4, which is not a number of tokens",
+        ),
         ('{"timestamp": "soon", "input_length": 4}', "line 2 .*'soon' is not a time"),
         ('{"timestamp": 1}', "line 2 .*neither a length .* nor a prompt"),
     ],
@@ -607,7 +738,10 @@ def test_a_name_on_a_hub_and_a_folder_with_a_config_are_taken(tmp_path, monkeypa
 
 
 def test_what_is_no_model_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match=r"there is no model random:Qwen2\.5-7;.*did you mean random:Qwen2\.5-7B\?"):
+    with pytest.raises(
+        ConfigError,
+        match=r"there is no model random:Qwen2\.5-7;.*did you mean random:Qwen2\.5-7B\?",
+    ):
         models.resolve("random:Qwen2.5-7", tmp_path)
     for name in ("missing", "./missing", "/missing", "a/b/c"):
         with pytest.raises(ConfigError, match=f"the model's folder {name} is missing.*random:tiny"):
@@ -615,5 +749,8 @@ def test_what_is_no_model_is_refused(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(OutputError):
         models.resolve("random:tiny", tmp_path / "file")
-    with pytest.raises(ConfigError, match=r"has no config\.json; expected a folder with the config\.json of a model"):
+    with pytest.raises(
+        ConfigError,
+        match=r"has no config\.json; expected a folder with the config\.json of a model",
+    ):
         models.resolve(str(tmp_path), tmp_path)

@@ -1,4 +1,6 @@
-"""Samplers of the CPU around a run: command lines, what goes wrong, and samples on the clock of the timeline."""
+"""Samplers of the CPU around a run: command lines, what goes wrong, and samples on the clock of
+the timeline.
+"""
 
 import json
 import shutil
@@ -51,11 +53,21 @@ def test_command_lines(tmp_path, stand_ins, monkeypatch):
     assert perf[perf.index("-k") + 1] == "CLOCK_MONOTONIC"
     assert perf[perf.index("--") + 1 :] == ["a", "b c"]
     vtune = profilers.wrapped("vtune", tmp_path, ["a"], executable="/opt/vtune")
-    assert vtune == ["/opt/vtune", "-collect", "hotspots", "-result-dir", str(tmp_path / "vtune"), "--", "a"]
+    assert vtune == [
+        "/opt/vtune",
+        "-collect",
+        "hotspots",
+        "-result-dir",
+        str(tmp_path / "vtune"),
+        "--",
+        "a",
+    ]
     (_, argv), *_ = passes.plan(stand_ins.config(cpu_sampler="perf"))
     assert argv[:2] == ["perf", "record"]
     assert "inference_script.py" in argv[-3] + argv[-1] + " ".join(argv)
-    with pytest.raises(ConfigError, match=r"cpu_sampler perf does not work with profile_mode nsys.*one profiler"):
+    with pytest.raises(
+        ConfigError, match=r"cpu_sampler perf does not work with profile_mode nsys.*one profiler"
+    ):
         stand_ins.config(cpu_sampler="perf", profile_mode="nsys")
     with pytest.raises(ConfigError, match="cpu_sampler"):
         stand_ins.config(cpu_sampler="gprof")
@@ -72,18 +84,27 @@ def test_samples_stand_on_the_clock_of_the_timeline(tmp_path):
     (tmp_path / CPU_TEXT).write_text(SCRIPT)
     (tmp_path / CPU_CLOCK).write_text(json.dumps({"epoch_minus_monotonic_ns": 10**18}))
     epoch = 10**18 + 100 * 10**9
-    trace = with_cpu_samples(tmp_path, Trace({"kernels": kernels(["a"])}, {"start_epoch_ns": epoch}))
+    trace = with_cpu_samples(
+        tmp_path, Trace({"kernels": kernels(["a"])}, {"start_epoch_ns": epoch})
+    )
     assert trace.samples["time_ns"].to_list() == [1_000, 501_000]
     assert trace.kernels.height == 1
-    assert analyze.hotspots(trace.select(window=(0, 100_000)))["name"].to_list() == ["forward", "main"]
+    assert analyze.hotspots(trace.select(window=(0, 100_000)))["name"].to_list() == [
+        "forward",
+        "main",
+    ]
     bare = with_cpu_samples(tmp_path, Trace({"kernels": kernels(["a"])}))
     assert bare.samples["time_ns"].null_count() == 2
 
 
 def test_a_report_of_vtune_has_sums_only(tmp_path):
-    (tmp_path / CPU_TABLE).write_text("Function Stack,CPU Time:Self,Module\nTotal,0,\n main,1.5,app\n")
+    (tmp_path / CPU_TABLE).write_text(
+        "Function Stack,CPU Time:Self,Module\nTotal,0,\n main,1.5,app\n"
+    )
     trace = with_cpu_samples(tmp_path, Trace({"kernels": kernels(["a"])}))
-    assert trace.samples.select("name", "value", "time_ns").rows() == [("main", 1_500_000_000, None)]
+    assert trace.samples.select("name", "value", "time_ns").rows() == [
+        ("main", 1_500_000_000, None)
+    ]
     trace = Trace({"kernels": kernels(["a"])})
     assert with_cpu_samples(tmp_path / "none", trace) is trace
 
@@ -95,7 +116,11 @@ def test_samples_of_a_run_are_read_with_its_folder(tmp_path, root):
     (folder / CPU_TEXT).write_text(SCRIPT)
     (folder / CPU_CLOCK).write_text(json.dumps({"epoch_minus_monotonic_ns": 10**18}))
     trace = llmprof.read(folder)
-    assert trace.samples["name"].to_list() == open_run(folder).trace.samples["name"].to_list() == ["forward", "main"]
+    assert (
+        trace.samples["name"].to_list()
+        == open_run(folder).trace.samples["name"].to_list()
+        == ["forward", "main"]
+    )
     assert not llmprof.read(folder, tables=["kernels"]).has("samples")
     (folder / CPU_TEXT).write_text("nothing of perf")
     with pytest.warns(TraceWarning, match="no samples of the CPU"):
@@ -120,5 +145,7 @@ def test_a_sampler_that_fails_costs_nothing_else(stand_ins):
     stand_ins.how(sample="torch_tp1_eager")
     run = ExperimentRunner(stand_ins.config(cpu_sampler="perf")).run()
     assert run.state == "finished"
-    assert any("gave no samples of the CPU: perf: no symbols" in note for note in run.summary["notes"])
+    assert any(
+        "gave no samples of the CPU: perf: no symbols" in note for note in run.summary["notes"]
+    )
     assert not run.trace.has("samples")

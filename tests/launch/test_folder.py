@@ -43,7 +43,11 @@ def test_two_runs_of_one_second_get_two_folders(config, monkeypatch):
 
     monkeypatch.setattr(folder, "datetime", Noon)
     names = [RunFolder.create(config).path.name for _ in range(3)]
-    assert names == ["tiny_torch_20261121-120000", "tiny_torch_20261121-120000-1", "tiny_torch_20261121-120000-2"]
+    assert names == [
+        "tiny_torch_20261121-120000",
+        "tiny_torch_20261121-120000-1",
+        "tiny_torch_20261121-120000-2",
+    ]
 
 
 def test_a_run_whose_process_is_gone_was_interrupted(config):
@@ -77,7 +81,12 @@ def test_two_runs_do_not_work_in_one_folder(config):
     with made.lock():
         made.set_state("running", stage="engine")
         said = made.state
-        assert (said["state"], said["stage"], said["pid"], said["ended"]) == ("running", "engine", os.getpid(), None)
+        assert (said["state"], said["stage"], said["pid"], said["ended"]) == (
+            "running",
+            "engine",
+            os.getpid(),
+            None,
+        )
         made.set_state("finished", stage="done")
     assert made.state["state"] == "finished"
     assert made.state["started"] == said["started"]
@@ -151,7 +160,9 @@ def test_the_state_gets_onto_a_full_disk(config, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    made.set_state("failed", stage="engine", error={"type": "OutputError", "message": "the disk is full"})
+    made.set_state(
+        "failed", stage="engine", error={"type": "OutputError", "message": "the disk is full"}
+    )
     assert made.state["state"] == "failed"
     assert made.state["error"]["message"] == "the disk is full"
     with pytest.raises(OutputError, match="the disk is full"):
@@ -165,25 +176,38 @@ def test_a_results_folder_that_cannot_be_made_is_said(tmp_path, config):
 
 
 SECRETS = {
-    "DATABASE_URL": "postgres://me:planted-1@db/x", "SSH_PASSPHRASE": "planted-2", "MY_KEY": "planted-3",
-    "AZURE_OPENAI_KEY": "planted-4", "VLLM_API_KEY": "planted-5", "SOMETHING": "planted-6",
-    "VLLM_PROXY": "http://me:planted-7@proxy", "NCCL_PLUGIN": "hf_plantedplanted8",
-}  # fmt: skip
+    "DATABASE_URL": "postgres://me:planted-1@db/x",
+    "SSH_PASSPHRASE": "planted-2",
+    "MY_KEY": "planted-3",
+    "AZURE_OPENAI_KEY": "planted-4",
+    "VLLM_API_KEY": "planted-5",
+    "SOMETHING": "planted-6",
+    "VLLM_PROXY": "http://me:planted-7@proxy",
+    "NCCL_PLUGIN": "hf_plantedplanted8",
+}
 
 
-def test_no_value_of_the_environment_is_written_unless_its_name_is_harmless(config, tmp_path, capsys):
+def test_no_value_of_the_environment_is_written_unless_its_name_is_harmless(
+    config, tmp_path, capsys
+):
     given = config.replace(
         environment={**SECRETS, "NCCL_DEBUG": "WARN", "CUDA_VISIBLE_DEVICES": "0,1"},
         engine_args={
-            "hf_token": "planted-9", "api_key": "planted-10", "max_num_seqs": 4, "more": {"password": "planted-11"},
+            "hf_token": "planted-9",
+            "api_key": "planted-10",
+            "max_num_seqs": 4,
+            "more": {"password": "planted-11"},
         },
-    )  # fmt: skip
+    )
     made = RunFolder.create(given)
     variables = command.whole_environment(given, {"PLANTED": "planted-12"})
     folder.write(made, commands=[], environment=variables, also=given.environment)
     values, _ = command.job(given, "random:tiny")
     shown = [_commands_text(given), to_json(_commands(given))]
-    texts = [p.read_text() for p in made.path.iterdir() if p.is_file()] + [json.dumps(values), *shown]
+    texts = [p.read_text() for p in made.path.iterdir() if p.is_file()] + [
+        json.dumps(values),
+        *shown,
+    ]
     assert not [text for text in texts if "planted" in text.lower().replace("lplanted", "")]
     assert all("NCCL_DEBUG" in text for text in (texts[0] + "NCCL_DEBUG", *shown))
     assert variables["LLMPROF_ENGINE_ARG_HF_TOKEN"] == "planted-9"
@@ -194,19 +218,32 @@ def test_no_value_of_the_environment_is_written_unless_its_name_is_harmless(conf
 def test_secrets_inside_of_arguments_come_back_from_the_environment(monkeypatch):
     given = {
         "seed": 1,
-        "speculative_config": {"model": "tiny", "hf_token": "planted-1", "steps": [1, {"api_key": "planted-2"}]},
+        "speculative_config": {
+            "model": "tiny",
+            "hf_token": "planted-1",
+            "steps": [1, {"api_key": "planted-2"}],
+        },
         "auth": {"name": "planted-3", "port": 80},
         "headers": ["X-Api-Key: planted-4", "Accept: all"],
     }
     written, shown = disclosure.for_script(given), disclosure.arguments(given)
     assert "planted" not in json.dumps([written, shown])
     assert shown["speculative_config"]["model"] == written["speculative_config"]["model"] == "tiny"
-    with pytest.raises(ValueError, match=r"speculative_config\.hf_token .*LLMPROF_.*_CONFIG_HF_TOKEN"):
+    with pytest.raises(
+        ValueError, match=r"speculative_config\.hf_token .*LLMPROF_.*_CONFIG_HF_TOKEN"
+    ):
         _job._with_secrets(written)
     variables = disclosure.secret_arguments(given)
-    assert sorted(variables.values()) == ["X-Api-Key: planted-4", "planted-1", "planted-2", "planted-3"]
+    assert sorted(variables.values()) == [
+        "X-Api-Key: planted-4",
+        "planted-1",
+        "planted-2",
+        "planted-3",
+    ]
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert _job._with_secrets(written) == given
-    assert disclosure.secret_arguments(shown) == {}  # a run that goes on takes them from its own environment
+    assert (
+        disclosure.secret_arguments(shown) == {}
+    )  # a run that goes on takes them from its own environment
     assert _job._with_secrets(disclosure.for_script(shown)) == given

@@ -1,4 +1,6 @@
-"""Monitors: what is sampled, what happens where something is not there, and the clock of the trace."""
+"""Monitors: what is sampled, what happens where something is not there, and the clock of the
+trace.
+"""
 
 import datetime
 import errno
@@ -73,7 +75,9 @@ def test_a_passing_error_is_asked_again(monkeypatch):
     nvml = FakeNvml(count=1)
     gpus = Gpus(nvml)
     monkeypatch.setattr(
-        nvml, "_ask", lambda name: (_ for _ in ()).throw(nvml.NVMLError(999)) if name == "power" else None
+        nvml,
+        "_ask",
+        lambda name: (_ for _ in ()).throw(nvml.NVMLError(999)) if name == "power" else None,
     )
     assert ("gpu.power", 0) not in taken(gpus, 0.0)
     monkeypatch.setattr(nvml, "_ask", lambda name: None)
@@ -84,11 +88,17 @@ def test_a_passing_error_is_asked_again(monkeypatch):
 @pytest.mark.parametrize(
     ("visible", "expected"),
     [
-        (None, [0, 1]), ("1", [1]), ("1,0", [1, 0]), ("GPU-b", [1]), ("0,-1,1", [0]), ("", []), ("7", []),
+        (None, [0, 1]),
+        ("1", [1]),
+        ("1,0", [1, 0]),
+        ("GPU-b", [1]),
+        ("0,-1,1", [0]),
+        ("", []),
+        ("7", []),
         ("MIG-x", [0, 1]),
     ],
     ids=["none", "second", "turned", "uuid", "cut", "empty", "unknown", "mig"],
-)  # fmt: skip
+)
 def test_visible_gpus(visible, expected):
     assert chosen(FakeNvml(), [0, 1], visible) == expected
 
@@ -167,8 +177,12 @@ def test_the_sampler_writes_what_its_sources_say(tmp_path):
         assert not path.exists()
     frame = pl.read_parquet(path)
     assert dict(frame.schema) == table.SCHEMA
-    assert frame.filter(pl.col("device").is_null())["value"].to_list() == list(range(1, sources[0].turns + 1))
-    assert frame.filter(device=3).height == sources[1].turns >= 2, "one at the start and one at the end"
+    assert frame.filter(pl.col("device").is_null())["value"].to_list() == list(
+        range(1, sources[0].turns + 1)
+    )
+    assert frame.filter(device=3).height == sources[1].turns >= 2, (
+        "one at the start and one at the end"
+    )
     assert frame["time_ns"].is_between(before, time.time_ns()).all()
     assert all(source.closed for source in sources)
     assert table.about(path)["notes"] == ["it only counts"] * 2
@@ -184,8 +198,11 @@ def test_the_sampler_on_this_machine(tmp_path, child):
         sampler.watch(child.pid)
     found = dict(pl.read_parquet(tmp_path / "m.parquet").select("name", "unit").unique().rows())
     assert {
-        "cpu.utilization": "%", "memory.used": "B", "run.processes": "1", "run.memory": "B",
-    }.items() <= found.items()  # fmt: skip
+        "cpu.utilization": "%",
+        "memory.used": "B",
+        "run.processes": "1",
+        "run.memory": "B",
+    }.items() <= found.items()
 
 
 def fail(*_: object, **__: object) -> None:
@@ -195,7 +212,10 @@ def fail(*_: object, **__: object) -> None:
 def test_a_full_disk_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr(pl.DataFrame, "write_parquet", fail)
     path = tmp_path / "m.parquet"
-    with pytest.raises(OutputError, match="No space left on device"), Sampler(path, hz=100, sources=[Counting()]):
+    with (
+        pytest.raises(OutputError, match="No space left on device"),
+        Sampler(path, hz=100, sources=[Counting()]),
+    ):
         pass
     assert list(tmp_path.iterdir()) == []
 
@@ -220,7 +240,13 @@ def test_sampling_ends_when_there_is_too_much(tmp_path, monkeypatch):
 
 def trace(**meta: object) -> Trace:
     kernels = pl.DataFrame(
-        {"rank": [0, 1, 1], "device": [0, 1, 1], "start_ns": [0, 5, 9], "dur_ns": [1, 1, 1], "name": ["a", "b", "c"]}
+        {
+            "rank": [0, 1, 1],
+            "device": [0, 1, 1],
+            "start_ns": [0, 5, 9],
+            "dur_ns": [1, 1, 1],
+            "name": ["a", "b", "c"],
+        }
     )
     return Trace({"kernels": kernels}, {"start_epoch_ns": START, **meta})
 
@@ -249,27 +275,50 @@ def test_samples_on_the_clock_of_the_trace():
     assert joined.kernels.height == 3
     mask = "gpu.throttle_reasons"
     joined = counters(
-        samples((START, 0, mask, "1", 0x5), (START + 1, 0, mask, "1", 0x4), (START + 2, 0, mask, "1", 0)), trace()
+        samples(
+            (START, 0, mask, "1", 0x5), (START + 1, 0, mask, "1", 0x4), (START + 2, 0, mask, "1", 0)
+        ),
+        trace(),
     )
     got = joined.counters.select("name", "time_ns", "value").sort("name", "time_ns").rows()
     assert got == [
-        ("gpu.throttle.gpu_idle", 0, 1), ("gpu.throttle.gpu_idle", 1, 0), ("gpu.throttle.gpu_idle", 2, 0),
-        ("gpu.throttle.sw_power_cap", 0, 1), ("gpu.throttle.sw_power_cap", 1, 1), ("gpu.throttle.sw_power_cap", 2, 0),
-    ]  # fmt: skip
+        ("gpu.throttle.gpu_idle", 0, 1),
+        ("gpu.throttle.gpu_idle", 1, 0),
+        ("gpu.throttle.gpu_idle", 2, 0),
+        ("gpu.throttle.sw_power_cap", 0, 1),
+        ("gpu.throttle.sw_power_cap", 1, 1),
+        ("gpu.throttle.sw_power_cap", 2, 0),
+    ]
     with pytest.raises(AnalysisError, match="does not say when it began"):
         counters(samples((START, None, "cpu.utilization", "%", 1.0)), trace(start_epoch_ns=None))
     own = pl.DataFrame(
-        {"rank": [0], "device": [0], "time_ns": [3], "name": ["SMs Active"], "value": [9.0], "unit": ["%"]}
+        {
+            "rank": [0],
+            "device": [0],
+            "time_ns": [3],
+            "name": ["SMs Active"],
+            "value": [9.0],
+            "unit": ["%"],
+        }
     )
     whole = Trace({"counters": own}, {"start_epoch_ns": START})
     joined = counters(samples((START, 0, "gpu.power", "W", 1.0)), whole)
     assert sorted(joined.counters["name"]) == ["SMs Active", "gpu.power"]
-    assert joined.counters.filter(name="gpu.power")["rank"].item() == -1, "no kernel says whose device it is"
+    assert joined.counters.filter(name="gpu.power")["rank"].item() == -1, (
+        "no kernel says whose device it is"
+    )
 
 
 def monitor(**meta: object) -> Trace:
     frame = pl.DataFrame(
-        {"rank": [-1, -1], "time_ns": [0, S], "name": "gpu.power", "value": [1.0, 2.0], "unit": "W", "device": 0}
+        {
+            "rank": [-1, -1],
+            "time_ns": [0, S],
+            "name": "gpu.power",
+            "value": [1.0, 2.0],
+            "unit": "W",
+            "device": 0,
+        }
     )
     return Trace({"counters": frame}, {"start_epoch_ns": None, "start_local": None, **meta})
 
@@ -286,7 +335,10 @@ def monitor(**meta: object) -> Trace:
 def test_a_file_of_a_monitor_joins_the_trace(meta, options):
     first = 10 if "start_epoch_ns" in meta else 0
     joined = counters(monitor(**meta), trace(), **options)
-    assert joined.counters.select("rank", "time_ns", "value").rows() == [(0, first, 1.0), (0, first + S, 2.0)]
+    assert joined.counters.select("rank", "time_ns", "value").rows() == [
+        (0, first, 1.0),
+        (0, first + S, 2.0),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -295,7 +347,11 @@ def test_a_file_of_a_monitor_joins_the_trace(meta, options):
         (None, {}, "has no times"),
         ("13:01:40.000", {"zone": "UTC"}, "has no date"),
         ("2026-11-21T13:01:40.000", {}, "without their time zone"),
-        ("2026-11-21T13:01:40.000", {"zone": "Mars/Olympus"}, "there is no time zone 'Mars/Olympus'"),
+        (
+            "2026-11-21T13:01:40.000",
+            {"zone": "Mars/Olympus"},
+            "there is no time zone 'Mars/Olympus'",
+        ),
     ],
     ids=["times", "date", "zone", "unknown-zone"],
 )

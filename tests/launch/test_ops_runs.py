@@ -4,7 +4,13 @@ import polars as pl
 import pytest
 
 from llmprof import analyze
-from llmprof.analyze.operator_times import communication_times, operator_times, timed_calls, timed_steps, timers
+from llmprof.analyze.operator_times import (
+    communication_times,
+    operator_times,
+    timed_calls,
+    timed_steps,
+    timers,
+)
 from llmprof.launch import ExperimentConfig, ExperimentRunner
 from llmprof.launch.config.options import sized
 
@@ -13,14 +19,24 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::llmprof.erro
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_operators_of_a_run(engine_python, tmp_path, ranks):
-    """Four layers on every rank; two all-reduces a layer and one of the embedding on two ranks, none on one."""
+    """Four layers on every rank; two all-reduces a layer and one of the embedding on two ranks,
+    none on one.
+    """
     size = sized("quick", profile_steps=2, num_tokens=4, max_seq_len=128, functional=ranks == 2)
     config = ExperimentConfig(
-        model="random:tiny", python=engine_python, results_dir=str(tmp_path), repeat=1, batch_size=2, input_tokens=32,
-        tensor_parallel_size=ranks, timeout_s=1500, **size,
-        # vLLM's core in the process of the script: importing vLLM is most of what a process costs here
+        model="random:tiny",
+        python=engine_python,
+        results_dir=str(tmp_path),
+        repeat=1,
+        batch_size=2,
+        input_tokens=32,
+        tensor_parallel_size=ranks,
+        timeout_s=1500,
+        **size,
+        # vLLM's core in the process of the script: importing vLLM is most of what a process costs
+        # here
         environment={"OMP_NUM_THREADS": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"},
-    )  # fmt: skip
+    )
     run = ExperimentRunner(config, check=False).run()
     assert run.state == "finished"
     assert any("eager" in note for note in run.summary["notes"])
@@ -31,7 +47,9 @@ def test_operators_of_a_run(engine_python, tmp_path, ranks):
     layers = timed_calls(trace).filter(kind="layer")
     assert layers.group_by("rank", "step").len()["len"].to_list() == [4] * (2 * ranks)
     steps = timed_steps(trace).select("rank", "step", _step="dur_ns")
-    inside = layers.group_by("rank", "step").agg(pl.col("dur_ns").sum()).join(steps, on=["rank", "step"])
+    inside = (
+        layers.group_by("rank", "step").agg(pl.col("dur_ns").sum()).join(steps, on=["rank", "step"])
+    )
     assert (inside["dur_ns"] < inside["_step"]).all()
     operators = set(operator_times(trace)["operator"])
     assert {"self_attn.qkv_proj", "mlp.down_proj", "model.embed_tokens"} <= operators

@@ -1,4 +1,6 @@
-"""The timer of operators, on modules that stand in for those of torch and a clock that is set by hand."""
+"""The timer of operators, on modules that stand in for those of torch and a clock that is set by
+hand.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,13 @@ import polars as pl
 import pytest
 
 import llmprof
-from llmprof.analyze.operator_times import communication_times, timed_calls, timed_steps, timers, timing_overhead
+from llmprof.analyze.operator_times import (
+    communication_times,
+    timed_calls,
+    timed_steps,
+    timers,
+    timing_overhead,
+)
 from llmprof.errors import TraceWarning
 from llmprof.launch import engines
 from llmprof.launch.engines import ops_timer, vllm_ops
@@ -126,10 +134,15 @@ def device(clock, monkeypatch):
         clock.now += 800
 
     cuda = SimpleNamespace(
-        Event=type("Timed", (Event,), {}), current_stream=lambda: "stream", synchronize=lambda: None,
-        current_device=lambda: 0, get_device_name=lambda: "stand-in",
-    )  # fmt: skip
-    memory = SimpleNamespace(_cuda_memoryStats=lambda _: {"allocated_bytes": {"all": {"current": next(held)}}})
+        Event=type("Timed", (Event,), {}),
+        current_stream=lambda: "stream",
+        synchronize=lambda: None,
+        current_device=lambda: 0,
+        get_device_name=lambda: "stand-in",
+    )
+    memory = SimpleNamespace(
+        _cuda_memoryStats=lambda _: {"allocated_bytes": {"all": {"current": next(held)}}}
+    )
     zeros = lambda *_, **__: SimpleNamespace(zero_=launch, add_=lambda _: None)  # noqa: E731
     return SimpleNamespace(__version__="2.13.0", cuda=cuda, _C=memory, zeros=zeros)
 
@@ -138,7 +151,12 @@ def model(clock, layers: int = 3) -> Module:
     """An embedding of 7 us, layers of 1 + 10 (attention: 2 + 8) + 20 us, a norm of 3 us."""
 
     def layer() -> Module:
-        return Module(clock, 1_000, self_attn=Module(clock, 2_000, qkv=Module(clock, 8_000)), mlp=Module(clock, 20_000))
+        return Module(
+            clock,
+            1_000,
+            self_attn=Module(clock, 2_000, qkv=Module(clock, 8_000)),
+            mlp=Module(clock, 20_000),
+        )
 
     stack = ModuleList(clock, **{str(i): layer() for i in range(layers)})
     inner = Module(clock, 0, embed=Module(clock, 7_000), layers=stack, norm=Module(clock, 3_000))
@@ -167,7 +185,9 @@ def frames(result):
 
 
 def test_times_of_layers_and_operators_are_those_of_the_clock(clock):
-    """Every layer takes 31 us; of the sampled one the operators are known, and each step samples the next one."""
+    """Every layer takes 31 us; of the sampled one the operators are known, and each step samples
+    the next one.
+    """
     root = model(clock)
     timer = OpsTimer(TORCH, root, {"operator_layers": 1, "memory": "off"}, cuda=False)
     timings = frames(run(timer, root, ["prefill", "decode", "decode"]))
@@ -175,19 +195,32 @@ def test_times_of_layers_and_operators_are_those_of_the_clock(clock):
     assert layers["dur_ns"].to_list() == [31_000] * 9
     assert layers["layer"].to_list() == [0, 1, 2] * 3
     assert layers.filter("nested").select("step", "layer").rows() == [(0, 0), (1, 1), (2, 2)]
-    inside = timed_calls(timings).filter(layer=2, kind="module").select("operator", "dur_ns", "nested").rows()
-    assert inside == [("self_attn", 10_000, True), ("self_attn.qkv", 8_000, False), ("mlp", 20_000, False)]
+    inside = (
+        timed_calls(timings)
+        .filter(layer=2, kind="module")
+        .select("operator", "dur_ns", "nested")
+        .rows()
+    )
+    assert inside == [
+        ("self_attn", 10_000, True),
+        ("self_attn.qkv", 8_000, False),
+        ("mlp", 20_000, False),
+    ]
     outside = timed_calls(timings).filter(pl.col("layer").is_null(), step=0)
     # 7 + 3 * 31 + 3 us
     assert dict(outside.select("operator", "dur_ns").rows()) == {
-        "model.embed": 7_000, "model.norm": 3_000, "Module": 103_000,
-    }  # fmt: skip
+        "model.embed": 7_000,
+        "model.norm": 3_000,
+        "Module": 103_000,
+    }
     assert timed_steps(timings)["phase"].to_list() == ["prefill", "decode", "decode"]
     assert json.loads(layers["shapes"][0]) == [[4, 16]]
 
 
 def test_layers_share_a_border_unless_the_host_took_long_between_them(clock, device):
-    """Between two layers 7 us pass, of which the next layer's own launch is part; 26 us are something else's."""
+    """Between two layers 7 us pass, of which the next layer's own launch is part; 26 us are
+    something else's.
+    """
     for pause, begins in ((7_000, [0, 31_000]), (26_000, [0, 57_000])):
         root = model(clock, layers=2)
         stack = root.children_["model"].children_["layers"]
@@ -209,7 +242,9 @@ def test_layers_share_a_border_unless_the_host_took_long_between_them(clock, dev
 
 
 def test_layers_are_timed_in_turn(clock, device):
-    """Two of five a step, with the operators of the first of them; what lies in the others is not timed."""
+    """Two of five a step, with the operators of the first of them; what lies in the others is
+    not timed.
+    """
     root = model(clock, layers=5)
     timer = OpsTimer(device, root, {"layers": 2, "operator_layers": 1, "memory": "off"}, cuda=True)
     timer.prepare()
@@ -221,11 +256,17 @@ def test_layers_are_timed_in_turn(clock, device):
     calls = timed_calls(timings)
     layers = calls.filter(kind="layer").select("step", "layer", "nested").rows()
     assert layers == [
-        (step, layer, layer == step) for step in range(5) for layer in sorted((step, (step + 1) % 5))
-    ]  # fmt: skip
-    assert set(calls.filter(operator="mlp").select("step", "layer").rows()) == {(step, step) for step in range(5)}
+        (step, layer, layer == step)
+        for step in range(5)
+        for layer in sorted((step, (step + 1) % 5))
+    ]
+    assert set(calls.filter(operator="mlp").select("step", "layer").rows()) == {
+        (step, step) for step in range(5)
+    }
     assert calls.filter(kind="layer")["dur_ns"].unique().to_list() == [31_000]
-    assert timings.collectives.select("timer_step", "timer_layer").rows() == [(step, step) for step in range(5)]
+    assert timings.collectives.select("timer_step", "timer_layer").rows() == [
+        (step, step) for step in range(5)
+    ]
     assert timers(timings)[0]["collectives_seen"] == {"all_reduce": 25}
 
 
@@ -234,16 +275,24 @@ def test_the_allocator_is_asked_at_a_new_shape_and_then_every_tenth_step(clock, 
     timer = OpsTimer(device, root, {"operator_layers": -1}, cuda=True)
     timer.prepare()
     result = run(timer, root, ["prefill", *["decode"] * 13])
-    known = [step for step, before in enumerate(result["steps"]["bytes_before"]) if before is not None]
+    known = [
+        step for step, before in enumerate(result["steps"]["bytes_before"]) if before is not None
+    ]
     assert known == [0, 1, 11]
-    assert [after is not None for after in result["steps"]["bytes_after"]] == [step in known for step in range(14)]
+    assert [after is not None for after in result["steps"]["bytes_after"]] == [
+        step in known for step in range(14)
+    ]
 
 
 def test_single_steps_of_a_cycle_come_in_random_order(clock):
-    """Each turn has every method once; the orders differ, and are the same in every run and on every rank."""
+    """Each turn has every method once; the orders differ, and are the same in every run and on
+    every rank.
+    """
 
     def methods():
-        timer = OpsTimer(TORCH, model(clock, layers=1), {"cycle": [["none", 1], ["events", 1]]}, cuda=False)
+        timer = OpsTimer(
+            TORCH, model(clock, layers=1), {"cycle": [["none", 1], ["events", 1]]}, cuda=False
+        )
         return run(timer, timer.root, ["decode"] * 40)["entries"]["method"]
 
     made = methods()
@@ -272,7 +321,9 @@ def test_what_is_not_sampled_runs_as_it_was(clock):
 
 
 def test_a_model_without_layers_is_timed_by_depth_and_says_so(clock):
-    root = Module(clock, 0, encoder=Module(clock, 5_000), head=Module(clock, 2_000, deep=Module(clock, 1_000)))
+    root = Module(
+        clock, 0, encoder=Module(clock, 5_000), head=Module(clock, 2_000, deep=Module(clock, 1_000))
+    )
     timer = OpsTimer(TORCH, root, {"depth": 1, "memory": "off"}, cuda=False)
     result = run(timer, root, ["decode"])
     assert "has no stack of layers" in result["notes"][0]
@@ -306,19 +357,27 @@ def test_collectives_have_bytes_and_bandwidth(clock):
 
 
 def test_a_cycle_of_methods_and_what_each_costs(clock):
-    """Steps of 10 ms, of 11 where they are timed: 10 %, from the steps that follow one of their own method."""
+    """Steps of 10 ms, of 11 where they are timed: 10 %, from the steps that follow one of their
+    own method.
+    """
     root = model(clock, layers=1)
-    timer = OpsTimer(TORCH, root, {"cycle": [["none", 3], ["events", 3]], "memory": "off"}, cuda=False)
+    timer = OpsTimer(
+        TORCH, root, {"cycle": [["none", 3], ["events", 3]], "memory": "off"}, cuda=False
+    )
     for _ in range(24):
         timer.begin_step("execute", "decode")
         clock.now += 11_000_000 if timer.timing else 10_000_000
     timer.end_step()
     shown = timing_overhead(frames(result_of(timer) | {"world_size": 1}))
     # four blocks of three, each without its first
-    assert shown.select("method", "steps", "median_ns").rows() == [("none", 8, 10_000_000), ("events", 7, 11_000_000)]
+    assert shown.select("method", "steps", "median_ns").rows() == [
+        ("none", 8, 10_000_000),
+        ("events", 7, 11_000_000),
+    ]
     assert shown["overhead"].to_list() == [None, pytest.approx(0.1)]
     assert shown.select("overhead_low", "overhead_high").row(1) == pytest.approx((0.1, 0.1))
-    # Steps grow by 0.1 ms each; a timed one takes 5 % more than the mean of its neighbours on both sides.
+    # Steps grow by 0.1 ms each; a timed one takes 5 % more than the mean of its neighbours on both
+    # sides.
     timer = OpsTimer(TORCH, root, {"every": 2, "steps": 50, "memory": "off"}, cuda=False)
     for step in range(101):
         timer.begin_step("execute_decode", "decode")
@@ -340,7 +399,11 @@ def test_operations_and_metrics_of_the_users_own(clock, monkeypatch):
     root = model(clock, layers=1)
     monkeypatch.setitem(globals(), "helper", lambda data: data)
     where = f"{__name__}:helper"
-    options = {"functions": {"mine": where}, "metrics": {"elements": f"{__name__}:scale"}, "memory": "off"}
+    options = {
+        "functions": {"mine": where},
+        "metrics": {"elements": f"{__name__}:scale"},
+        "memory": "off",
+    }
     timer = OpsTimer(TORCH, root, options, cuda=False)
     with ops.time("nothing is timed"):
         pass
@@ -351,7 +414,10 @@ def test_operations_and_metrics_of_the_users_own(clock, monkeypatch):
     importlib.import_module(__name__).helper(Tensor(3))
     root(Tensor(5))
     calls = timed_calls(frames(result_of(timer) | {"world_size": 1}))
-    assert dict(calls.filter(kind="user").select("operator", "dur_ns").rows()) == {"block": 4_000, "mine": 0}
+    assert dict(calls.filter(kind="user").select("operator", "dur_ns").rows()) == {
+        "block": 4_000,
+        "mine": 0,
+    }
     assert json.loads(calls.filter(operator="mlp")["values"][0]) == {"elements": 5.0}
     assert helper(1) == 1  # noqa: F821 (set above)
 
@@ -359,9 +425,10 @@ def test_operations_and_metrics_of_the_users_own(clock, monkeypatch):
 def test_the_label_and_phase_of_a_step():
     cached = SimpleNamespace(is_context_phase=lambda request: request == "c")
     scheduled = SimpleNamespace(
-        scheduled_new_reqs=[SimpleNamespace(req_id="a")], scheduled_cached_reqs=cached,
+        scheduled_new_reqs=[SimpleNamespace(req_id="a")],
+        scheduled_cached_reqs=cached,
         num_scheduled_tokens={"a": 8, "b": 1, "c": 4},
-    )  # fmt: skip
+    )
     assert vllm_ops.step_of(scheduled) == ("execute_context_2(12)_generation_1(1)", "mixed")
     scheduled.num_scheduled_tokens = {"b": 1}
     assert vllm_ops.step_of(scheduled)[1] == "decode"
@@ -372,7 +439,11 @@ def test_the_label_and_phase_of_a_step():
 @pytest.mark.parametrize(
     ("compilation", "cuda", "words"),
     [
-        ({"cudagraph_mode": SimpleNamespace(name="FULL_AND_PIECEWISE"), "mode": 0}, True, "under CUDA graphs"),
+        (
+            {"cudagraph_mode": SimpleNamespace(name="FULL_AND_PIECEWISE"), "mode": 0},
+            True,
+            "under CUDA graphs",
+        ),
         ({"cudagraph_mode": SimpleNamespace(name="NONE"), "mode": 3}, True, "compiled code"),
         ({"cudagraph_mode": SimpleNamespace(name="FULL"), "mode": 0}, False, None),
     ],
@@ -388,7 +459,9 @@ def test_graphs_and_compiled_code_are_refused(compilation, cuda, words, monkeypa
 
 
 def test_the_text_for_workers_stands_alone(tmp_path):
-    """It holds the timer only in this mode, imports nothing of llmprof, and has the class that is mixed in."""
+    """It holds the timer only in this mode, imports nothing of llmprof, and has the class that
+    is mixed in.
+    """
     from tests.launch.vllm_stand_in import job
 
     text = engines._together("annotate", "vllm_worker", *engines.engine("vllm").timer)

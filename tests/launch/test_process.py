@@ -16,7 +16,8 @@ from llmprof.launch.run import process
 from llmprof.launch.run.process import Lines
 from tests.processes import gone
 
-# An interrupt may come between opening a file and the `with` that closes it; Python says so when the file is freed.
+# An interrupt may come between opening a file and the `with` that closes it; Python says so when
+# the file is freed.
 anywhere = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
@@ -73,7 +74,12 @@ def test_launches_that_ncu_profiles_become_progress(tmp_path):
     log = tmp_path / "log"
     log.write_text("==PROF== Profiling of an earlier pass\n")
     lines = Lines(log, b"==PROF== Profiling", "profiling", 2, lambda *what: said.append(what))
-    for text in ("==PROF== Pro", "filing a: 0%", "....100%\nother\n", "==PROF== Profiling b\n==PROF== Profiling c\n"):
+    for text in (
+        "==PROF== Pro",
+        "filing a: 0%",
+        "....100%\nother\n",
+        "==PROF== Profiling b\n==PROF== Profiling c\n",
+    ):
         with log.open("a") as file:
             file.write(text)
         lines.read()
@@ -107,7 +113,9 @@ HIDING = """
     ]
     open(sys.argv[0] + ".pids", "w").write(" ".join(map(str, [os.getpid(), *pids])) + "\\n")
 """
-"""A child, one in a session of its own, one that lost its mark but writes to the log, and an orphan."""
+"""A child, one in a session of its own, one that lost its mark but writes to the log, and an
+orphan.
+"""
 
 
 def test_no_process_outlives_a_program_that_ends(tmp_path):
@@ -130,7 +138,9 @@ def test_an_interrupt_lets_the_program_write_and_ends_all(tmp_path):
             time.sleep(600)
         except KeyboardInterrupt:
             open(sys.argv[0] + ".saved", "w").write("saved\\n")
-    """), "    ")  # fmt: skip
+    """),
+        "    ",
+    )
 
     def interrupt():
         wait_for(tmp_path / "program.py.ready")
@@ -183,7 +193,9 @@ def test_a_program_that_is_not_there_is_said(tmp_path):
 
 @pytest.mark.slow
 def test_processes_of_others_are_left_alone(tmp_path):
-    other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+    other = subprocess.Popen(
+        [sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True
+    )
     try:
         assert run(tmp_path, "pass").left_over == ()
         assert other.poll() is None

@@ -1,4 +1,6 @@
-"""Real runs through the runner on the CPU: a run folder, requests, a checked capture, and no process left."""
+"""Real runs through the runner on the CPU: a run folder, requests, a checked capture, and no
+process left.
+"""
 
 import contextlib
 import json
@@ -20,11 +22,16 @@ from llmprof.launch import ExperimentConfig, ExperimentRunner, open_run
 from llmprof.launch.run import folder as run_folder
 from tests.processes import still_running
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:.*repeats disagree:llmprof.errors.TraceWarning")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:.*repeats disagree:llmprof.errors.TraceWarning"),
+]
 
 OUTPUT = 5
 CORE_WITHIN = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
-"""vLLM's core runs in the process of the script: importing vLLM (12 s) is most of what a process costs here."""
+"""vLLM's core runs in the process of the script: importing vLLM (12 s) is most of what a process
+costs here.
+"""
 
 
 @pytest.fixture
@@ -33,9 +40,17 @@ def config(engine_python, tmp_path):
 
     def made(**values) -> ExperimentConfig:
         usual = {
-            "model": "random:tiny", "python": engine_python, "results_dir": str(tmp_path), "eager": True, "repeat": 1,
-            "max_tokens": OUTPUT, "batch_size": 2, "input_tokens": 32, "max_model_len": 128, "timeout_s": 1500,
-        }  # fmt: skip
+            "model": "random:tiny",
+            "python": engine_python,
+            "results_dir": str(tmp_path),
+            "eager": True,
+            "repeat": 1,
+            "max_tokens": OUTPUT,
+            "batch_size": 2,
+            "input_tokens": 32,
+            "max_model_len": 128,
+            "timeout_s": 1500,
+        }
         return ExperimentConfig.from_dict(usual | values)
 
     return made
@@ -53,7 +68,9 @@ def commands_with(word: str) -> list[str]:
 
 
 def writing_to(folder: Path) -> list[str]:
-    """Processes whose output goes to a file of a folder: vLLM renames its workers, so command lines do not tell."""
+    """Processes whose output goes to a file of a folder: vLLM renames its workers, so command
+    lines do not tell.
+    """
     found = []
     for number in (1, 2):
         for link in Path("/proc").glob(f"[0-9]*/fd/{number}"):
@@ -72,11 +89,15 @@ def check_worker(worker) -> None:
         if one["itl_s"] is not None:  # of a server and of transformers
             # a server that is faster than its client sends two tokens at once
             assert 0 < len(one["itl_s"]) <= one["output_tokens"] - 1
-            assert sum(one["itl_s"]) == pytest.approx(one["e2e_s"] - one["ttft_s"], rel=0.05, abs=0.05)
+            assert sum(one["itl_s"]) == pytest.approx(
+                one["e2e_s"] - one["ttft_s"], rel=0.05, abs=0.05
+            )
 
 
 def check_steps(trace, requests) -> None:
-    """The steps of every rank computed each token of the prompts, and each further token of the answers."""
+    """The steps of every rank computed each token of the prompts, and each further token of the
+    answers.
+    """
     steps = analyze.steps(trace).filter(pl.col("phase") != "empty")
     for rank in (rank for rank in trace.ranks if rank >= 0):
         mine = steps.filter(rank=rank)
@@ -104,7 +125,9 @@ def check_run(run, ranks):
     if run.config.engine == "vllm":
         joined = analyze.requests(run)
         assert joined["request"].to_list() == profiled["request"].to_list()
-        assert (joined["unexplained_ns"].abs() <= 0.01 * joined["e2e_ns"]).all(), "parts add up to the latency"
+        assert (joined["unexplained_ns"].abs() <= 0.01 * joined["e2e_ns"]).all(), (
+            "parts add up to the latency"
+        )
         assert joined["steps"].to_list() == [OUTPUT] * joined.height
     check_worker(run.worker)
     assert run.folder.output.stat().st_size > 0
@@ -116,7 +139,9 @@ def check_run(run, ranks):
     ("values", "ranks"),
     [
         pytest.param(
-            {"tensor_parallel_size": 2, "layer_annotations": True, "environment": CORE_WITHIN}, 2, id="two ranks"
+            {"tensor_parallel_size": 2, "layer_annotations": True, "environment": CORE_WITHIN},
+            2,
+            id="two ranks",
         ),
         pytest.param(
             {
@@ -128,7 +153,11 @@ def check_run(run, ranks):
             1,
             id="served",
         ),
-        pytest.param({"pipeline_parallel_size": 2, "eager": None, "environment": CORE_WITHIN}, 2, id="pipeline"),
+        pytest.param(
+            {"pipeline_parallel_size": 2, "eager": None, "environment": CORE_WITHIN},
+            2,
+            id="pipeline",
+        ),
         pytest.param({"engine": "transformers"}, 1, id="transformers"),
     ],
 )
@@ -148,7 +177,12 @@ def test_a_real_run_ends_in_a_trace_that_the_analyses_accept(config, tmp_path, v
     if "tensor_parallel_size" in values:
         assert sorted(run.worker["peak_memory_bytes"]) == ["0", "1"]
         assert set(labelled.filter(category="collective")["rank"]) == {0, 1}
-        assert trace.markers["name"].cast(pl.String).str.starts_with("layer::model.layers.3.self_attn").any()
+        assert (
+            trace.markers["name"]
+            .cast(pl.String)
+            .str.starts_with("layer::model.layers.3.self_attn")
+            .any()
+        )
     if run.config.engine == "transformers":
         assert all(one["itl_s"] for one in run.worker["requests"])
         assert set(labelled["layer"].drop_nulls()) == {0, 1, 2, 3}
@@ -157,10 +191,19 @@ def test_a_real_run_ends_in_a_trace_that_the_analyses_accept(config, tmp_path, v
     assert writing_to(tmp_path) == []
 
 
-@pytest.mark.filterwarnings("ignore:the trace spans only")  # how much, depends on how busy the machine is
+@pytest.mark.filterwarnings(
+    "ignore:the trace spans only"
+)  # how much, depends on how busy the machine is
 def test_transformers_stops_the_profiler_after_some_steps(config):
-    values = {"engine": "transformers", "max_iterations": 3, "engine_args": {"frob": 1}, "temperature": 0.5}
-    run = ExperimentRunner(config(**values, environment={"OMP_NUM_THREADS": "1"}), check=False).run()
+    values = {
+        "engine": "transformers",
+        "max_iterations": 3,
+        "engine_args": {"frob": 1},
+        "temperature": 0.5,
+    }
+    run = ExperimentRunner(
+        config(**values, environment={"OMP_NUM_THREADS": "1"}), check=False
+    ).run()
     assert analyze.steps(run.trace)["phase"].to_list() == ["prefill", "decode", "decode"]
     assert "engine option frob ignored: transformers does not know it" in run.worker["notes"]
 
@@ -171,7 +214,9 @@ def test_a_real_sweep_starts_the_engine_once_and_its_points_are_runs(config, tmp
         prompt=["Where does the time go?", "In waiting."],
         input_tokens=None,
         engine_args={"frob": 1, "kv_cache_memory_bytes": 2**26},
-        environment={"OMP_NUM_THREADS": "1"},  # threads that spin for each other take a busy machine's time
+        environment={
+            "OMP_NUM_THREADS": "1"
+        },  # threads that spin for each other take a busy machine's time
     )
     grid = {"batch_size": [1, 2], "max_tokens": [2, OUTPUT]}
     done = BatchRunner(base, check=False).run_parameter_sweep(grid)
@@ -200,10 +245,15 @@ import json, sys
 from llmprof.launch import ExperimentConfig, ExperimentRunner
 ExperimentRunner(ExperimentConfig.from_dict(json.loads(sys.argv[1])), check=False).run()
 """
-    core_beside = {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"}  # script, core and worker: a chain of three processes
+    core_beside = {
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "1"
+    }  # script, core and worker: a chain of three processes
     values = config(repeat=100_000, max_tokens=64, environment=core_beside).to_dict()
     runner = subprocess.Popen(
-        [sys.executable, "-c", code, json.dumps(values)], stderr=subprocess.PIPE, text=True, start_new_session=True
+        [sys.executable, "-c", code, json.dumps(values)],
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
     watchdog = threading.Timer(1200, runner.kill)
     watchdog.start()

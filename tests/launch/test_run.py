@@ -27,9 +27,18 @@ from tests.launch.vllm_stand_in import StandInVllm
 from tests.processes import still_running
 
 ALWAYS = {
-    "config.yaml", "experiment.log", "summary.json", "gpu_info.json", "generated_output.txt", "metrics.json",
-    "inference_script.py", "manifest.json", "worker.json", "events.jsonl", "state.json",
-}  # fmt: skip
+    "config.yaml",
+    "experiment.log",
+    "summary.json",
+    "gpu_info.json",
+    "generated_output.txt",
+    "metrics.json",
+    "inference_script.py",
+    "manifest.json",
+    "worker.json",
+    "events.jsonl",
+    "state.json",
+}
 NSYS = {"report.nsys-rep", "report.sqlite", "nsys_metrics.json", "nsys_summary.csv"}
 NCU = {"report.ncu-rep", "ncu_metrics.json"}
 
@@ -80,19 +89,38 @@ def test_nsys_records_exports_and_counts(stand_ins):
     assert names(run) == ALWAYS | NSYS
     folder = run.folder.path
     assert stand_ins.argv == [
-        ["nsys", "profile", "--trace=cuda,nvtx", "--sample=none", "--cpuctxsw=none", "--cuda-graph-trace=node",
-         "--trace-fork-before-exec=true", "--capture-range=cudaProfilerApi", "--capture-range-end=stop",
-         "--force-overwrite=true", f"--output={folder}/report", *program(run, folder)],
-        ["nsys", "export", "--type=sqlite", "--force-overwrite=true", f"--output={folder}/report.sqlite",
-         f"{folder}/report.nsys-rep"],
-    ]  # fmt: skip
+        [
+            "nsys",
+            "profile",
+            "--trace=cuda,nvtx",
+            "--sample=none",
+            "--cpuctxsw=none",
+            "--cuda-graph-trace=node",
+            "--trace-fork-before-exec=true",
+            "--capture-range=cudaProfilerApi",
+            "--capture-range-end=stop",
+            "--force-overwrite=true",
+            f"--output={folder}/report",
+            *program(run, folder),
+        ],
+        [
+            "nsys",
+            "export",
+            "--type=sqlite",
+            "--force-overwrite=true",
+            f"--output={folder}/report.sqlite",
+            f"{folder}/report.nsys-rep",
+        ],
+    ]
     numbers = json.loads(run.folder.nsys_metrics.read_text())
     assert numbers["kernels"] == run.trace.kernels.height == 3312
     assert numbers["kernel_time_ns"] == run.trace.kernels["dur_ns"].sum()
     assert numbers["summary"]["kernels"] == 3312
     assert numbers["summary"]["kernel_names"] == run.trace.kernels["name"].n_unique()
     first = numbers["top_kernels"][0]
-    assert first["time_percentage"] == pytest.approx(100 * first["total_ns"] / numbers["kernel_time_ns"])
+    assert first["time_percentage"] == pytest.approx(
+        100 * first["total_ns"] / numbers["kernel_time_ns"]
+    )
     assert sum(row["total_ns"] for row in numbers["categories"]) == sum(
         row["kernel_time_ns"] + row["copy_time_ns"] for row in numbers["ranks"]
     )
@@ -110,17 +138,47 @@ def test_nsys_then_ncu_on_the_most_expensive_kernels(stand_ins):
     nsys, _, ncu = stand_ins.argv
     assert nsys[-4:] == program(run, folder / "nsys")
     assert ncu == [
-        "ncu", "--target-processes", "all", "--profile-from-start", "off", "--replay-mode", "kernel",
-        "--graph-profiling", "node", "--clock-control", "none", "--filter-mode", "per-gpu",
-        "--kernel-name-base", "function", "--devices", "0",
-        "--kernel-name", "regex:^(nvjet_sm90_tst_192x8_64x8_2x1_v_bz_TNT|"
+        "ncu",
+        "--target-processes",
+        "all",
+        "--profile-from-start",
+        "off",
+        "--replay-mode",
+        "kernel",
+        "--graph-profiling",
+        "node",
+        "--clock-control",
+        "none",
+        "--filter-mode",
+        "per-gpu",
+        "--kernel-name-base",
+        "function",
+        "--devices",
+        "0",
+        "--kernel-name",
+        "regex:^(nvjet_sm90_tst_192x8_64x8_2x1_v_bz_TNT|"
         "nvjet_sm90_tst_128x8_64x12_4x1_v_bz_splitK_TNT|nvjet_sm90_tst_64x8_64x16_4x1_v_bz_TNT)$",
-        "--launch-skip", ncu[20], "--launch-count", "3", "--set", "full", "--force-overwrite",
-        "--export", f"{folder}/report", sys.executable, f"{folder}/ncu/inference_script.py", "--out", f"{folder}/ncu",
-    ]  # fmt: skip
+        "--launch-skip",
+        ncu[20],
+        "--launch-count",
+        "3",
+        "--set",
+        "full",
+        "--force-overwrite",
+        "--export",
+        f"{folder}/report",
+        sys.executable,
+        f"{folder}/ncu/inference_script.py",
+        "--out",
+        f"{folder}/ncu",
+    ]
     heavy = analyze.nsys.cuda_gpu_kern_sum(run.trace)["name"].to_list()[:3]
-    assert [name.split("(")[0] for name in heavy] == ncu[18].removeprefix("regex:^(").removesuffix(")$").split("|")
-    job = json.loads((folder / "ncu" / "inference_script.py").read_text().split('r"""', 1)[1].split('"""')[0])
+    assert [name.split("(")[0] for name in heavy] == ncu[18].removeprefix("regex:^(").removesuffix(
+        ")$"
+    ).split("|")
+    job = json.loads(
+        (folder / "ncu" / "inference_script.py").read_text().split('r"""', 1)[1].split('"""')[0]
+    )
     assert (job["plain"], job["profiler"], job["max_tokens"]) == (False, "cuda", 4)
     assert run.metrics.kernels.height == 24
     assert len(json.loads(run.folder.ncu_metrics.read_text())["launches"]) == 24
@@ -130,16 +188,24 @@ def test_nsys_then_ncu_on_the_most_expensive_kernels(stand_ins):
     assert comparison["total_ns"].is_sorted(descending=True, nulls_last=True)
     assert {"name", "share", "total_ns", "ncu_mean_ns", "ratio", "bound"} <= set(comparison.columns)
     assert any(note.startswith("ncu profiles 3 launches of nvjet") for note in run.summary["notes"])
-    assert [one["pass"] for one in json.loads(run.folder.manifest.read_text())["commands"]] == ["nsys", "ncu", "import"]
+    assert [one["pass"] for one in json.loads(run.folder.manifest.read_text())["commands"]] == [
+        "nsys",
+        "ncu",
+        "import",
+    ]
 
 
 def test_ncu_alone(stand_ins):
     stand_ins.install("ncu")
-    run = ExperimentRunner(stand_ins.config(profile_mode="ncu", ncu_options={"launch_count": 5})).run()
+    run = ExperimentRunner(
+        stand_ins.config(profile_mode="ncu", ncu_options={"launch_count": 5})
+    ).run()
     assert names(run) == ALWAYS | NCU
     (argv,) = stand_ins.argv
     assert argv[argv.index("--launch-count") + 1] == "5"
-    assert '"max_tokens": 16' in run.folder.script.read_text(), "who counts launches gets the whole run"
+    assert '"max_tokens": 16' in run.folder.script.read_text(), (
+        "who counts launches gets the whole run"
+    )
     assert argv[-4:] == program(run, run.folder.path)
     with pytest.raises(NotCapturedError, match="mode ncu records no timeline"):
         _ = run.trace
@@ -153,7 +219,9 @@ def test_the_manifest_has_versions_commands_environment_and_hashes(stand_ins, mo
     monkeypatch.setenv("HF_TOKEN", "precious")
     monkeypatch.setenv("NCCL_DEBUG", "WARN")
     monkeypatch.setenv("HOME_OF_MINE", "private")
-    run = ExperimentRunner(stand_ins.config(profile_mode="nsys", environment={"MINE": "x", "MY_API_KEY": "k"})).run()
+    run = ExperimentRunner(
+        stand_ins.config(profile_mode="nsys", environment={"MINE": "x", "MY_API_KEY": "k"})
+    ).run()
     said = json.loads(run.folder.manifest.read_text())
     assert said["versions"]["nsys"].endswith("2024.2.3.38-242334140272v0")
     assert said["versions"]["ncu"] == "Version 2025.3.1.0 (build 36398880)"
@@ -178,7 +246,13 @@ def test_monitors_run_beside_the_engine(stand_ins):
     stand_ins.how(sample="torch_tp1_eager")
     run = ExperimentRunner(stand_ins.config(monitor_hz=20)).run()
     assert run.folder.monitors.is_file()
-    assert set(pl.read_parquet_schema(run.folder.monitors)) == {"time_ns", "device", "name", "unit", "value"}
+    assert set(pl.read_parquet_schema(run.folder.monitors)) == {
+        "time_ns",
+        "device",
+        "name",
+        "unit",
+        "value",
+    }
     assert "kernels" in run.trace.tables
     pl.DataFrame({"x": [1]}).write_parquet(run.folder.monitors)
     for damage in (run.folder.monitors.read_bytes(), b"PAR1 and no more", b""):
@@ -193,7 +267,10 @@ def test_monitors_run_beside_the_engine(stand_ins):
 def test_a_raw_capture_alone_is_no_success_that_claims_kernels(stand_ins):
     stand_ins.install("nsys")
     stand_ins.how("STAND_IN_NSYS", writes="qdstrm")
-    with pytest.warns(TraceWarning, match=r"not imported: nsys wrote raw data only \(report\.qdstrm\).*run --resume"):
+    with pytest.warns(
+        TraceWarning,
+        match=r"not imported: nsys wrote raw data only \(report\.qdstrm\).*run --resume",
+    ):
         run = ExperimentRunner(stand_ins.config(profile_mode="nsys")).run()
     assert run.state == UNIMPORTED
     assert "nsys_metrics.json" not in names(run)
@@ -238,7 +315,10 @@ def test_a_run_goes_on_where_ncu_is_not(stand_ins):
     run.folder.nsys_report.write_text("nsys_tp1_layer_nvtx")
     again = resume(run.folder.path)
     assert again.state == "finished"
-    assert any("the metrics of ncu from an earlier attempt were kept" in note for note in again.summary["notes"])
+    assert any(
+        "the metrics of ncu from an earlier attempt were kept" in note
+        for note in again.summary["notes"]
+    )
 
 
 # --- going on
@@ -279,8 +359,11 @@ def test_an_interrupted_ncu_is_all_that_is_made_again(stand_ins):
     assert run.state == "finished"
     assert "kernel_comparison.csv" in names(run)
     assert [(argv[0], argv[1]) for argv in stand_ins.argv] == [
-        ("nsys", "profile"), ("nsys", "export"), ("ncu", "--target-processes"), ("ncu", "--target-processes"),
-    ]  # fmt: skip
+        ("nsys", "profile"),
+        ("nsys", "export"),
+        ("ncu", "--target-processes"),
+        ("ncu", "--target-processes"),
+    ]
     passes = [one["pass"] for one in json.loads(run.folder.manifest.read_text())["commands"]]
     assert passes == ["nsys", "ncu", "ncu"]
     assert sum(" launches of nvjet" in note for note in run.summary["notes"]) == 1
@@ -297,8 +380,11 @@ def chosen(names, **options):
 
 def test_the_most_expensive_functions_and_the_shortest_stretch_with_all_of_them():
     a, b, c = "gemm_a", "gemm_b", "gemm_c"
-    # of a, b (c is cheap): a a b a b b a -> the earliest of the shortest stretches is a b (launches 1, 2)
-    found = chosen([(a, 50), (c, 1), (a, 50), (b, 50), (c, 1), (a, 50), (b, 50), (b, 50), (a, 50)], top=2)
+    # of a, b (c is cheap): a a b a b b a -> the earliest of the shortest stretches is a b (launches
+    # 1, 2)
+    found = chosen(
+        [(a, 50), (c, 1), (a, 50), (b, 50), (c, 1), (a, 50), (b, 50), (b, 50), (a, 50)], top=2
+    )
     assert set(found.functions) == {a, b}
     assert (found.skip, found.count, found.steps) == (1, 2, None)
     assert found.device == 0
@@ -344,7 +430,11 @@ def whole(ranks: int = 1, *, labelled: bool = True) -> Trace:
 
 
 def test_a_whole_capture_is_described():
-    found = check(whole(2), config(tensor_parallel_size=2), CUDA | {"stages": [{"name": "profiled", "dur_ns": 2000}]})
+    found = check(
+        whole(2),
+        config(tensor_parallel_size=2),
+        CUDA | {"stages": [{"name": "profiled", "dur_ns": 2000}]},
+    )
     kernels_of_a_rank = 2 * len(forward(2))
     assert found["ranks"] == {0: kernels_of_a_rank, 1: kernels_of_a_rank}
     assert found["events_are"] == "kernels"
@@ -359,7 +449,8 @@ def test_a_whole_capture_is_described():
 @pytest.mark.parametrize("mode", ["torch", "nsys"])
 def test_a_missing_rank_is_an_error_with_its_cause(mode):
     with pytest.raises(
-        CaptureError, match=r"kernels of ranks 0 and 1, but none of ranks 2 and 3; expected kernels of all 4 ranks"
+        CaptureError,
+        match=r"kernels of ranks 0 and 1, but none of ranks 2 and 3; expected kernels of all 4 ranks",
     ) as caught:
         check(whole(2), config(tensor_parallel_size=4, profile_mode=mode), CUDA)
     assert caught.value.facts["missing"] == [2, 3]
@@ -374,7 +465,12 @@ EMPTY = kernels([])
     [
         ({}, "nsys", "the capture is empty", "followed no process"),
         ({"kernels": EMPTY}, "nsys", "no kernels", "followed no process"),
-        ({"kernels": EMPTY, "runtime": launches(kernels(["a"]))}, "nsys", "no kernels", "older than the driver"),
+        (
+            {"kernels": EMPTY, "runtime": launches(kernels(["a"]))},
+            "nsys",
+            "no kernels",
+            "older than the driver",
+        ),
         ({"runtime": launches(kernels(["a"]))}, "torch", "empty: .*no device activity", "CUPTI"),
         ({"kernels": EMPTY}, "torch", "no kernels", "no step ran in the profiled window"),
     ],
@@ -394,7 +490,9 @@ def test_what_is_odd_is_a_warning():
     stages = [{"name": "profiled", "dur_ns": 20_000}]
     outside = kernels([("other", 5000)], start=0, first=900)
     trace = whole()
-    trace = Trace({**trace.tables, "kernels": pl.concat([trace.kernels.select(outside.columns), outside])})
+    trace = Trace(
+        {**trace.tables, "kernels": pl.concat([trace.kernels.select(outside.columns), outside])}
+    )
     found = check(trace, config(max_iterations=2), CUDA | {"stages": stages})
     assert len(found["warnings"]) == 2
     assert "of the time of rank 0 lies in steps" in found["warnings"][0]
@@ -420,14 +518,19 @@ def samples(watts=(100.0, 300.0), step_s=0.5, until_s=20.0):
 def worker(*stages):
     return {
         "stages": [
-            {"name": n, "repeat": r, "start_ns": T0 + int(a * S), "dur_ns": int(d * S)} for n, r, a, d in stages
+            {"name": n, "repeat": r, "start_ns": T0 + int(a * S), "dur_ns": int(d * S)}
+            for n, r, a, d in stages
         ],
-        "requests": [{"phase": n, "repeat": r, "output_tokens": 40} for n, r, *_ in stages for _ in range(2)],
+        "requests": [
+            {"phase": n, "repeat": r, "output_tokens": 40} for n, r, *_ in stages for _ in range(2)
+        ],
     }
 
 
 def test_joules_are_those_of_all_gpus_between_the_ends_of_a_repeat():
-    found = energy(samples(), worker(("warmup", 0, 0.0, 1.0), ("plain", 0, 1.25, 4.0), ("plain", 1, 6.0, 2.0)))
+    found = energy(
+        samples(), worker(("warmup", 0, 0.0, 1.0), ("plain", 0, 1.25, 4.0), ("plain", 1, 6.0, 2.0))
+    )
     # 400 W for 4 s and for 2 s, 80 tokens each
     assert found["joules"].to_list() == pytest.approx([1600.0, 800.0])
     assert found["watts"].to_list() == pytest.approx([400.0, 400.0])
@@ -454,8 +557,16 @@ MS = 1_000_000
 
 def request(phase, repeat, request, **times):
     """A request of 64 + 5 tokens."""
-    unknown = dict.fromkeys(("ttft_s", "tpot_s", "itl_s", "queue_s", "prefill_s", "decode_s", "e2e_s"))
-    head = {"phase": phase, "repeat": repeat, "request": request, "start_ns": None, "prompt_tokens": 64}
+    unknown = dict.fromkeys(
+        ("ttft_s", "tpot_s", "itl_s", "queue_s", "prefill_s", "decode_s", "e2e_s")
+    )
+    head = {
+        "phase": phase,
+        "repeat": repeat,
+        "request": request,
+        "start_ns": None,
+        "prompt_tokens": 64,
+    }
     return head | {"output_tokens": 5, "finish_reason": "length"} | unknown | times
 
 
@@ -465,11 +576,22 @@ def worker_with(plain=(1.0, 1.2), profiled=(2.2,)):
     stages = [{"name": "import", "start_ns": 0, "dur_ns": 5, "repeat": None}]
     for phase, walls in (("plain", plain), ("profiled", profiled)):
         for repeat, wall in enumerate(walls):
-            stages.append({"name": phase, "start_ns": 0, "dur_ns": round(wall * 1e9), "repeat": repeat})
+            stages.append(
+                {"name": phase, "start_ns": 0, "dur_ns": round(wall * 1e9), "repeat": repeat}
+            )
             for k in range(2):
-                times = {"ttft_s": wall / 10 + k / 100, "decode_s": wall / 2, "itl_s": [wall / 8] * 4}
+                times = {
+                    "ttft_s": wall / 10 + k / 100,
+                    "decode_s": wall / 2,
+                    "itl_s": [wall / 8] * 4,
+                }
                 requests.append(request(phase, repeat, k, **times))
-    return {"requests": requests, "stages": stages, "kv_cache": {"blocks": 7}, "peak_memory_bytes": {"0": 5}}
+    return {
+        "requests": requests,
+        "stages": stages,
+        "kv_cache": {"blocks": 7},
+        "peak_memory_bytes": {"0": 5},
+    }
 
 
 def summary_of(frame, metric, phase="plain"):
@@ -487,7 +609,12 @@ def test_requests_have_times_in_ns_and_the_wall_time_of_their_repeat():
     assert row["e2e_ns"] is None
     assert frame.row(0, named=True)["wall_ns"] is None
     each = run_requests.repeats(run_requests.requests_of(worker_with()))
-    assert each.select("phase", "repeat").rows() == [("warmup", 0), ("plain", 0), ("plain", 1), ("profiled", 0)]
+    assert each.select("phase", "repeat").rows() == [
+        ("warmup", 0),
+        ("plain", 0),
+        ("plain", 1),
+        ("profiled", 0),
+    ]
     plain = each.row(1, named=True)
     assert plain["requests"] == 2
     assert plain["output_tokens_per_s"] == pytest.approx(10.0)
@@ -498,7 +625,12 @@ def test_requests_have_times_in_ns_and_the_wall_time_of_their_repeat():
 
 @pytest.mark.parametrize(
     "bad",
-    [{}, {"requests": None}, {"requests": [3]}, {"requests": [request("plain", 0, 0, ttft_s="soon")]}],
+    [
+        {},
+        {"requests": None},
+        {"requests": [3]},
+        {"requests": [request("plain", 0, 0, ttft_s="soon")]},
+    ],
     ids=["no-key", "null", "not-mappings", "text-for-time"],
 )
 def test_a_file_of_another_kind_is_refused(bad):
@@ -517,32 +649,43 @@ def test_mean_deviation_and_interval_are_over_the_repeats_and_percentiles_over_t
     assert (row["n"], row["repeats"], row["unit"]) == (4, 2, "ns")
     assert row["spread"] == pytest.approx(20 / 115)
     assert row["agree"] is False
-    (words,) = run_requests.disagreements(run_requests.summarize(run_requests.requests_of(worker_with())))
+    (words,) = run_requests.disagreements(
+        run_requests.summarize(run_requests.requests_of(worker_with()))
+    )
     assert words.startswith("the 2 plain repeats disagree: ")
     calm = run_requests.summarize(run_requests.requests_of(worker_with()), tolerance=0.5)
     assert run_requests.disagreements(calm) == []
 
 
 def test_overhead_is_profiled_over_plain_and_clear_beyond_the_noise():
-    calm = run_requests.overhead(run_requests.requests_of(worker_with((1.0, 1.01, 0.99), (2.0, 2.2))))
+    calm = run_requests.overhead(
+        run_requests.requests_of(worker_with((1.0, 1.01, 0.99), (2.0, 2.2)))
+    )
     row = calm.row(0, named=True)
     assert row["metric"] == "wall_ns"
     assert row["overhead"] == pytest.approx(1.1)
     assert row["noise"] == pytest.approx(4.303 * 10 * MS * math.sqrt(4 / 3))
     assert row["clear"] is True
-    noisy = run_requests.overhead(run_requests.requests_of(worker_with((1.0, 3.0), (2.2,)))).row(0, named=True)
+    noisy = run_requests.overhead(run_requests.requests_of(worker_with((1.0, 3.0), (2.2,)))).row(
+        0, named=True
+    )
     assert noisy["clear"] is False
-    one = run_requests.overhead(run_requests.requests_of(worker_with((1.0,), (2.0,)))).row(0, named=True)
+    one = run_requests.overhead(run_requests.requests_of(worker_with((1.0,), (2.0,)))).row(
+        0, named=True
+    )
     assert one["clear"] is None
 
 
-@pytest.mark.parametrize(("plain", "profiled"), [((), (1.0,)), ((1.0,), ())], ids=["no-plain", "no-profiled"])
+@pytest.mark.parametrize(
+    ("plain", "profiled"), [((), (1.0,)), ((1.0,), ())], ids=["no-plain", "no-profiled"]
+)
 def test_overhead_needs_both_kinds_of_repeats(plain, profiled):
     with pytest.raises(NotCapturedError, match=f"no {'profiled' if plain else 'plain'} repeats"):
         run_requests.overhead(run_requests.requests_of(worker_with(plain, profiled)))
 
 
-# --- one start of an engine for several points, on a stand-in for vLLM through the real script and runner
+# --- one start of an engine for several points, on a stand-in for vLLM through the real script and
+# runner
 
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*repeats disagree:llmprof.errors.TraceWarning")
@@ -550,9 +693,15 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*repeats disagree:llmprof.error
 
 def series_config(vllm, **values) -> ExperimentConfig:
     usual = {
-        "model": str(vllm.model), "results_dir": str(vllm.folder / "results"), "python": sys.executable, "repeat": 2,
-        "profile_mode": "inference_only", "monitor_hz": 0, "input_tokens": 8, "max_model_len": 128,
-    }  # fmt: skip
+        "model": str(vllm.model),
+        "results_dir": str(vllm.folder / "results"),
+        "python": sys.executable,
+        "repeat": 2,
+        "profile_mode": "inference_only",
+        "monitor_hz": 0,
+        "input_tokens": 8,
+        "max_model_len": 128,
+    }
     return ExperimentConfig.from_dict(usual | values)
 
 
@@ -568,8 +717,12 @@ def test_a_sweep_of_six_points_starts_the_engine_once(vllm):
     done = sweep(vllm, GRID, progress=lambda *what: told.append(what))
     assert done.comparison["state"].to_list() == ["finished"] * 6
     assert len(vllm.calls("LLM")) == 1
-    sizes = [(len(call["prompts"]), call["sampling"][0]["max_tokens"]) for call in vllm.calls("generate")]
-    assert sizes == [(b, t) for b in (1, 2, 3) for t in (4, 8) for _ in range(3)]  # a warm-up and two repeats
+    sizes = [
+        (len(call["prompts"]), call["sampling"][0]["max_tokens"]) for call in vllm.calls("generate")
+    ]
+    assert sizes == [
+        (b, t) for b in (1, 2, 3) for t in (4, 8) for _ in range(3)
+    ]  # a warm-up and two repeats
     assert done.state["starts"] == [{"points": [0, 1, 2, 3, 4, 5], "starts": 1}]
     for point, folder in enumerate(done.runs):
         run = open_run(folder)
@@ -577,7 +730,9 @@ def test_a_sweep_of_six_points_starts_the_engine_once(vllm):
         assert run.worker["engine_start"] == {"point": point, "points": 6}
         assert run.config.batch_size == (1, 1, 2, 2, 3, 3)[point]
         assert run.requests.filter(phase="plain").height == 2 * run.config.batch_size
-        assert f"point {point + 1} of 6 that one start of the engine measured" in run.summary["notes"]
+        assert (
+            f"point {point + 1} of 6 that one start of the engine measured" in run.summary["notes"]
+        )
     assert ("batch_size=2, max_tokens=8: plain 2 of 2", 3, 6) in told
     assert told[-1] == ("sweep", 6, 6)
 
@@ -586,26 +741,35 @@ def test_purists_and_what_the_engine_must_know_get_another_start(vllm):
     done = sweep(vllm, {"max_model_len": [64, 128], "batch_size": [1, 2]})
     assert done.comparison["state"].to_list() == ["finished"] * 4
     assert [call["values"]["max_model_len"] for call in vllm.calls("LLM")] == [64, 128]
-    assert sweep(vllm, {"batch_size": [1, 2]}, fresh_engine=True).comparison["state"].to_list() == ["finished"] * 2
+    assert (
+        sweep(vllm, {"batch_size": [1, 2]}, fresh_engine=True).comparison["state"].to_list()
+        == ["finished"] * 2
+    )
     assert len(vllm.calls("LLM")) == 2 + 2
 
 
 def test_a_pipeline_on_a_cpu_holds_one_session_of_the_profiler_a_start(tmp_path, monkeypatch):
-    """A second session can crash its first worker, so each point has a start of its own, without a warm-up."""
+    """A second session can crash its first worker, so each point has a start of its own, without
+    a warm-up.
+    """
     vllm = StandInVllm(tmp_path, version="0.33.0+cpu")
     for name, value in vllm.environment({"traces": True}).items():
         monkeypatch.setenv(name, value)
     values = series_config(vllm, profile_mode="torch", pipeline_parallel_size=2)
     done = BatchRunner(values, check=False).run_parameter_sweep({"batch_size": [1, 2, 3]})
-    assert all("the capture is empty" in why for why in done.failed.values()), "a stand-in has no kernels"
+    assert all("the capture is empty" in why for why in done.failed.values()), (
+        "a stand-in has no kernels"
+    )
     assert len(vllm.calls("LLM")) == len(vllm.calls("start_profile")) == 3
     sizes = [len(call["prompts"]) for call in vllm.calls("generate")]
-    assert (sizes, set(sizes)) == (sorted(sizes), {1, 2, 3}), "one point after the other, none twice"
+    assert (sizes, set(sizes)) == (sorted(sizes), {1, 2, 3}), (
+        "one point after the other, none twice"
+    )
     for point in done.state["points"]:
         worker = json.loads((done.folder / point["run"] / "worker.json").read_text())
-        assert any(note.startswith("one point for each start of the engine") for note in worker["notes"]) == (
-            point["point"] < 2
-        )
+        assert any(
+            note.startswith("one point for each start of the engine") for note in worker["notes"]
+        ) == (point["point"] < 2)
 
 
 def test_an_engine_that_dies_is_started_once_more_for_what_is_left(vllm):
@@ -631,9 +795,13 @@ def test_a_point_that_the_engine_refuses_does_not_end_the_others(vllm):
     assert len(vllm.calls("LLM")) == 1
 
 
-@pytest.mark.parametrize("how", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGKILL])
+@pytest.mark.parametrize(
+    "how", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGKILL]
+)
 def test_an_interrupted_series_keeps_its_points_and_leaves_nothing_running(vllm, how):
-    """The runner is stopped at the third of four points; what was measured is only read afterwards."""
+    """The runner is stopped at the third of four points; what was measured is only read
+    afterwards.
+    """
     vllm.how(hangs_at=3, child=True)
     code = """
 import json, sys
@@ -646,7 +814,9 @@ BatchRunner(config, check=False).run_parameter_sweep({"batch_size": [1, 2, 3, 4]
     argv = [sys.executable, "-c", code, json.dumps(series_config(vllm).to_dict()), str(folder)]
     process = subprocess.Popen(argv, stderr=subprocess.DEVNULL, start_new_session=True)
     until = time.monotonic() + 180
-    while time.monotonic() < until and not any(len(call["prompts"]) == 3 for call in vllm.calls("generate")):
+    while time.monotonic() < until and not any(
+        len(call["prompts"]) == 3 for call in vllm.calls("generate")
+    ):
         time.sleep(0.05)
     below = psutil.Process(process.pid).children(recursive=True)
     (child,) = vllm.calls("child")
@@ -655,7 +825,9 @@ BatchRunner(config, check=False).run_parameter_sweep({"batch_size": [1, 2, 3, 4]
     process.wait(60)
     assert still_running(below) == []
     states = open_sweep(folder).comparison["state"].to_list()
-    assert states == (["interrupted"] * 3 + ["pending"] if how == signal.SIGINT else ["running"] * 4)
+    assert states == (
+        ["interrupted"] * 3 + ["pending"] if how == signal.SIGINT else ["running"] * 4
+    )
     before = len(vllm.calls("generate"))
     vllm.how()
     done = BatchRunner.resume(folder, check=False)
@@ -675,5 +847,7 @@ def test_each_point_can_be_repeated_by_its_own_script(vllm):
     subprocess.run([sys.executable, str(script), "--out", str(out)], env=os.environ, check=True)
     assert len(json.loads((out / "worker.json").read_text())["requests"]) == 2 * 3
     script = done.folder / "engine-1" / "inference_script.py"
-    subprocess.run([sys.executable, str(script), "--out", str(vllm.folder / "all")], env=os.environ, check=True)
+    subprocess.run(
+        [sys.executable, str(script), "--out", str(vllm.folder / "all")], env=os.environ, check=True
+    )
     assert len(list((vllm.folder / "all").glob("*/worker.json"))) == 2

@@ -1,4 +1,6 @@
-"""Stand-in packages of vLLM in the form of several versions, and runs of the engine scripts on them."""
+"""Stand-in packages of vLLM in the form of several versions, and runs of the engine scripts on
+them.
+"""
 
 import json
 import os
@@ -15,9 +17,28 @@ from llmprof.launch.run import command as run_command
 
 HERE = Path(__file__).parent / "stand_ins" / "vllm"
 COMMON = [
-    *("model", "dtype", "max_model_len", "tensor_parallel_size", "pipeline_parallel_size", "seed", "load_format"),
-    *("distributed_executor_backend", "skip_tokenizer_init", "enforce_eager", "enable_prefix_caching", "max_num_seqs"),
-    *("disable_custom_all_reduce", "worker_extension_cls", "disable_log_stats", "served_model_name"),
+    *(
+        "model",
+        "dtype",
+        "max_model_len",
+        "tensor_parallel_size",
+        "pipeline_parallel_size",
+        "seed",
+        "load_format",
+    ),
+    *(
+        "distributed_executor_backend",
+        "skip_tokenizer_init",
+        "enforce_eager",
+        "enable_prefix_caching",
+        "max_num_seqs",
+    ),
+    *(
+        "disable_custom_all_reduce",
+        "worker_extension_cls",
+        "disable_log_stats",
+        "served_model_name",
+    ),
     "compilation_config",
 ]
 TORCH = ["dir", "with_stack", "record_shapes", "with_memory", "dump_cuda_time_total", "use_gzip"]
@@ -25,9 +46,16 @@ TORCH = ["dir", "with_stack", "record_shapes", "with_memory", "dump_cuda_time_to
 
 def job(**changes: Any) -> dict[str, Any]:
     """A job of two short prompts."""
-    config = ExperimentConfig(model="m", batch_size=2, input_tokens=3, max_tokens=3, max_model_len=128, repeat=2)
+    config = ExperimentConfig(
+        model="m", batch_size=2, input_tokens=3, max_tokens=3, max_model_len=128, repeat=2
+    )
     usual, _ = run_command.job(config, "m")
-    usual |= {"model": "", "random_weights": True, "prompt_token_ids": [[5, 6, 7], [8, 9, 10]], "synthetic": None}
+    usual |= {
+        "model": "",
+        "random_weights": True,
+        "prompt_token_ids": [[5, 6, 7], [8, 9, 10]],
+        "synthetic": None,
+    }
     usual |= {"max_iterations": 0, "prefix_caching": False}
     usual["server"] |= {"num_prompts": 4, "max_concurrency": 2, "health_timeout_s": 30.0}
     return usual | changes
@@ -78,15 +106,24 @@ class StandInVllm:
         (package / "entrypoints" / "cli" / "main.py").write_text((HERE / "server.py").read_text())
         fields = COMMON if self.old else [*COMMON, "profiler_config", "gdn_prefill_backend"]
         (package / "engine" / "arg_utils.py").write_text(_class("EngineArgs", fields))
-        (package / "entrypoints" / "openai" / "cli_args.py").write_text(_class("FrontendArgs", ["api_key"]))
-        profiler = ["profiler", *(f"torch_profiler_{name}" for name in TORCH), "max_iterations", "ignore_frontend"]
+        (package / "entrypoints" / "openai" / "cli_args.py").write_text(
+            _class("FrontendArgs", ["api_key"])
+        )
+        profiler = [
+            "profiler",
+            *(f"torch_profiler_{name}" for name in TORCH),
+            "max_iterations",
+            "ignore_frontend",
+        ]
         if not self.old:
             (package / "config" / "profiler.py").write_text(_class("ProfilerConfig", profiler))
         variables = ["DIR", "RECORD_SHAPES", "WITH_STACK"] + (["USE_GZIP"] if minor >= 12 else [])
         known = [f"VLLM_TORCH_PROFILER_{name}" for name in variables]
         known += ["VLLM_TORCH_CUDA_PROFILE"] if minor >= 11 else []
         known += ["VLLM_PROFILER_MAX_ITERS"] if minor >= 12 else []
-        (package / "envs.py").write_text("\n".join(f'{name} = ""' for name in (known if self.old else [])))
+        (package / "envs.py").write_text(
+            "\n".join(f'{name} = ""' for name in (known if self.old else []))
+        )
         smi = folder / "bin" / "nvidia-smi"
         smi.parent.mkdir()
         rows = "\n".join(f"{i}, GPU-{i}{i}{i}{i}, NVIDIA H200" for i in range(gpus))
@@ -102,7 +139,9 @@ class StandInVllm:
             "STAND_IN_VLLM": json.dumps({"old": self.old, **how}),
         }
 
-    def start(self, how: Mapping[str, Any] | None = None, **changes: Any) -> subprocess.Popen[bytes]:
+    def start(
+        self, how: Mapping[str, Any] | None = None, **changes: Any
+    ) -> subprocess.Popen[bytes]:
         """Start the script of a job."""
         script = self.folder / "inference_script.py"
         script.write_text(engines.script(job(**{"model": str(self.model), **changes})))
@@ -121,7 +160,11 @@ class StandInVllm:
         log = (self.folder / "log").read_text()
         worker = self.folder / "out" / "worker.json"
         return Ran(
-            status, self.folder / "out", self.calls(), log, json.loads(worker.read_text()) if worker.exists() else {}
+            status,
+            self.folder / "out",
+            self.calls(),
+            log,
+            json.loads(worker.read_text()) if worker.exists() else {},
         )
 
     def calls(self, what: str = "") -> list[dict[str, Any]]:

@@ -1,7 +1,9 @@
-"""A server that answers as vLLM or SGLang does, writes a trace for each rank, and can misbehave in many ways.
+"""A server that answers as vLLM or SGLang does, writes a trace for each rank, and can misbehave in
+many ways.
 
-It runs in a process of its own: ``python stand_in.py FOLDER PORT``. How it behaves stands in ``FOLDER/how.json``, which
-is read at each request; what it was asked is in ``FOLDER/asked.jsonl``; whether its profiler is on, in ``FOLDER/on``.
+It runs in a process of its own: ``python stand_in.py FOLDER PORT``. How it behaves stands in
+``FOLDER/how.json``, which is read at each request; what it was asked is in ``FOLDER/asked.jsonl``;
+whether its profiler is on, in ``FOLDER/on``.
 """
 
 import gzip
@@ -15,15 +17,29 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-MODES = {"ranks": 1, "engine": "vllm", "profiler": True, "prefix": True, "files": None, "slow_write_s": 0.0}
+MODES = {
+    "ranks": 1,
+    "engine": "vllm",
+    "profiler": True,
+    "prefix": True,
+    "files": None,
+    "slow_write_s": 0.0,
+}
 
 
 def trace(
-    rank: int, ranks: int, *, steps: int = 6, mm_us: int = 600, batch: int = 4, base_ns: int | None = None
+    rank: int,
+    ranks: int,
+    *,
+    steps: int = 6,
+    mm_us: int = 600,
+    batch: int = 4,
+    base_ns: int | None = None,
 ) -> bytes:
     """A trace of one rank on a CPU: decode steps of 1 ms, in each of which two operators run.
 
-    ``aten::mm`` takes ``mm_us`` of a step, ``aten::silu`` 100 us; the host does something else between them.
+    ``aten::mm`` takes ``mm_us`` of a step, ``aten::silu`` 100 us; the host does something else
+    between them.
     """
     events = []
     for step in range(steps):
@@ -32,33 +48,69 @@ def trace(
         rows = [("user_annotation", name, begin, 990), ("cpu_op", "aten::mm", begin + 10, mm_us)]
         rows.append(("cpu_op", "aten::silu", begin + 20 + mm_us, 100))
         events += [
-            {"ph": "X", "cat": cat, "name": name, "pid": 1, "tid": 1, "ts": 1e6 + ts, "dur": dur, "args": {}}
+            {
+                "ph": "X",
+                "cat": cat,
+                "name": name,
+                "pid": 1,
+                "tid": 1,
+                "ts": 1e6 + ts,
+                "dur": dur,
+                "args": {},
+            }
             for cat, name, ts, dur in rows
         ]
     base_ns = (time.time_ns() if base_ns is None else base_ns) - 10**9
-    return json.dumps({
-        "schemaVersion": 1, "displayTimeUnit": "ms", "baseTimeNanoseconds": base_ns,
-        "distributedInfo": {"backend": "gloo", "rank": rank, "world_size": ranks}, "traceEvents": events,
-    }).encode()  # fmt: skip
+    return json.dumps(
+        {
+            "schemaVersion": 1,
+            "displayTimeUnit": "ms",
+            "baseTimeNanoseconds": base_ns,
+            "distributedInfo": {"backend": "gloo", "rank": rank, "world_size": ranks},
+            "traceEvents": events,
+        }
+    ).encode()
 
 
 def metrics(engine: str, began: float, rate: float = 100.0) -> str:
-    """Counters of a server that makes ``rate`` tokens a second, one request each 10 tokens, 50 ms to the first."""
+    """Counters of a server that makes ``rate`` tokens a second, one request each 10 tokens, 50
+    ms to the first.
+    """
     tokens = int((time.monotonic() - began) * rate) + 1000
     done = tokens // 10
     words = {
-        "vllm": ("vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:generation_tokens_total",
-                 "vllm:prompt_tokens_total", "vllm:time_to_first_token_seconds"),
-        "sglang": ("sglang:num_running_reqs", "sglang:num_queue_reqs", "sglang:generation_tokens_total",
-                   "sglang:prompt_tokens_total", "sglang:time_to_first_token_seconds"),
-    }[engine]  # fmt: skip
+        "vllm": (
+            "vllm:num_requests_running",
+            "vllm:num_requests_waiting",
+            "vllm:generation_tokens_total",
+            "vllm:prompt_tokens_total",
+            "vllm:time_to_first_token_seconds",
+        ),
+        "sglang": (
+            "sglang:num_running_reqs",
+            "sglang:num_queue_reqs",
+            "sglang:generation_tokens_total",
+            "sglang:prompt_tokens_total",
+            "sglang:time_to_first_token_seconds",
+        ),
+    }[engine]
     running, waiting, out, prompt, ttft = words
-    return "\n".join([
-        f'{running}{{engine="0"}} 4.0', f'{waiting}{{engine="0"}} 1.0', f'{out}{{engine="0"}} {tokens}',
-        f'{prompt}{{engine="0"}} {tokens * 2}', f'{ttft}_bucket{{engine="0",le="0.04"}} 0',
-        f'{ttft}_bucket{{engine="0",le="0.06"}} {done}', f'{ttft}_bucket{{engine="0",le="+Inf"}} {done}',
-        f'{ttft}_count{{engine="0"}} {done}', f'{ttft}_sum{{engine="0"}} {done * 0.05}',
-    ]) + "\n"  # fmt: skip
+    return (
+        "\n".join(
+            [
+                f'{running}{{engine="0"}} 4.0',
+                f'{waiting}{{engine="0"}} 1.0',
+                f'{out}{{engine="0"}} {tokens}',
+                f'{prompt}{{engine="0"}} {tokens * 2}',
+                f'{ttft}_bucket{{engine="0",le="0.04"}} 0',
+                f'{ttft}_bucket{{engine="0",le="0.06"}} {done}',
+                f'{ttft}_bucket{{engine="0",le="+Inf"}} {done}',
+                f'{ttft}_count{{engine="0"}} {done}',
+                f'{ttft}_sum{{engine="0"}} {done * 0.05}',
+            ]
+        )
+        + "\n"
+    )
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -88,13 +140,22 @@ class Handler(BaseHTTPRequestHandler):
     def asked(self, body) -> dict:
         how = self.how()
         with (self.home / "asked.jsonl").open("a") as file:
-            file.write(json.dumps({"path": self.path, "body": body, "auth": self.headers.get("Authorization")}) + "\n")
+            file.write(
+                json.dumps(
+                    {"path": self.path, "body": body, "auth": self.headers.get("Authorization")}
+                )
+                + "\n"
+            )
         if how.get("hang") == self.path:
             time.sleep(60)
         if how.get("kill") == self.path:
             os.kill(os.getpid(), signal.SIGKILL)
         if how.get("html") in {self.path, "all"}:
-            self.say(200 if how.get("html_ok", True) else 502, "<!DOCTYPE html><html>login</html>", "text/html")
+            self.say(
+                200 if how.get("html_ok", True) else 502,
+                "<!DOCTYPE html><html>login</html>",
+                "text/html",
+            )
             return {}
         return how
 
@@ -108,7 +169,13 @@ class Handler(BaseHTTPRequestHandler):
         elif self.path == "/version" and how["engine"] == "vllm":
             self.say(200, json.dumps({"version": "0.32.0"}))
         elif self.path == "/get_server_info" and how["engine"] == "sglang":
-            told = {"version": "0.5.0", "tp_size": how["ranks"], "pp_size": 1, "dp_size": 1, "api_key": "sk-secret"}
+            told = {
+                "version": "0.5.0",
+                "tp_size": how["ranks"],
+                "pp_size": 1,
+                "dp_size": 1,
+                "api_key": "sk-secret",
+            }
             self.say(200, json.dumps(told))
         elif self.path.startswith("/server_info") and how.get("dev"):
             config = {
@@ -151,15 +218,23 @@ class Handler(BaseHTTPRequestHandler):
         """The traces of the ranks; one of them is missing or half, if that is asked for."""
         folder = Path(self.job.get("output_dir") or self.home / "profiles")
         folder.mkdir(parents=True, exist_ok=True)
-        prefix = f"{self.job.get('profile_prefix')}_" if how["prefix"] and self.job.get("profile_prefix") else ""
+        prefix = (
+            f"{self.job.get('profile_prefix')}_"
+            if how["prefix"] and self.job.get("profile_prefix")
+            else ""
+        )
         base_ns = time.time_ns()
         for rank in range(how["ranks"]) if how["files"] is None else how["files"]:
-            data = gzip.compress(trace(rank, how["ranks"], base_ns=base_ns, **how.get("trace", {})), 1)
+            data = gzip.compress(
+                trace(rank, how["ranks"], base_ns=base_ns, **how.get("trace", {})), 1
+            )
             name = f"{prefix}dp0_pp0_tp{rank}_dcp0_ep0_rank{rank}.{time.time_ns()}.pt.trace.json.gz"
             if how.get("half") == rank:
                 data = data[: len(data) // 2]
             if how["slow_write_s"]:
-                threading.Thread(target=slowly, args=(folder / name, data, how["slow_write_s"])).start()
+                threading.Thread(
+                    target=slowly, args=(folder / name, data, how["slow_write_s"])
+                ).start()
             else:
                 (folder / name).write_bytes(data)
 
@@ -186,7 +261,9 @@ class StandIn:
         """Start it; returns its address."""
         self.how(**how)
         self.process = subprocess.Popen(
-            [sys.executable, __file__, str(self.home), str(self.port)], stdout=subprocess.PIPE, cwd=self.home
+            [sys.executable, __file__, str(self.home), str(self.port)],
+            stdout=subprocess.PIPE,
+            cwd=self.home,
         )
         assert self.process.stdout is not None
         self.port = int(self.process.stdout.readline())

@@ -49,7 +49,10 @@ def test_names_of_the_engines():
     vllm, sglang, tgi = parsed(VLLM), parsed(SGLANG), parsed(TGI)
     assert vllm.gauges == {"running": 5.0, "kv_usage": pytest.approx(0.3)}
     assert vllm.totals == {"output_tokens": 1000.0, "hits": 30.0, "queries": 40.0}
-    assert (vllm.histograms["step_tokens"].sum, vllm.histograms["step_tokens"].count) == (40.0, 10.0)
+    assert (vllm.histograms["step_tokens"].sum, vllm.histograms["step_tokens"].count) == (
+        40.0,
+        10.0,
+    )
     assert vllm.histograms["ttft"].buckets == {0.1: 50.0, 0.5: 90.0, math.inf: 100.0}
     assert sglang.gauges == {"running": 7.0, "waiting": 2.0, "kv_usage": 0.5}
     assert sglang.histograms["ttft"].sum == 3.5
@@ -65,7 +68,9 @@ def test_an_older_name_counts_only_without_the_newer():
     assert parsed(both.splitlines()[0]).histograms["tpot"].sum == 5
 
 
-@pytest.mark.parametrize("text", ["", "<html>", "vllm:num_requests_running NaN", "vllm:num_requests_running{", "\x00"])
+@pytest.mark.parametrize(
+    "text", ["", "<html>", "vllm:num_requests_running NaN", "vllm:num_requests_running{", "\x00"]
+)
 def test_what_is_no_metric_is_left_out(text):
     assert parsed(text).gauges == {}
     assert parsed(text + "\n" + SGLANG).gauges["running"] == 7.0
@@ -94,14 +99,18 @@ def test_what_happened_between_two_readings():
     assert row["ttft_mean"] == pytest.approx(0.4)
     assert row["ttft_p50"] == pytest.approx(0.1)  # 5 of 10 lie below 0.1
     assert row["ttft_p90"] == pytest.approx(0.5)
-    assert row["ttft_p99"] == pytest.approx(0.5)  # in the last bucket, which has no end: at least its beginning
+    assert row["ttft_p99"] == pytest.approx(
+        0.5
+    )  # in the last bucket, which has no end: at least its beginning
     assert row["hit_rate"] == 0.25
     assert row["waiting"] is None
     assert set(row) == set(SAMPLE)
 
 
 def test_a_server_that_began_anew_has_no_rates():
-    row = between(reading(VLLM, 10.0), reading(VLLM.replace("1000.0", "4.0").replace("100.0", "1.0"), 20.0))
+    row = between(
+        reading(VLLM, 10.0), reading(VLLM.replace("1000.0", "4.0").replace("100.0", "1.0"), 20.0)
+    )
     assert row["output_tokens_per_s"] is None
     assert row["ttft_mean"] is None
     assert between(reading(VLLM, 10.0), reading(VLLM, 10.0))["output_tokens_per_s"] is None
@@ -110,11 +119,15 @@ def test_a_server_that_began_anew_has_no_rates():
 @pytest.mark.parametrize(
     ("buckets", "share", "value"),
     [
-        ({1.0: 10.0, 2.0: 20.0, math.inf: 20.0}, 0.5, 1.0), ({1.0: 10.0, 2.0: 20.0, math.inf: 20.0}, 0.75, 1.5),
-        ({1.0: 4.0, math.inf: 4.0}, 0.5, 0.5), ({math.inf: 4.0}, 0.5, None), ({1.0: 0.0, math.inf: 0.0}, 0.5, None),
-        ({1.0: 9.0, 2.0: 4.0, math.inf: 9.0}, 0.5, None), ({}, 0.5, None),
+        ({1.0: 10.0, 2.0: 20.0, math.inf: 20.0}, 0.5, 1.0),
+        ({1.0: 10.0, 2.0: 20.0, math.inf: 20.0}, 0.75, 1.5),
+        ({1.0: 4.0, math.inf: 4.0}, 0.5, 0.5),
+        ({math.inf: 4.0}, 0.5, None),
+        ({1.0: 0.0, math.inf: 0.0}, 0.5, None),
+        ({1.0: 9.0, 2.0: 4.0, math.inf: 9.0}, 0.5, None),
+        ({}, 0.5, None),
     ],
-)  # fmt: skip
+)
 def test_quantiles(buckets, share, value):
     assert quantile(buckets, share) == value
 
@@ -155,7 +168,9 @@ def test_a_history_is_bounded_and_is_read_again(tmp_path):
     assert again.hours().height == 17
     assert again.hours()["seconds"][0] == 3605.0
     (tmp_path / "history" / "minutes.parquet").write_bytes(b"PAR1 half a file")
-    assert History.open(tmp_path / "history").frames["minutes"].is_empty(), "a damaged level begins anew"
+    assert History.open(tmp_path / "history").frames["minutes"].is_empty(), (
+        "a damaged level begins anew"
+    )
 
 
 def test_the_best_hour_has_load_and_was_observed():

@@ -25,7 +25,12 @@ def test_it_shows_what_lies_in_the_folder_and_reads_it_again(tmp_path):
     assert "requests that wait: 2" in shown.page
     assert shown._repr_html_() == shown.page
     assert "refresh" not in shown.page, "the widget asks for a page itself"
-    event = {"time": "2026-01-01T00:00:00", "what": "captured", "folder": "one", "changed": "More <load>."}
+    event = {
+        "time": "2026-01-01T00:00:00",
+        "what": "captured",
+        "folder": "one",
+        "changed": "More <load>.",
+    }
     files.write_json(tmp_path / STATE, {"scrapes": 4, "says": "More <load>.", "events": [event]})
     (tmp_path / CAPTURES / "one").mkdir(parents=True)
     found = {"rule": "r", "severity": "high", "share_of_recorded": 0.25, "title": "a finding"}

@@ -35,21 +35,41 @@ def served(engine_python, tmp_path_factory):
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     profiler = {
-        "profiler": "torch", "torch_profiler_dir": str(home / "profiles"), "torch_profiler_with_stack": False,
+        "profiler": "torch",
+        "torch_profiler_dir": str(home / "profiles"),
+        "torch_profiler_with_stack": False,
         "torch_profiler_dump_cuda_time_total": False,
-    }  # fmt: skip
+    }
     model = str(models.resolve("random:tiny", home / "model"))
     command = [
         *(engine_python, "-m", "vllm.entrypoints.cli.main", "serve", model),
-        *("--host", "127.0.0.1", "--port", str(port), "--load-format", "dummy", "--max-model-len", "128"),
+        *(
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(port),
+            "--load-format",
+            "dummy",
+            "--max-model-len",
+            "128",
+        ),
         *("--enforce-eager", "--served-model-name", "tiny", "--skip-tokenizer-init"),
         *("--profiler-config", json.dumps(profiler)),
-    ]  # fmt: skip
-    environment = os.environ | {"VLLM_CPU_KVCACHE_SPACE": "1", "TORCHDYNAMO_DISABLE": "1", "HF_HUB_OFFLINE": "1"}
+    ]
+    environment = os.environ | {
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "TORCHDYNAMO_DISABLE": "1",
+        "HF_HUB_OFFLINE": "1",
+    }
     environment |= {"OMP_NUM_THREADS": "1", "DO_NOT_TRACK": "1", "VLLM_NO_USAGE_STATS": "1"}
     with (home / "server.log").open("wb") as log:
         process = subprocess.Popen(
-            command, env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True, cwd=home
+            command,
+            env=environment,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            cwd=home,
         )
     url = f"http://127.0.0.1:{port}"
     try:
@@ -80,13 +100,22 @@ def load(served):
         while not end.is_set():
             number += 1
             body = {
-                "model": "tiny", "prompt": [(number * 7 + k) % 900 + 1 for k in range(PROMPT)], "max_tokens": ANSWER,
-                "temperature": 0, "ignore_eos": True, "return_token_ids": True,
-            }  # fmt: skip
+                "model": "tiny",
+                "prompt": [(number * 7 + k) % 900 + 1 for k in range(PROMPT)],
+                "max_tokens": ANSWER,
+                "temperature": 0,
+                "ignore_eos": True,
+                "return_token_ids": True,
+            }
             request = urllib.request.Request(
-                f"{served}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
+                f"{served}/v1/completions",
+                json.dumps(body).encode(),
+                {"Content-Type": "application/json"},
             )
-            with contextlib.suppress(OSError), urllib.request.urlopen(request, timeout=300) as answer:
+            with (
+                contextlib.suppress(OSError),
+                urllib.request.urlopen(request, timeout=300) as answer,
+            ):
                 answer.read()
 
     threads = [threading.Thread(target=client, args=(1000 * k,)) for k in range(CLIENTS)]
@@ -115,7 +144,9 @@ def test_a_window_is_recorded(served, load, tmp_path, monkeypatch):
     assert (recording["engine"], recording["ranks"], recording["model"]) == ("vllm", 1, "tiny")
     assert recording["told_by"] == ["/v1/models", "its process"]
     steps = analyze.steps(run.trace).filter(pl.col("phase") != "empty")
-    assert 1 <= steps.height <= 14, "the server itself stopped after the steps that it was asked for"
+    assert 1 <= steps.height <= 14, (
+        "the server itself stopped after the steps that it was asked for"
+    )
     assert steps["generation_requests"].max() <= CLIENTS
     assert analyze.findings(run.trace).height
     within = recording["counters"]["within"]
@@ -130,9 +161,16 @@ def test_a_watch_records_when_its_condition_holds(served, load, tmp_path, monkey
     monkeypatch.setenv("LLMPROF_CACHE", str(tmp_path / "cache"))
     said = []
     folder = llmprof.watch(
-        served, "running > 0.5", every_s=0.5, seconds=20, steps=8, cooldown_s=3600, for_s=20, output=tmp_path / "w",
+        served,
+        "running > 0.5",
+        every_s=0.5,
+        seconds=20,
+        steps=8,
+        cooldown_s=3600,
+        for_s=20,
+        output=tmp_path / "w",
         say=said.append,
-    )  # fmt: skip
+    )
     (capture,) = (folder / "captures").iterdir()
     assert launch.open_run(capture).state == "finished", said
     assert files.read_json(capture / "findings.json")
@@ -145,8 +183,10 @@ def test_a_recorder_that_is_killed_leaves_no_profiler_on(served, load, tmp_path,
     for wait_s in (0.0, 2.0):
         process = subprocess.Popen(
             [sys.executable, "-m", "llmprof", "record", served, "--seconds", "300", "--steps", "0"],
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
-        )  # fmt: skip
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
         until = time.monotonic() + 300
         while not guards():
             assert process.poll() is None
@@ -161,7 +201,9 @@ def test_a_recorder_that_is_killed_leaves_no_profiler_on(served, load, tmp_path,
         for path in launch.runs("results"):
             with pytest.raises(LlmprofError):
                 llmprof.read(path.path)  # nothing half reads as whole
-        answer = urllib.request.Request(f"{served}/start_profile", b"{}", {"Content-Type": "application/json"})
+        answer = urllib.request.Request(
+            f"{served}/start_profile", b"{}", {"Content-Type": "application/json"}
+        )
         with urllib.request.urlopen(answer, timeout=120) as done:
             assert done.status == 200, "no session was active: else vLLM refuses"
         stop = urllib.request.Request(f"{served}/stop_profile", b"")

@@ -1,4 +1,6 @@
-"""``llmprof.record`` on a stand-in server: the folder of a run, and every way in which a server or a recorder fails."""
+"""``llmprof.record`` on a stand-in server: the folder of a run, and every way in which a server
+or a recorder fails.
+"""
 
 import contextlib
 import json
@@ -74,12 +76,16 @@ class TestRecorded:
         window = recording["window"]
         assert window["end_epoch_ns"] - window["start_epoch_ns"] > 0.2e9
         assert recording["counters"]["before"]["output_tokens_per_s"] == pytest.approx(100, rel=0.2)
-        assert recording["cost"]["bytes"] == sum(path.stat().st_size for path in run.folder.traces.iterdir())
+        assert recording["cost"]["bytes"] == sum(
+            path.stat().st_size for path in run.folder.traces.iterdir()
+        )
         assert run.worker["requests"] == []
         assert not server.on
         (start,) = [one for one in server.asked if one["path"] == "/start_profile"]
         assert start["body"]["max_iterations"] == 40
-        assert not list(server.profiles.iterdir()), "what the capture left on the server's disk is gone"
+        assert not list(server.profiles.iterdir()), (
+            "what the capture left on the server's disk is gone"
+        )
         assert "not known" in said[1]
         recorded(url, say=again.append)
         assert "last 1 captures" in again[1]
@@ -125,7 +131,9 @@ class TestRecorded:
         url = server.start(dev=True, ranks=2, slow_write_s=1.0)
         assert llmprof.read(recorded(url).folder.path).ranks == [0, 1]
 
-    def test_requests_come_from_spans_and_credentials_are_stored_nowhere(self, server, tmp_path, monkeypatch):
+    def test_requests_come_from_spans_and_credentials_are_stored_nowhere(
+        self, server, tmp_path, monkeypatch
+    ):
         monkeypatch.setenv("LLMPROF_API_KEY", SECRET + "-key")
         spans = tmp_path / "spans.jsonl"
         now = time.time_ns()
@@ -135,12 +143,22 @@ class TestRecorded:
             {"key": "gen_ai.usage.completion_tokens", "value": {"intValue": "12"}},
         ]
         rows = [
-            {"name": "llm_request", "spanId": str(k), "startTimeUnixNano": str(start), "endTimeUnixNano": str(start),
-             "attributes": [*attributes, {"key": "gen_ai.request.id", "value": {"stringValue": f"r{k}"}}]}
+            {
+                "name": "llm_request",
+                "spanId": str(k),
+                "startTimeUnixNano": str(start),
+                "endTimeUnixNano": str(start),
+                "attributes": [
+                    *attributes,
+                    {"key": "gen_ai.request.id", "value": {"stringValue": f"r{k}"}},
+                ],
+            }
             for k, start in enumerate((now - 10**9, now - 3600 * 10**9))
-        ]  # fmt: skip
+        ]
         spans.write_text(json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": rows}]}]}) + "\n")
-        run = recorded(server.start(dev=True).replace("http://", f"http://alice:{SECRET}@"), requests=spans)
+        run = recorded(
+            server.start(dev=True).replace("http://", f"http://alice:{SECRET}@"), requests=spans
+        )
         assert run.requests["id"].to_list() == ["r0"]
         assert run.requests["ttft_ns"].to_list() == [250_000_000]
         assert all(one["auth"] for one in server.asked)
@@ -177,7 +195,14 @@ class TestRefused:
         assert not [one for one in server.asked if one["path"] == "/start_profile"]
 
     @pytest.mark.parametrize(
-        "values", [{"seconds": 0}, {"seconds": 1e9}, {"steps": 0}, {"url": "ftp://x"}, {"url": "http://x/?token=1"}]
+        "values",
+        [
+            {"seconds": 0},
+            {"seconds": 1e9},
+            {"steps": 0},
+            {"url": "ftp://x"},
+            {"url": "http://x/?token=1"},
+        ],
     )
     def test_values(self, server, values):
         with pytest.raises(ConfigError):
@@ -221,7 +246,9 @@ class TestFaults:
         url = server.start(dev=True, hang="/start_profile")
         with pytest.raises(LaunchError, match="did not answer"):
             recorded(url)
-        assert [one["path"] for one in server.asked][-1] == "/stop_profile", "it may have been switched on"
+        assert [one["path"] for one in server.asked][-1] == "/stop_profile", (
+            "it may have been switched on"
+        )
 
     @pytest.mark.slow
     def test_a_stop_that_hangs_is_tried_again(self, server, monkeypatch):
@@ -258,7 +285,9 @@ class TestFaults:
 
         thread = threading.Thread(target=again)
         thread.start()
-        with pytest.raises((CaptureError, LostError)):  # lost if it stops before it has answered to the start
+        with pytest.raises(
+            (CaptureError, LostError)
+        ):  # lost if it stops before it has answered to the start
             recorded(url, seconds=3.0, timeout_s=SHORT)
         thread.join()
 
@@ -288,14 +317,20 @@ class TestFaults:
         assert launch.runs("results")[0].state["state"] == "interrupted"
 
     @pytest.mark.parametrize(
-        "how", [signal.SIGKILL, *(pytest.param(how, marks=pytest.mark.slow) for how in (signal.SIGTERM, signal.SIGINT))]
+        "how",
+        [
+            signal.SIGKILL,
+            *(pytest.param(how, marks=pytest.mark.slow) for how in (signal.SIGTERM, signal.SIGINT)),
+        ],
     )
     def test_the_recorder_is_ended(self, server, how):
         url = server.start(dev=True)
         process = subprocess.Popen(
             [sys.executable, "-m", "llmprof", "record", url, "--seconds", "60"],
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
-        )  # fmt: skip
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
         until(lambda: server.on, 120.0)
         os.killpg(process.pid, how)
         process.wait(60)
@@ -310,8 +345,12 @@ class TestFaults:
     def test_a_recorder_that_is_stopped_is_seen_by_its_guard(self, server, monkeypatch):
         monkeypatch.setattr(module, "_START_S", 1.0)
         url = server.start(dev=True)
-        monkeypatch.setattr(module._Capture, "_wait", lambda self, from_s: until(lambda: not server.on))
-        with pytest.raises(CaptureError):  # the traces were written, but so late that nobody knows which window it is
+        monkeypatch.setattr(
+            module._Capture, "_wait", lambda self, from_s: until(lambda: not server.on)
+        )
+        with pytest.raises(
+            CaptureError
+        ):  # the traces were written, but so late that nobody knows which window it is
             recorded(url, folder=server.profiles, ranks=2, timeout_s=SHORT)
 
     def test_two_recorders_at_once(self, server):

@@ -28,16 +28,21 @@ def protobuf(*requests: dict) -> bytes:
     scope = message.resource_spans.add().scope_spans.add()
     for number, request in enumerate(requests):
         span = scope.spans.add(
-            name="llm_request", trace_id=bytes([number]) * 16, span_id=request["id"].encode().ljust(8)[:8],
+            name="llm_request",
+            trace_id=bytes([number]) * 16,
+            span_id=request["id"].encode().ljust(8)[:8],
             start_time_unix_nano=request["start_ns"],
-        )  # fmt: skip
+        )
         for name, value in {
-            "latency.e2e": request["e2e"], "latency.time_to_first_token": request["ttft"],
+            "latency.e2e": request["e2e"],
+            "latency.time_to_first_token": request["ttft"],
             "latency.time_in_queue": request["queue"],
-        }.items():  # fmt: skip
+        }.items():
             span.attributes.add(key=f"gen_ai.{name}").value.double_value = value
         span.attributes.add(key="gen_ai.request.id").value.string_value = request["id"]
-        span.attributes.add(key="gen_ai.usage.completion_tokens").value.int_value = request.get("tokens", 6)
+        span.attributes.add(key="gen_ai.usage.completion_tokens").value.int_value = request.get(
+            "tokens", 6
+        )
     return message.SerializeToString()
 
 
@@ -59,9 +64,13 @@ def test_spans_are_received_as_opentelemetry_sends_them(receiver):
     one = {"id": "a", "start_ns": 5 * S, "e2e": 2.0, "ttft": 0.5, "queue": 0.25}
     kind = {"Content-Type": "application/x-protobuf"}
     assert httpx.post(url, content=protobuf(one), headers=kind).status_code == 200
-    assert httpx.post(url, content=protobuf(one), headers=kind).status_code == 200, "sent twice, it counts once"
+    assert httpx.post(url, content=protobuf(one), headers=kind).status_code == 200, (
+        "sent twice, it counts once"
+    )
     packed = gzip.compress(protobuf(one | {"id": "b", "start_ns": 4 * S}))
-    assert httpx.post(url, content=packed, headers=kind | {"Content-Encoding": "gzip"}).content == b""
+    assert (
+        httpx.post(url, content=packed, headers=kind | {"Content-Encoding": "gzip"}).content == b""
+    )
     attributes = [{"key": "gen_ai.latency.e2e", "value": {"doubleValue": 1.5}}]
     span = {"spanId": "c", "startTimeUnixNano": str(6 * S), "attributes": attributes}
     document = {"resourceSpans": [{"scopeSpans": [{"spans": [span]}]}]}
@@ -77,8 +86,16 @@ def test_what_is_no_span_is_refused(receiver):
     spans, url = receiver
     kind = {"Content-Type": "application/x-protobuf"}
     assert httpx.post(url, content=b"\xff" * 20, headers=kind).status_code == 400
-    assert httpx.post(url, content=b"[" * 100_000, headers={"Content-Type": "application/json"}).status_code == 400
-    assert httpx.post(url, content=b"no gzip", headers=kind | {"Content-Encoding": "gzip"}).status_code == 400
+    assert (
+        httpx.post(
+            url, content=b"[" * 100_000, headers={"Content-Type": "application/json"}
+        ).status_code
+        == 400
+    )
+    assert (
+        httpx.post(url, content=b"no gzip", headers=kind | {"Content-Encoding": "gzip"}).status_code
+        == 400
+    )
     assert httpx.post(url.replace("traces", "logs"), content=b"").status_code == 404
     plain = http.client.HTTPConnection(httpx.URL(url).netloc.decode())
     plain.putrequest("POST", "/v1/traces")
@@ -120,7 +137,9 @@ def test_a_window_with_the_spans_that_come_during_it(server, monkeypatch):
             headers={"Content-Type": "application/x-protobuf"},
         )
 
-    run = llmprof.record(url, seconds=0.3, timeout_s=60.0, requests=f"otlp://127.0.0.1:{port}", say=send)
+    run = llmprof.record(
+        url, seconds=0.3, timeout_s=60.0, requests=f"otlp://127.0.0.1:{port}", say=send
+    )
     assert run.requests["id"].to_list() == ["late", "quick"], "those that overlap with the window"
     found = findings_of(run).filter(rule="slowest_request")
     assert found.select("figure", "about", "severity").row(0) == (60.0 * S, "late", "medium")
@@ -136,20 +155,38 @@ def window(tmp_path):
 
 
 def request(**values) -> dict:
-    return {"request": 0, "id": "r", "queue_ns": None, "ttft_ns": None, "prompt_tokens": 9, "output_tokens": 4} | values
+    return {
+        "request": 0,
+        "id": "r",
+        "queue_ns": None,
+        "ttft_ns": None,
+        "prompt_tokens": 9,
+        "output_tokens": 4,
+    } | values
 
 
 def test_the_slowest_request_and_the_steps_that_ran_meanwhile(window):
     start = window.meta["start_epoch_ns"]
-    rows = pl.DataFrame([
-        request(start_epoch_ns=start, e2e_ns=1_000_000, queue_ns=0, ttft_ns=1000),
-        request(request=1, id="s", start_epoch_ns=start, queue_ns=2_000_000, ttft_ns=3_000_000, e2e_ns=5_500_000),
-    ])  # fmt: skip
+    rows = pl.DataFrame(
+        [
+            request(start_epoch_ns=start, e2e_ns=1_000_000, queue_ns=0, ttft_ns=1000),
+            request(
+                request=1,
+                id="s",
+                start_epoch_ns=start,
+                queue_ns=2_000_000,
+                ttft_ns=3_000_000,
+                e2e_ns=5_500_000,
+            ),
+        ]
+    )
     row = slowest_request(window, rows)
     assert (row["about"], row["where"], row["figure"]) == ("s", "request = 1", 5.5e6)
     assert row["share_of_time"] == pytest.approx(2.5 / 5.5)
     assert row["severity"] == "medium", "more than twice as slow as the other"
-    assert "3 steps recorded meanwhile (100.0 %" in row["detail"], "decode from 3 to 5.5 ms, and steps of a ms"
+    assert "3 steps recorded meanwhile (100.0 %" in row["detail"], (
+        "decode from 3 to 5.5 ms, and steps of a ms"
+    )
     assert row["detail"].count("with 4 decoding requests") == 3
     found = with_row(llmprof.analyze.findings(window), row)
     assert found["order"].to_list() == list(range(1, found.height + 1))
@@ -159,7 +196,10 @@ def test_the_slowest_request_and_the_steps_that_ran_meanwhile(window):
 def test_steps_that_left_it_out(window):
     start = window.meta["start_epoch_ns"]
     whole = {"start_epoch_ns": start, "queue_ns": 0, "ttft_ns": 0, "e2e_ns": 5_500_000}
-    told = [slowest_request(window, pl.DataFrame([request(**whole, output_tokens=n)]))["detail"] for n in (2, 6)]
+    told = [
+        slowest_request(window, pl.DataFrame([request(**whole, output_tokens=n)]))["detail"]
+        for n in (2, 6)
+    ]
     assert ["ran without it" in words for words in told] == [True, False]
     # of what was not recorded nothing is known
     longer = request(**whole | {"e2e_ns": 60_000_000}, output_tokens=2)
@@ -173,21 +213,37 @@ def test_a_server_that_tells_only_the_whole(window):
 
 
 SGLANG = {
-    "id": "x", "prompt_tokens": 12, "completion_tokens": 5, "e2e_latency": 2.0, "queue_time": 0.25,
-    "request_received_ts": 100.0, "forward_entry_time": 100.3, "prefill_finished_time": 100.5,
+    "id": "x",
+    "prompt_tokens": 12,
+    "completion_tokens": 5,
+    "e2e_latency": 2.0,
+    "queue_time": 0.25,
+    "request_received_ts": 100.0,
+    "forward_entry_time": 100.3,
+    "prefill_finished_time": 100.5,
     "request_finished_ts": 102.0,
-}  # fmt: skip
+}
 
 
 def test_records_of_sglang(tmp_path):
     path = tmp_path / "sglang.log"
-    in_log = {"event": "request.finished", "out": {"meta_info": SGLANG | {"id": "y", "request_received_ts": 90.0}}}
+    in_log = {
+        "event": "request.finished",
+        "out": {"meta_info": SGLANG | {"id": "y", "request_received_ts": 90.0}},
+    }
     path.write_text(f"{json.dumps(SGLANG)}\n[2026-01-01] a line of its log\n{json.dumps(in_log)}\n")
     rows = llmprof.read_requests(path, skip_broken=True)
     assert rows["id"].to_list() == ["y", "x"]
-    assert rows.select("queue_ns", "ttft_ns", "prefill_ns", "decode_ns", "e2e_ns", "output_tokens").row(1) == (
-        S // 4, S // 2, S // 5, 3 * S // 2, 2 * S, 5,
-    )  # fmt: skip
+    assert rows.select(
+        "queue_ns", "ttft_ns", "prefill_ns", "decode_ns", "e2e_ns", "output_tokens"
+    ).row(1) == (
+        S // 4,
+        S // 2,
+        S // 5,
+        3 * S // 2,
+        2 * S,
+        5,
+    )
     path.write_text(json.dumps({"e2e_latency": 2.0}))
     with pytest.raises(ReadError, match="no request"):
         llmprof.read_requests(path)

@@ -1,4 +1,6 @@
-"""A watched server: captures within their limits, faults of the server, the disk and the clock, and a day of it."""
+"""A watched server: captures within their limits, faults of the server, the disk and the clock,
+and a day of it.
+"""
 
 import json
 import resource
@@ -42,7 +44,9 @@ class Made:
         self.count += 1
         if self.error is not None:
             raise self.error
-        config = ExperimentConfig(model="tiny", results_dir=str(place), served=True, python="python")
+        config = ExperimentConfig(
+            model="tiny", results_dir=str(place), served=True, python="python"
+        )
         folder = RunFolder.create(config)
         folder.traces.mkdir()
         (folder.traces / "rank0.pt.trace.json").write_bytes(trace(0, 1))
@@ -92,26 +96,36 @@ class TestLimits:
         made.padding = 2_000_000
         drive(watch, [scrape(30, waiting=9)])
         (only,) = watch.place.iterdir()
-        assert not (only / "traces").exists(), "one that is larger than the limit keeps its findings"
+        assert not (only / "traces").exists(), (
+            "one that is larger than the limit keeps its findings"
+        )
         assert (only / FINDINGS).is_file()
         assert watching._size(watch.folder) < 1_000_000
 
     def test_each_capture_has_findings_and_what_changed(self, tmp_path, made):
         first = made(tmp_path / "before")
-        files.write_json(first.folder.recording, {"counters": {"before": {"prompt_length_mean": 10.0, "running": 4.0}}})
+        files.write_json(
+            first.folder.recording,
+            {"counters": {"before": {"prompt_length_mean": 10.0, "running": 4.0}}},
+        )
         told = []
-        watch = watched(tmp_path, made, baseline=first.folder.path, severity="info", tell=told.append)
+        watch = watched(
+            tmp_path, made, baseline=first.folder.path, severity="info", tell=told.append
+        )
         drive(watch, [scrape(5, waiting=9), scrape(10, waiting=9)])
         (capture,) = watch.place.iterdir()
         assert files.read_json(capture / FINDINGS)
         assert (
-            files.read_json(capture / CHANGED)["cause"] == "unknown" or files.read_json(capture / CHANGED)["evidence"]
+            files.read_json(capture / CHANGED)["cause"] == "unknown"
+            or files.read_json(capture / CHANGED)["evidence"]
         )
         assert told[0]["capture"] == capture.name
         assert "llmprof_watch_captures 1.0" in watch.exposition()
         assert "llmprof_watch_finding_share" in watch.exposition()
 
-    @pytest.mark.parametrize("limits", [{"keep": 0}, {"disk_bytes": 0}, {"cooldown_s": -1}, {"severity": "bad"}])
+    @pytest.mark.parametrize(
+        "limits", [{"keep": 0}, {"disk_bytes": 0}, {"cooldown_s": -1}, {"severity": "bad"}]
+    )
     def test_limits_that_make_no_sense(self, tmp_path, made, limits):
         with pytest.raises(ConfigError):
             watched(tmp_path, made, **limits)
@@ -121,7 +135,16 @@ class TestFaults:
     def test_a_server_that_does_not_answer_or_begins_anew(self, tmp_path, made):
         watch = watched(tmp_path, made, when="output_tokens_per_s < 1")
         drive(
-            watch, [scrape(5), scrape(10), None, scrape(20), scrape(25), scrape(30, tokens=3.0), scrape(35, tokens=503)]
+            watch,
+            [
+                scrape(5),
+                scrape(10),
+                None,
+                scrape(20),
+                scrape(25),
+                scrape(30, tokens=3.0),
+                scrape(35, tokens=503),
+            ],
         )
         assert made.count == 0, "a counter that fell is no rate of zero"
         assert watch.lost == 1
@@ -167,10 +190,14 @@ class TestFaults:
         watch = watched(tmp_path, made)
         drive(watch, [scrape(5 * k, waiting=9) for k in range(1, 5)])
         assert made.count == 1, "the cooldown holds for failures, too"
-        assert [event["found"] for event in watch.events] == ["the server is recorded by another process"]
+        assert [event["found"] for event in watch.events] == [
+            "the server is recorded by another process"
+        ]
         assert not list(watch.place.iterdir())
 
-    def test_a_full_disk_takes_the_oldest_capture_and_leaves_the_history(self, tmp_path, made, monkeypatch):
+    def test_a_full_disk_takes_the_oldest_capture_and_leaves_the_history(
+        self, tmp_path, made, monkeypatch
+    ):
         watch = watched(tmp_path, made, cooldown_s=0)
         drive(watch, [scrape(5 * k, waiting=9) for k in range(1, 4)])
         oldest = watching._by_age(watch.place)[0]
@@ -192,7 +219,9 @@ class TestFaults:
     def test_a_disk_that_is_nearly_full_before_a_capture(self, tmp_path, made, monkeypatch):
         watch = watched(tmp_path, made, cooldown_s=0)
         drive(watch, [scrape(5, waiting=9), scrape(10, waiting=9)])
-        monkeypatch.setattr(watching.shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10, 10, 1))
+        monkeypatch.setattr(
+            watching.shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10, 10, 1)
+        )
         drive(watch, [scrape(15, waiting=9)])
         assert made.count == 1
         assert not list(watch.place.iterdir())
@@ -220,7 +249,10 @@ def test_the_page_asks_for_its_token(tmp_path, made):
         for wrong in (address[:-1], address.partition("?")[0]):
             answer = httpx.get(wrong)
             assert (answer.status_code, answer.text) == (403, "")
-        with pytest.raises(LaunchError, match="cannot be used"), served(watch, httpx.URL(address).port):
+        with (
+            pytest.raises(LaunchError, match="cannot be used"),
+            served(watch, httpx.URL(address).port),
+        ):
             pass
 
 
@@ -246,9 +278,23 @@ def test_the_command_end_to_end(server, run, tmp_path):
     url = server.start(dev=True)
     try:
         code, _, err = run(
-            "watch", url, "--when", "waiting > 0.5 for 200ms", "--every", "200ms", "--for", "5s", "--seconds", "0.3",
-            "--webhook", address, "--severity", "info", "-o", "w",
-        )  # fmt: skip
+            "watch",
+            url,
+            "--when",
+            "waiting > 0.5 for 200ms",
+            "--every",
+            "200ms",
+            "--for",
+            "5s",
+            "--seconds",
+            "0.3",
+            "--webhook",
+            address,
+            "--severity",
+            "info",
+            "-o",
+            "w",
+        )
     finally:
         hook.shutdown()
         thread.join()
@@ -260,7 +306,10 @@ def test_the_command_end_to_end(server, run, tmp_path):
     state = files.read_json(tmp_path / "w" / watching.STATE)
     assert state["captures"] == 1
     assert state["scrapes"] >= 2
-    assert history(tmp_path / "w").filter(level="recent")["output_tokens_per_s"].drop_nulls().len() >= 1
+    assert (
+        history(tmp_path / "w").filter(level="recent")["output_tokens_per_s"].drop_nulls().len()
+        >= 1
+    )
     assert Hook.got[0]["capture"] == capture.name
     for path in (tmp_path / "w").rglob("*"):
         assert not path.is_file() or b"secret-path" not in path.read_bytes()
@@ -310,6 +359,10 @@ def test_a_day_is_bounded_in_memory_and_on_disk(tmp_path, made):
     assert len(list(watch.place.iterdir())) == 5
     assert len(watch.events) <= 200
     assert watching._size(watch.folder) < 20_000_000
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < half + 100_000, "kB: no growth in the second half"
-    assert history(watch.folder).filter(level="minutes")["seconds"].sum() == pytest.approx(4.32 * 19_999, abs=5)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < half + 100_000, (
+        "kB: no growth in the second half"
+    )
+    assert history(watch.folder).filter(level="minutes")["seconds"].sum() == pytest.approx(
+        4.32 * 19_999, abs=5
+    )
     assert (watch.folder / "history" / "recent.parquet").stat().st_size < 5_000_000

@@ -1,4 +1,6 @@
-"""Recordings of PyTorch that are written by hand: operators with arguments, and the kernels that they launched."""
+"""Recordings of PyTorch that are written by hand: operators with arguments, and the kernels that
+they launched.
+"""
 
 import json
 from collections.abc import Sequence
@@ -22,8 +24,12 @@ NORM = {
 }
 
 
-def recorded(folder: Path, calls: Sequence[tuple[str, dict[str, Any], Sequence[tuple[str, float]]]]) -> Trace:
-    """Calls of 100 us one after the other: name and arguments of the operator, names and times (us) of its kernels."""
+def recorded(
+    folder: Path, calls: Sequence[tuple[str, dict[str, Any], Sequence[tuple[str, float]]]]
+) -> Trace:
+    """Calls of 100 us one after the other: name and arguments of the operator, names and times
+    (us) of its kernels.
+    """
     events: list[dict[str, Any]] = []
     correlation = 0
     for number, (name, arguments, kernels) in enumerate(calls):
@@ -31,12 +37,28 @@ def recorded(folder: Path, calls: Sequence[tuple[str, dict[str, Any], Sequence[t
         if name:
             args = {"External id": number, **arguments}
             events.append(
-                {"ph": "X", "cat": "cpu_op", "name": name, "pid": 1, "tid": 1, "ts": at, "dur": 50.0, "args": args}
+                {
+                    "ph": "X",
+                    "cat": "cpu_op",
+                    "name": name,
+                    "pid": 1,
+                    "tid": 1,
+                    "ts": at,
+                    "dur": 50.0,
+                    "args": args,
+                }
             )
         for place, (kernel, took) in enumerate(kernels):
             correlation += 1
             one = {"correlation": correlation}
-            launch = {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 1, "tid": 1, "args": one}
+            launch = {
+                "ph": "X",
+                "cat": "cuda_runtime",
+                "name": "cudaLaunchKernel",
+                "pid": 1,
+                "tid": 1,
+                "args": one,
+            }
             events.append({**launch, "ts": at + 5.0 * (place + 1), "dur": 2.0})
             where = {"device": 0, "stream": 7, "grid": [1, 1, 1], "block": [32, 1, 1], **one}
             shown = {"ph": "X", "cat": "kernel", "name": kernel, "pid": 0, "tid": 7, "args": where}

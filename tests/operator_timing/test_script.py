@@ -23,7 +23,11 @@ def trace(tmp_path_factory):
             ("aten::mm", MM, [(f"secret_gemm{evil}", 4.0)]),
             ("_C::rms_norm", NORM, [("norm", 2.0)]),
             (f"aten::mm{evil}", MM, [("gemm", 1.0)]),
-            ("aten::mul", {**MM, "Input Dims": [[4, 8], [4, 8]], "Input Strides": None}, [("mul", 1.5)]),
+            (
+                "aten::mul",
+                {**MM, "Input Dims": [[4, 8], [4, 8]], "Input Strides": None},
+                [("mul", 1.5)],
+            ),
         ],
     )
 
@@ -33,7 +37,9 @@ def python(root, monkeypatch):
     found = os.environ.get("LLMPROF_ENGINE_PYTHON") or str(root / ".venv-vllm" / "bin" / "python")
     if not Path(found).exists():
         pytest.skip("no interpreter with PyTorch")
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # threads that wait for each other take long on a busy machine
+    monkeypatch.setenv(
+        "OMP_NUM_THREADS", "1"
+    )  # threads that wait for each other take long on a busy machine
     return found
 
 
@@ -42,8 +48,10 @@ def test_what_is_in_it(trace):
     assert made.operators["operator"].to_list() == ["aten::mm", "_C::rms_norm", "aten::mul"]
     tree = ast.parse(made.script)
     assert [one.name for one in tree.body if isinstance(one, ast.FunctionDef)][-3:] == [
-        "operator_1", "operator_2", "operator_3",
-    ]  # fmt: skip
+        "operator_1",
+        "operator_2",
+        "operator_3",
+    ]
     assert "Tensor((8, 2), (1, 8), 'bfloat16')" in made.script
     assert "1e-05," in made.script
     for word in ("secret", "import os  #", "llmprof.operator_timing", "noqa", "recorded.pt"):
@@ -53,7 +61,14 @@ def test_what_is_in_it(trace):
 
 def test_arguments_as_python():
     values = (True, -3, 1e-6, "auto", (1, 2), None, Tensor((2,), (1,), "int64", ("below", 5)))
-    assert [ast.literal_eval(_expression(one)) for one in values[:6]] == [True, -3, 1e-6, "auto", [1, 2], None]
+    assert [ast.literal_eval(_expression(one)) for one in values[:6]] == [
+        True,
+        -3,
+        1e-6,
+        "auto",
+        [1, 2],
+        None,
+    ]
     assert _expression(values[6]) == "Tensor((2,), (1,), 'int64', 'below', 5)"
     assert _expression(float("-inf")) == "float('-inf')"
 
@@ -78,9 +93,13 @@ def test_it_runs(python, trace):
 def test_operators_of_a_recording_on_a_cpu(python, sample_trace):
     names = ("aten::mul", "aten::copy_", "aten::index_select")
     rows = llmprof.analyze.replayable(sample_trace("torch_cpu_tp2_layer_annotations")).filter("can")
-    rows = rows.filter(rows["operator"].is_in(names)).unique("operator", keep="first", maintain_order=True)
+    rows = rows.filter(rows["operator"].is_in(names)).unique(
+        "operator", keep="first", maintain_order=True
+    )
     assert rows.height == 3
-    made = llmprof.operator_timing.OperatorTiming(llmprof.operator_timing.script.written(rows), rows)
+    made = llmprof.operator_timing.OperatorTiming(
+        llmprof.operator_timing.script.written(rows), rows
+    )
     found = made.run(python=python, device="cpu", seconds=0.02)
     assert found.filter(found["warm_ns"].is_null())["words"].to_list() == []
 

@@ -12,8 +12,14 @@ def test_ends_of_sequences():
     assert _ends(4, 4, 1) == [0, 1, 2, 3, 4]
     assert _ends(10, 3, 0) == [0, 4, 7, 10]
     assert _ends(5, 3, 64) == [0, 3, 4, 5]
-    # the 95 % interval of 16 values lies between the 5th and the 13th: 8 -+ 0.98 * 4, rounded outwards
-    assert summary([float(n) for n in range(16)]) == {"calls": 16, "median_ns": 7.5, "low_ns": 4.0, "high_ns": 12.0}
+    # the 95 % interval of 16 values lies between the 5th and the 13th: 8 -+ 0.98 * 4, rounded
+    # outwards
+    assert summary([float(n) for n in range(16)]) == {
+        "calls": 16,
+        "median_ns": 7.5,
+        "low_ns": 4.0,
+        "high_ns": 12.0,
+    }
     assert summary([3.0]) == {"calls": 1, "median_ns": 3.0, "low_ns": 3.0, "high_ns": 3.0}
     assert summary([]) == {"calls": 0}
 
@@ -24,7 +30,9 @@ def _event(cat, name, ts, dur, tid=1, **args):
 
 def test_kernels_belong_to_the_call_that_launched_them():
     events = [
-        _event("cuda_runtime", "cudaMemsetAsync", 1.0, 1.0, correlation=1),  # a flush, before any call
+        _event(
+            "cuda_runtime", "cudaMemsetAsync", 1.0, 1.0, correlation=1
+        ),  # a flush, before any call
         _event("gpu_memset", "Memset (Device)", 5.0, 60.0, tid=7, correlation=1),
         _event("user_annotation", "replay:cold:0", 10.0, 10.0),
         _event("cpu_op", "aten::mm", 11.0, 8.0),
@@ -36,7 +44,9 @@ def test_kernels_belong_to_the_call_that_launched_them():
         _event("gpu_memset", "Memset (Device)", 80.0, 60.0, tid=7, correlation=4),
         _event("user_annotation", "replay:warm:0", 30.0, 10.0),
         _event("cuda_driver", "cuLaunchKernel", 32.0, 1.0, correlation=5),
-        _event("cuda_driver", "cuLaunchKernel", 33.0, 1.0, tid=2, correlation=6),  # of another thread
+        _event(
+            "cuda_driver", "cuLaunchKernel", 33.0, 1.0, tid=2, correlation=6
+        ),  # of another thread
         _event("kernel", "gemm", 150.0, 3.0, tid=7, correlation=5),
         _event("kernel", "other", 160.0, 9.0, tid=7, correlation=6),
         {"ph": "M", "name": "process_name"},
@@ -51,12 +61,21 @@ def test_kernels_belong_to_the_call_that_launched_them():
 @pytest.mark.parametrize(
     ("given", "kind", "fits"),
     [
-        (Tensor((1,), (1,), "float32"), "Tensor", True), (Tensor((1,), (1,), "float32"), "List[Tensor]", False),
-        ([Tensor((1,), (1,), "float32")], "List[Tensor]", True), ([1, 2], "List[int]", True),
-        (None, "Optional[Tensor]", True), (None, "Tensor", False), (True, "bool", True), (1, "bool", False),
-        (1, "number", True), (0.5, "int", False), (0.5, "number", True), (1, "Tensor", False), ("auto", "str", True),
+        (Tensor((1,), (1,), "float32"), "Tensor", True),
+        (Tensor((1,), (1,), "float32"), "List[Tensor]", False),
+        ([Tensor((1,), (1,), "float32")], "List[Tensor]", True),
+        ([1, 2], "List[int]", True),
+        (None, "Optional[Tensor]", True),
+        (None, "Tensor", False),
+        (True, "bool", True),
+        (1, "bool", False),
+        (1, "number", True),
+        (0.5, "int", False),
+        (0.5, "number", True),
+        (1, "Tensor", False),
+        ("auto", "str", True),
         ("auto", "int", False),
     ],
-)  # fmt: skip
+)
 def test_forms_of_an_operator(given, kind, fits):
     assert _fits(given, SimpleNamespace(type=kind, has_default_value=lambda: False)) is fits

@@ -27,7 +27,10 @@ def in_other_case(path: Path) -> Path:
         columns_of = dict(sqlite.tables(connection))
     for table, columns in columns_of.items():
         if not table.startswith("sqlite_"):
-            rows, selected = f"{table} rows", ", ".join(f'"{name}" AS "{name.swapcase()}"' for name in columns)
+            rows, selected = (
+                f"{table} rows",
+                ", ".join(f'"{name}" AS "{name.swapcase()}"' for name in columns),
+            )
             changed(
                 path,
                 f'ALTER TABLE "{table}" RENAME TO "{rows}"',

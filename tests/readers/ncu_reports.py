@@ -1,4 +1,6 @@
-"""Small reports of Nsight Compute, built field by field as the package ``ncu-report`` reads them."""
+"""Small reports of Nsight Compute, built field by field as the package ``ncu-report`` reads
+them.
+"""
 
 import struct
 from collections.abc import Sequence
@@ -61,19 +63,34 @@ def block(parts: Sequence[bytes] = (), names: Sequence[str] = (), kind: int = 2)
 def result(name: str, values: dict[int, float | str], rules: Sequence[str] = ()) -> bytes:
     """A kernel with values by the number of the metric's name, and the texts of its rules."""
     size = field(1, 1) + field(2, 1) + field(3, 1)
-    named = [field(1, n) + field(2, field(1 if isinstance(v, str) else 3, v)) for n, v in values.items()]
+    named = [
+        field(1, n) + field(2, field(1 if isinstance(v, str) else 3, v)) for n, v in values.items()
+    ]
     said = [
-        field(1, "Rule") + field(2, "A rule")
-        + field(3, field(1, field(1, field(1, text) + field(2, 2) + field(3, 0)))) + field(4, "Launch")
+        field(1, "Rule")
+        + field(2, "A rule")
+        + field(3, field(1, field(1, field(1, text) + field(2, 2) + field(3, 0))))
+        + field(4, "Launch")
         for text in rules
-    ]  # fmt: skip
+    ]
     return (
         b"".join(field(number, 0) for number in (1, 2, 3, 4))
-        + field(5, name) + field(6, name) + field(7, name) + field(8, 0) + field(9, size) + field(10, size)
-        + field(11, size) + b"".join(field(13, metric) for metric in named) + field(14, 0) + field(15, field(1, 1))
-        + field(16, 0) + b"".join(field(19, rule) for rule in said) + field(22, 1) + field(23, 7)
+        + field(5, name)
+        + field(6, name)
+        + field(7, name)
+        + field(8, 0)
+        + field(9, size)
+        + field(10, size)
+        + field(11, size)
+        + b"".join(field(13, metric) for metric in named)
+        + field(14, 0)
+        + field(15, field(1, 1))
+        + field(16, 0)
+        + b"".join(field(19, rule) for rule in said)
+        + field(22, 1)
+        + field(23, 7)
         + field(25, field(1, 0) + field(2, 0))
-    )  # fmt: skip
+    )
 
 
 def report(*blocks: bytes) -> bytes:

@@ -1,4 +1,6 @@
-"""The synthetic recording of two NPUs: both forms give the same frames, and analyses give its ground truth."""
+"""The synthetic recording of two NPUs: both forms give the same frames, and analyses give its
+ground truth.
+"""
 
 import json
 import shutil
@@ -23,7 +25,11 @@ def one_form(folder: Path, target: Path, form: str) -> Path:
     """A copy of a recording with its text files only, or its databases only."""
     shutil.copytree(folder, target)
     for file in target.rglob("*"):
-        if file.is_file() and file.parent.name == "ASCEND_PROFILER_OUTPUT" and (file.suffix == ".db") != (form == "db"):
+        if (
+            file.is_file()
+            and file.parent.name == "ASCEND_PROFILER_OUTPUT"
+            and (file.suffix == ".db") != (form == "db")
+        ):
             file.unlink()
     return target
 
@@ -44,12 +50,23 @@ def test_text_and_database_give_the_same_frames(forms, table):
     assert table in text.tables
     one, other = text.table(table), database.table(table)
     shared = [c for c in one.columns if c in other.columns]
-    # identifiers count rows of the file, and the text has no device, step times or kinds of counters of the database
-    left_out = {"op_id", "device", "ascend_queue_id", "ascend_task_type", "ascend_cube_utilization_pct"}
+    # identifiers count rows of the file, and the text has no device, step times or kinds of
+    # counters of the database
+    left_out = {
+        "op_id",
+        "device",
+        "ascend_queue_id",
+        "ascend_task_type",
+        "ascend_cube_utilization_pct",
+    }
     columns = [c for c in shared if c not in left_out]
     if table == "counters":
         one, other = (f.filter(pl.col("name") == "AI Core Freq") for f in (one, other))
-    key = [c for c in ("rank", "start_ns", "time_ns", "stream", "thread", "dur_ns", "name", "kind") if c in columns]
+    key = [
+        c
+        for c in ("rank", "start_ns", "time_ns", "stream", "thread", "dur_ns", "name", "kind")
+        if c in columns
+    ]
     one, other = (f.select(columns).sort(key, nulls_last=True) for f in (one, other))
     assert set(one.columns) ^ set(text.table(table).columns) <= left_out | {"ascend_op_state"}
     assert_frame_equal(one, other, check_exact=False, rel_tol=1e-9, abs_tol=1.0)
@@ -88,7 +105,9 @@ def test_layers_stages_and_overlap_equal_the_ground_truth(synthetic_npu, variant
         assert (row["rank"], row["step"]) == (said["rank"], said["step"])
         assert row["compute_ns"] == pytest.approx(said["computing_ns"], abs=50)
         assert row["communication_ns"] == pytest.approx(said["communication_ns"], abs=50)
-        assert row["exposed_communication_ns"] == pytest.approx(said["communication_not_overlapped_ns"], abs=50)
+        assert row["exposed_communication_ns"] == pytest.approx(
+            said["communication_not_overlapped_ns"], abs=50
+        )
         assert row["hidden_communication_ns"] == pytest.approx(said["overlapped_ns"], abs=50)
         assert row["idle_ns"] == pytest.approx(said["free_ns"], abs=50)
 
@@ -113,7 +132,9 @@ def test_steps_phases_and_collectives_over_both_ranks(synthetic_npu):
     assert calls["ranks_seen"].unique().to_list() == [2]
     assert set(calls["kind"]) == {"all_reduce", "all_gather"}
     # hand: an all-reduce of 4,096 x 7,168 bf16 is 58,720,256 bytes
-    first = calls.filter((pl.col("rank") == 0) & (pl.col("kind") == "all_reduce")).row(0, named=True)
+    first = calls.filter((pl.col("rank") == 0) & (pl.col("kind") == "all_reduce")).row(
+        0, named=True
+    )
     assert first["bytes"] == 4096 * 7168 * 2
     # its transfer: 12 us and 58,720,256 B at 60 GB/s = 990.671 us
     assert first["transfer_ns"] == pytest.approx(12_000 + 58_720_256 / 60, abs=20)
@@ -133,11 +154,19 @@ def test_kernels_carry_what_the_profiler_knows_of_them(synthetic_npu):
 @pytest.mark.parametrize(
     ("text", "ns"),
     [
-        ("1736408883704643.212", 1736408883704643212), ("1736408883704643", 1736408883704643000), ("0.02", 20),
-        ("840.07675", 840077), ("-1.5", -1500), ("1e-05", 0), ("99999999999999999999.5", None),
-        ("9999999999999999999", None), ("1e999", None), ("N/A", None), ("", None),
+        ("1736408883704643.212", 1736408883704643212),
+        ("1736408883704643", 1736408883704643000),
+        ("0.02", 20),
+        ("840.07675", 840077),
+        ("-1.5", -1500),
+        ("1e-05", 0),
+        ("99999999999999999999.5", None),
+        ("9999999999999999999", None),
+        ("1e999", None),
+        ("N/A", None),
+        ("", None),
     ],
-)  # fmt: skip
+)
 def test_times_keep_their_digits(text, ns):
     assert pl.select(ns_of_text(pl.lit(text))).item() == ns
 
@@ -170,7 +199,10 @@ def test_kind_of_device_tasks(name, task_type, kind):
         ("aclnnFlashAttentionScore_FlashAttentionScore_FlashAttentionScore", "attention"),
         ("aclnnMoeGatingTopKSoftmax_MoeGatingTopKSoftmax_MoeGatingTopKSoftmax", "moe_routing"),
         ("aclnnGroupedMatmulV4_GroupedMatmul_GroupedMatmul", "moe_experts"),
-        ("aclnnMoeDistributeDispatchV2_MoeDistributeDispatchV2_MoeDistributeDispatchV2", "collective"),
+        (
+            "aclnnMoeDistributeDispatchV2_MoeDistributeDispatchV2_MoeDistributeDispatchV2",
+            "collective",
+        ),
         ("Default/AllReduce-op534_0", "collective"),
         ("aclnnKvRmsNormRopeCache_KvRmsNormRopeCache_KvRmsNormRopeCache", "kv_cache_write"),
         ("aclnnAddRmsNorm_AddRmsNorm_AddRmsNorm", "norm"),

@@ -1,4 +1,6 @@
-"""Folders of an NPU that are incomplete, cut, never exported, or in the forms of other versions and tools."""
+"""Folders of an NPU that are incomplete, cut, never exported, or in the forms of other versions
+and tools.
+"""
 
 import csv
 import gzip
@@ -24,7 +26,11 @@ OUTPUT = "ASCEND_PROFILER_OUTPUT"
 @pytest.fixture
 def rank(synthetic_npu, tmp_path) -> Path:
     """Folder of rank 0, to be damaged."""
-    return Path(shutil.copytree(synthetic_npu("baseline") / "synthetic_rank0_ascend_pt", tmp_path / "r0_ascend_pt"))
+    return Path(
+        shutil.copytree(
+            synthetic_npu("baseline") / "synthetic_rank0_ascend_pt", tmp_path / "r0_ascend_pt"
+        )
+    )
 
 
 @pytest.fixture
@@ -66,11 +72,22 @@ def test_only_the_table_of_kernels(rank, whole):
 
 
 def test_only_the_sums_are_no_trace(rank):
-    drop(rank, "*.db", "trace_view.json", "kernel_details.csv", "memory_record.csv", "operator_memory.csv")
+    drop(
+        rank,
+        "*.db",
+        "trace_view.json",
+        "kernel_details.csv",
+        "memory_record.csv",
+        "operator_memory.csv",
+    )
     drop(rank, "communication.json")
     with pytest.raises(ReadError, match="summaries without times"):
         read(rank)
-    assert set(ascend.summaries(rank)) == {"step_trace_time", "op_statistic", "communication_matrix"}
+    assert set(ascend.summaries(rank)) == {
+        "step_trace_time",
+        "op_statistic",
+        "communication_matrix",
+    }
 
 
 def test_text_gives_what_the_database_lacks(rank, whole):
@@ -84,11 +101,16 @@ def test_text_gives_what_the_database_lacks(rank, whole):
 @pytest.mark.parametrize(
     ("gone", "left_out"),
     [
-        ("TASK_PMU_INFO", "ascend_aic_mac_ratio"), ("COMPUTE_TASK_INFO", "ascend_input_shapes"),
-        ("COMMUNICATION_TASK_INFO", None), ("CONNECTION_IDS", None), ("CANN_API", None), ("RANK_DEVICE_MAP", None),
-        ("NPU_INFO", None), ("ENUM_HCCL_LINK_TYPE", None),
+        ("TASK_PMU_INFO", "ascend_aic_mac_ratio"),
+        ("COMPUTE_TASK_INFO", "ascend_input_shapes"),
+        ("COMMUNICATION_TASK_INFO", None),
+        ("CONNECTION_IDS", None),
+        ("CANN_API", None),
+        ("RANK_DEVICE_MAP", None),
+        ("NPU_INFO", None),
+        ("ENUM_HCCL_LINK_TYPE", None),
     ],
-)  # fmt: skip
+)
 def test_tables_absent_by_level(rank, whole, gone, left_out):
     trace = read(tables(drop(rank, "*.csv", "*.json"), gone))
     assert trace.kernels.height == whole.kernels.height
@@ -116,17 +138,31 @@ def test_a_timeline_cut_short_keeps_its_beginning(rank, whole):
 
 
 def test_csv_with_other_columns_line_ends_and_cells(rank, whole):
-    """Reordered and renamed columns, one more, some fewer, TABs, N/A, CRLF and a call stack over several lines."""
-    file = drop(rank, "*.db", "*.json", "memory_record.csv", "operator_memory.csv") / OUTPUT / "kernel_details.csv"
+    """Reordered and renamed columns, one more, some fewer, TABs, N/A, CRLF and a call stack over
+    several lines.
+    """
+    file = (
+        drop(rank, "*.db", "*.json", "memory_record.csv", "operator_memory.csv")
+        / OUTPUT
+        / "kernel_details.csv"
+    )
     rows = list(csv.DictReader(file.read_text().splitlines()))
     kept = ["Duration(us)", "Accelerator Core", "Type", "Start Time(us)", "Name", "Stream ID"]
     with file.open("w", newline="") as out:
-        writer = csv.DictWriter(out, [*kept, "Call Stack", "Device_id"], lineterminator="\r\n", extrasaction="ignore")
+        writer = csv.DictWriter(
+            out, [*kept, "Call Stack", "Device_id"], lineterminator="\r\n", extrasaction="ignore"
+        )
         writer.writeheader()
         for row in rows:
             stack = '/a/model.py(1): "forward";\r\n/a/run.py(2): main'
-            writer.writerow({**row, "Start Time(us)": row["Start Time(us)"] + "\t", "Call Stack": stack,
-                             "Device_id": "N/A\t"})  # fmt: skip
+            writer.writerow(
+                {
+                    **row,
+                    "Start Time(us)": row["Start Time(us)"] + "\t",
+                    "Call Stack": stack,
+                    "Device_id": "N/A\t",
+                }
+            )
     trace = read(rank)
     assert trace.kernels.height == whole.kernels.height
     assert trace.kernels["dur_ns"].sum() == whole.kernels["dur_ns"].sum()
@@ -135,7 +171,11 @@ def test_csv_with_other_columns_line_ends_and_cells(rank, whole):
 
 
 def test_a_csv_cut_in_a_quoted_cell_keeps_the_lines_before(rank, whole):
-    file = drop(rank, "*.db", "*.json", "memory_record.csv", "operator_memory.csv") / OUTPUT / "kernel_details.csv"
+    file = (
+        drop(rank, "*.db", "*.json", "memory_record.csv", "operator_memory.csv")
+        / OUTPUT
+        / "kernel_details.csv"
+    )
     text = file.read_text()
     place = text.index('"', len(text) // 2)
     file.write_text(text[: place + 4])
@@ -143,9 +183,15 @@ def test_a_csv_cut_in_a_quoted_cell_keeps_the_lines_before(rank, whole):
     assert 0.3 * whole.kernels.height < trace.kernels.height < 0.7 * whole.kernels.height
 
 
-@pytest.mark.parametrize("content", ["", "Name,Start Time(us)\n", "Name,Duration(us),Accelerator Core\na,1,AI_CORE\n"])
+@pytest.mark.parametrize(
+    "content", ["", "Name,Start Time(us)\n", "Name,Duration(us),Accelerator Core\na,1,AI_CORE\n"]
+)
 def test_a_table_of_kernels_without_kernels(rank, content):
-    file = drop(rank, "*.db", "*.json", "memory_record.csv", "operator_memory.csv") / OUTPUT / "kernel_details.csv"
+    file = (
+        drop(rank, "*.db", "*.json", "memory_record.csv", "operator_memory.csv")
+        / OUTPUT
+        / "kernel_details.csv"
+    )
     file.write_text(content)
     with pytest.raises(LlmprofError):
         read(rank)
@@ -153,15 +199,23 @@ def test_a_table_of_kernels_without_kernels(rank, content):
 
 def test_one_broken_file_of_many_is_named(rank, whole):
     folder = drop(rank, "*.db") / OUTPUT
-    (folder / "communication.json").write_text('{"step0": {"collective": {"Communication Time Info"')
+    (folder / "communication.json").write_text(
+        '{"step0": {"collective": {"Communication Time Info"'
+    )
     trace = read(rank)
-    assert any("communication.json is not valid JSON" in warning for warning in trace.coverage["warnings"])
+    assert any(
+        "communication.json is not valid JSON" in warning for warning in trace.coverage["warnings"]
+    )
     assert trace.collectives.height == whole.collectives.height
 
 
 @pytest.mark.parametrize("layout", ["torch_npu", "msprof"])
 def test_raw_data_say_how_to_export_them(tmp_path, layout):
-    folder = tmp_path / "host_1_20250101_ascend_pt" if layout == "torch_npu" else tmp_path / "PROF_000001_20250101_ABC"
+    folder = (
+        tmp_path / "host_1_20250101_ascend_pt"
+        if layout == "torch_npu"
+        else tmp_path / "PROF_000001_20250101_ABC"
+    )
     raw = folder / "PROF_000001_20250101_ABC" if layout == "torch_npu" else folder
     (raw / "device_0" / "data").mkdir(parents=True)
     (raw / "device_0" / "data" / "aicore.data.0.slice_0").write_bytes(b"\x00\x01")
@@ -175,7 +229,9 @@ def test_a_rank_that_was_never_exported_is_left_out_with_a_note(rank, synthetic_
     other.mkdir(parents=True)
     trace = read(tmp_path)
     assert trace.ranks == [0]
-    assert any("r1_ascend_pt was never exported" in warning for warning in trace.coverage["warnings"])
+    assert any(
+        "r1_ascend_pt was never exported" in warning for warning in trace.coverage["warnings"]
+    )
 
 
 def test_single_files_read_by_their_content(rank, whole, tmp_path):
@@ -192,7 +248,11 @@ def test_single_files_read_by_their_content(rank, whole, tmp_path):
 
 
 def test_sizes_that_are_no_sizes_are_unknown(rank, whole):
-    file = drop(rank, "*.db", "*.json", "kernel_details.csv", "operator_memory.csv") / OUTPUT / "memory_record.csv"
+    file = (
+        drop(rank, "*.db", "*.json", "kernel_details.csv", "operator_memory.csv")
+        / OUTPUT
+        / "memory_record.csv"
+    )
     lines = file.read_text().splitlines()
     cells = lines[1].split(",")
     lines[1] = ",".join(["PTA", cells[1], "1e300", "-inf", *cells[4:]])
@@ -230,7 +290,9 @@ def test_sums_of_msprof_analyze_beside_the_ranks_are_no_rank(ranks):
     with closing(sqlite3.connect(sums / "cluster_analysis.db")) as connection:
         connection.execute("CREATE TABLE StepTraceTime (step TEXT)")
         connection.commit()
-    (sums / "cluster_step_trace_time.csv").write_text("Step,Type,Index,Computing,Overlapped,Free\n,rank,0,1,1,1\n")
+    (sums / "cluster_step_trace_time.csv").write_text(
+        "Step,Type,Index,Computing,Overlapped,Free\n,rank,0,1,1,1\n"
+    )
     trace = llmprof.read(ranks, cache=False)  # a warning would be an error
     assert trace.ranks == [0, 1]
     with pytest.raises(ReadError, match="summaries without times"):
@@ -301,8 +363,9 @@ def test_tasks_of_level_0_by_name_and_type(tmp_path):
     )
     trace = read(file)
     assert trace.kernels.select("name", "stream", "dur_ns").rows() == [
-        ("aclnnMm_MatMulCommon_MatMulV2", 2, 10_500), ("aclnnAdd_AddAiCore_Add", 2, 2_000),
-    ]  # fmt: skip
+        ("aclnnMm_MatMulCommon_MatMulV2", 2, 10_500),
+        ("aclnnAdd_AddAiCore_Add", 2, 2_000),
+    ]
     assert trace.kernels["start_ns"].diff().to_list() == [None, 23_880]
     assert analyze.kernel_categories(trace)["category"].to_list() == ["linear", "elementwise"]
 
@@ -317,12 +380,16 @@ def test_ai_cpus_that_schedule_communication_compute_nothing(output):
         connection.execute(
             "CREATE TABLE COMMUNICATION_SCHEDULE_TASK_INFO (name INTEGER, globalTaskId INTEGER, taskType INTEGER)"
         )
-        connection.execute("INSERT INTO COMMUNICATION_SCHEDULE_TASK_INFO VALUES (?, ?, NULL)", (name, task))
+        connection.execute(
+            "INSERT INTO COMMUNICATION_SCHEDULE_TASK_INFO VALUES (?, ?, NULL)", (name, task)
+        )
         connection.execute("DELETE FROM COMPUTE_TASK_INFO WHERE globalTaskId = ?", (task,))
         connection.commit()
     after = read(output)
     assert after.kernels.filter(pl.col("ascend_core") != "HCCL").height == core.height - 1
-    (row,) = after.tasks.filter(pl.col("ascend_task_type") == "COMMUNICATION_SCHEDULE").iter_rows(named=True)
+    (row,) = after.tasks.filter(pl.col("ascend_task_type") == "COMMUNICATION_SCHEDULE").iter_rows(
+        named=True
+    )
     assert row["kind"] == "control"
     assert row["name"] in core["name"].to_list()
 
@@ -330,8 +397,12 @@ def test_ai_cpus_that_schedule_communication_compute_nothing(output):
 def test_garbage_collections_are_marks_in_both_forms(output):
     start = 1_750_000_000_000_000_000
     with closing(database(output)) as connection:
-        connection.execute("CREATE TABLE GC_RECORD (startNs INTEGER, endNs INTEGER, globalTid INTEGER)")
-        connection.execute("INSERT INTO GC_RECORD VALUES (?, ?, ?)", (start, start + 5_000_000, (7 << 32) + 8))
+        connection.execute(
+            "CREATE TABLE GC_RECORD (startNs INTEGER, endNs INTEGER, globalTid INTEGER)"
+        )
+        connection.execute(
+            "INSERT INTO GC_RECORD VALUES (?, ?, ?)", (start, start + 5_000_000, (7 << 32) + 8)
+        )
         connection.commit()
     marks = read(output).markers.filter(pl.col("domain") == "gc")
     assert marks.select("name", "dur_ns", "process", "thread").rows() == [("GC", 5_000_000, 7, 8)]
@@ -340,7 +411,15 @@ def test_garbage_collections_are_marks_in_both_forms(output):
     timeline = output / "trace_view.json"
     events = json.loads(timeline.read_text())
     host = next(e for e in events if e.get("cat") == "cpu_op")
-    gc = {"ph": "X", "name": "GC", "pid": host["pid"], "tid": host["tid"], "ts": host["ts"], "dur": "5000", "args": {}}
+    gc = {
+        "ph": "X",
+        "name": "GC",
+        "pid": host["pid"],
+        "tid": host["tid"],
+        "ts": host["ts"],
+        "dur": "5000",
+        "args": {},
+    }
     timeline.write_text(json.dumps([*events, gc]))
     marks = read(output).markers.filter(pl.col("domain") == "gc")
     assert marks.select("name", "dur_ns").rows() == [("GC", 5_000_000)]

@@ -1,4 +1,6 @@
-"""Other people's recordings of Ascend NPUs: every file reads, both forms agree, and our sums equal the tool's own."""
+"""Other people's recordings of Ascend NPUs: every file reads, both forms agree, and our sums
+equal the tool's own.
+"""
 
 import warnings
 from pathlib import Path
@@ -59,16 +61,21 @@ def test_every_file_is_known_and_reads(real: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["text", "db"])
 def test_overlap_equals_the_tools_own_step_trace_time(real: Path, form: str) -> None:
-    """One step was recorded on each rank; free time of the tool counts copies as free, ours does not."""
+    """One step was recorded on each rank; free time of the tool counts copies as free, ours does
+    not.
+    """
     path = real / "msinsight_level1" / form
     said = ascend.summaries(path)["step_trace_time"].sort("rank")
     ours = overlap(trace_of(path), by=("rank",)).sort("rank")
     for tool, row in zip(said.iter_rows(named=True), ours.iter_rows(named=True), strict=True):
         assert row["compute_ns"] == pytest.approx(tool["computing_ns"], abs=US)
         assert row["communication_ns"] == pytest.approx(tool["communication_ns"], abs=US)
-        assert row["exposed_communication_ns"] == pytest.approx(tool["communication_not_overlapped_ns"], abs=US)
+        assert row["exposed_communication_ns"] == pytest.approx(
+            tool["communication_not_overlapped_ns"], abs=US
+        )
         assert row["hidden_communication_ns"] == pytest.approx(tool["overlapped_ns"], abs=US)
-        # the tool's free time ends and begins with kernels and calls; copies before and after are not part of it
+        # the tool's free time ends and begins with kernels and calls; copies before and after are
+        # not part of it
         events = trace_of(path).select(ranks=tool["rank"]).kernels
         span = (events["start_ns"] + events["dur_ns"]).max() - events["start_ns"].min()
         free = span - row["compute_ns"] - row["exposed_communication_ns"]

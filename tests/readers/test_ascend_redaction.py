@@ -1,4 +1,6 @@
-"""A redacted copy of a recording of an NPU holds none of the secrets planted in its text, JSON and database files."""
+"""A redacted copy of a recording of an NPU holds none of the secrets planted in its text, JSON
+and database files.
+"""
 
 import json
 import shutil
@@ -21,7 +23,11 @@ OUTPUT = "ASCEND_PROFILER_OUTPUT"
 
 @pytest.fixture
 def planted(synthetic_npu, tmp_path) -> Path:
-    folder = Path(shutil.copytree(synthetic_npu("baseline") / "synthetic_rank0_ascend_pt", tmp_path / "r0_ascend_pt"))
+    folder = Path(
+        shutil.copytree(
+            synthetic_npu("baseline") / "synthetic_rank0_ascend_pt", tmp_path / "r0_ascend_pt"
+        )
+    )
     words = f"{SECRET} {HOME} {ADDRESS}"
     view = json.loads((folder / OUTPUT / "trace_view.json").read_text())
     stacked = [event for event in view if event.get("cat") == "cpu_op"][5:9]
@@ -40,8 +46,13 @@ def planted(synthetic_npu, tmp_path) -> Path:
     with closing(sqlite3.connect(database)) as connection:
         connection.execute("CREATE TABLE HOST_INFO (hostUid TEXT, hostName TEXT)")
         connection.execute("INSERT INTO HOST_INFO VALUES (?, ?)", (SECRET, words))
-        connection.execute("UPDATE STRING_IDS SET value = ? WHERE value LIKE 'aten::embedding'", (f"load {words}",))
-        connection.execute("UPDATE STRING_IDS SET value = ? WHERE length(value) = 20", (f"{ADDRESS}%eth0_{SECRET}",))
+        connection.execute(
+            "UPDATE STRING_IDS SET value = ? WHERE value LIKE 'aten::embedding'", (f"load {words}",)
+        )
+        connection.execute(
+            "UPDATE STRING_IDS SET value = ? WHERE length(value) = 20",
+            (f"{ADDRESS}%eth0_{SECRET}",),
+        )
         connection.commit()
     assert SECRET in (folder / OUTPUT / "trace_view.json").read_text()
     assert SECRET.encode() in database.read_bytes()
@@ -63,7 +74,9 @@ def test_no_planted_secret_is_left(planted, tmp_path, form):
     for secret in (SECRET, HOME, ADDRESS):
         for frame in after.tables.values():
             assert not any(
-                frame[c].str.contains(secret, literal=True).any() for c, t in frame.schema.items() if str(t) == "String"
+                frame[c].str.contains(secret, literal=True).any()
+                for c, t in frame.schema.items()
+                if str(t) == "String"
             )
         assert secret not in json.dumps([after.meta, after.coverage])
     assert_frame_equal(analyze.overlap(before), analyze.overlap(after))

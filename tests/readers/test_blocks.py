@@ -20,7 +20,9 @@ def read(path, block_bytes=1000):
     return b"".join(found), blocks
 
 
-MEMBERS = st.tuples(st.binary(max_size=900) | st.integers(0, 4).map(lambda n: b"repeat" * 10**n), st.integers(0, 9))
+MEMBERS = st.tuples(
+    st.binary(max_size=900) | st.integers(0, 4).map(lambda n: b"repeat" * 10**n), st.integers(0, 9)
+)
 
 
 @given(

@@ -81,7 +81,9 @@ def other_version(path, monkeypatch):
 def test_what_changed_is_read_again(path, parsed, monkeypatch, change):
     llmprof.read(path, cache=True)
     change(path, monkeypatch)
-    assert llmprof.read(path, cache=True).kernels["name"].to_list() == ["b" if change is other_content else "a"]
+    assert llmprof.read(path, cache=True).kernels["name"].to_list() == [
+        "b" if change is other_content else "a"
+    ]
     assert len(parsed) == 2
 
 
@@ -100,7 +102,11 @@ def test_options_are_kept_apart(tmp_path, parsed):
         lambda entry: (entry / "llmprof.json").unlink(),
         lambda entry: (entry / "kernels.parquet").unlink(),
         lambda entry: os.truncate(entry / "kernels.parquet", 1000),
-        lambda entry: pl.read_parquet(entry / "kernels.parquet").clear().write_parquet(entry / "kernels.parquet"),
+        lambda entry: (
+            pl.read_parquet(entry / "kernels.parquet")
+            .clear()
+            .write_parquet(entry / "kernels.parquet")
+        ),
     ],
     ids=["head", "no head", "no table", "cut table", "other rows"],
 )
@@ -130,7 +136,9 @@ def test_no_flipped_bit_of_an_entry_gives_other_data(path, parsed, folder):
         assert same(again.tables, first.tables)
         assert (again.meta, again.coverage) == (first.meta, first.coverage)
     tables = [file for file, _, _ in flips if file.suffix == ".parquet"]
-    assert 1 + len(tables) < len(parsed) <= 1 + len(flips)  # of the head, a flip in the white space changes nothing
+    assert (
+        1 + len(tables) < len(parsed) <= 1 + len(flips)
+    )  # of the head, a flip in the white space changes nothing
 
 
 @pytest.mark.parametrize("place", ["file/cache", "file"])
@@ -202,6 +210,8 @@ def test_readers_that_race_for_an_entry_do_not_warn(tmp_path, monkeypatch):
     event = {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 1, "dur": 2}
     (tmp_path / "t.json").write_text(json.dumps({"traceEvents": [event] * 50}))
     with ThreadPoolExecutor(4) as threads:
-        traces = list(threads.map(lambda _: llmprof.read(tmp_path / "t.json", cache=True), range(8)))
+        traces = list(
+            threads.map(lambda _: llmprof.read(tmp_path / "t.json", cache=True), range(8))
+        )
     assert {trace.kernels.height for trace in traces} == {50}
     assert len(list((tmp_path / "cache").iterdir())) == 1

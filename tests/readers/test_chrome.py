@@ -37,7 +37,11 @@ def test_bare_list_that_is_never_closed_keeps_every_event(read):
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])
 @pytest.mark.parametrize("mark", ["", "\ufeff"])
 def test_white_space_line_ends_and_byte_order_mark(read, indent, newline, mark):
-    text = mark + json.dumps({"a": 1, "traceEvents": [kernel("a"), kernel("b")], "z": 2}, indent=indent) + "\n"
+    text = (
+        mark
+        + json.dumps({"a": 1, "traceEvents": [kernel("a"), kernel("b")], "z": 2}, indent=indent)
+        + "\n"
+    )
     part = read(text.replace("\n", newline).encode())
     assert names(part) == ["a", "b"]
     assert not part.losses()
@@ -51,7 +55,10 @@ def test_gzip_is_known_by_content(tmp_path, name):
 
 @pytest.mark.parametrize("rank", [-1, "x", None, True, 1.5, 2**40, [0]])
 def test_a_rank_that_is_none_is_none(read, rank):
-    assert read(text_of([kernel()], distributedInfo={"rank": rank, "world_size": rank})).head["rank"] is None
+    assert (
+        read(text_of([kernel()], distributedInfo={"rank": rank, "world_size": rank})).head["rank"]
+        is None
+    )
 
 
 def test_the_key_of_the_events_may_stand_elsewhere_too(read):
@@ -78,7 +85,12 @@ def test_the_key_of_the_events_may_stand_elsewhere_too(read):
         ("1e3", "1.5e-2", 1000000, 15),
         ('"1e3"', '"+1.5"', 1000000, 1500),
         ("1712195495521948.3190", "1.00000001", 1712195495521948319, 1000),
-        ("1712195495521948.2", "0.30000000000000004", 1712195495521948200, 300),  # written again by another program
+        (
+            "1712195495521948.2",
+            "0.30000000000000004",
+            1712195495521948200,
+            300,
+        ),  # written again by another program
         ("1712195495521948.25", "0.0004999", 1712195495521948250, 0),
     ],
 )
@@ -92,7 +104,9 @@ def test_times_of_every_form_are_exact(read, ts, dur, start_ns, dur_ns):
     "ts", ["null", '""', '"x"', "1e300", '"nan"', '"inf"', "true", "[1]", "{}", str(2**70), '"1,5"']
 )
 def test_an_event_whose_time_is_no_time_is_left_out_and_counted(read, ts):
-    text = f'[{{"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": {ts}, "dur": 1}}, '
+    text = (
+        f'[{{"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": {ts}, "dur": 1}}, '
+    )
     part = read((text + json.dumps(kernel("a")) + "]").encode())
     assert names(part) == ["a"]
     assert part.coverage["skipped"] == {"event without a time or name": 1}
@@ -101,7 +115,12 @@ def test_an_event_whose_time_is_no_time_is_left_out_and_counted(read, ts):
 
 def test_events_without_time_name_or_category(read):
     part = read(
-        [{"ph": "X", "cat": "kernel", "ts": 1}, {"ph": "X", "cat": "kernel", "name": "a"}, kernel("b"), {"ph": "X"}]
+        [
+            {"ph": "X", "cat": "kernel", "ts": 1},
+            {"ph": "X", "cat": "kernel", "name": "a"},
+            kernel("b"),
+            {"ph": "X"},
+        ]
     )
     assert names(part) == ["b"]
     assert part.coverage["skipped"]["event without a time or name"] == 3
@@ -129,7 +148,13 @@ def test_a_base_that_is_none_counts_as_zero(read, base):
 def test_identifiers_of_any_type(read):
     events = [
         event("Kernel", "k", pid=0, tid="stream 7", args={"device": 0}),
-        event("Memcpy", "Memcpy HtoD (Pinned -> Device)", pid=1, tid="stream 20", args={"device": 1, "stream": 21}),
+        event(
+            "Memcpy",
+            "Memcpy HtoD (Pinned -> Device)",
+            pid=1,
+            tid="stream 20",
+            args={"device": 1, "stream": 21},
+        ),
     ]
     part = read(events)
     assert part.tables["kernels"].select("device", "stream").row(0) == (0, 7)
@@ -140,15 +165,28 @@ def test_identifiers_of_any_type(read):
     assert kernels["correlation"].n_unique() == 1
     assert kernels["correlation"].null_count() == 0
     assert kernels["correlation"][0] == kernels["op_id"][0] < 0
-    given = [(12, 7), ("12", "7"), ("12", "thread 7"), (2**40, 140234567890123), (None, None), ("", " ")]
+    given = [
+        (12, 7),
+        ("12", "7"),
+        ("12", "thread 7"),
+        (2**40, 140234567890123),
+        (None, None),
+        ("", " "),
+    ]
     ops = read([op() | {"pid": pid, "tid": tid} for pid, tid in given]).tables["ops"]
     assert ops.select("process", "thread").rows() == [
-        (12, 7), (12, 7), (12, 7), (2**40, 140234567890123), (None, None), (None, None),
-    ]  # fmt: skip
+        (12, 7),
+        (12, 7),
+        (12, 7),
+        (2**40, 140234567890123),
+        (None, None),
+        (None, None),
+    ]
 
 
 @pytest.mark.parametrize(
-    ("pid", "device"), [(3, 3), ("Device 3", 3), ("GPU 3", 3), (783658, None), (-1, None), ("x", None), (2**70, None)]
+    ("pid", "device"),
+    [(3, 3), ("Device 3", 3), ("GPU 3", 3), (783658, None), (-1, None), ("x", None), (2**70, None)],
 )
 def test_device_from_the_process_only_where_it_can_be_one(read, pid, device):
     assert read([event("kernel", pid=pid)]).tables["kernels"]["device"].item() == device
@@ -157,14 +195,31 @@ def test_device_from_the_process_only_where_it_can_be_one(read, pid, device):
 @pytest.mark.parametrize(
     ("category", "table"),
     [
-        ("kernel", "kernels"), ("Kernel", "kernels"), ("gpu_memcpy", "copies"), ("Memcpy", "copies"),
-        ("gpu_memset", "copies"), ("Memset", "copies"), ("cuda_runtime", "runtime"), ("Runtime", "runtime"),
-        ("cuda_driver", "runtime"), ("xpu_runtime", "runtime"), ("privateuse1_runtime", "runtime"),
-        ("cpu_op", "ops"), ("Operator", "ops"), ("Node", "ops"), ("user_annotation", "markers"),
-        ("gpu_user_annotation", "markers"), ("overhead", "markers"), ("cuda_sync", "markers"), ("Session", "markers"),
-        ("enqueue", "markers"), ("a category of the future", "markers"), (None, "markers"), ("", "markers"),
+        ("kernel", "kernels"),
+        ("Kernel", "kernels"),
+        ("gpu_memcpy", "copies"),
+        ("Memcpy", "copies"),
+        ("gpu_memset", "copies"),
+        ("Memset", "copies"),
+        ("cuda_runtime", "runtime"),
+        ("Runtime", "runtime"),
+        ("cuda_driver", "runtime"),
+        ("xpu_runtime", "runtime"),
+        ("privateuse1_runtime", "runtime"),
+        ("cpu_op", "ops"),
+        ("Operator", "ops"),
+        ("Node", "ops"),
+        ("user_annotation", "markers"),
+        ("gpu_user_annotation", "markers"),
+        ("overhead", "markers"),
+        ("cuda_sync", "markers"),
+        ("Session", "markers"),
+        ("enqueue", "markers"),
+        ("a category of the future", "markers"),
+        (None, "markers"),
+        ("", "markers"),
     ],
-)  # fmt: skip
+)
 def test_categories_of_every_year_and_vendor(read, category, table):
     part = read([event(category, "x", 1.5, 2.5)])
     assert [name for name, frame in part.tables.items() if frame.height] == [table]
@@ -173,13 +228,17 @@ def test_categories_of_every_year_and_vendor(read, category, table):
 
 
 def test_sides_of_markers_and_calls(read):
-    markers = read([event("user_annotation"), event("gpu_user_annotation", pid=2), event(None)]).tables["markers"]
+    markers = read(
+        [event("user_annotation"), event("gpu_user_annotation", pid=2), event(None)]
+    ).tables["markers"]
     assert sorted(markers.select("domain", "on_device", "device").rows()) == [
-        ("annotation", False, None), ("gpu_user_annotation", True, 2), ("user_annotation", False, None),
-    ]  # fmt: skip
-    runtime = read([launch(correlation=5), event("cuda_driver", "cuLaunchKernel", args={"correlation": 6})]).tables[
-        "runtime"
+        ("annotation", False, None),
+        ("gpu_user_annotation", True, 2),
+        ("user_annotation", False, None),
     ]
+    runtime = read(
+        [launch(correlation=5), event("cuda_driver", "cuLaunchKernel", args={"correlation": 6})]
+    ).tables["runtime"]
     assert runtime.select("api", "correlation").rows() == [("runtime", 5), ("driver", 6)]
 
 
@@ -187,21 +246,27 @@ def test_sides_of_markers_and_calls(read):
 def test_shapes_under_every_name(read, key):
     args = {key: [[1, 2], []], "Input type": ["float", "Scalar"]}
     assert read([op(**args), op()]).tables["ops"].select("shapes", "dtypes").rows() == [
-        ("[[1, 2], []]", '["float", "Scalar"]'), (None, None),
-    ]  # fmt: skip
+        ("[[1, 2], []]", '["float", "Scalar"]'),
+        (None, None),
+    ]
 
 
 def test_shapes_of_onnx_runtime_become_lists_and_texts_are_none(read):
     onnx = event("Node", args={"input_type_shape": [{"float": [1, 64]}, {"int64": []}]})
     text = op(**{"Input Dims": "32,3,224;7", "Input type": "float;long"})
     assert read([text, onnx]).tables["ops"].select("shapes", "dtypes").rows() == [
-        (None, None), ("[[1, 64], []]", '["float", "int64"]'),
-    ]  # fmt: skip
+        (None, None),
+        ("[[1, 64], []]", '["float", "int64"]'),
+    ]
 
 
 def test_many_kernels_of_one_launch_and_kernels_without_one(read, tmp_path):
     part = read(
-        [launch("cudaGraphLaunch", correlation=9), *(kernel(f"k{i}", i, correlation=9) for i in range(3)), kernel()]
+        [
+            launch("cudaGraphLaunch", correlation=9),
+            *(kernel(f"k{i}", i, correlation=9) for i in range(3)),
+            kernel(),
+        ]
     )
     assert part.tables["kernels"]["correlation"].to_list() == [9, 9, 9, None]
     assert part.tables["runtime"]["correlation"].to_list() == [9]
@@ -212,20 +277,48 @@ def test_many_kernels_of_one_launch_and_kernels_without_one(read, tmp_path):
 
 
 def test_geometry_of_kernels(read):
-    args = {"grid": [4, 2, 1], "block": [128, 1, 1], "registers per thread": 32, "shared memory": 49152,
-            "est. achieved occupancy %": 31, "graph node id": 12}  # fmt: skip
+    args = {
+        "grid": [4, 2, 1],
+        "block": [128, 1, 1],
+        "registers per thread": 32,
+        "shared memory": 49152,
+        "est. achieved occupancy %": 31,
+        "graph node id": 12,
+    }
     kernels = read([kernel(**args), kernel(), kernel(grid=[2**31 - 1, 1, 1])]).tables["kernels"]
-    columns = ["grid_x", "grid_y", "grid_z", "block_x", "registers", "shared_bytes", "est_occupancy_pct", "graph_node"]
+    columns = [
+        "grid_x",
+        "grid_y",
+        "grid_z",
+        "block_x",
+        "registers",
+        "shared_bytes",
+        "est_occupancy_pct",
+        "graph_node",
+    ]
     assert kernels.select(columns).rows() == [
-        (4, 2, 1, 128, 32, 49152, 31.0, 12), (None,) * 8, (2**31 - 1, 1, 1, *(None,) * 5),
-    ]  # fmt: skip
+        (4, 2, 1, 128, 32, 49152, 31.0, 12),
+        (None,) * 8,
+        (2**31 - 1, 1, 1, *(None,) * 5),
+    ]
 
 
-@pytest.mark.parametrize("args", [
-    {"grid": [2**40, 1, 1]}, {"grid": [1, 2]}, {"grid": "x"}, {"grid": None}, {"registers per thread": 2**40},
-    {"stream": [1]}, {"shared memory": 1e300}, {"bytes": {}}, {"correlation": 1.5}, {"device": 2**70},
-    {"est. achieved occupancy %": "x"},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "args",
+    [
+        {"grid": [2**40, 1, 1]},
+        {"grid": [1, 2]},
+        {"grid": "x"},
+        {"grid": None},
+        {"registers per thread": 2**40},
+        {"stream": [1]},
+        {"shared memory": 1e300},
+        {"bytes": {}},
+        {"correlation": 1.5},
+        {"device": 2**70},
+        {"est. achieved occupancy %": "x"},
+    ],
+)
 def test_an_argument_that_does_not_fit_costs_itself_only(read, args):
     kernels = read([kernel("a", **args), kernel("b", grid=[4, 2, 1])]).tables["kernels"]
     assert kernels["name"].to_list() == ["a", "b"]
@@ -236,21 +329,58 @@ def test_an_argument_that_does_not_fit_costs_itself_only(read, args):
 @pytest.mark.parametrize("args", ["null", "[]", "[1, 2]", '"text"', "7", "{}"])
 def test_arguments_that_are_no_object(read, args):
     text = f'[{{"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 3, "dur": 1, "args": {args}}}]'
-    assert read(text.encode()).tables["kernels"].select("name", "device", "stream").row(0) == ("k", 0, 7)
+    assert read(text.encode()).tables["kernels"].select("name", "device", "stream").row(0) == (
+        "k",
+        0,
+        7,
+    )
 
 
 def test_collectives_by_their_metadata_and_on_the_host(read):
-    args = {"Collective name": "_allgather_base", "In msg nelems": 1000, "Out msg nelems": 4000, "Group size": 4,
-            "dtype": "BFloat16", "Process Group Name": "15", "Process Group Ranks": "[0, 1, 2, 3]"}  # fmt: skip
+    args = {
+        "Collective name": "_allgather_base",
+        "In msg nelems": 1000,
+        "Out msg nelems": 4000,
+        "Group size": 4,
+        "dtype": "BFloat16",
+        "Process Group Name": "15",
+        "Process Group Ranks": "[0, 1, 2, 3]",
+    }
     found = collectives_of(read([kernel("ncclDevKernel_Generic", **args), kernel("x")]))
-    columns = ["kind", "world", "dtype", "in_elements", "out_elements", "bytes", "bytes_source", "group", "group_ranks"]
+    columns = [
+        "kind",
+        "world",
+        "dtype",
+        "in_elements",
+        "out_elements",
+        "bytes",
+        "bytes_source",
+        "group",
+        "group_ranks",
+    ]
     assert found.select(columns).row(0) == (
-        "all_gather", 4, "BFloat16", 1000, 4000, 8000, "metadata", "15", "[0, 1, 2, 3]",
-    )  # fmt: skip
-    events = [kernel("ncclDevKernel_SendRecv", **{"Collective name": n, r: 1, "In msg nelems": 5, "dtype": "Float"})
-              for n, r in (("send", "Dst Rank"), ("recv", "Src Rank"))]  # fmt: skip
+        "all_gather",
+        4,
+        "BFloat16",
+        1000,
+        4000,
+        8000,
+        "metadata",
+        "15",
+        "[0, 1, 2, 3]",
+    )
+    events = [
+        kernel(
+            "ncclDevKernel_SendRecv",
+            **{"Collective name": n, r: 1, "In msg nelems": 5, "dtype": "Float"},
+        )
+        for n, r in (("send", "Dst Rank"), ("recv", "Src Rank"))
+    ]
     found = collectives_of(read(events))
-    assert found.select("kind", "peer", "bytes").rows() == [("send_recv", 1, 20), ("send_recv", 1, 20)]
+    assert found.select("kind", "peer", "bytes").rows() == [
+        ("send_recv", 1, 20),
+        ("send_recv", 1, 20),
+    ]
     assert read([event("user_annotation", "gloo:all_reduce"), op()]).tables["ops"].height == 2
     found = collectives_of(read([op("_C::shm_allreduce", 4, 2), op("aten::mm")]))
     assert found.select("kind", "algorithm", "on_device", "device").rows() == [
@@ -282,11 +412,23 @@ def test_memory_events(read, category):
     instant = {"ph": "i", "s": "t", "name": "[memory]", "pid": 1, "tid": 2, "ts": 1.5}
     on_host = {"Device Type": 0, "Device Id": -1, "Addr": 2**64 - 8, "Bytes": 16}
     events = [instant | {"cat": category, "args": a} for a in (args, on_host)]
-    part = read([{k: v for k, v in e.items() if v is not None} for e in events] + [instant | {"name": "mark"}])
-    columns = ["time_ns", "device", "on_device", "bytes", "allocated_bytes", "reserved_bytes", "thread"]
+    part = read(
+        [{k: v for k, v in e.items() if v is not None} for e in events]
+        + [instant | {"name": "mark"}]
+    )
+    columns = [
+        "time_ns",
+        "device",
+        "on_device",
+        "bytes",
+        "allocated_bytes",
+        "reserved_bytes",
+        "thread",
+    ]
     assert part.tables["memory"].select(columns).rows() == [
-        (1500, 0, True, -512, 5, 9, 2), (1500, None, False, 16, None, None, 2),
-    ]  # fmt: skip
+        (1500, 0, True, -512, 5, 9, 2),
+        (1500, None, False, 16, None, None, 2),
+    ]
     assert part.tables["memory"]["address"][0] == 139926520725504
     assert part.coverage["skipped"] == {"instant": 1}
 
@@ -306,9 +448,12 @@ def test_counters(read):
     ]
     counters = read(events).tables["counters"]
     assert counters.select("name", "value", "unit").rows() == [
-        ("AI Core Freq", 1800.0, "MHz"), ("HBM 0/Read", 1.5, "MB/s"), ("bandwidth.value", 3.0, None),
-        ("bandwidth.acc_id", 1.0, None), ("depth.depth", 4.0, None),
-    ]  # fmt: skip
+        ("AI Core Freq", 1800.0, "MHz"),
+        ("HBM 0/Read", 1.5, "MB/s"),
+        ("bandwidth.value", 3.0, None),
+        ("bandwidth.acc_id", 1.0, None),
+        ("depth.depth", 4.0, None),
+    ]
     assert set(counters["time_ns"]) == {7500}
 
 
@@ -332,33 +477,60 @@ def test_events_go_by_the_name_of_their_process(read, named_first, block_bytes):
         event(None, "range", "5.000", "7", pid=1),
     ]
     part = read(processes + events if named_first else events + processes, block_bytes=block_bytes)
-    assert part.tables["kernels"].select("name", "start_ns", "dur_ns", "stream", "correlation", "device").rows() == [
-        ("Cijk_Ailk", 3000, 2500, 4, 11, 0)
+    assert part.tables["kernels"].select(
+        "name", "start_ns", "dur_ns", "stream", "correlation", "device"
+    ).rows() == [("Cijk_Ailk", 3000, 2500, 4, 11, 0)]
+    assert part.tables["copies"].select("name", "stream", "kind").rows() == [
+        ("CopyDeviceToDevice", 9, "DtoD")
     ]
-    assert part.tables["copies"].select("name", "stream", "kind").rows() == [("CopyDeviceToDevice", 9, "DtoD")]
-    assert part.tables["runtime"].select("name", "correlation", "api").rows() == [("hipLaunchKernel", 11, "runtime")]
+    assert part.tables["runtime"].select("name", "correlation", "api").rows() == [
+        ("hipLaunchKernel", 11, "runtime")
+    ]
     assert names(part, "markers") == ["range"]
     assert (part.coverage["skipped"], part.coverage["kept"]) == ({"metadata": 2}, 4)
 
 
 def test_what_a_call_waits_for_is_beside_the_call(read):
     sync = {"device": 0, "context": 1}
-    on_stream = {"stream": 20, "wait_on_stream": 7, "wait_on_cuda_event_record_corr_id": 5, "correlation": 6}
-    on_host = {"stream": 2**32 - 1, "wait_on_stream": 20, "wait_on_cuda_event_record_corr_id": -1, "correlation": 8}
+    on_stream = {
+        "stream": 20,
+        "wait_on_stream": 7,
+        "wait_on_cuda_event_record_corr_id": 5,
+        "correlation": 6,
+    }
+    on_host = {
+        "stream": 2**32 - 1,
+        "wait_on_stream": 20,
+        "wait_on_cuda_event_record_corr_id": -1,
+        "correlation": 8,
+    }
     part = read(
         [
             launch("cudaEventRecord", 1, correlation=5),
             launch("cudaStreamWaitEvent", 2, correlation=6),
             launch("cudaStreamSynchronize", 3, correlation=7),
             launch("cudaEventSynchronize", 4, correlation=8),
-            event("cuda_sync", "a", 2, args={**sync, **on_stream, "cuda_sync_kind": "Stream Wait Event"}),
-            event("cuda_sync", "b", 3, args={**sync, "stream": 7, "correlation": 7, "cuda_sync_kind": "Stream Sync"}),
+            event(
+                "cuda_sync",
+                "a",
+                2,
+                args={**sync, **on_stream, "cuda_sync_kind": "Stream Wait Event"},
+            ),
+            event(
+                "cuda_sync",
+                "b",
+                3,
+                args={**sync, "stream": 7, "correlation": 7, "cuda_sync_kind": "Stream Sync"},
+            ),
             event("cuda_sync", "c", 4, args={**sync, **on_host, "cuda_sync_kind": "Event Sync"}),
         ]
     )
     columns = ["correlation", "torch_waiting_stream", "torch_awaited_stream", "torch_awaited_call"]
     assert part.tables["runtime"].select(columns).rows() == [
-        (5, None, None, None), (6, 20, 7, 5), (7, None, 7, None), (8, None, 20, None),
-    ]  # fmt: skip
+        (5, None, None, None),
+        (6, 20, 7, 5),
+        (7, None, 7, None),
+        (8, None, 20, None),
+    ]
     assert part.tables["markers"]["name"].to_list() == ["a", "b", "c"]
     assert "correlation" not in part.tables["markers"].columns

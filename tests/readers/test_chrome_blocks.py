@@ -9,10 +9,24 @@ from llmprof.readers.common.event_stream import EventStream
 from tests.readers.traces import read_one, same, text_of, write
 
 TEXTS = st.text(st.sampled_from('{}[],:"\\ \n\tab\u00e9\U0001f600'), max_size=12) | st.sampled_from(
-    ["}, {", '}, {"cat"', '"}, {"ph": "X"', "]}", '}],"z":{', '"traceEvents": [', "\\", '\\"', "NaN"]
+    [
+        "}, {",
+        '}, {"cat"',
+        '"}, {"ph": "X"',
+        "]}",
+        '}],"z":{',
+        '"traceEvents": [',
+        "\\",
+        '\\"',
+        "NaN",
+    ]
 )
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False, allow_infinity=False) | TEXTS,
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | TEXTS,
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXTS, inner, max_size=3),
     max_leaves=8,
 )
@@ -22,16 +36,31 @@ TIMES = (
     | st.integers(10**18, 2 * 10**18).map(lambda n: f"{n // 1000}.{n % 1000:03d}")
     | st.none()
 )
-ARGS = st.dictionaries(TEXTS | st.sampled_from(["stream", "device", "correlation", "grid", "list"]), VALUES, max_size=3)
+ARGS = st.dictionaries(
+    TEXTS | st.sampled_from(["stream", "device", "correlation", "grid", "list"]), VALUES, max_size=3
+)
 
 
 @st.composite
 def events(draw):
-    """A complete, flow, instant, counter or metadata event, its keys in any order, or something else."""
+    """A complete, flow, instant, counter or metadata event, its keys in any order, or something
+    else.
+    """
     event = {
         "ph": draw(st.sampled_from("XXXXXXsfiCM?")),
         "cat": draw(
-            st.sampled_from(["kernel", "cpu_op", "cuda_runtime", "gpu_memcpy", "user_annotation", "ac2g", None, "x{"])
+            st.sampled_from(
+                [
+                    "kernel",
+                    "cpu_op",
+                    "cuda_runtime",
+                    "gpu_memcpy",
+                    "user_annotation",
+                    "ac2g",
+                    None,
+                    "x{",
+                ]
+            )
         ),
         "name": draw(TEXTS | st.just("[memory]") | st.just("process_name")),
         "pid": draw(st.integers(0, 9) | TEXTS),
@@ -42,16 +71,27 @@ def events(draw):
     }
     order = draw(st.permutations(list(event)))
     event = {key: event[key] for key in order if event[key] is not None}
-    return draw(st.just(event) | st.just(event) | st.just(event) | st.dictionaries(TEXTS, VALUES, max_size=2))
+    return draw(
+        st.just(event)
+        | st.just(event)
+        | st.just(event)
+        | st.dictionaries(TEXTS, VALUES, max_size=2)
+    )
 
 
 DOCUMENTS = st.builds(
     lambda listed, before, after, indent, bare: json.dumps(
-        listed if bare else {**before, "traceEvents": listed, **after}, indent=indent, ensure_ascii=len(listed) % 2 == 0
+        listed if bare else {**before, "traceEvents": listed, **after},
+        indent=indent,
+        ensure_ascii=len(listed) % 2 == 0,
     ).encode(),
     st.lists(events(), min_size=1, max_size=12),
-    st.dictionaries(st.sampled_from(["a", "deviceProperties", "distributedInfo", "}, {"]), VALUES, max_size=2),
-    st.dictionaries(st.sampled_from(["z", "baseTimeNanoseconds", "traceName", "]"]), VALUES, max_size=2),
+    st.dictionaries(
+        st.sampled_from(["a", "deviceProperties", "distributedInfo", "}, {"]), VALUES, max_size=2
+    ),
+    st.dictionaries(
+        st.sampled_from(["z", "baseTimeNanoseconds", "traceName", "]"]), VALUES, max_size=2
+    ),
     st.sampled_from([None, None, 0, 2]),
     st.booleans(),
 )

@@ -29,22 +29,34 @@ def names(part) -> list[str]:
 
 
 def kernels(count: int) -> list[dict]:
-    """Kernels with all that makes cutting hard: brackets and separators in texts and lists of objects in arguments."""
+    """Kernels with all that makes cutting hard: brackets and separators in texts and lists of
+    objects in arguments.
+    """
     tricky = [
-        {"note": "}, {"}, {"list": [{"a": 1}, {"b": [2, {"c": "]}"}]}]}, {"quote": 'say \\"hi\\"', "x": "\\"},
-        {"n": None}, {},
-    ]  # fmt: skip
+        {"note": "}, {"},
+        {"list": [{"a": 1}, {"b": [2, {"c": "]}"}]}]},
+        {"quote": 'say \\"hi\\"', "x": "\\"},
+        {"n": None},
+        {},
+    ]
     return [kernel(f"k{i}", i, 1, **tricky[i % len(tricky)]) for i in range(count)]
 
 
 DOCUMENTS = {
     "object": text_of(kernels(6), schemaVersion=1) + b"\n",
     "keys at the end": json.dumps(
-        {"a": [{"b": 1}, {"c": "x"}], "traceEvents": kernels(5), "traceName": "x", "list": [{"y": 2}, {"z": 3}]}
+        {
+            "a": [{"b": 1}, {"c": "x"}],
+            "traceEvents": kernels(5),
+            "traceName": "x",
+            "list": [{"y": 2}, {"z": 3}],
+        }
     ).encode(),
     "pretty": json.dumps({"a": 1, "traceEvents": kernels(5), "z": 1}, indent=2).encode(),
     "bare list": json.dumps(kernels(6)).encode(),
-    "a line an event": b"[ {}\n" + b"".join(b"," + json.dumps(k).encode() + b"\n" for k in kernels(5)) + b"]\n",
+    "a line an event": b"[ {}\n"
+    + b"".join(b"," + json.dumps(k).encode() + b"\n" for k in kernels(5))
+    + b"]\n",
 }
 
 
@@ -95,19 +107,27 @@ def test_bytes_lost_are_counted_to_the_byte(read):
     text = text_of(kernels(10))
     for cut in (5, 40, 100):
         part = read(text[:-cut])
-        whole = b'{"traceEvents": [' + b", ".join(json.dumps(k).encode() for k in kernels(len(names(part))))
+        whole = b'{"traceEvents": [' + b", ".join(
+            json.dumps(k).encode() for k in kernels(len(names(part)))
+        )
         assert text.startswith(whole)
         assert part.coverage["lost_bytes"] == len(text[len(whole) : -cut].strip(b", "))
 
 
 def test_a_base_time_that_is_cut_does_not_become_another(read):
-    text = json.dumps({"traceEvents": [kernel("a", 5)], "baseTimeNanoseconds": 1790857026000000000}).encode()
+    text = json.dumps(
+        {"traceEvents": [kernel("a", 5)], "baseTimeNanoseconds": 1790857026000000000}
+    ).encode()
     for size in range(text.index(b"base"), len(text)):
         part = read(text[:size])
         assert part.tables["kernels"]["start_ns"].item() == 5000
         assert part.coverage["truncated"] == "the keys that follow the events are cut off"
     text = json.dumps(
-        {"traceEvents": [kernel("a", 5)], "baseTimeNanoseconds": 1700000000000000000, "z": {"a": [1, "x"]}}
+        {
+            "traceEvents": [kernel("a", 5)],
+            "baseTimeNanoseconds": 1700000000000000000,
+            "z": {"a": [1, "x"]},
+        }
     )
     part = read(text[:-3].encode())
     assert part.tables["kernels"]["start_ns"].item() == 1700000000000005000
@@ -122,14 +142,18 @@ def test_truncated_gzip_keeps_what_came_before(tmp_path):
         part = read_one(path, block_bytes=1000)
         assert names(part) == whole_events(there)
         assert part.coverage["truncated"] == "the gzip stream ends early"
-        with pytest.warns(TraceWarning, match="the gzip stream ends early; .* bytes .about .* were lost"):
+        with pytest.warns(
+            TraceWarning, match="the gzip stream ends early; .* bytes .about .* were lost"
+        ):
             llmprof.read(path, cache=False)
 
 
 @pytest.mark.parametrize("size", [2, 5, 10, 17])
 def test_gzip_cut_in_its_head_is_an_error(tmp_path, size):
     path = write(tmp_path / "trace.json.gz", gzip.compress(text_of(kernels(9)))[:size])
-    with pytest.raises(ReadError, match=r"trace\.json\.gz has no content \(the gzip stream ends early\)"):
+    with pytest.raises(
+        ReadError, match=r"trace\.json\.gz has no content \(the gzip stream ends early\)"
+    ):
         llmprof.read(path, cache=False)
 
 
@@ -181,15 +205,29 @@ def test_nan_and_infinities(read, value, block_bytes):
 @pytest.mark.parametrize("block_bytes", BLOCKS)
 @pytest.mark.parametrize(
     ("raw", "text"),
-    [(b"a\x00b", "a b"), (b"a\nb\tc", "a b c"), (b"a\xff\xfeb", "a\ufffd\ufffdb"), (b"a\xc3", "a\ufffd"),
-     (rb"a\ud83d", "a\ufffd"), (rb"\ude00b", "\ufffdb"), (rb"a\ud83d\ude00", "a\U0001f600"), (rb"\\ud83d", "\\ud83d"),
-     (b"\xed\xa0\xbd", "\ufffd\ufffd\ufffd"), (rb"C:\Users\x.py(3): f", "C:\\Users\\x.py(3): f")],
-)  # fmt: skip
+    [
+        (b"a\x00b", "a b"),
+        (b"a\nb\tc", "a b c"),
+        (b"a\xff\xfeb", "a\ufffd\ufffdb"),
+        (b"a\xc3", "a\ufffd"),
+        (rb"a\ud83d", "a\ufffd"),
+        (rb"\ude00b", "\ufffdb"),
+        (rb"a\ud83d\ude00", "a\U0001f600"),
+        (rb"\\ud83d", "\\ud83d"),
+        (b"\xed\xa0\xbd", "\ufffd\ufffd\ufffd"),
+        (rb"C:\Users\x.py(3): f", "C:\\Users\\x.py(3): f"),
+    ],
+)
 def test_control_characters_invalid_utf8_and_half_surrogates(read, raw, text, block_bytes):
-    bad = b'{"ph": "X", "cat": "kernel", "name": "' + raw + b'", "pid": 0, "tid": 7, "ts": 4, "dur": 0}'
+    bad = (
+        b'{"ph": "X", "cat": "kernel", "name": "'
+        + raw
+        + b'", "pid": 0, "tid": 7, "ts": 4, "dur": 0}'
+    )
     others = [json.dumps(k).encode() for k in kernels(30)]
     part = read(
-        b'{"a": 1, "traceEvents": [' + b", ".join([*others, bad, *others]) + b'], "z": 1}', block_bytes=block_bytes
+        b'{"a": 1, "traceEvents": [' + b", ".join([*others, bad, *others]) + b'], "z": 1}',
+        block_bytes=block_bytes,
     )
     assert names(part)[30] == text
     assert len(names(part)) == 61
@@ -198,11 +236,19 @@ def test_control_characters_invalid_utf8_and_half_surrogates(read, raw, text, bl
 
 def test_damage_in_the_keys_around_the_events_leaves_the_events(read):
     events = b'"traceEvents": [' + json.dumps(kernel("a")).encode() + b"]"
-    part = read(b'{"deviceProperties": [{"name": "bad "quotes" here"}], ' + events + b', "a": "bad "quotes"", "b": 1}')
+    part = read(
+        b'{"deviceProperties": [{"name": "bad "quotes" here"}], '
+        + events
+        + b', "a": "bad "quotes"", "b": 1}'
+    )
     assert names(part) == ["a"]
     assert part.coverage["truncated"] == "the keys that follow the events are damaged"
     assert part.coverage["lost_bytes"] > 0
-    part = read(b'{"name": "x\x01y\xff", "cuda_driver_version": 12, ' + events + b', "distributedInfo": {"rank": NaN}}')
+    part = read(
+        b'{"name": "x\x01y\xff", "cuda_driver_version": 12, '
+        + events
+        + b', "distributedInfo": {"rank": NaN}}'
+    )
     assert part.head["versions"] == {"cuda_driver_version": 12}
 
 
@@ -225,7 +271,19 @@ def test_unescaped_quotes_cost_one_event(read, block_bytes, at, end):
 
 @pytest.mark.parametrize("block_bytes", BLOCKS)
 def test_events_that_are_no_objects(read, block_bytes):
-    mixed = [kernel("a"), 5, "text", None, [kernel("no")], True, {}, kernel("b"), {"ph": 5}, {"ph": None}, {"ph": "??"}]
+    mixed = [
+        kernel("a"),
+        5,
+        "text",
+        None,
+        [kernel("no")],
+        True,
+        {},
+        kernel("b"),
+        {"ph": 5},
+        {"ph": None},
+        {"ph": "??"},
+    ]
     part = read(json.dumps({"traceEvents": mixed}).encode(), block_bytes=block_bytes)
     assert names(part) == ["a", "b"]
     assert part.coverage["wrong_types"] == 5
@@ -234,7 +292,9 @@ def test_events_that_are_no_objects(read, block_bytes):
 
 def test_duplicate_keys_last_one_counts(read):
     event = b'{"ph": "X", "cat": "kernel", "name": "a", "name": "b", "ts": 1, "ts": 2, "dur": 1, "pid": 0, "tid": 0, '
-    part = read(b'{"a": 1, "a": 2, "traceEvents": [' + event + b'"args": {"stream": 1, "stream": 2}}]}')
+    part = read(
+        b'{"a": 1, "a": 2, "traceEvents": [' + event + b'"args": {"stream": 1, "stream": 2}}]}'
+    )
     assert part.tables["kernels"].select("name", "start_ns", "stream").row(0) == ("b", 2000, 2)
     bad = b'{"ph": "X", "cat": "cpu_op", "name": "f(\\"x\\": NaN, {}: inf)", "ts": 1, "dur": NaN, "pid": 1, "tid": 1}'
     part = read(b'{"traceEvents": [' + bad + b"]}")
@@ -243,15 +303,35 @@ def test_duplicate_keys_last_one_counts(read):
 
 def test_huge_integers_anywhere(read):
     huge = 10**400
-    event = kernel("a", 5, 1, correlation=huge, stream=huge, bytes=huge, **{"In msg nelems": huge, "Group size": huge})
-    part = read(text_of([event | {"pid": huge, "tid": huge, "id": huge}, kernel("b", huge, huge), kernel("c", -huge)]))
+    event = kernel(
+        "a",
+        5,
+        1,
+        correlation=huge,
+        stream=huge,
+        bytes=huge,
+        **{"In msg nelems": huge, "Group size": huge},
+    )
+    part = read(
+        text_of(
+            [
+                event | {"pid": huge, "tid": huge, "id": huge},
+                kernel("b", huge, huge),
+                kernel("c", -huge),
+            ]
+        )
+    )
     assert names(part) == ["a"]
     assert part.coverage["skipped"] == {"event without a time or name": 2}
 
 
 def test_deep_nesting_costs_one_event(read):
     deep = b'{"ph": "X", "name": "deep", "args": {"a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}}"
-    part = read(b"[" + b",".join([json.dumps(kernel("a")).encode(), deep, json.dumps(kernel("b")).encode()]) + b"]")
+    part = read(
+        b"["
+        + b",".join([json.dumps(kernel("a")).encode(), deep, json.dumps(kernel("b")).encode()])
+        + b"]"
+    )
     assert names(part) == ["a", "b"]
     assert part.coverage["lost_pieces"] == 1
     with pytest.raises(ReadError, match="holds no whole event"):
@@ -270,7 +350,8 @@ def test_trailing_commas_and_rubbish_between_events(read):
 
 
 @pytest.mark.parametrize(
-    "fields", [{"name": 5}, {"cat": 7}, {"pid": 1.5}, {"tid": []}, {"pid": {}}, {"ph": "X", "id": {}}]
+    "fields",
+    [{"name": 5}, {"cat": 7}, {"pid": 1.5}, {"tid": []}, {"pid": {}}, {"ph": "X", "id": {}}],
 )
 def test_fields_of_a_wrong_type(read, fields):
     part = read(text_of([op("before"), kernel("a") | fields, kernel("b")]))

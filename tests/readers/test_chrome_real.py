@@ -1,4 +1,6 @@
-"""Real files against plain ``json`` with decimal numbers: every event in its table, every time exact to the ns."""
+"""Real files against plain ``json`` with decimal numbers: every event in its table, every time
+exact to the ns.
+"""
 
 from collections import Counter
 
@@ -14,12 +16,30 @@ SLOW_BYTES = 1_000_000
 
 TABLE_OF = {
     "mtia_runtime": "runtime",
-    "kernel": "kernels", "cuda": "kernels", "gpu_memcpy": "copies", "memcpy": "copies", "gpu_memset": "copies",
-    "memset": "copies", "cuda_runtime": "runtime", "cuda_driver": "runtime", "runtime": "runtime",
-    "cuda_api": "runtime", "cpu_op": "ops", "operator": "ops", "node": "ops", "user_annotation": "markers",
-    "gpu_user_annotation": "markers", "overhead": "markers", "nvtx": "markers", "nvtx-kernel": "markers",
-    "session": "markers", "enqueue": "markers", "dequeue": "markers", "python_function": "python", "trace": None,
-}  # fmt: skip
+    "kernel": "kernels",
+    "cuda": "kernels",
+    "gpu_memcpy": "copies",
+    "memcpy": "copies",
+    "gpu_memset": "copies",
+    "memset": "copies",
+    "cuda_runtime": "runtime",
+    "cuda_driver": "runtime",
+    "runtime": "runtime",
+    "cuda_api": "runtime",
+    "cpu_op": "ops",
+    "operator": "ops",
+    "node": "ops",
+    "user_annotation": "markers",
+    "gpu_user_annotation": "markers",
+    "overhead": "markers",
+    "nvtx": "markers",
+    "nvtx-kernel": "markers",
+    "session": "markers",
+    "enqueue": "markers",
+    "dequeue": "markers",
+    "python_function": "python",
+    "trace": None,
+}
 
 
 COLUMNS = ("name", "start_ns", "dur_ns")
@@ -31,13 +51,19 @@ def table_of(event, processes) -> str | None:
     """Where an event belongs, worked out apart from the reader."""
     category = (event.get("cat") or "").lower()
     if category == "mtia_ccp_events":
-        return {"dma_request": "copies", "event_wait": "tasks", "event_record": "tasks"}.get(event["name"], "kernels")
+        return {"dma_request": "copies", "event_wait": "tasks", "event_record": "tasks"}.get(
+            event["name"], "kernels"
+        )
     if category in TABLE_OF:
         communicates = TABLE_OF[category] == "markers" and event["name"].startswith("gloo:")
         return "ops" if communicates else TABLE_OF[category]
     process, name = processes.get(event["pid"], ""), event["name"]
     if process.startswith("GPU"):
-        return "copies" if name.lower().startswith(("copy", "memcpy", "memset", "fillbuffer")) else "kernels"
+        return (
+            "copies"
+            if name.lower().startswith(("copy", "memcpy", "memset", "fillbuffer"))
+            else "kernels"
+        )
     return "runtime" if name.startswith("hip") else "markers"
 
 
@@ -45,19 +71,31 @@ def expected(path) -> dict[str, Counter]:
     """Rows ``(name, start_ns, dur_ns)`` by table, and how often each."""
     events, keys = document_of(path)
     base = int(keys.get("baseTimeNanoseconds", 0))
-    processes = {e["pid"]: e["args"]["name"] for e in events if e.get("ph") == "M" and e["name"] == "process_name"}
+    processes = {
+        e["pid"]: e["args"]["name"]
+        for e in events
+        if e.get("ph") == "M" and e["name"] == "process_name"
+    }
     out: dict[str, Counter] = {}
     for event in events:
         if event.get("ph") == "X":
-            row = (event["name"], base + decimal_ns(event["ts"]), max(0, decimal_ns(event.get("dur", 0))))
+            row = (
+                event["name"],
+                base + decimal_ns(event["ts"]),
+                max(0, decimal_ns(event.get("dur", 0))),
+            )
             out.setdefault(table_of(event, processes), Counter())[row] += 1
             if table_of(event, processes) == "python" and event["name"].startswith("nn.Module: "):
                 out.setdefault("markers", Counter())[row] += 1  # calls of modules are ranges, too
         elif event.get("ph") == "i" and event["name"] == "[memory]":
-            out.setdefault("memory", Counter())[base + decimal_ns(event["ts"]), event["args"]["Bytes"]] += 1
+            out.setdefault("memory", Counter())[
+                base + decimal_ns(event["ts"]), event["args"]["Bytes"]
+            ] += 1
         elif event.get("ph") == "C":
             for value in event["args"].values():
-                out.setdefault("counters", Counter())[base + decimal_ns(event["ts"]), float(value)] += 1
+                out.setdefault("counters", Counter())[
+                    base + decimal_ns(event["ts"]), float(value)
+                ] += 1
     out.pop(None, None)
     return out
 
@@ -65,7 +103,10 @@ def expected(path) -> dict[str, Counter]:
 @pytest.mark.skipif(not FILES, reason="there is no folder of recordings beside this checkout")
 @pytest.mark.parametrize(
     "path",
-    [pytest.param(p, marks=[pytest.mark.slow] if p.stat().st_size > SLOW_BYTES else []) for p in FILES],
+    [
+        pytest.param(p, marks=[pytest.mark.slow] if p.stat().st_size > SLOW_BYTES else [])
+        for p in FILES
+    ],
     ids=lambda p: f"{p.parent.name}-{p.name}"[:60],
 )
 def test_every_event_is_in_its_table_with_its_exact_times(path):
@@ -81,5 +122,7 @@ def test_every_event_is_in_its_table_with_its_exact_times(path):
 
 
 def rows(frame: pl.DataFrame) -> Counter:
-    columns = next(c for c in (COLUMNS, COUNTER_COLUMNS, MEMORY_COLUMNS) if {*c} <= {*frame.columns})
+    columns = next(
+        c for c in (COLUMNS, COUNTER_COLUMNS, MEMORY_COLUMNS) if {*c} <= {*frame.columns}
+    )
     return Counter(frame.select(columns).rows())

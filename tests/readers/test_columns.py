@@ -31,14 +31,19 @@ def _op(number: int, body: str, last: str) -> str:
 
 _DIMS = '"Record function id": 0, "Input type": ["float, \\"Ev Idx\\": 3"], "Input Dims": [[2, 3]]'
 _LISTS = '"Record function id": 0, "Input type": ["float"], "Input Dims": [[7]]'
-_BUFFERS = '{\n      "External id": 9,"Record function id": 0, "Ev Idx": 8, "Input Dims": [[5], [6]]}'
+_BUFFERS = (
+    '{\n      "External id": 9,"Record function id": 0, "Ev Idx": 8, "Input Dims": [[5], [6]]}'
+)
 
 ARGUMENTS = {
     "one text many times": [_op(i, _DIMS, str(i + 1)) for i in range(40)],
     "two texts in turn": [_op(i, (_DIMS, _LISTS)[i % 2], str(i + 1)) for i in range(40)],
-    "without shapes": [f'{{"External id": {i},"Input Dims": [],"Ev Idx": {i + 1}}}' for i in range(100)],
+    "without shapes": [
+        f'{{"External id": {i},"Input Dims": [],"Ev Idx": {i + 1}}}' for i in range(100)
+    ],
     "without the number of the event": [
-        f'{{"External id": {i},"Input type": ["é, 5}}"],"Input Dims": [[{i % 2}]]}}' for i in range(40)
+        f'{{"External id": {i},"Input type": ["é, 5}}"],"Input Dims": [[{i % 2}]]}}'
+        for i in range(40)
     ],
     "one whose number is not the last": [_op(i, _DIMS, "4") for i in range(40)] + [_BUFFERS],
 }
@@ -59,9 +64,9 @@ def test_arguments_that_repeat_are_those_decoded_one_by_one(texts):
     for build, of in ((batches.repeated_ops, found), (batches.ops, args)):
         known = Texts()
         rows = build(known, events, of)
-        assert known.texts("shapes", rows["shapes"], lambda text: text and text.decode()).to_list() == [
-            bytes(a.dims).decode() for a in args
-        ]
+        assert known.texts(
+            "shapes", rows["shapes"], lambda text: text and text.decode()
+        ).to_list() == [bytes(a.dims).decode() for a in args]
         assert rows["op_id"].to_list() == [a.external_id for a in args]
 
 
@@ -69,8 +74,11 @@ def test_arguments_that_repeat_are_those_decoded_one_by_one(texts):
     "texts",
     [
         [_op(i, f'"Sequence number": {i}', "1") for i in range(40)],  # no two are alike
-        [_op(i, f'{_DIMS}, "external id": 77', "1") for i in range(40)],  # the identifier comes twice
-        [_op(i, _DIMS, "1") for i in range(40)] + ['{"Input Dims": []}'],  # one without an identifier
+        [
+            _op(i, f'{_DIMS}, "external id": 77', "1") for i in range(40)
+        ],  # the identifier comes twice
+        [_op(i, _DIMS, "1") for i in range(40)]
+        + ['{"Input Dims": []}'],  # one without an identifier
         ["{}"] * 40,
         [f'{{"External id": {i}}}' for i in range(40)],
         [_op(2**64, _DIMS, "1")] * 40,

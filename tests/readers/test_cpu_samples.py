@@ -1,4 +1,6 @@
-"""Samples of the CPU: text of perf script, folded stacks, VTune's reports; by hand, and on real files."""
+"""Samples of the CPU: text of perf script, folded stacks, VTune's reports; by hand, and on real
+files.
+"""
 
 import re
 
@@ -50,20 +52,48 @@ def test_samples_by_hand(tmp_path):
     ).rows()
     assert rows == [
         (12, 34, 0, "mm", "/usr/lib/libm.so", "python3", "cpu-clock", 1_000_000, "ns", 3),
-        (12, 34, 2_000_000, "foo(int, char)", "/home/me/app", "python3", "cpu-clock", 3_000_000, "ns", 3),
-        (12, 35, 3_999_000, "[kernel.kallsyms]", "[kernel.kallsyms]", "worker pool", "cycles:u", 1, "samples", None),
+        (
+            12,
+            34,
+            2_000_000,
+            "foo(int, char)",
+            "/home/me/app",
+            "python3",
+            "cpu-clock",
+            3_000_000,
+            "ns",
+            3,
+        ),
+        (
+            12,
+            35,
+            3_999_000,
+            "[kernel.kallsyms]",
+            "[kernel.kallsyms]",
+            "worker pool",
+            "cycles:u",
+            1,
+            "samples",
+            None,
+        ),
     ]
     assert trace.samples["stack"][0] == "main\nfoo(int, char)\nmm"
     assert trace.span_ns == (0, 3_999_000)
     with pytest.raises(NotCapturedError, match="holds no kernels"):
         _ = trace.kernels
-    with pytest.raises(NotCapturedError, match=r"it holds samples \(analyze\.hotspots, --what hotspots\)"):
+    with pytest.raises(
+        NotCapturedError, match=r"it holds samples \(analyze\.hotspots, --what hotspots\)"
+    ):
         analyze.steps(trace)
 
 
 def test_hotspots_by_hand(tmp_path):
     found = analyze.hotspots(llmprof.read(write(tmp_path, SCRIPT)))
-    clock = found.filter(unit="ns").select("name", "self", "total", "self_share", "total_share", "stacks").rows()
+    clock = (
+        found.filter(unit="ns")
+        .select("name", "self", "total", "self_share", "total_share", "stacks")
+        .rows()
+    )
     assert clock == [
         ("foo(int, char)", 3_000_000, 4_000_000, 0.75, 1.0, 2),
         ("mm", 1_000_000, 1_000_000, 0.25, 0.25, 1),
@@ -93,13 +123,26 @@ def test_samples_without_a_stack_in_their_own_line(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", ["forks", "idle", "one-sample", "rust-mangled", "simple-with-header", "simple-with-pid", "system-wide"]
+    "name",
+    [
+        "forks",
+        "idle",
+        "one-sample",
+        "rust-mangled",
+        "simple-with-header",
+        "simple-with-pid",
+        "system-wide",
+    ],
 )
 @pytest.mark.filterwarnings("ignore::llmprof.errors.TraceWarning")
 def test_real_files_have_all_samples_and_frames(real, name):
-    """Against a count of lines: a sample is a line that does not begin with a blank, a frame one that does."""
+    """Against a count of lines: a sample is a line that does not begin with a blank, a frame one
+    that does.
+    """
     path = real / f"speedscope_{name}.linux-perf.txt"
-    lines = [line for line in path.read_text().splitlines() if line.strip() and not line.startswith("#")]
+    lines = [
+        line for line in path.read_text().splitlines() if line.strip() and not line.startswith("#")
+    ]
     heads = [line for line in lines if not line[0].isspace()]
     trace = llmprof.read(path)
     assert trace.samples.height == len(heads)
@@ -110,7 +153,9 @@ def test_real_files_have_all_samples_and_frames(real, name):
     periods = [int(m[1]) for line in heads if (m := re.search(r":\s+(\d+) \S+clock", line))]
     assert trace.samples.filter(unit="ns")["value"].sum() == sum(periods)
     of = analyze.hotspots(trace)
-    assert of.group_by("unit").agg(pl.col("self").sum())["self"].sum() == trace.samples["value"].sum()
+    assert (
+        of.group_by("unit").agg(pl.col("self").sum())["self"].sum() == trace.samples["value"].sum()
+    )
 
 
 def test_a_cut_file_keeps_what_is_whole(real, tmp_path):
@@ -178,7 +223,11 @@ def test_shares_alone_are_refused_with_the_option_that_gives_times(tmp_path):
         ("words", "hello\nworld\n", UnknownFormatError),
         ("numbers", "1 2\n3 4\n", UnknownFormatError),
         ("table", "Function,Module\nf,app\n", UnknownFormatError),
-        ("no frames", "python3 12 1.5: 250000 cycles:\n\t    7f x\n".replace("\t    7f x\n", ""), UnknownFormatError),
+        (
+            "no frames",
+            "python3 12 1.5: 250000 cycles:\n\t    7f x\n".replace("\t    7f x\n", ""),
+            UnknownFormatError,
+        ),
     ],
 )
 def test_what_is_none_of_them_is_refused(tmp_path, name, text, error):

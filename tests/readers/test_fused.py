@@ -17,7 +17,11 @@ def by_sglang(events, label):
 def by_tracelens(events, rank):
     """As TraceFusion writes the events of a rank."""
     return [
-        e | {"pid": e["pid"] + 10_000 * rank, "args": {**e.get("args", {}), "rank": rank, "pid_raw": e["pid"]}}
+        e
+        | {
+            "pid": e["pid"] + 10_000 * rank,
+            "args": {**e.get("args", {}), "rank": rank, "pid_raw": e["pid"]},
+        }
         for e in events
     ]
 
@@ -34,7 +38,11 @@ def of_rank(rank: int) -> list[dict]:
 
 @pytest.mark.parametrize("block_bytes", [200, 1 << 20])
 @pytest.mark.parametrize(
-    "merge", [lambda rank: by_sglang(of_rank(rank), f"TP0{rank}"), lambda rank: by_tracelens(of_rank(rank), rank)]
+    "merge",
+    [
+        lambda rank: by_sglang(of_rank(rank), f"TP0{rank}"),
+        lambda rank: by_tracelens(of_rank(rank), rank),
+    ],
 )
 def test_a_merged_file_gives_every_rank(tmp_path, merge, block_bytes):
     keys = {
@@ -48,9 +56,12 @@ def test_a_merged_file_gives_every_rank(tmp_path, merge, block_bytes):
     assert sum(part.coverage["events"] for part in parts) == 10
     assert all(set(part.tables) == {"kernels", "runtime", "ops"} for part in parts)
     trace = llmprof.read(path, cache=False)
-    assert trace.kernels.select("rank", "name", "start_ns", "correlation", "device", "stream").rows() == [
-        (0, "k0", 10_000, 5, 0, 7), (1, "k1", 11_000, 5, 0, 7),
-    ]  # fmt: skip
+    assert trace.kernels.select(
+        "rank", "name", "start_ns", "correlation", "device", "stream"
+    ).rows() == [
+        (0, "k0", 10_000, 5, 0, 7),
+        (1, "k1", 11_000, 5, 0, 7),
+    ]
     assert trace.meta["world_size"] == 2
     assert trace.meta["missing_ranks"] == []
     assert trace.coverage["events"] == 10
@@ -60,7 +71,10 @@ def test_a_merged_file_is_as_the_files_it_was_made_of(tmp_path):
     for rank in (0, 1):
         distributed = {"rank": rank, "world_size": 2}
         write(tmp_path / f"r{rank}.json", text_of(of_rank(rank), distributedInfo=distributed))
-    merged = write(tmp_path / "merged.json", text_of([e for r in (0, 1) for e in by_sglang(of_rank(r), f"TP{r:02}")]))
+    merged = write(
+        tmp_path / "merged.json",
+        text_of([e for r in (0, 1) for e in by_sglang(of_rank(r), f"TP{r:02}")]),
+    )
     one = llmprof.read(merged, cache=False)
     two = llmprof.read([tmp_path / "r0.json", tmp_path / "r1.json"], cache=False)
     assert same(one.tables, two.tables)
@@ -72,11 +86,13 @@ def test_a_merged_file_is_as_the_files_it_was_made_of(tmp_path):
         (["TP01", "TP00"], {"TP00": 0, "TP01": 1}),
         (["TP03", "TP01"], {"TP01": 1, "TP03": 3}),
         (["10", "9"], {"9": 9, "10": 10}),
-        (["TP00-PP01", "TP01-PP00", "TP00-PP00", "TP01-PP01"],
-         {"TP00-PP00": 0, "TP01-PP00": 1, "TP00-PP01": 2, "TP01-PP01": 3}),
+        (
+            ["TP00-PP01", "TP01-PP00", "TP00-PP00", "TP01-PP01"],
+            {"TP00-PP00": 0, "TP01-PP00": 1, "TP00-PP01": 2, "TP01-PP01": 3},
+        ),
         (["TP00-DP01", "TP00-DP00"], {"TP00-DP00": 0, "TP00-DP01": 1}),
     ],
-)  # fmt: skip
+)
 def test_ranks_of_labels(labels, ranks):
     assert reader.ranks(labels) == ranks
 
@@ -84,14 +100,19 @@ def test_ranks_of_labels(labels, ranks):
 def test_what_was_lost_of_the_file_is_told_once(tmp_path):
     text = text_of([e for r in (0, 1) for e in by_sglang(of_rank(r), f"TP0{r}")])
     path = write(tmp_path / "merged.json", text[:-20])
-    with pytest.warns(llmprof.errors.TraceWarning, match="the file ends inside the list of events") as caught:
+    with pytest.warns(
+        llmprof.errors.TraceWarning, match="the file ends inside the list of events"
+    ) as caught:
         trace = llmprof.read(path, cache=False)
     assert len([w for w in caught if "ends inside" in str(w.message)]) == 1
     assert trace.coverage["lost_pieces"] == 1
 
 
 def test_names_with_brackets_are_no_labels(tmp_path):
-    events = [event("cpu_op", "[TP00] x", pid="[worker] 3"), event("cpu_op", "y", pid=3, args={"rank": 1})]
+    events = [
+        event("cpu_op", "[TP00] x", pid="[worker] 3"),
+        event("cpu_op", "y", pid=3, args={"rank": 1}),
+    ]
     parts = reader.read(write(tmp_path / "plain.json", json.dumps(events).encode()))
     assert len(parts) == 1
     assert parts[0].tables["ops"].height == 2

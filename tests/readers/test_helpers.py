@@ -1,4 +1,6 @@
-"""Files and blocks that several processes share give the same trace, whoever read what and whatever happens."""
+"""Files and blocks that several processes share give the same trace, whoever read what and
+whatever happens.
+"""
 
 import contextlib
 import gzip
@@ -17,7 +19,17 @@ from llmprof.readers import reading
 from llmprof.readers.chrome import reader as chrome
 from llmprof.readers.common import helpers
 from tests.readers.test_chrome_blocks import DOCUMENTS
-from tests.readers.traces import event, kernel, launch, op, rank_file, read_one, same, text_of, write
+from tests.readers.traces import (
+    event,
+    kernel,
+    launch,
+    op,
+    rank_file,
+    read_one,
+    same,
+    text_of,
+    write,
+)
 
 IN_FOLDER = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -79,8 +91,20 @@ def many(count=40, **more):
         events += [
             op(f"aten::{i % 7}", 10 * i, 5, **{"External id": i, "Input Dims": [[i % 3, 2]]}),
             launch(ts=10 * i + 1, correlation=i),
-            kernel(f"kernel_{i % 11}", 10 * i + 2, 3, correlation=i, **({"graph id": 3} if i % 5 else {})),
-            {"ph": "C", "name": "memory", "pid": 0, "ts": 10 * i, "args": {"used (B)": i, "free": 2}},
+            kernel(
+                f"kernel_{i % 11}",
+                10 * i + 2,
+                3,
+                correlation=i,
+                **({"graph id": 3} if i % 5 else {}),
+            ),
+            {
+                "ph": "C",
+                "name": "memory",
+                "pid": 0,
+                "ts": 10 * i,
+                "args": {"used (B)": i, "free": 2},
+            },
             event("odd", f"odd {i}", 10 * i, pid=0),
         ]
     return [*events, {"ph": "M", "name": "process_name", "pid": 9, "args": {"name": "late"}}], more
@@ -102,16 +126,22 @@ def alike(path, helped, *shares, block_bytes=500, **options):
 
 
 SHARES = {
-    "all": lambda unit: True, "none": lambda unit: False, "every second": lambda unit: unit % 2 == 0,
-    "the first": lambda unit: unit == 0, "the others": lambda unit: unit > 0, "thirds": lambda unit: unit % 3 == 1,
-}  # fmt: skip
+    "all": lambda unit: True,
+    "none": lambda unit: False,
+    "every second": lambda unit: unit % 2 == 0,
+    "the first": lambda unit: unit == 0,
+    "the others": lambda unit: unit > 0,
+    "thirds": lambda unit: unit % 3 == 1,
+}
 
 
 @pytest.mark.parametrize("packed", [False, True], ids=["plain", "gzip"])
 def test_blocks_of_a_file_give_the_same_part_whoever_reads_them(tmp_path, helped, packed):
     events, _ = many()
     text = text_of(events, baseTimeNanoseconds=10**18)
-    path = write(tmp_path / ("t.json.gz" if packed else "t.json"), gzip.compress(text) if packed else text)
+    path = write(
+        tmp_path / ("t.json.gz" if packed else "t.json"), gzip.compress(text) if packed else text
+    )
     (part,) = alike(path, helped, *SHARES.values())
     assert part.tables["kernels"].height == 80  # the odd ones are of a process that is a device
 
@@ -120,8 +150,15 @@ def test_a_cut_file_and_long_keys_after_the_events(tmp_path, helped):
     text = text_of(many()[0])
     alike(write(tmp_path / "cut.json", text[:-2000]), helped, *SHARES.values())
     frames = {str(i): {"name": "}, {" * 5, "list": [{"a": i}, {"b": ["]}"]}]} for i in range(50)}
-    document = {"before": frames, "traceEvents": many()[0], "after": frames, "baseTimeNanoseconds": 10**18}
-    (part,) = alike(write(tmp_path / "keys.json", json.dumps(document).encode()), helped, *SHARES.values())
+    document = {
+        "before": frames,
+        "traceEvents": many()[0],
+        "after": frames,
+        "baseTimeNanoseconds": 10**18,
+    }
+    (part,) = alike(
+        write(tmp_path / "keys.json", json.dumps(document).encode()), helped, *SHARES.values()
+    )
     assert part.tables["kernels"]["start_ns"].min() >= 10**18
 
 
@@ -153,7 +190,9 @@ def test_ranks_give_the_same_trace_whoever_reads_them(tmp_path, helped, wants):
     folder = ranks(tmp_path / "run")
     helped(wants)
     seen = []
-    together = llmprof.read(folder, cache=False, workers=2, progress=lambda *told: seen.append(told))
+    together = llmprof.read(
+        folder, cache=False, workers=2, progress=lambda *told: seen.append(told)
+    )
     equal(together, llmprof.read(folder, cache=False, workers=1))
     assert together.ranks == [0, 1, 2, 3]
     assert {name for name, *_ in seen} == {f"rank{rank}.json" for rank in range(4)}
@@ -200,13 +239,18 @@ def test_an_interrupt_ends_helpers_and_leaves_no_folder(tmp_path, helped, monkey
 
 def test_without_a_place_for_temporary_files_one_process_reads(tmp_path, monkeypatch):
     monkeypatch.setattr(helpers, "WORTH_BYTES", 0)
-    monkeypatch.setattr("tempfile.mkdtemp", lambda **_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    monkeypatch.setattr(
+        "tempfile.mkdtemp",
+        lambda **_: (_ for _ in ()).throw(OSError(28, "No space left on device")),
+    )
     assert llmprof.read(ranks(tmp_path / "run"), cache=False, workers=2).ranks == [0, 1, 2, 3]
 
 
 @pytest.fixture
 def real(monkeypatch):
-    """Real helpers, of which the first unit is left to one, so that it takes part however late it starts."""
+    """Real helpers, of which the first unit is left to one, so that it takes part however late
+    it starts.
+    """
     monkeypatch.setattr(helpers, "WORTH_BYTES", 0)
     take = helpers.Job.take
 

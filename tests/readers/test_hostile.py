@@ -1,4 +1,6 @@
-"""Files that were made to break a reader: each ends in an error of llmprof or in a warning, in bounded memory."""
+"""Files that were made to break a reader: each ends in an error of llmprof or in a warning, in
+bounded memory.
+"""
 
 import gzip
 import json
@@ -17,7 +19,14 @@ import polars as pl
 import pytest
 
 import llmprof
-from llmprof.errors import LlmprofError, MixedRunsError, ReadError, SchemaError, TraceWarning, UnknownFormatError
+from llmprof.errors import (
+    LlmprofError,
+    MixedRunsError,
+    ReadError,
+    SchemaError,
+    TraceWarning,
+    UnknownFormatError,
+)
 from llmprof.readers.common.event_stream import MOST_EVENT_BYTES
 from llmprof.readers.common.reader import MOST_RANKS, border
 from llmprof.readers.ncu.reader import read_metrics
@@ -29,7 +38,9 @@ EVENT = kernel("k", 1, 2)
 
 
 def written(path: Path, head: dict | None = None, events: list[dict] | None = None) -> Path:
-    path.write_text(json.dumps({**(head or {}), "traceEvents": [EVENT] if events is None else events}))
+    path.write_text(
+        json.dumps({**(head or {}), "traceEvents": [EVENT] if events is None else events})
+    )
     return path
 
 
@@ -42,7 +53,9 @@ def read(path: Path) -> tuple[llmprof.Trace, str]:
     return trace, "\n".join(str(w.message) for w in caught)
 
 
-@pytest.mark.parametrize("said", [{"world_size": 2**31 - 1, "rank": 0}, {"rank": 2**31 - 1, "world_size": 8}])
+@pytest.mark.parametrize(
+    "said", [{"world_size": 2**31 - 1, "rank": 0}, {"rank": 2**31 - 1, "world_size": 8}]
+)
 def test_a_number_of_ranks_that_no_run_has_is_not_believed(tmp_path, said):
     trace, warned = read(written(tmp_path / "t.json", {"distributedInfo": said}))
     assert "is ignored" in warned
@@ -51,7 +64,12 @@ def test_a_number_of_ranks_that_no_run_has_is_not_believed(tmp_path, said):
 
 
 @pytest.mark.parametrize(
-    "name", ["rank_20261122103000.json", "worker.1718000000000.pt.trace.json", "ray-worker_43217.1.pt.trace.json"]
+    "name",
+    [
+        "rank_20261122103000.json",
+        "worker.1718000000000.pt.trace.json",
+        "ray-worker_43217.1.pt.trace.json",
+    ],
 )
 def test_times_and_processes_in_the_name_of_a_file_are_no_ranks(tmp_path, name):
     trace, warned = read(written(tmp_path / name))
@@ -81,7 +99,9 @@ def whole(small_export) -> llmprof.Trace:
     return trace
 
 
-@pytest.mark.parametrize("value", ["'text'", "1e300", "x'00ff'", str(2**63 - 1), str(-(2**63)), "'12 apples'"])
+@pytest.mark.parametrize(
+    "value", ["'text'", "1e300", "x'00ff'", str(2**63 - 1), str(-(2**63)), "'12 apples'"]
+)
 def test_a_time_that_is_none_leaves_out_its_row_and_says_so(change, whole, value):
     path = change(f"UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET start = {value} WHERE rowid IN (1, 2)")
     trace, warned = read(path)
@@ -102,11 +122,35 @@ def test_identifiers_that_come_twice_do_not_double_the_events(change, whole):
 
 
 @pytest.mark.parametrize(
-    "shapes", [[[], [2, 256], []], [[[2, 3]], []], ["x"], [{"a": 1}], [[1e300]], [[-1]], [None], 5, "[", [[[[1]]]]]
+    "shapes",
+    [
+        [[], [2, 256], []],
+        [[[2, 3]], []],
+        ["x"],
+        [{"a": 1}],
+        [[1e300]],
+        [[-1]],
+        [None],
+        5,
+        "[",
+        [[[[1]]]],
+    ],
 )
 def test_shapes_of_any_form(tmp_path, shapes):
-    op = {"ph": "X", "cat": "cpu_op", "name": "c10d::allreduce_", "pid": 1, "tid": 1, "ts": 0, "dur": 9,
-          "args": {"External id": 1, "Input Dims": shapes, "Input type": ["float", "c10::BFloat16", ""]}}  # fmt: skip
+    op = {
+        "ph": "X",
+        "cat": "cpu_op",
+        "name": "c10d::allreduce_",
+        "pid": 1,
+        "tid": 1,
+        "ts": 0,
+        "dur": 9,
+        "args": {
+            "External id": 1,
+            "Input Dims": shapes,
+            "Input type": ["float", "c10::BFloat16", ""],
+        },
+    }
     reduced = kernel("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(x)", 1, 2, **{"External id": 1})
     trace, _ = read(written(tmp_path / "t.json", events=[op, reduced]))
     assert llmprof.analyze.collectives(trace).height == 1
@@ -150,10 +194,14 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
 
 
 def limited(path: Path, *, limit: int = 3 << 30) -> tuple[str, int]:
-    """Read a file in a process whose address space is limited: what it says, and the bytes it took."""
+    """Read a file in a process whose address space is limited: what it says, and the bytes it
+    took.
+    """
     code = LIMITED.format(path=str(path), limit=limit)
     environment = {**os.environ, "POLARS_MAX_THREADS": "2"}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, env=environment)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=300, env=environment
+    )
     assert done.returncode == 0, done.stderr
     *said, used = done.stdout.splitlines()
     return "\n".join(said), int(used)
@@ -174,7 +222,12 @@ def test_a_gzip_of_one_endless_string_takes_bounded_memory(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
-    [b"[" * (4 << 20), b'{"a":' * (1 << 20), b'{"traceEvents": [' + b"[" * (4 << 20), b"{" * (4 << 20)],
+    [
+        b"[" * (4 << 20),
+        b'{"a":' * (1 << 20),
+        b'{"traceEvents": [' + b"[" * (4 << 20),
+        b"{" * (4 << 20),
+    ],
     ids=["arrays", "values", "events", "objects"],  # pytest would name a test by all of its text
 )
 def test_brackets_without_end_are_refused_in_bounded_time_and_memory(tmp_path, text):
@@ -198,7 +251,9 @@ def test_a_gzip_of_endless_text_of_a_monitor_is_refused(tmp_path):
 
 def test_a_csv_of_ncu_with_a_cell_without_end(tmp_path):
     path = tmp_path / "a.csv"
-    path.write_text('"ID","Process ID","Process Name","Kernel Name"\n"0","1","x","' + "a" * 300_000 + '"\n')
+    path.write_text(
+        '"ID","Process ID","Process Name","Kernel Name"\n"0","1","x","' + "a" * 300_000 + '"\n'
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TraceWarning)
         assert read_metrics(path).metrics.height == 0
@@ -274,12 +329,16 @@ def test_a_long_list_of_empty_objects_is_refused_before_its_end(tmp_path, begin)
 
 
 @pytest.mark.parametrize("change", ["rows", "types"])
-def test_a_damaged_table_of_a_folder_is_refused_with_the_name_of_the_folder_and_a_remedy(tmp_path, change):
+def test_a_damaged_table_of_a_folder_is_refused_with_the_name_of_the_folder_and_a_remedy(
+    tmp_path, change
+):
     folder = tmp_path / "report_pqtdir"
     folder.mkdir()
     pl.DataFrame({"id": [1], "value": ["a"]}).write_parquet(folder / "StringIds.parquet")
     table = folder / "CUPTI_ACTIVITY_KIND_KERNEL.parquet"
-    pl.DataFrame({"start": [[1]] if change == "types" else [1], "end": [2], "globalPid": [3]}).write_parquet(table)
+    pl.DataFrame(
+        {"start": [[1]] if change == "types" else [1], "end": [2], "globalPid": [3]}
+    ).write_parquet(table)
     if change == "rows":
         table.write_bytes(table.read_bytes()[:-9])
     with pytest.raises(ReadError, match=folder.name) as caught:
@@ -304,7 +363,9 @@ def test_an_error_names_its_file_once():
 def test_a_heading_of_ncu_without_values_is_read_without_them(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text(
-        '"ID","Process ID","Process Name","Host Name","Kernel Name","Metric Name","Metric Unit","' + "9" * 400 + '"\n'
+        '"ID","Process ID","Process Name","Host Name","Kernel Name","Metric Name","Metric Unit","'
+        + "9" * 400
+        + '"\n'
         '"0","1","app","host","gemm","Duration","ns","5"\n'
     )
     with warnings.catch_warnings(record=True) as caught:

@@ -1,4 +1,6 @@
-"""Readers of what monitors printed: counters in base units, and clocks that say what they do not know."""
+"""Readers of what monitors printed: counters in base units, and clocks that say what they do not
+know.
+"""
 
 import json
 from pathlib import Path
@@ -41,12 +43,24 @@ timestamp, uuid, utilization.gpu [%], memory.used [MiB], power.draw [W]
 
 def gpustat(seconds: int, *, offset: str = "") -> str:
     gpus = [
-        {"index": 0, "uuid": "GPU-a", "name": "NVIDIA H200", "temperature.gpu": 36, "fan.speed": None,
-         "utilization.gpu": 45, "power.draw": 120, "enforced.power.limit": 700, "memory.used": 1024,
-         "memory.total": 143771, "processes": []},
-    ]  # fmt: skip
+        {
+            "index": 0,
+            "uuid": "GPU-a",
+            "name": "NVIDIA H200",
+            "temperature.gpu": 36,
+            "fan.speed": None,
+            "utilization.gpu": 45,
+            "power.draw": 120,
+            "enforced.power.limit": 700,
+            "memory.used": 1024,
+            "memory.total": 143771,
+            "processes": [],
+        },
+    ]
     when = f"2026-11-21T12:00:{seconds:02}.500000{offset}"
-    return json.dumps({"hostname": "host", "driver_version": "580.1", "query_time": when, "gpus": gpus}, indent=4)
+    return json.dumps(
+        {"hostname": "host", "driver_version": "580.1", "query_time": when, "gpus": gpus}, indent=4
+    )
 
 
 def read(path: Path, *warned: str):
@@ -80,7 +94,9 @@ def test_dmon_in_base_units(tmp_path):
     assert values(trace, "gpu.pcie_received", 0) == [(0, 12e6), (S, 13e6)]
     assert values(trace, "gpu.thermal_violation", 0) == [(0, 0), (S, 1)]
     said = units(trace)
-    assert {said[f"gpu.{name}"] for name in ("utilization", "memory_utilization", "power_violation")} == {"%"}
+    assert {
+        said[f"gpu.{name}"] for name in ("utilization", "memory_utilization", "power_violation")
+    } == {"%"}
     assert (said["gpu.power"], said["gpu.temperature"], said["gpu.sm_clock"]) == ("W", "°C", "Hz")
     assert (said["gpu.memory_used"], said["gpu.pcie_sent"]) == ("B", "B/s")
     assert list(trace.tables) == ["counters"]
@@ -128,7 +144,9 @@ def test_gpustat_documents_one_after_another(tmp_path):
     assert (trace.meta["clock"], trace.meta["start_local"]) == (LOCAL, "2026-11-21T12:00:01.500")
     assert trace.meta["device"] == "NVIDIA H200"
     text = gpustat(1) + gpustat(2)[:-30]
-    trace = read(write(tmp_path / "gpustat.json", text.encode()), "lines or values that could not be read: 1")
+    trace = read(
+        write(tmp_path / "gpustat.json", text.encode()), "lines or values that could not be read: 1"
+    )
     assert values(trace, "gpu.utilization") == [(0, 45)]
 
 
@@ -150,10 +168,14 @@ def test_dstat_with_epoch_leaves_out_the_mean_since_boot():
 def test_a_cell_that_is_no_number_costs_no_row_of_sar_and_no_share(tmp_path):
     whole = (FILES / "sar.txt").read_text()
     text = whole.replace("36.73      0.00      0.00     29.59", "36.73      0.00      0.00     x")
-    trace = read(write(tmp_path / "sar.txt", text.encode()), "lines or values that could not be read: 1")
+    trace = read(
+        write(tmp_path / "sar.txt", text.encode()), "lines or values that could not be read: 1"
+    )
     assert values(trace, "cpu.system.0") == values(read(FILES / "sar.txt"), "cpu.system.0")
     assert values(trace, "cpu.system.1") == values(read(FILES / "sar.txt"), "cpu.system.1")
-    assert len(values(trace, "cpu.utilization.0")) == 1  # of the other sample: without idle time it is unknown
+    assert (
+        len(values(trace, "cpu.utilization.0")) == 1
+    )  # of the other sample: without idle time it is unknown
     assert not [name for name in trace.counters["name"].unique() if "29" in name or "36" in name]
 
 
@@ -203,18 +225,32 @@ def test_sar_sections():
     assert values(trace, "disk.read.vda") == [(0, 0), (S, 0)]
     assert values(trace, "network.received.eth0") == [(0, 0), (S, 0)]
     said = units(trace)
-    assert (said["disk.wait.vda"], said["sar.disk.tps.vda"], said["sar.kbdirty"]) == ("ns", "1", "B")
+    assert (said["disk.wait.vda"], said["sar.disk.tps.vda"], said["sar.kbdirty"]) == (
+        "ns",
+        "1",
+        "B",
+    )
 
 
 def sar(date: str, *times: str) -> bytes:
-    rows = "".join(f"{time}        all     10,50      0.00      2.00      1.00      0.00     86.50\n" for time in times)
+    rows = "".join(
+        f"{time}        all     10,50      0.00      2.00      1.00      0.00     86.50\n"
+        for time in times
+    )
     head = f"Linux 6.1.0 (host) \t{date} \t_x86_64_\t(2 CPU)\n\n"
     return f"{head}{times[0]}        CPU     %user     %nice   %system   %iowait    %steal     %idle\n{rows}".encode()
 
 
-@pytest.mark.parametrize(("date", "day"), [
-    ("2026-11-21", "21"), ("11/21/26", "21"), ("21/11/2026", "21"), ("11/11/2026", "11"), ("05.11.2026", "05"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("date", "day"),
+    [
+        ("2026-11-21", "21"),
+        ("11/21/26", "21"),
+        ("21/11/2026", "21"),
+        ("11/11/2026", "11"),
+        ("05.11.2026", "05"),
+    ],
+)
 def test_sar_dates(tmp_path, date, day):
     trace = read(write(tmp_path / "sar.txt", sar(date, "12:10:01 AM")))
     assert trace.meta["start_local"] == f"2026-11-{day}T00:10:01.000"
@@ -237,7 +273,9 @@ def test_sadf_has_what_sar_has_and_the_epoch():
     assert trace.counters.select(keys).sort(keys).equals(same.counters.select(keys).sort(keys))
 
 
-@pytest.mark.parametrize(("written", "clock"), [("1795266032", EPOCH), ("2026-11-21 13:00:32", LOCAL)])
+@pytest.mark.parametrize(
+    ("written", "clock"), [("1795266032", EPOCH), ("2026-11-21 13:00:32", LOCAL)]
+)
 def test_sadf_with_seconds_or_local_times(tmp_path, written, clock):
     text = f"# hostname;interval;timestamp;CPU;%user;%idle\nhost;1;{written};-1;40.30;46.27\n"
     text += "host;-1;1795266039;LINUX-RESTART\t(2 CPU)\n"

@@ -20,10 +20,25 @@ REAL = SHARED / "real" / "ncu"
 needs_captures = pytest.mark.skipif(not CAPTURE.is_dir(), reason="the captures are not here")
 needs_real = pytest.mark.skipif(not REAL.is_dir(), reason="the real files are not here")
 
-LAUNCH = ["ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Context", "Stream", "Block Size"]
+LAUNCH = [
+    "ID",
+    "Process ID",
+    "Process Name",
+    "Host Name",
+    "Kernel Name",
+    "Context",
+    "Stream",
+    "Block Size",
+]
 LAUNCH += ["Grid Size", "Device", "CC"]
 DETAILS = [*LAUNCH, "Section Name", "Metric Name", "Metric Unit", "Metric Value"]
-RULES = ["Rule Name", "Rule Type", "Rule Description", "Estimated Speedup Type", "Estimated Speedup"]
+RULES = [
+    "Rule Name",
+    "Rule Type",
+    "Rule Description",
+    "Estimated Speedup Type",
+    "Estimated Speedup",
+]
 SECTION = "GPU Speed Of Light Throughput"
 
 
@@ -31,8 +46,22 @@ def quoted(*cells: str) -> str:
     return ",".join(f'"{cell}"' for cell in cells)
 
 
-def launch(number: int = 0, name: str = "gemm", process: int = 7, grid: str = "(2, 64, 1)") -> list[str]:
-    return [str(number), str(process), "python", "host", name, "1", "7", "(384, 1, 1)", grid, "0", "9.0"]
+def launch(
+    number: int = 0, name: str = "gemm", process: int = 7, grid: str = "(2, 64, 1)"
+) -> list[str]:
+    return [
+        str(number),
+        str(process),
+        "python",
+        "host",
+        name,
+        "1",
+        "7",
+        "(384, 1, 1)",
+        grid,
+        "0",
+        "9.0",
+    ]
 
 
 def metric(value: str, unit: str, name: str = "Duration", **of_launch) -> str:
@@ -41,7 +70,15 @@ def metric(value: str, unit: str, name: str = "Duration", **of_launch) -> str:
 
 def rule(text: str, *speedup: str, **of_launch) -> str:
     return quoted(
-        *launch(**of_launch), "SpeedOfLight", "", "", "", "SOLBottleneck", "OPT", text, *(speedup or ("", ""))
+        *launch(**of_launch),
+        "SpeedOfLight",
+        "",
+        "",
+        "",
+        "SOLBottleneck",
+        "OPT",
+        text,
+        *(speedup or ("", "")),
     )
 
 
@@ -56,7 +93,11 @@ def long_page(*rows: str) -> str:
 
 
 def wide_page(names: list[str], units: list[str], *rows: list[str]) -> str:
-    lines = [quoted(*LAUNCH, *names), quoted(*[""] * len(LAUNCH), *units), *(quoted(*row) for row in rows)]
+    lines = [
+        quoted(*LAUNCH, *names),
+        quoted(*[""] * len(LAUNCH), *units),
+        *(quoted(*row) for row in rows),
+    ]
     return "\n".join([*lines, ""])
 
 
@@ -64,19 +105,42 @@ def rows_of(metrics: Metrics) -> list[tuple]:
     return metrics.metrics.select("kernel_id", "metric", "unit", "value", "text").rows()
 
 
-@pytest.mark.parametrize(("unit", "base", "factor"), [
-    ("", "1", 1), ("%", "%", 1), ("byte", "B", 1), ("Kbyte", "B", 1e3), ("Gbyte", "B", 1e9), ("us", "ns", 1e3),
-    ("second", "ns", 1e9), ("msecond", "ns", 1e6), ("hz", "Hz", 1), ("Ghz", "Hz", 1e9), ("cycle/nsecond", "Hz", 1e9),
-    ("Mbyte/s", "B/s", 1e6), ("Gbyte/second", "B/s", 1e9), ("sector/usecond", "sector/s", 1e6),
-    ("Kbyte/cycle", "B/cycle", 1e3), ("Kbyte/block", "B/block", 1e3), ("%/Kbyte", "%/B", 1e-3),
-    ("register/thread", "register/thread", 1), ("furlong", "furlong", 1),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("unit", "base", "factor"),
+    [
+        ("", "1", 1),
+        ("%", "%", 1),
+        ("byte", "B", 1),
+        ("Kbyte", "B", 1e3),
+        ("Gbyte", "B", 1e9),
+        ("us", "ns", 1e3),
+        ("second", "ns", 1e9),
+        ("msecond", "ns", 1e6),
+        ("hz", "Hz", 1),
+        ("Ghz", "Hz", 1e9),
+        ("cycle/nsecond", "Hz", 1e9),
+        ("Mbyte/s", "B/s", 1e6),
+        ("Gbyte/second", "B/s", 1e9),
+        ("sector/usecond", "sector/s", 1e6),
+        ("Kbyte/cycle", "B/cycle", 1e3),
+        ("Kbyte/block", "B/block", 1e3),
+        ("%/Kbyte", "%/B", 1e-3),
+        ("register/thread", "register/thread", 1),
+        ("furlong", "furlong", 1),
+    ],
+)
 def test_units_become_base_units(unit, base, factor):
     assert base_unit(unit) == (base, pytest.approx(factor))
 
 
 def test_the_raw_page_has_units_in_its_second_row(tmp_path):
-    names = ["gpu__time_duration.sum", "dram__bytes_read.sum", "launch__grid_size", "launch__policy", "smsp__x.avg"]
+    names = [
+        "gpu__time_duration.sum",
+        "dram__bytes_read.sum",
+        "launch__grid_size",
+        "launch__policy",
+        "smsp__x.avg",
+    ]
     page = wide_page(
         names,
         ["us", "Mbyte", "", "", "%"],
@@ -87,15 +151,28 @@ def test_the_raw_page_has_units_in_its_second_row(tmp_path):
     assert found.metrics.schema == schema.METRICS.schema
     assert found.rules.schema == schema.RULES.schema
     assert rows_of(found) == [
-        (0, "gpu__time_duration.sum", "ns", 75552.0, None), (0, "dram__bytes_read.sum", "B", 64257024.0, None),
-        (0, "launch__grid_size", "1", 2048.0, None), (0, "launch__policy", "1", None, "PolicySpread"),
-        (1, "gpu__time_duration.sum", "ns", 1008896.0, None), (1, "dram__bytes_read.sum", "B", 0.0, None),
-        (1, "launch__grid_size", "1", None, "n/a"), (1, "smsp__x.avg", "%", None, "nan"),
-    ]  # fmt: skip
+        (0, "gpu__time_duration.sum", "ns", 75552.0, None),
+        (0, "dram__bytes_read.sum", "B", 64257024.0, None),
+        (0, "launch__grid_size", "1", 2048.0, None),
+        (0, "launch__policy", "1", None, "PolicySpread"),
+        (1, "gpu__time_duration.sum", "ns", 1008896.0, None),
+        (1, "dram__bytes_read.sum", "B", 0.0, None),
+        (1, "launch__grid_size", "1", None, "n/a"),
+        (1, "smsp__x.avg", "%", None, "nan"),
+    ]
     assert found.metrics.row(0, named=True) | {"value": 0} == {
-        "kernel_id": 0, "kernel_name": "gemm", "grid": "(2, 64, 1)", "block": "(384, 1, 1)", "stream": 7, "device": 0,
-        "section": None, "metric": "gpu__time_duration.sum", "unit": "ns", "value": 0, "text": None,
-    }  # fmt: skip
+        "kernel_id": 0,
+        "kernel_name": "gemm",
+        "grid": "(2, 64, 1)",
+        "block": "(384, 1, 1)",
+        "stream": 7,
+        "device": 0,
+        "section": None,
+        "metric": "gpu__time_duration.sum",
+        "unit": "ns",
+        "value": 0,
+        "text": None,
+    }
     kernels = found.kernels
     assert kernels["duration_ns"].to_list() == [75552.0, 1008896.0]
     assert kernels.select("grid_x", "grid_y", "block_x", "process", "id").rows() == [
@@ -106,7 +183,11 @@ def test_the_raw_page_has_units_in_its_second_row(tmp_path):
 
 def test_the_details_page_has_a_unit_a_row_sections_and_rules(tmp_path):
     text = 'Look at "Launch Statistics", and at\nmore, then stop'.replace('"', '""')
-    first = [metric("75.55", "us"), metric("884.08", "Gbyte/s", "Memory Throughput"), rule(text, "global", "17.38")]
+    first = [
+        metric("75.55", "us"),
+        metric("884.08", "Gbyte/s", "Memory Throughput"),
+        rule(text, "global", "17.38"),
+    ]
     found = read(tmp_path, long_page(*first, metric("8,640", "nsecond", number=1, name="Duration")))
     assert rows_of(found)[0] == (0, "Duration", "ns", 75550.0, None)
     assert [row[1:4] for row in rows_of(found)[1:]] == [
@@ -115,7 +196,15 @@ def test_the_details_page_has_a_unit_a_row_sections_and_rules(tmp_path):
     ]
     assert found.metrics["section"].unique().to_list() == [SECTION]
     assert found.rules.rows() == [
-        (0, "SpeedOfLight", "SOLBottleneck", "OPT", text.replace('""', '"'), pytest.approx(17.38), "global")
+        (
+            0,
+            "SpeedOfLight",
+            "SOLBottleneck",
+            "OPT",
+            text.replace('""', '"'),
+            pytest.approx(17.38),
+            "global",
+        )
     ]
 
 
@@ -134,17 +223,32 @@ def test_body_item_labels_tell_metrics_of_one_name_apart(tmp_path):
         for label, value in (("Half", "1"), ("Single", "2"))
     ]
     found = read(tmp_path, "\n".join([quoted(*header), *(quoted(*row) for row in rows)]))
-    assert found.metrics.select("section", "value").rows() == [("Roofline: Half", 1e9), ("Roofline: Single", 2e9)]
-    assert found.wide().columns[-2:] == ["Roofline: Half: SM Frequency", "Roofline: Single: SM Frequency"]
+    assert found.metrics.select("section", "value").rows() == [
+        ("Roofline: Half", 1e9),
+        ("Roofline: Single", 2e9),
+    ]
+    assert found.wide().columns[-2:] == [
+        "Roofline: Half: SM Frequency",
+        "Roofline: Single: SM Frequency",
+    ]
 
 
 def test_program_output_between_rows_is_counted_and_left_out(tmp_path):
     lines = [
-        "INFO loading, 3 shards", "==PROF== Connected to process 7", quoted(*DETAILS, *RULES), metric("1", "us"),
-        '==PROF== Profiling "gemm": 0%....100% - 38 passes', 'step "1" of 9, "loss" 0.5', "1,2,3",
-        f" 50%|#####     | 1/2{metric('2', 'us', 'Other')}", rule("two\nlines"), "{'done': True}",
-        metric("3", "us", number=1), "==WARNING== something", "",
-    ]  # fmt: skip
+        "INFO loading, 3 shards",
+        "==PROF== Connected to process 7",
+        quoted(*DETAILS, *RULES),
+        metric("1", "us"),
+        '==PROF== Profiling "gemm": 0%....100% - 38 passes',
+        'step "1" of 9, "loss" 0.5',
+        "1,2,3",
+        f" 50%|#####     | 1/2{metric('2', 'us', 'Other')}",
+        rule("two\nlines"),
+        "{'done': True}",
+        metric("3", "us", number=1),
+        "==WARNING== something",
+        "",
+    ]
     found = read(tmp_path, "\n".join(lines))
     assert [row[:1] + row[3:4] for row in rows_of(found)] == [(0, 1000.0), (0, 2000.0), (1, 3000.0)]
     assert found.rules["text"].to_list() == ["two\nlines"]
@@ -153,7 +257,9 @@ def test_program_output_between_rows_is_counted_and_left_out(tmp_path):
 
 
 @pytest.mark.parametrize("line_end", ["\n", "\r\n"])
-@pytest.mark.parametrize("text", ['say "hi", then, go', 'an odd " quote', 'ends with "', "a\n\nb, c"])
+@pytest.mark.parametrize(
+    "text", ['say "hi", then, go', 'an odd " quote', 'ends with "', "a\n\nb, c"]
+)
 def test_rules_with_bad_quotes_keep_their_text_and_the_rows_after_them(tmp_path, text, line_end):
     page = long_page(metric("1", "us"), rule(text, "local", "5"), metric("2", "us", number=1))
     found = read(tmp_path, page.replace("\n", line_end))
@@ -172,11 +278,19 @@ def test_pages_cut_in_the_middle_of_a_row_keep_what_is_whole(tmp_path):
     assert [row[1] for row in rows_of(found)] == ["Duration"]
     assert found.coverage["cut_rows"] == 1
     page = wide_page(
-        ["a.sum", "b.sum", "c.sum"], ["byte", "byte", "us"], [*launch(0), "1", "2", "3"], [*launch(1), "4", "5678", "9"]
+        ["a.sum", "b.sum", "c.sum"],
+        ["byte", "byte", "us"],
+        [*launch(0), "1", "2", "3"],
+        [*launch(1), "4", "5678", "9"],
     )
     with pytest.warns(TraceWarning, match="the end is missing"):
         found = read(tmp_path, page[: page.index("5678") + 2])
-    assert [(row[0], row[3]) for row in rows_of(found)] == [(0, 1.0), (0, 2.0), (0, 3000.0), (1, 4.0)]
+    assert [(row[0], row[3]) for row in rows_of(found)] == [
+        (0, 1.0),
+        (0, 2.0),
+        (0, 3000.0),
+        (1, 4.0),
+    ]
     with pytest.warns(TraceWarning, match="the end is missing"):
         found = read(tmp_path, page[: page.index('"1","7","python","host","gemm"') + 20])
     assert found.kernels.height == 1
@@ -197,14 +311,29 @@ def test_two_runs_in_one_file_have_launches_of_their_own(tmp_path):
     first = long_page(metric("1", "us"), metric("2", "us", number=1))
     second = long_page(metric("3", "us", process=8), metric("4", "us", number=1, process=8))
     found = read(tmp_path, first + "more output\n" + second)
-    assert [(row[0], row[3]) for row in rows_of(found)] == [(0, 1000.0), (1, 2000.0), (2, 3000.0), (3, 4000.0)]
+    assert [(row[0], row[3]) for row in rows_of(found)] == [
+        (0, 1000.0),
+        (1, 2000.0),
+        (2, 3000.0),
+        (3, 4000.0),
+    ]
     assert found.kernels["run"].to_list() == [0, 0, 1, 1]
-    rows = [metric("1", "us"), metric("2", "us", number=1), metric("3", "us"), metric("4", "us", number=1)]
+    rows = [
+        metric("1", "us"),
+        metric("2", "us", number=1),
+        metric("3", "us"),
+        metric("4", "us", number=1),
+    ]
     found = read(tmp_path, long_page(*rows))
     assert found.kernels.select("run", "id", "duration_ns").rows() == [
-        (0, 0, 1000.0), (0, 1, 2000.0), (1, 0, 3000.0), (1, 1, 4000.0),
-    ]  # fmt: skip
-    pages = [wide_page(["a.sum", "b.sum"], ["us", ""], [*launch(), value, "7"]) for value in ("1", "2")]
+        (0, 0, 1000.0),
+        (0, 1, 2000.0),
+        (1, 0, 3000.0),
+        (1, 1, 4000.0),
+    ]
+    pages = [
+        wide_page(["a.sum", "b.sum"], ["us", ""], [*launch(), value, "7"]) for value in ("1", "2")
+    ]
     found = read(tmp_path, "".join(pages))
     assert found.kernels["run"].to_list() == [0, 1]
     first = long_page(metric("1", "us"), metric("25.5", "us", "Other"))
@@ -215,8 +344,12 @@ def test_two_runs_in_one_file_have_launches_of_their_own(tmp_path):
 
 
 def test_pages_of_the_same_launches_are_put_together(tmp_path):
-    (tmp_path / "details.csv").write_text(long_page(metric("75.55", "us"), rule("x"), metric("8.9", "us", number=1)))
-    raw = wide_page(["gpu__time_duration.sum"], ["us"], [*launch(0), "75.552"], [*launch(1), "8.896"])
+    (tmp_path / "details.csv").write_text(
+        long_page(metric("75.55", "us"), rule("x"), metric("8.9", "us", number=1))
+    )
+    raw = wide_page(
+        ["gpu__time_duration.sum"], ["us"], [*launch(0), "75.552"], [*launch(1), "8.896"]
+    )
     (tmp_path / "raw.csv").write_text(raw)
     (tmp_path / "notes.txt").write_text("hello")
     for given in (tmp_path, [tmp_path / "details.csv", tmp_path / "raw.csv"]):
@@ -257,7 +390,11 @@ def test_a_compressed_file_that_ends_early_gives_what_it_has(tmp_path):
         (b"\x1f\x8b\x08garbage", ReadError, "damaged"),
         (b"  Section: Occupancy\n Metric Name  Metric Unit\n", UnknownFormatError, "--csv"),
         (b"==WARNING== No kernels were profiled.\n", ReadError, "launch-skip"),
-        (b"==ERROR== ERR_NVGPUCTRPERM - The user does not have permission\n", ReadError, "NVreg_RestrictProfiling"),
+        (
+            b"==ERROR== ERR_NVGPUCTRPERM - The user does not have permission\n",
+            ReadError,
+            "NVreg_RestrictProfiling",
+        ),
         (b"==ERROR== The application returned an error code (11).\n", ReadError, "error code"),
     ],
 )
@@ -286,7 +423,12 @@ def test_a_heading_alone_gives_empty_frames_and_a_warning(tmp_path):
 
 
 def test_wide_takes_names_in_their_order_and_refuses_unknown_ones(tmp_path):
-    page = wide_page(["a.sum", "b.sum", "c"], ["us", "", ""], [*launch(0), "1", "2", "x"], [*launch(1), "3", "", "y"])
+    page = wide_page(
+        ["a.sum", "b.sum", "c"],
+        ["us", "", ""],
+        [*launch(0), "1", "2", "x"],
+        [*launch(1), "3", "", "y"],
+    )
     found = read(tmp_path, page)
     wide = found.wide("c", "a.sum")
     assert wide.columns[-2:] == ["c", "a.sum"]
@@ -328,13 +470,17 @@ def test_a_whole_report_is_not_called_damaged_where_ncu_exports_it(tmp_path, mon
     # 12 metrics of each kernel, lists of samples and its name, are no values of the CSV pages
     pages = [str(CAPTURE / f"{page}.csv") for page in ("raw", "details")]
     ncu_on_path(tmp_path, monkeypatch, f"print(open({pages!r}['details' in sys.argv]).read())")
-    found = read(tmp_path, lzma.decompress((CAPTURE / "report.ncu-rep.xz").read_bytes()), "r.ncu-rep")
+    found = read(
+        tmp_path, lzma.decompress((CAPTURE / "report.ncu-rep.xz").read_bytes()), "r.ncu-rep"
+    )
     assert found.kernels.height == 24
     assert found.coverage.get("lost_kernels") == 0
 
 
 def test_a_report_that_ncu_refuses_says_why(tmp_path, monkeypatch):
-    ncu_on_path(tmp_path, monkeypatch, "print('==ERROR== newer version', file=sys.stderr); sys.exit(3)")
+    ncu_on_path(
+        tmp_path, monkeypatch, "print('==ERROR== newer version', file=sys.stderr); sys.exit(3)"
+    )
     with pytest.raises(ReadError, match="newer version"):
         read(tmp_path, REPORT, "r.ncu-rep")
 
@@ -371,7 +517,11 @@ class FakeAction:
         "launch__policy": FakeMetric("Spread"),
         "nothing": FakeMetric(None),
         "breakdown:x": FakeMetric(1),
-        **{f"launch__{side}_dim_{axis}": FakeMetric(n) for side, n in (("grid", 2), ("block", 384)) for axis in "xyz"},
+        **{
+            f"launch__{side}_dim_{axis}": FakeMetric(n)
+            for side, n in (("grid", 2), ("block", 384))
+            for axis in "xyz"
+        },
     }
 
     def name(self, _):
@@ -385,22 +535,31 @@ class FakeAction:
 
     def rule_results_as_dicts(self):
         text = "See @section:MemoryWorkload:Memory Workload@ and @url:Guide:https://docs.nvidia.com/x@."
-        message = {"rule_message": {"message": text, "type": 2}, "rule_identifier": "R", "section_identifier": "S"}
-        return [message | {"speedup_estimation": {"type": 2, "speedup": 12.5}}, {"rule_identifier": "silent"}]
+        message = {
+            "rule_message": {"message": text, "type": 2},
+            "rule_identifier": "R",
+            "section_identifier": "S",
+        }
+        return [
+            message | {"speedup_estimation": {"type": 2, "speedup": 12.5}},
+            {"rule_identifier": "silent"},
+        ]
 
 
 def test_a_report_is_read_by_the_package(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ncu_report", ncu_reports.Library(FakeAction(), FakeAction()))
     found = read(tmp_path, REPORT, "r.ncu-rep")
-    assert found.kernels.select("kernel_name", "grid", "block", "duration_ns").rows() == [
-        ("gemm", "(2, 2, 2)", "(384, 384, 384)", 75552.0)
-    ] * 2  # fmt: skip
+    assert (
+        found.kernels.select("kernel_name", "grid", "block", "duration_ns").rows()
+        == [("gemm", "(2, 2, 2)", "(384, 384, 384)", 75552.0)] * 2
+    )
     assert found.wide("launch__policy")["launch__policy"].to_list() == ["Spread"] * 2
     assert "breakdown:x" not in found.metrics["metric"].to_list()
     without = found.metrics.filter(pl.col("value").is_null() & pl.col("text").is_null())
     assert without.filter(pl.col("kernel_id") == 0).select("metric", "unit").rows() == [
-        ("lts__t_sector_hit_rate.pct", "%"), ("nothing", "1"),
-    ]  # fmt: skip
+        ("lts__t_sector_hit_rate.pct", "%"),
+        ("nothing", "1"),
+    ]
     said = "See Memory Workload and Guide (https://docs.nvidia.com/x)."
     assert found.rules.row(0)[1:] == ("S", "R", "OPT", said, 12.5, "global")
 
@@ -423,11 +582,18 @@ def test_the_capture_of_two_layers():
 
 
 @needs_real
-@pytest.mark.parametrize("path", sorted(REAL.glob("*.csv")) if REAL.is_dir() else [], ids=lambda p: p.name)
+@pytest.mark.parametrize(
+    "path", sorted(REAL.glob("*.csv")) if REAL.is_dir() else [], ids=lambda p: p.name
+)
 def test_every_real_page_is_read_without_a_loss(path):
     found = read_metrics(path)
     assert found.kernels.height >= 1
-    assert found.coverage["cut_rows"] == found.coverage["broken_rows"] == found.coverage["other_lines"] == 0
+    assert (
+        found.coverage["cut_rows"]
+        == found.coverage["broken_rows"]
+        == found.coverage["other_lines"]
+        == 0
+    )
     assert found.metrics["unit"].str.contains("second|[KMGT]byte|usec").sum() == 0
 
 
@@ -436,9 +602,17 @@ def test_the_report_of_the_capture_holds_what_its_pages_hold():
     pytest.importorskip("ncu_report", reason="the optional package ncu-report is not here")
     report, raw = read_metrics(CAPTURE / "report.ncu-rep.xz"), read_metrics(CAPTURE / "raw.csv")
     assert report.kernels.height == 24
-    for name in ("gpu__time_duration.sum", "dram__bytes_read.sum", "sm__ops_path_tensor_src_bf16_dst_fp32.sum"):
-        assert report.values(name)["value"].to_list() == pytest.approx(raw.values(name)["value"].to_list())
-    everything = read_metrics([CAPTURE / "report.ncu-rep.xz", CAPTURE / "raw.csv", CAPTURE / "details.csv"])
+    for name in (
+        "gpu__time_duration.sum",
+        "dram__bytes_read.sum",
+        "sm__ops_path_tensor_src_bf16_dst_fp32.sum",
+    ):
+        assert report.values(name)["value"].to_list() == pytest.approx(
+            raw.values(name)["value"].to_list()
+        )
+    everything = read_metrics(
+        [CAPTURE / "report.ncu-rep.xz", CAPTURE / "raw.csv", CAPTURE / "details.csv"]
+    )
     assert everything.kernels.height == 24
     assert everything.kernels["process"].unique().to_list() == [5387]
 
@@ -468,11 +642,16 @@ def test_what_a_report_has_lost_is_said_as_far_as_it_can_be_told(tmp_path):
     assert (found.kernels.height, found.metrics.height, found.rules.height) == (2, 6, 1)
     assert found.coverage["lost_kernels"] == found.coverage["lost_metrics"] == 0
     with pytest.warns(TraceWarning, match="zeros"):
-        assert opened(tmp_path, zeroed(ncu_reports.report(*small_report()), b"too small")).rules.height == 1
+        assert (
+            opened(tmp_path, zeroed(ncu_reports.report(*small_report()), b"too small")).rules.height
+            == 1
+        )
     first, second = small_report()
     assert opened(tmp_path, ncu_reports.report(first)).kernels.height == 1
     changed = second.replace(struct.pack("<d", 500.0), struct.pack("<d", 501.0))
-    assert opened(tmp_path, ncu_reports.report(first, changed)).values(NAMES[0])["value"].to_list() == [1000.0, 501.0]
+    assert opened(tmp_path, ncu_reports.report(first, changed)).values(NAMES[0])[
+        "value"
+    ].to_list() == [1000.0, 501.0]
 
 
 @pytest.mark.parametrize(("cut", "lost"), [(4, (1, 3)), (30, (1, 2))])

@@ -94,8 +94,9 @@ def test_lines_by_samples(report):
     ]
     each = analyze.hot_lines(llmprof.read_source(report), per="instruction")
     assert each.select("address", "sass", "samples", "reason").rows() == [
-        (0, "LDG R1", 12, "long_scoreboard"), (16, None, 4, "wait"),
-    ]  # fmt: skip
+        (0, "LDG R1", 12, "long_scoreboard"),
+        (16, None, 4, "wait"),
+    ]
 
 
 def test_the_view_of_the_command_line(report, capsys):
@@ -135,4 +136,7 @@ def test_a_real_report(shared):
     assert_frame_equal(sums.sort("kernel_id"), theirs.sort("kernel_id"))
     executed = llmprof.read_metrics(path).values("inst_executed")
     ours = lines.group_by("kernel_id").agg(value=pl.col("instructions").sum().cast(pl.Float64))
-    assert_frame_equal(ours.sort("kernel_id"), executed.filter(pl.col("kernel_id").is_in(ours["kernel_id"].implode())))
+    assert_frame_equal(
+        ours.sort("kernel_id"),
+        executed.filter(pl.col("kernel_id").is_in(ours["kernel_id"].implode())),
+    )

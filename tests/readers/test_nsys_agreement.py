@@ -1,4 +1,6 @@
-"""Recordings of nsys against what else is known of the program: its torch trace, its NVTX module ranges, its model."""
+"""Recordings of nsys against what else is known of the program: its torch trace, its NVTX module
+ranges, its model.
+"""
 
 import re
 from pathlib import Path
@@ -11,7 +13,16 @@ from llmprof.analyze import attribute
 from llmprof.analyze.nsys import nvtx_kernels
 from llmprof.trace import Trace
 
-LAUNCH = ["grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "registers", "shared_bytes"]
+LAUNCH = [
+    "grid_x",
+    "grid_y",
+    "grid_z",
+    "block_x",
+    "block_y",
+    "block_z",
+    "registers",
+    "shared_bytes",
+]
 
 
 @pytest.fixture(scope="module")
@@ -24,8 +35,10 @@ def pair(shared: Path) -> tuple[Trace, Trace]:
 def same_name(name: str) -> str:
     """A kernel's name without the differences between the two demanglers, all of spelling:
 
-    - ``(anonymous namespace)`` or ``<unnamed>``; ``{lambda(int)#1}`` or ``[lambda(int) (instance 1)]``;
-    - ``2``, ``2ul`` or ``(unsigned long)2``; ``true`` or ``(bool)1``; ``T const&`` or ``const T &``; spaces;
+    - ``(anonymous namespace)`` or ``<unnamed>``; ``{lambda(int)#1}`` or ``[lambda(int) (instance
+      1)]``;
+    - ``2``, ``2ul`` or ``(unsigned long)2``; ``true`` or ``(bool)1``; ``T const&`` or ``const T
+      &``; spaces;
     - only nsys says the return type of a function that is a template argument;
     - parameters: torch writes their types out, nsys writes ``T1``.
     """
@@ -33,13 +46,20 @@ def same_name(name: str) -> str:
     name = re.sub(r"\((?:unsigned )?(?:int|long|bool)\)(?=-?\d)", "", name)
     name = re.sub(r"(?<=\d)(?:ul|u)\b", "", name)
     name = re.sub(r"\[lambda(\(.*?\)) \(instance (\d+)\)\]", r"{lambda\1#\2}", name)
-    name = name.replace("true", "1").replace("false", "0").replace("operator ()", "call").replace("operator()", "call")
+    name = (
+        name.replace("true", "1")
+        .replace("false", "0")
+        .replace("operator ()", "call")
+        .replace("operator()", "call")
+    )
     while (shorter := re.sub(r"\([^()]*\)", "", name)) != name:
         name = shorter
     return re.sub(r"\bvoid\b|\bconst\b|\s", "", name)
 
 
-def test_kernels_of_both_profilers_are_the_same_in_the_same_order(pair: tuple[Trace, Trace]) -> None:
+def test_kernels_of_both_profilers_are_the_same_in_the_same_order(
+    pair: tuple[Trace, Trace],
+) -> None:
     torch, nsys = (trace.kernels.sort("start_ns") for trace in pair)
     assert torch.height == nsys.height == 1491
     names = [[same_name(name) for name in frame["name"]] for frame in (torch, nsys)]
@@ -52,15 +72,22 @@ def test_kernels_of_both_profilers_are_the_same_in_the_same_order(pair: tuple[Tr
 def test_labels_of_both_profilers_are_the_same(pair: tuple[Trace, Trace]) -> None:
     columns = ["name_is", "source", "category", "step", "layer", "stage", "confidence"]
     torch, nsys = (
-        attribute(trace).with_columns(name_is=pl.Series([same_name(n) for n in attribute(trace)["name"]]))
+        attribute(trace).with_columns(
+            name_is=pl.Series([same_name(n) for n in attribute(trace)["name"]])
+        )
         for trace in pair
     )
-    # the operator that launched it, which nsys does not record, knows one kernel that its name does not tell
+    # the operator that launched it, which nsys does not record, knows one kernel that its name does
+    # not tell
     by_operator = (
-        (nsys["category"] == "other") & (torch["category"] == "elementwise") & (torch["category_by"] == "operator")
+        (nsys["category"] == "other")
+        & (torch["category"] == "elementwise")
+        & (torch["category_by"] == "operator")
     )
     assert by_operator.sum() == 1
-    nsys = nsys.with_columns(category=pl.when(by_operator).then(torch["category"]).otherwise("category"))
+    nsys = nsys.with_columns(
+        category=pl.when(by_operator).then(torch["category"]).otherwise("category")
+    )
     assert (
         torch.filter(pl.col("source") == "kernel")
         .select(columns)
@@ -73,20 +100,30 @@ def test_labels_of_both_profilers_are_the_same(pair: tuple[Trace, Trace]) -> Non
 
 
 STAGES = {
-    "input_layernorm": {"norm"}, "self_attn.qkv_proj": {"qkv_proj"}, "self_attn.q_norm": {"norm"},
-    "self_attn.k_norm": {"norm"}, "self_attn.rotary_emb": {"rope"}, "self_attn.attn": {"kv_cache_write", "attention"},
-    "self_attn.o_proj": {"o_proj"}, "post_attention_layernorm": {"norm"}, "mlp.gate_up_proj": {"gate_up_proj"},
-    "mlp.act_fn": {"activation"}, "mlp.down_proj": {"down_proj"},
-}  # fmt: skip
+    "input_layernorm": {"norm"},
+    "self_attn.qkv_proj": {"qkv_proj"},
+    "self_attn.q_norm": {"norm"},
+    "self_attn.k_norm": {"norm"},
+    "self_attn.rotary_emb": {"rope"},
+    "self_attn.attn": {"kv_cache_write", "attention"},
+    "self_attn.o_proj": {"o_proj"},
+    "post_attention_layernorm": {"norm"},
+    "mlp.gate_up_proj": {"gate_up_proj"},
+    "mlp.act_fn": {"activation"},
+    "mlp.down_proj": {"down_proj"},
+}
 """Stages of the kernels that each module of a layer launches."""
 
 
 @pytest.fixture(scope="module")
 def modules(shared: Path) -> pl.DataFrame:
-    """Events labelled without the module ranges, beside the module and the layer whose range launched them."""
+    """Events labelled without the module ranges, beside the module and the layer whose range
+    launched them.
+    """
     trace = llmprof.read(shared / "captures/nsys_tp1_layer_nvtx/report.sqlite")
     is_module = pl.col("name").str.contains("'Module'", literal=True)
-    # vLLM shares one rotary module between the layers, and all its ranges say layer 0: only whole layers tell the layer
+    # vLLM shares one rotary module between the layers, and all its ranges say layer 0: only whole
+    # layers tell the layer
     is_layer = pl.col("name").str.contains(r"model\.layers\.\d+'")
 
     def only(markers: pl.DataFrame) -> Trace:
@@ -97,7 +134,8 @@ def modules(shared: Path) -> pl.DataFrame:
         "event", in_layer=text.str.extract(r"layers\.(\d+)").cast(pl.Int32)
     )
     module = nvtx_kernels(only(trace.markers.filter(is_module)), per="event").select(
-        "event", module=text.str.extract(r"'Module': 'Qwen3ForCausalLM\.(?:model\.layers\.\d+\.)?([\w.]*)'")
+        "event",
+        module=text.str.extract(r"'Module': 'Qwen3ForCausalLM\.(?:model\.layers\.\d+\.)?([\w.]*)'"),
     )
     labelled = attribute(only(trace.markers.filter(~is_module)))
     return labelled.join(layer, on="event").join(module, on="event")
@@ -108,8 +146,14 @@ def test_stages_without_nvtx_are_those_of_the_module_ranges(modules: pl.DataFram
     found = known.group_by("module").agg(pl.col("stage").unique())
     assert {module: set(stages) for module, stages in found.rows()} == STAGES
     outside = modules.filter(pl.col("in_layer").is_null() & pl.col("module").is_not_null())
-    found = outside.filter(pl.col("source") == "kernel").group_by("module", "stage").len().sort("module", "stage")
+    found = (
+        outside.filter(pl.col("source") == "kernel")
+        .group_by("module", "stage")
+        .len()
+        .sort("module", "stage")
+    )
     assert found.filter(pl.col("module") != "model.embed_tokens").rows() == [
-        ("logits_processor", "lm_head", 6), ("model.norm", "final_norm", 6),
-    ]  # fmt: skip
+        ("logits_processor", "lm_head", 6),
+        ("model.norm", "final_norm", 6),
+    ]
     assert ("model.embed_tokens", "embedding", 6) in found.rows()

@@ -1,4 +1,6 @@
-"""What a capture of Nsight Systems did not ask for is not captured; what it asked for and did not meet is empty."""
+"""What a capture of Nsight Systems did not ask for is not captured; what it asked for and did
+not meet is empty.
+"""
 
 import pytest
 
@@ -9,7 +11,10 @@ from tests.readers.test_nsys import PID_A, PID_B, TABLES, write
 
 NO_COPIES = {"CUPTI_ACTIVITY_KIND_MEMCPY": None, "CUPTI_ACTIVITY_KIND_MEMSET": None}
 OVERHEAD = {
-    "PROFILER_OVERHEAD": ("start INTEGER, end INTEGER, globalTid INTEGER, nameId INTEGER", [(5, 9, PID_A + 100, 1)])
+    "PROFILER_OVERHEAD": (
+        "start INTEGER, end INTEGER, globalTid INTEGER, nameId INTEGER",
+        [(5, 9, PID_A + 100, 1)],
+    )
 }
 
 
@@ -58,7 +63,9 @@ def test_tables_asked_for_by_name_tell_the_same(tmp_path):
 
 def test_overhead_without_ranges_is_read_and_is_no_range(read):
     trace = read({**captured("Cuda"), **OVERHEAD}, NVTX_EVENTS=None)
-    assert trace.markers.select("rank", "name", "domain", "dur_ns").rows() == [(0, "gemm_kernel", "overhead", 4)]
+    assert trace.markers.select("rank", "name", "domain", "dur_ns").rows() == [
+        (0, "gemm_kernel", "overhead", 4)
+    ]
     with pytest.raises(NotCapturedError, match="NVTX"):
         analyze.nsys.nvtx_sum(trace)
     asked = read({**captured("Cuda", "NvtxEvents"), **OVERHEAD}, NVTX_EVENTS=None)
@@ -69,15 +76,24 @@ def test_work_that_names_no_process_is_of_the_process_that_launched_it(tmp_path)
     """Two processes, correlations of their own, and kernels without a column ``globalPid``."""
     columns, rows = TABLES["CUPTI_ACTIVITY_KIND_KERNEL"]
     without = columns.replace("globalPid INTEGER, ", "")
-    kernels = [(*row[:4], correlation, *row[6:]) for row, correlation in zip(rows, (21, 22, 23), strict=True)]
+    kernels = [
+        (*row[:4], correlation, *row[6:])
+        for row, correlation in zip(rows, (21, 22, 23), strict=True)
+    ]
     path = write(
         tmp_path / "report.sqlite",
         {**TABLES, "CUPTI_ACTIVITY_KIND_KERNEL": (without, kernels)},
         CUPTI_ACTIVITY_KIND_RUNTIME=[
-            (900, 950, PID_B + 101, 21, 3), (905, 955, PID_A + 100, 22, 4), (1900, 1950, PID_A + 100, 23, 3),
+            (900, 950, PID_B + 101, 21, 3),
+            (905, 955, PID_A + 100, 22, 4),
+            (1900, 1950, PID_A + 100, 23, 3),
         ],
         **NO_COPIES,
-    )  # fmt: skip
+    )
     with pytest.warns(TraceWarning, match="it is that of the call with the same correlation"):
         trace = llmprof.read(path, cache=False)
-    assert trace.kernels.select("rank", "correlation").sort("correlation").rows() == [(1, 21), (0, 22), (0, 23)]
+    assert trace.kernels.select("rank", "correlation").sort("correlation").rows() == [
+        (1, 21),
+        (0, 22),
+        (0, 23),
+    ]

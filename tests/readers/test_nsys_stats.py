@@ -37,7 +37,9 @@ def label(path: Path) -> str:
 def first_event(path: Path) -> int:
     """Where our times begin, in nsys's: both count from the first thing that they know."""
     trace = trace_of(path)
-    kernels = sqlite.query(path, "SELECT min(start) AS start FROM CUPTI_ACTIVITY_KIND_KERNEL")["start"].item()
+    kernels = sqlite.query(path, "SELECT min(start) AS start FROM CUPTI_ACTIVITY_KIND_KERNEL")[
+        "start"
+    ].item()
     return int(kernels) - int(trace.kernels["start_ns"].min())  # type: ignore[arg-type]
 
 
@@ -60,7 +62,9 @@ def read_csv(path: Path) -> list[dict[str, str]]:
     ],
 )
 def test_saved_answers(shared: Path, name: str, count: str, texts: dict[str, str]) -> None:
-    """Every row and every cell: counts and totals are equal, and what nsys rounds rounds to the same."""
+    """Every row and every cell: counts and totals are equal, and what nsys rounds rounds to the
+    same.
+    """
     stem = "gpubootcamp_mpi_report4"
     spread = {"Avg": "mean", "Med": "median", "Min": "min", "Max": "max", "StdDev": "std"}
     numbers = {"Time (%)": "share", "Total Time (ns)": "total_ns", count: "count"}
@@ -68,7 +72,9 @@ def test_saved_answers(shared: Path, name: str, count: str, texts: dict[str, str
     rows = read_csv(shared / f"real/nsys/stats/{stem}_{name}.csv")
     assert list(rows[0]) == [*numbers, *texts]
     theirs = sorted(rows, key=lambda r: ([r[c] for c in texts], float(r["Total Time (ns)"])))
-    ours = report_of(trace_of(shared / f"real/nsys/{stem}.sqlite"), name).sort(*texts.values(), "total_ns")
+    ours = report_of(trace_of(shared / f"real/nsys/{stem}.sqlite"), name).sort(
+        *texts.values(), "total_ns"
+    )
     assert ours.select(*texts.values()).rows() == [tuple(r[c] for c in texts) for r in theirs]
     for column, mine in numbers.items():
         for value, row in zip(ours[mine], theirs, strict=True):
@@ -79,7 +85,9 @@ def test_saved_answers(shared: Path, name: str, count: str, texts: dict[str, str
             else:
                 places = len(row[column].partition(".")[2])
                 shown = value * 100 if column == "Time (%)" else value
-                assert shown == pytest.approx(float(row[column]), abs=0.5001 * 10**-places, rel=1e-12)
+                assert shown == pytest.approx(
+                    float(row[column]), abs=0.5001 * 10**-places, rel=1e-12
+                )
 
 
 def test_saved_projection(shared: Path) -> None:
@@ -87,28 +95,48 @@ def test_saved_projection(shared: Path) -> None:
     path = shared / "real/nsys/gpubootcamp_mpi_report4.sqlite"
     theirs = read_csv(shared / "real/nsys/stats/gpubootcamp_mpi_report4_nvtx_gpu_proj_trace.csv")
     columns = {
-        "Projected Start (ns)": "start_ns", "Projected Duration (ns)": "dur_ns", "Orig Start (ns)": "host_start_ns",
-        "Orig Duration (ns)": "host_dur_ns", "PID": "process", "TID": "thread", "NumGPUOps": "launches",
-        "Lvl": "depth", "NumChild": "children",
-    }  # fmt: skip
+        "Projected Start (ns)": "start_ns",
+        "Projected Duration (ns)": "dur_ns",
+        "Orig Start (ns)": "host_start_ns",
+        "Orig Duration (ns)": "host_dur_ns",
+        "PID": "process",
+        "TID": "thread",
+        "NumGPUOps": "launches",
+        "Lvl": "depth",
+        "NumChild": "children",
+    }
     ours = analyze.nsys.nvtx_kernels(trace_of(path))
-    absolute = ours.with_columns(pl.col("start_ns", "host_start_ns") + first_event(path), name=LABEL)
-    want = sorted((*(int(r[c]) for c in columns), r["Name"], r["Style"]) for r in theirs if r["Style"])
+    absolute = ours.with_columns(
+        pl.col("start_ns", "host_start_ns") + first_event(path), name=LABEL
+    )
+    want = sorted(
+        (*(int(r[c]) for c in columns), r["Name"], r["Style"]) for r in theirs if r["Style"]
+    )
     assert sorted(absolute.select(*columns.values(), "name", "style").rows()) == want
 
 
 def test_saved_launches(shared: Path) -> None:
     """Sums over nsys's list of launches are those of the summary."""
     rows = read_csv(shared / "real/nsys/stats/gpubootcamp_mpi_report4_cuda_kern_exec_trace.csv")
-    ours = report_of(trace_of(shared / "real/nsys/gpubootcamp_mpi_report4.sqlite"), "cuda_kern_exec_sum")
+    ours = report_of(
+        trace_of(shared / "real/nsys/gpubootcamp_mpi_report4.sqlite"), "cuda_kern_exec_sum"
+    )
     for row in ours.iter_rows(named=True):
-        mine = [r for r in rows if (r["Kernel Name"], r["API Function"]) == (row["name"], row["api_name"])]
+        mine = [
+            r
+            for r in rows
+            if (r["Kernel Name"], r["API Function"]) == (row["name"], row["api_name"])
+        ]
         queued = [int(r["Queue Dur (ns)"]) for r in mine if r["Queue Dur (ns)"]]
         assert (row["count"], row["queued_count"]) == (len(mine), len(queued))
-        assert row["total_mean_ns"] == pytest.approx(sum(int(r["Total Dur (ns)"]) for r in mine) / len(mine))
+        assert row["total_mean_ns"] == pytest.approx(
+            sum(int(r["Total Dur (ns)"]) for r in mine) / len(mine)
+        )
         assert row["kernel_max_ns"] == max(int(r["Kernel Dur (ns)"]) for r in mine)
         assert row["api_min_ns"] == min(int(r["API Dur (ns)"]) for r in mine)
-        assert row["queue_mean_ns"] == (pytest.approx(sum(queued) / len(queued)) if queued else None)
+        assert row["queue_mean_ns"] == (
+            pytest.approx(sum(queued) / len(queued)) if queued else None
+        )
     assert ours["count"].sum() == len(rows)
 
 
@@ -120,41 +148,60 @@ def test_copies_against_sql(path: Path) -> None:
         tables = sqlite.tables(connection)
     parts = [
         f"SELECT {kind} AS kind, count(*) AS n, sum(bytes) AS bytes, sum(end - start) AS ns FROM {table} GROUP BY 1"
-        for table, kind in (("CUPTI_ACTIVITY_KIND_MEMCPY", "copyKind"), ("CUPTI_ACTIVITY_KIND_MEMSET", "-1"))
+        for table, kind in (
+            ("CUPTI_ACTIVITY_KIND_MEMCPY", "copyKind"),
+            ("CUPTI_ACTIVITY_KIND_MEMSET", "-1"),
+        )
         if table in tables
     ]
-    want = [row for part in parts for row in sqlite.query(path, part).select("n", "bytes", "ns").rows()]
+    want = [
+        row for part in parts for row in sqlite.query(path, part).select("n", "bytes", "ns").rows()
+    ]
     trace = trace_of(path)
     sizes = report_of(trace, "cuda_gpu_mem_size_sum").select("operation", "count", "total_bytes")
     times = report_of(trace, "cuda_gpu_mem_time_sum").select("operation", "total_ns")
     assert sorted(sizes.join(times, on="operation").drop("operation").rows()) == sorted(want)
 
 
-OPENACC = (
-    "start INTEGER, end INTEGER, nameId INTEGER, globalTid INTEGER, eventKind INTEGER, lineNo INTEGER, srcFile INTEGER"
-)
+OPENACC = "start INTEGER, end INTEGER, nameId INTEGER, globalTid INTEGER, eventKind INTEGER, lineNo INTEGER, srcFile INTEGER"
 OPENMP = "start INTEGER, end INTEGER, eventClass INTEGER, globalTid INTEGER, nameId INTEGER"
 LIBRARIES = {
     **TABLES,
     "StringIds": (
-        "id INTEGER, value TEXT", [*TABLES["StringIds"][1], (20, "Enqueue Launch"), (21, "a.cpp"), (22, "Parallel"),
-                                   (23, "MPI_Barrier"), (24, "poll"), (25, "Wait")],
+        "id INTEGER, value TEXT",
+        [
+            *TABLES["StringIds"][1],
+            (20, "Enqueue Launch"),
+            (21, "a.cpp"),
+            (22, "Parallel"),
+            (23, "MPI_Barrier"),
+            (24, "poll"),
+            (25, "Wait"),
+        ],
     ),
     "CUPTI_ACTIVITY_KIND_OPENACC_LAUNCH": (
-        OPENACC, [(900, 930, 20, PID_A + 100, 1, 7, 21), (940, 950, 20, PID_A + 100, 1, 7, 21),
-                  (950, 955, 20, PID_A + 100, 1, 7, None)],
+        OPENACC,
+        [
+            (900, 930, 20, PID_A + 100, 1, 7, 21),
+            (940, 950, 20, PID_A + 100, 1, 7, 21),
+            (950, 955, 20, PID_A + 100, 1, 7, None),
+        ],
     ),
     "CUPTI_ACTIVITY_KIND_OPENACC_OTHER": (OPENACC, [(960, 999, 25, PID_A + 100, 1, 9, 21)]),
-    "OPENMP_EVENT_KIND_PARALLEL": (OPENMP, [(900, 950, 1, PID_A + 100, 22), (960, 980, 1, PID_A + 100, 22)]),
+    "OPENMP_EVENT_KIND_PARALLEL": (
+        OPENMP,
+        [(900, 950, 1, PID_A + 100, 22), (960, 980, 1, PID_A + 100, 22)],
+    ),
     "OPENMP_EVENT_KIND_SYNC_REGION_WAIT": (OPENMP, [(970, 975, 1, PID_A + 100, 25)]),
     "MPI_COLLECTIVES_EVENTS": (
-        "start INTEGER, end INTEGER, globalTid INTEGER, textId INTEGER", [(900, 990, PID_A + 100, 23)],
+        "start INTEGER, end INTEGER, globalTid INTEGER, textId INTEGER",
+        [(900, 990, PID_A + 100, 23)],
     ),
     "OSRT_API": (
         "start INTEGER, end INTEGER, eventClass INTEGER, globalTid INTEGER, correlationId INTEGER, nameId INTEGER",
         [(901, 903, 27, PID_A + 100, 1, 24)],
     ),
-}  # fmt: skip
+}
 """A made-up export with calls of other libraries."""
 
 
@@ -165,7 +212,11 @@ def test_calls_of_other_libraries(tmp_path: Path) -> None:
         for name in ("openacc_sum", "openmp_sum", "mpi_event_sum", "osrt_sum")
     }
     assert totals == {
-        "openacc_sum": [("Enqueue Launch@a.cpp:7", 2, 40), ("Wait@a.cpp:9", 1, 39), ("Enqueue Launch", 1, 5)],
+        "openacc_sum": [
+            ("Enqueue Launch@a.cpp:7", 2, 40),
+            ("Wait@a.cpp:9", 1, 39),
+            ("Enqueue Launch", 1, 5),
+        ],
         "openmp_sum": [("Parallel", 2, 70), ("Wait", 1, 5)],
         "mpi_event_sum": [("MPI_Barrier", 1, 90)],
         "osrt_sum": [("poll", 1, 2)],

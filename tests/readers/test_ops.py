@@ -8,7 +8,13 @@ import pytest
 
 import llmprof
 from llmprof import analyze
-from llmprof.analyze.operator_times import communication_times, layer_times, operator_times, timed_calls, timed_steps
+from llmprof.analyze.operator_times import (
+    communication_times,
+    layer_times,
+    operator_times,
+    timed_calls,
+    timed_steps,
+)
 from llmprof.errors import MixedRunsError, NotCapturedError, ReadError
 from llmprof.readers.ops import READER
 from llmprof.trace import Trace
@@ -17,43 +23,98 @@ BEGIN = 1_700_000_000_000_000_000
 
 
 def document(rank: int = 0, **changes) -> dict:
-    """Two decode steps of a model with two layers: 100 us each; in the first, the operators of layer 0 are timed."""
-    names = ["model.layers.0", "model.layers.0.attn", "model.layers.0.mlp", "model.layers.1", "lm_head", "M"]
+    """Two decode steps of a model with two layers: 100 us each; in the first, the operators of
+    layer 0 are timed.
+    """
+    names = [
+        "model.layers.0",
+        "model.layers.0.attn",
+        "model.layers.0.mlp",
+        "model.layers.1",
+        "lm_head",
+        "M",
+    ]
     kinds = ["layer", "module", "module", "layer", "module", "model"]
     # step, name, start and duration in us
     rows = [
-        (0, 5, 0, 100), (0, 0, 5, 40), (0, 1, 6, 10), (0, 2, 18, 25), (0, 3, 45, 42), (0, 4, 90, 8),
-        (3, 5, 200, 100), (3, 0, 205, 36), (3, 3, 241, 44), (3, 4, 290, 9),
-    ]  # fmt: skip
+        (0, 5, 0, 100),
+        (0, 0, 5, 40),
+        (0, 1, 6, 10),
+        (0, 2, 18, 25),
+        (0, 3, 45, 42),
+        (0, 4, 90, 8),
+        (3, 5, 200, 100),
+        (3, 0, 205, 36),
+        (3, 3, 241, 44),
+        (3, 4, 290, 9),
+    ]
     times = {
         "start_ns": [BEGIN + s * 1000 for _, _, s, _ in rows],
         "end_ns": [BEGIN + (s + d) * 1000 for _, _, s, d in rows],
-    }  # fmt: skip
+    }
     calls = {
-        "step": [r[0] for r in rows], "name": [r[1] for r in rows], "shapes": [[[4, 16]]] * 10, "values": [None] * 10,
-        "bytes_before": [None] * 10, "bytes_after": [None] * 10, **times,
-        "host_start_ns": times["start_ns"], "host_end_ns": times["end_ns"],
-    }  # fmt: skip
+        "step": [r[0] for r in rows],
+        "name": [r[1] for r in rows],
+        "shapes": [[[4, 16]]] * 10,
+        "values": [None] * 10,
+        "bytes_before": [None] * 10,
+        "bytes_after": [None] * 10,
+        **times,
+        "host_start_ns": times["start_ns"],
+        "host_end_ns": times["end_ns"],
+    }
     steps = {
-        "step": [0, 3], "label": ["execute_context_0(0)_generation_4(4)"] * 2, "phase": ["decode"] * 2,
-        "method": ["events"] * 2, "held": [False] * 2, "start_ns": [BEGIN, BEGIN + 200_000],
-        "end_ns": [BEGIN + 110_000, BEGIN + 310_000], "host_start_ns": [BEGIN, BEGIN + 200_000],
-        "host_end_ns": [BEGIN + 110_000, BEGIN + 310_000], "bytes_before": [5, 6], "bytes_after": [7, 8],
-    }  # fmt: skip
+        "step": [0, 3],
+        "label": ["execute_context_0(0)_generation_4(4)"] * 2,
+        "phase": ["decode"] * 2,
+        "method": ["events"] * 2,
+        "held": [False] * 2,
+        "start_ns": [BEGIN, BEGIN + 200_000],
+        "end_ns": [BEGIN + 110_000, BEGIN + 310_000],
+        "host_start_ns": [BEGIN, BEGIN + 200_000],
+        "host_end_ns": [BEGIN + 110_000, BEGIN + 310_000],
+        "bytes_before": [5, 6],
+        "bytes_after": [7, 8],
+    }
     comm = {
-        "step": [0], "kind": ["all_reduce"], "group": ["tp"], "world": [2], "dtype": ["bfloat16"],
-        "in_elements": [1000], "out_elements": [1000], "element_bytes": [2], "waits": [False],
-        "layer": [0], "start_ns": [BEGIN + 40_000],
-        "end_ns": [BEGIN + 42_000], "host_start_ns": [BEGIN + 40_000], "host_end_ns": [BEGIN + 42_000],
-    }  # fmt: skip
+        "step": [0],
+        "kind": ["all_reduce"],
+        "group": ["tp"],
+        "world": [2],
+        "dtype": ["bfloat16"],
+        "in_elements": [1000],
+        "out_elements": [1000],
+        "element_bytes": [2],
+        "waits": [False],
+        "layer": [0],
+        "start_ns": [BEGIN + 40_000],
+        "end_ns": [BEGIN + 42_000],
+        "host_start_ns": [BEGIN + 40_000],
+        "host_end_ns": [BEGIN + 42_000],
+    }
     made = {
-        "format": "llmprof-ops", "version": 1, "rank": rank, "world_size": 1, "platform": "cuda",
+        "format": "llmprof-ops",
+        "version": 1,
+        "rank": rank,
+        "world_size": 1,
+        "platform": "cuda",
         "device": "NVIDIA H200",
-        "clock": "CUDA events", "torch": "2.11.0", "model": "M", "layer_path": "model.layers", "layers": [0, 1],
-        "options": {"method": "events", "cycle": []}, "names": names, "kinds": kinds, "notes": [], "pid": 7,
-        "collectives_seen": {"all_reduce": 8}, "calls": calls, "steps": steps, "collectives": comm,
+        "clock": "CUDA events",
+        "torch": "2.11.0",
+        "model": "M",
+        "layer_path": "model.layers",
+        "layers": [0, 1],
+        "options": {"method": "events", "cycle": []},
+        "names": names,
+        "kinds": kinds,
+        "notes": [],
+        "pid": 7,
+        "collectives_seen": {"all_reduce": 8},
+        "calls": calls,
+        "steps": steps,
+        "collectives": comm,
         "entries": {"at_ns": [BEGIN], "phase": ["decode"], "method": ["events"]},
-    }  # fmt: skip
+    }
     return made | changes
 
 
@@ -97,20 +158,30 @@ def test_operators_stand_for_all_layers(tmp_path):
     head = times.filter(operator="lm_head").row(0, named=True)
     assert (head["count"], head["calls_a_step"], head["median_ns"]) == (2, 1.0, 8_500)
     trace = llmprof.read(write(tmp_path, document()))
-    for of in (analyze.findings, analyze.idle, analyze.overlap, analyze.critical_path, analyze.stream_gaps):
+    for of in (
+        analyze.findings,
+        analyze.idle,
+        analyze.overlap,
+        analyze.critical_path,
+        analyze.stream_gaps,
+    ):
         with pytest.raises(NotCapturedError, match="samples of steps"):
             of(trace)
 
 
 def test_communication_of_a_step_follows_from_all_calls(tmp_path):
-    """One layer of two was sampled in one step of two: its call of 2 us stands for two a step of 110 us."""
+    """One layer of two was sampled in one step of two: its call of 2 us stands for two a step of
+    110 us.
+    """
     row = communication_times(llmprof.read(write(tmp_path, document()))).row(0, named=True)
     assert (row["a_step"], row["step_ns"]) == (2.0, 4_000)
     assert row["share"] == pytest.approx(4 / 110)
     assert row["algorithm_gbps"] == 1.0
     # The timed call waited 60 us: two of them a step would be 120 us of a step of 110.
     waited = document()["collectives"] | {"end_ns": [BEGIN + 100_000]}
-    row = communication_times(llmprof.read(write(tmp_path, document(collectives=waited)))).row(0, named=True)
+    row = communication_times(llmprof.read(write(tmp_path, document(collectives=waited)))).row(
+        0, named=True
+    )
     assert (row["a_step"], row["step_ns"], row["share"]) == (2.0, 120_000, None)
 
 
@@ -137,7 +208,10 @@ def test_ranks_of_one_run_go_together_and_others_do_not(tmp_path):
         (gzip.compress(b'{"format":"llmprof-ops","version":9}', mtime=0), "version 9"),
         (json.dumps(document(calls={})).encode(), "invalid tables"),
         (json.dumps(document(names=[])).encode(), "invalid tables"),
-        (json.dumps(document(steps=document()["steps"] | {"step": ["a", None]})).encode(), "invalid tables"),
+        (
+            json.dumps(document(steps=document()["steps"] | {"step": ["a", None]})).encode(),
+            "invalid tables",
+        ),
     ],
 )
 def test_broken_files(tmp_path, content, words):

@@ -1,4 +1,6 @@
-"""Binary traces of Perfetto, made with the classes of its package: by hand, cut, hostile, and without the package."""
+"""Binary traces of Perfetto, made with the classes of its package: by hand, cut, hostile, and
+without the package.
+"""
 
 import sys
 
@@ -35,14 +37,21 @@ def event(trace, at, kind, track=None, **fields):
 
 @pytest.fixture
 def trace():
-    """A thread with two nested slices and a mark, a lane with a kernel and a copy, a counter of bytes."""
+    """A thread with two nested slices and a mark, a lane with a kernel and a copy, a counter of
+    bytes.
+    """
     made = proto.Trace()
     thread = packet(made).track_descriptor
     thread.uuid, thread.thread.pid, thread.thread.tid, thread.name = 10, 4, 5, "main"
     lane = packet(made).track_descriptor
     lane.uuid, lane.name = 20, "queue 1"
     counter = packet(made).track_descriptor
-    counter.uuid, counter.name, counter.counter.unit, counter.counter.unit_multiplier = 30, "memory", 3, 1024
+    counter.uuid, counter.name, counter.counter.unit, counter.counter.unit_multiplier = (
+        30,
+        "memory",
+        3,
+        1024,
+    )
     known = packet(made, sequence_flags=1)
     name = known.interned_data.event_names.add()
     name.iid, name.name = 7, "step"
@@ -72,13 +81,20 @@ def test_tracks_slices_and_counters_by_hand(tmp_path, trace):
     path = write(tmp_path, trace.SerializeToString())
     assert detect(path) == "perfetto"
     found = llmprof.read(path)
-    assert found.markers.select("name", "domain", "start_ns", "dur_ns", "process", "thread").rows() == [
-        ("step", "engine", 0, 900, 4, 5), ("mark", "engine", 250, 0, 4, 5),
-    ]  # fmt: skip
-    assert found.runtime.select("name", "start_ns", "dur_ns", "thread").rows() == [("hipLaunchKernel", 100, 100, 5)]
+    assert found.markers.select(
+        "name", "domain", "start_ns", "dur_ns", "process", "thread"
+    ).rows() == [
+        ("step", "engine", 0, 900, 4, 5),
+        ("mark", "engine", 250, 0, 4, 5),
+    ]
+    assert found.runtime.select("name", "start_ns", "dur_ns", "thread").rows() == [
+        ("hipLaunchKernel", 100, 100, 5)
+    ]
     assert found.kernels.select("name", "start_ns", "dur_ns").rows() == [("gemm", 300, 400)]
     assert found.copies.select("name", "dur_ns").rows() == [("copy to host", 50)]
-    assert found.counters.select("name", "value", "unit", "time_ns").rows() == [("memory", 3072.0, "B", 950)]
+    assert found.counters.select("name", "value", "unit", "time_ns").rows() == [
+        ("memory", 3072.0, "B", 950)
+    ]
     assert found.kernels["stream"].null_count() == 0
 
 
@@ -100,7 +116,9 @@ def test_every_cut_is_read_as_far_as_it_is_whole_or_refused(tmp_path, trace):
     kept = []
     for cut in range(1, len(data), 7):
         try:
-            found = llmprof.read(write(tmp_path, data[:cut], f"cut{cut}"), format="perfetto", cache=False)
+            found = llmprof.read(
+                write(tmp_path, data[:cut], f"cut{cut}"), format="perfetto", cache=False
+            )
         except ReadError:
             continue
         kept.append(sum(frame.height for frame in found.tables.values()))
@@ -120,7 +138,13 @@ def test_flipped_bytes_cause_errors_of_ours_only(tmp_path, trace):
 
 
 @pytest.mark.parametrize(
-    "data", [b"\n\n\n\n", b"\n\x05hello\nworld", b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", b"text\n"]
+    "data",
+    [
+        b"\n\n\n\n",
+        b"\n\x05hello\nworld",
+        b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01",
+        b"text\n",
+    ],
 )
 def test_other_files_are_not_taken_for_one(tmp_path, data):
     with pytest.raises((UnknownFormatError, ReadError)):
@@ -130,5 +154,7 @@ def test_other_files_are_not_taken_for_one(tmp_path, data):
 def test_without_the_package_the_way_is_said(tmp_path, trace, monkeypatch):
     path = write(tmp_path, trace.SerializeToString())
     monkeypatch.setitem(sys.modules, "perfetto.protos.perfetto.trace.perfetto_trace_pb2", None)
-    with pytest.raises(ReadError, match=r"needs the package perfetto, which is not installed.*traceconv json"):
+    with pytest.raises(
+        ReadError, match=r"needs the package perfetto, which is not installed.*traceconv json"
+    ):
         llmprof.read(path)

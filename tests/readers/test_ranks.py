@@ -32,12 +32,16 @@ def read(*paths):
 )
 def test_rank_from_the_name_where_the_file_says_none(tmp_path, name, rank):
     path = write(tmp_path / name, text_of([kernel()]))
-    with pytest.warns(TraceWarning, match=f"{rank} of {rank + 1} ranks ") if rank else nullcontext():
+    with (
+        pytest.warns(TraceWarning, match=f"{rank} of {rank + 1} ranks ") if rank else nullcontext()
+    ):
         assert read(path).ranks == [rank]
 
 
 def test_what_the_file_says_comes_before_its_name(tmp_path):
-    path = write(tmp_path / "rank7.json", text_of([kernel()], distributedInfo={"rank": 2, "world_size": 4}))
+    path = write(
+        tmp_path / "rank7.json", text_of([kernel()], distributedInfo={"rank": 2, "world_size": 4})
+    )
     with pytest.warns(TraceWarning, match="3 of 4 ranks are missing"):
         assert read(path).ranks == [2]
 
@@ -45,7 +49,9 @@ def test_what_the_file_says_comes_before_its_name(tmp_path):
 def test_files_that_say_no_rank_are_numbered_and_said(tmp_path):
     for name in ("a.json", "b.json"):
         write(tmp_path / name, text_of([kernel(name)]))
-    with pytest.warns(TraceWarning, match=r"[ab]\.json does not state its rank; it is read as rank [01]"):
+    with pytest.warns(
+        TraceWarning, match=r"[ab]\.json does not state its rank; it is read as rank [01]"
+    ):
         trace = read(tmp_path)
     assert trace.kernels.select("rank", "name").rows() == [(0, "a.json"), (1, "b.json")]
 
@@ -53,7 +59,9 @@ def test_files_that_say_no_rank_are_numbered_and_said(tmp_path):
 def test_missing_ranks_are_said(tmp_path):
     for rank in (0, 2):
         rank_file(tmp_path, rank, [kernel()], world=4)
-    with pytest.warns(TraceWarning, match=r"2 of 4 ranks are missing \(1, 3\): waits for them cannot be seen"):
+    with pytest.warns(
+        TraceWarning, match=r"2 of 4 ranks are missing \(1, 3\): waits for them cannot be seen"
+    ):
         trace = read(tmp_path)
     assert trace.meta["missing_ranks"] == [1, 3]
     assert trace.meta["world_size"] == 4
@@ -66,21 +74,29 @@ def test_two_copies_of_one_rank(tmp_path):
         read(tmp_path)
     assert "copy.json and rank0.json both have rank 0" in str(caught.value)
     assert caught.value.facts["rank"] == 0
-    assert [path.rpartition("/")[2] for path in caught.value.facts["files"]] == ["copy.json", "rank0.json"]
+    assert [path.rpartition("/")[2] for path in caught.value.facts["files"]] == [
+        "copy.json",
+        "rank0.json",
+    ]
 
 
 def engine_file(folder, name, events, *, process, rank=0, world=1, base=1_000_000_000):
     """A file of an engine of its own, whose host side is a process."""
     host = {**op(ts=0, dur=5), "pid": process}
     distributed = {"backend": "nccl", "rank": rank, "world_size": world}
-    return write(folder / name, text_of([host, *events], distributedInfo=distributed, baseTimeNanoseconds=base))
+    return write(
+        folder / name,
+        text_of([host, *events], distributedInfo=distributed, baseTimeNanoseconds=base),
+    )
 
 
 def test_engines_side_by_side_are_replicas(tmp_path):
     """vLLM's data parallelism of a dense model: an engine a replica, and each calls its rank 0."""
     engine_file(tmp_path, "rank0.1.json", [kernel("late", ts=2)], process=300)
     engine_file(tmp_path, "rank0.2.json", [kernel("early", ts=1)], process=200)
-    with pytest.warns(TraceWarning, match=r"rank 0 is in 2 recordings .* read as 2 replicas .* ranks 0 to 1"):
+    with pytest.warns(
+        TraceWarning, match=r"rank 0 is in 2 recordings .* read as 2 replicas .* ranks 0 to 1"
+    ):
         trace = read(tmp_path)
     assert trace.ranks == [0, 1]
     assert trace.kernels.select("rank", "name").sort("rank").rows() == [(0, "early"), (1, "late")]
@@ -89,16 +105,27 @@ def test_engines_side_by_side_are_replicas(tmp_path):
 
 
 def engines(tmp_path, *, processes=((10, 11), (10, 20, 21, 22)), later=7_000):
-    """An engine that reads prompts on two ranks and one that decodes on four, on hosts of their own."""
+    """An engine that reads prompts on two ranks and one that decodes on four, on hosts of their
+    own.
+    """
     for name, numbers in zip(("prefill", "decode"), processes, strict=True):
         (tmp_path / name).mkdir()
         for rank, process in enumerate(numbers):
             sums = [
-                kernel("ncclDevKernel_AllReduce", ts=100 * i + 10 * rank, dur=50 - 10 * rank,
-                       **{"Collective name": "allreduce", "Process Group Name": "3", "dtype": "Float",
-                          "Process Group Ranks": str(list(range(len(numbers)))), "Group size": len(numbers)})
+                kernel(
+                    "ncclDevKernel_AllReduce",
+                    ts=100 * i + 10 * rank,
+                    dur=50 - 10 * rank,
+                    **{
+                        "Collective name": "allreduce",
+                        "Process Group Name": "3",
+                        "dtype": "Float",
+                        "Process Group Ranks": str(list(range(len(numbers)))),
+                        "Group size": len(numbers),
+                    },
+                )
                 for i in range(3)
-            ]  # fmt: skip
+            ]
             engine_file(
                 tmp_path / name,
                 f"rank{rank}.json",
@@ -112,11 +139,15 @@ def engines(tmp_path, *, processes=((10, 11), (10, 20, 21, 22)), later=7_000):
 
 def test_an_engine_for_prompts_and_one_that_decodes_are_one_trace(tmp_path):
     engines(tmp_path)
-    with pytest.warns(TraceWarning, match=r"decode \(4 ranks\), prefill \(2 ranks\) .* ranks 0 to 5"):
+    with pytest.warns(
+        TraceWarning, match=r"decode \(4 ranks\), prefill \(2 ranks\) .* ranks 0 to 5"
+    ):
         trace = read(tmp_path)
     assert [(r["rank"], r["engine"], r["rank_in_engine"]) for r in trace.meta["ranks"]] == [
-        *[(rank, "decode", rank) for rank in range(4)], (4, "prefill", 0), (5, "prefill", 1),
-    ]  # fmt: skip
+        *[(rank, "decode", rank) for rank in range(4)],
+        (4, "prefill", 0),
+        (5, "prefill", 1),
+    ]
     assert (trace.meta["world_size"], trace.meta["missing_ranks"]) == (6, [])
     groups = trace.collectives.select("rank", "group", "group_ranks").unique().sort("rank").rows()
     assert groups[0] == (0, "3 (decode)", "[0, 1, 2, 3]")
@@ -133,19 +164,30 @@ def test_copies_of_an_engine_are_no_two_engines(tmp_path):
 
 def test_the_front_end_of_replicas_is_none_of_them(tmp_path):
     for process in (200, 300):
-        engine_file(tmp_path, f"rank0.{process}.json", [kernel(str(process), ts=1)], process=process)
+        engine_file(
+            tmp_path, f"rank0.{process}.json", [kernel(str(process), ts=1)], process=process
+        )
     write(tmp_path / "api.json", text_of([op(ts=0, dur=9)], baseTimeNanoseconds=1_000_000_000))
     with pytest.warns(TraceWarning, match="read as 2 replicas"):
         trace = read(tmp_path)
     assert [(one["rank"], one["file"]) for one in trace.meta["ranks"]] == [
-        (-1, "api.json"), (0, "rank0.200.json"), (1, "rank0.300.json"),
-    ]  # fmt: skip
+        (-1, "api.json"),
+        (0, "rank0.200.json"),
+        (1, "rank0.300.json"),
+    ]
     assert trace.meta["world_size"] == 2
 
 
 def test_replicas_of_several_ranks_are_numbered_on(tmp_path):
     for process, rank in ((10, 0), (11, 1), (20, 0), (21, 1)):
-        engine_file(tmp_path, f"{process}_rank{rank}.json", [kernel(str(process))], process=process, rank=rank, world=2)
+        engine_file(
+            tmp_path,
+            f"{process}_rank{rank}.json",
+            [kernel(str(process))],
+            process=process,
+            rank=rank,
+            world=2,
+        )
     with pytest.warns(TraceWarning, match=r"each of 2 ranks is in 2 recordings"):
         trace = read(tmp_path)
     rows = trace.kernels.select("rank", "name").sort("rank").rows()
@@ -171,14 +213,19 @@ def test_two_recordings_of_one_process_or_of_two_times_are_no_replicas(tmp_path,
 def test_ranks_of_runs_of_different_size(tmp_path):
     rank_file(tmp_path, 0, [kernel()], world=2)
     rank_file(tmp_path, 1, [kernel()], world=4)
-    with pytest.raises(MixedRunsError, match=r"runs with different world sizes.*llmprof\.analyze\.diff"):
+    with pytest.raises(
+        MixedRunsError, match=r"runs with different world sizes.*llmprof\.analyze\.diff"
+    ):
         read(tmp_path)
 
 
 def test_ranks_of_different_windows(tmp_path):
     rank_file(tmp_path, 0, [kernel(ts=0, dur=1000)])
     rank_file(tmp_path, 1, [kernel(ts=5_000_000, dur=1000)])
-    with pytest.raises(MixedRunsError, match=r"rank1\.json begins 4\.999 s after rank0\.json ended.*different runs or"):
+    with pytest.raises(
+        MixedRunsError,
+        match=r"rank1\.json begins 4\.999 s after rank0\.json ended.*different runs or",
+    ):
         read(tmp_path)
 
 
@@ -188,7 +235,9 @@ def test_ranks_that_overlap_in_a_chain_belong_together(tmp_path):
     assert read(tmp_path).ranks == [0, 1, 2]
 
 
-@pytest.mark.parametrize("keys", [{}, {"distributedInfo": {}}, {"distributedInfo": {"backend": "nccl"}}])
+@pytest.mark.parametrize(
+    "keys", [{}, {"distributedInfo": {}}, {"distributedInfo": {"backend": "nccl"}}]
+)
 def test_a_file_without_a_device_beside_workers_is_a_front_end(tmp_path, keys):
     for rank in (0, 1):
         rank_file(tmp_path, rank, [kernel(), op()])
@@ -210,6 +259,9 @@ def test_metadata_of_the_run(tmp_path):
     assert meta["device"] == "GPU B"
     assert meta["versions"] == {"cupti_version": 24}
     assert meta["options"] == {"record_shapes": True}
-    assert (meta["ranks"][1]["groups"], meta["ranks"][1]["group_descriptions"]) == ({"0": [0, 1]}, {"0": "tp"})
+    assert (meta["ranks"][1]["groups"], meta["ranks"][1]["group_descriptions"]) == (
+        {"0": [0, 1]},
+        {"0": "tp"},
+    )
     assert meta["ranks"][1]["backend"] == "nccl"
     assert meta["ranks"][1]["file"] == "rank1.json"

@@ -9,7 +9,13 @@ import pytest
 import yaml
 
 import llmprof
-from llmprof.errors import MixedRunsError, NotCapturedError, ReadError, TraceWarning, UnknownFormatError
+from llmprof.errors import (
+    MixedRunsError,
+    NotCapturedError,
+    ReadError,
+    TraceWarning,
+    UnknownFormatError,
+)
 from llmprof.readers import saved
 from tests.readers.traces import event, kernel, launch, op, rank_file, text_of, write
 
@@ -20,8 +26,16 @@ def read(*paths, **options):
 
 def test_a_folder_of_ranks_and_a_list_of_them(tmp_path):
     files = [rank_file(tmp_path, rank, [kernel(f"k{rank}", 5 + rank)]) for rank in (0, 1)]
-    for trace in (read(tmp_path), read(*files), read(*reversed(files)), llmprof.read(iter(files), cache=False)):
-        assert trace.kernels.select("rank", "name", "start_ns").rows() == [(0, "k0", 0), (1, "k1", 1000)]
+    for trace in (
+        read(tmp_path),
+        read(*files),
+        read(*reversed(files)),
+        llmprof.read(iter(files), cache=False),
+    ):
+        assert trace.kernels.select("rank", "name", "start_ns").rows() == [
+            (0, "k0", 0),
+            (1, "k1", 1000),
+        ]
         assert trace.meta["world_size"] == 2
         assert [r["rank"] for r in sorted(trace.meta["ranks"], key=lambda r: r["rank"])] == [0, 1]
 
@@ -66,7 +80,10 @@ def test_no_path_and_paths_without_a_trace(tmp_path):
         (b" \n\t ", "has no content"),
         (gzip.compress(b"", mtime=0), "has no content"),
         (b"just some text\n", "begins with “just some text"),
-        (b'{"name": "x", "version": 3}', 'is JSON without "traceEvents"; its first keys are name, version'),
+        (
+            b'{"name": "x", "version": 3}',
+            'is JSON without "traceEvents"; its first keys are name, version',
+        ),
         (b"[1, 2, 3]", "is a JSON list, but not of events"),
         (b'[{"a": 1}, {"b": 2}]', "is a JSON list, but not of events; its first keys are a, b"),
         (b'"traceEvents"', "begins with"),
@@ -75,7 +92,10 @@ def test_no_path_and_paths_without_a_trace(tmp_path):
         (b"(\xb5/\xfdrest", "is a zstd archive"),
         (b"\x00\x01\x02\x03", "is a binary file"),
         (json.dumps([kernel()]).encode("utf-16"), "is UTF-16 text"),
-        (gzip.compress(gzip.compress(text_of([kernel()]), mtime=0), mtime=0), "is gzip inside gzip"),
+        (
+            gzip.compress(gzip.compress(text_of([kernel()]), mtime=0), mtime=0),
+            "is gzip inside gzip",
+        ),
         (b"name,value\n1,2\n", "begins with"),
     ],
 )
@@ -93,7 +113,9 @@ def test_a_format_by_name(tmp_path):
     assert read(path, format="chrome").kernels.height == 1
     with pytest.raises(UnknownFormatError, match="there is no format 'json'"):
         read(path, format="json")
-    with pytest.raises(UnknownFormatError, match=r"text\.json is not a Chrome trace: it begins with “just text”"):
+    with pytest.raises(
+        UnknownFormatError, match=r"text\.json is not a Chrome trace: it begins with “just text”"
+    ):
         read(write(tmp_path / "text.json", b"just text"), format="chrome")
     with pytest.raises(ReadError, match="holds no saved trace"):
         read(path, format="llmprof")
@@ -102,14 +124,18 @@ def test_a_format_by_name(tmp_path):
 def test_what_is_larger_than_what_is_sniffed(tmp_path):
     big = {"args": {"x": "y" * 200_000, "list": [1, [2]]}, **kernel("a")}
     assert read(write(tmp_path / "trace.json", json.dumps([big]).encode())).kernels.height == 1
-    text = text_of([kernel("a")], stackFrames={str(i): {"name": "x" * 50, "parent": i} for i in range(20_000)})
+    text = text_of(
+        [kernel("a")], stackFrames={str(i): {"name": "x" * 50, "parent": i} for i in range(20_000)}
+    )
     assert len(text) > 1_500_000
     assert read(write(tmp_path / "trace.json", text)).kernels.height == 1
 
 
 @pytest.mark.parametrize("text", [b'{"traceEvents": []}', b"[]", b"[ ]\n"])
 def test_no_events_is_said(tmp_path, text):
-    with pytest.warns(TraceWarning, match=r"trace\.json has no event: was the profiler ever active\?"):
+    with pytest.warns(
+        TraceWarning, match=r"trace\.json has no event: was the profiler ever active\?"
+    ):
         trace = read(write(tmp_path / "trace.json", text))
     assert trace.tables == {}
     with pytest.raises(NotCapturedError, match="this capture holds no kernels"):
@@ -125,12 +151,15 @@ def test_events_of_which_none_is_of_use(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "keys", [{"deviceProperties": [{"id": 0, "name": "GPU"}]}, {"distributedInfo": {"backend": "nccl"}}]
+    "keys",
+    [{"deviceProperties": [{"id": 0, "name": "GPU"}]}, {"distributedInfo": {"backend": "nccl"}}],
 )
 def test_a_run_on_a_device_without_device_events_names_the_option(tmp_path, keys):
     with pytest.warns(TraceWarning, match=r"no device events: .*ProfilerActivity\.CUDA"):
         trace = read(write(tmp_path / "trace.json", text_of([op()], **keys)))
-    with pytest.raises(NotCapturedError, match=r"holds no kernels; record it with .*ProfilerActivity\.CUDA"):
+    with pytest.raises(
+        NotCapturedError, match=r"holds no kernels; record it with .*ProfilerActivity\.CUDA"
+    ):
         _ = trace.kernels
 
 
@@ -147,7 +176,8 @@ def test_recorded_but_none_is_an_empty_table_and_not_recorded_names_the_option(t
 def test_losses_are_warned_of_and_kept(tmp_path):
     path = write(tmp_path / "trace.json", text_of([kernel("a"), kernel("b")])[:-30])
     with pytest.warns(
-        TraceWarning, match=r"the file ends inside the list of events; .* bytes .about 1 event.* were lost"
+        TraceWarning,
+        match=r"the file ends inside the list of events; .* bytes .about 1 event.* were lost",
     ):
         trace = read(path)
     assert trace.kernels["name"].to_list() == ["a"]
@@ -165,7 +195,13 @@ def test_numbers_that_do_not_fit_the_schema_are_left_out(tmp_path):
         kernel("a", grid=[2**40, 1, 1], device=2**40, **{"shared memory": 1e300}),
         event("gpu_memcpy", "Memcpy HtoD", args={"bytes": 1e300, "device": -7}),
         event("gpu_user_annotation", "range", pid=783658),
-        {"ph": "i", "name": "[memory]", "pid": 1, "ts": 2, "args": {"Bytes": 2**80, "Addr": 2**80, "Device Type": 1}},
+        {
+            "ph": "i",
+            "name": "[memory]",
+            "pid": 1,
+            "ts": 2,
+            "args": {"Bytes": 2**80, "Addr": 2**80, "Device Type": 1},
+        },
     ]
     trace = read(write(tmp_path / "trace.json", text_of(events)))
     assert trace.kernels.select("name", "grid_x", "device").rows() == [("a", None, None)]
@@ -209,18 +245,25 @@ def test_the_trace_of_a_run_knows_its_model(root, tmp_path):
     parallel = {"parallel_config": {"enable_expert_parallel": True}}
     of_sglang = {"json_model_override_args": "{}", "ep_size": 4}
     for told_by, said, expected in (
-        ("/server_info", of_vllm, (None, "fp8")), ("/server_info", of_vllm | parallel, (True, "fp8")),
-        ("/get_server_info", of_sglang, (True, None)), ("its process", {}, (None, None)),
-        ("/v1/models", {}, None), ("its process", {"config": "server.yaml"}, None),
+        ("/server_info", of_vllm, (None, "fp8")),
+        ("/server_info", of_vllm | parallel, (True, "fp8")),
+        ("/get_server_info", of_sglang, (True, None)),
+        ("its process", {}, (None, None)),
+        ("/v1/models", {}, None),
+        ("its process", {"config": "server.yaml"}, None),
         ("/server_info", of_vllm | {"model_config": {"quantization": "fp8"}}, None),
         ("/get_server_info", of_sglang | {"speculative_algorithm": "EAGLE"}, None),
-    ):  # fmt: skip
+    ):
         (tmp_path / "recording.json").write_text(json.dumps({"told_by": [told_by], "config": said}))
         found = saved.model(tmp_path)
-        assert ((found.get("expert_parallel"), found.get("kv_cache_dtype")) if found else None) == expected
+        assert (
+            (found.get("expert_parallel"), found.get("kv_cache_dtype")) if found else None
+        ) == expected
 
 
-@pytest.mark.parametrize("worker", ["", "[]", '{"requests": [{"phase": "plain"}]}', '{"requests": 1}', None])
+@pytest.mark.parametrize(
+    "worker", ["", "[]", '{"requests": [{"phase": "plain"}]}', '{"requests": 1}', None]
+)
 def test_the_trace_of_a_run_knows_the_time_without_the_profiler(root, tmp_path, worker):
     run = root / "sample_traces" / "run_torch_tp1"
     rows = json.loads((run / "worker.json").read_text())["requests"]

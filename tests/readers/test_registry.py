@@ -7,7 +7,13 @@ import pytest
 
 import llmprof
 import llmprof.readers
-from llmprof.errors import MixedRunsError, PluginWarning, ReadError, TraceWarning, UnknownFormatError
+from llmprof.errors import (
+    MixedRunsError,
+    PluginWarning,
+    ReadError,
+    TraceWarning,
+    UnknownFormatError,
+)
 from llmprof.readers import registry
 from llmprof.readers.common.reader import Reader
 from llmprof.readers.reading import left_aside
@@ -47,7 +53,9 @@ def install(tmp_path):
     """Install a plug-in with readers; the code and its entry points."""
     with plugin_package.installed(tmp_path / "packages"):
 
-        def add(module="acme_llmprof", code=LINES, value="acme_llmprof:READER", group="llmprof.readers"):
+        def add(
+            module="acme_llmprof", code=LINES, value="acme_llmprof:READER", group="llmprof.readers"
+        ):
             plugin_package.write(tmp_path / "packages", module, code, {group: {module: value}})
             importlib.invalidate_caches()
             plugin_package.forget()
@@ -58,7 +66,10 @@ def install(tmp_path):
 def test_files_of_nsight_compute_are_pointed_to_their_function(tmp_path):
     path = write(tmp_path / "raw.csv", NCU)
     assert detect(path) == "ncu"
-    with pytest.raises(UnknownFormatError, match=r"raw\.csv is CSV or a report .*read it with llmprof\.read_metrics"):
+    with pytest.raises(
+        UnknownFormatError,
+        match=r"raw\.csv is CSV or a report .*read it with llmprof\.read_metrics",
+    ):
         llmprof.read(path)
     with pytest.raises(ReadError, match=r"has no trace .*read it with llmprof\.read_metrics"):
         llmprof.read(tmp_path)
@@ -68,21 +79,30 @@ def test_files_of_nsight_compute_are_pointed_to_their_function(tmp_path):
 
 
 def test_a_folder_with_files_that_are_whole_recordings(tmp_path):
-    """One is read, and of several formats the first; of two files of one format none is the one that is meant."""
+    """One is read, and of several formats the first; of two files of one format none is the one
+    that is meant.
+    """
     profile = b'[{"count": 2}, {"name": "conv", "timeMs": 3.0}]'
     write(tmp_path / "profile.json", profile)
     assert llmprof.read(tmp_path).totals["total_ns"].to_list() == [3_000_000]
     write(tmp_path / "timing.json", b'[{"startEnqMs": 1.0, "endEnqMs": 1.5}]')
-    with pytest.warns(TraceWarning, match=r"left out: timing\.json is times of iterations of TensorRT"):
+    with pytest.warns(
+        TraceWarning, match=r"left out: timing\.json is times of iterations of TensorRT"
+    ):
         assert llmprof.read(tmp_path).totals.height == 1
     write(tmp_path / "profile2.json", profile)
-    with pytest.raises(ReadError, match=r"profile\.json is times of layers of TensorRT .*: read it separately"):
+    with pytest.raises(
+        ReadError, match=r"profile\.json is times of layers of TensorRT .*: read it separately"
+    ):
         llmprof.read(tmp_path)
 
 
 def test_what_lies_beside_a_trace_and_is_not_read_with_it_is_known(tmp_path):
     write(tmp_path / "trace.json", text_of([kernel("a", 5, 2)]))
-    write(tmp_path / "timing.json", b'[{"startEnqMs": 1.0, "endEnqMs": 1.5, "startComputeMs": 1.2, "computeMs": 2.0}]')
+    write(
+        tmp_path / "timing.json",
+        b'[{"startEnqMs": 1.0, "endEnqMs": 1.5, "startComputeMs": 1.2, "computeMs": 2.0}]',
+    )
     write(tmp_path / "other.txt", b"no recording")
     (words,) = left_aside(tmp_path)
     assert words.startswith("timing.json is times of iterations of TensorRT")
@@ -101,7 +121,11 @@ def test_of_a_report_and_its_exports_one_is_read(tmp_path):
     (reader,) = (one for one in registry.readers() if one.name == "nsys")
     folder = tmp_path / "a_pqtdir"
     folder.mkdir()
-    report, database, other = tmp_path / "a.nsys-rep", tmp_path / "a.sqlite", tmp_path / "b.nsys-rep"
+    report, database, other = (
+        tmp_path / "a.nsys-rep",
+        tmp_path / "a.sqlite",
+        tmp_path / "b.nsys-rep",
+    )
     assert reader.choose([report, database, folder, other]) == [database, other]
     assert reader.choose([report, folder, other]) == [folder, other]
     assert reader.choose([report, other]) == [report, other]
@@ -111,7 +135,10 @@ def test_a_reader_of_another_package(install, tmp_path):
     install()
     path = write(tmp_path / "one.acme", b"ACME 0\n100 50 gemm\n200 10 norm\n")
     trace = llmprof.read(path, cache=False)
-    assert trace.kernels.select("start_ns", "dur_ns", "name").rows() == [(0, 50, "gemm"), (100, 10, "norm")]
+    assert trace.kernels.select("start_ns", "dur_ns", "name").rows() == [
+        (0, 50, "gemm"),
+        (100, 10, "norm"),
+    ]
     assert trace.meta["format"] == "acme"
     assert registry.reader("acme").package == "acme_llmprof 1.2"
 
@@ -130,7 +157,10 @@ def test_a_reader_claims_folders(install, tmp_path):
     assert both.ranks == [0, 1]
     # a file in one of the folders is written anew: the trace in the cache is not taken
     write(tmp_path / "run" / "host1_acme" / "trace.acme", b"ACME 1\n100 50 other\n")
-    assert llmprof.read(tmp_path / "run", cache=True).kernels["name"].to_list() == ["gemm0", "other"]
+    assert llmprof.read(tmp_path / "run", cache=True).kernels["name"].to_list() == [
+        "gemm0",
+        "other",
+    ]
     write(tmp_path / "run" / "trace.json", text_of([kernel()]))
     with pytest.raises(MixedRunsError, match=r"different formats: acme, chrome"):
         llmprof.read(tmp_path / "run")
@@ -149,8 +179,14 @@ def test_another_version_of_the_package_reads_again(install, tmp_path, monkeypat
         calls.append(path)
         return original(path, request)
 
-    for package, expected in (("acme_llmprof 1.2", 0), ("acme_llmprof 1.3", 1), ("acme_llmprof 1.3", 1)):
-        changed = Reader(name="acme", version=1, what=reader.what, sniff=reader.sniff, read=read, package=package)
+    for package, expected in (
+        ("acme_llmprof 1.2", 0),
+        ("acme_llmprof 1.3", 1),
+        ("acme_llmprof 1.3", 1),
+    ):
+        changed = Reader(
+            name="acme", version=1, what=reader.what, sniff=reader.sniff, read=read, package=package
+        )
         monkeypatch.setattr(registry, "readers", lambda changed=changed: (changed,))
         llmprof.read(path, cache=True)
         assert len(calls) == expected
@@ -170,13 +206,30 @@ def test_another_version_of_the_package_reads_again(install, tmp_path, monkeypat
         ),
         ("import sys\nsys.exit(3)\n", "acme_llmprof:READER", "raised SystemExit: 3"),
         ("raise KeyboardInterrupt\n", "acme_llmprof:READER", "raised KeyboardInterrupt"),
-        ("class Odd(BaseException):\n    __str__ = None\nraise Odd\n", "acme_llmprof:READER", "raised Odd"),
+        (
+            "class Odd(BaseException):\n    __str__ = None\nraise Odd\n",
+            "acme_llmprof:READER",
+            "raised Odd",
+        ),
         ("class Odd:\n    __repr__ = None\nREADER = Odd()\n", "acme_llmprof:READER", "no Reader"),
         (LINES + "BOTH = [READER, READER]\n", "acme_llmprof:BOTH", "has the format 'acme' already"),
     ],
-    ids=["import", "error", "attribute", "type", "name", "exit", "interrupt", "unspoken", "no repr", "twice"],
+    ids=[
+        "import",
+        "error",
+        "attribute",
+        "type",
+        "name",
+        "exit",
+        "interrupt",
+        "unspoken",
+        "no repr",
+        "twice",
+    ],
 )
-def test_a_plugin_that_cannot_be_used_is_named_and_the_rest_works(install, tmp_path, code, value, why):
+def test_a_plugin_that_cannot_be_used_is_named_and_the_rest_works(
+    install, tmp_path, code, value, why
+):
     install(code=code, value=value)
     path = write(tmp_path / "trace.json", text_of([kernel("a", 5, 2)]))
     with pytest.warns(
@@ -191,7 +244,10 @@ def test_a_plugin_that_cannot_be_used_is_named_and_the_rest_works(install, tmp_p
 def test_a_plugin_that_claims_a_format_of_another_reader(install, tmp_path):
     install(code=LINES.replace('startswith(b"ACME")', 'startswith(b"{")').replace("[1:]", "[1:1]"))
     path = write(tmp_path / "trace.json", text_of([kernel("a", 5, 2)]))
-    with pytest.warns(PluginWarning, match=r"read as 'chrome', and the plug-in acme_llmprof 1\.2 claims it.*'acme'"):
+    with pytest.warns(
+        PluginWarning,
+        match=r"read as 'chrome', and the plug-in acme_llmprof 1\.2 claims it.*'acme'",
+    ):
         trace = llmprof.read(path, cache=False)
     assert trace.kernels.height == 1
 
@@ -212,7 +268,9 @@ def test_an_interrupt_of_the_user_while_a_plugin_loads_ends_the_reading(install,
 def test_a_plugin_that_fails_when_it_is_asked(install, tmp_path, fails):
     install(code=LINES.replace("def sniff(probe):", f"def sniff(probe):\n    {fails}"))
     path = write(tmp_path / "trace.json", text_of([kernel("a", 5, 2)]))
-    with pytest.warns(PluginWarning, match=r"'acme' of acme_llmprof 1\.2 failed when it looked at trace\.json"):
+    with pytest.warns(
+        PluginWarning, match=r"'acme' of acme_llmprof 1\.2 failed when it looked at trace\.json"
+    ):
         trace = llmprof.read(path, cache=False)
     assert trace.kernels.height == 1
 
@@ -222,7 +280,11 @@ def test_a_plugin_that_fails_when_it_is_asked(install, tmp_path, fails):
     [
         ("    rank = int", "    rank = 1 / 0 + int", "failed on one.acme: ZeroDivisionError"),
         ("    rank = int", "    raise SystemExit", "failed on one.acme: SystemExit"),
-        ("    return [Part", "    return 5\n    return [Part", "returned a int; expected a list of Part"),
+        (
+            "    return [Part",
+            "    return 5\n    return [Part",
+            "returned a int; expected a list of Part",
+        ),
         ('suffixes=(".acme",)', "alone=True", "returned parts.*; expected a Trace"),
     ],
 )

@@ -52,7 +52,11 @@ def test_a_summary_by_hand(tmp_path):
         ("call", "cudaLaunchKernel", 4, 9_000_000, 1_000, 8_000_000),
     ]
     found = analyze.totals(trace)
-    assert found.filter(kind="kernel").select("category", "mean_ns", "share").row(0) == ("linear", 1_750_000, 1.0)
+    assert found.filter(kind="kernel").select("category", "mean_ns", "share").row(0) == (
+        "linear",
+        1_750_000,
+        1.0,
+    )
     with pytest.raises(NotCapturedError):
         _ = trace.kernels
 
@@ -61,8 +65,18 @@ def test_a_gpu_trace_by_hand(tmp_path):
     with pytest.warns(TraceWarning, match=r"1 row that could not be read"):
         trace = llmprof.read(write(tmp_path, GPU_TRACE))
     kernel = trace.kernels.row(0, named=True)
-    assert (kernel["start_ns"], kernel["dur_ns"], kernel["device"], kernel["stream"]) == (500_000, 4_500, 1, 14)
-    assert (kernel["grid_x"], kernel["block_x"], kernel["registers"], kernel["shared_bytes"]) == (80, 128, 32, 1536)
+    assert (kernel["start_ns"], kernel["dur_ns"], kernel["device"], kernel["stream"]) == (
+        500_000,
+        4_500,
+        1,
+        14,
+    )
+    assert (kernel["grid_x"], kernel["block_x"], kernel["registers"], kernel["shared_bytes"]) == (
+        80,
+        128,
+        32,
+        1536,
+    )
     assert kernel["name"] == "void gemm<float, int>(float*)"
     assert trace.copies.select("kind", "bytes", "src_kind", "dst_kind", "start_ns").rows() == [
         ("HtoD", 2 << 20, "pinned", "device", 0)
@@ -99,7 +113,10 @@ def test_a_real_session(real):
 
 @pytest.mark.filterwarnings("ignore:.*only numbers for 30 calls")
 def test_a_session_in_another_case_or_with_a_view(real, tmp_path):
-    path, kernels = real / "nsys_odd" / "ncar_matrix_add.nvvp", "CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL"
+    path, kernels = (
+        real / "nsys_odd" / "ncar_matrix_add.nvvp",
+        "CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL",
+    )
     copy = tmp_path / "other.nvvp"
     copy.write_bytes(path.read_bytes())
     assert_frame_equal(llmprof.read(in_other_case(copy)).kernels, llmprof.read(path).kernels)
@@ -108,17 +125,23 @@ def test_a_session_in_another_case_or_with_a_view(real, tmp_path):
         assert not llmprof.read(copy).has("kernels")
 
 
-PROFILE = [{"count": 4}, {"name": "conv", "timeMs": 2.5, "averageMs": 0.6, "medianMs": 0.5}, {"name": "fc"}]
+PROFILE = [
+    {"count": 4},
+    {"name": "conv", "timeMs": 2.5, "averageMs": 0.6, "medianMs": 0.5},
+    {"name": "fc"},
+]
 
 
 def test_a_profile_of_layers_by_hand(tmp_path):
-    (tmp_path / "net.graph.json").write_text(json.dumps({"Layers": [{"Name": "conv", "LayerType": "CaskConvolution"}]}))
+    (tmp_path / "net.graph.json").write_text(
+        json.dumps({"Layers": [{"Name": "conv", "LayerType": "CaskConvolution"}]})
+    )
     path = write(tmp_path, json.dumps(PROFILE), "net.profile.json")
     with pytest.warns(TraceWarning, match=r"1 entry without a name or a time"):
         trace = llmprof.read(path)
-    assert trace.totals.select("kind", "name", "scope", "count", "total_ns", "median_ns").rows() == [
-        ("layer", "conv", "CaskConvolution", 4, 2_500_000, 500_000)
-    ]
+    assert trace.totals.select(
+        "kind", "name", "scope", "count", "total_ns", "median_ns"
+    ).rows() == [("layer", "conv", "CaskConvolution", 4, 2_500_000, 500_000)]
 
 
 def test_the_real_profile_adds_up(real):
@@ -127,29 +150,48 @@ def test_the_real_profile_adds_up(real):
     trace = llmprof.read(path)
     assert trace.totals.height == len(entries) - 1 == 85
     assert trace.totals["count"].unique().to_list() == [4216]
-    assert trace.totals["total_ns"].sum() == pytest.approx(1e6 * sum(e["timeMs"] for e in entries[1:]), rel=1e-9)
+    assert trace.totals["total_ns"].sum() == pytest.approx(
+        1e6 * sum(e["timeMs"] for e in entries[1:]), rel=1e-9
+    )
     share = analyze.totals(trace).filter(name="QuantizeLinear_2")["share"][0]
     assert 100 * share == pytest.approx(1.88608, rel=1e-4)  # as trtexec says
     assert trace.totals["scope"].null_count() < 85  # types from the file beside it
 
 
 def test_a_description_of_layers_is_no_recording(real):
-    with pytest.raises(UnknownFormatError, match=r"description of the layers.*NAME\.profile\.json beside"):
+    with pytest.raises(
+        UnknownFormatError, match=r"description of the layers.*NAME\.profile\.json beside"
+    ):
         llmprof.read(real / "tensorrt" / "mobilenet.qat.onnx.engine.graph.json")
 
 
 def node(name, metrics=None, children=()):
-    return {"frame": {"name": name, "type": "function"}, "metrics": metrics or {}, "children": list(children)}
+    return {
+        "frame": {"name": name, "type": "function"},
+        "metrics": metrics or {},
+        "children": list(children),
+    }
 
 
-KERNEL = {"count": 10, "device_id": "1", "device_type": "CUDA", "time (ns)": 204800, "flops8": 1e11, "bytes": 1e8}
+KERNEL = {
+    "count": 10,
+    "device_id": "1",
+    "device_type": "CUDA",
+    "time (ns)": 204800,
+    "flops8": 1e11,
+    "bytes": 1e8,
+}
 TREE = [
     node(
         "ROOT",
         {"count": 0, "time (ns)": 0},
         [
             node("step", {}, [node("gemm", KERNEL), node("odd", {"count": 1})]),
-            node("__proton_launch_metadata", {}, [node("helper", {"time (ns)": 5, "count": 1, "device_id": "0"})]),
+            node(
+                "__proton_launch_metadata",
+                {},
+                [node("helper", {"time (ns)": 5, "count": 1, "device_id": "0"})],
+            ),
         ],
     ),
     {"CUDA": {"1": {"arch": "90", "num_sms": 132}}},
@@ -159,7 +201,9 @@ TREE = [
 def test_a_tree_of_proton_by_hand(tmp_path):
     with pytest.warns(TraceWarning, match=r"1 leaf node without a time"):
         trace = llmprof.read(write(tmp_path, json.dumps(TREE), "run.hatchet"))
-    assert trace.totals.select("device", "kind", "name", "scope", "count", "total_ns", "flops", "bytes").rows() == [
+    assert trace.totals.select(
+        "device", "kind", "name", "scope", "count", "total_ns", "flops", "bytes"
+    ).rows() == [
         (1, "kernel", "gemm", "step", 10, 204_800, 1e11, 1e8),
         (0, "range", "helper", "__proton_launch_metadata", 1, 5, None, None),
     ]
@@ -203,6 +247,8 @@ def test_hostile_values_cause_errors_of_ours_or_are_left_out(tmp_path):
         except ReadError:
             refused.append(number)
         else:
-            kept = trace.tables.get("totals", pl.DataFrame({"total_ns": []}, schema={"total_ns": pl.Int64}))
+            kept = trace.tables.get(
+                "totals", pl.DataFrame({"total_ns": []}, schema={"total_ns": pl.Int64})
+            )
             assert kept["total_ns"].is_between(0, 2**62).all(), text
     assert refused == [0, 6]

@@ -31,7 +31,9 @@ def truth(files, name):
 
 
 DATA = {
-    "segments": [{"a": 1, "b": [True, None, 2.5, -7, 2**40, -(2**70), "ü" * 300], "t": (1, 2), "e": ()}],
+    "segments": [
+        {"a": 1, "b": [True, None, 2.5, -7, 2**40, -(2**70), "ü" * 300], "t": (1, 2), "e": ()}
+    ],
     "shared": ["x"] * 3,
     "long": list(range(1200)),
     "three": (1, 2, 3),
@@ -117,7 +119,10 @@ def test_a_snapshot_against_the_statistics_of_the_allocator(files, name):
     assert -sizes.filter(sizes < 0).sum() == said["requested_bytes.all.freed"]
     counters = dict(trace.counters.select("name", "value").iter_rows())
     assert counters["memory: allocated blocks"] == said["allocated_bytes.all.current"]
-    assert counters["memory: free in segments that are in use"] == said["inactive_split_bytes.all.current"]
+    assert (
+        counters["memory: free in segments that are in use"]
+        == said["inactive_split_bytes.all.current"]
+    )
     assert counters["memory: segments"] == said["num_device_alloc"] - said["num_device_free"]
 
 
@@ -128,8 +133,8 @@ def test_the_kv_cache_of_vllm_is_told_from_weights(files):
     parts = dict(held.group_by("part").agg(pl.col("bytes").sum()).iter_rows())
     # blocks x tokens a block x (keys and values) x 8 layers x 2 heads x 128 x 2 bytes
     assert parts["KV cache"] == said["num_gpu_blocks"] * said["block_size"] * 2 * 8 * 2 * 128 * 2
-    # Qwen2.5-1.5B with 8 layers: embedding, and by layer qkv with bias, o, gate and up, down, two norms; a last norm;
-    # with the rotary embedding's table of 32,768 positions
+    # Qwen2.5-1.5B with 8 layers: embedding, and by layer qkv with bias, o, gate and up, down, two
+    # norms; a last norm; with the rotary embedding's table of 32,768 positions
     layer = 1536 * 2048 + 2048 + 1536 * 1536 + 3 * 1536 * 8960
     weights = 2 * (151936 * 1536 + 8 * (layer + 2 * 1536) + 1536) + 2 * 32768 * 128
     assert parts["weights"] == pytest.approx(weights, rel=0.001)
@@ -141,25 +146,57 @@ def test_the_kv_cache_of_vllm_is_told_from_weights(files):
 def test_without_history_what_is_held_is_known(files):
     with pytest.warns(TraceWarning, match="has no history"):
         trace = llmprof.read(files / "torch_no_history.pickle.gz")
-    assert trace.memory["allocated_bytes"][-1] == truth(files, "torch_history")["requested_bytes.all.current"]
+    assert (
+        trace.memory["allocated_bytes"][-1]
+        == truth(files, "torch_history")["requested_bytes.all.current"]
+    )
     found = analyze.memory(trace).row(0, named=True)
     assert found["allocations"] == 0
     assert found["first_bytes"] == found["peak_bytes"] == 74483712
 
 
 def event(action, address, size, at, frames=()):
-    return {"action": action, "addr": address, "size": size, "stream": 0, "time_us": at, "frames": list(frames)}
+    return {
+        "action": action,
+        "addr": address,
+        "size": size,
+        "stream": 0,
+        "time_us": at,
+        "frames": list(frames),
+    }
 
 
 FRAME = {"filename": "/home/me/model.py", "line": 3, "name": "forward"}
 SNAPSHOT = {
     "segments": [
         {
-            "device": 0, "address": 1000, "total_size": 4096, "stream": 0, "segment_type": "small",
+            "device": 0,
+            "address": 1000,
+            "total_size": 4096,
+            "stream": 0,
+            "segment_type": "small",
             "blocks": [
-                {"size": 512, "requested_size": 500, "address": 1000, "state": "active_allocated", "frames": []},
-                {"size": 512, "requested_size": 400, "address": 1512, "state": "active_allocated", "frames": []},
-                {"size": 3072, "requested_size": 0, "address": 2024, "state": "inactive", "frames": []},
+                {
+                    "size": 512,
+                    "requested_size": 500,
+                    "address": 1000,
+                    "state": "active_allocated",
+                    "frames": [],
+                },
+                {
+                    "size": 512,
+                    "requested_size": 400,
+                    "address": 1512,
+                    "state": "active_allocated",
+                    "frames": [],
+                },
+                {
+                    "size": 3072,
+                    "requested_size": 0,
+                    "address": 2024,
+                    "state": "inactive",
+                    "frames": [],
+                },
             ],
         }
     ],
@@ -171,10 +208,17 @@ SNAPSHOT = {
             event("alloc", 1512, 400, 20, [FRAME]),
             event("alloc", 2024, 1000, 30),
             event("free_requested", 2024, 1000, 40),
-            {"action": "oom", "size": 99, "device_free": 5, "time_us": 41, "stream": 0, "frames": []},
+            {
+                "action": "oom",
+                "size": 99,
+                "device_free": 5,
+                "time_us": 41,
+                "stream": 0,
+                "frames": [],
+            },
         ]
     ],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("kind", ["pickle", "json"])
@@ -182,13 +226,20 @@ def test_a_snapshot_by_hand(tmp_path, kind):
     path = tmp_path / f"snapshot.{kind}"
     path.write_bytes(pickle.dumps(SNAPSHOT) if kind == "pickle" else json.dumps(SNAPSHOT).encode())
     trace = llmprof.read(path)
-    rows = trace.memory.select("time_ns", "torch_action", "bytes", "allocated_bytes", "reserved_bytes").rows()
+    rows = trace.memory.select(
+        "time_ns", "torch_action", "bytes", "allocated_bytes", "reserved_bytes"
+    ).rows()
     assert rows == [
-        (0, "held", None, 0, 6144), (0, "held", 300, 300, 6144), (0, "held", 500, 800, 6144),
-        (0, "free_requested", -300, 500, 6144), (2000, "segment_free", None, 500, 4096),
-        (10000, "alloc", 400, 900, 4096), (20000, "alloc", 1000, 1900, 4096),
-        (30000, "free_requested", -1000, 900, 4096), (31000, "oom", None, 900, 4096),
-    ]  # fmt: skip
+        (0, "held", None, 0, 6144),
+        (0, "held", 300, 300, 6144),
+        (0, "held", 500, 800, 6144),
+        (0, "free_requested", -300, 500, 6144),
+        (2000, "segment_free", None, 500, 4096),
+        (10000, "alloc", 400, 900, 4096),
+        (20000, "alloc", 1000, 1900, 4096),
+        (30000, "free_requested", -1000, 900, 4096),
+        (31000, "oom", None, 900, 4096),
+    ]
     counters = dict(trace.counters.select("name", "value").iter_rows())
     assert counters["memory: rounding of blocks"] == 124
     assert counters["memory: largest free block"] == 3072
@@ -199,8 +250,10 @@ def test_a_snapshot_by_hand(tmp_path, kind):
     assert (found["releases"], found["released_bytes"]) == (2, 1300)
     held = analyze.memory(trace, per="holder").select("part", "holder", "bytes").rows()
     assert set(held) == {
-        ("temporary", None, 1000), ("before the recording", None, 500), (None, "model.py(3): forward", 400),
-    }  # fmt: skip
+        ("temporary", None, 1000),
+        ("before the recording", None, 500),
+        (None, "model.py(3): forward", 400),
+    }
 
 
 def test_paths_are_taken_out(tmp_path):
@@ -216,9 +269,18 @@ HOSTILE = [
     {"segments": []},
     {"segments": "x"},
     {"segments": [{"total_size": -1}], "device_traces": [[1, None, {"action": 3}]]},
-    {"segments": [{"total_size": 10, "device": 0, "blocks": [{"size": "x"}, 7]}], "device_traces": 5},
-    {"segments": [{"total_size": 2**80, "blocks": []}], "device_traces": [[event("alloc", -5, 2**70, 1)]]},
-    {"segments": [{"total_size": 10, "blocks": None}], "device_traces": [[event("alloc", 5, 10, "x")] * 3]},
+    {
+        "segments": [{"total_size": 10, "device": 0, "blocks": [{"size": "x"}, 7]}],
+        "device_traces": 5,
+    },
+    {
+        "segments": [{"total_size": 2**80, "blocks": []}],
+        "device_traces": [[event("alloc", -5, 2**70, 1)]],
+    },
+    {
+        "segments": [{"total_size": 10, "blocks": None}],
+        "device_traces": [[event("alloc", 5, 10, "x")] * 3],
+    },
 ]
 
 
@@ -245,7 +307,8 @@ def test_real_timelines(files, name):
         assert rows.height == len(document)
         assert rows["bytes"].sum() == sum(row[2] for row in document)
         assert rows["allocated_bytes"].max() == max(
-            sum(row[2] for row in sorted(document, key=lambda r: r[0])[: k + 1]) for k in range(len(document))
+            sum(row[2] for row in sorted(document, key=lambda r: r[0])[: k + 1])
+            for k in range(len(document))
         )
         held = analyze.memory(trace, per="holder")
         known = {"weights", "activations", "temporary", "inputs", "before the recording"}
@@ -253,7 +316,9 @@ def test_real_timelines(files, name):
         assert held.filter(part="weights")["bytes"].sum() > 0
     else:
         assert rows["allocated_bytes"].to_list() == [sum(row) for row in document[1]]
-        assert trace.counters.filter(name="memory: parameter")["value"].max() == max(row[1] for row in document[1])
+        assert trace.counters.filter(name="memory: parameter")["value"].max() == max(
+            row[1] for row in document[1]
+        )
 
 
 def test_memory_events_of_a_trace_against_the_statistics(files):
@@ -270,7 +335,9 @@ def test_memory_events_of_a_trace_against_the_statistics(files):
     assert steps["peak_bytes"].max() == found["peak_bytes"]
     ops = analyze.memory(trace, per="op")
     assert ops["op"][0] == "aten::addmm"
-    assert ops["allocated_bytes"].sum() == found["allocated_bytes"] == steps["allocated_bytes"].sum()
+    assert (
+        ops["allocated_bytes"].sum() == found["allocated_bytes"] == steps["allocated_bytes"].sum()
+    )
 
 
 @pytest.mark.parametrize("context", ["shadow", "python"])
@@ -286,4 +353,7 @@ def test_real_profiles_of_proton(files, context):
     assert found.filter(name="add_kernel")["count"].sum() == 3
     assert found["device"].drop_nulls().unique().to_list() == [0]
     if context == "shadow":
-        assert found["scope"].drop_nulls().unique().sort().to_list()[:2] == ["step0\nadd", "step0\nmm"]
+        assert found["scope"].drop_nulls().unique().sort().to_list()[:2] == [
+            "step0\nadd",
+            "step0\nmm",
+        ]

@@ -29,7 +29,9 @@ def part(root, name: str, tables, **options) -> Trace:
     return llmprof.read(root / "sample_traces" / name, tables=tables, **{"cache": False} | options)
 
 
-@pytest.mark.parametrize(("name", "table"), [(name, table) for name, tables in RECORDED.items() for table in tables])
+@pytest.mark.parametrize(
+    ("name", "table"), [(name, table) for name, tables in RECORDED.items() for table in tables]
+)
 def test_one_table_is_what_it_is_in_the_whole_trace(root, name, table):
     full, narrow = whole(root, name), part(root, name, [table])
     assert list(narrow.tables) == [table]
@@ -44,7 +46,10 @@ def test_one_table_is_what_it_is_in_the_whole_trace(root, name, table):
 
 @pytest.mark.parametrize("name", RECORDED)
 def test_columns_are_those_asked_for_and_those_that_are_never_null(root, name):
-    full, narrow = whole(root, name), part(root, name, {"kernels": ("stream", "grid_x"), "copies": None})
+    full, narrow = (
+        whole(root, name),
+        part(root, name, {"kernels": ("stream", "grid_x"), "copies": None}),
+    )
     assert narrow.kernels.columns == ["rank", "stream", "start_ns", "dur_ns", "name", "grid_x"]
     assert_frame_equal(narrow.kernels, full.kernels.select(narrow.kernels.columns))
     assert_frame_equal(narrow.copies, full.copies)
@@ -53,7 +58,8 @@ def test_columns_are_those_asked_for_and_those_that_are_never_null(root, name):
 def test_a_table_that_was_not_asked_for_says_so(root):
     narrow = part(root, EXPORT, ["kernels"])
     with pytest.raises(
-        NotCapturedError, match=r"read without its runtime.*that were read: kernels.*'runtime' among tables="
+        NotCapturedError,
+        match=r"read without its runtime.*that were read: kernels.*'runtime' among tables=",
     ):
         _ = narrow.runtime
     with pytest.raises(NotCapturedError, match="read without its runtime"):
@@ -63,7 +69,9 @@ def test_a_table_that_was_not_asked_for_says_so(root):
 
 def test_an_analysis_names_the_column_that_was_not_asked_for(root):
     narrow = part(root, EXPORT, {"kernels": ("dur_ns",), "copies": None})
-    with pytest.raises(NotCapturedError, match=r"without the column (device|stream).*among tables="):
+    with pytest.raises(
+        NotCapturedError, match=r"without the column (device|stream).*among tables="
+    ):
         analyze.idle(narrow)
     with pytest.raises(AnalysisError, match="no column"):
         analyze.nsys.cuda_gpu_kern_sum(narrow, by=("stream",))
@@ -102,7 +110,9 @@ def test_a_saved_trace_keeps_what_was_asked_for(root, tmp_path):
         _ = again.select(ranks=0).runtime
     full = whole(root, EXPORT)
     narrow = llmprof.read(full.save(tmp_path / "whole"), tables={"kernels": ("stream",)})
-    assert_frame_equal(narrow.kernels, full.kernels.select("rank", "stream", "start_ns", "dur_ns", "name"))
+    assert_frame_equal(
+        narrow.kernels, full.kernels.select("rank", "stream", "start_ns", "dur_ns", "name")
+    )
     assert narrow.asked == {"kernels": ["stream"]}
 
 
@@ -114,8 +124,12 @@ def test_the_cache_gives_each_what_it_asked_for(root, monkeypatch):
     monkeypatch.setattr(reader, "read", lambda *_: pytest.fail("was not taken from the cache"))
     assert part(root, EXPORT, ["kernels"], cache=None).tables.keys() == {"kernels"}
     assert part(root, EXPORT, {"runtime": ()}, cache=None).runtime.columns == [
-        "rank", "start_ns", "dur_ns", "name", "api",
-    ]  # fmt: skip
+        "rank",
+        "start_ns",
+        "dur_ns",
+        "name",
+        "api",
+    ]
     assert part(root, EXPORT, None, cache=None).tables.keys() == full.tables.keys()
 
 

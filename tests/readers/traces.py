@@ -1,4 +1,6 @@
-"""Small hand-made traces, and an independent look at real ones: plain ``json``, with decimals for times."""
+"""Small hand-made traces, and an independent look at real ones: plain ``json``, with decimals
+for times.
+"""
 
 import gzip
 import json
@@ -18,12 +20,17 @@ SHARED = ROOT / ".." / "shared"
 
 
 def real_files() -> list[Path]:
-    """Chrome traces of many tools and years beside a developer's checkout; none where there is no such folder.
+    """Chrome traces of many tools and years beside a developer's checkout; none where there is no
+    such folder.
 
     Of our own captures of four ranks, which are alike, they are the first and the last rank.
     """
     found = [
-        *(path for path in SHARED.glob("captures/torch_*/*.json.gz") if not path.name.startswith(("rank1.", "rank2."))),
+        *(
+            path
+            for path in SHARED.glob("captures/torch_*/*.json.gz")
+            if not path.name.startswith(("rank1.", "rank2."))
+        ),
         *SHARED.glob("real/chrome/**/*.json*"),
         *SHARED.glob("real/onnxruntime/*.json"),
         *SHARED.glob("real/rocm/*.json"),
@@ -48,7 +55,9 @@ def decimal_ns(us: Any) -> int:
     return int((Decimal(str(us)) * 1000).to_integral_value(ROUND_HALF_UP))
 
 
-def event(cat: str | None = "kernel", name: str = "k", ts: Any = 0, dur: Any = 1, **more: Any) -> dict[str, Any]:
+def event(
+    cat: str | None = "kernel", name: str = "k", ts: Any = 0, dur: Any = 1, **more: Any
+) -> dict[str, Any]:
     """A complete event; ``args`` among ``more`` are its arguments."""
     found = {"ph": "X", "name": name, "pid": 1, "tid": 7, "ts": ts, "dur": dur, **more}
     return found if cat is None else {"cat": cat, **found}
@@ -62,13 +71,17 @@ def op(name: str = "aten::mm", ts: Any = 0, dur: Any = 1, **args: Any) -> dict[s
     return event("cpu_op", name, ts, dur, pid=100, tid=101, args=args)
 
 
-def launch(name: str = "cudaLaunchKernel", ts: Any = 0, dur: Any = 1, **args: Any) -> dict[str, Any]:
+def launch(
+    name: str = "cudaLaunchKernel", ts: Any = 0, dur: Any = 1, **args: Any
+) -> dict[str, Any]:
     return event("cuda_runtime", name, ts, dur, pid=100, tid=101, args=args)
 
 
 def collectives_of(part: Part) -> pl.DataFrame:
     """Collectives of one file, in its absolute times."""
-    found = communication.collectives({name: frame.with_columns(rank=0) for name, frame in part.tables.items()})
+    found = communication.collectives(
+        {name: frame.with_columns(rank=0) for name, frame in part.tables.items()}
+    )
     assert found is not None
     return found
 
@@ -84,7 +97,12 @@ def write(path: Path, text: bytes) -> Path:
 
 
 def rank_file(
-    folder: Path, rank: int, events: Iterable[Any], world: int = 2, backend: str = "nccl", **keys: Any
+    folder: Path,
+    rank: int,
+    events: Iterable[Any],
+    world: int = 2,
+    backend: str = "nccl",
+    **keys: Any,
 ) -> Path:
     """A file as Kineto writes it for a rank of a run."""
     distributed = {"backend": backend, "rank": rank, "world_size": world}

@@ -1,4 +1,6 @@
-"""What a profile says of people and machines, found by reading its bytes: written apart from what redacts it."""
+"""What a profile says of people and machines, found by reading its bytes: written apart from
+what redacts it.
+"""
 
 import csv
 import gzip
@@ -9,21 +11,34 @@ import sqlite3
 import sys
 from pathlib import Path
 
-_ENV_TABLES = ("META_DATA_CAPTURE", "TARGET_INFO_SYSTEM_ENV", "META_DATA_EXPORT", "EXPORT_META_DATA")
+_ENV_TABLES = (
+    "META_DATA_CAPTURE",
+    "TARGET_INFO_SYSTEM_ENV",
+    "META_DATA_EXPORT",
+    "EXPORT_META_DATA",
+)
 _IDENTITY_KEYS = re.compile(
     r"(?i)^(?:host_?name|user_?name|user|login|tw_\w+|mast_\w+|logical_server\w*|ai_rm\w*|export_(?:user|host)|traceName|"
     r"trace_id|group_trace_id|targetinstalldir|systemuid|hostname|host_?uid|host_?ip|node_?name|owner|account|cwd|work_?dir)$"
 )
 _PATTERNS = {
-    "absolute path": re.compile(rb"(?<![\w.)\]*&/-])/(?:[A-Za-z0-9_.+@~-]{2,}/)+[A-Za-z0-9_.+@~-]{2,}"),
+    "absolute path": re.compile(
+        rb"(?<![\w.)\]*&/-])/(?:[A-Za-z0-9_.+@~-]{2,}/)+[A-Za-z0-9_.+@~-]{2,}"
+    ),
     "home": re.compile(rb"/(?:home|Users|root|users|u)/[A-Za-z0-9_.-]{2,}"),
     "Windows path": re.compile(rb"\b[A-Za-z]:\\{1,2}[A-Za-z0-9_.-]+\\{1,2}[A-Za-z0-9_.\\-]+"),
     "address": re.compile(rb"(?<![\d.\w])(?:\d{1,3}\.){3}\d{1,3}(?![\d.\w])"),
     "e-mail": re.compile(rb"[A-Za-z0-9_.+-]+@[A-Za-z0-9-]+\.[A-Za-z0-9.-]+"),
-    "UUID": re.compile(rb"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}"),
+    "UUID": re.compile(
+        rb"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}"
+    ),
     "token": re.compile(rb"(?<![A-Za-z0-9])(?:sk-|hf_|ghp_|glpat-|AKIA)[A-Za-z0-9_-]{8,}"),
-    "domain": re.compile(rb"\b[a-z0-9-]+(?:\.[a-z0-9-]+)+\.(?:com|net|org|edu|gov|local|internal)\b"),
-    "variable": re.compile(rb"\b[A-Z][A-Z0-9_]{3,}=[A-Za-z0-9_./:@-]*[A-Za-z][A-Za-z0-9_./:@-]{3,}"),
+    "domain": re.compile(
+        rb"\b[a-z0-9-]+(?:\.[a-z0-9-]+)+\.(?:com|net|org|edu|gov|local|internal)\b"
+    ),
+    "variable": re.compile(
+        rb"\b[A-Z][A-Z0-9_]{3,}=[A-Za-z0-9_./:@-]*[A-Za-z][A-Za-z0-9_./:@-]{3,}"
+    ),
 }
 _NEEDS = {
     "Windows path": (b":\\",),
@@ -45,7 +60,9 @@ _COMMON = re.compile(
 def expanded(path: Path) -> bytes:
     """All bytes of a file or folder, compressed members expanded too."""
     if path.is_dir():
-        return b"\n".join(p.name.encode() + b"\n" + expanded(p) for p in sorted(path.rglob("*")) if p.is_file())
+        return b"\n".join(
+            p.name.encode() + b"\n" + expanded(p) for p in sorted(path.rglob("*")) if p.is_file()
+        )
     data = path.read_bytes()
     if data[:2] == b"\x1f\x8b":
         try:
@@ -85,7 +102,9 @@ def _counts(value: bytes, kind: str) -> bool:
         return not text.startswith("127.") and all(int(part) <= 255 for part in text.split("."))
     if len(text) < 4 or _COMMON.fullmatch(text):
         return False
-    if kind == "absolute path" and len(text) < 10:  # a few bytes of a number in a page of a database look like one
+    if (
+        kind == "absolute path" and len(text) < 10
+    ):  # a few bytes of a number in a page of a database look like one
         return False
     return not (
         kind == "absolute path"
@@ -99,21 +118,39 @@ def _of_database(path: Path) -> set[str]:
     connection = sqlite3.connect(f"file:{path}?immutable=1", uri=True)
     connection.text_factory = lambda b: b.decode("utf-8", "replace")
     try:
-        tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        tables = {
+            row[0]
+            for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+        }
         for table in _ENV_TABLES:
             if table in tables:
                 for name, value in connection.execute(f"SELECT name, value FROM {table}"):
                     if isinstance(value, str) and (
-                        "ENVIRONMENT" in str(name).upper() or _IDENTITY_KEYS.match(str(name)) or "COMMAND" in str(name)
+                        "ENVIRONMENT" in str(name).upper()
+                        or _IDENTITY_KEYS.match(str(name))
+                        or "COMMAND" in str(name)
                     ):
-                        out |= {value, *(part.partition("=")[2] for part in re.split(r"[\0;\n]", value) if "=" in part)}
+                        out |= {
+                            value,
+                            *(
+                                part.partition("=")[2]
+                                for part in re.split(r"[\0;\n]", value)
+                                if "=" in part
+                            ),
+                        }
         for table in tables:
-            for (column,) in connection.execute("SELECT name FROM pragma_table_info(?)", (table,)).fetchall():
+            for (column,) in connection.execute(
+                "SELECT name FROM pragma_table_info(?)", (table,)
+            ).fetchall():
                 if _IDENTITY_KEYS.match(column):
                     rows = connection.execute(f'SELECT DISTINCT "{column}" FROM "{table}"')
                     out |= {value for (value,) in rows if isinstance(value, str)}
         if "PROCESSES" in tables:
-            names = [row[0] for row in connection.execute("SELECT name FROM PROCESSES") if isinstance(row[0], str)]
+            names = [
+                row[0]
+                for row in connection.execute("SELECT name FROM PROCESSES")
+                if isinstance(row[0], str)
+            ]
             out |= {name for name in names if " " in name.strip() or "/" in name}
     finally:
         connection.close()

@@ -27,7 +27,9 @@ def test_a_copy_never_replaces_a_file_and_leaves_nothing_behind(tmp_path):
 
 
 def test_of_a_damaged_trace_what_can_be_read_is_copied(tmp_path):
-    event = '{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 1, "dur": 1},'
+    event = (
+        '{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 1, "dur": 1},'
+    )
     damaged = tmp_path / "d.json.gz"
     damaged.write_bytes(gzip.compress(('{"traceEvents": [' + event * 50).encode())[:-9])
     redact(damaged, tmp_path / "copy")
@@ -52,7 +54,15 @@ def test_a_check_lists_with_examples_and_writes_nothing(tmp_path):
     found = check(path)
     assert found.rows() == [("document", "keys that no table needs", 1, "host_name")]
     assert [p.name for p in tmp_path.iterdir()] == ["t.json"]
-    event = {"ph": "X", "cat": "cpu_op", "name": f"load {HOME}/w", "pid": 1, "tid": 1, "ts": 1, "dur": 2}
+    event = {
+        "ph": "X",
+        "cat": "cpu_op",
+        "name": f"load {HOME}/w",
+        "pid": 1,
+        "tid": 1,
+        "ts": 1,
+        "dur": 2,
+    }
     path.write_text(json.dumps({"traceEvents": [event]}))
     for name, key in (("a", b"one key"), ("b", b"one key"), ("c", None), ("d", None)):
         redact(path, tmp_path / name, key=key)
@@ -72,26 +82,37 @@ def test_a_trace_is_redacted_in_memory(sample_trace):
 @pytest.mark.parametrize("form", ["sqlite", "parquet"])
 def test_of_what_a_capture_says_of_itself_only_what_was_recorded_and_the_rank_stay(tmp_path, form):
     said = [
-        ("CAPTURE_EVENT_TYPE", "Cuda"), ("PROCESS_0:COLLECT_CUDA_TRACE", "true"), ("COLLECT_GPU_MEMORY_USAGE", "true"),
-        ("PROCESS_0:ENVIRONMENT_VARIABLE", "RANK=3"), ("PROCESS_0:ENVIRONMENT_VARIABLE", "OMPI_COMM_WORLD_SIZE=8"),
-    ]  # fmt: skip
+        ("CAPTURE_EVENT_TYPE", "Cuda"),
+        ("PROCESS_0:COLLECT_CUDA_TRACE", "true"),
+        ("COLLECT_GPU_MEMORY_USAGE", "true"),
+        ("PROCESS_0:ENVIRONMENT_VARIABLE", "RANK=3"),
+        ("PROCESS_0:ENVIRONMENT_VARIABLE", "OMPI_COMM_WORLD_SIZE=8"),
+    ]
     hidden = [
-        ("PROCESS_0:ENVIRONMENT_VARIABLE", "RANK=planted"), ("PROCESS_0:ENVIRONMENT_VARIABLE", f"API_KEY={SECRET}"),
-        ("COLLECT_PLANTED", "planted"), ("PROCESS_0:USER_NAME", "planted"), ("CAPTURE_EVENT_TYPE", "planted/x"),
-        ("PROCESS_0:ENVIRONMENT_VARIABLE", "SALARY=5000000"), ("DEVICE_DISPLAY_NAME", "planted-box"),
-    ]  # fmt: skip
+        ("PROCESS_0:ENVIRONMENT_VARIABLE", "RANK=planted"),
+        ("PROCESS_0:ENVIRONMENT_VARIABLE", f"API_KEY={SECRET}"),
+        ("COLLECT_PLANTED", "planted"),
+        ("PROCESS_0:USER_NAME", "planted"),
+        ("CAPTURE_EVENT_TYPE", "planted/x"),
+        ("PROCESS_0:ENVIRONMENT_VARIABLE", "SALARY=5000000"),
+        ("DEVICE_DISPLAY_NAME", "planted-box"),
+    ]
     about = pl.DataFrame([*said, *hidden], schema=["name", "value"], orient="row")
     frames = {
         "META_DATA_CAPTURE": about.with_columns(text=pl.lit("planted")),
         "StringIds": pl.DataFrame({"id": [1], "value": ["k"]}),
-        "NVTX_EVENTS": pl.DataFrame({"start": [1], "end": [2], "text": ["r"], "eventType": [59], "globalTid": [1]}),
+        "NVTX_EVENTS": pl.DataFrame(
+            {"start": [1], "end": [2], "text": ["r"], "eventType": [59], "globalTid": [1]}
+        ),
     }
     path = tmp_path / ("a.sqlite" if form == "sqlite" else "a")
     if form == "sqlite":
         with sqlite3.connect(path) as c:
             for name, frame in frames.items():
                 c.execute(f"CREATE TABLE {name} ({', '.join(frame.columns)})")
-                c.executemany(f"INSERT INTO {name} VALUES ({', '.join('?' * frame.width)})", frame.rows())
+                c.executemany(
+                    f"INSERT INTO {name} VALUES ({', '.join('?' * frame.width)})", frame.rows()
+                )
         c.close()
     else:
         path.mkdir()
@@ -109,21 +130,41 @@ def test_of_what_a_capture_says_of_itself_only_what_was_recorded_and_the_rank_st
 
 
 def test_requests_of_a_run_stay_joined_to_the_steps_without_their_names(tmp_path):
-    """A client may name its requests; the scheduler adds to the name (``0_`` before, ``-0-a1`` after)."""
+    """A client may name its requests; the scheduler adds to the name (``0_`` before, ``-0-a1``
+    after).
+    """
     run = tmp_path / "run"
     run.mkdir()
     (run / "state.json").write_text('{"state": "finished"}')
     (run / "config.yaml").write_text("model: random:tiny\n")
-    request = {"phase": "profiled", "repeat": 0, "start_ns": 5, "prompt_tokens": 3, "output_tokens": 2}
+    request = {
+        "phase": "profiled",
+        "repeat": 0,
+        "start_ns": 5,
+        "prompt_tokens": 3,
+        "output_tokens": 2,
+    }
     names = ["bob@corp.example/chat", "bob@corp.example/chat-2"]
     requests = [{**request, "request": k, "id": name} for k, name in enumerate(names)]
     engine = {names[0]: f"{names[0]}-0-a1", names[1]: f"{names[1]}-0-b2"}
     steps = [
-        {"phase": "profiled", "start_ns": 6, "end_ns": 7, "preempted": [engine[names[1]]],
-         "tokens": {engine[names[0]]: 3, "a stranger": 1}, "computed": {engine[names[0]]: 0}},
-        {"phase": "profiled", "start_ns": 8, "end_ns": 9, "preempted": [],
-         "tokens": {engine[names[1]]: 3}, "computed": {engine[names[1]]: 0}},
-    ]  # fmt: skip
+        {
+            "phase": "profiled",
+            "start_ns": 6,
+            "end_ns": 7,
+            "preempted": [engine[names[1]]],
+            "tokens": {engine[names[0]]: 3, "a stranger": 1},
+            "computed": {engine[names[0]]: 0},
+        },
+        {
+            "phase": "profiled",
+            "start_ns": 8,
+            "end_ns": 9,
+            "preempted": [],
+            "tokens": {engine[names[1]]: 3},
+            "computed": {engine[names[1]]: 0},
+        },
+    ]
     told = {"engine": "vllm", "stages": [], "requests": requests, "engine_steps": steps}
     for name in ("worker.json", "metrics.json"):
         (run / name).write_text(json.dumps(told))
@@ -150,5 +191,7 @@ def test_names_of_gpu_metrics_stay(root, tmp_path):
     }
     assert names[source] == names[tmp_path / "copy.sqlite"]
     with sqlite3.connect(tmp_path / "copy.sqlite") as copy:
-        every = " ".join(name for (name,) in copy.execute("SELECT metricName FROM TARGET_INFO_GPU_METRICS"))
+        every = " ".join(
+            name for (name,) in copy.execute("SELECT metricName FROM TARGET_INFO_GPU_METRICS")
+        )
     assert "<" not in every

@@ -28,7 +28,17 @@ def seeds(tmp_path_factory) -> Path:
 def planted(value: Any, secret: str) -> Any:
     """A document whose texts of people (not those that name what it is) carry a secret."""
     if isinstance(value, dict):
-        known = {"format", "phase", "kind", "clock", "platform", "method", "layer_path", "type", "dtype"}
+        known = {
+            "format",
+            "phase",
+            "kind",
+            "clock",
+            "platform",
+            "method",
+            "layer_path",
+            "type",
+            "dtype",
+        }
         made = {key: one if key in known else planted(one, secret) for key, one in value.items()}
         return made | {"more": secret}
     if isinstance(value, list):
@@ -37,7 +47,9 @@ def planted(value: Any, secret: str) -> Any:
 
 
 def files_of(folder: Path, secret: str, work: Path) -> Iterator[Path]:
-    """The seeds with a secret in every document's text, or in a name of every row and in a line of its own."""
+    """The seeds with a secret in every document's text, or in a name of every row and in a line
+    of its own.
+    """
     for seed in sorted(folder.iterdir()):
         path = work / seed.name
         text = seed.read_text()
@@ -47,11 +59,15 @@ def files_of(folder: Path, secret: str, work: Path) -> Iterator[Path]:
             quoted = secret.replace('"', '""').replace(",", ";")
             name = r"(kernel_|gemm_|cudaLaunchKernel|function_|frame_|MEMORY_COPY_HOST)(\w*)"
             text = re.sub(name, rf"\g<0> {quoted.replace(chr(92), chr(92) * 2)}", text)
-            path.write_text(f"{text}== the program said {secret}\n" if seed.parent.name == "nvprof" else text)
+            path.write_text(
+                f"{text}== the program said {secret}\n" if seed.parent.name == "nvprof" else text
+            )
         else:
             made = planted(document, secret)
             if seed.parent.name == "tensorrt":
-                made = [{k: v for k, v in one.items() if i or k != "more"} for i, one in enumerate(made)]
+                made = [
+                    {k: v for k, v in one.items() if i or k != "more"} for i, one in enumerate(made)
+                ]
             path.write_text(json.dumps(made, ensure_ascii=False))
         yield path
 
@@ -73,6 +89,8 @@ def test_a_secret_planted_in_every_text(reader, seeds, tmp_path):
                 name: frame.height for name, frame in after.tables.items()
             }
             content = content_of(copy)
-            if there := [part for part in parts if part in content or json.dumps(part)[1:-1] in content]:
+            if there := [
+                part for part in parts if part in content or json.dumps(part)[1:-1] in content
+            ]:
                 left[kind, path.name] = there
     assert left == {}

@@ -19,7 +19,9 @@ def small() -> Trace:
 @pytest.fixture(scope="session")
 def hostile() -> Trace:
     """The same with names that try to run scripts."""
-    names = dict(zip(("up", "qkv", "attention", "o", "reduce", "other", "op"), HOSTILE, strict=True))
+    names = dict(
+        zip(("up", "qkv", "attention", "o", "reduce", "other", "op"), HOSTILE, strict=True)
+    )
     names["attention"] = "flash_fwd_kernel" + HOSTILE[2]
     names["reduce"] = "ncclDevKernel_AllReduce" + HOSTILE[4]
     names |= {part: "gemm" + names[part] for part in ("up", "qkv", "o")}
@@ -32,7 +34,11 @@ def quick(monkeypatch):
 
     def figure(trace: Trace, name: str) -> Figure:
         if name == "launch_delay" and not trace.has("runtime"):
-            return Figure(name, name, absent=Absent(name, captured=False, found="no calls", hint="record them"))
+            return Figure(
+                name,
+                name,
+                absent=Absent(name, captured=False, found="no calls", hint="record them"),
+            )
         return Figure(name, name, spec="{}")
 
     monkeypatch.setattr(folder, "figure", figure)

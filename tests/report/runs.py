@@ -24,7 +24,9 @@ class Run:
         }
         self.folder.worker.write_text(json.dumps(told), encoding="utf-8")
         self.folder.metrics.write_text(json.dumps(document(told)), encoding="utf-8")
-        self.folder.summary.write_text(json.dumps({"warnings": ["the repeats disagree"]}), encoding="utf-8")
+        self.folder.summary.write_text(
+            json.dumps({"warnings": ["the repeats disagree"]}), encoding="utf-8"
+        )
         self.folder.set_state("finished", stage="done")
         self.traced = trace
 
@@ -33,12 +35,19 @@ def counters() -> pl.DataFrame:
     """Two devices and a host, sampled ten times a second for a second."""
     rows = [
         {
-            "rank": device or 0, "device": device, "time_ns": i * 100_000_000, "name": name, "unit": unit,
+            "rank": device or 0,
+            "device": device,
+            "time_ns": i * 100_000_000,
+            "name": name,
+            "unit": unit,
             "value": value + i,
         }
         for i in range(10)
-        for name, unit, value, devices in (("gpu.utilization", "%", 40.0, (0, 1)), ("memory.used", "B", 2e9, (None,)))
+        for name, unit, value, devices in (
+            ("gpu.utilization", "%", 40.0, (0, 1)),
+            ("memory.used", "B", 2e9, (None,)),
+        )
         for device in devices
-    ]  # fmt: skip
+    ]
     kinds = {"rank": pl.Int32, "device": pl.Int32, "time_ns": pl.Int64, "value": pl.Float64}
     return pl.DataFrame(rows, infer_schema_length=None).cast(kinds)  # type: ignore[arg-type]

@@ -1,4 +1,6 @@
-"""The page in a real browser, where there is one: everything is drawn, nothing is asked of the network."""
+"""The page in a real browser, where there is one: everything is drawn, nothing is asked of the
+network.
+"""
 
 import re
 import shutil
@@ -9,7 +11,10 @@ import pytest
 import llmprof
 from llmprof import report
 
-CHROMIUM = next((p for name in ("chromium", "chromium-browser", "google-chrome") if (p := shutil.which(name))), None)
+CHROMIUM = next(
+    (p for name in ("chromium", "chromium-browser", "google-chrome") if (p := shutil.which(name))),
+    None,
+)
 FLAGS = (
     "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
     "--disable-component-update --disable-sync --virtual-time-budget=60000 --enable-logging=stderr"
@@ -17,13 +22,23 @@ FLAGS = (
 OWN_HOSTS = re.compile(r"https?://[\w.-]*\b(?:google|googleapis|gvt1)\.com/")
 """What chromium itself asks for whatever page it shows."""
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine"),
+]
 
 
 def browse(page, folder, *more: str):
-    """Show a page; return its document, what the console said, and the addresses that were asked for."""
+    """Show a page; return its document, what the console said, and the addresses that were asked
+    for.
+    """
     log = folder / "net.json"
-    command = [CHROMIUM, *FLAGS.split(), "--host-resolver-rules=MAP * ~NOTFOUND", f"--user-data-dir={folder / 'user'}"]
+    command = [
+        CHROMIUM,
+        *FLAGS.split(),
+        "--host-resolver-rules=MAP * ~NOTFOUND",
+        f"--user-data-dir={folder / 'user'}",
+    ]
     command += [f"--log-net-log={log}", *more, "--dump-dom", page.as_uri()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     console = [line for line in done.stderr.splitlines() if ":CONSOLE:" in line]
@@ -38,7 +53,9 @@ def test_hostile_names_do_nothing_and_everything_is_drawn(hostile, tmp_path):
     assert 'data-drawn="yes"' in document
     assert len(re.findall(r'<svg[^>]*class="marks"', document)) == 10
     assert 'id="broken"' not in document
-    assert "could not be drawn (" not in re.sub(r"<script.*?</script>", "", document, flags=re.DOTALL)
+    assert "could not be drawn (" not in re.sub(
+        r"<script.*?</script>", "", document, flags=re.DOTALL
+    )
     assert [line for line in console if "WARN" not in line] == []
     assert asked == set()
 

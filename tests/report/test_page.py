@@ -55,7 +55,9 @@ class Parsed(HTMLParser):
 
 
 def policy(parsed: Parsed) -> dict[str, str]:
-    (content,) = [a["content"] for _, a in parsed.elements if a.get("http-equiv") == "Content-Security-Policy"]
+    (content,) = [
+        a["content"] for _, a in parsed.elements if a.get("http-equiv") == "Content-Security-Policy"
+    ]
     return dict(part.strip().split(" ", 1) for part in content.split(";"))
 
 
@@ -70,41 +72,99 @@ def parsed(hostile_page) -> Parsed:
 
 
 def test_nothing_is_loaded_and_no_name_becomes_an_element(parsed):
-    runnable = [text for attributes, text in parsed.scripts if attributes.get("type") != "application/json"]
+    runnable = [
+        text for attributes, text in parsed.scripts if attributes.get("type") != "application/json"
+    ]
     assert len(runnable) == 2
-    hashes = {f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'" for text in runnable}
+    hashes = {
+        f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+        for text in runnable
+    }
     assert set(policy(parsed)["script-src"].split()) == hashes
     said = policy(parsed)
     assert said["default-src"] == "'none'"
     assert said["img-src"] == "data: blob:"
     assert not re.search(r"https?:|\*|unsafe-eval", " ".join(said.values()))
     allowed = {
-        "html", "head", "meta", "title", "style", "body", "header", "h1", "p", "nav", "a", "main", "noscript", "div",
-        "h2", "h3", "dl", "dt", "dd", "details", "summary", "ul", "li", "table", "tr", "td", "th", "span", "i", "hr",
-        "section", "ol", "b", "small", "caption", "thead", "tbody", "button", "figure", "figcaption", "footer",
-        "script", "code",
-    }  # fmt: skip
+        "html",
+        "head",
+        "meta",
+        "title",
+        "style",
+        "body",
+        "header",
+        "h1",
+        "p",
+        "nav",
+        "a",
+        "main",
+        "noscript",
+        "div",
+        "h2",
+        "h3",
+        "dl",
+        "dt",
+        "dd",
+        "details",
+        "summary",
+        "ul",
+        "li",
+        "table",
+        "tr",
+        "td",
+        "th",
+        "span",
+        "i",
+        "hr",
+        "section",
+        "ol",
+        "b",
+        "small",
+        "caption",
+        "thead",
+        "tbody",
+        "button",
+        "figure",
+        "figcaption",
+        "footer",
+        "script",
+        "code",
+    }
     assert {tag for tag, _ in parsed.elements} <= allowed
     for tag, attributes in parsed.elements:
         assert "src" not in attributes
         assert attributes.get("href", "#").startswith("#"), tag
         assert not [name for name in attributes if name.startswith("on")], tag
     assert "<b>title</b> & 'more'" in parsed.text
-    titles = [attributes["title"] for tag, attributes in parsed.elements if tag == "td" and "title" in attributes]
+    titles = [
+        attributes["title"]
+        for tag, attributes in parsed.elements
+        if tag == "td" and "title" in attributes
+    ]
     assert "gemm</script><script>document.body.id='broken'</script>" in titles
     assert any("<script>alert(1)</script>" in title for title in titles)
     assert not any("\x00" in title or "\x1b" in title for title in titles)
 
 
 def test_specifications_are_data_that_parse(parsed):
-    content = [(a, json.loads(text)) for a, text in parsed.scripts if a.get("type") == "application/json"]
+    content = [
+        (a, json.loads(text)) for a, text in parsed.scripts if a.get("type") == "application/json"
+    ]
     specs = {a["data-chart"]: spec for a, spec in content if "data-chart" in a}
     (colours,) = (table for a, table in content if a.get("id") == "dark-colours")
     assert set(colours) & {"#1F2933", "#FEFEFE"}
     assert set(specs) == {
-        "breakdown", "categories", "layers", "overlap", "all_reduce", "idle", "launch_delay", "step_timeline",
-        "layer_timeline", "critical_path",
-    }  # fmt: skip
+        "breakdown",
+        "categories",
+        "layers",
+        "overlap",
+        "all_reduce",
+        "idle",
+        "launch_delay",
+        "step_timeline",
+        "layer_timeline",
+        "critical_path",
+    }
     places = {attributes["id"] for tag, attributes in parsed.elements if "id" in attributes}
     assert {f"chart-{name}" for name in specs} <= places
     names = json.dumps(specs["step_timeline"])
@@ -117,11 +177,17 @@ def test_specifications_are_data_that_parse(parsed):
 
 def test_what_was_not_captured_is_said_with_its_option():
     text = Parsed(report.html(Trace({}))).text
-    assert "Not captured: findings. This capture holds no kernels, copies or operators. To have it, record" in text
-    (parts,) = re.findall(
-        r"Not captured: (time by phase and stage; [^.]*)\. This capture holds no kernels, copies", text
+    assert (
+        "Not captured: findings. This capture holds no kernels, copies or operators. To have it, record"
+        in text
     )
-    assert {"time by rank and category", "time of each kernel"} <= set(parts.split("; "))  # for the same reason
+    (parts,) = re.findall(
+        r"Not captured: (time by phase and stage; [^.]*)\. This capture holds no kernels, copies",
+        text,
+    )
+    assert {"time by rank and category", "time of each kernel"} <= set(
+        parts.split("; ")
+    )  # for the same reason
     assert "no rank" in text
     assert not re.search(r"\b0(\.0)? ?(%|ns|us|ms)", text)
 
@@ -135,9 +201,14 @@ def test_without_launches_the_delay_is_absent_and_not_zero(small):
 
 
 def test_a_chart_in_which_everything_is_other_is_left_out(small):
-    unknown = small.tables["kernels"].with_columns(name=pl.lit("acme"), op_id=None, correlation=None)
+    unknown = small.tables["kernels"].with_columns(
+        name=pl.lit("acme"), op_id=None, correlation=None
+    )
     trace = Trace({"kernels": unknown})
-    for drawing, reason in ((figures.BREAKDOWN, "known stage"), (figures.CATEGORIES, "known category")):
+    for drawing, reason in (
+        (figures.BREAKDOWN, "known stage"),
+        (figures.CATEGORIES, "known category"),
+    ):
         absent = figures.figure(trace, drawing).absent
         assert absent is not None
         assert absent.captured
@@ -146,7 +217,11 @@ def test_a_chart_in_which_everything_is_other_is_left_out(small):
 
 
 def test_a_chart_of_what_is_mostly_unknown_is_left_out():
-    of = {"cause": ["host-bound", "unknown"], "part": ["compute", "unexplained"], "category": ["linear", None]}
+    of = {
+        "cause": ["host-bound", "unknown"],
+        "part": ["compute", "unexplained"],
+        "category": ["linear", None],
+    }
     for column, (known, unknown) in of.items():
         little = pl.DataFrame({column: [known, unknown], "dur_ns": [10, 90]})
         with pytest.raises(AnalysisError, match=re.escape("90.0 %")):
@@ -180,13 +255,22 @@ def test_operators_of_a_run_on_the_cpu_are_no_kernels(sample_trace):
         words = " ".join(specs.texts_of(json.loads(figures.figure(trace, drawing).spec))).lower()
         assert not re.search(r"\b(device time|streams?|kernels?)\b", words), drawing
     assert '"thread ' in figures.figure(trace, figures.STEP_TIMELINE).spec
-    assert cards.shares(analyze.coverage(trace))["measure"].to_list() == ["step", "stage", "category"]
+    assert cards.shares(analyze.coverage(trace))["measure"].to_list() == [
+        "step",
+        "stage",
+        "category",
+    ]
 
 
 @pytest.mark.usefixtures("quick")
 def test_losses_and_missing_ranks_stand_at_the_top(small):
     meta = small.meta | {"world_size": 4, "missing_ranks": [2, 3]}
-    lost = {"rank": 1, "file": "rank1.json", "truncated": "the file ends inside an event", "lost_bytes": 1234}
+    lost = {
+        "rank": 1,
+        "file": "rank1.json",
+        "truncated": "the file ends inside an event",
+        "lost_bytes": 1234,
+    }
     coverage = small.coverage | {"files": [lost], "lost_bytes": 1234, "lost_pieces": 1}
     parsed = Parsed(report.html(Trace(small.tables, meta, coverage)))
     assert "Ranks 2-3 of 4 are missing: waiting for them cannot be seen." in parsed.text
@@ -197,7 +281,9 @@ def test_losses_and_missing_ranks_stand_at_the_top(small):
 
 
 def sections_of(*blocks: tuple[str, tuple[str, ...], list]) -> list[Section]:
-    return [Section(anchor, f"{anchor}?", "", shown, evidence) for anchor, evidence, shown in blocks]
+    return [
+        Section(anchor, f"{anchor}?", "", shown, evidence) for anchor, evidence, shown in blocks
+    ]
 
 
 def finding(evidence: str, where: str = "true", share: float = 0.5) -> dict[str, object]:
@@ -208,12 +294,19 @@ def test_each_finding_leads_to_what_shows_its_evidence():
     table = Table("kernels", "", (), pl.DataFrame())
     sections = sections_of(
         ("steps", ("steps",), [Figure("breakdown", "a", "{}"), Figure("categories", "b", "{}")]),
-        ("communication", ("overlap", "collectives"), [Figure("overlap", "c", "{}"), Figure("all_reduce", "d")]),
+        (
+            "communication",
+            ("overlap", "collectives"),
+            [Figure("overlap", "c", "{}"), Figure("all_reduce", "d")],
+        ),
         ("idle", ("idle",), [Figure("idle", "e", "{}")]),
         ("kernels", ("kernel_summary",), [table]),
     )
     assert page.place_of(finding("attribute", "stage = 'norm'"), sections) == "figure-breakdown"
-    assert page.place_of(finding("attribute", "category IN ('copy', 'fill')"), sections) == "figure-categories"
+    assert (
+        page.place_of(finding("attribute", "category IN ('copy', 'fill')"), sections)
+        == "figure-categories"
+    )
     assert page.place_of(finding("attribute", "dur_ns < 5000"), sections) == "table-kernels"
     assert page.place_of(finding("idle"), sections) == "figure-idle"
     assert page.place_of(finding("collectives"), sections) == "communication", "its figure is empty"
@@ -221,14 +314,22 @@ def test_each_finding_leads_to_what_shows_its_evidence():
 
 
 def test_what_is_empty_has_no_section_but_one_line(small):
-    tables = {name: frame for name, frame in small.select(ranks=0).tables.items() if name != "runtime"}
+    tables = {
+        name: frame for name, frame in small.select(ranks=0).tables.items() if name != "runtime"
+    }
     text = report.html(Trace(tables, {"world_size": 1}))
     parsed = Parsed(text)
     coverage = text[text.index('id="coverage"') :]
     assert 'class="absent"' in coverage
-    links = {attributes["href"] for tag, attributes in parsed.elements if tag == "a" and "href" in attributes}
+    links = {
+        attributes["href"]
+        for tag, attributes in parsed.elements
+        if tag == "a" and "href" in attributes
+    }
     sections = {attributes["id"] for tag, attributes in parsed.elements if tag == "section"}
-    assert {link.removeprefix("#") for link in links if not link.startswith(("#figure-", "#table-"))} <= sections
+    assert {
+        link.removeprefix("#") for link in links if not link.startswith(("#figure-", "#table-"))
+    } <= sections
     assert 'class="card absent"' not in text
     text = report.html(Trace({}))
     sections = {attributes["id"] for tag, attributes in Parsed(text).elements if tag == "section"}

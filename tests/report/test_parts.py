@@ -40,27 +40,67 @@ def test_what_is_large_is_drawn_in_part(monkeypatch, small):
 
 def test_the_representative_step_has_the_median_span():
     kernels = [
-        {"rank": 0, "device": 0, "stream": 7, "start_ns": start, "dur_ns": dur, "name": "flash_fwd", "correlation": i}
-        for i, (start, dur) in enumerate([(1_000, 100), (2_000, 120), (3_000, 90), (4_000, 105), (5_000, 110)])
+        {
+            "rank": 0,
+            "device": 0,
+            "stream": 7,
+            "start_ns": start,
+            "dur_ns": dur,
+            "name": "flash_fwd",
+            "correlation": i,
+        }
+        for i, (start, dur) in enumerate(
+            [(1_000, 100), (2_000, 120), (3_000, 90), (4_000, 105), (5_000, 110)]
+        )
     ]
     labels = [
-        {"rank": 0, "thread": 1, "start_ns": k["start_ns"] - 10, "dur_ns": 5, "domain": "user", "on_device": False}
+        {
+            "rank": 0,
+            "thread": 1,
+            "start_ns": k["start_ns"] - 10,
+            "dur_ns": 5,
+            "domain": "user",
+            "on_device": False,
+        }
         | {"name": "execute_context_0(0)_generation_1(1)"}
         for k in kernels
     ]
     calls = [
-        {"rank": 0, "thread": 1, "start_ns": k["start_ns"] - 8, "dur_ns": 2, "name": "cudaLaunchKernel"}
+        {
+            "rank": 0,
+            "thread": 1,
+            "start_ns": k["start_ns"] - 8,
+            "dur_ns": 2,
+            "name": "cudaLaunchKernel",
+        }
         | {"api": "runtime", "correlation": k["correlation"]}
         for k in kernels
     ]
-    trace = Trace({"kernels": pl.DataFrame(kernels), "markers": pl.DataFrame(labels), "runtime": pl.DataFrame(calls)})
-    # the first decode step is left out of the steady state: 120, 90, 105, 110 remain, the lower median is 105
+    trace = Trace(
+        {
+            "kernels": pl.DataFrame(kernels),
+            "markers": pl.DataFrame(labels),
+            "runtime": pl.DataFrame(calls),
+        }
+    )
+    # the first decode step is left out of the steady state: 120, 90, 105, 110 remain, the lower
+    # median is 105
     assert figures.representative_step(trace) == (3, "a steady decode step")
-    rows = [(0, 0, 0, 10), (0, 1, 10, 10), (0, 2, 20, 10), (1, 0, 500, 10), (1, 1, 510, 10), (1, 2, 520, 10)]
+    rows = [
+        (0, 0, 0, 10),
+        (0, 1, 10, 10),
+        (0, 2, 20, 10),
+        (1, 0, 500, 10),
+        (1, 1, 510, 10),
+        (1, 2, 520, 10),
+    ]
     events = pl.DataFrame(rows, schema=["rank", "layer", "start_ns", "dur_ns"], orient="row")
     assert figures.middle_layer(events) == (1, 10, 20)
     beside = events.with_columns(
-        pl.when(pl.col("rank") == 1).then(pl.col("start_ns") - 498).otherwise("start_ns").alias("start_ns")
+        pl.when(pl.col("rank") == 1)
+        .then(pl.col("start_ns") - 498)
+        .otherwise("start_ns")
+        .alias("start_ns")
     )
     assert figures.middle_layer(beside) == (1, 10, 22)
     with pytest.raises(AnalysisError, match="no layer was found"):
@@ -70,17 +110,29 @@ def test_the_representative_step_has_the_median_span():
 def test_steps_by_phase():
     steps = pl.DataFrame(
         {
-            "rank": [0, 0, 1, 1], "step": [0, 1, 0, 1], "phase": ["decode", "prefill", "decode", "prefill"],
-            "host_dur_ns": [10, None, 30, None], "dur_ns": [100, 500, 300, 700], "context_tokens": [0, 64, 0, 64],
-            "generation_requests": [4, 0, 4, 0], "source": ["vllm"] * 4,
+            "rank": [0, 0, 1, 1],
+            "step": [0, 1, 0, 1],
+            "phase": ["decode", "prefill", "decode", "prefill"],
+            "host_dur_ns": [10, None, 30, None],
+            "dur_ns": [100, 500, 300, 700],
+            "context_tokens": [0, 64, 0, 64],
+            "generation_requests": [4, 0, 4, 0],
+            "source": ["vllm"] * 4,
         }
-    )  # fmt: skip
+    )
     rows = steps_table(steps).frame.rows(named=True)
     assert [row["phase"] for row in rows] == ["prefill", "decode"]
     assert rows[1] == {
-        "phase": "decode", "steps": 1, "context_tokens": 0, "generation_requests": 4, "mean": 200, "median": 200,
-        "least": 100, "most": 300, "host": 20,
-    }  # fmt: skip
+        "phase": "decode",
+        "steps": 1,
+        "context_tokens": 0,
+        "generation_requests": 4,
+        "mean": 200,
+        "median": 200,
+        "least": 100,
+        "most": 300,
+        "host": 20,
+    }
     assert rows[0]["host"] is None
     assert steps_table(steps).note.endswith("vLLM's labels.")
     # the median is shown where it is another time than the mean
@@ -92,7 +144,11 @@ def test_steps_by_phase():
 
 
 def test_cells_have_units_and_unknown_is_no_zero():
-    columns = (Column("n", "runs", "number"), Column("t", "time", "time"), Column("s", "share", "share"))
+    columns = (
+        Column("n", "runs", "number"),
+        Column("t", "time", "time"),
+        Column("s", "share", "share"),
+    )
     frame = pl.DataFrame({"n": [1234, None], "t": [4200.0, float("nan")], "s": [0.0001, 0.25]})
     made = table(Table("x", "caption", columns, frame))
     assert ">1,234<" in made
@@ -106,28 +162,46 @@ def test_cells_have_units_and_unknown_is_no_zero():
     ("row", "said"),
     [
         ({"figure": 4.2e6, "unit": "ns a step", "scope": "steps"}, ("4.20 ms", "a step")),
-        ({"figure": 4.2e6, "unit": "ns a step", "scope": "mixed steps"}, ("4.20 ms", "a mixed step")),
-        ({"figure": 7e9, "unit": "ns a rank", "scope": "whole recording"}, ("7.00 s", "of the recorded time")),
         (
-            {"figure": 9e6, "unit": "ns a step", "scope": "steps", "predicted_ns": 5e6, "predicted_low_ns": 4e6,
-             "predicted_high_ns": 6e6, "predicted_plain": True},
+            {"figure": 4.2e6, "unit": "ns a step", "scope": "mixed steps"},
+            ("4.20 ms", "a mixed step"),
+        ),
+        (
+            {"figure": 7e9, "unit": "ns a rank", "scope": "whole recording"},
+            ("7.00 s", "of the recorded time"),
+        ),
+        (
+            {
+                "figure": 9e6,
+                "unit": "ns a step",
+                "scope": "steps",
+                "predicted_ns": 5e6,
+                "predicted_low_ns": 4e6,
+                "predicted_high_ns": 6e6,
+                "predicted_plain": True,
+            },
             ("5.00 ms", "saved a step without the profiler, predicted, 4.00 ms to 6.00 ms"),
         ),
     ],
-)  # fmt: skip
+)
 def test_the_number_of_a_finding(row, said):
     assert number_of(row) == said
 
 
 def test_bars_add_up_and_the_remedy_is_shorter():
-    parts = pl.DataFrame({"rank": [0, 0, 1], "part": ["compute", "wait", "late"], "ns": [1e6, 3e6, 4e6]})
+    parts = pl.DataFrame(
+        {"rank": [0, 0, 1], "part": ["compute", "wait", "late"], "ns": [1e6, 3e6, 4e6]}
+    )
     made = step_bars(parts, 3e6)
     assert re.findall(r"width:([\d.]+)%", made) == ["25.00", "75.00", "100.00", "25.00"]
     assert re.findall(r'class="sum">([^<]*)<', made) == ["4.00 ms", "4.00 ms", "1.00 ms"]
     assert step_bars(parts, 5e6).count('class="bar"') == 2  # no step gets shorter than nothing
     assert step_bars(None) == ""
     many = pl.concat(
-        [parts.filter(rank=0).with_columns(rank=pl.lit(rank), ns=pl.col("ns") * rank) for rank in range(64)]
+        [
+            parts.filter(rank=0).with_columns(rank=pl.lit(rank), ns=pl.col("ns") * rank)
+            for rank in range(64)
+        ]
     )
     assert step_bars(many).count('class="bar"') == 8
     assert ">rank 63<" in step_bars(many)
@@ -140,22 +214,37 @@ def test_a_figure_that_cannot_be_drawn_says_why(kind, captured):
 
     drawn = figures.figure(None, figures.Drawing("x", "something", refuse))
     assert (drawn.spec, drawn.absent.captured, drawn.absent.found, drawn.absent.hint) == (
-        "", captured, "none", "record it",
-    )  # fmt: skip
+        "",
+        captured,
+        "none",
+        "record it",
+    )
 
 
 def test_the_data_of_a_chart_stand_in_a_page_once_as_columns():
     rows = [{"name": name, "x": 0.1234567890123, "n": 1} for name in ("a", "a", "a", "b", "b", "b")]
     other = [{"x": 1.0}, {"y": None}]
-    wide = {"datasets": {"data-1": rows, "data-2": other}, "layer": [{"data": {"name": "data-1"}}], "width": 900}
+    wide = {
+        "datasets": {"data-1": rows, "data-2": other},
+        "layer": [{"data": {"name": "data-1"}}],
+        "width": 900,
+    }
     small = {"datasets": {"data-1": rows}, "width": 326}
     text = page.packed(json.dumps(wide), json.dumps(small))
     assert json.loads(text) == {
         "tables": {
-            "data-1": {"name": {"words": ["a", "b"], "at": [0, 0, 0, 1, 1, 1]}, "x": [0.123456789] * 6, "n": [1] * 6},
+            "data-1": {
+                "name": {"words": ["a", "b"], "at": [0, 0, 0, 1, 1, 1]},
+                "x": [0.123456789] * 6,
+                "n": [1] * 6,
+            },
             "data-2": other,
         },
-        "wide": {"datasets": ["data-1", "data-2"], "layer": [{"data": {"name": "data-1"}}], "width": 900},
+        "wide": {
+            "datasets": ["data-1", "data-2"],
+            "layer": [{"data": {"name": "data-1"}}],
+            "width": 900,
+        },
         "narrow": {"datasets": ["data-1"], "width": 326},
     }
     assert "narrow" not in json.loads(page.packed(json.dumps(wide)))
@@ -184,17 +273,33 @@ def test_chains_of_kernels_as_a_table_and_a_sentence_where_there_are_none(small)
     none = folder.fusion_table(found.clear())
     assert isinstance(none, Absent)
     assert none.captured
-    given = {"fusion": "norm + quantise", "categories": "norm + quantize", "length": 3, "a_step": 3.0}
+    given = {
+        "fusion": "norm + quantise",
+        "categories": "norm + quantize",
+        "length": 3,
+        "a_step": 3.0,
+    }
 
     def chains(*gains: float | None, share: float = 0.0) -> pl.DataFrame:
-        rows = [given | {"gain_ns": ns, "recorded_ns": ns and 1000.0, "total_ns": 500, "share": share} for ns in gains]
+        rows = [
+            given | {"gain_ns": ns, "recorded_ns": ns and 1000.0, "total_ns": 500, "share": share}
+            for ns in gains
+        ]
         return pl.concat([found.clear(), pl.DataFrame(rows)], how="diagonal_relaxed")
 
-    assert isinstance(folder.fusion_table(chains(9.9)), Absent)  # below 1 % of a step, as in the findings
+    assert isinstance(
+        folder.fusion_table(chains(9.9)), Absent
+    )  # below 1 % of a step, as in the findings
     assert isinstance(folder.fusion_table(chains(9.9, None)), Absent)
     (row,) = folder.fusion_table(chains(9.9, 200.0, None)).frame.rows(named=True)
-    assert (row["chain"], row["launches"], row["gain_share"]) == ("norm + quantise: norm + quantize", 6.0, 0.2)
-    assert folder.fusion_table(chains(9.9, None, share=0.06)).frame["gain_ns"].to_list() == [None]  # not replayed
+    assert (row["chain"], row["launches"], row["gain_share"]) == (
+        "norm + quantise: norm + quantize",
+        6.0,
+        0.2,
+    )
+    assert folder.fusion_table(chains(9.9, None, share=0.06)).frame["gain_ns"].to_list() == [
+        None
+    ]  # not replayed
     assert folder.fusion_table(chains(None, None)).frame.height == 2  # no chain was replayed
 
 
@@ -217,14 +322,21 @@ def test_sections_ask_what_the_recording_can_answer(small):
     assert "No steps were found" in bare["steps"]
     assert "ollecti" not in bare["communication"]
     # a run on the CPU has operators and threads, with tables that say so
-    on_host = folder.sections(drawn, frames | {"kernel_summary": analyze.kernel_summary(small)}, ON_HOST)
+    on_host = folder.sections(
+        drawn, frames | {"kernel_summary": analyze.kernel_summary(small)}, ON_HOST
+    )
     said = " ".join(f"{one.question} {one.words}" for one in on_host)
     assert "Which operators are hot?" in said
     for anchor in ("steps", "kernels", "communication", "layers", "timeline"):
         [one] = [one for one in on_host if one.anchor == anchor]
         assert "{" not in one.question + one.words
         assert not re.search(r"\b(kernels?|streams?|device time)\b", one.question + one.words)
-        heads = {column.head for block in one.blocks if isinstance(block, Table) for column in block.columns}
+        heads = {
+            column.head
+            for block in one.blocks
+            if isinstance(block, Table)
+            for column in block.columns
+        }
         assert not {"kernel", "device time"} & heads
 
 
@@ -236,7 +348,14 @@ HOSTILE = '<script>alert(1)</script>"\x1b[31m'
 
 def test_a_trace_says_ranks_steps_coverage_and_what_to_ask(sample_trace):
     shown = sample_trace("torch_tp4_eager_nccl")._repr_html_()
-    for words in ("4 ranks", "28 layers", "NVIDIA H200", "prefill", "decode", "analyze.findings(trace)"):
+    for words in (
+        "4 ranks",
+        "28 layers",
+        "NVIDIA H200",
+        "prefill",
+        "decode",
+        "analyze.findings(trace)",
+    ):
         assert words in shown
     bundle = sample_trace("torch_tp4_eager_nccl")._repr_mimebundle_()
     assert bundle["text/html"] == shown
@@ -245,7 +364,12 @@ def test_a_trace_says_ranks_steps_coverage_and_what_to_ask(sample_trace):
 
 def test_warnings_and_names_are_escaped():
     kernels = pl.DataFrame({"rank": [0], "start_ns": [0], "dur_ns": [5], "name": [HOSTILE]})
-    meta = {"device": HOSTILE, "world_size": 4, "missing_ranks": [1, 2, 3], "versions": {HOSTILE: HOSTILE}}
+    meta = {
+        "device": HOSTILE,
+        "world_size": 4,
+        "missing_ranks": [1, 2, 3],
+        "versions": {HOSTILE: HOSTILE},
+    }
     shown = Trace({"kernels": kernels}, meta, {"warnings": [HOSTILE]})._repr_html_()
     assert "<script>" not in shown
     assert "\x1b" not in shown
@@ -282,7 +406,12 @@ def test_findings_are_sentences_and_a_frame(sample_trace):
     assert found["evidence"][0] in shown
     assert "<table" in found.select("title")._repr_html_()
     assert "One finding" in found.head(1)._repr_html_()
-    for some in (found.head(2), found[:2], found.filter(severity="low"), found.sort("order", descending=True)):
+    for some in (
+        found.head(2),
+        found[:2],
+        found.filter(severity="low"),
+        found.sort("order", descending=True),
+    ):
         assert found.time_went[0] in some._repr_html_()
     found.drop_in_place("title")
     assert "<table" in found._repr_html_()
@@ -290,7 +419,9 @@ def test_findings_are_sentences_and_a_frame(sample_trace):
 
 @pytest.mark.parametrize("name", ["timeline", "layers", "overlap", "all_reduce", "kernels"])
 def test_explorers_say_what_they_show_where_no_widget_can(sample_trace, name):
-    widget = getattr(llmprof.explore, name)(sample_trace("torch_tp1_eager"), rank=0, window=[0, 1_000_000])
+    widget = getattr(llmprof.explore, name)(
+        sample_trace("torch_tp1_eager"), rank=0, window=[0, 1_000_000]
+    )
     data = widget._repr_mimebundle_()[0]
     assert data["text/plain"].startswith(f"<{type(widget).__name__} of Trace 1 rank")
     assert "0 ns to 1.00 ms" in data["text/plain"] or "to 1 ms" in data["text/plain"]
@@ -314,7 +445,9 @@ report.write(trace, sys.argv[1])
 
 def test_a_limit_of_the_address_space_costs_the_pictures_not_the_report(tmp_path):
     folder = tmp_path / "report"
-    done = subprocess.run([sys.executable, "-c", PROGRAM, str(folder)], capture_output=True, text=True, timeout=600)
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(folder)], capture_output=True, text=True, timeout=600
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     summary = json.loads((folder / "summary.json").read_text("utf-8"))
     assert summary["findings"]

@@ -25,7 +25,9 @@ def folder_of(tmp_path, monkeypatch):
 
         def timeline(self) -> Trace:
             if trace is None:
-                raise NotCapturedError("a run in mode inference_only records no timeline", hint="run it in mode torch")
+                raise NotCapturedError(
+                    "a run in mode inference_only records no timeline", hint="run it in mode torch"
+                )
             return trace
 
         monkeypatch.setattr(RealRun, "trace", property(timeline))
@@ -44,7 +46,8 @@ def test_pictures_of_a_run_with_a_trace(folder_of):
     visualizer = Visualizer(run.folder.path)
     written = visualizer.create_all_visualizations()
     assert [path.name for path in written] == [
-        f"mine_{name}.png" for name in ("kernel_time", "cuda_api", "requests", "counters", "dashboard")
+        f"mine_{name}.png"
+        for name in ("kernel_time", "cuda_api", "requests", "counters", "dashboard")
     ]
     assert visualizer.missing == {}
     for path in written:
@@ -61,8 +64,9 @@ def test_a_run_without_a_trace_has_its_requests_and_says_what_is_missing(folder_
     visualizer = Visualizer(run.folder.path)
     written = visualizer.create_all_visualizations()
     assert [path.name for path in written] == [
-        "tiny_inference_only_requests.png", "tiny_inference_only_dashboard.png",
-    ]  # fmt: skip
+        "tiny_inference_only_requests.png",
+        "tiny_inference_only_dashboard.png",
+    ]
     assert set(visualizer.missing) == {"kernel_time", "cuda_api", "counters"}
     assert "inference_only" in visualizer.missing["kernel_time"]
     page = visualizer.generate_report_html()
@@ -84,25 +88,40 @@ def test_monitors_of_a_run_without_a_trace_begin_with_the_first_measured_batch(f
     for stage in told["stages"]:
         stage["start_ns"] = 1_000_000_000_000
     run.folder.worker.write_text(json.dumps(told), "utf-8")
-    counters().drop("rank").with_columns(pl.col("time_ns") + 999_500_000_000).write_parquet(run.folder.monitors)
+    counters().drop("rank").with_columns(pl.col("time_ns") + 999_500_000_000).write_parquet(
+        run.folder.monitors
+    )
     found = report_run.counters(launch.open_run(run.folder.path))
     assert found["time_ns"].min() == -500_000_000
     visualizer = Visualizer(run.folder.path)
-    assert f"{run.config.name}_counters.png" in {path.name for path in visualizer.create_all_visualizations()}
+    assert f"{run.config.name}_counters.png" in {
+        path.name for path in visualizer.create_all_visualizations()
+    }
 
 
 @pytest.mark.slow
 def test_the_report_has_the_run_before_its_trace(folder_of):
     run = folder_of(with_counters(build()))
     told: list[str] = []
-    page = Visualizer(run.folder.path, progress=lambda what, done, total: told.append(what)).generate_report_html()
+    page = Visualizer(
+        run.folder.path, progress=lambda what, done, total: told.append(what)
+    ).generate_report_html()
     text = page.read_text("utf-8")
-    places = [text.index(f'<section id="{anchor}"') for anchor in ("findings", "requests", "machine", "steps")]
+    places = [
+        text.index(f'<section id="{anchor}"')
+        for anchor in ("findings", "requests", "machine", "steps")
+    ]
     assert places == sorted(places)
     for words in ("random:tiny", "vllm 0.32.0", "25.0 % used at most", "What the profiler costs"):
         assert words in text
-    assert {path.name for path in page.parent.glob("*.png")} >= {"requests.png", "counters.png", "breakdown.png"}
-    assert json.loads((run.folder.path / "summary.json").read_text()) == {"warnings": ["the repeats disagree"]}
+    assert {path.name for path in page.parent.glob("*.png")} >= {
+        "requests.png",
+        "counters.png",
+        "breakdown.png",
+    }
+    assert json.loads((run.folder.path / "summary.json").read_text()) == {
+        "warnings": ["the repeats disagree"]
+    }
     assert any(what.startswith("analysing") for what in told)
 
 
@@ -112,11 +131,16 @@ def test_hardware_metrics_of_a_run_under_ncu(folder_of, monkeypatch):
     run = folder_of(None, profile_mode="ncu")
     text = Visualizer(run.folder.path).generate_report_html().read_text("utf-8")
     assert "Not captured: kernels against the roofs; what the warps wait for." in text
-    monkeypatch.setattr(RealRun, "metrics", property(lambda self: llmprof.sample_metrics("ncu_tp1_eager")))
+    monkeypatch.setattr(
+        RealRun, "metrics", property(lambda self: llmprof.sample_metrics("ncu_tp1_eager"))
+    )
     page = Visualizer(run.folder.path).generate_report_html()
     assert {path.name for path in page.parent.glob("*.png")} == {
-        "requests.png", "request_latency.png", "roofline.png", "stalls.png",
-    }  # fmt: skip
+        "requests.png",
+        "request_latency.png",
+        "roofline.png",
+        "stalls.png",
+    }
 
 
 def test_only_run_folders(tmp_path):

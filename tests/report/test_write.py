@@ -16,19 +16,31 @@ PNG = b"\x89PNG\r\n\x1a\n"
 
 @pytest.fixture(scope="module")
 def written(small, tmp_path_factory):
-    return report.write(small, tmp_path_factory.mktemp("report") / "deep" / "folder", title="A title")
+    return report.write(
+        small, tmp_path_factory.mktemp("report") / "deep" / "folder", title="A title"
+    )
 
 
 def test_page_pngs_csvs_and_summary(written):
     assert written.index.read_text("utf-8").startswith("<!DOCTYPE html>")
     assert "<title>A title</title>" in written.index.read_text("utf-8")
     assert {path.stem for path in written.pngs} == {
-        "breakdown", "categories", "layers", "overlap", "all_reduce", "idle", "launch_delay", "step_timeline",
-        "layer_timeline", "critical_path",
-    }  # fmt: skip
+        "breakdown",
+        "categories",
+        "layers",
+        "overlap",
+        "all_reduce",
+        "idle",
+        "launch_delay",
+        "step_timeline",
+        "layer_timeline",
+        "critical_path",
+    }
     assert all(path.read_bytes().startswith(PNG) for path in written.pngs)
     present = sorted(path.name for path in written.folder.iterdir())
-    assert present == sorted(p.name for p in (*written.pngs, *written.csvs, written.index, written.summary))
+    assert present == sorted(
+        p.name for p in (*written.pngs, *written.csvs, written.index, written.summary)
+    )
 
 
 def test_csvs_and_the_summary_are_for_programs(written, small):
@@ -37,9 +49,19 @@ def test_csvs_and_the_summary_are_for_programs(written, small):
     kernels = pl.read_csv(by_name["kernel_summary"])
     assert kernels["total_ns"].sum() == small.kernels["dur_ns"].sum()
     assert set(by_name) == {
-        "findings", "coverage", "steps", "layers", "overlap", "collectives", "idle", "launch_delay", "kernel_summary",
-        "ops_to_kernels", "fusion_candidates", "opportunities",
-    }  # fmt: skip
+        "findings",
+        "coverage",
+        "steps",
+        "layers",
+        "overlap",
+        "collectives",
+        "idle",
+        "launch_delay",
+        "kernel_summary",
+        "ops_to_kernels",
+        "fusion_candidates",
+        "opportunities",
+    }
     said = json.loads(written.summary.read_text("utf-8"))
     assert said["findings"] == analyze.findings(small).to_dicts()
     assert said["meta"]["device"] == "Test GPU"
@@ -54,7 +76,9 @@ def test_csvs_and_the_summary_are_for_programs(written, small):
 @pytest.mark.usefixtures("quick")
 def test_what_is_absent_is_in_the_summary(small, tmp_path):
     tables = {name: frame for name, frame in small.tables.items() if name != "runtime"}
-    said = json.loads(report.write(type(small)(tables, small.meta), tmp_path).summary.read_text("utf-8"))
+    said = json.loads(
+        report.write(type(small)(tables, small.meta), tmp_path).summary.read_text("utf-8")
+    )
     delay = next(a for a in said["absent"] if a["part"] == "launch_delay")
     assert delay["captured"] is False
     assert "ProfilerActivity" in delay["hint"]
@@ -115,7 +139,9 @@ def test_vega_is_kept_in_the_cache_and_a_damaged_one_is_refused(monkeypatch, tmp
     save.vega_bundle.cache_clear()
     assert save.vega_bundle() == "let vegaEmbed;\nlet x;"
     (kept,) = tmp_path.iterdir()
-    monkeypatch.setattr(save.vlc, "javascript_bundle", lambda *_, **__: pytest.fail("bundled again"))
+    monkeypatch.setattr(
+        save.vlc, "javascript_bundle", lambda *_, **__: pytest.fail("bundled again")
+    )
     save.vega_bundle.cache_clear()
     assert save.vega_bundle() == "let vegaEmbed;\nlet x;"
     kept.write_text("let vegaEmbed; </script>")

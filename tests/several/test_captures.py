@@ -1,4 +1,6 @@
-"""Captures on several GPUs: labels, calls, tokens and replicas as the captures themselves, or their program, tell."""
+"""Captures on several GPUs: labels, calls, tokens and replicas as the captures themselves, or
+their program, tell.
+"""
 
 import json
 import lzma
@@ -71,10 +73,17 @@ def test_all_reduces_of_two_ranks_are_two_a_layer_and_waiting(nvtx: Trace) -> No
 
 
 def test_replayed_steps_have_the_labels_of_the_eager_ones(graphs: Trace) -> None:
-    events = attribute(graphs).filter((pl.col("source") == "kernel") & pl.col("layer").is_not_null()).sort("start_ns")
+    events = (
+        attribute(graphs)
+        .filter((pl.col("source") == "kernel") & pl.col("layer").is_not_null())
+        .sort("start_ns")
+    )
     orders = {}
     for (rank, step), rows in events.group_by("rank", "step", maintain_order=True):
-        orders[rank, step] = rows["replayed"].mean(), list(zip(rows["layer"], rows["stage"], strict=True))
+        orders[rank, step] = (
+            rows["replayed"].mean(),
+            list(zip(rows["layer"], rows["stage"], strict=True)),
+        )
     eager = [order for replayed, order in orders.values() if replayed == 0]
     replayed = [order for replayed, order in orders.values() if replayed == 1]
     assert (len(eager), len(replayed)) == (2, 4)
@@ -109,7 +118,12 @@ def test_the_rank_with_more_rows_keeps_the_other_waiting(exchange: Trace) -> Non
 def test_tokens_of_both_ranks_are_gathered_for_the_experts(sample_trace) -> None:
     trace = sample_trace("torch_ep2_dp2_eager")
     said = steps(trace).select("rank", "phase", "context_tokens", "generation_tokens").rows()
-    assert said == [(0, "mixed", 288, 3), (0, "decode", 0, 6), (1, "decode", 0, 2), (1, "empty", 0, 0)]
+    assert said == [
+        (0, "mixed", 288, 3),
+        (0, "decode", 0, 6),
+        (1, "decode", 0, 2),
+        (1, "empty", 0, 0),
+    ]
     found = expert_exchange(trace)
     # 48 layers of two passes on two ranks; the second of rank 1 is padding: one token, no step
     assert found.height == 4 * 48

@@ -1,4 +1,6 @@
-"""One rule for all that is written for the user: never onto an input, and not over a file unless told so."""
+"""One rule for all that is written for the user: never onto an input, and not over a file unless
+told so.
+"""
 
 import os
 from pathlib import Path
@@ -29,10 +31,16 @@ def no_inputs(monkeypatch):
 
 
 COMMANDS = [
-    "analyze {0} --what kernels --csv {1}", "what-if {0} no-host-delay --csv {1}", "diff {0} {0} --csv {1}",
-    "diff {0} {0} --chart {1}.svg", "report {0} -o {1}.html", "export {0} -o {1}.json",
-    "export {0} --as chrome -o {1}", "config --init {1}", "time-operators {0} -o {1}",
-]  # fmt: skip
+    "analyze {0} --what kernels --csv {1}",
+    "what-if {0} no-host-delay --csv {1}",
+    "diff {0} {0} --csv {1}",
+    "diff {0} {0} --chart {1}.svg",
+    "report {0} -o {1}.html",
+    "export {0} -o {1}.json",
+    "export {0} --as chrome -o {1}",
+    "config --init {1}",
+    "time-operators {0} -o {1}",
+]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -43,13 +51,17 @@ def test_a_file_that_exists_needs_force(recording, tmp_path, capsys, command):
     assert main(words) == 2
     assert "--force" in capsys.readouterr().err
     assert target.read_text() == "mine"
-    if not command.startswith(("time-operators", "report", "diff", "what-if")):  # one of each kind of writer
+    if not command.startswith(
+        ("time-operators", "report", "diff", "what-if")
+    ):  # one of each kind of writer
         assert main([*words, "--force"]) == 0
         assert target.read_bytes() != b"mine"
     assert {path.name for path in tmp_path.iterdir()} == {"in", target.name}
 
 
-@pytest.mark.parametrize("command", [command for command in COMMANDS if "{0}" in command and "{1}." not in command])
+@pytest.mark.parametrize(
+    "command", [command for command in COMMANDS if "{0}" in command and "{1}." not in command]
+)
 @pytest.mark.parametrize("how", ["itself", "symbolic link", "hard link", "of the folder"])
 def test_never_onto_an_input(recording, tmp_path, capsys, command, how):
     before = recording.read_bytes()
@@ -91,7 +103,9 @@ def test_writers_of_the_api(recording, tmp_path):
     writers = {
         "x.json": lambda path, **how: charts.save(chart, path, **how),
         "y.json": lambda path, **how: export(trace, path, **how),
-        "z.yaml": lambda path, **how: ConfigManager.save_config(ExperimentConfig(model="m"), path, **how),
+        "z.yaml": lambda path, **how: ConfigManager.save_config(
+            ExperimentConfig(model="m"), path, **how
+        ),
     }
     for name, writer in writers.items():
         target = tmp_path / "out" / name

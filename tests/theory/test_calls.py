@@ -41,64 +41,319 @@ def call(operator: str, *arguments: Any, **more: Any) -> Call:
     [
         # 4 x 8 times 8 x 2: 64 multiply-adds
         (call("aten::mm", ([4, 8], BF16), ([8, 2], BF16)), 128, 64 + 32, 16, "bf16"),
-        (call("aten::addmm", ([2], BF16), ([4, 8], BF16), ([8, 2], BF16), "1", "1"), 136, 4 + 64 + 32, 16, "bf16"),
-        (call("aten::addmm", ([2], BF16), ([4, 8], BF16), ([8, 2], BF16), "0", "1"), 128, 64 + 32, 16, "bf16"),
+        (
+            call("aten::addmm", ([2], BF16), ([4, 8], BF16), ([8, 2], BF16), "1", "1"),
+            136,
+            4 + 64 + 32,
+            16,
+            "bf16",
+        ),
+        (
+            call("aten::addmm", ([2], BF16), ([4, 8], BF16), ([8, 2], BF16), "0", "1"),
+            128,
+            64 + 32,
+            16,
+            "bf16",
+        ),
         (call("aten::bmm", ([3, 4, 8], FP32), ([3, 8, 2], FP32)), 384, 3 * (128 + 64), 96, "fp32"),
         # one matrix for the whole batch is read once
-        (call("aten::bmm", ([3, 4, 8], FP32), ([3, 8, 2], FP32, [0, 2, 1])), 384, 3 * 128 + 64, 96, "fp32"),
-        (call("aten::bmm", ([1, 4, 8], FP32), ([1, 8, 2], FP32), kernel="sm90_xmma_tf32"), 128, 192, 32, "tf32"),
-        (call("aten::linear", ([5, 4, 8], BF16), ([2, 8], BF16), ([2], BF16)), 680, 320 + 32 + 4, 80, "bf16"),
+        (
+            call("aten::bmm", ([3, 4, 8], FP32), ([3, 8, 2], FP32, [0, 2, 1])),
+            384,
+            3 * 128 + 64,
+            96,
+            "fp32",
+        ),
+        (
+            call("aten::bmm", ([1, 4, 8], FP32), ([1, 8, 2], FP32), kernel="sm90_xmma_tf32"),
+            128,
+            192,
+            32,
+            "tf32",
+        ),
+        (
+            call("aten::linear", ([5, 4, 8], BF16), ([2, 8], BF16), ([2], BF16)),
+            680,
+            320 + 32 + 4,
+            80,
+            "bf16",
+        ),
         (call("aten::matmul", ([5, 4, 8], BF16), ([8, 2], BF16)), 640, 320 + 32, 80, "bf16"),
         (call("aten::mv", ([4, 8], BF16), ([8], BF16)), 64, 64 + 16, 8, "bf16"),
         # 8 bits in, 16 out
-        (call("aten::_scaled_mm", ([4, 8], FP8), ([8, 2], FP8), ([1], FP32), ([1], FP32), None, None, "15", "False"),
-         128, 32 + 16 + 8, 16, "fp8"),
-        (call("_C::cutlass_scaled_mm", ([4, 2], BF16), ([4, 8], FP8), ([8, 2], FP8), ([4, 1], FP32), ([2], FP32), None),
-         128, 32 + 16 + 16 + 8, 16, "fp8"),
-        # 3 rows of 64 times 64 x 32 weights of 4 bits: 1,024 bytes in whole numbers of 4; two groups of 16-bit scales
-        (call("_C::marlin_gemm", ([3, 64], BF16), None, ([4, 64], INT), None, ([2, 32], BF16), None, None,
-              ([2, 4], INT), ([128], INT), "1", "3", "32", "64"),
-         2 * 3 * 32 * 64, 3 * 64 * 2 + 1024 + 2 * 32 * 2 + 2 * 4 * 4, 3 * 32 * 2, "bf16"),
+        (
+            call(
+                "aten::_scaled_mm",
+                ([4, 8], FP8),
+                ([8, 2], FP8),
+                ([1], FP32),
+                ([1], FP32),
+                None,
+                None,
+                "15",
+                "False",
+            ),
+            128,
+            32 + 16 + 8,
+            16,
+            "fp8",
+        ),
+        (
+            call(
+                "_C::cutlass_scaled_mm",
+                ([4, 2], BF16),
+                ([4, 8], FP8),
+                ([8, 2], FP8),
+                ([4, 1], FP32),
+                ([2], FP32),
+                None,
+            ),
+            128,
+            32 + 16 + 16 + 8,
+            16,
+            "fp8",
+        ),
+        # 3 rows of 64 times 64 x 32 weights of 4 bits: 1,024 bytes in whole numbers of 4; two
+        # groups of 16-bit scales
+        (
+            call(
+                "_C::marlin_gemm",
+                ([3, 64], BF16),
+                None,
+                ([4, 64], INT),
+                None,
+                ([2, 32], BF16),
+                None,
+                None,
+                ([2, 4], INT),
+                ([128], INT),
+                "1",
+                "3",
+                "32",
+                "64",
+            ),
+            2 * 3 * 32 * 64,
+            3 * 64 * 2 + 1024 + 2 * 32 * 2 + 2 * 4 * 4,
+            3 * 32 * 2,
+            "bf16",
+        ),
         # Marlin's older form with an order of the inputs, and its result among the arguments
-        (call("_C::gptq_marlin_gemm", ([3, 64], BF16), ([3, 32], BF16), ([4, 64], INT), ([32], BF16), ([2, 32], BF16),
-              None, None, None, ([64], INT), ([64], INT), ([128], INT), "1", "3", "32", "64"),
-         2 * 3 * 32 * 64, 3 * 64 * 2 + 1024 + 32 * 2 + 2 * 32 * 2 + 2 * 64 * 4, 3 * 32 * 2, "bf16"),
-        (call("_C::gptq_gemm", ([3, 64], HALF), ([8, 32], INT), ([2, 4], INT), ([2, 32], HALF), ([64], INT), "True",
-              "False", "4"), 2 * 3 * 32 * 64, 384 + 1024 + 32 + 128 + 256, 192, "fp16"),
-        (call("_C::awq_gemm", ([3, 64], HALF), ([64, 4], INT), ([2, 32], HALF), ([2, 4], INT), "8"),
-         2 * 3 * 32 * 64, 384 + 1024 + 128 + 32, 192, "fp16"),
+        (
+            call(
+                "_C::gptq_marlin_gemm",
+                ([3, 64], BF16),
+                ([3, 32], BF16),
+                ([4, 64], INT),
+                ([32], BF16),
+                ([2, 32], BF16),
+                None,
+                None,
+                None,
+                ([64], INT),
+                ([64], INT),
+                ([128], INT),
+                "1",
+                "3",
+                "32",
+                "64",
+            ),
+            2 * 3 * 32 * 64,
+            3 * 64 * 2 + 1024 + 32 * 2 + 2 * 32 * 2 + 2 * 64 * 4,
+            3 * 32 * 2,
+            "bf16",
+        ),
+        (
+            call(
+                "_C::gptq_gemm",
+                ([3, 64], HALF),
+                ([8, 32], INT),
+                ([2, 4], INT),
+                ([2, 32], HALF),
+                ([64], INT),
+                "True",
+                "False",
+                "4",
+            ),
+            2 * 3 * 32 * 64,
+            384 + 1024 + 32 + 128 + 256,
+            192,
+            "fp16",
+        ),
+        (
+            call(
+                "_C::awq_gemm", ([3, 64], HALF), ([64, 4], INT), ([2, 32], HALF), ([2, 4], INT), "8"
+            ),
+            2 * 3 * 32 * 64,
+            384 + 1024 + 128 + 32,
+            192,
+            "fp16",
+        ),
         # weights of 8 bits
-        (call("_C::machete_mm", ([3, 64], BF16), ([16, 32], INT), "1", None, ([1, 32], BF16)),
-         2 * 3 * 32 * 64, 384 + 2048 + 64, 192, "bf16"),
-        # 2 tokens, each to 1 of 4 experts: 4 (1 - (3/4)^2) = 1.75 of them, with 8 x 16 weights of 4 bits and 8 scales
-        (call("_moe_C::moe_wna16_gemm", ([2, 16], BF16), ([2, 1, 8], BF16), ([4, 8, 8], U8), ([4, 8, 1], BF16)),
-         2 * 2 * 8 * 16, 2 * 16 * 2 + 1.75 * (64 + 16), 2 * 8 * 2, "bf16"),
-        # 2 tokens of 8 to 1 of 4 experts with inner size 3 and a gate: 1.75 x (6 x 8 + 8 x 3) weights of 2 bytes
-        (call("vllm::outplace_fused_experts", ([2, 8], BF16), ([4, 6, 8], BF16), ([4, 8, 3], BF16), ([2, 1], FP32),
-              ([2, 1], I64)),
-         2 * 2 * 8 * (6 + 3), 1.75 * 72 * 2 + (16 + 6) * 2 + 16, 2 * (6 + 8) * 2, "bf16"),
+        (
+            call("_C::machete_mm", ([3, 64], BF16), ([16, 32], INT), "1", None, ([1, 32], BF16)),
+            2 * 3 * 32 * 64,
+            384 + 2048 + 64,
+            192,
+            "bf16",
+        ),
+        # 2 tokens, each to 1 of 4 experts: 4 (1 - (3/4)^2) = 1.75 of them, with 8 x 16 weights of 4
+        # bits and 8 scales
+        (
+            call(
+                "_moe_C::moe_wna16_gemm",
+                ([2, 16], BF16),
+                ([2, 1, 8], BF16),
+                ([4, 8, 8], U8),
+                ([4, 8, 1], BF16),
+            ),
+            2 * 2 * 8 * 16,
+            2 * 16 * 2 + 1.75 * (64 + 16),
+            2 * 8 * 2,
+            "bf16",
+        ),
+        # 2 tokens of 8 to 1 of 4 experts with inner size 3 and a gate: 1.75 x (6 x 8 + 8 x 3)
+        # weights of 2 bytes
+        (
+            call(
+                "vllm::outplace_fused_experts",
+                ([2, 8], BF16),
+                ([4, 6, 8], BF16),
+                ([4, 8, 3], BF16),
+                ([2, 1], FP32),
+                ([2, 1], I64),
+            ),
+            2 * 2 * 8 * (6 + 3),
+            1.75 * 72 * 2 + (16 + 6) * 2 + 16,
+            2 * (6 + 8) * 2,
+            "bf16",
+        ),
         # 5 of 100 rows of 16
         (call("aten::index", ([100, 16], BF16), [([5], I64)]), 0, 5 * 16 * 2 + 40, 160, ""),
         # places of two axes, 3 x 1 with 2: 6 rows of 4 out of 10 x 10
-        (call("aten::index", ([10, 10, 4], FP32), [([3, 1], I64), ([2], I64)]), 0, 6 * 16 + 5 * 8, 96, ""),
+        (
+            call("aten::index", ([10, 10, 4], FP32), [([3, 1], I64), ([2], I64)]),
+            0,
+            6 * 16 + 5 * 8,
+            96,
+            "",
+        ),
         # filters of 3 x 3 over 6 x 6 with stride 2 and padding 1 give 3 x 3
-        (call("aten::convolution", ([2, 4, 6, 6], BF16), ([8, 4, 3, 3], BF16), ([8], BF16), "[2, 2]", "[1, 1]",
-              "[1, 1]", "False", "[0, 0]", "1"), 2 * 2 * 8 * 9 * 36, 576 + 576 + 16, 288, "bf16"),
-        (call("aten::cudnn_convolution", ([2, 4, 6, 6], BF16), ([8, 2, 3, 3], BF16), "[1, 1]", "[2, 2]", "[1, 1]", "2"),
-         2 * 2 * 8 * 9 * 18, 576 + 288, 288, "bf16"),
-        (call("aten::convolution_backward", ([2, 8, 3, 3], BF16), ([2, 4, 6, 6], BF16), ([8, 4, 3, 3], BF16), "[8]",
-              "[2, 2]", "[1, 1]", "[1, 1]", "False", "[0, 0]", "1", "[True, True, False]"),
-         2 * 2 * 2 * 8 * 9 * 36, 288 + 576 + 576, 576 + 576, "bf16"),
+        (
+            call(
+                "aten::convolution",
+                ([2, 4, 6, 6], BF16),
+                ([8, 4, 3, 3], BF16),
+                ([8], BF16),
+                "[2, 2]",
+                "[1, 1]",
+                "[1, 1]",
+                "False",
+                "[0, 0]",
+                "1",
+            ),
+            2 * 2 * 8 * 9 * 36,
+            576 + 576 + 16,
+            288,
+            "bf16",
+        ),
+        (
+            call(
+                "aten::cudnn_convolution",
+                ([2, 4, 6, 6], BF16),
+                ([8, 2, 3, 3], BF16),
+                "[1, 1]",
+                "[2, 2]",
+                "[1, 1]",
+                "2",
+            ),
+            2 * 2 * 8 * 9 * 18,
+            576 + 288,
+            288,
+            "bf16",
+        ),
+        (
+            call(
+                "aten::convolution_backward",
+                ([2, 8, 3, 3], BF16),
+                ([2, 4, 6, 6], BF16),
+                ([8, 4, 3, 3], BF16),
+                "[8]",
+                "[2, 2]",
+                "[1, 1]",
+                "[1, 1]",
+                "False",
+                "[0, 0]",
+                "1",
+                "[True, True, False]",
+            ),
+            2 * 2 * 2 * 8 * 9 * 36,
+            288 + 576 + 576,
+            576 + 576,
+            "bf16",
+        ),
         # 2 sequences, 3 heads, 4 queries, 4 keys of size 8: 16 pairs, 8 of them with a mask
-        (call("aten::_scaled_dot_product_flash_attention", *[([2, 3, 4, 8], BF16)] * 3, "0.", "False", "False"),
-         2 * 6 * 16 * 16, 3 * 384, 384, "bf16"),
-        (call("aten::_scaled_dot_product_flash_attention", *[([2, 3, 4, 8], BF16)] * 3, "0.", "True", "False"),
-         2 * 6 * 8 * 16, 3 * 384, 384, "bf16"),
+        (
+            call(
+                "aten::_scaled_dot_product_flash_attention",
+                *[([2, 3, 4, 8], BF16)] * 3,
+                "0.",
+                "False",
+                "False",
+            ),
+            2 * 6 * 16 * 16,
+            3 * 384,
+            384,
+            "bf16",
+        ),
+        (
+            call(
+                "aten::_scaled_dot_product_flash_attention",
+                *[([2, 3, 4, 8], BF16)] * 3,
+                "0.",
+                "True",
+                "False",
+            ),
+            2 * 6 * 8 * 16,
+            3 * 384,
+            384,
+            "bf16",
+        ),
         # heads last, two heads of keys for four of queries
-        (call("aten::_flash_attention_forward", ([1, 1, 4, 8], BF16), ([1, 9, 2, 8], BF16), ([1, 9, 2, 8], BF16), None,
-              None, "1", "9", "0.", "False"), 2 * 4 * 9 * 16, 64 + 2 * 288, 64, "bf16"),
-        (call("aten::_scaled_dot_product_flash_attention_backward", *[([2, 3, 4, 8], BF16)] * 5, ([2, 3, 4], FP32),
-              None, None, "4", "4", "0.", "False"), 2 * 6 * 16 * 40, 5 * 384, 3 * 384, "bf16"),
+        (
+            call(
+                "aten::_flash_attention_forward",
+                ([1, 1, 4, 8], BF16),
+                ([1, 9, 2, 8], BF16),
+                ([1, 9, 2, 8], BF16),
+                None,
+                None,
+                "1",
+                "9",
+                "0.",
+                "False",
+            ),
+            2 * 4 * 9 * 16,
+            64 + 2 * 288,
+            64,
+            "bf16",
+        ),
+        (
+            call(
+                "aten::_scaled_dot_product_flash_attention_backward",
+                *[([2, 3, 4, 8], BF16)] * 5,
+                ([2, 3, 4], FP32),
+                None,
+                None,
+                "4",
+                "4",
+                "0.",
+                "False",
+            ),
+            2 * 6 * 16 * 40,
+            5 * 384,
+            3 * 384,
+            "bf16",
+        ),
         (call("aten::add", ([4, 8], BF16), ([8], BF16), "1"), 32, 64 + 16, 64, ""),
         (call("aten::add", ([4, 8], BF16), ([4, 8], FP32), "1"), 32, 64 + 128, 128, ""),
         (call("aten::add_", ([4, 8], BF16), ([4, 8], FP32), "1"), 32, 64 + 128, 64, ""),
@@ -109,10 +364,22 @@ def call(operator: str, *arguments: Any, **more: Any) -> Call:
         (call("aten::_local_scalar_dense", ([], I64)), 0, 8, 8, ""),
         (call("aten::arange", "1", "8", "2", ([0], I64)), 0, 0, 4 * 8, ""),
         # a copy for the other ranks of 4 x 8 in 16 bits
-        (call("_C_custom_ar::all_reduce", "63", ([4, 8], BF16), ([4, 8], BF16), "26", "83"), 0, 64, 64, ""),
+        (
+            call("_C_custom_ar::all_reduce", "63", ([4, 8], BF16), ([4, 8], BF16), "26", "83"),
+            0,
+            64,
+            64,
+            "",
+        ),
         # into a given result, which is not read
         (call("aten::mul", ([4, 8], FP32), None, ([4, 8], FP32)), 32, 128, 128, ""),
-        (call("aten::add", ([4, 8], FP32), ([8], FP32), "1", ([4, 8], FP32)), 32, 128 + 32, 128, ""),
+        (
+            call("aten::add", ([4, 8], FP32), ([8], FP32), "1", ([4, 8], FP32)),
+            32,
+            128 + 32,
+            128,
+            "",
+        ),
         (call("aten::addcmul", *[([4, 8], FP32)] * 3), 32, 3 * 128, 128, ""),
         (call("aten::mul", ([4, 8], BF16), ([4, 8], BF16, [1, 0])), 32, 64 + 8, 64, ""),
         (call("aten::eq", ([4, 8], I64), "3"), 0, 256, 32, ""),
@@ -123,13 +390,24 @@ def call(operator: str, *arguments: Any, **more: Any) -> Call:
         (call("aten::silu", ([0, 8], BF16)), 0, 0, 0, ""),
         (call("aten::copy_", ([4, 8], BF16), ([4, 8], FP32), "False"), 0, 128, 64, ""),
         (call("aten::copy_", ([4, 8], FP32), ([4, 8], FP32, [0, 1]), "False"), 0, 32, 128, ""),
-        (call("aten::cat", ([[4, 8], [2, 8]], "TensorList"), "0", kernel="CatArrayBatchedCopy<OpaqueType<2u>, 1>"),
-         0, 96, 96, ""),
+        (
+            call(
+                "aten::cat",
+                ([[4, 8], [2, 8]], "TensorList"),
+                "0",
+                kernel="CatArrayBatchedCopy<OpaqueType<2u>, 1>",
+            ),
+            0,
+            96,
+            96,
+            "",
+        ),
         (call("aten::embedding", ([100, 8], BF16), ([2, 3], I64), "-1"), 0, 96 + 48, 96, ""),
         (call("aten::index_select", ([4, 8], BF16), "1", ([3], I64)), 0, 24 + 24, 24, ""),
         (call("aten::gather", ([4, 8], BF16), "1", ([4, 2], I64), "False"), 0, 16 + 64, 16, ""),
         (call("aten::mean", ([4, 8], FP32), "[-1]", "True", None), 32, 128, 16, ""),
-        # results of another type than the input: sums of whole numbers, a type that is asked for, true division
+        # results of another type than the input: sums of whole numbers, a type that is asked for,
+        # true division
         (call("aten::sum", ([4, 8], INT), "[1]", "False", None), 0, 128, 32, ""),
         (call("aten::sum", ([4, 8], BF16), "[1]", "False", "6"), 32, 64, 16, ""),
         (call("aten::sum", ([4, 8], BF16), "6"), 32, 64, 4, ""),
@@ -142,90 +420,345 @@ def call(operator: str, *arguments: Any, **more: Any) -> Call:
         (call("aten::cat", [([4, 8], BF16), ([2, 8], FP32)], "0"), 0, 128, 192, ""),
         # no tokens: weights are not multiplied, and no sequence has a state
         (call("aten::mm", ([0, 8], BF16), ([8, 2], BF16)), 0, 32, 0, "bf16"),
-        (call("_C::selective_scan_fwd", *[([8, 0], BF16)] * 2, ([8, 4], FP32), *[([1, 4, 0], BF16)] * 2, ([8], FP32),
-              None, None, "True", ([0], "int"), None, None, ([9, 8, 4], BF16)), 0, 128, 0, ""),
+        (
+            call(
+                "_C::selective_scan_fwd",
+                *[([8, 0], BF16)] * 2,
+                ([8, 4], FP32),
+                *[([1, 4, 0], BF16)] * 2,
+                ([8], FP32),
+                None,
+                None,
+                "True",
+                ([0], "int"),
+                None,
+                None,
+                ([9, 8, 4], BF16),
+            ),
+            0,
+            128,
+            0,
+            "",
+        ),
         (call("aten::argmax", ([4, 8], FP32), "-1", "False"), 32, 128, 32, ""),
         (call("aten::_softmax", ([4, 8], BF16), "-1", "False"), 160, 64, 64, ""),
-        (call("aten::native_layer_norm", ([4, 8], BF16), "[8]", ([8], BF16), ([8], BF16), "1e-5"), 224, 96, 64, ""),
-        (call("_C::rms_norm", ([4, 8], BF16), ([4, 8], BF16), ([8], BF16), "1e-6"), 128, 64 + 16, 64, ""),
+        (
+            call(
+                "aten::native_layer_norm", ([4, 8], BF16), "[8]", ([8], BF16), ([8], BF16), "1e-5"
+            ),
+            224,
+            96,
+            64,
+            "",
+        ),
+        (
+            call("_C::rms_norm", ([4, 8], BF16), ([4, 8], BF16), ([8], BF16), "1e-6"),
+            128,
+            64 + 16,
+            64,
+            "",
+        ),
         (call("aiter::rms_norm", ([4, 8], BF16), ([8], BF16), "1e-6"), 128, 64 + 16, 64, ""),
-        (call("_C::fused_add_rms_norm", ([4, 8], BF16), ([4, 8], BF16), ([8], BF16), "1e-6"), 160, 128 + 16, 128, ""),
+        (
+            call("_C::fused_add_rms_norm", ([4, 8], BF16), ([4, 8], BF16), ([8], BF16), "1e-6"),
+            160,
+            128 + 16,
+            128,
+            "",
+        ),
         (call("_C::silu_and_mul", ([4, 8], BF16), ([4, 16], BF16)), 64, 128, 64, ""),
-        (call("_C::rotary_embedding", ([4], I64), ([4, 32], BF16), ([4, 8], BF16), "8", ([99, 8], BF16), "True"),
-         3 * 160, 320 + 32 + 64, 320, ""),
+        (
+            call(
+                "_C::rotary_embedding",
+                ([4], I64),
+                ([4, 32], BF16),
+                ([4, 8], BF16),
+                "8",
+                ([99, 8], BF16),
+                "True",
+            ),
+            3 * 160,
+            320 + 32 + 64,
+            320,
+            "",
+        ),
         # keys of 16 bits into a cache of 8
-        (call("_C_cache_ops::reshape_and_cache_flash", *[([4, 2, 8], BF16)] * 2, *[([9, 16, 2, 8], FP8)] * 2,
-              ([4], I64)), 0, 256 + 32, 128, ""),
-        # three latents of 16 and turned keys of 8 into slots of 8 bits, with scales; a fourth row only fills up
-        (call("_C_cache_ops::concat_and_cache_mla", ([4, 16], BF16), ([4, 8], BF16), ([9, 64, 36], U8), ([3], I64)),
-         0, 3 * (48 + 8), 3 * 36, ""),
-        (call("_C_cache_ops::indexer_k_quant_and_cache", ([4, 16], BF16), ([9, 64, 20], U8), ([4], I64), "16"),
-         128, 4 * (32 + 8), 80, ""),
+        (
+            call(
+                "_C_cache_ops::reshape_and_cache_flash",
+                *[([4, 2, 8], BF16)] * 2,
+                *[([9, 16, 2, 8], FP8)] * 2,
+                ([4], I64),
+            ),
+            0,
+            256 + 32,
+            128,
+            "",
+        ),
+        # three latents of 16 and turned keys of 8 into slots of 8 bits, with scales; a fourth row
+        # only fills up
+        (
+            call(
+                "_C_cache_ops::concat_and_cache_mla",
+                ([4, 16], BF16),
+                ([4, 8], BF16),
+                ([9, 64, 36], U8),
+                ([3], I64),
+            ),
+            0,
+            3 * (48 + 8),
+            3 * 36,
+            "",
+        ),
+        (
+            call(
+                "_C_cache_ops::indexer_k_quant_and_cache",
+                ([4, 16], BF16),
+                ([9, 64, 20], U8),
+                ([4], I64),
+                "16",
+            ),
+            128,
+            4 * (32 + 8),
+            80,
+            "",
+        ),
         (call("aten::topk", ([4, 8], FP32), "2", "-1", "True", "True"), 0, 128, 8 * 12, ""),
-        (call("aten::native_layer_norm_backward", *[([4, 8], BF16)] * 2, "[8]", *[([4, 1], FP32)] * 2, ([8], BF16),
-              ([8], BF16), "[True, True, True]"), 13 * 32, 64 + 64 + 16, 64 + 16, ""),
-        (call("aten::_fused_rms_norm_backward", *[([4, 8], BF16)] * 2, "[8]", ([4, 1], FP32), ([8], BF16),
-              "[True, True]"), 9 * 32, 64 + 64 + 16, 64 + 16, ""),
-        (call("aten::native_batch_norm", ([2, 4, 3, 3], BF16), *[([4], FP32)] * 4, "True"), 7 * 72, 144, 144, ""),
-        (call("aten::miopen_batch_norm_backward", *[([2, 4, 3, 3], BF16)] * 2, ([4], FP32)), 13 * 72, 288, 144, ""),
-        # windows of 3 x 3 over 6 x 6 with stride 2 and padding 1: 3 x 3 results, with a place of 8 bytes each
-        (call("aten::max_pool2d_with_indices", ([2, 4, 6, 6], BF16), "[3, 3]", "[2, 2]", "[1, 1]", "[1, 1]", "False"),
-         72 * 9, 576, 72 * 10, ""),
-        (call("aten::max_pool2d_with_indices_backward", ([2, 4, 3, 3], BF16), ([2, 4, 6, 6], BF16)), 72, 144 + 576, 576,
-         ""),
+        (
+            call(
+                "aten::native_layer_norm_backward",
+                *[([4, 8], BF16)] * 2,
+                "[8]",
+                *[([4, 1], FP32)] * 2,
+                ([8], BF16),
+                ([8], BF16),
+                "[True, True, True]",
+            ),
+            13 * 32,
+            64 + 64 + 16,
+            64 + 16,
+            "",
+        ),
+        (
+            call(
+                "aten::_fused_rms_norm_backward",
+                *[([4, 8], BF16)] * 2,
+                "[8]",
+                ([4, 1], FP32),
+                ([8], BF16),
+                "[True, True]",
+            ),
+            9 * 32,
+            64 + 64 + 16,
+            64 + 16,
+            "",
+        ),
+        (
+            call("aten::native_batch_norm", ([2, 4, 3, 3], BF16), *[([4], FP32)] * 4, "True"),
+            7 * 72,
+            144,
+            144,
+            "",
+        ),
+        (
+            call("aten::miopen_batch_norm_backward", *[([2, 4, 3, 3], BF16)] * 2, ([4], FP32)),
+            13 * 72,
+            288,
+            144,
+            "",
+        ),
+        # windows of 3 x 3 over 6 x 6 with stride 2 and padding 1: 3 x 3 results, with a place of 8
+        # bytes each
+        (
+            call(
+                "aten::max_pool2d_with_indices",
+                ([2, 4, 6, 6], BF16),
+                "[3, 3]",
+                "[2, 2]",
+                "[1, 1]",
+                "[1, 1]",
+                "False",
+            ),
+            72 * 9,
+            576,
+            72 * 10,
+            "",
+        ),
+        (
+            call(
+                "aten::max_pool2d_with_indices_backward", ([2, 4, 3, 3], BF16), ([2, 4, 6, 6], BF16)
+            ),
+            72,
+            144 + 576,
+            576,
+            "",
+        ),
         (call("aten::mse_loss", *[([4, 8], FP32)] * 2, "1"), 96, 256, 4, ""),
         (call("aten::mse_loss", *[([4, 8], FP32)] * 2, "0"), 96, 256, 128, ""),
         (call("aten::mse_loss_backward", ([], FP32), *[([4, 8], FP32)] * 2, "1"), 96, 260, 128, ""),
-        (call("aten::_index_put_impl_", ([9, 8], BF16), None, ([3, 8], BF16), "False", "False"), 0, 48, 48, ""),
-        (call("aten::_index_put_impl_", ([9, 8], BF16), None, ([3, 8], BF16), "True", "False"), 24, 96, 48, ""),
-        (call("_C::per_token_group_fp8_quant", ([4, 8], BF16), ([4, 8], FP8), ([4, 2], FP32), "4"), 64, 64, 64, ""),
-        (call("aten::_grouped_mm", ([6, 8], BF16), ([3, 8, 4], BF16), ([3], "int")), 384, 96 + 3 * 64, 48, "bf16"),
+        (
+            call("aten::_index_put_impl_", ([9, 8], BF16), None, ([3, 8], BF16), "False", "False"),
+            0,
+            48,
+            48,
+            "",
+        ),
+        (
+            call("aten::_index_put_impl_", ([9, 8], BF16), None, ([3, 8], BF16), "True", "False"),
+            24,
+            96,
+            48,
+            "",
+        ),
+        (
+            call(
+                "_C::per_token_group_fp8_quant", ([4, 8], BF16), ([4, 8], FP8), ([4, 2], FP32), "4"
+            ),
+            64,
+            64,
+            64,
+            "",
+        ),
+        (
+            call("aten::_grouped_mm", ([6, 8], BF16), ([3, 8, 4], BF16), ([3], "int")),
+            384,
+            96 + 3 * 64,
+            48,
+            "bf16",
+        ),
         # one row can meet one group only
-        (call("aten::_grouped_mm", ([1, 8], BF16), ([3, 8, 4], BF16), ([3], "int")), 64, 16 + 64, 8, "bf16"),
+        (
+            call("aten::_grouped_mm", ([1, 8], BF16), ([3, 8, 4], BF16), ([3], "int")),
+            64,
+            16 + 64,
+            8,
+            "bf16",
+        ),
         # two sequences of a state of 8 x 4 in 16 bits
-        (call("_C::selective_scan_fwd", *[([8, 5], BF16)] * 2, ([8, 4], FP32), *[([1, 4, 5], BF16)] * 2, ([8], FP32),
-              ([8, 5], BF16), ([8], FP32), "True", ([3], "int"), ([2], "int"), ([2], "bool"), ([9, 8, 4], BF16)),
-         8 * 160, 3 * 80 + 128 + 2 * 40 + 128, 80 + 128, ""),
-        (call("ChunkGatedDeltaRuleFunction", *[([1, 5, 2, 4], BF16)] * 2, ([1, 5, 2, 6], BF16),
-              *[([1, 5, 2], FP32)] * 2, "0.5", ([3, 2, 6, 4], BF16)),
-         6 * 5 * 2 * 24, 80 + 80 + 120 + 40 + 40 + 288, 120 + 288, "bf16"),
-        (call("sglang_profiler::attention_paged_attention_ragged_100", ([6, 4, 8], BF16), ([99], "unsigned char"),
-              ([6, 4, 8], BF16), *[([50, 1, 2, 8], BF16)] * 2, lengths=Lengths(6, 20, 25)),
-         2 * 4 * 16 * 25, 384 + 20 * 64, 384, "bf16"),
+        (
+            call(
+                "_C::selective_scan_fwd",
+                *[([8, 5], BF16)] * 2,
+                ([8, 4], FP32),
+                *[([1, 4, 5], BF16)] * 2,
+                ([8], FP32),
+                ([8, 5], BF16),
+                ([8], FP32),
+                "True",
+                ([3], "int"),
+                ([2], "int"),
+                ([2], "bool"),
+                ([9, 8, 4], BF16),
+            ),
+            8 * 160,
+            3 * 80 + 128 + 2 * 40 + 128,
+            80 + 128,
+            "",
+        ),
+        (
+            call(
+                "ChunkGatedDeltaRuleFunction",
+                *[([1, 5, 2, 4], BF16)] * 2,
+                ([1, 5, 2, 6], BF16),
+                *[([1, 5, 2], FP32)] * 2,
+                "0.5",
+                ([3, 2, 6, 4], BF16),
+            ),
+            6 * 5 * 2 * 24,
+            80 + 80 + 120 + 40 + 40 + 288,
+            120 + 288,
+            "bf16",
+        ),
+        (
+            call(
+                "sglang_profiler::attention_paged_attention_ragged_100",
+                ([6, 4, 8], BF16),
+                ([99], "unsigned char"),
+                ([6, 4, 8], BF16),
+                *[([50, 1, 2, 8], BF16)] * 2,
+                lengths=Lengths(6, 20, 25),
+            ),
+            2 * 4 * 16 * 25,
+            384 + 20 * 64,
+            384,
+            "bf16",
+        ),
         # latent attention: queries of 8 meet keys of 8, and others of 16 the values
-        (call("_vllm_fa3_C::fwd", ([6, 4, 8], BF16), ([50, 16, 1, 8], BF16), ([50, 16, 1, 16], BF16), None, None,
-              ([6, 4, 16], BF16), lengths=Lengths(6, 20, 25)),
-         2 * 4 * (8 + 16 + 16) * 25, 384 + 768 + 20 * 24 * 2, 768, "bf16"),
+        (
+            call(
+                "_vllm_fa3_C::fwd",
+                ([6, 4, 8], BF16),
+                ([50, 16, 1, 8], BF16),
+                ([50, 16, 1, 16], BF16),
+                None,
+                None,
+                ([6, 4, 16], BF16),
+                lengths=Lengths(6, 20, 25),
+            ),
+            2 * 4 * (8 + 16 + 16) * 25,
+            384 + 768 + 20 * 24 * 2,
+            768,
+            "bf16",
+        ),
     ],
-)  # fmt: skip
+)
 def test_work_by_hand(given: Call, flops: float, read: float, written: float, matrix: str) -> None:
     found = work_of(given)
     assert (found.flops, found.read, found.written, found.matrix) == (flops, read, written, matrix)
 
 
 def test_compiled_kernels_move_each_tensor_once_and_read_only_places_of_a_table() -> None:
-    found = work_of(call("triton_poi_fused_add_0", ([4, 8], BF16), ([999, 8], BF16), ([4, 8], BF16), "32"))
+    found = work_of(
+        call("triton_poi_fused_add_0", ([4, 8], BF16), ([999, 8], BF16), ([4, 8], BF16), "32")
+    )
     assert (found.flops, found.read, found.written) == (None, 64 + 64, 64)
     assert found.assumed
 
 
-PAGED = [([6, 4, 8], BF16), ([50, 16, 2, 8], BF16), ([50, 16, 2, 8], BF16), None, None, None, ([6, 4, 8], BF16)]
+PAGED = [
+    ([6, 4, 8], BF16),
+    ([50, 16, 2, 8], BF16),
+    ([50, 16, 2, 8], BF16),
+    None,
+    None,
+    None,
+    ([6, 4, 8], BF16),
+]
 
 
 def paged(ends: int, longest: int, most: int, lengths: Lengths | None = None) -> Work:
-    rest = [([ends], "int"), None, None, None, ([3], "int"), str(longest), str(most), ([3, 9], "int")]
+    rest = [
+        ([ends], "int"),
+        None,
+        None,
+        None,
+        ([3], "int"),
+        str(longest),
+        str(most),
+        ([3, 9], "int"),
+    ]
     return work_of(call("_vllm_fa3_C::fwd", *PAGED, *rest, lengths=lengths))
 
 
 def test_lengths_of_a_paged_cache_come_from_the_call_or_the_step() -> None:
-    one = paged(2, 6, 10)  # one sequence: 6 queries see 4 keys before them, and half of their square
-    assert (one.flops, one.read, one.source) == (2 * 4 * 16 * (60 - 18), 384 + 10 * 2 * 16 * 2, "shapes")
+    one = paged(
+        2, 6, 10
+    )  # one sequence: 6 queries see 4 keys before them, and half of their square
+    assert (one.flops, one.read, one.source) == (
+        2 * 4 * 16 * (60 - 18),
+        384 + 10 * 2 * 16 * 2,
+        "shapes",
+    )
     equal = paged(4, 2, 2)  # three prompts of two tokens
     assert (equal.flops, equal.read) == (2 * 4 * 16 * 3 * 2, 384 + 6 * 2 * 16 * 2)
     with pytest.raises(NoWorkError):
         paged(4, 3, 9)
     said = paged(4, 3, 9, Lengths(6, 20, 25))
-    assert (said.flops, said.read, said.source) == (2 * 4 * 16 * 25, 384 + 20 * 64, "shapes and step label")
+    assert (said.flops, said.read, said.source) == (
+        2 * 4 * 16 * 25,
+        384 + 20 * 64,
+        "shapes and step label",
+    )
     with pytest.raises(NoWorkError):
         paged(4, 3, 9, Lengths(7, 20, 25))  # the label of another step
 
@@ -244,19 +777,31 @@ def allocated(*sizes: int) -> Call:
 
 @pytest.mark.parametrize(
     ("inside", "columns"),
-    [((CHOSEN, GATE), 2), ((SUM, SHARED_GATE, GATE), 2), ((CHOSEN, SUM, PLAIN), 1), ((allocated(4, 2), GATE), 2)],
+    [
+        ((CHOSEN, GATE), 2),
+        ((SUM, SHARED_GATE, GATE), 2),
+        ((CHOSEN, SUM, PLAIN), 1),
+        ((allocated(4, 2), GATE), 2),
+    ],
 )
-def test_experts_take_their_sizes_from_the_calls_inside(inside: tuple[Call, ...], columns: int) -> None:
+def test_experts_take_their_sizes_from_the_calls_inside(
+    inside: tuple[Call, ...], columns: int
+) -> None:
     found = work_of(call("vllm::moe_forward", *TOKENS, inside=inside))
     experts = 8 * (1 - 0.75**4)
     assert found.flops == 2 * 8 * (columns + 1) * 16 * 10
-    assert found.read == pytest.approx(experts * (columns + 1) * 16 * 10 * 2 + 4 * 10 * 2 + 8 * 16 * 2)
+    assert found.read == pytest.approx(
+        experts * (columns + 1) * 16 * 10 * 2 + 4 * 10 * 2 + 8 * 16 * 2
+    )
     assert found.written == 8 * (columns * 16 + 10) * 2
     assert found.assumed
 
 
 def test_an_index_in_a_list_is_found_inside_of_a_call_that_takes_whole_rows() -> None:
-    rows, kernel = call("aten::index", ([100, 16], BF16), None), "vectorized_gather_kernel<16, long>"
+    rows, kernel = (
+        call("aten::index", ([100, 16], BF16), None),
+        "vectorized_gather_kernel<16, long>",
+    )
     inside = (call("aten::reshape", ([5], I64), None),)
     found = work_of(replace(rows, inside=inside, kernel=kernel))
     assert (found.read, found.written) == (5 * 16 * 2 + 5 * 8, 5 * 16 * 2)
@@ -274,11 +819,20 @@ def test_experts_are_counted_where_the_tokens_are_routed() -> None:
 
 
 MAP = call("aten::index", ([8], INT), None)
-HALF_OF_THEM = (([4, 10], BF16), ([4, 32, 10], BF16), ([4, 10, 16], BF16), ([4, 2], FP32), ([4, 2], INT))
+HALF_OF_THEM = (
+    ([4, 10], BF16),
+    ([4, 32, 10], BF16),
+    ([4, 10, 16], BF16),
+    ([4, 2], FP32),
+    ([4, 2], INT),
+)
 
 
 def test_experts_that_are_a_part_of_all_have_no_work() -> None:
-    assert work_of(call("vllm::inplace_fused_experts", *HALF_OF_THEM, "False", "-1")).flops == 2 * 8 * 3 * 16 * 10
+    assert (
+        work_of(call("vllm::inplace_fused_experts", *HALF_OF_THEM, "False", "-1")).flops
+        == 2 * 8 * 3 * 16 * 10
+    )
     align = call("_moe_C::moe_align_block_size", *[([4, 2], INT)] * 6, ([8], INT))
     for spread in (
         *(call("vllm::moe_forward", *TOKENS, inside=(CHOSEN, GATE, each)) for each in (MAP, align)),
@@ -293,8 +847,14 @@ def test_experts_that_are_a_part_of_all_have_no_work() -> None:
 def test_experts_of_four_bits_by_the_name_of_their_kernel() -> None:
     # rows are filled up to 12 for both products of 8 routed tokens
     inside = (allocated(4, 2), allocated(4, 10), allocated(12, 16), allocated(12, 10), allocated(8))
-    ogs = (allocated(4, 2), allocated(1, 8, 16), allocated(1, 1, 8, 10))  # matrices in batches of one
-    found = work_of(call("vllm::moe_forward", *TOKENS, inside=ogs, kernel="_matmul_ogs_bf16xbf16xmxfp4_swiglu"))
+    ogs = (
+        allocated(4, 2),
+        allocated(1, 8, 16),
+        allocated(1, 1, 8, 10),
+    )  # matrices in batches of one
+    found = work_of(
+        call("vllm::moe_forward", *TOKENS, inside=ogs, kernel="_matmul_ogs_bf16xbf16xmxfp4_swiglu")
+    )
     assert (found.flops, found.matrix) == (2 * 8 * 3 * 16 * 10, "bf16")
     kernel = "bmm_MxE4m3_MxE2m1MxE4m3_Fp32_t128x16x256u2_swiGlu_sm100"
     found = work_of(call("vllm::moe_forward", *TOKENS, inside=inside, kernel=kernel))
@@ -304,7 +864,8 @@ def test_experts_of_four_bits_by_the_name_of_their_kernel() -> None:
 
 
 @pytest.mark.parametrize(
-    "inside", [(), (CHOSEN,), (GATE,), (CHOSEN, SHARED_GATE), (allocated(4, 2), allocated(4, 3), GATE)]
+    "inside",
+    [(), (CHOSEN,), (GATE,), (CHOSEN, SHARED_GATE), (allocated(4, 2), allocated(4, 3), GATE)],
 )
 def test_experts_without_all_sizes_have_no_work(inside: tuple[Call, ...]) -> None:
     with pytest.raises(NoWorkError):
@@ -314,21 +875,42 @@ def test_experts_without_all_sizes_have_no_work(inside: tuple[Call, ...]) -> Non
 def test_a_mixer_takes_the_sizes_of_its_states_from_inside() -> None:
     given = (([5, 30], BF16), ([5, 12], BF16), None)  # 12 is 3 heads of 4, each with 2 states
     taps = call("aten::transpose", ([9, 3, 16], BF16), "1", "2")
-    put = call("aten::_index_put_impl_", ([9, 3, 4, 2], BF16), None, ([2, 3, 4, 2], BF16), "False", "False")
+    put = call(
+        "aten::_index_put_impl_", ([9, 3, 4, 2], BF16), None, ([2, 3, 4, 2], BF16), "False", "False"
+    )
     prompts = work_of(call("vllm::mamba_mixer2", *given, inside=(taps, put)))
     flops, states = 5 * (6 * 24 + 2 * 4 * 16), 24 * 2 + 3 * 16 * 2
-    assert (prompts.flops, prompts.read, prompts.written) == (flops, 5 * 19 * 2, 5 * 12 * 2 + 2 * states)
-    last = call("aten::_index_put_impl_", ([9, 3, 4, 2], BF16), None, ([3, 4, 2], BF16), "False", "False")
-    assert work_of(call("vllm::mamba_mixer2", *given, inside=(taps, last))).written == 5 * 12 * 2 + states
-    one_each = work_of(call("vllm::mamba_mixer2", *given, inside=(taps, call("aten::to", ([3, 4, 2], FP32)))))
+    assert (prompts.flops, prompts.read, prompts.written) == (
+        flops,
+        5 * 19 * 2,
+        5 * 12 * 2 + 2 * states,
+    )
+    last = call(
+        "aten::_index_put_impl_", ([9, 3, 4, 2], BF16), None, ([3, 4, 2], BF16), "False", "False"
+    )
+    assert (
+        work_of(call("vllm::mamba_mixer2", *given, inside=(taps, last))).written
+        == 5 * 12 * 2 + states
+    )
+    one_each = work_of(
+        call("vllm::mamba_mixer2", *given, inside=(taps, call("aten::to", ([3, 4, 2], FP32))))
+    )
     assert (one_each.flops, one_each.read) == (flops, 5 * 19 * 2 + 5 * states)
     with pytest.raises(NoWorkError):
         work_of(call("vllm::mamba_mixer2", *given, inside=(taps,)))
 
 
 def test_delta_attention_of_kimi() -> None:
-    given = (*[([5, 12], BF16)] * 3, ([1, 5, 3, 4], BF16), ([1, 5, 3], FP32), ([1, 5, 3, 4], BF16), None)
-    put = call("aten::_index_put_impl_", ([9, 3, 4, 4], FP32), None, ([2, 3, 4, 4], FP32), "False", "False")
+    given = (
+        *[([5, 12], BF16)] * 3,
+        ([1, 5, 3, 4], BF16),
+        ([1, 5, 3], FP32),
+        ([1, 5, 3, 4], BF16),
+        None,
+    )
+    put = call(
+        "aten::_index_put_impl_", ([9, 3, 4, 4], FP32), None, ([2, 3, 4, 4], FP32), "False", "False"
+    )
     found = work_of(call("vllm::kda_attention", *given, inside=(put,)))
     assert (found.flops, found.read, found.written) == (6 * 5 * 3 * 16, 4 * 120 + 60, 120 + 384)
     assert work_of(call("vllm::kda_attention", *given)).written == 120 + 5 * 3 * 16 * 4
@@ -353,12 +935,20 @@ def test_delta_attention_of_kimi() -> None:
         ("aten::index_select", "[[4, 8], [], [3]]", '["float", "Scalar", "long int"]'),
         ("aten::convolution", "[[2, 4, 6, 6], [8, 4, 3, 3], [8]]", '["float", "float", "float"]'),
         ("aten::convolution", "[[2, 4, 6, 6], [8, 4]]", '["float", "float"]'),
-        ("aten::_flash_attention_forward", "[[6, 4, 8], [6, 4, 8], [6, 4, 8]]", '["float", "float", "float"]'),
+        (
+            "aten::_flash_attention_forward",
+            "[[6, 4, 8], [6, 4, 8], [6, 4, 8]]",
+            '["float", "float", "float"]',
+        ),
         # a mask, or what may be one; weights of other sizes; experts that do not fit
         ("aten::index", "[[4, 8], [[4]]]", '["float", ["bool"]]'),
         ("aten::index", "[[4, 8], [[4]]]", '["float", "TensorList"]'),
         ("aten::index", "[[4, 8], []]", '["float", "TensorList"]'),
-        ("_C::awq_gemm", "[[3, 64], [64, 4], [2, 30], [2, 4]]", '["c10::Half", "int", "c10::Half", "int"]'),
+        (
+            "_C::awq_gemm",
+            "[[3, 64], [64, 4], [2, 30], [2, 4]]",
+            '["c10::Half", "int", "c10::Half", "int"]',
+        ),
         ("_C::awq_gemm", "[[3, 64], [64, 4]]", '["c10::Half", "c10::Half"]'),
         (
             "_moe_C::moe_wna16_gemm",
@@ -373,7 +963,9 @@ def test_delta_attention_of_kimi() -> None:
         ("acme::mine", "[[4, 8]]", '["float"]'),
     ],
 )
-def test_what_a_recording_does_not_say_has_no_work(operator: str, shapes: str | None, types: str | None) -> None:
+def test_what_a_recording_does_not_say_has_no_work(
+    operator: str, shapes: str | None, types: str | None
+) -> None:
     with pytest.raises(NoWorkError):
         work_of(recorded(operator, shapes, types))
 
@@ -383,7 +975,9 @@ def test_a_kind_can_be_registered_and_may_fail(monkeypatch: pytest.MonkeyPatch) 
     calls._by_name.cache_clear()
     calls.kind_of.cache_clear()
     mine = call("acme::mine", ([4, 8], BF16))
-    calls.register(Kind("mine", "acme::mine", lambda given: Work(7, given.tensor(0).bytes, 0), "7", "here"))
+    calls.register(
+        Kind("mine", "acme::mine", lambda given: Work(7, given.tensor(0).bytes, 0), "7", "here")
+    )
     calls.register(Kind("broken", "acme::broken", lambda given: 1 / 0, "", ""))  # type: ignore[arg-type, return-value]
     try:
         assert work_of(mine) == Work(7, 64, 0)
@@ -430,7 +1024,9 @@ print(json.dumps(out))
 @pytest.mark.slow
 def test_flops_are_those_of_torch(engine_python: str, tmp_path: Path) -> None:
     """Of an addend torch counts no addition, llmprof one an element of the result."""
-    said = subprocess.run([engine_python, "-c", COUNTED], cwd=tmp_path, capture_output=True, text=True, check=True)
+    said = subprocess.run(
+        [engine_python, "-c", COUNTED], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
     rows = json.loads(said.stdout.splitlines()[-1])
     assert len(rows) == 6
     addends = {"aten::addmm": 5 * 3, "aten::baddbmm": 2 * 5 * 3}

@@ -1,4 +1,7 @@
-"""Work of attention and of products of libraries, by hand: FlashAttention, AITER, vLLM, SGLang and others."""
+"""Work of attention and of products of libraries, by hand:
+
+FlashAttention, AITER, vLLM, SGLang and others.
+"""
 
 import pytest
 
@@ -7,7 +10,11 @@ from llmprof.theory.calls.attention import seen
 from llmprof.theory.calls.call import Lengths
 from tests.theory.test_calls import BF16, FP8, FP32, I64, INT, U8, call
 
-SIZES = ([2, 6, 4, 8], BF16), ([2, 6, 2, 8], BF16), ([2, 6, 2, 8], BF16)  # 2 sequences of 6; 4 heads, 2 of keys
+SIZES = (
+    ([2, 6, 4, 8], BF16),
+    ([2, 6, 2, 8], BF16),
+    ([2, 6, 2, 8], BF16),
+)  # 2 sequences of 6; 4 heads, 2 of keys
 DENSE = 2 * 4 * 16  # operations for each pair of one sequence, of all heads
 MOVED = 2 * 6 * 4 * 8 * 2, 2 * 2 * 6 * 2 * 8 * 2  # bytes of the queries; of keys and values
 PACKED = ([12, 4, 8], BF16), ([12, 2, 8], BF16), ([12, 2, 8], BF16)
@@ -49,72 +56,347 @@ def test_pairs_that_masks_and_windows_leave(
 @pytest.mark.parametrize(
     ("given", "flops", "read", "written", "matrix"),
     [
-        (call("flash_attn::_flash_attn_forward", *SIZES, "0.", "0.1", "False", "-1", "-1"),
-         2 * DENSE * 36, sum(MOVED), MOVED[0], "bf16"),
-        (call("flash_attn::_flash_attn_forward", *SIZES, "0.", "0.1", "True", "-1", "-1"),
-         2 * DENSE * 18, sum(MOVED), MOVED[0], "bf16"),
+        (
+            call("flash_attn::_flash_attn_forward", *SIZES, "0.", "0.1", "False", "-1", "-1"),
+            2 * DENSE * 36,
+            sum(MOVED),
+            MOVED[0],
+            "bf16",
+        ),
+        (
+            call("flash_attn::_flash_attn_forward", *SIZES, "0.", "0.1", "True", "-1", "-1"),
+            2 * DENSE * 18,
+            sum(MOVED),
+            MOVED[0],
+            "bf16",
+        ),
         # three keys before each query: of the triangle of 6 one of 3 is left out
-        (call("aiter::mha_fwd", *SIZES, "0.", "0.1", "True", "3", "0"),
-         2 * DENSE * (18 - 4.5), sum(MOVED), MOVED[0], "bf16"),
-        # the autograd function of an older version records its tensors only; the kernel's name says the mask
-        (call("FlashAttnFunc", *SIZES, kernel=KERNEL), 2 * DENSE * 18, sum(MOVED), MOVED[0], "bf16"),
+        (
+            call("aiter::mha_fwd", *SIZES, "0.", "0.1", "True", "3", "0"),
+            2 * DENSE * (18 - 4.5),
+            sum(MOVED),
+            MOVED[0],
+            "bf16",
+        ),
+        # the autograd function of an older version records its tensors only; the kernel's name says
+        # the mask
+        (
+            call("FlashAttnFunc", *SIZES, kernel=KERNEL),
+            2 * DENSE * 18,
+            sum(MOVED),
+            MOVED[0],
+            "bf16",
+        ),
         (call("FlashAttnFunc", *SIZES), 2 * DENSE * 36, sum(MOVED), MOVED[0], "bf16"),
         # two packed sequences of 6
-        (call("flash_attn::_flash_attn_varlen_forward", *PACKED, ([3], INT), ([3], INT), "6", "6", "0.", "0.1", "True",
-              "-1", "-1"), 2 * DENSE * 18, sum(MOVED), MOVED[0], "bf16"),
-        (call("aiter::mha_varlen_fwd", *PACKED, ([3], INT), ([3], INT), "6", "6", "0", "0.", "0.1", "0.", "False",
-              "True", "-1", "-1"), 2 * DENSE * 18, sum(MOVED), MOVED[0], "bf16"),
+        (
+            call(
+                "flash_attn::_flash_attn_varlen_forward",
+                *PACKED,
+                ([3], INT),
+                ([3], INT),
+                "6",
+                "6",
+                "0.",
+                "0.1",
+                "True",
+                "-1",
+                "-1",
+            ),
+            2 * DENSE * 18,
+            sum(MOVED),
+            MOVED[0],
+            "bf16",
+        ),
+        (
+            call(
+                "aiter::mha_varlen_fwd",
+                *PACKED,
+                ([3], INT),
+                ([3], INT),
+                "6",
+                "6",
+                "0",
+                "0.",
+                "0.1",
+                "0.",
+                "False",
+                "True",
+                "-1",
+                "-1",
+            ),
+            2 * DENSE * 18,
+            sum(MOVED),
+            MOVED[0],
+            "bf16",
+        ),
         # one of 8, so that the other has 4
-        (call("flash_attn::_flash_attn_varlen_forward", *PACKED, ([3], INT), ([3], INT), "8", "8", "0.", "0.1", "True",
-              "-1", "-1"), DENSE * (32 + 8), sum(MOVED), MOVED[0], "bf16"),
-        (three("True", "-1", ends=3, longest=6, most=6, pages=False), 2 * DENSE * 18, sum(MOVED), MOVED[0], "bf16"),
+        (
+            call(
+                "flash_attn::_flash_attn_varlen_forward",
+                *PACKED,
+                ([3], INT),
+                ([3], INT),
+                "8",
+                "8",
+                "0.",
+                "0.1",
+                "True",
+                "-1",
+                "-1",
+            ),
+            DENSE * (32 + 8),
+            sum(MOVED),
+            MOVED[0],
+            "bf16",
+        ),
+        (
+            three("True", "-1", ends=3, longest=6, most=6, pages=False),
+            2 * DENSE * 18,
+            sum(MOVED),
+            MOVED[0],
+            "bf16",
+        ),
         # a prompt of 12 over a cache of 20 of its tokens; with a window the first 4 are not read
-        (three("True", "-1", ends=2, longest=12, most=20, pages=True),
-         DENSE * (240 - 72), MOVED[0] + 20 * 2 * 16 * 2, MOVED[0], "bf16"),
-        (three("True", "4", ends=2, longest=12, most=20, pages=True),
-         DENSE * 12 * 4, MOVED[0] + 16 * 2 * 16 * 2, MOVED[0], "bf16"),
-        # five products in place of two; the result and its gradient are read as well, and three gradients written
-        (call("flash_attn::_flash_attn_backward", *GRADIENTS, "0.", "0.1", "True", "-1", "-1"),
-         2 * 2 * 4 * 40 * 18, sum(MOVED) + 2 * MOVED[0], sum(MOVED), "bf16"),
-        (call("aiter::mha_bwd", *GRADIENTS[:6], "0.", "0.1", "False", "-1", "-1"),
-         2 * 2 * 4 * 40 * 36, sum(MOVED) + 2 * MOVED[0], sum(MOVED), "bf16"),
+        (
+            three("True", "-1", ends=2, longest=12, most=20, pages=True),
+            DENSE * (240 - 72),
+            MOVED[0] + 20 * 2 * 16 * 2,
+            MOVED[0],
+            "bf16",
+        ),
+        (
+            three("True", "4", ends=2, longest=12, most=20, pages=True),
+            DENSE * 12 * 4,
+            MOVED[0] + 16 * 2 * 16 * 2,
+            MOVED[0],
+            "bf16",
+        ),
+        # five products in place of two; the result and its gradient are read as well, and three
+        # gradients written
+        (
+            call("flash_attn::_flash_attn_backward", *GRADIENTS, "0.", "0.1", "True", "-1", "-1"),
+            2 * 2 * 4 * 40 * 18,
+            sum(MOVED) + 2 * MOVED[0],
+            sum(MOVED),
+            "bf16",
+        ),
+        (
+            call("aiter::mha_bwd", *GRADIENTS[:6], "0.", "0.1", "False", "-1", "-1"),
+            2 * 2 * 4 * 40 * 36,
+            sum(MOVED) + 2 * MOVED[0],
+            sum(MOVED),
+            "bf16",
+        ),
         # 12 sequences with 300 keys, of which a window of 10 shows 120
-        (call("_vllm_fa3_C::fwd", *CACHE, *[NOTHING] * 4, ([13], INT), *[NOTHING] * 4, "1", "99", ([12, 9], INT),
-              *[NOTHING] * 8, "0.1", "True", "9", "0", lengths=Lengths(12, 300, 300)),
-         DENSE * 120, MOVED[0] + 120 * 2 * 16 * 2, MOVED[0], "bf16"),
-        (call("_C::paged_attention_v1", ([12, 4, 8], BF16), ([12, 4, 8], BF16), ([50, 2, 1, 16, 8], BF16),
-              ([50, 2, 8, 16], BF16), "2", "0.1", lengths=Lengths(12, 300, 300)),
-         DENSE * 300, MOVED[0] + 300 * 2 * 16 * 2, MOVED[0], "bf16"),
+        (
+            call(
+                "_vllm_fa3_C::fwd",
+                *CACHE,
+                *[NOTHING] * 4,
+                ([13], INT),
+                *[NOTHING] * 4,
+                "1",
+                "99",
+                ([12, 9], INT),
+                *[NOTHING] * 8,
+                "0.1",
+                "True",
+                "9",
+                "0",
+                lengths=Lengths(12, 300, 300),
+            ),
+            DENSE * 120,
+            MOVED[0] + 120 * 2 * 16 * 2,
+            MOVED[0],
+            "bf16",
+        ),
+        (
+            call(
+                "_C::paged_attention_v1",
+                ([12, 4, 8], BF16),
+                ([12, 4, 8], BF16),
+                ([50, 2, 1, 16, 8], BF16),
+                ([50, 2, 8, 16], BF16),
+                "2",
+                "0.1",
+                lengths=Lengths(12, 300, 300),
+            ),
+            DENSE * 300,
+            MOVED[0] + 300 * 2 * 16 * 2,
+            MOVED[0],
+            "bf16",
+        ),
         # latents of 16, of which 12 are the value; 4 heads
-        (call("_flashmla_C::fwd_kvcache_mla", ([3, 1, 4, 16], BF16), ([50, 64, 1, 16], BF16), "12", ([3], INT),
-              ([3, 9], INT), "0.1", "True", ([8], INT), ([4], INT), "False", NOTHING, lengths=Lengths(3, 90, 90)),
-         2 * 4 * 28 * 90, 3 * 4 * 16 * 2 + 90 * 16 * 2, 3 * 4 * 12 * 2, "bf16"),
-        (call("sgl_kernel::cutlass_mla_decode", ([3, 4, 12], BF16), ([3, 4, 12], BF16), ([3, 4, 4], BF16),
-              ([50, 64, 16], BF16), ([3], INT), ([3, 9], INT), ([99], U8), lengths=Lengths(3, 90, 90)),
-         2 * 4 * 28 * 90, 3 * 4 * 16 * 2 + 90 * 16 * 2, 3 * 4 * 12 * 2, "bf16"),
-        (call("aten::_int_mm", ([4, 8], "signed char"), ([8, 2], "signed char")), 128, 32 + 16, 32, "int8"),
+        (
+            call(
+                "_flashmla_C::fwd_kvcache_mla",
+                ([3, 1, 4, 16], BF16),
+                ([50, 64, 1, 16], BF16),
+                "12",
+                ([3], INT),
+                ([3, 9], INT),
+                "0.1",
+                "True",
+                ([8], INT),
+                ([4], INT),
+                "False",
+                NOTHING,
+                lengths=Lengths(3, 90, 90),
+            ),
+            2 * 4 * 28 * 90,
+            3 * 4 * 16 * 2 + 90 * 16 * 2,
+            3 * 4 * 12 * 2,
+            "bf16",
+        ),
+        (
+            call(
+                "sgl_kernel::cutlass_mla_decode",
+                ([3, 4, 12], BF16),
+                ([3, 4, 12], BF16),
+                ([3, 4, 4], BF16),
+                ([50, 64, 16], BF16),
+                ([3], INT),
+                ([3, 9], INT),
+                ([99], U8),
+                lengths=Lengths(3, 90, 90),
+            ),
+            2 * 4 * 28 * 90,
+            3 * 4 * 16 * 2 + 90 * 16 * 2,
+            3 * 4 * 12 * 2,
+            "bf16",
+        ),
+        (
+            call("aten::_int_mm", ([4, 8], "signed char"), ([8, 2], "signed char")),
+            128,
+            32 + 16,
+            32,
+            "int8",
+        ),
         # 4 x 8 times (2 x 8) turned, of 8 bits, with scales; into 16 bits
-        (call("vllm::w8a8_triton_block_scaled_mm_func", ([4, 8], FP8), ([2, 8], FP8), ([4, 1], FP32), ([1, 1], FP32),
-              "[128, 128]"), 128, 32 + 16 + 16 + 4, 16, "fp8"),
-        (call("vllm::fp8_gemm_nt_op", ([4, 8], FP8), ([4, 1], FP32), ([2, 8], FP8), ([1, 1], FP32), ([4, 2], FP32)),
-         128, 32 + 16 + 16 + 4, 32, "fp8"),
-        (call("bitsandbytes::int8_linear_matmul", ([4, 8], "signed char"), ([2, 8], "signed char")), 128, 48, 32,
-         "int8"),
+        (
+            call(
+                "vllm::w8a8_triton_block_scaled_mm_func",
+                ([4, 8], FP8),
+                ([2, 8], FP8),
+                ([4, 1], FP32),
+                ([1, 1], FP32),
+                "[128, 128]",
+            ),
+            128,
+            32 + 16 + 16 + 4,
+            16,
+            "fp8",
+        ),
+        (
+            call(
+                "vllm::fp8_gemm_nt_op",
+                ([4, 8], FP8),
+                ([4, 1], FP32),
+                ([2, 8], FP8),
+                ([1, 1], FP32),
+                ([4, 2], FP32),
+            ),
+            128,
+            32 + 16 + 16 + 4,
+            32,
+            "fp8",
+        ),
+        (
+            call(
+                "bitsandbytes::int8_linear_matmul", ([4, 8], "signed char"), ([2, 8], "signed char")
+            ),
+            128,
+            48,
+            32,
+            "int8",
+        ),
         # two numbers in an element
-        (call("aiter::gemm_a4w4", ([4, 8], U8), ([2, 8], U8), ([4, 1], U8), ([2, 1], U8)), 256, 32 + 16 + 6, 16, "fp4"),
-        (call("_C::cutlass_scaled_fp4_mm", ([4, 2], BF16), ([4, 8], U8), ([2, 8], U8), ([4, 1], FP8), ([2, 1], FP8),
-              ([1], FP32)), 256, 32 + 16 + 6, 16, "fp4"),
-        (call("sgl_kernel::dsv3_router_gemm", ([4, 2], FP32), ([4, 8], BF16), ([2, 8], BF16)), 128, 96, 32, "bf16"),
+        (
+            call("aiter::gemm_a4w4", ([4, 8], U8), ([2, 8], U8), ([4, 1], U8), ([2, 1], U8)),
+            256,
+            32 + 16 + 6,
+            16,
+            "fp4",
+        ),
+        (
+            call(
+                "_C::cutlass_scaled_fp4_mm",
+                ([4, 2], BF16),
+                ([4, 8], U8),
+                ([2, 8], U8),
+                ([4, 1], FP8),
+                ([2, 1], FP8),
+                ([1], FP32),
+            ),
+            256,
+            32 + 16 + 6,
+            16,
+            "fp4",
+        ),
+        (
+            call("sgl_kernel::dsv3_router_gemm", ([4, 2], FP32), ([4, 8], BF16), ([2, 8], BF16)),
+            128,
+            96,
+            32,
+            "bf16",
+        ),
         # a of 8 x 4 turned, b of 2 x 8: the inner size is 8
-        (call("tex_ts::te_gemm_ts", ([4, 8], FP8), None, "0", "0", "True", ([2, 8], FP8), None, "0", "0", "False",
-              ([2, 4], BF16)), 128, 32 + 16, 16, "fp8"),
-        (call("aten::_weight_int4pack_mm", ([4, 64], BF16), ([1, 1, 32, 4], INT), "32", ([2, 8, 2], BF16)),
-         2 * 4 * 8 * 64, 512 + 512 + 64, 64, "bf16"),
-        # each of 3 x 3 inputs over 3 x 3 taps, with stride 2: 5 x 5 results when one is cut at each side
-        (call("aten::convolution", ([2, 8, 3, 3], BF16), ([8, 4, 3, 3], BF16), None, "[2, 2]", "[1, 1]", "[1, 1]",
-              "True", "[0, 0]", "1"), 2 * 2 * 8 * 9 * 36, 288 + 576, 2 * 4 * 25 * 2, "bf16"),
+        (
+            call(
+                "tex_ts::te_gemm_ts",
+                ([4, 8], FP8),
+                None,
+                "0",
+                "0",
+                "True",
+                ([2, 8], FP8),
+                None,
+                "0",
+                "0",
+                "False",
+                ([2, 4], BF16),
+            ),
+            128,
+            32 + 16,
+            16,
+            "fp8",
+        ),
+        (
+            call(
+                "aten::_weight_int4pack_mm",
+                ([4, 64], BF16),
+                ([1, 1, 32, 4], INT),
+                "32",
+                ([2, 8, 2], BF16),
+            ),
+            2 * 4 * 8 * 64,
+            512 + 512 + 64,
+            64,
+            "bf16",
+        ),
+        # each of 3 x 3 inputs over 3 x 3 taps, with stride 2: 5 x 5 results when one is cut at each
+        # side
+        (
+            call(
+                "aten::convolution",
+                ([2, 8, 3, 3], BF16),
+                ([8, 4, 3, 3], BF16),
+                None,
+                "[2, 2]",
+                "[1, 1]",
+                "[1, 1]",
+                "True",
+                "[0, 0]",
+                "1",
+            ),
+            2 * 2 * 8 * 9 * 36,
+            288 + 576,
+            2 * 4 * 25 * 2,
+            "bf16",
+        ),
     ],
-)  # fmt: skip
+)
 def test_work_by_hand(given: Call, flops: float, read: float, written: float, matrix: str) -> None:
     found = work_of(given)
     assert (found.flops, found.read, found.written, found.matrix) == (flops, read, written, matrix)
@@ -123,16 +405,38 @@ def test_work_by_hand(given: Call, flops: float, read: float, written: float, ma
 @pytest.mark.parametrize(
     "given",
     [
-        three("True", "-1", ends=3, longest=7, most=99, pages=True),  # lengths differ, and no label says them
+        three(
+            "True", "-1", ends=3, longest=7, most=99, pages=True
+        ),  # lengths differ, and no label says them
         call("FlashAttnVarlenFunc", *PACKED, ([3], INT), ([3], INT)),
-        call("sgl_kernel::fwd_kvcache_mla", ([3, 1, 4, 16], BF16), ([50, 64, 1, 20], U8), "12", ([3], INT)),
+        call(
+            "sgl_kernel::fwd_kvcache_mla",
+            ([3, 1, 4, 16], BF16),
+            ([50, 64, 1, 20], U8),
+            "12",
+            ([3], INT),
+        ),
         call("vllm::fp8_gemm_nt_op", ([4, 8], FP8), ([4, 1], FP32), ([2, 9], FP8)),
         call("_C::cutlass_scaled_fp4_mm", ([4, 2], BF16), ([4, 8], U8), ([3, 8], U8)),
-        call("tex_ts::te_gemm_ts", ([4, 8], FP8), None, "0", "0", "True", ([2, 9], FP8), None, "0", "0", "False",
-             ([2, 4], BF16)),
-        call("_C::paged_attention_v1", *[([12, 4, 8], I64)] * 2, ([50, 2, 1, 16, 8], BF16), None, "2"),
+        call(
+            "tex_ts::te_gemm_ts",
+            ([4, 8], FP8),
+            None,
+            "0",
+            "0",
+            "True",
+            ([2, 9], FP8),
+            None,
+            "0",
+            "0",
+            "False",
+            ([2, 4], BF16),
+        ),
+        call(
+            "_C::paged_attention_v1", *[([12, 4, 8], I64)] * 2, ([50, 2, 1, 16, 8], BF16), None, "2"
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_a_call_does_not_say_has_no_work(given: Call) -> None:
     with pytest.raises(NoWorkError):
         work_of(given)

@@ -1,4 +1,6 @@
-"""The table that circulates for Llama-2 70B: its rows from the formulas behind it, and ours (docs/theory.md)."""
+"""The table that circulates for Llama-2 70B: its rows from the formulas behind it, and ours
+(docs/theory.md).
+"""
 
 import re
 from pathlib import Path
@@ -46,7 +48,15 @@ THEIRS = {
 def ours():
     options = {"flops_efficiency": 0.9, "hbm_efficiency": 0.9, "intra_node_efficiency": 0.9}
     return as_dict(
-        profile("llama2-70b", "a100-sxm-40gb", tp_size=TP, batch_size=B, seq_len=S, generate_len=OUT, **options)
+        profile(
+            "llama2-70b",
+            "a100-sxm-40gb",
+            tp_size=TP,
+            batch_size=B,
+            seq_len=S,
+            generate_len=OUT,
+            **options,
+        )
     )
 
 
@@ -60,7 +70,9 @@ def test_the_documented_figures_are_what_is_computed(ours):
     first, then = ours["prefill_latency_parts"], ours["decode_latency_parts"]
     computed = {
         "parameters": quantity(ours["model_params"], ""),
-        "FLOPs of qkvo_proj, a layer, prefill": quantity(ours["prefill_flops_per_layer"]["qkvo_proj"], ""),
+        "FLOPs of qkvo_proj, a layer, prefill": quantity(
+            ours["prefill_flops_per_layer"]["qkvo_proj"], ""
+        ),
         "FLOPs of mlp, a layer, prefill": quantity(ours["prefill_flops_per_layer"]["mlp"], ""),
         "weights a GPU": quantity(ours["weight_memory_per_gpu"], "B"),
         "KV cache a GPU": quantity(ours["kv_cache_memory_per_gpu"], "B"),
@@ -84,6 +96,7 @@ def test_the_documented_figures_are_what_is_computed(ours):
     }
     text = DOCS.read_text(encoding="utf-8")
     written = {
-        row: re.search(rf"^\| {re.escape(row)} \| [^|]+ \| ([^|]+) \|", text, re.MULTILINE).group(1) for row in computed
+        row: re.search(rf"^\| {re.escape(row)} \| [^|]+ \| ([^|]+) \|", text, re.MULTILINE).group(1)
+        for row in computed
     }
     assert written == computed

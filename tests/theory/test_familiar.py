@@ -5,19 +5,50 @@ import pytest
 from llmprof.errors import LlmprofError
 from llmprof.theory import llm_profile, profile
 
-CASE = ("llama2-70b", "a100-sxm-40gb", 2, 20, 1024, 1024, 0, 1, 8, 1, 1, True, 2, 2, 0.9, 0.9, 0.9, 0.9, "inference")
+CASE = (
+    "llama2-70b",
+    "a100-sxm-40gb",
+    2,
+    20,
+    1024,
+    1024,
+    0,
+    1,
+    8,
+    1,
+    1,
+    True,
+    2,
+    2,
+    0.9,
+    0.9,
+    0.9,
+    0.9,
+    "inference",
+)
 
 
 def test_arguments_by_position_are_those_of_the_names():
-    named = {"tp_size": 8, "batch_size": 20, "seq_len": 1024, "generate_len": 1024, "kv_cache_bytes": 2}
+    named = {
+        "tp_size": 8,
+        "batch_size": 20,
+        "seq_len": 1024,
+        "generate_len": 1024,
+        "kv_cache_bytes": 2,
+    }
     shares = ("flops", "hbm_memory", "intra_node_memory", "inter_node_memory")
     efficiencies = {f"{name}_efficiency": 0.9 for name in shares}
     by_position = llm_profile(*CASE, False)
-    assert by_position == llm_profile("llama2-70b", "a100-sxm-40gb", print_flag=False, **named, **efficiencies)
+    assert by_position == llm_profile(
+        "llama2-70b", "a100-sxm-40gb", print_flag=False, **named, **efficiencies
+    )
     assert by_position["gpu_config"] == {
-        "name": "A100 SXM 40GB", "memory_GPU_in_GB": "40 GB", "gpu_hbm_bandwidth": "1555 GB/s",
-        "gpu_intra_node_bandwidth": "600 GB/s", "gpu_fp16_TFLOPS": "312 TFLOPS",
-    }  # fmt: skip
+        "name": "A100 SXM 40GB",
+        "memory_GPU_in_GB": "40 GB",
+        "gpu_hbm_bandwidth": "1555 GB/s",
+        "gpu_intra_node_bandwidth": "600 GB/s",
+        "gpu_fp16_TFLOPS": "312 TFLOPS",
+    }
 
 
 def test_parts_of_a_step_add_up_with_the_cache_apart():
@@ -25,8 +56,12 @@ def test_parts_of_a_step_add_up_with_the_cache_apart():
     first, then = values["prefill_latency_parts"], values["decode_latency_parts"]
     assert sum(first.values()) == pytest.approx(values["prefill_first_token_latency"])
     assert sum(then.values()) == pytest.approx(values["decode_per_token_latency"])
-    assert (values["TTFT"], values["TTOT"]) == (sum(first.values()), pytest.approx(sum(then.values())))
-    # 80 layers, 20 requests of 1,536 keys, 64 heads of 128 over 8 ranks; their arithmetic takes less than the cache
+    assert (values["TTFT"], values["TTOT"]) == (
+        sum(first.values()),
+        pytest.approx(sum(then.values())),
+    )
+    # 80 layers, 20 requests of 1,536 keys, 64 heads of 128 over 8 ranks; their arithmetic takes
+    # less than the cache
     arithmetic = 80 * 4 * 20 * 1536 * 8192 / 8 / (0.9 * 312e12)
     cache = 80 * 2 * 128 * 2 * 20 * 1535 / (0.9 * 1555e9)
     assert then["attn_kernel"] == pytest.approx(arithmetic)
@@ -47,7 +82,11 @@ def test_the_familiar_sections_are_printed_unless_asked_not_to(capsys):
     assert capsys.readouterr().out == ""
     llm_profile("Qwen3-8B", "H200", mode="training")
     printed = capsys.readouterr().out
-    for title in ("LLM main infer config", "LLM infer performance analysis", "LLM Training analysis"):
+    for title in (
+        "LLM main infer config",
+        "LLM infer performance analysis",
+        "LLM Training analysis",
+    ):
         assert title in printed
 
 

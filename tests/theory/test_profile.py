@@ -11,8 +11,13 @@ from llmprof.theory.training import activations
 
 @pytest.fixture(scope="module")
 def llama():
-    """The case of the table that circulates: Llama-2 70B, eight A100 40 GB, 20 requests of 1024 + 1024 tokens."""
-    return profile("llama2-70b", "a100-sxm-40gb", tp_size=8, batch_size=20, seq_len=1024, generate_len=1024)
+    """The case of the table that circulates:
+
+    Llama-2 70B, eight A100 40 GB, 20 requests of 1024 + 1024 tokens.
+    """
+    return profile(
+        "llama2-70b", "a100-sxm-40gb", tp_size=8, batch_size=20, seq_len=1024, generate_len=1024
+    )
 
 
 def test_a_decode_step_reads_weights_and_cache(llama):
@@ -20,7 +25,8 @@ def test_a_decode_step_reads_weights_and_cache(llama):
     weights = decode["weight_bytes"].sum()
     # all weights of the rank but the embedding, of which rows are looked up
     assert weights == pytest.approx(llama.memory.weights - 32000 * 8192 * 2 / 8, rel=1e-9)
-    # 80 layers, one head of keys and values of 128 a rank, 20 requests with 1,535 cached tokens each
+    # 80 layers, one head of keys and values of 128 a rank, 20 requests with 1,535 cached tokens
+    # each
     assert decode["kv_read_bytes"].sum() == 80 * 2 * 128 * 2 * 20 * 1535
     assert llama.kv_cache_latency_s == pytest.approx(80 * 512 * 20 * 1535 / 1555e9)
     assert llama.decode_latency_s == pytest.approx(0.01217, rel=1e-3)
@@ -31,7 +37,9 @@ def test_largest_batches_are_what_is_left_beside_the_weights(llama):
     assert m.weights == pytest.approx(17.2465e9, rel=1e-4)
     assert m.kv_per_token == 80 * 2 * 128 * 2
     left = 40e9 - m.weights
-    assert m.largest_decode_batch == int(left // (m.kv_per_token * 2048 + m.decode_activations / 20))
+    assert m.largest_decode_batch == int(
+        left // (m.kv_per_token * 2048 + m.decode_activations / 20)
+    )
     assert m.fits
     assert m.max_batch_total_tokens * m.kv_per_token < left
 
@@ -52,7 +60,10 @@ def test_without_a_cache_every_step_computes_the_whole_sequence():
     low = profile("Qwen3-8B", "H200", dtype="fp8", kv_cache_dtype="fp8")
     assert 0.5 < low.decode_latency_s / full.decode_latency_s < 0.7
     assert low.memory.kv_per_token == full.memory.kv_per_token / 2
-    assert profile("Qwen3-8B", "H200", bytes_per_param=1).weights_per_gpu_bytes == low.weights_per_gpu_bytes
+    assert (
+        profile("Qwen3-8B", "H200", bytes_per_param=1).weights_per_gpu_bytes
+        == low.weights_per_gpu_bytes
+    )
     assert profile("gpt2", "v100-sxm-32gb").plan.activations == "fp16"
 
 
@@ -60,12 +71,16 @@ def test_pipeline_stages_share_the_weights_and_pass_the_hidden_states_on():
     one, two = (profile("Qwen2.5-7B", "H200", pp_size=n) for n in (1, 2))
     assert two.weights_per_gpu_bytes < 0.6 * one.weights_per_gpu_bytes
     assert two.memory.kv_per_token == one.memory.kv_per_token / 2
-    passed = two.components.filter((two.components["stage"] == "send_recv") & (two.components["phase"] == "prefill"))
+    passed = two.components.filter(
+        (two.components["stage"] == "send_recv") & (two.components["phase"] == "prefill")
+    )
     assert passed["latency_s"].item() == pytest.approx(1024 * 3584 * 2 / 450e9)
 
 
 def test_a_model_that_is_too_large_says_by_how_much_and_what_fits():
-    with pytest.raises(LlmprofError, match=r"141\.1 GB .* 61\.1 GB more .* smallest tp that fits is 2"):
+    with pytest.raises(
+        LlmprofError, match=r"141\.1 GB .* 61\.1 GB more .* smallest tp that fits is 2"
+    ):
         profile("Llama-3.1-70B", "H100 SXM")
     with pytest.raises(LlmprofError, match="smallest tp that fits is 64"):
         profile("Llama-3.1-405B", "T4", dtype="fp16")
@@ -74,14 +89,19 @@ def test_a_model_that_is_too_large_says_by_how_much_and_what_fits():
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"batch_size": 0}, "batch_size=0"), ({"seq_len": -1}, "seq_len=-1"),
-        ({"generate_len": 1.5}, "1.5 as generate_len"), ({"tp_size": 3}, "attention heads"),
-        ({"hbm_efficiency": 0}, "efficiency is 0"), ({"flops_efficiency": 2}, "efficiency is 2"),
-        ({"dtype": "int3"}, "int3"), ({"mode": "both"}, "mode='both'"),
-        ({"ds_zero": 4, "mode": "training"}, "ds_zero=4"), ({"memory_utilization": 0}, "utilization"),
+        ({"batch_size": 0}, "batch_size=0"),
+        ({"seq_len": -1}, "seq_len=-1"),
+        ({"generate_len": 1.5}, "1.5 as generate_len"),
+        ({"tp_size": 3}, "attention heads"),
+        ({"hbm_efficiency": 0}, "efficiency is 0"),
+        ({"flops_efficiency": 2}, "efficiency is 2"),
+        ({"dtype": "int3"}, "int3"),
+        ({"mode": "both"}, "mode='both'"),
+        ({"ds_zero": 4, "mode": "training"}, "ds_zero=4"),
+        ({"memory_utilization": 0}, "utilization"),
         ({"inter_node_bytes_per_s": 0}, "inter_node"),
     ],
-)  # fmt: skip
+)
 def test_bad_options_are_refused(options, said):
     with pytest.raises(LlmprofError, match=said):
         profile("Qwen3-8B", "H200", **options)
@@ -92,11 +112,17 @@ def test_devices_are_found_read_and_refused(tmp_path):
     with pytest.raises(LlmprofError, match="not stated by its vendor"):
         find_device("Ascend 910B")
     file = tmp_path / "mine.yaml"
-    file.write_text("name: mine\ntflops: {bf16: 100}\nmemory_gb_per_s: 1000\nmemory_gb: 32\nlink_gb_per_s: 100\n")
+    file.write_text(
+        "name: mine\ntflops: {bf16: 100}\nmemory_gb_per_s: 1000\nmemory_gb: 32\nlink_gb_per_s: 100\n"
+    )
     mine = read_device(file)
     assert (mine.peak("bf16"), mine.memory_bytes) == (100e12, 32e9)
     assert profile("Qwen3-8B", file).decode_latency_s > profile("Qwen3-8B", "H200").decode_latency_s
-    for bad in ({"name": "x"}, {"name": "x", "tflops": {"bf16": "a"}, "memory_gb_per_s": 1}, {"speed": 1}):
+    for bad in (
+        {"name": "x"},
+        {"name": "x", "tflops": {"bf16": "a"}, "memory_gb_per_s": 1},
+        {"speed": 1},
+    ):
         with pytest.raises(LlmprofError):
             device_of(bad)
     file.write_text("- a list")
@@ -107,7 +133,8 @@ def test_devices_are_found_read_and_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "taken"), [("H100", "H100 SXM"), ("nvidia a100", "A100 SXM 40GB"), ("t4-pcie-15gb", "T4")]
+    ("name", "taken"),
+    [("H100", "H100 SXM"), ("nvidia a100", "A100 SXM 40GB"), ("t4-pcie-15gb", "T4")],
 )
 def test_a_name_of_a_family_is_its_first_device_and_a_note_says_so(name, taken):
     found = profile("Qwen3-0.6B", name)
@@ -129,8 +156,11 @@ def test_deepseek_v3_is_published_in_fp8():
     low = 61 * attention + 3 * 3 * hidden * 18432 + 58 * 257 * experts
     high = found.parameters - low
     assert once == pytest.approx(low * (1 + 4 / 128**2) + 2 * high, rel=1e-12)
-    # the checkpoint also has a layer that predicts a second token, with copies of the embedding and the head
-    second = (attention + 257 * experts) * (1 + 4 / 128**2) + 2 * (256 * hidden + 2 * hidden**2 + 2 * 129280 * hidden)
+    # the checkpoint also has a layer that predicts a second token, with copies of the embedding and
+    # the head
+    second = (attention + 257 * experts) * (1 + 4 / 128**2) + 2 * (
+        256 * hidden + 2 * hidden**2 + 2 * 129280 * hidden
+    )
     assert once + second == pytest.approx(688_586_727_753, rel=1e-4)
 
 
@@ -148,11 +178,14 @@ def test_training_counts_sixteen_bytes_a_parameter_and_shares_them_by_stage():
 
 def test_training_step_is_three_passes_and_four_with_recomputation():
     plain = profile("Qwen2.5-1.5B", "H200", mode="training", batch_size=8).training
-    again = profile("Qwen2.5-1.5B", "H200", mode="training", batch_size=8, recompute="full").training
+    again = profile(
+        "Qwen2.5-1.5B", "H200", mode="training", batch_size=8, recompute="full"
+    ).training
     assert plain.backward_s == 2 * plain.forward_s
     assert again.recompute_s < plain.forward_s < 1.5 * again.recompute_s
     assert again.activations < plain.activations / 3
     assert plain.frame()["quantity"].to_list()[-1] == "flops_per_step"
-    # without the attention's own: inputs of norms and projections 4, q k v and result 4, inner size twice 4; 2 bytes
+    # without the attention's own: inputs of norms and projections 4, q k v and result 4, inner size
+    # twice 4; 2 bytes
     per_token = activations(shape("gpt2"), Plan(), 1) - 50257 * 4
     assert per_token == 12 * 768 * 2 * (4 + 4 + 8)

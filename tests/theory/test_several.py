@@ -1,7 +1,9 @@
-"""Predictions for two devices, which no measurement of the calibration was made on, beside what was measured.
+"""Predictions for two devices, which no measurement of the calibration was made on, beside what was
+measured.
 
-Measured on two H200 with NVLink: vLLM 0.26.0, bf16, CUDA graphs, random weights, tensor parallel size 2; nine points of
-batch and context a model, two repeats. Qwen3-30B-A3B ran with expert parallelism.
+Measured on two H200 with NVLink: vLLM 0.26.0, bf16, CUDA graphs, random weights, tensor parallel
+size 2; nine points of batch and context a model, two repeats. Qwen3-30B-A3B ran with expert
+parallelism.
 """
 
 from pathlib import Path
@@ -24,9 +26,14 @@ def predictions(name: str) -> pl.DataFrame:
 
 @pytest.mark.parametrize(
     ("name", "decode", "prefill"),
-    [("Qwen3-8B_tp2", (0.01, 0.09), (3, 0.14, 0.20)), ("Qwen3-30B-A3B_tp2_ep", (0.07, 0.11), (2, 0.38, 0.43))],
+    [
+        ("Qwen3-8B_tp2", (0.01, 0.09), (3, 0.14, 0.20)),
+        ("Qwen3-30B-A3B_tp2_ep", (0.07, 0.11), (2, 0.38, 0.43)),
+    ],
 )
-def test_steps_on_two_devices(name: str, decode: tuple[float, float], prefill: tuple[int, float, float]) -> None:
+def test_steps_on_two_devices(
+    name: str, decode: tuple[float, float], prefill: tuple[int, float, float]
+) -> None:
     errors = predictions(name).with_columns(pl.col("error").abs())
     for kind, (points, median, worst) in {"decode": (9, *decode), "prefill": prefill}.items():
         of_kind = errors.filter(kind=kind)["error"]

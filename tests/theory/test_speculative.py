@@ -25,10 +25,13 @@ def test_tokens_of_a_step_and_its_least_time():
 
 
 def test_a_draft_of_qwen35_is_its_layer_of_whole_attention():
-    # its head of multi-token prediction attends to all tokens, whatever three of four layers of the model do
+    # its head of multi-token prediction attends to all tokens, whatever three of four layers of the
+    # model do
     options = {"tp_size": 8, "dtype": "bf16"}
     short, long = (
-        speculate("Qwen3.5-397B-A17B", "H200", acceptance=0.8, draft="mtp", most=1, seq_len=n, **options)["draft_s"][1]
+        speculate(
+            "Qwen3.5-397B-A17B", "H200", acceptance=0.8, draft="mtp", most=1, seq_len=n, **options
+        )["draft_s"][1]
         for n in (1000, 101_000)
     )
     # one rank of eight keeps a head of keys and one of values, 256 numbers each
@@ -49,7 +52,11 @@ def test_a_head_of_several_tokens_is_a_layer_with_a_projection_and_the_output():
     work = operators(base.shape, decode(1, base.seq_len + base.generate_len / 2), base.plan)
     inside = [o for o in work if o.layers == sum(one == layer for one in base.shape.layers)]
     whole = sum(machine.time(o).latency_s for o in inside)
-    head = sum(machine.time(o).latency_s for o in work if o.stage in ("lm_head", "final_norm", "sampling", "embedding"))
+    head = sum(
+        machine.time(o).latency_s
+        for o in work
+        if o.stage in ("lm_head", "final_norm", "sampling", "embedding")
+    )
     assert found["draft_s"][1] > whole + head
     assert found["draft_s"][1] < 0.25 * found["verify_s"][1]
 

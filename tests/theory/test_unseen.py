@@ -1,6 +1,8 @@
-"""Predictions for models that neither the calibration nor its form had seen, beside what was measured afterwards.
+"""Predictions for models that neither the calibration nor its form had seen, beside what was
+measured afterwards.
 
-Measured on one H200: vLLM 0.26.0, bf16, CUDA graphs, random weights; twelve points a model, two repeats.
+Measured on one H200: vLLM 0.26.0, bf16, CUDA graphs, random weights; twelve points a model, two
+repeats.
 """
 
 from pathlib import Path
@@ -22,7 +24,9 @@ FILES = sorted(Path(__file__).with_name("unseen").glob("*.json"))
 def predictions() -> pl.DataFrame:
     steps = pl.concat([read_steps(file) for file in FILES])
     assert set(steps["model"]).isdisjoint(theory.measured_steps("H200")["model"])
-    return theory.calibrated("H200").predict(observations(steps)).with_columns(pl.col("error").abs())
+    return (
+        theory.calibrated("H200").predict(observations(steps)).with_columns(pl.col("error").abs())
+    )
 
 
 def test_steps_of_unseen_models(predictions):
@@ -49,10 +53,15 @@ def hybrids() -> pl.DataFrame:
     shapes = {"Falcon-H1-7B-Base": shape("Falcon-H1-7B-Base"), "Qwen3-Next-128e": shape(next_)}
     shapes |= {"granite-4.0-h-24e": shape(granite), "nemotron-3-nano-32e": shape(nemotron)}
     found = [
-        Observation(shapes[row["model"]], Plan(), decode(row["batch"], row["prompt"] + row["out"] / 2), "decode",
-                    row["decode_step_s"])
+        Observation(
+            shapes[row["model"]],
+            Plan(),
+            decode(row["batch"], row["prompt"] + row["out"] / 2),
+            "decode",
+            row["decode_step_s"],
+        )
         for row in steps.iter_rows(named=True)
-    ]  # fmt: skip
+    ]
     return theory.calibrated("H200").predict(found, "H100 SXM").with_columns(model=steps["model"])
 
 
@@ -60,8 +69,12 @@ def test_decode_steps_of_unseen_hybrids(hybrids):
     assert (hybrids["measured_s"] > hybrids["bound_s"]).all()
     errors = hybrids["error"].abs()
     assert (errors.len(), errors.median() < 0.06) == (32, True)
-    expected = {"Qwen3-Next-128e": (0.02, 0.06), "Falcon-H1-7B-Base": (0.02, 0.03), "granite-4.0-h-24e": (0.06, 0.06),
-                "nemotron-3-nano-32e": (0.09, 0.12)}  # fmt: skip
+    expected = {
+        "Qwen3-Next-128e": (0.02, 0.06),
+        "Falcon-H1-7B-Base": (0.02, 0.03),
+        "granite-4.0-h-24e": (0.06, 0.06),
+        "nemotron-3-nano-32e": (0.09, 0.12),
+    }
     for model, (median, worst) in expected.items():
         of_model = hybrids.filter(model=model)["error"].abs()
         assert of_model.median() < median

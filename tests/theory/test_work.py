@@ -22,7 +22,8 @@ def test_pairs_of_a_causal_mask_and_of_a_window():
     # 4 queries after 6 cached tokens see 7, 8, 9 and 10 keys
     assert Requests(1, 4, 10).pairs() == 34
     assert Requests(2, 4, 10).pairs(window=8) == 2 * (7 + 8 + 8 + 8)
-    # the first of them reaches back to key 0, the last to 2: 10 keys; with a window of 3, keys 4 to 9
+    # the first of them reaches back to key 0, the last to 2: 10 keys; with a window of 3, keys 4 to
+    # 9
     assert Requests(1, 4, 10).keys() == 10
     assert Requests(1, 4, 10).keys(window=3) == 6
 
@@ -43,15 +44,27 @@ def test_a_decode_step_of_a_dense_model():
     assert one("Qwen3-8B", batch, "lm_head").flops == 2 * 2 * 4096 * 151936
     assert one("Qwen3-8B", batch, "lm_head", all_logits=True).flops == 2 * 100 * 4096 * 151936
     assert one("Qwen3-8B", batch, "attention").kv_read_bytes == 0
-    found = [o for o in operators(shape("gemma-3-1b-pt"), decode(1, 2000), Plan()) if o.component == "attention"]
-    assert [(o.layers, o.kv_read_bytes) for o in found] == [(22, 511 * 2 * 256 * 2), (4, 1999 * 2 * 256 * 2)]
+    found = [
+        o
+        for o in operators(shape("gemma-3-1b-pt"), decode(1, 2000), Plan())
+        if o.component == "attention"
+    ]
+    assert [(o.layers, o.kv_read_bytes) for o in found] == [
+        (22, 511 * 2 * 256 * 2),
+        (4, 1999 * 2 * 256 * 2),
+    ]
 
 
 def test_tensor_parallel_ranks_share_the_work_and_exchange_hidden_states():
     batch, two = decode(4, 100), Plan(tp=2)
-    assert one("Qwen3-8B", batch, "gate_up_proj", two).flops * 2 == one("Qwen3-8B", batch, "gate_up_proj").flops
+    assert (
+        one("Qwen3-8B", batch, "gate_up_proj", two).flops * 2
+        == one("Qwen3-8B", batch, "gate_up_proj").flops
+    )
     assert one("Qwen3-8B", batch, "all_reduce", two).message_bytes == 4 * 4096 * 2
-    reduced = sum(o.layers for o in operators(shape("Qwen3-8B"), batch, two) if o.stage == "all_reduce")
+    reduced = sum(
+        o.layers for o in operators(shape("Qwen3-8B"), batch, two) if o.stage == "all_reduce"
+    )
     assert reduced == 2 * 36 + 1
     assert not [o for o in operators(shape("Qwen3-8B"), batch, Plan()) if o.message_bytes]
 
@@ -80,7 +93,9 @@ def test_latent_attention_reads_the_compressed_cache_in_decode():
 
 def test_quantized_weights_leave_embeddings_and_head_alone():
     plan = Plan(weights="int4")
-    assert one("Qwen3-8B", decode(1, 10), "o_proj", plan).weight_bytes == 4096 * 4096 * (0.5 + 2 / 128)
+    assert one("Qwen3-8B", decode(1, 10), "o_proj", plan).weight_bytes == 4096 * 4096 * (
+        0.5 + 2 / 128
+    )
     assert one("Qwen3-8B", decode(1, 10), "o_proj", plan).math == "bf16"
     assert one("Qwen3-8B", decode(1, 10), "lm_head", plan).weight_bytes == 4096 * 151936 * 2
     assert one("Qwen3-8B", decode(1, 10), "o_proj", Plan(weights="fp8")).math == "fp8"
@@ -96,12 +111,18 @@ def test_quantized_weights_leave_embeddings_and_head_alone():
 def test_an_all_reduce_sends_twice_its_share_over_one_direction_of_the_links():
     machine = Machine(H200, Plan(tp=4))
     # 2 x 3/4 of 300 MB at 450 GB/s
-    assert machine.time(Operator("r", "all_reduce", message_bytes=3e8)).communication_s == pytest.approx(1e-3)
+    assert machine.time(
+        Operator("r", "all_reduce", message_bytes=3e8)
+    ).communication_s == pytest.approx(1e-3)
     # 16 ranks go over the network: 2 x 15/16 of 400 MB at 50 GB/s
     far = Machine(H200, Plan(tp=16))
-    assert far.time(Operator("r", "all_reduce", message_bytes=4e8)).communication_s == pytest.approx(0.015)
+    assert far.time(
+        Operator("r", "all_reduce", message_bytes=4e8)
+    ).communication_s == pytest.approx(0.015)
     pcie = Machine(hardware.device("L4"), Plan(tp=2))
-    assert pcie.time(Operator("r", "all_reduce", message_bytes=32e9)).communication_s == pytest.approx(1)
+    assert pcie.time(
+        Operator("r", "all_reduce", message_bytes=32e9)
+    ).communication_s == pytest.approx(1)
     assert "PCIe" in pcie.notes[0]
     machine = Machine(hardware.device("A100 SXM 80GB"), Plan(weights="fp8"))
     assert machine.rate("fp8") == 312e12
@@ -136,7 +157,8 @@ def test_sizes_that_make_no_sense_are_refused(make, said):
 
 
 def test_a_state_is_read_and_written_once_a_step_whatever_the_length_of_the_request():
-    # Nemotron-H-8B: 24 blocks of Mamba-2 with 128 heads of 64 x 128 numbers in fp32, and 4 taps over 8192 + 2 x 8 x 128
+    # Nemotron-H-8B: 24 blocks of Mamba-2 with 128 heads of 64 x 128 numbers in fp32, and 4 taps
+    # over 8192 + 2 x 8 x 128
     name, state, kept = "Nemotron-H-8B-Base-8K", 128 * 64 * 128 * 4, (8192 + 2048) * 3 * 2
     for context in (100, 10_000):
         scan, conv = (one(name, decode(5, context), part) for part in ("scan", "conv"))
@@ -151,12 +173,17 @@ def test_a_state_is_read_and_written_once_a_step_whatever_the_length_of_the_requ
     assert one(name, (Requests(2, 64, 128, "prefill"),), "scan").kv_read_bytes == 2 * state
     # only the 4 attention layers cache keys and values
     assert kv_bytes_per_token(shape(name), Plan()) == 4 * 2 * 8 * 128 * 2
-    # Qwen3-Next: 32 heads of 128 x 128; in_proj gives q, k (16 heads of 128 each), v, z (32 heads), and two a head
+    # Qwen3-Next: 32 heads of 128 x 128; in_proj gives q, k (16 heads of 128 each), v, z (32 heads),
+    # and two a head
     batch = decode(3, 50)
     assert one("Qwen3-Next-80B-A3B", batch, "scan").flops == 6 * 3 * 32 * 128 * 128
-    assert one("Qwen3-Next-80B-A3B", batch, "in_proj").flops == 2 * 3 * 2048 * (2 * 2048 + 2 * 4096 + 64)
+    assert one("Qwen3-Next-80B-A3B", batch, "in_proj").flops == 2 * 3 * 2048 * (
+        2 * 2048 + 2 * 4096 + 64
+    )
     # its full attention has a gate as wide as the query
-    assert one("Qwen3-Next-80B-A3B", batch, "qkv_proj").flops == 2 * 3 * 2048 * (2 * 16 + 2 * 2) * 256
+    assert (
+        one("Qwen3-Next-80B-A3B", batch, "qkv_proj").flops == 2 * 3 * 2048 * (2 * 16 + 2 * 2) * 256
+    )
     stages = {operator.stage for operator in operators(shape("LFM2-1.2B"), batch, Plan())}
     assert {"in_proj", "conv", "out_proj"} <= stages
     assert not {"scan", "gate_norm"} & stages
@@ -165,22 +192,29 @@ def test_a_state_is_read_and_written_once_a_step_whatever_the_length_of_the_requ
 
 
 def test_sparse_attention_scores_all_keys_and_attends_to_the_best():
-    # DeepSeek-V3.2: 64 heads of 128 score, 2048 tokens are attended: (576 + 512) numbers a key and head
+    # DeepSeek-V3.2: 64 heads of 128 score, 2048 tokens are attended: (576 + 512) numbers a key and
+    # head
     short, long = (decode(2, context) for context in (1000, 50_000))
     for batch, seen, attended in ((short, 1000, 1000), (long, 50_000, 2048)):
         scores = one("DeepSeek-V3.2", batch, "index_scores")
         assert scores.flops == 2 * (64 * 128 + 64) * 2 * seen
         assert scores.kv_read_bytes == 2 * (seen - 1) * 128 * 2
-        assert one("DeepSeek-V3.2", batch, "attention").flops == 2 * 128 * (576 + 512) * 2 * attended
+        assert (
+            one("DeepSeek-V3.2", batch, "attention").flops == 2 * 128 * (576 + 512) * 2 * attended
+        )
 
 
 def test_compressed_attention_reads_a_window_and_entries_of_several_tokens():
-    # DeepSeek-V4-Flash, two requests of 10,000 tokens: 128 in the window; 78 entries of 128 tokens, or the best 512 of
-    # 2,500 entries of 4 tokens; 64 heads of 512, keys are values
+    # DeepSeek-V4-Flash, two requests of 10,000 tokens: 128 in the window; 78 entries of 128 tokens,
+    # or the best 512 of 2,500 entries of 4 tokens; 64 heads of 512, keys are values
     batch = decode(2, 10_000)
     _, inside, _ = places(shape("DeepSeek-V4-Flash"), batch, Plan())
     found = {layer.kind: {o.component: o for o in parts} for layer, parts in inside.items()}
-    for kind, entries in (("sliding_attention", 0), ("compressed_attention", 78), ("sparse_attention", 512)):
+    for kind, entries in (
+        ("sliding_attention", 0),
+        ("compressed_attention", 78),
+        ("sparse_attention", 512),
+    ):
         attention = found[kind]["attention"]
         assert attention.flops == 2 * 64 * 4 * 512 * (128 + entries)
         assert attention.kv_read_bytes == 2 * (127 + entries) * 512 * 2
@@ -192,7 +226,11 @@ def test_compressed_attention_reads_a_window_and_entries_of_several_tokens():
     # both halves of a layer: 24 numbers from four streams, and four streams mixed
     assert sparse["hyper_connections"].flops == 2 * 2 * 2 * (24 * 4 * 4096 + 16 * 4096)
     # at least the streams are read and written once for each half
-    assert sparse["hyper_connections"].input_bytes == sparse["hyper_connections"].output_bytes == 2 * 2 * 4 * 4096 * 2
+    assert (
+        sparse["hyper_connections"].input_bytes
+        == sparse["hyper_connections"].output_bytes
+        == 2 * 2 * 4 * 4096 * 2
+    )
     # positions 1 to 9 with entries of 4 tokens: 0 0 0 1 1 1 1 2 2
     assert Requests(1, 9, 9).entries(4) == 8
     assert Requests(2, 2, 9).entries(4) == 2 * 4
@@ -220,10 +258,22 @@ def test_a_block_of_one_kind_has_the_stages_of_that_kind_alone():
     stages = {layer.kind: {o.stage for o in found} for layer, found in inside.items()}
     assert stages["mamba2"] == {"norm", "in_proj", "conv", "scan", "gate_norm", "out_proj"}
     assert stages["mlp"] == {"norm", "gate_up_proj", "activation", "down_proj"}
-    assert stages["full_attention"] == {"norm", "qkv_proj", "rope", "kv_cache_write", "attention", "o_proj"}
+    assert stages["full_attention"] == {
+        "norm",
+        "qkv_proj",
+        "rope",
+        "kv_cache_write",
+        "attention",
+        "o_proj",
+    }
     assert read.layers[0].kind == "mamba2"
     assert [layer.kind for layer in read.layers[6:9]] == ["mamba2", "full_attention", "mlp"]
     assert shape("Falcon-H1-7B-Base").layers[0].kind == "full_attention+mamba2"
     assert [layer.kind for layer in shape("NVIDIA-Nemotron-3-Nano-30B-A3B").layers[:6]] == [
-        "mamba2", "moe", "mamba2", "moe", "mamba2", "full_attention",
-    ]  # fmt: skip
+        "mamba2",
+        "moe",
+        "mamba2",
+        "moe",
+        "mamba2",
+        "full_attention",
+    ]

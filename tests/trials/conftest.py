@@ -19,6 +19,17 @@ def machine(tmp_path, monkeypatch):
 
 def config(machine, **changes):
     """A short run of the stand-in."""
-    usual = {"model": str(machine.model), "input_tokens": 3, "max_tokens": 3, "batch_size": 2, "monitor_hz": 0}
-    usual |= {"repeat": 1, "eager": True, "results_dir": str(machine.folder / "results"), "max_model_len": 128}
+    usual = {
+        "model": str(machine.model),
+        "input_tokens": 3,
+        "max_tokens": 3,
+        "batch_size": 2,
+        "monitor_hz": 0,
+    }
+    usual |= {
+        "repeat": 1,
+        "eager": True,
+        "results_dir": str(machine.folder / "results"),
+        "max_model_len": 128,
+    }
     return ExperimentConfig.from_dict(usual | changes)

@@ -1,4 +1,6 @@
-"""Other limits of a step: the scheduler played through, and the time of its steps by a calibrated device."""
+"""Other limits of a step: the scheduler played through, and the time of its steps by a
+calibrated device.
+"""
 
 from types import SimpleNamespace
 
@@ -15,10 +17,14 @@ FEWER = {"engine_args.max_num_seqs": 4}
 
 
 def test_steps_are_those_of_the_scheduler():
-    # two at once, eight tokens a step: 6 + 2 of 4, then one decodes beside the rest, then the second alone
+    # two at once, eight tokens a step: 6 + 2 of 4, then one decodes beside the rest, then the
+    # second alone
     first, second, third = schedule.steps([(6, 2), (4, 2)], 2, 8)
     assert [(one.phase, one.count, one.query) for one in first] == [("prefill", 2, 4.0)]
-    assert [(one.phase, one.count, one.query) for one in second] == [("decode", 1, 1), ("prefill", 1, 2.0)]
+    assert [(one.phase, one.count, one.query) for one in second] == [
+        ("decode", 1, 1),
+        ("prefill", 1, 2.0),
+    ]
     assert [(one.phase, one.count) for one in third] == [("decode", 1)]
 
 
@@ -33,17 +39,27 @@ def test_all_tokens_are_read_and_generated_within_the_limits(at_once, chunk):
         read += tokens.get("prefill", 0)
         generated += tokens.get("decode", 0)
     assert read == sum(prompt for prompt, _ in lengths)
-    assert generated == sum(answer - 1 for _, answer in lengths)  # the first comes with the end of the prompt
+    assert generated == sum(
+        answer - 1 for _, answer in lengths
+    )  # the first comes with the end of the prompt
 
 
 def run(slower=(1.0, 0.0), **changes):
-    """A run of eight requests on an H100, whose steps took what the calibration says, or times and plus something."""
+    """A run of eight requests on an H100, whose steps took what the calibration says, or times
+    and plus something.
+    """
     options = {"model": "random:Qwen2.5-7B", "eager": False, "batch_size": 8, "max_tokens": 33}
     options |= {"engine_args": {"max_num_seqs": 8, "max_num_batched_tokens": 2048}}
     config = ExperimentConfig.from_dict(options | changes)
     times, plus = slower
     wall = sum(times * step_s(batch) + plus for batch in schedule.steps([(256, 33)] * 8, 8, 2048))
-    one = {"phase": "plain", "repeat": 0, "prompt_tokens": 256, "output_tokens": 33, "wall_ns": round(wall * 1e9)}
+    one = {
+        "phase": "plain",
+        "repeat": 0,
+        "prompt_tokens": 256,
+        "output_tokens": 33,
+        "wall_ns": round(wall * 1e9),
+    }
     worker = {"device_names": ["NVIDIA H100 80GB HBM3"]}
     return SimpleNamespace(config=config, worker=worker, requests=pl.DataFrame([one] * 8))
 
@@ -68,17 +84,26 @@ def test_what_the_run_took_beside_its_steps_is_in_the_interval():
     twice = schedule.predicted(run(slower=(2.0, 0.0)), FEWER)
     more = schedule.predicted(run(slower=(1.0, 0.05)), FEWER)  # 50 ms a step on the host
     assert twice["low"] < exact["gain"] < twice["high"]
-    assert more["low"] < -0.95 < exact["low"]  # a fixed time of a step: twice the steps, nearly twice the time
+    assert (
+        more["low"] < -0.95 < exact["low"]
+    )  # a fixed time of a step: twice the steps, nearly twice the time
 
 
 def test_the_host_sets_the_pace_of_an_eager_run():
     found = schedule.predicted(run(slower=(1.0, 0.05), eager=True), FEWER)
-    assert found["gain"] == pytest.approx(-1, abs=0.03)  # no step is shorter: twice the steps, twice the time
+    assert found["gain"] == pytest.approx(
+        -1, abs=0.03
+    )  # no step is shorter: twice the steps, twice the time
     assert found["high"] - found["low"] < 0.1
 
 
 def test_contexts_are_rounded_so_that_neighbours_share_a_calculation():
-    sizes = {one for step in schedule.steps([(256, 33)] * 8, 8, 2048) for one in step if one.phase == "decode"}
+    sizes = {
+        one
+        for step in schedule.steps([(256, 33)] * 8, 8, 2048)
+        for one in step
+        if one.phase == "decode"
+    }
     assert sizes == {Requests(8, 1, 288, "decode")}
 
 
@@ -91,7 +116,17 @@ def test_contexts_are_rounded_so_that_neighbours_share_a_calculation():
         ({"served": True, "server": {"request_rate": 3.0}}, FEWER, "own times"),
         ({"model": "random:tiny"}, FEWER, "does not cover"),
         ({"engine": "transformers"}, FEWER, "vLLM"),
-        ({"engine_args": {"max_num_seqs": 8, "max_num_batched_tokens": 64, "async_scheduling": True}}, FEWER, "async"),
+        (
+            {
+                "engine_args": {
+                    "max_num_seqs": 8,
+                    "max_num_batched_tokens": 64,
+                    "async_scheduling": True,
+                }
+            },
+            FEWER,
+            "async",
+        ),
     ],
 )
 def test_what_is_not_calibrated_is_not_predicted(changes, fields, why):

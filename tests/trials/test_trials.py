@@ -1,4 +1,6 @@
-"""Trials: gains from pairs with a hand-computed answer, remedies of findings, and whole trials on a stand-in engine."""
+"""Trials: gains from pairs with a hand-computed answer, remedies of findings, and whole trials
+on a stand-in engine.
+"""
 
 import json
 import math
@@ -25,7 +27,9 @@ from tests.trials.conftest import config
 
 
 def pairs(before, after, metric="wall_ns"):
-    return pl.DataFrame({"pair": range(len(before)), "metric": metric, "before": before, "after": after})
+    return pl.DataFrame(
+        {"pair": range(len(before)), "metric": metric, "before": before, "after": after}
+    )
 
 
 def test_a_gain_is_the_share_of_time_saved_and_rates_say_the_same():
@@ -34,12 +38,16 @@ def test_a_gain_is_the_share_of_time_saved_and_rates_say_the_same():
     assert (time_row["gain_low"], time_row["gain_high"]) == pytest.approx((0.2, 0.2))
     assert time_row["before"] == pytest.approx(200.0)
     assert time_row["verdict"] == "better"
-    (rate,) = trials.effects(pairs([10.0, 20.0, 40.0], [12.5, 25.0, 50.0], "output_tokens_per_s")).to_dicts()
+    (rate,) = trials.effects(
+        pairs([10.0, 20.0, 40.0], [12.5, 25.0, 50.0], "output_tokens_per_s")
+    ).to_dicts()
     assert rate["gain"] == pytest.approx(0.2)
 
 
 def test_an_interval_is_widened_for_few_pairs():
-    """Logs of 0.1, 0.2 and 0.3: the bootstrap means span 0.1 to 0.3 in its 2.5 % tails (1/27 each), times t(2) / z."""
+    """Logs of 0.1, 0.2 and 0.3: the bootstrap means span 0.1 to 0.3 in its 2.5 % tails (1/27
+    each), times t(2) / z.
+    """
     logs = [0.1, 0.2, 0.3]
     (row,) = trials.effects(pairs([math.exp(x) for x in logs], [1.0] * 3)).to_dicts()
     wider = 4.303 / 1.959964 * math.sqrt(3 / 2)
@@ -50,7 +58,9 @@ def test_an_interval_is_widened_for_few_pairs():
 
 
 def test_neighbours_that_are_alike_widen_an_interval():
-    """Logs -3 … 3 in their order and in another one: sums of products of neighbours 16 and -17, of squares 28."""
+    """Logs -3 … 3 in their order and in another one: sums of products of neighbours 16 and -17,
+    of squares 28.
+    """
     monotonous, mixed = [-3, -2, -1, 0, 1, 2, 3], [-3, 3, -1, 0, 1, -2, 2]
     for logs, r in ((monotonous, 16 / 28 + 1 / 7), (mixed, 0.0)):
         (row,) = trials.effects(pairs([math.exp(x / 100) for x in logs], [1.0] * 7)).to_dicts()
@@ -61,7 +71,9 @@ def test_neighbours_that_are_alike_widen_an_interval():
 
 
 def test_a_trial_that_ends_when_it_knows_enough_is_not_wrong_more_often(tmp_path, monkeypatch):
-    """60 trials of equal engines with noise of 3 %, each to 2 %: at most 5 % (and 1.6 standard errors) are wrong."""
+    """60 trials of equal engines with noise of 3 %, each to 2 %: at most 5 % (and 1.6 standard
+    errors) are wrong.
+    """
     monkeypatch.setattr(gains, "RESAMPLES", 200)
     chance, same, wrong = np.random.default_rng(11), ExperimentConfig(model="random:tiny"), 0
     monkeypatch.setattr(measure, "_means", lambda worker, slo: {"wall_ns": worker["wall_ns"]})
@@ -92,7 +104,9 @@ def test_verdicts(after, until, verdict):
 
 
 def test_equal_engines_have_no_effect_in_19_of_20_trials(monkeypatch):
-    """Intervals of six pairs without an effect leave out 0 in at most 5 % of 400 trials (and 1.6 standard errors)."""
+    """Intervals of six pairs without an effect leave out 0 in at most 5 % of 400 trials (and 1.6
+    standard errors).
+    """
     monkeypatch.setattr(gains, "RESAMPLES", 1000)
     chance = np.random.default_rng(7)
     wrong = 0
@@ -119,7 +133,8 @@ def test_drift_is_the_slope_against_the_means_of_the_sides():
 
 
 @pytest.mark.parametrize(
-    ("a", "b", "share"), [([[1, 2], [3, 4]], [[1, 2], [3, 5]], 0.75), ([[1, 2, 3]], [[1]], 1 / 3), ([[]], [[]], None)]
+    ("a", "b", "share"),
+    [([[1, 2], [3, 4]], [[1, 2], [3, 5]], 0.75), ([[1, 2, 3]], [[1]], 1 / 3), ([[]], [[]], None)],
 )
 def test_equal_tokens(a, b, share):
     assert trials.tokens_equal(a, b) == (None if share is None else pytest.approx(share))
@@ -135,7 +150,10 @@ CONFIG = ExperimentConfig(model="m", eager=True, engine_args={"max_num_seqs": 4}
         ("more-sequences", {"engine_args.max_num_seqs": 8}),
         ("fewer-sequences", {"engine_args.max_num_seqs": 2}),
         ("prefix-cache", {"engine_args.enable_prefix_caching": True}),
-        ("engine_args.block_size=32;dtype=float16", {"engine_args.block_size": 32, "dtype": "float16"}),
+        (
+            "engine_args.block_size=32;dtype=float16",
+            {"engine_args.block_size": 32, "dtype": "float16"},
+        ),
     ],
 )
 def test_changes_by_name_and_by_field(text, fields):
@@ -165,7 +183,11 @@ def test_a_trial_measures_in_turn_and_says_what_the_change_did(machine):
     assert verdict.verdict == "better"
     assert verdict.effect["gain"] == pytest.approx(0.5)
     assert verdict.keep == {"eager": False, "layer_annotations": False}
-    order = [side for pair in verdict.state["pairs"] for side in sorted(pair, key=lambda side: pair[side]["at_ns"])]
+    order = [
+        side
+        for pair in verdict.state["pairs"]
+        for side in sorted(pair, key=lambda side: pair[side]["at_ns"])
+    ]
     assert "".join(order).startswith("ABBAAB")
     assert len(machine.calls("LLM")) == 2  # each engine was started once
     assert verdict.state["equal"] == {"between": 1.0, "within": 1.0}
@@ -186,7 +208,9 @@ def test_a_page_of_a_trial(machine):
 
 def test_the_page_draws_the_way_from_one_step_to_the_other(machine, monkeypatch):
     run(machine)
-    state = json.loads((machine.folder / "trial" / "trial.json").read_text()) | {"profiled": {"A": "a", "B": "b"}}
+    state = json.loads((machine.folder / "trial" / "trial.json").read_text()) | {
+        "profiled": {"A": "a", "B": "b"}
+    }
     traces = {"a": sample("torch_tp1_eager"), "b": sample("torch_tp1_cudagraph")}
     monkeypatch.setattr(launch, "open_run", lambda path: SimpleNamespace(trace=traces[path.name]))
     verdict = trials.Verdict(machine.folder / "trial", state)
@@ -196,7 +220,9 @@ def test_the_page_draws_the_way_from_one_step_to_the_other(machine, monkeypatch)
 
 
 def test_what_else_used_the_device_is_said(machine, monkeypatch):
-    lists = iter([[7], [7, 1, 2], [7, 1, 2], *[[7, 1, 2, 9]] * 30])  # before the engines, with both, in the pairs
+    lists = iter(
+        [[7], [7, 1, 2], [7, 1, 2], *[[7, 1, 2, 9]] * 30]
+    )  # before the engines, with both, in the pairs
 
     def driver(nvml, visible):
         found = [GpuProcess(pid=pid, name=f"p{pid}", memory_bytes=pid) for pid in next(lists)]
@@ -215,7 +241,10 @@ def test_clocks_that_were_held_down_are_said(tmp_path):
         samples.add(k, table.Value("gpu.throttle_reasons", "1", mask, 0))
     table.write(samples.frame(), tmp_path / "monitors.parquet", {})
     said = beside.slowed(tmp_path / "monitors.parquet")
-    assert said == "sw_power_cap in 75.0 % of the samples, hw_thermal_slowdown in 25.0 % of the samples"
+    assert (
+        said
+        == "sw_power_cap in 75.0 % of the samples, hw_thermal_slowdown in 25.0 % of the samples"
+    )
     assert not beside.slowed(tmp_path / "none.parquet")
 
 
@@ -248,7 +277,10 @@ def test_a_trial_is_continued(machine):
     starts = len(machine.calls("LLM"))
     whole = run(machine, most_pairs=5, until=1e-6, objective="wall_ns")
     assert len(machine.calls("LLM")) == starts
-    assert (whole.state["equal"], whole.state["engines"]) == (more.state["equal"], more.state["engines"])
+    assert (whole.state["equal"], whole.state["engines"]) == (
+        more.state["equal"],
+        more.state["engines"],
+    )
     with pytest.raises(ConfigError, match="another"):
         run(machine, "engine_args.max_num_seqs=4")
 
@@ -278,15 +310,22 @@ def test_a_killed_trial_leaves_no_process_and_goes_on(machine):
     while time.monotonic() < until and _running(target):
         time.sleep(0.05)
     assert not _running(target)
-    assert run(machine, most_pairs=kept + 3, until=1e-6, objective="wall_ns").pairs["pair"].n_unique() == kept + 3
+    assert (
+        run(machine, most_pairs=kept + 3, until=1e-6, objective="wall_ns").pairs["pair"].n_unique()
+        == kept + 3
+    )
 
 
 def _running(folder):
-    listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+    listed = subprocess.run(
+        ["ps", "-eo", "args"], capture_output=True, text=True, check=True
+    ).stdout
     return [line for line in listed.splitlines() if f"{folder}/engine-" in line]
 
 
-@pytest.mark.parametrize("options", [{"until": 0}, {"until": 2.0}, {"most_pairs": 1}, {"objective": "speed"}])
+@pytest.mark.parametrize(
+    "options", [{"until": 0}, {"until": 2.0}, {"most_pairs": 1}, {"objective": "speed"}]
+)
 def test_wrong_options_are_refused(machine, options):
     with pytest.raises(ConfigError):
         run(machine, **options)
@@ -298,14 +337,28 @@ def test_a_folder_without_a_trial_is_refused(tmp_path):
 
 
 def test_predictions_are_counted_against_their_outcomes(tmp_path):
-    pair = {side: {"at_ns": 0, "means": {"wall_ns": ns}} for side, ns in (("A", 100.0), ("B", 80.0))}
+    pair = {
+        side: {"at_ns": 0, "means": {"wall_ns": ns}} for side, ns in (("A", 100.0), ("B", 80.0))
+    }
     state = {
-        "version": 1, "config": CONFIG.to_dict(), "change": "graphs", "fields": {"eager": False},
-        "objective": "wall_ns", "until": 0.02, "notes": [], "pairs": [pair] * 4,
-    }  # fmt: skip
-    for name, (low, high) in {"held": (0.1, 0.25), "missed": (0.3, 0.4), "none": (None, None)}.items():
+        "version": 1,
+        "config": CONFIG.to_dict(),
+        "change": "graphs",
+        "fields": {"eager": False},
+        "objective": "wall_ns",
+        "until": 0.02,
+        "notes": [],
+        "pairs": [pair] * 4,
+    }
+    for name, (low, high) in {
+        "held": (0.1, 0.25),
+        "missed": (0.3, 0.4),
+        "none": (None, None),
+    }.items():
         (tmp_path / name).mkdir()
-        predicted = {"predicted": {"gain": (low + high) / 2, "low": low, "high": high}} if low else {}
+        predicted = (
+            {"predicted": {"gain": (low + high) / 2, "low": low, "high": high}} if low else {}
+        )
         (tmp_path / name / "trial.json").write_text(json.dumps(state | predicted))
     found = trials.calibration(tmp_path)
     assert dict(found.select("trial", "held").iter_rows()) == {"held": True, "missed": False}

@@ -1,4 +1,7 @@
-"""Searches: SLOs from text, bounds, the choice of points, and whole studies on a stand-in engine."""
+"""Searches:
+
+SLOs from text, bounds, the choice of points, and whole studies on a stand-in engine.
+"""
 
 import contextlib
 import itertools
@@ -36,14 +39,18 @@ def requests(ttft_ms, repeats=1):
             "prompt_tokens": 3,
             "output_tokens": 10,
             "wall_ns": 2_000_000_000,
-            **dict.fromkeys(("tpot_ns", "queue_ns", "prefill_ns", "decode_ns", "e2e_ns"), 1_000_000),
+            **dict.fromkeys(
+                ("tpot_ns", "queue_ns", "prefill_ns", "decode_ns", "e2e_ns"), 1_000_000
+            ),
             "itl_ns": [[1_000_000]] * len(ttft_ms),
         }
     )
 
 
 def test_a_cache_of_a_given_size_lets_the_share_of_memory_be():
-    small = ExperimentConfig(model="random:Qwen2.5-7B", engine_args={"gpu_memory_utilization": 0.05})
+    small = ExperimentConfig(
+        model="random:Qwen2.5-7B", engine_args={"gpu_memory_utilization": 0.05}
+    )
     assert bounds.reach(small, "H100 SXM").refused
     sized = small.replace(engine_args={**small.engine_args, "kv_cache_memory_bytes": 4_000_000_000})
     assert not bounds.reach(sized, "H100 SXM").refused
@@ -68,7 +75,12 @@ def test_figures_of_a_run(name, value):
 
 
 @pytest.mark.parametrize(
-    ("name", "near"), [("ttft_p9x", "ttft_p9"), ("output_token_per_s", "output_tokens_per_s"), ("tpot95", "tpot_p95")]
+    ("name", "near"),
+    [
+        ("ttft_p9x", "ttft_p9"),
+        ("output_token_per_s", "output_tokens_per_s"),
+        ("tpot95", "tpot_p95"),
+    ],
 )
 def test_an_unknown_metric_names_the_nearest(name, near):
     with pytest.raises(ConfigError, match=f"did you mean {near}"):
@@ -82,12 +94,23 @@ def test_limits_of_an_slo():
     assert second.excess(500.0) == pytest.approx(0.5)
     assert objectives.holds({"ttft_p99": 5e8, "output_tokens_per_s": 1001.0}, [first, second])
     assert not objectives.holds({"ttft_p99": 5e8}, [first, second])
-    assert objectives.worst({"ttft_p99": 6e8, "output_tokens_per_s": 500.0}, [first, second])[0] is second
+    assert (
+        objectives.worst({"ttft_p99": 6e8, "output_tokens_per_s": 500.0}, [first, second])[0]
+        is second
+    )
 
 
 @pytest.mark.parametrize(
     "slo",
-    ["ttft_p99", "ttft_p99<=500", "ttft_p99>=500ms", "requests_per_s<=3", "speed<=3ms", "ttft_p99<=0ms", "goodput>=3"],
+    [
+        "ttft_p99",
+        "ttft_p99<=500",
+        "ttft_p99>=500ms",
+        "requests_per_s<=3",
+        "speed<=3ms",
+        "ttft_p99<=0ms",
+        "goodput>=3",
+    ],
 )
 def test_what_is_no_slo_is_refused(slo):
     with pytest.raises(ConfigError):
@@ -110,8 +133,12 @@ BIG = ExperimentConfig(model="random:Qwen2.5-7B", batch_size=32, input_tokens=10
 
 def test_a_bound_is_that_of_theory_and_forbids_an_slo():
     found = bounds.reach(BIG, "NVIDIA H100 80GB HBM3")
-    alone = theory.profile("Qwen2.5-7B", theory.find_device("H100-SXM"), seq_len=1000, generate_len=100)
-    full = theory.profile("Qwen2.5-7B", theory.find_device("H100-SXM"), seq_len=1000, generate_len=100, batch_size=32)
+    alone = theory.profile(
+        "Qwen2.5-7B", theory.find_device("H100-SXM"), seq_len=1000, generate_len=100
+    )
+    full = theory.profile(
+        "Qwen2.5-7B", theory.find_device("H100-SXM"), seq_len=1000, generate_len=100, batch_size=32
+    )
     assert found.best["tpot_ns"] == pytest.approx(alone.decode_latency_s * 1e9)
     assert found.best["ttft_ns"] == pytest.approx(alone.prefill_latency_s * 1e9)
     assert found.best["output_tokens_per_s"] == pytest.approx(32 / full.decode_latency_s)
@@ -127,7 +154,9 @@ def test_a_model_that_does_not_fit_cannot_run():
     assert found.forbids([])
 
 
-@pytest.mark.parametrize("changes", [{"model": "m"}, {"engine_args": {"speculative_config": {"method": "ngram"}}}])
+@pytest.mark.parametrize(
+    "changes", [{"model": "m"}, {"engine_args": {"speculative_config": {"method": "ngram"}}}]
+)
 def test_what_theory_does_not_know_is_not_bounded(changes):
     assert bounds.reach(BIG.replace(**changes), "H100-SXM") == bounds.NOTHING
     assert bounds.reach(BIG, None) == bounds.NOTHING
@@ -150,10 +179,14 @@ def test_a_space_has_the_value_of_the_start():
 
 def test_settings_of_the_load_need_no_new_engine():
     served = BIG.replace(served=True)
-    space, start = search.with_start({"server.max_concurrency": [4, 8], "engine_args.max_num_seqs": [4]}, served)
+    space, start = search.with_start(
+        {"server.max_concurrency": [4, 8], "engine_args.max_num_seqs": [4]}, served
+    )
     assert search.of_load(served, space, start) == ["server.max_concurrency"]
     assert "server.max_concurrency" in search.space_of(served)
-    assert "server.max_concurrency" not in search.space_of(served.replace(server={"request_rate": 2.0}))
+    assert "server.max_concurrency" not in search.space_of(
+        served.replace(server={"request_rate": 2.0})
+    )
 
 
 FEW = {"eager": [True, False]}
@@ -161,7 +194,12 @@ SEARCH = FEW | {"engine_args.max_num_seqs": [4, 8]}
 
 
 def tuned(machine, **options):
-    usual = {"objective": "tpot_ns", "search": SEARCH, "folder": machine.folder / "study", "confirm": False}
+    usual = {
+        "objective": "tpot_ns",
+        "search": SEARCH,
+        "folder": machine.folder / "study",
+        "confirm": False,
+    }
     usual |= {"budget": "10m"}
     changes = options.pop("config", {})
     return llmprof.tune(config(machine, **changes), **(usual | options))
@@ -173,7 +211,9 @@ def test_a_search_finds_the_best_point_and_stores_all(machine):
     points = study.points
     assert points.height == 6  # 2 × 3, the start has no max_num_seqs
     assert points["state"].unique().to_list() == ["finished"]
-    assert points["tpot_ns"].to_list()[0] == pytest.approx(0.5e9)  # 3 tokens in 1 s: two after the first
+    assert points["tpot_ns"].to_list()[0] == pytest.approx(
+        0.5e9
+    )  # 3 tokens in 1 s: two after the first
     assert study.best["values"]["eager"] is False
     assert study.best["metrics"]["tpot_ns"] == pytest.approx(0.25e9)
     assert points.filter("holds")["eager"].unique().to_list() == [False]
@@ -214,7 +254,10 @@ def test_the_best_point_is_confirmed_with_another_seed(machine):
     trial = study.confirmation
     assert trial.verdict == "better"
     assert trial.state["config"]["seed"] != study.config.seed
-    assert trial.slo_held == {"A": [False] * len(trial.state["pairs"]), "B": [True] * len(trial.state["pairs"])}
+    assert trial.slo_held == {
+        "A": [False] * len(trial.state["pairs"]),
+        "B": [True] * len(trial.state["pairs"]),
+    }
     assert study.keep == {"eager": False}
 
 
@@ -246,7 +289,10 @@ def test_the_last_point_that_fits_has_the_best_values_together(machine, monkeypa
     monkeypatch.setattr(search.Chooser, "together", lambda self, measured, better: best)
     study = tuned(machine, most_points=3, config={"engine_args": {"max_num_seqs": 4}})
     points = [point["values"] for point in study.state["points"]]
-    assert [points[1][name] == study.state["points"][0]["values"][name] for name in best] == [False, True]
+    assert [points[1][name] == study.state["points"][0]["values"][name] for name in best] == [
+        False,
+        True,
+    ]
     assert points[2] == best  # in place of max_num_seqs 8 alone
 
 
@@ -259,14 +305,18 @@ def test_an_engine_that_does_not_run_as_it_is_is_an_error(machine, monkeypatch):
 def test_points_that_differ_in_their_load_share_a_start(machine):
     study = tuned(machine, search=FEW | {"max_tokens": [2, 3, 4]})
     assert study.points.filter(state="finished").height == 6
-    assert len(machine.calls("LLM")) == 3  # the start alone, its other loads, and the three of graphs
+    assert (
+        len(machine.calls("LLM")) == 3
+    )  # the start alone, its other loads, and the three of graphs
 
 
 def test_engines_load_at_the_same_time_and_measure_in_turn(machine):
     study = tuned(machine, engines=3, search=SEARCH | {"max_tokens": [3, 4]})
     assert study.points["state"].to_list() == ["finished"] * 12  # 2 × 3 × 2
     assert study.best["values"]["eager"] is False
-    order = "".join(call["what"][0] for call in machine.calls() if call["what"] in {"LLM", "generate"})
+    order = "".join(
+        call["what"][0] for call in machine.calls() if call["what"] in {"LLM", "generate"}
+    )
     starts = re.findall("L+", order)
     assert max(map(len, starts)) == 3  # none measures before all are loaded
     assert order.count("L") == 7  # the start, its other load, five other engines
@@ -290,7 +340,11 @@ def test_singles_are_measured_before_the_best_of_them_together(machine):
 
 
 def test_an_engine_without_room_beside_others_is_started_alone(machine, monkeypatch):
-    how = {"old": False, "decode_s": {"True": 1.0, "False": 0.5}, "alone": str(machine.folder / "loaded")}
+    how = {
+        "old": False,
+        "decode_s": {"True": 1.0, "False": 0.5},
+        "alone": str(machine.folder / "loaded"),
+    }
     monkeypatch.setenv("STAND_IN_VLLM", json.dumps(how))
     study = tuned(machine, engines=2)
     assert study.points["state"].to_list() == ["finished"] * 6
@@ -299,7 +353,11 @@ def test_an_engine_without_room_beside_others_is_started_alone(machine, monkeypa
 
 def of_memory(**arguments):
     """A search on a device of 80 GB whose first point took 20 GB of tensors."""
-    machine_of = {"config": ExperimentConfig(model="m", engine_args=arguments), "gpu": "H100", "engines": None}
+    machine_of = {
+        "config": ExperimentConfig(model="m", engine_args=arguments),
+        "gpu": "H100",
+        "engines": None,
+    }
     machine_of["objective"] = objectives.figure("tpot_ns")
     machine_of["points"] = [{"state": "finished", "result": {"peak_memory_bytes": 20_000_000_000}}]
     made = tuning._Search.__new__(tuning._Search)
@@ -323,7 +381,12 @@ def test_as_many_engines_as_the_memory_holds(monkeypatch, arguments, engines):
 
 
 @pytest.mark.parametrize(
-    ("given", "share"), [({}, 0.293), ({"kv_cache_memory_bytes": 10**9}, 0.293), ({"gpu_memory_utilization": 0.2}, 0.2)]
+    ("given", "share"),
+    [
+        ({}, 0.293),
+        ({"kv_cache_memory_bytes": 10**9}, 0.293),
+        ({"gpu_memory_utilization": 0.2}, 0.2),
+    ],
 )
 def test_engines_beside_each_other_leave_room(given, share):
     made = measure.beside_each_other(ExperimentConfig(model="m", engine_args=given), 3)
@@ -347,7 +410,11 @@ def test_an_slo_that_a_bound_forbids_is_refused_before_a_start(machine, monkeypa
 
 
 def test_a_search_ends_where_the_bound_is_near(machine, monkeypatch):
-    monkeypatch.setattr(tuning, "reach", lambda config, gpu: bounds.Reach({"tpot_ns": 0.249e9}, {"tpot_ns": "a step"}))
+    monkeypatch.setattr(
+        tuning,
+        "reach",
+        lambda config, gpu: bounds.Reach({"tpot_ns": 0.249e9}, {"tpot_ns": "a step"}),
+    )
     monkeypatch.setattr(tuning, "device", lambda: "a device")
     study = tuned(machine)
     assert study.best["metrics"]["tpot_ns"] == pytest.approx(0.25e9)
@@ -393,7 +460,13 @@ def test_a_workload_that_changed_is_refused(machine):
 
 @pytest.mark.parametrize(
     "options",
-    [{"objective": "speed"}, {"budget": "0"}, {"search": "eager"}, {"most_points": 1}, {"objective": "goodput"}],
+    [
+        {"objective": "speed"},
+        {"budget": "0"},
+        {"search": "eager"},
+        {"most_points": 1},
+        {"objective": "goodput"},
+    ],
 )
 def test_wrong_options_are_refused(machine, options):
     with pytest.raises(ConfigError):
@@ -423,7 +496,9 @@ def test_ten_kills_lose_nothing_and_leave_no_process(machine):
         process = subprocess.Popen(argv)
         until = time.monotonic() + 300
         while process.poll() is None and time.monotonic() < until:
-            if (target / "sweep.json").exists() and (target / "sweep.json").stat().st_mtime_ns != before:
+            if (target / "sweep.json").exists() and (
+                target / "sweep.json"
+            ).stat().st_mtime_ns != before:
                 break
             time.sleep(0.02)
         time.sleep(chance.uniform(0, 3))
@@ -448,8 +523,12 @@ def test_ten_kills_lose_nothing_and_leave_no_process(machine):
 
 
 def left_of(folder):
-    listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
-    return [line for line in listed.splitlines() if f"{folder}/" in line and "-c import sys" not in line]
+    listed = subprocess.run(
+        ["ps", "-eo", "args"], capture_output=True, text=True, check=True
+    ).stdout
+    return [
+        line for line in listed.splitlines() if f"{folder}/" in line and "-c import sys" not in line
+    ]
 
 
 def recorded(machine, **changes):
@@ -458,7 +537,16 @@ def recorded(machine, **changes):
 
 def test_try_on_the_command_line(machine, capsys):
     target = machine.folder / "trial"
-    words = ["try", str(recorded(machine)), "graphs", "--objective", "tpot_ns", "--no-profile", "-o", str(target)]
+    words = [
+        "try",
+        str(recorded(machine)),
+        "graphs",
+        "--objective",
+        "tpot_ns",
+        "--no-profile",
+        "-o",
+        str(target),
+    ]
     assert main([*words, "--fail-over", "2%"]) == 0
     out = capsys.readouterr().out
     assert "graphs is better" in out
@@ -468,7 +556,14 @@ def test_try_on_the_command_line(machine, capsys):
 
 
 def test_a_loss_beyond_the_interval_fails_the_command(machine, capsys):
-    words = ["try", str(recorded(machine, eager=False)), "eager", "--objective", "tpot_ns", "--no-profile"]
+    words = [
+        "try",
+        str(recorded(machine, eager=False)),
+        "eager",
+        "--objective",
+        "tpot_ns",
+        "--no-profile",
+    ]
     assert main([*words, "-o", str(machine.folder / "trial"), "--fail-over", "2%"]) == 1
     assert "eager is worse" in capsys.readouterr().out
 
@@ -499,7 +594,17 @@ def test_another_installed_engine_is_a_change(machine):
 def test_tune_on_the_command_line(machine, capsys):
     path, target = machine.folder / "run.yaml", machine.folder / "study"
     ConfigManager.save_config(config(machine), path)
-    words = ["tune", "--config", str(path), "--objective", "tpot_ns", "--slo", "tpot_p95<=300ms", "--budget", "10m"]
+    words = [
+        "tune",
+        "--config",
+        str(path),
+        "--objective",
+        "tpot_ns",
+        "--slo",
+        "tpot_p95<=300ms",
+        "--budget",
+        "10m",
+    ]
     words += ["--search", "eager:True,False", "--no-confirm", "-o", str(target)]
     assert main(words) == 0
     out = capsys.readouterr().out
@@ -520,7 +625,9 @@ def served(machine, monkeypatch, **how):
 
 @pytest.mark.slow
 def test_goodput_is_bisected_between_rates_that_were_measured(machine, monkeypatch):
-    """An answer takes 4 × 20 ms whatever the rate, so a limit of the rate of answers alone sets the goodput."""
+    """An answer takes 4 × 20 ms whatever the rate, so a limit of the rate of answers alone sets
+    the goodput.
+    """
     made = served(machine, monkeypatch, token_s=0.02)
     found = trials.goodput(made, "tpot_p95<=500ms", folder=machine.folder / "rates")
     assert found.probes.height == 1
@@ -544,24 +651,35 @@ def test_goodput_is_bisected_between_rates_that_were_measured(machine, monkeypat
     ],
 )
 def test_a_bisection_by_hand(monkeypatch, tmp_path, *, precision, held, rates, rate, again):
-    """Capacity 16 a second: halved to 8 (or 4), then the geometric mean of what held and what did not.
+    """Capacity 16 a second: halved to 8 (or 4), then the geometric mean of what held and what did
+    not.
 
-    Then other requests at the rate that was found, lowered by 30 %, then 60 % where the SLO does not hold with them.
+    Then other requests at the rate that was found, lowered by 30 %, then 60 % where the SLO does
+    not hold with them.
     """
     asked = []
 
     def row(run, at, slo):
         asked.append(at)
-        return {"rate": at or None, "answered": 16.0, "holds": bool(held[len(asked) - 1]), "run": str(len(asked))}
+        return {
+            "rate": at or None,
+            "answered": 16.0,
+            "holds": bool(held[len(asked) - 1]),
+            "run": str(len(asked)),
+        }
 
     class Engine:
         def measure_in(self, folder, config):
             return None
 
-    monkeypatch.setattr(capacity, "loaded_engine", lambda config, home: contextlib.nullcontext(Engine()))
+    monkeypatch.setattr(
+        capacity, "loaded_engine", lambda config, home: contextlib.nullcontext(Engine())
+    )
     monkeypatch.setattr(capacity, "_row", row)
     made = BIG.replace(served=True, model="m")
-    found = trials.goodput(made, "ttft_p99<=1s", folder=tmp_path, most_probes=len(held), precision=precision)
+    found = trials.goodput(
+        made, "ttft_p99<=1s", folder=tmp_path, most_probes=len(held), precision=precision
+    )
     assert asked == pytest.approx(rates, rel=0.01)
     assert found.rate == pytest.approx(rate, rel=0.01)
     assert (found.probes["seed"] != made.seed).sum() == again
@@ -572,7 +690,12 @@ def test_a_bisection_by_hand(monkeypatch, tmp_path, *, precision, held, rates, r
 def test_a_search_of_the_goodput_has_all_rates_on_its_page(machine, monkeypatch):
     made = served(machine, monkeypatch, token_s=0.01)
     study = llmprof.tune(
-        made, objective="goodput", slo="tpot_p95<=500ms", search="none", folder=machine.folder / "study", budget="10m"
+        made,
+        objective="goodput",
+        slo="tpot_p95<=500ms",
+        search="none",
+        folder=machine.folder / "study",
+        budget="10m",
     )
     assert study.best["metrics"]["goodput"] == study.rates["answered"][0]
     assert study.rates.height == 1
@@ -584,14 +707,24 @@ def test_a_search_of_the_goodput_has_all_rates_on_its_page(machine, monkeypatch)
 def test_findings_rank_what_is_tried_first(machine):
     run = launch.Run(launch.RunFolder.create(config(machine)), config(machine))
     run.__dict__["trace"] = trace = sample("torch_tp4_eager_nccl")
-    first = tuning.ranking(run, {"eager": [True, False], "engine_args.max_num_seqs": [4]}, objectives.figure("tpot_ns"))
+    first = tuning.ranking(
+        run, {"eager": [True, False], "engine_args.max_num_seqs": [4]}, objectives.figure("tpot_ns")
+    )
     (row,) = llmprof.analyze.what_if(trace, "no-host-delay").to_dicts()
     assert first == [
-        {"remedy": "graphs", "values": {"eager": False}, "gain": pytest.approx(row["gain_ns"] / row["recorded_ns"])}
+        {
+            "remedy": "graphs",
+            "values": {"eager": False},
+            "gain": pytest.approx(row["gain_ns"] / row["recorded_ns"]),
+        }
     ]
     assert tuning.ranking(run, {"eager": [True]}, objectives.figure("tpot_ns")) == []
 
 
 def test_a_load_with_given_times_has_no_goodput(tmp_path):
     with pytest.raises(ConfigError, match=r"load\.file"):
-        trials.goodput(BIG.replace(served=True, load={"file": "requests.jsonl"}), "ttft_p99<=1s", folder=tmp_path)
+        trials.goodput(
+            BIG.replace(served=True, load={"file": "requests.jsonl"}),
+            "ttft_p99<=1s",
+            folder=tmp_path,
+        )

@@ -1,10 +1,12 @@
-"""Matching of collective calls over ranks: by group, order and kind, checked by the times at which the ranks leave.
+"""Matching of collective calls over ranks: by group, order and kind, checked by the times at which
+the ranks leave.
 
-The ranks leave a call together: over many calls the difference of their ends hardly varies, and no rank leaves before
-the last one has arrived. The recording itself, not a fixed limit, says how much it may vary: ends of a ring of eight
-scatter by tens of microseconds, those of a custom all-reduce by less than one. If the difference is large but constant,
-or grows evenly, the clocks differ, and this is corrected. If kernels do not name their group (custom all-reduce, NCCL
-called without torch), the groups follow from the ends, too.
+The ranks leave a call together: over many calls the difference of their ends hardly varies, and no
+rank leaves before the last one has arrived. The recording itself, not a fixed limit, says how much
+it may vary: ends of a ring of eight scatter by tens of microseconds, those of a custom all-reduce
+by less than one. If the difference is large but constant, or grows evenly, the clocks differ, and
+this is corrected. If kernels do not name their group (custom all-reduce, NCCL called without
+torch), the groups follow from the ends, too.
 """
 
 from __future__ import annotations
@@ -29,24 +31,35 @@ NEAR_EARLY_NS, NEAR_EARLY_SHARE = 50_000, 0.5
 """The same for kinds that a rank may leave early."""
 
 OF_SPACING = 8
-"""Ends may scatter by up to the time from one call to the next, divided by this. Two unrelated ranks agree this well by
-chance in a quarter of the calls."""
+"""Ends may scatter by up to the time from one call to the next, divided by this.
+
+Two unrelated ranks agree this well by chance in a quarter of the calls.
+"""
 
 AS_CLOSE = 4
-"""A rank belongs to a set if its ends scatter at most this many times as much as those of the closest two ranks."""
+"""A rank belongs to a set if its ends scatter at most this many times as much as those of the
+closest two ranks.
+"""
 
 CLOCK_CALLS = 8
-"""Least number of calls with a constant difference of ends that count as a difference of clocks; fewer may agree by
-chance."""
+"""Least number of calls with a constant difference of ends that count as a difference of clocks;
+fewer may agree by chance.
+"""
 
 MAX_DRIFT = 1e-3
-"""Largest drift between two clocks (a share of the time); crystals differ by less than a tenth of it."""
+"""Largest drift between two clocks (a share of the time); crystals differ by less than a tenth
+of it.
+"""
 
 SURE = 0.9
-"""Waits are reported if at least this share of a set's calls overlap on all ranks, as calls that wait must."""
+"""Waits are reported if at least this share of a set's calls overlap on all ranks, as calls that
+wait must.
+"""
 
 MAX_SHIFT = 64
-"""Most calls by which the recording of one rank may begin before that of another with a different clock."""
+"""Most calls by which the recording of one rank may begin before that of another with a
+different clock.
+"""
 
 
 @dataclass(frozen=True)
@@ -63,7 +76,10 @@ class Clock:
 
 @dataclass(frozen=True)
 class Pair:
-    """A rank's calls, numbered as those of the reference: ``_row, call, difference`` (of the ends, ns; may be null)."""
+    """A rank's calls, numbered as those of the reference:
+
+    ``_row, call, difference`` (of the ends, ns; may be null).
+    """
 
     calls: pl.DataFrame
     clock: Clock | None
@@ -101,9 +117,15 @@ def match_calls(frame: pl.DataFrame) -> pl.DataFrame:
     """Number the calls."""
     frame = frame.sort("rank", "start_ns", maintain_order=True).with_row_index("_row")
     ends = frame.select(
-        "_row", "rank", "group", "group_ranks", "kind", "world",
-        start=pl.col("start_ns"), end=pl.col("start_ns") + pl.col("dur_ns"),
-    )  # fmt: skip
+        "_row",
+        "rank",
+        "group",
+        "group_ranks",
+        "kind",
+        "world",
+        start=pl.col("start_ns"),
+        end=pl.col("start_ns") + pl.col("dur_ns"),
+    )
     matches = Matches()
     early = pl.col("kind").is_in(LEAVES_EARLY)
     _match(ends.filter(~early), matches, synchronises=True)
@@ -126,7 +148,9 @@ def match_calls(frame: pl.DataFrame) -> pl.DataFrame:
 
 def _match(ends: pl.DataFrame, matches: Matches, *, synchronises: bool) -> None:
     """Match the calls of each group and kind."""
-    for (group, _, _kind), rows in ends.group_by("group", "group_ranks", "kind", maintain_order=True):
+    for (group, _, _kind), rows in ends.group_by(
+        "group", "group_ranks", "kind", maintain_order=True
+    ):
         ranks = rows.group_by("rank", maintain_order=True)
         waiting = {int(key[0]): part.sort("end", maintain_order=True) for key, part in ranks}
         fits = rows["world"].is_null().all() or len(waiting) <= max(rows["world"].drop_nulls())
@@ -136,32 +160,57 @@ def _match(ends: pl.DataFrame, matches: Matches, *, synchronises: bool) -> None:
             reference = max(waiting, key=lambda rank: (waiting[rank].height, -rank))
             own = waiting.pop(reference).with_columns(call=pl.int_range(pl.len(), dtype=pl.Int64))
             found = {
-                rank: _pair(own, part, trusted=trusted, synchronises=synchronises) for rank, part in waiting.items()
+                rank: _pair(own, part, trusted=trusted, synchronises=synchronises)
+                for rank, part in waiting.items()
             }
             pairs = {rank: pair for rank, pair in found.items() if pair is not None}
             if not trusted:
                 pairs = _closest(pairs)
             waiting = {rank: part for rank, part in waiting.items() if rank not in pairs}
-            itself = Pair(own.select("_row", "call").with_columns(difference=pl.lit(0, dtype=pl.Int64)), Clock(), 0.0)
+            itself = Pair(
+                own.select("_row", "call").with_columns(difference=pl.lit(0, dtype=pl.Int64)),
+                Clock(),
+                0.0,
+            )
             reason = None
             if not pairs and not alone:
-                others = ", ".join(f"rank {rank}" for rank in sorted(set(rows["rank"].unique()) - {reference}))
-                reason = f"ends and number of these calls agree with those of no other rank (compared with {others})"
+                others = ", ".join(
+                    f"rank {rank}" for rank in sorted(set(rows["rank"].unique()) - {reference})
+                )
+                reason = (
+                    "ends and number of these calls agree with those of no other rank (compared"
+                    f" with {others})"
+                )
             members = {reference: itself, **pairs}
-            matches.add(dict(sorted(members.items())), reference, "group" if trusted else "ends", reason)
+            matches.add(
+                dict(sorted(members.items())), reference, "group" if trusted else "ends", reason
+            )
 
 
-def _pair(reference: pl.DataFrame, own: pl.DataFrame, *, trusted: bool, synchronises: bool) -> Pair | None:
-    """Calls of a rank with the numbers of the reference's calls, by the best evidence; None if the calls differ."""
+def _pair(
+    reference: pl.DataFrame, own: pl.DataFrame, *, trusted: bool, synchronises: bool
+) -> Pair | None:
+    """Calls of a rank with the numbers of the reference's calls, by the best evidence; None if
+    the calls differ.
+    """
     in_order = own.height == reference.height
     near, share = (NEAR_NS, NEAR_SHARE) if synchronises else (NEAR_EARLY_NS, NEAR_EARLY_SHARE)
     # the usual time from the end of one call to the end of the next
     spacing = int(_number(reference["end"].diff().median()))
     limit = max(near, spacing // OF_SPACING) if synchronises else near
     if in_order:
-        ordered = own.select("_row", "start", "end", call=reference["call"], of=reference["end"], at=reference["start"])
+        ordered = own.select(
+            "_row",
+            "start",
+            "end",
+            call=reference["call"],
+            of=reference["end"],
+            at=reference["start"],
+        )
         difference = ordered["end"] - ordered["of"]
-        if _number((difference.abs() <= limit).mean()) >= share and (not synchronises or _overlap(ordered, Clock())):
+        if _number((difference.abs() <= limit).mean()) >= share and (
+            not synchronises or _overlap(ordered, Clock())
+        ):
             return _paired(ordered, Clock())
     if not synchronises:
         return _paired(ordered, None) if in_order and trusted else None
@@ -177,12 +226,18 @@ def _paired(ordered: pl.DataFrame, clock: Clock | None) -> Pair:
     difference = ordered["end"] - ordered["of"]
     rest = difference - (clock.at(ordered["end"]) if clock is not None else 0)
     middle = rest.median()
-    scatter = (rest - middle).abs().quantile(NEAR_SHARE) if isinstance(middle, int | float) else None
-    return Pair(ordered.select("_row", "call").with_columns(difference=rest), clock, float(scatter or 0))
+    scatter = (
+        (rest - middle).abs().quantile(NEAR_SHARE) if isinstance(middle, int | float) else None
+    )
+    return Pair(
+        ordered.select("_row", "call").with_columns(difference=rest), clock, float(scatter or 0)
+    )
 
 
 def _closest(pairs: dict[int, Pair]) -> dict[int, Pair]:
-    """Of ranks with agreeing ends, those that agree as well as the closest pair, directly or through one another."""
+    """Of ranks with agreeing ends, those that agree as well as the closest pair, directly or
+    through one another.
+    """
     if not pairs:
         return pairs
     limit = AS_CLOSE * max(NEAR_NS / 2, min(pair.scatter_ns for pair in pairs.values()))
@@ -199,7 +254,9 @@ def _closest(pairs: dict[int, Pair]) -> dict[int, Pair]:
 
 
 def _scatter_between(a: Pair, b: Pair) -> float:
-    both = a.calls.join(b.calls, on="call", suffix="_b").select(pl.col("difference") - pl.col("difference_b"))
+    both = a.calls.join(b.calls, on="call", suffix="_b").select(
+        pl.col("difference") - pl.col("difference_b")
+    )
     rest = both.to_series()
     scatter = (rest - rest.median()).abs().quantile(NEAR_SHARE) if rest.len() else None
     return float("inf") if scatter is None else float(scatter)
@@ -219,7 +276,9 @@ def _overlap(ordered: pl.DataFrame, clock: Clock) -> bool:
 
 
 def _clock(ordered: pl.DataFrame, limit: float) -> Clock | None:
-    """Difference of two clocks with which the ends agree: constant, or else growing evenly; None if there is none."""
+    """Difference of two clocks with which the ends agree: constant, or else growing evenly; None
+    if there is none.
+    """
     if ordered.height < CLOCK_CALLS:
         return None
     difference = ordered["end"] - ordered["of"]
@@ -227,7 +286,10 @@ def _clock(ordered: pl.DataFrame, limit: float) -> Clock | None:
     half = ordered.height // 2
     first, last = ordered.head(half), ordered.tail(half)
     steps = [
-        (float(part.select((pl.col("end") - pl.col("of")).median()).item()), float(part["end"].median() or 0))  # type: ignore[arg-type]
+        (
+            float(part.select((pl.col("end") - pl.col("of")).median()).item()),
+            float(part["end"].median() or 0),  # type: ignore[arg-type]
+        )
         for part in (first, last)
     ]
     drift = (steps[1][0] - steps[0][0]) / max(1.0, steps[1][1] - steps[0][1])
@@ -235,27 +297,37 @@ def _clock(ordered: pl.DataFrame, limit: float) -> Clock | None:
     if abs(drift) <= MAX_DRIFT:
         candidates.append(Clock(steps[0][0] - drift * steps[0][1], drift))
     for clock in candidates:
-        agree = _number(((difference - clock.at(ordered["end"])).abs() <= limit).mean()) >= NEAR_SHARE
+        agree = (
+            _number(((difference - clock.at(ordered["end"])).abs() <= limit).mean()) >= NEAR_SHARE
+        )
         if agree and _overlap(ordered, clock):
             return clock
     return None
 
 
 def _nearest(reference: pl.DataFrame, own: pl.DataFrame) -> Pair | None:
-    """Matched calls of a rank whose recording began later, ended earlier or has holes; None if the calls differ."""
+    """Matched calls of a rank whose recording began later, ended earlier or has holes; None if
+    the calls differ.
+    """
     others = reference.select("call", "end", of="end")
-    matched = own.join_asof(others, on="end", strategy="nearest", tolerance=NEAR_NS, check_sortedness=False)
+    matched = own.join_asof(
+        others, on="end", strategy="nearest", tolerance=NEAR_NS, check_sortedness=False
+    )
     common = pl.col("end").is_between(reference["end"][0] - NEAR_NS, reference["end"][-1] + NEAR_NS)
     share = matched.filter(common).select(pl.col("call").is_not_null().mean()).item()
     if share is None or share < NEAR_SHARE:
         return None
     alone = pl.len().over("call") == 1
     matched = matched.with_columns(call=pl.when(alone).then("call"))
-    return Pair(matched.select("_row", "call", difference=pl.col("end") - pl.col("of")), Clock(), 0.0)
+    return Pair(
+        matched.select("_row", "call", difference=pl.col("end") - pl.col("of")), Clock(), 0.0
+    )
 
 
 def _shifted(reference: pl.DataFrame, own: pl.DataFrame, limit: float) -> Pair | None:
-    """Matched calls of a rank that began some calls earlier or later; None unless one shift alone fits."""
+    """Matched calls of a rank that began some calls earlier or later; None unless one shift
+    alone fits.
+    """
     agreeing = []
     for shift in range(-MAX_SHIFT, MAX_SHIFT + 1):
         first, of_first = max(0, -shift), max(0, shift)
@@ -263,14 +335,18 @@ def _shifted(reference: pl.DataFrame, own: pl.DataFrame, limit: float) -> Pair |
         if count < max(CLOCK_CALLS, own.height // 2):
             continue
         part, others = own.slice(first, count), reference.slice(of_first, count)
-        ordered = part.select("_row", "start", "end", call=others["call"], of=others["end"], at=others["start"])
+        ordered = part.select(
+            "_row", "start", "end", call=others["call"], of=others["end"], at=others["start"]
+        )
         if (clock := _clock(ordered, limit)) is not None:
             agreeing.append(_paired(ordered, clock))
     if len(agreeing) != 1:
         return None
     pair = agreeing[0]
     rest = own.select("_row").join(pair.calls, on="_row", how="anti")
-    unmatched = rest.with_columns(call=pl.lit(None, dtype=pl.Int64), difference=pl.lit(None, dtype=pl.Int64))
+    unmatched = rest.with_columns(
+        call=pl.lit(None, dtype=pl.Int64), difference=pl.lit(None, dtype=pl.Int64)
+    )
     return Pair(pl.concat([pair.calls, unmatched]), pair.clock, pair.scatter_ns)
 
 
@@ -295,8 +371,12 @@ def _offsets(frame: pl.DataFrame, matches: Matches) -> pl.Series:
                     ahead[other] = Clock(here.offset_ns + clock.offset_ns, here.drift + clock.drift)
                     queue.append(other)
     end = frame["start_ns"] + frame["dur_ns"]
-    offset = frame["rank"].replace_strict({r: c.offset_ns for r, c in ahead.items()}, return_dtype=pl.Float64)
-    drift = frame["rank"].replace_strict({r: c.drift for r, c in ahead.items()}, return_dtype=pl.Float64)
+    offset = frame["rank"].replace_strict(
+        {r: c.offset_ns for r, c in ahead.items()}, return_dtype=pl.Float64
+    )
+    drift = frame["rank"].replace_strict(
+        {r: c.drift for r, c in ahead.items()}, return_dtype=pl.Float64
+    )
     return (offset + drift * end).round().cast(pl.Int64)
 
 
@@ -311,7 +391,12 @@ def with_inputs(frame: pl.DataFrame, trace: Trace) -> pl.DataFrame:
         )
     calls = (
         trace.ops.select("rank", "op_id", "name", "shapes", "dtypes")
-        .join(unsized.select("rank", "op_id").unique(), on=["rank", "op_id"], how="semi", maintain_order="left")
+        .join(
+            unsized.select("rank", "op_id").unique(),
+            on=["rank", "op_id"],
+            how="semi",
+            maintain_order="left",
+        )
         .filter(
             pl.col("shapes").str.contains(_SHAPES)
             & ~pl.col("shapes").str.contains(r"\d{19}")
@@ -333,7 +418,11 @@ def with_inputs(frame: pl.DataFrame, trace: Trace) -> pl.DataFrame:
         .filter(pl.col("shape").list.len() > 0)
         .with_columns(elements=pl.col("shape").list.eval(pl.element().product()).list.first())
     )
-    types = shapes.select("_call", "type").explode("type").with_columns(n=pl.int_range(pl.len()).over("_call"))
+    types = (
+        shapes.select("_call", "type")
+        .explode("type")
+        .with_columns(n=pl.int_range(pl.len()).over("_call"))
+    )
     best = (
         tensors.join(types, on=["_call", "n"], how="left")
         .with_columns(size=pl.col("elements") * element_bytes(pl.col("type")))
@@ -351,16 +440,25 @@ def with_inputs(frame: pl.DataFrame, trace: Trace) -> pl.DataFrame:
 
 
 def with_sizes(frame: pl.DataFrame) -> pl.DataFrame:
-    """Fill ``bytes, bytes_source, dtype`` where null from the largest input (all-gather: times the ranks)."""
+    """Fill ``bytes, bytes_source, dtype`` where null from the largest input (all-gather: times
+    the ranks).
+    """
     if frame["op_bytes"].is_null().all():
         return frame.drop("op_bytes", "op_dtype", "op_calls")
-    # an operator that does more than communicate (a layer of experts) takes the data of its own rank alone; a call that
-    # gathers or scatters moves the data of all ranks, whose sizes may differ
+    # an operator that does more than communicate (a layer of experts) takes the data of its own
+    # rank alone; a call that gathers or scatters moves the data of all ranks, whose sizes may
+    # differ
     parts = pl.col("kind").is_in(["all_gather", "reduce_scatter"]) & ~pl.col("op_calls")
-    whole = pl.col("op_bytes").is_not_null().all().over("call") & (pl.len().over("call") == pl.col("world"))
+    whole = pl.col("op_bytes").is_not_null().all().over("call") & (
+        pl.len().over("call") == pl.col("world")
+    )
     size = (
         pl.when(parts)
-        .then(pl.when(pl.col("call").is_not_null() & whole).then(pl.col("op_bytes").sum().over("call")))
+        .then(
+            pl.when(pl.col("call").is_not_null() & whole).then(
+                pl.col("op_bytes").sum().over("call")
+            )
+        )
         .when(pl.col("kind") == "all_gather")
         .then(pl.col("op_bytes") * pl.col("world"))
         .otherwise("op_bytes")

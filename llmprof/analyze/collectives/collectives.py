@@ -1,4 +1,6 @@
-"""Collectives over the ranks: the time that each rank waits for the last one, and the time of the transfer."""
+"""Collectives over the ranks: the time that each rank waits for the last one, and the time of
+the transfer.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +28,34 @@ from llmprof.names.operators import first_true
 from llmprof.trace import Trace
 
 COLUMNS = [
-    "rank", "step", "phase", "layer", "call", "kind", "algorithm", "group", "world", "ranks_seen", "bytes",
-    "bytes_source", "dtype", "start_ns", "dur_ns", "arrival_skew_ns", "wait_ns", "transfer_ns", "last_rank",
-    "end_spread_ns", "clock_offset_ns", "algorithm_gbps", "bus_gbps", "name", "matched_by", "match_confidence",
+    "rank",
+    "step",
+    "phase",
+    "layer",
+    "call",
+    "kind",
+    "algorithm",
+    "group",
+    "world",
+    "ranks_seen",
+    "bytes",
+    "bytes_source",
+    "dtype",
+    "start_ns",
+    "dur_ns",
+    "arrival_skew_ns",
+    "wait_ns",
+    "transfer_ns",
+    "last_rank",
+    "end_spread_ns",
+    "clock_offset_ns",
+    "algorithm_gbps",
+    "bus_gbps",
+    "name",
+    "matched_by",
+    "match_confidence",
     "unmatched",
-]  # fmt: skip
+]
 
 
 @Analysis(
@@ -38,7 +63,10 @@ COLUMNS = [
     help="every collective: waiting, transfer, bandwidth",
     view="collectives",
     recorded="device activity or operators",
-    columns="rank step layer call kind algorithm bytes dur_ns wait_ns transfer_ns last_rank bus_gbps unmatched",
+    columns=(
+        "rank step layer call kind algorithm bytes dur_ns wait_ns transfer_ns last_rank bus_gbps"
+        " unmatched"
+    ),
     reported=True,
     section="communication",
     figures=("llmprof.report.figures:ALL_REDUCE",),
@@ -47,11 +75,13 @@ COLUMNS = [
 def collectives(trace: Trace) -> pl.DataFrame:
     """Every collective call on every rank, matched over the ranks.
 
-    A collective cannot finish before its last rank has arrived: ``wait_ns`` runs from a rank's own start to the last
-    start of the same call on any rank, and the rest of the duration is ``transfer_ns``. A rank that sends into a buffer
-    and ends before the other one begins did not wait (send_recv, broadcast, reduce). Bandwidths are over the transfer:
-    the algorithm's is ``bytes / transfer``; the bus's is this times ``2 (n - 1) / n`` for all_reduce, ``(n - 1) / n``
-    for all_gather, reduce_scatter and all_to_all, and 1 for the rest (NVIDIA nccl-tests, doc/PERFORMANCE.md).
+    A collective cannot finish before its last rank has arrived: ``wait_ns`` runs from a rank's own
+    start to the last start of the same call on any rank, and the rest of the duration is
+    ``transfer_ns``. A rank that sends into a buffer and ends before the other one begins did not
+    wait (send_recv, broadcast, reduce). Bandwidths are over the transfer: the algorithm's is
+    ``bytes / transfer``; the bus's is this times ``2 (n - 1) / n`` for all_reduce, ``(n - 1) / n``
+    for all_gather, reduce_scatter and all_to_all, and 1 for the rest (NVIDIA nccl-tests,
+    doc/PERFORMANCE.md).
 
     Parameters
     ----------
@@ -61,15 +91,17 @@ def collectives(trace: Trace) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        ``rank, step, phase, layer`` (null outside layers), ``call`` (the same number on all ranks of a call, null
-        where it has no match), ``kind, algorithm, group, world`` (ranks in the group), ``ranks_seen``, ``bytes,
-        bytes_source`` (metadata, shapes or null), ``dtype, start_ns, dur_ns``, ``arrival_skew_ns`` (last start minus
-        first start), ``wait_ns, transfer_ns`` (null where they cannot be told: ``unmatched`` says why), ``last_rank``
-        (who arrived last), ``end_spread_ns`` (last end minus first end: a few us where the clocks agree and the ranks
-        leave at once, tens around a ring), ``clock_offset_ns`` (correction of this rank's clock, 0 on one host),
-        ``algorithm_gbps, bus_gbps`` (GB/s), ``name``; ``matched_by`` (group: the recording names the group; ends: the
-        ranks leave together), ``match_confidence`` (share of the calls of these ranks that overlap on all of them, as
-        they must; null for kinds that a rank may leave early) and ``unmatched``.
+        ``rank, step, phase, layer`` (null outside layers), ``call`` (the same number on all ranks
+        of a call, null where it has no match), ``kind, algorithm, group, world`` (ranks in the
+        group), ``ranks_seen``, ``bytes, bytes_source`` (metadata, shapes or null), ``dtype,
+        start_ns, dur_ns``, ``arrival_skew_ns`` (last start minus first start), ``wait_ns,
+        transfer_ns`` (null where they cannot be told: ``unmatched`` says why), ``last_rank`` (who
+        arrived last), ``end_spread_ns`` (last end minus first end: a few us where the clocks agree
+        and the ranks leave at once, tens around a ring), ``clock_offset_ns`` (correction of this
+        rank's clock, 0 on one host), ``algorithm_gbps, bus_gbps`` (GB/s), ``name``; ``matched_by``
+        (group: the recording names the group; ends: the ranks leave together), ``match_confidence``
+        (share of the calls of these ranks that overlap on all of them, as they must; null for kinds
+        that a rank may leave early) and ``unmatched``.
 
     Examples
     --------
@@ -81,20 +113,30 @@ def collectives(trace: Trace) -> pl.DataFrame:
 
 
 def recorded_calls(trace: Trace) -> pl.DataFrame:
-    """First part of :func:`collectives`, for each rank separately: its calls with step and layer."""
+    """First part of :func:`collectives`, for each rank separately: its calls with step and
+    layer.
+    """
     return with_inputs(_recorded(trace), trace)
 
 
 def called_together(trace: Trace) -> pl.DataFrame:
-    """``rank, call`` of :func:`collectives`: found without labels of layers, if these change the kind of no call."""
+    """``rank, call`` of :func:`collectives`: found without labels of layers, if these change the
+    kind of no call.
+    """
     calls = _recorded(trace, events_with_steps)
     if calls["kind"].is_in(VAGUE).any():
         return collectives(trace).select("rank", "call")
-    return match_calls(calls).select("rank", "call") if calls.height else calls.select("rank", call=pl.lit(None))
+    return (
+        match_calls(calls).select("rank", "call")
+        if calls.height
+        else calls.select("rank", call=pl.lit(None))
+    )
 
 
 def matched(calls: pl.DataFrame, meta: Mapping[str, Any], ranks: Sequence[int]) -> pl.DataFrame:
-    """Second part of :func:`collectives`, which needs all ranks: matched calls, waiting, and bandwidths."""
+    """Second part of :func:`collectives`, which needs all ranks: matched calls, waiting, and
+    bandwidths.
+    """
     if not calls.height:
         return pl.DataFrame(schema=_TYPES)
     calls = match_calls(calls).with_columns(world=_world(meta, ranks))
@@ -119,14 +161,20 @@ def matched(calls: pl.DataFrame, meta: Mapping[str, Any], ranks: Sequence[int]) 
     calls = calls.join(per_call, on="call", how="left", maintain_order="left")
     unmatched = _why_no_wait(unrelated=meta.get("clock") == "unrelated")
     left_early = pl.col("kind").is_in(LEAVES_EARLY) & (pl.col("_end") < pl.col("_last"))
-    wait = pl.when(left_early).then(0).otherwise((pl.col("_last") - pl.col("_start")).clip(0, pl.col("dur_ns")))
+    wait = (
+        pl.when(left_early)
+        .then(0)
+        .otherwise((pl.col("_last") - pl.col("_start")).clip(0, pl.col("dur_ns")))
+    )
     factor = bus_factor(pl.col("world"))
     return (
         calls.with_columns(unmatched=unmatched)
         .with_columns(wait_ns=pl.when(pl.col("unmatched").is_null()).then(wait))
         .with_columns(transfer_ns=pl.col("dur_ns") - pl.col("wait_ns"))
         .with_columns(
-            algorithm_gbps=pl.when(pl.col("transfer_ns") > 0).then(pl.col("bytes") / pl.col("transfer_ns")),
+            algorithm_gbps=pl.when(pl.col("transfer_ns") > 0).then(
+                pl.col("bytes") / pl.col("transfer_ns")
+            ),
             **{
                 c: pl.when(pl.col("unmatched").is_null()).then(pl.col(c))
                 for c in ("arrival_skew_ns", "end_spread_ns", "last_rank")
@@ -140,7 +188,9 @@ def matched(calls: pl.DataFrame, meta: Mapping[str, Any], ranks: Sequence[int]) 
 
 
 def bus_factor(ranks: pl.Expr) -> pl.Expr:
-    """Ratio of the bus's bandwidth to the algorithm's, by ``kind`` (nccl-tests, doc/PERFORMANCE.md)."""
+    """Ratio of the bus's bandwidth to the algorithm's, by ``kind`` (nccl-tests,
+    doc/PERFORMANCE.md).
+    """
     n = ranks.cast(pl.Float64)
     return (
         pl.when(pl.col("kind") == "all_reduce")
@@ -162,23 +212,40 @@ def _why_no_wait(*, unrelated: bool) -> pl.Expr:
         .when(pl.col("call").is_null() | (seen < pl.col("ranks_in_group")))
         .then(pl.lit("the recording of another rank of the group lacks this call"))
         .when(pl.lit(unrelated) & few & (pl.col("ranks_in_group") > 1))
-        .then(pl.lit("the clocks of the ranks are unrelated, and so few calls do not tell how far they are apart"))
+        .then(
+            pl.lit(
+                "the clocks of the ranks are unrelated, and so few calls do not tell how far they"
+                " are apart"
+            )
+        )
         .when(world.is_null() & (pl.col("ranks_in_group") > 1))
-        .then(pl.lit("more ranks than those in the trace may take part: how many the group has is unknown"))
+        .then(
+            pl.lit(
+                "more ranks than those in the trace may take part: how many the group has is"
+                " unknown"
+            )
+        )
         .when(world.is_null())
         .then(
             pl.coalesce(
                 "unmatched",
-                pl.lit("no other rank of this trace makes such calls, and how many ranks the group has is unknown"),
+                pl.lit(
+                    "no other rank of this trace makes such calls, and how many ranks the group has"
+                    " is unknown"
+                ),
             )
         )
         .when(seen < world)
-        .then(pl.coalesce("unmatched", pl.format("the trace has {} of the {} ranks of the group", seen, world)))
+        .then(
+            pl.coalesce(
+                "unmatched", pl.format("the trace has {} of the {} ranks of the group", seen, world)
+            )
+        )
         .when(sure < SURE)
         .then(
             pl.format(
-                "only {} % of these calls overlap on all ranks: the clocks differ in a way that is not known, or the "
-                "calls are not the same",
+                "only {} % of these calls overlap on all ranks: the clocks differ in a way that is"
+                " not known, or the calls are not the same",
                 (sure * 100).round(0).cast(pl.Int64),
             )
         )
@@ -188,7 +255,9 @@ def _why_no_wait(*, unrelated: bool) -> pl.Expr:
 
 
 def _recorded(trace: Trace, events_of: Callable[[Trace], pl.DataFrame] = attribute) -> pl.DataFrame:
-    """Rows of the table of collectives with step and layer, and events that a registered pattern adds."""
+    """Rows of the table of collectives with step and layer, and events that a registered pattern
+    adds.
+    """
     rows = trace.collectives if "collectives" in trace.table_names else schema.empty("collectives")
     try:
         events = events_of(trace).filter(pl.col("category") == "collective")
@@ -197,10 +266,14 @@ def _recorded(trace: Trace, events_of: Callable[[Trace], pl.DataFrame] = attribu
             raise
         return rows.with_columns(step=pl.lit(None), phase=pl.lit(None), layer=pl.lit(None))
     if events_of is events_with_steps:
-        events = events.with_columns(layer=pl.lit(None, dtype=pl.Int32), stage=pl.lit(None, dtype=pl.String))
+        events = events.with_columns(
+            layer=pl.lit(None, dtype=pl.Int32), stage=pl.lit(None, dtype=pl.String)
+        )
     key = ["rank", "stream", "start_ns", "name"]
     on_host = not rows["on_device"].any() and rows.height > 0
-    place = events.select(*key, "step", "phase", "layer", said="stage").unique(key, keep="first", maintain_order=True)
+    place = events.select(*key, "step", "phase", "layer", said="stage").unique(
+        key, keep="first", maintain_order=True
+    )
     if on_host:
         rows = rows.with_columns(stream=pl.lit(None, dtype=pl.Int64))
         place = place.with_columns(stream=pl.lit(None, dtype=pl.Int64))
@@ -223,9 +296,9 @@ VAGUE: Final = ("other", "send_recv", "broadcast", "reduce")
 
 def _called() -> pl.Expr:
     """Kind of a whole call that NCCL runs as simpler kernels; the stage (``said``) shows it."""
-    # Send and receive kernels make an all-to-all, and a kernel of RCCL serves any kind. If ranks have different numbers
-    # of tokens, a broadcast from each rank gathers them for the experts, and a reduction to each rank scatters the
-    # results.
+    # Send and receive kernels make an all-to-all, and a kernel of RCCL serves any kind. If ranks
+    # have different numbers of tokens, a broadcast from each rank gathers them for the experts, and
+    # a reduction to each rank scatters the results.
     kind, stage = pl.col("kind"), pl.col("said")
     sends = kind == "send_recv"
     as_said = (kind == "other") & stage.is_in(names.COLLECTIVE_KINDS)
@@ -239,19 +312,33 @@ def _called() -> pl.Expr:
 
 
 def _world(meta: Mapping[str, Any], ranks: Sequence[int]) -> pl.Expr:
-    """Ranks in the group: from metadata or the kernel's name, or else the number of ranks that call together."""
-    # If the trace lacks ranks of the run, has only one, or consists of files of which none states the number of ranks,
-    # more ranks may belong to the group.
+    """Ranks in the group: from metadata or the kernel's name, or else the number of ranks that
+    call together.
+    """
+    # If the trace lacks ranks of the run, has only one, or consists of files of which none states
+    # the number of ranks, more ranks may belong to the group.
     size = meta.get("world_size")
     absent = bool(meta.get("missing_ranks")) or (isinstance(size, int) and size > len(ranks))
     files = {about.get("file") for about in meta.get("ranks") or ()}
     absent |= meta.get("world_size_from") == "ranks" and len(files) > 1
     alone = size == 1 and meta.get("world_size_from") != "ranks"
     whole = not absent and (pl.lit(alone) | (pl.col("ranks_in_group") > 1))
-    return pl.coalesce("world", names.collective_world(pl.col("name")), pl.when(whole).then("ranks_in_group"))
+    return pl.coalesce(
+        "world", names.collective_world(pl.col("name")), pl.when(whole).then("ranks_in_group")
+    )
 
 
-_TEXTS = ("phase", "kind", "algorithm", "group", "bytes_source", "dtype", "name", "matched_by", "unmatched")
+_TEXTS = (
+    "phase",
+    "kind",
+    "algorithm",
+    "group",
+    "bytes_source",
+    "dtype",
+    "name",
+    "matched_by",
+    "unmatched",
+)
 _TYPES = pl.Schema(
     dict.fromkeys(COLUMNS, pl.Int64())
     | dict.fromkeys(["rank", "step", "layer", "world", "ranks_seen", "last_rank"], pl.Int32())
@@ -278,8 +365,9 @@ def collective_arrivals(trace: Trace) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        One row for each ``kind`` and ``rank``, by these: ``count`` (calls), ``last, share_last`` (in which it arrives
-        last), ``late_median_ns, late_p90_ns, late_max_ns`` (start after the first), ``wait_ns, transfer_ns`` (sums).
+        One row for each ``kind`` and ``rank``, by these: ``count`` (calls), ``last, share_last``
+        (in which it arrives last), ``late_median_ns, late_p90_ns, late_max_ns`` (start after the
+        first), ``wait_ns, transfer_ns`` (sums).
 
     Examples
     --------
@@ -291,14 +379,18 @@ def collective_arrivals(trace: Trace) -> pl.DataFrame:
 
 
 def lateness(calls: pl.DataFrame) -> pl.DataFrame:
-    """Rows of :func:`collectives` with ``late_ns`` after the first rank; null if a rank of the call is missing."""
+    """Rows of :func:`collectives` with ``late_ns`` after the first rank; null if a rank of the
+    call is missing.
+    """
     start = pl.col("start_ns") - pl.col("clock_offset_ns")
     complete = pl.col("arrival_skew_ns").is_not_null() & pl.col("call").is_not_null()
     return calls.with_columns(late_ns=pl.when(complete).then(start - start.min().over("call")))
 
 
 def collective_arrivals_of(calls: pl.DataFrame) -> pl.DataFrame:
-    """The analysis of :func:`collective_arrivals` on rows of :func:`~llmprof.analyze.collectives`."""
+    """The analysis of :func:`collective_arrivals` on rows of
+    :func:`~llmprof.analyze.collectives`.
+    """
     late = pl.col("late_ns")
     return (
         lateness(calls)
@@ -315,11 +407,19 @@ def collective_arrivals_of(calls: pl.DataFrame) -> pl.DataFrame:
         )
         .with_columns(share_last=pl.col("last") / pl.col("count"))
         .select(
-            "kind", "rank", "count", "last", "share_last", "late_median_ns", "late_p90_ns", "late_max_ns", "wait_ns",
+            "kind",
+            "rank",
+            "count",
+            "last",
+            "share_last",
+            "late_median_ns",
+            "late_p90_ns",
+            "late_max_ns",
+            "wait_ns",
             "transfer_ns",
         )
         .sort("kind", "rank")
-    )  # fmt: skip
+    )
 
 
 _KEY = ["kind", "algorithm", "bytes"]
@@ -327,7 +427,9 @@ _TIMES = {"dur": "dur_ns", "transfer": "transfer_ns"}
 
 
 def link_peak_gbps(trace: Trace) -> float | None:
-    """Peak of the device's link in one direction (GB/s), half of what vendors state; None if unknown."""
+    """Peak of the device's link in one direction (GB/s), half of what vendors state; None if
+    unknown.
+    """
     name = trace.meta.get("device")
     try:
         peak = device(name).link_bytes_per_s if isinstance(name, str) else None
@@ -354,9 +456,10 @@ def collective_sizes(trace: Trace) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        One row for each ``kind, algorithm, bytes``, by these: ``count``, ``dur_p10_ns, dur_median_ns, dur_p90_ns`` and
-        the same of ``transfer``, ``algorithm_gbps, bus_gbps`` (medians, GB/s), ``peak_gbps`` (of the device's link in
-        one direction; null where unknown) and ``share_of_peak`` (of the bus).
+        One row for each ``kind, algorithm, bytes``, by these: ``count``, ``dur_p10_ns,
+        dur_median_ns, dur_p90_ns`` and the same of ``transfer``, ``algorithm_gbps, bus_gbps``
+        (medians, GB/s), ``peak_gbps`` (of the device's link in one direction; null where unknown)
+        and ``share_of_peak`` (of the bus).
 
     Examples
     --------
@@ -375,9 +478,13 @@ def collective_sizes_of(calls: pl.DataFrame, *, peak_gbps: float | None = None) 
     }
     return (
         calls.group_by(_KEY)
-        .agg(count=pl.len(), **quantiles, algorithm_gbps=pl.col("algorithm_gbps").median(),
-             bus_gbps=pl.col("bus_gbps").median())
+        .agg(
+            count=pl.len(),
+            **quantiles,
+            algorithm_gbps=pl.col("algorithm_gbps").median(),
+            bus_gbps=pl.col("bus_gbps").median(),
+        )
         .with_columns(peak_gbps=pl.lit(peak_gbps, dtype=pl.Float64))
         .with_columns(share_of_peak=pl.col("bus_gbps") / pl.col("peak_gbps"))
         .sort(_KEY, nulls_last=True)
-    )  # fmt: skip
+    )

@@ -1,4 +1,6 @@
-"""Comparison of two runs by parts of a step or by kernels, and the verdict whether one is slower than allowed."""
+"""Comparison of two runs by parts of a step or by kernels, and the verdict whether one is slower
+than allowed.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,10 @@ _MEASURES = ("dram_bytes", "flops", "compute_pct", "memory_pct", "bound", "stall
 
 
 def diff_reports(a: Metrics, b: Metrics, *, tolerance: float) -> pl.DataFrame:
-    """Compare two profiles of kernels. If a report does not name its device, only durations are compared."""
+    """Compare two profiles of kernels.
+
+    If a report does not name its device, only durations are compared.
+    """
     check((), None, tolerance)
     left, right = _launches(a, "a"), _launches(b, "b")
     exact = left.join(right, on=["kernel_name", "grid", "block", "same"], how="inner").with_columns(
@@ -37,7 +42,12 @@ def diff_reports(a: Metrics, b: Metrics, *, tolerance: float) -> pl.DataFrame:
     ]
     others = (
         rest[0]
-        .join(rest[1].drop("grid", "block", "same"), on=["kernel_name", "nth"], how="full", coalesce=True)
+        .join(
+            rest[1].drop("grid", "block", "same"),
+            on=["kernel_name", "nth"],
+            how="full",
+            coalesce=True,
+        )
         .with_columns(same_launch=pl.lit(value=False))
     )
     both = pl.concat([exact, others.drop("nth")], how="diagonal_relaxed")
@@ -53,27 +63,51 @@ def diff_reports(a: Metrics, b: Metrics, *, tolerance: float) -> pl.DataFrame:
     place = pl.coalesce("a_kernel_id", "b_kernel_id")
     return (
         both.with_columns(
-            delta_ns=after - before, ratio=pl.when(before > 0).then(after / before), status=status, _place=place
+            delta_ns=after - before,
+            ratio=pl.when(before > 0).then(after / before),
+            status=status,
+            _place=place,
         )
         .sort("_place", "kernel_name")
         .with_columns(occurrence=pl.int_range(pl.len()).over("kernel_name"))
-        .sort(pl.col("delta_ns").abs(), "_place", "kernel_name", descending=[True, False, False], nulls_last=True)
-        .select(
-            "kernel_name", "occurrence", "a_kernel_id", "b_kernel_id", "a_ns", "b_ns", "delta_ns", "ratio", *measures,
-            "same_launch", "status",
+        .sort(
+            pl.col("delta_ns").abs(),
+            "_place",
+            "kernel_name",
+            descending=[True, False, False],
+            nulls_last=True,
         )
-    )  # fmt: skip
+        .select(
+            "kernel_name",
+            "occurrence",
+            "a_kernel_id",
+            "b_kernel_id",
+            "a_ns",
+            "b_ns",
+            "delta_ns",
+            "ratio",
+            *measures,
+            "same_launch",
+            "status",
+        )
+    )
 
 
 def _launches(metrics: Metrics, side: str) -> pl.DataFrame:
-    """Launches of a profile with the compared columns, and the number of each launch among those of its kind."""
+    """Launches of a profile with the compared columns, and the number of each launch among those
+    of its kind.
+    """
     try:
         rows = speed_of_light(metrics).select("kernel_id", *_MEASURES, ns="duration_ns")
     except AnalysisError:  # if the report does not name its device, only durations are compared
-        kinds = {name: pl.String if name in ("bound", "stall") else pl.Float64 for name in _MEASURES}
+        kinds = {
+            name: pl.String if name in ("bound", "stall") else pl.Float64 for name in _MEASURES
+        }
         missing = {name: pl.lit(None, dtype=kind) for name, kind in kinds.items()}
         rows = metrics.kernels.select("kernel_id", ns="duration_ns", **missing)
-    launches = metrics.kernels.select("kernel_id", pl.col("kernel_name").fill_null(""), "grid", "block")
+    launches = metrics.kernels.select(
+        "kernel_id", pl.col("kernel_name").fill_null(""), "grid", "block"
+    )
     joined = launches.join(rows, on="kernel_id", how="left", maintain_order="left")
     joined = joined.with_columns(same=pl.int_range(pl.len()).over("kernel_name", "grid", "block"))
     return joined.rename({name: f"{side}_{name}" for name in ("kernel_id", "ns", *_MEASURES)})
@@ -92,67 +126,74 @@ def diff(
 ) -> pl.DataFrame:
     """Compare the step time of two runs, its parts, and the kernels.
 
-    A step lasts from its first event on the device to its last (or to the next step's first one, if that comes before).
-    Its time and parts are means over the ranks, and over the steps between the quartiles of the phase. Events are
-    aligned by their labels: the union of a label's events in a step (0 without any), the median over the steps of a
-    phase on each rank, then the mean over ranks and repeats; events outside steps are left out. Without steps whole
-    recordings are compared. Launches of two profiles of Nsight Compute match if they are the n-th with the same name,
-    grid and block; if a grid or block changed, the n-th of the name.
+    A step lasts from its first event on the device to its last (or to the next step's first one, if
+    that comes before). Its time and parts are means over the ranks, and over the steps between the
+    quartiles of the phase. Events are aligned by their labels: the union of a label's events in a
+    step (0 without any), the median over the steps of a phase on each rank, then the mean over
+    ranks and repeats; events outside steps are left out. Without steps whole recordings are
+    compared. Launches of two profiles of Nsight Compute match if they are the n-th with the same
+    name, grid and block; if a grid or block changed, the n-th of the name.
 
     Parameters
     ----------
     a, b : Trace, sequence of Trace, or Metrics
-        The runs; ``a`` is the reference. Several traces are repeats of one run and give the interval.
+        The runs; ``a`` is the reference. Several traces are repeats of one run and give the
+        interval.
     tolerance : float
         Change relative to ``a`` up to which the status is ``same`` (0.05: 5 %).
     by : str or sequence of str
         Labels of :func:`~llmprof.analyze.attribute` by which events are aligned below the phase.
     ranks : sequence of int, optional
-        Ranks whose steps and events count, on both sides; all if not given. Waiting is found with all ranks either way.
+        Ranks whose steps and events count, on both sides; all if not given. Waiting is found with
+        all ranks either way.
     names : (str, str), optional
         Names of the runs; by default those of the folders or files that were read.
     part : {"all", "times", "events", "waterfall", "context"}
-        All of it; the time of a step and its parts; the events of the device; the bars from one step time to the other;
-        or what the runs share and what limits the comparison.
+        All of it; the time of a step and its parts; the events of the device; the bars from one
+        step time to the other; or what the runs share and what limits the comparison.
     phase : str, optional
         Phase of the waterfall; the one with the most time if not given.
 
     Returns
     -------
     polars.DataFrame
-        All: ``level`` (step or recording, part, between: the time to the next step, kernels), ``phase``, ``kind, part``
-        (compute by stage, waiting, transfer, copies, idle time by cause; null for kernels), the other columns of ``by``
-        (null above the kernels), ``a_ns, b_ns, delta_ns`` (ns a step and rank), ``ratio``, ``low_ns, high_ns,
-        beyond_noise`` (95 % interval of the change, over the repeats where both sides have two or more, else over the
-        steps of one run, which knows nothing of differences from run to run; null for kernels and for one step),
-        ``a_count, b_count`` (events a step and rank; null above the kernels), ``a_steps, b_steps``, ``status`` (faster,
-        slower, same: within the tolerance or the noise, only_a, only_b; of whole recordings less_time and more_time)
-        and ``a_run, b_run`` (names of the runs). Rows of level ``part`` add up to the ``step`` of their phase; kernels
-        overlap and need not. ``times`` and ``events`` are its rows above the kernels, and those of the kernels with
-        their labels first.
+        All: ``level`` (step or recording, part, between: the time to the next step, kernels),
+        ``phase``, ``kind, part`` (compute by stage, waiting, transfer, copies, idle time by cause;
+        null for kernels), the other columns of ``by`` (null above the kernels), ``a_ns, b_ns,
+        delta_ns`` (ns a step and rank), ``ratio``, ``low_ns, high_ns, beyond_noise`` (95 % interval
+        of the change, over the repeats where both sides have two or more, else over the steps of
+        one run, which knows nothing of differences from run to run; null for kernels and for one
+        step), ``a_count, b_count`` (events a step and rank; null above the kernels), ``a_steps,
+        b_steps``, ``status`` (faster, slower, same: within the tolerance or the noise, only_a,
+        only_b; of whole recordings less_time and more_time) and ``a_run, b_run`` (names of the
+        runs). Rows of level ``part`` add up to the ``step`` of their phase; kernels overlap and
+        need not. ``times`` and ``events`` are its rows above the kernels, and those of the kernels
+        with their labels first.
 
-        Waterfall: ``group`` (compute, waiting, transfer, communication, copies, idle, unexplained: what no part
-        explains, and ``total`` for the first and the last row), ``label``, ``part`` (stage or cause; null where several
-        are gathered), ``a_ns, b_ns, delta_ns``, ``from_ns, to_ns`` (begin and end of the bar; each begins where the one
-        before ends) and ``beyond_noise``. What did not change has no row. Copies are merged, and changes of compute
+        Waterfall: ``group`` (compute, waiting, transfer, communication, copies, idle, unexplained:
+        what no part explains, and ``total`` for the first and the last row), ``label``, ``part``
+        (stage or cause; null where several are gathered), ``a_ns, b_ns, delta_ns``, ``from_ns,
+        to_ns`` (begin and end of the bar; each begins where the one before ends) and
+        ``beyond_noise``. What did not change has no row. Copies are merged, and changes of compute
         below 1 % of the longer step but for the three largest.
 
-        Context: ``what`` (device, profiler, engine, ranks, layers, phases, decode batch, prefill tokens, mixed tokens),
-        ``a, b`` (text), ``same`` (null where one is unknown) and ``words``: what a difference means, else null.
+        Context: ``what`` (device, profiler, engine, ranks, layers, phases, decode batch, prefill
+        tokens, mixed tokens), ``a, b`` (text), ``same`` (null where one is unknown) and ``words``:
+        what a difference means, else null.
 
-        Profiles of Nsight Compute: ``kernel_name, occurrence`` (from 0), ``a_kernel_id, b_kernel_id`` (null where the
-        other profile alone has the launch), ``a_ns, b_ns, delta_ns, ratio`` (duration), and with ``a_`` and ``b_`` in
-        front ``dram_bytes, flops, compute_pct, memory_pct, bound, stall`` of
-        :func:`~llmprof.analyze.speed_of_light`, ``same_launch`` (grid and block agree), ``status``. The largest change
-        first.
+        Profiles of Nsight Compute: ``kernel_name, occurrence`` (from 0), ``a_kernel_id,
+        b_kernel_id`` (null where the other profile alone has the launch), ``a_ns, b_ns, delta_ns,
+        ratio`` (duration), and with ``a_`` and ``b_`` in front ``dram_bytes, flops, compute_pct,
+        memory_pct, bound, stall`` of :func:`~llmprof.analyze.speed_of_light`, ``same_launch`` (grid
+        and block agree), ``status``. The largest change first.
 
     Raises
     ------
     NotCapturedError
         A trace holds no device activity and no operators.
     AnalysisError
-        The tolerance is negative, ``by`` names an unknown column, no trace has one of the ranks, a trace is compared
-        with a profile of kernels, or the runs share no such phase.
+        The tolerance is negative, ``by`` names an unknown column, no trace has one of the ranks, a
+        trace is compared with a profile of kernels, or the runs share no such phase.
 
     Examples
     --------
@@ -170,7 +211,9 @@ def diff(
         raise AnalysisError(found, expected="two traces or two Metrics")
     sides = [[side] if isinstance(side, Trace) else list(side) for side in (a, b)]
     if not all(sides):
-        raise AnalysisError("one of the two runs has no trace", expected="one trace or more on both sides")
+        raise AnalysisError(
+            "one of the two runs has no trace", expected="one trace or more on both sides"
+        )
     if part == "events":
         return diff_events(*sides, tolerance=tolerance, by=by, ranks=ranks)
     first, second = names or run_names(*(side[0] for side in sides))
@@ -180,24 +223,54 @@ def diff(
     if part == "times":
         return times
     if part == "waterfall":
-        return diff_waterfall(times.with_columns(a_run=pl.lit(first), b_run=pl.lit(second)), phase=phase)
+        return diff_waterfall(
+            times.with_columns(a_run=pl.lit(first), b_run=pl.lit(second)), phase=phase
+        )
     events = diff_events(*sides, tolerance=tolerance, by=by, ranks=ranks)
     labels = [c for c in events.columns[: events.columns.index("a_ns")] if c != "phase"]
     both = pl.concat([times, events.with_columns(level=pl.lit("kernels"))], how="diagonal_relaxed")
     return both.select(
-        "level", "phase", "kind", "part", *labels, "a_ns", "b_ns", "delta_ns", "ratio", "low_ns", "high_ns",
-        "beyond_noise", "a_count", "b_count", "a_steps", "b_steps", "status", a_run=pl.lit(first), b_run=pl.lit(second),
-    )  # fmt: skip
+        "level",
+        "phase",
+        "kind",
+        "part",
+        *labels,
+        "a_ns",
+        "b_ns",
+        "delta_ns",
+        "ratio",
+        "low_ns",
+        "high_ns",
+        "beyond_noise",
+        "a_count",
+        "b_count",
+        "a_steps",
+        "b_steps",
+        "status",
+        a_run=pl.lit(first),
+        b_run=pl.lit(second),
+    )
 
 
 VERDICTS = (
-    "slower", "within noise", "too few steps", "as fast", "faster", "only in a", "only in b", "longer", "as long",
+    "slower",
+    "within noise",
+    "too few steps",
+    "as fast",
+    "faster",
+    "only in a",
+    "only in b",
+    "longer",
+    "as long",
     "shorter",
-)  # fmt: skip
+)
 """Verdicts of :func:`gate`; the last three are those of whole recordings."""
 
 FAILING = ("slower", "longer")
-OF_STEPS = "Means over the ranks and the steps between the quartiles, each from its first to its last event"
+OF_STEPS = (
+    "Means over the ranks and the steps between the quartiles, each from its first to its last"
+    " event"
+)
 """Verdicts that fail a gate."""
 
 _MOST_PARTS = 8
@@ -208,9 +281,22 @@ _ROUNDING = 1e-9
 @checked
 def gate(frame: pl.DataFrame, *, over: float = 0.03) -> pl.DataFrame:
     """Judge each phase of a comparison."""
-    needed = {"level", "phase", "a_ns", "b_ns", "low_ns", "high_ns", "beyond_noise", "a_steps", "b_steps"}
+    needed = {
+        "level",
+        "phase",
+        "a_ns",
+        "b_ns",
+        "low_ns",
+        "high_ns",
+        "beyond_noise",
+        "a_steps",
+        "b_steps",
+    }
     if missing := sorted(needed - set(frame.columns)):
-        raise AnalysisError(f"the frame has no columns {listed(missing)}", expected="the frame of llmprof.analyze.diff")
+        raise AnalysisError(
+            f"the frame has no columns {listed(missing)}",
+            expected="the frame of llmprof.analyze.diff",
+        )
     change = pl.col("b_ns") / pl.col("a_ns") - 1
     in_a, in_b = (pl.col(f"{side}_steps").fill_null(0) > 0 for side in "ab")
     whole = pl.col("level") == "recording"
@@ -230,15 +316,24 @@ def gate(frame: pl.DataFrame, *, over: float = 0.03) -> pl.DataFrame:
         frame.filter(pl.col("level").is_in(["step", "recording"]))
         .with_columns(change=pl.when(pl.col("a_ns") > 0).then(change))
         .select(
-            "phase", "a_ns", "b_ns", "change", low=pl.col("low_ns") / pl.col("a_ns"),
-            high=pl.col("high_ns") / pl.col("a_ns"), verdict=verdict,
+            "phase",
+            "a_ns",
+            "b_ns",
+            "change",
+            low=pl.col("low_ns") / pl.col("a_ns"),
+            high=pl.col("high_ns") / pl.col("a_ns"),
+            verdict=verdict,
         )
-    )  # fmt: skip
+    )
 
 
 @checked
 def markdown(
-    frame: pl.DataFrame, *, names: tuple[str, str] = ("a", "b"), over: float = 0.03, apart: Sequence[str] = ()
+    frame: pl.DataFrame,
+    *,
+    names: tuple[str, str] = ("a", "b"),
+    over: float = 0.03,
+    apart: Sequence[str] = (),
 ) -> str:
     """A comparison as Markdown, for the comment of a pull request."""
     judged = gate(frame, over=over)
@@ -249,12 +344,16 @@ def markdown(
     if failing.height:
         worst = failing.sort("change", descending=True).row(0, named=True)
         what = "the recording" if whole else f"a {step_of(worst['phase'])}"
-        title = f"**{word.title()}**: {what} takes {worst['change']:+.1%}, more than the {over:.1%} allowed."
+        title = (
+            f"**{word.title()}**: {what} takes {worst['change']:+.1%}, more than the {over:.1%}"
+            " allowed."
+        )
     else:
         title = f"**Not {word}** by more than the {over:.1%} allowed."
     if whole:
         title += (
-            " No steps were compared: how long a recording lasts says nothing of speed unless both did the same work."
+            " No steps were compared: how long a recording lasts says nothing of speed unless both"
+            " did the same work."
         )
     unlike = ["", *(f"- Not alike: {_cell(words)}" for words in apart)] if apart else []
 
@@ -270,19 +369,32 @@ def markdown(
         "|---|--:|--:|--:|--:|---|",
     ]
     for row in judged.iter_rows(named=True):
-        held = "" if row["low"] is None or row["high"] is None else f"{row['low']:+.1%} to {row['high']:+.1%}"
+        held = (
+            ""
+            if row["low"] is None or row["high"] is None
+            else f"{row['low']:+.1%} to {row['high']:+.1%}"
+        )
         change = "" if row["change"] is None else f"{row['change']:+.1%}"
-        verdict = row["verdict"].replace("only in a", f"only in {first}").replace("only in b", f"only in {second}")
+        verdict = (
+            row["verdict"]
+            .replace("only in a", f"only in {first}")
+            .replace("only in b", f"only in {second}")
+        )
         lines.append(
-            f"| {_cell(row['phase'] or 'whole recording')} | {_ns(row['a_ns'])} | {_ns(row['b_ns'])} | {change} | "
-            f"{held} | {verdict} |"
+            f"| {_cell(row['phase'] or 'whole recording')} | {_ns(row['a_ns'])} |"
+            f" {_ns(row['b_ns'])} | {change} | {held} | {verdict} |"
         )
     parts = frame.filter((pl.col("level") == "part") & (pl.col("delta_ns").abs() > 0))
-    parts = parts.sort(pl.col("delta_ns").abs(), descending=True, maintain_order=True).head(_MOST_PARTS)
+    parts = parts.sort(pl.col("delta_ns").abs(), descending=True, maintain_order=True).head(
+        _MOST_PARTS
+    )
     if parts.height:
         lines += [
             "",
-            f"| phase | part | {first} | {second} | difference | of {'the whole' if whole else 'the step'} |",
+            (
+                f"| phase | part | {first} | {second} | difference | of"
+                f" {'the whole' if whole else 'the step'} |"
+            ),
             "|---|---|--:|--:|--:|--:|",
         ]
         times = dict(judged.select("phase", "a_ns").iter_rows())

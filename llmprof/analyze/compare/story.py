@@ -1,4 +1,6 @@
-"""Summary of a comparison of two runs: a waterfall from one step time to the other, and sentences."""
+"""Summary of a comparison of two runs: a waterfall from one step time to the other, and
+sentences.
+"""
 
 from __future__ import annotations
 
@@ -49,9 +51,13 @@ WATERFALL: Final = {
 
 
 def run_names(*traces: Trace) -> tuple[str, ...]:
-    """Different names for runs; ``run 1`` and so on if nothing is known, and a number behind equal names."""
+    """Different names for runs; ``run 1`` and so on if nothing is known, and a number behind
+    equal names.
+    """
     names = [trace.name or f"run {n}" for n, trace in enumerate(traces, start=1)]
-    return tuple(f"{name} ({n})" if names.count(name) > 1 else name for n, name in enumerate(names, start=1))
+    return tuple(
+        f"{name} ({n})" if names.count(name) > 1 else name for n, name in enumerate(names, start=1)
+    )
 
 
 def names_in(frame: pl.DataFrame) -> tuple[str, str]:
@@ -63,7 +69,9 @@ def names_in(frame: pl.DataFrame) -> tuple[str, str]:
 
 
 def compared_phases(frame: pl.DataFrame) -> list[str | None]:
-    """Phases that both runs have, the one with the most time first; ``[None]`` for whole recordings."""
+    """Phases that both runs have, the one with the most time first; ``[None]`` for whole
+    recordings.
+    """
     totals = _totals(frame).filter(pl.col("a_ns").is_not_null() & pl.col("b_ns").is_not_null())
     time = pl.col("a_ns") * pl.col("a_steps") + pl.col("b_ns") * pl.col("b_steps")
     return totals.sort(time, descending=True, maintain_order=True)["phase"].to_list()
@@ -80,7 +88,9 @@ def diff_waterfall(frame: pl.DataFrame, *, phase: str | None = None) -> pl.DataF
     longer = max(total["a_ns"], total["b_ns"])
     size = pl.col("delta_ns").abs()
     largest = size.rank("ordinal", descending=True).over("group") <= _ALWAYS
-    alone = (pl.col("group") != "copies") & ((size >= _LEAST * longer) | largest | (pl.col("group") != "compute"))
+    alone = (pl.col("group") != "copies") & (
+        (size >= _LEAST * longer) | largest | (pl.col("group") != "compute")
+    )
     large = rows.filter(alone)
     gathered = rows.filter(~alone).with_columns(
         label=pl.when(pl.col("group") == "copies")
@@ -94,15 +104,21 @@ def diff_waterfall(frame: pl.DataFrame, *, phase: str | None = None) -> pl.DataF
         pl.col("a_ns", "b_ns", "delta_ns").sum(), beyond_noise=pl.lit(None, dtype=pl.Boolean)
     )
     columns = ["group", "label", "part", "a_ns", "b_ns", "delta_ns", "beyond_noise"]
-    place = pl.col("group").replace_strict({g: n for n, g in enumerate(GROUPS)}, return_dtype=pl.Int64)
+    place = pl.col("group").replace_strict(
+        {g: n for n, g in enumerate(GROUPS)}, return_dtype=pl.Int64
+    )
     many = pl.col("label").str.contains("smaller changes")
-    bars = pl.concat([large.select(columns), gathered.select(columns)], how="vertical_relaxed").sort(
+    bars = pl.concat(
+        [large.select(columns), gathered.select(columns)], how="vertical_relaxed"
+    ).sort(
         place, many, pl.col("delta_ns").abs(), descending=[False, False, True], maintain_order=True
     )
     left = [total[side] - float(own[side].sum()) for side in ("a_ns", "b_ns")]
     left = [0.0 if abs(ns) <= 1e-6 * longer else ns for ns in left]  # only the rounding of sums
     names = names_in(frame)
-    table: list[tuple[object, ...]] = [("total", names[0], None, total["a_ns"], None, total["a_ns"], None)]
+    table: list[tuple[object, ...]] = [
+        ("total", names[0], None, total["a_ns"], None, total["a_ns"], None)
+    ]
     table += bars.iter_rows()
     table.append(("unexplained", REST, None, left[0], left[1], left[1] - left[0], None))
     done, out = 0.0, []
@@ -112,7 +128,9 @@ def diff_waterfall(frame: pl.DataFrame, *, phase: str | None = None) -> pl.DataF
             continue
         out.append((group, label, part, before, after, change, done, done + change, noise))
         done += change
-    out.append(("total", names[1], None, None, total["b_ns"], total["b_ns"], 0.0, total["b_ns"], None))
+    out.append(
+        ("total", names[1], None, None, total["b_ns"], total["b_ns"], 0.0, total["b_ns"], None)
+    )
     return pl.DataFrame(out, schema=WATERFALL, orient="row")
 
 
@@ -123,13 +141,30 @@ def words_of(kind: str | None, part: str | None) -> tuple[str, str]:
     if kind == "copy":
         return "copies", f"copies: {part}" if part else "copies"
     label = str(part or "other")
-    return (str(kind) if kind in GROUPS else "unexplained", f"idle ({label})" if kind == "idle" else label)
+    return (
+        str(kind) if kind in GROUPS else "unexplained",
+        f"idle ({label})" if kind == "idle" else label,
+    )
 
 
 def _totals(frame: pl.DataFrame) -> pl.DataFrame:
-    needed = {"level", "phase", "kind", "part", "a_ns", "b_ns", "delta_ns", "a_steps", "b_steps", "beyond_noise"}
+    needed = {
+        "level",
+        "phase",
+        "kind",
+        "part",
+        "a_ns",
+        "b_ns",
+        "delta_ns",
+        "a_steps",
+        "b_steps",
+        "beyond_noise",
+    }
     if missing := sorted(needed - set(frame.columns)):
-        raise AnalysisError(f"the frame has no columns {listed(missing)}", expected="the frame of llmprof.analyze.diff")
+        raise AnalysisError(
+            f"the frame has no columns {listed(missing)}",
+            expected="the frame of llmprof.analyze.diff",
+        )
     return frame.filter(pl.col("level").is_in(_TOTALS))
 
 
@@ -139,19 +174,31 @@ def _phase_of(frame: pl.DataFrame, phase: str | None) -> tuple[pl.DataFrame, dic
     chosen = phase if phase is not None else next(iter(phases), None)
     if chosen not in phases:
         found = f"the runs share no steps of {chosen}" if chosen else "the runs share no phase"
-        raise AnalysisError(found, expected=f"one of {phases}" if phases else "two runs that have steps of one phase")
+        raise AnalysisError(
+            found,
+            expected=f"one of {phases}" if phases else "two runs that have steps of one phase",
+        )
     own = frame.filter(pl.col("phase").eq_missing(pl.lit(chosen, dtype=pl.String)))
     total = own.filter(pl.col("level").is_in(_TOTALS)).row(0, named=True)
-    parts = own.filter(pl.col("level") == "part").with_columns(pl.col("a_ns", "b_ns", "delta_ns").fill_null(0.0))
+    parts = own.filter(pl.col("level") == "part").with_columns(
+        pl.col("a_ns", "b_ns", "delta_ns").fill_null(0.0)
+    )
     return parts, total
 
 
 def diff_words(frame: pl.DataFrame) -> list[str]:
-    """Changes from one run to the other as sentences; parts of less than 5 % of all changes are not named."""
+    """Changes from one run to the other as sentences; parts of less than 5 % of all changes are
+    not named.
+    """
     first, second = names_in(frame)
-    said = [say(CHANGE, first=first, second=second, **changes_of(frame, phase)) for phase in compared_phases(frame)]
+    said = [
+        say(CHANGE, first=first, second=second, **changes_of(frame, phase))
+        for phase in compared_phases(frame)
+    ]
     for side, other, name in (("a", "b", first), ("b", "a", second)):
-        alone = _totals(frame).filter((pl.col(f"{side}_steps") > 0) & (pl.col(f"{other}_steps") == 0))["phase"]
+        alone = _totals(frame).filter(
+            (pl.col(f"{side}_steps") > 0) & (pl.col(f"{other}_steps") == 0)
+        )["phase"]
         phases = alone.drop_nulls().to_list()
         said += [say(ALONE, name=name, phases=phases)] if phases else []
         said += [say(ALONE, name=name, phases=[])] if alone.null_count() else []
@@ -159,39 +206,62 @@ def diff_words(frame: pl.DataFrame) -> list[str]:
 
 
 def changes_of(frame: pl.DataFrame, phase: str | None) -> dict[str, Any]:
-    """The step of a phase in both runs, and the parts that became shorter and longer most, each the largest first."""
+    """The step of a phase in both runs, and the parts that became shorter and longer most, each
+    the largest first.
+    """
     parts, total = _phase_of(frame, phase)
     copies = parts.filter(kind="copy")
     if copies.height > 1:
         gathered = copies.select(
-            pl.lit("copy").alias("kind"), pl.lit(None, dtype=pl.String).alias("part"), pl.col("delta_ns").sum(),
+            pl.lit("copy").alias("kind"),
+            pl.lit(None, dtype=pl.String).alias("part"),
+            pl.col("delta_ns").sum(),
             beyond_noise=pl.col("beyond_noise").any(ignore_nulls=False),
-        )  # fmt: skip
-        parts = pl.concat([parts.filter(pl.col("kind") != "copy").select(gathered.columns), gathered])
+        )
+        parts = pl.concat(
+            [parts.filter(pl.col("kind") != "copy").select(gathered.columns), gathered]
+        )
     whole = float(parts["delta_ns"].abs().sum())
     sure = parts.filter(
-        (pl.col("beyond_noise").fill_null(value=True)) & (pl.col("delta_ns").abs() >= max(1.0, _SAID * whole))
+        (pl.col("beyond_noise").fill_null(value=True))
+        & (pl.col("delta_ns").abs() >= max(1.0, _SAID * whole))
     ).sort(pl.col("delta_ns").abs(), descending=True, maintain_order=True)
     counts = _counts(frame) if phase is None else {}
     named = [
         (delta, words_of(kind, part)[1], counts.get(part) if kind == "compute" else None)
         for kind, part, delta in sure.select("kind", "part", "delta_ns").iter_rows()
     ]
-    less, more = ([row for row in named if (row[0] > 0) is longer][:_MOST_SAID] for longer in (False, True))
+    less, more = (
+        [row for row in named if (row[0] > 0) is longer][:_MOST_SAID] for longer in (False, True)
+    )
     return total | {"less": less, "more": more}
 
 
 def _counts(frame: pl.DataFrame) -> dict[str, tuple[float, float]]:
-    """Part of a whole recording -> its events on each side, if they differ: a sum is less where fewer events ran."""
+    """Part of a whole recording -> its events on each side, if they differ: a sum is less where
+    fewer events ran.
+    """
     if not {"stage", "category", "a_count", "b_count"} <= set(frame.columns):
         return {}
     events = (
-        frame.filter(level="kernels").group_by(pl.coalesce("stage", "category")).agg(pl.col("a_count", "b_count").sum())
+        frame.filter(level="kernels")
+        .group_by(pl.coalesce("stage", "category"))
+        .agg(pl.col("a_count", "b_count").sum())
     )
-    return {part: (a, b) for part, a, b in events.iter_rows() if a is not None and b is not None and a != b}
+    return {
+        part: (a, b)
+        for part, a, b in events.iter_rows()
+        if a is not None and b is not None and a != b
+    }
 
 
-CONTEXT: Final = {"what": pl.String, "a": pl.String, "b": pl.String, "same": pl.Boolean, "words": pl.String}
+CONTEXT: Final = {
+    "what": pl.String,
+    "a": pl.String,
+    "b": pl.String,
+    "same": pl.Boolean,
+    "words": pl.String,
+}
 
 
 def diff_context(a: Trace, b: Trace, *, names: tuple[str, str] | None = None) -> pl.DataFrame:
@@ -202,7 +272,10 @@ def diff_context(a: Trace, b: Trace, *, names: tuple[str, str] | None = None) ->
         "device": "times of kernels compare the devices, too",
         "profiler": "each costs the run something else",
         "engine": "they may differ in where a step begins",
-        "ranks": "a step is the mean of the ranks on each side, and a rank may hold another share of the model",
+        "ranks": (
+            "a step is the mean of the ranks on each side, and a rank may hold another share of the"
+            " model"
+        ),
         "layers": "those with the same number are laid side by side, the others stand alone",
         "phases": "those of one run alone are not compared",
         "decode batch": "a decode step does other work",
@@ -214,7 +287,11 @@ def diff_context(a: Trace, b: Trace, *, names: tuple[str, str] | None = None) ->
         before, after = (side.get(what) for side in sides)
         same = None if before is None or after is None else before == after
         called = "layers of a rank" if what == "layers" else what
-        words = None if same is not False else f"{called}: {before} in {first}, {after} in {second}; {meaning}"
+        words = (
+            None
+            if same is not False
+            else f"{called}: {before} in {first}, {after} in {second}; {meaning}"
+        )
         rows.append((what, before, after, same, words))
     return pl.DataFrame(rows, schema=CONTEXT, orient="row")
 
@@ -232,7 +309,12 @@ def _facts(trace: Trace) -> dict[str, str | None]:
     if events.height and (events["source"] == "op").all():
         facts["device"] = "the CPU"
     facts["ranks"] = str(events["rank"].n_unique())
-    layers = attribute(trace).drop_nulls("layer").group_by("rank").agg(pl.col("layer").n_unique())["layer"]
+    layers = (
+        attribute(trace)
+        .drop_nulls("layer")
+        .group_by("rank")
+        .agg(pl.col("layer").n_unique())["layer"]
+    )
     facts["layers"] = str(layers.max()) if layers.len() else None
     own = step_rows.filter((pl.col("phase") != "empty") & (pl.col("source") != "capture"))
     facts["phases"] = ", ".join(sorted(own["phase"].drop_nulls().unique())) or None
@@ -254,7 +336,9 @@ ENGINES: Final = {"vllm": "vLLM", "sglang": "SGLang"}
 
 def engine_of(step_rows: pl.DataFrame) -> str | None:
     """Engine that wrote the labels of steps; None if no label says it."""
-    labelled: Sequence[str] = [source for source in step_rows["source"].drop_nulls().unique() if source in ENGINES]
+    labelled: Sequence[str] = [
+        source for source in step_rows["source"].drop_nulls().unique() if source in ENGINES
+    ]
     return ", ".join(sorted(ENGINES[source] for source in labelled)) or None
 
 
@@ -266,7 +350,9 @@ def step_parts(frame: pl.DataFrame, *, side: str, phase: str | None) -> dict[str
     between = own.filter(pl.col("level") == "between")
     parts: list[dict[str, Any]] = []
     copies = 0.0
-    for kind, part, ns in own.filter(pl.col("level") == "part").select("kind", "part", column).iter_rows():
+    for kind, part, ns in (
+        own.filter(pl.col("level") == "part").select("kind", "part", column).iter_rows()
+    ):
         group, label = words_of(kind, part)
         if group == "copies":
             copies += ns or 0.0

@@ -16,7 +16,9 @@ from llmprof.names.operators import first_true
 from llmprof.trace import Trace
 
 LEVELS = ("step", "part", "between")
-"""Levels of a comparison of times, in the order of its rows: the step, its parts, and the time to the next step."""
+"""Levels of a comparison of times, in the order of its rows: the step, its parts, and the time
+to the next step.
+"""
 
 RESAMPLES = 1000
 """Samples with replacement from which an interval is taken (a percentile bootstrap)."""
@@ -25,7 +27,9 @@ INTERVAL = (0.025, 0.975)
 """Quantiles of the resampled change that are its 95 % interval."""
 
 TYPICAL = (0.25, 0.75)
-"""The time of a step is the mean of the steps between these quantiles, so that a warm-up or a pause does not count."""
+"""The time of a step is the mean of the steps between these quantiles, so that a warm-up or a
+pause does not count.
+"""
 
 FEW_STEPS = 4
 """With fewer steps than this all of them count."""
@@ -40,16 +44,28 @@ SCHEMA = {
 
 
 def diff_times(
-    a: Sequence[Trace], b: Sequence[Trace], *, tolerance: float = 0.05, ranks: Sequence[int] | None = None
+    a: Sequence[Trace],
+    b: Sequence[Trace],
+    *,
+    tolerance: float = 0.05,
+    ranks: Sequence[int] | None = None,
 ) -> pl.DataFrame:
     """Compare the time of a step in two runs, and its parts, which add up to it exactly."""
     if not a or not b:
-        raise AnalysisError("one of the two runs has no trace", expected="one trace or more on both sides")
+        raise AnalysisError(
+            "one of the two runs has no trace", expected="one trace or more on both sides"
+        )
     check((a, b), ranks, tolerance)
     whole = not all(has_steps(trace) for trace in (*a, *b))
     sides = [_side(traces, whole=whole, ranks=ranks) for traces in (a, b)]
-    phases = sorted({phase for side in sides for phase in side}, key=lambda phase: (phase is None, phase or ""))
-    rows = [row for phase in phases for row in _phase(phase, *(side.get(phase) for side in sides), tolerance=tolerance)]
+    phases = sorted(
+        {phase for side in sides for phase in side}, key=lambda phase: (phase is None, phase or "")
+    )
+    rows = [
+        row
+        for phase in phases
+        for row in _phase(phase, *(side.get(phase) for side in sides), tolerance=tolerance)
+    ]
     return pl.DataFrame(rows, schema=SCHEMA, orient="row")
 
 
@@ -60,7 +76,9 @@ def has_steps(trace: Trace) -> bool:
 
 
 _Side = dict[str | None, tuple[pl.DataFrame, int]]
-"""Phase -> frame (one row per repeat, or per step of a single repeat; one column per part) and number of steps."""
+"""Phase -> frame (one row per repeat, or per step of a single repeat; one column per part) and
+number of steps.
+"""
 
 
 def _side(traces: Sequence[Trace], *, whole: bool, ranks: Sequence[int] | None) -> _Side:
@@ -71,17 +89,27 @@ def _side(traces: Sequence[Trace], *, whole: bool, ranks: Sequence[int] | None) 
     typical: _Side = {}
     for phase, repeats in by_phase.items():
         frames = [frame.mean() for frame, _ in repeats] if len(repeats) > 1 else [repeats[0][0]]
-        typical[phase] = (pl.concat(frames, how="diagonal").fill_null(0.0), sum(count for _, count in repeats))
+        typical[phase] = (
+            pl.concat(frames, how="diagonal").fill_null(0.0),
+            sum(count for _, count in repeats),
+        )
     return typical
 
 
 def check(sides: Sequence[Sequence[Trace]], ranks: Sequence[int] | None, tolerance: float) -> None:
     """Refuse a negative tolerance, and ranks that no trace has."""
     if tolerance < 0:
-        raise AnalysisError(f"the tolerance is {tolerance}", expected="a share of at least 0, such as 0.05")
-    recorded = sorted({rank for side in sides for trace in side for rank in trace.ranks if rank >= 0})
+        raise AnalysisError(
+            f"the tolerance is {tolerance}", expected="a share of at least 0, such as 0.05"
+        )
+    recorded = sorted(
+        {rank for side in sides for trace in side for rank in trace.ranks if rank >= 0}
+    )
     if ranks is not None and (not ranks or set(ranks) - set(recorded)):
-        raise AnalysisError(f"the ranks {listed(ranks)} are not in the traces", expected=f"some of {listed(recorded)}")
+        raise AnalysisError(
+            f"the ranks {listed(ranks)} are not in the traces",
+            expected=f"some of {listed(recorded)}",
+        )
 
 
 def of_ranks(frame: pl.DataFrame, ranks: Sequence[int] | None) -> pl.DataFrame:
@@ -89,14 +117,20 @@ def of_ranks(frame: pl.DataFrame, ranks: Sequence[int] | None) -> pl.DataFrame:
     return frame if ranks is None else frame.filter(pl.col("rank").is_in(list(ranks)))
 
 
-def _steps(trace: Trace, *, whole: bool, ranks: Sequence[int] | None) -> dict[str | None, tuple[pl.DataFrame, int]]:
-    """The typical steps of each phase, one per row, with columns for the step, its parts and the time after it."""
+def _steps(
+    trace: Trace, *, whole: bool, ranks: Sequence[int] | None
+) -> dict[str | None, tuple[pl.DataFrame, int]]:
+    """The typical steps of each phase, one per row, with columns for the step, its parts and the
+    time after it.
+    """
     windows = of_ranks(recorded_windows(trace) if whole else step_windows(trace), ranks)
     parts = time_parts(trace, windows.with_columns(dur_ns="span_ns"))
     place = pl.int_range(pl.len()).over(*LANE, "phase")
     windows = windows.with_row_index("window").with_columns(place=place)
     lanes = windows.group_by("phase", "place").agg(
-        lanes=pl.len(), step=pl.col("span_ns").mean(), between=(pl.col("dur_ns") - pl.col("span_ns")).mean()
+        lanes=pl.len(),
+        step=pl.col("span_ns").mean(),
+        between=(pl.col("dur_ns") - pl.col("span_ns")).mean(),
     )
     long = parts.join(windows.select("window", "phase", "place"), on="window").join(
         lanes.select("phase", "place", "lanes"), on=["phase", "place"], nulls_equal=True
@@ -107,8 +141,15 @@ def _steps(trace: Trace, *, whole: bool, ranks: Sequence[int] | None) -> dict[st
     by_phase: dict[str | None, tuple[pl.DataFrame, int]] = {}
     for (phase,), own in lanes.group_by("phase", maintain_order=True):
         wide = means.filter(pl.col("phase").eq_missing(pl.lit(phase, dtype=pl.String)))
-        wide = wide.pivot("column", index="place", values="ns").with_columns(pl.exclude("place").fill_null(0.0))
-        table = own.select("place", "step", "between").join(wide, on="place").sort("place").drop("place")
+        wide = wide.pivot("column", index="place", values="ns").with_columns(
+            pl.exclude("place").fill_null(0.0)
+        )
+        table = (
+            own.select("place", "step", "between")
+            .join(wide, on="place")
+            .sort("place")
+            .drop("place")
+        )
         if table.height >= FEW_STEPS:
             low, high = (table["step"].quantile(q, "linear") for q in TYPICAL)
             table = table.filter(pl.col("step").is_between(low, high))
@@ -117,14 +158,22 @@ def _steps(trace: Trace, *, whole: bool, ranks: Sequence[int] | None) -> dict[st
 
 
 def _phase(
-    phase: str | None, a: tuple[pl.DataFrame, int] | None, b: tuple[pl.DataFrame, int] | None, *, tolerance: float
+    phase: str | None,
+    a: tuple[pl.DataFrame, int] | None,
+    b: tuple[pl.DataFrame, int] | None,
+    *,
+    tolerance: float,
 ) -> list[tuple[object, ...]]:
     """Rows of one phase."""
-    columns = list(dict.fromkeys([c for side in (a, b) if side is not None for c in side[0].columns]))
+    columns = list(
+        dict.fromkeys([c for side in (a, b) if side is not None for c in side[0].columns])
+    )
     tables = [
         None
         if side is None
-        else side[0].with_columns(pl.lit(0.0).alias(c) for c in columns if c not in side[0].columns).select(columns)
+        else side[0]
+        .with_columns(pl.lit(0.0).alias(c) for c in columns if c not in side[0].columns)
+        .select(columns)
         for side in (a, b)
     ]
     means = [None if table is None else table.mean().row(0, named=True) for table in tables]
@@ -141,10 +190,29 @@ def _phase(
             level = "recording"
         interval = (low.get(column), high.get(column))
         change = None if before is None or after is None else after - before
-        beyond = None if interval[0] is None or interval[1] is None else not interval[0] <= 0 <= interval[1]
+        beyond = (
+            None
+            if interval[0] is None or interval[1] is None
+            else not interval[0] <= 0 <= interval[1]
+        )
         ratio = after / before if before and after is not None else None
         status = _status(before, after, tolerance, beyond, whole=phase is None)
-        rows.append((level, phase, kind, part, before, after, change, ratio, *interval, beyond, *counts, status))
+        rows.append(
+            (
+                level,
+                phase,
+                kind,
+                part,
+                before,
+                after,
+                change,
+                ratio,
+                *interval,
+                beyond,
+                *counts,
+                status,
+            )
+        )
     order = {"step": 0, "recording": 0, "part": 1, "between": 2}
 
     def place(row: tuple[object, ...]) -> tuple[int, float, str, str]:
@@ -155,10 +223,14 @@ def _phase(
 
 
 MORE_OR_LESS = {"slower": "more_time", "faster": "less_time"}
-"""Statuses of whole recordings: a sum over one is not faster or slower, as it may hold other numbers of kernels."""
+"""Statuses of whole recordings: a sum over one is not faster or slower, as it may hold other
+numbers of kernels.
+"""
 
 
-def _status(before: float | None, after: float | None, tolerance: float, beyond: bool | None, *, whole: bool) -> str:
+def _status(
+    before: float | None, after: float | None, tolerance: float, beyond: bool | None, *, whole: bool
+) -> str:
     if not after:
         return "only_a" if before else "same"
     if not before:
@@ -169,7 +241,9 @@ def _status(before: float | None, after: float | None, tolerance: float, beyond:
     return MORE_OR_LESS[status] if whole else status
 
 
-def _interval(a: pl.DataFrame | None, b: pl.DataFrame | None) -> tuple[dict[str, float], dict[str, float]]:
+def _interval(
+    a: pl.DataFrame | None, b: pl.DataFrame | None
+) -> tuple[dict[str, float], dict[str, float]]:
     """95 % interval of the change of each column, by resampling the rows of both sides."""
     if a is None or b is None or a.height < 2 or b.height < 2:
         return {}, {}
@@ -209,27 +283,40 @@ def diff_events(
     return rows.with_columns(pl.col("status").replace(MORE_OR_LESS)) if whole else rows
 
 
-def _events(repeats: Sequence[Trace], keys: list[str], *, whole: bool, ranks: Sequence[int] | None) -> pl.DataFrame:
-    """Labelled events of all repeats, with different rank numbers; a whole recording is one step without a phase."""
+def _events(
+    repeats: Sequence[Trace], keys: list[str], *, whole: bool, ranks: Sequence[int] | None
+) -> pl.DataFrame:
+    """Labelled events of all repeats, with different rank numbers; a whole recording is one step
+    without a phase.
+    """
     parts = []
     for repeat, trace in enumerate(repeats):
-        events = of_ranks(labelled(trace, ["step", *keys]), ranks).with_columns(pl.col("rank") + RANKS_APART * repeat)
+        events = of_ranks(labelled(trace, ["step", *keys]), ranks).with_columns(
+            pl.col("rank") + RANKS_APART * repeat
+        )
         if whole:
             events = events.with_columns(
-                step=pl.lit(0, dtype=pl.Int32), **{"phase": pl.lit(None, dtype=pl.String)} if "phase" in keys else {}
+                step=pl.lit(0, dtype=pl.Int32),
+                **{"phase": pl.lit(None, dtype=pl.String)} if "phase" in keys else {},
             )
         parts.append(events)
     return pl.concat(parts, how="diagonal_relaxed")
 
 
-def diff_of(a: pl.DataFrame, b: pl.DataFrame, *, tolerance: float = 0.05, by: Sequence[str] = KEYS) -> pl.DataFrame:
+def diff_of(
+    a: pl.DataFrame, b: pl.DataFrame, *, tolerance: float = 0.05, by: Sequence[str] = KEYS
+) -> pl.DataFrame:
     """The analysis of :func:`diff_events` on two frames of device events."""
     keys = list(by)
-    both = _per_step(a, "a", keys).join(_per_step(b, "b", keys), on=keys, how="full", coalesce=True, nulls_equal=True)
+    both = _per_step(a, "a", keys).join(
+        _per_step(b, "b", keys), on=keys, how="full", coalesce=True, nulls_equal=True
+    )
     for side, events in (("a", a), ("b", b)):
         steps = _events_steps(events).group_by("phase").agg(pl.len().alias(f"{side}_steps"))
         both = both.join(steps, on="phase", how="left", nulls_equal=True)
-        none = pl.when(pl.col(f"{side}_steps") > 0).then(0.0)  # the phase ran, but had no such event
+        none = pl.when(pl.col(f"{side}_steps") > 0).then(
+            0.0
+        )  # the phase ran, but had no such event
         both = both.with_columns(
             pl.col(f"{side}_ns").is_not_null().alias(f"_in_{side}"),
             pl.col(f"{side}_ns", f"{side}_count").fill_null(none),
@@ -245,10 +332,23 @@ def diff_of(a: pl.DataFrame, b: pl.DataFrame, *, tolerance: float = 0.05, by: Se
     order = ["phase", pl.col("delta_ns").abs(), *keys[1:]]
     return (
         both.with_columns(
-            delta_ns=b_ns - a_ns, ratio=pl.when(a_ns > 0).then(b_ns / a_ns), status=first_true(cases, "same")
+            delta_ns=b_ns - a_ns,
+            ratio=pl.when(a_ns > 0).then(b_ns / a_ns),
+            status=first_true(cases, "same"),
         )
         .sort(order, descending=[False, True, *(False for _ in keys[1:])], nulls_last=True)
-        .select(*keys, "a_ns", "b_ns", "delta_ns", "ratio", "a_count", "b_count", "a_steps", "b_steps", "status")
+        .select(
+            *keys,
+            "a_ns",
+            "b_ns",
+            "delta_ns",
+            "ratio",
+            "a_count",
+            "b_count",
+            "a_steps",
+            "b_steps",
+            "status",
+        )
     )
 
 
@@ -258,9 +358,13 @@ def _events_steps(events: pl.DataFrame) -> pl.DataFrame:
 
 def _per_step(events: pl.DataFrame, side: str, keys: list[str]) -> pl.DataFrame:
     """Time and events per step: median over the steps of each rank, mean over the ranks."""
-    within = events.filter(pl.col("step").is_not_null()).select("rank", "step", *keys, "start_ns", "dur_ns")
+    within = events.filter(pl.col("step").is_not_null()).select(
+        "rank", "step", *keys, "start_ns", "dur_ns"
+    )
     texts = [key for key in keys if within.schema[key] == pl.String]
-    within = within.with_columns(pl.col(texts).cast(pl.Categorical))  # groups by number, five times as fast
+    within = within.with_columns(
+        pl.col(texts).cast(pl.Categorical)
+    )  # groups by number, five times as fast
     cell = ["rank", "step", *keys]
     counts = within.group_by(cell).agg(count=pl.len())
     cells = union_length(within, cell).join(counts, on=cell, nulls_equal=True)
@@ -272,6 +376,9 @@ def _per_step(events: pl.DataFrame, side: str, keys: list[str]) -> pl.DataFrame:
         padded.group_by("rank", *keys)
         .agg(pl.col("busy_ns", "count").median())
         .group_by(keys)
-        .agg(pl.col("busy_ns").mean().alias(f"{side}_ns"), pl.col("count").mean().alias(f"{side}_count"))
+        .agg(
+            pl.col("busy_ns").mean().alias(f"{side}_ns"),
+            pl.col("count").mean().alias(f"{side}_count"),
+        )
         .with_columns(pl.col(texts).cast(pl.String))
     )

@@ -1,4 +1,6 @@
-"""Findings as one JSON document with its schema, for programs, agents and continuous integration."""
+"""Findings as one JSON document with its schema, for programs, agents and continuous
+integration.
+"""
 
 from __future__ import annotations
 
@@ -12,24 +14,39 @@ from llmprof.metrics.data import Metrics
 from llmprof.trace import Trace
 
 VERSION: Final = 2
-"""Version of the document. It rises when a key is removed or changes its meaning; new keys do not change it."""
+"""Version of the document.
+
+It rises when a key is removed or changes its meaning; new keys do not change it.
+"""
 
 _MEANING: Final = {
-    "order": "place, from 1: losses by predicted_ns (else figure) in proportion to the time of their phase, then facts",
+    "order": (
+        "place, from 1: losses by predicted_ns (else figure) in proportion to the time of their"
+        " phase, then facts"
+    ),
     "rule": "which rule speaks",
     "severity": "high from 20 % of the time, medium from 5 %, low below; info for what is no fault",
     "title": "one sentence with the figure",
     "figure": "time that it is about, ns a step and device, or a device: see unit",
     "unit": "ns a step, ns a rank, ns a request, or ns a profile (hardware metrics)",
     "share_of_time": "figure as a share of the denominator, 0 to 1",
-    "share_of_recorded": "share of all recorded time that the steps of this phase lose in the same way, 0 to 1",
+    "share_of_recorded": (
+        "share of all recorded time that the steps of this phase lose in the same way, 0 to 1"
+    ),
     "follows_from": "rule of the finding (of the same scope) that is its cause",
     "gain_ns": "the most that removing it could gain, in the same unit, all else as it is",
-    "predicted_ns": "what a replay of the recording predicts that the remedy gains, in the same unit; below 0: slower",
+    "predicted_ns": (
+        "what a replay of the recording predicts that the remedy gains, in the same unit; below 0:"
+        " slower"
+    ),
     "predicted_low_ns": "the least of what the prediction cannot know",
     "predicted_high_ns": "the most of it",
-    "predicted_tokens_per_s": "the predicted gain as more tokens a second on a replica of the model",
-    "predicted_plain": "whether the prediction is time without the profiler, which the run measured, too",
+    "predicted_tokens_per_s": (
+        "the predicted gain as more tokens a second on a replica of the model"
+    ),
+    "predicted_plain": (
+        "whether the prediction is time without the profiler, which the run measured, too"
+    ),
     "change": "the remedy as llmprof what-if takes it",
     "prediction": "the prediction in words, or why there is none",
     "scope": "which part of the run it is about",
@@ -51,9 +68,20 @@ _TYPES: Final = {
     pl.Boolean: "boolean",
 }
 _MAY_BE_NULL: Final = {
-    "rank", "start_ns", "end_ns", "predicted_ns", "predicted_low_ns", "predicted_high_ns", "predicted_tokens_per_s",
-    "predicted_plain", "change", "prediction", "share_of_recorded", "follows_from", "about",
-}  # fmt: skip
+    "rank",
+    "start_ns",
+    "end_ns",
+    "predicted_ns",
+    "predicted_low_ns",
+    "predicted_high_ns",
+    "predicted_tokens_per_s",
+    "predicted_plain",
+    "change",
+    "prediction",
+    "share_of_recorded",
+    "follows_from",
+    "about",
+}
 
 
 def findings_document(trace: Trace, requests: pl.DataFrame | None = None) -> dict[str, Any]:
@@ -100,7 +128,10 @@ def findings_schema() -> dict[str, Any]:
     columns: dict[str, Any] = {}
     for name, dtype in SCHEMA.items():
         kind = _TYPES[dtype]
-        columns[name] = {"type": [kind, "null"] if name in _MAY_BE_NULL else kind, "description": _MEANING[name]}
+        columns[name] = {
+            "type": [kind, "null"] if name in _MAY_BE_NULL else kind,
+            "description": _MEANING[name],
+        }
     columns["severity"]["enum"] = ["high", "medium", "low", "info"]
     columns["unit"]["enum"] = ["ns a step", "ns a rank", "ns a request", "ns a profile"]
     columns["share_of_time"] |= {"minimum": 0, "maximum": 1}
@@ -112,13 +143,20 @@ def findings_schema() -> dict[str, Any]:
         "profiler": {**summary, "description": "format that was read: chrome, nsys, ascend …"},
         "ranks": {"type": "array", "items": {"type": "integer", "minimum": 0}},
         "world_size": {"type": ["integer", "null"]},
-        "span_ns": {"type": "integer", "description": "from the first to the last thing recorded, ns"},
+        "span_ns": {
+            "type": "integer",
+            "description": "from the first to the last thing recorded, ns",
+        },
         "time_went": {
             "type": "array",
             "items": {"type": "string"},
             "description": "where the recorded time went by phase, and that of requests",
         },
-        "warnings": {"type": "array", "items": {"type": "string"}, "description": "what was lost or is missing"},
+        "warnings": {
+            "type": "array",
+            "items": {"type": "string"},
+            "description": "what was lost or is missing",
+        },
     }
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",

@@ -1,4 +1,6 @@
-"""Findings: ranked statements about where the time goes, each with its figure, its evidence and what to try."""
+"""Findings: ranked statements about where the time goes, each with its figure, its evidence and
+what to try.
+"""
 
 from __future__ import annotations
 
@@ -43,14 +45,23 @@ _RULES: Final[tuple[Rule | plugins.Place, ...]] = (
     Rule("left_out", waiting.left_out, "idle", info=True),
     Rule("idle_at_the_ends", waiting.outside, "activity", 0.05, info=True),
     Rule("between_operators", waiting.between_operators, "idle"),
-    Rule("nccl_for_small_messages", waiting.nccl_for_small, "collectives", 0.002, follows_from="exposed_communication"),
+    Rule(
+        "nccl_for_small_messages",
+        waiting.nccl_for_small,
+        "collectives",
+        0.002,
+        follows_from="exposed_communication",
+    ),
     Rule("between_queued_events", waiting.between_queued, "idle"),
     Rule("short_kernels", work.short_kernels, "attribute", 0.0),
     Rule("split_k", work.split_k, "attribute", 0.001),
     Rule("drafting", work.drafting, "attribute", 0.005, info=True),
     Rule("ai_cpu_operators", work.ai_cpu, "attribute", 0.005),
     Rule("format_changes", work.format_changes, "attribute", 0.005),
-    *(Rule(name, work.uneven(name), "overlap", 0.02) for name in ("slow_device", "uneven_experts", "uneven_compute")),
+    *(
+        Rule(name, work.uneven(name), "overlap", 0.02)
+        for name in ("slow_device", "uneven_experts", "uneven_compute")
+    ),
     Rule("below_bound", work.below_bound, "opportunities"),
     Rule("heaviest_stage", work.heaviest_stage, "attribute", 0.0, info=True, unless="below_bound"),
     Rule("ai_core_units", work.core_units, "core_time", 0.0, info=True),
@@ -70,19 +81,28 @@ SCHEMA = {
     "unit": pl.String,
     **dict.fromkeys(("share_of_time", "share_of_recorded"), pl.Float64),
     "follows_from": pl.String,
-    **dict.fromkeys(("gain_ns", "predicted_ns", "predicted_low_ns", "predicted_high_ns"), pl.Float64),
+    **dict.fromkeys(
+        ("gain_ns", "predicted_ns", "predicted_low_ns", "predicted_high_ns"), pl.Float64
+    ),
     "predicted_tokens_per_s": pl.Float64,
     "predicted_plain": pl.Boolean,
-    **dict.fromkeys(("change", "prediction", "scope", "denominator", "evidence", "where"), pl.String),
+    **dict.fromkeys(
+        ("change", "prediction", "scope", "denominator", "evidence", "where"), pl.String
+    ),
     "rank": pl.Int32,
     **dict.fromkeys(("start_ns", "end_ns"), pl.Int64),
     **dict.fromkeys(("detail", "suggestion", "about"), pl.String),
 }
 
 _PREDICTED = (
-    "predicted_ns", "predicted_low_ns", "predicted_high_ns", "predicted_tokens_per_s", "predicted_plain", "change",
+    "predicted_ns",
+    "predicted_low_ns",
+    "predicted_high_ns",
+    "predicted_tokens_per_s",
+    "predicted_plain",
+    "change",
     "prediction",
-)  # fmt: skip
+)
 
 _LEAST_SHARES = {"high": 0.2, "medium": 0.05, "low": 0.0}
 """Severities, each with the least share of time that it needs, in order."""
@@ -94,9 +114,11 @@ class Findings(pl.DataFrame):
     Attributes
     ----------
     time_went : list of str
-        Where the recorded time went by phase, and that of the requests; frames of some of these findings keep it.
+        Where the recorded time went by phase, and that of the requests; frames of some of these
+        findings keep it.
     parts : polars.DataFrame, optional
-        ``rank, part, ns``: what a mean step of each rank is made of, in the scope of the first finding; kept, too.
+        ``rank, part, ns``: what a mean step of each rank is made of, in the scope of the first
+        finding; kept, too.
     """
 
     time_went: Sequence[str] = ()
@@ -135,18 +157,21 @@ for _name in ("clone", "filter", "head", "limit", "slice", "sort", "tail"):
     reported=True,
     first=("steps", "steady_state", "step_windows", "recorded_windows"),
 )
-def findings(trace: Trace, *, step: int | None = None, requests: pl.DataFrame | None = None) -> pl.DataFrame:
+def findings(
+    trace: Trace, *, step: int | None = None, requests: pl.DataFrame | None = None
+) -> pl.DataFrame:
     """Ranked findings: what takes the time, and what its remedy would gain, the largest gain first.
 
-    Every rule measures the time that something takes. A rule gives no finding if its figure is unknown or below its
-    threshold. Each phase with 10 % of the time of all steps has findings of its own (its steps are the scope; the
-    steady decode steps stand for decode); without steps the scope is the recorded time of host and device.
-    ``denominator`` says what a share is of: the time from step to step of the scope, summed over the devices, or over
-    the ranks that a finding names alone. Idle time by cause, waiting, transfer, copies and compute of a scope do not
-    overlap. The other rules (short kernels, split-K, NCCL for small messages, uneven ranks, names) measure parts of
-    these again. What follows from another finding names it in ``follows_from``, stands after it and has no gain of its
-    own: ranks that wait for one whose host is late, for example. Facts (severity ``info``) come after all losses. A
-    recording of graph captures alone has no findings.
+    Every rule measures the time that something takes. A rule gives no finding if its figure is
+    unknown or below its threshold. Each phase with 10 % of the time of all steps has findings of
+    its own (its steps are the scope; the steady decode steps stand for decode); without steps the
+    scope is the recorded time of host and device. ``denominator`` says what a share is of: the time
+    from step to step of the scope, summed over the devices, or over the ranks that a finding names
+    alone. Idle time by cause, waiting, transfer, copies and compute of a scope do not overlap. The
+    other rules (short kernels, split-K, NCCL for small messages, uneven ranks, names) measure parts
+    of these again. What follows from another finding names it in ``follows_from``, stands after it
+    and has no gain of its own: ranks that wait for one whose host is late, for example. Facts
+    (severity ``info``) come after all losses. A recording of graph captures alone has no findings.
 
     Parameters
     ----------
@@ -155,36 +180,42 @@ def findings(trace: Trace, *, step: int | None = None, requests: pl.DataFrame | 
     step : int, optional
         Findings of this step, on every rank that has it, in place of the run: why was it slow?
     requests : polars.DataFrame, optional
-        Rows of ``analyze.requests(run)``. A finding about the slowest first tokens then stands in its place by the
-        share of the time of all requests; its own share has a different denominator.
+        Rows of ``analyze.requests(run)``. A finding about the slowest first tokens then stands in
+        its place by the share of the time of all requests; its own share has a different
+        denominator.
 
     Returns
     -------
     polars.DataFrame
-        One row for each finding. Losses come first, by the least gain that is predicted for their remedy, or by their
-        time if there is no prediction, in proportion to the time of their phase:
+        One row for each finding. Losses come first, by the least gain that is predicted for their
+        remedy, or by their time if there is no prediction, in proportion to the time of their
+        phase:
 
-        - ``order`` (from 1), ``rule``, ``severity`` (high from 20 % of the time, medium from 5 %, low below, info if it
-          is not a fault), ``title`` (one sentence with the figure);
-        - ``figure`` (ns a step and device, or a device), ``unit`` (ns a step, ns a rank or ns a request),
-          ``share_of_time``; ``share_of_recorded``: of all recorded time, if all steps of the phase are like those of
-          the scope; ``follows_from``: the rule of the finding that is its cause; ``gain_ns``: the most that removing it
-          could gain if nothing else changed, in the same unit;
-        - ``predicted_ns, predicted_low_ns, predicted_high_ns``: what :func:`what_if` predicts with the remedy, in the
-          same unit, and its interval (below 0: slower); ``predicted_tokens_per_s``: the same as more tokens a second
-          on a replica of the model; ``predicted_plain``: whether these are time without the profiler, which is told of
-          decode steps in a run that also measured it; ``change``: the remedy as ``llmprof what-if`` takes it;
-          ``prediction``: in words. Null without a prediction; ``prediction`` then says why. The prediction is below
-          ``gain_ns`` if something else sets the pace, and above it if the change also removes other losses;
-        - ``scope`` (steady decode steps, mixed steps, steps, a step, whole recording), ``denominator`` (what shares are
-          of, in words);
-        - where to look: ``evidence`` (the analysis whose frame shows it), ``where`` (an SQL condition for its rows:
-          ``frame.filter(pl.sql_expr(where))``), ``rank`` (with most of it) and ``start_ns, end_ns`` (when it is worst
-          there; null where no moment stands out);
-        - ``detail``, ``suggestion`` and ``about`` (full name of the kernel, call or function that the sentences name).
+        - ``order`` (from 1), ``rule``, ``severity`` (high from 20 % of the time, medium from 5 %,
+          low below, info if it is not a fault), ``title`` (one sentence with the figure);
+        - ``figure`` (ns a step and device, or a device), ``unit`` (ns a step, ns a rank or ns a
+          request), ``share_of_time``; ``share_of_recorded``: of all recorded time, if all steps of
+          the phase are like those of the scope; ``follows_from``: the rule of the finding that is
+          its cause; ``gain_ns``: the most that removing it could gain if nothing else changed, in
+          the same unit;
+        - ``predicted_ns, predicted_low_ns, predicted_high_ns``: what :func:`what_if` predicts with
+          the remedy, in the same unit, and its interval (below 0: slower);
+          ``predicted_tokens_per_s``: the same as more tokens a second on a replica of the model;
+          ``predicted_plain``: whether these are time without the profiler, which is told of decode
+          steps in a run that also measured it; ``change``: the remedy as ``llmprof what-if`` takes
+          it; ``prediction``: in words. Null without a prediction; ``prediction`` then says why. The
+          prediction is below ``gain_ns`` if something else sets the pace, and above it if the
+          change also removes other losses;
+        - ``scope`` (steady decode steps, mixed steps, steps, a step, whole recording),
+          ``denominator`` (what shares are of, in words);
+        - where to look: ``evidence`` (the analysis whose frame shows it), ``where`` (an SQL
+          condition for its rows: ``frame.filter(pl.sql_expr(where))``), ``rank`` (with most of it)
+          and ``start_ns, end_ns`` (when it is worst there; null where no moment stands out);
+        - ``detail``, ``suggestion`` and ``about`` (full name of the kernel, call or function that
+          the sentences name).
 
-        Its attribute ``time_went`` says where the recorded time went by phase, and that of the requests; ``parts``
-        (``rank, part, ns``) what a mean step of each rank is made of.
+        Its attribute ``time_went`` says where the recorded time went by phase, and that of the
+        requests; ``parts`` (``rank, part, ns``) what a mean step of each rank is made of.
 
     Raises
     ------
@@ -211,29 +242,51 @@ def findings(trace: Trace, *, step: int | None = None, requests: pl.DataFrame | 
 
 def ranked(scope: Scope, *, whole: Trace | None = None) -> pl.DataFrame:
     """Findings of the rules in a scope, not in order."""
-    found = {rule.name: (rule, measure) for rule in RULES if (measure := _measured(rule, scope)) is not None}
-    found = {name: (rule, measure) for name, (rule, measure) in found.items() if rule.unless not in found}
+    found = {
+        rule.name: (rule, measure)
+        for rule in RULES
+        if (measure := _measured(rule, scope)) is not None
+    }
+    found = {
+        name: (rule, measure) for name, (rule, measure) in found.items() if rule.unless not in found
+    }
     losses = {name: measure for name, (rule, measure) in found.items() if not rule.info}
-    causes = {name: of if (of := m.follows_from or rule.follows_from) in found else None
-              for name, (rule, m) in found.items()}  # fmt: skip
+    causes = {
+        name: of if (of := m.follows_from or rule.follows_from) in found else None
+        for name, (rule, m) in found.items()
+    }
     limits = dict.fromkeys(found, 0.0)
     for name, (_, measure) in found.items():
         for of in {name, causes[name] or name}:
             limits[of] += measure.ns / scope.of(measure.own).parts
     predicted = gains_of(
-        scope, list(losses.values()), [limits[n] for n in losses], scope.trace if whole is None else whole
+        scope,
+        list(losses.values()),
+        [limits[n] for n in losses],
+        scope.trace if whole is None else whole,
     )
     gains = dict(zip(losses, predicted, strict=True))
-    rows = [_row(rule, measure, scope, gains.get(name), causes[name]) for name, (rule, measure) in found.items()]
-    return pl.DataFrame(rows, schema={k: v for k, v in SCHEMA.items() if k != "order"} | {"weight": pl.Float64})
+    rows = [
+        _row(rule, measure, scope, gains.get(name), causes[name])
+        for name, (rule, measure) in found.items()
+    ]
+    return pl.DataFrame(
+        rows, schema={k: v for k, v in SCHEMA.items() if k != "order"} | {"weight": pl.Float64}
+    )
 
 
 LEAST_OF_OTHERS = 0.02
-"""Least share of the recorded time for a finding about a phase that is not the one with most time."""
+"""Least share of the recorded time for a finding about a phase that is not the one with most
+time.
+"""
 
 
-def combined(frames: Sequence[pl.DataFrame], first_tokens: dict[str, Any] | None = None) -> Findings:
-    """Findings of all scopes and of requests in order, the first scope being that of the phase with most time."""
+def combined(
+    frames: Sequence[pl.DataFrame], first_tokens: dict[str, Any] | None = None
+) -> Findings:
+    """Findings of all scopes and of requests in order, the first scope being that of the phase
+    with most time.
+    """
     much = (pl.col("share_of_recorded") >= LEAST_OF_OTHERS) & (pl.col("severity") != "info")
     frame = pl.concat([rows if n == 0 else rows.filter(much) for n, rows in enumerate(frames)])
     if first_tokens is not None:
@@ -246,12 +299,17 @@ def combined(frames: Sequence[pl.DataFrame], first_tokens: dict[str, Any] | None
     return Findings(
         frame.with_columns(chain=pl.col("weight").max().over(chain))
         .sort(
-            (own & fact) | last, fact, "chain", pl.col("follows_from").is_not_null(), "weight",
-            descending=[False, False, True, False, True], maintain_order=True,
+            (own & fact) | last,
+            fact,
+            "chain",
+            pl.col("follows_from").is_not_null(),
+            "weight",
+            descending=[False, False, True, False, True],
+            maintain_order=True,
         )
         .with_columns(order=pl.int_range(1, pl.len() + 1, dtype=pl.Int32))
         .select(list(SCHEMA))
-    )  # fmt: skip
+    )
 
 
 def _measured(rule: Rule, scope: Scope) -> Measure | None:
@@ -267,8 +325,14 @@ def _measured(rule: Rule, scope: Scope) -> Measure | None:
     if measure.by_rank is not None:
         ranks, others_ns = apart(scope, measure.by_rank)
         own = ranks if others_ns else None
-        ns = total(measure.by_rank.filter(pl.col("rank").is_in(ranks)), "dur_ns") if own else measure.ns
-        measure = replace(measure, ns=ns, own=own, figures=measure.figures | {"on": own, "others_ns": others_ns})
+        ns = (
+            total(measure.by_rank.filter(pl.col("rank").is_in(ranks)), "dur_ns")
+            if own
+            else measure.ns
+        )
+        measure = replace(
+            measure, ns=ns, own=own, figures=measure.figures | {"on": own, "others_ns": others_ns}
+        )
     return measure if measure.ns >= rule.minimum_share * scope.of(measure.own).span_ns else None
 
 
@@ -294,7 +358,10 @@ def _row(
         "of_torch": scope.of_torch,
         "on_host": scope.trace.on_host,
     }
-    about = next((name for key in ("name", "who", "call") if (name := measure.figures.get(key)) is not None), None)
+    about = next(
+        (name for key in ("name", "who", "call") if (name := measure.figures.get(key)) is not None),
+        None,
+    )
     if "cause" in of_scope:
         of_scope["cause"] = follows  # where it has a finding
     if "name" in of_scope:
@@ -321,7 +388,11 @@ def _row(
         "predicted_tokens_per_s": known_gain and known_gain.tokens_per_s,
         "predicted_plain": known_gain and known_gain.plain,
         "change": known_gain and measure.change,
-        "prediction": known_gain.words if known_gain is not None else FOLLOWS if follows else predicted,
+        "prediction": known_gain.words
+        if known_gain is not None
+        else FOLLOWS
+        if follows
+        else predicted,
         "scope": scope.words,
         "denominator": of.denominator,
         "evidence": rule.evidence,
@@ -351,7 +422,9 @@ class Gain:
     low_ns: float
     high_ns: float
     tokens_per_s: float | None
-    """Gain in tokens a second on a replica of the model; None if the tokens of the steps are unknown."""
+    """Gain in tokens a second on a replica of the model; None if the tokens of the steps are
+    unknown.
+    """
     words: str
     plain: bool
     """Whether it is time without the profiler."""
@@ -359,9 +432,15 @@ class Gain:
     """How many times as long the profiler makes a step of which this is the gain."""
 
 
-def gains_of(scope: Scope, measures: Sequence[Measure], limits: Sequence[float], trace: Trace) -> list[Gain | str]:
-    """Gain of the remedy of each measure alone, in the scope of the findings; at most its limit (ns of the unit)."""
-    changes = [item.change if item.ns >= NOTHING * scope.of(item.own).span_ns else "" for item in measures]
+def gains_of(
+    scope: Scope, measures: Sequence[Measure], limits: Sequence[float], trace: Trace
+) -> list[Gain | str]:
+    """Gain of the remedy of each measure alone, in the scope of the findings; at most its limit
+    (ns of the unit).
+    """
+    changes = [
+        item.change if item.ns >= NOTHING * scope.of(item.own).span_ns else "" for item in measures
+    ]
     replays: dict[str, pl.DataFrame | LlmprofError] = {}
     predicted = tuple(sorted({change for change in changes if change}))
     pairs = zip(measures, changes, strict=True)
@@ -379,7 +458,11 @@ def gains_of(scope: Scope, measures: Sequence[Measure], limits: Sequence[float],
 
 
 def _gain(
-    scope: Scope, limit: float, change: str | None, rows: pl.DataFrame | LlmprofError | None, of_part: str
+    scope: Scope,
+    limit: float,
+    change: str | None,
+    rows: pl.DataFrame | LlmprofError | None,
+    of_part: str,
 ) -> Gain | str:
     if change is None:
         return "No prediction: a replay cannot make this change."
@@ -388,16 +471,25 @@ def _gain(
     if isinstance(rows, LlmprofError):
         return f"No prediction: {rows.found}."
     if scope.steps is not None:
-        rows = rows.join(scope.windows.select("rank", "step").unique(), on=["rank", "step"], how="semi")
-    if not rows.height and change.startswith("no-host-delay") and scope.windows["phase"].is_in(NOT_WHOLE_GRAPHS).all():
+        rows = rows.join(
+            scope.windows.select("rank", "step").unique(), on=["rank", "step"], how="semi"
+        )
+    if (
+        not rows.height
+        and change.startswith("no-host-delay")
+        and scope.windows["phase"].is_in(NOT_WHOLE_GRAPHS).all()
+    ):
         return "No prediction: engines run no whole graph for steps that read prompts."
     if not rows.height:
         return "No prediction: these steps have none before them."
     plain = not rows["plain_recorded_ns"].null_count()
-    names = [f"{'plain_' if plain else ''}{name}_ns" for name in ("recorded", "middle", "low", "high")]
+    names = [
+        f"{'plain_' if plain else ''}{name}_ns" for name in ("recorded", "middle", "low", "high")
+    ]
     times = [pl.col(name) for name in ("recorded_ns", *names)]
     means = rows.select(
-        (time * pl.col("weight")).sum().alias(str(n)) / pl.col("weight").sum() for n, time in enumerate(times)
+        (time * pl.col("weight")).sum().alias(str(n)) / pl.col("weight").sum()
+        for n, time in enumerate(times)
     )
     profiled, recorded, *after = means.row(0)
     slowed = profiled / recorded if recorded else 1.0
@@ -408,7 +500,9 @@ def _gain(
     if not changed:
         ns = low = high = 0.0
     tokens = _tokens(scope, rows) if changed else None
-    more = None if tokens is None or min(after) <= 0 else tokens * 1e9 * (1 / after[0] - 1 / recorded)
+    more = (
+        None if tokens is None or min(after) <= 0 else tokens * 1e9 * (1 / after[0] - 1 / recorded)
+    )
     words = say(
         GAIN,
         words=change_of(change).words,
@@ -437,7 +531,9 @@ def _steps_of(rows: pl.DataFrame) -> int:
 
 
 def _tokens(scope: Scope, rows: pl.DataFrame) -> float | None:
-    """Mean number of tokens that a step generates; None if a step does not state it or also reads prompts."""
+    """Mean number of tokens that a step generates; None if a step does not state it or also
+    reads prompts.
+    """
     if scope.steps is None:
         return None
     steps = scope.steps.join(rows, on=["rank", "step"], how="semi")
@@ -456,9 +552,14 @@ AT_ONCE: Final = 0.05
 IDLE: Final = "an idle device"
 
 
-def first_token_finding(trace: Trace, frame: pl.DataFrame, *, quantile: float = 0.99) -> dict[str, Any] | None:
-    """Parts of slow first tokens, as a row of :func:`llmprof.analyze.findings`; None without requests."""
-    # Its weight is the time of all steps by the share that the part has of the time of all requests.
+def first_token_finding(
+    trace: Trace, frame: pl.DataFrame, *, quantile: float = 0.99
+) -> dict[str, Any] | None:
+    """Parts of slow first tokens, as a row of :func:`llmprof.analyze.findings`; None without
+    requests.
+    """
+    # Its weight is the time of all steps by the share that the part has of the time of all
+    # requests.
     if frame.is_empty():
         return None
     windows = recorded_windows(trace)
@@ -488,7 +589,8 @@ def first_token_finding(trace: Trace, frame: pl.DataFrame, *, quantile: float = 
     }
     words = {**trace.platform.words, "of_torch": scope.of_torch, **figures}
     title, detail, suggestion = finding(FIRST_TOKENS, words)
-    of_all = _parts(slowest(frame, quantile=0.0), frame)[name] / max(1.0, float(frame["e2e_ns"].mean() or 0))  # type: ignore[arg-type]
+    mean = float(frame["e2e_ns"].mean() or 0)  # type: ignore[arg-type]
+    of_all = _parts(slowest(frame, quantile=0.0), frame)[name] / max(1.0, mean)
     return {
         "rule": FIRST_TOKENS,
         "severity": "info" if own else "high" if share >= 0.2 else "medium",
@@ -512,20 +614,28 @@ def first_token_finding(trace: Trace, frame: pl.DataFrame, *, quantile: float = 
 
 
 def _pauses(scope: Scope) -> pl.DataFrame:
-    """Pauses of the first rank's device, cut to steps, with their ``phase``; those beside steps with a known reason."""
+    """Pauses of the first rank's device, cut to steps, with their ``phase``; those beside steps
+    with a known reason.
+    """
     rank = min(rank for rank in scope.trace.ranks if rank >= 0)
     pauses = scope.pauses.filter(pl.col("rank") == rank)
     pauses = pauses.filter(pl.col("device") == pl.col("device").min())
-    steps = step_windows(scope.trace).filter(pl.col("rank") == rank).unique("start_ns").sort("start_ns")
+    steps = (
+        step_windows(scope.trace).filter(pl.col("rank") == rank).unique("start_ns").sort("start_ns")
+    )
     steps = steps.with_columns(dur_ns="span_ns").filter(pl.col("dur_ns") > 0)
     inside = clip(pauses, steps, ["rank"])
     inside = inside.with_columns(phase=steps["phase"].gather(inside["window"])).drop("window")
     known = pauses.filter(pl.col("reason").is_not_null())
-    return pl.concat([inside, known.with_columns(phase=pl.lit(None, dtype=pl.String)).select(inside.columns)])
+    return pl.concat(
+        [inside, known.with_columns(phase=pl.lit(None, dtype=pl.String)).select(inside.columns)]
+    )
 
 
 def _with_idle(frame: pl.DataFrame, pauses: pl.DataFrame) -> pl.DataFrame:
-    """Requests with ``ttft_idle_ns``: an idle device before the first token, taken out of the other parts."""
+    """Requests with ``ttft_idle_ns``: an idle device before the first token, taken out of the
+    other parts.
+    """
     first_step = pl.col("first_step_ns").clip(pl.col("start_ns"), pl.col("first_token_ns"))
     waiting = frame.select("start_ns", dur_ns=first_step - pl.col("start_ns"))
     carried = frame.select(start_ns=first_step, dur_ns=pl.col("first_token_ns") - first_step)
@@ -539,13 +649,19 @@ def _with_idle(frame: pl.DataFrame, pauses: pl.DataFrame) -> pl.DataFrame:
     known_in_steps = in_steps.filter(pl.col("reason").is_not_null())
     beside = [within(rows, known) - within(rows, known_in_steps) for rows in (waiting, carried)]
     idle = frame.select(
-        behind_prefill=pl.min_horizontal("queue_prefill_ns", within(waiting, in_steps.filter(~decoding))),
-        behind_decode=pl.min_horizontal("queue_decode_ns", within(waiting, in_steps.filter(decoding))),
+        behind_prefill=pl.min_horizontal(
+            "queue_prefill_ns", within(waiting, in_steps.filter(~decoding))
+        ),
+        behind_decode=pl.min_horizontal(
+            "queue_decode_ns", within(waiting, in_steps.filter(decoding))
+        ),
         between=pl.min_horizontal("queue_other_ns", beside[0]),
         own=within(carried, in_steps),
         after=beside[1],
     )
-    of_own = pl.col("prefill_ns") / pl.max_horizontal(1, pl.col("prefill_ns") + pl.col("prefill_others_ns"))
+    of_own = pl.col("prefill_ns") / pl.max_horizontal(
+        1, pl.col("prefill_ns") + pl.col("prefill_others_ns")
+    )
     own = pl.min_horizontal(idle["own"], pl.col("prefill_ns") + pl.col("prefill_others_ns"))
     return frame.with_columns(
         queue_prefill_ns=pl.col("queue_prefill_ns") - idle["behind_prefill"],
@@ -553,7 +669,11 @@ def _with_idle(frame: pl.DataFrame, pauses: pl.DataFrame) -> pl.DataFrame:
         queue_other_ns=pl.col("queue_other_ns") - idle["between"],
         prefill_ns=pl.col("prefill_ns") - own * of_own,
         ttft_others_ns=pl.col("ttft_others_ns") - idle["behind_prefill"] - own * (1 - of_own),
-        ttft_idle_ns=idle["behind_prefill"] + idle["behind_decode"] + idle["between"] + own + idle["after"],
+        ttft_idle_ns=idle["behind_prefill"]
+        + idle["behind_decode"]
+        + idle["between"]
+        + own
+        + idle["after"],
     )
 
 
@@ -568,7 +688,9 @@ def _parts(slow: dict[str, Any], rows: pl.DataFrame) -> dict[str, float]:
 
 def _why(scope: Scope, pauses: pl.DataFrame, worst: dict[str, Any]) -> dict[str, Any]:
     """What the host did while the device was idle before the slowest first token."""
-    window = pl.DataFrame({"start_ns": [worst["start_ns"]], "dur_ns": [worst["first_token_ns"] - worst["start_ns"]]})
+    window = pl.DataFrame(
+        {"start_ns": [worst["start_ns"]], "dur_ns": [worst["first_token_ns"] - worst["start_ns"]]}
+    )
     gaps = clip(pauses, window)
     known = gaps.filter(pl.col("reason").is_not_null())
     reason, _ = most(known, "reason")

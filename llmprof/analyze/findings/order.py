@@ -26,7 +26,11 @@ def chained(
     effects: dict[int, list[dict[str, Any]]] = {}
     for row in losses:
         if of := row.get("follows_from"):
-            same = (cause for cause in causes if (cause.get("scope"), cause["rule"]) == (row.get("scope"), of))
+            same = (
+                cause
+                for cause in causes
+                if (cause.get("scope"), cause["rule"]) == (row.get("scope"), of)
+            )
             if (cause := next(same, None)) is None:  # it was filtered out
                 causes.append(row)
             else:
@@ -47,7 +51,11 @@ def number_of(row: Mapping[str, Any]) -> tuple[str, str]:
     return format_ns(row["predicted_ns"]), f"saved {unit}{plain}, predicted{interval}"
 
 
-_UNITS: Final = {"ns a step": "a step", "ns a profile": "of the profile", "ns a rank": "of the recorded time"}
+_UNITS: Final = {
+    "ns a step": "a step",
+    "ns a profile": "of the profile",
+    "ns a rank": "of the recorded time",
+}
 
 
 def first_sentence(text: str | None) -> tuple[str, str]:
@@ -74,7 +82,9 @@ def not_predicted(findings: pl.DataFrame) -> list[str]:
     if "prediction" not in findings.columns:
         return []
     rows = findings.filter(
-        pl.col("predicted_ns").is_null(), pl.col("follows_from").is_null(), pl.col("severity") != "info"
+        pl.col("predicted_ns").is_null(),
+        pl.col("follows_from").is_null(),
+        pl.col("severity") != "info",
     )
     reasons = rows.drop_nulls("prediction").group_by("prediction", maintain_order=True).agg("order")
     return [
@@ -89,19 +99,25 @@ def denominators(findings: pl.DataFrame) -> dict[str, str]:
     if not {"scope", "denominator"} <= set(findings.columns):
         return {}
     counts = findings.group_by("scope", "denominator", maintain_order=True).len()
-    most = counts.sort("len", descending=True, maintain_order=True).unique("scope", keep="first", maintain_order=True)
+    most = counts.sort("len", descending=True, maintain_order=True).unique(
+        "scope", keep="first", maintain_order=True
+    )
     return dict(most.select("scope", "denominator").iter_rows())
 
 
 def times_in_words(findings: pl.DataFrame, went: Sequence[str]) -> list[str]:
-    """What the shares of the first finding's scope are of, if it is a sentence of its own, then ``went``."""
+    """What the shares of the first finding's scope are of, if it is a sentence of its own, then
+    ``went``.
+    """
     own = denominators(findings).get(findings["scope"][0]) if findings.height else None
     whole = [own] if own and ": " in own and not own.startswith("the recorded time: ") else []
     return [*(without_share(each, went) for each in whole), *went]
 
 
 def without_share(whole: str, went: Sequence[str]) -> str:
-    """A denominator without its share of the recorded time where ``went`` gives the shares of all phases."""
+    """A denominator without its share of the recorded time where ``went`` gives the shares of
+    all phases.
+    """
     return _SHARE.sub("", whole) if any(line.startswith(RECORDED) for line in went) else whole
 
 

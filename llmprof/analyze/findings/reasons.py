@@ -33,21 +33,36 @@ REASONS: Final = {
         r"|zoom_shift|scipy/ndimage|\bPIL/|\bcv2\b|librosa|torchaudio",
     ),
 }
-"""For each reason, the kinds of what the host does (a call, an operator, Python or a range), and names."""
+"""For each reason, the kinds of what the host does (a call, an operator, Python or a range), and
+names.
+"""
 
 LONG_LAUNCH_NS: Final = 1_000_000
-"""A launch on an idle device takes 5 to 50 us; the first of a kernel, which loads its code, can take 100 ms."""
+"""A launch on an idle device takes 5 to 50 us; the first of a kernel, which loads its code, can
+take 100 ms.
+"""
 
 
-OF_ITSELF: Final = (("compilation", "python"), ("input_preparation", "range"), ("input_preparation", "op"))
-"""Reasons of kinds that also call other work, such as what a compiler has made: only their own time counts."""
+OF_ITSELF: Final = (
+    ("compilation", "python"),
+    ("input_preparation", "range"),
+    ("input_preparation", "op"),
+)
+"""Reasons of kinds that also call other work, such as what a compiler has made: only their own
+time counts.
+"""
 
 
-def pauses_of(parts: pl.DataFrame, spans: pl.DataFrame, kernels: pl.DataFrame | None) -> pl.DataFrame:
-    """Parts of gaps (with their ``thread``) in pieces by what the host was in, and whether it has a reason."""
-    # In place of `doing, doing_kind` of a whole part stand those of the piece, null where nothing was recorded, with
-    # `part` (a number), `who` (the call or function that the device waits for) and `reason`, its kind, and `waited_ns`,
-    # for which the kernel after it waited by the profiler's own record.
+def pauses_of(
+    parts: pl.DataFrame, spans: pl.DataFrame, kernels: pl.DataFrame | None
+) -> pl.DataFrame:
+    """Parts of gaps (with their ``thread``) in pieces by what the host was in, and whether it
+    has a reason.
+    """
+    # In place of `doing, doing_kind` of a whole part stand those of the piece, null where nothing
+    # was recorded, with `part` (a number), `who` (the call or function that the device waits for)
+    # and `reason`, its kind, and `waited_ns`, for which the kernel after it waited by the
+    # profiler's own record.
     parts = _with_waits(parts, kernels).with_row_index("part")
     late = parts.filter(pl.col("cause").is_in(["host_bound", "launch", "sync"]))
     held = parts.filter((pl.col("cause") == "queued") & (pl.col("held_kind") == "call"))
@@ -62,10 +77,15 @@ def pauses_of(parts: pl.DataFrame, spans: pl.DataFrame, kernels: pl.DataFrame | 
     piece_of_call = pl.col("who").is_not_null()
     in_held = (pl.col("cause") == "queued") & (pl.col("held_kind") == "call")
     first = pl.col("part").is_in(parts.filter(_first_launches(parts, kernels))["part"].implode())
-    after_call = pl.Series("sync_name", reasons_of(rows.select(who="sync_name", kind=pl.lit("call")))).is_not_null()
+    after_call = pl.Series(
+        "sync_name", reasons_of(rows.select(who="sync_name", kind=pl.lit("call")))
+    ).is_not_null()
     return rows.with_columns(
-        # after a call with a reason the host is late; what lies outside of a call that holds the device has no cause
-        cause=pl.when(pl.col("reason").is_null() & after_call).then(pl.lit("host_bound")).otherwise("cause"),
+        # after a call with a reason the host is late; what lies outside of a call that holds the
+        # device has no cause
+        cause=pl.when(pl.col("reason").is_null() & after_call)
+        .then(pl.lit("host_bound"))
+        .otherwise("cause"),
         held_by=pl.when(~in_held | piece_of_call).then("held_by"),
         held_kind=pl.when(~in_held | piece_of_call).then("held_kind"),
         reason=pl.when(first & pl.col("reason").is_null() & pl.col("doing").is_not_null())
@@ -78,7 +98,9 @@ _PIECES: Final = ("part", "start_ns", "dur_ns", "doing", "doing_kind", "who", "r
 
 
 def _of_threads(late: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
-    """Pieces by the innermost span of the launching thread, and by the innermost one around it with a reason."""
+    """Pieces by the innermost span of the launching thread, and by the innermost one around it
+    with a reason.
+    """
     lane = ["rank", "thread"]
     pieces, spans = innermost_within(late.select(*lane, "start_ns", "dur_ns"), spans, lane)
     reason = reasons_of(spans.select(who="name", kind="kind"))
@@ -95,11 +117,17 @@ def _of_threads(late: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
         owner = np.where(owner < 0, passed, owner)
     of_piece = pieces["span"]
     named = row_numbers(owner)[of_piece]
-    return pl.DataFrame([
-        late["part"][pieces["window"]], pieces["start_ns"], pieces["dur_ns"],
-        spans["name"][of_piece].alias("doing"), spans["kind"][of_piece].alias("doing_kind"),
-        spans["name"][named].alias("who"), reason[named].alias("reason"),
-    ]).with_columns(who=pl.coalesce("who", "doing"))  # fmt: skip
+    return pl.DataFrame(
+        [
+            late["part"][pieces["window"]],
+            pieces["start_ns"],
+            pieces["dur_ns"],
+            spans["name"][of_piece].alias("doing"),
+            spans["kind"][of_piece].alias("doing_kind"),
+            spans["name"][named].alias("who"),
+            reason[named].alias("reason"),
+        ]
+    ).with_columns(who=pl.coalesce("who", "doing"))
 
 
 def _of_calls(held: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
@@ -110,14 +138,23 @@ def _of_calls(held: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
     pieces, union = innermost_within(windows, union, lane)
     name = pl.Series("who", union["name"][pieces["span"]], dtype=pl.String)
     kind = pl.repeat("call", pieces.height, eager=True)
-    return pl.DataFrame([
-        held["part"][pieces["window"]], pieces["start_ns"], pieces["dur_ns"], name.alias("doing"),
-        kind.alias("doing_kind"), name, reasons_of(pl.DataFrame({"who": name, "kind": kind})).alias("reason"),
-    ])  # fmt: skip
+    return pl.DataFrame(
+        [
+            held["part"][pieces["window"]],
+            pieces["start_ns"],
+            pieces["dur_ns"],
+            name.alias("doing"),
+            kind.alias("doing_kind"),
+            name,
+            reasons_of(pl.DataFrame({"who": name, "kind": kind})).alias("reason"),
+        ]
+    )
 
 
 def _with_waits(parts: pl.DataFrame, kernels: pl.DataFrame | None) -> pl.DataFrame:
-    """Add the time for which the kernel that ends each part waited; 0 in a file means that it was not measured."""
+    """Add the time for which the kernel that ends each part waited; 0 in a file means that it
+    was not measured.
+    """
     if kernels is None or "ascend_wait_ns" not in kernels.columns:
         return parts.with_columns(waited_ns=pl.lit(None, dtype=pl.Int64))
     waits = kernels.filter(pl.col("ascend_wait_ns") > 0).select(
@@ -131,15 +168,21 @@ def _with_waits(parts: pl.DataFrame, kernels: pl.DataFrame | None) -> pl.DataFra
 def _uncovered(parts: pl.DataFrame, pieces: pl.DataFrame) -> pl.DataFrame:
     """What pieces leave of parts, as pieces of nothing."""
     end = pl.col("start_ns") + pl.col("dur_ns")
-    ends = pl.concat([
-        parts.select("part", "start_ns", end="start_ns"),
-        pieces.select("part", "start_ns", end=end),
-        parts.select("part", start_ns=end, end=end),
-    ]).sort("part", "start_ns", "end")  # fmt: skip
-    follows = (pl.col("part") == pl.col("part").shift(-1)) & (pl.col("start_ns").shift(-1) > pl.col("end"))
+    ends = pl.concat(
+        [
+            parts.select("part", "start_ns", end="start_ns"),
+            pieces.select("part", "start_ns", end=end),
+            parts.select("part", start_ns=end, end=end),
+        ]
+    ).sort("part", "start_ns", "end")
+    follows = (pl.col("part") == pl.col("part").shift(-1)) & (
+        pl.col("start_ns").shift(-1) > pl.col("end")
+    )
     nothing = dict.fromkeys(_PIECES[3:], pl.lit(None, dtype=pl.String))
     holes = ends.select("part", start_ns="end", dur_ns=pl.col("start_ns").shift(-1) - pl.col("end"))
-    return holes.filter(ends.select(follows.fill_null(value=False)).to_series()).with_columns(**nothing)
+    return holes.filter(ends.select(follows.fill_null(value=False)).to_series()).with_columns(
+        **nothing
+    )
 
 
 def reasons_of(rows: pl.DataFrame) -> pl.Series:
@@ -147,12 +190,16 @@ def reasons_of(rows: pl.DataFrame) -> pl.Series:
     about = rows.unique()
     found = pl.coalesce(
         *(
-            pl.when(pl.col("kind").is_in(kinds) & pl.col("who").str.contains(pattern)).then(pl.lit(reason))
+            pl.when(pl.col("kind").is_in(kinds) & pl.col("who").str.contains(pattern)).then(
+                pl.lit(reason)
+            )
             for reason, (kinds, pattern) in REASONS.items()
         )
     )
     known = about.with_columns(reason=found)
-    return rows.join(known, on=["who", "kind"], how="left", nulls_equal=True, maintain_order="left")["reason"]
+    return rows.join(
+        known, on=["who", "kind"], how="left", nulls_equal=True, maintain_order="left"
+    )["reason"]
 
 
 def _first_launches(parts: pl.DataFrame, kernels: pl.DataFrame | None) -> pl.Series:

@@ -1,4 +1,6 @@
-"""Scope of the findings: the steady decode steps, or else all steps, or else the whole recording."""
+"""Scope of the findings: the steady decode steps, or else all steps, or else the whole
+recording.
+"""
 
 from __future__ import annotations
 
@@ -33,9 +35,15 @@ from llmprof.trace import Trace
 from llmprof.units import format_ns, format_share
 
 _TORCH = {
-    "ops": r"^(?:aten|c10d|c10|prims|npu|vllm|_C\w*|sgl_kernel|torch\w*|autograd)::|^nn\.Module|\.py\(\d+\)|^torch\b",
-    "markers": r"^(?:aten|c10d|prims|autograd|vllm)::|^ProfilerStep#|^nn\.Module|^Optimizer\.\w+#|^DataLoader",
-    "kernels": r"\b(?:at|c10|vllm|sgl_kernel|flashinfer)::|^triton_(?:poi|red|per|tem)_|\bat_cuda_detail\b",
+    "ops": (
+        r"^(?:aten|c10d|c10|prims|npu|vllm|_C\w*|sgl_kernel|torch\w*|autograd)::|^nn\.Module|\.py\(\d+\)|^torch\b"
+    ),
+    "markers": (
+        r"^(?:aten|c10d|prims|autograd|vllm)::|^ProfilerStep#|^nn\.Module|^Optimizer\.\w+#|^DataLoader"
+    ),
+    "kernels": (
+        r"\b(?:at|c10|vllm|sgl_kernel|flashinfer)::|^triton_(?:poi|red|per|tem)_|\bat_cuda_detail\b"
+    ),
 }
 """Names that only programs of PyTorch write, by table."""
 
@@ -45,7 +53,9 @@ class Measure:
     """Measurement of a rule: the time of a finding, and the place in the trace."""
 
     ns: float
-    """Time of the finding in the scope, summed over ranks and steps (ns); findings are ranked by it."""
+    """Time of the finding in the scope, summed over ranks and steps (ns); findings are ranked by
+    it.
+    """
     figures: dict[str, Any] = field(default_factory=dict)
     """What the sentences say (:mod:`llmprof.sentences`): names end in their unit."""
     gain_ns: float | None = None
@@ -59,15 +69,23 @@ class Measure:
     change: str | None = None
     """The remedy as a change that a replay can make, as ``llmprof what-if`` takes it."""
     own: list[int] | None = None
-    """Ranks that it is about, if it is not about all: its figure and share are of their time alone."""
+    """Ranks that it is about, if it is not about all: its figure and share are of their time
+    alone.
+    """
     by_rank: pl.DataFrame | None = None
-    """``rank, dur_ns`` of its time: if ranks differ (:func:`apart`), it is about those with most of it."""
+    """``rank, dur_ns`` of its time: if ranks differ (:func:`apart`), it is about those with most
+    of it.
+    """
     follows_from: str | None = None
     """The rule that tells of its cause."""
 
     @classmethod
-    def of(cls, rows: pl.DataFrame, figures: dict[str, Any], *, ns: float | None = None, **more: Any) -> Measure:
-        """About the time of some rows (``rank, start_ns, dur_ns``), or ``ns``, and where these are worst."""
+    def of(
+        cls, rows: pl.DataFrame, figures: dict[str, Any], *, ns: float | None = None, **more: Any
+    ) -> Measure:
+        """About the time of some rows (``rank, start_ns, dur_ns``), or ``ns``, and where these
+        are worst.
+        """
         rank, window = worst(rows)
         ns = total(rows, "dur_ns") if ns is None else ns
         return cls(ns, figures, rank=rank, window_ns=window, **more)
@@ -92,14 +110,22 @@ def largest(frame: pl.DataFrame, column: str) -> float | None:
 
 def parts_of(pauses: pl.DataFrame) -> pl.DataFrame:
     """The pieces of each part of a gap as one row: ``rank, start_ns, dur_ns``."""
-    return pauses.group_by("rank", "part", maintain_order=True).agg(pl.col("start_ns").min(), pl.col("dur_ns").sum())
+    return pauses.group_by("rank", "part", maintain_order=True).agg(
+        pl.col("start_ns").min(), pl.col("dur_ns").sum()
+    )
 
 
 def worst(rows: pl.DataFrame) -> tuple[int | None, tuple[int, int] | None]:
-    """Rank with most of the time of some rows (``rank, start_ns, dur_ns``), and the longest of its rows as a window."""
+    """Rank with most of the time of some rows (``rank, start_ns, dur_ns``), and the longest of
+    its rows as a window.
+    """
     if not rows.height:
         return None, None
-    sums = rows.group_by("rank").agg(pl.col("dur_ns").sum()).sort("dur_ns", "rank", descending=[True, False])
+    sums = (
+        rows.group_by("rank")
+        .agg(pl.col("dur_ns").sum())
+        .sort("dur_ns", "rank", descending=[True, False])
+    )
     rank = int(sums["rank"][0])
     own = rows.select("start_ns", "dur_ns").filter(rows["rank"] == rank)
     start, length = own.row(own["dur_ns"].arg_max() or 0)
@@ -107,7 +133,9 @@ def worst(rows: pl.DataFrame) -> tuple[int | None, tuple[int, int] | None]:
 
 
 def most(rows: pl.DataFrame, by: str, weight: str = "dur_ns") -> tuple[Any, float]:
-    """Value of a column with the largest sum of another column, without null, and its share of the total."""
+    """Value of a column with the largest sum of another column, without null, and its share of
+    the total.
+    """
     sums = rows.filter(pl.col(by).is_not_null()).group_by(by).agg(pl.col(weight).sum())
     whole = total(rows, weight)
     if not sums.height or not whole:
@@ -121,9 +149,16 @@ APART: Final = 0.75
 
 
 def apart(scope: Scope, rows: pl.DataFrame) -> tuple[list[int], list[float] | None]:
-    """Ranks with most of the time of some rows (``rank, dur_ns``), and the least and most a part on the others."""
-    # A rank is among them with at least half of the largest share; the second value is None if all are.
-    spans = scope.windows.group_by("rank").agg(span=pl.col("dur_ns").sum(), parts=pl.len()).filter(pl.col("span") > 0)
+    """Ranks with most of the time of some rows (``rank, dur_ns``), and the least and most a part
+    on the others.
+    """
+    # A rank is among them with at least half of the largest share; the second value is None if all
+    # are.
+    spans = (
+        scope.windows.group_by("rank")
+        .agg(span=pl.col("dur_ns").sum(), parts=pl.len())
+        .filter(pl.col("span") > 0)
+    )
     sums = rows.group_by("rank").agg(ns=pl.col("dur_ns").sum())
     ranks = (
         spans.join(sums, on="rank", how="left")
@@ -172,7 +207,9 @@ class Scope:
     recorded_ns: int
     """All recorded time, summed over the devices."""
     phase_ns: int | None = None
-    """Time of all steps of the phase that the windows stand for; that of the windows if it is not given."""
+    """Time of all steps of the phase that the windows stand for; that of the windows if it is
+    not given.
+    """
 
     @property
     def weight(self) -> float:
@@ -191,7 +228,10 @@ class Scope:
 
     @property
     def part(self) -> str:
-        """Unit of counts and times: ``a step`` (of one device), ``a mixed step`` or the like, or ``a rank``."""
+        """Unit of counts and times:
+
+        ``a step`` (of one device), ``a mixed step`` or the like, or ``a rank``.
+        """
         if self.steps is None:
             return "a rank"
         return f"a {self.words.removesuffix('s')}" if self.words in OF_PHASES else "a step"
@@ -205,7 +245,9 @@ class Scope:
         """The time of some ranks of it; of all with None."""
         if ranks is None:
             return self
-        return replace(self, windows=self.windows.filter(pl.col("rank").is_in(ranks)), recorded_ns=0)
+        return replace(
+            self, windows=self.windows.filter(pl.col("rank").is_in(ranks)), recorded_ns=0
+        )
 
     @cached_property
     def denominator(self) -> str:
@@ -213,13 +255,22 @@ class Scope:
         if not self.recorded_ns:  # of some ranks
             mean = format_ns(self.span_ns / self.parts)
             ranks_named = ranks_in_words(self.windows["rank"].unique().sort().to_list())
-            return f"{'the recorded time' if self.steps is None else self.part} of {ranks_named}: {mean}"
+            return (
+                f"{'the recorded time' if self.steps is None else self.part} of {ranks_named}:"
+                f" {mean}"
+            )
         ranks = self.windows["rank"].n_unique()
-        where = f"on {counted(ranks, 'rank')}" if self.steps is not None or ranks > 1 else "on the only rank"
+        where = (
+            f"on {counted(ranks, 'rank')}"
+            if self.steps is not None or ranks > 1
+            else "on the only rank"
+        )
         if self.steps is None:
             return f"the recorded time: {format_ns(self.span_ns / self.parts)} {where}"
         number = self.windows["step"].n_unique()
-        single = self.words if self.words.startswith("step ") else f"1 {self.words.removesuffix('s')}"
+        single = (
+            self.words if self.words.startswith("step ") else f"1 {self.words.removesuffix('s')}"
+        )
         what = f"{number} {self.words}" if number > 1 else single
         share = format_share(self.span_ns / max(1, self.recorded_ns))
         mean = format_ns(self.span_ns / self.parts)
@@ -229,10 +280,14 @@ class Scope:
 
     @cached_property
     def of_torch(self) -> bool:
-        """Whether anything recorded shows a program of PyTorch, for advice that names its functions."""
-        # Evidence: operators, labels of steps, ranges of its own names, and kernels and runtime calls in its
-        # namespaces.
-        if self.steps is not None and bool(self.steps["source"].is_in(["vllm", "sglang", "profiler_step"]).any()):
+        """Whether anything recorded shows a program of PyTorch, for advice that names its
+        functions.
+        """
+        # Evidence: operators, labels of steps, ranges of its own names, and kernels and runtime
+        # calls in its namespaces.
+        if self.steps is not None and bool(
+            self.steps["source"].is_in(["vllm", "sglang", "profiler_step"]).any()
+        ):
             return True
         return any(
             bool(self.trace.table(table)["name"].unique().str.contains(pattern).any())
@@ -242,11 +297,15 @@ class Scope:
 
     @cached_property
     def around_steps(self) -> pl.Series:
-        """Names of ranges of the host in which a whole step of their rank lies, as it ran on a device."""
+        """Names of ranges of the host in which a whole step of their rank lies, as it ran on a
+        device.
+        """
         if self.steps is None or not self.trace.has("markers"):
             return pl.Series("name", dtype=pl.String)
         end = pl.col("start_ns") + pl.col("dur_ns")
-        ranges = self.trace.markers.filter(~pl.col("on_device")).select("rank", "name", "start_ns", range_end=end)
+        ranges = self.trace.markers.filter(~pl.col("on_device")).select(
+            "rank", "name", "start_ns", range_end=end
+        )
         begun = self.windows.select("rank", "start_ns", step_end=end).sort("start_ns")
         following = ranges.sort("start_ns").join_asof(
             begun, on="start_ns", by="rank", strategy="forward", check_sortedness=False
@@ -255,7 +314,9 @@ class Scope:
 
     @cached_property
     def events(self) -> pl.DataFrame:
-        """Labelled device events of the windows, cut to the windows; ``window`` is the row number of the window."""
+        """Labelled device events of the windows, cut to the windows; ``window`` is the row
+        number of the window.
+        """
         return clip(attribute(self.trace), self.windows, LANE)
 
     @cached_property
@@ -283,24 +344,43 @@ class Scope:
 
     @cached_property
     def pauses(self) -> pl.DataFrame:
-        """Parts of the gaps of the devices, cut to the windows and in pieces: see :func:`pauses_of`."""
+        """Parts of the gaps of the devices, cut to the windows and in pieces: see
+        :func:`pauses_of`.
+        """
         kernels = self.trace.kernels if self.trace.has("kernels") else None
         return pauses_of(self.cut(idle_with_threads(self.trace)), host_spans(self.trace), kernels)
 
     @cached_property
     def bounds(self) -> pl.DataFrame:
-        """Operators with a bound in the windows of each rank: their time there, at the bound, and the longest event."""
+        """Operators with a bound in the windows of each rank: their time there, at the bound,
+        and the longest event.
+        """
         rows, events = bounded(self.trace)
-        of_row = ("stage", "operator", "shapes", "kernel", "bound_by", "fits_cache", "share_of_bound")
-        times = self.cut(events.select(*LANE, "start_ns", "dur_ns", "row", "call")).group_by("rank", "row").agg(
-            pl.col("start_ns", "dur_ns").sort_by("dur_ns").last(), count=pl.col("call").n_unique(),
-            time_ns=pl.col("dur_ns").sum(),
-        )  # fmt: skip
-        known = rows.filter(pl.col("share_of_bound").is_not_null()).select("row", *of_row)
-        times = times.join(known, on="row").with_columns(bound_ns=pl.col("time_ns") * pl.col("share_of_bound"))
-        return times.select("rank", *of_row[:-1], "count", "time_ns", "bound_ns", "start_ns", "dur_ns").sort(
-            "rank", "stage", "operator", "shapes", "kernel", "time_ns"
+        of_row = (
+            "stage",
+            "operator",
+            "shapes",
+            "kernel",
+            "bound_by",
+            "fits_cache",
+            "share_of_bound",
         )
+        times = (
+            self.cut(events.select(*LANE, "start_ns", "dur_ns", "row", "call"))
+            .group_by("rank", "row")
+            .agg(
+                pl.col("start_ns", "dur_ns").sort_by("dur_ns").last(),
+                count=pl.col("call").n_unique(),
+                time_ns=pl.col("dur_ns").sum(),
+            )
+        )
+        known = rows.filter(pl.col("share_of_bound").is_not_null()).select("row", *of_row)
+        times = times.join(known, on="row").with_columns(
+            bound_ns=pl.col("time_ns") * pl.col("share_of_bound")
+        )
+        return times.select(
+            "rank", *of_row[:-1], "count", "time_ns", "bound_ns", "start_ns", "dur_ns"
+        ).sort("rank", "stage", "operator", "shapes", "kernel", "time_ns")
 
     def begun(self, frame: pl.DataFrame) -> pl.DataFrame:
         """Rows with ``rank, start_ns`` that begin in a window of their rank; they are not cut."""
@@ -322,17 +402,29 @@ def scope_of(trace: Trace, *, step: int | None = None) -> Scope:
 
 
 def scopes_of(trace: Trace, *, step: int | None = None) -> list[Scope]:
-    """A scope for each phase with much of the time, else the steps with device work, else the whole recording."""
+    """A scope for each phase with much of the time, else the steps with device work, else the
+    whole recording.
+    """
     # Captures of graphs do not count as a run; a recording of captures alone has an empty scope.
     step_rows, recorded = steps(trace), recorded_windows(trace)
     recorded_ns = int(recorded["dur_ns"].sum())
-    ran = step_rows["start_ns"].null_count() < step_rows.height  # a label may hold no work of a device
+    ran = (
+        step_rows["start_ns"].null_count() < step_rows.height
+    )  # a label may hold no work of a device
     if not ran and step is None:
         return [Scope(trace, "whole recording", None, recorded, recorded_ns)]
     windows = step_windows(trace)
     if step is not None:
         every = _with_work(step_rows, windows)
-        return [Scope(trace, f"step {step}", _only(every, step), windows.filter(pl.col("step") == step), recorded_ns)]
+        return [
+            Scope(
+                trace,
+                f"step {step}",
+                _only(every, step),
+                windows.filter(pl.col("step") == step),
+                recorded_ns,
+            )
+        ]
     return [
         Scope(trace, words, chosen, _of_steps(windows, chosen), recorded_ns, of_ns)
         for words, chosen, of_ns in choose(step_rows, windows, steady_state(trace))
@@ -341,7 +433,9 @@ def scopes_of(trace: Trace, *, step: int | None = None) -> list[Scope]:
 
 def _of_steps(windows: pl.DataFrame, chosen: pl.DataFrame | None) -> pl.DataFrame:
     assert chosen is not None  # noqa: S101 - there are steps
-    return windows.join(chosen.select("rank", "step"), on=["rank", "step"], how="semi", maintain_order="left")
+    return windows.join(
+        chosen.select("rank", "step"), on=["rank", "step"], how="semi", maintain_order="left"
+    )
 
 
 MUCH = 0.1
@@ -349,7 +443,9 @@ MUCH = 0.1
 
 STEADY = "steady decode steps"
 Choice = tuple[str, pl.DataFrame | None, int | None]
-"""Words for a part of a run, its steps (None without steps), and the time of all steps that it stands for (ns)."""
+"""Words for a part of a run, its steps (None without steps), and the time of all steps that it
+stands for (ns).
+"""
 
 
 def choose(step_rows: pl.DataFrame, windows: pl.DataFrame, steady: pl.DataFrame) -> list[Choice]:
@@ -361,7 +457,9 @@ def choose(step_rows: pl.DataFrame, windows: pl.DataFrame, steady: pl.DataFrame)
     ranks = every["rank"].n_unique()
     phases = windows.group_by("phase").agg(pl.col("dur_ns").sum(), ranks=pl.col("rank").n_unique())
     phases = phases.sort("dur_ns", "phase", descending=[True, False])
-    much = phases.filter((pl.col("dur_ns") >= MUCH * pl.col("dur_ns").sum()) & (pl.col("ranks") == ranks))
+    much = phases.filter(
+        (pl.col("dur_ns") >= MUCH * pl.col("dur_ns").sum()) & (pl.col("ranks") == ranks)
+    )
     if not much.height or "other" in much["phase"]:
         return [("steps", warm, None)]
     chosen: list[Choice] = []

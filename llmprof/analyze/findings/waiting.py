@@ -1,4 +1,6 @@
-"""Rules about waiting: an idle device (late launches, synchronisation, calls that hold it) and communication."""
+"""Rules about waiting: an idle device (late launches, synchronisation, calls that hold it) and
+communication.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,17 @@ from llmprof.analyze.changes import NOT_WHOLE_GRAPHS
 from llmprof.analyze.collectives.collectives import collectives
 from llmprof.analyze.findings.host import CALLS, MOSTLY, doing, in_another_call, kind_of
 from llmprof.analyze.findings.reasons import REASONS
-from llmprof.analyze.findings.scope import STEADY, Measure, Scope, apart, largest, middle, most, parts_of, total
+from llmprof.analyze.findings.scope import (
+    STEADY,
+    Measure,
+    Scope,
+    apart,
+    largest,
+    middle,
+    most,
+    parts_of,
+    total,
+)
 from llmprof.analyze.findings.work import uneven_rule
 from llmprof.analyze.idle import launch_delay
 from llmprof.analyze.idle.host import call_kinds, host_spans, innermost_within
@@ -26,17 +38,25 @@ LATE = ("host_bound", "launch")
 """Causes of idle time that earlier launches, or fewer calls, would remove."""
 
 LONG_PAUSE_NS: Final = 1_000_000
-"""A launch and what a framework does around it take 5 to 500 us: fewer launches do not shorten longer pauses."""
+"""A launch and what a framework does around it take 5 to 500 us: fewer launches do not shorten
+longer pauses.
+"""
 
 IN_GRAPHS = 0.5
-"""If at least this share of the kernels comes from replayed graphs, the remedy is not to use graphs."""
+"""If at least this share of the kernels comes from replayed graphs, the remedy is not to use
+graphs.
+"""
 
 LAUNCHED_ALONE = 100
-"""More kernels than these for each replay are a part of the step that runs eagerly; an engine has 10 to 50 between."""
+"""More kernels than these for each replay are a part of the step that runs eagerly; an engine
+has 10 to 50 between.
+"""
 
 
 def host_bound(scope: Scope) -> Measure | None:
-    """Idle time before a kernel that the host had not launched yet, including the launching calls."""
+    """Idle time before a kernel that the host had not launched yet, including the launching
+    calls.
+    """
     gaps = _idle(scope, *LATE)
     if not gaps.height:
         return None
@@ -49,7 +69,9 @@ def host_bound(scope: Scope) -> Measure | None:
     in_graphs = replayed >= IN_GRAPHS and not eager_part
     steps = scope.steps
     engine = steps is not None and bool(steps["source"].is_in(["vllm", "sglang"]).any())
-    layer_times = scope.within(layers(scope.trace, per="layer")).filter(pl.col("host_dur_ns").is_not_null())
+    layer_times = scope.within(layers(scope.trace, per="layer")).filter(
+        pl.col("host_dur_ns").is_not_null()
+    )
     figures = {
         "ranks": scope.windows["rank"].n_unique(),
         "has_layer_times": bool(layer_times.height),
@@ -57,7 +79,8 @@ def host_bound(scope: Scope) -> Measure | None:
         "layer_of_others_ns": middle(layer_times.filter(~bound), "host_dur_ns"),
         "calls": total(delays, "calls") / of.parts if delays.height else None,
         "kernels": total(delays, "kernels") / of.parts if delays.height else None,
-        "launching_share": total(late.filter(pl.col("cause") == "launch"), "dur_ns") / total(late, "dur_ns"),
+        "launching_share": total(late.filter(pl.col("cause") == "launch"), "dur_ns")
+        / total(late, "dur_ns"),
         "long_share": long,
         "host": doing(scope, late),
         "elsewhere": in_another_call(scope, late),
@@ -69,7 +92,9 @@ def host_bound(scope: Scope) -> Measure | None:
     launching = "no-host-delay:decode" if scope.words == STEADY else "no-host-delay"
     change = "scale:host:0.5" if in_graphs else launching if long < MOSTLY else None
     where = "cause IN ('host_bound', 'launch')"
-    return Measure.of(whole, figures, ns=total(gaps, "dur_ns"), where=where, change=change, by_rank=gaps)
+    return Measure.of(
+        whole, figures, ns=total(gaps, "dur_ns"), where=where, change=change, by_rank=gaps
+    )
 
 
 def _most_of(scope: Scope, gaps: pl.DataFrame) -> tuple[Scope, pl.DataFrame]:
@@ -79,7 +104,9 @@ def _most_of(scope: Scope, gaps: pl.DataFrame) -> tuple[Scope, pl.DataFrame]:
 
 
 def by_reason(reason: str) -> Callable[[Scope], Measure | None]:
-    """A rule about the pauses in which the device waits for one kind of call or function of the host."""
+    """A rule about the pauses in which the device waits for one kind of call or function of the
+    host.
+    """
 
     def measured(scope: Scope) -> Measure | None:
         if scope.trace.on_host:
@@ -90,7 +117,11 @@ def by_reason(reason: str) -> Callable[[Scope], Measure | None]:
         of, own = _most_of(scope, gaps)
         who, share = most(own, "who")
         whole = parts_of(own)
-        calls = of.begun(scope.trace.runtime).filter(pl.col("name") == who) if scope.trace.has("runtime") else None
+        calls = (
+            of.begun(scope.trace.runtime).filter(pl.col("name") == who)
+            if scope.trace.has("runtime")
+            else None
+        )
         of_calls = calls is not None and calls.height
         figures = {
             "who": who,
@@ -99,13 +130,16 @@ def by_reason(reason: str) -> Callable[[Scope], Measure | None]:
             "longest_ns": largest(whole, "dur_ns"),
             "calls": calls.height if calls is not None and of_calls else None,
             "calls_ns": total(calls, "dur_ns") if calls is not None and of_calls else None,
-            "first_launches": reason == "loading" and kind_of(who, {"": REASONS["loading"][1]}) is None,
+            "first_launches": reason == "loading"
+            and kind_of(who, {"": REASONS["loading"][1]}) is None,
         }
         named = str(who).replace("'", "''")
         where = f"doing = '{named}' OR held_by = '{named}' OR sync_name = '{named}'"
         removable = reason in ("allocation", "compilation") and bool(of_calls)
         change = _without(who) if removable else None
-        return Measure.of(whole, figures, ns=total(gaps, "dur_ns"), where=where, change=change, by_rank=gaps)
+        return Measure.of(
+            whole, figures, ns=total(gaps, "dur_ns"), where=where, change=change, by_rank=gaps
+        )
 
     return measured
 
@@ -120,7 +154,9 @@ def synchronisation(scope: Scope) -> Measure | None:
     whole = parts_of(own)
     figures = {"call": call, "pauses": whole.height / of.parts, "host": doing(scope, own)}
     ns = total(gaps, "dur_ns")
-    return Measure.of(whole, figures, ns=ns, where="cause = 'sync'", change=_without(call), by_rank=gaps)
+    return Measure.of(
+        whole, figures, ns=ns, where="cause = 'sync'", change=_without(call), by_rank=gaps
+    )
 
 
 def _without(call: str | None) -> str | None:
@@ -148,7 +184,9 @@ def device_held(scope: Scope) -> Measure | None:
 
 def between_queued(scope: Scope) -> Measure | None:
     """Short pauses between events that were launched in time."""
-    gaps = _idle(scope, "queued").filter(pl.col("held_kind").is_in(["graph", "stream", "copy", "event"]))
+    gaps = _idle(scope, "queued").filter(
+        pl.col("held_kind").is_in(["graph", "stream", "copy", "event"])
+    )
     if not gaps.height:
         return None
     of, own = _most_of(scope, gaps)
@@ -171,12 +209,17 @@ def unexplained(scope: Scope) -> Measure | None:
         return None
     of, own = _most_of(scope, gaps)
     launched = total(own.filter(pl.col("cause") == "queued"), "dur_ns")
-    figures = {"launched_share": launched / max(1.0, total(own, "dur_ns")), "pauses": own.height / of.parts}
+    figures = {
+        "launched_share": launched / max(1.0, total(own, "dur_ns")),
+        "pauses": own.height / of.parts,
+    }
     return Measure.of(own, figures, ns=total(gaps, "dur_ns"), where=UNKNOWN, by_rank=gaps)
 
 
 def left_out(scope: Scope) -> Measure | None:
-    """Time between events in which others ran that are not in the file, or may have run, as none of their kind is."""
+    """Time between events in which others ran that are not in the file, or may have run, as none
+    of their kind is.
+    """
     gaps, beyond = _without_cause(scope)
     gaps = gaps.with_columns(dur_ns=beyond).filter(pl.col("dur_ns") > 0)
     if not gaps.height:
@@ -189,8 +232,12 @@ UNKNOWN: Final = "cause = 'unknown' OR (cause = 'queued' AND held_kind IS NULL)"
 
 
 def _without_cause(scope: Scope) -> tuple[pl.DataFrame, pl.Expr]:
-    """Idle time that nothing explains, and the part of it in which the device was not idle, or may not have been."""
-    gaps = _idle(scope, "queued", "unknown").filter((pl.col("cause") == "unknown") | pl.col("held_kind").is_null())
+    """Idle time that nothing explains, and the part of it in which the device was not idle, or
+    may not have been.
+    """
+    gaps = _idle(scope, "queued", "unknown").filter(
+        (pl.col("cause") == "unknown") | pl.col("held_kind").is_null()
+    )
     if not _has_kernels(scope):
         return gaps, pl.when(pl.col("cause") == "unknown").then("dur_ns").otherwise(0)
     beyond = pl.col("dur_ns") - pl.col("waited_ns")
@@ -203,7 +250,9 @@ def _has_kernels(scope: Scope) -> bool:
 
 
 def outside(scope: Scope) -> Measure | None:
-    """Recorded time before the first and after the last event of a device, or operator of a host without one."""
+    """Recorded time before the first and after the last event of a device, or operator of a host
+    without one.
+    """
     if scope.steps is not None:
         return None
     events = scope.events
@@ -220,7 +269,9 @@ def outside(scope: Scope) -> Measure | None:
     if not both.height:
         return None
     before = both.select("rank", "start_ns", dur_ns="before")
-    pieces, spans = innermost_within(before, host_spans(scope.trace).with_columns(thread=0), ["rank"])
+    pieces, spans = innermost_within(
+        before, host_spans(scope.trace).with_columns(thread=0), ["rank"]
+    )
     who, share = most(pieces.with_columns(spans["name"][pieces["span"]].alias("who")), "who")
     in_who = share * total(pieces, "dur_ns") / max(1.0, total(before, "dur_ns"))
     figures = {
@@ -233,7 +284,9 @@ def outside(scope: Scope) -> Measure | None:
 
 
 def between_operators(scope: Scope) -> Measure | None:
-    """Time of a run on CPU in which none of its operators runs, from the first to the last of them."""
+    """Time of a run on CPU in which none of its operators runs, from the first to the last of
+    them.
+    """
     if not scope.trace.on_host:
         return None
     gaps = scope.pauses
@@ -247,17 +300,27 @@ def between_operators(scope: Scope) -> Measure | None:
 
 
 def share_in_graphs(scope: Scope, late: pl.DataFrame) -> tuple[float, bool]:
-    """Share of the kernels that a replayed graph launched, and whether most of the late time is in an eager part."""
-    kernels = scope.events.select("rank", "launch_start_ns").filter(scope.events["source"] == "kernel")
+    """Share of the kernels that a replayed graph launched, and whether most of the late time is
+    in an eager part.
+    """
+    kernels = scope.events.select("rank", "launch_start_ns").filter(
+        scope.events["source"] == "kernel"
+    )
     if not kernels.height or not scope.trace.has("runtime"):
         return 0.0, False
     calls = scope.trace.runtime.select("rank", "name", launch_start_ns="start_ns")
-    replays = calls.filter(call_kinds(calls["name"])["replays"]).select("rank", "launch_start_ns").unique()
+    replays = (
+        calls.filter(call_kinds(calls["name"])["replays"])
+        .select("rank", "launch_start_ns")
+        .unique()
+    )
     launch = ["rank", "launch_start_ns"]
     in_graphs = kernels.join(replays, on=launch, how="semi")
     alone = kernels.height - in_graphs.height
     before = total(late.join(replays, on=launch, how="anti"), "dur_ns")
-    eager_part = alone > LAUNCHED_ALONE * in_graphs.n_unique() and before > 0.5 * total(late, "dur_ns")
+    eager_part = alone > LAUNCHED_ALONE * in_graphs.n_unique() and before > 0.5 * total(
+        late, "dur_ns"
+    )
     return in_graphs.height / kernels.height, eager_part
 
 
@@ -268,10 +331,14 @@ def _idle(scope: Scope, *causes: str) -> pl.DataFrame:
 
 
 CUSTOM_ALL_REDUCE_BYTES = 8 << 20
-"""Largest message of vLLM's custom all-reduce (its default ``max_size`` on NVLink, vLLM custom_all_reduce.py)."""
+"""Largest message of vLLM's custom all-reduce (its default ``max_size`` on NVLink, vLLM
+custom_all_reduce.py).
+"""
 
 PIPELINE = ("broadcast", "send_recv")
-"""Communication between stages of a pipeline: waiting in it comes from the pipeline's dependency."""
+"""Communication between stages of a pipeline: waiting in it comes from the pipeline's
+dependency.
+"""
 
 _PIPELINE_GROUP = r"(?i)pipe|\bpp\b|pp_|_pp|:pp"
 
@@ -298,7 +365,9 @@ def is_pipeline(scope: Scope, calls: pl.DataFrame) -> bool:
 def _waiting(scope: Scope, *, pipeline: bool) -> Measure | None:
     every = scope.begun(collectives(scope.trace))
     passes = pl.col("kind").is_in(PIPELINE) & pl.lit(is_pipeline(scope, every))
-    calls = every.filter(pl.col("wait_ns").is_not_null() & (pl.col("world") > 1) & (passes == pipeline))
+    calls = every.filter(
+        pl.col("wait_ns").is_not_null() & (pl.col("world") > 1) & (passes == pipeline)
+    )
     whole = total(every, "wait_ns")
     kind, _ = most(calls, "kind", "wait_ns")
     if kind is None:
@@ -321,28 +390,44 @@ def _waiting(scope: Scope, *, pipeline: bool) -> Measure | None:
         "late": late,
         "late_share": times / once.height,
         "late_wait_share": of_waiting,
-        "group": None if pipeline else latest_group(late_groups_of(calls, rank_groups(scope.trace))),
+        "group": None
+        if pipeline
+        else latest_group(late_groups_of(calls, rank_groups(scope.trace))),
         "calls": once.height,
         "waited_share": total(others, "wait_ns") / max(1.0, total(others, "dur_ns")),
-        # the rest of a kernel's duration is its transfer; the kernel of the last rank has no waiting
+        # the rest of a kernel's duration is its transfer; the kernel of the last rank has no
+        # waiting
         "transfer_ns": middle(calls, "transfer_ns"),
         "seen_ns": middle(others, "dur_ns"),
         "skew_ns": middle(once, "arrival_skew_ns"),
         "spread_ns": middle(once, "end_spread_ns"),
-        "clock_offset_ns": largest(calls.with_columns(pl.col("clock_offset_ns").abs()), "clock_offset_ns"),
+        "clock_offset_ns": largest(
+            calls.with_columns(pl.col("clock_offset_ns").abs()), "clock_offset_ns"
+        ),
         "overlapping_share": calls["match_confidence"].cast(pl.Float64).min(),
     }
-    # waiting at the same time as compute costs nothing, so each kind gets its share of the exposed part
+    # waiting at the same time as compute costs nothing, so each kind gets its share of the exposed
+    # part
     of_rank = pl.col("wait_ns").sum()
-    shares = every.group_by("rank").agg(every=of_rank).join(own.group_by("rank").agg(mine=of_rank), on="rank")
+    shares = (
+        every.group_by("rank")
+        .agg(every=of_rank)
+        .join(own.group_by("rank").agg(mine=of_rank), on="rank")
+    )
     by_rank = (
         scope.by_rank("communication", "wait")
         .join(shares.filter(pl.col("every") > 0), on="rank")
         .select("rank", dur_ns=pl.col("ns") * pl.col("mine") / pl.col("every"))
     )
     late_ranks = lasts.filter(pl.col("waited") >= waited / 2)["last_rank"]
-    most_of_it = total(lasts.filter(pl.col("waited") >= waited / 2), "waited") >= MOSTLY * total(lasts, "waited")
-    cause = None if pipeline or not most_of_it else _why_late(scope, late_ranks.to_list(), whole / scope.parts)
+    most_of_it = total(lasts.filter(pl.col("waited") >= waited / 2), "waited") >= MOSTLY * total(
+        lasts, "waited"
+    )
+    cause = (
+        None
+        if pipeline or not most_of_it
+        else _why_late(scope, late_ranks.to_list(), whole / scope.parts)
+    )
     return Measure.of(
         calls.with_columns(dur_ns="wait_ns"),
         figures | {"cause": cause},
@@ -355,28 +440,46 @@ def _waiting(scope: Scope, *, pipeline: bool) -> Measure | None:
 
 
 EXPLAINS: Final = 0.25
-"""Least share of the others' waiting that late ranks spend more than they do, for that to be named as the cause."""
+"""Least share of the others' waiting that late ranks spend more than they do, for that to be
+named as the cause.
+"""
 
 
 def _why_late(scope: Scope, late: list[int], waited_ns: float) -> str | None:
-    """The rule about what the late ranks spend most time on beyond the others; None if it explains little."""
+    """The rule about what the late ranks spend most time on beyond the others; None if it
+    explains little.
+    """
     of_work = pl.concat(
         scope.by_rank(kind).with_columns(rule=pl.lit(rule))
         for kind, rule in (("compute", uneven_rule(scope)), ("copy", "copies"))
     )
     held = (pl.col("cause") == "queued") & (pl.col("held_kind") == "call")
     cause = pl.col("cause")
-    of_cause = first_true({"host_bound": cause.is_in(LATE), "synchronisation": cause == "sync", "device_held": held})
+    of_cause = first_true(
+        {"host_bound": cause.is_in(LATE), "synchronisation": cause == "sync", "device_held": held}
+    )
     of_host = scope.pauses.select("rank", ns="dur_ns", rule=pl.coalesce("reason", of_cause))
     sums = pl.concat([of_work, of_host.cast({"ns": pl.Int64})], how="vertical_relaxed").filter(
         pl.col("rule").is_not_null()
     )
     steps_of = scope.windows.group_by("rank").agg(parts=pl.len())
     each = sums.group_by("rule", "rank").agg(pl.col("ns").sum())
-    each = each.select("rule").unique().join(steps_of, how="cross").join(each, on=["rule", "rank"], how="left")
+    each = (
+        each.select("rule")
+        .unique()
+        .join(steps_of, how="cross")
+        .join(each, on=["rule", "rank"], how="left")
+    )
     mean = pl.col("ns").fill_null(0) / pl.col("parts")
-    own, other = (mean.filter(pl.col("rank").is_in(late) == is_late).mean() for is_late in (True, False))
-    more = each.group_by("rule").agg(ns=own - other).drop_nulls().sort("ns", "rule", descending=[True, False])
+    own, other = (
+        mean.filter(pl.col("rank").is_in(late) == is_late).mean() for is_late in (True, False)
+    )
+    more = (
+        each.group_by("rule")
+        .agg(ns=own - other)
+        .drop_nulls()
+        .sort("ns", "rule", descending=[True, False])
+    )
     if not more.height or more["ns"][0] < EXPLAINS * waited_ns:
         return None
     return str(more["rule"][0])
@@ -406,7 +509,9 @@ def exposed_communication(scope: Scope) -> Measure | None:
         "why": None if waits_known or not why.len() else why[0],
         "has_layers": scope.has_layers,
     }
-    by_rank = scope.by_rank("communication", "transfer", "wait or transfer").rename({"ns": "dur_ns"})
+    by_rank = scope.by_rank("communication", "transfer", "wait or transfer").rename(
+        {"ns": "dur_ns"}
+    )
     return Measure.of(rows, figures, ns=transfer, by_rank=by_rank)
 
 

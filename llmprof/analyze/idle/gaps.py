@@ -1,7 +1,9 @@
-"""Gaps of devices and streams with their causes: each gap is split at the call that launched the event that ends it.
+"""Gaps of devices and streams with their causes: each gap is split at the call that launched the
+event that ends it.
 
-Before this call began, the host was late. During the call and the usual launch delay, the launch was under way. After
-that the event was in the queue and something held the device. A gap can have all three parts.
+Before this call began, the host was late. During the call and the usual launch delay, the launch
+was under way. After that the event was in the queue and something held the device. A gap can have
+all three parts.
 """
 
 from __future__ import annotations
@@ -19,16 +21,23 @@ from llmprof.arguments import NotNegative
 from llmprof.trace import Trace
 
 LONG_LAUNCH = 3
-"""On an idle device, a delay of up to this multiple of the usual one counts as launch and not as waiting."""
+"""On an idle device, a delay of up to this multiple of the usual one counts as launch and not as
+waiting.
+"""
 
 LAUNCH_NS = 50_000
 """Longest usual delay: from a launching call to its event an idle device takes 5 to 15 us."""
 
 DISPATCH_NS = 20_000
-"""A device takes a few us from one event of a stream to the next. This explains waits up to this length (ns) only."""
+"""A device takes a few us from one event of a stream to the next.
+
+This explains waits up to this length (ns) only.
+"""
 
 HELD_SHARE = 0.5
-"""A call of the host is named as holding the device if it runs for at least this share of the wait."""
+"""A call of the host is named as holding the device if it runs for at least this share of the
+wait.
+"""
 
 
 @Analysis(
@@ -41,7 +50,8 @@ HELD_SHARE = 0.5
     reported=True,
     section=Section(
         "idle",
-        "A gap counts only when no stream of the device runs anything; a gap on one stream is not an idle device.",
+        "A gap counts only when no stream of the device runs anything; a gap on one stream is not"
+        " an idle device.",
     ),
     figures=("llmprof.report.figures:IDLE",),
     apart=("min_ns",),
@@ -49,8 +59,8 @@ HELD_SHARE = 0.5
 def idle(trace: Trace, *, min_ns: NotNegative = 0) -> pl.DataFrame:
     """Idle time of each rank's device, in parts, each with its cause.
 
-    The device is idle between its first and last event while none of its streams runs anything. Each gap is split at
-    the call that launched the event that ends it.
+    The device is idle between its first and last event while none of its streams runs anything.
+    Each gap is split at the call that launched the event that ends it.
 
     Parameters
     ----------
@@ -62,22 +72,27 @@ def idle(trace: Trace, *, min_ns: NotNegative = 0) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        One row for each part of a gap, by rank, device and time; the parts of a gap add up to it (times in ns):
+        One row for each part of a gap, by rank, device and time; the parts of a gap add up to it
+        (times in ns):
 
-        - ``rank, device``; ``gap``: its number; ``step`` of the event that ends the gap, ``in_step``: whether that step
-          had already begun on the device (null without a step);
+        - ``rank, device``; ``gap``: its number; ``step`` of the event that ends the gap,
+          ``in_step``: whether that step had already begun on the device (null without a step);
         - ``start_ns, dur_ns`` of the part, ``gap_ns`` of the whole gap;
-        - ``cause``: ``host_bound`` (the launching call had not begun: the host was late), ``sync`` (the same, but a
-          synchronising call of the launching thread was waiting when the gap began; as long as that call),
-          ``launch`` (the launching call was running, or the usual delay between its start and that of the event),
-          ``queued`` (the event was launched and something held it) or ``unknown`` (no launch in the capture);
-        - ``doing, doing_kind, doing_share``: what the launching thread spent most of the part in, by the innermost
-          call, operator, Python function or range at each moment; null where nothing of it was recorded;
-        - ``held_by, held_kind``: in ``queued`` parts, what the event waited for: ``call`` (of the host, that holds the
-          device), ``graph`` (an earlier node), ``event`` (of another stream), ``copy`` or ``stream`` (the few us after
-          the copy or other event before it on its stream); null if nothing recorded explains the wait;
-        - ``after_name, after_stream``: the event that ended when the gap began; ``next_event, next_name,
-          next_stream``: the one that ends the gap; ``launch_start_ns``: start of its launch;
+        - ``cause``: ``host_bound`` (the launching call had not begun: the host was late), ``sync``
+          (the same, but a synchronising call of the launching thread was waiting when the gap
+          began; as long as that call), ``launch`` (the launching call was running, or the usual
+          delay between its start and that of the event), ``queued`` (the event was launched and
+          something held it) or ``unknown`` (no launch in the capture);
+        - ``doing, doing_kind, doing_share``: what the launching thread spent most of the part in,
+          by the innermost call, operator, Python function or range at each moment; null where
+          nothing of it was recorded;
+        - ``held_by, held_kind``: in ``queued`` parts, what the event waited for: ``call`` (of the
+          host, that holds the device), ``graph`` (an earlier node), ``event`` (of another stream),
+          ``copy`` or ``stream`` (the few us after the copy or other event before it on its stream);
+          null if nothing recorded explains the wait;
+        - ``after_name, after_stream``: the event that ended when the gap began; ``next_event,
+          next_name, next_stream``: the one that ends the gap; ``launch_start_ns``: start of its
+          launch;
         - ``sync_name``: the synchronising call, null for other causes.
     """
     return idle_with_threads(trace).drop("thread").filter(pl.col("gap_ns") >= min_ns)
@@ -95,34 +110,47 @@ def idle_of(
     events: pl.DataFrame, spans: pl.DataFrame | None = None, *, waits: pl.DataFrame | None = None
 ) -> pl.DataFrame:
     """The analysis of :func:`idle` on a frame of device events."""
-    spans = pl.DataFrame(schema=HOST_SPANS) if spans is None else spans.with_columns(pl.col("thread").fill_null(-1))
+    spans = (
+        pl.DataFrame(schema=HOST_SPANS)
+        if spans is None
+        else spans.with_columns(pl.col("thread").fill_null(-1))
+    )
     rows = _gaps_with_launches(events)
     calls = spans.filter(pl.col("kind") == "call")
-    calls = calls.select("rank", "start_ns", "dur_ns", "name", _thread="thread").hstack(call_kinds(calls["name"]))
+    calls = calls.select("rank", "start_ns", "dur_ns", "name", _thread="thread").hstack(
+        call_kinds(calls["name"])
+    )
     rows, syncs = _with_sync(rows, calls)
     parts = _parts(rows, calls)
     cause = parts["_cause"].to_numpy()
     of_known = np.flatnonzero(cause != CAUSES.index("unknown"))
-    done = doing(parts[["rank", "start_ns", "dur_ns", "_thread"]][of_known].rename({"_thread": "thread"}), spans)
+    done = doing(
+        parts[["rank", "start_ns", "dur_ns", "_thread"]][of_known].rename({"_thread": "thread"}),
+        spans,
+    )
     done = done[["doing", "doing_kind", "doing_share"]][_numbers(of_known, parts.height)]
     queued = np.flatnonzero(cause == CAUSES.index("queued"))
     held = _held(parts[queued], events, calls, waits)[_numbers(queued, parts.height)]
     synced = pl.Series(cause == CAUSES.index("sync"))
     before = events[["name", "stream"]][parts["_after"]]
     following = events[["event", "name", "stream"]][parts["_next"]]
-    return parts[["rank", "device", "gap", "step", "in_step", "start_ns", "dur_ns", "gap_ns"]].hstack([
-        pl.Series("cause", CAUSES)[cause],
-        *done.get_columns(),
-        *held.get_columns(),
-        before["name"].alias("after_name"),
-        before["stream"].alias("after_stream"),
-        following["event"].alias("next_event"),
-        following["name"].alias("next_name"),
-        following["stream"].alias("next_stream"),
-        parts["launch_start_ns"],
-        parts["_thread"].alias("thread"),
-        syncs["name"][parts["_sync"].set(~synced, None)].alias("sync_name"),
-    ])  # fmt: skip
+    return parts[
+        ["rank", "device", "gap", "step", "in_step", "start_ns", "dur_ns", "gap_ns"]
+    ].hstack(
+        [
+            pl.Series("cause", CAUSES)[cause],
+            *done.get_columns(),
+            *held.get_columns(),
+            before["name"].alias("after_name"),
+            before["stream"].alias("after_stream"),
+            following["event"].alias("next_event"),
+            following["name"].alias("next_name"),
+            following["stream"].alias("next_stream"),
+            parts["launch_start_ns"],
+            parts["_thread"].alias("thread"),
+            syncs["name"][parts["_sync"].set(~synced, None)].alias("sync_name"),
+        ]
+    )
 
 
 def _numbers(rows: np.ndarray, height: int) -> pl.Series:
@@ -136,11 +164,17 @@ CAUSES = ("unknown", "sync", "host_bound", "launch", "queued")
 
 
 def _gaps_with_launches(events: pl.DataFrame) -> pl.DataFrame:
-    """Gaps with the launch of the event that ends each; ``_next`` and ``_after`` are rows of ``events``."""
+    """Gaps with the launch of the event that ends each; ``_next`` and ``_after`` are rows of
+    ``events``.
+    """
     rows, ends = gaps_between(events, ["rank", "device"])
     after = _ended_before(rows, ends, events)
-    following = events[["step", "launch_start_ns", "launch_end_ns", "launch_thread", "source"]][rows["next"]]
-    launched = pl.when(pl.col("source") != "op")  # an operator in place of device work has no launch
+    following = events[["step", "launch_start_ns", "launch_end_ns", "launch_thread", "source"]][
+        rows["next"]
+    ]
+    launched = pl.when(
+        pl.col("source") != "op"
+    )  # an operator in place of device work has no launch
     following = following.select(
         "step",
         launch_start_ns=launched.then("launch_start_ns"),
@@ -149,13 +183,34 @@ def _gaps_with_launches(events: pl.DataFrame) -> pl.DataFrame:
     )
     rows = rows.hstack(following).with_row_index("gap").hstack([after])
     runs = first_of_runs(events, ["rank", "step"])
-    first = np.minimum.reduceat(events["start_ns"].to_numpy(), runs) if len(runs) else np.empty(0, dtype=np.int64)
-    steps = events[["rank", "step"]][runs].hstack([pl.Series("begun", first)]).filter(pl.col("step").is_not_null())
-    (begins,) = of_groups(rows, steps.group_by("rank", "step").agg(pl.col("begun").min()), ["rank", "step"])
+    first = (
+        np.minimum.reduceat(events["start_ns"].to_numpy(), runs)
+        if len(runs)
+        else np.empty(0, dtype=np.int64)
+    )
+    steps = (
+        events[["rank", "step"]][runs]
+        .hstack([pl.Series("begun", first)])
+        .filter(pl.col("step").is_not_null())
+    )
+    (begins,) = of_groups(
+        rows, steps.group_by("rank", "step").agg(pl.col("begun").min()), ["rank", "step"]
+    )
     return rows.select(
-        "gap", "rank", "device", "step", "start_ns", "launch_start_ns", "_launch_end", "_thread", "_after",
-        in_step=begins <= pl.col("start_ns"), gap_ns="dur_ns", _end=pl.col("start_ns") + pl.col("dur_ns"), _next="next",
-    )  # fmt: skip
+        "gap",
+        "rank",
+        "device",
+        "step",
+        "start_ns",
+        "launch_start_ns",
+        "_launch_end",
+        "_thread",
+        "_after",
+        in_step=begins <= pl.col("start_ns"),
+        gap_ns="dur_ns",
+        _end=pl.col("start_ns") + pl.col("dur_ns"),
+        _next="next",
+    )
 
 
 def _ended_before(rows: pl.DataFrame, ends: pl.DataFrame, events: pl.DataFrame) -> pl.Series:
@@ -164,27 +219,42 @@ def _ended_before(rows: pl.DataFrame, ends: pl.DataFrame, events: pl.DataFrame) 
         return ends["row"].alias("_after")
     # if several end at once, the one on the stream of the next event
     gap, row = ends["gap"].to_numpy(), ends["row"]
-    own = (events["stream"][row] == events["stream"][rows["next"]][ends["gap"]]).fill_null(value=False).to_numpy()
+    own = (
+        (events["stream"][row] == events["stream"][rows["next"]][ends["gap"]])
+        .fill_null(value=False)
+        .to_numpy()
+    )
     order = np.lexsort((events["event"][row].to_numpy(), ~own, gap))
     first: pl.Series = row[order[first_of_runs(ends[["gap"]][order], ["gap"])]]
     return first.alias("_after")
 
 
 def _with_sync(rows: pl.DataFrame, calls: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Add the last synchronising call of the launching thread before the gap, as a row number of the second frame."""
-    # runtime calls contain driver calls: keep the outermost of nested calls, so that the last to begin is the last to
-    # end
-    syncs = calls.filter("synchronises").with_columns(_call_end=pl.col("start_ns") + pl.col("dur_ns"))
-    syncs = syncs.sort("rank", "_thread", "start_ns", "_call_end", descending=[False, False, False, True])
+    """Add the last synchronising call of the launching thread before the gap, as a row number of
+    the second frame.
+    """
+    # runtime calls contain driver calls: keep the outermost of nested calls, so that the last to
+    # begin is the last to end
+    syncs = calls.filter("synchronises").with_columns(
+        _call_end=pl.col("start_ns") + pl.col("dur_ns")
+    )
+    syncs = syncs.sort(
+        "rank", "_thread", "start_ns", "_call_end", descending=[False, False, False, True]
+    )
     reach = pl.col("_call_end").cum_max().shift(1).over("rank", "_thread")
     syncs = syncs.filter(reach.is_null() | (pl.col("_call_end") > reach))
     at = last_before(rows, syncs, ["rank", "_thread"], at="start_ns")
     call = syncs[["start_ns", "_call_end"]][at]
-    return rows.hstack([at.alias("_sync"), call["start_ns"].alias("_call_start"), call["_call_end"]]), syncs
+    return (
+        rows.hstack([at.alias("_sync"), call["start_ns"].alias("_call_start"), call["_call_end"]]),
+        syncs,
+    )
 
 
 def _parts(rows: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
-    """Gaps in parts: before the launching call, the launch itself, and after it; ``_cause`` is a number."""
+    """Gaps in parts: before the launching call, the launch itself, and after it; ``_cause`` is a
+    number.
+    """
     begin, known = _filled(rows["launch_start_ns"])
     start, end = rows["start_ns"].to_numpy(), rows["_end"].to_numpy()
     launches = known & (begin >= start)
@@ -217,13 +287,17 @@ def _parts(rows: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
         (late, until),
         (until, end),
     )
-    kept = [np.flatnonzero((last > first) & (known | (i == 0))) for i, (first, last) in enumerate(edges)]
+    kept = [
+        np.flatnonzero((last > first) & (known | (i == 0))) for i, (first, last) in enumerate(edges)
+    ]
     number = np.concatenate([row * len(CAUSES) + i for i, row in enumerate(kept)])
     order = np.argsort(number, kind="stable")  # by gap, then in the order of the parts
     first = np.concatenate([first[row] for row, (first, _) in zip(kept, edges, strict=True)])[order]
     last = np.concatenate([last[row] for row, (_, last) in zip(kept, edges, strict=True)])[order]
     gap, cause = np.divmod(number[order], len(CAUSES))
-    of_gap = rows.drop("start_ns", "_launch_end", "_end", "_call_start", "_call_end")[gap.astype(np.uint32)]
+    of_gap = rows.drop("start_ns", "_launch_end", "_end", "_call_start", "_call_end")[
+        gap.astype(np.uint32)
+    ]
     columns = {"_cause": cause.astype(np.uint8), "start_ns": first, "dur_ns": last - first}
     return of_gap.hstack([pl.Series(name, values) for name, values in columns.items()])
 
@@ -240,27 +314,52 @@ _HOLDS = ("call", "graph", "event", "copy", "stream")
 
 
 def _held(
-    queued: pl.DataFrame, events: pl.DataFrame, calls: pl.DataFrame, waits: pl.DataFrame | None = None
+    queued: pl.DataFrame,
+    events: pl.DataFrame,
+    calls: pl.DataFrame,
+    waits: pl.DataFrame | None = None,
 ) -> pl.DataFrame:
     """``held_by, held_kind``: what queued events waited for."""
     start, length = queued["start_ns"], queued["dur_ns"]
-    queued = queued[["rank", "start_ns", "dur_ns", "launch_start_ns", "_thread"]].hstack([
-        events["stream"][queued["_next"]].alias("stream"), (start + length).alias("_end"), queued["_after"]
-    ])  # fmt: skip
+    queued = queued[["rank", "start_ns", "dur_ns", "launch_start_ns", "_thread"]].hstack(
+        [
+            events["stream"][queued["_next"]].alias("stream"),
+            (start + length).alias("_end"),
+            queued["_after"],
+        ]
+    )
     holding = calls.filter("holds")
     call, in_call = _longest_call(queued, holding)
-    had_to_wait = _told_to_wait(queued, events, calls) if waits is None else _seen_to_wait(queued, waits)
-    before = events[["stream", "source", "name", "launch_start_ns", "launch_thread"]][queued["_after"]]
+    had_to_wait = (
+        _told_to_wait(queued, events, calls) if waits is None else _seen_to_wait(queued, waits)
+    )
+    before = events[["stream", "source", "name", "launch_start_ns", "launch_thread"]][
+        queued["_after"]
+    ]
     begin, known = _filled(queued["launch_start_ns"])
     begun_before, known_before = _filled(before["launch_start_ns"])
     thread_before = before["launch_thread"].fill_null(-1).to_numpy()
-    same_launch = known & known_before & (begin == begun_before) & (queued["_thread"].to_numpy() == thread_before)
-    (stream, on_stream), (stream_before, on_stream_before) = _filled(queued["stream"]), _filled(before["stream"])
+    same_launch = (
+        known
+        & known_before
+        & (begin == begun_before)
+        & (queued["_thread"].to_numpy() == thread_before)
+    )
+    (stream, on_stream), (stream_before, on_stream_before) = (
+        _filled(queued["stream"]),
+        _filled(before["stream"]),
+    )
     same_stream = on_stream & on_stream_before & (stream == stream_before)
     lengths = length.to_numpy()
     behind = same_stream & (lengths <= DISPATCH_NS)
     copies = (before["source"] == "copy").to_numpy()
-    evidence = (in_call >= np.maximum(HELD_SHARE * lengths, 1), same_launch, had_to_wait, behind & copies, behind)
+    evidence = (
+        in_call >= np.maximum(HELD_SHARE * lengths, 1),
+        same_launch,
+        had_to_wait,
+        behind & copies,
+        behind,
+    )
     kind = np.select(evidence, range(len(_HOLDS)), default=len(_HOLDS))
     by_call = pl.Series(kind == _HOLDS.index("call"))
     by = holding["name"][call].zip_with(by_call, before["name"])
@@ -270,14 +369,19 @@ def _held(
 
 
 def _longest_call(queued: pl.DataFrame, holding: pl.DataFrame) -> tuple[pl.Series, np.ndarray]:
-    """Row of the host call that holds the device for most of each part, and the length of this time (ns), 0 if none."""
-    # few calls hold the device, and they are long: the last to begin before the part, and the longest within it
+    """Row of the host call that holds the device for most of each part, and the length of this
+    time (ns), 0 if none.
+    """
+    # few calls hold the device, and they are long: the last to begin before the part, and the
+    # longest within it
     begins = holding["start_ns"]
     ends = begins + holding["dur_ns"]
     start, end = queued["start_ns"].to_numpy(), queued["_end"].to_numpy()
     rows, lengths = [], []
     for at in ("start_ns", "_end"):
-        row = last_before(queued, holding[["rank", "start_ns"]].rename({"start_ns": at}), ["rank"], at=at)
+        row = last_before(
+            queued, holding[["rank", "start_ns"]].rename({"start_ns": at}), ["rank"], at=at
+        )
         (begin, known), (until, _) = _filled(begins[row]), _filled(ends[row])
         lengths.append(np.where(known, np.minimum(end, until) - np.maximum(start, begin), 0))
         rows.append(row)
@@ -308,7 +412,9 @@ def _told_to_wait(queued: pl.DataFrame, events: pl.DataFrame, calls: pl.DataFram
 
 def _seen_to_wait(queued: pl.DataFrame, waits: pl.DataFrame) -> np.ndarray:
     """The same from recorded device queues: the stream was in a wait for most of the part."""
-    recorded = waits.select("rank", "stream", _end="start_ns", _until=pl.col("start_ns") + pl.col("dur_ns"))
+    recorded = waits.select(
+        "rank", "stream", _end="start_ns", _until=pl.col("start_ns") + pl.col("dur_ns")
+    )
     at = last_before(queued, recorded, ["rank", "stream"], at="_end")
     (begin, known), (until, _) = _filled(recorded["_end"][at]), _filled(recorded["_until"][at])
     start, end = queued["start_ns"].to_numpy(), queued["_end"].to_numpy()
@@ -336,11 +442,11 @@ def stream_gaps(trace: Trace, *, min_ns: NotNegative = 0) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        ``rank, device, stream``, ``step`` (of the event that ends the gap), ``start_ns, dur_ns, next_event,
-        next_name``, ``busy_elsewhere_ns`` (part of the gap during which another stream of the device was busy) and
-        ``share_busy_elsewhere`` (of ``dur_ns``). One row for each gap, by stream and time. Events of an unknown stream
-        (PyTorch shows kernels of annotated CUDA graphs on lanes that are not streams) have no gaps, but they keep the
-        device busy.
+        ``rank, device, stream``, ``step`` (of the event that ends the gap), ``start_ns, dur_ns,
+        next_event, next_name``, ``busy_elsewhere_ns`` (part of the gap during which another stream
+        of the device was busy) and ``share_busy_elsewhere`` (of ``dur_ns``). One row for each gap,
+        by stream and time. Events of an unknown stream (PyTorch shows kernels of annotated CUDA
+        graphs on lanes that are not streams) have no gaps, but they keep the device busy.
     """
     refuse_samples(trace, "when a stream was idle")
     return stream_gaps_of(device_events_with_steps(trace), min_ns=min_ns)
@@ -350,9 +456,21 @@ def stream_gaps_of(events: pl.DataFrame, *, min_ns: int = 0) -> pl.DataFrame:
     """The analysis of :func:`stream_gaps` on a frame of device events."""
     following = {"step": pl.col("step"), "next_event": pl.col("event"), "next_name": pl.col("name")}
     on_streams = events.filter(pl.col("stream").is_not_null())
-    rows = gaps(on_streams, ["rank", "device", "stream"], **following).filter(pl.col("dur_ns") >= min_ns)
+    rows = gaps(on_streams, ["rank", "device", "stream"], **following).filter(
+        pl.col("dur_ns") >= min_ns
+    )
     rows = length_within(rows, events, ["rank", "device"], name="busy_elsewhere_ns")
     return rows.select(
-        *("rank", "device", "stream", "step", "start_ns", "dur_ns", "next_event", "next_name", "busy_elsewhere_ns"),
+        *(
+            "rank",
+            "device",
+            "stream",
+            "step",
+            "start_ns",
+            "dur_ns",
+            "next_event",
+            "next_name",
+            "busy_elsewhere_ns",
+        ),
         share_busy_elsewhere=pl.col("busy_elsewhere_ns") / pl.col("dur_ns"),
     )

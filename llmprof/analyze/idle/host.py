@@ -1,4 +1,6 @@
-"""Activity of the threads of the host (synchronising calls, innermost operators), its pauses, delays of launches."""
+"""Activity of the threads of the host (synchronising calls, innermost operators), its pauses,
+delays of launches.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +22,14 @@ from llmprof.names.operators import by_distinct
 from llmprof.trace import Trace
 
 SYNCHRONISING = (
-    r"(?i)synchroni[sz]e"  # cudaStreamSynchronize, hipEventSynchronize, cuCtxSynchronize, aclrtSynchronizeDevice
+    # cudaStreamSynchronize, hipEventSynchronize, cuCtxSynchronize, aclrtSynchronizeDevice
+    r"(?i)synchroni[sz]e"
     r"|^(?:cuda|hip|cu|mu|musa|(?:\w+@)?aclrt)memcpy"  # the Async forms are excluded below
     r"|^(?:cuda|hip)free(?:_v\d+)?$"  # waits for the device before it frees memory
 )
-"""Names of host calls that return only when work on the device is done (and the Async copies, which do not)."""
+"""Names of host calls that return only when work on the device is done (and the Async copies,
+which do not).
+"""
 
 HOLDS_THE_DEVICE = (
     r"(?i)^(?:cuda|hip|cu|mu|musa|(?:\w+@)?aclrt)(?:"
@@ -33,7 +38,9 @@ HOLDS_THE_DEVICE = (
     r"|graphinstantiate|graphexecdestroy|graphexecupdate|graphupload"
     r"|moduleload|libraryload|moduleunload|ctxcreate|ctxdestroy|devicereset|ipcopenmemhandle|ipcclosememhandle)"
 )
-"""Names of host calls during which a device may start nothing new: they allocate memory, load code or build graphs."""
+"""Names of host calls during which a device may start nothing new: they allocate memory, load
+code or build graphs.
+"""
 
 WAITS_FOR_EVENT = r"(?i)streamwaitevent"
 """Names of host calls that make a stream wait for an event of another one."""
@@ -63,7 +70,9 @@ def is_synchronising(name: pl.Expr) -> pl.Expr:
 
 
 def holds_the_device(name: pl.Expr) -> pl.Expr:
-    """Whether work on the device may stop while a host call of this name runs: not for one that only waits."""
+    """Whether work on the device may stop while a host call of this name runs: not for one that
+    only waits.
+    """
     waits_only = name.str.contains("(?i)synchroni[sz]e")
     return (is_synchronising(name) & ~waits_only) | (
         name.str.contains(HOLDS_THE_DEVICE) & ~name.str.contains("(?i)async")
@@ -79,7 +88,9 @@ def host_spans(trace: Trace) -> pl.DataFrame:
     if trace.has("ops"):
         parts.append(trace.ops.select(*columns, "kind"))
     if trace.has("markers"):
-        parts.append(trace.markers.filter(~pl.col("on_device")).select(*columns, kind=pl.lit("range")))
+        parts.append(
+            trace.markers.filter(~pl.col("on_device")).select(*columns, kind=pl.lit("range"))
+        )
     if not parts:
         return pl.DataFrame(schema=HOST_SPANS)
     return pl.concat(parts, how="vertical_relaxed").with_columns(pl.col("thread").fill_null(-1))
@@ -95,14 +106,24 @@ HOST_SPANS = {
 def innermost_within(
     windows: pl.DataFrame, spans: pl.DataFrame, by: Sequence[str]
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Pieces of windows with the innermost span at each moment: ``window, span, start_ns, dur_ns``, and the spans."""
-    # `window` and `span` are row numbers; spans that outlast their call are work elsewhere and left out.
-    nothing = {"window": pl.UInt32(), "span": pl.UInt32(), "start_ns": pl.Int64(), "dur_ns": pl.Int64()}
+    """Pieces of windows with the innermost span at each moment:
+
+    ``window, span, start_ns, dur_ns``, and the spans.
+    """
+    # `window` and `span` are row numbers; spans that outlast their call are work elsewhere and left
+    # out.
+    nothing = {
+        "window": pl.UInt32(),
+        "span": pl.UInt32(),
+        "start_ns": pl.Int64(),
+        "dur_ns": pl.Int64(),
+    }
     if not windows.height or not spans.height:
         return pl.DataFrame(schema=nothing), spans.clear()
     spans = _meeting(spans, windows, by)
     pieces = innermost_pieces(spans, by)
-    # a thread that launches for several devices has windows of all at the same time: one round for each device
+    # a thread that launches for several devices has windows of all at the same time: one round for
+    # each device
     line = lay(windows, by, {"_window": pl.int_range(pl.len(), dtype=pl.UInt32)})
     window, start, end = (line.rows[column].to_numpy() for column in ("_window", "_start", "_end"))
     cuts = [pl.DataFrame(schema=nothing)]
@@ -117,7 +138,9 @@ def innermost_within(
 
 
 def doing(windows: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
-    """Span in which the thread of each window spent most time; at each moment only the innermost span counts."""
+    """Span in which the thread of each window spent most time; at each moment only the innermost
+    span counts.
+    """
     pieces, spans = innermost_within(windows, spans, ["rank", "thread"])
     if not pieces.height:
         return windows.with_columns(
@@ -128,7 +151,11 @@ def doing(windows: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
     of_window, span, length = (pieces[column].to_numpy() for column in ("window", "span", "dur_ns"))
     code = pl.col("name", "kind").cast(pl.Categorical).to_physical().cast(pl.Int64)
     coded = spans.select(code).select(_key=pl.col("name") * 2**32 + pl.col("kind"))
-    distinct = spans.select("name", "kind").with_columns(coded["_key"]).filter(pl.col("_key").is_first_distinct())
+    distinct = (
+        spans.select("name", "kind")
+        .with_columns(coded["_key"])
+        .filter(pl.col("_key").is_first_distinct())
+    )
     activities = distinct.sort("name", "kind").with_row_index("_activity")
     activity_of = coded.join(activities, on="_key", how="left", maintain_order="left")["_activity"]
     longest, activity, inside = _longest(of_window, activity_of.to_numpy()[span], length)
@@ -138,22 +165,32 @@ def doing(windows: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
     whole = windows["dur_ns"].to_numpy()
     share = np.divide(share, whole, out=share, where=whole > 0)
     most = activities[row_numbers(chosen)]
-    return windows.hstack([
-        most["name"].alias("doing"),
-        most["kind"].alias("doing_kind"),
-        pl.Series("doing_share", share).set(pl.Series((chosen < 0) | (whole <= 0)), None),
-    ])  # fmt: skip
+    return windows.hstack(
+        [
+            most["name"].alias("doing"),
+            most["kind"].alias("doing_kind"),
+            pl.Series("doing_share", share).set(pl.Series((chosen < 0) | (whole <= 0)), None),
+        ]
+    )
 
 
-def _longest(window: np.ndarray, activity: np.ndarray, length: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """For each window with any time: its number, its longest activity (of equals the first) and that time."""
+def _longest(
+    window: np.ndarray, activity: np.ndarray, length: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """For each window with any time: its number, its longest activity (of equals the first) and
+    that time.
+    """
     if not len(window):
         return window, activity, length
     key = window.astype(np.int64) * (int(activity.max()) + 1) + activity
     order = np.argsort(key)
     key, length = key[order], length[order]
     begins = np.flatnonzero(np.append(True, key[1:] != key[:-1]))
-    window, activity, length = window[order[begins]], activity[order[begins]], np.add.reduceat(length, begins)
+    window, activity, length = (
+        window[order[begins]],
+        activity[order[begins]],
+        np.add.reduceat(length, begins),
+    )
     begins = np.flatnonzero(np.append(True, window[1:] != window[:-1]))
     most = np.repeat(np.maximum.reduceat(length, begins), np.diff(np.append(begins, len(window))))
     found = np.flatnonzero(length == most)
@@ -162,7 +199,9 @@ def _longest(window: np.ndarray, activity: np.ndarray, length: np.ndarray) -> tu
 
 
 def _meeting(spans: pl.DataFrame, windows: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
-    """Spans that overlap a window of their group, without those that outlast their call: work elsewhere."""
+    """Spans that overlap a window of their group, without those that outlast their call: work
+    elsewhere.
+    """
     meets = _meets(spans, lay(windows.select(*by, "start_ns", "dur_ns"), by), by)
     is_range = spans["kind"] == "range"
     if not (meets & is_range).any():
@@ -171,9 +210,13 @@ def _meeting(spans: pl.DataFrame, windows: pl.DataFrame, by: Sequence[str]) -> p
     begins = ranges.select(*by, start_ns="_before", dur_ns=pl.lit(1, dtype=pl.Int64))
     calls = spans.filter(~is_range & _meets(spans, lay(begins, by), by))
     ends = calls.select(pl.col("start_ns") + pl.col("dur_ns")).to_series()
-    within = innermost(ranges, calls, by, at="_before", name="_call").select("_call", "start_ns", "dur_ns")
+    within = innermost(ranges, calls, by, at="_before", name="_call").select(
+        "_call", "start_ns", "dur_ns"
+    )
     end, end_of_call = pl.col("start_ns") + pl.col("dur_ns"), pl.lit(ends).gather(pl.col("_call"))
-    outlasts = within.select(((end_of_call > pl.col("start_ns")) & (end_of_call < end)).fill_null(value=False))
+    outlasts = within.select(
+        ((end_of_call > pl.col("start_ns")) & (end_of_call < end)).fill_null(value=False)
+    )
     elsewhere = meets.arg_true().filter(is_range.filter(meets)).filter(outlasts.to_series())
     return spans.filter(meets.scatter(elsewhere, values=False))
 
@@ -186,7 +229,9 @@ def _meets(spans: pl.DataFrame, line: Line, by: Sequence[str]) -> pl.Series:
     low, high = pl.col("first_ns") + pl.col("_shift"), pl.col("last_ns") + pl.col("_shift")
     placed = place(spans, line.groups.with_columns(_low=low, _high=high), by)
     begins, ends = union["_start"].to_numpy(), union["_end"].to_numpy()
-    after = np.searchsorted(ends, placed.start, side="right")  # the first interval that ends after the start
+    after = np.searchsorted(
+        ends, placed.start, side="right"
+    )  # the first interval that ends after the start
     meets = (after < union.height) & (begins[np.minimum(after, union.height - 1)] < placed.end)
     return pl.Series(meets & placed.known)
 
@@ -205,24 +250,37 @@ def _meets(spans: pl.DataFrame, line: Line, by: Sequence[str]) -> pl.Series:
 def launch_delay(trace: Trace) -> pl.DataFrame:
     """Delay from the start of the host's launch call to the start of the kernel, per rank and step.
 
-    A delay of a few us means that the device was waiting for the host. A long delay means that the host is ahead and
-    work is queued. For all kernels of a CUDA graph the delay starts at the launch of the graph.
+    A delay of a few us means that the device was waiting for the host. A long delay means that the
+    host is ahead and work is queued. For all kernels of a CUDA graph the delay starts at the launch
+    of the graph.
 
     Returns
     -------
     polars.DataFrame
-        ``rank, step`` (null for kernels outside steps), ``kernels``, ``launched`` (kernels whose launch is in the
-        capture), ``share_launched`` (of the kernels), ``calls`` (distinct launch calls), ``host_call_ns`` (sum of
-        their durations), and of the delays ``median_ns, p95_ns, max_ns, min_ns`` (ns). Columns about launches are null
-        if no kernel of the step has a launch. A negative delay means that the clocks of host and device disagree.
+        ``rank, step`` (null for kernels outside steps), ``kernels``, ``launched`` (kernels whose
+        launch is in the capture), ``share_launched`` (of the kernels), ``calls`` (distinct launch
+        calls), ``host_call_ns`` (sum of their durations), and of the delays ``median_ns, p95_ns,
+        max_ns, min_ns`` (ns). Columns about launches are null if no kernel of the step has a
+        launch. A negative delay means that the clocks of host and device disagree.
     """
     trace.table("kernels")
     trace.table("runtime")
     return launch_delay_of(device_events_with_steps(trace))
 
 
-_DELAYS = ("rank", "step", "kernels", "launched", "share_launched", "calls", "host_call_ns", "median_ns", "p95_ns",
-           "max_ns", "min_ns")  # fmt: skip
+_DELAYS = (
+    "rank",
+    "step",
+    "kernels",
+    "launched",
+    "share_launched",
+    "calls",
+    "host_call_ns",
+    "median_ns",
+    "p95_ns",
+    "max_ns",
+    "min_ns",
+)
 
 
 def launch_delay_of(events: pl.DataFrame) -> pl.DataFrame:
@@ -231,11 +289,16 @@ def launch_delay_of(events: pl.DataFrame) -> pl.DataFrame:
     launched = pl.col("launch_start_ns").count()
     key = ["rank", "step", "launch_thread", "launch_start_ns", "launch_end_ns"]
     kernels = events.select(*key, "start_ns").filter(events["source"] == "kernel")
-    # kernels of one launch mostly follow each other: only the first of such a run can be the first of its call
+    # kernels of one launch mostly follow each other: only the first of such a run can be the first
+    # of its call
     begins = pl.any_horizontal(pl.col(column).ne_missing(pl.col(column).shift(1)) for column in key)
-    calls = kernels.lazy().select(key).filter(begins & pl.col("launch_start_ns").is_not_null()).unique()
+    calls = (
+        kernels.lazy().select(key).filter(begins & pl.col("launch_start_ns").is_not_null()).unique()
+    )
     call_ns = pl.col("launch_end_ns") - pl.col("launch_start_ns")
-    by_step = calls.group_by("rank", "step").agg(calls=pl.len(), host_call_ns=call_ns.sum()).collect()
+    by_step = (
+        calls.group_by("rank", "step").agg(calls=pl.len(), host_call_ns=call_ns.sum()).collect()
+    )
     return (
         kernels.group_by("rank", "step")
         .agg(
@@ -254,9 +317,13 @@ def launch_delay_of(events: pl.DataFrame) -> pl.DataFrame:
 
 
 PAUSES = {
-    "garbage_collection": r"(?i)^python gc\b|\bgarbage.?collect|^gc[.:_ ]|\bgc\.collect\b|: gc_?collect|^gc$",
-    "module_loading": r"(?i)^(?:cu|cuda|hip|mu|musa)(?:module|library)(?:load|unload|getfunction|getkernel)"
-    r"|^(?:\w+@)?aclrtbinaryload",
+    "garbage_collection": (
+        r"(?i)^python gc\b|\bgarbage.?collect|^gc[.:_ ]|\bgc\.collect\b|: gc_?collect|^gc$"
+    ),
+    "module_loading": (
+        r"(?i)^(?:cu|cuda|hip|mu|musa)(?:module|library)(?:load|unload|getfunction|getkernel)"
+        r"|^(?:\w+@)?aclrtbinaryload"
+    ),
     "page_fault": r"(?i)page.?fault",
 }
 """Names of host calls, operators, functions and ranges of each kind of pause."""
@@ -270,12 +337,14 @@ PAUSES = {
     apart=("per",),
 )
 def host_pauses(trace: Trace, *, per: Literal["kind", "event"] = "kind") -> pl.DataFrame:
-    """Garbage collection, loading of device code and page faults on the host, and the idle time of the device in them.
+    """Garbage collection, loading of device code and page faults on the host, and the idle time of
+    the device in them.
 
-    Only what the recording names is found, so no row is no proof. PyTorch names garbage collections with
-    ``with_stack=True`` and ``_ExperimentalConfig(record_python_gc_info=True)`` together, Nsight Systems where the
-    program sets ranges around them, and page faults of managed memory with ``--cuda-um-cpu-page-faults=true``. CUDA
-    loads code when a kernel first runs: record the first steps to see it.
+    Only what the recording names is found, so no row is no proof. PyTorch names garbage collections
+    with ``with_stack=True`` and ``_ExperimentalConfig(record_python_gc_info=True)`` together,
+    Nsight Systems where the program sets ranges around them, and page faults of managed memory with
+    ``--cuda-um-cpu-page-faults=true``. CUDA loads code when a kernel first runs: record the first
+    steps to see it.
 
     Parameters
     ----------
@@ -287,11 +356,12 @@ def host_pauses(trace: Trace, *, per: Literal["kind", "event"] = "kind") -> pl.D
     Returns
     -------
     polars.DataFrame
-        ``rank, kind`` (garbage_collection, module_loading, page_fault), then per kind ``count``, ``host_ns`` (of which
-        pauses inside each other count once, summed over threads), ``longest_ns``, ``idle_ns`` (time in them in which no
-        device of the rank ran anything, between its first and last event) and ``idle_share`` (of ``host_ns``); per
-        event ``thread, start_ns, dur_ns, idle_ns, name``. Idle time in a pause is not yet caused by it: ``idle`` names
-        as ``doing`` what the launching thread did in a gap. Times in ns.
+        ``rank, kind`` (garbage_collection, module_loading, page_fault), then per kind ``count``,
+        ``host_ns`` (of which pauses inside each other count once, summed over threads),
+        ``longest_ns``, ``idle_ns`` (time in them in which no device of the rank ran anything,
+        between its first and last event) and ``idle_share`` (of ``host_ns``); per event ``thread,
+        start_ns, dur_ns, idle_ns, name``. Idle time in a pause is not yet caused by it: ``idle``
+        names as ``doing`` what the launching thread did in a gap. Times in ns.
 
     Raises
     ------
@@ -307,7 +377,8 @@ def host_pauses(trace: Trace, *, per: Literal["kind", "event"] = "kind") -> pl.D
     idle = gaps(activity(trace), ["rank"])
     spans = host_spans(trace)
     named = [
-        spans.filter(pl.col("name").str.contains(pattern)).with_columns(kind=pl.lit(k)) for k, pattern in PAUSES.items()
+        spans.filter(pl.col("name").str.contains(pattern)).with_columns(kind=pl.lit(k))
+        for k, pattern in PAUSES.items()
     ]
     found = pl.concat(named)
     events = length_within(found, idle, ["rank"], name="idle_ns")
@@ -316,16 +387,29 @@ def host_pauses(trace: Trace, *, per: Literal["kind", "event"] = "kind") -> pl.D
         return events.sort("rank", "dur_ns", "start_ns", descending=[False, True, False])
     key = ["rank", "kind"]
     whole = (
-        merge(found.filter(pl.col("dur_ns") > 0), [*key, "thread"]).group_by(key).agg(host_ns=pl.col("dur_ns").sum())
+        merge(found.filter(pl.col("dur_ns") > 0), [*key, "thread"])
+        .group_by(key)
+        .agg(host_ns=pl.col("dur_ns").sum())
     )
-    waited = length_within(merge(found, key), idle, ["rank"], name="idle_ns").group_by(key).agg(pl.col("idle_ns").sum())
+    waited = (
+        length_within(merge(found, key), idle, ["rank"], name="idle_ns")
+        .group_by(key)
+        .agg(pl.col("idle_ns").sum())
+    )
     return (
         found.group_by(key)
         .agg(count=pl.len(), longest_ns=pl.col("dur_ns").max())
         .join(whole, on=key, how="left")
         .join(waited, on=key, how="left")
         .with_columns(pl.col("host_ns", "idle_ns").fill_null(0))
-        .select(*key, "count", "host_ns", "longest_ns", "idle_ns", idle_share=pl.col("idle_ns") / pl.col("host_ns"))
+        .select(
+            *key,
+            "count",
+            "host_ns",
+            "longest_ns",
+            "idle_ns",
+            idle_share=pl.col("idle_ns") / pl.col("host_ns"),
+        )
         .with_columns(pl.col("idle_share").fill_nan(None))
         .sort("rank", "host_ns", "kind", descending=[False, True, False])
     )

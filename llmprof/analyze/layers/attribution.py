@@ -32,7 +32,8 @@ _ENGINES: Final = ("vllm", "sglang", "capture")
     columns="rank stream step phase layer stage start_ns dur_ns name",
     section=Section(
         "timeline",
-        "One lane for each {stream}, grey where nothing runs on it. Point at a bar to see its {event} and length.",
+        "One lane for each {stream}, grey where nothing runs on it. Point at a bar to see its"
+        " {event} and length.",
         question="What does one step look like?",
     ),
     figures=("llmprof.report.figures:STEP_TIMELINE", "llmprof.report.figures:LAYER_TIMELINE"),
@@ -49,25 +50,28 @@ def attribute(trace: Trace) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        The columns of :func:`~llmprof.analyze.activity.activity`, then ``step`` and ``phase`` (null where no
-        step is known), ``layer`` (from 0 in each step, null outside the layers), ``stage`` and ``confidence``
-        (null outside the layers). Stages inside a layer: norm, qkv_proj, rope, kv_cache_write, attention,
-        o_proj, all_reduce, gate_up_proj, activation, down_proj, residual, for mixtures of experts router,
-        expert_dispatch, experts, combine, shared_experts (those that every token goes to), for sparse attention
-        indexer (scores of keys) and top_k (their choice), and where a state space or linear attention takes the place
-        of attention in_proj, conv, scan, gate_norm, out_proj; lora: products with adapters. In models where only some
-        of these have a feed-forward part, that part is a layer of its own (Nemotron-H). Outside: prepare_inputs,
-        embedding, final_norm, lm_head, sampling, draft, encoder (of images or sound, before the language model),
-        kv_transfer (keys and values to or from another engine or memory), copy, other, and the kind of a collective. An
-        event that only prepares the next one (a cleared workspace, the quantization of a GEMM's input) has the stage of
-        that event. The confidence is 1 if the end of the layer follows from its activation or experts and its number of
-        GEMMs is that of most layers of the rank, 0.8 if this number differs, and 0.5 if the end was taken from other
-        layers. A layer's events before its attention have the confidence of the end before them. ``evidence`` of the
-        stage is module (the launch was in it; the layer is then the module's, too), operator, metadata (of a copy),
-        name (of the kernel) or position (its place among the others). ``reason`` says why an event that may belong to a
-        layer has none: no step, draft model (its passes have the stage ``draft``), encoder (its passes have the stage
-        ``encoder``), several passes or several models in one step, convolutions (an image model), unlike the other
-        layers.
+        The columns of :func:`~llmprof.analyze.activity.activity`, then ``step`` and ``phase`` (null
+        where no step is known), ``layer`` (from 0 in each step, null outside the layers), ``stage``
+        and ``confidence`` (null outside the layers). Stages inside a layer: norm, qkv_proj, rope,
+        kv_cache_write, attention, o_proj, all_reduce, gate_up_proj, activation, down_proj,
+        residual, for mixtures of experts router, expert_dispatch, experts, combine, shared_experts
+        (those that every token goes to), for sparse attention indexer (scores of keys) and top_k
+        (their choice), and where a state space or linear attention takes the place of attention
+        in_proj, conv, scan, gate_norm, out_proj; lora: products with adapters. In models where only
+        some of these have a feed-forward part, that part is a layer of its own (Nemotron-H).
+        Outside: prepare_inputs, embedding, final_norm, lm_head, sampling, draft, encoder (of images
+        or sound, before the language model), kv_transfer (keys and values to or from another engine
+        or memory), copy, other, and the kind of a collective. An event that only prepares the next
+        one (a cleared workspace, the quantization of a GEMM's input) has the stage of that event.
+        The confidence is 1 if the end of the layer follows from its activation or experts and its
+        number of GEMMs is that of most layers of the rank, 0.8 if this number differs, and 0.5 if
+        the end was taken from other layers. A layer's events before its attention have the
+        confidence of the end before them. ``evidence`` of the stage is module (the launch was in
+        it; the layer is then the module's, too), operator, metadata (of a copy), name (of the
+        kernel) or position (its place among the others). ``reason`` says why an event that may
+        belong to a layer has none: no step, draft model (its passes have the stage ``draft``),
+        encoder (its passes have the stage ``encoder``), several passes or several models in one
+        step, convolutions (an image model), unlike the other layers.
 
     Raises
     ------
@@ -78,7 +82,7 @@ def attribute(trace: Trace) -> pl.DataFrame:
     --------
     >>> analyze.attribute(trace).select("rank", "step", "layer", "stage", "category", "evidence").columns
     ['rank', 'step', 'layer', 'stage', 'category', 'evidence']
-    """
+    """  # noqa: E501
     events = events_with_steps(trace)
     engine = steps(trace).filter(pl.col("source").is_in(_ENGINES)).select("rank", "step")
     named = label(events, _described_kinds(events, trace), engine, coded_names(trace))
@@ -88,34 +92,59 @@ def attribute(trace: Trace) -> pl.DataFrame:
 
 def _described_kinds(events: pl.DataFrame, trace: Trace) -> pl.DataFrame | None:
     """``event, kind`` of collectives whose description differs from their kernels' names."""
-    # The description comes from the profiler's metadata, or else from the operator or the range of torch's process
-    # group around the call (`nccl:all_to_all`): NCCL runs an all-to-all with send and receive kernels, RCCL has a
-    # kernel for any kind.
-    parts = [p for p in (_kinds_of_metadata(events, trace), _kinds_of_calls(events, trace)) if p is not None]
+    # The description comes from the profiler's metadata, or else from the operator or the range of
+    # torch's process group around the call (`nccl:all_to_all`): NCCL runs an all-to-all with send
+    # and receive kernels, RCCL has a kernel for any kind.
+    parts = [
+        p
+        for p in (_kinds_of_metadata(events, trace), _kinds_of_calls(events, trace))
+        if p is not None
+    ]
     return pl.concat(parts).unique("event", keep="first", maintain_order=True) if parts else None
 
 
 def _kinds_of_calls(events: pl.DataFrame, trace: Trace) -> pl.DataFrame | None:
-    kernels = events.filter((pl.col("category") == "collective") & pl.col("launch_start_ns").is_not_null())
+    kernels = events.filter(
+        (pl.col("category") == "collective") & pl.col("launch_start_ns").is_not_null()
+    )
     vague = kernels.filter(names.collective_kinds(kernels["name"]).is_in(["send_recv", "other"]))
     if not vague.height:
         return None
     columns = ("rank", "thread", "start_ns", "dur_ns", "name")
     calls = []
     if trace.has("markers"):
-        calls.append(trace.markers.filter(~pl.col("on_device") & pl.col("name").str.contains(_CALL_RANGE)))
+        calls.append(
+            trace.markers.filter(~pl.col("on_device") & pl.col("name").str.contains(_CALL_RANGE))
+        )
     if trace.has("ops"):
-        calls.append(trace.ops.filter(names.operator_categories(trace.ops["name"]).fill_null("") == "collective"))
-    around = pl.concat(frame.select(columns) for frame in calls) if calls else pl.DataFrame(schema=events.schema)
+        calls.append(
+            trace.ops.filter(
+                names.operator_categories(trace.ops["name"]).fill_null("") == "collective"
+            )
+        )
+    around = (
+        pl.concat(frame.select(columns) for frame in calls)
+        if calls
+        else pl.DataFrame(schema=events.schema)
+    )
     kinds = names.collective_kinds(around["name"])
-    around = around.with_columns(kind=kinds, thread=pl.col("thread").fill_null(-1)).filter(pl.col("kind") != "other")
+    around = around.with_columns(kind=kinds, thread=pl.col("thread").fill_null(-1)).filter(
+        pl.col("kind") != "other"
+    )
     if not around.height:
         return None
-    points = vague.select("event", "rank", "launch_start_ns", thread=pl.col("launch_thread").fill_null(-1))
+    points = vague.select(
+        "event", "rank", "launch_start_ns", thread=pl.col("launch_thread").fill_null(-1)
+    )
     placed = innermost(points, around, ["rank", "thread"], at="launch_start_ns", name="_call")
     said = placed.select("event", kind=pl.lit(around["kind"]).gather(pl.col("_call")))
     own = vague.select("event", own=names.collective_kinds(vague["name"]))
-    return said.drop_nulls().join(own, on="event").filter(pl.col("kind") != pl.col("own")).select("event", "kind")
+    return (
+        said.drop_nulls()
+        .join(own, on="event")
+        .filter(pl.col("kind") != pl.col("own"))
+        .select("event", "kind")
+    )
 
 
 def _kinds_of_metadata(events: pl.DataFrame, trace: Trace) -> pl.DataFrame | None:
@@ -126,8 +155,14 @@ def _kinds_of_metadata(events: pl.DataFrame, trace: Trace) -> pl.DataFrame | Non
     other = rows["kind"] != names.collective_kinds(rows["name"])
     if not other.any():
         return None
-    rows = rows.with_columns(_other=other).unique(key, keep="first", maintain_order=True).filter("_other")
-    return events.join(rows, on=key, nulls_equal=True).select("event", "kind") if rows.height else None
+    rows = (
+        rows.with_columns(_other=other)
+        .unique(key, keep="first", maintain_order=True)
+        .filter("_other")
+    )
+    return (
+        events.join(rows, on=key, nulls_equal=True).select("event", "kind") if rows.height else None
+    )
 
 
 def labelled(trace: Trace, columns: Collection[str]) -> pl.DataFrame:
@@ -143,20 +178,40 @@ def labelled(trace: Trace, columns: Collection[str]) -> pl.DataFrame:
 _PLAIN: Final = ("elementwise", "other", "copy", "fill")
 """Categories of events whose stage follows from what is around them."""
 _OF_EXPERTS: Final = (
-    *("router", "expert_dispatch", "experts", "activation", "combine", "gate_up_proj", "down_proj", "shared_experts"),
+    *(
+        "router",
+        "expert_dispatch",
+        "experts",
+        "activation",
+        "combine",
+        "gate_up_proj",
+        "down_proj",
+        "shared_experts",
+    ),
 )
 _OF_ATTENTION: Final = ("rope", "kv_cache_write", "attention", "norm")
 _PROJECTION: Final = {"o_proj": "o_proj", "up": "gate_up_proj", "down": "down_proj"}
 """Stage of the linear events of a block."""
 _SAID_BY_CATEGORY: Final = (
-    "norm", "attention", "scan", "rope", "kv_cache_write", "activation", "embedding", "sampling", "moe_experts",
-    "collective", "copy",
-)  # fmt: skip
+    "norm",
+    "attention",
+    "scan",
+    "rope",
+    "kv_cache_write",
+    "activation",
+    "embedding",
+    "sampling",
+    "moe_experts",
+    "collective",
+    "copy",
+)
 """Categories that determine the stage; the stage of a GEMM follows from its place."""
 
 
 class _Event(NamedTuple):
-    """What is known of an event that was launched in a module; ``stage`` is that of its name and place."""
+    """What is known of an event that was launched in a module; ``stage`` is that of its name and
+    place.
+    """
 
     category: str
     stage: str | None
@@ -198,8 +253,15 @@ class _Event(NamedTuple):
         if self.inside and self.exchange:
             said = {"before": "expert_dispatch", "after": "combine"}.get(self.exchange)
         elif not self.communicates:
-            said = self._in_layer() if self.inside else self._in_model() if self.in_model else self._elsewhere()
-        # an event outside of layers cannot keep the stage of a layer, and an event in a layer no stage from outside
+            said = (
+                self._in_layer()
+                if self.inside
+                else self._in_model()
+                if self.in_model
+                else self._elsewhere()
+            )
+        # an event outside of layers cannot keep the stage of a layer, and an event in a layer no
+        # stage from outside
         if said or self.stage is None or (not self.inside and not self.in_model):
             return said or self.stage, said is not None
         if self.inside:
@@ -209,7 +271,10 @@ class _Event(NamedTuple):
         return self.stage, False
 
     def _in_layer(self) -> str | None:
-        feeds = self.role in ("gate_up_proj", "activation", "down_proj") or self.block in ("feed_forward", "experts")
+        feeds = self.role in ("gate_up_proj", "activation", "down_proj") or self.block in (
+            "feed_forward",
+            "experts",
+        )
         if self.shared or (self.stage == "shared_experts" and feeds):
             return "shared_experts"
         if self.scanned is not None:
@@ -217,12 +282,28 @@ class _Event(NamedTuple):
         category, role, block, plain = self.category, self.role, self.block, self.category in _PLAIN
         linear = category == "linear" or (self.generic and (plain or category == "quantize"))
         if role in (
-            *("norm", "rope", "in_proj", "qkv_proj", "o_proj", "gate_up_proj", "down_proj", "router", "activation"),
+            *(
+                "norm",
+                "rope",
+                "in_proj",
+                "qkv_proj",
+                "o_proj",
+                "gate_up_proj",
+                "down_proj",
+                "router",
+                "activation",
+            ),
         ):
             return role
         if role == "attention":
             by_category = category in ("kv_cache_write", "rope", "norm")
-            return category if by_category else "kv_cache_write" if self.stage == "kv_cache_write" else "attention"
+            return (
+                category
+                if by_category
+                else "kv_cache_write"
+                if self.stage == "kv_cache_write"
+                else "attention"
+            )
         if role == "experts":
             return None if category != "moe_experts" and self.stage in _OF_EXPERTS else "experts"
         if category in ("norm", "kv_cache_write"):
@@ -233,13 +314,21 @@ class _Event(NamedTuple):
             return _PROJECTION[block]
         if linear and block == "feed_forward":
             return "down_proj" if self.last_linear else "gate_up_proj"
-        if block in ("up", "feed_forward") and (plain or category == "activation") and not self.mixture:
+        if (
+            block in ("up", "feed_forward")
+            and (plain or category == "activation")
+            and not self.mixture
+        ):
             return "activation"
         if block == "experts" and category == "moe_experts":
             return "experts"
         # a layer computes only the residual outside of its modules, if these were recorded
         around = block in ("o_proj", "down") or (block is None and self.parted)
-        return "residual" if around and category in ("elementwise", "other") and self.stage != "norm" else None
+        return (
+            "residual"
+            if around and category in ("elementwise", "other") and self.stage != "norm"
+            else None
+        )
 
     def _in_scan(self) -> str | None:
         """In the mixer of a state-space or linear-attention layer."""
@@ -279,10 +368,14 @@ class _Event(NamedTuple):
 
 
 def with_modules(attributed: pl.DataFrame, modules: pl.DataFrame | None) -> pl.DataFrame:
-    """Add ``evidence``, and the layers and stages that modules say in place of those from names and place."""
+    """Add ``evidence``, and the layers and stages that modules say in place of those from names
+    and place.
+    """
     alone = pl.col("category").is_in(_SAID_BY_CATEGORY) & (pl.col("stage") != "draft")
     by_category = pl.when(alone).then("category_by").otherwise(pl.lit("position", dtype=EVIDENCE))
-    unknown = pl.col("stage").is_null() | (pl.col("reason").is_not_null() & (pl.col("stage") == "other"))
+    unknown = pl.col("stage").is_null() | (
+        pl.col("reason").is_not_null() & (pl.col("stage") == "other")
+    )
     attributed = attributed.with_columns(evidence=pl.when(~unknown).then(by_category))
     if modules is None:
         return attributed
@@ -290,7 +383,9 @@ def with_modules(attributed: pl.DataFrame, modules: pl.DataFrame | None) -> pl.D
 
 
 def with_captures(attributed: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
-    """Replace labels of replayed kernels whose module was recorded when their graph was captured."""
+    """Replace labels of replayed kernels whose module was recorded when their graph was
+    captured.
+    """
     if f"{CAPTURED}layer" not in kernels.columns:
         return attributed
     key = ["rank", "stream", "start_ns", "name"]
@@ -326,26 +421,41 @@ def _replaced(attributed: pl.DataFrame, said: pl.DataFrame) -> pl.DataFrame:
 
 
 def _by_modules(events: pl.DataFrame, modules: pl.DataFrame) -> pl.DataFrame:
-    """``event, _layer, _stage, _sure, _reason``, and whether the module says the layer (or none) and stage."""
+    """``event, _layer, _stage, _sure, _reason``, and whether the module says the layer (or none)
+    and stage.
+    """
     # Rows for the events of steps in which a module is a layer.
     shared = pl.col("module").str.contains(operators.SHARED_EXPERTS).alias("shared")
-    rows = modules.with_columns(shared).drop("launch_start_ns", "module").rename({"layer": "module_layer"})
+    rows = (
+        modules.with_columns(shared)
+        .drop("launch_start_ns", "module")
+        .rename({"layer": "module_layer"})
+    )
     frame = events.join(rows, on="event", how="inner")
     layered = frame.filter(pl.col("module_layer").is_not_null()).select("rank", "step").unique()
     frame = frame.join(layered, on=["rank", "step"], how="semi", nulls_equal=True)
     at, category, role = pl.col("launch_start_ns"), pl.col("category"), pl.col("role")
     attention_ns = at.filter(category == "attention").min().over("block_call")
     scanned_ns = at.filter(category == "scan").max().over("block_call")
-    # the experts' module sends the tokens before its first matrix product, and the results after its last one
+    # the experts' module sends the tokens before its first matrix product, and the results after
+    # its last one
     products = at.filter((role == "experts") & category.is_in(["linear", "moe_experts"]))
     exchanges = (role == "experts") & (category == "collective") & (pl.col("stage") != "all_reduce")
-    after = pl.when(at > products.max().over("block_call")).then(pl.lit("after")).otherwise(pl.lit("between"))
+    after = (
+        pl.when(at > products.max().over("block_call"))
+        .then(pl.lit("after"))
+        .otherwise(pl.lit("between"))
+    )
     mixes = (category == "moe_experts") | (role == "experts")
-    exchange = pl.when(at < products.min().over("block_call")).then(pl.lit("before")).otherwise(after)
+    exchange = (
+        pl.when(at < products.min().over("block_call")).then(pl.lit("before")).otherwise(after)
+    )
     frame = frame.with_columns(
         after_attention=at > attention_ns,
         scanned=at > scanned_ns,
-        parted=(pl.col("block").is_not_null() | role.is_not_null()).any().over("rank", "module_layer"),
+        parted=(pl.col("block").is_not_null() | role.is_not_null())
+        .any()
+        .over("rank", "module_layer"),
         exchange=pl.when(exchanges).then(exchange),
         mixture=mixes.fill_null(value=False).any().over("rank", "module_layer"),
         inside=pl.col("module_layer").is_not_null(),
@@ -362,7 +472,9 @@ def _by_modules(events: pl.DataFrame, modules: pl.DataFrame) -> pl.DataFrame:
     frame = frame.with_columns(verdict=pl.when("encodes").then(encoder).otherwise("verdict"))
     # passes without labels between them do not count as several in one step
     no_step = pl.col("step").is_null() & pl.col("verdict").is_not_null()
-    frame = frame.with_columns(verdict=pl.when(no_step).then(pl.lit("no step", dtype=REASONS)).otherwise("verdict"))
+    frame = frame.with_columns(
+        verdict=pl.when(no_step).then(pl.lit("no step", dtype=REASONS)).otherwise("verdict")
+    )
     said = {"_stage": pl.String, "stage_known": pl.Boolean}
     frame = each(frame, _Event._fields, lambda *known: _Event(*known).named(), said)
     known = pl.col("inside") | pl.col("in_model") | pl.col("encodes")
@@ -373,18 +485,24 @@ def _by_modules(events: pl.DataFrame, modules: pl.DataFrame) -> pl.DataFrame:
         _layer=pl.when(known & pl.col("verdict").is_null()).then("module_layer"),
         layer_known=known,
         _sure=pl.lit(1.0),
-        _reason=pl.when(pl.col("inside") | pl.col("verdict").is_in(["draft model", "encoder"])).then("verdict"),
+        _reason=pl.when(
+            pl.col("inside") | pl.col("verdict").is_in(["draft model", "encoder"])
+        ).then("verdict"),
     )
 
 
 def _verdicts(frame: pl.DataFrame) -> pl.DataFrame:
-    """``rank, step, root, verdict`` of each model's call in a step: reason why its layers do not count, or null."""
+    """``rank, step, root, verdict`` of each model's call in a step: reason why its layers do not
+    count, or null.
+    """
     key = ["rank", "step"]
     roots = (
         frame.filter("inside")
         .group_by(*key, "root")
         .agg(layers=pl.struct("stack", "module_layer").n_unique().cast(pl.Int64))
-        .filter(pl.col("layers") > 1)  # an outermost call with one layer is a range of a layer, not a model's call
+        .filter(
+            pl.col("layers") > 1
+        )  # an outermost call with one layer is a range of a layer, not a model's call
         .sort("root")
         .group_by(key)
         .agg("root", "layers")

@@ -10,13 +10,41 @@ import polars as pl
 from llmprof import names
 
 _IN_LAYER: Final = (
-    "norm", "qkv_proj", "rope", "kv_cache_write", "attention", "o_proj", "gate_up_proj", "activation", "down_proj",
-    "in_proj", "conv", "scan", "gate_norm", "out_proj",
-    "residual", "router", "expert_dispatch", "experts", "combine", "shared_experts", "indexer", "top_k",
+    "norm",
+    "qkv_proj",
+    "rope",
+    "kv_cache_write",
+    "attention",
+    "o_proj",
+    "gate_up_proj",
+    "activation",
+    "down_proj",
+    "in_proj",
+    "conv",
+    "scan",
+    "gate_norm",
+    "out_proj",
+    "residual",
+    "router",
+    "expert_dispatch",
+    "experts",
+    "combine",
+    "shared_experts",
+    "indexer",
+    "top_k",
     "lora",
-)  # fmt: skip
+)
 _OUTSIDE: Final = (
-    *("prepare_inputs", "embedding", "final_norm", "lm_head", "sampling", "draft", "encoder", "kv_transfer"),
+    *(
+        "prepare_inputs",
+        "embedding",
+        "final_norm",
+        "lm_head",
+        "sampling",
+        "draft",
+        "encoder",
+        "kv_transfer",
+    ),
     *("copy", "other"),
 )
 
@@ -26,7 +54,9 @@ STAGE: Final = pl.Enum(STAGES)
 """Type of a stage while events are labelled: numbers in place of texts, for millions of events."""
 
 IN_SEQUENCE: Final = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all")
-"""Collectives that belong to the order of the compute stream although they may run on another stream."""
+"""Collectives that belong to the order of the compute stream although they may run on another
+stream.
+"""
 
 _PLAIN: Final = ("other", "elementwise")
 _ROLES: Final[dict[str, tuple[tuple[str, ...], str]]] = {
@@ -42,7 +72,10 @@ _ROLES: Final[dict[str, tuple[tuple[str, ...], str]]] = {
         _PLAIN,
         r"(?i)CUDAFunctor_add|\bAddFunctor|aten::add_?$|residual|^triton_poi_fused_add_\d|_Add(?:AiCore)?$|^Add\d+$",
     ),
-    "multiplies": (_PLAIN, r"(?i)MulFunctor|aten::mul_?$|^triton_poi_fused_mul_\d|_Muls?(?:AiCore)?$|^Mul\d+$"),
+    "multiplies": (
+        _PLAIN,
+        r"(?i)MulFunctor|aten::mul_?$|^triton_poi_fused_mul_\d|_Muls?(?:AiCore)?$|^Mul\d+$",
+    ),
     "framework": (_PLAIN, r"at::native|^aten::"),
     "fuses add": (("norm",), r"(?i)add_?rms|add_?layer|fused_add|AddRMS|addRms"),
     # kernels of latent attention multiply with the absorbed projections of k and v
@@ -65,7 +98,8 @@ _ROLES: Final[dict[str, tuple[tuple[str, ...], str]]] = {
 
 _UNLESS: Final = {
     "convolves": r"(?i)convert|causal_conv",
-    "routes": "(?i)init_?routing|finali[sz]e|permute|re_?routing",  # these bring tokens to the experts or back
+    # these bring tokens to the experts or back
+    "routes": "(?i)init_?routing|finali[sz]e|permute|re_?routing",
 }
 _PREPARES: Final = (
     r"^aten::(?:view|reshape|empty|empty_like|empty_strided|new_empty|slice|select|narrow|split|split_with_sizes|chunk|"
@@ -100,11 +134,16 @@ class Kernel(NamedTuple):
 
 @lru_cache(maxsize=64)
 def kernels(distinct: tuple[tuple[str, str, str], ...]) -> list[Kernel]:
-    """Kernel of each distinct name, category and source; cached, since many patterns are matched."""
-    frame = pl.DataFrame(distinct, schema=dict.fromkeys(("name", "category", "source"), pl.String), orient="row")
+    """Kernel of each distinct name, category and source; cached, since many patterns are
+    matched.
+    """
+    frame = pl.DataFrame(
+        distinct, schema=dict.fromkeys(("name", "category", "source"), pl.String), orient="row"
+    )
     name, category = pl.col("name"), pl.col("category")
     roles = {
-        role: (category.is_in(categories) if categories else pl.lit(value=True)) & name.str.contains(pattern)
+        role: (category.is_in(categories) if categories else pl.lit(value=True))
+        & name.str.contains(pattern)
         for role, (categories, pattern) in _ROLES.items()
     }
     for role, pattern in _UNLESS.items():
@@ -113,18 +152,32 @@ def kernels(distinct: tuple[tuple[str, str, str], ...]) -> list[Kernel]:
     roles["gemm"] = (category == "linear") & ~name.str.contains(f"(?i){names.GEMM_HELPERS}")
     roles["gemm"] |= category == "moe_experts"
     roles["returns"] &= ~roles["dispatches"]
-    roles["backward"] = category.is_in(["attention", "norm", "activation"]) & name.str.contains(names.GRADIENT)
+    roles["backward"] = category.is_in(["attention", "norm", "activation"]) & name.str.contains(
+        names.GRADIENT
+    )
     roles["backward"] |= name.str.contains(f"(?i){names.OPTIMIZER}")
-    roles["attends"] = (category == "attention") & ~name.str.contains(f"(?i){names.ATTENTION_HELPERS}")
+    roles["attends"] = (category == "attention") & ~name.str.contains(
+        f"(?i){names.ATTENTION_HELPERS}"
+    )
     roles["attends"] &= ~roles["backward"]
-    # the causal convolution before a scan is part of its mixer, and the mixer itself where there are no scans
+    # the causal convolution before a scan is part of its mixer, and the mixer itself where there
+    # are no scans
     roles["convolves before"] = (category == "scan") & name.str.contains(r"conv1d")
     roles["attends"] |= (category == "scan") & ~roles["convolves before"]
-    roles["prepares"] = (category == "quantize") | ((pl.col("source") == "copy") & (category == "fill"))
+    roles["prepares"] = (category == "quantize") | (
+        (pl.col("source") == "copy") & (category == "fill")
+    )
     roles["prepares"] |= (pl.col("source") == "op") & name.str.contains(_PREPARES)
     flags = frame.select(**roles)
-    kinds = pl.select(pl.when(frame["category"] == "collective").then(names.collective_kinds(frame["name"])))
+    kinds = pl.select(
+        pl.when(frame["category"] == "collective").then(names.collective_kinds(frame["name"]))
+    )
     return [
-        Kernel(about[1], about[2], kind, frozenset(role for role, has in zip(flags.columns, row, strict=True) if has))
+        Kernel(
+            about[1],
+            about[2],
+            kind,
+            frozenset(role for role, has in zip(flags.columns, row, strict=True) if has),
+        )
         for about, kind, row in zip(distinct, kinds.to_series(), flags.iter_rows(), strict=True)
     ]

@@ -1,4 +1,6 @@
-"""Layers of every step with their stages and kinds, and layers of profiled kernel launches, by order and names."""
+"""Layers of every step with their stages and kinds, and layers of profiled kernel launches, by
+order and names.
+"""
 
 from __future__ import annotations
 
@@ -24,33 +26,47 @@ from llmprof.trace import Trace
 
 _KEY = ("rank", "step", "layer")
 _LAUNCH = ("correlation", "launch_thread", "launch_start_ns", "launch_end_ns")
-_MEASURES = ("start_ns", "dur_ns", "busy_ns", "kernels", "confidence", "host_start_ns", "host_dur_ns")
+_MEASURES = (
+    "start_ns",
+    "dur_ns",
+    "busy_ns",
+    "kernels",
+    "confidence",
+    "host_start_ns",
+    "host_dur_ns",
+)
 
 
 @Analysis(
     question="Which layers take the time?",
     help="every layer of every step by stage",
     view="layers",
-    columns="rank step phase layer kind stage occurrence start_ns dur_ns busy_ns kernels host_dur_ns",
+    columns=(
+        "rank step phase layer kind stage occurrence start_ns dur_ns busy_ns kernels host_dur_ns"
+    ),
     grouped_by="per",
     reported=True,
     section=Section(
         "layers",
-        "A layer reaches from its first {event} to its last. Even rows are the normal case; a dark row is a layer that "
-        "differs, a dark column a step that was held up.",
+        "A layer reaches from its first {event} to its last. Even rows are the normal case; a dark"
+        " row is a layer that differs, a dark column a step that was held up.",
     ),
     figures=("llmprof.report.figures:LAYERS",),
     apart=("per",),
 )
-def layers(trace: Trace, *, per: Literal["stage", "layer"] = "stage", slack: bool = False) -> pl.DataFrame:
+def layers(
+    trace: Trace, *, per: Literal["stage", "layer"] = "stage", slack: bool = False
+) -> pl.DataFrame:
     """Layers of every step of every rank, one row per stage or one row per layer.
 
-    A stage that occurs twice in a layer (the two norms, the two all-reduces) has two rows, with different
-    ``occurrence``. On the device a layer reaches from the start of its first kernel to the end of its last one.
+    A stage that occurs twice in a layer (the two norms, the two all-reduces) has two rows, with
+    different ``occurrence``. On the device a layer reaches from the start of its first kernel to
+    the end of its last one.
 
-    On the host a layer reaches from the start of the outermost operator that launched its first kernel to the end of
-    the one that launched its last: the Python and dispatch time of the layer. It is null if one launch (of a CUDA
-    graph) starts kernels of several layers, and if launches were not recorded.
+    On the host a layer reaches from the start of the outermost operator that launched its first
+    kernel to the end of the one that launched its last: the Python and dispatch time of the layer.
+    It is null if one launch (of a CUDA graph) starts kernels of several layers, and if launches
+    were not recorded.
 
     Parameters
     ----------
@@ -64,15 +80,16 @@ def layers(trace: Trace, *, per: Literal["stage", "layer"] = "stage", slack: boo
     Returns
     -------
     polars.DataFrame
-        ``rank, step, phase, layer, kind, stage, occurrence, start_ns, dur_ns, busy_ns, kernels, confidence,
-        host_start_ns, host_dur_ns``; ``stage`` and ``occurrence`` are left out with ``per="layer"``. ``kind`` says what
-        mixes the layer's tokens (attention: sparse, latent, sliding, full where other layers of the step have windows;
-        KDA, gated delta net, lightning or another linear attention; Mamba-1, Mamba-2 or another state space; short
-        convolution; attention and scan side by side: parallel hybrid) and what feeds forward (MLP, MoE), as the layer's
-        kernels tell: ``Mamba-2 + MoE``; null where they do not. ``dur_ns`` is the span,
-        ``busy_ns`` the part of it in which some kernel or copy of it ran, ``kernels`` counts both. ``slack_ns`` with
-        ``slack=True``: it may take so much longer and no step ends later; null where that is unknown
-        (:func:`llmprof.analyze.replay.slack.known_slack`).
+        ``rank, step, phase, layer, kind, stage, occurrence, start_ns, dur_ns, busy_ns, kernels,
+        confidence, host_start_ns, host_dur_ns``; ``stage`` and ``occurrence`` are left out with
+        ``per="layer"``. ``kind`` says what mixes the layer's tokens (attention: sparse, latent,
+        sliding, full where other layers of the step have windows; KDA, gated delta net, lightning
+        or another linear attention; Mamba-1, Mamba-2 or another state space; short convolution;
+        attention and scan side by side: parallel hybrid) and what feeds forward (MLP, MoE), as the
+        layer's kernels tell: ``Mamba-2 + MoE``; null where they do not. ``dur_ns`` is the span,
+        ``busy_ns`` the part of it in which some kernel or copy of it ran, ``kernels`` counts both.
+        ``slack_ns`` with ``slack=True``: it may take so much longer and no step ends later; null
+        where that is unknown (:func:`llmprof.analyze.replay.slack.known_slack`).
 
     Raises
     ------
@@ -95,7 +112,9 @@ def layers(trace: Trace, *, per: Literal["stage", "layer"] = "stage", slack: boo
     )
     first = pl.col("group") != pl.col("group").shift(1)
     groups = events.filter(first.fill_null(value=True)).select("group", *key, "phase")
-    counts = events.group_by("group", maintain_order=True).agg(kernels=pl.len(), confidence=pl.col("confidence").min())
+    counts = events.group_by("group", maintain_order=True).agg(
+        kernels=pl.len(), confidence=pl.col("confidence").min()
+    )
     groups = groups.hstack(counts.drop("group"))
     if per == "stage":
         groups = groups.hstack([_occurrences(groups)])
@@ -103,20 +122,33 @@ def layers(trace: Trace, *, per: Literal["stage", "layer"] = "stage", slack: boo
     spans = union_lengths(events, ["group"], busy_ns=pl.lit(value=True)).select(
         "busy_ns", start_ns="first_ns", dur_ns=pl.col("last_ns") - pl.col("first_ns")
     )
-    groups = groups.hstack(spans).join(_host_spans(events, trace), on="group", how="left", maintain_order="left")
+    groups = groups.hstack(spans).join(
+        _host_spans(events, trace), on="group", how="left", maintain_order="left"
+    )
     if slack:
         groups = with_slack(groups, trace, events, ["group"])
     groups = groups.join(kinds(trace), on=_KEY, how="left", maintain_order="left")
     return groups.select(
-        "rank", "step", "phase", "layer", "kind", *key[3:], *_MEASURES, *(["slack_ns"] if slack else [])
+        "rank",
+        "step",
+        "phase",
+        "layer",
+        "kind",
+        *key[3:],
+        *_MEASURES,
+        *(["slack_ns"] if slack else []),
     )
 
 
 def _occurrences(groups: pl.DataFrame) -> pl.Series:
-    """Number of earlier groups of the same stage in the same layer; the groups of a layer are consecutive."""
+    """Number of earlier groups of the same stage in the same layer; the groups of a layer are
+    consecutive.
+    """
     layer = pl.struct("rank", "step", "layer").rle_id()
     row = pl.int_range(pl.len(), dtype=pl.Int32)
-    same = groups.select(group="group", layer=layer, stage=pl.col("stage").cast(STAGE)).sort("layer", "stage", "group")
+    same = groups.select(group="group", layer=layer, stage=pl.col("stage").cast(STAGE)).sort(
+        "layer", "stage", "group"
+    )
     run = pl.struct("layer", "stage").rle_id()
     begins = pl.when((run != run.shift(1)).fill_null(value=True)).then(row)
     return same.with_columns(occurrence=row - begins.forward_fill()).sort("group")["occurrence"]
@@ -124,15 +156,21 @@ def _occurrences(groups: pl.DataFrame) -> pl.Series:
 
 def _host_spans(events: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     """Host span of each group; null if one of its launches also starts kernels of another layer."""
-    launched = events.select("group", "rank", "layer", *_LAUNCH).filter(pl.col("launch_start_ns").is_not_null())
+    launched = events.select("group", "rank", "layer", *_LAUNCH).filter(
+        pl.col("launch_start_ns").is_not_null()
+    )
     # kernels of one launch are consecutive: a launch counts once in each group
     launch = ["group", "correlation"]
     calls = launched.select(*launch, "rank", "layer").filter(
         pl.any_horizontal(pl.col(column).ne_missing(pl.col(column).shift(1)) for column in launch)
         & pl.col("correlation").is_not_null()
     )
-    ends = calls.group_by("rank", "correlation").agg(first=pl.col("layer").min(), last=pl.col("layer").max())
-    shared = calls.join(ends.filter(pl.col("first") != pl.col("last")), on=["rank", "correlation"], how="semi")
+    ends = calls.group_by("rank", "correlation").agg(
+        first=pl.col("layer").min(), last=pl.col("layer").max()
+    )
+    shared = calls.join(
+        ends.filter(pl.col("first") != pl.col("last")), on=["rank", "correlation"], how="semi"
+    )
     launched = (
         launched.filter(~pl.col("group").is_in(shared["group"].unique().implode()))
         .sort("launch_start_ns")
@@ -147,7 +185,10 @@ def _host_spans(events: pl.DataFrame, trace: Trace) -> pl.DataFrame:
             op_end_ns=pl.col("start_ns") + pl.col("dur_ns"),
         )
         launched = launched.join_asof(
-            ops.sort("launch_start_ns"), on="launch_start_ns", by=["rank", "launch_thread"], check_sortedness=False
+            ops.sort("launch_start_ns"),
+            on="launch_start_ns",
+            by=["rank", "launch_thread"],
+            check_sortedness=False,
         )
         inside = pl.col("op_end_ns") >= pl.col("launch_start_ns")
         launched = launched.with_columns(
@@ -162,7 +203,9 @@ Measure = Literal["dur_ns", "busy_ns", "exposed_communication_ns", "host_dur_ns"
 
 
 LEAST_SHARE = 0.1
-"""An outlier differs from the typical layer by more than this share of it, however similar the others are."""
+"""An outlier differs from the typical layer by more than this share of it, however similar the
+others are.
+"""
 
 
 @Analysis(
@@ -172,12 +215,14 @@ LEAST_SHARE = 0.1
     apart=(),
     with_calls=("stage", "measure"),
 )
-def layer_gaps(trace: Trace, *, stage: str | None = None, measure: Measure = "dur_ns") -> pl.DataFrame:
+def layer_gaps(
+    trace: Trace, *, stage: str | None = None, measure: Measure = "dur_ns"
+) -> pl.DataFrame:
     """Layers of every step, each with its gap to the typical layer of the same kind, rank and step.
 
-    The typical layer is the median over the layers of one kind and rank in one step, so a slow step alone makes no
-    outliers. An outlier differs from it by more than four robust standard deviations (1.4826 times the median absolute
-    deviation) and by more than 10 % of it.
+    The typical layer is the median over the layers of one kind and rank in one step, so a slow step
+    alone makes no outliers. An outlier differs from it by more than four robust standard deviations
+    (1.4826 times the median absolute deviation) and by more than 10 % of it.
 
     Parameters
     ----------
@@ -191,11 +236,12 @@ def layer_gaps(trace: Trace, *, stage: str | None = None, measure: Measure = "du
     Returns
     -------
     polars.DataFrame
-        ``rank, step, phase, layer, kind, start_ns, end_ns`` (first start and last end on the device), ``dur_ns,
-        busy_ns, host_dur_ns`` as :func:`~llmprof.analyze.layers` gives them, ``communication_ns`` (union of the layer's
-        collectives), ``exposed_communication_ns`` (the part without concurrent compute of the rank, of this or another
-        layer), all in ns; then of ``measure`` ``typical_ns, gap_ns`` (its value minus the typical one) and ``outlier``,
-        which are null where the value is.
+        ``rank, step, phase, layer, kind, start_ns, end_ns`` (first start and last end on the
+        device), ``dur_ns, busy_ns, host_dur_ns`` as :func:`~llmprof.analyze.layers` gives them,
+        ``communication_ns`` (union of the layer's collectives), ``exposed_communication_ns`` (the
+        part without concurrent compute of the rank, of this or another layer), all in ns; then of
+        ``measure`` ``typical_ns, gap_ns`` (its value minus the typical one) and ``outlier``, which
+        are null where the value is.
 
     Raises
     ------
@@ -214,18 +260,33 @@ def layer_gaps(trace: Trace, *, stage: str | None = None, measure: Measure = "du
         rows = layers(trace, per="layer").with_columns(end_ns=pl.col("start_ns") + pl.col("dur_ns"))
     else:
         if stage not in STAGE.categories:
-            raise AnalysisError(f"stage={stage!r} is not known", expected=f"one of {', '.join(STAGE.categories)}")
+            raise AnalysisError(
+                f"stage={stage!r} is not known", expected=f"one of {', '.join(STAGE.categories)}"
+            )
         rows = _stage(layers(trace), stage)
     rows = rows.join(_communication(trace, stage), on=list(_KEY), how="left", maintain_order="left")
     rows = rows.with_columns(pl.col("communication_ns", "exposed_communication_ns").fill_null(0))
     value, group = pl.col(measure), ["rank", "step", "kind"]
-    rows = rows.with_columns(typical_ns=value.median().over(group)).with_columns(gap_ns=value - pl.col("typical_ns"))
+    rows = rows.with_columns(typical_ns=value.median().over(group)).with_columns(
+        gap_ns=value - pl.col("typical_ns")
+    )
     off = pl.col("gap_ns").abs()
     limit = pl.max_horizontal(
         off.median().over(group) * MAD_TO_SIGMA * MAX_DEVIATIONS, pl.col("typical_ns") * LEAST_SHARE
     )
     return rows.select(
-        *("rank", "step", "phase", "layer", "kind", "start_ns", "end_ns", "dur_ns", "busy_ns", "host_dur_ns"),
+        *(
+            "rank",
+            "step",
+            "phase",
+            "layer",
+            "kind",
+            "start_ns",
+            "end_ns",
+            "dur_ns",
+            "busy_ns",
+            "host_dur_ns",
+        ),
         *("communication_ns", "exposed_communication_ns"),
         pl.when(value.is_not_null()).then("typical_ns").alias("typical_ns"),
         "gap_ns",
@@ -234,7 +295,9 @@ def layer_gaps(trace: Trace, *, stage: str | None = None, measure: Measure = "du
 
 
 def _stage(rows: pl.DataFrame, stage: str) -> pl.DataFrame:
-    """One stage of each layer, with its occurrences added up; host time is null if it is null for one of them."""
+    """One stage of each layer, with its occurrences added up; host time is null if it is null
+    for one of them.
+    """
     host = pl.col("host_dur_ns")
     return (
         rows.filter(pl.col("stage") == stage)
@@ -250,7 +313,9 @@ def _stage(rows: pl.DataFrame, stage: str) -> pl.DataFrame:
 
 
 def _communication(trace: Trace, stage: str | None) -> pl.DataFrame:
-    """``rank, step, layer, communication_ns, exposed_communication_ns`` of the layers that have collectives."""
+    """``rank, step, layer, communication_ns, exposed_communication_ns`` of the layers that have
+    collectives.
+    """
     events = attribute(trace)
     collective = pl.col("category").is_in(COMMUNICATION)
     mine = events.filter(collective & pl.col("layer").is_not_null())
@@ -259,7 +324,8 @@ def _communication(trace: Trace, stage: str | None) -> pl.DataFrame:
     compute = events.filter(~pl.col("category").is_in(COMMUNICATION) & ~transferring())
     parts = length_within(merge(mine, _KEY), compute, ["rank"], name="hidden_ns")
     return parts.group_by(_KEY).agg(
-        communication_ns=pl.col("dur_ns").sum(), exposed_communication_ns=(pl.col("dur_ns") - pl.col("hidden_ns")).sum()
+        communication_ns=pl.col("dur_ns").sum(),
+        exposed_communication_ns=(pl.col("dur_ns") - pl.col("hidden_ns")).sum(),
     )
 
 
@@ -267,11 +333,13 @@ _EDGE_CONFIDENCE = 0.5
 
 
 def name_layers(metrics: Metrics) -> pl.DataFrame:
-    """Layer and stage of each profiled launch, by the rules of :func:`~llmprof.analyze.layers.attribution.attribute`.
+    """Layer and stage of each profiled launch, by the rules of
+    :func:`~llmprof.analyze.layers.attribution.attribute`.
 
-    The launches of each run and process count in their order as one step. A profile usually begins and ends in the
-    middle of a layer. Launches before the first whole layer are compared with the end of the other layers, and launches
-    after the last one with their beginning; if name, grid and block agree, they get the same stage.
+    The launches of each run and process count in their order as one step. A profile usually begins
+    and ends in the middle of a layer. Launches before the first whole layer are compared with the
+    end of the other layers, and launches after the last one with their beginning; if name, grid and
+    block agree, they get the same stage.
 
     Parameters
     ----------
@@ -281,9 +349,10 @@ def name_layers(metrics: Metrics) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        ``kernel_id, kernel_name, category, layer, stage, confidence``. ``layer`` counts the whole layers of a run from
-        0 and is null in the pieces at the ends and outside the layers; ``confidence`` is that of
-        :func:`~llmprof.analyze.layers.attribution.attribute`, and 0.5 in the pieces at the ends.
+        ``kernel_id, kernel_name, category, layer, stage, confidence``. ``layer`` counts the whole
+        layers of a run from 0 and is null in the pieces at the ends and outside the layers;
+        ``confidence`` is that of :func:`~llmprof.analyze.layers.attribution.attribute`, and 0.5 in
+        the pieces at the ends.
 
     Examples
     --------
@@ -303,8 +372,12 @@ def name_layers(metrics: Metrics) -> pl.DataFrame:
     )
     labelled = label(events.with_columns(names.categories(events["name"])))
     function = names_kernels.function(kernels["kernel_name"])
-    launches = labelled.with_columns(launch=pl.struct(function.alias("function"), kernels["grid"], kernels["block"]))
-    ends = {row: stage for run in launches.partition_by("rank") for row, stage in _ends(run).items()}
+    launches = labelled.with_columns(
+        launch=pl.struct(function.alias("function"), kernels["grid"], kernels["block"])
+    )
+    ends = {
+        row: stage for run in launches.partition_by("rank") for row, stage in _ends(run).items()
+    }
     at_end = pl.Series(list(ends), dtype=pl.Int64)
     stage = labelled["stage"].scatter(at_end, pl.Series(list(ends.values()), dtype=pl.String))
     return kernels.select(
@@ -324,7 +397,9 @@ def _ends(run: pl.DataFrame) -> dict[int, str]:
         return {}
     before, after = run[: whole[0]], run[whole[-1] + 1 :]
     found: dict[int, str] = {}
-    for layer in run.filter(pl.col("layer").is_not_null()).partition_by("layer", maintain_order=True):
+    for layer in run.filter(pl.col("layer").is_not_null()).partition_by(
+        "layer", maintain_order=True
+    ):
         for piece, part in ((before, layer.tail(before.height)), (after, layer.head(after.height))):
             if piece.height and piece["launch"].equals(part["launch"]):
                 found |= zip(piece["event"], part["stage"], strict=True)
@@ -336,7 +411,9 @@ _LOCAL: Final = (
     rf"arch::Sm\d+, {_FLAG}{_SET}|flash_fwd_splitkv_kernel<.*?> ?>, {_FLAG}{_SET}|"
     rf"flash_fwd_kernel<.*?> ?>, {_FLAG}{_FLAG}{_SET}|SlidingOrChunked"
 )
-"""FlashAttention 3 and 2 with ``Is_local``, TensorRT-LLM: a window that is shorter than the context."""
+"""FlashAttention 3 and 2 with ``Is_local``, TensorRT-LLM: a window that is shorter than the
+context.
+"""
 _ABSORBED: Final = rf"arch::Sm\d+, (?:{_FLAG}){{6}}{_SET}"
 """FlashAttention 3 with ``HasQv``: queries that multiply with a latent cache."""
 
@@ -349,15 +426,20 @@ _MIXERS: Final[tuple[tuple[str, str], ...]] = (
     ("sliding attention", _LOCAL),
     ("KDA", r"(?i)\bkda_|_kda_|_kda\b"),
     ("gated delta net", r"(?i)gated_delta|chunk_delta|gdn_|gating_delta"),
-    ("lightning attention", r"(?i)lightning|_fwd_(?:none_)?diag_kernel|_fwd_kv_(?:parallel|reduce)|linear_attn_decode"),
+    (
+        "lightning attention",
+        r"(?i)lightning|_fwd_(?:none_)?diag_kernel|_fwd_kv_(?:parallel|reduce)|linear_attn_decode",
+    ),
     ("Mamba-2", r"(?i)_chunk_(?:scan|state|cumsum)_fwd|_state_passing_fwd|_bmm_chunk_fwd"),
     ("Mamba-1", r"(?i)selective_scan_fwd"),
     ("state space", r"(?i)selective_(?:scan|state)_update"),
-)  # fmt: skip
+)
 _ATTENTIONS: Final = (*(kind for kind, _ in _MIXERS[:3]), "attention")
 _SCANS: Final = (*(kind for kind, _ in _MIXERS[3:]), "linear attention")
 _VAGUE: Final = ("attention", "state space", "linear attention")
-"""What a mixer is called by kernels that several kinds share; another step of the same layer may say more."""
+"""What a mixer is called by kernels that several kinds share; another step of the same layer may
+say more.
+"""
 _MIXING: Final = ("attention", "scan", "conv", "kv_cache_write", "rope", "indexer", "top_k")
 _LEAST_SURE: Final = 0.5
 
@@ -371,16 +453,23 @@ def kinds(trace: Trace) -> pl.DataFrame:
     category, at = pl.col("category"), pl.col("start_ns")
     attends, scans = category == "attention", (category == "scan") & (pl.col("stage") != "conv")
     feeds = pl.col("stage").is_in(["gate_up_proj", "down_proj", "experts"])
-    frame = events.with_columns(said=said).group_by(_KEY).agg(
-        said=pl.col("said").filter(pl.col("stage").is_in(_MIXING)).drop_nulls().unique(),
-        attends=attends.any(),
-        scans=scans.any(),
-        convolves=(pl.col("stage") == "conv").any(),
-        experts=pl.col("stage").is_in(["experts", "router"]).any(),
-        feeds=feeds.any(),
-        between=(at.filter(feeds).min() < pl.max_horizontal(at.filter(attends).min(), at.filter(scans).min())),
-        sure=pl.col("confidence").min(),
-    )  # fmt: skip
+    frame = (
+        events.with_columns(said=said)
+        .group_by(_KEY)
+        .agg(
+            said=pl.col("said").filter(pl.col("stage").is_in(_MIXING)).drop_nulls().unique(),
+            attends=attends.any(),
+            scans=scans.any(),
+            convolves=(pl.col("stage") == "conv").any(),
+            experts=pl.col("stage").is_in(["experts", "router"]).any(),
+            feeds=feeds.any(),
+            between=(
+                at.filter(feeds).min()
+                < pl.max_horizontal(at.filter(attends).min(), at.filter(scans).min())
+            ),
+            sure=pl.col("confidence").min(),
+        )
+    )
     frame = frame.with_columns(
         attention=_first(_ATTENTIONS, pl.col("attends"), "attention"),
         scan=_first(_SCANS, pl.col("scans"), "linear attention"),
@@ -391,12 +480,17 @@ def kinds(trace: Trace) -> pl.DataFrame:
     attention = pl.when(whole).then(pl.lit("full attention")).otherwise("attention")
     both = pl.col("attends") & pl.col("scans")
     mixer = (
-        pl.when(both & pl.col("between")).then(pl.lit(""))
-        .when(both).then(pl.lit("parallel hybrid"))
-        .when("attends").then(attention)
-        .when("scans").then("scan")
-        .when("convolves").then(pl.lit("short convolution"))
-    )  # fmt: skip
+        pl.when(both & pl.col("between"))
+        .then(pl.lit(""))
+        .when(both)
+        .then(pl.lit("parallel hybrid"))
+        .when("attends")
+        .then(attention)
+        .when("scans")
+        .then("scan")
+        .when("convolves")
+        .then(pl.lit("short convolution"))
+    )
     feed = pl.when("experts").then(pl.lit("MoE")).when("feeds").then(pl.lit("MLP"))
     kind = pl.concat_str(mixer, feed, separator=" + ", ignore_nulls=True)
     known = (pl.col("sure") > _LEAST_SURE) & (mixer.fill_null("none") != "") & (kind != "")
@@ -406,13 +500,17 @@ def kinds(trace: Trace) -> pl.DataFrame:
 def _said(names: tuple[str, ...]) -> pl.Series:
     """The first mixer that each name speaks for."""
     name = pl.col("name")
-    said = pl.coalesce(pl.when(name.str.contains(pattern)).then(pl.lit(kind)) for kind, pattern in _MIXERS)
+    said = pl.coalesce(
+        pl.when(name.str.contains(pattern)).then(pl.lit(kind)) for kind, pattern in _MIXERS
+    )
     return pl.DataFrame({"name": names}, schema={"name": pl.String}).select(said).to_series()
 
 
 def _first(kinds_: tuple[str, ...], there: pl.Expr, otherwise: str) -> pl.Expr:
     """The most telling of some kinds that the kernels of a layer speak for."""
-    named = pl.coalesce(pl.when(pl.col("said").list.contains(kind)).then(pl.lit(kind)) for kind in kinds_)
+    named = pl.coalesce(
+        pl.when(pl.col("said").list.contains(kind)).then(pl.lit(kind)) for kind in kinds_
+    )
     return pl.when(there).then(named.fill_null(otherwise))
 
 

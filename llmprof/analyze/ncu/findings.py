@@ -31,28 +31,34 @@ _SENTENCE: Final = re.compile(r"(?<=[a-z\d%)])\.\s")
 
 @checked
 def hardware_findings(metrics: Metrics, *, source: pl.DataFrame | None = None) -> pl.DataFrame:
-    """Findings about profiled launches: which take the time, and what limits them, the largest first.
+    """Findings about profiled launches: which take the time, and what limits them, the largest
+    first.
 
-    Shares are of the time of all profiled launches. Each launch was replayed alone, so findings cannot be about the
-    time between launches, their order or other ranks: these need a timeline (:func:`llmprof.analyze.findings`).
+    Shares are of the time of all profiled launches. Each launch was replayed alone, so findings
+    cannot be about the time between launches, their order or other ranks: these need a timeline
+    (:func:`llmprof.analyze.findings`).
 
     Parameters
     ----------
     metrics : Metrics
         Metrics of Nsight Compute, see :func:`llmprof.read_metrics`.
     source : polars.DataFrame, optional
-        Samples of the instructions of the same report (:func:`llmprof.read_source`): names the hottest lines.
+        Samples of the instructions of the same report (:func:`llmprof.read_source`): names the
+        hottest lines.
 
     Returns
     -------
     polars.DataFrame
-        The columns of :func:`llmprof.analyze.findings`; ``figure`` and ``gain_ns`` are ns of the profile. The rules:
+        The columns of :func:`llmprof.analyze.findings`; ``figure`` and ``gain_ns`` are ns of the
+        profile. The rules:
 
-        - ``limited_kernel``: a kernel with at least 3 % of the time, its bound and the share of the peak that it
-          reaches (:func:`~llmprof.analyze.speed_of_light`); ``gain_ns`` is the gain if it reached its roof;
-        - ``profiler_estimate``: advice of the profiler's own rules with an estimate for the whole kernel, as a sum over
-          the launches; at most three;
-        - ``hot_line``: a line with at least 20 % of the samples of the kernel that takes the most time.
+        - ``limited_kernel``: a kernel with at least 3 % of the time, its bound and the share of the
+          peak that it reaches (:func:`~llmprof.analyze.speed_of_light`); ``gain_ns`` is the gain if
+          it reached its roof;
+        - ``profiler_estimate``: advice of the profiler's own rules with an estimate for the whole
+          kernel, as a sum over the launches; at most three;
+        - ``hot_line``: a line with at least 20 % of the samples of the kernel that takes the most
+          time.
 
         ``rank, start_ns, end_ns`` are null. No rows if the metrics hold no durations.
 
@@ -76,7 +82,9 @@ def hardware_findings(metrics: Metrics, *, source: pl.DataFrame | None = None) -
             rows += _hot_lines(source, speed, total)
         same = {"unit": "ns a profile", "scope": "profiled launches", "denominator": denominator}
         rows = [same | dict.fromkeys(("rank", "start_ns", "end_ns")) | row for row in rows]
-    frame = pl.DataFrame(rows, schema={name: dtype for name, dtype in SCHEMA.items() if name != "order"})
+    frame = pl.DataFrame(
+        rows, schema={name: dtype for name, dtype in SCHEMA.items() if name != "order"}
+    )
     last = pl.col("rule") != "limited_kernel"
     ranked = frame.sort(last, "share_of_time", descending=[False, True], maintain_order=True)
     order = pl.int_range(1, pl.len() + 1, dtype=pl.Int32)
@@ -91,7 +99,10 @@ def typical_limit(speed: pl.DataFrame) -> pl.DataFrame:
         .agg(
             pl.col("duration_ns").sum().alias("bound_ns"),
             *(pl.col(name).first() for name in ("memory_level", "stall")),
-            *(pl.col(name).median() for name in ("compute_pct", "memory_pct", "roof_share", "stall_share")),
+            *(
+                pl.col(name).median()
+                for name in ("compute_pct", "memory_pct", "roof_share", "stall_share")
+            ),
         )
         .sort("bound_ns", descending=True, maintain_order=True)
         .unique("kernel_name", keep="first", maintain_order=True)
@@ -105,42 +116,84 @@ def _limited(speed: pl.DataFrame, total: float) -> list[dict[str, Any]]:
     )
     typical = typical_limit(speed)
     large = whole.filter(pl.col("ns") >= _LEAST_SHARE * total)
-    joined = large.join(typical, on="kernel_name", nulls_equal=True).sort("ns", descending=True, maintain_order=True)
+    joined = large.join(typical, on="kernel_name", nulls_equal=True).sort(
+        "ns", descending=True, maintain_order=True
+    )
     rows = []
     for row in joined.iter_rows(named=True):
-        share, compute, memory, roof = row["ns"] / total, row["compute_pct"], row["memory_pct"], row["roof_share"]
+        share, compute, memory, roof = (
+            row["ns"] / total,
+            row["compute_pct"],
+            row["memory_pct"],
+            row["roof_share"],
+        )
         state = explain(row["stall"]) if row["stall"] is not None else None
-        figures = row | {"name": short_name(row["kernel_name"]), "share": share, "action": state and state.action}
+        figures = row | {
+            "name": short_name(row["kernel_name"]),
+            "share": share,
+            "action": state and state.action,
+        }
         if roof is None and compute is not None and memory is not None:
             roof = max(compute, memory) / 100
         gain, name = row["ns"] * (1 - min(1.0, roof or 0.0)), row["kernel_name"]
         where = "kernel_name IS NULL" if name is None else f"kernel_name = {_quoted(name)}"
         rows.append(
-            _row("limited_kernel", figures, row["ns"], share, gain_ns=gain, evidence="speed_of_light", where=where)
+            _row(
+                "limited_kernel",
+                figures,
+                row["ns"],
+                share,
+                gain_ns=gain,
+                evidence="speed_of_light",
+                where=where,
+            )
         )
     return rows
 
 
 def _row(
-    rule: str, figures: dict[str, Any], ns: float, share: float, *, gain_ns: float, evidence: str, where: str
+    rule: str,
+    figures: dict[str, Any],
+    ns: float,
+    share: float,
+    *,
+    gain_ns: float,
+    evidence: str,
+    where: str,
 ) -> dict[str, Any]:
-    words = dict(zip(("title", "detail", "suggestion"), sentences.finding(rule, figures), strict=True))
-    severity = next(name for name, least in _SEVERITIES.items() if share >= least) if rule != "hot_line" else "info"
+    words = dict(
+        zip(("title", "detail", "suggestion"), sentences.finding(rule, figures), strict=True)
+    )
+    severity = (
+        next(name for name, least in _SEVERITIES.items() if share >= least)
+        if rule != "hot_line"
+        else "info"
+    )
     facts = {"rule": rule, "severity": severity, "evidence": evidence, "where": where}
     return {**facts, **words, "figure": ns, "share_of_time": min(1.0, share), "gain_ns": gain_ns}
 
 
 def _estimated(metrics: Metrics, speed: pl.DataFrame, total: float) -> list[dict[str, Any]]:
-    """Estimates of the profiler's own rules for the whole kernel, each rule summed over all launches."""
-    advice = metrics.rules.filter(pl.col("speedup_scope") == "global", pl.col("estimated_speedup_pct") > 0)
-    joined = advice.join(speed.select("kernel_id", "kernel_name", "duration_ns"), on="kernel_id").with_columns(
-        gain=pl.col("duration_ns") * pl.col("estimated_speedup_pct").clip(0, 100) / 100
+    """Estimates of the profiler's own rules for the whole kernel, each rule summed over all
+    launches.
+    """
+    advice = metrics.rules.filter(
+        pl.col("speedup_scope") == "global", pl.col("estimated_speedup_pct") > 0
     )
-    once = joined.group_by("rule", "kernel_id").agg(pl.all().sort_by("gain", descending=True).first())
+    joined = advice.join(
+        speed.select("kernel_id", "kernel_name", "duration_ns"), on="kernel_id"
+    ).with_columns(gain=pl.col("duration_ns") * pl.col("estimated_speedup_pct").clip(0, 100) / 100)
+    once = joined.group_by("rule", "kernel_id").agg(
+        pl.all().sort_by("gain", descending=True).first()
+    )
     summed = (
         once.sort("gain", descending=True)
         .group_by("rule", maintain_order=True)
-        .agg(pl.col("gain").sum().alias("sum"), pl.len().alias("launches"), pl.col("text", "kernel_name").first())
+        .agg(
+            pl.col("gain").sum().alias("sum"),
+            pl.len().alias("launches"),
+            pl.col("text", "kernel_name").first(),
+        )
         .filter(pl.col("sum") >= _LEAST_ESTIMATE * total)
         .sort("sum", "rule", descending=[True, False])
         .head(_MOST_ESTIMATES)
@@ -152,7 +205,17 @@ def _estimated(metrics: Metrics, speed: pl.DataFrame, total: float) -> list[dict
         figures = {"ns": gain, "share": share, "first": first, "rest": rest, "launches": launches}
         figures["name"] = short_name(name)
         where = f"rule = {_quoted(rule)}"
-        rows.append(_row("profiler_estimate", figures, gain, share, gain_ns=gain, evidence="rules", where=where))
+        rows.append(
+            _row(
+                "profiler_estimate",
+                figures,
+                gain,
+                share,
+                gain_ns=gain,
+                evidence="rules",
+                where=where,
+            )
+        )
     return rows
 
 
@@ -175,10 +238,24 @@ def _hot_lines(source: pl.DataFrame, speed: pl.DataFrame, total: float) -> list[
     share = row["ns"] / total
     state = explain(row["reason"]) if row["reason"] else None
     row["stall"] = row.pop("reason")  # of warps; findings of a trace have reasons of the host
-    figures = row | {"name": short_name(row["kernel_name"]), "file": file_name(row["file"]), "share": share}
+    figures = row | {
+        "name": short_name(row["kernel_name"]),
+        "file": file_name(row["file"]),
+        "share": share,
+    }
     figures |= {"of_samples_share": row["share"], "action": state and state.action}
     where = f"kernel_id = {row['kernel_id']} AND line = {row['line']}"
-    return [_row("hot_line", figures, row["ns"], share, gain_ns=row["ns"], evidence="hot_lines", where=where)]
+    return [
+        _row(
+            "hot_line",
+            figures,
+            row["ns"],
+            share,
+            gain_ns=row["ns"],
+            evidence="hot_lines",
+            where=where,
+        )
+    ]
 
 
 def file_name(path: str | None) -> str:
@@ -196,7 +273,9 @@ def _quoted(text: str) -> str:
 
 
 def launches_in_a_row(metrics: Metrics) -> Trace:
-    """The profiled launches as a trace without gaps between them, since Nsight Compute records no starts."""
+    """The profiled launches as a trace without gaps between them, since Nsight Compute records
+    no starts.
+    """
     timed = metrics.kernels.drop_nulls("duration_ns").sort("kernel_id")
     if timed.is_empty():
         raise no_durations()

@@ -1,4 +1,6 @@
-"""Launches of Nsight Compute: their match with kernels of a timeline, and the command that profiles chosen launches."""
+"""Launches of Nsight Compute: their match with kernels of a timeline, and the command that
+profiles chosen launches.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ _LEVELS: Final = (
     ("name", 0.4, ("comparable",)),
     ("function", 0.2, ("function",)),
 )
-"""Levels of agreement, each with the confidence in the kind of a kernel and its columns; the first that fits counts."""
+"""Levels of agreement, each with the confidence in the kind of a kernel and its columns; the
+first that fits counts.
+"""
 
 _UNKNOWN_GRID: Final = 0.7
 _REPEATED, _BY_ORDER = 0.9, 0.7
@@ -41,18 +45,19 @@ _SCHEMA: Final = {
 def ncu_join(trace: Trace, metrics: Metrics) -> pl.DataFrame:
     """Match profiled launches with the kernels of a timeline, by name, grid, block and order.
 
-    Names are compared without the parts that profilers write differently (:mod:`llmprof.names.kernels`). Launches of a
-    run are matched as sequences: the longest stretches of the timeline's kernels of the profiled kinds with the same
-    order as in the profile, so a filter on names, or skipped collectives, do no harm. If a stretch fits several places,
-    the first one after the previous launch is taken, and ``candidates`` says how many there are.
+    Names are compared without the parts that profilers write differently
+    (:mod:`llmprof.names.kernels`). Launches of a run are matched as sequences: the longest
+    stretches of the timeline's kernels of the profiled kinds with the same order as in the profile,
+    so a filter on names, or skipped collectives, do no harm. If a stretch fits several places, the
+    first one after the previous launch is taken, and ``candidates`` says how many there are.
 
     ``confidence`` is the product of two:
 
-    - what agrees: 1 for name, grid and block; 0.9 for the function's name without template arguments, grid and block;
-      0.7 for the name where one side does not know the grid; 0.4 for the name with another grid; 0.2 for the
-      function with another grid;
-    - the place: 1 for a stretch of at least 3 launches (or the whole profile) with one place, 0.9 with several, 0.7
-      for shorter ones, which follow from the order alone.
+    - what agrees: 1 for name, grid and block; 0.9 for the function's name without template
+      arguments, grid and block; 0.7 for the name where one side does not know the grid; 0.4 for the
+      name with another grid; 0.2 for the function with another grid;
+    - the place: 1 for a stretch of at least 3 launches (or the whole profile) with one place, 0.9
+      with several, 0.7 for shorter ones, which follow from the order alone.
 
     Parameters
     ----------
@@ -64,10 +69,11 @@ def ncu_join(trace: Trace, metrics: Metrics) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        One row for each profiled launch: ``kernel_id, kernel_name, grid, block``, of the timeline's kernel ``event``
-        (row of :func:`~llmprof.analyze.activity.activity`)``, rank, name, start_ns, dur_ns``, the profiled time
-        ``profiled_ns`` and its ``ratio`` to the timeline's, then ``agrees, match`` (sequence or order)``, confidence``
-        (0 if nothing fits)``, candidates``.
+        One row for each profiled launch: ``kernel_id, kernel_name, grid, block``, of the timeline's
+        kernel ``event`` (row of :func:`~llmprof.analyze.activity.activity`)``, rank, name,
+        start_ns, dur_ns``, the profiled time ``profiled_ns`` and its ``ratio`` to the timeline's,
+        then ``agrees, match`` (sequence or order)``, confidence`` (0 if nothing fits)``,
+        candidates``.
 
     Raises
     ------
@@ -89,7 +95,17 @@ def ncu_join(trace: Trace, metrics: Metrics) -> pl.DataFrame:
     matched = launches.join(pl.concat(matches), on="kernel_id", how="left", maintain_order="left")
     of_kernel = timeline.select("event", "rank", "name", "start_ns", "dur_ns")
     return matched.join(of_kernel, on="event", how="left", maintain_order="left").select(
-        *("kernel_id", "kernel_name", "grid", "block", "event", "rank", "name", "start_ns", "dur_ns"),
+        *(
+            "kernel_id",
+            "kernel_name",
+            "grid",
+            "block",
+            "event",
+            "rank",
+            "name",
+            "start_ns",
+            "dur_ns",
+        ),
         profiled_ns="duration_ns",
         ratio=pl.when(pl.col("dur_ns") > 0).then(pl.col("duration_ns") / pl.col("dur_ns")),
         agrees="agrees",
@@ -113,7 +129,9 @@ def _timeline(trace: Trace) -> pl.DataFrame:
 
 def _size(side: str) -> pl.Expr:
     return pl.concat_str(
-        pl.lit("("), pl.concat_str([pl.col(f"{side}_{axis}") for axis in "xyz"], separator=", "), pl.lit(")")
+        pl.lit("("),
+        pl.concat_str([pl.col(f"{side}_{axis}") for axis in "xyz"], separator=", "),
+        pl.lit(")"),
     )
 
 
@@ -121,7 +139,9 @@ def _of_rank(launches: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
     """Matches of the launches of one process among the kernels of one rank."""
     ours, theirs = _kinds(launches, kernels)
     ids, events = ours["kernel_id"].to_list(), theirs["event"].to_list()
-    launch_kinds, event_kinds = ("".join(chr(_FIRST + kind) for kind in side["kind"]) for side in (ours, theirs))
+    launch_kinds, event_kinds = (
+        "".join(chr(_FIRST + kind) for kind in side["kind"]) for side in (ours, theirs)
+    )
     rows: list[tuple[int, int, str, float, int]] = []
     launch, last = 0, 0
     while launch < len(launch_kinds):
@@ -135,22 +155,34 @@ def _of_rank(launches: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
         match = "sequence" if in_sequence else "order"
         rows += [(ids[launch + i], events[place + i], match, sure, places) for i in range(length)]
         launch, last = launch + length, place + length
-    schema = {name: _SCHEMA[name] for name in ("kernel_id", "event", "match", "confidence", "candidates")}
+    schema = {
+        name: _SCHEMA[name] for name in ("kernel_id", "event", "match", "confidence", "candidates")
+    }
     frame = pl.DataFrame(rows, schema=schema, orient="row")
-    frame = frame.join(ours.select("kernel_id", "agrees", "sure", no_grid=pl.col("grid").is_null()), on="kernel_id")
-    frame = frame.join(theirs.select("event", no_grid_there=pl.col("grid").is_null()), on="event", how="left")
+    frame = frame.join(
+        ours.select("kernel_id", "agrees", "sure", no_grid=pl.col("grid").is_null()), on="kernel_id"
+    )
+    frame = frame.join(
+        theirs.select("event", no_grid_there=pl.col("grid").is_null()), on="event", how="left"
+    )
     unknown = (pl.col("agrees") == "name") & (pl.col("no_grid") | pl.col("no_grid_there"))
     sure_of_kind = pl.when(unknown).then(_UNKNOWN_GRID).otherwise("sure")
     return frame.with_columns(confidence=pl.col("confidence") * sure_of_kind).select(list(_SCHEMA))
 
 
 def _kinds(launches: pl.DataFrame, kernels: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Launches and kernels with a counterpart, with the number of their kind: the first level both have."""
+    """Launches and kernels with a counterpart, with the number of their kind: the first level
+    both have.
+    """
     ours, theirs = [], []
     rest, others, number = launches.with_row_index("_at"), kernels.with_row_index("_at"), 0
     for agrees, sure, columns in _LEVELS:
         matching = rest.drop_nulls(columns).join(others, on=columns, how="semi")
-        kinds = matching.select(columns).unique(maintain_order=True).with_row_index("kind", offset=number)
+        kinds = (
+            matching.select(columns)
+            .unique(maintain_order=True)
+            .with_row_index("kind", offset=number)
+        )
         number += kinds.height
         level = {"agrees": pl.lit(agrees), "sure": pl.lit(sure)}
         ours.append(rest.join(kinds, on=columns, how="inner").with_columns(**level))
@@ -161,7 +193,9 @@ def _kinds(launches: pl.DataFrame, kernels: pl.DataFrame) -> tuple[pl.DataFrame,
 
 
 def _longest(launch_kinds: str, first: int, event_kinds: str) -> int:
-    """Length of the longest stretch from a place that occurs anywhere, by bisection, since its prefixes occur, too."""
+    """Length of the longest stretch from a place that occurs anywhere, by bisection, since its
+    prefixes occur, too.
+    """
     least, most = 0, len(launch_kinds) - first
     while least < most:
         middle = (least + most + 1) // 2
@@ -182,16 +216,24 @@ def _count(event_kinds: str, stretch: str) -> int:
 
 
 def counted_launches(events: pl.DataFrame, *, recorded: bool) -> pl.DataFrame:
-    """Kernels of a rank whose launches a profiler counts, in the order in which the host launched them."""
+    """Kernels of a rank whose launches a profiler counts, in the order in which the host
+    launched them.
+    """
     if recorded:
         first = events["launch_start_ns"].min() or 0
-        events = events.filter(pl.col("launch_start_ns").is_not_null() | (pl.col("start_ns") >= first))
+        events = events.filter(
+            pl.col("launch_start_ns").is_not_null() | (pl.col("start_ns") >= first)
+        )
     return in_launch_order(events)
 
 
 def in_launch_order(events: pl.DataFrame) -> pl.DataFrame:
-    """Rows in the order in which the host launched them; by their own start if the launch is unknown."""
-    return events.sort(pl.coalesce("launch_start_ns", "start_ns"), pl.col("start_ns"), pl.col("event"))
+    """Rows in the order in which the host launched them; by their own start if the launch is
+    unknown.
+    """
+    return events.sort(
+        pl.coalesce("launch_start_ns", "start_ns"), pl.col("start_ns"), pl.col("event")
+    )
 
 
 _SPECIAL: Final = re.compile(r"([.^$*+?()\[\]{}|\\/])")
@@ -213,14 +255,16 @@ def ncu_command(
     sections: str = "full",
     from_start: bool = False,
 ) -> list[str]:
-    """Command that runs a program again and profiles only the launches that were chosen on its timeline.
+    """Command that runs a program again and profiles only the launches that were chosen on its
+    timeline.
 
-    Only the functions of the chosen launches pass its filter, and collectives never do: replayed again and again, one
-    would wait for other ranks for ever. Clocks are not locked (``--clock-control none``). ``--launch-skip`` counts
-    launches that pass the filter, on the rank's device, in the order of the host within the profiled window, which must
-    be the same in both runs: by default it starts where the program calls cudaProfilerStart (vLLM:
-    ``profiler_config={"profiler": "cuda"}``). Kernels of CUDA graphs are profiled as nodes. Nothing is run, and there
-    is no shell: every element is one argument.
+    Only the functions of the chosen launches pass its filter, and collectives never do: replayed
+    again and again, one would wait for other ranks for ever. Clocks are not locked
+    (``--clock-control none``). ``--launch-skip`` counts launches that pass the filter, on the
+    rank's device, in the order of the host within the profiled window, which must be the same in
+    both runs: by default it starts where the program calls cudaProfilerStart (vLLM:
+    ``profiler_config={"profiler": "cuda"}``). Kernels of CUDA graphs are profiled as nodes. Nothing
+    is run, and there is no shell: every element is one argument.
 
     Parameters
     ----------
@@ -229,10 +273,11 @@ def ncu_command(
     program : sequence of str
         The program and its arguments, the same as in the run.
     kernel : str or int, optional
-        Name of a kernel, or its function, or its row (``event``) in :func:`~llmprof.analyze.activity.activity`.
+        Name of a kernel, or its function, or its row (``event``) in
+        :func:`~llmprof.analyze.activity.activity`.
     layer, stage, step, phase : optional
-        Where, as in :func:`~llmprof.analyze.layers.attribution.attribute`. Without a step the first one that has such
-        launches is taken.
+        Where, as in :func:`~llmprof.analyze.layers.attribution.attribute`. Without a step the first
+        one that has such launches is taken.
     rank : int, optional
         Rank whose device is profiled; the first that has such launches if not given.
     launches : int, optional
@@ -265,7 +310,9 @@ def ncu_command(
         raise AnalysisError(f"launches is {launches}", expected="at least 1")
     events = attribute(trace).filter(pl.col("source") == "kernel")
     events = events.with_columns(names_kernels.function(events["name"]).alias("function"))
-    chosen = _chosen(events, kernel, {"layer": layer, "stage": stage, "step": step, "phase": phase, "rank": rank})
+    chosen = _chosen(
+        events, kernel, {"layer": layer, "stage": stage, "step": step, "phase": phase, "rank": rank}
+    )
     if launches is None and kernel is not None:
         launches = 1
     chosen = in_launch_order(chosen)[:launches]
@@ -275,11 +322,17 @@ def ncu_command(
     return ["ncu", "--target-processes", "all", *window, *options, *ends, *program]
 
 
-def _chosen(events: pl.DataFrame, kernel: str | int | None, where: dict[str, int | str | None]) -> pl.DataFrame:
+def _chosen(
+    events: pl.DataFrame, kernel: str | int | None, where: dict[str, int | str | None]
+) -> pl.DataFrame:
     """Requested events of one rank and step, without collectives."""
     conditions = {"kernel": kernel, **where}
-    wording = ", ".join(f"{name} {value!r}" for name, value in conditions.items() if value is not None)
-    rows = events.filter([pl.col(name) == value for name, value in where.items() if value is not None] or True)
+    wording = ", ".join(
+        f"{name} {value!r}" for name, value in conditions.items() if value is not None
+    )
+    rows = events.filter(
+        [pl.col(name) == value for name, value in where.items() if value is not None] or True
+    )
     if isinstance(kernel, int):
         rows = rows.filter(pl.col("event") == kernel)
     elif kernel is not None:
@@ -287,13 +340,22 @@ def _chosen(events: pl.DataFrame, kernel: str | int | None, where: dict[str, int
         rows = exact if exact.height else rows.filter(pl.col("function") == kernel)
     if not rows.height:
         found = f"no kernel of this trace has {wording}"
-        raise AnalysisError(found, hint="attribute(trace) lists kernels with their layers and stages")
+        raise AnalysisError(
+            found, hint="attribute(trace) lists kernels with their layers and stages"
+        )
     alone = rows.filter(pl.col("category") != "collective")
     if not alone.height:
-        found = f"all kernels with {wording} are collectives, which wait for ever when they are run again alone"
-        raise AnalysisError(found, hint="look at them on the timeline: llmprof.analyze.collectives(trace)")
+        found = (
+            f"all kernels with {wording} are collectives, which wait for ever when they are run"
+            " again alone"
+        )
+        raise AnalysisError(
+            found, hint="look at them on the timeline: llmprof.analyze.collectives(trace)"
+        )
     first = alone.sort("rank", "step", "start_ns", nulls_last=True)
-    same = [pl.col(c).eq_missing(pl.lit(first[c][0], dtype=first.schema[c])) for c in ("rank", "step")]
+    same = [
+        pl.col(c).eq_missing(pl.lit(first[c][0], dtype=first.schema[c])) for c in ("rank", "step")
+    ]
     return alone.filter(same)
 
 
@@ -304,15 +366,23 @@ def _options(events: pl.DataFrame, chosen: pl.DataFrame, *, launches_recorded: b
     of_rank = counted_launches(events.filter(pl.col("rank") == rank), recorded=launches_recorded)
     of_rank = of_rank.filter(pl.col("function").is_in(functions))
     if of_rank.filter(pl.col("category") == "collective").height:
-        found = f"the functions {functions} are those of collectives too, which must not be profiled"
+        found = (
+            f"the functions {functions} are those of collectives too, which must not be profiled"
+        )
         raise AnalysisError(found, hint="choose another kernel")
-    places = of_rank.with_row_index("place").join(chosen.select("event"), on="event", how="semi")["place"]
+    places = of_rank.with_row_index("place").join(chosen.select("event"), on="event", how="semi")[
+        "place"
+    ]
     if not len(places):
-        found = "the chosen kernels were launched before the window began, so they cannot be counted"
+        found = (
+            "the chosen kernels were launched before the window began, so they cannot be counted"
+        )
         raise AnalysisError(found, hint="choose a later step")
     skip, count = places[0], places[-1] - places[0] + 1
     # exactly these names; unprintable characters match any character
-    names = "|".join(_UNPRINTABLE.sub(".", _SPECIAL.sub(r"\\\1", function)) for function in functions)
+    names = "|".join(
+        _UNPRINTABLE.sub(".", _SPECIAL.sub(r"\\\1", function)) for function in functions
+    )
     devices = [] if chosen["device"][0] is None else ["--devices", str(chosen["device"][0])]
     return [
         *("--replay-mode", "kernel"),

@@ -1,4 +1,6 @@
-"""Profiles of Nsight Compute without a timeline: their reports, facts, and the limits of kernels."""
+"""Profiles of Nsight Compute without a timeline: their reports, facts, and the limits of
+kernels.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ def samples_of(report: Path | None) -> pl.DataFrame:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Metrics of Nsight Compute, the report with their samples (if there is one), and the paths that a page shows."""
+    """Metrics of Nsight Compute, the report with their samples (if there is one), and the paths
+    that a page shows.
+    """
 
     metrics: Metrics
     path: Path | None = None
@@ -59,7 +63,9 @@ def limits(metrics: Metrics) -> pl.DataFrame:
     """Kernels by their time, with the limit that most of their time has."""
     length = pl.col("duration_ns")
     speed = speed_of_light(metrics)
-    limit = typical_limit(speed).select("kernel_name", "bound", "compute_pct", "memory_pct", "roof_share", "stall")
+    limit = typical_limit(speed).select(
+        "kernel_name", "bound", "compute_pct", "memory_pct", "roof_share", "stall"
+    )
     return (
         speed.sort(length, descending=True, nulls_last=True)
         .group_by("kernel_name", maintain_order=True)
@@ -101,8 +107,13 @@ def facts(metrics: Metrics) -> list[tuple[str, str]]:
 def reading(metrics: Metrics) -> list[tuple[str, str]]:
     """Data that reading the files kept and lost."""
     coverage = metrics.coverage
-    lost = {name: int(coverage.get(name) or 0) for name in ("cut_rows", "broken_rows", "lost_kernels", "lost_metrics")}
-    words = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in lost.items() if count)
+    lost = {
+        name: int(coverage.get(name) or 0)
+        for name in ("cut_rows", "broken_rows", "lost_kernels", "lost_metrics")
+    }
+    words = ", ".join(
+        f"{count:,} {name.replace('_', ' ')}" for name, count in lost.items() if count
+    )
     timed = metrics.kernels["duration_ns"].count()
     return [
         ("Launches with a duration", f"{timed:,} of {metrics.kernels.height:,}"),
@@ -113,8 +124,14 @@ def reading(metrics: Metrics) -> list[tuple[str, str]]:
 def headline(metrics: Metrics) -> str:
     """Device and number of launches."""
     launches = metrics.kernels
-    devices = ", ".join(sorted(set(launches["device_name"].drop_nulls().to_list()))) or "device not named"
+    devices = (
+        ", ".join(sorted(set(launches["device_name"].drop_nulls().to_list()))) or "device not named"
+    )
     count = "one launch" if launches.height == 1 else f"{launches.height:,} launches"
     longest = launches.sort("duration_ns", descending=True, nulls_last=True)
-    first = f", most time in {short_name(longest['kernel_name'][0])}" if longest["duration_ns"].count() else ""
+    first = (
+        f", most time in {short_name(longest['kernel_name'][0])}"
+        if longest["duration_ns"].count()
+        else ""
+    )
     return f"Hardware metrics of {count} on {devices}{first}"

@@ -1,4 +1,6 @@
-"""Work of the cores of a device: cube and vector time, operators by shape and format, memory by component."""
+"""Work of the cores of a device: cube and vector time, operators by shape and format, memory by
+component.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +15,16 @@ from llmprof.arguments import Columns
 from llmprof.errors import AnalysisError, NotCapturedError, listed
 from llmprof.trace import Trace
 
-_COUNTERS: Final = {"aic_ns": ("aic_time_ns", None), "cube_ns": ("aic_mac_time_ns", "aic_mac_ratio"),
-                    "aiv_ns": ("aiv_time_ns", None), "vector_ns": ("aiv_vec_time_ns", "aiv_vec_ratio")}  # fmt: skip
+_COUNTERS: Final = {
+    "aic_ns": ("aic_time_ns", None),
+    "cube_ns": ("aic_mac_time_ns", "aic_mac_ratio"),
+    "aiv_ns": ("aiv_time_ns", None),
+    "vector_ns": ("aiv_vec_time_ns", "aiv_vec_ratio"),
+}
 _FORMS: Final = ("input_shapes", "input_dtypes", "input_formats", "output_shapes", "output_formats")
-_HINT: Final = "record with aic_metrics=AiCMetrics.PipeUtilization in torch_npu's _ExperimentalConfig"
+_HINT: Final = (
+    "record with aic_metrics=AiCMetrics.PipeUtilization in torch_npu's _ExperimentalConfig"
+)
 
 
 @Analysis(
@@ -33,15 +41,16 @@ def core_time(trace: Trace, *, by: Columns = ("category",)) -> pl.DataFrame:
     trace : Trace
         A trace of an NPU recorded with metrics of the AI cores (PipeUtilization).
     by : sequence of str
-        Columns of :func:`~llmprof.analyze.attribute`, or ``op_type`` and ``core`` (type of operator and of core).
+        Columns of :func:`~llmprof.analyze.attribute`, or ``op_type`` and ``core`` (type of operator
+        and of core).
 
     Returns
     -------
     polars.DataFrame
-        ``<by...>, count, total_ns`` (sum of durations), ``aic_ns, aiv_ns`` (AI cube cores and vector cores at work),
-        ``cube_ns, vector_ns`` (their arithmetic units), and as shares of ``total_ns`` ``cube_share, vector_share``;
-        ``measured_share`` (share of the time in kernels with these metrics). Largest time first. Collective calls are
-        left out.
+        ``<by...>, count, total_ns`` (sum of durations), ``aic_ns, aiv_ns`` (AI cube cores and
+        vector cores at work), ``cube_ns, vector_ns`` (their arithmetic units), and as shares of
+        ``total_ns`` ``cube_share, vector_share``; ``measured_share`` (share of the time in kernels
+        with these metrics). Largest time first. Collective calls are left out.
 
     Raises
     ------
@@ -52,7 +61,9 @@ def core_time(trace: Trace, *, by: Columns = ("category",)) -> pl.DataFrame:
     """
     kernels = trace.table("kernels")
     if not {"ascend_aic_mac_ratio", "ascend_aiv_vec_ratio"} & set(kernels.columns):
-        raise NotCapturedError("the kernels have no metrics of AI cores", hint=_HINT, table="kernels")
+        raise NotCapturedError(
+            "the kernels have no metrics of AI cores", hint=_HINT, table="kernels"
+        )
     # of a cube core's own time, which msprof gives beside the task's
     values = {}
     for name, (time, ratio) in _COUNTERS.items():
@@ -63,7 +74,10 @@ def core_time(trace: Trace, *, by: Columns = ("category",)) -> pl.DataFrame:
         else:
             values[name] = pl.lit(None, dtype=pl.Float64)
     facts = kernels.select(
-        *PLACE, **values, op_type=_or_null(kernels, "ascend_op_type"), core=_or_null(kernels, "ascend_core")
+        *PLACE,
+        **values,
+        op_type=_or_null(kernels, "ascend_op_type"),
+        core=_or_null(kernels, "ascend_core"),
     )
     labels = [c for c in by if c not in ("op_type", "core")]
     events = labelled(trace, labels or ["category"]).filter(
@@ -116,13 +130,16 @@ def operator_shapes(trace: Trace, *, shapes: bool = True) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        ``op_type, core``, with ``shapes`` also ``input_shapes, input_dtypes, input_formats, output_shapes,
-        output_formats`` as the profiler wrote them (inputs apart by ``;``), then ``count, total_ns, mean_ns, min_ns,
-        max_ns`` and ``share`` (of the time of all kernels, collective calls among them). Largest first.
+        ``op_type, core``, with ``shapes`` also ``input_shapes, input_dtypes, input_formats,
+        output_shapes, output_formats`` as the profiler wrote them (inputs apart by ``;``), then
+        ``count, total_ns, mean_ns, min_ns, max_ns`` and ``share`` (of the time of all kernels,
+        collective calls among them). Largest first.
     """
     kernels = trace.table("kernels")
     keys = ["op_type", "core"]
-    of_call = pl.col("name").str.extract(r"^(hcom_[A-Za-z]+_)")  # a collective call without its group and number
+    of_call = pl.col("name").str.extract(
+        r"^(hcom_[A-Za-z]+_)"
+    )  # a collective call without its group and number
     types = pl.coalesce(_or_null(kernels, "ascend_op_type"), of_call, "name")
     columns = {"op_type": types, "core": _or_null(kernels, "ascend_core")}
     if shapes:
@@ -156,10 +173,10 @@ def memory_by_component(trace: Trace) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        ``rank, component`` (PTA: torch_npu's allocator; GE: graph engine; APP: all of the process; operators:
-        allocations with their operator; null where the profiler names none), ``samples, peak_allocated_bytes,
-        peak_reserved_bytes, peak_ns`` (when the first of these two was reached, or the second where the first is
-        unknown).
+        ``rank, component`` (PTA: torch_npu's allocator; GE: graph engine; APP: all of the process;
+        operators: allocations with their operator; null where the profiler names none), ``samples,
+        peak_allocated_bytes, peak_reserved_bytes, peak_ns`` (when the first of these two was
+        reached, or the second where the first is unknown).
     """
     memory = trace.table("memory").filter("on_device")
     memory = memory.with_columns(component=_or_null(memory, "ascend_component"))

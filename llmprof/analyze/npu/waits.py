@@ -1,4 +1,6 @@
-"""Waits of an NPU: the path from an operator of the host to its kernel, streams waiting for each other, links."""
+"""Waits of an NPU: the path from an operator of the host to its kernel, streams waiting for each
+other, links.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from llmprof.arguments import NotNegative
 from llmprof.trace import Trace
 
 SIGNAL_NS: Final = 5_000
-"""Longest time from the record of an event to the end of the wait for it: on Ascend 910B about 1 us."""
+"""Longest time from the record of an event to the end of the wait for it: on Ascend 910B about 1
+us.
+"""
 
 
 @Analysis(
@@ -28,9 +32,10 @@ SIGNAL_NS: Final = 5_000
 def event_waits(trace: Trace, *, min_ns: NotNegative = 1_000) -> pl.DataFrame:
     """Waits of streams for events of other streams, and which stream each waited for.
 
-    A wait ends when another stream records the event. The recording does not name the event, so the stream follows from
-    the time: it is the stream of the last record that ended at most :data:`SIGNAL_NS` before the wait did. If no record
-    fits, or records of several streams do, the stream is null.
+    A wait ends when another stream records the event. The recording does not name the event, so the
+    stream follows from the time: it is the stream of the last record that ended at most
+    :data:`SIGNAL_NS` before the wait did. If no record fits, or records of several streams do, the
+    stream is null.
 
     Parameters
     ----------
@@ -42,9 +47,10 @@ def event_waits(trace: Trace, *, min_ns: NotNegative = 1_000) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        One row for each wait, by rank and time: ``rank, device, stream, start_ns, dur_ns``, ``waited_for`` (stream),
-        ``step, next_event, next_name, next_category`` of the kernel or copy that the stream runs next, and
-        ``before_name, before_category`` of the last event on the stream that was waited for.
+        One row for each wait, by rank and time: ``rank, device, stream, start_ns, dur_ns``,
+        ``waited_for`` (stream), ``step, next_event, next_name, next_category`` of the kernel or
+        copy that the stream runs next, and ``before_name, before_category`` of the last event on
+        the stream that was waited for.
     """
     tasks = trace.table("tasks")
     waits = tasks.filter((pl.col("kind") == "event_wait") & (pl.col("dur_ns") >= min_ns))
@@ -53,28 +59,52 @@ def event_waits(trace: Trace, *, min_ns: NotNegative = 1_000) -> pl.DataFrame:
         "rank", _stream="stream", _record=pl.col("start_ns") + pl.col("dur_ns")
     )
     ends = waits.with_columns(_end=pl.col("start_ns") + pl.col("dur_ns"))
-    signals = ends.select("wait", "rank", "stream", "start_ns", "_end").join(records, on="rank", maintain_order="left")
+    signals = ends.select("wait", "rank", "stream", "start_ns", "_end").join(
+        records, on="rank", maintain_order="left"
+    )
     fits = pl.col("_record").is_between(pl.col("_end") - SIGNAL_NS, pl.col("_end") + 1)
-    signals = signals.filter(fits & (pl.col("_stream") != pl.col("stream")) & (pl.col("_record") >= pl.col("start_ns")))
+    signals = signals.filter(
+        fits & (pl.col("_stream") != pl.col("stream")) & (pl.col("_record") >= pl.col("start_ns"))
+    )
     signalled = signals.group_by("wait").agg(
         waited_for=pl.when(pl.col("_stream").n_unique() == 1).then(pl.col("_stream").first())
     )
     waits = waits.join(signalled, on="wait", how="left", maintain_order="left")
     events = events_with_steps(trace)
     following = events.select(
-        "rank", "stream", "step", _end="start_ns", next_event="event", next_name="name", next_category="category"
+        "rank",
+        "stream",
+        "step",
+        _end="start_ns",
+        next_event="event",
+        next_name="name",
+        next_category="category",
     ).sort("_end")
     end = pl.col("start_ns") + pl.col("dur_ns")
     rows = waits.with_columns(_end=end).sort("_end")
-    rows = rows.join_asof(following, on="_end", by=["rank", "stream"], strategy="forward", check_sortedness=False)
-    before = events.select("rank", waited_for="stream", _end=end, before_name="name", before_category="category")
+    rows = rows.join_asof(
+        following, on="_end", by=["rank", "stream"], strategy="forward", check_sortedness=False
+    )
+    before = events.select(
+        "rank", waited_for="stream", _end=end, before_name="name", before_category="category"
+    )
     rows = rows.sort("_end").join_asof(
         before.sort("_end"), on="_end", by=["rank", "waited_for"], check_sortedness=False
     )
     return rows.sort("rank", "start_ns", "stream").select(
-        "rank", "device", "stream", "start_ns", "dur_ns", "waited_for", "step", "next_event", "next_name",
-        "next_category", "before_name", "before_category",
-    )  # fmt: skip
+        "rank",
+        "device",
+        "stream",
+        "start_ns",
+        "dur_ns",
+        "waited_for",
+        "step",
+        "next_event",
+        "next_name",
+        "next_category",
+        "before_name",
+        "before_category",
+    )
 
 
 @Analysis(
@@ -94,10 +124,10 @@ def links(trace: Trace) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        One row for each link, slowest first: ``rank`` (which recorded it), ``src_rank, dst_rank, link`` (HCCS, ROCE …),
-        ``count`` (transfers), ``bytes``, ``busy_ns`` (sum of their durations), ``gb_per_s`` (bytes by that time, in
-        1e9), ``typical_gb_per_s`` (median over the links of that kind) and ``relative`` (of the two). Bytes that stay
-        on a device are left out.
+        One row for each link, slowest first: ``rank`` (which recorded it), ``src_rank, dst_rank,
+        link`` (HCCS, ROCE …), ``count`` (transfers), ``bytes``, ``busy_ns`` (sum of their
+        durations), ``gb_per_s`` (bytes by that time, in 1e9), ``typical_gb_per_s`` (median over the
+        links of that kind) and ``relative`` (of the two). Bytes that stay on a device are left out.
     """
     moved = trace.table("tasks").filter(
         (pl.col("kind") == "transfer")
@@ -111,9 +141,9 @@ def links(trace: Trace) -> pl.DataFrame:
     rate = pl.when(pl.col("busy_ns") > 0).then(pl.col("bytes") / pl.col("busy_ns"))
     by_link = by_link.with_columns(gb_per_s=rate)
     typical = pl.col("gb_per_s").median().over("link")
-    return by_link.with_columns(typical_gb_per_s=typical, relative=pl.col("gb_per_s") / typical).sort(
-        "relative", "rank", "src_rank", "dst_rank", nulls_last=True
-    )
+    return by_link.with_columns(
+        typical_gb_per_s=typical, relative=pl.col("gb_per_s") / typical
+    ).sort("relative", "rank", "src_rank", "dst_rank", nulls_last=True)
 
 
 _PATH: Final = ("operator", "enqueue", "dequeue", "call", "launch")
@@ -129,54 +159,88 @@ _PATH: Final = ("operator", "enqueue", "dequeue", "call", "launch")
 def launch_path(trace: Trace) -> pl.DataFrame:
     """Path of every kernel and collective call from its operator to the device.
 
-    On an NPU an operator goes into the task queue of torch_npu. Another thread takes it out and calls AscendCL, which
-    launches it (Runtime or HCCL); the stream runs it later. On a GPU there is no task queue.
+    On an NPU an operator goes into the task queue of torch_npu. Another thread takes it out and
+    calls AscendCL, which launches it (Runtime or HCCL); the stream runs it later. On a GPU there is
+    no task queue.
 
     Returns
     -------
     polars.DataFrame
-        One row for each kernel, in the order of the device: ``rank, step, event, stream, name, category``, ``operator``
-        (name, null where nothing links them), ``call`` (call of AscendCL), the starts on the host ``operator_start_ns,
-        enqueue_start_ns, dequeue_start_ns, call_start_ns, launch_start_ns``, and on the device ``start_ns, dur_ns``;
-        the delays ``to_queue_ns`` (operator to enqueue), ``in_queue_ns`` (enqueue to dequeue), ``to_launch_ns``
-        (dequeue, or the operator where there is no queue, to launch), ``to_device_ns`` (launch to start) and
-        ``delay_ns`` (operator to start). A layer that was not recorded is null.
+        One row for each kernel, in the order of the device: ``rank, step, event, stream, name,
+        category``, ``operator`` (name, null where nothing links them), ``call`` (call of AscendCL),
+        the starts on the host ``operator_start_ns, enqueue_start_ns, dequeue_start_ns,
+        call_start_ns, launch_start_ns``, and on the device ``start_ns, dur_ns``; the delays
+        ``to_queue_ns`` (operator to enqueue), ``in_queue_ns`` (enqueue to dequeue),
+        ``to_launch_ns`` (dequeue, or the operator where there is no queue, to launch),
+        ``to_device_ns`` (launch to start) and ``delay_ns`` (operator to start). A layer that was
+        not recorded is null.
     """
     trace.table("kernels")
     calls = trace.table("runtime")
     events = labelled(trace, ["step"]).filter(pl.col("source") == "kernel")
     rows = events.select(
-        "rank", "step", "event", "stream", "name", "category", "start_ns", "dur_ns", "op_id", "launch_start_ns",
+        "rank",
+        "step",
+        "event",
+        "stream",
+        "name",
+        "category",
+        "start_ns",
+        "dur_ns",
+        "op_id",
+        "launch_start_ns",
         "launch_thread",
-    )  # fmt: skip
+    )
     ops = trace.ops if trace.has("ops") else None
     if ops is None:
-        nothing = {"operator": pl.lit(None, dtype=pl.String), "operator_start_ns": pl.lit(None, dtype=pl.Int64)}
+        nothing = {
+            "operator": pl.lit(None, dtype=pl.String),
+            "operator_start_ns": pl.lit(None, dtype=pl.Int64),
+        }
         rows = rows.with_columns(**nothing)
     else:
-        operators = ops.drop_nulls("op_id").unique(["rank", "op_id"], keep="first", maintain_order=True)
+        operators = ops.drop_nulls("op_id").unique(
+            ["rank", "op_id"], keep="first", maintain_order=True
+        )
         operators = operators.select("rank", "op_id", operator="name", operator_start_ns="start_ns")
         rows = rows.join(operators, on=["rank", "op_id"], how="left", maintain_order="left")
-    level = pl.col("ascend_level") if "ascend_level" in calls.columns else pl.lit(None, dtype=pl.String)
-    queue = pl.col("ascend_queue_id") if "ascend_queue_id" in calls.columns else pl.lit(None, dtype=pl.Int64)
+    level = (
+        pl.col("ascend_level") if "ascend_level" in calls.columns else pl.lit(None, dtype=pl.String)
+    )
+    queue = (
+        pl.col("ascend_queue_id")
+        if "ascend_queue_id" in calls.columns
+        else pl.lit(None, dtype=pl.Int64)
+    )
     calls = calls.with_columns(_level=level, _queue=queue)
     taken = calls.filter((pl.col("_level") == "queue") & pl.col("name").str.starts_with("Dequeue"))
     put = calls.filter((pl.col("_level") == "queue") & pl.col("name").str.starts_with("Enqueue"))
     rows = _within(rows, taken, "dequeue", "_queue")
-    rows = _within(rows, calls.filter(pl.col("_level") == "acl"), "call", "name").rename({"call_name": "call"})
+    rows = _within(rows, calls.filter(pl.col("_level") == "acl"), "call", "name").rename(
+        {"call_name": "call"}
+    )
     put = put.drop_nulls("_queue").unique(["rank", "_queue"], keep="first", maintain_order=True)
     put = put.select("rank", dequeue__queue="_queue", enqueue_start_ns="start_ns")
     rows = rows.join(put, on=["rank", "dequeue__queue"], how="left", maintain_order="left")
     start_of = {layer: pl.col(f"{layer}_start_ns") for layer in _PATH}
     return rows.select(
-        "rank", "step", "event", "stream", "name", "category", "operator", "call",
-        *(f"{layer}_start_ns" for layer in _PATH), "start_ns", "dur_ns",
+        "rank",
+        "step",
+        "event",
+        "stream",
+        "name",
+        "category",
+        "operator",
+        "call",
+        *(f"{layer}_start_ns" for layer in _PATH),
+        "start_ns",
+        "dur_ns",
         to_queue_ns=start_of["enqueue"] - start_of["operator"],
         in_queue_ns=start_of["dequeue"] - start_of["enqueue"],
         to_launch_ns=start_of["launch"] - pl.coalesce(start_of["dequeue"], start_of["operator"]),
         to_device_ns=pl.col("start_ns") - start_of["launch"],
         delay_ns=pl.col("start_ns") - start_of["operator"],
-    )  # fmt: skip
+    )
 
 
 def _within(launches: pl.DataFrame, spans: pl.DataFrame, prefix: str, column: str) -> pl.DataFrame:
@@ -185,12 +249,15 @@ def _within(launches: pl.DataFrame, spans: pl.DataFrame, prefix: str, column: st
     spans = spans.select("rank", launch_thread="thread", _start="start_ns", _end=end, _value=column)
     spans = spans.with_columns(launch_start_ns="_start").sort("launch_start_ns")
     order = launches.with_row_index("_row").sort("launch_start_ns", nulls_last=True)
-    joined = order.join_asof(spans, on="launch_start_ns", by=["rank", "launch_thread"], check_sortedness=False)
+    joined = order.join_asof(
+        spans, on="launch_start_ns", by=["rank", "launch_thread"], check_sortedness=False
+    )
     inside = pl.when(pl.col("_end") >= pl.col("launch_start_ns"))
     return (
         joined.sort("_row")
         .with_columns(
-            inside.then("_start").alias(f"{prefix}_start_ns"), inside.then("_value").alias(f"{prefix}_{column}")
+            inside.then("_start").alias(f"{prefix}_start_ns"),
+            inside.then("_value").alias(f"{prefix}_{column}"),
         )
         .drop("_row", "_start", "_end", "_value")
     )
@@ -207,15 +274,15 @@ def _within(launches: pl.DataFrame, spans: pl.DataFrame, prefix: str, column: st
 def host_synchronisation(trace: Trace) -> pl.DataFrame:
     """Calls in which the host waited for the device, with the operator that made each.
 
-    ``aten::to``, ``aten::item`` and similar operators copy to the host and return only when all earlier work is done.
-    Until then this thread launches nothing.
+    ``aten::to``, ``aten::item`` and similar operators copy to the host and return only when all
+    earlier work is done. Until then this thread launches nothing.
 
     Returns
     -------
     polars.DataFrame
-        One row for each call, by rank and time: ``rank, thread, host_start_ns, host_dur_ns`` (ns), ``call``, and the
-        ``operator`` of the thread that holds the call (the outermost one), null where there is none or operators were
-        not recorded.
+        One row for each call, by rank and time: ``rank, thread, host_start_ns, host_dur_ns`` (ns),
+        ``call``, and the ``operator`` of the thread that holds the call (the outermost one), null
+        where there is none or operators were not recorded.
     """
     calls = trace.table("runtime")
     calls = calls.filter(is_synchronising(pl.col("name"))).select(

@@ -20,7 +20,11 @@ OVERHEAD = "overhead"
 
 _NO_DOMAIN = ("nvtx", "unnamed domain", "user_annotation", "annotation", "")
 
-LABEL = pl.when(pl.col("domain").is_in(_NO_DOMAIN)).then("name").otherwise(pl.format("{}:{}", "domain", "name"))
+LABEL = (
+    pl.when(pl.col("domain").is_in(_NO_DOMAIN))
+    .then("name")
+    .otherwise(pl.format("{}:{}", "domain", "name"))
+)
 """Name of a range as nsys prints it: with the domain before it, unless it is the default domain."""
 
 
@@ -45,9 +49,23 @@ def host_ranges(trace: Trace) -> pl.DataFrame:
 _THREAD = ["rank", "process", "thread"]
 _SPAN = ["start_ns", "dur_ns"]
 _COLUMNS = [
-    "range", "parent", *_THREAD, "name", "domain", "style", "depth", "children", *_SPAN, "host_start_ns",
-    "host_dur_ns", "launches", "kernels", "copies", "own_kernels", "busy_ns",
-]  # fmt: skip
+    "range",
+    "parent",
+    *_THREAD,
+    "name",
+    "domain",
+    "style",
+    "depth",
+    "children",
+    *_SPAN,
+    "host_start_ns",
+    "host_dur_ns",
+    "launches",
+    "kernels",
+    "copies",
+    "own_kernels",
+    "busy_ns",
+]
 
 
 @Analysis(
@@ -59,30 +77,34 @@ _COLUMNS = [
 def nvtx_kernels(trace: Trace, *, per: Literal["range", "event"] = "range") -> pl.DataFrame:
     """Device work of each range of the program.
 
-    A kernel or copy belongs to all ranges around the API call that launched it, on the same thread (equal ends
-    included); the shortest of them is its innermost range. A range is projected onto the device from the start of the
-    first to the end of the last piece of work that it launched. Ranges that ended on another thread than they began on
-    are left out, as in nsys's ``nvtx_gpu_proj``.
+    A kernel or copy belongs to all ranges around the API call that launched it, on the same thread
+    (equal ends included); the shortest of them is its innermost range. A range is projected onto
+    the device from the start of the first to the end of the last piece of work that it launched.
+    Ranges that ended on another thread than they began on are left out, as in nsys's
+    ``nvtx_gpu_proj``.
 
     Parameters
     ----------
     trace : Trace
-        A trace with markers (NVTX ranges, ``record_function``, step labels), runtime calls and device activity.
+        A trace with markers (NVTX ranges, ``record_function``, step labels), runtime calls and
+        device activity.
     per : {"range", "event"}
         Kind of row: an instance of a range, or a kernel or copy.
 
     Returns
     -------
     polars.DataFrame
-        By range, for those that launched something: ``range`` (row in the markers), ``parent`` (the shortest range
-        that contains it, null for the outermost), ``rank, process, thread, name, domain, style, depth`` (ranges that
-        contain it), ``children`` (ranges right below that launched something), ``start_ns, dur_ns`` of its projection,
-        ``host_start_ns, host_dur_ns``, ``launches`` (distinct API calls: a CUDA graph is one), ``kernels, copies,
-        own_kernels`` (of which it is the innermost range) and ``busy_ns`` (the union of its device work), in the order
-        of rank and start on the host. Times in ns.
+        By range, for those that launched something: ``range`` (row in the markers), ``parent`` (the
+        shortest range that contains it, null for the outermost), ``rank, process, thread, name,
+        domain, style, depth`` (ranges that contain it), ``children`` (ranges right below that
+        launched something), ``start_ns, dur_ns`` of its projection, ``host_start_ns, host_dur_ns``,
+        ``launches`` (distinct API calls: a CUDA graph is one), ``kernels, copies, own_kernels`` (of
+        which it is the innermost range) and ``busy_ns`` (the union of its device work), in the
+        order of rank and start on the host. Times in ns.
 
-        By event: the row ``event`` of :func:`~llmprof.analyze.activity`, ``rank, start_ns, dur_ns, name, source``, and
-        of its innermost range ``range, range_name, domain, depth``, null where it was launched outside of all.
+        By event: the row ``event`` of :func:`~llmprof.analyze.activity`, ``rank, start_ns, dur_ns,
+        name, source``, and of its innermost range ``range, range_name, domain, depth``, null where
+        it was launched outside of all.
     """
     # a range of a lower row contains one of a higher row, never the other way round
     ranges = host_ranges(trace).filter(pl.col("end_thread").is_null())
@@ -98,7 +120,9 @@ def nvtx_kernels(trace: Trace, *, per: Literal["range", "event"] = "range") -> p
         rows = events.select("event", "call").join(innermost.join(names, on="row"), on="call")
         every = activity(trace).select("event", "rank", *_SPAN, "name", "source")
         every = every.join(rows, on="event", how="left", maintain_order="left")
-        return every.select("event", "rank", *_SPAN, "name", "source", "range", "range_name", "domain", "depth")
+        return every.select(
+            "event", "rank", *_SPAN, "name", "source", "range", "range_name", "domain", "depth"
+        )
     on_host = ranges.rename({"start_ns": "host_start_ns", "dur_ns": "host_dur_ns"})
     whole = on_host.join(_projected(pairs, innermost, events), on="row")
     children = whole.group_by(range="parent").agg(children=pl.len())
@@ -111,10 +135,16 @@ def nvtx_kernels(trace: Trace, *, per: Literal["range", "event"] = "range") -> p
 
 
 def _launches(trace: Trace) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """API calls that put work on the device, and that work, both with the number ``call`` of the call."""
+    """API calls that put work on the device, and that work, both with the number ``call`` of the
+    call.
+    """
     key = ["rank", "correlation"]
     calls = trace.runtime.select(*_THREAD, *_SPAN, "correlation")
-    events = activity(trace).select("event", *key, *_SPAN, "name", "source").filter(pl.col("correlation").is_not_null())
+    events = (
+        activity(trace)
+        .select("event", *key, *_SPAN, "name", "source")
+        .filter(pl.col("correlation").is_not_null())
+    )
     numbers = events.select(key).unique(maintain_order=True).with_row_index("call")
     return calls.join(numbers, on=key), events.join(numbers, on=key, maintain_order="left")
 
@@ -122,11 +152,13 @@ def _launches(trace: Trace) -> tuple[pl.DataFrame, pl.DataFrame]:
 def _nested(ranges: pl.DataFrame) -> pl.DataFrame:
     """Ranges with ``depth`` and ``parent``; of two equal ones the later is inside."""
     pairs = inside(ranges, ranges, _THREAD).filter(pl.col("outer") < pl.col("inner"))
-    around = pairs.group_by("inner").agg(depth=pl.len().cast(pl.Int32), parent=pl.col("outer").max())
-    around = around.with_columns(ranges["range"].gather(around["parent"]).alias("parent"))
-    return ranges.join(around, left_on="row", right_on="inner", how="left", maintain_order="left").with_columns(
-        pl.col("depth").fill_null(0)
+    around = pairs.group_by("inner").agg(
+        depth=pl.len().cast(pl.Int32), parent=pl.col("outer").max()
     )
+    around = around.with_columns(ranges["range"].gather(around["parent"]).alias("parent"))
+    return ranges.join(
+        around, left_on="row", right_on="inner", how="left", maintain_order="left"
+    ).with_columns(pl.col("depth").fill_null(0))
 
 
 def _projected(pairs: pl.DataFrame, innermost: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
@@ -138,7 +170,9 @@ def _projected(pairs: pl.DataFrame, innermost: pl.DataFrame, events: pl.DataFram
         last=(pl.col("start_ns") + pl.col("dur_ns")).max(),
     )
     work = of_call.sort("call")  # calls are numbered from 0 without gaps
-    looked_up = {name: column(work, name, "call") for name in ("kernels", "copies", "first", "last")}
+    looked_up = {
+        name: column(work, name, "call") for name in ("kernels", "copies", "first", "last")
+    }
     first, last = pl.col("first").min(), pl.col("last").max()
     projected = (
         pairs.with_columns(**looked_up)
@@ -151,7 +185,11 @@ def _projected(pairs: pl.DataFrame, innermost: pl.DataFrame, events: pl.DataFram
             copies=pl.col("copies").sum(),
         )
     )
-    own = innermost.with_columns(own_kernels=looked_up["kernels"]).group_by("row").agg(pl.col("own_kernels").sum())
+    own = (
+        innermost.with_columns(own_kernels=looked_up["kernels"])
+        .group_by("row")
+        .agg(pl.col("own_kernels").sum())
+    )
     each = pairs.join(events.select("call", *_SPAN), on="call", maintain_order="left")
     return (
         projected.join(own, on="row", how="left")
@@ -171,8 +209,10 @@ nvtx_sum = summary(
     "Which ranges of the program take the time?",
     "Time of NVTX ranges by name",
     needs="markers",
-    more="on the host, without marks, the profiler's own overhead and projections onto the device; ranges within "
-    "ranges count in full",
+    more=(
+        "on the host, without marks, the profiler's own overhead and projections onto the device;"
+        " ranges within ranges count in full"
+    ),
     keys=("style", "name"),
 )
 nvtx_pushpop_sum = summary(
@@ -200,7 +240,8 @@ nvtx_startend_sum = summary(
     grouped_by="by",
 )
 def nvtx_gpu_proj_sum(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
-    """Ranges that launched something, projected onto the device as by :func:`nvtx_kernels`, by name.
+    """Ranges that launched something, projected onto the device as by :func:`nvtx_kernels`, by
+    name.
 
     Parameters
     ----------
@@ -210,10 +251,11 @@ def nvtx_gpu_proj_sum(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        ``<by...>, name`` (``domain:name`` in a domain of its own), ``style, total_projected_ns, total_range_ns``
-        (on the host), ``count, projected_mean_ns, projected_median_ns, projected_min_ns, projected_max_ns,
-        projected_std_ns, launches`` (nsys: Total GPU Ops; a CUDA graph is one), ``mean_launches, mean_depth`` (0 is
-        outermost), ``mean_children`` (ranges right below that launched something); the longest projection first.
+        ``<by...>, name`` (``domain:name`` in a domain of its own), ``style, total_projected_ns,
+        total_range_ns`` (on the host), ``count, projected_mean_ns, projected_median_ns,
+        projected_min_ns, projected_max_ns, projected_std_ns, launches`` (nsys: Total GPU Ops; a
+        CUDA graph is one), ``mean_launches, mean_depth`` (0 is outermost), ``mean_children``
+        (ranges right below that launched something); the longest projection first.
     """
     ranges = nvtx_kernels(trace).with_columns(name=LABEL)
     refuse_unknown(by, ranges.columns, "by")
@@ -247,20 +289,33 @@ def nvtx_pushpop_trace(trace: Trace) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        ``start_ns, end_ns, dur_ns, child_ns`` (the sum of the ranges right below it), ``own_ns`` (the rest), ``name,
-        rank, process, thread, depth`` (ranges that contain it), ``children`` (ranges right below it), ``range`` (row
-        in the markers) and ``parent`` (the shortest range that contains it, null for the outermost), by start.
+        ``start_ns, end_ns, dur_ns, child_ns`` (the sum of the ranges right below it), ``own_ns``
+        (the rest), ``name, rank, process, thread, depth`` (ranges that contain it), ``children``
+        (ranges right below it), ``range`` (row in the markers) and ``parent`` (the shortest range
+        that contains it, null for the outermost), by start.
     """
     ranges = host_ranges(trace).filter(pl.col("style") == "PushPop").with_columns(name=LABEL)
     ranges = _nested(ranges.sort("dur_ns", "range", descending=[True, False]).with_row_index("row"))
     below = ranges.group_by(range="parent").agg(child_ns=pl.col("dur_ns").sum(), children=pl.len())
     return (
         ranges.join(below, on="range", how="left")
-        .with_columns(pl.col("child_ns", "children").fill_null(0), end_ns=pl.col("start_ns") + pl.col("dur_ns"))
+        .with_columns(
+            pl.col("child_ns", "children").fill_null(0),
+            end_ns=pl.col("start_ns") + pl.col("dur_ns"),
+        )
         .with_columns(own_ns=pl.col("dur_ns") - pl.col("child_ns"))
         .sort("start_ns", "dur_ns", "range", descending=[False, True, False])
         .select(
-            "start_ns", "end_ns", "dur_ns", "child_ns", "own_ns", "name", *_THREAD, "depth", "children", "range",
+            "start_ns",
+            "end_ns",
+            "dur_ns",
+            "child_ns",
+            "own_ns",
+            "name",
+            *_THREAD,
+            "depth",
+            "children",
+            "range",
             "parent",
         )
-    )  # fmt: skip
+    )

@@ -1,7 +1,9 @@
-"""Summaries of kernels, copies and calls under the names of ``nsys stats`` and its recipes, from any trace.
+"""Summaries of kernels, copies and calls under the names of ``nsys stats`` and its recipes, from
+any trace.
 
-Columns have the order and meaning of nsys's, with three differences: shares are fractions and not percentages, means
-are not rounded, and sizes are in bytes. Options such as ``by=("rank",)`` group by columns of the table first.
+Columns have the order and meaning of nsys's, with three differences: shares are fractions and not
+percentages, means are not rounded, and sizes are in bytes. Options such as ``by=("rank",)`` group
+by columns of the table first.
 """
 
 from __future__ import annotations
@@ -24,17 +26,27 @@ from llmprof.trace import Trace
 def statistics(value: pl.Expr, unit: str, prefix: str = "") -> list[pl.Expr]:
     """Mean, median, smallest, largest and sample standard deviation, as aggregations."""
     several = pl.when(value.count() == 1).then(0.0).otherwise(value.std())
-    measures = {"mean": value.mean(), "median": value.median(), "min": value.min(), "max": value.max(), "std": several}
+    measures = {
+        "mean": value.mean(),
+        "median": value.median(),
+        "min": value.min(),
+        "max": value.max(),
+        "std": several,
+    }
     return [measure.alias(f"{prefix}{name}_{unit}") for name, measure in measures.items()]
 
 
-def summarise(rows: pl.DataFrame, names: Sequence[str], value: str, unit: str, by: Sequence[str]) -> pl.DataFrame:
+def summarise(
+    rows: pl.DataFrame, names: Sequence[str], value: str, unit: str, by: Sequence[str]
+) -> pl.DataFrame:
     """Rows grouped by name."""
     refuse_unknown(by, rows.columns, "by")
     by = [column for column in by if column not in names]
     total, quantity = f"total_{unit}", pl.col(value)
     groups = (
-        rows.select(*by, value, pl.col(names).cast(pl.Categorical))  # groups by number, several times as fast
+        rows.select(
+            *by, value, pl.col(names).cast(pl.Categorical)
+        )  # groups by number, several times as fast
         .group_by(*by, *names)
         .agg(quantity.sum().alias(total), pl.len().alias("count"), *statistics(quantity, unit))
         .with_columns(pl.col(names).cast(pl.String))
@@ -80,7 +92,9 @@ def calls_of(trace: Trace, libraries: Sequence[str]) -> pl.DataFrame:
     word = {"runtime": "cuda", "os": "osrt"}.get(libraries[0], libraries[0])
     if calls.is_empty() and word not in traced and (runtime.height or libraries[0] != "runtime"):
         what, how = _CALLS[libraries[0]]
-        raise NotCapturedError(f"this capture holds no {what}", hint=f"record with {how}", table="runtime")
+        raise NotCapturedError(
+            f"this capture holds no {what}", hint=f"record with {how}", table="runtime"
+        )
     return calls
 
 
@@ -133,13 +147,17 @@ def summary(
     value: str = "dur_ns",
     example: str = "trace",
 ) -> Summary:
-    """One of the sums of nsys: of which rows, by which names; rows with another value of ``apart`` stay apart."""
+    """One of the sums of nsys: of which rows, by which names; rows with another value of
+    ``apart`` stay apart.
+    """
     unit = value.removeprefix("dur_")
 
     def summed(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
         frame = rows(trace)
         silent = [apart] if apart in frame.columns else []
-        sums = summarise(frame.with_columns(pl.col(silent).cast(pl.String)), [*silent, *keys], value, unit, by)
+        sums = summarise(
+            frame.with_columns(pl.col(silent).cast(pl.String)), [*silent, *keys], value, unit, by
+        )
         return sums.drop(silent if unit == "ns" else [*silent, "share"])
 
     columns = [f"total_{unit}", "count", *(f"{word}_{unit}" for word in _STATISTICS), *keys]
@@ -160,9 +178,13 @@ def summary(
 
 
 def _operations(trace: Trace) -> pl.DataFrame:
-    """Copies with nsys's name of their operation; names of other profilers also have the kinds of memory."""
+    """Copies with nsys's name of their operation; names of other profilers also have the kinds
+    of memory.
+    """
     named = pl.col("name").str.starts_with("[CUDA mem")
-    kind = pl.col("kind").replace_strict(_OPERATIONS, default="[CUDA memcpy Unknown]", return_dtype=pl.String)
+    kind = pl.col("kind").replace_strict(
+        _OPERATIONS, default="[CUDA memcpy Unknown]", return_dtype=pl.String
+    )
     return trace.copies.with_columns(operation=pl.when(named).then("name").otherwise(kind))
 
 
@@ -180,7 +202,10 @@ cuda_api_sum = summary(
     "Which calls of CUDA take the host's time?",
     "Time of CUDA calls by name",
     needs="runtime calls",
-    more="calls within calls count in full, and calls that a wrapper library reported again have a row of their own",
+    more=(
+        "calls within calls count in full, and calls that a wrapper library reported again have a"
+        " row of their own"
+    ),
     apart="nsys_event_class",
 )
 cuda_gpu_mem_time_sum = summary(
@@ -221,8 +246,18 @@ osrt_sum, openacc_sum, openmp_sum, mpi_event_sum = itertools.starmap(
             "Time of calls of the OS by name",
             "threads wait side by side, so a share is none of wall time",
         ),
-        ("openacc_sum", "openacc", "Which events of OpenACC take the time?", "Time of OpenACC events by name and line"),
-        ("openmp_sum", "openmp", "Which events of OpenMP take the time?", "Time of OpenMP events by name"),
+        (
+            "openacc_sum",
+            "openacc",
+            "Which events of OpenACC take the time?",
+            "Time of OpenACC events by name and line",
+        ),
+        (
+            "openmp_sum",
+            "openmp",
+            "Which events of OpenMP take the time?",
+            "Time of OpenMP events by name",
+        ),
         ("mpi_event_sum", "mpi", "Which calls of MPI take the time?", "Time of MPI calls by name"),
     ),
 )
@@ -240,21 +275,29 @@ def cuda_kern_exec_sum(trace: Trace) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        ``rank, process, thread, device, count, queued_count`` (kernels that began after their launch call had
-        returned), then mean, median, min, max and std (ns) of each of: ``total_*`` (from the start of the call to its
-        end or the kernel's, whichever is later), ``api_*`` (the call), ``queue_*`` (from the call's end to the kernel's
-        start, of the queued ones), ``kernel_*``; then ``api_name, name``. The longest mean total first. Kernels whose
-        launch is not in the capture are left out; one whose launch was recorded twice counts twice, as in nsys.
+        ``rank, process, thread, device, count, queued_count`` (kernels that began after their
+        launch call had returned), then mean, median, min, max and std (ns) of each of: ``total_*``
+        (from the start of the call to its end or the kernel's, whichever is later), ``api_*`` (the
+        call), ``queue_*`` (from the call's end to the kernel's start, of the queued ones),
+        ``kernel_*``; then ``api_name, name``. The longest mean total first. Kernels whose launch is
+        not in the capture are left out; one whose launch was recorded twice counts twice, as in
+        nsys.
     """
     calls = trace.runtime.filter(pl.col("correlation").is_not_null()).select(
-        "rank", "correlation", "process", "thread", api_name="name", _begin="start_ns", _api="dur_ns"
+        "rank",
+        "correlation",
+        "process",
+        "thread",
+        api_name="name",
+        _begin="start_ns",
+        _api="dur_ns",
     )
     returned = pl.col("_begin") + pl.col("_api")
     end = pl.col("start_ns") + pl.col("dur_ns")
     wait = pl.col("start_ns") - returned
-    launched = trace.kernels.select("rank", "device", "correlation", "start_ns", "dur_ns", "name").join(
-        calls, on=["rank", "correlation"]
-    )
+    launched = trace.kernels.select(
+        "rank", "device", "correlation", "start_ns", "dur_ns", "name"
+    ).join(calls, on=["rank", "correlation"])
     keys, texts = ["rank", "process", "thread", "device"], pl.col("api_name", "name")
     return (
         launched.with_columns(
@@ -272,7 +315,14 @@ def cuda_kern_exec_sum(trace: Trace) -> pl.DataFrame:
             *statistics(pl.col("dur_ns"), "ns", "kernel_"),
         )
         .with_columns(texts.cast(pl.String))
-        .sort("total_mean_ns", *keys, "name", "api_name", descending=[True, *[False] * 6], nulls_last=True)
+        .sort(
+            "total_mean_ns",
+            *keys,
+            "name",
+            "api_name",
+            descending=[True, *[False] * 6],
+            nulls_last=True,
+        )
         .select(*keys, pl.exclude(*keys, "api_name", "name"), "api_name", "name")
     )
 
@@ -284,23 +334,25 @@ def cuda_kern_exec_sum(trace: Trace) -> pl.DataFrame:
     recorded="kernels",
 )
 def cuda_gpu_kern_pace(trace: Trace, *, name: str | None = None) -> pl.DataFrame:
-    """Runs of one kernel, numbered on each rank, with the pause before each and the lag behind the first rank.
+    """Runs of one kernel, numbered on each rank, with the pause before each and the lag behind the
+    first rank.
 
-    The n-th run on one rank is compared with the n-th run on the others. This is the same work if all ranks run the
-    kernel equally often; check the largest ``instance`` of each rank.
+    The n-th run on one rank is compared with the n-th run on the others. This is the same work if
+    all ranks run the kernel equally often; check the largest ``instance`` of each rank.
 
     Parameters
     ----------
     name : str, optional
-        The full name of a kernel. By default the kernel with the longest total time among those that run on all ranks
-        with kernels.
+        The full name of a kernel. By default the kernel with the longest total time among those
+        that run on all ranks with kernels.
 
     Returns
     -------
     polars.DataFrame
-        ``instance`` (from 0, by start), ``rank, start_ns, dur_ns, pause_ns`` (from the end of the run before on this
-        rank to the start of this one; negative where they overlap, null for the first), ``pace_ns`` (from start to
-        start), ``lag_ns`` (behind the first rank to start this instance), ``name``. In the order of instance and rank.
+        ``instance`` (from 0, by start), ``rank, start_ns, dur_ns, pause_ns`` (from the end of the
+        run before on this rank to the start of this one; negative where they overlap, null for the
+        first), ``pace_ns`` (from start to start), ``lag_ns`` (behind the first rank to start this
+        instance), ``name``. In the order of instance and rank.
 
     Raises
     ------
@@ -313,7 +365,9 @@ def cuda_gpu_kern_pace(trace: Trace, *, name: str | None = None) -> pl.DataFrame
     if runs.is_empty():
         found = f"no kernel has the name {chosen!r}"
         expected = "a whole name as in cuda_gpu_kern_sum"
-        raise AnalysisError(found, expected=expected, hint="look it up with trace.kernels['name'].unique()")
+        raise AnalysisError(
+            found, expected=expected, hint="look it up with trace.kernels['name'].unique()"
+        )
     start, end = pl.col("start_ns"), pl.col("start_ns") + pl.col("dur_ns")
     return (
         runs.sort("rank", "start_ns", maintain_order=True)
@@ -329,7 +383,9 @@ def cuda_gpu_kern_pace(trace: Trace, *, name: str | None = None) -> pl.DataFrame
 
 
 def _heaviest(kernels: pl.DataFrame) -> str:
-    by_name = kernels.group_by("name").agg(ranks=pl.col("rank").n_unique(), total=pl.col("dur_ns").sum())
+    by_name = kernels.group_by("name").agg(
+        ranks=pl.col("rank").n_unique(), total=pl.col("dur_ns").sum()
+    )
     everywhere = by_name.filter(pl.col("ranks") == kernels["rank"].n_unique()).sort(
         "total", "name", descending=[True, False]
     )
@@ -349,8 +405,8 @@ def gpu_time_util_map(
 ) -> pl.DataFrame:
     """Share of the time in which a device runs something, per rank, device and bin of time.
 
-    Kernels that run at the same time count once. The bins are the same for all devices and reach from the first start
-    to the last end of any of them; the last one is cut at that end.
+    Kernels that run at the same time count once. The bins are the same for all devices and reach
+    from the first start to the last end of any of them; the last one is cut at that end.
 
     Parameters
     ----------
@@ -364,7 +420,8 @@ def gpu_time_util_map(
     Returns
     -------
     polars.DataFrame
-        ``rank, device, bin, start_ns, dur_ns, busy_ns, share`` (of the bin), in that order; times in ns.
+        ``rank, device, bin, start_ns, dur_ns, busy_ns, share`` (of the bin), in that order; times
+        in ns.
 
     Raises
     ------
@@ -373,4 +430,6 @@ def gpu_time_util_map(
     """
     events = activity(trace).filter(pl.col("source") != ("copy" if kernels_only else ""))
     grid = time_bins(events, ["rank", "device"], bins=bins, bin_ns=bin_ns)
-    return length_within(grid, events, ["rank", "device"]).with_columns(share=pl.col("busy_ns") / pl.col("dur_ns"))
+    return length_within(grid, events, ["rank", "device"]).with_columns(
+        share=pl.col("busy_ns") / pl.col("dur_ns")
+    )

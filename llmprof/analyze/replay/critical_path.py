@@ -1,4 +1,6 @@
-"""Critical path of every step, and how much later each event could end by the dependencies that were recorded."""
+"""Critical path of every step, and how much later each event could end by the dependencies that
+were recorded.
+"""
 
 from __future__ import annotations
 
@@ -32,13 +34,25 @@ CHAIN: Final = -1
 """Value in place of the kind of an edge: the node before in the same chain."""
 
 LEAST_SHARE: Final = 0.5
-"""An operator names a piece of the host, and a call the piece of a held device, if it ran for at least this share."""
+"""An operator names a piece of the host, and a call the piece of a held device, if it ran for at
+least this share.
+"""
 
 _SCHEMA = {
-    "step": pl.Int32(), "phase": pl.String(), "rank": pl.Int32(), "part": pl.Enum(PARTS), "name": pl.String(),
-    "layer": pl.Int32(), "stage": pl.String(), "thread": pl.Int64(), "stream": pl.Int64(), "event": pl.UInt32(),
-    "start_ns": pl.Int64(), "dur_ns": pl.Int64(), "evidence": pl.Enum(replay.EVIDENCE),
-}  # fmt: skip
+    "step": pl.Int32(),
+    "phase": pl.String(),
+    "rank": pl.Int32(),
+    "part": pl.Enum(PARTS),
+    "name": pl.String(),
+    "layer": pl.Int32(),
+    "stage": pl.String(),
+    "thread": pl.Int64(),
+    "stream": pl.Int64(),
+    "event": pl.UInt32(),
+    "start_ns": pl.Int64(),
+    "dur_ns": pl.Int64(),
+    "evidence": pl.Enum(replay.EVIDENCE),
+}
 
 
 @Analysis(
@@ -48,45 +62,51 @@ _SCHEMA = {
     columns="step phase rank part name layer stage start_ns dur_ns evidence",
     section=Section(
         "critical_path",
-        "The critical path is the chain of events in which each waits for the one before it. Only what is on it can "
-        "make a step faster.",
+        "The critical path is the chain of events in which each waits for the one before it. Only"
+        " what is on it can make a step faster.",
     ),
     figures=("llmprof.report.figures:CRITICAL_PATH",),
 )
 def critical_path(trace: Trace, *, rank: int | None = None) -> pl.DataFrame:
     """The chain of events that sets the time of each step, over all ranks.
 
-    The path is followed backwards from the end of the last step's work on a device to the beginning of the recording:
-    from each event to the one that ended last of those that it had to wait for (:mod:`llmprof.analyze.replay.graph`).
-    Events on the path set the pace: if the path is on a host that runs ahead of its devices, faster kernels change
-    nothing. The pieces of a step add up to the time from the end of the step before to its own end; if the step before
-    was left out of a part of a recording, from its own first work on a device. If an event began later than everything
-    that it is known to wait for allows, the difference is an ``unexplained`` piece. If no collective is matched over
-    the ranks (their clocks do not agree, or there is none), the path stays on one rank.
+    The path is followed backwards from the end of the last step's work on a device to the beginning
+    of the recording: from each event to the one that ended last of those that it had to wait for
+    (:mod:`llmprof.analyze.replay.graph`). Events on the path set the pace: if the path is on a host
+    that runs ahead of its devices, faster kernels change nothing. The pieces of a step add up to
+    the time from the end of the step before to its own end; if the step before was left out of a
+    part of a recording, from its own first work on a device. If an event began later than
+    everything that it is known to wait for allows, the difference is an ``unexplained`` piece. If
+    no collective is matched over the ranks (their clocks do not agree, or there is none), the path
+    stays on one rank.
 
     Parameters
     ----------
     trace : Trace
-        A trace with device activity. Without calls of the host the path runs over the devices alone.
+        A trace with device activity. Without calls of the host the path runs over the devices
+        alone.
     rank : int, optional
-        Follow the path from the end of the last step on this rank; on the rank that ends last if None.
+        Follow the path from the end of the last step on this rank; on the rank that ends last if
+        None.
 
     Returns
     -------
     polars.DataFrame
-        In the order of time: ``step, phase`` and ``rank`` (on which the piece lies), ``part``: ``compute`` (a kernel),
-        ``copy``, ``transfer`` (a collective, after its last rank arrived), ``communication`` (the same where
-        the waiting of no collective is known), ``device gap`` (between two kernels of a stream), ``stream wait`` (for
-        another stream), ``launch`` (from the host's call to the start on the device), ``host call`` (a call of the
-        device runtime), ``host`` (between two such calls), ``synchronise``
-        (from the end of work to the return of the call that waited for it), ``scheduler`` (from the arrival of a
-        result to the first call of a later step), ``device held`` (:func:`idle` names the call of the host that held
-        launched work) and ``unexplained``; ``name`` (kernel, call, or the operator
-        that the host spent at least half of the time in, on this thread or else on any; null if none was recorded),
-        ``layer, stage, thread, stream, event``, ``start_ns, dur_ns``, and ``evidence``: how it is known that the piece
-        waited for the one before: ``recorded`` (the order of a stream or thread, a launch, an event that a stream or
-        the host waited for), ``matched`` (calls of several ranks in their order), ``assumed`` (from the times alone),
-        null for what is unexplained.
+        In the order of time: ``step, phase`` and ``rank`` (on which the piece lies), ``part``:
+        ``compute`` (a kernel), ``copy``, ``transfer`` (a collective, after its last rank arrived),
+        ``communication`` (the same where the waiting of no collective is known), ``device gap``
+        (between two kernels of a stream), ``stream wait`` (for another stream), ``launch`` (from
+        the host's call to the start on the device), ``host call`` (a call of the device runtime),
+        ``host`` (between two such calls), ``synchronise`` (from the end of work to the return of
+        the call that waited for it), ``scheduler`` (from the arrival of a result to the first call
+        of a later step), ``device held`` (:func:`idle` names the call of the host that held
+        launched work) and ``unexplained``; ``name`` (kernel, call, or the operator that the host
+        spent at least half of the time in, on this thread or else on any; null if none was
+        recorded), ``layer, stage, thread, stream, event``, ``start_ns, dur_ns``, and ``evidence``:
+        how it is known that the piece waited for the one before: ``recorded`` (the order of a
+        stream or thread, a launch, an event that a stream or the host waited for), ``matched``
+        (calls of several ranks in their order), ``assumed`` (from the times alone), null for what
+        is unexplained.
 
     Raises
     ------
@@ -102,19 +122,25 @@ def critical_path(trace: Trace, *, rank: int | None = None) -> pl.DataFrame:
     17
     """
     if rank is not None and rank not in trace.ranks:
-        raise LlmprofError(f"there is no rank {rank} in the trace", expected=f"one of {listed(trace.ranks)}")
+        raise LlmprofError(
+            f"there is no rank {rank} in the trace", expected=f"one of {listed(trace.ranks)}"
+        )
     return _named(trace, path_without_names(trace, rank)).select(*_SCHEMA).cast(_SCHEMA)  # type: ignore[arg-type]
 
 
 @per_trace
 def path_without_names(trace: Trace, rank: int | None = None) -> pl.DataFrame:
-    """The critical path without what the host did between its calls, which takes most of the time to find out."""
+    """The critical path without what the host did between its calls, which takes most of the
+    time to find out.
+    """
     return _held(trace, path_of_events(trace, rank))
 
 
 @per_trace
 def path_of_events(trace: Trace, rank: int | None = None) -> pl.DataFrame:
-    """The critical path by its events alone: the calls that held the device are unexplained time."""
+    """The critical path by its events alone: the calls that held the device are unexplained
+    time.
+    """
     built = replay.graph(trace)
     ends = step_ends(built)
     if rank is None and ends.height and not (built.kind == replay.COLLECTIVE).any():
@@ -138,7 +164,9 @@ def path_of_events(trace: Trace, rank: int | None = None) -> pl.DataFrame:
 
 
 def _begin(built: replay.Graph, last: pl.DataFrame) -> int:
-    """Beginning of a path: of its first step's work if the step before was cut out, else of the recording."""
+    """Beginning of a path: of its first step's work if the step before was cut out, else of the
+    recording.
+    """
     if last.height and last["since_ns"][0] > NEVER:
         return int(last["start_ns"][0])
     # of the rank on which the path ends, where nothing ties the ranks to each other
@@ -150,13 +178,21 @@ def _begin(built: replay.Graph, last: pl.DataFrame) -> int:
 
 @per_trace
 def slack_of_recorded(trace: Trace) -> pl.DataFrame:
-    """Slack of each device event as the recorded dependencies allow it, whatever was not recorded."""
+    """Slack of each device event as the recorded dependencies allow it, whatever was not
+    recorded.
+    """
     built = replay.graph(trace)
     scheduled = built.schedule()
     ends = step_ends(built)
-    ends = ends.with_columns(pl.col("end_ns").max().over("step"), last=pl.col("end_ns").max().over("block"))
-    work = built.in_blocks(built.events.filter(pl.col("where") == "device").select("rank", "step", "chain", "row"))
-    cut = ends.filter(pl.col("block") < pl.col("block").max()).select("block", "last").unique("block")
+    ends = ends.with_columns(
+        pl.col("end_ns").max().over("step"), last=pl.col("end_ns").max().over("block")
+    )
+    work = built.in_blocks(
+        built.events.filter(pl.col("where") == "device").select("rank", "step", "chain", "row")
+    )
+    cut = (
+        ends.filter(pl.col("block") < pl.col("block").max()).select("block", "last").unique("block")
+    )
     work = work.group_by("chain", "block").agg(pl.col("row").last()).join(cut, on="block")
     free = []
     for some in (ends, ends.filter(pl.col("end_ns") == pl.col("last"))):
@@ -170,7 +206,18 @@ def slack_of_recorded(trace: Trace) -> pl.DataFrame:
     return (
         built.events.with_columns(slack_ns=free[0], pace_slack_ns=free[1], start_ns="recorded_ns")
         .filter(pl.col("where") == "device")
-        .select("event", "rank", "step", "name", "layer", "stage", "start_ns", "dur_ns", "slack_ns", "pace_slack_ns")
+        .select(
+            "event",
+            "rank",
+            "step",
+            "name",
+            "layer",
+            "stage",
+            "start_ns",
+            "dur_ns",
+            "slack_ns",
+            "pace_slack_ns",
+        )
         .sort("event")
     )
 
@@ -210,7 +257,9 @@ class Binding(NamedTuple):
 
 
 def nodes_on_path(built: replay.Graph, bound: Binding, ends: pl.DataFrame) -> Ints:
-    """Nodes of the critical path to the last of some steps that follow each other, in their order."""
+    """Nodes of the critical path to the last of some steps that follow each other, in their
+    order.
+    """
     since = ends["since_ns"].to_numpy().min(initial=-NEVER)
     node, pieces = [-1, *ends.sort("end_ns")["node"]][-1], [np.empty(0, dtype=np.int64)]
     while node >= 0 and built.time[node] >= since:
@@ -244,7 +293,9 @@ def binding(built: replay.Graph) -> Binding:
     evidence[built.target[best]] = built.evidence[best]
     led_to = kind != CHAIN
     led_to[first] = True
-    return Binding(before, kind, evidence, np.maximum.accumulate(np.where(led_to, np.arange(nodes), 0)))
+    return Binding(
+        before, kind, evidence, np.maximum.accumulate(np.where(led_to, np.arange(nodes), 0))
+    )
 
 
 def _pieces(built: replay.Graph, bound: Binding, last: pl.DataFrame) -> pl.DataFrame:
@@ -254,9 +305,13 @@ def _pieces(built: replay.Graph, bound: Binding, last: pl.DataFrame) -> pl.DataF
     since = np.append(begin, np.maximum(last["end_ns"].to_numpy(), begin))
     begins, ends = since[:-1], since[1:]
     times = np.maximum.accumulate(built.time[path])
-    # pieces by the node at their end: of each step those from the first node after its beginning to the first at its
-    # end or later; nothing leads to the very first node, so the time before it is unknown
-    low, high = np.searchsorted(times, begins, side="right"), np.searchsorted(times, ends, side="left")
+    # pieces by the node at their end: of each step those from the first node after its beginning to
+    # the first at its end or later; nothing leads to the very first node, so the time before it is
+    # unknown
+    low, high = (
+        np.searchsorted(times, begins, side="right"),
+        np.searchsorted(times, ends, side="left"),
+    )
     count = np.where(ends > begins, np.minimum(high + 1, len(path)) - low, 0)
     number = np.repeat(np.arange(len(count)), count)
     at = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count) + low[number]
@@ -266,7 +321,17 @@ def _pieces(built: replay.Graph, bound: Binding, last: pl.DataFrame) -> pl.DataF
     rest = np.where(at > 0, np.minimum(built.rest[node], end - start), end - start)
     row = node // 2
     events = built.events[row].select(
-        "rank", "where", "thread", "stream", "name", "source", "category", "layer", "stage", "event", "shift_ns"
+        "rank",
+        "where",
+        "thread",
+        "stream",
+        "name",
+        "source",
+        "category",
+        "layer",
+        "stage",
+        "event",
+        "shift_ns",
     )
     base = events.with_columns(
         step=last["step"].gather(number).cast(pl.Int32),
@@ -293,7 +358,11 @@ def _held(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
     unknown = (pl.col("part") == "unexplained") & (pl.col("where") == "device")
     if not rows.select(unknown.any()).item():
         return rows
-    held = idle(trace).filter(pl.col("held_kind") == "call").select(event="next_event", call="held_by", held="dur_ns")
+    held = (
+        idle(trace)
+        .filter(pl.col("held_kind") == "call")
+        .select(event="next_event", call="held_by", held="dur_ns")
+    )
     rows = rows.join(held, on="event", how="left", maintain_order="left", validate="m:1")
     by_call = unknown & (pl.col("held") >= LEAST_SHARE * pl.col("dur_ns"))
     assumed = pl.lit(replay.EVIDENCE[replay.BY_TIMES])
@@ -307,7 +376,9 @@ def _held(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
 def _part() -> pl.Expr:
     device, ends, kind = pl.col("where") == "device", pl.col("ends"), pl.col("kind")
     cases = {
-        "transfer": device & ends & ((kind == replay.COLLECTIVE) | (pl.col("category") == "collective")),
+        "transfer": (
+            device & ends & ((kind == replay.COLLECTIVE) | (pl.col("category") == "collective"))
+        ),
         "copy": device & ends & (pl.col("source") == "copy"),
         "compute": device & ends,
         "launch": device & (kind == replay.LAUNCH),
@@ -323,7 +394,9 @@ def _part() -> pl.Expr:
 def _named(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
     """Names of the pieces of the host in which no call ran: the operator with most of the time."""
     rows = rows.with_columns(start_ns=pl.col("start_ns") + pl.col("shift_ns"))
-    host = (pl.col("part") == "host") | ((pl.col("part") == "unexplained") & (pl.col("where") == "host"))
+    host = (pl.col("part") == "host") | (
+        (pl.col("part") == "unexplained") & (pl.col("where") == "host")
+    )
     between = rows.filter(host)
     # functions of Python are not read from a dataset; modules among them are ranges, too
     spans = host_spans(trace).filter(~pl.col("kind").is_in(["call", "python"]))
@@ -334,11 +407,18 @@ def _named(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
             doing(between.select("rank", thread, "start_ns", "dur_ns"), some.with_columns(thread))
             for thread, some in (
                 (pl.col("thread"), spans),
-                (pl.lit(0, dtype=pl.Int64).alias("thread"), spans.filter(pl.col("kind") != "range")),
+                (
+                    pl.lit(0, dtype=pl.Int64).alias("thread"),
+                    spans.filter(pl.col("kind") != "range"),
+                ),
             )
         )
         named = [
-            pl.Series(found.select(pl.when(pl.col("doing_share") >= LEAST_SHARE).then("doing")).to_series())
+            pl.Series(
+                found.select(
+                    pl.when(pl.col("doing_share") >= LEAST_SHARE).then("doing")
+                ).to_series()
+            )
             for found in (own, any_thread)
         ]
         between = between.with_columns(name=named[0].zip_with(named[0].is_not_null(), named[1]))

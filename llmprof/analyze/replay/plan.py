@@ -14,7 +14,15 @@ from numpy.typing import NDArray
 from llmprof.analyze.catalog import per_trace
 from llmprof.analyze.collectives.collectives import bus_factor, collectives
 from llmprof.analyze.replay.contraction import contracted, stacked
-from llmprof.analyze.replay.graph import COLLECTIVE, HANDED_OVER, LAUNCH, LOADING, SCHEDULED, Graph, graph
+from llmprof.analyze.replay.graph import (
+    COLLECTIVE,
+    HANDED_OVER,
+    LAUNCH,
+    LOADING,
+    SCHEDULED,
+    Graph,
+    graph,
+)
 from llmprof.analyze.replay.recording import Rows
 from llmprof.analyze.replay.schedule import NEVER, Chains, Ints, earliest
 from llmprof.errors import AnalysisError
@@ -24,7 +32,9 @@ from llmprof.trace import Trace
 Level = Literal["low", "middle", "high"]
 
 LEVELS: Final[tuple[Level, ...]] = ("low", "middle", "high")
-"""Levels of values that a change cannot know: for a short step, an expected step, and a long step."""
+"""Levels of values that a change cannot know: for a short step, an expected step, and a long
+step.
+"""
 
 
 class Plan:
@@ -34,7 +44,9 @@ class Plan:
         self.built = built
         self.level = level
         self.guessed = False
-        """Whether a change chose a value that it cannot know: without one, all levels give the same times."""
+        """Whether a change chose a value that it cannot know: without one, all levels give the
+        same times.
+        """
         self.left_out: set[str] = set()
         """Phases that a change predicts nothing for."""
         self.events = built.events
@@ -51,9 +63,14 @@ class Plan:
         return {"low": low, "middle": middle, "high": high}[self.level]
 
     def work(self, what: str) -> Rows:
-        """Device events that a word selects: a stage, a category, or a regular expression on the kernel's name."""
+        """Device events that a word selects: a stage, a category, or a regular expression on the
+        kernel's name.
+        """
         rows = self.events
-        stages, categories = set(rows["stage"].drop_nulls().unique()), set(rows["category"].drop_nulls().unique())
+        stages, categories = (
+            set(rows["stage"].drop_nulls().unique()),
+            set(rows["category"].drop_nulls().unique()),
+        )
         if what in stages:
             mask = rows["stage"] == what
         elif what in categories:
@@ -86,10 +103,14 @@ class Plan:
             re.compile(pattern)
             return names.is_in(distinct.filter(distinct.str.contains(f"(?i){pattern}")).implode())
         except (re.error, pl.exceptions.ComputeError) as error:
-            raise AnalysisError(otherwise, expected="part of a name, as a regular expression") from error
+            raise AnalysisError(
+                otherwise, expected="part of a name, as a regular expression"
+            ) from error
 
     def call_gone(self, rows: Rows) -> None:
-        """Make calls of the host take no time, wait for nothing, and hold no work on their rank's devices."""
+        """Make calls of the host take no time, wait for nothing, and hold no work on their
+        rank's devices.
+        """
         self.weight[1::2][rows] = 0
         self.rest[1::2][rows] = 0
         self.kept &= ~((self.built.target % 2 == 1) & rows[self.built.target // 2])
@@ -109,7 +130,9 @@ class Plan:
         return chosen
 
     def set_duration(self, rows: Rows, dur: Ints | NDArray[np.floating[Any]]) -> None:
-        """Give events another duration; that of a matched collective is its transfer, after its last rank arrived."""
+        """Give events another duration; that of a matched collective is its transfer, after its
+        last rank arrived.
+        """
         self.weight[1::2][rows] = np.maximum(np.asarray(dur), 0).astype(np.int64)[rows]
         ends = (self.built.kind == COLLECTIVE) & rows[self.built.target // 2]
         self.delay[ends] = self.weight[self.built.target[ends]]
@@ -132,13 +155,19 @@ class Plan:
         """First and last host call that launched some of the events of each step, by thread."""
         edges = (self.built.kind == LAUNCH) & rows[self.built.target // 2]
         target, source = self.built.target[edges] // 2, self.built.source[edges] // 2
-        calls: pl.DataFrame = self.events[source].select("chain", "row").with_columns(step=self.events["step"][target])
+        calls: pl.DataFrame = (
+            self.events[source]
+            .select("chain", "row")
+            .with_columns(step=self.events["step"][target])
+        )
         first, last = pl.col("row").min().cast(pl.Int64), pl.col("row").max().cast(pl.Int64)
         spans = calls.group_by("chain", "step").agg(first=first, last=last).sort("chain", "first")
         return spans.with_columns(following=pl.col("first").shift(-1).over("chain"))
 
     def one_launch(self, calls: pl.DataFrame, launch_ns: int) -> Rows:
-        """Replace all calls from the first to the last by one call; a single call does not change."""
+        """Replace all calls from the first to the last by one call; a single call does not
+        change.
+        """
         # The launched work begins when this call has ended and its stream allows it, as in a graph.
         within = np.zeros(self.events.height + 1, dtype=np.int64)
         calls = calls.filter(pl.col("first") < pl.col("last"))
@@ -162,10 +191,16 @@ class Plan:
         return rows
 
     def host_after(self, calls: pl.DataFrame, factor: float) -> None:
-        """Scale the host's time from the last of the calls of each step to the first of those of the next."""
-        of_last = self.built.chains[np.searchsorted(self.built.chains, calls["last"].to_numpy(), side="right")]
+        """Scale the host's time from the last of the calls of each step to the first of those of
+        the next.
+        """
+        of_last = self.built.chains[
+            np.searchsorted(self.built.chains, calls["last"].to_numpy(), side="right")
+        ]
         ends = pl.coalesce("following", pl.Series("_end", of_last))
-        for last, end in calls.select("last", end=ends).filter(pl.col("last") < pl.col("end")).iter_rows():
+        for last, end in (
+            calls.select("last", end=ends).filter(pl.col("last") < pl.col("end")).iter_rows()
+        ):
             part = slice(2 * last + 2, min(2 * end + 1, len(self.weight)))
             self.weight[part] = (self.weight[part] * factor).astype(np.int64)
         self.other_threads(factor)
@@ -182,7 +217,9 @@ class Plan:
         self.delay[edges] = (self.delay[edges] * factor).astype(np.int64)
 
     def before(self, rows: Rows, pattern: str) -> Rows:
-        """Events whose name matches a pattern and that are directly before one of some events in their chain."""
+        """Events whose name matches a pattern and that are directly before one of some events in
+        their chain.
+        """
         named = contains(self.events["name"], pattern).fill_null(value=False).to_numpy() & rows
         chain = self.events["chain"].to_numpy()
         out = np.zeros(len(rows), dtype=bool)
@@ -190,7 +227,9 @@ class Plan:
         return out
 
     def without_call(self, rows: Rows) -> None:
-        """Remove the calls that launch only these events, and the host's time that prepares them."""
+        """Remove the calls that launch only these events, and the host's time that prepares
+        them.
+        """
         launching, gone = np.zeros((2, len(rows)), dtype=bool)
         launching[self.launching(self.device)] = True
         gone[self.launching(rows)] = True
@@ -204,7 +243,9 @@ class Plan:
             self.weight[2 * calls] -= (prepared * self.choose(1.0, 0.5, 0.0)).astype(np.int64)
 
     def make_one(self, rows: Rows, follows: Rows) -> None:
-        """Merge each run of rows into one kernel; ``follows`` are the rows that join the row before in their chain."""
+        """Merge each run of rows into one kernel; ``follows`` are the rows that join the row
+        before in their chain.
+        """
         dur = self.own_duration()
         head = np.flatnonzero(rows & ~follows)
         group = np.searchsorted(head, np.arange(len(rows)), side="right") - 1
@@ -243,7 +284,8 @@ def _covered(start: Ints, end: Ints) -> Callable[[Ints], Ints]:
 
     def inside(time: Ints) -> Ints:
         place = np.searchsorted(begin, time, side="right")
-        # of what began before, the interval that reaches furthest covers all from this time to its end
+        # of what began before, the interval that reaches furthest covers all from this time to its
+        # end
         beyond = np.where(place > 0, np.maximum(last[np.maximum(place - 1, 0)] - time, 0), 0)
         return np.asarray(before[place] - beyond, dtype=np.int64)
 
@@ -251,7 +293,9 @@ def _covered(start: Ints, end: Ints) -> Callable[[Ints], Ints]:
 
 
 def times_of(plans: list[Plan]) -> Ints:
-    """Times of all nodes (rows) under several plans of one graph (columns), in ns: scheduled at once."""
+    """Times of all nodes (rows) under several plans of one graph (columns), in ns: scheduled at
+    once.
+    """
     each = [plan.chains() for plan in plans]
     return earliest(each[0])[:, np.newaxis] if len(each) == 1 else earliest(stacked(each))
 
@@ -265,8 +309,9 @@ def recorded_periods(trace: Trace) -> pl.DataFrame:
 
 def periods(built: Graph, times: Ints) -> pl.DataFrame:
     """Time of every step of every rank under some times of the nodes."""
-    # The time of a step is that from the end of the step before it on the rank's devices to its own end. The first step
-    # of a rank, and after a cut, is left out, unless there are no others: then their time counts from their own start.
+    # The time of a step is that from the end of the step before it on the rank's devices to its own
+    # end. The first step of a rank, and after a cut, is left out, unless there are no others: then
+    # their time counts from their own start.
     return each_periods(built, times[:, np.newaxis])[0]
 
 
@@ -278,10 +323,11 @@ def each_periods(built: Graph, times: Ints) -> list[pl.DataFrame]:
 
 
 def periods_below(built: Graph, least: Plan, group: Ints) -> list[pl.DataFrame]:
-    """The frames of :func:`periods` under a plan that lengthens nothing, and with each group of its events alone.
+    """The frames of :func:`periods` under a plan that lengthens nothing, and with each group of its
+    events alone.
 
-    ``group`` is the number of each event's group, from 0, or -1. A group alone has what the plan changes for its events
-    and the recording for all others.
+    ``group`` is the number of each event's group, from 0, or -1. A group alone has what the plan
+    changes for its events and the recording for all others.
     """
     steps, low, most = _Steps.of(built), least.chains(), built.schedule()
     begin, end = steps.asked(low.weight)
@@ -295,28 +341,43 @@ class _Steps(NamedTuple):
 
     built: Graph
     frame: pl.DataFrame
-    """``rank, step, phase, block`` (of steps that follow each other), ``nth`` of it, and ``alone``: no step of the rank
-    follows another."""
+    """``rank, step, phase, block`` (of steps that follow each other), ``nth`` of it, and ``alone``:
+    no step of the rank follows another.
+    """
     number: Ints
     """By event, the row of its step in the frame; -1 for events of none."""
 
     @classmethod
     def of(cls, built: Graph) -> Self:
         """Find the steps of a graph."""
-        work = built.events.filter(pl.col("where") == "device").select("rank", "step", "phase", "row")
+        work = built.events.filter(pl.col("where") == "device").select(
+            "rank", "step", "phase", "row"
+        )
         if work["step"].null_count() == work.height:
-            work = work.with_columns(step=pl.lit(0, dtype=pl.Int32), phase=pl.lit(None, dtype=pl.String))
+            work = work.with_columns(
+                step=pl.lit(0, dtype=pl.Int32), phase=pl.lit(None, dtype=pl.String)
+            )
         work = work.filter(pl.col("step").is_not_null())
-        steps = work.group_by("rank", "step").agg(pl.col("phase").drop_nulls().first()).sort("rank", "step")
-        steps = built.in_blocks(steps).with_columns(nth=pl.int_range(pl.len()).over("rank", "block"))
+        steps = (
+            work.group_by("rank", "step")
+            .agg(pl.col("phase").drop_nulls().first())
+            .sort("rank", "step")
+        )
+        steps = built.in_blocks(steps).with_columns(
+            nth=pl.int_range(pl.len()).over("rank", "block")
+        )
         steps = steps.with_columns(alone=pl.col("nth").max().over("rank") == 0)
         named = steps.select("rank", "step", number=pl.int_range(pl.len()))
         number = np.full(built.events.height, -1, dtype=np.int64)
-        number[work["row"].to_numpy()] = work.join(named, on=["rank", "step"], maintain_order="left")["number"]
+        number[work["row"].to_numpy()] = work.join(
+            named, on=["rank", "step"], maintain_order="left"
+        )["number"]
         return cls(built, steps, number)
 
     def asked(self, weight: Ints) -> tuple[Ints, Ints]:
-        """Nodes among which, by step, are its first start and its last end, where no weight is less than these."""
+        """Nodes among which, by step, are its first start and its last end, where no weight is
+        less than these.
+        """
         number, start, dur = self.number, weight[2::2], weight[1::2]
         chain = self.built.events["chain"].to_numpy()
         follows = (number[1:] == number[:-1]) & (chain[1:] == chain[:-1])
@@ -329,7 +390,9 @@ class _Steps(NamedTuple):
         return rows[np.argsort(self.number[rows], kind="stable")]
 
     def periods(self, begin: Ints, starts: Ints, end: Ints, ends: Ints) -> list[pl.DataFrame]:
-        """The frame of :func:`periods` for each column of the times of nodes, in the order of steps."""
+        """The frame of :func:`periods` for each column of the times of nodes, in the order of
+        steps.
+        """
         steps = self.frame
         kept = (steps["nth"] > 0) | steps["alone"]
         named = steps.filter(kept).select("rank", "step", "phase", "block")
@@ -350,7 +413,9 @@ class _Steps(NamedTuple):
 
 def calls_of_rows(plan: Plan, trace: Trace) -> pl.DataFrame:
     """Matched collectives with their row, kind, size and own transfer."""
-    calls = collectives(trace).select("rank", "start_ns", "dur_ns", "name", "kind", "bytes", "world", "ranks_seen")
+    calls = collectives(trace).select(
+        "rank", "start_ns", "dur_ns", "name", "kind", "bytes", "world", "ranks_seen"
+    )
     rows = plan.events.filter(pl.Series(plan.collectives())).select(
         "rank", "dur_ns", "name", "row", start_ns="recorded_ns"
     )
@@ -362,7 +427,9 @@ def calls_of_rows(plan: Plan, trace: Trace) -> pl.DataFrame:
 def new_transfer(
     rows: pl.DataFrame, bandwidth: float | None, latency: float | None, like: Trace | None
 ) -> pl.DataFrame:
-    """Rows of :func:`calls_of_rows` with ``new_ns``, the time on a link or in another recording; null if unknown."""
+    """Rows of :func:`calls_of_rows` with ``new_ns``, the time on a link or in another recording;
+    null if unknown.
+    """
     if like is not None:
         other = (
             collectives(like)
@@ -374,10 +441,13 @@ def new_transfer(
         )
         return rows.join(other, on=["kind", "bytes"], how="left", nulls_equal=True)
     factor = bus_factor(pl.coalesce("world", "ranks_seen"))
-    smallest = pl.col("own_ns").quantile(0.1).over("kind") if latency is None else pl.lit(latency * 1e3)
+    smallest = (
+        pl.col("own_ns").quantile(0.1).over("kind") if latency is None else pl.lit(latency * 1e3)
+    )
     if bandwidth is None:
         # the size-dependent part stays as it is
         return rows.with_columns(
-            new_ns=pl.lit(latency) * 1e3 + (pl.col("own_ns") - pl.col("own_ns").quantile(0.1).over("kind")).clip(0)
+            new_ns=pl.lit(latency) * 1e3
+            + (pl.col("own_ns") - pl.col("own_ns").quantile(0.1).over("kind")).clip(0)
         )
     return rows.with_columns(new_ns=smallest + factor * pl.col("bytes") / bandwidth)

@@ -1,4 +1,6 @@
-"""Events of a recording in the order of their chains (streams, threads of the host), on one clock."""
+"""Events of a recording in the order of their chains (streams, threads of the host), on one
+clock.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ class Recording:
     """Events in the order of their chains, and the data for edges."""
 
     rows: pl.DataFrame
-    """One row for each event, as :attr:`llmprof.analyze.replay.graph.Graph.events` describes them."""
+    """One row for each event, as :attr:`llmprof.analyze.replay.graph.Graph.events` describes
+    them.
+    """
     chains: Ints
     """First row of each chain, and the number of rows."""
     time: Ints
@@ -80,20 +84,43 @@ def recording(trace: Trace) -> Recording:
 def _events(trace: Trace) -> pl.DataFrame:
     """Work of the devices and calls of the host, sorted by chain and time, on one clock."""
     device = attribute(trace).with_columns(
-        where=pl.lit("device"), thread=pl.lit(None, dtype=pl.Int64), launches=pl.lit(None, dtype=pl.Boolean)
+        where=pl.lit("device"),
+        thread=pl.lit(None, dtype=pl.Int64),
+        launches=pl.lit(None, dtype=pl.Boolean),
     )
     columns = [
-        "rank", "where", "thread", "device", "stream", "start_ns", "dur_ns", "name", "source", "category",
-        "step", "phase", "layer", "stage", "event", "launch_start_ns", "launch_thread", "launches",
-    ]  # fmt: skip
+        "rank",
+        "where",
+        "thread",
+        "device",
+        "stream",
+        "start_ns",
+        "dur_ns",
+        "name",
+        "source",
+        "category",
+        "step",
+        "phase",
+        "layer",
+        "stage",
+        "event",
+        "launch_start_ns",
+        "launch_thread",
+        "launches",
+    ]
     waits = {c: t for c, t in WAITS.items() if c not in columns}
     parts = [device.select(*columns, *(pl.lit(None, dtype=t).alias(c) for c, t in waits.items()))]
     if trace.has("runtime"):
         calls = trace.runtime.filter(pl.col("api").is_in(["runtime", "driver"]))
-        calls = outermost(with_recorded_waits(calls).sort("rank", "thread", "start_ns"), ["rank", "thread"])
-        threads = distinct_keys(device, ["rank", "launch_thread"]).rename({"launch_thread": "thread"})
+        calls = outermost(
+            with_recorded_waits(calls).sort("rank", "thread", "start_ns"), ["rank", "thread"]
+        )
+        threads = distinct_keys(device, ["rank", "launch_thread"]).rename(
+            {"launch_thread": "thread"}
+        )
         [launches] = of_groups(calls, threads.with_columns(launches=True), ["rank", "thread"])
-        # the chain of a thread that only waits for results (such as vLLM's for its output) consists of these calls
+        # the chain of a thread that only waits for results (such as vLLM's for its output) consists
+        # of these calls
         waits_only = call_kinds(calls["name"])["synchronises"]
         calls = calls.with_columns(launches.fill_null(value=False)).filter(launches | waits_only)
         parts.append(calls.with_columns(where=pl.lit("host"), source=pl.lit("call")))
@@ -101,13 +128,19 @@ def _events(trace: Trace) -> pl.DataFrame:
     [shift] = of_groups(rows, clock_offsets(trace), ["rank"])
     begins, keys, number = groups_of(rows, CHAIN)
     lengths = np.diff(begins, append=rows.height)
-    chain = np.repeat(np.arange(keys.height) if number is None else number, lengths).astype(np.int64)
+    chain = np.repeat(np.arange(keys.height) if number is None else number, lengths).astype(
+        np.int64
+    )
     # what comes before all launched work of its stream was launched before the recording
     first = pl.col("start_ns").filter(pl.col("launch_start_ns").is_not_null()).min().over("chain")
     unseen = pl.when(pl.col("start_ns") < first).then(int(NEVER)).otherwise("start_ns")
     return (
-        rows.with_columns(shift.fill_null(0), recorded_ns="start_ns", chain=pl.Series(chain, dtype=pl.Int64))
-        .with_columns(pl.col("start_ns", "launch_start_ns", "awaited_ns") - pl.col("shift_ns"))[_order(rows, chain)]
+        rows.with_columns(
+            shift.fill_null(0), recorded_ns="start_ns", chain=pl.Series(chain, dtype=pl.Int64)
+        )
+        .with_columns(pl.col("start_ns", "launch_start_ns", "awaited_ns") - pl.col("shift_ns"))[
+            _order(rows, chain)
+        ]
         .with_columns(issued=pl.coalesce("launch_start_ns", unseen))
         .with_row_index("row")
     )
@@ -118,10 +151,14 @@ CHAIN: Final = ("rank", "where", "thread", "device", "stream")
 
 
 def _order(rows: pl.DataFrame, chain: Ints) -> Ints:
-    """Order of rows by chain, start and duration; rows that are in the order of their times are only divided."""
+    """Order of rows by chain, start and duration; rows that are in the order of their times are
+    only divided.
+    """
     start, dur = rows["start_ns"].to_numpy(), rows["dur_ns"].to_numpy()
     # numpy sorts small numbers in a time that is linear in their count
-    order = np.argsort(chain.astype(np.uint16) if chain.max(initial=0) < 2**16 else chain, kind="stable")
+    order = np.argsort(
+        chain.astype(np.uint16) if chain.max(initial=0) < 2**16 else chain, kind="stable"
+    )
     start, dur, chain = start[order], dur[order], chain[order]
     same, later = chain[1:] == chain[:-1], start[1:] - start[:-1]
     if (same & ((later < 0) | ((later == 0) & (dur[1:] < dur[:-1])))).any():
@@ -135,20 +172,31 @@ WAITS: Final = {
     "awaited_ns": pl.Int64(),
     "wait_recorded": pl.Boolean(),
 }
-"""Columns of calls that wait, or make a stream wait: the waiting stream (null: the host), the awaited stream (null:
-all), the time at which the event was recorded (null: unknown, or no event), and whether the recording states this."""
+"""Columns of calls that wait, or make a stream wait: the waiting stream (null: the host), the
+awaited stream (null: all), the time at which the event was recorded (null: unknown, or no event),
+and whether the recording states this.
+"""
 
 
 def with_recorded_waits(calls: pl.DataFrame) -> pl.DataFrame:
-    """Calls of the host (``rank, thread, start_ns, dur_ns, name``) with the columns of :data:`WAITS`."""
+    """Calls of the host (``rank, thread, start_ns, dur_ns, name``) with the columns of
+    :data:`WAITS`.
+    """
     made = {
-        name: pl.coalesce(*written) if (written := [c for c in calls.columns if c.endswith(f"_{name}")]) else None
+        name: pl.coalesce(*written)
+        if (written := [c for c in calls.columns if c.endswith(f"_{name}")])
+        else None
         for name in ("waiting_stream", "awaited_stream", "awaited_call")
     }
     calls = calls.select(
-        "rank", "thread", "start_ns", "dur_ns", "name", "correlation",
+        "rank",
+        "thread",
+        "start_ns",
+        "dur_ns",
+        "name",
+        "correlation",
         **{c: pl.lit(None, dtype=pl.Int64) if e is None else e for c, e in made.items()},
-    )  # fmt: skip
+    )
     known = pl.lit(None, dtype=pl.Int64).alias("awaited_ns")
     if calls["awaited_call"].null_count() < calls.height:
         awaited = calls.select("rank", correlation="awaited_call").drop_nulls().unique()
@@ -161,9 +209,16 @@ def with_recorded_waits(calls: pl.DataFrame) -> pl.DataFrame:
         calls = calls.join(recorded, on=["rank", "awaited_call"], how="left", maintain_order="left")
         known = pl.col("awaited_ns")
     return calls.select(
-        "rank", "thread", "start_ns", "dur_ns", "name", "waiting_stream", "awaited_stream", known,
+        "rank",
+        "thread",
+        "start_ns",
+        "dur_ns",
+        "name",
+        "waiting_stream",
+        "awaited_stream",
+        known,
         wait_recorded=pl.any_horizontal(pl.col("waiting_stream", "awaited_stream").is_not_null()),
-    )  # fmt: skip
+    )
 
 
 def clock_offsets(trace: Trace) -> pl.DataFrame:
@@ -195,7 +250,9 @@ def _launching_rows(rows: pl.DataFrame, on_device: Rows) -> Ints:
 
 
 def _own_time(rows: pl.DataFrame, names: pl.Series, on_host: Rows) -> Ints:
-    """Time of each host call without waiting: that of the fastest tenth of the calls of its name, at most 10 us."""
+    """Time of each host call without waiting: that of the fastest tenth of the calls of its
+    name, at most 10 us.
+    """
     out = np.zeros(rows.height, dtype=np.int64)
     calls = pl.DataFrame([names.to_physical(), rows["dur_ns"]]).filter(on_host)
     quick = pl.col("dur_ns").quantile(0.1).over("name").fill_null(0)

@@ -1,4 +1,6 @@
-"""Scheduler: times of the nodes of a graph in which chains (host threads, streams) run in order and wait for others."""
+"""Scheduler: times of the nodes of a graph in which chains (host threads, streams) run in order
+and wait for others.
+"""
 
 from __future__ import annotations
 
@@ -19,25 +21,32 @@ NEVER: Final = np.int64(-(2**61))
 """A time before all others: the bound of a node without a constraint."""
 
 Order: TypeAlias = tuple[Ints, list[tuple[int, int, int, int, bool]]]
-"""Edges by their targets, and stretches: first node, end, first edge, end of the edges, whether a node is before it."""
+"""Edges by their targets, and stretches: first node, end, first edge, end of the edges, whether
+a node is before it.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Chains:
     """Nodes that run one after another in chains, and edges between chains.
 
-    ``weight, origin`` and ``delay`` may have a second axis: variants of the same graph, scheduled at once.
+    ``weight, origin`` and ``delay`` may have a second axis: variants of the same graph, scheduled
+    at once.
 
-    The time of a node is at least that of the node before it in its chain plus its own weight, and at least what each
-    edge into it requires.
+    The time of a node is at least that of the node before it in its chain plus its own weight, and
+    at least what each edge into it requires.
     """
 
     bounds: Ints
-    """First node of each chain, and the number of nodes: chain ``c`` holds ``bounds[c]`` to ``bounds[c + 1]``."""
+    """First node of each chain, and the number of nodes: chain ``c`` holds ``bounds[c]`` to
+    ``bounds[c + 1]``.
+    """
     weight: Ints
     """Nanoseconds from the node before in the chain to this one."""
     origin: Ints
-    """Earliest time of each node by itself, in ns; :data:`NEVER` for all that follow from others."""
+    """Earliest time of each node by itself, in ns; :data:`NEVER` for all that follow from
+    others.
+    """
     source: Ints
     """Node that an edge comes from."""
     target: Ints
@@ -45,11 +54,15 @@ class Chains:
     delay: Ints
     """Nanoseconds from the source of an edge to its target, at the least."""
     order: list[Order] = field(default_factory=list)
-    """The order of the stretches, once it is known: graphs with the same nodes and edges share the list."""
+    """The order of the stretches, once it is known: graphs with the same nodes and edges share
+    the list.
+    """
 
 
 def earliest(graph: Chains) -> Ints:
-    """Earliest time of every node (and variant): a longest path, computed for a stretch of a chain at a time."""
+    """Earliest time of every node (and variant): a longest path, computed for a stretch of a
+    chain at a time.
+    """
     if not graph.order:
         graph.order.append(_order(graph))
     edges, stretches = graph.order[0]
@@ -58,7 +71,9 @@ def earliest(graph: Chains) -> Ints:
     for begin, end, low, high, follows in stretches:
         bound = times[begin:end]
         if high > low:
-            np.maximum.at(bound, target[low:high] - begin, times[source[low:high]] + delay[low:high])
+            np.maximum.at(
+                bound, target[low:high] - begin, times[source[low:high]] + delay[low:high]
+            )
         if follows:
             bound[0] = np.maximum(bound[0], times[begin - 1] + graph.weight[begin])
         if end - begin > 1:
@@ -71,15 +86,18 @@ def earliest(graph: Chains) -> Ints:
 
 def _order(graph: Chains) -> Order:
     """Order in which the times of stretches become known, whatever the weights are."""
-    # A chain advances at once as far as the times that it waits for are known. So the number of rounds depends on the
-    # alternations between chains (synchronisations, collectives), not on the number of nodes.
+    # A chain advances at once as far as the times that it waits for are known. So the number of
+    # rounds depends on the alternations between chains (synchronisations, collectives), not on the
+    # number of nodes.
     bounds: list[int] = graph.bounds.tolist()
     count = len(bounds) - 1
     order = np.argsort(graph.target, kind="stable")
     source, target = graph.source[order], graph.target[order]
     chain_of_source = np.searchsorted(graph.bounds, source, side="right") - 1
     edges_of_chain: list[int] = np.searchsorted(target, graph.bounds).tolist()
-    needs = [_needs(source, target, chain_of_source, *edges_of_chain[c : c + 2]) for c in range(count)]
+    needs = [
+        _needs(source, target, chain_of_source, *edges_of_chain[c : c + 2]) for c in range(count)
+    ]
     wakes: list[list[int]] = [[] for _ in range(count)]
     for c, needed in enumerate(needs):
         for need in needed:
@@ -107,9 +125,19 @@ def _order(graph: Chains) -> Order:
                 ready.append(other)
     stuck = sum(done[c] < bounds[c + 1] for c in range(count))
     if stuck:
-        found = f"the order of events forms a cycle: {stuck} of {count} threads and streams wait for each other"
-        hint = "the clocks of host and device, or of the ranks, disagree: look at one rank, or at the device alone"
-        raise AnalysisError(found, expected="an order in which everything happens after what it waits for", hint=hint)
+        found = (
+            f"the order of events forms a cycle: {stuck} of {count} threads and streams wait for"
+            " each other"
+        )
+        hint = (
+            "the clocks of host and device, or of the ranks, disagree: look at one rank, or at the"
+            " device alone"
+        )
+        raise AnalysisError(
+            found,
+            expected="an order in which everything happens after what it waits for",
+            hint=hint,
+        )
     return order, stretches
 
 
@@ -145,7 +173,9 @@ class _Need:
 
 
 def _needs(source: Ints, target: Ints, chain: Ints, low: int, high: int) -> list[_Need]:
-    """For each chain that a chain waits for: nodes with an edge, and how far the other chain must be finished."""
+    """For each chain that a chain waits for: nodes with an edge, and how far the other chain
+    must be finished.
+    """
     out = []
     for other in np.unique(chain[low:high]):
         chosen = np.flatnonzero(chain[low:high] == other) + low

@@ -1,4 +1,6 @@
-"""Slack of kernels where the recording shows all that waits for them, and the least of groups of kernels."""
+"""Slack of kernels where the recording shows all that waits for them, and the least of groups of
+kernels.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +26,12 @@ from llmprof.trace import Trace
     columns="rank step name layer stage dur_ns slack_ns pace_slack_ns unknown",
 )
 def slack(trace: Trace) -> pl.DataFrame:
-    """Slack of each device event: how much longer it may take without delaying a step, or without changing the pace.
+    """Slack of each device event: how much longer it may take without delaying a step, or without
+    changing the pace.
 
-    It is unknown where the calls of the host were not recorded, and for all that ran on a rank before the end of its
-    last collective that was not matched over the ranks: another rank may wait for it.
+    It is unknown where the calls of the host were not recorded, and for all that ran on a rank
+    before the end of its last collective that was not matched over the ranks: another rank may wait
+    for it.
 
     Parameters
     ----------
@@ -37,11 +41,11 @@ def slack(trace: Trace) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        ``event`` (as :func:`~llmprof.analyze.activity.activity` numbers them), ``rank, step, name, layer, stage,
-        start_ns, dur_ns``, ``slack_ns`` (no step ends later), ``pace_slack_ns`` (the last step ends no later, nor does
-        one after which others were left out: if the host sets the pace, a kernel may delay its own step without
-        delaying the last one) and ``unknown`` (why the slack is not known, in which case both are null; null where it
-        is known).
+        ``event`` (as :func:`~llmprof.analyze.activity.activity` numbers them), ``rank, step, name,
+        layer, stage, start_ns, dur_ns``, ``slack_ns`` (no step ends later), ``pace_slack_ns`` (the
+        last step ends no later, nor does one after which others were left out: if the host sets the
+        pace, a kernel may delay its own step without delaying the last one) and ``unknown`` (why
+        the slack is not known, in which case both are null; null where it is known).
 
     Raises
     ------
@@ -63,10 +67,14 @@ def slack(trace: Trace) -> pl.DataFrame:
     silent = "the host's calls were not recorded, so what waits for it is not known"
     apart = "a collective after it was not matched over the ranks, so another rank may wait for it"
     free = free.join(last, on="rank", how="left", maintain_order="left").with_columns(
-        unknown=first_true({silent: ~pl.col("rank").is_in(heard), apart: pl.col("start_ns") < pl.col("until_ns")})
+        unknown=first_true(
+            {silent: ~pl.col("rank").is_in(heard), apart: pl.col("start_ns") < pl.col("until_ns")}
+        )
     )
     replayed = pl.col("unknown").is_null()
-    return free.with_columns(pl.when(replayed).then(name).alias(name) for name in _SLACK).drop("until_ns")
+    return free.with_columns(pl.when(replayed).then(name).alias(name) for name in _SLACK).drop(
+        "until_ns"
+    )
 
 
 _SLACK: Final = ("slack_ns", "pace_slack_ns")
@@ -74,7 +82,9 @@ _SLACK: Final = ("slack_ns", "pace_slack_ns")
 
 @per_trace
 def known_slack(trace: Trace) -> pl.DataFrame:
-    """Slack of each event of a device as :func:`slack` has it, also where the dependencies cannot be found."""
+    """Slack of each event of a device as :func:`slack` has it, also where the dependencies
+    cannot be found.
+    """
     nothing = pl.DataFrame(schema={"event": pl.UInt32, "slack_ns": pl.Int64, "unknown": pl.String})
     try:
         return slack(trace).select(nothing.columns)
@@ -82,12 +92,18 @@ def known_slack(trace: Trace) -> pl.DataFrame:
         return nothing
     except LlmprofError as error:
         events = graph(trace).events["event"].drop_nulls().sort()
-        return pl.concat([nothing, pl.DataFrame({"event": events, "unknown": error.found})], how="diagonal_relaxed")
+        return pl.concat(
+            [nothing, pl.DataFrame({"event": events, "unknown": error.found})],
+            how="diagonal_relaxed",
+        )
 
 
 @Analysis(
     question="How much of each layer, stage or kernel lies on the critical path?",
-    help="time of layers, stages or kernels on the critical path, and how much later they could end (--by)",
+    help=(
+        "time of layers, stages or kernels on the critical path, and how much later they could end"
+        " (--by)"
+    ),
     view="path-share",
     grouped_by="by",
     columns="layer events total_ns path_ns path_share slack_ns pace_slack_ns",
@@ -100,14 +116,16 @@ def path_share(trace: Trace, *, by: Columns = ("layer",)) -> pl.DataFrame:
     trace : Trace
         A trace with device activity.
     by : str or sequence of str
-        Columns of :func:`slack` to group by: ``layer``, ``stage``, ``name``, ``rank``, ``step`` or several.
+        Columns of :func:`slack` to group by: ``layer``, ``stage``, ``name``, ``rank``, ``step`` or
+        several.
 
     Returns
     -------
     polars.DataFrame
-        The columns of ``by``, ``events``, ``total_ns`` (their time on the devices), ``path_ns`` (of it on the path of
-        :func:`~llmprof.analyze.critical_path`), ``path_share`` (path over total), ``slack_ns`` (least over the events;
-        null where that of one is unknown, as :func:`slack` says it) and ``pace_slack_ns``, by ``path_ns``.
+        The columns of ``by``, ``events``, ``total_ns`` (their time on the devices), ``path_ns`` (of
+        it on the path of :func:`~llmprof.analyze.critical_path`), ``path_share`` (path over total),
+        ``slack_ns`` (least over the events; null where that of one is unknown, as :func:`slack`
+        says it) and ``pace_slack_ns``, by ``path_ns``.
 
     Raises
     ------
@@ -125,9 +143,16 @@ def path_share(trace: Trace, *, by: Columns = ("layer",)) -> pl.DataFrame:
     free, keys = slack(trace), list(by)
     columns = ["rank", "step", "name", "layer", "stage"]
     if wrong := [key for key in keys if key not in columns]:
-        raise AnalysisError(f"there is no column {wrong[0]!r} to group by", expected=f"some of {listed(columns)}")
+        raise AnalysisError(
+            f"there is no column {wrong[0]!r} to group by", expected=f"some of {listed(columns)}"
+        )
     on_device = pl.col("part").is_in(WORKS) & pl.col("event").is_not_null()
-    path = path_of_events(trace).filter(on_device).group_by("event").agg(path_ns=pl.col("dur_ns").sum())
+    path = (
+        path_of_events(trace)
+        .filter(on_device)
+        .group_by("event")
+        .agg(path_ns=pl.col("dur_ns").sum())
+    )
     return (
         free.join(path, on="event", how="left")
         .group_by(keys)
@@ -135,18 +160,29 @@ def path_share(trace: Trace, *, by: Columns = ("layer",)) -> pl.DataFrame:
             pl.len().alias("events"),
             pl.col("dur_ns").sum().alias("total_ns"),
             pl.col("path_ns").sum(),
-            *(pl.when(pl.col(name).null_count() == 0).then(pl.col(name).min()).alias(name) for name in _SLACK),
+            *(
+                pl.when(pl.col(name).null_count() == 0).then(pl.col(name).min()).alias(name)
+                for name in _SLACK
+            ),
         )
-        .with_columns(path_share=pl.when(pl.col("total_ns") > 0).then(pl.col("path_ns") / pl.col("total_ns")))
+        .with_columns(
+            path_share=pl.when(pl.col("total_ns") > 0).then(pl.col("path_ns") / pl.col("total_ns"))
+        )
         .select(*keys, "events", "total_ns", "path_ns", "path_share", "slack_ns", "pace_slack_ns")
         .sort("path_ns", *keys, descending=[True, *[False] * len(keys)], nulls_last=True)
     )
 
 
 def unknown_slack(trace: Trace) -> str:
-    """Why no kernel has a slack that is known; empty where some have. A large recording is not replayed for it."""
+    """Why no kernel has a slack that is known; empty where some have.
+
+    A large recording is not replayed for it.
+    """
     if (events := events_of(trace)) > MOST_EVENTS:
-        return f"not looked for: {events:,} events, by itself of {MOST_EVENTS:,} at most (analyze.slack computes it)"
+        return (
+            f"not looked for: {events:,} events, by itself of {MOST_EVENTS:,} at most"
+            " (analyze.slack computes it)"
+        )
     free = known_slack(trace)
     if not free.height:
         return "nothing ran on a device"
@@ -154,8 +190,12 @@ def unknown_slack(trace: Trace) -> str:
     return "" if free["slack_ns"].count() else str(reasons[0])
 
 
-def with_slack(frame: pl.DataFrame, trace: Trace, events: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
-    """A frame of groups of device events with ``slack_ns``, the least of a group; null where that of one is unknown."""
+def with_slack(
+    frame: pl.DataFrame, trace: Trace, events: pl.DataFrame, keys: Sequence[str]
+) -> pl.DataFrame:
+    """A frame of groups of device events with ``slack_ns``, the least of a group; null where
+    that of one is unknown.
+    """
     every = pl.col("slack_ns").null_count() == 0
     least = (
         events.select(*keys, "event")

@@ -22,7 +22,14 @@ MOST_APART_NS: Final = 1_000_000
 
 WAITING: Final = ("queue_prefill_ns", "queue_decode_ns", "queue_other_ns")
 WORK: Final = (
-    *("prefill_ns", "prefill_others_ns", "decode_ns", "decode_prefill_ns", "left_out_ns", "between_ns"),
+    *(
+        "prefill_ns",
+        "prefill_others_ns",
+        "decode_ns",
+        "decode_prefill_ns",
+        "left_out_ns",
+        "between_ns",
+    ),
     "delivery_ns",
 )
 PARTS: Final = (*WAITING, *WORK)
@@ -79,7 +86,11 @@ def run_of(run: AnyRun) -> Run:
     if isinstance(run, tuple):
         return with_requests(*run)
     # a server that ran already notes no steps: they follow from the times of its requests
-    return with_requests(run.trace, run.requests) if getattr(run, "recorded", False) and run.requests.height else run
+    return (
+        with_requests(run.trace, run.requests)
+        if getattr(run, "recorded", False) and run.requests.height
+        else run
+    )
 
 
 def requests(
@@ -87,27 +98,31 @@ def requests(
 ) -> pl.DataFrame:
     """Parts of the latency of each request, or the steps and spans of each.
 
-    The steps that had tokens of a request, on the clock of the trace, divide the time from its arrival to its last
-    token:
+    The steps that had tokens of a request, on the clock of the trace, divide the time from its
+    arrival to its last token:
 
-    - before its first step: ``queue_prefill_ns`` (steps with a prefill of others ran), ``queue_decode_ns`` (others only
-      decoded), ``queue_other_ns`` (no step ran: front end, scheduler, or the device waited for the host);
-    - steps with its prompt: ``prefill_ns``, by its share of their tokens, and ``prefill_others_ns``, the rest;
-    - steps with an output token: ``decode_ns``, and ``decode_prefill_ns``: by how much a step that also had a prefill
-      of others was longer than the median step that only decoded (0 where there is none);
-    - ``left_out_ns``: steps between its first and last without this request; ``between_ns``: no step ran;
-      ``delivery_ns``: from the end of its last step until the client had the last token.
+    - before its first step: ``queue_prefill_ns`` (steps with a prefill of others ran),
+      ``queue_decode_ns`` (others only decoded), ``queue_other_ns`` (no step ran: front end,
+      scheduler, or the device waited for the host);
+    - steps with its prompt: ``prefill_ns``, by its share of their tokens, and
+      ``prefill_others_ns``, the rest;
+    - steps with an output token: ``decode_ns``, and ``decode_prefill_ns``: by how much a step that
+      also had a prefill of others was longer than the median step that only decoded (0 where there
+      is none);
+    - ``left_out_ns``: steps between its first and last without this request; ``between_ns``: no
+      step ran; ``delivery_ns``: from the end of its last step until the client had the last token.
 
-    With ``unexplained_ns`` they add up to ``e2e_ns``. Shares by tokens are a model: with attention, each token of a
-    long prompt takes more time.
+    With ``unexplained_ns`` they add up to ``e2e_ns``. Shares by tokens are a model: with attention,
+    each token of a long prompt takes more time.
 
     Parameters
     ----------
     run : Run or (Trace, polars.DataFrame)
-        A run with a trace, requests and the steps of its scheduler; or the trace of a server that llmprof did not
-        start, whose steps have known tokens, and the rows of :func:`llmprof.read_requests` (or any with the columns
-        ``id, start_epoch_ns, queue_ns, ttft_ns, e2e_ns, prompt_tokens, output_tokens``). These are joined by times:
-        prefill is in the steps between the queue and the first token, decode in the steps after it.
+        A run with a trace, requests and the steps of its scheduler; or the trace of a server that
+        llmprof did not start, whose steps have known tokens, and the rows of
+        :func:`llmprof.read_requests` (or any with the columns ``id, start_epoch_ns, queue_ns,
+        ttft_ns, e2e_ns, prompt_tokens, output_tokens``). These are joined by times: prefill is in
+        the steps between the queue and the first token, decode in the steps after it.
     per : {"request", "step", "span"}
         Kind of row.
     phase : str
@@ -116,24 +131,28 @@ def requests(
     Returns
     -------
     polars.DataFrame
-        By request, in the order of arrival: ``request, id, start_ns`` (on the clock of the trace), ``first_step_ns,
-        first_token_ns, end_ns``, ``ttft_ns, e2e_ns``, ``worst_gap_ns`` (the longest from token to token; null where
-        the client did not see them), ``prompt_tokens, output_tokens``; the parts above; ``ttft_queue_ns`` and
-        ``ttft_others_ns`` (of the time to the first token: before its first step, and the prefill of others),
-        ``steps, prefill_steps, preemptions``, ``behind`` (requests whose prefill ran while it waited),
-        ``slowest_step`` (number of its step in the trace that was longest against the median of its kind) and
-        ``slowest_times`` (how many times as long), ``reason`` (the largest part, in words), ``unexplained_ns``.
+        By request, in the order of arrival: ``request, id, start_ns`` (on the clock of the trace),
+        ``first_step_ns, first_token_ns, end_ns``, ``ttft_ns, e2e_ns``, ``worst_gap_ns`` (the
+        longest from token to token; null where the client did not see them), ``prompt_tokens,
+        output_tokens``; the parts above; ``ttft_queue_ns`` and ``ttft_others_ns`` (of the time to
+        the first token: before its first step, and the prefill of others), ``steps, prefill_steps,
+        preemptions``, ``behind`` (requests whose prefill ran while it waited), ``slowest_step``
+        (number of its step in the trace that was longest against the median of its kind) and
+        ``slowest_times`` (how many times as long), ``reason`` (the largest part, in words),
+        ``unexplained_ns``.
 
         By step: ``request, step`` (number in the notes of the engine), ``trace_step`` (of
-        :func:`llmprof.analyze.steps`; null where the profiler had stopped), ``part`` (prefill or decode), ``tokens``
-        (of this request), ``start_ns, end_ns`` (on the device where the trace has the step, else as the worker noted
-        it; never before the end of the step before), ``context_tokens, generation_tokens`` (of the whole step),
-        ``preempted`` (it was taken out for this step).
+        :func:`llmprof.analyze.steps`; null where the profiler had stopped), ``part`` (prefill or
+        decode), ``tokens`` (of this request), ``start_ns, end_ns`` (on the device where the trace
+        has the step, else as the worker noted it; never before the end of the step before),
+        ``context_tokens, generation_tokens`` (of the whole step), ``preempted`` (it was taken out
+        for this step).
 
-        By span: ``request, id``; ``part``: ``waiting`` (no step carried it yet), ``prefill``, ``prefill with others``
-        (more than a tenth of the tokens of its step), ``decode``, ``decode beside prefill`` (of another request),
-        ``left out`` (steps ran without it: preempted, or no room); ``start_ns, dur_ns`` (on the clock of the trace);
-        ``step`` (the ``trace_step`` above), ``tokens, context_tokens, generation_tokens`` and ``preempted``.
+        By span: ``request, id``; ``part``: ``waiting`` (no step carried it yet), ``prefill``,
+        ``prefill with others`` (more than a tenth of the tokens of its step), ``decode``, ``decode
+        beside prefill`` (of another request), ``left out`` (steps ran without it: preempted, or no
+        room); ``start_ns, dur_ns`` (on the clock of the trace); ``step`` (the ``trace_step``
+        above), ``tokens, context_tokens, generation_tokens`` and ``preempted``.
 
     Warns
     -----
@@ -143,8 +162,9 @@ def requests(
     Raises
     ------
     NotCapturedError
-        The run has no trace, no requests of the phase, or its engine noted no steps; or the trace of requests from
-        outside does not say when it was recorded, has no steps with known tokens, or served none of them.
+        The run has no trace, no requests of the phase, or its engine noted no steps; or the trace
+        of requests from outside does not say when it was recorded, has no steps with known tokens,
+        or served none of them.
     AnalysisError
         The clocks of requests and trace disagree by more than 1 ms, or a column is missing.
 
@@ -152,7 +172,7 @@ def requests(
     --------
     >>> found = analyze.requests(run)  # doctest: +SKIP
     >>> analyze.requests((trace, llmprof.read_requests("spans.jsonl")), per="span")  # doctest: +SKIP
-    """
+    """  # noqa: E501
     whole = run_of(run)
     if per == "step":
         return request_steps(whole, phase=phase)
@@ -161,22 +181,30 @@ def requests(
 
 def request_parts(run: Run, phase: str) -> pl.DataFrame:
     """Parts of the latency of each request."""
-    rows_of_phase = run.requests.filter(phase=phase).drop_nulls(["start_epoch_ns", "e2e_ns", "ttft_ns"])
+    rows_of_phase = run.requests.filter(phase=phase).drop_nulls(
+        ["start_epoch_ns", "e2e_ns", "ttft_ns"]
+    )
     if rows_of_phase.is_empty():
-        raise NotCapturedError(f"the run has no {phase} requests with times", hint="run it in mode torch or nsys")
+        raise NotCapturedError(
+            f"the run has no {phase} requests with times", hint="run it in mode torch or nsys"
+        )
     members, steps = _joined(run, phase)
     epoch = epoch_of(run.trace)
     timed = rows_of_phase.select(
         *("request", "id", "ttft_ns", "e2e_ns", "prompt_tokens", "output_tokens"),
         worst_gap_ns=pl.col("itl_ns").list.max(),
         start_ns=pl.col("start_epoch_ns") - epoch,
-    ).with_columns(end_ns=pl.col("start_ns") + pl.col("e2e_ns"), first_token_ns=pl.col("start_ns") + pl.col("ttft_ns"))
+    ).with_columns(
+        end_ns=pl.col("start_ns") + pl.col("e2e_ns"),
+        first_token_ns=pl.col("start_ns") + pl.col("ttft_ns"),
+    )
     own = _own(members, steps)
     rows = timed.join(own, on="request", how="inner").sort("start_ns", "request")
     if lost := timed.height - rows.height:
         warnings.warn(
-            f"{lost} of {counted(timed.height, 'request')} {are(lost)} left out: the engine that noted steps had "
-            "none of their tokens. Of several engines side by side (data_parallel_size) only the first one notes them",
+            f"{lost} of {counted(timed.height, 'request')} {are(lost)} left out: the engine that"
+            " noted steps had none of their tokens. Of several engines side by side"
+            " (data_parallel_size) only the first one notes them",
             TraceWarning,
             stacklevel=2,
         )
@@ -186,16 +214,42 @@ def request_parts(run: Run, phase: str) -> pl.DataFrame:
     return (
         rows.with_columns(parts)
         .with_columns(
-            reason=reason.replace_strict(dict(enumerate(WORDS[name] for name in PARTS)), return_dtype=pl.String),
+            reason=reason.replace_strict(
+                dict(enumerate(WORDS[name] for name in PARTS)), return_dtype=pl.String
+            ),
             unexplained_ns=pl.col("e2e_ns") - pl.sum_horizontal(PARTS),
             ttft_queue_ns=pl.sum_horizontal(WAITING),
             ttft_others_ns=pl.col("queue_prefill_ns") + pl.col("prefill_others_ns"),
             behind=_behind(rows, members),
         )
         .select(
-            *("request", "id", "start_ns", "first_step_ns", "first_token_ns", "end_ns", "ttft_ns", "e2e_ns"),
-            *("worst_gap_ns", "prompt_tokens", "output_tokens", *PARTS, "ttft_queue_ns", "ttft_others_ns"),
-            *("steps", "prefill_steps", "preemptions", "behind", "slowest_step", "slowest_times", "reason"),
+            *(
+                "request",
+                "id",
+                "start_ns",
+                "first_step_ns",
+                "first_token_ns",
+                "end_ns",
+                "ttft_ns",
+                "e2e_ns",
+            ),
+            *(
+                "worst_gap_ns",
+                "prompt_tokens",
+                "output_tokens",
+                *PARTS,
+                "ttft_queue_ns",
+                "ttft_others_ns",
+            ),
+            *(
+                "steps",
+                "prefill_steps",
+                "preemptions",
+                "behind",
+                "slowest_step",
+                "slowest_times",
+                "reason",
+            ),
             "unexplained_ns",
         )
     )
@@ -211,11 +265,15 @@ def _joined(run: Run, phase: str) -> tuple[pl.DataFrame, pl.DataFrame]:
     noted = run.engine_steps.filter(phase=phase)
     if noted.is_empty():
         found = "the engine noted no steps of its scheduler"
-        raise NotCapturedError(found, hint="run it again with this version of llmprof: engine vllm, mode torch or nsys")
+        raise NotCapturedError(
+            found, hint="run it again with this version of llmprof: engine vllm, mode torch or nsys"
+        )
     identifiers = run.requests.filter(phase=phase).select("request", "id", "prompt_tokens")
     members = _named(noted, identifiers)
     whole = (
-        noted.join(members.select("step", "engine_id", "part"), on=["step", "engine_id"], how="left")
+        noted.join(
+            members.select("step", "engine_id", "part"), on=["step", "engine_id"], how="left"
+        )
         .group_by("step")
         .agg(
             start_epoch_ns=pl.col("start_epoch_ns").first(),
@@ -226,10 +284,21 @@ def _joined(run: Run, phase: str) -> tuple[pl.DataFrame, pl.DataFrame]:
         .sort("step")
     )
     placed = _as_traced(run.trace) if "trace_step" in noted.columns else _placed(whole, run.trace)
-    columns = ("request", "step", "trace_step", "part", "tokens", "start_ns", "end_ns", "context_tokens")
+    columns = (
+        "request",
+        "step",
+        "trace_step",
+        "part",
+        "tokens",
+        "start_ns",
+        "end_ns",
+        "context_tokens",
+    )
     on = "trace_step" if "trace_step" in noted.columns else "step"
     rows = members.join(placed.drop("step") if on != "step" else placed, on=on)
-    return rows.select(*columns, "generation_tokens", "preempted").sort("request", "step"), placed.sort("start_ns")
+    return rows.select(*columns, "generation_tokens", "preempted").sort(
+        "request", "step"
+    ), placed.sort("start_ns")
 
 
 def _as_traced(trace: Trace) -> pl.DataFrame:
@@ -238,10 +307,16 @@ def _as_traced(trace: Trace) -> pl.DataFrame:
     seen = steps_of(trace).filter((pl.col("rank") == rank) & (pl.col("phase") != "empty"))
     start = pl.coalesce("start_ns", "host_start_ns")
     end = start + pl.when(pl.col("start_ns").is_not_null()).then("dur_ns").otherwise("host_dur_ns")
-    placed = seen.with_columns(start_ns=start, end_ns=end).drop_nulls(["start_ns", "end_ns"]).sort("start_ns")
+    placed = (
+        seen.with_columns(start_ns=start, end_ns=end)
+        .drop_nulls(["start_ns", "end_ns"])
+        .sort("start_ns")
+    )
     after = placed.with_columns(pl.col("end_ns").cum_max())
     begun = pl.max_horizontal("start_ns", pl.col("end_ns").shift(1))
-    after = after.with_columns(start_ns=pl.min_horizontal(begun, "end_ns"), trace_step=pl.col("step").cast(pl.Int64))
+    after = after.with_columns(
+        start_ns=pl.min_horizontal(begun, "end_ns"), trace_step=pl.col("step").cast(pl.Int64)
+    )
     tokens = pl.col("context_tokens", "generation_tokens").fill_null(0).cast(pl.Int64)
     return after.with_columns(tokens, step=pl.col("trace_step")).select(*_STEPS)
 
@@ -249,7 +324,9 @@ def _as_traced(trace: Trace) -> pl.DataFrame:
 def _named(noted: pl.DataFrame, requests_of_phase: pl.DataFrame) -> pl.DataFrame:
     """Notes with the request of each; vLLM's worker adds to the identifier that the client sees."""
     number_of: dict[str, int] = {
-        str(name): int(request) for request, name, _ in requests_of_phase.iter_rows() if name is not None
+        str(name): int(request)
+        for request, name, _ in requests_of_phase.iter_rows()
+        if name is not None
     }
     longest = sorted(number_of, key=len, reverse=True)
 
@@ -262,15 +339,21 @@ def _named(noted: pl.DataFrame, requests_of_phase: pl.DataFrame) -> pl.DataFrame
     names = noted["engine_id"].unique().to_list()
     request_of = {name: request for name in names if (request := find(name)) is not None}
     if not request_of:
-        hint = "the identifiers do not match: report this to the authors of llmprof, with worker.json"
-        raise AnalysisError("no request of the client is among those of the engine's scheduler", hint=hint)
+        hint = (
+            "the identifiers do not match: report this to the authors of llmprof, with worker.json"
+        )
+        raise AnalysisError(
+            "no request of the client is among those of the engine's scheduler", hint=hint
+        )
     prompts = dict(requests_of_phase.select("request", "prompt_tokens").iter_rows())
     rows = noted.filter(pl.col("engine_id").is_in(list(request_of))).with_columns(
         request=pl.col("engine_id").replace_strict(request_of, return_dtype=pl.Int64)
     )
     prompt = pl.col("request").replace_strict(prompts, return_dtype=pl.Int64)
     prefill = pl.col("computed") < prompt
-    return rows.with_columns(part=pl.when(prefill).then(pl.lit("prefill")).otherwise(pl.lit("decode")))
+    return rows.with_columns(
+        part=pl.when(prefill).then(pl.lit("prefill")).otherwise(pl.lit("decode"))
+    )
 
 
 def epoch_of(trace: Trace) -> int:
@@ -286,13 +369,17 @@ def _placed(whole: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     """Steps of the scheduler with the times of the same steps of the trace."""
     epoch = epoch_of(trace)
     rank = min(rank for rank in trace.ranks if rank >= 0)
-    seen = steps_of(trace).filter((pl.col("rank") == rank) & (pl.col("phase") != "empty")).sort("step")
+    seen = (
+        steps_of(trace).filter((pl.col("rank") == rank) & (pl.col("phase") != "empty")).sort("step")
+    )
     seen = seen.drop_nulls("start_ns")
     shift, offsets = _aligned(whole, seen, epoch)
     if offsets.len() and abs(apart := int(offsets.median() or 0)) > MOST_APART_NS:  # type: ignore[arg-type]
         found = f"the clocks of requests and trace disagree by {format_ns(abs(apart))}"
         hint = "they are of different machines or runs: nothing was joined"
-        raise AnalysisError(found, expected=f"at most {format_ns(MOST_APART_NS)}", hint=hint, apart_ns=apart)
+        raise AnalysisError(
+            found, expected=f"at most {format_ns(MOST_APART_NS)}", hint=hint, apart_ns=apart
+        )
     on_trace = seen.with_row_index("place").select(
         step_place=pl.col("place").cast(pl.Int64) + shift,
         trace_step=pl.col("step").cast(pl.Int64),
@@ -310,16 +397,20 @@ def _placed(whole: pl.DataFrame, trace: Trace) -> pl.DataFrame:
 
 
 def _aligned(whole: pl.DataFrame, seen: pl.DataFrame, epoch: int) -> tuple[int, pl.Series]:
-    """Number of steps by which the trace begins after the notes, and difference of the clocks at each common step."""
-    # The trace holds a stretch of the noted steps. The offset with most labels of equal tokens is taken; of several
-    # such offsets, the one with the smallest difference of the clocks. A label must lie within the worker's call; the
-    # clocks differ by the part of the label outside of it.
+    """Number of steps by which the trace begins after the notes, and difference of the clocks at
+    each common step.
+    """
+    # The trace holds a stretch of the noted steps. The offset with most labels of equal tokens is
+    # taken; of several such offsets, the one with the smallest difference of the clocks. A label
+    # must lie within the worker's call; the clocks differ by the part of the label outside of it.
     noted = whole.select("context_tokens", "generation_tokens").rows()
     labels = seen.select("context_tokens", "generation_tokens").rows()
     begun = whole["start_epoch_ns"].to_list()
     host = (seen["host_start_ns"].fill_null(seen["start_ns"]) + epoch).to_list()
     ended = whole["end_epoch_ns"].to_list()
-    host_ends = (seen["host_start_ns"].fill_null(seen["start_ns"]) + seen["host_dur_ns"].fill_null(0) + epoch).to_list()
+    host_ends = (
+        seen["host_start_ns"].fill_null(seen["start_ns"]) + seen["host_dur_ns"].fill_null(0) + epoch
+    ).to_list()
     best: tuple[tuple[float, float], int] | None = None
     for shift in range(-2, max(1, len(noted) - len(labels) + 3)):
         pairs = [(k + shift, k) for k in range(len(labels)) if 0 <= k + shift < len(noted)]
@@ -348,14 +439,20 @@ def _own(members: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
     usual = int(decoding) if isinstance(decoding, int | float) else None
     rows = members.with_columns(dur=dur, before=pl.lit(0)).with_columns(
         own=pl.when(pl.col("part") == "prefill").then(
-            (pl.col("dur") * pl.col("tokens") / (pl.col("context_tokens") + pl.col("generation_tokens")))
+            (
+                pl.col("dur")
+                * pl.col("tokens")
+                / (pl.col("context_tokens") + pl.col("generation_tokens"))
+            )
             .round()
             .cast(pl.Int64)
         ),
         excess=pl.when((pl.col("part") == "decode") & (pl.col("context_tokens") > 0)).then(
             pl.max_horizontal(pl.col("dur") - usual, 0) if usual is not None else 0
         ),
-        kind=pl.when(pl.col("context_tokens") > 0).then(pl.lit("prefill")).otherwise(pl.lit("decode")),
+        kind=pl.when(pl.col("context_tokens") > 0)
+        .then(pl.lit("prefill"))
+        .otherwise(pl.lit("decode")),
     )
     middle = rows.unique("step").group_by("kind").agg(middle=pl.col("dur").median())
     rows = rows.join(middle, on="kind").with_columns(times=pl.col("dur") / pl.col("middle"))
@@ -414,7 +511,11 @@ def _busy(times: pl.Series, steps: pl.DataFrame, kind: pl.Expr) -> pl.Series:
     """Time of the steps of a kind until each of some times."""
     dur = pl.when(kind).then(pl.col("end_ns") - pl.col("start_ns")).otherwise(0)
     sums = steps.select(
-        when=pl.col("start_ns"), end_ns=pl.col("end_ns"), of_kind=kind, before=dur.cum_sum() - dur, dur=dur
+        when=pl.col("start_ns"),
+        end_ns=pl.col("end_ns"),
+        of_kind=kind,
+        before=dur.cum_sum() - dur,
+        dur=dur,
     ).sort("when")
     moments = pl.DataFrame({"when": times.cast(pl.Int64)}).with_row_index("place").sort("when")
     met = moments.join_asof(sums, on="when", strategy="backward").sort("place")
@@ -425,29 +526,57 @@ def _busy(times: pl.Series, steps: pl.DataFrame, kind: pl.Expr) -> pl.Series:
 
 def _behind(joined: pl.DataFrame, members: pl.DataFrame) -> pl.Series:
     """Requests whose prefill ran while each waited for its first step, in order."""
-    prefills = members.filter(part="prefill").select("request", "start_ns", "end_ns").sort("start_ns")
+    prefills = (
+        members.filter(part="prefill").select("request", "start_ns", "end_ns").sort("start_ns")
+    )
     rows: list[tuple[Any, ...]] = prefills.rows()
     lists = []
     for request, start, first in joined.select("request", "start_ns", "first_step_ns").iter_rows():
-        others = [other for other, begin, end in rows if other != request and begin < first and end > start]
+        others = [
+            other
+            for other, begin, end in rows
+            if other != request and begin < first and end > start
+        ]
         lists.append(list(dict.fromkeys(others)))
     return pl.Series("behind", lists, dtype=pl.List(pl.Int64))
 
 
 OTHERS_SHARE: Final = 0.1
-"""A prefill counts as one with others if at least this share of the step's tokens is of other requests."""
+"""A prefill counts as one with others if at least this share of the step's tokens is of other
+requests.
+"""
 
 
 def request_spans(run: Run, *, phase: str = "profiled") -> pl.DataFrame:
     """Consecutive spans of each request, from its arrival to its last step."""
     joined = request_parts(run, phase)
-    steps = request_steps(run, phase=phase).join(joined.select("request", "id"), on="request").sort("request", "step")
-    shared = pl.col("tokens") < (1 - OTHERS_SHARE) * (pl.col("context_tokens") + pl.col("generation_tokens"))
+    steps = (
+        request_steps(run, phase=phase)
+        .join(joined.select("request", "id"), on="request")
+        .sort("request", "step")
+    )
+    shared = pl.col("tokens") < (1 - OTHERS_SHARE) * (
+        pl.col("context_tokens") + pl.col("generation_tokens")
+    )
     prefill = pl.when(shared).then(pl.lit("prefill with others")).otherwise(pl.lit("prefill"))
-    beside = pl.when(pl.col("context_tokens") > 0).then(pl.lit("decode beside prefill")).otherwise(pl.lit("decode"))
+    beside = (
+        pl.when(pl.col("context_tokens") > 0)
+        .then(pl.lit("decode beside prefill"))
+        .otherwise(pl.lit("decode"))
+    )
     before = pl.col("end_ns").shift(1).over("request")
     missed = pl.col("step") > pl.col("step").shift(1).over("request") + 1
-    columns = ("request", "id", "part", "start_ns", "dur_ns", "step", "tokens", "context_tokens", "generation_tokens")
+    columns = (
+        "request",
+        "id",
+        "part",
+        "start_ns",
+        "dur_ns",
+        "step",
+        "tokens",
+        "context_tokens",
+        "generation_tokens",
+    )
     carried = steps.with_columns(
         part=pl.when(pl.col("part") == "prefill").then(prefill).otherwise(beside),
         dur_ns=pl.col("end_ns") - pl.col("start_ns"),
@@ -457,14 +586,24 @@ def request_spans(run: Run, *, phase: str = "profiled") -> pl.DataFrame:
         steps.with_columns(before=before, missed=missed)
         .filter(pl.col("missed") & (pl.col("start_ns") > pl.col("before")))
         .select(
-            "request", "id", part=pl.lit("left out"), start_ns="before", dur_ns=pl.col("start_ns") - pl.col("before")
+            "request",
+            "id",
+            part=pl.lit("left out"),
+            start_ns="before",
+            dur_ns=pl.col("start_ns") - pl.col("before"),
         )
     )
     begun = pl.min_horizontal("start_ns", "first_step_ns")
     waiting = joined.select(
-        "request", "id", part=pl.lit("waiting"), start_ns=begun, dur_ns=pl.col("first_step_ns") - begun
+        "request",
+        "id",
+        part=pl.lit("waiting"),
+        start_ns=begun,
+        dur_ns=pl.col("first_step_ns") - begun,
     ).filter(pl.col("dur_ns") > 0)
-    every = pl.concat([waiting, carried, left_out], how="diagonal").sort("request", "start_ns", maintain_order=True)
+    every = pl.concat([waiting, carried, left_out], how="diagonal").sort(
+        "request", "start_ns", maintain_order=True
+    )
     return every.select(*columns, "preempted")
 
 
@@ -481,8 +620,9 @@ def slowest(frame: pl.DataFrame, *, quantile: float = 0.99) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``title`` (a sentence), ``ttft_ns`` (the quantile), ``parts`` (mean of each part of the time to the first token
-        over these requests, ns), ``requests`` (their numbers), ``of`` (all requests).
+        ``title`` (a sentence), ``ttft_ns`` (the quantile), ``parts`` (mean of each part of the time
+        to the first token over these requests, ns), ``requests`` (their numbers), ``of`` (all
+        requests).
 
     Raises
     ------
@@ -504,7 +644,10 @@ def slowest(frame: pl.DataFrame, *, quantile: float = 0.99) -> dict[str, Any]:
     parts["the rest"] = max(0.0, ttft - sum(parts.values()))
     name, largest = max(parts.items(), key=lambda item: item[1])
     percent = f"p{100 * quantile:g}"
-    title = f"The {percent} of the time to the first token is {name}: {format_ns(largest)} of {format_ns(ttft)}."
+    title = (
+        f"The {percent} of the time to the first token is {name}: {format_ns(largest)} of"
+        f" {format_ns(ttft)}."
+    )
     return {
         "title": title,
         "ttft_ns": border,
@@ -529,12 +672,22 @@ _NOTES: Final = {
     "preempted": pl.Boolean,
     "trace_step": pl.Int64,
 }
-_NEEDED: Final = ("id", "start_epoch_ns", "queue_ns", "ttft_ns", "e2e_ns", "prompt_tokens", "output_tokens")
+_NEEDED: Final = (
+    "id",
+    "start_epoch_ns",
+    "queue_ns",
+    "ttft_ns",
+    "e2e_ns",
+    "prompt_tokens",
+    "output_tokens",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class TracedRequests:
-    """A trace and the requests that were served during it, with the steps of each inferred from times."""
+    """A trace and the requests that were served during it, with the steps of each inferred from
+    times.
+    """
 
     trace: Trace
     requests: pl.DataFrame
@@ -545,11 +698,14 @@ class TracedRequests:
 
 def with_requests(trace: Trace, requests: pl.DataFrame) -> TracedRequests:
     """Join requests of a server that llmprof did not start with its trace, by times."""
-    # The prefill of a request is in the steps with prefill that begin after it left the queue and end before its first
-    # token; its other tokens are in the following steps with decode, as in vLLM. The prompt tokens of a step are
-    # divided among its requests in the order of arrival, which is a model.
+    # The prefill of a request is in the steps with prefill that begin after it left the queue and
+    # end before its first token; its other tokens are in the following steps with decode, as in
+    # vLLM. The prompt tokens of a step are divided among its requests in the order of arrival,
+    # which is a model.
     if missing := [name for name in _NEEDED if name not in requests.columns]:
-        raise AnalysisError(f"the requests have no column {missing[0]!r}", expected=f"{', '.join(_NEEDED)}")
+        raise AnalysisError(
+            f"the requests have no column {missing[0]!r}", expected=f"{', '.join(_NEEDED)}"
+        )
     epoch = epoch_of(trace)
     steps = _steps(trace)
     complete = requests.drop_nulls(["start_epoch_ns", "queue_ns", "ttft_ns", "e2e_ns"])
@@ -565,9 +721,15 @@ def with_requests(trace: Trace, requests: pl.DataFrame) -> TracedRequests:
     if abs(late) > MOST_APART_NS:
         found = f"the clocks of requests and trace disagree by at least {format_ns(abs(late))}"
         hint = "they are of different machines or runs: nothing was joined"
-        raise AnalysisError(found, expected=f"at most {format_ns(MOST_APART_NS)}", hint=hint, apart_ns=abs(late))
-    notes = pl.DataFrame(_noted(timed, steps, epoch), schema=_NOTES, orient="row").sort("step", maintain_order=True)
-    joined = timed.filter(pl.col("id").is_in(notes["engine_id"].unique().implode())).drop("queued", "first", "last")
+        raise AnalysisError(
+            found, expected=f"at most {format_ns(MOST_APART_NS)}", hint=hint, apart_ns=abs(late)
+        )
+    notes = pl.DataFrame(_noted(timed, steps, epoch), schema=_NOTES, orient="row").sort(
+        "step", maintain_order=True
+    )
+    joined = timed.filter(pl.col("id").is_in(notes["engine_id"].unique().implode())).drop(
+        "queued", "first", "last"
+    )
     return TracedRequests(trace, joined, notes, requests.height - joined.height, abs(late))
 
 
@@ -579,7 +741,9 @@ def _steps(trace: Trace) -> pl.DataFrame:
         found = "the trace has no steps with known tokens"
         raise NotCapturedError(found, hint="vLLM's torch profiler and NVTX ranges name them")
     begin = pl.coalesce("host_start_ns", "start_ns")
-    end = pl.coalesce(pl.col("start_ns") + pl.col("dur_ns"), pl.col("host_start_ns") + pl.col("host_dur_ns"))
+    end = pl.coalesce(
+        pl.col("start_ns") + pl.col("dur_ns"), pl.col("host_start_ns") + pl.col("host_dur_ns")
+    )
     return (
         frame.filter(pl.col("phase") != "empty")
         .select("step", "context_tokens", "generation_tokens", begin=begin, end=end)
@@ -589,14 +753,18 @@ def _steps(trace: Trace) -> pl.DataFrame:
 
 
 def _apart(timed: pl.DataFrame, steps: pl.DataFrame) -> int | None:
-    """Delay of the requests' clock that fits the most requests, the nearest to 0; None if none was served."""
+    """Delay of the requests' clock that fits the most requests, the nearest to 0; None if none
+    was served.
+    """
     prefills = steps.filter(pl.col("context_tokens") > 0)
     pairs = timed.select("queued", "first").gather_every(max(1, timed.height // _MOST_ASKED)).rows()
     edges: list[tuple[int, int]] = []
     for queued, first in pairs:
         spans = prefills.select(low=queued - pl.col("begin"), high=first - pl.col("end"))
         spans = spans.filter(
-            (pl.col("low") <= pl.col("high")) & (pl.col("high") > -_FAR_NS) & (pl.col("low") < _FAR_NS)
+            (pl.col("low") <= pl.col("high"))
+            & (pl.col("high") > -_FAR_NS)
+            & (pl.col("low") < _FAR_NS)
         )
         for low, high in _merged(sorted(spans.rows())):
             edges += [(low, 1), (high + 1, -1)]
@@ -628,9 +796,15 @@ def _noted(timed: pl.DataFrame, steps: pl.DataFrame, epoch: int) -> list[tuple[A
     room = [row["context_tokens"] for row in rows]
     notes: list[tuple[Any, ...]] = []
     for request in timed.sort("first").iter_rows(named=True):
-        begin, until, last = request["queued"] - MOST_APART_NS, request["first"] + MOST_APART_NS, request["last"]
+        begin, until, last = (
+            request["queued"] - MOST_APART_NS,
+            request["first"] + MOST_APART_NS,
+            request["last"],
+        )
         own = [
-            k for k, row in enumerate(rows) if row["begin"] >= begin and row["end"] <= until and row["context_tokens"]
+            k
+            for k, row in enumerate(rows)
+            if row["begin"] >= begin and row["end"] <= until and row["context_tokens"]
         ]
         if not own:
             continue
@@ -641,7 +815,9 @@ def _noted(timed: pl.DataFrame, steps: pl.DataFrame, epoch: int) -> list[tuple[A
                 room[k] -= part
                 left -= part
         after = [k for k in range(own[-1] + 1, len(rows)) if rows[k]["end"] <= last + MOST_APART_NS]
-        more = [k for k in after if rows[k]["generation_tokens"]][: max(0, (request["output_tokens"] or 1) - 1)]
+        more = [k for k in after if rows[k]["generation_tokens"]][
+            : max(0, (request["output_tokens"] or 1) - 1)
+        ]
         done, carried = 0, []
         for k in sorted(taken or {own[-1]: 1}):
             part = taken.get(k, 1)
@@ -651,7 +827,9 @@ def _noted(timed: pl.DataFrame, steps: pl.DataFrame, epoch: int) -> list[tuple[A
         carried += [(k, 1, prompt + n) for n, k in enumerate(more)]
         for k, tokens, done in carried:
             span = rows[k]["begin"] + epoch, rows[k]["end"] + epoch
-            notes.append(("profiled", k, *span, request["id"], tokens, done, False, rows[k]["step"]))
+            notes.append(
+                ("profiled", k, *span, request["id"], tokens, done, False, rows[k]["step"])
+            )
     return notes
 
 

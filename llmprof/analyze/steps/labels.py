@@ -1,4 +1,6 @@
-"""Labels of steps and their batches, and inference of steps without labels from repeated kernels."""
+"""Labels of steps and their batches, and inference of steps without labels from repeated
+kernels.
+"""
 
 from __future__ import annotations
 
@@ -41,21 +43,27 @@ ANY = "|".join(f"(?:{pattern})" for pattern in SOURCES.values())
 def parse(labels: pl.DataFrame) -> pl.DataFrame:
     """Parse step labels.
 
-    vLLM writes ``execute_context_R(T)_generation_R(T)`` from 0.14 on: R requests with T tokens in their prefill and
-    in their decode part. With ``detailed_trace_annotation`` the total of tokens comes first and the parentheses hold
-    sums such as ``sq256sk256sqsq16384sqsk16384`` (sums of query lengths, key lengths and their products); a form with
-    an underscore, ``(888_788544)``, holds query tokens and the sum of query times key lengths. 0.11 to 0.13 write
-    ``execute_new_N_cached_M``. SGLang writes ``step[MODE bs=R toks=T]`` with the mode of its forward pass: the
-    extending ones (EXTEND, DRAFT_EXTEND, SPLIT_PREFILL) are prefill, DECODE and TARGET_VERIFY are decode.
-    ``capture_BS_MODE`` is the capture of a CUDA graph, ``execute_model`` a range around a forward pass of vLLM,
-    ``ProfilerStep#N`` a step of the profiler's schedule, ``model_run`` a run of a session of ONNX Runtime.
+    vLLM writes ``execute_context_R(T)_generation_R(T)`` from 0.14 on: R requests with T tokens in
+    their prefill and in their decode part. With ``detailed_trace_annotation`` the total of tokens
+    comes first and the parentheses hold sums such as ``sq256sk256sqsq16384sqsk16384`` (sums of
+    query lengths, key lengths and their products); a form with an underscore, ``(888_788544)``,
+    holds query tokens and the sum of query times key lengths. 0.11 to 0.13 write
+    ``execute_new_N_cached_M``. SGLang writes ``step[MODE bs=R toks=T]`` with the mode of its
+    forward pass: the extending ones (EXTEND, DRAFT_EXTEND, SPLIT_PREFILL) are prefill, DECODE and
+    TARGET_VERIFY are decode. ``capture_BS_MODE`` is the capture of a CUDA graph, ``execute_model``
+    a range around a forward pass of vLLM, ``ProfilerStep#N`` a step of the profiler's schedule,
+    ``model_run`` a run of a session of ONNX Runtime.
     """
     name, source = pl.col("name"), pl.col("source")
     mode = pl.when(source == "sglang").then(name.str.extract(_SGLANG, 1))
     requests, tokens = _int(name.str.extract(_SGLANG, 2)), _int(name.str.extract(_SGLANG, 3))
     extends, decodes = mode.str.contains("EXTEND|PREFILL"), mode.is_in(["DECODE", "TARGET_VERIFY"])
-    no_prefill, no_decode = (pl.when(other | (mode == "IDLE")).then(0) for other in (decodes, extends))
-    prefilled, read, decoded, written = (_tokens(name.str.extract(_VLLM, part)) for part in range(1, 5))
+    no_prefill, no_decode = (
+        pl.when(other | (mode == "IDLE")).then(0) for other in (decodes, extends)
+    )
+    prefilled, read, decoded, written = (
+        _tokens(name.str.extract(_VLLM, part)) for part in range(1, 5)
+    )
     new, cached = (_int(name.str.extract(_VLLM_2025, part)) for part in (1, 2))
     generated = pl.when(decodes).then(pl.coalesce(tokens, requests))
     labels = labels.with_columns(
@@ -63,7 +71,9 @@ def parse(labels: pl.DataFrame) -> pl.DataFrame:
     ).with_columns(
         context_requests=pl.coalesce(prefilled, new, pl.when(extends).then(requests), no_prefill),
         context_tokens=pl.coalesce(read, pl.when(extends).then(tokens), no_prefill),
-        generation_requests=pl.coalesce(decoded, cached, pl.when(decodes).then(requests), no_decode),
+        generation_requests=pl.coalesce(
+            decoded, cached, pl.when(decodes).then(requests), no_decode
+        ),
         generation_tokens=pl.coalesce(written, generated, no_decode),
     )
     counted = phase(pl.col("context_requests"), pl.col("generation_requests"))
@@ -90,10 +100,14 @@ def _tokens(inside: pl.Expr) -> pl.Expr:
 
 _EMBEDDING_OP = "aten::embedding"
 _DIMS = r"^\s*\[\s*\[\s*\d+\s*,\s*\d+\s*\]\s*,\s*\[\s*(\d+)\s*,\s*(\d+)\s*\]"
-"""Two tensors of two dimensions: weights and indices of the embedding operator of a batch of sequences."""
+"""Two tensors of two dimensions: weights and indices of the embedding operator of a batch of
+sequences.
+"""
 
 _MOST_SEAMS = 0.5
-"""A kind of kernel that is in more than this share of the stretches between attentions does not mark a seam."""
+"""A kind of kernel that is in more than this share of the stretches between attentions does not
+mark a seam.
+"""
 
 _LONGER = 1.25
 """A stretch with this many times the usual number of events is a seam …"""
@@ -102,20 +116,27 @@ _FEW_SEAMS = 1 / 3
 """… if there are at most this share of them: otherwise two kinds of layers alternate."""
 
 _LEAD = 0.5
-"""Events before the first forward pass belong to it, unless they last longer than this share of a step."""
+"""Events before the first forward pass belong to it, unless they last longer than this share of
+a step.
+"""
 
 
 def infer(trace: Trace, rank: int) -> pl.DataFrame:
     """Steps of one rank."""
     events = activity(trace).filter(pl.col("rank") == rank).sort("start_ns", "event")
-    events = _marked(events, trace, rank).with_row_index("i").with_columns(pl.col("i").cast(pl.Int64))
+    events = (
+        _marked(events, trace, rank).with_row_index("i").with_columns(pl.col("i").cast(pl.Int64))
+    )
     attention = events.filter("attends")["i"]
     if attention.len() < 2 or events["backward"].any():
         return NO_STEPS
     events = events.with_columns(gap=pl.col("attends").cum_sum())
     seams, marked = _seams(events), (events["samples"] | events["embeds"]).any()
-    if not marked and (not seams.len() or events.filter("attends")["category_by"].eq("position").any()):
-        return NO_STEPS  # longer stretches alone are weak evidence, above all if attention was found by place
+    if not marked and (
+        not seams.len() or events.filter("attends")["category_by"].eq("position").any()
+    ):
+        # longer stretches alone are weak evidence, above all if attention was found by place
+        return NO_STEPS
     bounds = _first_step(events, events[seams])
     bounds = bounds.select("i", "start_ns", host_start_ns="launch_start_ns")
     sizes = _batch(events.filter("embeds"), trace, rank)
@@ -127,8 +148,14 @@ def infer(trace: Trace, rank: int) -> pl.DataFrame:
     length_known = pl.col("length").is_not_null()
     counts = bounds.select(
         context_requests=pl.when(prefill).then("batch").when(length_known).then(0),
-        context_tokens=pl.when(prefill).then(pl.col("batch") * pl.col("length")).when(length_known).then(0),
-        generation_requests=pl.when(length_known & ~prefill).then("batch").when(length_known).then(0),
+        context_tokens=pl.when(prefill)
+        .then(pl.col("batch") * pl.col("length"))
+        .when(length_known)
+        .then(0),
+        generation_requests=pl.when(length_known & ~prefill)
+        .then("batch")
+        .when(length_known)
+        .then(0),
         generation_tokens=pl.when(length_known & ~prefill).then("batch").when(length_known).then(0),
     )
     by_work = _phases_by_work(events, bounds["i"])
@@ -152,10 +179,14 @@ def infer(trace: Trace, rank: int) -> pl.DataFrame:
 
 
 def _encoders(events: pl.DataFrame, starts: pl.Series) -> pl.Series:
-    """Whether each step is the pass of an encoder: it samples nothing, the next one does and has other attentions."""
+    """Whether each step is the pass of an encoder: it samples nothing, the next one does and has
+    other attentions.
+    """
     passes = (
         events.select(
-            "attends", "samples", step=pl.lit(starts).search_sorted(pl.col("i"), side="right").cast(pl.Int64) - 1
+            "attends",
+            "samples",
+            step=pl.lit(starts).search_sorted(pl.col("i"), side="right").cast(pl.Int64) - 1,
         )
         .filter(pl.col("step") >= 0)
         .group_by("step")
@@ -165,16 +196,24 @@ def _encoders(events: pl.DataFrame, starts: pl.Series) -> pl.Series:
         passes, on="step", how="left", maintain_order="left"
     )
     other = pl.col("attends") != pl.col("attends").shift(-1)
-    return rows.select((~pl.col("samples") & pl.col("samples").shift(-1) & other).fill_null(value=False)).to_series()
+    return rows.select(
+        (~pl.col("samples") & pl.col("samples").shift(-1) & other).fill_null(value=False)
+    ).to_series()
 
 
 _HEAVIER = 2.0
-"""A step whose matrix products take this many times the median of all steps computes more tokens than the others."""
+"""A step whose matrix products take this many times the median of all steps computes more tokens
+than the others.
+"""
 
 
 def _phases_by_work(events: pl.DataFrame, starts: pl.Series) -> pl.Series:
-    """Phase of each step by its kernels, where some compute many more tokens than most; else ``other``."""
-    rows = events.with_columns(step=pl.lit(starts).search_sorted(pl.col("i"), side="right").cast(pl.Int64) - 1)
+    """Phase of each step by its kernels, where some compute many more tokens than most; else
+    ``other``.
+    """
+    rows = events.with_columns(
+        step=pl.lit(starts).search_sorted(pl.col("i"), side="right").cast(pl.Int64) - 1
+    )
     works = (
         rows.filter(pl.col("step") >= 0)
         .group_by("step")
@@ -187,7 +226,12 @@ def _phases_by_work(events: pl.DataFrame, starts: pl.Series) -> pl.Series:
     )
     unknown = pl.Series("phase", ["other"] * starts.len())
     usual = works["ns"].median()
-    if works.height != starts.len() or works.height < _FEWEST or not isinstance(usual, int | float) or not usual:
+    if (
+        works.height != starts.len()
+        or works.height < _FEWEST
+        or not isinstance(usual, int | float)
+        or not usual
+    ):
         return unknown
     heavy = works["ns"] >= _HEAVIER * usual
     common = set(works.filter(~heavy)["attention"].explode())
@@ -196,7 +240,11 @@ def _phases_by_work(events: pl.DataFrame, starts: pl.Series) -> pl.Series:
     if not heavy.any() or not (heavy == others).all() or not light["samples"].all():
         return unknown
     between = ~(heavy.shift(1, fill_value=True) | heavy.shift(-1, fill_value=True))
-    reads = pl.when(between & (works["attention"].list.len() > 1)).then(pl.lit("mixed")).otherwise(pl.lit("prefill"))
+    reads = (
+        pl.when(between & (works["attention"].list.len() > 1))
+        .then(pl.lit("mixed"))
+        .otherwise(pl.lit("prefill"))
+    )
     return works.select(phase=pl.when(heavy).then(reads).otherwise(pl.lit("decode")))["phase"]
 
 
@@ -205,10 +253,14 @@ _FEWEST = 4
 
 
 def _marked(events: pl.DataFrame, trace: Trace, rank: int) -> pl.DataFrame:
-    """Add ``attends, backward, samples`` and ``embeds``, the latter by operator where operators were recorded."""
+    """Add ``attends, backward, samples`` and ``embeds``, the latter by operator where operators
+    were recorded.
+    """
     name, category = pl.col("name"), pl.col("category")
     attention = category == "attention"
-    backward = (attention & name.str.contains(f"(?i){names.BACKWARD}")) | name.str.contains(f"(?i){names.OPTIMIZER}")
+    backward = (attention & name.str.contains(f"(?i){names.BACKWARD}")) | name.str.contains(
+        f"(?i){names.OPTIMIZER}"
+    )
     looks_up = (category == "embedding") | (name.str.starts_with("triton_") & (category != "rope"))
     about = events.select("name", "category").unique()
     about = about.with_columns(
@@ -233,7 +285,11 @@ def _marked(events: pl.DataFrame, trace: Trace, rank: int) -> pl.DataFrame:
         .join_asof(calls.sort("start_ns"), on="start_ns", by="thread", check_sortedness=False)
         .filter(pl.col("start_ns") < pl.col("end"))
     )
-    by_op = pl.col("op_id").is_in(inside["op_id"].drop_nulls().unique().implode()).fill_null(value=False)
+    by_op = (
+        pl.col("op_id")
+        .is_in(inside["op_id"].drop_nulls().unique().implode())
+        .fill_null(value=False)
+    )
     rows = events.with_columns(embeds=by_op & (pl.col("source") != "copy"))
     return rows if rows["embeds"].any() else events
 
@@ -246,12 +302,14 @@ def _seams(events: pl.DataFrame) -> pl.Series:
         events.with_columns(pause=pause)
         .filter(pl.col("gap").is_between(1, pl.col("gap").max() - 1))
         .with_columns(
-            sampled=i.filter("samples").max().over("gap").fill_null(-1), embedded=i.filter("embeds").min().over("gap")
+            sampled=i.filter("samples").max().over("gap").fill_null(-1),
+            embedded=i.filter("embeds").min().over("gap"),
         )
     )
     sampled, embedded = pl.col("sampled"), pl.coalesce("embedded", pl.lit(events.height))
     free = (i > sampled) & (i <= embedded) & ~pl.col("attends")
-    # sampling after the embedding does not end a step: then only the embedding shows where a step begins
+    # sampling after the embedding does not end a step: then only the embedding shows where a step
+    # begins
     free = pl.when(sampled < embedded).then(free).otherwise((i <= embedded) & ~pl.col("attends"))
     size = pl.len()
     sums = gaps.group_by("gap", maintain_order=True).agg(
@@ -261,26 +319,35 @@ def _seams(events: pl.DataFrame) -> pl.Series:
         start=i.filter(free).get(pl.col("pause").filter(free).arg_max(), null_on_oob=True),
     )
     usual = sums["size"].mode().min()
-    by_work = [c for c in ("samples", "embeds") if 0 < sums[c].sum() <= max(1, _MOST_SEAMS * sums.height)]
+    by_work = [
+        c for c in ("samples", "embeds") if 0 < sums[c].sum() <= max(1, _MOST_SEAMS * sums.height)
+    ]
     longer = pl.col("size") > _LONGER * pl.lit(usual)
     is_seam = pl.any_horizontal(by_work) if by_work else longer & (longer.mean() <= _FEW_SEAMS)
     return sums.filter(is_seam & pl.col("start").is_not_null())["start"]
 
 
 def _first_step(events: pl.DataFrame, later: pl.DataFrame) -> pl.DataFrame:
-    """Bounds with that of the first step: the first event, or later if something long comes before its embedding."""
+    """Bounds with that of the first step: the first event, or later if something long comes
+    before its embedding.
+    """
     opening = events.filter(pl.col("gap") == 0)
     begin = opening.filter("embeds")["i"].max()
     first, begun = events.head(1), events[int(begin)] if isinstance(begin, int) else events.head(1)
     starts = pl.concat([begun["start_ns"], later["start_ns"]])
     typical = starts.diff().median()
-    if isinstance(typical, int | float) and begun["start_ns"][0] - first["start_ns"][0] > _LEAD * typical:
+    if (
+        isinstance(typical, int | float)
+        and begun["start_ns"][0] - first["start_ns"][0] > _LEAD * typical
+    ):
         first = begun
     return pl.concat([first, later])
 
 
 def _batch(embedding: pl.DataFrame, trace: Trace, rank: int) -> pl.DataFrame:
-    """Row of each embedding with the batch and length of its indices; no rows where shapes were not recorded."""
+    """Row of each embedding with the batch and length of its indices; no rows where shapes were
+    not recorded.
+    """
     if not embedding.height or not trace.has("ops"):
         return _NO_BATCH
     calls = (
@@ -295,7 +362,9 @@ def _batch(embedding: pl.DataFrame, trace: Trace, rank: int) -> pl.DataFrame:
         return _NO_BATCH
     launched = embedding.filter(pl.col("launch_start_ns").is_not_null()).sort("launch_start_ns")
     joined = launched.join_asof(
-        calls.select("batch", "length", launch_start_ns="start_ns"), on="launch_start_ns", strategy="backward"
+        calls.select("batch", "length", launch_start_ns="start_ns"),
+        on="launch_start_ns",
+        strategy="backward",
     )
     return joined.select("i", "batch", "length")
 
@@ -306,7 +375,10 @@ NO_STEPS = pl.DataFrame(
     schema={
         **dict.fromkeys(("rank", "step"), pl.Int32),
         "phase": pl.String,
-        **dict.fromkeys(("start_ns", "host_start_ns", "host_dur_ns", "context_requests", "context_tokens"), pl.Int64),
+        **dict.fromkeys(
+            ("start_ns", "host_start_ns", "host_dur_ns", "context_requests", "context_tokens"),
+            pl.Int64,
+        ),
         **dict.fromkeys(("generation_requests", "generation_tokens"), pl.Int64),
         **dict.fromkeys(("source", "name"), pl.String),
     }
@@ -324,20 +396,29 @@ CONTEXT_WORDS: Final = {
     "estimated": "lengths estimated from the labels of earlier steps",
     "unknown": "contexts from before the recording count as none",
 }
-"""What of a step's contexts no label says, by their source: stated by its label; followed from the prompts of earlier
-steps, or from what was recorded where these have no labels; a pass of padding, which has no requests; estimated if the
-number of requests changed in between; unknown if the trace begins after their prompts (the context then counts as the
-new token alone, so that results from it are a lower bound)."""
+"""What of a step's contexts no label says, by their source: stated by its label; followed from the
+prompts of earlier steps, or from what was recorded where these have no labels; a pass of padding,
+which has no requests; estimated if the number of requests changed in between; unknown if the trace
+begins after their prompts (the context then counts as the new token alone, so that results from it
+are a lower bound).
+"""
 
 
-def batches(steps: pl.DataFrame, *, context: float | None = None) -> dict[tuple[int, int], tuple[Batch, str]]:
+def batches(
+    steps: pl.DataFrame, *, context: float | None = None
+) -> dict[tuple[int, int], tuple[Batch, str]]:
     """Requests of each step."""
-    # Detailed labels give the sums of query and key lengths. Others give only requests and tokens. For these, contexts
-    # are followed: the tokens of a prompt stay for the steps that generate from it, and each step adds one. If fewer
-    # requests generate than are held, the oldest ones are assumed to have ended.
+    # Detailed labels give the sums of query and key lengths. Others give only requests and tokens.
+    # For these, contexts are followed: the tokens of a prompt stay for the steps that generate from
+    # it, and each step adds one. If fewer requests generate than are held, the oldest ones are
+    # assumed to have ended.
     batch_of: dict[tuple[int, int], tuple[Batch, str]] = {}
     rows = steps.with_columns(
-        pl.col("name").str.extract(_INSIDE, part).str.extract(_SUMS, side).cast(pl.Float64).alias(f"_{part}_{side}")
+        pl.col("name")
+        .str.extract(_INSIDE, part)
+        .str.extract(_SUMS, side)
+        .cast(pl.Float64)
+        .alias(f"_{part}_{side}")
         for part in (1, 2)
         for side in (1, 2)
     )
@@ -380,7 +461,9 @@ class _Held:
             self.groups.append([reading, length])
         return tuple(reversed(parts)), source
 
-    def _context(self, generating: float, sums: tuple[float, float] | None, source: str) -> tuple[float, str]:
+    def _context(
+        self, generating: float, sums: tuple[float, float] | None, source: str
+    ) -> tuple[float, str]:
         """Mean of the cached tokens of each generating request before the step."""
         if sums is not None:
             self.groups = [[generating, max(sums[1] - sums[0], 0.0) / generating]]
@@ -407,7 +490,11 @@ class _Held:
 
 def _sums(queries: object, keys: object) -> tuple[float, float] | None:
     """Sums of query and key lengths that a detailed label states."""
-    return (queries, keys) if isinstance(queries, float) and isinstance(keys, float) and queries else None
+    return (
+        (queries, keys)
+        if isinstance(queries, float) and isinstance(keys, float) and queries
+        else None
+    )
 
 
 def _number(value: object) -> float | None:

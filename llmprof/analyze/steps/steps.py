@@ -20,7 +20,16 @@ from llmprof.storage.deferred import time_of
 from llmprof.trace import Trace
 
 COLUMNS = [
-    *("rank", "step", "phase", "start_ns", "dur_ns", "host_start_ns", "host_dur_ns", "context_requests"),
+    *(
+        "rank",
+        "step",
+        "phase",
+        "start_ns",
+        "dur_ns",
+        "host_start_ns",
+        "host_dur_ns",
+        "context_requests",
+    ),
     *("context_tokens", "generation_requests", "generation_tokens", "source", "name"),
 ]
 
@@ -34,12 +43,13 @@ COLUMNS = [
     reported=True,
     section=Section(
         "steps",
-        "A step is one forward pass over one batch; in training, one iteration. Its time is summed over {events}, so "
-        "work on two {stream}s at once counts twice.",
+        "A step is one forward pass over one batch; in training, one iteration. Its time is summed"
+        " over {events}, so work on two {stream}s at once counts twice.",
         without=Without(
             "steps",
             "Where does the {time} go?",
-            "No steps were found, so these are sums over the recording. Work on two {stream}s at once counts twice.",
+            "No steps were found, so these are sums over the recording. Work on two {stream}s at"
+            " once counts twice.",
         ),
     ),
     table="llmprof.report.folder:steps_table",
@@ -49,23 +59,26 @@ COLUMNS = [
 def steps(trace: Trace) -> pl.DataFrame:
     """Steps of every rank.
 
-    A step begins where the engine's label begins on the host. The device span covers all kernels and copies that were
-    launched from there until the next label begins. So sampling and output copies, which vLLM runs after the label,
-    belong to their step. Work after the label of an empty step belongs to the next step. If a rank has no labels, each
-    ``Optimizer.step`` ends a step of training (``optimizer``); without these, steps are inferred from the repetition of
-    kernels (:mod:`llmprof.analyze.steps.labels`) and marked ``inferred``: the phase of such a step is known where the
-    shapes of its batch were recorded, where heavier steps run kernels of attention that most steps do not run, or,
-    with its tokens, where the grids of kernels that store keys say them (:mod:`llmprof.analyze.steps.stored`).
+    A step begins where the engine's label begins on the host. The device span covers all kernels
+    and copies that were launched from there until the next label begins. So sampling and output
+    copies, which vLLM runs after the label, belong to their step. Work after the label of an empty
+    step belongs to the next step. If a rank has no labels, each ``Optimizer.step`` ends a step of
+    training (``optimizer``); without these, steps are inferred from the repetition of kernels
+    (:mod:`llmprof.analyze.steps.labels`) and marked ``inferred``: the phase of such a step is known
+    where the shapes of its batch were recorded, where heavier steps run kernels of attention that
+    most steps do not run, or, with its tokens, where the grids of kernels that store keys say them
+    (:mod:`llmprof.analyze.steps.stored`).
 
     Returns
     -------
     polars.DataFrame
-        ``rank, step`` (from 0, by time), ``phase`` (prefill, decode, mixed, empty, other), ``start_ns, dur_ns`` (on
-        the device, from the first event to the last; null if nothing ran), ``host_start_ns, host_dur_ns`` (of the
-        label on the host; null where the label is on the device only, and where inferred without host data),
-        ``context_requests, context_tokens, generation_requests, generation_tokens`` (null where not said),
-        ``source`` (vllm, sglang, capture, execute_model, profiler_step, onnxruntime, optimizer, inferred) and ``name``,
-        the label.
+        ``rank, step`` (from 0, by time), ``phase`` (prefill, decode, mixed, empty, other),
+        ``start_ns, dur_ns`` (on the device, from the first event to the last; null if nothing ran),
+        ``host_start_ns, host_dur_ns`` (of the label on the host; null where the label is on the
+        device only, and where inferred without host data), ``context_requests, context_tokens,
+        generation_requests, generation_tokens`` (null where not said), ``source`` (vllm, sglang,
+        capture, execute_model, profiler_step, onnxruntime, optimizer, inferred) and ``name``, the
+        label.
 
     Examples
     --------
@@ -84,7 +97,12 @@ def steps(trace: Trace) -> pl.DataFrame:
             dur_ns=(pl.col("start_ns") + pl.col("dur_ns")).max() - pl.col("start_ns").min(),
         )
     )
-    rows = bounds.drop("start_ns").join(spans, on=["rank", "step"], how="left").select(COLUMNS).sort("rank", "step")
+    rows = (
+        bounds.drop("start_ns")
+        .join(spans, on=["rank", "step"], how="left")
+        .select(COLUMNS)
+        .sort("rank", "step")
+    )
     if not rows["source"].is_in(UNLABELLED).any():
         return rows
     return with_batches(rows, tokens_of(step_of_events(trace), ["rank", "step"], trace))
@@ -100,9 +118,14 @@ def step_of_events(trace: Trace) -> pl.DataFrame:
     )
     on_device = pl.col("start_ns").is_not_null()
     end = (pl.col("host_start_ns") + pl.col("host_dur_ns")).shift(1).over("rank")
-    after_empty = (pl.col("phase").shift(1).over("rank") == "empty") & (end <= pl.col("host_start_ns"))
+    after_empty = (pl.col("phase").shift(1).over("rank") == "empty") & (
+        end <= pl.col("host_start_ns")
+    )
     by_launch = bounds.filter(~on_device).select(
-        "rank", "step", launch_start_ns=pl.when(after_empty).then(end).otherwise("host_start_ns"), until=until
+        "rank",
+        "step",
+        launch_start_ns=pl.when(after_empty).then(end).otherwise("host_start_ns"),
+        until=until,
     )
     by_time = bounds.filter(on_device).select("rank", "step", "start_ns")
     launched = _at_or_before(events, by_launch, "launch_start_ns")
@@ -124,7 +147,9 @@ def step_of_events(trace: Trace) -> pl.DataFrame:
 
 
 def _at_or_before(events: pl.DataFrame, bounds: pl.DataFrame, at: str) -> pl.Series:
-    """Step that begins last before each event, at the time of the column ``at``; null if it has ended by then."""
+    """Step that begins last before each event, at the time of the column ``at``; null if it has
+    ended by then.
+    """
     if not bounds.height:
         return pl.Series("step", dtype=pl.Int32).extend_constant(None, events.height)
     row = last_before(events, bounds, ["rank"], at=at)
@@ -135,11 +160,17 @@ def _at_or_before(events: pl.DataFrame, bounds: pl.DataFrame, at: str) -> pl.Ser
 
 
 _LEAST_PRODUCTS = 8
-"""Least number of matrix products in a pass of a model: two layers have as many, a head alone one or two."""
+"""Least number of matrix products in a pass of a model: two layers have as many, a head alone
+one or two.
+"""
 
 
-def _without_padding(trace: Trace, events: pl.DataFrame, bounds: pl.DataFrame, launched: pl.Series) -> pl.Series:
-    """Remove the step from passes of padding, which a data-parallel rank without requests runs after an empty step."""
+def _without_padding(
+    trace: Trace, events: pl.DataFrame, bounds: pl.DataFrame, launched: pl.Series
+) -> pl.Series:
+    """Remove the step from passes of padding, which a data-parallel rank without requests runs
+    after an empty step.
+    """
     end = pl.col("host_start_ns") + pl.col("host_dur_ns")
     gaps = bounds.sort("rank", "host_start_ns").select(
         "rank", "phase", launch_start_ns=end, next=pl.col("host_start_ns").shift(-1).over("rank")
@@ -154,12 +185,18 @@ def _without_padding(trace: Trace, events: pl.DataFrame, bounds: pl.DataFrame, l
     if some.sum() < _LEAST_PRODUCTS:  # then their categories do not matter
         return launched
     products = gap.filter(some & activity(trace)["category"].is_in(["linear", "moe_experts"]))
-    padded = products.value_counts(name="products").filter(pl.col("products") >= _LEAST_PRODUCTS).to_series()
+    padded = (
+        products.value_counts(name="products")
+        .filter(pl.col("products") >= _LEAST_PRODUCTS)
+        .to_series()
+    )
     return launched.set(some & gap.is_in(padded.implode()), None) if padded.len() else launched
 
 
 def device_events_with_steps(trace: Trace) -> pl.DataFrame:
-    """:func:`~llmprof.analyze.activity.device_events` with ``step``, null where no step is known."""
+    """:func:`~llmprof.analyze.activity.device_events` with ``step``, null where no step is
+    known.
+    """
     return device_events(trace).hstack(step_of_events(trace).select("step"))
 
 
@@ -177,7 +214,11 @@ def _bounds(trace: Trace) -> pl.DataFrame:
     """Labels of every rank as steps; inferred ones where a rank has no label."""
     launched = device_events(trace).filter(pl.col("launch_start_ns").is_not_null())["rank"].unique()
     labelled = _labelled(_ranges(trace, steps_labels.ANY), launched)
-    silent = [rank for rank in device_events(trace)["rank"].unique().sort() if rank not in labelled["rank"]]
+    silent = [
+        rank
+        for rank in device_events(trace)["rank"].unique().sort()
+        if rank not in labelled["rank"]
+    ]
     frames = [labelled] if labelled.height or not silent else []
     trained = _by_optimizer(trace, silent)
     frames += [trained] if trained.height else []
@@ -194,21 +235,31 @@ def _ranges(trace: Trace, pattern: str, *, only_markers: bool = False) -> pl.Dat
     if trace.has("ops") and not only_markers:
         noted = contains(coded_operators(trace), r"^(?:ProfilerStep#|Optimizer\.step)")
         rows = trace.ops.select(columns).filter(noted).filter(pl.col("name").str.contains(pattern))
-        found.append(rows.with_columns(on_device=pl.lit(value=False), stream=pl.lit(None, dtype=pl.Int64)))
+        found.append(
+            rows.with_columns(on_device=pl.lit(value=False), stream=pl.lit(None, dtype=pl.Int64))
+        )
     return pl.concat(found, how="diagonal_relaxed") if found else pl.DataFrame()
 
 
 def _by_optimizer(trace: Trace, ranks: list[int]) -> pl.DataFrame:
-    """Steps of training, each from the end of the optimizer's step before it to the end of its own."""
+    """Steps of training, each from the end of the optimizer's step before it to the end of its
+    own.
+    """
     ends = _ranges(trace, steps_labels.OPTIMIZER_STEP) if ranks else NO_STEPS
     if not ends.height:
         return NO_STEPS
     ends = ends.filter(~pl.col("on_device") & pl.col("rank").is_in(ranks)).sort("rank", "start_ns")
-    last = pl.col("name").last().over("rank")  # with several optimizers, the last of an iteration ends it
+    last = (
+        pl.col("name").last().over("rank")
+    )  # with several optimizers, the last of an iteration ends it
     ends = ends.filter(pl.col("name") == last).filter(pl.len().over("rank") > 1)
     if not ends.height:
         return NO_STEPS
-    begun = activity(trace).group_by("rank").agg(first=pl.min_horizontal(pl.col("launch_start_ns", "start_ns").min()))
+    begun = (
+        activity(trace)
+        .group_by("rank")
+        .agg(first=pl.min_horizontal(pl.col("launch_start_ns", "start_ns").min()))
+    )
     end = pl.col("start_ns") + pl.col("dur_ns")
     start = pl.coalesce(end.shift(1).over("rank"), "first")
     nothing = {name: pl.lit(None, dtype=dtype) for name, dtype in NO_STEPS.schema.items()}
@@ -225,28 +276,43 @@ def _by_optimizer(trace: Trace, ranks: list[int]) -> pl.DataFrame:
 
 
 def _labelled(labels: pl.DataFrame, launched: pl.Series) -> pl.DataFrame:
-    """Steps of the ranks with labels: those on the host for ranks whose work on a device has launching calls."""
+    """Steps of the ranks with labels: those on the host for ranks whose work on a device has
+    launching calls.
+    """
     if not labels.height:
         return NO_STEPS
     host, device = labels.filter(~pl.col("on_device")), labels.filter("on_device")
     served = host.filter(pl.col("rank").is_in(launched.implode()))["rank"].unique()
     device = device.filter(~pl.col("rank").is_in(served.implode()))
-    streams = device.group_by("rank", "stream").len().sort("len", "stream", descending=[True, False])
+    streams = (
+        device.group_by("rank", "stream").len().sort("len", "stream", descending=[True, False])
+    )
     device = device.join(
-        streams.unique("rank", keep="first", maintain_order=True), on=["rank", "stream"], how="semi", nulls_equal=True
+        streams.unique("rank", keep="first", maintain_order=True),
+        on=["rank", "stream"],
+        how="semi",
+        nulls_equal=True,
     )
     host = host.filter(~pl.col("rank").is_in(device["rank"].unique().implode()))
     labels = steps_labels.parse(pl.concat([host, device]))
-    order = pl.col("source").replace_strict({s: n for n, s in enumerate(steps_labels.SOURCES)}, return_dtype=pl.Int8)
+    order = pl.col("source").replace_strict(
+        {s: n for n, s in enumerate(steps_labels.SOURCES)}, return_dtype=pl.Int8
+    )
     is_capture = pl.col("source") == "capture"
     best = order.filter(~is_capture).min().over("rank")
     # a build of SGLang also writes labels in vLLM's form, which say more
     both = (pl.col("source") == "vllm") & (pl.col("source") == "sglang").any().over("rank")
-    labels = labels.with_columns(_best=order == best, source=pl.when(both).then(pl.lit("sglang")).otherwise("source"))
-    labels = labels.filter(is_capture | pl.col("_best")).sort("rank", "start_ns", maintain_order=True)
+    labels = labels.with_columns(
+        _best=order == best, source=pl.when(both).then(pl.lit("sglang")).otherwise("source")
+    )
+    labels = labels.filter(is_capture | pl.col("_best")).sort(
+        "rank", "start_ns", maintain_order=True
+    )
     # of ranges around one pass, such as those of a worker and of its model, the outermost counts
     reach = (pl.col("start_ns") + pl.col("dur_ns")).cum_max().shift(1).over("rank")
-    inner = (pl.col("source") == "execute_model") & (pl.col("start_ns") < reach).fill_null(value=False)
+    inner = (pl.col("source") == "execute_model") & (pl.col("start_ns") < reach).fill_null(
+        value=False
+    )
     return (
         labels.filter(~inner)
         .with_columns(
@@ -260,17 +326,23 @@ def _labelled(labels: pl.DataFrame, launched: pl.Series) -> pl.DataFrame:
 
 
 def host_labels(trace: Trace) -> pl.DataFrame | None:
-    """Steps of every rank by labels on the host, and whether they ``worked`` on a device; None where there are others.
+    """Steps of every rank by labels on the host, and whether they ``worked`` on a device; None
+    where there are others.
 
     Work on a device is looked at for empty steps only.
     """
     if not trace.has("kernels", "runtime", "markers"):
         return None
-    labels = _labelled(_ranges(trace, steps_labels.ANY, only_markers=True), trace.runtime["rank"].unique())
+    labels = _labelled(
+        _ranges(trace, steps_labels.ANY, only_markers=True), trace.runtime["rank"].unique()
+    )
     if labels["host_start_ns"].null_count() or set(labels["rank"]) != set(trace.ranks):
         return None
     empty = labels.filter(pl.col("phase") == "empty").select(
-        "rank", "step", from_ns="host_start_ns", until_ns=pl.col("host_start_ns") + pl.col("host_dur_ns")
+        "rank",
+        "step",
+        from_ns="host_start_ns",
+        until_ns=pl.col("host_start_ns") + pl.col("host_dur_ns"),
     )
     launched = _launched(trace, _within(trace.runtime, empty, "start_ns"), empty)
     worked = empty.join(launched, on=["rank", "step"], how="semi")
@@ -280,59 +352,102 @@ def host_labels(trace: Trace) -> pl.DataFrame | None:
 
 
 def _launched(trace: Trace, calls: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
-    """``rank, step, start_ns, dur_ns`` of work that calls launched, in the last span (of a step) that begins before."""
+    """``rank, step, start_ns, dur_ns`` of work that calls launched, in the last span (of a step)
+    that begins before.
+    """
     key = ["rank", "correlation"]
-    step = spans["step"].gather(last_before(calls, spans.rename({"from_ns": "start_ns"}), ["rank"], at="start_ns"))
+    step = spans["step"].gather(
+        last_before(calls, spans.rename({"from_ns": "start_ns"}), ["rank"], at="start_ns")
+    )
     numbered = calls.select(key).with_columns(step)
-    work = [trace.table(name).select(*key, "start_ns", "dur_ns") for name in ("kernels", "copies") if trace.has(name)]
+    work = [
+        trace.table(name).select(*key, "start_ns", "dur_ns")
+        for name in ("kernels", "copies")
+        if trace.has(name)
+    ]
     return pl.concat([frame.join(numbered, on=key) for frame in work]).drop("correlation")
 
 
 def around_steps(trace: Trace, labels: pl.DataFrame, numbers: Iterable[int]) -> Trace:
-    """Part of a large trace in which some steps are whole: little more than their events and their launches.
+    """Part of a large trace in which some steps are whole: little more than their events and their
+    launches.
 
     ``labels`` are those of :func:`host_labels`.
     """
     begin, far = pl.col("host_start_ns"), 1 << 62
-    spans = labels.sort("rank", "step").select(
-        "rank", "step", from_ns=begin.shift(1).over("rank").fill_null(-far),
-        until_ns=begin.shift(-2).over("rank").fill_null(far),
-    ).filter(pl.col("step").is_in([*numbers]))  # fmt: skip
-    key, calls, tables = ["rank", "correlation"], trace.runtime.with_row_index("_row"), trace.recorded
+    spans = (
+        labels.sort("rank", "step")
+        .select(
+            "rank",
+            "step",
+            from_ns=begin.shift(1).over("rank").fill_null(-far),
+            until_ns=begin.shift(-2).over("rank").fill_null(far),
+        )
+        .filter(pl.col("step").is_in([*numbers]))
+    )
+    key, calls, tables = (
+        ["rank", "correlation"],
+        trace.runtime.with_row_index("_row"),
+        trace.recorded,
+    )
     near = _within(calls, spans, "start_ns")
-    reach = _launched(trace, near, spans).group_by("rank", "step").agg(
-        from_ns=pl.col("start_ns").min(), until_ns=(pl.col("start_ns") + pl.col("dur_ns")).max()
-    )  # fmt: skip
+    reach = (
+        _launched(trace, near, spans)
+        .group_by("rank", "step")
+        .agg(
+            from_ns=pl.col("start_ns").min(), until_ns=(pl.col("start_ns") + pl.col("dur_ns")).max()
+        )
+    )
     work = [name for name in ("kernels", "copies") if name in tables]
     tables |= {name: _within(tables[name], reach, "start_ns") for name in work}
     kept = pl.concat([tables[name].select(key) for name in work])
-    tables["runtime"] = pl.concat([near, calls.join(kept, on=key, how="semi")]).unique("_row").sort("_row").drop("_row")
+    tables["runtime"] = (
+        pl.concat([near, calls.join(kept, on=key, how="semi")])
+        .unique("_row")
+        .sort("_row")
+        .drop("_row")
+    )
     if "ops" in tables:
         tables["ops"] = _within(tables["ops"], spans, "start_ns")
     return Trace(tables, trace.meta, trace.coverage)
 
 
-def of_steps(part: Trace, whole: Trace, steps_kept: int | Iterable[int], *, stored: bool = False) -> Trace:
-    """Part of a trace in some steps, for :meth:`llmprof.Trace.select`; rows of the host by the labels of each rank."""
+def of_steps(
+    part: Trace, whole: Trace, steps_kept: int | Iterable[int], *, stored: bool = False
+) -> Trace:
+    """Part of a trace in some steps, for :meth:`llmprof.Trace.select`; rows of the host by the
+    labels of each rank.
+    """
     # If the tables are stored in a dataset, only the time around the steps is loaded.
     numbers = sorted({steps_kept} if isinstance(steps_kept, int) else set(steps_kept))
-    each = [whole] if len(whole.ranks) < MANY_RANKS else [whole.select(ranks=rank) for rank in whole.ranks]
+    each = (
+        [whole]
+        if len(whole.ranks) < MANY_RANKS
+        else [whole.select(ranks=rank) for rank in whole.ranks]
+    )
     rows = pl.concat([steps(trace) for trace in each])
     step = pl.col("step").is_in(numbers)
     key = ["rank", "stream", "start_ns", "name"]
-    events = pl.concat([device_events_with_steps(trace).filter(step).select(key) for trace in each]).unique()
+    events = pl.concat(
+        [device_events_with_steps(trace).filter(step).select(key) for trace in each]
+    ).unique()
     if missing := sorted(set(numbers) - set(rows["step"])):
         recorded = rows["step"].unique().sort().to_list()
-        expected = f"some from {recorded[0]} to {recorded[-1]}" if recorded else "a trace with steps"
+        expected = (
+            f"some from {recorded[0]} to {recorded[-1]}" if recorded else "a trace with steps"
+        )
         raise AnalysisError(f"the steps {listed(missing)} are not in the trace", expected=expected)
     host_end = pl.coalesce(
-        pl.col("host_start_ns").shift(-1).over("rank"), pl.col("host_start_ns") + pl.col("host_dur_ns")
+        pl.col("host_start_ns").shift(-1).over("rank"),
+        pl.col("host_start_ns") + pl.col("host_dur_ns"),
     )
     device_end = pl.col("start_ns") + pl.col("dur_ns")
     spans = rows.with_columns(device_end=device_end, host_end=host_end).filter(step)
     device = spans.select("rank", from_ns="start_ns", until_ns="device_end").drop_nulls()
     host = spans.select(
-        "rank", from_ns=pl.coalesce("host_start_ns", "start_ns"), until_ns=pl.coalesce("host_end", "device_end")
+        "rank",
+        from_ns=pl.coalesce("host_start_ns", "start_ns"),
+        until_ns=pl.coalesce("host_end", "device_end"),
     ).drop_nulls()
     both = pl.concat([device, host])
     window: tuple[Any, Any] = (both["from_ns"].min() or 0, both["until_ns"].max() or 0)
@@ -354,18 +469,28 @@ def of_steps(part: Trace, whole: Trace, steps_kept: int | Iterable[int], *, stor
     follows = every.shift(1).is_in(numbers).fill_null(value=True)
     first = rows.filter(step, pl.col("step").is_in(every.filter(~follows).implode()))
     cuts = first.select("rank", pl.coalesce("host_start_ns", "start_ns")).drop_nulls().rows()
-    return Trace(tables, part.meta | {CUTS: sorted({*map(tuple, part.meta.get(CUTS, [])), *cuts})}, part.coverage)
+    return Trace(
+        tables,
+        part.meta | {CUTS: sorted({*map(tuple, part.meta.get(CUTS, [])), *cuts})},
+        part.coverage,
+    )
 
 
 CUTS: Final = "cuts_ns"
-"""Key of the metadata of a part of a trace: ranks and times (ns) before whose steps others were left out."""
+"""Key of the metadata of a part of a trace: ranks and times (ns) before whose steps others were
+left out.
+"""
 
 MANY_RANKS: Final = 16
-"""With at least this number of ranks, one rank is processed at a time, so that its events fit into memory."""
+"""With at least this number of ranks, one rank is processed at a time, so that its events fit
+into memory.
+"""
 
 
 def _within(frame: pl.DataFrame, spans: pl.DataFrame, at: str) -> pl.DataFrame:
-    """Rows of a table, which are in the order of rank and time, that begin in one of the spans of their rank."""
+    """Rows of a table, which are in the order of rank and time, that begin in one of the spans
+    of their rank.
+    """
     ranks, times = frame["rank"].to_numpy(), frame[at].to_numpy()
     first, stop = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
     for (rank,), own in spans.group_by("rank"):

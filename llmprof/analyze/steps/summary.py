@@ -1,4 +1,6 @@
-"""Steady decode steps that represent a run, and parts that add up to the time of steps or of a recording."""
+"""Steady decode steps that represent a run, and parts that add up to the time of steps or of a
+recording.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +31,11 @@ MAD_TO_SIGMA = 1.4826
 def steady_state(trace: Trace) -> pl.DataFrame:
     """Decode steps that represent the run.
 
-    On each rank these are the decode steps with the most frequent batch size, in the longest stretch of the run without
-    another phase. A step whose device span differs from the median by more than four robust standard deviations (and 10
-    %) is a warm-up or a disturbance, and is left out. The first decode step after a prefill is left out, too, if at
-    least three others stay. Model load, graph captures, prefill and empty steps never count.
+    On each rank these are the decode steps with the most frequent batch size, in the longest
+    stretch of the run without another phase. A step whose device span differs from the median by
+    more than four robust standard deviations (and 10 %) is a warm-up or a disturbance, and is left
+    out. The first decode step after a prefill is left out, too, if at least three others stay.
+    Model load, graph captures, prefill and empty steps never count.
 
     Returns
     -------
@@ -42,7 +45,9 @@ def steady_state(trace: Trace) -> pl.DataFrame:
     step_rows = steps(trace).filter((pl.col("phase") != "empty") & pl.col("dur_ns").is_not_null())
     decode = pl.col("phase") == "decode"
     after_other = decode & (pl.col("phase").shift(1).over("rank") != "decode").fill_null(value=True)
-    step_rows = step_rows.with_columns(_run=after_other.cum_sum().over("rank"), _first=after_other).filter(decode)
+    step_rows = step_rows.with_columns(
+        _run=after_other.cum_sum().over("rank"), _first=after_other
+    ).filter(decode)
     if not step_rows.height:
         return step_rows.drop("_run", "_first")
     batch = pl.col("generation_requests").mode().min().over("rank")
@@ -94,9 +99,10 @@ def step_time(trace: Trace) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        ``phase``; ``part``: ``compute`` (alone), ``hidden communication`` (during compute), ``exposed communication``,
-        ``exposed copy``, ``idle``; ``ns``, summed over the ranks and steps of the phase; ``share`` of the phase's time;
-        ``steps`` and ``ranks``. Steps without work are left out, and so is the time between steps.
+        ``phase``; ``part``: ``compute`` (alone), ``hidden communication`` (during compute),
+        ``exposed communication``, ``exposed copy``, ``idle``; ``ns``, summed over the ranks and
+        steps of the phase; ``share`` of the phase's time; ``steps`` and ``ranks``. Steps without
+        work are left out, and so is the time between steps.
 
     Examples
     --------
@@ -110,8 +116,12 @@ def step_time(trace: Trace) -> pl.DataFrame:
         steps=pl.col("step").n_unique().cast(pl.Int64),
         ranks=pl.col("rank").n_unique().cast(pl.Int64),
     )
-    long = sums.unpivot(list(PARTS), index=["phase", "steps", "ranks"], variable_name="part", value_name="ns")
-    share = pl.when(pl.col("ns").sum().over("phase") > 0).then(pl.col("ns") / pl.col("ns").sum().over("phase"))
+    long = sums.unpivot(
+        list(PARTS), index=["phase", "steps", "ranks"], variable_name="part", value_name="ns"
+    )
+    share = pl.when(pl.col("ns").sum().over("phase") > 0).then(
+        pl.col("ns") / pl.col("ns").sum().over("phase")
+    )
     places = {name: i for i, name in enumerate(PARTS)}
     return (
         long.with_columns(share=share)
@@ -139,12 +149,15 @@ WINDOWS = {
 
 @per_trace
 def step_windows(trace: Trace) -> pl.DataFrame:
-    """Time of each step, from its first event to that of the next step of the rank, so that idle time counts once."""
+    """Time of each step, from its first event to that of the next step of the rank, so that idle
+    time counts once.
+    """
     step_rows = steps(trace).filter(pl.col("start_ns").is_not_null()).sort("rank", "start_ns")
     following = pl.col("start_ns").shift(-1).over("rank")
     end = pl.coalesce(following, pl.col("start_ns") + pl.col("dur_ns"))
     step_rows = step_rows.with_columns(
-        dur_ns=end - pl.col("start_ns"), span_ns=pl.min_horizontal("dur_ns", end - pl.col("start_ns"))
+        dur_ns=end - pl.col("start_ns"),
+        span_ns=pl.min_horizontal("dur_ns", end - pl.col("start_ns")),
     )
     step_rows = step_rows.filter(
         (pl.col("phase") != "empty") & (pl.col("source") != "capture") & (pl.col("dur_ns") > 0)
@@ -154,7 +167,9 @@ def step_windows(trace: Trace) -> pl.DataFrame:
 
 
 LONG = 10
-"""The first steps of a device that take more than this many times its median step would be most of its mean step …"""
+"""The first steps of a device that take more than this many times its median step would be most
+of its mean step …
+"""
 
 _FEWEST_AFTER = 5
 """… and are left out if at least this many others stay."""
@@ -162,22 +177,28 @@ _FEWEST_AFTER = 5
 
 def without_long_first(windows: pl.DataFrame) -> pl.DataFrame:
     """Windows without the long first steps of their device (start-up, or a long prompt)."""
-    begun = (pl.col("dur_ns") <= LONG * pl.col("dur_ns").median().over(LANE)).cum_sum().over(LANE) > 0
+    begun = (pl.col("dur_ns") <= LONG * pl.col("dur_ns").median().over(LANE)).cum_sum().over(
+        LANE
+    ) > 0
     return windows.filter(begun | (begun.sum().over(LANE) < _FEWEST_AFTER))
 
 
 @per_trace
 def recorded_windows(trace: Trace) -> pl.DataFrame:
-    """Recorded time of each device: from the first to the last recorded event of its rank, including the host."""
-    # What the profiler itself does (ranges of the domain `overhead`), such as writing its buffers after the run, is no
-    # part of it.
+    """Recorded time of each device: from the first to the last recorded event of its rank,
+    including the host.
+    """
+    # What the profiler itself does (ranges of the domain `overhead`), such as writing its buffers
+    # after the run, is no part of it.
     bounds = []
     for name, frame in trace.tables.items():
         if name == "markers":
             frame = frame.filter(pl.col("domain").ne_missing("overhead"))
         if "start_ns" in frame.columns and frame.height:
             end = pl.col("start_ns") + pl.col("dur_ns")
-            bounds.append(frame.group_by("rank").agg(first=pl.col("start_ns").min(), last=end.max()))
+            bounds.append(
+                frame.group_by("rank").agg(first=pl.col("start_ns").min(), last=end.max())
+            )
     events = attribute(trace)
     if not bounds or not events.height:
         return pl.DataFrame(schema=WINDOWS)
@@ -194,27 +215,41 @@ def recorded_windows(trace: Trace) -> pl.DataFrame:
 
 
 def time_parts(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
-    """Time of each window in parts that add up to it: compute by stage, then communication, copies, idle."""
+    """Time of each window in parts that add up to it: compute by stage, then communication,
+    copies, idle.
+    """
     events = attribute(trace)
     # texts are numbers until they are summed up
-    texts = [pl.col(column).cast(pl.Categorical) for column in ("category", "stage", "source", "name")]
+    texts = [
+        pl.col(column).cast(pl.Categorical) for column in ("category", "stage", "source", "name")
+    ]
     rows = events.select(*LANE, "start_ns", "dur_ns", *texts)
     distinct = rows["category"].unique().drop_nulls()
-    names_of = {kind: distinct.filter(distinct.cast(pl.String).is_in(list(categories))).implode()
-          for kind, categories in (("communication", COMMUNICATION), ("copy", COPY))}  # fmt: skip
-    communication, copy = (pl.col("category").is_in(names_of[kind]).fill_null(value=False) for kind in names_of)
+    names_of = {
+        kind: distinct.filter(distinct.cast(pl.String).is_in(list(categories))).implode()
+        for kind, categories in (("communication", COMMUNICATION), ("copy", COPY))
+    }
+    communication, copy = (
+        pl.col("category").is_in(names_of[kind]).fill_null(value=False) for kind in names_of
+    )
     unnamed = pl.col("stage").is_null() | (pl.col("stage") == "other")
     by_kernels = pl.lit("kernels that copy").cast(pl.Categorical)
     moved = pl.when(pl.col("source") == "kernel").then(by_kernels).otherwise("name")
     label = pl.when(copy).then(moved).when(unnamed).then("category").otherwise("stage")
     kind = (
-        pl.when(communication).then(_kind("communication")).when(copy).then(_kind("copy")).otherwise(_kind("compute"))
+        pl.when(communication)
+        .then(_kind("communication"))
+        .when(copy)
+        .then(_kind("copy"))
+        .otherwise(_kind("compute"))
     )
     rows = rows.select(*LANE, "start_ns", "dur_ns", kind=kind, part=label)
     waits = _waits(trace, events)
     rows = pl.concat([rows, waits], how="diagonal_relaxed")
     cut = clip(rows, windows, LANE).sort("window", "start_ns", maintain_order=True)
-    is_compute, is_wait, is_known = (pl.col("kind") == kind for kind in ("compute", "wait", "transfer"))
+    is_compute, is_wait, is_known = (
+        pl.col("kind") == kind for kind in ("compute", "wait", "transfer")
+    )
     with_communication = pl.col("kind") != "copy"
     lengths = union_lengths(
         cut,
@@ -236,7 +271,9 @@ def time_parts(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
     copies = _exposed_copies(cut, lengths)
     gaps = _idle(trace, windows, lengths)
     return (
-        pl.concat([_first_come(cut.filter(is_compute)), *exposed, copies, gaps], how="diagonal_relaxed")
+        pl.concat(
+            [_first_come(cut.filter(is_compute)), *exposed, copies, gaps], how="diagonal_relaxed"
+        )
         .filter(pl.col("ns") > 0)
         .select("window", "kind", pl.col("part").fill_null("other"), pl.col("ns").cast(pl.Int64))
         .sort("window", "kind", "part")
@@ -264,23 +301,42 @@ def _first_come(compute: pl.DataFrame) -> pl.DataFrame:
 
 
 def _waits(trace: Trace, events: pl.DataFrame) -> pl.DataFrame:
-    """Collectives whose waiting is known (``transfer``, as intervals), and the time in which they do (``wait``)."""
-    schema = {**dict.fromkeys(LANE, pl.Int32()), **dict.fromkeys(("start_ns", "dur_ns"), pl.Int64()), "kind": _KIND}
+    """Collectives whose waiting is known (``transfer``, as intervals), and the time in which
+    they do (``wait``).
+    """
+    schema = {
+        **dict.fromkeys(LANE, pl.Int32()),
+        **dict.fromkeys(("start_ns", "dur_ns"), pl.Int64()),
+        "kind": _KIND,
+    }
     if not (events["category"] == "collective").any():
         return pl.DataFrame(schema=schema)
     calls = collectives(trace).filter(pl.col("wait_ns").is_not_null())
-    lanes = events.filter(pl.col("category") == "collective").select("rank", "device", "start_ns", "name")
-    calls = calls.join(lanes.unique(["rank", "start_ns", "name"]), on=["rank", "start_ns", "name"], how="inner")
+    lanes = events.filter(pl.col("category") == "collective").select(
+        "rank", "device", "start_ns", "name"
+    )
+    calls = calls.join(
+        lanes.unique(["rank", "start_ns", "name"]), on=["rank", "start_ns", "name"], how="inner"
+    )
     waits = calls.filter(pl.col("wait_ns") > 0)
     transfers = calls.select("rank", "device", "start_ns", "dur_ns", kind=_kind("transfer"))
-    return pl.concat([transfers, waits.select("rank", "device", "start_ns", dur_ns="wait_ns", kind=_kind("wait"))])
+    return pl.concat(
+        [
+            transfers,
+            waits.select("rank", "device", "start_ns", dur_ns="wait_ns", kind=_kind("wait")),
+        ]
+    )
 
 
 def _exposed_copies(cut: pl.DataFrame, lengths: pl.DataFrame) -> pl.DataFrame:
-    """Copies with neither compute nor communication beside them, by kind; copies at the same time share it."""
+    """Copies with neither compute nor communication beside them, by kind; copies at the same
+    time share it.
+    """
     copies = cut.filter(pl.col("kind") == "copy")
     copies = copies.with_columns(pl.col("part").cast(pl.String))
-    covered = length_within(copies, cut.filter(pl.col("kind") != "copy"), ["window"], name="covered")
+    covered = length_within(
+        copies, cut.filter(pl.col("kind") != "copy"), ["window"], name="covered"
+    )
     sums = covered.group_by("window", "part").agg(own=(pl.col("dur_ns") - pl.col("covered")).sum())
     total = lengths.select("window", total=pl.col("busy") - pl.col("with_communication"))
     sums = sums.join(total, on="window").sort("window", "part")
@@ -288,7 +344,12 @@ def _exposed_copies(cut: pl.DataFrame, lengths: pl.DataFrame) -> pl.DataFrame:
     upto = pl.col("own").cum_sum().over("window")
     whole = pl.col("own").sum().over("window").clip(1)
     share = (upto * pl.col("total")) // whole
-    return sums.select("window", "part", kind=pl.lit("copy"), ns=share - share.shift(1, fill_value=0).over("window"))
+    return sums.select(
+        "window",
+        "part",
+        kind=pl.lit("copy"),
+        ns=share - share.shift(1, fill_value=0).over("window"),
+    )
 
 
 def _idle(trace: Trace, windows: pl.DataFrame, lengths: pl.DataFrame) -> pl.DataFrame:
@@ -305,6 +366,6 @@ def _idle(trace: Trace, windows: pl.DataFrame, lengths: pl.DataFrame) -> pl.Data
             ns=pl.col("dur_ns") - pl.col("busy").fill_null(0) - pl.col("known").fill_null(0),
         )
     )
-    return pl.concat([explained.select("window", "part", "ns"), rest.cast({"ns": pl.Int64})]).with_columns(
-        kind=pl.lit("idle")
-    )
+    return pl.concat(
+        [explained.select("window", "part", "ns"), rest.cast({"ns": pl.Int64})]
+    ).with_columns(kind=pl.lit("idle"))

@@ -1,4 +1,6 @@
-"""Bars of a mean step of each rank as HTML, for the first screen of a report, a notebook and the explorers."""
+"""Bars of a mean step of each rank as HTML, for the first screen of a report, a notebook and the
+explorers.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ STYLE: Final = """
 .llmprof-bars .wait{background:repeating-linear-gradient(45deg,#8a5200 0 5px,#a05f00 5px 10px)}
 .llmprof-bars .copy{background:#1f756c}.llmprof-bars .late{background:#b83a26}.llmprof-bars .idle{background:#66717d}
 .llmprof-bars .after{border:2px dashed;box-sizing:border-box;line-height:20px;color:inherit}
-"""
+"""  # noqa: E501
 
 MOST_RANKS: Final = 8
 """Most ranks with a bar: those that wait least and those that wait most."""
@@ -35,12 +37,18 @@ _WITH_TEXT: Final = 0.2
 
 
 def step_bars(parts: pl.DataFrame | None, saved_ns: float | None = None) -> str:
-    """A bar for a mean step of each rank (``rank, part, ns``), and one for the step with the remedy of a finding."""
+    """A bar for a mean step of each rank (``rank, part, ns``), and one for the step with the
+    remedy of a finding.
+    """
     if parts is None or not parts.height:
         return ""
-    totals = parts.group_by("rank").agg(ns=pl.col("ns").sum(), wait=pl.col("ns").filter(pl.col("part") == "wait").sum())
+    totals = parts.group_by("rank").agg(
+        ns=pl.col("ns").sum(), wait=pl.col("ns").filter(pl.col("part") == "wait").sum()
+    )
     ranks = totals.sort("wait", "rank")["rank"].to_list()
-    shown = sorted(ranks if len(ranks) <= MOST_RANKS else ranks[: MOST_RANKS // 2] + ranks[-MOST_RANKS // 2 :])
+    shown = sorted(
+        ranks if len(ranks) <= MOST_RANKS else ranks[: MOST_RANKS // 2] + ranks[-MOST_RANKS // 2 :]
+    )
     longest = max(1.0, float(totals.filter(pl.col("rank").is_in(shown))["ns"].max()))  # type: ignore[arg-type]
     lines, used = [], []
     for rank in shown:
@@ -49,12 +57,18 @@ def step_bars(parts: pl.DataFrame | None, saved_ns: float | None = None) -> str:
         for part, ns in own.select("part", "ns").iter_rows():
             used.append(part)
             pieces.append(_piece(part, ns, longest, f"{STEP_PARTS[part]}: {format_ns(ns)}"))
-        lines.append(_line(f"rank {rank}" if rank >= 0 else "no rank", pieces, float(own["ns"].sum())))
+        lines.append(
+            _line(f"rank {rank}" if rank >= 0 else "no rank", pieces, float(own["ns"].sum()))
+        )
     mean = float(totals["ns"].mean())  # type: ignore[arg-type]
     if saved_ns is not None and 0 < saved_ns < mean:
         after = mean - saved_ns
         lines.append(
-            _line("predicted", [_piece("after", after, longest, f"with the remedy: {format_ns(after)}")], after)
+            _line(
+                "predicted",
+                [_piece("after", after, longest, f"with the remedy: {format_ns(after)}")],
+                after,
+            )
         )
     keys = "".join(
         f'<span><i class="{_CLASS.get(part, part)}"></i>{escape(words)}</span>'
@@ -72,7 +86,10 @@ _CLASS: Final = {"wait or transfer": "either"}
 def _piece(part: str, ns: float, longest: float, title: str) -> str:
     text = format_ns(ns) if ns >= _WITH_TEXT * longest else ""
     width = f"{100 * ns / longest:.2f}%"
-    return f'<i class="{_CLASS.get(part, part)}" style="width:{width}" title="{escape(title)}">{text}</i>'
+    return (
+        f'<i class="{_CLASS.get(part, part)}" style="width:{width}"'
+        f' title="{escape(title)}">{text}</i>'
+    )
 
 
 def _line(who: str, pieces: list[str], ns: float) -> str:

@@ -1,8 +1,9 @@
 """Charts of several parts, which Altair does not copy over and over while they are put together.
 
-Altair makes a chart of parts anew, with copies of all its parts and of theirs, whenever such a chart is put into
-another one, changed or written: the time doubles with each level of nesting. Functions of Altair change no part before
-they have copied it. So a chart that is made here shares its parts with its copies, until it gets other parts.
+Altair makes a chart of parts anew, with copies of all its parts and of theirs, whenever such a
+chart is put into another one, changed or written: the time doubles with each level of nesting.
+Functions of Altair change no part before they have copied it. So a chart that is made here shares
+its parts with its copies, until it gets other parts.
 """
 
 from __future__ import annotations
@@ -37,9 +38,14 @@ class _SharesParts:
 
     def __deepcopy__(self, memo: object = None) -> Self:
         own = vars(self)
-        held = {name: list(value) if isinstance(value, list) else value for name, value in own["_kwds"].items()}
+        held = {
+            name: list(value) if isinstance(value, list) else value
+            for name, value in own["_kwds"].items()
+        }
         first, now = own["_at_first"], self._now()
-        if len(first) != len(now) or any(one is not other for one, other in zip(first, now, strict=True)):
+        if len(first) != len(now) or any(
+            one is not other for one, other in zip(first, now, strict=True)
+        ):
             return type(self)(**held)  # of new parts Altair moves parameters and sizes to the whole
         made = object.__new__(type(self))
         vars(made).update(own, _kwds=held)
@@ -61,10 +67,14 @@ class _Columns(_SharesParts, alt.HConcatChart):
 
 
 class _Mark(alt.Chart):
-    """A chart of one mark whose copies share what it draws: a chart of parts copies each of them several times."""
+    """A chart of one mark whose copies share what it draws: a chart of parts copies each of them
+    several times.
+    """
 
     def copy(self, deep: bool | Iterable[Any] = True, ignore: list[str] | None = None) -> Self:
-        """A copy that may be changed; the channels and the mark are those of the original until they are set."""
+        """A copy that may be changed; the channels and the mark are those of the original until
+        they are set.
+        """
         if deep is not True:
             return super().copy(deep=deep, ignore=ignore)
         return _same(self)  # type: ignore[return-value]  # the class has no others below it
@@ -74,7 +84,9 @@ _Mark.__name__ = alt.Chart.__name__  # Altair makes names of views from it
 
 
 def _same(chart: alt.Chart) -> _Mark:
-    """A chart of one mark with the same channels and copies of its parameters, which Altair changes."""
+    """A chart of one mark with the same channels and copies of its parameters, which Altair
+    changes.
+    """
     held = dict(vars(chart)["_kwds"])
     if isinstance(held.get("params"), list):
         held["params"] = [param.copy() for param in held["params"]]

@@ -1,4 +1,6 @@
-"""Dark theme of charts: a pure function from the specification of a light chart to that of a dark one."""
+"""Dark theme of charts: a pure function from the specification of a light chart to that of a
+dark one.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,19 @@ import altair as alt
 
 from llmprof.arguments import checked
 from llmprof.charts.base import theme as palette
-from llmprof.charts.base.theme import BAND, BLACK, IDLE, INK, LANE, MISSING, MUTED, PAPER, REST, RULE, WHITE
+from llmprof.charts.base.theme import (
+    BAND,
+    BLACK,
+    IDLE,
+    INK,
+    LANE,
+    MISSING,
+    MUTED,
+    PAPER,
+    REST,
+    RULE,
+    WHITE,
+)
 
 Theme = Literal["light", "dark"]
 
@@ -52,7 +66,9 @@ def lightened(colour: str) -> str:
 
 
 def in_the_dark(colour: str) -> str:
-    """Colour in a dark chart of a colour in a light one; black and white stay, as text on coloured marks."""
+    """Colour in a dark chart of a colour in a light one; black and white stay, as text on
+    coloured marks.
+    """
     colour = colour.upper()
     return colour if colour in (BLACK, WHITE) else NEUTRAL.get(colour) or lightened(colour)
 
@@ -97,23 +113,43 @@ def _replaced(value: Any, table: Mapping[str, str]) -> Any:
     return [_replaced(item, table) for item in value] if isinstance(value, list) else value
 
 
-_OTHERS: Final = ("#332288", "#8B6F47", "#B2182B", "#4E79A7", "#9C755F", "#59A14F", "#999933", "#661100", "#882255")
+_OTHERS: Final = (
+    "#332288",
+    "#8B6F47",
+    "#B2182B",
+    "#4E79A7",
+    "#9C755F",
+    "#59A14F",
+    "#999933",
+    "#661100",
+    "#882255",
+)
 """Colours of single charts that are in no table of the theme."""
 
 
 def notebook_style() -> str:
-    """Style sheet with which charts of this package in a notebook follow its theme, also when it is switched."""
+    """Style sheet with which charts of this package in a notebook follow its theme, also when it
+    is switched.
+    """
     named = [value for value in vars(palette).values() if isinstance(value, str | Mapping)]
-    texts = [text for value in named for text in ([value] if isinstance(value, str) else value.values())]
-    colours = {text.upper() for text in [*texts, *NEUTRAL, *_OTHERS] if _COLOUR.fullmatch(f'"{text}"')}
+    texts = [
+        text for value in named for text in ([value] if isinstance(value, str) else value.values())
+    ]
+    colours = {
+        text.upper() for text in [*texts, *NEUTRAL, *_OTHERS] if _COLOUR.fullmatch(f'"{text}"')
+    }
     rgb = ", ".join(str(int(PAPER[i : i + 2], 16)) for i in (1, 3, 5))
-    dark_page = ':is(body[data-jp-theme-light="false"], body.vscode-dark, body.vscode-high-contrast)'
+    dark_page = (
+        ':is(body[data-jp-theme-light="false"], body.vscode-dark, body.vscode-high-contrast)'
+    )
     ours = f'{dark_page} .vega-embed svg.marks:is([style*="{rgb}"], [style*="{PAPER}" i])'
     rules = [f"{ours} {{ background-color: {GROUND} !important }}"]
     for colour in sorted(colours):
         if (dark := in_the_dark(colour)) == colour:
             continue
-        rules += [f'{ours} [{kind}="{colour}" i] {{ {kind}: {dark} }}' for kind in ("fill", "stroke")]
+        rules += [
+            f'{ours} [{kind}="{colour}" i] {{ {kind}: {dark} }}' for kind in ("fill", "stroke")
+        ]
     return "\n".join(rules)
 
 
@@ -124,22 +160,28 @@ _SCHEMA: Final = "https://vega.github.io/schema/vega-lite/v5.json"
 
 
 def _mime_bundle(spec: dict[str, Any], **_: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A chart for a notebook: to be drawn there as SVG, and as a picture for where that cannot be done."""
+    """A chart for a notebook: to be drawn there as SVG, and as a picture for where that cannot
+    be done.
+    """
     import vl_convert as vlc
 
     from llmprof.charts.base.save import vega_lite_version
 
     drawn = vlc.vegalite_to_png(json.dumps(spec), vl_version=vega_lite_version(), scale=1.25)
     picture = base64.b64encode(drawn).decode("ascii")
-    return {_MIME: {**spec, "$schema": _SCHEMA}, "image/png": picture}, {_MIME: {"embed_options": {"renderer": "svg"}}}
+    return {_MIME: {**spec, "$schema": _SCHEMA}, "image/png": picture}, {
+        _MIME: {"embed_options": {"renderer": "svg"}}
+    }
 
 
 def follow_theme() -> None:
-    """Let the charts of a notebook follow its theme from here on: light or dark, also when it is switched.
+    """Let the charts of a notebook follow its theme from here on: light or dark, also when it is
+    switched.
 
-    The notebook then draws charts itself, without a network, as SVG that a style sheet colours anew: what was zoomed
-    stays so. Saved with the notebook are a picture of each chart and its specification. This enables a renderer of
-    Altair; ``altair.renderers.enable("default")`` goes back. Outside of a notebook nothing happens.
+    The notebook then draws charts itself, without a network, as SVG that a style sheet colours
+    anew: what was zoomed stays so. Saved with the notebook are a picture of each chart and its
+    specification. This enables a renderer of Altair; ``altair.renderers.enable("default")`` goes
+    back. Outside of a notebook nothing happens.
 
     Examples
     --------

@@ -25,12 +25,16 @@ else:
     alt = Later("altair")
 
 MAX_ROWS = 60_000
-"""Most rows that a chart may carry as inline data (about 10 MB); charts condense larger frames before."""
+"""Most rows that a chart may carry as inline data (about 10 MB); charts condense larger frames
+before.
+"""
 
 
 def extent(events: pl.DataFrame) -> tuple[int, int]:
     """First start and last end of events (ns); there must be at least one."""
-    low, high = events.select(pl.col("start_ns").min(), end=(pl.col("start_ns") + pl.col("dur_ns")).max()).row(0)
+    low, high = events.select(
+        pl.col("start_ns").min(), end=(pl.col("start_ns") + pl.col("dur_ns")).max()
+    ).row(0)
     return int(low), int(high)
 
 
@@ -41,9 +45,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 def chart_of(
     made_by: str, columns: str = "", *, refuses: str = "there are no rows", runs: bool = True
 ) -> Callable[[F], F]:
-    """Declare a chart: the call that makes its frame, the columns that it needs, and when nothing would be drawn.
+    """Declare a chart: the call that makes its frame, the columns that it needs, and when nothing
+    would be drawn.
 
-    Its docstring gets the frame, the title, the size, the error, and if it runs on the sample, an example.
+    Its docstring gets the frame, the title, the size, the error, and if it runs on the sample, an
+    example.
     """
 
     def declare(function: F) -> F:
@@ -62,11 +68,20 @@ def chart_of(
             function,
             {
                 first: f"{first} : polars.DataFrame\n    Rows of ``{frame}``.",
-                "title": "title : str, optional\n    Title of the chart; by default it says what is shown.",
+                "title": (
+                    "title : str, optional\n    Title of the chart; by default it says what is"
+                    " shown."
+                ),
             },
             {"AnalysisError": f"AnalysisError\n    A column is missing, or {refuses}."},
-            returns=f"{function.__annotations__['return'].replace('alt.', 'altair.')}\n    900 px wide.",
-            example=f">>> chart = charts.{name}({frame})" if runs and frame.startswith("analyze.") else "",
+            returns=(
+                f"{function.__annotations__['return'].replace('alt.', 'altair.')}\n    900 px wide."
+            ),
+            example=(
+                f">>> chart = charts.{name}({frame})"
+                if runs and frame.startswith("analyze.")
+                else ""
+            ),
         )
         return cast("F", chart)
 
@@ -77,9 +92,18 @@ def require(frame: pl.DataFrame, columns: Iterable[str], *, chart: str, made_by:
     """Check that a frame has the columns and rows that a chart needs."""
     needed = list(columns)
     if missing := [c for c in needed if c not in frame.columns]:
-        found = f"the chart {chart}() got a frame without the column{'s' * (len(missing) > 1)} {', '.join(missing)}"
+        found = (
+            f"the chart {chart}() got a frame without the column{'s' * (len(missing) > 1)}"
+            f" {', '.join(missing)}"
+        )
         hint = f"make the frame with {made_by or _MADE_BY[chart]}"
-        raise AnalysisError(found, expected=f"the columns {', '.join(needed)}", hint=hint, chart=chart, missing=missing)
+        raise AnalysisError(
+            found,
+            expected=f"the columns {', '.join(needed)}",
+            hint=hint,
+            chart=chart,
+            missing=missing,
+        )
     if frame.is_empty():
         raise nothing(chart, NO_ROWS, made_by)
 
@@ -88,23 +112,33 @@ NO_ROWS: Final = "the frame has no rows"
 
 
 def nothing(chart: str, why: str, made_by: str = "") -> AnalysisError:
-    """The error for a chart that would show nothing; ``facts["why"]`` is the reason without the name of a function."""
+    """The error for a chart that would show nothing; ``facts["why"]`` is the reason without the
+    name of a function.
+    """
     hint = f"look at the rows of {made_by or _MADE_BY[chart]}"
-    return AnalysisError(f"there is nothing to draw in {chart}(): {why}", hint=hint, chart=chart, why=why)
+    return AnalysisError(
+        f"there is nothing to draw in {chart}(): {why}", hint=hint, chart=chart, why=why
+    )
 
 
 def check_choice(value: str, allowed: Iterable[str], *, chart: str, option: str) -> None:
     """Check an option against its values."""
     names = list(allowed)
     if value not in names:
-        raise AnalysisError(f"{chart}() got {option}={value!r}", expected=f"one of {', '.join(names)}")
+        raise AnalysisError(
+            f"{chart}() got {option}={value!r}", expected=f"one of {', '.join(names)}"
+        )
 
 
 def inline(frame: pl.DataFrame) -> dict[str, Any]:
-    """Rows of a frame as data inside the chart; values that JSON cannot hold (NaN, infinities) become null."""
+    """Rows of a frame as data inside the chart; values that JSON cannot hold (NaN, infinities)
+    become null.
+    """
     if frame.height > MAX_ROWS:
         found = f"the chart would carry {frame.height:,} rows"
-        raise AnalysisError(found, expected=f"at most {MAX_ROWS:,}", hint="select fewer ranks or a shorter window")
+        raise AnalysisError(
+            found, expected=f"at most {MAX_ROWS:,}", hint="select fewer ranks or a shorter window"
+        )
     floats = pl.selectors.float()
     finite = frame.with_columns(pl.when(floats.is_finite()).then(floats).name.keep())
     return constant(*finite.iter_rows(named=True))
@@ -112,7 +146,8 @@ def inline(frame: pl.DataFrame) -> dict[str, Any]:
 
 def constant(*rows: Mapping[str, Any]) -> dict[str, Any]:
     """Rows as data inside the chart."""
-    # A tuple, because Altair copies lists and checks every row of an InlineData each time a mark is changed.
+    # A tuple, because Altair copies lists and checks every row of an InlineData each time a mark is
+    # changed.
     return {"values": rows}
 
 
@@ -127,7 +162,11 @@ def ranks_shown(frame: pl.DataFrame, limit: int) -> tuple[pl.DataFrame, list[int
     if len(ranks) <= limit:
         return frame, ranks, ""
     shown = ranks[:limit]
-    return frame.filter(pl.col("rank").is_in(shown)), shown, f"The first {limit} of {len(ranks)} ranks are shown."
+    return (
+        frame.filter(pl.col("rank").is_in(shown)),
+        shown,
+        f"The first {limit} of {len(ranks)} ranks are shown.",
+    )
 
 
 def log_bins(
@@ -140,7 +179,9 @@ def log_bins(
     counts = bins.agg(n=pl.len(), sum_ns=pl.col(column).sum()).sort("place", *keys)
     edge = pl.lit(10.0).pow(pl.col("place") / per_decade) / unit.ns
     step = 10 ** (1 / per_decade)
-    return counts.select(*keys, start=edge, end=edge * step, n=pl.col("n").cast(pl.Int64), sum_ns="sum_ns")
+    return counts.select(
+        *keys, start=edge, end=edge * step, n=pl.col("n").cast(pl.Int64), sum_ns="sum_ns"
+    )
 
 
 def log_unit(values: pl.Series) -> Unit:
@@ -155,7 +196,9 @@ def domain_of(bins: pl.DataFrame) -> tuple[float, float]:
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Tick values of a logarithmic axis: powers of ten, with 2 and 5 between them if there are few."""
+    """Tick values of a logarithmic axis: powers of ten, with 2 and 5 between them if there are
+    few.
+    """
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     steps = (1, 2, 5) if math.log10(high / low) < 2.2 else (1,)
     ticks = [float(f"{step}e{power}") for power in decades for step in steps]
@@ -174,7 +217,9 @@ def log_axis(domain: tuple[float, float], title: str | None, *, labels: bool = T
 def rule(x: alt.X, value: float) -> alt.Chart:
     """Dashed vertical line at a value."""
     data = constant({"start": value})
-    line: alt.Chart = alt.Chart(data).mark_rule(color=theme.INK, strokeDash=[4, 2], strokeWidth=1.5).encode(x=x)
+    line: alt.Chart = (
+        alt.Chart(data).mark_rule(color=theme.INK, strokeDash=[4, 2], strokeWidth=1.5).encode(x=x)
+    )
     return line
 
 
@@ -211,28 +256,38 @@ def stacked_bars(
 ) -> list[alt.Chart]:
     """Marks of stacked bars of time: parts, labels that fit into them, and totals."""
     filled = parts.filter(pl.col("ns") > 0)
-    unit = unit or theme.time_unit(number(filled.group_by("row").agg(pl.col("ns").sum())["ns"].max()))
+    unit = unit or theme.time_unit(
+        number(filled.group_by("row").agg(pl.col("ns").sum())["ns"].max())
+    )
     data = stack(filled, table, unit)
     room = number(data["end"].max()) * width / (width - TOTAL_PX)
     axis = theme.axis(
-        title and f"{title} ({unit.symbol})", tickCount=8 if width > 500 else 5 if width > 260 else 4, grid=False
+        title and f"{title} ({unit.symbol})",
+        tickCount=8 if width > 500 else 5 if width > 260 else 4,
+        grid=False,
     )
     x = alt.X("start:Q", scale=theme.span(0, room), axis=axis)
     y = theme.row_axis(parts["row"].unique(maintain_order=True))
     marks = [bars_of(data, table, x, y, extra)]
     if inside:
         marks += within(data, table, x, y, width / room)
-    ends = data.group_by("row", maintain_order=True).agg(start=pl.col("end").max(), ns=pl.col("ns").sum())
+    ends = data.group_by("row", maintain_order=True).agg(
+        start=pl.col("end").max(), ns=pl.col("ns").sum()
+    )
     ends = ends.with_columns(label=duration("ns"))
     return [*marks, behind(ends, x, y)]
 
 
-def bars_of(data: pl.DataFrame, table: Mapping[str, str], x: alt.X, y: alt.Y, extra: Iterable[str] = ()) -> alt.Chart:
+def bars_of(
+    data: pl.DataFrame, table: Mapping[str, str], x: alt.X, y: alt.Y, extra: Iterable[str] = ()
+) -> alt.Chart:
     """Parts of bars from ``start`` to ``end``, with their times and shares as tooltips."""
     more = (f"{name}:Q" for name in extra)
     shown = tips(("row:N", "bar"), "part:N", "time:N", ("percent:Q", "share (%)", ".2f"), *more)
     bars = alt.Chart(inline(data)).mark_bar(stroke=theme.PAPER, strokeWidth=0.7)
-    drawn: alt.Chart = bars.encode(x=x, x2=alt.X2("end:Q"), y=y, color=theme.colour("part", table), tooltip=shown)
+    drawn: alt.Chart = bars.encode(
+        x=x, x2=alt.X2("end:Q"), y=y, color=theme.colour("part", table), tooltip=shown
+    )
     return drawn
 
 
@@ -245,24 +300,34 @@ def tips(*fields: str | tuple[str, str | None] | tuple[str, str | None, str]) ->
     """Tooltips: the fields, those with more to say with their title and format."""
     made = []
     for name, *more in ((one,) if isinstance(one, str) else one for one in fields):
-        options: dict[str, Any] = {key: value for key, value in zip(("title", "format"), more, strict=False) if value}
+        options: dict[str, Any] = {
+            key: value for key, value in zip(("title", "format"), more, strict=False) if value
+        }
         made.append(alt.Tooltip(name, **options))
     return made
 
 
 def said(rows: pl.DataFrame, x: Any, y: Any, text: str = "label:N", **mark: Any) -> alt.Chart:
     """Texts of a column at their places."""
-    drawn: alt.Chart = alt.Chart(inline(rows)).mark_text(**mark).encode(x=x, y=y, text=alt.Text(text))
+    drawn: alt.Chart = (
+        alt.Chart(inline(rows)).mark_text(**mark).encode(x=x, y=y, text=alt.Text(text))
+    )
     return drawn
 
 
 def behind(rows: pl.DataFrame, x: alt.X, y: alt.Y) -> alt.Chart:
     """The ``label`` of each row behind its bar."""
-    return said(rows, x, y, align="left", baseline="middle", dx=6, fontSize=theme.TEXT_PX, color=theme.INK)
+    return said(
+        rows, x, y, align="left", baseline="middle", dx=6, fontSize=theme.TEXT_PX, color=theme.INK
+    )
 
 
-def within(data: pl.DataFrame, table: Mapping[str, str], x: alt.X, y: alt.Y, px: float) -> list[alt.Chart]:
-    """Text in the middle of a part: its name and share, its share alone, or nothing, as space allows (px a unit)."""
+def within(
+    data: pl.DataFrame, table: Mapping[str, str], x: alt.X, y: alt.Y, px: float
+) -> list[alt.Chart]:
+    """Text in the middle of a part: its name and share, its share alone, or nothing, as space
+    allows (px a unit).
+    """
     columns = data.select("part", "percent", pl.col("end") - pl.col("start")).iter_rows()
     labels = [
         fitting((f"{part} {theme.percent(share)}", theme.percent(share)), length * px)
@@ -278,12 +343,17 @@ def within(data: pl.DataFrame, table: Mapping[str, str], x: alt.X, y: alt.Y, px:
 def centred(texts: pl.DataFrame, x: alt.X, y: alt.Y) -> list[alt.Chart]:
     """Texts centred at their places: ``label, ink`` and what the axes need."""
     groups = texts.group_by("ink", maintain_order=True)
-    return [said(group.drop("ink"), x, y, clip=True, baseline="middle", color=str(ink)) for (ink,), group in groups]
+    return [
+        said(group.drop("ink"), x, y, clip=True, baseline="middle", color=str(ink))
+        for (ink,), group in groups
+    ]
 
 
 def fitting(texts: tuple[str, ...], room: float, margin: float = 8) -> str | None:
     """First of the texts that fits into the width (px) with a margin."""
-    return next((text for text in texts if theme.text_px(text, theme.LABEL_PX) + margin <= room), None)
+    return next(
+        (text for text in texts if theme.text_px(text, theme.LABEL_PX) + margin <= room), None
+    )
 
 
 ROW = 24
@@ -291,20 +361,29 @@ MAX_NAME = 44
 MAX_NAME_PX = 320
 
 
-def ranking(rows: pl.DataFrame, *, width: int, title: str | None, table: dict[str, str]) -> alt.LayerChart:
+def ranking(
+    rows: pl.DataFrame, *, width: int, title: str | None, table: dict[str, str]
+) -> alt.LayerChart:
     """Bars in the order of the rows."""
     small = theme.is_narrow()
     names = distinct(without_common_start(rows["row"].to_list(), MAX_NAME))
     unit = theme.time_unit(number(rows["ns"].max()))
     data = rows.with_columns(row=pl.Series(names, dtype=pl.String), time=pl.col("ns") / unit.ns)
-    widest = min(MAX_NAME_PX, round(max(theme.text_px(name, theme.TEXT_PX) * 1.06 for name in names)))
+    widest = min(
+        MAX_NAME_PX, round(max(theme.text_px(name, theme.TEXT_PX) * 1.06 for name in names))
+    )
     across = width - (8 if small else 16 + widest)
     behind = max(theme.text_px(label) for label in rows["label"]) + 16
     room = number(data["time"].max()) * across / max(across / 3, across - behind)
     axis = theme.axis(title and f"{title} ({unit.symbol})", tickCount=4 if small else 6)
     x = alt.X("time:Q", scale=theme.span(0, room or 1), axis=axis)
     names_axis = alt.Axis(
-        title=None, ticks=False, domain=False, labelFontWeight="bold", labelPadding=8, labelLimit=MAX_NAME_PX
+        title=None,
+        ticks=False,
+        domain=False,
+        labelFontWeight="bold",
+        labelPadding=8,
+        labelLimit=MAX_NAME_PX,
     )
     y = alt.Y("row:N", sort=None, scale=alt.Scale(domain=names), axis=None if small else names_axis)
     shown = tips(*(f"{name}:N" for name in rows.columns if name != "ns"))
@@ -312,11 +391,16 @@ def ranking(rows: pl.DataFrame, *, width: int, title: str | None, table: dict[st
     size: dict[str, Any] = {"height": ROW - 10, "yOffset": 8} if small else {}
     drawn = alt.Chart(inline(data)).mark_bar(**size).encode(x=x, y=y, color=shade, tooltip=shown)
     beside = {"align": "left", "baseline": "middle", "color": theme.INK}
-    marks = [drawn, said(data.select("row", "time", "label"), x, y, dx=6, dy=8 if small else 0, **beside)]
+    marks = [
+        drawn,
+        said(data.select("row", "time", "label"), x, y, dx=6, dy=8 if small else 0, **beside),
+    ]
     if small:  # a name has no room beside its bar: it stands above it
         above: dict[str, Any] = {"dy": -9, "fontWeight": "bold", "limit": across}
         marks.append(said(data.select("row"), alt.XValue(0), y, "row:N", **beside, **above))
-    return theme.layered(*marks).properties(width=across, height=(ROW + 16 if small else ROW) * len(names))
+    return theme.layered(*marks).properties(
+        width=across, height=(ROW + 16 if small else ROW) * len(names)
+    )
 
 
 _HEIGHT, _GAP, _LARGE, _SMALL = 62, 10, 21, 12
@@ -334,7 +418,9 @@ def tiles(figures: Sequence[tuple[str, str]], width: int) -> alt.LayerChart:
         values.append({"x": left + 12, "text": figure})
     x = alt.X("x:Q", scale=theme.span(0, width), axis=None)
     box = alt.Chart(constant(*boxes)).mark_rect(color=_FILL, cornerRadius=5)
-    head = alt.Chart(constant(*heads)).mark_text(align="left", baseline="middle", fontSize=_SMALL, color=theme.MUTED)
+    head = alt.Chart(constant(*heads)).mark_text(
+        align="left", baseline="middle", fontSize=_SMALL, color=theme.MUTED
+    )
     value = alt.Chart(constant(*values)).mark_text(
         align="left", baseline="middle", fontSize=_LARGE, fontWeight="bold", color=theme.INK
     )

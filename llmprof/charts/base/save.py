@@ -1,4 +1,6 @@
-"""Saving charts to files that open without a network, and placing labels so that no text covers another."""
+"""Saving charts to files that open without a network, and placing labels so that no text covers
+another.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,7 @@ draw();
 </script>
 </body>
 </html>
-"""
+"""  # noqa: E501
 
 
 def vega_lite_version() -> str:
@@ -67,12 +69,16 @@ def vega_lite_version() -> str:
 
 
 _V8_BYTES: Final = 66_000 << 20
-"""Address space that V8, which draws the charts, reserves when it starts (measured: 64,000 MiB are too few)."""
+"""Address space that V8, which draws the charts, reserves when it starts (measured: 64,000 MiB
+are too few).
+"""
 
 
 @cache
 def check_room() -> None:
-    """Raise if V8 could not start under a limit of the address space (``ulimit -v``): it would end the process."""
+    """Raise if V8 could not start under a limit of the address space (``ulimit -v``): it would
+    end the process.
+    """
     try:
         import resource
 
@@ -86,15 +92,21 @@ def check_room() -> None:
         used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     if limit - used < _V8_BYTES:
         raise OutputError(
-            f"no chart can be drawn: the address space of this process is limited to {limit / 2**30:.1f} GiB",
+            "no chart can be drawn: the address space of this process is limited to"
+            f" {limit / 2**30:.1f} GiB",
             expected=f"{(_V8_BYTES + used) / 2**30:.0f} GiB, which are reserved and hardly used",
-            hint="raise it: ulimit -v unlimited (a limit of the memory in use, as of a container, is no obstacle)",
+            hint=(
+                "raise it: ulimit -v unlimited (a limit of the memory in use, as of a container, is"
+                " no obstacle)"
+            ),
         )
 
 
 @cache
 def vega_bundle() -> str:
-    """Vega, Vega-Lite and Vega-Embed as one script (0.9 MB) that defines ``vegaEmbed`` and loads nothing."""
+    """Vega, Vega-Lite and Vega-Embed as one script (0.9 MB) that defines ``vegaEmbed`` and loads
+    nothing.
+    """
     chosen = os.environ.get("LLMPROF_CACHE")
     folder = Path(chosen) if chosen else Path(platformdirs.user_cache_dir("llmprof")) / "vega"
     kept = folder / f"vega-embed-{vega_lite_version()}-vl-convert-{version('vl-convert-python')}.js"
@@ -156,7 +168,8 @@ def to_png_bytes(chart: alt.TopLevelMixin, *, scale: float = 2.0, theme: Theme =
 
 
 def to_html(chart: alt.TopLevelMixin, *, title: str = "llmprof") -> str:
-    """HTML page with one chart in the theme of the reader's screen; it includes Vega (0.9 MB) and loads nothing.
+    """HTML page with one chart in the theme of the reader's screen; it includes Vega (0.9 MB) and
+    loads nothing.
 
     Parameters
     ----------
@@ -172,20 +185,30 @@ def to_html(chart: alt.TopLevelMixin, *, title: str = "llmprof") -> str:
     spec = spec_json(chart)
     colours = json.dumps(dark_colours([spec]))
     return _PAGE.format(
-        title=html.escape(title), library=vega_bundle(), spec=spec, colours=colours, light=PAPER, dark=GROUND
+        title=html.escape(title),
+        library=vega_bundle(),
+        spec=spec,
+        colours=colours,
+        light=PAPER,
+        dark=GROUND,
     )
 
 
 def save(
-    chart: alt.TopLevelMixin, path: str | os.PathLike[str], *, theme: Theme = "light", overwrite: bool = False
+    chart: alt.TopLevelMixin,
+    path: str | os.PathLike[str],
+    *,
+    theme: Theme = "light",
+    overwrite: bool = False,
 ) -> Path:
     """Write a chart to a file that opens without a network, and return its path.
 
     Parameters
     ----------
     path : path
-        File to write; the suffix chooses the format: ``.png`` (two pixels for each of the chart), ``.svg``, ``.html``
-        (Vega included) or ``.json`` (the Vega-Lite specification). Missing folders are made.
+        File to write; the suffix chooses the format: ``.png`` (two pixels for each of the chart),
+        ``.svg``, ``.html`` (Vega included) or ``.json`` (the Vega-Lite specification). Missing
+        folders are made.
     theme : str
         ``light`` or ``dark``; a page (``.html``) follows the reader's screen.
     overwrite : bool
@@ -212,7 +235,9 @@ def save(
         content = to_png_bytes(chart, theme=theme)
     elif suffix == ".svg":
         check_room()
-        content = vlc.vegalite_to_svg(safe_json(themed(chart, theme)), vl_version=vega_lite_version()).encode()
+        content = vlc.vegalite_to_svg(
+            safe_json(themed(chart, theme)), vl_version=vega_lite_version()
+        ).encode()
     elif suffix == ".html":
         content = to_html(chart, title=target.stem).encode()
     else:
@@ -230,7 +255,9 @@ _AWAY = (0, 12, 24, 40, 60, 85, 110)
 """Further distances from the point that are tried (px)."""
 
 _AROUND = (0, 8, 4, 12, 2, 6, 14, 10, 1, 15, 3, 5, 7, 9, 11, 13)
-"""Directions that are tried, in sixteenths of a turn: right, left, below, above, then those in between."""
+"""Directions that are tried, in sixteenths of a turn: right, left, below, above, then those in
+between.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +288,10 @@ def along(start: tuple[float, float], end: tuple[float, float], every: float = 6
     """Small squares along a line."""
     count = max(1, math.ceil(math.dist(start, end) / every))
     (x0, y0), (x1, y1) = start, end
-    return [around(x0 + (x1 - x0) * i / count, y0 + (y1 - y0) * i / count, every / 2) for i in range(count + 1)]
+    return [
+        around(x0 + (x1 - x0) * i / count, y0 + (y1 - y0) * i / count, every / 2)
+        for i in range(count + 1)
+    ]
 
 
 def place(
@@ -271,7 +301,9 @@ def place(
     plot: tuple[float, float],
     taken: Sequence[Box],
 ) -> tuple[Box, Segment | None] | None:
-    """First free place for a text: beside the point, below or above it, at its corners, then further away."""
+    """First free place for a text: beside the point, below or above it, at its corners, then
+    further away.
+    """
     x, y = point
     for away in _AWAY:
         for box in _beside(point, radius + away, size):
@@ -281,7 +313,9 @@ def place(
                 share = radius / max(radius, math.dist(point, near))
                 ends = (x + (near[0] - x) * share, y + (near[1] - y) * share, *near)
             covered = [box, *along(ends[:2], ends[2:], every=2)] if ends else [box]
-            if box.within(*plot) and not any(mine.meets(other) for mine in covered for other in taken):
+            if box.within(*plot) and not any(
+                mine.meets(other) for mine in covered for other in taken
+            ):
                 return box, ends
     return None
 

@@ -24,7 +24,9 @@ LANE = "#E5E8EC"
 MISSING = "#D3D7DD"
 REST = "#C3CAD3"
 PAPER = "#FEFEFE"
-"""Background of a chart, and the lines between its bars; pure white is kept for text on dark colours."""
+"""Background of a chart, and the lines between its bars; pure white is kept for text on dark
+colours.
+"""
 
 INK = "#1F2933"
 MUTED = "#52606D"
@@ -160,7 +162,9 @@ def in_order(names: Iterable[Any], table: Iterable[str]) -> list[Any]:
 
 
 def ink_on(colour: str) -> str:
-    """Black or white text, whichever has the higher contrast on the colour; the contrast is at least 4.58 : 1."""
+    """Black or white text, whichever has the higher contrast on the colour; the contrast is at
+    least 4.58 : 1.
+    """
     return BLACK if contrast(colour, BLACK) > contrast(colour, WHITE) else WHITE
 
 
@@ -177,7 +181,9 @@ def _luminance(colour: str) -> float:
 
 
 WIDTH, NARROW = 900, 326
-"""Width of a chart (px), labels included: on a desk, and on a telephone of 360 px in the frame of a report."""
+"""Width of a chart (px), labels included: on a desk, and on a telephone of 360 px in the frame
+of a report.
+"""
 
 _PADDING = {WIDTH: 18, NARROW: 4}
 """White around a chart (px), by its width."""
@@ -197,7 +203,8 @@ def is_narrow() -> bool:
 
 @contextmanager
 def narrow() -> Iterator[None]:
-    """Lay charts out for a telephone: panels below each other, names above their bars, fewer ticks, the same text.
+    """Lay charts out for a telephone: panels below each other, names above their bars, fewer ticks,
+    the same text.
 
     Examples
     --------
@@ -212,11 +219,16 @@ def narrow() -> Iterator[None]:
 
 
 def rows_of(panels: Sequence[Any], across: int, *, spacing: float) -> list[Any]:
-    """Panels side by side, ``across`` of them in a row; all below each other on a telephone where ``across`` is 1."""
+    """Panels side by side, ``across`` of them in a row; all below each other on a telephone
+    where ``across`` is 1.
+    """
     lines = [panels[i : i + across] for i in range(0, len(panels), across)]
     from llmprof.charts.base import compose
 
-    return [compose.columns(*line, spacing=spacing, bounds="flush") if len(line) > 1 else line[0] for line in lines]
+    return [
+        compose.columns(*line, spacing=spacing, bounds="flush") if len(line) > 1 else line[0]
+        for line in lines
+    ]
 
 
 FONT = "Liberation Sans, Arial, Helvetica, sans-serif"
@@ -227,7 +239,14 @@ NUMBER = ",~f"
 _FIGURE = re.compile(r"(\d) (%|[num]?s\b)")
 """A number and its unit, between which no line may break."""
 
-ChartT = TypeVar("ChartT", "alt.Chart", "alt.LayerChart", "alt.ConcatChart", "alt.HConcatChart", "alt.VConcatChart")
+ChartT = TypeVar(
+    "ChartT",
+    "alt.Chart",
+    "alt.LayerChart",
+    "alt.ConcatChart",
+    "alt.HConcatChart",
+    "alt.VConcatChart",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,19 +272,28 @@ def text_px(text: str, size: int = LABEL_PX) -> float:
 
 
 def balanced(text: str, width: int) -> list[str]:
-    """Lines of at most ``width`` characters and of about the same length, so that the last line is no single word."""
+    """Lines of at most ``width`` characters and of about the same length, so that the last line
+    is no single word.
+    """
     whole = _FIGURE.sub("\\1\u00a0\\2", text)
     lines = textwrap.wrap(whole, width)
     narrow = len(text) // max(1, len(lines)) + 12
     closer = textwrap.wrap(whole, min(width, narrow))
-    return [line.replace("\u00a0", " ") for line in (closer if len(closer) == len(lines) else lines)]
+    return [
+        line.replace("\u00a0", " ") for line in (closer if len(closer) == len(lines) else lines)
+    ]
 
 
 def heading(text: str, size: int = 13) -> alt.TitleParams:
     """Title of one panel of a chart."""
     lines = balanced(text, 44) if is_narrow() else [text]
     return alt.TitleParams(
-        text=lines if len(lines) > 1 else text, fontSize=size, fontWeight="bold", color=INK, anchor="start", offset=8
+        text=lines if len(lines) > 1 else text,
+        fontSize=size,
+        fontWeight="bold",
+        color=INK,
+        anchor="start",
+        offset=8,
     )
 
 
@@ -314,19 +342,24 @@ def shades(table: Mapping[str, str]) -> alt.Scale:
 
 def percents(figures: pl.Series) -> str:
     """Range of percentages."""
-    low, high = (float(one) if isinstance(one, int | float) else 0.0 for one in (figures.min(), figures.max()))
+    low, high = (
+        float(one) if isinstance(one, int | float) else 0.0
+        for one in (figures.min(), figures.max())
+    )
     return spread(percent(low), percent(high))
 
 
 def row_axis(rows: Iterable[str]) -> alt.Y:
     """Channel of horizontal bars in the order of their names: bold, and without a line."""
-    # The order is the domain of the scale: Vega-Lite turns `sort` into an expression, and names are not code.
+    # The order is the domain of the scale: Vega-Lite turns `sort` into an expression, and names are
+    # not code.
     axis = alt.Axis(title=None, ticks=False, domain=False, labelFontWeight="bold", labelPadding=8)
     return alt.Y("row:N", sort=None, scale=alt.Scale(domain=list(rows)), axis=axis)
 
 
 def colour(field: str, table: Mapping[str, str], *, opaque: bool = False) -> alt.Color:
-    """Colour channel of a table of colours, with a legend above the chart in the order of the table.
+    """Colour channel of a table of colours, with a legend above the chart in the order of the
+    table.
 
     ``opaque`` keeps the legend's symbols opaque where the first mark of the chart is not.
     """
@@ -335,14 +368,20 @@ def colour(field: str, table: Mapping[str, str], *, opaque: bool = False) -> alt
     if is_narrow():
         widest = max((text_px(name, TEXT_PX) for name in table), default=0) + 32
         columns = max(1, min(columns, int((inner() - 90) / widest)))  # it begins above the bars
-    key = alt.Legend(title=None, orient="top", direction="horizontal", symbolType="square", columns=columns)
+    key = alt.Legend(
+        title=None, orient="top", direction="horizontal", symbolType="square", columns=columns
+    )
     if opaque:
         key.symbolOpacity = 1
     return alt.Color(f"{field}:N", scale=scale, sort=None, legend=key)
 
 
-def finish(chart: ChartT, title: str, subtitle: str | Sequence[str] = "", *, at_edge: bool = False) -> ChartT:
-    """Give a chart its title and the common look; the title begins above the plot, or at the edge of the chart."""
+def finish(
+    chart: ChartT, title: str, subtitle: str | Sequence[str] = "", *, at_edge: bool = False
+) -> ChartT:
+    """Give a chart its title and the common look; the title begins above the plot, or at the
+    edge of the chart.
+    """
     notes = [subtitle] if isinstance(subtitle, str) else list(subtitle)
     small = is_narrow()
     heads = balanced(title, 36 if small else 86)
@@ -351,7 +390,9 @@ def finish(chart: ChartT, title: str, subtitle: str | Sequence[str] = "", *, at_
     if small or at_edge:
         params["frame"] = "bounds"
     padding = _PADDING[_wide.get()]
-    done: ChartT = chart.properties(title=params, background=PAPER, padding=padding).configure(**_config())
+    done: ChartT = chart.properties(title=params, background=PAPER, padding=padding).configure(
+        **_config()
+    )
     return done
 
 

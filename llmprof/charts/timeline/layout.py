@@ -16,7 +16,9 @@ SPARSE, SPARSE_LANE = 0.02, 14
 """A stream that is busy for less than this share of the window gets a lane of this height."""
 
 CROWDED = 0.1
-"""If bars would make a lane look busier by more than this share of the window, it is drawn as slices."""
+"""If bars would make a lane look busier by more than this share of the window, it is drawn as
+slices.
+"""
 
 SLICE_ROWS, SLICE_PX = 9_000, (2, 8)
 """Most rows of slices, and the least and greatest width of a slice (px)."""
@@ -47,18 +49,26 @@ def clip(frame: pl.DataFrame, window: tuple[int, int]) -> pl.DataFrame:
     """Events that overlap a window, with ``from_ns`` and ``to_ns`` cut to it."""
     lo, hi = window
     end = pl.col("start_ns") + pl.col("dur_ns")
-    inside = frame.filter((pl.col("start_ns") < hi) & (end > lo) | (pl.col("start_ns").is_between(lo, hi - 1)))
+    inside = frame.filter(
+        (pl.col("start_ns") < hi) & (end > lo) | (pl.col("start_ns").is_between(lo, hi - 1))
+    )
     return inside.with_columns(from_ns=pl.col("start_ns").clip(lo, hi), to_ns=end.clip(lo, hi))
 
 
 def survey(frame: pl.DataFrame, window: Window, max_bars: int) -> pl.DataFrame:
-    """Busy share of each lane, and whether bars of at least a pixel would make it look much busier."""
+    """Busy share of each lane, and whether bars of at least a pixel would make it look much
+    busier.
+    """
     wide = pl.max_horizontal("to_ns", pl.col("from_ns") + round(window.px_ns))
     lane = frame.sort("from_ns").group_by("rank", "key", maintain_order=True)
-    out = lane.agg(_covered(pl.col("to_ns")).alias("busy"), _covered(wide).alias("drawn"), events=pl.len())
+    out = lane.agg(
+        _covered(pl.col("to_ns")).alias("busy"), _covered(wide).alias("drawn"), events=pl.len()
+    )
     span = max(1, window.end_ns - window.start_ns)
     crowded = (pl.col("drawn") - pl.col("busy") > CROWDED * span) | pl.lit(frame.height > max_bars)
-    return out.select("rank", "key", "events", busy=pl.col("busy") / span, crowded=crowded).sort("rank")
+    return out.select("rank", "key", "events", busy=pl.col("busy") / span, crowded=crowded).sort(
+        "rank"
+    )
 
 
 def _covered(end: pl.Expr) -> pl.Expr:
@@ -77,7 +87,15 @@ def place_lanes(
         y += rows * (STRIP + GAP)
         columns = group.select("key", "busy", "crowded").iter_rows()
         for key, busy, crowded in sorted(columns, key=lambda row: _lane_order(row[0], order)):
-            height = THIN if lane != "stream" else SPARSE_LANE if busy < SPARSE else TALL if crowded else LANE
+            height = (
+                THIN
+                if lane != "stream"
+                else SPARSE_LANE
+                if busy < SPARSE
+                else TALL
+                if crowded
+                else LANE
+            )
             placed.append((rank, key, crowded, lane_label(key, lane, stream), y, y + height))
             y += height + GAP
         heads.append((rank, f"rank {rank}", top, y - GAP))
@@ -86,12 +104,17 @@ def place_lanes(
     types: dict[str, type[pl.DataType]] = {"rank": pl.Int32, "key": pl.String}
     placed_lanes = pl.DataFrame(placed, schema=lane_columns, schema_overrides=types, orient="row")
     return placed_lanes, pl.DataFrame(
-        heads, schema=["rank", "label", "top", "bottom"], schema_overrides={"rank": pl.Int32}, orient="row"
+        heads,
+        schema=["rank", "label", "top", "bottom"],
+        schema_overrides={"rank": pl.Int32},
+        orient="row",
     )
 
 
 def lane_label(key: str | None, lane: str, stream: str = "stream") -> str:
-    """Name of a lane, as written beside it; ``stream`` is the word for one, which may be a thread of the host."""
+    """Name of a lane, as written beside it; ``stream`` is the word for one, which may be a
+    thread of the host.
+    """
     if lane == "stream":
         return "host" if key is None else f"{stream} {key}"
     return shorten(key or "none", 20)
@@ -127,25 +150,39 @@ def bars(frame: pl.DataFrame, window: Window, colours: dict[str, str], by: str) 
         px=(pl.col("to_ns") - pl.col("from_ns")) / window.px_ns,
     )
     columns = out.select(by, "dur_ns", "px").iter_rows()
-    labels = [fitting((f"{name} {format_ns(ns)}", name), px) if px > 20 else None for name, ns, px in columns]
+    labels = [
+        fitting((f"{name} {format_ns(ns)}", name), px) if px > 20 else None
+        for name, ns, px in columns
+    ]
     inks = {name: ink_on(fill) for name, fill in colours.items()}
     return out.with_columns(
-        pl.Series("label", labels, dtype=pl.String), ink=pl.col(by).replace_strict(inks, return_dtype=pl.String)
+        pl.Series("label", labels, dtype=pl.String),
+        ink=pl.col(by).replace_strict(inks, return_dtype=pl.String),
     )
 
 
-def slices(frame: pl.DataFrame, window: Window, by: str, order: list[str], width: int) -> pl.DataFrame:
-    """Time slices of ``width`` ns with the time of each name in ``by`` on each lane, as high as their busy share."""
+def slices(
+    frame: pl.DataFrame, window: Window, by: str, order: list[str], width: int
+) -> pl.DataFrame:
+    """Time slices of ``width`` ns with the time of each name in ``by`` on each lane, as high as
+    their busy share.
+    """
     first = (pl.col("from_ns") - window.start_ns) // width
     last = (pl.max_horizontal("to_ns", pl.col("from_ns") + 1) - 1 - window.start_ns) // width
     columns = "rank", "top", "bottom", by, "from_ns", "to_ns"
-    parts = frame.select(*columns, slice=pl.int_ranges(first, last + 1)).explode("slice").filter(pl.col("slice") >= 0)
+    parts = (
+        frame.select(*columns, slice=pl.int_ranges(first, last + 1))
+        .explode("slice")
+        .filter(pl.col("slice") >= 0)
+    )
     left = window.start_ns + pl.col("slice") * width
     inside = pl.min_horizontal("to_ns", left + width) - pl.max_horizontal("from_ns", left)
     lane = ["rank", "top", "bottom", "slice"]
     total = parts.group_by(*lane, by).agg(busy_ns=inside.sum()).filter(pl.col("busy_ns") > 0)
     rank_of = {name: i for i, name in enumerate(order)}
-    total = total.with_columns(place=pl.col(by).replace_strict(rank_of, default=len(order), return_dtype=pl.Int64))
+    total = total.with_columns(
+        place=pl.col(by).replace_strict(rank_of, default=len(order), return_dtype=pl.Int64)
+    )
     total = total.sort(*lane, "place", by)
     height = pl.col("bottom") - pl.col("top")
     scale = pl.max_horizontal(pl.col("busy_ns").sum().over(lane), pl.lit(width))
@@ -176,15 +213,21 @@ NARROW = 3
 
 @dataclass(frozen=True, slots=True)
 class Strip:
-    """Spans (``rank, step, to_step, layer, phase, start, end, top, bottom, colour``) and the texts on them."""
+    """Spans (``rank, step, to_step, layer, phase, start, end, top, bottom, colour``) and the
+    texts on them.
+    """
 
     spans: pl.DataFrame
     texts: pl.DataFrame
 
 
 def steps(frame: pl.DataFrame, heads: pl.DataFrame, window: Window) -> Strip:
-    """Steps of each rank, coloured by phase; where they are narrow they share a text, or are merged."""
-    spans = _spans(frame, heads, window, ["step"], row=0).with_columns(to_step="step", layer=pl.lit(None, pl.Int32))
+    """Steps of each rank, coloured by phase; where they are narrow they share a text, or are
+    merged.
+    """
+    spans = _spans(frame, heads, window, ["step"], row=0).with_columns(
+        to_step="step", layer=pl.lit(None, pl.Int32)
+    )
     run = (pl.col("phase") != pl.col("phase").shift()).fill_null(value=True).cum_sum().over("rank")
     spans = spans.with_columns(run=run, label=_own(spans, "step"))
     runs = spans.group_by("rank", "run", maintain_order=True).agg(
@@ -195,21 +238,35 @@ def steps(frame: pl.DataFrame, heads: pl.DataFrame, window: Window) -> Strip:
     )
     shared = runs.filter(pl.col("unlabelled") > UNLABELLED)
     columns = shared.select("step", "to_step", "phase", "px").iter_rows()
-    labels = [fitting((f"steps {a} to {b} · {phase}", phase, f"{a}–{b}"), px, margin=4) for a, b, phase, px in columns]
+    labels = [
+        fitting((f"steps {a} to {b} · {phase}", phase, f"{a}–{b}"), px, margin=4)
+        for a, b, phase, px in columns
+    ]
     shared = shared.with_columns(label=pl.Series(labels, dtype=pl.String))
     alone = spans.join(shared.select("rank", "run"), on=["rank", "run"], how="anti")
     texts = pl.concat([alone.select(_COLUMNS), shared.select(_COLUMNS)]).drop_nulls("label")
     plates = _plates(shared.drop_nulls("label"), window)
-    drawn = runs if number(spans["px"].median()) < NARROW else pl.concat([spans.select(plates.columns), plates])
+    drawn = (
+        runs
+        if number(spans["px"].median()) < NARROW
+        else pl.concat([spans.select(plates.columns), plates])
+    )
     return Strip(_coloured(drawn, _phase_colour()), _coloured(texts, _phase_colour()))
 
 
 def _plates(shared: pl.DataFrame, window: Window) -> pl.DataFrame:
     """Boxes behind the shared texts, so that no line between steps crosses them."""
-    middle, half = (pl.col("start") + pl.col("end")) / 2, pl.col("text_px") * window.px_ns / window.unit.ns / 2
-    sized = shared.with_columns(text_px=pl.Series([text_px(t) + 8 for t in shared["label"]], dtype=pl.Float64))
+    middle, half = (
+        (pl.col("start") + pl.col("end")) / 2,
+        pl.col("text_px") * window.px_ns / window.unit.ns / 2,
+    )
+    sized = shared.with_columns(
+        text_px=pl.Series([text_px(t) + 8 for t in shared["label"]], dtype=pl.Float64)
+    )
     placed = sized.with_columns(start=middle - half, end=middle + half)
-    return placed.select("rank", "step", "to_step", "layer", "phase", "start", "end", "top", "bottom")
+    return placed.select(
+        "rank", "step", "to_step", "layer", "phase", "start", "end", "top", "bottom"
+    )
 
 
 def layers(frame: pl.DataFrame, heads: pl.DataFrame, window: Window) -> Strip | None:
@@ -225,10 +282,14 @@ def layers(frame: pl.DataFrame, heads: pl.DataFrame, window: Window) -> Strip | 
     return Strip(drawn, drawn.drop_nulls("label"))
 
 
-def _spans(frame: pl.DataFrame, heads: pl.DataFrame, window: Window, columns: list[str], *, row: int) -> pl.DataFrame:
+def _spans(
+    frame: pl.DataFrame, heads: pl.DataFrame, window: Window, columns: list[str], *, row: int
+) -> pl.DataFrame:
     """Extent of each step, or of each layer of a step, on a rank."""
     rows = frame.drop_nulls(columns).group_by("rank", *columns, maintain_order=True)
-    spans = rows.agg(pl.col("phase").first(), first=pl.col("from_ns").min(), last=pl.col("to_ns").max())
+    spans = rows.agg(
+        pl.col("phase").first(), first=pl.col("from_ns").min(), last=pl.col("to_ns").max()
+    )
     spans = spans.join(heads.select("rank", head="top"), on="rank").sort("rank", "first", *columns)
     top = pl.col("head") + row * (STRIP + GAP)
     return spans.select(

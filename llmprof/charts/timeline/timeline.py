@@ -31,11 +31,12 @@ def timeline(
     max_bars: NotNegative = 4_000,
     title: str | None = None,
 ) -> alt.LayerChart:
-    """Timeline of a window: a lane for each stream, a bar for each event, strips for the steps and layers.
+    """Timeline of a window: a lane for each stream, a bar for each event, strips for the steps and
+    layers.
 
-    A bar has at least one pixel. A lane that would then look much busier than it was, and each lane if there are more
-    than ``max_bars`` events, is divided into slices of a few pixels, as high as their busy share. The subtitle counts
-    the events that are shown and merged.
+    A bar has at least one pixel. A lane that would then look much busier than it was, and each lane
+    if there are more than ``max_bars`` events, is divided into slices of a few pixels, as high as
+    their busy share. The subtitle counts the events that are shown and merged.
 
     Parameters
     ----------
@@ -55,7 +56,9 @@ def timeline(
     draw.check_choice(lane, ("stream", "stage", "category"), chart="timeline", option="lane")
     draw.check_choice(color, ("stage", "category"), chart="timeline", option="color")
     draw.require(frame, dict.fromkeys((*_COLUMNS, lane, color)), chart="timeline")
-    frame, _, note = draw.ranks_shown(frame.with_columns(pl.col(color).fill_null("other")), MAX_RANKS)
+    frame, _, note = draw.ranks_shown(
+        frame.with_columns(pl.col(color).fill_null("other")), MAX_RANKS
+    )
     lo, hi = draw.extent(frame) if window is None else (round(window[0]), round(window[1]))
     events = layout.clip(frame, (lo, hi))
     if hi <= lo or events.is_empty():
@@ -64,7 +67,11 @@ def timeline(
     on_host = "source" in events.columns and (events["source"] == "op").all()
     stream = "thread" if on_host else "stream"  # operators of the host stand in for a device
     labels = [layout.lane_label(key, lane, stream) for key in events["key"].unique()]
-    plot = theme.inner() - 12 - round(max(theme.text_px(label, theme.TEXT_PX) for label in (*labels, "rank 00")))
+    plot = (
+        theme.inner()
+        - 12
+        - round(max(theme.text_px(label, theme.TEXT_PX) for label in (*labels, "rank 00")))
+    )
     view = layout.Window(lo, hi, theme.time_unit(hi - lo), plot)
     palette = theme.colours(color, events[color].unique())
     seen = layout.survey(events, view, max_bars)
@@ -80,14 +87,28 @@ def timeline(
     y = theme.span(0, bottom, reverse=True)
     into = theme.time_unit(lo)
     begin = f"{lo / into.ns:,.3f}".rstrip("0").rstrip(".")
-    drawing = _Drawing(x, y, plot, f"time from {begin} {into.symbol} into the trace ({view.unit.symbol})")
-    parts: list[alt.Chart | alt.LayerChart] = [drawing.lanes(lanes), drawing.strip(layout.steps(events, heads, view))]
+    drawing = _Drawing(
+        x, y, plot, f"time from {begin} {into.symbol} into the trace ({view.unit.symbol})"
+    )
+    parts: list[alt.Chart | alt.LayerChart] = [
+        drawing.lanes(lanes),
+        drawing.strip(layout.steps(events, heads, view)),
+    ]
     if layers is not None:
         parts.append(drawing.strip(layers))
     if few.height:
         shown = layout.bars(few, view, palette, color)
-        tips = {"name": "name", "dur_ns": "duration (ns)", "step": "step", "phase": "phase", "layer": "layer"}
-        parts += [drawing.bars(shown, color, palette, tips), drawing.centred(shown.drop_nulls("label"))]
+        tips = {
+            "name": "name",
+            "dur_ns": "duration (ns)",
+            "step": "step",
+            "phase": "phase",
+            "layer": "layer",
+        }
+        parts += [
+            drawing.bars(shown, color, palette, tips),
+            drawing.centred(shown.drop_nulls("label")),
+        ]
     width = layout.slice_ns(seen, view)
     if many.height:
         shown = layout.slices(many, view, color, list(palette), width)
@@ -96,7 +117,9 @@ def timeline(
     chart = theme.layered(*parts, drawing.names(lanes, heads)).properties(width=plot, height=bottom)
     first, *more = _counts(few.height, many.height, frame.height, lanes, format_ns(width))
     return theme.finish(
-        chart, title or _headline(events, color, hi - lo), [f"{_GREY[lane].format(stream=stream)} {first}", *more, note]
+        chart,
+        title or _headline(events, color, hi - lo),
+        [f"{_GREY[lane].format(stream=stream)} {first}", *more, note],
     )
 
 
@@ -107,20 +130,39 @@ def _counts(few: int, many: int, total: int, lanes: pl.DataFrame, width: str) ->
         return [f"{many:,} of {total:,} events, {merged}"]
     bars = f"{few:,} of {total:,} events shown, a bar each, none drawn thinner than a pixel."
     crowded = int(lanes["crowded"].sum())
-    return [bars, f"{many:,} more events, on {crowded} of {lanes.height} lanes, {merged}"] if many else [bars]
+    return (
+        [bars, f"{many:,} more events, on {crowded} of {lanes.height} lanes, {merged}"]
+        if many
+        else [bars]
+    )
 
 
 def _headline(events: pl.DataFrame, by: str, span_ns: int) -> str:
-    """Sentence on the name that fills most of the window, and its share on the ranks that are drawn."""
+    """Sentence on the name that fills most of the window, and its share on the ranks that are
+    drawn.
+    """
     length = pl.col("to_ns") - pl.col("from_ns")
     name = events.group_by(by).agg(ns=length.sum()).sort("ns", by, descending=[True, False])[by][0]
-    shares = events.group_by("rank").agg(share=100 * length.filter(pl.col(by) == name).sum() / span_ns)["share"]
-    lowest, highest = (theme.percent(draw.number(figure)) for figure in (shares.min(), shares.max()))
+    shares = events.group_by("rank").agg(
+        share=100 * length.filter(pl.col(by) == name).sum() / span_ns
+    )["share"]
+    lowest, highest = (
+        theme.percent(draw.number(figure)) for figure in (shares.min(), shares.max())
+    )
     where = f"{shares.len()} ranks" if shares.len() > 1 else f"rank {events['rank'][0]}"
     steps = events["step"].drop_nulls().unique().sort().to_list()
-    when = "" if not steps else f" in step {steps[0]}" if len(steps) == 1 else f" in steps {steps[0]} to {steps[-1]}"
+    when = (
+        ""
+        if not steps
+        else f" in step {steps[0]}"
+        if len(steps) == 1
+        else f" in steps {steps[0]} to {steps[-1]}"
+    )
     whose = "a rank's time" if shares.len() > 1 else "the time"
-    return f"{format_ns(span_ns)} of {where}{when}: {name} fills {theme.spread(lowest, highest)} of {whose}"
+    return (
+        f"{format_ns(span_ns)} of {where}{when}: {name} fills {theme.spread(lowest, highest)} of"
+        f" {whose}"
+    )
 
 
 class _Drawing:
@@ -130,24 +172,41 @@ class _Drawing:
         axis = theme.axis(axis_title, grid=False, tickCount=4 if theme.is_narrow() else 10)
         self._x = alt.X("start:Q", scale=x, axis=axis)
         self._y = alt.Y("top:Q", scale=y, axis=None)
-        self._box: dict[str, Any] = {"x": self._x, "x2": alt.X2("end:Q"), "y": self._y, "y2": alt.Y2("bottom:Q")}
+        self._box: dict[str, Any] = {
+            "x": self._x,
+            "x2": alt.X2("end:Q"),
+            "y": self._y,
+            "y2": alt.Y2("bottom:Q"),
+        }
         self._plot = plot
 
     def lanes(self, lanes: pl.DataFrame) -> alt.Chart:
         """Light background of each lane; where it stays visible, the lane is idle."""
         base = alt.Chart(draw.inline(lanes.select("top", "bottom"))).mark_rect(color=theme.LANE)
-        drawn: alt.Chart = base.encode(x=alt.XValue(0), x2=alt.X2Value(self._plot), y=self._y, y2=alt.Y2("bottom:Q"))
+        drawn: alt.Chart = base.encode(
+            x=alt.XValue(0), x2=alt.X2Value(self._plot), y=self._y, y2=alt.Y2("bottom:Q")
+        )
         return drawn
 
-    def bars(self, shown: pl.DataFrame, by: str, palette: dict[str, str], tips: dict[str, str]) -> alt.Chart:
+    def bars(
+        self, shown: pl.DataFrame, by: str, palette: dict[str, str], tips: dict[str, str]
+    ) -> alt.Chart:
         """Bars or slices, coloured."""
         hidden = [c for c in ("label", "ink") if c in shown.columns]
-        base = alt.Chart(draw.inline(shown.drop(hidden))).mark_rect(clip=True, stroke=theme.PAPER, strokeWidth=0)
+        base = alt.Chart(draw.inline(shown.drop(hidden))).mark_rect(
+            clip=True, stroke=theme.PAPER, strokeWidth=0
+        )
         tooltip = draw.tips(f"{by}:N", "rank:Q")
         kinds = {field: "Q" if shown.schema[field].is_numeric() else "N" for field in tips}
         tooltip += draw.tips(*((f"{field}:{kinds[field]}", text) for field, text in tips.items()))
-        wide = {"strokeWidth": alt.condition("datum.px > 5", alt.value(0.7), alt.value(0))} if "px" in shown else {}
-        drawn: alt.Chart = base.encode(**self._box, **wide, color=theme.colour(by, palette), tooltip=tooltip)
+        wide = (
+            {"strokeWidth": alt.condition("datum.px > 5", alt.value(0.7), alt.value(0))}
+            if "px" in shown
+            else {}
+        )
+        drawn: alt.Chart = base.encode(
+            **self._box, **wide, color=theme.colour(by, palette), tooltip=tooltip
+        )
         return drawn
 
     def strip(self, strip: layout.Strip) -> alt.LayerChart:
@@ -163,11 +222,15 @@ class _Drawing:
         boxes = alt.Chart(draw.inline(strip.spans.select(columns))).mark_rect(
             clip=True, stroke=theme.PAPER, strokeWidth=line
         )
-        return theme.layered(boxes.encode(**self._box, fill=fill, tooltip=tooltip), self.centred(strip.texts))
+        return theme.layered(
+            boxes.encode(**self._box, fill=fill, tooltip=tooltip), self.centred(strip.texts)
+        )
 
     def centred(self, texts: pl.DataFrame) -> alt.LayerChart:
         """Texts in the middle of their spans."""
-        middle = [((pl.col(a) + pl.col(b)) / 2).alias(a) for a, b in (("start", "end"), ("top", "bottom"))]
+        middle = [
+            ((pl.col(a) + pl.col(b)) / 2).alias(a) for a, b in (("start", "end"), ("top", "bottom"))
+        ]
         return theme.layered(*draw.centred(texts.select("label", "ink", *middle), self._x, self._y))
 
     def names(self, lanes: pl.DataFrame, heads: pl.DataFrame) -> alt.LayerChart:
@@ -178,8 +241,15 @@ class _Drawing:
             align="right", baseline="middle", fontSize=theme.TEXT_PX, color=theme.MUTED
         )
         rank = alt.Chart(draw.inline(ranks)).mark_text(
-            align="right", baseline="middle", fontSize=theme.TEXT_PX, color=theme.INK, fontWeight="bold"
+            align="right",
+            baseline="middle",
+            fontSize=theme.TEXT_PX,
+            color=theme.INK,
+            fontWeight="bold",
         )
         return theme.layered(
-            *(mark.encode(x=alt.XValue(-8), y=self._y, text=alt.Text("label:N")) for mark in (lane, rank))
+            *(
+                mark.encode(x=alt.XValue(-8), y=self._y, text=alt.Text("label:N"))
+                for mark in (lane, rank)
+            )
         )

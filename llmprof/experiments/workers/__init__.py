@@ -1,1 +1,3 @@
-"""Stand-alone scripts of experiments, which run with the Python that has PyTorch and do not import llmprof."""
+"""Stand-alone scripts of experiments, which run with the Python that has PyTorch and do not
+import llmprof.
+"""

@@ -1,12 +1,14 @@
-"""Script that measures the peaks of a machine: memory, matrix products, links between devices, all-reduce.
+"""Script that measures the peaks of a machine: memory, matrix products, links between devices,
+all-reduce.
 
 A stand-alone program that needs only PyTorch (and vLLM for its custom all-reduce, if installed)::
 
     python bandwidth.py --out results.json [--spec '{"max_bytes": 67108864}']
     torchrun --nnodes 2 --nproc-per-node 8 bandwidth.py --out results.json      # several nodes
 
-Each device has one process; without ``torchrun`` the program starts them itself. NVLink multicast stays off. Results of
-a part are saved as soon as it is measured (``.results.json.ranks/``), so the same command continues after an interrupt.
+Each device has one process; without ``torchrun`` the program starts them itself. NVLink multicast
+stays off. Results of a part are saved as soon as it is measured (``.results.json.ranks/``), so the
+same command continues after an interrupt.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ GUARDS = {
     "VLLM_USE_NCCL_SYMM_MEM": "0",
     "VLLM_NO_USAGE_STATS": "1",
 }
-"""NVLink multicast can put the GPUs of a shared host out of service when a program that uses it dies."""
+"""NVLink multicast can put the GPUs of a shared host out of service when a program that uses it
+dies.
+"""
 
 MIB = 1 << 20
 _CUSTOM = "vllm.distributed.device_communicators.custom_all_reduce"
@@ -70,7 +74,9 @@ class Bench:
         self.notes: list[str] = []
 
     def times(self, work: Callable[[], Any], *, repeat: int | None = None) -> list[float]:
-        """Seconds of each of several warm calls, by CUDA events on a device and by the host's clock on a CPU."""
+        """Seconds of each of several warm calls, by CUDA events on a device and by the host's
+        clock on a CPU.
+        """
         torch, count = self.torch, repeat or self.spec["repeat"]
         for _ in range(self.spec["warmup"]):
             work()
@@ -118,9 +124,16 @@ class Bench:
         return rows
 
     def matmul(self) -> list[dict[str, Any]]:
-        """Square matrix products by type; types that the device does not support are left out with a note."""
+        """Square matrix products by type; types that the device does not support are left out
+        with a note.
+        """
         torch, rows = self.torch, []
-        plain = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+        plain = {
+            "fp32": torch.float32,
+            "tf32": torch.float32,
+            "fp16": torch.float16,
+            "bf16": torch.bfloat16,
+        }
         for dtype in self.spec["dtypes"]:
             if dtype == "tf32" and not self.cuda:
                 continue
@@ -129,13 +142,17 @@ class Bench:
                     if dtype in plain:
                         if self.cuda:
                             torch.backends.cuda.matmul.allow_tf32 = dtype == "tf32"
-                        a, b, out = (torch.randn(n, n, device=self.device).to(plain[dtype]) for _ in range(3))
+                        a, b, out = (
+                            torch.randn(n, n, device=self.device).to(plain[dtype]) for _ in range(3)
+                        )
                         call: Callable[[], Any] = functools.partial(torch.matmul, a, b, out=out)
                     else:
                         call = self._narrow(dtype, n)
                     times = self.times(call, repeat=max(5, self.spec["repeat"] // 2))
                 except (RuntimeError, AttributeError, TypeError, ValueError) as error:
-                    self.notes.append(f"no matrix product in {dtype} here: {str(error).splitlines()[0][:160]}")
+                    self.notes.append(
+                        f"no matrix product in {dtype} here: {str(error).splitlines()[0][:160]}"
+                    )
                     break
                 measured = self.row(times, dtype=dtype, n=n, flop=2 * n**3)
                 rows.append({**measured, "tflop_per_s": 2 * n**3 / measured["seconds"] / 1e12})
@@ -144,14 +161,18 @@ class Bench:
     def _narrow(self, dtype: str, n: int) -> Callable[[], Any]:
         torch = self.torch
         if dtype == "int8":
-            a, b = (torch.randint(-8, 8, (n, n), dtype=torch.int8, device=self.device) for _ in range(2))
+            a, b = (
+                torch.randint(-8, 8, (n, n), dtype=torch.int8, device=self.device) for _ in range(2)
+            )
             return lambda: torch._int_mm(a, b.t())
         if not self.cuda:
             raise ValueError("8-bit floating point needs a GPU")
         kind = torch.float8_e4m3fn
         a, b = (torch.randn(n, n, device=self.device).to(kind) for _ in range(2))
         scale = torch.ones((), device=self.device)
-        return lambda: torch._scaled_mm(a, b.t(), scale_a=scale, scale_b=scale, out_dtype=torch.bfloat16)
+        return lambda: torch._scaled_mm(
+            a, b.t(), scale_a=scale, scale_b=scale, out_dtype=torch.bfloat16
+        )
 
     def host(self) -> list[dict[str, Any]]:
         """Copies between pinned host memory and the device."""
@@ -168,7 +189,9 @@ class Bench:
         return rows
 
     def p2p_devices(self) -> list[dict[str, Any]]:
-        """Copies between every pair of devices that this process sees, in one direction and in both at once."""
+        """Copies between every pair of devices that this process sees, in one direction and in
+        both at once.
+        """
         torch, rows = self.torch, []
         count = min(torch.cuda.device_count(), self.world)
         sizes = self._sizes(int(self.spec["min_bytes"]), int(self.spec["max_bytes"]))
@@ -177,7 +200,9 @@ class Bench:
                 if one == two:
                     continue
                 access = bool(torch.cuda.can_device_access_peer(one, two))
-                rows += [self._pair(one, two, size, access, both=False) for size in [8, 4096, *sizes]]
+                rows += [
+                    self._pair(one, two, size, access, both=False) for size in [8, 4096, *sizes]
+                ]
                 if one < two:
                     rows += [self._pair(one, two, size, access, both=True) for size in sizes]
         return rows
@@ -185,7 +210,11 @@ class Bench:
     def _pair(self, one: int, two: int, size: int, access: bool, *, both: bool) -> dict[str, Any]:
         torch = self.torch
         ends = [torch.empty(size, dtype=torch.uint8, device=f"cuda:{i}") for i in (one, two)]
-        back = [torch.empty(size, dtype=torch.uint8, device=f"cuda:{i}") for i in (one, two)] if both else []
+        back = (
+            [torch.empty(size, dtype=torch.uint8, device=f"cuda:{i}") for i in (one, two)]
+            if both
+            else []
+        )
         streams = [torch.cuda.Stream(device=f"cuda:{i}") for i in (one, two)]
         repeat = self.spec["repeat"] if size < 512 * MIB else max(5, self.spec["repeat"] // 4)
 
@@ -210,12 +239,18 @@ class Bench:
             if turn >= self.spec["warmup"]:
                 times.append((time.perf_counter() - began) / inner)
         moved = size * (2 if both else 1)
-        return self._moved(times, moved, src=one, dst=two, bytes=size, both=both, peer_access=access)
+        return self._moved(
+            times, moved, src=one, dst=two, bytes=size, both=both, peer_access=access
+        )
 
     def p2p_ranks(self, dist: Any) -> list[dict[str, Any]]:
-        """Messages between every pair of ranks, through the process group; rank 0 keeps the measurements."""
+        """Messages between every pair of ranks, through the process group; rank 0 keeps the
+        measurements.
+        """
         torch, rows = self.torch, []
-        sizes = self._sizes(int(self.spec["min_bytes"]), min(int(self.spec["max_bytes"]), 256 * MIB))
+        sizes = self._sizes(
+            int(self.spec["min_bytes"]), min(int(self.spec["max_bytes"]), 256 * MIB)
+        )
         for one in range(self.world):
             for two in range(one + 1, self.world):
                 for size in [8, 4096, *sizes]:
@@ -225,12 +260,21 @@ class Bench:
                     data = torch.empty(size, dtype=torch.uint8, device=self.device)
                     other = two if self.rank == one else one
 
-                    def there_and_back(data: Any = data, other: int = other, first: bool = self.rank == one) -> None:
+                    def there_and_back(
+                        data: Any = data, other: int = other, first: bool = self.rank == one
+                    ) -> None:
                         for sends in (first, not first):
                             (dist.send if sends else dist.recv)(data, other)
 
-                    times = [t / 2 for t in self.times(there_and_back, repeat=max(5, self.spec["repeat"] // 2))]
-                    rows.append(self._moved(times, size, src=one, dst=two, bytes=size, both=False, peer_access=None))
+                    times = [
+                        t / 2
+                        for t in self.times(there_and_back, repeat=max(5, self.spec["repeat"] // 2))
+                    ]
+                    rows.append(
+                        self._moved(
+                            times, size, src=one, dst=two, bytes=size, both=False, peer_access=None
+                        )
+                    )
         return [row for row in rows if row["src"] == self.rank]
 
     def all_reduce(self, dist: Any, cpu_group: Any) -> list[dict[str, Any]]:
@@ -242,9 +286,13 @@ class Bench:
             kind = torch.bfloat16 if self.cuda else torch.float32
             width = 2 if self.cuda else 4
             data = torch.ones(size // width, dtype=kind, device=self.device)
-            ways: list[tuple[str, Callable[[], Any]]] = [(dist.get_backend(), functools.partial(dist.all_reduce, data))]
+            ways: list[tuple[str, Callable[[], Any]]] = [
+                (dist.get_backend(), functools.partial(dist.all_reduce, data))
+            ]
             if custom is not None and custom.should_custom_ar(data):
-                ways.append(("vllm_custom", functools.partial(custom.all_reduce, data, registered=False)))
+                ways.append(
+                    ("vllm_custom", functools.partial(custom.all_reduce, data, registered=False))
+                )
             for way, call in ways:
                 dist.barrier()
                 rows.append(self._reduced(self.times(call), way, size))
@@ -256,7 +304,9 @@ class Bench:
         return rows
 
     def _in_graph(self, custom: Any, dist: Any, data: Any, size: int) -> list[dict[str, Any]]:
-        """Custom kernel of vLLM replayed in a CUDA graph: no copy into a registered buffer, and no time of the host."""
+        """Custom kernel of vLLM replayed in a CUDA graph: no copy into a registered buffer, and
+        no time of the host.
+        """
         torch, inner = self.torch, 20
         try:
             graph = torch.cuda.CUDAGraph()
@@ -266,24 +316,39 @@ class Bench:
             dist.barrier()
             times = [t / inner for t in self.times(graph.replay)]
         except RuntimeError as error:
-            self.notes.append(f"the custom all-reduce could not be captured: {str(error).splitlines()[0][:160]}")
+            self.notes.append(
+                f"the custom all-reduce could not be captured: {str(error).splitlines()[0][:160]}"
+            )
             return []
         return [self._reduced(times, "vllm_custom_graph", size)]
 
     def _reduced(self, times: list[float], way: str, size: int) -> dict[str, Any]:
         measured = self.row(times, algorithm=way, bytes=size, world=self.world)
         speed = size / measured["seconds"] / 1e9
-        return {**measured, "algorithm_gbps": speed, "bus_gbps": speed * 2 * (self.world - 1) / self.world}
+        return {
+            **measured,
+            "algorithm_gbps": speed,
+            "bus_gbps": speed * 2 * (self.world - 1) / self.world,
+        }
 
     def _custom(self, cpu_group: Any) -> Any:
         try:
             custom = importlib.import_module(_CUSTOM).CustomAllreduce(cpu_group, self.device)
-        except (ImportError, RuntimeError, AssertionError, OSError, AttributeError, TypeError) as error:
+        except (
+            ImportError,
+            RuntimeError,
+            AssertionError,
+            OSError,
+            AttributeError,
+            TypeError,
+        ) as error:
             message = (str(error).splitlines() or [type(error).__name__])[0][:160]
             self.notes.append(f"vLLM's custom all-reduce is not available: {message}")
             return None
         if custom.disabled:
-            self.notes.append("vLLM's custom all-reduce is off here: it needs 2, 4, 6 or 8 GPUs with peer access")
+            self.notes.append(
+                "vLLM's custom all-reduce is off here: it needs 2, 4, 6 or 8 GPUs with peer access"
+            )
             return None
         return custom
 
@@ -301,15 +366,23 @@ def topology() -> dict[str, str]:
     queries = {
         "topology": ["topo", "-m"],
         "nvlink": ["nvlink", "-s"],
-        "pcie": ["--query-gpu=index,pcie.link.gen.max,pcie.link.width.max,pcie.link.gen.current", "--format=csv"],
+        "pcie": [
+            "--query-gpu=index,pcie.link.gen.max,pcie.link.width.max,pcie.link.gen.current",
+            "--format=csv",
+        ],
     }
     printed = {}
     for name, arguments in queries.items():
         process = subprocess.run(  # noqa: S603 (a fixed program and arguments)
             ["nvidia-smi", *arguments],  # noqa: S607
-            capture_output=True, text=True, timeout=30, check=False,
-        )  # fmt: skip
-        lines = [line for line in process.stdout.splitlines() if "UUID" not in line or name != "nvlink"]
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+        lines = [
+            line for line in process.stdout.splitlines() if "UUID" not in line or name != "nvlink"
+        ]
         printed[name] = "\n".join(line.split(" (UUID")[0] for line in lines) or process.stdout
     return printed
 
@@ -321,15 +394,22 @@ def device_facts(torch: Any) -> list[dict[str, Any]]:
     devices = []
     for index in range(torch.cuda.device_count()):
         properties = torch.cuda.get_device_properties(index)
-        devices.append({
-            "index": index, "name": properties.name, "memory_bytes": properties.total_memory,
-            "multiprocessors": properties.multi_processor_count, "capability": f"{properties.major}.{properties.minor}",
-        })  # fmt: skip
+        devices.append(
+            {
+                "index": index,
+                "name": properties.name,
+                "memory_bytes": properties.total_memory,
+                "multiprocessors": properties.multi_processor_count,
+                "capability": f"{properties.major}.{properties.minor}",
+            }
+        )
     return devices
 
 
 def work(rank: int, world: int, spec: Mapping[str, Any], out: str, address: str) -> None:
-    """Measure as one process and write to the folder ``out``; ``address`` joins the processes (not under torchrun)."""
+    """Measure as one process and write to the folder ``out``; ``address`` joins the processes
+    (not under torchrun).
+    """
     torch: Any = importlib.import_module("torch")
     bench = Bench(torch, spec, rank, world)
     kept = Kept(Path(out, f"rank{rank}.json"), torch, spec, world)
@@ -346,10 +426,14 @@ def work(rank: int, world: int, spec: Mapping[str, Any], out: str, address: str)
         torch.cuda.empty_cache()
     if world > 1:
         dist: Any = importlib.import_module("torch.distributed")
-        if bench.cuda and rank == 0 and "p2p" in parts:  # before the others' devices are busy with NCCL
+        if (
+            bench.cuda and rank == 0 and "p2p" in parts
+        ):  # before the others' devices are busy with NCCL
             kept.measure("p2p", bench.p2p_devices)
             torch.cuda.empty_cache()
-        where: dict[str, Any] = {"init_method": address, "rank": rank, "world_size": world} if address else {}
+        where: dict[str, Any] = (
+            {"init_method": address, "rank": rank, "world_size": world} if address else {}
+        )
         where |= {"device_id": bench.device} if bench.cuda else {}
         dist.init_process_group("nccl" if bench.cuda else "gloo", **where)
         cpu_group = dist.new_group(backend="gloo")
@@ -370,13 +454,21 @@ def work(rank: int, world: int, spec: Mapping[str, Any], out: str, address: str)
 
 
 class Kept:
-    """File of what a rank has measured: a killed experiment goes on if options, devices and PyTorch are the same."""
+    """File of what a rank has measured: a killed experiment goes on if options, devices and
+    PyTorch are the same.
+    """
 
     def __init__(self, path: Path, torch: Any, spec: Mapping[str, Any], world: int) -> None:
         names = [facts["name"] for facts in device_facts(torch)]
         key = json.dumps([dict(spec), world, names, str(torch.__version__)], sort_keys=True)
         self.path = path
-        self.document: dict[str, Any] = {"key": key, "parts": {}, "notes": [], "seconds": 0.0, "finished": False}
+        self.document: dict[str, Any] = {
+            "key": key,
+            "parts": {},
+            "notes": [],
+            "seconds": 0.0,
+            "finished": False,
+        }
         try:
             before = json.loads(path.read_text("utf-8"))
         except (OSError, ValueError):
@@ -404,16 +496,30 @@ def gather(out: str, world: int, spec: Mapping[str, Any]) -> dict[str, Any]:
     """Join the results of all ranks in one document."""
     torch: Any = importlib.import_module("torch")
     document: dict[str, Any] = {
-        "format": "llmprof-bandwidth", "version": 1, "spec": dict(spec), "world": world,
-        "platform": "cuda" if spec["device"] == "cuda" else "cpu", "torch": str(torch.__version__),
-        "devices": device_facts(torch), "cores": os.cpu_count(), "notes": [], "topology": {},
-        "memory": [], "matmul": [], "host": [], "p2p": [], "p2p_ranks": [], "all_reduce": [],
+        "format": "llmprof-bandwidth",
+        "version": 1,
+        "spec": dict(spec),
+        "world": world,
+        "platform": "cuda" if spec["device"] == "cuda" else "cpu",
+        "torch": str(torch.__version__),
+        "devices": device_facts(torch),
+        "cores": os.cpu_count(),
+        "notes": [],
+        "topology": {},
+        "memory": [],
+        "matmul": [],
+        "host": [],
+        "p2p": [],
+        "p2p_ranks": [],
+        "all_reduce": [],
         "continued": [],
-    }  # fmt: skip
+    }
     for rank in range(world):
         path = Path(out, f"rank{rank}.json")
         if not path.is_file():
-            document["notes"].append(f"rank {rank} wrote nothing here: it ran on another node, or failed")
+            document["notes"].append(
+                f"rank {rank} wrote nothing here: it ran on another node, or failed"
+            )
             continue
         part = json.loads(path.read_text("utf-8"))
         for key in ("memory", "matmul", "host", "p2p", "p2p_ranks"):
@@ -421,22 +527,33 @@ def gather(out: str, world: int, spec: Mapping[str, Any]) -> dict[str, Any]:
         document["continued"] = sorted({*document["continued"], *part["earlier"]})
         document["notes"] += [note for note in part["notes"] if note not in document["notes"]]
         if rank == 0:
-            document["all_reduce"], document["seconds"] = part["parts"].get("all_reduce", []), part["seconds"]
+            document["all_reduce"], document["seconds"] = (
+                part["parts"].get("all_reduce", []),
+                part["seconds"],
+            )
     if "topology" in spec["parts"]:
         document["topology"] = topology()
     if document["continued"]:
-        document["notes"].append("continued; measured before it was interrupted: " + ", ".join(document["continued"]))
+        document["notes"].append(
+            "continued; measured before it was interrupted: " + ", ".join(document["continued"])
+        )
     if world == 1:
-        document["notes"].append("one device: links between devices and all-reduce were not measured")
+        document["notes"].append(
+            "one device: links between devices and all-reduce were not measured"
+        )
     return document
 
 
 def main() -> int:
     """Measure all parts and write the document."""
     os.environ.update(GUARDS)
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, required=True, help="JSON file to write")
-    parser.add_argument("--spec", type=json.loads, default={}, help="options that override the defaults, as JSON")
+    parser.add_argument(
+        "--spec", type=json.loads, default={}, help="options that override the defaults, as JSON"
+    )
     args = parser.parse_args()
     torch: Any = importlib.import_module("torch")
     spec = {**SPEC, **args.spec}

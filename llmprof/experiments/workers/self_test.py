@@ -1,4 +1,5 @@
-"""Script that times a known kernel with the operators' timer and with PyTorch's profiler, and prints both as JSON.
+"""Script that times a known kernel with the operators' timer and with PyTorch's profiler, and
+prints both as JSON.
 
 A stand-alone program that needs only PyTorch: ``python self_test.py``.
 """
@@ -45,13 +46,18 @@ def main() -> int:
     seen = [
         float(event.device_time if cuda else event.cpu_time)
         for event in profile.events()
-        if str(event.device_type) == device_type and (event.name == name if name else "emset" not in event.name)
+        if str(event.device_type) == device_type
+        and (event.name == name if name else "emset" not in event.name)
     ]
     summary = {
-        "platform": place, "n": n, "timed_us": statistics.median(timed),
-        "profiler_us": statistics.median(seen or [0.0]), "calls": len(timed), "seen": len(seen),
+        "platform": place,
+        "n": n,
+        "timed_us": statistics.median(timed),
+        "profiler_us": statistics.median(seen or [0.0]),
+        "calls": len(timed),
+        "seen": len(seen),
         "torch": str(torch.__version__),
-    }  # fmt: skip
+    }
     sys.stdout.write("\n" + json.dumps(summary) + "\n")
     return 0
 

@@ -1,4 +1,6 @@
-"""Messages between an explorer in Python and its JavaScript, declared once for both sides, and checked in both."""
+"""Messages between an explorer in Python and its JavaScript, declared once for both sides, and
+checked in both.
+"""
 
 from __future__ import annotations
 
@@ -48,9 +50,11 @@ class Scale(Record):
 
 @dataclass(frozen=True)
 class Message:
-    """A kind of request and its answer: fields and their types (those with None may be left out), and descriptions.
+    """A kind of request and its answer: fields and their types (those with None may be left out),
+    and descriptions.
 
-    ``buffers`` describes the buffers of the answer, ``busy`` a computation that takes long and runs in a thread.
+    ``buffers`` describes the buffers of the answer, ``busy`` a computation that takes long and runs
+    in a thread.
     """
 
     name: str
@@ -72,20 +76,25 @@ class Message:
         try:
             return dict(msgspec.to_builtins(msgspec.convert(content, self._asked)))
         except msgspec.ValidationError as error:
-            raise LlmprofError(f"the request {self.name!r} does not fit its declaration: {error}") from error
+            raise LlmprofError(
+                f"the request {self.name!r} does not fit its declaration: {error}"
+            ) from error
 
     def check(self, answer: Mapping[str, Any]) -> None:
         """Check an answer, in the form in which it is sent, against the declaration."""
         try:
             msgspec.convert(json.loads(json.dumps(answer, allow_nan=False)), self._answered)
         except (msgspec.ValidationError, ValueError, TypeError) as error:
-            raise LlmprofError(f"the answer to {self.name!r} does not fit its declaration: {error}") from error
+            raise LlmprofError(
+                f"the answer to {self.name!r} does not fit its declaration: {error}"
+            ) from error
 
 
 def structure(name: str, fields: Mapping[str, Any]) -> type[msgspec.Struct]:
     """Record type with these fields; fields that may be None are optional."""
     made: list[tuple[str, Any, Any]] = [
-        (key, kind, None) if optional(kind) else (key, kind, msgspec.NODEFAULT) for key, kind in fields.items()
+        (key, kind, None) if optional(kind) else (key, kind, msgspec.NODEFAULT)
+        for key, kind in fields.items()
     ]
     label = "".join(word.capitalize() for word in name.split())
     return msgspec.defstruct(label, made, bases=(Record,), kw_only=True, forbid_unknown_fields=True)
@@ -108,8 +117,13 @@ def array(values: Any, dtype: str) -> memoryview:
     return np.ascontiguousarray(raw, dtype=f"<{dtype}").data.cast("B")
 
 
-def pack(frame: pl.DataFrame, columns: Sequence[str] | None = None) -> tuple[list[dict[str, Any]], Buffers]:
-    """Columns of a frame as one buffer each: doubles (null: NaN), bytes of booleans, and codes of texts."""
+def pack(
+    frame: pl.DataFrame, columns: Sequence[str] | None = None
+) -> tuple[list[dict[str, Any]], Buffers]:
+    """Columns of a frame as one buffer each: doubles (null:
+
+    NaN), bytes of booleans, and codes of texts.
+    """
     described: list[dict[str, Any]] = []
     buffers: Buffers = []
     for name in columns if columns is not None else frame.columns:
@@ -123,7 +137,9 @@ def pack(frame: pl.DataFrame, columns: Sequence[str] | None = None) -> tuple[lis
         else:
             texts = series.cast(pl.String)
             values = texts.drop_nulls().unique(maintain_order=True)
-            codes = texts.replace_strict(values, pl.int_range(values.len(), eager=True), return_dtype=pl.UInt32)
+            codes = texts.replace_strict(
+                values, pl.int_range(values.len(), eager=True), return_dtype=pl.UInt32
+            )
             described.append({"name": name, "dtype": "u4", "values": values.to_list()})
             buffers.append(array(codes.fill_null(NOTHING), "u4"))
     return described, buffers

@@ -1,4 +1,6 @@
-"""What the heat maps of layers and of ranks share: columns of steps, scales of colours, a timeline of some ranks."""
+"""What the heat maps of layers and of ranks share: columns of steps, scales of colours, a
+timeline of some ranks.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ if TYPE_CHECKING:
     from llmprof.explore.timeline.explorer import Timeline
 
 
-def timeline_of(trace: Trace, ranks: Sequence[int], window: Sequence[float] | None, *, hint: str) -> Timeline:
+def timeline_of(
+    trace: Trace, ranks: Sequence[int], window: Sequence[float] | None, *, hint: str
+) -> Timeline:
     """Timeline of some ranks alone."""
     from llmprof.explore.timeline.explorer import timeline
 
@@ -26,27 +30,37 @@ def timeline_of(trace: Trace, ranks: Sequence[int], window: Sequence[float] | No
     return timeline(trace.select(ranks=list(ranks)), window=window)
 
 
-def placed_in_columns(rows: pl.DataFrame, most: int) -> tuple[pl.DataFrame, pl.DataFrame, list[str | None], int]:
-    """Rows with their ``column``, the columns (``first, last, phase, scale``), their phases, and the steps in one."""
+def placed_in_columns(
+    rows: pl.DataFrame, most: int
+) -> tuple[pl.DataFrame, pl.DataFrame, list[str | None], int]:
+    """Rows with their ``column``, the columns (``first, last, phase, scale``), their phases, and
+    the steps in one.
+    """
     order = rows.select("step").unique().sort("step").with_row_index("place")
     size = max(1, -(-order.height // most))
     placed = rows.join(order.with_columns(column=pl.col("place") // size), on="step")
     columns = placed.group_by("column").agg(
-        first=pl.col("step").min(), last=pl.col("step").max(), phase=pl.col("phase").mode().sort().first()
+        first=pl.col("step").min(),
+        last=pl.col("step").max(),
+        phase=pl.col("phase").mode().sort().first(),
     )
     phases = in_order(columns["phase"], PHASES)
     scale = pl.col("phase").map_elements(phases.index, pl.Int64, skip_nulls=False)
     return placed, columns.with_columns(scale=scale).sort("column"), phases, size
 
 
-def scales_of(full: pl.DataFrame, phases: Sequence[str | None], *, diverging: bool = False) -> list[dict[str, Any]]:
+def scales_of(
+    full: pl.DataFrame, phases: Sequence[str | None], *, diverging: bool = False
+) -> list[dict[str, Any]]:
     """Scale of the ``value`` of the cells of each phase."""
     values = ((name, full.filter(pl.col("phase").eq_missing(name))["value"]) for name in phases)
     return [{"phase": name} | scale_of(known, diverging=diverging) for name, known in values]
 
 
 def scale_of(values: pl.Series, *, diverging: bool = False) -> dict[str, Any]:
-    """Ends of a scale of colours, without the last 1 % of values if these are far away; logarithmic if necessary."""
+    """Ends of a scale of colours, without the last 1 % of values if these are far away;
+    logarithmic if necessary.
+    """
     values = values.drop_nulls()
     if values.is_empty():
         return {"low": 0.0, "high": 1.0, "most": 0.0, "log": False}

@@ -1,4 +1,6 @@
-"""Base class of all explorers: shared traits, requests from the browser, and the picture for static views."""
+"""Base class of all explorers: shared traits, requests from the browser, and the picture for
+static views.
+"""
 
 import base64
 import math
@@ -46,7 +48,9 @@ def smaller(image: bytes) -> bytes:
     opaque = (rows[:, 0] == _SUB).all() and (alpha[:, 0] == 255).all() and not alpha[:, 1:].any()
     if opaque:
         colour = _RGB
-        raw = np.concatenate([rows[:, :1], pixels[:, :, :3].reshape(height, 3 * width)], axis=1).tobytes()
+        raw = np.concatenate(
+            [rows[:, :1], pixels[:, :, :3].reshape(height, 3 * width)], axis=1
+        ).tobytes()
     made = [
         (b"IHDR", struct.pack(">IIBBBBB", width, height, depth, colour, *rest)),
         *((kind, data) for kind, data in parts if kind not in (b"IHDR", b"IDAT", b"IEND")),
@@ -71,19 +75,26 @@ def _chunks(image: bytes) -> Iterator[tuple[bytes, bytes]]:
 def png_of(pixels: NDArray[np.uint8]) -> bytes:
     """An image as PNG."""
     height, width, _ = pixels.shape
-    unfiltered = np.concatenate([np.zeros((height, 1), np.uint8), pixels.reshape(height, 3 * width)], axis=1)
+    unfiltered = np.concatenate(
+        [np.zeros((height, 1), np.uint8), pixels.reshape(height, 3 * width)], axis=1
+    )
     head = struct.pack(">IIBBBBB", width, height, 8, _RGB, 0, 0, 0)
-    return _packed(((b"IHDR", head), (b"IDAT", zlib.compress(unfiltered.tobytes(), _LEVEL)), (b"IEND", b"")))
+    return _packed(
+        ((b"IHDR", head), (b"IDAT", zlib.compress(unfiltered.tobytes(), _LEVEL)), (b"IEND", b""))
+    )
 
 
 def _packed(chunks: Iterable[tuple[bytes, bytes]]) -> bytes:
     return _SIGNATURE + b"".join(
-        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        for kind, data in chunks
     )
 
 
 BUNDLES: Final = Path(__file__).parents[1] / "bundles"
-"""Folder with one script and one style sheet for each widget, bundled from its source (``make bundles``)."""
+"""Folder with one script and one style sheet for each widget, bundled from its source (``make
+bundles``).
+"""
 
 LINKED = ("window", "rank", "step", "layer", "stage")
 
@@ -101,9 +112,11 @@ class Link:
 
 
 def link(*widgets: Any) -> Link:
-    """Link the window, rank, step, layer and stage of explorers: a choice in one of them applies to all.
+    """Link the window, rank, step, layer and stage of explorers: a choice in one of them applies to
+    all.
 
-    If their values differ, the value of the first one that has any is used. ``unlink()`` of the result ends it.
+    If their values differ, the value of the first one that has any is used. ``unlink()`` of the
+    result ends it.
 
     Raises
     ------
@@ -112,7 +125,9 @@ def link(*widgets: Any) -> Link:
     """
     for widget in widgets:
         if not isinstance(widget, traitlets.HasTraits):
-            raise ArgumentError(f"link() got {described(widget)} among widgets", expected="explorers")
+            raise ArgumentError(
+                f"link() got {described(widget)} among widgets", expected="explorers"
+            )
     links = []
     for trait in LINKED:
         members = [widget for widget in widgets if widget.has_trait(trait)]
@@ -136,23 +151,31 @@ KEPT_STYLE: Final = """<style class="llmprof-kept">
   overflow: hidden;
   visibility: hidden;
 }
-</style>"""
-"""Stands between the picture of a widget and the widget: one of them is seen, the widget once its kernel has answered.
+</style>"""  # noqa: E501
+"""Stands between the picture of a widget and the widget: one of them is seen, the widget once its
+kernel has answered.
 
-JupyterLab prefers the widget to a picture in the same output, trusted as a notebook is that its user ran, and says
-"model not found" where no kernel knows it any more. The classes are those of outputs in JupyterLab and VS Code.
+JupyterLab prefers the widget to a picture in the same output, trusted as a notebook is that its
+user ran, and says "model not found" where no kernel knows it any more. The classes are those of
+outputs in JupyterLab and VS Code.
 """
 
 
 def show_kept(shown: tuple[dict[str, Any], dict[str, Any]] | None) -> None:
-    """Show a widget in a notebook, and before it its picture, which stands there while no kernel answers."""
+    """Show a widget in a notebook, and before it its picture, which stands there while no kernel
+    answers.
+    """
     from IPython.core.getipython import get_ipython
     from IPython.display import display
 
     if shown is None or PICTURE not in shown[0] or not hasattr(get_ipython(), "kernel"):
         raise NotImplementedError
-    data, metadata = ({kind: one for kind, one in part.items() if kind != PICTURE} for part in shown)
-    picture, about = ({kind: one for kind, one in part.items() if kind == PICTURE} for part in shown)
+    data, metadata = (
+        {kind: one for kind, one in part.items() if kind != PICTURE} for part in shown
+    )
+    picture, about = (
+        {kind: one for kind, one in part.items() if kind == PICTURE} for part in shown
+    )
     for one, its in ((picture, about), ({"text/html": KEPT_STYLE}, {}), (data, metadata)):
         display(one, metadata=its, raw=True)  # type: ignore[no-untyped-call]
 
@@ -172,9 +195,14 @@ COLOURS: dict[str, dict[str, str]] = {
 
 
 def answers(
-    *, asks: Mapping[str, Any] = MappingProxyType({}), busy: str = "", buffers: str = "", **fields: Any
+    *,
+    asks: Mapping[str, Any] = MappingProxyType({}),
+    busy: str = "",
+    buffers: str = "",
+    **fields: Any,
 ) -> Callable[[F], F]:
-    """Decorator of a method ``_on_WHAT`` that answers requests: its parameters are asked, ``fields`` are answered.
+    """Decorator of a method ``_on_WHAT`` that answers requests: its parameters are asked,
+    ``fields`` are answered.
 
     A method without fields answers nothing but that it is done.
     """
@@ -194,7 +222,9 @@ def sorted_by(columns: Sequence[str]) -> Any:
     @traitlets.validate("sort")
     def known(_self: "Explorer", proposal: Mapping[str, Any]) -> str:
         if proposal["value"].lstrip("-") not in columns:
-            words = f"sort is {proposal['value']!r}; expected one of {listed(columns)}, with - or not"
+            words = (
+                f"sort is {proposal['value']!r}; expected one of {listed(columns)}, with - or not"
+            )
             raise traitlets.TraitError(words)
         return str(proposal["value"])
 
@@ -202,9 +232,13 @@ def sorted_by(columns: Sequence[str]) -> Any:
 
 
 class Explorer(anywidget.AnyWidget):
-    """Widget that shows a trace and returns selections as frames; ``room`` is its folder and that of its bundle."""
+    """Widget that shows a trace and returns selections as frames; ``room`` is its folder and
+    that of its bundle.
+    """
 
-    window: Trait = traitlets.List(traitlets.Float(), default_value=None, allow_none=True).tag(sync=True, pair=True)
+    window: Trait = traitlets.List(traitlets.Float(), default_value=None, allow_none=True).tag(
+        sync=True, pair=True
+    )
     """Window in view or chosen: its first and last time, in ns from the start of the trace."""
 
     rank: Trait = traitlets.Int(default_value=None, allow_none=True).tag(sync=True)
@@ -228,7 +262,10 @@ class Explorer(anywidget.AnyWidget):
             cls._esm, cls._css = BUNDLES / f"{room}.js", BUNDLES / f"{room}.css"
         super().__init_subclass__(**options)
         messages = ((getattr(method, "message", None), method) for method in vars(cls).values())
-        cls.handlers = {**cls.handlers, **{m.name: method for m, method in messages if isinstance(m, Message)}}
+        cls.handlers = {
+            **cls.handlers,
+            **{m.name: method for m, method in messages if isinstance(m, Message)},
+        }
 
     def __init__(self, trace: Trace, **traits: Any) -> None:
         self.trace = trace
@@ -237,7 +274,9 @@ class Explorer(anywidget.AnyWidget):
         kind = type(self).__name__
         if unknown := [name for name in traits if name not in self.class_trait_names()]:
             own = set(self.class_trait_names()) - set(anywidget.AnyWidget.class_trait_names())
-            expected = f"some of {', '.join(sorted(name for name in own if not name.startswith('_')))}"
+            expected = (
+                f"some of {', '.join(sorted(name for name in own if not name.startswith('_')))}"
+            )
             raise ArgumentError(f"{kind} has no {' and no '.join(unknown)}", expected=expected)
         try:
             super().__init__(**traits)
@@ -246,7 +285,11 @@ class Explorer(anywidget.AnyWidget):
         self.on_msg(self._receive)
 
     def __repr__(self) -> str:
-        chosen = [f"{name} {getattr(self, name)}" for name in LINKED[1:] if getattr(self, name) is not None]
+        chosen = [
+            f"{name} {getattr(self, name)}"
+            for name in LINKED[1:]
+            if getattr(self, name) is not None
+        ]
         if self.window is not None:
             chosen.insert(0, f"{format_ns(self.window[0])} to {format_ns(self.window[1])}")
         about = repr(self.trace).removeprefix("<").removesuffix(">").split(":")[0]
@@ -258,7 +301,9 @@ class Explorer(anywidget.AnyWidget):
         return pl.DataFrame()
 
     def picture(self) -> bytes | None:
-        """PNG image of the present state, for views without a kernel; None if there is nothing to draw."""
+        """PNG image of the present state, for views without a kernel; None if there is nothing
+        to draw.
+        """
         return None
 
     def unfiltered(self, name: str) -> Any:
@@ -271,7 +316,9 @@ class Explorer(anywidget.AnyWidget):
         if value is None:
             return None
         if len(value) != 2 or not all(math.isfinite(ns) for ns in value) or value[0] > value[1]:
-            raise traitlets.TraitError(f"window is {value!r}; expected (first, last) in ns with first <= last, or None")
+            raise traitlets.TraitError(
+                f"window is {value!r}; expected (first, last) in ns with first <= last, or None"
+            )
         return list(value)
 
     def _receive(self, _widget: Any, content: Mapping[str, Any], _buffers: Buffers) -> None:
@@ -289,14 +336,20 @@ class Explorer(anywidget.AnyWidget):
             with self._lock:
                 self._running[what] = (token, handler.message.busy)
                 self._say()
-            threading.Thread(target=self._answer, args=(handler, content, token), daemon=True).start()
+            threading.Thread(
+                target=self._answer, args=(handler, content, token), daemon=True
+            ).start()
         else:
             self._answer(handler, content, None)
 
     def _answer(self, handler: Any, content: Mapping[str, Any], token: object) -> None:
-        """Run a method and send its result or its error; nothing if the request was cancelled meanwhile."""
+        """Run a method and send its result or its error; nothing if the request was cancelled
+        meanwhile.
+        """
         what = content["what"]
-        message: dict[str, Any] = {"error": f"{what}: unexpected failure; the kernel's log says more."}
+        message: dict[str, Any] = {
+            "error": f"{what}: unexpected failure; the kernel's log says more."
+        }
         buffers: Buffers = []
         try:
             arguments = handler.message.arguments(content.get("args", {}))
@@ -309,7 +362,9 @@ class Explorer(anywidget.AnyWidget):
                 self._reply(content, message, buffers)
                 self._finish(what)
 
-    def _reply(self, content: Mapping[str, Any], message: Mapping[str, Any], buffers: Buffers) -> None:
+    def _reply(
+        self, content: Mapping[str, Any], message: Mapping[str, Any], buffers: Buffers
+    ) -> None:
         with self._lock:
             head = {"kind": "answer", "what": content.get("what"), "id": content.get("id")}
             self.send({**head, "msg": dict(message)}, buffers)
@@ -345,7 +400,9 @@ class Explorer(anywidget.AnyWidget):
         return data, metadata
 
     def _get_embed_state(self, drop_defaults: bool = False) -> dict[str, Any]:
-        """State for an exported page, where no kernel answers: the widget shows its picture there."""
+        """State for an exported page, where no kernel answers: the widget shows its picture
+        there.
+        """
         state: dict[str, Any] = super()._get_embed_state(drop_defaults=drop_defaults)
         try:
             image = self.picture()

@@ -1,4 +1,6 @@
-"""Explorer of collectives: latency, bandwidth, late ranks, and the ranks of one call side by side."""
+"""Explorer of collectives: latency, bandwidth, late ranks, and the ranks of one call side by
+side.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ Measure = Literal["late", "wait", "transfer", "duration"]
 
 
 class Bin(Record):
-    """Ranks whose value lies between two (ns), in numbers and in words, and how often one of them came last."""
+    """Ranks whose value lies between two (ns), in numbers and in words, and how often one of
+    them came last.
+    """
 
     low_ns: float
     high_ns: float
@@ -52,7 +56,9 @@ MAX_LISTED = 100
 """Most calls in the list, those with the greatest skew first."""
 
 MAX_RANKS = 32
-"""Most ranks with a row each; of more there is a histogram, and in a picked call consecutive ranks share a row."""
+"""Most ranks with a row each; of more there is a histogram, and in a picked call consecutive
+ranks share a row.
+"""
 
 MAX_BINS = 40
 """Bins of the histogram of ranks."""
@@ -67,7 +73,9 @@ MEASURES: Final[dict[str, tuple[str, str, str]]] = {
 
 
 def choices(trace: Trace) -> dict[str, Any]:
-    """Kinds with their numbers of calls (the most frequent first), phases and ranks that can be chosen."""
+    """Kinds with their numbers of calls (the most frequent first), phases and ranks that can be
+    chosen.
+    """
     calls = collectives(trace)
     kinds = calls.group_by("kind").len().sort("len", "kind", descending=[True, False])
     return {
@@ -78,11 +86,17 @@ def choices(trace: Trace) -> dict[str, Any]:
 
 
 def calls_of(
-    trace: Trace, *, kind: str | None, phase: str | None = None, window: tuple[int, int] | None = None
+    trace: Trace,
+    *,
+    kind: str | None,
+    phase: str | None = None,
+    window: tuple[int, int] | None = None,
 ) -> pl.DataFrame:
     """Rows of ``collectives`` with ``late_ns``; with a window only those that overlap it."""
     rows = lateness(collectives(trace))
-    within = [pl.col(c) == value for c, value in (("kind", kind), ("phase", phase)) if value is not None]
+    within = [
+        pl.col(c) == value for c, value in (("kind", kind), ("phase", phase)) if value is not None
+    ]
     if window is not None:
         end = pl.col("start_ns") + pl.col("dur_ns")
         within += [pl.col("start_ns") < window[1], end > window[0]]
@@ -90,15 +104,23 @@ def calls_of(
 
 
 def view(trace: Trace, rows: pl.DataFrame, rank: int | None = None) -> dict[str, Any]:
-    """All parts of the view except the picked call; parts that do not compare ranks are of ``rank`` alone."""
+    """All parts of the view except the picked call; parts that do not compare ranks are of
+    ``rank`` alone.
+    """
     own = rows if rank is None else rows.filter(pl.col("rank") == rank)
     matched = own.drop_nulls("wait_ns")
     arrivals = collective_arrivals_of(rows)
     return {
         "count": own.height,
         "matched": matched.height,
-        "histogram": {"duration": histogram(own["dur_ns"]), "transfer": histogram(matched["transfer_ns"])},
-        "medians": {"duration": own["dur_ns"].median(), "transfer": matched["transfer_ns"].median()},
+        "histogram": {
+            "duration": histogram(own["dur_ns"]),
+            "transfer": histogram(matched["transfer_ns"]),
+        },
+        "medians": {
+            "duration": own["dur_ns"].median(),
+            "transfer": matched["transfer_ns"].median(),
+        },
         "sizes": collective_sizes_of(own, peak_gbps=link_peak_gbps(trace)).to_dicts(),
         "peak_gbps": link_peak_gbps(trace),
         "device": trace.meta.get("device"),
@@ -109,13 +131,19 @@ def view(trace: Trace, rows: pl.DataFrame, rank: int | None = None) -> dict[str,
 
 
 def histogram(values: pl.Series) -> list[tuple[float, float, int]]:
-    """Counts of positive durations in bins of equal width on a logarithmic axis: start, end (ns), count."""
+    """Counts of positive durations in bins of equal width on a logarithmic axis: start, end
+    (ns), count.
+    """
     bins = log_bins(pl.DataFrame({"ns": values}), "ns", theme.Unit("ns", 1), per_decade=PER_DECADE)
     return bins.select("start", "end", "n").rows()
 
 
-def spread(rows: pl.DataFrame, measure: str, ranks: Sequence[int] | None = None) -> tuple[list[dict[str, Any]], int]:
-    """Histogram of the ranks: the median of each rank over its calls, in bins of one round width."""
+def spread(
+    rows: pl.DataFrame, measure: str, ranks: Sequence[int] | None = None
+) -> tuple[list[dict[str, Any]], int]:
+    """Histogram of the ranks: the median of each rank over its calls, in bins of one round
+    width.
+    """
     column = MEASURES[measure][1]
     if ranks is not None:
         rows = rows.filter(pl.col("rank").is_in(list(ranks)))
@@ -124,7 +152,9 @@ def spread(rows: pl.DataFrame, measure: str, ranks: Sequence[int] | None = None)
     timed = of_rank.drop_nulls("ns")
     if timed.is_empty():
         return [], of_rank.height
-    low, high = (float(value) for value in timed.select(pl.col("ns").min(), high=pl.col("ns").max()).row(0))
+    low, high = (
+        float(value) for value in timed.select(pl.col("ns").min(), high=pl.col("ns").max()).row(0)
+    )
     least = (high - low) / (MAX_BINS - 1)
     power = 10.0 ** math.floor(math.log10(max(least, 1.0)))
     width = next(step * power for step in (1, 2, 5, 10) if step * power >= least * (1 - 1e-9))
@@ -139,12 +169,21 @@ def spread(rows: pl.DataFrame, measure: str, ranks: Sequence[int] | None = None)
     for place in range(first, max(own) + 1):
         members, times = own.get(place, ([], 0))
         edges = {"low_ns": place * width, "high_ns": (place + 1) * width}
-        bins.append({**edges, "ranks": members, "words": numbers_in_words(members) if members else "", "last": times})
+        bins.append(
+            {
+                **edges,
+                "ranks": members,
+                "words": numbers_in_words(members) if members else "",
+                "last": times,
+            }
+        )
     return bins, of_rank.height - timed.height
 
 
 def banded(rows: pl.DataFrame, latest: str) -> pl.DataFrame:
-    """Rows by rank; with more than ``MAX_RANKS``, 2, 4, 8 … consecutive ranks share the row of their latest one."""
+    """Rows by rank; with more than ``MAX_RANKS``, 2, 4, 8 … consecutive ranks share the row of
+    their latest one.
+    """
     if rows["rank"].n_unique() <= MAX_RANKS:
         return rows
     size, last = 1, int(rows["rank"].max() or 0)  # type: ignore[arg-type]
@@ -163,13 +202,17 @@ def banded(rows: pl.DataFrame, latest: str) -> pl.DataFrame:
 
 
 def over_time(rows: pl.DataFrame) -> pl.DataFrame:
-    """Means over the kernels of at most ``MAX_BARS`` bars of equal time; ``call`` has the longest kernel of the bar."""
+    """Means over the kernels of at most ``MAX_BARS`` bars of equal time; ``call`` has the
+    longest kernel of the bar.
+    """
     rows = rows.sort("start_ns", "rank")
     if rows.height <= MAX_BARS:
         place = pl.int_range(pl.len(), dtype=pl.Int64)
     else:
         first, last = rows.select(pl.col("start_ns").min(), last=pl.col("start_ns").max()).row(0)
-        place = ((pl.col("start_ns") - first) * MAX_BARS // (last + 1 - first)).clip(0, MAX_BARS - 1)
+        place = ((pl.col("start_ns") - first) * MAX_BARS // (last + 1 - first)).clip(
+            0, MAX_BARS - 1
+        )
     longest = pl.col("dur_ns").arg_max()
     return (
         rows.with_columns(bar=place)
@@ -205,15 +248,24 @@ def listed(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def call_of(trace: Trace, call: int) -> pl.DataFrame:
-    """Rows of a call by rank, with ``late_ns`` and ``aligned_ns``: start after that of the first rank, on one clock."""
+    """Rows of a call by rank, with ``late_ns`` and ``aligned_ns``: start after that of the first
+    rank, on one clock.
+    """
     rows = lateness(collectives(trace)).filter(pl.col("call") == call).sort("rank")
     start = pl.col("start_ns") - pl.col("clock_offset_ns")
     return rows.with_columns(aligned_ns=start - start.min())
 
 
 def beside(rows: pl.DataFrame, call: int | None) -> tuple[int | None, int | None]:
-    """The calls before and after the picked one in time; the first call for both if none is picked."""
-    order = rows.drop_nulls("call").group_by("call").agg(pl.col("start_ns").min()).sort("start_ns", "call")["call"]
+    """The calls before and after the picked one in time; the first call for both if none is
+    picked.
+    """
+    order = (
+        rows.drop_nulls("call")
+        .group_by("call")
+        .agg(pl.col("start_ns").min())
+        .sort("start_ns", "call")["call"]
+    )
     if order.is_empty():
         return None, None
     place = order.index_of(call) if call is not None else None
@@ -252,7 +304,9 @@ class AllReduce(Explorer, room="collectives"):
     """What the histogram of many ranks shows: late, wait, transfer or duration."""
 
     spread_of = traitlets.Enum(["calls", "call"], default_value="calls").tag(sync=True)
-    """Calls of the histogram: all that are shown (of each rank its median), or the picked call alone."""
+    """Calls of the histogram: all that are shown (of each rank its median), or the picked call
+    alone.
+    """
 
     picked = traitlets.List(traitlets.Int(), default_value=[]).tag(sync=True)
     """Ranks that were picked in the histogram; none if empty."""
@@ -267,16 +321,21 @@ class AllReduce(Explorer, room="collectives"):
 
     @property
     def selected(self) -> pl.DataFrame:
-        """Rows of ``analyze.collectives`` of the picked call, with ``late_ns``; all visible calls if none is picked.
+        """Rows of ``analyze.collectives`` of the picked call, with ``late_ns``; all visible calls
+        if none is picked.
 
-        ``late_ns`` is the time from the start of the first rank to the start of this rank. Where ranks are picked, only
-        theirs.
+        ``late_ns`` is the time from the start of the first rank to the start of this rank. Where
+        ranks are picked, only theirs.
         """
         call = self.call
         rows = self._rows() if call is None else call_of(self.trace, call).drop("aligned_ns")
         if self.picked:
             rows = rows.filter(pl.col("rank").is_in(list(self.picked)))
-        return rows if call is not None or self.rank is None else rows.filter(pl.col("rank") == self.rank)
+        return (
+            rows
+            if call is not None or self.rank is None
+            else rows.filter(pl.col("rank") == self.rank)
+        )
 
     def timeline(self) -> Timeline:
         """The picked ranks alone in a timeline, at the window that is shown."""
@@ -290,10 +349,19 @@ class AllReduce(Explorer, room="collectives"):
         return charts.to_png_bytes(charts.all_reduce(rows, kind=kind))
 
     def _rows(self) -> pl.DataFrame:
-        window = (round(self.window[0]), round(self.window[1])) if self.in_window and self.window else None
+        window = (
+            (round(self.window[0]), round(self.window[1]))
+            if self.in_window and self.window
+            else None
+        )
         return calls_of(self.trace, kind=self.kind, phase=self.phase, window=window)
 
-    @answers(busy="matching calls over the ranks", kinds=list[tuple[str, int]], phases=list[str], ranks=list[int])
+    @answers(
+        busy="matching calls over the ranks",
+        kinds=list[tuple[str, int]],
+        phases=list[str],
+        ranks=list[int],
+    )
     def _on_choices(self) -> Answer:
         offered = choices(self.trace)
         names = [kind for kind, _ in offered["kinds"]]
@@ -315,12 +383,18 @@ class AllReduce(Explorer, room="collectives"):
         over_time=list[Row],
         calls=list[Row],
     )
-    def _on_view(self, *, kind: str, phase: str | None, rank: int | None, window: Window | None) -> Answer:
+    def _on_view(
+        self, *, kind: str, phase: str | None, rank: int | None, window: Window | None
+    ) -> Answer:
         within = (round(window[0]), round(window[1])) if window else None
-        return view(self.trace, calls_of(self.trace, kind=kind, phase=phase, window=within), rank), []
+        return view(
+            self.trace, calls_of(self.trace, kind=kind, phase=phase, window=within), rank
+        ), []
 
     @answers(call=int | None, rows=list[Row], before=int | None, after=int | None)
-    def _on_call(self, *, call: int | None, kind: str | None, phase: str | None, ranks: list[int] | None) -> Answer:
+    def _on_call(
+        self, *, call: int | None, kind: str | None, phase: str | None, ranks: list[int] | None
+    ) -> Answer:
         before, after = beside(calls_of(self.trace, kind=kind, phase=phase), call)
         rows = []
         if call is not None:
@@ -330,7 +404,13 @@ class AllReduce(Explorer, room="collectives"):
         return {"call": call, "rows": rows, "before": before, "after": after}, []
 
     @answers(
-        busy="comparing the ranks", measure=Measure, meaning=str, ranks=int, unknown=int, bins=list[Bin], words=str
+        busy="comparing the ranks",
+        measure=Measure,
+        meaning=str,
+        ranks=int,
+        unknown=int,
+        bins=list[Bin],
+        words=str,
     )
     def _on_spread(
         self,
@@ -344,17 +424,25 @@ class AllReduce(Explorer, room="collectives"):
     ) -> Answer:
         within = (round(window[0]), round(window[1])) if window else None
         trace = self.trace
-        rows = calls_of(trace, kind=kind, phase=phase, window=within) if call is None else call_of(trace, call)
+        rows = (
+            calls_of(trace, kind=kind, phase=phase, window=within)
+            if call is None
+            else call_of(trace, call)
+        )
         bins, unknown = spread(rows, measure, ranks)
         count = sum(len(one["ranks"]) for one in bins)
         words = ""
         if bins:
             most, top = max(bins, key=lambda one: len(one["ranks"])), bins[-1]
             between = f"between {format_ns(most['low_ns'])} and {format_ns(most['high_ns'])}"
-            highest = f"; the highest is above {format_ns(top['low_ns'])}: {ranks_in_words(top['ranks'])}"
+            highest = (
+                f"; the highest is above {format_ns(top['low_ns'])}: {ranks_in_words(top['ranks'])}"
+            )
             lie = "lies" if len(most["ranks"]) == 1 else "lie"
             of = counted(count, "rank")
-            words = f"{len(most['ranks']):,} of {of} {lie} {between}{'' if top is most else highest}."
+            words = (
+                f"{len(most['ranks']):,} of {of} {lie} {between}{'' if top is most else highest}."
+            )
         head = {"measure": measure, "meaning": MEASURES[measure][2], "words": words}
         return {**head, "ranks": count, "unknown": unknown, "bins": bins}, []
 
@@ -372,19 +460,23 @@ class AllReduce(Explorer, room="collectives"):
 
 
 def all_reduce(trace: Trace, *, kind: str | None = None, **traits: Any) -> AllReduce:
-    """Calls of a collective: latencies, sizes, bandwidth compared with the link's peak, late ranks, and waiting.
+    """Calls of a collective: latencies, sizes, bandwidth compared with the link's peak, late ranks,
+    and waiting.
 
-    Picking a call (a bar over time, or a row of the list) shows its ranks aligned and sets ``call, step, layer`` and
-    ``window``; ``.selected`` is the frame of its rows. With more than 32 ranks a histogram says how many arrive how
-    late, wait or transfer how long; picking its bars sets ``picked``, and ``.timeline()`` opens these ranks alone.
+    Picking a call (a bar over time, or a row of the list) shows its ranks aligned and sets ``call,
+    step, layer`` and ``window``; ``.selected`` is the frame of its rows. With more than 32 ranks a
+    histogram says how many arrive how late, wait or transfer how long; picking its bars sets
+    ``picked``, and ``.timeline()`` opens these ranks alone.
 
     Parameters
     ----------
     trace : Trace
         Any trace; the widget says so if it has no collectives.
     kind : str, optional
-        all_reduce (the default, if there is one), all_gather, reduce_scatter, all_to_all, broadcast, send_recv …
+        all_reduce (the default, if there is one), all_gather, reduce_scatter, all_to_all,
+        broadcast, send_recv …
     **traits
-        Initial values of ``phase, in_window, call, rank, spread, spread_of, picked, window, theme``.
+        Initial values of ``phase, in_window, call, rank, spread, spread_of, picked, window,
+        theme``.
     """
     return AllReduce(trace, kind=kind, **traits)

@@ -36,7 +36,9 @@ LANES: Final = ("layers", "compute", "communication", "copies", "idle")
 """Rows of a timeline; the column ``lane`` is their number."""
 
 MOST_EVENTS: Final = 4_000
-"""Most events of a side that are sent one by one; with more, short events near each other are merged."""
+"""Most events of a side that are sent one by one; with more, short events near each other are
+merged.
+"""
 
 _CAUSES: Final = {part: words for (kind, part), (_, words) in WORDS.items() if kind == "idle"}
 _PIECES: Final = 1_500
@@ -82,7 +84,9 @@ def align(
     layer: int | None = None,
     window: Sequence[float] | None = None,
 ) -> Tracks:
-    """Timelines of a step of each run, aligned at its start or at the start of one of its layers."""
+    """Timelines of a step of each run, aligned at its start or at the start of one of its
+    layers.
+    """
     tracks = Tracks()
     steps = [_steps(run, phase) for run in runs]
     tracks.places = min((frame.height for frame in steps if frame.height), default=0)
@@ -93,7 +97,9 @@ def align(
         tracks.place = min(place, max(0, tracks.places - 1)) if tracks.places else None
     events = [_events(run, frame, tracks.place) for run, frame in zip(runs, steps, strict=True)]
     spans = [_span(run, frame, tracks.place) for run, frame in zip(runs, steps, strict=True)]
-    tracks.layers = sorted({layer for rows in events for layer in rows.filter(lane=0)["layer"].drop_nulls()})
+    tracks.layers = sorted(
+        {layer for rows in events for layer in rows.filter(lane=0)["layer"].drop_nulls()}
+    )
     ends, shown = [], []
     for run, rows, span in zip(runs, events, spans, strict=True):
         side, origin, length = _side(run, rows, span, phase=phase, layer=layer)
@@ -126,7 +132,11 @@ def _steps(run: Aligned, phase: str | None) -> pl.DataFrame:
         windows = recorded_windows(run.trace) if phase is None else step_windows(run.trace)
     except LlmprofError:
         return pl.DataFrame(schema={"step": pl.Int32, "start_ns": pl.Int64, "span_ns": pl.Int64})
-    own = windows.filter(pl.col("rank") == _rank(run)).unique("start_ns", keep="first").sort("start_ns")
+    own = (
+        windows.filter(pl.col("rank") == _rank(run))
+        .unique("start_ns", keep="first")
+        .sort("start_ns")
+    )
     return own if phase is None else own.filter(pl.col("phase") == phase)
 
 
@@ -168,12 +178,18 @@ def _events(run: Aligned, steps: pl.DataFrame, place: int | None) -> pl.DataFram
         .agg(pl.col("start_ns").min(), dur_ns=end - pl.col("start_ns").min())
     )
     named = pl.format("layer {}", "layer")
-    layers = layers.sort("start_ns").with_columns(lane=pl.lit(0, dtype=pl.Int32), label=pl.lit("layer"), name=named)
+    layers = layers.sort("start_ns").with_columns(
+        lane=pl.lit(0, dtype=pl.Int32), label=pl.lit("layer"), name=named
+    )
     gaps = idle(run.trace).filter(inside)
     gaps = gaps.select(
-        pl.lit(4, dtype=pl.Int32).alias("lane"), "start_ns", "dur_ns", label="cause",
-        name=pl.col("cause").replace(_CAUSES), layer=pl.lit(None, dtype=pl.Int32),
-    )  # fmt: skip
+        pl.lit(4, dtype=pl.Int32).alias("lane"),
+        "start_ns",
+        "dur_ns",
+        label="cause",
+        name=pl.col("cause").replace(_CAUSES),
+        layer=pl.lit(None, dtype=pl.Int32),
+    )
     parts = [layers.select(columns), rows, _waits(run, inside), gaps]
     return pl.concat(parts, how="diagonal_relaxed").with_columns(pl.col("layer").cast(pl.Int32))
 
@@ -190,12 +206,25 @@ def _waits(run: Aligned, inside: pl.Expr) -> pl.DataFrame:
 
 
 def _side(
-    run: Aligned, rows: pl.DataFrame, span: tuple[int, int] | None, *, phase: str | None, layer: int | None
+    run: Aligned,
+    rows: pl.DataFrame,
+    span: tuple[int, int] | None,
+    *,
+    phase: str | None,
+    layer: int | None,
 ) -> tuple[dict[str, Any], int | None, float]:
     """Header of a run, its point of alignment, and the length of its layer or step."""
-    side: dict[str, Any] = {"name": run.name, "rank": _rank(run), "step": None, "origin_ns": None, "note": ""}
+    side: dict[str, Any] = {
+        "name": run.name,
+        "rank": _rank(run),
+        "step": None,
+        "origin_ns": None,
+        "note": "",
+    }
     if span is None:
-        side["note"] = f"{run.name} has no such {step_of(phase)}" if phase else f"{run.name} has no events"
+        side["note"] = (
+            f"{run.name} has no such {step_of(phase)}" if phase else f"{run.name} has no events"
+        )
         return side, None, 0.0
     origin, length = span[0], float(span[1] - span[0])
     if layer is not None:
@@ -205,19 +234,27 @@ def _side(
             return side, None, 0.0
         origin, length = int(own["start_ns"][0]), float(own["dur_ns"][0])
     if phase is not None:
-        first = step_windows(run.trace).filter((pl.col("rank") == _rank(run)) & (pl.col("start_ns") == span[0]))
+        first = step_windows(run.trace).filter(
+            (pl.col("rank") == _rank(run)) & (pl.col("start_ns") == span[0])
+        )
         side["step"] = int(first["step"][0]) if first.height else None
     side["origin_ns"] = origin
     return side, origin, length
 
 
 def _reduced(rows: pl.DataFrame, origin: int | None, window: tuple[float, float]) -> pl.DataFrame:
-    """Rows of a window, with times from the point of alignment; of many, short ones near each other are merged."""
+    """Rows of a window, with times from the point of alignment; of many, short ones near each
+    other are merged.
+    """
     if origin is None:
         return pl.DataFrame(schema=SCHEMA)
     start = (pl.col("start_ns") - origin).cast(pl.Float64)
-    rows = rows.with_columns(start_ns=start, dur_ns=pl.col("dur_ns").cast(pl.Float64), events=pl.lit(1, dtype=pl.Int64))
-    rows = rows.filter((pl.col("start_ns") < window[1]) & (pl.col("start_ns") + pl.col("dur_ns") > window[0]))
+    rows = rows.with_columns(
+        start_ns=start, dur_ns=pl.col("dur_ns").cast(pl.Float64), events=pl.lit(1, dtype=pl.Int64)
+    )
+    rows = rows.filter(
+        (pl.col("start_ns") < window[1]) & (pl.col("start_ns") + pl.col("dur_ns") > window[0])
+    )
     if rows.height > MOST_EVENTS:
         piece = (window[1] - window[0]) / _PIECES
         short = rows.filter(pl.col("dur_ns") < piece)
@@ -229,7 +266,12 @@ def _reduced(rows: pl.DataFrame, origin: int | None, window: tuple[float, float]
             name=pl.format("{} events", pl.len()),
             events=pl.len().cast(pl.Int64),
         )
-        rows = pl.concat([rows.filter(pl.col("dur_ns") >= piece).select(list(SCHEMA)), gathered.select(list(SCHEMA))])
+        rows = pl.concat(
+            [
+                rows.filter(pl.col("dur_ns") >= piece).select(list(SCHEMA)),
+                gathered.select(list(SCHEMA)),
+            ]
+        )
     return rows.select(list(SCHEMA)).cast(SCHEMA).sort("lane", "start_ns", maintain_order=True)  # type: ignore[arg-type]
 
 
@@ -241,7 +283,9 @@ Pair = tuple[int, int]
 
 
 class Shown(Record):
-    """View of the table: two runs, labels that rows are aligned by, filters, a search text and an order."""
+    """View of the table: two runs, labels that rows are aligned by, filters, a search text and
+    an order.
+    """
 
     pair: Pair
     by: list[str]
@@ -254,7 +298,9 @@ class Shown(Record):
 
 
 class Part(Record):
-    """Part of the time of a step (ns): its group, its words, and the stage of compute or cause of idle time."""
+    """Part of the time of a step (ns): its group, its words, and the stage of compute or cause
+    of idle time.
+    """
 
     group: str
     label: str
@@ -263,7 +309,9 @@ class Part(Record):
 
 
 class Bar(Record):
-    """A run: its name, its steps of the phase, the time of a step and until the next (ns), and its parts."""
+    """A run: its name, its steps of the phase, the time of a step and until the next (ns), and
+    its parts.
+    """
 
     name: str
     steps: int
@@ -273,7 +321,9 @@ class Bar(Record):
 
 
 class Change(Record):
-    """Bar of a waterfall: :func:`llmprof.analyze.compare.story.diff_waterfall`; null where a run does not have it."""
+    """Bar of a waterfall: :func:`llmprof.analyze.compare.story.diff_waterfall`; null where a run
+    does not have it.
+    """
 
     group: str
     label: str
@@ -295,7 +345,9 @@ class Way(Record):
 
 
 class Track(Record):
-    """Timeline of a run: rank, step, point of alignment (ns from its start), columns and their first buffer."""
+    """Timeline of a run: rank, step, point of alignment (ns from its start), columns and their
+    first buffer.
+    """
 
     name: str
     rank: int | None
@@ -324,7 +376,13 @@ STATUSES: Final = {
 }
 """Statuses of :func:`llmprof.analyze.compare.times.diff_events` in words."""
 
-ALIGNED: Final = (("stage", "name"), ("name",), ("stage", "category"), ("layer", "stage"), ("category",))
+ALIGNED: Final = (
+    ("stage", "name"),
+    ("name",),
+    ("stage", "category"),
+    ("layer", "stage"),
+    ("category",),
+)
 """Labels that rows can be aligned by, in addition to the phase."""
 
 NUMBERS: Final = ("a_ns", "b_ns", "delta_ns", "ratio", "a_count", "b_count", "a_steps", "b_steps")
@@ -333,10 +391,16 @@ _MOST_TEXT: Final = 400
 _PAIR: Final = 2
 
 
-def arranged(frame: pl.DataFrame, *, search: str, phase: str | None, status: str | None, sort: str) -> pl.DataFrame:
-    """Rows of a phase and a status with a text in one of their labels, sorted by a column (``-``: descending)."""
+def arranged(
+    frame: pl.DataFrame, *, search: str, phase: str | None, status: str | None, sort: str
+) -> pl.DataFrame:
+    """Rows of a phase and a status with a text in one of their labels, sorted by a column
+    (``-``: descending).
+    """
     labels = [c for c in ("stage", "category", "layer", "name") if c in frame.columns]
-    words = pl.concat_str([pl.col(c).cast(pl.String).fill_null("") for c in labels], separator=" ").str.to_lowercase()
+    words = pl.concat_str(
+        [pl.col(c).cast(pl.String).fill_null("") for c in labels], separator=" "
+    ).str.to_lowercase()
     kept = frame.filter(words.str.contains(search.strip().lower(), literal=True))
     if phase is not None:
         kept = kept.filter(pl.col("phase") == phase)
@@ -350,7 +414,9 @@ def arranged(frame: pl.DataFrame, *, search: str, phase: str | None, status: str
 
 
 def block(frame: pl.DataFrame, offset: int, count: int) -> list[dict[str, Any]]:
-    """Some of the rows as JSON, with texts shortened, and names of kernels also as people read them."""
+    """Some of the rows as JSON, with texts shortened, and names of kernels also as people read
+    them.
+    """
     rows = frame.slice(max(0, offset), max(0, count))
     if "name" in rows.columns:
         known = rows["name"].fill_null("")
@@ -371,7 +437,9 @@ def statuses_of(runs: Sequence[Trace]) -> dict[str, str]:
 
 def matching(labels: Labels) -> list[pl.Expr]:
     """Condition for the events of a row: every label is equal, and null equals null."""
-    return [pl.col(name).eq_missing(pl.lit(value)) for name, value in labels.items()] or [pl.lit(value=True)]
+    return [pl.col(name).eq_missing(pl.lit(value)) for name, value in labels.items()] or [
+        pl.lit(value=True)
+    ]
 
 
 def of_rank(events: pl.DataFrame, rank: int | None) -> pl.DataFrame:
@@ -380,7 +448,9 @@ def of_rank(events: pl.DataFrame, rank: int | None) -> pl.DataFrame:
 
 
 def events_of(trace: Trace, labels: Labels, rank: int | None = None) -> pl.DataFrame:
-    """Events of a row that belong to a step: those that :func:`llmprof.analyze.compare.times.diff_events` compares."""
+    """Events of a row that belong to a step: those that
+    :func:`llmprof.analyze.compare.times.diff_events` compares.
+    """
     return of_rank(attribute(trace), rank).filter(pl.col("step").is_not_null(), *matching(labels))
 
 
@@ -391,18 +461,31 @@ def steps_of(trace: Trace, labels: Labels, rank: int | None = None) -> pl.DataFr
     cells = events.filter(pl.col("step").is_not_null(), pl.col("phase").eq_missing(pl.lit(phase)))
     every = cells.group_by("rank", "step").agg(pl.col("start_ns").min())
     busy = union_length(events_of(trace, labels, rank), ["rank", "step"])
-    joined = every.join(busy, on=["rank", "step"], how="left").with_columns(pl.col("busy_ns").fill_null(0))
-    steps = joined.group_by("step").agg(pl.col("busy_ns").mean(), pl.col("start_ns").min()).sort("start_ns", "step")
+    joined = every.join(busy, on=["rank", "step"], how="left").with_columns(
+        pl.col("busy_ns").fill_null(0)
+    )
+    steps = (
+        joined.group_by("step")
+        .agg(pl.col("busy_ns").mean(), pl.col("start_ns").min())
+        .sort("start_ns", "step")
+    )
     return steps.with_row_index("place").select("step", "place", "busy_ns")
 
 
-def kernels_of(a: Trace, b: Trace, labels: Labels, tolerance: float, rank: int | None = None) -> dict[str, Any]:
-    """Kernels of a row in both traces, the largest change first: ``rows`` as JSON, and their ``total``."""
+def kernels_of(
+    a: Trace, b: Trace, labels: Labels, tolerance: float, rank: int | None = None
+) -> dict[str, Any]:
+    """Kernels of a row in both traces, the largest change first:
+
+    ``rows`` as JSON, and their ``total``.
+    """
     by = [*keys_of(label for label in labels if label != "name"), "name"]
     ranks = None if rank is None else [rank]
     frame = diff_events(a, b, tolerance=tolerance, by=by, ranks=ranks).filter(matching(labels))
     frame = frame.sort(pl.col("delta_ns").abs(), "name", descending=[True, False], nulls_last=True)
-    shown = frame.select("name", "status", "a_ns", "b_ns", "delta_ns", "ratio", "a_count", "b_count")
+    shown = frame.select(
+        "name", "status", "a_ns", "b_ns", "delta_ns", "ratio", "a_count", "b_count"
+    )
     return {"rows": block(shown, 0, _MOST_KERNELS), "total": frame.height}
 
 
@@ -437,10 +520,14 @@ class Compare(Explorer, room="compare"):
     names = traitlets.List(traitlets.Unicode(), ["a", "b"], minlen=2).tag(sync=True)
     """Names of the runs."""
 
-    pair = traitlets.List(traitlets.Int(min=0), [0, 1], minlen=2, maxlen=2).tag(sync=True, pair=True)
+    pair = traitlets.List(traitlets.Int(min=0), [0, 1], minlen=2, maxlen=2).tag(
+        sync=True, pair=True
+    )
     """Numbers of the two runs that are compared; the first is the reference."""
 
-    by = traitlets.List(traitlets.Enum(["stage", "category", "layer", "name"]), list(ALIGNED[0])).tag(sync=True)
+    by = traitlets.List(
+        traitlets.Enum(["stage", "category", "layer", "name"]), list(ALIGNED[0])
+    ).tag(sync=True)
     """Labels that rows are aligned by, in addition to the phase."""
 
     tolerance = traitlets.Float(0.05, min=0).tag(sync=True)
@@ -459,8 +546,12 @@ class Compare(Explorer, room="compare"):
     place = traitlets.Int(default_value=None, allow_none=True, min=0).tag(sync=True)
     """Step of the phase that the timelines show, counted from 0; the most typical one if None."""
 
-    zoom: Any = traitlets.List(traitlets.Float(), default_value=None, allow_none=True).tag(sync=True, pair=True)
-    """Part of the timelines in view, in ns from the point where they are aligned; the whole step if None."""
+    zoom: Any = traitlets.List(traitlets.Float(), default_value=None, allow_none=True).tag(
+        sync=True, pair=True
+    )
+    """Part of the timelines in view, in ns from the point where they are aligned; the whole step
+    if None.
+    """
 
     statuses = traitlets.Dict(STATUSES).tag(sync=True)
     colours = traitlets.Dict(default_value={**COLOURS, "part": PARTS}).tag(sync=True)
@@ -476,7 +567,9 @@ class Compare(Explorer, room="compare"):
     def _known_runs(self, proposal: Mapping[str, Any]) -> list[int]:
         pair = [int(number) for number in proposal["value"]]
         if max(pair) >= len(self.runs) or pair[0] == pair[1]:
-            raise traitlets.TraitError(f"pair is {listed(pair)}; expected two numbers from 0 to {len(self.runs) - 1}")
+            raise traitlets.TraitError(
+                f"pair is {listed(pair)}; expected two numbers from 0 to {len(self.runs) - 1}"
+            )
         return pair
 
     @property
@@ -491,17 +584,27 @@ class Compare(Explorer, room="compare"):
 
     @property
     def waterfall(self) -> pl.DataFrame:
-        """Parts of the change of the step time: ``analyze.diff(a, b, part="waterfall")`` of the two runs."""
-        return diff_waterfall(self._times((self.pair[0], self.pair[1]), self.rank), phase=self.phase)
+        """Parts of the change of the step time:
+
+        ``analyze.diff(a, b, part="waterfall")`` of the two runs.
+        """
+        return diff_waterfall(
+            self._times((self.pair[0], self.pair[1]), self.rank), phase=self.phase
+        )
 
     @property
     def selected(self) -> pl.DataFrame:
-        """Events of the picked row in both traces: ``trace`` (which one), and the columns of ``attribute``."""
+        """Events of the picked row in both traces:
+
+        ``trace`` (which one), and the columns of ``attribute``.
+        """
         if self.picked is None:
             return nothing_of(self.trace)
         sides = [(self.names[number], self.runs[number]) for number in self.pair]
         return pl.concat(
-            events_of(t, self.picked, self._rank(t, self.rank)).select(pl.lit(n).alias("trace"), pl.all())
+            events_of(t, self.picked, self._rank(t, self.rank)).select(
+                pl.lit(n).alias("trace"), pl.all()
+            )
             for n, t in sides
         )
 
@@ -520,23 +623,32 @@ class Compare(Explorer, room="compare"):
         both = {r for number in pair for r in self.runs[number].ranks}
         return [rank] if rank is not None and rank in both else None
 
-    def _diff(self, pair: Pair, by: tuple[str, ...], tolerance: float, rank: int | None) -> pl.DataFrame:
+    def _diff(
+        self, pair: Pair, by: tuple[str, ...], tolerance: float, rank: int | None
+    ) -> pl.DataFrame:
         key = ("events", tuple(pair), by, tolerance, rank)
         if key not in self._kept:
             a, b = (self.runs[number] for number in pair)
-            self._kept[key] = diff_events(a, b, tolerance=tolerance, by=keys_of(by), ranks=self._ranks(pair, rank))
+            self._kept[key] = diff_events(
+                a, b, tolerance=tolerance, by=keys_of(by), ranks=self._ranks(pair, rank)
+            )
         return self._kept[key]
 
     def _times(self, pair: Pair, rank: int | None) -> pl.DataFrame:
         key = ("times", tuple(pair), rank)
         if key not in self._kept:
             a, b = ([self.runs[number]] for number in pair)
-            names = {f"{side}_run": pl.lit(self.names[number]) for side, number in zip("ab", pair, strict=True)}
+            names = {
+                f"{side}_run": pl.lit(self.names[number])
+                for side, number in zip("ab", pair, strict=True)
+            }
             self._kept[key] = diff_times(a, b, ranks=self._ranks(pair, rank)).with_columns(**names)
         return self._kept[key]
 
     def _rows(self, view: Mapping[str, Any]) -> pl.DataFrame:
-        frame = self._diff(tuple(view["pair"]), tuple(view["by"]), view["tolerance"], view.get("rank"))
+        frame = self._diff(
+            tuple(view["pair"]), tuple(view["by"]), view["tolerance"], view.get("rank")
+        )
         chosen = {name: view[name] for name in ("search", "phase", "status", "sort")}
         return arranged(frame, **chosen)
 
@@ -553,7 +665,11 @@ class Compare(Explorer, room="compare"):
     def _on_story(self, pair: Pair, phase: str | None = None, rank: int | None = None) -> Answer:
         frame = self._times(pair, rank)
         shared = compared_phases(frame)
-        every = [one for one in [*shared, *frame["phase"].drop_nulls().unique().sort()] if one is not None]
+        every = [
+            one
+            for one in [*shared, *frame["phase"].drop_nulls().unique().sort()]
+            if one is not None
+        ]
         phases = list(dict.fromkeys(every))
         if phase not in phases:
             phase = phases[0] if phases else None
@@ -571,7 +687,11 @@ class Compare(Explorer, room="compare"):
                 ways.append({"a": pair[0], "b": number, "bars": rows})
         ways.sort(key=lambda way: way["b"] != pair[1])
         names = (self.names[pair[0]], self.names[pair[1]])
-        context = diff_context(self.runs[pair[0]], self.runs[pair[1]], names=names)["words"].drop_nulls().to_list()
+        context = (
+            diff_context(self.runs[pair[0]], self.runs[pair[1]], names=names)["words"]
+            .drop_nulls()
+            .to_list()
+        )
         sentences = dict(zip(shared, diff_words(frame), strict=False))
         own = [sentences[phase]] if phase in sentences else []
         return {
@@ -612,7 +732,9 @@ class Compare(Explorer, room="compare"):
             columns, packed = pack(rows)
             sides.append({**side, "columns": columns, "first": len(buffers)})
             buffers += packed
-        of_all = {name: getattr(shown, name) for name in ("window", "whole", "place", "places", "layers")}
+        of_all = {
+            name: getattr(shown, name) for name in ("window", "whole", "place", "places", "layers")
+        }
         return {"sides": sides, "lanes": list(LANES), **of_all}, buffers
 
     @answers(
@@ -625,9 +747,13 @@ class Compare(Explorer, room="compare"):
         counts=dict[str, int],
     )
     def _on_table(self, view: Mapping[str, Any], count: int = 60) -> Answer:
-        whole = self._diff(tuple(view["pair"]), tuple(view["by"]), view["tolerance"], view.get("rank"))
+        whole = self._diff(
+            tuple(view["pair"]), tuple(view["by"]), view["tolerance"], view.get("rank")
+        )
         frame = self._rows(view)
-        in_phase = whole if view["phase"] is None else whole.filter(pl.col("phase") == view["phase"])
+        in_phase = (
+            whole if view["phase"] is None else whole.filter(pl.col("phase") == view["phase"])
+        )
         found = dict(in_phase.group_by("status").len().iter_rows())
         return {
             "rows": block(frame, 0, count),
@@ -653,7 +779,9 @@ class Compare(Explorer, room="compare"):
         steps=list[list[Column]],
         kernels=Kernels,
     )
-    def _on_details(self, picked: Labels, tolerance: float, pair: Pair = (0, 1), rank: int | None = None) -> Answer:
+    def _on_details(
+        self, picked: Labels, tolerance: float, pair: Pair = (0, 1), rank: int | None = None
+    ) -> Answer:
         described, buffers = [], []
         for number in pair:
             trace = self.runs[number]
@@ -665,13 +793,15 @@ class Compare(Explorer, room="compare"):
         return {"steps": described, "kernels": kernels}, buffers
 
 
-def compare(a: Trace, b: Trace, *more: Trace, names: Sequence[str] | None = None, **traits: Any) -> Compare:
+def compare(
+    a: Trace, b: Trace, *more: Trace, names: Sequence[str] | None = None, **traits: Any
+) -> Compare:
     """Runs side by side: the time of a step, the parts of its change, and the kernels behind it.
 
-    At the top is a step of each run. Below are a waterfall from the first run to the second, both timelines one above
-    the other, aligned at a step or layer, and a table of kernels, the largest change first. A click on a part of a bar
-    or on a row picks it, and shows its time in every step of both runs, and its kernels. With more than two runs, two
-    at a time are compared in this way.
+    At the top is a step of each run. Below are a waterfall from the first run to the second, both
+    timelines one above the other, aligned at a step or layer, and a table of kernels, the largest
+    change first. A click on a part of a bar or on a row picks it, and shows its time in every step
+    of both runs, and its kernels. With more than two runs, two at a time are compared in this way.
 
     Parameters
     ----------
@@ -680,14 +810,14 @@ def compare(a: Trace, b: Trace, *more: Trace, names: Sequence[str] | None = None
     names : sequence of str, optional
         Their names; by default those of the folders or files that were read.
     **traits
-        Initial values of ``pair, by, tolerance, phase, rank, place, layer, status, search, sort, picked`` and
-        ``theme``.
+        Initial values of ``pair, by, tolerance, phase, rank, place, layer, status, search, sort,
+        picked`` and ``theme``.
 
     Returns
     -------
     Explorer
-        The widget. ``.selected``: events of the picked row in both runs; ``.changes``: all rows; ``.table``: the
-        visible rows; ``.waterfall``: the bars.
+        The widget. ``.selected``: events of the picked row in both runs; ``.changes``: all rows;
+        ``.table``: the visible rows; ``.waterfall``: the bars.
 
     Raises
     ------
@@ -697,5 +827,8 @@ def compare(a: Trace, b: Trace, *more: Trace, names: Sequence[str] | None = None
     runs = (a, b, *more)
     called = list(run_names(*runs) if names is None else names)
     if len(called) != len(runs):
-        raise ArgumentError(f"compare() got {len(called)} names for {len(runs)} runs", expected="one name for each run")
+        raise ArgumentError(
+            f"compare() got {len(called)} names for {len(runs)} runs",
+            expected="one name for each run",
+        )
     return Compare(*runs, names=called, **traits)

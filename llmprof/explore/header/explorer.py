@@ -13,12 +13,25 @@ from llmprof.units import format_ns
 FILTERS: Final = ("phase", "category", "stream", "status", "search", "kind")
 """Filters that a tab has for itself, beside those that all tabs share."""
 
-SEEN: Final = (*FILTERS, "in_window", "by", "kernel", "of", "event", "call", "picked", "selection", "span",
-               "span_rows")  # fmt: skip
+SEEN: Final = (
+    *FILTERS,
+    "in_window",
+    "by",
+    "kernel",
+    "of",
+    "event",
+    "call",
+    "picked",
+    "selection",
+    "span",
+    "span_rows",
+)
 """What else of a tab belongs to a view that one may come back to."""
 
 TOGETHER_S: Final = 0.6
-"""Changes that follow each other so soon are one: a pick sets several traits, and a gesture moves the window often."""
+"""Changes that follow each other so soon are one: a pick sets several traits, and a gesture
+moves the window often.
+"""
 
 MOST: Final = 200
 """Most views that are kept."""
@@ -61,14 +74,18 @@ class History:
             view["of_tabs"] = {**view["of_tabs"], tab: traits}
 
     def go(self, by: int) -> State:
-        """The view so many places away, as far as there is one; it is the present one from now on."""
+        """The view so many places away, as far as there is one; it is the present one from now
+        on.
+        """
         self._at = max(0, min(len(self._views) - 1, self._at + by))
         self._time = -TOGETHER_S
         return self._views[self._at]
 
 
 class Header(Explorer, room="header"):
-    """Chips and history of ``explore.open``; ``shown`` gives the name of the visible tab, ``show`` changes it."""
+    """Chips and history of ``explore.open``; ``shown`` gives the name of the visible tab,
+    ``show`` changes it.
+    """
 
     chips = traitlets.List(traitlets.Dict()).tag(sync=True)
     """Filters that hold, each with the ``name`` by which it is removed, and its ``text``."""
@@ -76,7 +93,9 @@ class Header(Explorer, room="header"):
     back = traitlets.Bool(default_value=False).tag(sync=True)
     forward = traitlets.Bool(default_value=False).tag(sync=True)
 
-    def __init__(self, trace: Trace, *, shown: Callable[[], str], show: Callable[[str], None]) -> None:
+    def __init__(
+        self, trace: Trace, *, shown: Callable[[], str], show: Callable[[str], None]
+    ) -> None:
         super().__init__(trace)
         self._shown, self._show = shown, show
         self._tabs: dict[str, tuple[str, Explorer]] = {}
@@ -100,7 +119,11 @@ class Header(Explorer, room="header"):
         self._say_all()
 
     def _say_all(self) -> None:
-        self.chips, self.back, self.forward = self._chips(), self._history.back, self._history.forward
+        self.chips, self.back, self.forward = (
+            self._chips(),
+            self._history.back,
+            self._history.forward,
+        )
 
     def _state(self) -> State:
         """The view: the visible tab, and what is chosen in each."""
@@ -108,16 +131,30 @@ class Header(Explorer, room="header"):
             name: {trait: getattr(explorer, trait) for trait in SEEN if explorer.has_trait(trait)}
             for name, (_, explorer) in self._tabs.items()
         }
-        return {"tab": self._shown(), "linked": {trait: getattr(self, trait) for trait in LINKED}, "of_tabs": of_tabs}
+        return {
+            "tab": self._shown(),
+            "linked": {trait: getattr(self, trait) for trait in LINKED},
+            "of_tabs": of_tabs,
+        }
 
     def _chips(self) -> list[dict[str, str]]:
-        chips = [(name, f"{name} {value}") for name in LINKED[1:] if (value := getattr(self, name)) is not None]
+        chips = [
+            (name, f"{name} {value}")
+            for name in LINKED[1:]
+            if (value := getattr(self, name)) is not None
+        ]
         if self.window is not None:
             first, last = self.window
             chips.append(("window", f"window {format_ns(last - first)} from {format_ns(first)}"))
         for tab, (title, explorer) in self._tabs.items():
-            own = {trait: getattr(explorer, trait) for trait in FILTERS if explorer.has_trait(trait)}
-            held = {name: value for name, value in own.items() if value not in (None, "", explorer.unfiltered(name))}
+            own = {
+                trait: getattr(explorer, trait) for trait in FILTERS if explorer.has_trait(trait)
+            }
+            held = {
+                name: value
+                for name, value in own.items()
+                if value not in (None, "", explorer.unfiltered(name))
+            }
             chips += [(f"{tab}.{name}", f"{title}: {name} {value}") for name, value in held.items()]
         return [{"name": name, "text": text} for name, text in chips]
 

@@ -38,7 +38,17 @@ SPLITS: Final = ("phase", "stage", "layer", "stream", "rank")
 """Labels that rows can be filtered by, and labels that can divide launches into rows."""
 
 NUMBERS: Final[tuple[str, ...]] = (
-    *("count", "total_ns", "share", "mean_ns", "median_ns", "p99_ns", "min_ns", "max_ns", "slack_ns"),
+    *(
+        "count",
+        "total_ns",
+        "share",
+        "mean_ns",
+        "median_ns",
+        "p99_ns",
+        "min_ns",
+        "max_ns",
+        "slack_ns",
+    ),
 )
 SORTABLE: Final = ("name", "category", "limit", *PLACES, *NUMBERS)
 
@@ -49,7 +59,9 @@ _NAMED: Final = 2
 
 
 class Shown(Record):
-    """View of the table: filters, labels that divide launches into rows, a search text, an order, a window."""
+    """View of the table: filters, labels that divide launches into rows, a search text, an
+    order, a window.
+    """
 
     rank: int | None = None
     step: int | None = None
@@ -88,19 +100,29 @@ def options(events: pl.DataFrame) -> dict[str, list[int | str]]:
 
 
 def places(values: Sequence[int | str] | None, plural: str) -> str:
-    """Short text for the values of a label: one or two of them, a range of numbers, or their number."""
+    """Short text for the values of a label: one or two of them, a range of numbers, or their
+    number.
+    """
     if not values:
         return ""
     first, last = values[0], values[-1]
     numbers = isinstance(first, int) and isinstance(last, int)
     if len(values) <= _NAMED:
         return ", ".join(str(value) for value in values)
-    return f"{first} to {last}" if numbers and int(last) - int(first) == len(values) - 1 else f"{len(values)} {plural}"
+    return (
+        f"{first} to {last}"
+        if numbers and int(last) - int(first) == len(values) - 1
+        else f"{len(values)} {plural}"
+    )
 
 
 def arranged(frame: pl.DataFrame, view: Shown) -> pl.DataFrame:
-    """Rows whose name contains the view's text, regardless of case, in the view's order (``-column``: descending)."""
-    kept = frame.filter(pl.col("name").str.to_lowercase().str.contains(view.search.lower(), literal=True))
+    """Rows whose name contains the view's text, regardless of case, in the view's order
+    (``-column``: descending).
+    """
+    kept = frame.filter(
+        pl.col("name").str.to_lowercase().str.contains(view.search.lower(), literal=True)
+    )
     column, falling = view.sort.lstrip("-"), view.sort.startswith("-")
     if column in PLACES and column not in frame.columns:
         key = pl.col(PLACES[column]).list.first()
@@ -112,7 +134,9 @@ def arranged(frame: pl.DataFrame, view: Shown) -> pl.DataFrame:
 
 
 _MOST_NAMES: Final = 3_000
-"""Rows up to which a name is told apart from those of all rows, beyond from those of the same block."""
+"""Rows up to which a name is told apart from those of all rows, beyond from those of the same
+block.
+"""
 
 
 def block(frame: pl.DataFrame, offset: int, count: int) -> tuple[list[dict[str, Any]], Buffers]:
@@ -122,13 +146,21 @@ def block(frame: pl.DataFrame, offset: int, count: int) -> tuple[list[dict[str, 
     labels = dict(zip(every, apart(every, short(every)), strict=True))
     telling = [column for column in (*PLACES, "category") if column in frame.columns]
     several = frame.group_by("name").agg(pl.col(telling).n_unique())
-    parts = {name: [c for c, n in zip(telling, counts, strict=True) if n > 1] for name, *counts in several.iter_rows()}
+    parts = {
+        name: [c for c, n in zip(telling, counts, strict=True) if n > 1]
+        for name, *counts in several.iter_rows()
+    }
     texts = []
     for row in rows.iter_rows(named=True):
-        words = [_place(label, row[label]) for label in parts[row["name"]] if row[label] is not None]
+        words = [
+            _place(label, row[label]) for label in parts[row["name"]] if row[label] is not None
+        ]
         label = " · ".join([labels[row["name"]][:_MOST_TEXT], *words])
         cells: dict[str, Any] = {column: row[column] for column in NUMBERS if column in row}
-        cells |= {place: row[place] if place in row else places(row[many], many) for place, many in PLACES.items()}
+        cells |= {
+            place: row[place] if place in row else places(row[many], many)
+            for place, many in PLACES.items()
+        }
         cells |= {"name": row["name"][:_MOST_TEXT], "label": label}
         cells |= {"category": row["category"], "limit": row.get("limit")}
         texts.append({key: _finite(cell) for key, cell in cells.items()})
@@ -144,11 +176,21 @@ def _place(label: str, value: int | str) -> str:
 
 
 def short(names: pl.Series) -> pl.Series:
-    """Readable names; C++ functions without return type, namespaces and parameters, so that their beginnings differ."""
-    made = pl.DataFrame({"name": names, "short": kernel_names.comparable(names), "readable": readable(names)})
-    cpp = pl.col("name").str.contains(r"^(?:void|std::\S+) |\w<.*>") & (pl.col("short").str.len_chars() > 0)
-    of_library = pl.col("readable").str.contains(" ", literal=True) | pl.col("name").str.contains("^_Z|_kernel_time$")
-    return made.select(short=pl.when(of_library).then("readable").when(cpp).then("short").otherwise("name"))["short"]
+    """Readable names; C++ functions without return type, namespaces and parameters, so that
+    their beginnings differ.
+    """
+    made = pl.DataFrame(
+        {"name": names, "short": kernel_names.comparable(names), "readable": readable(names)}
+    )
+    cpp = pl.col("name").str.contains(r"^(?:void|std::\S+) |\w<.*>") & (
+        pl.col("short").str.len_chars() > 0
+    )
+    of_library = pl.col("readable").str.contains(" ", literal=True) | pl.col("name").str.contains(
+        "^_Z|_kernel_time$"
+    )
+    return made.select(
+        short=pl.when(of_library).then("readable").when(cpp).then("short").otherwise("name")
+    )["short"]
 
 
 def _finite(cell: Any) -> Any:
@@ -161,11 +203,22 @@ MOST_POINTS: Final = 8_000
 PARTS: Final = 600
 _MOST_ROWS: Final = 50
 _MOST_OPERATORS, _MOST_SHAPES = 300, 48
-_GRID: Final = ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "registers", "shared_bytes")
+_GRID: Final = (
+    "grid_x",
+    "grid_y",
+    "grid_z",
+    "block_x",
+    "block_y",
+    "block_z",
+    "registers",
+    "shared_bytes",
+)
 
 
 def launches(events: pl.DataFrame) -> tuple[dict[str, Any], Buffers]:
-    """Launches over time, packed: one by one, or shortest, median and longest of each interval of time."""
+    """Launches over time, packed: one by one, or shortest, median and longest of each interval
+    of time.
+    """
     if events.is_empty():
         return {"condensed": False, "columns": [], "span": None}, []
     ends = pl.col("start_ns") + pl.col("dur_ns")
@@ -179,11 +232,18 @@ def launches(events: pl.DataFrame) -> tuple[dict[str, Any], Buffers]:
             events.group_by(part=(pl.col("start_ns") - span[0]) // length)
             .agg(least_ns=dur.min(), middle_ns=dur.median(), most_ns=dur.max(), count=pl.len())
             .sort("part")
-            .with_columns(start_ns=span[0] + pl.col("part") * length, end_ns=span[0] + (pl.col("part") + 1) * length)
+            .with_columns(
+                start_ns=span[0] + pl.col("part") * length,
+                end_ns=span[0] + (pl.col("part") + 1) * length,
+            )
             .drop("part")
         )
     columns, buffers = pack(frame)
-    return {"condensed": events.height > MOST_POINTS, "columns": columns, "span": list(span)}, buffers
+    return {
+        "condensed": events.height > MOST_POINTS,
+        "columns": columns,
+        "span": list(span),
+    }, buffers
 
 
 def shapes(trace: Trace, name: str, rank: int | None) -> dict[str, Any]:
@@ -202,31 +262,61 @@ def shapes(trace: Trace, name: str, rank: int | None) -> dict[str, Any]:
     )
     why = "" if rows.height else "No operator was recorded for its launches."
     of_operators = operators_roofline(trace, rank) if trace.has("kernels") else None
-    return {"rows": rows.head(_MOST_ROWS).to_dicts(), "why": why, "total": rows.height, "roofline": of_operators}
+    return {
+        "rows": rows.head(_MOST_ROWS).to_dicts(),
+        "why": why,
+        "total": rows.height,
+        "roofline": of_operators,
+    }
 
 
 def operators_roofline(trace: Trace, rank: int | None) -> dict[str, Any] | None:
-    """Operators with a bound under the roofs of the device, those with most time; None without any."""
+    """Operators with a bound under the roofs of the device, those with most time; None without
+    any.
+    """
     rows, events = bounded(trace)
     rows = rows.filter(pl.lit(rank is None) | (pl.col("rank") == (rank or 0)))
-    rows = rows.filter((pl.col("flops") > 0) & (pl.col("bound_ns") > 0) & (pl.col("tflop_per_s") > 0))
+    rows = rows.filter(
+        (pl.col("flops") > 0) & (pl.col("bound_ns") > 0) & (pl.col("tflop_per_s") > 0)
+    )
     if not rows.height:
         return None
     device = find_device(trace.meta["device"])
-    types = rows.filter(~pl.col("bound_by").is_in(["memory", "launch"]))["bound_by"].unique().sort().to_list()
+    types = (
+        rows.filter(~pl.col("bound_by").is_in(["memory", "launch"]))["bound_by"]
+        .unique()
+        .sort()
+        .to_list()
+    )
     flat = {one: rate for one in types or ["bf16"] if (rate := device.flop_per_s.get(one))}
     short = pl.col("operator").str.split("::").list.last()
     rows = rows.sort("total_ns", "row", descending=[True, False]).head(_MOST_OPERATORS)
     longest = events.group_by("row").agg(pl.col("event").sort_by("dur_ns").last())
     rows = rows.join(longest, on="row", how="left", maintain_order="left")
     points = rows.select(
-        "row", "event", "kernel", "share_of_bound", "bound_by", ns="total_ns", arithmetic_intensity="intensity",
-        shapes=pl.Series([shorten(text.replace(", []", ""), _MOST_SHAPES) for text in rows["shapes"].fill_null("")]),
+        "row",
+        "event",
+        "kernel",
+        "share_of_bound",
+        "bound_by",
+        ns="total_ns",
+        arithmetic_intensity="intensity",
+        shapes=pl.Series(
+            [
+                shorten(text.replace(", []", ""), _MOST_SHAPES)
+                for text in rows["shapes"].fill_null("")
+            ]
+        ),
         flop_per_s=pl.col("tflop_per_s") * 1e12,
         function=pl.concat_str(short, "stage", separator=", ", ignore_nulls=True),
-    )  # fmt: skip
+    )
     bandwidth = device.memory_bytes_per_s
-    return {"points": points.to_dicts(), "bandwidth": bandwidth, "peaks": flat, "device": device.name}
+    return {
+        "points": points.to_dicts(),
+        "bandwidth": bandwidth,
+        "peaks": flat,
+        "device": device.name,
+    }
 
 
 def grids(trace: Trace, events: pl.DataFrame) -> list[dict[str, Any]]:
@@ -237,15 +327,25 @@ def grids(trace: Trace, events: pl.DataFrame) -> list[dict[str, Any]]:
     with_grid = trace.kernels.select(*key, *_GRID).drop_nulls(["grid_x"]).unique(key, keep="first")
     rows = events.select(*key, "dur_ns").join(with_grid, on=key, nulls_equal=True)
     triple = [
-        pl.format("{} x {} x {}", *(pl.col(f"{side}_{axis}").fill_null(1) for axis in "xyz")).alias(side)
+        pl.format("{} x {} x {}", *(pl.col(f"{side}_{axis}").fill_null(1) for axis in "xyz")).alias(
+            side
+        )
         for side in ("grid", "block")
     ]
-    found = rows.group_by("registers", "shared_bytes", *triple).agg(count=pl.len(), mean_ns=pl.col("dur_ns").mean())
-    return found.sort("count", "grid", "block", descending=[True, False, False]).head(_MOST_ROWS).to_dicts()
+    found = rows.group_by("registers", "shared_bytes", *triple).agg(
+        count=pl.len(), mean_ns=pl.col("dur_ns").mean()
+    )
+    return (
+        found.sort("count", "grid", "block", descending=[True, False, False])
+        .head(_MOST_ROWS)
+        .to_dicts()
+    )
 
 
 def nothing_of(trace: Trace) -> pl.DataFrame:
-    """Frame of :func:`~llmprof.analyze.attribute` without rows; without columns, too, if the trace has no events."""
+    """Frame of :func:`~llmprof.analyze.attribute` without rows; without columns, too, if the
+    trace has no events.
+    """
     with contextlib.suppress(NotCapturedError):
         return attribute(trace).clear()
     return pl.DataFrame()
@@ -259,8 +359,25 @@ PEAKS: Final = {
 """Bars of the speed of light: column, label, and the metric whose glossary text explains it."""
 
 _SPEED: Final = (
-    *("duration_ns", "flops", "dtype", "flop_per_s", "dram_bytes", "bytes_per_s", "arithmetic_intensity"),
-    *("roof_flop_per_s", "roof_share", "compute_pct", "memory_pct", "memory_level", "bound", "stall", "stall_share"),
+    *(
+        "duration_ns",
+        "flops",
+        "dtype",
+        "flop_per_s",
+        "dram_bytes",
+        "bytes_per_s",
+        "arithmetic_intensity",
+    ),
+    *(
+        "roof_flop_per_s",
+        "roof_share",
+        "compute_pct",
+        "memory_pct",
+        "memory_level",
+        "bound",
+        "stall",
+        "stall_share",
+    ),
 )
 _MOST_RULES: Final = 40
 MOST_VALUES: Final = 60
@@ -269,7 +386,9 @@ MOST_VALUES: Final = 60
 
 @dataclass(frozen=True)
 class Profiled:
-    """Hardware metrics of a trace's kernels: the kernel of each profiled launch, and its shares of the peaks."""
+    """Hardware metrics of a trace's kernels: the kernel of each profiled launch, and its shares
+    of the peaks.
+    """
 
     metrics: Metrics
     launches: pl.DataFrame
@@ -283,8 +402,12 @@ class Profiled:
         return self.launches["name"].null_count()
 
     def limits(self) -> pl.DataFrame:
-        """``name, limit`` of each profiled kernel, taken from the longest of its best matching launches."""
-        best = self.launches.drop_nulls("name").sort("confidence", "profiled_ns", descending=True, nulls_last=True)
+        """``name, limit`` of each profiled kernel, taken from the longest of its best matching
+        launches.
+        """
+        best = self.launches.drop_nulls("name").sort(
+            "confidence", "profiled_ns", descending=True, nulls_last=True
+        )
         return best.unique("name", keep="first", maintain_order=True).select("name", "limit")
 
     def of(self, name: str) -> pl.DataFrame:
@@ -302,21 +425,40 @@ def profiled(trace: Trace, metrics: Metrics) -> Profiled:
         named = metrics.kernels["device_name"].drop_nulls()
         peaks = hardware.device(named[0]) if named.len() else None
         if not named.len():
-            note = "these metrics do not name their device: there are no roofs, and no shares of them"
+            note = (
+                "these metrics do not name their device: there are no roofs, and no shares of them"
+            )
     except LlmprofError as error:
         note = str(error)
-        nothing = {"bound": pl.String, "dtype": pl.String, "memory_level": pl.String, "stall": pl.String}
+        nothing = {
+            "bound": pl.String,
+            "dtype": pl.String,
+            "memory_level": pl.String,
+            "stall": pl.String,
+        }
         types = {column: nothing.get(column, pl.Float64) for column in _SPEED}
         speed = pl.DataFrame(schema={"kernel_id": pl.Int32, **types})
-    joined = launches.join(speed.select("kernel_id", *_SPEED), on="kernel_id", how="left", maintain_order="left")
-    limit = pl.when(pl.col("roof_share").is_finite()).then(
-        pl.format("{} · {} %", "bound", (100 * pl.col("roof_share")).round(0).cast(pl.Int64, strict=False))
+    joined = launches.join(
+        speed.select("kernel_id", *_SPEED), on="kernel_id", how="left", maintain_order="left"
     )
-    return Profiled(metrics, joined.with_columns(limit=pl.coalesce(limit, "bound")), stalls(metrics), peaks, note)
+    limit = pl.when(pl.col("roof_share").is_finite()).then(
+        pl.format(
+            "{} · {} %", "bound", (100 * pl.col("roof_share")).round(0).cast(pl.Int64, strict=False)
+        )
+    )
+    return Profiled(
+        metrics,
+        joined.with_columns(limit=pl.coalesce(limit, "bound")),
+        stalls(metrics),
+        peaks,
+        note,
+    )
 
 
 def shown(profile: Profiled, name: str, kernel_id: int | None = None) -> dict[str, Any]:
-    """Data of a profiled kernel for the explorer, as JSON; ``launches`` is empty if it was not profiled."""
+    """Data of a profiled kernel for the explorer, as JSON; ``launches`` is empty if it was not
+    profiled.
+    """
     launches = profile.of(name)
     columns = ("kernel_id", "grid", "block", "profiled_ns", "dur_ns", "agrees", "confidence")
     out: dict[str, Any] = {"launches": launches.select(columns).to_dicts(), "note": profile.note}
@@ -328,7 +470,9 @@ def shown(profile: Profiled, name: str, kernel_id: int | None = None) -> dict[st
     row["roof_pct"] = 100 * share if share is not None else None
     of_level = {"memory_pct": f"memory ({level.upper()})"} if level else {}
     rules = profile.metrics.rules.filter(pl.col("kernel_id") == number)
-    rules = rules.sort("estimated_speedup_pct", descending=True, nulls_last=True, maintain_order=True)
+    rules = rules.sort(
+        "estimated_speedup_pct", descending=True, nulls_last=True, maintain_order=True
+    )
     return out | {
         "chosen": number,
         "speed": {column: _finite(row[column]) for column in _SPEED},
@@ -337,19 +481,28 @@ def shown(profile: Profiled, name: str, kernel_id: int | None = None) -> dict[st
             for column, (label, metric) in PEAKS.items()
         ],
         "roofline": roofline(profile, number),
-        "stalls": profile.stalls.filter(pl.col("kernel_id") == number).select("reason", "share").to_dicts(),
+        "stalls": profile.stalls.filter(pl.col("kernel_id") == number)
+        .select("reason", "share")
+        .to_dicts(),
         "rules": rules.head(_MOST_RULES).drop("kernel_id").to_dicts(),
     }
 
 
 def values(profile: Profiled, kernel_id: int, search: str = "") -> dict[str, Any]:
-    """Metrics of a launch whose name or section contains a text, with titles; those of the details page first."""
+    """Metrics of a launch whose name or section contains a text, with titles; those of the
+    details page first.
+    """
     frame = profile.metrics.metrics.filter(pl.col("kernel_id") == kernel_id)
-    words = pl.concat_str(pl.col("metric"), pl.col("section").fill_null(""), separator=" ").str.to_lowercase()
+    words = pl.concat_str(
+        pl.col("metric"), pl.col("section").fill_null(""), separator=" "
+    ).str.to_lowercase()
     fitting = frame.filter(words.str.contains(search.strip().lower(), literal=True))
     fitting = fitting.sort(pl.col("section").is_null(), maintain_order=True)
     rows = fitting.head(MOST_VALUES).select("section", "metric", "unit", "value", "text").to_dicts()
-    titled = [row | {"value": _finite(row["value"]), "title": glossary(row["metric"])["title"]} for row in rows]
+    titled = [
+        row | {"value": _finite(row["value"]), "title": glossary(row["metric"])["title"]}
+        for row in rows
+    ]
     return {"rows": titled, "total": fitting.height}
 
 
@@ -364,7 +517,9 @@ def roofline(profile: Profiled, kernel_id: int) -> dict[str, Any] | None:
     flat = {t: rate for t in types if peaks is not None and (rate := peaks.flop_per_s.get(t))}
     points = placed.select("kernel_id", "dtype", x, y, ns="profiled_ns")
     return {
-        "points": points.with_columns(function=kernel_names.function(placed["kernel_name"])).to_dicts(),
+        "points": points.with_columns(
+            function=kernel_names.function(placed["kernel_name"])
+        ).to_dicts(),
         "bandwidth": peaks.memory_bytes_per_s if peaks is not None else None,
         "peaks": flat,
         "device": peaks.name if peaks is not None else None,
@@ -377,9 +532,18 @@ def glossary(metric: str) -> dict[str, Any]:
     try:
         entry = explain(metric)
     except LlmprofError as error:
-        return {"title": "not in the glossary", "meaning": str(error), "good": "", "action": "", "source": ""}
+        return {
+            "title": "not in the glossary",
+            "meaning": str(error),
+            "good": "",
+            "action": "",
+            "source": "",
+        }
     meaning = entry.meaning or "; ".join(f"{part}: {words}" for part, words in entry.parts.items())
-    return {"meaning": meaning, **{name: getattr(entry, name) for name in ("title", "good", "action", "source")}}
+    return {
+        "meaning": meaning,
+        **{name: getattr(entry, name) for name in ("title", "good", "action", "source")},
+    }
 
 
 Labels = dict[str, Any]
@@ -439,14 +603,18 @@ class Kernels(Explorer, room="kernels"):
     """Row number of the picked launch in ``attribute(trace)``."""
 
     hidden_columns = traitlets.List(traitlets.Unicode()).tag(sync=True)
-    """Names of the columns of the table that are not shown; the browser keeps what was chosen there."""
+    """Names of the columns of the table that are not shown; the browser keeps what was chosen
+    there.
+    """
 
     has_metrics = traitlets.Bool(default_value=False).tag(sync=True)
     program = traitlets.Unicode(shlex.join(PROGRAM)).tag(sync=True)
     """The program and its arguments, for the ``ncu`` command."""
 
     def __init__(self, trace: Trace, metrics: Metrics | None = None, **traits: Any) -> None:
-        self.metrics = metrics if trace.has("kernels") else None  # metrics belong to kernels, not to operators
+        self.metrics = (
+            metrics if trace.has("kernels") else None
+        )  # metrics belong to kernels, not to operators
         self._profiled: Profiled | None = None
         self._kept: tuple[Any, pl.DataFrame] = (None, pl.DataFrame())
         self._slack = False
@@ -468,7 +636,9 @@ class Kernels(Explorer, room="kernels"):
 
     @property
     def selected(self) -> pl.DataFrame:
-        """Launches of the picked kernel, or the picked launch alone: rows of :func:`llmprof.analyze.attribute`."""
+        """Launches of the picked kernel, or the picked launch alone: rows of
+        :func:`llmprof.analyze.attribute`.
+        """
         if self.event is not None:
             return attribute(self.trace).filter(pl.col("event") == self.event)
         return self.launches
@@ -487,18 +657,25 @@ class Kernels(Explorer, room="kernels"):
     @property
     def _view(self) -> Shown:
         return Shown.of(
-            {name: getattr(self, name) for name in (*FILTERS, "by", "search", "sort", "window", "in_window")}
+            {
+                name: getattr(self, name)
+                for name in (*FILTERS, "by", "search", "sort", "window", "in_window")
+            }
         )
 
     def _rows(self, view: Shown) -> pl.DataFrame:
         key, frame = self._kept  # another request may replace it meanwhile
         if key != view.key:
-            frame = kernels_within(self.trace, by=view.by, where=view.where, window=view.window, bins=BINS, absent=True)
+            frame = kernels_within(
+                self.trace, by=view.by, where=view.where, window=view.window, bins=BINS, absent=True
+            )
             if self.metrics is not None:
                 limits = self._matched().limits()
                 frame = frame.join(limits, on="name", how="left", maintain_order="left")
             if self._slack:
-                events = events_within(self.trace, where=view.where, window=view.window, absent=True)
+                events = events_within(
+                    self.trace, where=view.where, window=view.window, absent=True
+                )
                 frame = with_slack(frame, self.trace, events, [*view.by, "name", "category"])
             self._kept = (view.key, frame)
         return arranged(frame, view)
@@ -512,7 +689,9 @@ class Kernels(Explorer, room="kernels"):
     def _matched(self) -> Profiled:
         if self._profiled is None:
             if self.metrics is None:
-                raise NotCapturedError("there are no hardware metrics", hint="give them: kernels(trace, metrics)")
+                raise NotCapturedError(
+                    "there are no hardware metrics", hint="give them: kernels(trace, metrics)"
+                )
             self._profiled = profiled(self.trace, self.metrics)
         return self._profiled
 
@@ -544,7 +723,9 @@ class Kernels(Explorer, room="kernels"):
 
     @answers(busy="finding what each kernel delays", why=str)
     def _on_slack(self) -> Answer:
-        """Find the slack of all kernels, which the rows have from then on, or say why it is unknown."""
+        """Find the slack of all kernels, which the rows have from then on, or say why it is
+        unknown.
+        """
         why = unknown_slack(self.trace)
         if not self._slack and not why:
             self._slack, self._kept = True, (None, pl.DataFrame())
@@ -562,7 +743,9 @@ class Kernels(Explorer, room="kernels"):
         if 0 <= row < frame.height:
             picked = frame.row(row, named=True)
             with self.hold_sync():
-                self.of = {label: picked[label] for label in table_view.by if picked[label] is not None}
+                self.of = {
+                    label: picked[label] for label in table_view.by if picked[label] is not None
+                }
                 self.kernel = picked["name"]
 
     @answers()
@@ -610,11 +793,19 @@ class Kernels(Explorer, room="kernels"):
 
     @answers(row=int | None)
     def _on_operator(self, event: int) -> Answer:
-        """Number of the operator that a launch is part of, as in the points of the roofline of operators."""
+        """Number of the operator that a launch is part of, as in the points of the roofline of
+        operators.
+        """
         rows = bounded(self.trace)[1].filter(pl.col("event") == event)["row"]
         return {"row": rows[0] if rows.len() else None}, []
 
-    @answers(busy="finding the operators", rows=list[Row], why=str, total=int | None, roofline=Roofline | None)
+    @answers(
+        busy="finding the operators",
+        rows=list[Row],
+        why=str,
+        total=int | None,
+        roofline=Roofline | None,
+    )
     def _on_shapes(self, kernel: str, rank: int | None) -> Answer:
         return shapes(self.trace, kernel, rank), []
 
@@ -644,29 +835,36 @@ class Kernels(Explorer, room="kernels"):
     def _on_command(self, program: str, view: Labels, kernel: str, of: Labels) -> Answer:
         self.program = program
         where = {**Shown.of(view).where, **of}
-        kept = {label: where[label] for label in ("layer", "stage", "step", "phase", "rank") if label in where}
+        kept = {
+            label: where[label]
+            for label in ("layer", "stage", "step", "phase", "rank")
+            if label in where
+        }
         try:
             words = shlex.split(program)
         except ValueError as error:
-            raise LlmprofError(f"the program cannot be read: {error}", expected="words as in a shell") from error
+            raise LlmprofError(
+                f"the program cannot be read: {error}", expected="words as in a shell"
+            ) from error
         return {"command": shlex.join(ncu_command(self.trace, words, kernel=kernel, **kept))}, []
 
 
 def kernels(trace: Trace, *, metrics: Metrics | None = None, **traits: Any) -> Kernels:
     """Table of all kernels, with launches, shapes and hardware metrics of the picked one.
 
-    Rows can be filtered by rank, step, phase, layer, stage, stream, category, text and window, divided by some of these
-    labels, and sorted by any column. A click (or Enter) picks a kernel.
+    Rows can be filtered by rank, step, phase, layer, stage, stream, category, text and window,
+    divided by some of these labels, and sorted by any column. A click (or Enter) picks a kernel.
 
     Parameters
     ----------
     trace : Trace
-        Any trace with device activity. In the trace of a CPU run, operators of the host take the place of kernels.
+        Any trace with device activity. In the trace of a CPU run, operators of the host take the
+        place of kernels.
     metrics : Metrics, optional
         What Nsight Compute measured of its kernels (:func:`llmprof.read_metrics`).
     **traits
-        Initial values of ``rank, step, phase, layer, stage, stream, category, search, by, sort, window, in_window,
-        kernel, program`` and ``theme``.
+        Initial values of ``rank, step, phase, layer, stage, stream, category, search, by, sort,
+        window, in_window, kernel, program`` and ``theme``.
 
     Returns
     -------

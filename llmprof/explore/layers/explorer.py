@@ -52,7 +52,12 @@ MEASURES: dict[str, tuple[str, TimeColumn, str, str]] = {
         "gap_ns",
         "its time minus the median layer of the same step and kind",
     ),
-    "host": ("Time on the host", "host_dur_ns", "host_dur_ns", "span of the operators that launched it"),
+    "host": (
+        "Time on the host",
+        "host_dur_ns",
+        "host_dur_ns",
+        "span of the operators that launched it",
+    ),
 }
 """Name of a measure to its title, the measure and column of ``layer_gaps``, and its meaning."""
 
@@ -68,12 +73,19 @@ class Cells:
 
 def choices(trace: Trace) -> dict[str, Any]:
     """Ranks, stages and phases that can be chosen, and the measures."""
-    rows = attribute(trace).filter(pl.col("layer").is_not_null()).select("rank", "stage", "phase").unique()
+    rows = (
+        attribute(trace)
+        .filter(pl.col("layer").is_not_null())
+        .select("rank", "stage", "phase")
+        .unique()
+    )
     return {
         "ranks": rows["rank"].unique().sort().to_list(),
         "stages": in_order(rows["stage"].drop_nulls(), STAGES),
         "phases": in_order(rows["phase"].drop_nulls(), PHASES),
-        "measures": [{"name": name, "title": row[0], "meaning": row[3]} for name, row in MEASURES.items()],
+        "measures": [
+            {"name": name, "title": row[0], "meaning": row[3]} for name, row in MEASURES.items()
+        ],
     }
 
 
@@ -88,13 +100,17 @@ def cells(
 ) -> Cells:
     """Cells of one rank; ``head`` describes their columns (steps), layers and scales of colours."""
     title, name, column, meaning = MEASURES[measure]
-    rows = layer_gaps(trace, stage=stage, measure=name).with_columns(value=pl.col(column).cast(pl.Float64))
+    rows = layer_gaps(trace, stage=stage, measure=name).with_columns(
+        value=pl.col(column).cast(pl.Float64)
+    )
     rows = rows.filter(pl.col("rank") == rank, phase is None or pl.col("phase") == phase)
     first_last = (rows["step"].min(), rows["step"].max())
     if steps is not None:
         rows = rows.filter(pl.col("step").is_between(*steps))
     placed, columns, phases, size = placed_in_columns(rows, MAX_COLUMNS)
-    by_layer = placed.group_by("column", "layer").agg(pl.col("value").median(), pl.col("outlier").any())
+    by_layer = placed.group_by("column", "layer").agg(
+        pl.col("value").median(), pl.col("outlier").any()
+    )
     levels = rows.group_by("layer").agg(pl.col("kind").mode().sort().first()).sort("layer")
     every = columns.select("column", "phase").join(levels.select("layer"), how="cross")
     full = every.join(by_layer, on=["column", "layer"], how="left").sort("column", "layer")
@@ -120,7 +136,9 @@ def cells(
 def events_of(
     trace: Trace, *, rank: int | None, step: int | None, layer: int | None, stage: str | None = None
 ) -> pl.DataFrame:
-    """Rows of ``attribute`` in a cell, in a step, or in a layer of every step; no rows if neither is given."""
+    """Rows of ``attribute`` in a cell, in a step, or in a layer of every step; no rows if
+    neither is given.
+    """
     events = attribute(trace)
     if step is None and layer is None:
         return events.clear()
@@ -130,7 +148,9 @@ def events_of(
 
 
 def stages_of(trace: Trace, *, rank: int, step: int, layer: int) -> pl.DataFrame:
-    """Stages of a cell in their order, and of the typical layer: the median of the same kind, rank and step."""
+    """Stages of a cell in their order, and of the typical layer: the median of the same kind,
+    rank and step.
+    """
     rows = layers_of(trace).filter(pl.col("rank") == rank, pl.col("step") == step)
     alike = pl.col("kind").eq_missing(pl.col("kind").filter(pl.col("layer") == layer).first())
     rows = rows.filter(alike)
@@ -141,27 +161,57 @@ def stages_of(trace: Trace, *, rank: int, step: int, layer: int) -> pl.DataFrame
     mine = sums.filter(pl.col("layer") == layer).sort("start_ns", "stage")
     mine = mine.join(typical, on="stage", how="left", maintain_order="left")
     return mine.select(
-        "stage", "dur_ns", "busy_ns", "kernels", "typical_ns", gap_ns=pl.col("dur_ns") - pl.col("typical_ns")
+        "stage",
+        "dur_ns",
+        "busy_ns",
+        "kernels",
+        "typical_ns",
+        gap_ns=pl.col("dur_ns") - pl.col("typical_ns"),
     )
 
 
 def kernels_of(trace: Trace, events: pl.DataFrame, *, slack: bool = False) -> pl.DataFrame:
-    """Kernels of device events and their operators: ``stage, op, name, category, count, total_ns, share``."""
+    """Kernels of device events and their operators:
+
+    ``stage, op, name, category, count, total_ns, share``.
+    """
     if trace.has("ops") and events.height:
         events = operators_of(events, trace)
     else:
         events = events.with_columns(op=pl.lit(None, dtype=pl.String))
     summary = kernel_summary_of(events, ("stage", "op"))
-    summary = with_slack(summary, trace, events, ["stage", "op", "name", "category"]) if slack else summary
+    summary = (
+        with_slack(summary, trace, events, ["stage", "op", "name", "category"])
+        if slack
+        else summary
+    )
     whole = pl.col("total_ns").sum()
     return (
         summary.with_columns(share=pl.when(whole > 0).then(pl.col("total_ns") / whole))
-        .sort("total_ns", "stage", "op", "name", descending=[True, False, False, False], nulls_last=True)
-        .select("stage", "op", "name", "category", "count", "total_ns", "share", *(["slack_ns"] if slack else []))
+        .sort(
+            "total_ns",
+            "stage",
+            "op",
+            "name",
+            descending=[True, False, False, False],
+            nulls_last=True,
+        )
+        .select(
+            "stage",
+            "op",
+            "name",
+            "category",
+            "count",
+            "total_ns",
+            "share",
+            *(["slack_ns"] if slack else []),
+        )
     )
 
 
-def cell_of(trace: Trace, *, rank: int, step: int, layer: int, stage: str | None = None) -> dict[str, Any] | None:
+def cell_of(
+    trace: Trace, *, rank: int, step: int, layer: int, stage: str | None = None
+) -> dict[str, Any] | None:
     """Row of ``layer_gaps`` of a cell; None if there is none."""
     rows = layer_gaps(trace, stage=stage, measure="dur_ns").filter(
         pl.col("rank") == rank, pl.col("step") == step, pl.col("layer") == layer
@@ -176,7 +226,9 @@ class Layers(Explorer, room="layers"):
     """Heat map of layers over steps. Made by :func:`layers`."""
 
     measure = traitlets.Enum(list(MEASURES), default_value="time").tag(sync=True)
-    """Measure that the colour shows: time, busy, exposed (communication), gap (to the typical layer) or host."""
+    """Measure that the colour shows: time, busy, exposed (communication), gap (to the typical
+    layer) or host.
+    """
 
     phase = traitlets.Unicode(default_value=None, allow_none=True).tag(sync=True)
     """Phase of the steps that are shown: prefill, decode …; all if None."""
@@ -188,15 +240,19 @@ class Layers(Explorer, room="layers"):
 
     @property
     def selected(self) -> pl.DataFrame:
-        """Device events of the picked cell (of its stage, if one is chosen): rows of ``analyze.attribute``.
+        """Device events of the picked cell (of its stage, if one is chosen): rows of
+        ``analyze.attribute``.
 
-        If only a step is chosen, all events of the step; if only a layer is chosen, its events in every step.
+        If only a step is chosen, all events of the step; if only a layer is chosen, its events in
+        every step.
         """
         rank = self.rank if self.rank is not None else self.default_rank
         return events_of(self.trace, rank=rank, step=self.step, layer=self.layer, stage=self.stage)
 
     def picture(self) -> bytes | None:
-        """PNG image of the heat map of the chosen ranks, stage and phase; None if there are no layers."""
+        """PNG image of the heat map of the chosen ranks, stage and phase; None if there are no
+        layers.
+        """
         ranks = choices(self.trace)["ranks"]
         ranks_drawn = ranks if self.rank is None else [rank for rank in ranks if rank == self.rank]
         made = [
@@ -205,23 +261,34 @@ class Layers(Explorer, room="layers"):
         ]
         panels = []
         for one in made:
-            columns = [(first, one.head["scales"][scale]["phase"]) for first, _, scale in one.head["columns"]]
-            values = np.frombuffer(one.values, "<f4").reshape((len(columns), len(one.head["layers"])))
-            panels += [Panel(one.head["rank"], columns, one.head["layers"], values)] if columns else []
+            columns = [
+                (first, one.head["scales"][scale]["phase"])
+                for first, _, scale in one.head["columns"]
+            ]
+            values = np.frombuffer(one.values, "<f4").reshape(
+                (len(columns), len(one.head["layers"]))
+            )
+            panels += (
+                [Panel(one.head["rank"], columns, one.head["layers"], values)] if columns else []
+            )
         if not panels:
             return None
         phases = dict.fromkeys(scale["phase"] for one in made for scale in one.head["scales"])
         diverging = self.measure == "gap"
         scales: dict[str | None, dict[str, Any]] = {}
         for phase in phases:
-            parts = [panel.values[[own == phase for _, own in panel.columns]].ravel() for panel in panels]
+            parts = [
+                panel.values[[own == phase for _, own in panel.columns]].ravel() for panel in panels
+            ]
             known = pl.Series(np.concatenate(parts)).drop_nans().cast(pl.Float64)
             scales[phase] = {**scale_of(known, diverging=diverging), "diverging": diverging}
         title, _, _, meaning = MEASURES[self.measure]
         notes = [f"Colour: {meaning}."]
         types = {"layer": pl.Int32, "kind": pl.String}
         heads = ({"layer": one.head["layers"], "kind": one.head["kinds"]} for one in made)
-        notes += filter(None, [kinds_in_words(pl.concat(pl.DataFrame(head, schema=types) for head in heads))])
+        notes += filter(
+            None, [kinds_in_words(pl.concat(pl.DataFrame(head, schema=types) for head in heads))]
+        )
         if len(ranks_drawn) > len(made):
             notes.append(f"{len(made)} of {len(ranks_drawn)} ranks {are(len(made))} shown.")
         if (steps := max(one.head["condensed"] for one in made)) > 1:
@@ -230,10 +297,19 @@ class Layers(Explorer, room="layers"):
             notes.append(f"≥: the 99th percentile; the greatest value is {format_ns(max(beyond))}.")
         if missing := sum(one.head["missing"] for one in made):
             notes.append(f"Grey: not captured ({missing:,} cells).")
-        return picture(panels, scales, f"{title} of {f'{self.stage} in ' if self.stage else ''}each layer", notes)
+        return picture(
+            panels,
+            scales,
+            f"{title} of {f'{self.stage} in ' if self.stage else ''}each layer",
+            notes,
+        )
 
     @answers(
-        busy="finding steps and layers", ranks=list[int], stages=list[str], phases=list[str], measures=list[Measured]
+        busy="finding steps and layers",
+        ranks=list[int],
+        stages=list[str],
+        phases=list[str],
+        measures=list[Measured],
     )
     def _on_choices(self) -> Answer:
         offered = choices(self.trace)
@@ -258,10 +334,18 @@ class Layers(Explorer, room="layers"):
         scales=list[Scale],
     )
     def _on_cells(
-        self, *, measure: Measure, rank: int, stage: str | None, phase: str | None, steps: tuple[int, int] | None
+        self,
+        *,
+        measure: Measure,
+        rank: int,
+        stage: str | None,
+        phase: str | None,
+        steps: tuple[int, int] | None,
     ) -> Answer:
         window = (int(steps[0]), int(steps[1])) if steps else None
-        matrix = cells(self.trace, measure=measure, rank=rank, stage=stage, phase=phase, steps=window)
+        matrix = cells(
+            self.trace, measure=measure, rank=rank, stage=stage, phase=phase, steps=window
+        )
         return matrix.head, [matrix.values, matrix.outliers]
 
     @answers()
@@ -287,7 +371,11 @@ class Layers(Explorer, room="layers"):
     def _on_cell(self, *, rank: int, step: int, layer: int, stage: str | None) -> Answer:
         events = events_of(self.trace, rank=rank, step=step, layer=layer, stage=stage)
         kernels = kernels_of(self.trace, events, slack=self._slack)
-        least = with_slack(events.head(1), self.trace, events, ["rank"]) if self._slack and events.height else None
+        least = (
+            with_slack(events.head(1), self.trace, events, ["rank"])
+            if self._slack and events.height
+            else None
+        )
         where: dict[str, Any] = {"rank": rank, "step": step, "layer": layer}
         message: dict[str, Any] = {
             **where,
@@ -302,17 +390,20 @@ class Layers(Explorer, room="layers"):
 
     @answers(busy="finding what each kernel delays", why=str)
     def _on_slack(self) -> Answer:
-        """Find the slack of all kernels, which cells have from then on, or say why it is unknown."""
+        """Find the slack of all kernels, which cells have from then on, or say why it is
+        unknown.
+        """
         why = unknown_slack(self.trace)
         self._slack = not why
         return {"why": why}, []
 
 
 def layers(trace: Trace, **traits: Any) -> Layers:
-    """Heat map of layers over steps, for one rank at a time, with stages, kernels and operators of the picked cell.
+    """Heat map of layers over steps, for one rank at a time, with stages, kernels and operators of
+    the picked cell.
 
-    Picking a cell sets ``rank, step, layer`` and ``window``, so that a linked timeline moves there; ``.selected`` is
-    the frame of its device events. Dragging over steps shows them alone.
+    Picking a cell sets ``rank, step, layer`` and ``window``, so that a linked timeline moves there;
+    ``.selected`` is the frame of its device events. Dragging over steps shows them alone.
 
     Parameters
     ----------

@@ -1,4 +1,6 @@
-"""Picture of the heat map for where no kernel runs: drawn from its cells at once, since the widget waits for it."""
+"""Picture of the heat map for where no kernel runs: drawn from its cells at once, since the
+widget waits for it.
+"""
 
 import base64
 import html
@@ -22,13 +24,32 @@ FEW: Final = 20_000
 """Most cells of a picture with larger pixels."""
 
 LEFT, HEAD, FOOT, STRIP, TALL, GAP = 40, 44, 34, 18, 300, 30
-"""Room left of the cells, above and below them, height of the strip of phases and of all cells, between panels (px)."""
+"""Room left of the cells, above and below them, height of the strip of phases and of all cells,
+between panels (px).
+"""
 
-# viridis (van der Walt and Smith) from bright to dark, and blue - white - red for gaps, as the widget has them
-RAMP: Final = ((253, 231, 37), (173, 220, 48), (94, 201, 98), (40, 174, 128), (33, 145, 140), (44, 114, 142),
-               (59, 82, 139), (71, 45, 123), (68, 1, 84))  # fmt: skip
-GAPS: Final = ((33, 102, 172), (103, 169, 207), (209, 229, 240), (247, 247, 247), (253, 219, 199), (239, 138, 98),
-               (178, 24, 43))  # fmt: skip
+# viridis (van der Walt and Smith) from bright to dark, and blue - white - red for gaps, as the
+# widget has them
+RAMP: Final = (
+    (253, 231, 37),
+    (173, 220, 48),
+    (94, 201, 98),
+    (40, 174, 128),
+    (33, 145, 140),
+    (44, 114, 142),
+    (59, 82, 139),
+    (71, 45, 123),
+    (68, 1, 84),
+)
+GAPS: Final = (
+    (33, 102, 172),
+    (103, 169, 207),
+    (209, 229, 240),
+    (247, 247, 247),
+    (253, 219, 199),
+    (239, 138, 98),
+    (178, 24, 43),
+)
 
 _FONT: Final = 'font-family="Liberation Sans, Arial, sans-serif" font-size="12"'
 
@@ -39,7 +60,9 @@ Scales: TypeAlias = "dict[str | None, dict[str, Any]]"
 
 @dataclass(frozen=True)
 class Panel:
-    """Cells of one rank: first step and phase of each column, the layers, and values by both (ns)."""
+    """Cells of one rank: first step and phase of each column, the layers, and values by both
+    (ns).
+    """
 
     rank: int
     columns: Sequence[tuple[int, str | None]]
@@ -67,7 +90,10 @@ def svg(panels: Sequence[Panel], scales: Scales, title: str, notes: Sequence[str
         for i, panel in enumerate(beside):
             parts += _panel(panel, scales, i * (wide + GAP), y, wide)
         y += HEAD + max(_row(panel) * len(panel.layers) for panel in beside) + FOOT
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{y}" viewBox="0 0 {WIDTH} {y}">'
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{y}" viewBox="0 0 {WIDTH}'
+        f' {y}">'
+    )
     return f'{head}<rect width="{WIDTH}" height="{y}" fill="{PAPER}"/>{"".join(parts)}</svg>'
 
 
@@ -83,7 +109,9 @@ def colours(values: NDArray[np.float32], scale: dict[str, Any]) -> NDArray[np.ui
     ramp = GAPS if scale["diverging"] else RAMP
     shade = np.clip(np.nan_to_num(share), 0, 1) * (len(ramp) - 1)
     stops = np.arange(len(ramp))
-    mixed = np.stack([np.interp(shade, stops, [stop[c] for stop in ramp]) for c in range(3)], axis=-1)
+    mixed = np.stack(
+        [np.interp(shade, stops, [stop[c] for stop in ramp]) for c in range(3)], axis=-1
+    )
     none = [int(MISSING[i : i + 2], 16) for i in (1, 3, 5)]
     return np.where(np.isnan(values)[..., None], none, np.rint(mixed)).astype(np.uint8)
 
@@ -105,14 +133,17 @@ def _panel(panel: Panel, scales: Scales, x: float, y: float, wide: float) -> Ite
         pixels[chosen] = colours(panel.values[chosen], scales[phase])
     image = base64.b64encode(png_of(pixels.transpose(1, 0, 2))).decode("ascii")
     yield (
-        f'<image x="{left:.1f}" y="{top}" width="{step * count:.1f}" height="{tall}" preserveAspectRatio="none" '
-        f'image-rendering="optimizeSpeed" href="data:image/png;base64,{image}"/>'
+        f'<image x="{left:.1f}" y="{top}" width="{step * count:.1f}" height="{tall}"'
+        ' preserveAspectRatio="none" image-rendering="optimizeSpeed"'
+        f' href="data:image/png;base64,{image}"/>'
     )
     first = 0
     for i in range(1, count + 1):
         if i < count and of_column[i] == of_column[first]:
             continue
-        yield from _phase(of_column[first], left + first * step, top - STRIP - 2, (i - first) * step)
+        yield from _phase(
+            of_column[first], left + first * step, top - STRIP - 2, (i - first) * step
+        )
         first = i
     for i in range(0, len(panel.layers), max(1, -(-15 // row))):
         yield _text(left - 6, top + (i + 0.5) * row + 4, str(panel.layers[i]), anchor="end")
@@ -126,7 +157,10 @@ def _panel(panel: Panel, scales: Scales, x: float, y: float, wide: float) -> Ite
 
 def _phase(phase: str | None, x: float, y: float, wide: float) -> Iterator[str]:
     fill, name = PHASES.get(phase or "", "#9AA5B1"), phase or ""
-    yield f'<rect x="{x:.1f}" y="{y}" width="{max(0.5, wide - 1):.1f}" height="{STRIP - 3}" fill="{fill}"/>'
+    yield (
+        f'<rect x="{x:.1f}" y="{y}" width="{max(0.5, wide - 1):.1f}" height="{STRIP - 3}"'
+        f' fill="{fill}"/>'
+    )
     text = next((text for text in (name, name[:1]) if 7 * len(text) + 4 <= wide), "")
     if text:
         yield _text(x + wide / 2, y + 12, text, ink=ink_on(fill), anchor="middle")
@@ -138,7 +172,9 @@ def _key(phase: str | None, scale: dict[str, Any], y: float) -> Iterator[str]:
     size = 160
     ramp = np.array([GAPS if scale["diverging"] else RAMP], np.uint8)
     shares = np.linspace(0, ramp.shape[1] - 1, size)
-    line = np.stack([np.interp(shares, np.arange(ramp.shape[1]), ramp[0, :, c]) for c in range(3)], axis=-1)
+    line = np.stack(
+        [np.interp(shares, np.arange(ramp.shape[1]), ramp[0, :, c]) for c in range(3)], axis=-1
+    )
     image = base64.b64encode(png_of(np.rint(line)[None].astype(np.uint8))).decode("ascii")
     yield _text(8, y + 9, f"{phase or 'no phase'}{' (log)' if scale['log'] else ''}")
     low = f"{'≤ ' if scale['diverging'] and more else ''}{format_ns(scale['low'])}"
@@ -150,8 +186,11 @@ def _key(phase: str | None, scale: dict[str, Any], y: float) -> Iterator[str]:
     yield _text(216 + size, y + 9, f"{'≥ ' if more else ''}{format_ns(scale['high'])}")
 
 
-def _text(x: float, y: float, text: str, *, ink: str = MUTED, anchor: str = "start", bold: bool = False) -> str:
+def _text(
+    x: float, y: float, text: str, *, ink: str = MUTED, anchor: str = "start", bold: bool = False
+) -> str:
     weight = ' font-weight="bold"' if bold else ""
     return (
-        f'<text x="{x:.1f}" y="{y:.1f}" {_FONT}{weight} fill="{ink}" text-anchor="{anchor}">{html.escape(text)}</text>'
+        f'<text x="{x:.1f}" y="{y:.1f}" {_FONT}{weight} fill="{ink}"'
+        f' text-anchor="{anchor}">{html.escape(text)}</text>'
     )

@@ -30,7 +30,9 @@ class Bars(Record):
 
 
 class Lane(Record):
-    """A lane: what it shows, as spans or as bins of classes, and which buffers of its side it has."""
+    """A lane: what it shows, as spans or as bins of classes, and which buffers of its side it
+    has.
+    """
 
     name: str
     stream: bool
@@ -93,26 +95,40 @@ def span_of(trace: Trace, rank: int) -> Span | None:
 
 
 def step_bars(trace: Trace, *, rank: int, phase: str | None = None) -> pl.DataFrame:
-    """Bars of the steps of a rank, means where there are many; a rank without steps has one, with step -1."""
-    where = steps(trace).select("rank", "step", "phase", "start_ns", end_ns=pl.col("start_ns") + pl.col("dur_ns"))
-    rows = overlap_of_trace(trace, waits=True).filter(pl.col("rank") == rank, pl.col("step").is_not_null())
+    """Bars of the steps of a rank, means where there are many; a rank without steps has one,
+    with step -1.
+    """
+    where = steps(trace).select(
+        "rank", "step", "phase", "start_ns", end_ns=pl.col("start_ns") + pl.col("dur_ns")
+    )
+    rows = overlap_of_trace(trace, waits=True).filter(
+        pl.col("rank") == rank, pl.col("step").is_not_null()
+    )
     rows = rows.join(where, on=["rank", "step"], how="left", maintain_order="left")
     if rows.is_empty():
         first, last = span_of(trace, rank) or (0, 0)
         whole = overlap_of_trace(trace, by=("rank",), waits=True).filter(pl.col("rank") == rank)
-        rows = whole.with_columns(step=pl.lit(-1, pl.Int32), phase=pl.lit(None, pl.String), start_ns=first, end_ns=last)
+        rows = whole.with_columns(
+            step=pl.lit(-1, pl.Int32), phase=pl.lit(None, pl.String), start_ns=first, end_ns=last
+        )
     if phase is not None:
         rows = rows.filter(pl.col("phase") == phase)
     size = max(1, -(-rows.height // MAX_BARS))
-    bars = rows.with_columns(bar=pl.int_range(pl.len()) // size, **PARTS).group_by("bar", maintain_order=True)
+    bars = rows.with_columns(bar=pl.int_range(pl.len()) // size, **PARTS).group_by(
+        "bar", maintain_order=True
+    )
     steps_of, phase_of = pl.col("step"), pl.col("phase").drop_nulls().mode().sort().first()
     times = (pl.col("start_ns").min(), pl.col("end_ns").max(), pl.col("total_ns", *PARTS).mean())
-    return bars.agg(steps_of.min().alias("first"), steps_of.max().alias("last"), phase_of, *times).drop("bar")
+    return bars.agg(
+        steps_of.min().alias("first"), steps_of.max().alias("last"), phase_of, *times
+    ).drop("bar")
 
 
 def step_window(trace: Trace, *, rank: int, step: int) -> Span | None:
     """Device span of a step (ns); None if the rank has no such step or ran nothing in it."""
-    step_rows = steps(trace).filter(pl.col("rank") == rank, pl.col("step") == step).drop_nulls("start_ns")
+    step_rows = (
+        steps(trace).filter(pl.col("rank") == rank, pl.col("step") == step).drop_nulls("start_ns")
+    )
     if step_rows.is_empty():
         return None
     first, length = step_rows.select("start_ns", "dur_ns").row(0)
@@ -120,15 +136,24 @@ def step_window(trace: Trace, *, rank: int, step: int) -> Span | None:
 
 
 def steps_window(trace: Trace, *, rank: int, first: int, last: int) -> Span | None:
-    """Span from the start of one step to the end of another; of one step if only that ran; None if neither ran."""
+    """Span from the start of one step to the end of another; of one step if only that ran; None
+    if neither ran.
+    """
     windows = [step_window(trace, rank=rank, step=step) for step in (first, last)]
     spans = [span for span in windows if span is not None]
     return (min(span[0] for span in spans), max(span[1] for span in spans)) if spans else None
 
 
-def aligned(window: Span, mine: tuple[Trace, int], theirs: tuple[Trace, int], step: int | None = None) -> Span | None:
-    """Window of another trace and rank that begins equally far into the same step, or else into its recording."""
-    spans = [step_window(trace, rank=rank, step=step) if step is not None else None for trace, rank in (mine, theirs)]
+def aligned(
+    window: Span, mine: tuple[Trace, int], theirs: tuple[Trace, int], step: int | None = None
+) -> Span | None:
+    """Window of another trace and rank that begins equally far into the same step, or else into
+    its recording.
+    """
+    spans = [
+        step_window(trace, rank=rank, step=step) if step is not None else None
+        for trace, rank in (mine, theirs)
+    ]
     if None in spans:
         spans = [span_of(trace, rank) for trace, rank in (mine, theirs)]
     own, other = spans
@@ -146,7 +171,10 @@ def events_in(trace: Trace, rank: int, window: Span) -> pl.DataFrame:
 
 
 def summary(trace: Trace, rank: int, window: Span) -> pl.DataFrame:
-    """Parts of the time of a rank in a window: ``part, ns, share`` (of the window), then ``total``."""
+    """Parts of the time of a rank in a window:
+
+    ``part, ns, share`` (of the window), then ``total``.
+    """
     parts = overlap_within(trace, window=window, ranks=[rank], waits=True)
     wide = parts.select(**PARTS, total=pl.col("total_ns"))
     long = wide.unpivot(variable_name="part", value_name="ns")
@@ -154,7 +182,10 @@ def summary(trace: Trace, rank: int, window: Span) -> pl.DataFrame:
 
 
 def compared(*sides: pl.DataFrame) -> pl.DataFrame:
-    """One summary, or two side by side: ``part, a_ns, a_share``, and ``b_ns, b_share, delta_ns`` (b - a)."""
+    """One summary, or two side by side:
+
+    ``part, a_ns, a_share``, and ``b_ns, b_share, delta_ns`` (b - a).
+    """
     if not sides:
         return pl.DataFrame()
     both = sides[0].select("part", a_ns="ns", a_share="share")
@@ -166,14 +197,23 @@ def compared(*sides: pl.DataFrame) -> pl.DataFrame:
 
 
 def lanes(trace: Trace, rank: int, window: Span, *, pixels: int) -> tuple[dict[str, Any], Buffers]:
-    """Lanes of a window: first the classes and idle time, then the streams; fuller lanes as shares of each pixel."""
+    """Lanes of a window: first the classes and idle time, then the streams; fuller lanes as
+    shares of each pixel.
+    """
     events = events_in(trace, rank, window)
     cut = events.select("stream", "class", "name", "start_ns", "dur_ns").with_columns(_cut(window))
     calls = with_waits(trace, events).drop_nulls("communicates").with_columns(_cut(window))
-    matched = {kind: merge(calls.filter(pl.col("communicates") == kind)) for kind in ("wait", "transfer")}
-    made = [_class_lane(name, rows, window, pixels) for name, rows in _classes(cut, matched, window).items()]
+    matched = {
+        kind: merge(calls.filter(pl.col("communicates") == kind)) for kind in ("wait", "transfer")
+    }
+    made = [
+        _class_lane(name, rows, window, pixels)
+        for name, rows in _classes(cut, matched, window).items()
+    ]
     names = cut["name"].unique(maintain_order=True)
-    for (stream,), rows in cut.sort("stream", nulls_last=True).group_by("stream", maintain_order=True):
+    for (stream,), rows in cut.sort("stream", nulls_last=True).group_by(
+        "stream", maintain_order=True
+    ):
         made.append(_stream_lane(stream, rows, names, window, pixels))
     buffers: Buffers = []
     heads = []
@@ -181,7 +221,12 @@ def lanes(trace: Trace, rank: int, window: Span, *, pixels: int) -> tuple[dict[s
         heads.append({**head, "buffers": list(range(len(buffers), len(buffers) + len(parts)))})
         buffers += parts
     shown = any(head["kind"] == "spans" and head["stream"] for head in heads)
-    whole = {"rank": rank, "window": list(window), "lanes": heads, "names": names.to_list() if shown else []}
+    whole = {
+        "rank": rank,
+        "window": list(window),
+        "lanes": heads,
+        "names": names.to_list() if shown else [],
+    }
     return whole, buffers
 
 
@@ -192,13 +237,17 @@ def _cut(window: Span) -> list[pl.Expr]:
     return [begin.alias("start_ns"), (end.clip(first, last) - begin).alias("dur_ns")]
 
 
-def _classes(cut: pl.DataFrame, matched: dict[str, pl.DataFrame], window: Span) -> dict[str, pl.DataFrame]:
+def _classes(
+    cut: pl.DataFrame, matched: dict[str, pl.DataFrame], window: Span
+) -> dict[str, pl.DataFrame]:
     """Disjoint intervals of compute, exposed and hidden communication, copies, and idle time."""
     union = {name: merge(cut.filter(pl.col("class") == name)) for name in CLASSES}
     whole = pl.DataFrame({"start_ns": [window[0]], "dur_ns": [window[1] - window[0]]})
     exposed = {
         "exposed waiting": _without(matched["wait"], union["compute"], window),
-        "exposed transfer": _without(matched["transfer"], pl.concat([union["compute"], matched["wait"]]), window),
+        "exposed transfer": _without(
+            matched["transfer"], pl.concat([union["compute"], matched["wait"]]), window
+        ),
         "exposed, wait unknown": _without(
             union["communication"], pl.concat([union["compute"], matched["transfer"]]), window
         ),
@@ -220,14 +269,23 @@ def _without(whole: pl.DataFrame, part: pl.DataFrame, window: Span) -> pl.DataFr
 
 
 def _head(name: str, rows: pl.DataFrame, *, stream: bool) -> dict[str, Any]:
-    return {"name": name, "stream": stream, "count": rows.height, "total_ns": int(rows["dur_ns"].sum())}
+    return {
+        "name": name,
+        "stream": stream,
+        "count": rows.height,
+        "total_ns": int(rows["dur_ns"].sum()),
+    }
 
 
-def _class_lane(name: str, rows: pl.DataFrame, window: Span, pixels: int) -> tuple[dict[str, Any], Buffers]:
+def _class_lane(
+    name: str, rows: pl.DataFrame, window: Span, pixels: int
+) -> tuple[dict[str, Any], Buffers]:
     head = _head(name, rows, stream=False)
     if rows.height <= pixels:
         return {**head, "kind": "spans"}, [_pairs(rows, window)]
-    return {**head, "kind": "bins", "classes": [name]}, [array(_covered(rows, window, pixels), "f4")]
+    return {**head, "kind": "bins", "classes": [name]}, [
+        array(_covered(rows, window, pixels), "f4")
+    ]
 
 
 def _stream_lane(
@@ -237,9 +295,17 @@ def _stream_lane(
     if rows.height <= pixels:
         rows = rows.sort("start_ns", maintain_order=True)
         index = pl.DataFrame({"name": names}).with_row_index("_name")
-        which = rows.select("name").join(index, on="name", how="left", maintain_order="left")["_name"]
-        kinds = rows["class"].replace_strict({c: n for n, c in enumerate(CLASSES)}, return_dtype=pl.UInt8)
-        return {**head, "kind": "spans"}, [_pairs(rows, window), array(which, "u4"), array(kinds, "u1")]
+        which = rows.select("name").join(index, on="name", how="left", maintain_order="left")[
+            "_name"
+        ]
+        kinds = rows["class"].replace_strict(
+            {c: n for n, c in enumerate(CLASSES)}, return_dtype=pl.UInt8
+        )
+        return {**head, "kind": "spans"}, [
+            _pairs(rows, window),
+            array(which, "u4"),
+            array(kinds, "u1"),
+        ]
     parts = [_covered(rows.filter(pl.col("class") == name), window, pixels) for name in CLASSES]
     return {**head, "kind": "bins", "classes": list(CLASSES)}, [array(pl.concat(parts), "f4")]
 
@@ -253,7 +319,11 @@ def _pairs(rows: pl.DataFrame, window: Span) -> memoryview:
 def _covered(rows: pl.DataFrame, window: Span, pixels: int) -> pl.Series:
     """Share of each pixel that the intervals cover."""
     length = window[1] - window[0]
-    edge = (pl.int_range(pixels + 1, eager=True).cast(pl.Float64) * (length / pixels)).round().cast(pl.Int64)
+    edge = (
+        (pl.int_range(pixels + 1, eager=True).cast(pl.Float64) * (length / pixels))
+        .round()
+        .cast(pl.Int64)
+    )
     bins = pl.DataFrame({"start_ns": edge[:-1] + window[0], "dur_ns": edge.diff()[1:]})
     covered = length_within(bins, rows.select("start_ns", "dur_ns"))
     return covered.select((pl.col("busy_ns") / pl.col("dur_ns")).fill_nan(0.0)).to_series()
@@ -280,7 +350,10 @@ class Overlap(Explorer, room="overlap"):
     """Phase of the steps whose bars are shown; all if None."""
 
     against = traitlets.Unicode("").tag(sync=True)
-    """Rank to compare with: ``rank:N`` of the same trace, ``other:N`` of the other one, or empty."""
+    """Rank to compare with:
+
+    ``rank:N`` of the same trace, ``other:N`` of the other one, or empty.
+    """
 
     bars = traitlets.Enum(["time", "share"], default_value="time").tag(sync=True)
     """Whether the bars of steps show times or shares."""
@@ -294,26 +367,40 @@ class Overlap(Explorer, room="overlap"):
 
     @property
     def selected(self) -> pl.DataFrame:
-        """Device events of the rank in the window, with their ``class``: rows of ``analyze.attribute``."""
+        """Device events of the rank in the window, with their ``class``: rows of
+        ``analyze.attribute``.
+        """
         sides = self._sides()
         return events_in(*sides[0]) if sides else with_class(attribute(self.trace).clear())
 
     @property
     def summary(self) -> pl.DataFrame:
-        """Parts of the window's time: ``part, a_ns, a_share``; with a second side also ``b_ns, b_share, delta_ns``."""
+        """Parts of the window's time:
+
+        ``part, a_ns, a_share``; with a second side also ``b_ns, b_share, delta_ns``.
+        """
         return compared(*(summary(*side) for side in self._sides()))
 
     def picture(self) -> bytes | None:
         """PNG image: overlap of every rank by phase."""
-        frame = overlap_of_trace(self.trace, by=("rank", "step", "phase"), waits=True).drop_nulls("step")
+        frame = overlap_of_trace(self.trace, by=("rank", "step", "phase"), waits=True).drop_nulls(
+            "step"
+        )
         if frame.is_empty():
             frame = overlap_of_trace(self.trace, by=("rank",), waits=True)
         return charts.to_png_bytes(charts.overlap(frame, work=self.trace.words["events"]))
 
     def _parts(self) -> list[str]:
         """Parts that one of the traces has, in order; only these are in the legend."""
-        traces = [trace for trace in (self.trace, self.other) if trace is not None and not activity(trace).is_empty()]
-        sums = [overlap_of_trace(trace, by=("rank",), waits=True).select(pl.sum(*_USED)) for trace in traces]
+        traces = [
+            trace
+            for trace in (self.trace, self.other)
+            if trace is not None and not activity(trace).is_empty()
+        ]
+        sums = [
+            overlap_of_trace(trace, by=("rank",), waits=True).select(pl.sum(*_USED))
+            for trace in traces
+        ]
         sums_of_parts = pl.concat(sums).select(**PARTS).sum().row(0, named=True) if sums else {}
         return [name for name in PARTS if name in ("compute", "idle") or sums_of_parts.get(name)]
 
@@ -327,8 +414,12 @@ class Overlap(Explorer, room="overlap"):
             rank = int(ranks[0])
         return self._sides_of(rank, self.window, self.against, self.step)
 
-    def _sides_of(self, rank: int, window: Sequence[float] | None, against: str, step: int | None) -> list[Shown]:
-        """The rank in the window (or its whole time), and the side to compare with; empty if it ran nothing."""
+    def _sides_of(
+        self, rank: int, window: Sequence[float] | None, against: str, step: int | None
+    ) -> list[Shown]:
+        """The rank in the window (or its whole time), and the side to compare with; empty if it
+        ran nothing.
+        """
         chosen = span_of(self.trace, rank)
         if window:
             chosen = round(window[0]), max(round(window[1]), round(window[0]) + 1)
@@ -343,11 +434,19 @@ class Overlap(Explorer, room="overlap"):
         matching = aligned(chosen, mine[:2], (self.other, int(number)), step)
         return [mine, (self.other, int(number), matching)] if matching else [mine]
 
-    @answers(busy="finding steps and overlap", ranks=list[int], others=list[int], phases=list[str], parts=list[str],
-             events=str)  # fmt: skip
+    @answers(
+        busy="finding steps and overlap",
+        ranks=list[int],
+        others=list[int],
+        phases=list[str],
+        parts=list[str],
+        events=str,
+    )
     def _on_choices(self) -> Answer:
         ranks = activity(self.trace)["rank"].unique().sort().to_list()
-        others = activity(self.other)["rank"].unique().sort().to_list() if self.other is not None else []
+        others = (
+            activity(self.other)["rank"].unique().sort().to_list() if self.other is not None else []
+        )
         if ranks:
             self.default_rank = ranks[0]
         return {
@@ -358,29 +457,46 @@ class Overlap(Explorer, room="overlap"):
             "events": self.trace.words["events"],
         }, []
 
-    @answers(busy="measuring steps", buffers="columns of each side after those of the one before", sides=list[Bars])
+    @answers(
+        busy="measuring steps",
+        buffers="columns of each side after those of the one before",
+        sides=list[Bars],
+    )
     def _on_bars(self, *, rank: int, phase: str | None, against: str) -> Answer:
         sides = [("A" if against else "", self.trace, rank)]
         where, _, number = against.partition(":")
         if number:
-            sides.append(("B", self.other if where == "other" and self.other is not None else self.trace, int(number)))
+            sides.append(
+                (
+                    "B",
+                    self.other if where == "other" and self.other is not None else self.trace,
+                    int(number),
+                )
+            )
         message: dict[str, Any] = {"sides": []}
         buffers: Buffers = []
         for label, trace, number_ in sides:
             columns, packed = pack(step_bars(trace, rank=number_, phase=phase))
-            message["sides"].append({"label": label, "rank": number_, "columns": columns, "buffers": len(packed)})
+            message["sides"].append(
+                {"label": label, "rank": number_, "columns": columns, "buffers": len(packed)}
+            )
             buffers += packed
         return message, buffers
 
     @answers(
         busy="cutting the window",
-        buffers="of spans pairs (f8, ns from the window's start), of streams also name (u4) and class (u1); of bins f4",
+        buffers=(
+            "of spans pairs (f8, ns from the window's start), of streams also name (u4) and class"
+            " (u1); of bins f4"
+        ),
         sides=list[Side],
         summary=list[Row],
         whole=Window | None,
         chosen=bool,
     )
-    def _on_lanes(self, *, rank: int, window: Window | None, against: str, step: int | None, pixels: float) -> Answer:
+    def _on_lanes(
+        self, *, rank: int, window: Window | None, against: str, step: int | None, pixels: float
+    ) -> Answer:
         sides = self._sides_of(rank, window, against, step)
         message: dict[str, Any] = {
             "sides": [],
@@ -398,7 +514,9 @@ class Overlap(Explorer, room="overlap"):
 
     @answers()
     def _on_steps(self, *, rank: int, first: int, last: int) -> None:
-        """Show the steps from ``first`` to ``last`` of a rank; with a second trace, for the longer time of both."""
+        """Show the steps from ``first`` to ``last`` of a rank; with a second trace, for the
+        longer time of both.
+        """
         window = steps_window(self.trace, rank=rank, first=first, last=last)
         if window is None:
             return
@@ -413,12 +531,13 @@ class Overlap(Explorer, room="overlap"):
 
 
 def overlap(trace: Trace, *, other: Trace | None = None, **traits: Any) -> Overlap:
-    """Compute, communication, copies and idle time of each step, and as lanes of the visible window.
+    """Compute, communication, copies and idle time of each step, and as lanes of the visible
+    window.
 
-    Picking a step, dragging over steps or lanes, and zooming set ``window``. ``.selected`` is the frame of the rank's
-    device events in this window, ``.summary`` the parts of its time. A rank can be compared with another rank, or with
-    a rank of ``other``. Both windows then have the same length, and that of the other trace is aligned at the start of
-    the same step.
+    Picking a step, dragging over steps or lanes, and zooming set ``window``. ``.selected`` is the
+    frame of the rank's device events in this window, ``.summary`` the parts of its time. A rank can
+    be compared with another rank, or with a rank of ``other``. Both windows then have the same
+    length, and that of the other trace is aligned at the start of the same step.
 
     Parameters
     ----------

@@ -43,7 +43,16 @@ MEASURES: Final[dict[str, tuple[str, str]]] = {
 }
 """Name of a measure to its title and its column of ``rank_steps``."""
 
-_OF_GROUPS: Final = ("by", "group", "ranks", "calls", "share_last", "expected_share", "late_median_ns", "evidence")
+_OF_GROUPS: Final = (
+    "by",
+    "group",
+    "ranks",
+    "calls",
+    "share_last",
+    "expected_share",
+    "late_median_ns",
+    "evidence",
+)
 
 
 def cells(
@@ -54,20 +63,30 @@ def cells(
     steps: tuple[int, int] | None = None,
     ranks: tuple[int, int] | None = None,
 ) -> tuple[dict[str, Any], memoryview]:
-    """Cells of the heat map: the largest value of the ranks of a row, and the median of the steps of a column."""
+    """Cells of the heat map: the largest value of the ranks of a row, and the median of the
+    steps of a column.
+    """
     title, column = MEASURES[measure]
     rows = rows if phase is None else rows.filter(pl.col("phase") == phase)
     for column_name, ends in (("step", steps), ("rank", ranks)):
         rows = rows if ends is None else rows.filter(pl.col(column_name).is_between(*ends))
-    first, last = rows.select(pl.col("rank").min().fill_null(0), last=pl.col("rank").max().fill_null(0)).row(0)
+    first, last = rows.select(
+        pl.col("rank").min().fill_null(0), last=pl.col("rank").max().fill_null(0)
+    ).row(0)
     size = 1
     while last - first + 1 > MAX_ROWS * size:
         size *= 2  # so that nodes stay together
     placed, columns, phases, width = placed_in_columns(rows, MAX_COLUMNS)
-    placed = placed.with_columns(row=(pl.col("rank") - first) // size, value=pl.col(column).cast(pl.Float64))
+    placed = placed.with_columns(
+        row=(pl.col("rank") - first) // size, value=pl.col(column).cast(pl.Float64)
+    )
     per_rank = placed.group_by("rank", "row", "column").agg(pl.col("value").median())
     slowest = per_rank.group_by("row", "column").agg(pl.col("value").max())
-    bands = placed.group_by("row").agg(first=pl.col("rank").min(), last=pl.col("rank").max()).sort("row")
+    bands = (
+        placed.group_by("row")
+        .agg(first=pl.col("rank").min(), last=pl.col("rank").max())
+        .sort("row")
+    )
     full = columns.select("column", "phase").join(bands.select("row"), how="cross")
     full = full.join(slowest, on=["row", "column"], how="left").sort("column", "row")
     head = {
@@ -102,7 +121,9 @@ class Ranks(Explorer, room="ranks"):
 
     @property
     def selected(self) -> pl.DataFrame:
-        """Rows of ``analyze.rank_steps`` of the picked ranks, and of the picked step if there is one."""
+        """Rows of ``analyze.rank_steps`` of the picked ranks, and of the picked step if there is
+        one.
+        """
         rows = rank_steps(self.trace)
         if not self.picked:
             return rows.clear()
@@ -117,14 +138,18 @@ class Ranks(Explorer, room="ranks"):
             first, last = (int(v or 0) for v in (rows["start_ns"].min(), rows["end_ns"].max()))  # type: ignore[arg-type]
             more = around * (last - first)
             window = [first - more, last + more]
-        return timeline_of(self.trace, self.picked, window, hint="pick a cell, or set .picked to a list of ranks")
+        return timeline_of(
+            self.trace, self.picked, window, hint="pick a cell, or set .picked to a list of ranks"
+        )
 
     def picture(self) -> bytes | None:
         """PNG image of the heat map."""
         rows = rank_steps(self.trace)
         rows = rows if self.phase is None else rows.filter(pl.col("phase") == self.phase)
         groups = rank_groups(self.trace, ranks_per_node=self.ranks_per_node)
-        return charts.to_png_bytes(charts.rank_heatmap(rows, value=MEASURES[self.measure][1], groups=groups))
+        return charts.to_png_bytes(
+            charts.rank_heatmap(rows, value=MEASURES[self.measure][1], groups=groups)
+        )
 
     @answers(
         busy="comparing the steps of the ranks",
@@ -140,7 +165,10 @@ class Ranks(Explorer, room="ranks"):
         latest = ""
         if (named := latest_group(late)) is not None:
             share, chance = format_share(named["share_last"]), format_share(named["expected_share"])
-            latest = f"{named['who'][0].upper()}{named['who'][1:]} arrive last in {share} of {named['calls']:,} "
+            latest = (
+                f"{named['who'][0].upper()}{named['who'][1:]} arrive last in {share} of"
+                f" {named['calls']:,} "
+            )
             latest += f"collectives over several groups; by chance it would be {chance}."
         members = pl.Series([numbers_in_words(ranks) for ranks in late["ranks"]], dtype=pl.String)
         shown = late.with_columns(ranks=members).group_by("by", maintain_order=True).head(4)
@@ -169,7 +197,12 @@ class Ranks(Explorer, room="ranks"):
         scales=list[Scale],
     )
     def _on_cells(
-        self, *, measure: Measure, phase: str | None, steps: tuple[int, int] | None, ranks: tuple[int, int] | None
+        self,
+        *,
+        measure: Measure,
+        phase: str | None,
+        steps: tuple[int, int] | None,
+        ranks: tuple[int, int] | None,
     ) -> Answer:
         head, values = cells(
             rank_steps(self.trace),
@@ -182,9 +215,13 @@ class Ranks(Explorer, room="ranks"):
 
     @answers()
     def _on_pick(self, *, measure: Measure, step: int, ranks: tuple[int, int]) -> None:
-        rows = rank_steps(self.trace).filter(pl.col("rank").is_between(ranks[0], ranks[1]), pl.col("step") == step)
+        rows = rank_steps(self.trace).filter(
+            pl.col("rank").is_between(ranks[0], ranks[1]), pl.col("step") == step
+        )
         if rows.height:
-            worst = rows.sort(MEASURES[measure][1], "rank", descending=[True, False], nulls_last=True)["rank"][0]
+            worst = rows.sort(
+                MEASURES[measure][1], "rank", descending=[True, False], nulls_last=True
+            )["rank"][0]
             first, last = rows.select(pl.col("start_ns").min(), pl.col("end_ns").max()).row(0)
             with self.hold_sync():
                 self.picked = rows["rank"].sort().to_list()
@@ -198,24 +235,34 @@ class Ranks(Explorer, room="ranks"):
         if rows.height:
             longest = format_ns(float(rows["step_ns"].max() or 0))  # type: ignore[arg-type]
             where = "all steps" if self.step is None else f"step {self.step}"
-            words = f"{ranks_in_words(self.picked).capitalize()} in {where}: the longest takes {longest}."
+            words = (
+                f"{ranks_in_words(self.picked).capitalize()} in {where}: the longest takes"
+                f" {longest}."
+            )
         listed = rows.sort("step_ns", descending=True).head(MAX_LISTED)
-        return {"words": words, "rows": listed.to_dicts(), "more": max(0, rows.height - MAX_LISTED)}, []
+        return {
+            "words": words,
+            "rows": listed.to_dicts(),
+            "more": max(0, rows.height - MAX_LISTED),
+        }, []
 
 
 def ranks(trace: Trace, *, ranks_per_node: int | None = None, **traits: Any) -> Ranks:
-    """Heat map of ranks over steps: step time, waiting, idle time or exposed communication, and the late groups.
+    """Heat map of ranks over steps: step time, waiting, idle time or exposed communication, and the
+    late groups.
 
-    With more than 128 ranks a row stands for several ranks: pick it, and "Only these ranks" shows them alone. Picking a
-    cell sets ``picked, rank, step`` and ``window``, and a linked timeline moves there. ``.timeline()`` opens only the
-    picked ranks, and ``.selected`` is the frame of their steps.
+    With more than 128 ranks a row stands for several ranks: pick it, and "Only these ranks" shows
+    them alone. Picking a cell sets ``picked, rank, step`` and ``window``, and a linked timeline
+    moves there. ``.timeline()`` opens only the picked ranks, and ``.selected`` is the frame of
+    their steps.
 
     Parameters
     ----------
     trace : Trace
         Any trace; the widget says so if it has no steps.
     ranks_per_node : int, optional
-        Ranks of each node, if the recording does not say it, as in :func:`llmprof.analyze.rank_groups`.
+        Ranks of each node, if the recording does not say it, as in
+        :func:`llmprof.analyze.rank_groups`.
     **traits
         Initial values of ``measure, phase, picked, rank, step, window, theme``.
 

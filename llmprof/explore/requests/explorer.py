@@ -1,4 +1,6 @@
-"""Explorer of requests: the slowest requests of a run, what each waited for, and why its slowest step was slow."""
+"""Explorer of requests: the slowest requests of a run, what each waited for, and why its slowest
+step was slow.
+"""
 
 import contextlib
 from collections.abc import Mapping
@@ -31,7 +33,16 @@ COLOURS: Final = {
 """Colour of each part of a latency."""
 
 SORTABLE: Final = (
-    *("request", "start_ns", "prompt_tokens", "output_tokens", "ttft_ns", "e2e_ns", "worst_gap_ns", "preemptions"),
+    *(
+        "request",
+        "start_ns",
+        "prompt_tokens",
+        "output_tokens",
+        "ttft_ns",
+        "e2e_ns",
+        "worst_gap_ns",
+        "preemptions",
+    ),
     *("slowest_times", "reason"),
 )
 _FINDINGS: Final = 4
@@ -106,7 +117,9 @@ class Requests(Explorer, room="requests"):
         return self.spans.clear() if self.picked is None else self.spans.filter(request=self.picked)
 
     def timeline(self, **traits: Any) -> Timeline:
-        """Timeline of the run at the picked request, linked to this table: it follows the picked request."""
+        """Timeline of the run at the picked request, linked to this table: it follows the picked
+        request.
+        """
         if self.window is not None:
             traits = {"window": list(self.window)} | traits
         made = Timeline(self.trace, run=self.run, **traits)
@@ -122,16 +135,25 @@ class Requests(Explorer, room="requests"):
     def _row(self, number: int) -> pl.DataFrame:
         row = self.frame.filter(request=number)
         if row.is_empty():
-            raise AnalysisError(f"there is no request {number}", expected="a number of the column request")
+            raise AnalysisError(
+                f"there is no request {number}", expected="a number of the column request"
+            )
         return row
 
     def _sorted(self, sort: str) -> pl.DataFrame:
         if (column := sort.lstrip("-")) not in SORTABLE:
             return self.frame
-        return self.frame.sort(column, descending=sort.startswith("-"), nulls_last=True, maintain_order=True)
+        return self.frame.sort(
+            column, descending=sort.startswith("-"), nulls_last=True, maintain_order=True
+        )
 
     def _block(self, sort: str, offset: int, count: int) -> list[Row]:
-        return self._sorted(sort).slice(max(0, offset), max(0, min(count, 500))).select(_SENT).to_dicts()
+        return (
+            self._sorted(sort)
+            .slice(max(0, offset), max(0, min(count, 500)))
+            .select(_SENT)
+            .to_dicts()
+        )
 
     @answers(rows=list[Row], total=int, longest=int, parts=list[Part], title=str)
     def _on_table(self, sort: str, count: int) -> Answer:
@@ -141,7 +163,9 @@ class Requests(Explorer, room="requests"):
             "rows": self._block(sort, 0, count),
             "total": self.frame.height,
             "longest": int(longest) if isinstance(longest, int) else 0,
-            "parts": [{"name": name, "words": WORDS[name], "colour": COLOURS[name]} for name in parts],
+            "parts": [
+                {"name": name, "words": WORDS[name], "colour": COLOURS[name]} for name in parts
+            ],
             "title": analyze.slowest(self.frame)["title"] if self.frame.height else "",
         }, []
 
@@ -155,7 +179,11 @@ class Requests(Explorer, room="requests"):
             self.picked = int(self._sorted(sort)["request"][row])
 
     @answers(
-        busy="looking at its slowest step", facts=list[Fact], parts=list[Fact], step=int | None, reasons=list[Reason]
+        busy="looking at its slowest step",
+        facts=list[Fact],
+        parts=list[Fact],
+        step=int | None,
+        reasons=list[Reason],
     )
     def _on_details(self, request: int) -> Answer:
         row = self._row(request).row(0, named=True)
@@ -163,18 +191,29 @@ class Requests(Explorer, room="requests"):
         facts = [
             ("first token", format_ns(row["ttft_ns"])),
             ("end to end", format_ns(row["e2e_ns"])),
-            ("longest from token to token", "" if row["worst_gap_ns"] is None else format_ns(row["worst_gap_ns"])),
+            (
+                "longest from token to token",
+                "" if row["worst_gap_ns"] is None else format_ns(row["worst_gap_ns"]),
+            ),
             ("tokens", f"{row['prompt_tokens']:,} in, {row['output_tokens']:,} out"),
             ("steps", f"{row['steps']} ({row['prefill_steps']} with its prompt)"),
             ("waited behind the prefill of", ", ".join(map(str, row["behind"]))),
             ("preempted", f"{row['preemptions']} times" if row["preemptions"] else ""),
-            ("slowest step", "" if step is None else f"{step}, {row['slowest_times']:.1f} times its usual time"),
+            (
+                "slowest step",
+                "" if step is None else f"{step}, {row['slowest_times']:.1f} times its usual time",
+            ),
             ("identifier", row["id"] or ""),
         ]
-        parts = sorted(((name, row[name]) for name in PARTS if row[name]), key=lambda part: -part[1])
+        parts = sorted(
+            ((name, row[name]) for name in PARTS if row[name]), key=lambda part: -part[1]
+        )
         return {
             "facts": [fact for fact in facts if fact[1]],
-            "parts": [(WORDS[name], f"{format_ns(ns)} ({format_share(ns / row['e2e_ns'])})") for name, ns in parts],
+            "parts": [
+                (WORDS[name], f"{format_ns(ns)} ({format_share(ns / row['e2e_ns'])})")
+                for name, ns in parts
+            ],
             "step": step,
             "reasons": self._reasons(step),
         }, []
@@ -183,30 +222,37 @@ class Requests(Explorer, room="requests"):
         """Findings about a step; empty if the trace does not hold enough for findings."""
         with contextlib.suppress(LlmprofError):
             if step is not None:
-                return analyze.findings(self.trace, step=step).head(_FINDINGS).select("severity", "title").to_dicts()
+                return (
+                    analyze.findings(self.trace, step=step)
+                    .head(_FINDINGS)
+                    .select("severity", "title")
+                    .to_dicts()
+                )
         return []
 
 
 def requests(run: AnyRun, **traits: Any) -> Requests:
-    """Requests of a run, the slowest first: a bar of what each waited for, and why its slowest step was slow.
+    """Requests of a run, the slowest first: a bar of what each waited for, and why its slowest step
+    was slow.
 
-    Click on a column's head to sort: time to the first token, end to end, the longest gap between two tokens. A click
-    on a row picks the request: its figures, the parts of its latency, and the findings about the step that was slowest
-    for it. Explorers that are linked (``w.timeline()``, ``explore.open(trace, run=run)``) show its time.
+    Click on a column's head to sort: time to the first token, end to end, the longest gap between
+    two tokens. A click on a row picks the request: its figures, the parts of its latency, and the
+    findings about the step that was slowest for it. Explorers that are linked (``w.timeline()``,
+    ``explore.open(trace, run=run)``) show its time.
 
     Parameters
     ----------
     run : Run
-        A profiled run whose engine noted its steps (``launch.open_run``), or a trace and the rows of
-        ``llmprof.read_requests``.
+        A profiled run whose engine noted its steps (``launch.open_run``), or a trace and the rows
+        of ``llmprof.read_requests``.
     **traits
         Initial values of ``sort, picked`` and ``theme``.
 
     Returns
     -------
     Requests
-        ``.selected``: spans of the picked request over time; ``.table``: the rows in their order; ``.timeline()``: the
-        timeline at the picked request.
+        ``.selected``: spans of the picked request over time; ``.table``: the rows in their order;
+        ``.timeline()``: the timeline at the picked request.
 
     Raises
     ------

@@ -43,10 +43,14 @@ MOST_WAITING: Final = 0.1
 """The late rank is named if another rank waits for at least this share of its time."""
 
 LATER: Final = 1_000_000
-"""Spans on the host from which on they are put into rows after the first picture, which does not show them."""
+"""Spans on the host from which on they are put into rows after the first picture, which does not
+show them.
+"""
 
 MOST_FOUND: Final = 30_000_000
-"""Most rows of a dataset that are loaded without being asked for (7 GB); of a larger one only the streams are shown."""
+"""Most rows of a dataset that are loaded without being asked for (7 GB); of a larger one only
+the streams are shown.
+"""
 
 _TABLES: Final = ("markers", "ops", "runtime")
 
@@ -69,7 +73,9 @@ class TimelineData:
         self._computing = threading.Lock()
         self.queried: dict[str, pl.DataFrame] = {}
         """Results of queries that are rows, by their kind."""
-        self.drawn: list[Row] = [] if requests is None else request_rows(requests, self.keys, self.names)
+        self.drawn: list[Row] = (
+            [] if requests is None else request_rows(requests, self.keys, self.names)
+        )
         """The rows; those of the host may still wait for their spans."""
         streams = list(stream_rows(self.events, self.keys, self.names, on_host=self.trace.on_host))
         counters, host = list(counter_rows(trace)), self._host(len({row.rank for row in streams}))
@@ -89,8 +95,9 @@ class TimelineData:
         if rows <= MOST_FOUND or "dataset" not in self.trace.meta:
             return ""
         return (
-            f"{rows:,} rows: only the streams are shown. Of some ranks explore.timeline(trace.select(ranks=[…])) shows "
-            f"steps, layers and the host, too, up to {MOST_FOUND:,} rows."
+            f"{rows:,} rows: only the streams are shown. Of some ranks"
+            " explore.timeline(trace.select(ranks=[…])) shows steps, layers and the host, too, up"
+            f" to {MOST_FOUND:,} rows."
         )
 
     @cached_property
@@ -109,7 +116,9 @@ class TimelineData:
         return self.drawn
 
     def _host(self, ranks: int) -> list[Row]:
-        """Rows of the host; without their lanes where they are many and of several ranks, which are closed at first."""
+        """Rows of the host; without their lanes where they are many and of several ranks, which
+        are closed at first.
+        """
         recorded = sum(map(self.trace.height, _TABLES))
         if (ranks < 2 or recorded < LATER) and not self.too_large:
             return list(host_rows(self.trace, self.keys, self.names))
@@ -132,7 +141,9 @@ class TimelineData:
                 row.lanes, row.waiting, row.note = made.lanes, 0, ""
 
     def find(self, say: Callable[[str], None] = lambda _: None) -> None:
-        """Fill the rows of steps, layers, collectives and idle time, and colour the streams by stage."""
+        """Fill the rows of steps, layers, collectives and idle time, and colour the streams by
+        stage.
+        """
         with self._computing:
             if not self.found:
                 self._find(say)
@@ -143,7 +154,9 @@ class TimelineData:
                 row.note = NOT_LOADED if row.kind in timeline_rows.KINDS else row.note
             self.missing, self.found = self.too_large, True
             return
-        listed_rows = {(row.kind, row.rank): row for row in self.drawn if row.kind in timeline_rows.KINDS}
+        listed_rows = {
+            (row.kind, row.rank): row for row in self.drawn if row.kind in timeline_rows.KINDS
+        }
         try:
             for kind, of_rank in timeline_rows.found_rows(self.trace, self.keys, self.names, say):
                 for (row_kind, rank), row in listed_rows.items():
@@ -171,13 +184,18 @@ class TimelineData:
         """Description of the rows that the browser needs before it asks for views."""
         return {
             "whole": list(self.whole),
-            "found": self.found and (bool(self.too_large) or not any(row.waiting for row in self.drawn)),
+            "found": (
+                self.found and (bool(self.too_large) or not any(row.waiting for row in self.drawn))
+            ),
             "missing": self.missing,
             "keys": self.keys.described(),
             "present": self._present(),
             "groups": self.groups(),
             "rows": [
-                {name: getattr(row, name) for name in ("kind", "rank", "label", "count", "note", "unit")}
+                {
+                    name: getattr(row, name)
+                    for name in ("kind", "rank", "label", "count", "note", "unit")
+                }
                 | {"levels": max(1, len(row.lanes)), "range": _range(row)}
                 for row in self.drawn
             ],
@@ -210,10 +228,20 @@ class TimelineData:
         return frame
 
     def _present(self) -> dict[str, list[int]]:
-        """Colours of the streams by their meaning, and of collectives and idle time, as in the palette."""
+        """Colours of the streams by their meaning, and of collectives and idle time, as in the
+        palette.
+        """
         lanes = [lane for row in self.drawn if row.kind == "stream" for lane in row.lanes]
-        lost = [lane for row in self.drawn if row.kind in (REQUEST_KIND, "collectives", "idle") for lane in row.lanes]
-        present = {by: sorted({n for lane in lanes for n in lane.present(by)}) for by in ("stage", "category")}
+        lost = [
+            lane
+            for row in self.drawn
+            if row.kind in (REQUEST_KIND, "collectives", "idle")
+            for lane in row.lanes
+        ]
+        present = {
+            by: sorted({n for lane in lanes for n in lane.present(by)})
+            for by in ("stage", "category")
+        }
         parts = [lane for row in self.drawn if row.kind == PATH_KIND for lane in row.lanes[:1]]
         present["path"] = sorted({n for lane in parts for n in lane.present("path")})
         return present | {"lost": sorted({n for lane in lost for n in lane.present("own")})}
@@ -240,7 +268,9 @@ class TimelineData:
         return sorted(groups, key=lambda one: _last_is_the_host(one["rank"]))
 
     def _waits(self) -> dict[int, float]:
-        """Share of each rank's time on the device, first start to last end, in which a call waits for another rank."""
+        """Share of each rank's time on the device, first start to last end, in which a call
+        waits for another rank.
+        """
         if not self.found or self.missing or not self.events.height:
             return {}
         calls = collectives(self.trace).drop_nulls("wait_ns")
@@ -249,16 +279,24 @@ class TimelineData:
         waiting = union_length(calls.select("rank", "start_ns", dur_ns="wait_ns"), ["rank"])
         end = (pl.col("start_ns") + pl.col("dur_ns")).max()
         spans = self.events.group_by("rank").agg(whole_ns=(end - pl.col("start_ns").min()).clip(1))
-        shares = spans.join(waiting, on="rank").select("rank", pl.col("busy_ns") / pl.col("whole_ns"))
+        shares = spans.join(waiting, on="rank").select(
+            "rank", pl.col("busy_ns") / pl.col("whole_ns")
+        )
         return dict(shares.iter_rows())
 
     def _late(self, waits: Mapping[int, float]) -> int | None:
-        """The rank that the others wait for: last in more than half of the waiting time, if they wait long enough."""
+        """The rank that the others wait for: last in more than half of the waiting time, if they
+        wait long enough.
+        """
         others = {rank: share for rank, share in waits.items() if share >= MOST_WAITING}
         if not others:
             return None
         calls = collectives(self.trace).filter(pl.col("wait_ns") > 0).drop_nulls("last_rank")
-        by_last = calls.group_by("last_rank").agg(pl.col("wait_ns").sum()).sort("wait_ns", descending=True)
+        by_last = (
+            calls.group_by("last_rank")
+            .agg(pl.col("wait_ns").sum())
+            .sort("wait_ns", descending=True)
+        )
         if by_last.is_empty() or 2 * by_last["wait_ns"][0] <= by_last["wait_ns"].sum():
             return None
         return int(by_last["last_rank"][0])
@@ -272,7 +310,8 @@ class TimelineData:
         if any(row.waiting for row in self.drawn):
             first.append(self._host_span[0])
             last.append(self._host_span[1])
-        if not first:  # counters alone; beside events, samples from before and after them leave the window empty
+        # counters alone; beside events, samples from before and after them leave the window empty
+        if not first:
             samples = [row.samples[0] for row in self.drawn if row.samples]
             first, last = [times[0] for times in samples], [times[-1] for times in samples]
         lo, hi = (float(min(first)), float(max(last))) if first else (0.0, 0.0)
@@ -280,7 +319,9 @@ class TimelineData:
 
 
 def _by_thread(rows: list[Row]) -> list[Row]:
-    """Rows of one thread beside each other, the busiest thread first; threads are named where there are several."""
+    """Rows of one thread beside each other, the busiest thread first; threads are named where
+    there are several.
+    """
     threads = {row.thread for row in rows}
     count = {thread: sum(row.count for row in rows if row.thread == thread) for thread in threads}
     if len(threads) > 1:
@@ -317,8 +358,12 @@ FLOWS: Final = "flows"
 """The part of an area that has the ways from host calls to what they launched."""
 
 
-def chosen_rows(data: TimelineData, rows: Sequence[int] | None, kind: str | None = None) -> list[Row]:
-    """Rows of a selection: those of a kind; by default all streams, if there are any, else those of the first kind."""
+def chosen_rows(
+    data: TimelineData, rows: Sequence[int] | None, kind: str | None = None
+) -> list[Row]:
+    """Rows of a selection: those of a kind; by default all streams, if there are any, else those
+    of the first kind.
+    """
     chosen = data.rows if rows is None else [data.row(number) for number in rows]
     if kind not in (None, FLOWS, OWN):
         return [row for row in chosen if row.kind == kind]
@@ -330,7 +375,9 @@ def chosen_rows(data: TimelineData, rows: Sequence[int] | None, kind: str | None
     return [row for row in spans if row.kind == kinds[0]] if kinds else []
 
 
-def events(data: TimelineData, span: Sequence[float], rows: Sequence[int] | None, kind: str | None) -> pl.DataFrame:
+def events(
+    data: TimelineData, span: Sequence[float], rows: Sequence[int] | None, kind: str | None
+) -> pl.DataFrame:
     """Events that touch a range of time, as rows of the frame behind the timeline's rows."""
     if kind == FLOWS:
         return launched(data, span, rows)
@@ -339,14 +386,18 @@ def events(data: TimelineData, span: Sequence[float], rows: Sequence[int] | None
         return data.events.clear()
     if chosen[0].samples is not None:
         return pl.concat(_sampled(row, span) for row in chosen)
-    touched = [lane.id[slice(*lane.within(span[0], span[1]))] for row in chosen for lane in _own_lanes(row)]
+    touched = [
+        lane.id[slice(*lane.within(span[0], span[1]))] for row in chosen for lane in _own_lanes(row)
+    ]
     numbers = np.unique(np.concatenate(touched)) if touched else np.empty(0, np.uint32)
     frame = data.frame(chosen[0].kind)
     return frame[pl.Series(numbers)] if len(numbers) else frame.clear()
 
 
 def launched(data: TimelineData, span: Sequence[float], rows: Sequence[int] | None) -> pl.DataFrame:
-    """Device events of an area that a recorded call launched: on its streams, or by its host threads."""
+    """Device events of an area that a recorded call launched: on its streams, or by its host
+    threads.
+    """
     frame = data.frame("stream")
     if "launch_start_ns" not in frame.columns:
         return frame.clear()
@@ -359,7 +410,8 @@ def launched(data: TimelineData, span: Sequence[float], rows: Sequence[int] | No
         for rank, thread in threads
     ]
     return frame.filter(
-        pl.col("launch_start_ns").is_between(span[0], span[1]), pl.any_horizontal(*mine, pl.lit(value=False))
+        pl.col("launch_start_ns").is_between(span[0], span[1]),
+        pl.any_horizontal(*mine, pl.lit(value=False)),
     )
 
 
@@ -370,12 +422,21 @@ def _sampled(row: Row, span: Sequence[float]) -> pl.DataFrame:
     last = int(np.searchsorted(times, whole(np.ceil(span[1])), "left"))
     some = {"time_ns": times[first:last], "value": values[first:last].astype(np.float64)}
     at = {"rank": pl.lit(row.rank, pl.Int32), "name": pl.lit(row.label), "unit": pl.lit(row.unit)}
-    return pl.DataFrame(some).select(at["rank"].alias("rank"), "time_ns", at["name"].alias("name"), "value",
-                                     at["unit"].alias("unit"))  # fmt: skip
+    return pl.DataFrame(some).select(
+        at["rank"].alias("rank"),
+        "time_ns",
+        at["name"].alias("name"),
+        "value",
+        at["unit"].alias("unit"),
+    )
 
 
 def area(
-    data: TimelineData, span: Sequence[float], rows: Sequence[int] | None, kind: str | None, colour_by: str = "stage"
+    data: TimelineData,
+    span: Sequence[float],
+    rows: Sequence[int] | None,
+    kind: str | None,
+    colour_by: str = "stage",
 ) -> dict[str, Any]:
     """What is in an area: its kinds, and of one kind the sums, percentiles and a table."""
     kinds = _kinds(data, span, rows)
@@ -383,23 +444,43 @@ def area(
     own = chosen_rows(data, rows)
     first = [OWN, *(row.kind for row in own[:1]), *known]
     shown = kind if kind in known else next((one for one in first if one in known), "")
-    answer: dict[str, Any] = {"kinds": kinds, "kind": shown, "rows": [], "counters": [], "flows": [], "total": 0}
+    answer: dict[str, Any] = {
+        "kinds": kinds,
+        "kind": shown,
+        "rows": [],
+        "counters": [],
+        "flows": [],
+        "total": 0,
+    }
     length = ["length", format_ns(span[1] - span[0])]
     if shown == "counter":
         counters = [_counted(data, row, span) for row in chosen_rows(data, rows, shown)]
         title = _title(data, chosen_rows(data, rows, shown))
-        return answer | {"title": title, "facts": [length], "counters": counters, "total": len(counters)}
+        return answer | {
+            "title": title,
+            "facts": [length],
+            "counters": counters,
+            "total": len(counters),
+        }
     if shown == FLOWS:
         flows = _flows(launched(data, span, rows))
         return answer | {"title": "launches", "facts": [length, *flows.pop("facts")], **flows}
     if shown == OWN:
-        return answer | _host_table(data, span, [row for row in map(data.row, rows or ()) if row.kind in HOST])
+        return answer | _host_table(
+            data, span, [row for row in map(data.row, rows or ()) if row.kind in HOST]
+        )
     return answer | table(data, span, chosen_rows(data, rows, shown or None), length, colour_by)
 
 
-def _kinds(data: TimelineData, span: Sequence[float], rows: Sequence[int] | None) -> list[dict[str, Any]]:
+def _kinds(
+    data: TimelineData, span: Sequence[float], rows: Sequence[int] | None
+) -> list[dict[str, Any]]:
     """Kinds of rows in an area that have anything there, streams first, and how much."""
-    chosen = [row for row in data.rows if row.kind == "stream"] if rows is None else [data.row(n) for n in rows]
+    chosen = (
+        [row for row in data.rows if row.kind == "stream"]
+        if rows is None
+        else [data.row(n) for n in rows]
+    )
     found: dict[str, int] = {}
     for row in sorted(chosen, key=lambda row: row.kind != "stream"):
         count = sum(b - a for a, b in (lane.within(span[0], span[1]) for lane in _own_lanes(row)))
@@ -409,7 +490,10 @@ def _kinds(data: TimelineData, span: Sequence[float], rows: Sequence[int] | None
         streams = [row for row in chosen if row.kind == "stream"]
         known = data.launch_known
         lanes = (lane for row in streams for lane in row.lanes)
-        of_streams = sum(int(np.count_nonzero(known[lane.id[slice(*lane.within(span[0], span[1]))]])) for lane in lanes)
+        of_streams = sum(
+            int(np.count_nonzero(known[lane.id[slice(*lane.within(span[0], span[1]))]]))
+            for lane in lanes
+        )
         found[FLOWS] = of_streams if streams else launched(data, span, rows).height
     of_host = sum(count for kind, count in found.items() if kind in HOST)
     if of_host and "stream" not in found:
@@ -418,7 +502,9 @@ def _kinds(data: TimelineData, span: Sequence[float], rows: Sequence[int] | None
 
 
 def _counted(data: TimelineData, row: Row, span: Sequence[float]) -> dict[str, Any]:
-    """A counter in a range of time; its mean weighs each sample with the time for which it holds."""
+    """A counter in a range of time; its mean weighs each sample with the time for which it
+    holds.
+    """
     samples = _sampled(row, span)
     time = pl.col("time_ns").cast(pl.Float64).clip(*span)
     held = time.shift(-1, fill_value=span[1]) - time
@@ -433,25 +519,43 @@ def _counted(data: TimelineData, row: Row, span: Sequence[float]) -> dict[str, A
     ).row(0)
     mean = plain if mean is None or np.isnan(mean) else mean
     values = {"least": least, "mean": mean, "most": most, "first": first, "last": last}
-    clean = {name: None if value is None or np.isnan(value) else value for name, value in values.items()}
+    clean = {
+        name: None if value is None or np.isnan(value) else value for name, value in values.items()
+    }
     return {"name": _named(row, data), "unit": row.unit, "count": samples.height, **clean}
 
 
 def _figures(length: pl.Expr) -> dict[str, pl.Expr]:
     """Number, mean, median and 99th percentile of times."""
     quantile = length.quantile(QUANTILE, "linear")
-    return {"count": pl.len(), "mean_ns": length.mean(), "p50_ns": length.median(), "p99_ns": quantile}
+    return {
+        "count": pl.len(),
+        "mean_ns": length.mean(),
+        "p50_ns": length.median(),
+        "p99_ns": quantile,
+    }
 
 
 def _flows(chosen: pl.DataFrame) -> dict[str, Any]:
-    """Launches by the name of what was launched: how long after the begin of its call each began."""
+    """Launches by the name of what was launched: how long after the begin of its call each
+    began.
+    """
     delay = pl.col("start_ns") - pl.col("launch_start_ns")
     figures = _figures(delay) | {"most_ns": delay.max().cast(pl.Float64)}
-    names = chosen.group_by("name", maintain_order=True).agg(**figures).sort("count", "name", descending=[True, False])
+    names = (
+        chosen.group_by("name", maintain_order=True)
+        .agg(**figures)
+        .sort("count", "name", descending=[True, False])
+    )
     facts = [["launches", f"{chosen.height:,}"]]
     if chosen.height:
         whole_ = chosen.select(**figures).row(0, named=True)
-        labels = {"mean_ns": "mean delay", "p50_ns": "median", "p99_ns": "p99", "most_ns": "longest"}
+        labels = {
+            "mean_ns": "mean delay",
+            "p50_ns": "median",
+            "p99_ns": "p99",
+            "most_ns": "longest",
+        }
         facts += [[text, format_ns(whole_[name])] for name, text in labels.items()]
     short = names_kernels.function(names["name"]) if names.height else names["name"]
     rows = names.head(MOST).with_columns(name=pl.coalesce(short.head(MOST), "name"))
@@ -467,14 +571,20 @@ def table(
 ) -> dict[str, Any]:
     """Names of the spans that touch a range of time, those with the most time first."""
     lo, hi = span
-    parts = [pl.DataFrame(schema={"name": pl.UInt32, "code": pl.UInt8, "start": pl.Int64, "end": pl.Int64})]
+    parts = [
+        pl.DataFrame(
+            schema={"name": pl.UInt32, "code": pl.UInt8, "start": pl.Int64, "end": pl.Int64}
+        )
+    ]
     for row in chosen:
         for lane in _own_lanes(row):
             part = slice(*lane.within(lo, hi))
             columns = {"name": lane.name[part], "code": lane.code(colour_by)[part]}
             parts.append(pl.DataFrame(columns | {"start": lane.start[part], "end": lane.end[part]}))
     spans = pl.concat(parts)
-    inside = pl.min_horizontal(pl.col("end"), pl.lit(hi)) - pl.max_horizontal(pl.col("start"), pl.lit(lo))
+    inside = pl.min_horizontal(pl.col("end"), pl.lit(hi)) - pl.max_horizontal(
+        pl.col("start"), pl.lit(lo)
+    )
     length_ns = pl.col("end") - pl.col("start")
     figures = _figures(length_ns) | {"total_ns": inside.clip(0).sum()}
     names = spans.group_by("name", maintain_order=True).agg(pl.col("code").first(), **figures)
@@ -500,47 +610,75 @@ def _title(data: TimelineData, chosen: Sequence[Row]) -> str:
     return ", ".join(_named(row, data) for row in chosen[:2]) + more
 
 
-def _host_table(data: TimelineData, span: Sequence[float], threads: Sequence[Row]) -> dict[str, Any]:
-    """What threads of the host did: at each moment only the innermost call, operator or range counts."""
+def _host_table(
+    data: TimelineData, span: Sequence[float], threads: Sequence[Row]
+) -> dict[str, Any]:
+    """What threads of the host did: at each moment only the innermost call, operator or range
+    counts.
+    """
     lo, hi = span
     parts = [pl.DataFrame(schema=_OF_HOST)]
     for row in threads:
-        group, kind = threads_of(threads).index((row.rank, row.thread)), "range" if row.kind == "markers" else row.kind
+        group, kind = (
+            threads_of(threads).index((row.rank, row.thread)),
+            "range" if row.kind == "markers" else row.kind,
+        )
         for lane in row.lanes:
             part = slice(*lane.within(lo, hi))
             columns = {"start_ns": lane.start[part], "dur_ns": lane.end[part] - lane.start[part]}
             parts.append(
                 pl.DataFrame(columns | {"name": lane.name[part], "code": lane.code("stage")[part]})
-                .select(pl.lit(group).alias("thread"), "start_ns", "dur_ns", "name", "code", kind=pl.lit(kind))
+                .select(
+                    pl.lit(group).alias("thread"),
+                    "start_ns",
+                    "dur_ns",
+                    "name",
+                    "code",
+                    kind=pl.lit(kind),
+                )
                 .cast(_OF_HOST)
             )
     every = pl.concat(parts)
     start, end = int(lo), max(int(lo) + 1, int(hi))
     numbers = list(range(len(threads_of(threads))))
-    windows = pl.DataFrame({"thread": numbers, "start_ns": start, "dur_ns": end - start}).cast(pl.Int64)
+    windows = pl.DataFrame({"thread": numbers, "start_ns": start, "dur_ns": end - start}).cast(
+        pl.Int64
+    )
     pieces, spans = innermost_within(windows, every, ["thread"])
     own = spans[pieces["span"]].select("name").hstack(pieces.select(total_ns="dur_ns"))
     own = own.group_by("name").agg(pl.col("total_ns").sum())
     each = spans.group_by("name").agg(pl.col("code").first(), **_figures(pl.col("dur_ns")))
     names = each.join(own, on="name", how="left").with_columns(pl.col("total_ns").fill_null(0))
     whole = (end - start) * len(numbers)
-    names = names.sort("total_ns", "name", descending=[True, False]).with_columns(share=pl.col("total_ns") / whole)
+    names = names.sort("total_ns", "name", descending=[True, False]).with_columns(
+        share=pl.col("total_ns") / whole
+    )
     listed = [row | {"name": data.names.short[row["name"]]} for row in names.head(MOST).to_dicts()]
     rest = whole - int(names["total_ns"].sum())
     if rest > 0:
         unknown: dict[str, Any] = dict.fromkeys(("total_ns", "mean_ns", "p50_ns", "p99_ns"), rest)
         unknown |= {"name": NOT_RECORDED, "code": 0, "count": 0, "share": rest / whole}
         listed = sorted([*listed, unknown], key=lambda row: -row["total_ns"])
-    facts = [["length", format_ns(end - start)], ["spans", f"{spans.height:,}"], ["own time", format_ns(whole - rest)]]
+    facts = [
+        ["length", format_ns(end - start)],
+        ["spans", f"{spans.height:,}"],
+        ["own time", format_ns(whole - rest)],
+    ]
     return {"title": _title(data, threads), "facts": facts, "rows": listed, "total": len(listed)}
 
 
 NOT_RECORDED: Final = "(code that was not recorded)"
 
-_OF_HOST: Final = pl.Schema({
-    "thread": pl.Int64(), "start_ns": pl.Int64(), "dur_ns": pl.Int64(), "name": pl.UInt32(), "code": pl.UInt8(),
-    "kind": pl.String(),
-})  # fmt: skip
+_OF_HOST: Final = pl.Schema(
+    {
+        "thread": pl.Int64(),
+        "start_ns": pl.Int64(),
+        "dur_ns": pl.Int64(),
+        "name": pl.UInt32(),
+        "code": pl.UInt8(),
+        "kind": pl.String(),
+    }
+)
 
 
 def threads_of(rows: Sequence[Row]) -> list[tuple[int, int | None]]:
@@ -549,7 +687,9 @@ def threads_of(rows: Sequence[Row]) -> list[tuple[int, int | None]]:
 
 
 def _own_lanes(row: Row) -> list[Lane]:
-    """Lanes whose spans count; the second level of the critical path only says on which rank it is."""
+    """Lanes whose spans count; the second level of the critical path only says on which rank it
+    is.
+    """
     return row.lanes[:1] if row.kind == PATH_KIND else row.lanes
 
 

@@ -12,20 +12,40 @@ from llmprof.analyze.steps.steps import steps
 from llmprof.charts.flame import nodes_of, trunk_of
 from llmprof.errors import AnalysisError, NotCapturedError
 from llmprof.explore.timeline.data import HOST, TimelineData
-from llmprof.explore.timeline.rows import KINDS, PATH_KIND, REQUEST_KIND, Lane, Row, led_to, path_facts
+from llmprof.explore.timeline.rows import (
+    KINDS,
+    PATH_KIND,
+    REQUEST_KIND,
+    Lane,
+    Row,
+    led_to,
+    path_facts,
+)
 from llmprof.trace import Trace
 from llmprof.units import format_bytes, format_ns
 
 Where = Literal["everywhere", "device", "host", "found"]
-PLACES: Final[dict[str, tuple[str, ...]]] = {"device": ("stream",), "host": HOST, "found": tuple(KINDS)}
+PLACES: Final[dict[str, tuple[str, ...]]] = {
+    "device": ("stream",),
+    "host": HOST,
+    "found": tuple(KINDS),
+}
 """Kinds of rows by place: on the device, on the host, and results of analyses."""
 
 ORDERS: Final = ("start", "-start", "dur", "-dur", "name", "-name")
 MOST: Final = 500
 """Most hits of one answer."""
 
-_HITS = pl.Schema({"start": pl.Int64, "dur": pl.Int64, "name": pl.UInt32, "row": pl.Int64, "level": pl.Int64,
-                   "at": pl.Int64})  # fmt: skip
+_HITS = pl.Schema(
+    {
+        "start": pl.Int64,
+        "dur": pl.Int64,
+        "name": pl.UInt32,
+        "row": pl.Int64,
+        "level": pl.Int64,
+        "at": pl.Int64,
+    }
+)
 
 
 class Search:
@@ -46,7 +66,12 @@ class Search:
             index = int(hits["start"].search_sorted(after, side="left"))
         row, level, span = hits.select("row", "level", "at").row(index % hits.height)
         chosen = hit(self._data, row, level, span)
-        return {"count": hits.height, "index": index % hits.height, "hit": chosen, "names": self._names}
+        return {
+            "count": hits.height,
+            "index": index % hits.height,
+            "hit": chosen,
+            "names": self._names,
+        }
 
     def listed(
         self,
@@ -65,10 +90,16 @@ class Search:
         ranks = sorted({rows[number].rank for number in hits["row"].unique()})
         kinds = PLACES.get(where)
         if kinds is not None or rank is not None:
-            fitting = [(kinds is None or row.kind in kinds) and rank in (None, row.rank) for row in rows]
-            hits = hits.filter(pl.col("row").is_in([number for number, fits in enumerate(fitting) if fits]))
+            fitting = [
+                (kinds is None or row.kind in kinds) and rank in (None, row.rank) for row in rows
+            ]
+            hits = hits.filter(
+                pl.col("row").is_in([number for number, fits in enumerate(fitting) if fits])
+            )
         if window is not None:
-            hits = hits.filter(pl.col("start") < window[1], pl.col("start") + pl.col("dur") > window[0])
+            hits = hits.filter(
+                pl.col("start") < window[1], pl.col("start") + pl.col("dur") > window[0]
+            )
         column, down = (sort if sort in ORDERS else "start").removeprefix("-"), sort.startswith("-")
         key = pl.col(column)
         if column == "name":
@@ -76,14 +107,20 @@ class Search:
             order = sorted(numbers, key=lambda number: self._data.names.full[number].casefold())
             places = {number: place for place, number in enumerate(order)}
             key = key.replace_strict(places, return_dtype=pl.UInt32) if places else key
-        some = hits.sort(key, descending=down, maintain_order=True).slice(max(first, 0), min(max(count, 0), MOST))
+        some = hits.sort(key, descending=down, maintain_order=True).slice(
+            max(first, 0), min(max(count, 0), MOST)
+        )
         return {
             "total": hits.height,
             "names": hits["name"].n_unique(),
             "sum_ns": float(hits["dur"].sum()),
             "ranks": ranks,
             "rows": [
-                {"hit": hit(self._data, row, level, span), "rank": rows[row].rank, "label": rows[row].label}
+                {
+                    "hit": hit(self._data, row, level, span),
+                    "rank": rows[row].rank,
+                    "label": rows[row].label,
+                }
                 for row, level, span in some.select("row", "level", "at").iter_rows()
             ],
         }
@@ -94,8 +131,13 @@ class Search:
         if key == self._text:
             return self._hits
         names = self._data.names
-        matching = np.array([key[0] in full.casefold() or key[0] in short.casefold()
-                           for full, short in zip(names.full, names.short, strict=True)], dtype=bool)  # fmt: skip
+        matching = np.array(
+            [
+                key[0] in full.casefold() or key[0] in short.casefold()
+                for full, short in zip(names.full, names.short, strict=True)
+            ],
+            dtype=bool,
+        )
         self._names = np.flatnonzero(matching).tolist() if key[0] else []
         parts = [pl.DataFrame(schema=_HITS)]
         if self._names:
@@ -114,7 +156,13 @@ def _matches(lane: Lane, matching: np.ndarray, row: int, level: int) -> pl.DataF
     spans = np.flatnonzero(matching[lane.name])
     start = lane.start[spans]
     place = {"row": np.full(len(spans), row), "level": np.full(len(spans), level)}
-    columns = {"start": start, "dur": lane.end[spans] - start, "name": lane.name[spans], **place, "at": spans}
+    columns = {
+        "start": start,
+        "dur": lane.end[spans] - start,
+        "name": lane.name[spans],
+        **place,
+        "at": spans,
+    }
     return pl.DataFrame(columns, schema_overrides=_HITS)
 
 
@@ -125,7 +173,9 @@ DEPTH: Final = 80
 """Most frames of a stack that are sent, counted from the first frame in which stacks differ."""
 
 LEAST: Final = 1 / 20_000
-"""Narrowest frame that is sent, as a share of the whole; zooming in shows frames narrower than a pixel."""
+"""Narrowest frame that is sent, as a share of the whole; zooming in shows frames narrower than a
+pixel.
+"""
 
 
 def kinds_of(data: TimelineData) -> list[By]:
@@ -138,14 +188,18 @@ def flame_of(stacks: pl.DataFrame | None) -> dict[str, Any]:
     """Frames of stacks for a flame graph."""
     rows = None if stacks is None else stacks.filter(pl.col("value") > 0)
     if stacks is None or rows is None or rows.is_empty():
-        empty: dict[str, Any] = {key: [] for key in ("trunk", "names", "name", "level", "start", "value")}
+        empty: dict[str, Any] = {
+            key: [] for key in ("trunk", "names", "name", "level", "start", "value")
+        }
         return {**empty, "total": 0, "events": 0, "left_out": 0}
     total = int(rows["value"].sum())
     trunk = trunk_of(rows["stack"])
     nodes = nodes_of(rows.with_columns(pl.col("stack").list.slice(len(trunk))), DEPTH)
     nodes = nodes.filter(pl.col("value") >= LEAST * total)
     names = nodes["name"].unique(maintain_order=True)
-    places = nodes["name"].replace_strict(names, pl.int_range(names.len(), eager=True), return_dtype=pl.Int64)
+    places = nodes["name"].replace_strict(
+        names, pl.int_range(names.len(), eager=True), return_dtype=pl.Int64
+    )
     return {
         "total": total,
         "events": int(stacks["count"].sum()),
@@ -169,30 +223,44 @@ def stacks_of(data: TimelineData, events: pl.DataFrame, by: By) -> pl.DataFrame:
         if not rows:
             raise NotCapturedError(
                 f"this trace holds no {'modules' if by == 'module' else 'Python functions'}",
-                hint="record with with_stack=True (for modules with_modules=True, too), and read the trace without "
-                "python_functions=False",
+                hint=(
+                    "record with with_stack=True (for modules with_modules=True, too), and read the"
+                    " trace without python_functions=False"
+                ),
                 table="ops",
             )
         parts = [_called(data, row, events) for row in rows]
         stacked = pl.concat([part for part in parts if part.height] or parts[:1])
     summed = stacked.group_by("rank", "thread", "stack").agg(pl.col("value").sum(), count=pl.len())
     text = pl.col("stack").list.join("\n")
-    ordered = summed.sort("value", "rank", "thread", text, descending=[True, False, False, False], nulls_last=True)
+    ordered = summed.sort(
+        "value", "rank", "thread", text, descending=[True, False, False, False], nulls_last=True
+    )
     return ordered.select("rank", "thread", "stack", "value", unit=pl.lit("ns"), count="count")
 
 
-def nested(data: TimelineData, rows: Sequence[Row], within: Sequence[float], level: int = 0) -> pl.DataFrame:
-    """Stacks of host spans in a range of time, from a level on, each with the time that is not of what it calls."""
+def nested(
+    data: TimelineData, rows: Sequence[Row], within: Sequence[float], level: int = 0
+) -> pl.DataFrame:
+    """Stacks of host spans in a range of time, from a level on, each with the time that is not
+    of what it calls.
+    """
     lo, hi = within
     made = [pl.DataFrame(schema=STACKS)]
     for row in rows:
-        nodes: list[tuple[int, int]] = []  # of each path the node above (-1: none) and the number of the name
+        nodes: list[
+            tuple[int, int]
+        ] = []  # of each path the node above (-1: none) and the number of the name
         own: list[Any] = [np.empty(0)]
         count: list[Any] = [np.empty(0, np.int64)]
         above: tuple[Any, Any, Any] | None = None
         for lane in row.lanes[level:]:
             first, stop = lane.within(lo, hi)
-            start, end, name = lane.start[first:stop], lane.end[first:stop], lane.name[first:stop].astype(np.int64)
+            start, end, name = (
+                lane.start[first:stop],
+                lane.end[first:stop],
+                lane.name[first:stop].astype(np.int64),
+            )
             inside = np.maximum(np.minimum(end, hi) - np.maximum(start, lo), 0).astype(np.float64)
             parent = np.full(len(start), -1, np.int64)
             if above is not None and len(above[0]):
@@ -210,15 +278,27 @@ def nested(data: TimelineData, rows: Sequence[Row], within: Sequence[float], lev
         for up, number in nodes:
             stacks.append([*(stacks[up] if up >= 0 else []), data.names.full[number]])
         values = np.maximum(np.concatenate(own), 0).round().astype(np.int64)
-        columns = {"rank": row.rank, "thread": row.thread, "stack": stacks, "value": values, "unit": "ns"}
+        columns = {
+            "rank": row.rank,
+            "thread": row.thread,
+            "stack": stacks,
+            "value": values,
+            "unit": "ns",
+        }
         made.append(pl.DataFrame(columns | {"count": np.concatenate(count)}, schema=STACKS))
     return pl.concat(made).filter(pl.col("value") > 0).sort("value", descending=True)
 
 
-STACKS: Final = pl.Schema({
-    "rank": pl.Int32(), "thread": pl.Int64(), "stack": pl.List(pl.String), "value": pl.Int64(), "unit": pl.String(),
-    "count": pl.UInt32(),
-})  # fmt: skip
+STACKS: Final = pl.Schema(
+    {
+        "rank": pl.Int32(),
+        "thread": pl.Int64(),
+        "stack": pl.List(pl.String),
+        "value": pl.Int64(),
+        "unit": pl.String(),
+        "count": pl.UInt32(),
+    }
+)
 
 
 def _called(data: TimelineData, row: Row, events: pl.DataFrame) -> pl.DataFrame:
@@ -228,8 +308,12 @@ def _called(data: TimelineData, row: Row, events: pl.DataFrame) -> pl.DataFrame:
     times = own["launch_start_ns"].to_numpy()
     frames = [_open(data, row, level, times) for level in range(len(row.lanes))]
     named = own.with_columns(frame.alias(f"frame {level}") for level, frame in enumerate(frames))
-    stack = pl.concat_list(*(f"frame {level}" for level in range(len(frames))), pl.col("name").fill_null("?"))
-    return named.select("rank", thread=pl.col("launch_thread"), value="dur_ns", stack=stack.list.drop_nulls())
+    stack = pl.concat_list(
+        *(f"frame {level}" for level in range(len(frames))), pl.col("name").fill_null("?")
+    )
+    return named.select(
+        "rank", thread=pl.col("launch_thread"), value="dur_ns", stack=stack.list.drop_nulls()
+    )
 
 
 def _open(data: TimelineData, row: Row, level: int, times: np.ndarray) -> pl.Series:
@@ -293,12 +377,20 @@ def neighbour(data: TimelineData, row: int, level: int, number: int, by: int) ->
 
 
 def place_of(trace: Trace, *, rank: int | None, step: int | None, layer: int | None) -> list[float]:
-    """Window of a step, or of a layer of a step, on a rank; by default on the first rank and in the first step."""
+    """Window of a step, or of a layer of a step, on a rank; by default on the first rank and in
+    the first step.
+    """
     if layer is None:
-        frame = steps(trace).select(
-            "rank", "step", start_ns=pl.coalesce("start_ns", "host_start_ns"),
-            dur_ns=pl.coalesce("dur_ns", "host_dur_ns"),
-        ).drop_nulls()  # fmt: skip
+        frame = (
+            steps(trace)
+            .select(
+                "rank",
+                "step",
+                start_ns=pl.coalesce("start_ns", "host_start_ns"),
+                dur_ns=pl.coalesce("dur_ns", "host_dur_ns"),
+            )
+            .drop_nulls()
+        )
     else:
         frame = layers(trace, per="layer")
     conditions = {"rank": rank, "step": step, "layer": layer}
@@ -308,8 +400,13 @@ def place_of(trace: Trace, *, rank: int | None, step: int | None, layer: int | N
             if not numbers:
                 raise AnalysisError(f"no {column} was found in this trace")
             if value is not None and value not in numbers:
-                words = ", ".join(f"{name} {number}" for name, number in conditions.items() if number is not None)
-                raise AnalysisError(f"there is no {words}", expected=f"a {column} from {numbers[0]} to {numbers[-1]}")
+                words = ", ".join(
+                    f"{name} {number}" for name, number in conditions.items() if number is not None
+                )
+                raise AnalysisError(
+                    f"there is no {words}",
+                    expected=f"a {column} from {numbers[0]} to {numbers[-1]}",
+                )
             frame = frame.filter(pl.col(column) == (numbers[0] if value is None else value))
     start, dur = frame.select("start_ns", "dur_ns").row(0)
     return [float(start), float(start + max(dur, 1))]
@@ -321,22 +418,31 @@ FLOWS = 40
 Fact = tuple[str, str]
 
 
-def describe(data: TimelineData, row: int, number: int, metrics: pl.DataFrame | None = None) -> dict[str, Any]:
-    """Facts about a span, and arrows to the call that launched it or to the events that it launched."""
+def describe(
+    data: TimelineData, row: int, number: int, metrics: pl.DataFrame | None = None
+) -> dict[str, Any]:
+    """Facts about a span, and arrows to the call that launched it or to the events that it
+    launched.
+    """
     drawn = data.row(row)
     span = locate(data, row, number)
     if span is None:
         raise AnalysisError(f"row {row} ({drawn.label}) has no span {number}")
     source = data.events if drawn.kind == "stream" and not data.found else data.frame(drawn.kind)
     record = source.row(number, named=True)
-    facts = [("duration", format_ns(record.get("dur_ns"))), ("start", f"{record.get('start_ns') or 0:,} ns")]
+    facts = [
+        ("duration", format_ns(record.get("dur_ns"))),
+        ("start", f"{record.get('start_ns') or 0:,} ns"),
+    ]
     flows, target = [], None
     if drawn.kind == "stream":
         facts += _device_facts(data, record, metrics)
         flows = _launch_of(data, record, row, span)
     elif drawn.kind in HOST:
         facts += _source(record)
-        facts += _pairs(record, {"api": "API", "domain": "domain", "shapes": "shapes", "dtypes": "types"})
+        facts += _pairs(
+            record, {"api": "API", "domain": "domain", "shapes": "shapes", "dtypes": "types"}
+        )
         flows = _launched_by(data, record, drawn, row, span) if drawn.kind != "markers" else []
     elif drawn.kind == PATH_KIND:
         facts += path_facts(source, number)
@@ -346,7 +452,14 @@ def describe(data: TimelineData, row: int, number: int, metrics: pl.DataFrame | 
     else:
         facts += _found_facts(record)
     words = [list(fact) for fact in facts]
-    return {"hit": span, "facts": words, "flows": flows, "target": target, "kind": drawn.kind, "label": drawn.label}
+    return {
+        "hit": span,
+        "facts": words,
+        "flows": flows,
+        "target": target,
+        "kind": drawn.kind,
+        "label": drawn.label,
+    }
 
 
 def place(data: TimelineData, row: int, number: int) -> dict[str, Any]:
@@ -360,11 +473,17 @@ def place(data: TimelineData, row: int, number: int) -> dict[str, Any]:
     record = data.frame(drawn.kind).row(number, named=True)
     if drawn.kind in data.queried:
         return {"rank": record["rank"]} if record.get("rank") in data.trace.ranks else {}
-    labels = {name: record.get(name) for name in ("step", "layer", "stage") if record.get(name) is not None}
+    labels = {
+        name: record.get(name)
+        for name in ("step", "layer", "stage")
+        if record.get(name) is not None
+    }
     return {"rank": record["rank"] if drawn.kind == PATH_KIND else drawn.rank, **labels}
 
 
-def _device_facts(data: TimelineData, record: Mapping[str, Any], metrics: pl.DataFrame | None) -> list[Fact]:
+def _device_facts(
+    data: TimelineData, record: Mapping[str, Any], metrics: pl.DataFrame | None
+) -> list[Fact]:
     step, phase = record.get("step"), record.get("phase")
     facts = _pairs(record, {"category": "category", "stage": "stage", "layer": "layer"})
     if step is not None:
@@ -375,12 +494,17 @@ def _device_facts(data: TimelineData, record: Mapping[str, Any], metrics: pl.Dat
     facts += _shape(data, record)
     if metrics is not None:
         joined = metrics.filter(pl.col("event") == record["event"])
-        facts += [(f"ncu: {name}", str(value)) for name, value in zip(joined["fact"], joined["value"], strict=True)]
+        facts += [
+            (f"ncu: {name}", str(value))
+            for name, value in zip(joined["fact"], joined["value"], strict=True)
+        ]
     return facts
 
 
 def _operator(data: TimelineData, record: Mapping[str, Any]) -> list[Fact]:
-    """Operator that launched a kernel, with its shapes: by id, or else the innermost one around the launch."""
+    """Operator that launched a kernel, with its shapes: by id, or else the innermost one around
+    the launch.
+    """
     if not data.trace.has("ops") or record.get("source") == "op" or data.too_large:
         return []
     ops = data.trace.ops
@@ -403,7 +527,10 @@ _SOURCE = re.compile(r"^(?P<file>.+)\((?P<line>\d+)\): (?P<function>.+)$")
 
 
 def _source(record: Mapping[str, Any]) -> list[Fact]:
-    """File, line and function of a Python function, as torch's profiler names it: ``file.py(12): function``."""
+    """File, line and function of a Python function, as torch's profiler names it:
+
+    ``file.py(12): function``.
+    """
     match = _SOURCE.match(record["name"] or "") if record.get("kind") == "python" else None
     return [(name, match[name]) for name in ("file", "line", "function")] if match else []
 
@@ -416,7 +543,11 @@ def _calls(data: TimelineData, record: Mapping[str, Any]) -> list[Fact]:
         return facts
     for kind, label in (("modules", "module"), ("python", "Python")):
         row = _host_row(data, kind, record["rank"], record.get("launch_thread"))
-        inside = [(lane, span) for lane in (row[1].lanes if row else []) if (span := lane.at(launch)) is not None]
+        inside = [
+            (lane, span)
+            for lane in (row[1].lanes if row else [])
+            if (span := lane.at(launch)) is not None
+        ]
         if inside:
             lane, span = inside[-1]
             facts.append((label, data.names.full[int(lane.name[span])].removeprefix("nn.Module: ")))
@@ -438,24 +569,55 @@ def _shape(data: TimelineData, record: Mapping[str, Any]) -> list[Fact]:
         return [("size", format_bytes(row["bytes"])), *_pairs(row, {"kind": "direction"})]
     if row["grid_x"] is None:
         return []
-    grid, block = (" x ".join(str(row[f"{side}_{axis}"]) for axis in "xyz") for side in ("grid", "block"))
+    grid, block = (
+        " x ".join(str(row[f"{side}_{axis}"]) for axis in "xyz") for side in ("grid", "block")
+    )
     return [("grid", grid), ("block", block), *_pairs(row, {"registers": "registers a thread"})]
 
 
-_DURATIONS = {"busy_ns": "busy", "wait_ns": "waiting", "transfer_ns": "transfer", "arrival_skew_ns": "arrival skew",
-              "host_dur_ns": "on the host", "gap_ns": "whole gap"}  # fmt: skip
-_FOUND = {"part": "part", "id": "identifier", "tokens": "its tokens",
-          "phase": "phase", "step": "step", "layer": "layer", "stage": "stage", "kernels": "kernels", "kind": "kind",
-          "algorithm": "algorithm", "world": "ranks in the group", "last_rank": "last rank", "cause": "cause",
-          "next_name": "next event", "after_name": "event before", "doing": "the host is in",
-          "held_by": "held by", "sync_name": "waits in", "context_tokens": "prompt tokens",
-          "generation_tokens": "generated tokens", "generation_requests": "requests in decode",
-          "confidence": "confidence", "source": "label of", "name": "label"}  # fmt: skip
+_DURATIONS = {
+    "busy_ns": "busy",
+    "wait_ns": "waiting",
+    "transfer_ns": "transfer",
+    "arrival_skew_ns": "arrival skew",
+    "host_dur_ns": "on the host",
+    "gap_ns": "whole gap",
+}
+_FOUND = {
+    "part": "part",
+    "id": "identifier",
+    "tokens": "its tokens",
+    "phase": "phase",
+    "step": "step",
+    "layer": "layer",
+    "stage": "stage",
+    "kernels": "kernels",
+    "kind": "kind",
+    "algorithm": "algorithm",
+    "world": "ranks in the group",
+    "last_rank": "last rank",
+    "cause": "cause",
+    "next_name": "next event",
+    "after_name": "event before",
+    "doing": "the host is in",
+    "held_by": "held by",
+    "sync_name": "waits in",
+    "context_tokens": "prompt tokens",
+    "generation_tokens": "generated tokens",
+    "generation_requests": "requests in decode",
+    "confidence": "confidence",
+    "source": "label of",
+    "name": "label",
+}
 
 
 def _found_facts(record: Mapping[str, Any]) -> list[Fact]:
     facts = _pairs(record, _FOUND)
-    facts += [(text, format_ns(record[name])) for name, text in _DURATIONS.items() if record.get(name) is not None]
+    facts += [
+        (text, format_ns(record[name]))
+        for name, text in _DURATIONS.items()
+        if record.get(name) is not None
+    ]
     if record.get("bytes") is not None:
         facts.append(("message", format_bytes(record["bytes"])))
     if record.get("bus_gbps") is not None:
@@ -464,10 +626,16 @@ def _found_facts(record: Mapping[str, Any]) -> list[Fact]:
 
 
 def _pairs(record: Mapping[str, Any], labels: Mapping[str, str]) -> list[Fact]:
-    return [(text, str(record[name])) for name, text in labels.items() if record.get(name) not in (None, "")]
+    return [
+        (text, str(record[name]))
+        for name, text in labels.items()
+        if record.get(name) not in (None, "")
+    ]
 
 
-def _host_row(data: TimelineData, kind: str, rank: int, thread: int | None) -> tuple[int, Row] | None:
+def _host_row(
+    data: TimelineData, kind: str, rank: int, thread: int | None
+) -> tuple[int, Row] | None:
     for number, row in enumerate(data.rows):
         if (row.kind, row.rank, row.thread) == (kind, rank, thread):
             return number, row
@@ -477,14 +645,25 @@ def _host_row(data: TimelineData, kind: str, rank: int, thread: int | None) -> t
 def _launch_of(data: TimelineData, record: Mapping[str, Any], row: int, span: Hit) -> list[Any]:
     """Arrow from the host call that launched a device event."""
     launch = record.get("launch_start_ns")
-    host = _host_row(data, "runtime", record["rank"], record.get("launch_thread")) if launch is not None else None
+    host = (
+        _host_row(data, "runtime", record["rank"], record.get("launch_thread"))
+        if launch is not None
+        else None
+    )
     if host is None or launch is None:
         return []
     level = next((n for n, lane in enumerate(host[1].lanes) if lane.at(launch) is not None), 0)
-    return [[{"row": host[0], "level": level, "time": launch}, _end(row, span["level"], record["start_ns"])]]
+    return [
+        [
+            {"row": host[0], "level": level, "time": launch},
+            _end(row, span["level"], record["start_ns"]),
+        ]
+    ]
 
 
-def _launched_by(data: TimelineData, record: Mapping[str, Any], drawn: Row, row: int, span: Hit) -> list[Any]:
+def _launched_by(
+    data: TimelineData, record: Mapping[str, Any], drawn: Row, row: int, span: Hit
+) -> list[Any]:
     """Arrows to the device events that a host call, or an operator, launched."""
     if not data.found:
         return []
@@ -494,7 +673,9 @@ def _launched_by(data: TimelineData, record: Mapping[str, Any], drawn: Row, row:
     else:
         until = record["start_ns"] + record["dur_ns"]
         inside = pl.col("launch_start_ns").is_between(record["start_ns"], until, closed="left")
-        launched = events.filter(inside & (pl.col("source") != "op"), pl.col("launch_thread").eq_missing(drawn.thread))
+        launched = events.filter(
+            inside & (pl.col("source") != "op"), pl.col("launch_thread").eq_missing(drawn.thread)
+        )
     streams = {(r.rank, r.stream): n for n, r in enumerate(data.rows) if r.kind == "stream"}
     flows = []
     for event in launched.head(FLOWS).iter_rows(named=True):
@@ -510,15 +691,25 @@ def _target(data: TimelineData, record: Mapping[str, Any]) -> Hit | None:
     rank, event = record["rank"], record["event"]
     if event is not None:
         device, stream = data.events.select("device", "stream").row(event)
-        streams = (n for n, row in enumerate(data.rows) if (row.rank, row.stream) == (rank, (device, stream)))
+        streams = (
+            n
+            for n, row in enumerate(data.rows)
+            if (row.rank, row.stream) == (rank, (device, stream))
+        )
         number = next(streams, None)
         return None if number is None else locate(data, number, event)
     for kind, time in led_to(record):
         if (host := _host_row(data, kind, rank, record["thread"])) is None:
             continue
         number, row = host
-        inside = [(n, lane, span) for n, lane in enumerate(row.lanes) if (span := lane.at(time)) is not None]
-        named = [one for one in inside if data.names.full[int(one[1].name[one[2]])] == record["name"]]
+        inside = [
+            (n, lane, span)
+            for n, lane in enumerate(row.lanes)
+            if (span := lane.at(time)) is not None
+        ]
+        named = [
+            one for one in inside if data.names.full[int(one[1].name[one[2]])] == record["name"]
+        ]
         if inside:
             level, _, span = (named or inside)[-1]
             return hit(data, number, level, span)

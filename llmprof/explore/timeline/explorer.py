@@ -18,10 +18,28 @@ from llmprof.explore.base.widget import Answer, Explorer, Trait, answers
 from llmprof.explore.timeline import data
 from llmprof.explore.timeline import describe as find
 from llmprof.explore.timeline.data import HOST, TimelineData
-from llmprof.explore.timeline.describe import MOST, By, Search, Where, describe, flame_of, kinds_of, place, stacks_of
+from llmprof.explore.timeline.describe import (
+    MOST,
+    By,
+    Search,
+    Where,
+    describe,
+    flame_of,
+    kinds_of,
+    place,
+    stacks_of,
+)
 from llmprof.explore.timeline.query import EXPORTED, WORDS, Queries
 from llmprof.explore.timeline.rows import KINDS, PATH_KIND, REQUEST_KIND, Row
-from llmprof.explore.timeline.saved import Arrangement, Notes, checked, fingerprint, restored, view_of, window_file
+from llmprof.explore.timeline.saved import (
+    Arrangement,
+    Notes,
+    checked,
+    fingerprint,
+    restored,
+    view_of,
+    window_file,
+)
 from llmprof.explore.timeline.view import overview, picture, view
 from llmprof.metrics.data import Metrics
 from llmprof.trace import Trace
@@ -53,7 +71,9 @@ class End(Record):
 
 
 class Key(Record):
-    """A color: the kind of name that it stands for (stage, category, phase, cause …), and the name."""
+    """A color: the kind of name that it stands for (stage, category, phase, cause …), and the
+    name.
+    """
 
     kind: str
     name: str
@@ -61,7 +81,9 @@ class Key(Record):
 
 
 class Group(Record):
-    """A rank (the host's is -1), its device, its share of waiting on the device, and whether the others wait for it."""
+    """A rank (the host's is -1), its device, its share of waiting on the device, and whether the
+    others wait for it.
+    """
 
     rank: int
     label: str
@@ -71,7 +93,9 @@ class Group(Record):
 
 
 class Described(Record):
-    """A row: its kind and rank, levels of nested spans, number of spans or samples, and a note if it has none."""
+    """A row: its kind and rank, levels of nested spans, number of spans or samples, and a note
+    if it has none.
+    """
 
     kind: str
     rank: int
@@ -92,7 +116,9 @@ class Listed(Record):
 
 
 class Named(Record):
-    """A name in a selected range: its color, spans, their time inside, mean, median and p99 of whole spans (ns)."""
+    """A name in a selected range: its color, spans, their time inside, mean, median and p99 of
+    whole spans (ns).
+    """
 
     name: str
     code: int
@@ -139,7 +165,9 @@ class Counted(Record):
 
 
 class Launched(Record):
-    """What calls launched, by name: times from the begin of the call to that of the kernel or copy (ns)."""
+    """What calls launched, by name: times from the begin of the call to that of the kernel or
+    copy (ns).
+    """
 
     name: str
     count: int
@@ -149,13 +177,19 @@ class Launched(Record):
     most_ns: float
 
 
-_VIEW: Final[dict[str, Any]] = {"window": Window, "columns": int, "lanes": list[tuple[int, int, int, int, int]]}
-"""Window with its margins, columns of the bins, and lanes: row, level, first event, events, bins or samples (or -1)."""
+_VIEW: Final[dict[str, Any]] = {
+    "window": Window,
+    "columns": int,
+    "lanes": list[tuple[int, int, int, int, int]],
+}
+"""Window with its margins, columns of the bins, and lanes: row, level, first event, events, bins
+or samples (or -1).
+"""
 
 _PACKED = (
-    "of events start and duration (f4, ns from the window's start), color (u1), name (u4), id (u4); of bins how busy "
-    "(u1) and color (u1); of samples least and greatest (f4); of events the share that waits, of bins the "
-    "same (u1, of 255)"
+    "of events start and duration (f4, ns from the window's start), color (u1), name (u4), id (u4);"
+    " of bins how busy (u1) and color (u1); of samples least and greatest (f4); of events the share"
+    " that waits, of bins the same (u1, of 255)"
 )
 _DESCRIBED: Final[dict[str, Any]] = {
     "hit": Hit,
@@ -169,10 +203,16 @@ _DESCRIBED: Final[dict[str, Any]] = {
 
 def metrics_by_event(trace: Trace, metrics: Metrics) -> pl.DataFrame:
     """Hardware metrics of the timeline's events that match a profiled launch."""
-    joined = ncu_join(trace, metrics).drop_nulls("event").select("kernel_id", "event", "confidence", "profiled_ns")
+    joined = (
+        ncu_join(trace, metrics)
+        .drop_nulls("event")
+        .select("kernel_id", "event", "confidence", "profiled_ns")
+    )
     light = speed_of_light(metrics).drop("kernel_name")
     rows: list[tuple[int, str, str]] = []
-    for launch in joined.join(light, on="kernel_id", how="left", maintain_order="left").iter_rows(named=True):
+    for launch in joined.join(light, on="kernel_id", how="left", maintain_order="left").iter_rows(
+        named=True
+    ):
         facts = {
             "profiled": f"launch {launch['kernel_id']}, {format_ns(launch['profiled_ns'])}",
             "match": f"confidence {launch['confidence']:.2f}",
@@ -182,8 +222,14 @@ def metrics_by_event(trace: Trace, metrics: Metrics) -> pl.DataFrame:
             "bound by": launch["bound"],
             "stall": launch["stall"],
         }
-        rows += [(launch["event"], fact, text) for fact, text in facts.items() if text not in (None, "unknown")]
-    return pl.DataFrame(rows, schema={"event": pl.UInt32, "fact": pl.String, "value": pl.String}, orient="row")
+        rows += [
+            (launch["event"], fact, text)
+            for fact, text in facts.items()
+            if text not in (None, "unknown")
+        ]
+    return pl.DataFrame(
+        rows, schema={"event": pl.UInt32, "fact": pl.String, "value": pl.String}, orient="row"
+    )
 
 
 def _percent(value: float | None) -> str | None:
@@ -196,14 +242,20 @@ class Timeline(Explorer, room="timeline"):
     selection: Trait = traitlets.Dict(default_value=None, allow_none=True).tag(sync=True)
     """Selected span: its ``row`` and its ``id`` in this row."""
 
-    span: Trait = traitlets.List(traitlets.Float(), default_value=None, allow_none=True).tag(sync=True, pair=True)
+    span: Trait = traitlets.List(traitlets.Float(), default_value=None, allow_none=True).tag(
+        sync=True, pair=True
+    )
     """Range of time (ns) that was selected by dragging."""
 
-    span_rows: Trait = traitlets.List(traitlets.Int(), default_value=None, allow_none=True).tag(sync=True)
+    span_rows: Trait = traitlets.List(traitlets.Int(), default_value=None, allow_none=True).tag(
+        sync=True
+    )
     """Numbers of the rows that the range was dragged over; all streams if None."""
 
     span_kind = traitlets.Unicode(None, allow_none=True).tag(sync=True)
-    """Kind of rows of the range that is selected, where the rows are of several: a kind of row, or ``flows``."""
+    """Kind of rows of the range that is selected, where the rows are of several: a kind of row,
+    or ``flows``.
+    """
 
     height = traitlets.Int(None, allow_none=True).tag(sync=True)
     """Greatest height of the overview and the rows (px); the height of the screen if None."""
@@ -215,12 +267,17 @@ class Timeline(Explorer, room="timeline"):
     """Search text: spans whose names contain it are highlighted."""
 
     arrangement: Trait = traitlets.Dict(default_value=None, allow_none=True).tag(sync=True)
-    """How the rows are arranged: ``open`` and ``hidden`` ranks, ``folded`` and ``pinned`` rows, hidden ``kinds``, what
-    rows are ``named``, ``devices`` alone, the ``order`` of the ranks, the rows that were ``moved``, and whether the
-    critical ``path`` is shown; it is computed when it is first."""
+    """How the rows are arranged:
+
+    ``open`` and ``hidden`` ranks, ``folded`` and ``pinned`` rows, hidden ``kinds``, what rows are
+    ``named``, ``devices`` alone, the ``order`` of the ranks, the rows that were ``moved``, and
+    whether the critical ``path`` is shown; it is computed when it is first.
+    """
 
     marks: Trait = traitlets.List(traitlets.Dict(), default_value=[]).tag(sync=True)
-    """Marks with notes, each ``{"time": ns, "text": note}``, in the order of time; stored in the notes file."""
+    """Marks with notes, each ``{"time": ns, "text": note}``, in the order of time; stored in the
+    notes file.
+    """
 
     notes_problem = traitlets.Unicode("").tag(sync=True)
     """Reason why the notes could not be read or written; empty if there is none."""
@@ -250,7 +307,9 @@ class Timeline(Explorer, room="timeline"):
             problem = str(error)
         restoring = {} if view is None else restored(view, self._trace_id, len(self._data.drawn))
         if requests is not None and requests.height:  # monitors run from the start of the engine on
-            ends = requests.select(pl.col("start_ns").min(), last=(pl.col("start_ns") + pl.col("dur_ns")).max()).row(0)
+            ends = requests.select(
+                pl.col("start_ns").min(), last=(pl.col("start_ns") + pl.col("dur_ns")).max()
+            ).row(0)
             restoring = {"window": [float(ns) for ns in ends]} | restoring
         for text in restoring.pop("queries", ()):
             self._queries.restore(text)
@@ -260,7 +319,9 @@ class Timeline(Explorer, room="timeline"):
 
     @property
     def view(self) -> dict[str, Any]:
-        """The present view, for ``explore.timeline(trace, view=…)`` of the same trace; it can be written as JSON."""
+        """The present view, for ``explore.timeline(trace, view=…)`` of the same trace; it can be
+        written as JSON.
+        """
         return view_of(self, self._trace_id)
 
     @property
@@ -283,12 +344,17 @@ class Timeline(Explorer, room="timeline"):
     ) -> None:
         """Show and select a range of time on a rank, open the rank's rows, and highlight names.
 
-        The range is selected on the streams of the rank, or, with ``thread``, in what that thread of its host did.
+        The range is selected on the streams of the rank, or, with ``thread``, in what that thread
+        of its host did.
         """
         if rank is not None and rank not in self.trace.ranks:
-            raise AnalysisError(f"there is no rank {rank}", expected=f"one of {listed(self.trace.ranks)}")
+            raise AnalysisError(
+                f"there is no rank {rank}", expected=f"one of {listed(self.trace.ranks)}"
+            )
         own = [(n, row) for n, row in enumerate(self._data.drawn) if row.rank == rank]
-        chosen = [n for n, row in own if row.kind in HOST and thread is not None and row.thread == thread]
+        chosen = [
+            n for n, row in own if row.kind in HOST and thread is not None and row.thread == thread
+        ]
         chosen = chosen or [n for n, row in own if row.kind == "stream"]
         with self.hold_trait_notifications():
             self.selection = None
@@ -297,8 +363,14 @@ class Timeline(Explorer, room="timeline"):
             self.span_rows = chosen or None
             if rank is not None:
                 now = self.arrangement or {}
-                shown = [hidden_rank for hidden_rank in now.get("hidden", []) if hidden_rank != rank]
-                self.arrangement = {**now, "open": sorted({*(now.get("open") or []), rank}), "hidden": shown}
+                shown = [
+                    hidden_rank for hidden_rank in now.get("hidden", []) if hidden_rank != rank
+                ]
+                self.arrangement = {
+                    **now,
+                    "open": sorted({*(now.get("open") or []), rank}),
+                    "hidden": shown,
+                }
                 self.rank = rank
             if window is None:
                 self.window = None
@@ -307,7 +379,10 @@ class Timeline(Explorer, room="timeline"):
                 self.window = [float(window[0]) - around, float(window[1]) + around]
 
     def mark(self, time: float, text: str = "") -> None:
-        """Set a mark with a note. It is stored for this trace, and shown with the distance to the mark before."""
+        """Set a mark with a note.
+
+        It is stored for this trace, and shown with the distance to the mark before.
+        """
         marks = checked([*self.marks, {"time": time, "text": text}])
         self._notes.save(marks)
         self._kept = marks
@@ -327,12 +402,14 @@ class Timeline(Explorer, room="timeline"):
 
     @property
     def selected(self) -> pl.DataFrame:
-        """The selection: the row of one span, or all spans that touch the selected range of time in the selected rows.
+        """The selection: the row of one span, or all spans that touch the selected range of time in
+        the selected rows.
 
-        A kernel or copy is a row of ``analyze.attribute(trace)``, an operator, runtime call or marker one of the
-        trace's table, a sample of a counter one with ``rank, time_ns, name, value, unit``, a step, layer, collective
-        or idle gap one of the analysis of its name, and a span of a request one of
-        ``analyze.requests(run, per="span")``. ``span_kind`` says which of several kinds of rows is meant.
+        A kernel or copy is a row of ``analyze.attribute(trace)``, an operator, runtime call or
+        marker one of the trace's table, a sample of a counter one with ``rank, time_ns, name,
+        value, unit``, a step, layer, collective or idle gap one of the analysis of its name, and a
+        span of a request one of ``analyze.requests(run, per="span")``. ``span_kind`` says which of
+        several kinds of rows is meant.
         """
         if self.selection:
             kind = self._data.row(self.selection["row"]).kind
@@ -344,11 +421,13 @@ class Timeline(Explorer, room="timeline"):
         return data.events(self._data, self.span, self.span_rows, self.span_kind)
 
     def stacks(self, by: By = "stage") -> pl.DataFrame:
-        """Stacks of the selected kernels and copies, for a flame graph; of all if nothing is selected.
+        """Stacks of the selected kernels and copies, for a flame graph; of all if nothing is
+        selected.
 
-        Of a selected step, layer, collective or gap they are those of the kernels and copies in its time on its rank.
-        ``by="host"`` gives the operators, calls and functions of a selection on the host, each with its own time.
-        ``charts.flame(w.stacks("python"))`` draws them, ``charts.speedscope`` writes them for speedscope.
+        Of a selected step, layer, collective or gap they are those of the kernels and copies in its
+        time on its rank. ``by="host"`` gives the operators, calls and functions of a selection on
+        the host, each with its own time. ``charts.flame(w.stacks("python"))`` draws them,
+        ``charts.speedscope`` writes them for speedscope.
         """
         rows, within, level = self._chosen()
         if by == "host":
@@ -356,13 +435,19 @@ class Timeline(Explorer, room="timeline"):
         if rows and rows[0].kind in (*KINDS, REQUEST_KIND, PATH_KIND, *self._data.queried):
             ranks = {row.rank for row in rows if row.rank >= 0} or set(self.trace.ranks)
             end = pl.col("start_ns") + pl.col("dur_ns")
-            inside = pl.col("rank").is_in(list(ranks)) & (pl.col("start_ns") < within[1]) & (end > within[0])
+            inside = (
+                pl.col("rank").is_in(list(ranks))
+                & (pl.col("start_ns") < within[1])
+                & (end > within[0])
+            )
             chosen = self._data.frame("stream").filter(inside)
         else:
             chosen = self.selected if rows else self._data.frame("stream")
         if "launch_start_ns" not in chosen.columns or "stage" not in chosen.columns:
             found = "the selection is not of kernels"
-            raise NotCapturedError(found, hint="drag over streams, or select nothing", table="kernels")
+            raise NotCapturedError(
+                found, hint="drag over streams, or select nothing", table="kernels"
+            )
         return stacks_of(self._data, chosen, by)
 
     def _chosen(self) -> tuple[list[Row], tuple[float, float], int]:
@@ -373,7 +458,11 @@ class Timeline(Explorer, room="timeline"):
             if hit is not None:
                 return [row], (hit["start"], hit["end"]), hit["level"]
         if self.span is not None:
-            return data.chosen_rows(self._data, self.span_rows, self.span_kind), (self.span[0], self.span[1]), 0
+            return (
+                data.chosen_rows(self._data, self.span_rows, self.span_kind),
+                (self.span[0], self.span[1]),
+                0,
+            )
         return [], self._data.whole, 0
 
     def select(self, event: int) -> None:
@@ -382,9 +471,13 @@ class Timeline(Explorer, room="timeline"):
             if row.kind == "stream" and find.locate(self._data, number, event) is not None:
                 self.selection = {"row": number, "id": event}
                 return
-        raise AnalysisError(f"there is no event {event}", expected=f"0 to {self._data.events.height - 1}")
+        raise AnalysisError(
+            f"there is no event {event}", expected=f"0 to {self._data.events.height - 1}"
+        )
 
-    def go(self, *, step: int | None = None, layer: int | None = None, rank: int | None = None) -> None:
+    def go(
+        self, *, step: int | None = None, layer: int | None = None, rank: int | None = None
+    ) -> None:
         """Show a step, or a layer of a step."""
         rank = self.rank if rank is None else rank
         self.window = find.place_of(self.trace, rank=rank, step=step, layer=layer)
@@ -392,7 +485,11 @@ class Timeline(Explorer, room="timeline"):
     def picture(self) -> bytes | None:
         """PNG image of the window as in the widget; None if the trace has no events."""
         path = bool((self.arrangement or {}).get("path"))
-        return picture(self._data, self.window, self.colour_by, path=path) if self._data.drawn else None
+        return (
+            picture(self._data, self.window, self.colour_by, path=path)
+            if self._data.drawn
+            else None
+        )
 
     @traitlets.observe("selection")
     def _selected(self, change: Mapping[str, Any]) -> None:
@@ -406,15 +503,24 @@ class Timeline(Explorer, room="timeline"):
         value = proposal["value"]
         if value is None:
             return None
-        if set(value) != {"row", "id"} or find.locate(self._data, int(value["row"]), int(value["id"])) is None:
-            raise traitlets.TraitError(f"selection is {value!r}; expected None or the row and id of a span")
+        if (
+            set(value) != {"row", "id"}
+            or find.locate(self._data, int(value["row"]), int(value["id"])) is None
+        ):
+            raise traitlets.TraitError(
+                f"selection is {value!r}; expected None or the row and id of a span"
+            )
         return {name: int(value[name]) for name in ("row", "id")}
 
     @traitlets.validate("arrangement")
     def _valid_arrangement(self, proposal: Mapping[str, Any]) -> dict[str, Any] | None:
         value = proposal["value"]
         try:
-            return None if value is None else dict(msgspec.to_builtins(msgspec.convert(value, Arrangement)))
+            return (
+                None
+                if value is None
+                else dict(msgspec.to_builtins(msgspec.convert(value, Arrangement)))
+            )
         except msgspec.ValidationError as error:
             raise traitlets.TraitError(f"arrangement is {value!r}: {error}") from error
 
@@ -440,8 +546,13 @@ class Timeline(Explorer, room="timeline"):
     )
     def _on_rows(self) -> Answer:
         names = [name[:100] for name in self._data.names.short[:1000]]
-        return {**self._data.described(), "names": names, "version": len(self._data.names.short),
-                "trace": self._trace_id, "queries": self.queries}, []  # fmt: skip
+        return {
+            **self._data.described(),
+            "names": names,
+            "version": len(self._data.names.short),
+            "trace": self._trace_id,
+            "queries": self.queries,
+        }, []
 
     @answers(busy="finding steps and layers", found=bool)
     def _on_find(self) -> Answer:
@@ -476,14 +587,22 @@ class Timeline(Explorer, room="timeline"):
         total=int,
     )
     def _on_span(
-        self, span: Window, rows: list[int] | None, kind: str | None = None, colour_by: Colour | None = None
+        self,
+        span: Window,
+        rows: list[int] | None,
+        kind: str | None = None,
+        colour_by: Colour | None = None,
     ) -> Answer:
         return data.area(self._data, span, rows, kind, colour_by or "stage"), []
 
     @answers(names=dict[str, str])
     def _on_names(self, numbers: list[int]) -> Answer:
         short = self._data.names.short
-        return {"names": {number: short[number] for number in numbers[:5000] if 0 <= number < len(short)}}, []
+        return {
+            "names": {
+                number: short[number] for number in numbers[:5000] if 0 <= number < len(short)
+            }
+        }, []
 
     @answers(**_DESCRIBED)
     def _on_describe(self, row: int, id: int) -> Answer:  # noqa: A002
@@ -590,7 +709,9 @@ class Timeline(Explorer, room="timeline"):
     def _on_csv(self, sort: str) -> Answer:
         frame = self._queries.ordered(sort).head(EXPORTED)
         lists = [name for name, kind in frame.schema.items() if kind.is_nested()]
-        flat = frame.with_columns(pl.Series(name, [str(one) for one in frame[name].to_list()]) for name in lists)
+        flat = frame.with_columns(
+            pl.Series(name, [str(one) for one in frame[name].to_list()]) for name in lists
+        )
         return {"file": "query.csv", "content": flat.write_csv()}, []
 
     @answers()
@@ -603,7 +724,9 @@ class Timeline(Explorer, room="timeline"):
         return {"row": self._queries.track()}, []
 
     @answers(window=Window)
-    def _on_goto(self, step: int | None = None, layer: int | None = None, rank: int | None = None) -> Answer:
+    def _on_goto(
+        self, step: int | None = None, layer: int | None = None, rank: int | None = None
+    ) -> Answer:
         return {"window": find.place_of(self.trace, rank=rank, step=step, layer=layer)}, []
 
 
@@ -618,10 +741,10 @@ def timeline(
 ) -> Timeline:
     """Timeline of a trace in which you can zoom, search and select; the selection is a frame.
 
-    Rows: for each rank its steps, layers with their stages, collectives, idle time, streams, counters and host
-    threads. With several ranks each is one strip at first; click on its name to open it. Ctrl + wheel or W and S zoom,
-    A and D pan, a click selects, dragging selects a range of time in the rows that it covers, M sets a mark; ``?``
-    shows the keys.
+    Rows: for each rank its steps, layers with their stages, collectives, idle time, streams,
+    counters and host threads. With several ranks each is one strip at first; click on its name to
+    open it. Ctrl + wheel or W and S zoom, A and D pan, a click selects, dragging selects a range of
+    time in the rows that it covers, M sets a mark; ``?`` shows the keys.
 
     Parameters
     ----------
@@ -630,29 +753,30 @@ def timeline(
     metrics : Metrics, optional
         Hardware metrics of some kernels (``llmprof.read_metrics``), shown with them.
     run : Run, optional
-        The run of the trace (``launch.open_run``): its requests are on top, each in one row with what it waited for,
-        its prefill and its decode.
+        The run of the trace (``launch.open_run``): its requests are on top, each in one row with
+        what it waited for, its prefill and its decode.
     view : mapping or str, optional
         A view of this trace to show again, from ``.view`` or "Copy as Python".
     notes : path, optional
-        JSON file of the marks and their notes, for example beside the run; by default one for each trace in
-        ``$LLMPROF_NOTES`` or the user's data folder. A damaged file is reported and not changed.
+        JSON file of the marks and their notes, for example beside the run; by default one for each
+        trace in ``$LLMPROF_NOTES`` or the user's data folder. A damaged file is reported and not
+        changed.
     **traits
-        Initial values of ``window`` (first and last ns), ``height`` (px), ``colour_by`` (stage or category),
-        ``search``, ``marks`` and ``theme``.
+        Initial values of ``window`` (first and last ns), ``height`` (px), ``colour_by`` (stage or
+        category), ``search``, ``marks`` and ``theme``.
 
     Returns
     -------
     Timeline
-        ``.selected`` is the selection as a frame, ``.window`` the visible range of time in ns, ``.span`` the selected
-        range; setting ``window`` moves the view. ``.show(window, rank=…, search=…)`` goes to a place, ``.view`` is the
-        present view, ``.marks`` are the marks.
+        ``.selected`` is the selection as a frame, ``.window`` the visible range of time in ns,
+        ``.span`` the selected range; setting ``window`` moves the view. ``.show(window, rank=…,
+        search=…)`` goes to a place, ``.view`` is the present view, ``.marks`` are the marks.
 
     Raises
     ------
     LlmprofError
-        An argument is of another kind, the view is of another trace, or the requests of the run cannot be joined to
-        the trace.
+        An argument is of another kind, the view is of another trace, or the requests of the run
+        cannot be joined to the trace.
 
     Examples
     --------

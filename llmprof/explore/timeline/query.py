@@ -1,4 +1,6 @@
-"""Queries in SQL that a timeline is asked: their results as tables, places and rows of the timeline."""
+"""Queries in SQL that a timeline is asked: their results as tables, places and rows of the
+timeline.
+"""
 
 import re
 from typing import Any, Final
@@ -25,7 +27,8 @@ WORDS: Final = tuple(sorted({"select", "from", "where", "order by", "group by", 
 
 
 _PREFIX: Final = re.compile(
-    r"^the SQL query(?:, line \d+, column \d+:| cannot be answered:)? |(?: \(line \d+, column \d+\))$"
+    r"^the SQL query(?:, line \d+, column \d+:| cannot be answered:)? |(?: \(line \d+, column"
+    r" \d+\))$"
 )
 """What an error says of the place, which is said apart."""
 
@@ -43,7 +46,10 @@ class Queries:
     def tables(self) -> list[dict[str, Any]]:
         """Tables of the trace and their columns."""
         trace = self._data.trace
-        return [{"name": name, "columns": trace.scan(name).collect_schema().names()} for name in trace.table_names]
+        return [
+            {"name": name, "columns": trace.scan(name).collect_schema().names()}
+            for name in trace.table_names
+        ]
 
     def run(self, text: str) -> dict[str, Any]:
         """Run a query: its columns and first rows, or what is wrong with it and where."""
@@ -52,14 +58,19 @@ class Queries:
         except LlmprofError as error:
             where = {name: error.facts.get(name) for name in ("line", "column")}
             known = "cannot be answered" in error.found
-            words = [_PREFIX.sub("", error.found), *([] if known else [f"expected {error.expected}", error.hint])]
+            words = [
+                _PREFIX.sub("", error.found),
+                *([] if known else [f"expected {error.expected}", error.hint]),
+            ]
             return self._said(text) | {"problem": "; ".join(filter(None, words)), **where}
         self.text, self.frame, self._sorted = text, frame, ("", frame)
         return self._said(text)
 
     def _said(self, text: str) -> dict[str, Any]:
         names = set(self.frame.columns)
-        columns = [{"name": name, "number": kind.is_numeric()} for name, kind in self.frame.schema.items()]
+        columns = [
+            {"name": name, "number": kind.is_numeric()} for name, kind in self.frame.schema.items()
+        ]
         known = text == self.text
         return {
             "problem": "",
@@ -79,7 +90,9 @@ class Queries:
         if self._sorted[0] != sort:
             frame = self.frame
             if column in frame.columns:
-                frame = frame.sort(column, descending=sort.startswith("-"), nulls_last=True, maintain_order=True)
+                frame = frame.sort(
+                    column, descending=sort.startswith("-"), nulls_last=True, maintain_order=True
+                )
             self._sorted = sort, frame
         return self._sorted[1]
 
@@ -96,14 +109,21 @@ class Queries:
         record = frame.row(row, named=True)
         start, dur, rank = record["start_ns"], record.get("dur_ns") or 0, record.get("rank")
         if not isinstance(start, int | float) or not isinstance(dur, int | float):
-            raise AnalysisError("this row has no time", expected="a number (ns) as start_ns and as dur_ns")
-        return rank if rank in self._data.trace.ranks else None, (float(start), float(start) + max(float(dur), 1.0))
+            raise AnalysisError(
+                "this row has no time", expected="a number (ns) as start_ns and as dur_ns"
+            )
+        return rank if rank in self._data.trace.ranks else None, (
+            float(start),
+            float(start) + max(float(dur), 1.0),
+        )
 
     def track(self) -> int:
         """Add the result to the timeline as a row of its own, behind all others; its number."""
         frame = self.frame
         missing = [
-            name for name in ("start_ns", "dur_ns") if name not in frame.columns or not frame[name].dtype.is_numeric()
+            name
+            for name in ("start_ns", "dur_ns")
+            if name not in frame.columns or not frame[name].dtype.is_numeric()
         ]
         if missing:
             found = f"the result has no column {' and no '.join(missing)}"
@@ -112,8 +132,12 @@ class Queries:
         if not frame.height:
             raise AnalysisError("the result has no rows", expected="at least one span")
         data = self._data
-        name = next((one for one in ("name", "label", "kind", "stage") if one in frame.columns), None)
-        texts = frame.select(pl.lit("query") if name is None else pl.col(name).cast(pl.String)).to_series()
+        name = next(
+            (one for one in ("name", "label", "kind", "stage") if one in frame.columns), None
+        )
+        texts = frame.select(
+            pl.lit("query") if name is None else pl.col(name).cast(pl.String)
+        ).to_series()
         texts = texts if texts.len() == frame.height else pl.Series(["query"] * frame.height)
         number = 1 + sum(row.kind.startswith(QUERY_KIND) for row in data.drawn)
         made = frame.select(pl.col("start_ns", "dur_ns").cast(pl.Int64)).with_columns(
@@ -132,7 +156,11 @@ class Queries:
         """Make the row of a saved view again; a query that this version cannot answer raises."""
         problem = self.run(text)["problem"]
         if problem:
-            raise AnalysisError(f"a row of the view cannot be made: {problem}", expected="a query that runs", hint=text)
+            raise AnalysisError(
+                f"a row of the view cannot be made: {problem}",
+                expected="a query that runs",
+                hint=text,
+            )
         self.track()
 
 

@@ -65,7 +65,9 @@ class _Paint:
         present, code = self.few
         count, colours = len(code) // BLOCK, len(present)
         block = np.repeat(np.arange(count), BLOCK)
-        of_block = np.bincount(block * colours + code[: len(block)], self._dur[: len(block)], minlength=count * colours)
+        of_block = np.bincount(
+            block * colours + code[: len(block)], self._dur[: len(block)], minlength=count * colours
+        )
         before = np.zeros((count + 1, colours))
         np.cumsum(of_block.reshape(count, colours), axis=0, out=before[1:])
         return before
@@ -74,10 +76,19 @@ class _Paint:
 class Lane:
     """Spans in the order of their start, each with a colour, a name and an id."""
 
-    def __init__(self, start: Ints, end: Ints, codes: Mapping[str, Codes], name: Numbers, id: Numbers) -> None:  # noqa: A002
+    def __init__(
+        self,
+        start: Ints,
+        end: Ints,
+        codes: Mapping[str, Codes],
+        name: Numbers,
+        id: Numbers,  # noqa: A002
+    ) -> None:
         self.start, self.end, self.name, self.id = start, end, name, id
         self.waits: Codes | None = None
-        """Share of each span, from its start, that waits for another rank (of 255); None where none does."""
+        """Share of each span, from its start, that waits for another rank (of 255); None where
+        none does.
+        """
 
         self.waiting: Lane | None = None
         """These parts as spans."""
@@ -115,7 +126,9 @@ class Lane:
             return
         self.waits = shares
         some = np.flatnonzero(shares)
-        until = self.start[some] + ((self.end[some] - self.start[some]) * (shares[some] / 255)).astype(np.int64)
+        until = self.start[some] + (
+            (self.end[some] - self.start[some]) * (shares[some] / 255)
+        ).astype(np.int64)
         plain = {"waits": np.zeros(len(some), np.uint8)}
         self.waiting = Lane(self.start[some], until, plain, self.name[some], self.id[some])
 
@@ -133,7 +146,9 @@ class Lane:
         """Spans from first to stop (exclusive) that last at least so long (ns)."""
         if first >= stop:
             return np.empty(0, np.int64)
-        blocks = first // COARSE + np.flatnonzero(self._longest[first // COARSE : -(-stop // COARSE)] >= least)
+        blocks = first // COARSE + np.flatnonzero(
+            self._longest[first // COARSE : -(-stop // COARSE)] >= least
+        )
         k: Ints = (blocks[:, None] * COARSE + np.arange(COARSE)).ravel()
         k = k[(k >= first) & (k < stop)]
         return k[self.end[k] - self.start[k] >= least]
@@ -144,7 +159,9 @@ class Lane:
         return k if k >= 0 and time < self.end[k] else None
 
     def bins(self, lo: float, hi: float, columns: int, by: str) -> tuple[Codes, Codes]:
-        """Busy share of each of the equal columns of a window, and the colour that fills most of it."""
+        """Busy share of each of the equal columns of a window, and the colour that fills most of
+        it.
+        """
         edges = np.linspace(lo, hi, columns + 1)
         begun = np.searchsorted(self.start, whole(np.ceil(edges)), "left")
         paint = self._paint(by)
@@ -154,10 +171,15 @@ class Lane:
         first = code[np.minimum(begun[:-1], len(self) - 1)]
         main = np.where(total.max(axis=1) > 0, total.argmax(axis=1), first)
         busy = np.clip(total.sum(axis=1) / max((hi - lo) / columns, 1e-9), 0, 1) * 255
-        return np.maximum(np.ceil(busy), np.where(began, VISIBLE, 0)).astype(np.uint8), of_lane[main]
+        return (
+            np.maximum(np.ceil(busy), np.where(began, VISIBLE, 0)).astype(np.uint8),
+            of_lane[main],
+        )
 
     def _until(self, edges: Floats, begun: Ints, paint: _Paint) -> Floats:
-        """Time of each colour (columns) before each edge (rows), before which ``begun`` spans begin."""
+        """Time of each colour (columns) before each edge (rows), before which ``begun`` spans
+        begin.
+        """
         column, code = np.arange(len(edges)), paint.few[1]
         block = begun // BLOCK
         total = paint.sums[block]
@@ -174,7 +196,9 @@ class Lane:
 
 
 def whole(times: Any) -> Ints:
-    """Times as the whole numbers that starts and ends are: numpy copies them all to compare them with fractions."""
+    """Times as the whole numbers that starts and ends are: numpy copies them all to compare them
+    with fractions.
+    """
     numbers: Ints = np.clip(times, -(2.0**62), 2.0**62).astype(np.int64)
     return numbers
 
@@ -192,7 +216,9 @@ PATH_GROUP: Final = -3
 PATH_KIND: Final = "critical_path"
 
 ON_HOST: Final = ("host call", "host", "device held")
-"""Parts in which the host does; they are called as the call or operator is, and all others as the part."""
+"""Parts in which the host does; they are called as the call or operator is, and all others as
+the part.
+"""
 
 _MEANS: Final = {
     "compute": "a kernel",
@@ -216,12 +242,15 @@ _KNOWN: Final = {
 }
 
 
-def path_row(trace: Trace, keys: Keys, names: Names, say: Callable[[str], None] = lambda _: None) -> Row:
+def path_row(
+    trace: Trace, keys: Keys, names: Names, say: Callable[[str], None] = lambda _: None
+) -> Row:
     """The row of the critical path; where several ranks lie on it a second level says which."""
     row = Row(PATH_KIND, PATH_GROUP, "critical path")
     if (events := events_of(trace)) > MOST_EVENTS:
         row.note = (
-            f"not computed: {events:,} events, by itself of {MOST_EVENTS:,} at most (analyze.critical_path computes it)"
+            f"not computed: {events:,} events, by itself of {MOST_EVENTS:,} at most"
+            " (analyze.critical_path computes it)"
         )
         return row
     try:
@@ -249,7 +278,9 @@ def _lanes(path: pl.DataFrame, keys: Keys, names: Names) -> list[Lane]:
     number = np.empty(path.height, np.uint32)
     number[works.to_numpy()], number[~works.to_numpy()] = of_work.to_numpy(), of_rest.to_numpy()
     made = path.select("rank", "start_ns", "dur_ns").with_columns(
-        keys.codes("path", part), name=pl.Series(number), id=pl.int_range(path.height, dtype=pl.UInt32)
+        keys.codes("path", part),
+        name=pl.Series(number),
+        id=pl.int_range(path.height, dtype=pl.UInt32),
     )
     made = made.sort("start_ns", maintain_order=True)
     lanes = spans(made, slack=1 << 62, by="path")
@@ -290,7 +321,9 @@ def path_facts(path: pl.DataFrame, number: int) -> list[tuple[str, str]]:
 
 
 def led_to(record: Mapping[str, Any]) -> list[tuple[str, float]]:
-    """Where the call or operator stands that a part on the host is, or leads to: kinds of rows and times to look at."""
+    """Where the call or operator stands that a part on the host is, or leads to: kinds of rows
+    and times to look at.
+    """
     start, end = float(record["start_ns"]), float(record["start_ns"] + record["dur_ns"])
     middle = (start + end) / 2
     if record["part"] == "host call":
@@ -322,14 +355,23 @@ _OWN: dict[tuple[str, str], str] = {
 
 
 class Keys:
-    """Colours of the timeline by number: each is for a name of a kind (stage, category, phase, cause and others)."""
+    """Colours of the timeline by number: each is for a name of a kind (stage, category, phase,
+    cause and others).
+    """
 
     greys = len(_HOST)
 
     def __init__(self) -> None:
-        tables = {"stage": theme.STAGES, "category": theme.CATEGORIES, "phase": theme.PHASES,
-                  "cause": theme.CAUSES, "path": theme.PATH}  # fmt: skip
-        self.table = {(kind, name): colour for kind, table in tables.items() for name, colour in table.items()}
+        tables = {
+            "stage": theme.STAGES,
+            "category": theme.CATEGORIES,
+            "phase": theme.PHASES,
+            "cause": theme.CAUSES,
+            "path": theme.PATH,
+        }
+        self.table = {
+            (kind, name): colour for kind, table in tables.items() for name, colour in table.items()
+        }
         self.table |= {("category", f"host {i}"): colour for i, colour in enumerate(_HOST)} | _OWN
         self._numbers = {key: number for number, key in enumerate(self.table)}
 
@@ -337,14 +379,27 @@ class Keys:
         return len(self.table)
 
     def codes(self, kind: str, values: pl.Series) -> pl.Series:
-        """Number of the colour of each name; the number of ``other`` if a name is null or unknown."""
-        number_of = {name: number for (kind_of_name, name), number in self._numbers.items() if kind_of_name == kind}
+        """Number of the colour of each name; the number of ``other`` if a name is null or
+        unknown.
+        """
+        number_of = {
+            name: number
+            for (kind_of_name, name), number in self._numbers.items()
+            if kind_of_name == kind
+        }
         rest = number_of.get("other", 0)
-        return values.replace_strict(number_of, default=rest, return_dtype=pl.UInt8).fill_null(rest).alias("code")
+        return (
+            values.replace_strict(number_of, default=rest, return_dtype=pl.UInt8)
+            .fill_null(rest)
+            .alias("code")
+        )
 
     def described(self) -> list[dict[str, str]]:
         """Kind, name and colour of each number."""
-        return [{"kind": kind, "name": name, "colour": colour} for (kind, name), colour in self.table.items()]
+        return [
+            {"kind": kind, "name": name, "colour": colour}
+            for (kind, name), colour in self.table.items()
+        ]
 
 
 class Names:
@@ -356,22 +411,30 @@ class Names:
         self._numbers: dict[str, int] = {}
         self._lock = threading.Lock()  # rows are put together in the background, too
 
-    def numbers(self, values: pl.Series, shorten: Callable[[pl.Series], pl.Series] | None = None) -> pl.Series:
+    def numbers(
+        self, values: pl.Series, shorten: Callable[[pl.Series], pl.Series] | None = None
+    ) -> pl.Series:
         """Number of each name; new names get new numbers, and ``shorten`` makes their labels."""
         unique = values.fill_null("").unique(maintain_order=True)
         with self._lock:
-            new = unique.filter(pl.Series([name not in self._numbers for name in unique], dtype=pl.Boolean))
+            new = unique.filter(
+                pl.Series([name not in self._numbers for name in unique], dtype=pl.Boolean)
+            )
             labels = shorten(new) if shorten is not None and new.len() else new
             for name, label in zip(new, labels, strict=True):
                 self._numbers[name] = len(self.full)
                 self.full.append(name)
                 self.short.append((label or name)[:LIMIT])
         codes = pl.Series([self._numbers[name] for name in unique], dtype=pl.UInt32)
-        return values.fill_null("").replace_strict(unique, codes, return_dtype=pl.UInt32).alias("name")
+        return (
+            values.fill_null("").replace_strict(unique, codes, return_dtype=pl.UInt32).alias("name")
+        )
 
 
 SLACK_NS = 200
-"""Kernels of one stream that overlap by less than this (ns) are drawn on one line, since profilers round times."""
+"""Kernels of one stream that overlap by less than this (ns) are drawn on one line, since
+profilers round times.
+"""
 
 RARE = 0.01
 """If a smaller share than this of a stream's kernels overlap, all are drawn on one line."""
@@ -379,7 +442,9 @@ RARE = 0.01
 
 @dataclass
 class Row:
-    """One row of the timeline; ``kind`` says which frame the ids of its spans count, ``lanes`` are its levels."""
+    """One row of the timeline; ``kind`` says which frame the ids of its spans count, ``lanes``
+    are its levels.
+    """
 
     kind: str
     rank: int
@@ -396,11 +461,15 @@ class Row:
     @property
     def count(self) -> int:
         """Spans or samples of the row."""
-        return self.waiting + sum(map(len, self.lanes)) + (len(self.samples[0]) if self.samples else 0)
+        return (
+            self.waiting + sum(map(len, self.lanes)) + (len(self.samples[0]) if self.samples else 0)
+        )
 
 
 def device_events(trace: Trace) -> pl.DataFrame:
-    """Kernels and copies in the order of :func:`~llmprof.analyze.activity.activity`, without labels that take time."""
+    """Kernels and copies in the order of :func:`~llmprof.analyze.activity.activity`, without
+    labels that take time.
+    """
     columns = ["rank", "device", "stream", "start_ns", "dur_ns", "name"]
     tables = []
     if "kernels" in trace.table_names:
@@ -413,27 +482,54 @@ def device_events(trace: Trace) -> pl.DataFrame:
         copies = _some_of(trace, "copies", [*columns, "kind"])
         tables.append(copies.select(*columns, category=of_copy))
     if not tables:
-        return activity(trace).select("event", *columns, "category") if trace.has("ops") else _NOTHING
-    return pl.concat(tables).sort("rank", "start_ns", "stream", maintain_order=True).with_row_index("event")
+        return (
+            activity(trace).select("event", *columns, "category") if trace.has("ops") else _NOTHING
+        )
+    return (
+        pl.concat(tables)
+        .sort("rank", "start_ns", "stream", maintain_order=True)
+        .with_row_index("event")
+    )
 
 
 def _some_of(trace: Trace, table: str, columns: list[str]) -> pl.DataFrame:
     """Some columns of a table; from a dataset only these are read."""
     tables = trace._tables
-    return tables.columns(table, columns) if isinstance(tables, Deferred) else trace.table(table).select(columns)
+    return (
+        tables.columns(table, columns)
+        if isinstance(tables, Deferred)
+        else trace.table(table).select(columns)
+    )
 
 
 _COUNTED = pl.Schema(
-    {"rank": pl.Int32, "device": pl.Int32, "time_ns": pl.Int64, "name": pl.String, "value": pl.Float64,
-            "unit": pl.String})  # fmt: skip
+    {
+        "rank": pl.Int32,
+        "device": pl.Int32,
+        "time_ns": pl.Int64,
+        "name": pl.String,
+        "value": pl.Float64,
+        "unit": pl.String,
+    }
+)
 _NOTHING = pl.DataFrame(
-    schema={"event": pl.UInt32, "rank": pl.Int32, "device": pl.Int32, "stream": pl.Int64, "start_ns": pl.Int64,
-            "dur_ns": pl.Int64, "name": pl.String, "category": pl.String}
-)  # fmt: skip
+    schema={
+        "event": pl.UInt32,
+        "rank": pl.Int32,
+        "device": pl.Int32,
+        "stream": pl.Int64,
+        "start_ns": pl.Int64,
+        "dur_ns": pl.Int64,
+        "name": pl.String,
+        "category": pl.String,
+    }
+)
 
 
 def stream_rows(events: pl.DataFrame, keys: Keys, texts: Names, *, on_host: bool) -> Iterator[Row]:
-    """A row for each stream of each device (or thread, where operators stand in for it), the busiest first."""
+    """A row for each stream of each device (or thread, where operators stand in for it), the
+    busiest first.
+    """
     if not events.height:
         return
     made = events.select(
@@ -442,14 +538,20 @@ def stream_rows(events: pl.DataFrame, keys: Keys, texts: Names, *, on_host: bool
         name=texts.numbers(events["name"], None if on_host else names_kernels.function),
         code=keys.codes("category", events["category"]),
     )
-    for (rank, device, stream), part in made.partition_by("rank", "device", "stream", as_dict=True).items():
-        label = f"thread {stream}" if on_host else "no stream" if stream is None else f"stream {stream}"
+    for (rank, device, stream), part in made.partition_by(
+        "rank", "device", "stream", as_dict=True
+    ).items():
+        label = (
+            f"thread {stream}" if on_host else "no stream" if stream is None else f"stream {stream}"
+        )
         lanes = spans(part, slack=SLACK_NS, by="category")
         yield Row("stream", rank, label, lanes, stream=(device, stream))
 
 
 CALLS = ("modules", "python")
-"""Kinds of rows that are Python functions in the table of operators: torch.nn modules, and all others."""
+"""Kinds of rows that are Python functions in the table of operators: torch.nn modules, and all
+others.
+"""
 
 DEPTH = 250
 """Most levels of calls of Python functions; operators and other spans have fewer."""
@@ -464,7 +566,9 @@ def _of_host(trace: Trace, kind: str) -> pl.DataFrame:
 
 
 def waiting_rows(trace: Trace) -> tuple[list[Row], float, float]:
-    """The rows of :func:`host_rows` without their lanes, and the first start and the last end (ns) of their spans."""
+    """The rows of :func:`host_rows` without their lanes, and the first start and the last end
+    (ns) of their spans.
+    """
     tables = trace._tables
     found = tables.threads() if isinstance(tables, Deferred) else dataset.threads(tables)
     rows = [
@@ -478,7 +582,9 @@ def waiting_rows(trace: Trace) -> tuple[list[Row], float, float]:
 
 
 def host_rows(trace: Trace, keys: Keys, texts: Names) -> Iterator[Row]:
-    """Rows for the markers, modules, Python functions, operators and runtime calls of each thread."""
+    """Rows for the markers, modules, Python functions, operators and runtime calls of each
+    thread.
+    """
     for table in ("markers", *CALLS, "ops", "runtime"):
         if not trace.has("ops" if table in CALLS else table):
             continue
@@ -509,7 +615,12 @@ def counter_rows(trace: Trace) -> Iterator[Row]:
             some = held.drop_nulls(f"{name}_bytes")
             parts.append(
                 some.select(
-                    "rank", "device", "time_ns", name=pl.lit(name), value=f"{name}_bytes", unit=pl.lit("B")
+                    "rank",
+                    "device",
+                    "time_ns",
+                    name=pl.lit(name),
+                    value=f"{name}_bytes",
+                    unit=pl.lit("B"),
                 ).cast(_COUNTED)
             )
     groups = pl.concat(parts).sort("time_ns", maintain_order=True)
@@ -538,17 +649,23 @@ def spans(part: pl.DataFrame, *, slack: int = 0, by: str = "own", most: int = 24
 
 
 def _host_colours(table: str, kinds: pl.Series, keys: Keys) -> pl.Series:
-    """Colour of each name on the host: that of its category or of synchronisation, otherwise one of a few greys."""
+    """Colour of each name on the host: that of its category or of synchronisation, otherwise one
+    of a few greys.
+    """
     frame = pl.DataFrame({"name": kinds})
     grey = (frame["name"].hash(0) % keys.greys).cast(pl.Int64)
     if table == "ops":
         categories = names.categories(kinds)
-        colours = [f"host {g}" if c == "other" else c for g, c in zip(grey, categories, strict=True)]
+        colours = [
+            f"host {g}" if c == "other" else c for g, c in zip(grey, categories, strict=True)
+        ]
     elif table in CALLS:
         colours = [f"host {g}" for g in grey]
     elif table == "runtime":
         waits = frame.select(is_synchronising(pl.col("name"))).to_series()
-        colours = ["waits for the device" if w else f"host {g}" for w, g in zip(waits, grey, strict=True)]
+        colours = [
+            "waits for the device" if w else f"host {g}" for w, g in zip(waits, grey, strict=True)
+        ]
     else:
         colours = ["marker"] * kinds.len()
     return keys.codes("category", pl.Series(colours, dtype=pl.String))
@@ -570,24 +687,39 @@ def found_rows(
     trace: Trace, keys: Keys, texts: Names, say: Callable[[str], None] = lambda _: None
 ) -> Iterator[tuple[str, dict[int, list[Lane]]]]:
     """Lanes of each kind by rank; ``say`` is called with the description of each computation."""
-    for kind, make in (("steps", _steps), ("layers", _layers), ("collectives", _collectives), ("idle", _idle)):
+    for kind, make in (
+        ("steps", _steps),
+        ("layers", _layers),
+        ("collectives", _collectives),
+        ("idle", _idle),
+    ):
         say(f"finding {KINDS[kind].lower()}")
         yield kind, make(trace, keys, texts)
 
 
 def wait_shares(trace: Trace, events: pl.DataFrame) -> Codes:
-    """Share (of 255) of each device event that waits for the last rank of its collective, by event."""
-    calls = collectives(trace).filter(pl.col("wait_ns") > 0).select("rank", "start_ns", "dur_ns", "wait_ns")
+    """Share (of 255) of each device event that waits for the last rank of its collective, by
+    event.
+    """
+    calls = (
+        collectives(trace)
+        .filter(pl.col("wait_ns") > 0)
+        .select("rank", "start_ns", "dur_ns", "wait_ns")
+    )
     keys = ["rank", "start_ns", "dur_ns"]
     found = calls.unique(keys).join(events.select("event", *keys), on=keys)
-    share = found.select((255 * pl.col("wait_ns") / pl.col("dur_ns")).round().clip(0, 255).fill_nan(0).fill_null(0))
+    share = found.select(
+        (255 * pl.col("wait_ns") / pl.col("dur_ns")).round().clip(0, 255).fill_nan(0).fill_null(0)
+    )
     shares: Codes = np.zeros(events.height, np.uint8)
     shares[found["event"].to_numpy()] = share.to_series().to_numpy()
     return shares
 
 
 def _steps(trace: Trace, keys: Keys, texts: Names) -> dict[int, list[Lane]]:
-    """Steps at their times on the device; on ranks without device events, at their times on the host."""
+    """Steps at their times on the device; on ranks without device events, at their times on the
+    host.
+    """
     frame = steps(trace).with_row_index("id")
     on_device = pl.col("start_ns").is_not_null()
     frame = frame.filter(on_device | ~on_device.any().over("rank"))
@@ -597,11 +729,15 @@ def _steps(trace: Trace, keys: Keys, texts: Names) -> dict[int, list[Lane]]:
         start_ns=pl.coalesce("start_ns", "host_start_ns"),
         dur_ns=pl.when(on_device).then("dur_ns").otherwise("host_dur_ns").fill_null(0),
         name=pl.concat_str(
-            pl.format("step {}", "step"), pl.col("phase").replace("other", None), separator=" · ", ignore_nulls=True
+            pl.format("step {}", "step"),
+            pl.col("phase").replace("other", None),
+            separator=" · ",
+            ignore_nulls=True,
         ),
         code=keys.codes("phase", frame["phase"]),
     ).drop_nulls("start_ns")
-    # copies on another stream may end after the next step began; on the line each step ends where the next begins
+    # copies on another stream may end after the next step began; on the line each step ends where
+    # the next begins
     until = pl.col("start_ns").shift(-1).over("rank", order_by="start_ns") - pl.col("start_ns")
     return _by_rank(made.with_columns(dur_ns=pl.min_horizontal("dur_ns", until)), texts, flat=True)
 
@@ -612,10 +748,17 @@ def _layers(trace: Trace, keys: Keys, texts: Names) -> dict[int, list[Lane]]:
     parity = pl.when(pl.col("layer") % 2 == 0).then(pl.lit("even")).otherwise(pl.lit("odd"))
     of_layer = whole.select(parity).to_series()
     upper = whole.select(
-        "rank", "id", "start_ns", "dur_ns", name=pl.format("layer {}", "layer"), code=keys.codes("layer", of_layer)
+        "rank",
+        "id",
+        "start_ns",
+        "dur_ns",
+        name=pl.format("layer {}", "layer"),
+        code=keys.codes("layer", of_layer),
     )
     stages = layers(trace).with_row_index("id")
-    lower = stages.select("rank", "id", "start_ns", "dur_ns", name="stage", code=keys.codes("stage", stages["stage"]))
+    lower = stages.select(
+        "rank", "id", "start_ns", "dur_ns", name="stage", code=keys.codes("stage", stages["stage"])
+    )
     by_rank = _by_rank(upper, texts, flat=True)
     for rank, lanes in _by_rank(lower, texts, flat=True).items():
         by_rank.setdefault(rank, []).extend(lanes)
@@ -627,17 +770,22 @@ def _collectives(trace: Trace, keys: Keys, texts: Names) -> dict[int, list[Lane]
     frame = collectives(trace).with_row_index("id")
     name = pl.col("kind").fill_null("collective")
     wait = frame.filter(pl.col("wait_ns") > 0).select(
-        "rank", "id", "start_ns", dur_ns="wait_ns", name=pl.format("{}: waits for rank {}", name, "last_rank"),
+        "rank",
+        "id",
+        "start_ns",
+        dur_ns="wait_ns",
+        name=pl.format("{}: waits for rank {}", name, "last_rank"),
         part=pl.lit("waiting for the last rank"),
-    )  # fmt: skip
+    )
     matched = pl.col("wait_ns").is_not_null()
     rest = frame.filter(~matched | (pl.col("transfer_ns") > 0)).select(
-        "rank", "id",
+        "rank",
+        "id",
         start_ns=pl.col("start_ns") + pl.col("wait_ns").fill_null(0),
         dur_ns=pl.coalesce("transfer_ns", "dur_ns"),
         name=name,
         part=pl.when(matched).then(pl.lit("transfer")).otherwise(pl.lit("transfer and waiting")),
-    )  # fmt: skip
+    )
     both = pl.concat([wait, rest]).sort("rank", "start_ns", maintain_order=True)
     made = _by_rank(both.with_columns(keys.codes("collective", both["part"])), texts)
     waiting = keys.codes("collective", pl.Series(["waiting for the last rank"]))[0]
@@ -651,10 +799,15 @@ def _idle(trace: Trace, keys: Keys, texts: Names) -> dict[int, list[Lane]]:
     frame = idle(trace).with_row_index("id")
     frame = frame.clear() if trace.on_host else frame
     made = frame.select(
-        "rank", "id", "start_ns", "dur_ns",
-        name=pl.format("{} (idle)", pl.col("cause").str.replace("_", " ")),  # a narrow bar shows the beginning
+        "rank",
+        "id",
+        "start_ns",
+        "dur_ns",
+        name=pl.format(
+            "{} (idle)", pl.col("cause").str.replace("_", " ")
+        ),  # a narrow bar shows the beginning
         code=keys.codes("cause", frame["cause"]),
-    )  # fmt: skip
+    )
     return _by_rank(made, texts)
 
 
@@ -662,7 +815,10 @@ def _by_rank(made: pl.DataFrame, texts: Names, *, flat: bool = False) -> dict[in
     made = made.sort("rank", "start_ns", -pl.col("dur_ns"))
     made = made.with_columns(texts.numbers(made["name"]))
     slack = 1 << 62 if flat else 0
-    return {rank: spans(part, slack=slack) for (rank,), part in made.partition_by("rank", as_dict=True).items()}
+    return {
+        rank: spans(part, slack=slack)
+        for (rank,), part in made.partition_by("rank", as_dict=True).items()
+    }
 
 
 def pending(rank: int) -> list[Row]:
@@ -684,17 +840,31 @@ QUERY_KIND: Final = "query"
 
 def request_rows(frame: pl.DataFrame, keys: Keys, names: Names) -> list[Row]:
     """A row for each request, by arrival."""
-    step = pl.when(pl.col("step").is_not_null()).then(pl.format(", step {}", "step")).otherwise(pl.lit(""))
-    tokens = pl.when(pl.col("tokens") > 1).then(pl.format(" of {} tokens", "tokens")).otherwise(pl.lit(""))
+    step = (
+        pl.when(pl.col("step").is_not_null())
+        .then(pl.format(", step {}", "step"))
+        .otherwise(pl.lit(""))
+    )
+    tokens = (
+        pl.when(pl.col("tokens") > 1)
+        .then(pl.format(" of {} tokens", "tokens"))
+        .otherwise(pl.lit(""))
+    )
     made = frame.with_row_index("id_").select(
         *("request", "start_ns", "dur_ns"),
         id=pl.col("id_"),
         name=names.numbers(frame.select(pl.format("{}{}{}", "part", tokens, step)).to_series()),
         code=keys.codes("request", frame["part"]),
     )
-    order = made.group_by("request").agg(pl.col("start_ns").min()).sort("start_ns", "request")["request"]
+    order = (
+        made.group_by("request")
+        .agg(pl.col("start_ns").min())
+        .sort("start_ns", "request")["request"]
+    )
     parts = made.sort("start_ns", maintain_order=True).partition_by("request", as_dict=True)
     return [
-        Row(REQUEST_KIND, REQUEST_GROUP, f"request {request}", spans(parts[request,], slack=1 << 62))
+        Row(
+            REQUEST_KIND, REQUEST_GROUP, f"request {request}", spans(parts[request,], slack=1 << 62)
+        )
         for request in order
     ]

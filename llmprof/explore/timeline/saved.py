@@ -20,7 +20,9 @@ from llmprof.storage import files
 from llmprof.trace import Trace
 
 NOTES_FOLDER: Final = "LLMPROF_NOTES"
-"""Environment variable with the folder of notes; by default it is ``notes`` in the user's data folder."""
+"""Environment variable with the folder of notes; by default it is ``notes`` in the user's data
+folder.
+"""
 
 VERSION: Final = 1
 MOST_MARKS, MOST_TEXT = 1_000, 2_000
@@ -29,9 +31,10 @@ MOST_MARKS, MOST_TEXT = 1_000, 2_000
 class Arrangement(Record):
     """Arrangement of the rows: open and hidden ranks, folded and pinned rows, and hidden kinds.
 
-    ``order`` is that of the ranks: ``late`` (by rank, but of many ranks the one that the others wait for comes first),
-    ``rank``, ``waits`` (the rank that waits least comes first) or ``hand`` (the order in ``ranks``). ``moved`` holds
-    the rows of the ranks whose rows were moved, ``path`` whether the critical path is shown.
+    ``order`` is that of the ranks: ``late`` (by rank, but of many ranks the one that the others
+    wait for comes first), ``rank``, ``waits`` (the rank that waits least comes first) or ``hand``
+    (the order in ``ranks``). ``moved`` holds the rows of the ranks whose rows were moved, ``path``
+    whether the critical path is shown.
     """
 
     open: list[int] | None = None
@@ -62,7 +65,9 @@ class Chosen(Record):
 
 
 class View(Record):
-    """A view that can be shown again: the fingerprint of its trace, and the traits of the timeline."""
+    """A view that can be shown again: the fingerprint of its trace, and the traits of the
+    timeline.
+    """
 
     trace: str
     window: Window | None = None
@@ -76,17 +81,25 @@ class View(Record):
 
 
 def fingerprint(data: TimelineData) -> str:
-    """Sixteen characters that identify a trace, from its rows, spans and times; its path does not matter."""
-    rows = [[row.kind, row.rank, row.label, row.count] for row in data.drawn if row.kind not in KINDS]
+    """Sixteen characters that identify a trace, from its rows, spans and times; its path does
+    not matter.
+    """
+    rows = [
+        [row.kind, row.rank, row.label, row.count] for row in data.drawn if row.kind not in KINDS
+    ]
     starts = data.events["start_ns"]
     extent = [starts.min(), starts.max(), int(data.events["dur_ns"].sum())]
     return hashlib.sha256(json.dumps([extent, rows]).encode()).hexdigest()[:16]
 
 
 def view_of(widget: Any, trace: str) -> dict[str, Any]:
-    """The view of a timeline as plain values: all traits that differ from those of a new timeline."""
+    """The view of a timeline as plain values: all traits that differ from those of a new
+    timeline.
+    """
     names = [name for name in View.__struct_fields__ if name != "trace"]
-    values = {name: value for name in names if (value := getattr(widget, name)) not in (None, "", [])}
+    values = {
+        name: value for name in names if (value := getattr(widget, name)) not in (None, "", [])
+    }
     return {"trace": trace, **values}
 
 
@@ -97,14 +110,19 @@ def restored(view: Mapping[str, Any] | str, trace: str, rows: int) -> dict[str, 
         made = msgspec.convert(content, View)
     except (msgspec.MsgspecError, TypeError, ValueError) as error:
         found = f"this is no saved view of a timeline: {error}"
-        raise ArgumentError(found, expected="what `.view` of a timeline gave, or that as JSON") from error
+        raise ArgumentError(
+            found, expected="what `.view` of a timeline gave, or that as JSON"
+        ) from error
     if made.trace != trace:
         found = f"this view is of another trace ({made.trace[:16]}; this one is {trace})"
-        expected = "the trace that it was saved of: its rows and times would mean something else here"
+        expected = (
+            "the trace that it was saved of: its rows and times would mean something else here"
+        )
         raise ArgumentError(found, expected=expected, hint="read that trace, or give window= alone")
     values: dict[str, Any] = msgspec.to_builtins(made)
     del values["trace"]
-    # rows of queries come behind those of the trace, and the critical path where it was asked for before or after them
+    # rows of queries come behind those of the trace, and the critical path where it was asked for
+    # before or after them
     path = made.arrangement is not None and made.arrangement.path
     rows += len(made.queries or ()) if not path else 0
     if made.selection is not None and made.selection.row >= rows:
@@ -126,9 +144,10 @@ def window_file(trace: Trace, window: Window) -> bytes:
     events = sum(frame.height for frame in trace.select(window=(first, last)).tables.values())
     if events > MOST_EXPORTED:
         raise LlmprofError(
-            f"{events:,} events start in this window", expected=f"at most {MOST_EXPORTED:,}",
+            f"{events:,} events start in this window",
+            expected=f"at most {MOST_EXPORTED:,}",
             hint="zoom in, or write all with llmprof export PATH -o trace.json.gz",
-        )  # fmt: skip
+        )
     with tempfile.TemporaryDirectory() as folder:
         return export(trace, Path(folder) / "window.json.gz", window=(first, last)).read_bytes()
 
@@ -138,7 +157,9 @@ class Notes:
 
     def __init__(self, trace: str, path: str | os.PathLike[str] | None = None) -> None:
         self._trace = trace
-        folder = os.environ.get(NOTES_FOLDER) or Path(platformdirs.user_data_dir("llmprof")) / "notes"
+        folder = (
+            os.environ.get(NOTES_FOLDER) or Path(platformdirs.user_data_dir("llmprof")) / "notes"
+        )
         self.path = Path(path) if path is not None else Path(folder) / f"{trace}.json"
         self._damaged = ""
 
@@ -156,19 +177,26 @@ class Notes:
         except msgspec.MsgspecError as error:
             raise self._kept(f"is damaged ({error})") from error
         if kept.trace != self._trace:
-            raise self._kept(f"has notes of another trace ({kept.trace[:16]}; this one is {self._trace})")
+            raise self._kept(
+                f"has notes of another trace ({kept.trace[:16]}; this one is {self._trace})"
+            )
         return checked(msgspec.to_builtins(kept.marks))
 
     def save(self, marks: Sequence[Mapping[str, Any]]) -> None:
         """Write the marks; the file is written completely or not at all."""
         if self._damaged:
             raise LlmprofError(self._damaged, hint=self._advice())
-        content = msgspec.json.encode(_File(version=VERSION, trace=self._trace, marks=checked_marks(marks)))
+        content = msgspec.json.encode(
+            _File(version=VERSION, trace=self._trace, marks=checked_marks(marks))
+        )
         files.made(self.path.parent)
         files.write(self.path, msgspec.json.format(content, indent=1))
 
     def _kept(self, why: str) -> LlmprofError:
-        self._damaged = f"the notes {self.path} are not shown: the file {why}; it is kept, and nothing is written to it"
+        self._damaged = (
+            f"the notes {self.path} are not shown: the file {why}; it is kept, and nothing is"
+            " written to it"
+        )
         return LlmprofError(self._damaged, hint=self._advice())
 
     def _advice(self) -> str:
@@ -188,10 +216,14 @@ def checked_marks(marks: Sequence[Mapping[str, Any]]) -> list[Mark]:
     try:
         made = msgspec.convert(list(marks), list[Mark])
     except (msgspec.ValidationError, TypeError) as error:
-        raise LlmprofError(f"these are no marks: {error}", expected='a list of {"time": ns, "text": note}') from error
+        raise LlmprofError(
+            f"these are no marks: {error}", expected='a list of {"time": ns, "text": note}'
+        ) from error
     if len(made) > MOST_MARKS or any(len(mark.text) > MOST_TEXT for mark in made):
         found = f"{len(made):,} marks, or a note that is too long"
-        raise LlmprofError(found, expected=f"at most {MOST_MARKS:,} marks and {MOST_TEXT:,} characters a note")
+        raise LlmprofError(
+            found, expected=f"at most {MOST_MARKS:,} marks and {MOST_TEXT:,} characters a note"
+        )
     if any(not math.isfinite(mark.time) for mark in made):
         raise LlmprofError("a mark has no time", expected="a number of ns")
     return sorted(made, key=lambda mark: mark.time)

@@ -21,7 +21,9 @@ MARGIN = 0.25
 """Margin on either side of the window, as a share of it, so that panning shows data at once."""
 
 ROOM_PX = 4
-"""Average pixels that an event needs to be sent singly, and the least width of an event drawn above bins."""
+"""Average pixels that an event needs to be sent singly, and the least width of an event drawn
+above bins.
+"""
 
 LIMIT = 800_000
 """Most bytes of a view; lanes get less detail until it fits."""
@@ -38,9 +40,13 @@ def view(
     """Spans, bins and samples of some rows in a window."""
     margin = max(window[1] - window[0], 1.0) * MARGIN
     lo, hi = float(window[0]) - margin, float(window[1]) + margin
-    columns = int(min(MOST_COLUMNS, max(1, round(width * (hi - lo) / max(window[1] - window[0], 1e-9)))))
+    columns = int(
+        min(MOST_COLUMNS, max(1, round(width * (hi - lo) / max(window[1] - window[0], 1e-9))))
+    )
     lanes_shown = [
-        (number, level, lane) for number in rows for level, lane in enumerate(data.row(number, filled=False).lanes)
+        (number, level, lane)
+        for number in rows
+        for level, lane in enumerate(data.row(number, filled=False).lanes)
     ]
     room = ROOM_PX
     while True:
@@ -65,7 +71,11 @@ def view(
             busy.append(bins[0])
             main.append(bins[1])
             waiting = lane.waiting
-            held.append(np.zeros(columns, np.uint8) if waiting is None else waiting.bins(lo, hi, columns, "waits")[0])
+            held.append(
+                np.zeros(columns, np.uint8)
+                if waiting is None
+                else waiting.bins(lo, hi, columns, "waits")[0]
+            )
         if binned or len(events):
             lanes.append([number, level, first, len(events), len(busy) - 1 if binned else -1])
             parts.append((lane, events))
@@ -91,13 +101,18 @@ def view(
 
 
 def overview(data: TimelineData, width: float, by: str) -> tuple[dict[str, Any], Buffers]:
-    """The whole trace as one line of bins for each rank: its busiest stream, or else the busiest row of its threads."""
+    """The whole trace as one line of bins for each rank: its busiest stream, or else the busiest
+    row of its threads.
+    """
     columns = int(min(MOST_COLUMNS, max(1, round(width))))
     best: dict[int, int] = {}
     for number, row in enumerate(data.drawn):
         if row.lanes and row.kind in ("stream", "ops", "runtime"):
             rank = best.setdefault(row.rank, number)
-            if (row.kind == "stream", row.count) > (data.drawn[rank].kind == "stream", data.drawn[rank].count):
+            if (row.kind == "stream", row.count) > (
+                data.drawn[rank].kind == "stream",
+                data.drawn[rank].count,
+            ):
                 best[row.rank] = number
     shown = list(best.items())[:MOST_LINES]
     bins = [data.drawn[number].lanes[0].bins(*data.whole, columns, by) for _, number in shown]
@@ -112,7 +127,9 @@ def _waits(lane: Lane, some: NDArray[np.int64]) -> NDArray[np.uint8]:
     return np.zeros(len(some), np.uint8) if lane.waits is None else lane.waits[some]
 
 
-def _choose(lane: Lane, lo: float, hi: float, columns: int, room: int) -> tuple[NDArray[np.int64], bool]:
+def _choose(
+    lane: Lane, lo: float, hi: float, columns: int, room: int
+) -> tuple[NDArray[np.int64], bool]:
     """Spans of a lane to send singly, and whether bins are sent, too."""
     first, stop = lane.within(lo, hi)
     if stop - first <= columns / room:
@@ -147,7 +164,9 @@ MOST_REQUESTS = 16
 LEVEL, COLUMN_PX, LEVELS = 16, 2, 8
 FEW_RANKS = 8
 STRIPS = {False: (16, 24, 9), True: (0, 16, 8)}
-"""Heights (px) of steps, busiest stream and lost time in a rank's strip, by whether there are many ranks."""
+"""Heights (px) of steps, busiest stream and lost time in a rank's strip, by whether there are
+many ranks.
+"""
 
 FEW = 50_000
 """Most device events for which steps and layers are found before the first picture is drawn."""
@@ -162,22 +181,28 @@ HATCH_LEAST = 3
 """Least width (px) of a part that waits for another rank to be hatched."""
 
 _HATCH = (
-    '<defs><pattern id="waits" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
-    '<rect width="1.6" height="6" fill="#FFFFFF" fill-opacity="0.6"/></pattern></defs>'
+    '<defs><pattern id="waits" width="6" height="6" patternUnits="userSpaceOnUse"'
+    ' patternTransform="rotate(45)"><rect width="1.6" height="6" fill="#FFFFFF"'
+    ' fill-opacity="0.6"/></pattern></defs>'
 )
 
 _FONT = 'font-family="Liberation Sans, Arial, sans-serif" font-size="11"'
 
 
-def picture(data: TimelineData, window: Sequence[float] | None, by: str, *, path: bool = False) -> bytes:
-    """PNG image of a window of the timeline, with two pixels for each pixel of the widget; one for a large trace."""
+def picture(
+    data: TimelineData, window: Sequence[float] | None, by: str, *, path: bool = False
+) -> bytes:
+    """PNG image of a window of the timeline, with two pixels for each pixel of the widget; one
+    for a large trace.
+    """
     few = data.events.height <= FEW
     many = len({row.rank for row in data.drawn if row.kind == "stream"}) > FEW_RANKS
     if few or (many and data.events.height <= FEW_OF_MANY):
         data.find()
     if path and few:
         data.follow()
-    # The live widget is shown after the picture is painted, so this must not take long for a large trace.
+    # The live widget is shown after the picture is painted, so this must not take long for a large
+    # trace.
     return vlc.svg_to_png(_svg(data, window or data.whole, by, path=path), scale=2 if few else 1)
 
 
@@ -193,7 +218,9 @@ class Place:
 
 @dataclass(frozen=True)
 class Label:
-    """Label beside the rows: the name of a rank, or of one of its rows (number; None for a rank)."""
+    """Label beside the rows: the name of a rank, or of one of its rows (number; None for a
+    rank).
+    """
 
     rank: int
     row: int | None
@@ -205,17 +232,25 @@ def _svg(data: TimelineData, window: Sequence[float], by: str, *, path: bool) ->
     several = len({row.rank for row in data.drawn if row.kind == "stream"}) > 1
     places, labels = (_strips if several else _rows)(data, path=path)
     height = max(label.top + label.height for label in labels) + GAP + FOOT
-    parts = [_HATCH, f'<rect width="{WIDTH}" height="{height}" fill="#FFFFFF"/>', *_axis(window, height - FOOT)]
+    parts = [
+        _HATCH,
+        f'<rect width="{WIDTH}" height="{height}" fill="#FFFFFF"/>',
+        *_axis(window, height - FOOT),
+    ]
     wide = WIDTH - GUTTER
     shown = list(dict.fromkeys(place.row for place in places))
     message, buffers = view(data, window, wide / COLUMN_PX, shown, by)
     start, dur, code, name, _, busy, main, samples, waits, _held = (
         np.frombuffer(raw, dtype)
-        for raw, dtype in zip(buffers, ("<f4", "<f4", "u1", "<u4", "<u4", "u1", "u1", "<f4", "u1", "u1"), strict=True)
+        for raw, dtype in zip(
+            buffers, ("<f4", "<f4", "u1", "<u4", "<u4", "u1", "u1", "<f4", "u1", "u1"), strict=True
+        )
     )
     colours = [key["colour"] for key in data.keys.described()]
     columns, at_level = message["columns"], {(place.row, place.level): place for place in places}
-    inside = slice(round(columns * MARGIN / (1 + 2 * MARGIN)), round(columns * (1 + MARGIN) / (1 + 2 * MARGIN)))
+    inside = slice(
+        round(columns * MARGIN / (1 + 2 * MARGIN)), round(columns * (1 + MARGIN) / (1 + 2 * MARGIN))
+    )
     scale = wide / (window[1] - window[0])
     for number, level, first, count, binned in message["lanes"]:
         if (place := at_level.get((number, level))) is None:
@@ -227,13 +262,17 @@ def _svg(data: TimelineData, window: Sequence[float], by: str, *, path: bool) ->
             continue
         if binned >= 0:
             columns_of_lane = slice(binned * columns, (binned + 1) * columns)
-            parts += _bins(busy[columns_of_lane][inside], main[columns_of_lane][inside], y, high, colours)
+            parts += _bins(
+                busy[columns_of_lane][inside], main[columns_of_lane][inside], y, high, colours
+            )
         for i in range(first, first + count):
             left = (message["window"][0] + float(start[i]) - window[0]) * scale
             a, b = max(0.0, left), min(float(wide), left + float(dur[i]) * scale)
             if b > 0 and a < wide:
                 text = data.names.short[name[i]]
-                parts += _bar(GUTTER + a, y, max(b - a, 0.7), high, colour=colours[code[i]], name=text)
+                parts += _bar(
+                    GUTTER + a, y, max(b - a, 0.7), high, colour=colours[code[i]], name=text
+                )
                 waited = min(b, left + float(dur[i]) * scale * float(waits[i]) / 255)
                 if waited - a > HATCH_LEAST:
                     area = f'x="{GUTTER + a:.1f}" y="{y}" width="{waited - a:.1f}" height="{high}"'
@@ -244,13 +283,16 @@ def _svg(data: TimelineData, window: Sequence[float], by: str, *, path: bool) ->
     extent = f"{format_ns(window[1] - window[0])} from {format_ns(window[0])} into the trace"
     parts.append(_text(GUTTER, height - 8, f"{extent}; run the cell for the live timeline"))
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}">'
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0'
+        f' {WIDTH} {height}">'
         f"{''.join(parts)}</svg>"
     )
 
 
 def _strips(data: TimelineData, *, path: bool = False) -> tuple[list[Place], list[Label]]:
-    """A strip for each rank, as many as fit: its steps, its busiest stream, and its waiting and idle time."""
+    """A strip for each rank, as many as fit: its steps, its busiest stream, and its waiting and
+    idle time.
+    """
     ranks = sorted({row.rank for row in data.drawn if row.kind == "stream"})
     many = len(ranks) > FEW_RANKS
     if many:
@@ -259,7 +301,9 @@ def _strips(data: TimelineData, *, path: bool = False) -> tuple[list[Place], lis
     steps, stream, lost = STRIPS[many]
     places, labels, y = _top_rows(data, path=path)
     for rank in ranks:
-        mine = [(number, row) for number, row in enumerate(data.drawn) if row.rank == rank and row.count]
+        mine = [
+            (number, row) for number, row in enumerate(data.drawn) if row.rank == rank and row.count
+        ]
         busiest = next(number for number, row in mine if row.kind == "stream")
         strips = (
             (steps, [number for number, row in mine if row.kind == "steps"]),
@@ -294,27 +338,39 @@ def _rows(data: TimelineData, *, path: bool = False) -> tuple[list[Place], list[
             rank, y = row.rank, y + GROUP
         labels.append(Label(row.rank, number, y, _height(row)))
         high = HEIGHTS.get(row.kind, LEVEL)
-        places += [Place(number, level, y + level * (high + 1), high) for level in range(max(1, len(row.lanes)))]
+        places += [
+            Place(number, level, y + level * (high + 1), high)
+            for level in range(max(1, len(row.lanes)))
+        ]
         y += _height(row) + GAP
     return places, labels
 
 
 def _top_rows(data: TimelineData, *, path: bool) -> tuple[list[Place], list[Label], int]:
-    """The critical path, the rows of the first requests under their heading, and the position of the next row."""
+    """The critical path, the rows of the first requests under their heading, and the position of
+    the next row.
+    """
     places, labels, y = [], [], HEAD
     for number, row in enumerate(data.drawn):
         if row.kind == PATH_KIND and path:
             high = HEIGHTS[PATH_KIND]
-            places += [Place(number, level, y + level * (high + 1), high) for level in range(max(1, len(row.lanes)))]
+            places += [
+                Place(number, level, y + level * (high + 1), high)
+                for level in range(max(1, len(row.lanes)))
+            ]
             labels.append(Label(PATH_GROUP, number, y, _height(row)))
             y += _height(row) + 2 * GAP
-    numbers = [number for number, row in enumerate(data.drawn) if row.kind == REQUEST][:MOST_REQUESTS]
+    numbers = [number for number, row in enumerate(data.drawn) if row.kind == REQUEST][
+        :MOST_REQUESTS
+    ]
     if not numbers:
         return places, labels, y
     high = HEIGHTS[REQUEST]
     tops = [y + GROUP + place * (high + 1) for place in range(len(numbers))]
     labels.append(Label(REQUESTS, None, y, GROUP - 3))
-    labels += [Label(REQUESTS, number, top, high) for number, top in zip(numbers, tops, strict=True)]
+    labels += [
+        Label(REQUESTS, number, top, high) for number, top in zip(numbers, tops, strict=True)
+    ]
     places += [Place(number, 0, top, high) for number, top in zip(numbers, tops, strict=True)]
     return places, labels, tops[-1] + high + GAP
 
@@ -340,26 +396,39 @@ def _label(data: TimelineData, label: Label, group: Mapping[str, Any]) -> Iterat
         yield f'<rect y="{label.top}" width="{GUTTER - 6}" height="{label.height}" fill="#E9EDF1"/>'
         yield _text(6, middle, group["label"], ink=INK)
         if waits is not None:
-            yield _text(GUTTER - 12, middle, f"{'late, ' * late}waits {format_share(waits)}", anchor="end")
+            yield _text(
+                GUTTER - 12, middle, f"{'late, ' * late}waits {format_share(waits)}", anchor="end"
+            )
         return
     row = data.drawn[label.row]
     text = row.label if len(row.label) < 24 else f"{row.label[:22]}…"
-    note = row.note or (f"up to {row.samples[1].max():,.4g} {row.unit}" if row.samples is not None else "")
+    note = row.note or (
+        f"up to {row.samples[1].max():,.4g} {row.unit}" if row.samples is not None else ""
+    )
     yield _text(GUTTER - 10, label.top + min(12, label.height - 2), text, anchor="end")
     if note:
         yield _text(GUTTER + 6, label.top + 12, note)
 
 
 def _text(x: float, y: float, text: str, *, ink: str = MUTED, anchor: str = "start") -> str:
-    text = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)  # XML has no control characters
-    return f'<text x="{x:.1f}" y="{y:.1f}" {_FONT} fill="{ink}" text-anchor="{anchor}">{html.escape(text)}</text>'
+    text = "".join(
+        c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text
+    )  # XML has no control characters
+    return (
+        f'<text x="{x:.1f}" y="{y:.1f}" {_FONT} fill="{ink}"'
+        f' text-anchor="{anchor}">{html.escape(text)}</text>'
+    )
 
 
 def _box(x: float, y: float, width: float, height: float, colour: str) -> str:
-    return f'<rect x="{x:.2f}" y="{y:.1f}" width="{width:.2f}" height="{height:.1f}" fill="{colour}"/>'
+    return (
+        f'<rect x="{x:.2f}" y="{y:.1f}" width="{width:.2f}" height="{height:.1f}" fill="{colour}"/>'
+    )
 
 
-def _bar(x: float, y: float, width: float, height: float, *, colour: str, name: str) -> Iterator[str]:
+def _bar(
+    x: float, y: float, width: float, height: float, *, colour: str, name: str
+) -> Iterator[str]:
     yield _box(x, y, width - (0.7 if width > 4 else 0), height, colour)
     room = int((width - 6) / 6.2)
     if room >= 3 and height >= 14:
@@ -368,19 +437,26 @@ def _bar(x: float, y: float, width: float, height: float, *, colour: str, name: 
 
 
 def _line(values: np.ndarray, row: Row, y: float, height: float) -> str:
-    """Greatest value of a counter in each column, as an area above its least value or above zero."""
+    """Greatest value of a counter in each column, as an area above its least value or above
+    zero.
+    """
     every = row.samples[1] if row.samples is not None else values
     least = min(0.0, float(np.nanmin(every)))
     span = max(float(np.nanmax(every)) - least, 1e-12)
     finite = np.flatnonzero(np.isfinite(values))
-    up = [f"L{GUTTER + n * COLUMN_PX} {y + height * (1 - (values[n] - least) / span):.1f}" for n in finite]
+    up = [
+        f"L{GUTTER + n * COLUMN_PX} {y + height * (1 - (values[n] - least) / span):.1f}"
+        for n in finite
+    ]
     if not up:
         return ""
     first, last = (GUTTER + int(finite[n]) * COLUMN_PX for n in (0, -1))
     return f'<path d="M{first} {y + height}{"".join(up)}L{last} {y + height}Z" fill="{COUNTED}"/>'
 
 
-def _bins(busy: np.ndarray, main: np.ndarray, y: float, height: float, colours: Sequence[str]) -> Iterator[str]:
+def _bins(
+    busy: np.ndarray, main: np.ndarray, y: float, height: float, colours: Sequence[str]
+) -> Iterator[str]:
     """Columns whose height is their busy share; equal neighbours are merged."""
     steps = -(-busy.astype(int) * LEVELS // 255)
     key = np.where(steps > 0, steps * 256 + main, 0)
@@ -388,4 +464,10 @@ def _bins(busy: np.ndarray, main: np.ndarray, y: float, height: float, colours: 
     for a, b in zip([0, *edges], [*edges, len(key)], strict=True):
         if key[a]:
             high = height * int(steps[a]) / LEVELS
-            yield _box(GUTTER + a * COLUMN_PX, y + height - high, (b - a) * COLUMN_PX, high, colours[main[a]])
+            yield _box(
+                GUTTER + a * COLUMN_PX,
+                y + height - high,
+                (b - a) * COLUMN_PX,
+                high,
+                colours[main[a]],
+            )

@@ -1,1 +1,3 @@
-"""Explorer of what would be gained: changes with sliders, and the step time that a replay predicts for them."""
+"""Explorer of what would be gained: changes with sliders, and the step time that a replay
+predicts for them.
+"""

@@ -1,4 +1,6 @@
-"""Explorer of what would be gained: changes with sliders, and the step time that a replay predicts for them."""
+"""Explorer of what would be gained: changes with sliders, and the step time that a replay
+predicts for them.
+"""
 
 import shlex
 from collections.abc import Sequence
@@ -35,43 +37,61 @@ _LABEL: Final = 76
 
 
 def step_times(frame: pl.DataFrame, *, title: str, changes: Sequence[str]) -> alt.LayerChart:
-    """Bars of the recorded and the predicted time of a step, by phase; a line is the interval of the prediction."""
+    """Bars of the recorded and the predicted time of a step, by phase; a line is the interval of
+    the prediction.
+    """
     named = frame.with_columns(row=pl.col("phase").fill_null("the recording"))
     unit = theme.time_unit(
-        number(frame.select(pl.max_horizontal("recorded_ns", "predicted_ns", "high_ns")).max().item())
+        number(
+            frame.select(pl.max_horizontal("recorded_ns", "predicted_ns", "high_ns")).max().item()
+        )
     )
     parts = [
         named.select(
-            "row", what=pl.lit(what), time=pl.col(f"{what}_ns") / unit.ns, low=low / unit.ns, high=high / unit.ns,
+            "row",
+            what=pl.lit(what),
+            time=pl.col(f"{what}_ns") / unit.ns,
+            low=low / unit.ns,
+            high=high / unit.ns,
             text=pl.col(f"{what}_ns").map_elements(format_ns, return_dtype=pl.String),
         )
         for what, low, high in (
             (RECORDED, pl.lit(None, pl.Float64), pl.lit(None, pl.Float64)),
             (PREDICTED, pl.col("low_ns"), pl.col("high_ns")),
         )
-    ]  # fmt: skip
+    ]
     rows = list(named["row"].unique(maintain_order=True))
-    width = theme.inner() - 20 - _LABEL - round(max(theme.text_px(row, theme.TEXT_PX) for row in rows))
+    width = (
+        theme.inner() - 20 - _LABEL - round(max(theme.text_px(row, theme.TEXT_PX) for row in rows))
+    )
     base = alt.Chart(inline(pl.concat(parts))).encode(
-        y=theme.row_axis(rows), yOffset=alt.YOffset("what:N", scale=alt.Scale(domain=[RECORDED, PREDICTED]))
+        y=theme.row_axis(rows),
+        yOffset=alt.YOffset("what:N", scale=alt.Scale(domain=[RECORDED, PREDICTED])),
     )
     of = "the whole recording" if named["phase"].null_count() else "a step"
     median = "median " if (frame["steps"] > 1).any() else ""
-    times = alt.X("time:Q", title=f"{median}time of {of} ({unit.symbol})", axis=alt.Axis(grid=True, tickCount=8))
+    times = alt.X(
+        "time:Q",
+        title=f"{median}time of {of} ({unit.symbol})",
+        axis=alt.Axis(grid=True, tickCount=8),
+    )
     legend = alt.Legend(title=None, orient="top", direction="horizontal", symbolType="square")
     colour = alt.Color("what:N", scale=theme.shades(_COLOURS), sort=None, legend=legend)
     bars = base.mark_bar(height=14).encode(x=times, color=colour)
     between = base.transform_filter("isValid(datum.low) && datum.high > datum.low").mark_rule(
         color=theme.INK, strokeWidth=2
     )
-    ends = base.mark_text(align="left", dx=6, color=theme.INK, fontSize=theme.TEXT_PX).transform_calculate(
-        end="max(datum.time, isValid(datum.high) ? datum.high : 0)"
-    )
+    ends = base.mark_text(
+        align="left", dx=6, color=theme.INK, fontSize=theme.TEXT_PX
+    ).transform_calculate(end="max(datum.time, isValid(datum.high) ? datum.high : 0)")
     between = between.encode(x=alt.X("low:Q"), x2=alt.X2("high:Q"))
     chart = theme.layered(
         bars, between, ends.encode(x=alt.X("end:Q"), text=alt.Text("text:N"))
-    ).properties(width=width, height=_ROW * len(rows))  # fmt: skip
-    how = "Predicted by replaying the recorded dependencies; the line is the interval of the prediction."
+    ).properties(width=width, height=_ROW * len(rows))
+    how = (
+        "Predicted by replaying the recorded dependencies; the line is the interval of the"
+        " prediction."
+    )
     made = f"Changes: {'; '.join(changes)}." if changes else "Without any change."
     return theme.finish(chart, title, [made, how])
 
@@ -80,7 +100,9 @@ Kind = Literal["work", "text", "number", "choice"]
 
 
 class Field(Record):
-    """What a change takes: work of the devices, a text, a number with its slider, or one of several words."""
+    """What a change takes: work of the devices, a text, a number with its slider, or one of
+    several words.
+    """
 
     name: str
     kind: Kind
@@ -97,7 +119,9 @@ class Field(Record):
 
 
 class Offer(Record):
-    """A change that can be made: its word, what it is, what it takes, and why it cannot be made of this recording."""
+    """A change that can be made: its word, what it is, what it takes, and why it cannot be made
+    of this recording.
+    """
 
     name: str
     title: str
@@ -140,23 +164,43 @@ COLLECTIVES: Final = ("all_reduce", "all_to_all", "all_gather", "collective")
 """Stages and categories that are offered first as what could run beside other work."""
 
 _WORDS: Final = {
-    "no-host-delay": ("No waiting for the host", "The layers run as under CUDA graphs: no call for each kernel."),
-    "run-ahead": ("The host runs ahead", "The next step is prepared while the device works on this one."),
-    "scale": ("Faster or slower", "A stage, a category, kernels by name, or the host take so many times as long."),
+    "no-host-delay": (
+        "No waiting for the host",
+        "The layers run as under CUDA graphs: no call for each kernel.",
+    ),
+    "run-ahead": (
+        "The host runs ahead",
+        "The next step is prepared while the device works on this one.",
+    ),
+    "scale": (
+        "Faster or slower",
+        "A stage, a category, kernels by name, or the host take so many times as long.",
+    ),
     "remove": ("Without", "Work of the devices is gone, with its launches."),
     "fuse": ("Fused", "Kernels that follow each other directly become one."),
     "balance": ("No rank late", "No rank waits for another one in a collective."),
-    "transfer": ("Another link", "Collectives take the time of a link with this bus bandwidth and latency."),
+    "transfer": (
+        "Another link",
+        "Collectives take the time of a link with this bus bandwidth and latency.",
+    ),
     "tensor-parallel": ("Another number of GPUs", "The layers' work is spread over so many ranks."),
-    "to-bound": ("Nearer to the bound", "Operators reach a share of the bound that follows from their shapes."),
+    "to-bound": (
+        "Nearer to the bound",
+        "Operators reach a share of the bound that follows from their shapes.",
+    ),
     "at-bound": ("At the bound", "Stages run at the theoretical bound of the device."),
     "overlap-with": (
         "Beside each other",
         "Collectives run beside the work that follows them, on a stream of their own.",
     ),
-    "without-call": ("Without a call of the host", "Calls of this name take no time, and wait for nothing."),
+    "without-call": (
+        "Without a call of the host",
+        "Calls of this name take no time, and wait for nothing.",
+    ),
 }
-"""Changes by their word (:func:`llmprof.analyze.replay.what_if.change_of`): a title, and a sentence."""
+"""Changes by their word (:func:`llmprof.analyze.replay.what_if.change_of`): a title, and a
+sentence.
+"""
 
 _TRIED: Final = {
     "no-host-delay": "no-host-delay",
@@ -170,7 +214,9 @@ _TRIED: Final = {
 
 
 def works(trace: Trace) -> list[tuple[str, str]]:
-    """Stages, then categories of the devices' work, with words that say their share of its time; the longest first."""
+    """Stages, then categories of the devices' work, with words that say their share of its time;
+    the longest first.
+    """
     rows = graph(trace).events.filter(pl.col("where") == "device")
     total = max(int(rows["dur_ns"].sum()), 1)
     choices: list[tuple[str, str]] = []
@@ -210,27 +256,64 @@ def offers(trace: Trace) -> list[Offer]:
         "run-ahead": [],
         "scale": [
             Field(name="what", kind="work", label="of", value=first, host=True),
-            Field(name="factor", kind="number", label="takes", value="0.5", high=2.0, step=0.05, unit="x"),
+            Field(
+                name="factor",
+                kind="number",
+                label="takes",
+                value="0.5",
+                high=2.0,
+                step=0.05,
+                unit="x",
+            ),
         ],
         "remove": [work],
-        "fuse": [Field(name="pattern", kind="text", label="names, as a regular expression", value="norm")],
+        "fuse": [
+            Field(name="pattern", kind="text", label="names, as a regular expression", value="norm")
+        ],
         "balance": [],
         "transfer": [
             _given("bandwidth", "bandwidth", bandwidth, (1, 4000), "GB/s"),
             _given("latency", "latency", "", (0.5, 500), "us"),
         ],
         "tensor-parallel": [
-            Field(name="n", kind="choice", label="ranks", value="2", options=[(str(n), str(n)) for n in RANKS]),
+            Field(
+                name="n",
+                kind="choice",
+                label="ranks",
+                value="2",
+                options=[(str(n), str(n)) for n in RANKS],
+            ),
             _given("all_reduce_us", "an all-reduce takes", "20", (1, 2000), "us"),
         ],
         "to-bound": [
-            Field(name="share", kind="number", label="at", value=f"{TARGET:g}", low=0.05, step=0.05, unit="x"),
-            Field(name="what", kind="text", label="stage or operator (all if empty)", value="", optional=True),
+            Field(
+                name="share",
+                kind="number",
+                label="at",
+                value=f"{TARGET:g}",
+                low=0.05,
+                step=0.05,
+                unit="x",
+            ),
+            Field(
+                name="what",
+                kind="text",
+                label="stage or operator (all if empty)",
+                value="",
+                optional=True,
+            ),
         ],
         "at-bound": [
             Field(name="model", kind="text", label="model", value=""),
             Field(name="device", kind="text", label="device", value=device, optional=True),
-            Field(name="stage", kind="text", label="stage (all if empty)", value="", keyword=True, optional=True),
+            Field(
+                name="stage",
+                kind="text",
+                label="stage (all if empty)",
+                value="",
+                keyword=True,
+                optional=True,
+            ),
         ],
         "overlap-with": [
             Field(name="collective", kind="work", label="collectives", value=communication),
@@ -249,7 +332,15 @@ def _given(name: str, label: str, value: str, between: tuple[float, float], unit
     """A number that may be given or not, on a logarithmic slider."""
     low, high = between
     return Field(
-        name=name, kind="number", label=label, value=value, keyword=True, optional=True, low=low, high=high, unit=unit
+        name=name,
+        kind="number",
+        label=label,
+        value=value,
+        keyword=True,
+        optional=True,
+        low=low,
+        high=high,
+        unit=unit,
     )
 
 
@@ -268,13 +359,20 @@ def made_of(trace: Trace, text: str) -> Made:
 
 
 def call_of(text: str) -> str:
-    """A change as a call of Python: ``changes.transfer(bandwidth=300.0)`` of ``transfer:bandwidth=300``."""
+    """A change as a call of Python:
+
+    ``changes.transfer(bandwidth=300.0)`` of ``transfer:bandwidth=300``.
+    """
     name, *given = text.split(":")
     texts = {"model", "device", "stage", "pattern", "collective", "with", "name", "what"}
     if name == "no-host-delay":
         arguments = ["phases=" + repr(tuple(given))] if given else []
     else:
-        keywords = {"transfer": ("bandwidth", "latency"), "at-bound": ("stage",), "tensor-parallel": ("all_reduce_us",)}
+        keywords = {
+            "transfer": ("bandwidth", "latency"),
+            "at-bound": ("stage",),
+            "tensor-parallel": ("all_reduce_us",),
+        }
         arguments = []
         for place, part in enumerate(given):
             key, _, value = part.partition("=")
@@ -293,16 +391,23 @@ class WhatIf(Explorer, room="what_if"):
     """Changes, and the time of a step under them. Made by :func:`what_if`."""
 
     changes = traitlets.List(traitlets.Unicode(), default_value=[]).tag(sync=True)
-    """Changes that are made, in their order, each as the command line takes it: ``scale:attention:0.5``."""
+    """Changes that are made, in their order, each as the command line takes it:
+
+    ``scale:attention:0.5``.
+    """
 
     @property
     def made(self) -> list[Change]:
-        """Changes that can be made of this recording, as :func:`llmprof.analyze.what_if` takes them."""
+        """Changes that can be made of this recording, as :func:`llmprof.analyze.what_if` takes
+        them.
+        """
         return [change_of(text) for text in self._texts]
 
     @property
     def selected(self) -> pl.DataFrame:
-        """The frame of ``analyze.what_if`` for the changes; those that match nothing are left out."""
+        """The frame of ``analyze.what_if`` for the changes; those that match nothing are left
+        out.
+        """
         return analyze.what_if(self.trace, *self.made)
 
     @property
@@ -317,26 +422,48 @@ class WhatIf(Explorer, room="what_if"):
 
     @property
     def _texts(self) -> list[str]:
-        return [made.change for text in self.changes if not (made := made_of(self.trace, text)).error]
+        return [
+            made.change for text in self.changes if not (made := made_of(self.trace, text)).error
+        ]
 
     def picture(self) -> bytes | None:
-        """PNG image: the recorded and the predicted time of a step of each phase; None if no step was recorded."""
+        """PNG image: the recorded and the predicted time of a step of each phase; None if no
+        step was recorded.
+        """
         frame, made, good = self._predicted(self.changes)
         if frame.is_empty():
             return None
         changes = [change.words for change in made if not change.error]
         title = in_words(frame, len(good)).removesuffix(f" {_ADD}")
-        return to_png_bytes(step_times(in_both_times(frame), title=title, changes=changes), scale=1.25)
+        return to_png_bytes(
+            step_times(in_both_times(frame), title=title, changes=changes), scale=1.25
+        )
 
-    @answers(busy="building the graph of what waits for what", offers=list[Offer], works=list[tuple[str, str]], why=str)
+    @answers(
+        busy="building the graph of what waits for what",
+        offers=list[Offer],
+        works=list[tuple[str, str]],
+        why=str,
+    )
     def _on_choices(self) -> Answer:
         try:
             graph(self.trace)
         except LlmprofError as error:
             return {"offers": [], "works": [], "why": str(error)}, []
-        return {"offers": msgspec.to_builtins(offers(self.trace)), "works": works(self.trace), "why": ""}, []
+        return {
+            "offers": msgspec.to_builtins(offers(self.trace)),
+            "works": works(self.trace),
+            "why": "",
+        }, []
 
-    @answers(busy="replaying the steps", rows=list[Predicted], made=list[Made], words=str, python=str, command=str)
+    @answers(
+        busy="replaying the steps",
+        rows=list[Predicted],
+        made=list[Made],
+        words=str,
+        python=str,
+        command=str,
+    )
     def _on_predict(self, *, changes: list[str]) -> Answer:
         frame, made, good = self._predicted(changes)
         return {
@@ -348,7 +475,9 @@ class WhatIf(Explorer, room="what_if"):
         }, []
 
     def _predicted(self, texts: Sequence[str]) -> tuple[pl.DataFrame, list[Made], list[str]]:
-        """The prediction, the changes, and those made; one that cannot be made after the others leaves all out."""
+        """The prediction, the changes, and those made; one that cannot be made after the others
+        leaves all out.
+        """
         made = [made_of(self.trace, text) for text in texts]
         good = [change.change for change in made if not change.error]
         try:
@@ -364,11 +493,17 @@ def in_both_times(frame: pl.DataFrame) -> pl.DataFrame:
     times = [f"{name}_ns" for name in ("recorded", "predicted", "low", "high")]
     plain = frame.filter(pl.col("plain_recorded_ns").is_not_null())
     plain = plain.with_columns(
-        phase=pl.format("{}, without the profiler", "phase"), **{name: f"plain_{name}" for name in times}
+        phase=pl.format("{}, without the profiler", "phase"),
+        **{name: f"plain_{name}" for name in times},
     )
-    gains = {f"gain_{name}_ns": pl.col("recorded_ns") - pl.col(f"{other}_ns") for name, other in _ENDS.items()}
+    gains = {
+        f"gain_{name}_ns": pl.col("recorded_ns") - pl.col(f"{other}_ns")
+        for name, other in _ENDS.items()
+    }
     gained = pl.col("recorded_ns") - pl.col("predicted_ns")
-    plain = plain.with_columns(gain_ns=gained, speedup=pl.col("recorded_ns") / pl.col("predicted_ns"), **gains)
+    plain = plain.with_columns(
+        gain_ns=gained, speedup=pl.col("recorded_ns") / pl.col("predicted_ns"), **gains
+    )
     return pl.concat([frame, plain])
 
 
@@ -377,7 +512,9 @@ _ENDS: Final = {"low": "high", "high": "low"}
 
 
 def in_words(frame: pl.DataFrame, changes: int) -> str:
-    """The result in a sentence: of the phase with the most recorded time, without the profiler where that is known."""
+    """The result in a sentence: of the phase with the most recorded time, without the profiler
+    where that is known.
+    """
     if frame.is_empty():
         return "No step was recorded."
     row = frame.sort(pl.col("recorded_ns") * pl.col("steps"), descending=True).row(0, named=True)
@@ -391,16 +528,26 @@ def in_words(frame: pl.DataFrame, changes: int) -> str:
     )
     times = [row[f"{of}{name}_ns"] for name in ("recorded", "predicted", "low", "high")]
     recorded, predicted, low, high = map(format_ns, times)
-    took = f"{recorded} without the profiler ({format_ns(row['recorded_ns'])} under it)" if plain else recorded
+    took = (
+        f"{recorded} without the profiler ({format_ns(row['recorded_ns'])} under it)"
+        if plain
+        else recorded
+    )
     if not changes:
         return f"{what} takes {took}. {_ADD}"
     share = (times[0] - times[1]) / max(times[0], 1.0)
     if abs(share) < LEAST_SHARE:
-        return f"{what} stays at {took}: something else sets its pace (analyze.critical_path says what)."
+        return (
+            f"{what} stays at {took}: something else sets its pace (analyze.critical_path says"
+            " what)."
+        )
     between = f" ({low} to {high})" if low != high else ""
     word = "less" if share > 0 else "more"
     took = took if plain else f"{recorded} recorded"
-    said = f"{what.rstrip(',')}: {took}, {predicted} predicted{between}, {format_share(abs(share))} {word}."
+    said = (
+        f"{what.rstrip(',')}: {took}, {predicted} predicted{between}, {format_share(abs(share))}"
+        f" {word}."
+    )
     return " ".join(filter(None, (said, moved_in_words(row))))
 
 
@@ -411,7 +558,11 @@ LEAST_SHARE: Final = 0.0005
 
 def _python(texts: Sequence[str]) -> str:
     lines = [f"    {call_of(text)}," for text in texts]
-    call = "\n".join(["analyze.what_if(", "    trace,", *lines, ")"]) if lines else "analyze.what_if(trace)"
+    call = (
+        "\n".join(["analyze.what_if(", "    trace,", *lines, ")"])
+        if lines
+        else "analyze.what_if(trace)"
+    )
     return f"from llmprof import analyze\nfrom llmprof.analyze import changes\n\n{call}"
 
 
@@ -420,17 +571,19 @@ def _command(texts: Sequence[str]) -> str:
 
 
 def what_if(trace: Trace, *changes: str, **traits: Any) -> WhatIf:
-    """Choose changes with sliders and see the step time that a replay of the recording predicts, by phase.
+    """Choose changes with sliders and see the step time that a replay of the recording predicts, by
+    phase.
 
-    Beside the prediction stand its interval, the recorded time, what each change cannot know, and the Python and the
-    command that give the same; ``.selected`` is the frame.
+    Beside the prediction stand its interval, the recorded time, what each change cannot know, and
+    the Python and the command that give the same; ``.selected`` is the frame.
 
     Parameters
     ----------
     trace : Trace
         A trace with device activity; one without says so.
     *changes : str
-        Changes to begin with, as the command line takes them: ``"scale:attention:0.5"``, ``"no-host-delay"``.
+        Changes to begin with, as the command line takes them: ``"scale:attention:0.5"``,
+        ``"no-host-delay"``.
     **traits
         ``theme`` to begin with.
 

@@ -1,7 +1,9 @@
-"""Rules of disclosure: which environment variables and engine arguments may be written to files or shown.
+"""Rules of disclosure: which environment variables and engine arguments may be written to files or
+shown.
 
-A value is written only if its name is on a list of harmless names, and neither name nor value looks like a credential.
-Any other value is replaced by a word; a run that is resumed from its folder reads the value from its own environment.
+A value is written only if its name is on a list of harmless names, and neither name nor value looks
+like a credential. Any other value is replaced by a word; a run that is resumed from its folder
+reads the value from its own environment.
 """
 
 from __future__ import annotations
@@ -48,12 +50,16 @@ def _tells(value: object) -> bool:
 
 
 def environment(variables: Mapping[str, str]) -> dict[str, str]:
-    """Environment variables in which a word replaces every value that may not be written or shown."""
+    """Environment variables in which a word replaces every value that may not be written or
+    shown.
+    """
     return {name: value if harmless(name, value) else REMOVED for name, value in variables.items()}
 
 
 def arguments(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments of an engine in which a word replaces every value that may not be written, nested values included."""
+    """Arguments of an engine in which a word replaces every value that may not be written,
+    nested values included.
+    """
     return _replaced(values, lambda path, value: REMOVED)
 
 
@@ -66,12 +72,16 @@ def _replaced(values: Mapping[str, Any], replace: Replace) -> dict[str, Any]:
     def each(value: Any, path: tuple[str, ...], *, hidden: bool) -> Any:
         if isinstance(value, Mapping):
             return {
-                name: each(item, (*path, str(name)), hidden=hidden or bool(SECRET.search(str(name))))
+                name: each(
+                    item, (*path, str(name)), hidden=hidden or bool(SECRET.search(str(name)))
+                )
                 for name, item in value.items()
             }
         if isinstance(value, list | tuple):
             return [each(item, (*path, str(i)), hidden=hidden) for i, item in enumerate(value)]
-        if isinstance(value, bool | int | float | None) or not (hidden or value == REMOVED or _tells(value)):
+        if isinstance(value, bool | int | float | None) or not (
+            hidden or value == REMOVED or _tells(value)
+        ):
             return value
         return replace(path, value)
 
@@ -89,12 +99,16 @@ def config(given: ExperimentConfig) -> ExperimentConfig:
 
 
 def variable_of(*path: str) -> str:
-    """Environment variable from which a script reads an engine argument that is not written into the script."""
+    """Environment variable from which a script reads an engine argument that is not written into
+    the script.
+    """
     return "LLMPROF_ENGINE_ARG_" + re.sub(r"\W", "_", "_".join(path)).upper()
 
 
 def secret_arguments(values: Mapping[str, Any]) -> dict[str, str]:
-    """Environment variables, with values as text, for engine arguments that may not be written into the script."""
+    """Environment variables, with values as text, for engine arguments that may not be written
+    into the script.
+    """
     secrets: dict[str, str] = {}
 
     def take(path: tuple[str, ...], value: Any) -> str:

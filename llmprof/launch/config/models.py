@@ -1,4 +1,6 @@
-"""Models with random weights: shapes of published models as data, so that a run needs no download."""
+"""Models with random weights: shapes of published models as data, so that a run needs no
+download.
+"""
 
 import json
 from pathlib import Path
@@ -9,7 +11,9 @@ from llmprof.storage.files import refused
 from llmprof.theory import catalog
 
 PREFIX: Final = "random:"
-"""Before the name of a model in the catalogue (:mod:`llmprof.theory.catalog`): it runs with random weights."""
+"""Before the name of a model in the catalogue (:mod:`llmprof.theory.catalog`): it runs with
+random weights.
+"""
 
 
 def _known(name: str) -> str:
@@ -38,15 +42,23 @@ def resolve(name: str, folder: str | Path) -> Path:
         target = Path(folder) / _known(name)
         try:
             target.mkdir(parents=True, exist_ok=True)
-            (target / "config.json").write_text(json.dumps(config_of(name), indent=1) + "\n", encoding="utf-8")
+            (target / "config.json").write_text(
+                json.dumps(config_of(name), indent=1) + "\n", encoding="utf-8"
+            )
         except OSError as error:
             raise refused(target, error) from error
         return target.absolute()
     path = Path(name).expanduser()
     if path.is_dir() or (name.startswith(("/", ".", "~")) or name.count("/") != 1):
         if not (path / "config.json").is_file():
-            found = f"the model's folder {name} {'has no config.json' if path.is_dir() else 'is missing'}"
-            hint = f"check the path (a name on a hub is OWNER/NAME), or run one with random weights: {PREFIX}tiny"
+            found = (
+                f"the model's folder {name}"
+                f" {'has no config.json' if path.is_dir() else 'is missing'}"
+            )
+            hint = (
+                "check the path (a name on a hub is OWNER/NAME), or run one with random weights:"
+                f" {PREFIX}tiny"
+            )
             raise ConfigError(found, expected="a folder with the config.json of a model", hint=hint)
         return path.absolute()
     return Path(name)

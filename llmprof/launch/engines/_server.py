@@ -29,10 +29,15 @@ async def completion(port: int, body: Mapping[str, Any]) -> dict[str, Any]:
     """Request one streamed completion and time it."""
     reader, writer = await asyncio.open_connection(HOST, port)
     data = json.dumps({**body, "stream": True}).encode()
-    head = f"POST /v1/completions HTTP/1.1\r\nHost: {HOST}:{port}\r\nContent-Type: application/json\r\n"
+    head = (
+        f"POST /v1/completions HTTP/1.1\r\nHost: {HOST}:{port}\r\nContent-Type:"
+        " application/json\r\n"
+    )
     seen = _Seen()
     try:
-        writer.write(f"{head}Content-Length: {len(data)}\r\nConnection: close\r\n\r\n".encode() + data)
+        writer.write(
+            f"{head}Content-Length: {len(data)}\r\nConnection: close\r\n\r\n".encode() + data
+        )
         await writer.drain()
         async for message in _stream_of(reader):
             seen.take(message)
@@ -61,7 +66,9 @@ async def _stream_of(reader: asyncio.StreamReader) -> Any:
         rest += part
         if status != OK:
             if not part:
-                raise RuntimeError(f"the server answered {status}: {rest.decode('utf-8', 'replace')[:500]}")
+                raise RuntimeError(
+                    f"the server answered {status}: {rest.decode('utf-8', 'replace')[:500]}"
+                )
             continue
         *lines, rest = rest.split(b"\n")
         for event_line in lines:
@@ -147,9 +154,11 @@ async def load(
 
 
 def arrivals(count: int, rate: float, seed: int) -> list[float]:
-    """Arrival times of requests (s, from the first): exponential gaps (Poisson), or all at once for rate 0.
+    """Arrival times of requests (s, from the first): exponential gaps (Poisson), or all at once for
+    rate 0.
 
-    They are stretched to the mean rate that was asked for: a few dozen gaps by chance miss it by a third.
+    They are stretched to the mean rate that was asked for: a few dozen gaps by chance miss it by a
+    third.
     """
     chance = random.Random(seed)  # noqa: S311 (no secret)
     gaps = [chance.expovariate(rate) if rate else 0.0 for _ in range(count - 1)]
@@ -157,12 +166,25 @@ def arrivals(count: int, rate: float, seed: int) -> list[float]:
     return list(itertools.accumulate((gap * stretch for gap in gaps), initial=0.0))[:count]
 
 
-def achieved(requests: Sequence[Mapping[str, Any]], arrive: Sequence[float]) -> dict[str, float | None]:
-    """Rates of arrivals and of answers (1/s), each from the first to the last; None if there is no time between."""
-    count, last = len(requests), max(request["start_ns"] / 1e9 + request["e2e_s"] for request in requests)
+def achieved(
+    requests: Sequence[Mapping[str, Any]], arrive: Sequence[float]
+) -> dict[str, float | None]:
+    """Rates of arrivals and of answers (1/s), each from the first to the last; None if there is
+    no time between.
+    """
+    count, last = (
+        len(requests),
+        max(request["start_ns"] / 1e9 + request["e2e_s"] for request in requests),
+    )
     first = min(request["start_ns"] / 1e9 - request["arrived_s"] for request in requests)
-    rates = {"arrived_per_s": (count - 1, arrive[-1] - arrive[0]), "answered_per_s": (count, last - first)}
-    return {name: number / span if count > 1 and span > 0 else None for name, (number, span) in rates.items()}
+    rates = {
+        "arrived_per_s": (count - 1, arrive[-1] - arrive[0]),
+        "answered_per_s": (count, last - first),
+    }
+    return {
+        name: number / span if count > 1 and span > 0 else None
+        for name, (number, span) in rates.items()
+    }
 
 
 _HEALTH_EVERY_S = 0.2
@@ -179,12 +201,17 @@ def free_port(port: int) -> int:
             probe.bind((HOST, port))
         except OSError as error:
             why = error.strerror or str(error)
-            raise Refused(f"port {port} cannot be used: {why}", "choose another server port, or 0") from error
+            raise Refused(
+                f"port {port} cannot be used: {why}", "choose another server port, or 0"
+            ) from error
         return int(probe.getsockname()[1])
 
 
 def arguments(options: Mapping[str, Any]) -> list[str]:
-    """Options of an engine as arguments of a command: ``--name value``, ``--name`` or ``--no-name``."""
+    """Options of an engine as arguments of a command:
+
+    ``--name value``, ``--name`` or ``--no-name``.
+    """
     words: list[str] = []
     for name, value in options.items():
         flag = name.replace("_", "-")
@@ -204,7 +231,11 @@ class Server:
         self.port = port
         with log.open("wb") as out:
             self._process = subprocess.Popen(  # noqa: S603
-                list(argv), stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
+                list(argv),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
             )
 
     def wait(self, timeout_s: float) -> None:
@@ -217,7 +248,9 @@ class Server:
                     return
             if time.monotonic() > until:
                 found = f"the server did not answer within {timeout_s:g} s"
-                raise Refused(found, "raise server.health_timeout_s, or look for the reason in server.log")
+                raise Refused(
+                    found, "raise server.health_timeout_s, or look for the reason in server.log"
+                )
             time.sleep(_HEALTH_EVERY_S)
 
     def check(self) -> None:
@@ -227,13 +260,19 @@ class Server:
             raise RuntimeError(f"the server ended with status {status}")
 
     def ask(
-        self, method: str, path: str, body: Mapping[str, Any] | None = None, timeout_s: float = _ANSWER_S
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        timeout_s: float = _ANSWER_S,
     ) -> tuple[int, str]:
         """Send a request to the server, and return status and text of its answer."""
         connection = http.client.HTTPConnection(HOST, self.port, timeout=timeout_s)
         try:
             data = None if body is None else json.dumps(body)
-            connection.request(method, path, data, {"Content-Type": "application/json"} if data else {})
+            connection.request(
+                method, path, data, {"Content-Type": "application/json"} if data else {}
+            )
             answer = connection.getresponse()
             return answer.status, answer.read().decode("utf-8", "replace")
         finally:
@@ -256,7 +295,9 @@ class Server:
         return {}
 
     def stop(self) -> None:
-        """End the server: interrupt it, so that it ends its workers; if needed, kill its whole session."""
+        """End the server: interrupt it, so that it ends its workers; if needed, kill its whole
+        session.
+        """
         for how, patience in ((signal.SIGINT, _END_S), (signal.SIGTERM, _ANSWER_S)):
             if self._process.poll() is None:
                 self._process.send_signal(how)
@@ -268,7 +309,9 @@ class Server:
 
 
 @contextlib.contextmanager
-def serving(argv: Sequence[str], job: Mapping[str, Any], record: Record, port: int) -> Iterator[Server]:
+def serving(
+    argv: Sequence[str], job: Mapping[str, Any], record: Record, port: int
+) -> Iterator[Server]:
     """Start a server, wait until it answers, and stop it at the end."""
     with record.stage("serve", message="starting the server"):
         server = Server(argv, port, record.out / "server.log")
@@ -290,14 +333,24 @@ class Client:
     """Client that sends the requests of a run and records their times."""
 
     def __init__(
-        self, job: Mapping[str, Any], record: Record, server: Server, *, model: str = "model", **more: Any
+        self,
+        job: Mapping[str, Any],
+        record: Record,
+        server: Server,
+        *,
+        model: str = "model",
+        **more: Any,
     ) -> None:
         self.job, self.record, self.server = job, record, server
-        prompts: Sequence[Any] = job["prompts"] or job["prompt_token_ids"] or token_ids(job["synthetic"])
+        prompts: Sequence[Any] = (
+            job["prompts"] or job["prompt_token_ids"] or token_ids(job["synthetic"])
+        )
         count = job["server"]["num_prompts"] or len(prompts)
         each = job["max_tokens_each"] or [job["max_tokens"]]
         rate = job["server"]["request_rate"]
-        self.arrivals: list[float] = (job["load"] or {}).get("arrivals_s") or arrivals(count, rate, job["seed"])
+        self.arrivals: list[float] = (job["load"] or {}).get("arrivals_s") or arrivals(
+            count, rate, job["seed"]
+        )
         self.bodies = [
             {
                 "model": model,
@@ -306,7 +359,11 @@ class Client:
                 "temperature": job["temperature"],
                 "ignore_eos": job["ignore_eos"],
                 "stream_options": {"include_usage": True},
-                **{name: job[name] for name, usual in (("top_p", 1.0), ("n", 1)) if job[name] != usual},
+                **{
+                    name: job[name]
+                    for name, usual in (("top_p", 1.0), ("n", 1))
+                    if job[name] != usual
+                },
                 **({"seed": job["seed"] + k} if job["temperature"] > 0 else {}),
                 **more,
             }
@@ -316,13 +373,17 @@ class Client:
     def empty_cache(self) -> None:
         """Empty the prefix cache before a repeat."""
 
-    def send(self, bodies: Sequence[Mapping[str, Any]], arrive: Sequence[float]) -> list[dict[str, Any]]:
+    def send(
+        self, bodies: Sequence[Mapping[str, Any]], arrive: Sequence[float]
+    ) -> list[dict[str, Any]]:
         """Send the requests of one repeat."""
         concurrency = self.job["server"]["max_concurrency"]
         return asyncio.run(load(self.server.port, bodies, arrive, concurrency=concurrency))
 
     def repeats(self, phase: str, least: int, *, first: int | None = None) -> list[dict[str, Any]]:
-        """Send the requests in each repeat of a phase, and record them; returns the answers of the last repeat."""
+        """Send the requests in each repeat of a phase, and record them; returns the answers of
+        the last repeat.
+        """
         answers: list[dict[str, Any]] = []
         bodies, before = self.bodies[:first], self.server.metrics()
         arrive = self.arrivals if phase != "warmup" else [0.0] * len(bodies)
@@ -331,9 +392,13 @@ class Client:
             with self.record.stage(phase, repeat=i, total=least, message=f"{len(bodies)} requests"):
                 answers = self.send(bodies, arrive)
             for k, answer in enumerate(answers):
-                values = {name: value for name, value in answer.items() if name not in {"text", "tokens"}}
+                values = {
+                    name: value for name, value in answer.items() if name not in {"text", "tokens"}
+                }
                 self.record.request(phase, i, k, **values)
             if phase != "warmup":
-                self.record.held(phase, i, achieved(answers, arrive), self.job["server"]["request_rate"])
+                self.record.held(
+                    phase, i, achieved(answers, arrive), self.job["server"]["request_rate"]
+                )
         self.record.prefix_cache(phase, before, self.server.metrics())
         return answers

@@ -1,4 +1,6 @@
-"""Part of an engine script: the options of the installed vLLM, read without importing it, and its own profiler."""
+"""Part of an engine script: the options of the installed vLLM, read without importing it, and
+its own profiler.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from llmprof.launch.engines._job import Record, name_gpus, version_of
-from llmprof.launch.engines._machine import Refused, check_model, cpu_name, cpu_threads, has_tokenizer, set_defaults
+from llmprof.launch.engines._machine import (
+    Refused,
+    check_model,
+    cpu_name,
+    cpu_threads,
+    has_tokenizer,
+    set_defaults,
+)
 
 EXTENSION_MODULE = "llmprof_worker"
 
@@ -23,18 +32,27 @@ def vllm_folder() -> Path:
     """Folder of the installed vLLM."""
     spec = importlib.util.find_spec("vllm")
     if spec is None or not spec.submodule_search_locations:
-        raise Refused(f"{sys.executable} has no vLLM", "give python: the interpreter of an environment that has vLLM")
+        raise Refused(
+            f"{sys.executable} has no vLLM",
+            "give python: the interpreter of an environment that has vLLM",
+        )
     return Path(next(iter(spec.submodule_search_locations)))
 
 
 def fields_of(file: Path, *classes: str) -> set[str] | None:
-    """Names of the annotated fields of classes in a source file; None if the file does not have them."""
+    """Names of the annotated fields of classes in a source file; None if the file does not have
+    them.
+    """
     try:
         tree = ast.parse(file.read_text(encoding="utf-8"))
     except (OSError, SyntaxError):
         return None
-    matches = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name in classes]
-    fields = [item.target for node in matches for item in node.body if isinstance(item, ast.AnnAssign)]
+    matches = [
+        node for node in tree.body if isinstance(node, ast.ClassDef) and node.name in classes
+    ]
+    fields = [
+        item.target for node in matches for item in node.body if isinstance(item, ast.AnnAssign)
+    ]
     return {field.id for field in fields if isinstance(field, ast.Name)} or None
 
 
@@ -64,8 +82,12 @@ def environment(job: Mapping[str, Any], platform: str) -> None:
     if platform == "cpu":
         set_defaults(cpu_threads(ranks))
         if "kv_cache_memory_bytes" not in job["engine_args"]:
-            set_defaults({"VLLM_CPU_KVCACHE_SPACE": "1"})  # GiB; the variable would override the argument
-        if (job["pipeline_parallel_size"] == 1 or job["profiler"] == "ops") and job["eager"] is not False:
+            set_defaults(
+                {"VLLM_CPU_KVCACHE_SPACE": "1"}
+            )  # GiB; the variable would override the argument
+        if (job["pipeline_parallel_size"] == 1 or job["profiler"] == "ops") and job[
+            "eager"
+        ] is not False:
             set_defaults({"TORCHDYNAMO_DISABLE": "1"})
     if importlib.util.find_spec("flashinfer") is None:
         set_defaults({"VLLM_USE_FLASHINFER_SAMPLER": "0"})
@@ -77,7 +99,9 @@ def environment(job: Mapping[str, Any], platform: str) -> None:
 def engine_options(
     job: Mapping[str, Any], record: Record, platform: str, *, also: Collection[str] = ()
 ) -> dict[str, Any]:
-    """Arguments of the engine; those in ``engine_args`` that this version does not know are left out with a note."""
+    """Arguments of the engine; those in ``engine_args`` that this version does not know are left
+    out with a note.
+    """
     eager = job["eager"]
     why = ""
     if job["layer_annotations"]:
@@ -100,32 +124,47 @@ def engine_options(
         "enforce_eager": eager,
         "enable_prefix_caching": job["prefix_caching"],
         "disable_custom_all_reduce": {"nccl": True, "custom": False}.get(job["all_reduce"]),
-        "worker_extension_cls": f"{EXTENSION_MODULE}.{'LlmprofOps' if job['profiler'] == 'ops' else 'LlmprofWorker'}",
+        "worker_extension_cls": (
+            f"{EXTENSION_MODULE}.{'LlmprofOps' if job['profiler'] == 'ops' else 'LlmprofWorker'}"
+        ),
     }
     if platform == "cpu" and job["pipeline_parallel_size"] > 1:
         # eager pipelines of vLLM 0.32 stop at an assertion on a CPU, since their warm-up is skipped
         options |= {"enforce_eager": False, "compilation_config": {"mode": 2, "backend": "eager"}}
         record.note("enforce_eager is false: vLLM's pipelines on a CPU need it")
     if platform == "cuda" and importlib.util.find_spec("flashinfer") is None:
-        options["gdn_prefill_backend"] = "triton"  # what linear attention chooses on Hopper imports flashinfer
+        options["gdn_prefill_backend"] = (
+            "triton"  # what linear attention chooses on Hopper imports flashinfer
+        )
     if platform == "cpu":
         options["max_num_seqs"] = max(8, job["batch_size"])
-    known_names = fields_of(vllm_folder() / "engine" / "arg_utils.py", "EngineArgs", "AsyncEngineArgs")
+    known_names = fields_of(
+        vllm_folder() / "engine" / "arg_utils.py", "EngineArgs", "AsyncEngineArgs"
+    )
     known_names = known_names and known_names.union(also)
     if known_names is None:
         record.note("the engine's options could not be listed, so none was left out")
-    dropped = [name for name in job["engine_args"] if known_names is not None and name not in known_names]
+    dropped = [
+        name for name in job["engine_args"] if known_names is not None and name not in known_names
+    ]
     for name in dropped:
-        record.note(f"engine option {name} ignored: vLLM {record.document['engine_version']} does not know it")
+        record.note(
+            f"engine option {name} ignored: vLLM {record.document['engine_version']} does not"
+            " know it"
+        )
     record.document["dropped_engine_args"] = dropped
-    arguments = {name: value for name, value in options.items() if known_names is None or name in known_names}
+    arguments = {
+        name: value for name, value in options.items() if known_names is None or name in known_names
+    }
     arguments |= {name: value for name, value in job["engine_args"].items() if name not in dropped}
     return {name: value for name, value in arguments.items() if value is not None}
 
 
 @contextlib.contextmanager
 def extension(out: Path, text: str) -> Iterator[None]:
-    """Make the workers' extension importable here and in child processes; its folder is removed at the end."""
+    """Make the workers' extension importable here and in child processes; its folder is removed
+    at the end.
+    """
     folder = out / ".extension"
     folder.mkdir(exist_ok=True)
     folder.joinpath(f"{EXTENSION_MODULE}.py").write_text(text, encoding="utf-8")
@@ -139,7 +178,9 @@ def extension(out: Path, text: str) -> Iterator[None]:
 
 
 def profiler_options(job: Mapping[str, Any], record: Record) -> dict[str, Any]:
-    """Arguments of the engine for its profiler; for versions up to 0.12 environment variables are set instead."""
+    """Arguments of the engine for its profiler; for versions up to 0.12 environment variables
+    are set instead.
+    """
     if job["profiler"] in {"none", "ops"}:
         return {}
     folder = vllm_folder()
@@ -154,45 +195,59 @@ def profiler_options(job: Mapping[str, Any], record: Record) -> dict[str, Any]:
             "torch_profiler_with_stack": job["with_stack"],
             "torch_profiler_record_shapes": job["record_shapes"],
             "torch_profiler_with_memory": job["profile_memory"],
-            "torch_profiler_dump_cuda_time_total": False,  # it would print a table into the log, which takes seconds
+            # it would print a table into the log, which takes seconds
+            "torch_profiler_dump_cuda_time_total": False,
             "ignore_frontend": True,  # the process of the frontend runs no part of the model
         }
     fields = fields_of(folder / "config" / "profiler.py", "ProfilerConfig")
     _check_iterations(job, record, fields is None or "max_iterations" in fields)
-    return {"profiler_config": {name: value for name, value in options.items() if fields is None or name in fields}}
+    return {
+        "profiler_config": {
+            name: value for name, value in options.items() if fields is None or name in fields
+        }
+    }
 
 
 def _holds_one_session(job: Mapping[str, Any], record: Record) -> bool:
-    """Whether a start of the engine may hold only one session of PyTorch's profiler: a pipeline on a CPU.
+    """Whether a start of the engine may hold only one session of PyTorch's profiler: a pipeline on
+    a CPU.
 
-    Freeing the result of an earlier session can crash its first worker (seen with vLLM 0.32 and PyTorch 2.13).
+    Freeing the result of an earlier session can crash its first worker (seen with vLLM 0.32 and
+    PyTorch 2.13).
     """
     stages: int = job["pipeline_parallel_size"]
     return job["profiler"] == "torch" and record.document["platform"] == "cpu" and stages > 1
 
 
 def warms_profiler(job: Mapping[str, Any], record: Record) -> bool:
-    """Whether PyTorch's profiler is started once before the measurement, since its first start is slow."""
+    """Whether PyTorch's profiler is started once before the measurement, since its first start
+    is slow.
+    """
     if job["profiler"] != "torch" or not job["warmup"]:
         return False
     if _holds_one_session(job, record):
         record.note(
-            "the profiler was not warmed up, since a second session can crash a pipeline on a CPU; its first start "
-            "lengthens the first profiled request"
+            "the profiler was not warmed up, since a second session can crash a pipeline on a CPU;"
+            " its first start lengthens the first profiled request"
         )
         return False
     return True
 
 
 def of_this_start(job: Mapping[str, Any], record: Record) -> Mapping[str, Any]:
-    """A job with those of its points that this start of the engine measures; the runner starts it again for the others.
+    """A job with those of its points that this start of the engine measures; the runner starts it
+    again for the others.
 
-    These are all points, or the first one if the engine may hold only one session of PyTorch's profiler.
+    These are all points, or the first one if the engine may hold only one session of PyTorch's
+    profiler.
     """
     points = job.get("points") or []
     if len(points) <= 1 or not _holds_one_session(job, record):
         return job
-    record.note("one point for each start of the engine, since a second profiler session can crash a pipeline on a CPU")
+    record.note(
+        "one point for each start of the engine, since a second profiler session can crash a"
+        " pipeline on a CPU"
+    )
     return {**job, "points": points[:1]}
 
 

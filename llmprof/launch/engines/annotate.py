@@ -1,4 +1,6 @@
-"""Part of an engine script and of its workers: names of a model's modules as ranges in the trace."""
+"""Part of an engine script and of its workers: names of a model's modules as ranges in the
+trace.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,10 @@ _DEPTH = 5
 
 
 def annotate(torch: Any, model: Any, *, nvtx: bool) -> int:
-    """Put a range ``layer::`` and its name around each call of each module. Returns the number of modules."""
+    """Put a range ``layer::`` and its name around each call of each module.
+
+    Returns the number of modules.
+    """
     open_ranges: list[Any] = []
 
     def before(name: str) -> Callable[..., None]:
@@ -28,7 +33,11 @@ def annotate(torch: Any, model: Any, *, nvtx: bool) -> int:
         else:
             open_ranges.pop().__exit__(None, None, None)
 
-    modules = [(name, module) for name, module in model.named_modules() if name and name.count(".") <= _DEPTH]
+    modules = [
+        (name, module)
+        for name, module in model.named_modules()
+        if name and name.count(".") <= _DEPTH
+    ]
     for name, module in modules:
         module.register_forward_pre_hook(before(f"layer::{name}"))
         module.register_forward_hook(after)

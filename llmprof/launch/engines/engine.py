@@ -1,4 +1,6 @@
-"""The record of an engine (its name, and the modules of its script), and the records of the built-in ones."""
+"""The record of an engine (its name, and the modules of its script), and the records of the
+built-in ones.
+"""
 
 from __future__ import annotations
 
@@ -9,25 +11,35 @@ from dataclasses import dataclass
 class Engine:
     """One way to run a model.
 
-    To add an engine, write a module in this folder and one line in :mod:`llmprof.launch.engines`. The module must not
-    import the engine at its top. llmprof joins the modules below to a script, which runs in a separate process with
-    the Python in which the engine is installed.
+    To add an engine, write a module in this folder and one line in :mod:`llmprof.launch.engines`.
+    The module must not import the engine at its top. llmprof joins the modules below to a script,
+    which runs in a separate process with the Python in which the engine is installed.
     """
 
     name: str
     """Name of the engine, as ``engine=`` of a configuration has it."""
     served: bool = False
-    """Whether the script starts a server and sends requests to it. An engine that also runs offline has two records."""
+    """Whether the script starts a server and sends requests to it.
+
+    An engine that also runs offline has two records.
+    """
     modules: tuple[str, ...]
-    """Modules of this folder, besides the common ones, whose text goes into the script without the imports of llmprof.
-    A module comes after those that it needs."""
+    """Modules of this folder, besides the common ones, whose text goes into the script without the
+    imports of llmprof. A module comes after those that it needs.
+    """
     run: str
-    """Name of the function that runs a job. It takes the job and a :class:`~llmprof.launch.engines._job.Record`."""
+    """Name of the function that runs a job.
+
+    It takes the job and a :class:`~llmprof.launch.engines._job.Record`.
+    """
     worker: str = ""
-    """Module for the worker processes that the engine starts; :attr:`run` gets its text as a third argument."""
+    """Module for the worker processes that the engine starts; :attr:`run` gets its text as a
+    third argument.
+    """
     timer: tuple[str, ...] = ()
-    """Modules whose text follows that of :attr:`worker` in mode ``ops``; an engine without them does not have this
-    mode."""
+    """Modules whose text follows that of :attr:`worker` in mode ``ops``; an engine without them
+    does not have this mode.
+    """
     packages: tuple[str, ...] = ()
     """Import names of the Python packages that the engine needs; the doctor looks for them."""
     most_ranks: int | None = None
@@ -37,7 +49,9 @@ class Engine:
     untested: str = ""
     """Text for the doctor and the report that says what was never tested with this engine."""
     labels_steps: bool = False
-    """Whether traces of this engine label their steps; a capture without labels is then incomplete."""
+    """Whether traces of this engine label their steps; a capture without labels is then
+    incomplete.
+    """
 
 
 TRANSFORMERS = Engine(

@@ -1,13 +1,14 @@
 """Part of the text for workers: times the modules of a model inside the process that runs it.
 
-The timer wraps the ``forward`` of modules, but only in the steps and layers that it samples; all others run unchanged,
-and so does PyTorch. On a GPU a time is the difference of two CUDA events on the model's stream, which are read after
-the window; on a CPU it is the difference of two readings of the host's clock.
+The timer wraps the ``forward`` of modules, but only in the steps and layers that it samples; all
+others run unchanged, and so does PyTorch. On a GPU a time is the difference of two CUDA events on
+the model's stream, which are read after the window; on a CPU it is the difference of two readings
+of the host's clock.
 
-An eager decode step is as long as the host takes, so each event lengthens it by the time to record one. Therefore
-events are shared: if the host comes back sooner than it takes to launch any kernel, nothing was launched since the last
-event, and that event is used again. One event can then be the end of an operator, the end of the module around it, and
-the begin of the next operator.
+An eager decode step is as long as the host takes, so each event lengthens it by the time to record
+one. Therefore events are shared: if the host comes back sooner than it takes to launch any kernel,
+nothing was launched since the last event, and that event is used again. One event can then be the
+end of an operator, the end of the module around it, and the begin of the next operator.
 """
 
 from __future__ import annotations
@@ -26,16 +27,48 @@ from typing import Any
 FORMAT = "llmprof-ops"
 FORMAT_VERSION = 1
 _CALL = (
-    "step", "name", "start", "end", "host_start_ns", "host_end_ns", "shapes", "bytes_before", "bytes_after", "values",
-)  # fmt: skip
+    "step",
+    "name",
+    "start",
+    "end",
+    "host_start_ns",
+    "host_end_ns",
+    "shapes",
+    "bytes_before",
+    "bytes_after",
+    "values",
+)
 _COLLECTIVE = (
-    "step", "name", "kind", "group", "world", "start", "end", "host_start_ns", "host_end_ns", "dtype", "in_elements",
-    "out_elements", "element_bytes", "waits", "layer",
-)  # fmt: skip
+    "step",
+    "name",
+    "kind",
+    "group",
+    "world",
+    "start",
+    "end",
+    "host_start_ns",
+    "host_end_ns",
+    "dtype",
+    "in_elements",
+    "out_elements",
+    "element_bytes",
+    "waits",
+    "layer",
+)
 _STEP = (
-    "step", "label", "phase", "method", "held", "start", "end", "host_start_ns", "host_end_ns", "bytes_before",
-    "bytes_after", "layers",
-)  # fmt: skip
+    "step",
+    "label",
+    "phase",
+    "method",
+    "held",
+    "start",
+    "end",
+    "host_start_ns",
+    "host_end_ns",
+    "bytes_before",
+    "bytes_after",
+    "layers",
+)
 
 
 def layers_of(root: Any) -> tuple[str, dict[int, Any]]:
@@ -56,13 +89,17 @@ def layers_of(root: Any) -> tuple[str, dict[int, Any]]:
 
 
 def runs(module: Any) -> bool:
-    """Whether a module computes something: lists of modules and placeholders for other pipeline stages do not."""
+    """Whether a module computes something: lists of modules and placeholders for other pipeline
+    stages do not.
+    """
     name = type(module).__name__
     return not name.endswith(("ModuleList", "ModuleDict", "Identity")) and "Missing" not in name
 
 
 def holder_of(where: str) -> tuple[Any, str]:
-    """For ``module:a.b.c``: the object ``a.b`` that has the attribute, and the attribute's name ``c``."""
+    """For ``module:a.b.c``: the object ``a.b`` that has the attribute, and the attribute's name
+    ``c``.
+    """
     module, _, path = where.partition(":")
     holder = importlib.import_module(module)
     *above, last = path.split(".")
@@ -77,13 +114,19 @@ def tensors(value: Any) -> list[Any]:
         return [value]
     if isinstance(value, Mapping):
         value = list(value.values())
-    return [tensor for item in value for tensor in tensors(item)] if isinstance(value, list | tuple) else []
+    return (
+        [tensor for item in value for tensor in tensors(item)]
+        if isinstance(value, list | tuple)
+        else []
+    )
 
 
 def shapes_of(args: Any, kwargs: Any) -> list[list[int]]:
     """Shapes of the tensors among the arguments."""
     shapes = [list(argument.shape) for argument in args if hasattr(argument, "shape")]
-    return shapes + [list(argument.shape) for argument in kwargs.values() if hasattr(argument, "shape")]
+    return shapes + [
+        list(argument.shape) for argument in kwargs.values() if hasattr(argument, "shape")
+    ]
 
 
 def resident_bytes() -> int | None:
@@ -108,9 +151,16 @@ class Live:
 
 
 def quick_forward(
-    timer: Any, original: Any, numbers: Mapping[int | None, int], *, layer: int | None = None, detail: bool = True
+    timer: Any,
+    original: Any,
+    numbers: Mapping[int | None, int],
+    *,
+    layer: int | None = None,
+    detail: bool = True,
 ) -> Callable[..., Any]:
-    """Wrap a forward so that events time it; each line of the wrapper lengthens the step, so it keeps only shapes."""
+    """Wrap a forward so that events time it; each line of the wrapper lengthens the step, so it
+    keeps only shapes.
+    """
     clock, live, pool, record = time.perf_counter_ns, timer.live, timer.pool, timer.record
     keep, first, several = timer.calls.append, next(iter(numbers.values())), len(numbers) > 1
 
@@ -163,9 +213,16 @@ def passed_forward(timer: Any, original: Any) -> Callable[..., Any]:
 
 
 def whole_forward(
-    timer: Any, original: Any, numbers: Mapping[int | None, int], *, layer: int | None = None, detail: bool = True
+    timer: Any,
+    original: Any,
+    numbers: Mapping[int | None, int],
+    *,
+    layer: int | None = None,
+    detail: bool = True,
 ) -> Callable[..., Any]:
-    """Wrap a forward so that it is timed by any method, with all options; parameters as of :func:`quick_forward`."""
+    """Wrap a forward so that it is timed by any method, with all options; parameters as of
+    :func:`quick_forward`.
+    """
     first = next(iter(numbers.values()))
 
     def forward(*args: Any, **kwargs: Any) -> Any:
@@ -174,7 +231,11 @@ def whole_forward(
                 return original(*args, **kwargs)
             return timer.call(numbers.get(timer.layer, first), original, args, kwargs)
         timer.layer, timer.detail = layer, detail
-        inner = timer.functional() if detail and timer.options["functional"] else contextlib.nullcontext()
+        inner = (
+            timer.functional()
+            if detail and timer.options["functional"]
+            else contextlib.nullcontext()
+        )
 
         def inside(*args: Any, **kwargs: Any) -> Any:
             with inner:
@@ -195,10 +256,14 @@ def dispatch_mode(timer: Any) -> Any:
     class Mode(base):  # type: ignore[misc]
         """Times every operator that is dispatched."""
 
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
             name = "::".join(str(func).split(".")[:2])
             around = timer._stack[-1] if timer._stack else f"{timer.layer_path}.{timer.layer}"
-            return timer.call(timer.number(f"{around}/{name}", "functional"), func, args, kwargs or {})
+            return timer.call(
+                timer.number(f"{around}/{name}", "functional"), func, args, kwargs or {}
+            )
 
     return Mode()
 
@@ -219,13 +284,21 @@ def result_of(timer: Any) -> dict[str, Any]:
     labels = {row[0]: row[1] for row in timer.steps}
     tables = {}
     for table, keys, rows in (
-        ("steps", _STEP, timer.steps), ("calls", _CALL, timer.calls), ("collectives", _COLLECTIVE, timer.collectives),
-    ):  # fmt: skip
+        ("steps", _STEP, timer.steps),
+        ("calls", _CALL, timer.calls),
+        ("collectives", _COLLECTIVE, timer.collectives),
+    ):
         # rows of quick_forward are shorter: they have only the first columns
-        columns = {key: [row[i] if i < len(row) else None for row in rows] for i, key in enumerate(keys)}
+        columns = {
+            key: [row[i] if i < len(row) else None for row in rows] for i, key in enumerate(keys)
+        }
         if table == "calls":
             columns["shapes"] = [
-                own if own is not None else timer.known_shapes.get(labels.get(step, ""), {}).get(name)
+                (
+                    own
+                    if own is not None
+                    else timer.known_shapes.get(labels.get(step, ""), {}).get(name)
+                )
                 for own, step, name in zip(columns["shapes"], columns["step"], columns["name"])  # noqa: B905
             ]
         for key in ("start", "end"):
@@ -234,25 +307,37 @@ def result_of(timer: Any) -> dict[str, Any]:
             columns[key] = [value + timer.epoch_ns for value in columns[key]]
         tables[table] = columns
     return {
-        "format": FORMAT, "version": FORMAT_VERSION, "rank": timer.rank,
+        "format": FORMAT,
+        "version": FORMAT_VERSION,
+        "rank": timer.rank,
         "platform": "cuda" if timer.cuda else "cpu",
         "device": timer.torch.cuda.get_device_name() if timer.cuda else None,
         "clock": "CUDA events" if timer.cuda else "perf_counter of the host",
         "quickest_launch_ns": timer.launch_ns or None,
-        "clock_uncertainty_ns": max((one[2] for one in timer.anchors), default=0), "clock_drift_ns": drift,
-        "torch": str(timer.torch.__version__), "model": type(timer.root).__name__, "layer_path": timer.layer_path,
-        "layers": sorted(timer.layers), "options": {k: v for k, v in timer.options.items() if k != "folder"},
-        "names": timer.names, "kinds": timer.kinds, "collectives_seen": timer.seen, "notes": timer.notes,
+        "clock_uncertainty_ns": max((one[2] for one in timer.anchors), default=0),
+        "clock_drift_ns": drift,
+        "torch": str(timer.torch.__version__),
+        "model": type(timer.root).__name__,
+        "layer_path": timer.layer_path,
+        "layers": sorted(timer.layers),
+        "options": {k: v for k, v in timer.options.items() if k != "folder"},
+        "names": timer.names,
+        "kinds": timer.kinds,
+        "collectives_seen": timer.seen,
+        "notes": timer.notes,
         "entries": {
             "at_ns": [at_ns + timer.epoch_ns for at_ns, _, _ in timer.entries],
-            "phase": [phase for _, phase, _ in timer.entries], "method": [how for _, _, how in timer.entries],
+            "phase": [phase for _, phase, _ in timer.entries],
+            "method": [how for _, _, how in timer.entries],
         },
         **tables,
-    }  # fmt: skip
+    }
 
 
 def write(folder: Path, result: Mapping[str, Any]) -> Path:
-    """Write the result of :func:`result_of` to a file, which appears complete or not at all; returns its path."""
+    """Write the result of :func:`result_of` to a file, which appears complete or not at all;
+    returns its path.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"ops_rank{result['rank']}.json.gz"
     part = folder / f".{path.name}.{os.getpid()}"
@@ -263,14 +348,20 @@ def write(folder: Path, result: Mapping[str, Any]) -> Path:
 
 
 _NO_LAUNCH = 0.75
-"""Share of the shortest time between two launches: if the host comes back sooner, it launched nothing."""
+"""Share of the shortest time between two launches: if the host comes back sooner, it launched
+nothing.
+"""
 _LAUNCHES = 200
 _MEMORY_STEPS = 10
-"""Steps between two readings of the allocator: a reading costs as much as many marks, and decode changes little."""
+"""Steps between two readings of the allocator: a reading costs as much as many marks, and decode
+changes little.
+"""
 _Wrap = tuple[dict[str, Any], Callable[..., Any]]
 _Wraps = tuple[list[_Wrap], dict[bool, dict[int, _Wrap]], dict[int, list[_Wrap]], dict[int, _Wrap]]
 _BETWEEN_LAYERS_NS = 25_000
-"""A layer begins where the one before it ended, unless the host took longer than this between the two."""
+"""A layer begins where the one before it ended, unless the host took longer than this between
+the two.
+"""
 _MOST_EVENTS = 32768
 _POOLED_STEPS = 120
 _ANCHORS = 8
@@ -282,7 +373,9 @@ ACTIVE: list[OpsTimer] = []
 class OpsTimer:
     """Times modules, functions and collectives of one process."""
 
-    def __init__(self, torch: Any, root: Any, options: Mapping[str, Any], *, cuda: bool, rank: int = 0) -> None:
+    def __init__(
+        self, torch: Any, root: Any, options: Mapping[str, Any], *, cuda: bool, rank: int = 0
+    ) -> None:
         self.torch, self.root, self.cuda, self.rank = torch, root, cuda, rank
         self.options = {**DEFAULTS, **options}
         self.names: list[str] = []
@@ -309,13 +402,20 @@ class OpsTimer:
         self._memory_at: int | None = None
         self._mode: Any = None
         self._open: list[Any] | None = None
-        self._metrics = {name: getattr(*holder_of(where)) for name, where in self.options["metrics"].items()}
+        self._metrics = {
+            name: getattr(*holder_of(where)) for name, where in self.options["metrics"].items()
+        }
         self.layer_path, self.layers = layers_of(root)
         if not self.layers:
             self.notes.append(
-                f"{type(root).__name__} has no stack of layers, so its modules are timed by their depth, without layers"
+                f"{type(root).__name__} has no stack of layers, so its modules are timed by their"
+                " depth, without layers"
             )
-        self._plain = self.options["memory"] != "operators" and not self._metrics and not self.options["functional"]
+        self._plain = (
+            self.options["memory"] != "operators"
+            and not self._metrics
+            and not self.options["functional"]
+        )
         self._turns = [method for method, count in self.options["cycle"] for _ in range(count)]
         self._shuffled = all(count == 1 for _, count in self.options["cycle"])
         self._own = sorted(self.layers)
@@ -331,10 +431,13 @@ class OpsTimer:
             self.live.between_ns = _BETWEEN_LAYERS_NS
             self.record = torch.cuda.Event.__mro__[1].record
             self.anchor()
-        self._wraps = {quick: self._wrapped(quick=quick) for quick in ((True, False) if cuda else (False,))}
+        self._wraps = {
+            quick: self._wrapped(quick=quick) for quick in ((True, False) if cuda else (False,))
+        }
         self._marks_a_step = self._expected_marks()
 
-    # --- the window -----------------------------------------------------------------------------------------------
+    # --- the window
+    # -----------------------------------------------------------------------------------------------  # noqa: E501
 
     def begin_step(self, label: str, phase: str) -> None:
         """Begin a step of the engine: decide whether it is timed, and how."""
@@ -342,7 +445,9 @@ class OpsTimer:
         self.step += 1
         method, timed, layers, held = self._plan()
         now = time.perf_counter_ns()
-        self.entries.append((now, phase, method if method == "none" else f"{method}{'+hold' if held else ''}"))
+        self.entries.append(
+            (now, phase, method if method == "none" else f"{method}{'+hold' if held else ''}")
+        )
         if method == "none":
             return
         self.timed += 1
@@ -362,11 +467,26 @@ class OpsTimer:
         self._wrap(timed, layers)
         if held:
             self._install([(self.root.__dict__, self._held(self.root.forward))])
-        self._open = [self.step, label, phase, method, held, self.mark(), None, now, None, before, None, layers]
+        self._open = [
+            self.step,
+            label,
+            phase,
+            method,
+            held,
+            self.mark(),
+            None,
+            now,
+            None,
+            before,
+            None,
+            layers,
+        ]
         ACTIVE[:] = [self]
 
     def _memory_now(self, *, new: bool) -> bool:
-        """Whether memory is read around this step; by default the first with a label, then one of several."""
+        """Whether memory is read around this step; by default the first with a label, then one
+        of several.
+        """
         if self.options["memory"] != "steps":
             return bool(self.options["memory"] != "off")
         if not new and self._memory_at is not None and self.step - self._memory_at < _MEMORY_STEPS:
@@ -375,7 +495,9 @@ class OpsTimer:
         return True
 
     def _wrap(self, timed: Sequence[int], layers: Sequence[int]) -> None:
-        """Install the wrappers of a step for the layers ``timed``, and for operators in those of them in ``layers``."""
+        """Install the wrappers of a step for the layers ``timed``, and for operators in those of
+        them in ``layers``.
+        """
         outside, of_layers, inside, passed = self._wraps[self.by_events and self._plain]
         self._install(outside)
         for number in self._own:
@@ -415,12 +537,15 @@ class OpsTimer:
         return self.timed >= self.options["steps"] and not self.options["cycle"]
 
     def _plan(self) -> tuple[str, list[int], list[int], bool]:
-        """Method of this step, its timed layers, those among them with timed operators, and whether it is held."""
+        """Method of this step, its timed layers, those among them with timed operators, and
+        whether it is held.
+        """
         options, own = self.options, self._own
         if self._turns:
             position = self.step % len(self._turns)
             if self._shuffled and not position:
-                # Shuffle: work that the engine does every second or sixteenth step must not always meet one method.
+                # Shuffle: work that the engine does every second or sixteenth step must not always
+                # meet one method.
                 random.Random(self.step).shuffle(self._turns)  # noqa: S311 (no secret)
             method, _, more = self._turns[position].partition("+")
             held = more == "hold"
@@ -434,12 +559,13 @@ class OpsTimer:
         timed = _some(own, options["layers"], 0, first)
         return method, sorted({*timed, *detailed}), sorted(detailed), held and self.cuda
 
-    # --- wrappers -------------------------------------------------------------------------------------------------
+    # --- wrappers
+    # -------------------------------------------------------------------------------------------------  # noqa: E501
 
     def _wrapped(self, *, quick: bool) -> _Wraps:
-        """All wrappers: of modules outside the layers, of layers (without and with timed operators), of modules inside
-        the layers, and of layers that are not timed.
-        """  # noqa: D205
+        """All wrappers: of modules outside the layers, of layers (without and with timed
+        operators), of modules inside the layers, and of layers that are not timed.
+        """
         make = quick_forward if quick else whole_forward
 
         def wrap(module: Any, numbers: Mapping[int | None, int], **of_layer: Any) -> _Wrap:
@@ -449,8 +575,16 @@ class OpsTimer:
         depth = self.layer_path.count(".") + 1 if self.layers else self.options["depth"]
         outside = []
         for name, module in self.root.named_modules():
-            within = prefix is not None and (name.startswith(prefix) or self.layer_path.startswith(f"{name}."))
-            if name and not within and name != self.layer_path and name.count(".") < max(1, depth) and runs(module):
+            within = prefix is not None and (
+                name.startswith(prefix) or self.layer_path.startswith(f"{name}.")
+            )
+            if (
+                name
+                and not within
+                and name != self.layer_path
+                and name.count(".") < max(1, depth)
+                and runs(module)
+            ):
                 outside.append(wrap(module, {None: self.number(name, "module")}))
         outside.append(wrap(self.root, {None: self.number(type(self.root).__name__, "model")}))
         shared: dict[int, tuple[Any, dict[int | None, int]]] = {}
@@ -459,20 +593,29 @@ class OpsTimer:
             for name, module in layer.named_modules():
                 if name and name.count(".") < self.options["depth"] and runs(module):
                     path = f"{self.layer_path}.{number}.{name}"
-                    shared.setdefault(id(module), (module, {}))[1][number] = self.number(path, "module")
+                    shared.setdefault(id(module), (module, {}))[1][number] = self.number(
+                        path, "module"
+                    )
                     places.setdefault(number, []).append(id(module))
         made = {key: wrap(module, numbers) for key, (module, numbers) in shared.items()}
         inside = {number: [made[key] for key in keys] for number, keys in places.items()}
-        passed = {number: (one.__dict__, passed_forward(self, one.forward)) for number, one in self.layers.items()}
+        passed = {
+            number: (one.__dict__, passed_forward(self, one.forward))
+            for number, one in self.layers.items()
+        }
         of_layers: dict[bool, dict[int, _Wrap]] = {False: {}, True: {}}
         for number, layer in self.layers.items():
-            names: dict[int | None, int] = {None: self.number(f"{self.layer_path}.{number}", "layer")}
+            names: dict[int | None, int] = {
+                None: self.number(f"{self.layer_path}.{number}", "layer")
+            }
             for detail, wraps in of_layers.items():
                 wraps[number] = wrap(layer, names, layer=number, detail=detail)
         return outside, of_layers, inside, passed
 
     def _install(self, wraps: Sequence[_Wrap]) -> None:
-        """Set wrappers as ``forward`` of single modules, which is quick and changes no other object."""
+        """Set wrappers as ``forward`` of single modules, which is quick and changes no other
+        object.
+        """
         for attributes, forward in wraps:
             was = attributes.get("forward")
             if was is not forward:
@@ -491,8 +634,18 @@ class OpsTimer:
             end = self.mark()
         finally:
             self._stack.pop()
-        row = (self.step, number, begin, end, host, time.perf_counter_ns(), shapes_of(args, kwargs), before,
-               self._memory() if memory else None, self._measured(number, args, out))  # fmt: skip
+        row = (
+            self.step,
+            number,
+            begin,
+            end,
+            host,
+            time.perf_counter_ns(),
+            shapes_of(args, kwargs),
+            before,
+            self._memory() if memory else None,
+            self._measured(number, args, out),
+        )
         self.calls.append(row)
         return out
 
@@ -501,7 +654,11 @@ class OpsTimer:
         original, number = getattr(holder, attribute), self.number(name, "user")
 
         def function(*args: Any, **kwargs: Any) -> Any:
-            return self.call(number, original, args, kwargs) if self.detail else original(*args, **kwargs)
+            return (
+                self.call(number, original, args, kwargs)
+                if self.detail
+                else original(*args, **kwargs)
+            )
 
         setattr(holder, attribute, function)
         self._undo.append(lambda: setattr(holder, attribute, original))
@@ -516,10 +673,14 @@ class OpsTimer:
         host, begin = time.perf_counter_ns(), self.mark()
         yield
         end = self.mark()
-        self.calls.append((self.step, number, begin, end, host, time.perf_counter_ns(), None, None, None, None))
+        self.calls.append(
+            (self.step, number, begin, end, host, time.perf_counter_ns(), None, None, None, None)
+        )
 
     def communicate(self, kind: str, group: str, world: int, original: Any) -> Any:
-        """Wrap a collective of a group: its calls are counted in timed steps, and timed where operators are timed."""
+        """Wrap a collective of a group: its calls are counted in timed steps, and timed where
+        operators are timed.
+        """
 
         def call(*args: Any, **kwargs: Any) -> Any:
             if not self.timing:
@@ -536,22 +697,47 @@ class OpsTimer:
         return call
 
     def communicated(
-        self, kind: str, group: tuple[str, int], since: tuple[Any, int], moved: tuple[Any, Any], *, waits: bool = False
+        self,
+        kind: str,
+        group: tuple[str, int],
+        since: tuple[Any, int],
+        moved: tuple[Any, Any],
+        *,
+        waits: bool = False,
     ) -> None:
         """Record one collective that has just ended."""
         end = self.mark()
-        self.live.mark, self.live.limit, self.live.at = end, self.live.nothing_ns, time.perf_counter_ns()
+        self.live.mark, self.live.limit, self.live.at = (
+            end,
+            self.live.nothing_ns,
+            time.perf_counter_ns(),
+        )
         both = [tensor for part in moved for tensor in part]
         counts = [sum(int(tensor.numel()) for tensor in part) for part in moved]
         (name, world), (begin, host) = group, since
-        self.collectives.append((
-            self.step, kind, kind, name, world, begin, end, host, time.perf_counter_ns(),
-            str(both[0].dtype).removeprefix("torch.") if both else None, *counts,
-            both[0].element_size() if both else 0, waits, self.layer,
-        ))  # fmt: skip
+        self.collectives.append(
+            (
+                self.step,
+                kind,
+                kind,
+                name,
+                world,
+                begin,
+                end,
+                host,
+                time.perf_counter_ns(),
+                str(both[0].dtype).removeprefix("torch.") if both else None,
+                *counts,
+                both[0].element_size() if both else 0,
+                waits,
+                self.layer,
+            )
+        )
 
     def mark(self) -> Any:
-        """The current moment, by the method of this step: an event on the stream, or the host's clock (ns)."""
+        """The current moment, by the method of this step: an event on the stream, or the host's
+        clock (ns).
+        """
         if self.by_events:
             event = self.pool.pop() if self.pool else self.event()
             self.record(event, self.live.stream)
@@ -591,7 +777,10 @@ class OpsTimer:
     def _measured(self, number: int, args: Any, out: Any) -> dict[str, float] | None:
         if not self._metrics:
             return None
-        return {name: float(measure(self.names[number], args, out)) for name, measure in self._metrics.items()}
+        return {
+            name: float(measure(self.names[number], args, out))
+            for name, measure in self._metrics.items()
+        }
 
     def number(self, name: str, kind: str) -> int:
         """The number that stands for a name and its kind in the rows."""
@@ -602,10 +791,13 @@ class OpsTimer:
             self.kinds.append(kind)
         return number
 
-    # --- the clock of the device ----------------------------------------------------------------------------------
+    # --- the clock of the device
+    # ----------------------------------------------------------------------------------
 
     def prepare(self) -> None:
-        """Prepare for the window: make events, measure the quickest launch and the cycles that a held step waits."""
+        """Prepare for the window: make events, measure the quickest launch and the cycles that a
+        held step waits.
+        """
         if not self.cuda:
             return
         stream = self.torch.cuda.current_stream()
@@ -626,7 +818,9 @@ class OpsTimer:
             self._hold_cycles = int(10_000_000 / begin.elapsed_time(end) * self.options["hold_ms"])
 
     def _quickest_launch(self) -> int:
-        """Shortest time in ns that the host needs to launch a kernel after another one, as in a step."""
+        """Shortest time in ns that the host needs to launch a kernel after another one, as in a
+        step.
+        """
         one, other = self.torch.zeros(1, device="cuda"), self.torch.zeros(1, device="cuda")
         times = []
         for _ in range(_LAUNCHES):
@@ -638,14 +832,18 @@ class OpsTimer:
         return min(times)
 
     def _expected_marks(self) -> int:
-        """Number of marks that a timed step is likely to need, so that their events are made before the step."""
+        """Number of marks that a timed step is likely to need, so that their events are made
+        before the step.
+        """
         detailed = len(_some(self._own, self.options["operator_layers"], 0, 0))
         outside, _, inside, _ = self._wraps[False]
         below = max((len(modules) for modules in inside.values()), default=0) + 4
         return 4 + 2 * (len(outside) + len(self.layers) + detailed * below)
 
     def anchor(self) -> None:
-        """Record an event whose time on the host's clock is known; the most exact of several attempts is kept."""
+        """Record an event whose time on the host's clock is known; the most exact of several
+        attempts is kept.
+        """
         tries = []
         for _ in range(_ANCHORS):
             self.torch.cuda.synchronize()
@@ -659,7 +857,9 @@ class OpsTimer:
         self.anchors.append((event, middle_ns, width))
 
     def host_times(self, marks: Sequence[tuple[int, Any]]) -> dict[int, int]:
-        """Times of marks on the host's clock (ns) by ``id`` of the mark; events go through the first mark of a step."""
+        """Times of marks on the host's clock (ns) by ``id`` of the mark; events go through the
+        first mark of a step.
+        """
         out: dict[int, int] = {}
         anchor = self.anchors[0] if self.anchors else None
         first_marks: dict[int, tuple[Any, int]] = {}
@@ -682,7 +882,18 @@ def _some(own: Sequence[int], most: int, turn: int, first: int) -> list[int]:
 
 
 DEFAULTS: dict[str, Any] = {
-    "steps": 20, "every": 1, "layers": 8, "operator_layers": 1, "depth": 3, "method": "events", "cycle": [],
-    "hold": False, "hold_ms": 20.0, "functional": False, "memory": "steps", "functions": {}, "metrics": {},
-}  # fmt: skip
+    "steps": 20,
+    "every": 1,
+    "layers": 8,
+    "operator_layers": 1,
+    "depth": 3,
+    "method": "events",
+    "cycle": [],
+    "hold": False,
+    "hold_ms": 20.0,
+    "functional": False,
+    "memory": "steps",
+    "functions": {},
+    "metrics": {},
+}
 """Options of a timer by default. A run sets all of them, and by default times every second step."""

@@ -1,6 +1,8 @@
-"""Part of an engine script: runs servers of SGLang and TensorRT-LLM under load, and profiles a window of it.
+"""Part of an engine script: runs servers of SGLang and TensorRT-LLM under load, and profiles a
+window of it.
 
-The code follows their documentation and source and was tested against stand-ins only: neither ran on hardware.
+The code follows their documentation and source and was tested against stand-ins only: neither ran
+on hardware.
 """
 
 from __future__ import annotations
@@ -17,14 +19,17 @@ from llmprof.launch.engines._job import Record, each_point, name_gpus, take_trac
 from llmprof.launch.engines._machine import Refused, check_model, guard, has_tokenizer
 from llmprof.launch.engines._server import HOST, Client, arguments, free_port, serving
 
-_UNTESTED = "llmprof was tested with stand-ins of this engine only, never on hardware: check what it recorded"
+_UNTESTED = (
+    "llmprof was tested with stand-ins of this engine only, never on hardware: check what it"
+    " recorded"
+)
 
 
 def run_sglang(job: Mapping[str, Any], record: Record) -> None:
     """Start SGLang's server, warm it up, measure, profile, stop it.
 
-    Endpoints of the server start and stop the profiler: PyTorch's, which writes a trace for each rank, or CUDA's, which
-    starts and stops the recording of nsys.
+    Endpoints of the server start and stop the profiler: PyTorch's, which writes a trace for each
+    rank, or CUDA's, which starts and stops the recording of nsys.
     """
     _begin(job, record, "sglang")
     if job["profiler"] == "torch":
@@ -35,7 +40,9 @@ def run_sglang(job: Mapping[str, Any], record: Record) -> None:
     else:
         profile_options = {"activities": ["CUDA_PROFILER"]}
     if job["max_iterations"]:
-        record.note("max_iterations ignored: the profiler of SGLang is stopped when all requests are done")
+        record.note(
+            "max_iterations ignored: the profiler of SGLang is stopped when all requests are done"
+        )
     options = {
         "model_path": job["model"],
         "served_model_name": "model",
@@ -49,32 +56,51 @@ def run_sglang(job: Mapping[str, Any], record: Record) -> None:
         "disable_cuda_graph": True if job["eager"] else None,
         "disable_custom_all_reduce": True if job["all_reduce"] == "nccl" else None,
     }
-    all_options = {**options, **job["engine_args"]}  # a switch that is off is not written: SGLang has no --no-…
-    words = arguments({name: value for name, value in all_options.items() if value is not None and value is not False})
+    all_options = {
+        **options,
+        **job["engine_args"],
+    }  # a switch that is off is not written: SGLang has no --no-…
+    words = arguments(
+        {
+            name: value
+            for name, value in all_options.items()
+            if value is not None and value is not False
+        }
+    )
     start = [sys.executable, "-m", "sglang.launch_server"]
     flush = "/flush_cache" if job["prefix_caching"] else None
-    _serve(job, record, [*start, *words], start=("/start_profile", profile_options), stop="/stop_profile", flush=flush)
+    _serve(
+        job,
+        record,
+        [*start, *words],
+        start=("/start_profile", profile_options),
+        stop="/stop_profile",
+        flush=flush,
+    )
 
 
 def run_tensorrt_llm(job: Mapping[str, Any], record: Record) -> None:
     """Start ``trtllm-serve``, warm it up, measure, and profile a window of its iterations.
 
     The server has no endpoint that starts a profiler. It counts iterations and profiles those in
-    ``TLLM_PROFILE_START_STOP`` with CUDA's profiler, which starts and stops the recording of nsys. If
-    ``TLLM_TORCH_PROFILE_TRACE`` names a file, it profiles them with PyTorch's profiler too.
+    ``TLLM_PROFILE_START_STOP`` with CUDA's profiler, which starts and stops the recording of nsys.
+    If ``TLLM_TORCH_PROFILE_TRACE`` names a file, it profiles them with PyTorch's profiler too.
     """
     _begin(job, record, "tensorrt_llm", "tensorrt-llm")
     beside = Path(sys.executable).with_name("trtllm-serve")
     program = str(beside) if beside.is_file() else shutil.which("trtllm-serve")
     if program is None:
-        raise Refused("there is no trtllm-serve", "install tensorrt-llm, and set python to the interpreter that has it")
+        raise Refused(
+            "there is no trtllm-serve",
+            "install tensorrt-llm, and set python to the interpreter that has it",
+        )
     first = job["server"]["profile_from_iteration"]
     if job["profiler"] != "none":
         window = f"{first}-{first + (job['max_iterations'] or _ITERATIONS)}"
         os.environ["TLLM_PROFILE_START_STOP"] = window
         record.note(
-            f"the profiled window is iterations {window} of the engine, counted from its start, with the warm-up: "
-            "the engine has no other way to choose it"
+            f"the profiled window is iterations {window} of the engine, counted from its start,"
+            " with the warm-up: the engine has no other way to choose it"
         )
     if job["profiler"] == "torch":
         os.environ["TLLM_TORCH_PROFILE_TRACE"] = str(record.traces() / "rank0.pt.trace.json")
@@ -86,7 +112,11 @@ def run_tensorrt_llm(job: Mapping[str, Any], record: Record) -> None:
         "pp_size": job["pipeline_parallel_size"],
         "max_seq_len": job["max_model_len"],
     }
-    named = {name: value for name, value in {**options, **job["engine_args"]}.items() if value is not None}
+    named = {
+        name: value
+        for name, value in {**options, **job["engine_args"]}.items()
+        if value is not None
+    }
     words = [word for name, value in named.items() for word in (f"--{name}", str(value))]
     _serve(job, record, [program, job["model"], *words])
 
@@ -107,7 +137,10 @@ def _begin(job: Mapping[str, Any], record: Record, *packages: str) -> None:
         raise Refused(found, "choose a model that has a tokenizer, or the engine vllm")
     for name in ("layer_annotations", "memory_snapshot"):
         if job[name]:
-            raise Refused(f"{name} works with the engine vllm only", "choose the engine vllm, or leave the option out")
+            raise Refused(
+                f"{name} works with the engine vllm only",
+                "choose the engine vllm, or leave the option out",
+            )
     name_gpus(job, record)
 
 
@@ -122,7 +155,8 @@ def _serve(
 ) -> None:
     """Start the server and send it the requests.
 
-    ``start`` and ``stop`` are endpoints that start and stop the profiler, and ``flush`` empties the prefix cache.
+    ``start`` and ``stop`` are endpoints that start and stop the profiler, and ``flush`` empties the
+    prefix cache.
     """
     port = free_port(job["server"]["port"])
     with serving([*command, "--host", HOST, "--port", str(port)], job, record, port) as server:
@@ -130,7 +164,9 @@ def _serve(
         def point(values: Mapping[str, Any]) -> None:
             client = _FlushingClient(values, record, server)
             client.flush = flush
-            answers = client.repeats("warmup", values["warmup"], first=values["server"]["max_concurrency"] or None)
+            answers = client.repeats(
+                "warmup", values["warmup"], first=values["server"]["max_concurrency"] or None
+            )
             if values["plain"] or values["profiler"] == "none":
                 answers = client.repeats("plain", values["repeat"])
             if values["profiler"] != "none":
@@ -142,7 +178,9 @@ def _serve(
                     with record.stage("stop_profile"):
                         server.command(stop)
                 take_traces(record)
-            record.outputs([answer["text"] for answer in answers], [answer["tokens"] for answer in answers])
+            record.outputs(
+                [answer["text"] for answer in answers], [answer["tokens"] for answer in answers]
+            )
 
         each_point(job, record, point)
 

@@ -12,7 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from llmprof.launch.engines._job import Record, each_point, token_ids, turns, version_of
-from llmprof.launch.engines._machine import Refused, check_model, cpu_name, gpu_names, guard, has_tokenizer
+from llmprof.launch.engines._machine import (
+    Refused,
+    check_model,
+    cpu_name,
+    gpu_names,
+    guard,
+    has_tokenizer,
+)
 from llmprof.launch.engines.annotate import annotate
 
 
@@ -20,7 +27,8 @@ class Steps:
     """Labels and times the forward passes of a model.
 
     The labels are those of vLLM, so that llmprof reads the traces of both engines in the same way:
-    ``execute_context_R(T)_generation_R(T)`` has the number of requests and of tokens in prefill and in decode.
+    ``execute_context_R(T)_generation_R(T)`` has the number of requests and of tokens in prefill and
+    in decode.
     """
 
     def __init__(self, torch: Any, *, cuda: bool) -> None:
@@ -46,7 +54,9 @@ class Steps:
         self._left, self._stop, self.stopped = steps or -1, stop, False
 
     def token(self, _ids: Any, _scores: Any, **_more: Any) -> Any:
-        """Note when each request has its next token: a stopping criterion of ``generate`` that never stops it."""
+        """Note when each request has its next token: a stopping criterion of ``generate`` that
+        never stops it.
+        """
         if self._cuda:
             self._torch.cuda.synchronize()
         self.ended_ns.append(time.perf_counter_ns())
@@ -71,10 +81,16 @@ class Steps:
             self._torch.cuda.nvtx.range_pop()
 
 
-def build_model(job: Mapping[str, Any], record: Record, torch: Any, transformers: Any, device: str) -> Any:
-    """The model with its weights or with random weights; a note names options that transformers does not know."""
+def build_model(
+    job: Mapping[str, Any], record: Record, torch: Any, transformers: Any, device: str
+) -> Any:
+    """The model with its weights or with random weights; a note names options that transformers
+    does not know.
+    """
     dtype = "auto" if job["dtype"] == "auto" else getattr(torch, job["dtype"])
-    accepted = set(inspect.signature(transformers.PreTrainedModel.from_pretrained).parameters) | {"attn_implementation"}
+    accepted = set(inspect.signature(transformers.PreTrainedModel.from_pretrained).parameters) | {
+        "attn_implementation"
+    }
     dropped = sorted(set(job["engine_args"]) - accepted)
     for name in dropped:
         record.note(f"engine option {name} ignored: transformers does not know it")
@@ -83,7 +99,9 @@ def build_model(job: Mapping[str, Any], record: Record, torch: Any, transformers
     auto = transformers.AutoModelForCausalLM
     if job["random_weights"]:
         config = transformers.AutoConfig.from_pretrained(job["model"])
-        weights_dtype = (getattr(config, "dtype", None) or torch.float32) if dtype == "auto" else dtype
+        weights_dtype = (
+            (getattr(config, "dtype", None) or torch.float32) if dtype == "auto" else dtype
+        )
         attention = {k: v for k, v in options.items() if k == "attn_implementation"}
         usual = torch.get_default_dtype()
         torch.set_default_dtype(weights_dtype)
@@ -100,7 +118,9 @@ def build_model(job: Mapping[str, Any], record: Record, torch: Any, transformers
     return model.eval()
 
 
-def padded_batch(job: Mapping[str, Any], torch: Any, transformers: Any, device: str) -> dict[str, Any]:
+def padded_batch(
+    job: Mapping[str, Any], torch: Any, transformers: Any, device: str
+) -> dict[str, Any]:
     """The prompts as one batch, padded on the left."""
     tokenizer: Any = None
     if has_tokenizer(job["model"]):
@@ -127,7 +147,10 @@ def run_transformers(job: Mapping[str, Any], record: Record) -> None:
     record.document["engine_version"] = version_of("transformers")
     for name in ("torch", "transformers"):
         if importlib.util.find_spec(name) is None:
-            raise Refused(f"{sys.executable} has no {name}", f"give python: an interpreter with torch and {name}")
+            raise Refused(
+                f"{sys.executable} has no {name}",
+                f"give python: an interpreter with torch and {name}",
+            )
     check_model(job["model"])
     with record.stage("import", message="importing transformers"):
         torch: Any = importlib.import_module("torch")
@@ -135,16 +158,23 @@ def run_transformers(job: Mapping[str, Any], record: Record) -> None:
         cuda = torch.cuda.is_available()
     device = "cuda" if cuda else "cpu"
     record.document["platform"] = device
-    record.document["device_names"] = (gpu_names() or [torch.cuda.get_device_name()])[:1] if cuda else [cpu_name()]
+    record.document["device_names"] = (
+        (gpu_names() or [torch.cuda.get_device_name()])[:1] if cuda else [cpu_name()]
+    )
     if job["profiler"] == "cuda" and not cuda:
-        raise Refused("there is no GPU for CUDA's profiler", "choose profile_mode torch or inference_only")
+        raise Refused(
+            "there is no GPU for CUDA's profiler", "choose profile_mode torch or inference_only"
+        )
     with record.stage("init", message="building the model"):
         torch.manual_seed(job["seed"])
         model = build_model(job, record, torch, transformers, device)
         steps = Steps(torch, cuda=cuda)
         steps.watch(model)
     if job["layer_annotations"]:
-        record.note(f"names of {annotate(torch, model, nvtx=job['profiler'] == 'cuda')} modules are in the trace")
+        record.note(
+            f"names of {annotate(torch, model, nvtx=job['profiler'] == 'cuda')} modules are in the"
+            " trace"
+        )
 
     def measure(point: Mapping[str, Any]) -> None:
         if cuda:
@@ -152,7 +182,11 @@ def run_transformers(job: Mapping[str, Any], record: Record) -> None:
         batch = padded_batch(point, torch, transformers, device)
         outputs = _Run(point, record, torch, model, steps, batch).all()
         tokenizer = batch["tokenizer"]
-        texts = tokenizer.batch_decode(outputs, skip_special_tokens=True) if tokenizer else [None] * len(outputs)
+        texts = (
+            tokenizer.batch_decode(outputs, skip_special_tokens=True)
+            if tokenizer
+            else [None] * len(outputs)
+        )
         record.outputs(texts, outputs)
         if cuda:
             record.document["peak_memory_bytes"] = {"0": torch.cuda.max_memory_allocated()}
@@ -198,7 +232,9 @@ class _Run:
         return outputs
 
     def _profiler(self) -> tuple[Callable[[], None], Callable[[], None]]:
-        """Start the profiler; returns a function that stops it and a function that writes its trace."""
+        """Start the profiler; returns a function that stops it and a function that writes its
+        trace.
+        """
         torch = self.torch
         if self.job["profiler"] == "cuda":
             torch.cuda.synchronize()
@@ -212,8 +248,12 @@ class _Run:
         kinds = torch.profiler.ProfilerActivity
         activities = [kinds.CPU] + ([kinds.CUDA] if torch.cuda.is_available() else [])
         with torch.profiler.profile(activities=activities):
-            torch.ones(1)  # the first use of the profiler is slow; without this, it would lengthen the first step
-        options = {name: self.job[name] for name in ("record_shapes", "with_stack", "profile_memory")}
+            torch.ones(
+                1
+            )  # the first use of the profiler is slow; without this, it would lengthen the first step  # noqa: E501
+        options = {
+            name: self.job[name] for name in ("record_shapes", "with_stack", "profile_memory")
+        }
         profiler = torch.profiler.profile(activities=activities, **options)
         profiler.start()
         path = self.record.traces() / f"rank0.{time.time_ns()}.pt.trace.json.gz"
@@ -250,7 +290,9 @@ class _Run:
         return outputs
 
     def _times(self, began: int, k: int, output: list[int]) -> dict[str, Any]:
-        """Times of request ``k`` of a batch, until its last token; all requests of it get tokens at the same times."""
+        """Times of request ``k`` of a batch, until its last token; all requests of it get tokens
+        at the same times.
+        """
         ends = self._end_ids()
         count = next((i + 1 for i, token in enumerate(output) if token in ends), len(output))
         times = self.steps.ended_ns[:count]
@@ -259,7 +301,9 @@ class _Run:
         return {
             "prompt_tokens": self.batch["tokens"][k],
             "output_tokens": count,
-            "finish_reason": "length" if count == self.job["max_tokens"] and output[-1] not in ends else "stop",
+            "finish_reason": (
+                "length" if count == self.job["max_tokens"] and output[-1] not in ends else "stop"
+            ),
             "ttft_s": None if first is None else (first - began) / 1e9,
             "tpot_s": sum(gaps) / len(gaps) if gaps else None,
             "itl_s": gaps,

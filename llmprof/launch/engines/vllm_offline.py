@@ -1,4 +1,6 @@
-"""Part of an engine script: runs a batch of prompts through vLLM's ``LLM``, and profiles it after the warm-up."""
+"""Part of an engine script: runs a batch of prompts through vLLM's ``LLM``, and profiles it
+after the warm-up.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,14 @@ import importlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from llmprof.launch.engines._job import Record, drop_traces, each_point, take_traces, token_ids, turns
+from llmprof.launch.engines._job import (
+    Record,
+    drop_traces,
+    each_point,
+    take_traces,
+    token_ids,
+    turns,
+)
 from llmprof.launch.engines._machine import guard
 from llmprof.launch.engines._vllm import (
     cuda_profiler_is_known,
@@ -52,7 +61,9 @@ def run_vllm(job: Mapping[str, Any], record: Record, worker: str) -> None:
 
 
 def _warm_profiler(job: Mapping[str, Any], record: Record, llm: Any, sampling_class: Any) -> None:
-    """Start and stop PyTorch's profiler once: its first start is slow and would lengthen the first request."""
+    """Start and stop PyTorch's profiler once: its first start is slow and would lengthen the
+    first request.
+    """
     if not warms_profiler(job, record):
         return
     own, prompt = _own_options(llm), _prompts(job)[:1]
@@ -64,7 +75,9 @@ def _warm_profiler(job: Mapping[str, Any], record: Record, llm: Any, sampling_cl
 
 
 def _own_options(llm: Any) -> dict[str, Any]:
-    return {"detokenize": False} if llm.llm_engine.vllm_config.model_config.skip_tokenizer_init else {}
+    return (
+        {"detokenize": False} if llm.llm_engine.vllm_config.model_config.skip_tokenizer_init else {}
+    )
 
 
 def _prompts(job: Mapping[str, Any]) -> Sequence[Any]:
@@ -128,12 +141,21 @@ def _generate_all(job: Mapping[str, Any], record: Record, llm: Any, sampling_cla
 
 
 def _prefix_cache(llm: Any) -> dict[str, float]:
-    """Tokens looked up in the prefix cache, and hits among them, by the names of vLLM's metrics, if it has any."""
+    """Tokens looked up in the prefix cache, and hits among them, by the names of vLLM's metrics,
+    if it has any.
+    """
     try:
         metrics = llm.get_metrics()
-    except (AttributeError, AssertionError):  # this version has no metrics, or its statistics are off
+    except (
+        AttributeError,
+        AssertionError,
+    ):  # this version has no metrics, or its statistics are off
         return {}
-    return {one.name: float(one.value) for one in metrics if "prefix_cache" in one.name and hasattr(one, "value")}
+    return {
+        one.name: float(one.value)
+        for one in metrics
+        if "prefix_cache" in one.name and hasattr(one, "value")
+    }
 
 
 def _profile(job: Mapping[str, Any], record: Record, llm: Any, *, on: bool) -> None:
@@ -146,7 +168,9 @@ def _profile(job: Mapping[str, Any], record: Record, llm: Any, *, on: bool) -> N
 
 
 def _time_operators(job: Mapping[str, Any], record: Record, llm: Any, *, on: bool) -> None:
-    """Open or close the window of the timer on every rank; vLLM's own profiler runs too if ``engine_args`` sets it."""
+    """Open or close the window of the timer on every rank; vLLM's own profiler runs too if
+    ``engine_args`` sets it.
+    """
     beside = "profiler_config" in job["engine_args"]
     if not on:
         if beside:
@@ -163,12 +187,17 @@ def _time_operators(job: Mapping[str, Any], record: Record, llm: Any, *, on: boo
 
 
 def _times(output: Any) -> dict[str, Any]:
-    """Times of a request as vLLM reports them. The arrival is wall-clock time, the others are on the engine's clock."""
+    """Times of a request as vLLM reports them.
+
+    The arrival is wall-clock time, the others are on the engine's clock.
+    """
     tokens = sum(len(part.token_ids) for part in output.outputs)
     longest = max(len(part.token_ids) for part in output.outputs)
     record: dict[str, Any] = {
         "id": getattr(output, "request_id", None),
-        "prompt_tokens": len(output.prompt_token_ids) if output.prompt_token_ids is not None else None,
+        "prompt_tokens": len(output.prompt_token_ids)
+        if output.prompt_token_ids is not None
+        else None,
         "output_tokens": tokens,
         "finish_reason": output.outputs[0].finish_reason,
     }

@@ -37,11 +37,21 @@ class LlmprofOps(LlmprofWorker):
     def llmprof_ops_start(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Open the window: from the next step on, steps are timed according to the options."""
         torch: Any = importlib.import_module("torch")
-        cuda = bool(torch.cuda.is_available()) and getattr(self, "device", torch.device("cpu")).type == "cuda"
+        cuda = (
+            bool(torch.cuda.is_available())
+            and getattr(self, "device", torch.device("cpu")).type == "cuda"
+        )
         _check_eager(self.vllm_config, cuda=cuda)
-        timer = OpsTimer(torch, self.model_runner.get_model(), options, cuda=cuda, rank=int(self.rank))
+        timer = OpsTimer(
+            torch, self.model_runner.get_model(), options, cuda=cuda, rank=int(self.rank)
+        )
         timer.prepare()
-        state: dict[str, Any] = {"timer": timer, "back": [], "sampled": False, "folder": options["folder"]}
+        state: dict[str, Any] = {
+            "timer": timer,
+            "back": [],
+            "sampled": False,
+            "folder": options["folder"],
+        }
         self.__dict__["llmprof_ops_state"] = state
         _watch_steps(self, state)
         groups = _groups()
@@ -52,9 +62,19 @@ class LlmprofOps(LlmprofWorker):
                 original = getattr(communicator, method, None)
                 if original is not None:
                     _put(communicator, method, timer.communicate(kind, name, world, original), back)
-            for method in ("send_tensor_dict", "isend_tensor_dict", "recv_tensor_dict", "irecv_tensor_dict"):
+            for method in (
+                "send_tensor_dict",
+                "isend_tensor_dict",
+                "recv_tensor_dict",
+                "irecv_tensor_dict",
+            ):
                 if hasattr(group, method):
-                    _put(group, method, _between_stages(timer, name, world, method, getattr(group, method)), back)
+                    _put(
+                        group,
+                        method,
+                        _between_stages(timer, name, world, method, getattr(group, method)),
+                        back,
+                    )
         return {"rank": int(self.rank), "layers": sorted(timer.layers), "groups": sorted(groups)}
 
     def llmprof_ops_stop(self) -> dict[str, Any]:
@@ -86,18 +106,21 @@ class LlmprofOps(LlmprofWorker):
 
 
 def _check_eager(config: Any, *, cuda: bool) -> None:
-    """Raise RuntimeError if modules do not run as Python code: their times would be missing or wrong."""
+    """Raise RuntimeError if modules do not run as Python code: their times would be missing or
+    wrong.
+    """
     compilation = getattr(config, "compilation_config", None)
     graphs, mode = getattr(compilation, "cudagraph_mode", None), getattr(compilation, "mode", None)
     if cuda and graphs is not None and getattr(graphs, "name", str(graphs)) != "NONE":
         raise RuntimeError(
-            f"operators cannot be timed under CUDA graphs (cudagraph_mode {getattr(graphs, 'name', graphs)}): the "
-            "replay of a graph calls no module; start the engine with enforce_eager=True"
+            "operators cannot be timed under CUDA graphs (cudagraph_mode"
+            f" {getattr(graphs, 'name', graphs)}): the replay of a graph calls no module; start the"
+            " engine with enforce_eager=True"
         )
     if mode is not None and int(mode) > 0 and os.environ.get("TORCHDYNAMO_DISABLE") != "1":
         raise RuntimeError(
-            f"operators cannot be timed in compiled code (compilation mode {int(mode)}): it calls no module; start the "
-            "engine with enforce_eager=True"
+            f"operators cannot be timed in compiled code (compilation mode {int(mode)}): it calls"
+            " no module; start the engine with enforce_eager=True"
         )
 
 
@@ -129,7 +152,9 @@ def _watch_steps(worker: Any, state: dict[str, Any]) -> None:
 
 
 def _between_stages(timer: OpsTimer, name: str, world: int, method: str, original: Any) -> Any:
-    """Wrap sends and receives between pipeline stages; an asynchronous one ends when the wait for it ends."""
+    """Wrap sends and receives between pipeline stages; an asynchronous one ends when the wait
+    for it ends.
+    """
     sends = "send" in method
 
     def call(values: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -142,7 +167,13 @@ def _between_stages(timer: OpsTimer, name: str, world: int, method: str, origina
         out = original(*given, **kwargs)
         moved = tensors(values if sends else (out[0] if isinstance(out, tuple) else out))
         both = (moved, []) if sends else ([], moved)
-        handles = out if sends and isinstance(out, list) else out[1] if isinstance(out, tuple) and not sends else None
+        handles = (
+            out
+            if sends and isinstance(out, list)
+            else out[1]
+            if isinstance(out, tuple) and not sends
+            else None
+        )
         if not handles:
             timer.communicated(kind, (name, world), (begin, host), both)
             return out
@@ -191,12 +222,23 @@ def _groups() -> dict[str, Any]:
 
 
 def step_of(scheduled: Any) -> tuple[str, str]:
-    """Label of a step as vLLM's profiler writes it, and its phase: ``prefill``, ``decode`` or ``mixed``."""
+    """Label of a step as vLLM's profiler writes it, and its phase:
+
+    ``prefill``, ``decode`` or ``mixed``.
+    """
     cached, count = scheduled.scheduled_cached_reqs, len(scheduled.num_scheduled_tokens)
     tokens_of = getattr(cached, "num_output_tokens", None)
-    if not scheduled.scheduled_new_reqs and tokens_of and len(tokens_of) == count and all(tokens_of):
+    if (
+        not scheduled.scheduled_new_reqs
+        and tokens_of
+        and len(tokens_of) == count
+        and all(tokens_of)
+    ):
         # This runs in every step, and in most steps all requests decode: avoid a loop over them.
-        return f"execute_context_0(0)_generation_{count}({scheduled.total_num_scheduled_tokens})", "decode"
+        return (
+            f"execute_context_0(0)_generation_{count}({scheduled.total_num_scheduled_tokens})",
+            "decode",
+        )
     new = {one.req_id for one in scheduled.scheduled_new_reqs}
     is_context = getattr(cached, "is_context_phase", None)
     requests, tokens = [0, 0], [0, 0]

@@ -1,4 +1,6 @@
-"""Methods that a run adds to vLLM's workers: annotation of layers, CUDA's profiler, and facts about the device."""
+"""Methods that a run adds to vLLM's workers: annotation of layers, CUDA's profiler, and facts
+about the device.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,10 @@ class LlmprofWorker:
     execute_model: Any
 
     def llmprof_annotate(self, nvtx: bool = False) -> int:
-        """Put a range ``layer::`` and its name around each call of each module. Returns the number of modules."""
+        """Put a range ``layer::`` and its name around each call of each module.
+
+        Returns the number of modules.
+        """
         return annotate(_torch(), self.model_runner.get_model(), nvtx=nvtx)
 
     def llmprof_cuda_profiler(self, on: bool) -> None:
@@ -33,7 +38,9 @@ class LlmprofWorker:
         (torch.cuda.profiler.start if on else torch.cuda.profiler.stop)()
 
     def llmprof_watch_steps(self) -> None:
-        """From now on, note for every step of the engine its begin, its end and the tokens of each request."""
+        """From now on, note for every step of the engine its begin, its end and the tokens of
+        each request.
+        """
         if not hasattr(self, "_llmprof_steps"):
             execute = self.execute_model
 
@@ -50,13 +57,15 @@ class LlmprofWorker:
     def llmprof_steps(self) -> list[list[Any]]:
         """The noted steps, each as a list.
 
-        Begin and end (ns since the epoch), the tokens of each request in the step, the tokens that were computed
-        before, and the preempted requests.
+        Begin and end (ns since the epoch), the tokens of each request in the step, the tokens that
+        were computed before, and the preempted requests.
         """
         return [step for step in self._llmprof_steps if step[2]]
 
     def llmprof_memory(self, path: str = "") -> str:
-        """Record the history of the allocator from now on; with a path, write its snapshot there and stop."""
+        """Record the history of the allocator from now on; with a path, write its snapshot there
+        and stop.
+        """
         torch = _torch()
         if not torch.cuda.is_available():
             return ""
@@ -70,7 +79,9 @@ class LlmprofWorker:
         return written
 
     def llmprof_begin(self) -> None:
-        """Reset the peak of the memory, so that it does not include earlier points of this engine."""
+        """Reset the peak of the memory, so that it does not include earlier points of this
+        engine.
+        """
         torch = _torch()
         if torch.cuda.is_available():
             torch.cuda.reset_peak_memory_stats()
@@ -94,10 +105,13 @@ class LlmprofWorker:
 
 
 def _scheduled(scheduled: Any) -> tuple[dict[str, int], dict[str, int], list[str]]:
-    """Tokens of each request in a step, its earlier tokens, and the requests that were preempted in the step."""
+    """Tokens of each request in a step, its earlier tokens, and the requests that were preempted
+    in the step.
+    """
     tokens = dict(getattr(scheduled, "num_scheduled_tokens", None) or {})
     done = {
-        request.req_id: request.num_computed_tokens for request in getattr(scheduled, "scheduled_new_reqs", None) or ()
+        request.req_id: request.num_computed_tokens
+        for request in getattr(scheduled, "scheduled_new_reqs", None) or ()
     }
     cached = getattr(scheduled, "scheduled_cached_reqs", None)
     if cached is not None and hasattr(cached, "req_ids"):
@@ -110,4 +124,8 @@ def _tensors(value: Any) -> list[Any]:
         return [value]
     if isinstance(value, dict):
         value = list(value.values())
-    return [tensor for item in value for tensor in _tensors(item)] if isinstance(value, list | tuple) else []
+    return (
+        [tensor for item in value for tensor in _tensors(item)]
+        if isinstance(value, list | tuple)
+        else []
+    )

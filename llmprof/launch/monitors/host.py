@@ -1,4 +1,6 @@
-"""Monitors of the host, through psutil: processors, memory, disks and network, and the processes of a run."""
+"""Monitors of the host, through psutil: processors, memory, disks and network, and the processes
+of a run.
+"""
 
 import contextlib
 import threading
@@ -14,11 +16,14 @@ try:
     import psutil
 except ImportError as missing:
     raise LaunchError(
-        "monitors need the package psutil, which is not installed", hint="pip install 'llmprof[launch]'"
+        "monitors need the package psutil, which is not installed",
+        hint="pip install 'llmprof[launch]'",
     ) from missing
 
 _TREE_EVERY_S: Final = 1.0
-"""Seconds between two searches for new child processes; a search reads the state of every process of the machine."""
+"""Seconds between two searches for new child processes; a search reads the state of every
+process of the machine.
+"""
 
 _GONE: Final = (psutil.NoSuchProcess, psutil.ZombieProcess, psutil.AccessDenied)
 
@@ -51,7 +56,10 @@ class Host(Source):
                     yield Value(name, "B/s", rate)
 
     def _totals(self, call: str) -> Any:
-        """Totals of a kind of device. None if the machine has none or does not report it, which is noted once."""
+        """Totals of a kind of device.
+
+        None if the machine has none or does not report it, which is noted once.
+        """
         if call in self._missing:
             return None
         totals, why = None, ""
@@ -91,7 +99,9 @@ class Processes(Source):
             self._looked_s = float("-inf")
 
     def sample(self, now_s: float) -> Iterator[Value]:
-        """``run.cpu``, ``run.delay``, ``run.memory``, ``run.processes``; nothing if no process is left."""
+        """``run.cpu``, ``run.delay``, ``run.memory``, ``run.processes``; nothing if no process
+        is left.
+        """
         if now_s - self._looked_s >= _TREE_EVERY_S:
             self._looked_s = now_s
             self._look()
@@ -133,9 +143,11 @@ class Processes(Source):
 
 
 def _waited_ns(pid: int) -> int | None:
-    """Time in which the main thread of a process could have run, but no processor was free; None if unknown.
+    """Time in which the main thread of a process could have run, but no processor was free; None if
+    unknown.
 
-    The main thread runs the loop of an engine or of a server; to ask for all threads would take longer than the rest.
+    The main thread runs the loop of an engine or of a server; to ask for all threads would take
+    longer than the rest.
     """
     try:
         return int(Path(f"/proc/{pid}/schedstat").read_text("ascii").split()[1])

@@ -11,14 +11,18 @@ from llmprof.launch.monitors.table import Rates, Source, Value
 T = TypeVar("T")
 
 _SLOW_EVERY_S: Final = 1.0
-"""Seconds between two queries of PCIe throughput, which is queried if a GPU has no totals: each takes 20 ms."""
+"""Seconds between two queries of PCIe throughput, which is queried if a GPU has no totals: each
+takes 20 ms.
+"""
 
 _ALL_LINKS: Final = 0xFFFFFFFF
 _PCIE: Final = {"received": 198, "sent": 197}
 _NVLINK: Final = {"received": 139, "sent": 138}
 _NVLINK_5: Final = {"received": 204, "sent": 202}
-"""Numbers of NVML's fields ``PCIE_COUNT_*_BYTES`` (B), ``NVLINK_THROUGHPUT_DATA_*`` (KiB, all links together) and
-``NVLINK_COUNT_*_BYTES`` (B, each link, from NVLink 5 on); older bindings have no names for them."""
+"""Numbers of NVML's fields ``PCIE_COUNT_*_BYTES`` (B), ``NVLINK_THROUGHPUT_DATA_*`` (KiB, all links
+together) and ``NVLINK_COUNT_*_BYTES`` (B, each link, from NVLink 5 on); older bindings have no
+names for them.
+"""
 
 _INSTEAD: Final = {"PCIe throughput": "PCIe totals", "NVLink bytes": "NVLink totals"}
 """Questions that are asked once a device has not answered another one."""
@@ -26,11 +30,19 @@ _INSTEAD: Final = {"PCIe throughput": "PCIe totals", "NVLink bytes": "NVLink tot
 _MOST_LINKS: Final = 18
 _FIELDS: Final = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 _FOREVER: Final = (
-    *("NOT_SUPPORTED", "NO_PERMISSION", "FUNCTION_NOT_FOUND", "INVALID_ARGUMENT", "ARGUMENT_VERSION_MISMATCH"),
+    *(
+        "NOT_SUPPORTED",
+        "NO_PERMISSION",
+        "FUNCTION_NOT_FOUND",
+        "INVALID_ARGUMENT",
+        "ARGUMENT_VERSION_MISMATCH",
+    ),
 )
 
 Ask = Callable[[float], dict[str, float]]
-"""Question to NVML about a device at a time (s): values by the name of their counter, without ``gpu.``."""
+"""Question to NVML about a device at a time (s): values by the name of their counter, without
+``gpu.``.
+"""
 
 _UNITS: Final = {
     **dict.fromkeys(("utilization", "memory_utilization"), "%"),
@@ -50,7 +62,9 @@ class Gpus(Source):
         self._slow_s: dict[int, float] = {}
         self._first_j: dict[int, float] = {}
         handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
-        self._devices = [self._questions(i, handle) for i, handle in enumerate(chosen(nvml, handles, visible))]
+        self._devices = [
+            self._questions(i, handle) for i, handle in enumerate(chosen(nvml, handles, visible))
+        ]
 
     def _questions(self, device: int, handle: Any) -> dict[str, Ask]:
         nvml = self._nvml
@@ -63,12 +77,19 @@ class Gpus(Source):
             return {"utilization": rates.gpu, "memory_utilization": rates.memory}
 
         def memory(_: float) -> dict[str, float]:
-            try:  # the second version leaves out the memory that the driver reserves, as nvidia-smi does
-                return {"memory_used": nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2).used}
+            # the second version leaves out the memory that the driver reserves, as nvidia-smi does
+            try:
+                return {
+                    "memory_used": nvml.nvmlDeviceGetMemoryInfo(
+                        handle, version=nvml.nvmlMemory_v2
+                    ).used
+                }
             except nvml.NVMLError:
                 return {"memory_used": get("MemoryInfo").used}
 
-        def energy(_: float) -> dict[str, float]:  # since the first sample; NVML counts it since the driver was loaded
+        def energy(
+            _: float,
+        ) -> dict[str, float]:  # since the first sample; NVML counts it since the driver was loaded
             joules = get("TotalEnergyConsumption") / 1e3
             return {"energy": joules - self._first_j.setdefault(device, joules)}
 
@@ -84,7 +105,9 @@ class Gpus(Source):
             "power": lambda _: {"power": get("PowerUsage") / 1e3},
             "energy": energy,
             "temperature": lambda _: {"temperature": get("Temperature", nvml.NVML_TEMPERATURE_GPU)},
-            "memory temperature": lambda _: {"memory_temperature": self._field(handle, nvml.NVML_FI_DEV_MEMORY_TEMP)},
+            "memory temperature": lambda _: {
+                "memory_temperature": self._field(handle, nvml.NVML_FI_DEV_MEMORY_TEMP)
+            },
             "SM clock": lambda _: {"sm_clock": get("ClockInfo", nvml.NVML_CLOCK_SM) * 1e6},
             "memory clock": lambda _: {"memory_clock": get("ClockInfo", nvml.NVML_CLOCK_MEM) * 1e6},
             "throttle reasons": throttle,
@@ -94,7 +117,9 @@ class Gpus(Source):
             ),
             # in place of the totals on devices without them
             "PCIe throughput": lambda now_s: self._pcie(device, handle, now_s),
-            "NVLink bytes": self._rate(device, "nvlink", lambda way: self._of_links(handle, _NVLINK_5[way])),
+            "NVLink bytes": self._rate(
+                device, "nvlink", lambda way: self._of_links(handle, _NVLINK_5[way])
+            ),
         }
 
     def sample(self, now_s: float) -> Iterator[Value]:
@@ -104,7 +129,9 @@ class Gpus(Source):
                 try:
                     answers = questions[what](now_s)
                 except self._nvml.NVMLError as error:
-                    if error.value in {getattr(self._nvml, f"NVML_ERROR_{name}", None) for name in _FOREVER}:
+                    if error.value in {
+                        getattr(self._nvml, f"NVML_ERROR_{name}", None) for name in _FOREVER
+                    }:
                         del questions[what]
                         if what not in _INSTEAD.values():
                             self.notes.append(f"GPU {device} does not report its {what}: {error}")
@@ -114,7 +141,10 @@ class Gpus(Source):
 
     def _rate(self, device: int, link: str, total: Callable[[str], float]) -> Ask:
         def ask(now_s: float) -> dict[str, float]:
-            rates = {way: self._rates((device, link, way), total(way), now_s) for way in ("received", "sent")}
+            rates = {
+                way: self._rates((device, link, way), total(way), now_s)
+                for way in ("received", "sent")
+            }
             return {f"{link}_{way}": rate for way, rate in rates.items() if rate is not None}
 
         return ask
@@ -137,7 +167,10 @@ class Gpus(Source):
         self._slow_s[device] = now_s
         nvml = self._nvml
         ways = {"received": nvml.NVML_PCIE_UTIL_RX_BYTES, "sent": nvml.NVML_PCIE_UTIL_TX_BYTES}
-        return {f"pcie_{way}": nvml.nvmlDeviceGetPcieThroughput(handle, which) * 1e3 for way, which in ways.items()}
+        return {
+            f"pcie_{way}": nvml.nvmlDeviceGetPcieThroughput(handle, which) * 1e3
+            for way, which in ways.items()
+        }
 
     def _field(self, handle: Any, field: Any) -> float:
         (value,) = self._nvml.nvmlDeviceGetFieldValues(handle, [field])
@@ -160,7 +193,9 @@ def answer(nvml: Any, name: str, *arguments: Any) -> Any:
 
 
 def chosen(nvml: Any, handles: Sequence[Any], visible: str | None) -> list[Any]:
-    """Handles of the visible GPUs in their order; all GPUs if the choice cannot be matched to them (MIG)."""
+    """Handles of the visible GPUs in their order; all GPUs if the choice cannot be matched to
+    them (MIG).
+    """
     if visible is None:
         return list(handles)
     out: list[Any] = []
@@ -168,7 +203,9 @@ def chosen(nvml: Any, handles: Sequence[Any], visible: str | None) -> list[Any]:
         if name.isdigit() and int(name) < len(handles):
             out.append(handles[int(name)])
         elif name.startswith("GPU-"):
-            out += [handle for handle in handles if str(nvml.nvmlDeviceGetUUID(handle)).startswith(name)]
+            out += [
+                handle for handle in handles if str(nvml.nvmlDeviceGetUUID(handle)).startswith(name)
+            ]
         elif name.startswith("MIG-"):
             return list(handles)
         else:  # like CUDA, stop at the first name that is not a GPU
@@ -176,8 +213,12 @@ def chosen(nvml: Any, handles: Sequence[Any], visible: str | None) -> list[Any]:
     return out
 
 
-def asked(question: Callable[[Any], T], nvml: Any = None, *, keep: bool = False) -> tuple[T | None, Exception | None]:
-    """Answer to a question while NVML is open (and stays open if it is to be kept), or the error why there is none."""
+def asked(
+    question: Callable[[Any], T], nvml: Any = None, *, keep: bool = False
+) -> tuple[T | None, Exception | None]:
+    """Answer to a question while NVML is open (and stays open if it is to be kept), or the error
+    why there is none.
+    """
     if nvml is None:
         try:
             nvml = importlib.import_module("pynvml")

@@ -1,4 +1,6 @@
-"""Sampler thread that runs the monitors beside a run, and the conversion of its samples to the clock of a trace."""
+"""Sampler thread that runs the monitors beside a run, and the conversion of its samples to the
+clock of a trace.
+"""
 
 import datetime as dt
 import os
@@ -25,11 +27,13 @@ _JOIN_S: Final = 10.0
 
 
 class Sampler:
-    """Samples GPUs, host and the run's processes in a thread, and writes them to a file when it ends.
+    """Samples GPUs, host and the run's processes in a thread, and writes them to a file when it
+    ends.
 
-    On a machine with two processors and 90 processes, following a run of three processes at 10 Hz took 1.7 % of one
-    processor (Python 3.11, without GPUs), and 0.5 % at 2 Hz; a GPU adds ten short NVML calls a sample. The thread
-    starts no process. Samples stay in memory (18 bytes each) until the end.
+    On a machine with two processors and 90 processes, following a run of three processes at 10 Hz
+    took 1.7 % of one processor (Python 3.11, without GPUs), and 0.5 % at 2 Hz; a GPU adds ten short
+    NVML calls a sample. The thread starts no process. Samples stay in memory (18 bytes each) until
+    the end.
     """
 
     def __init__(
@@ -85,12 +89,16 @@ class Sampler:
         if self._thread is not None:
             self._thread.join(_JOIN_S)
             if self._thread.is_alive():
-                self._own_notes.append("when the run ended, the sampler was still waiting for a monitor")
+                self._own_notes.append(
+                    "when the run ended, the sampler was still waiting for a monitor"
+                )
             else:
                 for source in self._sources:
                     source.close()
             self._thread = None
-        table.write(self._table.frame(), self.path, {"hz": self.hz, "late": self.late, "notes": self.notes})
+        table.write(
+            self._table.frame(), self.path, {"hz": self.hz, "late": self.late, "notes": self.notes}
+        )
         return self.path
 
     def _run(self) -> None:
@@ -126,16 +134,24 @@ _MASK: Final = "gpu.throttle_reasons"
 
 
 def counters(
-    samples: pl.DataFrame | Trace, trace: Trace, *, zone: str | None = None, date: dt.date | None = None
+    samples: pl.DataFrame | Trace,
+    trace: Trace,
+    *,
+    zone: str | None = None,
+    date: dt.date | None = None,
 ) -> Trace:
     """Put samples of monitors on the clock of a trace."""
     start = trace.meta.get("start_epoch_ns")
     if not isinstance(start, int):
         found = "the trace does not say when it began"
         hint = "record with a profiler that writes the time of day (PyTorch from 2.1 on, nsys)"
-        raise AnalysisError(found, expected="a trace whose start is known in time since the epoch", hint=hint)
+        raise AnalysisError(
+            found, expected="a trace whose start is known in time since the epoch", hint=hint
+        )
     if isinstance(samples, Trace):
-        frame = samples.counters.with_columns(pl.col("time_ns") + _epoch_ns(samples, zone, date)).drop("rank")
+        frame = samples.counters.with_columns(
+            pl.col("time_ns") + _epoch_ns(samples, zone, date)
+        ).drop("rank")
     else:
         frame = samples
     on_clock = _spread(frame).with_columns(pl.col("time_ns") - start, rank=_rank(trace))
@@ -160,10 +176,18 @@ def _spread(frame: pl.DataFrame) -> pl.DataFrame:
 def _rank(trace: Trace) -> pl.Expr:
     """Rank of a device: the only rank with work on it, else -1."""
     tables = trace.tables
-    work = [tables[name].select("rank", "device") for name in ("kernels", "copies") if name in tables]
+    work = [
+        tables[name].select("rank", "device") for name in ("kernels", "copies") if name in tables
+    ]
     if not work:
         return pl.lit(-1, pl.Int32)
-    owners = pl.concat(work).drop_nulls().unique().group_by("device").agg(pl.col("rank").first(), ranks=pl.len())
+    owners = (
+        pl.concat(work)
+        .drop_nulls()
+        .unique()
+        .group_by("device")
+        .agg(pl.col("rank").first(), ranks=pl.len())
+    )
     rank_of = dict(owners.filter(ranks=1).select("device", "rank").iter_rows())
     return pl.col("device").replace_strict(rank_of, default=-1, return_dtype=pl.Int32).fill_null(-1)
 
@@ -176,14 +200,20 @@ def _epoch_ns(samples: Trace, zone: str | None, date: dt.date | None) -> int:
     local = meta.get("start_local")
     if local is None:
         found = "the monitor's file has no times"
-        raise AnalysisError(found, hint="record with times (dmon -o DT, --query-gpu=timestamp, dstat -T)")
+        raise AnalysisError(
+            found, hint="record with times (dmon -o DT, --query-gpu=timestamp, dstat -T)"
+        )
     if "T" not in local:
         if date is None:
-            raise AnalysisError("the monitor's file has no date", hint="pass date=, the day of its first sample")
+            raise AnalysisError(
+                "the monitor's file has no date", hint="pass date=, the day of its first sample"
+            )
         local = f"{date.isoformat()}T{local}"
     if zone is None:
         found = "the monitor's file has local times without their time zone"
-        raise AnalysisError(found, hint='pass zone=, such as "Europe/Berlin" or "UTC"', start_local=local)
+        raise AnalysisError(
+            found, hint='pass zone=, such as "Europe/Berlin" or "UTC"', start_local=local
+        )
     try:
         when = dt.datetime.fromisoformat(local).replace(tzinfo=ZoneInfo(zone))
     except (ZoneInfoNotFoundError, ValueError) as error:

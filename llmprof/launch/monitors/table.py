@@ -23,7 +23,9 @@ class Value(NamedTuple):
 
 
 class Source:
-    """A source of values that the sampler reads regularly: :mod:`llmprof.launch.monitors.sampler` lists all of them."""
+    """A source of values that the sampler reads regularly:
+    :mod:`llmprof.launch.monitors.sampler` lists all of them.
+    """
 
     def __init__(self) -> None:
         self.notes: list[str] = []
@@ -38,9 +40,11 @@ class Source:
 
 
 class Rates:
-    """Rates of totals that only grow: the difference from the last sample, divided by the time between the two.
+    """Rates of totals that only grow: the difference from the last sample, divided by the time
+    between the two.
 
-    The first sample has no rate, and neither has a total that fell because its counter started again.
+    The first sample has no rate, and neither has a total that fell because its counter started
+    again.
     """
 
     def __init__(self) -> None:
@@ -89,7 +93,9 @@ class Table:
     def frame(self) -> pl.DataFrame:
         """All samples."""
         schema = {"code": pl.UInt16, "name": pl.String, "unit": pl.String, "device": pl.Int32}
-        counters = pl.DataFrame([(code, *key) for key, code in self._counters.items()], schema=schema, orient="row")
+        counters = pl.DataFrame(
+            [(code, *key) for key, code in self._counters.items()], schema=schema, orient="row"
+        )
         rows = pl.DataFrame(
             {
                 "time_ns": pl.Series(self._times, dtype=pl.Int64),
@@ -97,7 +103,9 @@ class Table:
                 "code": pl.Series(self._codes, dtype=pl.UInt16),
             }
         )
-        return rows.join(counters, on="code", how="left", maintain_order="left").select(list(SCHEMA))
+        return rows.join(counters, on="code", how="left", maintain_order="left").select(
+            list(SCHEMA)
+        )
 
 
 def write(frame: pl.DataFrame, path: Path, about: Mapping[str, Any]) -> None:
@@ -114,15 +122,22 @@ def write(frame: pl.DataFrame, path: Path, about: Mapping[str, Any]) -> None:
 def read(path: Path) -> pl.DataFrame:
     """Samples as :func:`write` wrote them."""
     try:
-        return pl.read_parquet(path).select(pl.col(name).cast(dtype) for name, dtype in SCHEMA.items())
+        return pl.read_parquet(path).select(
+            pl.col(name).cast(dtype) for name, dtype in SCHEMA.items()
+        )
     except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         message = str(error).strip().splitlines() or [type(error).__name__]
         found = f"{path.name} has no readable samples: {message[0][:200]}"
         hint = "remove the file to use the run without samples; its other files are not affected"
-        raise ReadError(found, expected=f"a Parquet file with the columns {', '.join(SCHEMA)}", hint=hint) from error
+        raise ReadError(
+            found, expected=f"a Parquet file with the columns {', '.join(SCHEMA)}", hint=hint
+        ) from error
 
 
 def about(path: Path) -> dict[str, Any]:
-    """Metadata that the sampler wrote into a file: ``hz``, ``late`` (number of skipped samples) and ``notes``."""
+    """Metadata that the sampler wrote into a file:
+
+    ``hz``, ``late`` (number of skipped samples) and ``notes``.
+    """
     text = pl.read_parquet_metadata(path).get(META_KEY)
     return dict(json.loads(text)) if text else {}

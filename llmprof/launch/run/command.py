@@ -1,4 +1,6 @@
-"""Command lines, environment and jobs of a run; command lines are lists of arguments, never shell strings."""
+"""Command lines, environment and jobs of a run; command lines are lists of arguments, never
+shell strings.
+"""
 
 from __future__ import annotations
 
@@ -18,18 +20,23 @@ from llmprof.storage.pseudonyms import REMOVED
 
 
 def environment(config: ExperimentConfig, *, mode: str | None = None) -> dict[str, str]:
-    """Environment variables that a run sets for the engine; ``config.environment`` overrides all of them."""
+    """Environment variables that a run sets for the engine; ``config.environment`` overrides all
+    of them.
+    """
     mode = mode or config.profile_mode
     variables = dict(SAFE)
     if config.model.startswith("random:") or Path(config.model).is_dir():
         variables |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
     if mode == "ncu" or config.profile_mode == "nsys_ncu":
-        # one process for the engine: all requests arrive before the first step, so each pass has the same launches
+        # one process for the engine: all requests arrive before the first step, so each pass has
+        # the same launches
         variables["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     if config.layer_annotations and mode in {"nsys", "nsys_ncu", "ncu"}:
         # vLLM's V2 runner ignores NVTX ranges of layers without a warning
         variables["VLLM_USE_V2_MODEL_RUNNER"] = "0"
-    return variables | {name: value for name, value in config.environment.items() if value != REMOVED}
+    return variables | {
+        name: value for name, value in config.environment.items() if value != REMOVED
+    }
 
 
 def whole_environment(
@@ -37,12 +44,16 @@ def whole_environment(
 ) -> dict[str, str]:
     """Environment of the engine's process: inherited variables, and those that the run sets.
 
-    nsys and ncu write the whole environment into their reports. So they do not get variables that look like secrets,
-    unless the configuration names them.
+    nsys and ncu write the whole environment into their reports. So they do not get variables that
+    look like secrets, unless the configuration names them.
     """
     recorded = (mode or config.profile_mode) in {"nsys", "nsys_ncu", "ncu"}
     named = {name for name, value in config.environment.items() if value == REMOVED}
-    kept = {k: value for k, value in inherited.items() if k in named or not (recorded and SECRET.search(k))}
+    kept = {
+        k: value
+        for k, value in inherited.items()
+        if k in named or not (recorded and SECRET.search(k))
+    }
     return kept | environment(config, mode=mode) | secret_arguments(config.engine_args)
 
 
@@ -56,8 +67,11 @@ NSYS: Final[dict[str, Any]] = {
     "capture-range-end": "stop",
     "force-overwrite": True,
 }
-"""Options of ``nsys profile``. The nodes of CUDA graphs are traced; otherwise a graph would be one row with about 97 %
-of the time. The capture range leaves out the start of the engine. By default its end would stop the program."""
+"""Options of ``nsys profile``.
+
+The nodes of CUDA graphs are traced; otherwise a graph would be one row with about 97 % of the time.
+The capture range leaves out the start of the engine. By default its end would stop the program.
+"""
 
 NCU: Final[dict[str, Any]] = {
     "target-processes": "all",
@@ -68,13 +82,17 @@ NCU: Final[dict[str, Any]] = {
     "filter-mode": "per-gpu",
     "kernel-name-base": "function",
 }
-"""Options of ``ncu``: clocks stay as they are, and kernels before cudaProfilerStart are not profiled."""
+"""Options of ``ncu``: clocks stay as they are, and kernels before cudaProfilerStart are not
+profiled.
+"""
 
 COLLECTIVES: Final = (
     "(nccl|NCCL|rccl|cross_device_reduce|all_?reduce|AllReduce|all_?gather|AllGather|reduce_?scatter|ReduceScatter|"
     "multimem|one_?shot|two_?shot|nvshmem|deep_ep)"
 )
-"""Pattern of kernels that wait for other ranks: ncu replays a kernel alone, so they would wait forever."""
+"""Pattern of kernels that wait for other ranks: ncu replays a kernel alone, so they would wait
+forever.
+"""
 
 DEFAULT_LAUNCHES: Final = 24
 """Launches that ncu profiles by default; with the full set of metrics this takes about a minute."""
@@ -86,12 +104,22 @@ def worker(config: ExperimentConfig, script: Path, out: Path) -> list[str]:
 
 
 def nsys(
-    config: ExperimentConfig, program: Sequence[str], report: Path, *, executable: str | Path = "nsys"
+    config: ExperimentConfig,
+    program: Sequence[str],
+    report: Path,
+    *,
+    executable: str | Path = "nsys",
 ) -> list[str]:
     """Command that records a timeline with Nsight Systems."""
     memory = {"cuda-memory-usage": True} if config.profile_memory else {}
     options = _over(NSYS | memory, config.nsys_options)
-    return [str(executable), "profile", *_written(options, true="true"), f"--output={report}", *program]
+    return [
+        str(executable),
+        "profile",
+        *_written(options, true="true"),
+        f"--output={report}",
+        *program,
+    ]
 
 
 def ncu(
@@ -105,14 +133,21 @@ def ncu(
     device: int | None = None,
     executable: str | Path = "ncu",
 ) -> list[str]:
-    """Command that measures kernels with Nsight Compute, without collectives unless they are named."""
-    requested = {key: setting(config, "ncu_options", key) for key in ("kernel_name", "launch_skip", "launch_count")}
+    """Command that measures kernels with Nsight Compute, without collectives unless they are
+    named.
+    """
+    requested = {
+        key: setting(config, "ncu_options", key)
+        for key in ("kernel_name", "launch_skip", "launch_count")
+    }
     options: dict[str, Any] = dict(NCU)
     if device is not None:
         options["devices"] = device
     if name := _kernel_names(config, requested["kernel_name"], kernels):
         options["kernel-name"] = f"regex:{name}"
-    options["launch-skip"] = requested["launch_skip"] if requested["launch_skip"] is not None else skip or 0
+    options["launch-skip"] = (
+        requested["launch_skip"] if requested["launch_skip"] is not None else skip or 0
+    )
     options["launch-count"] = requested["launch_count"] or count or DEFAULT_LAUNCHES
     options["set"] = setting(config, "ncu_options", "set")
     options["force-overwrite"] = True
@@ -121,7 +156,9 @@ def ncu(
 
 
 def _kernel_names(config: ExperimentConfig, name: str | None, kernels: Sequence[str]) -> str:
-    """Regular expression of the kernels to profile; of several ranks, without collectives unless one is named."""
+    """Regular expression of the kernels to profile; of several ranks, without collectives unless
+    one is named.
+    """
     pattern = (name or "").removeprefix("regex:")
     if pattern and (config.world_size == 1 or asks_for_collectives(config)):
         return pattern
@@ -139,13 +176,22 @@ def asks_for_collectives(config: ExperimentConfig) -> bool:
 
 
 def exactly(name: str) -> str:
-    """A regular expression that matches one name only; a character that cannot be printed matches any character."""
+    """A regular expression that matches one name only; a character that cannot be printed
+    matches any character.
+    """
     return re.sub(r"[^\x20-\x7e]", ".", re.sub(r"([.^$*+?()\[\]{}|\\/])", r"\\\1", name))
 
 
 def export(report: Path, target: Path, *, executable: str | Path = "nsys") -> list[str]:
     """Command that exports a report of nsys to SQLite."""
-    return [str(executable), "export", "--type=sqlite", "--force-overwrite=true", f"--output={target}", str(report)]
+    return [
+        str(executable),
+        "export",
+        "--type=sqlite",
+        "--force-overwrite=true",
+        f"--output={target}",
+        str(report),
+    ]
 
 
 def _over(options: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -167,29 +213,62 @@ def _written(options: Mapping[str, Any], *, true: str | None) -> list[str]:
 
 
 PROFILERS: Final = {
-    "inference_only": "none", "torch": "torch", "nsys": "cuda", "nsys_ncu": "cuda", "ncu": "cuda", "ops": "ops",
-}  # fmt: skip
-"""Profiler that the engine starts and stops in each mode; nsys and ncu record from cudaProfilerStart to Stop."""
+    "inference_only": "none",
+    "torch": "torch",
+    "nsys": "cuda",
+    "nsys_ncu": "cuda",
+    "ncu": "cuda",
+    "ops": "ops",
+}
+"""Profiler that the engine starts and stops in each mode; nsys and ncu record from
+cudaProfilerStart to Stop.
+"""
 
 _AS_CONFIGURED: Final = (
-    *("engine", "served", "tensor_parallel_size", "pipeline_parallel_size", "dtype", "max_model_len", "eager"),
-    *("all_reduce", "seed", "temperature", "top_p", "n", "ignore_eos", "warmup", "most_repeats", "max_iterations"),
+    *(
+        "engine",
+        "served",
+        "tensor_parallel_size",
+        "pipeline_parallel_size",
+        "dtype",
+        "max_model_len",
+        "eager",
+    ),
+    *(
+        "all_reduce",
+        "seed",
+        "temperature",
+        "top_p",
+        "n",
+        "ignore_eos",
+        "warmup",
+        "most_repeats",
+        "max_iterations",
+    ),
     *("with_stack", "record_shapes", "profile_memory", "layer_annotations"),
 )
 _WEIGHTS: Final = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf")
 
 
 def job(
-    config: ExperimentConfig, model: str | Path, *, under_ncu: bool = False, steps: int | None = None
+    config: ExperimentConfig,
+    model: str | Path,
+    *,
+    under_ncu: bool = False,
+    steps: int | None = None,
 ) -> tuple[dict[str, Any], list[str]]:
     """Job of one run: the data in the engine script."""
     notes: list[str] = []
     folder = Path(model)
     local = folder.is_dir()
-    random_weights = config.model.startswith("random:") or config.engine_args.get("load_format") == "dummy"
+    random_weights = (
+        config.model.startswith("random:") or config.engine_args.get("load_format") == "dummy"
+    )
     if local and not random_weights and not any(next(folder.glob(kind), None) for kind in _WEIGHTS):
         random_weights = True
-        notes.append("the model's folder has no weights, so they are random: times are real, the text is not")
+        notes.append(
+            "the model's folder has no weights, so they are random: times are real, the text is not"
+        )
     content = _model_values(folder)
     size = content.get("vocab_size")
     vocabulary = size if isinstance(size, int) and size > 0 else None
@@ -221,16 +300,21 @@ def job(
         "prompt_token_ids": tokens,
         "synthetic": made_up,
         "load": {"arrivals_s": requested_load.arrivals_s} if requested_load is not None else None,
-        "max_tokens_each": requested_load.output_tokens if requested_load is not None and steps is None else None,
+        "max_tokens_each": requested_load.output_tokens
+        if requested_load is not None and steps is None
+        else None,
         "max_tokens": tokens_out,
         "repeat": 1 if under_ncu else config.repeat,
         "until": None if under_ncu else config.until,
         "plain": not under_ncu and (config.plain or config.profile_mode == "inference_only"),
         "profile_repeats": 1,
-        "memory_snapshot": config.memory_snapshot and config.profile_mode not in {"ncu", "nsys_ncu"},
+        "memory_snapshot": config.memory_snapshot
+        and config.profile_mode not in {"ncu", "nsys_ncu"},
         "prefix_caching": bool(config.engine_args.get("enable_prefix_caching", shares_prefixes)),
         "engine_args": disclosure.for_script(config.engine_args),
-        "ops": {key: setting(config, "ops_options", key) for key in OPS} if config.profile_mode == "ops" else None,
+        "ops": {key: setting(config, "ops_options", key) for key in OPS}
+        if config.profile_mode == "ops"
+        else None,
         "server": {key: setting(config, "server", key) for key in SERVER},
     }
     if requested_load is not None:
@@ -245,7 +329,9 @@ def _check_shape(config: ExperimentConfig, values: Mapping[str, Any]) -> None:
     if isinstance(heads, int) and heads % size:
         fitting = [n for n in range(1, heads + 1) if heads % n == 0]
         found = f"tensor_parallel_size is {size}, and the model has {heads} attention heads"
-        raise ConfigError(found, expected=f"one of {', '.join(map(str, fitting))}", key="tensor_parallel_size")
+        raise ConfigError(
+            found, expected=f"one of {', '.join(map(str, fitting))}", key="tensor_parallel_size"
+        )
     if isinstance(layers, int) and layers < stages:
         found = f"pipeline_parallel_size is {stages}, and the model has {layers} layers"
         raise ConfigError(found, expected=f"at most {layers}")
@@ -258,4 +344,6 @@ def _model_values(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     text = values.get("text_config") if isinstance(values, dict) else None
-    return {**(text if isinstance(text, dict) else {}), **values} if isinstance(values, dict) else {}
+    return (
+        {**(text if isinstance(text, dict) else {}), **values} if isinstance(values, dict) else {}
+    )

@@ -1,9 +1,11 @@
-"""Finds all processes of a run, also those that left its session; used by the runner, and as a program by its guard.
+"""Finds all processes of a run, also those that left its session; used by the runner, and as a
+program by its guard.
 
-Engines and profilers start new sessions, and they rename their processes, which hides the environment from other
-processes. So a process belongs to a run if one of these holds: it descends from a process of the run, it has the run's
-mark in its environment, it is in a session of the run, or it writes to the run's log. This module imports only the
-standard library and psutil, so that the guard starts quickly.
+Engines and profilers start new sessions, and they rename their processes, which hides the
+environment from other processes. So a process belongs to a run if one of these holds: it descends
+from a process of the run, it has the run's mark in its environment, it is in a session of the run,
+or it writes to the run's log. This module imports only the standard library and psutil, so that the
+guard starts quickly.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ PATIENCE_S: Final = 10.0
 _LAST_S: Final = 5.0
 
 Known = dict[int, float]
-"""Start times of processes by process id; the start time is needed because the system uses ids again."""
+"""Start times of processes by process id; the start time is needed because the system uses ids
+again.
+"""
 
 
 class Family:
@@ -57,7 +61,10 @@ class Family:
         running = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error, OSError):
-                if process.pid in {self._root, os.getpid()} or process.status() == psutil.STATUS_ZOMBIE:
+                if (
+                    process.pid in {self._root, os.getpid()}
+                    or process.status() == psutil.STATUS_ZOMBIE
+                ):
                     continue
                 if self._known.get(process.pid) == process.create_time() or self._belongs(process):
                     running.append(process)
@@ -110,7 +117,9 @@ def _name(process: psutil.Process) -> str:
 
 
 def guard(root: int, mark: str, log: Path) -> None:
-    """Wait for a message on the standard input; if it ends without one, the runner was killed: end its processes."""
+    """Wait for a message on the standard input; if it ends without one, the runner was killed:
+    end its processes.
+    """
     for how in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(how, signal.SIG_IGN)
     if sys.stdin.buffer.read(1):

@@ -1,4 +1,6 @@
-"""The folder of a run: its files, its state, the lock of the process that works in it, and its manifest."""
+"""The folder of a run: its files, its state, the lock of the process that works in it, and its
+manifest.
+"""
 
 import contextlib
 import fcntl
@@ -37,7 +39,9 @@ def hold(file: IO[bytes]) -> bool:
 
 RUNNING, FINISHED, FAILED, INTERRUPTED = "running", "finished", "failed", "interrupted"
 UNIMPORTED: Final = "finished without import"
-"""State of a run whose raw capture exists, but which no program on this machine could turn into a report."""
+"""State of a run whose raw capture exists, but which no program on this machine could turn into
+a report.
+"""
 
 _LOCK = ".lock"
 _KEPT: Final = {STATE_FILE, CONFIG_FILE, _LOCK}
@@ -68,9 +72,11 @@ _PLACES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class RunFolder:
-    """A run's folder; each of its files is an attribute: ``log, summary, gpu_info, output, metrics, script, manifest,
-    worker, events, traces, model, monitors, recording, nsys_report, qdstrm, sqlite, nsys_metrics, nsys_summary,
-    ncu_report, ncu_metrics, kernel_comparison``.
+    """A run's folder; each of its files is an attribute:
+
+    ``log, summary, gpu_info, output, metrics, script, manifest, worker, events, traces, model,
+    monitors, recording, nsys_report, qdstrm, sqlite, nsys_metrics, nsys_summary, ncu_report,
+    ncu_metrics, kernel_comparison``.
 
     Attributes
     ----------
@@ -81,7 +87,7 @@ class RunFolder:
     ------
     OutputError
         A method cannot write into the folder.
-    """  # noqa: D205
+    """
 
     path: Path
 
@@ -96,7 +102,9 @@ class RunFolder:
 
     @classmethod
     def create(cls, config: ExperimentConfig, root: str | Path | None = None) -> Self:
-        """Make a folder ``NAME_YYYYmmdd-HHMMSS`` in ``config.results_dir`` or another root, with the configuration."""
+        """Make a folder ``NAME_YYYYmmdd-HHMMSS`` in ``config.results_dir`` or another root, with
+        the configuration.
+        """
         where = Path(root if root is not None else config.results_dir).expanduser().absolute()
         stamp = f"{config.name}_{datetime.now().astimezone():%Y%m%d-%H%M%S}"
         try:
@@ -124,7 +132,11 @@ class RunFolder:
         where = Path(path).expanduser().absolute()
         if not (where / STATE_FILE).is_file():
             found = f"{where} is not a run folder: it has no {STATE_FILE}"
-            hint = "pass the folder MODEL_MODE_TIME itself, not the one around it" if where.is_dir() else ""
+            hint = (
+                "pass the folder MODEL_MODE_TIME itself, not the one around it"
+                if where.is_dir()
+                else ""
+            )
             raise ReadError(found, expected="a folder that llmprof run wrote", hint=hint)
         return cls(where)
 
@@ -157,8 +169,13 @@ class RunFolder:
         """Write the state; the start time stays as it was."""
         now = datetime.now().astimezone().isoformat(timespec="seconds")
         before = files.read_json(self.path / STATE_FILE)
-        again = isinstance(before, dict) and not (state == RUNNING and before.get("state") != RUNNING)
-        times = {"started": before.get("started", now) if again else now, "ended": None if state == RUNNING else now}
+        again = isinstance(before, dict) and not (
+            state == RUNNING and before.get("state") != RUNNING
+        )
+        times = {
+            "started": before.get("started", now) if again else now,
+            "ended": None if state == RUNNING else now,
+        }
         summary = {"state": state, "stage": stage, "pid": os.getpid(), **times, "error": error}
         files.write_small(self.path / STATE_FILE, summary)
 
@@ -173,7 +190,9 @@ class RunFolder:
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
-        """Lock the folder, so that no other process works in it; a LaunchError says that one does."""
+        """Lock the folder, so that no other process works in it; a LaunchError says that one
+        does.
+        """
         try:
             file = (self.path / _LOCK).open("ab")
         except OSError as error:
@@ -181,7 +200,10 @@ class RunFolder:
         with file:
             if not hold(file):
                 state = files.read_json(self.path / STATE_FILE) or {}
-                found = f"another process works in {self.path} (process id {state.get('pid', 'unknown')})"
+                found = (
+                    f"another process works in {self.path} (process id"
+                    f" {state.get('pid', 'unknown')})"
+                )
                 hint = "wait for its end, or start a new run, which gets a new folder"
                 raise LaunchError(found, hint=hint, path=str(self.path))
             yield
@@ -212,8 +234,11 @@ def runs(root: str | Path) -> list[RunFolder]:
     return [RunFolder(path.parent.absolute()) for path in sorted(where.glob(f"*/{STATE_FILE}"))]
 
 
-def clean(root: str | Path, *, states: tuple[str, ...] = (FAILED, INTERRUPTED), match: str = "*") -> list[Path]:
-    """Remove the folders of runs in the given states whose names match a pattern, such as ``tiny_*``.
+def clean(
+    root: str | Path, *, states: tuple[str, ...] = (FAILED, INTERRUPTED), match: str = "*"
+) -> list[Path]:
+    """Remove the folders of runs in the given states whose names match a pattern, such as
+    ``tiny_*``.
 
     Returns
     -------
@@ -222,7 +247,11 @@ def clean(root: str | Path, *, states: tuple[str, ...] = (FAILED, INTERRUPTED), 
     """
     removed = []
     for folder in runs(root):
-        if fnmatch.fnmatchcase(folder.path.name, match) and folder.state["state"] in states and not folder.locked:
+        if (
+            fnmatch.fnmatchcase(folder.path.name, match)
+            and folder.state["state"] in states
+            and not folder.locked
+        ):
             shutil.rmtree(folder.path)
             removed.append(folder.path)
     return removed
@@ -235,7 +264,10 @@ def machine(worker: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Facts about the GPUs and the host of this machine, and facts that the engine reported."""
     worker = worker or {}
     found, _ = nvml.asked(
-        lambda api: nvml.versions(api) | {"gpus": [_gpu(api, index) for index in range(api.nvmlDeviceGetCount())]}
+        lambda api: (
+            nvml.versions(api)
+            | {"gpus": [_gpu(api, index) for index in range(api.nvmlDeviceGetCount())]}
+        )
     )
     return {
         **(found or {"gpus": [], "driver": None, "cuda_driver": None}),
@@ -270,7 +302,9 @@ def _gpu(api: Any, index: int) -> dict[str, Any]:
 
 
 def tool_version(name: str) -> str | None:
-    """Version that ``nsys`` or ``ncu`` prints; None if the program is not on PATH or prints no version."""
+    """Version that ``nsys`` or ``ncu`` prints; None if the program is not on PATH or prints no
+    version.
+    """
     path = shutil.which(name)
     if path is None:
         return None
@@ -287,9 +321,15 @@ _UNHASHED: Final = {"state.json", "manifest.json"}
 
 
 def allowed(environment: Mapping[str, str], also: Iterable[str] = ()) -> dict[str, str]:
-    """Environment variables that may be written to a file: known ones of engines, and those of the configuration."""
-    shown = set(also) | {name for name, value in environment.items() if disclosure.harmless(name, value)}
-    return disclosure.environment({name: environment[name] for name in sorted(shown & environment.keys())})
+    """Environment variables that may be written to a file: known ones of engines, and those of
+    the configuration.
+    """
+    shown = set(also) | {
+        name for name, value in environment.items() if disclosure.harmless(name, value)
+    }
+    return disclosure.environment(
+        {name: environment[name] for name in sorted(shown & environment.keys())}
+    )
 
 
 def write(
@@ -300,7 +340,9 @@ def write(
     also: Iterable[str] = (),
     worker: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write ``manifest.json``: versions, commands, environment, and the size and SHA-256 of each file."""
+    """Write ``manifest.json``: versions, commands, environment, and the size and SHA-256 of each
+    file.
+    """
     worker = worker or {}
     versions = {
         "llmprof": __version__,
@@ -312,9 +354,18 @@ def write(
         "nsys": tool_version("nsys"),
         "ncu": tool_version("ncu"),
     }
-    paths = [path for path in sorted(folder.path.rglob("*")) if path.is_file() and not path.is_symlink()]
-    hashed = [_hashed(path, folder.path) for path in paths if path.name not in _UNHASHED and path.name[0] != "."]
-    made = {"commands": [dict(command) for command in commands], "environment": allowed(environment, also)}
+    paths = [
+        path for path in sorted(folder.path.rglob("*")) if path.is_file() and not path.is_symlink()
+    ]
+    hashed = [
+        _hashed(path, folder.path)
+        for path in paths
+        if path.name not in _UNHASHED and path.name[0] != "."
+    ]
+    made = {
+        "commands": [dict(command) for command in commands],
+        "environment": allowed(environment, also),
+    }
     files.write_json(folder.manifest, {"versions": versions, **made, "files": hashed})
 
 
@@ -322,11 +373,14 @@ def changed(folder: RunFolder) -> list[str]:
     """Files of a run that are missing or differ from its manifest."""
     manifest = files.read_json(folder.manifest)
     if not isinstance(manifest, dict):
-        raise LlmprofError(f"{folder.path.name} has no manifest", hint="the run did not finish: resume it first")
+        raise LlmprofError(
+            f"{folder.path.name} has no manifest", hint="the run did not finish: resume it first"
+        )
     return [
         row["name"]
         for row in manifest["files"]
-        if not (folder.path / row["name"]).is_file() or _hashed(folder.path / row["name"], folder.path) != row
+        if not (folder.path / row["name"]).is_file()
+        or _hashed(folder.path / row["name"], folder.path) != row
     ]
 
 
@@ -336,4 +390,8 @@ def _hashed(path: Path, root: Path) -> dict[str, Any]:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise files.refused(path, error) from error
-    return {"name": path.relative_to(root).as_posix(), "bytes": path.stat().st_size, "sha256": digest}
+    return {
+        "name": path.relative_to(root).as_posix(),
+        "bytes": path.stat().st_size,
+        "sha256": digest,
+    }

@@ -1,4 +1,6 @@
-"""Load of a run: prompts, lengths of prompts and answers, shared prefixes, and arrival times of the requests."""
+"""Load of a run: prompts, lengths of prompts and answers, shared prefixes, and arrival times of
+the requests.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,14 @@ KINDS: Final = ("normal", "lognormal", "exponential")
 
 _TIMES: Final = ("timestamp", "TIMESTAMP", "arrival", "arrival_time", "time")
 _INPUTS: Final = ("input_length", "ContextTokens", "prompt_tokens", "input_tokens", "prompt_len")
-_OUTPUTS: Final = ("output_length", "GeneratedTokens", "output_tokens", "completion_tokens", "output_len", "max_tokens")
+_OUTPUTS: Final = (
+    "output_length",
+    "GeneratedTokens",
+    "output_tokens",
+    "completion_tokens",
+    "output_len",
+    "max_tokens",
+)
 _TEXTS: Final = ("prompt", "text", "instruction", "question", "content")
 _MOST: Final = 1_000_000
 
@@ -53,7 +62,9 @@ def lengths(distribution: str | int, count: int, seed: int, what: str = "input")
         elif kind == "lognormal" and len(values) == 2:
             # the logarithm of a lognormal variable has the variance ln(1 + (deviation / mean)^2)
             variance = math.log1p((values[1] / values[0]) ** 2)
-            draw = lambda: chance.lognormvariate(math.log(values[0]) - variance / 2, math.sqrt(variance))  # noqa: E731
+            draw = lambda: chance.lognormvariate(  # noqa: E731
+                math.log(values[0]) - variance / 2, math.sqrt(variance)
+            )
         elif kind == "exponential" and len(values) == 1:
             draw = lambda: chance.expovariate(1 / values[0])  # noqa: E731
         elif kind not in KINDS and len(values) in {1, 2} and values[0] <= values[-1]:
@@ -64,7 +75,10 @@ def lengths(distribution: str | int, count: int, seed: int, what: str = "input")
     except (ValueError, IndexError):
         wrong = True
     if wrong:
-        expected = "N, LOW:HIGH, normal:MEAN:DEVIATION, lognormal:MEAN:DEVIATION or exponential:MEAN, in tokens"
+        expected = (
+            "N, LOW:HIGH, normal:MEAN:DEVIATION, lognormal:MEAN:DEVIATION or exponential:MEAN, in"
+            " tokens"
+        )
         raise ConfigError(f"load.{what} is {distribution!r}", expected=expected, key=f"load.{what}")
     return [max(1, round(draw())) for _ in range(count)]
 
@@ -85,9 +99,13 @@ def load(config: ExperimentConfig) -> Load | None:
     file = setting(config, "load", "file")
     count = setting(config, "server", "num_prompts") if config.served else config.batch_size
     if file is not None:
-        return _of_file(config, Path(file), count if "num_prompts" in config.server or not config.served else 0)
+        return _of_file(
+            config, Path(file), count if "num_prompts" in config.server or not config.served else 0
+        )
     tokens = config.input_tokens
-    length = f"{tokens[0]}:{tokens[1]}" if isinstance(tokens, tuple) else tokens or DEFAULT_INPUT_TOKENS
+    length = (
+        f"{tokens[0]}:{tokens[1]}" if isinstance(tokens, tuple) else tokens or DEFAULT_INPUT_TOKENS
+    )
     distribution = setting(config, "load", "input") or length
     out = setting(config, "load", "output")
     rate = setting(config, "server", "request_rate")
@@ -95,13 +113,19 @@ def load(config: ExperimentConfig) -> Load | None:
     return Load(
         lengths(distribution, count, config.seed),
         None if out is None else lengths(out, count, config.seed + 1, "output"),
-        arrivals(kind, count, rate, config.seed, setting(config, "load", "burst")) if config.served else None,
+        (
+            arrivals(kind, count, rate, config.seed, setting(config, "load", "burst"))
+            if config.served
+            else None
+        ),
     )
 
 
 def _of_file(config: ExperimentConfig, path: Path, most: int) -> Load:
     skip = bool(setting(config, "load", "skip_broken"))
-    scale = {"s": 1.0, "ms": 1e-3}[setting(config, "load", "time_unit")] / setting(config, "load", "speed")
+    scale = {"s": 1.0, "ms": 1e-3}[setting(config, "load", "time_unit")] / setting(
+        config, "load", "speed"
+    )
     rows, broken = [], []
     for line, values in _lines(path):
         try:
@@ -118,7 +142,10 @@ def _of_file(config: ExperimentConfig, path: Path, most: int) -> Load:
         if most and len(rows) >= most:
             break
     if not rows:
-        raise ConfigError(f"{path.name} has no requests", expected="JSON lines or CSV with one request in each line")
+        raise ConfigError(
+            f"{path.name} has no requests",
+            expected="JSON lines or CSV with one request in each line",
+        )
     rows.sort(key=lambda row: row[0] or 0.0)
     times, tokens, texts, outputs = zip(*rows, strict=True)
     for what, values in (("time", times), ("prompt", texts)):
@@ -128,7 +155,11 @@ def _of_file(config: ExperimentConfig, path: Path, most: int) -> Load:
     named = ", ".join(map(str, broken[:5])) + ", …" * (len(broken) > 5)
     return Load(
         list(tokens),
-        [config.max_tokens if value is None else value for value in outputs] if any(outputs) else None,
+        (
+            [config.max_tokens if value is None else value for value in outputs]
+            if any(outputs)
+            else None
+        ),
         None if times[0] is None else [(time - times[0]) * scale for time in times],
         None if texts[0] is None else list(texts),
         (f"{len(broken)} broken lines of {path.name} were left out: {named}",) if broken else (),
@@ -145,9 +176,13 @@ def _lines(path: Path) -> list[tuple[int, Any]]:
         try:
             whole = json.loads(content)
         except ValueError as error:
-            raise ConfigError(f"{path.name} is not valid JSON: {error}", hint="correct it at that place") from error
+            raise ConfigError(
+                f"{path.name} is not valid JSON: {error}", hint="correct it at that place"
+            ) from error
         return list(enumerate(whole, 1)) if isinstance(whole, list) else [(1, whole)]
-    lines: list[tuple[int, Any]] = [(n, line) for n, line in enumerate(content.splitlines(), 1) if line.strip()]
+    lines: list[tuple[int, Any]] = [
+        (n, line) for n, line in enumerate(content.splitlines(), 1) if line.strip()
+    ]
     for k, (number, line) in enumerate(lines):
         with contextlib.suppress(ValueError):
             lines[k] = number, json.loads(line)
@@ -155,7 +190,9 @@ def _lines(path: Path) -> list[tuple[int, Any]]:
 
 
 def _row(values: Any) -> tuple[float | None, int, str | None, int | None]:
-    """Time, tokens of the prompt (0 if there is a text), text of the prompt and tokens of the answer of a request."""
+    """Time, tokens of the prompt (0 if there is a text), text of the prompt and tokens of the
+    answer of a request.
+    """
     if not isinstance(values, Mapping):
         raise ValueError(f"{str(values)[:60]!r} is not a JSON object")
     time = _first(values, _TIMES)
@@ -163,7 +200,12 @@ def _row(values: Any) -> tuple[float | None, int, str | None, int | None]:
     text = _prompt_of(values)
     if text is None and not tokens:
         raise ValueError(f"it has neither a length ({', '.join(_INPUTS[:3])}) nor a prompt")
-    return None if time is None else _seconds(time), 0 if text is not None else tokens or 0, text, out
+    return (
+        None if time is None else _seconds(time),
+        0 if text is not None else tokens or 0,
+        text,
+        out,
+    )
 
 
 def _first(values: Mapping[str, Any], names: tuple[str, ...]) -> Any:
@@ -215,7 +257,9 @@ def _seconds(value: Any) -> float:
 
 DEFAULT_INPUT_TOKENS: Final = 64
 _FIRST_ID, _LAST_ID = 5, 30_000
-"""Range of the tokens of synthetic prompts, without special tokens (first in a vocabulary) and rare ones (last)."""
+"""Range of the tokens of synthetic prompts, without special tokens (first in a vocabulary) and
+rare ones (last).
+"""
 
 
 def texts(config: ExperimentConfig) -> list[str] | None:
@@ -241,21 +285,33 @@ def from_file(path: Path) -> list[str]:
         else:
             items = [line for line in content.splitlines() if line.strip()]
     except ValueError as error:
-        raise ConfigError(f"{path.name} is not valid JSON: {error}", hint="correct it, or name it .txt") from error
-    matching = [text for item in items if (text := item if isinstance(item, str) else _prompt_of(item))]
+        raise ConfigError(
+            f"{path.name} is not valid JSON: {error}", hint="correct it, or name it .txt"
+        ) from error
+    matching = [
+        text for item in items if (text := item if isinstance(item, str) else _prompt_of(item))
+    ]
     if not matching:
         found = f"{path.name} has no prompts"
-        raise ConfigError(found, expected=f"texts, or objects with one of the keys {', '.join(_TEXTS)}")
+        raise ConfigError(
+            found, expected=f"texts, or objects with one of the keys {', '.join(_TEXTS)}"
+        )
     return matching
 
 
-def synthetic(config: ExperimentConfig, vocabulary: int | None, lengths: list[int] | None = None) -> dict[str, Any]:
+def synthetic(
+    config: ExperimentConfig, vocabulary: int | None, lengths: list[int] | None = None
+) -> dict[str, Any]:
     """Parameters of synthetic prompts; the same for the same seed."""
     if lengths is None:
         wanted_tokens = config.input_tokens or DEFAULT_INPUT_TOKENS
-        low, high = wanted_tokens if isinstance(wanted_tokens, tuple) else (wanted_tokens, wanted_tokens)
+        low, high = (
+            wanted_tokens if isinstance(wanted_tokens, tuple) else (wanted_tokens, wanted_tokens)
+        )
         chance = random.Random(config.seed)  # noqa: S311 (no secret)
-        count = max(1, config.batch_size, setting(config, "server", "num_prompts") if config.served else 0)
+        count = max(
+            1, config.batch_size, setting(config, "server", "num_prompts") if config.served else 0
+        )
         lengths = [chance.randint(low, high) for _ in range(count)]
     share = setting(config, "load", "shared_prefix")
     return {

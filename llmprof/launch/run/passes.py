@@ -29,10 +29,14 @@ MADE = ".passes.json"
 """File of a run folder that lists the finished passes, for a later attempt."""
 
 _GOT = {
-    "nsys": "install Nsight Systems (package nsight-systems-cli of NVIDIA, or with the CUDA toolkit) and put nsys on "
-    "PATH, or choose profile_mode torch",
-    "ncu": "install Nsight Compute (package nsight-compute of NVIDIA, or with the CUDA toolkit) and put ncu on PATH, "
-    "or choose profile_mode nsys or torch",
+    "nsys": (
+        "install Nsight Systems (package nsight-systems-cli of NVIDIA, or with the CUDA toolkit)"
+        " and put nsys on PATH, or choose profile_mode torch"
+    ),
+    "ncu": (
+        "install Nsight Compute (package nsight-compute of NVIDIA, or with the CUDA toolkit) and"
+        " put ncu on PATH, or choose profile_mode nsys or torch"
+    ),
 }
 
 
@@ -62,7 +66,11 @@ class Passes:
         """Write the script of a pass and run it."""
         values, notes = job(self.config, self.model, under_ncu=mode == "ncu", steps=steps)
         self.note(*notes)
-        script = self.folder.script if mode != "ncu" or out == self.folder.path else out / self.folder.script.name
+        script = (
+            self.folder.script
+            if mode != "ncu" or out == self.folder.path
+            else out / self.folder.script.name
+        )
         files.write(script, engines.script(values))
         argv = command.worker(self.config, script, out)
         argv = wrap(argv) if wrap is not None else argv
@@ -77,14 +85,24 @@ class Passes:
             started=started,
             watch=watch,
         )
-        self.commands.append({"pass": name, "argv": argv, "status": done.status, "seconds": round(done.seconds, 3)})
+        self.commands.append(
+            {"pass": name, "argv": argv, "status": done.status, "seconds": round(done.seconds, 3)}
+        )
         if done.left_over:
-            self.notes.append(f"{name}: processes that still ran afterwards were ended: {', '.join(done.left_over)}")
+            self.notes.append(
+                f"{name}: processes that still ran afterwards were ended:"
+                f" {', '.join(done.left_over)}"
+            )
         worker = files.read_json(out / self.folder.worker.name)
         if not isinstance(worker, dict) or worker.get("error") or (done.status and wrap is None):
-            raise process.failure(worker if isinstance(worker, dict) else None, done, self.folder.log)
+            raise process.failure(
+                worker if isinstance(worker, dict) else None, done, self.folder.log
+            )
         if done.status:
-            self.notes.append(f"{name}: {Path(argv[0]).name} ended with status {done.status}, the engine with none")
+            self.notes.append(
+                f"{name}: {Path(argv[0]).name} ended with status {done.status}, the engine with"
+                " none"
+            )
         self.note(*worker.get("notes") or ())
         environment = run_folder.allowed(self.environment, self.config.environment)
         summary = {"commands": self.commands, "environment": environment, "notes": self.notes}
@@ -113,11 +131,15 @@ def tool(name: str) -> str:
 
 def ran(commands: Sequence[Sequence[str]], name: str) -> list[dict[str, Any]]:
     """Command lines of a step that is not a pass, as rows for the manifest."""
-    return [{"pass": name, "argv": list(argv), "status": None, "seconds": None} for argv in commands]
+    return [
+        {"pass": name, "argv": list(argv), "status": None, "seconds": None} for argv in commands
+    ]
 
 
 _FEW_STEPS: Final = 4
-"""Number of engine steps under ncu if the launches to profile are not known: a prefill and some decode steps."""
+"""Number of engine steps under ncu if the launches to profile are not known: a prefill and some
+decode steps.
+"""
 
 _COPIED: Final = ("worker.json", "events.jsonl", "generated_output.txt")
 
@@ -128,8 +150,9 @@ def plan(config: ExperimentConfig) -> list[tuple[str, list[str]]]:
     Returns
     -------
     list of (str, list of str)
-        Name of each pass and its arguments. In mode ``nsys_ncu`` the timeline of the first pass decides which kernels
-        the second pass profiles; the filter shown is the one that is used without a timeline.
+        Name of each pass and its arguments. In mode ``nsys_ncu`` the timeline of the first pass
+        decides which kernels the second pass profiles; the filter shown is the one that is used
+        without a timeline.
     """
     folder = RunFolder(Path(config.results_dir).expanduser().absolute() / f"{config.name}_TIME")
     lines = []
@@ -148,7 +171,11 @@ def _outs(config: ExperimentConfig, folder: RunFolder) -> list[tuple[str, Path]]
 
 
 def _wrapped(
-    config: ExperimentConfig, folder: RunFolder, name: str, program: list[str], choice: profilers.Choice | None = None
+    config: ExperimentConfig,
+    folder: RunFolder,
+    name: str,
+    program: list[str],
+    choice: profilers.Choice | None = None,
 ) -> list[str]:
     """Command of a pass, wrapped by its profiler."""
     if name == "nsys":
@@ -156,7 +183,11 @@ def _wrapped(
         return command.nsys(config, program, report, executable=shutil.which("nsys") or "nsys")
     if name == "ncu":
         report, found = folder.ncu_report.with_suffix(""), shutil.which("ncu") or "ncu"
-        chosen = {} if choice is None else {name: getattr(choice, name) for name in ("skip", "count", "device")}
+        chosen = (
+            {}
+            if choice is None
+            else {name: getattr(choice, name) for name in ("skip", "count", "device")}
+        )
         kernels = () if choice is None else choice.functions
         return command.ncu(config, program, report, executable=found, kernels=kernels, **chosen)
     return profilers.wrapped(config.cpu_sampler, folder.path, program)
@@ -187,13 +218,18 @@ def engine(passes: Passes) -> dict[str, Any]:
     if out != folder.path:
         for copied in _COPIED:
             if (out / copied).is_file():
-                files.write(folder.path / copied, (out / copied).read_text("utf-8", errors="replace"))
+                files.write(
+                    folder.path / copied, (out / copied).read_text("utf-8", errors="replace")
+                )
     return worker
 
 
 def _warn_of_collectives(passes: Passes) -> None:
     if command.asks_for_collectives(passes.config):
-        words = f"ncu_options.kernel_name names collectives ({passes.config.ncu_options['kernel_name']}): "
+        words = (
+            "ncu_options.kernel_name names collectives"
+            f" ({passes.config.ncu_options['kernel_name']}): "
+        )
         words += "a kernel that waits for other ranks waits forever when ncu replays it alone"
         warnings.warn(words, TraceWarning, stacklevel=4)
         passes.note(words)
@@ -209,11 +245,15 @@ def ncu_pass(passes: Passes, trace: Trace | None) -> None:
         profiled = ", ".join(name for name in choice.functions if name not in choice.elsewhere)
         left_out = ", ".join(choice.elsewhere)
         passes.note(
-            f"ncu profiles {choice.count} launches of {profiled}, which take {choice.share:.0%} of the time of all "
-            f"kernels but collectives{f'; not profiled, since they run in other steps: {left_out}' if left_out else ''}"
+            f"ncu profiles {choice.count} launches of {profiled}, which take {choice.share:.0%} of"
+            " the time of all "
+            "kernels but"
+            f" collectives{f'; not profiled, since they run in other steps: {left_out}' if left_out else ''}"  # noqa: E501
         )
     elif trace is None:
-        passes.note("ncu: the timeline was not imported, so the first launches of any kernel were profiled")
+        passes.note(
+            "ncu: the timeline was not imported, so the first launches of any kernel were profiled"
+        )
     passes.run(
         "ncu",
         mode="ncu",
@@ -225,25 +265,39 @@ def ncu_pass(passes: Passes, trace: Trace | None) -> None:
 
 
 def _enough_steps(config: ExperimentConfig, choice: profilers.Choice | None) -> int | None:
-    """Number of engine steps that ncu needs; None if the configuration states the number of launches."""
-    if any(setting(config, "ncu_options", key) is not None for key in ("launch_skip", "launch_count")):
+    """Number of engine steps that ncu needs; None if the configuration states the number of
+    launches.
+    """
+    if any(
+        setting(config, "ncu_options", key) is not None for key in ("launch_skip", "launch_count")
+    ):
         return None
     if choice is None or choice.steps is None:
         return _FEW_STEPS if choice is None else None
-    return choice.steps + (config.world_size == 1)  # with several processes each step takes many seconds
+    return choice.steps + (
+        config.world_size == 1
+    )  # with several processes each step takes many seconds
 
 
 def _profiled(passes: Passes, count: int | None) -> Callable[[], object] | None:
     """Function that reports how many launches ncu has profiled; it has to be called regularly."""
     if passes.progress is None:
         return None
-    total = setting(passes.config, "ncu_options", "launch_count") or count or command.DEFAULT_LAUNCHES
-    return Lines(passes.folder.log, b"==PROF== Profiling", "ncu: profiling launches", total, passes.progress).read
+    total = (
+        setting(passes.config, "ncu_options", "launch_count") or count or command.DEFAULT_LAUNCHES
+    )
+    return Lines(
+        passes.folder.log, b"==PROF== Profiling", "ncu: profiling launches", total, passes.progress
+    ).read
 
 
 @contextlib.contextmanager
-def monitors_beside(config: ExperimentConfig, path: Path) -> Iterator[Callable[[int], object] | None]:
-    """Sample the machine during the block; yields a function that takes the id of the process to watch."""
+def monitors_beside(
+    config: ExperimentConfig, path: Path
+) -> Iterator[Callable[[int], object] | None]:
+    """Sample the machine during the block; yields a function that takes the id of the process to
+    watch.
+    """
     if not config.monitor_hz:
         yield None
         return
@@ -262,5 +316,7 @@ def ask_doctor(config: ExperimentConfig, progress: Progress | None) -> None:
         progress("checking the machine", 0, 0)
     if failed := doctor(config).filter(status="fail").to_dicts():
         found = [f"{row['check']}: {row['found']}" for row in failed]
-        hint = f"{failed[0]['advice']}{f'; also {chr(59).join(found[1:])}' if len(found) > 1 else ''}"
+        hint = (
+            f"{failed[0]['advice']}{f'; also {chr(59).join(found[1:])}' if len(found) > 1 else ''}"
+        )
         raise LaunchError(found[0], expected=failed[0]["expected"], hint=hint, failed=failed)

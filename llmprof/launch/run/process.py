@@ -1,4 +1,6 @@
-"""Supervised run of a program: output goes to a log, no process of it survives, and its failure becomes an error."""
+"""Supervised run of a program: output goes to a log, no process of it survives, and its failure
+becomes an error.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +74,10 @@ class Events:
                 if isinstance(event, dict):
                     self.last = event
                     if self._progress is not None:
-                        done, total = (n if isinstance(n := event.get(key), int) else 0 for key in ("done", "total"))
+                        done, total = (
+                            n if isinstance(n := event.get(key), int) else 0
+                            for key in ("done", "total")
+                        )
                         self._progress(plain(self.words), done, total)
 
 
@@ -122,15 +127,20 @@ def run(
 ) -> Finished:
     """Run a program to its end; none of its processes outlives this call.
 
-    The program runs in a separate session, so an interrupt in a notebook or terminal reaches only this process. This
-    process then ends the program: it sends an interrupt, so that the program can write its files, then a termination,
-    then a kill. A guard process does the same if this process itself is killed.
+    The program runs in a separate session, so an interrupt in a notebook or terminal reaches only
+    this process. This process then ends the program: it sends an interrupt, so that the program can
+    write its files, then a termination, then a kill. A guard process does the same if this process
+    itself is killed.
     """
     families = _families()
     mark = uuid.uuid4().hex
     tail = Events(events, progress)
     with _opened(log) as out:
-        _note(out, log, f"{datetime.now().astimezone().isoformat(timespec='seconds')} {shlex.join(argv)}")
+        _note(
+            out,
+            log,
+            f"{datetime.now().astimezone().isoformat(timespec='seconds')} {shlex.join(argv)}",
+        )
         began = time.monotonic()
         process = _started(argv, env={**env, families.MARK: mark}, cwd=cwd, stdout=out)
         family: Family | None = None
@@ -141,12 +151,20 @@ def run(
                     family = families.Family(process.pid, mark, log)
                     if started is not None:
                         started(process.pid)
-                    _wait(process, family, tail, watch, until=began + timeout_s if timeout_s else None)
+                    _wait(
+                        process, family, tail, watch, until=began + timeout_s if timeout_s else None
+                    )
                 finally:
-                    left_over = _end(process, family if family is not None else families.Family(process.pid, mark, log))
+                    left_over = _end(
+                        process,
+                        family if family is not None else families.Family(process.pid, mark, log),
+                    )
                     seconds = time.monotonic() - began
         except TimeoutError:
-            found = f"{Path(argv[0]).name} was ended after {timeout_s:g} s; its last event was: {tail.words}"
+            found = (
+                f"{Path(argv[0]).name} was ended after {timeout_s:g} s; its last event was:"
+                f" {tail.words}"
+            )
             hint = "raise timeout_s, or lower the number of tokens, repeats or iterations"
             raise LaunchError(found, hint=hint, timeout=True) from None
         tail.read()
@@ -191,7 +209,11 @@ def _end(process: subprocess.Popen[bytes], family: Any) -> tuple[str, ...]:
 
 def _interrupt(process: subprocess.Popen[bytes]) -> None:
     """Interrupt the first process, so that it can write its files; kill it if it does not end."""
-    for how, patience in ((signal.SIGINT, INTERRUPT_S), (signal.SIGTERM, INTERRUPT_S / 3), (signal.SIGKILL, None)):
+    for how, patience in (
+        (signal.SIGINT, INTERRUPT_S),
+        (signal.SIGTERM, INTERRUPT_S / 3),
+        (signal.SIGKILL, None),
+    ):
         with contextlib.suppress(ProcessLookupError):
             process.send_signal(how)
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -200,7 +222,11 @@ def _interrupt(process: subprocess.Popen[bytes]) -> None:
 
 
 def _started(argv: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
-    own: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stderr": subprocess.STDOUT, "start_new_session": True}
+    own: dict[str, Any] = {
+        "stdin": subprocess.DEVNULL,
+        "stderr": subprocess.STDOUT,
+        "start_new_session": True,
+    }
     try:
         return subprocess.Popen(list(argv), **own, **options)  # noqa: S603 (no shell)
     except OSError as error:
@@ -246,16 +272,23 @@ def _guarded(root: int, mark: str, log: Path) -> Iterator[None]:
 
 
 def _families() -> ModuleType:
-    """Module that finds the processes of a run; imported here since it needs psutil, which reading traces does not."""
+    """Module that finds the processes of a run; imported here since it needs psutil, which
+    reading traces does not.
+    """
     with needs("psutil", "launching a run needs", "launch", LaunchError):
         from llmprof.launch.run import family
     return family
 
 
 TAIL_BYTES: Final = 200_000
-_ALARM: Final = re.compile(r"(?i)error|exception|fail|kill|cannot|no space|out of memory|less than|larger than")
+_ALARM: Final = re.compile(
+    r"(?i)error|exception|fail|kill|cannot|no space|out of memory|less than|larger than"
+)
 _LEAST_ROOM: Final = 1 << 20
-_KILLED: Final[dict[int, str]] = {signal.SIGKILL: "it was killed", signal.SIGSEGV: "it crashed (segmentation fault)"}
+_KILLED: Final[dict[int, str]] = {
+    signal.SIGKILL: "it was killed",
+    signal.SIGSEGV: "it crashed (segmentation fault)",
+}
 
 
 def failure(worker: Mapping[str, Any] | None, finished: Finished, log: Path) -> LaunchError:
@@ -283,7 +316,11 @@ def failure(worker: Mapping[str, Any] | None, finished: Finished, log: Path) -> 
 
 def _when(finished: Finished) -> str:
     last = finished.last_event.get("event")
-    before = {None: "before it began", "import": "while it was imported", "init": "while it started"}
+    before = {
+        None: "before it began",
+        "import": "while it was imported",
+        "init": "while it started",
+    }
     return before.get(last, f"in mid-run, after {last!r}") if last != "error" else "with an error"
 
 
@@ -295,13 +332,21 @@ def _ending(status: int) -> str:
 
 def alarming(output: str) -> str:
     """Lines that look like errors; most other lines of an engine only list its options."""
-    return "\n".join(line for line in output.splitlines() if _ALARM.search(line) and not is_survived(line))
+    return "\n".join(
+        line for line in output.splitlines() if _ALARM.search(line) and not is_survived(line)
+    )
 
 
 def _last_error(output: str) -> str:
-    """The last line that looks like an exception's message; if vLLM's engine core failed, the line of the cause."""
+    """The last line that looks like an exception's message; if vLLM's engine core failed, the
+    line of the cause.
+    """
     lines = [line.strip() for line in output.splitlines() if not is_survived(line)]
-    matching = [line for line in lines if re.search(r"(?:^|[\s\]])[A-Za-z_.]*(?:Error|Exception)(?::| \()", line)]
+    matching = [
+        line
+        for line in lines
+        if re.search(r"(?:^|[\s\]])[A-Za-z_.]*(?:Error|Exception)(?::| \()", line)
+    ]
     causes = [line for line in matching if "Engine core initialization failed" not in line]
     return (causes or matching or [""])[-1]
 

@@ -1,4 +1,6 @@
-"""Results of a run: reads and checks its trace, writes its numbers and its energy, and shows its warnings."""
+"""Results of a run: reads and checks its trace, writes its numbers and its energy, and shows its
+warnings.
+"""
 
 import contextlib
 import warnings
@@ -28,8 +30,10 @@ from llmprof.units import NS_PER_S
 
 COUNTER: Final = "gpu.energy"
 LEAST_SAMPLES: Final = 3
-"""Least number of samples of each GPU within a repeat. With fewer no energy is given, since the counter moves in
-steps."""
+"""Least number of samples of each GPU within a repeat.
+
+With fewer no energy is given, since the counter moves in steps.
+"""
 
 _SCHEMA = {
     "phase": pl.String,
@@ -45,13 +49,15 @@ def energy(samples: pl.DataFrame, worker: Mapping[str, Any]) -> pl.DataFrame:
     """Energy of the GPUs in each repeat of a run.
 
     ``joules = sum over the GPUs of E(end) - E(start)``, where ``E`` is the counter of NVML
-    (``nvmlDeviceGetTotalEnergyConsumption``, Volta and later), interpolated linearly between two samples. It is the
-    energy of the whole board, including work of other processes.
+    (``nvmlDeviceGetTotalEnergyConsumption``, Volta and later), interpolated linearly between two
+    samples. It is the energy of the whole board, including work of other processes.
     """
     counter = samples.filter(pl.col("name") == COUNTER).sort("time_ns")
     if counter.is_empty():
         found = "the monitors have no counter of energy"
-        raise NotCapturedError(found, hint="it needs an NVIDIA GPU from Volta on, nvidia-ml-py, and monitor_hz above 0")
+        raise NotCapturedError(
+            found, hint="it needs an NVIDIA GPU from Volta on, nvidia-ml-py, and monitor_hz above 0"
+        )
     tokens: dict[tuple[Any, Any], int] = {}
     for request in worker.get("requests") or ():
         key = (request.get("phase"), request.get("repeat"))
@@ -65,17 +71,26 @@ def energy(samples: pl.DataFrame, worker: Mapping[str, Any]) -> pl.DataFrame:
         fewest = min(device["time_ns"].is_between(first, last).sum() for device in devices)
         if fewest < LEAST_SAMPLES:
             continue
-        ends = [np.interp([0, last - first], device["time_ns"] - first, device["value"]) for device in devices]
+        ends = [
+            np.interp([0, last - first], device["time_ns"] - first, device["value"])
+            for device in devices
+        ]
         joules, count = float(np.diff(ends).sum()), tokens.get((stage["name"], stage["repeat"]), 0)
         each, watts = joules / count if count else None, joules / (stage["dur_ns"] / NS_PER_S)
-        rows.append((stage["name"], stage["repeat"], joules, watts, count, each, len(devices), fewest))
+        rows.append(
+            (stage["name"], stage["repeat"], joules, watts, count, each, len(devices), fewest)
+        )
     return pl.DataFrame(rows, schema=_SCHEMA, orient="row")
 
 
 def energy_summary(frame: pl.DataFrame) -> list[dict[str, Any]]:
-    """Joules per output token of each phase, with the 95 % interval of the mean over its repeats."""
+    """Joules per output token of each phase, with the 95 % interval of the mean over its
+    repeats.
+    """
     phases = []
-    for (phase,), rows in frame.drop_nulls("joules_per_output_token").group_by("phase", maintain_order=True):
+    for (phase,), rows in frame.drop_nulls("joules_per_output_token").group_by(
+        "phase", maintain_order=True
+    ):
         over = requests.over_repeats(rows["joules_per_output_token"].to_list())
         interval = {name: over[name] for name in ("ci95_low", "ci95_high")}
         facts = {"phase": phase, "joules_per_output_token": over["mean"], **interval}
@@ -132,7 +147,15 @@ _TRACES: Final = {"torch", "ops"}
 """Modes whose timeline is in the folder of traces; in other modes it is the export of nsys."""
 _MOST_KERNELS: Final = 5
 _OF_THE_CONFIGURATION: Final = (
-    *("name", "model", "profile_mode", "served", "tensor_parallel_size", "pipeline_parallel_size", "batch_size"),
+    *(
+        "name",
+        "model",
+        "profile_mode",
+        "served",
+        "tensor_parallel_size",
+        "pipeline_parallel_size",
+        "batch_size",
+    ),
     "max_tokens",
 )
 
@@ -152,11 +175,15 @@ class Results:
     _trace: Trace | None = None
 
     def timeline(self) -> Trace | None:
-        """The trace, imported first if needed; None if it cannot be imported here, or if the mode records none."""
+        """The trace, imported first if needed; None if it cannot be imported here, or if the
+        mode records none.
+        """
         mode = self.config.profile_mode
         if self._trace is None and mode in TIMELINES:
             if mode not in _TRACES:
-                done = profilers.import_capture(self.folder, log_tail=tail(self.folder.log, most=process.TAIL_BYTES))
+                done = profilers.import_capture(
+                    self.folder, log_tail=tail(self.folder.log, most=process.TAIL_BYTES)
+                )
                 self.imports += [one for one in done.commands if one not in self.imports]
                 self.imported = done.done
                 if not done.done:
@@ -186,11 +213,16 @@ class Results:
             self._write_ncu(trace)
         self.warned += document["warnings"]
         self.summary["metrics"] = document["summary"]
-        self.summary |= {name: document[name] for name in ("overhead", "kv_cache", "peak_memory_bytes")}
+        self.summary |= {
+            name: document[name] for name in ("overhead", "kv_cache", "peak_memory_bytes")
+        }
         if folder.monitors.is_file():
             with contextlib.suppress(NotCapturedError):
                 used = energy(pl.read_parquet(folder.monitors), self.worker)
-                self.summary["energy"] = {"repeats": used.to_dicts(), "phases": energy_summary(used)}
+                self.summary["energy"] = {
+                    "repeats": used.to_dicts(),
+                    "phases": energy_summary(used),
+                }
         files.write_json(folder.summary, self._head() | self.summary)
         options: dict[str, Any] = {"also": config.environment, "worker": self.worker}
         run_folder.write(folder, commands=commands, environment=environment, **options)
@@ -206,7 +238,9 @@ class Results:
         except CaptureError as error:
             if not self.folder.ncu_metrics.is_file():
                 raise
-            self.notes.append(f"the metrics of ncu from an earlier attempt were kept: {error.found}")
+            self.notes.append(
+                f"the metrics of ncu from an earlier attempt were kept: {error.found}"
+            )
             return
         self.summary["ncu"] = {"launches": len(profilers.write_numbers(measured, self.folder))}
         if trace is not None:
@@ -230,7 +264,9 @@ _LEAST_SHARE: Final = 0.5
 _MOST_WINDOW: Final = 0.5
 
 
-def check(trace: Trace, config: ExperimentConfig, worker: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def check(
+    trace: Trace, config: ExperimentConfig, worker: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """Check that a trace has what the run had to record."""
     worker = worker or {}
     platform = worker.get("platform")
@@ -241,7 +277,10 @@ def check(trace: Trace, config: ExperimentConfig, worker: Mapping[str, Any] | No
     counts = dict(events.group_by("rank").len().sort("rank").iter_rows())
     missing = sorted(set(range(config.world_size)) - set(counts))
     if missing:
-        found = f"the capture has {event}s of {ranks_in_words(sorted(counts))}, but none of {ranks_in_words(missing)}"
+        found = (
+            f"the capture has {event}s of {ranks_in_words(sorted(counts))}, but none of"
+            f" {ranks_in_words(missing)}"
+        )
         expected = f"{event}s of all {config.world_size} ranks"
         hint = _WHY_RANKS.get(config.profile_mode, _WHY_RANKS["nsys"])
         raise CaptureError(found, expected=expected, hint=hint, missing=missing)
@@ -252,12 +291,19 @@ def check(trace: Trace, config: ExperimentConfig, worker: Mapping[str, Any] | No
         raise CaptureError(
             f"the capture has {counted(events.height, event)}, but no step of the engine",
             expected="steps labelled execute_… by vLLM 0.11 or newer, or repeated kernels",
-            hint="the profiled window may lie outside the requests: check server.profile_after_s and max_iterations",
+            hint=(
+                "the profiled window may lie outside the requests: check server.profile_after_s and"
+                " max_iterations"
+            ),
         )
     sources = steps["source"].unique().sort().to_list()
     if "inferred" in sources and labelled:
-        warned.append("the trace has no labels of steps, so they were inferred from the repetition of kernels")
-    shares = dict(analyze.coverage(trace).filter(measure="step").select("rank", "share").iter_rows())
+        warned.append(
+            "the trace has no labels of steps, so they were inferred from the repetition of kernels"
+        )
+    shares = dict(
+        analyze.coverage(trace).filter(measure="step").select("rank", "share").iter_rows()
+    )
     warned += [
         f"only {share:.0%} of the time of rank {rank} lies in steps of the engine"
         for rank, share in shares.items()
@@ -285,46 +331,62 @@ def _events(trace: Trace, config: ExperimentConfig, *, on_device: bool) -> pl.Da
     except NotCapturedError as error:
         found = f"the capture is empty: {error.found}"
         raise CaptureError(found, hint=_why_empty(trace, config, on_device=on_device)) from error
-    rows = events.filter((pl.col("source") == ("kernel" if on_device else "op")) & (pl.col("rank") >= 0))
+    rows = events.filter(
+        (pl.col("source") == ("kernel" if on_device else "op")) & (pl.col("rank") >= 0)
+    )
     if not rows.height:
         what = "kernels" if on_device else "operators"
-        raise CaptureError(f"the capture has no {what}", hint=_why_empty(trace, config, on_device=on_device))
+        raise CaptureError(
+            f"the capture has no {what}", hint=_why_empty(trace, config, on_device=on_device)
+        )
     return rows
 
 
 def _why_empty(trace: Trace, config: ExperimentConfig, *, on_device: bool) -> str:
     if config.profile_mode == "ops":
-        return "no step of the engine was timed: raise max_tokens or ops_options.steps, or lower ops_options.every"
+        return (
+            "no step of the engine was timed: raise max_tokens or ops_options.steps, or lower"
+            " ops_options.every"
+        )
     if config.profile_mode == "torch":
         if on_device and (trace.has("ops") or trace.has("runtime")):
             return (
-                "PyTorch's profiler recorded the host only: another tool (nsys, ncu, a debugger, DCGM) uses CUPTI, or "
-                "PyTorch was built without CUPTI"
+                "PyTorch's profiler recorded the host only: another tool (nsys, ncu, a debugger,"
+                " DCGM) uses CUPTI, or PyTorch was built without CUPTI"
             )
-        return "no step ran in the profiled window: raise max_tokens, or lower server.profile_after_s"
+        return (
+            "no step ran in the profiled window: raise max_tokens, or lower server.profile_after_s"
+        )
     if trace.has("runtime"):
         return (
-            "nsys recorded calls but no kernels: its CUPTI is older than the driver; use a newer Nsight Systems, and "
-            "run no other profiler at the same time"
+            "nsys recorded calls but no kernels: its CUPTI is older than the driver; use a newer"
+            " Nsight Systems, and run no other profiler at the same time"
         )
     return (
-        "nsys followed no process that used the GPU: the workers must be spawned "
-        "(VLLM_WORKER_MULTIPROC_METHOD=spawn) and the engine must call cudaProfilerStart (profiler cuda)"
+        "nsys followed no process that used the GPU: the workers must be spawned"
+        " (VLLM_WORKER_MULTIPROC_METHOD=spawn) and the engine must call cudaProfilerStart (profiler"
+        " cuda)"
     )
 
 
 _WHY_RANKS: Final = {
     "ops": "a rank wrote no ops_rankN.json.gz: see its messages in experiment.log",
-    "torch": "the profiler of a rank did not stop in time or failed: see its messages in experiment.log; with_stack: "
-    "false and a lower max_iterations make it faster",
-    "nsys": "nsys did not follow the processes of the other ranks: workers must be spawned and not forked "
-    "(VLLM_WORKER_MULTIPROC_METHOD=spawn, trace-fork-before-exec)",
+    "torch": (
+        "the profiler of a rank did not stop in time or failed: see its messages in experiment.log;"
+        " with_stack: false and a lower max_iterations make it faster"
+    ),
+    "nsys": (
+        "nsys did not follow the processes of the other ranks: workers must be spawned and not"
+        " forked (VLLM_WORKER_MULTIPROC_METHOD=spawn, trace-fork-before-exec)"
+    ),
 }
 
 
 def _window_share(trace: Trace, worker: Mapping[str, Any]) -> float | None:
     """Share of the profiled stages' time that lies within the trace's span."""
-    stages = [s for s in worker.get("stages") or () if s.get("name") == "profiled" and s.get("dur_ns")]
+    stages = [
+        s for s in worker.get("stages") or () if s.get("name") == "profiled" and s.get("dur_ns")
+    ]
     first, last = trace.span_ns
     if not stages or last <= first:
         return None
@@ -338,7 +400,9 @@ def timeline(folder: RunFolder, config: ExperimentConfig) -> Trace:
         raise NotCapturedError(found, hint="run it in mode torch, nsys or nsys_ncu")
     if config.profile_mode not in _TRACES and not folder.sqlite.is_file():
         summary = files.read_json(folder.summary) or {}
-        advice = (summary.get("capture") or {}).get("advice") or "see state.json and experiment.log of the run"
+        advice = (summary.get("capture") or {}).get(
+            "advice"
+        ) or "see state.json and experiment.log of the run"
         raise NotCapturedError(f"{folder.path.name} has no {folder.sqlite.name}", hint=advice)
     try:
         trace = read(folder.traces if config.profile_mode in _TRACES else folder.sqlite)
@@ -359,4 +423,6 @@ def metrics(folder: RunFolder) -> Any:
     try:
         return read_metrics(folder.ncu_report)
     except ReadError as error:
-        raise CaptureError(f"the report of ncu cannot be read: {error.found}", hint=error.hint) from error
+        raise CaptureError(
+            f"the report of ncu cannot be read: {error.found}", hint=error.hint
+        ) from error

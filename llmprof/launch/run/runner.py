@@ -1,4 +1,6 @@
-"""Runner of experiments: runs the passes of a mode, keeps the state of the folder up to date, and returns the run."""
+"""Runner of experiments: runs the passes of a mode, keeps the state of the folder up to date,
+and returns the run.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
-from llmprof.errors import AnalysisError, LaunchError, LlmprofError, NotCapturedError, ReadError, TraceWarning
+from llmprof.errors import (
+    AnalysisError,
+    LaunchError,
+    LlmprofError,
+    NotCapturedError,
+    ReadError,
+    TraceWarning,
+)
 from llmprof.launch.config.models import resolve
 from llmprof.launch.config.options import ExperimentConfig
 from llmprof.launch.run import passes as run_passes
@@ -70,7 +79,10 @@ class Run(Carded):
 
     @functools.cached_property
     def summary(self) -> Summary:
-        """``summary.json``, or empty; its keys are attributes, too: ``run.summary.top_kernels[0].time_percentage``."""
+        """``summary.json``, or empty; its keys are attributes, too:
+
+        ``run.summary.top_kernels[0].time_percentage``.
+        """
         return Summary(files.read_json(self.folder.summary) or {})
 
     def __getitem__(self, key: str) -> Any:
@@ -79,22 +91,29 @@ class Run(Carded):
 
     @functools.cached_property
     def worker(self) -> dict[str, Any]:
-        """Content of the engine script's ``worker.json``; empty if the script ended before it was written."""
+        """Content of the engine script's ``worker.json``; empty if the script ended before it
+        was written.
+        """
         return files.read_json(self.folder.worker) or {}
 
     @functools.cached_property
     def requests(self) -> pl.DataFrame:
-        """Requests of the run, with the columns of :func:`llmprof.launch.run.requests.requests_of`."""
+        """Requests of the run, with the columns of
+        :func:`llmprof.launch.run.requests.requests_of`.
+        """
         return requests_of(self.worker)
 
     @functools.cached_property
     def engine_steps(self) -> pl.DataFrame:
-        """Steps of the engine's scheduler in the window, as :func:`llmprof.launch.run.requests.engine_steps_of`."""
+        """Steps of the engine's scheduler in the window, as
+        :func:`llmprof.launch.run.requests.engine_steps_of`.
+        """
         return engine_steps_of(self.worker)
 
     @functools.cached_property
     def trace(self) -> Trace:
-        """The timeline, with the samples of the monitors and of the host's call stacks (``cpu_sampler``).
+        """The timeline, with the samples of the monitors and of the host's call stacks
+        (``cpu_sampler``).
 
         Raises
         ------
@@ -109,7 +128,11 @@ class Run(Carded):
             try:
                 trace = monitors.counters(table.read(self.folder.monitors), trace)
             except (AnalysisError, ReadError) as error:
-                warnings.warn(f"the trace has no counters of the monitors: {error.found}", TraceWarning, stacklevel=2)
+                warnings.warn(
+                    f"the trace has no counters of the monitors: {error.found}",
+                    TraceWarning,
+                    stacklevel=2,
+                )
         return with_cpu_samples(self.folder.path, trace)
 
     @functools.cached_property
@@ -149,7 +172,9 @@ def open_run(path: str | os.PathLike[str]) -> Run:
 
 
 At = Callable[..., None]
-"""Writes the stage that a run has reached into its folder, and the state if it does not run any more."""
+"""Writes the stage that a run has reached into its folder, and the state if it does not run any
+more.
+"""
 
 
 @contextlib.contextmanager
@@ -172,7 +197,9 @@ def kept(folder: RunFolder) -> Iterator[At]:
             error.facts.setdefault("folder", str(folder.path))
         elif not isinstance(error, OSError | KeyboardInterrupt):
             told["traceback"] = traceback.format_exc()[-4000:]
-        with contextlib.suppress(LlmprofError):  # if a full disk prevents even that, the first error is kept
+        with contextlib.suppress(
+            LlmprofError
+        ):  # if a full disk prevents even that, the first error is kept
             state = INTERRUPTED if isinstance(error, KeyboardInterrupt) else FAILED
             folder.set_state(state, stage=reached, error=told)
         if isinstance(error, OSError):
@@ -192,12 +219,16 @@ class ExperimentRunner:
     config : ExperimentConfig
         Configuration of the run.
     progress : callable, optional
-        Called with the current task, the amount of work that is done, and the whole amount (0: unknown).
+        Called with the current task, the amount of work that is done, and the whole amount (0:
+        unknown).
     check : bool
-        Whether the doctor checks the machine first; a failure that it finds stops the run before it starts.
+        Whether the doctor checks the machine first; a failure that it finds stops the run before it
+        starts.
     """
 
-    def __init__(self, config: ExperimentConfig, *, progress: Progress | None = None, check: bool = True) -> None:
+    def __init__(
+        self, config: ExperimentConfig, *, progress: Progress | None = None, check: bool = True
+    ) -> None:
         self.config = config
         self._progress, self._check = progress, check
 
@@ -207,13 +238,14 @@ class ExperimentRunner:
         Returns
         -------
         Run
-            Finished run, whose capture was checked; ``state`` says if a raw capture could not be imported here.
+            Finished run, whose capture was checked; ``state`` says if a raw capture could not be
+            imported here.
 
         Raises
         ------
         LaunchError
-            The machine cannot run the experiment (the error has the doctor's reason), or the engine or the profiler
-            failed; the error says what to do.
+            The machine cannot run the experiment (the error has the doctor's reason), or the engine
+            or the profiler failed; the error says what to do.
         CaptureError
             The capture is empty or incomplete.
         OutputError
@@ -229,15 +261,21 @@ class ExperimentRunner:
                 tool(name)
         if self._check:
             run_passes.ask_doctor(self.config, self._progress)
-        job(self.config, self.config.model)  # so that an unreadable prompt file is reported before anything starts
+        job(
+            self.config, self.config.model
+        )  # so that an unreadable prompt file is reported before anything starts
         return self.run_in(RunFolder.create(self.config))
 
     def run_in(self, folder: RunFolder) -> Run:
-        """Run the experiment in an existing folder with a separate engine; files of an earlier attempt are removed."""
+        """Run the experiment in an existing folder with a separate engine; files of an earlier
+        attempt are removed.
+        """
         with folder.lock(), kept(folder) as stage:
             folder.clear()
             stage("model")
-            passes = Passes(self.config, folder, resolve(self.config.model, folder.model), self._progress)
+            passes = Passes(
+                self.config, folder, resolve(self.config.model, folder.model), self._progress
+            )
             stage("engine")
             results = Results(self.config, folder, run_passes.engine(passes), passes.notes)
             if self.config.profile_mode == "nsys_ncu":
@@ -249,12 +287,16 @@ class ExperimentRunner:
             return self._finish(results, passes, stage)
 
     def finish_in(self, folder: RunFolder) -> Run:
-        """Import and check a recorded run, and write its results; if the pass of ncu is missing, it is run."""
+        """Import and check a recorded run, and write its results; if the pass of ncu is missing,
+        it is run.
+        """
         with folder.lock(), kept(folder) as stage:
             gather(folder)
             passes = Passes(self.config, folder, self.config.model, self._progress)
             passes.recall()
-            results = Results(self.config, folder, files.read_json(folder.worker) or {}, passes.notes)
+            results = Results(
+                self.config, folder, files.read_json(folder.worker) or {}, passes.notes
+            )
             if self.config.profile_mode == "nsys_ncu" and not folder.ncu_report.is_file():
                 passes.model = resolve(self.config.model, folder.model)
                 stage("ncu")
@@ -278,8 +320,11 @@ class ExperimentRunner:
             self._progress(what, 0, 0)
 
 
-def resume(path: str | os.PathLike[str], *, progress: Progress | None = None, check: bool = True) -> Run:
-    """Resume a run: a finished run stays as it is, a recorded run is imported, any other is started again.
+def resume(
+    path: str | os.PathLike[str], *, progress: Progress | None = None, check: bool = True
+) -> Run:
+    """Resume a run: a finished run stays as it is, a recorded run is imported, any other is started
+    again.
 
     Raises
     ------
@@ -291,12 +336,18 @@ def resume(path: str | os.PathLike[str], *, progress: Progress | None = None, ch
     if run.state == FINISHED:
         return run
     if run.state == RUNNING:
-        raise LaunchError(f"{run.folder.path.name} is running", hint="wait for its end, or end its process")
+        raise LaunchError(
+            f"{run.folder.path.name} is running", hint="wait for its end, or end its process"
+        )
     if run.recorded:
         found = f"{run.folder.path.name} is a recording of a server that llmprof did not start"
         raise LaunchError(found, hint="record the server again: llmprof record")
     shared = (run.folder.path / ENGINE_FILE).is_file()
-    recorded = (shared or run.folder.state.get("stage") in _RECORDED) and run.worker and not run.worker.get("error")
+    recorded = (
+        (shared or run.folder.state.get("stage") in _RECORDED)
+        and run.worker
+        and not run.worker.get("error")
+    )
     if run.state == UNIMPORTED or recorded:
         return runner.finish_in(run.folder)
     if check:

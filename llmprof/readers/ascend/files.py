@@ -20,7 +20,9 @@ ABSENT: Final = ("", "N/A", "NA", "None", "nan", "NULL")
 
 NS_PER_UNIT: Final = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 BYTES_PER_UNIT: Final = {"B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30}
-"""Bytes by unit, powers of 1024 in msprof: 2,160,232 KB in its text are 2,212,077,568 bytes in its database."""
+"""Bytes by unit, powers of 1024 in msprof: 2,160,232 KB in its text are 2,212,077,568 bytes in
+its database.
+"""
 
 _MOST_NS: Final = 2**61
 """Largest number (ns) that counts as a time."""
@@ -33,15 +35,23 @@ def read(path: Path) -> pl.DataFrame:
     try:
         raw = regular(path).read_bytes()
     except OSError as error:
-        raise ReadError(f"cannot read {path.name}: {error.strerror or error}", hint="check the file") from error
+        raise ReadError(
+            f"cannot read {path.name}: {error.strerror or error}", hint="check the file"
+        ) from error
     if not raw.strip():
         raise ReadError(f"{path.name} is empty", expected="a table", hint="export it again")
-    if raw.count(b'"') % 2:  # the file ends inside a quoted cell: the lines before that cell can be read
+    if (
+        raw.count(b'"') % 2
+    ):  # the file ends inside a quoted cell: the lines before that cell can be read
         raw = raw[: raw.rindex(b'"')]
         raw = raw[: raw.rindex(b"\n") + 1] if b"\n" in raw else raw
     try:
         frame = pl.read_csv(
-            raw, infer_schema=False, truncate_ragged_lines=True, encoding="utf8-lossy", raise_if_empty=True
+            raw,
+            infer_schema=False,
+            truncate_ragged_lines=True,
+            encoding="utf8-lossy",
+            raise_if_empty=True,
         )
     except (pl.exceptions.PolarsError, ValueError) as error:
         found = f"{path.name} is not a table: {str(error).splitlines()[0]}"
@@ -52,7 +62,9 @@ def read(path: Path) -> pl.DataFrame:
         names.setdefault(heading(column), column)
     frame = frame.select(pl.col(column).alias(name) for name, column in names.items())
     frame = frame.select(pl.all().str.strip_chars(' \t\r\n"'))
-    return frame.select(pl.when(~pl.col(c).is_in(ABSENT)).then(pl.col(c)).alias(c) for c in frame.columns)
+    return frame.select(
+        pl.when(~pl.col(c).is_in(ABSENT)).then(pl.col(c)).alias(c) for c in frame.columns
+    )
 
 
 def heading(text: str) -> str:
@@ -78,7 +90,9 @@ def text(frame: pl.DataFrame, *names: str) -> pl.Expr:
 
 
 def whole(frame: pl.DataFrame, *names: str) -> pl.Expr:
-    """The first of some columns that the frame has, as int64; null where a cell is not a whole number."""
+    """The first of some columns that the frame has, as int64; null where a cell is not a whole
+    number.
+    """
     return text(frame, *names).str.replace(r"\.0+$", "").cast(pl.Int64, strict=False)
 
 
@@ -88,30 +102,43 @@ def number(frame: pl.DataFrame, *names: str) -> pl.Expr:
 
 
 def time_ns(frame: pl.DataFrame, *stems: str) -> pl.Expr:
-    """The first of some columns of times as int64 ns, converted from the unit that its heading names."""
+    """The first of some columns of times as int64 ns, converted from the unit that its heading
+    names.
+    """
     for stem in stems:
         for unit, factor in NS_PER_UNIT.items():
             if f"{stem}_{unit}" in frame.columns:
                 return ns_of_text(pl.col(f"{stem}_{unit}"), factor)
-        if stem in frame.columns:  # versions of 2023 do not write the unit of start times: us, or ns since the epoch
+        if (
+            stem in frame.columns
+        ):  # versions of 2023 do not write the unit of start times: us, or ns since the epoch
             scaled_ns = ns_of_text(pl.col(stem))
-            whole_ns = pl.col(stem).str.extract(r"^\s*(\d{18,19})\s*$", 1).cast(pl.Int64, strict=False)
+            whole_ns = (
+                pl.col(stem).str.extract(r"^\s*(\d{18,19})\s*$", 1).cast(pl.Int64, strict=False)
+            )
             return pl.coalesce(whole_ns, scaled_ns)
     return pl.lit(None, dtype=pl.Int64)
 
 
 def size_bytes(frame: pl.DataFrame, *stems: str) -> pl.Expr:
-    """The first of some columns of sizes as int64 bytes, converted from the unit that its heading names."""
+    """The first of some columns of sizes as int64 bytes, converted from the unit that its
+    heading names.
+    """
     for stem in stems:
         for unit, factor in BYTES_PER_UNIT.items():
             if f"{stem}_{unit}" in frame.columns:
-                return (number(frame, f"{stem}_{unit}") * factor).round().cast(pl.Int64, strict=False)
+                return (
+                    (number(frame, f"{stem}_{unit}") * factor).round().cast(pl.Int64, strict=False)
+                )
     return pl.lit(None, dtype=pl.Int64)
 
 
 def ns_of_text(value: pl.Expr, factor: int = 1000) -> pl.Expr:
-    """Times as decimal text in a unit of ``factor`` ns, exactly, as int64 ns; null if the text is not a number."""
-    # float64 cannot hold epoch microseconds with a fraction exactly, so the digits are converted as text.
+    """Times as decimal text in a unit of ``factor`` ns, exactly, as int64 ns; null if the text
+    is not a number.
+    """
+    # float64 cannot hold epoch microseconds with a fraction exactly, so the digits are converted as
+    # text.
     digits = len(str(factor)) - 1
     if not digits:
         return value.str.extract(r"^\s*(-?\d+)").cast(pl.Int64, strict=False)
@@ -121,16 +148,32 @@ def ns_of_text(value: pl.Expr, factor: int = 1000) -> pl.Expr:
         value.str.extract(r"^\s*[-+]?\d*\.(\d*)\s*$", 1).fill_null(""),
     )
     kept = fraction.str.slice(0, digits).str.pad_end(digits, "0").cast(pl.Int64, strict=False)
-    rounded = pl.when(fraction.str.slice(digits, 1).cast(pl.Int64, strict=False).fill_null(0) >= 5).then(1).otherwise(0)
+    rounded = (
+        pl.when(fraction.str.slice(digits, 1).cast(pl.Int64, strict=False).fill_null(0) >= 5)
+        .then(1)
+        .otherwise(0)
+    )
     units = whole_part.cast(pl.Int64, strict=False)
     plain = pl.when(units <= _MOST_NS // factor).then(units * factor + kept + rounded)
     signed = pl.when(sign.is_not_null()).then(-plain).otherwise(plain)
     wide = (value.cast(pl.Float64, strict=False) * factor).round()  # 1e-05 and the like
-    wide = pl.when(wide.is_finite() & wide.is_between(-(2.0**61), 2.0**61)).then(wide).cast(pl.Int64, strict=False)
+    wide = (
+        pl.when(wide.is_finite() & wide.is_between(-(2.0**61), 2.0**61))
+        .then(wide)
+        .cast(pl.Int64, strict=False)
+    )
     return pl.coalesce(signed, wide)
 
 
-TABLES: Final = ("TASK", "PYTORCH_API", "CANN_API", "COMMUNICATION_OP", "COMPUTE_TASK_INFO", "AICORE_FREQ", "NPU_MEM")
+TABLES: Final = (
+    "TASK",
+    "PYTORCH_API",
+    "CANN_API",
+    "COMMUNICATION_OP",
+    "COMPUTE_TASK_INFO",
+    "AICORE_FREQ",
+    "NPU_MEM",
+)
 """Tables of recordings: a database with at least one of them is a recording."""
 
 
@@ -143,7 +186,11 @@ class Database:
             self.columns = sqlite.tables(connection)
 
     def read(
-        self, table: str, whole: Iterable[str] = (), numbers: Iterable[str] = (), texts: Iterable[str] = ()
+        self,
+        table: str,
+        whole: Iterable[str] = (),
+        numbers: Iterable[str] = (),
+        texts: Iterable[str] = (),
     ) -> pl.DataFrame | None:
         """Columns of a table; a missing column is all null. None if the table is missing."""
         if table not in self.columns:
@@ -186,25 +233,33 @@ def is_database(path: Path) -> bool:
             names = sqlite.tables(connection)
     except (OSError, ReadError):
         return False
-    recorded = "STRING_IDS" in names and (any(table in names for table in TABLES) or bool(names.refused))
+    recorded = "STRING_IDS" in names and (
+        any(table in names for table in TABLES) or bool(names.refused)
+    )
     return recorded or "StepTraceTime" in names or "CommAnalyzerTime" in names
 
 
 def communication_times(path: Path) -> pl.DataFrame | None:
-    """Times of each call by HCCL's own analysis (ns) and the hash of its group, from ``analysis.db``; None if it has
-    none.
-    """  # noqa: D205
+    """Times of each call by HCCL's own analysis (ns) and the hash of its group, from
+    ``analysis.db``; None if it has none.
+    """
     db = Database(path)
     columns = {
-        "transit_time": "ascend_transit_ns", "wait_time": "ascend_wait_ns",
-        "synchronization_time": "ascend_synchronization_ns", "idle_time": "ascend_idle_ns",
-    }  # fmt: skip
+        "transit_time": "ascend_transit_ns",
+        "wait_time": "ascend_wait_ns",
+        "synchronization_time": "ascend_synchronization_ns",
+        "idle_time": "ascend_idle_ns",
+    }
     rows = db.read("CommAnalyzerTime", numbers=tuple(columns), texts=("hccl_op_name", "group_name"))
     for note in db.columns.notes():
         warnings.warn(f"{path.name}: {note}", TraceWarning, stacklevel=2)
     if rows is None:
         return None
     return rows.select(
-        name="hccl_op_name", _hash="group_name",
-        **{new: (pl.col(old) * 1e6).round().cast(pl.Int64, strict=False) for old, new in columns.items()},
-    ).filter(pl.col("name") != "Total Op Info")  # fmt: skip
+        name="hccl_op_name",
+        _hash="group_name",
+        **{
+            new: (pl.col(old) * 1e6).round().cast(pl.Int64, strict=False)
+            for old, new in columns.items()
+        },
+    ).filter(pl.col("name") != "Total Op Info")

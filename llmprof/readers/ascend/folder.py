@@ -1,4 +1,6 @@
-"""Folders of torch_npu, msprof and MindSpore: the files of each rank by the kind of their content."""
+"""Folders of torch_npu, msprof and MindSpore: the files of each rank by the kind of their
+content.
+"""
 
 from __future__ import annotations
 
@@ -24,35 +26,63 @@ CLUSTER: Final = ("cluster_analysis_output", "cluster_analysis")
 _RANK_FOLDER: Final = re.compile(r"_ascend_(?:pt|ms)$|^PROF_\w+$", re.IGNORECASE)
 _RAW: Final = re.compile(r"^(?:PROF_\w+|FRAMEWORK)$")
 _LAYERS: Final = re.compile(
-    rb'"(?:Ascend Hardware|CANN|HCCL|Communication|Overlap Analysis|Step Trace|Task Scheduler|Physic Stream Id)"'
+    rb'"(?:Ascend Hardware|CANN|HCCL|Communication|Overlap Analysis|Step Trace|Task'
+    rb' Scheduler|Physic Stream Id)"'
     rb'|"(?:AscendCL|Node|Dequeue)@'
 )
 _EXPORTED: Final = re.compile(rb'^\{"schemaVersion": 1, "llmprof": ')
 _SNIFF_BYTES: Final = 4 << 20
 _MOST_DEPTH: Final = 4
 
-TIMELINE, KERNELS, COMMUNICATION, MATRIX = "timeline", "kernels", "communication", "communication_matrix"
+TIMELINE, KERNELS, COMMUNICATION, MATRIX = (
+    "timeline",
+    "kernels",
+    "communication",
+    "communication_matrix",
+)
 DATABASE, ANALYSIS, TASK_TIME = "database", "analysis", "task_time"
 
-_STARTS: Final = tuple(f"{what}start_time{unit}" for unit in ("_us", "_ns", "") for what in ("", "task_"))
+_STARTS: Final = tuple(
+    f"{what}start_time{unit}" for unit in ("_us", "_ns", "") for what in ("", "task_")
+)
 _HEADINGS: Final[tuple[tuple[str, tuple[tuple[str, ...], ...]], ...]] = (
     (KERNELS, (_STARTS, ("name", "op_name", "kernel_name"), ("accelerator_core", "task_type"))),
     (TASK_TIME, (("task_start_us", "task_start_ns"), ("kernel_name",), ("kernel_type",))),
-    ("memory_record", (("component",), ("timestamp_us", "timestamp_ns"), ("total_allocated_MB", "total_allocated_KB"))),
-    ("module_memory", (("component",), ("timestamp_us", "timestamp_ns"), ("total_reserved_MB", "total_reserved_KB"))),
+    (
+        "memory_record",
+        (
+            ("component",),
+            ("timestamp_us", "timestamp_ns"),
+            ("total_allocated_MB", "total_allocated_KB"),
+        ),
+    ),
+    (
+        "module_memory",
+        (
+            ("component",),
+            ("timestamp_us", "timestamp_ns"),
+            ("total_reserved_MB", "total_reserved_KB"),
+        ),
+    ),
     ("operator_memory", (("allocation_time_us", "allocation_time_ns"), ("name",))),
     ("l2_cache", (("hit_rate",), ("victim_rate",), ("task_id",))),
     ("op_statistic", (("op_type",), ("core_type",), ("count",))),
     ("api_statistic", (("api_name",), ("count",))),
     ("step_trace_time", (("computing",), ("free",), ("overlapped",))),
     ("operator_details", (("host_self_duration_us",), ("name",))),
-    ("data_preprocess", (("compute_time_us", "compute_time_ms"), ("memcpy_time_us", "memcpy_time_ms"))),
+    (
+        "data_preprocess",
+        (("compute_time_us", "compute_time_ms"), ("memcpy_time_us", "memcpy_time_ms")),
+    ),
 )
-"""Kinds of CSV files. A file is of a kind if it has a heading of each group; the first match wins."""
+"""Kinds of CSV files.
+
+A file is of a kind if it has a heading of each group; the first match wins.
+"""
 
 EXPORT_HINT: Final = (
-    "export it first: `from torch_npu.profiler.profiler import analyse; analyse({folder!r})` for a folder of "
-    "torch_npu, `msprof --export=on --output={folder}` for one of msprof"
+    "export it first: `from torch_npu.profiler.profiler import analyse; analyse({folder!r})` for a"
+    " folder of torch_npu, `msprof --export=on --output={folder}` for one of msprof"
 )
 
 
@@ -67,7 +97,9 @@ class RankFolder:
 
 
 def kind_of(path: Path) -> str | None:
-    """Kind of a file by its content, such as ``timeline``, ``kernels`` or ``database``; None for other files."""
+    """Kind of a file by its content, such as ``timeline``, ``kernels`` or ``database``; None for
+    other files.
+    """
     probe = Probe(path)
     try:
         start = probe.start
@@ -92,14 +124,24 @@ def kind_of(path: Path) -> str | None:
     first = text.partition(b"\n")[0]
     if b"," not in first or b"\x00" in first:
         return None
-    names = {ascend_files.heading(cell.strip('"')) for cell in first.decode("utf-8", "replace").strip().split(",")}
+    names = {
+        ascend_files.heading(cell.strip('"'))
+        for cell in first.decode("utf-8", "replace").strip().split(",")
+    }
     return next(
-        (kind for kind, groups in _HEADINGS if all(any(name in names for name in group) for group in groups)), None
+        (
+            kind
+            for kind, groups in _HEADINGS
+            if all(any(name in names for name in group) for group in groups)
+        ),
+        None,
     )
 
 
 def _names_layers(probe: Probe) -> bool:
-    """Whether the first or the last 4 MiB of a list of events name a layer of the NPU; the names may be anywhere."""
+    """Whether the first or the last 4 MiB of a list of events name a layer of the NPU; the names
+    may be anywhere.
+    """
     looked_at = 0
     for text in probe.growing():
         if _LAYERS.search(text, max(0, looked_at - START_BYTES)):
@@ -116,7 +158,9 @@ def _names_layers(probe: Probe) -> bool:
 
 
 def is_folder(path: Path) -> bool:
-    """Whether one of these tools wrote a folder, or the folder has such folders; whether they were exported or not."""
+    """Whether one of these tools wrote a folder, or the folder has such folders; whether they
+    were exported or not.
+    """
     if _RANK_FOLDER.search(path.name) or path.name in OUTPUT:
         return True
     return any(
@@ -142,17 +186,36 @@ def find(path: Path) -> tuple[list[RankFolder], list[str]]:
     _search(path, ranks, raw, 0)
     notes = [f"{folder.name} was never exported, so it is left out" for folder in raw]
     if not ranks:
-        if held := [own.name for own in (path, *raw) for name in OUTPUT if (own / name).is_dir() or own.name == name]:
-            expected = "trace_view.json, kernel_details.csv, ascend_pytorch_profiler*.db or msprof*.json"
-            hint = "export it again: " + EXPORT_HINT.format(folder=held[0]).removeprefix("export it first: ")
-            raise ReadError(f"{held[0]} was exported, but has no known file", expected=expected, hint=hint)
+        if held := [
+            own.name
+            for own in (path, *raw)
+            for name in OUTPUT
+            if (own / name).is_dir() or own.name == name
+        ]:
+            expected = (
+                "trace_view.json, kernel_details.csv, ascend_pytorch_profiler*.db or msprof*.json"
+            )
+            hint = "export it again: " + EXPORT_HINT.format(folder=held[0]).removeprefix(
+                "export it first: "
+            )
+            raise ReadError(
+                f"{held[0]} was exported, but has no known file", expected=expected, hint=hint
+            )
         if raw or any(_RAW.match(entry.name) for entry in path.iterdir()):
-            found = f"{path.name} has only raw data of the profiler, which only the profiler can read"
+            found = (
+                f"{path.name} has only raw data of the profiler, which only the profiler can read"
+            )
             expected = f"the folder {OUTPUT[0]} or {OUTPUT[1]}, or a database"
             raise ReadError(found, expected=expected, hint=EXPORT_HINT.format(folder=path.name))
-        expected = "trace_view.json, kernel_details.csv, ascend_pytorch_profiler*.db or msprof*.json"
+        expected = (
+            "trace_view.json, kernel_details.csv, ascend_pytorch_profiler*.db or msprof*.json"
+        )
         hint = "pass the folder *_ascend_pt, or the folder with those of all ranks"
-        raise ReadError(f"{path.name} has no files of torch_npu, msprof or MindSpore", expected=expected, hint=hint)
+        raise ReadError(
+            f"{path.name} has no files of torch_npu, msprof or MindSpore",
+            expected=expected,
+            hint=hint,
+        )
     return ranks, notes
 
 
@@ -162,7 +225,9 @@ def _search(path: Path, ranks: list[RankFolder], raw: list[Path], depth: int) ->
     for name in OUTPUT:
         if (path / name).is_dir():
             _take(own, path / name)
-    devices = sorted(entry for entry in path.iterdir() if entry.is_dir() and re.match(r"device_\d+$", entry.name))
+    devices = sorted(
+        entry for entry in path.iterdir() if entry.is_dir() and re.match(r"device_\d+$", entry.name)
+    )
     for device in devices:
         for part in ("timeline", "summary"):
             if (device / part).is_dir():
@@ -179,7 +244,15 @@ def _search(path: Path, ranks: list[RankFolder], raw: list[Path], depth: int) ->
     before = len(ranks)
     if depth < _MOST_DEPTH:
         for entry in inner:
-            if entry.name not in ("FRAMEWORK", "host", "data", "log", "logs", *CLUSTER, *(d.name for d in devices)):
+            if entry.name not in (
+                "FRAMEWORK",
+                "host",
+                "data",
+                "log",
+                "logs",
+                *CLUSTER,
+                *(d.name for d in devices),
+            ):
                 _search(entry, ranks, raw, depth + 1)
     if len(ranks) == before and (_RANK_FOLDER.search(path.name) or devices):
         if _RAW.match(path.name) and path.parent.name.endswith(("_ascend_pt", "_ascend_ms")):
@@ -218,7 +291,11 @@ def _read_head(folder: RankFolder, path: Path) -> None:
     for entry in sorted(path.glob("profiler_metadata.json")):
         content = _object(entry)
         about = content.get("distributed_info") or content.get("distributedInfo") or {}
-        if isinstance(about, dict) and isinstance(about.get("world_size"), int) and about["world_size"] > 0:
+        if (
+            isinstance(about, dict)
+            and isinstance(about.get("world_size"), int)
+            and about["world_size"] > 0
+        ):
             folder.head["world_size"] = about["world_size"]
         groups = content.get("parallel_group_info")
         if isinstance(groups, dict):
@@ -227,7 +304,12 @@ def _read_head(folder: RankFolder, path: Path) -> None:
                 for name, info in groups.items()
                 if isinstance(info, dict) and isinstance(info.get("global_ranks"), list)
             }
-            ranks = [rank for members in folder.head["groups"].values() for rank in members if isinstance(rank, int)]
+            ranks = [
+                rank
+                for members in folder.head["groups"].values()
+                for rank in members
+                if isinstance(rank, int)
+            ]
             if ranks:
                 folder.head.setdefault("world_size", max(ranks) + 1)
     for entry in sorted(path.glob("info.json*")):
@@ -248,7 +330,9 @@ def _options(content: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _object(path: Path) -> dict[str, Any]:
-    """Content of a JSON file; empty if the file is invalid, since other files can be read without it."""
+    """Content of a JSON file; empty if the file is invalid, since other files can be read
+    without it.
+    """
     try:
         document = json.loads(regular(path).read_bytes())
     except (OSError, ValueError, ReadError):

@@ -1,4 +1,6 @@
-"""Reader of the output of torch_npu, msprof and MindSpore for Huawei's Ascend NPUs, as text or databases."""
+"""Reader of the output of torch_npu, msprof and MindSpore for Huawei's Ascend NPUs, as text or
+databases.
+"""
 
 from __future__ import annotations
 
@@ -17,22 +19,32 @@ from llmprof.storage.parquet import META_FILE
 _WANTED = ("kernels", "ops", "runtime", "collectives", "memory")
 """Tables for which the text output is read if the database does not have them."""
 
-_SUMMARIES = ("op_statistic", "api_statistic", "step_trace_time", "operator_details", "data_preprocess")
+_SUMMARIES = (
+    "op_statistic",
+    "api_statistic",
+    "step_trace_time",
+    "operator_details",
+    "data_preprocess",
+)
 _NO_TRACE = (*_SUMMARIES, folder.MATRIX, "l2_cache")
 
 
 def _sniff(probe: Probe) -> bool:
-    """Whether torch_npu, msprof or MindSpore wrote a file or folder, whether it was exported or not."""
+    """Whether torch_npu, msprof or MindSpore wrote a file or folder, whether it was exported or
+    not.
+    """
     if probe.is_folder:  # a saved trace may have any name
         return not (probe.path / META_FILE).exists() and folder.is_folder(probe.path)
     return folder.kind_of(probe.path) is not None
 
 
-def read(path: Path, *, python_functions: bool = True, progress: Progress | None = None) -> list[Part]:
+def read(
+    path: Path, *, python_functions: bool = True, progress: Progress | None = None
+) -> list[Part]:
     """Read the output of one rank or of several.
 
-    If a folder holds both a database and text files, the database is read, and the text files only for content that
-    the database lacks.
+    If a folder holds both a database and text files, the database is read, and the text files only
+    for content that the database lacks.
     """
     if not path.exists():
         raise ReadError(f"{path} does not exist", hint="check the path")
@@ -52,7 +64,9 @@ def read(path: Path, *, python_functions: bool = True, progress: Progress | None
     if len(parts) > 1 or notes or failed:
         sizes = [part.head.get("world_size") for part in parts]
         world = max([size for size in sizes if isinstance(size, int)], default=None)
-        for part in parts if world else ():  # in a ring a rank names only its neighbours, so ranks may differ
+        for part in (
+            parts if world else ()
+        ):  # in a ring a rank names only its neighbours, so ranks may differ
             part.head["world_size"] = world
     return parts
 
@@ -70,15 +84,25 @@ def _part(rank: folder.RankFolder, *, python_functions: bool, progress: Progress
         except ReadError as error:
             coverage["notes"].append(f"{databases[0].name} is left out: {error.found}")
         else:
-            head |= {key: value for key, value in recorded.items() if key != "rank" or rank.rank is None}
+            head |= {
+                key: value for key, value in recorded.items() if key != "rank" or rank.rank is None
+            }
             coverage = _added(coverage, read_of)
             if len(databases) > 1:
-                coverage["notes"].append(f"of {len(databases)} databases only {databases[0].name} is read")
+                coverage["notes"].append(
+                    f"of {len(databases)} databases only {databases[0].name} is read"
+                )
     lacking = [name for name in _WANTED if name not in frames]
-    readable = {kind: paths for kind, paths in rank.files.items() if kind not in (folder.DATABASE, folder.ANALYSIS)}
+    readable = {
+        kind: paths
+        for kind, paths in rank.files.items()
+        if kind not in (folder.DATABASE, folder.ANALYSIS)
+    }
     if lacking and any(kind not in _NO_TRACE for kind in readable):
         try:
-            more, read_of = text.read(readable, python_functions=python_functions, progress=progress)
+            more, read_of = text.read(
+                readable, python_functions=python_functions, progress=progress
+            )
         except ReadError as error:
             if not frames:
                 raise
@@ -94,16 +118,24 @@ def _part(rank: folder.RankFolder, *, python_functions: bool, progress: Progress
             f"{rank.path.name} has {', '.join(only) or 'no file that can be read'}"
             + (": these are summaries without times of events, not a trace" if only else ""),
             expected="a timeline, a table of kernels or a database",
-            hint="llmprof.readers.ascend.summaries(path) reads summaries as frames" if only else "export it again",
+            hint=(
+                "llmprof.readers.ascend.summaries(path) reads summaries as frames"
+                if only
+                else "export it again"
+            ),
         )
     if rank.rank is not None:
         head["rank"] = rank.rank
     if "collectives" in frames and frames["collectives"].height:
         head["backend"] = "hccl"
         if "kernels" not in frames:
-            coverage["notes"].append("only its collective calls were recorded: how long it computed is unknown")
+            coverage["notes"].append(
+                "only its collective calls were recorded: how long it computed is unknown"
+            )
         head.setdefault("world_size", _world(frames))
-    return Part(rank.path, _with_device(frames), {k: v for k, v in head.items() if v is not None}, coverage)
+    return Part(
+        rank.path, _with_device(frames), {k: v for k, v in head.items() if v is not None}, coverage
+    )
 
 
 def _added(coverage: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
@@ -119,7 +151,10 @@ def _world(frames: Frames) -> int | None:
     """Number of ranks, if the pieces of collective calls name all ranks from 0 on."""
     if "tasks" not in frames or "src_rank" not in frames["tasks"].columns:
         return None
-    named = {*frames["tasks"]["src_rank"].drop_nulls().unique(), *frames["tasks"]["dst_rank"].drop_nulls().unique()}
+    named = {
+        *frames["tasks"]["src_rank"].drop_nulls().unique(),
+        *frames["tasks"]["dst_rank"].drop_nulls().unique(),
+    }
     return len(named) if named == set(range(len(named))) and len(named) in WHOLE_GROUPS else None
 
 
@@ -137,9 +172,15 @@ def _with_device(frames: Frames) -> Frames:
     device = pl.lit(named.pop(), dtype=pl.Int32)
     tables = ("kernels", "copies", "collectives", "tasks", "memory", "counters")
     return {
-        name: frame.with_columns(device=device if "device" not in frame.columns else pl.col("device").fill_null(device))
-        if name in tables
-        else frame
+        name: (
+            frame.with_columns(
+                device=(
+                    device if "device" not in frame.columns else pl.col("device").fill_null(device)
+                )
+            )
+            if name in tables
+            else frame
+        )
         for name, frame in frames.items()
     }
 
@@ -147,9 +188,13 @@ def _with_device(frames: Frames) -> Frames:
 READER = Reader(
     name="ascend",
     version=4,
-    what="the output of torch_npu, msprof or MindSpore on an Ascend NPU (a folder *_ascend_pt, trace_view.json, "
-    "kernel_details.csv, a database)",
+    what=(
+        "the output of torch_npu, msprof or MindSpore on an Ascend NPU (a folder *_ascend_pt,"
+        " trace_view.json, kernel_details.csv, a database)"
+    ),
     sniff=_sniff,
-    read=lambda path, request: read(path, python_functions=request.python_functions, progress=request.progress),
+    read=lambda path, request: read(
+        path, python_functions=request.python_functions, progress=request.progress
+    ),
     suffixes=(".json", ".csv", ".db"),
 )

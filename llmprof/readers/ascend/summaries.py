@@ -1,4 +1,6 @@
-"""CSV and JSON files in addition to a timeline: details of kernels and collective calls, and the tools' summaries."""
+"""CSV and JSON files in addition to a timeline: details of kernels and collective calls, and the
+tools' summaries.
+"""
 
 from __future__ import annotations
 
@@ -16,23 +18,27 @@ from llmprof.readers.ascend.files import Database
 from llmprof.readers.ascend.tables import CALLS
 from llmprof.storage.files import regular
 
-_PMU: Final = (
-    r"^(?:aic|aiv|aicore|cube|vector|mte\d|mac|vec|scalar|fixpipe|l2|ub|l0|l1|main_mem|icache|memory_bound|r\d)"
-)
+_PMU: Final = r"^(?:aic|aiv|aicore|cube|vector|mte\d|mac|vec|scalar|fixpipe|l2|ub|l0|l1|main_mem|icache|memory_bound|r\d)"  # noqa: E501
 _TAKEN: Final = ("l2_cache",)
 _TIME_OF_CORE: Final = {"aicore_time_us": "ascend_aic_time_ns", "aiv_time_us": "ascend_aiv_time_ns"}
 
 
 def kernels(path: Path) -> pl.DataFrame:
-    """Kernels and collective calls of ``kernel_details.csv``, ``op_summary*.csv`` or ``task_time*.csv``."""
+    """Kernels and collective calls of ``kernel_details.csv``, ``op_summary*.csv`` or
+    ``task_time*.csv``.
+    """
     raw = files.read(path)
     name = files.has(raw, "name", "op_name", "kernel_name")
     start = files.time_ns(raw, "start_time", "task_start_time", "start_timestamp", "task_start")
     if name is None or raw.select(start).to_series().null_count() == raw.height > 0:
         raise ReadError(
-            f"{path.name} has no names or no start times of kernels; its headings are {raw.columns[:12]}",
+            f"{path.name} has no names or no start times of kernels; its headings are"
+            f" {raw.columns[:12]}",
             expected="the columns Name and Start Time(us), or Op Name and Task Start Time(us)",
-            hint="start times are missing if msprof could not read the device's clock: export it again",
+            hint=(
+                "start times are missing if msprof could not read the device's clock: export it"
+                " again"
+            ),
         )
     pmu = [c for c in raw.columns if pl.Series([c]).str.contains(_PMU)[0] and c not in _TAKEN]
     frame = raw.select(
@@ -53,11 +59,19 @@ def kernels(path: Path) -> pl.DataFrame:
         **{
             f"ascend_{side}_{what}": files.text(raw, f"{side}_{heading}").str.strip_chars('"')
             for side in ("input", "output")
-            for what, heading in (("shapes", "shapes"), ("dtypes", "data_types"), ("formats", "formats"))
+            for what, heading in (
+                ("shapes", "shapes"),
+                ("dtypes", "data_types"),
+                ("formats", "formats"),
+            )
         },
         **dict(_counters(raw, pmu)),
     )
-    empty = [c for c in frame.columns if c.startswith("ascend_") and frame[c].null_count() == frame.height]
+    empty = [
+        c
+        for c in frame.columns
+        if c.startswith("ascend_") and frame[c].null_count() == frame.height
+    ]
     return frame.drop(empty).filter(pl.col("start_ns").is_not_null() & pl.col("name").is_not_null())
 
 
@@ -74,32 +88,46 @@ def _counters(raw: pl.DataFrame, columns: Sequence[str]) -> Iterator[tuple[str, 
 
 def is_call(frame: pl.DataFrame) -> pl.Series:
     """Whether each row is a collective call: by its type (HCCL, COMMUNICATION) or its name."""
-    by_type = pl.col("task_type").str.contains("(?i)^(?:hccl|communication|comm)$").fill_null(value=False)
+    by_type = (
+        pl.col("task_type").str.contains("(?i)^(?:hccl|communication|comm)$").fill_null(value=False)
+    )
     return frame.select(by_type | tables.is_call(pl.col("name"))).to_series()
 
 
 def l2_cache(path: Path) -> pl.DataFrame:
-    """Hit rates of the L2 cache by stream and task: ``stream, task_id, ascend_l2_hit_rate, ascend_l2_victim_rate``."""
+    """Hit rates of the L2 cache by stream and task:
+
+    ``stream, task_id, ascend_l2_hit_rate, ascend_l2_victim_rate``.
+    """
     raw = files.read(path)
     rates = raw.select(
-        stream=files.whole(raw, "stream_id"), task_id=files.whole(raw, "task_id"),
-        ascend_l2_hit_rate=files.number(raw, "hit_rate"), ascend_l2_victim_rate=files.number(raw, "victim_rate"),
-    )  # fmt: skip
+        stream=files.whole(raw, "stream_id"),
+        task_id=files.whole(raw, "task_id"),
+        ascend_l2_hit_rate=files.number(raw, "hit_rate"),
+        ascend_l2_victim_rate=files.number(raw, "victim_rate"),
+    )
     keys = ["stream", "task_id"]
     return rates.drop_nulls(keys).unique(keys, keep="first", maintain_order=True)
 
 
 def communication(path: Path) -> pl.DataFrame:
-    """Collective calls of ``communication.json``, with the parts of their time by HCCL's own analysis."""
+    """Collective calls of ``communication.json``, with the parts of their time by HCCL's own
+    analysis.
+    """
     rows = []
     for _, _, label, info in _calls(path):
         times = info.get("Communication Time Info") if isinstance(info, dict) else None
-        if not isinstance(times, dict) or not isinstance(times.get("Start Timestamp(us)"), int | float):
+        if not isinstance(times, dict) or not isinstance(
+            times.get("Start Timestamp(us)"), int | float
+        ):
             continue
         name, _, group = label.partition("@")
-        # a float of us since the epoch is exact to a quarter of a us, which is enough to tell calls of one name apart
+        # a float of us since the epoch is exact to a quarter of a us, which is enough to tell calls
+        # of one name apart
         start = round(times["Start Timestamp(us)"] * 1000)
-        rows.append((name, group or None, start, *(_ms(times.get(key)) for key in _COMMUNICATION_TIMES)))
+        rows.append(
+            (name, group or None, start, *(_ms(times.get(key)) for key in _COMMUNICATION_TIMES))
+        )
     schema = {"name": pl.String, "group": pl.String, "start_ns": pl.Int64}
     schema |= dict.fromkeys(_COMMUNICATION_TIMES.values(), pl.Int64)
     return pl.DataFrame(rows, schema=schema, orient="row")
@@ -119,7 +147,9 @@ def _ms(value: Any) -> int | None:
 
 
 def _calls(path: Path) -> Iterator[tuple[str, str, str, Any]]:
-    """Step, kind, label and content of each entry of communication.json or communication_matrix.json."""
+    """Step, kind, label and content of each entry of communication.json or
+    communication_matrix.json.
+    """
     document = json_object(path)
     for step, by_kind in document.items():
         for kind, by_call in by_kind.items() if isinstance(by_kind, dict) else ():
@@ -139,16 +169,31 @@ def matrix(path: Path) -> pl.DataFrame:
                 size, rate = info.get("Transit Size(MB)"), info.get("Bandwidth(GB/s)")
                 rows.append(
                     (
-                        step, kind, name, group or None, *map(int, ends), info.get("Transport Type"),
+                        step,
+                        kind,
+                        name,
+                        group or None,
+                        *map(int, ends),
+                        info.get("Transport Type"),
                         round(size * 1e6) if isinstance(size, int | float) else None,
-                        _ms(info.get("Transit Time(ms)")), rate, info.get("Op Name"),
+                        _ms(info.get("Transit Time(ms)")),
+                        rate,
+                        info.get("Op Name"),
                     )
-                )  # fmt: skip
+                )
     schema = {
-        "step": pl.String, "kind": pl.String, "name": pl.String, "group": pl.String, "src_rank": pl.Int32,
-        "dst_rank": pl.Int32, "link": pl.String, "bytes": pl.Int64, "transit_ns": pl.Int64, "gb_per_s": pl.Float64,
+        "step": pl.String,
+        "kind": pl.String,
+        "name": pl.String,
+        "group": pl.String,
+        "src_rank": pl.Int32,
+        "dst_rank": pl.Int32,
+        "link": pl.String,
+        "bytes": pl.Int64,
+        "transit_ns": pl.Int64,
+        "gb_per_s": pl.Float64,
         "op_name": pl.String,
-    }  # fmt: skip
+    }
     return pl.DataFrame(rows, schema=schema, orient="row")
 
 
@@ -158,9 +203,13 @@ def json_object(path: Path) -> dict[str, Any]:
         document = msgspec.json.decode(regular(path).read_bytes())
     except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
         found = f"{path.name} is not valid JSON: {error}"
-        raise ReadError(found, hint="the export may have been interrupted: export it again") from error
+        raise ReadError(
+            found, hint="the export may have been interrupted: export it again"
+        ) from error
     if not isinstance(document, dict):
-        raise ReadError(f"{path.name} is not a JSON object", expected="a JSON object as torch_npu writes it")
+        raise ReadError(
+            f"{path.name} is not a JSON object", expected="a JSON object as torch_npu writes it"
+        )
     return document
 
 
@@ -182,9 +231,16 @@ NOTHING_OF_CALLS: Final = pl.DataFrame(schema=CALLS)
 
 
 _STEP_COLUMNS: Final = (
-    "computing", "communication_not_overlapped", "overlapped", "communication", "free", "stage", "bubble",
-    "communication_not_overlapped_and_exclude_receive", "preparing",
-)  # fmt: skip
+    "computing",
+    "communication_not_overlapped",
+    "overlapped",
+    "communication",
+    "free",
+    "stage",
+    "bubble",
+    "communication_not_overlapped_and_exclude_receive",
+    "preparing",
+)
 
 
 def summaries(path: Path | str) -> dict[str, pl.DataFrame]:
@@ -202,7 +258,9 @@ def summaries(path: Path | str) -> dict[str, pl.DataFrame]:
         for name, frames in of_rank.items():
             frame = pl.concat(frames, how="diagonal_relaxed")
             if "rank" not in frame.columns:
-                frame = frame.insert_column(0, pl.Series("rank", [rank.rank] * frame.height, dtype=pl.Int32))
+                frame = frame.insert_column(
+                    0, pl.Series("rank", [rank.rank] * frame.height, dtype=pl.Int32)
+                )
             frames_of.setdefault(name, []).append(frame)
     if not frames_of:
         found = f"{Path(path).name} has no summaries of the profiler"
@@ -216,7 +274,10 @@ def step_trace_time(path: Path) -> pl.DataFrame:
     raw = files.read(path)
     cluster = [
         files.text(raw, "type").alias("type"),
-        pl.when(files.text(raw, "type") == "rank").then(files.whole(raw, "index")).cast(pl.Int32).alias("rank"),
+        pl.when(files.text(raw, "type") == "rank")
+        .then(files.whole(raw, "index"))
+        .cast(pl.Int32)
+        .alias("rank"),
     ]
     return raw.select(
         *(cluster if "index" in raw.columns else ()),
@@ -231,7 +292,10 @@ def _op_statistic(path: Path) -> pl.DataFrame:
         op_type=files.text(raw, "op_type"),
         core=files.text(raw, "core_type"),
         count=files.whole(raw, "count"),
-        **{f"{what}_ns": files.time_ns(raw, f"{what}_time") for what in ("total", "min", "avg", "max")},
+        **{
+            f"{what}_ns": files.time_ns(raw, f"{what}_time")
+            for what in ("total", "min", "avg", "max")
+        },
         share=files.number(raw, "ratio_pct") / 100,
     )
 
@@ -252,7 +316,10 @@ def _data_preprocess(path: Path) -> pl.DataFrame:
     times = [c for c in raw.columns if c.endswith(("_us", "_ms"))]
     return raw.select(
         pl.exclude(times),
-        *(files.ns_of_text(pl.col(c), files.NS_PER_UNIT[c[-2:]]).alias(f"{c[:-3]}_ns") for c in times),
+        *(
+            files.ns_of_text(pl.col(c), files.NS_PER_UNIT[c[-2:]]).alias(f"{c[:-3]}_ns")
+            for c in times
+        ),
     )
 
 
@@ -269,20 +336,32 @@ def cluster_communication(path: Path) -> pl.DataFrame:
             for label, by_rank in by_call.items() if isinstance(by_call, dict) else ():
                 for rank, info in by_rank.items() if isinstance(by_rank, dict) else ():
                     times = info.get("Communication Time Info") if isinstance(info, dict) else None
-                    if isinstance(times, dict) and str(rank).isdecimal() and label != "Total Op Info":
+                    if (
+                        isinstance(times, dict)
+                        and str(rank).isdecimal()
+                        and label != "Total Op Info"
+                    ):
                         name, _, mark = label.partition("@")
                         start = times.get("Start Timestamp(us)")
                         rows.append(
                             (
-                                int(rank), step, name, mark or None, _ranks(group),
+                                int(rank),
+                                step,
+                                name,
+                                mark or None,
+                                _ranks(group),
                                 round(start * 1000) if isinstance(start, int | float) else None,
                                 *(_ms(times.get(key)) for key in _COMMUNICATION_TIMES),
                             )
-                        )  # fmt: skip
+                        )
     schema = {
-        "rank": pl.Int32, "step": pl.String, "name": pl.String, "group": pl.String, "group_ranks": pl.String,
+        "rank": pl.Int32,
+        "step": pl.String,
+        "name": pl.String,
+        "group": pl.String,
+        "group_ranks": pl.String,
         "start_ns": pl.Int64,
-    } | dict.fromkeys(_COMMUNICATION_TIMES.values(), pl.Int64)  # fmt: skip
+    } | dict.fromkeys(_COMMUNICATION_TIMES.values(), pl.Int64)
     return pl.DataFrame(rows, schema=schema, orient="row")
 
 
@@ -314,37 +393,65 @@ def _of_database(path: Path) -> dict[str, pl.DataFrame]:
     if steps is not None:
         out["step_trace_time"] = steps.select(
             pl.col("step").cast(pl.Int64, strict=False),
-            *((pl.col(c) * 1000).round().cast(pl.Int64, strict=False).alias(f"{c}_ns") for c in _STEP_COLUMNS),
+            *(
+                (pl.col(c) * 1000).round().cast(pl.Int64, strict=False).alias(f"{c}_ns")
+                for c in _STEP_COLUMNS
+            ),
         )
     matrix = db.read(
         "CommAnalyzerMatrix",
         numbers=("transit_size", "transit_time", "bandwidth"),
-        texts=("hccl_op_name", "group_name", "src_rank", "dst_rank", "transport_type", "step", "type", "op_name"),
+        texts=(
+            "hccl_op_name",
+            "group_name",
+            "src_rank",
+            "dst_rank",
+            "transport_type",
+            "step",
+            "type",
+            "op_name",
+        ),
     )
     if matrix is not None:
         out["communication_matrix"] = matrix.select(
-            "step", kind="type", name="hccl_op_name", group="group_name",
+            "step",
+            kind="type",
+            name="hccl_op_name",
+            group="group_name",
             src_rank=pl.col("src_rank").cast(pl.Int32, strict=False),
-            dst_rank=pl.col("dst_rank").cast(pl.Int32, strict=False), link="transport_type",
+            dst_rank=pl.col("dst_rank").cast(pl.Int32, strict=False),
+            link="transport_type",
             bytes=(pl.col("transit_size") * 1e6).round().cast(pl.Int64, strict=False),
             transit_ns=(pl.col("transit_time") * 1e6).round().cast(pl.Int64, strict=False),
-            gb_per_s="bandwidth", op_name="op_name",
-        )  # fmt: skip
+            gb_per_s="bandwidth",
+            op_name="op_name",
+        )
     times = db.read(
         "CommAnalyzerTime",
-        numbers=("start_timestamp", "elapse_time", "transit_time", "wait_time", "synchronization_time", "idle_time"),
+        numbers=(
+            "start_timestamp",
+            "elapse_time",
+            "transit_time",
+            "wait_time",
+            "synchronization_time",
+            "idle_time",
+        ),
         texts=("hccl_op_name", "group_name"),
     )
     if times is not None:
         out["communication"] = times.filter(pl.col("hccl_op_name") != "Total Op Info").select(
-            name="hccl_op_name", group="group_name",
+            name="hccl_op_name",
+            group="group_name",
             start_ns=(pl.col("start_timestamp") * 1000).round().cast(pl.Int64, strict=False),
             **{
                 new: (pl.col(old) * 1e6).round().cast(pl.Int64, strict=False)
                 for old, new in (
-                    ("elapse_time", "dur_ns"), ("transit_time", "ascend_transit_ns"), ("wait_time", "ascend_wait_ns"),
-                    ("synchronization_time", "ascend_synchronization_ns"), ("idle_time", "ascend_idle_ns"),
+                    ("elapse_time", "dur_ns"),
+                    ("transit_time", "ascend_transit_ns"),
+                    ("wait_time", "ascend_wait_ns"),
+                    ("synchronization_time", "ascend_synchronization_ns"),
+                    ("idle_time", "ascend_idle_ns"),
                 )
             },
-        )  # fmt: skip
+        )
     return out

@@ -1,7 +1,7 @@
 """Reads the timeline JSON of torch_npu, msprof and MindSpore into columns, with exact times.
 
-The layers of a recording are processes of a Chrome trace. The name of a process says which layer it is: Python, CANN,
-Ascend Hardware, HCCL or Communication, Overlap Analysis, and counters.
+The layers of a recording are processes of a Chrome trace. The name of a process says which layer it
+is: Python, CANN, Ascend Hardware, HCCL or Communication, Overlap Analysis, and counters.
 """
 
 from __future__ import annotations
@@ -88,13 +88,35 @@ _ELEMENTS: Final = msgspec.json.Decoder(list[msgspec.Raw])
 _ARGS: Final = ListDecoder(Args)
 
 _INTEGERS: Final = (
-    "connection", "queue", "stream", "stream_physical", "task", "context", "context_new", "hccl_stream", "hccl_task",
-    "hccl_context", "src_rank", "dst_rank", "size", "notify", "count",
-)  # fmt: skip
+    "connection",
+    "queue",
+    "stream",
+    "stream_physical",
+    "task",
+    "context",
+    "context_new",
+    "hccl_stream",
+    "hccl_task",
+    "hccl_context",
+    "src_rank",
+    "dst_rank",
+    "size",
+    "notify",
+    "count",
+)
 _TEXTS: Final = (
-    "level", "task_type", "shapes", "shapes_new", "dtypes", "stack", "link", "transport", "data_type", "algorithm",
+    "level",
+    "task_type",
+    "shapes",
+    "shapes_new",
+    "dtypes",
+    "stack",
+    "link",
+    "transport",
+    "data_type",
+    "algorithm",
     "domain",
-)  # fmt: skip
+)
 _MOST: Final = 2**62
 
 
@@ -102,8 +124,9 @@ _MOST: Final = 2**62
 class Timeline:
     """Content of one or more timeline files.
 
-    ``events``: ``layer, cat, name, process, thread, thread_name, start_ns, dur_ns`` and the arguments; ``counters``:
-    ``layer, name, time_ns, series, value``; ``flows``: ``cat, id, is_source, process, thread, start_ns``.
+    ``events``: ``layer, cat, name, process, thread, thread_name, start_ns, dur_ns`` and the
+    arguments; ``counters``: ``layer, name, time_ns, series, value``; ``flows``: ``cat, id,
+    is_source, process, thread, start_ns``.
     """
 
     events: pl.DataFrame
@@ -116,16 +139,23 @@ class Timeline:
         return self.events.filter(pl.col("layer").is_in(names))
 
 
-def read(paths: Sequence[Path], *, python_functions: bool = True, progress: Progress | None = None) -> Timeline:
+def read(
+    paths: Sequence[Path], *, python_functions: bool = True, progress: Progress | None = None
+) -> Timeline:
     """Read timeline files of one rank."""
     files = [_read(path, python_functions=python_functions, progress=progress) for path in paths]
     coverage = {
-        key: sum(part.coverage[key] for part in files) for key in ("events", "bytes", "lost_bytes", "lost_pieces")
+        key: sum(part.coverage[key] for part in files)
+        for key in ("events", "bytes", "lost_bytes", "lost_pieces")
     }
-    coverage["truncated"] = next((part.coverage["truncated"] for part in files if part.coverage["truncated"]), "")
+    coverage["truncated"] = next(
+        (part.coverage["truncated"] for part in files if part.coverage["truncated"]), ""
+    )
     coverage["repaired"] = any(part.coverage["repaired"] for part in files)
     tables = [
-        pl.concat([getattr(part, table) for part in files], how="diagonal_relaxed").unique(maintain_order=True)
+        pl.concat([getattr(part, table) for part in files], how="diagonal_relaxed").unique(
+            maintain_order=True
+        )
         if len(files) > 1
         else getattr(files[0], table)
         for table in ("events", "counters", "flows")
@@ -167,25 +197,42 @@ def _read(path: Path, *, python_functions: bool, progress: Progress | None) -> T
             progress(path.name, stream.blocks.read_bytes, path.stat().st_size)
     if not total and (stream.lost_pieces or stream.truncated):
         found = f"{path.name} has no complete event: {stream.truncated or 'it is not valid JSON'}"
-        raise ReadError(found, hint="export it again: torch_npu.profiler.profiler.analyse, or msprof --export=on")
+        raise ReadError(
+            found,
+            hint="export it again: torch_npu.profiler.profiler.analyse, or msprof --export=on",
+        )
     coverage = {
-        "events": total, "bytes": stream.total_bytes, "lost_bytes": stream.lost_bytes,
-        "lost_pieces": stream.lost_pieces, "truncated": stream.truncated, "repaired": stream.repaired,
-    }  # fmt: skip
+        "events": total,
+        "bytes": stream.total_bytes,
+        "lost_bytes": stream.lost_bytes,
+        "lost_pieces": stream.lost_pieces,
+        "truncated": stream.truncated,
+        "repaired": stream.repaired,
+    }
     layer = _layers(processes)
     frames = {name: pl.concat(frames, how="vertical_relaxed") for name, frames in parts.items()}
-    events = frames.get("events", _spans([])).join(layer, on="process", how="left", maintain_order="left")
+    events = frames.get("events", _spans([])).join(
+        layer, on="process", how="left", maintain_order="left"
+    )
     nameless = pl.col("process_name").is_null()
-    events = events.with_columns(layer=pl.when(nameless).then(_layer_of_events()).otherwise("layer"))
+    events = events.with_columns(
+        layer=pl.when(nameless).then(_layer_of_events()).otherwise("layer")
+    )
     types = {"process": pl.Int64, "thread": pl.Int64, "thread_name": pl.String}
-    named = pl.DataFrame([(*key, name) for key, name in threads.items()], schema=types, orient="row")
+    named = pl.DataFrame(
+        [(*key, name) for key, name in threads.items()], schema=types, orient="row"
+    )
     events = events.join(named, on=["process", "thread"], how="left", maintain_order="left")
     events = events.filter(pl.col("start_ns").is_not_null() & pl.col("name").is_not_null())
-    counters = frames.get("counters", _samples([])).join(layer, on="process", how="left", maintain_order="left")
+    counters = frames.get("counters", _samples([])).join(
+        layer, on="process", how="left", maintain_order="left"
+    )
     return Timeline(events, counters, frames.get("flows", _arrows([])), coverage)
 
 
-def _describe(event: _Event, processes: dict[int, str], threads: dict[tuple[int, int], str]) -> None:
+def _describe(
+    event: _Event, processes: dict[int, str], threads: dict[tuple[int, int], str]
+) -> None:
     """Remember the name of a process or thread."""
     name = objects([event.args])[0].get("name")
     process, thread = _integer(event.pid), _integer(event.tid)
@@ -200,13 +247,21 @@ def _describe(event: _Event, processes: dict[int, str], threads: dict[tuple[int,
 def _layers(processes: dict[int, str]) -> pl.DataFrame:
     rows = []
     for process, name in processes.items():
-        layer = next((layer for layer, pattern in LAYERS if re.search(pattern, name, re.IGNORECASE)), None)
+        layer = next(
+            (layer for layer, pattern in LAYERS if re.search(pattern, name, re.IGNORECASE)), None
+        )
         rows.append((process, layer, name))
-    return pl.DataFrame(rows, schema={"process": pl.Int64, "layer": pl.String, "process_name": pl.String}, orient="row")
+    return pl.DataFrame(
+        rows,
+        schema={"process": pl.Int64, "layer": pl.String, "process_name": pl.String},
+        orient="row",
+    )
 
 
 def _layer_of_events() -> pl.Expr:
-    """Layer of events whose process has no name, as in a file that lost its end, where the names are."""
+    """Layer of events whose process has no name, as in a file that lost its end, where the names
+    are.
+    """
     name = pl.col("name")
     return first_true(
         {
@@ -214,7 +269,9 @@ def _layer_of_events() -> pl.Expr:
             "communication": pl.col("hccl_stream").is_not_null() | name.str.starts_with("hcom_"),
             "cann": name.str.contains(r"^(?:AscendCL|Node|Hccl|Model|Runtime)@"),
             "host": pl.col("cat").is_in(["cpu_op", "enqueue", "dequeue", "python_function"]),
-            "overlap": name.str.contains(r"^(?:Computing|Communication(?:\(Not Overlapped\))?|Free)$"),
+            "overlap": name.str.contains(
+                r"^(?:Computing|Communication(?:\(Not Overlapped\))?|Free)$"
+            ),
         }
     )
 
@@ -251,7 +308,9 @@ def _samples(events: list[_Event]) -> pl.DataFrame:
     devices = [values.get("acc_id") for values in values_of]
     names = [event.name if isinstance(event.name, str) else None for event in events]
     both = zip(names, devices, strict=True)
-    names = [name if name is None or device is None else f"{name} acc {device}" for name, device in both]
+    names = [
+        name if name is None or device is None else f"{name} acc {device}" for name, device in both
+    ]
     samples = pl.DataFrame(
         {
             "process": _integers([event.pid for event in events]),
@@ -260,9 +319,14 @@ def _samples(events: list[_Event]) -> pl.DataFrame:
         }
     )
     frame = samples[pl.Series(of_event, dtype=pl.UInt32)].with_columns(
-        series=pl.Series(series, dtype=pl.String), value=pl.Series(numbers, dtype=pl.Float64, strict=False)
+        series=pl.Series(series, dtype=pl.String),
+        value=pl.Series(numbers, dtype=pl.Float64, strict=False),
     )
-    frame = frame.filter(pl.col("name").is_not_null()).with_columns(time_ns=ns_of_text(pl.col("time"))).drop("time")
+    frame = (
+        frame.filter(pl.col("name").is_not_null())
+        .with_columns(time_ns=ns_of_text(pl.col("time")))
+        .drop("time")
+    )
     return frame.filter(pl.col("time_ns").is_not_null())
 
 
@@ -280,11 +344,15 @@ def _arrows(events: list[_Event]) -> pl.DataFrame:
 
 
 def _decimals(raws: list[msgspec.Raw]) -> pl.Series:
-    """Numbers as text, since a float would round nanoseconds; line breaks separate them, as no JSON number has one."""
+    """Numbers as text, since a float would round nanoseconds; line breaks separate them, as no
+    JSON number has one.
+    """
     lines = b"\n".join(raws).decode("ascii", "replace").split("\n") if raws else []
     digits = pl.Series(lines, dtype=pl.String).str.strip_chars(' "\t\\')
     digits = digits.str.strip_suffix("\\t").str.strip_chars()
-    return digits.to_frame("digits").select(pl.when(pl.col("digits") != "").then("digits")).to_series()
+    return (
+        digits.to_frame("digits").select(pl.when(pl.col("digits") != "").then("digits")).to_series()
+    )
 
 
 def _integer(value: Any) -> int | None:
@@ -292,14 +360,24 @@ def _integer(value: Any) -> int | None:
         return value if -_MOST < value < _MOST else None
     if isinstance(value, str):
         text = value.strip().removeprefix("stream ")
-        return _integer(int(text)) if text.removeprefix("-").isdecimal() and len(text) < 20 else None
-    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < _MOST else None
+        return (
+            _integer(int(text)) if text.removeprefix("-").isdecimal() and len(text) < 20 else None
+        )
+    return (
+        int(value)
+        if isinstance(value, float) and value.is_integer() and abs(value) < _MOST
+        else None
+    )
 
 
 def _integers(values: list[Any]) -> pl.Series:
-    whole = [v if v is None or (type(v) is int and -_MOST < v < _MOST) else _integer(v) for v in values]
+    whole = [
+        v if v is None or (type(v) is int and -_MOST < v < _MOST) else _integer(v) for v in values
+    ]
     return pl.Series(whole, dtype=pl.Int64)
 
 
 def _texts(values: list[Any]) -> pl.Series:
-    return pl.Series([v if v is None or type(v) is str else str(v) for v in values], dtype=pl.String)
+    return pl.Series(
+        [v if v is None or type(v) is str else str(v) for v in values], dtype=pl.String
+    )

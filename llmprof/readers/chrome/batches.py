@@ -1,4 +1,6 @@
-"""Sorts the events of a Chrome trace by kind and by rank, batch by batch, and turns them into columns."""
+"""Sorts the events of a Chrome trace by kind and by rank, batch by batch, and turns them into
+columns.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +24,16 @@ from llmprof.readers.common.reader import MOST_RANKS, NO_TIME
 from llmprof.readers.common.repair import BAD_JSON, ListDecoder, objects
 
 _NUMBERED: Final = re.compile(
-    r"(?:(?:stream|queue|thread|process|pid|tid|hip|cuda api|nvtx|host|device|gpu|npu)[ _#:-]*)?(\d{1,18})",
+    r"(?:(?:stream|queue|thread|process|pid|tid|hip|cuda api|nvtx|host|device|gpu|npu)["
+    r" _#:-]*)?(\d{1,18})",
     re.IGNORECASE,
 )
 
 
 class Texts:
-    """Distinct texts of a file by column; rows hold a code, so a name that occurs a million times is stored once."""
+    """Distinct texts of a file by column; rows hold a code, so a name that occurs a million
+    times is stored once.
+    """
 
     def __init__(self) -> None:
         self._codes: dict[str, _Codes] = defaultdict(_Codes)
@@ -65,7 +70,9 @@ class _Codes(dict[Any, int]):
 
 
 def ids(values: Sequence[int | str | None]) -> pl.Series:
-    """Identifiers as int64: integers as they are, ``"stream 7"`` as 7, other text as a number made of its hash."""
+    """Identifiers as int64: integers as they are, ``"stream 7"`` as 7, other text as a number
+    made of its hash.
+    """
     # A hash is negative, so it never equals a real identifier, and it is the same in every file.
     try:
         return pl.Series(values, dtype=pl.Int64)
@@ -90,7 +97,9 @@ def _hash(text: str) -> int:
     return -2 - (int.from_bytes(digest, "big") >> 2)  # -1 is what profilers write for "none"
 
 
-def integers(values: Sequence[int | float | None], dtype: pl.DataType | type[pl.DataType] = pl.Int64) -> pl.Series:
+def integers(
+    values: Sequence[int | float | None], dtype: pl.DataType | type[pl.DataType] = pl.Int64
+) -> pl.Series:
     """Whole numbers of a type; null where a value does not fit into it."""
     try:
         return pl.Series(values, dtype=dtype)
@@ -108,7 +117,10 @@ Build = Callable[[Texts, list[Any], list[Any]], Columns]
 
 
 def kernels(texts: Texts, events: list[Any], args: list[kinds.KernelArgs]) -> Columns:
-    """Kernels. The columns of a collective exist only if at least one kernel is described as a collective."""
+    """Kernels.
+
+    The columns of a collective exist only if at least one kernel is described as a collective.
+    """
     columns = {
         **_on_device(texts, events, args),
         "registers": integers([a.registers for a in args], pl.Int32),
@@ -116,19 +128,33 @@ def kernels(texts: Texts, events: list[Any], args: list[kinds.KernelArgs]) -> Co
         "est_occupancy_pct": pl.Series([a.occupancy for a in args], dtype=pl.Float64),
     }
     for part, sizes in (("grid", [a.grid for a in args]), ("block", [a.block for a in args])):
-        known = [_UNKNOWN_SIZE if size is None else size for size in sizes] if None in sizes else sizes
+        known = (
+            [_UNKNOWN_SIZE if size is None else size for size in sizes] if None in sizes else sizes
+        )
         for axis, values in zip("xyz", zip(*known, strict=True), strict=True):
             columns[f"{part}_{axis}"] = integers(values, pl.Int32)
-    if any([a.annotation or a.marked or a.module or a.module_path or a.module_path_2 or a.layer for a in args]):  # noqa: C419
-        columns["torch_annotation"] = texts.codes("torch_annotation", [_annotation(a) for a in args])
+    if any(
+        [  # noqa: C419
+            a.annotation or a.marked or a.module or a.module_path or a.module_path_2 or a.layer
+            for a in args
+        ]
+    ):
+        columns["torch_annotation"] = texts.codes(
+            "torch_annotation", [_annotation(a) for a in args]
+        )
     if any([a.collective or a.in_elements for a in args]):  # noqa: C419 - a list is faster
         described = ("collective", "dtype", "group", "group_ranks")
         columns |= {
-            **{name: pl.Series([getattr(a, name) for a in args], dtype=pl.String) for name in described},
+            **{
+                name: pl.Series([getattr(a, name) for a in args], dtype=pl.String)
+                for name in described
+            },
             "in_elements": integers([a.in_elements for a in args]),
             "out_elements": integers([a.out_elements for a in args]),
             "world": integers([a.group_size for a in args], pl.Int32),
-            "peer": integers([a.source_rank if a.target_rank is None else a.target_rank for a in args], pl.Int32),
+            "peer": integers(
+                [a.source_rank if a.target_rank is None else a.target_rank for a in args], pl.Int32
+            ),
         }
     return columns
 
@@ -143,7 +169,9 @@ def queue(texts: Texts, events: list[Any], args: list[kinds.QueueArgs]) -> Colum
 
 
 def calls(texts: Texts, events: list[Any], args: list[kinds.LaunchArgs]) -> Columns:
-    """Calls of a device runtime or driver, with the kernel that they launch if the file names it."""
+    """Calls of a device runtime or driver, with the kernel that they launch if the file names
+    it.
+    """
     columns = {**_on_host(texts, events, args), "correlation": _correlations(args)}
     if any([a.kernel for a in args]):  # noqa: C419 - a list is faster
         columns["rocm_kernel"] = texts.codes("rocm_kernel", [a.kernel for a in args])
@@ -159,7 +187,9 @@ def ops(texts: Texts, events: list[Any], args: list[kinds.OpArgs]) -> Columns:
 
 def repeated_ops(texts: Texts, events: list[Any], args: Repeated) -> Columns:
     """Operators, with arguments that :func:`repeated` found."""
-    columns = {name: codes.gather(args.rows) for name, codes in _arguments(texts, args.distinct).items()}
+    columns = {
+        name: codes.gather(args.rows) for name, codes in _arguments(texts, args.distinct).items()
+    }
     return {**_on_host(texts, events), "op_id": args.op_ids, **columns}
 
 
@@ -169,16 +199,23 @@ def _arguments(texts: Texts, args: list[kinds.OpArgs]) -> Columns:
         "shapes": texts.codes("shapes", _either(_SHAPES, args)),
         "dtypes": texts.codes("dtypes", _either(_TYPES, args)),
     }
-    for name, field in (("torch_strides", [a.strides for a in args]), ("torch_inputs", [a.inputs for a in args])):
+    for name, field in (
+        ("torch_strides", [a.strides for a in args]),
+        ("torch_inputs", [a.inputs for a in args]),
+    ):
         if field.count(kinds.NOTHING) < len(field):
-            columns[name] = texts.codes(name, [None if v is kinds.NOTHING else bytes(v) for v in field])
+            columns[name] = texts.codes(
+                name, [None if v is kinds.NOTHING else bytes(v) for v in field]
+            )
     if any([a.op_name for a in args]):  # noqa: C419 - a list is faster
         columns["ort_op"] = texts.codes("ort_op", [a.op_name for a in args])
     return columns
 
 
 class Repeated(NamedTuple):
-    """Arguments of operators that differ, and for each event their place among them and its operator's identifier."""
+    """Arguments of operators that differ, and for each event their place among them and its
+    operator's identifier.
+    """
 
     distinct: list[kinds.OpArgs]
     rows: pl.Series
@@ -195,34 +232,50 @@ _OP_ARGS: Final = msgspec.json.Decoder(list[kinds.OpArgs])
 
 
 def repeated(texts: Sequence[msgspec.Raw]) -> Repeated | None:
-    """Arguments as Kineto writes them: equal but for the first and the last number, so few have to be decoded."""
+    """Arguments as Kineto writes them: equal but for the first and the last number, so few have
+    to be decoded.
+    """
     first = _FIRST_MEMBER.match(bytes(texts[0]))
     if first is None:
         return None
     try:
-        written = pl.Series([_APART.join(texts)], dtype=pl.Binary).cast(pl.String).str.split(_APART.decode()).explode()
+        written = (
+            pl.Series([_APART.join(texts)], dtype=pl.Binary)
+            .cast(pl.String)
+            .str.split(_APART.decode())
+            .explode()
+        )
         if written.len() != len(texts):
             return None
         apart = _numbers_apart(written, first[0].decode())
         alike = apart.group_by("shared", maintain_order=True).agg("row")
         if alike.height * _TIMES_EACH > apart.height or alike["shared"].null_count():
             return None
-        members = (text if text.endswith(b"}") else text.rstrip().removesuffix(b",") + b"}" for text in alike["shared"])
+        members = (
+            text if text.endswith(b"}") else text.rstrip().removesuffix(b",") + b"}"
+            for text in alike["shared"]
+        )
         distinct = _OP_ARGS.decode(b"[{" + b",{".join(members) + b"]")
     except (*BAD_JSON, pl.exceptions.InvalidOperationError, pl.exceptions.ComputeError):
         return None
     if len(distinct) != alike.height or any(args.op_id is not None for args in distinct):
         return None
-    places = alike.with_row_index("place").select("place", "row").explode("row").sort("row")["place"]
+    places = (
+        alike.with_row_index("place").select("place", "row").explode("row").sort("row")["place"]
+    )
     return Repeated(distinct, places, apart["op_id"])
 
 
 def _numbers_apart(texts: pl.Series, before: str) -> pl.DataFrame:
-    """For each text its ``row``, the ``op_id`` that follows its beginning, and the members ``shared`` with others."""
+    """For each text its ``row``, the ``op_id`` that follows its beginning, and the members
+    ``shared`` with others.
+    """
     # A last member that is the event's number is cut off, which leaves the comma before it.
     text, comma, last = pl.col("text").cast(pl.Binary), pl.col("comma"), pl.col("last")
     places = pl.DataFrame({"text": texts}).select(
-        "text", comma=pl.col("text").str.find(",", literal=True), last=pl.col("text").str.find(_LAST_KEY, literal=True)
+        "text",
+        comma=pl.col("text").str.find(",", literal=True),
+        last=pl.col("text").str.find(_LAST_KEY, literal=True),
     )
     is_last = ~text.bin.slice(last).bin.contains(b",")
     rest = pl.when(is_last).then(last - comma - 1)
@@ -234,11 +287,18 @@ def _numbers_apart(texts: pl.Series, before: str) -> pl.DataFrame:
 
 
 def device_markers(texts: Texts, events: list[Any], args: list[kinds.DeviceMarkerArgs]) -> Columns:
-    """Markers on a device. The columns of a synchronisation exist only if at least one marker is one."""
+    """Markers on a device.
+
+    The columns of a synchronisation exist only if at least one marker is one.
+    """
     columns = {
         **_span(texts, events),
-        "device": ids([e.pid if a.device is None else a.device for a, e in zip(args, events, strict=True)]),
-        "stream": ids([e.tid if a.stream is None else a.stream for a, e in zip(args, events, strict=True)]),
+        "device": ids(
+            [e.pid if a.device is None else a.device for a, e in zip(args, events, strict=True)]
+        ),
+        "stream": ids(
+            [e.tid if a.stream is None else a.stream for a, e in zip(args, events, strict=True)]
+        ),
         "op_id": _op_ids(args),
         "domain": _domains(texts, events),
     }
@@ -253,7 +313,9 @@ def device_markers(texts: Texts, events: list[Any], args: list[kinds.DeviceMarke
 
 
 def by_process(texts: Texts, events: list[Any], args: list[kinds.CallArgs]) -> Columns:
-    """Events whose kind depends on the name of their process, which the file may give after them."""
+    """Events whose kind depends on the name of their process, which the file may give after
+    them.
+    """
     return {
         **_on_host(texts, events, args),
         "domain": _domains(texts, events),
@@ -320,13 +382,19 @@ def _span(texts: Texts, events: Sequence[Any]) -> Columns:
 
 
 def _on_device(
-    texts: Texts, events: list[Any], args: Sequence[kinds.KernelArgs | kinds.CopyArgs | kinds.QueueArgs]
+    texts: Texts,
+    events: list[Any],
+    args: Sequence[kinds.KernelArgs | kinds.CopyArgs | kinds.QueueArgs],
 ) -> Columns:
     """Columns of all work on a device."""
     return {
         **_span(texts, events),
-        "device": ids([e.pid if a.device is None else a.device for a, e in zip(args, events, strict=True)]),
-        "stream": ids([e.tid if a.stream is None else a.stream for a, e in zip(args, events, strict=True)]),
+        "device": ids(
+            [e.pid if a.device is None else a.device for a, e in zip(args, events, strict=True)]
+        ),
+        "stream": ids(
+            [e.tid if a.stream is None else a.stream for a, e in zip(args, events, strict=True)]
+        ),
         "correlation": _correlations(args),
         "op_id": _op_ids(args),
         "graph_node": _graph_nodes(args),
@@ -334,7 +402,9 @@ def _on_device(
 
 
 def _graph_nodes(args: Sequence[kinds.KernelArgs | kinds.CopyArgs | kinds.QueueArgs]) -> pl.Series:
-    """Nodes of graphs: the number of a node is unique with that of its graph, which newer profilers write beside it."""
+    """Nodes of graphs: the number of a node is unique with that of its graph, which newer
+    profilers write beside it.
+    """
     nodes, graphs = ids([a.graph_node or None for a in args]), ids([a.graph or None for a in args])
     if graphs.null_count() == graphs.len():
         return nodes
@@ -343,7 +413,9 @@ def _graph_nodes(args: Sequence[kinds.KernelArgs | kinds.CopyArgs | kinds.QueueA
 
 
 def _annotation(args: kinds.KernelArgs) -> bytes | None:
-    """The program's annotation of a kernel at the capture: the path of a module, else a text or the layer."""
+    """The program's annotation of a kernel at the capture: the path of a module, else a text or
+    the layer.
+    """
     for field in (args.module_path, args.module_path_2, args.module, args.marked, args.annotation):
         if field is not kinds.NOTHING and bytes(field) not in (b"", b"null"):
             return bytes(field)
@@ -375,7 +447,11 @@ def _either(fields: Sequence[_Field], args: list[kinds.OpArgs]) -> list[bytes | 
     values: list[msgspec.Raw] = []
     for column in (field(args) for field in fields):
         if column.count(nothing) < len(column):
-            values = [b if a is nothing else a for a, b in zip(values, column, strict=True)] if values else column
+            values = (
+                [b if a is nothing else a for a, b in zip(values, column, strict=True)]
+                if values
+                else column
+            )
             if nothing not in values:
                 break
     return [None if v is nothing else bytes(v) for v in values] if values else [None] * len(args)
@@ -387,7 +463,10 @@ _SHAPES: Final[Sequence[_Field]] = (
     lambda args: [a.dims_2021 for a in args],
     lambda args: [a.types_and_dims for a in args],
 )
-_TYPES: Final[Sequence[_Field]] = (lambda args: [a.types for a in args], lambda args: [a.types_and_dims for a in args])
+_TYPES: Final[Sequence[_Field]] = (
+    lambda args: [a.types for a in args],
+    lambda args: [a.types_and_dims for a in args],
+)
 
 
 def _domains(texts: Texts, events: list[Any]) -> pl.Series:
@@ -410,19 +489,34 @@ _CATEGORIES: Final = {
     "driver": ("cuda_driver", "xpu_driver", "privateuse1_driver"),
     "op": ("cpu_op", "operator", "node"),
     "python": ("python_function",),
-    "marker": ("user_annotation", "overhead", "nvtx", "graph_host_node", "session", "enqueue", "dequeue"),
+    "marker": (
+        "user_annotation",
+        "overhead",
+        "nvtx",
+        "graph_host_node",
+        "session",
+        "enqueue",
+        "dequeue",
+    ),
     "device_marker": ("gpu_user_annotation", "cuda_sync", "nvtx-kernel"),
     "queue": ("mtia_ccp_events",),
     "": ("trace", "llmprof"),
 }
-KINDS: Final = {category: kind for kind, categories in _CATEGORIES.items() for category in categories}
-"""Category (lower case) -> kind of event; empty means not used. The kind of other categories depends on the process."""
+KINDS: Final = {
+    category: kind for kind, categories in _CATEGORIES.items() for category in categories
+}
+"""Category (lower case) -> kind of event; empty means not used.
+
+The kind of other categories depends on the process.
+"""
 
 _COLUMNS: Final[dict[str, tuple[type[Any] | None, Build]]] = {
     "kernel": (kinds.KernelArgs, kernels),
     "copy": (
         kinds.CopyArgs,
-        lambda t, events, args: _on_device(t, events, args) | {"bytes": integers([a.size for a in args])},
+        lambda t, events, args: (
+            _on_device(t, events, args) | {"bytes": integers([a.size for a in args])}
+        ),
     ),
     "queue": (kinds.QueueArgs, queue),
     "runtime": (kinds.LaunchArgs, calls),
@@ -430,24 +524,44 @@ _COLUMNS: Final[dict[str, tuple[type[Any] | None, Build]]] = {
     "os": (kinds.LaunchArgs, calls),
     "op": (kinds.OpArgs, ops),
     "python": (None, lambda t, events, _: _on_host(t, events)),
-    "marker": (kinds.Args, lambda t, events, args: _on_host(t, events, args) | {"domain": _domains(t, events)}),
-    "module": (None, lambda t, events, _: _on_host(t, events) | {"domain": t.codes("domain", [DOMAIN] * len(events))}),
+    "marker": (
+        kinds.Args,
+        lambda t, events, args: _on_host(t, events, args) | {"domain": _domains(t, events)},
+    ),
+    "module": (
+        None,
+        lambda t, events, _: (
+            _on_host(t, events) | {"domain": t.codes("domain", [DOMAIN] * len(events))}
+        ),
+    ),
     "device_marker": (kinds.DeviceMarkerArgs, device_markers),
     "process": (kinds.CallArgs, by_process),
     "memory": (kinds.MemoryArgs, memory),
     "counter": (None, counters),
 }
-"""For each kind of event: class of its arguments (None if there are none, or no fixed class), and the function that
-converts events to columns."""
+"""For each kind of event: class of its arguments (None if there are none, or no fixed class), and
+the function that converts events to columns.
+"""
 
 _WORTH_AN_ATTEMPT: Final = 256
 _PYTHON: Final = "python_function"
 _MODULE: Final = "nn.Module: "
-"""Prefix of the name of a Python function that is the call of a torch module; such calls are kept as markers."""
+"""Prefix of the name of a Python function that is the call of a torch module; such calls are
+kept as markers.
+"""
 _GLOO: Final = "gloo:"
-"""Prefix of the name of a range in which a thread of a process group communicates: work, and so an operator."""
+"""Prefix of the name of a range in which a thread of a process group communicates: work, and so
+an operator.
+"""
 
-_LEFT_OUT: Final = {"s": "flow", "t": "flow", "f": "flow", "M": "metadata", "i": "instant", "I": "instant"}
+_LEFT_OUT: Final = {
+    "s": "flow",
+    "t": "flow",
+    "f": "flow",
+    "M": "metadata",
+    "i": "instant",
+    "I": "instant",
+}
 
 NO_PHASE: Final = "ph ''"
 """Reason for leaving out an entry without a phase, which is no event."""
@@ -475,7 +589,9 @@ class Batch:
     def of(cls, unit: int, facts: list[Any]) -> Batch:
         """The batch that another process told :meth:`facts` of, without its columns."""
         total, kept, wrong_types, skipped, names, _ = facts
-        return cls(unit, total, kept, wrong_types, skipped, [(process, name) for process, name in names])
+        return cls(
+            unit, total, kept, wrong_types, skipped, [(process, name) for process, name in names]
+        )
 
 
 class Batches:
@@ -487,7 +603,9 @@ class Batches:
         self.kept = 0
         self.skipped: Counter[str] = Counter()
         self._kinds = _Kinds(python_functions=python_functions)
-        self._args = {kind: ListDecoder(args) for kind, (args, _) in _COLUMNS.items() if args is not None}
+        self._args = {
+            kind: ListDecoder(args) for kind, (args, _) in _COLUMNS.items() if args is not None
+        }
         self._names = ListDecoder(kinds.NameArgs)
         self._attempts = 2  # at arguments that repeat
 
@@ -504,7 +622,9 @@ class Batches:
     @property
     def process_names(self) -> dict[int, str]:
         """Names of processes by identifier."""
-        return {process: name for batch in self._in_order() for process, name in batch.process_names}
+        return {
+            process: name for batch in self._in_order() for process, name in batch.process_names
+        }
 
     def _in_order(self) -> list[Batch]:
         return sorted(self.batches, key=lambda batch: batch.unit)
@@ -521,8 +641,12 @@ class Batches:
             append[event.cat](event)
         self._add_others(others, groups, batch, skipped)
         self._take_modules(groups, batch)
-        if gloo := [e for e in groups.get("marker", ()) if e.name is not None and e.name.startswith(_GLOO)]:
-            groups["marker"] = [e for e in groups["marker"] if e.name is None or not e.name.startswith(_GLOO)]
+        if gloo := [
+            e for e in groups.get("marker", ()) if e.name is not None and e.name.startswith(_GLOO)
+        ]:
+            groups["marker"] = [
+                e for e in groups["marker"] if e.name is None or not e.name.startswith(_GLOO)
+            ]
             groups["op"] += gloo
         for kind, group in groups.items():
             if kind in _COLUMNS:
@@ -537,7 +661,9 @@ class Batches:
         return sum(decoder.wrong_types for decoder in self._args.values())
 
     def _take_modules(self, groups: dict[str, list[Any]], batch: Batch) -> None:
-        """Add calls of modules as a group of their own, also where the Python functions are kept."""
+        """Add calls of modules as a group of their own, also where the Python functions are
+        kept.
+        """
         kept = "python" in groups
         functions = groups.get("python" if kept else _PYTHON, [])
         modules = [e for e in functions if e.name is not None and e.name.startswith(_MODULE)]
@@ -546,12 +672,20 @@ class Batches:
             if kept:
                 batch.kept -= len(modules)
             else:
-                groups[_PYTHON] = [e for e in functions if e.name is None or not e.name.startswith(_MODULE)]
+                groups[_PYTHON] = [
+                    e for e in functions if e.name is None or not e.name.startswith(_MODULE)
+                ]
 
     def _add_others(
-        self, others: dict[str, list[Any]], groups: dict[str, list[Any]], batch: Batch, skipped: Counter[str]
+        self,
+        others: dict[str, list[Any]],
+        groups: dict[str, list[Any]],
+        batch: Batch,
+        skipped: Counter[str],
     ) -> None:
-        """Add the events of other phases than that of complete events; ``others`` has them by phase."""
+        """Add the events of other phases than that of complete events; ``others`` has them by
+        phase.
+        """
         for phase, events in others.items():
             left_out = len(events)
             if phase == "C":
@@ -560,7 +694,9 @@ class Batches:
                 continue
             if phase == "M":
                 named = [e for e in events if e.name == "process_name"]
-                pairs = zip(ids([e.pid for e in named]), self._names([e.args for e in named]), strict=True)
+                pairs = zip(
+                    ids([e.pid for e in named]), self._names([e.args for e in named]), strict=True
+                )
                 batch.process_names += [
                     (pid, str(a.name)) for pid, a in pairs if pid is not None and a.name is not None
                 ]
@@ -575,10 +711,14 @@ class Batches:
             if (args := repeated(written)) is not None:
                 return pl.DataFrame(repeated_ops(self.texts, events, args))
             self._attempts -= 1
-        return pl.DataFrame(_COLUMNS[kind][1](self.texts, events, self._args[kind](written) if written else []))
+        return pl.DataFrame(
+            _COLUMNS[kind][1](self.texts, events, self._args[kind](written) if written else [])
+        )
 
     def frames(self, base_ns: int) -> dict[str, pl.DataFrame]:
-        """One frame for each kind, with the events that have a time and a name; the batches are freed on the way."""
+        """One frame for each kind, with the events that have a time and a name; the batches are
+        freed on the way.
+        """
         by_kind: dict[str, list[pl.DataFrame]] = defaultdict(list)
         for batch in self._in_order():
             self.kept += batch.kept
@@ -591,7 +731,9 @@ class Batches:
             for _, group in itertools.groupby(by_kind.pop(kind), key=lambda frame: frame.schema)
         ]
         converted: dict[str, list[pl.DataFrame]] = defaultdict(list)
-        for (kind, _), frame in zip(alike, in_ns([frame for _, frame in alike], base_ns), strict=True):
+        for (kind, _), frame in zip(
+            alike, in_ns([frame for _, frame in alike], base_ns), strict=True
+        ):
             converted[kind].append(frame)
         del alike
         out = {}
@@ -605,16 +747,23 @@ class Batches:
 
     def _complete(self, frame: pl.DataFrame) -> pl.DataFrame:
         """The events that have a time and a name."""
-        at, nameless = "time_ns" if "time_ns" in frame.columns else "start_ns", self.texts.code_of_none("name")
+        at, nameless = (
+            "time_ns" if "time_ns" in frame.columns else "start_ns",
+            self.texts.code_of_none("name"),
+        )
         if not frame[at].null_count() and not (frame["name"] == nameless).any():
             return frame
         return frame.filter(pl.col(at).is_not_null() & (pl.col("name") != nameless))
 
 
 class _Appending(dict[str | OtherPhase | None, Callable[[Any], None]]):
-    """For each category, the function that appends an event to the group of its kind, or to those of its phase."""
+    """For each category, the function that appends an event to the group of its kind, or to
+    those of its phase.
+    """
 
-    def __init__(self, kinds: _Kinds, groups: dict[str, list[Any]], others: dict[str, list[Any]]) -> None:
+    def __init__(
+        self, kinds: _Kinds, groups: dict[str, list[Any]], others: dict[str, list[Any]]
+    ) -> None:
         super().__init__()
         self._kinds = kinds
         self._groups = groups
@@ -654,7 +803,9 @@ class _Rank(msgspec.Struct, gc=False):
 
 
 def split(events: list[Any]) -> dict[str, list[Any]]:
-    """Events by the label of their rank; a file of one rank has all of them under the empty label."""
+    """Events by the label of their rank; a file of one rank has all of them under the empty
+    label.
+    """
     first = next((e for e in events if getattr(e, "pid", None) is not None), None)
     if first is None:
         return {"": events}
@@ -672,20 +823,26 @@ def split(events: list[Any]) -> dict[str, list[Any]]:
             out[label_and_pid[0]].append(event)
         else:
             unlabelled.append(event)
-    for event, args in zip(unlabelled, ListDecoder(_Rank)([e.args for e in unlabelled]), strict=True):
+    for event, args in zip(
+        unlabelled, ListDecoder(_Rank)([e.args for e in unlabelled]), strict=True
+    ):
         merged = args.rank is not None and _MERGED_ARGS in bytes(event.args)
         out[str(args.rank) if merged else ""].append(event)
     return out
 
 
 def _label(pid: Any) -> tuple[str, str] | None:
-    """Label in the identifier of a process, and the rest of the identifier; None if it has no label."""
+    """Label in the identifier of a process, and the rest of the identifier; None if it has no
+    label.
+    """
     match = _LABEL.match(pid) if isinstance(pid, str) else None
     return (match[1], match[2]) if match else None
 
 
 def ranks(labels: Iterable[str]) -> dict[str, int]:
-    """Rank of each label: its number if it is one, else its position by data, expert, pipeline and tensor part."""
+    """Rank of each label: its number if it is one, else its position by data, expert, pipeline
+    and tensor part.
+    """
     ordered = sorted(labels, key=_parts)
     numbers = [_parts(label)[-1] for label in ordered]
     alone = all(label.isdecimal() or re.fullmatch(r"TP\d+", label) for label in ordered)
@@ -695,4 +852,7 @@ def ranks(labels: Iterable[str]) -> dict[str, int]:
 
 def _parts(label: str) -> tuple[int, ...]:
     parts = {name: int(number) for name, number in _DIMENSION.findall(label)}
-    return (*(parts.get(name, 0) for name in _ORDER[:-1]), int(label) if label.isdecimal() else parts.get("TP", 0))
+    return (
+        *(parts.get(name, 0) for name in _ORDER[:-1]),
+        int(label) if label.isdecimal() else parts.get("TP", 0),
+    )

@@ -1,8 +1,10 @@
-"""Decodes events of a Chrome trace into objects: only events that some table uses, and their arguments when needed.
+"""Decodes events of a Chrome trace into objects: only events that some table uses, and their
+arguments when needed.
 
-There are three decoders. The first reads times as numbers, which is exact to the nanosecond for whole microseconds
-and for fractions below :data:`EXACT_US`. The second keeps the text of times (epoch microseconds with a fraction, times
-written as strings). The last decodes event by event and drops fields of a wrong type.
+There are three decoders. The first reads times as numbers, which is exact to the nanosecond for
+whole microseconds and for fractions below :data:`EXACT_US`. The second keeps the text of times
+(epoch microseconds with a fraction, times written as strings). The last decodes event by event and
+drops fields of a wrong type.
 """
 
 import functools
@@ -21,9 +23,10 @@ from llmprof.readers.common.repair import BAD_JSON, fit
 EXACT_US: Final = 2.0**43
 """Largest time in us (101 days) whose float64 tells nanoseconds.
 
-Below it, float64 numbers are at most 2**-10 us = 0.977 ns apart, so the one nearest to a written time is within
-0.489 ns of it. A time of whole ns is the only one so near, and rounding finds it; one with fractions of a ns becomes
-one of the two ns around it. At twice the size, neighbouring ns share a number.
+Below it, float64 numbers are at most 2**-10 us = 0.977 ns apart, so the one nearest to a written
+time is within 0.489 ns of it. A time of whole ns is the only one so near, and rounding finds it;
+one with fractions of a ns becomes one of the two ns around it. At twice the size, neighbouring ns
+share a number.
 """
 
 MOST_NS: Final = 2**61
@@ -41,7 +44,12 @@ def loses_digits(us: Sequence[int | float | None]) -> bool:
         least, largest = column.min(), column.max()
     except (TypeError, OverflowError):  # an integer of many digits
         least = largest = None
-    if isinstance(least, float) and isinstance(largest, float) and least > -EXACT_US and largest < EXACT_US:
+    if (
+        isinstance(least, float)
+        and isinstance(largest, float)
+        and least > -EXACT_US
+        and largest < EXACT_US
+    ):
         return False
     return any(type(v) is float and not -EXACT_US < v < EXACT_US for v in us)
 
@@ -58,33 +66,44 @@ def times(start: str, values: Sequence[Any]) -> dict[str, pl.Series]:
     try:
         us = pl.Series(values, dtype=pl.Float64)
     except (TypeError, OverflowError):  # an integer of many digits
-        us = pl.Series([None if v is None or abs(v) > _MOST_US else float(v) for v in values], dtype=pl.Float64)
+        us = pl.Series(
+            [None if v is None or abs(v) > _MOST_US else float(v) for v in values], dtype=pl.Float64
+        )
     return {f"{start}_us": us}
 
 
 _FIRST: Final = 64
-"""Values of a column that are looked at before it is tried as whole numbers: a failed attempt takes long."""
+"""Values of a column that are looked at before it is tried as whole numbers: a failed attempt
+takes long.
+"""
 
 
 def in_ns(frames: Sequence[pl.DataFrame], base_ns: int) -> list[pl.DataFrame]:
     """The columns of times as int64 ns: starts from the base, durations not below zero.
 
-    A value that is not a number, or is above :data:`MOST_NS`, becomes null; a null duration counts as zero. Frames with
-    the same columns of times are converted together.
+    A value that is not a number, or is above :data:`MOST_NS`, becomes null; a null duration counts
+    as zero. Frames with the same columns of times are converted together.
     """
     alike: dict[tuple[tuple[str, pl.DataType], ...], list[int]] = defaultdict(list)
     for place, frame in enumerate(frames):
-        alike[tuple((c, d) for c, d in frame.schema.items() if c.endswith(("_us", "_ns")))].append(place)
+        alike[tuple((c, d) for c, d in frame.schema.items() if c.endswith(("_us", "_ns")))].append(
+            place
+        )
     out = list(frames)
     for columns, places in alike.items():
-        both = [pl.concat([frames[place][column] for place in places], rechunk=True) for column, _ in columns]
+        both = [
+            pl.concat([frames[place][column] for place in places], rechunk=True)
+            for column, _ in columns
+        ]
         ns = pl.DataFrame(both).select(_in_ns(column, dtype, base_ns) for column, dtype in columns)
         begin = 0
         for place in places:
             here = ns.slice(begin, frames[place].height)
             begin += here.height
             converted = {column: here.to_series(i) for i, (column, _) in enumerate(columns)}
-            out[place] = pl.DataFrame([converted.get(column.name, column) for column in frames[place]])
+            out[place] = pl.DataFrame(
+                [converted.get(column.name, column) for column in frames[place]]
+            )
     return out
 
 
@@ -93,7 +112,9 @@ def _in_ns(column: str, dtype: pl.DataType, base_ns: int) -> pl.Expr:
     if column.endswith("_us"):
         us = pl.when(ns.is_between(-_MOST_US, _MOST_US)).then(ns)
         if dtype == pl.Float64:
-            ns = us.floor().cast(pl.Int64) * 1000 + ((us - us.floor()) * 1000 + 0.5).floor().cast(pl.Int64)
+            ns = us.floor().cast(pl.Int64) * 1000 + ((us - us.floor()) * 1000 + 0.5).floor().cast(
+                pl.Int64
+            )
         else:
             ns = us * 1000
     ns = ns.fill_null(0).clip(0) if column.startswith("dur") else ns + base_ns
@@ -103,10 +124,24 @@ def _in_ns(column: str, dtype: pl.DataType, base_ns: int) -> pl.Expr:
 def _exact_column(values: Sequence[msgspec.Raw]) -> pl.Series:
     """Texts of times in us as int64 ns: decimal numbers as a column, other texts one by one."""
     texts = [text if text.isascii() else b"" for text in map(bytes, values)]
-    us = pl.col("us").cast(pl.String).str.strip_chars('"').cast(pl.Decimal(38, _DECIMALS), strict=False)
-    whole = us.round(3, mode="half_away_from_zero").cast(pl.Decimal(38, 3)).to_physical().cast(pl.Int64, strict=False)
+    us = (
+        pl.col("us")
+        .cast(pl.String)
+        .str.strip_chars('"')
+        .cast(pl.Decimal(38, _DECIMALS), strict=False)
+    )
+    whole = (
+        us.round(3, mode="half_away_from_zero")
+        .cast(pl.Decimal(38, 3))
+        .to_physical()
+        .cast(pl.Int64, strict=False)
+    )
     fitting = pl.when(whole.is_between(-MOST_NS, MOST_NS)).then(whole)
-    ns = pl.DataFrame({"us": pl.Series(texts, dtype=pl.Binary)}).select(fitting.alias("ns")).to_series()
+    ns = (
+        pl.DataFrame({"us": pl.Series(texts, dtype=pl.Binary)})
+        .select(fitting.alias("ns"))
+        .to_series()
+    )
     if others := ns.is_null().arg_true().to_list():
         return ns.scatter(others, pl.Series([_exact(texts[i]) for i in others], dtype=pl.Int64))
     return ns
@@ -128,7 +163,9 @@ def _exact(text: bytes) -> int | None:
 
 
 class OtherPhase(NamedTuple):
-    """Stands in place of the category of an event that is not a complete one: its phase (``ph``)."""
+    """Stands in place of the category of an event that is not a complete one: its phase
+    (``ph``).
+    """
 
     phase: str
 
@@ -138,7 +175,9 @@ _NOTHING: Final = msgspec.Raw(b"{}")
 
 
 class OtherEvent(msgspec.Struct, gc=False):
-    """An instant, counter or metadata event with its time as a number (us); its category is of no use."""
+    """An instant, counter or metadata event with its time as a number (us); its category is of
+    no use.
+    """
 
     name: str | None = None
     pid: Id = None
@@ -193,7 +232,9 @@ class _Phase(msgspec.Struct, gc=False):
 
 
 def _of_phases(base: type[msgspec.Struct], phases: str) -> dict[str, Any]:
-    """A class for each phase; in place of a category, those of other events than complete ones have the phase."""
+    """A class for each phase; in place of a category, those of other events than complete ones
+    have the phase.
+    """
     return {
         ph: msgspec.defstruct(
             f"{base.__name__}_{ph}",
@@ -227,17 +268,25 @@ _PHASE: Final = msgspec.json.Decoder(_Phase)
 
 
 def in_one_form(events: list[Any]) -> list[Any]:
-    """Events with their times either all as numbers or all as text; a batch joined from pieces may hold both."""
+    """Events with their times either all as numbers or all as text; a batch joined from pieces
+    may hold both.
+    """
     classes = set(map(type, events))
     if classes.isdisjoint(_EVENTS.values()) or classes.isdisjoint(_EXACT_EVENTS.values()):
         return events
-    return [_exact_form(event) if isinstance(event, Event | OtherEvent) else event for event in events]
+    return [
+        _exact_form(event) if isinstance(event, Event | OtherEvent) else event for event in events
+    ]
 
 
 def _exact_form(event: Event | OtherEvent) -> ExactEvent | OtherExactEvent:
     phase = COMPLETE if isinstance(event, Event) else event.cat.phase  # type: ignore[attr-defined]
     values = {name: getattr(event, name) for name in event.__struct_fields__}
-    texts = {name: msgspec.Raw(msgspec.json.encode(values[name])) for name in ("ts", "dur") if name in values}
+    texts = {
+        name: msgspec.Raw(msgspec.json.encode(values[name]))
+        for name in ("ts", "dur")
+        if name in values
+    }
     exact: ExactEvent | OtherExactEvent = _EXACT_EVENTS[phase](**values | texts)
     return exact
 
@@ -277,7 +326,11 @@ class EventDecoder:
             except BAD_JSON:
                 wrong += 1  # no object
                 continue
-            kind = (_EXACT_EVENTS | _IGNORED).get(phase, Ignored) if isinstance(phase, str) else Ignored
+            kind = (
+                (_EXACT_EVENTS | _IGNORED).get(phase, Ignored)
+                if isinstance(phase, str)
+                else Ignored
+            )
             event, unfit = fit(kind, element)
             events.append(event)
             wrong += unfit
@@ -307,14 +360,20 @@ class Args(msgspec.Struct, gc=False):
 
 
 class CallArgs(Args, gc=False):
-    """Calls of a device runtime. Kineto and exporters of nsys have different names for the correlation."""
+    """Calls of a device runtime.
+
+    Kineto and exporters of nsys have different names for the correlation.
+    """
 
     correlation: Id = None
     correlation_nsys: Id = _arg("correlationId")
 
 
 class LaunchArgs(CallArgs, gc=False):
-    """Calls of a device runtime. On AMD devices they name the kernel that they launch and its sizes."""
+    """Calls of a device runtime.
+
+    On AMD devices they name the kernel that they launch and its sizes.
+    """
 
     kernel: str | None = None
     grid: msgspec.Raw = NOTHING

@@ -1,7 +1,8 @@
-"""Reader of Chrome trace JSON, written by any version of the PyTorch profiler and by tools with the same format.
+"""Reader of Chrome trace JSON, written by any version of the PyTorch profiler and by tools with the
+same format.
 
-The events come in batches, which are sorted by kind and turned into columns; several processes can share the batches of
-one file.
+The events come in batches, which are sorted by kind and turned into columns; several processes can
+share the batches of one file.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ from llmprof.readers.common.reader import Part, Probe, Reader
 from llmprof.readers.common.repair import BAD_JSON
 
 _COPY_KIND: Final = re.compile(
-    r"\b(?:copy|memcpy)?_?([HDP])(?:ost|evice|eer)?\s*(?:to|2)\s*([HDP])(?:ost|evice|eer)?\b", re.IGNORECASE
+    r"\b(?:copy|memcpy)?_?([HDP])(?:ost|evice|eer)?\s*(?:to|2)\s*([HDP])(?:ost|evice|eer)?\b",
+    re.IGNORECASE,
 )
 _COPY_ENDS: Final = re.compile(r"\((\w+)\s*->\s*(\w+)\)")
 _FILL: Final = re.compile(r"^(?:memset|fill)", re.IGNORECASE)
@@ -42,7 +44,11 @@ _CALL_NAME: Final = r"^(?:hip|cuda|cu|hsa_)[A-Z]\w+$"
 
 _DMA: Final = "dma_request"
 _SIGNALS: Final = ("event_wait", "event_record")
-_DIRECTIONS: Final = {"HOST_TO_DEVICE": "HtoD", "DEVICE_TO_HOST": "DtoH", "DEVICE_TO_DEVICE": "DtoD"}
+_DIRECTIONS: Final = {
+    "HOST_TO_DEVICE": "HtoD",
+    "DEVICE_TO_HOST": "DtoH",
+    "DEVICE_TO_DEVICE": "DtoD",
+}
 
 _HOST: Final = ("process", "thread", "start_ns", "dur_ns", "name", "op_id")
 _DEVICE: Final = ("stream", "start_ns", "dur_ns", "name", "correlation", "op_id")
@@ -50,33 +56,54 @@ _DEVICE: Final = ("stream", "start_ns", "dur_ns", "name", "correlation", "op_id"
 _MOST_DEVICES: Final = 1 << 12
 
 _DESCRIPTION: Final = (
-    "collective", "in_elements", "out_elements", "world", "dtype", "group", "group_ranks", "peer",
-)  # fmt: skip
+    "collective",
+    "in_elements",
+    "out_elements",
+    "world",
+    "dtype",
+    "group",
+    "group_ranks",
+    "peer",
+)
 """Columns of kernels that describe a collective, if the profiler wrote them."""
 
 Frames = dict[str, pl.DataFrame]
 
 
-def tables(frames: Mapping[str, pl.DataFrame], process_names: Mapping[int, str], texts: Texts) -> Frames:
+def tables(
+    frames: Mapping[str, pl.DataFrame], process_names: Mapping[int, str], texts: Texts
+) -> Frames:
     """Tables of one file."""
     by_kind = {kind: _named(frame, texts) for kind, frame in frames.items()}
-    for more in (_told_apart(by_kind.pop("process", None), process_names), _of_queue(by_kind.pop("queue", None))):
+    for more in (
+        _told_apart(by_kind.pop("process", None), process_names),
+        _of_queue(by_kind.pop("queue", None)),
+    ):
         for kind, frame in more.items():
-            by_kind[kind] = pl.concat([by_kind[kind], frame], how="diagonal_relaxed") if kind in by_kind else frame
+            by_kind[kind] = (
+                pl.concat([by_kind[kind], frame], how="diagonal_relaxed")
+                if kind in by_kind
+                else frame
+            )
     kernels = by_kind.get("kernel")
     if kernels is not None and "torch_annotation" in kernels.columns:
         by_kind |= {kind: _lanes(by_kind[kind]) for kind in ("kernel", "copy") if kind in by_kind}
         kernels = by_kind["kernel"]
-    runtime = _concat(*(_with(by_kind.get(api), api=pl.lit(api)) for api in ("runtime", "driver", "os")))
+    runtime = _concat(
+        *(_with(by_kind.get(api), api=pl.lit(api)) for api in ("runtime", "driver", "os"))
+    )
     if (markers := by_kind.get("device_marker")) is not None and "sync_kind" in markers.columns:
         runtime = _with_waits(runtime, markers)
-        by_kind["device_marker"] = markers.drop("sync_kind", "correlation", "wait_on_stream", "wait_on_record")
+        by_kind["device_marker"] = markers.drop(
+            "sync_kind", "correlation", "wait_on_stream", "wait_on_record"
+        )
     out = {
         "kernels": None if kernels is None else kernels.drop(_DESCRIPTION, strict=False),
         "copies": described(by_kind.get("copy")),
         "runtime": runtime,
         "ops": _concat(
-            _with(by_kind.get("op"), kind=pl.lit("op")), _with(by_kind.get("python"), kind=pl.lit("python"))
+            _with(by_kind.get("op"), kind=pl.lit("op")),
+            _with(by_kind.get("python"), kind=pl.lit("python")),
         ),
         "markers": _concat(
             _with(by_kind.get("marker"), on_device=pl.lit(value=False)),
@@ -92,11 +119,16 @@ def tables(frames: Mapping[str, pl.DataFrame], process_names: Mapping[int, str],
 
 
 def _with_waits(calls: pl.DataFrame | None, markers: pl.DataFrame) -> pl.DataFrame | None:
-    """Runtime calls, with the streams and the event record that the profiler's wait markers name."""
+    """Runtime calls, with the streams and the event record that the profiler's wait markers
+    name.
+    """
     if calls is None:
         return None
     kind, none = pl.col("sync_kind"), (-1, 2**32 - 1)
-    stream_ids = {c: pl.when(~pl.col(c).is_in(none)).then(c) for c in ("stream", "wait_on_stream", "wait_on_record")}
+    stream_ids = {
+        c: pl.when(~pl.col(c).is_in(none)).then(c)
+        for c in ("stream", "wait_on_stream", "wait_on_record")
+    }
     waits = markers.filter(kind.is_not_null() & pl.col("correlation").is_not_null()).select(
         "correlation",
         torch_waiting_stream=pl.when(kind == "Stream Wait Event").then(stream_ids["stream"]),
@@ -105,11 +137,15 @@ def _with_waits(calls: pl.DataFrame | None, markers: pl.DataFrame) -> pl.DataFra
         .otherwise(stream_ids["wait_on_stream"]),
         torch_awaited_call=stream_ids["wait_on_record"],
     )
-    return calls.join(waits.unique("correlation"), on="correlation", how="left", maintain_order="left")
+    return calls.join(
+        waits.unique("correlation"), on="correlation", how="left", maintain_order="left"
+    )
 
 
 def _of_queue(queue: pl.DataFrame | None) -> Frames:
-    """Commands of an MTIA device: programs as kernels, DMA requests as copies, waits and signals as tasks."""
+    """Commands of an MTIA device: programs as kernels, DMA requests as copies, waits and signals
+    as tasks.
+    """
     if queue is None:
         return {}
     copies = pl.col("name") == _DMA
@@ -117,12 +153,16 @@ def _of_queue(queue: pl.DataFrame | None) -> Frames:
     return {
         "kernel": queue.filter(~copies & ~tasks).drop("bytes", "direction"),
         "copy": queue.filter(copies),
-        "tasks": queue.filter(tasks).drop("bytes", "direction", "graph_node").with_columns(kind="name"),
+        "tasks": (
+            queue.filter(tasks).drop("bytes", "direction", "graph_node").with_columns(kind="name")
+        ),
     }
 
 
 def _lanes(frame: pl.DataFrame) -> pl.DataFrame:
-    """Events with a null stream in CUDA graphs: if there are annotations, PyTorch puts them on lanes, not streams."""
+    """Events with a null stream in CUDA graphs: if there are annotations, PyTorch puts them on
+    lanes, not streams.
+    """
     in_graph = pl.col("graph_node").is_not_null()
     lane = pl.when(in_graph).then(pl.col("stream")).cast(pl.Int64)
     return frame.with_columns(stream=pl.when(~in_graph).then("stream"), torch_lane=lane)
@@ -132,26 +172,42 @@ def _collectives(kernels: pl.DataFrame | None) -> pl.DataFrame | None:
     """Kernels that the profiler describes as collectives; None if it describes none."""
     if kernels is None or "collective" not in kernels.columns:
         return None
-    described = kernels.filter(pl.col("collective").is_not_null() | pl.col("in_elements").is_not_null())
+    described = kernels.filter(
+        pl.col("collective").is_not_null() | pl.col("in_elements").is_not_null()
+    )
     return described.select(
-        "device", "stream", "start_ns", "dur_ns", "name", "correlation", "op_id",
+        "device",
+        "stream",
+        "start_ns",
+        "dur_ns",
+        "name",
+        "correlation",
+        "op_id",
         *(c for c in _DESCRIPTION[1:] if c in described.columns),
-        recorded_as="collective", evidence=pl.lit("metadata"), on_device=pl.lit(value=True),
-    )  # fmt: skip
+        recorded_as="collective",
+        evidence=pl.lit("metadata"),
+        on_device=pl.lit(value=True),
+    )
 
 
 def _named(frame: pl.DataFrame, texts: Texts) -> pl.DataFrame:
     """Frame with texts instead of codes, and with null for numbers that are not devices."""
     for place, column in enumerate(frame.columns):
         if column in _TEXTS:
-            frame.replace_column(place, texts.texts(column, frame[column], _TEXTS[column]).alias(column))
+            frame.replace_column(
+                place, texts.texts(column, frame[column], _TEXTS[column]).alias(column)
+            )
     if "device" in frame.columns:  # an identifier of the operating system is not a device
-        frame = frame.with_columns(pl.when(pl.col("device").is_between(0, _MOST_DEVICES)).then("device").cast(pl.Int32))
+        frame = frame.with_columns(
+            pl.when(pl.col("device").is_between(0, _MOST_DEVICES)).then("device").cast(pl.Int32)
+        )
     return frame
 
 
 def _told_apart(events: pl.DataFrame | None, process_names: Mapping[int, str]) -> Frames:
-    """Events without a known category as frames by kind, which depends on the name of their process."""
+    """Events without a known category as frames by kind, which depends on the name of their
+    process.
+    """
     if events is None:
         return {}
     names = pl.DataFrame(
@@ -168,7 +224,9 @@ def _told_apart(events: pl.DataFrame | None, process_names: Mapping[int, str]) -
     }
     kind = first_true(kinds, "marker")
     device = process.str.extract(r"(?i)^gpu ?(\d+)$", 1).cast(pl.Int32)
-    apart = events.with_columns(kind=kind, device=device).partition_by("kind", as_dict=True, include_key=False)
+    apart = events.with_columns(kind=kind, device=device).partition_by(
+        "kind", as_dict=True, include_key=False
+    )
     frames = {str(key[0]): frame for key, frame in apart.items()}
     columns = {
         "kernel": ("device", *_DEVICE),
@@ -181,7 +239,13 @@ def _told_apart(events: pl.DataFrame | None, process_names: Mapping[int, str]) -
 
 def _concat(*frames: pl.DataFrame | None) -> pl.DataFrame | None:
     present = [frame for frame in frames if frame is not None]
-    return pl.concat(present, how="diagonal_relaxed") if len(present) > 1 else present[0] if present else None
+    return (
+        pl.concat(present, how="diagonal_relaxed")
+        if len(present) > 1
+        else present[0]
+        if present
+        else None
+    )
 
 
 def _with(frame: pl.DataFrame | None, **columns: pl.Expr) -> pl.DataFrame | None:
@@ -189,15 +253,24 @@ def _with(frame: pl.DataFrame | None, **columns: pl.Expr) -> pl.DataFrame | None
 
 
 def described(copies: pl.DataFrame | None) -> pl.DataFrame | None:
-    """Copies with their kind and the kind of memory at both ends, as far as their name or direction shows them."""
+    """Copies with their kind and the kind of memory at both ends, as far as their name or
+    direction shows them.
+    """
     if copies is None:
         return None
     rows = [(name, *_describe(name)) for name in copies["name"].unique()]
     schema = {"name": pl.String, "kind": pl.String, "src_kind": pl.String, "dst_kind": pl.String}
-    named = copies.join(pl.DataFrame(rows, schema=schema, orient="row"), on="name", how="left", maintain_order="left")
+    named = copies.join(
+        pl.DataFrame(rows, schema=schema, orient="row"),
+        on="name",
+        how="left",
+        maintain_order="left",
+    )
     if "direction" not in named.columns:
         return named
-    by_direction = pl.col("direction").replace_strict(_DIRECTIONS, default=None, return_dtype=pl.String)
+    by_direction = pl.col("direction").replace_strict(
+        _DIRECTIONS, default=None, return_dtype=pl.String
+    )
     return named.with_columns(kind=pl.coalesce(by_direction, "kind")).drop("direction")
 
 
@@ -209,7 +282,9 @@ def _describe(name: str) -> tuple[str, str | None, str | None]:
 
 
 def _json_list(value: bytes | None, of_object: Callable[[dict[str, Any]], Any]) -> str | None:
-    """Shapes or types as a JSON list on one line, also from the list of objects that ONNX Runtime writes."""
+    """Shapes or types as a JSON list on one line, also from the list of objects that ONNX
+    Runtime writes.
+    """
     if value is None:
         return None
     if _AS_DUMPED.fullmatch(value):
@@ -223,7 +298,9 @@ def _json_list(value: bytes | None, of_object: Callable[[dict[str, Any]], Any]) 
 
 
 _AS_DUMPED: Final = re.compile(rb'\[(?:[\[\]]|, |(?:0|-?[1-9]\d{0,17})(?!\d)|"[ !#-\[\]-~]*")*+')
-"""Valid JSON of lists, whole numbers and texts in ASCII that ``json.dumps`` would write the same."""
+"""Valid JSON of lists, whole numbers and texts in ASCII that ``json.dumps`` would write the
+same.
+"""
 
 
 def _annotation(value: Any) -> str | None:
@@ -234,9 +311,13 @@ def _annotation(value: Any) -> str | None:
 _TEXTS: Final[dict[str, Callable[[Any], str | None]]] = {
     **dict.fromkeys(("name", "domain", "unit", "rocm_kernel", "ort_op"), lambda value: value),
     **dict.fromkeys(
-        ("shapes", "torch_strides"), lambda value: _json_list(value, lambda entry: next(iter(entry.values()), []))
+        ("shapes", "torch_strides"),
+        lambda value: _json_list(value, lambda entry: next(iter(entry.values()), [])),
     ),
-    **dict.fromkeys(("dtypes", "torch_inputs"), lambda value: _json_list(value, lambda entry: next(iter(entry), ""))),
+    **dict.fromkeys(
+        ("dtypes", "torch_inputs"),
+        lambda value: _json_list(value, lambda entry: next(iter(entry), "")),
+    ),
     **dict.fromkeys(("torch_annotation", "rocm_grid", "rocm_block"), _annotation),
 }
 
@@ -245,7 +326,9 @@ _OPTIONS: Final = ("record_shapes", "with_stack", "profile_memory", "with_flops"
 
 
 def base_ns(head: Mapping[str, msgspec.Raw]) -> int:
-    """Origin of the times in the document (ns since the epoch); 0 if the document does not state it."""
+    """Origin of the times in the document (ns since the epoch); 0 if the document does not state
+    it.
+    """
     base = _decoded(head, "baseTimeNanoseconds")
     try:
         epoch_ns = int(base)
@@ -267,7 +350,9 @@ def describe(head: Mapping[str, msgspec.Raw]) -> dict[str, Any]:
         "rank": _natural(distributed.get("rank")),
         "world_size": _natural(distributed.get("world_size")) or None,
         "backend": distributed.get("backend"),
-        "devices": [str(name) for d in properties if isinstance(d, dict) and (name := d.get("name"))],
+        "devices": [
+            str(name) for d in properties if isinstance(d, dict) and (name := d.get("name"))
+        ],
         "device_count": len(properties),
         "groups": {str(g.get("pg_name")): g.get("ranks") for g in groups},
         "group_descriptions": {
@@ -293,12 +378,16 @@ def _decoded(head: Mapping[str, msgspec.Raw], key: str) -> Any:
 def _natural(value: Any) -> int | None:
     if isinstance(value, str) and value.isdecimal():
         value = int(value)
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31 else None
+    return (
+        value
+        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31
+        else None
+    )
 
 
 _LANES: Final = (
-    "kernels of CUDA graphs carry annotations; their streams are lanes of the program, not streams of the device: "
-    "stream is null there, and the lane is in torch_lane"
+    "kernels of CUDA graphs carry annotations; their streams are lanes of the program, not streams"
+    " of the device: stream is null there, and the lane is in torch_lane"
 )
 
 
@@ -314,7 +403,11 @@ def read(
     reading = _Reading(path, python_functions, block_bytes, progress)
     with _without_collections():
         if workers > 1 and is_worth_it([path]):
-            description = {"path": str(path), "python_functions": python_functions, "block_bytes": block_bytes}
+            description = {
+                "path": str(path),
+                "python_functions": python_functions,
+                "block_bytes": block_bytes,
+            }
             with shared(f"{__name__}:help_read", description, workers) as job:
                 _read_together(reading, job)
         else:
@@ -327,7 +420,9 @@ def _parts(reading: _Reading) -> list[Part]:
     if by_label.keys() <= {""}:
         if not by_label[""].total and (stream.lost_pieces or stream.truncated):
             why = f": {stream.truncated}" if stream.truncated else ""
-            raise ReadError(f"{stream.path.name} holds no whole event{why}", hint="record the trace again")
+            raise ReadError(
+                f"{stream.path.name} holds no whole event{why}", hint="record the trace again"
+            )
         part = _part(stream, by_label[""])
         _tell_of_file(part.coverage, reading)
         return [part]
@@ -342,7 +437,9 @@ def _parts(reading: _Reading) -> list[Part]:
 
 @contextmanager
 def _without_collections() -> Iterator[None]:
-    """Without the collector of garbage: the decoder makes millions of objects without a reference cycle."""
+    """Without the collector of garbage: the decoder makes millions of objects without a
+    reference cycle.
+    """
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -353,12 +450,19 @@ def _without_collections() -> Iterator[None]:
 
 
 class _Reading:
-    """One walk through a file. The units that are shared are the calls of the decoder, the same in every walk."""
+    """One walk through a file.
 
-    def __init__(self, path: Path, python_functions: bool, block_bytes: int, progress: Progress | None = None) -> None:
+    The units that are shared are the calls of the decoder, the same in every walk.
+    """
+
+    def __init__(
+        self, path: Path, python_functions: bool, block_bytes: int, progress: Progress | None = None
+    ) -> None:
         self._block_bytes = block_bytes
         self.stream = EventStream(path, block_bytes)
-        self.by_label: dict[str, Batches] = defaultdict(partial(Batches, python_functions=python_functions))
+        self.by_label: dict[str, Batches] = defaultdict(
+            partial(Batches, python_functions=python_functions)
+        )
         self.exact: dict[int, bool] = {}
         self.wrong_types: dict[int, int] = defaultdict(int)
         self.unit = -1
@@ -379,8 +483,8 @@ class _Reading:
 
     def own(self, is_own: Callable[[int], bool], *, strict: bool = False) -> Iterator[int]:
         """Read the units that a function says are this walk's own; gives each when it is read."""
-        # The end of a unit is found without decoding it, which holds as long as all units are sound; `strict` raises
-        # `_Damaged` at an own unit that is not.
+        # The end of a unit is found without decoding it, which holds as long as all units are
+        # sound; `strict` raises `_Damaged` at an own unit that is not.
 
         def decode(text: bytes) -> list[Any]:
             self.unit += 1
@@ -405,7 +509,9 @@ class _Reading:
                 self.by_label[label].add(some, self.unit)
             newest = [batches.batches[-1] for batches in self.by_label.values() if batches.batches]
             self._has_event |= any(batch.skipped.get(NO_PHASE, 0) < batch.total for batch in newest)
-            read = 0 if self._has_event else sum(batches.total for batches in self.by_label.values())
+            read = (
+                0 if self._has_event else sum(batches.total for batches in self.by_label.values())
+            )
             if read >= _MOST_EMPTY:
                 found = f"{self.stream.path.name}: none of its first {read:,} entries is an event"
                 raise ReadError(found, expected="Chrome trace events, each with a phase (ph)")
@@ -414,7 +520,9 @@ class _Reading:
             yield self.unit
 
     def told(self, unit: int) -> tuple[list[Any], dict[str, pl.DataFrame]]:
-        """Facts and columns of the unit that this process read last, for the process that started it."""
+        """Facts and columns of the unit that this process read last, for the process that
+        started it.
+        """
         labels: list[list[Any]] = []
         frames: dict[str, pl.DataFrame] = {}
         for label, batches in self.by_label.items():
@@ -429,16 +537,22 @@ class _Reading:
         for batches in self.by_label.values():
             batches.batches = [batch for batch in batches.batches if batch.unit < end]
         self.exact = {unit: exact for unit, exact in self.exact.items() if unit < end}
-        self.wrong_types = defaultdict(int, {u: wrong for u, wrong in self.wrong_types.items() if u < end})
+        self.wrong_types = defaultdict(
+            int, {u: wrong for u, wrong in self.wrong_types.items() if u < end}
+        )
 
     def take_over(self, done: Done, codes: dict[tuple[int, str, str], list[int]]) -> None:
-        """Add a unit that a helper read; ``codes`` has our codes of its texts so far, by process, label and column."""
+        """Add a unit that a helper read; ``codes`` has our codes of its texts so far, by
+        process, label and column.
+        """
         unit, (process, exact, wrong, labels), frames = done
         self.exact[unit], self.wrong_types[unit] = exact, wrong
         for label, facts, texts in labels:
             batches = self.by_label[label]
             for column, values in texts.items():
-                codes.setdefault((process, label, column), []).extend(batches.texts.codes(column, values))
+                codes.setdefault((process, label, column), []).extend(
+                    batches.texts.codes(column, values)
+                )
             batch = Batch.of(unit, facts)
             for kind in facts[-1]:
                 frame = frames[f"{label}/{kind}"]
@@ -456,7 +570,9 @@ class _Damaged(Exception):  # noqa: N818 (no error: the place from which on one 
 
 
 def _read_together(reading: _Reading, job: Job) -> None:
-    """Read a file with helpers; from the first unit on that is not sound, this process reads alone."""
+    """Read a file with helpers; from the first unit on that is not sound, this process reads
+    alone.
+    """
     if not job.is_shared:
         reading.all()
         return
@@ -479,7 +595,9 @@ def _read_together(reading: _Reading, job: Job) -> None:
     known = dict(reading.exact) | {one.unit: one.facts[1] for one in done}
     missing = [unit for unit in range(count) if unit not in known]
     first_exact = min((unit for unit, exact in known.items() if exact), default=count)
-    numbers = [unit for unit, exact in known.items() if unit > first_exact and not exact]  # read too early
+    numbers = [
+        unit for unit, exact in known.items() if unit > first_exact and not exact
+    ]  # read too early
     end = min([count, *missing, *numbers])
     codes: dict[tuple[int, str, str], list[int]] = {}
     for one in done:
@@ -492,10 +610,14 @@ def _read_together(reading: _Reading, job: Job) -> None:
 
 
 def help_read(of: dict[str, Any], share: Share) -> None:
-    """Work of a helper: reads the units of a file that nobody has taken, but not the end of the file."""
+    """Work of a helper: reads the units of a file that nobody has taken, but not the end of the
+    file.
+    """
     reading = _Reading(Path(of["path"]), of["python_functions"], of["block_bytes"])
     with _without_collections():
-        for unit in reading.own(lambda unit: not reading.stream.ending and share.take(unit), strict=True):
+        for unit in reading.own(
+            lambda unit: not reading.stream.ending and share.take(unit), strict=True
+        ):
             share.give(unit, *reading.told(unit))
 
 
@@ -546,7 +668,9 @@ def _sniff(probe: Probe) -> bool:
         text = start.lstrip(_BEFORE)
         if text[:1] == b"{" and b'"traceEvents"' in text:
             return True
-        if text[:1] == b"[" and ((_OBJECTS.match(text) and _PHASE.search(text)) or _EMPTY_LIST.match(text)):
+        if text[:1] == b"[" and (
+            (_OBJECTS.match(text) and _PHASE.search(text)) or _EMPTY_LIST.match(text)
+        ):
             return True
         if not _MAY_GO_ON.match(text):
             return False
@@ -559,7 +683,10 @@ READER = Reader(
     what="Chrome trace JSON (PyTorch profiler and others), plain or gzip",
     sniff=_sniff,
     read=lambda path, request: read(
-        path, python_functions=request.python_functions, progress=request.progress, workers=request.workers
+        path,
+        python_functions=request.python_functions,
+        progress=request.progress,
+        workers=request.workers,
     ),
     suffixes=(".json", ".gz", ".trace", ".txt", ""),
     one_core=True,

@@ -1,1 +1,3 @@
-"""Parts that all readers share: reading in blocks, the description of a file's content, joining files."""
+"""Parts that all readers share: reading in blocks, the description of a file's content, joining
+files.
+"""

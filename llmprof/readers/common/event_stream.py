@@ -1,6 +1,7 @@
 """Stream of the events of a Chrome trace document, batch by batch, and the keys around them.
 
-A trace is one JSON document that may have many gigabytes; only one block of it is in memory at a time.
+A trace is one JSON document that may have many gigabytes; only one block of it is in memory at a
+time.
 """
 
 import re
@@ -18,7 +19,9 @@ from llmprof.storage import files
 from llmprof.text import plain
 
 BLOCK_BYTES = 4 << 20
-"""Number of bytes that are decoded at a time, so few that the decoded objects stay in the caches of the CPU."""
+"""Number of bytes that are decoded at a time, so few that the decoded objects stay in the caches
+of the CPU.
+"""
 
 GZIP_MAGIC = b"\x1f\x8b"
 
@@ -57,7 +60,10 @@ class Blocks:
 
     def _gunzip(self, file: BinaryIO) -> Iterator[bytes]:
         data = b""
-        begin, given = 0, 0  # place of the current member in the file, and the number of bytes decompressed from it
+        begin, given = (
+            0,
+            0,
+        )  # place of the current member in the file, and the number of bytes decompressed from it
         engine = isal_zlib.decompressobj(wbits=31)
         while True:
             data = data or self._read(file, _COMPRESSED_BYTES)
@@ -84,7 +90,10 @@ class Blocks:
                 data = engine.unconsumed_tail
 
     def _next_member(self, rest: bytes, file: BinaryIO) -> bytes:
-        """Beginning of the next gzip member; empty if there is no further one. Zeros between members are padding."""
+        """Beginning of the next gzip member; empty if there is no further one.
+
+        Zeros between members are padding.
+        """
         rest = rest.lstrip(b"\0")
         while len(rest) < len(GZIP_MAGIC) and (more := self._read(file, _COMPRESSED_BYTES)):
             rest = (rest + more).lstrip(b"\0")
@@ -95,8 +104,9 @@ class Blocks:
 
     def _rescue(self, file: BinaryIO, begin: int, given: int) -> Iterator[bytes]:
         """The bytes that can still be decompressed from a damaged or cut member."""
-        # A decoder loses the output of the call that reaches the damage, and a fast decoder reads ahead. The decoder of
-        # the standard library can be copied, so it can go up to the damage in small steps, at last byte by byte.
+        # A decoder loses the output of the call that reaches the damage, and a fast decoder reads
+        # ahead. The decoder of the standard library can be copied, so it can go up to the damage in
+        # small steps, at last byte by byte.
         file.seek(begin)
         engine = zlib.decompressobj(wbits=31)
         done = 0
@@ -129,7 +139,9 @@ EVENTS: Final = "traceEvents"
 _EVENTS_KEY: Final = re.compile(rb'"traceEvents"\s*:\s*\[')
 _LEADING: Final = re.compile(rb"(?:\xef\xbb\xbf)?[ \t\r\n]*")
 MOST_EVENT_BYTES: Final = 32 << 20
-"""Largest size of an event; reading stops at a larger one, so that memory stays bounded for any file."""
+"""Largest size of an event; reading stops at a larger one, so that memory stays bounded for any
+file.
+"""
 _READ_BYTES: Final = 512 << 10
 _MOST_HEADER_BYTES: Final = 64 << 20
 _SECOND_LOOK_BYTES: Final = 4 << 20
@@ -154,7 +166,9 @@ class EventStream:
         self.ending = False
         self._block_bytes = block_bytes
         self._is_object = False
-        self._rest: list[bytes] | None = None  # the text after the list of events, once the list has ended
+        self._rest: list[bytes] | None = (
+            None  # the text after the list of events, once the list has ended
+        )
 
     def batches(self, decode: repair.Decode) -> Iterator[list[Any]]:
         """Give the events as lists, in the order of the file."""
@@ -170,15 +184,22 @@ class EventStream:
             size += len(block)
             if size < needed:
                 continue
-            events, text = self._take_quickly(waiting, decode) or self._take(b"".join(waiting), decode)
+            events, text = self._take_quickly(waiting, decode) or self._take(
+                b"".join(waiting), decode
+            )
             waiting, size = [text], len(text)
             if size > MOST_EVENT_BYTES:
                 if events:
                     yield events
-                self.truncated = f"one event is larger than {MOST_EVENT_BYTES >> 20} MiB, and reading stopped at it"
+                self.truncated = (
+                    f"one event is larger than {MOST_EVENT_BYTES >> 20} MiB, and reading stopped"
+                    " at it"
+                )
                 self._lose(size)
                 return
-            needed = max(self._block_bytes, min(2 * size, MOST_EVENT_BYTES + 1))  # the next event may be large
+            needed = max(
+                self._block_bytes, min(2 * size, MOST_EVENT_BYTES + 1)
+            )  # the next event may be large
             if events:
                 yield events
         self.truncated = self.blocks.damage
@@ -197,7 +218,9 @@ class EventStream:
             yield block
 
     def _open(self, blocks: Iterator[bytes]) -> bytes:
-        """Read up to the first event; returns the text of the list of events that was read so far."""
+        """Read up to the first event; returns the text of the list of events that was read so
+        far.
+        """
         text, searched, most = b"", 0, _MOST_HEADER_BYTES
         for block in blocks:
             text += block
@@ -211,12 +234,16 @@ class EventStream:
                 if self._merge(text[begin : match.start()].rstrip().rstrip(b",") + b"}"):
                     self._is_object = True
                     return text[match.end() :]
-                most = min(most, len(text) + _SECOND_LOOK_BYTES)  # the key of another object, or the header is damaged
+                most = min(
+                    most, len(text) + _SECOND_LOOK_BYTES
+                )  # the key of another object, or the header is damaged
             searched = max(0, len(text) - _LONGEST_KEY_BYTES)
         return self._open_damaged(text)
 
     def _open_damaged(self, text: bytes) -> bytes:
-        """Like :meth:`_open`, for a document that has damaged keys before the events, or that is not a trace."""
+        """Like :meth:`_open`, for a document that has damaged keys before the events, or that is
+        not a trace.
+        """
         match = _EVENTS_KEY.search(text)
         begin = _LEADING.match(text).end()  # type: ignore[union-attr]
         if match and text[begin : begin + 1] == b"{":
@@ -227,9 +254,15 @@ class EventStream:
             first = plain(text[begin : begin + 40].decode("utf-8", "replace").partition("\n")[0])
             found = f"{self.path.name} is not a Chrome trace: it begins with “{first}”"
             hint = "pass the profiler's own file, or name the format with format="
-            raise UnknownFormatError(found, expected=f'an object with "{EVENTS}" or a list of events', hint=hint)
+            raise UnknownFormatError(
+                found, expected=f'an object with "{EVENTS}" or a list of events', hint=hint
+            )
         why = f": {self.blocks.damage}" if self.blocks.damage else ""
-        raise ReadError(f"{self.path.name} is empty{why}", expected="a Chrome trace JSON", hint="record it again")
+        raise ReadError(
+            f"{self.path.name} is empty{why}",
+            expected="a Chrome trace JSON",
+            hint="record it again",
+        )
 
     def _merge(self, text: bytes) -> bool:
         """Add the members of an object to the head; returns whether it could be decoded."""
@@ -241,14 +274,21 @@ class EventStream:
             return True
         return False
 
-    def _take_quickly(self, blocks: list[bytes], decode: repair.Decode) -> tuple[list[Any], bytes] | None:
-        """Events up to the last separator of the last block, and the rest of the text; None if that fails."""
+    def _take_quickly(
+        self, blocks: list[bytes], decode: repair.Decode
+    ) -> tuple[list[Any], bytes] | None:
+        """Events up to the last separator of the last block, and the rest of the text; None if
+        that fails.
+        """
         *before, last = blocks
         cut = repair.last_cut(last, self._separator)
         if cut is None:
             return None
         try:
-            return decode(b"".join((b"[", *before, memoryview(last)[: cut.end], b"]"))), last[cut.next :]
+            return (
+                decode(b"".join((b"[", *before, memoryview(last)[: cut.end], b"]"))),
+                last[cut.next :],
+            )
         except repair.BAD_JSON:
             return None
 
@@ -306,7 +346,11 @@ class EventStream:
         except repair.BAD_JSON:
             events, tail = self._salvage(text, len(text), decode)
         if self._rest is None:
-            where = "the file ends inside the list of events" if tail else "the list of events is not closed"
+            where = (
+                "the file ends inside the list of events"
+                if tail
+                else "the list of events is not closed"
+            )
             self.truncated = self.truncated or where
             if tail:
                 self._lose(len(tail))
@@ -349,7 +393,9 @@ class EventStream:
             yield bytes(more).strip().removeprefix(b"[").removesuffix(b"]")
 
     def _decode(self, text: bytes, decode: repair.Decode) -> list[Any]:
-        """Decode the content of a list, repaired if needed; if that fails, keep the events that can be decoded."""
+        """Decode the content of a list, repaired if needed; if that fails, keep the events that
+        can be decoded.
+        """
         try:
             return decode(b"[" + text + b"]")
         except repair.BAD_JSON:
@@ -359,7 +405,9 @@ class EventStream:
         return events
 
     def _salvage(self, text: bytes, end: int, decode: repair.Decode) -> tuple[list[Any], bytes]:
-        """Events that can be decoded in a damaged text up to ``end``, and the text to try again with the next block."""
+        """Events that can be decoded in a damaged text up to ``end``, and the text to try again
+        with the next block.
+        """
         damaged, rest = text[:end].rstrip().removesuffix(b","), text[end:]
         cleaned = repair.clean(damaged)
         for attempt in (cleaned, repair.clean_elements(cleaned)):

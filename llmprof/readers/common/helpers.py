@@ -1,10 +1,12 @@
-"""Processes that help to read: parsing JSON holds Python's lock, so threads of one process would wait for each other.
+"""Processes that help to read: parsing JSON holds Python's lock, so threads of one process would
+wait for each other.
 
-A job is a list of units: the files of a run, or the blocks of one large file. This process and its helpers walk through
-the same units, and each does those that no other has taken yet; so a helper that is still starting holds nobody up,
-and the result does not depend on who did what. What a helper did comes back as Arrow and MessagePack in a temporary
-folder. A helper is an interpreter of its own, without a fork and without importing the user's script again; it ends
-with this process, or when it had nothing to do for a minute.
+A job is a list of units: the files of a run, or the blocks of one large file. This process and its
+helpers walk through the same units, and each does those that no other has taken yet; so a helper
+that is still starting holds nobody up, and the result does not depend on who did what. What a
+helper did comes back as Arrow and MessagePack in a temporary folder. A helper is an interpreter of
+its own, without a fork and without importing the user's script again; it ends with this process, or
+when it had nothing to do for a minute.
 """
 
 import atexit
@@ -31,12 +33,15 @@ import polars as pl
 from llmprof.errors import LlmprofError
 
 VARIABLE: Final = "LLMPROF_WORKERS"
-"""Environment variable with the number of processes that read where ``workers`` is not given; 1: no helpers."""
+"""Environment variable with the number of processes that read where ``workers`` is not given; 1:
+no helpers.
+"""
 
 MOST_HELPERS: Final = 7
 WORTH_BYTES: Final = 24 << 20
-"""Bytes of JSON above which helpers are started: about a third of a second of reading, as long as a helper needs to
-start."""
+"""Bytes of JSON above which helpers are started: about a third of a second of reading, as long as a
+helper needs to start.
+"""
 _PACKED: Final = 12
 """Bytes of JSON that a byte of gzip holds, about."""
 _IDLE_S: Final = 60.0
@@ -58,7 +63,9 @@ class Done(NamedTuple):
 
 
 def processes(workers: int | None) -> int:
-    """Number of processes that read: the given number, or that in :data:`VARIABLE`, or one for each usable core."""
+    """Number of processes that read: the given number, or that in :data:`VARIABLE`, or one for
+    each usable core.
+    """
     if workers is not None and workers < 1:
         raise LlmprofError(f"workers is {workers}", expected="a number of processes, at least 1")
     if workers is None:
@@ -69,7 +76,9 @@ def processes(workers: int | None) -> int:
 
 def cores() -> int:
     """Cores that this process may use: those of its affinity, and of the quota of its container."""
-    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    count = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     with contextlib.suppress(OSError, ValueError):
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text("ascii").split()
         count = min(count, max(1, round(int(quota) / int(period))))
@@ -78,7 +87,11 @@ def cores() -> int:
 
 def is_worth_it(paths: Sequence[Path]) -> bool:
     """Whether files are so large that helpers save time."""
-    sizes = [path.stat().st_size * (_PACKED if path.suffix == ".gz" else 1) for path in paths if path.is_file()]
+    sizes = [
+        path.stat().st_size * (_PACKED if path.suffix == ".gz" else 1)
+        for path in paths
+        if path.is_file()
+    ]
     return sum(sizes) >= WORTH_BYTES
 
 
@@ -144,7 +157,9 @@ class Job:
         return unit in self._taken
 
     def others(self, count: int) -> list[Done]:
-        """What the helpers did, once nothing is missing any more; what a helper that failed had taken stays missing."""
+        """What the helpers did, once nothing is missing any more; what a helper that failed had
+        taken stays missing.
+        """
         missing = set(range(count)) - self._taken
         done: list[Done] = []
         waiting = list(self._helpers)
@@ -164,7 +179,11 @@ class Job:
     @staticmethod
     def _loaded(stem: Path) -> Iterator[Done]:
         listed = msgspec.msgpack.decode(stem.with_suffix(".done").read_bytes())
-        with stem.with_suffix(".frames").open("rb") if listed else contextlib.nullcontext(io.BytesIO()) as file:
+        with (
+            stem.with_suffix(".frames").open("rb")
+            if listed
+            else contextlib.nullcontext(io.BytesIO()) as file
+        ):
             for unit, packed, sizes in listed:
                 frames = {name: pl.read_ipc(io.BytesIO(file.read(size))) for name, size in sizes}
                 yield Done(unit, msgspec.msgpack.decode(packed), frames)
@@ -186,7 +205,10 @@ def shared(task: str, description: dict[str, Any], workers: int) -> Iterator[Job
         if used:
             with contextlib.suppress(OSError):
                 folder = Path(tempfile.mkdtemp(prefix="llmprof-read-"))
-                helpers = _asked(json.dumps({"folder": str(folder), "task": task, "of": description}), workers - 1)
+                helpers = _asked(
+                    json.dumps({"folder": str(folder), "task": task, "of": description}),
+                    workers - 1,
+                )
         job = Job(folder if helpers else None, helpers)
         try:
             yield job
@@ -252,7 +274,9 @@ atexit.register(end_helpers)
 
 
 def serve() -> None:
-    """Work of a helper: one job in each line of its input, until that ends or a minute without a job has passed."""
+    """Work of a helper: one job in each line of its input, until that ends or a minute without a
+    job has passed.
+    """
     folder = None
     while True:
         idle = threading.Timer(_IDLE_S, os._exit, (0,))
@@ -265,7 +289,8 @@ def serve() -> None:
         asked = json.loads(line)
         folder = Path(asked["folder"])
         share = Share(folder)
-        # whatever goes wrong: the process that asked finds the unit missing, does it itself, and meets the same error
+        # whatever goes wrong: the process that asked finds the unit missing, does it itself, and
+        # meets the same error
         with contextlib.suppress(Exception), warnings.catch_warnings():
             warnings.simplefilter("error")
             module, name = asked["task"].split(":")

@@ -1,4 +1,6 @@
-"""Record type of a reader, the request that it gets, the part of a trace that it returns, and its errors."""
+"""Record type of a reader, the request that it gets, the part of a trace that it returns, and
+its errors.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ FRONT_END = -1
 
 
 def assign(parts: Sequence[Part]) -> tuple[list[int], list[str]]:
-    """A rank for each part; among parts with ranks, one without rank and device work is a front end."""
+    """A rank for each part; among parts with ranks, one without rank and device work is a front
+    end.
+    """
     stated = [part.rank for part in parts]
     if len(parts) == 1:
         return [stated[0] if stated[0] is not None else 0], []
@@ -42,7 +46,9 @@ def assign(parts: Sequence[Part]) -> tuple[list[int], list[str]]:
     if engines is not None:
         return engines
     some_device = any(part.on_device for part in parts)
-    complete = {rank for rank in stated if rank is not None} == set(range(world_size_of(parts) or -1))
+    complete = {rank for rank in stated if rank is not None} == set(
+        range(world_size_of(parts) or -1)
+    )
     ranks: list[int] = []
     warnings: list[str] = []
     for part, rank in zip(parts, stated, strict=True):
@@ -68,17 +74,29 @@ def assign(parts: Sequence[Part]) -> tuple[list[int], list[str]]:
 
 def _told_apart(a: Path, b: Path) -> str:
     """The names of two files, with the names of their folders as far as they are alike."""
-    depth = next((n for n, (x, y) in enumerate(zip(a.parts[::-1], b.parts[::-1], strict=False), start=1) if x != y), 1)
+    depth = next(
+        (
+            n
+            for n, (x, y) in enumerate(zip(a.parts[::-1], b.parts[::-1], strict=False), start=1)
+            if x != y
+        ),
+        1,
+    )
     return " and ".join("/".join(path.parts[-depth:]) for path in (a, b))
 
 
 def _engines(parts: Sequence[Part]) -> tuple[list[int], list[str]] | None:
-    """Ranks of several engines that ran at the same time and each count their ranks from 0; None for other files."""
-    # With data parallelism of a dense model, vLLM starts one engine for each replica, and their files have the same
-    # ranks. If one engine reads prompts and another decodes, each has a folder. Such files come from different
-    # processes that were recorded at the same time. This is not so for copies of a file, or for two profiling windows.
+    """Ranks of several engines that ran at the same time and each count their ranks from 0; None
+    for other files.
+    """
+    # With data parallelism of a dense model, vLLM starts one engine for each replica, and their
+    # files have the same ranks. If one engine reads prompts and another decodes, each has a folder.
+    # Such files come from different processes that were recorded at the same time. This is not so
+    # for copies of a file, or for two profiling windows.
     some_device = any(part.on_device for part in parts)
-    ranked = [p for p in parts if p.rank is not None and (p.on_device or p.says_rank or not some_device)]
+    ranked = [
+        p for p in parts if p.rank is not None and (p.on_device or p.says_rank or not some_device)
+    ]
     if len(ranked) < 2 or any(part.on_device and part.rank is None for part in parts):
         return None
     by_rank: dict[int, list[Part]] = {}
@@ -89,14 +107,22 @@ def _engines(parts: Sequence[Part]) -> tuple[list[int], list[str]] | None:
         by_folder.setdefault(part.path.parent, []).append(part)
     counts = {len(same) for same in by_rank.values()}
     apart = len(by_folder) > 1 and all(_complete(engine) for engine in by_folder.values())
-    if counts == {1} or not (apart or (len(counts) == 1 and set(by_rank) == set(range(len(by_rank))))):
+    if counts == {1} or not (
+        apart or (len(counts) == 1 and set(by_rank) == set(range(len(by_rank))))
+    ):
         return None
     for same in by_rank.values():
-        seen = [(part.processes(), span) for part in same if (span := part.span_ns()) and part.head.get("absolute")]
+        seen = [
+            (part.processes(), span)
+            for part in same
+            if (span := part.span_ns()) and part.head.get("absolute")
+        ]
         if len(seen) < len(same) or any(not processes for processes, _ in seen):
             return None
         # on hosts of their own, processes of two engines may have the same number
-        if any(a & b and (one == other or not apart) for (a, one), (b, other) in combinations(seen, 2)):
+        if any(
+            a & b and (one == other or not apart) for (a, one), (b, other) in combinations(seen, 2)
+        ):
             return None
     begun = max(span[0] for part in ranked if (span := part.span_ns()))
     if begun >= min(span[1] for part in ranked if (span := part.span_ns())):
@@ -104,7 +130,9 @@ def _engines(parts: Sequence[Part]) -> tuple[list[int], list[str]] | None:
     if apart:
         engines = {folder.name: engine for folder, engine in by_folder.items()}
     else:
-        engines = {f"replica {i}": [same[i] for same in by_rank.values()] for i in range(counts.pop())}
+        engines = {
+            f"replica {i}": [same[i] for same in by_rank.values()] for i in range(counts.pop())
+        }
     if len(engines) < 2:
         return None
     place, first = {}, 0
@@ -115,13 +143,15 @@ def _engines(parts: Sequence[Part]) -> tuple[list[int], list[str]] | None:
         first += len(engine)
     ranks = [place.get(id(part), FRONT_END) for part in parts]
     if apart:
-        shown = listed(f"{name} ({counted(len(engine), 'rank')})" for name, engine in engines.items())
+        shown = listed(
+            f"{name} ({counted(len(engine), 'rank')})" for name, engine in engines.items()
+        )
         beside = f"they are read as engines beside each other, as ranks 0 to {first - 1}"
         return ranks, [f"{shown} count their ranks from 0 and ran at the same time: {beside}"]
     names = "rank 0" if len(by_rank) == 1 else f"each of {len(by_rank)} ranks"
     return ranks, [
-        f"{names} is in {len(engines)} recordings of processes that ran at the same time: they are read as "
-        f"{len(engines)} replicas (data parallel), as ranks 0 to {first - 1}"
+        f"{names} is in {len(engines)} recordings of processes that ran at the same time: they are"
+        f" read as {len(engines)} replicas (data parallel), as ranks 0 to {first - 1}"
     ]
 
 
@@ -141,7 +171,9 @@ def _of_engine(frame: pl.DataFrame, engine: Mapping[str, Any] | None) -> pl.Data
     if "group_ranks" in frame.columns:
         texts = frame["group_ranks"].drop_nulls().unique().to_list()
         # profilers write "..." into long lists, which are no JSON then
-        moved = {text: re.sub(r"\d+", lambda rank: str(int(rank[0]) + first), text) for text in texts}
+        moved = {
+            text: re.sub(r"\d+", lambda rank: str(int(rank[0]) + first), text) for text in texts
+        }
         changed.append(pl.col("group_ranks").replace(moved))
     return frame.with_columns(changed)
 
@@ -163,9 +195,14 @@ def check_one_run(parts: Sequence[Part], ranks: Sequence[int]) -> None:
             raise MixedRunsError(
                 f"{name} begins {(start - last[0]) / 1e9:.3f} s after {last[1]} ended",
                 expected="ranks whose recordings overlap in time",
-                hint="these look like different runs or profiling windows: read each file separately"
-                if len(clocks) == 1
-                else "only some of the files state the origin of their times (baseTimeNanoseconds)",
+                hint=(
+                    "these look like different runs or profiling windows: read each file separately"
+                    if len(clocks) == 1
+                    else (
+                        "only some of the files state the origin of their times"
+                        " (baseTimeNanoseconds)"
+                    )
+                ),
                 files=[last[1], name],
             )
         last = (end, name) if last is None else max(last, (end, name))
@@ -174,11 +211,15 @@ def check_one_run(parts: Sequence[Part], ranks: Sequence[int]) -> None:
 def world_size_of(parts: Sequence[Part]) -> int | None:
     """Number of ranks that the files state; None if no file does."""
     sizes = [part.head.get("world_size") for part in parts]
-    return max((size for size in sizes if isinstance(size, int) and 0 < size <= MOST_RANKS), default=None)
+    return max(
+        (size for size in sizes if isinstance(size, int) and 0 < size <= MOST_RANKS), default=None
+    )
 
 
 _EPOCH_NS = 946_684_800_000_000_000
-"""2000-01-01 in ns since the epoch; earlier absolute times count from the boot of the host, not from the epoch."""
+"""2000-01-01 in ns since the epoch; earlier absolute times count from the boot of the host, not
+from the epoch.
+"""
 
 
 def combine(parts: Sequence[Part], fmt: str, wanted: Wanted | None = None) -> Trace:
@@ -197,9 +238,16 @@ def origin_of(parts: Sequence[Part]) -> int:
 
 
 def describe(
-    parts: Sequence[Part], ranks: Sequence[int], warnings: Sequence[str], fmt: str, *, with_calls: bool = True
+    parts: Sequence[Part],
+    ranks: Sequence[int],
+    warnings: Sequence[str],
+    fmt: str,
+    *,
+    with_calls: bool = True,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Metadata and coverage of the trace of some parts; only the numbers of rows of their tables are used."""
+    """Metadata and coverage of the trace of some parts; only the numbers of rows of their tables
+    are used.
+    """
     stated_world = world_size_of(parts)
     workers = [part for part, rank in zip(parts, ranks, strict=True) if rank != FRONT_END]
     engines = any("engine" in part.head for part in workers)
@@ -219,7 +267,10 @@ def describe(
         "format": fmt,
         "start_epoch_ns": origin if origin > _EPOCH_NS else None,
         "clock": "epoch" if origin > _EPOCH_NS else "since boot or unknown",
-        "device": ", ".join(sorted({name for part in parts for name in part.head.get("devices", [])})) or None,
+        "device": (
+            ", ".join(sorted({name for part in parts for name in part.head.get("devices", [])}))
+            or None
+        ),
         "world_size": world,
         "world_size_from": "file" if stated_world else "ranks",
         "missing_ranks": missing,
@@ -238,21 +289,33 @@ def describe(
                     if (engine := part.head.get("engine"))
                     else {}
                 ),
-                **({"group_descriptions": described} if (described := _groups(part, "group_descriptions")) else {}),
-                **{key: part.head[key] for key in ("rank_from", "node", "timer") if part.head.get(key) is not None},
+                **(
+                    {"group_descriptions": described}
+                    if (described := _groups(part, "group_descriptions"))
+                    else {}
+                ),
+                **{
+                    key: part.head[key]
+                    for key in ("rank_from", "node", "timer")
+                    if part.head.get(key) is not None
+                },
             }
             for part, rank in zip(parts, ranks, strict=True)
         ],
     }
     if not {name for part in parts for name in part.rows} & {"kernels", "copies"}:
-        warnings += _no_device(parts, meta, launches=with_calls and any(part.launches() for part in parts))
+        warnings += _no_device(
+            parts, meta, launches=with_calls and any(part.launches() for part in parts)
+        )
     files = [{"rank": rank, **part.coverage} for part, rank in zip(parts, ranks, strict=True)]
     sums = {key: sum(part.coverage.get(key, 0) for part in parts) for key in COUNTED}
     return meta, {"files": files, "warnings": warnings, **sums}
 
 
 def _groups(part: Part, key: str) -> dict[str, Any]:
-    """Process groups of a file (their ranks, or what they are for) by the names that they have in the trace."""
+    """Process groups of a file (their ranks, or what they are for) by the names that they have
+    in the trace.
+    """
     found: dict[str, Any] = part.head.get(key, {})
     engine = part.head.get("engine")
     if engine is None:
@@ -268,7 +331,9 @@ COUNTED: Final = ("events", "kept", "matched", "bytes", "lost_bytes", "lost_piec
 """Counts of the coverage that are summed over the files."""
 
 
-def _merge(parts: Sequence[Part], ranks: Sequence[int], wanted: Wanted, origin: int) -> dict[str, pl.DataFrame]:
+def _merge(
+    parts: Sequence[Part], ranks: Sequence[int], wanted: Wanted, origin: int
+) -> dict[str, pl.DataFrame]:
     """Tables over all ranks with times from the start of the trace on."""
     recorded = tables_recorded(parts)
     tables = {}
@@ -279,13 +344,20 @@ def _merge(parts: Sequence[Part], ranks: Sequence[int], wanted: Wanted, origin: 
             continue
         frames = [
             _of_engine(wanted.narrowed(frame, name), part.head.get("engine")).with_columns(
-                *(pl.col(time) - origin for time in ("start_ns", "time_ns") if time in frame.columns), rank=pl.lit(rank)
+                *(
+                    pl.col(time) - origin
+                    for time in ("start_ns", "time_ns")
+                    if time in frame.columns
+                ),
+                rank=pl.lit(rank),
             )
             for part, rank in zip(parts, ranks, strict=True)
             if (frame := part.tables.pop(name, None)) is not None
         ]
         if frames:
-            tables[name] = frames[0] if len(frames) == 1 else pl.concat(frames, how="diagonal_relaxed")
+            tables[name] = (
+                frames[0] if len(frames) == 1 else pl.concat(frames, how="diagonal_relaxed")
+            )
     # tables that the profiler recorded although there are no rows
     for name in recorded - set(tables):
         if name in wanted:
@@ -294,12 +366,17 @@ def _merge(parts: Sequence[Part], ranks: Sequence[int], wanted: Wanted, origin: 
 
 
 def tables_recorded(parts: Sequence[Part]) -> set[str]:
-    """Tables that were recorded: those that the files state (``recorded``), else those usually recorded together."""
+    """Tables that were recorded: those that the files state (``recorded``), else those usually
+    recorded together.
+    """
     device = any(name in part.rows for part in parts for name in ("kernels", "copies"))
     host = any(name in part.rows for part in parts for name in ("ops", "runtime"))
     names = set().union(*(part.head["recorded"] for part in parts if "recorded" in part.head))
     if any("recorded" not in part.head for part in parts):
-        names |= {*(("kernels", "copies", "collectives") if device else ()), *(("markers",) if host else ())}
+        names |= {
+            *(("kernels", "copies", "collectives") if device else ()),
+            *(("markers",) if host else ()),
+        }
     return names
 
 
@@ -326,19 +403,25 @@ MOST_NS: Final = 2**62
 
 
 def bytes_of(path: Path, *, most: int = MOST_TEXT_BYTES) -> tuple[bytes, str]:
-    """Content of a file, plain or gzip, and the reason why it ends early (empty if it is complete)."""
+    """Content of a file, plain or gzip, and the reason why it ends early (empty if it is
+    complete).
+    """
     blocks, held, size = Blocks(path), [], 0
     for block in blocks:
         held.append(block)
         size += len(block)
         if size > most:
             found = f"{path.name} has more than {most >> 20} MiB"
-            raise ReadError(found, expected="a report of a profiler", hint="export a part of the recording")
+            raise ReadError(
+                found, expected="a report of a profiler", hint="export a part of the recording"
+            )
     return b"".join(held), blocks.damage
 
 
 def json_of(path: Path, expected: str) -> tuple[Any, str]:
-    """JSON document of a file, plain or gzip, and the reason why the file ends early (empty if it is complete)."""
+    """JSON document of a file, plain or gzip, and the reason why the file ends early (empty if
+    it is complete).
+    """
     data, damage = bytes_of(path)
     try:
         return msgspec.json.decode(data), damage
@@ -354,20 +437,30 @@ def text_of(data: bytes) -> str:
 
 
 def table_of(text: str, *, separator: str = ",") -> tuple[pl.DataFrame, int]:
-    """Rows of CSV with a heading as text, and the number of rows with surplus (dropped) or missing (null) cells."""
+    """Rows of CSV with a heading as text, and the number of rows with surplus (dropped) or
+    missing (null) cells.
+    """
     rows = csv.reader(text.splitlines(), delimiter=separator)
     try:
         heading = next(rows, [])
         body = [row for row in rows if row]
     except csv.Error as error:
-        raise ReadError(f"the table cannot be read: {error}", expected="CSV with a heading") from error
+        raise ReadError(
+            f"the table cannot be read: {error}", expected="CSV with a heading"
+        ) from error
     names = [name.strip() for name in heading]
     if not any(names):
         raise ReadError("the table has no heading", expected="CSV with a heading")
     width = len(names)
     ragged = sum(len(row) != width for row in body)
-    unique = [name if names.index(name) == place else f"{name} ({place})" for place, name in enumerate(names)]
-    cells = ([row[place].strip() or None if place < len(row) else None for row in body] for place in range(width))
+    unique = [
+        name if names.index(name) == place else f"{name} ({place})"
+        for place, name in enumerate(names)
+    ]
+    cells = (
+        [row[place].strip() or None if place < len(row) else None for row in body]
+        for place in range(width)
+    )
     columns = dict(zip(unique, cells, strict=True))
     return pl.DataFrame(columns, schema=dict.fromkeys(unique, pl.String)), ragged
 
@@ -386,32 +479,50 @@ def trace_of(
     kept = sum(frame.height for frame in tables.values())
     notes = [*(notes or []), *([f"the file ends early: {damage}"] if damage else [])]
     size = path.stat().st_size if path.is_file() else 0
-    coverage = {"file": path.name, "events": max(events, kept), "kept": kept, "bytes": size, "notes": notes}
+    coverage = {
+        "file": path.name,
+        "events": max(events, kept),
+        "kept": kept,
+        "bytes": size,
+        "notes": notes,
+    }
     return combine([Part(path, dict(tables), dict(head or {}), coverage)], name)
 
 
 _RANK_IN_NAME = (
     re.compile(r"(?<![a-z])rank[-_.]?(\d{1,5})(?!\d)", re.IGNORECASE),
-    re.compile(r"(?<![a-z])worker[-_.]?(\d{1,4})(?!\d)", re.IGNORECASE),  # longer ones are processes and times
+    re.compile(
+        r"(?<![a-z])worker[-_.]?(\d{1,4})(?!\d)", re.IGNORECASE
+    ),  # longer ones are processes and times
     re.compile(r"(?<![a-z])TP-(\d{1,4})(?!\d)(?!.*(?:DP|PP|EP)-[1-9])"),  # SGLang
 )
 
 MOST_RANKS = 1 << 17
-"""Largest accepted number of ranks; a larger number in a file is ignored, so that it cannot cost memory."""
+"""Largest accepted number of ranks; a larger number in a file is ignored, so that it cannot cost
+memory.
+"""
 
 
 @dataclass(slots=True)
 class Part:
-    """Tables of one file, without the column ``rank`` and with absolute times in ns, and facts about the file."""
+    """Tables of one file, without the column ``rank`` and with absolute times in ns, and facts
+    about the file.
+    """
 
     path: Path
     tables: dict[str, pl.DataFrame]
     head: dict[str, Any]
-    """Facts that the file states: ``rank``, ``world_size``, ``backend``, ``devices``, ``device_count``, ``groups``,
-    ``versions`` and ``options``; unknown ones are missing."""
+    """Facts that the file states:
+
+    ``rank``, ``world_size``, ``backend``, ``devices``, ``device_count``, ``groups``, ``versions``
+    and ``options``; unknown ones are missing.
+    """
     coverage: dict[str, Any]
-    """Counts of what was read and lost: ``events``, ``kept``, ``matched`` (told by two files, and counted once),
-    ``skipped``, ``bytes``, ``lost_bytes``, ``lost_pieces``; and ``notes``, which become warnings."""
+    """Counts of what was read and lost:
+
+    ``events``, ``kept``, ``matched`` (told by two files, and counted once), ``skipped``, ``bytes``,
+    ``lost_bytes``, ``lost_pieces``; and ``notes``, which become warnings.
+    """
 
     @property
     def says_rank(self) -> bool:
@@ -421,7 +532,9 @@ class Part:
 
     @property
     def rank(self) -> int | None:
-        """Rank that the file states, else the rank in its name, else None; a front end has no rank."""
+        """Rank that the file states, else the rank in its name, else None; a front end has no
+        rank.
+        """
         if self.head.get("front_end"):
             return None
         if self.says_rank:
@@ -447,8 +560,12 @@ class Part:
 
     def processes(self) -> set[int]:
         """Ids of the host processes that the events belong to."""
-        tables = [self.tables[name] for name in ("ops", "runtime", "markers") if name in self.tables]
-        numbers = [frame["process"].drop_nulls().unique() for frame in tables if "process" in frame.columns]
+        tables = [
+            self.tables[name] for name in ("ops", "runtime", "markers") if name in self.tables
+        ]
+        numbers = [
+            frame["process"].drop_nulls().unique() for frame in tables if "process" in frame.columns
+        ]
         return {number for column in numbers for number in column if number > 0}
 
     def launches(self) -> bool:
@@ -460,14 +577,19 @@ class Part:
         """Sentences about content that was lost or changed while reading."""
         c, name, out = self.coverage, self.path.name, []
         out += [f"{name}: {note}" for note in c.get("notes", [])]
-        if reason := c.get("truncated") or ("parts of it are not valid JSON" if c.get("lost_bytes") else ""):
+        if reason := c.get("truncated") or (
+            "parts of it are not valid JSON" if c.get("lost_bytes") else ""
+        ):
             out.append(
-                f"{name}: {reason}; {c.get('lost_bytes', 0):,} of {c.get('bytes', 0):,} bytes (about "
-                f"{counted(c.get('lost_pieces', 0), 'event')}) were lost, and {counted(c.get('events', 0), 'event')} "
-                f"{'was' if c.get('events') == 1 else 'were'} read"
+                f"{name}: {reason}; {c.get('lost_bytes', 0):,} of {c.get('bytes', 0):,} bytes"
+                f" (about {counted(c.get('lost_pieces', 0), 'event')}) were lost, and"
+                f" {counted(c.get('events', 0), 'event')}"
+                f" {'was' if c.get('events') == 1 else 'were'} read"
             )
         if c.get("unread_bytes"):
-            out.append(f"{name}: the last {c['unread_bytes']:,} bytes of the file could not be read")
+            out.append(
+                f"{name}: the last {c['unread_bytes']:,} bytes of the file could not be read"
+            )
         if c.get("repaired"):
             out.append(f"{name}: NaN, control characters or invalid UTF-8 were replaced")
         if c.get("wrong_types"):
@@ -475,7 +597,10 @@ class Part:
         for key in ("rank", "world_size"):
             number = self.head.get(key)
             if isinstance(number, int) and number > MOST_RANKS:
-                out.append(f"{name} states the {key.replace('_', ' ')} {number:,}, which is too large: it is ignored")
+                out.append(
+                    f"{name} states the {key.replace('_', ' ')} {number:,}, which is too large: it"
+                    " is ignored"
+                )
         if lost := c.get("skipped", {}).get(NO_TIME):
             out.append(f"{name}: {left_out(lost, 'event', 'without a time or name')}")
         if "events" in c and not c["events"]:
@@ -497,7 +622,9 @@ class Wanted:
     """Tables and columns that the caller of :func:`llmprof.read` wants to keep."""
 
     asked: Mapping[str, frozenset[str] | None] | None = None
-    """Columns by table, where None means all columns of a table; None instead of the mapping means all tables."""
+    """Columns by table, where None means all columns of a table; None instead of the mapping
+    means all tables.
+    """
 
     @classmethod
     def of(cls, tables: Tables | None) -> Wanted:
@@ -510,16 +637,24 @@ class Wanted:
         if not columns_by_table:
             raise LlmprofError("tables= is empty", expected=f"some of {listed(schema.TABLES)}")
         if unknown := [name for name in columns_by_table if name not in schema.TABLES]:
-            raise LlmprofError(f"there is no table {listed(unknown)}", expected=f"some of {listed(schema.TABLES)}")
+            raise LlmprofError(
+                f"there is no table {listed(unknown)}", expected=f"some of {listed(schema.TABLES)}"
+            )
         columns_asked = {
-            name: None if columns is None else frozenset(columns) for name, columns in columns_by_table.items()
+            name: None if columns is None else frozenset(columns)
+            for name, columns in columns_by_table.items()
         }
         for name, columns in columns_asked.items():
             known = schema.TABLES[name].schema
             if unknown := sorted(
-                c for c in columns or () if c not in known and not c.startswith(schema.VENDOR_PREFIXES)
+                c
+                for c in columns or ()
+                if c not in known and not c.startswith(schema.VENDOR_PREFIXES)
             ):
-                raise LlmprofError(f"table {name} has no column {listed(unknown)}", expected=f"some of {listed(known)}")
+                raise LlmprofError(
+                    f"table {name} has no column {listed(unknown)}",
+                    expected=f"some of {listed(known)}",
+                )
         return cls(columns_asked)
 
     def __contains__(self, table: str) -> bool:
@@ -552,12 +687,18 @@ class Wanted:
     def part_of(self, trace: Trace, *, database: Path | None = None) -> Trace:
         """The needed part of a trace that was read :meth:`with_sources`."""
         if self.asked is None:
-            return Trace(trace.recorded, trace.meta, trace.coverage, database=database) if database else trace
+            return (
+                Trace(trace.recorded, trace.meta, trace.coverage, database=database)
+                if database
+                else trace
+            )
         tables = dict(trace.recorded)
         if "collectives" in self and trace.asked in (None, self.with_sources().listed()):
             collectives = communication.collectives(tables, trace.device_ranks)
             tables |= {} if collectives is None else {"collectives": collectives}
-        tables = {name: self.narrowed(frame, name) for name, frame in tables.items() if name in self}
+        tables = {
+            name: self.narrowed(frame, name) for name, frame in tables.items() if name in self
+        }
         return Trace(tables, trace.meta, trace.coverage | self.covered(tables), database=database)
 
     def covered(self, tables: Mapping[str, pl.DataFrame]) -> dict[str, Any]:
@@ -571,7 +712,10 @@ class Wanted:
         """Needed tables and columns as lists, for the coverage and the key of the cache."""
         if self.asked is None:
             return None
-        return {name: None if columns is None else sorted(columns) for name, columns in sorted(self.asked.items())}
+        return {
+            name: None if columns is None else sorted(columns)
+            for name, columns in sorted(self.asked.items())
+        }
 
 
 START_BYTES: Final = 64 << 10
@@ -599,7 +743,9 @@ class Probe:
         return b"" if self.is_folder else self._first(START_BYTES)[:START_BYTES]
 
     def growing(self) -> Iterator[bytes]:
-        """The beginning of a file, 64 KiB of it, then each time twice as much, up to its end or 16 MiB."""
+        """The beginning of a file, 64 KiB of it, then each time twice as much, up to its end or
+        16 MiB.
+        """
         size = START_BYTES
         while not self.is_folder:
             yield self._first(size)[:size]
@@ -608,7 +754,9 @@ class Probe:
             size *= 2
 
     def _first(self, size: int) -> bytes:
-        if self._blocks is None:  # an empty file is not opened: the first read of one in /proc may never end
+        if (
+            self._blocks is None
+        ):  # an empty file is not opened: the first read of one in /proc may never end
             self._blocks = iter(Blocks(self.path, START_BYTES) if self.path.stat().st_size else ())
         while len(self._read) < size and (block := next(self._blocks, b"")):
             self._read += block
@@ -633,39 +781,63 @@ class Request:
 class Reader:
     """Reader of one format.
 
-    A reader is a constant ``READER`` in the module that reads the format; :mod:`llmprof.readers.registry` has one line
-    for it. Another package names its reader in the group ``llmprof.readers`` of its entry points.
+    A reader is a constant ``READER`` in the module that reads the format;
+    :mod:`llmprof.readers.registry` has one line for it. Another package names its reader in the
+    group ``llmprof.readers`` of its entry points.
     """
 
     name: str
-    """Name of the format: ``meta["format"]`` of its traces, and ``format=`` of :func:`llmprof.read`."""
+    """Name of the format:
+
+    ``meta["format"]`` of its traces, and ``format=`` of :func:`llmprof.read`.
+    """
     version: int
-    """Version of the reader, a part of the cache's key; raise it whenever the same file would give other frames."""
+    """Version of the reader, a part of the cache's key; raise it whenever the same file would
+    give other frames.
+    """
     what: str
-    """Description of the format, which can follow "a file of": ``Chrome trace JSON (PyTorch profiler)``."""
+    """Description of the format, which can follow "a file of":
+
+    ``Chrome trace JSON (PyTorch profiler)``.
+    """
     sniff: Callable[[Probe], bool]
-    """Function that tells by the content whether a file or folder has this format. It sees every file, so it must be
-    quick."""
+    """Function that tells by the content whether a file or folder has this format.
+
+    It sees every file, so it must be quick.
+    """
     read: Callable[[Path, Request], list[Part] | Trace] | None = None
-    """Function that reads a file or folder. It returns parts with absolute times, which are joined with those of the
-    other files, or a whole trace if :attr:`alone` is set. None if such files are not traces; :attr:`instead` then names
-    the function that reads them."""
+    """Function that reads a file or folder.
+
+    It returns parts with absolute times, which are joined with those of the other files, or a whole
+    trace if :attr:`alone` is set. None if such files are not traces; :attr:`instead` then names the
+    function that reads them.
+    """
     instead: str = ""
     """Function to call for a format that is not a trace."""
     suffixes: tuple[str, ...] = ()
-    """Suffixes of the files to look at in a folder; a folder in it is looked at whatever its name."""
+    """Suffixes of the files to look at in a folder; a folder in it is looked at whatever its
+    name.
+    """
     alone: bool = False
-    """Whether one file is a whole trace: it is not put together with others, and not looked for in folders."""
+    """Whether one file is a whole trace: it is not put together with others, and not looked for
+    in folders.
+    """
     deferred: bool = False
-    """Whether the tables of its traces are loaded on first access; such a trace is not kept in the cache."""
+    """Whether the tables of its traces are loaded on first access; such a trace is not kept in
+    the cache.
+    """
     choose: Callable[[list[Path]], list[Path]] | None = None
     """Which of the files of a folder to read, where some hold the same recording."""
     settle: Callable[[Sequence[Part]], None] | None = None
-    """Looks at the parts of several files together, before they become a trace: gives them ranks that differ."""
+    """Looks at the parts of several files together, before they become a trace: gives them ranks
+    that differ.
+    """
     database: Callable[[Path, Request], Path | None] | None = None
     """SQLite file behind a file, for :meth:`llmprof.Trace.sql`."""
     one_core: bool = False
-    """Whether it keeps one core busy, so that several files are read by several processes at the same time."""
+    """Whether it keeps one core busy, so that several files are read by several processes at the
+    same time.
+    """
     package: str = ""
     """Name and version of the package that a plug-in is in; set by the registry."""
 
@@ -676,16 +848,32 @@ class Reader:
 
 
 BY_CONTENT: Final = (
-    pl.exceptions.PolarsError, pl.exceptions.PanicException, sqlite3.Error, csv.Error, zlib.error, lzma.LZMAError,
-    struct.error, EOFError, ArithmeticError, AttributeError, AssertionError, LookupError, RecursionError, TypeError,
+    pl.exceptions.PolarsError,
+    pl.exceptions.PanicException,
+    sqlite3.Error,
+    csv.Error,
+    zlib.error,
+    lzma.LZMAError,
+    struct.error,
+    EOFError,
+    ArithmeticError,
+    AttributeError,
+    AssertionError,
+    LookupError,
+    RecursionError,
+    TypeError,
     ValueError,
-)  # fmt: skip
-"""Exceptions that unexpected content can raise in libraries and in our own code; that of a panic is no Exception."""
+)
+"""Exceptions that unexpected content can raise in libraries and in our own code; that of a panic
+is no Exception.
+"""
 
 
 @contextmanager
 def border(what: str) -> Iterator[None]:
-    """Turn exceptions that a file causes into a :class:`~llmprof.errors.ReadError` that names it."""
+    """Turn exceptions that a file causes into a :class:`~llmprof.errors.ReadError` that names
+    it.
+    """
     try:
         yield
     except LlmprofError as error:
@@ -694,9 +882,13 @@ def border(what: str) -> Iterator[None]:
         raise
     except MemoryError as error:
         found = f"there is not enough memory to read {what}"
-        raise ReadError(found, hint="read fewer tables with tables=, or fewer ranks at a time") from error
+        raise ReadError(
+            found, hint="read fewer tables with tables=, or fewer ranks at a time"
+        ) from error
     except OSError as error:
-        hint = "check that it exists, that you may read it, and that no process replaces it meanwhile"
+        hint = (
+            "check that it exists, that you may read it, and that no process replaces it meanwhile"
+        )
         raise ReadError(f"cannot read {what}: {error.strerror or error}", hint=hint) from error
     except BY_CONTENT as error:
         message = str(error).strip().splitlines()
@@ -704,5 +896,8 @@ def border(what: str) -> Iterator[None]:
             f"{what} has content that its reader does not understand "
             f"({type(error).__name__}{f': {message[0][:200]}' if message else ''})",
             expected="the file that a profiler wrote",
-            hint="record or export it again; if nothing changed the file, send us a copy that llmprof redact made",
+            hint=(
+                "record or export it again; if nothing changed the file, send us a copy that"
+                " llmprof redact made"
+            ),
         ) from error

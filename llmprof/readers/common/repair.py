@@ -1,4 +1,6 @@
-"""Repair of damaged and unusual JSON: broken lists of events, and objects whose fields have an unexpected type."""
+"""Repair of damaged and unusual JSON: broken lists of events, and objects whose fields have an
+unexpected type.
+"""
 
 import functools
 import re
@@ -35,7 +37,9 @@ class Scan(NamedTuple):
 
 
 def separator(text: bytes) -> re.Pattern[bytes]:
-    """Pattern of the separators in a list; most events begin with the same key as the first event."""
+    """Pattern of the separators in a list; most events begin with the same key as the first
+    event.
+    """
     match = _FIRST_KEY.match(text)
     return re.compile(_SEPARATOR % re.escape(match[1])) if match else ANY_SEPARATOR
 
@@ -105,7 +109,9 @@ _ESCAPE: Final = re.compile(
 )
 _CONTROL_TO_SPACE: Final = bytes(max(c, 32) for c in range(256))
 WHITE_SPACE: Final = bytes(0x20 if c in b"\t\r\n" else c for c in range(256))
-"""Table for ``bytes.translate`` that turns line ends and tabs into spaces, as :func:`clean` does."""
+"""Table for ``bytes.translate`` that turns line ends and tabs into spaces, as :func:`clean`
+does.
+"""
 _LIST_END: Final = re.compile(rb'\}\s*,?\s*\](?=\s*(?:,\s*"|\}?\s*$))')
 _ERROR_BYTE: Final = re.compile(r"\(byte (\d+)\)")
 _MOST_JOINED: Final = 8
@@ -127,18 +133,23 @@ class Salvage:
 def clean(text: bytes) -> bytes:
     """Turn JSON as real profilers write it into valid JSON.
 
-    The result is UTF-8 without control characters. NaN and infinities become null, backslashes that escape nothing
-    (in Windows paths) are doubled, and a replacement character replaces half a surrogate pair.
+    The result is UTF-8 without control characters. NaN and infinities become null, backslashes that
+    escape nothing (in Windows paths) are doubled, and a replacement character replaces half a
+    surrogate pair.
     """
     text = text.decode("utf-8", errors="replace").encode().translate(_CONTROL_TO_SPACE)
     text = _NAN_MEMBER.sub(rb"\1null", text)
     if b"\\" not in text:
         return text
-    return _ESCAPE.sub(lambda found: rb"\ufffd" if found["half"] else rb"\\" if found["bare"] else found[0], text)
+    return _ESCAPE.sub(
+        lambda found: rb"\ufffd" if found["half"] else rb"\\" if found["bare"] else found[0], text
+    )
 
 
 def clean_elements(text: bytes) -> bytes:
-    """Replace NaN and infinities in lists by null, too; this also changes a text like ``"[NaN, 1]"``."""
+    """Replace NaN and infinities in lists by null, too; this also changes a text like ``"[NaN,
+    1]"``.
+    """
     for _ in range(2):  # matches share their comma
         text = _NAN_ELEMENT.sub(rb"\1null", text)
     return text
@@ -211,8 +222,11 @@ def is_wrong_cut(error: BaseException, size: int) -> bool:
 
 
 def closing(text: bytes, is_rest: Callable[[bytes], bool], begin: int = 0) -> int | None:
-    """Place of the bracket that closes a list: the first one after which the text can be the rest of the document."""
-    # The place is exact if the rest is undamaged: after a bracket inside an event, more brackets close than open.
+    """Place of the bracket that closes a list: the first one after which the text can be the
+    rest of the document.
+    """
+    # The place is exact if the rest is undamaged: after a bracket inside an event, more brackets
+    # close than open.
     for match in _LIST_END.finditer(text, begin):
         if is_rest(text[match.end() :]):
             return match.end() - 1
@@ -290,7 +304,9 @@ def _object(text: msgspec.Raw) -> dict[str, Any]:
 
 
 def fit(kind: type[Kind], text: msgspec.Raw | bytes) -> tuple[Kind, int]:
-    """Decode an object of a class, also numbers written as text; and the number of fields of a wrong type."""
+    """Decode an object of a class, also numbers written as text; and the number of fields of a
+    wrong type.
+    """
     out = kind()
     try:
         members = _MEMBERS.decode(text)

@@ -1,4 +1,6 @@
-"""Readers of monitors: finds out which monitor wrote a text, and reads those of GPUs (``nvidia-smi``, ``gpustat``)."""
+"""Readers of monitors: finds out which monitor wrote a text, and reads those of GPUs
+(``nvidia-smi``, ``gpustat``).
+"""
 
 from __future__ import annotations
 
@@ -32,20 +34,40 @@ _MOST_TEXT_BYTES: Final = 256 << 20
 _START: Final = datetime(1970, 1, 1)
 
 _FACTORS: Final[dict[str, tuple[str, float]]] = {
-    "%": ("%", 1), "B": ("B", 1), "KiB": ("B", 2**10), "MiB": ("B", 2**20), "GiB": ("B", 2**30), "B/s": ("B/s", 1),
-    "KiB/s": ("B/s", 2**10), "KB/s": ("B/s", 1e3), "MB/s": ("B/s", 1e6), "GB/s": ("B/s", 1e9), "MHz": ("Hz", 1e6),
-    "W": ("W", 1), "mW": ("W", 1e-3), "C": ("°C", 1), "ms": ("ns", 1e6), "us": ("ns", 1e3), "s": ("ns", 1e9),
-    "1/s": ("1/s", 1), "1": ("1", 1),
-}  # fmt: skip
+    "%": ("%", 1),
+    "B": ("B", 1),
+    "KiB": ("B", 2**10),
+    "MiB": ("B", 2**20),
+    "GiB": ("B", 2**30),
+    "B/s": ("B/s", 1),
+    "KiB/s": ("B/s", 2**10),
+    "KB/s": ("B/s", 1e3),
+    "MB/s": ("B/s", 1e6),
+    "GB/s": ("B/s", 1e9),
+    "MHz": ("Hz", 1e6),
+    "W": ("W", 1),
+    "mW": ("W", 1e-3),
+    "C": ("°C", 1),
+    "ms": ("ns", 1e6),
+    "us": ("ns", 1e3),
+    "s": ("ns", 1e9),
+    "1/s": ("1/s", 1),
+    "1": ("1", 1),
+}
 
 
 def text_of(path: Path) -> str:
-    """Text of a file, plain or gzip: UTF-8, or UTF-16 with its mark (as PowerShell redirects output)."""
+    """Text of a file, plain or gzip:
+
+    UTF-8, or UTF-16 with its mark (as PowerShell redirects output).
+    """
     return reader.text_of(reader.bytes_of(path, most=_MOST_TEXT_BYTES)[0])
 
 
 def number(text: str) -> float | None:
-    """A number as monitors write it, also a hexadecimal bit mask; None for other text (``-``, ``[N/A]``)."""
+    """A number as monitors write it, also a hexadecimal bit mask; None for other text (``-``,
+    ``[N/A]``).
+    """
     try:
         value = float(int(text, 16)) if text.startswith("0x") else float(text)
     except ValueError:
@@ -79,7 +101,9 @@ class Days:
 
 
 def csv_rows(lines: Iterable[str], samples: Samples) -> Iterator[list[str]]:
-    """Rows of CSV, one per line: no monitor writes a cell over several lines, so an open quote costs only one row."""
+    """Rows of CSV, one per line: no monitor writes a cell over several lines, so an open quote
+    costs only one row.
+    """
     for line in lines:
         try:
             yield next(csv.reader([line]), [])
@@ -98,7 +122,9 @@ class Samples:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def add(self, time_ns: int, name: str, value: float | None, unit: str, device: int | None = None) -> None:
+    def add(
+        self, time_ns: int, name: str, value: float | None, unit: str, device: int | None = None
+    ) -> None:
         """Add a value in any unit; None, a value that the monitor did not have, is left out."""
         if value is None:
             return
@@ -119,14 +145,26 @@ class Samples:
         notes: Sequence[str] = (),
         skipped: Mapping[str, int] | None = None,
     ) -> Trace:
-        """Make the trace of one file: counters of rank -1, with times in ns from the first sample on."""
+        """Make the trace of one file: counters of rank -1, with times in ns from the first
+        sample on.
+        """
         if not self._rows:
             found = f"{path.name} has the heading of {kind} but no sample"
             raise ReadError(found, hint="let the monitor run longer than one interval")
-        columns = {"time_ns": pl.Int64, "device": pl.Int32, "name": pl.String, "value": pl.Float64, "unit": pl.String}
+        columns = {
+            "time_ns": pl.Int64,
+            "device": pl.Int32,
+            "name": pl.String,
+            "value": pl.Float64,
+            "unit": pl.String,
+        }
         frame = pl.DataFrame(self._rows, schema=columns, orient="row")
         first = min(row[0] for row in self._rows)
-        lost = [f"{path.name}: lines or values that could not be read: {self.lost:,}"] if self.lost else []
+        lost = (
+            [f"{path.name}: lines or values that could not be read: {self.lost:,}"]
+            if self.lost
+            else []
+        )
         meta: dict[str, Any] = {
             "format": kind,
             "start_epoch_ns": first if clock == EPOCH else None,
@@ -160,10 +198,21 @@ class Column(NamedTuple):
 
 
 _CPU: Final = {
-    "usr": "user", "sys": "system", "idl": "idle", "wai": "iowait", "hiq": "hard_interrupts", "siq": "soft_interrupts",
+    "usr": "user",
+    "sys": "system",
+    "idl": "idle",
+    "wai": "iowait",
+    "hiq": "hard_interrupts",
+    "siq": "soft_interrupts",
     "stl": "steal",
-}  # fmt: skip
-_MEMORY: Final = {"used": "used", "free": "free", "buff": "buffers", "cach": "cached", "avai": "available"}
+}
+_MEMORY: Final = {
+    "used": "used",
+    "free": "free",
+    "buff": "buffers",
+    "cach": "cached",
+    "avai": "available",
+}
 _GROUPS: Final[tuple[tuple[re.Pattern[str], str, str, dict[str, str]], ...]] = (
     (re.compile(r"(?:total cpu|total|cpu\w*) usage"), "cpu", "%", _CPU),
     (re.compile(r"memory usage|mem\b.*"), "memory", "B", _MEMORY),
@@ -174,7 +223,12 @@ _GROUPS: Final[tuple[tuple[re.Pattern[str], str, str, dict[str, str]], ...]] = (
     (re.compile(r"io/.+"), "disk_requests", "1/s", {"read": "read", "writ": "written"}),
     (re.compile(r"system"), "system", "1/s", {"int": "interrupts", "csw": "context_switches"}),
     (re.compile(r"load avg"), "load", "1", {"1m": "1min", "5m": "5min", "15m": "15min"}),
-    (re.compile(r"procs"), "processes", "1", {"run": "running", "blk": "blocked", "new": "new_per_s"}),
+    (
+        re.compile(r"procs"),
+        "processes",
+        "1",
+        {"run": "running", "blk": "blocked", "new": "new_per_s"},
+    ),
 )
 _ESCAPES: Final = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _BOXES: Final = str.maketrans({"─": "-", "┄": "-", "│": "|", "┬": " "})
@@ -238,17 +292,24 @@ def read_dstat(path: Path) -> Trace:
             continue
         _put(samples, row, time_ns)
     if clock == NUMBERED:
-        notes.append(f"{path.name} has no times: its samples were placed one second apart; record with dstat -T")
+        notes.append(
+            f"{path.name} has no times: its samples were placed one second apart; record with"
+            " dstat -T"
+        )
     if clock == TIME_OF_DAY:
         notes.append(f"{path.name} has no year; record with dstat -T")
-    return samples.trace(path, "dstat", clock=clock, notes=notes, skipped={"row since the start of the machine": 1})
+    return samples.trace(
+        path, "dstat", clock=clock, notes=notes, skipped={"row since the start of the machine": 1}
+    )
 
 
 def _begin(text: str) -> tuple[datetime | None, str | None]:
     """Local time at which the recording began and its time zone, from the heading of a CSV."""
     match = _HEAD_DATE.search(text[:4096])
     try:
-        return (datetime.strptime(match[1], "%d %b %Y %H:%M:%S"), match[2]) if match else (None, None)
+        return (
+            (datetime.strptime(match[1], "%d %b %Y %H:%M:%S"), match[2]) if match else (None, None)
+        )
     except ValueError:
         return None, None
 
@@ -260,9 +321,15 @@ def _csv_rows(text: str, samples: Samples) -> Iterator[_Row]:
     for cells in csv_rows(text.splitlines(), samples):
         if not any(cells):
             continue
-        if cells[0].endswith(("CSV output", "CSV Output")) or cells[0] in {"Author:", "Host:", "Cmdline:"}:
+        if cells[0].endswith(("CSV output", "CSV Output")) or cells[0] in {
+            "Author:",
+            "Host:",
+            "Cmdline:",
+        }:
             groups, names, before = [], [], []
-        elif not names and any(figure(cell) is not None for cell in cells):  # a sample where titles should be
+        elif not names and any(
+            figure(cell) is not None for cell in cells
+        ):  # a sample where titles should be
             samples.lost += 1
         elif not names and not before:
             before = cells
@@ -284,7 +351,9 @@ def _text_rows(text: str, samples: Samples) -> Iterator[_Row]:
     for line in text.splitlines():
         parts = [part.strip(" >") for part in re.split(r"[|]", line)]
         if re.match(r"-+[^\W\d]", line.strip()):
-            titles = [title.replace("-", " ") for title in _TITLE_RULE.split(line.strip(" ->")) if title]
+            titles = [
+                title.replace("-", " ") for title in _TITLE_RULE.split(line.strip(" ->")) if title
+            ]
         elif not line.strip():
             continue
         elif titles and not _DIGIT.search(line):
@@ -312,9 +381,13 @@ def _cells(parts: list[str], names: list[str]) -> list[str]:
     return out
 
 
-def _when(row: _Row, begin: datetime | None, zone: str | None, days: Days, turn: int) -> tuple[str, int | None]:
+def _when(
+    row: _Row, begin: datetime | None, zone: str | None, days: Days, turn: int
+) -> tuple[str, int | None]:
     """Clock and time of a row; the time is None if it cannot be read."""
-    cell_of = {name.rpartition(":")[2]: cell for name, cell in zip(row.names, row.cells, strict=True)}
+    cell_of = {
+        name.rpartition(":")[2]: cell for name, cell in zip(row.names, row.cells, strict=True)
+    }
     if "epoch" in cell_of:
         since = number(cell_of["epoch"])
         return EPOCH, None if since is None else round(since * 1e6) * 1000
@@ -327,7 +400,9 @@ def _when(row: _Row, begin: datetime | None, zone: str | None, days: Days, turn:
         except ValueError:
             continue
         if begin is None:
-            return TIME_OF_DAY, days.ns(local_ns(when) - local_ns(when.replace(hour=0, minute=0, second=0)))
+            return TIME_OF_DAY, days.ns(
+                local_ns(when) - local_ns(when.replace(hour=0, minute=0, second=0))
+            )
         if when < begin - timedelta(days=180):  # over New Year
             when = when.replace(year=when.year + 1)
         return (EPOCH if zone in {"UTC", "GMT"} else LOCAL), local_ns(when)
@@ -350,26 +425,46 @@ def _put(samples: Samples, row: _Row, time_ns: int) -> None:
             idle_known |= {part} if head == "idle" else set()
     for part in idle_known:
         share = not_busy[part]
-        samples.add(time_ns, "cpu.utilization" + (f".{part}" if part else ""), max(0.0, 100 - share), "%")
+        samples.add(
+            time_ns, "cpu.utilization" + (f".{part}" if part else ""), max(0.0, 100 - share), "%"
+        )
 
 
 _KEYS: Final = {"CPU": "cpu", "DEV": "disk", "IFACE": "network"}
 _COUNTERS: Final[dict[str, tuple[str, str]]] = {
-    "%user": ("cpu.user", "%"), "%usr": ("cpu.user", "%"), "%nice": ("cpu.nice", "%"), "%system": ("cpu.system", "%"),
-    "%sys": ("cpu.system", "%"), "%iowait": ("cpu.iowait", "%"), "%steal": ("cpu.steal", "%"),
-    "%idle": ("cpu.idle", "%"), "kbmemfree": ("memory.free", "KiB"), "kbavail": ("memory.available", "KiB"),
-    "kbmemused": ("memory.used", "KiB"), "%memused": ("memory.utilization", "%"),
-    "kbbuffers": ("memory.buffers", "KiB"), "kbcached": ("memory.cached", "KiB"), "kbswpused": ("swap.used", "KiB"),
-    "kbswpfree": ("swap.free", "KiB"), "rkB/s": ("disk.read", "KiB/s"), "wkB/s": ("disk.written", "KiB/s"),
-    "await": ("disk.wait", "ms"), "rxkB/s": ("network.received", "KiB/s"), "txkB/s": ("network.sent", "KiB/s"),
-    "cswch/s": ("system.context_switches", "1/s"), "ldavg-1": ("load.1min", "1"), "ldavg-5": ("load.5min", "1"),
+    "%user": ("cpu.user", "%"),
+    "%usr": ("cpu.user", "%"),
+    "%nice": ("cpu.nice", "%"),
+    "%system": ("cpu.system", "%"),
+    "%sys": ("cpu.system", "%"),
+    "%iowait": ("cpu.iowait", "%"),
+    "%steal": ("cpu.steal", "%"),
+    "%idle": ("cpu.idle", "%"),
+    "kbmemfree": ("memory.free", "KiB"),
+    "kbavail": ("memory.available", "KiB"),
+    "kbmemused": ("memory.used", "KiB"),
+    "%memused": ("memory.utilization", "%"),
+    "kbbuffers": ("memory.buffers", "KiB"),
+    "kbcached": ("memory.cached", "KiB"),
+    "kbswpused": ("swap.used", "KiB"),
+    "kbswpfree": ("swap.free", "KiB"),
+    "rkB/s": ("disk.read", "KiB/s"),
+    "wkB/s": ("disk.written", "KiB/s"),
+    "await": ("disk.wait", "ms"),
+    "rxkB/s": ("network.received", "KiB/s"),
+    "txkB/s": ("network.sent", "KiB/s"),
+    "cswch/s": ("system.context_switches", "1/s"),
+    "ldavg-1": ("load.1min", "1"),
+    "ldavg-5": ("load.5min", "1"),
     "ldavg-15": ("load.15min", "1"),
-}  # fmt: skip
+}
 _SYSSTAT_WHOLE: Final = {"all", "-1"}
 
 
 def put(samples: Samples, names: Sequence[str], cells: Sequence[str], time_ns: int) -> None:
-    """Add the counters of one line; there is a name and a cell for each column, and the first may name a device."""
+    """Add the counters of one line; there is a name and a cell for each column, and the first
+    may name a device.
+    """
     key = _KEYS.get(names[0])
     part = cells[0] if key and cells[0] not in _SYSSTAT_WHOLE else ""
     not_busy = 0.0
@@ -377,11 +472,19 @@ def put(samples: Samples, names: Sequence[str], cells: Sequence[str], time_ns: i
         value = figure(cell)
         if value is None or (key and name == names[0]):
             continue
-        counter, unit = _COUNTERS.get(name) or (f"sar.{key}.{name}" if key else f"sar.{name}", _unit(name))
+        counter, unit = _COUNTERS.get(name) or (
+            f"sar.{key}.{name}" if key else f"sar.{name}",
+            _unit(name),
+        )
         samples.add(time_ns, f"{counter}.{part}" if part else counter, value, unit)
         not_busy += value if name in {"%idle", "%iowait"} else 0
     if key == "cpu" and "%idle" in names and figure(cells[names.index("%idle")]) is not None:
-        samples.add(time_ns, f"cpu.utilization.{part}" if part else "cpu.utilization", max(0.0, 100 - not_busy), "%")
+        samples.add(
+            time_ns,
+            f"cpu.utilization.{part}" if part else "cpu.utilization",
+            max(0.0, 100 - not_busy),
+            "%",
+        )
 
 
 def _unit(name: str) -> str:
@@ -426,7 +529,9 @@ def read_sar(path: Path) -> Trace:
         else:
             samples.lost += sum(figure(cell) is None for cell in cells[1:])
             hour = int(time[1]) % 12 + (12 if time[4] == "PM" else 0) if time[4] else int(time[1])
-            time_ns = days[tuple(names)].ns((hour * 3600 + int(time[2]) * 60 + int(time[3])) * NS_PER_S)
+            time_ns = days[tuple(names)].ns(
+                (hour * 3600 + int(time[2]) * 60 + int(time[3])) * NS_PER_S
+            )
             put(samples, names, cells, (midnight or 0) + time_ns)
     notes = [f"the date in {path.name} is ambiguous; print with S_TIME_FORMAT=ISO"]
     return samples.trace(path, "sar", clock=clock, notes=notes if clock == TIME_OF_DAY else [])
@@ -462,7 +567,9 @@ def read_sadf(path: Path) -> Trace:
         if line.startswith("#"):
             names = cells
         elif line.strip() and "LINUX-RESTART" not in line:
-            in_zone, time_ns = _sadf_time_ns(cells[2]) if len(cells) == len(names) > 3 else (True, None)
+            in_zone, time_ns = (
+                _sadf_time_ns(cells[2]) if len(cells) == len(names) > 3 else (True, None)
+            )
             if time_ns is None:
                 samples.lost += 1
                 continue
@@ -477,23 +584,41 @@ def _sadf_time_ns(text: str) -> tuple[bool, int | None]:
     if seconds is not None:
         return True, round(seconds * 1e9)
     try:
-        return text.endswith(" UTC"), local_ns(datetime.strptime(text.removesuffix(" UTC"), "%Y-%m-%d %H:%M:%S"))
+        return text.endswith(" UTC"), local_ns(
+            datetime.strptime(text.removesuffix(" UTC"), "%Y-%m-%d %H:%M:%S")
+        )
     except ValueError:
         return True, None
 
 
 _SPLIT: Final = re.compile(r"[\s,]+")
 _COLUMNS: Final[dict[str, tuple[str, str]]] = {
-    "pwr": ("gpu.power", "W"), "gtemp": ("gpu.temperature", "C"), "temp": ("gpu.temperature", "C"),
-    "mtemp": ("gpu.memory_temperature", "C"), "sm": ("gpu.utilization", "%"), "mem": ("gpu.memory_utilization", "%"),
-    "enc": ("gpu.encoder", "%"), "dec": ("gpu.decoder", "%"), "mclk": ("gpu.memory_clock", "MHz"),
-    "pclk": ("gpu.sm_clock", "MHz"), "fb": ("gpu.memory_used", "MiB"), "bar1": ("gpu.bar1_used", "MiB"),
-    "ccpm": ("gpu.protected_memory_used", "MiB"), "rxpci": ("gpu.pcie_received", "MB/s"),
-    "txpci": ("gpu.pcie_sent", "MB/s"), "pviol": ("gpu.power_violation", "%"), "tviol": ("gpu.thermal_violation", "1"),
-}  # fmt: skip
-"""Counters and units by column; MB of memory means MiB. Other columns keep their name and the written unit."""
+    "pwr": ("gpu.power", "W"),
+    "gtemp": ("gpu.temperature", "C"),
+    "temp": ("gpu.temperature", "C"),
+    "mtemp": ("gpu.memory_temperature", "C"),
+    "sm": ("gpu.utilization", "%"),
+    "mem": ("gpu.memory_utilization", "%"),
+    "enc": ("gpu.encoder", "%"),
+    "dec": ("gpu.decoder", "%"),
+    "mclk": ("gpu.memory_clock", "MHz"),
+    "pclk": ("gpu.sm_clock", "MHz"),
+    "fb": ("gpu.memory_used", "MiB"),
+    "bar1": ("gpu.bar1_used", "MiB"),
+    "ccpm": ("gpu.protected_memory_used", "MiB"),
+    "rxpci": ("gpu.pcie_received", "MB/s"),
+    "txpci": ("gpu.pcie_sent", "MB/s"),
+    "pviol": ("gpu.power_violation", "%"),
+    "tviol": ("gpu.thermal_violation", "1"),
+}
+"""Counters and units by column; MB of memory means MiB.
 
-_UNITS: Final = {unit: unit for unit in ("%", "W", "C", "MHz", "MB/s", "GB/s", "KB/s", "mW")} | {"MB": "MiB"}
+Other columns keep their name and the written unit.
+"""
+
+_UNITS: Final = {unit: unit for unit in ("%", "W", "C", "MHz", "MB/s", "GB/s", "KB/s", "mW")} | {
+    "MB": "MiB"
+}
 _IDX: Final = {"Idx", "idx"}
 _PLACE: Final = {"Date", "Time", "gpu"}
 _NOTES: Final = {
@@ -511,7 +636,10 @@ def read_dmon(path: Path) -> Trace:
     for line in text_of(path).splitlines():
         words = _SPLIT.sub(" ", line.strip().lstrip("#")).split()
         if "gpu" in words:
-            names, clock = words, NUMBERED if "Time" not in words else LOCAL if "Date" in words else TIME_OF_DAY
+            names, clock = (
+                words,
+                NUMBERED if "Time" not in words else LOCAL if "Date" in words else TIME_OF_DAY,
+            )
         elif _IDX & set(words):
             units = words
         elif words:
@@ -526,9 +654,14 @@ def read_dmon(path: Path) -> Trace:
             seen.add(int(device))
             unit_of = dict(zip(names, units, strict=False))
             for column in row.keys() - _PLACE:
-                name, unit = _COLUMNS.get(column) or (f"gpu.{column}", _UNITS.get(unit_of.get(column, ""), ""))
+                name, unit = _COLUMNS.get(column) or (
+                    f"gpu.{column}",
+                    _UNITS.get(unit_of.get(column, ""), ""),
+                )
                 samples.add(time_ns, name, number(row[column]), unit, int(device))
-    return samples.trace(path, "dmon", clock=clock, notes=[f"{path.name} {_NOTES[clock]}"] if clock in _NOTES else [])
+    return samples.trace(
+        path, "dmon", clock=clock, notes=[f"{path.name} {_NOTES[clock]}"] if clock in _NOTES else []
+    )
 
 
 def _time_ns(row: dict[str, str], clock: str, days: Days, turn: int) -> int | None:
@@ -547,18 +680,34 @@ def _time_ns(row: dict[str, str], clock: str, days: Days, turn: int) -> int | No
 
 _HEADING: Final = re.compile(r"\s*+([\w.]+)\s*+(?:\[(.+)\])?\s*+")
 _QUERY_COUNTERS: Final[dict[str, str]] = {
-    "utilization.gpu": "gpu.utilization", "utilization.memory": "gpu.memory_utilization",
-    "utilization.encoder": "gpu.encoder", "utilization.decoder": "gpu.decoder", "memory.used": "gpu.memory_used",
-    "memory.free": "gpu.memory_free", "memory.total": "gpu.memory_total", "memory.reserved": "gpu.memory_reserved",
-    "power.draw": "gpu.power", "power.draw.average": "gpu.power_average", "power.draw.instant": "gpu.power_instant",
-    "power.limit": "gpu.power_limit", "enforced.power.limit": "gpu.power_limit_enforced",
-    "temperature.gpu": "gpu.temperature", "temperature.memory": "gpu.memory_temperature",
-    "clocks.current.sm": "gpu.sm_clock", "clocks.sm": "gpu.sm_clock", "clocks.current.memory": "gpu.memory_clock",
-    "clocks.mem": "gpu.memory_clock", "clocks.current.graphics": "gpu.graphics_clock",
-    "clocks.gr": "gpu.graphics_clock", "fan.speed": "gpu.fan", "clocks_throttle_reasons.active": "gpu.throttle_reasons",
-    "clocks_event_reasons.active": "gpu.throttle_reasons", "pcie.link.gen.current": "gpu.pcie_generation",
-    "pcie.link.gen.gpucurrent": "gpu.pcie_generation", "pcie.link.width.current": "gpu.pcie_width",
-}  # fmt: skip
+    "utilization.gpu": "gpu.utilization",
+    "utilization.memory": "gpu.memory_utilization",
+    "utilization.encoder": "gpu.encoder",
+    "utilization.decoder": "gpu.decoder",
+    "memory.used": "gpu.memory_used",
+    "memory.free": "gpu.memory_free",
+    "memory.total": "gpu.memory_total",
+    "memory.reserved": "gpu.memory_reserved",
+    "power.draw": "gpu.power",
+    "power.draw.average": "gpu.power_average",
+    "power.draw.instant": "gpu.power_instant",
+    "power.limit": "gpu.power_limit",
+    "enforced.power.limit": "gpu.power_limit_enforced",
+    "temperature.gpu": "gpu.temperature",
+    "temperature.memory": "gpu.memory_temperature",
+    "clocks.current.sm": "gpu.sm_clock",
+    "clocks.sm": "gpu.sm_clock",
+    "clocks.current.memory": "gpu.memory_clock",
+    "clocks.mem": "gpu.memory_clock",
+    "clocks.current.graphics": "gpu.graphics_clock",
+    "clocks.gr": "gpu.graphics_clock",
+    "fan.speed": "gpu.fan",
+    "clocks_throttle_reasons.active": "gpu.throttle_reasons",
+    "clocks_event_reasons.active": "gpu.throttle_reasons",
+    "pcie.link.gen.current": "gpu.pcie_generation",
+    "pcie.link.gen.gpucurrent": "gpu.pcie_generation",
+    "pcie.link.width.current": "gpu.pcie_width",
+}
 _UNITLESS: Final = {"temperature.gpu": "C", "temperature.memory": "C"}
 _REASON: Final = re.compile(r"clocks_(?:throttle|event)_reasons\.(\w+)")
 _WHO: Final = ("uuid", "gpu_uuid", "pci.bus_id", "gpu_bus_id", "serial", "gpu_serial")
@@ -577,7 +726,9 @@ def read_query_gpu(path: Path) -> Trace:
     who = next((name for name in _WHO if name in names), None)
     order: dict[str, int] = {}
     products: dict[int | None, str] = {}
-    for turn, cells in enumerate(csv_rows((line for line in lines[1:] if line != heading), samples)):
+    for turn, cells in enumerate(
+        csv_rows((line for line in lines[1:] if line != heading), samples)
+    ):
         row = dict(zip(names, (cell.strip() for cell in cells), strict=False))
         time_ns = _query_time_ns(row["timestamp"]) if "timestamp" in row else turn * NS_PER_S
         if len(cells) != len(names) or time_ns is None:
@@ -592,11 +743,18 @@ def read_query_gpu(path: Path) -> Trace:
             if counter := _counter(field, units.get(field, "")):
                 samples.add(time_ns, counter, *_value(field, text, units.get(field, "")), device)
     if "timestamp" not in names:
-        notes.append(f"{path.name} has no times: its samples were placed one second apart; query timestamp as well")
+        notes.append(
+            f"{path.name} has no times: its samples were placed one second apart; query timestamp"
+            " as well"
+        )
     if order:
-        notes.append(f"{path.name} has no index: devices are numbered as they appear; query index as well")
+        notes.append(
+            f"{path.name} has no index: devices are numbered as they appear; query index as well"
+        )
     clock = LOCAL if "timestamp" in names else NUMBERED
-    return samples.trace(path, "query-gpu", clock=clock, devices=[p for p in products.values() if p], notes=notes)
+    return samples.trace(
+        path, "query-gpu", clock=clock, devices=[p for p in products.values() if p], notes=notes
+    )
 
 
 def _counter(field: str, unit: str) -> str | None:
@@ -626,12 +784,16 @@ def _query_time_ns(text: str) -> int | None:
 
 
 _GPUSTAT_COUNTERS: Final[dict[str, tuple[str, str]]] = {
-    "utilization.gpu": ("gpu.utilization", "%"), "utilization.enc": ("gpu.encoder", "%"),
-    "utilization.dec": ("gpu.decoder", "%"), "memory.used": ("gpu.memory_used", "MiB"),
-    "memory.total": ("gpu.memory_total", "MiB"), "temperature.gpu": ("gpu.temperature", "C"),
-    "fan.speed": ("gpu.fan", "%"), "power.draw": ("gpu.power", "W"),
+    "utilization.gpu": ("gpu.utilization", "%"),
+    "utilization.enc": ("gpu.encoder", "%"),
+    "utilization.dec": ("gpu.decoder", "%"),
+    "memory.used": ("gpu.memory_used", "MiB"),
+    "memory.total": ("gpu.memory_total", "MiB"),
+    "temperature.gpu": ("gpu.temperature", "C"),
+    "fan.speed": ("gpu.fan", "%"),
+    "power.draw": ("gpu.power", "W"),
     "enforced.power.limit": ("gpu.power_limit_enforced", "W"),
-}  # fmt: skip
+}
 
 _BEGIN: Final = re.compile(r"[\[{]")
 
@@ -654,7 +816,13 @@ def read_gpustat(path: Path) -> Trace:
             devices.append(str(gpu.get("name") or ""))
             for field, (name, unit) in _GPUSTAT_COUNTERS.items():
                 value = gpu.get(field)
-                samples.add(time_ns, name, float(value) if isinstance(value, int | float) else None, unit, device)
+                samples.add(
+                    time_ns,
+                    name,
+                    float(value) if isinstance(value, int | float) else None,
+                    unit,
+                    device,
+                )
     clock = EPOCH if zoned else LOCAL
     return samples.trace(path, "gpustat", clock=clock, devices=[d for d in devices if d])
 
@@ -676,7 +844,13 @@ def _documents(text: str, samples: Samples) -> list[dict[str, Any]]:
 _SIGNS: Final[tuple[tuple[str, re.Pattern[str]], ...]] = (
     ("dmon", re.compile(r"\s*#\s*(?:Date[\s,]+)?(?:Time[\s,]+)?gpu\b[^\n]*\n\s*#[^\n]*\b[Ii]dx\b")),
     ("gpustat", re.compile(r'\s*+\[?\s*+\{(?=[^\[]*"query_time"\s*:)(?=[^\[]*"gpus"\s*:)')),
-    ("dstat", re.compile(r'\s*(?:"(?:pcp-)?d(?:stat|ool) [\d.]+ CSV output"|"Host:",.*\n"Cmdline:")', re.IGNORECASE)),
+    (
+        "dstat",
+        re.compile(
+            r'\s*(?:"(?:pcp-)?d(?:stat|ool) [\d.]+ CSV output"|"Host:",.*\n"Cmdline:")',
+            re.IGNORECASE,
+        ),
+    ),
     ("sar", re.compile(r"\s*Linux \S+ \([^)\n]*\)\s+\S+\s+_\w+_\s+\(\d+ CPU\)")),
     ("sadf", re.compile(r"\s*# hostname;interval;timestamp;")),
 )
@@ -689,7 +863,9 @@ _MEASURE: Final = re.compile(
     r"(?:utilization|memory|temperature|power\.draw|clocks|fan\.speed|clocks_(?:throttle|event)_reasons)[\w.]*"
 )
 _TITLES: Final = re.compile(r"-+\w[^\n|]*-$")
-_DSTAT_NAMES: Final = re.compile(r"\b(?:usr sys idl|read +writ|recv +send|used +free|int +csw|1m +5m|time|epoch)\b")
+_DSTAT_NAMES: Final = re.compile(
+    r"\b(?:usr sys idl|read +writ|recv +send|used +free|int +csw|1m +5m|time|epoch)\b"
+)
 
 
 def kind(start: bytes) -> str | None:
@@ -700,7 +876,11 @@ def kind(start: bytes) -> str | None:
             return name
     lines = [line.strip() for line in text.splitlines()[:8] if line.strip()]
     fields = [cell.strip() for cell in lines[0].split(",")] if lines else []
-    if fields and all(_FIELD.fullmatch(field) for field in fields) and any(_MEASURE.match(field) for field in fields):
+    if (
+        fields
+        and all(_FIELD.fullmatch(field) for field in fields)
+        and any(_MEASURE.match(field) for field in fields)
+    ):
         return "query-gpu"
     shown = [plain(line).strip() for line in lines]
     for titles, names in pairwise(shown):

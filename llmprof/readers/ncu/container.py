@@ -1,12 +1,13 @@
 r"""What an ``.ncu-rep`` report says it holds, so that a damaged one is not taken for a whole one.
 
-The programs that open reports leave out what they cannot parse without a word. A report has no checksum and states
-neither its length nor how many kernels it has: a cut between two blocks, or a changed digit of a value, cannot be seen.
+The programs that open reports leave out what they cannot parse without a word. A report has no
+checksum and states neither its length nor how many kernels it has: a cut between two blocks, or a
+changed digit of a value, cannot be seen.
 
-After ``NVR\0`` and a file header come blocks: the length of a header (4 bytes, little endian), the header, and its
-payload. Headers and the parts of a payload are messages of Protocol Buffers
-(https://protobuf.dev/programming-guides/encoding), whose fields the files ``extras/FileFormat/*.proto`` of an Nsight
-Compute name. A part begins with its length, too.
+After ``NVR\0`` and a file header come blocks: the length of a header (4 bytes, little endian), the
+header, and its payload. Headers and the parts of a payload are messages of Protocol Buffers
+(https://protobuf.dev/programming-guides/encoding), whose fields the files
+``extras/FileFormat/*.proto`` of an Nsight Compute name. A part begins with its length, too.
 """
 
 import struct
@@ -22,7 +23,9 @@ _RESULTS: Final = 2
 _STRINGS: Final = 4
 _PAYLOAD: Final = 5
 _PARTS: Final = (1, _RESULTS, 7)
-"""Fields of a block's header: how many sources, results and results of ranges follow, in this order."""
+"""Fields of a block's header: how many sources, results and results of ranges follow, in this
+order.
+"""
 _METRIC: Final = 13
 """Field of a result: one metric, whose field 1 is the number of its name among the strings."""
 
@@ -62,11 +65,16 @@ def stated(data: bytes) -> Stated:
 
 
 def _at(data: bytes, place: int) -> str:
-    return f"its parts do not have the lengths that it states, from byte {place:,} of {len(data):,} on"
+    return (
+        f"its parts do not have the lengths that it states, from byte {place:,} of {len(data):,} on"
+    )
 
 
 def _block(data: bytes, first: int, names: list[str], found: Stated) -> int:
-    """Follow a block, and return its end. One with broken parts is passed over, unless later ones need its strings."""
+    """Follow a block, and return its end.
+
+    One with broken parts is passed over, unless later ones need its strings.
+    """
     begin, place = _sized(data, first, len(data))
     counts: dict[int, int] = {}
     known = len(names)
@@ -74,7 +82,9 @@ def _block(data: bytes, first: int, names: list[str], found: Stated) -> int:
         if isinstance(value, int):
             counts[number] = value
         elif number == _STRINGS:
-            texts = [data[slice(*one)] for _, one in _fields(data, *value) if isinstance(one, tuple)]
+            texts = [
+                data[slice(*one)] for _, one in _fields(data, *value) if isinstance(one, tuple)
+            ]
             names += [text.decode("utf-8", errors="replace") for text in texts]
     end = place + counts.get(_PAYLOAD, 0)
     try:
@@ -96,12 +106,17 @@ def _block(data: bytes, first: int, names: list[str], found: Stated) -> int:
 
 
 def _metrics(data: bytes, place: int, names: list[str], found: Stated) -> None:
-    """Add the metrics of a result, also of one that is cut; damage inside it does not hide the parts after it."""
+    """Add the metrics of a result, also of one that is cut; damage inside it does not hide the
+    parts after it.
+    """
     try:
         size = struct.unpack_from("<I", data[place : place + 4].ljust(4, b"\0"))[0]
         for number, value in _fields(data, place + 4, min(place + 4 + size, len(data))):
             if number == _METRIC and isinstance(value, tuple):
-                name = next((names[i] for n, i in _fields(data, *value) if n == 1 and isinstance(i, int)), "")
+                name = next(
+                    (names[i] for n, i in _fields(data, *value) if n == 1 and isinstance(i, int)),
+                    "",
+                )
                 if ":" not in name:
                     found.kernels[-1].add(name)
     except (_DamageError, IndexError):
@@ -119,7 +134,9 @@ def _sized(data: bytes, place: int, end: int) -> tuple[int, int]:
 
 
 def _fields(data: bytes, place: int, end: int) -> Iterator[tuple[int, int | tuple[int, int]]]:
-    """Fields of a message: the number, and the value of an integer or the begin and end of other values."""
+    """Fields of a message: the number, and the value of an integer or the begin and end of other
+    values.
+    """
     while place < end:
         tag, place = _integer(data, place, end)
         kind = tag & 7

@@ -1,4 +1,7 @@
-"""Reader of Nsight Compute: CSV of the raw page (wide) and the details page (long), and ``.ncu-rep`` reports."""
+"""Reader of Nsight Compute:
+
+CSV of the raw page (wide) and the details page (long), and ``.ncu-rep`` reports.
+"""
 
 import csv
 import importlib
@@ -36,7 +39,9 @@ _LINE_BREAK: Final = "\x1e"
 
 _TOOLS_KEPT: Final = 20
 _LONGEST: Final = 60_000
-"""Number of characters of a row with open quotes above which no more lines are added to it; csv has a limit, too."""
+"""Number of characters of a row with open quotes above which no more lines are added to it; csv
+has a limit, too.
+"""
 
 
 @dataclass
@@ -48,11 +53,15 @@ class Segment:
     open_rows: list[int] = field(default_factory=list)
     """Numbers of the rows whose quotes do not close."""
     quoted: bool = True
-    """Whether every cell is in quotes, as the profiler writes it; other programs may have rewritten the file."""
+    """Whether every cell is in quotes, as the profiler writes it; other programs may have
+    rewritten the file.
+    """
 
     @property
     def is_long(self) -> bool:
-        """Whether this is the details page (one row per metric) and not the raw page (one row per launch)."""
+        """Whether this is the details page (one row per metric) and not the raw page (one row
+        per launch).
+        """
         return "Metric Name" in self.header
 
 
@@ -67,8 +76,8 @@ class Pages:
 
 def split(text: str) -> Pages:
     """Split a text into pages."""
-    # A row begins with the numbers of launch and process. Any other line continues a row with open quotes (the text of
-    # a rule), or is output of the program or of ncu.
+    # A row begins with the numbers of launch and process. Any other line continues a row with open
+    # quotes (the text of a rule), or is output of the program or of ncu.
     pages = Pages()
     records: list[str] = []
     segment: Segment | None = None
@@ -83,7 +92,10 @@ def split(text: str) -> Pages:
         elif _TOOL.match(line):
             pages.tool_lines = [*pages.tool_lines, line][-_TOOLS_KEPT:]
             pages.other_lines += 1
-        elif segment is not None and (start := _row_start(line, quoted=quoted, is_open=is_open)) is not None:
+        elif (
+            segment is not None
+            and (start := _row_start(line, quoted=quoted, is_open=is_open)) is not None
+        ):
             if start and not is_open:
                 pages.other_lines += 1
             records.append(line[start:])
@@ -98,7 +110,9 @@ def split(text: str) -> Pages:
 
 
 def _lines(text: str) -> Iterator[str]:
-    """Lines of a text; if a heading (of a second run) follows a cut row on the same line, the line is split."""
+    """Lines of a text; if a heading (of a second run) follows a cut row on the same line, the
+    line is split.
+    """
     for line in text.lstrip("\ufeff").replace("\r\n", "\n").split("\n"):
         header = _HEADER.search(line)
         if header and header.start():
@@ -109,7 +123,9 @@ def _lines(text: str) -> Iterator[str]:
 
 
 def _row_start(line: str, *, quoted: bool, is_open: bool) -> int | None:
-    """Place in a line where a row begins, for instance after a progress bar that did not end its line."""
+    """Place in a line where a row begins, for instance after a progress bar that did not end its
+    line.
+    """
     if not quoted:
         return 0 if _ROW_PLAIN.match(line) else None
     if _ROW.match(line):
@@ -145,10 +161,23 @@ def _close(segment: Segment | None, records: list[str]) -> None:
     is_open = set(segment.open_rows)
     for i, record in enumerate(records):
         row = _cells(record) if i in is_open else next(rows) or _BROKEN
-        segment.rows.append([cell.replace(_LINE_BREAK, "\n") for cell in row] if _LINE_BREAK in record else row)
+        segment.rows.append(
+            [cell.replace(_LINE_BREAK, "\n") for cell in row] if _LINE_BREAK in record else row
+        )
 
 
-_PREFIX: Final = {"": 1.0, "K": 1e3, "k": 1e3, "M": 1e6, "m": 1e6, "G": 1e9, "g": 1e9, "T": 1e12, "t": 1e12, "P": 1e15}
+_PREFIX: Final = {
+    "": 1.0,
+    "K": 1e3,
+    "k": 1e3,
+    "M": 1e6,
+    "m": 1e6,
+    "G": 1e9,
+    "g": 1e9,
+    "T": 1e12,
+    "t": 1e12,
+    "P": 1e15,
+}
 _TIME_NS: Final = {
     f"{prefix}{name}": ns
     for name in ("s", "sec", "second")
@@ -161,8 +190,9 @@ _NUMBER: Final = r"[+-]?(?:\d{1,3}(?:,\d{3})+|\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?"
 def base_unit(unit: str) -> tuple[str, float]:
     """Base unit of a unit, and the factor from the unit to the base unit.
 
-    Sizes become bytes (``B``), times nanoseconds (``ns``), frequencies ``Hz``, and rates ``…/s``. Prefixes are decimal,
-    as in Nsight Compute. A missing unit is ``1``. An unknown unit stays as it is.
+    Sizes become bytes (``B``), times nanoseconds (``ns``), frequencies ``Hz``, and rates ``…/s``.
+    Prefixes are decimal, as in Nsight Compute. A missing unit is ``1``. An unknown unit stays as it
+    is.
 
     >>> base_unit("Kbyte/block"), base_unit("cycle/nsecond"), base_unit("usecond")
     (('B/block', 1000.0), ('Hz', 1000000000.0), ('ns', 1000.0))
@@ -189,17 +219,25 @@ def _one(unit: str) -> tuple[str, float]:
 
 
 def in_base_units(frame: pl.DataFrame) -> pl.DataFrame:
-    """Text in the column ``raw`` as ``value`` in the base ``unit``; ``text`` is what is no number, or more than one."""
+    """Text in the column ``raw`` as ``value`` in the base ``unit``; ``text`` is what is no
+    number, or more than one.
+    """
     raw = pl.col("raw").str.strip_chars()
     number = raw.str.extract(rf"^({_NUMBER})\s*(?:\(.*\))?$", 1).str.replace_all(",", "")
     units = frame["unit"].fill_null("").unique().to_list()
     bases = [base_unit(unit) for unit in units]
     table = pl.DataFrame(
-        {"unit": units, "_base": [name for name, _ in bases], "_factor": [factor for _, factor in bases]},
+        {
+            "unit": units,
+            "_base": [name for name, _ in bases],
+            "_factor": [factor for _, factor in bases],
+        },
         schema={"unit": pl.String, "_base": pl.String, "_factor": pl.Float64},
     )
     return (
-        frame.with_columns(pl.col("unit").fill_null(""), value=number.cast(pl.Float64, strict=False))
+        frame.with_columns(
+            pl.col("unit").fill_null(""), value=number.cast(pl.Float64, strict=False)
+        )
         .join(table, on="unit", how="left", maintain_order="left")
         .with_columns(
             unit=pl.col("_base"),
@@ -211,20 +249,35 @@ def in_base_units(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 LAUNCH: Final = {
-    "ID": "id", "Process ID": "process", "Process Name": "process_name", "Kernel Name": "kernel_name",
-    "Context": "context", "Stream": "stream", "Block Size": "block", "Grid Size": "grid", "Device": "device",
+    "ID": "id",
+    "Process ID": "process",
+    "Process Name": "process_name",
+    "Kernel Name": "kernel_name",
+    "Context": "context",
+    "Stream": "stream",
+    "Block Size": "block",
+    "Grid Size": "grid",
+    "Device": "device",
     "CC": "compute_capability",
-}  # fmt: skip
+}
 """Names here of the columns that identify the launch of a row."""
 
 _OTHER: Final = ("Host Name", "Kernel Time", "Device Name")
 _NUMBERS: Final = ("id", "process", "context", "stream", "device")
-_RULE: Final = ("Rule Name", "Rule Type", "Rule Description", "Estimated Speedup Type", "Estimated Speedup")
+_RULE: Final = (
+    "Rule Name",
+    "Rule Type",
+    "Rule Description",
+    "Estimated Speedup Type",
+    "Estimated Speedup",
+)
 
 
 @dataclass
 class Part:
-    """Launches of one run from one page; ``launch`` is their number, from 0 in the order of the page."""
+    """Launches of one run from one page; ``launch`` is their number, from 0 in the order of the
+    page.
+    """
 
     source: str
     launches: pl.DataFrame
@@ -241,7 +294,9 @@ class Part:
 def part_of(segment: Segment, source: str) -> Iterator[Part]:
     """Parts of a page, one for each run; a new run begins where the launch numbers start again."""
     part = _long(segment, source) if segment.is_long else _wide(segment, source)
-    runs = part.launches.select(run=(pl.col("id") < pl.col("id").shift(1)).fill_null(value=False).cum_sum())["run"]
+    runs = part.launches.select(
+        run=(pl.col("id") < pl.col("id").shift(1)).fill_null(value=False).cum_sum()
+    )["run"]
     counts = (part.cut_rows, part.broken_rows, part.no_units)
     for run in runs.unique(maintain_order=True) if len(runs) else [0]:
         launches = part.launches.filter(runs == run)
@@ -252,12 +307,17 @@ def part_of(segment: Segment, source: str) -> Iterator[Part]:
 
 def launch_frame(rows: list[dict[str, object]]) -> pl.DataFrame:
     """Frame of launches with the column types of a part."""
-    return _typed(pl.DataFrame(rows, schema=dict.fromkeys(("launch", *LAUNCH.values()), pl.String), strict=False))
+    return _typed(
+        pl.DataFrame(
+            rows, schema=dict.fromkeys(("launch", *LAUNCH.values()), pl.String), strict=False
+        )
+    )
 
 
 def _typed(frame: pl.DataFrame) -> pl.DataFrame:
     return frame.with_columns(
-        pl.col("launch").cast(pl.Int32), pl.col(*_NUMBERS).str.replace_all(",", "").cast(pl.Int64, strict=False)
+        pl.col("launch").cast(pl.Int32),
+        pl.col(*_NUMBERS).str.replace_all(",", "").cast(pl.Int64, strict=False),
     )
 
 
@@ -283,15 +343,26 @@ def _wide(segment: Segment, source: str) -> Part:
     frame = pl.DataFrame(kept, schema=dict.fromkeys(header, pl.String), orient="row")
     frame = frame.with_row_index("launch")
     names = [c for c in header if c not in LAUNCH and c not in _OTHER and c]
-    long = frame.select("launch", *names).unpivot(names, index="launch", variable_name="metric", value_name="raw")
-    long = long.with_columns(pl.col("raw").cast(pl.String))  # if there are no columns, it has no type
+    long = frame.select("launch", *names).unpivot(
+        names, index="launch", variable_name="metric", value_name="raw"
+    )
+    long = long.with_columns(
+        pl.col("raw").cast(pl.String)
+    )  # if there are no columns, it has no type
     long = long.filter(pl.col("raw").str.strip_chars() != "").sort("launch", maintain_order=True)
     unit_of = dict(zip(header, units or [""] * n, strict=True))
     long = long.with_columns(unit=pl.col("metric").replace_strict(unit_of, return_dtype=pl.String))
     metrics = in_base_units(long).select(
-        pl.col("launch").cast(pl.Int32), pl.lit(None, pl.String).alias("section"), "metric", "unit", "value", "text"
+        pl.col("launch").cast(pl.Int32),
+        pl.lit(None, pl.String).alias("section"),
+        "metric",
+        "unit",
+        "value",
+        "text",
     )
-    return Part(source, _launches(frame), metrics, no_rules(), cut, broken, units is None and bool(kept))
+    return Part(
+        source, _launches(frame), metrics, no_rules(), cut, broken, units is None and bool(kept)
+    )
 
 
 def _long(segment: Segment, source: str) -> Part:
@@ -303,7 +374,9 @@ def _long(segment: Segment, source: str) -> Part:
     kept, cut, broken = [], 0, 0
     for i, row in enumerate(segment.rows):
         is_rule = rule is not None and len(row) > rule and row[rule].strip() != ""
-        if is_rule and len(row) > len(header):  # its text was split at its commas, because its quotes are wrong
+        if is_rule and len(row) > len(
+            header
+        ):  # its text was split at its commas, because its quotes are wrong
             after = len(row) - len(header) + text + 1
             row = [*row[:text], ",".join(row[text:after]), *row[after:]]
         elif is_rule:
@@ -317,17 +390,29 @@ def _long(segment: Segment, source: str) -> Part:
         kept.append([*row, *[None] * (len(header) - len(row))])
     frame = pl.DataFrame(kept, schema=dict.fromkeys(header, pl.String), orient="row")
     keys = [c for c in LAUNCH if c in position_of]
-    number = frame["ID"].cast(pl.Int64, strict=False)  # each time that they start again, a new run begins in the file
+    number = frame["ID"].cast(
+        pl.Int64, strict=False
+    )  # each time that they start again, a new run begins in the file
     frame = frame.with_columns(restart=(number < number.shift(1)).fill_null(value=False).cum_sum())
     launches = frame.select("restart", *keys).unique(maintain_order=True).with_row_index("launch")
-    frame = frame.join(launches, on=["restart", *keys], how="left", maintain_order="left", nulls_equal=True)
+    frame = frame.join(
+        launches, on=["restart", *keys], how="left", maintain_order="left", nulls_equal=True
+    )
     for name in ("Metric Unit", "Metric Value", *_RULE):
         if name not in frame.columns:
             frame = frame.with_columns(pl.lit(None, dtype=pl.String).alias(name))
-    section = pl.col("Section Name").replace("", None) if "Section Name" in position_of else pl.lit(None, pl.String)
+    section = (
+        pl.col("Section Name").replace("", None)
+        if "Section Name" in position_of
+        else pl.lit(None, pl.String)
+    )
     if "Body Item Label" in position_of:
         label = pl.col("Body Item Label").replace("", None)
-        section = pl.when(label.is_not_null()).then(pl.concat_str(section, label, separator=": ")).otherwise(section)
+        section = (
+            pl.when(label.is_not_null())
+            .then(pl.concat_str(section, label, separator=": "))
+            .otherwise(section)
+        )
     frame = frame.with_columns(section=section)
     long = frame.filter(pl.col("Metric Name").fill_null("") != "").select(
         "launch", "section", metric="Metric Name", unit="Metric Unit", raw="Metric Value"
@@ -339,18 +424,26 @@ def _long(segment: Segment, source: str) -> Part:
         rule="Rule Name",
         kind=pl.col("Rule Type").fill_null(""),
         text=pl.col("Rule Description").fill_null(""),
-        estimated_speedup_pct=pl.col("Estimated Speedup").str.replace_all(",", "").cast(pl.Float64, strict=False),
+        estimated_speedup_pct=pl.col("Estimated Speedup")
+        .str.replace_all(",", "")
+        .cast(pl.Float64, strict=False),
         speedup_scope=pl.col("Estimated Speedup Type").replace("", None),
     )
     launches = _launches(frame.unique("launch", keep="first", maintain_order=True))
     metrics = metrics.select("launch", "section", "metric", "unit", "value", "text")
     as_int32 = pl.col("launch").cast(pl.Int32)
-    return Part(source, launches, metrics.with_columns(as_int32), rules.with_columns(as_int32), cut, broken)
+    return Part(
+        source, launches, metrics.with_columns(as_int32), rules.with_columns(as_int32), cut, broken
+    )
 
 
 def _launches(frame: pl.DataFrame) -> pl.DataFrame:
     columns = [
-        pl.col(name).alias(new) if name in frame.columns else pl.lit(None, dtype=pl.String).alias(new)
+        (
+            pl.col(name).alias(new)
+            if name in frame.columns
+            else pl.lit(None, dtype=pl.String).alias(new)
+        )
         for name, new in LAUNCH.items()
     ]
     return _typed(frame.select("launch", *columns))
@@ -360,13 +453,20 @@ def no_rules() -> pl.DataFrame:
     """Empty frame for results of rules."""
     texts = dict.fromkeys(("section", "rule", "kind", "text"), pl.String())
     return pl.DataFrame(
-        schema={"launch": pl.Int32(), **texts, "estimated_speedup_pct": pl.Float64(), "speedup_scope": pl.String()}
+        schema={
+            "launch": pl.Int32(),
+            **texts,
+            "estimated_speedup_pct": pl.Float64(),
+            "speedup_scope": pl.String(),
+        }
     )
 
 
 HEAD: Final = 1 << 16
 _PIECE: Final = 1 << 14
-"""Number of compressed bytes that are read at a time; they may expand to a thousand times as many."""
+"""Number of compressed bytes that are read at a time; they may expand to a thousand times as
+many.
+"""
 UTF16: Final = (b"\xff\xfe", b"\xfe\xff")
 EXPECTED: Final = "CSV of ncu --csv --page raw or --page details, or an .ncu-rep report"
 MOST_BYTES: Final = 1 << 30
@@ -377,7 +477,10 @@ _XZ: Final = b"\xfd7zXZ\x00"
 
 
 def kind(start: bytes) -> str | None:
-    """Kind of a file by its first bytes (decompressed): ``report``, ``csv``, or None for other files."""
+    """Kind of a file by its first bytes (decompressed):
+
+    ``report``, ``csv``, or None for other files.
+    """
     if start.startswith(_REPORT):
         return "report"
     text = start if not start.startswith(UTF16) else start.replace(b"\0", b"")
@@ -404,23 +507,35 @@ def content(path: Path) -> tuple[bytes, bool]:
         raise ReadError(f"{path} is empty", expected=EXPECTED, path=str(path))
     out, whole = _decompress(data)
     if not out:
-        raise ReadError(f"{path} is damaged: no part of it can be decompressed", expected=EXPECTED, path=str(path))
+        raise ReadError(
+            f"{path} is damaged: no part of it can be decompressed",
+            expected=EXPECTED,
+            path=str(path),
+        )
     return out, whole
 
 
 def _decompress(data: bytes) -> tuple[bytes, bool]:
-    """Decompress gzip or xz data member by member up to the first damage; whether the data are complete."""
+    """Decompress gzip or xz data member by member up to the first damage; whether the data are
+    complete.
+    """
     out = bytearray()
     while data.startswith((_GZIP, _XZ)):
         stream = zlib.decompressobj(31) if data.startswith(_GZIP) else lzma.LZMADecompressor()
-        for start in range(0, len(data), _PIECE):  # in pieces, so that the content before a damage is kept
+        for start in range(
+            0, len(data), _PIECE
+        ):  # in pieces, so that the content before a damage is kept
             try:
                 out += stream.decompress(data[start : start + _PIECE])
             except (zlib.error, lzma.LZMAError):
                 return bytes(out), False
             if len(out) > MOST_BYTES:
                 found = f"the decompressed file is larger than {MOST_BYTES >> 20} MiB"
-                raise ReadError(found, expected=EXPECTED, hint="profile fewer kernels or fewer metrics at a time")
+                raise ReadError(
+                    found,
+                    expected=EXPECTED,
+                    hint="profile fewer kernels or fewer metrics at a time",
+                )
             if stream.eof:
                 data = stream.unused_data + data[start + _PIECE :]
                 break
@@ -437,18 +552,22 @@ def text(data: bytes) -> str:
 
 
 _TOLERANCE: Final = 1e-3
-"""Relative tolerance of equal values, since pages are rounded: details.csv has two digits after the point."""
+"""Relative tolerance of equal values, since pages are rounded: details.csv has two digits after
+the point.
+"""
 
 _DIFFERENT: Final = 0.05
-"""Largest share of common metrics that differ between two pages of the same launches; small values are rounded."""
+"""Largest share of common metrics that differ between two pages of the same launches; small
+values are rounded.
+"""
 
 _SAME: Final = ("id", "grid", "block", "_base")
 
 
 def combine(parts: Sequence[Part], coverage: Mapping[str, Any]) -> Metrics:
     """Join the metrics of all parts, and number all launches."""
-    # Two parts have the same launches if process, number, name, grid and block agree and at most a few of their common
-    # metrics differ; otherwise they belong to different runs.
+    # Two parts have the same launches if process, number, name, grid and block agree and at most a
+    # few of their common metrics differ; otherwise they belong to different runs.
     runs: list[Part] = []
     for part in parts:
         for i, run in enumerate(runs):
@@ -466,9 +585,13 @@ def combine(parts: Sequence[Part], coverage: Mapping[str, Any]) -> Metrics:
         )
         offset += run.launches.height
         launches.append(
-            run.launches.join(ids, on="launch", maintain_order="left").with_columns(run=pl.lit(number, pl.Int32))
+            run.launches.join(ids, on="launch", maintain_order="left").with_columns(
+                run=pl.lit(number, pl.Int32)
+            )
         )
-        about = launches[-1].select("launch", "kernel_id", "kernel_name", "grid", "block", "stream", "device")
+        about = launches[-1].select(
+            "launch", "kernel_id", "kernel_name", "grid", "block", "stream", "device"
+        )
         metrics.append(run.metrics.join(about, on="launch", maintain_order="left"))
         rules.append(run.rules.join(ids, on="launch", maintain_order="left"))
     if not runs:
@@ -482,17 +605,23 @@ def combine(parts: Sequence[Part], coverage: Mapping[str, Any]) -> Metrics:
 
 
 def _match(run: Part, part: Part) -> pl.DataFrame | None:
-    """Numbers of each launch in a part and in a run (``launch, launch_run``); None if they are different runs."""
+    """Numbers of each launch in a part and in a run (``launch, launch_run``); None if they are
+    different runs.
+    """
     if not run.launches.height or not part.launches.height:
         return None
     processes = [set(p.launches["process"].drop_nulls().to_list()) for p in (run, part)]
     if all(processes) and not processes[0] & processes[1]:
         return None
     ours, theirs = (
-        one.launches.with_columns(kernels.function(one.launches["kernel_name"]).alias("_base")).select("launch", *_SAME)
+        one.launches.with_columns(
+            kernels.function(one.launches["kernel_name"]).alias("_base")
+        ).select("launch", *_SAME)
         for one in (run, part)
     )
-    matched = theirs.join(ours, on=_SAME, how="inner", suffix="_run", nulls_equal=True, maintain_order="left")
+    matched = theirs.join(
+        ours, on=_SAME, how="inner", suffix="_run", nulls_equal=True, maintain_order="left"
+    )
     if matched.height != min(ours.height, theirs.height):
         return None
     both = (
@@ -516,24 +645,38 @@ def _joined(run: Part, part: Part, matched: pl.DataFrame) -> Part:
     more = part.launches.join(matched, on="launch", how="left", maintain_order="left")
     first_free = (run.launches["launch"].max() or 0) + 1  # type: ignore[operator]
     fresh = pl.col("launch_run").is_null()
-    more = more.with_columns(launch_run=pl.coalesce("launch_run", fresh.cum_sum() - 1 + first_free).cast(pl.Int32))
+    more = more.with_columns(
+        launch_run=pl.coalesce("launch_run", fresh.cum_sum() - 1 + first_free).cast(pl.Int32)
+    )
     number = more.select("launch", "launch_run")
     new = more.filter(~pl.col("launch_run").is_in(run.launches["launch"].implode())).drop("launch")
 
     def renumbered(frame: pl.DataFrame) -> pl.DataFrame:
-        return frame.join(number, on="launch", maintain_order="left").drop("launch").rename({"launch_run": "launch"})
+        return (
+            frame.join(number, on="launch", maintain_order="left")
+            .drop("launch")
+            .rename({"launch_run": "launch"})
+        )
 
-    launches = pl.concat([run.launches, new.rename({"launch_run": "launch"}).select(run.launches.columns)])
+    launches = pl.concat(
+        [run.launches, new.rename({"launch_run": "launch"}).select(run.launches.columns)]
+    )
     metrics, rules = renumbered(part.metrics), renumbered(part.rules)
     fresh_metrics = metrics.join(
-        run.metrics, on=["launch", "section", "metric"], how="anti", nulls_equal=True, maintain_order="left"
+        run.metrics,
+        on=["launch", "section", "metric"],
+        how="anti",
+        nulls_equal=True,
+        maintain_order="left",
     )
-    fresh_rules = rules.join(run.rules, on=["launch", "rule", "text"], how="anti", maintain_order="left")
+    fresh_rules = rules.join(
+        run.rules, on=["launch", "rule", "text"], how="anti", maintain_order="left"
+    )
     # facts that only the other page has (a report has no process)
     facts = part.launches.join(matched, on="launch").drop("launch").rename({"launch_run": "launch"})
-    filled = launches.join(facts, on="launch", how="left", suffix="_other", maintain_order="left").select(
-        "launch", *(pl.coalesce(c, f"{c}_other").alias(c) for c in LAUNCH.values())
-    )
+    filled = launches.join(
+        facts, on="launch", how="left", suffix="_other", maintain_order="left"
+    ).select("launch", *(pl.coalesce(c, f"{c}_other").alias(c) for c in LAUNCH.values()))
     return Part(
         run.source,
         filled,
@@ -548,20 +691,22 @@ _NO_PERMISSION: Final = "ERR_NVGPUCTRPERM"
 def read_metrics(path: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> Metrics:
     """Read hardware metrics of kernel launches from files of Nsight Compute.
 
-    The content of a file decides how it is read, not its name. It can be CSV of the raw page (``ncu --csv --page raw``,
-    one row per launch) or of the details page (``--page details``, one row per metric, with rules), also with other
-    output in between; or an ``.ncu-rep`` report, which is opened with the package ``ncu-report`` or else with the
-    ``ncu`` on PATH. All may be compressed with gzip or xz. Files of the same launches, such as two pages of one report,
-    are joined. Another run, in the same file or in another one, has its own launches (column ``run`` of
+    The content of a file decides how it is read, not its name. It can be CSV of the raw page (``ncu
+    --csv --page raw``, one row per launch) or of the details page (``--page details``, one row per
+    metric, with rules), also with other output in between; or an ``.ncu-rep`` report, which is
+    opened with the package ``ncu-report`` or else with the ``ncu`` on PATH. All may be compressed
+    with gzip or xz. Files of the same launches, such as two pages of one report, are joined.
+    Another run, in the same file or in another one, has its own launches (column ``run`` of
     ``Metrics.kernels``).
 
-    Every number is in base units: bytes (``B``), nanoseconds (``ns``), ``Hz``, ``%``, ``1``, their quotients
-    (``B/cycle``), and rates per second (``B/s``).
+    Every number is in base units: bytes (``B``), nanoseconds (``ns``), ``Hz``, ``%``, ``1``, their
+    quotients (``B/cycle``), and rates per second (``B/s``).
 
     Parameters
     ----------
     path : path or iterable of paths
-        Files, or a folder. From a folder all CSV files of Nsight Compute are read, or its reports if it has no CSV.
+        Files, or a folder. From a folder all CSV files of Nsight Compute are read, or its reports
+        if it has no CSV.
 
     Returns
     -------
@@ -571,7 +716,8 @@ def read_metrics(path: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
     Raises
     ------
     ReadError
-        A file is missing or unreadable, has no results, or is a report that no program here can open.
+        A file is missing or unreadable, has no results, or is a report that no program here can
+        open.
     UnknownFormatError
         A file is not from Nsight Compute.
 
@@ -586,7 +732,14 @@ def read_metrics(path: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
     for one in paths:
         note_input(one)
     parts: list[Part] = []
-    coverage: dict[str, Any] = {"files": 0, "rows": 0, "cut_rows": 0, "broken_rows": 0, "other_lines": 0, "said": []}
+    coverage: dict[str, Any] = {
+        "files": 0,
+        "rows": 0,
+        "cut_rows": 0,
+        "broken_rows": 0,
+        "other_lines": 0,
+        "said": [],
+    }
     for file in _files([Path(p) for p in paths]):
         coverage["files"] += 1
         with border(file.name):
@@ -602,10 +755,14 @@ def _files(paths: list[Path]) -> Iterator[Path]:
             continue
         inside = sorted(p for p in path.iterdir() if p.is_file())
         kinds = {p: kind(head(p)) for p in inside}
-        chosen = [p for p in inside if kinds[p] == "csv"] or [p for p in inside if kinds[p] == "report"]
+        chosen = [p for p in inside if kinds[p] == "csv"] or [
+            p for p in inside if kinds[p] == "report"
+        ]
         if not chosen:
             found = f"{path} has no file of Nsight Compute"
-            raise UnknownFormatError(found, expected="CSV of ncu --csv, or .ncu-rep", path=str(path))
+            raise UnknownFormatError(
+                found, expected="CSV of ncu --csv, or .ncu-rep", path=str(path)
+            )
         yield from chosen
 
 
@@ -617,7 +774,9 @@ def _read(path: Path, coverage: dict[str, Any]) -> Iterator[Part]:
         yield from _opened(path, data, coverage)
         return
     if b"\0" in data[:HEAD] and not data.startswith(UTF16):
-        raise UnknownFormatError(f"{path} is not a file of Nsight Compute", expected=EXPECTED, path=str(path))
+        raise UnknownFormatError(
+            f"{path} is not a file of Nsight Compute", expected=EXPECTED, path=str(path)
+        )
     page = text(data)
     pages = split(page)
     if not pages.segments and "Section: " in page and "Metric Name" in page:
@@ -627,7 +786,9 @@ def _read(path: Path, coverage: dict[str, Any]) -> Iterator[Part]:
     yield from _pages(pages, path.name, coverage, path=path)
 
 
-def _pages(pages: Pages, name: str, coverage: dict[str, Any], path: Path | None = None) -> list[Part]:
+def _pages(
+    pages: Pages, name: str, coverage: dict[str, Any], path: Path | None = None
+) -> list[Part]:
     """Parts of the pages of one text; lost rows are counted and reported."""
     where = str(path or name)
     errors = [line for line in pages.tool_lines if line.startswith("==ERROR==")]
@@ -635,17 +796,27 @@ def _pages(pages: Pages, name: str, coverage: dict[str, Any], path: Path | None 
     coverage["said"] = [*coverage["said"], *pages.tool_lines]
     if not pages.segments:
         _refuse(pages, errors, where)
-    parts = [part for number, segment in enumerate(pages.segments) for part in part_of(segment, f"{where}:{number}")]
+    parts = [
+        part
+        for number, segment in enumerate(pages.segments)
+        for part in part_of(segment, f"{where}:{number}")
+    ]
     cut, broken = sum(p.cut_rows for p in parts), sum(p.broken_rows for p in parts)
     coverage["rows"] += sum(len(s.rows) for s in pages.segments)
     coverage["cut_rows"] += cut
     coverage["broken_rows"] += broken
     if cut:
-        _warn(f"{name}: the end is missing in {counted(cut, 'row')}; the complete values before it were kept")
+        _warn(
+            f"{name}: the end is missing in {counted(cut, 'row')}; the complete values before it"
+            " were kept"
+        )
     if broken:
         _warn(f"{name}: {left_out(broken, 'row', 'that could not be read')}")
     if any(p.no_units for p in parts):
-        _warn(f"{name}: the row with units is missing, so the numbers are as written; record with --print-units base")
+        _warn(
+            f"{name}: the row with units is missing, so the numbers are as written; record with"
+            " --print-units base"
+        )
     if errors:
         _warn(f"{name}: the profiler reported {errors[-1]!r}")
     if not any(p.launches.height for p in parts):
@@ -656,15 +827,27 @@ def _pages(pages: Pages, name: str, coverage: dict[str, Any], path: Path | None 
 def _refuse(pages: Pages, errors: list[str], where: str) -> None:
     wording = "\n".join(pages.tool_lines)
     if _NO_PERMISSION in wording:
-        found = f"{where} has no results: the profiler may not read the hardware counters ({_NO_PERMISSION})"
-        hint = "have an administrator set NVreg_RestrictProfilingToAdminUsers=0, or run with CAP_SYS_ADMIN"
+        found = (
+            f"{where} has no results: the profiler may not read the hardware counters"
+            f" ({_NO_PERMISSION})"
+        )
+        hint = (
+            "have an administrator set NVreg_RestrictProfilingToAdminUsers=0, or run with"
+            " CAP_SYS_ADMIN"
+        )
         raise ReadError(found, hint=hint, path=where)
     if "No kernels were profiled" in wording:
         found = f"{where} has no results: no kernels were profiled"
-        raise ReadError(found, hint="check --kernel-name, --launch-skip and --target-processes all", path=where)
+        raise ReadError(
+            found, hint="check --kernel-name, --launch-skip and --target-processes all", path=where
+        )
     if errors:
-        raise ReadError(f"{where} has no results: {errors[-1]}", hint="run the profiler again", path=where)
-    raise UnknownFormatError(f"{where} is not a file of Nsight Compute", expected=EXPECTED, path=where)
+        raise ReadError(
+            f"{where} has no results: {errors[-1]}", hint="run the profiler again", path=where
+        )
+    raise UnknownFormatError(
+        f"{where} is not a file of Nsight Compute", expected=EXPECTED, path=where
+    )
 
 
 def _warn(message: str) -> None:
@@ -686,10 +869,12 @@ def _opened(path: Path, data: bytes, coverage: dict[str, Any]) -> Iterator[Part]
     except ImportError as error:
         if ncu is None:
             raise ReadError(
-                f"{path} is an Nsight Compute report; it needs the package ncu-report or the program ncu, and "
-                "neither is installed",
-                hint="pip install 'llmprof[ncu]', or export it on the machine that recorded it: "
-                "ncu --import FILE --csv --page raw --print-units base > raw.csv",
+                f"{path} is an Nsight Compute report; it needs the package ncu-report or the"
+                " program ncu, and neither is installed",
+                hint=(
+                    "pip install 'llmprof[ncu]', or export it on the machine that recorded it: "
+                    "ncu --import FILE --csv --page raw --print-units base > raw.csv"
+                ),
                 path=str(path),
             ) from error
         library = None
@@ -702,7 +887,11 @@ def _opened(path: Path, data: bytes, coverage: dict[str, Any]) -> Iterator[Part]
             parts = [
                 part
                 for page in ("raw", "details")
-                for part in _pages(split(_exported(ncu, report, page, path)), f"{path.name} ({page} page)", coverage)
+                for part in _pages(
+                    split(_exported(ncu, report, page, path)),
+                    f"{path.name} ({page} page)",
+                    coverage,
+                )
             ]
         else:
             parts = [_ranges(library, report, path)]
@@ -712,12 +901,20 @@ def _opened(path: Path, data: bytes, coverage: dict[str, Any]) -> Iterator[Part]
     known = None if library is None else names.n_unique(["launch", "metric"])
     compare(path, stated, first.launches.height, known, coverage)
     zeros = pl.any_horizontal(pl.col(pl.String).str.contains("\0", literal=True)).sum()
-    if texts := sum(frame.select(zeros).item() for frame in (first.launches, first.metrics, first.rules)):
+    if texts := sum(
+        frame.select(zeros).item() for frame in (first.launches, first.metrics, first.rules)
+    ):
         _warn(f"{path.name} is damaged: {counted(texts, 'row')} of it hold zeros instead of text")
     yield from parts
 
 
-def compare(path: Path, stated: container.Stated, kernels: int, metrics: int | None, coverage: dict[str, Any]) -> None:
+def compare(
+    path: Path,
+    stated: container.Stated,
+    kernels: int,
+    metrics: int | None,
+    coverage: dict[str, Any],
+) -> None:
     """Warn of what a report states and what was not read of it, and count it."""
     lost = {"kernel": max(len(stated.kernels) - kernels, 0)}
     if metrics is not None:
@@ -726,8 +923,9 @@ def compare(path: Path, stated: container.Stated, kernels: int, metrics: int | N
         coverage[f"lost_{noun}s"] = coverage.get(f"lost_{noun}s", 0) + count
     if stated.damage or any(lost.values()):
         _warn(
-            f"{path.name} is damaged: {stated.damage or 'parts of it cannot be opened'}; at least "
-            f"{' and '.join(counted(count, noun) for noun, count in lost.items())} of what it states could not be read"
+            f"{path.name} is damaged: {stated.damage or 'parts of it cannot be opened'}; at least"
+            f" {' and '.join(counted(count, noun) for noun, count in lost.items())} of what it"
+            " states could not be read"
         )
 
 
@@ -738,14 +936,25 @@ def _exported(ncu: str, report: Path, page: str, path: Path) -> str:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ReadError(f"{path}: ncu could not be run: {error}", path=str(path)) from error
     if done.returncode:
-        message = (done.stderr or done.stdout).decode("utf-8", errors="replace").strip().splitlines()
-        found = f"{path}: ncu could not open the report: {message[-1] if message else f'exit status {done.returncode}'}"
-        raise ReadError(found, hint="use an ncu that is at least as new as the one that recorded it", path=str(path))
+        message = (
+            (done.stderr or done.stdout).decode("utf-8", errors="replace").strip().splitlines()
+        )
+        found = (
+            f"{path}: ncu could not open the report:"
+            f" {message[-1] if message else f'exit status {done.returncode}'}"
+        )
+        raise ReadError(
+            found,
+            hint="use an ncu that is at least as new as the one that recorded it",
+            path=str(path),
+        )
     return done.stdout.decode("utf-8", errors="replace")
 
 
 def actions(library: Any, report: Path, path: Path) -> Iterator[Any]:
-    """Kernels of a report; of one that is damaged the package knows neither the name nor a metric."""
+    """Kernels of a report; of one that is damaged the package knows neither the name nor a
+    metric.
+    """
     try:
         context = library.load_report(str(report))
     except (RuntimeError, OSError, ValueError) as error:
@@ -765,12 +974,18 @@ def _ranges(library: Any, report: Path, path: Path) -> Part:
     metrics: list[tuple[int, str, str, str]] = []
     rules: list[dict[str, object]] = []
     for launch, action in enumerate(actions(library, report, path)):
-        values = {name: action.metric_by_name(name) for name in action.metric_names() if ":" not in name}
+        values = {
+            name: action.metric_by_name(name) for name in action.metric_names() if ":" not in name
+        }
         launches.append(_launch(library, action, values, launch))
         metrics += [(launch, name, m.unit(), _of(m)) for name, m in values.items() if m is not None]
-        rules += [rule for result in action.rule_results_as_dicts() if (rule := _rule(result, launch))]
+        rules += [
+            rule for result in action.rule_results_as_dicts() if (rule := _rule(result, launch))
+        ]
     if not launches:
-        raise ReadError(f"{path} has no results, or is damaged", hint="record it again", path=str(path))
+        raise ReadError(
+            f"{path} has no results, or is damaged", hint="record it again", path=str(path)
+        )
     raw = pl.DataFrame(metrics, schema=["launch", "metric", "unit", "raw"], orient="row")
     valued = in_base_units(raw.filter(pl.col("raw") != ""))
     without = raw.filter(pl.col("raw") == "").select(
@@ -781,7 +996,10 @@ def _ranges(library: Any, report: Path, path: Path) -> Part:
     )
     of_rules = pl.DataFrame(rules, schema=no_rules().schema, strict=False) if rules else no_rules()
     return Part(
-        str(path), launch_frame(launches), rows.select("launch", "section", "metric", "unit", "value", "text"), of_rules
+        str(path),
+        launch_frame(launches),
+        rows.select("launch", "section", "metric", "unit", "value", "text"),
+        of_rules,
     )
 
 
@@ -794,18 +1012,26 @@ def _launch(library: Any, action: Any, values: dict[str, Any], launch: int) -> d
         sides = [written(f"launch__{side}_dim_{axis}") for axis in "xyz"]
         return f"({', '.join(str(int(float(s))) for s in sides if s)})" if all(sides) else None
 
-    major, minor = (written(f"device__attribute_compute_capability_{part}") for part in ("major", "minor"))
+    major, minor = (
+        written(f"device__attribute_compute_capability_{part}") for part in ("major", "minor")
+    )
     facts: dict[str, object] = {
-        "id": str(launch), "kernel_name": action.name(library.IAction.NameBase_DEMANGLED),
-        "context": written("launch__context_id"), "stream": written("launch__stream_id"),
-        "device": written("launch__device_id"), "grid": size("grid"), "block": size("block"),
+        "id": str(launch),
+        "kernel_name": action.name(library.IAction.NameBase_DEMANGLED),
+        "context": written("launch__context_id"),
+        "stream": written("launch__stream_id"),
+        "device": written("launch__device_id"),
+        "grid": size("grid"),
+        "block": size("block"),
         "compute_capability": f"{major}.{minor}" if major and minor else None,
-    }  # fmt: skip
+    }
     return {"launch": str(launch), **dict.fromkeys(LAUNCH.values()), **facts}
 
 
 def _of(metric: Any) -> str:
-    """Value of a metric as text; empty if the report has no value, where ``value()`` would return 0."""
+    """Value of a metric as text; empty if the report has no value, where ``value()`` would
+    return 0.
+    """
     has_value = getattr(metric, "has_value", None)
     value: object = None if has_value is not None and not has_value() else metric.value()
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**63:

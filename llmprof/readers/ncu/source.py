@@ -1,4 +1,6 @@
-"""Reader of the instructions in a report of Nsight Compute: their source lines, execution counts and samples."""
+"""Reader of the instructions in a report of Nsight Compute: their source lines, execution counts
+and samples.
+"""
 
 import importlib
 import os
@@ -23,28 +25,37 @@ _NO_TEXT: Final = ("", "???")
 """Values in the report for an instruction without a text."""
 
 _SCHEMA: Final = {
-    "kernel_id": pl.Int32(), "kernel_name": pl.String(), "address": pl.Int64(), "sass": pl.String(),
-    "ptx": pl.String(), "file": pl.String(), "line": pl.Int32(), "metric": pl.String(), "value": pl.Float64(),
-}  # fmt: skip
+    "kernel_id": pl.Int32(),
+    "kernel_name": pl.String(),
+    "address": pl.Int64(),
+    "sass": pl.String(),
+    "ptx": pl.String(),
+    "file": pl.String(),
+    "line": pl.Int32(),
+    "metric": pl.String(),
+    "value": pl.Float64(),
+}
 
 
 @checked
 def read_source(path: str | os.PathLike[str]) -> pl.DataFrame:
-    """Read the executions and the samples by stall reason of each instruction in a report of Nsight Compute.
+    """Read the executions and the samples by stall reason of each instruction in a report of Nsight
+    Compute.
 
     Parameters
     ----------
     path : path
-        An ``.ncu-rep`` report with the section ``SourceCounters`` (``ncu --set full``, or ``--section
-        SourceCounters``), as it is or compressed with gzip or xz; lines of source need a program that was compiled
-        with ``-lineinfo``.
+        An ``.ncu-rep`` report with the section ``SourceCounters`` (``ncu --set full``, or
+        ``--section SourceCounters``), as it is or compressed with gzip or xz; lines of source need
+        a program that was compiled with ``-lineinfo``.
 
     Returns
     -------
     polars.DataFrame
-        One row for each instruction and metric: ``kernel_id`` (as in :func:`llmprof.read_metrics`), ``kernel_name,
-        address`` (from the first instruction of the kernel, B), ``sass, ptx`` (text of the instruction, null if the
-        report has none), ``file, line`` (of the source, null if unknown), ``metric, value`` (executions or samples).
+        One row for each instruction and metric: ``kernel_id`` (as in :func:`llmprof.read_metrics`),
+        ``kernel_name, address`` (from the first instruction of the kernel, B), ``sass, ptx`` (text
+        of the instruction, null if the report has none), ``file, line`` (of the source, null if
+        unknown), ``metric, value`` (executions or samples).
 
     Raises
     ------
@@ -70,11 +81,16 @@ def read_source(path: str | os.PathLike[str]) -> pl.DataFrame:
     data, _ = content(file)
     if kind(data[:HEAD]) != "report":
         found = f"{file.name} is not a report of Nsight Compute"
-        raise UnknownFormatError(found, expected="an .ncu-rep file: pages in CSV have no instructions", path=str(file))
+        raise UnknownFormatError(
+            found, expected="an .ncu-rep file: pages in CSV have no instructions", path=str(file)
+        )
     try:
         library = importlib.import_module("ncu_report")
     except ImportError as error:
-        found = f"{file.name} is an Nsight Compute report; it needs the package ncu-report, which is not installed"
+        found = (
+            f"{file.name} is an Nsight Compute report; it needs the package ncu-report, which is"
+            " not installed"
+        )
         raise ReadError(found, hint="pip install 'llmprof[ncu]'", path=str(file)) from error
     stated = container.stated(data)
     with tempfile.TemporaryDirectory(prefix="llmprof-") as folder, border(file.name):
@@ -88,7 +104,9 @@ def read_source(path: str | os.PathLike[str]) -> pl.DataFrame:
     instructions = pl.concat(frames) if frames else pl.DataFrame(schema=_SCHEMA)
     if instructions.is_empty():
         found = f"{file.name} has no data of single instructions"
-        raise NotCapturedError(found, hint="record with ncu --set full, or --section SourceCounters")
+        raise NotCapturedError(
+            found, hint="record with ncu --set full, or --section SourceCounters"
+        )
     return instructions
 
 
@@ -101,10 +119,21 @@ def _instructions(action: Any, kernel_id: int, name: str) -> pl.DataFrame:
         if metric is None or not metric.num_instances() or not metric.has_correlation_ids():
             continue
         ids = metric.correlation_ids()
-        rows += [(ids.as_uint64(i), metric_name, metric.as_double(i)) for i in range(metric.num_instances())]
-    frame = pl.DataFrame(rows, schema={"pc": pl.UInt64, "metric": pl.String, "value": pl.Float64}, orient="row")
+        rows += [
+            (ids.as_uint64(i), metric_name, metric.as_double(i))
+            for i in range(metric.num_instances())
+        ]
+    frame = pl.DataFrame(
+        rows, schema={"pc": pl.UInt64, "metric": pl.String, "value": pl.Float64}, orient="row"
+    )
     places = [(pc, *_place(action, pc)) for pc in frame["pc"].unique().sort().to_list()]
-    types = {"pc": pl.UInt64, "sass": pl.String, "ptx": pl.String, "file": pl.String, "line": pl.Int32}
+    types = {
+        "pc": pl.UInt64,
+        "sass": pl.String,
+        "ptx": pl.String,
+        "file": pl.String,
+        "line": pl.Int32,
+    }
     instructions = pl.DataFrame(places, schema=types, orient="row")
     return (
         frame.join(instructions, on="pc", how="left", maintain_order="left")

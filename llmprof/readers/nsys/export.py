@@ -1,4 +1,6 @@
-"""An export of Nsight Systems: its version, the facts about its capture, and its tables with texts and times."""
+"""An export of Nsight Systems: its version, the facts about its capture, and its tables with
+texts and times.
+"""
 
 import re
 import shutil
@@ -28,8 +30,12 @@ FOLDER_ENDINGS: Final = {"_pqtdir": "parquet", "_arwdir": "arrow"}
 ARROW_SUFFIX: Final = ".arrows"
 """Suffix of an export with all tables as Arrow streams, one after another."""
 
-_PLACES: Final = ("opt/nvidia/nsight-systems*/*/bin/nsys", "opt/nvidia/nsight-systems*/*/target-linux-*/nsys",
-                  "usr/local/cuda*/bin/nsys", "opt/nvidia/hpc_sdk/*/*/profilers/Nsight_Systems/bin/nsys")  # fmt: skip
+_PLACES: Final = (
+    "opt/nvidia/nsight-systems*/*/bin/nsys",
+    "opt/nvidia/nsight-systems*/*/target-linux-*/nsys",
+    "usr/local/cuda*/bin/nsys",
+    "opt/nvidia/hpc_sdk/*/*/profilers/Nsight_Systems/bin/nsys",
+)
 """Patterns of the places where NVIDIA's installers put nsys."""
 
 
@@ -56,7 +62,9 @@ class FolderTables:
             with _damage(table):
                 of_parquet = isinstance(source, Path) and source.suffix == ".parquet"
                 columns[table] = list(
-                    pl.read_parquet_schema(source) if of_parquet else pl.read_ipc_stream(source, n_rows=0).columns
+                    pl.read_parquet_schema(source)
+                    if of_parquet
+                    else pl.read_ipc_stream(source, n_rows=0).columns
                 )
         self.columns = sqlite.Tables(columns)
 
@@ -72,9 +80,13 @@ class FolderTables:
                 frame = pl.read_ipc_stream(source, columns=columns)
         frame = frame.rename(dict(zip(own.values(), own, strict=True)))
         return frame.select(
-            pl.when(pl.col(name).cast(pl.String) != "").then(pl.col(name).cast(pl.String)).alias(name)
-            if dtype == pl.String()
-            else pl.col(name).cast(dtype, strict=False)
+            (
+                pl.when(pl.col(name).cast(pl.String) != "")
+                .then(pl.col(name).cast(pl.String))
+                .alias(name)
+                if dtype == pl.String()
+                else pl.col(name).cast(dtype, strict=False)
+            )
             for name, dtype in present.items()
         )
 
@@ -84,7 +96,9 @@ def _damage(table: str) -> Iterator[None]:
     try:
         yield
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
-        raise ReadError(f"the table {table} is damaged: {error}", hint="export the report again") from error
+        raise ReadError(
+            f"the table {table} is damaged: {error}", hint="export the report again"
+        ) from error
 
 
 _MOST_SCHEMA_BYTES: Final = 1 << 16
@@ -93,14 +107,17 @@ _TABLE_NAMES: Final = (
     re.compile(rb"table_name\0+(.)\0\0\0([A-Za-z]\w*)\0", re.DOTALL),
     re.compile(rb"(.)\0\0\0([A-Za-z]\w*)\0+\n\0\0\0table_name", re.DOTALL),
 )
-"""Patterns of the name of a table after its length; nsys writes the name after or before its key."""
+"""Patterns of the name of a table after its length; nsys writes the name after or before its
+key.
+"""
 
 
 def _streams(data: bytes) -> Iterator[tuple[str, bytes]]:
-    """Name and bytes of each Arrow stream; the name of the table is in the metadata of the stream's schema.
+    """Name and bytes of each Arrow stream; the name of the table is in the metadata of the stream's
+    schema.
 
-    A stream is a list of messages up to one of length 0. A message is a mark, the length of a flatbuffer, the
-    flatbuffer, and a body whose length is in the flatbuffer:
+    A stream is a list of messages up to one of length 0. A message is a mark, the length of a
+    flatbuffer, the flatbuffer, and a body whose length is in the flatbuffer:
     https://arrow.apache.org/docs/format/Columnar.html#ipc-streaming-format.
     """
     position = begin = 0
@@ -112,7 +129,9 @@ def _streams(data: bytes) -> Iterator[tuple[str, bytes]]:
             continue
         head = data[begin : min(begin + _MOST_SCHEMA_BYTES, position)]
         matching = [
-            match for pattern in _TABLE_NAMES if (match := pattern.search(head)) and match[1][0] == len(match[2])
+            match
+            for pattern in _TABLE_NAMES
+            if (match := pattern.search(head)) and match[1][0] == len(match[2])
         ]
         if matching:
             yield matching[0][2].decode(), data[begin:position]
@@ -129,27 +148,39 @@ def _body_length(data: bytes, offset: int, size: int) -> int:
         return max(0, int(struct.unpack_from("<q", data, table + place)[0])) if place else 0
     except struct.error as error:
         found = f"the Arrow file is damaged at byte {offset:,}"
-        raise ReadError(found, expected=f"a message of {size:,} bytes", hint="export it again") from error
+        raise ReadError(
+            found, expected=f"a message of {size:,} bytes", hint="export it again"
+        ) from error
 
 
 def open_tables(path: Path) -> SqliteTables | FolderTables:
     """Tables of an export."""
     if path.is_dir():
         kinds = tuple(f".{kind}" for kind in FOLDER_ENDINGS.values())
-        return FolderTables({p.stem: regular(p) for p in sorted(path.iterdir()) if p.suffix in kinds})
+        return FolderTables(
+            {p.stem: regular(p) for p in sorted(path.iterdir()) if p.suffix in kinds}
+        )
     return (
-        FolderTables(dict(_streams(regular(path).read_bytes()))) if path.suffix == ARROW_SUFFIX else SqliteTables(path)
+        FolderTables(dict(_streams(regular(path).read_bytes())))
+        if path.suffix == ARROW_SUFFIX
+        else SqliteTables(path)
     )
 
 
 def is_parquetdir(path: Path) -> bool:
     """Whether a folder is an export of nsys as Parquet files."""
-    return path.is_dir() and any((path / f"{name}.parquet").exists() for name in ("StringIds", "NVTX_EVENTS"))
+    return path.is_dir() and any(
+        (path / f"{name}.parquet").exists() for name in ("StringIds", "NVTX_EVENTS")
+    )
 
 
 def is_folder_export(path: Path) -> bool:
     """Whether a folder is an export of nsys as Parquet or Arrow files."""
-    names = [f"{table}.{kind}" for table in ("StringIds", "NVTX_EVENTS") for kind in FOLDER_ENDINGS.values()]
+    names = [
+        f"{table}.{kind}"
+        for table in ("StringIds", "NVTX_EVENTS")
+        for kind in FOLDER_ENDINGS.values()
+    ]
     return path.is_dir() and any((path / name).exists() for name in names)
 
 
@@ -160,7 +191,11 @@ def is_arrow_export(start: bytes) -> bool:
 
 def is_nvprof(tables: Collection[str]) -> bool:
     """Whether the tables of a database are those of nvprof (``.nvvp``), the predecessor of nsys."""
-    return "StringTable" in tables and "CUPTI_ACTIVITY_KIND_DRIVER" in tables and "StringIds" not in tables
+    return (
+        "StringTable" in tables
+        and "CUPTI_ACTIVITY_KIND_DRIVER" in tables
+        and "StringIds" not in tables
+    )
 
 
 _CUPTI: Final = re.compile(r"CUPTI_ACTIVITY\w*", re.IGNORECASE)
@@ -175,7 +210,9 @@ def is_nsys_sqlite(path: Path) -> bool:
 
 
 def find_nsys() -> str | None:
-    """The ``nsys`` on PATH, else the newest one in the usual places of NVIDIA's installers; None if there is none."""
+    """The ``nsys`` on PATH, else the newest one in the usual places of NVIDIA's installers; None
+    if there is none.
+    """
     on_path = shutil.which("nsys")
     if on_path is not None:
         return on_path
@@ -190,12 +227,25 @@ def export(report: Path, folder: Path) -> Path:
         raise NotCapturedError(
             f"{report.name} is a report that only nsys can open, and there is no nsys on PATH "
             "or in the folders of its installers",
-            hint="install Nsight Systems (package nsight-systems-cli of NVIDIA, or with the CUDA toolkit), "
-            f"or export the report on a machine with nsys: nsys export --type sqlite {report.name}",
+            hint=(
+                "install Nsight Systems (package nsight-systems-cli of NVIDIA, or with the CUDA"
+                " toolkit), or export the report on a machine with nsys: nsys export --type sqlite"
+                f" {report.name}"
+            ),
         )
     target = folder / f"{report.stem}.sqlite"
     files.made(folder)
-    command = [nsys, "export", "--type", "sqlite", "--force-overwrite", "true", "--output", str(target), str(report)]
+    command = [
+        nsys,
+        "export",
+        "--type",
+        "sqlite",
+        "--force-overwrite",
+        "true",
+        "--output",
+        str(target),
+        str(report),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 (no shell)
     if done.returncode or not target.exists():
         message = (done.stderr or done.stdout).strip().splitlines()
@@ -208,12 +258,20 @@ def export(report: Path, folder: Path) -> Path:
 
 
 _RANKS: Final = {
-    "RANK": "WORLD_SIZE", "OMPI_COMM_WORLD_RANK": "OMPI_COMM_WORLD_SIZE", "PMIX_RANK": "", "PMI_RANK": "PMI_SIZE",
-    "MV2_COMM_WORLD_RANK": "MV2_COMM_WORLD_SIZE", "JSM_NAMESPACE_RANK": "JSM_NAMESPACE_SIZE", "PALS_RANKID": "",
-    "FLUX_TASK_RANK": "FLUX_JOB_SIZE", "SLURM_PROCID": "SLURM_NTASKS",
-}  # fmt: skip
-"""Environment variables in which launchers (torchrun, Open MPI, PMI, MVAPICH, jsrun, PALS, Flux, Slurm) give a process
-its rank, and those with the number of ranks; the first variable that is set counts."""
+    "RANK": "WORLD_SIZE",
+    "OMPI_COMM_WORLD_RANK": "OMPI_COMM_WORLD_SIZE",
+    "PMIX_RANK": "",
+    "PMI_RANK": "PMI_SIZE",
+    "MV2_COMM_WORLD_RANK": "MV2_COMM_WORLD_SIZE",
+    "JSM_NAMESPACE_RANK": "JSM_NAMESPACE_SIZE",
+    "PALS_RANKID": "",
+    "FLUX_TASK_RANK": "FLUX_JOB_SIZE",
+    "SLURM_PROCID": "SLURM_NTASKS",
+}
+"""Environment variables in which launchers (torchrun, Open MPI, PMI, MVAPICH, jsrun, PALS, Flux,
+Slurm) give a process its rank, and those with the number of ranks; the first variable that is set
+counts.
+"""
 
 _NODES: Final = ("NODE_RANK", "GROUP_RANK", "SLURM_NODEID", "MACHINE_RANK")
 """Environment variables with the number of the node."""
@@ -224,8 +282,12 @@ _VARIABLE: Final = re.compile(
 _NODE_ARGUMENT: Final = re.compile(r"^--(?:node|machine)[-_]rank(?:=(\d{1,5}))?$")
 
 EVENTS: Final = {
-    "cuda": "cuda", "nvtxevents": "nvtx", "osruntime": "osrt", "openacc": "openacc", "openmp": "openmp",
-}  # fmt: skip
+    "cuda": "cuda",
+    "nvtxevents": "nvtx",
+    "osruntime": "osrt",
+    "openacc": "openacc",
+    "openmp": "openmp",
+}
 """Word after ``nsys profile --trace`` for each value of ``CAPTURE_EVENT_TYPE``."""
 
 
@@ -257,7 +319,11 @@ class Capture:
         """Number of ranks, from the variable of the launcher that gives the rank."""
         rank = self.rank
         world = None if rank is None else self.numbers.get(_RANKS[rank[1]])
-        return world if world is not None and rank is not None and rank[0] < world < MOST_RANKS else None
+        return (
+            world
+            if world is not None and rank is not None and rank[0] < world < MOST_RANKS
+            else None
+        )
 
     @property
     def node(self) -> int | None:
@@ -272,22 +338,33 @@ class Capture:
 
 
 Pairs = Callable[[str], pl.DataFrame | None]
-"""Function of a table's name that returns its columns ``name`` and ``value``; None if the table is missing."""
+"""Function of a table's name that returns its columns ``name`` and ``value``; None if the table
+is missing.
+"""
 
 
 def read_capture(pairs: Pairs, report: str) -> Capture:
-    """Facts about a capture; of the environment only variables that number a process, since others may hold secrets."""
+    """Facts about a capture; of the environment only variables that number a process, since
+    others may hold secrets.
+    """
     facts = list(_rows(pairs("META_DATA_CAPTURE")))
     system = dict(_rows(pairs("TARGET_INFO_SYSTEM_ENV")))
     values: dict[str, list[str]] = {}
     for name, value in facts:
         values.setdefault(re.sub(r"^PROCESS_\d+:", "", name), []).append(value)
-    traced = {EVENTS.get(value.lower(), value.lower()) for value in values.get("CAPTURE_EVENT_TYPE", [])}
+    traced = {
+        EVENTS.get(value.lower(), value.lower()) for value in values.get("CAPTURE_EVENT_TYPE", [])
+    }
     for key, what in (
-        ("COLLECT_CUDA_TRACE", "cuda"), ("COLLECT_NVTX_TRACE", "nvtx"), ("MPI_TRACE_OPTIONS:COLLECT_MPI_TRACE", "mpi")
-    ):  # fmt: skip
+        ("COLLECT_CUDA_TRACE", "cuda"),
+        ("COLLECT_NVTX_TRACE", "nvtx"),
+        ("MPI_TRACE_OPTIONS:COLLECT_MPI_TRACE", "mpi"),
+    ):
         traced |= {what} if "true" in values.get(key, []) else set()
-    variables = [*values.get("ENVIRONMENT_VARIABLE", []), *system.get("DeviceEnvironment", "").split(";")]
+    variables = [
+        *values.get("ENVIRONMENT_VARIABLE", []),
+        *system.get("DeviceEnvironment", "").split(";"),
+    ]
     matching = [match for variable in variables if (match := _VARIABLE.match(variable))]
     hosts = [*values.get("DEVICE_DISPLAY_NAME", []), system.get("Hostname", "")]
     return Capture(
@@ -331,16 +408,27 @@ STYLES = {PUSH_POP: "PushPop", START_END: "StartEnd", MARK: "Mark", 70: "PushPop
 RANGES = tuple(STYLES)
 
 KERNEL_COLUMNS = {
-    "streamId": "stream", "correlationId": "correlation", "graphNodeId": "graph_node", "gridX": "grid_x",
-    "gridY": "grid_y", "gridZ": "grid_z", "blockX": "block_x", "blockY": "block_y", "blockZ": "block_z",
+    "streamId": "stream",
+    "correlationId": "correlation",
+    "graphNodeId": "graph_node",
+    "gridX": "grid_x",
+    "gridY": "grid_y",
+    "gridZ": "grid_z",
+    "blockX": "block_x",
+    "blockY": "block_y",
+    "blockZ": "block_z",
     "registersPerThread": "registers",
-}  # fmt: skip
-_TYPES = dict.fromkeys(("deviceId", *(c for c in KERNEL_COLUMNS if c[:4] in ("grid", "bloc", "regi"))), pl.Int32())
+}
+_TYPES = dict.fromkeys(
+    ("deviceId", *(c for c in KERNEL_COLUMNS if c[:4] in ("grid", "bloc", "regi"))), pl.Int32()
+)
 """Types of columns that have four bytes in our schema."""
 MOST_NS = 2**61
 """Largest accepted time in ns, so that the sum of two times fits into an int64."""
 _OWNERS = {
-    **dict.fromkeys((name.lower() for name in (KERNEL, GRAPH, MEMCPY, MEMSET, MEMORY)), "globalPid"),
+    **dict.fromkeys(
+        (name.lower() for name in (KERNEL, GRAPH, MEMCPY, MEMSET, MEMORY)), "globalPid"
+    ),
     **dict.fromkeys((name.lower() for name in (RUNTIME, NVTX, "PROFILER_OVERHEAD")), "globalTid"),
 }
 """Column with the process or thread of the events, by table."""
@@ -350,14 +438,18 @@ LIBRARIES = {
     "openmp": re.compile(r"OPENMP_EVENT_KIND_\w+", re.IGNORECASE),
     "mpi": re.compile(r"\AMPI_\w+_EVENTS", re.IGNORECASE),
 }
-"""Patterns of the tables with library calls on the host, by the name of the library in our schema."""
+"""Patterns of the tables with library calls on the host, by the name of the library in our
+schema.
+"""
 _OPEN = {"NVTX_EVENTS", MEMORY}
 """Tables with rows that need no end."""
 TIMES = {"start_ns": "start_ns", "dur_ns": "dur_ns", "time_ns": "time_ns"}
 
 
 class Export:
-    """An export and its tables, which are read as frames with a column ``pid`` (nsys's global process id)."""
+    """An export and its tables, which are read as frames with a column ``pid`` (nsys's global
+    process id).
+    """
 
     def __init__(self, path: Path, wanted: Wanted) -> None:
         self.path = path
@@ -367,29 +459,39 @@ class Export:
         if is_nvprof(self.columns):
             found = f"{path.name} is a session of nvprof or the NVIDIA Visual Profiler"
             expected = "an export of Nsight Systems"
-            raise ReadError(found, expected=expected, hint="read it without format=, or with format='nvprof-session'")
+            raise ReadError(
+                found,
+                expected=expected,
+                hint="read it without format=, or with format='nvprof-session'",
+            )
         if not any(name in self.columns for name in ("StringIds", KERNEL, RUNTIME, "NVTX_EVENTS")):
             raise ReadError(
-                f"{path.name} is not an export of Nsight Systems: its tables are {sorted(self.columns)[:6]}"
+                f"{path.name} is not an export of Nsight Systems: its tables are"
+                f" {sorted(self.columns)[:6]}"
                 f"{''.join(f'; {note}' for note in self.columns.notes())}",
                 expected="StringIds and CUPTI_ACTIVITY_KIND_* or NVTX_EVENTS",
                 hint="export the report with nsys export --type sqlite",
             )
         self.meta = self._pairs("META_DATA_EXPORT") | self._pairs("EXPORT_META_DATA")
         self.notes: list[str] = []
-        report = self.meta.get("EXPORT_PARAM_INPUT_FILE") or self.meta.get("EXPORT_INPUT_FILE") or ""
+        report = (
+            self.meta.get("EXPORT_PARAM_INPUT_FILE") or self.meta.get("EXPORT_INPUT_FILE") or ""
+        )
         self.capture = read_capture(lambda table: self._read(table, text=("name", "value")), report)
-        schema = tuple(int(n) for n in re.findall(r"\d+", str(self.meta.get("EXPORT_SCHEMA_VERSION", "")))[:2])
+        schema = tuple(
+            int(n) for n in re.findall(r"\d+", str(self.meta.get("EXPORT_SCHEMA_VERSION", "")))[:2]
+        )
         self.start_ns = self._start()
         if schema > NEWEST_SCHEMA:
             self.notes.append(
-                f"its schema {_dotted(schema)} is newer than {_dotted(NEWEST_SCHEMA)}, the newest that was tested: "
-                "known tables and columns are read; compare the counts with nsys stats"
+                f"its schema {_dotted(schema)} is newer than {_dotted(NEWEST_SCHEMA)}, the newest"
+                " that was tested: known tables and columns are read; compare the counts with nsys"
+                " stats"
             )
         if KERNEL not in self.columns and GRAPH in self.columns:
             self.notes.append(
-                "each launch of a CUDA graph was recorded as a whole, without its kernels; record with "
-                "--cuda-graph-trace=node"
+                "each launch of a CUDA graph was recorded as a whole, without its kernels; record"
+                " with --cuda-graph-trace=node"
             )
 
     def _pairs(self, table: str) -> dict[str, str]:
@@ -400,13 +502,20 @@ class Export:
         rows = self._read("TARGET_INFO_SESSION_START_TIME", "utcEpochNs")
         start = 0 if rows is None or not rows.height else int(rows.item(0, 0) or 0)
         if not 0 <= start < MOST_NS:
-            self.note(f"the capture states the start {start} ns, which is not a valid time: times count from 0")
+            self.note(
+                f"the capture states the start {start} ns, which is not a valid time: times count"
+                " from 0"
+            )
             return 0
         return start
 
     def _read(self, table: str, *columns: str, text: tuple[str, ...] = ()) -> pl.DataFrame | None:
-        """Columns of a table, where a missing one is null; None if the table or its first column is missing."""
-        types = {name: _TYPES.get(name, pl.Int64()) for name in columns} | dict.fromkeys(text, pl.String())
+        """Columns of a table, where a missing one is null; None if the table or its first column
+        is missing.
+        """
+        types = {name: _TYPES.get(name, pl.Int64()) for name in columns} | dict.fromkeys(
+            text, pl.String()
+        )
         return self._rows(table, types)
 
     def _rows(self, table: str, types: Mapping[str, pl.DataType]) -> pl.DataFrame | None:
@@ -420,7 +529,9 @@ class Export:
             return None
         frame = self._tables.read(table, types)
         missing = {name: dtype for name, dtype in types.items() if name not in frame.columns}
-        frame = frame.with_columns(pl.lit(None, dtype=dtype).alias(name) for name, dtype in missing.items())
+        frame = frame.with_columns(
+            pl.lit(None, dtype=dtype).alias(name) for name, dtype in missing.items()
+        )
         return self._mended(frame, table) if owner(table) and first == "start" else frame
 
     def _mended(self, frame: pl.DataFrame, table: str) -> pl.DataFrame:
@@ -430,42 +541,64 @@ class Export:
         if lost := before - frame.height:
             self.note(left_out(lost, "row", f"of {table} without a valid start"))
         if "end" in frame.columns:
-            frame = frame.with_columns(pl.when(pl.col("end").is_between(-MOST_NS, MOST_NS)).then("end").alias("end"))
+            frame = frame.with_columns(
+                pl.when(pl.col("end").is_between(-MOST_NS, MOST_NS)).then("end").alias("end")
+            )
             if table not in _OPEN and (endless := frame["end"].null_count()):
-                self.note(f"the end is missing in {counted(endless, 'row')} of {table}: the duration is read as 0")
+                self.note(
+                    f"the end is missing in {counted(endless, 'row')} of {table}: the duration is"
+                    " read as 0"
+                )
                 frame = frame.with_columns(pl.col("end").fill_null(pl.col("start")))
         owner_column = owner(table)
         if owner_column in frame.columns and (strays := frame[owner_column].null_count()):
-            if owner_column == "globalPid" and "correlationId" in frame.columns and not self._only_process:
+            if (
+                owner_column == "globalPid"
+                and "correlationId" in frame.columns
+                and not self._only_process
+            ):
                 frame = self._owned_by_call(frame, table)
                 strays = frame[owner_column].null_count()
             assumed = "the only process in the file" if self._only_process else "a separate process"
             if strays:
                 rows = counted(strays, "row")
-                self.note(f"the process ({owner_column}) is missing in {rows} of {table}: {assumed} is assumed")
+                self.note(
+                    f"the process ({owner_column}) is missing in {rows} of {table}: {assumed} is"
+                    " assumed"
+                )
             frame = frame.with_columns(pl.col(owner_column).fill_null(self._only_process))
         return frame
 
     def _owned_by_call(self, frame: pl.DataFrame, table: str) -> pl.DataFrame:
         """Give device work without a process the process of the call with its correlation."""
-        if not all(name in self.columns.get(RUNTIME, []) for name in ("correlationId", "globalTid")):
+        if not all(
+            name in self.columns.get(RUNTIME, []) for name in ("correlationId", "globalTid")
+        ):
             return frame
-        calls = self._tables.read(RUNTIME, {"correlationId": pl.Int64(), "globalTid": pl.Int64()}).drop_nulls()
-        owners = calls.group_by("correlationId").agg(_pid=((pl.col("globalTid") // (1 << 24)) * (1 << 24)).unique())
-        owners = owners.filter(pl.col("_pid").list.len() == 1).with_columns(pl.col("_pid").list.first())
+        calls = self._tables.read(
+            RUNTIME, {"correlationId": pl.Int64(), "globalTid": pl.Int64()}
+        ).drop_nulls()
+        owners = calls.group_by("correlationId").agg(
+            _pid=((pl.col("globalTid") // (1 << 24)) * (1 << 24)).unique()
+        )
+        owners = owners.filter(pl.col("_pid").list.len() == 1).with_columns(
+            pl.col("_pid").list.first()
+        )
         before = frame["globalPid"].null_count()
         rows = frame.join(owners, on="correlationId", how="left", maintain_order="left")
         rows = rows.with_columns(globalPid=pl.coalesce("globalPid", "_pid")).drop("_pid")
         if filled := before - rows["globalPid"].null_count():
             self.note(
-                f"the process is missing in {counted(filled, 'row')} of {table}: it is that of the call with the same "
-                "correlation"
+                f"the process is missing in {counted(filled, 'row')} of {table}: it is that of the"
+                " call with the same correlation"
             )
         return rows
 
     @cached_property
     def _only_process(self) -> int:
-        """Global identifier of the process of all events that name one; 0 if there are several or none."""
+        """Global identifier of the process of all events that name one; 0 if there are several
+        or none.
+        """
         processes: set[int] = set()
         for table, columns in self.columns.items():
             if (owner_column := owner(table)) in columns:
@@ -489,22 +622,33 @@ class Export:
             self.note("StringIds has no column value: names are unknown")
         rows = rows.drop_nulls("id")
         if again := rows.height - rows["id"].n_unique():
-            self.note(f"StringIds has {counted(again, 'duplicate identifier')}: the first text of each is used")
+            self.note(
+                f"StringIds has {counted(again, 'duplicate identifier')}: the first text of each is"
+                " used"
+            )
             rows = rows.unique("id", keep="first", maintain_order=True)
         return rows
 
     def _texts(self, frame: pl.DataFrame, *ids: str, cut: str = "") -> pl.DataFrame:
-        """Add ``name``: the text of the first id column that has one, without a part that matches ``cut``, or null."""
+        """Add ``name``: the text of the first id column that has one, without a part that
+        matches ``cut``, or null.
+        """
         value = pl.col("value").str.replace(cut, "") if cut else pl.col("value")
         for column in (c for c in ids if c in frame.columns):
             more = "name" in frame.columns
-            texts = self.strings.select(pl.col("id").alias(column), value.alias("_other" if more else "name"))
+            texts = self.strings.select(
+                pl.col("id").alias(column), value.alias("_other" if more else "name")
+            )
             frame = frame.join(texts, on=column, how="left", maintain_order="left")
             if more:
                 frame = frame.with_columns(name=pl.coalesce("name", "_other")).drop("_other")
             if not frame["name"].null_count():
                 return frame
-        return frame if "name" in frame.columns else frame.with_columns(name=pl.lit(None, dtype=pl.String))
+        return (
+            frame
+            if "name" in frame.columns
+            else frame.with_columns(name=pl.lit(None, dtype=pl.String))
+        )
 
     def _named(self, frame: pl.DataFrame, *ids: str, default: str, cut: str = "") -> pl.DataFrame:
         """Add ``name`` as :meth:`_texts` does, with a default."""
@@ -516,17 +660,23 @@ class Export:
         if not nameless:
             return frame
         if default:
-            self.note(f"StringIds has no text for the name in {counted(nameless, 'row')}: it is {default!r}")
+            self.note(
+                f"StringIds has no text for the name in {counted(nameless, 'row')}: it is"
+                f" {default!r}"
+            )
         return frame.with_columns(pl.col("name").fill_null(default))
 
     def _times(self, frame: pl.DataFrame) -> pl.DataFrame:
         return frame.with_columns(
-            start_ns=pl.col("start") + self.start_ns, dur_ns=(pl.col("end") - pl.col("start")).clip(0)
+            start_ns=pl.col("start") + self.start_ns,
+            dur_ns=(pl.col("end") - pl.col("start")).clip(0),
         ).drop("start", "end")
 
 
 def owner(table: str) -> str:
-    """Column with the process or thread of the events in a table; empty for tables of other data."""
+    """Column with the process or thread of the events in a table; empty for tables of other
+    data.
+    """
     if any(pattern.fullmatch(table) for pattern in LIBRARIES.values()):
         return "globalTid"
     return _OWNERS.get(table.lower(), "")
@@ -534,19 +684,27 @@ def owner(table: str) -> str:
 
 def rename(frame: pl.DataFrame, names: dict[str, str]) -> pl.DataFrame:
     """Those columns in ``names`` that the frame has, under their new names."""
-    return frame.select(pl.col(old).alias(new) for old, new in names.items() if old in frame.columns)
+    return frame.select(
+        pl.col(old).alias(new) for old, new in names.items() if old in frame.columns
+    )
 
 
 def with_columns_of(frame: pl.DataFrame, columns: tuple[str, ...]) -> pl.DataFrame:
     """The frame with missing columns as nulls."""
-    return frame.with_columns(pl.lit(None, dtype=pl.Int64).alias(c) for c in columns if c not in frame.columns)
+    return frame.with_columns(
+        pl.lit(None, dtype=pl.Int64).alias(c) for c in columns if c not in frame.columns
+    )
 
 
 def threads(frame: pl.DataFrame) -> pl.DataFrame:
-    """Add ``pid, process, thread`` from nsys's global thread id: 16 bits host, 24 bits process, 24 bits thread."""
+    """Add ``pid, process, thread`` from nsys's global thread id: 16 bits host, 24 bits process,
+    24 bits thread.
+    """
     tid = pl.col("globalTid")
     return frame.with_columns(
-        pid=(tid // (1 << 24)) * (1 << 24), process=(tid // (1 << 24)) % (1 << 24), thread=tid % (1 << 24)
+        pid=(tid // (1 << 24)) * (1 << 24),
+        process=(tid // (1 << 24)) % (1 << 24),
+        thread=tid % (1 << 24),
     )
 
 

@@ -1,7 +1,9 @@
-"""Reader of Nsight Systems exports (SQLite, Parquet, Arrow; schema 2.9 or newer): one part per process with events.
+"""Reader of Nsight Systems exports (SQLite, Parquet, Arrow; schema 2.9 or newer): one part per
+process with events.
 
-Any table may be missing, and columns depend on the version, so only existing tables and columns are read.
-Times are ns from the start of the capture; ``TARGET_INFO_SESSION_START_TIME`` gives the epoch.
+Any table may be missing, and columns depend on the version, so only existing tables and columns are
+read. Times are ns from the start of the capture; ``TARGET_INFO_SESSION_START_TIME`` gives the
+epoch.
 """
 
 import re
@@ -26,7 +28,8 @@ DEVICES: Final = "order of the devices"
 
 _NUMBERS: Final = re.compile(r"(\d+)")
 _OF_RANK: Final = re.compile(
-    r"(?:^|[^a-z])(?:local_?|global_?|world_?|mpi_?)?(?:rank|procid|proc|node|worker|task|r)[-_.=]?$", re.IGNORECASE
+    r"(?:^|[^a-z])(?:local_?|global_?|world_?|mpi_?)?(?:rank|procid|proc|node|worker|task|r)[-_.=]?$",
+    re.IGNORECASE,
 )
 
 
@@ -55,7 +58,9 @@ def settle(parts: Sequence[Part]) -> None:
     files = [file for file in files if file.workers]
     workers = [part for file in files for part in file.workers]
     notes = _clocks(files)
-    stated = [part.head["rank"] if part.head.get("rank_from") == PROCESSES else None for part in workers]
+    stated = [
+        part.head["rank"] if part.head.get("rank_from") == PROCESSES else None for part in workers
+    ]
     if None not in stated and len(set(stated)) == len(stated):
         order = None
     elif all(len(file.workers) == 1 for file in files):
@@ -64,23 +69,26 @@ def settle(parts: Sequence[Part]) -> None:
             file.workers[0].head |= {"rank": number, "rank_from": order.source}
     else:
         order = _of_nodes(files)
-        ordered = [file for _, file in sorted(zip(order.numbers, files, strict=True), key=lambda pair: pair[0])]
+        ordered = [
+            file
+            for _, file in sorted(zip(order.numbers, files, strict=True), key=lambda pair: pair[0])
+        ]
         firsts = accumulate((len(file.workers) for file in ordered), initial=0)
         for first, file in zip(firsts, ordered, strict=False):
             for place, part in enumerate(sorted(file.workers, key=lambda p: p.head["rank"])):
                 part.head |= {"rank": first + place, "rank_from": f"{order.source}, then {DEVICES}"}
     if order is not None and not order.sure:
         notes.append(
-            f"no report states its rank: the ranks of {len(files)} reports, {files[0].path.name} and others, are "
-            f"assigned by {order.source}"
+            f"no report states its rank: the ranks of {len(files)} reports, {files[0].path.name}"
+            f" and others, are assigned by {order.source}"
         )
     worlds = {file.capture.world for file in files} - {None}
     least = 1 + max((part.head["rank"] for part in workers), default=0)
     world = worlds.pop() if len(worlds) == 1 else None
     for part in parts:
         part.head["world_size"] = max(least, world or 0)
-    # The nodes are numbered in the order of the ranks if all hosts are known, else as they were recorded; names of
-    # hosts are only compared with each other, and are not kept.
+    # The nodes are numbered in the order of the ranks if all hosts are known, else as they were
+    # recorded; names of hosts are only compared with each other, and are not kept.
     by_rank = sorted(files, key=lambda file: min(part.head["rank"] for part in file.workers))
     hosts = list(dict.fromkeys(file.capture.host for file in by_rank))
     for file in files:
@@ -107,7 +115,9 @@ def _capture(part: Part) -> nsys.Capture:
 
 
 def _only_main_processes(files: Sequence[_File]) -> None:
-    """If no report has device work, take only the process with the most events of each report as a rank."""
+    """If no report has device work, take only the process with the most events of each report as
+    a rank.
+    """
     if any(part.on_device for file in files for part in file.workers):
         return
     for file in files:
@@ -123,7 +133,9 @@ def _of_processes(files: Sequence[_File]) -> _Order:
     stated = [file.capture.rank for file in files]
     ranks = [rank for rank in stated if rank is not None]
     if len({number for number, _ in ranks}) == len(files):
-        return _Order([number for number, _ in ranks], f"recorded environment ({ranks[0][1]})", sure=True)
+        return _Order(
+            [number for number, _ in ranks], f"recorded environment ({ranks[0][1]})", sure=True
+        )
     return _by_names(files)
 
 
@@ -141,7 +153,9 @@ def _of_nodes(files: Sequence[_File]) -> _Order:
 
 
 def _by_names(files: Sequence[_File]) -> _Order:
-    """Order by the names of the files, of their folders, or of the reports that they were exported from."""
+    """Order by the names of the files, of their folders, or of the reports that they were
+    exported from.
+    """
     own = [re.sub(r"(?:\.sqlite|\.arrows|_pqtdir|_arwdir)$", "", file.path.name) for file in files]
     in_folders = [f"{file.path.parent.name}/{name}" for file, name in zip(files, own, strict=True)]
     reports = [file.capture.report for file in files]
@@ -156,7 +170,9 @@ def _by_names(files: Sequence[_File]) -> _Order:
     places = sorted(in_folders)
     if len(set(places)) < len(places):
         return _Order(list(range(len(files))), "the order in which they were given", sure=False)
-    return _Order([places.index(name) for name in in_folders], "the order of their names", sure=False)
+    return _Order(
+        [places.index(name) for name in in_folders], "the order of their names", sure=False
+    )
 
 
 def numbered(names: Sequence[str]) -> tuple[list[int], bool] | None:
@@ -164,9 +180,15 @@ def numbered(names: Sequence[str]) -> tuple[list[int], bool] | None:
     split = [_NUMBERS.split(name) for name in names]
     if len({tuple(pieces[::2]) for pieces in split}) != 1:
         return None
-    fields = [i for i in range(1, len(split[0]), 2) if len({int(pieces[i]) for pieces in split}) == len(names)]
+    fields = [
+        i
+        for i in range(1, len(split[0]), 2)
+        if len({int(pieces[i]) for pieces in split}) == len(names)
+    ]
     rank_fields = [i for i in fields if _OF_RANK.search(split[0][i - 1])]
-    varying = [i for i in range(1, len(split[0]), 2) if len({int(pieces[i]) for pieces in split}) > 1]
+    varying = [
+        i for i in range(1, len(split[0]), 2) if len({int(pieces[i]) for pieces in split}) > 1
+    ]
     if not fields or (not rank_fields and len(varying) > 1):
         return None
     numbers = [int(pieces[(rank_fields or fields)[0]]) for pieces in split]
@@ -181,8 +203,8 @@ def _clocks(files: Sequence[_File]) -> list[str]:
         return []
     where = "hosts without a name" if "" in hosts else f"{len(hosts)} hosts"
     return [
-        f"the reports come from {where}: times of different ranks agree only as well as the clocks of the hosts did "
-        "when the sessions began"
+        f"the reports come from {where}: times of different ranks agree only as well as the clocks"
+        " of the hosts did when the sessions began"
     ]
 
 
@@ -195,7 +217,9 @@ _METRIC_UNIT = r" \[(?:Throughput )?(%|MHz)\]$"
 """Unit at the end of the name of a GPU metric."""
 
 _LEAST_HZ = 1e6
-"""Clocks are in Hz from here on, whatever the name of the metric says (nsys 2024.2), and in MHz below."""
+"""Clocks are in Hz from here on, whatever the name of the metric says (nsys 2024.2), and in MHz
+below.
+"""
 
 _SOURCES = {
     "kernels": (nsys.KERNEL, nsys.GRAPH),
@@ -204,7 +228,9 @@ _SOURCES = {
     "markers": (nsys.NVTX, "PROFILER_OVERHEAD"),
     "memory": (nsys.MEMORY,),
 }
-"""Tables of an export from which each table of a trace is made; their processes and times count for the whole trace."""
+"""Tables of an export from which each table of a trace is made; their processes and times count
+for the whole trace.
+"""
 
 
 def read(path: Path, wanted: Wanted | None = None) -> list[Part]:
@@ -212,8 +238,14 @@ def read(path: Path, wanted: Wanted | None = None) -> list[Part]:
     source = _Export(path, Wanted() if wanted is None else wanted)
     frames = {name: source.frame(name) for name in _SOURCES}
     counters = source.counters() if "counters" in source.wanted else None
-    identifiers = [frame["pid"].unique() for frame in frames.values() if frame is not None and frame.height]
-    processes = pl.concat(identifiers).unique().drop_nulls().sort() if identifiers else pl.Series([], dtype=pl.Int64)
+    identifiers = [
+        frame["pid"].unique() for frame in frames.values() if frame is not None and frame.height
+    ]
+    processes = (
+        pl.concat(identifiers).unique().drop_nulls().sort()
+        if identifiers
+        else pl.Series([], dtype=pl.Int64)
+    )
     ranks = source.ranks(processes, frames)
     parts = []
     for rank, tables in _by_rank(frames, ranks).items():
@@ -222,19 +254,27 @@ def read(path: Path, wanted: Wanted | None = None) -> list[Part]:
             devices = kernels["device"].unique().to_list() if kernels is not None else []
             numbers = source.devices_of([pid for pid, of in ranks.items() if of == rank])
             mine = (
-                counters.with_columns(pl.col("device").replace_strict(numbers, default=None)) if numbers else counters
+                counters.with_columns(pl.col("device").replace_strict(numbers, default=None))
+                if numbers
+                else counters
             )
             tables["counters"] = mine.filter(pl.col("device").is_in(devices))
         parts.append(Part(path, tables, source.head(rank, ranks, tables), source.coverage(tables)))
     if not parts:
-        found = "; ".join([f"{path.name} has no kernel, copy, CUDA call or NVTX range", *source.columns.notes()])
+        found = "; ".join(
+            [f"{path.name} has no kernel, copy, CUDA call or NVTX range", *source.columns.notes()]
+        )
         hint = "record with nsys profile -t cuda,nvtx and check that the capture range was reached"
         raise ReadError(found, expected="an export with CUDA or NVTX activity", hint=hint)
     return parts
 
 
-def _by_rank(frames: dict[str, pl.DataFrame | None], ranks: Mapping[int, int]) -> dict[int, dict[str, pl.DataFrame]]:
-    """Tables of each rank; frames are removed from ``frames``, so that at most one is in memory twice."""
+def _by_rank(
+    frames: dict[str, pl.DataFrame | None], ranks: Mapping[int, int]
+) -> dict[int, dict[str, pl.DataFrame]]:
+    """Tables of each rank; frames are removed from ``frames``, so that at most one is in memory
+    twice.
+    """
     order = sorted(set(ranks.values()), key=lambda r: (r < 0, r))
     processes = {rank: [pid for pid, r in ranks.items() if r == rank] for rank in order}
     tables: dict[int, dict[str, pl.DataFrame]] = {rank: {} for rank in order}
@@ -247,35 +287,70 @@ def _by_rank(frames: dict[str, pl.DataFrame | None], ranks: Mapping[int, int]) -
 
 
 _SHARED_MEMORY = ("staticSharedMemory", "dynamicSharedMemory")
-# CUPTI's CUpti_ActivityMemcpyKind and CUpti_ActivityMemoryKind, as nsys numbers them in ENUM_CUDA_MEMCPY_OPER and
-# ENUM_CUDA_MEM_KIND; the tables themselves are absent in old exports
+# CUPTI's CUpti_ActivityMemcpyKind and CUpti_ActivityMemoryKind, as nsys numbers them in
+# ENUM_CUDA_MEMCPY_OPER and ENUM_CUDA_MEM_KIND; the tables themselves are absent in old exports
 _COPY_KINDS = {
-    1: "HtoD", 2: "DtoH", 3: "HtoD", 4: "DtoH", 5: "DtoD", 6: "DtoD", 7: "DtoD", 8: "DtoD", 9: "HtoH", 10: "PtoP",
-    11: "HtoD", 12: "DtoH", 13: "DtoD",
-}  # fmt: skip
-_MEMORY_KINDS = {0: "pageable", 1: "pinned", 2: "device", 3: "array", 4: "managed", 5: "device", 6: "managed"}
+    1: "HtoD",
+    2: "DtoH",
+    3: "HtoD",
+    4: "DtoH",
+    5: "DtoD",
+    6: "DtoD",
+    7: "DtoD",
+    8: "DtoD",
+    9: "HtoH",
+    10: "PtoP",
+    11: "HtoD",
+    12: "DtoH",
+    13: "DtoD",
+}
+_MEMORY_KINDS = {
+    0: "pageable",
+    1: "pinned",
+    2: "device",
+    3: "array",
+    4: "managed",
+    5: "device",
+    6: "managed",
+}
 _COPY_NAMES = {
-    1: "Host-to-Device", 2: "Device-to-Host", 3: "Host-to-Array", 4: "Array-to-Host", 5: "Array-to-Array",
-    6: "Array-to-Device", 7: "Device-to-Array", 8: "Device-to-Device", 9: "Host-to-Host", 10: "Peer-to-Peer",
-    11: "Unified Host-to-Device", 12: "Unified Device-to-Host", 13: "Unified Device-to-Device",
-}  # fmt: skip
+    1: "Host-to-Device",
+    2: "Device-to-Host",
+    3: "Host-to-Array",
+    4: "Array-to-Host",
+    5: "Array-to-Array",
+    6: "Array-to-Device",
+    7: "Device-to-Array",
+    8: "Device-to-Device",
+    9: "Host-to-Host",
+    10: "Peer-to-Peer",
+    11: "Unified Host-to-Device",
+    12: "Unified Device-to-Host",
+    13: "Unified Device-to-Device",
+}
 _WAIT_COLUMNS = ("nsys_waiting_stream", "nsys_awaited_stream", "nsys_awaited_call")
 _NO_STREAM = 2**32 - 1
 """CUPTI's value for "no stream" or "no event" (CUPTI_SYNCHRONIZATION_INVALID_VALUE)."""
 _OS_CALL = 27
 """Class of the events that are calls of the operating system."""
 _API_VERSION = r"_v\d{4}$"
-"""Pattern of a suffix of API calls that nsys's summaries remove, and so do we; ``_v11060`` and ``_v2`` stay."""
+"""Pattern of a suffix of API calls that nsys's summaries remove, and so do we; ``_v11060`` and
+``_v2`` stay.
+"""
 
 
 class _Export(nsys.Export):
-    """One export: its frames with a column ``pid`` (nsys's global process id), and facts about the run."""
+    """One export: its frames with a column ``pid`` (nsys's global process id), and facts about
+    the run.
+    """
 
     rank_from = DEVICES
     """Evidence for the ranks."""
 
     def frame(self, table: str) -> pl.DataFrame | None:
-        """Frame of a table; if the table is not requested, only its times, devices and processes."""
+        """Frame of a table; if the table is not requested, only its times, devices and
+        processes.
+        """
         if table not in self.wanted:
             of_libraries = [t for p in nsys.LIBRARIES.values() for t in self.columns.matching(p)]
             return self._skeleton(*_SOURCES[table], *(of_libraries if table == "runtime" else ()))
@@ -291,7 +366,9 @@ class _Export(nsys.Export):
             elif table == nsys.NVTX:
                 frame = self._read(table, "start", "end", "globalTid", "eventType")
             else:
-                frame = self._read(table, "start", "end", nsys.owner(table), *(() if of_threads else ("deviceId",)))
+                frame = self._read(
+                    table, "start", "end", nsys.owner(table), *(() if of_threads else ("deviceId",))
+                )
             if frame is None:
                 continue
             if table == nsys.NVTX:
@@ -301,16 +378,24 @@ class _Export(nsys.Export):
             if of_threads:
                 frame = threads(frame).rename({"pid": "globalPid"})
             if table == nsys.MEMORY:
-                frame = frame.rename({"start": "time_ns"})  # events without a duration do not count for the start
+                frame = frame.rename(
+                    {"start": "time_ns"}
+                )  # events without a duration do not count for the start
             else:
                 frame = self._times(frame)
-            frames.append(nsys.rename(frame, {"globalPid": "pid", "deviceId": "device", **nsys.TIMES}))
+            frames.append(
+                nsys.rename(frame, {"globalPid": "pid", "deviceId": "device", **nsys.TIMES})
+            )
         return pl.concat(frames, how="diagonal_relaxed") if frames else None
 
     def recorded(self) -> set[str]:
-        """Tables that were recorded, with or without rows: those in the file, and those that nsys had to record."""
+        """Tables that were recorded, with or without rows: those in the file, and those that
+        nsys had to record.
+        """
         was_traced = self.capture.asked
-        kernels, copies = (any(table in self.columns for table in _SOURCES[name]) for name in ("kernels", "copies"))
+        kernels, copies = (
+            any(table in self.columns for table in _SOURCES[name]) for name in ("kernels", "copies")
+        )
         recorded = {
             "kernels": kernels or bool(was_traced("cuda") and copies),
             "copies": copies or bool(was_traced("cuda") and kernels),
@@ -322,11 +407,17 @@ class _Export(nsys.Export):
         return {name for name, was in recorded.items() if was}
 
     def ranks(self, processes: pl.Series, frames: dict[str, pl.DataFrame | None]) -> dict[int, int]:
-        """Rank of each process, from the name of the worker or an MPI mark, else from the order of the devices."""
-        work = [f.select("pid", "device") for n in ("kernels", "copies") if (f := frames[n]) is not None]
+        """Rank of each process, from the name of the worker or an MPI mark, else from the order
+        of the devices.
+        """
+        work = [
+            f.select("pid", "device") for n in ("kernels", "copies") if (f := frames[n]) is not None
+        ]
         if not work:
             return {pid: i for i, pid in enumerate(processes.to_list())}
-        on_device = pl.concat(work, how="vertical_relaxed").group_by("pid").agg(pl.col("device").min())
+        on_device = (
+            pl.concat(work, how="vertical_relaxed").group_by("pid").agg(pl.col("device").min())
+        )
         order = on_device.sort("device", "pid")["pid"].to_list()
         stated = self._ranks_by_name()
         numbers = [stated.get(pid) for pid in order]
@@ -348,7 +439,9 @@ class _Export(nsys.Export):
         if threads is not None:
             named = self._named(nsys.with_columns_of(threads, ("textId",)), "textId", default="")
             named = named.filter(~pl.col("eventType").is_in(nsys.RANGES))
-            rows += named.select((pl.col("globalTid") // (1 << 24)) * (1 << 24), pl.coalesce("text", "name")).rows()
+            rows += named.select(
+                (pl.col("globalTid") // (1 << 24)) * (1 << 24), pl.coalesce("text", "name")
+            ).rows()
         stages: dict[int, tuple[int, int]] = {}
         for pid, name in rows:
             worker, mpi = _RANK_NAMES[0].search(name or ""), _RANK_NAMES[1].search(name or "")
@@ -359,7 +452,9 @@ class _Export(nsys.Export):
         width = 1 + max((tp for _, tp in stages.values()), default=0)
         return by_mpi | {pid: pp * width + tp for pid, (pp, tp) in stages.items()}
 
-    def head(self, rank: int, ranks: dict[int, int], tables: dict[str, pl.DataFrame]) -> dict[str, Any]:
+    def head(
+        self, rank: int, ranks: dict[int, int], tables: dict[str, pl.DataFrame]
+    ) -> dict[str, Any]:
         """Facts about the run, in the form that all readers use."""
         key = "id" if "id" in self.columns.get("TARGET_INFO_GPU", []) else "deviceId"
         gpus = self._read("TARGET_INFO_GPU", key, text=("name",))
@@ -367,7 +462,10 @@ class _Export(nsys.Export):
         names: list[str] = []
         if gpus is not None:
             named = gpus.drop_nulls("name")
-            names = named.filter(pl.col(key).is_in(used))["name"].to_list() or named["name"].unique().to_list()
+            names = (
+                named.filter(pl.col(key).is_in(used))["name"].to_list()
+                or named["name"].unique().to_list()
+            )
         world = self.capture.world if self.rank_from not in (PROCESSES, DEVICES) else None
         return {
             "rank": rank if rank >= 0 else None,
@@ -396,18 +494,26 @@ class _Export(nsys.Export):
             "skipped": {},
             "truncated": "",
             "repaired": False,
-            "bytes": sum(p.stat().st_size for p in (self.path.iterdir() if self.path.is_dir() else [self.path])),
+            "bytes": sum(
+                p.stat().st_size
+                for p in (self.path.iterdir() if self.path.is_dir() else [self.path])
+            ),
             **dict.fromkeys(("lost_bytes", "lost_pieces", "wrong_types"), 0),
             "notes": [*self.notes, *self.columns.notes()],
         }
 
     def _kernel_rows(self) -> pl.DataFrame | None:
-        wanted = [old for old, new in nsys.KERNEL_COLUMNS.items() if self.wanted.has("kernels", new)]
+        wanted = [
+            old for old, new in nsys.KERNEL_COLUMNS.items() if self.wanted.has("kernels", new)
+        ]
         columns = ["start", "end", "deviceId", "globalPid", *wanted]
         if self.wanted.has("kernels", "shared_bytes"):
             columns += _SHARED_MEMORY
-        # current versions of nsys write a full name for every kernel; the short name is read if it is missing
-        names = [c for c in ("demangledName", "shortName") if c in self.columns.get(nsys.KERNEL, [])]
+        # current versions of nsys write a full name for every kernel; the short name is read if it
+        # is missing
+        names = [
+            c for c in ("demangledName", "shortName") if c in self.columns.get(nsys.KERNEL, [])
+        ]
         frame = self._read(nsys.KERNEL, *columns, *names[:1])
         if frame is None:
             return None
@@ -423,27 +529,53 @@ class _Export(nsys.Export):
     def kernels(self) -> pl.DataFrame | None:
         """Kernels; if only whole CUDA graphs were traced, one row for each launch of a graph."""
         frame = self._kernel_rows()
-        graphs = self._read(nsys.GRAPH, "start", "end", "deviceId", "streamId", "correlationId", "globalPid", "graphId")
+        graphs = self._read(
+            nsys.GRAPH,
+            "start",
+            "end",
+            "deviceId",
+            "streamId",
+            "correlationId",
+            "globalPid",
+            "graphId",
+        )
         if frame is None and graphs is None:
             return None
         parts = []
         if frame is not None:
             memory_columns = [c for c in _SHARED_MEMORY if c in frame.columns]
             if shared := [c for c in memory_columns if c in self.columns[nsys.KERNEL]]:
-                frame = frame.with_columns(shared_bytes=pl.sum_horizontal(pl.col(shared).fill_null(0)))
+                frame = frame.with_columns(
+                    shared_bytes=pl.sum_horizontal(pl.col(shared).fill_null(0))
+                )
             parts.append(frame.drop(memory_columns))
         if graphs is not None and graphs.height:
-            graphs = graphs.with_columns(name=pl.format("[CUDA graph {}]", pl.col("graphId").fill_null(-1)))
+            graphs = graphs.with_columns(
+                name=pl.format("[CUDA graph {}]", pl.col("graphId").fill_null(-1))
+            )
             parts.append(graphs)
         if not parts:
             return None
-        whole = self._times(parts[0] if len(parts) == 1 else pl.concat(parts, how="diagonal_relaxed"))
+        whole = self._times(
+            parts[0] if len(parts) == 1 else pl.concat(parts, how="diagonal_relaxed")
+        )
         same = {name: name for name in ("shared_bytes", "start_ns", "dur_ns", "name")}
-        return nsys.rename(whole, {"deviceId": "device", "globalPid": "pid", **nsys.KERNEL_COLUMNS, **same})
+        return nsys.rename(
+            whole, {"deviceId": "device", "globalPid": "pid", **nsys.KERNEL_COLUMNS, **same}
+        )
 
     def copies(self) -> pl.DataFrame | None:
         """Memory copies and memory sets."""
-        both = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid", "bytes", "graphNodeId")
+        both = (
+            "start",
+            "end",
+            "deviceId",
+            "streamId",
+            "correlationId",
+            "globalPid",
+            "bytes",
+            "graphNodeId",
+        )
         copies = self._read(nsys.MEMCPY, *both, "copyKind", "srcKind", "dstKind")
         sets = self._read(nsys.MEMSET, *both, "memKind")
         if copies is None and sets is None:
@@ -454,24 +586,36 @@ class _Export(nsys.Export):
             words = copied.replace_strict(_COPY_NAMES, default="Unknown", return_dtype=pl.String)
             copies = nsys.with_columns_of(copies, ("srcKind", "dstKind", "copyKind")).with_columns(
                 kind=copied.replace_strict(_COPY_KINDS, default="unknown", return_dtype=pl.String),
-                src_kind=_memory_kind("srcKind"), dst_kind=_memory_kind("dstKind"),
+                src_kind=_memory_kind("srcKind"),
+                dst_kind=_memory_kind("dstKind"),
                 name=pl.format("[CUDA memcpy {}]", words),
-            )  # fmt: skip
+            )
             parts.append(copies)
         if sets is not None:
             sets = nsys.with_columns_of(sets, ("memKind",)).with_columns(
-                kind=pl.lit("memset"), dst_kind=_memory_kind("memKind"), name=pl.lit("[CUDA memset]")
+                kind=pl.lit("memset"),
+                dst_kind=_memory_kind("memKind"),
+                name=pl.lit("[CUDA memset]"),
             )
             parts.append(sets)
         whole = self._times(pl.concat(parts, how="diagonal_relaxed"))
-        same = {name: name for name in ("bytes", "kind", "src_kind", "dst_kind", "name", "start_ns", "dur_ns")}
+        same = {
+            name: name
+            for name in ("bytes", "kind", "src_kind", "dst_kind", "name", "start_ns", "dur_ns")
+        }
         columns = {c: nsys.KERNEL_COLUMNS[c] for c in ("streamId", "correlationId", "graphNodeId")}
         return nsys.rename(whole, {"deviceId": "device", "globalPid": "pid", **columns, **same})
 
     def memory(self) -> pl.DataFrame | None:
         """Allocations and releases of device memory."""
         frame = self._read(
-            "CUDA_GPU_MEMORY_USAGE_EVENTS", "start", "globalPid", "deviceId", "address", "bytes", "memoryOperationType"
+            "CUDA_GPU_MEMORY_USAGE_EVENTS",
+            "start",
+            "globalPid",
+            "deviceId",
+            "address",
+            "bytes",
+            "memoryOperationType",
         )
         if frame is None:
             return None
@@ -492,10 +636,15 @@ class _Export(nsys.Export):
         names = self._read("TARGET_INFO_GPU_METRICS", "metricId", "typeId", text=("metricName",))
         if frame is None or names is None:
             return None
-        kept = frame.filter(pl.col("timestamp").is_between(-nsys.MOST_NS, nsys.MOST_NS) & pl.col("value").is_not_null())
+        kept = frame.filter(
+            pl.col("timestamp").is_between(-nsys.MOST_NS, nsys.MOST_NS)
+            & pl.col("value").is_not_null()
+        )
         if lost := frame.height - kept.height:
             self.note(left_out(lost, "row", "of GPU_METRICS without a time or a value"))
-        frame = kept.join(names.unique(["typeId", "metricId"]), on=["typeId", "metricId"], how="left")
+        frame = kept.join(
+            names.unique(["typeId", "metricId"]), on=["typeId", "metricId"], how="left"
+        )
         name = pl.coalesce("metricName", pl.lit("unnamed metric"))
         unit, value = name.str.extract(_METRIC_UNIT), pl.col("value").cast(pl.Float64)
         return frame.select(
@@ -507,21 +656,33 @@ class _Export(nsys.Export):
         )
 
     def devices_of(self, pids: list[int]) -> dict[int, int]:
-        """CUDA's number of each GPU in some processes, by nsys's number, where the export states both."""
+        """CUDA's number of each GPU in some processes, by nsys's number, where the export states
+        both.
+        """
         frame = self._read("TARGET_INFO_CUDA_DEVICE", "gpuId", "cudaId", "pid")
         if frame is None:
             return {}
         own = frame.filter(pl.col("pid").is_in([pid >> 24 & 0xFFFFFF for pid in pids]))
-        return dict(own.select(pl.col("gpuId", "cudaId").cast(pl.Int32, strict=False)).drop_nulls().iter_rows())
+        return dict(
+            own.select(pl.col("gpuId", "cudaId").cast(pl.Int32, strict=False))
+            .drop_nulls()
+            .iter_rows()
+        )
 
     def runtime(self) -> pl.DataFrame | None:
-        """Calls of the CUDA runtime and driver, and traced calls of the operating system and other libraries."""
-        calls = self._read(nsys.RUNTIME, "start", "end", "eventClass", "globalTid", "correlationId", "nameId")
+        """Calls of the CUDA runtime and driver, and traced calls of the operating system and
+        other libraries.
+        """
+        calls = self._read(
+            nsys.RUNTIME, "start", "end", "eventClass", "globalTid", "correlationId", "nameId"
+        )
         parts = []
         if calls is not None:
             calls = self._named(calls, "nameId", default="unnamed call", cut=_API_VERSION)
             driver = pl.col("name").str.contains(r"^cu[A-Z]")
-            calls = calls.with_columns(api=pl.when(driver).then(pl.lit("driver")).otherwise(pl.lit("runtime")))
+            calls = calls.with_columns(
+                api=pl.when(driver).then(pl.lit("driver")).otherwise(pl.lit("runtime"))
+            )
             parts.append(self._with_waits(calls))
         for library, pattern in nsys.LIBRARIES.items():
             for table in self.columns.matching(pattern):
@@ -531,61 +692,101 @@ class _Export(nsys.Export):
         if not parts:
             return None
         whole = threads(self._times(pl.concat(parts, how="diagonal_relaxed")))
-        # A separate event class marks calls that a wrapper library reported, which CUPTI reported as well.
+        # A separate event class marks calls that a wrapper library reported, which CUPTI reported
+        # as well.
         columns = {"correlationId": "correlation"}
         if "eventClass" in self.columns.get(nsys.RUNTIME, []):
             columns["eventClass"] = "nsys_event_class"
-        columns |= {c: c for c in ("pid", "process", "thread", "start_ns", "dur_ns", "name", "api", *_WAIT_COLUMNS)}
+        columns |= {
+            c: c
+            for c in (
+                "pid",
+                "process",
+                "thread",
+                "start_ns",
+                "dur_ns",
+                "name",
+                "api",
+                *_WAIT_COLUMNS,
+            )
+        }
         return nsys.rename(whole, columns)
 
     def _with_waits(self, calls: pl.DataFrame) -> pl.DataFrame:
-        """Add to waiting calls what they wait for, if CUPTI recorded it: streams, and the call that recorded the event.
+        """Add to waiting calls what they wait for, if CUPTI recorded it: streams, and the call that
+        recorded the event.
 
-        The kind of a call is taken from its name, because versions of nsys number the kinds of synchronisation
-        differently.
+        The kind of a call is taken from its name, because versions of nsys number the kinds of
+        synchronisation differently.
         """
-        waits = self._read(nsys.WAITS, "correlationId", "streamId", "globalPid", "contextId", "eventId")
+        waits = self._read(
+            nsys.WAITS, "correlationId", "streamId", "globalPid", "contextId", "eventId"
+        )
         if waits is None or not waits.height:
             return calls
         key = ["globalPid", "correlationId"]
         calls = calls.with_columns(globalPid=(pl.col("globalTid") // (1 << 24)) * (1 << 24))
-        valid_ids = [pl.when(pl.col(c) != _NO_STREAM).then(c).alias(c) for c in ("streamId", "eventId")]
-        on_stream, of_stream = pl.col("name").str.contains("StreamWaitEvent"), pl.col("name").str.contains("StreamSync")
+        valid_ids = [
+            pl.when(pl.col(c) != _NO_STREAM).then(c).alias(c) for c in ("streamId", "eventId")
+        ]
+        on_stream, of_stream = (
+            pl.col("name").str.contains("StreamWaitEvent"),
+            pl.col("name").str.contains("StreamSync"),
+        )
         of_event = pl.col("name").str.contains("EventSync")
         waits = waits.with_columns(valid_ids).join(calls.select(*key, "name", "start"), on=key)
         waits = waits.filter(on_stream | of_stream | of_event).unique(key)
         waits = waits.with_columns(
-            nsys_waiting_stream=pl.when(on_stream).then("streamId"), streamId=pl.when(of_stream).then("streamId")
+            nsys_waiting_stream=pl.when(on_stream).then("streamId"),
+            streamId=pl.when(of_stream).then("streamId"),
         )
-        records = self._read(nsys.RECORDS, "correlationId", "streamId", "globalPid", "contextId", "eventId")
+        records = self._read(
+            nsys.RECORDS, "correlationId", "streamId", "globalPid", "contextId", "eventId"
+        )
         if records is not None:
             event = ["globalPid", "contextId", "eventId"]
             records = records.join(calls.select(*key, "start"), on=key).select(
                 *event, "start", record="streamId", nsys_awaited_call="correlationId"
             )
             waits = waits.sort("start").join_asof(
-                records.sort("start"), on="start", by=event, allow_exact_matches=False, check_sortedness=False
+                records.sort("start"),
+                on="start",
+                by=event,
+                allow_exact_matches=False,
+                check_sortedness=False,
             )
             waits = waits.with_columns(streamId=pl.coalesce("streamId", "record"))
-        waits = nsys.with_columns_of(waits, ("nsys_awaited_call",)).rename({"streamId": "nsys_awaited_stream"})
+        waits = nsys.with_columns_of(waits, ("nsys_awaited_call",)).rename(
+            {"streamId": "nsys_awaited_stream"}
+        )
         waits = waits.select(*key, *_WAIT_COLUMNS)
         return calls.join(waits, on=key, how="left", maintain_order="left").drop("globalPid")
 
     def _library_calls(self, table: str) -> pl.DataFrame | None:
-        """Calls of a library; those of OpenACC are named with their line of the program, as in nsys's summary."""
+        """Calls of a library; those of OpenACC are named with their line of the program, as in
+        nsys's summary.
+        """
         ids = [c for c in ("nameId", "textId") if c in self.columns[table]][:1]
         lines = [c for c in ("srcFile", "lineNo") if c in self.columns[table]]
         classes = ("eventClass",) if table == "OSRT_API" else ()
-        calls = self._read(table, "start", "end", "globalTid", *ids, *classes, *(lines if len(lines) == 2 else ()))
+        calls = self._read(
+            table, "start", "end", "globalTid", *ids, *classes, *(lines if len(lines) == 2 else ())
+        )
         if calls is None:
             return None
         if classes:  # other classes are marks of the profiler: begin and end of tracing
-            calls = calls.filter(pl.col("eventClass").is_null() | (pl.col("eventClass") == _OS_CALL)).drop(classes)
+            calls = calls.filter(
+                pl.col("eventClass").is_null() | (pl.col("eventClass") == _OS_CALL)
+            ).drop(classes)
         calls = self._named(calls, *ids, default="unnamed call")
         if len(lines) == 2:
             file = self._texts(calls.select("srcFile"), "srcFile")["name"]
-            with_line = pl.format("{}@{}:{}", "name", file, pl.col("lineNo").cast(pl.String).fill_null(""))
-            calls = calls.with_columns(name=pl.when(file.is_not_null()).then(with_line).otherwise("name")).drop(lines)
+            with_line = pl.format(
+                "{}@{}:{}", "name", file, pl.col("lineNo").cast(pl.String).fill_null("")
+            )
+            calls = calls.with_columns(
+                name=pl.when(file.is_not_null()).then(with_line).otherwise("name")
+            ).drop(lines)
         return calls.drop(ids)
 
     def markers(self) -> pl.DataFrame | None:
@@ -598,14 +799,24 @@ class _Export(nsys.Export):
         return found.with_columns(on_device=pl.col("device").is_not_null())
 
     def _page_faults(self) -> Iterator[pl.DataFrame]:
-        """Faults of the processor, as marks that name the function, and of devices, as ranges on the device."""
+        """Faults of the processor, as marks that name the function, and of devices, as ranges on
+        the device.
+        """
         columns = {"pid": "globalPid", "start_ns": "start_ns", "dur_ns": "dur_ns", "name": "name"}
         faults = self._read("CUDA_UM_CPU_PAGE_FAULT_EVENTS", "start", "globalPid", "CpuInstruction")
         if faults is not None and faults.height:
-            faults = self._named(faults, "CpuInstruction", default="unknown code").with_columns(end="start")
-            faults = self._times(faults).with_columns(name=pl.format("CPU page fault in {}", "name"))
-            yield faults.select(**columns, domain=pl.lit("unified memory"), nsys_style=pl.lit("Mark"))
-        faults = self._read("CUDA_UM_GPU_PAGE_FAULT_EVENTS", "start", "end", "globalPid", "deviceId")
+            faults = self._named(faults, "CpuInstruction", default="unknown code").with_columns(
+                end="start"
+            )
+            faults = self._times(faults).with_columns(
+                name=pl.format("CPU page fault in {}", "name")
+            )
+            yield faults.select(
+                **columns, domain=pl.lit("unified memory"), nsys_style=pl.lit("Mark")
+            )
+        faults = self._read(
+            "CUDA_UM_GPU_PAGE_FAULT_EVENTS", "start", "end", "globalPid", "deviceId"
+        )
         if faults is not None and faults.height:
             faults = self._times(faults.with_columns(name=pl.lit("GPU page fault")))
             yield faults.select(**columns, device="deviceId", domain=pl.lit("unified memory"))
@@ -614,36 +825,68 @@ class _Export(nsys.Export):
         overhead = self._read("PROFILER_OVERHEAD", "start", "end", "globalTid", "nameId")
         if overhead is None or not overhead.height:
             return None
-        overhead = threads(self._times(self._named(overhead, "nameId", default="profiler overhead")))
-        return overhead.select("pid", "process", "thread", "start_ns", "dur_ns", "name", domain=pl.lit("overhead"))
+        overhead = threads(
+            self._times(self._named(overhead, "nameId", default="profiler overhead"))
+        )
+        return overhead.select(
+            "pid", "process", "thread", "start_ns", "dur_ns", "name", domain=pl.lit("overhead")
+        )
 
     def _ranges(self) -> pl.DataFrame | None:
         events = self._read(
-            nsys.NVTX, "start", "end", "eventType", "globalTid", "endGlobalTid", "textId", "domainId", text=("text",)
+            nsys.NVTX,
+            "start",
+            "end",
+            "eventType",
+            "globalTid",
+            "endGlobalTid",
+            "textId",
+            "domainId",
+            text=("text",),
         )
         if events is None:
             return None
         if "eventType" not in self.columns["NVTX_EVENTS"]:
-            self.note("NVTX_EVENTS has no column eventType, so it is unknown which rows are ranges: none was read")
+            self.note(
+                "NVTX_EVENTS has no column eventType, so it is unknown which rows are ranges: none"
+                " was read"
+            )
         elif unknown := events["eventType"].null_count():
             self.note(left_out(unknown, "row", "of NVTX_EVENTS without a known kind"))
-        events = self._named(nsys.with_columns_of(events, ("textId", "domainId", "endGlobalTid")), "textId", default="")
+        events = self._named(
+            nsys.with_columns_of(events, ("textId", "domainId", "endGlobalTid")),
+            "textId",
+            default="",
+        )
         events = threads(events.with_columns(name=pl.coalesce("text", "name")))
-        domains = events.filter(pl.col("eventType") == nsys.DOMAIN).select("pid", "domainId", domain="name")
+        domains = events.filter(pl.col("eventType") == nsys.DOMAIN).select(
+            "pid", "domainId", domain="name"
+        )
         domains = domains.unique(["pid", "domainId"], keep="first", maintain_order=True)
         ranges = events.filter(pl.col("eventType").is_in(nsys.RANGES))
         ranges = ranges.join(domains, on=["pid", "domainId"], how="left", maintain_order="left")
         # A range that was open when the capture stopped has no end; its end is the last known time.
         last = pl.max_horizontal(pl.col("end").max(), pl.col("start").max())
         is_mark = pl.col("eventType") == nsys.MARK
-        ranges = ranges.with_columns(end=pl.when(is_mark).then("start").otherwise(pl.coalesce("end", last)))
-        default = pl.when(pl.col("domainId").fill_null(0) == 0).then(pl.lit("nvtx")).otherwise(pl.lit("unnamed domain"))
+        ranges = ranges.with_columns(
+            end=pl.when(is_mark).then("start").otherwise(pl.coalesce("end", last))
+        )
+        default = (
+            pl.when(pl.col("domainId").fill_null(0) == 0)
+            .then(pl.lit("nvtx"))
+            .otherwise(pl.lit("unnamed domain"))
+        )
         return self._times(ranges).select(
-            "pid", "process", "thread", "start_ns", "dur_ns", "name",
+            "pid",
+            "process",
+            "thread",
+            "start_ns",
+            "dur_ns",
+            "name",
             domain=pl.coalesce("domain", default),
             nsys_style=pl.col("eventType").replace_strict(nsys.STYLES, return_dtype=pl.String),
             nsys_end_thread=pl.col("endGlobalTid") % (1 << 24),
-        )  # fmt: skip
+        )
 
 
 def _memory_kind(column: str) -> pl.Expr:
@@ -661,7 +904,9 @@ def _sniff(probe: Probe) -> bool:
 
 
 def _exported(file: Path, request: Request) -> Path:
-    """The SQLite export of a report, which is made once and kept in the cache; other files are returned unchanged."""
+    """The SQLite export of a report, which is made once and kept in the cache; other files are
+    returned unchanged.
+    """
     if file.suffix not in nsys.REPORT_SUFFIXES:
         return file
     folder = cache.export_folder(file)
@@ -677,7 +922,9 @@ def _exported(file: Path, request: Request) -> Path:
 
 
 def _choose(files: list[Path]) -> list[Path]:
-    """For each recording, one of its files: the SQLite file, else a folder, else Arrow streams, else the report."""
+    """For each recording, one of its files: the SQLite file, else a folder, else Arrow streams,
+    else the report.
+    """
     best: dict[str, tuple[int, Path]] = {}
     for path in files:
         ending = next((ending for ending in nsys.FOLDER_ENDINGS if path.name.endswith(ending)), "")
@@ -685,11 +932,13 @@ def _choose(files: list[Path]) -> list[Path]:
         order = (
             1
             if path.is_dir()
-            else 3
-            if path.suffix in nsys.REPORT_SUFFIXES
-            else 2
-            if path.suffix == nsys.ARROW_SUFFIX
-            else 0
+            else (
+                3
+                if path.suffix in nsys.REPORT_SUFFIXES
+                else 2
+                if path.suffix == nsys.ARROW_SUFFIX
+                else 0
+            )
         )
         if name not in best or order < best[name][0]:
             best[name] = order, path

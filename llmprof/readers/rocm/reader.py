@@ -1,7 +1,10 @@
-"""Readers of ROCm's profilers: CSV (a file or a folder) and JSON of rocprofv3, databases of rpd and rocprofv3.
+"""Readers of ROCm's profilers:
 
-Databases of both have tables ``rocpd_…``. rpd has one set of tables; rocprofv3 adds an identifier of the recording to
-each name, so one file may have several recordings. Times are ns of one clock of the host.
+CSV (a file or a folder) and JSON of rocprofv3, databases of rpd and rocprofv3.
+
+Databases of both have tables ``rocpd_…``. rpd has one set of tables; rocprofv3 adds an identifier
+of the recording to each name, so one file may have several recordings. Times are ns of one clock of
+the host.
 """
 
 import re
@@ -15,7 +18,16 @@ import polars as pl
 
 from llmprof.errors import ReadError
 from llmprof.names.operators import first_true
-from llmprof.readers.common.reader import MOST_NS, Part, Probe, Reader, Request, bytes_of, table_of, text_of
+from llmprof.readers.common.reader import (
+    MOST_NS,
+    Part,
+    Probe,
+    Reader,
+    Request,
+    bytes_of,
+    table_of,
+    text_of,
+)
 from llmprof.storage import sqlite
 from llmprof.storage.files import special
 from llmprof.text import counted, left_out
@@ -25,8 +37,11 @@ _MOST_BYTES: Final = 4 << 30
 _HIDDEN: Final = re.compile(r" \[clone [^]]*\]$|\.kd$")
 _CALLS: Final = ("hip_api", "hsa_api", "rccl_api", "rocdecode_api", "rocjpeg_api")
 _DIRECTIONS: Final = {
-    "HOST_TO_DEVICE": "HtoD", "DEVICE_TO_HOST": "DtoH", "DEVICE_TO_DEVICE": "DtoD", "HOST_TO_HOST": "HtoH",
-}  # fmt: skip
+    "HOST_TO_DEVICE": "HtoD",
+    "DEVICE_TO_HOST": "DtoH",
+    "DEVICE_TO_DEVICE": "DtoD",
+    "HOST_TO_HOST": "HtoH",
+}
 _GPU: Final = 2
 """Type of agents that are devices."""
 
@@ -122,12 +137,17 @@ def read(path: Path) -> list[Part]:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ReadError(
             f"{path.name} is not the whole JSON of rocprofv3: {damage or error}",
-            hint="the run may have been interrupted: record again, or write CSV (--output-format csv), "
-            "of which the beginning can be read",
+            hint=(
+                "the run may have been interrupted: record again, or write CSV (--output-format"
+                " csv), of which the beginning can be read"
+            ),
         ) from error
     parts = [_part_of(path, process, len(data)) for process in document.processes]
     if not any(part.coverage["events"] for part in parts):
-        raise ReadError(f"{path.name} has no event", hint="rocprofv3 --sys-trace --output-format json -- PROGRAM")
+        raise ReadError(
+            f"{path.name} has no event",
+            hint="rocprofv3 --sys-trace --output-format json -- PROGRAM",
+        )
     return [part for part in parts if part.coverage["events"]]
 
 
@@ -141,14 +161,18 @@ def _part_of(path: Path, process: _Process, size: int) -> Part:
     said = {text.key: text.value for text in texts.marker_api}
 
     operations: dict[tuple[int | None, int | None], str] = {
-        (kind, place): name for kind, of in enumerate(texts.buffer_records) for place, name in enumerate(of.operations)
+        (kind, place): name
+        for kind, of in enumerate(texts.buffer_records)
+        for place, name in enumerate(of.operations)
     }
 
     def operation(record: _Record) -> str | None:
         return operations.get((record.kind, record.operation))
 
     called = {
-        s.kernel_id: _HIDDEN.sub("", s.formatted_kernel_name or s.demangled_kernel_name or s.kernel_name)
+        s.kernel_id: _HIDDEN.sub(
+            "", s.formatted_kernel_name or s.demangled_kernel_name or s.kernel_name
+        )
         for s in process.kernel_symbols
     }
     dispatches = records.get("kernel_dispatch", [])
@@ -159,7 +183,9 @@ def _part_of(path: Path, process: _Process, size: int) -> Part:
         stream=[_first(r.stream_id.handle, r.dispatch_info.queue_id.handle) for r in dispatches],
         shared_bytes=[r.dispatch_info.group_segment_size for r in dispatches],
         **{
-            f"{what}_{axis}": [_blocks(r.dispatch_info, axis, of_grid=what == "grid") for r in dispatches]
+            f"{what}_{axis}": [
+                _blocks(r.dispatch_info, axis, of_grid=what == "grid") for r in dispatches
+            ]
             for what in ("grid", "block")
             for axis in "xyz"
         },
@@ -170,7 +196,10 @@ def _part_of(path: Path, process: _Process, size: int) -> Part:
         moves,
         name=words,
         kind=[_DIRECTIONS.get(word, "unknown") for word in words],
-        device=[_first(number.get(r.dst_agent_id.handle), number.get(r.src_agent_id.handle)) for r in moves],
+        device=[
+            _first(number.get(r.dst_agent_id.handle), number.get(r.src_agent_id.handle))
+            for r in moves
+        ],
         stream=[r.stream_id.handle for r in moves],
         bytes=[r.bytes for r in moves],
     )
@@ -190,8 +219,14 @@ def _part_of(path: Path, process: _Process, size: int) -> Part:
     notes = [left_out(events - kept, "event", "without a complete time")] if kept < events else []
     coverage = {"file": path.name, "events": events, "kept": kept, "bytes": size, "notes": notes}
     devices = sorted({agent.product_name or agent.name for agent in gpus})
-    recorded = {name: frame for name, frame in tables.items() if frame.height or name in ("kernels", "copies")}
-    return Part(path, recorded, {"devices": devices, "device_count": len(gpus), "absolute": False}, coverage)
+    recorded = {
+        name: frame
+        for name, frame in tables.items()
+        if frame.height or name in ("kernels", "copies")
+    }
+    return Part(
+        path, recorded, {"devices": devices, "device_count": len(gpus), "absolute": False}, coverage
+    )
 
 
 def _first(*values: int | None) -> int | None:
@@ -206,7 +241,11 @@ def _blocks(dispatch: _Dispatch, axis: str, *, of_grid: bool) -> int | None:
     return -(-size // group) if group and size is not None else None
 
 
-_TYPES: Final[dict[str, type[pl.DataType]]] = {"name": pl.String, "kind": pl.String, "device": pl.Int32}
+_TYPES: Final[dict[str, type[pl.DataType]]] = {
+    "name": pl.String,
+    "kind": pl.String,
+    "device": pl.Int32,
+}
 
 
 def _timed(records: Sequence[_Record], **columns: list[Any]) -> pl.DataFrame:
@@ -217,7 +256,10 @@ def _timed(records: Sequence[_Record], **columns: list[Any]) -> pl.DataFrame:
         "correlation": [r.correlation_id.internal for r in records],
     }
     frame = pl.DataFrame(
-        {name: pl.Series(values, dtype=_TYPES.get(name, pl.Int64)) for name, values in (times | columns).items()}
+        {
+            name: pl.Series(values, dtype=_TYPES.get(name, pl.Int64))
+            for name, values in (times | columns).items()
+        }
     )
     return timed(frame)
 
@@ -291,7 +333,9 @@ def part(paths: list[Path]) -> Part:
         except pl.exceptions.PolarsError:
             raw, ragged = table_of(text_of(data))
         kind = kind_of(raw.columns)
-        where = "" if path == paths[0] else f"{path.name}: "  # the first file's name is before all notes of the part
+        where = (
+            "" if path == paths[0] else f"{path.name}: "
+        )  # the first file's name is before all notes of the part
         if kind is None:
             notes.append(f"{where}the file is not from rocprofv3, so it is left out")
             continue
@@ -305,17 +349,29 @@ def part(paths: list[Path]) -> Part:
             continue
         lost = raw.height - sum(frame.height for frame in frames_of.values())
         if lost or ragged:
-            notes.append(f"{where}times or cells are missing in {counted(max(lost, ragged), 'row')}")
+            notes.append(
+                f"{where}times or cells are missing in {counted(max(lost, ragged), 'row')}"
+            )
         if damage:
             notes.append(f"{where}the file ends early: {damage}")
         for table, frame in frames_of.items():
             tables[table].append(frame)
     if not tables:
         found = f"{paths[0].name} has no event"
-        raise ReadError(found, expected="CSV of rocprofv3", hint="rocprofv3 --sys-trace --output-format csv -- PROGRAM")
+        raise ReadError(
+            found,
+            expected="CSV of rocprofv3",
+            hint="rocprofv3 --sys-trace --output-format csv -- PROGRAM",
+        )
     merged = {name: pl.concat(frames, how="diagonal_relaxed") for name, frames in tables.items()}
     kept = sum(frame.height for frame in merged.values())
-    coverage = {"file": paths[0].name, "events": events, "kept": kept, "bytes": size, "notes": notes}
+    coverage = {
+        "file": paths[0].name,
+        "events": events,
+        "kept": kept,
+        "bytes": size,
+        "notes": notes,
+    }
     return Part(paths[0], merged, {"absolute": False}, coverage)
 
 
@@ -343,7 +399,10 @@ def timed(frame: pl.DataFrame) -> pl.DataFrame:
 def _kernels(raw: pl.DataFrame) -> dict[str, pl.DataFrame]:
     blocks: dict[str, pl.Expr] = {}
     for axis in "xyz":
-        size, group = _int(raw, f"Grid_Size_{axis.upper()}"), _int(raw, f"Workgroup_Size_{axis.upper()}")
+        size, group = (
+            _int(raw, f"Grid_Size_{axis.upper()}"),
+            _int(raw, f"Workgroup_Size_{axis.upper()}"),
+        )
         blocks[f"grid_{axis}"] = pl.when(group > 0).then((size + group - 1) // group)
         blocks[f"block_{axis}"] = group
     frame = raw.select(
@@ -361,7 +420,9 @@ def _kernels(raw: pl.DataFrame) -> dict[str, pl.DataFrame]:
 
 
 def _copies(raw: pl.DataFrame) -> dict[str, pl.DataFrame]:
-    ends = pl.col("Direction").str.extract(r"(HOST_TO_DEVICE|DEVICE_TO_HOST|DEVICE_TO_DEVICE|HOST_TO_HOST)$", 1)
+    ends = pl.col("Direction").str.extract(
+        r"(HOST_TO_DEVICE|DEVICE_TO_HOST|DEVICE_TO_DEVICE|HOST_TO_HOST)$", 1
+    )
     kind = ends.replace_strict(_DIRECTIONS, default="unknown", return_dtype=pl.String)
     source, target = _agent(raw, "Source_Agent_Id"), _agent(raw, "Destination_Agent_Id")
     frame = raw.select(
@@ -389,9 +450,17 @@ def _calls(raw: pl.DataFrame) -> dict[str, pl.DataFrame]:
         marker=marker,
     )
     whole = timed(frame)
-    calls = whole.filter(~pl.col("marker")).drop("marker", "domain").with_columns(api=pl.lit("runtime"))
+    calls = (
+        whole.filter(~pl.col("marker")).drop("marker", "domain").with_columns(api=pl.lit("runtime"))
+    )
     ranges = whole.filter("marker").select(
-        "process", "thread", "start_ns", "dur_ns", "name", domain=pl.lit("roctx"), on_device=pl.lit(value=False)
+        "process",
+        "thread",
+        "start_ns",
+        "dur_ns",
+        "name",
+        domain=pl.lit("roctx"),
+        on_device=pl.lit(value=False),
     )
     return {"runtime": calls} | ({"markers": ranges} if ranges.height else {})
 
@@ -417,8 +486,13 @@ def _totals(raw: pl.DataFrame) -> dict[str, pl.DataFrame]:
 def _counters(raw: pl.DataFrame) -> dict[str, pl.DataFrame]:
     if _START not in raw.columns:
         found = "the file of counters has no times"
-        hint = "rocprofv3 --pmc COUNTER of ROCm 6.3 or later writes them; the kernels are in kernel_trace.csv"
-        raise ReadError(found, expected="a file with the columns Start_Timestamp and End_Timestamp", hint=hint)
+        hint = (
+            "rocprofv3 --pmc COUNTER of ROCm 6.3 or later writes them; the kernels are in"
+            " kernel_trace.csv"
+        )
+        raise ReadError(
+            found, expected="a file with the columns Start_Timestamp and End_Timestamp", hint=hint
+        )
     frame = raw.select(
         device=_agent(raw, "Agent_Id"),
         time_ns=_int(raw, _START),
@@ -429,7 +503,13 @@ def _counters(raw: pl.DataFrame) -> dict[str, pl.DataFrame]:
     return {"counters": frame.drop_nulls(["time_ns", "name", "value"])}
 
 
-_READ: Final = {"kernels": _kernels, "copies": _copies, "runtime": _calls, "totals": _totals, "counters": _counters}
+_READ: Final = {
+    "kernels": _kernels,
+    "copies": _copies,
+    "runtime": _calls,
+    "totals": _totals,
+    "counters": _counters,
+}
 
 
 _OF_RPD: Final = {"rocpd_op", "rocpd_api", "rocpd_string"}
@@ -456,32 +536,48 @@ def read_database(path: Path, request: Request) -> list[Part]:
     with sqlite.connect(path) as connection:
         columns_of = sqlite.tables(connection)
     if names := columns_of.matching(_OF_ROCPD):
-        return [_rocpd(path, columns_of, name[len("rocpd_kernel_dispatch") :]) for name in sorted(names)]
+        return [
+            _rocpd(path, columns_of, name[len("rocpd_kernel_dispatch") :]) for name in sorted(names)
+        ]
     return [_part(path, columns_of, _rpd(path, columns_of), {"absolute": False})]
 
 
-def _part(path: Path, columns_of: sqlite.Tables, tables: dict[str, pl.DataFrame], head: dict[str, object]) -> Part:
+def _part(
+    path: Path, columns_of: sqlite.Tables, tables: dict[str, pl.DataFrame], head: dict[str, object]
+) -> Part:
     events = sum(frame.height for frame in tables.values())
     if not events:
         found = "; ".join([f"{path.name} has no event", *columns_of.notes()])
         raise ReadError(found, expected="a recording of rpd or rocprofv3")
-    whole = {name: timed(frame) if "end" in frame.columns else frame for name, frame in tables.items()}
+    whole = {
+        name: timed(frame) if "end" in frame.columns else frame for name, frame in tables.items()
+    }
     kept = sum(frame.height for frame in whole.values())
     notes = [left_out(events - kept, "event", "without a complete time")] if kept < events else []
     counts = {"events": events, "kept": kept, "bytes": path.stat().st_size}
-    return Part(path, whole, dict(head), {"file": path.name, **counts, "notes": [*notes, *columns_of.notes()]})
+    return Part(
+        path,
+        whole,
+        dict(head),
+        {"file": path.name, **counts, "notes": [*notes, *columns_of.notes()]},
+    )
 
 
 def _read(
     path: Path, columns_of: sqlite.Tables, table: str, *columns: str, texts: tuple[str, ...] = ()
 ) -> pl.DataFrame:
     """Columns of a table; a missing column is null, and a missing table has no rows."""
-    types: dict[str, pl.DataType] = {**dict.fromkeys(columns, pl.Int64()), **dict.fromkeys(texts, pl.String())}
+    types: dict[str, pl.DataType] = {
+        **dict.fromkeys(columns, pl.Int64()),
+        **dict.fromkeys(texts, pl.String()),
+    }
     if table not in columns_of:
         return pl.DataFrame(schema=types)
     frame = sqlite.read(path, table, types)
     return frame.with_columns(
-        pl.lit(None, dtype=dtype).alias(name) for name, dtype in types.items() if name not in frame.columns
+        pl.lit(None, dtype=dtype).alias(name)
+        for name, dtype in types.items()
+        if name not in frame.columns
     ).select(list(types))
 
 
@@ -500,18 +596,51 @@ def _named(column: str, names: dict[int, str]) -> pl.Expr:
 
 def _rpd(path: Path, columns_of: sqlite.Tables) -> dict[str, pl.DataFrame]:
     names = _names(path, columns_of)
-    calls = _read(path, columns_of, "rocpd_api", "id", "pid", "tid", "start", "end", "apiName_id", "args_id")
+    calls = _read(
+        path, columns_of, "rocpd_api", "id", "pid", "tid", "start", "end", "apiName_id", "args_id"
+    )
     calls = calls.with_columns(name=_named("apiName_id", names), args=_named("args_id", names))
     links = _read(path, columns_of, "rocpd_api_ops", "api_id", "op_id")
     links = links.unique("op_id", keep="first", maintain_order=True)
-    ops = _read(path, columns_of, "rocpd_op", "id", "gpuId", "queueId", "start", "end", "description_id", "opType_id")
-    ops = ops.with_columns(description=_named("description_id", names), type=_named("opType_id", names))
-    ops = ops.join(links.rename({"op_id": "id", "api_id": "correlation"}), on="id", how="left", maintain_order="left")
+    ops = _read(
+        path,
+        columns_of,
+        "rocpd_op",
+        "id",
+        "gpuId",
+        "queueId",
+        "start",
+        "end",
+        "description_id",
+        "opType_id",
+    )
+    ops = ops.with_columns(
+        description=_named("description_id", names), type=_named("opType_id", names)
+    )
+    ops = ops.join(
+        links.rename({"op_id": "id", "api_id": "correlation"}),
+        on="id",
+        how="left",
+        maintain_order="left",
+    )
     shapes = _read(
-        path, columns_of, "rocpd_kernelapi", "api_ptr_id", "gridX", "gridY", "gridZ", "workgroupX", "workgroupY",
-        "workgroupZ", "groupSegmentSize", "kernelName_id", texts=("stream",),
-    ).rename({"api_ptr_id": "correlation"})  # fmt: skip
-    moves = _read(path, columns_of, "rocpd_copyapi", "api_ptr_id", "size", "kind", texts=("stream",))
+        path,
+        columns_of,
+        "rocpd_kernelapi",
+        "api_ptr_id",
+        "gridX",
+        "gridY",
+        "gridZ",
+        "workgroupX",
+        "workgroupY",
+        "workgroupZ",
+        "groupSegmentSize",
+        "kernelName_id",
+        texts=("stream",),
+    ).rename({"api_ptr_id": "correlation"})
+    moves = _read(
+        path, columns_of, "rocpd_copyapi", "api_ptr_id", "size", "kind", texts=("stream",)
+    )
     moves = moves.rename({"api_ptr_id": "correlation"})
     is_copy = pl.col("type").str.contains(_COPY).fill_null(value=False)
     shared = {
@@ -534,94 +663,194 @@ def _rpd(path: Path, columns_of: sqlite.Tables) -> dict[str, pl.DataFrame]:
     copies = ops.filter(is_copy).join(moves, on="correlation", how="left", maintain_order="left")
     fill = pl.col("type").str.starts_with("FillBuffer")
     kind = pl.col("kind").replace_strict(_COPY_KINDS, default="unknown", return_dtype=pl.String)
-    ends = [pl.col("type").str.extract(r"^Copy(H|D)\w+To(H|D)(?:ost|evice)$", end) for end in (1, 2)]
+    ends = [
+        pl.col("type").str.extract(r"^Copy(H|D)\w+To(H|D)(?:ost|evice)$", end) for end in (1, 2)
+    ]
     by_type = ends[0] + pl.lit("to") + ends[1]
     roctx = pl.col("name").is_in(["UserMarker", "roctxRangePush", "roctxMark"])
     tables = {
         "kernels": kernels.select(
-            **shared, **grid, shared_bytes="groupSegmentSize",
+            **shared,
+            **grid,
+            shared_bytes="groupSegmentSize",
             name=pl.coalesce("description", "kernel", "type", pl.lit("unnamed kernel")),
         ),
         "copies": copies.select(
-            **shared, name=pl.coalesce("type", pl.lit("unnamed copy")), bytes="size",
+            **shared,
+            name=pl.coalesce("type", pl.lit("unnamed copy")),
+            bytes="size",
             kind=pl.when(fill).then(pl.lit("memset")).otherwise(pl.coalesce(by_type, kind)),
         ),
-        "runtime": calls.filter(~roctx.fill_null(value=False)).select(
-            process="pid", thread="tid", start_ns="start", end="end",
-            name=pl.col("name").fill_null("unnamed call"), correlation="id", api=pl.lit("runtime"),
+        "runtime": (
+            calls.filter(~roctx.fill_null(value=False)).select(
+                process="pid",
+                thread="tid",
+                start_ns="start",
+                end="end",
+                name=pl.col("name").fill_null("unnamed call"),
+                correlation="id",
+                api=pl.lit("runtime"),
+            )
         ),
-        "markers": calls.filter(roctx.fill_null(value=False)).select(
-            process="pid", thread="tid", start_ns="start", end="end",
-            name=pl.coalesce("args", "name"), domain=pl.lit("roctx"), on_device=pl.lit(value=False),
+        "markers": (
+            calls.filter(roctx.fill_null(value=False)).select(
+                process="pid",
+                thread="tid",
+                start_ns="start",
+                end="end",
+                name=pl.coalesce("args", "name"),
+                domain=pl.lit("roctx"),
+                on_device=pl.lit(value=False),
+            )
         ),
-    }  # fmt: skip
-    samples = _read(path, columns_of, "rocpd_monitor", "deviceId", "start", texts=("monitorType", "value"))
+    }
+    samples = _read(
+        path, columns_of, "rocpd_monitor", "deviceId", "start", texts=("monitorType", "value")
+    )
     if samples.height:
         tables["counters"] = samples.select(
-            device=pl.col("deviceId").cast(pl.Int32, strict=False), time_ns="start",
-            name=pl.col("monitorType").fill_null("unnamed"), value=pl.col("value").cast(pl.Float64, strict=False),
-        ).drop_nulls(["time_ns", "value"])  # fmt: skip
+            device=pl.col("deviceId").cast(pl.Int32, strict=False),
+            time_ns="start",
+            name=pl.col("monitorType").fill_null("unnamed"),
+            value=pl.col("value").cast(pl.Float64, strict=False),
+        ).drop_nulls(["time_ns", "value"])
     return tables
 
 
 def _rocpd(path: Path, columns_of: sqlite.Tables, suffix: str) -> Part:
     """One recording of rocprofv3."""
     names = _names(path, columns_of, f"rocpd_string{suffix}")
-    symbols = _read(path, columns_of, f"rocpd_info_kernel_symbol{suffix}", "id", texts=("display_name", "kernel_name"))
+    symbols = _read(
+        path,
+        columns_of,
+        f"rocpd_info_kernel_symbol{suffix}",
+        "id",
+        texts=("display_name", "kernel_name"),
+    )
     called = _pairs(symbols.select("id", pl.coalesce("display_name", "kernel_name")))
     agents = _read(
-        path, columns_of, f"rocpd_info_agent{suffix}", "id", "type_index", "logical_index",
+        path,
+        columns_of,
+        f"rocpd_info_agent{suffix}",
+        "id",
+        "type_index",
+        "logical_index",
         texts=("type", "name", "product_name"),
-    ).filter(pl.col("type") == "GPU")  # fmt: skip
+    ).filter(pl.col("type") == "GPU")
     number = _pairs(agents.select("id", pl.coalesce("type_index", "logical_index")))
     processes = _pairs(_read(path, columns_of, f"rocpd_info_process{suffix}", "id", "pid"))
     threads = _pairs(_read(path, columns_of, f"rocpd_info_thread{suffix}", "id", "tid"))
-    correlations = _read(path, columns_of, f"rocpd_event{suffix}", "id", "correlation_id", "stack_id")
-    joined = _pairs(correlations.select("id", pl.coalesce(pl.col("correlation_id").replace(0, None), "stack_id")))
+    correlations = _read(
+        path, columns_of, f"rocpd_event{suffix}", "id", "correlation_id", "stack_id"
+    )
+    joined = _pairs(
+        correlations.select(
+            "id", pl.coalesce(pl.col("correlation_id").replace(0, None), "stack_id")
+        )
+    )
 
     def number_of(column: str, by: dict[int, int]) -> pl.Expr:
         return pl.col(column).replace_strict(by, default=None, return_dtype=pl.Int64)
 
     kernels = _read(
-        path, columns_of, f"rocpd_kernel_dispatch{suffix}", "agent_id", "kernel_id", "stream_id", "start", "end",
-        "event_id", "group_segment_size", *(f"{what}_size_{axis}" for what in ("workgroup", "grid") for axis in "xyz"),
-    )  # fmt: skip
+        path,
+        columns_of,
+        f"rocpd_kernel_dispatch{suffix}",
+        "agent_id",
+        "kernel_id",
+        "stream_id",
+        "start",
+        "end",
+        "event_id",
+        "group_segment_size",
+        *(f"{what}_size_{axis}" for what in ("workgroup", "grid") for axis in "xyz"),
+    )
     grid: dict[str, pl.Expr] = {}
     for axis in "xyz":
         size, group = pl.col(f"grid_size_{axis}"), pl.col(f"workgroup_size_{axis}")
         grid[f"grid_{axis}"] = pl.when(group > 0).then((size + group - 1) // group)
         grid[f"block_{axis}"] = group
     copies = _read(
-        path, columns_of, f"rocpd_memory_copy{suffix}", "start", "end", "name_id", "dst_agent_id", "src_agent_id",
-        "size", "stream_id", "event_id",
-    )  # fmt: skip
+        path,
+        columns_of,
+        f"rocpd_memory_copy{suffix}",
+        "start",
+        "end",
+        "name_id",
+        "dst_agent_id",
+        "src_agent_id",
+        "size",
+        "stream_id",
+        "event_id",
+    )
     ends = {
-        end: pl.when(pl.col(f"{end}_agent_id").is_in(list(number))).then(pl.lit("D")).otherwise(pl.lit("H"))
+        end: (
+            pl.when(pl.col(f"{end}_agent_id").is_in(list(number)))
+            .then(pl.lit("D"))
+            .otherwise(pl.lit("H"))
+        )
         for end in ("src", "dst")
     }
-    regions = _read(path, columns_of, f"rocpd_region{suffix}", "pid", "tid", "start", "end", "name_id", "event_id")
+    regions = _read(
+        path,
+        columns_of,
+        f"rocpd_region{suffix}",
+        "pid",
+        "tid",
+        "start",
+        "end",
+        "name_id",
+        "event_id",
+    )
     calls = regions.select(
-        process=number_of("pid", processes), thread=number_of("tid", threads), start_ns="start", end="end",
-        name=_named("name_id", names).fill_null("unnamed call"), correlation=number_of("event_id", joined),
-    )  # fmt: skip
+        process=number_of("pid", processes),
+        thread=number_of("tid", threads),
+        start_ns="start",
+        end="end",
+        name=_named("name_id", names).fill_null("unnamed call"),
+        correlation=number_of("event_id", joined),
+    )
     api = pl.col("name").str.contains(r"^(?:hip|hsa_|__hip|nccl|rccl)")
     tables = {
         "kernels": kernels.select(
-            device=number_of("agent_id", number).cast(pl.Int32), stream="stream_id", start_ns="start", end="end",
-            name=pl.col("kernel_id").replace_strict(called, default="unnamed kernel", return_dtype=pl.String),
-            correlation=number_of("event_id", joined), shared_bytes="group_segment_size", **grid,
+            device=number_of("agent_id", number).cast(pl.Int32),
+            stream="stream_id",
+            start_ns="start",
+            end="end",
+            name=pl.col("kernel_id").replace_strict(
+                called, default="unnamed kernel", return_dtype=pl.String
+            ),
+            correlation=number_of("event_id", joined),
+            shared_bytes="group_segment_size",
+            **grid,
         ),
         "copies": copies.select(
-            device=pl.coalesce(number_of("dst_agent_id", number), number_of("src_agent_id", number)).cast(pl.Int32),
-            stream="stream_id", start_ns="start", end="end", bytes="size", correlation=number_of("event_id", joined),
-            name=_named("name_id", names).fill_null("unnamed copy"), kind=ends["src"] + pl.lit("to") + ends["dst"],
+            device=pl.coalesce(
+                number_of("dst_agent_id", number), number_of("src_agent_id", number)
+            ).cast(pl.Int32),
+            stream="stream_id",
+            start_ns="start",
+            end="end",
+            bytes="size",
+            correlation=number_of("event_id", joined),
+            name=_named("name_id", names).fill_null("unnamed copy"),
+            kind=ends["src"] + pl.lit("to") + ends["dst"],
         ),
         "runtime": calls.filter(api).with_columns(api=pl.lit("runtime")),
-        "markers": calls.filter(~api).drop("correlation").with_columns(
-            domain=pl.lit("roctx"), on_device=pl.lit(value=False)
+        "markers": (
+            calls.filter(~api)
+            .drop("correlation")
+            .with_columns(domain=pl.lit("roctx"), on_device=pl.lit(value=False))
         ),
-    }  # fmt: skip
-    devices = agents.select(pl.coalesce("product_name", "name")).to_series().drop_nulls().unique().sort().to_list()
+    }
+    devices = (
+        agents.select(pl.coalesce("product_name", "name"))
+        .to_series()
+        .drop_nulls()
+        .unique()
+        .sort()
+        .to_list()
+    )
     return _part(path, columns_of, tables, {"devices": devices, "absolute": False})
 
 
@@ -637,7 +866,9 @@ READERS: Final = (
         version=1,
         what="CSV of rocprofv3 (a file, or the folder of a run)",
         sniff=_is_printed,
-        read=lambda path, _: [part(paths) for paths in (files(path).values() if path.is_dir() else [[path]])],
+        read=lambda path, _: [
+            part(paths) for paths in (files(path).values() if path.is_dir() else [[path]])
+        ],
     ),
     Reader(
         name="rocprof-json",

@@ -1,12 +1,13 @@
-"""Readers of PyTorch's memory: snapshots of its allocator (pickle or JSON), and memory timelines of its profiler.
+"""Readers of PyTorch's memory: snapshots of its allocator (pickle or JSON), and memory timelines of
+its profiler.
 
-``torch.cuda.memory._record_memory_history()`` keeps the last events; ``_dump_snapshot`` writes them together with the
-state at that moment. The allocated memory at an earlier time is that of the state, minus all later events. So the total
-of the memory that was allocated before the history began is known. Its blocks are known, too, if they still exist or
-were released within the history.
+``torch.cuda.memory._record_memory_history()`` keeps the last events; ``_dump_snapshot`` writes them
+together with the state at that moment. The allocated memory at an earlier time is that of the
+state, minus all later events. So the total of the memory that was allocated before the history
+began is known. Its blocks are known, too, if they still exist or were released within the history.
 
-Sizes in the history are those that were requested; a block is up to 512 bytes larger, a large block up to 2 MiB. The
-state has both sizes, and their difference is a counter.
+Sizes in the history are those that were requested; a block is up to 512 bytes larger, a large block
+up to 2 MiB. The state has both sizes, and their difference is a counter.
 """
 
 import re
@@ -18,7 +19,15 @@ from typing import Any, Final
 import polars as pl
 
 from llmprof.errors import ReadError
-from llmprof.readers.common.reader import MOST_NS, Probe, Reader, Request, bytes_of, json_of, trace_of
+from llmprof.readers.common.reader import (
+    MOST_NS,
+    Probe,
+    Reader,
+    Request,
+    bytes_of,
+    json_of,
+    trace_of,
+)
 from llmprof.text import left_out
 from llmprof.trace import Trace
 
@@ -27,21 +36,41 @@ _PUT: Final = frozenset({0x71, 0x72})  # BINPUT, LONG_BINPUT
 _TEXT: Final = frozenset({0x8C, 0x58, 0x8D})  # SHORT_BINUNICODE, BINUNICODE, BINUNICODE8
 _NUMBER: Final = frozenset({0x4B, 0x4D, 0x4A, 0x47})  # BININT1, BININT2, BININT, BINFLOAT
 _FORMS: Final = {
-    "<B": (0x71, 0x8C, 0x4B, 0x8A, 0x80), "<H": (0x4D,), "<i": (0x4A,), "<I": (0x72, 0x58),
-    "<Q": (0x8D, 0x95), ">d": (0x47,),
-}  # fmt: skip
+    "<B": (0x71, 0x8C, 0x4B, 0x8A, 0x80),
+    "<H": (0x4D,),
+    "<i": (0x4A,),
+    "<I": (0x72, 0x58),
+    "<Q": (0x8D, 0x95),
+    ">d": (0x47,),
+}
 _ARGUMENTS: Final = [
-    next((struct.Struct(form).unpack_from for form, ops in _FORMS.items() if op in ops), None) for op in range(256)
+    next((struct.Struct(form).unpack_from for form, ops in _FORMS.items() if op in ops), None)
+    for op in range(256)
 ]
 _SIZES: Final = {op: struct.calcsize(form) for form, ops in _FORMS.items() for op in ops}
-_CONSTANTS: Final = {0x4E: None, 0x88: True, 0x89: False, 0x29: ()}  # NONE, NEWTRUE, NEWFALSE, EMPTY_TUPLE
+_CONSTANTS: Final = {
+    0x4E: None,
+    0x88: True,
+    0x89: False,
+    0x29: (),
+}  # NONE, NEWTRUE, NEWFALSE, EMPTY_TUPLE
 
 _REFUSED: Final = {
-    "c": "a class by its name", "\x93": "a class by its name", "R": "a call", "b": "the state of an object",
-    "i": "an object of a class", "o": "an object of a class", "\x81": "a new object", "\x92": "a new object",
-    "P": "an object outside the file", "Q": "an object outside the file", "\x82": "an object by its code",
-    "\x83": "an object by its code", "\x84": "an object by its code", "\x97": "a buffer outside the file",
-}  # fmt: skip
+    "c": "a class by its name",
+    "\x93": "a class by its name",
+    "R": "a call",
+    "b": "the state of an object",
+    "i": "an object of a class",
+    "o": "an object of a class",
+    "\x81": "a new object",
+    "\x92": "a new object",
+    "P": "an object outside the file",
+    "Q": "an object outside the file",
+    "\x82": "an object by its code",
+    "\x83": "an object by its code",
+    "\x84": "an object by its code",
+    "\x97": "a buffer outside the file",
+}
 
 
 def data_of(pickled: bytes) -> Any:
@@ -51,7 +80,9 @@ def data_of(pickled: bytes) -> Any:
     except (IndexError, struct.error, KeyError, TypeError, UnicodeDecodeError) as error:
         found = f"the pickle is cut off or damaged ({type(error).__name__}: {error})"
         expected = "the file that torch.cuda.memory._dump_snapshot wrote"
-        raise ReadError(found, expected=expected, hint="write it again, or copy it again") from error
+        raise ReadError(
+            found, expected=expected, hint="write it again, or copy it again"
+        ) from error
 
 
 def _run(pickled: bytes) -> Any:
@@ -91,7 +122,9 @@ def _run(pickled: bytes) -> Any:
                 raise IndexError("a text or a number reaches beyond the end")
             data = pickled[offset : offset + argument]
             stack.append(
-                str(data, "utf-8", "surrogatepass") if op in _TEXT else int.from_bytes(data, "little", signed=True)
+                str(data, "utf-8", "surrogatepass")
+                if op in _TEXT
+                else int.from_bytes(data, "little", signed=True)
             )
             offset += argument
         elif op == 0x28:  # MARK
@@ -126,41 +159,61 @@ def _run(pickled: bytes) -> Any:
 
 
 def _refusal(op: int) -> ReadError:
-    expected = "dictionaries, lists, texts and numbers, as torch.cuda.memory._dump_snapshot writes them"
+    expected = (
+        "dictionaries, lists, texts and numbers, as torch.cuda.memory._dump_snapshot writes them"
+    )
     if (what := _REFUSED.get(chr(op))) is None:
-        found = f"the pickle is damaged, or has an operation that plain data do not need ({op:#04x})"
+        found = (
+            f"the pickle is damaged, or has an operation that plain data do not need ({op:#04x})"
+        )
         return ReadError(found, expected=expected)
     return ReadError(
         f"the pickle has {what}: unpickling it could run any code, so it is refused",
         expected=expected,
-        hint="a file that a stranger gave you may be an attack: do not open it with pickle.load either",
+        hint=(
+            "a file that a stranger gave you may be an attack: do not open it with pickle.load"
+            " either"
+        ),
     )
 
 
 _ACTIONS: Final = {"alloc": 1, "free_requested": -1, "free": -1}
-"""Events that change the allocated memory, with their sign. Released memory counts as free at once, as in
-``torch.cuda.memory_allocated``."""
+"""Events that change the allocated memory, with their sign.
+
+Released memory counts as free at once, as in ``torch.cuda.memory_allocated``.
+"""
 
 _SEGMENTS: Final = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
 _LIVE: Final = ("active_allocated", "active_pending_free", "active_awaiting_free")
 _SCHEMA: Final = {
-    "time_ns": pl.Int64, "bytes": pl.Int64, "address": pl.Int64, "torch_reserved": pl.Int64, "torch_action": pl.String,
-    "torch_stream": pl.Int64, "torch_stack": pl.String, "torch_pool": pl.String,
-}  # fmt: skip
+    "time_ns": pl.Int64,
+    "bytes": pl.Int64,
+    "address": pl.Int64,
+    "torch_reserved": pl.Int64,
+    "torch_action": pl.String,
+    "torch_stream": pl.Int64,
+    "torch_stack": pl.String,
+    "torch_pool": pl.String,
+}
 
 Tables = dict[str, pl.DataFrame]
 
 
 def tables_of(document: Mapping[str, Any]) -> tuple[Tables, list[str], int]:
     """Tables of a snapshot."""
-    segments = [s for s in document["segments"] if isinstance(s, dict) and _natural(s.get("total_size"))]
+    segments = [
+        s for s in document["segments"] if isinstance(s, dict) and _natural(s.get("total_size"))
+    ]
     traces = document.get("device_traces")
     traces = traces if isinstance(traces, list) else []
     devices = {int(s.get("device") or 0) for s in segments if _natural(s.get("device") or 0)}
     devices |= {place for place, trace in enumerate(traces) if isinstance(trace, list) and trace}
     if not devices:
         found = "the snapshot has no segment and no event"
-        hint = "call torch.cuda.memory._record_memory_history() before the work, and write the snapshot after it"
+        hint = (
+            "call torch.cuda.memory._record_memory_history() before the work, and write the"
+            " snapshot after it"
+        )
         raise ReadError(found, expected="a snapshot of a process that used the device", hint=hint)
     notes: list[str] = []
     if not any(isinstance(trace, list) and trace for trace in traces):
@@ -178,7 +231,9 @@ def tables_of(document: Mapping[str, Any]) -> tuple[Tables, list[str], int]:
         if lost := len(trace) - count:
             notes.append(left_out(lost, "event", f"of device {device} in an unknown form"))
         if not timed and count:
-            notes.append(f"the events of device {device} have no times: they are placed one nanosecond apart")
+            notes.append(
+                f"the events of device {device} have no times: they are placed one nanosecond apart"
+            )
         here = pl.lit(device, dtype=pl.Int32).alias("device")
         frames.append(frame.with_columns(here, on_device=pl.lit(value=True)))
         counters.append(_counters(mine, frame["time_ns"].to_list()[-1]).with_columns(here))
@@ -189,7 +244,9 @@ def _natural(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MOST_NS
 
 
-def _blocks(segments: list[dict[str, Any]]) -> Iterator[tuple[int | None, dict[str, Any], dict[str, Any]]]:
+def _blocks(
+    segments: list[dict[str, Any]],
+) -> Iterator[tuple[int | None, dict[str, Any], dict[str, Any]]]:
     """Address, block and segment of every block."""
     for segment in segments:
         address = segment.get("address")
@@ -229,7 +286,9 @@ class _Stacks:
         return entry[1]
 
 
-def _memory(trace: list[Any], segments: list[dict[str, Any]], texts: _Stacks) -> tuple[pl.DataFrame, int, bool]:
+def _memory(
+    trace: list[Any], segments: list[dict[str, Any]], texts: _Stacks
+) -> tuple[pl.DataFrame, int, bool]:
     """Rows of one device, the number of its events, and whether they have times."""
     events = [e for e in trace if isinstance(e, dict) and isinstance(e.get("action"), str)]
     timed = bool(events) and all(_natural(e.get("time_us")) for e in events)
@@ -248,15 +307,25 @@ def _memory(trace: list[Any], segments: list[dict[str, Any]], texts: _Stacks) ->
         elif sign < 0 and address is not None and open_blocks.pop(address, None) is None:
             before.append((address, size, None, event.get("stream")))
         time_ns = event["time_us"] * 1000 if timed else number
-        held, reserved = sign * size if sign else None, _SEGMENTS[action] * size if action in _SEGMENTS else None
-        about = _integer(event.get("stream")), texts.text(event.get("frames")), _pool(event.get("pool_id"))
+        held, reserved = (
+            sign * size if sign else None,
+            _SEGMENTS[action] * size if action in _SEGMENTS else None,
+        )
+        about = (
+            _integer(event.get("stream")),
+            texts.text(event.get("frames")),
+            _pool(event.get("pool_id")),
+        )
         rows.append((time_ns, held, address, reserved, action, *about))
     start = rows[0][0] if rows else 0
     for address, block, segment in _blocks(segments):
         if block.get("state") == _LIVE[0] and (address is None or address not in open_blocks):
-            before.append((address, _asked(block), texts.text(block.get("frames")), segment.get("stream")))
+            before.append(
+                (address, _asked(block), texts.text(block.get("frames")), segment.get("stream"))
+            )
     blocks_before = [
-        (start, size, address, None, "held", _integer(stream), stack, None) for address, size, stack, stream in before
+        (start, size, address, None, "held", _integer(stream), stack, None)
+        for address, size, stack, stream in before
     ]
     reserved = sum(int(s["total_size"]) for s in segments) - sum(row[3] or 0 for row in rows)
     first = (start, None, None, max(0, reserved), "held", None, None, None)
@@ -292,11 +361,19 @@ def _counters(segments: list[dict[str, Any]], time_ns: int) -> pl.DataFrame:
         waiting += sum(size for state, size, _ in states if state in _LIVE[1:])
         rounding += sum(size - requested for state, size, requested in states if state == _LIVE[0])
     values = {
-        "segments": len(segments), "reserved": sum(int(s["total_size"]) for s in segments), "allocated blocks": live,
-        "waiting to be free": waiting, "free in segments": free, "free in segments that are in use": split,
-        "largest free block": largest, "rounding of blocks": rounding,
-    }  # fmt: skip
-    rows = [(time_ns, f"memory: {what}", float(n), "1" if what == "segments" else "B") for what, n in values.items()]
+        "segments": len(segments),
+        "reserved": sum(int(s["total_size"]) for s in segments),
+        "allocated blocks": live,
+        "waiting to be free": waiting,
+        "free in segments": free,
+        "free in segments that are in use": split,
+        "largest free block": largest,
+        "rounding of blocks": rounding,
+    }
+    rows = [
+        (time_ns, f"memory: {what}", float(n), "1" if what == "segments" else "B")
+        for what, n in values.items()
+    ]
     schema = {"time_ns": pl.Int64, "name": pl.String, "value": pl.Float64, "unit": pl.String}
     return pl.DataFrame(rows, schema=schema, orient="row")
 
@@ -307,8 +384,15 @@ _TIMELINE: Final = re.compile(rb"\[\s*\[\s*\d{12,}\s*,[\s\d,-]*(?:\]\s*,\s*\[|$)
 _RAW: Final = re.compile(rb"\[\s*\[\s*-?\d+\s*,\s*[1-4]\s*,\s*-?\d+\s*,\s*[0-7]\s*\]")
 
 _CATEGORIES: Final = (
-    "parameter", "optimizer state", "input", "temporary", "activation", "gradient", "autograd detail", "unknown",
-)  # fmt: skip
+    "parameter",
+    "optimizer state",
+    "input",
+    "temporary",
+    "activation",
+    "gradient",
+    "autograd detail",
+    "unknown",
+)
 """Categories of ``torch.profiler._memory_profiler`` in the order of its exports."""
 
 _BEFORE, _CREATE, _VERSION, _DESTROY = 1, 2, 3, 4
@@ -323,7 +407,9 @@ def _is_snapshot(probe: Probe) -> bool:
 
 def _read_snapshot(path: Path, request: Request) -> Trace:
     data, damage = bytes_of(path)
-    document = data_of(data) if _PICKLE.match(data) else json_of(path, "a snapshot of the allocator")[0]
+    document = (
+        data_of(data) if _PICKLE.match(data) else json_of(path, "a snapshot of the allocator")[0]
+    )
     if not isinstance(document, dict) or not isinstance(document.get("segments"), list):
         found = f"{path.name} is not a snapshot"
         raise ReadError(found, expected="a dictionary with the lists segments and device_traces")
@@ -349,7 +435,11 @@ def _sums(times: list[Any], sizes: list[Any]) -> tuple[dict[str, pl.DataFrame], 
     whole = [
         (time * 1000, *row[1:9])
         for time, row in zip(times, sizes, strict=False)
-        if _whole(time) and time * 1000 < MOST_NS and isinstance(row, list) and len(row) == 9 and all(map(_whole, row))
+        if _whole(time)
+        and time * 1000 < MOST_NS
+        and isinstance(row, list)
+        and len(row) == 9
+        and all(map(_whole, row))
     ]
     schema = {"time_ns": pl.Int64, **dict.fromkeys(_CATEGORIES, pl.Int64)}
     frame = pl.DataFrame(whole, schema=schema, orient="row")
@@ -360,8 +450,13 @@ def _sums(times: list[Any], sizes: list[Any]) -> tuple[dict[str, pl.DataFrame], 
         torch_action=pl.lit("sample"),
     )
     used = [name for name in _CATEGORIES if frame[name].max()]
-    counters = frame.unpivot(used, index="time_ns", variable_name="name", value_name="value").select(
-        "time_ns", name=pl.format("memory: {}", "name"), value=pl.col("value").cast(pl.Float64), unit=pl.lit("B")
+    counters = frame.unpivot(
+        used, index="time_ns", variable_name="name", value_name="value"
+    ).select(
+        "time_ns",
+        name=pl.format("memory: {}", "name"),
+        value=pl.col("value").cast(pl.Float64),
+        unit=pl.lit("B"),
     )
     return {"memory": memory, "counters": counters}, max(len(times), len(sizes)) - len(whole)
 
@@ -374,11 +469,14 @@ def _events(rows: list[Any]) -> tuple[dict[str, pl.DataFrame], int]:
         pl.col("action").is_between(1, 4) & pl.col("category").is_between(0, 7)
     )
     first = frame.filter(pl.col("time_ns") > 0)["time_ns"].min()
-    frame = frame.with_columns(time_ns=pl.when(pl.col("time_ns") < 0).then(first or 0).otherwise("time_ns"))
+    frame = frame.with_columns(
+        time_ns=pl.when(pl.col("time_ns") < 0).then(first or 0).otherwise("time_ns")
+    )
     frame = frame.sort("time_ns", maintain_order=True)
     names = dict(enumerate(_CATEGORIES))
     action = pl.col("action").replace_strict(
-        {_BEFORE: "held", _CREATE: "alloc", _VERSION: "new version", _DESTROY: "free_requested"}, return_dtype=pl.String
+        {_BEFORE: "held", _CREATE: "alloc", _VERSION: "new version", _DESTROY: "free_requested"},
+        return_dtype=pl.String,
     )
     memory = frame.select(
         "time_ns",
@@ -417,7 +515,9 @@ READERS: Final = (
         name="torch-memory-timeline",
         version=1,
         what="a memory timeline of PyTorch's profiler (export_memory_timeline)",
-        sniff=lambda probe: (_RAW.match(probe.start.lstrip()) or _TIMELINE.match(probe.start.lstrip())) is not None,
+        sniff=lambda probe: (
+            (_RAW.match(probe.start.lstrip()) or _TIMELINE.match(probe.start.lstrip())) is not None
+        ),
         read=_read_timeline,
         alone=True,
     ),

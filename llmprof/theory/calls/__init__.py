@@ -1,9 +1,11 @@
 """Work of recorded operator calls: FLOPs and bytes from the shapes and types of their arguments.
 
-Each kind of operator has a small function and a :class:`Kind` in a list. :func:`register` adds one for this
-process; other packages name theirs in the group ``llmprof.operators`` of their entry points::
+Each kind of operator has a small function and a :class:`Kind` in a list. :func:`register` adds one
+for this process; other packages name theirs in the group ``llmprof.operators`` of their entry
+points::
 
-    llmprof.theory.calls.register(Kind("attention", "mine::attention", work_of_mine, "4 n d pairs", "my paper"))
+    llmprof.theory.calls.register(Kind("attention", "mine::attention", work_of_mine, "4 n d pairs",
+    "my paper"))
 """
 
 from __future__ import annotations
@@ -49,7 +51,9 @@ def register(kind: Kind) -> None:
         It names no operator.
     """
     if not kind.operators.split():
-        raise LlmprofError(f"the kind {kind.name!r} names no operator", expected="names separated by spaces")
+        raise LlmprofError(
+            f"the kind {kind.name!r} names no operator", expected="names separated by spaces"
+        )
     KINDS.insert(0, kind)
     _by_name.cache_clear()
     kind_of.cache_clear()
@@ -72,7 +76,12 @@ def kind_of(operator: str) -> Kind | None:
     found = table.get(operator)
     if found is None:
         found = next(
-            (kind for name, kind in table.items() if name.endswith("*") and operator.startswith(name[:-1])), None
+            (
+                kind
+                for name, kind in table.items()
+                if name.endswith("*") and operator.startswith(name[:-1])
+            ),
+            None,
         )
     return found
 
@@ -94,7 +103,8 @@ def work_of(call: Call) -> Work:
     --------
     >>> call = recorded("aten::mm", "[[4, 8], [8, 2]]", '["c10::BFloat16", "c10::BFloat16"]')
     >>> work_of(call)
-    Work(flops=128.0, read=96.0, written=16, matrix='bf16', assumed='', source='shapes', result=(1, 4, 2))
+    Work(flops=128.0, read=96.0, written=16, matrix='bf16', assumed='', source='shapes', result=(1,
+    4, 2))
     """
     kind = kind_of(call.operator)
     if kind is None:

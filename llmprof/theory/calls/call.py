@@ -1,4 +1,6 @@
-"""A recorded operator call as its work needs it: tensors, numbers, and the lengths of sequences of the step."""
+"""A recorded operator call as its work needs it: tensors, numbers, and the lengths of sequences
+of the step.
+"""
 
 from __future__ import annotations
 
@@ -12,22 +14,66 @@ from typing import Any, Final
 from llmprof.errors import LlmprofError
 
 _FORMATS: Final[Mapping[str, tuple[str, float]]] = {
-    "float": ("fp32", 4), "double": ("fp64", 8), "bfloat16": ("bf16", 2), "half": ("fp16", 2),
-    "float32": ("fp32", 4), "float64": ("fp64", 8), "float16": ("fp16", 2),
-    "float8_e4m3fn": ("fp8", 1), "float8_e4m3fnuz": ("fp8", 1), "float8_e5m2": ("fp8", 1),
-    "float8_e5m2fnuz": ("fp8", 1), "float8_e8m0fnu": ("fp8", 1), "float4_e2m1fn_x2": ("fp4", 1),
-    "signed char": ("int8", 1), "int8": ("int8", 1), "unsigned char": ("uint8", 1), "uint8": ("uint8", 1),
-    "bool": ("bool", 1), "short": ("int16", 2), "short int": ("int16", 2), "int": ("int32", 4), "int32": ("int32", 4),
-    "unsigned int": ("uint32", 4), "long": ("int64", 8), "long int": ("int64", 8), "long long": ("int64", 8),
-    "int64": ("int64", 8), "unsigned long": ("uint64", 8), "long unsigned int": ("uint64", 8), "uint64": ("uint64", 8),
-    "unsigned short": ("uint16", 2), "short unsigned int": ("uint16", 2), "uint16": ("uint16", 2),
-    "uint32": ("uint32", 4), "complex<half>": ("complex", 4), "complex<float>": ("complex", 8),
+    "float": ("fp32", 4),
+    "double": ("fp64", 8),
+    "bfloat16": ("bf16", 2),
+    "half": ("fp16", 2),
+    "float32": ("fp32", 4),
+    "float64": ("fp64", 8),
+    "float16": ("fp16", 2),
+    "float8_e4m3fn": ("fp8", 1),
+    "float8_e4m3fnuz": ("fp8", 1),
+    "float8_e5m2": ("fp8", 1),
+    "float8_e5m2fnuz": ("fp8", 1),
+    "float8_e8m0fnu": ("fp8", 1),
+    "float4_e2m1fn_x2": ("fp4", 1),
+    "signed char": ("int8", 1),
+    "int8": ("int8", 1),
+    "unsigned char": ("uint8", 1),
+    "uint8": ("uint8", 1),
+    "bool": ("bool", 1),
+    "short": ("int16", 2),
+    "short int": ("int16", 2),
+    "int": ("int32", 4),
+    "int32": ("int32", 4),
+    "unsigned int": ("uint32", 4),
+    "long": ("int64", 8),
+    "long int": ("int64", 8),
+    "long long": ("int64", 8),
+    "int64": ("int64", 8),
+    "unsigned long": ("uint64", 8),
+    "long unsigned int": ("uint64", 8),
+    "uint64": ("uint64", 8),
+    "unsigned short": ("uint16", 2),
+    "short unsigned int": ("uint16", 2),
+    "uint16": ("uint16", 2),
+    "uint32": ("uint32", 4),
+    "complex<half>": ("complex", 4),
+    "complex<float>": ("complex", 8),
     "complex<double>": ("complex", 16),
-}  # fmt: skip
-"""Number format and bytes of an element, by the names of types that profilers write, in lower case."""
+}
+"""Number format and bytes of an element, by the names of types that profilers write, in lower
+case.
+"""
 
-_WIDEST: Final = ("bool", "uint8", "int8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "fp4", "fp8",
-                  "fp16", "bf16", "fp32", "fp64", "complex")  # fmt: skip
+_WIDEST: Final = (
+    "bool",
+    "uint8",
+    "int8",
+    "int16",
+    "uint16",
+    "int32",
+    "uint32",
+    "int64",
+    "uint64",
+    "fp4",
+    "fp8",
+    "fp16",
+    "bf16",
+    "fp32",
+    "fp64",
+    "complex",
+)
 """Formats in the order of type promotion."""
 
 ALLOCATION: Final = "aten::empty"
@@ -37,7 +83,9 @@ _NUMBER: Final = re.compile(r"-?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?")
 
 
 class NoWorkError(LlmprofError):
-    """The recording does not say enough for the work of an operator; the message says what is missing."""
+    """The recording does not say enough for the work of an operator; the message says what is
+    missing.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +119,10 @@ class Tensor:
         """Bytes of distinct elements: along an axis with the stride 0 there is only one."""
         sizes = self.shape
         if self.strides is not None and len(self.strides) == len(sizes):
-            sizes = tuple(size if step or not size else 1 for size, step in zip(sizes, self.strides, strict=True))
+            sizes = tuple(
+                size if step or not size else 1
+                for size, step in zip(sizes, self.strides, strict=True)
+            )
         return math.prod(sizes) * self.width
 
 
@@ -80,7 +131,9 @@ Argument = Tensor | tuple[Tensor, ...] | tuple[float, ...] | float | bool | None
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """Sums over the sequences of a step: new tokens, tokens of keys, and pairs of a query and a key that it sees."""
+    """Sums over the sequences of a step: new tokens, tokens of keys, and pairs of a query and a
+    key that it sees.
+    """
 
     tokens: float
     keys: float
@@ -99,7 +152,8 @@ class Call:
     operator : str
         Name of the operator, such as ``aten::addmm``.
     arguments : tuple
-        :class:`Tensor`, a tuple of them, a number, a tuple of numbers, or None for what was not recorded.
+        :class:`Tensor`, a tuple of them, a number, a tuple of numbers, or None for what was not
+        recorded.
     lengths : Lengths, optional
         Lengths of the sequences of the step that it ran in, if the step's label says them.
     kernel : str
@@ -126,7 +180,10 @@ class Call:
         if not isinstance(found, Tensor):
             raise NoWorkError(f"argument {place} of {self.operator} was not recorded as a tensor")
         if axes is not None and len(found.shape) != axes:
-            raise NoWorkError(f"argument {place} of {self.operator} has the shape {list(found.shape)}, not {axes} axes")
+            raise NoWorkError(
+                f"argument {place} of {self.operator} has the shape {list(found.shape)}, not {axes}"
+                " axes"
+            )
         return found
 
     def get(self, place: int) -> Argument:
@@ -134,7 +191,9 @@ class Call:
         return self.arguments[place] if place < len(self.arguments) else None
 
     def optional(self, place: int) -> Tensor | None:
-        """The tensor at a place, or None for anything else; a number recorded as a tensor without axes is none."""
+        """The tensor at a place, or None for anything else; a number recorded as a tensor
+        without axes is none.
+        """
         found = self.get(place)
         return found if isinstance(found, Tensor) and found.shape else None
 
@@ -164,11 +223,15 @@ class Call:
         found = self.get(place)
         if isinstance(found, tuple) and not any(isinstance(each, Tensor) for each in found):
             return found  # type: ignore[return-value]
-        raise NoWorkError(f"argument {place} of {self.operator} was not recorded as a list of numbers")
+        raise NoWorkError(
+            f"argument {place} of {self.operator} was not recorded as a list of numbers"
+        )
 
     @property
     def mixes_orders(self) -> bool:
-        """Whether tensors of one shape lie in memory in different orders of their axes, as far as strides say."""
+        """Whether tensors of one shape lie in memory in different orders of their axes, as far
+        as strides say.
+        """
         orders: dict[tuple[int, ...], set[tuple[int, ...]]] = {}
         for each in self.arguments:
             if isinstance(each, Tensor) and each.strides and len(each.strides) == len(each.shape):
@@ -187,7 +250,11 @@ class Call:
         NoWorkError
             There is none.
         """
-        flat = [part for given in self.arguments for part in (given if isinstance(given, tuple) else (given,))]
+        flat = [
+            part
+            for given in self.arguments
+            for part in (given if isinstance(given, tuple) else (given,))
+        ]
         found = [part for part in flat if isinstance(part, Tensor) and part.shape]
         if not found:
             raise NoWorkError(f"{self.operator} has no tensor with axes")
@@ -200,7 +267,9 @@ def number_of(text: str) -> tuple[str, float]:
 
 
 def widest(tensors: list[Tensor]) -> tuple[str, float]:
-    """Format and bytes of an element of the result of an operation on tensors, by type promotion."""
+    """Format and bytes of an element of the result of an operation on tensors, by type
+    promotion.
+    """
     found = max(tensors, key=lambda each: (_WIDEST.index(each.format), each.width))
     formats = {each.format for each in tensors}
     return ("fp32", 4) if {"bf16", "fp16"} <= formats else (found.format, found.width)
@@ -231,7 +300,8 @@ def recorded(
     Raises
     ------
     NoWorkError
-        Shapes or types were not recorded, are not lists of equal length, or hold something other than sizes.
+        Shapes or types were not recorded, are not lists of equal length, or hold something other
+        than sizes.
 
     Examples
     --------
@@ -243,7 +313,9 @@ def recorded(
     if operator == ALLOCATION:
         return Call(operator, (_value((_listed(inputs) or [None])[0]),))
     if sizes is None or types is None:
-        raise NoWorkError("shapes and types were not recorded", hint="record with record_shapes=True")
+        raise NoWorkError(
+            "shapes and types were not recorded", hint="record with record_shapes=True"
+        )
     if len(sizes) != len(types):
         raise NoWorkError(f"{len(sizes)} shapes and {len(types)} types were recorded")
     steps, values = (
@@ -265,11 +337,16 @@ def _listed(text: str | None) -> list[Any] | None:
 
 
 def _argument(size: Any, kind: Any, step: Any, value: Any) -> Argument:
-    """One argument; sizes that are no whole numbers (symbolic ones) are an error, since a guess would be wrong."""
+    """One argument; sizes that are no whole numbers (symbolic ones) are an error, since a guess
+    would be wrong.
+    """
     if isinstance(size, list) and size and all(isinstance(each, list) for each in size):
         kinds = kind if isinstance(kind, list) and len(kind) == len(size) else [kind] * len(size)
         steps = step if isinstance(step, list) and len(step) == len(size) else [None] * len(size)
-        return tuple(_tensor(each, str(its), strides) for each, its, strides in zip(size, kinds, steps, strict=True))
+        return tuple(
+            _tensor(each, str(its), strides)
+            for each, its, strides in zip(size, kinds, steps, strict=True)
+        )
     known = isinstance(kind, str) and number_of(kind)[0]
     if size or known:
         number = _value(value) if not size else None
@@ -286,7 +363,9 @@ def _tensor(size: Any, kind: str, step: Any) -> Tensor:
     elif not known:
         raise NoWorkError(f"the bytes of the type {kind[:40]!r} are not known")
     whole = isinstance(step, list) and all(isinstance(each, int) for each in step)
-    return Tensor(tuple(size), known, width, tuple(step) if whole and len(step) == len(size) else None)
+    return Tensor(
+        tuple(size), known, width, tuple(step) if whole and len(step) == len(size) else None
+    )
 
 
 def _value(text: Any) -> float | bool | tuple[float, ...] | None:
@@ -295,8 +374,12 @@ def _value(text: Any) -> float | bool | tuple[float, ...] | None:
     if text in ("True", "False"):
         return text == "True"
     if text.startswith("[") and text.endswith("]"):
-        numbers = [_number(part.strip()) for part in text[1:-1].split(",")] if text[1:-1].strip() else []
-        return None if None in numbers else tuple(number for number in numbers if number is not None)
+        numbers = (
+            [_number(part.strip()) for part in text[1:-1].split(",")] if text[1:-1].strip() else []
+        )
+        return (
+            None if None in numbers else tuple(number for number in numbers if number is not None)
+        )
     return _number(text)
 
 

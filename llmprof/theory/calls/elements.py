@@ -1,4 +1,6 @@
-"""Work of operators that read and write elements: elementwise, copies, gathers, caches, compiled kernels."""
+"""Work of operators that read and write elements: elementwise, copies, gathers, caches, compiled
+kernels.
+"""
 
 from __future__ import annotations
 
@@ -45,31 +47,50 @@ _OF_ONE: Final = re.compile(
 _DIVIDES: Final = re.compile(
     r"aten::(?:div|r?sqrt|expm?\d?|log\w{0,2}|a?(?:sin|cos|tan)h?|reciprocal|sigmoid|erf\w{0,3}|lgamma|digamma)"
 )
-"""Functions whose results of whole numbers are of 32 bits; a rounding is another argument of a division."""
+"""Functions whose results of whole numbers are of 32 bits; a rounding is another argument of a
+division.
+"""
 
 
 def broadcast(shapes: list[tuple[int, ...]]) -> tuple[int, ...]:
     """Shape of an elementwise result."""
     turned = itertools.zip_longest(*(shape[::-1] for shape in shapes), fillvalue=1)
     sizes = [next((size for size in axis if size != 1), 1) for axis in turned]
-    if any(size not in (1, whole) for shape in shapes for size, whole in zip(shape[::-1], sizes, strict=False)):
-        raise NoWorkError(f"the shapes {', '.join(str(list(shape)) for shape in shapes)} do not broadcast")
+    if any(
+        size not in (1, whole)
+        for shape in shapes
+        for size, whole in zip(shape[::-1], sizes, strict=False)
+    ):
+        raise NoWorkError(
+            f"the shapes {', '.join(str(list(shape)) for shape in shapes)} do not broadcast"
+        )
     return tuple(sizes[::-1])
 
 
-_OF_THREE: Final = frozenset(f"aten::{name}" for name in ("where", "lerp", "addcmul", "addcdiv", "clamp"))
+_OF_THREE: Final = frozenset(
+    f"aten::{name}" for name in ("where", "lerp", "addcmul", "addcdiv", "clamp")
+)
 """Functions that take three tensors."""
 
 
 def _inputs(call: Call) -> list[Tensor]:
-    """Tensors that a function reads: one after two arguments is where the result of a function of two goes."""
-    if not any(isinstance(each, tuple) or (isinstance(each, Tensor) and each.shape) for each in call.arguments):
-        scalars = [each for each in call.arguments if isinstance(each, Tensor)]  # tensors without axes: an element each
+    """Tensors that a function reads: one after two arguments is where the result of a function
+    of two goes.
+    """
+    if not any(
+        isinstance(each, tuple) or (isinstance(each, Tensor) and each.shape)
+        for each in call.arguments
+    ):
+        scalars = [
+            each for each in call.arguments if isinstance(each, Tensor)
+        ]  # tensors without axes: an element each
         return scalars or call.tensors()
     third = call.optional(2) or call.optional(3)
     if third is None or call.operator.removesuffix("_") in _OF_THREE or call.optional(0) is None:
         found = call.tensors()
-        return [each for each in found if each.shape != (0,)] or found  # a result that is not yet of its size
+        return [
+            each for each in found if each.shape != (0,)
+        ] or found  # a result that is not yet of its size
     given = [each for place in range(2) if (each := call.optional(place)) is not None]
     return given if broadcast([each.shape for each in given]) == third.shape else call.tensors()
 
@@ -77,17 +98,27 @@ def _inputs(call: Call) -> list[Tensor]:
 def elementwise(call: Call) -> Work:
     """One operation for each element of the result; a function such as exp counts as one."""
     inputs = _inputs(call)
-    of_one = _OF_ONE.fullmatch(call.operator) or (call.operator == "aten::pow" and call.optional(1) is None)
+    of_one = _OF_ONE.fullmatch(call.operator) or (
+        call.operator == "aten::pow" and call.optional(1) is None
+    )
     if of_one and len(inputs) == 2 and inputs[1].shape == inputs[0].shape:
         inputs = inputs[:1]
     own = call.operator.endswith("_") and not call.operator.endswith("__")
     shape = call.tensor(0).shape if own else broadcast([each.shape for each in inputs])
-    width = call.tensor(0).width if own else 1 if call.operator in _COMPARES else widest(_values(call, inputs))[1]
+    width = (
+        call.tensor(0).width
+        if own
+        else 1
+        if call.operator in _COMPARES
+        else widest(_values(call, inputs))[1]
+    )
     elements = math.prod(shape)
     floats = any(each.format.startswith(("fp", "bf")) for each in inputs)
     if not (floats or own) and _DIVIDES.fullmatch(call.operator) and len(call.arguments) <= 2:
         floats, width = True, 4
-    return Work(float(elements) if floats else 0.0, sum(each.bytes for each in inputs), elements * width)
+    return Work(
+        float(elements) if floats else 0.0, sum(each.bytes for each in inputs), elements * width
+    )
 
 
 def _values(call: Call, inputs: list[Tensor]) -> list[Tensor]:
@@ -98,16 +129,22 @@ def _values(call: Call, inputs: list[Tensor]) -> list[Tensor]:
 def moved(
     places: str, flops: float = 0.0, *, of: str = "", unless: int | None = None, assumed: str = ""
 ) -> Callable[[Call], Work]:
-    """Work of operators that move whole arguments: places of those read, then ``>`` and of those written.
+    """Work of operators that move whole arguments: places of those read, then ``>`` and of those
+    written.
 
-    The first of either has to be a tensor, the others may be. Operations are those for each element of the first one
-    read, or of others (``of``). A tensor at the place ``unless`` holds how many rows count, or which.
+    The first of either has to be a tensor, the others may be. Operations are those for each element
+    of the first one read, or of others (``of``). A tensor at the place ``unless`` holds how many
+    rows count, or which.
     """
-    reads, writes, counted = ([int(place) for place in part.split()] for part in (*places.split(">"), of))
+    reads, writes, counted = (
+        [int(place) for place in part.split()] for part in (*places.split(">"), of)
+    )
 
     def work(call: Call) -> Work:
         if unless is not None and isinstance(call.get(unless), Tensor):
-            raise NoWorkError(f"how many rows of {call.operator} count is the value of argument {unless}")
+            raise NoWorkError(
+                f"how many rows of {call.operator} count is the value of argument {unless}"
+            )
         sources, targets = _at(call, reads), _at(call, writes)
         elements = sum(each.elements for each in _at(call, counted or reads[:1]))
         results = sum(each.elements * each.width for each in targets)
@@ -118,7 +155,10 @@ def moved(
 
 def placed(name: str, operators: str, places: str, flops: float, source: str, **more: Any) -> Kind:
     """A kind of operators of which :func:`moved` is the work."""
-    formula = f"{flops:g} an element; inputs and results once{more.get('assumed', '') and '; ' + more['assumed']}"
+    formula = (
+        f"{flops:g} an element; inputs and results"
+        f" once{more.get('assumed', '') and '; ' + more['assumed']}"
+    )
     return Kind(name, operators, moved(places, flops, **more), formula, source)
 
 
@@ -128,8 +168,12 @@ def _at(call: Call, places: list[int]) -> list[Tensor]:
     return first + [each for place in places[1:] if isinstance(each := call.get(place), Tensor)]
 
 
-def rounded(places: str, flops: float, *, group: int | None = None, halves: bool = False) -> Callable[[Call], Work]:
-    """As :func:`moved`, and a new result of a byte an element with a scale of 32 bits a row, or a group of a size."""
+def rounded(
+    places: str, flops: float, *, group: int | None = None, halves: bool = False
+) -> Callable[[Call], Work]:
+    """As :func:`moved`, and a new result of a byte an element with a scale of 32 bits a row, or
+    a group of a size.
+    """
     rest = moved(places, flops)
 
     def work(call: Call) -> Work:
@@ -148,18 +192,28 @@ def dropout(call: Call) -> Work:
 
 
 def halved(call: Call) -> Work:
-    """One half times the sigmoid, or another function, of the other half: two operations an element of the result."""
+    """One half times the sigmoid, or another function, of the other half: two operations an
+    element of the result.
+    """
     x = call.tensor(0)
     return Work(float(x.elements), x.bytes, x.elements // 2 * x.width)
 
 
-_OF_LIST: Final = re.compile(r"(Copy)?Functor<(float|double|int|long|c10::BFloat16|c10::Half)\b(?:, ([\w:]+))?")
-"""Types of elements in the name of a kernel of lists of tensors: of the result, and for a copy of the source."""
+_OF_LIST: Final = re.compile(
+    r"(Copy)?Functor<(float|double|int|long|c10::BFloat16|c10::Half)\b(?:, ([\w:]+))?"
+)
+"""Types of elements in the name of a kernel of lists of tensors: of the result, and for a copy
+of the source.
+"""
 
 
 def _lists(call: Call) -> tuple[list[tuple[int, float]], str]:
     """Elements and bytes of an element of each list of tensors, and what was assumed."""
-    given = ([each for each in part if isinstance(each, Tensor)] for part in call.arguments if isinstance(part, tuple))
+    given = (
+        [each for each in part if isinstance(each, Tensor)]
+        for part in call.arguments
+        if isinstance(part, tuple)
+    )
     lists = [(sum(each.elements for each in part), part[0].width) for part in given if part]
     if not lists:
         raise NoWorkError("the shapes of the tensors in a list are not recorded")
@@ -171,21 +225,29 @@ def _lists(call: Call) -> tuple[list[tuple[int, float]], str]:
     width = number_of(named[2])[1]
     source = number_of(named[3] or "")[1] if named[1] else width
     widths = [width, *[source] * (len(lists) - 1)]
-    return [(size, each) for (size, _), each in zip(lists, widths, strict=True)], "types from the kernel's name"
+    return [
+        (size, each) for (size, _), each in zip(lists, widths, strict=True)
+    ], "types from the kernel's name"
 
 
 def foreach(call: Call) -> Work:
-    """One operation for each element of the lists, into the first one or one like it; a norm is a number a tensor."""
+    """One operation for each element of the lists, into the first one or one like it; a norm is
+    a number a tensor.
+    """
     (first, *others), assumed = _lists(call)
     name = call.operator.removeprefix("aten::_foreach_").rstrip("_")
     sources = [] if name == "zero" else others if name == "copy" else [first, *others]
     written = float(first[0]) if name not in _REDUCED else len(call.arguments[0])  # type: ignore[arg-type]
     read = sum(size * width for size, width in sources)
-    return Work(0.0 if name in ("copy", "zero") else float(first[0]), read, written * first[1], "", assumed)
+    return Work(
+        0.0 if name in ("copy", "zero") else float(first[0]), read, written * first[1], "", assumed
+    )
 
 
 def optimizer(call: Call) -> Work:
-    """``(weights, gradients, states …, steps)``: all but the steps are read; weights and states are written."""
+    """``(weights, gradients, states …, steps)``: all but the steps are read; weights and states
+    are written.
+    """
     lists, assumed = _lists(call)
     bytes_ = [size * width for size, width in (lists if "sgd" in call.operator else lists[:-1])]
     return Work(None, sum(bytes_), sum(bytes_) - bytes_[1], "", assumed)
@@ -202,7 +264,9 @@ def arange(call: Call) -> Work:
 
 
 def fill(call: Call) -> Work:
-    """A number into every element; a random one by the chance of each, if there is a tensor of them."""
+    """A number into every element; a random one by the chance of each, if there is a tensor of
+    them.
+    """
     target, chances = call.tensor(0), call.optional(1)
     return Work(0.0, chances.bytes if chances else 0.0, target.elements * target.width)
 
@@ -211,7 +275,9 @@ _WIDTH_IN_NAME: Final = re.compile(r"OpaqueType<(?:\(unsigned int\)|\(unsigned\)
 
 
 def cat(call: Call) -> Work:
-    """Tensors one after another; profilers do not write their types, but the kernel's name has their width."""
+    """Tensors one after another; profilers do not write their types, but the kernel's name has
+    their width.
+    """
     parts = [each for each in call.tensors() if each.elements]
     assumed = ""
     if any(not each.width for each in parts):
@@ -222,14 +288,22 @@ def cat(call: Call) -> Work:
         assumed = "width of an element from the kernel's name"
     read = sum(each.elements * each.width for each in parts)
     formats = {each.format for each in parts}
-    width = widest(parts)[1] if len(formats) > 1 and all(formats) else max((each.width for each in parts), default=0)
+    width = (
+        widest(parts)[1]
+        if len(formats) > 1 and all(formats)
+        else max((each.width for each in parts), default=0)
+    )
     return Work(0.0, read, sum(each.elements for each in parts) * width, "", assumed)
 
 
 def chunk_cat(call: Call) -> Work:
-    """``(tensors, axis, chunks, result)``: pieces of all tensors one after the other, with room that fills chunks."""
+    """``(tensors, axis, chunks, result)``: pieces of all tensors one after the other, with room
+    that fills chunks.
+    """
     out, read = call.tensor(3), sum(each.elements for each in call.tensors()[:-1])
-    return Work(0.0, read * out.width, out.elements * out.width, "", "inputs of the type of the result")
+    return Work(
+        0.0, read * out.width, out.elements * out.width, "", "inputs of the type of the result"
+    )
 
 
 def gather(call: Call) -> Work:
@@ -248,7 +322,9 @@ def gather(call: Call) -> Work:
 
 
 def _named(call: Call, index: Tensor, axis: int | None = None) -> int:
-    """Elements of the first argument that an index of one axis names, by default of the second argument's."""
+    """Elements of the first argument that an index of one axis names, by default of the second
+    argument's.
+    """
     shape = call.tensor(0).shape
     axis = int(call.number(1, 0 if len(shape) == 1 else None)) if axis is None else axis
     if not -len(shape) <= axis < len(shape):
@@ -260,7 +336,9 @@ _DISTINCT: Final = "each index names another place"
 
 
 def scatter(call: Call) -> Work:
-    """``(target, axis, index, source or number)``: an index for each element, or for each row of the axis."""
+    """``(target, axis, index, source or number)``: an index for each element, or for each row of
+    the axis.
+    """
     target, index, source = call.tensor(0), call.tensor(2), call.optional(3)
     elements = index.elements
     if "index_" in call.operator:
@@ -272,7 +350,9 @@ def scatter(call: Call) -> Work:
 
 
 def embedding_backward(call: Call) -> Work:
-    """``(gradient, index, rows of the table)``: the gradient is added to the rows that are named."""
+    """``(gradient, index, rows of the table)``: the gradient is added to the rows that are
+    named.
+    """
     grad, index = call.tensor(0), call.tensor(1)
     rows = min(index.elements, call.number(2, index.elements))
     written = rows * (grad.shape[-1] if grad.shape else 1) * grad.width
@@ -291,27 +371,43 @@ def bags(call: Call) -> Work:
 def indexed(call: Call) -> Work:
     """``source[indices]``, with an index for each of the first axes; other axes whole.
 
-    Types in a list are not recorded: an index that could be a mask, of which the number of results depends on its
-    values, has no work.
+    Types in a list are not recorded: an index that could be a mask, of which the number of results
+    depends on its values, has no work.
     """
     source, given = call.tensor(0), call.get(1)
-    lists = tuple(each for each in given if isinstance(each, Tensor)) if isinstance(given, tuple) else ()
+    lists = (
+        tuple(each for each in given if isinstance(each, Tensor))
+        if isinstance(given, tuple)
+        else ()
+    )
     if not lists and len(call.inside) == 1 and "vectorized_gather" in call.kernel:
         # the kernel takes whole rows by one index, whose shape is changed inside of the call
         index = call.inside[0].tensor(0)
         moved = index.elements * math.prod(source.shape[1:]) * source.width
-        assumed = "one index of the first axis by the kernel's name, as long as in the first of these calls"
-        return Work(0.0, min(moved, source.bytes) + index.bytes, moved, "", assumed, "shapes inside")
+        assumed = (
+            "one index of the first axis by the kernel's name, as long as in the first of these"
+            " calls"
+        )
+        return Work(
+            0.0, min(moved, source.bytes) + index.bytes, moved, "", assumed, "shapes inside"
+        )
     if not lists or any(not each.shape for each in lists):
         raise NoWorkError("the indices are a list of tensors whose shapes were not all recorded")
     if len(lists) > len(source.shape) or any(each.format in ("bool", "uint8") for each in lists):
         raise NoWorkError("an index is a mask, whose values say how many elements it names")
-    if any(not each.format and each.shape == source.shape[at : at + len(each.shape)] for at, each in enumerate(lists)):
+    if any(
+        not each.format and each.shape == source.shape[at : at + len(each.shape)]
+        for at, each in enumerate(lists)
+    ):
         raise NoWorkError("an index may be a mask, whose values say how many elements it names")
     named = math.prod(broadcast([each.shape for each in lists]))
     moved = named * math.prod(source.shape[len(lists) :]) * source.width
     places = sum(each.elements * (each.width or _INDEX) for each in lists)
-    assumed = "" if all(each.width for each in lists) else "indices of 8 bytes, one for each of the first axes"
+    assumed = (
+        ""
+        if all(each.width for each in lists)
+        else "indices of 8 bytes, one for each of the first axes"
+    )
     return Work(0.0, min(moved, source.bytes) + places, moved, "", assumed)
 
 
@@ -320,7 +416,9 @@ _INDEX: Final = 8
 
 
 def put(call: Call) -> Work:
-    """Values into places of the first argument; of the places a recording has neither number nor type."""
+    """Values into places of the first argument; of the places a recording has neither number nor
+    type.
+    """
     target, values = call.tensor(0), call.tensor(2)
     accumulates = call.get(3) in (True, 1)
     moved = values.elements * target.width
@@ -329,7 +427,8 @@ def put(call: Call) -> Work:
 
 
 def rope(call: Call) -> Work:
-    """Rotation of queries and keys in place, with a row of the cache for each position: three operations an element.
+    """Rotation of queries and keys in place, with a row of the cache for each position: three
+    operations an element.
 
     The row is as long as the part of a head that is turned.
     """
@@ -343,7 +442,9 @@ def rope(call: Call) -> Work:
 
 
 def norm_rope(call: Call) -> Work:
-    """``(q k v of all heads, heads of q, of k, of v, size, …)``: norm and rotation of q and k in place."""
+    """``(q k v of all heads, heads of q, of k, of v, size, …)``: norm and rotation of q and k in
+    place.
+    """
     x = call.tensor(0)
     heads = [call.number(place) for place in (1, 2, 3)]
     part = sum(heads[:2]) / max(1.0, sum(heads))
@@ -351,14 +452,18 @@ def norm_rope(call: Call) -> Work:
 
 
 def latent_rope(call: Call) -> Work:
-    """``(q, q to turn, latents, keys to turn, cache, result for q)``: rotation, and the joined q and keys in place."""
+    """``(q, q to turn, latents, keys to turn, cache, result for q)``: rotation, and the joined q
+    and keys in place.
+    """
     parts, cache, out = [call.tensor(place) for place in range(4)], call.tensor(4), call.tensor(0)
     given = call.optional(5)
     if given is not None and given.elements == parts[0].elements + parts[1].elements:
         out = given
     query, key = (sum(each.elements for each in pair) for pair in (parts[:2], parts[2:]))
     turned = parts[1].elements + parts[3].elements
-    return Work(3.0 * turned, sum(each.bytes for each in parts), query * out.width + key * cache.width)
+    return Work(
+        3.0 * turned, sum(each.bytes for each in parts), query * out.width + key * cache.width
+    )
 
 
 def cache_write(call: Call) -> Work:
@@ -371,8 +476,15 @@ def cache_write(call: Call) -> Work:
 
 def latent_write(call: Call) -> Work:
     """Latents and turned keys of new tokens, one after the other, into a slot of the cache each."""
-    latent, turned, cache, slots = call.tensor(0, 2), call.tensor(1), call.tensor(2, 3), call.tensor(3, 1)
-    read = slots.elements * (latent.shape[1] * latent.width + turned.shape[-1] * turned.width + slots.width)
+    latent, turned, cache, slots = (
+        call.tensor(0, 2),
+        call.tensor(1),
+        call.tensor(2, 3),
+        call.tensor(3, 1),
+    )
+    read = slots.elements * (
+        latent.shape[1] * latent.width + turned.shape[-1] * turned.width + slots.width
+    )
     return Work(0.0, read, slots.elements * cache.shape[2] * cache.width)
 
 
@@ -380,11 +492,17 @@ def index_write(call: Call) -> Work:
     """Keys of an indexer, rounded, with their scales into a slot of the cache each."""
     key, cache, slots = call.tensor(0, 2), call.tensor(1, 3), call.tensor(2, 1)
     tokens, size = slots.elements, key.shape[1]
-    return Work(2.0 * tokens * size, tokens * (size * key.width + slots.width), tokens * cache.shape[2] * cache.width)
+    return Work(
+        2.0 * tokens * size,
+        tokens * (size * key.width + slots.width),
+        tokens * cache.shape[2] * cache.width,
+    )
 
 
 def four_bits(call: Call) -> Work:
-    """``(input, scale, …)``, or the result and then the input; rows that fill the layout of the scales are left out."""
+    """``(input, scale, …)``, or the result and then the input; rows that fill the layout of the
+    scales are left out.
+    """
     source = call.tensor(1 if len(call.tensor(1).shape) > 1 else 0)
     return Work(2.0 * source.elements, source.bytes, source.elements / 2 + source.elements / _BLOCK)
 
@@ -394,42 +512,56 @@ _BLOCK: Final = 16
 
 
 def row_bytes(call: Call) -> Work:
-    """FBGEMM's numbers of a byte, with eight bytes for the scale of each row, from floats or back."""
+    """FBGEMM's numbers of a byte, with eight bytes for the scale of each row, from floats or
+    back.
+    """
     x = call.tensor(0)
-    scales = 0 if "HFP8" in call.operator else 8 * x.elements // max(1, x.shape[-1] if x.shape else 1)
+    scales = (
+        0 if "HFP8" in call.operator else 8 * x.elements // max(1, x.shape[-1] if x.shape else 1)
+    )
     return Work(
-        float(x.elements), x.bytes, (x.elements - scales) * 4 if "ToFloat" in call.operator else x.elements + scales
+        float(x.elements),
+        x.bytes,
+        (x.elements - scales) * 4 if "ToFloat" in call.operator else x.elements + scales,
     )
 
 
 def compiled(call: Call) -> Work:
     """A kernel of torch.compile: each of its tensors moves once, the last one is the result.
 
-    A tensor with more elements than the kernel's sizes has room for is an indexed table, of which one element for
-    each place is read.
+    A tensor with more elements than the kernel's sizes has room for is an indexed table, of which
+    one element for each place is read.
     """
     tensors = call.tensors()
     numbers = [
-        each for each in call.arguments if isinstance(each, int | float) and not isinstance(each, bool) and each > 1
+        each
+        for each in call.arguments
+        if isinstance(each, int | float) and not isinstance(each, bool) and each > 1
     ]
-    most = math.prod(int(each) for each in numbers) if numbers else max(each.elements for each in tensors[-1:])
+    most = (
+        math.prod(int(each) for each in numbers)
+        if numbers
+        else max(each.elements for each in tensors[-1:])
+    )
     moved = [min(each.elements, most) * each.width for each in tensors]
     assumed = "each tensor moves once, and the last one is the result"
     return Work(None, sum(moved[:-1]), moved[-1], "", assumed)
 
 
 _BY_ELEMENT: Final = (
-    "add sub rsub mul div pow sqrt rsqrt square neg abs exp exp2 expm1 log log2 log1p sin cos reciprocal clamp "
-    "clamp_min clamp_max maximum minimum where masked_fill eq ne lt le gt ge bitwise_not bitwise_and bitwise_or "
-    "logical_not logical_and logical_or floor_divide remainder fmod addcmul addcdiv lerp triu tril erf floor ceil "
-    "round trunc sign isnan isinf isfinite silu gelu relu sigmoid tanh hardswish hardsigmoid hardtanh mish leaky_relu "
-    "softplus elu silu_backward gelu_backward sigmoid_backward tanh_backward threshold_backward bitwise_xor dropout "
-    "_conj_physical nan_to_num tan asin acos atan sinh cosh asinh acosh atanh erfc erfinv lgamma digamma log10 logit "
-    "sgn frac signbit isposinf isneginf logical_xor fmax fmin atan2 hypot copysign logaddexp logaddexp2 xlogy "
-    "threshold log_sigmoid_forward _prelu_kernel bitwise_left_shift bitwise_right_shift hardswish_backward "
-    "hardsigmoid_backward hardtanh_backward leaky_relu_backward elu_backward mish_backward softplus_backward "
-    "logit_backward log_sigmoid_backward "
-    "heaviside sinc hardshrink softshrink hardshrink_backward softshrink_backward gcd lcm"
+    "add sub rsub mul div pow sqrt rsqrt square neg abs exp exp2 expm1 log log2 log1p sin cos"
+    " reciprocal clamp clamp_min clamp_max maximum minimum where masked_fill eq ne lt le gt ge"
+    " bitwise_not bitwise_and bitwise_or logical_not logical_and logical_or floor_divide remainder"
+    " fmod addcmul addcdiv lerp triu tril erf floor ceil round trunc sign isnan isinf isfinite silu"
+    " gelu relu sigmoid tanh hardswish hardsigmoid hardtanh mish leaky_relu softplus elu"
+    " silu_backward gelu_backward sigmoid_backward tanh_backward threshold_backward bitwise_xor"
+    " dropout _conj_physical nan_to_num tan asin acos atan sinh cosh asinh acosh atanh erfc erfinv"
+    " lgamma digamma log10 logit sgn frac signbit isposinf isneginf logical_xor fmax fmin atan2"
+    " hypot copysign logaddexp logaddexp2 xlogy threshold log_sigmoid_forward _prelu_kernel"
+    " bitwise_left_shift bitwise_right_shift hardswish_backward hardsigmoid_backward"
+    " hardtanh_backward leaky_relu_backward elu_backward mish_backward softplus_backward"
+    " logit_backward log_sigmoid_backward heaviside sinc hardshrink softshrink hardshrink_backward"
+    " softshrink_backward gcd lcm"
 )
 _REDUCED: Final = ("norm", "max")
 _ROPES: Final = (
@@ -441,137 +573,399 @@ _ROPES: Final = (
     ("cached_2c_fwd cached_2c_bwd", "2 3 4 5 > 0 1", "2 3"),
     ("thd_fwd thd_bwd 2d_fwd 2d_bwd", "1 > 0", "1"),
 )
-"""Middles of the names of aiter's rotations, with places of inputs and results, and of those that are turned."""
+"""Middles of the names of aiter's rotations, with places of inputs and results, and of those
+that are turned.
+"""
 
 _ONCE: Final = "each input and the result once, a broadcast input with its own size"
 
 KINDS: Final = [
-    Kind("elementwise", " ".join(f"aten::{name} aten::{name}_" for name in _BY_ELEMENT.split())
-         + " aten::__lshift__ aten::__rshift__ aten::__ilshift__ aten::__irshift__", elementwise,
-         f"1 an element of the result, where numbers are floats; {_ONCE}", "their definition"),
-    Kind("activation", "_C::silu_and_mul _C::mul_and_silu _C::gelu_and_mul _C::gelu_tanh_and_mul "
-         "_C::swigluoai_and_mul sgl_kernel::silu_and_mul sgl_kernel::gelu_and_mul sgl_kernel::gelu_tanh_and_mul "
-         "_C::fatrelu_and_mul aiter::silu_and_mul aiter::scaled_silu_and_mul aiter::gelu_and_mul "
-         "aiter::gelu_tanh_and_mul", moved("1 > 0", 2, of="0"),
-         "2 an element of the result; input and result once", "vllm/csrc/activation_kernels.cu"),
-    placed("activation", "_C::gelu_new _C::gelu_fast _C::gelu_quick _C::gelu_tanh sgl_kernel::gelu_quick "
-           "aiter::gelu_fast", "1 > 0", 1, "vllm/csrc/activation_kernels.cu"),
-    Kind("activation", "trtllm::flashinfer_silu_and_mul trtllm::flashinfer_gelu_tanh_and_mul", halved,
-         "2 an element of the result; input and result once", "tensorrt_llm/_torch/custom_ops"),
-    placed("activation", "LigerSiLUMulFunction LigerGELUMulFunction", "0 1 > 0", 2, "Liger-Kernel/ops"),
-    placed("activation", "_C::silu_and_mul_quant _C::silu_and_mul_per_block_quant", "1 > 0 2", 4,
-           "vllm/csrc/quantization", of="0"),
-    placed("activation", "_C::silu_and_mul_nvfp4_quant", "2 3 > 0 1", 2, "vllm/csrc/quantization/fp4"),
-    Kind("activation", "vllm::rocm_aiter_act_mul_and_fp8_group_quant", rounded("0 >", 2, group=1, halves=True),
-         "2 an element; input, result and scales once", "vllm/_aiter_ops.py"),
+    Kind(
+        "elementwise",
+        " ".join(f"aten::{name} aten::{name}_" for name in _BY_ELEMENT.split())
+        + " aten::__lshift__ aten::__rshift__ aten::__ilshift__ aten::__irshift__",
+        elementwise,
+        f"1 an element of the result, where numbers are floats; {_ONCE}",
+        "their definition",
+    ),
+    Kind(
+        "activation",
+        "_C::silu_and_mul _C::mul_and_silu _C::gelu_and_mul _C::gelu_tanh_and_mul"
+        " _C::swigluoai_and_mul sgl_kernel::silu_and_mul sgl_kernel::gelu_and_mul"
+        " sgl_kernel::gelu_tanh_and_mul _C::fatrelu_and_mul aiter::silu_and_mul"
+        " aiter::scaled_silu_and_mul aiter::gelu_and_mul aiter::gelu_tanh_and_mul",
+        moved("1 > 0", 2, of="0"),
+        "2 an element of the result; input and result once",
+        "vllm/csrc/activation_kernels.cu",
+    ),
+    placed(
+        "activation",
+        "_C::gelu_new _C::gelu_fast _C::gelu_quick _C::gelu_tanh sgl_kernel::gelu_quick "
+        "aiter::gelu_fast",
+        "1 > 0",
+        1,
+        "vllm/csrc/activation_kernels.cu",
+    ),
+    Kind(
+        "activation",
+        "trtllm::flashinfer_silu_and_mul trtllm::flashinfer_gelu_tanh_and_mul",
+        halved,
+        "2 an element of the result; input and result once",
+        "tensorrt_llm/_torch/custom_ops",
+    ),
+    placed(
+        "activation", "LigerSiLUMulFunction LigerGELUMulFunction", "0 1 > 0", 2, "Liger-Kernel/ops"
+    ),
+    placed(
+        "activation",
+        "_C::silu_and_mul_quant _C::silu_and_mul_per_block_quant",
+        "1 > 0 2",
+        4,
+        "vllm/csrc/quantization",
+        of="0",
+    ),
+    placed(
+        "activation", "_C::silu_and_mul_nvfp4_quant", "2 3 > 0 1", 2, "vllm/csrc/quantization/fp4"
+    ),
+    Kind(
+        "activation",
+        "vllm::rocm_aiter_act_mul_and_fp8_group_quant",
+        rounded("0 >", 2, group=1, halves=True),
+        "2 an element; input, result and scales once",
+        "vllm/_aiter_ops.py",
+    ),
     Kind("copy", "aten::copy_", moved("1 > 0"), "0; source and target once", "their definition"),
-    Kind("copy", "_C_custom_ar::all_reduce", moved("1 > 1"),
-         "0; the input once, and once the buffer that all ranks see (its reduction is a row apart)",
-         "vllm/csrc/custom_all_reduce.cu"),
-    Kind("copy", "aten::_local_scalar_dense", moved("0 > 0"), "0; an element read and written", "its definition"),
+    Kind(
+        "copy",
+        "_C_custom_ar::all_reduce",
+        moved("1 > 1"),
+        "0; the input once, and once the buffer that all ranks see (its reduction is a row apart)",
+        "vllm/csrc/custom_all_reduce.cu",
+    ),
+    Kind(
+        "copy",
+        "aten::_local_scalar_dense",
+        moved("0 > 0"),
+        "0; an element read and written",
+        "its definition",
+    ),
     placed("copy", "aten::split_with_sizes_copy", "0 > 0", 0, "its definition"),
     Kind("copy", "aten::_chunk_cat", chunk_cat, "0; inputs and result once", "its definition"),
     Kind("fill", "aten::arange aten::linspace", arange, "0; the result once", "its definition"),
-    Kind("copy", "aten::clone aten::contiguous aten::_to_copy aten::flip aten::roll", moved("0 > 0"),
-         "0; source and result once, of one type", "their definition"),
-    Kind("copy", "aten::cat aten::stack aten::_cat", cat, "0; inputs and result once", "their definition"),
-    Kind("fill", "aten::fill_ aten::zero_ aten::normal_ aten::uniform_ aten::random_ aten::bernoulli_ "
-         "aten::exponential_ aten::geometric_ aten::cauchy_ aten::log_normal_", fill, "0; the target once",
-         "their definition"),
-    Kind("elementwise", "aten::native_dropout aten::_fused_dropout "
-         "aten::fake_quantize_per_tensor_affine_cachemask aten::fake_quantize_per_channel_affine_cachemask", dropout,
-         "1 an element; input, result and a mask of bytes once", "their definition"),
-    placed("elementwise", "aten::native_dropout_backward aten::_masked_scale", "0 1 > 0", 1, "their definition"),
-    Kind("elementwise", "aten::glu", halved, "2 an element of the result; input and result once", "its definition"),
+    Kind(
+        "copy",
+        "aten::clone aten::contiguous aten::_to_copy aten::flip aten::roll",
+        moved("0 > 0"),
+        "0; source and result once, of one type",
+        "their definition",
+    ),
+    Kind(
+        "copy",
+        "aten::cat aten::stack aten::_cat",
+        cat,
+        "0; inputs and result once",
+        "their definition",
+    ),
+    Kind(
+        "fill",
+        "aten::fill_ aten::zero_ aten::normal_ aten::uniform_ aten::random_ aten::bernoulli_ "
+        "aten::exponential_ aten::geometric_ aten::cauchy_ aten::log_normal_",
+        fill,
+        "0; the target once",
+        "their definition",
+    ),
+    Kind(
+        "elementwise",
+        "aten::native_dropout aten::_fused_dropout aten::fake_quantize_per_tensor_affine_cachemask"
+        " aten::fake_quantize_per_channel_affine_cachemask",
+        dropout,
+        "1 an element; input, result and a mask of bytes once",
+        "their definition",
+    ),
+    placed(
+        "elementwise",
+        "aten::native_dropout_backward aten::_masked_scale",
+        "0 1 > 0",
+        1,
+        "their definition",
+    ),
+    Kind(
+        "elementwise",
+        "aten::glu",
+        halved,
+        "2 an element of the result; input and result once",
+        "its definition",
+    ),
     placed("elementwise", "aten::glu_backward", "0 1 > 1", 4, "its definition"),
-    Kind("foreach", "aten::_foreach_*", foreach,
-         "1 an element (copies: 0); each list and the result once, in place read and written", "their definition"),
+    Kind(
+        "foreach",
+        "aten::_foreach_*",
+        foreach,
+        "1 an element (copies: 0); each list and the result once, in place read and written",
+        "their definition",
+    ),
     placed("elementwise", "aten::polar aten::complex", "0 1 > 0 1", 1, "their definition"),
     placed("elementwise", "aten::_amp_update_scale_", "0 1 2 > 0 1", 1, "its definition"),
-    Kind("foreach", "aten::_amp_foreach_non_finite_check_and_unscale_", foreach, "1 an element; the list twice",
-         "its definition"),
-    Kind("optimizer", "aten::_fused_adam_ aten::_fused_adamw_ aten::_fused_adagrad_ aten::_fused_sgd_", optimizer,
-         "not known; weights, gradients and states read, weights and states written", "their definition"),
-    Kind("gather", "aten::embedding aten::index_select aten::gather", gather,
-         "0; indices, the elements that they name (at most the whole source) and the result once", "their definition"),
-    Kind("gather", "aten::index", indexed, "0; indices, the elements that they name (at most the whole source) and the "
-         "result once", "their definition", inside="aten::reshape"),
-    Kind("rope", "_C::rotary_embedding _C::batched_rotary_embedding sgl_kernel::rotary_embedding "
-         "vllm::flashinfer_rotary_embedding vllm::rocm_aiter_triton_rotary_embedding "
-         "trtllm::flashinfer_apply_rope_with_cos_sin_cache_inplace", rope,
-         "3 an element; positions and rows of the cache once, queries and keys twice (in place)",
-         "vllm/csrc/pos_encoding_kernels.cu"),
-    placed("rope", "sgl_kernel::apply_rope_pos_ids_cos_sin_cache flashinfer::apply_rope_pos_ids_cos_sin_cache",
-           "0 1 5 > 2 3", 3, "flashinfer/rope.py", of="0 1", assumed="the table left out"),
+    Kind(
+        "foreach",
+        "aten::_amp_foreach_non_finite_check_and_unscale_",
+        foreach,
+        "1 an element; the list twice",
+        "its definition",
+    ),
+    Kind(
+        "optimizer",
+        "aten::_fused_adam_ aten::_fused_adamw_ aten::_fused_adagrad_ aten::_fused_sgd_",
+        optimizer,
+        "not known; weights, gradients and states read, weights and states written",
+        "their definition",
+    ),
+    Kind(
+        "gather",
+        "aten::embedding aten::index_select aten::gather",
+        gather,
+        "0; indices, the elements that they name (at most the whole source) and the result once",
+        "their definition",
+    ),
+    Kind(
+        "gather",
+        "aten::index",
+        indexed,
+        "0; indices, the elements that they name (at most the whole source) and the result once",
+        "their definition",
+        inside="aten::reshape",
+    ),
+    Kind(
+        "rope",
+        "_C::rotary_embedding _C::batched_rotary_embedding sgl_kernel::rotary_embedding "
+        "vllm::flashinfer_rotary_embedding vllm::rocm_aiter_triton_rotary_embedding "
+        "trtllm::flashinfer_apply_rope_with_cos_sin_cache_inplace",
+        rope,
+        "3 an element; positions and rows of the cache once, queries and keys twice (in place)",
+        "vllm/csrc/pos_encoding_kernels.cu",
+    ),
+    placed(
+        "rope",
+        "sgl_kernel::apply_rope_pos_ids_cos_sin_cache flashinfer::apply_rope_pos_ids_cos_sin_cache",
+        "0 1 5 > 2 3",
+        3,
+        "flashinfer/rope.py",
+        of="0 1",
+        assumed="the table left out",
+    ),
     placed("rope", "LigerRopeFunction", "0 1 2 3 > 0 1", 3, "Liger-Kernel/ops", of="0 1"),
-    *(placed("rope", " ".join(f"aiter::rope_{name}_impl" for name in names.split()), places, 3, "aiter/ops/rope.py",
-             of=of) for names, places, of in _ROPES),
-    Kind("rope", "_C::fused_qk_norm_rope sgl_kernel::fused_qk_norm_rope", norm_rope,
-         "7 an element of queries and keys; these twice (in place)", "vllm/csrc/fused_qknorm_rope_kernel.cu"),
-    Kind("rope", "aiter::fused_qk_rope_cat_and_cache_mla aiter::fused_qk_rope_concat_and_cache_mla", latent_rope,
-         "3 a turned element; inputs, joined queries and as many slots of the cache once", "aiter/ops/triton/fusions"),
-    Kind("kv_cache_write", "_C_cache_ops::reshape_and_cache_flash _C_cache_ops::reshape_and_cache sglang::store_cache "
-         "aiter::reshape_and_cache aiter::reshape_and_cache_flash aiter::reshape_and_cache_with_pertoken_quant",
-         cache_write, "0; keys, values, slots and as many slots of the cache once", "vllm/csrc/cache_kernels.cu"),
-    Kind("kv_cache_write", "_C_cache_ops::concat_and_cache_mla aiter::concat_and_cache_mla", latent_write,
-         "0; latents, turned keys and slots of the tokens, and as many slots of the cache once",
-         "vllm/csrc/cache_kernels.cu"),
-    Kind("kv_cache_write", "_C_cache_ops::indexer_k_quant_and_cache", index_write,
-         "2 an element; keys and slots of the tokens, and as many slots of the cache once",
-         "vllm/csrc/cache_kernels.cu"),
-    placed("kv_cache_write", "vllm::unified_kv_cache_update", "0 1 > 0 1", 0, "vllm/model_executor/layers/attention",
-           assumed="a cache of the type of the keys"),
-    placed("kv_cache_write", "sgl_kernel::store_kv_cache", "3 4 2 > 3 4", 0, "sgl-kernel/csrc/memory"),
-    placed("copy", "_C_cache_ops::concat_mla_q sgl_kernel::concat_mla_absorb_q", "0 1 > 2", 0,
-           "vllm/csrc/cache_kernels.cu"),
+    *(
+        placed(
+            "rope",
+            " ".join(f"aiter::rope_{name}_impl" for name in names.split()),
+            places,
+            3,
+            "aiter/ops/rope.py",
+            of=of,
+        )
+        for names, places, of in _ROPES
+    ),
+    Kind(
+        "rope",
+        "_C::fused_qk_norm_rope sgl_kernel::fused_qk_norm_rope",
+        norm_rope,
+        "7 an element of queries and keys; these twice (in place)",
+        "vllm/csrc/fused_qknorm_rope_kernel.cu",
+    ),
+    Kind(
+        "rope",
+        "aiter::fused_qk_rope_cat_and_cache_mla aiter::fused_qk_rope_concat_and_cache_mla",
+        latent_rope,
+        "3 a turned element; inputs, joined queries and as many slots of the cache once",
+        "aiter/ops/triton/fusions",
+    ),
+    Kind(
+        "kv_cache_write",
+        "_C_cache_ops::reshape_and_cache_flash _C_cache_ops::reshape_and_cache sglang::store_cache"
+        " aiter::reshape_and_cache aiter::reshape_and_cache_flash"
+        " aiter::reshape_and_cache_with_pertoken_quant",
+        cache_write,
+        "0; keys, values, slots and as many slots of the cache once",
+        "vllm/csrc/cache_kernels.cu",
+    ),
+    Kind(
+        "kv_cache_write",
+        "_C_cache_ops::concat_and_cache_mla aiter::concat_and_cache_mla",
+        latent_write,
+        "0; latents, turned keys and slots of the tokens, and as many slots of the cache once",
+        "vllm/csrc/cache_kernels.cu",
+    ),
+    Kind(
+        "kv_cache_write",
+        "_C_cache_ops::indexer_k_quant_and_cache",
+        index_write,
+        "2 an element; keys and slots of the tokens, and as many slots of the cache once",
+        "vllm/csrc/cache_kernels.cu",
+    ),
+    placed(
+        "kv_cache_write",
+        "vllm::unified_kv_cache_update",
+        "0 1 > 0 1",
+        0,
+        "vllm/model_executor/layers/attention",
+        assumed="a cache of the type of the keys",
+    ),
+    placed(
+        "kv_cache_write", "sgl_kernel::store_kv_cache", "3 4 2 > 3 4", 0, "sgl-kernel/csrc/memory"
+    ),
+    placed(
+        "copy",
+        "_C_cache_ops::concat_mla_q sgl_kernel::concat_mla_absorb_q",
+        "0 1 > 2",
+        0,
+        "vllm/csrc/cache_kernels.cu",
+    ),
     placed("copy", "sgl_kernel::concat_mla_k", "1 2 > 0", 0, "sgl-kernel/csrc/elementwise"),
     placed("quantize", "_C_cache_ops::convert_fp8", "1 > 0", 1, "vllm/csrc/cache_kernels.cu"),
-    Kind("quantize", "_C::static_scaled_fp8_quant _C::dynamic_scaled_fp8_quant _C::dynamic_per_token_scaled_fp8_quant "
-         "_C::static_scaled_int8_quant _C::dynamic_scaled_int8_quant",
-         moved("1 > 0", 2), "2 an element; input and result once", "vllm/csrc/quantization"),
-    Kind("quantize", "_C::per_token_group_fp8_quant _C::per_token_group_quant_int8 "
-         "_C::per_token_group_fp8_quant_packed sgl_kernel::sgl_per_token_group_quant_fp8 "
-         "sgl_kernel::sgl_per_token_group_quant_int8 sgl_kernel::sgl_per_token_group_quant_8bit "
-         "sgl_kernel::sgl_per_tensor_quant_fp8 sgl_kernel::sgl_per_token_quant_fp8", moved("0 > 1 2", 2),
-         "2 an element; input, result and scales once", "vllm/csrc/quantization"),
-    placed("quantize", "sgl_kernel::sgl_per_token_group_quant_8bit_v2", "0 > 1 2", 2, "sgl-kernel/csrc/gemm", unless=9),
-    placed("quantize", "aiter::dynamic_per_tensor_quant aiter::dynamic_per_token_scaled_quant "
-           "aiter::static_per_tensor_quant vllm::rocm_aiter_per_tensor_quant aiter::dynamic_per_group_scaled_quant "
-           "aiter::dynamic_per_group_scaled_quant_fp4", "1 > 0 2", 2, "aiter/ops/quant.py", unless=5),
-    placed("quantize", "aiter::fused_dynamic_mx_quant_moe_sort_hip aiter::fused_dynamic_mxfp4_quant_moe_sort_hip",
-           "2 > 0", 2, "aiter/ops/quant.py", assumed="scales left out"),
-    Kind("quantize", "_C::scaled_fp4_quant sgl_kernel::scaled_fp4_quant", four_bits,
-         "2 an element; input, result and scales once", "vllm/csrc/quantization/fp4"),
-    Kind("quantize", "vllm::rocm_aiter_group_fp8_quant vllm::triton_per_token_group_quant_fp8",
-         rounded("0 >", 2, group=1), "2 an element; input, result and scales once", "vllm/_aiter_ops.py"),
-    Kind("quantize", "vllm::rocm_aiter_per_token_quant", rounded("0 >", 2),
-         "2 an element; input, result and scales once", "vllm/_aiter_ops.py"),
-    Kind("quantize", "fbgemm::FloatToFP8RowwiseQuantized fbgemm::FP8RowwiseQuantizedToFloat "
-         "fbgemm::FloatToHFP8Quantized fbgemm::HFP8QuantizedToFloat", row_bytes,
-         "1 an element; input and result once, with 8 bytes a row of FP8", "fbgemm_gpu/src/quantize_ops"),
-    placed("copy", "fbgemm::permute_pooled_embs fbgemm::permute_pooled_embs_auto_grad "
-           "fbgemm::recat_embedding_grad_output_mixed_D_batch "
-           "torch::autograd::CppNode<fbgemm_gpu::PermutePooledEmbsFunction*", "0 > 0", 0, "fbgemm_gpu/src"),
-    placed("reduction", "fbgemm::asynchronous_complete_cumsum fb::asynchronous_complete_cumsum", "0 > 0", 0,
-           "fbgemm_gpu/src/sparse_ops"),
+    Kind(
+        "quantize",
+        "_C::static_scaled_fp8_quant _C::dynamic_scaled_fp8_quant"
+        " _C::dynamic_per_token_scaled_fp8_quant _C::static_scaled_int8_quant"
+        " _C::dynamic_scaled_int8_quant",
+        moved("1 > 0", 2),
+        "2 an element; input and result once",
+        "vllm/csrc/quantization",
+    ),
+    Kind(
+        "quantize",
+        "_C::per_token_group_fp8_quant _C::per_token_group_quant_int8 "
+        "_C::per_token_group_fp8_quant_packed sgl_kernel::sgl_per_token_group_quant_fp8 "
+        "sgl_kernel::sgl_per_token_group_quant_int8 sgl_kernel::sgl_per_token_group_quant_8bit "
+        "sgl_kernel::sgl_per_tensor_quant_fp8 sgl_kernel::sgl_per_token_quant_fp8",
+        moved("0 > 1 2", 2),
+        "2 an element; input, result and scales once",
+        "vllm/csrc/quantization",
+    ),
+    placed(
+        "quantize",
+        "sgl_kernel::sgl_per_token_group_quant_8bit_v2",
+        "0 > 1 2",
+        2,
+        "sgl-kernel/csrc/gemm",
+        unless=9,
+    ),
+    placed(
+        "quantize",
+        "aiter::dynamic_per_tensor_quant aiter::dynamic_per_token_scaled_quant"
+        " aiter::static_per_tensor_quant vllm::rocm_aiter_per_tensor_quant"
+        " aiter::dynamic_per_group_scaled_quant aiter::dynamic_per_group_scaled_quant_fp4",
+        "1 > 0 2",
+        2,
+        "aiter/ops/quant.py",
+        unless=5,
+    ),
+    placed(
+        "quantize",
+        "aiter::fused_dynamic_mx_quant_moe_sort_hip aiter::fused_dynamic_mxfp4_quant_moe_sort_hip",
+        "2 > 0",
+        2,
+        "aiter/ops/quant.py",
+        assumed="scales left out",
+    ),
+    Kind(
+        "quantize",
+        "_C::scaled_fp4_quant sgl_kernel::scaled_fp4_quant",
+        four_bits,
+        "2 an element; input, result and scales once",
+        "vllm/csrc/quantization/fp4",
+    ),
+    Kind(
+        "quantize",
+        "vllm::rocm_aiter_group_fp8_quant vllm::triton_per_token_group_quant_fp8",
+        rounded("0 >", 2, group=1),
+        "2 an element; input, result and scales once",
+        "vllm/_aiter_ops.py",
+    ),
+    Kind(
+        "quantize",
+        "vllm::rocm_aiter_per_token_quant",
+        rounded("0 >", 2),
+        "2 an element; input, result and scales once",
+        "vllm/_aiter_ops.py",
+    ),
+    Kind(
+        "quantize",
+        "fbgemm::FloatToFP8RowwiseQuantized fbgemm::FP8RowwiseQuantizedToFloat "
+        "fbgemm::FloatToHFP8Quantized fbgemm::HFP8QuantizedToFloat",
+        row_bytes,
+        "1 an element; input and result once, with 8 bytes a row of FP8",
+        "fbgemm_gpu/src/quantize_ops",
+    ),
+    placed(
+        "copy",
+        "fbgemm::permute_pooled_embs fbgemm::permute_pooled_embs_auto_grad "
+        "fbgemm::recat_embedding_grad_output_mixed_D_batch "
+        "torch::autograd::CppNode<fbgemm_gpu::PermutePooledEmbsFunction*",
+        "0 > 0",
+        0,
+        "fbgemm_gpu/src",
+    ),
+    placed(
+        "reduction",
+        "fbgemm::asynchronous_complete_cumsum fb::asynchronous_complete_cumsum",
+        "0 > 0",
+        0,
+        "fbgemm_gpu/src/sparse_ops",
+    ),
     placed("search", "fbgemm::bounds_check_indices", "0 1 2 >", 0, "fbgemm_gpu/codegen"),
-    placed("gather", "fbgemm::permute_2D_sparse_data fbgemm::permute_sparse_features", "0 1 2 3 > 1 2 3", 0,
-           "fbgemm_gpu/src/sparse_ops", assumed="each row taken once"),
-    Kind("scatter", "aten::scatter aten::scatter_ aten::scatter_add aten::scatter_add_ aten::scatter_reduce "
-         "aten::scatter_reduce_ aten::index_add aten::index_add_ aten::index_copy aten::index_copy_ "
-         "aten::index_fill_ aten::index_reduce_", scatter,
-         "0, or 1 a value that is added; index, values and as many elements of the target once, read if added to",
-         "their definition"),
-    Kind("embedding backward", "aten::embedding_dense_backward", embedding_backward,
-         "1 an element of the gradient; gradient, index and as many rows of the result once", "its definition"),
-    Kind("gather", "aten::_embedding_bag aten::_embedding_bag_forward_only", bags,
-         "1 an element that is added; index, offsets, the rows that they name (at most the whole table) and the "
-         "result once", "their definition"),
-    placed("gather", "aten::masked_select aten::nonzero aten::bincount", "0 1 > ", 0, "their definition",
-           assumed="results left out"),
-    Kind("scatter", "aten::_index_put_impl_ aten::index_put_", put,
-         "0, or 1 a value that is added; values and as many elements of the target once", "their definition"),
-    Kind("compiled", "triton_poi_* triton_red_* triton_per_*", compiled,
-         "not known; each tensor once, at most as many elements as the kernel has places",
-         "torch/_inductor/codegen/triton.py"),
-]  # fmt: skip
+    placed(
+        "gather",
+        "fbgemm::permute_2D_sparse_data fbgemm::permute_sparse_features",
+        "0 1 2 3 > 1 2 3",
+        0,
+        "fbgemm_gpu/src/sparse_ops",
+        assumed="each row taken once",
+    ),
+    Kind(
+        "scatter",
+        "aten::scatter aten::scatter_ aten::scatter_add aten::scatter_add_ aten::scatter_reduce "
+        "aten::scatter_reduce_ aten::index_add aten::index_add_ aten::index_copy aten::index_copy_ "
+        "aten::index_fill_ aten::index_reduce_",
+        scatter,
+        "0, or 1 a value that is added; index, values and as many elements of the target once, read"
+        " if added to",
+        "their definition",
+    ),
+    Kind(
+        "embedding backward",
+        "aten::embedding_dense_backward",
+        embedding_backward,
+        "1 an element of the gradient; gradient, index and as many rows of the result once",
+        "its definition",
+    ),
+    Kind(
+        "gather",
+        "aten::_embedding_bag aten::_embedding_bag_forward_only",
+        bags,
+        "1 an element that is added; index, offsets, the rows that they name (at most the whole"
+        " table) and the result once",
+        "their definition",
+    ),
+    placed(
+        "gather",
+        "aten::masked_select aten::nonzero aten::bincount",
+        "0 1 > ",
+        0,
+        "their definition",
+        assumed="results left out",
+    ),
+    Kind(
+        "scatter",
+        "aten::_index_put_impl_ aten::index_put_",
+        put,
+        "0, or 1 a value that is added; values and as many elements of the target once",
+        "their definition",
+    ),
+    Kind(
+        "compiled",
+        "triton_poi_* triton_red_* triton_per_*",
+        compiled,
+        "not known; each tensor once, at most as many elements as the kernel has places",
+        "torch/_inductor/codegen/triton.py",
+    ),
+]

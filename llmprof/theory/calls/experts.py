@@ -16,7 +16,12 @@ from llmprof.theory.work import distinct_experts
 
 def choose(call: Call) -> Work:
     """``(weights, experts, rows, logits)``: a softmax over the experts, and the chosen ones."""
-    weights, experts, rows, logits = call.tensor(0, 2), call.tensor(1, 2), call.tensor(2, 2), call.tensor(3, 2)
+    weights, experts, rows, logits = (
+        call.tensor(0, 2),
+        call.tensor(1, 2),
+        call.tensor(2, 2),
+        call.tensor(3, 2),
+    )
     written = sum(each.elements * each.width for each in (weights, experts, rows))
     return Work(5.0 * logits.elements, logits.bytes, written)
 
@@ -28,7 +33,12 @@ def add_up(call: Call) -> Work:
 
 
 _ROUTES: Final = ("_moe_C::topk_softmax", "_moe_C::grouped_topk")
-_GATED: Final = ("_C::silu_and_mul", "_C::gelu_and_mul", "_C::gelu_tanh_and_mul", "_C::swigluoai_and_mul")
+_GATED: Final = (
+    "_C::silu_and_mul",
+    "_C::gelu_and_mul",
+    "_C::gelu_tanh_and_mul",
+    "_C::swigluoai_and_mul",
+)
 _PLAIN: Final = ("aten::relu_", "aten::relu", "aten::square", "_C::relu_squared")
 _MXFP4: Final = re.compile(r"(?i)mxfp4|MxE2m1")
 _BLOCK_OF_4_BITS: Final = 17 / 32
@@ -36,13 +46,19 @@ _BLOCK_OF_4_BITS: Final = 17 / 32
 
 
 def fused(call: Call) -> Work:
-    """Both products of the chosen experts; their sizes are those of the routing and the activation inside."""
+    """Both products of the chosen experts; their sizes are those of the routing and the
+    activation inside.
+    """
     hidden, logits = call.tensor(0, 2), call.tensor(1, 2)
     tokens, size = hidden.shape
     if logits.shape[0] != tokens or not tokens:
         raise NoWorkError("the routing has other rows than the tokens")
     experts = _experts(call, logits, size)
-    if any(_is_map(each.get(_MAPS[each.operator]), experts) for each in call.inside if each.operator in _MAPS):
+    if any(
+        _is_map(each.get(_MAPS[each.operator]), experts)
+        for each in call.inside
+        if each.operator in _MAPS
+    ):
         raise NoWorkError(SPREAD)
     active = _active(call, tokens, experts)
     inner, columns = _inner(call, tokens * active, size)
@@ -56,10 +72,15 @@ def fused(call: Call) -> Work:
     written = routed * (columns * inner + size) * hidden.width
     kind = "4 bits by the kernel's name" if narrow else "the type of the tokens"
     assumed = f"even routing ({touched:.0f} of {experts} experts), weights of {kind}"
-    return Work(2.0 * routed * (columns + 1) * inner * size, read, written, matrix, assumed, "shapes inside")
+    return Work(
+        2.0 * routed * (columns + 1) * inner * size, read, written, matrix, assumed, "shapes inside"
+    )
 
 
-SPREAD: Final = "its experts are a part of all, and how many tokens chose them was not recorded (expert parallel)"
+SPREAD: Final = (
+    "its experts are a part of all, and how many tokens chose them was not recorded (expert"
+    " parallel)"
+)
 _MAPS: Final = {"aten::index": 0, "_moe_C::moe_align_block_size": 6, "_moe_C::moe_sum": 3}
 """Calls inside and their argument that says which experts of all are on a rank."""
 
@@ -70,7 +91,9 @@ def _is_map(given: Argument, experts: int) -> bool:
 
 
 def _experts(call: Call, logits: Tensor, size: int) -> int:
-    """Number of experts: columns of what routes, which is inside where the second argument is the tokens again."""
+    """Number of experts: columns of what routes, which is inside where the second argument is
+    the tokens again.
+    """
     for each in call.inside:
         if each.operator in _ROUTES:
             return each.tensor(3 if "softmax" in each.operator else 0, 2).shape[1]
@@ -87,9 +110,13 @@ def _active(call: Call, tokens: int, experts: int) -> int:
             found.add(each.tensor(0, 2).shape[1])
         elif each.operator == "_moe_C::moe_sum":
             found.add(each.tensor(0, 3).shape[1])
-    found |= {n for rows, n in _allocated(call) if rows == tokens and 0 < n < min(experts, _MOST_ACTIVE)}
+    found |= {
+        n for rows, n in _allocated(call) if rows == tokens and 0 < n < min(experts, _MOST_ACTIVE)
+    }
     if len(found) != 1:
-        raise NoWorkError("the sizes of the experts are recorded neither in the call nor inside of it")
+        raise NoWorkError(
+            "the sizes of the experts are recorded neither in the call nor inside of it"
+        )
     return found.pop()
 
 
@@ -107,7 +134,9 @@ def _allocated(call: Call) -> Iterator[tuple[int, int]]:
 
 
 def _inner(call: Call, routed: int, size: int) -> tuple[int, int]:
-    """Inner size of an expert, and whether its first product has two columns for each (a gate) or one."""
+    """Inner size of an expert, and whether its first product has two columns for each (a gate)
+    or one.
+    """
     for each in call.inside:
         if each.operator in (*_GATED, *_PLAIN):
             out = each.tensor(0)
@@ -118,33 +147,50 @@ def _inner(call: Call, routed: int, size: int) -> tuple[int, int]:
     rows = {rows for rows, columns in pairs if rows >= routed and columns == size}
     inner = {columns for at, columns in pairs if at in rows and columns != size}
     if len(inner) != 1 or "swiglu" not in call.kernel.lower():
-        raise NoWorkError("the sizes of the experts are recorded neither in the call nor inside of it")
+        raise NoWorkError(
+            "the sizes of the experts are recorded neither in the call nor inside of it"
+        )
     return inner.pop(), 2
 
 
-_HELD: Final = {"fp4": (2,), "uint8": (2, 1), "int8": (1, 2), "int32": (8,), "uint32": (8,), "int64": (16,)}
+_HELD: Final = {
+    "fp4": (2,),
+    "uint8": (2, 1),
+    "int8": (1, 2),
+    "int32": (8,),
+    "uint32": (8,),
+    "int64": (16,),
+}
 """Weights that an element may hold, by its format; one in all others."""
 
 _WHOLE: Final = ("int32", "int64")
 
 
 def _layout(call: Call, weight: Tensor, k: int) -> tuple[int, int, int]:
-    """Experts, columns of an expert's product, and weights in an element: (experts, columns, k) or (experts, k, …)."""
+    """Experts, columns of an expert's product, and weights in an element:
+
+    (experts, columns, k) or (experts, k, …).
+    """
     experts, rows, columns = weight.shape
     for held in _HELD.get(weight.format, (1,)):
         if columns * held == k:
             return experts, rows, held
     if rows != k:
-        raise NoWorkError(f"the weights {list(weight.shape)} of {call.operator} do not fit rows of {k}")
+        raise NoWorkError(
+            f"the weights {list(weight.shape)} of {call.operator} do not fit rows of {k}"
+        )
     return experts, columns, 1
 
 
 def _beside(call: Call, tokens: int, *weights: Tensor) -> float:
-    """Bytes of scales and biases: small tensors with a row for each expert, or for each column of each.
+    """Bytes of scales and biases: small tensors with a row for each expert, or for each column of
+    each.
 
     As many tokens as experts could not be told from these.
     """
-    rows = {size for each in weights for size in (each.shape[0], each.shape[0] * each.shape[1])} - {tokens}
+    rows = {size for each in weights for size in (each.shape[0], each.shape[0] * each.shape[1])} - {
+        tokens
+    }
     most = max(each.elements for each in weights) / 8
     given = [each for each in call.arguments if isinstance(each, Tensor) and len(each.shape) > 1]
     small = [each for each in given if each.shape[0] in rows and each.elements <= most]
@@ -152,17 +198,26 @@ def _beside(call: Call, tokens: int, *weights: Tensor) -> float:
 
 
 def _matrix(x: Tensor, weight: Tensor) -> str:
-    """Format of the products: rows of 16 bits meet narrower numbers in the type of these, which is never slower."""
+    """Format of the products: rows of 16 bits meet narrower numbers in the type of these, which
+    is never slower.
+    """
     if x.format == "uint8":
         return "fp4"
-    return weight.format if weight.format in ("fp8", "fp4", "int8") and x.width > weight.width else x.format
+    return (
+        weight.format
+        if weight.format in ("fp8", "fp4", "int8") and x.width > weight.width
+        else x.format
+    )
 
 
-def grouped(call: Call, x: int = 0, weight: int = 1, out: int | None = None, chosen: int | None = None) -> Work:
-    """Rows times the weights of their group, ``(…, k)`` with ``(groups, k, n)`` or ``(groups, n, k)``.
+def grouped(
+    call: Call, x: int = 0, weight: int = 1, out: int | None = None, chosen: int | None = None
+) -> Work:
+    """Rows times the weights of their group, ``(…, k)`` with ``(groups, k, n)`` or ``(groups, n,
+    k)``.
 
-    Where each token has several groups, ``chosen`` says their number, or has a row of them for each token. A result
-    of half the columns is that of a gate.
+    Where each token has several groups, ``chosen`` says their number, or has a row of them for each
+    token. A result of half the columns is that of a gate.
     """
     given, weights = call.tensor(x), call.tensor(weight)
     if len(weights.shape) == 2:
@@ -173,7 +228,9 @@ def grouped(call: Call, x: int = 0, weight: int = 1, out: int | None = None, cho
     if out is not None:
         result = call.tensor(out)
         if not result.shape or n not in (result.shape[-1], 2 * result.shape[-1]):
-            raise NoWorkError(f"the result {list(result.shape)} of {call.operator} has not {n} columns")
+            raise NoWorkError(
+                f"the result {list(result.shape)} of {call.operator} has not {n} columns"
+            )
         rows, written = max(rows, math.prod(result.shape[:-1])), result.elements * result.width
     used, assumed = float(min(groups, rows)), f"rows for {min(groups, rows)} of {groups} groups"
     if chosen is not None:
@@ -186,14 +243,18 @@ def grouped(call: Call, x: int = 0, weight: int = 1, out: int | None = None, cho
 
 
 def megablocks(call: Call) -> Work:
-    """``(rows, weights, sizes, transposed)``; other libraries give their functions of this name other arguments."""
+    """``(rows, weights, sizes, transposed)``; other libraries give their functions of this name
+    other arguments.
+    """
     if not isinstance(call.get(3), bool):
         raise NoWorkError(f"this {call.operator} is not that of grouped_gemm")
     return grouped(call)
 
 
 def _gradient(call: Call, a: Tensor, b: Tensor) -> Work:
-    """Gradient of the weights of each group: its columns of a (torch) or its rows, times its rows of b."""
+    """Gradient of the weights of each group: its columns of a (torch) or its rows, times its
+    rows of b.
+    """
     ends = _lists(call)
     if not ends or len(a.shape) != 2:
         raise NoWorkError(f"the groups of {call.operator} were not recorded")
@@ -214,7 +275,9 @@ def _lists(call: Call, after: int = 0) -> list[Tensor]:
 def _number_of(call: Call, chosen: int) -> int:
     """Experts of a token: a number, or the columns of those that each token chose."""
     given = call.get(chosen)
-    active = call.tensor(chosen, 2).shape[1] if isinstance(given, Tensor) else int(call.number(chosen))
+    active = (
+        call.tensor(chosen, 2).shape[1] if isinstance(given, Tensor) else int(call.number(chosen))
+    )
     if active < 1:
         raise NoWorkError(f"the tokens of {call.operator} have {active} experts")
     return active
@@ -225,20 +288,26 @@ def with_weights(
 ) -> Work:
     """Both products by ``(tokens, first weights, second weights, …, chosen, …)``.
 
-    Weights are (experts, 2 x inner size or inner size, size) and (experts, size, inner size), maybe packed. If
-    ``fused``, the activations between both products need not reach the memory.
+    Weights are (experts, 2 x inner size or inner size, size) and (experts, size, inner size), maybe
+    packed. If ``fused``, the activations between both products need not reach the memory.
     """
     given, one, two = call.tensor(x, 2), call.tensor(first, 3), call.tensor(second, 3)
     size, active = row_of(given), _number_of(call, chosen)
     experts, wide, held = _layout(call, one, size)
     inner = two.shape[2] * held
     by_token = call.optional(chosen)
-    if two.shape[:2] != (experts, size) or wide not in (inner, 2 * inner) or one.format != two.format:
+    if (
+        two.shape[:2] != (experts, size)
+        or wide not in (inner, 2 * inner)
+        or one.format != two.format
+    ):
         raise NoWorkError(f"the weights of {call.operator} do not fit its tokens")
     if by_token and by_token.shape[0] != given.shape[0]:
         raise NoWorkError(f"the routing of {call.operator} has other rows than the tokens")
     # a map of all experts to those here, their number, or SGLang's choice of the tokens for them
-    some = by_token is not None and any(each.elements != experts for each in _lists(call, chosen + 1))
+    some = by_token is not None and any(
+        each.elements != experts for each in _lists(call, chosen + 1)
+    )
     if call.operator.startswith("sglang::"):
         some |= call.arguments[-1] is True
     elif call.operator.startswith("vllm::") and call.operator.endswith("fused_experts"):
@@ -250,24 +319,44 @@ def with_weights(
 
 
 def _both(
-    call: Call, x: Tensor, weights: tuple[Tensor, Tensor], sizes: tuple[int, int, int], active: int, *, fused: bool
+    call: Call,
+    x: Tensor,
+    weights: tuple[Tensor, Tensor],
+    sizes: tuple[int, int, int],
+    active: int,
+    *,
+    fused: bool,
 ) -> Work:
-    """Both products of the experts that an even routing reaches; sizes are experts and both inner sizes."""
+    """Both products of the experts that an even routing reaches; sizes are experts and both
+    inner sizes.
+    """
     (tokens, size), (experts, wide, inner) = (x.shape[0], row_of(x)), sizes
     routed, touched = tokens * active, distinct_experts(experts, active, tokens)
     held = sum(each.bytes for each in weights) + _beside(call, tokens, *weights)
-    ids = [each for each in call.arguments[1:] if isinstance(each, Tensor) and each.shape == (tokens, active)]
-    read = touched / max(1, experts) * held + x.bytes + sum(each.bytes for each in ids if each.format in _WHOLE)
+    ids = [
+        each
+        for each in call.arguments[1:]
+        if isinstance(each, Tensor) and each.shape == (tokens, active)
+    ]
+    read = (
+        touched / max(1, experts) * held
+        + x.bytes
+        + sum(each.bytes for each in ids if each.format in _WHOLE)
+    )
     width = max(2, x.width)
     written = tokens * size * width
     if not fused:
         read, written = read + routed * inner * width, routed * (wide + size) * width
     assumed = f"even routing ({touched:.0f} of {experts} experts)"
-    return Work(2.0 * routed * (wide + inner) * size, read, written, _matrix(x, weights[1]), assumed)
+    return Work(
+        2.0 * routed * (wide + inner) * size, read, written, _matrix(x, weights[1]), assumed
+    )
 
 
 def tensorrt(call: Call) -> Work:
-    """TensorRT-LLM's ``(tokens, chosen, …, first weights, [biases,] second weights, …, type, tp, rank, ep, …)``."""
+    """TensorRT-LLM's ``(tokens, chosen, …, first weights, [biases,] second weights, …, type, tp,
+    rank, ep, …)``.
+    """
     maybe = call.optional(4)  # biases have two axes
     second = 4 if maybe and len(maybe.shape) == 3 else 5
     numbers = [each for each in call.arguments[second + 1 :] if isinstance(each, float)]
@@ -277,31 +366,55 @@ def tensorrt(call: Call) -> Work:
 
 
 def runner(call: Call, first: int = 4, second: int = 6) -> Work:
-    """``(logits, bias, tokens, …, weights, …, experts, chosen, _, _, inner size, first expert, experts here, …)``."""
+    """``(logits, bias, tokens, …, weights, …, experts, chosen, _, _, inner size, first expert,
+    experts here, …)``.
+    """
     x, one = call.tensor(2, 2), call.tensor(first)
     maybe = call.optional(second)  # biases have two axes
     two = maybe if maybe and len(maybe.shape) > 2 else call.tensor(10)
-    at = next((n for n, each in enumerate(call.arguments) if isinstance(each, float)), len(call.arguments))
+    at = next(
+        (n for n, each in enumerate(call.arguments) if isinstance(each, float)), len(call.arguments)
+    )
     everywhere, active, inner, experts = (int(call.number(at + place)) for place in (0, 1, 4, 6))
     if experts != everywhere:
         raise NoWorkError(SPREAD)
-    held = [each for each in _HELD.get(two.format, (1,)) if two.elements * each == experts * inner * row_of(x)]
+    held = [
+        each
+        for each in _HELD.get(two.format, (1,))
+        if two.elements * each == experts * inner * row_of(x)
+    ]
     if not held or not two.elements or one.elements not in (two.elements, 2 * two.elements):
         raise NoWorkError(f"the weights of {call.operator} do not fit its tokens")
-    return _both(call, x, (one, two), (experts, one.elements // two.elements * inner, inner), active, fused=True)
+    return _both(
+        call,
+        x,
+        (one, two),
+        (experts, one.elements // two.elements * inner, inner),
+        active,
+        fused=True,
+    )
 
 
 def packed(call: Call) -> Work:
-    """Rows ``(…, k)`` into ``(…, n)`` with packed weights of each expert and scales of (experts, …, n) or (…, n, …)."""
+    """Rows ``(…, k)`` into ``(…, n)`` with packed weights of each expert and scales of (experts,
+    …, n) or (…, n, …).
+    """
     x, out = call.tensor(0, 2), call.tensor(1)
-    given = [each for each in call.arguments[2:] if isinstance(each, Tensor) and len(each.shape) == 3]
+    given = [
+        each for each in call.arguments[2:] if isinstance(each, Tensor) and len(each.shape) == 3
+    ]
     if len(given) < 2 or "int" not in given[0].format or not out.elements:
-        raise NoWorkError(f"packed weights, scales and result of {call.operator} were not all recorded")
+        raise NoWorkError(
+            f"packed weights, scales and result of {call.operator} were not all recorded"
+        )
     (weights, *more), (tokens, k), n = given, x.shape, out.shape[-1]
     experts, rows = weights.shape[0], out.elements // n
     bits = weights.elements * weights.width * 8 / max(1, experts * k * n)
     if bits not in (4, 8) or n not in more[0].shape[1:] or rows % max(1, tokens):
-        raise NoWorkError(f"the packed weights {list(weights.shape)} of {call.operator} are not those of {k} x {n}")
+        raise NoWorkError(
+            f"the packed weights {list(weights.shape)} of {call.operator} are not those of {k}"
+            f" x {n}"
+        )
     touched = distinct_experts(experts, rows // tokens, tokens)
     read = x.bytes + touched / experts * sum(each.bytes for each in given)
     assumed = f"even routing ({touched:.0f} of {experts} experts)"
@@ -311,57 +424,159 @@ def packed(call: Call) -> Work:
 _BOTH: Final = "2 x routed tokens x size x (both inner sizes)"
 _REACHED: Final = "the weights with their scales of E (1 - (1 - k/E)^T) of E experts once"
 _ENDS: Final = f"tokens, result and {_REACHED}"
-_GROUPS: Final = "2 rows k n; rows, result and the weights with their scales of min(groups, rows) groups once"
+_GROUPS: Final = (
+    "2 rows k n; rows, result and the weights with their scales of min(groups, rows) groups once"
+)
 
 KINDS: Final = [
-    Kind("moe_routing", "_moe_C::topk_softmax", choose, "5 a logit; logits and results once", "vllm/csrc/moe"),
-    Kind("moe_routing", "_moe_C::moe_sum sgl_kernel::moe_sum", add_up, "an addition for each part but the first; "
-         "parts and result once", "vllm/csrc/moe"),
-    Kind("moe_experts", "vllm::moe_forward vllm::moe_forward_shared", fused,
-         "2 x routed tokens x 3 size x inner size; tokens, activations and the weights of E (1 - (1 - k/E)^T) of E "
-         "experts once", "llmprof.theory.work",
-         inside=" ".join((*_ROUTES, *_MAPS, ALLOCATION, *_GATED, *_PLAIN))),
-    Kind("moe_experts", "vllm::fused_experts vllm::inplace_fused_experts vllm::outplace_fused_experts "
-         "sglang::inplace_fused_experts sglang::outplace_fused_experts", with_weights,
-         f"{_BOTH}; tokens, activations, result and {_REACHED}", "vllm, layers/fused_moe/fused_moe.py"),
-    Kind("moe_experts", "vllm::rocm_aiter_fused_moe vllm::rocm_aiter_asm_moe_tkw1 aiter::fused_moe_ aiter::ck_moe",
-         partial(with_weights, fused=True), f"{_BOTH}; {_ENDS}", "vllm/_aiter_ops.py, aiter/fused_moe.py", whole=True),
-    Kind("moe_experts", "aiter::fmoe aiter::fmoe_g1u1 aiter::fmoe_g1u1_a16 aiter::fmoe_int8_g1u0 "
-         "aiter::fmoe_int8_g1u0_a16 aiter::fmoe_fp8_g1u1_a16 aiter::fmoe_fp8_blockscale_g1u1",
-         partial(with_weights, x=1, first=2, second=3, chosen=8, fused=True), f"{_BOTH}; {_ENDS}",
-         "aiter/ops/moe_op.py", whole=True),
-    Kind("moe_experts", "trtllm::fused_moe", tensorrt, f"{_BOTH}; {_ENDS}",
-         "tensorrt_llm/_torch/custom_ops/torch_custom_ops.py", whole=True),
-    Kind("moe_experts", "trtllm::fp8_block_scale_moe_runner trtllm::fp4_block_scale_moe_runner "
-         "vllm::flashinfer_fused_moe_blockscale_fp8", runner, f"{_BOTH}; {_ENDS}",
-         "tensorrt_llm/_torch/custom_ops/trtllm_gen_custom_ops.py, vllm, layers/fused_moe/flashinfer_trtllm_moe.py",
-         whole=True),
-    Kind("moe_experts", "vllm::flashinfer_fused_moe_bf16", partial(runner, first=3, second=4), f"{_BOTH}; {_ENDS}",
-         "vllm, layers/fused_moe/flashinfer_trtllm_moe.py", whole=True),
-    Kind("moe_experts", "_moe_C::moe_wna16_gemm _moe_C::moe_wna16_marlin_gemm sgl_kernel::moe_wna16_marlin_gemm",
-         packed, f"2 rows k n; rows, result, and zero points and {_REACHED}", "vllm/_custom_ops.py"),
-    Kind("moe_experts", "sglang_profiler::fused_moe_triton_kernels_invoke_fused_moe_kernel*",
-         partial(grouped, out=3, chosen=8), f"2 rows k n; rows, result and {_REACHED}",
-         "sglang, layers/moe/fused_moe_triton"),
-    Kind("moe_experts", "aiter::moe_cktile2stages_gemm1_ck aiter::moe_cktile2stages_gemm2_ck",
-         partial(grouped, out=2, chosen=6), f"2 rows k n; rows, result and {_REACHED}", "aiter/ops/moe_op.py"),
-    Kind("moe_experts", "aiter::ck_moe_stage1", partial(grouped, out=6, chosen=7),
-         f"2 rows k n; rows, result and {_REACHED}", "aiter/ops/moe_op.py"),
-    Kind("moe_experts", "aiter::ck_moe_stage2", partial(grouped, weight=2, out=6, chosen=7),
-         f"2 rows k n; rows, result and {_REACHED}", "aiter/ops/moe_op.py"),
-    Kind("moe_experts", "_C::cutlass_moe_mm _C::cutlass_fp4_group_mm _C::cutlass_mxfp4_group_mm "
-         "_C::cutlass_w4a8_moe_mm _C::cutlass_blockwise_scaled_grouped_mm sgl_kernel::cutlass_fp4_group_mm "
-         "sgl_kernel::cutlass_w4a8_moe_mm", partial(grouped, x=1, weight=2, out=0), _GROUPS,
-         "vllm/csrc/torch_bindings.cpp, sglang, sgl-kernel/csrc/common_extension.cc"),
-    Kind("moe_experts", "sgl_kernel::fp8_blockwise_scaled_grouped_mm", partial(grouped, x=6, weight=7, out=0),
-         _GROUPS, "sglang, sgl-kernel/csrc/common_extension.cc"),
-    Kind("moe_experts", "aten::_grouped_mm aten::_scaled_grouped_mm", grouped, _GROUPS,
-         "torch/utils/flop_counter.py"),
-    Kind("moe_experts", "fbgemm::bf16bf16bf16_grouped_stacked fbgemm::f8f8bf16_rowwise_grouped_stacked", grouped,
-         _GROUPS, "FBGEMM, fbgemm_gpu/experimental/gen_ai/src/quantize"),
+    Kind(
+        "moe_routing",
+        "_moe_C::topk_softmax",
+        choose,
+        "5 a logit; logits and results once",
+        "vllm/csrc/moe",
+    ),
+    Kind(
+        "moe_routing",
+        "_moe_C::moe_sum sgl_kernel::moe_sum",
+        add_up,
+        "an addition for each part but the first; parts and result once",
+        "vllm/csrc/moe",
+    ),
+    Kind(
+        "moe_experts",
+        "vllm::moe_forward vllm::moe_forward_shared",
+        fused,
+        "2 x routed tokens x 3 size x inner size; tokens, activations and the weights of E (1 - (1"
+        " - k/E)^T) of E experts once",
+        "llmprof.theory.work",
+        inside=" ".join((*_ROUTES, *_MAPS, ALLOCATION, *_GATED, *_PLAIN)),
+    ),
+    Kind(
+        "moe_experts",
+        "vllm::fused_experts vllm::inplace_fused_experts vllm::outplace_fused_experts "
+        "sglang::inplace_fused_experts sglang::outplace_fused_experts",
+        with_weights,
+        f"{_BOTH}; tokens, activations, result and {_REACHED}",
+        "vllm, layers/fused_moe/fused_moe.py",
+    ),
+    Kind(
+        "moe_experts",
+        "vllm::rocm_aiter_fused_moe vllm::rocm_aiter_asm_moe_tkw1 aiter::fused_moe_ aiter::ck_moe",
+        partial(with_weights, fused=True),
+        f"{_BOTH}; {_ENDS}",
+        "vllm/_aiter_ops.py, aiter/fused_moe.py",
+        whole=True,
+    ),
+    Kind(
+        "moe_experts",
+        "aiter::fmoe aiter::fmoe_g1u1 aiter::fmoe_g1u1_a16 aiter::fmoe_int8_g1u0 "
+        "aiter::fmoe_int8_g1u0_a16 aiter::fmoe_fp8_g1u1_a16 aiter::fmoe_fp8_blockscale_g1u1",
+        partial(with_weights, x=1, first=2, second=3, chosen=8, fused=True),
+        f"{_BOTH}; {_ENDS}",
+        "aiter/ops/moe_op.py",
+        whole=True,
+    ),
+    Kind(
+        "moe_experts",
+        "trtllm::fused_moe",
+        tensorrt,
+        f"{_BOTH}; {_ENDS}",
+        "tensorrt_llm/_torch/custom_ops/torch_custom_ops.py",
+        whole=True,
+    ),
+    Kind(
+        "moe_experts",
+        "trtllm::fp8_block_scale_moe_runner trtllm::fp4_block_scale_moe_runner "
+        "vllm::flashinfer_fused_moe_blockscale_fp8",
+        runner,
+        f"{_BOTH}; {_ENDS}",
+        "tensorrt_llm/_torch/custom_ops/trtllm_gen_custom_ops.py, vllm,"
+        " layers/fused_moe/flashinfer_trtllm_moe.py",
+        whole=True,
+    ),
+    Kind(
+        "moe_experts",
+        "vllm::flashinfer_fused_moe_bf16",
+        partial(runner, first=3, second=4),
+        f"{_BOTH}; {_ENDS}",
+        "vllm, layers/fused_moe/flashinfer_trtllm_moe.py",
+        whole=True,
+    ),
+    Kind(
+        "moe_experts",
+        "_moe_C::moe_wna16_gemm _moe_C::moe_wna16_marlin_gemm sgl_kernel::moe_wna16_marlin_gemm",
+        packed,
+        f"2 rows k n; rows, result, and zero points and {_REACHED}",
+        "vllm/_custom_ops.py",
+    ),
+    Kind(
+        "moe_experts",
+        "sglang_profiler::fused_moe_triton_kernels_invoke_fused_moe_kernel*",
+        partial(grouped, out=3, chosen=8),
+        f"2 rows k n; rows, result and {_REACHED}",
+        "sglang, layers/moe/fused_moe_triton",
+    ),
+    Kind(
+        "moe_experts",
+        "aiter::moe_cktile2stages_gemm1_ck aiter::moe_cktile2stages_gemm2_ck",
+        partial(grouped, out=2, chosen=6),
+        f"2 rows k n; rows, result and {_REACHED}",
+        "aiter/ops/moe_op.py",
+    ),
+    Kind(
+        "moe_experts",
+        "aiter::ck_moe_stage1",
+        partial(grouped, out=6, chosen=7),
+        f"2 rows k n; rows, result and {_REACHED}",
+        "aiter/ops/moe_op.py",
+    ),
+    Kind(
+        "moe_experts",
+        "aiter::ck_moe_stage2",
+        partial(grouped, weight=2, out=6, chosen=7),
+        f"2 rows k n; rows, result and {_REACHED}",
+        "aiter/ops/moe_op.py",
+    ),
+    Kind(
+        "moe_experts",
+        "_C::cutlass_moe_mm _C::cutlass_fp4_group_mm _C::cutlass_mxfp4_group_mm"
+        " _C::cutlass_w4a8_moe_mm _C::cutlass_blockwise_scaled_grouped_mm"
+        " sgl_kernel::cutlass_fp4_group_mm sgl_kernel::cutlass_w4a8_moe_mm",
+        partial(grouped, x=1, weight=2, out=0),
+        _GROUPS,
+        "vllm/csrc/torch_bindings.cpp, sglang, sgl-kernel/csrc/common_extension.cc",
+    ),
+    Kind(
+        "moe_experts",
+        "sgl_kernel::fp8_blockwise_scaled_grouped_mm",
+        partial(grouped, x=6, weight=7, out=0),
+        _GROUPS,
+        "sglang, sgl-kernel/csrc/common_extension.cc",
+    ),
+    Kind(
+        "moe_experts",
+        "aten::_grouped_mm aten::_scaled_grouped_mm",
+        grouped,
+        _GROUPS,
+        "torch/utils/flop_counter.py",
+    ),
+    Kind(
+        "moe_experts",
+        "fbgemm::bf16bf16bf16_grouped_stacked fbgemm::f8f8bf16_rowwise_grouped_stacked",
+        grouped,
+        _GROUPS,
+        "FBGEMM, fbgemm_gpu/experimental/gen_ai/src/quantize",
+    ),
     Kind("moe_experts", "GroupedGemm", megablocks, _GROUPS, "grouped_gemm/ops.py"),
-    Kind("moe_experts", "primus_turbo::grouped_gemm_impl primus_turbo::grouped_gemm_csrc_impl "
-         "primus_turbo::grouped_gemm_fp8_impl primus_turbo::grouped_gemm_variable_k_impl "
-         "primus_turbo::grouped_gemm_fp8_variable_k_impl", grouped, _GROUPS,
-         "Primus-Turbo, primus_turbo/pytorch/kernels/grouped_gemm", whole=True),
-]  # fmt: skip
+    Kind(
+        "moe_experts",
+        "primus_turbo::grouped_gemm_impl primus_turbo::grouped_gemm_csrc_impl "
+        "primus_turbo::grouped_gemm_fp8_impl primus_turbo::grouped_gemm_variable_k_impl "
+        "primus_turbo::grouped_gemm_fp8_variable_k_impl",
+        grouped,
+        _GROUPS,
+        "Primus-Turbo, primus_turbo/pytorch/kernels/grouped_gemm",
+        whole=True,
+    ),
+]

@@ -1,8 +1,10 @@
-"""Work of kernels of Huawei's CANN, whose profiler records the shapes of each kernel's own inputs and results.
+"""Work of kernels of Huawei's CANN, whose profiler records the shapes of each kernel's own inputs
+and results.
 
-A call is called ``cann::`` and the type of the kernel. Its two arguments are the list of its inputs and the list of its
-results, as msprof's ``kernel_details.csv`` has them; an entry without a shape (a scalar, or an optional one that is not
-given) has no elements. Arguments of the operators: CANN's operator prototypes (``ops/built-in/op_proto``).
+A call is called ``cann::`` and the type of the kernel. Its two arguments are the list of its inputs
+and the list of its results, as msprof's ``kernel_details.csv`` has them; an entry without a shape
+(a scalar, or an optional one that is not given) has no elements. Arguments of the operators: CANN's
+operator prototypes (``ops/built-in/op_proto``).
 """
 
 from __future__ import annotations
@@ -19,18 +21,26 @@ _SOURCE: Final = "shapes of the kernel"
 _IN_PLACE: Final = "nothing is written in place, as far as was recorded"
 
 _MASK: Final = (2048, 2048)
-"""Shape of the mask that ``sparse_mode`` 2, 3 and 4 of ``npu_fusion_attention`` take for any lengths."""
+"""Shape of the mask that ``sparse_mode`` 2, 3 and 4 of ``npu_fusion_attention`` take for any
+lengths.
+"""
 
 
 def _side(call: Call, place: int) -> tuple[Tensor, ...]:
     found = call.get(place)
-    return tuple(each for each in found if isinstance(each, Tensor)) if isinstance(found, tuple) else ()
+    return (
+        tuple(each for each in found if isinstance(each, Tensor))
+        if isinstance(found, tuple)
+        else ()
+    )
 
 
 def _given(call: Call, place: int, number: int) -> Tensor:
     found = _side(call, place)
     if number >= len(found) or not found[number].elements:
-        raise NoWorkError(f"{'input' if place == 0 else 'result'} {number} of {call.operator} was not recorded")
+        raise NoWorkError(
+            f"{'input' if place == 0 else 'result'} {number} of {call.operator} was not recorded"
+        )
     return found[number]
 
 
@@ -39,7 +49,9 @@ def _bytes(tensors: tuple[Tensor, ...]) -> float:
 
 
 def _matrix(tensor: Tensor) -> str:
-    """Format of the matrix unit; products of fp32 run in one of several (HF32), which is not recorded."""
+    """Format of the matrix unit; products of fp32 run in one of several (HF32), which is not
+    recorded.
+    """
     return "" if tensor.format == "fp32" else tensor.format
 
 
@@ -52,7 +64,8 @@ def matmul(call: Call) -> Work:
     k = a.shape[-2] * a.shape[-1] // max(1, m)
     if sorted(a.shape[-2:]) != sorted((m, k)) or sorted(b.shape[-2:]) != sorted((k, n)):
         raise NoWorkError(
-            f"the shapes {list(a.shape)}, {list(b.shape)} and {list(out.shape)} are not those of a product"
+            f"the shapes {list(a.shape)}, {list(b.shape)} and {list(out.shape)} are not those of a"
+            " product"
         )
     batch = math.prod(batches)
     flops = 2.0 * batch * m * n * k
@@ -64,7 +77,9 @@ def stream(call: Call) -> Work:
     inputs, results = _side(call, 0), _side(call, 1)
     if not _bytes(inputs + results):
         raise NoWorkError(f"neither inputs nor results of {call.operator} were recorded")
-    return Work(None, _bytes(inputs), _bytes(results), "", "" if _bytes(results) else _IN_PLACE, _SOURCE)
+    return Work(
+        None, _bytes(inputs), _bytes(results), "", "" if _bytes(results) else _IN_PLACE, _SOURCE
+    )
 
 
 def fill(call: Call) -> Work:
@@ -79,37 +94,53 @@ def part(call: Call) -> Work:
 
 
 def gather(call: Call) -> Work:
-    """``(table, indices, axis)``: indices, the rows that they name (at most the whole table) and the result."""
+    """``(table, indices, axis)``: indices, the rows that they name (at most the whole table) and
+    the result.
+    """
     table, indices, out = _given(call, 0, 0), _given(call, 0, 1), _given(call, 1, 0)
     return Work(0.0, indices.bytes + min(table.bytes, out.bytes), out.bytes, "", "", _SOURCE)
 
 
 def adam(call: Call) -> Work:
-    """``(weights, first moment, second moment, gradient, …)``: all are read, the first three are written in place."""
+    """``(weights, first moment, second moment, gradient, …)``: all are read, the first three are
+    written in place.
+    """
     inputs = [_given(call, 0, place) for place in range(4)]
     return Work(None, _bytes(_side(call, 0)), _bytes(tuple(inputs[:3])), "", "", _SOURCE)
 
 
-def _sizes(call: Call, q: Tensor, k: Tensor, v: Tensor, sums: Tensor) -> tuple[int, int, int, int, int, int]:
-    """Batch, heads, queries, keys, and sizes of a key and of a value, from the sums of the softmax and the layout."""
+def _sizes(
+    call: Call, q: Tensor, k: Tensor, v: Tensor, sums: Tensor
+) -> tuple[int, int, int, int, int, int]:
+    """Batch, heads, queries, keys, and sizes of a key and of a value, from the sums of the
+    softmax and the layout.
+    """
     if len(sums.shape) != 4:  # sequences of several lengths, which are not recorded, in one axis
-        raise NoWorkError(f"the sums of {call.operator} have the shape {list(sums.shape)}, not one for each query")
+        raise NoWorkError(
+            f"the sums of {call.operator} have the shape {list(sums.shape)}, not one for each query"
+        )
     batch, heads, queries = sums.shape[:3]
     size = q.elements // (batch * heads * queries)
     layouts = {
-        (queries, batch, heads * size): 0, (batch, queries, heads * size): 1,
-        (batch, heads, queries, size): 2, (batch, queries, heads, size): 1,
-    }  # fmt: skip
+        (queries, batch, heads * size): 0,
+        (batch, queries, heads * size): 1,
+        (batch, heads, queries, size): 2,
+        (batch, queries, heads, size): 1,
+    }
     axis = layouts.get(q.shape)
     if axis is None or len(k.shape) != len(q.shape):
-        raise NoWorkError(f"the layout of the queries {list(q.shape)} of {call.operator} is not known")
+        raise NoWorkError(
+            f"the layout of the queries {list(q.shape)} of {call.operator} is not known"
+        )
     keys = k.shape[axis]
     shared = k.elements // (batch * keys * size)  # heads of keys
     return batch, heads, queries, keys, size, v.elements // (batch * keys * max(1, shared))
 
 
 def _pairs(call: Call, queries: int, keys: int, mask: int) -> tuple[float, str]:
-    """Pairs of a query and a key: all without a mask, those of a causal one if the mask is the one for any lengths."""
+    """Pairs of a query and a key: all without a mask, those of a causal one if the mask is the
+    one for any lengths.
+    """
     inputs = _side(call, 0)
     given = inputs[mask] if mask < len(inputs) else None
     if given is None or not given.elements:
@@ -120,16 +151,24 @@ def _pairs(call: Call, queries: int, keys: int, mask: int) -> tuple[float, str]:
 
 
 def attention(call: Call) -> Work:
-    """``FlashAttentionScore``: ``(q, k, v, pse, drop, padding, mask, …)`` into ``(maxima, sums, …, result)``."""
+    """``FlashAttentionScore``:
+
+    ``(q, k, v, pse, drop, padding, mask, …)`` into ``(maxima, sums, …, result)``.
+    """
     q, k, v = (_given(call, 0, place) for place in range(3))
     batch, heads, queries, keys, size, value = _sizes(call, q, k, v, _given(call, 1, 0))
     pairs, assumed = _pairs(call, queries, keys, 6)
     flops = 2.0 * batch * heads * pairs * (size + value)
-    return Work(flops, _bytes(_side(call, 0)[:3]), _bytes(_side(call, 1)), _matrix(q), assumed, _SOURCE)
+    return Work(
+        flops, _bytes(_side(call, 0)[:3]), _bytes(_side(call, 1)), _matrix(q), assumed, _SOURCE
+    )
 
 
 def attention_backward(call: Call) -> Work:
-    """``FlashAttentionScoreGrad``: ``(q, k, v, dy, mask, maxima, sums, …, result, …)`` into three gradients."""
+    """``FlashAttentionScoreGrad``:
+
+    ``(q, k, v, dy, mask, maxima, sums, …, result, …)`` into three gradients.
+    """
     q, k, v = (_given(call, 0, place) for place in range(3))
     batch, heads, queries, keys, size, value = _sizes(call, q, k, v, _given(call, 0, 5))
     pairs, assumed = _pairs(call, queries, keys, 4)
@@ -147,30 +186,102 @@ _ONCE: Final = "not known; inputs and results once, of the shapes of the kernel"
 _PROTO: Final = "CANN, ops/built-in/op_proto"
 
 KINDS: Final = [
-    Kind("gemm", _of("MatMul MatMulV2 MatMulV3 BatchMatMul BatchMatMulV2 BatchMatMulV3"), matmul,
-         "2 m n k; inputs and result once, of the shapes of the kernel", _PROTO),
-    Kind("attention", _of("FlashAttentionScore"), attention,
-         "2 heads pairs (size of a key + size of a value); queries, keys, values and results once; the mask of "
-         "2048 x 2048 for any lengths leaves half of the pairs", _PROTO),
-    Kind("attention backward", _of("FlashAttentionScoreGrad"), attention_backward,
-         "2 heads pairs (3 x size of a key + 2 x size of a value); inputs but the mask, and gradients once", _PROTO),
-    Kind("norm", _of("RmsNorm AddRmsNorm LayerNorm LayerNormV3 LayerNormV4"), stream, _ONCE, _PROTO),
-    Kind("norm backward", _of("RmsNormGrad LayerNormGrad LayerNormGradV3 LayerNormV3Grad"), stream, _ONCE, _PROTO),
-    Kind("activation", _of("SwiGlu SwiGluGrad Gelu GeluV2 GeluGrad GeluGradV2 FastGelu FastGeluGrad Swish SwishGrad "
-         "Relu ReluGrad Sigmoid SigmoidGrad Tanh TanhGrad"), stream, _ONCE, _PROTO),
-    Kind("rope", _of("RotaryPositionEmbedding RotaryPositionEmbeddingGrad RotaryMul RotaryMulGrad"), stream, _ONCE,
-         _PROTO),
-    Kind("softmax", _of("SoftmaxV2 SoftmaxGrad LogSoftmaxV2 LogSoftmaxGrad"), stream, _ONCE, _PROTO),
-    Kind("elementwise", _of("Add Adds Sub Subs Mul Muls Div RealDiv Neg Abs Exp Log Sqrt Rsqrt Pow Pows Square "
-         "Reciprocal Cos Sin Maximum Minimum Greater GreaterEqual Less LessEqual Equal NotEqual LogicalAnd LogicalOr "
-         "LogicalNot Cast ForeachAddListV2 ForeachMulScalarV2"), stream, _ONCE, _PROTO),
-    Kind("reduction", _of("ReduceSum ReduceMean ReduceMax ReduceMin LpNormV2"), stream, _ONCE, _PROTO),
+    Kind(
+        "gemm",
+        _of("MatMul MatMulV2 MatMulV3 BatchMatMul BatchMatMulV2 BatchMatMulV3"),
+        matmul,
+        "2 m n k; inputs and result once, of the shapes of the kernel",
+        _PROTO,
+    ),
+    Kind(
+        "attention",
+        _of("FlashAttentionScore"),
+        attention,
+        "2 heads pairs (size of a key + size of a value); queries, keys, values and results once;"
+        " the mask of 2048 x 2048 for any lengths leaves half of the pairs",
+        _PROTO,
+    ),
+    Kind(
+        "attention backward",
+        _of("FlashAttentionScoreGrad"),
+        attention_backward,
+        "2 heads pairs (3 x size of a key + 2 x size of a value); inputs but the mask, and"
+        " gradients once",
+        _PROTO,
+    ),
+    Kind(
+        "norm", _of("RmsNorm AddRmsNorm LayerNorm LayerNormV3 LayerNormV4"), stream, _ONCE, _PROTO
+    ),
+    Kind(
+        "norm backward",
+        _of("RmsNormGrad LayerNormGrad LayerNormGradV3 LayerNormV3Grad"),
+        stream,
+        _ONCE,
+        _PROTO,
+    ),
+    Kind(
+        "activation",
+        _of(
+            "SwiGlu SwiGluGrad Gelu GeluV2 GeluGrad GeluGradV2 FastGelu FastGeluGrad Swish"
+            " SwishGrad Relu ReluGrad Sigmoid SigmoidGrad Tanh TanhGrad"
+        ),
+        stream,
+        _ONCE,
+        _PROTO,
+    ),
+    Kind(
+        "rope",
+        _of("RotaryPositionEmbedding RotaryPositionEmbeddingGrad RotaryMul RotaryMulGrad"),
+        stream,
+        _ONCE,
+        _PROTO,
+    ),
+    Kind(
+        "softmax", _of("SoftmaxV2 SoftmaxGrad LogSoftmaxV2 LogSoftmaxGrad"), stream, _ONCE, _PROTO
+    ),
+    Kind(
+        "elementwise",
+        _of(
+            "Add Adds Sub Subs Mul Muls Div RealDiv Neg Abs Exp Log Sqrt Rsqrt Pow Pows Square"
+            " Reciprocal Cos Sin Maximum Minimum Greater GreaterEqual Less LessEqual Equal NotEqual"
+            " LogicalAnd LogicalOr LogicalNot Cast ForeachAddListV2 ForeachMulScalarV2"
+        ),
+        stream,
+        _ONCE,
+        _PROTO,
+    ),
+    Kind(
+        "reduction", _of("ReduceSum ReduceMean ReduceMax ReduceMin LpNormV2"), stream, _ONCE, _PROTO
+    ),
     Kind("top-k", _of("Sort TopKV2"), stream, _ONCE, _PROTO),
-    Kind("copy", _of("TensorMove Transpose ConcatD ConcatV2 Split SplitD SplitV SplitVD Pack"), stream, _ONCE, _PROTO),
-    Kind("copy", _of("Slice SliceD StridedSlice StridedSliceD"), part, "0; the result read and written", _PROTO),
+    Kind(
+        "copy",
+        _of("TensorMove Transpose ConcatD ConcatV2 Split SplitD SplitV SplitVD Pack"),
+        stream,
+        _ONCE,
+        _PROTO,
+    ),
+    Kind(
+        "copy",
+        _of("Slice SliceD StridedSlice StridedSliceD"),
+        part,
+        "0; the result read and written",
+        _PROTO,
+    ),
     Kind("fill", _of("ZerosLike OnesLike Fill"), fill, "0; the result once", _PROTO),
-    Kind("gather", _of("GatherV2"), gather,
-         "0; indices, the rows that they name (at most the whole table) and the result once", _PROTO),
-    Kind("optimizer", _of("ApplyAdamWV2"), adam,
-         "not known; weights, both moments, gradient and what else it takes read, the first three written", _PROTO),
-]  # fmt: skip
+    Kind(
+        "gather",
+        _of("GatherV2"),
+        gather,
+        "0; indices, the rows that they name (at most the whole table) and the result once",
+        _PROTO,
+    ),
+    Kind(
+        "optimizer",
+        _of("ApplyAdamWV2"),
+        adam,
+        "not known; weights, both moments, gradient and what else it takes read, the first three"
+        " written",
+        _PROTO,
+    ),
+]

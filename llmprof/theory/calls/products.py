@@ -18,23 +18,40 @@ _HALF_IN: Final = {"fp8", "fp4", "int8", "uint8"}
 
 
 def matrix_format(call: Call, tensor: Tensor) -> str:
-    """Format that the matrix unit computes in; products of fp32 are those of tf32 where the kernel's name says so."""
-    if tensor.format == "fp32" and re.search(r"tf32|_s1688gemm_f32|3xbf16", call.kernel, re.IGNORECASE):
+    """Format that the matrix unit computes in; products of fp32 are those of tf32 where the
+    kernel's name says so.
+    """
+    if tensor.format == "fp32" and re.search(
+        r"tf32|_s1688gemm_f32|3xbf16", call.kernel, re.IGNORECASE
+    ):
         return "tf32"
     return tensor.format
 
 
 def product(
-    call: Call, a: Tensor, b: Tensor, mnk: tuple[int, int, int], *, batch: int = 1, bias: Tensor | None = None,
-    width: float = 0, more: float = 0,
-) -> Work:  # fmt: skip
-    """``batch`` products of m x k with k x n, with an addend of the result; ``more`` bytes are read besides."""
+    call: Call,
+    a: Tensor,
+    b: Tensor,
+    mnk: tuple[int, int, int],
+    *,
+    batch: int = 1,
+    bias: Tensor | None = None,
+    width: float = 0,
+    more: float = 0,
+) -> Work:
+    """``batch`` products of m x k with k x n, with an addend of the result; ``more`` bytes are
+    read besides.
+    """
     m, n, k = mnk
     added = bias.bytes if bias else 0.0
     out = width or (2 if a.format in _HALF_IN else a.width)
     flops = batch * m * n * (2.0 * k + (1 if bias else 0))
     return Work(
-        flops, a.bytes + b.bytes + added + more, batch * m * n * out, matrix_format(call, a), result=(batch, m, n)
+        flops,
+        a.bytes + b.bytes + added + more,
+        batch * m * n * out,
+        matrix_format(call, a),
+        result=(batch, m, n),
     )
 
 
@@ -48,7 +65,9 @@ def mm(call: Call) -> Work:
     """``a @ b``, with ``a`` and ``b`` at the places 0 and 1."""
     a, b = call.tensor(0, 2), call.tensor(1, 2)
     width = 4 if call.operator == "aten::_int_mm" else 0
-    return product(call, a, b, (a.shape[0], b.shape[1], _agree(call, a.shape[1], b.shape[0])), width=width)
+    return product(
+        call, a, b, (a.shape[0], b.shape[1], _agree(call, a.shape[1], b.shape[0])), width=width
+    )
 
 
 def addmm(call: Call) -> Work:
@@ -77,8 +96,14 @@ def linear(call: Call) -> Work:
     """``x @ weight.T + bias``, with a weight of n x k."""
     x, weight = call.tensor(0), call.tensor(1, 2)
     k = _agree(call, x.shape[-1] if x.shape else 0, weight.shape[1])
-    return product(call, x, weight, (math.prod(x.shape[:-1]), weight.shape[0], k), bias=call.optional(2),
-                   width=_RESULTS.get(int(call.number(3, 0)), 0))  # fmt: skip
+    return product(
+        call,
+        x,
+        weight,
+        (math.prod(x.shape[:-1]), weight.shape[0], k),
+        bias=call.optional(2),
+        width=_RESULTS.get(int(call.number(3, 0)), 0),
+    )
 
 
 def skinny(call: Call) -> Work:
@@ -113,14 +138,18 @@ def scaled_mm(call: Call) -> Work:
     sizes = (a.shape[0], b.shape[1], _agree(call, a.shape[1], b.shape[0]))
     width = call.tensor(0).width if out_first else 0
     if not out_first:
-        said = [each for each in call.arguments[4:] if isinstance(each, float) and int(each) in _RESULTS]
+        said = [
+            each for each in call.arguments[4:] if isinstance(each, float) and int(each) in _RESULTS
+        ]
         width = _RESULTS[int(said[0])] if said else 2
     bias = call.optional(place + 4)
     return product(call, a, b, sizes, bias=bias, width=width, more=scales)
 
 
 def quantized(call: Call) -> Work:
-    """``x @ weight.T`` of narrow numbers: ``x`` (…, k) and ``weight`` (n, k) in order, scales and a result anywhere.
+    """``x @ weight.T`` of narrow numbers:
+
+    ``x`` (…, k) and ``weight`` (n, k) in order, scales and a result anywhere.
 
     Where the format is of 4 bits, or unsigned bytes stand for it, an element holds two numbers.
     """
@@ -129,13 +158,22 @@ def quantized(call: Call) -> Work:
     k = row_of(x)
     weight = next((each for each in rest if k in (each.shape[-1], row_of(each))), None)
     if weight is None or len(weight.shape) != 2:
-        raise NoWorkError(f"no weight of {k} columns was recorded among the arguments of {call.operator}")
+        raise NoWorkError(
+            f"no weight of {k} columns was recorded among the arguments of {call.operator}"
+        )
     m, n = math.prod(x.shape[:-1]), weight.shape[0]
     out = next((each for each in rest if each is not weight and each.shape[-2:] == (m, n)), None)
-    others = [each for each in call.tensors() if each is not x and each is not weight and each is not out]
+    others = [
+        each for each in call.tensors() if each is not x and each is not weight and each is not out
+    ]
     usual = 4 if call.operator == "bitsandbytes::int8_linear_matmul" else 2
     work = product(
-        call, x, weight, (m, n, k), width=out.width if out else usual, more=sum(each.bytes for each in others)
+        call,
+        x,
+        weight,
+        (m, n, k),
+        width=out.width if out else usual,
+        more=sum(each.bytes for each in others),
     )
     return replace(work, matrix="fp4") if k != x.shape[-1] else work
 
@@ -146,18 +184,24 @@ def row_of(tensor: Tensor) -> int:
 
 
 def into(call: Call) -> Work:
-    """``(result, a, b, …)``, of narrow numbers also with scales: m, n and k follow from the sizes of the three."""
+    """``(result, a, b, …)``, of narrow numbers also with scales: m, n and k follow from the
+    sizes of the three.
+    """
     out, a, b = call.tensor(0, 2), call.tensor(1, 2), call.tensor(2, 2)
     (m, n), k = out.shape, row_of(a)
     if a.shape[0] != m or b.shape[0] * row_of(b) != n * k:
-        raise NoWorkError(f"the sizes {list(out.shape)}, {list(a.shape)} and {list(b.shape)} do not fit")
+        raise NoWorkError(
+            f"the sizes {list(out.shape)}, {list(a.shape)} and {list(b.shape)} do not fit"
+        )
     scales = sum(each.bytes for place in (3, 4) if (each := call.optional(place)))
     work = product(call, a, b, (m, n, k), width=out.width, more=scales)
     return replace(work, matrix="fp4") if k != a.shape[1] else work
 
 
 def of_three(call: Call) -> Work:
-    """TransformerEngine's ``(a, …, b, …, result)`` at the places 0, 5 and 10, each of them turned or not."""
+    """TransformerEngine's ``(a, …, b, …, result)`` at the places 0, 5 and 10, each of them
+    turned or not.
+    """
     a, b, out = (call.tensor(place) for place in (0, 5, 10))
     inner = math.isqrt(a.elements * b.elements // max(1, out.elements))
     m, n = math.prod(out.shape[:-1]), out.shape[-1]
@@ -167,7 +211,9 @@ def of_three(call: Call) -> Work:
 
 
 def packed_scales(call: Call) -> Work:
-    """``(a, weights, group, scales and zero points)`` of torch's products with 4 bits, or ``(a, weights, scales)``."""
+    """``(a, weights, group, scales and zero points)`` of torch's products with 4 bits, or ``(a,
+    weights, scales)``.
+    """
     a, weights = call.tensor(0, 2), call.tensor(1)
     scales = call.tensor(3 if "int4" in call.operator else 2)
     n = scales.shape[1] if "int4" in call.operator else scales.shape[0]
@@ -179,21 +225,30 @@ _PACKED: Final = (2, 3, 4, 8)
 
 
 def packed(call: Call) -> Work:
-    """``a @ unpacked(weights)``: whole numbers hold several weights each, scales have a column for each of the result.
+    """``a @ unpacked(weights)``: whole numbers hold several weights each, scales have a column for
+    each of the result.
 
-    Of the other arguments, matrices (zero points), biases and orders of the inputs are read; a workspace is not.
+    Of the other arguments, matrices (zero points), biases and orders of the inputs are read; a
+    workspace is not.
     """
     a = call.tensor(0)
     given = [each for each in call.arguments[1:] if isinstance(each, Tensor)]
-    at = next((n for n, each in enumerate(given) if "int" in each.format and len(each.shape) == 2), None)
+    at = next(
+        (n for n, each in enumerate(given) if "int" in each.format and len(each.shape) == 2), None
+    )
     k = a.shape[-1] if a.shape else 0
     if at is None or not k:
         raise NoWorkError(f"no packed weights were recorded among the arguments of {call.operator}")
     weights, after = given[at], given[at + 1 :]
-    scales = next((each for each in after if len(each.shape) == 2 and "int" not in each.format), None)
+    scales = next(
+        (each for each in after if len(each.shape) == 2 and "int" not in each.format), None
+    )
     n = scales.shape[1] if scales else 0
     if not n or weights.elements * weights.width * 8 / (k * n) not in _PACKED:
-        raise NoWorkError(f"the packed weights {list(weights.shape)} of {call.operator} are not those of {k} x {n}")
+        raise NoWorkError(
+            f"the packed weights {list(weights.shape)} of {call.operator} are not those of {k}"
+            f" x {n}"
+        )
     m = math.prod(a.shape[:-1])
     more = sum(each.bytes for each in after if len(each.shape) == 2 or each.shape in ((n,), (k,)))
     return product(call, a, weights, (m, n, k), more=more)
@@ -207,8 +262,14 @@ def convolution(call: Call) -> Work:
     if call.operator in ("aten::convolution", "aten::_convolution"):
         places, transposed, groups = (3, 4, 5), call.number(6, 0), int(call.number(8, 1))
     else:
-        after = 1 if call.operator == "aten::miopen_convolution" else 0  # its bias stands before the sizes
-        places, transposed, groups = (3 + after, 2 + after, 4 + after), 0, int(call.number(5 + after, 1))
+        after = (
+            1 if call.operator == "aten::miopen_convolution" else 0
+        )  # its bias stands before the sizes
+        places, transposed, groups = (
+            (3 + after, 2 + after, 4 + after),
+            0,
+            int(call.number(5 + after, 1)),
+        )
     stride, padding, dilation = (call.numbers(place) for place in places)
     space = len(x.shape) - 2
     more = call.numbers(7) if transposed else (0.0,)
@@ -216,24 +277,35 @@ def convolution(call: Call) -> Work:
         each * space if len(each) == 1 else each for each in (stride, padding, dilation, more)
     )
     channels = weight.shape[0] if transposed else weight.shape[1] * groups
-    if not len(stride) == len(padding) == len(dilation) == len(more) == space or x.shape[1] != channels:
+    if (
+        not len(stride) == len(padding) == len(dilation) == len(more) == space
+        or x.shape[1] != channels
+    ):
         raise NoWorkError("strides, padding, dilation or groups do not fit the shapes")
     bias = call.optional(2) if call.operator != "aten::cudnn_convolution" else None
     sizes = zip(x.shape[2:], weight.shape[2:], stride, padding, dilation, more, strict=True)
     if transposed:  # each element of the input is spread over the taps of a filter
         outs = [
-            int((size - 1) * by - 2 * pad + step * (taps - 1) + end + 1) for size, taps, by, pad, step, end in sizes
+            int((size - 1) * by - 2 * pad + step * (taps - 1) + end + 1)
+            for size, taps, by, pad, step, end in sizes
         ]
         elements = x.shape[0] * weight.shape[1] * groups * math.prod(outs)
         read = x.bytes + weight.bytes + (bias.bytes if bias else 0)
         flops = 2.0 * x.elements * math.prod(weight.shape[1:])
         return Work(flops, read, elements * x.width, matrix_format(call, x))
-    outs = [int((size + 2 * pad - step * (taps - 1) - 1) // by + 1) for size, taps, by, pad, step, _ in sizes]
+    outs = [
+        int((size + 2 * pad - step * (taps - 1) - 1) // by + 1)
+        for size, taps, by, pad, step, _ in sizes
+    ]
     elements = x.shape[0] * weight.shape[0] * math.prod(outs)
     read = x.bytes + weight.bytes + (bias.bytes if bias else 0)
     result = (groups, elements // weight.shape[0], weight.shape[0] // groups) if elements else None
     return Work(
-        2.0 * elements * math.prod(weight.shape[1:]), read, elements * x.width, matrix_format(call, x), result=result
+        2.0 * elements * math.prod(weight.shape[1:]),
+        read,
+        elements * x.width,
+        matrix_format(call, x),
+        result=result,
     )
 
 
@@ -246,50 +318,129 @@ def convolution_backward(call: Call) -> Work:
     read = grad.bytes + (weight.bytes if wanted[0] else 0) + (x.bytes if wanted[1] else 0)
     written = (x.bytes if wanted[0] else 0) + (weight.bytes if wanted[1] else 0)
     assumed = "" if masks is not None else "both gradients are computed"
-    return Work(each * (bool(wanted[0]) + bool(wanted[1])), read, written, matrix_format(call, grad), assumed)
+    return Work(
+        each * (bool(wanted[0]) + bool(wanted[1])),
+        read,
+        written,
+        matrix_format(call, grad),
+        assumed,
+    )
 
 
 _TORCH: Final = "torch/utils/flop_counter.py"
 _DENSE: Final = "2 m n k, and m n for an addend; a, b, the addend and the result once"
 
 _QUANTIZED: Final = (
-    "vllm::w8a8_triton_block_scaled_mm_func", "vllm::w8a8_block_fp8_matmul_func", "vllm::padded_cutlass",
-    "vllm::fp8_gemm_nt_op", "vllm::rocm_aiter_gemm_a8w8", "vllm::rocm_aiter_gemm_a8w8_blockscale",
-    "vllm::rocm_aiter_triton_gemm_a8w8_blockscale", "vllm::_rocm_aiter_preshuffled_per_token_w8a8_gemm",
-    "aiter::gemm_a8w8_ck", "aiter::gemm_a8w8_asm", "aiter::gemm_a8w8_bpreshuffle_ck", "aiter::gemm_a8w8_blockscale_ck",
-    "aiter::gemm_a8w8_blockscale_cktile", "aiter::gemm_a8w8_blockscale_bpreshuffle_ck",
-    "aiter::gemm_a8w8_blockscale_bpreshuffle_cktile", "aiter::flatmm_a8w8_blockscale_asm",
-    "aiter::gemm_a4w4", "aiter::_gemm_a4w4_asm", "aiter::gemm_a4w4_asm", "aiter::gemm_a4w4_blockscale",
+    "vllm::w8a8_triton_block_scaled_mm_func",
+    "vllm::w8a8_block_fp8_matmul_func",
+    "vllm::padded_cutlass",
+    "vllm::fp8_gemm_nt_op",
+    "vllm::rocm_aiter_gemm_a8w8",
+    "vllm::rocm_aiter_gemm_a8w8_blockscale",
+    "vllm::rocm_aiter_triton_gemm_a8w8_blockscale",
+    "vllm::_rocm_aiter_preshuffled_per_token_w8a8_gemm",
+    "aiter::gemm_a8w8_ck",
+    "aiter::gemm_a8w8_asm",
+    "aiter::gemm_a8w8_bpreshuffle_ck",
+    "aiter::gemm_a8w8_blockscale_ck",
+    "aiter::gemm_a8w8_blockscale_cktile",
+    "aiter::gemm_a8w8_blockscale_bpreshuffle_ck",
+    "aiter::gemm_a8w8_blockscale_bpreshuffle_cktile",
+    "aiter::flatmm_a8w8_blockscale_asm",
+    "aiter::gemm_a4w4",
+    "aiter::_gemm_a4w4_asm",
+    "aiter::gemm_a4w4_asm",
+    "aiter::gemm_a4w4_blockscale",
     "bitsandbytes::int8_linear_matmul",
-)  # fmt: skip
+)
 
 KINDS: Final = [
     Kind("gemm", "aten::mm aten::_int_mm", mm, _DENSE, _TORCH),
     Kind("gemm", "aten::addmm aten::_addmm_activation", addmm, _DENSE, _TORCH),
-    Kind("gemm", "aten::bmm aten::baddbmm aten::baddbmm_", bmm, f"{_DENSE}, for each product of the batch", _TORCH),
+    Kind(
+        "gemm",
+        "aten::bmm aten::baddbmm aten::baddbmm_",
+        bmm,
+        f"{_DENSE}, for each product of the batch",
+        _TORCH,
+    ),
     Kind("gemm", "aten::mv", mv, _DENSE, _TORCH),
     Kind("gemm", "aten::matmul", matmul, f"{_DENSE}, broadcast operands once", _TORCH),
     Kind("gemm", "aten::linear", linear, _DENSE, _TORCH),
-    Kind("gemm", "vllm::rocm_unquantized_gemm vllm::rocm_unquantized_gemm_impl aiter::gemm_a16w16", linear, _DENSE,
-         "vllm/model_executor/layers/utils.py, aiter/tuned_gemm.py", whole=True),
-    Kind("gemm", "_rocm_C::wvSplitK _rocm_C::LLMM1", skinny, _DENSE, "vllm/csrc/rocm/skinny_gemms.cu"),
-    Kind("gemm", "aten::_scaled_mm _C::cutlass_scaled_mm sgl_kernel::fp8_scaled_mm sgl_kernel::int8_scaled_mm "
-         "sgl_kernel::fp8_blockwise_scaled_mm trtllm::cublas_scaled_mm", scaled_mm, f"{_DENSE}; scales once", _TORCH),
-    Kind("gemm", " ".join(_QUANTIZED), quantized, f"{_DENSE}; scales once", "vllm/model_executor/kernels/linear, "
-         "aiter/ops/gemm_op_a8w8.py, aiter/ops/gemm_op_a4w4.py", whole=True),
-    Kind("gemm", "_C::cutlass_scaled_fp4_mm sgl_kernel::cutlass_scaled_fp4_mm _C::dsv3_fused_a_gemm "
-         "sgl_kernel::dsv3_fused_a_gemm _moe_C::dsv3_router_gemm sgl_kernel::dsv3_router_gemm", into,
-         f"{_DENSE}; scales once", "vllm/csrc/torch_bindings.cpp, sgl-kernel/csrc/common_extension.cc"),
+    Kind(
+        "gemm",
+        "vllm::rocm_unquantized_gemm vllm::rocm_unquantized_gemm_impl aiter::gemm_a16w16",
+        linear,
+        _DENSE,
+        "vllm/model_executor/layers/utils.py, aiter/tuned_gemm.py",
+        whole=True,
+    ),
+    Kind(
+        "gemm", "_rocm_C::wvSplitK _rocm_C::LLMM1", skinny, _DENSE, "vllm/csrc/rocm/skinny_gemms.cu"
+    ),
+    Kind(
+        "gemm",
+        "aten::_scaled_mm _C::cutlass_scaled_mm sgl_kernel::fp8_scaled_mm"
+        " sgl_kernel::int8_scaled_mm sgl_kernel::fp8_blockwise_scaled_mm trtllm::cublas_scaled_mm",
+        scaled_mm,
+        f"{_DENSE}; scales once",
+        _TORCH,
+    ),
+    Kind(
+        "gemm",
+        " ".join(_QUANTIZED),
+        quantized,
+        f"{_DENSE}; scales once",
+        "vllm/model_executor/kernels/linear, aiter/ops/gemm_op_a8w8.py, aiter/ops/gemm_op_a4w4.py",
+        whole=True,
+    ),
+    Kind(
+        "gemm",
+        "_C::cutlass_scaled_fp4_mm sgl_kernel::cutlass_scaled_fp4_mm _C::dsv3_fused_a_gemm "
+        "sgl_kernel::dsv3_fused_a_gemm _moe_C::dsv3_router_gemm sgl_kernel::dsv3_router_gemm",
+        into,
+        f"{_DENSE}; scales once",
+        "vllm/csrc/torch_bindings.cpp, sgl-kernel/csrc/common_extension.cc",
+    ),
     Kind("gemm", "tex_ts::te_gemm_ts", of_three, _DENSE, "transformer_engine/pytorch/csrc"),
-    Kind("gemm", "aten::_weight_int4pack_mm aten::_weight_int8pack_mm", packed_scales,
-         "2 m n k in the type of a; a, packed weights, scales and the result once", "their definition"),
-    Kind("gemm", "_C::marlin_gemm _C::gptq_marlin_gemm _C::gptq_gemm _C::awq_gemm _C::machete_mm sgl_kernel::gptq_gemm "
-         "sgl_kernel::awq_gemm sgl_kernel::gptq_marlin_gemm", packed, "2 m n k in the type of a; a, packed weights, "
-         "scales, zero points, bias, order of the inputs and the result once", "vllm/_custom_ops.py", whole=True),
-    Kind("convolution", "aten::convolution", convolution,
-         "2 x elements of the result x taps of a filter; input, weight, bias and result once", _TORCH, whole=True),
-    Kind("convolution", "aten::_convolution aten::cudnn_convolution aten::miopen_convolution", convolution,
-         "as aten::convolution", _TORCH),
-    Kind("convolution", "aten::convolution_backward", convolution_backward,
-         "as forward for each gradient; gradients, input and weight once", _TORCH, whole=True),
-]  # fmt: skip
+    Kind(
+        "gemm",
+        "aten::_weight_int4pack_mm aten::_weight_int8pack_mm",
+        packed_scales,
+        "2 m n k in the type of a; a, packed weights, scales and the result once",
+        "their definition",
+    ),
+    Kind(
+        "gemm",
+        "_C::marlin_gemm _C::gptq_marlin_gemm _C::gptq_gemm _C::awq_gemm _C::machete_mm"
+        " sgl_kernel::gptq_gemm sgl_kernel::awq_gemm sgl_kernel::gptq_marlin_gemm",
+        packed,
+        "2 m n k in the type of a; a, packed weights, "
+        "scales, zero points, bias, order of the inputs and the result once",
+        "vllm/_custom_ops.py",
+        whole=True,
+    ),
+    Kind(
+        "convolution",
+        "aten::convolution",
+        convolution,
+        "2 x elements of the result x taps of a filter; input, weight, bias and result once",
+        _TORCH,
+        whole=True,
+    ),
+    Kind(
+        "convolution",
+        "aten::_convolution aten::cudnn_convolution aten::miopen_convolution",
+        convolution,
+        "as aten::convolution",
+        _TORCH,
+    ),
+    Kind(
+        "convolution",
+        "aten::convolution_backward",
+        convolution_backward,
+        "as forward for each gradient; gradients, input and weight once",
+        _TORCH,
+        whole=True,
+    ),
+]

@@ -1,4 +1,6 @@
-"""Work of state-space and linear-attention scans: a state for each sequence, updated and read by each token."""
+"""Work of state-space and linear-attention scans: a state for each sequence, updated and read by
+each token.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ _LEAST: Final = "token by token: chunked kernels do more"
 
 
 def selective(call: Call) -> Work:
-    """Mamba's ``(u, delta, A, B, C, D, z, …, ends, …, states)``: inputs of (…, channels, tokens), states of a channel.
+    """Mamba's ``(u, delta, A, B, C, D, z, …, ends, …, states)``: inputs of (…, channels, tokens),
+    states of a channel.
 
     Without states and ends each sequence of a batch begins with none.
     """
@@ -21,16 +24,30 @@ def selective(call: Call) -> Work:
     inputs = [call.tensor(place) for place in (3, 4)]
     gate, ends, states = call.optional(6), call.optional(9), call.optional(12)
     if len(u.shape) not in (2, 3) or decay.shape[0] != u.shape[-2]:
-        raise NoWorkError(f"{call.operator} has inputs {list(u.shape)} and states {list(decay.shape)}")
+        raise NoWorkError(
+            f"{call.operator} has inputs {list(u.shape)} and states {list(decay.shape)}"
+        )
     size, batched = decay.shape[1], len(u.shape) == 3
     sequences = max(0, ends.shape[0] - 1) if ends else u.shape[0] if batched else 1
-    kept = 0.0 if batched and not states else sequences * decay.elements * (states.width if states else decay.width)
-    read = u.bytes + delta.bytes + decay.bytes + sum(each.bytes for each in inputs) + (gate.bytes if gate else 0)
+    kept = (
+        0.0
+        if batched and not states
+        else sequences * decay.elements * (states.width if states else decay.width)
+    )
+    read = (
+        u.bytes
+        + delta.bytes
+        + decay.bytes
+        + sum(each.bytes for each in inputs)
+        + (gate.bytes if gate else 0)
+    )
     return Work(8.0 * u.elements * size, read + kept, u.elements * u.width + kept)
 
 
 def chunked(call: Call) -> Work:
-    """Mamba-2's ``(x, delta, A, B, C, chunk, D, z, …, first states, …)``; x of (batch, tokens, heads, size)."""
+    """Mamba-2's ``(x, delta, A, B, C, chunk, D, z, …, first states, …)``; x of (batch, tokens,
+    heads, size).
+    """
     x, delta, b, c = call.tensor(0, 4), call.tensor(1), call.tensor(3, 4), call.tensor(4, 4)
     more = sum(each.bytes for place in (7, 9) if (each := call.optional(place)))
     read = sum(each.bytes for each in (x, delta, b, c)) + more
@@ -38,10 +55,11 @@ def chunked(call: Call) -> Work:
 
 
 def split(call: Call) -> Work:
-    """Mamba-2 between its projections, ``(projected, taps, bias, …, A, D, chunk, …, heads' size, groups, …)``.
+    """Mamba-2 between its projections, ``(projected, taps, bias, …, A, D, chunk, …, heads' size,
+    groups, …)``.
 
-    Channels of the projection are z, x, B, C and delta; the convolution has those of x, B and C. Profilers leave out
-    the name of the activation, so the groups are known as the last number.
+    Channels of the projection are z, x, B, C and delta; the convolution has those of x, B and C.
+    Profilers leave out the name of the activation, so the groups are known as the last number.
     """
     projected, taps, decay = call.tensor(0, 3), call.tensor(1, 2), call.tensor(4, 1)
     batch, tokens, width = projected.shape
@@ -51,15 +69,21 @@ def split(call: Call) -> Work:
     if groups < 1 or inner <= 0 or state <= 0 or rest:
         raise NoWorkError(f"the sizes of {call.operator} do not fit each other")
     weights = taps.bytes + (first.bytes if (first := call.optional(7)) else 0)
-    return Work(4.0 * batch * tokens * inner * state, projected.bytes + weights,
-                batch * tokens * inner * projected.width, projected.format, _LEAST)  # fmt: skip
+    return Work(
+        4.0 * batch * tokens * inner * state,
+        projected.bytes + weights,
+        batch * tokens * inner * projected.width,
+        projected.format,
+        _LEAST,
+    )
 
 
 def convolution(call: Call) -> Work:
-    """A causal convolution of each channel, ``(x, taps, bias, …)`` or ``(x, states, taps, bias, …)`` of one step.
+    """A causal convolution of each channel, ``(x, taps, bias, …)`` or ``(x, states, taps, bias,
+    …)`` of one step.
 
-    Inputs are (batch, channels, tokens), or (channels, tokens) of sequences one after the other; a step may have one
-    token for each of the batch.
+    Inputs are (batch, channels, tokens), or (channels, tokens) of sequences one after the other; a
+    step may have one token for each of the batch.
     """
     x, step = call.tensor(0), "update" in call.operator
     taps = call.tensor(2 if step else 1, 2)
@@ -68,28 +92,38 @@ def convolution(call: Call) -> Work:
     if channels not in x.shape or len(x.shape) not in (2, 3):
         raise NoWorkError(f"{call.operator} has inputs {list(x.shape)} and {channels} channels")
     if call.operator.startswith("DaoAILab::") and not step:
-        kept = [sum(each.bytes for place in places if (each := call.optional(place))) for places in ((4,), (6,))]
+        kept = [
+            sum(each.bytes for place in places if (each := call.optional(place)))
+            for places in ((4,), (6,))
+        ]
     else:
         states = call.tensor(1) if step else call.optional(3)
         ends = None if step else call.optional(4)
-        sequences = max(0, ends.shape[0] - 1) if ends else x.shape[0] if step or len(x.shape) == 3 else 1
+        sequences = (
+            max(0, ends.shape[0] - 1) if ends else x.shape[0] if step or len(x.shape) == 3 else 1
+        )
         kept = [sequences * channels * (wide - 1) * (states.width if states else 0)] * 2
     read = x.bytes + taps.bytes + (bias.bytes if bias else 0) + kept[0]
     return Work(2.0 * x.elements * wide, read, x.elements * x.width + kept[1])
 
 
 def convolution_backward(call: Call) -> Work:
-    """``(x, taps, bias, gradient, …, gradient of x, of taps, of bias, …)``: two products as large as forward."""
+    """``(x, taps, bias, gradient, …, gradient of x, of taps, of bias, …)``: two products as
+    large as forward.
+    """
     x, taps, gradient = call.tensor(0), call.tensor(1, 2), call.tensor(3)
-    written = sum(each.elements * each.width for place in (7, 8, 9) if (each := call.optional(place)))
+    written = sum(
+        each.elements * each.width for place in (7, 8, 9) if (each := call.optional(place))
+    )
     return Work(4.0 * x.elements * taps.shape[1], x.bytes + taps.bytes + gradient.bytes, written)
 
 
 def mixer(call: Call) -> Work:
-    """Mamba-2 of vLLM between its projections, ``(projected, out)``: convolution and scan of each token.
+    """Mamba-2 of vLLM between its projections, ``(projected, out)``: convolution and scan of each
+    token.
 
-    Sizes are those of the states inside: (heads, size, states of a head) of the scan, (taps - 1, channels) of the
-    convolution.
+    Sizes are those of the states inside: (heads, size, states of a head) of the scan, (taps - 1,
+    channels) of the convolution.
     """
     projected, out = call.tensor(0, 2), call.tensor(1, 2)
     tokens, width = out.shape
@@ -101,15 +135,25 @@ def mixer(call: Call) -> Work:
         if not isinstance(first, Tensor):
             continue
         shape = first.shape
-        if each.operator == "aten::_index_put_impl_" and len(shape) == 4 and shape[1] * shape[2] == width:
+        if (
+            each.operator == "aten::_index_put_impl_"
+            and len(shape) == 4
+            and shape[1] * shape[2] == width
+        ):
             scans.add((shape[1:], first.width))
             prompts = each.tensor(2).elements // max(1, math.prod(shape[1:]))
         elif each.operator == "aten::to" and len(shape) == 3 and shape[0] * shape[1] == width:
             scans.add((shape, 0.0))
-        elif each.operator == "aten::transpose" and len(shape) == 3 and width < shape[2] <= projected.shape[1]:
+        elif (
+            each.operator == "aten::transpose"
+            and len(shape) == 3
+            and width < shape[2] <= projected.shape[1]
+        ):
             convolutions.add(shape[1:])
     if len({sizes for sizes, _ in scans}) != 1 or len(convolutions) != 1:
-        raise NoWorkError("the sizes of the states are recorded neither in the call nor inside of it")
+        raise NoWorkError(
+            "the sizes of the states are recorded neither in the call nor inside of it"
+        )
     (heads, size, state), _ = next(iter(scans))
     kept = max(width for _, width in scans) or projected.width
     taps, channels = convolutions.pop()
@@ -120,24 +164,40 @@ def mixer(call: Call) -> Work:
     said = _LEAST
     if prompts:
         said += "; states of sequences that generate beside prompts left out"
-    return Work(flops, read, tokens * width * out.width + states, projected.format, said, "shapes inside")
+    return Work(
+        flops, read, tokens * width * out.width + states, projected.format, said, "shapes inside"
+    )
 
 
 def linear(call: Call, products: int = 3) -> Work:
-    """``(q, k, v, gates …, states, ends, …)`` of (batch, tokens, heads, size): the least work, token by token.
+    """``(q, k, v, gates …, states, ends, …)`` of (batch, tokens, heads, size): the least work,
+    token by token.
 
-    Gates have the axes of batch and tokens, too; states are (sequences, heads, key size, value size) or transposed.
+    Gates have the axes of batch and tokens, too; states are (sequences, heads, key size, value
+    size) or transposed.
     """
     q, k, v = (call.tensor(place, 4) for place in range(3))
-    if call.operator == "FusedRecurrentFunction":  # vLLM's has its scale after two gates and fla's after three
+    if (
+        call.operator == "FusedRecurrentFunction"
+    ):  # vLLM's has its scale after two gates and fla's after three
         products = 3 if isinstance(call.get(5), float) else 2
     *tokens, heads, value = v.shape
     more = [each for each in call.arguments[3:] if isinstance(each, Tensor)]
     gates = [each for each in more if len(each.shape) > 2 and [*each.shape[:2]] == tokens]
-    states = [each for each in more if len(each.shape) == 4 and each.shape[1] == heads and each not in gates
-              and each.elements == each.shape[0] * heads * k.shape[3] * value]  # fmt: skip
+    states = [
+        each
+        for each in more
+        if len(each.shape) == 4
+        and each.shape[1] == heads
+        and each not in gates
+        and each.elements == each.shape[0] * heads * k.shape[3] * value
+    ]
     ends = [each for each in more if len(each.shape) == 1 and "int" in each.format]
-    sequences = min(states[0].shape[0], ends[0].shape[0] - 1 if ends else math.prod(tokens)) if states else 0
+    sequences = (
+        min(states[0].shape[0], ends[0].shape[0] - 1 if ends else math.prod(tokens))
+        if states
+        else 0
+    )
     kept = sequences * heads * k.shape[3] * value * (states[0].width if states else 0)
     flops = 2.0 * products * math.prod(tokens) * heads * k.shape[3] * value
     read = sum(each.bytes for each in (q, k, v, *gates)) + kept
@@ -145,14 +205,27 @@ def linear(call: Call, products: int = 3) -> Work:
 
 
 def lightning(call: Call) -> Work:
-    """A step of ``(q, k, v, states, slopes, out, new states)``; states are (batch, heads, key size, value size)."""
-    given, states, out = [call.tensor(place, 4) for place in range(3)], call.tensor(3, 4), call.tensor(5, 4)
+    """A step of ``(q, k, v, states, slopes, out, new states)``; states are (batch, heads, key
+    size, value size).
+    """
+    given, states, out = (
+        [call.tensor(place, 4) for place in range(3)],
+        call.tensor(3, 4),
+        call.tensor(5, 4),
+    )
     read = states.bytes + sum(each.bytes for each in given)
-    return Work(4.0 * states.elements, read, out.elements * out.width + states.elements * states.width, given[0].format)
+    return Work(
+        4.0 * states.elements,
+        read,
+        out.elements * out.width + states.elements * states.width,
+        given[0].format,
+    )
 
 
 def gated_delta(call: Call) -> Work:
-    """``(queries, keys and values of a token, gates, gates, out, …)`` between projections; states are those inside."""
+    """``(queries, keys and values of a token, gates, gates, out, …)`` between projections;
+    states are those inside.
+    """
     mixed, out = call.tensor(0, 2), call.tensor(3, 3)
     tokens, heads, value = out.shape
     keys = (mixed.shape[1] - heads * value) // 2
@@ -167,12 +240,25 @@ def gated_delta(call: Call) -> Work:
                 if isinstance(new, Tensor) and not each.operator.endswith("Function"):
                     prompts = new.elements * state.width
     if len({size for size, _ in states}) != 1:
-        raise NoWorkError("the sizes of the states are recorded neither in the call nor inside of it")
+        raise NoWorkError(
+            "the sizes of the states are recorded neither in the call nor inside of it"
+        )
     matrix = heads * value * next(iter(states))[0]
     kept = prompts or tokens * matrix * min(width for _, width in states)
-    read = mixed.bytes + sum(call.tensor(place).bytes for place in (1, 2)) + (0 if prompts else kept)
-    said = _LEAST + ("; states of sequences that generate beside prompts left out" if prompts else "")
-    return Work(6.0 * tokens * matrix, read, out.elements * out.width + kept, mixed.format, said, "shapes inside")
+    read = (
+        mixed.bytes + sum(call.tensor(place).bytes for place in (1, 2)) + (0 if prompts else kept)
+    )
+    said = _LEAST + (
+        "; states of sequences that generate beside prompts left out" if prompts else ""
+    )
+    return Work(
+        6.0 * tokens * matrix,
+        read,
+        out.elements * out.width + kept,
+        mixed.format,
+        said,
+        "shapes inside",
+    )
 
 
 def kimi(call: Call) -> Work:
@@ -186,7 +272,11 @@ def kimi(call: Call) -> Work:
     states = prompts[0].bytes if prompts else tokens * heads * key * value * 4.0
     read = sum(each.bytes for each in (q, k, v, decay, beta)) + (0 if prompts else states)
     said = _LEAST
-    said += "; states of sequences that generate beside prompts left out" if prompts else "; states of 4 bytes"
+    said += (
+        "; states of sequences that generate beside prompts left out"
+        if prompts
+        else "; states of 4 bytes"
+    )
     flops = 6.0 * tokens * heads * key * value
     return Work(flops, read, out.elements * out.width + states, q.format, said, "shapes inside")
 
@@ -195,35 +285,108 @@ _WORK: Final = "llmprof.theory.work"
 _ONCE: Final = "inputs and result once, and the state of each sequence read and written"
 
 KINDS: Final = [
-    Kind("scan", "vllm::mamba_mixer2", mixer, "6 heads size states and 2 taps channels a token; inputs and result "
-         "once, and the states of each sequence written, and read where it generates", _WORK, whole=True,
-         inside="aten::_index_put_impl_ aten::to aten::transpose"),
-    Kind("scan", "_C::selective_scan_fwd SelectiveScanFn", selective, "8 channels states a token; inputs and result "
-         "once, and the state of each sequence that has one read and written", "mamba_ssm, csrc/selective_scan",
-         whole=True),
-    Kind("scan", "MambaChunkScanCombinedFn", chunked, "4 heads size states a token; inputs and result once",
-         "mamba_ssm/ops/triton/ssd_combined.py", whole=True),
-    Kind("scan", "MambaSplitConv1dScanCombinedFn", split, "4 heads size states a token; inputs and result once",
-         "mamba_ssm/ops/triton/ssd_combined.py"),
-    Kind("convolution", "DaoAILab::_causal_conv1d_fwd_cpp DaoAILab::_causal_conv1d_update_cpp _C::causal_conv1d_fwd "
-         "_C::causal_conv1d_update sgl_kernel::causal_conv1d_fwd sgl_kernel::causal_conv1d_update "
-         "trtllm::causal_conv1d_fwd trtllm::causal_conv1d_update", convolution, "2 taps a channel and token; inputs, "
-         "result and taps once, and the last inputs of each sequence that has them read and written",
-         "causal_conv1d/cpp_functions.py, vllm/csrc/torch_bindings.cpp"),
-    Kind("convolution", "DaoAILab::_causal_conv1d_bwd_cpp", convolution_backward, "4 taps a channel and token; inputs "
-         "and gradients once", "causal_conv1d/cpp_functions.py"),
-    Kind("scan", "vllm::kda_attention", kimi, "6 K V a head and token; inputs and result once, and the state of each "
-         "sequence written, and read where it generates", _WORK, whole=True, inside="aten::_index_put_impl_"),
-    Kind("scan", "vllm::gdn_attention_core vllm::qwen_gdn_attention_core aiter::linear_attention_with_output_base",
-         gated_delta, "6 K V a head and token; inputs and result once, and the state of each sequence written, and "
-         "read where it generates", _WORK, whole=True,
-         inside="aten::_index_put_impl_ ChunkGatedDeltaRuleFunction FusedRecurrentFunction"),
-    Kind("scan", "ChunkGatedDeltaRuleFunction ChunkDeltaRuleFunction ChunkKDAFunction FusedRecurrentFunction", linear,
-         f"6 K V a head and token; {_ONCE}", _WORK, whole=True),
-    Kind("scan", "ChunkGLAFunction ChunkSimpleGLAFunction ChunkRWKV6Function", partial(linear, products=2),
-         f"4 K V a head and token; {_ONCE}", "flash-linear-attention, fla/ops", whole=True),
-    Kind("scan", "ChunkDPLRDeltaRuleFunction FusedRecurrentRWKV7Function", partial(linear, products=4),
-         f"8 K V a head and token; {_ONCE}", "flash-linear-attention, fla/ops", whole=True),
-    Kind("scan", "sgl_kernel::lightning_attention_decode", lightning, f"4 K V a head and token; {_ONCE}",
-         "sglang, sgl-kernel/csrc/attention"),
-]  # fmt: skip
+    Kind(
+        "scan",
+        "vllm::mamba_mixer2",
+        mixer,
+        "6 heads size states and 2 taps channels a token; inputs and result "
+        "once, and the states of each sequence written, and read where it generates",
+        _WORK,
+        whole=True,
+        inside="aten::_index_put_impl_ aten::to aten::transpose",
+    ),
+    Kind(
+        "scan",
+        "_C::selective_scan_fwd SelectiveScanFn",
+        selective,
+        "8 channels states a token; inputs and result "
+        "once, and the state of each sequence that has one read and written",
+        "mamba_ssm, csrc/selective_scan",
+        whole=True,
+    ),
+    Kind(
+        "scan",
+        "MambaChunkScanCombinedFn",
+        chunked,
+        "4 heads size states a token; inputs and result once",
+        "mamba_ssm/ops/triton/ssd_combined.py",
+        whole=True,
+    ),
+    Kind(
+        "scan",
+        "MambaSplitConv1dScanCombinedFn",
+        split,
+        "4 heads size states a token; inputs and result once",
+        "mamba_ssm/ops/triton/ssd_combined.py",
+    ),
+    Kind(
+        "convolution",
+        "DaoAILab::_causal_conv1d_fwd_cpp DaoAILab::_causal_conv1d_update_cpp _C::causal_conv1d_fwd"
+        " _C::causal_conv1d_update sgl_kernel::causal_conv1d_fwd sgl_kernel::causal_conv1d_update"
+        " trtllm::causal_conv1d_fwd trtllm::causal_conv1d_update",
+        convolution,
+        "2 taps a channel and token; inputs, "
+        "result and taps once, and the last inputs of each sequence that has them read and written",
+        "causal_conv1d/cpp_functions.py, vllm/csrc/torch_bindings.cpp",
+    ),
+    Kind(
+        "convolution",
+        "DaoAILab::_causal_conv1d_bwd_cpp",
+        convolution_backward,
+        "4 taps a channel and token; inputs and gradients once",
+        "causal_conv1d/cpp_functions.py",
+    ),
+    Kind(
+        "scan",
+        "vllm::kda_attention",
+        kimi,
+        "6 K V a head and token; inputs and result once, and the state of each "
+        "sequence written, and read where it generates",
+        _WORK,
+        whole=True,
+        inside="aten::_index_put_impl_",
+    ),
+    Kind(
+        "scan",
+        "vllm::gdn_attention_core vllm::qwen_gdn_attention_core"
+        " aiter::linear_attention_with_output_base",
+        gated_delta,
+        "6 K V a head and token; inputs and result once, and the state of each sequence written,"
+        " and read where it generates",
+        _WORK,
+        whole=True,
+        inside="aten::_index_put_impl_ ChunkGatedDeltaRuleFunction FusedRecurrentFunction",
+    ),
+    Kind(
+        "scan",
+        "ChunkGatedDeltaRuleFunction ChunkDeltaRuleFunction ChunkKDAFunction"
+        " FusedRecurrentFunction",
+        linear,
+        f"6 K V a head and token; {_ONCE}",
+        _WORK,
+        whole=True,
+    ),
+    Kind(
+        "scan",
+        "ChunkGLAFunction ChunkSimpleGLAFunction ChunkRWKV6Function",
+        partial(linear, products=2),
+        f"4 K V a head and token; {_ONCE}",
+        "flash-linear-attention, fla/ops",
+        whole=True,
+    ),
+    Kind(
+        "scan",
+        "ChunkDPLRDeltaRuleFunction FusedRecurrentRWKV7Function",
+        partial(linear, products=4),
+        f"8 K V a head and token; {_ONCE}",
+        "flash-linear-attention, fla/ops",
+        whole=True,
+    ),
+    Kind(
+        "scan",
+        "sgl_kernel::lightning_attention_decode",
+        lightning,
+        f"4 K V a head and token; {_ONCE}",
+        "sglang, sgl-kernel/csrc/attention",
+    ),
+]

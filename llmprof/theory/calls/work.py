@@ -1,4 +1,6 @@
-"""What the work of a recorded call is, and the record that says how the work of a kind of operator is computed."""
+"""What the work of a recorded call is, and the record that says how the work of a kind of
+operator is computed.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +21,15 @@ class Work:
     read, written : float
         Bytes that must be read and written: each distinct element once.
     matrix : str
-        Format of the operands of the matrix unit (``bf16``, ``fp8`` …); empty where no matrix unit computes.
+        Format of the operands of the matrix unit (``bf16``, ``fp8`` …); empty where no matrix unit
+        computes.
     assumed : str
         What the recording does not say.
     source : str
         What says the rest.
     result : tuple of int, optional
-        Batches, rows and columns of the result, whose tiles the blocks of a matrix product or attention compute.
+        Batches, rows and columns of the result, whose tiles the blocks of a matrix product or
+        attention compute.
     """
 
     flops: float | None
@@ -46,9 +50,11 @@ class Kind:
     name : str
         Its name in results.
     operators : str
-        Names of its operators, separated by spaces; a name that ends with ``*`` stands for all with this beginning.
+        Names of its operators, separated by spaces; a name that ends with ``*`` stands for all with
+        this beginning.
     work : callable
-        From a :class:`Call` to its :class:`Work`; it raises :class:`NoWorkError` with the reason where it has none.
+        From a :class:`Call` to its :class:`Work`; it raises :class:`NoWorkError` with the reason
+        where it has none.
     formula : str
         FLOPs and bytes in a line, for the documentation.
     source : str

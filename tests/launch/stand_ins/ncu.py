@@ -14,7 +14,9 @@ SWITCHES = {"--force-overwrite", "--csv"}
 
 def main(argv):
     if argv == ["--version"]:
-        print("NVIDIA (R) Nsight Compute Command Line Profiler\nVersion 2025.3.1.0 (build 36398880)")
+        print(
+            "NVIDIA (R) Nsight Compute Command Line Profiler\nVersion 2025.3.1.0 (build 36398880)"
+        )
         return 0
     options, program = {}, list(argv)
     while program and program[0].startswith("-"):

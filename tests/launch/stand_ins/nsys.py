@@ -1,5 +1,7 @@
 # ruff: noqa: T201 (a program, which prints)
-"""Stands in for nsys: profile (which runs the program in a session of its own), export, --version."""
+"""Stands in for nsys: profile (which runs the program in a session of its own), export,
+--version.
+"""
 
 import json
 import os
@@ -18,7 +20,11 @@ def main(argv):
         return 0
     with Path(os.environ["STAND_IN_ARGV"]).open("a") as file:
         file.write(json.dumps(["nsys", *argv]) + "\n")
-    options = dict(a.removeprefix("--").partition("=")[::2] for a in argv[1:] if a.startswith("--") and "=" in a)
+    options = dict(
+        a.removeprefix("--").partition("=")[::2]
+        for a in argv[1:]
+        if a.startswith("--") and "=" in a
+    )
     output = Path(options["output"])
     if argv[0] == "export":
         if HOW.get("export") == "fails":

@@ -53,20 +53,28 @@ class LLM:
             called("child", pid=child.pid)
 
     def generate(self, prompts, sampling, use_tqdm):
-        called("generate", prompts=prompts, sampling=[one.values for one in sampling], use_tqdm=use_tqdm)
+        called(
+            "generate",
+            prompts=prompts,
+            sampling=[one.values for one in sampling],
+            use_tqdm=use_tqdm,
+        )
         if HOW.get("hangs") or HOW.get("hangs_at") == len(prompts):
             time.sleep(600)
         if HOW.get("dies_at") == len(prompts):
             os.kill(os.getpid(), 9)
         if HOW.get("refuses_at") == len(prompts):
-            raise ValueError("The decoder prompt (length 900) is longer than the maximum model length of 128.")
+            raise ValueError(
+                "The decoder prompt (length 900) is longer than the maximum model length of 128."
+            )
         nothing = types.SimpleNamespace
         stats = nothing(
             arrival_time=1000.5,
             queued_ts=10.0,
             scheduled_ts=10.25,
             first_token_ts=11.0,
-            last_token_ts=11.0 + HOW.get("decode_s", {}).get(str(self.values.get("enforce_eager")), 1.0),
+            last_token_ts=11.0
+            + HOW.get("decode_s", {}).get(str(self.values.get("enforce_eager")), 1.0),
             first_token_latency=1.125,
         )
         return [
@@ -92,7 +100,10 @@ class LLM:
     def collective_rpc(self, method, args=()):
         called("collective_rpc", method=method, args=list(args))
         if method == "llmprof_facts":
-            return [{"rank": r, "device": f"GPU {r}", "peak": 1000 + r, "kv_bytes": 4096} for r in range(2)]
+            return [
+                {"rank": r, "device": f"GPU {r}", "peak": 1000 + r, "kv_bytes": 4096}
+                for r in range(2)
+            ]
         if method == "llmprof_steps":
             return [[[1000, 2000, {"0-ab": 3}, {"0-ab": 0}, []]]] * 2
         if method == "llmprof_memory":

@@ -1,4 +1,6 @@
-"""A stand-in for ``vllm serve``: answers like it, from the standard library, and writes down what it was asked."""
+"""A stand-in for ``vllm serve``: answers like it, from the standard library, and writes down
+what it was asked.
+"""
 
 import http.server
 import json
@@ -30,9 +32,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def do_GET(self):
-        metrics = (
-            'vllm:cache_config_info{block_size="16",num_gpu_blocks="100"} 1.0\nvllm:kv_cache_usage_perc{e="0"} 0.25\n'
-        )
+        metrics = 'vllm:cache_config_info{block_size="16",num_gpu_blocks="100"} 1.0\nvllm:kv_cache_usage_perc{e="0"} 0.25\n'
         self.answer(metrics if self.path == "/metrics" else "", 503 if HOW.get("sick") else 200)
 
     def do_POST(self):
@@ -51,11 +51,17 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         for n in range(1, body["max_tokens"] + 1):
             if HOW.get("dies"):
-                sys.stdout.write("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB" + "\n")
+                sys.stdout.write(
+                    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB" + "\n"
+                )
                 sys.stdout.flush()
                 os._exit(1)
             time.sleep(HOW.get("token_s", 0.0))
-            choice = {"text": "", "token_ids": [n], "finish_reason": "length" if n == body["max_tokens"] else None}
+            choice = {
+                "text": "",
+                "token_ids": [n],
+                "finish_reason": "length" if n == body["max_tokens"] else None,
+            }
             usage = {"prompt_tokens": len(body["prompt"]), "completion_tokens": n}
             self.chunk(f"data: {json.dumps({'choices': [choice], 'usage': usage})}\n\n")
         self.chunk("data: [DONE]\n\n")

@@ -204,8 +204,8 @@ def load_hta(path: str) -> dict[str, Any]:
 def path_llmprof(path: str) -> dict[str, Any]:
     """Critical path of a trace: the device events and calls that it touches, by correlation."""
     import llmprof
-    from llmprof.analyze.replay.critical_path import binding, nodes_on_path, step_ends
-    from llmprof.analyze.replay.graph import graph
+    from llmprof.replay.critical_path import binding, nodes_on_path, step_ends
+    from llmprof.replay.graph import graph
 
     def work() -> Any:
         trace = llmprof.read(path, cache=False)

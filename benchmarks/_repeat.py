@@ -15,8 +15,8 @@ import polars as pl
 
 from llmprof import open as open_dataset
 from llmprof import read, sample
-from llmprof.storage.dataset import MANIFEST
 from llmprof.trace import Trace
+from llmprof.trace.storage.dataset import MANIFEST
 
 GAP_US = 1000
 _NUMBER = re.compile(rb'"(ts|correlation|[Ee]xternal id|id)"\s*:\s*"?(\d+)')

@@ -18,8 +18,7 @@ from pathlib import Path
 import polars as pl
 
 import llmprof
-from llmprof.analyze.layers.attribution import attribute
-from llmprof.analyze.modules import module_calls
+from llmprof.label.modules import module_calls
 from llmprof.names import operators
 from llmprof.trace import Trace
 
@@ -48,7 +47,7 @@ def compare(trace: Trace) -> pl.DataFrame:
         where the analysis says unknown), ``said`` (whether either has a layer), ``right_layer,
         right_stage``.
     """
-    truth = attribute(trace).select(
+    truth = trace.events.select(
         "event",
         "step",
         "name",
@@ -59,7 +58,7 @@ def compare(trace: Trace) -> pl.DataFrame:
         by="evidence",
     )
     known = truth["by"] == "module"
-    labels = attribute(without_modules(trace)).select(
+    labels = without_modules(trace).events.select(
         "layer", "stage", "confidence", "evidence", "category_by"
     )
     both = truth.hstack(labels).filter(known & pl.col("step").is_not_null())
@@ -83,9 +82,7 @@ def against(replayed: Trace, named: Trace) -> pl.DataFrame:
     """
     steps = []
     for trace in (replayed, named):
-        events = attribute(trace).filter(
-            (pl.col("phase") == "decode") & (pl.col("source") == "kernel")
-        )
+        events = trace.events.filter((pl.col("phase") == "decode") & (pl.col("source") == "kernel"))
         main = (pl.col("stream") == pl.col("stream").mode().min().over("step")).alias("main")
         same = ("step", "name", "main")
         events = events.sort("start_ns").with_columns(main)

@@ -41,7 +41,7 @@ warnings.simplefilter("ignore")
 import llmprof
 from llmprof.errors import LlmprofError
 from llmprof import analyze
-from llmprof.analyze.findings.facts import run_facts
+from llmprof.findings.facts import run_facts
 for path in sys.argv[1:]:
     try:
         trace = llmprof.read(path)

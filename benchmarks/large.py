@@ -21,11 +21,11 @@ import numpy as np
 import polars as pl
 from isal import igzip
 
-from llmprof import bundled
 from llmprof.analyze.collectives.collectives import recorded_calls
 from llmprof.errors import OutputError, ReadError, TraceWarning
+from llmprof.readers import bundled
 from llmprof.readers.reading import read
-from llmprof.storage import files
+from llmprof.trace.storage import files
 
 TRUTH: Final = "truth.json"
 """File beside the ranks with the random values of the run."""

@@ -32,9 +32,9 @@ from large import large_run, read_truth
 import llmprof
 from llmprof import analyze
 from llmprof.analyze.collectives.collectives import matched
-from llmprof.dataset import convert, mapping, several
-from llmprof.dataset.cluster import Workers, local
 from llmprof.errors import TraceWarning
+from llmprof.report.dataset import convert, mapping, several
+from llmprof.report.dataset.cluster import Workers, local
 
 ANALYSES = ("layers", "overlap", "collectives", "findings")
 

@@ -29,8 +29,8 @@ from statistics import fmean, stdev
 from typing import Any
 
 import llmprof
-from llmprof.launch.config import models
-from llmprof.launch.engines._machine import SAFE
+from llmprof.run.launch.config import models
+from llmprof.run.launch.engines._machine import SAFE
 
 COUNTER = "vllm:generation_tokens_total"
 

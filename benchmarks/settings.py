@@ -19,11 +19,11 @@ from statistics import fmean
 from typing import Any
 
 import llmprof
-from llmprof.batch.parameters import apply
-from llmprof.storage import files
-from llmprof.trials.measure import Trial, loaded_engine, new_state, predicted_gain
-from llmprof.trials.schedule import NoPredictionError
-from llmprof.trials.verdict import FILE, Verdict, open_trial
+from llmprof.run.batch.parameters import apply
+from llmprof.run.trials.measure import Trial, loaded_engine, new_state, predicted_gain
+from llmprof.run.trials.schedule import NoPredictionError
+from llmprof.run.trials.verdict import FILE, Verdict, open_trial
+from llmprof.trace.storage import files
 
 OBJECTIVE = "output_tokens_per_s"
 CHUNKED = {"engine_args.max_num_batched_tokens": 1024, "engine_args.enable_chunked_prefill": True}
@@ -101,7 +101,7 @@ def main() -> None:
         recorded = {"profile_mode": "torch", "results_dir": str(args.folder)}
         for name in bases:
             one = configs[name].replace(**recorded, experiment_name=f"recorded_{name}")
-            llmprof.launch.ExperimentRunner(one, check=False).run()
+            llmprof.run.launch.ExperimentRunner(one, check=False).run()
     if "try" in args.parts:
         with started(configs, args.folder / f"try-{time.time_ns()}", say) as engines:
             for name, before in pairs.items():
@@ -148,7 +148,7 @@ def started(configs: dict[str, Any], home: Path, say: Any) -> Any:
 
 def plain_rates(worker: dict[str, Any]) -> list[float]:
     """Output tokens a second of each plain repeat."""
-    from llmprof.launch.run.requests import repeats, requests_of
+    from llmprof.run.launch.run.requests import repeats, requests_of
 
     return repeats(requests_of(worker)).filter(phase="plain")[OBJECTIVE].to_list()
 
@@ -161,7 +161,7 @@ def found(folder: Path, pairs: dict[str, str]) -> list[dict[str, Any]]:
             continue
         done = open_trial(folder / name)
         recorded = sorted(folder.glob(f"recorded_{before}_*"))
-        run = llmprof.launch.open_run(recorded[-1]) if recorded else None
+        run = llmprof.run.launch.open_run(recorded[-1]) if recorded else None
         gain = (
             1 - long[before][OBJECTIVE] / long[name][OBJECTIVE]
             if {name, before} <= long.keys()

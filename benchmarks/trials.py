@@ -14,9 +14,9 @@ from collections import Counter
 from pathlib import Path
 
 import llmprof
-from llmprof.storage import files
-from llmprof.trials.measure import Trial, loaded_engine, new_state
-from llmprof.trials.verdict import FILE, Verdict
+from llmprof.run.trials.measure import Trial, loaded_engine, new_state
+from llmprof.run.trials.verdict import FILE, Verdict
+from llmprof.trace.storage import files
 
 
 def main() -> None:

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import llmprof
-from llmprof.batch.parameters import apply
-from llmprof.launch.run.requests import requests_of
-from llmprof.storage import files
-from llmprof.trials import open_study
-from llmprof.trials.measure import loaded_engines
-from llmprof.trials.objectives import figure, holds, limits
+from llmprof.run.batch.parameters import apply
+from llmprof.run.launch.run.requests import requests_of
+from llmprof.run.trials import open_study
+from llmprof.run.trials.measure import loaded_engines
+from llmprof.run.trials.objectives import figure, holds, limits
+from llmprof.trace.storage import files
 
 OBJECTIVE = "output_tokens_per_s"
 SERVED = {
@@ -134,7 +134,7 @@ def _found(folder: Path, slo: str) -> dict[str, Any]:
         return {"what": "grid", "points": files.read_json(folder / "grid.json")}
     study, rows = open_study(folder), []
     for point in study.state["points"]:
-        run = point["state"] == "finished" and llmprof.launch.open_run(folder / point["run"])
+        run = point["state"] == "finished" and llmprof.run.launch.open_run(folder / point["run"])
         found = _figures(run.requests, limits(slo)) if run else {"error": point["error"]}
         rows.append({"values": point["values"], **found, "seconds": point["seconds"]})
     return {

@@ -17,7 +17,6 @@ from pathlib import Path
 import polars as pl
 
 import llmprof
-from llmprof.analyze.layers.attribution import attribute
 from llmprof.errors import LlmprofError
 from llmprof.trace import Trace
 
@@ -70,7 +69,7 @@ def unknown(trace: Trace) -> tuple[float, float, str]:
     """Share of device time without a category, share without a stage, and the name with most of
     the former.
     """
-    events = attribute(trace).select("name", "dur_ns", "category", "stage")
+    events = trace.events.select("name", "dur_ns", "category", "stage")
     total = max(1, int(events["dur_ns"].sum()))
     no_category = events.filter(pl.col("category").is_null() | (pl.col("category") == "other"))
     no_stage = events.filter(pl.col("stage").is_null() | (pl.col("stage") == "other"))

@@ -25,10 +25,10 @@ import polars as pl
 
 import llmprof
 from llmprof.analyze import changes, steps, what_if
-from llmprof.analyze.replay.graph import graph
-from llmprof.analyze.replay.plan import LEVELS, Plan
-from llmprof.analyze.replay.schedule import Ints
-from llmprof.analyze.replay.what_if import median_rank
+from llmprof.replay.graph import graph
+from llmprof.replay.plan import LEVELS, Plan
+from llmprof.replay.schedule import Ints
+from llmprof.replay.what_if import median_rank
 from llmprof.trace import Trace
 
 

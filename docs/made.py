@@ -5,11 +5,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from llmprof import schema
 from llmprof.analyze import catalog
 from llmprof.lazy import Method
 from llmprof.theory import calls
-from llmprof.trace import Trace
+from llmprof.trace import Trace, schema
 
 ROOT = Path(__file__).resolve().parent.parent
 _MOST_NAMES = 16
@@ -19,7 +18,7 @@ def tables() -> str:
     """``docs/schema.md``: a section and a table for each table of the schema."""
     parts = [
         "# Tables of a trace",
-        "Made from `llmprof.schema` by `python docs/made.py`. Times are int64 nanoseconds from the earliest event of "
+        "Made from `llmprof.trace.schema` by `python docs/made.py`. Times are int64 nanoseconds from the earliest event of "
         "any rank. A table that was not recorded raises `NotCapturedError`; one that was recorded but has no rows is "
         "an empty frame.",
     ]

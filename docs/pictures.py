@@ -46,7 +46,7 @@ def timeline(host: Callable[..., Host]) -> Host:
     shown.wait(lambda: widget._data.found, seconds=120)
     widget.arrangement = {"open": [0]}
     widget.go(step=5, layer=5, rank=0)
-    inside = analyze.attribute(trace).filter(rank=0, step=5, layer=5, stage="all_reduce")
+    inside = trace.events.filter(rank=0, step=5, layer=5, stage="all_reduce")
     widget.select(int(inside["event"][0]))
     shown.page.get_by_role("button", name="Go to launch").wait_for()
     return shown

@@ -9,7 +9,7 @@ expected kind::
     llmprof.errors.ArgumentError: overlap() got the string 'trace.json' as trace; expected a Trace;
     read it first: ...
 
-The packages of llmprof check all functions that they export (:mod:`llmprof.lazy`); a function needs
+The rooms of llmprof check all functions that they export (:func:`check_exports`); a function needs
 only annotations. Runtime type checkers (typeguard, beartype) do not serve here: their errors name
 types but no remedy, they have no kinds for windows and names of columns, and they refuse numpy's
 numbers.
@@ -38,6 +38,7 @@ __all__ = [
     "Share",
     "Window",
     "check",
+    "check_exports",
     "checked",
     "refuse_unknown",
 ]
@@ -405,3 +406,12 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
 
     call.__checks__ = True  # type: ignore[attr-defined]
     return call
+
+
+def check_exports(exported: dict[str, Any]) -> None:
+    """Check the arguments of the functions that a room exports, given as its ``globals()``."""
+    exported |= {
+        name: checked(value)
+        for name, value in exported.items()
+        if isinstance(value, types.FunctionType) and value is not check_exports
+    }

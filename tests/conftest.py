@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 import hypothesis
 import pytest
 
-from llmprof import bundled
 from llmprof.lazy import put_off_formats
+from llmprof.readers import bundled
 from llmprof.trace import Trace
 from tests.samples import sample
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from llmprof import bundled
-from llmprof.agents import RefusedError, Tools
+from llmprof.cli.agents import RefusedError, Tools
 from llmprof.errors import AnalysisError, LlmprofError
+from llmprof.readers import bundled
 
 EAGER, GRAPHS = "sample:torch_tp1_eager", "sample:torch_tp1_cudagraph"
 

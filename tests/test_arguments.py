@@ -17,7 +17,7 @@ import polars as pl
 import pytest
 
 import llmprof
-import llmprof.batch
+import llmprof.run.batch
 from llmprof import analyze, charts
 from llmprof.analyze.kernels import events_within, kernels_within
 from llmprof.arguments import AtLeastOne, Columns, NotNegative, Share, Window, checked, kind_of
@@ -32,17 +32,17 @@ DOORS = (
     "llmprof.charts",
     "llmprof.explore",
     "llmprof.report",
-    "llmprof.launch",
-    "llmprof.batch",
+    "llmprof.run.launch",
+    "llmprof.run.batch",
     "llmprof.readers",
     "llmprof.theory",
-    "llmprof.metrics",
-    "llmprof.redaction",
-    "llmprof.launch.monitors",
-    "llmprof.trials",
-    "llmprof.live",
+    "llmprof.trace.metrics",
+    "llmprof.readers.redaction",
+    "llmprof.run.launch.monitors",
+    "llmprof.run.trials",
+    "llmprof.run.live",
 )
-MODULES = ("llmprof.schema", "llmprof.names", "llmprof.units", "llmprof.hardware")
+MODULES = ("llmprof.trace.schema", "llmprof.names", "llmprof.units", "llmprof.theory.hardware")
 METHODS = (Trace, llmprof.Metrics)
 
 

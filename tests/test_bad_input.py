@@ -10,9 +10,9 @@ import pytest
 from llmprof.errors import LlmprofError
 from llmprof.explore.served import page
 from llmprof.explore.tabs import Open
-from llmprof.launch.run import process
-from llmprof.schema import conform
+from llmprof.run.launch.run import process
 from llmprof.trace import Trace
+from llmprof.trace.schema import conform
 from tests.samples import sample
 
 OTHER = "sample:torch_tp1_cudagraph"

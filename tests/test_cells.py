@@ -10,11 +10,11 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
 import llmprof
-from llmprof import launch
 from llmprof.errors import ConfigError, LaunchError
-from llmprof.launch import ConfigManager, ExperimentConfig
-from llmprof.notebook import cell
-from llmprof.notebook import cell as notebook_progress
+from llmprof.run import launch
+from llmprof.run.launch import ConfigManager, ExperimentConfig
+from llmprof.run.notebook import cell
+from llmprof.run.notebook import cell as notebook_progress
 
 
 @pytest.fixture

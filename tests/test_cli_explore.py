@@ -10,7 +10,7 @@ import pytest
 
 from llmprof.cli import main, make
 from llmprof.explore.served import Wanted
-from llmprof.launch.run import process
+from llmprof.run.launch.run import process
 
 SAMPLE = "sample:torch_tp1_cudagraph"
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from llmprof.analyze.findings.document import findings_schema
 from llmprof.cli import main
+from llmprof.findings.document import findings_schema
 
 DOCS = Path(__file__).parents[1] / "docs"
 GRAPHS, EAGER = "sample:torch_tp1_cudagraph", "sample:torch_tp1_eager"

@@ -7,9 +7,9 @@ import re
 
 import pytest
 
-from llmprof import bundled
 from llmprof.explore.served import Wanted, page
-from llmprof.launch.run import process
+from llmprof.readers import bundled
+from llmprof.run.launch.run import process
 
 SAMPLE = "sample:ncu_tp1_eager"
 FOLDER = str(bundled.samples_folder() / "ncu_tp1_eager")

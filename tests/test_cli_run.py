@@ -11,11 +11,11 @@ from types import SimpleNamespace
 import polars as pl
 import pytest
 
-from llmprof import launch
 from llmprof.cli import main
 from llmprof.cli import run as cli_run
 from llmprof.errors import ConfigError, LaunchError
-from llmprof.launch import ExperimentConfig, RunFolder
+from llmprof.run import launch
+from llmprof.run.launch import ExperimentConfig, RunFolder
 from tests.batch.runners import FakeRun, Runs, fail
 from tests.report.builders import build
 
@@ -331,7 +331,7 @@ def test_a_real_engine_from_the_command_line(run, engine_python, tmp_path):
 class TestSweep:
     def test_compares_and_names_what_failed(self, run, tmp_path, monkeypatch):
         runs = Runs(b2=fail)
-        monkeypatch.setattr("llmprof.batch.runner.ExperimentRunner", runs)
+        monkeypatch.setattr("llmprof.run.batch.runner.ExperimentRunner", runs)
         argv = [
             "--model",
             "random:tiny",
@@ -353,7 +353,7 @@ class TestSweep:
 
     @pytest.mark.parametrize("more", [[], ["--json"]])
     def test_fails_if_every_point_failed(self, run, tmp_path, monkeypatch, more):
-        monkeypatch.setattr("llmprof.batch.runner.ExperimentRunner", Runs(b1=fail, b2=fail))
+        monkeypatch.setattr("llmprof.run.batch.runner.ExperimentRunner", Runs(b1=fail, b2=fail))
         argv = [
             "--model",
             "random:tiny",

@@ -4,8 +4,8 @@ import polars as pl
 import pytest
 
 import llmprof
-from llmprof.analyze.replay.what_if import change_of
 from llmprof.cli import main
+from llmprof.replay.what_if import change_of
 
 SAMPLE = "sample:torch_tp1_cudagraph"
 

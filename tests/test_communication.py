@@ -7,8 +7,8 @@ import polars as pl
 import pytest
 
 import llmprof
-from llmprof import names, schema
-from llmprof.trace import Trace
+from llmprof import names
+from llmprof.trace import Trace, schema
 from tests.readers.traces import kernel, op, text_of, write
 
 NCCL = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL"

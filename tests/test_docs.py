@@ -22,7 +22,7 @@ def reference(root):
 
 
 @pytest.mark.parametrize(
-    "package", ["llmprof.analyze", "llmprof.charts", "llmprof.explore", "llmprof.launch"]
+    "package", ["llmprof.analyze", "llmprof.charts", "llmprof.explore", "llmprof.run.launch"]
 )
 def test_every_public_name_is_on_one_page(reference, package):
     import importlib

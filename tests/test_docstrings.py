@@ -8,7 +8,9 @@ import polars as pl
 import pytest
 
 import llmprof
-from llmprof import analyze, batch, bundled, charts, trials
+from llmprof import analyze, charts
+from llmprof.readers import bundled
+from llmprof.run import batch, trials
 from tests.samples import sample
 
 ROOT = Path(llmprof.__file__).parents[1]

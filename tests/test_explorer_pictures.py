@@ -22,7 +22,7 @@ SHOWN = [
 
 @pytest.mark.slow
 def test_a_run_notebook_is_exported_with_pictures_and_without_the_network(tmp_path: Path) -> None:
-    from llmprof.notebook.tutorials import run_notebook
+    from llmprof.run.notebook.tutorials import run_notebook
 
     cells = [nbformat.v4.new_code_cell(source) for source in [*CELLS, *SHOWN]]
     cells[0].metadata.tags = ["parameters"]

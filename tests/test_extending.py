@@ -16,12 +16,12 @@ import polars as pl
 import pytest
 
 import llmprof
-import llmprof.launch.engines
 import llmprof.readers
+import llmprof.run.launch.engines
 from llmprof import names
 from llmprof.errors import TraceWarning
-from llmprof.launch import ExperimentConfig, engines
 from llmprof.readers import registry
+from llmprof.run.launch import ExperimentConfig, engines
 from tests import plugin_package
 from tests.launch.vllm_stand_in import job
 
@@ -174,7 +174,7 @@ def test_a_rule_for_a_layer_is_one_file_and_one_line(page, root, copied):
         layer = [*b.DENSE[:6], product, added, *b.DENSE[6:]]
         run = b.kernels(b.forward(4, layer))
         marks = b.labels([("execute_context_1(9)_generation_0(0)", 0, b.end(run))], on_device=True)
-        events = llmprof.Trace({"kernels": run, "markers": marks}).attribute()
+        events = llmprof.Trace({"kernels": run, "markers": marks}).events
         print(json.dumps(events.filter(layer=2)["stage"].to_list()))
     """
     dense = [
@@ -239,7 +239,7 @@ def test_an_analysis_is_one_file_and_one_line_and_a_figure_comes_to_it(page, cop
 
 
 def test_add_an_engine(apply, tmp_path, monkeypatch):
-    place = apply("Add an engine", llmprof.launch.engines)
+    place = apply("Add an engine", llmprof.run.launch.engines)
     monkeypatch.setattr(engines, "BUILT_IN", (*engines.BUILT_IN, place))
     config = ExperimentConfig(model="random:tiny", engine="idle", profile_mode="inference_only")
     assert config.engine == "idle"

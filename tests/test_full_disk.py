@@ -32,9 +32,9 @@ import llmprof
 from llmprof import analyze, charts, report
 from llmprof.cli import output
 from llmprof.errors import OutputError
-from llmprof.launch import ConfigManager, ExperimentConfig
-from llmprof.launch.monitors import table
-from llmprof.redaction import redact
+from llmprof.run.launch import ConfigManager, ExperimentConfig
+from llmprof.run.launch.monitors import table
+from llmprof.readers.redaction import redact
 
 samples, out, limit = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
 file = samples / "torch_transformers_generate/rank0.pt.trace.json.gz"
@@ -92,7 +92,7 @@ def test_every_writer_names_its_target_and_leaves_nothing_half_written(limit, tm
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
 def test_a_device_is_written_and_not_replaced():
     from llmprof.errors import OutputError
-    from llmprof.storage import files
+    from llmprof.trace.storage import files
 
     with pytest.raises(OutputError, match=r"cannot write full: the disk is full"):
         files.write(Path("/dev/full"), "x")

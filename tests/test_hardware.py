@@ -1,7 +1,7 @@
 import pytest
 
-from llmprof import hardware
 from llmprof.errors import LlmprofError
+from llmprof.theory import hardware
 
 
 @pytest.mark.parametrize(

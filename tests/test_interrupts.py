@@ -23,7 +23,7 @@ CODE = """
 import os, signal, sqlite3, subprocess, sys, threading
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have it ignored
 import polars
-from llmprof.storage import sqlite
+from llmprof.trace.storage import sqlite
 sqlite3.connect("a.sqlite").execute("CREATE TABLE t (n)")
 print("begin", flush=True)
 """

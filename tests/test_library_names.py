@@ -12,8 +12,6 @@ import pytest
 
 import llmprof
 from llmprof import names
-from llmprof.analyze import attribute
-from llmprof.analyze.activity import activity
 from llmprof.trace import Trace
 
 with Path(__file__).with_name("library_names.tsv").open(encoding="utf-8", newline="") as file:
@@ -67,7 +65,7 @@ def renamed(trace: Trace, family: str) -> tuple[Trace, int]:
     """The trace with all kernels of a family whose operator or module is known under the names
     of other libraries.
     """
-    events = activity(trace).filter(pl.col("source") == "kernel").with_row_index("row")
+    events = trace.events.filter(pl.col("source") == "kernel").with_row_index("row")
     known = (pl.col("category") == family) & pl.col("category_by").is_in(["operator", "module"])
     main = ~pl.col("name").str.contains(f"(?i){names.GEMM_HELPERS}|{names.ATTENTION_HELPERS}")
     rows = events.filter(known & main)["row"]
@@ -105,7 +103,7 @@ def test_other_names_change_no_label_where_operators_are_known(
     if not count:
         pytest.skip(f"no kernel of {sample} is {family} by its operator")
     labels = ["rank", "step", "layer", "stage", "category", "confidence"]
-    before, after = attribute(trace).select(labels), attribute(other).select(labels)
+    before, after = trace.events.select(labels), other.events.select(labels)
     assert after.equals(before)
 
 
@@ -123,7 +121,7 @@ SMALL = (
 
 def test_nodes_of_onnx_are_what_their_type_says(shared: Path) -> None:
     trace = llmprof.read(shared / "real" / SMALL[0])
-    events = activity(trace)
+    events = trace.events
     assert trace.ops.filter(pl.col("name") == "layer0/fc1_kernel_time")[
         "ort_op"
     ].unique().to_list() == ["MatMul"]

@@ -2,9 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from llmprof import metrics
 from llmprof.errors import LlmprofError
 from llmprof.readers.ncu.reader import read_metrics
+from llmprof.trace import metrics
 
 CAPTURE = Path(__file__).parents[1] / ".." / "shared" / "captures" / "ncu_tp1_eager"
 PCT = "avg.pct_of_peak_sustained_elapsed"

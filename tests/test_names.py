@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from llmprof import names
-from llmprof.analyze import activity, kernel_categories
+from llmprof.analyze import kernel_categories
 from llmprof.errors import LlmprofError
 from llmprof.trace import Trace
 
@@ -223,8 +223,8 @@ def test_a_pattern_of_ones_own_wins_and_what_was_computed_is_computed_again() ->
     )
     trace = Trace({"kernels": kernels})
     assert kernel_categories(trace)["category"].to_list() == ["other", "linear"]
-    first = activity(trace)
-    assert activity(trace).equals(first)
+    first = trace.events
+    assert trace.events.equals(first)
 
     names.register("attention", "ACME_.*mix")
     names.register("norm", "nvjet")
@@ -233,9 +233,9 @@ def test_a_pattern_of_ones_own_wins_and_what_was_computed_is_computed_again() ->
         "nvjet_tst": "norm",
     }
     names.register("rope", "acme")
-    assert activity(trace)["category"].to_list() == ["rope", "norm"]
+    assert trace.events["category"].to_list() == ["rope", "norm"]
     del names.KERNEL_PATTERNS[:3]
-    assert activity(trace).equals(first)
+    assert trace.events.equals(first)
 
 
 @pytest.mark.usefixtures("own_table")

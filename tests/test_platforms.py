@@ -1,9 +1,8 @@
 import polars as pl
 import pytest
 
-from llmprof import platforms
 from llmprof.errors import NotCapturedError
-from llmprof.trace import Trace
+from llmprof.trace import Trace, platforms
 
 
 def runtime(*names: str) -> dict[str, pl.DataFrame]:

@@ -138,8 +138,8 @@ def test_the_chinese_readme_has_the_same_sections_commands_and_links(root):
 
 @pytest.mark.slow
 def test_python_of_the_readme_runs(root, monkeypatch, tmp_path):
-    from llmprof import launch
-    from llmprof.batch import parameters, runner, sweep
+    from llmprof.run import launch
+    from llmprof.run.batch import parameters, runner, sweep
 
     class Recorded:
         """A run that was made before, in place of one on two GPUs."""

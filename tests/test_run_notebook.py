@@ -7,7 +7,7 @@ import os
 import pytest
 
 from llmprof.errors import LlmprofError, OutputError, ReadError
-from llmprof.notebook import tutorials
+from llmprof.run.notebook import tutorials
 
 nbformat = pytest.importorskip("nbformat")
 pytest.importorskip("papermill")

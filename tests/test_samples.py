@@ -12,9 +12,10 @@ import pytest
 from isal import igzip
 
 import llmprof
-from llmprof import bundled, launch
 from llmprof.errors import LlmprofError, ReadError
-from llmprof.storage import sqlite
+from llmprof.readers import bundled
+from llmprof.run import launch
+from llmprof.trace.storage import sqlite
 
 ROOT = bundled.samples_folder()
 NAMES = sorted(path.name for path in ROOT.iterdir() if path.is_dir())

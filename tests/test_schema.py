@@ -2,8 +2,8 @@ import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
-from llmprof import schema
 from llmprof.errors import SchemaError
+from llmprof.trace import schema
 
 KERNEL = {"rank": [0], "start_ns": [10], "dur_ns": [5], "name": ["k"]}
 

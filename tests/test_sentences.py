@@ -11,11 +11,14 @@ import polars as pl
 import pytest
 
 import llmprof
-from llmprof import analyze, bundled, charts, launch, sentences
+from llmprof import analyze, charts
 from llmprof.analyze.compare.story import diff_words
-from llmprof.analyze.findings.facts import facts_in_words, run_facts
-from llmprof.analyze.findings.findings import RULES
 from llmprof.errors import LlmprofError
+from llmprof.findings import sentences
+from llmprof.findings.facts import facts_in_words, run_facts
+from llmprof.findings.findings import RULES
+from llmprof.readers import bundled
+from llmprof.run import launch
 from llmprof.trace import Trace
 from tests.samples import sample
 
@@ -38,9 +41,7 @@ def findings(found: pl.DataFrame) -> Iterator[str]:
 def titles(trace: Trace) -> Iterator[str]:
     """Titles of the charts of a trace, or why there is none."""
     drawn = {
-        "breakdown": lambda: charts.breakdown(
-            analyze.attribute(trace), rows="phase", color="stage"
-        ),
+        "breakdown": lambda: charts.breakdown(trace.events, rows="phase", color="stage"),
         "overlap": lambda: charts.overlap(analyze.overlap(trace, by=("rank",))),
         "idle": lambda: charts.idle(analyze.idle(trace)),
         "launch_delay": lambda: charts.launch_delay(analyze.launch_delay(trace)),

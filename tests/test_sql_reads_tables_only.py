@@ -21,8 +21,8 @@ import pytest
 from polars._plr import __file__ as library
 
 from llmprof.errors import LlmprofError, ReadError
-from llmprof.storage import sql, sqlite
 from llmprof.trace import Trace
+from llmprof.trace.storage import sql, sqlite
 
 CANARY = "the content of the canary"
 IN_OPEN = 0x20

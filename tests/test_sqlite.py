@@ -12,7 +12,7 @@ import pytest
 
 import llmprof
 from llmprof.errors import ReadError
-from llmprof.storage import sqlite
+from llmprof.trace.storage import sqlite
 
 
 @pytest.fixture

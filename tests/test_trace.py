@@ -6,11 +6,10 @@ import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
-from llmprof import schema
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, OutputError, ReadError
 from llmprof.report import cards
-from llmprof.storage import parquet
-from llmprof.trace import META_FILE, Trace
+from llmprof.trace import META_FILE, Trace, schema
+from llmprof.trace.storage import parquet
 
 
 def kernels(*rows: tuple[int, int, int, str]) -> pl.DataFrame:

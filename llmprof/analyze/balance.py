@@ -10,9 +10,8 @@ import polars as pl
 
 from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.collectives.collectives import collectives
-from llmprof.analyze.intervals import union_lengths
-from llmprof.analyze.layers.attribution import attribute
-from llmprof.analyze.steps.steps import steps
+from llmprof.label.intervals import union_lengths
+from llmprof.label.steps.steps import steps
 from llmprof.trace import Trace
 
 _WAYS: Final = {"expert_dispatch": "dispatch", "combine": "combine"}
@@ -59,7 +58,7 @@ def expert_exchange(trace: Trace) -> pl.DataFrame:
           over their mean; 1 is even), ``slowest_rank`` (whose experts take longest);
         - ``arrival_skew_ns`` (largest difference of arrival among the calls).
     """
-    events = attribute(trace)
+    events = trace.events
     ways = pl.col("stage").replace_strict(_WAYS, default=None, return_dtype=pl.String)
     every = events.filter(pl.col("category") == "collective").with_columns(way=ways)
     in_layers = every.filter(
@@ -297,7 +296,7 @@ def rank_balance(trace: Trace) -> pl.DataFrame:
     >>> balance["group"].to_list()  # one model on four ranks
     [0, 0, 0, 0]
     """
-    events = attribute(trace).select("rank", "step", "category", "start_ns", "dur_ns")
+    events = trace.events.select("rank", "step", "category", "start_ns", "dur_ns")
     calls = collectives(trace)
     collective = (pl.col("category") == "collective").fill_null(value=False)
     lengths = union_lengths(

@@ -9,12 +9,11 @@ from typing import Literal
 import numpy as np
 import polars as pl
 
-from llmprof import hardware
 from llmprof.analyze.catalog import Analysis
-from llmprof.analyze.layers.attribution import labelled
 from llmprof.analyze.operator_times import refuse_samples
 from llmprof.arguments import AtLeastOne
 from llmprof.errors import LlmprofError
+from llmprof.theory import hardware
 from llmprof.trace import Trace
 
 _REST = "(others)"
@@ -56,7 +55,7 @@ def running_beside(
         an unknown device. Only pairs with time together, by device, the longest first.
     """
     refuse_samples(trace, "what ran beside what")
-    events = labelled(trace, ["rank", "device", "stream", per]).filter(pl.col("dur_ns") > 0)
+    events = trace.events.filter(pl.col("dur_ns") > 0)
     events = _with_filled(
         trace, events.with_columns(_kind=pl.col(per).cast(pl.String).fill_null("(none)"))
     )

@@ -14,23 +14,21 @@ from typing import Final
 import polars as pl
 
 from llmprof import names
-from llmprof.analyze.activity import (
+from llmprof.analyze.inside import texts_inside, with_texts
+from llmprof.errors import AnalysisError
+from llmprof.label.activity import (
     CAPTURED,
     CATEGORY,
     PLACE,
-    activity,
     called,
     operator_categories,
     operator_rows,
     with_recorded,
 )
-from llmprof.analyze.catalog import per_trace
-from llmprof.analyze.inside import texts_inside, with_texts
-from llmprof.analyze.layers.attribution import attribute
-from llmprof.analyze.steps.steps import step_of_events
-from llmprof.errors import AnalysisError
+from llmprof.label.steps.steps import step_of_events
 from llmprof.names.operators import first_true
 from llmprof.trace import Trace
+from llmprof.trace.kept import per_trace
 
 _BEGIN, _END = "(?i)StreamBeginCapture", "(?i)StreamEndCapture"
 _LAUNCH: Final = r"(?i)launch(?:cooperative)?kernel|memcpy|memset"
@@ -113,7 +111,7 @@ def with_captures(trace: Trace, captures: Trace | Sequence[Trace]) -> Trace:
     """
     rows = captured(trace, captures).filter(pl.col("confidence").is_not_null())
     key = ["rank", "stream", "start_ns", "name"]
-    place = activity(trace).filter(pl.col("source") == "kernel").select("event", *key)
+    place = trace.events.filter(pl.col("source") == "kernel").select("event", *key)
     of_capture = place.join(rows.drop("rank", "name", "graph", "reason"), on="event").drop("event")
     of_capture = of_capture.unique(key, keep="first").rename(
         {c: CAPTURED + c for c in (*CONTENT, "confidence")}
@@ -245,7 +243,7 @@ def _as_run(trace: Trace, graphs: list[pl.DataFrame]) -> list[pl.DataFrame]:
         stream=pl.lit(0, dtype=pl.Int64),
     )
     host = {name: trace.table(name) for name in ("runtime", "ops", "markers") if trace.has(name)}
-    attributed = attribute(Trace({**host, "kernels": kernels}, trace.meta, trace.coverage))
+    attributed = Trace({**host, "kernels": kernels}, trace.meta, trace.coverage).events
     module = pl.col("evidence") == "module"
     operator = pl.col("category_by").is_in(["module", "operator"])
     attributed = attributed.select(
@@ -269,7 +267,7 @@ def replays(trace: Trace) -> pl.DataFrame:
     """Replayed kernels and copies, the number of the replay and their ``place`` in it, by node
     or by start.
     """
-    events = activity(trace)
+    events = trace.events
     place = {}
     if trace.has("kernels") and "graph_node" in trace.kernels.columns:
         nodes = [

@@ -11,12 +11,12 @@ import numpy as np
 import polars as pl
 
 from llmprof.analyze.collectives.collectives import collectives
-from llmprof.analyze.replay.graph import COLLECTIVE, LOADING, SCHEDULED, SYNCHRONISE
-from llmprof.analyze.replay.plan import Plan, calls_of_rows, new_transfer
-from llmprof.analyze.replay.targets import TARGET, below_target, saved_of
 from llmprof.analyze.roofline import roofline_join
 from llmprof.errors import AnalysisError, listed
-from llmprof.hardware import Device
+from llmprof.replay.graph import COLLECTIVE, LOADING, SCHEDULED, SYNCHRONISE
+from llmprof.replay.plan import Plan, calls_of_rows, new_transfer
+from llmprof.replay.targets import TARGET, below_target, saved_of
+from llmprof.theory.hardware import Device
 from llmprof.trace import Trace
 
 GRAPH_GAP_NS: Final = (300.0, 450.0, 900.0)

@@ -10,8 +10,8 @@ import polars as pl
 
 from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.idle.host import is_synchronising
-from llmprof.analyze.intervals import clip, time_bins
 from llmprof.arguments import AtLeastOne
+from llmprof.label.intervals import clip, time_bins
 from llmprof.trace import Trace
 
 _ENDS = ["kind", "src_kind", "dst_kind"]

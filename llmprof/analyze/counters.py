@@ -13,8 +13,7 @@ import polars as pl
 
 from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.idle.gaps import idle
-from llmprof.analyze.intervals import merge
-from llmprof.analyze.layers.attribution import labelled
+from llmprof.label.intervals import merge
 from llmprof.trace import Trace
 
 _KEYS = {
@@ -109,7 +108,7 @@ def counters(
                 "gap"
             )
     else:
-        work = labelled(trace, [*_DEVICE, *keys])
+        work = trace.events
     inside = [key for key in keys if key != "start_ns"]
     found = averages(work, samples, inside)
     if "start_ns" in keys:

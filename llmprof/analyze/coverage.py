@@ -5,7 +5,6 @@ from __future__ import annotations
 import polars as pl
 
 from llmprof.analyze.catalog import Analysis
-from llmprof.analyze.layers.attribution import attribute
 from llmprof.trace import Trace
 
 OF_OPERATORS = "summed time of outermost operators"
@@ -44,7 +43,7 @@ def coverage(trace: Trace) -> pl.DataFrame:
         the summed duration of all kernels and copies of the rank (operators, for a run on CPU),
         ``of`` says so in words; the share is null if it is 0.
     """
-    events = attribute(trace)
+    events = trace.events
     on_cpu = events.height > 0 and (events["source"] == "op").all()
     denominator = OF_OPERATORS if on_cpu else "summed time of kernels and copies"
     parts = [

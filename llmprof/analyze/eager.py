@@ -8,11 +8,11 @@ from typing import Final
 
 import polars as pl
 
-from llmprof.analyze.activity import CAPTURED, EAGER, PLACE, with_recorded
 from llmprof.analyze.captures import CONTENT
 from llmprof.analyze.inside import texts_inside
 from llmprof.analyze.operators import calls_of, with_operators
-from llmprof.analyze.steps.steps import steps
+from llmprof.label.activity import CAPTURED, EAGER, PLACE, with_recorded
+from llmprof.label.steps.steps import steps
 from llmprof.names.readable import readable
 from llmprof.trace import Trace
 

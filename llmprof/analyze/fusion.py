@@ -15,12 +15,11 @@ import polars as pl
 from llmprof.analyze.catalog import Analysis, Section
 from llmprof.analyze.changes import Change
 from llmprof.analyze.kernels import operators_of
-from llmprof.analyze.layers.attribution import attribute
-from llmprof.analyze.replay.plan import Plan
-from llmprof.analyze.replay.what_if import medians_of
 from llmprof.arguments import NotNegative
 from llmprof.errors import NotCapturedError
 from llmprof.names.replayable import DTYPES
+from llmprof.replay.plan import Plan
+from llmprof.replay.what_if import medians_of
 from llmprof.trace import Trace
 
 ALWAYS: Final = 0.9
@@ -166,9 +165,7 @@ def chains(trace: Trace, most_ns: float) -> pl.DataFrame:
             pl.col("category").replace_strict(_PARTS, default=_UNKNOWN, return_dtype=pl.String)
         )
     )
-    events = (
-        attribute(trace).filter(pl.col("source").is_in(["kernel", "copy"])).sort(*on, "start_ns")
-    )
+    events = trace.events.filter(pl.col("source").is_in(["kernel", "copy"])).sort(*on, "start_ns")
     events = events.select(
         "event",
         *on,

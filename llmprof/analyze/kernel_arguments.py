@@ -9,11 +9,11 @@ from typing import Final
 
 import polars as pl
 
-from llmprof.analyze.activity import PLACE, device_events, with_recorded
-from llmprof.analyze.catalog import per_trace
+from llmprof.label.activity import PLACE, device_events, with_recorded
 from llmprof.theory.calls import kind_of
 from llmprof.theory.calls.npu import PREFIX
 from llmprof.trace import Trace
+from llmprof.trace.kept import per_trace
 
 _SIDES: Final = (
     "ascend_input_shapes",

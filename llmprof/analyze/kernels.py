@@ -10,13 +10,13 @@ from typing import Final
 import polars as pl
 
 from llmprof import names
-from llmprof.analyze.activity import CAPTURED, PLACE, called, launched_by, with_recorded
-from llmprof.analyze.catalog import Analysis, Section, per_trace
-from llmprof.analyze.layers.attribution import attribute, labelled
-from llmprof.analyze.replay.slack import with_slack
+from llmprof.analyze.catalog import Analysis, Section
 from llmprof.arguments import Columns, NotNegative, Window, described, refuse_unknown
 from llmprof.errors import AnalysisError, listed
+from llmprof.label.activity import CAPTURED, PLACE, called, launched_by, with_recorded
+from llmprof.replay.slack import with_slack
 from llmprof.trace import Trace
+from llmprof.trace.kept import per_trace
 
 
 @Analysis(
@@ -52,9 +52,9 @@ def kernel_summary(trace: Trace, *, by: Columns = (), slack: bool = False) -> pl
         run), in ns, and ``readable``, the name as people read it (:func:`llmprof.names.readable`).
         Groups in order, nulls last, in each the longest first. ``slack_ns`` with ``slack=True``:
         any one launch of the kernel may take so much longer and no step ends later; null where that
-        is unknown (:func:`llmprof.analyze.replay.slack.known_slack`).
+        is unknown (:func:`llmprof.replay.slack.known_slack`).
     """
-    events = labelled(trace, by)
+    events = trace.events
     summary = kernel_summary_of(events, by)
     keys = [*(column for column in by if column not in ("name", "category")), "name", "category"]
     return with_slack(summary, trace, events, keys) if slack else summary
@@ -128,7 +128,7 @@ def events_within(
     are not there, none.
     """
     _check(trace, where, window, absent=absent)
-    return attribute(trace).filter(_conditions(where, window))
+    return trace.events.filter(_conditions(where, window))
 
 
 def _check(trace: Trace, where: Where | None, window: Window | None, *, absent: bool) -> None:
@@ -144,7 +144,7 @@ def _check(trace: Trace, where: Where | None, window: Window | None, *, absent: 
         raise AnalysisError(
             f"the window {listed(window)} ends before it starts", expected="(start_ns, end_ns)"
         )
-    events = attribute(trace)
+    events = trace.events
     for name in () if absent else ("rank", "step", "layer"):
         value = (where or {}).get(name)
         if value is not None and value not in events[name]:
@@ -242,7 +242,7 @@ def _compact(trace: Trace) -> pl.DataFrame:
     """Labelled events with numbers in place of texts, so that grouping for another filter is
     fast.
     """
-    events = attribute(trace).select(_KEPT)
+    events = trace.events.select(_KEPT)
     return events.with_columns(pl.col(_TEXTS).cast(pl.Categorical))
 
 
@@ -304,7 +304,7 @@ def ops_to_kernels(trace: Trace) -> pl.DataFrame:
         ``mean_ns``, and ``share`` (of the summed duration of all the rank's kernels and copies). By
         rank, the longest first.
     """
-    kernels, events = trace.table("kernels"), labelled(trace, ())
+    kernels, events = trace.table("kernels"), trace.events
     if f"{CAPTURED}op" in kernels.columns:
         rows = kernels.select(
             *PLACE, captured_op=f"{CAPTURED}op", captured_shapes=f"{CAPTURED}shapes"
@@ -335,7 +335,7 @@ def ops_to_kernels(trace: Trace) -> pl.DataFrame:
 
 
 def operators_of(events: pl.DataFrame, trace: Trace) -> pl.DataFrame:
-    """Device events (rows of :func:`~llmprof.analyze.activity.activity`) with the operator that
+    """Device events (rows of :func:`~llmprof.label.activity.activity`) with the operator that
     launched them.
     """
     ops = called(trace)

@@ -13,9 +13,9 @@ from typing import Any, Final, Literal
 import polars as pl
 
 from llmprof.analyze.catalog import Analysis, Section
-from llmprof.analyze.nesting import column, innermost
-from llmprof.analyze.steps.steps import steps
 from llmprof.errors import AnalysisError, NotCapturedError
+from llmprof.label.nesting import column, innermost
+from llmprof.label.steps.steps import steps
 from llmprof.names.operators import first_true
 from llmprof.trace import Trace
 

@@ -6,11 +6,10 @@ from typing import Literal
 
 import polars as pl
 
-from llmprof.analyze.activity import activity
 from llmprof.analyze.catalog import Analysis
-from llmprof.analyze.modules import module_calls
-from llmprof.analyze.nesting import innermost
 from llmprof.errors import NotCapturedError
+from llmprof.label.modules import module_calls
+from llmprof.label.nesting import innermost
 from llmprof.trace import Trace
 
 
@@ -58,7 +57,7 @@ def module_times(trace: Trace, *, per: Literal["class", "layer"] = "class") -> p
     >>> times["path"].str.contains("self_attn").any()
     True
     """
-    events = activity(trace)
+    events = trace.events
     calls = module_calls(trace)
     if calls.is_empty():
         hint = (

@@ -10,11 +10,10 @@ import polars as pl
 
 from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.kernels import operators_of
-from llmprof.analyze.layers.attribution import attribute
-from llmprof.analyze.nesting import inside, parents
 from llmprof.analyze.operator_arguments import Call, reason, recorded_call
 from llmprof.analyze.operator_times import median_interval
 from llmprof.errors import AnalysisError, NotCapturedError
+from llmprof.label.nesting import inside, parents
 from llmprof.names.replayable import BETWEEN, DTYPES, IN_GRAPH, NO_OPERATOR, OPERATORS
 from llmprof.trace import Trace
 
@@ -113,7 +112,7 @@ def recorded_calls(trace: Trace) -> tuple[pl.DataFrame, pl.DataFrame]:
     calls_on_host = calls_on_host.select(
         "rank", "thread", "start_ns", "dur_ns", pl.col("name").alias("operator"), *_ARGUMENTS
     )
-    events = attribute(trace)
+    events = trace.events
     if events.is_empty() or (events["source"] == "op").all():
         return _on_host(calls_on_host), operators_of(events.clear(), trace)
     events = events.with_row_index("_event")

@@ -257,10 +257,8 @@ def against_trace(timed: Trace, trace: Trace) -> pl.DataFrame:
     """Compare layers measured by the timer with those of a profiler that recorded the same
     steps.
     """
-    from llmprof.analyze.layers.attribution import attribute
-
     end = pl.col("start_ns") + pl.col("dur_ns")
-    events = attribute(trace).filter(pl.col("source") == "kernel").sort("rank", "start_ns")
+    events = trace.events.filter(pl.col("source") == "kernel").sort("rank", "start_ns")
     if events.is_empty():
         raise NotCapturedError(
             "this capture holds no kernels", hint="record it with profile_mode torch or nsys"

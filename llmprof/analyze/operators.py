@@ -12,37 +12,36 @@ from typing import Any, Final
 import numpy as np
 import polars as pl
 
-from llmprof.analyze.activity import (
+from llmprof.analyze.catalog import Analysis
+from llmprof.analyze.inside import calls_of_text, texts_inside, with_texts
+from llmprof.analyze.kernel_arguments import of_kernels, own_arguments
+from llmprof.analyze.passes import with_passes
+from llmprof.analyze.roofline import noted_work, stage_work
+from llmprof.analyze.shortfall import CAUSES, START, Launch, resident, shortfall
+from llmprof.arguments import Columns
+from llmprof.errors import LlmprofError, NotCapturedError
+from llmprof.label.activity import (
     CAPTURED,
     EAGER,
     PLACE,
-    activity,
     called,
     coded_operators,
     launched_by,
     with_recorded,
 )
-from llmprof.analyze.catalog import Analysis, per_trace
-from llmprof.analyze.groups import distinct_keys
-from llmprof.analyze.inside import calls_of_text, texts_inside, with_texts
-from llmprof.analyze.kernel_arguments import of_kernels, own_arguments
-from llmprof.analyze.layers.attribution import labelled
-from llmprof.analyze.nesting import holding, innermost, outermost
-from llmprof.analyze.passes import with_passes
-from llmprof.analyze.roofline import noted_work, stage_work
-from llmprof.analyze.shortfall import CAUSES, START, Launch, resident, shortfall
-from llmprof.analyze.steps.labels import CONTEXT_WORDS, batches
-from llmprof.analyze.steps.steps import steps
-from llmprof.arguments import Columns
-from llmprof.errors import LlmprofError, NotCapturedError
-from llmprof.hardware import Device
+from llmprof.label.groups import distinct_keys
+from llmprof.label.nesting import holding, innermost, outermost
+from llmprof.label.steps.labels import CONTEXT_WORDS, batches
+from llmprof.label.steps.steps import steps
 from llmprof.names.operators import by_distinct, one_of_each
 from llmprof.names.replayable import BETWEEN, IN_GRAPH, NO_OPERATOR
 from llmprof.theory.bound import find_device
 from llmprof.theory.calls import KINDS, Kind, Lengths, NoWorkError, Work, kind_of, recorded, work_of
 from llmprof.theory.calls.experts import SPREAD
+from llmprof.theory.hardware import Device
 from llmprof.theory.shapes import Shape
 from llmprof.trace import Trace
+from llmprof.trace.kept import per_trace
 
 _TEXTS: Final = ("operator", "shapes", "dtypes", "strides", "arguments")
 _THREAD: Final = ("rank", "thread")
@@ -369,7 +368,7 @@ def calls_of(trace: Trace, by: Sequence[str]) -> Found:
     the host.
     """
     trace.table("kernels")
-    events = labelled(trace, {*by, "step"}).filter(pl.col("source") != "op")
+    events = trace.events.filter(pl.col("source") != "op")
     ops = called(trace)
     ops = with_texts(ops)
     owner = _owned(trace, len(KINDS))["owner"][events["event"]]
@@ -458,7 +457,7 @@ def _owned(trace: Trace, kinds: int) -> pl.DataFrame:
     """For each event of the device the row of its operator as ``owner``; a replayed one has
     none.
     """
-    direct, ops, events = launched_by(trace)["row"], called(trace), activity(trace)
+    direct, ops, events = launched_by(trace)["row"], called(trace), trace.events
     if not ops.is_empty():
         direct = _owners(direct, ops, coded_operators(trace), events["category"] == "collective")
     return pl.DataFrame({"owner": direct.set(events["replayed"].fill_null(value=False), None)})

@@ -8,11 +8,10 @@ import polars as pl
 
 from llmprof.analyze.catalog import Analysis, Section, Without
 from llmprof.analyze.collectives.collectives import collectives
-from llmprof.analyze.intervals import clip, length_within, union_lengths
-from llmprof.analyze.layers.attribution import labelled
 from llmprof.analyze.operator_times import refuse_samples
 from llmprof.arguments import Columns, Window
 from llmprof.errors import AnalysisError, listed
+from llmprof.label.intervals import clip, length_within, union_lengths
 from llmprof.trace import Trace
 
 COMMUNICATION = ("collective",)
@@ -106,7 +105,7 @@ def overlap(trace: Trace, *, by: Columns = ("rank", "step"), waits: bool = False
     """
     refuse_samples(trace, "what overlapped")
     by = by if "rank" in by else ("rank", *by)
-    events = labelled(trace, by)
+    events = trace.events
     if waits:
         events = with_waits(trace, events)
     return overlap_of(events, by, copies_recorded=_has_copies(trace, events))
@@ -251,7 +250,7 @@ def overlap_within(
         raise AnalysisError(
             f"the window [{first}, {last}) ns is empty", expected="an end after the start"
         )
-    events = labelled(trace, ["rank"])
+    events = trace.events
     recorded = _has_copies(trace, events)
     if ranks is not None:
         if missing := sorted(set(ranks) - set(trace.ranks)):

@@ -6,10 +6,9 @@ from __future__ import annotations
 
 import polars as pl
 
-from llmprof.analyze.catalog import per_trace
-from llmprof.analyze.layers.attribution import attribute
-from llmprof.analyze.steps.stored import tokens_of
+from llmprof.label.steps.stored import tokens_of
 from llmprof.trace import Trace
+from llmprof.trace.kept import per_trace
 
 
 @per_trace
@@ -17,7 +16,7 @@ def with_passes(trace: Trace) -> pl.DataFrame:
     """The frame of :func:`attribute` whose kernels of passes outside of steps have a ``step`` of
     their own, below 0.
     """
-    events = attribute(trace)
+    events = trace.events
     outside = events.filter(pl.col("step").is_null() & pl.col("layer").is_not_null())
     if outside.is_empty():
         return events

@@ -6,10 +6,9 @@ from typing import Literal
 
 import polars as pl
 
-from llmprof.analyze.activity import activity
 from llmprof.analyze.catalog import Analysis
-from llmprof.analyze.intervals import length_within, merge
 from llmprof.arguments import AtLeastOne
+from llmprof.label.intervals import length_within, merge
 from llmprof.trace import Trace
 
 _STREAM = ["rank", "device", "stream"]
@@ -53,7 +52,7 @@ def queue_length(
         launching calls of the stream spend while it is full). Times in ns.
     """
     trace.table("runtime")
-    events = activity(trace).filter(pl.col("source") != "op", pl.col("stream").is_not_null())
+    events = trace.events.filter(pl.col("source") != "op", pl.col("stream").is_not_null())
     call = [*_STREAM, "launch_thread", "launch_start_ns", "launch_end_ns"]
     launched = (
         events.filter(pl.col("launch_start_ns").is_not_null())

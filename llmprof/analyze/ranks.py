@@ -11,8 +11,8 @@ import polars as pl
 from llmprof.analyze.catalog import Analysis, Section
 from llmprof.analyze.collectives.collectives import collectives, lateness
 from llmprof.analyze.overlap import overlap
-from llmprof.analyze.steps.steps import steps
 from llmprof.errors import ArgumentError
+from llmprof.label.steps.steps import steps
 from llmprof.text import ranks_in_words
 from llmprof.trace import Trace
 

@@ -10,18 +10,17 @@ from typing import Any, Final, Literal
 import polars as pl
 
 from llmprof.analyze.catalog import Analysis
-from llmprof.analyze.groups import last_before
-from llmprof.analyze.intervals import union_length
-from llmprof.analyze.layers.attribution import attribute
 from llmprof.analyze.passes import passes, with_passes
-from llmprof.analyze.steps.labels import CONTEXT_WORDS, batches
-from llmprof.analyze.steps.steps import steps
 from llmprof.errors import AnalysisError, LlmprofError, listed
-from llmprof.hardware import Device
+from llmprof.label.groups import last_before
+from llmprof.label.intervals import union_length
+from llmprof.label.steps.labels import CONTEXT_WORDS, batches
+from llmprof.label.steps.steps import steps
 from llmprof.names.operators import first_true
 from llmprof.theory.bound import Machine, find_device
 from llmprof.theory.calibration import Observation
 from llmprof.theory.catalog import known, read_config
+from llmprof.theory.hardware import Device
 from llmprof.theory.plan import Batch, Plan, Requests, number_format
 from llmprof.theory.profiler import machine_for
 from llmprof.theory.shapes import Shape, shape
@@ -134,7 +133,7 @@ def roofline_join(
     polars.DataFrame
         ``rank, step, phase, layer`` (null but with ``per="layer"``)``, stage`` (null with
         ``per="step"``)``, tokens, requests, context_from``
-        (:data:`llmprof.analyze.steps.labels.CONTEXT_WORDS`)``, flops, memory_bytes, message_bytes,
+        (:data:`llmprof.label.steps.labels.CONTEXT_WORDS`)``, flops, memory_bytes, message_bytes,
         bound_ns, bound`` (compute, memory, communication, none)``, measured_ns, kernels,
         efficiency`` (bound over measured)``, mfu, mbu`` (of the peaks)``, gap_us`` (measured minus
         bound)``, why`` and ``explained`` (whether theory knows what the stage does). ``why`` is: at
@@ -158,7 +157,7 @@ def roofline_join(
     True
     """
     read = shape(model)
-    events = attribute(trace).filter(pl.col("step").is_not_null())
+    events = trace.events.filter(pl.col("step").is_not_null())
     formats = (dtype, kv_cache_dtype)
     machine = _machine(
         trace, read, device, (tp_size, pp_size), formats, expert_parallel=expert_parallel
@@ -229,7 +228,7 @@ def _machine(
         raise AnalysisError(
             "the trace names no device", hint="give it: roofline_join(trace, model, 'H200')"
         )
-    layers, total = list(_layers_of_ranks(attribute(trace)).values()), len(read.layers)
+    layers, total = list(_layers_of_ranks(trace.events).values()), len(read.layers)
     most = max(layers, default=0)
     if pp_size is None:
         pp_size = max(1, round(total / most)) if most else 1

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Any, Final
 
-from llmprof import sentences
-from llmprof.hardware import Device
+from llmprof.findings import sentences
 from llmprof.names.tiles import Tile, tile
 from llmprof.theory.calls import Work
+from llmprof.theory.hardware import Device
 
 CAUSES: Final[tuple[str, ...]] = ("other_kernels", "start", "few_blocks", "waves", "padding")
 """In the order in which they are taken from the time beyond the bound."""

@@ -8,7 +8,7 @@ import polars as pl
 
 from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.nsys.nvtx import nvtx_kernels
-from llmprof.analyze.steps.steps import events_with_steps, steps
+from llmprof.label.steps.steps import steps
 from llmprof.trace import Trace
 
 _LEAST_STEPS = 5
@@ -58,7 +58,7 @@ def spikes(
     ['rank', 'step', 'phase', 'name']
     """
     if per == "kernel":
-        events = events_with_steps(trace).filter(pl.col("source") != "copy")
+        events = trace.events.filter(pl.col("source") != "copy")
     else:
         ranges = nvtx_kernels(trace).filter(pl.col("kernels") > 0).sort("rank", "host_start_ns")
         spans = (

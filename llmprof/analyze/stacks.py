@@ -7,12 +7,12 @@ from typing import Final, Literal
 import polars as pl
 
 from llmprof import names
-from llmprof.analyze.activity import activity
-from llmprof.analyze.catalog import Analysis, Section, per_trace
-from llmprof.analyze.nesting import innermost_pieces, inside
+from llmprof.analyze.catalog import Analysis, Section
 from llmprof.errors import NotCapturedError, ReadError
+from llmprof.label.nesting import innermost_pieces, inside
 from llmprof.names.mangled import demangled
 from llmprof.trace import Trace
+from llmprof.trace.kept import per_trace
 
 _THREAD: Final = ["rank", "thread"]
 _SAMPLES: Final = """
@@ -129,7 +129,7 @@ def _recorded(spans: pl.DataFrame) -> pl.DataFrame:
 
 def _launched(trace: Trace, spans: pl.DataFrame, paths: pl.DataFrame) -> pl.DataFrame:
     """Kernels with the stack of the operator that they came from."""
-    events = activity(trace).filter(pl.col("op_id").is_not_null() & (pl.col("source") != "op"))
+    events = trace.events.filter(pl.col("op_id").is_not_null() & (pl.col("source") != "op"))
     operators = spans.filter((pl.col("kind") == "op") & pl.col("op_id").is_not_null())
     operators = operators.unique(["rank", "op_id"], keep="first", maintain_order=True).join(
         paths, on="span"

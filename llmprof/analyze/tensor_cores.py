@@ -7,7 +7,6 @@ from __future__ import annotations
 import polars as pl
 
 from llmprof.analyze.catalog import Analysis
-from llmprof.analyze.layers.attribution import labelled
 from llmprof.arguments import Columns
 from llmprof.names.operators import by_distinct
 from llmprof.trace import Trace
@@ -96,7 +95,7 @@ def tensor_cores(trace: Trace, *, by: Columns = ("rank", "category")) -> pl.Data
     """
     trace.table("kernels")
     by = list(by)
-    events = labelled(trace, by).filter(
+    events = trace.events.filter(
         (pl.col("source") == "kernel") & pl.col("category").is_in(MATRIX_WORK)
     )
     told, time = pl.col("_told"), pl.col("dur_ns")

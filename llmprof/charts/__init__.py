@@ -5,8 +5,44 @@ columns that a chart needs, raises :class:`~llmprof.errors.AnalysisError`. Altai
 the first chart.
 """
 
-from llmprof.lazy import attach, put_off_formats
+from llmprof.arguments import check_exports
+from llmprof.lazy import put_off_formats
 
-__getattr__, __dir__, __all__ = attach(__name__, __file__)
+put_off_formats()
 
-put_off_formats()  # Altair, which each chart imports, imports jsonschema
+from llmprof.charts.base.dark import follow_theme, themed
+from llmprof.charts.base.save import save, to_html, to_png_bytes
+from llmprof.charts.base.theme import narrow
+from llmprof.charts.breakdown import breakdown, overlap
+from llmprof.charts.collectives import all_reduce
+from llmprof.charts.compare import diff, diff_waterfall, opportunities
+from llmprof.charts.counters import counters
+from llmprof.charts.flame import flame, speedscope
+from llmprof.charts.heatmaps import late_groups, layer_heatmap, rank_heatmap, utilisation
+from llmprof.charts.idle import critical_path, idle, launch_delay
+from llmprof.charts.kernels import cuda_api, kernels, stalls
+from llmprof.charts.memory import memory, memory_holders
+from llmprof.charts.requests import dashboard, request_latency, request_waterfall, requests
+from llmprof.charts.roofline import roofline
+from llmprof.charts.sweep import (
+    study_pareto,
+    study_slices,
+    sweep_latency,
+    sweep_scaling,
+    sweep_throughput,
+    sweep_time,
+    trial_effects,
+)
+from llmprof.charts.theory import (
+    bound_gap,
+    predicted,
+    theory_curves,
+    theory_memory,
+    theory_parameters,
+    theory_roofline,
+    theory_shares,
+    theory_structure,
+)
+from llmprof.charts.timeline.timeline import timeline
+
+check_exports(globals())

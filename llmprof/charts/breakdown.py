@@ -29,7 +29,7 @@ _VALUES = ("total_ns", "busy_ns", "dur_ns")
 
 
 @draw.chart_of(
-    "llmprof.analyze.attribute(trace), layers(trace) or kernel_summary(trace, by=...)",
+    "trace.events, layers(trace) or kernel_summary(trace, by=...)",
     refuses="all times are zero",
 )
 def breakdown(
@@ -47,7 +47,7 @@ def breakdown(
     Parameters
     ----------
     frame : polars.DataFrame
-        Any frame with a row name, a part and a time: rows of ``attribute(trace)``, of
+        Any frame with a row name, a part and a time: rows of ``trace.events``, of
         ``layers(trace)`` or of ``kernel_summary(trace, by=("phase",))``. Times of a row and part
         are added up.
     rows : {"phase", "rank", "step"}
@@ -66,7 +66,7 @@ def breakdown(
 
     Examples
     --------
-    >>> chart = charts.breakdown(analyze.attribute(trace))
+    >>> chart = charts.breakdown(trace.events)
     """
     draw.check_choice(rows, ("phase", "rank", "step"), chart="breakdown", option="rows")
     draw.check_choice(color, ("stage", "category"), chart="breakdown", option="color")

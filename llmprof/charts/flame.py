@@ -12,8 +12,8 @@ import polars as pl
 from llmprof.charts.base.draw import chart_of, inline, nothing, number, require, tips
 from llmprof.charts.base.theme import BLACK, PAPER, TEXT_PX, finish, inner, percent, span
 from llmprof.lazy import Later
-from llmprof.storage import files
 from llmprof.text import shorten
+from llmprof.trace.storage import files
 from llmprof.units import format_ns
 
 if TYPE_CHECKING:

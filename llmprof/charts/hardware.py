@@ -18,7 +18,7 @@ def hardware_peaks(memory: pl.DataFrame, matmul: pl.DataFrame) -> Any:
     """Measured memory bandwidth and best matrix products, compared with the vendor's stated
     peaks.
     """
-    made = "llmprof.experiments.bandwidth.read_bandwidth(path)"
+    made = "llmprof.run.experiments.bandwidth.read_bandwidth(path)"
     require(memory, ("kind", "gb_per_s", "peak_gb_per_s"), chart="hardware_peaks", made_by=made)
     if memory.is_empty() and matmul.is_empty():
         raise nothing("hardware_peaks", "nothing was measured", made)
@@ -61,7 +61,7 @@ def link_bandwidth(links: pl.DataFrame) -> Any:
         raise nothing(
             "link_bandwidth",
             "links need two devices",
-            "llmprof.experiments.bandwidth.read_bandwidth(path)",
+            "llmprof.run.experiments.bandwidth.read_bandwidth(path)",
         )
     both = pl.when("both").then(pl.lit(", both ways")).otherwise(pl.lit(""))
     rows = rows.with_columns(
@@ -104,7 +104,7 @@ def _by_size(rows: pl.DataFrame, value: str, title: str, heading: str, by: str) 
 
 def length_curves(points: pl.DataFrame) -> Any:
     """Prefill and decode step over the length of the prompt."""
-    made = "llmprof.experiments.scaling.read_points(path)"
+    made = "llmprof.run.experiments.scaling.read_points(path)"
     require(
         points,
         ("tp", "pp", "prompt", "batch", "prefill_s", "decode_step_s"),
@@ -141,7 +141,9 @@ def parallel_efficiency(rows: pl.DataFrame) -> Any:
     if rows.is_empty():
         found = "parallel_efficiency"
         raise nothing(
-            found, "there is nothing to compare", "llmprof.experiments.scaling.parallelism(points)"
+            found,
+            "there is nothing to compare",
+            "llmprof.run.experiments.scaling.parallelism(points)",
         )
     rows = rows.with_columns(
         layout=pl.format("TP {} PP {}, {}", "tp", "pp", "phase"),
@@ -171,7 +173,7 @@ def history(rows: pl.DataFrame, metric: str) -> Any:
         raise nothing(
             "history",
             f"the history has no {metric}",
-            "llmprof.experiments.history.read_history(path)",
+            "llmprof.run.experiments.history.read_history(path)",
         )
     base = alt.Chart(inline(chosen_rows)).properties(width=inner() - 200, height=220)
     x = alt.X("run:O", title="run")

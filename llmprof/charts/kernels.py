@@ -8,9 +8,9 @@ import polars as pl
 from llmprof import names
 from llmprof.arguments import AtLeastOne
 from llmprof.charts.base import compose, draw, theme
-from llmprof.metrics import explain
 from llmprof.names import kernels as names_kernels
 from llmprof.text import shorten
+from llmprof.trace.metrics import explain
 from llmprof.units import format_ns
 
 

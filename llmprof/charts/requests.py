@@ -33,7 +33,7 @@ _ROW = 42
 
 
 @draw.chart_of(
-    "llmprof.launch.run.requests.summarize(run.requests)",
+    "llmprof.run.launch.run.requests.summarize(run.requests)",
     "phase metric mean p50 p99 n",
     refuses="the engine reported no latency",
 )
@@ -123,7 +123,7 @@ _SPACE, _AXIS, _HEIGHT, _MOST_POINTS, _DOTS = 30, 34, 190, 400, 60
 
 
 @draw.chart_of(
-    "run.requests, or llmprof.launch.run.requests.requests_of(worker)",
+    "run.requests, or llmprof.run.launch.run.requests.requests_of(worker)",
     "phase ttft_ns tpot_ns e2e_ns",
     refuses="the engine reported none of the latencies",
 )

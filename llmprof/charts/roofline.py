@@ -9,12 +9,12 @@ from typing import Literal
 import altair as alt
 import polars as pl
 
-from llmprof import hardware
-from llmprof.analyze.replay.targets import OF_ANYTHING
 from llmprof.charts.base import draw, theme
 from llmprof.charts.base.save import Box, Segment, along, around, place
 from llmprof.names import kernels
+from llmprof.replay.targets import OF_ANYTHING
 from llmprof.text import shorten
+from llmprof.theory import hardware
 from llmprof.theory.calls.call import number_of
 from llmprof.units import format_ns
 

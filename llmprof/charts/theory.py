@@ -7,10 +7,10 @@ from __future__ import annotations
 import altair as alt
 import polars as pl
 
-from llmprof import hardware
 from llmprof.charts.base import compose, draw, theme
 from llmprof.charts.roofline import roofline
 from llmprof.text import shorten
+from llmprof.theory import hardware
 from llmprof.units import format_ns
 
 BOUNDS = {

@@ -18,17 +18,9 @@ from llmprof import analyze, charts, text
 from llmprof.analyze.catalog import Analysis, analyses, views
 from llmprof.analyze.compare.diff import FAILING, OF_STEPS, gate, markdown
 from llmprof.analyze.compare.story import diff_words
-from llmprof.analyze.findings.document import (
-    findings_document,
-    findings_schema,
-    hardware_findings_document,
-)
-from llmprof.analyze.findings.facts import where_the_time_went
-from llmprof.analyze.findings.order import chained, denominators, so, without_share
 from llmprof.analyze.ncu import profile
 from llmprof.analyze.ncu.hardware import VIEWS
 from llmprof.analyze.ncu.profile import Profile
-from llmprof.analyze.replay.what_if import change_of, moved_in_words
 from llmprof.cli.output import (
     LONGEST_NAME,
     SAMPLE,
@@ -42,15 +34,23 @@ from llmprof.cli.output import (
     wrapped,
 )
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, listed
-from llmprof.launch import open_run
+from llmprof.findings.document import (
+    findings_document,
+    findings_schema,
+    hardware_findings_document,
+)
+from llmprof.findings.facts import where_the_time_went
+from llmprof.findings.order import chained, denominators, so, without_share
 from llmprof.names.kernels import displayed
-from llmprof.operator_timing import time_operators as timing_of
 from llmprof.readers.ncu import reader as ncu
 from llmprof.readers.reading import hardware_metrics_only, left_aside
 from llmprof.readers.saved import is_run
+from llmprof.replay.what_if import change_of, moved_in_words
 from llmprof.report import cards
-from llmprof.schema import TABLES
+from llmprof.run.launch import open_run
+from llmprof.run.operator_timing import time_operators as timing_of
 from llmprof.trace import Trace
+from llmprof.trace.schema import TABLES
 from llmprof.units import format_ns
 
 ROWS_SHOWN = 20

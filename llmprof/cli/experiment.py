@@ -18,9 +18,9 @@ from llmprof import text
 from llmprof.cli.output import Failing, Terminal, to_json
 from llmprof.cli.run import add_config_options, changes, config_of
 from llmprof.errors import ConfigError
-from llmprof.experiments.bandwidth import Bandwidth, checked_spec, run_bandwidth, torchrun
-from llmprof.experiments.history import TEST, watch
-from llmprof.experiments.scaling import (
+from llmprof.run.experiments.bandwidth import Bandwidth, checked_spec, run_bandwidth, torchrun
+from llmprof.run.experiments.history import TEST, watch
+from llmprof.run.experiments.scaling import (
     CALIBRATION,
     LENGTHS,
     OUTPUTS,
@@ -30,9 +30,9 @@ from llmprof.experiments.scaling import (
     run_calibration,
     run_points,
 )
-from llmprof.experiments.workers.bandwidth import SPEC
-from llmprof.launch import ExperimentConfig
-from llmprof.launch.engines import interpreter
+from llmprof.run.experiments.workers.bandwidth import SPEC
+from llmprof.run.launch import ExperimentConfig
+from llmprof.run.launch.engines import interpreter
 
 NAMES = ("bandwidth", "sequence_length", "parallelism", "calibrate", "watch", "report")
 WATCHED = ("bandwidth", "sequence_length", "parallelism")
@@ -116,7 +116,7 @@ def experiment(args: Namespace, terminal: Terminal) -> str:
         return _watch(args, folder, terminal)
     elif args.name == "calibrate":
         return _calibrate(args, folder, terminal)
-    from llmprof.experiments.report import write_report
+    from llmprof.run.experiments.report import write_report
 
     written = write_report(folder, grades=grades_of(args.grade))
     if args.json:

@@ -16,11 +16,11 @@ from llmprof import text
 from llmprof.cli.output import Terminal, options_of, to_json, wrapped
 from llmprof.cli.run import capture_text
 from llmprof.errors import ConfigError
-from llmprof.launch import Run
-from llmprof.live.condition import NAMES
-from llmprof.live.recording import fewer
-from llmprof.live.watching import SEVERITIES, STATE
-from llmprof.storage import files
+from llmprof.run.launch import Run
+from llmprof.run.live.condition import NAMES
+from llmprof.run.live.recording import fewer
+from llmprof.run.live.watching import SEVERITIES, STATE
+from llmprof.trace.storage import files
 from llmprof.units import SECONDS, format_bytes
 
 

@@ -177,7 +177,7 @@ def _check_outputs(args: argparse.Namespace) -> None:
     vain.
     """
     from llmprof.cli.output import places
-    from llmprof.storage import files
+    from llmprof.trace.storage import files
 
     given = vars(args)
     for name in _INPUTS:
@@ -570,7 +570,7 @@ def _launching(
         "--parameter-sweep", metavar="TEXT", help='such as "batch_size:1,2,4;max_tokens:100,200"'
     )
     if named("sweep"):
-        from llmprof.batch import PRESETS
+        from llmprof.run.batch import PRESETS
 
         words = f"points to run: {', '.join(PRESETS)}; or the preset classic of llmprof run"
         sweep.add_argument("--preset", metavar="NAME", help=words)
@@ -779,7 +779,7 @@ def _what_if(sub: argparse.ArgumentParser) -> None:
 
 
 def _export(sub: argparse.ArgumentParser) -> None:
-    from llmprof.export import FORMS
+    from llmprof.report.export import FORMS
 
     sub.formatter_class = argparse.RawDescriptionHelpFormatter
     sub.epilog = "forms:\n" + "\n".join(

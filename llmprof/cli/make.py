@@ -22,11 +22,9 @@ from typing import Any, Final
 
 import polars as pl
 
-from llmprof import analyze, batch, bundled, redaction, text, theory
+from llmprof import analyze, text, theory
 from llmprof import explore as package
-from llmprof import export as exporting
 from llmprof import report as reports
-from llmprof.analyze.findings.facts import where_the_time_went
 from llmprof.analyze.ncu.findings import launches_in_a_row
 from llmprof.cli.analyze import findings_text, is_profile, nothing_found, open_profile
 from llmprof.cli.output import (
@@ -40,15 +38,19 @@ from llmprof.cli.output import (
     wrapped,
 )
 from llmprof.errors import LaunchError, LlmprofError, NotCapturedError
-from llmprof.launch.engines._machine import Refused
-from llmprof.launch.engines._server import free_port
-from llmprof.launch.run import process
-from llmprof.notebook import tutorials
+from llmprof.findings.facts import where_the_time_went
 from llmprof.progress import Progress
+from llmprof.readers import bundled, redaction
 from llmprof.readers.ncu.reader import read_metrics
 from llmprof.readers.saved import capture
 from llmprof.report import Report
-from llmprof.storage import files
+from llmprof.report import export as exporting
+from llmprof.run import batch
+from llmprof.run.launch.engines._machine import Refused
+from llmprof.run.launch.engines._server import free_port
+from llmprof.run.launch.run import process
+from llmprof.run.notebook import tutorials
+from llmprof.trace.storage import files
 from llmprof.units import format_bytes
 
 DEMO_SAMPLE = "torch_tp4_eager_custom_allreduce"
@@ -181,7 +183,7 @@ def export(args: Namespace, terminal: Terminal) -> str:
 
 def mcp(args: Namespace, terminal: Terminal) -> str:
     """Answer an agent over stdin and stdout until it disconnects."""
-    from llmprof.agents import server
+    from llmprof.cli.agents import server
 
     server(args.folders).run()
     return ""
@@ -333,8 +335,8 @@ _SAID: Final = 2_000
 
 def convert(args: Namespace, terminal: Terminal) -> str:
     """Make a dataset from the files of many ranks."""
-    from llmprof.dataset import convert as to_dataset
-    from llmprof.dataset.cluster import local
+    from llmprof.report.dataset import convert as to_dataset
+    from llmprof.report.dataset.cluster import local
 
     files: list[str | Path] = []
     for path in args.paths:

@@ -15,15 +15,15 @@ from typing import Any, Final
 
 import polars as pl
 
-from llmprof import analyze, bundled, text
+from llmprof import analyze, text
 from llmprof.errors import ConfigError, LlmprofError
 from llmprof.progress import Progress
-from llmprof.readers import read
+from llmprof.readers import bundled, read
 from llmprof.readers.common.helpers import processes
 from llmprof.readers.reading import hardware_metrics_only
-from llmprof.storage import files
-from llmprof.storage.deferred import Deferred
 from llmprof.trace import Trace
+from llmprof.trace.storage import files
+from llmprof.trace.storage.deferred import Deferred
 
 LONGEST_NAME: Final = 100
 """Most characters of a text in a table that is written to a file or a pipe: names of kernels may
@@ -75,7 +75,7 @@ def key_value(item: str, flag: str, *, text: bool = False) -> tuple[str, Any]:
     """Split ``key=value``; a value that is JSON or a Python constant is converted, unless it is
     to stay text.
     """
-    from llmprof.launch.config.options import plain_value
+    from llmprof.run.launch.config.options import plain_value
 
     key, equals, value = item.lstrip("-").partition("=")
     if not key or not equals:
@@ -182,8 +182,8 @@ def on_workers(
     """
     if not isinstance(trace._tables, Deferred):
         return {}
-    from llmprof.dataset.cluster import local
-    from llmprof.dataset.mapping import prepare
+    from llmprof.report.dataset.cluster import local
+    from llmprof.report.dataset.mapping import prepare
 
     count = args.workers
     if count is None:

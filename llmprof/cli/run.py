@@ -15,21 +15,22 @@ from typing import Any, Literal
 
 import polars as pl
 
-from llmprof import analyze, batch, launch, text
-from llmprof.analyze.findings.facts import where_the_time_went
-from llmprof.batch.parameters import label, points
+from llmprof import analyze, text
 from llmprof.cli.analyze import findings_text
 from llmprof.cli.output import Failing, Terminal, key_value, share, to_json, wrapped
 from llmprof.errors import ConfigError, LlmprofError, NotCapturedError
-from llmprof.launch import ConfigManager, ExperimentConfig, Run
-from llmprof.launch.config import disclosure, models
-from llmprof.launch.config.options import PRESETS, SIZES, sized, template
-from llmprof.launch.doctor.doctor import doctor as ask
-from llmprof.launch.engines import engines, interpreter
-from llmprof.launch.run.command import environment
-from llmprof.launch.run.folder import UNIMPORTED
-from llmprof.launch.run.requests import summarize
-from llmprof.storage import files
+from llmprof.findings.facts import where_the_time_went
+from llmprof.run import batch, launch
+from llmprof.run.batch.parameters import label, points
+from llmprof.run.launch import ConfigManager, ExperimentConfig, Run
+from llmprof.run.launch.config import disclosure, models
+from llmprof.run.launch.config.options import PRESETS, SIZES, sized, template
+from llmprof.run.launch.doctor.doctor import doctor as ask
+from llmprof.run.launch.engines import engines, interpreter
+from llmprof.run.launch.run.command import environment
+from llmprof.run.launch.run.folder import UNIMPORTED
+from llmprof.run.launch.run.requests import summarize
+from llmprof.trace.storage import files
 from llmprof.units import format_bytes, format_ns
 
 
@@ -371,7 +372,7 @@ def doctor(args: Namespace, terminal: Terminal) -> str:
 
 def _self_test(args: Namespace) -> str:
     """Compare the timer of operators with PyTorch's profiler on a known kernel."""
-    from llmprof.experiments.bandwidth import self_test
+    from llmprof.run.experiments.bandwidth import self_test
 
     test = self_test(args.python or interpreter(["torch"]))
     if args.json:

@@ -13,12 +13,12 @@ from typing import Any
 
 import polars as pl
 
-from llmprof import analyze, charts, hardware, text
+from llmprof import analyze, charts, text
 from llmprof import theory as theories
 from llmprof.analyze.roofline import coverage_of
 from llmprof.cli.output import Terminal, open_trace, to_csv, to_json, wrapped
 from llmprof.errors import AnalysisError, LlmprofError
-from llmprof.theory import Profile
+from llmprof.theory import Profile, hardware
 from llmprof.theory.bound import nearest_device
 from llmprof.theory.familiar import quantity, seconds
 from llmprof.theory.plan import decode, prefill

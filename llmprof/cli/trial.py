@@ -10,13 +10,14 @@ from typing import Any
 
 import polars as pl
 
-from llmprof import batch, launch, text, trials
+from llmprof import text
 from llmprof.cli.output import Failing, Terminal, options_of, share, to_json, wrapped
 from llmprof.cli.run import add_config_options, changes, config_of
 from llmprof.errors import ConfigError
 from llmprof.report.sweep import in_words
-from llmprof.trials import Study, Verdict
-from llmprof.trials.verdict import gain_words
+from llmprof.run import batch, launch, trials
+from llmprof.run.trials import Study, Verdict
+from llmprof.run.trials.verdict import gain_words
 from llmprof.units import format_metric
 
 

@@ -5,6 +5,19 @@ Each function returns a widget; show it as the last line of a cell. Explorers ne
 ``llmprof[notebook]``, and no network.
 """
 
-from llmprof.lazy import attach
+from llmprof.arguments import check_exports
+from llmprof.explore.base.widget import link
+from llmprof.explore.collectives.explorer import all_reduce
+from llmprof.explore.compare.explorer import compare
+from llmprof.explore.kernels.explorer import kernels
+from llmprof.explore.layers.explorer import layers
+from llmprof.explore.overlap.explorer import overlap
+from llmprof.explore.ranks.explorer import ranks
+from llmprof.explore.requests.explorer import requests
+from llmprof.explore.study import study
+from llmprof.explore.tabs import open
+from llmprof.explore.theory import theory
+from llmprof.explore.timeline.explorer import timeline
+from llmprof.explore.what_if.explorer import what_if
 
-__getattr__, __dir__, __all__ = attach(__name__, __file__, extra="notebook")
+check_exports(globals())

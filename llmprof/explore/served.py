@@ -17,9 +17,9 @@ from llmprof import analyze
 from llmprof.analyze.requests.requests import AnyRun
 from llmprof.errors import LlmprofError
 from llmprof.explore.tabs import Given, Open, open, said  # noqa: A004
-from llmprof.launch import Run, open_run
 from llmprof.readers import read
 from llmprof.readers.ncu.reader import read_metrics
+from llmprof.run.launch import Run, open_run
 
 ENVIRONMENT_VARIABLE: Final = "LLMPROF_EXPLORE"
 

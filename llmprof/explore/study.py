@@ -18,7 +18,7 @@ from llmprof.charts.base.save import to_png_bytes
 from llmprof.errors import LlmprofError, listed
 
 if TYPE_CHECKING:
-    from llmprof.trials import Study
+    from llmprof.run.trials import Study
 
 _STYLE: Final = "<style>.llmprof-study select{font-family:monospace;font-size:12px}</style>"
 _LONGEST: Final = 28
@@ -56,7 +56,7 @@ class Studied(ipywidgets.VBox):  # type: ignore[misc]
     def read(self) -> None:
         """Read the study again, which may still run; the choice of points stays."""
         kept = self.table.value
-        self.study = import_module("llmprof.trials.study").open_study(self.study.folder)
+        self.study = import_module("llmprof.run.trials.study").open_study(self.study.folder)
         self._fill()
         self.table.value = [number for number in kept if number in self.study.points["point"]]
 
@@ -199,7 +199,7 @@ def study(folder: Study | str | os.PathLike[str]) -> Studied:
     >>> explore.study("results/tune_tiny_20260101-120000").selected  # doctest: +SKIP
     """
     # imported by name, because this layer must not import the trials
-    trials = import_module("llmprof.trials.study")
+    trials = import_module("llmprof.run.trials.study")
     return Studied(folder if isinstance(folder, trials.Study) else trials.open_study(folder))
 
 

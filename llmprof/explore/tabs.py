@@ -14,22 +14,22 @@ import ipywidgets  # type: ignore[import-untyped]
 import polars as pl
 
 from llmprof import analyze, explore
-from llmprof.analyze.findings.facts import facts_in_words, run_facts
-from llmprof.analyze.findings.order import chained, first_sentence, number_of, so, times_in_words
 from llmprof.analyze.idle.host import host_spans
 from llmprof.analyze.kernels import kernels_within
 from llmprof.analyze.ncu.findings import launches_in_a_row
-from llmprof.analyze.replay.graph import graph
 from llmprof.analyze.requests.requests import AnyRun
 from llmprof.charts.base.bars import STYLE, step_bars
 from llmprof.errors import LlmprofError, listed
 from llmprof.explore.base.widget import Explorer, show_kept, smaller
 from llmprof.explore.header.explorer import Header
 from llmprof.explore.trying import Call, tryings
-from llmprof.launch import Run
-from llmprof.metrics.data import Metrics
+from llmprof.findings.facts import facts_in_words, run_facts
+from llmprof.findings.order import chained, first_sentence, number_of, so, times_in_words
+from llmprof.replay.graph import graph
+from llmprof.run.launch import Run
 from llmprof.text import plain, sentence, unbroken
 from llmprof.trace import Trace
+from llmprof.trace.metrics.data import Metrics
 
 WHERE: Final = {
     "collectives": "all_reduce",
@@ -184,7 +184,7 @@ def evidence_of(trace: Trace, row: Mapping[str, Any]) -> tuple[tuple[int, int] |
         launch = _launch_after(trace, rank, start, end)
     if launch is not None:
         return (start, max(end, launch[1])), launch[0]
-    events = analyze.activity(trace).filter(pl.col("rank") == rank).select("start_ns", end=END)
+    events = trace.events.filter(pl.col("rank") == rank).select("start_ns", end=END)
     before = events.filter(pl.col("end") <= start)["start_ns"].max()
     after = events.filter(pl.col("start_ns") >= end)["end"].min()
     reach = end - start
@@ -313,9 +313,9 @@ def _other(given: Given) -> Trace:
 
 def _labelled(trace: Trace, suffix: str = "") -> list[Stage]:
     return [
-        (f"reading the device's events{suffix}", lambda: analyze.activity(trace)),
+        (f"reading the device's events{suffix}", lambda: trace.events),
         (f"finding steps{suffix}", lambda: analyze.steps(trace)),
-        (f"naming layers and stages{suffix}", lambda: analyze.attribute(trace)),
+        (f"naming layers and stages{suffix}", lambda: trace.events),
     ]
 
 

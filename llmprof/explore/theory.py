@@ -12,13 +12,13 @@ import polars as pl
 from llmprof import charts
 from llmprof import theory as theories
 from llmprof.analyze.roofline import IDLE, roofline_join
-from llmprof.analyze.steps.labels import batches
-from llmprof.analyze.steps.steps import steps
 from llmprof.charts.base.save import to_png_bytes
 from llmprof.errors import LlmprofError
-from llmprof.hardware import Device
+from llmprof.label.steps.labels import batches
+from llmprof.label.steps.steps import steps
 from llmprof.theory.calibration import Calibration
 from llmprof.theory.familiar import quantity, seconds
+from llmprof.theory.hardware import Device
 from llmprof.theory.profiler import Profile
 from llmprof.theory.shapes import Shape, shape
 from llmprof.trace import Trace

@@ -16,7 +16,7 @@ from llmprof import text
 from llmprof.errors import LlmprofError
 
 if TYPE_CHECKING:
-    from llmprof.launch import Run
+    from llmprof.run.launch import Run
 
 Call = Callable[[Callable[[], None]], None]
 """Calls a function in the thread that may speak to the page."""
@@ -58,7 +58,7 @@ class Trying(ipywidgets.VBox):  # type: ignore[misc]
 
     def _asks(self) -> None:
         trials = import_module(
-            "llmprof.trials.settings"
+            "llmprof.run.trials.settings"
         )  # by name, because this layer must not import the trials
         self.words.value = _html(
             f"{self.remedy['words'].capitalize()} ({self.remedy['fields']}):"
@@ -107,7 +107,7 @@ def tryings(run: Run | None, findings: Any, call: Call) -> dict[int, Trying]:
     found: dict[int, Trying] = {}
     if run is None or run.recorded:
         return found
-    remedies = import_module("llmprof.trials.settings").remedies  # by name, as above
+    remedies = import_module("llmprof.run.trials.settings").remedies  # by name, as above
     for row in remedies(run, findings).to_dicts():
         if row["reason"] is None and row["order"] not in found:
             found[row["order"]] = Trying(run, row, call)

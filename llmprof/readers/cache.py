@@ -13,9 +13,8 @@ from typing import Any, Final
 
 import platformdirs
 
-from llmprof import schema
 from llmprof.errors import OutputError, ReadError, TraceWarning
-from llmprof.trace import META_FILE, Trace
+from llmprof.trace import META_FILE, Trace, schema
 from llmprof.version import __version__
 
 LIMIT_BYTES = 8 << 30

@@ -15,7 +15,6 @@ from typing import Final, NamedTuple
 
 import polars as pl
 
-from llmprof import schema
 from llmprof.errors import ReadError
 from llmprof.readers.common.reader import (
     MOST_NS,
@@ -27,9 +26,9 @@ from llmprof.readers.common.reader import (
     text_of,
     trace_of,
 )
-from llmprof.storage import sqlite
 from llmprof.text import counted, left_out
-from llmprof.trace import Trace
+from llmprof.trace import Trace, schema
+from llmprof.trace.storage import sqlite
 
 SUMMARY: Final = ("Time", "Calls", "Avg", "Min", "Max", "Name")
 TRACE: Final = ("Start", "Duration", "Name")

@@ -18,7 +18,7 @@ import polars as pl
 
 from llmprof.errors import ReadError
 from llmprof.readers.common.reader import Part, Probe, Reader, Request
-from llmprof.storage.files import regular
+from llmprof.trace.storage.files import regular
 
 FORMAT: Final = "llmprof-ops"
 VERSION: Final = 1

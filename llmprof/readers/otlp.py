@@ -11,7 +11,7 @@ from typing import Any, Final
 import polars as pl
 
 from llmprof.errors import ReadError
-from llmprof.storage.files import note_input, regular
+from llmprof.trace.storage.files import note_input, regular
 from llmprof.units import NS_PER_S
 
 _NAMES: Final[dict[str, tuple[str, ...]]] = {

@@ -23,9 +23,9 @@ import polars as pl
 
 from llmprof.errors import ReadError
 from llmprof.readers.common.reader import MOST_NS, Probe, Reader, Request, bytes_of, trace_of
-from llmprof.storage.parquet import unpacked
 from llmprof.text import left_out
 from llmprof.trace import Trace
+from llmprof.trace.storage.parquet import unpacked
 
 _MESSAGES: Final = "perfetto.protos.perfetto.trace.perfetto_trace_pb2"
 _PACKET: Final = 0x0A

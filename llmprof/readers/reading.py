@@ -46,9 +46,9 @@ from llmprof.readers.saved import (
     is_run,
     with_facts_of_run,
 )
-from llmprof.storage import files
 from llmprof.text import counted, left_out
 from llmprof.trace import Trace
+from llmprof.trace.storage import files
 
 CACHE_AFTER_S = 1.0
 """With ``cache=None``, a trace whose parsing took longer than this is kept in the cache."""
@@ -80,7 +80,7 @@ def read(
         also be read: ``nvidia-smi dmon``, ``nvidia-smi --query-gpu --format=csv``, ``gpustat
         --json``, ``dstat`` (or dool), ``sar`` or ``sadf -d``. Its trace has only the table
         ``counters``, with the names of llmprof's own monitors, and
-        :func:`llmprof.launch.monitors.counters` puts it on the clock of another trace.
+        :func:`llmprof.run.launch.monitors.counters` puts it on the clock of another trace.
     format : str, optional
         Name of the format (:func:`llmprof.readers.registry.formats` lists them); recognised by the
         content if not given.

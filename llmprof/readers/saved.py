@@ -9,12 +9,12 @@ from typing import Any, Final
 
 from llmprof.errors import NotCapturedError, ReadError
 from llmprof.readers.common.reader import Reader
-from llmprof.storage import deferred
-from llmprof.storage.dataset import MANIFEST
-from llmprof.storage.files import regular
-from llmprof.storage.parquet import META_FILE
-from llmprof.storage.places import Place
 from llmprof.trace import Trace
+from llmprof.trace.storage import deferred
+from llmprof.trace.storage.dataset import MANIFEST
+from llmprof.trace.storage.files import regular
+from llmprof.trace.storage.parquet import META_FILE
+from llmprof.trace.storage.places import Place
 
 READERS = (
     Reader(

@@ -5,6 +5,9 @@
 >>> llmprof.report.Visualizer("results/tiny_torch_…").create_all_visualizations()  # pictures of a run  # doctest: +SKIP
 """  # noqa: E501
 
-from llmprof.lazy import attach
+from llmprof.arguments import check_exports
+from llmprof.report.folder import Report, html, write
+from llmprof.report.run import Visualizer
+from llmprof.report.sweep import write_sweep
 
-__getattr__, __dir__, __all__ = attach(__name__, __file__)
+check_exports(globals())

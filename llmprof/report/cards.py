@@ -14,20 +14,21 @@ import jinja2
 import polars as pl
 from markupsafe import Markup
 
-from llmprof import analyze, schema
+from llmprof import analyze
 from llmprof.analyze import catalog
 from llmprof.analyze.coverage import OF_OPERATORS
-from llmprof.analyze.findings.facts import facts_in_words, run_facts, where_the_time_went
-from llmprof.analyze.findings.order import chained, number_of, so, times_in_words
 from llmprof.charts.base import bars, draw
 from llmprof.errors import AnalysisError, LlmprofError
+from llmprof.findings.facts import facts_in_words, run_facts, where_the_time_went
+from llmprof.findings.order import chained, number_of, so, times_in_words
 from llmprof.text import counted, plain, sentence, shorten
+from llmprof.trace import schema
 from llmprof.units import format_bytes, format_ns, format_share
 
 if TYPE_CHECKING:
-    from llmprof.launch import Run
-    from llmprof.metrics.data import Metrics
+    from llmprof.run.launch import Run
     from llmprof.trace import Trace
+    from llmprof.trace.metrics.data import Metrics
 
 MEASURES = {
     "step": "a step",
@@ -483,7 +484,7 @@ def of_metrics(metrics: Metrics) -> str:
         ("analyze.stalls(metrics)", "What do its warps wait for?"),
         ("analyze.name_layers(metrics)", "Which layer and stage is it of?"),
         ("explore.kernels(trace, metrics=metrics)", "Where is it in the timeline?"),
-        ('llmprof.metrics.explain("…")', "What does a metric mean?"),
+        ('llmprof.trace.metrics.explain("…")', "What does a metric mean?"),
     ]
     launches = {1: "one launch"}.get(kernels.height, f"{kernels.height:,} launches")
     return card(

@@ -14,18 +14,19 @@ import polars as pl
 
 from llmprof import analyze, charts, plugins
 from llmprof.analyze import catalog, roofline
-from llmprof.analyze.catalog import Analysis, per_trace
-from llmprof.analyze.findings.scope import scope_of
-from llmprof.analyze.replay.critical_path import path_without_names
-from llmprof.analyze.replay.part import replayed_part
-from llmprof.analyze.steps.summary import LONG, step_windows
+from llmprof.analyze.catalog import Analysis
+from llmprof.analyze.step_times import LONG, step_windows
 from llmprof.charts.base.draw import NO_ROWS, extent
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, OutputError
+from llmprof.findings.scope import scope_of
+from llmprof.replay.critical_path import path_without_names
+from llmprof.replay.part import replayed_part
 from llmprof.report import cards, page
 from llmprof.report.page import Absent, Figure, Section
 from llmprof.text import counted, shorten
 from llmprof.theory import Shape
 from llmprof.trace import Trace
+from llmprof.trace.kept import per_trace
 from llmprof.units import format_ns, format_share
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def representative_step(trace: Trace) -> tuple[int, str]:
 
 def step_window(trace: Trace, step: int) -> pl.DataFrame:
     """Events of the representative step on the ranks whose clocks agree on its time."""
-    events = analyze.attribute(trace).filter(pl.col("step") == step)
+    events = trace.events.filter(pl.col("step") == step)
     end = pl.col("start_ns") + pl.col("dur_ns")
     spans = events.group_by("rank").agg(first=pl.col("start_ns").min(), last=end.max()).sort("rank")
     longest = int(spans.select((pl.col("last") - pl.col("first")).max()).item() or 0)
@@ -140,7 +141,7 @@ class Drawing:
 
 
 def _breakdown(trace: Trace) -> Drawn:
-    frame, note = _of_mean_steps(trace, _without_empty_steps(analyze.attribute(trace)))
+    frame, note = _of_mean_steps(trace, _without_empty_steps(trace.events))
     named = cards.some_known(frame, "stage")
     return charts.breakdown(named, work=trace.words["events"]), note
 

@@ -17,13 +17,12 @@ import polars as pl
 
 from llmprof import plugins, text
 from llmprof.analyze.catalog import Analysis, analyses
-from llmprof.analyze.findings.facts import facts_in_words, run_facts, where_the_time_went
-from llmprof.analyze.findings.findings import NOTHING
 from llmprof.analyze.roofline import named
 from llmprof.charts.base.save import png
 from llmprof.errors import LlmprofError, OutputError
+from llmprof.findings.facts import facts_in_words, run_facts, where_the_time_went
+from llmprof.findings.findings import NOTHING
 from llmprof.names.readable import apart
-from llmprof.platforms import ON_DEVICE
 from llmprof.progress import Progress
 from llmprof.report import cards
 from llmprof.report.figures import (
@@ -47,9 +46,10 @@ from llmprof.report.page import (
     page,
     run,
 )
-from llmprof.storage import files
 from llmprof.theory import Shape
 from llmprof.trace import Trace
+from llmprof.trace.platforms import ON_DEVICE
+from llmprof.trace.storage import files
 from llmprof.units import format_ns, format_share
 from llmprof.version import __version__
 

@@ -11,7 +11,6 @@ import polars as pl
 from llmprof import analyze, charts
 from llmprof.analyze.ncu.findings import file_name, launches_in_a_row
 from llmprof.analyze.ncu.profile import NEEDS_TIMELINE, Profile, facts, headline, limits, reading
-from llmprof.metrics.data import Metrics
 from llmprof.names.kernels import displayed
 from llmprof.report.figures import Drawing, figure
 from llmprof.report.page import (
@@ -25,6 +24,7 @@ from llmprof.report.page import (
     by_share,
     columns,
 )
+from llmprof.trace.metrics.data import Metrics
 
 _MOST_ROWS: Final = 15
 

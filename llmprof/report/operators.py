@@ -25,13 +25,13 @@ from llmprof.charts.base.draw import inline, nothing
 from llmprof.charts.base.save import save
 from llmprof.charts.base.theme import finish, inner
 from llmprof.errors import AnalysisError, CaptureError, LlmprofError, NotCapturedError
-from llmprof.launch import Run
+from llmprof.findings.sentences import say
 from llmprof.progress import Progress
 from llmprof.report.figures import Drawing, Drawn, config_in, figure, reason
 from llmprof.report.page import Absent, Column, Section, Table, columns
-from llmprof.sentences import say
-from llmprof.storage import files
+from llmprof.run.launch import Run
 from llmprof.trace import Trace
+from llmprof.trace.storage import files
 from llmprof.units import format_ns, format_share
 
 _NO_COMMUNICATION: Final = "one device: there is no communication"
@@ -245,7 +245,7 @@ def _bounds(trace: Trace, model: Any) -> pl.DataFrame | None:
         (pl.col("at") >= pl.col("start_ns"))
         & (pl.col("at") < pl.col("start_ns") + pl.col("dur_ns"))
     )
-    events = analyze.attribute(trace)
+    events = trace.events
     communicates = events.filter(pl.col("name").is_in(within["operator"].unique().implode()))[
         "stage"
     ].unique()

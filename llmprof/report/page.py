@@ -20,7 +20,12 @@ from altair.utils.schemapi import debug_mode
 from markupsafe import Markup, escape
 
 from llmprof.analyze.catalog import Analysis
-from llmprof.analyze.findings.order import (
+from llmprof.charts.base import bars
+from llmprof.charts.base.dark import dark_colours
+from llmprof.charts.base.save import check_room, safe_json, spec_json, vega_bundle
+from llmprof.charts.base.theme import CATEGORIES, narrow
+from llmprof.errors import AnalysisError, NotCapturedError
+from llmprof.findings.order import (
     chained,
     first_sentence,
     not_predicted,
@@ -28,11 +33,6 @@ from llmprof.analyze.findings.order import (
     so,
     times_in_words,
 )
-from llmprof.charts.base import bars
-from llmprof.charts.base.dark import dark_colours
-from llmprof.charts.base.save import check_room, safe_json, spec_json, vega_bundle
-from llmprof.charts.base.theme import CATEGORIES, narrow
-from llmprof.errors import AnalysisError, NotCapturedError
 from llmprof.report.cards import MEASURES
 from llmprof.text import sentence, shorten, unbroken
 from llmprof.trace import Trace

@@ -17,18 +17,18 @@ from llmprof.charts.base.draw import number
 from llmprof.charts.base.save import to_png_bytes
 from llmprof.charts.requests import LATENCIES
 from llmprof.errors import CaptureError, LlmprofError, NotCapturedError
-from llmprof.launch import ExperimentConfig, Run, monitors, open_run
-from llmprof.launch.config.options import setting
-from llmprof.launch.monitors import table
-from llmprof.launch.run.requests import overhead, summarize
 from llmprof.progress import Progress
 from llmprof.report.figures import OF_RUNS, Drawing, Drawn, bound_section, config_in, drawn, figure
 from llmprof.report.folder import write, write_contents
 from llmprof.report.hardware import named_stalls
 from llmprof.report.operators import operators_section
 from llmprof.report.page import Absent, Column, Contents, Figure, Section, Table, columns
-from llmprof.storage import files
+from llmprof.run.launch import ExperimentConfig, Run, monitors, open_run
+from llmprof.run.launch.config.options import setting
+from llmprof.run.launch.monitors import table
+from llmprof.run.launch.run.requests import overhead, summarize
 from llmprof.trace import Trace
+from llmprof.trace.storage import files
 from llmprof.units import format_bytes, format_ns, format_share
 
 _NAMES = {
@@ -507,6 +507,6 @@ class Visualizer:
         except LlmprofError:  # its section says why
             requests = None
         # imported by name, because this layer must not import the trials
-        changes = import_module("llmprof.trials.settings").commands(run)
+        changes = import_module("llmprof.run.trials.settings").commands(run)
         more: dict[str, Any] = {"facts": about, "requests": requests, "changes": changes}
         return write(trace, target, title=title, progress=self._progress, first=first, **more).index

@@ -6,6 +6,21 @@ its config alone.
 True
 """
 
-from llmprof.lazy import attach
+from llmprof.arguments import check_exports
+from llmprof.theory.bound import device_of, find_device, read_device
+from llmprof.theory.calibration import (
+    Calibration,
+    Observation,
+    calibrate,
+    calibrated,
+    read_calibration,
+)
+from llmprof.theory.catalog import config_of, names
+from llmprof.theory.familiar import llm_profile
+from llmprof.theory.plan import Efficiency, Plan, Requests
+from llmprof.theory.profiler import Profile, profile
+from llmprof.theory.ranges import measured_steps, observations, read_steps, sweep
+from llmprof.theory.shapes import Shape, shape
+from llmprof.theory.speculative import speculate
 
-__getattr__, __dir__, __all__ = attach(__name__, __file__)
+check_exports(globals())

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from llmprof import hardware
 from llmprof.errors import LlmprofError, listed, needs
-from llmprof.hardware import Device
+from llmprof.theory import hardware
+from llmprof.theory.hardware import Device
 from llmprof.theory.plan import Efficiency, Plan
 from llmprof.theory.work import Operator
 
@@ -158,7 +158,7 @@ def find_device(name: str | Path | hardware.Device) -> hardware.Device:
     Parameters
     ----------
     name : str, path or Device
-        A name that :func:`llmprof.hardware.device` knows (``H200``, ``a100-sxm-40gb``), a YAML file
+        A name that :func:`llmprof.theory.hardware.device` knows (``H200``, ``a100-sxm-40gb``), a YAML file
         (:func:`read_device`), or the device itself.
 
     Raises
@@ -170,7 +170,7 @@ def find_device(name: str | Path | hardware.Device) -> hardware.Device:
     --------
     >>> find_device("a100-sxm-40gb").memory_bytes_per_s
     1555000000000.0
-    """
+    """  # noqa: E501
     if isinstance(name, hardware.Device):
         peaks = name
     elif isinstance(name, Path) or str(name).endswith((".yaml", ".yml")):

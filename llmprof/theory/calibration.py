@@ -45,8 +45,8 @@ from typing import Any, Final, Literal
 import polars as pl
 
 from llmprof.errors import LlmprofError, listed, needs
-from llmprof.hardware import Device
 from llmprof.theory.bound import Machine, find_device
+from llmprof.theory.hardware import Device
 from llmprof.theory.memory import total
 from llmprof.theory.plan import Batch, Plan
 from llmprof.theory.profiler import machine_for

@@ -12,7 +12,7 @@ from typing import Final
 import polars as pl
 
 from llmprof.errors import LlmprofError
-from llmprof.hardware import Device
+from llmprof.theory.hardware import Device
 from llmprof.theory.plan import BYTES, Plan
 from llmprof.theory.shapes import Attention, Extra, FeedForward, Layer, Recurrent, Shape
 

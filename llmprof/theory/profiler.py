@@ -12,9 +12,9 @@ from typing import Any, Final, Literal
 import polars as pl
 
 from llmprof.errors import LlmprofError
-from llmprof.hardware import Device
 from llmprof.theory import memory as counted
 from llmprof.theory.bound import INTER_NODE_BYTES_PER_S, Machine, nearest_device
+from llmprof.theory.hardware import Device
 from llmprof.theory.memory import Memory, memory, weight_bytes
 from llmprof.theory.plan import (
     BYTES,

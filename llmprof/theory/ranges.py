@@ -14,9 +14,9 @@ from typing import Any, Final, Literal
 import polars as pl
 
 from llmprof.errors import LlmprofError, listed
-from llmprof.hardware import Device
 from llmprof.theory.bound import find_device
 from llmprof.theory.calibration import Calibration, Observation
+from llmprof.theory.hardware import Device
 from llmprof.theory.memory import (
     activation_bytes,
     kv_bytes_per_token,

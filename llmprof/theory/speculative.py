@@ -12,8 +12,8 @@ from typing import Any, Final
 import polars as pl
 
 from llmprof.errors import LlmprofError
-from llmprof.hardware import Device
 from llmprof.theory.bound import Machine
+from llmprof.theory.hardware import Device
 from llmprof.theory.plan import Batch, Requests, decode, positive
 from llmprof.theory.profiler import Profile, base_of, machine_for
 from llmprof.theory.shapes import Shape, shape

@@ -3,9 +3,9 @@
 import polars as pl
 import pytest
 
-from llmprof.analyze import activity, kernel_categories
-from llmprof.analyze.nesting import outermost_ops
+from llmprof.analyze import kernel_categories
 from llmprof.errors import NotCapturedError
+from llmprof.label.nesting import outermost_ops
 from llmprof.trace import Trace
 from tests.analyze.builders import ATTENTION, DENSE, GEMM, SILU, kernels, launches, ops
 
@@ -17,7 +17,7 @@ def test_kernels_and_copies_in_order_with_their_launches() -> None:
     calls = launches(
         pl.concat([run.filter(pl.col("name") == GEMM), copy.drop("kind")]), lead=30, dur=4
     )
-    found = activity(Trace({"kernels": run, "copies": copy, "runtime": calls}))
+    found = Trace({"kernels": run, "copies": copy, "runtime": calls}).events
     columns = [
         "event",
         "rank",
@@ -50,7 +50,7 @@ def test_kernels_and_copies_in_order_with_their_launches() -> None:
 def test_one_graph_launch_has_many_kernels() -> None:
     run = kernels([GEMM] * 3, start=100).with_columns(correlation=pl.lit(7, dtype=pl.Int64))
     calls = launches(run.head(1)).with_columns(name=pl.lit("cudaGraphLaunch"))
-    found = activity(Trace({"kernels": run, "runtime": calls}))
+    found = Trace({"kernels": run, "runtime": calls}).events
     assert found["launch_start_ns"].to_list() == [95] * 3
 
 
@@ -68,7 +68,7 @@ def test_on_cpu_the_outermost_operators_stand_in() -> None:
             ops([("python", 0, 500, 5)]).with_columns(kind=pl.lit("python")),
         ]
     )
-    found = activity(Trace({"ops": calls}))
+    found = Trace({"ops": calls}).events
     columns = [
         "stream",
         "start_ns",
@@ -97,7 +97,7 @@ def test_operators_stand_in_only_where_nothing_of_a_device_was_recorded() -> Non
     )  # the device was not recorded: its time is unknown
     assert not host.on_host
     with pytest.raises(NotCapturedError, match="holds host calls but no device activity"):
-        activity(host)
+        _ = host.events
 
 
 def test_operators_of_an_unknown_thread_have_a_timeline_of_their_own() -> None:
@@ -132,7 +132,7 @@ def test_a_wrapper_without_its_arguments_is_attention_after_the_store_of_keys() 
         *layer[5:-1],
         "device_kernel",
     ]  # a second one combines; a product is one, too
-    found = activity(Trace({"kernels": kernels(bare * 3)}))
+    found = Trace({"kernels": kernels(bare * 3)}).events
     rows = found.filter(pl.col("name") == "device_kernel")
     assert rows["category"].to_list() == ["attention", "attention", "other"] * 3
     assert rows["category_by"].to_list() == ["position", "position", None] * 3

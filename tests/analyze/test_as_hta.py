@@ -84,7 +84,7 @@ def check(trace: Trace, hta: Hta) -> None:
     assert hidden == (
         None if hta.hidden_pct is None else pytest.approx(hta.hidden_pct / 100, abs=5.1e-5)
     )
-    events = analyze.activity(trace)
+    events = trace.events
     assert events["name"].n_unique() == hta.names
     assert events["dur_ns"].sum() / 1e3 == pytest.approx(hta.time, abs=NEAR)
     assert analyze.queue_length(trace)["max_length"].max() == hta.longest_queue

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import polars as pl
 import pytest
 
-from llmprof.analyze import attribute, layers
+from llmprof.analyze import layers
 from llmprof.trace import Trace
 from tests.analyze.builders import (
     ALL_GATHER,
@@ -99,7 +99,7 @@ AFTER_STAGES: list[tuple[int | None, str]] = [
 
 def places(names: Sequence[str]) -> list[tuple[int | None, str]]:
     """Layer and stage of every kernel of one labelled step."""
-    return attribute(step_of(kernels(names))).select("layer", "stage").rows()
+    return step_of(kernels(names)).events.select("layer", "stage").rows()
 
 
 def expected(layer: Sequence[str], count: int) -> list[tuple[int | None, str]]:
@@ -969,15 +969,13 @@ def test_copies_and_streams_beside_the_layers() -> None:
     everything = pl.concat([run, other])
     calls = launches(pl.concat([everything, copy.drop("kind")]))
     trace = step_of(everything, copies=copy, runtime=calls)
-    beside = (
-        attribute(trace).filter(pl.col("stream") != 7).select("stream", "step", "layer", "stage")
-    )
+    beside = trace.events.filter(pl.col("stream") != 7).select("stream", "step", "layer", "stage")
     assert beside.rows() == [
         (9, 0, None, "other"),
         (9, 0, None, "send_recv"),
         (11, 0, None, "copy"),
     ]
-    main = attribute(trace).filter(pl.col("stream") == 7).select("layer", "stage").rows()
+    main = trace.events.filter(pl.col("stream") == 7).select("layer", "stage").rows()
     assert main == [*BEFORE_STAGES, *expected(DENSE_STAGES, 2), *AFTER_STAGES]
 
 
@@ -988,7 +986,7 @@ def test_a_collective_on_another_stream_takes_its_place_in_the_layer() -> None:
         .then(pl.lit(20, dtype=pl.Int64))
         .otherwise("stream")
     )
-    assert attribute(step_of(run)).select("layer", "stage").rows() == [
+    assert step_of(run).events.select("layer", "stage").rows() == [
         *BEFORE_STAGES,
         *expected(stages, 3),
         *AFTER_STAGES,
@@ -1016,7 +1014,7 @@ def test_a_copy_into_a_collectives_buffer_and_a_cleared_workspace() -> None:
         .otherwise(pl.lit("DtoD"))
     )
     trace = step_of(run.filter(~is_copy), copies=copies, runtime=launches(run))
-    found = attribute(trace).filter(pl.col("source") == "copy")
+    found = trace.events.filter(pl.col("source") == "copy")
     assert found.select("name", "category", "layer", "stage").rows() == [
         ("Memcpy DtoD", "copy", 0, "all_reduce"),
         ("Memset (Device)", "fill", 0, "gate_up_proj"),
@@ -1034,9 +1032,9 @@ def test_the_profilers_word_on_a_collective_counts(stream: int) -> None:
         kind=pl.lit("all_reduce"), on_device=pl.lit(value=True)
     )
     calls = calls.select("rank", "stream", "start_ns", "dur_ns", "name", "kind", "on_device")
-    found = attribute(step_of(run, collectives=calls)).select("layer", "stage").rows()
+    found = step_of(run, collectives=calls).events.select("layer", "stage").rows()
     assert found == [*BEFORE_STAGES, *expected(LAYERS["tensor parallel"][1], 3), *AFTER_STAGES]
-    nameless = attribute(step_of(run))
+    nameless = step_of(run).events
     assert nameless["stage"].value_counts().filter(pl.col("stage") == "other")[
         "count"
     ].to_list() == [6]
@@ -1045,7 +1043,7 @@ def test_the_profilers_word_on_a_collective_counts(stream: int) -> None:
 def test_a_step_without_layers() -> None:
     run = kernels(["_update_kernel", EMBEDDING, *DENSE * 2], pause=10)
     marks = labels([("execute_new_0_cached_4", -50, 10), ("execute_new_1_cached_0", 30, 10)])
-    found = attribute(step_of(run, markers=marks))
+    found = step_of(run, markers=marks).events
     assert found["step"].to_list() == [0, 0, *[1] * 20]
     assert found["stage"][:2].to_list() == ["other", "other"]
     assert found["layer"].n_unique() == 3
@@ -1071,10 +1069,10 @@ def test_ranks_and_steps_are_told_apart() -> None:
     trace = Trace({"kernels": run, "runtime": launches(run), "markers": pl.concat(marks)})
     counts = layers(trace, per="layer").group_by("rank", "step").len().sort("rank", "step")
     assert counts["len"].to_list() == [2] * 4 + [3] * 4 + [4] * 4
-    assert attribute(trace)["phase"].unique().to_list() == ["decode"]
+    assert trace.events["phase"].unique().to_list() == ["decode"]
     for rank in (0, 1, 2):
-        alone = attribute(trace.select(ranks=rank)).drop("event")
-        assert alone.equals(attribute(trace).filter(pl.col("rank") == rank).drop("event"))
+        alone = trace.select(ranks=rank).events.drop("event")
+        assert alone.equals(trace.events.filter(pl.col("rank") == rank).drop("event"))
 
 
 SEES = [
@@ -1122,7 +1120,7 @@ def test_a_module_that_sees_is_an_encoder_whatever_its_layers_are_called() -> No
             at += 10 * len(layer)
     step = labels([("execute_new_0_cached_4", -50, 10)])
     inside = pl.concat([step, labels(marks).with_columns(thread=1)], how="diagonal")
-    found = attribute(step_of(kernels(run), markers=inside))
+    found = step_of(kernels(run), markers=inside).events
     assert found["stage"].to_list()[: 3 * len(SEES)] == ["encoder"] * (3 * len(SEES))
     assert found["layer"].to_list() == [None] * (3 * len(SEES)) + [0] * len(DENSE) + [1] * len(
         DENSE
@@ -1141,7 +1139,7 @@ def test_a_module_that_sees_is_an_encoder_whatever_its_layers_are_called() -> No
 def test_keys_on_their_way_to_another_engine_have_a_stage_and_leave_layers_alone(name: str) -> None:
     run = kernels(forward(3))
     moved = kernels([(name, 40)], start=100, stream=20, first=500)
-    found = attribute(step_of(pl.concat([run, moved])))
+    found = step_of(pl.concat([run, moved])).events
     assert found.filter(pl.col("stream") == 20).select("layer", "stage").rows() == [
         (None, "kv_transfer")
     ]

@@ -5,7 +5,7 @@ who waits for whom.
 import polars as pl
 import pytest
 
-from llmprof.analyze import attribute, collectives, expert_exchange, rank_balance
+from llmprof.analyze import collectives, expert_exchange, rank_balance
 from llmprof.names.operators import work
 from llmprof.trace import Trace
 from tests.analyze.builders import ATTENTION, GEMM, labels, launches, ops
@@ -73,7 +73,7 @@ def two_ranks() -> Trace:
 
 
 def test_exchange_of_tokens_by_hand(two_ranks: Trace) -> None:
-    events = attribute(two_ranks).filter(rank=0)
+    events = two_ranks.events.filter(rank=0)
     assert events["stage"].to_list() == ["attention", "expert_dispatch", "experts", "combine"] * 2
     assert events["layer"].to_list() == [0] * 4 + [1] * 4
     assert set(collectives(two_ranks)["kind"]) == {"all_to_all"}

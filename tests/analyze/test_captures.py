@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 import llmprof
-from llmprof.analyze import attribute, operators, ops_to_kernels, with_captures
+from llmprof.analyze import operators, ops_to_kernels, with_captures
 from llmprof.analyze.captures import captured
 from llmprof.errors import AnalysisError
 from llmprof.trace import Trace
@@ -104,8 +104,8 @@ def test_another_sequence_is_unknown(change: str, shared: Path) -> None:
     found = captured(with_table(run, "kernels", kernels), capture)
     assert set(found["reason"]) == {"no capture has this sequence of kernels"}
     assert found["op"].null_count() == found["confidence"].null_count() == found.height
-    labels = attribute(with_captures(with_table(run, "kernels", kernels), capture))
-    assert labels.equals(attribute(with_table(run, "kernels", kernels)))
+    labels = with_captures(with_table(run, "kernels", kernels), capture).events
+    assert labels.equals(with_table(run, "kernels", kernels).events)
 
 
 @pytest.mark.slow
@@ -175,7 +175,7 @@ def test_a_graph_of_vllm_on_an_nvidia_device() -> None:
         rows, weight = [shape for shape in json.loads(shapes) if len(shape) == 2][:2]
         assert rows[0] == 4
         assert QWEN25_1B[tuple(weight)] == stage
-    by_place, by_module = attribute(run), attribute(with_captures(run, capture))
+    by_place, by_module = run.events, with_captures(run, capture).events
     known = by_module["evidence"] == "module"
     assert (known & by_module["replayed"]).sum() == 4 * 123
     for label in ("layer", "stage"):

@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from llmprof.analyze.replay.contraction import contracted, stacked
-from llmprof.analyze.replay.graph import graph
-from llmprof.analyze.replay.plan import Plan, each_periods, periods_below, times_of
-from llmprof.analyze.replay.schedule import NEVER, Chains, Ints, earliest
+from llmprof.replay.contraction import contracted, stacked
+from llmprof.replay.graph import graph
+from llmprof.replay.plan import Plan, each_periods, periods_below, times_of
+from llmprof.replay.schedule import NEVER, Chains, Ints, earliest
 from tests.samples import sample
 
 

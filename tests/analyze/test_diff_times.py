@@ -7,8 +7,8 @@ import llmprof
 from llmprof.analyze import diff
 from llmprof.analyze.compare.times import diff_times
 from llmprof.errors import AnalysisError
-from llmprof.metrics.data import Metrics
 from llmprof.trace import Trace
+from llmprof.trace.metrics.data import Metrics
 from tests.analyze.builders import EMBEDDING, GEMM, kernels, launches
 from tests.analyze.test_findings import decode, together
 

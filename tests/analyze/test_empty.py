@@ -7,9 +7,9 @@ from collections.abc import Callable
 import polars as pl
 import pytest
 
-from llmprof import analyze, schema
+from llmprof import analyze
 from llmprof.errors import NotCapturedError
-from llmprof.trace import Trace
+from llmprof.trace import Trace, schema
 from tests.analyze.builders import ALL_REDUCE, DENSE, EMBEDDING, kernels, labels, launches, ops
 
 DEVICE = (

@@ -2,7 +2,7 @@
 must not.
 """
 
-import random
+import random  # noqa: I001
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,18 +10,17 @@ from typing import Any
 import polars as pl
 import polars.selectors as cs
 import pytest
+from llmprof.findings import waiting
 
 import llmprof
 import llmprof.analyze
-from llmprof import schema
 from llmprof.analyze import findings, idle, what_if
-from llmprof.analyze.findings import waiting
-from llmprof.analyze.findings.findings import RULES, SCHEMA
-from llmprof.analyze.findings.reasons import REASONS
-from llmprof.analyze.findings.scope import scope_of, scopes_of
-from llmprof.analyze.findings.work import SHORT_KERNEL_NS
-from llmprof.analyze.replay.what_if import change_of
-from llmprof.trace import Trace
+from llmprof.findings.findings import RULES, SCHEMA
+from llmprof.findings.reasons import REASONS
+from llmprof.findings.scope import scope_of, scopes_of
+from llmprof.findings.work import SHORT_KERNEL_NS
+from llmprof.replay.what_if import change_of
+from llmprof.trace import Trace, schema
 from tests.analyze.builders import (
     ATTENTION,
     DENSE,

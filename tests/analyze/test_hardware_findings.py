@@ -8,8 +8,8 @@ import pytest
 from llmprof import analyze
 from llmprof.analyze.ncu.findings import launches_in_a_row
 from llmprof.errors import NotCapturedError
-from llmprof.metrics.data import Metrics
 from llmprof.readers.reading import hardware_metrics_only
+from llmprof.trace.metrics.data import Metrics
 from tests.analyze.test_speed_of_light import DRAM, DURATION, L2, SM, measured
 
 

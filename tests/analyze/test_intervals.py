@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
-from llmprof.analyze import groups, intervals
 from llmprof.errors import AnalysisError
+from llmprof.label import groups, intervals
 
 SCHEMA = {"rank": pl.Int32(), "step": pl.Int32(), "start_ns": pl.Int64(), "dur_ns": pl.Int64()}
 BY = ("rank", "step")

@@ -1,7 +1,7 @@
 import polars as pl
 import pytest
 
-from llmprof.analyze import attribute, kernel_summary
+from llmprof.analyze import kernel_summary
 from llmprof.analyze.kernels import events_within, kernels_within
 from llmprof.errors import AnalysisError, NotCapturedError
 from llmprof.trace import Trace
@@ -93,7 +93,7 @@ def test_layers_and_stages_of_a_model() -> None:
     assert sorted(gemms["stage"]) == ["down_proj", "gate_up_proj", "o_proj", "qkv_proj"]
     rows = events_within(trace, where={"layer": 0, "stage": "attention"})
     assert rows["name"].to_list() == [ATTENTION]
-    assert rows.columns == attribute(trace).columns
+    assert rows.columns == trace.events.columns
     assert kernels_within(trace, where={"layer": 0})["count"].sum() == len(DENSE)
 
 

@@ -7,7 +7,6 @@ import pytest
 
 from llmprof.analyze.idle import idle, launch_delay, stream_gaps
 from llmprof.analyze.kernels import kernel_summary
-from llmprof.analyze.layers.attribution import labelled
 from llmprof.analyze.overlap import overlap
 from llmprof.errors import AnalysisError
 from llmprof.trace import Trace
@@ -101,4 +100,4 @@ def test_kernel_summary_by_phase() -> None:
 def test_an_unknown_column_is_named() -> None:
     with pytest.raises(AnalysisError, match=r"no column 'weather'.*phase"):
         overlap(trace_of(), by=("rank", "weather"))
-    assert "layer" not in labelled(trace_of(), ["stream"]).columns
+    assert "layer" not in trace_of().events.columns

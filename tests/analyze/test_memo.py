@@ -6,8 +6,8 @@ import polars as pl
 import pytest
 
 from llmprof import analyze
-from llmprof.analyze.catalog import Results, per_trace
 from llmprof.trace import Trace
+from llmprof.trace.kept import Results, per_trace
 from tests.analyze.builders import DENSE, kernels
 
 
@@ -54,7 +54,7 @@ def test_changing_tables_changes_nothing_else():
         trace.kernels,
         trace.table("kernels"),
         trace.tables["kernels"],
-        analyze.activity(trace),
+        trace.events,
     ):
         spoil(frame)
     trace.tables.clear()

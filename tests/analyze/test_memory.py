@@ -3,9 +3,9 @@
 import polars as pl
 import pytest
 
-from llmprof import analyze, schema
+from llmprof import analyze
 from llmprof.errors import AnalysisError, NotCapturedError
-from llmprof.trace import Trace
+from llmprof.trace import Trace, schema
 from tests.analyze.builders import kernels, labels, launches, ops
 
 KIB = 1024

@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 import llmprof
-from llmprof.analyze import attribute, ncu_command
+from llmprof.analyze import ncu_command
 from llmprof.errors import AnalysisError
 from llmprof.names import kernels as names_kernels
 from llmprof.trace import Trace
@@ -154,7 +154,7 @@ def test_a_device_that_is_not_known_is_left_out():
 def test_a_layer_and_stage_of_a_run_are_counted_as_by_hand(layer, stage, phase):
     trace = llmprof.read(SHARED / "torch_tp1_eager")
     chosen = options(ncu_command(trace, RUN, layer=layer, stage=stage, phase=phase))
-    events = attribute(trace).filter(pl.col("source") == "kernel").sort("launch_start_ns")
+    events = trace.events.filter(pl.col("source") == "kernel").sort("launch_start_ns")
     wanted = [
         row["layer"] == layer and stage in (None, row["stage"]) and phase in (None, row["phase"])
         for row in events.iter_rows(named=True)

@@ -4,9 +4,9 @@ import polars as pl
 import pytest
 
 from llmprof.analyze import name_layers, ncu_join
-from llmprof.metrics.data import Metrics
 from llmprof.readers.ncu.reader import read_metrics
 from llmprof.trace import Trace
+from llmprof.trace.metrics.data import Metrics
 
 SHARED = Path(__file__).parents[2] / ".." / "shared" / "captures"
 needs_captures = pytest.mark.skipif(not SHARED.is_dir(), reason="the captures are not here")

@@ -4,7 +4,6 @@ import polars as pl
 import pytest
 
 from llmprof import analyze
-from llmprof.analyze.activity import activity
 from llmprof.errors import AnalysisError, NotCapturedError
 from llmprof.trace import Trace
 
@@ -153,8 +152,8 @@ def test_kernels_of_an_acl_graph_are_replayed_by_one_call():
             },
         ],
     )
-    assert activity(trace)["replayed"].to_list() == [True, True, False]
-    assert activity(trace)["category"].to_list() == ["linear", "norm", "sampling"]
+    assert trace.events["replayed"].to_list() == [True, True, False]
+    assert trace.events["category"].to_list() == ["linear", "norm", "sampling"]
     held = analyze.idle(trace).filter(pl.col("start_ns") == 48 * US)
     assert held.select("cause", "held_kind").row(0) == ("queued", "graph")
 

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 import polars as pl
 import pytest
 
-from llmprof.analyze.nesting import inside
 from llmprof.analyze.nsys import nvtx_kernels
 from llmprof.errors import AnalysisError, NotCapturedError
+from llmprof.label.nesting import inside
 from llmprof.trace import Trace
 
 Rows = Sequence[tuple[object, ...]]

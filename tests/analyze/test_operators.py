@@ -12,8 +12,8 @@ import pytest
 import llmprof
 from llmprof import analyze
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError
-from llmprof.hardware import Device
 from llmprof.names.replayable import IN_GRAPH
+from llmprof.theory.hardware import Device
 from llmprof.trace import Trace
 from tests.analyze.test_roofline import TINY, two_steps
 from tests.samples import sample
@@ -261,7 +261,7 @@ def test_a_stage_has_the_work_of_the_model_for_the_tokens_of_its_steps() -> None
 
 def test_recorded_shapes_come_before_the_model() -> None:
     trace = two_steps()
-    events = analyze.attribute(trace).filter(stage="gate_up_proj").sort("start_ns")
+    events = trace.events.filter(stage="gate_up_proj").sort("start_ns")
     # an operator around the launch of the first of four; what it does is not what the model says
     launch = events["launch_start_ns"][0]
     ops = pl.DataFrame(
@@ -274,7 +274,7 @@ def test_recorded_shapes_come_before_the_model() -> None:
     assert found.filter(kind="gate_up_proj")["count"].to_list() == [3]
     # an operator of unknown work around two stages: the longer one has the work of both, and their
     # time
-    some = analyze.attribute(trace).filter(layer=0, step=0).sort("start_ns")
+    some = trace.events.filter(layer=0, step=0).sort("start_ns")
     pair = some.filter(pl.col("stage").is_in(["gate_up_proj", "activation"]))
     first, last = pair["launch_start_ns"].min(), pair["launch_end_ns"].max()
     ops = ops.with_columns(name=pl.lit("acme::mlp"), start_ns=first - 1, dur_ns=last - first + 2)

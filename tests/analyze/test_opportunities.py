@@ -2,15 +2,15 @@
 on recordings.
 """
 
-import polars as pl
+import polars as pl  # noqa: I001
 import pytest
+from llmprof.replay import part
 
 import llmprof
 from benchmarks import opportunities as by_hand
 from llmprof import analyze
-from llmprof.analyze.replay import part
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError
-from llmprof.hardware import Device
+from llmprof.theory.hardware import Device
 from llmprof.trace import Trace
 from llmprof.units import format_ns
 from tests.analyze.builders import MM_BOUND_NS, kernels, labels, launches, ops, products_of_h200

@@ -5,11 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmprof.analyze.activity import activity
-from llmprof.analyze.groups import last_with
 from llmprof.analyze.kernels import operators_of, ops_to_kernels
-from llmprof.analyze.nesting import innermost
 from llmprof.errors import NotCapturedError
+from llmprof.label.groups import last_with
+from llmprof.label.nesting import innermost
 from llmprof.trace import Trace
 
 # Thread 1 of rank 0: outer [0,100) holds linear [10,30) which holds addmm [12,25); relu [40,50);
@@ -111,7 +110,7 @@ def test_missing_tables_are_named() -> None:
 
 def test_events_keep_their_order_and_columns() -> None:
     trace = Trace({"kernels": KERNELS, "runtime": RUNTIME, "ops": OPS})
-    some = activity(trace).filter(pl.col("start_ns").is_in([310, 340, 380])).reverse()
+    some = trace.events.filter(pl.col("start_ns").is_in([310, 340, 380])).reverse()
     got = operators_of(some.with_columns(tag=pl.Series(["x", "y", "z"])), trace)
     assert got.select("tag", "op", "match").rows() == [
         ("x", None, None),

@@ -99,7 +99,7 @@ _OPS = {"rank": [0], "start_ns": [0], "dur_ns": [1], "name": ["x"], "kind": ["op
 @pytest.mark.slow
 @everywhere()
 def test_sums_hold(trace: Trace) -> None:
-    events = analyze.attribute(trace)
+    events = trace.events
     assert events["event"].to_list() == list(range(events.height))
     assert events.filter(pl.col("layer").is_not_null() & pl.col("confidence").is_null()).is_empty()
     assert events.filter(pl.col("step").is_null() & pl.col("layer").is_not_null()).is_empty()
@@ -121,7 +121,7 @@ def test_sums_hold(trace: Trace) -> None:
 @everywhere(*NO_LLM)
 def test_what_is_no_language_model_has_no_layers(trace: Trace) -> None:
     assert analyze.layers(trace).is_empty()
-    assert analyze.attribute(trace)["layer"].null_count() == analyze.attribute(trace).height
+    assert trace.events["layer"].null_count() == trace.events.height
     assert analyze.steady_state(trace).is_empty()
     found = analyze.steps(trace)
     assert set(found["source"]) <= {"profiler_step"}  # the profiler's own labels, none inferred
@@ -176,10 +176,8 @@ def test_layers_of_language_models(
         + " "
         + pl.col("shapes").str.extract_all(r"\[\d+, ?\d+\]").list.last(),
     )
-    events = (
-        analyze.attribute(trace)
-        .filter(pl.col("category") == "linear")
-        .join(operators, on=["rank", "op_id"])
+    events = trace.events.filter(pl.col("category") == "linear").join(
+        operators, on=["rank", "op_id"]
     )
     said = events.filter(pl.col("weight").is_in(list(weights)))
     assert set(said["weight"]) == set(weights)

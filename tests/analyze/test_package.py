@@ -10,14 +10,14 @@ import pytest
     "first",
     [
         "import llmprof.analyze.steps, llmprof.analyze.overlap, llmprof.analyze.idle",
-        "from llmprof.analyze.findings import findings",
+        "from llmprof.findings import findings",
         "from llmprof.analyze import layers",
         "import llmprof; llmprof.analyze",
     ],
 )
 def test_functions_and_not_modules(first: str) -> None:
     then = (
-        "; from llmprof import analyze; import llmprof.analyze.compare, llmprof.analyze.layers.layers"
+        "; from llmprof import analyze; import llmprof.analyze.compare, llmprof.analyze.layers"
         "; print([n for n in analyze.__all__ if not callable(getattr(analyze, n))])"
     )
     shown = subprocess.run(

@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 import polars as pl
 
-from llmprof import analyze
 from llmprof.analyze.passes import passes, with_passes
 from llmprof.trace import Trace
 
@@ -20,7 +19,7 @@ def test_a_pass_of_padding_has_a_step_of_its_own_and_its_tokens(
     assert set(inside["layer"]) == set(range(48))
     assert found["start_ns"].item() == inside["start_ns"].min()
     # everything else is as it was
-    plain = analyze.attribute(trace)
+    plain = trace.events
     assert events.filter(pl.col("step").ne_missing(-1)).equals(
         plain[events["step"].ne_missing(-1).arg_true()]
     )
@@ -39,4 +38,4 @@ def test_recordings_whose_kernels_are_all_in_steps_have_none(
 ) -> None:
     trace = sample_trace("torch_tp1_eager")
     assert passes(trace).is_empty()
-    assert with_passes(trace).equals(analyze.attribute(trace))
+    assert with_passes(trace).equals(trace.events)

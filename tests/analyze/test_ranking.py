@@ -9,7 +9,7 @@ import pytest
 
 from llmprof.analyze import findings
 from llmprof.analyze.requests.requests import PARTS
-from llmprof.analyze.steps.summary import step_windows
+from llmprof.analyze.step_times import step_windows
 from llmprof.trace import Trace
 from tests.analyze.builders import GEMM, NCCL_ALL_REDUCE, kernels, labels, launches, ops
 

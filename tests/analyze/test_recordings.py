@@ -12,8 +12,8 @@ from decimal import Decimal
 import polars as pl
 import pytest
 
-from llmprof import bundled
-from llmprof.analyze import attribute, collectives, layers, steps
+from llmprof.analyze import collectives, layers, steps
+from llmprof.readers import bundled
 from llmprof.trace import Trace
 
 Samples = Callable[[str], Trace]
@@ -48,7 +48,7 @@ def test_every_step_with_work_has_all_layers(name: str, sample_trace: Samples) -
 
 @pytest.mark.parametrize("name", TENSOR_PARALLEL)
 def test_every_layer_has_two_all_reduces(name: str, sample_trace: Samples) -> None:
-    events = attribute(sample_trace(name)).filter(
+    events = sample_trace(name).events.filter(
         (pl.col("category") == "collective") & (pl.col("stage") == "all_reduce")
     )
     inside = events.filter(pl.col("layer").is_not_null())
@@ -113,9 +113,7 @@ def test_every_gemm_has_the_stage_of_its_weight(name: str, sample_trace: Samples
         ["rank", "op_id"]
     )
     calls = operators.select("rank", "op_id", "shapes", op="name")
-    linear = (
-        attribute(trace).filter(pl.col("category") == "linear").join(calls, on=["rank", "op_id"])
-    )
+    linear = trace.events.filter(pl.col("category") == "linear").join(calls, on=["rank", "op_id"])
     wrong, seen = [], set()
     for op, stage, shapes in linear.select("op", "stage", "shapes").iter_rows():
         k, n = [shape for shape in json.loads(shapes) if len(shape) == 2][-1]
@@ -130,7 +128,7 @@ def test_every_gemm_has_the_stage_of_its_weight(name: str, sample_trace: Samples
     assert seen == set(WEIGHTS[name].values()) | (
         {"qkv_proj", "o_proj"} if name in NOT_TOLD_APART else set()
     )
-    assert linear.height > 0.9 * attribute(trace).filter(pl.col("category") == "linear").height
+    assert linear.height > 0.9 * trace.events.filter(pl.col("category") == "linear").height
 
 
 def all_reduces_by_hand(name: str) -> list[list[tuple[int, int]]]:

@@ -15,7 +15,8 @@ import pytest
 import llmprof
 from llmprof import analyze
 from llmprof.analyze import changes, critical_path, kernel_summary, path_share, slack, what_if
-from llmprof.analyze.replay.graph import (
+from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError
+from llmprof.replay.graph import (
     ASSUMED,
     COLLECTIVE,
     EVIDENCE,
@@ -28,11 +29,10 @@ from llmprof.analyze.replay.graph import (
     Graph,
     graph,
 )
-from llmprof.analyze.replay.plan import Level, Plan
-from llmprof.analyze.replay.schedule import NEVER, Chains, earliest
-from llmprof.analyze.replay.slack import known_slack, unknown_slack
-from llmprof.analyze.replay.what_if import lasting, moved_in_words, replayed
-from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError
+from llmprof.replay.plan import Level, Plan
+from llmprof.replay.schedule import NEVER, Chains, earliest
+from llmprof.replay.slack import known_slack, unknown_slack
+from llmprof.replay.what_if import lasting, moved_in_words, replayed
 from llmprof.trace import Trace
 from tests.analyze.builders import GEMM, NCCL_ALL_REDUCE, NORM, labels, ops
 from tests.samples import sample
@@ -984,7 +984,7 @@ def test_more_events_than_are_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
             "markers": step_labels([40 * n for n in range(10)], 39),
         }
     )
-    monkeypatch.setattr(llmprof.analyze.replay.part, "MOST_EVENTS", 10)
+    monkeypatch.setattr(llmprof.replay.part, "MOST_EVENTS", 10)
     found = what_if(trace, changes.scale("host", 0.5))
     # of steps 2 to 6 the first has none before it
     assert found.select("steps", "recorded_ns", "predicted_ns").row(0) == (4, 40 * US, 20 * US)

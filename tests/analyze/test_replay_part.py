@@ -2,17 +2,17 @@
 each stands for.
 """
 
-import polars as pl
+import polars as pl  # noqa: I001
 import pytest
+from llmprof.replay import part
 from polars.testing import assert_frame_equal
 
 import llmprof
 from llmprof.analyze import critical_path, findings, path_share, slack, what_if
 from llmprof.analyze.changes import balance
-from llmprof.analyze.replay import part
-from llmprof.analyze.replay.part import groups_of, replayed_part
-from llmprof.analyze.replay.plan import recorded_periods
-from llmprof.analyze.steps.steps import host_labels
+from llmprof.label.steps.steps import host_labels
+from llmprof.replay.part import groups_of, replayed_part
+from llmprof.replay.plan import recorded_periods
 from llmprof.trace import Trace
 from tests.analyze.builders import GEMM, NORM, labels
 from tests.analyze.test_replay import CALL, US, device, host, step_labels, two_ranks

@@ -11,13 +11,13 @@ import pytest
 
 import llmprof
 from llmprof.analyze import critical_path
-from llmprof.analyze.replay.critical_path import step_ends
-from llmprof.analyze.replay.graph import Graph, graph
-from llmprof.analyze.replay.part import replayed_part
-from llmprof.analyze.replay.plan import Plan, times_of
-from llmprof.analyze.replay.schedule import NEVER, Ints, latest
-from llmprof.analyze.replay.what_if import replayed
 from llmprof.errors import LlmprofError
+from llmprof.replay.critical_path import step_ends
+from llmprof.replay.graph import Graph, graph
+from llmprof.replay.part import replayed_part
+from llmprof.replay.plan import Plan, times_of
+from llmprof.replay.schedule import NEVER, Ints, latest
+from llmprof.replay.what_if import replayed
 from llmprof.trace import Trace
 from tests.samples import sample
 

@@ -14,7 +14,7 @@ import pytest
 from llmprof import analyze
 from llmprof.analyze.requests.requests import PARTS
 from llmprof.errors import AnalysisError, NotCapturedError
-from llmprof.launch.run.requests import engine_steps_of, requests_of
+from llmprof.run.launch.run.requests import engine_steps_of, requests_of
 from llmprof.trace import Trace
 from tests.analyze.builders import kernels, labels, launches, ops
 

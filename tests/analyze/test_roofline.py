@@ -4,8 +4,8 @@ import pytest
 import llmprof
 from llmprof.analyze import roofline_join, stage_observations
 from llmprof.analyze.roofline import COLUMNS, coverage_of
-from llmprof.analyze.steps.labels import batches
 from llmprof.errors import AnalysisError, LlmprofError
+from llmprof.label.steps.labels import batches
 from llmprof.theory import config_of
 from llmprof.trace import Trace
 from tests.analyze.builders import DENSE, forward, kernels, labels, launches
@@ -103,7 +103,7 @@ def test_contexts_are_followed_from_prompts_to_tokens():
 
 
 def frame(*names):
-    from llmprof.analyze.steps.labels import parse
+    from llmprof.label.steps.labels import parse
 
     rows = pl.DataFrame({"name": list(names)})
     return parse(rows).with_columns(rank=pl.lit(0), step=pl.int_range(pl.len()))

@@ -9,9 +9,9 @@ import pytest
 
 import llmprof
 from llmprof.analyze import findings
-from llmprof.analyze.findings.facts import recorded_time, run_facts
-from llmprof.analyze.findings.scope import scope_of
-from llmprof.analyze.steps.summary import step_windows
+from llmprof.analyze.step_times import step_windows
+from llmprof.findings.facts import recorded_time, run_facts
+from llmprof.findings.scope import scope_of
 from llmprof.trace import Trace
 from llmprof.units import format_ns
 from tests.analyze.builders import GEMM, kernels, labels, launches

@@ -5,8 +5,8 @@ import pytest
 
 from llmprof import analyze
 from llmprof.analyze.shortfall import resident
-from llmprof.hardware import Device
 from llmprof.names.tiles import Tile, tile
+from llmprof.theory.hardware import Device
 from llmprof.trace import Trace
 
 DEVICE = Device("mine", r"(?!)", {"bf16": 1e12}, 1e12, None, None, 4)

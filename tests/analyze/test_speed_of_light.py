@@ -5,9 +5,9 @@ import pytest
 
 from llmprof.analyze.ncu.hardware import speed_of_light, stalls
 from llmprof.errors import LlmprofError, NotCapturedError
-from llmprof.hardware import TYPES, Device
-from llmprof.metrics.data import Metrics
 from llmprof.readers.ncu.reader import read_metrics
+from llmprof.theory.hardware import TYPES, Device
+from llmprof.trace.metrics.data import Metrics
 
 SHARED = Path(__file__).parents[2] / ".." / "shared"
 CAPTURE = SHARED / "captures" / "ncu_tp1_eager"

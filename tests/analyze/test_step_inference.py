@@ -7,7 +7,7 @@ from collections.abc import Callable
 import polars as pl
 import pytest
 
-from llmprof.analyze import attribute, layers, steps
+from llmprof.analyze import layers, steps
 from llmprof.trace import Trace
 from tests.analyze.builders import (
     ATTENTION,
@@ -41,7 +41,7 @@ def test_kernels_only_three_forward_passes() -> None:
         "generation_tokens",
     ):
         assert found[unknown].null_count() == 3
-    assert attribute(trace)["step"].to_list() == [0] * 27 + [1] * 27 + [2] * 27
+    assert trace.events["step"].to_list() == [0] * 27 + [1] * 27 + [2] * 27
     assert layers(trace, per="layer").group_by("step").len()["len"].to_list() == [2, 2, 2]
 
 
@@ -122,9 +122,7 @@ def test_start_up_before_the_first_pass_is_no_step() -> None:
     run = pl.concat([load, *(kernels(forward(2), start=5000 + 1000 * n) for n in range(3))])
     found = steps(Trace({"kernels": run}))
     assert found["start_ns"].to_list() == [5010, 6000, 7000]
-    assert attribute(Trace({"kernels": run})).filter(pl.col("step").is_null())[
-        "name"
-    ].to_list() == [
+    assert Trace({"kernels": run}).events.filter(pl.col("step").is_null())["name"].to_list() == [
         "weights_kernel",
         "_prepare_inputs_kernel",
     ]
@@ -145,7 +143,7 @@ def test_start_up_before_the_first_pass_is_no_step() -> None:
 def test_no_steps_are_made_up(names: list[str]) -> None:
     trace = Trace({"kernels": kernels(names)})
     assert steps(trace).is_empty()
-    assert attribute(trace)["step"].null_count() == len(names)
+    assert trace.events["step"].null_count() == len(names)
     assert steps(trace).schema == steps(Trace({"kernels": kernels(forward(2))})).schema
 
 
@@ -196,8 +194,7 @@ def test_inferred_steps_agree_with_the_labels(
     blind = Trace(tables, trace.meta)
     assert steps(blind).group_by("rank").len()["len"].unique().to_list() == [count]
     worked = (
-        attribute(trace)
-        .filter(pl.col("step").is_not_null())
+        trace.events.filter(pl.col("step").is_not_null())
         .select("rank", "step")
         .unique()
         .sort("rank", "step")
@@ -208,10 +205,10 @@ def test_inferred_steps_agree_with_the_labels(
         worked = worked.join(
             layers(trace).select("rank", "step").unique(), on=["rank", "step"], how="semi"
         ).sort("rank", "step")
-    truth = attribute(trace).join(
+    truth = trace.events.join(
         worked.with_columns(nth=pl.int_range(pl.len(), dtype=pl.Int32).over("rank")),
         on=["rank", "step"],
         how="left",
     )
-    both = truth.select("event", "nth").join(attribute(blind).select("event", "step"), on="event")
+    both = truth.select("event", "nth").join(blind.events.select("event", "step"), on="event")
     assert both.select(pl.col("nth").eq_missing(pl.col("step")).mean()).item() >= least

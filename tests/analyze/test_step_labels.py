@@ -3,7 +3,7 @@
 import polars as pl
 import pytest
 
-from llmprof.analyze.steps import labels
+from llmprof.label.steps import labels
 
 COLUMNS = [
     "source",

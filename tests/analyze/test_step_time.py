@@ -4,10 +4,10 @@ import polars as pl
 import pytest
 
 from llmprof import analyze
-from llmprof.analyze.findings.facts import run_facts
-from llmprof.analyze.steps.summary import step_windows
+from llmprof.analyze.step_times import step_windows
 from llmprof.cli.analyze import _phases
 from llmprof.errors import NotCapturedError
+from llmprof.findings.facts import run_facts
 from llmprof.report import cards
 from llmprof.trace import Trace
 from llmprof.units import format_ns

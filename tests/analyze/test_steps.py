@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from llmprof.analyze import steps
-from llmprof.analyze.steps.steps import step_of_events
+from llmprof.label.steps.steps import step_of_events
 from llmprof.trace import Trace
 from tests.analyze.builders import ATTENTION, GEMM, forward, kernels, labels, launches, ops
 

@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from llmprof import analyze
-from llmprof.analyze.steps.stored import stored
+from llmprof.label.steps.stored import stored
 from llmprof.trace import Trace
 from tests.analyze.builders import CACHE, forward, kernels
 
@@ -82,7 +82,7 @@ def test_the_launches_of_labelled_steps_have_the_tokens_of_their_labels(
         trace = sample_trace(name)
         tokens = pl.col("context_tokens") + pl.col("generation_tokens")
         said = analyze.steps(trace).select("rank", "step", said=tokens)
-        place = analyze.attribute(trace).select("event", "rank", "step")
+        place = trace.events.select("event", "rank", "step")
         both = stored(trace).join(place, on="event").join(said, on=["rank", "step"])
         assert both.height > 100
         assert (both["tokens"] == both["said"]).all()

@@ -9,8 +9,8 @@ import pytest
 
 import llmprof
 from llmprof import analyze
-from llmprof.analyze.findings.scope import scope_of
-from llmprof.analyze.findings.waiting import exposed_communication
+from llmprof.findings.scope import scope_of
+from llmprof.findings.waiting import exposed_communication
 from llmprof.readers import ascend
 from llmprof.trace import Trace
 
@@ -34,7 +34,7 @@ def sums(events: pl.DataFrame, name: str = "") -> dict[str, tuple[int, int]]:
 
 
 def test_an_operator_of_several_purposes_does_not_override_names() -> None:
-    events = analyze.activity(read("chrome/deepseek__train.json"))
+    events = read("chrome/deepseek__train.json").events
     assert sums(events)["attention"] == (16, 21_965_000)
     assert sums(events)["rope"] == (24, 1_512_000)
     assert sums(events, "GemmKernel") == {
@@ -49,7 +49,7 @@ def test_what_an_operator_of_several_purposes_launches() -> None:
     calls = of.select(
         launch_thread="thread", at="start_ns", until=pl.col("start_ns") + pl.col("dur_ns")
     ).sort("at")
-    events = analyze.activity(trace).drop_nulls("launch_start_ns").sort("launch_start_ns")
+    events = trace.events.drop_nulls("launch_start_ns").sort("launch_start_ns")
     inside = events.join_asof(
         calls, left_on="launch_start_ns", right_on="at", by="launch_thread", check_sortedness=False
     ).filter(pl.col("launch_start_ns") < pl.col("until"))
@@ -70,7 +70,7 @@ def test_what_an_operator_of_several_purposes_launches() -> None:
 def test_what_a_kernel_surely_is(
     pattern: str, name: str, category: str, count: int, time_ns: int
 ) -> None:
-    assert sums(analyze.activity(read(pattern)), name) == {category: (count, time_ns)}
+    assert sums(read(pattern).events, name) == {category: (count, time_ns)}
 
 
 def test_a_kernel_for_any_collective_has_the_kind_of_its_operator() -> None:
@@ -80,18 +80,18 @@ def test_a_kernel_for_any_collective_has_the_kind_of_its_operator() -> None:
     )
     found = calls.group_by("kind").agg(pl.len(), pl.col("dur_ns").sum()).sort("kind").rows()
     assert found == [("all_gather", 10, 266_187), ("all_reduce", 161, 42_393_971)]
-    events = analyze.attribute(trace)
+    events = trace.events
     assert events["layer"].n_unique() == 80 + 1
     assert events.filter(stage="gate_up_proj")["dur_ns"].sum() == 84_797_071
 
 
 def test_copies_and_scaling_before_attention_are_no_rope() -> None:
-    events = analyze.attribute(read("chrome/mi300__google_owlv2*"))
+    events = read("chrome/mi300__google_owlv2*").events
     assert "rope" not in events["stage"].to_list()
 
 
 def test_gradients_of_operators_on_a_cpu() -> None:
-    events = analyze.activity(read("chrome/monisha_trace.json"))
+    events = read("chrome/monisha_trace.json").events
     gradients = events.filter(pl.col("name").str.ends_with("AddmmBackward0"))
     assert gradients["category"].unique().to_list() == ["linear"]
     assert gradients["dur_ns"].sum() == pytest.approx(2_718e6, rel=1e-3)
@@ -180,7 +180,7 @@ def test_the_hosts_lateness_until_the_launching_calls_return() -> None:
     """
     trace = read("chrome/amd_hpctraining*")
     gaps = analyze.idle(trace).filter(pl.col("step").is_not_null()).unique(["rank", "gap"])
-    events = analyze.activity(trace).select(
+    events = trace.events.select(
         next_event="event", next_ns="start_ns", launched_ns="launch_end_ns"
     )
     gaps = gaps.join(events, on="next_event")
@@ -241,7 +241,7 @@ def test_images_are_resized_on_the_cpu() -> None:
 
 
 def test_sage_attention_is_a_twentieth_of_the_device_time() -> None:
-    events = analyze.activity(read("chrome/inference__xdit_flux*"))
+    events = read("chrome/inference__xdit_flux*").events
     attention = events.filter(pl.col("name").str.contains("sage_fwd"))["dur_ns"].sum()
     assert attention / events["dur_ns"].sum() == pytest.approx(0.05, abs=0.003)
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import polars as pl
 import pytest
 
-from llmprof.analyze.steps.summary import recorded_windows, step_windows, time_parts
+from llmprof.analyze.step_times import recorded_windows, step_windows, time_parts
 from llmprof.trace import Trace
 from tests.analyze.builders import GEMM, NCCL_ALL_REDUCE, kernels, labels, launches
 

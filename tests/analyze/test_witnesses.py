@@ -12,10 +12,9 @@ import polars as pl
 import pytest
 
 import llmprof
-from llmprof.analyze import attribute, collectives, stream_gaps
-from llmprof.analyze.activity import activity
-from llmprof.analyze.modules import module_calls
+from llmprof.analyze import collectives, stream_gaps
 from llmprof.errors import TraceWarning
+from llmprof.label.modules import module_calls
 from llmprof.trace import Trace
 from tests.analyze.builders import DENSE_STAGES, kernels
 
@@ -57,7 +56,7 @@ def gemms_of(trace: Trace, by: str) -> pl.Series:
     """Numbers of the kernels that are GEMMs, as their operators say (or their names, where
     modules are known).
     """
-    events = activity(trace).filter(pl.col("source") == "kernel").with_row_index("_row")
+    events = trace.events.filter(pl.col("source") == "kernel").with_row_index("_row")
     gemm = (pl.col("category") == "linear") & pl.col("name").str.contains("nvjet|gemm")
     return events.filter(gemm & (pl.col("category_by") == by))["_row"]
 
@@ -70,11 +69,7 @@ def test_the_name_of_a_gemm_changes_no_label_where_operators_are_known(
     kernels = gemms_of(trace, "operator")
     assert kernels.len() > 1500
     columns = ["category", "layer", "stage", "confidence"]
-    assert (
-        attribute(renamed(trace, kernels, name))
-        .select(columns)
-        .equals(attribute(trace).select(columns))
-    )
+    assert renamed(trace, kernels, name).events.select(columns).equals(trace.events.select(columns))
 
 
 @pytest.mark.slow
@@ -83,22 +78,19 @@ def test_the_name_of_a_gemm_changes_no_label_where_modules_are_known(
     name: str, shared: Path
 ) -> None:
     trace = read(shared / "captures" / "nsys_tp1_layer_nvtx")
-    inside = attribute(trace).filter(
-        (pl.col("source") == "kernel") & (pl.col("evidence") == "module")
-    )
+    inside = trace.events.filter((pl.col("source") == "kernel") & (pl.col("evidence") == "module"))
     linear = inside.filter(
         (pl.col("category") == "linear") & ~pl.col("name").str.contains("splitK(?:reduce)")
     )
     numbers = (
-        activity(trace)
-        .filter(pl.col("source") == "kernel")
+        trace.events.filter(pl.col("source") == "kernel")
         .with_row_index("_row")
         .join(linear, on="event")["_row"]
     )
     assert numbers.len() > 800
     columns = ["category", "layer", "stage"]
-    found = attribute(renamed(trace, numbers, name))
-    assert found.select(columns).equals(attribute(trace).select(columns))
+    found = renamed(trace, numbers, name).events
+    assert found.select(columns).equals(trace.events.select(columns))
 
 
 HOST = {"rank": 0, "process": 1, "thread": 1, "on_device": False, "domain": "module"}
@@ -197,7 +189,7 @@ def launched(spans: list[tuple[int, int, str]], layers: tuple[int, ...]) -> pl.D
         "name": "ProfilerStep#1",
     }
     marks = pl.concat([modules(spans), pl.DataFrame([step])], how="diagonal_relaxed")
-    return attribute(Trace({"kernels": kernels, "runtime": runtime, "markers": marks}))
+    return Trace({"kernels": kernels, "runtime": runtime, "markers": marks}).events
 
 
 OF_A_LAYER = ["norm", "qkv_proj", "attention", "o_proj", "gate_up_proj", "activation", "down_proj"]
@@ -274,9 +266,11 @@ def test_a_layer_whose_modules_were_not_recorded_has_no_residual() -> None:
             for s, d, n in marks
         ]
         markers = pl.DataFrame([*rows, step])
-        return attribute(Trace({"kernels": kernels, "runtime": runtime, "markers": markers}))[
-            "stage"
-        ].to_list()
+        return (
+            Trace({"kernels": kernels, "runtime": runtime, "markers": markers})
+            .events["stage"]
+            .to_list()
+        )
 
     assert stages(spans) == ["other"] * 4
     assert stages(spans + inner) == ["activation", "residual"] * 2
@@ -335,7 +329,7 @@ def labelled(name: str, request: pytest.FixtureRequest) -> Trace:
 def test_labels_without_modules_agree_with_those_of_modules(
     name: str, request: pytest.FixtureRequest
 ) -> None:
-    both = fidelity.compare(labelled(name, request))
+    both = fidelity.compare(name.events)
     layers, stages = LABELLED[name]
     assert both.height > 100
     assert fidelity.share(both.filter("said"), "right_layer") >= layers
@@ -348,7 +342,7 @@ def test_replayed_layers_are_those_that_ran_eager(request: pytest.FixtureRequest
     """With 5 requests the decode steps run eager, with 4 they replay a graph: the same kernels
     without modules.
     """
-    events = attribute(labelled("graphs_stacks", request)).filter(pl.col("layer").is_not_null())
+    events = labelled("graphs_stacks", request).events.filter(pl.col("layer").is_not_null())
     events = events.filter((pl.col("phase") == "decode") & (pl.col("source") == "kernel"))
     eager, replayed = events.filter(~pl.col("replayed")), events.filter("replayed")
     assert set(eager["evidence"]) == {"module"}
@@ -367,7 +361,7 @@ def test_replayed_layers_are_those_that_ran_eager(request: pytest.FixtureRequest
 def test_shared_experts_beside_have_the_layer_that_launched_them() -> None:
     """On a stream of their own, 5 of 6 layers in 4 steps: up, activation, down."""
     trace = fidelity.without_modules(read(OWN / "mla_moe_stacks.pt.trace.json.gz"))
-    by_launch = attribute(trace)
+    by_launch = trace.events
     beside = by_launch.filter((pl.col("stream") == 21) & pl.col("layer").is_not_null())
     each = beside.group_by("step", "layer", maintain_order=True).agg("stage")
     assert sorted(each.select("step", "layer").rows()) == [
@@ -390,7 +384,7 @@ def test_shared_experts_beside_have_the_layer_that_launched_them() -> None:
         "kernels": pl.concat([trace.kernels, late]),
         "runtime": pl.concat([trace.runtime, calls]),
     }
-    found = attribute(Trace({**trace.tables, **more}, trace.meta, trace.coverage)).filter(
+    found = Trace({**trace.tables, **more}, trace.meta, trace.coverage).events.filter(
         pl.col("start_ns") >= end
     )
     assert found["layer"].null_count() == found.height == 3
@@ -400,7 +394,7 @@ def test_a_draft_model_has_no_layers_of_its_own(request: pytest.FixtureRequest) 
     """After each of the 9 passes of 12 layers, 2 passes of 4: 8 steps of decode and the prefill,
     by names alone.
     """
-    found = attribute(fidelity.without_modules(labelled("draft_stacks", request)))
+    found = fidelity.without_modules(labelled("draft_stacks", request)).events
     assert (
         found.drop_nulls("layer").group_by("step").agg(pl.col("layer").max())["layer"].to_list()
         == [11] * 9
@@ -435,7 +429,7 @@ def test_a_softmax_between_two_products_is_attention(between: list[str], attenti
     }
     gemm = "ampere_sgemm_128x64_tn"
     chain = [gemm, *(named[n] for n in between), gemm]
-    found = activity(Trace({"kernels": kernels(chain, pause=5)}))
+    found = Trace({"kernels": kernels(chain, pause=5)}).events
     assert set(found["category"] == "attention") == {attention}
 
 
@@ -456,7 +450,7 @@ def test_annotations_of_graph_kernels_are_modules() -> None:
     assert noted.height == 2 * 28 * 12
     assert set(noted["graph_node"].cast(pl.Int64) // 2**32) == {7}
     assert trace.markers.filter(pl.col("domain") == "graph_host_node").height == 1
-    found = attribute(trace).filter(pl.col("name") == "acme_kernel")
+    found = trace.events.filter(pl.col("name") == "acme_kernel")
     assert set(found["evidence"]) == {"module"}
     assert set(found["category"]) == {"linear"}
     each = found.group_by("step", "layer", maintain_order=True).agg("stage")
@@ -469,7 +463,7 @@ def test_annotations_of_graph_kernels_are_modules() -> None:
 
 def test_what_was_launched_before_the_recording_has_a_stage_but_no_layer(shared: Path) -> None:
     [path] = (shared / "real/chrome/tracelens").glob("h100__Qwen_Qwen1.5*")
-    found = attribute(read(path))
+    found = read(path).events
     before = found.filter(pl.col("step").is_null())
     assert set(before["reason"]) == {"no step"}
     assert before["layer"].null_count() == before.height
@@ -485,7 +479,7 @@ def test_an_exchange_made_of_sends_is_what_its_call_says(shared: Path) -> None:
     """
     trace = read(shared / "real/chrome/hta/trace_diff__control__control.json.gz")
     assert trace.markers.filter(pl.col("name") == "nccl:all_to_all").height == 42
-    kinds = attribute(trace).filter(pl.col("category") == "collective").group_by("stage").len()
+    kinds = trace.events.filter(pl.col("category") == "collective").group_by("stage").len()
     assert dict(kinds.iter_rows()) == {"all_to_all": 42, "all_reduce": 18}
     assert dict(collectives(trace).group_by("kind").len().iter_rows()) == {
         "all_to_all": 42,

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from llmprof.errors import LaunchError, NotCapturedError
-from llmprof.launch import ExperimentConfig, RunFolder
-from llmprof.launch.run.requests import engine_steps_of, requests_of
+from llmprof.run.launch import ExperimentConfig, RunFolder
+from llmprof.run.launch.run.requests import engine_steps_of, requests_of
 from llmprof.trace import Trace
 from tests.launch.test_run import worker_with
 from tests.report.builders import build

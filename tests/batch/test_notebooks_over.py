@@ -1,9 +1,9 @@
 import pytest
 
-from llmprof import batch
-from llmprof.batch import notebooks
 from llmprof.errors import LlmprofError, OutputError
-from llmprof.launch import RunFolder
+from llmprof.run import batch
+from llmprof.run.batch import notebooks
+from llmprof.run.launch import RunFolder
 from tests.report.runs import Run
 from tests.test_run_notebook import write_notebook
 

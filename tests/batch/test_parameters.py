@@ -1,9 +1,9 @@
 import pytest
 
-from llmprof import batch
-from llmprof.batch import parameters
 from llmprof.cli.main import main
 from llmprof.errors import ConfigError
+from llmprof.run import batch
+from llmprof.run.batch import parameters
 from tests.batch.runners import config
 
 

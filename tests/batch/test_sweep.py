@@ -6,10 +6,10 @@ import json
 import polars as pl
 import pytest
 
-from llmprof import batch
-from llmprof.batch import BatchRunner
 from llmprof.errors import ConfigError, LaunchError, LlmprofError, OutputError, ReadError
 from llmprof.report.sweep import overhead_in_words
+from llmprof.run import batch
+from llmprof.run.batch import BatchRunner
 from tests.batch.runners import Runs, config, fail, interrupt
 
 GRID = {"batch_size": [1, 2, 4], "max_tokens": [8, 16]}

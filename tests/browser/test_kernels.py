@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 from playwright.sync_api import expect
 
-from llmprof import analyze, explore, sample_metrics
+from llmprof import explore, sample_metrics
 from tests.samples import sample
 
 SEEN = """all => all.map((row) => {
@@ -88,7 +88,7 @@ def test_a_point_of_the_roofline_of_operators_picks_its_kernel(host):
     shown.wait(lambda: widget.kernel != before)
     assert widget.kernel in set(trace.kernels["name"])
     shown.wait(lambda: widget.event is not None)  # its longest launch, in the window
-    picked = analyze.attribute(trace).row(by_predicate=pl.col("event") == widget.event, named=True)
+    picked = trace.events.row(by_predicate=pl.col("event") == widget.event, named=True)
     assert picked["name"] == widget.kernel
     assert widget.window[0] < picked["start_ns"] < widget.window[1]
     shown.quiet()

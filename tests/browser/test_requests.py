@@ -5,7 +5,9 @@ H200, in a browser.
 import pytest
 from playwright.sync_api import expect
 
-from llmprof import bundled, explore, launch
+from llmprof import explore
+from llmprof.readers import bundled
+from llmprof.run import launch
 
 
 @pytest.fixture(scope="module")

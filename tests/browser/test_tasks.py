@@ -12,7 +12,7 @@ from playwright.sync_api import Locator, expect
 import llmprof
 from llmprof import analyze
 from llmprof.analyze import changes
-from llmprof.analyze.layers.layers import layer_gaps
+from llmprof.analyze.layers import layer_gaps
 from llmprof.units import format_ns
 from tests.browser.drawn import painted
 

@@ -7,9 +7,11 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-from llmprof import bundled, explore, launch, report
+from llmprof import explore, report
 from llmprof.charts.base.dark import GROUND, in_the_dark
 from llmprof.charts.base.theme import INK, PAPER, WHITE
+from llmprof.readers import bundled
+from llmprof.run import launch
 from tests.analyze.test_ranks import on_hosts, run_of
 from tests.browser.host import faults, until
 

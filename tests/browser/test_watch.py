@@ -4,11 +4,11 @@ seconds.
 
 import pytest
 
-from llmprof.live import dashboard
-from llmprof.live.counters import SAMPLE
-from llmprof.live.past import FOLDER, History
-from llmprof.live.watching import CAPTURES, FINDINGS, STATE
-from llmprof.storage import files
+from llmprof.run.live import dashboard
+from llmprof.run.live.counters import SAMPLE
+from llmprof.run.live.past import FOLDER, History
+from llmprof.run.live.watching import CAPTURES, FINDINGS, STATE
+from llmprof.trace.storage import files
 
 
 def add(folder, waiting):

@@ -7,7 +7,8 @@ from functools import cache
 
 import polars as pl
 
-from llmprof import analyze, theory, trials
+from llmprof import analyze, theory
+from llmprof.run import trials
 from llmprof.theory.plan import decode
 from tests.samples import sample
 
@@ -51,7 +52,7 @@ _LAYER = [
 
 @cache
 def attributed(ranks: int = RANKS, steps: int = STEPS, layers: int = LAYERS) -> pl.DataFrame:
-    """Rows as ``attribute(trace)`` returns them."""
+    """Rows as ``trace.events`` returns them."""
     rng = random.Random(1)
     rows: list[tuple[object, ...]] = []
     for rank in range(ranks):

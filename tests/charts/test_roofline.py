@@ -7,11 +7,12 @@ import altair as alt
 import polars as pl
 import pytest
 
-from llmprof import charts, hardware
+from llmprof import charts
 from llmprof.charts.base.save import Box
 from llmprof.charts.base.theme import text_px
 from llmprof.charts.roofline import BOUNDS, derived, given
 from llmprof.errors import LlmprofError
+from llmprof.theory import hardware
 from tests.charts import frames, specs
 
 

@@ -17,16 +17,16 @@ from llmprof.analyze import catalog
 from llmprof.cli import make
 from llmprof.cli.main import main
 from llmprof.cli.output import on_workers
-from llmprof.dataset import mapping
 from llmprof.errors import ArgumentError, NotCapturedError, OutputError, ReadError
 from llmprof.explore.timeline import data
 from llmprof.explore.timeline.data import TimelineData
 from llmprof.explore.timeline.describe import describe
 from llmprof.explore.timeline.view import view
-from llmprof.storage import dataset as stored
-from llmprof.storage.dataset import MANIFEST
-from llmprof.storage.deferred import Deferred
-from llmprof.storage.places import Place
+from llmprof.report.dataset import mapping
+from llmprof.trace.storage import dataset as stored
+from llmprof.trace.storage.dataset import MANIFEST
+from llmprof.trace.storage.deferred import Deferred
+from llmprof.trace.storage.places import Place
 from tests.dataset.files import rank_file, run_folder
 
 TABLES = ("kernels", "copies", "markers", "ops", "runtime")
@@ -42,7 +42,7 @@ def same(one, other):
 @pytest.fixture(scope="module", params=SAMPLES)
 def both(request, tmp_path_factory, sample_trace):
     folder = tmp_path_factory.mktemp("dataset") / request.param
-    paths = llmprof.bundled.files(request.param)
+    paths = llmprof.readers.bundled.files(request.param)
     return llmprof.convert(paths, folder, client=False), sample_trace(request.param), folder, paths
 
 

@@ -18,10 +18,10 @@ from polars.testing import assert_frame_equal
 import llmprof
 from llmprof import analyze
 from llmprof.cli.main import main
-from llmprof.dataset import cluster
 from llmprof.errors import ClusterError, MixedRunsError, OutputError, ReadError, TraceWarning
-from llmprof.storage.dataset import MANIFEST, PART_FILE, sealed
-from llmprof.storage.places import UNFINISHED
+from llmprof.report.dataset import cluster
+from llmprof.trace.storage.dataset import MANIFEST, PART_FILE, sealed
+from llmprof.trace.storage.places import UNFINISHED
 from tests.dataset.files import rank_file, run_folder
 
 
@@ -252,7 +252,7 @@ def test_an_interrupt_leaves_what_is_done(run, tmp_path):
 INTERRUPTED = """
 import os, signal, sys
 from llmprof.cli.main import main
-from llmprof.dataset.cluster import Workers
+from llmprof.report.dataset.cluster import Workers
 
 each = Workers.each
 

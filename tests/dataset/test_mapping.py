@@ -9,8 +9,8 @@ from polars.testing import assert_frame_equal
 import llmprof
 from llmprof import analyze, names
 from llmprof.analyze import catalog
-from llmprof.dataset import cluster, mapping, several
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError
+from llmprof.report.dataset import cluster, mapping, several
 from tests.dataset.files import run_folder
 
 
@@ -23,7 +23,7 @@ def run(tmp_path):
     "sample", ["torch_ep2_dp2_eager", pytest.param("nsys_tp2_cudagraph", marks=pytest.mark.slow)]
 )
 def test_analyses_on_workers_are_those_of_the_whole_trace(sample, sample_trace, tmp_path):
-    many = llmprof.convert(llmprof.bundled.files(sample), tmp_path / "many", client=False)
+    many = llmprof.convert(llmprof.readers.bundled.files(sample), tmp_path / "many", client=False)
     expected, absent = {}, {}
     for one in catalog.analyses():
         if not one.needs:

@@ -15,11 +15,11 @@ import polars as pl
 import pytest
 
 from llmprof import analyze, theory
-from llmprof.batch import BatchRunner
 from llmprof.cli.main import main
 from llmprof.errors import ConfigError, LaunchError, LlmprofError, ReadError
-from llmprof.experiments import scaling
-from llmprof.experiments.bandwidth import (
+from llmprof.run.batch import BatchRunner
+from llmprof.run.experiments import scaling
+from llmprof.run.experiments.bandwidth import (
     SCRIPT,
     command,
     read_bandwidth,
@@ -27,9 +27,9 @@ from llmprof.experiments.bandwidth import (
     self_test,
     torchrun,
 )
-from llmprof.experiments.history import append, read_history, regressions, watch
-from llmprof.experiments.report import write_report
-from llmprof.experiments.scaling import (
+from llmprof.run.experiments.history import append, read_history, regressions, watch
+from llmprof.run.experiments.report import write_report
+from llmprof.run.experiments.scaling import (
     GRADES,
     LENGTHS,
     OUTPUTS,
@@ -49,7 +49,7 @@ from llmprof.experiments.scaling import (
     sequence_length,
     unsuited,
 )
-from llmprof.launch import ExperimentConfig
+from llmprof.run.launch import ExperimentConfig
 from llmprof.theory import catalog
 from llmprof.theory.plan import decode
 from llmprof.theory.profiler import machine_for
@@ -338,7 +338,7 @@ class TestHistory:
     @pytest.mark.slow
     def test_two_processes_write_one_history(self, tmp_path, root):
         path = tmp_path / "h.parquet"
-        code = f"from llmprof.experiments.history import append\nfor i in range(4): append({str(path)!r}, {{'a': [1.0]}})"
+        code = f"from llmprof.run.experiments.history import append\nfor i in range(4): append({str(path)!r}, {{'a': [1.0]}})"
 
         both = [subprocess.Popen([sys.executable, "-c", code], cwd=root) for _ in range(2)]
         assert [one.wait(120) for one in both] == [0, 0]
@@ -356,7 +356,7 @@ class TestHistory:
 import os, signal, sys
 from pathlib import Path
 import polars as pl
-from llmprof.experiments import history
+from llmprof.run.experiments import history
 def die(*args, **options):
     os.kill(os.getpid(), signal.SIGKILL)
 if {when!r} == "replace": Path.replace = die

@@ -3,7 +3,7 @@
 import polars as pl
 import pytest
 
-from llmprof import explore, schema
+from llmprof import explore
 from llmprof.analyze import collective_arrivals, collective_sizes, collectives
 from llmprof.errors import LlmprofError, NotCapturedError
 from llmprof.explore.collectives import explorer
@@ -17,7 +17,7 @@ from llmprof.explore.collectives.explorer import (
     spread,
     view,
 )
-from llmprof.trace import Trace
+from llmprof.trace import Trace, schema
 from tests.analyze.test_collectives import calls
 
 # two calls; rank 1 comes 10 us and 50 us after rank 0, and both leave together

@@ -4,14 +4,14 @@ import polars as pl
 import pytest
 import traitlets
 
-from llmprof import explore, schema
-from llmprof.analyze import attribute, diff
+from llmprof import explore
+from llmprof.analyze import diff
 from llmprof.analyze.compare.story import diff_words
 from llmprof.analyze.compare.times import diff_events
 from llmprof.errors import ArgumentError, NotCapturedError
 from llmprof.explore.compare import explorer
 from llmprof.explore.compare.explorer import Aligned, align
-from llmprof.trace import Trace
+from llmprof.trace import Trace, schema
 from tests.analyze.builders import ATTENTION, NORM, forward, kernels, labels, launches
 from tests.samples import sample
 
@@ -101,7 +101,7 @@ def test_picking_gives_the_events_of_both(a: Trace, b: Trace) -> None:
     widget._on_pick(VIEW, 0)
     assert widget.picked == {"phase": "decode", "stage": "attention", "category": "attention"}
     found = widget.selected
-    assert found.columns == ["trace", *attribute(a).columns]
+    assert found.columns == ["trace", *a.events.columns]
     assert found.group_by("trace").agg(pl.len(), pl.col("dur_ns").sum()).sort("trace").rows() == [
         ("after", 4, 120),
         ("before", 4, 40),
@@ -182,7 +182,7 @@ def test_timelines_are_aligned_at_a_step_or_a_layer(a: Trace, b: Trace) -> None:
     widget.handlers["tracks"].message.check(message)
     assert (message["place"], message["places"], message["layers"]) == (1, 2, [0, 1])
     for trace, side in zip((a, b), message["sides"], strict=True):
-        events = attribute(trace).filter(pl.col("step") == 1, pl.col("layer") == 1)
+        events = trace.events.filter(pl.col("step") == 1, pl.col("layer") == 1)
         assert (side["step"], side["origin_ns"], side["note"]) == (1, events["start_ns"].min(), "")
     found = align(
         [Aligned("a", a), Aligned("b", b)], phase="decode", place=1, layer=1, window=(-1e9, 1e9)

@@ -10,13 +10,13 @@ import pytest
 import traitlets
 
 import llmprof
-from llmprof import analyze, explore, schema
-from llmprof.analyze import attribute, ncu_join
+from llmprof import analyze, explore
+from llmprof.analyze import ncu_join
 from llmprof.analyze.kernels import kernels_within
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError
 from llmprof.explore.kernels import explorer
-from llmprof.metrics.data import Metrics
-from llmprof.trace import Trace
+from llmprof.trace import Trace, schema
+from llmprof.trace.metrics.data import Metrics
 from tests.analyze.builders import GEMM
 from tests.analyze.test_replay import two_ranks
 from tests.samples import sample
@@ -62,7 +62,7 @@ def test_table_is_what_the_analysis_returns(eager: Trace) -> None:
     found = widget.table
     assert found["count"].is_sorted()
     assert set(found["phase"]) == {"prefill", "mixed", "decode"}
-    assert found["count"].sum() == attribute(eager).filter(pl.col("stage") == "attention").height
+    assert found["count"].sum() == eager.events.filter(pl.col("stage") == "attention").height
     widget = explore.kernels(SMALL, search="B")
     assert widget.table["name"].to_list() == ["b"]
     widget.search = "("  # a text, not a pattern
@@ -82,7 +82,7 @@ def test_table_is_what_the_analysis_returns(eager: Trace) -> None:
 def test_picking_ends_in_a_frame() -> None:
     widget = explore.kernels(SMALL)
     assert widget.selected.is_empty()
-    assert widget.selected.columns == attribute(SMALL).columns
+    assert widget.selected.columns == SMALL.events.columns
     widget._on_pick({**VIEW, "by": ["rank"], "sort": "total_ns"}, 0)
     assert (widget.kernel, widget.of) == ("a", {"rank": 1})
     assert widget.selected.select("rank", "start_ns", "name").rows() == [(1, 0, "a")]
@@ -138,7 +138,7 @@ def test_operators_stand_under_the_roofs_of_the_device() -> None:
     point = max(found["points"], key=lambda each: each["ns"])
     widget = explore.kernels(trace)
     widget._on_launch(point["event"])
-    launch = analyze.attribute(trace).row(by_predicate=pl.col("event") == widget.event, named=True)
+    launch = trace.events.row(by_predicate=pl.col("event") == widget.event, named=True)
     assert widget.window[0] < launch["start_ns"] < widget.window[1]
     assert widget._on_operator(widget.event)[0] == {"row": point["row"]}
     assert widget._on_operator(-1)[0] == {"row": None}

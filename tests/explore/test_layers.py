@@ -10,12 +10,12 @@ import numpy as np
 import polars as pl
 import pytest
 
-from llmprof import explore, schema
-from llmprof.analyze import attribute, layer_gaps, layers
+from llmprof import explore
+from llmprof.analyze import layer_gaps, layers
 from llmprof.errors import NotCapturedError
 from llmprof.explore.layers import explorer as cells_module
 from llmprof.explore.layers.explorer import cells, choices, events_of, kernels_of
-from llmprof.trace import Trace
+from llmprof.trace import Trace, schema
 from tests.analyze.builders import ATTENTION, DENSE, end, forward, kernels, labels, launches, ops
 from tests.explore.test_widget import plain_pixels
 
@@ -143,7 +143,7 @@ def test_picking_a_cell_selects_its_events_and_moves_the_window() -> None:
     assert shown.window == [row["start_ns"], row["end_ns"]]
     assert (shown.rank, shown.step, shown.layer) == (0, 1, 3)
     place = (pl.col("step") == 1) & (pl.col("layer") == 3)
-    assert shown.selected.equals(attribute(trace).filter(place))
+    assert shown.selected.equals(trace.events.filter(place))
     shown.stage = "attention"
     assert shown.selected["name"].to_list() == [ATTENTION]
     message, _ = shown._on_cell(rank=0, step=1, layer=3, stage="attention")

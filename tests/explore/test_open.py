@@ -6,13 +6,13 @@ import threading
 import pytest
 
 import llmprof
-import llmprof.bundled
+import llmprof.readers.bundled
 from llmprof import analyze, explore
-from llmprof.analyze.findings.order import chained
 from llmprof.errors import LlmprofError
 from llmprof.explore.served import Wanted, page
 from llmprof.explore.tabs import PANELS, filters_of
 from llmprof.explore.timeline.data import HOST
+from llmprof.findings.order import chained
 from llmprof.trace import Trace
 from llmprof.units import format_ns
 from tests.analyze.test_requests import MS
@@ -120,7 +120,7 @@ def test_a_run_adds_a_tab_of_its_requests_and_rows_to_the_timeline() -> None:
 
 
 def test_the_page_of_a_run_folder_knows_its_requests(monkeypatch) -> None:
-    folder = llmprof.bundled.notebook_data("h200") / "served_queue"
+    folder = llmprof.readers.bundled.notebook_data("h200") / "served_queue"
     monkeypatch.setattr("llmprof.explore.served._at", lambda opened, finding: opened._given)
     given = page(Wanted([str(folder)], [], [], ["a", "b"]).environment())
     assert given.run.requests.filter(phase="profiled").height == 40
@@ -130,7 +130,7 @@ def test_the_page_of_a_run_folder_knows_its_requests(monkeypatch) -> None:
     assert offline.run is None
     assert offline.tried.folder.path == folder
     trace = Wanted(
-        [str(llmprof.bundled.samples_folder() / "torch_tp1_cudagraph")], [], [], ["a", "b"]
+        [str(llmprof.readers.bundled.samples_folder() / "torch_tp1_cudagraph")], [], [], ["a", "b"]
     )
     assert page(trace.environment()).tried is None
 

@@ -4,11 +4,11 @@ import numpy as np
 import polars as pl
 import pytest
 
-from llmprof import explore, schema
+from llmprof import explore
 from llmprof.errors import NotCapturedError
 from llmprof.explore.overlap import explorer as steps_module
 from llmprof.explore.overlap.explorer import PARTS, lanes, step_bars, summary
-from llmprof.trace import Trace
+from llmprof.trace import Trace, schema
 from tests.analyze.builders import ALL_REDUCE, GEMM, NCCL_ALL_REDUCE, kernels, labels, launches
 
 # stream 7: compute [100, 140) and [160, 180); stream 9: communication [130, 170); a copy at [190,

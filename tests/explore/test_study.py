@@ -4,11 +4,12 @@ on.
 
 import pytest
 
-from llmprof import charts, explore, trials
-from llmprof.batch import sweep as batch_state
+from llmprof import charts, explore
 from llmprof.errors import LlmprofError, ReadError
 from llmprof.explore.study import Studied
-from llmprof.launch import ExperimentConfig
+from llmprof.run import trials
+from llmprof.run.batch import sweep as batch_state
+from llmprof.run.launch import ExperimentConfig
 from tests.charts.specs import rows
 
 RATES = {(8, True): 100.0, (16, True): 150.0, (8, False): 300.0, (16, False): None}

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import llmprof
-from llmprof import analyze, charts, explore, schema
+from llmprof import analyze, charts, explore
 from llmprof.errors import AnalysisError, ArgumentError, LlmprofError, NotCapturedError
 from llmprof.explore.timeline import data, rows
 from llmprof.explore.timeline.rows import VISIBLE, Lane, levels
-from llmprof.trace import Trace
+from llmprof.trace import Trace, schema
 from tests.analyze.builders import (
     ATTENTION,
     GEMM,
@@ -177,7 +177,7 @@ def test_a_selected_kernel_is_its_row_of_the_attribution():
     widget = explore.timeline(whole_trace())
     assert widget.selected.height == 0
     widget.select(8)
-    assert widget.selected.equals(analyze.attribute(widget.trace)[8])
+    assert widget.selected.equals(widget.trace.events[8])
     assert widget.selected["name"].item() == NORM
     assert (widget.rank, widget.step, widget.layer, widget.stage) == (0, None, None, None)
     ask(widget, "find")
@@ -278,7 +278,7 @@ def test_an_area_has_a_part_for_each_kind_of_row():
     widget.span_kind = "counter"
     assert widget.selected["value"].to_list() == [10.0, 20.0, 60.0]
     answer, _ = ask(widget, "span", span=[105, 141], rows=rows, kind="flows")
-    events = analyze.attribute(widget.trace).head(3)
+    events = widget.trace.events.head(3)
     delays = (events["start_ns"] - events["launch_start_ns"]).to_list()
     assert sorted(row["mean_ns"] for row in answer["flows"]) == sorted(
         float(delay) for delay in delays
@@ -594,11 +594,7 @@ def test_modules_and_functions_have_rows_facts_and_stacks(shown):
     assert frame["stack"].list.last().to_list() == [NORM]
     assert frame.columns == ["rank", "thread", "stack", "value", "unit", "count"]
     shown.span = None
-    assert (
-        shown.stacks("python")["value"].sum()
-        == analyze.attribute(shown.trace)["dur_ns"].sum()
-        == 40
-    )
+    assert shown.stacks("python")["value"].sum() == shown.trace.events["dur_ns"].sum() == 40
     assert charts.flame(shown.stacks("python")).to_dict()
 
 
@@ -629,7 +625,7 @@ def test_a_flame_graph_of_operators_has_their_own_time():
     stacks = widget.stacks("host")
     assert (stacks["stack"].to_list(), stacks["value"].to_list()) == ([["aten::mm"]], [6])
     widget.selection = {"row": row_of(widget, "steps"), "id": 0}
-    first = analyze.attribute(widget.trace).filter(step=analyze.steps(widget.trace)["step"][0])
+    first = widget.trace.events.filter(step=analyze.steps(widget.trace)["step"][0])
     assert widget.stacks()["value"].sum() == first["dur_ns"].sum()
 
 
@@ -648,11 +644,9 @@ def test_waiting_is_a_share_of_the_bar_of_its_collective(sample_trace):
         n for n, row in enumerate(widget._data.rows) if (row.kind, row.rank) == ("stream", 0)
     )
     _, columns = view_of(widget, window, rows=[stream])
-    event = (
-        analyze.attribute(trace)
-        .filter(rank=0, start_ns=call["start_ns"], dur_ns=call["dur_ns"])["event"]
-        .item()
-    )
+    event = trace.events.filter(rank=0, start_ns=call["start_ns"], dur_ns=call["dur_ns"])[
+        "event"
+    ].item()
     waits = dict(zip(columns["id"].tolist(), columns["waits"].tolist(), strict=True))
     assert waits[event] == round(255 * call["wait_ns"] / call["dur_ns"])
     assert set(waits.values()) - {waits[event]} <= {0}
@@ -660,9 +654,7 @@ def test_waiting_is_a_share_of_the_bar_of_its_collective(sample_trace):
     message, columns = view_of(widget, widget._data.whole, rows=[stream])
     assert all(lane[4] >= 0 for lane in message["lanes"][:1])
     mine = analyze.collectives(trace).filter(rank=0)
-    busy = (
-        analyze.attribute(trace).filter(rank=0, stream=mine_stream(widget, stream))["dur_ns"].sum()
-    )
+    busy = trace.events.filter(rank=0, stream=mine_stream(widget, stream))["dur_ns"].sum()
     share = columns["held"].astype(float).sum() / columns["busy"].astype(float).sum()
     assert share == pytest.approx(mine["wait_ns"].sum() / busy, abs=0.03)
 

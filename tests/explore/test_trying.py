@@ -8,11 +8,12 @@ from types import SimpleNamespace
 import polars as pl
 import pytest
 
-from llmprof import explore, launch
+from llmprof import explore
 from llmprof.errors import LaunchError
 from llmprof.explore.tabs import Given, Open
 from llmprof.explore.trying import Trying
-from llmprof.launch import ExperimentConfig, RunFolder
+from llmprof.run import launch
+from llmprof.run.launch import ExperimentConfig, RunFolder
 from tests.samples import sample
 
 STAGES = [("import", 10), ("init", 20), ("warmup", 1), ("plain", 4), ("profiled", 5)]

@@ -7,11 +7,11 @@ import shlex
 import pytest
 
 import llmprof
-from llmprof import analyze, explore, schema
+from llmprof import analyze, explore
 from llmprof.analyze import changes
-from llmprof.analyze.replay.what_if import _MAKERS, change_of
 from llmprof.explore.what_if.explorer import call_of, offers
-from llmprof.trace import Trace
+from llmprof.replay.what_if import _MAKERS, change_of
+from llmprof.trace import Trace, schema
 from tests.analyze.test_replay import device_bound, two_ranks
 
 

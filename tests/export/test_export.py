@@ -13,8 +13,8 @@ import llmprof
 from llmprof import analyze
 from llmprof.cli import main
 from llmprof.errors import AnalysisError, NotCapturedError, OutputError, ReadError, TraceWarning
-from llmprof.export import FORMS, export
-from llmprof.export.write import tracks
+from llmprof.report.export import FORMS, export
+from llmprof.report.export.write import tracks
 from llmprof.trace import Trace
 from tests.analyze.builders import DENSE, forward, kernels, launches
 from tests.samples import sample

@@ -15,10 +15,10 @@ import polars as pl
 import llmprof
 from llmprof import analyze
 from llmprof.errors import LlmprofError, TraceWarning
-from llmprof.launch import open_run
-from llmprof.metrics.data import Metrics
 from llmprof.readers.ncu.reader import read_metrics
-from llmprof.redaction import redact
+from llmprof.readers.redaction import redact
+from llmprof.run.launch import open_run
+from llmprof.trace.metrics.data import Metrics
 from tests.fuzz import counts, late, mutate, seeds
 
 Frames = dict[str, pl.DataFrame]

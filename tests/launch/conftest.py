@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from llmprof.launch import ExperimentConfig
-from llmprof.launch.run import passes
+from llmprof.run.launch import ExperimentConfig
+from llmprof.run.launch.run import passes
 
 HERE = Path(__file__).parent
 SAMPLES = HERE.parents[1] / "sample_traces"

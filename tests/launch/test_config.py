@@ -14,14 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmprof.errors import ConfigError, OutputError
-from llmprof.launch import ConfigManager, ExperimentConfig, engines, plan
-from llmprof.launch.config import models
-from llmprof.launch.config.options import template
-from llmprof.launch.engines._job import token_ids, turns
-from llmprof.launch.engines._server import achieved, arrivals
-from llmprof.launch.run import command
-from llmprof.launch.run.command import job
-from llmprof.launch.run.load import from_file, lengths, load
+from llmprof.run.launch import ConfigManager, ExperimentConfig, engines, plan
+from llmprof.run.launch.config import models
+from llmprof.run.launch.config.options import template
+from llmprof.run.launch.engines._job import token_ids, turns
+from llmprof.run.launch.engines._server import achieved, arrivals
+from llmprof.run.launch.run import command
+from llmprof.run.launch.run.command import job
+from llmprof.run.launch.run.load import from_file, lengths, load
 
 
 def config(**values) -> ExperimentConfig:

@@ -13,11 +13,11 @@ import pytest
 import llmprof
 from llmprof import analyze
 from llmprof.errors import ConfigError, LaunchError, TraceWarning
-from llmprof.launch import ExperimentRunner, open_run
-from llmprof.launch.run import passes, profilers
-from llmprof.launch.run.series import groups
 from llmprof.readers.reading import with_cpu_samples
 from llmprof.readers.saved import CPU_CLOCK, CPU_TABLE, CPU_TEXT
+from llmprof.run.launch import ExperimentRunner, open_run
+from llmprof.run.launch.run import passes, profilers
+from llmprof.run.launch.run.series import groups
 from llmprof.trace import Trace
 from tests.analyze.builders import kernels
 

@@ -10,9 +10,9 @@ import polars as pl
 import pytest
 
 from llmprof.errors import ArgumentError
-from llmprof.launch import ExperimentConfig
-from llmprof.launch.doctor import doctor as checks
-from llmprof.launch.doctor.doctor import Facts, Gpu, GpuProcess, Interpreter, Tool, doctor
+from llmprof.run.launch import ExperimentConfig
+from llmprof.run.launch.doctor import doctor as checks
+from llmprof.run.launch.doctor.doctor import Facts, Gpu, GpuProcess, Interpreter, Tool, doctor
 from tests.launch.fake_nvml import FakeNvml
 
 GIB = 2**30

@@ -14,9 +14,9 @@ import time
 import pytest
 
 from llmprof.errors import ConfigError
-from llmprof.launch import ExperimentConfig, engines, plan
-from llmprof.launch.engines import _machine, _vllm
-from llmprof.launch.engines._job import Record
+from llmprof.run.launch import ExperimentConfig, engines, plan
+from llmprof.run.launch.engines import _machine, _vllm
+from llmprof.run.launch.engines._job import Record
 from tests.launch.vllm_stand_in import HERE, Ran, StandInVllm, job
 from tests.processes import is_running
 

@@ -17,10 +17,10 @@ import psutil
 import pytest
 
 from llmprof.errors import CaptureError, ConfigError, LaunchError, LlmprofError, OutputError
-from llmprof.launch import ExperimentRunner, RunFolder, open_run, resume
-from llmprof.launch.doctor import doctor
-from llmprof.launch.run import process
-from llmprof.storage import files
+from llmprof.run.launch import ExperimentRunner, RunFolder, open_run, resume
+from llmprof.run.launch.doctor import doctor
+from llmprof.run.launch.run import process
+from llmprof.trace.storage import files
 from tests.processes import gone
 
 # An interrupt may come between opening a file and the `with` that closes it; Python says so when
@@ -339,7 +339,7 @@ def test_an_error_of_ours_leaves_its_traceback_in_the_folder(stand_ins, monkeypa
     def broken(*_):
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr("llmprof.launch.run.results.check", broken)
+    monkeypatch.setattr("llmprof.run.launch.run.results.check", broken)
     with pytest.raises(ZeroDivisionError):
         ExperimentRunner(stand_ins.config()).run()
     state = open_run(folders(stand_ins)[0]).folder.state

@@ -11,11 +11,11 @@ import pytest
 from llmprof.cli.output import to_json
 from llmprof.cli.run import _commands, _commands_text
 from llmprof.errors import LaunchError, OutputError, ReadError
-from llmprof.launch import ExperimentConfig, RunFolder, clean, runs
-from llmprof.launch.config import disclosure
-from llmprof.launch.engines import _job
-from llmprof.launch.run import command, folder
-from llmprof.storage import files
+from llmprof.run.launch import ExperimentConfig, RunFolder, clean, runs
+from llmprof.run.launch.config import disclosure
+from llmprof.run.launch.engines import _job
+from llmprof.run.launch.run import command, folder
+from llmprof.trace.storage import files
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_a_run_whose_process_is_gone_was_interrupted(config):
     made = RunFolder.create(config)
     code = f"""
 import os, sys
-from llmprof.launch import RunFolder
+from llmprof.run.launch import RunFolder
 folder = RunFolder.open({str(made.path)!r})
 with folder.lock():
     folder.set_state("running", stage="engine")

@@ -13,10 +13,10 @@ import polars as pl
 import pytest
 
 from llmprof.errors import AnalysisError, ConfigError, OutputError
-from llmprof.launch.monitors import Sampler, counters, table
-from llmprof.launch.monitors.host import Processes
-from llmprof.launch.monitors.nvml import Gpus, chosen, open_gpus
-from llmprof.launch.monitors.table import Value
+from llmprof.run.launch.monitors import Sampler, counters, table
+from llmprof.run.launch.monitors.host import Processes
+from llmprof.run.launch.monitors.nvml import Gpus, chosen, open_gpus
+from llmprof.run.launch.monitors.table import Value
 from llmprof.trace import Trace
 from tests.launch.fake_nvml import FakeNvml
 

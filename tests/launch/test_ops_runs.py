@@ -11,8 +11,8 @@ from llmprof.analyze.operator_times import (
     timed_steps,
     timers,
 )
-from llmprof.launch import ExperimentConfig, ExperimentRunner
-from llmprof.launch.config.options import sized
+from llmprof.run.launch import ExperimentConfig, ExperimentRunner
+from llmprof.run.launch.config.options import sized
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::llmprof.errors.TraceWarning")]
 

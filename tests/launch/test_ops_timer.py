@@ -23,9 +23,9 @@ from llmprof.analyze.operator_times import (
     timing_overhead,
 )
 from llmprof.errors import TraceWarning
-from llmprof.launch import engines
-from llmprof.launch.engines import ops_timer, vllm_ops
-from llmprof.launch.engines.ops_timer import OpsTimer, result_of
+from llmprof.run.launch import engines
+from llmprof.run.launch.engines import ops_timer, vllm_ops
+from llmprof.run.launch.engines.ops_timer import OpsTimer, result_of
 
 
 class Tensor:
@@ -465,7 +465,7 @@ def test_the_text_for_workers_stands_alone(tmp_path):
     from tests.launch.vllm_stand_in import job
 
     text = engines._together("annotate", "vllm_worker", *engines.engine("vllm").timer)
-    assert "llmprof." not in text.replace("``llmprof.ops.time``", "")
+    assert "llmprof." not in text.replace("``llmprof.run.ops.time``", "")
     place = tmp_path / "llmprof_worker_alone.py"
     place.write_text(text)
     spec = importlib.util.spec_from_file_location("llmprof_worker_alone", place)

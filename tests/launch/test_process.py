@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from llmprof.errors import LaunchError, OutputError
-from llmprof.launch.run import process
-from llmprof.launch.run.process import Lines
+from llmprof.run.launch.run import process
+from llmprof.run.launch.run.process import Lines
 from tests.processes import gone
 
 # An interrupt may come between opening a file and the `with` that closes it; Python says so when

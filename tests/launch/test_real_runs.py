@@ -17,9 +17,9 @@ import psutil
 import pytest
 
 from llmprof import analyze
-from llmprof.batch import BatchRunner
-from llmprof.launch import ExperimentConfig, ExperimentRunner, open_run
-from llmprof.launch.run import folder as run_folder
+from llmprof.run.batch import BatchRunner
+from llmprof.run.launch import ExperimentConfig, ExperimentRunner, open_run
+from llmprof.run.launch.run import folder as run_folder
 from tests.processes import still_running
 
 pytestmark = [
@@ -114,7 +114,7 @@ def check_run(run, ranks):
     assert min(capture["step_share"].values()) > 0.6
     trace = run.trace
     assert [rank for rank in trace.ranks if rank >= 0] == list(range(ranks))
-    labelled = analyze.attribute(trace)
+    labelled = trace.events
     for (rank,), rows in labelled.group_by("rank"):
         assert {"attention", "norm", "qkv_proj"} <= set(rows["stage"]), rank
     assert analyze.findings(trace).height
@@ -242,7 +242,7 @@ def test_an_interrupt_leaves_no_process_of_a_real_engine(config, tmp_path):
     """vLLM renames its processes and gives them sessions of their own; all of them end."""
     code = """
 import json, sys
-from llmprof.launch import ExperimentConfig, ExperimentRunner
+from llmprof.run.launch import ExperimentConfig, ExperimentRunner
 ExperimentRunner(ExperimentConfig.from_dict(json.loads(sys.argv[1])), check=False).run()
 """
     core_beside = {

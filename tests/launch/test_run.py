@@ -13,14 +13,14 @@ import psutil
 import pytest
 
 from llmprof import analyze
-from llmprof.batch import BatchRunner, open_sweep
 from llmprof.errors import CaptureError, LaunchError, NotCapturedError, ReadError, TraceWarning
-from llmprof.launch import ExperimentConfig, ExperimentRunner, open_run, resume
-from llmprof.launch.run import folder as run_folder
-from llmprof.launch.run import profilers as run_ncu
-from llmprof.launch.run import requests as run_requests
-from llmprof.launch.run.folder import UNIMPORTED
-from llmprof.launch.run.results import check, energy, energy_summary
+from llmprof.run.batch import BatchRunner, open_sweep
+from llmprof.run.launch import ExperimentConfig, ExperimentRunner, open_run, resume
+from llmprof.run.launch.run import folder as run_folder
+from llmprof.run.launch.run import profilers as run_ncu
+from llmprof.run.launch.run import requests as run_requests
+from llmprof.run.launch.run.folder import UNIMPORTED
+from llmprof.run.launch.run.results import check, energy, energy_summary
 from llmprof.trace import Trace
 from tests.analyze.builders import GEMM, NORM, forward, kernels, labels, launches
 from tests.launch.vllm_stand_in import StandInVllm
@@ -805,8 +805,8 @@ def test_an_interrupted_series_keeps_its_points_and_leaves_nothing_running(vllm,
     vllm.how(hangs_at=3, child=True)
     code = """
 import json, sys
-from llmprof.batch import BatchRunner
-from llmprof.launch import ExperimentConfig
+from llmprof.run.batch import BatchRunner
+from llmprof.run.launch import ExperimentConfig
 config = ExperimentConfig.from_dict(json.loads(sys.argv[1]))
 BatchRunner(config, check=False).run_parameter_sweep({"batch_size": [1, 2, 3, 4]}, folder=sys.argv[2])
 """

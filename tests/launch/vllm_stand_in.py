@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from llmprof.launch import ExperimentConfig, engines
-from llmprof.launch.run import command as run_command
+from llmprof.run.launch import ExperimentConfig, engines
+from llmprof.run.launch.run import command as run_command
 
 HERE = Path(__file__).parent / "stand_ins" / "vllm"
 COMMON = [

@@ -12,11 +12,11 @@ import polars as pl
 import pytest
 
 from llmprof.errors import AnalysisError
-from llmprof.launch import ExperimentConfig, RunFolder, open_run
-from llmprof.launch.monitors import table
-from llmprof.live import changed, changes
-from llmprof.live.counters import SAMPLE
-from llmprof.storage import files
+from llmprof.run.launch import ExperimentConfig, RunFolder, open_run
+from llmprof.run.launch.monitors import table
+from llmprof.run.live import changed, changes
+from llmprof.run.live.counters import SAMPLE
+from llmprof.trace.storage import files
 from tests.live.stand_in import trace
 
 GOOD = {

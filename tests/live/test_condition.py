@@ -3,7 +3,7 @@
 import pytest
 
 from llmprof.errors import ConfigError
-from llmprof.live.condition import Condition
+from llmprof.run.live.condition import Condition
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ import math
 import polars as pl
 import pytest
 
-from llmprof.live.counters import SAMPLE, Scrape, between, parsed, quantile
-from llmprof.live.past import LEVELS, History, best_hour, coarser, history
+from llmprof.run.live.counters import SAMPLE, Scrape, between, parsed, quantile
+from llmprof.run.live.past import LEVELS, History, best_hour, coarser, history
 
 VLLM = """
 # HELP vllm:num_requests_running Number of requests

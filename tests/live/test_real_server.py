@@ -16,11 +16,12 @@ import psutil
 import pytest
 
 import llmprof
-from llmprof import analyze, launch
+from llmprof import analyze
 from llmprof.errors import LlmprofError
-from llmprof.launch.config import models
-from llmprof.live.past import history
-from llmprof.storage import files
+from llmprof.run import launch
+from llmprof.run.launch.config import models
+from llmprof.run.live.past import history
+from llmprof.trace.storage import files
 
 pytestmark = pytest.mark.slow
 
@@ -131,7 +132,7 @@ def guards() -> list[int]:
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
-            if "llmprof.live.guard" in process.cmdline():
+            if "llmprof.run.live.guard" in process.cmdline():
                 found.append(process.pid)
     return found
 

@@ -15,14 +15,14 @@ import psutil
 import pytest
 
 import llmprof
-from llmprof import launch, trials
 from llmprof.errors import CaptureError, ConfigError, LaunchError, OutputError
-from llmprof.launch.run import folder as run_folder
-from llmprof.live import recording as module
-from llmprof.live import traces
-from llmprof.live.lock import Lock
-from llmprof.live.server import Address, LostError
-from llmprof.storage import files
+from llmprof.run import launch, trials
+from llmprof.run.launch.run import folder as run_folder
+from llmprof.run.live import recording as module
+from llmprof.run.live import traces
+from llmprof.run.live.lock import Lock
+from llmprof.run.live.server import Address, LostError
+from llmprof.trace.storage import files
 
 QUICK = {"seconds": 0.3, "timeout_s": 60.0}
 SHORT = 5.0
@@ -46,7 +46,7 @@ def guards() -> list[int]:
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
-            if "llmprof.live.guard" in process.cmdline():
+            if "llmprof.run.live.guard" in process.cmdline():
                 found.append(process.pid)
     return found
 
@@ -263,7 +263,7 @@ class TestFaults:
     @pytest.mark.slow
     @pytest.mark.parametrize("path", ["/start_profile", "/stop_profile"])
     def test_the_server_is_killed(self, server, path, monkeypatch):
-        monkeypatch.setattr("llmprof.live.guard._TRIES_S", 1.0)
+        monkeypatch.setattr("llmprof.run.live.guard._TRIES_S", 1.0)
         url = server.start(dev=True, kill=path)
         with pytest.raises(LaunchError, match=r"does not answer|was lost"):
             recorded(url)

@@ -13,10 +13,10 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 import llmprof
 from llmprof.errors import ConfigError, LaunchError, ReadError
-from llmprof.live import recording as module
-from llmprof.live.slowest import slowest_request, with_row
-from llmprof.live.spans import place_of, received
-from llmprof.live.watching import findings_of
+from llmprof.run.live import recording as module
+from llmprof.run.live.slowest import slowest_request, with_row
+from llmprof.run.live.spans import place_of, received
+from llmprof.run.live.watching import findings_of
 from tests.live.stand_in import trace
 
 S = 10**9

@@ -15,13 +15,13 @@ import pytest
 
 import llmprof
 from llmprof.errors import ConfigError, LaunchError, OutputError
-from llmprof.launch import ExperimentConfig, RunFolder, open_run
-from llmprof.live import watching
-from llmprof.live.counters import Histogram, Scrape
-from llmprof.live.page import served
-from llmprof.live.past import history
-from llmprof.live.watching import CHANGED, FINDINGS, Watch
-from llmprof.storage import files
+from llmprof.run.launch import ExperimentConfig, RunFolder, open_run
+from llmprof.run.live import watching
+from llmprof.run.live.counters import Histogram, Scrape
+from llmprof.run.live.page import served
+from llmprof.run.live.past import history
+from llmprof.run.live.watching import CHANGED, FINDINGS, Watch
+from llmprof.trace.storage import files
 from tests.live.stand_in import trace
 
 
@@ -211,7 +211,7 @@ class TestFaults:
                 raise OutputError("the disk is full", full=True)
             return write(path, content)
 
-        monkeypatch.setattr("llmprof.live.past.files.write", once)
+        monkeypatch.setattr("llmprof.run.live.past.files.write", once)
         watch.store()
         assert not list(watch.place.iterdir())
         assert history(watch.folder).filter(level="recent").height == 3

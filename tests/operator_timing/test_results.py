@@ -9,7 +9,7 @@ import pytest
 import llmprof
 from llmprof import analyze
 from llmprof.errors import ReadError
-from llmprof.operator_timing import compare, read_results
+from llmprof.run.operator_timing import compare, read_results
 
 
 def _operators(recorded, *, low=None, high=None, kind="gemm", kernels=("gemm",)):

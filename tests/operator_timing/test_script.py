@@ -10,7 +10,7 @@ import pytest
 import llmprof
 from llmprof.analyze.operator_arguments import Tensor
 from llmprof.errors import LaunchError
-from llmprof.operator_timing.script import _expression
+from llmprof.run.operator_timing.script import _expression
 from tests.operator_timing.recordings import MM, NORM, recorded
 
 
@@ -54,7 +54,7 @@ def test_what_is_in_it(trace):
     ]
     assert "Tensor((8, 2), (1, 8), 'bfloat16')" in made.script
     assert "1e-05," in made.script
-    for word in ("secret", "import os  #", "llmprof.operator_timing", "noqa", "recorded.pt"):
+    for word in ("secret", "import os  #", "llmprof.run.operator_timing", "noqa", "recorded.pt"):
         assert word not in made.script
     assert llmprof.time_operators(trace).operators.height == 1
 
@@ -97,8 +97,8 @@ def test_operators_of_a_recording_on_a_cpu(python, sample_trace):
         "operator", keep="first", maintain_order=True
     )
     assert rows.height == 3
-    made = llmprof.operator_timing.OperatorTiming(
-        llmprof.operator_timing.script.written(rows), rows
+    made = llmprof.run.operator_timing.OperatorTiming(
+        llmprof.run.operator_timing.script.written(rows), rows
     )
     found = made.run(python=python, device="cpu", seconds=0.02)
     assert found.filter(found["warm_ns"].is_null())["words"].to_list() == []

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from llmprof.operator_timing.program import Tensor, _ends, _fits, _read, summary
+from llmprof.run.operator_timing.program import Tensor, _ends, _fits, _read, summary
 
 
 def test_ends_of_sequences():

@@ -4,7 +4,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from llmprof.storage import sqlite
+from llmprof.trace.storage import sqlite
 
 
 def changed(path: Path, *statements: str) -> Path:

@@ -11,13 +11,13 @@ import pytest
 from polars.testing import assert_frame_equal
 
 import llmprof
-from llmprof import analyze, names, schema
-from llmprof.bundled import SYNTHETIC_VARIANTS
-from llmprof.bundled import synthetic_npu as make
+from llmprof import analyze, names
 from llmprof.errors import LlmprofError, TraceWarning
 from llmprof.readers.ascend import tables
 from llmprof.readers.ascend.files import ns_of_text
-from llmprof.trace import Trace
+from llmprof.readers.bundled import SYNTHETIC_VARIANTS
+from llmprof.readers.bundled import synthetic_npu as make
+from llmprof.trace import Trace, schema
 from tests.readers.databases import as_view
 
 
@@ -92,7 +92,7 @@ def test_layers_stages_and_overlap_equal_the_ground_truth(synthetic_npu, variant
     truth = json.loads((folder / "truth.json").read_text())
     trace = llmprof.read(folder, cache=False)
     known = pl.DataFrame(truth["kernels"], infer_schema_length=None)
-    found = analyze.attribute(trace)
+    found = trace.events
     shift = found["start_ns"].min() - known["start_ns"].min()
     known = known.with_columns(pl.col("start_ns") + shift)
     both = known.join(found, on=["rank", "start_ns", "name"], suffix="_found")

@@ -13,7 +13,7 @@ from polars.testing import assert_frame_equal
 
 import llmprof
 from llmprof import analyze
-from llmprof.redaction import redact
+from llmprof.readers.redaction import redact
 
 SECRET = "sk-planted-0123456789"
 HOME = "/home/someone/project"

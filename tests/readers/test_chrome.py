@@ -5,8 +5,7 @@ import json
 
 import pytest
 
-from llmprof import schema
-from llmprof.trace import Trace
+from llmprof.trace import Trace, schema
 from tests.readers.traces import collectives_of, event, kernel, launch, op, read_one, text_of, write
 
 

@@ -11,7 +11,7 @@ import llmprof
 from llmprof import analyze
 from llmprof.errors import NotCapturedError, ReadError, TraceWarning, UnknownFormatError
 from llmprof.readers import perf
-from llmprof.redaction import redact
+from llmprof.readers.redaction import redact
 
 SCRIPT = """# captured on: Wed Aug 15 16:01:24 2018
 # perf version : 6.1

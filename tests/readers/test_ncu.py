@@ -8,10 +8,10 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from llmprof import schema
 from llmprof.errors import LlmprofError, ReadError, TraceWarning, UnknownFormatError
-from llmprof.metrics.data import Metrics
 from llmprof.readers.ncu.reader import base_unit, read_metrics
+from llmprof.trace import schema
+from llmprof.trace.metrics.data import Metrics
 from tests.readers import ncu_reports
 
 SHARED = Path(__file__).parents[2] / ".." / "shared"

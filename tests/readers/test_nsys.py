@@ -138,7 +138,7 @@ def test_tables_of_an_export_by_hand(export):
         (0, "memset", 256, None, "device"),
         (1, "unknown", 64, None, "device"),
     ]
-    launches = analyze.activity(trace).filter(source="kernel").sort("rank", "start_ns")
+    launches = trace.events.filter(source="kernel").sort("rank", "start_ns")
     assert launches["launch_start_ns"].to_list() == [200, 1200, 205]
     assert trace.runtime.select("rank", "api", "process", "thread").rows() == [
         (0, "runtime", 100, 100),

@@ -9,7 +9,6 @@ import polars as pl
 import pytest
 
 import llmprof
-from llmprof.analyze import attribute
 from llmprof.analyze.nsys import nvtx_kernels
 from llmprof.trace import Trace
 
@@ -72,9 +71,7 @@ def test_kernels_of_both_profilers_are_the_same_in_the_same_order(
 def test_labels_of_both_profilers_are_the_same(pair: tuple[Trace, Trace]) -> None:
     columns = ["name_is", "source", "category", "step", "layer", "stage", "confidence"]
     torch, nsys = (
-        attribute(trace).with_columns(
-            name_is=pl.Series([same_name(n) for n in attribute(trace)["name"]])
-        )
+        trace.events.with_columns(name_is=pl.Series([same_name(n) for n in trace.events["name"]]))
         for trace in pair
     )
     # the operator that launched it, which nsys does not record, knows one kernel that its name does
@@ -137,7 +134,7 @@ def modules(shared: Path) -> pl.DataFrame:
         "event",
         module=text.str.extract(r"'Module': 'Qwen3ForCausalLM\.(?:model\.layers\.\d+\.)?([\w.]*)'"),
     )
-    labelled = attribute(only(trace.markers.filter(~is_module)))
+    labelled = only(trace.markers.filter(~is_module)).events
     return labelled.join(layer, on="event").join(module, on="event")
 
 

@@ -13,8 +13,8 @@ from llmprof.analyze.nsys.nvtx import LABEL
 from llmprof.errors import TraceWarning
 from llmprof.readers.common.reader import combine
 from llmprof.readers.nsys import reader
-from llmprof.storage import sqlite
 from llmprof.trace import Trace
+from llmprof.trace.storage import sqlite
 from tests.readers.test_nsys import PID_A, TABLES, write
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"

@@ -16,9 +16,9 @@ import pytest
 import llmprof
 from llmprof import analyze
 from llmprof.errors import ReadError, TraceWarning
+from llmprof.readers.redaction import redact
 from llmprof.readers.registry import detect
 from llmprof.readers.torch_memory.reader import data_of
-from llmprof.redaction import redact
 
 
 @pytest.fixture(scope="module")

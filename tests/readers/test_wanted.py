@@ -7,12 +7,12 @@ import pytest
 from polars.testing import assert_frame_equal
 
 import llmprof
-from llmprof import analyze, schema
-from llmprof.analyze.catalog import per_trace
+from llmprof import analyze
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, ReadError
 from llmprof.readers.nsys import reader
-from llmprof.storage import parquet
-from llmprof.trace import Trace
+from llmprof.trace import Trace, schema
+from llmprof.trace.kept import per_trace
+from llmprof.trace.storage import parquet
 
 EXPORT, CHROME = "nsys_tp2_cudagraph", "torch_transformers_generate"
 RECORDED = {

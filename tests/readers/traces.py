@@ -11,9 +11,9 @@ from typing import Any
 
 import polars as pl
 
-from llmprof import communication
 from llmprof.readers.chrome import reader
 from llmprof.readers.common.reader import Part
+from llmprof.trace import communication
 
 ROOT = Path(__file__).resolve().parents[2]
 SHARED = ROOT / ".." / "shared"

@@ -8,7 +8,7 @@ from polars.testing import assert_frame_equal
 
 import llmprof
 from llmprof.errors import OutputError, ReadError
-from llmprof.redaction import check, redact
+from llmprof.readers.redaction import check, redact
 
 SECRET = "sk-planted-0123456789"
 HOME = "/home/someone/project"

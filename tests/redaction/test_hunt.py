@@ -13,9 +13,9 @@ from polars.testing import assert_frame_equal
 import llmprof
 from llmprof.errors import LlmprofError, TraceWarning
 from llmprof.readers.ncu.reader import read_metrics
+from llmprof.readers.redaction.copying import _redact
 from llmprof.readers.registry import detect
-from llmprof.redaction.copying import _redact
-from llmprof.storage.pseudonyms import Pseudonyms
+from llmprof.trace.storage.pseudonyms import Pseudonyms
 from tests.redaction import hunt
 
 ROOT = Path(__file__).parents[2]

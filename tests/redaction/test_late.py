@@ -11,7 +11,7 @@ import pytest
 
 import llmprof
 from llmprof.errors import TraceWarning
-from llmprof.redaction import redact
+from llmprof.readers.redaction import redact
 from tests.fuzz import late
 from tests.redaction.test_planted import KINDS, content_of
 

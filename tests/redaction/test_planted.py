@@ -18,9 +18,9 @@ import polars as pl
 import pytest
 
 import llmprof
-from llmprof.launch import open_run
-from llmprof.redaction import redact
-from llmprof.storage.pseudonyms import Pseudonyms
+from llmprof.readers.redaction import redact
+from llmprof.run.launch import open_run
+from llmprof.trace.storage.pseudonyms import Pseudonyms
 from tests.redaction import hunt
 
 ROOT = Path(__file__).parents[2]

@@ -4,8 +4,7 @@ them.
 
 import polars as pl
 
-from llmprof import schema
-from llmprof.trace import Trace
+from llmprof.trace import Trace, schema
 
 HOSTILE = (
     "<script>alert(1)</script>",

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import polars as pl
 
-from llmprof.launch import ExperimentConfig, RunFolder
-from llmprof.launch.run.requests import document
+from llmprof.run.launch import ExperimentConfig, RunFolder
+from llmprof.run.launch.run.requests import document
 from llmprof.trace import Trace
 from tests.launch.test_run import worker_with
 

@@ -10,8 +10,8 @@ import polars as pl
 import pytest
 
 from llmprof import analyze, report
-from llmprof.analyze.findings.scope import scope_of
 from llmprof.errors import AnalysisError
+from llmprof.findings.scope import scope_of
 from llmprof.report import cards, figures, page
 from llmprof.report.page import Figure, Section, Table
 from llmprof.trace import Trace

@@ -12,15 +12,15 @@ import pytest
 import llmprof
 from llmprof import analyze
 from llmprof.analyze import catalog
-from llmprof.analyze.findings.order import chained, number_of
 from llmprof.charts.base import theme
 from llmprof.charts.base.bars import step_bars
 from llmprof.errors import AnalysisError, NotCapturedError
-from llmprof.platforms import ON_HOST
+from llmprof.findings.order import chained, number_of
 from llmprof.report import figures, folder, page
 from llmprof.report.folder import steps_table
 from llmprof.report.page import Absent, Column, Figure, Table, table
 from llmprof.trace import Trace
+from llmprof.trace.platforms import ON_HOST
 
 
 def test_what_is_large_is_drawn_in_part(monkeypatch, small):
@@ -377,7 +377,7 @@ def test_warnings_and_names_are_escaped():
     assert shown.count("class=&quot;") == 0
 
 
-@pytest.mark.parametrize("tables", [{}, {"kernels": llmprof.schema.empty("kernels")}])
+@pytest.mark.parametrize("tables", [{}, {"kernels": llmprof.trace.schema.empty("kernels")}])
 def test_a_trace_of_nothing_shows_itself(tables):
     assert "no rank" in Trace(tables)._repr_html_()
 

@@ -5,11 +5,11 @@ import json
 import polars as pl
 import pytest
 
-from llmprof import launch
 from llmprof.errors import NotCapturedError, OutputError, ReadError
-from llmprof.launch.run.runner import Run as RealRun
 from llmprof.report import Visualizer
 from llmprof.report import run as report_run
+from llmprof.run import launch
+from llmprof.run.launch.run.runner import Run as RealRun
 from llmprof.trace import Trace
 from tests.charts import specs
 from tests.report.builders import build
@@ -154,6 +154,6 @@ def test_a_folder_that_cannot_be_written(folder_of, monkeypatch):
     def full(number):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("llmprof.storage.files.os.fsync", full)
+    monkeypatch.setattr("llmprof.trace.storage.files.os.fsync", full)
     with pytest.raises(OutputError, match="No space left"):
         Visualizer(run.folder.path).create_all_visualizations()

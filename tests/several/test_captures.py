@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 import llmprof
-from llmprof.analyze import attribute, collectives, expert_exchange, findings, rank_balance, steps
+from llmprof.analyze import collectives, expert_exchange, findings, rank_balance, steps
 from llmprof.errors import TraceWarning
 from llmprof.trace import Trace
 
@@ -73,11 +73,9 @@ def test_all_reduces_of_two_ranks_are_two_a_layer_and_waiting(nvtx: Trace) -> No
 
 
 def test_replayed_steps_have_the_labels_of_the_eager_ones(graphs: Trace) -> None:
-    events = (
-        attribute(graphs)
-        .filter((pl.col("source") == "kernel") & pl.col("layer").is_not_null())
-        .sort("start_ns")
-    )
+    events = graphs.events.filter(
+        (pl.col("source") == "kernel") & pl.col("layer").is_not_null()
+    ).sort("start_ns")
     orders = {}
     for (rank, step), rows in events.group_by("rank", "step", maintain_order=True):
         orders[rank, step] = (
@@ -147,7 +145,7 @@ def test_labels_of_expert_parallel_layers(sample_trace) -> None:
     assert both.height > 2000
     assert fidelity.share(both.filter("said"), "right_layer") == 1.0
     assert fidelity.share(both, "right_stage") > 0.999
-    stages = set(attribute(trace)["stage"])
+    stages = set(trace.events["stage"])
     assert {"router", "expert_dispatch", "experts", "combine"} <= stages
 
 

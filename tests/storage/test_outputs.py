@@ -11,9 +11,9 @@ import llmprof
 from llmprof import charts, report
 from llmprof.cli.main import main
 from llmprof.errors import OutputError
-from llmprof.export import export
-from llmprof.launch import ConfigManager, ExperimentConfig
-from llmprof.storage import files
+from llmprof.report.export import export
+from llmprof.run.launch import ConfigManager, ExperimentConfig
+from llmprof.trace.storage import files
 from tests.readers.traces import kernel, op, text_of, write
 from tests.report.builders import build
 

@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from llmprof import hardware
 from llmprof.errors import LlmprofError
 from llmprof.theory import (
     Calibration,
@@ -12,6 +11,7 @@ from llmprof.theory import (
     Plan,
     calibrate,
     calibrated,
+    hardware,
     measured_steps,
     observations,
     read_steps,

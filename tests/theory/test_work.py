@@ -2,9 +2,8 @@
 
 import pytest
 
-from llmprof import hardware
 from llmprof.errors import LlmprofError
-from llmprof.theory import Plan, Requests, shape
+from llmprof.theory import Plan, Requests, hardware, shape
 from llmprof.theory.bound import Machine
 from llmprof.theory.memory import kv_bytes_per_token, state_bytes_per_request
 from llmprof.theory.plan import Efficiency, decode, number_format, prefill

@@ -2,8 +2,8 @@
 
 import pytest
 
-from llmprof.launch import ExperimentConfig
-from llmprof.launch.run import passes
+from llmprof.run.launch import ExperimentConfig
+from llmprof.run.launch.run import passes
 from tests.launch.vllm_stand_in import StandInVllm
 
 

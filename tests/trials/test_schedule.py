@@ -8,10 +8,10 @@ import polars as pl
 import pytest
 
 from llmprof import theory
-from llmprof.launch import ExperimentConfig
+from llmprof.run.launch import ExperimentConfig
+from llmprof.run.trials import schedule
 from llmprof.theory.plan import Plan, Requests
 from llmprof.theory.profiler import machine_for
-from llmprof.trials import schedule
 
 FEWER = {"engine_args.max_num_seqs": 4}
 

@@ -16,12 +16,12 @@ import polars as pl
 import pytest
 
 import llmprof
-from llmprof import launch, trials
 from llmprof.errors import ConfigError, LaunchError, ReadError
-from llmprof.launch import ExperimentConfig
-from llmprof.launch.doctor.doctor import Gpu, GpuProcess
-from llmprof.launch.monitors import table
-from llmprof.trials import beside, gains, measure, schedule, settings
+from llmprof.run import launch, trials
+from llmprof.run.launch import ExperimentConfig
+from llmprof.run.launch.doctor.doctor import Gpu, GpuProcess
+from llmprof.run.launch.monitors import table
+from llmprof.run.trials import beside, gains, measure, schedule, settings
 from tests.samples import sample
 from tests.trials.conftest import config
 
@@ -287,7 +287,7 @@ def test_a_trial_is_continued(machine):
 
 def test_a_killed_trial_leaves_no_process_and_goes_on(machine):
     program = (
-        "import sys, llmprof; from llmprof.launch import ConfigManager; from llmprof.launch.run import passes\n"
+        "import sys, llmprof; from llmprof.run.launch import ConfigManager; from llmprof.run.launch.run import passes\n"
         "passes.ask_doctor = lambda *_: None\n"
         "llmprof.trial(ConfigManager.load_config(sys.argv[1]), 'graphs', folder=sys.argv[2], until=1e-6,"
         " most_pairs=500, profile=False)"

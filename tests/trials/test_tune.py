@@ -16,12 +16,13 @@ import polars as pl
 import pytest
 
 import llmprof
-from llmprof import launch, theory, trials
-from llmprof.batch import open_sweep
+from llmprof import theory
 from llmprof.cli.main import main
 from llmprof.errors import ConfigError, LaunchError, ReadError
-from llmprof.launch import ConfigManager, ExperimentConfig
-from llmprof.trials import bounds, capacity, measure, objectives, search, tuning
+from llmprof.run import launch, trials
+from llmprof.run.batch import open_sweep
+from llmprof.run.launch import ConfigManager, ExperimentConfig
+from llmprof.run.trials import bounds, capacity, measure, objectives, search, tuning
 from tests.samples import sample
 from tests.trials.conftest import config
 
@@ -481,7 +482,7 @@ def test_a_folder_without_a_study_is_refused(tmp_path):
 @pytest.mark.slow
 def test_ten_kills_lose_nothing_and_leave_no_process(machine):
     program = (
-        "import sys, llmprof; from llmprof.launch import ConfigManager; from llmprof.launch.run import passes\n"
+        "import sys, llmprof; from llmprof.run.launch import ConfigManager; from llmprof.run.launch.run import passes\n"
         "passes.ask_doctor = lambda *_: None\n"
         "search = {'eager': [True, False], 'engine_args.max_num_seqs': [1, 2, 4, 8], 'max_tokens': [2, 3]}\n"
         "llmprof.tune(ConfigManager.load_config(sys.argv[1]), search=search, folder=sys.argv[2], budget='2h',"

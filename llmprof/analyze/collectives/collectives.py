@@ -4,12 +4,12 @@ the transfer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import polars as pl
 
-from llmprof import names, schema
+from llmprof import names
 from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.collectives.calls import (
     CLOCK_CALLS,
@@ -20,12 +20,11 @@ from llmprof.analyze.collectives.calls import (
     with_inputs,
     with_sizes,
 )
-from llmprof.analyze.layers.attribution import attribute
-from llmprof.analyze.steps.steps import events_with_steps
 from llmprof.errors import LlmprofError, NotCapturedError
-from llmprof.hardware import device
+from llmprof.label.steps.steps import events_with_steps
 from llmprof.names.operators import first_true
-from llmprof.trace import Trace
+from llmprof.theory.hardware import device
+from llmprof.trace import Trace, schema
 
 COLUMNS = [
     "rank",
@@ -123,7 +122,7 @@ def called_together(trace: Trace) -> pl.DataFrame:
     """``rank, call`` of :func:`collectives`: found without labels of layers, if these change the
     kind of no call.
     """
-    calls = _recorded(trace, events_with_steps)
+    calls = _recorded(trace, stages=False)
     if calls["kind"].is_in(VAGUE).any():
         return collectives(trace).select("rank", "call")
     return (
@@ -254,18 +253,19 @@ def _why_no_wait(*, unrelated: bool) -> pl.Expr:
     )
 
 
-def _recorded(trace: Trace, events_of: Callable[[Trace], pl.DataFrame] = attribute) -> pl.DataFrame:
+def _recorded(trace: Trace, *, stages: bool = True) -> pl.DataFrame:
     """Rows of the table of collectives with step and layer, and events that a registered pattern
     adds.
     """
     rows = trace.collectives if "collectives" in trace.table_names else schema.empty("collectives")
     try:
-        events = events_of(trace).filter(pl.col("category") == "collective")
+        events = trace.events if stages else events_with_steps(trace)
     except NotCapturedError:  # some profilers list the calls without the device's other work
         if not rows.height:
             raise
         return rows.with_columns(step=pl.lit(None), phase=pl.lit(None), layer=pl.lit(None))
-    if events_of is events_with_steps:
+    events = events.filter(pl.col("category") == "collective")
+    if not stages:
         events = events.with_columns(
             layer=pl.lit(None, dtype=pl.Int32), stage=pl.lit(None, dtype=pl.String)
         )

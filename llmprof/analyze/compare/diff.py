@@ -14,10 +14,10 @@ from llmprof.analyze.compare.times import KEYS, check, diff_events, diff_times
 from llmprof.analyze.ncu.hardware import speed_of_light
 from llmprof.arguments import checked
 from llmprof.errors import AnalysisError, listed
-from llmprof.metrics.data import Metrics
 from llmprof.names.operators import first_true
 from llmprof.text import step_of
 from llmprof.trace import Trace
+from llmprof.trace.metrics.data import Metrics
 from llmprof.units import format_ns, format_share
 
 _MEASURES = ("dram_bytes", "flops", "compute_pct", "memory_pct", "bound", "stall")

@@ -9,11 +9,9 @@ from typing import Any, Final
 
 import polars as pl
 
-from llmprof.analyze.activity import activity
-from llmprof.analyze.layers.attribution import attribute
-from llmprof.analyze.steps.steps import steps
 from llmprof.errors import AnalysisError, NotCapturedError, listed
-from llmprof.sentences import ALONE, CHANGE, say
+from llmprof.findings.sentences import ALONE, CHANGE, say
+from llmprof.label.steps.steps import steps
 from llmprof.trace import Trace
 
 GROUPS: Final = ("compute", "waiting", "transfer", "communication", "copies", "idle", "unexplained")
@@ -31,7 +29,7 @@ WORDS: Final = {
     ("idle", "outside"): ("unexplained", "idle (ends of the recording)"),
     ("compute", "other"): ("unexplained", "compute without a known stage"),
 }
-"""Group and words of kinds and parts of :func:`llmprof.analyze.steps.summary.time_parts`."""
+"""Group and words of kinds and parts of :func:`llmprof.analyze.step_times.time_parts`."""
 
 REST: Final = "not explained by any part"
 _LEAST: Final = 0.01
@@ -303,17 +301,14 @@ def _facts(trace: Trace) -> dict[str, str | None]:
         "profiler": str(meta["format"]) if meta.get("format") else None,
     }
     try:
-        events, step_rows = activity(trace), steps(trace)
+        events, step_rows = trace.events, steps(trace)
     except NotCapturedError:
         return facts
     if events.height and (events["source"] == "op").all():
         facts["device"] = "the CPU"
     facts["ranks"] = str(events["rank"].n_unique())
     layers = (
-        attribute(trace)
-        .drop_nulls("layer")
-        .group_by("rank")
-        .agg(pl.col("layer").n_unique())["layer"]
+        trace.events.drop_nulls("layer").group_by("rank").agg(pl.col("layer").n_unique())["layer"]
     )
     facts["layers"] = str(layers.max()) if layers.len() else None
     own = step_rows.filter((pl.col("phase") != "empty") & (pl.col("source") != "capture"))

@@ -7,11 +7,10 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from llmprof.analyze.intervals import union_length
-from llmprof.analyze.layers.attribution import labelled
-from llmprof.analyze.steps.steps import steps
-from llmprof.analyze.steps.summary import LANE, recorded_windows, step_windows, time_parts
+from llmprof.analyze.step_times import LANE, recorded_windows, step_windows, time_parts
 from llmprof.errors import AnalysisError, listed
+from llmprof.label.intervals import union_length
+from llmprof.label.steps.steps import steps
 from llmprof.names.operators import first_true
 from llmprof.trace import Trace
 
@@ -291,9 +290,7 @@ def _events(
     """
     parts = []
     for repeat, trace in enumerate(repeats):
-        events = of_ranks(labelled(trace, ["step", *keys]), ranks).with_columns(
-            pl.col("rank") + RANKS_APART * repeat
-        )
+        events = of_ranks(trace.events, ranks).with_columns(pl.col("rank") + RANKS_APART * repeat)
         if whole:
             events = events.with_columns(
                 step=pl.lit(0, dtype=pl.Int32),

@@ -11,14 +11,14 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from llmprof.analyze.catalog import Analysis, Section, per_trace
-from llmprof.analyze.groups import first_of_runs, last_before, of_groups, row_numbers
+from llmprof.analyze.catalog import Analysis, Section
 from llmprof.analyze.idle.host import HOST_SPANS, call_kinds, doing, host_spans
-from llmprof.analyze.intervals import gaps, gaps_between, length_within
 from llmprof.analyze.operator_times import refuse_samples
-from llmprof.analyze.steps.steps import device_events_with_steps
 from llmprof.arguments import NotNegative
+from llmprof.label.groups import first_of_runs, last_before, of_groups, row_numbers
+from llmprof.label.intervals import gaps, gaps_between, length_within
 from llmprof.trace import Trace
+from llmprof.trace.kept import per_trace
 
 LONG_LAUNCH = 3
 """On an idle device, a delay of up to this multiple of the usual one counts as launch and not as
@@ -103,7 +103,7 @@ def idle_with_threads(trace: Trace) -> pl.DataFrame:
     """:func:`idle` with the ``thread`` of the launching call."""
     refuse_samples(trace, "when the device was idle")
     waits = trace.tasks.filter(pl.col("kind") == "event_wait") if trace.has("tasks") else None
-    return idle_of(device_events_with_steps(trace), host_spans(trace), waits=waits)
+    return idle_of(trace.events, host_spans(trace), waits=waits)
 
 
 def idle_of(
@@ -449,7 +449,7 @@ def stream_gaps(trace: Trace, *, min_ns: NotNegative = 0) -> pl.DataFrame:
         graphs on lanes that are not streams) have no gaps, but they keep the device busy.
     """
     refuse_samples(trace, "when a stream was idle")
-    return stream_gaps_of(device_events_with_steps(trace), min_ns=min_ns)
+    return stream_gaps_of(trace.events, min_ns=min_ns)
 
 
 def stream_gaps_of(events: pl.DataFrame, *, min_ns: int = 0) -> pl.DataFrame:

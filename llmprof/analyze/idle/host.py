@@ -11,13 +11,12 @@ from typing import Literal
 import numpy as np
 import polars as pl
 
-from llmprof.analyze.activity import LAUNCHES_GRAPH, activity
 from llmprof.analyze.catalog import Analysis
-from llmprof.analyze.groups import row_numbers
-from llmprof.analyze.intervals import Line, clip, gaps, lay, length_within, merge, merged, place
-from llmprof.analyze.nesting import innermost, innermost_pieces
 from llmprof.analyze.operator_times import refuse_samples
-from llmprof.analyze.steps.steps import device_events_with_steps
+from llmprof.label.activity import LAUNCHES_GRAPH
+from llmprof.label.groups import row_numbers
+from llmprof.label.intervals import Line, clip, gaps, lay, length_within, merge, merged, place
+from llmprof.label.nesting import innermost, innermost_pieces
 from llmprof.names.operators import by_distinct
 from llmprof.trace import Trace
 
@@ -265,7 +264,7 @@ def launch_delay(trace: Trace) -> pl.DataFrame:
     """
     trace.table("kernels")
     trace.table("runtime")
-    return launch_delay_of(device_events_with_steps(trace))
+    return launch_delay_of(trace.events)
 
 
 _DELAYS = (
@@ -374,7 +373,7 @@ def host_pauses(trace: Trace, *, per: Literal["kind", "event"] = "kind") -> pl.D
     ['rank', 'kind', 'count']
     """
     refuse_samples(trace, "when the device was idle")
-    idle = gaps(activity(trace), ["rank"])
+    idle = gaps(trace.events, ["rank"])
     spans = host_spans(trace)
     named = [
         spans.filter(pl.col("name").str.contains(pattern)).with_columns(kind=pl.lit(k))

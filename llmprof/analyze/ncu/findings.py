@@ -7,17 +7,17 @@ from typing import Any, Final
 
 import polars as pl
 
-from llmprof import sentences
-from llmprof.analyze.findings.findings import SCHEMA, Findings
 from llmprof.analyze.ncu.hardware import hot_lines, no_durations, speed_of_light
 from llmprof.arguments import checked
 from llmprof.errors import LlmprofError, NotCapturedError
-from llmprof.metrics import explain
-from llmprof.metrics.data import Metrics
+from llmprof.findings import sentences
+from llmprof.findings.findings import SCHEMA, Findings
 from llmprof.names import kernels
-from llmprof.schema import TABLES, conform
 from llmprof.text import shorten
 from llmprof.trace import Trace
+from llmprof.trace.metrics import explain
+from llmprof.trace.metrics.data import Metrics
+from llmprof.trace.schema import TABLES, conform
 from llmprof.units import format_ns
 
 _LEAST_SHARE: Final = 0.03

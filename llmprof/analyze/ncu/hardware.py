@@ -7,11 +7,11 @@ from typing import Final, Literal, NamedTuple
 
 import polars as pl
 
-from llmprof import hardware
 from llmprof.arguments import checked
 from llmprof.errors import LlmprofError, NotCapturedError
-from llmprof.metrics.data import Metrics
 from llmprof.names.operators import first_true
+from llmprof.theory import hardware
+from llmprof.trace.metrics.data import Metrics
 
 _TENSOR: Final = r"^sm__ops_path_tensor_(?:op_[a-z0-9]+_)?src_[a-z0-9_]+\.sum(?:\.per_second)?$"
 _SCALAR: Final = {
@@ -228,7 +228,7 @@ def speed_of_light(
     ==========================================================================================
 
     The roofline is that of Williams, Waterman and Patterson (2009, Communications of the ACM
-    52(4)), with the vendor's dense peaks (:mod:`llmprof.hardware`). The hardware counts the
+    52(4)), with the vendor's dense peaks (:mod:`llmprof.theory.hardware`). The hardware counts the
     operations, so padding of tiles counts as work.
 
     Nsight Compute empties the caches before each pass (``--cache-control all``) unless told
@@ -256,7 +256,7 @@ def speed_of_light(
         ``gpu__compute_memory_throughput``)``, memory_level`` (dram, l2 or l1, the busiest)``,
         bound`` (the busier of compute and memory if it is at 60 % of its peak or more, else
         latency)``, stall, stall_share`` (the warp state, other than being ready, in which warps
-        spent most time; see ``llmprof.metrics.explain``)``, flops_source``. Null where the metrics
+        spent most time; see ``llmprof.trace.metrics.explain``)``, flops_source``. Null where the metrics
         were not collected, or the device's peaks are not known. Where the SMs are at 60 % or more,
         a busy L1 makes no memory bound: the tensor cores of a GEMM read their operands from shared
         memory.
@@ -273,7 +273,7 @@ def speed_of_light(
     >>> bounds = analyze.speed_of_light(metrics)
     >>> bounds.height == metrics.kernels.height
     True
-    """
+    """  # noqa: E501
     durations = metrics.values(*_DURATION).rename({"value": "duration_ns"})
     if not durations.height and metrics.kernels.height:
         raise no_durations()

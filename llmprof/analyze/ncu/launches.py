@@ -10,12 +10,10 @@ from typing import Final
 
 import polars as pl
 
-from llmprof.analyze.activity import activity
-from llmprof.analyze.layers.attribution import attribute
 from llmprof.errors import AnalysisError, listed
-from llmprof.metrics.data import Metrics
 from llmprof.names import kernels as names_kernels
 from llmprof.trace import Trace
+from llmprof.trace.metrics.data import Metrics
 
 _LEVELS: Final = (
     ("name, grid and block", 1.0, ("comparable", "grid", "block")),
@@ -70,7 +68,7 @@ def ncu_join(trace: Trace, metrics: Metrics) -> pl.DataFrame:
     -------
     polars.DataFrame
         One row for each profiled launch: ``kernel_id, kernel_name, grid, block``, of the timeline's
-        kernel ``event`` (row of :func:`~llmprof.analyze.activity.activity`)``, rank, name,
+        kernel ``event`` (row of :func:`~llmprof.label.activity.activity`)``, rank, name,
         start_ns, dur_ns``, the profiled time ``profiled_ns`` and its ``ratio`` to the timeline's,
         then ``agrees, match`` (sequence or order)``, confidence`` (0 if nothing fits)``,
         candidates``.
@@ -123,7 +121,7 @@ def _timeline(trace: Trace) -> pl.DataFrame:
         grid=_size("grid"),
         block=_size("block"),
     ).sort("rank", "start_ns", "stream", maintain_order=True)
-    events = activity(trace).filter(pl.col("source") == "kernel")
+    events = trace.events.filter(pl.col("source") == "kernel")
     return kernels.hstack(events.select("event"))
 
 
@@ -274,9 +272,9 @@ def ncu_command(
         The program and its arguments, the same as in the run.
     kernel : str or int, optional
         Name of a kernel, or its function, or its row (``event``) in
-        :func:`~llmprof.analyze.activity.activity`.
+        :func:`~llmprof.label.activity.activity`.
     layer, stage, step, phase : optional
-        Where, as in :func:`~llmprof.analyze.layers.attribution.attribute`. Without a step the first
+        Where, as in :func:`~llmprof.label.layers.attribution.attribute`. Without a step the first
         one that has such launches is taken.
     rank : int, optional
         Rank whose device is profiled; the first that has such launches if not given.
@@ -308,7 +306,7 @@ def ncu_command(
         raise AnalysisError("no launches were chosen", expected="a kernel, or a layer, or a stage")
     if launches is not None and launches < 1:
         raise AnalysisError(f"launches is {launches}", expected="at least 1")
-    events = attribute(trace).filter(pl.col("source") == "kernel")
+    events = trace.events.filter(pl.col("source") == "kernel")
     events = events.with_columns(names_kernels.function(events["name"]).alias("function"))
     chosen = _chosen(
         events, kernel, {"layer": layer, "stage": stage, "step": step, "phase": phase, "rank": rank}
@@ -340,9 +338,7 @@ def _chosen(
         rows = exact if exact.height else rows.filter(pl.col("function") == kernel)
     if not rows.height:
         found = f"no kernel of this trace has {wording}"
-        raise AnalysisError(
-            found, hint="attribute(trace) lists kernels with their layers and stages"
-        )
+        raise AnalysisError(found, hint="trace.events lists kernels with their layers and stages")
     alone = rows.filter(pl.col("category") != "collective")
     if not alone.height:
         found = (

@@ -13,8 +13,8 @@ import polars as pl
 from llmprof.analyze.ncu.findings import hardware_findings, short_name, typical_limit
 from llmprof.analyze.ncu.hardware import speed_of_light
 from llmprof.errors import NotCapturedError, ReadError, UnknownFormatError
-from llmprof.metrics.data import Metrics
 from llmprof.readers.ncu.source import read_source
+from llmprof.trace.metrics.data import Metrics
 
 NEEDS_TIMELINE: Final = (
     "steps, layers over time, overlap, idle time, collectives and the host",

@@ -8,11 +8,10 @@ from typing import Final
 
 import polars as pl
 
-from llmprof.analyze.activity import PLACE, with_recorded
 from llmprof.analyze.catalog import Analysis
-from llmprof.analyze.layers.attribution import labelled
 from llmprof.arguments import Columns
 from llmprof.errors import AnalysisError, NotCapturedError, listed
+from llmprof.label.activity import PLACE, with_recorded
 from llmprof.trace import Trace
 
 _COUNTERS: Final = {
@@ -79,8 +78,7 @@ def core_time(trace: Trace, *, by: Columns = ("category",)) -> pl.DataFrame:
         op_type=_or_null(kernels, "ascend_op_type"),
         core=_or_null(kernels, "ascend_core"),
     )
-    labels = [c for c in by if c not in ("op_type", "core")]
-    events = labelled(trace, labels or ["category"]).filter(
+    events = trace.events.filter(
         (pl.col("source") == "kernel") & (pl.col("category") != "collective")
     )
     events = with_recorded(events, facts)

@@ -10,10 +10,8 @@ import polars as pl
 
 from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.idle.host import is_synchronising
-from llmprof.analyze.layers.attribution import labelled
-from llmprof.analyze.nesting import outermost_ops
-from llmprof.analyze.steps.steps import events_with_steps
 from llmprof.arguments import NotNegative
+from llmprof.label.nesting import outermost_ops
 from llmprof.trace import Trace
 
 SIGNAL_NS: Final = 5_000
@@ -70,7 +68,7 @@ def event_waits(trace: Trace, *, min_ns: NotNegative = 1_000) -> pl.DataFrame:
         waited_for=pl.when(pl.col("_stream").n_unique() == 1).then(pl.col("_stream").first())
     )
     waits = waits.join(signalled, on="wait", how="left", maintain_order="left")
-    events = events_with_steps(trace)
+    events = trace.events
     following = events.select(
         "rank",
         "stream",
@@ -177,7 +175,7 @@ def launch_path(trace: Trace) -> pl.DataFrame:
     """
     trace.table("kernels")
     calls = trace.table("runtime")
-    events = labelled(trace, ["step"]).filter(pl.col("source") == "kernel")
+    events = trace.events.filter(pl.col("source") == "kernel")
     rows = events.select(
         "rank",
         "step",

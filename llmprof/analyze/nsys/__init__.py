@@ -6,6 +6,27 @@ percentages, means are not rounded, and sizes are in bytes. ``by=("rank",)`` gro
 the summed rows first.
 """
 
-from llmprof.lazy import attach
+from llmprof.analyze.nsys.nvtx import (
+    nvtx_gpu_proj_sum,
+    nvtx_kernels,
+    nvtx_pushpop_sum,
+    nvtx_pushpop_trace,
+    nvtx_startend_sum,
+    nvtx_sum,
+)
+from llmprof.analyze.nsys.summaries import (
+    cuda_api_sum,
+    cuda_gpu_kern_pace,
+    cuda_gpu_kern_sum,
+    cuda_gpu_mem_size_sum,
+    cuda_gpu_mem_time_sum,
+    cuda_kern_exec_sum,
+    gpu_time_util_map,
+    mpi_event_sum,
+    openacc_sum,
+    openmp_sum,
+    osrt_sum,
+)
+from llmprof.arguments import check_exports
 
-__getattr__, __dir__, __all__ = attach(__name__, __file__)
+check_exports(globals())

@@ -6,13 +6,12 @@ from typing import Literal
 
 import polars as pl
 
-from llmprof.analyze.activity import activity
 from llmprof.analyze.catalog import Analysis
-from llmprof.analyze.intervals import union_length
-from llmprof.analyze.nesting import column, inside
 from llmprof.analyze.nsys.summaries import statistics, summary
 from llmprof.arguments import Columns, refuse_unknown
 from llmprof.errors import NotCapturedError
+from llmprof.label.intervals import union_length
+from llmprof.label.nesting import column, inside
 from llmprof.trace import Trace
 
 OVERHEAD = "overhead"
@@ -118,7 +117,7 @@ def nvtx_kernels(trace: Trace, *, per: Literal["range", "event"] = "range") -> p
     if per == "event":
         names = ranges.select("row", "range", "domain", "depth", range_name="name")
         rows = events.select("event", "call").join(innermost.join(names, on="row"), on="call")
-        every = activity(trace).select("event", "rank", *_SPAN, "name", "source")
+        every = trace.events.select("event", "rank", *_SPAN, "name", "source")
         every = every.join(rows, on="event", how="left", maintain_order="left")
         return every.select(
             "event", "rank", *_SPAN, "name", "source", "range", "range_name", "domain", "depth"
@@ -140,10 +139,8 @@ def _launches(trace: Trace) -> tuple[pl.DataFrame, pl.DataFrame]:
     """
     key = ["rank", "correlation"]
     calls = trace.runtime.select(*_THREAD, *_SPAN, "correlation")
-    events = (
-        activity(trace)
-        .select("event", *key, *_SPAN, "name", "source")
-        .filter(pl.col("correlation").is_not_null())
+    events = trace.events.select("event", *key, *_SPAN, "name", "source").filter(
+        pl.col("correlation").is_not_null()
     )
     numbers = events.select(key).unique(maintain_order=True).with_row_index("call")
     return calls.join(numbers, on=key), events.join(numbers, on=key, maintain_order="left")

@@ -15,11 +15,10 @@ from typing import Final, Protocol
 
 import polars as pl
 
-from llmprof.analyze.activity import activity
 from llmprof.analyze.catalog import Analysis
-from llmprof.analyze.intervals import length_within, time_bins
 from llmprof.arguments import Columns, refuse_unknown
 from llmprof.errors import AnalysisError, NotCapturedError
+from llmprof.label.intervals import length_within, time_bins
 from llmprof.trace import Trace
 
 
@@ -428,7 +427,7 @@ def gpu_time_util_map(
     AnalysisError
         There is no bin, or there are more than a million.
     """
-    events = activity(trace).filter(pl.col("source") != ("copy" if kernels_only else ""))
+    events = trace.events.filter(pl.col("source") != ("copy" if kernels_only else ""))
     grid = time_bins(events, ["rank", "device"], bins=bins, bin_ns=bin_ns)
     return length_within(grid, events, ["rank", "device"]).with_columns(
         share=pl.col("busy_ns") / pl.col("dur_ns")

@@ -10,9 +10,9 @@ from typing import Annotated, Any, Final, Literal, Protocol
 
 import polars as pl
 
-from llmprof.analyze.steps.steps import steps as steps_of
 from llmprof.arguments import Kind
 from llmprof.errors import AnalysisError, NotCapturedError, TraceWarning
+from llmprof.label.steps.steps import steps as steps_of
 from llmprof.text import are, counted
 from llmprof.trace import Trace
 from llmprof.units import format_ns
@@ -53,7 +53,7 @@ _STEPS: Final = ("step", "start_ns", "end_ns", "context_tokens", "generation_tok
 
 
 class Run(Protocol):
-    """A run, as :func:`llmprof.launch.open_run` gives it."""
+    """A run, as :func:`llmprof.run.launch.open_run` gives it."""
 
     @property
     def trace(self) -> Trace:
@@ -76,7 +76,9 @@ def _is_run(value: object) -> bool:
 
 AnyRun = Annotated[
     Run | tuple[Trace, pl.DataFrame],
-    Kind("a run of llmprof.launch, or a trace and the requests of llmprof.read_requests", _is_run),
+    Kind(
+        "a run of llmprof.run.launch, or a trace and the requests of llmprof.read_requests", _is_run
+    ),
 ]
 """A run, or a trace with the requests of a server that llmprof did not start."""
 

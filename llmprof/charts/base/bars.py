@@ -9,7 +9,7 @@ from typing import Final
 
 import polars as pl
 
-from llmprof.analyze.findings.facts import STEP_PARTS
+from llmprof.findings.facts import STEP_PARTS
 from llmprof.units import format_ns
 
 STYLE: Final = """

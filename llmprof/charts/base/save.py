@@ -24,7 +24,7 @@ import vl_convert as vlc
 from llmprof.charts.base.dark import GROUND, Theme, dark_colours, themed
 from llmprof.charts.base.theme import PAPER
 from llmprof.errors import OutputError
-from llmprof.storage import files
+from llmprof.trace.storage import files
 
 SUFFIXES = (".png", ".svg", ".html", ".json")
 

@@ -21,7 +21,7 @@ _GREY = {
 }
 
 
-@draw.chart_of("llmprof.analyze.attribute(trace)", refuses="no event lies in the window")
+@draw.chart_of("trace.events", refuses="no event lies in the window")
 def timeline(
     frame: pl.DataFrame,
     *,
@@ -51,7 +51,7 @@ def timeline(
 
     Examples
     --------
-    >>> chart = charts.timeline(analyze.attribute(trace).filter(step=3))
+    >>> chart = charts.timeline(trace.events.filter(step=3))
     """
     draw.check_choice(lane, ("stream", "stage", "category"), chart="timeline", option="lane")
     draw.check_choice(color, ("stage", "category"), chart="timeline", option="color")

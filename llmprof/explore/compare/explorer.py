@@ -9,7 +9,7 @@ from typing import Any, Final
 import polars as pl
 import traitlets
 
-from llmprof.analyze import attribute, collectives, idle
+from llmprof.analyze import collectives, idle
 from llmprof.analyze.compare.story import (
     WORDS,
     compared_phases,
@@ -20,14 +20,14 @@ from llmprof.analyze.compare.story import (
     step_parts,
 )
 from llmprof.analyze.compare.times import diff_events, diff_times, has_steps
-from llmprof.analyze.intervals import union_length
 from llmprof.analyze.overlap import COMMUNICATION, COPY
-from llmprof.analyze.steps.summary import recorded_windows, step_windows
+from llmprof.analyze.step_times import recorded_windows, step_windows
 from llmprof.charts.base import theme
 from llmprof.errors import AnalysisError, ArgumentError, LlmprofError, NotCapturedError, listed
 from llmprof.explore.base.messages import Buffers, Column, Record, Row, Window, pack
 from llmprof.explore.base.widget import COLOURS, Answer, Explorer, answers, sorted_by
 from llmprof.explore.kernels.explorer import nothing_of
+from llmprof.label.intervals import union_length
 from llmprof.names.readable import apart, readable
 from llmprof.text import step_of
 from llmprof.trace import Trace
@@ -147,7 +147,7 @@ def _span(run: Aligned, steps: pl.DataFrame, place: int | None) -> tuple[int, in
     row = steps.row(place or 0, named=True)
     if place is not None:
         return int(row["start_ns"]), int(row["start_ns"] + row["span_ns"])
-    events = attribute(run.trace).filter(pl.col("rank") == _rank(run))
+    events = run.trace.events.filter(pl.col("rank") == _rank(run))
     if not events.height:
         return None
     return int(events["start_ns"].min()), int((events["start_ns"] + events["dur_ns"]).max())  # type: ignore[arg-type]
@@ -162,7 +162,7 @@ def _events(run: Aligned, steps: pl.DataFrame, place: int | None) -> pl.DataFram
     first, last = span
     inside = (pl.col("rank") == _rank(run)) & (pl.col("start_ns") < last)
     inside &= pl.col("start_ns") + pl.col("dur_ns") > first
-    own = attribute(run.trace).filter(inside)
+    own = run.trace.events.filter(inside)
     moves = pl.col("category").is_in(COMMUNICATION).fill_null(value=False)
     copies = pl.col("category").is_in(COPY).fill_null(value=False)
     unknown = pl.col("stage").is_null() | (pl.col("stage") == "other")
@@ -451,12 +451,12 @@ def events_of(trace: Trace, labels: Labels, rank: int | None = None) -> pl.DataF
     """Events of a row that belong to a step: those that
     :func:`llmprof.analyze.compare.times.diff_events` compares.
     """
-    return of_rank(attribute(trace), rank).filter(pl.col("step").is_not_null(), *matching(labels))
+    return of_rank(trace.events, rank).filter(pl.col("step").is_not_null(), *matching(labels))
 
 
 def steps_of(trace: Trace, labels: Labels, rank: int | None = None) -> pl.DataFrame:
     """Time of a row in each step of its phase, as the mean over ranks."""
-    events = of_rank(attribute(trace), rank)
+    events = of_rank(trace.events, rank)
     phase = labels.get("phase")
     cells = events.filter(pl.col("step").is_not_null(), pl.col("phase").eq_missing(pl.lit(phase)))
     every = cells.group_by("rank", "step").agg(pl.col("start_ns").min())

@@ -12,23 +12,23 @@ import msgspec
 import polars as pl
 import traitlets
 
-from llmprof import hardware
-from llmprof.analyze import attribute, ncu_command, ncu_join, ops_to_kernels, speed_of_light, stalls
+from llmprof.analyze import ncu_command, ncu_join, ops_to_kernels, speed_of_light, stalls
 from llmprof.analyze.kernels import PLACES, events_within, kernels_within
-from llmprof.analyze.replay.slack import unknown_slack, with_slack
-from llmprof.analyze.replay.targets import bounded
 from llmprof.errors import LlmprofError, NotCapturedError
 from llmprof.explore.base.messages import Buffers, Column, Record, Row, Window, array, pack
 from llmprof.explore.base.widget import Answer, Explorer, answers, sorted_by
-from llmprof.metrics import explain
-from llmprof.metrics.data import Metrics
 from llmprof.names import kernels as kernel_names
 from llmprof.names import readable
 from llmprof.names.mangled import demangled
 from llmprof.names.readable import apart
+from llmprof.replay.slack import unknown_slack, with_slack
+from llmprof.replay.targets import bounded
 from llmprof.text import shorten
+from llmprof.theory import hardware
 from llmprof.theory.bound import find_device
 from llmprof.trace import Trace
+from llmprof.trace.metrics import explain
+from llmprof.trace.metrics.data import Metrics
 
 BINS: Final = 48
 """Points of a sparkline."""
@@ -347,7 +347,7 @@ def nothing_of(trace: Trace) -> pl.DataFrame:
     trace has no events.
     """
     with contextlib.suppress(NotCapturedError):
-        return attribute(trace).clear()
+        return trace.events.clear()
     return pl.DataFrame()
 
 
@@ -600,7 +600,7 @@ class Kernels(Explorer, room="kernels"):
     """Labels of the picked row, if the table divides launches by labels."""
 
     event = traitlets.Int(default_value=None, allow_none=True).tag(sync=True)
-    """Row number of the picked launch in ``attribute(trace)``."""
+    """Row number of the picked launch in ``trace.events``."""
 
     hidden_columns = traitlets.List(traitlets.Unicode()).tag(sync=True)
     """Names of the columns of the table that are not shown; the browser keeps what was chosen
@@ -640,7 +640,7 @@ class Kernels(Explorer, room="kernels"):
         :func:`llmprof.analyze.attribute`.
         """
         if self.event is not None:
-            return attribute(self.trace).filter(pl.col("event") == self.event)
+            return self.trace.events.filter(pl.col("event") == self.event)
         return self.launches
 
     @property
@@ -708,7 +708,7 @@ class Kernels(Explorer, room="kernels"):
         unmatched=int,
     )
     def _on_table(self, view: Labels, count: int = 60, kernel: str | None = None) -> Answer:
-        frame, events = self._rows(Shown.of(view)), attribute(self.trace)
+        frame, events = self._rows(Shown.of(view)), self.trace.events
         rows, buffers = block(frame, 0, count)
         message = {
             "rows": rows,
@@ -751,7 +751,7 @@ class Kernels(Explorer, room="kernels"):
     @answers()
     def _on_launch(self, event: int) -> None:
         """Pick a launch, and set the window around it; linked explorers then show this window."""
-        rows = attribute(self.trace).filter(pl.col("event") == event)
+        rows = self.trace.events.filter(pl.col("event") == event)
         if rows.height:
             start, length = rows.select("start_ns", "dur_ns").row(0)
             around = max(4 * length, 5_000)

@@ -8,17 +8,16 @@ import polars as pl
 import traitlets
 
 from llmprof.analyze.kernels import kernel_summary_of, operators_of
-from llmprof.analyze.layers.attribution import attribute
-from llmprof.analyze.layers.layers import Measure as TimeColumn
-from llmprof.analyze.layers.layers import layer_gaps
-from llmprof.analyze.layers.layers import layers as layers_of
-from llmprof.analyze.replay.slack import unknown_slack, with_slack
+from llmprof.analyze.layers import Measure as TimeColumn
+from llmprof.analyze.layers import layer_gaps
+from llmprof.analyze.layers import layers as layers_of
 from llmprof.charts.base.theme import PHASES, STAGES, in_order
 from llmprof.charts.heatmaps import kinds_in_words
 from llmprof.explore.base.messages import Record, Row, Scale, array
 from llmprof.explore.base.ranks import placed_in_columns, scale_of, scales_of
 from llmprof.explore.base.widget import Answer, Explorer, answers
 from llmprof.explore.layers.picture import MOST_RANKS, Panel, picture
+from llmprof.replay.slack import unknown_slack, with_slack
 from llmprof.text import are
 from llmprof.trace import Trace
 from llmprof.units import format_ns
@@ -74,10 +73,7 @@ class Cells:
 def choices(trace: Trace) -> dict[str, Any]:
     """Ranks, stages and phases that can be chosen, and the measures."""
     rows = (
-        attribute(trace)
-        .filter(pl.col("layer").is_not_null())
-        .select("rank", "stage", "phase")
-        .unique()
+        trace.events.filter(pl.col("layer").is_not_null()).select("rank", "stage", "phase").unique()
     )
     return {
         "ranks": rows["rank"].unique().sort().to_list(),
@@ -139,7 +135,7 @@ def events_of(
     """Rows of ``attribute`` in a cell, in a step, or in a layer of every step; no rows if
     neither is given.
     """
-    events = attribute(trace)
+    events = trace.events
     if step is None and layer is None:
         return events.clear()
     chosen = {"rank": rank, "step": step, "layer": layer, "stage": stage}

@@ -7,16 +7,14 @@ import polars as pl
 import traitlets
 
 from llmprof import charts
-from llmprof.analyze.activity import activity
-from llmprof.analyze.intervals import clip, gaps, length_within, merge
-from llmprof.analyze.layers.attribution import attribute
 from llmprof.analyze.overlap import COMMUNICATION, overlap_within, transferring, with_waits
 from llmprof.analyze.overlap import overlap as overlap_of_trace
-from llmprof.analyze.steps.steps import steps
 from llmprof.charts.base import theme
 from llmprof.charts.base.draw import extent
 from llmprof.explore.base.messages import Buffers, Column, Record, Row, Window, array, pack
 from llmprof.explore.base.widget import COLOURS, Answer, Explorer, answers
+from llmprof.label.intervals import clip, gaps, length_within, merge
+from llmprof.label.steps.steps import steps
 from llmprof.trace import Trace
 
 
@@ -87,7 +85,7 @@ def with_class(events: pl.DataFrame) -> pl.DataFrame:
 
 def span_of(trace: Trace, rank: int) -> Span | None:
     """First start and last end on the device of a rank (ns); None if nothing ran."""
-    mine = activity(trace).filter(pl.col("rank") == rank)
+    mine = trace.events.filter(pl.col("rank") == rank)
     if mine.is_empty():
         return None
     first, last = extent(mine)
@@ -166,7 +164,7 @@ def events_in(trace: Trace, rank: int, window: Span) -> pl.DataFrame:
     """Rows of ``attribute`` of a rank that overlap a window, with their ``class``."""
     first, last = window
     inside = (pl.col("start_ns") < last) & (pl.col("start_ns") + pl.col("dur_ns") > first)
-    events = attribute(trace).filter(pl.col("rank") == rank, inside)
+    events = trace.events.filter(pl.col("rank") == rank, inside)
     return with_class(events)
 
 
@@ -371,7 +369,7 @@ class Overlap(Explorer, room="overlap"):
         ``analyze.attribute``.
         """
         sides = self._sides()
-        return events_in(*sides[0]) if sides else with_class(attribute(self.trace).clear())
+        return events_in(*sides[0]) if sides else with_class(self.trace.events.clear())
 
     @property
     def summary(self) -> pl.DataFrame:
@@ -395,7 +393,7 @@ class Overlap(Explorer, room="overlap"):
         traces = [
             trace
             for trace in (self.trace, self.other)
-            if trace is not None and not activity(trace).is_empty()
+            if trace is not None and not trace.events.is_empty()
         ]
         sums = [
             overlap_of_trace(trace, by=("rank",), waits=True).select(pl.sum(*_USED))
@@ -408,7 +406,7 @@ class Overlap(Explorer, room="overlap"):
         """The visible sides, from the traits."""
         rank = self.rank
         if rank is None:
-            ranks = activity(self.trace)["rank"].unique().sort()
+            ranks = self.trace.events["rank"].unique().sort()
             if ranks.is_empty():
                 return []
             rank = int(ranks[0])
@@ -443,9 +441,9 @@ class Overlap(Explorer, room="overlap"):
         events=str,
     )
     def _on_choices(self) -> Answer:
-        ranks = activity(self.trace)["rank"].unique().sort().to_list()
+        ranks = self.trace.events["rank"].unique().sort().to_list()
         others = (
-            activity(self.other)["rank"].unique().sort().to_list() if self.other is not None else []
+            self.other.events["rank"].unique().sort().to_list() if self.other is not None else []
         )
         if ranks:
             self.default_rank = ranks[0]

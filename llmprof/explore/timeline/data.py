@@ -9,11 +9,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from llmprof.analyze.activity import activity
 from llmprof.analyze.collectives.collectives import collectives
 from llmprof.analyze.idle.host import innermost_within
-from llmprof.analyze.intervals import union_length
-from llmprof.analyze.layers.attribution import attribute
 from llmprof.errors import AnalysisError, NotCapturedError
 from llmprof.explore.timeline import rows as timeline_rows
 from llmprof.explore.timeline.rows import (
@@ -35,6 +32,7 @@ from llmprof.explore.timeline.rows import (
     waiting_rows,
     whole,
 )
+from llmprof.label.intervals import union_length
 from llmprof.names import kernels as names_kernels
 from llmprof.trace import Trace
 from llmprof.units import format_ns
@@ -163,7 +161,7 @@ class TimelineData:
                     if row_kind == kind:
                         row.lanes = of_rank.get(rank, [])
                         row.note = "" if row.count else timeline_rows.NONE[kind]
-            stages = self.keys.codes("stage", attribute(self.trace)["stage"]).to_numpy()
+            stages = self.keys.codes("stage", self.trace.events["stage"]).to_numpy()
             waits = timeline_rows.wait_shares(self.trace, self.events)
             for row in self.drawn:
                 if row.kind == "stream":
@@ -215,9 +213,9 @@ class TimelineData:
             return self.events
         if kind == "stream":
             try:
-                return analyze.attribute(self.trace)
+                return self.trace.events
             except AnalysisError:
-                return activity(self.trace)
+                return self.trace.events
         if kind in HOST:
             return self.trace.table("ops" if kind in CALLS else kind)
         if kind in self.queried:

@@ -7,8 +7,7 @@ from typing import Any, Final, Literal
 import numpy as np
 import polars as pl
 
-from llmprof.analyze.layers.layers import layers
-from llmprof.analyze.steps.steps import steps
+from llmprof.analyze.layers import layers
 from llmprof.charts.flame import nodes_of, trunk_of
 from llmprof.errors import AnalysisError, NotCapturedError
 from llmprof.explore.timeline.data import HOST, TimelineData
@@ -21,6 +20,7 @@ from llmprof.explore.timeline.rows import (
     led_to,
     path_facts,
 )
+from llmprof.label.steps.steps import steps
 from llmprof.trace import Trace
 from llmprof.units import format_bytes, format_ns
 

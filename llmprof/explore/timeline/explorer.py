@@ -41,8 +41,8 @@ from llmprof.explore.timeline.saved import (
     window_file,
 )
 from llmprof.explore.timeline.view import overview, picture, view
-from llmprof.metrics.data import Metrics
 from llmprof.trace import Trace
+from llmprof.trace.metrics.data import Metrics
 from llmprof.units import format_ns, format_share
 
 Colour = Literal["stage", "category"]
@@ -405,7 +405,7 @@ class Timeline(Explorer, room="timeline"):
         """The selection: the row of one span, or all spans that touch the selected range of time in
         the selected rows.
 
-        A kernel or copy is a row of ``analyze.attribute(trace)``, an operator, runtime call or
+        A kernel or copy is a row of ``trace.events``, an operator, runtime call or
         marker one of the trace's table, a sample of a counter one with ``rank, time_ns, name,
         value, unit``, a step, layer, collective or idle gap one of the analysis of its name, and a
         span of a request one of ``analyze.requests(run, per="span")``. ``span_kind`` says which of
@@ -466,7 +466,7 @@ class Timeline(Explorer, room="timeline"):
         return [], self._data.whole, 0
 
     def select(self, event: int) -> None:
-        """Select a kernel or copy by its number in ``analyze.attribute(trace)``."""
+        """Select a kernel or copy by its number in ``trace.events``."""
         for number, row in enumerate(self._data.drawn):
             if row.kind == "stream" and find.locate(self._data, number, event) is not None:
                 self.selection = {"row": number, "id": event}

@@ -11,7 +11,7 @@ import polars as pl
 from llmprof.errors import AnalysisError, LlmprofError
 from llmprof.explore.timeline.data import TimelineData
 from llmprof.explore.timeline.rows import QUERY_GROUP, QUERY_KIND, Row, spans
-from llmprof.storage.sql import CALLABLE
+from llmprof.trace.storage.sql import CALLABLE
 
 BLOCK: Final = 200
 """Most rows of one answer."""

@@ -14,20 +14,19 @@ import polars as pl
 from numpy.typing import NDArray
 
 from llmprof import names
-from llmprof.analyze.activity import activity
 from llmprof.analyze.collectives.collectives import collectives
 from llmprof.analyze.idle import idle, is_synchronising
-from llmprof.analyze.layers.layers import layers
+from llmprof.analyze.layers import layers
 from llmprof.analyze.memory import memory
-from llmprof.analyze.replay.critical_path import WORKS, critical_path
-from llmprof.analyze.replay.graph import MOST_EVENTS, events_of, graph
-from llmprof.analyze.steps.steps import steps
 from llmprof.charts.base import theme
 from llmprof.errors import LlmprofError
+from llmprof.label.steps.steps import steps
 from llmprof.names import kernels as names_kernels
-from llmprof.storage import dataset
-from llmprof.storage.deferred import Deferred
+from llmprof.replay.critical_path import WORKS, critical_path
+from llmprof.replay.graph import MOST_EVENTS, events_of, graph
 from llmprof.trace import Trace
+from llmprof.trace.storage import dataset
+from llmprof.trace.storage.deferred import Deferred
 from llmprof.units import format_share
 
 Ints = NDArray[np.int64]
@@ -467,7 +466,7 @@ class Row:
 
 
 def device_events(trace: Trace) -> pl.DataFrame:
-    """Kernels and copies in the order of :func:`~llmprof.analyze.activity.activity`, without
+    """Kernels and copies in the order of :func:`~llmprof.label.activity.activity`, without
     labels that take time.
     """
     columns = ["rank", "device", "stream", "start_ns", "dur_ns", "name"]
@@ -482,9 +481,7 @@ def device_events(trace: Trace) -> pl.DataFrame:
         copies = _some_of(trace, "copies", [*columns, "kind"])
         tables.append(copies.select(*columns, category=of_copy))
     if not tables:
-        return (
-            activity(trace).select("event", *columns, "category") if trace.has("ops") else _NOTHING
-        )
+        return trace.events.select("event", *columns, "category") if trace.has("ops") else _NOTHING
     return (
         pl.concat(tables)
         .sort("rank", "start_ns", "stream", maintain_order=True)

@@ -16,8 +16,8 @@ from llmprof.errors import ArgumentError, LlmprofError
 from llmprof.explore.base.messages import Record, Window
 from llmprof.explore.timeline.data import TimelineData
 from llmprof.explore.timeline.rows import KINDS
-from llmprof.storage import files
 from llmprof.trace import Trace
+from llmprof.trace.storage import files
 
 NOTES_FOLDER: Final = "LLMPROF_NOTES"
 """Environment variable with the folder of notes; by default it is ``notes`` in the user's data
@@ -138,7 +138,7 @@ MOST_EXPORTED: Final = 1_000_000
 
 def window_file(trace: Trace, window: Window) -> bytes:
     """A window of a trace as packed Chrome JSON, which Perfetto and llmprof read."""
-    from llmprof.export import export
+    from llmprof.report.export import export
 
     first, last = math.floor(window[0]), math.ceil(window[1])
     events = sum(frame.height for frame in trace.select(window=(first, last)).tables.values())

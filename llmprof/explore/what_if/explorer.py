@@ -14,16 +14,16 @@ import traitlets
 from llmprof import analyze
 from llmprof.analyze.changes import NOT_WHOLE_GRAPHS, Change
 from llmprof.analyze.collectives.collectives import collectives
-from llmprof.analyze.replay.graph import graph
-from llmprof.analyze.replay.plan import Plan
-from llmprof.analyze.replay.targets import TARGET
-from llmprof.analyze.replay.what_if import change_of, moved_in_words
 from llmprof.charts.base import theme
 from llmprof.charts.base.draw import inline, number
 from llmprof.charts.base.save import to_png_bytes
 from llmprof.errors import AnalysisError, LlmprofError
 from llmprof.explore.base.messages import Record
 from llmprof.explore.base.widget import Answer, Explorer, answers
+from llmprof.replay.graph import graph
+from llmprof.replay.plan import Plan
+from llmprof.replay.targets import TARGET
+from llmprof.replay.what_if import change_of, moved_in_words
 from llmprof.trace import Trace
 from llmprof.units import format_ns, format_share
 
@@ -198,7 +198,7 @@ _WORDS: Final = {
         "Calls of this name take no time, and wait for nothing.",
     ),
 }
-"""Changes by their word (:func:`llmprof.analyze.replay.what_if.change_of`): a title, and a
+"""Changes by their word (:func:`llmprof.replay.what_if.change_of`): a title, and a
 sentence.
 """
 

@@ -12,8 +12,8 @@ from typing import Final
 import polars as pl
 
 from llmprof.errors import ReadError, TraceWarning
-from llmprof.storage import sqlite
-from llmprof.storage.files import regular
+from llmprof.trace.storage import sqlite
+from llmprof.trace.storage.files import regular
 
 ABSENT: Final = ("", "N/A", "NA", "None", "nan", "NULL")
 """Cells that stand for a missing value."""

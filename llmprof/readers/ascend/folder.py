@@ -16,8 +16,8 @@ from llmprof.errors import ReadError
 from llmprof.readers.ascend import files as ascend_files
 from llmprof.readers.ascend.files import is_database
 from llmprof.readers.common.reader import START_BYTES, Probe
-from llmprof.storage import sqlite
-from llmprof.storage.files import regular
+from llmprof.trace.storage import sqlite
+from llmprof.trace.storage.files import regular
 
 OUTPUT: Final = ("ASCEND_PROFILER_OUTPUT", "mindstudio_profiler_output")
 CLUSTER: Final = ("cluster_analysis_output", "cluster_analysis")

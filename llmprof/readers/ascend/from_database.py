@@ -11,7 +11,7 @@ from llmprof.errors import ReadError, listed
 from llmprof.readers.ascend import counters, tables, text
 from llmprof.readers.ascend.files import TABLES, Database, communication_times
 from llmprof.readers.ascend.tables import CALLS, PIECES, Frames, device_tables, typed
-from llmprof.storage import sqlite
+from llmprof.trace.storage import sqlite
 
 NONE: Final = tables.NO_ID
 _DUR_NS: Final = (pl.col("endNs") - pl.col("startNs")).fill_null(0).clip(0)

@@ -14,7 +14,7 @@ from llmprof.progress import Progress
 from llmprof.readers.ascend import folder, from_database, text
 from llmprof.readers.ascend.tables import WHOLE_GROUPS, Frames
 from llmprof.readers.common.reader import COUNTED, Part, Probe, Reader
-from llmprof.storage.parquet import META_FILE
+from llmprof.trace.storage.parquet import META_FILE
 
 _WANTED = ("kernels", "ops", "runtime", "collectives", "memory")
 """Tables for which the text output is read if the database does not have them."""

@@ -16,7 +16,7 @@ from llmprof.errors import ReadError, listed
 from llmprof.readers.ascend import files, folder, tables
 from llmprof.readers.ascend.files import Database
 from llmprof.readers.ascend.tables import CALLS
-from llmprof.storage.files import regular
+from llmprof.trace.storage.files import regular
 
 _PMU: Final = r"^(?:aic|aiv|aicore|cube|vector|mte\d|mac|vec|scalar|fixpipe|l2|ub|l0|l1|main_mem|icache|memory_bound|r\d)"  # noqa: E501
 _TAKEN: Final = ("l2_cache",)

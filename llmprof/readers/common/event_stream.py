@@ -15,8 +15,8 @@ from isal import isal_zlib
 
 from llmprof.errors import ReadError, UnknownFormatError
 from llmprof.readers.common import repair
-from llmprof.storage import files
 from llmprof.text import plain
+from llmprof.trace.storage import files
 
 BLOCK_BYTES = 4 << 20
 """Number of bytes that are decoded at a time, so few that the decoded objects stay in the caches

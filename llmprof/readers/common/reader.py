@@ -21,15 +21,14 @@ from typing import Any, Final
 import msgspec
 import polars as pl
 
-from llmprof import communication, schema
 from llmprof.errors import LlmprofError, MixedRunsError, ReadError, SchemaError, listed
-from llmprof.platforms import platform_of, tool_of
 from llmprof.progress import Progress
 from llmprof.readers.common.event_stream import Blocks
-from llmprof.storage import files
-from llmprof.storage.deferred import span_of_frames
 from llmprof.text import are, counted, left_out
-from llmprof.trace import Trace
+from llmprof.trace import Trace, communication, schema
+from llmprof.trace.platforms import platform_of, tool_of
+from llmprof.trace.storage import files
+from llmprof.trace.storage.deferred import span_of_frames
 
 FRONT_END = -1
 """Rank of a process that drives the run and has no device."""

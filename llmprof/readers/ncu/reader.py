@@ -20,14 +20,14 @@ from typing import Any, Final
 
 import polars as pl
 
-from llmprof import schema
 from llmprof.errors import ReadError, TraceWarning, UnknownFormatError
-from llmprof.metrics.data import Metrics
 from llmprof.names import kernels
 from llmprof.readers.common.reader import Probe, Reader, border
 from llmprof.readers.ncu import container
-from llmprof.storage.files import note_input, regular
 from llmprof.text import counted, distinct, left_out
+from llmprof.trace import schema
+from llmprof.trace.metrics.data import Metrics
+from llmprof.trace.storage.files import note_input, regular
 
 _HEADER: Final = re.compile(r'"ID","Process ID","Process Name"')
 _HEADER_PLAIN: Final = re.compile(r"^ID,Process ID,")
@@ -711,7 +711,7 @@ def read_metrics(path: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
     Returns
     -------
     Metrics
-        Frames ``metrics`` and ``rules`` (:data:`llmprof.schema.PROFILES`).
+        Frames ``metrics`` and ``rules`` (:data:`llmprof.trace.schema.PROFILES`).
 
     Raises
     ------

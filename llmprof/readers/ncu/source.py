@@ -16,7 +16,7 @@ from llmprof.errors import NotCapturedError, ReadError, UnknownFormatError
 from llmprof.readers.common.reader import border
 from llmprof.readers.ncu import container
 from llmprof.readers.ncu.reader import HEAD, actions, compare, content, kind
-from llmprof.storage.files import note_input
+from llmprof.trace.storage.files import note_input
 
 _WANTED: Final = re.compile(
     r"inst_executed|thread_inst_executed|smsp__pcsamp_sample_count|smsp__pcsamp_warps_issue_stalled_\w+"

@@ -17,9 +17,9 @@ import polars as pl
 
 from llmprof.errors import NotCapturedError, ReadError
 from llmprof.readers.common.reader import MOST_RANKS, Wanted
-from llmprof.storage import files, sqlite
-from llmprof.storage.files import regular
 from llmprof.text import counted, left_out
+from llmprof.trace.storage import files, sqlite
+from llmprof.trace.storage.files import regular
 
 REPORT_SUFFIXES = (".nsys-rep", ".qdrep")
 """Suffixes of reports of nsys; the second one is that of versions before 2021.4."""

@@ -20,8 +20,8 @@ from llmprof.readers import cache
 from llmprof.readers.common.reader import MOST_RANKS, Part, Probe, Reader, Request, Wanted
 from llmprof.readers.nsys import export as nsys
 from llmprof.readers.nsys.export import threads
-from llmprof.storage import sqlite
 from llmprof.text import left_out
+from llmprof.trace.storage import sqlite
 
 PROCESSES: Final = "names of the processes"
 DEVICES: Final = "order of the devices"

@@ -28,9 +28,9 @@ from llmprof.readers.common.reader import (
     table_of,
     text_of,
 )
-from llmprof.storage import sqlite
-from llmprof.storage.files import special
 from llmprof.text import counted, left_out
+from llmprof.trace.storage import sqlite
+from llmprof.trace.storage.files import special
 
 START: Final = re.compile(rb'^\s*\{\s*"rocprofiler-sdk-tool"\s*:')
 _MOST_BYTES: Final = 4 << 30

@@ -293,7 +293,7 @@ def recorded(
     operator : str
         Name of the operator.
     shapes, dtypes, strides, inputs : str, optional
-        Lists in JSON with an entry for each argument, as :data:`llmprof.schema.OPS` holds them.
+        Lists in JSON with an entry for each argument, as :data:`llmprof.trace.schema.OPS` holds them.
     lengths, kernel, inside
         As for :class:`Call`.
 
@@ -308,7 +308,7 @@ def recorded(
     >>> call = recorded("aten::mm", "[[4, 8], [8, 2]]", '["c10::BFloat16", "c10::BFloat16"]')
     >>> call.tensor(1).bytes
     32
-    """
+    """  # noqa: E501
     sizes, types = _listed(shapes), _listed(dtypes)
     if operator == ALLOCATION:
         return Call(operator, (_value((_listed(inputs) or [None])[0]),))

@@ -1,0 +1,156 @@
+"""The labelled events of a device, and its steps: what all other analyses begin with."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from llmprof.analyze.catalog import Analysis, Section, Without
+from llmprof.label.steps import steps as label_steps
+from llmprof.trace import Trace
+
+
+@Analysis(
+    question="Where does a step go?",
+    help="every step of the engine on every rank",
+    view="steps",
+    recorded="device activity or operators",
+    columns="rank step phase start_ns dur_ns host_dur_ns context_tokens generation_requests source",
+    reported=True,
+    section=Section(
+        "steps",
+        "A step is one forward pass over one batch; in training, one iteration. Its time is summed"
+        " over {events}, so work on two {stream}s at once counts twice.",
+        without=Without(
+            "steps",
+            "Where does the {time} go?",
+            "No steps were found, so these are sums over the recording. Work on two {stream}s at"
+            " once counts twice.",
+        ),
+    ),
+    table="llmprof.report.folder:steps_table",
+    figures=("llmprof.report.figures:BREAKDOWN", "llmprof.report.figures:CATEGORIES"),
+    apart=(),
+)
+def steps(trace: Trace) -> pl.DataFrame:
+    """Steps of every rank.
+
+    A step begins where the engine's label begins on the host. The device span covers all kernels
+    and copies that were launched from there until the next label begins. So sampling and output
+    copies, which vLLM runs after the label, belong to their step. Work after the label of an empty
+    step belongs to the next step. If a rank has no labels, each ``Optimizer.step`` ends a step of
+    training (``optimizer``); without these, steps are inferred from the repetition of kernels
+    (:mod:`llmprof.label.steps.labels`) and marked ``inferred``: the phase of such a step is known
+    where the shapes of its batch were recorded, where heavier steps run kernels of attention that
+    most steps do not run, or, with its tokens, where the grids of kernels that store keys say them
+    (:mod:`llmprof.label.steps.stored`).
+
+    Returns
+    -------
+    polars.DataFrame
+        ``rank, step`` (from 0, by time), ``phase`` (prefill, decode, mixed, empty, other),
+        ``start_ns, dur_ns`` (on the device, from the first event to the last; null if nothing ran),
+        ``host_start_ns, host_dur_ns`` (of the label on the host; null where the label is on the
+        device only, and where inferred without host data), ``context_requests, context_tokens,
+        generation_requests, generation_tokens`` (null where not said), ``source`` (vllm, sglang,
+        capture, execute_model, profiler_step, onnxruntime, optimizer, inferred) and ``name``, the
+        label.
+
+    Examples
+    --------
+    >>> analyze.steps(trace)["phase"].value_counts().sort("phase").rows()
+    [('decode', 15), ('empty', 3), ('mixed', 1), ('prefill', 1)]
+    """
+    return label_steps.steps(trace)
+
+
+@Analysis(
+    question="Which step, layer and stage does each event belong to?",
+    help="every device event with its step, layer and stage",
+    view="events",
+    columns="rank stream step phase layer stage start_ns dur_ns name",
+    section=Section(
+        "timeline",
+        "One lane for each {stream}, grey where nothing runs on it. Point at a bar to see its"
+        " {event} and length.",
+        question="What does one step look like?",
+    ),
+    figures=("llmprof.report.figures:STEP_TIMELINE", "llmprof.report.figures:LAYER_TIMELINE"),
+    apart=(),
+)
+def events(trace: Trace) -> pl.DataFrame:
+    """Device activity with step, phase, layer and stage.
+
+    Parameters
+    ----------
+    trace : Trace
+        Any trace with device activity or operators.
+
+    Returns
+    -------
+    polars.DataFrame
+        The columns of :func:`~llmprof.label.activity.activity`, then ``step`` and ``phase`` (null
+        where no step is known), ``layer`` (from 0 in each step, null outside the layers), ``stage``
+        and ``confidence`` (null outside the layers). Stages inside a layer: norm, qkv_proj, rope,
+        kv_cache_write, attention, o_proj, all_reduce, gate_up_proj, activation, down_proj,
+        residual, for mixtures of experts router, expert_dispatch, experts, combine, shared_experts
+        (those that every token goes to), for sparse attention indexer (scores of keys) and top_k
+        (their choice), and where a state space or linear attention takes the place of attention
+        in_proj, conv, scan, gate_norm, out_proj; lora: products with adapters. In models where only
+        some of these have a feed-forward part, that part is a layer of its own (Nemotron-H).
+        Outside: prepare_inputs, embedding, final_norm, lm_head, sampling, draft, encoder (of images
+        or sound, before the language model), kv_transfer (keys and values to or from another engine
+        or memory), copy, other, and the kind of a collective. An event that only prepares the next
+        one (a cleared workspace, the quantization of a GEMM's input) has the stage of that event.
+        The confidence is 1 if the end of the layer follows from its activation or experts and its
+        number of GEMMs is that of most layers of the rank, 0.8 if this number differs, and 0.5 if
+        the end was taken from other layers. A layer's events before its attention have the
+        confidence of the end before them. ``evidence`` of the stage is module (the launch was in
+        it; the layer is then the module's, too), operator, metadata (of a copy), name (of the
+        kernel) or position (its place among the others). ``reason`` says why an event that may
+        belong to a layer has none: no step, draft model (its passes have the stage ``draft``),
+        encoder (its passes have the stage ``encoder``), several passes or several models in one
+        step, convolutions (an image model), unlike the other layers.
+
+    Raises
+    ------
+    NotCapturedError
+        The trace has neither kernels nor copies nor operators.
+
+    Examples
+    --------
+    >>> trace.events.select("rank", "step", "layer", "stage", "category", "evidence").columns
+    ['rank', 'step', 'layer', 'stage', 'category', 'evidence']
+    """
+    return trace.events
+
+
+@Analysis(
+    question="What is each kernel?",
+    help="category of each kernel name",
+    view="categories",
+    recorded="kernels or operators",
+)
+def kernel_categories(trace: Trace) -> pl.DataFrame:
+    """Category of each distinct kernel, with its count and time.
+
+    An ordered table of patterns (``llmprof.names.KERNEL_PATTERNS``) gives the category of each
+    name; ``llmprof.names.register(category, pattern)`` puts your pattern in front. In a trace
+    without a device, the outermost operators take the place of kernels.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``name, category, count, total_ns, share``; the share is of the summed time of all rows,
+        which counts overlapping kernels twice, and null if that is 0. Longest first.
+    """
+    events = trace.events.filter(pl.col("source") != "copy")
+    return (
+        events.group_by("name", "category")
+        .agg(count=pl.len(), total_ns=pl.col("dur_ns").sum())
+        .with_columns(
+            share=pl.when(pl.col("total_ns").sum() > 0).then(
+                pl.col("total_ns") / pl.col("total_ns").sum()
+            )
+        )
+        .sort("total_ns", "name", "category", descending=[True, False, False])
+    )

@@ -1,0 +1,371 @@
+"""Steady decode steps that represent a run, and parts that add up to the time of steps or of a
+recording.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from llmprof.analyze.catalog import Analysis
+from llmprof.analyze.collectives.collectives import collectives
+from llmprof.analyze.idle import idle
+from llmprof.analyze.overlap import COMMUNICATION, COPY, overlap
+from llmprof.label.intervals import clip, length_within, union_lengths
+from llmprof.label.steps.steps import steps
+from llmprof.trace import Trace
+from llmprof.trace.kept import per_trace
+
+MAX_DEVIATIONS = 4.0
+MAD_TO_SIGMA = 1.4826
+"""The median absolute deviation times this is the standard deviation of a normal distribution."""
+
+
+@Analysis(
+    question="Which steps represent the run?",
+    help="the decode steps that represent the run",
+    view="steady",
+    recorded="device activity or operators",
+    columns="rank step phase start_ns dur_ns host_dur_ns generation_requests source",
+    apart=(),
+)
+def steady_state(trace: Trace) -> pl.DataFrame:
+    """Decode steps that represent the run.
+
+    On each rank these are the decode steps with the most frequent batch size, in the longest
+    stretch of the run without another phase. A step whose device span differs from the median by
+    more than four robust standard deviations (and 10 %) is a warm-up or a disturbance, and is left
+    out. The first decode step after a prefill is left out, too, if at least three others stay.
+    Model load, graph captures, prefill and empty steps never count.
+
+    Returns
+    -------
+    polars.DataFrame
+        Rows of :func:`~llmprof.label.steps.steps`; none for a rank without decode steps.
+    """
+    step_rows = steps(trace).filter((pl.col("phase") != "empty") & pl.col("dur_ns").is_not_null())
+    decode = pl.col("phase") == "decode"
+    after_other = decode & (pl.col("phase").shift(1).over("rank") != "decode").fill_null(value=True)
+    step_rows = step_rows.with_columns(
+        _run=after_other.cum_sum().over("rank"), _first=after_other
+    ).filter(decode)
+    if not step_rows.height:
+        return step_rows.drop("_run", "_first")
+    batch = pl.col("generation_requests").mode().min().over("rank")
+    step_rows = step_rows.filter(pl.col("generation_requests").eq_missing(batch))
+    length = pl.len().over("rank", "_run")
+    step_rows = step_rows.filter(length == length.max().over("rank"))
+    step_rows = step_rows.filter(pl.col("_run") == pl.col("_run").min().over("rank"))
+    step_rows = step_rows.filter(~pl.col("_first") | (pl.len().over("rank") <= 3))
+    span = pl.col("dur_ns")
+    middle = span.median().over("rank")
+    spread = (span - middle).abs().median().over("rank") * MAD_TO_SIGMA
+    limit = pl.max_horizontal(spread * MAX_DEVIATIONS, middle * 0.1)
+    return step_rows.filter((span - middle).abs() <= limit).drop("_run", "_first")
+
+
+PARTS = {
+    "compute": pl.col("compute_ns") - pl.col("hidden_communication_ns"),
+    "hidden communication": pl.col("hidden_communication_ns"),
+    "exposed communication": pl.col("exposed_communication_ns"),
+    "exposed copy": pl.col("exposed_copy_ns"),
+    "idle": pl.col("idle_ns"),
+}
+"""Parts of the time of a step, which add up to it."""
+
+SCHEMA = {
+    "phase": pl.String,
+    "part": pl.String,
+    "ns": pl.Int64,
+    "share": pl.Float64,
+    "steps": pl.Int64,
+    "ranks": pl.Int64,
+}
+
+
+@Analysis(
+    question="What is a step's time made of?",
+    help="time of steps by phase and part",
+    view="step-time",
+    first=("steps", "steady_state", "step_windows", "overlap", "attribute", "idle"),
+)
+def step_time(trace: Trace) -> pl.DataFrame:
+    """Time of the steps by phase and part, over all ranks.
+
+    Parameters
+    ----------
+    trace : Trace
+        Any trace.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``phase``; ``part``: ``compute`` (alone), ``hidden communication`` (during compute),
+        ``exposed communication``, ``exposed copy``, ``idle``; ``ns``, summed over the ranks and
+        steps of the phase; ``share`` of the phase's time; ``steps`` and ``ranks``. Steps without
+        work are left out, and so is the time between steps.
+
+    Examples
+    --------
+    >>> analyze.step_time(trace).columns
+    ['phase', 'part', 'ns', 'share', 'steps', 'ranks']
+    """
+    rows = overlap(trace, by=("rank", "step", "phase"))
+    rows = rows.filter(pl.col("step").is_not_null() & (pl.col("phase") != "empty"))
+    sums = rows.group_by("phase").agg(
+        *(part.fill_null(0).sum().cast(pl.Int64).alias(name) for name, part in PARTS.items()),
+        steps=pl.col("step").n_unique().cast(pl.Int64),
+        ranks=pl.col("rank").n_unique().cast(pl.Int64),
+    )
+    long = sums.unpivot(
+        list(PARTS), index=["phase", "steps", "ranks"], variable_name="part", value_name="ns"
+    )
+    share = pl.when(pl.col("ns").sum().over("phase") > 0).then(
+        pl.col("ns") / pl.col("ns").sum().over("phase")
+    )
+    places = {name: i for i, name in enumerate(PARTS)}
+    return (
+        long.with_columns(share=share)
+        .sort("phase", pl.col("part").replace_strict(places, return_dtype=pl.Int64))
+        .select(*SCHEMA)
+        .cast(SCHEMA)  # type: ignore[arg-type]
+    )
+
+
+LANE = ["rank", "device"]
+"""Columns of a device of a rank, which has its own timeline."""
+
+KINDS = ("compute", "communication", "copy", "idle")
+"""Kinds of time: if several run at once, the first of these counts."""
+
+IDLE_NOT_RECORDED = "outside"
+"""Idle time before the first and after the last event of a device."""
+
+WINDOWS = {
+    **dict.fromkeys((*LANE, "step"), pl.Int32()),
+    "phase": pl.String(),
+    **dict.fromkeys(("start_ns", "dur_ns", "span_ns"), pl.Int64()),
+}
+
+
+@per_trace
+def step_windows(trace: Trace) -> pl.DataFrame:
+    """Time of each step, from its first event to that of the next step of the rank, so that idle
+    time counts once.
+    """
+    step_rows = steps(trace).filter(pl.col("start_ns").is_not_null()).sort("rank", "start_ns")
+    following = pl.col("start_ns").shift(-1).over("rank")
+    end = pl.coalesce(following, pl.col("start_ns") + pl.col("dur_ns"))
+    step_rows = step_rows.with_columns(
+        dur_ns=end - pl.col("start_ns"),
+        span_ns=pl.min_horizontal("dur_ns", end - pl.col("start_ns")),
+    )
+    step_rows = step_rows.filter(
+        (pl.col("phase") != "empty") & (pl.col("source") != "capture") & (pl.col("dur_ns") > 0)
+    )
+    lanes = trace.events.select(LANE).unique()
+    return step_rows.join(lanes, on="rank").select(list(WINDOWS)).sort(*LANE, "start_ns")
+
+
+LONG = 10
+"""The first steps of a device that take more than this many times its median step would be most
+of its mean step …
+"""
+
+_FEWEST_AFTER = 5
+"""… and are left out if at least this many others stay."""
+
+
+def without_long_first(windows: pl.DataFrame) -> pl.DataFrame:
+    """Windows without the long first steps of their device (start-up, or a long prompt)."""
+    begun = (pl.col("dur_ns") <= LONG * pl.col("dur_ns").median().over(LANE)).cum_sum().over(
+        LANE
+    ) > 0
+    return windows.filter(begun | (begun.sum().over(LANE) < _FEWEST_AFTER))
+
+
+@per_trace
+def recorded_windows(trace: Trace) -> pl.DataFrame:
+    """Recorded time of each device: from the first to the last recorded event of its rank,
+    including the host.
+    """
+    # What the profiler itself does (ranges of the domain `overhead`), such as writing its buffers
+    # after the run, is no part of it.
+    bounds = []
+    for name, frame in trace.tables.items():
+        if name == "markers":
+            frame = frame.filter(pl.col("domain").ne_missing("overhead"))
+        if "start_ns" in frame.columns and frame.height:
+            end = pl.col("start_ns") + pl.col("dur_ns")
+            bounds.append(
+                frame.group_by("rank").agg(first=pl.col("start_ns").min(), last=end.max())
+            )
+    events = trace.events
+    if not bounds or not events.height:
+        return pl.DataFrame(schema=WINDOWS)
+    spans = pl.concat(bounds).group_by("rank").agg(pl.col("first").min(), pl.col("last").max())
+    lanes = events.select(LANE).unique().join(spans, on="rank")
+    return lanes.select(
+        *LANE,
+        step=pl.lit(None, dtype=pl.Int32),
+        phase=pl.lit(None, dtype=pl.String),
+        start_ns="first",
+        dur_ns=pl.col("last") - pl.col("first"),
+        span_ns=pl.col("last") - pl.col("first"),
+    ).sort(LANE)
+
+
+def time_parts(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
+    """Time of each window in parts that add up to it: compute by stage, then communication,
+    copies, idle.
+    """
+    events = trace.events
+    # texts are numbers until they are summed up
+    texts = [
+        pl.col(column).cast(pl.Categorical) for column in ("category", "stage", "source", "name")
+    ]
+    rows = events.select(*LANE, "start_ns", "dur_ns", *texts)
+    distinct = rows["category"].unique().drop_nulls()
+    names_of = {
+        kind: distinct.filter(distinct.cast(pl.String).is_in(list(categories))).implode()
+        for kind, categories in (("communication", COMMUNICATION), ("copy", COPY))
+    }
+    communication, copy = (
+        pl.col("category").is_in(names_of[kind]).fill_null(value=False) for kind in names_of
+    )
+    unnamed = pl.col("stage").is_null() | (pl.col("stage") == "other")
+    by_kernels = pl.lit("kernels that copy").cast(pl.Categorical)
+    moved = pl.when(pl.col("source") == "kernel").then(by_kernels).otherwise("name")
+    label = pl.when(copy).then(moved).when(unnamed).then("category").otherwise("stage")
+    kind = (
+        pl.when(communication)
+        .then(_kind("communication"))
+        .when(copy)
+        .then(_kind("copy"))
+        .otherwise(_kind("compute"))
+    )
+    rows = rows.select(*LANE, "start_ns", "dur_ns", kind=kind, part=label)
+    waits = _waits(trace, events)
+    rows = pl.concat([rows, waits], how="diagonal_relaxed")
+    cut = clip(rows, windows, LANE).sort("window", "start_ns", maintain_order=True)
+    is_compute, is_wait, is_known = (
+        pl.col("kind") == kind for kind in ("compute", "wait", "transfer")
+    )
+    with_communication = pl.col("kind") != "copy"
+    lengths = union_lengths(
+        cut,
+        ["window"],
+        compute=is_compute,
+        with_wait=is_compute | is_wait,
+        with_transfer=is_compute | is_wait | is_known,
+        with_communication=with_communication,
+        busy=pl.lit(value=True),
+    )
+    exposed = [
+        lengths.select("window", kind=pl.lit("communication"), part=pl.lit(part), ns=ns)
+        for part, ns in {
+            "wait": pl.col("with_wait") - pl.col("compute"),
+            "transfer": pl.col("with_transfer") - pl.col("with_wait"),
+            "wait or transfer": pl.col("with_communication") - pl.col("with_transfer"),
+        }.items()
+    ]
+    copies = _exposed_copies(cut, lengths)
+    gaps = _idle(trace, windows, lengths)
+    return (
+        pl.concat(
+            [_first_come(cut.filter(is_compute)), *exposed, copies, gaps], how="diagonal_relaxed"
+        )
+        .filter(pl.col("ns") > 0)
+        .select("window", "kind", pl.col("part").fill_null("other"), pl.col("ns").cast(pl.Int64))
+        .sort("window", "kind", "part")
+    )
+
+
+_KIND = pl.Enum(["compute", "communication", "copy", "wait", "transfer"])
+
+
+def _kind(name: str) -> pl.Expr:
+    return pl.lit(name, dtype=_KIND)
+
+
+def _first_come(compute: pl.DataFrame) -> pl.DataFrame:
+    """Time of each part while nothing runs that began before it."""
+    end = pl.col("start_ns") + pl.col("dur_ns")
+    reach = end.cum_max().shift(1).over("window")
+    new = (end - pl.max_horizontal("start_ns", reach)).clip(0)
+    return (
+        compute.with_columns(ns=new)
+        .group_by("window", "part")
+        .agg(pl.col("ns").sum())
+        .select("window", pl.col("part").cast(pl.String), "ns", kind=pl.lit("compute"))
+    )
+
+
+def _waits(trace: Trace, events: pl.DataFrame) -> pl.DataFrame:
+    """Collectives whose waiting is known (``transfer``, as intervals), and the time in which
+    they do (``wait``).
+    """
+    schema = {
+        **dict.fromkeys(LANE, pl.Int32()),
+        **dict.fromkeys(("start_ns", "dur_ns"), pl.Int64()),
+        "kind": _KIND,
+    }
+    if not (events["category"] == "collective").any():
+        return pl.DataFrame(schema=schema)
+    calls = collectives(trace).filter(pl.col("wait_ns").is_not_null())
+    lanes = events.filter(pl.col("category") == "collective").select(
+        "rank", "device", "start_ns", "name"
+    )
+    calls = calls.join(
+        lanes.unique(["rank", "start_ns", "name"]), on=["rank", "start_ns", "name"], how="inner"
+    )
+    waits = calls.filter(pl.col("wait_ns") > 0)
+    transfers = calls.select("rank", "device", "start_ns", "dur_ns", kind=_kind("transfer"))
+    return pl.concat(
+        [
+            transfers,
+            waits.select("rank", "device", "start_ns", dur_ns="wait_ns", kind=_kind("wait")),
+        ]
+    )
+
+
+def _exposed_copies(cut: pl.DataFrame, lengths: pl.DataFrame) -> pl.DataFrame:
+    """Copies with neither compute nor communication beside them, by kind; copies at the same
+    time share it.
+    """
+    copies = cut.filter(pl.col("kind") == "copy")
+    copies = copies.with_columns(pl.col("part").cast(pl.String))
+    covered = length_within(
+        copies, cut.filter(pl.col("kind") != "copy"), ["window"], name="covered"
+    )
+    sums = covered.group_by("window", "part").agg(own=(pl.col("dur_ns") - pl.col("covered")).sum())
+    total = lengths.select("window", total=pl.col("busy") - pl.col("with_communication"))
+    sums = sums.join(total, on="window").sort("window", "part")
+    # whole ns that add up to the total: differences of what is rounded down
+    upto = pl.col("own").cum_sum().over("window")
+    whole = pl.col("own").sum().over("window").clip(1)
+    share = (upto * pl.col("total")) // whole
+    return sums.select(
+        "window",
+        "part",
+        kind=pl.lit("copy"),
+        ns=share - share.shift(1, fill_value=0).over("window"),
+    )
+
+
+def _idle(trace: Trace, windows: pl.DataFrame, lengths: pl.DataFrame) -> pl.DataFrame:
+    """Idle time of the windows by cause."""
+    parts = clip(idle(trace).select(*LANE, "start_ns", "dur_ns", part="cause"), windows, LANE)
+    explained = parts.group_by("window", "part").agg(ns=pl.col("dur_ns").sum())
+    whole = windows.with_row_index("window").select("window", "dur_ns")
+    rest = (
+        whole.join(lengths.select("window", "busy"), on="window", how="left")
+        .join(explained.group_by("window").agg(known=pl.col("ns").sum()), on="window", how="left")
+        .select(
+            "window",
+            part=pl.lit(IDLE_NOT_RECORDED),
+            ns=pl.col("dur_ns") - pl.col("busy").fill_null(0) - pl.col("known").fill_null(0),
+        )
+    )
+    return pl.concat(
+        [explained.select("window", "part", "ns"), rest.cast({"ns": pl.Int64})]
+    ).with_columns(kind=pl.lit("idle"))

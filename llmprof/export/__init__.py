@@ -1,5 +1,0 @@
-"""Export of traces to other tools: Perfetto, speedscope, spreadsheets, data frames."""
-
-from llmprof.export.write import FORMS, export
-
-__all__ = ["FORMS", "export"]

@@ -1,0 +1,213 @@
+"""Why a device waits for its host, where the name of the call or function says it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import polars as pl
+
+from llmprof.analyze.idle.gaps import LAUNCH_NS
+from llmprof.analyze.idle.host import innermost_within
+from llmprof.label.groups import row_numbers
+from llmprof.label.intervals import merge
+from llmprof.label.nesting import parents
+
+REASONS: Final = {
+    "allocation": (
+        ("call",),
+        r"^(?:cuda|cu|hip|mu|musa|aclrt)_?(?:Mem|Host|Array|Pool)*"
+        r"(?:Malloc|Free|Alloc|Register|Unregister|Create|Release|Map|Unmap|AddressReserve|AddressFree|SetAccess)",
+    ),
+    "compilation": (
+        ("call", "op", "python", "range"),
+        r"(?i)nvrtc|hiprtc|CompileProgram|cuLink(?:Create|Add|Complete)|aclopCompile|compile_fx|async_compile"
+        r"|torch/_(?:inductor|dynamo)|triton/(?:compiler|runtime/build|backends)|(?:deep_gemm|flashinfer|tilelang)/jit"
+        r"|jit_?compil|\bcompile\(|: compile$|ptxas|\bninja\b",
+    ),
+    "loading": (("call",), r"(?i)ModuleLoad|LibraryLoad|ModuleGet|LibraryGet"),
+    "data_loading": (("op", "python", "range"), r"(?i)DataLoader|torch/utils/data/|_next_data"),
+    "input_preparation": (
+        ("op", "python", "range"),
+        r"(?i)image_process|image_transform|preprocess|torchvision/transforms|feature_extract|tokeniz"
+        r"|zoom_shift|scipy/ndimage|\bPIL/|\bcv2\b|librosa|torchaudio",
+    ),
+}
+"""For each reason, the kinds of what the host does (a call, an operator, Python or a range), and
+names.
+"""
+
+LONG_LAUNCH_NS: Final = 1_000_000
+"""A launch on an idle device takes 5 to 50 us; the first of a kernel, which loads its code, can
+take 100 ms.
+"""
+
+
+OF_ITSELF: Final = (
+    ("compilation", "python"),
+    ("input_preparation", "range"),
+    ("input_preparation", "op"),
+)
+"""Reasons of kinds that also call other work, such as what a compiler has made: only their own
+time counts.
+"""
+
+
+def pauses_of(
+    parts: pl.DataFrame, spans: pl.DataFrame, kernels: pl.DataFrame | None
+) -> pl.DataFrame:
+    """Parts of gaps (with their ``thread``) in pieces by what the host was in, and whether it
+    has a reason.
+    """
+    # In place of `doing, doing_kind` of a whole part stand those of the piece, null where nothing
+    # was recorded, with `part` (a number), `who` (the call or function that the device waits for)
+    # and `reason`, its kind, and `waited_ns`, for which the kernel after it waited by the
+    # profiler's own record.
+    parts = _with_waits(parts, kernels).with_row_index("part")
+    late = parts.filter(pl.col("cause").is_in(["host_bound", "launch", "sync"]))
+    held = parts.filter((pl.col("cause") == "queued") & (pl.col("held_kind") == "call"))
+    calls = spans.filter(pl.col("kind") == "call").join(
+        held.select("rank", name="held_by").unique(), on=["rank", "name"], how="semi"
+    )
+    pieces = pl.concat([_of_threads(late, spans), _of_calls(held, calls)])
+    rest = _uncovered(parts, pieces)
+    rows = parts.drop("start_ns", "dur_ns", "doing", "doing_kind", "doing_share").join(
+        pl.concat([pieces, rest]), on="part", maintain_order="left"
+    )
+    piece_of_call = pl.col("who").is_not_null()
+    in_held = (pl.col("cause") == "queued") & (pl.col("held_kind") == "call")
+    first = pl.col("part").is_in(parts.filter(_first_launches(parts, kernels))["part"].implode())
+    after_call = pl.Series(
+        "sync_name", reasons_of(rows.select(who="sync_name", kind=pl.lit("call")))
+    ).is_not_null()
+    return rows.with_columns(
+        # after a call with a reason the host is late; what lies outside of a call that holds the
+        # device has no cause
+        cause=pl.when(pl.col("reason").is_null() & after_call)
+        .then(pl.lit("host_bound"))
+        .otherwise("cause"),
+        held_by=pl.when(~in_held | piece_of_call).then("held_by"),
+        held_kind=pl.when(~in_held | piece_of_call).then("held_kind"),
+        reason=pl.when(first & pl.col("reason").is_null() & pl.col("doing").is_not_null())
+        .then(pl.lit("loading"))
+        .otherwise("reason"),
+    )
+
+
+_PIECES: Final = ("part", "start_ns", "dur_ns", "doing", "doing_kind", "who", "reason")
+
+
+def _of_threads(late: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
+    """Pieces by the innermost span of the launching thread, and by the innermost one around it
+    with a reason.
+    """
+    lane = ["rank", "thread"]
+    pieces, spans = innermost_within(late.select(*lane, "start_ns", "dur_ns"), spans, lane)
+    reason = reasons_of(spans.select(who="name", kind="kind"))
+    owner = np.where(reason.is_not_null().to_numpy(), np.arange(spans.height), -1)
+    whole = reason.is_not_null()
+    for own, kind in OF_ITSELF:
+        whole &= (reason != own) | (spans["kind"] != kind)
+    if whole.any():
+        passed = np.where(whole.to_numpy(), np.arange(spans.height), -1)
+        above = parents(spans, lane).fill_null(-1).to_numpy().astype(np.int64)
+        while ((passed < 0) & (above >= 0)).any():  # each round looks twice as far up
+            look = (passed < 0) & (above >= 0)
+            passed[look], above[look] = passed[above[look]], above[above[look]]
+        owner = np.where(owner < 0, passed, owner)
+    of_piece = pieces["span"]
+    named = row_numbers(owner)[of_piece]
+    return pl.DataFrame(
+        [
+            late["part"][pieces["window"]],
+            pieces["start_ns"],
+            pieces["dur_ns"],
+            spans["name"][of_piece].alias("doing"),
+            spans["kind"][of_piece].alias("doing_kind"),
+            spans["name"][named].alias("who"),
+            reason[named].alias("reason"),
+        ]
+    ).with_columns(who=pl.coalesce("who", "doing"))
+
+
+def _of_calls(held: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
+    """Pieces of parts in which a call holds the device, within calls of its name."""
+    lane = ["rank", "name"]
+    union = merge(calls, lane).with_columns(kind=pl.lit("call"))
+    windows = held.select("rank", "start_ns", "dur_ns", name="held_by")
+    pieces, union = innermost_within(windows, union, lane)
+    name = pl.Series("who", union["name"][pieces["span"]], dtype=pl.String)
+    kind = pl.repeat("call", pieces.height, eager=True)
+    return pl.DataFrame(
+        [
+            held["part"][pieces["window"]],
+            pieces["start_ns"],
+            pieces["dur_ns"],
+            name.alias("doing"),
+            kind.alias("doing_kind"),
+            name,
+            reasons_of(pl.DataFrame({"who": name, "kind": kind})).alias("reason"),
+        ]
+    )
+
+
+def _with_waits(parts: pl.DataFrame, kernels: pl.DataFrame | None) -> pl.DataFrame:
+    """Add the time for which the kernel that ends each part waited; 0 in a file means that it
+    was not measured.
+    """
+    if kernels is None or "ascend_wait_ns" not in kernels.columns:
+        return parts.with_columns(waited_ns=pl.lit(None, dtype=pl.Int64))
+    waits = kernels.filter(pl.col("ascend_wait_ns") > 0).select(
+        "rank", next_name="name", _end="start_ns", waited_ns=pl.col("ascend_wait_ns").cast(pl.Int64)
+    )
+    ends = parts.with_columns(_end=pl.col("start_ns") + pl.col("dur_ns"))
+    key = ["rank", "next_name", "_end"]
+    return ends.join(waits.unique(key), on=key, how="left", maintain_order="left").drop("_end")
+
+
+def _uncovered(parts: pl.DataFrame, pieces: pl.DataFrame) -> pl.DataFrame:
+    """What pieces leave of parts, as pieces of nothing."""
+    end = pl.col("start_ns") + pl.col("dur_ns")
+    ends = pl.concat(
+        [
+            parts.select("part", "start_ns", end="start_ns"),
+            pieces.select("part", "start_ns", end=end),
+            parts.select("part", start_ns=end, end=end),
+        ]
+    ).sort("part", "start_ns", "end")
+    follows = (pl.col("part") == pl.col("part").shift(-1)) & (
+        pl.col("start_ns").shift(-1) > pl.col("end")
+    )
+    nothing = dict.fromkeys(_PIECES[3:], pl.lit(None, dtype=pl.String))
+    holes = ends.select("part", start_ns="end", dur_ns=pl.col("start_ns").shift(-1) - pl.col("end"))
+    return holes.filter(ends.select(follows.fill_null(value=False)).to_series()).with_columns(
+        **nothing
+    )
+
+
+def reasons_of(rows: pl.DataFrame) -> pl.Series:
+    """The reason of each ``who`` of a ``kind``, null where its name says none."""
+    about = rows.unique()
+    found = pl.coalesce(
+        *(
+            pl.when(pl.col("kind").is_in(kinds) & pl.col("who").str.contains(pattern)).then(
+                pl.lit(reason)
+            )
+            for reason, (kinds, pattern) in REASONS.items()
+        )
+    )
+    known = about.with_columns(reason=found)
+    return rows.join(
+        known, on=["who", "kind"], how="left", nulls_equal=True, maintain_order="left"
+    )["reason"]
+
+
+def _first_launches(parts: pl.DataFrame, kernels: pl.DataFrame | None) -> pl.Series:
+    """Whether each part is a long launching call, and a kernel's first of its rank."""
+    long = (parts["cause"] == "launch") & (parts["dur_ns"] >= LONG_LAUNCH_NS)
+    if kernels is None or not long.any():
+        return parts["dur_ns"] < 0
+    firsts = kernels.group_by("rank", next_name="name").agg(first=pl.col("start_ns").min())
+    first = parts.join(firsts, on=["rank", "next_name"], how="left", maintain_order="left")["first"]
+    after = first - parts["start_ns"] - parts["dur_ns"]  # from the end of the call to the kernel
+    return (long & after.is_between(0, LAUNCH_NS)).fill_null(value=False)

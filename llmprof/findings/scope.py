@@ -1,0 +1,486 @@
+"""Scope of the findings: the steady decode steps, or else all steps, or else the whole
+recording.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Final
+
+import polars as pl
+
+from llmprof.analyze.idle.gaps import idle_with_threads
+from llmprof.analyze.idle.host import host_spans
+from llmprof.analyze.step_times import (
+    LANE,
+    recorded_windows,
+    steady_state,
+    step_windows,
+    time_parts,
+    without_long_first,
+)
+from llmprof.errors import AnalysisError
+from llmprof.findings.order import OF_PHASES
+from llmprof.findings.reasons import pauses_of
+from llmprof.findings.sentences import Words
+from llmprof.label.groups import last_before
+from llmprof.label.intervals import clip
+from llmprof.label.steps.steps import steps
+from llmprof.replay.targets import bounded
+from llmprof.text import counted, ranks_in_words
+from llmprof.trace import Trace
+from llmprof.units import format_ns, format_share
+
+_TORCH = {
+    "ops": (
+        r"^(?:aten|c10d|c10|prims|npu|vllm|_C\w*|sgl_kernel|torch\w*|autograd)::|^nn\.Module|\.py\(\d+\)|^torch\b"
+    ),
+    "markers": (
+        r"^(?:aten|c10d|prims|autograd|vllm)::|^ProfilerStep#|^nn\.Module|^Optimizer\.\w+#|^DataLoader"
+    ),
+    "kernels": (
+        r"\b(?:at|c10|vllm|sgl_kernel|flashinfer)::|^triton_(?:poi|red|per|tem)_|\bat_cuda_detail\b"
+    ),
+}
+"""Names that only programs of PyTorch write, by table."""
+
+
+@dataclass(frozen=True)
+class Measure:
+    """Measurement of a rule: the time of a finding, and the place in the trace."""
+
+    ns: float
+    """Time of the finding in the scope, summed over ranks and steps (ns); findings are ranked by
+    it.
+    """
+    figures: dict[str, Any] = field(default_factory=dict)
+    """What the sentences say (:mod:`llmprof.findings.sentences`): names end in their unit."""
+    gain_ns: float | None = None
+    """Most that removing it could gain, if that is less than its time."""
+    where: str = "true"
+    """SQL condition for the rows of the evidence that show it."""
+    rank: int | None = None
+    """Rank on which most of it happens."""
+    window_ns: tuple[int, int] | None = None
+    """Window in which it is worst: from, to (ns)."""
+    change: str | None = None
+    """The remedy as a change that a replay can make, as ``llmprof what-if`` takes it."""
+    own: list[int] | None = None
+    """Ranks that it is about, if it is not about all: its figure and share are of their time
+    alone.
+    """
+    by_rank: pl.DataFrame | None = None
+    """``rank, dur_ns`` of its time: if ranks differ (:func:`apart`), it is about those with most
+    of it.
+    """
+    follows_from: str | None = None
+    """The rule that tells of its cause."""
+
+    @classmethod
+    def of(
+        cls, rows: pl.DataFrame, figures: dict[str, Any], *, ns: float | None = None, **more: Any
+    ) -> Measure:
+        """About the time of some rows (``rank, start_ns, dur_ns``), or ``ns``, and where these
+        are worst.
+        """
+        rank, window = worst(rows)
+        ns = total(rows, "dur_ns") if ns is None else ns
+        return cls(ns, figures, rank=rank, window_ns=window, **more)
+
+
+def total(frame: pl.DataFrame, column: str) -> float:
+    """Sum of a column; 0 where it has no value."""
+    return float(frame[column].cast(pl.Float64).sum())
+
+
+def middle(frame: pl.DataFrame, column: str) -> float | None:
+    """Median of a column; None where it has no value."""
+    value = frame[column].cast(pl.Float64).median()
+    return float(value) if isinstance(value, int | float) else None
+
+
+def largest(frame: pl.DataFrame, column: str) -> float | None:
+    """Largest value of a column; None where it has none."""
+    value = frame[column].cast(pl.Float64).max()
+    return float(value) if isinstance(value, int | float) else None
+
+
+def parts_of(pauses: pl.DataFrame) -> pl.DataFrame:
+    """The pieces of each part of a gap as one row: ``rank, start_ns, dur_ns``."""
+    return pauses.group_by("rank", "part", maintain_order=True).agg(
+        pl.col("start_ns").min(), pl.col("dur_ns").sum()
+    )
+
+
+def worst(rows: pl.DataFrame) -> tuple[int | None, tuple[int, int] | None]:
+    """Rank with most of the time of some rows (``rank, start_ns, dur_ns``), and the longest of
+    its rows as a window.
+    """
+    if not rows.height:
+        return None, None
+    sums = (
+        rows.group_by("rank")
+        .agg(pl.col("dur_ns").sum())
+        .sort("dur_ns", "rank", descending=[True, False])
+    )
+    rank = int(sums["rank"][0])
+    own = rows.select("start_ns", "dur_ns").filter(rows["rank"] == rank)
+    start, length = own.row(own["dur_ns"].arg_max() or 0)
+    return rank, (start, start + length)
+
+
+def most(rows: pl.DataFrame, by: str, weight: str = "dur_ns") -> tuple[Any, float]:
+    """Value of a column with the largest sum of another column, without null, and its share of
+    the total.
+    """
+    sums = rows.filter(pl.col(by).is_not_null()).group_by(by).agg(pl.col(weight).sum())
+    whole = total(rows, weight)
+    if not sums.height or not whole:
+        return None, 0.0
+    value, ns = sums.sort(weight, by, descending=[True, False]).row(0)
+    return value, float(ns) / whole
+
+
+APART: Final = 0.75
+"""A rank is named alone if the time of the next one is below this multiple of its own."""
+
+
+def apart(scope: Scope, rows: pl.DataFrame) -> tuple[list[int], list[float] | None]:
+    """Ranks with most of the time of some rows (``rank, dur_ns``), and the least and most a part
+    on the others.
+    """
+    # A rank is among them with at least half of the largest share; the second value is None if all
+    # are.
+    spans = (
+        scope.windows.group_by("rank")
+        .agg(span=pl.col("dur_ns").sum(), parts=pl.len())
+        .filter(pl.col("span") > 0)
+    )
+    sums = rows.group_by("rank").agg(ns=pl.col("dur_ns").sum())
+    ranks = (
+        spans.join(sums, on="rank", how="left")
+        .with_columns(pl.col("ns").fill_null(0))
+        .with_columns(share=pl.col("ns") / pl.col("span"), each=pl.col("ns") / pl.col("parts"))
+        .sort("share", "rank", descending=[True, False])
+    )
+    most_of_it = ranks.filter(pl.col("share") >= pl.col("share").max() / 2)["rank"].sort().to_list()
+    if ranks.height > 1 and ranks["each"][1:].max() < APART * ranks["each"][0]:
+        most_of_it = [ranks["rank"][0]]
+    others = ranks.filter(~pl.col("rank").is_in(most_of_it))["each"]
+    return most_of_it, [float(others.min()), float(others.max())] if others.len() else None  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A measurement, and the threshold for a finding."""
+
+    name: str
+    measure: Callable[[Scope], Measure | None]
+    evidence: str
+    minimum_share: float = 0.01
+    info: bool = False
+    last: bool = False
+    """Whether it is about labels and not about the run; such findings come last."""
+    words: Words | None = None
+    """Its sentences; None for those under its name in :mod:`llmprof.findings.sentences`."""
+    follows_from: str | None = None
+    """The rule whose time it measures a part of."""
+    unless: str | None = None
+    """The rule in place of which it stands, where that one finds nothing."""
+
+
+@dataclass(frozen=True)
+class Scope:
+    """The representative time of a run, as windows, and the events in it."""
+
+    trace: Trace
+    """The whole trace."""
+    words: str
+    """The scope in words: ``steady decode steps``, ``all steps`` or ``whole recording``."""
+    steps: pl.DataFrame | None
+    """The steps; None if the trace has none and the scope is the whole recording."""
+    windows: pl.DataFrame
+    """``rank, device, step, phase, start_ns, dur_ns``: the time, one row per step and device."""
+    recorded_ns: int
+    """All recorded time, summed over the devices."""
+    phase_ns: int | None = None
+    """Time of all steps of the phase that the windows stand for; that of the windows if it is
+    not given.
+    """
+
+    @property
+    def weight(self) -> float:
+        """The time that a ns in the windows stands for (ns)."""
+        return 1.0 if self.phase_ns is None else self.phase_ns / max(1, self.span_ns)
+
+    @property
+    def span_ns(self) -> int:
+        """Length of the windows, the denominator of every share (ns)."""
+        return int(self.windows["dur_ns"].sum())
+
+    @property
+    def parts(self) -> int:
+        """Steps, counted on every device; devices if the scope is the whole recording."""
+        return max(1, self.windows.height)
+
+    @property
+    def part(self) -> str:
+        """Unit of counts and times:
+
+        ``a step`` (of one device), ``a mixed step`` or the like, or ``a rank``.
+        """
+        if self.steps is None:
+            return "a rank"
+        return f"a {self.words.removesuffix('s')}" if self.words in OF_PHASES else "a step"
+
+    @cached_property
+    def has_layers(self) -> bool:
+        """Whether layers of a transformer were found in it."""
+        return bool(self.events["layer"].is_not_null().any())
+
+    def of(self, ranks: list[int] | None) -> Scope:
+        """The time of some ranks of it; of all with None."""
+        if ranks is None:
+            return self
+        return replace(
+            self, windows=self.windows.filter(pl.col("rank").is_in(ranks)), recorded_ns=0
+        )
+
+    @cached_property
+    def denominator(self) -> str:
+        """Denominator of every share, in words and numbers."""
+        if not self.recorded_ns:  # of some ranks
+            mean = format_ns(self.span_ns / self.parts)
+            ranks_named = ranks_in_words(self.windows["rank"].unique().sort().to_list())
+            return (
+                f"{'the recorded time' if self.steps is None else self.part} of {ranks_named}:"
+                f" {mean}"
+            )
+        ranks = self.windows["rank"].n_unique()
+        where = (
+            f"on {counted(ranks, 'rank')}"
+            if self.steps is not None or ranks > 1
+            else "on the only rank"
+        )
+        if self.steps is None:
+            return f"the recorded time: {format_ns(self.span_ns / self.parts)} {where}"
+        number = self.windows["step"].n_unique()
+        single = (
+            self.words if self.words.startswith("step ") else f"1 {self.words.removesuffix('s')}"
+        )
+        what = f"{number} {self.words}" if number > 1 else single
+        share = format_share(self.span_ns / max(1, self.recorded_ns))
+        mean = format_ns(self.span_ns / self.parts)
+        if self.parts == 1:
+            return f"{what} {where}: {mean}, {share} of the recorded time"
+        return f"{self.part}: {mean} on average over {what} {where}, {share} of the recorded time"
+
+    @cached_property
+    def of_torch(self) -> bool:
+        """Whether anything recorded shows a program of PyTorch, for advice that names its
+        functions.
+        """
+        # Evidence: operators, labels of steps, ranges of its own names, and kernels and runtime
+        # calls in its namespaces.
+        if self.steps is not None and bool(
+            self.steps["source"].is_in(["vllm", "sglang", "profiler_step"]).any()
+        ):
+            return True
+        return any(
+            bool(self.trace.table(table)["name"].unique().str.contains(pattern).any())
+            for table, pattern in _TORCH.items()
+            if self.trace.has(table)
+        )
+
+    @cached_property
+    def around_steps(self) -> pl.Series:
+        """Names of ranges of the host in which a whole step of their rank lies, as it ran on a
+        device.
+        """
+        if self.steps is None or not self.trace.has("markers"):
+            return pl.Series("name", dtype=pl.String)
+        end = pl.col("start_ns") + pl.col("dur_ns")
+        ranges = self.trace.markers.filter(~pl.col("on_device")).select(
+            "rank", "name", "start_ns", range_end=end
+        )
+        begun = self.windows.select("rank", "start_ns", step_end=end).sort("start_ns")
+        following = ranges.sort("start_ns").join_asof(
+            begun, on="start_ns", by="rank", strategy="forward", check_sortedness=False
+        )
+        return following.filter(pl.col("step_end") <= pl.col("range_end"))["name"].unique()
+
+    @cached_property
+    def events(self) -> pl.DataFrame:
+        """Labelled device events of the windows, cut to the windows; ``window`` is the row
+        number of the window.
+        """
+        return clip(self.trace.events, self.windows, LANE)
+
+    @cached_property
+    def times(self) -> pl.DataFrame:
+        """Parts that add up to the windows: :func:`~llmprof.analyze.step_times.time_parts`."""
+        return time_parts(self.trace, self.windows)
+
+    def time(self, kind: str, *parts: str) -> float:
+        """Time of the windows that a kind, or some parts of it, take (ns)."""
+        rows = self.times.filter(pl.col("kind") == kind)
+        return total(rows.filter(pl.col("part").is_in(parts)) if parts else rows, "ns")
+
+    def by_rank(self, kind: str, *parts: str) -> pl.DataFrame:
+        """The same time by rank: ``rank, ns``."""
+        rows = self.times.filter(pl.col("kind") == kind)
+        rows = rows.filter(pl.col("part").is_in(parts)) if parts else rows
+        ranks = self.windows.with_row_index("window").select("window", "rank")
+        return rows.join(ranks, on="window").group_by("rank").agg(pl.col("ns").sum())
+
+    def cut(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """Rows with ``rank, start_ns, dur_ns``, cut to the windows of their rank."""
+        lanes = LANE if "device" in frame.columns else ["rank"]
+        windows = self.windows.unique([*lanes, "start_ns"], keep="first", maintain_order=True)
+        return clip(frame, windows, lanes)
+
+    @cached_property
+    def pauses(self) -> pl.DataFrame:
+        """Parts of the gaps of the devices, cut to the windows and in pieces: see
+        :func:`pauses_of`.
+        """
+        kernels = self.trace.kernels if self.trace.has("kernels") else None
+        return pauses_of(self.cut(idle_with_threads(self.trace)), host_spans(self.trace), kernels)
+
+    @cached_property
+    def bounds(self) -> pl.DataFrame:
+        """Operators with a bound in the windows of each rank: their time there, at the bound,
+        and the longest event.
+        """
+        rows, events = bounded(self.trace)
+        of_row = (
+            "stage",
+            "operator",
+            "shapes",
+            "kernel",
+            "bound_by",
+            "fits_cache",
+            "share_of_bound",
+        )
+        times = (
+            self.cut(events.select(*LANE, "start_ns", "dur_ns", "row", "call"))
+            .group_by("rank", "row")
+            .agg(
+                pl.col("start_ns", "dur_ns").sort_by("dur_ns").last(),
+                count=pl.col("call").n_unique(),
+                time_ns=pl.col("dur_ns").sum(),
+            )
+        )
+        known = rows.filter(pl.col("share_of_bound").is_not_null()).select("row", *of_row)
+        times = times.join(known, on="row").with_columns(
+            bound_ns=pl.col("time_ns") * pl.col("share_of_bound")
+        )
+        return times.select(
+            "rank", *of_row[:-1], "count", "time_ns", "bound_ns", "start_ns", "dur_ns"
+        ).sort("rank", "stage", "operator", "shapes", "kernel", "time_ns")
+
+    def begun(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """Rows with ``rank, start_ns`` that begin in a window of their rank; they are not cut."""
+        ends = self.windows.select("rank", "start_ns", end=pl.col("start_ns") + pl.col("dur_ns"))
+        ends = ends.unique(["rank", "start_ns"])
+        window = last_before(frame, ends, ["rank"], at="start_ns")
+        return frame.filter((frame["start_ns"] < ends["end"].gather(window)).fill_null(value=False))
+
+    def within(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """Rows of a frame with ``rank`` and ``step`` that belong to the steps."""
+        if self.steps is None:
+            return frame
+        return frame.join(self.steps.select("rank", "step"), on=["rank", "step"], how="semi")
+
+
+def scope_of(trace: Trace, *, step: int | None = None) -> Scope:
+    """The scope of the phase that takes most of the time: see :func:`scopes_of`."""
+    return scopes_of(trace, step=step)[0]
+
+
+def scopes_of(trace: Trace, *, step: int | None = None) -> list[Scope]:
+    """A scope for each phase with much of the time, else the steps with device work, else the
+    whole recording.
+    """
+    # Captures of graphs do not count as a run; a recording of captures alone has an empty scope.
+    step_rows, recorded = steps(trace), recorded_windows(trace)
+    recorded_ns = int(recorded["dur_ns"].sum())
+    ran = (
+        step_rows["start_ns"].null_count() < step_rows.height
+    )  # a label may hold no work of a device
+    if not ran and step is None:
+        return [Scope(trace, "whole recording", None, recorded, recorded_ns)]
+    windows = step_windows(trace)
+    if step is not None:
+        every = _with_work(step_rows, windows)
+        return [
+            Scope(
+                trace,
+                f"step {step}",
+                _only(every, step),
+                windows.filter(pl.col("step") == step),
+                recorded_ns,
+            )
+        ]
+    return [
+        Scope(trace, words, chosen, _of_steps(windows, chosen), recorded_ns, of_ns)
+        for words, chosen, of_ns in choose(step_rows, windows, steady_state(trace))
+    ]
+
+
+def _of_steps(windows: pl.DataFrame, chosen: pl.DataFrame | None) -> pl.DataFrame:
+    assert chosen is not None  # noqa: S101 - there are steps
+    return windows.join(
+        chosen.select("rank", "step"), on=["rank", "step"], how="semi", maintain_order="left"
+    )
+
+
+MUCH = 0.1
+"""Least share of the time of all steps for a phase to have findings of its own."""
+
+STEADY = "steady decode steps"
+Choice = tuple[str, pl.DataFrame | None, int | None]
+"""Words for a part of a run, its steps (None without steps), and the time of all steps that it
+stands for (ns).
+"""
+
+
+def choose(step_rows: pl.DataFrame, windows: pl.DataFrame, steady: pl.DataFrame) -> list[Choice]:
+    """Representative parts of a run, that of the phase with most of the time first."""
+    # Steady decode steps stand for all decode steps if every rank has some.
+    if step_rows["start_ns"].null_count() == step_rows.height:
+        return [("whole recording", None, None)]
+    every, warm = (_with_work(step_rows, of) for of in (windows, without_long_first(windows)))
+    ranks = every["rank"].n_unique()
+    phases = windows.group_by("phase").agg(pl.col("dur_ns").sum(), ranks=pl.col("rank").n_unique())
+    phases = phases.sort("dur_ns", "phase", descending=[True, False])
+    much = phases.filter(
+        (pl.col("dur_ns") >= MUCH * pl.col("dur_ns").sum()) & (pl.col("ranks") == ranks)
+    )
+    if not much.height or "other" in much["phase"]:
+        return [("steps", warm, None)]
+    chosen: list[Choice] = []
+    for phase, ns, _ in much.iter_rows():
+        if phase == "decode" and steady.height and steady["rank"].n_unique() == ranks:
+            chosen.append((STEADY, steady, ns))
+        elif phases.height == 1:
+            chosen.append(("steps", warm, None))
+        else:
+            chosen.append((f"{phase} steps", every.filter(pl.col("phase") == phase), ns))
+    return chosen
+
+
+def _with_work(step_rows: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
+    some = windows.select("rank", "step").unique()
+    return step_rows.join(some, on=["rank", "step"], how="semi", maintain_order="left")
+
+
+def _only(every: pl.DataFrame, step: int) -> pl.DataFrame:
+    chosen = every.filter(pl.col("step") == step)
+    if chosen.is_empty():
+        numbers = every["step"].unique().sort().to_list()
+        expected = f"one from {numbers[0]} to {numbers[-1]}" if numbers else "a trace with steps"
+        raise AnalysisError(f"there is no step {step} with device work", expected=expected)
+    return chosen

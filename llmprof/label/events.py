@@ -1,0 +1,64 @@
+"""The frame that everything hangs on: what ran on a device, a row an event, with all its labels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import polars as pl
+
+from llmprof.label.activity import activity, called, coded_names, launched_by
+from llmprof.label.layers.attribution import described_kinds, with_captures, with_modules
+from llmprof.label.layers.sequences import label
+from llmprof.label.modules import modules_of
+from llmprof.label.steps.steps import events_with_steps, steps
+from llmprof.trace import Trace
+from llmprof.trace.kept import per_trace
+
+_ENGINES: Final = ("vllm", "sglang", "capture")
+"""Sources of steps in which each step is one pass of one model, and of its draft model."""
+
+
+def operators(frame: pl.DataFrame, trace: Trace) -> pl.DataFrame:
+    """Add ``operator``: the name of the innermost operator that launched the event."""
+    if "ops" not in trace.table_names:
+        return frame.with_columns(operator=pl.lit(None, dtype=pl.String))
+    return frame.with_columns(
+        called(trace)["name"].gather(launched_by(trace)["row"]).alias("operator")
+    )
+
+
+def phases(frame: pl.DataFrame, trace: Trace) -> pl.DataFrame:
+    """Add ``step`` and ``phase``, null where no step is known."""
+    return frame.hstack(events_with_steps(trace).select("step", "phase"))
+
+
+def stages(frame: pl.DataFrame, trace: Trace) -> pl.DataFrame:
+    """Add ``layer``, ``stage``, ``confidence`` and ``reason`` by names and place."""
+    engine = steps(trace).filter(pl.col("source").is_in(_ENGINES)).select("rank", "step")
+    return label(frame, described_kinds(frame, trace), engine, coded_names(trace))
+
+
+def modules(frame: pl.DataFrame, trace: Trace) -> pl.DataFrame:
+    """Add ``evidence``; layers and stages follow the modules that launched the events."""
+    return with_modules(frame, modules_of(frame, trace))
+
+
+def captures(frame: pl.DataFrame, trace: Trace) -> pl.DataFrame:
+    """Give replayed kernels the labels that were recorded when their graph was captured."""
+    return with_captures(frame, trace.kernels) if trace.has("kernels") else frame
+
+
+Label = Callable[[pl.DataFrame, Trace], pl.DataFrame]
+
+RECIPE: Final[tuple[Label, ...]] = (phases, stages, modules, captures, operators)
+"""What is added to the events in turn; launches and categories come first: steps need them."""
+
+
+@per_trace
+def events(trace: Trace) -> pl.DataFrame:
+    """The events of all devices with their labels: see :attr:`llmprof.Trace.events`."""
+    frame = activity(trace)
+    for add in RECIPE:
+        frame = add(frame, trace)
+    return frame

@@ -1,0 +1,201 @@
+"""Nesting of intervals: intervals inside other intervals, and the innermost interval at a
+moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import polars as pl
+
+from llmprof.label.groups import last_before, row_numbers
+from llmprof.label.intervals import Line, lay
+
+
+def inside(inner: pl.DataFrame, outer: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
+    """All pairs of an interval and another interval of its group that contains it, including
+    equal ends.
+    """
+    groups = (
+        pl.concat([inner.select(by), outer.select(by)])
+        .unique(maintain_order=True)
+        .with_row_index("_group")
+    )
+    end = pl.col("start_ns") + pl.col("dur_ns").clip(0)
+    bounds = pl.concat([f.select("start_ns", end=end) for f in (inner, outer)])
+    if not inner.height or not outer.height:
+        return pl.DataFrame(schema={"inner": pl.UInt32, "outer": pl.UInt32})
+    low, high = bounds.select(pl.col("start_ns").min(), pl.col("end").max()).row(0)
+    base = pl.col("_group").cast(pl.Int64) * (high - low + 1) - low
+
+    def on_line(frame: pl.DataFrame, row: str) -> pl.DataFrame:
+        placed = frame.select(*by, "start_ns", end=end).with_row_index(row)
+        placed = placed.join(
+            groups, on=list(by), how="left", nulls_equal=True, maintain_order="left"
+        )
+        return placed.select(row, from_=base + pl.col("start_ns"), to=base + pl.col("end"))
+
+    points = on_line(inner, "inner").sort("from_", maintain_order=True)
+    spans = on_line(outer, "outer")
+    spans = spans.with_columns(
+        pl.Series(
+            "first", points["from_"].search_sorted(spans["from_"], side="left"), dtype=pl.Int64
+        ),
+        pl.Series("stop", points["from_"].search_sorted(spans["to"], side="right"), dtype=pl.Int64),
+    ).filter(pl.col("first") < pl.col("stop"))
+    pairs = spans.select("outer", "to", at=pl.int_ranges("first", "stop")).explode("at")
+    point_row = pairs["at"]
+    return (
+        pairs.with_columns(
+            points["inner"].gather(point_row), points["to"].gather(point_row).alias("inner_to")
+        )
+        .filter(pl.col("inner_to") <= pl.col("to"))
+        .select("inner", "outer")
+    )
+
+
+def innermost(
+    points: pl.DataFrame, spans: pl.DataFrame, by: Sequence[str], *, at: str, name: str
+) -> pl.DataFrame:
+    """Innermost span that covers each point; where two spans of a group overlap without nesting,
+    there may be none.
+    """
+    after = _changes(spans, by)
+    last = last_before(points, after.rename({"_time": at}), by, at=at)
+    return points.with_columns(after["_inner"][last].alias(name))
+
+
+def holding(spans: pl.DataFrame, times: pl.Series) -> np.ndarray:
+    """Whether any of the times lies in a span, whatever its group: fewer spans are nested
+    sooner.
+    """
+    moments = np.append(np.sort(times.to_numpy()), np.iinfo(np.int64).max)
+    start, size = spans["start_ns"].to_numpy(), spans["dur_ns"].fill_null(0).to_numpy()
+    return np.asarray(moments[np.searchsorted(moments[:-1], start)] <= start + size)
+
+
+def innermost_pieces(spans: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
+    """Time of each group in pieces, each with the innermost span that covers it."""
+    after = _changes(spans, by)
+    until = pl.when(pl.col("_group") == pl.col("_group").shift(-1)).then(pl.col("_time").shift(-1))
+    return after.select(
+        *by, start_ns="_time", dur_ns=until - pl.col("_time"), span="_inner"
+    ).filter(pl.col("span").is_not_null() & (pl.col("dur_ns") > 0))
+
+
+def _changes(spans: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
+    """Moments at which the innermost span changes, in order:
+
+    ``_group, <by...>, _time, _inner`` (null for none).
+    """
+    edges, line = _nested(spans, by)
+    at = edges.at
+    last = np.flatnonzero(np.append(at[1:] != at[:-1], len(at) > 0))
+    inner = np.where(edges.begins[last], edges.span[last], edges.parent[last])
+    group = pl.Series("_group", edges.group[last])
+    of_group = line.groups[[*by, "_shift"]][group]
+    return of_group[list(by)].hstack(
+        [
+            group,
+            pl.Series("_time", at[last] - of_group["_shift"].to_numpy()),
+            row_numbers(inner, "_inner"),
+        ]
+    )
+
+
+def outermost(spans: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
+    """Spans that do not begin inside an earlier one of their group."""
+    timed = spans.select(*by, "start_ns", pl.col("dur_ns").fill_null(0))
+    line = lay(timed, by, {"_row": pl.int_range(pl.len())}).rows
+    reach = np.maximum.accumulate(line["_end"].to_numpy())
+    outer = np.append(True, line["_start"].to_numpy()[1:] >= reach[:-1])[: spans.height]
+    chosen = np.zeros(spans.height, dtype=np.bool_)
+    chosen[line["_row"].to_numpy()[outer]] = True
+    return spans.filter(chosen)
+
+
+def outermost_ops(ops: pl.DataFrame) -> pl.DataFrame:
+    """Operators that are not inside another one of their thread."""
+    ops = ops.filter(pl.col("kind") == "op").sort(
+        "rank",
+        "thread",
+        "start_ns",
+        "dur_ns",
+        descending=[False, False, False, True],
+        maintain_order=True,
+    )
+    return outermost(ops, ["rank", "thread"])
+
+
+def parents(spans: pl.DataFrame, by: Sequence[str]) -> pl.Series:
+    """Row of the span directly around each span; null for the outermost spans and for spans of
+    no length.
+    """
+    edges, _ = _nested(spans, by)
+    parent = np.full(spans.height, -1)
+    parent[edges.span[edges.begins]] = edges.parent[edges.begins]
+    return row_numbers(parent, "parent")
+
+
+class _Edges(NamedTuple):
+    """Begins and ends of spans in order; ``span`` and ``parent`` are rows of the spans, -1 for
+    no parent.
+    """
+
+    group: np.ndarray
+    at: np.ndarray
+    begins: np.ndarray
+    span: np.ndarray
+    parent: np.ndarray
+
+
+def _nested(spans: pl.DataFrame, by: Sequence[str]) -> tuple[_Edges, Line]:
+    """Begins and ends of spans in order of their position on the line of all groups."""
+    line = lay(spans, by, {"_span": pl.int_range(pl.len(), dtype=pl.UInt32)})
+    start, end = line.rows["_start"].to_numpy(), line.rows["_end"].to_numpy()
+    some = np.flatnonzero(end > start)
+    start, end = start[some], end[some]
+    count = len(some)
+    size = end - start
+    # At one moment spans end before others begin; the longer of two begins first and ends last, and
+    # of two that are the same the first: begins stand in the order of their rows, ends against it.
+    at = np.concatenate([start, end[::-1]])
+    turn = np.concatenate([_LONGEST - size, size[::-1] - _LONGEST])
+    order = np.argsort(at, kind="stable")
+    same = at[order[1:]] == at[order[:-1]]
+    if same.any():
+        tied = np.flatnonzero(np.append(same, False) | np.append(False, same))
+        of_tied = order[tied]
+        order[tied] = of_tied[np.lexsort((turn[of_tied], at[of_tied]))]
+    begins = order < count
+    number = np.where(begins, order, 2 * count - 1 - order)
+    depth = np.where(begins, 1, -1).cumsum()  # 0 where a group ends
+    # the span around another one is the last to begin before it that is less deep by one
+    opened = np.flatnonzero(begins)
+    deep = depth[opened]
+    key = deep * (2 * count + 1) + opened
+    # numpy sorts small numbers in a time that is linear in their count
+    by_depth = np.argsort(
+        deep.astype(np.uint16) if count and deep.max() < 2**16 else deep, kind="stable"
+    )
+    outer = np.searchsorted(key[by_depth], key - (2 * count + 1)) - 1
+    around = by_depth[np.maximum(outer, 0)] if count else outer
+    known = (outer >= 0) & (deep[around] == deep - 1) if count else outer >= 0
+    row = line.rows["_span"].to_numpy()[some].astype(np.int64)
+    parent = np.full(count, -1)
+    parent[number[opened]] = np.where(known, row[number[opened]][around], -1)
+    group = line.rows["_group"].to_numpy()[some]
+    return _Edges(group[number], at[order], begins, row[number], parent[number]), line
+
+
+_LONGEST = 1 << 62
+"""More than the length of any span (ns)."""
+
+
+def column(small: pl.DataFrame, name: str, key: str) -> pl.Expr:
+    """Expression that looks up ``name`` in ``small``: the column ``key`` has its row numbers
+    (dense, from 0).
+    """
+    return pl.lit(small[name]).gather(pl.col(key))

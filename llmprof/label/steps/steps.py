@@ -1,0 +1,459 @@
+"""Steps of the engine: one forward pass over one batch, on every rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+import numpy as np
+import polars as pl
+
+from llmprof.errors import AnalysisError, listed
+from llmprof.label.activity import activity, coded_operators, device_events
+from llmprof.label.groups import last_before, of_groups
+from llmprof.label.steps import labels as steps_labels
+from llmprof.label.steps.labels import NO_STEPS, infer
+from llmprof.label.steps.stored import UNLABELLED, tokens_of, with_batches
+from llmprof.names.operators import contains, first_true
+from llmprof.trace import Trace
+from llmprof.trace.kept import per_trace
+from llmprof.trace.storage.deferred import time_of
+
+COLUMNS = [
+    *(
+        "rank",
+        "step",
+        "phase",
+        "start_ns",
+        "dur_ns",
+        "host_start_ns",
+        "host_dur_ns",
+        "context_requests",
+    ),
+    *("context_tokens", "generation_requests", "generation_tokens", "source", "name"),
+]
+
+
+@per_trace
+def steps(trace: Trace) -> pl.DataFrame:
+    """Steps of every rank: see :func:`llmprof.analyze.steps`."""
+    bounds = _bounds(trace)
+    spans = (
+        device_events(trace)
+        .select("rank", "start_ns", "dur_ns")
+        .hstack(step_of_events(trace).select("step"))
+        .filter(pl.col("step").is_not_null())
+        .group_by("rank", "step")
+        .agg(
+            start_ns=pl.col("start_ns").min(),
+            dur_ns=(pl.col("start_ns") + pl.col("dur_ns")).max() - pl.col("start_ns").min(),
+        )
+    )
+    rows = (
+        bounds.drop("start_ns")
+        .join(spans, on=["rank", "step"], how="left")
+        .select(COLUMNS)
+        .sort("rank", "step")
+    )
+    if not rows["source"].is_in(UNLABELLED).any():
+        return rows
+    return with_batches(rows, tokens_of(step_of_events(trace), ["rank", "step"], trace))
+
+
+@per_trace
+def step_of_events(trace: Trace) -> pl.DataFrame:
+    """Step of each event of :func:`~llmprof.label.activity.activity`."""
+    events = device_events(trace).select("event", "rank", "stream", "start_ns", "launch_start_ns")
+    bounds = _bounds(trace)
+    until = pl.when(pl.col("source").is_in(["capture", "optimizer"])).then(
+        pl.col("host_start_ns") + pl.col("host_dur_ns")
+    )
+    on_device = pl.col("start_ns").is_not_null()
+    end = (pl.col("host_start_ns") + pl.col("host_dur_ns")).shift(1).over("rank")
+    after_empty = (pl.col("phase").shift(1).over("rank") == "empty") & (
+        end <= pl.col("host_start_ns")
+    )
+    by_launch = bounds.filter(~on_device).select(
+        "rank",
+        "step",
+        launch_start_ns=pl.when(after_empty).then(end).otherwise("host_start_ns"),
+        until=until,
+    )
+    by_time = bounds.filter(on_device).select("rank", "step", "start_ns")
+    launched = _at_or_before(events, by_launch, "launch_start_ns")
+    launched = _without_padding(trace, events, bounds.filter(~on_device), launched)
+    started = _at_or_before(events, by_time, "start_ns")
+    # events of a stream do not overlap: an event without a launch follows the event before it
+    found = {"time": "started", "launch": "launched", "device": "follows"}
+    follows = pl.col("launched").forward_fill().over("rank", "stream")
+    return (
+        events.with_columns(launched=launched, started=started)
+        .with_columns(follows=pl.when(pl.col("launch_start_ns").is_null()).then(follows))
+        .select(
+            "event",
+            "rank",
+            step=pl.coalesce(*found.values()),
+            step_by=first_true({by: pl.col(step).is_not_null() for by, step in found.items()}),
+        )
+    )
+
+
+def _at_or_before(events: pl.DataFrame, bounds: pl.DataFrame, at: str) -> pl.Series:
+    """Step that begins last before each event, at the time of the column ``at``; null if it has
+    ended by then.
+    """
+    if not bounds.height:
+        return pl.Series("step", dtype=pl.Int32).extend_constant(None, events.height)
+    row = last_before(events, bounds, ["rank"], at=at)
+    if "until" in bounds.columns:
+        over = (events[at] >= bounds["until"].gather(row)).fill_null(value=False)
+        row = row.set(over, None)
+    return bounds["step"].gather(row)
+
+
+_LEAST_PRODUCTS = 8
+"""Least number of matrix products in a pass of a model: two layers have as many, a head alone
+one or two.
+"""
+
+
+def _without_padding(
+    trace: Trace, events: pl.DataFrame, bounds: pl.DataFrame, launched: pl.Series
+) -> pl.Series:
+    """Remove the step from passes of padding, which a data-parallel rank without requests runs
+    after an empty step.
+    """
+    end = pl.col("host_start_ns") + pl.col("host_dur_ns")
+    gaps = bounds.sort("rank", "host_start_ns").select(
+        "rank", "phase", launch_start_ns=end, next=pl.col("host_start_ns").shift(-1).over("rank")
+    )
+    gaps = gaps.filter((pl.col("phase") == "empty") & pl.col("launch_start_ns").is_not_null())
+    if not gaps.height:
+        return launched
+    gap = last_before(events, gaps, ["rank"], at="launch_start_ns")
+    inside = events["launch_start_ns"] < gaps["next"].fill_null((1 << 63) - 1).gather(gap)
+    gap = gap.set(~inside.fill_null(value=False), None)
+    some = gap.is_not_null()
+    if some.sum() < _LEAST_PRODUCTS:  # then their categories do not matter
+        return launched
+    products = gap.filter(some & activity(trace)["category"].is_in(["linear", "moe_experts"]))
+    padded = (
+        products.value_counts(name="products")
+        .filter(pl.col("products") >= _LEAST_PRODUCTS)
+        .to_series()
+    )
+    return launched.set(some & gap.is_in(padded.implode()), None) if padded.len() else launched
+
+
+def device_events_with_steps(trace: Trace) -> pl.DataFrame:
+    """:func:`~llmprof.label.activity.device_events` with ``step``, null where no step is
+    known.
+    """
+    return device_events(trace).hstack(step_of_events(trace).select("step"))
+
+
+@per_trace
+def events_with_steps(trace: Trace) -> pl.DataFrame:
+    """Device activity with the step of each event and its phase."""
+    events = activity(trace).hstack(step_of_events(trace).select("step"))
+    phases = steps(trace).select("rank", "step", "phase")
+    (phase,) = of_groups(events, phases, ["rank", "step"])  # a step is never null there
+    return events.with_columns(phase)
+
+
+@per_trace
+def _bounds(trace: Trace) -> pl.DataFrame:
+    """Labels of every rank as steps; inferred ones where a rank has no label."""
+    launched = device_events(trace).filter(pl.col("launch_start_ns").is_not_null())["rank"].unique()
+    labelled = _labelled(_ranges(trace, steps_labels.ANY), launched)
+    silent = [
+        rank
+        for rank in device_events(trace)["rank"].unique().sort()
+        if rank not in labelled["rank"]
+    ]
+    frames = [labelled] if labelled.height or not silent else []
+    trained = _by_optimizer(trace, silent)
+    frames += [trained] if trained.height else []
+    frames += [infer(trace, rank) for rank in silent if rank not in trained["rank"]]
+    return pl.concat(frames, how="diagonal_relaxed") if frames else labelled
+
+
+def _ranges(trace: Trace, pattern: str, *, only_markers: bool = False) -> pl.DataFrame:
+    """Ranges with such names; PyTorch wrote its own among the operators until 2021."""
+    columns = ["rank", "start_ns", "dur_ns", "name"]
+    found = []
+    if trace.has("markers"):
+        found.append(trace.markers.filter(pl.col("name").str.contains(pattern)))
+    if trace.has("ops") and not only_markers:
+        noted = contains(coded_operators(trace), r"^(?:ProfilerStep#|Optimizer\.step)")
+        rows = trace.ops.select(columns).filter(noted).filter(pl.col("name").str.contains(pattern))
+        found.append(
+            rows.with_columns(on_device=pl.lit(value=False), stream=pl.lit(None, dtype=pl.Int64))
+        )
+    return pl.concat(found, how="diagonal_relaxed") if found else pl.DataFrame()
+
+
+def _by_optimizer(trace: Trace, ranks: list[int]) -> pl.DataFrame:
+    """Steps of training, each from the end of the optimizer's step before it to the end of its
+    own.
+    """
+    ends = _ranges(trace, steps_labels.OPTIMIZER_STEP) if ranks else NO_STEPS
+    if not ends.height:
+        return NO_STEPS
+    ends = ends.filter(~pl.col("on_device") & pl.col("rank").is_in(ranks)).sort("rank", "start_ns")
+    last = (
+        pl.col("name").last().over("rank")
+    )  # with several optimizers, the last of an iteration ends it
+    ends = ends.filter(pl.col("name") == last).filter(pl.len().over("rank") > 1)
+    if not ends.height:
+        return NO_STEPS
+    begun = (
+        activity(trace)
+        .group_by("rank")
+        .agg(first=pl.min_horizontal(pl.col("launch_start_ns", "start_ns").min()))
+    )
+    end = pl.col("start_ns") + pl.col("dur_ns")
+    start = pl.coalesce(end.shift(1).over("rank"), "first")
+    nothing = {name: pl.lit(None, dtype=dtype) for name, dtype in NO_STEPS.schema.items()}
+    own = {
+        "rank": pl.col("rank"),
+        "step": pl.int_range(pl.len(), dtype=pl.Int32).over("rank"),
+        "phase": pl.lit("other"),
+        "host_start_ns": start,
+        "host_dur_ns": end - start,
+        "source": pl.lit("optimizer"),
+        "name": pl.col("name"),
+    }
+    return ends.join(begun, on="rank").select(**(nothing | own)).cast(NO_STEPS.schema)
+
+
+def _labelled(labels: pl.DataFrame, launched: pl.Series) -> pl.DataFrame:
+    """Steps of the ranks with labels: those on the host for ranks whose work on a device has
+    launching calls.
+    """
+    if not labels.height:
+        return NO_STEPS
+    host, device = labels.filter(~pl.col("on_device")), labels.filter("on_device")
+    served = host.filter(pl.col("rank").is_in(launched.implode()))["rank"].unique()
+    device = device.filter(~pl.col("rank").is_in(served.implode()))
+    streams = (
+        device.group_by("rank", "stream").len().sort("len", "stream", descending=[True, False])
+    )
+    device = device.join(
+        streams.unique("rank", keep="first", maintain_order=True),
+        on=["rank", "stream"],
+        how="semi",
+        nulls_equal=True,
+    )
+    host = host.filter(~pl.col("rank").is_in(device["rank"].unique().implode()))
+    labels = steps_labels.parse(pl.concat([host, device]))
+    order = pl.col("source").replace_strict(
+        {s: n for n, s in enumerate(steps_labels.SOURCES)}, return_dtype=pl.Int8
+    )
+    is_capture = pl.col("source") == "capture"
+    best = order.filter(~is_capture).min().over("rank")
+    # a build of SGLang also writes labels in vLLM's form, which say more
+    both = (pl.col("source") == "vllm") & (pl.col("source") == "sglang").any().over("rank")
+    labels = labels.with_columns(
+        _best=order == best, source=pl.when(both).then(pl.lit("sglang")).otherwise("source")
+    )
+    labels = labels.filter(is_capture | pl.col("_best")).sort(
+        "rank", "start_ns", maintain_order=True
+    )
+    # of ranges around one pass, such as those of a worker and of its model, the outermost counts
+    reach = (pl.col("start_ns") + pl.col("dur_ns")).cum_max().shift(1).over("rank")
+    inner = (pl.col("source") == "execute_model") & (pl.col("start_ns") < reach).fill_null(
+        value=False
+    )
+    return (
+        labels.filter(~inner)
+        .with_columns(
+            step=pl.int_range(pl.len(), dtype=pl.Int32).over("rank"),
+            start_ns=pl.when("on_device").then("start_ns"),
+            host_start_ns=pl.when(~pl.col("on_device")).then("start_ns"),
+            host_dur_ns=pl.when(~pl.col("on_device")).then("dur_ns"),
+        )
+        .select([c for c in COLUMNS if c != "dur_ns"])
+    )
+
+
+def host_labels(trace: Trace) -> pl.DataFrame | None:
+    """Steps of every rank by labels on the host, and whether they ``worked`` on a device; None
+    where there are others.
+
+    Work on a device is looked at for empty steps only.
+    """
+    if not trace.has("kernels", "runtime", "markers"):
+        return None
+    labels = _labelled(
+        _ranges(trace, steps_labels.ANY, only_markers=True), trace.runtime["rank"].unique()
+    )
+    if labels["host_start_ns"].null_count() or set(labels["rank"]) != set(trace.ranks):
+        return None
+    empty = labels.filter(pl.col("phase") == "empty").select(
+        "rank",
+        "step",
+        from_ns="host_start_ns",
+        until_ns=pl.col("host_start_ns") + pl.col("host_dur_ns"),
+    )
+    launched = _launched(trace, _within(trace.runtime, empty, "start_ns"), empty)
+    worked = empty.join(launched, on=["rank", "step"], how="semi")
+    return labels.join(worked, on=["rank", "step"], how="left", maintain_order="left").with_columns(
+        worked=(pl.col("phase") != "empty") | pl.col("until_ns").is_not_null()
+    )
+
+
+def _launched(trace: Trace, calls: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
+    """``rank, step, start_ns, dur_ns`` of work that calls launched, in the last span (of a step)
+    that begins before.
+    """
+    key = ["rank", "correlation"]
+    step = spans["step"].gather(
+        last_before(calls, spans.rename({"from_ns": "start_ns"}), ["rank"], at="start_ns")
+    )
+    numbered = calls.select(key).with_columns(step)
+    work = [
+        trace.table(name).select(*key, "start_ns", "dur_ns")
+        for name in ("kernels", "copies")
+        if trace.has(name)
+    ]
+    return pl.concat([frame.join(numbered, on=key) for frame in work]).drop("correlation")
+
+
+def around_steps(trace: Trace, labels: pl.DataFrame, numbers: Iterable[int]) -> Trace:
+    """Part of a large trace in which some steps are whole: little more than their events and their
+    launches.
+
+    ``labels`` are those of :func:`host_labels`.
+    """
+    begin, far = pl.col("host_start_ns"), 1 << 62
+    spans = (
+        labels.sort("rank", "step")
+        .select(
+            "rank",
+            "step",
+            from_ns=begin.shift(1).over("rank").fill_null(-far),
+            until_ns=begin.shift(-2).over("rank").fill_null(far),
+        )
+        .filter(pl.col("step").is_in([*numbers]))
+    )
+    key, calls, tables = (
+        ["rank", "correlation"],
+        trace.runtime.with_row_index("_row"),
+        trace.recorded,
+    )
+    near = _within(calls, spans, "start_ns")
+    reach = (
+        _launched(trace, near, spans)
+        .group_by("rank", "step")
+        .agg(
+            from_ns=pl.col("start_ns").min(), until_ns=(pl.col("start_ns") + pl.col("dur_ns")).max()
+        )
+    )
+    work = [name for name in ("kernels", "copies") if name in tables]
+    tables |= {name: _within(tables[name], reach, "start_ns") for name in work}
+    kept = pl.concat([tables[name].select(key) for name in work])
+    tables["runtime"] = (
+        pl.concat([near, calls.join(kept, on=key, how="semi")])
+        .unique("_row")
+        .sort("_row")
+        .drop("_row")
+    )
+    if "ops" in tables:
+        tables["ops"] = _within(tables["ops"], spans, "start_ns")
+    return Trace(tables, trace.meta, trace.coverage)
+
+
+def of_steps(
+    part: Trace, whole: Trace, steps_kept: int | Iterable[int], *, stored: bool = False
+) -> Trace:
+    """Part of a trace in some steps, for :meth:`llmprof.Trace.select`; rows of the host by the
+    labels of each rank.
+    """
+    # If the tables are stored in a dataset, only the time around the steps is loaded.
+    numbers = sorted({steps_kept} if isinstance(steps_kept, int) else set(steps_kept))
+    each = (
+        [whole]
+        if len(whole.ranks) < MANY_RANKS
+        else [whole.select(ranks=rank) for rank in whole.ranks]
+    )
+    rows = pl.concat([steps(trace) for trace in each])
+    step = pl.col("step").is_in(numbers)
+    key = ["rank", "stream", "start_ns", "name"]
+    events = pl.concat(
+        [device_events_with_steps(trace).filter(step).select(key) for trace in each]
+    ).unique()
+    if missing := sorted(set(numbers) - set(rows["step"])):
+        recorded = rows["step"].unique().sort().to_list()
+        expected = (
+            f"some from {recorded[0]} to {recorded[-1]}" if recorded else "a trace with steps"
+        )
+        raise AnalysisError(f"the steps {listed(missing)} are not in the trace", expected=expected)
+    host_end = pl.coalesce(
+        pl.col("host_start_ns").shift(-1).over("rank"),
+        pl.col("host_start_ns") + pl.col("host_dur_ns"),
+    )
+    device_end = pl.col("start_ns") + pl.col("dur_ns")
+    spans = rows.with_columns(device_end=device_end, host_end=host_end).filter(step)
+    device = spans.select("rank", from_ns="start_ns", until_ns="device_end").drop_nulls()
+    host = spans.select(
+        "rank",
+        from_ns=pl.coalesce("host_start_ns", "start_ns"),
+        until_ns=pl.coalesce("host_end", "device_end"),
+    ).drop_nulls()
+    both = pl.concat([device, host])
+    window: tuple[Any, Any] = (both["from_ns"].min() or 0, both["until_ns"].max() or 0)
+    part = part.select(window=window) if stored else part
+    tables = {}
+    for name, frame in part.recorded.items():
+        if (time := time_of(name)) is None:
+            continue  # sums over the whole recording do not hold for a part of it
+        if name in ("kernels", "copies"):
+            near = _within(frame, device, time)
+            chosen = near.join(events, on=key, how="semi", nulls_equal=True, maintain_order="left")
+            tables[name] = chosen.filter(pl.col(time).is_between(*window, closed="left"))
+        elif "on_device" in frame.columns:
+            projected, shown = frame.filter("on_device"), frame.filter(~pl.col("on_device"))
+            tables[name] = pl.concat([_within(projected, device, time), _within(shown, host, time)])
+        else:
+            tables[name] = _within(frame, device if name in ("tasks", "counters") else host, time)
+    every = rows["step"].unique().sort()
+    follows = every.shift(1).is_in(numbers).fill_null(value=True)
+    first = rows.filter(step, pl.col("step").is_in(every.filter(~follows).implode()))
+    cuts = first.select("rank", pl.coalesce("host_start_ns", "start_ns")).drop_nulls().rows()
+    return Trace(
+        tables,
+        part.meta | {CUTS: sorted({*map(tuple, part.meta.get(CUTS, [])), *cuts})},
+        part.coverage,
+    )
+
+
+CUTS: Final = "cuts_ns"
+"""Key of the metadata of a part of a trace: ranks and times (ns) before whose steps others were
+left out.
+"""
+
+MANY_RANKS: Final = 16
+"""With at least this number of ranks, one rank is processed at a time, so that its events fit
+into memory.
+"""
+
+
+def _within(frame: pl.DataFrame, spans: pl.DataFrame, at: str) -> pl.DataFrame:
+    """Rows of a table, which are in the order of rank and time, that begin in one of the spans
+    of their rank.
+    """
+    ranks, times = frame["rank"].to_numpy(), frame[at].to_numpy()
+    first, stop = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
+    for (rank,), own in spans.group_by("rank"):
+        here = ranks.dtype.type(rank)  # of another type, all of the ranks would be converted
+        low, high = np.searchsorted(ranks, here), np.searchsorted(ranks, here, side="right")
+        for found, bound in ((first, "from_ns"), (stop, "until_ns")):
+            found.append(low + np.searchsorted(times[low:high], own[bound].to_numpy()))
+    begin, end = np.concatenate(first), np.concatenate(stop)
+    order = np.argsort(begin)
+    begin, end = begin[order], np.maximum.accumulate(end[order])
+    begin[1:] = np.maximum(begin[1:], end[:-1])  # spans may overlap
+    count = np.maximum(end - begin, 0)
+    rows = np.repeat(begin - np.append(0, count.cumsum()[:-1]), count) + np.arange(count.sum())
+    return frame[pl.Series(rows.astype(np.uint32))]

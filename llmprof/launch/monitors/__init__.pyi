@@ -1,1 +1,0 @@
-from .sampler import Sampler as Sampler, counters as counters

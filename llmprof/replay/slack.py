@@ -1,0 +1,207 @@
+"""Slack of kernels where the recording shows all that waits for them, and the least of groups of
+kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import polars as pl
+
+from llmprof.analyze.catalog import Analysis
+from llmprof.analyze.collectives.collectives import collectives
+from llmprof.arguments import Columns
+from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, listed
+from llmprof.names.operators import first_true
+from llmprof.replay.critical_path import WORKS, path_of_events, slack_of_recorded
+from llmprof.replay.graph import MOST_EVENTS, events_of, graph
+from llmprof.trace import Trace
+from llmprof.trace.kept import per_trace
+
+
+@Analysis(
+    question="Which kernels could take longer without changing anything?",
+    help="how much longer each event of a device may take before a step ends later",
+    view="slack",
+    columns="rank step name layer stage dur_ns slack_ns pace_slack_ns unknown",
+)
+def slack(trace: Trace) -> pl.DataFrame:
+    """Slack of each device event: how much longer it may take without delaying a step, or without
+    changing the pace.
+
+    It is unknown where the calls of the host were not recorded, and for all that ran on a rank
+    before the end of its last collective that was not matched over the ranks: another rank may wait
+    for it.
+
+    Parameters
+    ----------
+    trace : Trace
+        A trace with device activity.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``event`` (as :func:`~llmprof.label.activity.activity` numbers them), ``rank, step, name,
+        layer, stage, start_ns, dur_ns``, ``slack_ns`` (no step ends later), ``pace_slack_ns`` (the
+        last step ends no later, nor does one after which others were left out: if the host sets the
+        pace, a kernel may delay its own step without delaying the last one) and ``unknown`` (why
+        the slack is not known, in which case both are null; null where it is known).
+
+    Raises
+    ------
+    NotCapturedError
+        The trace has no device activity.
+
+    Examples
+    --------
+    >>> free = analyze.slack(trace)
+    >>> bool((free["slack_ns"] <= free["pace_slack_ns"]).all())
+    True
+    """
+    free = slack_of_recorded(trace)
+    calls = trace.runtime if trace.has("runtime") else None
+    heard = [] if calls is None else calls["rank"].unique().to_list()
+    several = pl.col("world").is_null() | (pl.col("world") > 1)
+    unmatched = collectives(trace).filter(pl.col("wait_ns").is_null() & several)
+    last = unmatched.group_by("rank").agg(until_ns=(pl.col("start_ns") + pl.col("dur_ns")).max())
+    silent = "the host's calls were not recorded, so what waits for it is not known"
+    apart = "a collective after it was not matched over the ranks, so another rank may wait for it"
+    free = free.join(last, on="rank", how="left", maintain_order="left").with_columns(
+        unknown=first_true(
+            {silent: ~pl.col("rank").is_in(heard), apart: pl.col("start_ns") < pl.col("until_ns")}
+        )
+    )
+    replayed = pl.col("unknown").is_null()
+    return free.with_columns(pl.when(replayed).then(name).alias(name) for name in _SLACK).drop(
+        "until_ns"
+    )
+
+
+_SLACK: Final = ("slack_ns", "pace_slack_ns")
+
+
+@per_trace
+def known_slack(trace: Trace) -> pl.DataFrame:
+    """Slack of each event of a device as :func:`slack` has it, also where the dependencies
+    cannot be found.
+    """
+    nothing = pl.DataFrame(schema={"event": pl.UInt32, "slack_ns": pl.Int64, "unknown": pl.String})
+    try:
+        return slack(trace).select(nothing.columns)
+    except NotCapturedError:
+        return nothing
+    except LlmprofError as error:
+        events = graph(trace).events["event"].drop_nulls().sort()
+        return pl.concat(
+            [nothing, pl.DataFrame({"event": events, "unknown": error.found})],
+            how="diagonal_relaxed",
+        )
+
+
+@Analysis(
+    question="How much of each layer, stage or kernel lies on the critical path?",
+    help=(
+        "time of layers, stages or kernels on the critical path, and how much later they could end"
+        " (--by)"
+    ),
+    view="path-share",
+    grouped_by="by",
+    columns="layer events total_ns path_ns path_share slack_ns pace_slack_ns",
+)
+def path_share(trace: Trace, *, by: Columns = ("layer",)) -> pl.DataFrame:
+    """Share of the time of kernels or layers on the critical path, and their slack.
+
+    Parameters
+    ----------
+    trace : Trace
+        A trace with device activity.
+    by : str or sequence of str
+        Columns of :func:`slack` to group by: ``layer``, ``stage``, ``name``, ``rank``, ``step`` or
+        several.
+
+    Returns
+    -------
+    polars.DataFrame
+        The columns of ``by``, ``events``, ``total_ns`` (their time on the devices), ``path_ns`` (of
+        it on the path of :func:`~llmprof.analyze.critical_path`), ``path_share`` (path over total),
+        ``slack_ns`` (least over the events; null where that of one is unknown, as :func:`slack`
+        says it) and ``pace_slack_ns``, by ``path_ns``.
+
+    Raises
+    ------
+    NotCapturedError
+        The trace has no device activity.
+    AnalysisError
+        There is no such column.
+
+    Examples
+    --------
+    >>> shares = analyze.path_share(trace, by=["stage"])
+    >>> bool(shares["path_share"].drop_nulls().is_between(0, 1).all())
+    True
+    """
+    free, keys = slack(trace), list(by)
+    columns = ["rank", "step", "name", "layer", "stage"]
+    if wrong := [key for key in keys if key not in columns]:
+        raise AnalysisError(
+            f"there is no column {wrong[0]!r} to group by", expected=f"some of {listed(columns)}"
+        )
+    on_device = pl.col("part").is_in(WORKS) & pl.col("event").is_not_null()
+    path = (
+        path_of_events(trace)
+        .filter(on_device)
+        .group_by("event")
+        .agg(path_ns=pl.col("dur_ns").sum())
+    )
+    return (
+        free.join(path, on="event", how="left")
+        .group_by(keys)
+        .agg(
+            pl.len().alias("events"),
+            pl.col("dur_ns").sum().alias("total_ns"),
+            pl.col("path_ns").sum(),
+            *(
+                pl.when(pl.col(name).null_count() == 0).then(pl.col(name).min()).alias(name)
+                for name in _SLACK
+            ),
+        )
+        .with_columns(
+            path_share=pl.when(pl.col("total_ns") > 0).then(pl.col("path_ns") / pl.col("total_ns"))
+        )
+        .select(*keys, "events", "total_ns", "path_ns", "path_share", "slack_ns", "pace_slack_ns")
+        .sort("path_ns", *keys, descending=[True, *[False] * len(keys)], nulls_last=True)
+    )
+
+
+def unknown_slack(trace: Trace) -> str:
+    """Why no kernel has a slack that is known; empty where some have.
+
+    A large recording is not replayed for it.
+    """
+    if (events := events_of(trace)) > MOST_EVENTS:
+        return (
+            f"not looked for: {events:,} events, by itself of {MOST_EVENTS:,} at most"
+            " (analyze.slack computes it)"
+        )
+    free = known_slack(trace)
+    if not free.height:
+        return "nothing ran on a device"
+    reasons = free["unknown"].value_counts(sort=True)["unknown"]
+    return "" if free["slack_ns"].count() else str(reasons[0])
+
+
+def with_slack(
+    frame: pl.DataFrame, trace: Trace, events: pl.DataFrame, keys: Sequence[str]
+) -> pl.DataFrame:
+    """A frame of groups of device events with ``slack_ns``, the least of a group; null where
+    that of one is unknown.
+    """
+    every = pl.col("slack_ns").null_count() == 0
+    least = (
+        events.select(*keys, "event")
+        .join(known_slack(trace).select("event", "slack_ns"), on="event", how="left")
+        .group_by(*keys)
+        .agg(slack_ns=pl.when(every).then(pl.col("slack_ns").min()))
+    )
+    return frame.join(least, on=list(keys), how="left", nulls_equal=True, maintain_order="left")

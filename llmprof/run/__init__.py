@@ -1,0 +1,1 @@
+"""Runs of engines: launched, swept, tried, recorded where they serve, and timed by operator."""

@@ -1,0 +1,239 @@
+"""Part of an engine script: runs a vLLM server under load, and profiles a window of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from llmprof.run.launch.engines._job import Record, drop_traces, each_point, take_traces
+from llmprof.run.launch.engines._machine import Refused, guard
+from llmprof.run.launch.engines._server import (
+    HOST,
+    OK,
+    Client,
+    Server,
+    arguments,
+    free_port,
+    load,
+    serving,
+)
+from llmprof.run.launch.engines._vllm import (
+    cuda_profiler_is_known,
+    engine_options,
+    environment,
+    extension,
+    fields_of,
+    of_this_start,
+    place,
+    profiler_options,
+    vllm_folder,
+    warms_profiler,
+)
+
+_NAME = "model"
+_LOOK_S = 0.5
+NOT_FOUND = 404
+_USAGE = re.compile(r"vllm:(?:kv|gpu)_cache_usage_perc\b")
+
+
+def run_served(job: Mapping[str, Any], record: Record, worker: str) -> None:
+    """Start the server, warm it up, measure, profile, stop it."""
+    guard(job)
+    platform = place(job, record)
+    environment(job, platform)
+    frontend = fields_of(
+        vllm_folder() / "entrypoints" / "openai" / "cli_args.py", "FrontendArgs", "BaseFrontendArgs"
+    )
+    options = engine_options(job, record, platform, also=frontend or set()) | profiler_options(
+        job, record
+    )
+    options.setdefault("served_model_name", _NAME)
+    if frontend and "disable_uvicorn_access_log" in frontend:
+        options["disable_uvicorn_access_log"] = True
+    if job["layer_annotations"] or job["profiler"] != "none" or job["prefix_caching"]:
+        os.environ["VLLM_SERVER_DEV_MODE"] = (
+            "1"  # methods of workers can only be called in this mode
+        )
+    port = free_port(job["server"]["port"])
+    with (
+        extension(record.out, worker),
+        serving(_command(job, options, port), job, record, port) as server,
+    ):
+        _VllmClient(job, record, server, options).prepare()
+        each_point(
+            of_this_start(job, record),
+            record,
+            lambda point: _VllmClient(point, record, server, options).all(),
+        )
+
+
+def _command(job: Mapping[str, Any], options: Mapping[str, Any], port: int) -> list[str]:
+    where = ["--host", HOST, "--port", str(port)]
+    if (vllm_folder() / "entrypoints" / "cli" / "main.py").is_file():
+        start = ["-m", "vllm.entrypoints.cli.main", "serve", job["model"]]
+    else:
+        start = ["-m", "vllm.entrypoints.openai.api_server", "--model", job["model"]]
+    return [sys.executable, *start, *where, *arguments(options)]
+
+
+class _VllmClient(Client):
+    """Client of a vLLM server, whose workers it can call."""
+
+    def __init__(
+        self, job: Mapping[str, Any], record: Record, server: Server, options: Mapping[str, Any]
+    ) -> None:
+        more = {"return_token_ids": True} if options.get("skip_tokenizer_init") else {}
+        usage = {"include_usage": True, "continuous_usage_stats": True}
+        super().__init__(
+            job, record, server, model=options["served_model_name"], stream_options=usage, **more
+        )
+        self._peak: float | None = None
+        self._window_after: float | None = None
+
+    def prepare(self) -> None:
+        """Prepare the engine once after its start: annotate layers, and start the profiler for
+        the first time.
+        """
+        job, record = self.job, self.record
+        if job["layer_annotations"]:
+            self._rpc("llmprof_annotate", *(["1"] if job["profiler"] == "cuda" else []))
+            record.note("names of modules are in the trace; they cost time")
+        if warms_profiler(job, record):
+            with record.stage("warm_profiler"):
+                self._switch(on=True)
+                asyncio.run(
+                    load(
+                        self.server.port,
+                        [{**self.bodies[0], "max_tokens": 2}],
+                        [0.0],
+                        concurrency=1,
+                    )
+                )
+                self._switch(on=False)
+            drop_traces(record)
+
+    def all(self) -> None:
+        """Warm up, measure, profile."""
+        job, record = self.job, self.record
+        self._rpc("llmprof_begin")
+        answers = self.repeats(
+            "warmup", job["warmup"], first=job["server"]["max_concurrency"] or None
+        )
+        if job["plain"] or job["profiler"] == "none":
+            answers = self.repeats("plain", job["repeat"])
+        if job["profiler"] != "none":
+            if job["memory_snapshot"]:
+                self._rpc("llmprof_memory")
+            self._rpc("llmprof_watch_steps")
+            after = job["server"]["profile_after_s"]
+            if not after:
+                self._profile(on=True)
+            self._window_after = after
+            answers = self.repeats("profiled", job["profile_repeats"])
+            self._profile(on=False)
+            take_traces(record)
+            steps = self._rpc("llmprof_steps")
+            record.engine_steps(
+                "profiled", steps[0] if steps and isinstance(steps[0], list) else []
+            )
+            if job["memory_snapshot"]:
+                record.snapshots(
+                    [str(path) for path in self._rpc("llmprof_memory", record.snapshot_path)]
+                )
+        record.outputs(
+            [answer["text"] for answer in answers], [answer["tokens"] for answer in answers]
+        )
+        for name in self.server.metrics():
+            found = [
+                re.search(rf'\b{key}="(\d+)"', name) for key in ("num_gpu_blocks", "block_size")
+            ]
+            if name.startswith("vllm:cache_config_info") and all(found):
+                record.kv_cache(*(int(match[1]) for match in found if match), peak_usage=self._peak)
+        facts = [fact for fact in self._rpc("llmprof_facts") if isinstance(fact, dict)]
+        if facts:
+            record.document["peak_memory_bytes"] = {
+                str(fact["rank"]): fact["peak"] for fact in facts
+            }
+
+    def _rpc(self, method: str, *args: str) -> list[Any]:
+        """Answers of the workers to a call; empty if this run or this version of vLLM cannot
+        call them.
+        """
+        if os.environ.get("VLLM_SERVER_DEV_MODE") != "1":
+            return []
+        status, text = self.server.ask(
+            "POST", "/collective_rpc", {"method": method, "args": list(args)}, 600.0
+        )
+        if status == NOT_FOUND:
+            self.record.note("this version of vLLM cannot call methods of a server's workers")
+            return []
+        if status != OK:
+            raise RuntimeError(f"the server answered {method} with {status}: {text[:500]}")
+        document = json.loads(text).get("results") if text.strip() else None
+        return document if isinstance(document, list) else []
+
+    def empty_cache(self) -> None:
+        """Empty the prefix cache, if requests share prefixes."""
+        if self.job["prefix_caching"]:
+            self.server.command("/reset_prefix_cache")
+
+    def send(
+        self, bodies: Sequence[Mapping[str, Any]], arrive: Sequence[float]
+    ) -> list[dict[str, Any]]:
+        """Send the requests of one repeat; the window may open within the first of the profiled
+        ones.
+        """
+        after, self._window_after = self._window_after, None
+        return asyncio.run(self._load(bodies, arrive, after or 0.0))
+
+    async def _load(
+        self, bodies: Sequence[Mapping[str, Any]], arrive: Sequence[float], profile_after: float
+    ) -> list[dict[str, Any]]:
+        watch = asyncio.ensure_future(self._watch())
+        start = asyncio.ensure_future(self._start_later(profile_after))
+        try:
+            most = self.job["server"]["max_concurrency"]
+            answers = await load(self.server.port, bodies, arrive, concurrency=most)
+            if not start.done():
+                found = (
+                    "all requests were done before the profiler was to start, after"
+                    f" {profile_after:g} s"
+                )
+                raise Refused(found, "lower server.profile_after_s, or raise server.num_prompts")
+            start.result()
+        finally:
+            watch.cancel()
+            start.cancel()
+        return answers
+
+    async def _start_later(self, seconds: float) -> None:
+        if seconds:
+            await asyncio.sleep(seconds)
+            await asyncio.get_running_loop().run_in_executor(None, lambda: self._profile(on=True))
+
+    async def _watch(self) -> None:
+        """Sample the use of the KV cache from time to time."""
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            metrics = await asyncio.get_running_loop().run_in_executor(None, self.server.metrics)
+            usage = [value for name, value in metrics.items() if _USAGE.match(name)]
+            if usage:
+                self._peak = max(self._peak or 0.0, *usage)
+
+    def _profile(self, *, on: bool) -> None:
+        with self.record.stage("start_profile" if on else "stop_profile"):
+            self._switch(on=on)
+
+    def _switch(self, *, on: bool) -> None:
+        if self.job["profiler"] == "cuda" and not cuda_profiler_is_known():
+            self.server.command(
+                "/collective_rpc",
+                {"method": "llmprof_cuda_profiler", "args": ["1"] if on else [""]},
+            )
+        else:
+            self.server.command("/start_profile" if on else "/stop_profile")

@@ -1,0 +1,362 @@
+"""Runner of experiments: runs the passes of a mode, keeps the state of the folder up to date,
+and returns the run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import polars as pl
+
+from llmprof.errors import (
+    AnalysisError,
+    LaunchError,
+    LlmprofError,
+    NotCapturedError,
+    ReadError,
+    TraceWarning,
+)
+from llmprof.lazy import Carded, Method
+from llmprof.progress import Progress
+from llmprof.readers.reading import with_cpu_samples
+from llmprof.run.launch.config.models import resolve
+from llmprof.run.launch.config.options import ExperimentConfig
+from llmprof.run.launch.run import passes as run_passes
+from llmprof.run.launch.run import results
+from llmprof.run.launch.run.command import job
+from llmprof.run.launch.run.folder import (
+    FAILED,
+    FINISHED,
+    INTERRUPTED,
+    RUNNING,
+    UNIMPORTED,
+    RunFolder,
+)
+from llmprof.run.launch.run.passes import Passes, ran, tool
+from llmprof.run.launch.run.requests import engine_steps_of, requests_of
+from llmprof.run.launch.run.results import Results
+from llmprof.run.launch.run.series import ENGINE_FILE, gather
+from llmprof.trace.storage import files
+
+if TYPE_CHECKING:
+    from llmprof.trace import Trace
+    from llmprof.trace.metrics.data import Metrics
+
+
+class Summary(dict[str, Any]):
+    """Mapping whose keys can be read as attributes, also in nested mappings."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return _attributes(self[name])
+        except KeyError:
+            raise AttributeError(f"the summary has no {name!r}; it has {', '.join(self)}") from None
+
+
+def _attributes(value: Any) -> Any:
+    if isinstance(value, dict):
+        return Summary(value)
+    return [_attributes(item) for item in value] if isinstance(value, list) else value
+
+
+@dataclass(frozen=True)
+class Run(Carded):
+    """A run that was started: its folder, its configuration and its results."""
+
+    folder: RunFolder
+    config: ExperimentConfig
+
+    @property
+    def state(self) -> str:
+        """``finished``, ``finished without import``, ``failed``, ``interrupted`` or ``running``."""
+        return str(self.folder.state["state"])
+
+    @property
+    def recorded(self) -> bool:
+        """Whether it is a window of a server that llmprof did not start: nothing can repeat it."""
+        return self.folder.recording.is_file()
+
+    @functools.cached_property
+    def summary(self) -> Summary:
+        """``summary.json``, or empty; its keys are attributes, too:
+
+        ``run.summary.top_kernels[0].time_percentage``.
+        """
+        return Summary(files.read_json(self.folder.summary) or {})
+
+    def __getitem__(self, key: str) -> Any:
+        """``run["status"]`` is the state; any other key is read from the summary."""
+        return self.state if key == "status" else self.summary[key]
+
+    @functools.cached_property
+    def worker(self) -> dict[str, Any]:
+        """Content of the engine script's ``worker.json``; empty if the script ended before it
+        was written.
+        """
+        return files.read_json(self.folder.worker) or {}
+
+    @functools.cached_property
+    def requests(self) -> pl.DataFrame:
+        """Requests of the run, with the columns of
+        :func:`llmprof.run.launch.run.requests.requests_of`.
+        """
+        return requests_of(self.worker)
+
+    @functools.cached_property
+    def engine_steps(self) -> pl.DataFrame:
+        """Steps of the engine's scheduler in the window, as
+        :func:`llmprof.run.launch.run.requests.engine_steps_of`.
+        """
+        return engine_steps_of(self.worker)
+
+    @functools.cached_property
+    def trace(self) -> Trace:
+        """The timeline, with the samples of the monitors and of the host's call stacks
+        (``cpu_sampler``).
+
+        Raises
+        ------
+        NotCapturedError
+            The mode records no timeline, or the capture was not imported.
+        """
+        trace = results.timeline(self.folder, self.config)
+        if self.folder.monitors.is_file():
+            from llmprof.run.launch import monitors
+            from llmprof.run.launch.monitors import table
+
+            try:
+                trace = monitors.counters(table.read(self.folder.monitors), trace)
+            except (AnalysisError, ReadError) as error:
+                warnings.warn(
+                    f"the trace has no counters of the monitors: {error.found}",
+                    TraceWarning,
+                    stacklevel=2,
+                )
+        return with_cpu_samples(self.folder.path, trace)
+
+    @functools.cached_property
+    def metrics(self) -> Metrics:
+        """Hardware metrics that ncu measured.
+
+        Raises
+        ------
+        NotCapturedError
+            The mode does not use ncu.
+        """
+        if self.config.profile_mode not in {"ncu", "nsys_ncu"}:
+            found = f"a run in mode {self.config.profile_mode} measures no hardware counters"
+            raise NotCapturedError(found, hint="run it in mode ncu")
+        measured: Metrics = results.metrics(self.folder)
+        return measured
+
+    try_ = Method("llmprof.run.trials", "trial")
+    """Try a change of this run's configuration, and measure both in turn: :func:`llmprof.trial`."""
+
+    _card = "of_run"
+
+    def __repr__(self) -> str:
+        return f"<Run {self.folder.path.name}: {self.state}>"
+
+
+def open_run(path: str | os.PathLike[str]) -> Run:
+    """Open a run from its folder, whatever its state.
+
+    Raises
+    ------
+    ReadError
+        The folder is not a run folder.
+    """
+    folder = RunFolder.open(Path(path))
+    return Run(folder, folder.config)
+
+
+At = Callable[..., None]
+"""Writes the stage that a run has reached into its folder, and the state if it does not run any
+more.
+"""
+
+
+@contextlib.contextmanager
+def kept(folder: RunFolder) -> Iterator[At]:
+    """Keep the state of a folder up to date, however the run ends."""
+    reached = "start"
+
+    def at(stage: str, state: str = RUNNING) -> None:
+        nonlocal reached
+        reached = stage
+        folder.set_state(state, stage=stage)
+
+    at("start")
+    try:
+        yield at
+    except BaseException as error:
+        told = {"type": type(error).__name__, "message": str(error) or "interrupted"}
+        if isinstance(error, LlmprofError):
+            told |= {"found": error.found, "advice": error.hint}
+            error.facts.setdefault("folder", str(folder.path))
+        elif not isinstance(error, OSError | KeyboardInterrupt):
+            told["traceback"] = traceback.format_exc()[-4000:]
+        with contextlib.suppress(
+            LlmprofError
+        ):  # if a full disk prevents even that, the first error is kept
+            state = INTERRUPTED if isinstance(error, KeyboardInterrupt) else FAILED
+            folder.set_state(state, stage=reached, error=told)
+        if isinstance(error, OSError):
+            raise files.refused(Path(str(error.filename or folder.path)), error) from error
+        raise
+
+
+_RECORDED: Final = {"import", "ncu", "check", "done"}
+"""Stages in which the engine's part of the run is already recorded."""
+
+
+class ExperimentRunner:
+    """Runner of an experiment.
+
+    Parameters
+    ----------
+    config : ExperimentConfig
+        Configuration of the run.
+    progress : callable, optional
+        Called with the current task, the amount of work that is done, and the whole amount (0:
+        unknown).
+    check : bool
+        Whether the doctor checks the machine first; a failure that it finds stops the run before it
+        starts.
+    """
+
+    def __init__(
+        self, config: ExperimentConfig, *, progress: Progress | None = None, check: bool = True
+    ) -> None:
+        self.config = config
+        self._progress, self._check = progress, check
+
+    def run(self) -> Run:
+        """Run the experiment in a new folder.
+
+        Returns
+        -------
+        Run
+            Finished run, whose capture was checked; ``state`` says if a raw capture could not be
+            imported here.
+
+        Raises
+        ------
+        LaunchError
+            The machine cannot run the experiment (the error has the doctor's reason), or the engine
+            or the profiler failed; the error says what to do.
+        CaptureError
+            The capture is empty or incomplete.
+        OutputError
+            The run's folder cannot be written, or the disk is full.
+
+        Warns
+        -----
+        TraceWarning
+            Repeats disagree, parts of the capture are missing, or it was not imported.
+        """
+        for name in ("nsys", "ncu"):
+            if name in self.config.profile_mode:
+                tool(name)
+        if self._check:
+            run_passes.ask_doctor(self.config, self._progress)
+        job(
+            self.config, self.config.model
+        )  # so that an unreadable prompt file is reported before anything starts
+        return self.run_in(RunFolder.create(self.config))
+
+    def run_in(self, folder: RunFolder) -> Run:
+        """Run the experiment in an existing folder with a separate engine; files of an earlier
+        attempt are removed.
+        """
+        with folder.lock(), kept(folder) as stage:
+            folder.clear()
+            stage("model")
+            passes = Passes(
+                self.config, folder, resolve(self.config.model, folder.model), self._progress
+            )
+            stage("engine")
+            results = Results(self.config, folder, run_passes.engine(passes), passes.notes)
+            if self.config.profile_mode == "nsys_ncu":
+                stage("import")
+                self._say("importing the timeline")
+                trace = results.timeline()
+                stage("ncu")
+                run_passes.ncu_pass(passes, trace)
+            return self._finish(results, passes, stage)
+
+    def finish_in(self, folder: RunFolder) -> Run:
+        """Import and check a recorded run, and write its results; if the pass of ncu is missing,
+        it is run.
+        """
+        with folder.lock(), kept(folder) as stage:
+            gather(folder)
+            passes = Passes(self.config, folder, self.config.model, self._progress)
+            passes.recall()
+            results = Results(
+                self.config, folder, files.read_json(folder.worker) or {}, passes.notes
+            )
+            if self.config.profile_mode == "nsys_ncu" and not folder.ncu_report.is_file():
+                passes.model = resolve(self.config.model, folder.model)
+                stage("ncu")
+                run_passes.ncu_pass(passes, results.timeline())
+            return self._finish(results, passes, stage)
+
+    def _finish(self, results: Results, passes: Passes, stage: At) -> Run:
+        stage("import")
+        self._say("reading the capture")
+        if results.imported:
+            results.timeline()
+        stage("check")
+        self._say("checking the capture and writing numbers")
+        results.write([*passes.commands, *ran(results.imports, "import")], passes.environment)
+        stage("done", FINISHED if results.imported else UNIMPORTED)
+        results.say()
+        return Run(results.folder, self.config)
+
+    def _say(self, what: str) -> None:
+        if self._progress is not None:
+            self._progress(what, 0, 0)
+
+
+def resume(
+    path: str | os.PathLike[str], *, progress: Progress | None = None, check: bool = True
+) -> Run:
+    """Resume a run: a finished run stays as it is, a recorded run is imported, any other is started
+    again.
+
+    Raises
+    ------
+    LlmprofError
+        As :meth:`ExperimentRunner.run`.
+    """
+    run = open_run(path)
+    runner = ExperimentRunner(run.config, progress=progress, check=check)
+    if run.state == FINISHED:
+        return run
+    if run.state == RUNNING:
+        raise LaunchError(
+            f"{run.folder.path.name} is running", hint="wait for its end, or end its process"
+        )
+    if run.recorded:
+        found = f"{run.folder.path.name} is a recording of a server that llmprof did not start"
+        raise LaunchError(found, hint="record the server again: llmprof record")
+    shared = (run.folder.path / ENGINE_FILE).is_file()
+    recorded = (
+        (shared or run.folder.state.get("stage") in _RECORDED)
+        and run.worker
+        and not run.worker.get("error")
+    )
+    if run.state == UNIMPORTED or recorded:
+        return runner.finish_in(run.folder)
+    if check:
+        run_passes.ask_doctor(run.config, progress)
+    return runner.run_in(run.folder)

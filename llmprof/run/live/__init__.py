@@ -1,0 +1,16 @@
+"""Servers that run already: a window of one recorded, the bad moment waited for, and what changed
+since a good one.
+
+>>> import llmprof
+>>> run = llmprof.record("http://127.0.0.1:8000", seconds=3)  # doctest: +SKIP
+>>> llmprof.watch("http://127.0.0.1:8000", "ttft_p99 > 500ms for 30s")  # doctest: +SKIP
+"""
+
+from llmprof.arguments import check_exports
+from llmprof.run.live.changes import changed
+from llmprof.run.live.dashboard import dashboard
+from llmprof.run.live.past import history
+from llmprof.run.live.recording import record
+from llmprof.run.live.watching import watch
+
+check_exports(globals())

@@ -1,0 +1,78 @@
+"""Lock of a server, so that only one process of this machine records it, and the next one knows
+who.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+import platformdirs
+
+from llmprof.errors import LaunchError
+from llmprof.run.launch.run.folder import hold
+from llmprof.run.live.server import Address
+from llmprof.trace.storage import files
+
+RECORDING: Final = "recording"
+
+
+def places() -> Path:
+    """Folder of the locks and of what captures of a server cost before: it survives the process,
+    and is the user's.
+    """
+    chosen = os.environ.get("LLMPROF_CACHE")
+    return (Path(chosen) if chosen else Path(platformdirs.user_cache_dir("llmprof"))) / "live"
+
+
+class Lock:
+    """Lock of one server, whose file says who records it."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        name = hashlib.sha256(address.url.encode()).hexdigest()[:16]
+        self._path = places() / f"{name}.lock"
+        self.costs = places() / f"{name}.json"
+        """File with what earlier captures of the server cost."""
+        self.left_on = False
+        """Whether an earlier recording was never ended: its process and its guard were killed."""
+
+    @contextlib.contextmanager
+    def taken(self) -> Iterator[int]:
+        """Take the lock; yields its file descriptor, which the guard inherits, so that it
+        outlives this process.
+        """
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            file = self._path.open("ab")
+        except OSError as error:
+            raise files.refused(self._path, error) from error
+        with file:
+            who = files.read_json(self._path)
+            who = who if isinstance(who, dict) else {}
+            if not hold(file):
+                raise LaunchError(
+                    f"process {who.get('pid', 'unknown')} records {self._address.url} since"
+                    f" {who.get('started', 'an unknown time')}, into"
+                    f" {who.get('folder') or 'an unknown folder'}",
+                    hint="wait for its end: a server has one profiler",
+                    busy=True,
+                    pid=who.get("pid"),
+                )
+            self.left_on = who.get("state") == RECORDING
+            yield file.fileno()
+
+    def write(self, state: str, folder: Path | None = None) -> None:
+        """Write who records the server; in place, since the lock belongs to this very file."""
+        now = datetime.now().astimezone().isoformat(timespec="seconds")
+        who = {"pid": os.getpid(), "started": now, "url": self._address.url, "state": state}
+        with contextlib.suppress(OSError):
+            self._path.write_text(
+                json.dumps(who | {"folder": None if folder is None else str(folder)})
+            )

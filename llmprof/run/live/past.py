@@ -1,0 +1,217 @@
+"""History of a server's counters in three levels of detail, of bounded size, in Parquet."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import polars as pl
+
+from llmprof.errors import AnalysisError, ReadError
+from llmprof.run.live.counters import LENGTHS, QUANTILES, SAMPLE, TIMES
+from llmprof.trace.storage import files
+from llmprof.units import NS_PER_S
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """One level of detail: rows of ``every_s`` seconds (0: as they were read), at most ``rows``
+    of them.
+    """
+
+    name: str
+    every_s: int
+    rows: int
+
+
+LEVELS: Final = (
+    Level("recent", 0, 10_000),
+    Level("minutes", 60, 10_080),
+    Level("hours", 3600, 8_760),
+)
+"""Ten thousand readings, a week of minutes, a year of hours."""
+
+_BUFFER: Final = 500
+_SUMMED: Final = tuple(f"{name}_count" for name in (*TIMES, *LENGTHS))
+_MEANS: Final = tuple(f"{name}_mean" for name in (*TIMES, *LENGTHS))
+_QUANTILES: Final = tuple(f"{name}_{part}" for name in TIMES for part in QUANTILES)
+_EMPTY: Final = pl.DataFrame(schema=SAMPLE)
+
+
+def coarser(rows: pl.DataFrame, every_s: int) -> pl.DataFrame:
+    """Rows of a coarser level.
+
+    Values of the moment and rates are averaged over time, means over their requests; quantiles are
+    medians of those of the rows, since quantiles cannot be added up; counts are summed.
+    """
+    every_ns = every_s * NS_PER_S
+    plain = [
+        name
+        for name in SAMPLE
+        if name not in {"time_ns", "seconds", *_SUMMED, *_MEANS, *_QUANTILES}
+    ]
+
+    def mean(name: str, weight: str) -> pl.Expr:
+        known = pl.col(name).is_not_null()
+        return (pl.col(name) * pl.col(weight)).sum() / pl.col(weight).filter(known).sum()
+
+    grouped = rows.group_by(pl.col("time_ns") // every_ns * every_ns, maintain_order=True).agg(
+        pl.col("seconds").sum(),
+        *(mean(name, "seconds").alias(name) for name in plain),
+        *(pl.col(name).median() for name in _QUANTILES),
+        *(mean(name, name.replace("_mean", "_count")).alias(name) for name in _MEANS),
+        *(
+            pl.when(pl.col(name).count() > 0).then(pl.col(name).sum()).alias(name)
+            for name in _SUMMED
+        ),
+    )
+    return (
+        grouped.with_columns(pl.col(pl.Float64).fill_nan(None))
+        .select(list(SAMPLE))
+        .cast(pl.Schema(SAMPLE))
+    )
+
+
+@dataclass(slots=True)
+class History:
+    """History in a folder.
+
+    A row that does not fit any more goes, the oldest first; the file of a level is small.
+    """
+
+    folder: Path
+    frames: dict[str, pl.DataFrame] = field(default_factory=dict)
+    _new: list[Mapping[str, Any]] = field(default_factory=list)
+
+    @classmethod
+    def open(cls, folder: str | os.PathLike[str]) -> History:
+        """The history in a folder; a level whose file is missing or damaged begins anew."""
+        made = cls(Path(folder))
+        for level in LEVELS:
+            try:
+                frame = pl.read_parquet(made._file(level.name))
+                later = [
+                    pl.lit(None).alias(name)
+                    for name in SAMPLE
+                    if name not in frame.columns and name != "time_ns"
+                ]
+                made.frames[level.name] = (
+                    frame.with_columns(later).select(list(SAMPLE)).cast(pl.Schema(SAMPLE))
+                )
+            except (OSError, pl.exceptions.PolarsError):
+                made.frames[level.name] = _EMPTY
+        return made
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Add a reading; it is on disk after the next :meth:`store`."""
+        self._new.append(row)
+        if len(self._new) >= _BUFFER:
+            self._take()
+
+    def recent(self) -> pl.DataFrame:
+        """The readings that are kept, the oldest first."""
+        self._take()
+        return self.frames["recent"]
+
+    def hours(self) -> pl.DataFrame:
+        """Every hour that is kept, the oldest first."""
+        self._take()
+        return self.frames["hours"]
+
+    def store(self) -> None:
+        """Write what is new; if that fails, the files stay as they were, and the rows in memory."""
+        self._take()
+        files.made(self.folder)
+        for level in LEVELS:
+            content = io.BytesIO()
+            self.frames[level.name].write_parquet(content, compression="zstd")
+            files.write(self._file(level.name), content.getvalue())
+
+    def _take(self) -> None:
+        """Put the new rows into each level."""
+        if not self._new:
+            return
+        rows = pl.DataFrame(self._new, schema=SAMPLE, orient="row")
+        self._new = []
+        for level in LEVELS:
+            before = self.frames[level.name]
+            if not level.every_s:
+                both = pl.concat([before, rows])
+            else:
+                added = coarser(rows, level.every_s)
+                # a clock that was set back lands in a row that exists: both are one row then
+                same = before.join(added, on="time_ns", how="semi")
+                rest = before.join(added, on="time_ns", how="anti")
+                both = pl.concat([rest, coarser(pl.concat([same, added]), level.every_s)]).sort(
+                    "time_ns"
+                )
+            self.frames[level.name] = both.tail(level.rows)
+
+    def _file(self, name: str) -> Path:
+        return self.folder / f"{name}.parquet"
+
+
+def history(folder: str | os.PathLike[str]) -> pl.DataFrame:
+    """Read the history that ``llmprof watch`` keeps of a server: every reading, then minutes, then
+    hours.
+
+    Parameters
+    ----------
+    folder : path
+        Folder of the watch.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``level`` (recent, minutes, hours), ``time_ns`` (since the epoch; of minutes and hours the
+        beginning), ``seconds`` that were observed, ``running, waiting`` (requests), ``kv_usage,
+        hit_rate`` (shares), ``prompt_tokens_per_s, output_tokens_per_s, requests_per_s`` (that
+        ended), ``arrivals_per_s`` (that came), ``preemptions_per_s``, of each time (``ttft, tpot,
+        e2e, queue, prefill, decode``, in seconds) ``…_p50, …_p90, …_p99, …_mean`` and the number
+        ``…_count``, and ``prompt_length_mean, output_length_mean, step_tokens_mean`` (tokens).
+        Null: not known.
+
+    Raises
+    ------
+    ReadError
+        The folder has no history.
+
+    Examples
+    --------
+    >>> llmprof.run.live.history("results/watch_127.0.0.1-8000")["ttft_p99"].max()  # doctest: +SKIP
+    """
+    where = Path(folder) / FOLDER
+    if not any((where / f"{level.name}.parquet").is_file() for level in LEVELS):
+        raise ReadError(
+            f"{folder} has no history of a server", expected="the folder that llmprof watch writes"
+        )
+    opened = History.open(where)
+    return pl.concat(
+        [
+            opened.frames[level.name].select(pl.lit(level.name).alias("level"), pl.all())
+            for level in LEVELS
+        ]
+    )
+
+
+FOLDER: Final = "history"
+"""Folder of the history within that of a watch."""
+
+
+def best_hour(hours: pl.DataFrame, by: str = "tpot_mean") -> dict[str, Any]:
+    """The hour under load in which a further token took least time, of those with half an hour
+    of observation.
+    """
+    usable = hours.filter(
+        (pl.col("seconds") >= 1800) & (pl.col("output_tokens_per_s") > 0)
+    ).drop_nulls(by)
+    if usable.is_empty():
+        found = "the history has no hour with load that was observed for half an hour"
+        raise AnalysisError(
+            found, hint="watch longer, or give baseline=, a folder of an earlier capture"
+        )
+    return usable.sort(by).row(0, named=True)

@@ -1,0 +1,146 @@
+"""The slowest request of a window: what its time was, and which steps ran meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import polars as pl
+
+from llmprof.analyze.requests.requests import epoch_of
+from llmprof.errors import LlmprofError
+from llmprof.findings.sentences import SLOWEST, finding
+from llmprof.label.steps.steps import steps as steps_of
+from llmprof.trace import Trace
+
+RULE: Final = "slowest_request"
+_MUCH: Final = 2.0
+"""Times the median of the others from which the slowest request is a fault."""
+
+
+def slowest_request(trace: Trace, requests: pl.DataFrame) -> dict[str, Any] | None:
+    """The slowest request as a row of :func:`llmprof.analyze.findings`; None without requests.
+
+    Its times are those that the server told: queue, prefill until the first token, decode. The
+    steps of the first rank that ran during each say with how many requests it shared the device, as
+    far as the window holds them.
+    """
+    timed = requests.drop_nulls(["start_epoch_ns", "e2e_ns"])
+    if timed.is_empty():
+        return None
+    worst = timed.sort("e2e_ns", descending=True).row(0, named=True)
+    others = timed.filter(pl.col("request") != worst["request"])["e2e_ns"].median()
+    parts = _parts(worst)
+    largest = max(parts, key=lambda name: parts[name], default=None)
+    try:
+        begin = worst["start_epoch_ns"] - epoch_of(trace)
+        steps = _steps(trace)
+    except LlmprofError:
+        begin, steps = 0, pl.DataFrame()
+    stretches, at = {}, begin
+    for name, dur_ns in parts.items():
+        stretches[name] = {"ns": dur_ns} | _during(steps, at, at + dur_ns)
+        at += dur_ns
+    figures = {
+        "id": worst["id"] or worst["request"],
+        "e2e_ns": worst["e2e_ns"],
+        "usual_ns": others,
+        "of": timed.height,
+        "part": largest,
+        "stretches": stretches,
+        "prompt_tokens": worst["prompt_tokens"],
+        "output_tokens": worst["output_tokens"],
+        "left_out": _left_out(stretches.get("decode"), worst["output_tokens"]),
+    }
+    title, detail, suggestion = finding(RULE, figures, SLOWEST)
+    slow = others is not None and worst["e2e_ns"] >= _MUCH * others  # type: ignore[operator]
+    return {
+        "rule": RULE,
+        "severity": "medium" if slow else "info",
+        "title": title,
+        "figure": float(worst["e2e_ns"]),
+        "unit": "ns a request",
+        "share_of_time": parts[largest] / worst["e2e_ns"] if largest and worst["e2e_ns"] else None,
+        "scope": f"the slowest of {timed.height} requests",
+        "denominator": "its time",
+        "evidence": "requests",
+        "where": f"request = {worst['request']}",
+        "start_ns": begin,
+        "end_ns": begin + worst["e2e_ns"],
+        "detail": detail,
+        "suggestion": suggestion,
+        "about": None if worst["id"] is None else str(worst["id"]),
+    }
+
+
+def with_row(found: pl.DataFrame, row: Mapping[str, Any] | None) -> pl.DataFrame:
+    """Findings with one more at the end."""
+    if row is None:
+        return found
+    last = pl.DataFrame(
+        [dict(row) | {"order": found.height + 1}], schema_overrides=dict(found.schema)
+    )
+    return pl.concat([found, last], how="diagonal_relaxed").select(found.columns)
+
+
+def _parts(request: Mapping[str, Any]) -> dict[str, int]:
+    """Times that follow each other, as far as the server told them."""
+    queue, ttft = request["queue_ns"], request["ttft_ns"]
+    if ttft is None:
+        return (
+            {} if queue is None else {"queue": queue, "the rest": max(0, request["e2e_ns"] - queue)}
+        )
+    before = (
+        {"first token": ttft}
+        if queue is None
+        else {"queue": queue, "prefill": max(0, ttft - queue)}
+    )
+    return before | {"decode": max(0, request["e2e_ns"] - ttft)}
+
+
+def _steps(trace: Trace) -> pl.DataFrame:
+    """Steps of the first rank: begin and end, requests and tokens."""
+    frame = steps_of(trace).filter((pl.col("rank") >= 0) & (pl.col("phase") != "empty"))
+    begin = pl.coalesce("host_start_ns", "start_ns")
+    end = pl.coalesce(
+        pl.col("start_ns") + pl.col("dur_ns"), pl.col("host_start_ns") + pl.col("host_dur_ns")
+    )
+    own = frame.filter(pl.col("rank") == pl.col("rank").min())
+    return (
+        own.select("context_tokens", "generation_requests", begin=begin, end=end)
+        .drop_nulls()
+        .sort("begin")
+    )
+
+
+def _during(steps: pl.DataFrame, begin: int, end: int) -> dict[str, Any]:
+    """Steps that ran between two times: how many, with how many requests, how much of their time
+    with a prefill.
+
+    ``recorded`` is the share of that time that the trace holds.
+    """
+    empty = {"steps": 0, "requests": None, "prefill": None, "recorded": 0.0}
+    if steps.is_empty() or end <= begin:
+        return empty
+    low, high = max(begin, int(steps["begin"].min())), min(end, int(steps["end"].max()))  # type: ignore[arg-type]
+    within = pl.min_horizontal("end", high) - pl.max_horizontal("begin", low)
+    inside = steps.with_columns(ns=within).filter(pl.col("ns") > 0)
+    if inside.is_empty():
+        return empty
+    weight = float(inside["ns"].sum())
+    return {
+        "steps": inside.height,
+        "requests": float((inside["generation_requests"] * inside["ns"]).sum()) / weight,
+        "prefill": float(inside.filter(pl.col("context_tokens") > 0)["ns"].sum()) / weight,
+        "recorded": (high - low) / (end - begin),
+    }
+
+
+def _left_out(decode: Mapping[str, Any] | None, output_tokens: int | None) -> int:
+    """Steps that ran during its decode without it; 0 unless all of that time was recorded."""
+    if decode is None or output_tokens is None or decode["recorded"] < 1.0:
+        return 0
+    missed = int(decode["steps"]) - output_tokens
+    return (
+        missed if missed > 1 else 0
+    )  # the steps at both ends overlap with its first and last token

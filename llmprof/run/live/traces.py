@@ -1,0 +1,264 @@
+"""Traces of a capture: found where the server writes them, and taken when they are whole."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from isal import igzip
+
+from llmprof.errors import CaptureError, ConfigError, LaunchError, listed
+from llmprof.progress import Progress
+from llmprof.text import counted
+from llmprof.trace.storage import files
+
+_LOOK_S: Final = 0.3
+_SETTLED_S: Final = 3.0
+_FETCH_S: Final = 600.0
+_BLOCK: Final = 1 << 20
+_TRACE: Final = re.compile(r"\.json(?:\.gz)?$")
+_FRONTEND: Final = "async_llm"
+"""Part of the name of the trace of vLLM's front end, which runs no part of the model."""
+_SIZE: Final = re.compile(r"(?:^|[_.-])(tp|pp|dp)-?(\d+)(?=[_.-])", re.IGNORECASE)
+TO: Final = "{to}"
+
+
+def whole(path: Path) -> bool:
+    """Whether a trace was written to its end: a gzip file with its checksum, and JSON that ends
+    with a brace.
+    """
+    last = b""
+    try:
+        with path.open("rb") as file:
+            packed = file.read(2) == b"\x1f\x8b"
+            file.seek(0)
+            if packed:
+                with igzip.GzipFile(fileobj=file) as content:
+                    while block := content.read(_BLOCK):
+                        last = (last + block)[-64:]
+            else:
+                file.seek(max(0, path.stat().st_size - 64))
+                last = file.read()
+    except (OSError, EOFError, igzip.BadGzipFile):
+        return False
+    return last.rstrip().endswith(b"}")
+
+
+@dataclass(slots=True)
+class Place:
+    """Where the server's traces are found: a folder that is seen here, or a command that copies
+    them here.
+    """
+
+    folder: Path
+    prefix: str
+    """Beginning of the names of this capture, or name of its own folder; older versions of vLLM
+    do not know it.
+    """
+    fetch: tuple[str, ...] = ()
+    before: dict[Path, tuple[int, int]] = field(default_factory=dict)
+
+    def remember(self) -> None:
+        """Keep in mind which files exist before the capture."""
+        if self.fetch:
+            self.copy()
+        self.before = dict(self._all())
+
+    def copy(self) -> None:
+        """Run the command that copies the server's folder here."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        to = str(self.folder)
+        argv = [word.replace(TO, to) for word in self.fetch]
+        argv += [] if any(TO in word for word in self.fetch) else [to]
+        try:
+            done = subprocess.run(  # noqa: S603
+                argv,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=_FETCH_S,
+                check=False,
+            )
+        except OSError as error:
+            raise LaunchError(
+                f"{argv[0]} cannot be started: {error.strerror}", hint="see fetch"
+            ) from error
+        except subprocess.TimeoutExpired as error:
+            raise LaunchError(
+                f"{argv[0]} took more than {_FETCH_S:g} s", hint="see fetch"
+            ) from error
+        if done.returncode:
+            said = " ".join((done.stderr or done.stdout).split())[-300:]
+            raise LaunchError(
+                f"{argv[0]} ended with status {done.returncode}: {said}", hint="see fetch"
+            )
+
+    def found(self) -> list[Path]:
+        """Traces of ranks that belong to this capture."""
+        new = [path for path, mark in self._all() if self.before.get(path) != mark]
+        named = [
+            path for path in new if path.name.startswith(self.prefix) or self.prefix in path.parts
+        ]
+        return sorted(named or new)
+
+    def clear(self) -> bool:
+        """Remove what this capture left in the server's folder, as far as its name says so;
+        whether all went.
+        """
+        if self.fetch:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            return True
+        try:
+            for path in self.folder.glob(f"{self.prefix}*"):
+                if path.is_dir() and not path.is_symlink():
+                    shutil.rmtree(path)
+                else:
+                    path.unlink()
+        except OSError:
+            return False
+        return not any(path for path, mark in self._all() if self.before.get(path) != mark)
+
+    def _all(self) -> list[tuple[Path, tuple[int, int]]]:
+        rows = []
+        look = (
+            self.folder.rglob("*")
+            if self.fetch
+            else [*self.folder.glob("*"), *self.folder.glob(f"{self.prefix}/*")]
+        )
+        for path in look:
+            if _TRACE.search(path.name) and _FRONTEND not in path.name and path.is_file():
+                stat = path.stat()
+                rows.append((path, (stat.st_size, stat.st_mtime_ns)))
+        return rows
+
+
+def place(
+    folder: str | os.PathLike[str] | None,
+    fetch: Sequence[str] | None,
+    prefix: str,
+    own: Path,
+    *,
+    made: bool = False,
+) -> Place:
+    """Where the traces of a capture are found; ``made``: the server, on this machine, makes it
+    at its first trace.
+    """
+    if fetch is not None:
+        if not fetch:
+            raise ConfigError(
+                "fetch has no word",
+                expected='a command, such as ["kubectl", "cp", "pod:/profiles"]',
+            )
+        return Place(own, prefix, tuple(fetch))
+    expected = "the folder into which the server writes its traces, as it is seen from here"
+    if folder is None:
+        found = "the server does not say where it writes its traces"
+        hint = "or fetch=, the command that copies it here, such as kubectl cp POD:/profiles"
+        raise ConfigError(found, expected=f"folder=, {expected}", hint=hint)
+    seen = Path(folder).expanduser()
+    if not seen.is_dir() and not made:
+        found = f"the server writes its traces to {folder}, which is no folder on this machine"
+        hint = "or fetch=, the command that copies it here, such as kubectl cp POD:/profiles"
+        raise ConfigError(found, expected=f"folder=, {expected} (a mounted volume)", hint=hint)
+    return Place(seen, prefix)
+
+
+def collect(
+    source: Place,
+    to: Path,
+    *,
+    ranks: int | None,
+    timeout_s: float,
+    progress: Progress | None = None,
+) -> list[Path]:
+    """Wait until every rank has written its trace to the end, and copy the traces.
+
+    If the number of ranks is not known, the traces count that are there when nothing has changed
+    for three seconds.
+    """
+    until = time.monotonic() + timeout_s
+    sizes: dict[Path, int] = {}
+    good: set[Path] = set()
+    changed = time.monotonic()
+    while True:
+        if source.fetch:
+            source.copy()
+        found = source.found()
+        now = {path: path.stat().st_size for path in found}
+        still = {path for path in found if sizes.get(path) == now[path]}
+        done = {path for path in still if path in good or whole(path)}
+        if now != sizes:
+            changed, good = time.monotonic(), set()
+        good |= done
+        sizes = now
+        if ranks is not None and len(done) >= ranks and len(done) == len(found):
+            break
+        if (
+            ranks is None
+            and done
+            and len(done) == len(found)
+            and time.monotonic() - changed >= _SETTLED_S
+        ):
+            break
+        if progress is not None:
+            progress("waiting for the traces of all ranks", len(done), ranks or 0)
+        if time.monotonic() > until:
+            raise _incomplete(source, found, done, ranks)
+        time.sleep(_LOOK_S)
+    return [_copied(path, to) for path in found]
+
+
+def _copied(path: Path, to: Path) -> Path:
+    target, part = to / path.name, to / f".{path.name}.part"
+    try:
+        to.mkdir(exist_ok=True)
+        shutil.copyfile(path, part)
+        part.replace(target)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise files.refused(target, error) from error
+    return target
+
+
+def _incomplete(
+    source: Place, found: list[Path], done: set[Path], ranks: int | None
+) -> CaptureError:
+    where = " ".join(source.fetch) or str(source.folder)
+    if not found:
+        return CaptureError(
+            f"the server wrote no trace that is seen in {where}",
+            hint=(
+                "give folder= or fetch=, and look into the server's log for an error of its"
+                " profiler; a window in which nothing is computed leaves no trace in some versions"
+            ),
+        )
+    half = [path.name for path in found if path not in done]
+    return CaptureError(
+        f"of {counted(ranks, 'rank') if ranks else 'the ranks'} {len(done)} wrote a whole trace"
+        f"{f'; not whole: {listed(half)}' if half else ''}",
+        expected=f"a trace of each rank in {where}",
+        hint=(
+            "look into the log of the ranks that are missing; a rank on another machine writes into"
+            " its own folder"
+        ),
+        whole=len(done),
+    )
+
+
+def sizes_of(names: Sequence[str]) -> dict[str, int]:
+    """Sizes of the groups of ranks by the names of their traces:
+
+    ``…_pp0_tp1_…`` (vLLM), ``…-TP-1…`` (SGLang).
+    """
+    most: dict[str, int] = {}
+    for name in names:
+        for group, rank in _SIZE.findall(name):
+            most[group.lower()] = max(most.get(group.lower(), 0), int(rank) + 1)
+    return most

@@ -1,0 +1,8 @@
+"""Times of operators alone: a script runs operators of a recording, and its times are compared
+with the recorded.
+"""
+
+from llmprof.arguments import check_exports
+from llmprof.run.operator_timing.script import OperatorTiming, compare, read_results, time_operators
+
+check_exports(globals())

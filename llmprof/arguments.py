@@ -408,10 +408,14 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
     return call
 
 
-def check_exports(exported: dict[str, Any]) -> None:
-    """Check the arguments of the functions that a room exports, given as its ``globals()``."""
-    exported |= {
+def check_exports(exported: dict[str, Any]) -> list[str]:
+    """Check the arguments of the functions that a room exports, given as its ``globals()``, and
+    return their names.
+    """
+    functions = {
         name: checked(value)
         for name, value in exported.items()
         if isinstance(value, types.FunctionType) and value is not check_exports
     }
+    exported |= functions
+    return list(functions)

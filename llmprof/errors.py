@@ -123,6 +123,15 @@ class ClusterError(LlmprofError):
     """The workers of a cluster cannot be reached, or are lost."""
 
 
+def no_attribute(owner: str, name: str, known: Iterable[str]) -> AttributeError:
+    """The error for an attribute that does not exist, with the names that are nearest to it."""
+    import difflib  # here, since few imports of llmprof end in it
+
+    near = difflib.get_close_matches(name, list(known), n=2, cutoff=0.5)
+    meant = f"; did you mean {' or '.join(near)}?" if near else ""
+    return AttributeError(f"{owner} has no attribute {name!r}{meant}", name=name)
+
+
 @contextmanager
 def needs(
     package: str, what: str, extra: str, kind: type[LlmprofError] = LlmprofError, more: str = ""

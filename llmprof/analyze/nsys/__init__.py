@@ -29,4 +29,8 @@ from llmprof.analyze.nsys.summaries import (
 )
 from llmprof.arguments import check_exports
 
-check_exports(globals())
+__all__ = check_exports(globals())  # noqa: PLE0605
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -157,9 +157,11 @@ def read(path: Path, how: dict[str, str | Path]) -> Trace:
     """A recording with the operators of its graphs."""
     trace = llmprof.read(path)
     if "captures" in how:
-        return analyze.with_captures(trace, llmprof.read(how["captures"]))
+        return analyze.add_operators(trace, captures=llmprof.read(how["captures"]))
     if "eager" in how:
-        return analyze.with_eager_steps(trace, llmprof.read(how["eager"]) if how["eager"] else None)
+        return analyze.add_operators(
+            trace, eager=llmprof.read(how["eager"]) if how["eager"] else None
+        )
     return trace
 
 

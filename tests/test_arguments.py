@@ -241,8 +241,8 @@ def test_one_name_alone_and_keywords_are_taken(trace):
     assert analyze.overlap(trace, by="rank").equals(analyze.overlap(trace, by=["rank", "rank"]))
     assert analyze.kernels(trace, by="rank").equals(analyze.kernels(trace=trace, by=("rank",)))
     assert analyze.idle(trace, min_ns=np.int64(1000)).equals(analyze.idle(trace, min_ns=1000))
-    whole = analyze.overlap_within(trace, window=(0, 1_000_000))
-    assert analyze.overlap_within(trace, window=[0, 1e6]).equals(whole)
+    whole = analyze.overlap(trace, window=(0, 1_000_000))
+    assert analyze.overlap(trace, window=[0, 1e6]).equals(whole)
 
 
 @pytest.mark.parametrize(

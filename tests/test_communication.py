@@ -120,7 +120,7 @@ print(json.dumps({
     "table": whole.collectives["name"].to_list(),
     "part": part.collectives["name"].to_list(),
     "kinds": whole.collectives["evidence"].to_list(),
-    "analysis": analyze.kernel_categories(whole)["category"].to_list(),
+    "analysis": whole.events["category"].to_list(),
 }))
 """
 

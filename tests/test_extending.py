@@ -306,7 +306,7 @@ def test_a_package_with_all_three(page, tmp_path, monkeypatch):
         "from llmprof import analyze, report\n"
         "from llmprof.analyze import catalog\n"
         "trace = llmprof.read(sys.argv[1], cache=False)\n"
-        "print(json.dumps([trace.kernels.height, analyze.kernel_categories(trace)['category'].to_list(),\n"
+        "print(json.dumps([trace.kernels.height, trace.events['category'].to_list(),\n"
         "    analyze.kernel_jitter(trace)['count'].to_list(), catalog.analysis('jitter').package,\n"
         "    'data-chart=\"jitter\"' in report.html(trace)]))\n"
     )

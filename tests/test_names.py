@@ -6,7 +6,6 @@ import polars as pl
 import pytest
 
 from llmprof import names
-from llmprof.analyze import kernel_categories
 from llmprof.errors import LlmprofError
 from llmprof.trace import Trace
 
@@ -222,13 +221,13 @@ def test_a_pattern_of_ones_own_wins_and_what_was_computed_is_computed_again() ->
         {"rank": 0, "start_ns": [0, 10], "dur_ns": [5, 5], "name": ["acme_mixer", "nvjet_tst"]}
     )
     trace = Trace({"kernels": kernels})
-    assert kernel_categories(trace)["category"].to_list() == ["other", "linear"]
+    assert trace.events["category"].to_list() == ["other", "linear"]
     first = trace.events
     assert trace.events.equals(first)
 
     names.register("attention", "ACME_.*mix")
     names.register("norm", "nvjet")
-    assert dict(kernel_categories(trace).select("name", "category").rows()) == {
+    assert dict(trace.events.select("name", "category").rows()) == {
         "acme_mixer": "attention",
         "nvjet_tst": "norm",
     }

@@ -7,48 +7,43 @@ and :mod:`~llmprof.analyze.nsys`.
 """
 
 from llmprof.analyze import changes, ncu, npu, nsys
-from llmprof.analyze.balance import expert_exchange, ranks
-from llmprof.analyze.captures import with_captures
-from llmprof.analyze.collectives.collectives import (
-    collective_arrivals,
-    collective_sizes,
-    collectives,
-)
+from llmprof.analyze.balance import expert_exchange
+from llmprof.analyze.collectives.collectives import collectives
 from llmprof.analyze.compare.diff import diff
 from llmprof.analyze.concurrency import concurrency
 from llmprof.analyze.copies import copies
 from llmprof.analyze.counters import counters
 from llmprof.analyze.coverage import coverage
-from llmprof.analyze.eager import with_eager_steps
-from llmprof.analyze.events import events, kernel_categories, steps
+from llmprof.analyze.eager import add_operators
+from llmprof.analyze.events import events, steps
 from llmprof.analyze.fusion import fusion
 from llmprof.analyze.idle.gaps import idle, stream_gaps
 from llmprof.analyze.idle.host import host_pauses, launch_delay
-from llmprof.analyze.kernels import kernels, ops_to_kernels
+from llmprof.analyze.kernels import kernels
 from llmprof.analyze.layers import layer_gaps, layers
 from llmprof.analyze.memory import memory
 from llmprof.analyze.modules import modules
 from llmprof.analyze.npu.waits import host_synchronisation
-from llmprof.analyze.operator_calls import replayable
+from llmprof.analyze.operator_calls import operator_calls
 from llmprof.analyze.operators import operators
-from llmprof.analyze.overlap import overlap, overlap_within
+from llmprof.analyze.overlap import overlap
 from llmprof.analyze.queues import queue_length
-from llmprof.analyze.ranks import late_groups, rank_groups, rank_steps
-from llmprof.analyze.requests.requests import requests, slowest
+from llmprof.analyze.ranks import ranks
+from llmprof.analyze.requests.requests import requests
 from llmprof.analyze.roofline import roofline, stage_observations
 from llmprof.analyze.speculation import speculation
 from llmprof.analyze.spikes import spikes
 from llmprof.analyze.stacks import hotspots, stacks, totals
-from llmprof.analyze.step_times import steady_state, step_time
+from llmprof.analyze.step_times import step_time
 from llmprof.analyze.tensor_cores import tensor_cores
 from llmprof.arguments import check_exports
 from llmprof.findings.findings import findings
 from llmprof.replay.critical_path import critical_path
 from llmprof.replay.opportunities import opportunities
-from llmprof.replay.slack import path_share, slack
+from llmprof.replay.slack import slack
 from llmprof.replay.what_if import what_if
 
-__all__ = ["changes", "ncu", "npu", "nsys", *check_exports(globals())]  # noqa: PLE0604
+__all__ = sorted(["changes", "ncu", "npu", "nsys", *check_exports(globals())])  # noqa: PLE0605
 
 
 def __dir__() -> list[str]:

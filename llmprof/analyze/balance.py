@@ -24,7 +24,7 @@ _WAYS: Final = {"expert_dispatch": "dispatch", "combine": "combine"}
     help="experts on several ranks: dispatch, combine, waiting, rows and load by rank and layer",
     view="experts",
     recorded="device activity or operators",
-    first=("attribute",),
+    first=("events",),
 )
 def expert_exchange(trace: Trace) -> pl.DataFrame:
     """Exchange of tokens with the ranks of their experts, layer by layer.
@@ -260,42 +260,8 @@ _TWO: Final = r"(\[\s*\d+\s*,\s*\d+\s*\])"
 """The shape of a matrix in a list of shapes."""
 
 
-@Analysis(
-    question="Do all ranks have equal work?",
-    help="tokens, compute, waiting and idle time of each rank",
-    view="ranks",
-    recorded="device activity or operators",
-    first=("steps", "steady_state", "step_windows", "overlap", "attribute", "idle"),
-)
-def ranks(trace: Trace) -> pl.DataFrame:
-    """Work, waiting for other ranks, and idle time of each rank.
-
-    With expert parallelism a rank without requests still runs passes of padding, which have no
-    step.
-
-    Parameters
-    ----------
-    trace : Trace
-        A trace of several ranks.
-
-    Returns
-    -------
-    polars.DataFrame
-        One row for each rank: ``rank, group`` (ranks that call collectives together, from 0; null
-        where the other ranks of its calls are not known), ``steps``, ``prefill_tokens,
-        decode_tokens`` (of its steps; null where the engine does not say them), ``compute_ns``
-        (anything but collectives runs), ``communication_ns``, ``wait_ns`` (in collectives, for
-        ranks that came later; null where it cannot be told), ``without_step_ns`` (compute that
-        belongs to no step), ``idle_ns`` (nothing of the rank runs, from the first start to the last
-        end of any rank), ``busy_share`` (compute over that time) and ``imbalance`` (compute over
-        the mean of the ranks; 1 is even).
-
-    Examples
-    --------
-    >>> balance = analyze.ranks(ranks)
-    >>> balance["group"].to_list()  # one model on four ranks
-    [0, 0, 0, 0]
-    """
+def rank_balance(trace: Trace) -> pl.DataFrame:
+    """Work, waiting and idle time of each rank: ``analyze.ranks(trace)``."""
     events = trace.events.select("rank", "step", "category", "start_ns", "dur_ns")
     calls = collectives(trace)
     collective = (pl.col("category") == "collective").fill_null(value=False)
@@ -368,20 +334,20 @@ def _tokens(trace: Trace) -> pl.DataFrame:
     return steps(trace).group_by("rank").agg(steps=pl.len(), **totals)
 
 
-def _groups(calls: pl.DataFrame, every: list[int]) -> pl.DataFrame:
+def _groups(calls: pl.DataFrame, ranks: list[int]) -> pl.DataFrame:
     """``rank, group``: ranks that call collectives together, directly or through others, have
     the same number.
     """
     pairs = calls.drop_nulls("call").group_by("call").agg(ranks=pl.col("rank").unique().sort())
     matched = set(pairs.filter(pl.col("ranks").list.len() > 1)["ranks"].explode())
     unknown = set(calls.filter(pl.col("unmatched").is_not_null())["rank"]) - matched
-    lead = {rank: rank for rank in every}
+    lead = {rank: rank for rank in ranks}
     for together in pairs["ranks"].unique().to_list():
         groups = {lead[rank] for rank in together}
         lead = {rank: min(groups) if head in groups else head for rank, head in lead.items()}
     lead = {rank: head for rank, head in lead.items() if rank not in unknown}
     numbers = {head: i for i, head in enumerate(sorted(set(lead.values())))}
     return pl.DataFrame(
-        {"rank": every, "group": [numbers[lead[rank]] if rank in lead else None for rank in every]},
+        {"rank": ranks, "group": [numbers[lead[rank]] if rank in lead else None for rank in ranks]},
         schema={"rank": pl.Int32, "group": pl.Int32},
     )

@@ -80,35 +80,7 @@ def captured(trace: Trace, captures: Trace | Sequence[Trace]) -> pl.DataFrame:
 
 
 def with_captures(trace: Trace, captures: Trace | Sequence[Trace]) -> Trace:
-    """Add the labels from captures to replayed kernels, as :func:`captured` finds them; analyses
-    then use them.
-
-    Parameters
-    ----------
-    trace : Trace
-        The run, with replays of graphs.
-    captures : Trace or sequence of Trace
-        Traces of the captures, one per graph or one with all.
-
-    Returns
-    -------
-    Trace
-        The same trace; ``kernels`` has ``op, shapes, dtypes, strides, inputs, call,
-        category, layer, stage, evidence, confidence``, each with
-        ``torch_capture_`` in front, and grid and block of kernels that had none.
-
-    Raises
-    ------
-    AnalysisError
-        None of the captures holds the capture of a graph.
-
-    Examples
-    --------
-    >>> steps = llmprof.sample("torch_tp1_cudagraph")  # a run whose captures were not recorded
-    >>> with_captures(steps, steps)
-    Traceback (most recent call last):
-    llmprof.errors.AnalysisError: no graph was captured in these traces; ...
-    """
+    """Add the labels from captures to replayed kernels, as :func:`captured` finds them."""
     rows = captured(trace, captures).filter(pl.col("confidence").is_not_null())
     key = ["rank", "stream", "start_ns", "name"]
     place = trace.events.filter(pl.col("source") == "kernel").select("event", *key)

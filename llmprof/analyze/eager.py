@@ -4,11 +4,12 @@ eagerly.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import polars as pl
 
-from llmprof.analyze.captures import CONTENT
+from llmprof.analyze.captures import CONTENT, with_captures
 from llmprof.analyze.inside import texts_inside
 from llmprof.analyze.operators import calls_of, with_operators
 from llmprof.label.activity import CAPTURED, EAGER, PLACE, with_recorded
@@ -31,46 +32,65 @@ LEAST_RUN: Final = 20
 """So many kernels in a row without operators are looked for among those with operators."""
 
 
-def with_eager_steps(trace: Trace, eager: Trace | None = None) -> Trace:
-    """Give kernels without an operator the operators of the same kernels where these were recorded
-    eagerly.
+def add_operators(
+    trace: Trace,
+    *,
+    captures: Trace | Sequence[Trace] | None = None,
+    eager: Trace | None = None,
+) -> Trace:
+    """Add operators to kernels that were recorded without: replays of graphs, and other profilers.
 
-    Two things tell that kernels are the same. In steps of equal batch (requests and tokens of
-    prompts and of generation, from their labels): as many kernels of one name on the same rank,
-    with the same grids in the same order, or else as many of one readable name, which leaves out
-    what templates say. Where no step states its batch, such as in a recording of Nsight Systems or
-    before the launch of what runs: at least 20 consecutive kernels of a stream, whose names and
-    grids stand in the same order among kernels with operators; readable names, which all profilers
-    write alike, where every grid was recorded. Where they stand there several times, operators and
-    shapes must agree.
+    Captures of CUDA (HIP) graphs are matched with their replays by the sequence of kernels.
+
+    Without captures, two things tell that kernels are those of an eager recording. In steps of
+    equal batch (requests and tokens of prompts and of generation, from their labels): as many
+    kernels of one name on the same rank, with the same grids in the same order, or else as many of
+    one readable name, which leaves out what templates say. Where no step states its batch, such as
+    in a recording of Nsight Systems or before the launch of what runs: at least 20 consecutive
+    kernels of a stream, whose names and grids stand in the same order among kernels with operators;
+    readable names, which all profilers write alike, where every grid was recorded. Where they stand
+    there several times, operators and shapes must agree.
 
     Parameters
     ----------
     trace : Trace
         A recording with graphs, with kernels whose launch it does not hold, or without operators.
+    captures : Trace or sequence of Trace, optional
+        Traces of the captures, one per graph or one with all.
     eager : Trace, optional
-        A recording of the same program without graphs, with its operators; the trace itself if not
-        given.
+        A recording of the same program without graphs, with its operators; the trace itself if
+        neither is given.
 
     Returns
     -------
     Trace
-        The same trace; its ``kernels`` have ``op, shapes, dtypes, strides, inputs, call`` with
-        ``torch_capture_`` in front, as after :func:`with_captures`, and ``torch_capture_evidence``
-        (``eager step``).
+        The same trace, whose analyses use the operators; its ``kernels`` have ``op, shapes, dtypes,
+        strides, inputs, call, category, layer, stage, evidence, confidence``, each with
+        ``torch_capture_`` in front, and grid and block of kernels that had none.
 
     Raises
     ------
     NotCapturedError
         A recording holds no kernels, or the eager one no operators.
+    AnalysisError
+        None of the captures holds the capture of a graph.
 
     Examples
     --------
     >>> graphs, eager = llmprof.sample("torch_tp1_cudagraph"), llmprof.sample("torch_tp1_eager")
-    >>> known = analyze.operators(analyze.with_eager_steps(graphs, eager)).drop_nulls("operator")
-    >>> sorted(known.filter(pl.col("kind") == "attention")["operator"].unique())
+    >>> known = analyze.operators(analyze.add_operators(graphs, eager=eager))
+    >>> sorted(known.filter(kind="attention")["operator"].drop_nulls().unique())
     ['_vllm_fa3_C::fwd']
     """
+    if captures is not None:
+        trace = with_captures(trace, captures)
+        if eager is None:
+            return trace
+    return _with_eager_steps(trace, eager)
+
+
+def _with_eager_steps(trace: Trace, eager: Trace | None) -> Trace:
+    """Operators of the same kernels where these were recorded eagerly."""
     here = _kernels(trace if eager is None else with_operators(trace))
     there = here if eager is None else _kernels(eager)
     unknown = here.filter(pl.col("operator").is_null())

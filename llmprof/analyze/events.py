@@ -5,6 +5,9 @@ from __future__ import annotations
 import polars as pl
 
 from llmprof.analyze.catalog import Analysis, Section, Without
+from llmprof.analyze.groups import sums_of_groups
+from llmprof.analyze.step_times import steady_steps
+from llmprof.arguments import Columns
 from llmprof.label.steps import steps as label_steps
 from llmprof.trace import Trace
 
@@ -14,7 +17,11 @@ from llmprof.trace import Trace
     help="every step of the engine on every rank",
     view="steps",
     recorded="device activity or operators",
-    columns="rank step phase start_ns dur_ns host_dur_ns context_tokens generation_requests source",
+    columns=(
+        "rank step phase count start_ns dur_ns host_dur_ns context_tokens generation_requests"
+        " total_ns mean_ns median_ns min_ns max_ns source"
+    ),
+    takes=("steady",),
     reported=True,
     section=Section(
         "steps",
@@ -29,10 +36,11 @@ from llmprof.trace import Trace
     ),
     table="llmprof.report.folder:steps_table",
     figures=("llmprof.report.figures:BREAKDOWN", "llmprof.report.figures:CATEGORIES"),
-    apart=(),
+    apart=("steady",),
+    first=("steps",),
 )
-def steps(trace: Trace) -> pl.DataFrame:
-    """Steps of every rank.
+def steps(trace: Trace, *, by: Columns = (), steady: bool = False) -> pl.DataFrame:
+    """Steps of every rank, or their times by phase or other columns.
 
     A step begins where the engine's label begins on the host. The device span covers all kernels
     and copies that were launched from there until the next label begins. So sampling and output
@@ -43,6 +51,18 @@ def steps(trace: Trace) -> pl.DataFrame:
     where the shapes of its batch were recorded, where heavier steps run kernels of attention that
     most steps do not run, or, with its tokens, where the grids of kernels that store keys say them
     (:mod:`llmprof.label.steps.stored`).
+
+    Parameters
+    ----------
+    by : str or sequence of str
+        Columns of the steps to sum them by, such as ``"phase"`` or ``("rank", "phase")``.
+    steady : bool
+        Only the decode steps that represent the run. On each rank these are the decode steps with
+        the most frequent batch size, in the longest stretch of the run without another phase. A
+        step whose device span differs from the median by more than four robust standard deviations
+        (and 10 %) is a warm-up or a disturbance, and is left out. The first decode step after a
+        prefill is left out, too, if at least three others stay. Model load, graph captures, prefill
+        and empty steps never count.
 
     Returns
     -------
@@ -55,12 +75,16 @@ def steps(trace: Trace) -> pl.DataFrame:
         capture, execute_model, profiler_step, onnxruntime, optimizer, inferred) and ``name``, the
         label.
 
+        With ``by``: its columns, ``count, total_ns, share`` (of all steps), ``mean_ns, median_ns,
+        min_ns, max_ns`` (of ``dur_ns``).
+
     Examples
     --------
     >>> analyze.steps(trace)["phase"].value_counts().sort("phase").rows()
     [('decode', 15), ('empty', 3), ('mixed', 1), ('prefill', 1)]
     """
-    return label_steps.steps(trace)
+    rows = steady_steps(trace) if steady else label_steps.steps(trace)
+    return sums_of_groups(rows, by) if by else rows
 
 
 @Analysis(
@@ -122,35 +146,3 @@ def events(trace: Trace) -> pl.DataFrame:
     ['rank', 'step', 'layer', 'stage', 'category', 'evidence']
     """
     return trace.events
-
-
-@Analysis(
-    question="What is each kernel?",
-    help="category of each kernel name",
-    view="categories",
-    recorded="kernels or operators",
-)
-def kernel_categories(trace: Trace) -> pl.DataFrame:
-    """Category of each distinct kernel, with its count and time.
-
-    An ordered table of patterns (``llmprof.names.KERNEL_PATTERNS``) gives the category of each
-    name; ``llmprof.names.register(category, pattern)`` puts your pattern in front. In a trace
-    without a device, the outermost operators take the place of kernels.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``name, category, count, total_ns, share``; the share is of the summed time of all rows,
-        which counts overlapping kernels twice, and null if that is 0. Longest first.
-    """
-    events = trace.events.filter(pl.col("source") != "copy")
-    return (
-        events.group_by("name", "category")
-        .agg(count=pl.len(), total_ns=pl.col("dur_ns").sum())
-        .with_columns(
-            share=pl.when(pl.col("total_ns").sum() > 0).then(
-                pl.col("total_ns") / pl.col("total_ns").sum()
-            )
-        )
-        .sort("total_ns", "name", "category", descending=[True, False, False])
-    )

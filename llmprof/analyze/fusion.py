@@ -14,7 +14,6 @@ import polars as pl
 
 from llmprof.analyze.catalog import Analysis, Section
 from llmprof.analyze.changes import Change
-from llmprof.analyze.kernels import operators_of
 from llmprof.arguments import NotNegative
 from llmprof.errors import NotCapturedError
 from llmprof.names.replayable import DTYPES
@@ -174,9 +173,9 @@ def chains(trace: Trace, max_ns: float) -> pl.DataFrame:
         "source",
         "start_ns",
         "dur_ns",
-        "op_id",
-        "launch_start_ns",
-        "launch_thread",
+        "operator",
+        "shapes",
+        "dtypes",
         letter=pl.when(pl.col("source") == "kernel").then(letter).otherwise(pl.lit(_UNKNOWN)),
         identity=pl.struct("phase", "stage", "name", "source").rank("dense"),
     )
@@ -217,10 +216,9 @@ def _with_bytes(linked: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     """
     if not trace.has("ops"):
         return linked.with_columns(bytes=pl.lit(None, dtype=pl.Int64))
-    rows = operators_of(linked, trace)
     last = pl.col("chain") != pl.col("chain").shift(-1)
-    after = ("op", "shapes", "dtypes")
-    rows = rows.with_columns(
+    after = ("operator", "shapes", "dtypes")
+    rows = linked.with_columns(
         _last=last.fill_null(value=True), **{f"_{name}": pl.col(name).shift(-1) for name in after}
     )
     keys = ["shapes", "dtypes", "_shapes", "_dtypes"]

@@ -13,8 +13,6 @@ from llmprof import names
 from llmprof.analyze.catalog import Analysis, Section
 from llmprof.arguments import Columns, NotNegative, Window, described, refuse_unknown
 from llmprof.errors import AnalysisError, listed
-from llmprof.label.activity import CAPTURED, PLACE, called, launched_by, with_recorded
-from llmprof.replay.slack import with_slack
 from llmprof.trace import Trace
 from llmprof.trace.kept import per_trace
 
@@ -31,7 +29,7 @@ from llmprof.trace.kept import per_trace
     ),
     table="llmprof.report.folder:kernels_table",
 )
-def kernels(trace: Trace, *, by: Columns = (), slack: bool = False) -> pl.DataFrame:
+def kernels(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
     """Time of each kernel (and kind of copy) by name.
 
     Parameters
@@ -39,8 +37,6 @@ def kernels(trace: Trace, *, by: Columns = (), slack: bool = False) -> pl.DataFr
     by : str or sequence of str
         Columns of :func:`~llmprof.analyze.attribute` to group by first, such as ``("rank",)`` or
         ``("phase",)``.
-    slack : bool
-        Add ``slack_ns``, which the dependencies of the recording have to be found for.
 
     Returns
     -------
@@ -49,17 +45,12 @@ def kernels(trace: Trace, *, by: Columns = (), slack: bool = False) -> pl.DataFr
         summed duration of all events of the group; overlapping kernels count in full), ``mean_ns,
         median_ns, min_ns, max_ns`` and ``std_ns`` (sample standard deviation, null for a single
         run), in ns, and ``readable``, the name as people read it (:func:`llmprof.names.readable`).
-        Groups in order, nulls last, in each the longest first. ``slack_ns`` with ``slack=True``:
-        any one launch of the kernel may take so much longer and no step ends later; null where that
-        is unknown (:func:`llmprof.replay.slack.known_slack`).
+        Groups in order, nulls last, in each the longest first.
     """
-    events = trace.events
-    summary = kernel_summary_of(events, by)
-    keys = [*(column for column in by if column not in ("name", "category")), "name", "category"]
-    return with_slack(summary, trace, events, keys) if slack else summary
+    return sums_of_kernels(trace.events, by)
 
 
-def kernel_summary_of(events: pl.DataFrame, by: Sequence[str] = ()) -> pl.DataFrame:
+def sums_of_kernels(events: pl.DataFrame, by: Sequence[str] = ()) -> pl.DataFrame:
     """The analysis of :func:`kernels` on a frame of device events."""
     groups = [column for column in by if column not in ("name", "category")]
     dur = pl.col("dur_ns")
@@ -274,72 +265,3 @@ def _series(events: pl.DataFrame, keys: list[str], span: Window, bins: int) -> p
     filled = places.join(sums, on=["_row", "part"], how="left").sort("_row", "part")
     series = filled.group_by("_row", maintain_order=True).agg(series=pl.col("dur_ns").fill_null(0))
     return numbered.join(series, on="_row").drop("_row")
-
-
-@Analysis(
-    question="Which operator launched which kernels, with which shapes?",
-    help="operators of the host, their kernels and shapes",
-    view="ops",
-    recorded="kernels and operators",
-    columns="rank total_ns share count op kernel shapes",
-    reported=True,
-    section="kernels",
-    apart=(),
-)
-def ops_to_kernels(trace: Trace) -> pl.DataFrame:
-    """Kernels and copies of each operator, by the shapes of its inputs.
-
-    An event belongs to the operator with its id, or else to the innermost operator of the launching
-    thread during the launch. All kernels of a CUDA graph belong to the operator that replayed it,
-    if there is one, or to the operators of the capture after
-    :func:`~llmprof.analyze.with_captures`.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``rank, op`` (null where no operator was recorded for it), ``shapes, dtypes`` (of its
-        inputs, JSON, null where not recorded), ``kernel, category, match`` (how the operator was
-        found: ``id``, ``time``, ``capture`` or null), ``count, total_ns`` (sum of durations),
-        ``mean_ns``, and ``share`` (of the summed duration of all the rank's kernels and copies). By
-        rank, the longest first.
-    """
-    kernels, events = trace.table("kernels"), trace.events
-    if f"{CAPTURED}op" in kernels.columns:
-        rows = kernels.select(
-            *PLACE, captured_op=f"{CAPTURED}op", captured_shapes=f"{CAPTURED}shapes"
-        )
-        events = with_recorded(events, rows)
-    texts = ["op", "shapes", "dtypes", "kernel", "category", "match"]
-    launched = operators_of(events.filter(pl.col("source") != "op"), trace)
-    if "captured_op" in launched.columns:
-        captured = pl.col("captured_op").is_not_null()
-        launched = launched.with_columns(
-            op=pl.coalesce("captured_op", "op"),
-            shapes=pl.when(captured).then("captured_shapes").otherwise("shapes"),
-            dtypes=pl.when(~captured).then("dtypes"),
-            match=pl.when(captured).then(pl.lit("capture")).otherwise("match"),
-        )
-    summary = (
-        launched.rename({"name": "kernel"})
-        .with_columns(pl.col(texts).cast(pl.Categorical))  # groups by number, five times as fast
-        .group_by("rank", *texts)
-        .agg(count=pl.len(), total_ns=pl.col("dur_ns").sum(), mean_ns=pl.col("dur_ns").mean())
-        .with_columns(pl.col(texts).cast(pl.String))
-    )
-    whole = pl.col("total_ns").sum().over("rank")
-    order = ["rank", "total_ns", "op", "kernel", "shapes", "dtypes", "category", "match"]
-    return summary.with_columns(share=pl.when(whole > 0).then(pl.col("total_ns") / whole)).sort(
-        order, descending=[name == "total_ns" for name in order], nulls_last=True
-    )
-
-
-def operators_of(events: pl.DataFrame, trace: Trace) -> pl.DataFrame:
-    """Device events (rows of :func:`~llmprof.label.activity.activity`) with the operator that
-    launched them.
-    """
-    ops = called(trace)
-    if "dtypes" not in ops.columns:
-        ops = ops.with_columns(dtypes=pl.lit(None, dtype=pl.String))
-    rows = launched_by(trace)[events["event"]]
-    found = ops.select("shapes", "dtypes", op="name")[rows["row"]]
-    return events.hstack(found).with_columns(match=rows["match"].cast(pl.String))

@@ -9,14 +9,15 @@ from typing import Final, Literal
 import polars as pl
 
 from llmprof.analyze.catalog import Analysis, Section
+from llmprof.analyze.groups import sums_of_groups
 from llmprof.analyze.overlap import COMMUNICATION, transferring
 from llmprof.analyze.step_times import MAD_TO_SIGMA, MAX_DEVIATIONS
+from llmprof.arguments import Columns
 from llmprof.errors import AnalysisError
 from llmprof.label.intervals import INTERVAL, length_within, merge, union_lengths
 from llmprof.label.layers.kernels import STAGE
 from llmprof.label.nesting import outermost_ops
 from llmprof.names.operators import by_distinct
-from llmprof.replay.slack import with_slack
 from llmprof.trace import Trace
 from llmprof.trace.kept import per_trace
 
@@ -38,8 +39,10 @@ _MEASURES = (
     help="every layer of every step by stage",
     view="layers",
     columns=(
-        "rank step phase layer kind stage occurrence start_ns dur_ns busy_ns kernels host_dur_ns"
+        "rank step phase layer kind stage occurrence count start_ns dur_ns total_ns busy_ns kernels"
+        " host_dur_ns mean_ns median_ns min_ns max_ns"
     ),
+    options={"stages": True},
     reported=True,
     section=Section(
         "layers",
@@ -47,12 +50,11 @@ _MEASURES = (
         " row is a layer that differs, a dark column a step that was held up.",
     ),
     figures=("llmprof.report.figures:LAYERS",),
-    apart=("by",),
+    apart=("stages",),
+    first=("layers",),
 )
-def layers(
-    trace: Trace, *, by: Literal["stage", "layer"] = "stage", slack: bool = False
-) -> pl.DataFrame:
-    """Layers of every step of every rank, one row per stage or one row per layer.
+def layers(trace: Trace, *, by: Columns = (), stages: bool = False) -> pl.DataFrame:
+    """Layers of every step of every rank, their stages, or sums of these.
 
     A stage that occurs twice in a layer (the two norms, the two all-reduces) has two rows, with
     different ``occurrence``. On the device a layer reaches from the start of its first kernel to
@@ -67,24 +69,26 @@ def layers(
     ----------
     trace : Trace
         Any trace whose steps and attention kernels are found.
-    by : {"stage", "layer"}
-        Whether a row is a stage or a layer.
-    slack : bool
-        Add ``slack_ns``, which the dependencies of the recording have to be found for.
+    by : str or sequence of str
+        Columns of the rows to sum them by, such as ``"stage"`` or ``("phase", "layer")``; with
+        ``stage`` or ``occurrence`` among them, stages are summed.
+    stages : bool
+        A row for each stage of a layer.
 
     Returns
     -------
     polars.DataFrame
         ``rank, step, phase, layer, kind, stage, occurrence, start_ns, dur_ns, busy_ns, kernels,
-        confidence, host_start_ns, host_dur_ns``; ``stage`` and ``occurrence`` are left out with
-        ``by="layer"``. ``kind`` says what mixes the layer's tokens (attention: sparse, latent,
+        confidence, host_start_ns, host_dur_ns``; ``stage`` and ``occurrence`` with
+        ``stages=True``. ``kind`` says what mixes the layer's tokens (attention: sparse, latent,
         sliding, full where other layers of the step have windows; KDA, gated delta net, lightning
         or another linear attention; Mamba-1, Mamba-2 or another state space; short convolution;
         attention and scan side by side: parallel hybrid) and what feeds forward (MLP, MoE), as the
         layer's kernels tell: ``Mamba-2 + MoE``; null where they do not. ``dur_ns`` is the span,
         ``busy_ns`` the part of it in which some kernel or copy of it ran, ``kernels`` counts both.
-        ``slack_ns`` with ``slack=True``: it may take so much longer and no step ends later; null
-        where that is unknown (:func:`llmprof.replay.slack.known_slack`).
+
+        With ``by``: its columns, ``count, total_ns, share`` (of all rows), ``mean_ns, median_ns,
+        min_ns, max_ns`` (of ``dur_ns``), ``busy_ns, kernels`` (sums).
 
     Raises
     ------
@@ -93,11 +97,14 @@ def layers(
 
     Examples
     --------
-    >>> layers = analyze.layers(trace, by="layer")
+    >>> layers = analyze.layers(trace)
     >>> layers["layer"].max() + 1  # layers of Qwen2.5-1.5B
     28
     """
-    key = ["rank", "step", "layer", *(["stage"] if by == "stage" else [])]
+    if by:
+        rows = layers(trace, stages=stages or not {"stage", "occurrence"}.isdisjoint(by))
+        return sums_of_groups(rows, by, pl.col("busy_ns", "kernels").sum())
+    key = [*_KEY, *(["stage"] if stages else [])]
     events = (
         trace.events.select(*key, "phase", "confidence", "event", *INTERVAL, *_LAUNCH)
         .filter(pl.col("layer").is_not_null())
@@ -110,7 +117,7 @@ def layers(
         kernels=pl.len(), confidence=pl.col("confidence").min()
     )
     groups = groups.hstack(counts.drop("group"))
-    if by == "stage":
+    if stages:
         groups = groups.hstack([_occurrences(groups)])
         key.append("occurrence")
     spans = union_lengths(events, ["group"], busy_ns=pl.lit(value=True)).select(
@@ -119,8 +126,6 @@ def layers(
     groups = groups.hstack(spans).join(
         _host_spans(events, trace), on="group", how="left", maintain_order="left"
     )
-    if slack:
-        groups = with_slack(groups, trace, events, ["group"])
     groups = groups.join(kinds(trace), on=_KEY, how="left", maintain_order="left")
     return groups.select(
         "rank",
@@ -130,7 +135,6 @@ def layers(
         "kind",
         *key[3:],
         *_MEASURES,
-        *(["slack_ns"] if slack else []),
     )
 
 
@@ -251,13 +255,13 @@ def layer_gaps(
     ['rank', 'step', 'phase', 'layer', 'kind']
     """
     if stage is None:
-        rows = layers(trace, by="layer").with_columns(end_ns=pl.col("start_ns") + pl.col("dur_ns"))
+        rows = layers(trace).with_columns(end_ns=pl.col("start_ns") + pl.col("dur_ns"))
     else:
         if stage not in STAGE.categories:
             raise AnalysisError(
                 f"stage={stage!r} is not known", expected=f"one of {', '.join(STAGE.categories)}"
             )
-        rows = _stage(layers(trace), stage)
+        rows = _stage(layers(trace, stages=True), stage)
     rows = rows.join(_communication(trace, stage), on=list(_KEY), how="left", maintain_order="left")
     rows = rows.with_columns(pl.col("communication_ns", "exposed_communication_ns").fill_null(0))
     value, group = pl.col(measure), ["rank", "step", "kind"]

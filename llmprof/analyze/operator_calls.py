@@ -9,7 +9,6 @@ from typing import Any, Final
 import polars as pl
 
 from llmprof.analyze.catalog import Analysis
-from llmprof.analyze.kernels import operators_of
 from llmprof.analyze.operator_arguments import Call, reason, recorded_call
 from llmprof.analyze.operator_times import median_interval
 from llmprof.errors import AnalysisError, NotCapturedError
@@ -49,11 +48,11 @@ _SCHEMA: Final = {
         "operators with their arguments and time, and whether llmprof time-operators can run them"
         " alone"
     ),
-    view="replayable",
+    view="operator-calls",
     recorded="operators",
     columns="can total_ns share count median_ns kind operator shapes why",
 )
-def replayable(trace: Trace) -> pl.DataFrame:
+def operator_calls(trace: Trace) -> pl.DataFrame:
     """Operators with their arguments and time, and whether they can be run alone.
 
     A device event belongs to the innermost operator around its launch that llmprof can call
@@ -82,7 +81,7 @@ def replayable(trace: Trace) -> pl.DataFrame:
 
     Examples
     --------
-    >>> found = analyze.replayable(trace)
+    >>> found = analyze.operator_calls(trace)
     >>> found["can"].any()
     True
     """
@@ -114,7 +113,7 @@ def recorded_calls(trace: Trace) -> tuple[pl.DataFrame, pl.DataFrame]:
     )
     events = trace.events
     if events.is_empty() or (events["source"] == "op").all():
-        return _on_host(calls_on_host), operators_of(events.clear(), trace)
+        return _on_host(calls_on_host), events.clear()
     events = events.with_row_index("_event")
     launches = events.filter(
         pl.col("launch_start_ns").is_not_null() & ~pl.col("replayed").fill_null(value=False)
@@ -153,7 +152,7 @@ def recorded_calls(trace: Trace) -> tuple[pl.DataFrame, pl.DataFrame]:
     )
     made = made.drop("outer", "thread", "start_ns").rename({"dur_ns": "host_ns"})
     rest = events.filter(~pl.col("_event").is_in(innermost["_event"].implode())).drop("_event")
-    return made, operators_of(rest, trace)
+    return made, rest
 
 
 def _on_host(calls: pl.DataFrame) -> pl.DataFrame:
@@ -234,7 +233,7 @@ def _made(row: dict[str, Any], usual: str) -> tuple[str | None, str, bool, str |
 
 
 def call_of(row: dict[str, Any], usual: str) -> Call:
-    """The call of a row of :func:`replayable`."""
+    """The call of a row of :func:`operator_calls`."""
     return recorded_call(row["operator"], *(row[name] for name in _ARGUMENTS), usual_dtype=usual)
 
 
@@ -258,9 +257,11 @@ def usual_dtype(calls: pl.DataFrame) -> str:
 
 def _others(events: pl.DataFrame) -> pl.DataFrame:
     """Events outside of operators that can be called, by operator and kernel, with the reason."""
-    grouped = _summed(events, ["op", "shapes", "dtypes", "replayed"], "dur_ns", pl.col("name"))
-    why = [_why(op, graph) for op, graph in grouped.select("op", "replayed").iter_rows()]
-    named = grouped.drop("replayed").rename({"op": "operator"})
+    grouped = _summed(
+        events, ["operator", "shapes", "dtypes", "replayed"], "dur_ns", pl.col("name")
+    )
+    why = [_why(op, graph) for op, graph in grouped.select("operator", "replayed").iter_rows()]
+    named = grouped.drop("replayed")
     return named.with_columns(can=pl.lit(value=False), why=pl.Series(why, dtype=pl.String))
 
 

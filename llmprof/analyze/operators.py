@@ -227,7 +227,7 @@ def with_events(
                 ", name the model that ran (--model), or take operators from another recording of"
                 " the program"
             )
-            error.hint += " (--eager, analyze.with_eager_steps)"
+            error.hint += " (--eager, analyze.add_operators)"
             raise
     found = calls_of(trace, by)
     peaks = _device(trace, device)

@@ -56,7 +56,9 @@ EXPOSED = ("exposed_wait_ns", "exposed_transfer_ns", "exposed_unknown_ns")
     apart=("by",),
     with_calls=("by", "waits"),
 )
-def overlap(trace: Trace, *, by: Columns = ("rank", "step"), waits: bool = False) -> pl.DataFrame:
+def overlap(
+    trace: Trace, *, by: Columns = (), window: Window | None = None, waits: bool = False
+) -> pl.DataFrame:
     """Compute, communication, copies and idle time of the device as lengths of unions of intervals.
 
     Communication is the category ``collective``, copies are the copies and fills of copy engines;
@@ -66,9 +68,13 @@ def overlap(trace: Trace, *, by: Columns = ("rank", "step"), waits: bool = False
     Parameters
     ----------
     by : str or sequence of str
-        Columns of :func:`~llmprof.analyze.attribute` that divide the events into groups. ``rank``
-        is added in front if it is missing. Without ``step`` the idle time between steps counts. A
-        rank with several devices is busy while any of them is; add ``device`` to see each.
+        Columns of :func:`~llmprof.analyze.events` that divide the events into groups: rank and step
+        if not given. ``rank`` is added in front if it is missing. Without ``step`` the idle time
+        between steps counts. A rank with several devices is busy while any of them is; add
+        ``device`` to see each.
+    window : (start_ns, end_ns), optional
+        Only the parts of events inside it, in ns from the start of the trace, by rank. Its length
+        is ``total_ns``, and what lies before the first event in it and after the last is idle.
     waits : bool
         Also tell waiting from transfer in the exposed communication, by matching the collectives
         over the ranks.
@@ -103,6 +109,12 @@ def overlap(trace: Trace, *, by: Columns = ("rank", "step"), waits: bool = False
     True
     """
     refuse_samples(trace, "what overlapped")
+    if window is not None:
+        if wrong := [name for name in by if name != "rank"]:
+            found = f"by={wrong[0]!r} with a window"
+            raise AnalysisError(found, expected="by='rank': a window has one row a rank")
+        return overlap_within(trace, window, waits=waits)
+    by = by or ("rank", "step")
     by = by if "rank" in by else ("rank", *by)
     events = trace.events
     if waits:
@@ -210,40 +222,9 @@ def overlap_of(
 
 
 def overlap_within(
-    trace: Trace, *, window: Window, ranks: Sequence[int] | None = None, waits: bool = False
+    trace: Trace, window: Window, *, rank: int | None = None, waits: bool = False
 ) -> pl.DataFrame:
-    """Compute, communication, copies and idle time of each rank in a window; only the parts of
-    events inside it count.
-
-    Parameters
-    ----------
-    trace, waits
-        As for :func:`~llmprof.analyze.overlap`.
-    window : (start_ns, end_ns)
-        In ns from the start of the trace.
-    ranks : sequence of int, optional
-        Ranks to look at; all if not given.
-
-    Returns
-    -------
-    polars.DataFrame
-        The columns of :func:`~llmprof.analyze.overlap` by ``rank`` except ``other_ns``;
-        ``total_ns`` is the length of the window, and what lies before the first event in it and
-        after the last is idle.
-
-    Raises
-    ------
-    NotCapturedError
-        The trace holds no device activity and no operators.
-    AnalysisError
-        The window is empty, or the trace has no such rank.
-
-    Examples
-    --------
-    >>> start_ns = trace.kernels["start_ns"].min()
-    >>> analyze.overlap_within(trace, window=(start_ns, start_ns + 1_000_000))["rank"].to_list()
-    [0]
-    """
+    """The analysis of :func:`overlap` in a window, of all ranks or one."""
     first, last = round(window[0]), round(window[1])
     if last <= first:
         raise AnalysisError(
@@ -251,11 +232,8 @@ def overlap_within(
         )
     events = trace.events
     recorded = _has_copies(trace, events)
-    if ranks is not None:
-        if missing := sorted(set(ranks) - set(trace.ranks)):
-            found = f"the ranks {listed(missing)} are not in the trace"
-            raise AnalysisError(found, expected=f"some of {listed(trace.ranks)}")
-        events = events.filter(pl.col("rank").is_in(list(ranks)))
+    if rank is not None:
+        events = events.filter(pl.col("rank") == rank)
     if waits:
         events = with_waits(trace, events)
     found_ranks = events.select("rank").unique().sort("rank")
@@ -278,4 +256,7 @@ def overlap_within(
     exposed_copy = pl.col("exposed_copy_ns").fill_null(0)
     busy = pl.col("compute_ns") + pl.col("exposed_communication_ns") + exposed_copy
     total = pl.lit(last - first, dtype=pl.Int64)
-    return rows.select("rank", total.alias("total_ns"), pl.exclude("rank"), idle_ns=total - busy)
+    zero = pl.lit(0, dtype=pl.Int64)
+    return rows.select(
+        "rank", total.alias("total_ns"), pl.exclude("rank"), idle_ns=total - busy, other_ns=zero
+    )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import polars as pl
 
+from llmprof.analyze.balance import rank_balance
 from llmprof.analyze.catalog import Analysis, Section
 from llmprof.analyze.collectives.collectives import collectives, lateness
 from llmprof.analyze.overlap import overlap
@@ -15,6 +16,7 @@ from llmprof.errors import ArgumentError
 from llmprof.label.steps.steps import steps
 from llmprof.text import ranks_in_words
 from llmprof.trace import Trace
+from llmprof.trace.kept import per_trace
 
 DIMENSIONS: Final = ("dp", "pp", "tp", "ep")
 """Dimensions of parallelism: data, pipeline, tensor, experts."""
@@ -43,25 +45,50 @@ _IN_DESCRIPTION: Final = {
 
 
 @Analysis(
-    question="Which ranks share a node, and where does each stand in the parallel groups?",
-    help="node and place in data, pipeline, tensor and expert parallelism, with evidence",
-    view="rank-groups",
+    question="Which rank is slow, and when?",
+    help=(
+        "work, waiting and idle time of each rank; with --by step of each of its steps, with --by"
+        " place its node and parallel groups, with --by group how often these arrive last"
+    ),
+    view="ranks",
+    section=Section(
+        "ranks",
+        "A row is a rank, a column a step. Ranks that work together end a step together: the late"
+        " one is the row that waits least.",
+    ),
+    figures=(
+        "llmprof.report.figures:RANK_STEPS",
+        "llmprof.report.figures:RANK_WAITS",
+        "llmprof.report.figures:LATE_GROUPS",
+    ),
+    first=("steps", "overlap", "events"),
 )
-def rank_groups(
-    trace: Trace, *, ranks_per_node: int | None = None, tp: int | None = None, pp: int | None = None
+def ranks(
+    trace: Trace,
+    *,
+    by: Literal["rank", "step", "place", "group"] = "rank",
+    ranks_per_node: int | None = None,
+    tp: int | None = None,
+    pp: int | None = None,
 ) -> pl.DataFrame:
-    """Node of each rank, and its place in data, pipeline, tensor and expert parallelism.
+    """Ranks compared: their work, their steps, their places, and how late groups of them arrive.
 
-    Evidence, in this order: the names of the files (``dp1_pp0_tp3_ep7_rank11``, as vLLM and SGLang
-    write them), the descriptions of process groups that torch recorded
-    (``TENSOR_MODEL_PARALLEL_GROUP``, ``mesh_tp``), the configuration of a run that llmprof made,
-    and what the caller says. Sizes alone count ranks as vLLM and Megatron do: tensor parallelism
-    runs fastest, then pipeline, then data.
+    The place of a rank is known by evidence, in this order: the names of the files
+    (``dp1_pp0_tp3_ep7_rank11``, as vLLM and SGLang write them), the descriptions of process groups
+    that torch recorded (``TENSOR_MODEL_PARALLEL_GROUP``, ``mesh_tp``), the configuration of a run
+    that llmprof made, and what the caller says. Sizes alone count ranks as vLLM and Megatron do:
+    tensor parallelism runs fastest, then pipeline, then data.
+
+    Of groups, only collectives between ranks of at least two of them count. Waiting of one pipeline
+    stage for another comes from their dependency and counts, too.
 
     Parameters
     ----------
     trace : Trace
-        Any trace.
+        A trace of several ranks; places need no device activity.
+    by : {"rank", "step", "place", "group"}
+        A row for each rank, for each step of a rank, for the place of each rank, or for each group
+        of ranks: of one node, or of one place in a parallel dimension.
     ranks_per_node, tp, pp : int, optional
         Ranks of a node, which have consecutive numbers, and sizes of tensor and pipeline
         parallelism; what the recording says comes first.
@@ -69,20 +96,60 @@ def rank_groups(
     Returns
     -------
     polars.DataFrame
-        One row for each rank, in order: ``rank, node`` (name or number as text), ``dp, pp, tp, ep``
-        (place in each dimension, from 0), ``evidence`` (as ``node: file name; tp: process
-        groups``); null where nothing is known.
+        - By rank: ``rank, group`` (ranks that call collectives together, from 0; null where the
+          other ranks of its calls are not known), ``steps``, ``prefill_tokens, decode_tokens`` (of
+          its steps; null where the engine does not say them), ``compute_ns`` (anything but
+          collectives runs), ``communication_ns``, ``wait_ns`` (in collectives, for ranks that came
+          later; null where it cannot be told), ``without_step_ns`` (compute that belongs to no
+          step, such as passes of padding of a rank without requests), ``idle_ns`` (nothing of the
+          rank runs, from the first start to the last end of any rank), ``busy_share`` (compute over
+          that time) and ``imbalance`` (compute over the mean of the ranks; 1 is even).
+        - By step, those that ran on the device: ``rank, step, phase, start_ns, end_ns, step_ns``
+          (from its first event to its last), ``wait_ns`` (null where the waiting of one of its
+          collectives cannot be told), ``exposed_communication_ns`` and ``idle_ns`` as in
+          :func:`~llmprof.analyze.overlap`.
+        - By place: ``rank, node`` (name or number as text), ``dp, pp, tp, ep`` (place in each
+          dimension, from 0), ``evidence`` (as ``node: file name; tp: process groups``); null where
+          nothing is known.
+        - By group, the latest first: ``by`` (node, dp, pp, tp or ep), ``group`` (the name of the
+          node, or the place as text), ``ranks`` (list), ``calls`` (that count), ``last`` (in which
+          one of its ranks arrives last), ``share_last``, ``expected_share`` (by chance: its part of
+          the ranks of these calls), ``late_median_ns`` (median start of its ranks after the first
+          rank), ``others_wait_ns`` (waiting of ranks outside the group in the calls in which it is
+          last, summed), ``together`` (lateness of its middle rank over that of its last one, in
+          these calls or, where its ranks are in different calls, usually: near 1 the whole group is
+          late, near 0 one rank alone; null where it never is last), ``worst_rank`` (last most
+          often), ``evidence`` (what says who belongs to it).
 
     Raises
     ------
+    NotCapturedError
+        The trace holds no device activity or operators.
     ArgumentError
         A size is below 1.
 
     Examples
     --------
-    >>> analyze.rank_groups(ranks, ranks_per_node=2).select("rank", "node", "tp").rows()
+    >>> analyze.ranks(ranks)["group"].to_list()  # one model on four ranks
+    [0, 0, 0, 0]
+    >>> analyze.ranks(ranks, by="place", ranks_per_node=2).select("rank", "node", "tp").rows()
     [(0, '0', None), (1, '0', None), (2, '1', None), (3, '1', None)]
+    >>> analyze.ranks(ranks, by="group", ranks_per_node=2)["ranks"].to_list()
+    [[2, 3], [0, 1]]
     """
+    if by == "rank":
+        return rank_balance(trace)
+    if by == "step":
+        return rank_steps(trace)
+    sizes = {"ranks_per_node": ranks_per_node, "tp": tp, "pp": pp}
+    return rank_places(trace, **sizes) if by == "place" else late_groups(trace, **sizes)
+
+
+@per_trace
+def rank_places(
+    trace: Trace, *, ranks_per_node: int | None = None, tp: int | None = None, pp: int | None = None
+) -> pl.DataFrame:
+    """Node and parallel groups of each rank: ``analyze.ranks(trace, by="place")``."""
     for name, size in (("ranks_per_node", ranks_per_node), ("tp", tp), ("pp", pp)):
         if size is not None and size < 1:
             raise ArgumentError(f"{name} is {size}", expected="a number of ranks, at least 1")
@@ -91,27 +158,27 @@ def rank_groups(
         for entry in trace.meta.get("ranks", [])
         if isinstance(entry, dict) and "rank" in entry
     }
-    ranks = [rank for rank in trace.ranks if rank >= 0]
-    places: dict[int, dict[str, Any]] = {rank: {} for rank in ranks}
+    numbers = [rank for rank in trace.ranks if rank >= 0]
+    places: dict[int, dict[str, Any]] = {rank: {} for rank in numbers}
     for source, read in (
         ("recording", _recorded),
         ("file name", _in_file),
         ("process groups", _in_groups),
     ):
-        _add(places, source, {rank: read(facts[rank]) for rank in ranks if rank in facts})
+        _add(places, source, {rank: read(facts[rank]) for rank in numbers if rank in facts})
     configured = trace.meta.get("parallel")
     if isinstance(configured, dict):
         _add(
             places,
             "configuration of the run",
-            _by_sizes(ranks, configured.get("tp"), configured.get("pp")),
+            _by_sizes(numbers, configured.get("tp"), configured.get("pp")),
         )
-    _add(places, "sizes as given", _by_sizes(ranks, tp, pp))
+    _add(places, "sizes as given", _by_sizes(numbers, tp, pp))
     if ranks_per_node is not None:
         _add(
             places,
             "ranks_per_node",
-            {rank: {"node": str(rank // ranks_per_node)} for rank in ranks},
+            {rank: {"node": str(rank // ranks_per_node)} for rank in numbers},
         )
     rows = [
         {
@@ -185,59 +252,24 @@ def _in_groups(entry: Mapping[str, Any]) -> dict[str, Any]:
     return out
 
 
-def _by_sizes(ranks: Sequence[int], tp: object, pp: object) -> dict[int, dict[str, int]]:
+def _by_sizes(numbers: Sequence[int], tp: object, pp: object) -> dict[int, dict[str, int]]:
     if not isinstance(tp, int) and not isinstance(pp, int):
         return {}
     wide, deep = tp if isinstance(tp, int) else 1, pp if isinstance(pp, int) else 1
     return {
         rank: {"tp": rank % wide, "pp": rank // wide % deep, "dp": rank // (wide * deep)}
-        for rank in ranks
+        for rank in numbers
     }
 
 
-@Analysis(
-    question="Which rank is slow in which step?",
-    help="time, waiting, idle time and exposed communication of each step of each rank",
-    view="rank-steps",
-    recorded="device activity or operators",
-    section=Section(
-        "ranks",
-        "A row is a rank, a column a step. Ranks that work together end a step together: the late"
-        " one is the row that waits least.",
-        question="Which rank is slow, and when?",
-    ),
-    figures=("llmprof.report.figures:RANK_STEPS", "llmprof.report.figures:RANK_WAITS"),
-    with_calls=(),
-)
+@per_trace
 def rank_steps(trace: Trace) -> pl.DataFrame:
-    """Time, waiting, idle time and exposed communication of every step of every rank.
-
-    Parameters
-    ----------
-    trace : Trace
-        A trace with steps.
-
-    Returns
-    -------
-    polars.DataFrame
-        One row for each rank and step that ran on the device: ``rank, step, phase, start_ns,
-        end_ns, step_ns`` (from its first event to its last), ``wait_ns`` (in collectives, for ranks
-        that came later; null where the waiting of one of its collectives cannot be told),
-        ``exposed_communication_ns`` and ``idle_ns`` as in :func:`~llmprof.analyze.overlap`. Sorted
-        by rank and step. Empty where the trace has no steps.
-
-    Examples
-    --------
-    >>> analyze.rank_steps(ranks).group_by("rank").len().sort("rank")["len"].to_list()
-    [12, 12, 12, 12]
-    """
+    """Times of each step of each rank: ``analyze.ranks(trace, by="step")``."""
     timed = steps(trace).filter(pl.col("dur_ns").is_not_null())
     timed = timed.select(
         "rank", "step", "phase", "start_ns", end_ns=pl.col("start_ns") + pl.col("dur_ns")
     )
-    parts = overlap(trace, by=("rank", "step")).select(
-        "rank", "step", "exposed_communication_ns", "idle_ns"
-    )
+    parts = overlap(trace).select("rank", "step", "exposed_communication_ns", "idle_ns")
     if not timed.height:
         return pl.DataFrame(schema=_STEPS)
     waits = (
@@ -277,58 +309,13 @@ _STEPS: Final = pl.Schema(
 )
 
 
-@Analysis(
-    question="Which node or parallel group comes late?",
-    help="how often the ranks of a node or of a parallel group arrive last",
-    view="late-groups",
-    recorded="device activity or operators",
-    section="ranks",
-    figures=("llmprof.report.figures:LATE_GROUPS",),
-    first=(),
-)
+@per_trace
 def late_groups(
     trace: Trace, *, ranks_per_node: int | None = None, tp: int | None = None, pp: int | None = None
 ) -> pl.DataFrame:
-    """Lateness of groups: how often the ranks of a node, or of one place in a parallel dimension,
-    arrive last.
-
-    Only collectives between ranks of at least two such groups count. Waiting of one pipeline stage
-    for another comes from their dependency and counts, too.
-
-    Parameters
-    ----------
-    trace : Trace
-        A trace with collectives of several ranks.
-    ranks_per_node, tp, pp : int, optional
-        As in :func:`rank_groups`.
-
-    Returns
-    -------
-    polars.DataFrame
-        One row for each group, by ``by``, the latest first: ``by`` (node, dp, pp, tp or ep),
-        ``group`` (the name of the node, or the place as text), ``ranks`` (list), ``calls`` (that
-        count), ``last`` (in which one of its ranks arrives last), ``share_last``,
-        ``expected_share`` (by chance: its part of the ranks of these calls), ``late_median_ns``
-        (median start of its ranks after the first rank), ``others_wait_ns`` (waiting of ranks
-        outside the group in the calls in which it is last, summed), ``together`` (lateness of its
-        middle rank over that of its last one, in these calls or, where its ranks are in different
-        calls, usually: near 1 the whole group is late, near 0 one rank alone; null where it never
-        is last), ``worst_rank`` (last most often), ``evidence`` (what says who belongs to it).
-        Empty where no group of several ranks is known.
-
-    Raises
-    ------
-    ArgumentError
-        A size is below 1.
-
-    Examples
-    --------
-    >>> late = analyze.late_groups(ranks, ranks_per_node=2)
-    >>> late["ranks"].to_list()
-    [[2, 3], [0, 1]]
-    """
+    """How often groups of ranks arrive last: ``analyze.ranks(trace, by="group")``."""
     return late_groups_of(
-        collectives(trace), rank_groups(trace, ranks_per_node=ranks_per_node, tp=tp, pp=pp)
+        collectives(trace), rank_places(trace, ranks_per_node=ranks_per_node, tp=tp, pp=pp)
     )
 
 

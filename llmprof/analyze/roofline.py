@@ -338,7 +338,7 @@ def stage_work(
     if not batch_of:
         hint = (
             "where its operators were recorded in another run, take them from there: --eager,"
-            " analyze.with_eager_steps"
+            " analyze.add_operators"
         )
         raise AnalysisError("no step of the trace says how many tokens it computed", hint=hint)
     own: dict[int, set[Batch]] = {}

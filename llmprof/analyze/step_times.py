@@ -20,28 +20,9 @@ MAD_TO_SIGMA = 1.4826
 """The median absolute deviation times this is the standard deviation of a normal distribution."""
 
 
-@Analysis(
-    question="Which steps represent the run?",
-    help="the decode steps that represent the run",
-    view="steady",
-    recorded="device activity or operators",
-    columns="rank step phase start_ns dur_ns host_dur_ns generation_requests source",
-    apart=(),
-)
-def steady_state(trace: Trace) -> pl.DataFrame:
-    """Decode steps that represent the run.
-
-    On each rank these are the decode steps with the most frequent batch size, in the longest
-    stretch of the run without another phase. A step whose device span differs from the median by
-    more than four robust standard deviations (and 10 %) is a warm-up or a disturbance, and is left
-    out. The first decode step after a prefill is left out, too, if at least three others stay.
-    Model load, graph captures, prefill and empty steps never count.
-
-    Returns
-    -------
-    polars.DataFrame
-        Rows of :func:`~llmprof.label.steps.steps`; none for a rank without decode steps.
-    """
+@per_trace
+def steady_steps(trace: Trace) -> pl.DataFrame:
+    """Decode steps that represent the run: ``analyze.steps(trace, steady=True)``."""
     step_rows = steps(trace).filter((pl.col("phase") != "empty") & pl.col("dur_ns").is_not_null())
     decode = pl.col("phase") == "decode"
     after_other = decode & (pl.col("phase").shift(1).over("rank") != "decode").fill_null(value=True)
@@ -86,7 +67,7 @@ SCHEMA = {
     question="What is a step's time made of?",
     help="time of steps by phase and part",
     view="step-time",
-    first=("steps", "steady_state", "step_windows", "overlap", "attribute", "idle"),
+    first=("steps", "overlap"),
 )
 def step_time(trace: Trace) -> pl.DataFrame:
     """Time of the steps by phase and part, over all ranks.
@@ -109,8 +90,8 @@ def step_time(trace: Trace) -> pl.DataFrame:
     >>> analyze.step_time(trace).columns
     ['phase', 'part', 'ns', 'share', 'steps', 'ranks']
     """
-    rows = overlap(trace, by=("rank", "step", "phase"))
-    rows = rows.filter(pl.col("step").is_not_null() & (pl.col("phase") != "empty"))
+    phases = steps(trace).select("rank", "step", "phase").filter(pl.col("phase") != "empty")
+    rows = overlap(trace).join(phases, on=["rank", "step"])
     sums = rows.group_by("phase").agg(
         *(part.fill_null(0).sum().cast(pl.Int64).alias(name) for name, part in PARTS.items()),
         steps=pl.col("step").n_unique().cast(pl.Int64),

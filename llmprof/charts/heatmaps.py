@@ -23,7 +23,7 @@ _AXIS, _PHASE_PX = 40, 18
 
 
 @draw.chart_of(
-    'llmprof.analyze.layers(trace, by="layer")',
+    "llmprof.analyze.layers(trace)",
     refuses="no value is known, or a layer has several rows in a step",
 )
 def layer_heatmap(
@@ -259,7 +259,7 @@ MOST_LINES, MOST_NAMES = 32, 16
 _OFFSET: Final = 84
 
 
-@draw.chart_of("llmprof.analyze.rank_steps(trace)", refuses="no value is known")
+@draw.chart_of('llmprof.analyze.ranks(trace, by="step")', refuses="no value is known")
 def rank_heatmap(
     frame: pl.DataFrame,
     *,
@@ -278,7 +278,7 @@ def rank_heatmap(
     value : {"step_ns", "wait_ns", "idle_ns", "exposed_communication_ns"}
         What the colour shows.
     groups : polars.DataFrame, optional
-        Rows of ``rank_groups(trace)``: lines divide the known nodes, and tooltips name them.
+        Rows of ``rank_places(trace)``: lines divide the known nodes, and tooltips name them.
     """
     draw.check_choice(value, MEANING, chart="rank_heatmap", option="value")
     draw.require(frame, ("rank", "step", "phase", value), chart="rank_heatmap")
@@ -491,7 +491,7 @@ MAX_GROUPS = 12
 
 
 @draw.chart_of(
-    "llmprof.analyze.late_groups(trace)",
+    'llmprof.analyze.ranks(trace, by="group")',
     "by group ranks calls share_last expected_share late_median_ns",
 )
 def late_groups(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
@@ -501,7 +501,7 @@ def late_groups(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcat
 
     Examples
     --------
-    >>> late = analyze.late_groups(ranks, ranks_per_node=2)
+    >>> late = analyze.ranks(ranks, ranks_per_node=2, by="group")
     >>> chart = charts.late_groups(late)
     """
     panels, cut = [], False

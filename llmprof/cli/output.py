@@ -159,11 +159,12 @@ def open_trace(paths: Sequence[str], args: Namespace, terminal: Terminal) -> Tra
     format_name, workers = getattr(args, "format", None), getattr(args, "workers", None)
     options: dict[str, Any] = {"cache": cache, "progress": reading(terminal), "workers": workers}
     trace = read(files, format=format_name, **options)
-    if other := getattr(args, "captures", None):
-        trace = analyze.with_captures(trace, read(places([other]), **options))
-    if other := getattr(args, "eager", None):
-        trace = analyze.with_eager_steps(trace, read(places([other]), **options))
-    return trace
+    others = {
+        name: read(places([other]), **options)
+        for name in ("captures", "eager")
+        if (other := getattr(args, name, None))
+    }
+    return analyze.add_operators(trace, **others) if others else trace
 
 
 MANY_ROWS: Final = 2_000_000

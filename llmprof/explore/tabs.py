@@ -14,6 +14,7 @@ import ipywidgets  # type: ignore[import-untyped]
 import polars as pl
 
 from llmprof import analyze, explore
+from llmprof.analyze import catalog
 from llmprof.analyze.idle.host import host_spans
 from llmprof.analyze.kernels import kernels_within
 from llmprof.analyze.ncu.findings import launches_in_a_row
@@ -33,7 +34,7 @@ from llmprof.trace.metrics.data import Metrics
 
 WHERE: Final = {
     "collectives": "all_reduce",
-    "attribute": "kernels",
+    "events": "kernels",
     "operators": "kernels",
     "opportunities": "kernels",
     "overlap": "overlap",
@@ -221,7 +222,7 @@ def _launch_after(trace: Trace, rank: int, start: int, end: int) -> tuple[int, i
 
 def rows_of(trace: Trace, row: Mapping[str, Any]) -> pl.DataFrame:
     """Evidence of a finding: the rows of its analysis that fulfil its condition."""
-    frame: pl.DataFrame = getattr(analyze, str(row["evidence"]))(trace)
+    frame = catalog.analysis(str(row["evidence"])).function(trace)
     return frame.filter(pl.sql_expr(str(row["where"])))
 
 
@@ -341,7 +342,7 @@ PANELS: Final = (
         "layers",
         "Layers",
         lambda g: explore.layers(g.trace),
-        _then("measuring layers", lambda g: analyze.layers(g.trace, by="layer")),
+        _then("measuring layers", lambda g: analyze.layers(g.trace)),
     ),
     Panel(
         "overlap",
@@ -359,7 +360,7 @@ PANELS: Final = (
         "ranks",
         "Ranks",
         lambda g: explore.ranks(g.trace),
-        _then("comparing the steps of the ranks", lambda g: analyze.rank_steps(g.trace)),
+        _then("comparing the steps of the ranks", lambda g: analyze.ranks(g.trace, by="step")),
     ),
     Panel(
         "what_if",

@@ -155,7 +155,7 @@ for _name in ("clone", "filter", "head", "limit", "slice", "sort", "tail"):
     help="what takes the time, most important first, and what to try",
     view="findings",
     reported=True,
-    first=("steps", "steady_state", "step_windows", "recorded_windows"),
+    first=("steps", "steady_steps", "step_windows", "recorded_windows"),
 )
 def findings(
     trace: Trace, *, step: int | None = None, requests: pl.DataFrame | None = None

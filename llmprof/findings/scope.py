@@ -16,7 +16,7 @@ from llmprof.analyze.idle.host import host_spans
 from llmprof.analyze.step_times import (
     LANE,
     recorded_windows,
-    steady_state,
+    steady_steps,
     step_windows,
     time_parts,
     without_long_first,
@@ -426,7 +426,7 @@ def scopes_of(trace: Trace, *, step: int | None = None) -> list[Scope]:
         ]
     return [
         Scope(trace, words, chosen, _of_steps(windows, chosen), recorded_ns, of_ns)
-        for words, chosen, of_ns in choose(step_rows, windows, steady_state(trace))
+        for words, chosen, of_ns in choose(step_rows, windows, steady_steps(trace))
     ]
 
 

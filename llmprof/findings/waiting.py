@@ -15,7 +15,7 @@ from llmprof.analyze.idle import launch_delay
 from llmprof.analyze.idle.host import call_kinds, host_spans, innermost_within
 from llmprof.analyze.layers import layers
 from llmprof.analyze.overlap import COMMUNICATION
-from llmprof.analyze.ranks import late_groups_of, latest_group, rank_groups
+from llmprof.analyze.ranks import late_groups_of, latest_group, rank_places
 from llmprof.analyze.step_times import IDLE_NOT_RECORDED
 from llmprof.findings.host import CALLS, MOSTLY, doing, in_another_call, kind_of
 from llmprof.findings.reasons import REASONS
@@ -69,9 +69,7 @@ def host_bound(scope: Scope) -> Measure | None:
     in_graphs = replayed >= IN_GRAPHS and not eager_part
     steps = scope.steps
     engine = steps is not None and bool(steps["source"].is_in(["vllm", "sglang"]).any())
-    layer_times = scope.within(layers(scope.trace, by="layer")).filter(
-        pl.col("host_dur_ns").is_not_null()
-    )
+    layer_times = scope.within(layers(scope.trace)).filter(pl.col("host_dur_ns").is_not_null())
     figures = {
         "ranks": scope.windows["rank"].n_unique(),
         "has_layer_times": bool(layer_times.height),
@@ -392,7 +390,7 @@ def _waiting(scope: Scope, *, pipeline: bool) -> Measure | None:
         "late_wait_share": of_waiting,
         "group": None
         if pipeline
-        else latest_group(late_groups_of(calls, rank_groups(scope.trace))),
+        else latest_group(late_groups_of(calls, rank_places(scope.trace))),
         "calls": once.height,
         "waited_share": total(others, "wait_ns") / max(1.0, total(others, "dur_ns")),
         # the rest of a kernel's duration is its transfer; the kernel of the last rank has no

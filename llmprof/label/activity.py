@@ -133,10 +133,10 @@ CATEGORY = pl.Enum(names.CATEGORIES)
 EVIDENCE = pl.Enum(["module", "operator", "metadata", "name", "position"])
 
 CAPTURED = "torch_capture_"
-"""Columns of kernels with labels from captures of graphs: :func:`llmprof.analyze.with_captures`."""
+"""Columns of kernels with labels from captures of graphs: :func:`llmprof.analyze.add_operators`."""
 
 EAGER: Final = "eager step"
-"""Evidence of what :func:`llmprof.analyze.with_eager_steps` found."""
+"""Evidence of what :func:`llmprof.analyze.add_operators` found."""
 
 _LINEAR_ROLES = ("qkv_proj", "o_proj", "gate_up_proj", "down_proj", "lm_head")
 _BESIDE_A_GEMM = (

@@ -7,7 +7,15 @@ from typing import Final
 
 import polars as pl
 
-from llmprof.label.activity import activity, called, coded_names, launched_by
+from llmprof.label.activity import (
+    CAPTURED,
+    PLACE,
+    activity,
+    called,
+    coded_names,
+    launched_by,
+    with_recorded,
+)
 from llmprof.label.layers.attribution import described_kinds, with_captures, with_modules
 from llmprof.label.layers.sequences import label
 from llmprof.label.modules import modules_of
@@ -20,12 +28,26 @@ _ENGINES: Final = ("vllm", "sglang", "capture")
 
 
 def operators(frame: pl.DataFrame, trace: Trace) -> pl.DataFrame:
-    """Add ``operator``: the name of the innermost operator that launched the event."""
-    if "ops" not in trace.table_names:
-        return frame.with_columns(operator=pl.lit(None, dtype=pl.String))
+    """Add ``operator``, the name of the innermost operator that launched the event, with ``shapes``
+    and ``dtypes`` of its inputs; of a replayed kernel, what its capture recorded.
+    """
+    texts = {"operator": "name", "shapes": "shapes", "dtypes": "dtypes"}
+    found = pl.DataFrame(schema=dict.fromkeys(texts.values(), pl.String))
+    rows = pl.repeat(None, frame.height, dtype=pl.UInt32, eager=True)
+    if "ops" in trace.table_names:
+        ops, rows = called(trace), launched_by(trace)["row"]
+        found = pl.concat(
+            [found, ops.select(name for name in found.columns if name in ops)], how="diagonal"
+        )
+    frame = frame.with_columns(found[name].gather(rows).alias(new) for new, name in texts.items())
+    captured = {f"_{new}": f"{CAPTURED}{new}" for new in texts} | {"_operator": f"{CAPTURED}op"}
+    if not trace.has("kernels") or captured["_operator"] not in trace.kernels.columns:
+        return frame
+    frame = with_recorded(frame, trace.kernels.select(*PLACE, **captured))
+    known = pl.col("_operator").is_not_null()
     return frame.with_columns(
-        called(trace)["name"].gather(launched_by(trace)["row"]).alias("operator")
-    )
+        pl.when(known).then(f"_{name}").otherwise(name).alias(name) for name in texts
+    ).drop(captured)
 
 
 def phases(frame: pl.DataFrame, trace: Trace) -> pl.DataFrame:

@@ -11,8 +11,8 @@ import polars as pl
 
 from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.collectives.collectives import collectives
-from llmprof.arguments import Columns
-from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, listed
+from llmprof.arguments import Columns, refuse_unknown
+from llmprof.errors import LlmprofError, NotCapturedError
 from llmprof.names.operators import first_true
 from llmprof.replay.critical_path import WORKS, path_of_events, slack_of_recorded
 from llmprof.replay.graph import MOST_EVENTS, events_of, graph
@@ -21,14 +21,20 @@ from llmprof.trace.kept import per_trace
 
 
 @Analysis(
-    question="Which kernels could take longer without changing anything?",
-    help="how much longer each event of a device may take before a step ends later",
+    question="Which kernels could take longer without changing anything, and which set the pace?",
+    help=(
+        "how much longer each event of a device may take before a step ends later; with --by, also"
+        " the time of layers, stages or kernels on the critical path"
+    ),
     view="slack",
-    columns="rank step name layer stage dur_ns slack_ns pace_slack_ns unknown",
+    columns=(
+        "rank step name layer stage count total_ns path_ns path_share dur_ns slack_ns pace_slack_ns"
+        " unknown"
+    ),
 )
-def slack(trace: Trace) -> pl.DataFrame:
+def slack(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
     """Slack of each device event: how much longer it may take without delaying a step, or without
-    changing the pace.
+    changing the pace; or of groups of events, with their time on the critical path.
 
     It is unknown where the calls of the host were not recorded, and for all that ran on a rank
     before the end of its last collective that was not matched over the ranks: another rank may wait
@@ -38,6 +44,9 @@ def slack(trace: Trace) -> pl.DataFrame:
     ----------
     trace : Trace
         A trace with device activity.
+    by : str or sequence of str
+        Columns of :func:`~llmprof.analyze.events` to group by, such as ``layer``, ``stage`` or
+        ``name``.
 
     Returns
     -------
@@ -48,17 +57,29 @@ def slack(trace: Trace) -> pl.DataFrame:
         pace, a kernel may delay its own step without delaying the last one) and ``unknown`` (why
         the slack is not known, in which case both are null; null where it is known).
 
+        With ``by``: its columns, ``count`` (events), ``total_ns`` (their time on the devices),
+        ``path_ns`` (of it on the path of :func:`~llmprof.analyze.critical_path`), ``path_share``
+        (path over total), ``slack_ns`` and ``pace_slack_ns`` (least over the events; null where
+        that of one is unknown), the most on the path first.
+
     Raises
     ------
     NotCapturedError
         The trace has no device activity.
+    AnalysisError
+        ``by`` names an unknown column.
 
     Examples
     --------
     >>> free = analyze.slack(trace)
     >>> bool((free["slack_ns"] <= free["pace_slack_ns"]).all())
     True
+    >>> shares = analyze.slack(trace, by="stage")
+    >>> bool(shares["path_share"].drop_nulls().is_between(0, 1).all())
+    True
     """
+    if by:
+        return _slack_of_groups(trace, by)
     free = slack_of_recorded(trace)
     calls = trace.runtime if trace.has("runtime") else None
     heard = [] if calls is None else calls["rank"].unique().to_list()
@@ -99,53 +120,10 @@ def known_slack(trace: Trace) -> pl.DataFrame:
         )
 
 
-@Analysis(
-    question="How much of each layer, stage or kernel lies on the critical path?",
-    help=(
-        "time of layers, stages or kernels on the critical path, and how much later they could end"
-        " (--by)"
-    ),
-    view="path-share",
-    columns="layer events total_ns path_ns path_share slack_ns pace_slack_ns",
-)
-def path_share(trace: Trace, *, by: Columns = ("layer",)) -> pl.DataFrame:
-    """Share of the time of kernels or layers on the critical path, and their slack.
-
-    Parameters
-    ----------
-    trace : Trace
-        A trace with device activity.
-    by : str or sequence of str
-        Columns of :func:`slack` to group by: ``layer``, ``stage``, ``name``, ``rank``, ``step`` or
-        several.
-
-    Returns
-    -------
-    polars.DataFrame
-        The columns of ``by``, ``events``, ``total_ns`` (their time on the devices), ``path_ns`` (of
-        it on the path of :func:`~llmprof.analyze.critical_path`), ``path_share`` (path over total),
-        ``slack_ns`` (least over the events; null where that of one is unknown, as :func:`slack`
-        says it) and ``pace_slack_ns``, by ``path_ns``.
-
-    Raises
-    ------
-    NotCapturedError
-        The trace has no device activity.
-    AnalysisError
-        There is no such column.
-
-    Examples
-    --------
-    >>> shares = analyze.path_share(trace, by=["stage"])
-    >>> bool(shares["path_share"].drop_nulls().is_between(0, 1).all())
-    True
-    """
-    free, keys = slack(trace), list(by)
-    columns = ["rank", "step", "name", "layer", "stage"]
-    if wrong := [key for key in keys if key not in columns]:
-        raise AnalysisError(
-            f"there is no column {wrong[0]!r} to group by", expected=f"some of {listed(columns)}"
-        )
+def _slack_of_groups(trace: Trace, by: Sequence[str]) -> pl.DataFrame:
+    """Least slack and time on the critical path of groups of device events."""
+    events = trace.events
+    refuse_unknown(by, events.columns, "by")
     on_device = pl.col("part").is_in(WORKS) & pl.col("event").is_not_null()
     path = (
         path_of_events(trace)
@@ -154,22 +132,25 @@ def path_share(trace: Trace, *, by: Columns = ("layer",)) -> pl.DataFrame:
         .agg(path_ns=pl.col("dur_ns").sum())
     )
     return (
-        free.join(path, on="event", how="left")
-        .group_by(keys)
+        slack(trace)
+        .select("event", "dur_ns", *_SLACK)
+        .join(events.select(pl.col(by).name.prefix("_"), "event"), on="event", how="left")
+        .join(path, on="event", how="left")
+        .group_by(pl.col(f"_{name}").alias(name) for name in by)
         .agg(
-            pl.len().alias("events"),
-            pl.col("dur_ns").sum().alias("total_ns"),
-            pl.col("path_ns").sum(),
-            *(
-                pl.when(pl.col(name).null_count() == 0).then(pl.col(name).min()).alias(name)
+            count=pl.len(),
+            total_ns=pl.col("dur_ns").sum(),
+            path_ns=pl.col("path_ns").sum(),
+            **{
+                name: pl.when(pl.col(name).null_count() == 0).then(pl.col(name).min())
                 for name in _SLACK
-            ),
+            },
         )
         .with_columns(
             path_share=pl.when(pl.col("total_ns") > 0).then(pl.col("path_ns") / pl.col("total_ns"))
         )
-        .select(*keys, "events", "total_ns", "path_ns", "path_share", "slack_ns", "pace_slack_ns")
-        .sort("path_ns", *keys, descending=[True, *[False] * len(keys)], nulls_last=True)
+        .select(*by, "count", "total_ns", "path_ns", "path_share", *_SLACK)
+        .sort("path_ns", *by, descending=[True, *[False] * len(by)], nulls_last=True)
     )
 
 

@@ -431,7 +431,7 @@ def _coverage(trace: Trace) -> Rows | None:
     )
 
 
-_OF_SEVERAL_RANKS: Final = ("analyze.rank_steps(trace)", "analyze.late_groups(trace)")
+_OF_SEVERAL_RANKS: Final = ("analyze.ranks(trace)",)
 
 
 def _questions(trace: Trace) -> list[tuple[str, str]]:

@@ -49,7 +49,7 @@ def representative_step(trace: Trace) -> tuple[int, str]:
     """Step whose device span is the median of the steady decode steps, or else of all steps with
     device work.
     """
-    steady = analyze.steady_state(trace)
+    steady = analyze.steps(trace, steady=True)
     ran = analyze.steps(trace).filter(pl.col("dur_ns").is_not_null() & (pl.col("phase") != "empty"))
     rows, words = (
         (steady, "a steady decode step") if steady.height else (ran, "the step of median length")
@@ -158,7 +158,7 @@ def _breakdown_by_category(trace: Trace) -> Drawn:
 
 
 def _layer_heatmap(trace: Trace) -> Drawn:
-    frame = analyze.layers(trace, by="layer").drop_nulls(["step", "layer"])
+    frame = analyze.layers(trace).drop_nulls(["step", "layer"])
     if not frame.height:
         raise AnalysisError(
             "no layer of a step was found", hint="layers are found by their attention kernels"
@@ -187,12 +187,13 @@ MANY_RANKS: Final = 8
 
 def _rank_steps(trace: Trace) -> Drawn:
     _many(trace)
-    return charts.rank_heatmap(analyze.rank_steps(trace), groups=analyze.rank_groups(trace))
+    rows, groups = analyze.ranks(trace, by="step"), analyze.ranks(trace, by="place")
+    return charts.rank_heatmap(rows, groups=groups)
 
 
 def _rank_waits(trace: Trace) -> Drawn:
     _many(trace)
-    rows, groups = analyze.rank_steps(trace), analyze.rank_groups(trace)
+    rows, groups = analyze.ranks(trace, by="step"), analyze.ranks(trace, by="place")
     if rows["wait_ns"].max() == 0:
         raise AnalysisError(
             "no rank waits for another in a collective", hint="compare the times of their steps"
@@ -202,11 +203,11 @@ def _rank_waits(trace: Trace) -> Drawn:
 
 def _late_groups(trace: Trace) -> Drawn:
     _many(trace)
-    late = analyze.late_groups(trace)
+    late = analyze.ranks(trace, by="group")
     if not late.height:
         found = "the recording does not say which ranks share a node or a parallel group"
         raise AnalysisError(
-            found, hint="analyze.late_groups(trace, ranks_per_node=8) takes it from you"
+            found, hint="analyze.ranks(trace, by='group', ranks_per_node=8) takes it from you"
         )
     if late["others_wait_ns"].max() == 0:
         raise AnalysisError(

@@ -307,7 +307,7 @@ _OF_CONDITION: Final = {
     "name": "kernels",
     "dur_ns": "kernels",
 }
-"""Figure or table for the events of a trace (``attribute``), by the column in the condition of a
+"""Figure or table for the events of a trace (``events``), by the column in the condition of a
 finding.
 """
 
@@ -316,9 +316,7 @@ def place_of(row: Mapping[str, Any], sections: Sequence[Section]) -> str | None:
     """Place in a page that shows the evidence of a finding."""
     evidence = str(row["evidence"])
     figures = [_FIGURES.get(evidence, evidence)]
-    if evidence == "activity":
-        figures.append("idle")
-    if evidence == "attribute":
+    if evidence == "events":
         column = str(row["where"]).partition(" ")[0]
         figures = [_OF_CONDITION.get(column, "breakdown"), "breakdown", "kernels"]
     ids: dict[str, str] = {}

@@ -13,6 +13,7 @@ from typing import Any, Final
 import polars as pl
 
 from llmprof import analyze, charts, plugins
+from llmprof.analyze.requests.requests import slowest
 from llmprof.charts.base.draw import number
 from llmprof.charts.base.save import to_png_bytes
 from llmprof.charts.requests import LATENCIES
@@ -185,7 +186,7 @@ def _slow_requests(run: Run) -> list[Section]:
         return []
     try:
         joined = analyze.requests(run)
-        first = analyze.slowest(joined)["title"]
+        first = slowest(joined)["title"]
     except LlmprofError as error:
         absent = Absent(
             "requests joined to steps", captured=False, found=error.found, hint=error.hint

@@ -3,7 +3,6 @@
 import polars as pl
 import pytest
 
-from llmprof.analyze import kernel_categories
 from llmprof.errors import NotCapturedError
 from llmprof.label.nesting import outermost_ops
 from llmprof.trace import Trace
@@ -108,20 +107,6 @@ def test_operators_of_an_unknown_thread_have_a_timeline_of_their_own() -> None:
     known = ops([("aten::known", 0, 70, 4), ("aten::within", 10, 10, 5)])
     found = outermost_ops(pl.concat([known, unknown]))
     assert sorted(found["name"]) == ["aten::known", "aten::next", "aten::outer"]
-
-
-def test_counts_and_shares() -> None:
-    run = pl.concat(
-        [kernels([(GEMM, 30), (ATTENTION, 10), (GEMM, 30)]), kernels([("acme", 30)], rank=1)]
-    )
-    copy = kernels([("Memcpy DtoH", 500)]).with_columns(kind=pl.lit("DtoH"))
-    found = kernel_categories(Trace({"kernels": run, "copies": copy}))
-    assert found.rows() == [
-        (GEMM, "linear", 2, 60, pytest.approx(0.6)),
-        ("acme", "other", 1, 30, pytest.approx(0.3)),
-        (ATTENTION, "attention", 1, 10, pytest.approx(0.1)),
-    ]
-    assert kernel_categories(Trace({"kernels": kernels([(GEMM, 0)])}))["share"].to_list() == [None]
 
 
 def test_a_wrapper_without_its_arguments_is_attention_after_the_store_of_keys() -> None:

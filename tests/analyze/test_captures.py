@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 import llmprof
-from llmprof.analyze import operators, ops_to_kernels, with_captures
+from llmprof.analyze import add_operators, operators
 from llmprof.analyze.captures import captured
 from llmprof.errors import AnalysisError
 from llmprof.trace import Trace
@@ -104,7 +104,7 @@ def test_another_sequence_is_unknown(change: str, shared: Path) -> None:
     found = captured(with_table(run, "kernels", kernels), capture)
     assert set(found["reason"]) == {"no capture has this sequence of kernels"}
     assert found["op"].null_count() == found["confidence"].null_count() == found.height
-    labels = with_captures(with_table(run, "kernels", kernels), capture).events
+    labels = add_operators(with_table(run, "kernels", kernels), captures=capture).events
     assert labels.equals(with_table(run, "kernels", kernels).events)
 
 
@@ -120,20 +120,19 @@ def test_graphs_of_pieces_follow_each_other(shared: Path) -> None:
     experts = found.filter(pl.col("name").str.starts_with("_matmul_ogs"))
     assert set(experts["op"]) == {"vllm::moe_forward"}
     assert {json.loads(shapes)[0][0] for shapes in experts["shapes"]} == {8192}
-    by_operator = ops_to_kernels(with_captures(run, capture))
-    from_capture = by_operator.filter(pl.col("match") == "capture")
-    assert from_capture["count"].sum() == 361
-    assert set(from_capture.filter(pl.col("kernel").str.starts_with("Cijk"))["op"]) == {
-        "aten::addmm"
-    }
+    events = add_operators(run, captures=capture).events
+    from_capture = events.join(run.events.filter(pl.col("operator").is_null()), on="event")
+    assert from_capture["operator"].count() == 361
+    gemms = events.filter(pl.col("name").str.starts_with("Cijk"), pl.col("operator").is_not_null())
+    assert set(gemms["operator"]) == {"aten::addmm"}
     # the sizes of the experts are those of the calls inside: 8192 tokens, 4 of 32 experts of 2944
     # in 3072
-    work = operators(with_captures(run, capture), device="MI300X").filter(
+    work = operators(add_operators(run, captures=capture), device="MI300X").filter(
         operator="vllm::moe_forward"
     )
     assert work["flops"].to_list() == [2 * 8192 * 4 * 3 * 2944 * 3072]
     assert work["share_of_bound"].is_between(0.1, 1).all()
-    sizes = with_captures(run, capture).kernels.filter(
+    sizes = add_operators(run, captures=capture).kernels.filter(
         pl.col("name") == "triton_poi_fused_constant_pad_nd_moe_forward_0"
     )
     assert sizes.select("grid_x", "block_x").unique().rows() == [(12288, 256)]
@@ -175,7 +174,7 @@ def test_a_graph_of_vllm_on_an_nvidia_device() -> None:
         rows, weight = [shape for shape in json.loads(shapes) if len(shape) == 2][:2]
         assert rows[0] == 4
         assert QWEN25_1B[tuple(weight)] == stage
-    by_place, by_module = run.events, with_captures(run, capture).events
+    by_place, by_module = run.events, add_operators(run, captures=capture).events
     known = by_module["evidence"] == "module"
     assert (known & by_module["replayed"]).sum() == 4 * 123
     for label in ("layer", "stage"):

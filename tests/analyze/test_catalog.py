@@ -23,7 +23,9 @@ def test_names_and_views_are_unique_and_public():
     found = catalog.analyses()
     assert len({one.name for one in found}) == len({one.view for one in found}) == len(found)
     for one in found:
-        assert inspect.unwrap(getattr(analyze, one.name)) is inspect.unwrap(one.function)
+        rooms = (analyze, analyze.npu, analyze.nsys)
+        doors = [getattr(room, one.name) for room in rooms if one.name in room.__all__]
+        assert [inspect.unwrap(door) for door in doors] == [inspect.unwrap(one.function)]
         assert one.question.endswith("?")
         assert one.help
         assert one.package == ""
@@ -56,7 +58,7 @@ def test_pages_that_are_made_from_the_package_are_in_step(root):
 
 def test_analyses_are_methods_of_a_trace():
     trace = sample("torch_tp1_eager")
-    assert_frame_equal(trace.layers(by="layer"), analyze.layers(trace, by="layer"))
+    assert_frame_equal(trace.layers(by="layer"), analyze.layers(trace))
     assert trace.layers.__doc__ == analyze.layers.__doc__
     assert list(inspect.signature(trace.layers).parameters) == ["per", "slack"]
     assert {"findings", "idle", "diff", "what_if"} <= set(dir(trace))

@@ -13,7 +13,7 @@ from polars.testing import assert_frame_equal
 
 import llmprof
 from llmprof import names
-from llmprof.analyze import collective_arrivals, collective_sizes, collectives
+from llmprof.analyze import collectives
 from llmprof.analyze.collectives.collectives import called_together, lateness
 from llmprof.trace import Trace
 from tests.analyze.builders import ALL_GATHER, ALL_REDUCE, NCCL_ALL_REDUCE, kernels, ops
@@ -320,8 +320,9 @@ def two_ranks(device: str | None = "NVIDIA H200") -> Trace:
 
 
 def test_who_is_late() -> None:
-    found = collective_arrivals(two_ranks())
-    assert found.rows(named=True) == [
+    found = collectives(two_ranks(), by=("kind", "rank"))
+    late = ("count", "last", "share_last", "late_median_ns", "late_p90_ns", "late_max_ns")
+    assert found.select("kind", "rank", *late, "wait_ns", "transfer_ns").rows(named=True) == [
         {
             "kind": "all_reduce",
             "rank": 0,
@@ -349,11 +350,11 @@ def test_who_is_late() -> None:
     ]
     alone = calls(ROWS[::2], **COLUMNS)
     assert lateness(collectives(alone))["late_ns"].to_list() == [None, None]
-    assert collective_arrivals(alone).is_empty()
+    assert collectives(alone, by="rank").select(late[:3]).row(0) == (2, 0, None)
 
 
 def test_sizes_against_the_peak_of_the_link() -> None:
-    found = collective_sizes(two_ranks())
+    found = collectives(two_ranks(), by=("kind", "algorithm", "bytes"))
     row = found.row(0, named=True)
     assert (row["kind"], row["bytes"], row["count"]) == ("all_reduce", 8_000, 4)
     # transfers of 94.0, 94.1, 4.0 and 4.1 us; on two ranks the bus bandwidth is the algorithm's

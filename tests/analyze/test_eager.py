@@ -90,7 +90,7 @@ def test_steps_of_equal_batch_with_as_many_kernels_of_a_name() -> None:
         [[("gemm", "[[4, 8], [8, 4]]")] * 2, [("gemm", SMALL), ("gemm", WIDE), ("odd", SMALL)]],
     )
     replayed = graph([DECODE], [["gemm", "fused", "gemm", "odd", "odd"]])
-    got = analyze.with_eager_steps(replayed, known)
+    got = analyze.add_operators(replayed, eager=known)
     # the second batch is equal; "odd" runs twice here and once there, "fused" only here
     assert found(got) == [
         ("gemm", SMALL),
@@ -110,12 +110,14 @@ def test_steps_of_equal_batch_with_as_many_kernels_of_a_name() -> None:
 
 def test_another_batch_or_another_grid_gives_nothing() -> None:
     known = eager([DECODE], [[("gemm", SMALL)]])
-    assert found(analyze.with_eager_steps(graph([LARGER], [["gemm"]]), known)) == [("gemm", None)]
-    assert found(analyze.with_eager_steps(graph([DECODE], [["gemm"]], grid=5), known)) == [
+    assert found(analyze.add_operators(graph([LARGER], [["gemm"]]), eager=known)) == [
+        ("gemm", None)
+    ]
+    assert found(analyze.add_operators(graph([DECODE], [["gemm"]], grid=5), eager=known)) == [
         ("gemm", None)
     ]
     known = eager([DECODE], [[("void acme::mine<1>(int)", SMALL)]], grid=5)
-    got = analyze.with_eager_steps(graph([DECODE], [["void acme::mine<2>(int)"]]), known)
+    got = analyze.add_operators(graph([DECODE], [["void acme::mine<2>(int)"]]), eager=known)
     assert found(got) == [("void acme::mine<2>(int)", SMALL)]
 
 
@@ -132,11 +134,11 @@ def test_kernels_from_before_the_recording_that_it_repeats(differing: bool) -> N
             kernels.append((at + 5, 5, name, number if turn else None, number if turn else None, 4))
     trace = made([], kernels, ops, "cudaLaunchKernel")
     trace = Trace({name: frame for name, frame in trace.tables.items() if name != "markers"})
-    got = found(analyze.with_eager_steps(trace))[:LEAST_RUN]
+    got = found(analyze.add_operators(trace))[:LEAST_RUN]
     assert got[0] == ("kernel0", None if differing else "[[2, 8], [8, 4]]")
     assert got[1:] == [(name, "[[2, 8], [8, 4]]") for name in names[1:]]
     short = Trace({**trace.tables, "kernels": trace.kernels.filter(pl.col("start_ns") > 30)})
-    assert {shapes for _, shapes in found(analyze.with_eager_steps(short))} == {None}
+    assert {shapes for _, shapes in found(analyze.add_operators(short))} == {None}
 
 
 @pytest.mark.parametrize("grid", [4, 5, None])
@@ -160,7 +162,7 @@ def test_a_recording_without_operators_beside_one_of_another_profiler(grid: int 
     with pytest.raises(NotCapturedError):
         analyze.operators(bare)
     # names of profilers differ, so that every grid must say that the kernels are the same
-    got = analyze.with_eager_steps(bare, known)
+    got = analyze.add_operators(bare, eager=known)
     if grid != 4:
         assert {shapes for _, shapes in found(got)} == {None}
         return
@@ -180,7 +182,7 @@ def test_a_recording_without_operators_beside_one_of_another_profiler(grid: int 
 
 def test_nsys_beside_the_profiler_of_torch(sample_trace: Callable[[str], Trace]) -> None:
     known = sample_trace("torch_transformers_generate")
-    got = analyze.with_eager_steps(sample_trace("nsys_transformers_generate"), known)
+    got = analyze.add_operators(sample_trace("nsys_transformers_generate"), eager=known)
     sums = [
         analyze.operators(trace)
         .filter(pl.col("operator").is_not_null() & (pl.col("category") != "copy"))
@@ -217,7 +219,7 @@ def test_what_a_call_holds_comes_with_it() -> None:
     ops = known.ops.with_columns(name=pl.lit("vllm::moe_forward"))
     ops = pl.concat([ops, more.select(ops.columns).cast(dict(ops.schema))])
     known = Trace({**known.tables, "ops": ops})
-    got = analyze.operators(analyze.with_eager_steps(graph([DECODE], [["experts"]]), known))
+    got = analyze.operators(analyze.add_operators(graph([DECODE], [["experts"]]), eager=known))
     # both products of 4 tokens and 2 of 8 experts each
     assert got.select("operator", "flops").rows() == [("vllm::moe_forward", 2 * 8 * 3 * 16 * 10)]
 
@@ -235,7 +237,7 @@ def test_what_a_capture_said_stays() -> None:
         torch_capture_layer=pl.lit(None, dtype=pl.Int32),
         torch_capture_confidence=pl.lit(1.0),
     )
-    got = analyze.with_eager_steps(Trace({**replayed.tables, "kernels": said}), known)
+    got = analyze.add_operators(Trace({**replayed.tables, "kernels": said}), eager=known)
     assert found(got) == [("gemm", WIDE)]
 
 

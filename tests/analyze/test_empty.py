@@ -13,21 +13,16 @@ from llmprof.trace import Trace, schema
 from tests.analyze.builders import ALL_REDUCE, DENSE, EMBEDDING, kernels, labels, launches, ops
 
 DEVICE = (
-    "activity",
-    "attribute",
-    "collective_sizes",
     "collectives",
     "coverage",
     "findings",
     "idle",
-    "kernel_categories",
+    "events",
     "kernels",
     "layer_gaps",
     "layers",
     "operators",
-    "ops_to_kernels",
     "overlap",
-    "steady_state",
     "step_time",
     "steps",
     "stream_gaps",
@@ -67,7 +62,7 @@ def test_recorded_but_empty_with_little_else(tables: tuple[str, ...]) -> None:
     trace, whole = Trace({table: schema.empty(table) for table in tables}), full()
     for name in DEVICE:
         analysis: Callable[[Trace], pl.DataFrame] = getattr(analyze, name)
-        if name in ("operators", "ops_to_kernels"):  # needs kernels and operators
+        if name == "operators":  # needs kernels and operators
             with pytest.raises(NotCapturedError):
                 analysis(trace)
         else:

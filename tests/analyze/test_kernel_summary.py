@@ -1,7 +1,7 @@
 import polars as pl
 import pytest
 
-from llmprof.analyze.kernels import kernel_summary_of
+from llmprof.analyze.kernels import sums_of_kernels
 
 EVENTS = pl.DataFrame(
     [
@@ -17,7 +17,7 @@ EVENTS = pl.DataFrame(
 
 
 def test_all_ranks_together() -> None:
-    got = kernel_summary_of(EVENTS)
+    got = sums_of_kernels(EVENTS)
     assert got.columns == [
         "name",
         "category",
@@ -39,7 +39,7 @@ def test_all_ranks_together() -> None:
 
 
 def test_shares_are_of_the_group_and_one_run_has_no_deviation() -> None:
-    got = kernel_summary_of(EVENTS, ["rank", "category"])
+    got = sums_of_kernels(EVENTS, ["rank", "category"])
     assert got.select("rank", "name", "count", "share").rows() == [
         (0, "gemm", 3, 0.9),
         (0, "rms", 1, 0.1),

@@ -208,12 +208,7 @@ def test_hybrids_have_the_kinds_of_their_configuration_and_the_labels_of_their_m
     assert both.filter("said")["right_layer"].all()
     assert share(both, "right_stage") > 0.98
     for recording in (trace, without_modules(trace)):
-        found = (
-            layers(recording, by="layer")
-            .group_by("layer")
-            .agg(pl.col("kind").unique())
-            .sort("layer")
-        )
+        found = layers(recording).group_by("layer").agg(pl.col("kind").unique()).sort("layer")
         assert found["kind"].to_list() == [[kind] for kind in HYBRIDS[name]]
 
 
@@ -226,13 +221,7 @@ GRAPHS = sorted(path.name.split(".")[0] for path in RECORDED.glob("*_graph.*"))
 def test_under_cuda_graphs_layers_and_stages_are_those_of_the_eager_run(name: str) -> None:
     replayed = llmprof.read(RECORDED / f"{name}.pt.trace.json.gz")
     name = name.replace("_graph", "_named")
-    found = (
-        layers(replayed, by="layer")
-        .select("layer", "kind")
-        .unique()
-        .sort("layer")["kind"]
-        .to_list()
-    )
+    found = layers(replayed).select("layer", "kind").unique().sort("layer")["kind"].to_list()
     # a recording of decode steps alone does not say which state space it is
     assert found == [
         kind.replace("Mamba-1", "state space").replace("Mamba-2", "state space")
@@ -264,5 +253,5 @@ def test_of_two_products_between_attention_and_scan_the_larger_goes_into_the_sca
             "markers": labels([("execute_new_0_cached_4", -50, 9_000)], on_device=True),
         }
     )
-    found = layers(trace, by="stage").filter(pl.col("stage").is_in(["o_proj", "in_proj"]))
+    found = layers(trace, stages=True).filter(pl.col("stage").is_in(["o_proj", "in_proj"]))
     assert set(found.select("stage", "busy_ns").rows()) == {("o_proj", 10), ("in_proj", 30)}

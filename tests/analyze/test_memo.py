@@ -30,7 +30,7 @@ def spoil(frame: pl.DataFrame) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["activity", "attribute", "kernels", "steps", "layers", "overlap", "idle"]
+    "name", ["events", "kernels", "steps", "layers", "overlap", "idle"]
 )
 def test_changing_an_answer_changes_no_later_one(name):
     trace, analysis = trace_of(), getattr(analyze, name)

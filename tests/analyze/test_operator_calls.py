@@ -20,7 +20,7 @@ def test_times_of_calls(tmp_path):
             ("", {}, [("triton_kernel", 7.0)]),
         ],
     )
-    found = analyze.replayable(trace)
+    found = analyze.operator_calls(trace)
     assert found["total_ns"].to_list() == [12_000, 7_000, 5_000, 3_000, 2_000]
     assert found["share"].sum() == pytest.approx(1)
     first = found.row(0, named=True)
@@ -51,7 +51,7 @@ def test_times_of_calls(tmp_path):
 
 
 def test_strides_and_values_are_read(tmp_path):
-    row = analyze.replayable(recorded(tmp_path, [("_C::rms_norm", NORM, [("norm", 2.0)])])).row(
+    row = analyze.operator_calls(recorded(tmp_path, [("_C::rms_norm", NORM, [("norm", 2.0)])])).row(
         0, named=True
     )
     assert row["torch_strides"] == "[[8, 1], [16, 1], [1], []]"
@@ -65,17 +65,17 @@ def test_copies_between_host_and_device(tmp_path):
         "Input type": ["int", "int", "Scalar"],
         "Concrete Inputs": ["", "", "True"],
     }
-    row = analyze.replayable(
+    row = analyze.operator_calls(
         recorded(tmp_path, [("aten::copy_", copy, [("Memcpy HtoD (Pinned -> Device)", 1.0)])])
     )
     assert row["why"].to_list() == [BETWEEN]
 
 
 def test_what_a_recording_does_not_hold(tmp_path, sample_trace):
-    found = analyze.replayable(recorded(tmp_path, [("aten::mm", {}, [("gemm", 2.0)])]))
+    found = analyze.operator_calls(recorded(tmp_path, [("aten::mm", {}, [("gemm", 2.0)])]))
     assert found["can"].to_list() == [False]
     assert "record_shapes=True" in found["why"][0]
-    found = analyze.replayable(sample_trace("torch_tp1_cudagraph"))
+    found = analyze.operator_calls(sample_trace("torch_tp1_cudagraph"))
     assert found.filter(found["why"] == IN_GRAPH)["share"].sum() > 0.5
     with pytest.raises(NotCapturedError):
-        analyze.replayable(sample_trace("nsys_tp2_cudagraph"))
+        analyze.operator_calls(sample_trace("nsys_tp2_cudagraph"))

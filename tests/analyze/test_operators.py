@@ -308,7 +308,7 @@ def test_work_and_rates_are_those_of_tracelens(name: str, shared: Path) -> None:
     file, rows = REFERENCES[name]
     trace = llmprof.read(shared / file)
     if name.startswith("vllm"):
-        trace = analyze.with_captures(trace, llmprof.read(shared / CAPTURE))
+        trace = analyze.add_operators(trace, captures=llmprof.read(shared / CAPTURE))
     keys, time = ("operator", "shapes"), pl.col("total_ns").sum()
     found = analyze.operators(
         trace, device=None if trace.meta.get("device") in (H100, MI300X) else "MI300X"
@@ -415,9 +415,9 @@ def test_most_of_the_time_has_a_bound(file: str, beside: str | None, shared: Pat
         other = llmprof.read(shared / beside) if beside else None
         captured = other is not None and "capture" in Path(beside).name
         trace = (
-            analyze.with_captures(trace, other)
+            analyze.add_operators(trace, captures=other)
             if captured and other
-            else analyze.with_eager_steps(trace, other)
+            else analyze.add_operators(trace, eager=other)
         )
         least = 0.9 if captured or not beside else 0.8
     named = trace.meta.get("device")

@@ -35,19 +35,15 @@ TRACES = {
 NO_LLM = [name for name in TRACES if "hta/" in TRACES[name] or name.startswith(("resnet", "DLRM"))]
 
 ANALYSES = (
-    "activity",
-    "attribute",
     "collectives",
     "coverage",
     "findings",
     "idle",
-    "kernel_categories",
+    "events",
     "kernels",
     "launch_delay",
     "layers",
-    "ops_to_kernels",
     "overlap",
-    "steady_state",
     "steps",
     "stream_gaps",
 )
@@ -104,7 +100,7 @@ def test_sums_hold(trace: Trace) -> None:
     assert events.filter(pl.col("layer").is_not_null() & pl.col("confidence").is_null()).is_empty()
     assert events.filter(pl.col("step").is_null() & pl.col("layer").is_not_null()).is_empty()
     assert events.filter(pl.col("step").is_not_null() & pl.col("stage").is_null()).is_empty()
-    by_layer = analyze.layers(trace, by="layer")
+    by_layer = analyze.layers(trace)
     assert by_layer["kernels"].sum() == events["layer"].is_not_null().sum()
     assert (by_layer["busy_ns"] <= by_layer["dur_ns"]).all()
     shares = analyze.coverage(trace)
@@ -122,7 +118,7 @@ def test_sums_hold(trace: Trace) -> None:
 def test_what_is_no_language_model_has_no_layers(trace: Trace) -> None:
     assert analyze.layers(trace).is_empty()
     assert trace.events["layer"].null_count() == trace.events.height
-    assert analyze.steady_state(trace).is_empty()
+    assert analyze.steps(trace, steady=True).is_empty()
     found = analyze.steps(trace)
     assert set(found["source"]) <= {"profiler_step"}  # the profiler's own labels, none inferred
     assert set(found["phase"]) <= {"other"}
@@ -164,7 +160,7 @@ def test_what_is_no_language_model_has_no_layers(trace: Trace) -> None:
 def test_layers_of_language_models(
     trace: Trace, count: int, weights: dict[str, str] | None
 ) -> None:
-    found = analyze.layers(trace, by="layer")
+    found = analyze.layers(trace)
     assert found.group_by("rank", "step").len()["len"].to_list() == [count]
     assert found["confidence"].unique().to_list() == [1.0]
     if weights is None:
@@ -187,5 +183,5 @@ def test_layers_of_language_models(
 @everywhere("vLLM graph capture, MI300X")
 def test_a_graph_capture_is_no_run(trace: Trace) -> None:
     assert analyze.steps(trace)["source"].to_list() == ["capture"]
-    assert analyze.steady_state(trace).is_empty()
+    assert analyze.steps(trace, steady=True).is_empty()
     assert analyze.findings(trace).is_empty()

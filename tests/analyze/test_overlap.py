@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmprof.analyze.collectives.collectives import collectives
-from llmprof.analyze.overlap import EXPOSED, overlap, overlap_of, overlap_within
+from llmprof.analyze.overlap import EXPOSED, overlap, overlap_of
 from llmprof.errors import AnalysisError, NotCapturedError
 from llmprof.trace import Trace
 from tests.analyze.builders import ALL_GATHER, ALL_REDUCE, GEMM, NCCL_ALL_REDUCE, kernels, types_of
@@ -222,7 +222,7 @@ def test_exposed_communication_is_waiting_and_transfer() -> None:
         (1, 4 * us, 0, 4 * us, 0),
     ]
     assert rows.drop(EXPOSED).equals(overlap(trace, by=("rank",)))
-    window = overlap_within(trace, window=(50 * us, 102 * us), waits=True)
+    window = overlap(trace, window=(50 * us, 102 * us), waits=True)
     assert window.select("exposed_communication_ns", *EXPOSED).row(0) == (
         52 * us,
         50 * us,
@@ -242,18 +242,15 @@ WINDOW = (20, 100)
 
 
 def test_overlap_in_a_window(sample_trace) -> None:
-    found = overlap_within(Trace({"kernels": RUN}), window=WINDOW)
-    assert found.columns == [
-        c for c in overlap(Trace({"kernels": RUN}), by=("rank",)).columns if c != "other_ns"
-    ]
-    assert found.row(0) == (0, 80, 40, 40, None, 20, 20, None, 20)
-    found = overlap_within(Trace({"kernels": RUN}), window=WINDOW).row(1, named=True)
+    found = overlap(Trace({"kernels": RUN}), window=WINDOW)
+    assert found.columns == overlap(Trace({"kernels": RUN}), by=("rank",)).columns
+    assert found.row(0) == (0, 80, 40, 40, None, 20, 20, None, 20, 0)
+    found = overlap(Trace({"kernels": RUN}), window=WINDOW).row(1, named=True)
     assert (found["rank"], found["compute_ns"], found["idle_ns"]) == (1, 0, 80)
-    assert overlap_within(Trace({"kernels": RUN}), window=WINDOW, ranks=[1]).to_dicts() == [found]
-    with pytest.raises(AnalysisError, match=r"ranks 7 are not in the trace"):
-        overlap_within(Trace({"kernels": RUN}), window=WINDOW, ranks=[7])
+    with pytest.raises(AnalysisError, match="with a window"):
+        overlap(Trace({"kernels": RUN}), by="step", window=WINDOW)
     trace = sample_trace("torch_tp4_eager_nccl").select(ranks=0)
     first = trace.kernels["start_ns"].min(), trace.copies["start_ns"].min()
     ends = [(f["start_ns"] + f["dur_ns"]).max() for f in (trace.kernels, trace.copies)]
-    within = overlap_within(trace, window=(min(first), max(ends)))
-    assert within.to_dicts() == overlap(trace, by=("rank",)).drop("other_ns").to_dicts()
+    within = overlap(trace, window=(min(first), max(ends)))
+    assert within.to_dicts() == overlap(trace, by=("rank",)).to_dicts()

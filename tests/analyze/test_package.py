@@ -9,7 +9,7 @@ import pytest
 @pytest.mark.parametrize(
     "first",
     [
-        "import llmprof.analyze.steps, llmprof.analyze.overlap, llmprof.analyze.idle",
+        "import llmprof.analyze.events, llmprof.analyze.overlap, llmprof.analyze.idle",
         "from llmprof.findings import findings",
         "from llmprof.analyze import layers",
         "import llmprof; llmprof.analyze",
@@ -23,4 +23,4 @@ def test_functions_and_not_modules(first: str) -> None:
     shown = subprocess.run(
         [sys.executable, "-c", first + then], capture_output=True, text=True, check=True
     )
-    assert shown.stdout == "['changes', 'nsys']\n"
+    assert shown.stdout == "['changes', 'ncu', 'npu', 'nsys']\n"

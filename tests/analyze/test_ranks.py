@@ -5,7 +5,7 @@ each step waits for.
 import polars as pl
 import pytest
 
-from llmprof.analyze import findings, late_groups, rank_groups, rank_steps
+from llmprof.analyze import findings, ranks
 from llmprof.analyze.ranks import latest_group
 from llmprof.errors import ArgumentError
 from llmprof.trace import Trace
@@ -72,14 +72,14 @@ def sixteen() -> Trace:
 def test_nodes_come_from_the_names_of_the_files(sixteen: Trace) -> None:
     files = [f"worker{rank}_step_12.1694128201545.pt.trace.json" for rank in range(RANKS)]
     trace = run_of(ranks=[{"rank": rank, "file": file} for rank, file in enumerate(files)])
-    assert rank_groups(trace)["node"].null_count() == RANKS
-    groups = rank_groups(sixteen)
+    assert ranks(trace, by="place")["node"].null_count() == RANKS
+    groups = ranks(sixteen, by="place")
     assert groups["node"].to_list() == [f"node{rank // 4}" for rank in range(RANKS)]
     assert groups["evidence"].unique().to_list() == ["node: file name"]
     assert groups.select("dp", "pp", "tp", "ep").null_count().row(0) == (16, 16, 16, 16)
     trace = run_of()
-    assert rank_groups(trace).select(pl.exclude("rank").null_count()).row(0) == (16,) * 6
-    assert late_groups(trace).height == 0
+    assert ranks(trace, by="place").select(pl.exclude("rank").null_count()).row(0) == (16,) * 6
+    assert ranks(trace, by="group").height == 0
 
 
 def test_places_by_file_name_of_vllm_and_sglang() -> None:
@@ -88,10 +88,12 @@ def test_places_by_file_name_of_vllm_and_sglang() -> None:
         for r in range(RANKS)
     ]
     trace = run_of(ranks=[{"rank": r, "file": file} for r, file in enumerate(vllm)])
-    groups = rank_groups(trace).select("dp", "pp", "tp", "ep").rows()
+    groups = ranks(trace, by="place").select("dp", "pp", "tp", "ep").rows()
     assert groups[13] == (1, 1, 1, 5)
     sglang = [f"1773709679.45-TP-{r % 4}-DP-{r // 4}.trace.json.gz" for r in range(RANKS)]
-    groups = rank_groups(run_of(ranks=[{"rank": r, "file": file} for r, file in enumerate(sglang)]))
+    groups = ranks(
+        run_of(ranks=[{"rank": r, "file": file} for r, file in enumerate(sglang)]), by="place"
+    )
     assert groups.select("dp", "pp", "tp").row(13) == (3, None, 1)
 
 
@@ -104,7 +106,7 @@ def test_places_by_descriptions_of_process_groups() -> None:
             "group_descriptions": {"1": "TENSOR_MODEL_PARALLEL_GROUP", "2": "DATA_PARALLEL_GROUP"},
         }
 
-    groups = rank_groups(run_of(ranks=[told(rank) for rank in range(RANKS)]))
+    groups = ranks(run_of(ranks=[told(rank) for rank in range(RANKS)]), by="place")
     assert groups.select("dp", "pp", "tp", "evidence").row(13) == (
         3,
         None,
@@ -114,19 +116,19 @@ def test_places_by_descriptions_of_process_groups() -> None:
 
 
 def test_sizes_fill_only_what_the_recording_leaves_open(sixteen: Trace) -> None:
-    groups = rank_groups(sixteen, ranks_per_node=8, tp=4, pp=2)
+    groups = ranks(sixteen, ranks_per_node=8, tp=4, pp=2, by="place")
     assert groups.select("node", "dp", "pp", "tp").row(13) == ("node3", 1, 1, 1)
     assert "node: file name" in groups["evidence"][0]
-    assert rank_groups(run_of(parallel={"tp": 4, "pp": 1}))["evidence"][0] == (
+    assert ranks(run_of(parallel={"tp": 4, "pp": 1}), by="place")["evidence"][0] == (
         "dp: configuration of the run; pp: configuration of the run; tp: configuration of the run"
     )
     for wrong in ({"ranks_per_node": 0}, {"tp": -1}):
         with pytest.raises(ArgumentError, match="at least 1"):
-            rank_groups(sixteen, **wrong)
+            ranks(sixteen, **wrong, by="place")
 
 
 def test_the_late_node_by_hand(sixteen: Trace) -> None:
-    late = late_groups(sixteen)
+    late = ranks(sixteen, by="group")
     assert late.select("by", "group", "calls", "last").rows() == [
         ("node", "node2", 10, 9),
         ("node", "node0", 10, 1),
@@ -148,7 +150,7 @@ def test_the_late_node_by_hand(sixteen: Trace) -> None:
 
 
 def test_only_a_group_that_is_late_as_a_whole_is_named(sixteen: Trace) -> None:
-    late = late_groups(sixteen)
+    late = ranks(sixteen, by="group")
     assert latest_group(late)["who"] == "ranks 8 to 11 (one node, node2)"
     alone = late.with_columns(together=pl.lit(0.1))
     few = late.with_columns(calls=pl.lit(7, dtype=pl.Int64))
@@ -166,7 +168,7 @@ def test_the_finding_names_the_node(sixteen: Trace) -> None:
 
 
 def test_steps_of_ranks_by_hand(sixteen: Trace) -> None:
-    rows = rank_steps(sixteen)
+    rows = ranks(sixteen, by="step")
     assert rows.height == RANKS * STEPS
     first = rows.filter(rank=5, step=0).row(0, named=True)
     assert (first["start_ns"], first["end_ns"], first["step_ns"]) == (0, 5_000, 5_000)
@@ -177,4 +179,4 @@ def test_steps_of_ranks_by_hand(sixteen: Trace) -> None:
     rest = Trace(
         {name: frame.filter(pl.col("rank") < 15) for name, frame in part.tables.items()}, part.meta
     )
-    assert rank_steps(rest)["wait_ns"].null_count() == 15 * STEPS
+    assert ranks(rest, by="step")["wait_ns"].null_count() == 15 * STEPS

@@ -14,7 +14,7 @@ import pytest
 
 import llmprof
 from llmprof import analyze
-from llmprof.analyze import changes, critical_path, path_share, slack, what_if
+from llmprof.analyze import changes, critical_path, slack, what_if
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError
 from llmprof.replay.graph import (
     ASSUMED,
@@ -465,10 +465,9 @@ def test_work_that_a_call_of_another_thread_holds_is_not_unexplained(call: str, 
 def test_slack_of_kernels_and_why_it_is_unknown() -> None:
     # rank 0 waits in its all-reduce from 31 us for rank 1, which comes at 90: its GEMM may end at
     # 89 instead of 30
-    found = analyze.kernels(two_ranks(), by=("rank",), slack=True)
+    found = slack(two_ranks(), by=("rank", "name", "category"))
     gemm = found.filter(pl.col("name") == GEMM).sort("rank")
     assert gemm["slack_ns"].to_list() == [59 * US, 0]
-    assert analyze.kernels(two_ranks(), by=("rank",)).columns == found.columns[:-1]
     assert known_slack(two_ranks())["unknown"].null_count() == 6
     assert unknown_slack(two_ranks()) == ""
 
@@ -481,15 +480,12 @@ def test_slack_of_kernels_and_why_it_is_unknown() -> None:
     known = known_slack(alone)
     assert known["slack_ns"].to_list() == [None, None, 0]
     assert known["unknown"][0].startswith("a collective after it was not matched")
-    assert analyze.kernels(alone, slack=True).filter(pl.col("name") == GEMM)[
-        "slack_ns"
-    ].to_list() == [None]
 
     # groups of the path: what is not known of one event is not known of its group
-    shares = path_share(alone, by=["name"]).select("name", "slack_ns", "pace_slack_ns")
+    shares = slack(alone, by=["name"]).select("name", "slack_ns", "pace_slack_ns")
     assert [row for row in shares.rows() if row[0] == GEMM] == [(GEMM, None, None)]
     assert slack(alone).select("slack_ns", "pace_slack_ns", "unknown").row(2) == (0, 0, None)
-    assert path_share(two_ranks(), by=["name"])["slack_ns"].null_count() == 0
+    assert slack(two_ranks(), by=["name"])["slack_ns"].null_count() == 0
 
     # without the calls of the host nothing is known
     silent = Trace({"kernels": host_bound().kernels})
@@ -517,9 +513,7 @@ def test_a_late_rank_is_on_the_path() -> None:
     # the collective is as long as it was recorded: what of it was waiting cannot be known
     assert path.filter(pl.col("part") == "communication")["dur_ns"].to_list() == [64 * US]
     assert path.filter(pl.col("part") == "transfer").is_empty()
-    assert path_share(alone, by=["name"]).filter(name=NCCL_ALL_REDUCE)["path_ns"].to_list() == [
-        64 * US
-    ]
+    assert slack(alone, by=["name"]).filter(name=NCCL_ALL_REDUCE)["path_ns"].to_list() == [64 * US]
     with pytest.raises(AnalysisError, match="no collective of this recording is matched"):
         what_if(alone, changes.balance())
 

@@ -8,7 +8,7 @@ from llmprof.replay import part
 from polars.testing import assert_frame_equal
 
 import llmprof
-from llmprof.analyze import critical_path, findings, path_share, slack, what_if
+from llmprof.analyze import critical_path, findings, slack, what_if
 from llmprof.analyze.changes import balance
 from llmprof.label.steps.steps import host_labels
 from llmprof.replay.part import groups_of, replayed_part
@@ -153,7 +153,7 @@ def test_the_path_and_the_slack_leave_out_the_time_of_steps_that_were_cut_out() 
     assert [(row[1], row[2]) for row in parts.rows()] == [
         part for step in of_steps for part in step
     ]
-    assert path_share(some, by="name").select("total_ns", "path_ns").row(0) == (50 * US, 30 * US)
+    assert slack(some, by="name").select("total_ns", "path_ns").row(0) == (50 * US, 30 * US)
     # a kernel ends at 15 us and the next one of its block begins at 45, after a gap of 1
     assert slack(some).select("slack_ns", "pace_slack_ns").rows() == [
         (0, n * US) for n in (29, 0, 29, 0, 0)

@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 
 from llmprof import analyze
-from llmprof.analyze.requests.requests import PARTS
+from llmprof.analyze.requests.requests import PARTS, slowest
 from llmprof.errors import AnalysisError, NotCapturedError
 from llmprof.run.launch.run.requests import engine_steps_of, requests_of
 from llmprof.trace import Trace
@@ -134,14 +134,14 @@ def test_parts_of_each_request_by_hand():
 
 def test_the_slow_first_tokens_are_named():
     found = analyze.requests(made())
-    said = analyze.slowest(found)
+    said = slowest(found)
     assert said["title"] == (
         "The p99 of the time to the first token is its own prefill: 29.9 ms of 49.0 ms."
     )
     assert said["requests"] == [1]
     assert said["parts"]["prefill of others"] == pytest.approx(18.1 * MS, rel=1e-3)
     with pytest.raises(AnalysisError, match="no requests"):
-        analyze.slowest(found.clear())
+        slowest(found.clear())
 
 
 def test_a_request_that_was_left_out_and_preempted():

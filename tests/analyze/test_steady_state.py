@@ -2,7 +2,7 @@
 
 import polars as pl
 
-from llmprof.analyze import steady_state
+from llmprof.analyze import steps
 from llmprof.trace import Trace
 from tests.analyze.builders import GEMM, kernels, labels, launches
 
@@ -27,7 +27,7 @@ def run_of(parts: list[tuple[str, int]], *, rank: int = 0) -> dict[str, pl.DataF
 
 
 def steady(parts: list[tuple[str, int]]) -> list[int]:
-    return steady_state(Trace(run_of(parts)))["step"].to_list()
+    return steps(Trace(run_of(parts)), steady=True)["step"].to_list()
 
 
 def test_outliers_are_left_out() -> None:
@@ -66,6 +66,6 @@ def test_each_rank_by_itself() -> None:
     one = run_of(
         [(PREFILL, 500), *[(decode(4), 100)] * 3, (decode(4), 900), (decode(4), 100)], rank=1
     )
-    found = steady_state(Trace({name: pl.concat([zero[name], one[name]]) for name in zero}))
+    found = steps(Trace({name: pl.concat([zero[name], one[name]]) for name in zero}), steady=True)
     assert found.filter(pl.col("rank") == 0)["step"].to_list() == [2, 3, 4, 5]
     assert found.filter(pl.col("rank") == 1)["step"].to_list() == [2, 3, 5]

@@ -66,7 +66,7 @@ def test_every_time_of_a_decode_step_comes_from_the_same_steps_by_its_own_defini
     ends = analyze.steps(run).drop_nulls("start_ns").sort("rank", "start_ns")
     ends = ends.with_columns(apart=(pl.col("start_ns") + pl.col("dur_ns")).diff().over("rank"))
     steps, windows = (rows.filter(phase="decode") for rows in (ends, step_windows(run)))
-    steady = analyze.steady_state(run)
+    steady = analyze.steps(run, steady=True)
     assert steady.join(steps, on=["rank", "step", "dur_ns"], how="semi").height == steady.height
     assert analyze.step_time(run).filter(phase="decode")["ns"].sum() == pytest.approx(
         steps["dur_ns"].sum(), rel=1e-4
@@ -104,7 +104,7 @@ def test_every_time_of_a_decode_step_comes_from_the_same_steps_by_its_own_defini
     assert row[1:] == ("10", *map(format_ns, (own.median(), own.min(), own.max())))
     told = _phases(run).filter(phase="decode").row(0)
     assert told[1:] == (10, own.median(), own.min(), own.max())
-    of_ranks = analyze.rank_steps(run).filter(phase="decode")
+    of_ranks = analyze.ranks(run, by="step").filter(phase="decode")
     assert (
         of_ranks.join(
             steps, left_on=["rank", "step", "step_ns"], right_on=["rank", "step", "dur_ns"]
@@ -119,7 +119,7 @@ def test_every_time_of_a_decode_step_comes_from_the_same_steps_by_its_own_defini
 def test_a_share_of_a_finding_is_of_the_time_that_its_card_names() -> None:
     run = sample("torch_tp4_eager_nccl")
     every = step_windows(run)
-    steady = every.join(analyze.steady_state(run), on=["rank", "step"], how="semi")
+    steady = every.join(analyze.steps(run, steady=True), on=["rank", "step"], how="semi")
     losses = analyze.findings(run).filter(pl.col("severity") != "info")
     assert losses["scope"][0] == "steady decode steps"
     for row in losses.iter_rows(named=True):

@@ -137,7 +137,7 @@ def attributed(ranks: int = RANKS, steps: int = STEPS, layers: int = LAYERS) -> 
 
 @cache
 def layered() -> pl.DataFrame:
-    """Rows as ``layers(trace, by="layer")`` returns them."""
+    """Rows as ``layers(trace)`` returns them."""
     return (
         attributed()
         .filter(pl.col("layer").is_not_null())

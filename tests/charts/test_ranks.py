@@ -14,8 +14,8 @@ def sixteen():
 
 
 def test_a_cell_is_a_step_of_a_rank(sixteen) -> None:
-    rows = analyze.rank_steps(sixteen)
-    chart = charts.rank_heatmap(rows, value="wait_ns", groups=analyze.rank_groups(sixteen))
+    rows = analyze.ranks(sixteen, by="step")
+    chart = charts.rank_heatmap(rows, value="wait_ns", groups=analyze.ranks(sixteen, by="place"))
     cells = specs.rows(chart, "rect", "row", "time")
     assert len(cells) == RANKS * STEPS
     assert sum(cell["time"] for cell in cells) * 1_000 == pytest.approx(rows["wait_ns"].sum())  # us
@@ -46,7 +46,7 @@ def test_one_late_rank_of_a_thousand_stays_visible() -> None:
 
 
 def test_unknown_waiting_is_grey(sixteen) -> None:
-    rows = analyze.rank_steps(sixteen)
+    rows = analyze.ranks(sixteen, by="step")
     hole = rows.with_columns(wait_ns=pl.when(pl.col("rank") != 3).then("wait_ns"))
     assert any(
         "not known (10 of 160 cells)" in text

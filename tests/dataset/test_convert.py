@@ -236,7 +236,12 @@ def test_commands_take_a_dataset(run, tmp_path, capsys):
 
 @pytest.mark.parametrize(
     "command",
-    ["analyze --what overlap", "analyze --what arrivals", "analyze --what kernels", "findings"],
+    [
+        "analyze --what overlap",
+        "analyze --what collectives --by kind,rank",
+        "analyze --what kernels",
+        "findings",
+    ],
 )
 def test_commands_analyse_a_dataset_rank_by_rank(run, tmp_path, capsys, monkeypatch, command):
     out = str(tmp_path / "out")

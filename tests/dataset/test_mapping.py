@@ -52,7 +52,7 @@ def test_options_are_checked_of_a_trace_and_of_a_dataset(run, tmp_path):
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        ("layers", {"by": "layer"}),
+        ("layers", {"stages": True}),
         ("overlap", {"by": ("rank", "stage")}),
         ("overlap", {"by": ("step", "rank")}),
         ("overlap", {"by": ("rank", "step"), "waits": True}),

@@ -4,7 +4,7 @@ import polars as pl
 import pytest
 
 from llmprof import explore
-from llmprof.analyze import collective_arrivals, collective_sizes, collectives
+from llmprof.analyze import collectives
 from llmprof.errors import LlmprofError, NotCapturedError
 from llmprof.explore.collectives import explorer
 from llmprof.explore.collectives.explorer import (
@@ -72,9 +72,13 @@ def test_views_are_what_the_analyses_say(sample_trace) -> None:  # type: ignore[
     trace = sample_trace("torch_tp4_eager_nccl")
     rows = calls_of(trace, kind="all_reduce")
     found = view(trace, rows)
-    own = pl.col("kind") == "all_reduce"
-    assert found["sizes"] == collective_sizes(trace).filter(own).to_dicts()
-    assert found["arrivals"] == collective_arrivals(trace).filter(own).to_dicts()
+    sizes, arrivals = (
+        collectives(trace, by=by).filter(kind="all_reduce")
+        for by in (("kind", "algorithm", "bytes"), ("kind", "rank"))
+    )
+    assert found["sizes"] == sizes.to_dicts()
+    late = [name for name in arrivals.columns if name not in ("peak_gbps", "share_of_peak")]
+    assert pl.DataFrame(found["arrivals"]).select(late).equals(arrivals.select(late))
     assert (found["count"], found["matched"], found["peak_gbps"]) == (2736, 2736, 450.0)
     assert len(found["calls"]) == explorer.MAX_LISTED
     one = view(trace, rows, rank=3)

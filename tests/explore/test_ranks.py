@@ -22,7 +22,7 @@ def test_a_cell_is_a_step_of_a_rank(sixteen):
         measure="wait", phase=None, steps=None, ranks=None
     )
     values = np.frombuffer(buffer[0], dtype="<f4").reshape(STEPS, RANKS)
-    rows = analyze.rank_steps(sixteen)
+    rows = analyze.ranks(sixteen, by="step")
     for step, rank, wait in rows.select("step", "rank", "wait_ns").iter_rows():
         assert values[step, rank] == wait
     assert head["rows"] == [(rank, rank) for rank in range(RANKS)]

@@ -109,7 +109,7 @@ def test_rows_of_a_rank_are_found_in_two_goes():
     assert described["found"]
     counts = {row["kind"]: row["count"] for row in described["rows"]}
     assert counts["steps"] == analyze.steps(widget.trace).height == 2
-    assert counts["layers"] == 4 + analyze.layers(widget.trace).height
+    assert counts["layers"] == 4 + analyze.layers(widget.trace, stages=True).height
     assert counts["idle"] == analyze.idle(widget.trace).height
     notes = {row["kind"]: row["note"] for row in described["rows"]}
     assert notes["collectives"] == "no communication was recorded"
@@ -391,7 +391,7 @@ def test_going_to_a_step_and_to_a_layer():
     widget.go(step=1)
     steps = analyze.steps(widget.trace).filter(step=1)
     assert widget.window == [steps["start_ns"].item(), (steps["start_ns"] + steps["dur_ns"]).item()]
-    layer = analyze.layers(widget.trace, by="layer").filter(step=1, layer=1)
+    layer = analyze.layers(widget.trace).filter(step=1, layer=1)
     window = [layer["start_ns"].item(), (layer["start_ns"] + layer["dur_ns"]).item()]
     assert ask(widget, "goto", step=1, layer=1)[0] == {"window": window}
     with pytest.raises(AnalysisError, match=r"there is no step 7; expected a step from 0 to 1"):

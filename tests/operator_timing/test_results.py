@@ -149,7 +149,7 @@ def test_a_recording_run_alone_on_another_gpu_of_its_kind(shared):
     capture = shared / "captures" / "torch_tp1_eager"
     if not capture.exists():
         pytest.skip("no captures here")
-    rows = analyze.replayable(llmprof.read(capture))
+    rows = analyze.operator_calls(llmprof.read(capture))
     found = compare(
         rows, read_results(Path(__file__).with_name("results_h200.json")), device="NVIDIA H200"
     )

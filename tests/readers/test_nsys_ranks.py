@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 import llmprof
-from llmprof.analyze import rank_groups
+from llmprof.analyze import ranks
 from llmprof.errors import MixedRunsError, TraceWarning
 from llmprof.readers.nsys.reader import numbered
 from tests.readers.test_nsys import EPOCH, PID_A, PID_B, TABLES, write
@@ -189,7 +189,7 @@ def test_ranks_are_on_the_node_of_their_report_whose_name_is_not_told(tmp_path):
         trace = llmprof.read(tmp_path, cache=False)
     assert [rank["node"] for rank in trace.meta["ranks"]] == [0, 0, 1, 1]
     assert "secret" not in str(trace.meta) + str(trace.coverage)
-    known = rank_groups(trace)
+    known = ranks(trace, by="place")
     assert known.select("rank", "node").rows() == [(0, "0"), (1, "0"), (2, "1"), (3, "1")]
     assert set(known["evidence"]) == {"node: recording"}
 
@@ -212,7 +212,7 @@ def test_a_dataset_knows_the_nodes_too(tmp_path):
         )
     with pytest.warns(TraceWarning, match="2 hosts"):
         many = llmprof.convert(tmp_path / "run", tmp_path / "out", client=False)
-    assert rank_groups(many)["node"].to_list() == ["0", "1"]
+    assert ranks(many, by="place")["node"].to_list() == ["0", "1"]
 
 
 def test_sessions_one_after_the_other_are_no_ranks(tmp_path):

@@ -138,7 +138,7 @@ def test_the_trace_has_steps_modules_operators_and_collectives(tmp_path):
     assert ("layer", 1, 42_000) in ops
     assert ("layer", 0, 40_000) not in ops
     assert len(ops) == 7
-    stages = analyze.layers(trace).select("step", "layer", "stage", "dur_ns").rows()
+    stages = analyze.layers(trace, stages=True).select("step", "layer", "stage", "dur_ns").rows()
     assert (0, 0, "attention", 10_000) in stages
     # a layer that was timed as a whole has no stage
     assert {(step, layer) for step, layer, _, _ in stages} == {(0, 0)}

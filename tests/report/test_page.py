@@ -302,12 +302,12 @@ def test_each_finding_leads_to_what_shows_its_evidence():
         ("idle", ("idle",), [Figure("idle", "e", "{}")]),
         ("kernels", ("kernels",), [table]),
     )
-    assert page.place_of(finding("attribute", "stage = 'norm'"), sections) == "figure-breakdown"
+    assert page.place_of(finding("events", "stage = 'norm'"), sections) == "figure-breakdown"
     assert (
-        page.place_of(finding("attribute", "category IN ('copy', 'fill')"), sections)
+        page.place_of(finding("events", "category IN ('copy', 'fill')"), sections)
         == "figure-categories"
     )
-    assert page.place_of(finding("attribute", "dur_ns < 5000"), sections) == "table-kernels"
+    assert page.place_of(finding("events", "dur_ns < 5000"), sections) == "table-kernels"
     assert page.place_of(finding("idle"), sections) == "figure-idle"
     assert page.place_of(finding("collectives"), sections) == "communication", "its figure is empty"
     assert page.place_of(finding("launch_path"), sections) is None

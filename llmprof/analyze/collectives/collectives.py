@@ -20,6 +20,7 @@ from llmprof.analyze.collectives.calls import (
     with_inputs,
     with_sizes,
 )
+from llmprof.arguments import Columns, refuse_unknown
 from llmprof.errors import LlmprofError, NotCapturedError
 from llmprof.label.steps.steps import events_with_steps
 from llmprof.names.operators import first_true
@@ -63,7 +64,8 @@ COLUMNS = [
     view="collectives",
     recorded="device activity or operators",
     columns=(
-        "rank step layer call kind algorithm bytes dur_ns wait_ns transfer_ns last_rank bus_gbps"
+        "rank step layer call kind algorithm bytes count dur_ns median_ns wait_ns transfer_ns"
+        " last_rank last share_last late_median_ns late_p90_ns bus_gbps peak_gbps share_of_peak"
         " unmatched"
     ),
     reported=True,
@@ -71,8 +73,8 @@ COLUMNS = [
     figures=("llmprof.report.figures:ALL_REDUCE",),
     first=(),
 )
-def collectives(trace: Trace) -> pl.DataFrame:
-    """Every collective call on every rank, matched over the ranks.
+def collectives(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
+    """Every collective call on every rank, matched over the ranks, or sums of these.
 
     A collective cannot finish before its last rank has arrived: ``wait_ns`` runs from a rank's own
     start to the last start of the same call on any rank, and the rest of the duration is
@@ -86,6 +88,9 @@ def collectives(trace: Trace) -> pl.DataFrame:
     ----------
     trace : Trace
         A trace with collectives; one rank is enough for durations and sizes.
+    by : str or sequence of str
+        Columns of the calls to sum them by, such as ``("kind", "rank")`` (which rank comes late?)
+        or ``("kind", "algorithm", "bytes")`` (which message sizes reach which bandwidth?).
 
     Returns
     -------
@@ -102,12 +107,24 @@ def collectives(trace: Trace) -> pl.DataFrame:
         (share of the calls of these ranks that overlap on all of them, as they must; null for kinds
         that a rank may leave early) and ``unmatched``.
 
+        With ``by``: its columns, ``count, total_ns, median_ns, p10_ns, p90_ns`` (of ``dur_ns``),
+        ``wait_ns, transfer_ns`` (sums), ``transfer_median_ns, transfer_p10_ns, transfer_p90_ns``,
+        ``algorithm_gbps, bus_gbps`` (medians), ``peak_gbps`` (of the device's link in one
+        direction; null where unknown) and ``share_of_peak`` (of the bus); of the calls whose ranks
+        are all known ``last, share_last`` (in which a rank of the row arrives last) and
+        ``late_median_ns, late_p90_ns, late_max_ns`` (start after the first rank).
+
     Examples
     --------
     >>> calls = analyze.collectives(ranks)
     >>> calls["rank"].n_unique(), calls["kind"].unique().sort().to_list()
     (4, ['all_gather', 'all_reduce'])
+    >>> arrivals = analyze.collectives(ranks, by=["kind", "rank"])
+    >>> arrivals.sort("share_last")["rank"][-1]  # the rank that the others wait for
+    3
     """
+    if by:
+        return sums_of_calls(collectives(trace), by, peak_gbps=link_peak_gbps(trace))
     return matched(recorded_calls(trace), trace.meta, trace.ranks)
 
 
@@ -347,37 +364,6 @@ _TYPES = pl.Schema(
 )
 
 
-@Analysis(
-    question="Which rank comes late?",
-    help="how late each rank arrives at its collectives",
-    view="arrivals",
-    recorded="device activity or operators",
-    first=(),
-)
-def collective_arrivals(trace: Trace) -> pl.DataFrame:
-    """Lateness of each rank at its collectives.
-
-    Parameters
-    ----------
-    trace : Trace
-        A trace with collectives of several ranks.
-
-    Returns
-    -------
-    polars.DataFrame
-        One row for each ``kind`` and ``rank``, by these: ``count`` (calls), ``last, share_last``
-        (in which it arrives last), ``late_median_ns, late_p90_ns, late_max_ns`` (start after the
-        first), ``wait_ns, transfer_ns`` (sums).
-
-    Examples
-    --------
-    >>> arrivals = analyze.collective_arrivals(ranks)
-    >>> arrivals.sort("share_last")["rank"][-1]  # the rank that the others wait for
-    3
-    """
-    return collective_arrivals_of(collectives(trace))
-
-
 def lateness(calls: pl.DataFrame) -> pl.DataFrame:
     """Rows of :func:`collectives` with ``late_ns`` after the first rank; null if a rank of the
     call is missing.
@@ -385,45 +371,6 @@ def lateness(calls: pl.DataFrame) -> pl.DataFrame:
     start = pl.col("start_ns") - pl.col("clock_offset_ns")
     complete = pl.col("arrival_skew_ns").is_not_null() & pl.col("call").is_not_null()
     return calls.with_columns(late_ns=pl.when(complete).then(start - start.min().over("call")))
-
-
-def collective_arrivals_of(calls: pl.DataFrame) -> pl.DataFrame:
-    """The analysis of :func:`collective_arrivals` on rows of
-    :func:`~llmprof.analyze.collectives`.
-    """
-    late = pl.col("late_ns")
-    return (
-        lateness(calls)
-        .filter(late.is_not_null())
-        .group_by("kind", "rank")
-        .agg(
-            count=pl.len(),
-            last=(pl.col("last_rank") == pl.col("rank")).sum(),
-            late_median_ns=late.median(),
-            late_p90_ns=late.quantile(0.9, "linear"),
-            late_max_ns=late.max(),
-            wait_ns=pl.col("wait_ns").sum(),
-            transfer_ns=pl.col("transfer_ns").sum(),
-        )
-        .with_columns(share_last=pl.col("last") / pl.col("count"))
-        .select(
-            "kind",
-            "rank",
-            "count",
-            "last",
-            "share_last",
-            "late_median_ns",
-            "late_p90_ns",
-            "late_max_ns",
-            "wait_ns",
-            "transfer_ns",
-        )
-        .sort("kind", "rank")
-    )
-
-
-_KEY = ["kind", "algorithm", "bytes"]
-_TIMES = {"dur": "dur_ns", "transfer": "transfer_ns"}
 
 
 def link_peak_gbps(trace: Trace) -> float | None:
@@ -438,53 +385,44 @@ def link_peak_gbps(trace: Trace) -> float | None:
     return peak / 2 / 1e9 if peak else None
 
 
-@Analysis(
-    question="Which message sizes reach which bandwidth?",
-    help="collectives by kind and message size: time, waiting, bandwidth",
-    view="collective-sizes",
-    recorded="device activity or operators",
-    first=(),
-)
-def collective_sizes(trace: Trace) -> pl.DataFrame:
-    """Time and bandwidth of the collectives by kind, algorithm and message size.
-
-    Parameters
-    ----------
-    trace : Trace
-        A trace with collectives.
-
-    Returns
-    -------
-    polars.DataFrame
-        One row for each ``kind, algorithm, bytes``, by these: ``count``, ``dur_p10_ns,
-        dur_median_ns, dur_p90_ns`` and the same of ``transfer``, ``algorithm_gbps, bus_gbps``
-        (medians, GB/s), ``peak_gbps`` (of the device's link in one direction; null where unknown)
-        and ``share_of_peak`` (of the bus).
-
-    Examples
-    --------
-    >>> analyze.collective_sizes(ranks)["bytes"].unique().sort().to_list()
-    [7168, 21504, 28672, 304128, 458752, 912384, 1216512, 1383424]
-    """
-    return collective_sizes_of(collectives(trace), peak_gbps=link_peak_gbps(trace))
-
-
-def collective_sizes_of(calls: pl.DataFrame, *, peak_gbps: float | None = None) -> pl.DataFrame:
-    """The analysis of :func:`collective_sizes` on rows of :func:`~llmprof.analyze.collectives`."""
-    quantiles = {
-        f"{name}_{label}_ns": pl.col(column).quantile(share, "linear")
-        for name, column in _TIMES.items()
-        for label, share in (("p10", 0.1), ("median", 0.5), ("p90", 0.9))
-    }
+def sums_of_calls(
+    calls: pl.DataFrame, by: Sequence[str], *, peak_gbps: float | None = None
+) -> pl.DataFrame:
+    """The analysis of :func:`collectives` by columns, on rows of single calls."""
+    refuse_unknown(by, calls.columns, "by")
+    late, dur, transfer = pl.col("late_ns"), pl.col("dur_ns"), pl.col("transfer_ns")
+    known, bus = pl.col("_known"), pl.col("bus_gbps")
     return (
-        calls.group_by(_KEY)
+        lateness(calls)
+        .group_by(*by)
         .agg(
             count=pl.len(),
-            **quantiles,
+            total_ns=dur.sum(),
+            **_middle("", dur),
+            wait_ns=pl.col("wait_ns").sum(),
+            transfer_ns=transfer.sum(),
+            **_middle("transfer_", transfer),
             algorithm_gbps=pl.col("algorithm_gbps").median(),
-            bus_gbps=pl.col("bus_gbps").median(),
+            bus_gbps=bus.median(),
+            last=((pl.col("last_rank") == pl.col("rank")) & late.is_not_null()).sum(),
+            _known=late.count(),
+            late_median_ns=late.median(),
+            late_p90_ns=late.quantile(0.9, "linear"),
+            late_max_ns=late.max(),
         )
-        .with_columns(peak_gbps=pl.lit(peak_gbps, dtype=pl.Float64))
-        .with_columns(share_of_peak=pl.col("bus_gbps") / pl.col("peak_gbps"))
-        .sort(_KEY, nulls_last=True)
+        .with_columns(
+            peak_gbps=pl.lit(peak_gbps, dtype=pl.Float64),
+            share_last=pl.when(known > 0).then(pl.col("last") / known),
+        )
+        .with_columns(share_of_peak=bus / pl.col("peak_gbps"))
+        .drop("_known")
+        .sort(*by, nulls_last=True)
     )
+
+
+def _middle(name: str, value: pl.Expr) -> dict[str, pl.Expr]:
+    return {
+        f"{name}median_ns": value.median(),
+        f"{name}p10_ns": value.quantile(0.1, "linear"),
+        f"{name}p90_ns": value.quantile(0.9, "linear"),
+    }

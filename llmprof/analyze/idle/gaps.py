@@ -12,9 +12,10 @@ import numpy as np
 import polars as pl
 
 from llmprof.analyze.catalog import Analysis, Section
+from llmprof.analyze.groups import sums_of_groups
 from llmprof.analyze.idle.host import HOST_SPANS, call_kinds, doing, host_spans
 from llmprof.analyze.operator_times import refuse_samples
-from llmprof.arguments import NotNegative
+from llmprof.arguments import Columns, NotNegative
 from llmprof.label.groups import first_of_runs, last_before, of_groups, row_numbers
 from llmprof.label.intervals import gaps, gaps_between, length_within
 from llmprof.trace import Trace
@@ -45,7 +46,10 @@ wait.
     help="parts of the gaps in which the device does nothing, and their causes",
     view="idle",
     recorded="device activity or operators",
-    columns="rank step start_ns dur_ns gap_ns cause doing held_by next_name",
+    columns=(
+        "rank step count total_ns share start_ns dur_ns gap_ns cause doing held_by next_name"
+        " mean_ns median_ns max_ns"
+    ),
     largest_first="dur_ns",
     reported=True,
     section=Section(
@@ -55,9 +59,10 @@ wait.
     ),
     figures=("llmprof.report.figures:IDLE",),
     apart=("min_ns",),
+    first=("idle",),
 )
-def idle(trace: Trace, *, min_ns: NotNegative = 0) -> pl.DataFrame:
-    """Idle time of each rank's device, in parts, each with its cause.
+def idle(trace: Trace, *, by: Columns = (), min_ns: NotNegative = 0) -> pl.DataFrame:
+    """Idle time of each rank's device, in parts, each with its cause, or sums of these.
 
     The device is idle between its first and last event while none of its streams runs anything.
     Each gap is split at the call that launched the event that ends it.
@@ -66,6 +71,8 @@ def idle(trace: Trace, *, min_ns: NotNegative = 0) -> pl.DataFrame:
     ----------
     trace : Trace
         Any trace with device activity. Causes need the host's runtime calls.
+    by : str or sequence of str
+        Columns of the parts to sum them by, such as ``"cause"`` or ``("rank", "step")``.
     min_ns : int
         Shortest gap to report (ns); a part of it may be shorter.
 
@@ -94,8 +101,12 @@ def idle(trace: Trace, *, min_ns: NotNegative = 0) -> pl.DataFrame:
           next_name, next_stream``: the one that ends the gap; ``launch_start_ns``: start of its
           launch;
         - ``sync_name``: the synchronising call, null for other causes.
+
+        With ``by``: its columns, ``count`` (parts), ``total_ns, share`` (of all that is idle),
+        ``mean_ns, median_ns, min_ns, max_ns``.
     """
-    return idle_with_threads(trace).drop("thread").filter(pl.col("gap_ns") >= min_ns)
+    parts = idle_with_threads(trace).drop("thread").filter(pl.col("gap_ns") >= min_ns)
+    return sums_of_groups(parts, by) if by else parts
 
 
 @per_trace

@@ -185,9 +185,9 @@ export function callSizes({ view, colour }) {
     draw: (context, width, tall, now) => {
       const sizes = view()?.sizes ?? [];
       if (!sizes.length) return callNothing(context, width, tall, now, "no calls");
-      const kinds = ["duration", "transfer"].map((name, k) => [name, k ? "transfer" : "dur"]);
+      const kinds = ["duration", "transfer"].map((name, k) => [name, k ? "transfer_" : ""]);
       const every = sizes.flatMap((row) =>
-        kinds.flatMap(([, key]) => ["p10", "median", "p90"].map((q) => row[`${key}_${q}_ns`])),
+        kinds.flatMap(([, key]) => ["p10", "median", "p90"].map((q) => row[`${key}${q}_ns`])),
       );
       const unit = plotUnit(callDomain(every)[1] / 10);
       const domain = callDomain(
@@ -209,10 +209,10 @@ export function callSizes({ view, colour }) {
       const marks = [];
       sizes.forEach((row, i) => {
         kinds.forEach(([name, key], k) => {
-          const median = row[`${key}_median_ns`];
+          const median = row[`${key}median_ns`];
           if (median === null || median <= 0) return;
           const x = place.at(i) + (k ? 1 : -1) * Math.min(12, place.slot / 5);
-          const [low, middle, high] = ["p10", "median", "p90"].map((q) => y.to(row[`${key}_${q}_ns`] / unit.ns));
+          const [low, middle, high] = ["p10", "median", "p90"].map((q) => y.to(row[`${key}${q}_ns`] / unit.ns));
           plotLine(context, [x, low], [x, high], colour(name), { width: 3 });
           context.fillStyle = colour(name);
           context.beginPath();
@@ -232,8 +232,8 @@ export function callSizes({ view, colour }) {
     describe: ({ row, name, key }) => [
       `${name}, ${callSize(row)}`,
       ["algorithm", row.algorithm ?? "unknown"],
-      ["median", formatNs(row[`${key}_median_ns`])],
-      ["10th to 90th percentile", `${formatNs(row[`${key}_p10_ns`])} to ${formatNs(row[`${key}_p90_ns`])}`],
+      ["median", formatNs(row[`${key}median_ns`])],
+      ["10th to 90th percentile", `${formatNs(row[`${key}p10_ns`])} to ${formatNs(row[`${key}p90_ns`])}`],
       ["kernels", formatNumber(row.count)],
     ],
   };

@@ -13,11 +13,10 @@ import traitlets
 
 from llmprof import charts
 from llmprof.analyze.collectives.collectives import (
-    collective_arrivals_of,
-    collective_sizes_of,
     collectives,
     lateness,
     link_peak_gbps,
+    sums_of_calls,
 )
 from llmprof.charts.base import theme
 from llmprof.charts.base.draw import extent, log_bins
@@ -109,7 +108,7 @@ def view(trace: Trace, rows: pl.DataFrame, rank: int | None = None) -> dict[str,
     """
     own = rows if rank is None else rows.filter(pl.col("rank") == rank)
     matched = own.drop_nulls("wait_ns")
-    arrivals = collective_arrivals_of(rows)
+    arrivals = sums_of_calls(rows, ("kind", "rank")).drop_nulls("share_last")
     return {
         "count": own.height,
         "matched": matched.height,
@@ -121,7 +120,9 @@ def view(trace: Trace, rows: pl.DataFrame, rank: int | None = None) -> dict[str,
             "duration": own["dur_ns"].median(),
             "transfer": matched["transfer_ns"].median(),
         },
-        "sizes": collective_sizes_of(own, peak_gbps=link_peak_gbps(trace)).to_dicts(),
+        "sizes": sums_of_calls(
+            own, ("kind", "algorithm", "bytes"), peak_gbps=link_peak_gbps(trace)
+        ).to_dicts(),
         "peak_gbps": link_peak_gbps(trace),
         "device": trace.meta.get("device"),
         "arrivals": arrivals.to_dicts() if arrivals.height <= MAX_RANKS else [],

@@ -12,7 +12,7 @@ import msgspec
 import polars as pl
 import traitlets
 
-from llmprof.analyze import ncu, ops_to_kernels
+from llmprof.analyze import ncu
 from llmprof.analyze.kernels import PLACES, events_within, kernels_within
 from llmprof.errors import LlmprofError, NotCapturedError
 from llmprof.explore.base.messages import Buffers, Column, Record, Row, Window, array, pack
@@ -249,15 +249,15 @@ def launches(events: pl.DataFrame) -> tuple[dict[str, Any], Buffers]:
 def shapes(trace: Trace, name: str, rank: int | None) -> dict[str, Any]:
     """Operators that launched a kernel, and their shapes: ``rows``, or ``why`` there are none."""
     try:
-        frame = ops_to_kernels(trace)
+        trace.table("ops")
     except NotCapturedError as error:
         return {"rows": [], "why": str(error)}
-    of_rank = frame if rank is None else frame.filter(pl.col("rank") == rank)
+    events = trace.events.filter(pl.col("name") == name)
+    of_rank = events if rank is None else events.filter(pl.col("rank") == rank)
+    dur = pl.col("dur_ns")
     rows = (
-        of_rank.filter(pl.col("kernel") == name)
-        .group_by("op", "shapes")
-        .agg(pl.col("count").sum(), pl.col("total_ns").sum())
-        .with_columns(mean_ns=pl.col("total_ns") / pl.col("count"))
+        of_rank.group_by("shapes", op="operator")
+        .agg(count=pl.len(), total_ns=dur.sum(), mean_ns=dur.mean())
         .sort("total_ns", "op", "shapes", descending=[True, False, False], nulls_last=True)
     )
     why = "" if rows.height else "No operator was recorded for its launches."

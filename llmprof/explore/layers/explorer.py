@@ -7,7 +7,7 @@ import numpy as np
 import polars as pl
 import traitlets
 
-from llmprof.analyze.kernels import kernel_summary_of, operators_of
+from llmprof.analyze.kernels import sums_of_kernels
 from llmprof.analyze.layers import Measure as TimeColumn
 from llmprof.analyze.layers import layer_gaps
 from llmprof.analyze.layers import layers as layers_of
@@ -147,7 +147,7 @@ def stages_of(trace: Trace, *, rank: int, step: int, layer: int) -> pl.DataFrame
     """Stages of a cell in their order, and of the typical layer: the median of the same kind,
     rank and step.
     """
-    rows = layers_of(trace).filter(pl.col("rank") == rank, pl.col("step") == step)
+    rows = layers_of(trace, stages=True).filter(pl.col("rank") == rank, pl.col("step") == step)
     alike = pl.col("kind").eq_missing(pl.col("kind").filter(pl.col("layer") == layer).first())
     rows = rows.filter(alike)
     sums = rows.group_by("layer", "stage").agg(
@@ -171,11 +171,8 @@ def kernels_of(trace: Trace, events: pl.DataFrame, *, slack: bool = False) -> pl
 
     ``stage, op, name, category, count, total_ns, share``.
     """
-    if trace.has("ops") and events.height:
-        events = operators_of(events, trace)
-    else:
-        events = events.with_columns(op=pl.lit(None, dtype=pl.String))
-    summary = kernel_summary_of(events, ("stage", "op"))
+    events = events.rename({"operator": "op"})
+    summary = sums_of_kernels(events, ("stage", "op"))
     summary = (
         with_slack(summary, trace, events, ["stage", "op", "name", "category"])
         if slack

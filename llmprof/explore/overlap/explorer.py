@@ -173,7 +173,7 @@ def summary(trace: Trace, rank: int, window: Span) -> pl.DataFrame:
 
     ``part, ns, share`` (of the window), then ``total``.
     """
-    parts = overlap_within(trace, window=window, ranks=[rank], waits=True)
+    parts = overlap_within(trace, window, rank=rank, waits=True)
     wide = parts.select(**PARTS, total=pl.col("total_ns"))
     long = wide.unpivot(variable_name="part", value_name="ns")
     return long.with_columns(share=(pl.col("ns") / (window[1] - window[0])).round(9))

@@ -8,7 +8,7 @@ import polars as pl
 import traitlets
 
 from llmprof import charts
-from llmprof.analyze.ranks import late_groups, latest_group, rank_groups, rank_steps
+from llmprof.analyze.ranks import late_groups, latest_group, rank_places, rank_steps
 from llmprof.charts.base.theme import PHASES, in_order
 from llmprof.charts.heatmaps import MEANING
 from llmprof.explore.base.messages import Record, Row, Scale, array
@@ -146,7 +146,7 @@ class Ranks(Explorer, room="ranks"):
         """PNG image of the heat map."""
         rows = rank_steps(self.trace)
         rows = rows if self.phase is None else rows.filter(pl.col("phase") == self.phase)
-        groups = rank_groups(self.trace, ranks_per_node=self.ranks_per_node)
+        groups = rank_places(self.trace, ranks_per_node=self.ranks_per_node)
         return charts.to_png_bytes(
             charts.rank_heatmap(rows, value=MEASURES[self.measure][1], groups=groups)
         )

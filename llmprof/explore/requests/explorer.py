@@ -10,7 +10,7 @@ import polars as pl
 import traitlets
 
 from llmprof import analyze
-from llmprof.analyze.requests.requests import PARTS, WORDS, AnyRun, run_of
+from llmprof.analyze.requests.requests import PARTS, WORDS, AnyRun, run_of, slowest
 from llmprof.charts.base import theme
 from llmprof.errors import AnalysisError, LlmprofError
 from llmprof.explore.base.messages import Record, Row
@@ -166,7 +166,7 @@ class Requests(Explorer, room="requests"):
             "parts": [
                 {"name": name, "words": WORDS[name], "colour": COLOURS[name]} for name in parts
             ],
-            "title": analyze.slowest(self.frame)["title"] if self.frame.height else "",
+            "title": slowest(self.frame)["title"] if self.frame.height else "",
         }, []
 
     @answers(rows=list[Row], offset=int)

@@ -741,7 +741,7 @@ def _steps(trace: Trace, keys: Keys, texts: Names) -> dict[int, list[Lane]]:
 
 def _layers(trace: Trace, keys: Keys, texts: Names) -> dict[int, list[Lane]]:
     """Layers on one line, their stages on the next."""
-    whole = layers(trace, by="layer").with_row_index("id")
+    whole = layers(trace).with_row_index("id")
     parity = pl.when(pl.col("layer") % 2 == 0).then(pl.lit("even")).otherwise(pl.lit("odd"))
     of_layer = whole.select(parity).to_series()
     upper = whole.select(
@@ -752,7 +752,7 @@ def _layers(trace: Trace, keys: Keys, texts: Names) -> dict[int, list[Lane]]:
         name=pl.format("layer {}", "layer"),
         code=keys.codes("layer", of_layer),
     )
-    stages = layers(trace).with_row_index("id")
+    stages = layers(trace, stages=True).with_row_index("id")
     lower = stages.select(
         "rank", "id", "start_ns", "dur_ns", name="stage", code=keys.codes("stage", stages["stage"])
     )

@@ -20,7 +20,7 @@ from llmprof.analyze.layers import layers
 from llmprof.analyze.operator_times import refuse_samples
 from llmprof.analyze.step_times import (
     recorded_windows,
-    steady_state,
+    steady_steps,
     step_windows,
     time_parts,
     without_long_first,
@@ -30,6 +30,7 @@ from llmprof.errors import AnalysisError, ClusterError, LlmprofError, NotCapture
 from llmprof.findings.findings import combined, findings, ranked
 from llmprof.findings.scope import STEADY, Choice, Scope, choose
 from llmprof.findings.work import CORE_FACTS
+from llmprof.label.events import events as label_events
 from llmprof.progress import Progress
 from llmprof.report.dataset.cluster import Lost, Workers, workers
 from llmprof.text import counted
@@ -89,7 +90,7 @@ def scope_windows(trace: Trace, *, words: str) -> pl.DataFrame:
         return without_long_first(windows)
     if words != STEADY:
         return windows.filter(pl.col("phase") == words.removesuffix(" steps"))
-    chosen = steady_state(trace).select("rank", "step")
+    chosen = steady_steps(trace).select("rank", "step")
     return windows.join(chosen, on=["rank", "step"], how="semi", maintain_order="left")
 
 
@@ -153,7 +154,7 @@ def measured_kernels(trace: Trace) -> pl.DataFrame:
 
 def layer_times(trace: Trace) -> pl.DataFrame:
     """Layers of one rank, without their stages."""
-    return layers(trace, by="layer")
+    return layers(trace)
 
 
 def _numbered_texts(frame: pl.DataFrame) -> pl.DataFrame:
@@ -179,7 +180,7 @@ def choices(first: Mapping[str, pl.DataFrame | None]) -> list[Choice]:
         raise NotCapturedError(
             "no rank of the dataset holds kernels, copies or operators", table="kernels"
         )
-    return choose(frames["steps"], frames["step_windows"], frames["steady_state"])
+    return choose(frames["steps"], frames["step_windows"], frames["steady_steps"])
 
 
 def joined(
@@ -205,7 +206,7 @@ def joined(
     kept: list[tuple[Any, pl.DataFrame | None, dict[str, Any]]] = [
         (collectives, calls, {}),
         (launch_delay, results.get("launch_delay"), {}),
-        (layers, results.get("layer_times"), {"by": "layer"}),
+        (layers, results.get("layer_times"), {}),
     ]
     for function, frame, options in kept:
         if frame is not None:
@@ -248,6 +249,8 @@ before it.
 _FUNCTIONS: Final[dict[str, Callable[..., pl.DataFrame]]] = {
     **OF_SCOPE,
     **OF_RANK,
+    "events": label_events,
+    "steady_steps": steady_steps,
     "step_windows": step_windows,
     "recorded_windows": recorded_windows,
     "recorded_calls": recorded_calls,

@@ -19,7 +19,7 @@ import msgspec
 import polars as pl
 
 from llmprof.analyze.operator_arguments import Argument, Call, Tensor
-from llmprof.analyze.operator_calls import call_of, replayable, usual_dtype
+from llmprof.analyze.operator_calls import call_of, operator_calls, usual_dtype
 from llmprof.errors import AnalysisError, LaunchError, ReadError
 from llmprof.run.launch.run import process
 from llmprof.run.operator_timing.program import MODES
@@ -42,7 +42,7 @@ class OperatorTiming:
     script: str
     """Python source; it needs PyTorch, and vLLM if an operator is vLLM's."""
     operators: pl.DataFrame
-    """Rows of :func:`llmprof.analyze.replayable`, in the order of the script."""
+    """Rows of :func:`llmprof.analyze.operator_calls`, in the order of the script."""
     device: str | None = None
     """Name of the device of the recording."""
 
@@ -181,7 +181,7 @@ def time_operators(
     """
     if not 1 <= top <= _MOST:
         raise AnalysisError(f"top is {top}", expected=f"1 to {_MOST}")
-    rows = replayable(trace)
+    rows = operator_calls(trace)
     if operator is not None:
         rows = rows.filter(pl.col("operator").str.contains(operator, literal=True))
     if kernel is not None:
@@ -196,7 +196,7 @@ def time_operators(
         found = f"nothing in this recording has {' and '.join(conditions) or 'an operator'}"
         raise AnalysisError(
             found,
-            hint="llmprof analyze PATH --what replayable lists the operators of the recording",
+            hint="llmprof analyze PATH --what operator-calls lists the operators of the recording",
         )
     can = rows.filter("can")
     if can.is_empty():
@@ -204,7 +204,7 @@ def time_operators(
         raise AnalysisError(
             f"{first['operator'] or (first['kernels'] or '')[:80]} cannot be run alone:"
             f" {first['why']}",
-            hint="llmprof analyze PATH --what replayable lists the operators that can be run alone",
+            hint="llmprof analyze PATH --what operator-calls lists those that can be run alone",
         )
     chosen, device, world = can.head(top), trace.meta.get("device"), trace.meta.get("world_size")
     text = written(chosen, world=world if isinstance(world, int) else 1)
@@ -370,7 +370,7 @@ def compare(
     Parameters
     ----------
     operators : polars.DataFrame
-        Rows of :func:`llmprof.analyze.replayable`.
+        Rows of :func:`llmprof.analyze.operator_calls`.
     results : mapping
         Of :func:`read_results`.
     device : str, optional

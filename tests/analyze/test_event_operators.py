@@ -1,12 +1,10 @@
-"""Operators of kernels by id and by time, against hand-made traces and a plain search."""
+"""Operators of events by id and by time, against hand-made traces and a plain search."""
 
 import polars as pl
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmprof.analyze.kernels import operators_of, ops_to_kernels
-from llmprof.errors import NotCapturedError
+from llmprof.analyze import kernels
 from llmprof.label.groups import last_with
 from llmprof.label.nesting import innermost
 from llmprof.trace import Trace
@@ -56,66 +54,48 @@ KERNELS = pl.DataFrame(
 
 
 def test_by_id_then_by_time_then_not_at_all() -> None:
-    got = ops_to_kernels(Trace({"kernels": KERNELS, "runtime": RUNTIME, "ops": OPS}))
-    chosen = got.select(
-        "rank", "op", "shapes", "kernel", "match", "count", "total_ns", "mean_ns", "share"
-    )
-    assert chosen.rows() == [
-        (0, None, None, "gemm", None, 3, 40, 40 / 3, 0.4),
-        (0, "addmm", "[[4, 8], [8, 2]]", "gemm", "id", 2, 30, 15.0, 0.3),
-        (0, "linear", "[[4, 8]]", "gemm", "time", 1, 10, 10.0, 0.1),
-        (0, "outer", None, "fill_kernel", "time", 1, 10, 10.0, 0.1),
-        (0, "relu", None, "relu_kernel", "time", 1, 10, 10.0, 0.1),
-        (1, "linear", "[[9, 9]]", "gemm", "time", 1, 10, 10.0, 1.0),
+    events = Trace({"kernels": KERNELS, "runtime": RUNTIME, "ops": OPS}).events
+    assert events.select("rank", "start_ns", "name", "operator", "shapes").rows() == [
+        (0, 300, "gemm", "addmm", "[[4, 8], [8, 2]]"),
+        (0, 310, "gemm", "addmm", "[[4, 8], [8, 2]]"),
+        (0, 330, "gemm", "linear", "[[4, 8]]"),
+        (0, 340, "fill_kernel", "outer", None),
+        (0, 350, "relu_kernel", "relu", None),
+        (0, 360, "gemm", None, None),
+        (0, 370, "gemm", None, None),
+        (0, 380, "gemm", None, None),
+        (1, 300, "gemm", "linear", "[[9, 9]]"),
     ]
 
 
 def test_types_of_the_inputs_tell_calls_apart() -> None:
-    """One operator and kernel, called with two types: two rows."""
-    ops = pl.DataFrame(
-        {
-            "rank": [0, 0],
-            "thread": [1, 1],
-            "start_ns": [0, 100],
-            "dur_ns": [50, 50],
-            "name": ["mm", "mm"],
-            "kind": ["op", "op"],
-            "op_id": [1, 2],
-            "shapes": ["[[2]]", "[[2]]"],
-            "dtypes": ['["float"]', '["half"]'],
-        }
+    ops = (
+        OPS.filter(rank=0, kind="op")
+        .head(2)
+        .with_columns(shapes=pl.lit("[[2]]"), dtypes=pl.Series(['["float"]', '["half"]']))
     )
-    kernels = pl.DataFrame(
-        {
-            "rank": [0, 0],
-            "start_ns": [10, 110],
-            "dur_ns": [30, 10],
-            "name": ["gemm", "gemm"],
-            "op_id": [1, 2],
-        }
-    )
-    got = ops_to_kernels(Trace({"kernels": kernels, "ops": ops}))
-    assert got.select("op", "dtypes", "total_ns", "share").rows() == [
-        ("mm", '["float"]', 30, 0.75),
-        ("mm", '["half"]', 10, 0.25),
+    run = KERNELS.head(2).with_columns(op_id=pl.Series([1, 2]))
+    found = Trace({"kernels": run, "ops": ops}).events
+    assert found.select("operator", "shapes", "dtypes").rows() == [
+        ("outer", "[[2]]", '["float"]'),
+        ("linear", "[[2]]", '["half"]'),
     ]
 
 
-def test_missing_tables_are_named() -> None:
-    with pytest.raises(NotCapturedError, match="no kernels"):
-        ops_to_kernels(Trace({"ops": OPS}))
-    with pytest.raises(NotCapturedError, match="no ops"):
-        ops_to_kernels(Trace({"kernels": KERNELS}))
+def test_without_operators_they_are_unknown() -> None:
+    found = Trace({"kernels": KERNELS}).events
+    assert found.select("operator", "shapes", "dtypes").null_count().row(0) == (9, 9, 9)
+    assert kernels(Trace({"kernels": KERNELS}), by="operator")["operator"].null_count() == 3
 
 
-def test_events_keep_their_order_and_columns() -> None:
-    trace = Trace({"kernels": KERNELS, "runtime": RUNTIME, "ops": OPS})
-    some = trace.events.filter(pl.col("start_ns").is_in([310, 340, 380])).reverse()
-    got = operators_of(some.with_columns(tag=pl.Series(["x", "y", "z"])), trace)
-    assert got.select("tag", "op", "match").rows() == [
-        ("x", None, None),
-        ("y", "outer", "time"),
-        ("z", "addmm", "id"),
+def test_kernels_of_each_operator() -> None:
+    found = kernels(Trace({"kernels": KERNELS, "runtime": RUNTIME, "ops": OPS}), by="operator")
+    assert found.select("operator", "name", "count", "total_ns", "share").rows() == [
+        ("addmm", "gemm", 2, 30, 1.0),
+        ("linear", "gemm", 2, 20, 1.0),
+        ("outer", "fill_kernel", 1, 10, 1.0),
+        ("relu", "relu_kernel", 1, 10, 1.0),
+        (None, "gemm", 3, 40, 1.0),
     ]
 
 

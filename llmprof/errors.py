@@ -5,6 +5,7 @@ Every message says what was found, what was expected and what to do about it.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import ClassVar
@@ -143,3 +144,9 @@ class PluginWarning(UserWarning):
     """A plug-in of another package cannot be used, or reads the same files as another reader;
     the rest works.
     """
+
+
+def no_attribute(owner: str, name: str, names: Iterable[str]) -> str:
+    """Words for an attribute that does not exist, with the nearest one that does."""
+    near = difflib.get_close_matches(name, list(names), n=1)
+    return f"{owner} has no attribute {name!r}" + (f"; did you mean {near[0]!r}?" if near else "")

@@ -67,7 +67,8 @@ from llmprof.analyze.spikes import spikes
 from llmprof.analyze.stacks import hotspots, stacks, totals
 from llmprof.analyze.step_times import steady_state, step_time
 from llmprof.analyze.tensor_cores import tensor_cores
-from llmprof.arguments import check_exports
+from llmprof.arguments import door
+from llmprof.errors import no_attribute
 from llmprof.findings.findings import findings
 
 # Steps and layers
@@ -79,4 +80,16 @@ from llmprof.replay.opportunities import opportunities
 from llmprof.replay.slack import path_share, slack
 from llmprof.replay.what_if import what_if
 
-check_exports(globals())
+
+def __getattr__(name: str) -> object:
+    """An analysis that a plug-in adds, by the name of its function."""
+    from llmprof.analyze.catalog import analyses
+
+    added = () if name.startswith("_") else analyses()
+    for entry in added:
+        if entry.name == name:
+            return entry.function
+    raise AttributeError(no_attribute(f"module {__name__!r}", name, globals()["__all__"]))
+
+
+door(globals(), "changes", "nsys")

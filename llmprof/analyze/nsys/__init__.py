@@ -27,6 +27,6 @@ from llmprof.analyze.nsys.summaries import (
     openmp_sum,
     osrt_sum,
 )
-from llmprof.arguments import check_exports
+from llmprof.arguments import door
 
-check_exports(globals())
+door(globals())

@@ -26,7 +26,7 @@ from llmprof.launch.run.folder import FINISHED, RunFolder
 from llmprof.launch.run.results import Results
 from llmprof.launch.run.runner import kept
 from llmprof.live import traces
-from llmprof.live.counters import Scrape, between, parsed
+from llmprof.live.counters import Scrape, between
 from llmprof.live.devices import devices
 from llmprof.live.guard import IDLE, Guard, stop
 from llmprof.live.lock import RECORDING, Lock
@@ -159,8 +159,8 @@ def record(
         its traces it stands still, in proportion to them. Versions that do not stop by themselves
         are stopped by their own count of steps.
     folder : path, optional
-        Folder into which the server writes its traces, as it is seen from here. By default what the
-        server says (vLLM in development mode, or the command line of its process on this machine).
+        Folder into which the server writes its traces, as it is seen from here. By default what a
+        server of this machine says (vLLM in development mode, or the command line of its process).
     fetch : sequence of str, optional
         Command that copies that folder here, as a list of words, if it is not seen from here:
         ``["kubectl", "cp", "pod:/profiles"]``. ``{to}`` stands for the place here; without it, it
@@ -257,43 +257,40 @@ def recorded(
         raise ConfigError(f"steps is {steps}", expected="1 or more")
     address = Address.of(url, token=os.environ.get(API_KEY))
     server = Server(address)
-    try:
-        said = about(server)
-        said.ranks = ranks or said.ranks
-        if said.engine == "tgi":
-            raise LaunchError(f"{address.url} cannot be recorded", hint=NEEDED["tgi"])
-        capture = _Capture(
-            server, said, seconds=seconds, steps=steps, timeout_s=timeout_s, progress=progress
-        )
-        lock = Lock(address)
-        with lock.taken() as descriptor:
-            costs = files.read_json(lock.costs)
-            plan = Plan(said, address.url, seconds, steps, costs if isinstance(costs, list) else [])
-            if say is not None:
-                say(plan.words)
-                say(plan.cost)
-            config = _config(said, results_dir)
-            with tempfolder(results_dir, capture.prefix) as own:
-                capture.place = traces.place(
-                    folder or said.folder,
-                    fetch,
-                    capture.prefix,
-                    own,
-                    made=folder is None and said.pid is not None,
-                )
-                run_folder = RunFolder.create(config)
-                try:
-                    with run_folder.lock(), kept(run_folder) as stage:
-                        capture.note(run_folder)
-                        capture.run(run_folder, lock, descriptor, stage)
-                        capture.finish(run_folder, config, requests, stage)
-                except BaseException:
-                    if not capture.began:
-                        shutil.rmtree(run_folder.path, ignore_errors=True)
-                    raise
-            _remember(lock.costs, plan.costs, capture)
-    finally:
-        server.close()
+    said = about(server)
+    said.ranks = ranks or said.ranks
+    if said.engine == "tgi":
+        raise LaunchError(f"{address.url} cannot be recorded", hint=NEEDED["tgi"])
+    capture = _Capture(
+        server, said, seconds=seconds, steps=steps, timeout_s=timeout_s, progress=progress
+    )
+    lock = Lock(address)
+    with lock.taken() as descriptor:
+        costs = files.read_json(lock.costs)
+        plan = Plan(said, address.url, seconds, steps, costs if isinstance(costs, list) else [])
+        if say is not None:
+            say(plan.words)
+            say(plan.cost)
+        config = _config(said, results_dir)
+        with tempfolder(results_dir, capture.prefix) as own:
+            capture.place = traces.place(
+                folder or said.folder,
+                fetch,
+                capture.prefix,
+                own,
+                made=folder is None and said.pid is not None,
+            )
+            run_folder = RunFolder.create(config)
+            try:
+                with run_folder.lock(), kept(run_folder) as stage:
+                    capture.note(run_folder)
+                    capture.run(run_folder, lock, descriptor, stage)
+                    capture.finish(run_folder, config, requests, stage)
+            except BaseException:
+                if not capture.began:
+                    shutil.rmtree(run_folder.path, ignore_errors=True)
+                raise
+        _remember(lock.costs, plan.costs, capture)
     return open_run(run_folder.path)
 
 
@@ -587,11 +584,17 @@ class _Capture:
     def _read(self, when: str) -> None:
         """Read the counters; a server without them is recorded all the same."""
         try:
-            self._scrapes[when].append(parsed(self.server.metrics()))
+            scrape = self.server.scrape()
+            self._scrapes[when].append(scrape)
+            words = (
+                f"{counted(scrape.unread, 'line')} of the counters cannot be read"
+                if scrape.unread
+                else ""
+            )
         except LostError as error:
             words = f"no counters {when} the window: {error.found}"
-            if words not in self.notes:
-                self.notes.append(words)
+        if words and words not in self.notes:
+            self.notes.append(words)
 
     def _look(self, when: str) -> None:
         """Ask for the state of the devices, if the server runs on this machine."""

@@ -24,11 +24,11 @@ from llmprof.launch import Run, open_run, runs
 from llmprof.launch.run.folder import FINISHED, hold
 from llmprof.live.changes import CHANGED, changed
 from llmprof.live.condition import Condition
-from llmprof.live.counters import Scrape, between, parsed
+from llmprof.live.counters import Scrape, between
 from llmprof.live.page import served
 from llmprof.live.past import FOLDER, History
 from llmprof.live.recording import STEPS, Told, recorded
-from llmprof.live.server import API_KEY, Address, LostError, Server
+from llmprof.live.server import API_KEY, Address, LostError, Server, send
 from llmprof.live.slowest import slowest_request, with_row
 from llmprof.live.spans import SCHEME, received
 from llmprof.progress import Progress
@@ -44,6 +44,7 @@ _MOST_EVENTS: Final = 200
 _LEAST_FREE: Final = 256 << 20
 """Bytes that stay free on the disk of a watch: below it the oldest capture goes."""
 _WEBHOOK_S: Final = 5.0
+_REFUSED: Final = 300
 _TRACES_S: Final = 300.0
 """Longest wait for the traces of a capture."""
 SEVERITIES: Final = ("info", "low", "medium", "high")
@@ -86,7 +87,7 @@ class Watch:
         self.condition = None if when is None else Condition(when)
         self.history = History.open(self.folder / FOLDER)
         self.events: list[dict[str, Any]] = []
-        self.captures = self.scrapes = self.lost = 0
+        self.captures = self.scrapes = self.lost = self.unread = 0
         self.holds = False
         self.findings: list[dict[str, Any]] = []
         self.says = ""
@@ -127,6 +128,7 @@ class Watch:
             self._readings.clear()
             return self._ask({}, 0.0)
         self.scrapes += 1
+        self.unread += scrape.unread
         last = self._readings[-1] if self._readings else None
         if last is not None and any(
             scrape.totals.get(name, 0.0) < total for name, total in last.totals.items()
@@ -204,6 +206,7 @@ class Watch:
             "when": None if self.condition is None else self.condition.text,
             "scrapes": self.scrapes,
             "lost": self.lost,
+            "unread": self.unread,
             "holds": self.holds,
             "captures": self.captures,
             "kept": [run.path.name for run in runs(self.place)],
@@ -226,6 +229,7 @@ class Watch:
         known: dict[str, Gauge] = {}
         gauge("scrapes", "Readings of the server's counters", self.scrapes)
         gauge("lost", "Readings that the server did not answer", self.lost)
+        gauge("unread", "Lines of the server's counters that could not be read", self.unread)
         gauge("captures", "Captures that were made", self.captures)
         gauge("condition", "Whether the condition holds", self.holds)
         for row in (one for one in self.findings if one["share"] is not None):
@@ -455,7 +459,9 @@ def watch(
 
     def tell(message: dict[str, Any]) -> None:
         try:
-            httpx.post(str(webhook), json=message, timeout=_WEBHOOK_S).raise_for_status()
+            status = send("POST", str(webhook), message, timeout_s=_WEBHOOK_S).status
+            if status >= _REFUSED:
+                watched._event("webhook failed", found=f"status {status}")
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             watched._event("webhook failed", found=type(error).__name__)
 
@@ -472,7 +478,7 @@ def watch(
         tell=tell if webhook else None,
     )
     server = Server(address)
-    with _alone(home), contextlib.closing(server), spans:
+    with _alone(home), spans:
         server.metrics()
         if isinstance(requests, str) and requests.startswith(SCHEME):
             told = spans.enter_context(received(requests))
@@ -501,7 +507,7 @@ def _loop(
         while until_s is None or time.monotonic() < until_s:
             began = time.monotonic()
             try:
-                due = watched.take(parsed(server.metrics()))
+                due = watched.take(server.scrape())
             except LostError:
                 due = watched.take(None)
             if due and watched.condition is not None:

@@ -295,10 +295,10 @@ class TestFaults:
     def test_a_full_disk(self, server, monkeypatch):
         url = server.start(dev=True)
 
-        def full(source, target):
+        def full(source, target, size):
             raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr(traces.shutil, "copyfile", full)
+        monkeypatch.setattr(traces.shutil, "copyfileobj", full)
         with pytest.raises(OutputError, match="disk is full"):
             recorded(url)
         assert not server.on

@@ -19,7 +19,14 @@ import llmprof
 from llmprof import analyze
 from llmprof.cli.main import main
 from llmprof.dataset import cluster
-from llmprof.errors import ClusterError, MixedRunsError, OutputError, ReadError, TraceWarning
+from llmprof.errors import (
+    AnalysisError,
+    ClusterError,
+    MixedRunsError,
+    OutputError,
+    ReadError,
+    TraceWarning,
+)
 from llmprof.storage.dataset import MANIFEST, PART_FILE, sealed
 from llmprof.storage.places import UNFINISHED
 from tests.dataset.files import rank_file, run_folder
@@ -113,6 +120,8 @@ def test_damage_inside_of_a_file_is_found_when_it_is_read(many):
     ) as raised:
         _ = trace.kernels
     assert raised.value.facts["ranks"] == [1]
+    with pytest.raises(AnalysisError):
+        llmprof.open(many).sql("select * from kernels")
     assert trace.select(ranks=[0, 2]).kernels.height == 12
     with pytest.raises(ReadError, match=r"kernels.parquet of rank 1 is damaged"):
         llmprof.map("overlap", trace, client=False)

@@ -91,10 +91,13 @@ def options_of(args: Namespace, function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def to_json(value: object) -> str:
-    """Format a value as JSON: paths become text, infinities and NaN become null."""
-    return json.dumps(
+    """Format a value as JSON: paths become text, infinities and NaN become null, what is not
+    printed is escaped.
+    """
+    words = json.dumps(
         _finite(value), indent=1, ensure_ascii=False, allow_nan=False, default=os.fspath
     )
+    return text.escaped(words, lambda character: json.dumps(character)[1:-1])
 
 
 def _finite(value: object) -> object:

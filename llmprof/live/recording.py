@@ -150,8 +150,9 @@ def record(
     Parameters
     ----------
     url : str
-        Address of the server, such as ``http://127.0.0.1:8000``. A name and a password in it, and
-        the token in the environment variable ``LLMPROF_API_KEY``, are sent, and stored nowhere.
+        Address of the server, such as ``http://127.0.0.1:8000``. A name and a password in it, or
+        the token in the environment variable ``LLMPROF_API_KEY``, are sent, and stored nowhere;
+        both at once are refused.
     seconds : float
         Longest time of the window, in seconds.
     steps : int, optional

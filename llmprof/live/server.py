@@ -65,6 +65,14 @@ class Address:
             raise ConfigError(
                 found, expected=expected, hint=f"a token belongs into the variable {API_KEY}"
             )
+        if url.userinfo and token:
+            found = (
+                f"the address has a user or password, and {API_KEY} is set: one request can send"
+                " one of them"
+            )
+            raise ConfigError(
+                found, hint=f"leave one of them out: unset {API_KEY}, or the address without them"
+            )
         path = url.path.rstrip("/")
         for end in _PATHS:
             path = path.removesuffix(end)
@@ -167,8 +175,9 @@ class Server:
 
     def __init__(self, address: Address) -> None:
         self.address = address
+        signed = bool(address.user or address.password)
         self._client = {
-            "auth": (address.user, address.password or "") if address.user else None,
+            "auth": (address.user or "", address.password or "") if signed else None,
             "headers": {"Authorization": f"Bearer {address.token}"} if address.token else {},
             "trust_env": not address.is_local,
         }

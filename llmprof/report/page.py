@@ -366,7 +366,12 @@ def table(rows: Table) -> str:
     return str(parts.table(rows))  # type: ignore[attr-defined]
 
 
-_INVISIBLE = dict.fromkeys(set(range(32)) - {ord("\t"), ord("\n")}, "\N{REPLACEMENT CHARACTER}")
+_BOTH_WAYS = (0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+"""Characters that change the direction of text."""
+_INVISIBLE = dict.fromkeys(
+    {*range(32), *range(127, 160), *_BOTH_WAYS} - {ord("\t"), ord("\n")},
+    "\N{REPLACEMENT CHARACTER}",
+)
 
 
 def clean(value: object) -> object:

@@ -2,6 +2,7 @@
 or a recorder fails.
 """
 
+import base64
 import contextlib
 import json
 import os
@@ -21,7 +22,7 @@ from llmprof.launch.run import folder as run_folder
 from llmprof.live import recording as module
 from llmprof.live import traces
 from llmprof.live.lock import Lock
-from llmprof.live.server import Address, LostError
+from llmprof.live.server import Address, LostError, Server
 from llmprof.storage import files
 
 QUICK = {"seconds": 0.3, "timeout_s": 60.0}
@@ -131,10 +132,7 @@ class TestRecorded:
         url = server.start(dev=True, ranks=2, slow_write_s=1.0)
         assert llmprof.read(recorded(url).folder.path).ranks == [0, 1]
 
-    def test_requests_come_from_spans_and_credentials_are_stored_nowhere(
-        self, server, tmp_path, monkeypatch
-    ):
-        monkeypatch.setenv("LLMPROF_API_KEY", SECRET + "-key")
+    def test_requests_come_from_spans_and_credentials_are_stored_nowhere(self, server, tmp_path):
         spans = tmp_path / "spans.jsonl"
         now = time.time_ns()
         attributes = [
@@ -171,6 +169,22 @@ def trials_refused(run):
         trials.trial(run, "graphs")
     except ConfigError as error:
         raise LaunchError(error.found) from error
+
+
+def test_a_password_and_a_key_are_not_both_sent_and_neither_is_dropped(server, monkeypatch):
+    url = server.start(dev=True)
+    sent = {f"http://:{SECRET}@": {}, "http://alice@": {}, "http://": {"token": SECRET}}
+    for begin, token in sent.items():
+        Server(Address.of(url.replace("http://", begin), **token)).metrics()
+    of_password, of_user, of_key = (one["auth"] for one in server.asked[-3:])
+    assert base64.b64decode(of_password.removeprefix("Basic ")).decode() == f":{SECRET}"
+    assert base64.b64decode(of_user.removeprefix("Basic ")).decode() == "alice:"
+    assert of_key == f"Bearer {SECRET}"
+    monkeypatch.setenv("LLMPROF_API_KEY", SECRET + "-key")
+    for begin in ("http://alice:{}@", "http://:{}@", "http://{}@"):
+        with pytest.raises(ConfigError, match="LLMPROF_API_KEY") as refused:
+            recorded(url.replace("http://", begin.format(SECRET)))
+        assert SECRET not in str(refused.value)
 
 
 class TestRefused:

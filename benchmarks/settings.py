@@ -20,7 +20,7 @@ from typing import Any
 
 import llmprof
 from llmprof.batch.parameters import apply
-from llmprof.storage import files
+from llmprof.storage import files, typed
 from llmprof.trials.measure import Trial, loaded_engine, new_state, predicted_gain
 from llmprof.trials.schedule import NoPredictionError
 from llmprof.trials.verdict import FILE, Verdict, open_trial
@@ -155,7 +155,7 @@ def plain_rates(worker: dict[str, Any]) -> list[float]:
 
 def found(folder: Path, pairs: dict[str, str]) -> list[dict[str, Any]]:
     """Predicted, measured and long gain of each trial."""
-    long, rows = files.read_json(folder / "long.json") or {}, []
+    long, rows = typed.found(folder / "long.json", Any) or {}, []
     for name, before in pairs.items():
         if not (folder / name / FILE).is_file():
             continue

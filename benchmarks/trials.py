@@ -12,9 +12,10 @@ import argparse
 import json
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import llmprof
-from llmprof.storage import files
+from llmprof.storage import typed
 from llmprof.trials.measure import Trial, loaded_engine, new_state
 from llmprof.trials.verdict import FILE, Verdict
 
@@ -62,7 +63,7 @@ def main() -> None:
             engine.measure(config.timeout_s)
         for k in range(args.count):
             folder = args.folder / f"{k:02d}"
-            state = files.read_json(folder / FILE)
+            state = typed.found(folder / FILE, Any)
             if not isinstance(state, dict) or not (folder / "verdict.json").is_file():
                 folder.mkdir(exist_ok=True)
                 state = new_state(

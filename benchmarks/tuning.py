@@ -19,7 +19,7 @@ from typing import Any
 import llmprof
 from llmprof.batch.parameters import apply
 from llmprof.launch.run.requests import requests_of
-from llmprof.storage import files
+from llmprof.storage import files, typed
 from llmprof.trials import open_study
 from llmprof.trials.measure import loaded_engines
 from llmprof.trials.objectives import figure, holds, limits
@@ -106,7 +106,7 @@ def grid(config: Any, args: argparse.Namespace, tell: Any) -> None:
         for values in itertools.product(*args.search.values())
     ]
     file = args.folder / "grid" / "grid.json"
-    done = files.read_json(file) or []
+    done = typed.found(file, Any) or []
     left = [point for point in points if point not in [one["values"] for one in done]]
     for group in (left[k : k + args.together] for k in range(0, len(left), args.together)):
         configs = [apply(config, point).replace(timeout_s=300.0) for point in group]
@@ -131,7 +131,7 @@ def _figures(requests: Any, slo: Any) -> dict[str, Any]:
 def _found(folder: Path, slo: str) -> dict[str, Any]:
     """Figures of the measured points of a study or a grid."""
     if folder.name == "grid":
-        return {"what": "grid", "points": files.read_json(folder / "grid.json")}
+        return {"what": "grid", "points": typed.found(folder / "grid.json", Any)}
     study, rows = open_study(folder), []
     for point in study.state["points"]:
         run = point["state"] == "finished" and llmprof.launch.open_run(folder / point["run"])

@@ -45,7 +45,7 @@ from llmprof.live.spans import SCHEME, Spans, received
 from llmprof.progress import Progress
 from llmprof.readers.otlp import read_requests
 from llmprof.readers.saved import CONFIG_FILE
-from llmprof.storage import files
+from llmprof.storage import files, typed
 from llmprof.text import are, counted, ranks_in_words
 from llmprof.units import NS_PER_S, format_bytes, format_share
 
@@ -267,8 +267,8 @@ def recorded(
     )
     lock = Lock(address)
     with lock.taken() as descriptor:
-        costs = files.read_json(lock.costs)
-        plan = Plan(said, address.url, seconds, steps, costs if isinstance(costs, list) else [])
+        costs = typed.kept(lock.costs, list[typed.Cost]) or []
+        plan = Plan(said, address.url, seconds, steps, costs)
         if say is not None:
             say(plan.words)
             say(plan.cost)

@@ -20,6 +20,7 @@ from anyio.from_thread import start_blocking_portal
 from llmprof.errors import ConfigError, LaunchError
 from llmprof.live.counters import Scrape, parsed
 from llmprof.readers.common.reader import MOST_RANKS
+from llmprof.storage import typed
 
 API_KEY: Final = "LLMPROF_API_KEY"
 """Environment variable whose value is sent as a bearer token, for a server that asks for one."""
@@ -110,7 +111,7 @@ class Answer:
     def document(self) -> Any:
         """The text as JSON; None if it is none, or that of an error."""
         try:
-            return json.loads(self.text) if self.status == OK else None
+            return typed.plain(json.loads(self.text), len(self.text)) if self.status == OK else None
         except (ValueError, RecursionError):
             return None
 

@@ -32,7 +32,7 @@ from llmprof.live.server import API_KEY, Address, LostError, Server, send
 from llmprof.live.slowest import slowest_request, with_row
 from llmprof.live.spans import SCHEME, received
 from llmprof.progress import Progress
-from llmprof.storage import files
+from llmprof.storage import files, typed
 from llmprof.units import NS_PER_S
 
 CAPTURES: Final = "captures"
@@ -103,10 +103,9 @@ class Watch:
         self._readings: deque[Scrape] = deque(maxlen=1000)
         self._quiet_until_s = -1.0
         self._stored_s: float | None = None
-        earlier = files.read_json(self.folder / STATE)
-        if isinstance(earlier, dict):
-            self.events = list(earlier.get("events") or [])[-_MOST_EVENTS:]
-            self.captures = int(earlier.get("captures") or 0)
+        earlier = typed.kept(self.folder / STATE, typed.Watch) or {}
+        self.events = (earlier.get("events") or [])[-_MOST_EVENTS:]
+        self.captures = earlier.get("captures") or 0
 
     @property
     def place(self) -> Path:

@@ -148,7 +148,7 @@ def frame_of(rows: Iterable[Mapping[str, Any]]) -> pl.DataFrame:
 def _documents(content: str, name: str, *, skip_broken: bool) -> Iterator[Any]:
     try:
         yield json.loads(content)
-    except ValueError:
+    except (ValueError, RecursionError):
         pass
     else:
         return
@@ -156,7 +156,7 @@ def _documents(content: str, name: str, *, skip_broken: bool) -> Iterator[Any]:
         if line.strip():
             try:
                 yield json.loads(line)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 if not skip_broken:
                     found = f"line {number} of {name} is not JSON: {error}"
                     raise ReadError(

@@ -47,7 +47,7 @@ from llmprof.report.page import (
     page,
     run,
 )
-from llmprof.storage import files
+from llmprof.storage import files, typed
 from llmprof.theory import Shape
 from llmprof.trace import Trace
 from llmprof.units import format_ns, format_share
@@ -448,11 +448,8 @@ def replacing(folder: Path, *, overwrite: bool) -> Iterator[Path]:
 
 def listed(folder: Path) -> set[str]:
     """Files of an earlier report in a folder, as its summary lists them; empty if there is none."""
-    try:
-        summary = json.loads((folder / SUMMARY).read_text("utf-8"))
-    except (OSError, ValueError):
-        return set()
-    if not isinstance(summary, Mapping) or not {"llmprof", "files"} <= summary.keys():
+    summary = typed.whole(folder / SUMMARY, typed.Report)
+    if summary is None:
         return set()
     names = summary["files"] if isinstance(summary["files"], list) else []
     plain = {name for name in names if isinstance(name, str) and Path(name).name == name}

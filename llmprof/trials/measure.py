@@ -33,12 +33,13 @@ from llmprof.launch.run.requests import repeats, requests_of
 from llmprof.launch.run.runner import kept
 from llmprof.progress import Progress
 from llmprof.storage import files
+from llmprof.storage.typed import Worker, whole
 from llmprof.trials import beside, schedule
 from llmprof.trials.gains import LEAST_PAIRS, LEAST_TO_END, METRICS, drift, half_width, tokens_equal
 from llmprof.trials.objectives import Limit, limits
 from llmprof.trials.schedule import NoPredictionError
 from llmprof.trials.settings import REMEDIES, asked, changed, remedies
-from llmprof.trials.verdict import FILE, VERSION, Verdict
+from llmprof.trials.verdict import FILE, VERSION, Verdict, load
 
 _WHICH: Final = {"A": "as it is", "B": "with the change"}
 _POLL_S: Final = 0.02
@@ -156,15 +157,14 @@ def trial(
     other = changed(config, fields)
     where = Path(folder) if folder is not None else new_folder(config, f"trial_{config.name}")
     state = new_state(config, name, fields, objective=objective, until=until, slo=limited)
-    earlier = files.read_json(where / FILE)
-    if isinstance(earlier, dict):
-        if (earlier.get("config"), earlier.get("fields")) != (
+    if (where / FILE).exists():
+        earlier = load(where / FILE)
+        if (earlier["config"], earlier["fields"]) != (
             state["config"],
             json.loads(json.dumps(fields)),
         ):
             raise ConfigError(
-                f"{where} holds the trial of {earlier.get('change')!r}",
-                hint="choose another folder",
+                f"{where} holds the trial of {earlier['change']!r}", hint="choose another folder"
             )
         state |= {name: earlier[name] for name in _KEPT if name in earlier}
         state |= {"pairs": [pair for pair in earlier["pairs"] if {"A", "B"} <= pair.keys()]}
@@ -360,8 +360,8 @@ class Engine:
                     f"the engine measured nothing for {timeout_s:g} s", hint="raise timeout_s"
                 )
             time.sleep(_POLL_S)
-        worker = files.read_json(path)
-        if not isinstance(worker, dict) or worker.get("error"):
+        worker: dict[str, Any] | None = whole(path, Worker)
+        if worker is None or worker.get("error"):
             finished = process.Finished(1, 0.0, (), {})
             raise process.failure(worker, finished, self.home / "experiment.log")
         return worker
@@ -381,10 +381,9 @@ class Engine:
     def _failed(self) -> LlmprofError:
         if isinstance(self._result, LlmprofError):
             return self._result
-        worker = files.read_json(self.home / "worker.json")
         done = self._result or process.Finished(1, 0.0, (), {})
         return process.failure(
-            worker if isinstance(worker, dict) else None, done, self.home / "experiment.log"
+            whole(self.home / "worker.json", Worker), done, self.home / "experiment.log"
         )
 
     def ask_to_end(self) -> None:

@@ -272,10 +272,6 @@ def test_a_history_is_bounded_and_is_read_again(tmp_path):
     again.add(row(3, running=4.0))  # the clock was set back by seventeen hours
     assert again.hours().height == 17
     assert again.hours()["seconds"][0] == 3605.0
-    (tmp_path / "history" / "minutes.parquet").write_bytes(b"PAR1 half a file")
-    assert History.open(tmp_path / "history").frames["minutes"].is_empty(), (
-        "a damaged level begins anew"
-    )
 
 
 def test_the_best_hour_has_load_and_was_observed():

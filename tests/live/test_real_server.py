@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 import urllib.request
+from typing import Any
 
 import polars as pl
 import psutil
@@ -20,7 +21,7 @@ from llmprof import analyze, launch
 from llmprof.errors import LlmprofError
 from llmprof.launch.config import models
 from llmprof.live.past import history
-from llmprof.storage import files
+from llmprof.storage import typed
 
 pytestmark = pytest.mark.slow
 
@@ -140,7 +141,7 @@ def test_a_window_is_recorded(served, load, tmp_path, monkeypatch):
     monkeypatch.setenv("LLMPROF_CACHE", str(tmp_path / "cache"))
     run = llmprof.record(served, seconds=60, steps=12, results_dir=tmp_path, timeout_s=600)
     assert run.state == "finished"
-    recording = files.read_json(run.folder.recording)
+    recording = typed.found(run.folder.recording, Any)
     assert (recording["engine"], recording["ranks"], recording["model"]) == ("vllm", 1, "tiny")
     assert recording["told_by"] == ["/v1/models", "its process"]
     steps = analyze.steps(run.trace).filter(pl.col("phase") != "empty")
@@ -173,7 +174,7 @@ def test_a_watch_records_when_its_condition_holds(served, load, tmp_path, monkey
     )
     (capture,) = (folder / "captures").iterdir()
     assert launch.open_run(capture).state == "finished", said
-    assert files.read_json(capture / "findings.json")
+    assert typed.found(capture / "findings.json", Any)
     assert history(folder).filter(level="recent")["running"].max() > 0
 
 

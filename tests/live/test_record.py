@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from typing import Any
 
 import psutil
 import pytest
@@ -23,7 +24,7 @@ from llmprof.live import recording as module
 from llmprof.live import traces
 from llmprof.live.lock import Lock
 from llmprof.live.server import Address, LostError, Server
-from llmprof.storage import files
+from llmprof.storage import typed
 
 QUICK = {"seconds": 0.3, "timeout_s": 60.0}
 SHORT = 5.0
@@ -70,7 +71,7 @@ class TestRecorded:
         assert run_folder.changed(run.folder) == []
         assert llmprof.read(run.folder.path).ranks == [0]
         assert run.trace.ranks == [-1, 0], "the samples of the host are there, too"
-        recording = files.read_json(run.folder.recording)
+        recording = typed.found(run.folder.recording, Any)
         assert recording["engine"] == "vllm"
         assert recording["version"] == "0.32.0"
         assert recording["ranks"] == 1

@@ -24,7 +24,7 @@ from llmprof.launch.config.options import ConfigManager, ExperimentConfig
 from llmprof.launch.engines._machine import cpu_name
 from llmprof.launch.monitors import nvml
 from llmprof.readers.saved import CONFIG_FILE, SQLITE, STATE_FILE, TRACES
-from llmprof.storage import files
+from llmprof.storage import files, typed
 from llmprof.version import __version__
 
 
@@ -156,10 +156,9 @@ class RunFolder:
         ReadError
             The state is damaged.
         """
-        state = files.read_json(self.path / STATE_FILE)
-        if not isinstance(state, dict) or "state" not in state:
-            found = f"{self.path / STATE_FILE} is damaged"
-            raise ReadError(found, expected="a mapping with a state", hint="start a new run")
+        state: dict[str, Any] = typed.read(
+            self.path / STATE_FILE, typed.Run, hint="start a new run"
+        )
         if state["state"] == RUNNING and not self.locked:
             killed = f"the process {state.get('pid')} of the run has ended"
             return {**state, "state": INTERRUPTED, "error": {"type": "Killed", "message": killed}}
@@ -168,10 +167,8 @@ class RunFolder:
     def set_state(self, state: str, *, stage: str, error: dict[str, Any] | None = None) -> None:
         """Write the state; the start time stays as it was."""
         now = datetime.now().astimezone().isoformat(timespec="seconds")
-        before = files.read_json(self.path / STATE_FILE)
-        again = isinstance(before, dict) and not (
-            state == RUNNING and before.get("state") != RUNNING
-        )
+        before = typed.whole(self.path / STATE_FILE, typed.Run)
+        again = before is not None and not (state == RUNNING and before["state"] != RUNNING)
         times = {
             "started": before.get("started", now) if again else now,
             "ended": None if state == RUNNING else now,
@@ -199,7 +196,7 @@ class RunFolder:
             raise files.refused(self.path / _LOCK, error) from error
         with file:
             if not hold(file):
-                state = files.read_json(self.path / STATE_FILE) or {}
+                state = typed.whole(self.path / STATE_FILE, typed.Run) or {}
                 found = (
                     f"another process works in {self.path} (process id"
                     f" {state.get('pid', 'unknown')})"
@@ -371,8 +368,8 @@ def write(
 
 def changed(folder: RunFolder) -> list[str]:
     """Files of a run that are missing or differ from its manifest."""
-    manifest = files.read_json(folder.manifest)
-    if not isinstance(manifest, dict):
+    manifest = typed.found(folder.manifest, typed.Manifest)
+    if manifest is None:
         raise LlmprofError(
             f"{folder.path.name} has no manifest", hint="the run did not finish: resume it first"
         )

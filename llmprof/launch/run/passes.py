@@ -20,7 +20,7 @@ from llmprof.launch.run.command import job
 from llmprof.launch.run.folder import RunFolder
 from llmprof.launch.run.process import Lines
 from llmprof.progress import Progress
-from llmprof.storage import files
+from llmprof.storage import files, typed
 from llmprof.trace import Trace
 
 Wrap = Callable[[list[str]], list[str]]
@@ -93,11 +93,9 @@ class Passes:
                 f"{name}: processes that still ran afterwards were ended:"
                 f" {', '.join(done.left_over)}"
             )
-        worker = files.read_json(out / self.folder.worker.name)
-        if not isinstance(worker, dict) or worker.get("error") or (done.status and wrap is None):
-            raise process.failure(
-                worker if isinstance(worker, dict) else None, done, self.folder.log
-            )
+        worker: dict[str, Any] | None = typed.whole(out / self.folder.worker.name, typed.Worker)
+        if worker is None or worker.get("error") or (done.status and wrap is None):
+            raise process.failure(worker, done, self.folder.log)
         if done.status:
             self.notes.append(
                 f"{name}: {Path(argv[0]).name} ended with status {done.status}, the engine with"
@@ -115,7 +113,7 @@ class Passes:
 
     def recall(self) -> None:
         """Read the finished passes of an earlier attempt."""
-        made = files.read_json(self.folder.path / MADE) or {}
+        made = typed.found(self.folder.path / MADE, typed.Made) or {}
         self.commands += made.get("commands") or []
         self.notes += made.get("notes") or []
         self.environment |= made.get("environment") or command.environment(self.config)

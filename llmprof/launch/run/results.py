@@ -17,13 +17,14 @@ from llmprof.errors import CaptureError, NotCapturedError, ReadError, TraceWarni
 from llmprof.launch.config.options import ExperimentConfig
 from llmprof.launch.engines import engine
 from llmprof.launch.engines._machine import known, tail
+from llmprof.launch.monitors import table
 from llmprof.launch.run import folder as run_folder
 from llmprof.launch.run import process, profilers, requests
 from llmprof.launch.run.folder import RunFolder, machine
 from llmprof.readers import read
 from llmprof.readers.ncu.reader import read_metrics
 from llmprof.readers.saved import with_facts_of_run
-from llmprof.storage import files
+from llmprof.storage import files, typed
 from llmprof.text import counted, ranks_in_words
 from llmprof.trace import Trace
 from llmprof.units import NS_PER_S
@@ -217,8 +218,8 @@ class Results:
             name: document[name] for name in ("overhead", "kv_cache", "peak_memory_bytes")
         }
         if folder.monitors.is_file():
-            with contextlib.suppress(NotCapturedError):
-                used = energy(pl.read_parquet(folder.monitors), self.worker)
+            with contextlib.suppress(NotCapturedError, ReadError):
+                used = energy(table.read(folder.monitors), self.worker)
                 self.summary["energy"] = {
                     "repeats": used.to_dicts(),
                     "phases": energy_summary(used),
@@ -399,7 +400,7 @@ def timeline(folder: RunFolder, config: ExperimentConfig) -> Trace:
         found = f"a run in mode {config.profile_mode} records no timeline"
         raise NotCapturedError(found, hint="run it in mode torch, nsys or nsys_ncu")
     if config.profile_mode not in _TRACES and not folder.sqlite.is_file():
-        summary = files.read_json(folder.summary) or {}
+        summary = typed.found(folder.summary, typed.Summary) or {}
         advice = (summary.get("capture") or {}).get(
             "advice"
         ) or "see state.json and experiment.log of the run"

@@ -37,7 +37,7 @@ from llmprof.launch.run.series import ENGINE_FILE, gather
 from llmprof.lazy import Carded, Method
 from llmprof.progress import Progress
 from llmprof.readers.reading import with_cpu_samples
-from llmprof.storage import files
+from llmprof.storage import files, typed
 
 if TYPE_CHECKING:
     from llmprof.metrics.data import Metrics
@@ -83,7 +83,7 @@ class Run(Carded):
 
         ``run.summary.top_kernels[0].time_percentage``.
         """
-        return Summary(files.read_json(self.folder.summary) or {})
+        return Summary(typed.found(self.folder.summary, typed.Summary) or {})
 
     def __getitem__(self, key: str) -> Any:
         """``run["status"]`` is the state; any other key is read from the summary."""
@@ -94,7 +94,7 @@ class Run(Carded):
         """Content of the engine script's ``worker.json``; empty if the script ended before it
         was written.
         """
-        return files.read_json(self.folder.worker) or {}
+        return typed.found(self.folder.worker, typed.Worker) or {}
 
     @functools.cached_property
     def requests(self) -> pl.DataFrame:
@@ -295,7 +295,7 @@ class ExperimentRunner:
             passes = Passes(self.config, folder, self.config.model, self._progress)
             passes.recall()
             results = Results(
-                self.config, folder, files.read_json(folder.worker) or {}, passes.notes
+                self.config, folder, typed.found(folder.worker, typed.Worker) or {}, passes.notes
             )
             if self.config.profile_mode == "nsys_ncu" and not folder.ncu_report.is_file():
                 passes.model = resolve(self.config.model, folder.model)

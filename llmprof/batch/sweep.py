@@ -18,7 +18,7 @@ from llmprof import analyze, report
 from llmprof.analyze.steps.summary import PARTS as TIMES
 from llmprof.analyze.steps.summary import SCHEMA as TIME_SCHEMA
 from llmprof.batch.parameters import label
-from llmprof.errors import LlmprofError, NotCapturedError, ReadError, listed
+from llmprof.errors import LlmprofError, NotCapturedError, ReadError, guarded, listed
 from llmprof.launch import ExperimentConfig, Run
 from llmprof.launch.run.folder import hold
 from llmprof.launch.run.requests import METRICS, disagreements, overhead, summarize
@@ -154,7 +154,8 @@ def measures(run: Run) -> dict[str, Any]:
     measured["kv_cache_tokens"] = (run.worker.get("kv_cache") or {}).get("tokens")
     where, note = [], ""
     try:
-        where = analyze.step_time(run.trace).to_dicts()
+        with guarded("the times of the steps"):
+            where = analyze.step_time(run.trace).to_dicts()
     except LlmprofError as error:
         note = str(error)
     measured["ranks"] = max((row["ranks"] for row in where), default=None)

@@ -8,6 +8,7 @@ import re
 import shutil
 import sys
 import time
+import traceback
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -134,7 +135,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("always", TraceWarning)
-            _show_warnings(progress, of_libraries=args.debug)
+            _show_warnings(progress, debug=args.debug)
             out = _run(args, progress, shown=shown)
         progress.clear()
         if out or args.command != "mcp":  # the output of mcp belongs to the protocol
@@ -244,8 +245,9 @@ def _width() -> int | None:
     return None
 
 
-def _show_warnings(progress: ProgressLine, *, of_libraries: bool) -> None:
-    """Print warnings of llmprof as one line each; those of libraries tell a user nothing, and
+def _show_warnings(progress: ProgressLine, *, debug: bool) -> None:
+    """Print warnings of llmprof as one line each, with ``debug`` also what was raised; those of
+    libraries tell a user nothing, and
     keep Python's form.
     """
     usual = warnings.showwarning
@@ -253,8 +255,10 @@ def _show_warnings(progress: ProgressLine, *, of_libraries: bool) -> None:
     def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
         progress.clear()
         if issubclass(category, (TraceWarning, PluginWarning)):
+            if debug and isinstance(message, Warning) and message.__cause__ is not None:
+                traceback.print_exception(message.__cause__)
             print(f"{_NAME}: warning: {_plain(message)}", file=sys.stderr)
-        elif of_libraries:
+        elif debug:
             usual(message, category, *where, **more)
 
     warnings.showwarning = show

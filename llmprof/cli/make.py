@@ -39,7 +39,7 @@ from llmprof.cli.output import (
     to_json,
     wrapped,
 )
-from llmprof.errors import LaunchError, LlmprofError, NotCapturedError
+from llmprof.errors import LaunchError, LlmprofError, guarded
 from llmprof.launch.engines._machine import Refused
 from llmprof.launch.engines._server import free_port
 from llmprof.launch.run import process
@@ -95,9 +95,10 @@ def report(args: Namespace, terminal: Terminal) -> str:
     if args.json:
         return to_json(_files_of(written))
     try:
-        found = analyze.findings(trace).head(MOST_FINDINGS)
-        top = findings_text(found, terminal.width, args.paths, where_the_time_went(trace))
-    except NotCapturedError as error:
+        with guarded("the findings"):
+            found = analyze.findings(trace).head(MOST_FINDINGS)
+            top = findings_text(found, terminal.width, args.paths, where_the_time_went(trace))
+    except LlmprofError as error:
         top = wrapped(f"No findings: {text.plain(error)}", terminal.width, "", "")
     return f"{top}\n\n{_paths_of(written)}"
 

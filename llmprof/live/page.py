@@ -56,8 +56,8 @@ preserveAspectRatio="none"><polyline points="{{ line.points }}" vector-effect="n
 {% endfor %}</table></div></div>{% endif %}
 {% if state.events %}<div class="card"><h3>Events</h3><div class="scroll"><table class="data">
 <tr><th>time</th><th>event</th><th>capture</th><th>what changed</th></tr>{% for event in state.events|reverse %}
-<tr><td>{{ event.time|replace("T", " ") }}</td><td>{{ event.what }}</td><td>{{ event.folder or "" }}</td>
-<td>{{ event.changed or event.found or "" }}</td></tr>{% endfor %}</table></div></div>{% endif %}
+<tr><td>{{ event.time|replace("T", " ") }}</td><td>{{ event.what }}</td><td>{{ event.get("folder") or "" }}</td>
+<td>{{ event.get("changed") or event.get("found") or "" }}</td></tr>{% endfor %}</table></div></div>{% endif %}
 </main></body></html>"""  # noqa: E501
 
 
@@ -75,7 +75,9 @@ def html(
     lines = [
         line for name, words in _LINES.items() if (line := _line(rows[name], words)) is not None
     ]
-    page = jinja2.Environment(autoescape=True).from_string(_TEMPLATE)
+    page = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined).from_string(
+        _TEMPLATE
+    )
     css = Markup(files("llmprof.report").joinpath("page.css").read_text("utf-8"))  # noqa: S704 - our own file
     return page.render(css=css, state=state, lines=lines, findings=findings, every_s=every_s)
 

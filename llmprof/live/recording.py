@@ -22,7 +22,7 @@ import polars as pl
 from llmprof.errors import CaptureError, ConfigError, LaunchError, LlmprofError, TraceWarning
 from llmprof.launch import ConfigManager, ExperimentConfig, Run, open_run
 from llmprof.launch.monitors import Sampler
-from llmprof.launch.run.folder import FINISHED, RunFolder
+from llmprof.launch.run.folder import FINISHED, RunFolder, machine
 from llmprof.launch.run.results import Results
 from llmprof.launch.run.runner import kept
 from llmprof.live import traces
@@ -522,6 +522,7 @@ class _Capture:
             "requests": self._requests(requests),
         }
         files.write_json(folder.worker, worker)
+        files.write_json(folder.gpu_info, machine(worker))
         self.note(folder, counters)
         results = Results(config, folder, worker, self.notes)
         try:

@@ -19,7 +19,7 @@ import polars as pl
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
 from llmprof import analyze
-from llmprof.errors import ConfigError, LaunchError, LlmprofError
+from llmprof.errors import ConfigError, LaunchError, LlmprofError, guarded
 from llmprof.launch import Run, open_run, runs
 from llmprof.launch.run.folder import FINISHED, hold
 from llmprof.live.changes import CHANGED, changed
@@ -241,14 +241,16 @@ class Watch:
         path = run.folder.path
         event: dict[str, Any] = {"folder": path.name, "why": why}
         try:
-            rows = findings_of(run)
-            self.findings = finding_rows(rows.to_dicts())
+            with guarded("the findings"):
+                rows = findings_of(run)
+                self.findings = finding_rows(rows.to_dicts())
             files.write_json(path / FINDINGS, rows.to_dicts())
         except LlmprofError as error:
             self.findings = []
             event["findings"] = error.found
         try:
-            told = changed(run, self._baseline, history=self.history.hours(), now=self._known())
+            with guarded("what changed"):
+                told = changed(run, self._baseline, history=self.history.hours(), now=self._known())
             files.write_json(path / CHANGED, told)
             self.says = event["changed"] = told["says"]
         except LlmprofError as error:

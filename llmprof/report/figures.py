@@ -20,7 +20,7 @@ from llmprof.analyze.replay.critical_path import path_without_names
 from llmprof.analyze.replay.part import replayed_part
 from llmprof.analyze.steps.summary import LONG, step_windows
 from llmprof.charts.base.draw import NO_ROWS, extent
-from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, OutputError
+from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, OutputError, guarded
 from llmprof.report import cards, page
 from llmprof.report.page import Absent, Figure, Section
 from llmprof.text import counted, shorten
@@ -394,7 +394,8 @@ def figure(subject: object, drawing: Drawing) -> Figure:
         return chart
 
     try:
-        spec, small = page.twice(draw)
+        with guarded(f"the figure {name!r}"):
+            spec, small = page.twice(draw)
     except LlmprofError as error:
         captured = isinstance(error, AnalysisError | OutputError)
         return Figure(

@@ -29,6 +29,7 @@ from llmprof.launch import ExperimentConfig, ExperimentRunner, Run, RunFolder, e
 from llmprof.launch.config import disclosure
 from llmprof.launch.config.models import resolve
 from llmprof.launch.run import command, passes, process
+from llmprof.launch.run.folder import machine
 from llmprof.launch.run.requests import repeats, requests_of
 from llmprof.launch.run.runner import kept
 from llmprof.progress import Progress
@@ -335,11 +336,12 @@ class Engine:
         files.write(folder.script, engines.script(job))
         with folder.lock(), kept(folder) as stage, passes.monitors_beside(config, folder.monitors):
             stage("engine")
-            self.measure(
+            worker = self.measure(
                 config.timeout_s,
                 folder.path.name,
                 {k: v for k, v in job.items() if self._job[k] != v},
             )
+            files.write_json(folder.gpu_info, machine(worker))
         return ExperimentRunner(config, check=False).finish_in(folder)
 
     def measure(

@@ -22,7 +22,7 @@ from llmprof.batch import sweep as batch_state
 from llmprof.batch.parameters import label, parse, point_name
 from llmprof.batch.runner import Points
 from llmprof.batch.sweep import alone, new_folder
-from llmprof.errors import ConfigError, LaunchError, LlmprofError
+from llmprof.errors import ConfigError, LaunchError, LlmprofError, guarded
 from llmprof.launch import ExperimentConfig, ExperimentRunner, Run, RunFolder, open_run
 from llmprof.launch.config import disclosure
 from llmprof.launch.run import passes
@@ -802,7 +802,7 @@ class _Search:
             progress=self._tell,
             check=False,
         )
-        with contextlib.suppress(LlmprofError):
+        with contextlib.suppress(LlmprofError), guarded("the report of the confirmation"):
             found.report()
         self.store()
         self.study = Study(self.folder, self.state)

@@ -38,6 +38,8 @@ def hold(file: IO[bytes]) -> bool:
 
 
 RUNNING, FINISHED, FAILED, INTERRUPTED = "running", "finished", "failed", "interrupted"
+START: Final = "start"
+"""The first stage of a run."""
 UNIMPORTED: Final = "finished without import"
 """State of a run whose raw capture exists, but which no program on this machine could turn into
 a report.
@@ -117,7 +119,7 @@ class RunFolder:
         except OSError as error:
             raise files.refused(where, error) from error
         ConfigManager.save_config(disclosure.config(config), made.path / CONFIG_FILE)
-        made.set_state(RUNNING, stage="start")
+        made.set_state(RUNNING, stage=START)
         return made
 
     @classmethod
@@ -165,10 +167,10 @@ class RunFolder:
         return state
 
     def set_state(self, state: str, *, stage: str, error: dict[str, Any] | None = None) -> None:
-        """Write the state; the start time stays as it was."""
+        """Write the state; the start time stays as it was, unless this is the start."""
         now = datetime.now().astimezone().isoformat(timespec="seconds")
         before = typed.whole(self.path / STATE_FILE, typed.Run)
-        again = before is not None and not (state == RUNNING and before["state"] != RUNNING)
+        again = before is not None and (state, stage) != (RUNNING, START)
         times = {
             "started": before.get("started", now) if again else now,
             "ended": None if state == RUNNING else now,
@@ -351,6 +353,11 @@ def write(
         "nsys": tool_version("nsys"),
         "ncu": tool_version("ncu"),
     }
+    before = files.read_json(
+        folder.manifest
+    )  # of the machine that recorded it, if this one resumes it
+    recorded = before.get("versions") if isinstance(before, dict) else None
+    versions |= {name: version for name, version in (recorded or {}).items() if version is not None}
     paths = [
         path for path in sorted(folder.path.rglob("*")) if path.is_file() and not path.is_symlink()
     ]

@@ -211,6 +211,9 @@ def engine(passes: Passes) -> dict[str, Any]:
             watch=_profiled(passes, None) if name == "ncu" else None,
             steps=_enough_steps(config, None) if name == "ncu" else None,
         )
+    files.write_json(
+        folder.gpu_info, run_folder.machine(worker)
+    )  # here and now: a resumed run may be elsewhere
     if config.cpu_sampler != "none":
         profilers.finish(config.cpu_sampler, folder.path, passes.note)
     if out != folder.path:

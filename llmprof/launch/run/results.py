@@ -3,8 +3,9 @@ warnings.
 """
 
 import contextlib
+import traceback
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any, Final
@@ -13,14 +14,21 @@ import numpy as np
 import polars as pl
 
 from llmprof import analyze, text
-from llmprof.errors import CaptureError, NotCapturedError, ReadError, TraceWarning
+from llmprof.errors import (
+    CaptureError,
+    DefectError,
+    NotCapturedError,
+    ReadError,
+    TraceWarning,
+    guarded,
+)
 from llmprof.launch.config.options import ExperimentConfig
 from llmprof.launch.engines import engine
 from llmprof.launch.engines._machine import known, tail
 from llmprof.launch.monitors import table
 from llmprof.launch.run import folder as run_folder
 from llmprof.launch.run import process, profilers, requests
-from llmprof.launch.run.folder import RunFolder, machine
+from llmprof.launch.run.folder import RunFolder
 from llmprof.readers import read
 from llmprof.readers.ncu.reader import read_metrics
 from llmprof.readers.saved import with_facts_of_run
@@ -202,23 +210,29 @@ class Results:
         config, folder = self.config, self.folder
         document = requests.document(self.worker)
         files.write_json(folder.metrics, document)
-        files.write_json(folder.gpu_info, machine(self.worker))
         trace = self.timeline() if self.imported else None
         if trace is not None:
-            self.summary["capture"] = {"imported": True, **check(trace, config, self.worker)}
-            self.warned += self.summary["capture"]["warnings"]
+            self.summary["capture"] = {"imported": True}
+            with self._part("checking the capture"):
+                self.summary["capture"] |= (found := check(trace, config, self.worker))
+                self.warned += found["warnings"]
             if config.profile_mode not in _TRACES and trace.has("kernels"):
-                numbers = write_numbers(trace, folder)
-                self.summary["top_kernels"] = numbers["top_kernels"][:_MOST_KERNELS]
+                with self._part("counting the kernels"):
+                    numbers = write_numbers(trace, folder)
+                    self.summary["top_kernels"] = numbers["top_kernels"][:_MOST_KERNELS]
         if config.profile_mode in {"ncu", "nsys_ncu"}:
-            self._write_ncu(trace)
+            with self._part("counting the metrics of ncu"):
+                self._write_ncu(trace)
         self.warned += document["warnings"]
         self.summary["metrics"] = document["summary"]
         self.summary |= {
             name: document[name] for name in ("overhead", "kv_cache", "peak_memory_bytes")
         }
         if folder.monitors.is_file():
-            with contextlib.suppress(NotCapturedError, ReadError):
+            with (
+                self._part("counting the energy"),
+                contextlib.suppress(NotCapturedError, ReadError),
+            ):
                 used = energy(table.read(folder.monitors), self.worker)
                 self.summary["energy"] = {
                     "repeats": used.to_dicts(),
@@ -227,6 +241,20 @@ class Results:
         files.write_json(folder.summary, self._head() | self.summary)
         options: dict[str, Any] = {"also": config.environment, "worker": self.worker}
         run_folder.write(folder, commands=commands, environment=environment, **options)
+
+    @contextlib.contextmanager
+    def _part(self, what: str) -> Iterator[None]:
+        """Make one of several results; a fault in it stands in the summary, and the run has the
+        others.
+        """
+        try:
+            with guarded(what):
+                yield
+        except DefectError as error:
+            raised = "".join(traceback.format_exception(error.__cause__))[-4000:]
+            self.summary.setdefault("failed", []).append(
+                {"what": what, "found": error.found, "traceback": raised}
+            )
 
     def say(self) -> None:
         """Show the warnings."""

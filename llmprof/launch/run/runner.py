@@ -29,7 +29,15 @@ from llmprof.launch.config.options import ExperimentConfig
 from llmprof.launch.run import passes as run_passes
 from llmprof.launch.run import results
 from llmprof.launch.run.command import job
-from llmprof.launch.run.folder import FAILED, FINISHED, INTERRUPTED, RUNNING, UNIMPORTED, RunFolder
+from llmprof.launch.run.folder import (
+    FAILED,
+    FINISHED,
+    INTERRUPTED,
+    RUNNING,
+    START,
+    UNIMPORTED,
+    RunFolder,
+)
 from llmprof.launch.run.passes import Passes, ran, tool
 from llmprof.launch.run.requests import engine_steps_of, requests_of
 from llmprof.launch.run.results import Results
@@ -178,16 +186,16 @@ more.
 
 
 @contextlib.contextmanager
-def kept(folder: RunFolder) -> Iterator[At]:
-    """Keep the state of a folder up to date, however the run ends."""
-    reached = "start"
+def kept(folder: RunFolder, first: str = START) -> Iterator[At]:
+    """Keep the state of a folder up to date from its first stage on, however the run ends."""
+    reached = first
 
     def at(stage: str, state: str = RUNNING) -> None:
         nonlocal reached
         reached = stage
         folder.set_state(state, stage=stage)
 
-    at("start")
+    at(first)
     try:
         yield at
     except BaseException as error:
@@ -290,7 +298,7 @@ class ExperimentRunner:
         """Import and check a recorded run, and write its results; if the pass of ncu is missing,
         it is run.
         """
-        with folder.lock(), kept(folder) as stage:
+        with folder.lock(), kept(folder, "import") as stage:
             gather(folder)
             passes = Passes(self.config, folder, self.config.model, self._progress)
             passes.recall()

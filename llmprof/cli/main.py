@@ -247,8 +247,7 @@ def _width() -> int | None:
 
 def _show_warnings(progress: ProgressLine, *, debug: bool) -> None:
     """Print warnings of llmprof as one line each, with ``debug`` also what was raised; those of
-    libraries tell a user nothing, and
-    keep Python's form.
+    libraries are shown with ``debug`` alone, and keep Python's form.
     """
     usual = warnings.showwarning
 

@@ -10,7 +10,7 @@ import itertools
 import warnings
 from collections.abc import Hashable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Required, TypedDict
+from typing import Annotated, Any, Final, Literal, NotRequired, Required, TypedDict
 
 import msgspec
 import polars as pl
@@ -423,6 +423,7 @@ class Manifest(TypedDict):
     """``manifest.json`` of a run."""
 
     files: list[File]
+    versions: NotRequired[dict[str, str | None]]
 
 
 class Clock(TypedDict, total=False):

@@ -353,11 +353,9 @@ def write(
         "nsys": tool_version("nsys"),
         "ncu": tool_version("ncu"),
     }
-    before = files.read_json(
-        folder.manifest
-    )  # of the machine that recorded it, if this one resumes it
-    recorded = before.get("versions") if isinstance(before, dict) else None
-    versions |= {name: version for name, version in (recorded or {}).items() if version is not None}
+    # of the machine that recorded it, if this one resumes it
+    recorded = (typed.whole(folder.manifest, typed.Manifest) or {}).get("versions", {})
+    versions |= {name: version for name, version in recorded.items() if version is not None}
     paths = [
         path for path in sorted(folder.path.rglob("*")) if path.is_file() and not path.is_symlink()
     ]

@@ -205,7 +205,9 @@ class Series:
     ) -> Outcome:
         if measured(folder):
             folder.set_state(RUNNING, stage="import")
-            files.write_json(folder.gpu_info, run_folder.machine(files.read_json(folder.worker)))
+            files.write_json(
+                folder.gpu_info, run_folder.machine(typed.whole(folder.worker, typed.Worker))
+            )
             return Outcome(folder, "measured")
         if not begun(folder) and any(begun(other) for other in self.folders):
             folder.set_state(

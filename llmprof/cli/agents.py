@@ -35,6 +35,9 @@ SAMPLE: Final = "sample:"
 MOST_ROWS: Final = 1_000
 """Largest number of rows in an answer, even if a caller gives a higher limit."""
 
+MOST_BYTES: Final = 16 << 20
+"""Largest rows of an answer, as Arrow with each text in full."""
+
 _MOST_LISTED, _MOST_ENTRIES, _MOST_DEPTH, _KEPT_TRACES = 200, 20_000, 3, 2
 
 
@@ -246,6 +249,12 @@ class Tools:
 
 def _rows(frame: pl.DataFrame, limit: int) -> dict[str, Any]:
     kept = frame.head(max(0, min(limit, MOST_ROWS)))
+    size = kept.write_ipc(None, compat_level=pl.CompatLevel.oldest()).getbuffer().nbytes
+    if size > MOST_BYTES:
+        hint = "name fewer columns, shorten texts, or give a lower limit"
+        raise AnalysisError(
+            f"the answer has {size:,} bytes", expected=f"at most {MOST_BYTES:,}", hint=hint
+        )
     return _plain({"rows": kept.to_dicts(), "rows_in_all": frame.height, "columns": frame.columns})
 
 

@@ -364,7 +364,7 @@ def findings_text(
 
 def _place(row: Mapping[str, Any]) -> str:
     """Say on which rank and when a finding is worst."""
-    if row.get("rank") is None or row.get("start_ns") is None:
+    if None in (row.get("rank"), row.get("start_ns"), row.get("end_ns")):
         return ""
     return (
         f"; worst on rank {row['rank']} at {row['start_ns'] / 1e6:,.3f} to"

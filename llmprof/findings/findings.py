@@ -694,7 +694,7 @@ def _why(scope: Scope, pauses: pl.DataFrame, worst: dict[str, Any]) -> dict[str,
     gaps = clip(pauses, window)
     known = gaps.filter(pl.col("reason").is_not_null())
     reason, _ = most(known, "reason")
-    of_reason = known.filter(pl.col("reason") == reason)
+    of_reason = known.filter(pl.col("reason").eq_missing(reason))
     if reason is None or total(of_reason, "dur_ns") < MOSTLY * total(gaps, "dur_ns"):
         return {"who": None, "reason": None, "host": doing(scope, gaps)}
     who, share = most(of_reason, "who")

@@ -118,7 +118,7 @@ def by_reason(reason: str) -> Callable[[Scope], Measure | None]:
         who, share = most(own, "who")
         whole = parts_of(own)
         calls = (
-            of.begun(scope.trace.runtime).filter(pl.col("name") == who)
+            of.begun(scope.trace.runtime).filter(pl.col("name").eq_missing(who))
             if scope.trace.has("runtime")
             else None
         )

@@ -48,7 +48,7 @@ from llmprof.readers.saved import (
 )
 from llmprof.text import counted, left_out
 from llmprof.trace import Trace
-from llmprof.trace.storage import files
+from llmprof.trace.storage import files, typed
 
 CACHE_AFTER_S = 1.0
 """With ``cache=None``, a trace whose parsing took longer than this is kept in the cache."""
@@ -157,11 +157,12 @@ def with_cpu_samples(folder: Path, trace: Trace) -> Trace:
     try:
         if (folder / CPU_TEXT).is_file():
             rows, *_ = perf.samples(folder / CPU_TEXT)
-            clock = files.read_json(folder / CPU_CLOCK)
-            offset = clock.get("epoch_minus_monotonic_ns") if isinstance(clock, dict) else None
+            offset = (typed.found(folder / CPU_CLOCK, typed.Clock) or {}).get(
+                "epoch_minus_monotonic_ns"
+            )
             epoch = trace.meta.get("start_epoch_ns")
             moved = pl.lit(None, dtype=pl.Int64)
-            if isinstance(offset, int) and isinstance(epoch, int):
+            if offset is not None and isinstance(epoch, int):
                 moved = pl.col("time_ns") + (offset - epoch)
             rows = rows.with_columns(
                 time_ns=moved, rank=pl.lit(trace.ranks[0] if trace.ranks else 0, dtype=pl.Int32)

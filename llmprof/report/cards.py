@@ -293,7 +293,12 @@ def card(
 ) -> str:
     """A card as HTML; the further parts are those of its template, each of which may lack."""
     shown = [table for table in tables if table is not None and table.rows]
-    return _template().render(title=title, subtitle=subtitle, tables=shown, **parts)
+    return _template().render(_PARTS | parts, title=title, subtitle=subtitle, tables=shown)
+
+
+_PARTS: Final = dict.fromkeys(
+    ("warnings", "first", "facts", "findings", "known", "lines", "next"), ()
+)
 
 
 @cache
@@ -306,9 +311,12 @@ def _template() -> jinja2.Template:
         return plain(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
     loader = jinja2.PackageLoader("llmprof.report", "templates")
-    return jinja2.Environment(loader=loader, autoescape=True, finalize=visible).get_template(
-        "card.html"
-    )
+    options: dict[str, Any] = {
+        "loader": loader,
+        "finalize": visible,
+        "undefined": jinja2.StrictUndefined,
+    }
+    return jinja2.Environment(autoescape=True, **options).get_template("card.html")
 
 
 def of_trace(trace: Trace) -> str:
@@ -555,8 +563,7 @@ def of_findings(findings: pl.DataFrame) -> str:
         row["number"], row["meaning"] = number_of(row)
         row["effects"] = [(effect["order"], so(effect)) for effect in effects.get(row["order"], ())]
     lead = next(iter([*causes, *known]), {})
-    saved = None if lead.get("predicted_plain") else lead.get("predicted_ns")
-    picture = bars.step_bars(getattr(findings, "parts", None), saved)
+    picture = bars.step_bars(getattr(findings, "parts", None), lead)
     return card(
         f"{len(causes)} findings" if len(causes) != 1 else "One finding",
         picture=Markup(f"<style>{bars.STYLE}</style>{picture}" if picture else ""),  # noqa: S704 - it escapes its texts

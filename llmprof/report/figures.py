@@ -17,7 +17,7 @@ from llmprof.analyze import catalog, roofline
 from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.step_times import LONG, step_windows
 from llmprof.charts.base.draw import NO_ROWS, extent
-from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, OutputError
+from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, OutputError, guarded
 from llmprof.findings.scope import scope_of
 from llmprof.replay.critical_path import path_without_names
 from llmprof.replay.part import replayed_part
@@ -395,7 +395,8 @@ def figure(subject: object, drawing: Drawing) -> Figure:
         return chart
 
     try:
-        spec, small = page.twice(draw)
+        with guarded(f"the figure {name!r}"):
+            spec, small = page.twice(draw)
     except LlmprofError as error:
         captured = isinstance(error, AnalysisError | OutputError)
         return Figure(

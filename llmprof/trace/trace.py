@@ -468,7 +468,9 @@ class Trace(Carded):
         Raises
         ------
         AnalysisError
-            The query is not valid for the tables, or does not only read.
+            The query is not valid for the tables, does not only read, or needs more than a query
+            may take (:mod:`llmprof.trace.storage.bounded`): then its process was ended, and this one goes
+            on.
         NotCapturedError
             ``on="file"``, and the trace was not read from one SQLite file.
         ReadError

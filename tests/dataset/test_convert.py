@@ -149,6 +149,7 @@ def test_an_object_store_holds_a_dataset(run, tmp_path):
         same(many, llmprof.read(run, cache=False))
         again = llmprof.open(url).select(ranks=2)
         assert_frame_equal(again.kernels, many.kernels.filter(rank=2))
+        assert_frame_equal(again.sql("select * from kernels"), again.kernels)
         same(llmprof.convert("memory://runs", url, client=False), many)
         memory.rm(f"/datasets/run/{many._tables.partitions[0].folder}", recursive=True)
         with pytest.warns(

@@ -414,7 +414,7 @@ def door(exported: dict[str, Any], *rooms: str) -> None:
     Arguments of its functions are checked, and a name that it does not have is answered with the
     nearest one that it has. Of modules only ``rooms`` are shown.
     """
-    own = (__name__, "llmprof.lazy")
+    own = (__name__, "llmprof.errors", "llmprof.lazy")
     names = [
         name
         for name, value in exported.items()
@@ -430,7 +430,7 @@ def door(exported: dict[str, Any], *rooms: str) -> None:
             exported[name] = checked(exported[name])
 
     def absent(name: str) -> Any:
-        raise AttributeError(no_attribute(f"module {exported['__name__']!r}", name, names))
+        raise no_attribute(f"module {exported['__name__']!r}", name, names)
 
     exported |= {"__all__": names, "__dir__": lambda: names}
     exported.setdefault("__getattr__", absent)

@@ -5,7 +5,6 @@ Every message says what was found, what was expected and what to do about it.
 
 from __future__ import annotations
 
-import difflib
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -137,6 +136,15 @@ class ClusterError(LlmprofError):
     """The workers of a cluster cannot be reached, or are lost."""
 
 
+def no_attribute(owner: str, name: str, known: Iterable[str]) -> AttributeError:
+    """The error for an attribute that does not exist, with the names that are nearest to it."""
+    import difflib  # here, since few imports of llmprof end in it
+
+    near = difflib.get_close_matches(name, list(known), n=2, cutoff=0.5)
+    meant = f"; did you mean {' or '.join(near)}?" if near else ""
+    return AttributeError(f"{owner} has no attribute {name!r}{meant}", name=name)
+
+
 @contextmanager
 def needs(
     package: str, what: str, extra: str, kind: type[LlmprofError] = LlmprofError, more: str = ""
@@ -176,9 +184,3 @@ class PluginWarning(UserWarning):
     """A plug-in of another package cannot be used, or reads the same files as another reader;
     the rest works.
     """
-
-
-def no_attribute(owner: str, name: str, names: Iterable[str]) -> str:
-    """Words for an attribute that does not exist, with the nearest one that does."""
-    near = difflib.get_close_matches(name, list(names), n=1)
-    return f"{owner} has no attribute {name!r}" + (f"; did you mean {near[0]!r}?" if near else "")

@@ -202,7 +202,7 @@ def test_explorers_name_what_they_do_not_take(trace, name):
             r"string 'run.json' as trace; .*Trace; read it first: llmprof.read",
         ),
         (lambda t: analyze.overlap(Path("a.json")), "read it first: llmprof.read"),
-        (lambda t: analyze.stalls("a.ncu-rep"), "llmprof.read_metrics"),
+        (lambda t: analyze.ncu.stalls("a.ncu-rep"), "llmprof.read_metrics"),
         (
             charts.breakdown,
             "got a Trace as frame; expected a polars.DataFrame; pass the frame that an analysis",
@@ -239,9 +239,7 @@ def test_what_to_do_is_said(trace, call, message):
 def test_one_name_alone_and_keywords_are_taken(trace):
     assert analyze.overlap(trace=trace, by="phase").columns[:2] == ["rank", "phase"]
     assert analyze.overlap(trace, by="rank").equals(analyze.overlap(trace, by=["rank", "rank"]))
-    assert analyze.kernel_summary(trace, by="rank").equals(
-        analyze.kernel_summary(trace=trace, by=("rank",))
-    )
+    assert analyze.kernels(trace, by="rank").equals(analyze.kernels(trace=trace, by=("rank",)))
     assert analyze.idle(trace, min_ns=np.int64(1000)).equals(analyze.idle(trace, min_ns=1000))
     whole = analyze.overlap_within(trace, window=(0, 1_000_000))
     assert analyze.overlap_within(trace, window=[0, 1e6]).equals(whole)

@@ -113,7 +113,7 @@ class TestAnalyze:
         code, out, _ = run(
             "analyze", "sample:torch_tp1_cudagraph", *options, "--json", "--limit", "0"
         )
-        joined = analyze.roofline_join(llmprof.sample("torch_tp1_cudagraph"), "Qwen2.5-1.5B")
+        joined = analyze.roofline(llmprof.sample("torch_tp1_cudagraph"), "Qwen2.5-1.5B")
         assert (code, len(json.loads(out))) == (0, joined.height)
         for what, column, word in (
             ("operators", "source", "model and step label"),
@@ -222,7 +222,7 @@ class TestAnalyze:
             ),
             (["--what", "steps", "--sort", "nope"], "there is no column 'nope'"),
             (["--what", "steps", "--by", "rank"], "steps takes no --by"),
-            (["--what", "layers", "--by", "nope"], "per='nope' is not known"),
+            (["--what", "layers", "--by", "nope"], "by='nope' is not known"),
         ],
     )
     def test_wrong_options_are_one_line(self, run, saved, options, message):

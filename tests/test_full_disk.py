@@ -41,7 +41,7 @@ file = samples / "torch_transformers_generate/rank0.pt.trace.json.gz"
 export = samples / "nsys_transformers_generate/report.sqlite"
 trace = llmprof.read(file, cache=False)
 frame = trace.kernels
-chart = charts.kernels(analyze.kernel_summary(trace))
+chart = charts.kernels(analyze.kernels(trace))
 rows = list(range(20_000))
 counters = pl.DataFrame({"time_ns": rows, "device": 0, "name": "x", "unit": "%", "value": [i * 0.37 for i in rows]})
 counters = counters.select(pl.col(name).cast(dtype) for name, dtype in table.SCHEMA.items())

@@ -45,9 +45,9 @@ def titles(trace: Trace) -> Iterator[str]:
         "overlap": lambda: charts.overlap(analyze.overlap(trace, by=("rank",))),
         "idle": lambda: charts.idle(analyze.idle(trace)),
         "launch_delay": lambda: charts.launch_delay(analyze.launch_delay(trace)),
-        "layer_heatmap": lambda: charts.layer_heatmap(analyze.layers(trace, per="layer")),
+        "layer_heatmap": lambda: charts.layer_heatmap(analyze.layers(trace, by="layer")),
         "all_reduce": lambda: charts.all_reduce(analyze.collectives(trace)),
-        "kernels": lambda: charts.kernels(analyze.kernel_summary(trace)),
+        "kernels": lambda: charts.kernels(analyze.kernels(trace)),
         "critical_path": lambda: charts.critical_path(analyze.critical_path(trace)),
     }
     for name, draw in drawn.items():
@@ -73,7 +73,7 @@ def said() -> Iterator[str]:
         yield from diff_words(analyze.diff(sample(a), sample(b)))
         yield from analyze.diff(sample(a), sample(b), part="context")["words"].drop_nulls()
     yield "\n# ncu_tp1_eager\n"
-    yield from findings(analyze.hardware_findings(llmprof.sample_metrics("ncu_tp1_eager")))
+    yield from findings(analyze.ncu.findings(llmprof.sample_metrics("ncu_tp1_eager")))
     yield "\n# a server with a queue\n"
     run = launch.open_run(bundled.notebook_data("h200") / "served_queue")
     yield from findings(analyze.findings(run.trace, requests=analyze.requests(run)))

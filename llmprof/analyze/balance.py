@@ -263,11 +263,11 @@ _TWO: Final = r"(\[\s*\d+\s*,\s*\d+\s*\])"
 @Analysis(
     question="Do all ranks have equal work?",
     help="tokens, compute, waiting and idle time of each rank",
-    view="balance",
+    view="ranks",
     recorded="device activity or operators",
     first=("steps", "steady_state", "step_windows", "overlap", "attribute", "idle"),
 )
-def rank_balance(trace: Trace) -> pl.DataFrame:
+def ranks(trace: Trace) -> pl.DataFrame:
     """Work, waiting for other ranks, and idle time of each rank.
 
     With expert parallelism a rank without requests still runs passes of padding, which have no
@@ -292,7 +292,7 @@ def rank_balance(trace: Trace) -> pl.DataFrame:
 
     Examples
     --------
-    >>> balance = analyze.rank_balance(ranks)
+    >>> balance = analyze.ranks(ranks)
     >>> balance["group"].to_list()  # one model on four ranks
     [0, 0, 0, 0]
     """
@@ -368,20 +368,20 @@ def _tokens(trace: Trace) -> pl.DataFrame:
     return steps(trace).group_by("rank").agg(steps=pl.len(), **totals)
 
 
-def _groups(calls: pl.DataFrame, ranks: list[int]) -> pl.DataFrame:
+def _groups(calls: pl.DataFrame, every: list[int]) -> pl.DataFrame:
     """``rank, group``: ranks that call collectives together, directly or through others, have
     the same number.
     """
     pairs = calls.drop_nulls("call").group_by("call").agg(ranks=pl.col("rank").unique().sort())
     matched = set(pairs.filter(pl.col("ranks").list.len() > 1)["ranks"].explode())
     unknown = set(calls.filter(pl.col("unmatched").is_not_null())["rank"]) - matched
-    lead = {rank: rank for rank in ranks}
+    lead = {rank: rank for rank in every}
     for together in pairs["ranks"].unique().to_list():
         groups = {lead[rank] for rank in together}
         lead = {rank: min(groups) if head in groups else head for rank, head in lead.items()}
     lead = {rank: head for rank, head in lead.items() if rank not in unknown}
     numbers = {head: i for i, head in enumerate(sorted(set(lead.values())))}
     return pl.DataFrame(
-        {"rank": ranks, "group": [numbers[lead[rank]] if rank in lead else None for rank in ranks]},
+        {"rank": every, "group": [numbers[lead[rank]] if rank in lead else None for rank in every]},
         schema={"rank": pl.Int32, "group": pl.Int32},
     )

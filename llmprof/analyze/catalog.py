@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from types import ModuleType
-from typing import Any, Final, Literal, ParamSpec, TypeVar, cast
+from typing import Any, Final, ParamSpec, TypeVar, cast
 
 import polars as pl
 
@@ -94,8 +94,6 @@ class Analysis:
     """Optional arguments besides the trace that the command line sets by options of the same
     names.
     """
-    grouped_by: Literal["", "by", "per"] = ""
-    """Option that ``--by`` sets: ``by`` takes several columns, ``per`` one word."""
     reported: bool = False
     """Whether a report computes it and writes its frame."""
     section: Section | str = ""
@@ -138,7 +136,8 @@ class Analysis:
         if self.recorded:
             lacks = self.recorded.replace(" and ", " or ")
             recorded = set(re.split(", | or | and ", self.recorded))
-            package = "nsys." * (".nsys." in function.__module__)
+            room = re.search(r"analyze\.(n\w+)\.", f"{function.__module__}.")
+            package = f"{room[1]}." if room else ""
             errors = {"NotCapturedError": f"NotCapturedError\n    The trace holds no {lacks}."}
             if "by" in inspect.signature(function).parameters:
                 errors["AnalysisError"] = "AnalysisError\n    ``by`` names an unknown column."
@@ -163,6 +162,11 @@ class Analysis:
         return self.function.__name__
 
     @property
+    def grouped(self) -> bool:
+        """Whether it takes ``by``."""
+        return "by" in inspect.signature(self.function).parameters
+
+    @property
     def anchor(self) -> str:
         """Anchor of its section of the report; empty where it has none."""
         return self.section if isinstance(self.section, str) else self.section.anchor
@@ -177,7 +181,7 @@ def declaration(function: Callable[..., pl.DataFrame]) -> Analysis:
 def _declared(package: ModuleType) -> Iterator[Analysis]:
     """The analyses among the exported functions of a package, and of the packages that it exports."""  # noqa: E501
     for value in list(vars(package).values()):
-        if isinstance(value, ModuleType) and value.__name__ == f"{__package__}.nsys":
+        if isinstance(value, ModuleType) and value.__name__.startswith(f"{__package__}.n"):
             yield from _declared(value)
         elif record := getattr(value, "__record__", None):
             yield record

@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from llmprof.analyze.collectives.collectives import collectives
-from llmprof.analyze.roofline import roofline_join
+from llmprof.analyze.roofline import roofline
 from llmprof.errors import AnalysisError, listed
 from llmprof.replay.graph import COLLECTIVE, LOADING, SCHEDULED, SYNCHRONISE
 from llmprof.replay.plan import Plan, calls_of_rows, new_transfer
@@ -319,7 +319,7 @@ def at_bound(model: Any, device: Any = None, *, stage: str | None = None, **opti
     """Let stages take their least time by the theory."""
 
     def apply(plan: Plan, trace: Trace) -> None:
-        joined = roofline_join(trace, model, device, **options).filter(
+        joined = roofline(trace, model, device, **options).filter(
             (pl.col("bound_ns") > 0) & (pl.col("measured_ns") > 0)
         )
         if stage is not None:
@@ -328,7 +328,7 @@ def at_bound(model: Any, device: Any = None, *, stage: str | None = None, **opti
             found = "no stage of this recording has a bound" + (
                 f" named {stage!r}" if stage else ""
             )
-            raise AnalysisError(found, expected="a stage of roofline_join with bound_ns")
+            raise AnalysisError(found, expected="a stage of roofline with bound_ns")
         factors = joined.select(
             "rank", "step", "stage", factor=(pl.col("bound_ns") / pl.col("measured_ns")).clip(0, 1)
         )

@@ -26,18 +26,17 @@ _ENDS = ["kind", "src_kind", "dst_kind"]
         "rank kind src_kind dst_kind bin start_ns bytes rate_gbps call waits count total_ns"
         " max_gbps"
     ),
-    grouped_by="per",
     apart=(),
 )
-def copy_rates(
-    trace: Trace, *, per: Literal["kind", "time"] = "kind", bins: AtLeastOne = 50
+def copies(
+    trace: Trace, *, by: Literal["kind", "time"] = "kind", bins: AtLeastOne = 50
 ) -> pl.DataFrame:
     """Bytes, time and rate of copies and memory sets by direction and kinds of memory, in sum or
     over time.
 
     Parameters
     ----------
-    per : {"kind", "time"}
+    by : {"kind", "time"}
         A row for each kind of copy and call, or for each kind in each bin of time.
     bins : int
         Number of bins of time, from the first copy to the last.
@@ -63,17 +62,17 @@ def copy_rates(
     AnalysisError
         There is no bin, or there are more than a million.
     """
-    copies = trace.copies
+    rows = trace.copies
     rate = pl.col("bytes") / pl.col("dur_ns")  # bytes a ns are GB a s
     sized = pl.col("bytes").is_not_null() & (pl.col("dur_ns") > 0)
-    if per == "time":
-        return _over_time(copies.filter(sized), bins, rate)
+    if by == "time":
+        return _over_time(rows.filter(sized), bins, rate)
     calls = pl.DataFrame(schema={"rank": pl.Int32, "correlation": pl.Int64, "call": pl.String})
     if trace.has("runtime"):
         calls = trace.runtime.select("rank", "correlation", call="name").drop_nulls("correlation")
         calls = calls.unique(["rank", "correlation"], keep="first", maintain_order=True)
     return (
-        copies.join(calls, on=["rank", "correlation"], how="left")
+        rows.join(calls, on=["rank", "correlation"], how="left")
         .group_by("rank", *_ENDS, "call")
         .agg(
             count=pl.len(),
@@ -107,14 +106,14 @@ def copy_rates(
     )
 
 
-def _over_time(copies: pl.DataFrame, bins: int, rate: pl.Expr) -> pl.DataFrame:
+def _over_time(rows: pl.DataFrame, bins: int, rate: pl.Expr) -> pl.DataFrame:
     key = ["rank", *_ENDS]
-    grid = time_bins(copies, key, bins=bins)
+    grid = time_bins(rows, key, bins=bins)
     windows = grid.select("rank", "bin", "start_ns", "dur_ns").unique()
-    parts = clip(copies.with_columns(_each=rate), windows, ["rank"])
+    parts = clip(rows.with_columns(_each=rate), windows, ["rank"])
     parts = parts.with_columns(
         windows["bin"].gather(parts["window"]), bytes=pl.col("_each") * pl.col("dur_ns")
     )
     sums = parts.group_by(*key, "bin").agg(pl.col("bytes").sum())
-    rows = grid.join(sums, on=[*key, "bin"], how="left", nulls_equal=True, maintain_order="left")
-    return rows.with_columns(pl.col("bytes").fill_null(0.0)).with_columns(rate_gbps=rate)
+    grid = grid.join(sums, on=[*key, "bin"], how="left", nulls_equal=True, maintain_order="left")
+    return grid.with_columns(pl.col("bytes").fill_null(0.0)).with_columns(rate_gbps=rate)

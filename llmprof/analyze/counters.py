@@ -43,7 +43,6 @@ before a sample.
         " clocks"
     ),
     view="counters",
-    grouped_by="per",
     columns=(
         "rank phase stage layer step cause gap name counter mean unit own_share work_ns samples max"
         " device"
@@ -52,7 +51,7 @@ before a sample.
 def counters(
     trace: Trace,
     *,
-    per: Literal[
+    by: Literal[
         "kernel", "event", "category", "stage", "layer", "phase", "step", "idle", "gap"
     ] = "kernel",
 ) -> pl.DataFrame:
@@ -68,14 +67,14 @@ def counters(
     trace : Trace
         A trace with device activity and samples of counters: ``nsys profile
         --gpu-metrics-devices=all``, counters of rocprof or of an NPU, or the monitors of a run.
-    per : {"kernel", "event", "category", "stage", "layer", "phase", "step", "idle", "gap"}
+    by : {"kernel", "event", "category", "stage", "layer", "phase", "step", "idle", "gap"}
         What the means are over: kernels by name, single events, categories, stages and layers by
         phase, phases, steps, idle time by cause, or single gaps in which the device is idle.
 
     Returns
     -------
     polars.DataFrame
-        ``rank, device``, the columns of ``per``, ``counter, unit, mean, min, max`` (of the samples
+        ``rank, device``, the columns of ``by``, ``counter, unit, mean, min, max`` (of the samples
         that hold in the work), ``work_ns`` (time of the work; what runs side by side counts once),
         ``known_ns`` (of it, with a sample), ``samples`` (that hold in the work) and ``own_share``:
         the part of the time of these samples in which this work ran. At 1 the mean is this work's
@@ -100,10 +99,10 @@ def counters(
     50.0
     """  # noqa: E501
     samples = trace.counters.filter(pl.col("value").is_finite())
-    keys = _KEYS[per]
-    if per in ("idle", "gap"):
+    keys = _KEYS[by]
+    if by in ("idle", "gap"):
         work = idle(trace)
-        if per == "gap":
+        if by == "gap":
             work = work.with_columns(pl.col("start_ns").min().over("gap"), dur_ns="gap_ns").unique(
                 "gap"
             )

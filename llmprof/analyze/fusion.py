@@ -107,9 +107,7 @@ _SCHEMA: Final = {
     ),
     table="llmprof.report.folder:fusion_table",
 )
-def fusion_candidates(
-    trace: Trace, *, most_ns: NotNegative = 20_000, predict: NotNegative = 6
-) -> pl.DataFrame:
+def fusion(trace: Trace, *, max_ns: NotNegative = 20_000, predict: NotNegative = 6) -> pl.DataFrame:
     """Chains of short kernels that always follow each other on a stream.
 
     A kernel here is a name in a stage of a phase. Two are linked if the second directly follows the
@@ -120,7 +118,7 @@ def fusion_candidates(
 
     Parameters
     ----------
-    most_ns : int
+    max_ns : int
         Longest median time of a short kernel, in ns; an all-reduce may be longer, since it waits.
     predict : int
         Number of chains whose gain a replay predicts, those with the most time first.
@@ -142,7 +140,7 @@ def fusion_candidates(
         raise NotCapturedError(
             found, hint=f"record it with {trace.how_to_record('kernels')}", table="kernels"
         )
-    events = chains(trace, most_ns)
+    events = chains(trace, max_ns)
     linked = events.filter(pl.col("chain").is_not_null())
     if linked.is_empty():
         return pl.DataFrame(schema=_SCHEMA)
@@ -153,7 +151,7 @@ def fusion_candidates(
     return candidates.select(pl.col(name).cast(dtype) for name, dtype in _SCHEMA.items())
 
 
-def chains(trace: Trace, most_ns: float) -> pl.DataFrame:
+def chains(trace: Trace, max_ns: float) -> pl.DataFrame:
     """Device events in the order of their streams, with the number of their chain (null if they
     are in none).
     """
@@ -182,7 +180,7 @@ def chains(trace: Trace, most_ns: float) -> pl.DataFrame:
         letter=pl.when(pl.col("source") == "kernel").then(letter).otherwise(pl.lit(_UNKNOWN)),
         identity=pl.struct("phase", "stage", "name", "source").rank("dense"),
     )
-    short = pl.col("dur_ns").median().over("identity") <= most_ns
+    short = pl.col("dur_ns").median().over("identity") <= max_ns
     eligible = (pl.col("letter") != _UNKNOWN) & (short | (pl.col("letter") == _ALL_REDUCE))
     after = pl.col("identity").shift(-1)
     same = pl.all_horizontal(

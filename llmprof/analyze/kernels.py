@@ -25,14 +25,13 @@ from llmprof.trace.kept import per_trace
     view="kernels",
     recorded="device activity or operators",
     columns="rank step phase stage total_ns share count median_ns max_ns category readable",
-    grouped_by="by",
     reported=True,
     section=Section(
         "kernels", "Sums over all ranks and steps.", question="Which {event}s are hot?"
     ),
     table="llmprof.report.folder:kernels_table",
 )
-def kernel_summary(trace: Trace, *, by: Columns = (), slack: bool = False) -> pl.DataFrame:
+def kernels(trace: Trace, *, by: Columns = (), slack: bool = False) -> pl.DataFrame:
     """Time of each kernel (and kind of copy) by name.
 
     Parameters
@@ -61,7 +60,7 @@ def kernel_summary(trace: Trace, *, by: Columns = (), slack: bool = False) -> pl
 
 
 def kernel_summary_of(events: pl.DataFrame, by: Sequence[str] = ()) -> pl.DataFrame:
-    """The analysis of :func:`kernel_summary` on a frame of device events."""
+    """The analysis of :func:`kernels` on a frame of device events."""
     groups = [column for column in by if column not in ("name", "category")]
     dur = pl.col("dur_ns")
     texts = pl.col("name", "category")

@@ -8,21 +8,17 @@ from typing import Final, Literal
 
 import polars as pl
 
-from llmprof import names
 from llmprof.analyze.catalog import Analysis, Section
 from llmprof.analyze.overlap import COMMUNICATION, transferring
 from llmprof.analyze.step_times import MAD_TO_SIGMA, MAX_DEVIATIONS
 from llmprof.errors import AnalysisError
 from llmprof.label.intervals import INTERVAL, length_within, merge, union_lengths
 from llmprof.label.layers.kernels import STAGE
-from llmprof.label.layers.sequences import label
 from llmprof.label.nesting import outermost_ops
-from llmprof.names import kernels as names_kernels
 from llmprof.names.operators import by_distinct
 from llmprof.replay.slack import with_slack
 from llmprof.trace import Trace
 from llmprof.trace.kept import per_trace
-from llmprof.trace.metrics.data import Metrics
 
 _KEY = ("rank", "step", "layer")
 _LAUNCH = ("correlation", "launch_thread", "launch_start_ns", "launch_end_ns")
@@ -44,7 +40,6 @@ _MEASURES = (
     columns=(
         "rank step phase layer kind stage occurrence start_ns dur_ns busy_ns kernels host_dur_ns"
     ),
-    grouped_by="per",
     reported=True,
     section=Section(
         "layers",
@@ -52,10 +47,10 @@ _MEASURES = (
         " row is a layer that differs, a dark column a step that was held up.",
     ),
     figures=("llmprof.report.figures:LAYERS",),
-    apart=("per",),
+    apart=("by",),
 )
 def layers(
-    trace: Trace, *, per: Literal["stage", "layer"] = "stage", slack: bool = False
+    trace: Trace, *, by: Literal["stage", "layer"] = "stage", slack: bool = False
 ) -> pl.DataFrame:
     """Layers of every step of every rank, one row per stage or one row per layer.
 
@@ -72,7 +67,7 @@ def layers(
     ----------
     trace : Trace
         Any trace whose steps and attention kernels are found.
-    per : {"stage", "layer"}
+    by : {"stage", "layer"}
         Whether a row is a stage or a layer.
     slack : bool
         Add ``slack_ns``, which the dependencies of the recording have to be found for.
@@ -82,7 +77,7 @@ def layers(
     polars.DataFrame
         ``rank, step, phase, layer, kind, stage, occurrence, start_ns, dur_ns, busy_ns, kernels,
         confidence, host_start_ns, host_dur_ns``; ``stage`` and ``occurrence`` are left out with
-        ``per="layer"``. ``kind`` says what mixes the layer's tokens (attention: sparse, latent,
+        ``by="layer"``. ``kind`` says what mixes the layer's tokens (attention: sparse, latent,
         sliding, full where other layers of the step have windows; KDA, gated delta net, lightning
         or another linear attention; Mamba-1, Mamba-2 or another state space; short convolution;
         attention and scan side by side: parallel hybrid) and what feeds forward (MLP, MoE), as the
@@ -98,11 +93,11 @@ def layers(
 
     Examples
     --------
-    >>> layers = analyze.layers(trace, per="layer")
+    >>> layers = analyze.layers(trace, by="layer")
     >>> layers["layer"].max() + 1  # layers of Qwen2.5-1.5B
     28
     """
-    key = ["rank", "step", "layer", *(["stage"] if per == "stage" else [])]
+    key = ["rank", "step", "layer", *(["stage"] if by == "stage" else [])]
     events = (
         trace.events.select(*key, "phase", "confidence", "event", *INTERVAL, *_LAUNCH)
         .filter(pl.col("layer").is_not_null())
@@ -115,7 +110,7 @@ def layers(
         kernels=pl.len(), confidence=pl.col("confidence").min()
     )
     groups = groups.hstack(counts.drop("group"))
-    if per == "stage":
+    if by == "stage":
         groups = groups.hstack([_occurrences(groups)])
         key.append("occurrence")
     spans = union_lengths(events, ["group"], busy_ns=pl.lit(value=True)).select(
@@ -256,7 +251,7 @@ def layer_gaps(
     ['rank', 'step', 'phase', 'layer', 'kind']
     """
     if stage is None:
-        rows = layers(trace, per="layer").with_columns(end_ns=pl.col("start_ns") + pl.col("dur_ns"))
+        rows = layers(trace, by="layer").with_columns(end_ns=pl.col("start_ns") + pl.col("dur_ns"))
     else:
         if stage not in STAGE.categories:
             raise AnalysisError(
@@ -326,83 +321,6 @@ def _communication(trace: Trace, stage: str | None) -> pl.DataFrame:
         communication_ns=pl.col("dur_ns").sum(),
         exposed_communication_ns=(pl.col("dur_ns") - pl.col("hidden_ns")).sum(),
     )
-
-
-_EDGE_CONFIDENCE = 0.5
-
-
-def name_layers(metrics: Metrics) -> pl.DataFrame:
-    """Layer and stage of each profiled launch, by the rules of
-    :func:`~llmprof.label.layers.attribution.attribute`.
-
-    The launches of each run and process count in their order as one step. A profile usually begins
-    and ends in the middle of a layer. Launches before the first whole layer are compared with the
-    end of the other layers, and launches after the last one with their beginning; if name, grid and
-    block agree, they get the same stage.
-
-    Parameters
-    ----------
-    metrics : Metrics
-        Hardware metrics of consecutive launches, collectives left out or not.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``kernel_id, kernel_name, category, layer, stage, confidence``. ``layer`` counts the whole
-        layers of a run from 0 and is null in the pieces at the ends and outside the layers;
-        ``confidence`` is that of :func:`~llmprof.label.layers.attribution.attribute`, and 0.5 in
-        the pieces at the ends.
-
-    Examples
-    --------
-    >>> named = analyze.name_layers(metrics)
-    >>> named["layer"].drop_nulls().n_unique()
-    2
-    """
-    kernels = metrics.kernels
-    events = kernels.select(
-        event=pl.int_range(pl.len(), dtype=pl.UInt32),
-        rank=pl.struct(pl.col("run", "process").fill_null(-1)).rank("dense").cast(pl.Int32) - 1,
-        stream="stream",
-        start_ns=pl.col("kernel_id").cast(pl.Int64),
-        name=pl.col("kernel_name").fill_null(""),
-        source=pl.lit("kernel"),
-        step=pl.lit(0, dtype=pl.Int32),
-    )
-    labelled = label(events.with_columns(names.categories(events["name"])))
-    function = names_kernels.function(kernels["kernel_name"])
-    launches = labelled.with_columns(
-        launch=pl.struct(function.alias("function"), kernels["grid"], kernels["block"])
-    )
-    ends = {
-        row: stage for run in launches.partition_by("rank") for row, stage in _ends(run).items()
-    }
-    at_end = pl.Series(list(ends), dtype=pl.Int64)
-    stage = labelled["stage"].scatter(at_end, pl.Series(list(ends.values()), dtype=pl.String))
-    return kernels.select(
-        "kernel_id",
-        "kernel_name",
-        labelled["category"],
-        labelled["layer"],
-        stage.alias("stage"),
-        labelled["confidence"].scatter(at_end, _EDGE_CONFIDENCE).alias("confidence"),
-    )
-
-
-def _ends(run: pl.DataFrame) -> dict[int, str]:
-    """Stages of the pieces of layers at both ends of a run, by ``event``."""
-    whole = run["layer"].is_not_null().arg_true()
-    if not whole.len():
-        return {}
-    before, after = run[: whole[0]], run[whole[-1] + 1 :]
-    found: dict[int, str] = {}
-    for layer in run.filter(pl.col("layer").is_not_null()).partition_by(
-        "layer", maintain_order=True
-    ):
-        for piece, part in ((before, layer.tail(before.height)), (after, layer.head(after.height))):
-            if piece.height and piece["launch"].equals(part["launch"]):
-                found |= zip(piece["event"], part["stage"], strict=True)
-    return found
 
 
 _FLAG, _SET = r"(?:\(bool\))?(?:true|false|[01]), ", r"(?:\(bool\))?(?:true|1), "

@@ -78,7 +78,6 @@ _OWN_FRAMES: Final = (
         " share evidence fragmentation allocations allocated_bytes reserved_bytes net_bytes"
         " known_share"
     ),
-    grouped_by="per",
     reported=True,
     only_with="memory",
     section=Section(
@@ -92,7 +91,7 @@ _OWN_FRAMES: Final = (
 def memory(
     trace: Trace,
     *,
-    per: Literal["device", "holder", "op", "step", "time"] = "device",
+    by: Literal["device", "holder", "op", "step", "time"] = "device",
     at_ns: int | None = None,
 ) -> pl.DataFrame:
     """Allocated memory, and who holds, allocates and releases it.
@@ -101,11 +100,11 @@ def memory(
     ----------
     trace : Trace
         A trace with memory events.
-    per : {"device", "holder", "op", "step", "time"}
+    by : {"device", "holder", "op", "step", "time"}
         Kind of row: a device; a holder of memory at the peak, or at ``at_ns``; an operator; a step;
         or a moment of a change.
     at_ns : int, optional
-        With ``per="holder"``, the moment instead of the peak of each device (ns from the start of
+        With ``by="holder"``, the moment instead of the peak of each device (ns from the start of
         the trace).
 
     Returns
@@ -135,7 +134,7 @@ def memory(
         The trace holds no memory events, or only samples where events are asked for; or there are
         no steps.
     AnalysisError
-        ``at_ns`` is given with another ``per`` than ``holder``.
+        ``at_ns`` is given with another ``by`` than ``holder``.
 
     Examples
     --------
@@ -146,16 +145,14 @@ def memory(
     >>> llmprof.analyze.memory(llmprof.Trace({"memory": events}))["peak_bytes"].to_list()
     [12]
     """  # noqa: E501
-    if at_ns is not None and per != "holder":
-        raise AnalysisError(
-            "at_ns= belongs to per='holder'", expected=f"at_ns=None with per={per!r}"
-        )
+    if at_ns is not None and by != "holder":
+        raise AnalysisError("at_ns= belongs to by='holder'", expected=f"at_ns=None with by={by!r}")
     rows = timeline(trace)
-    if per == "time":
+    if by == "time":
         return rows.select(*_PLACE, "time_ns", "allocated_bytes", "reserved_bytes")
-    if per == "device":
+    if by == "device":
         return _devices(trace, rows)
-    if per == "holder":
+    if by == "holder":
         return _holders(trace, rows, at_ns)
     events = _events(rows)
     if not events.height and rows.height:
@@ -166,7 +163,7 @@ def memory(
         raise NotCapturedError(
             "this trace holds samples of the memory, and no allocations", hint=hint, table="memory"
         )
-    if per == "op":
+    if by == "op":
         owned = _with_operator(trace, events)
         return _flows(owned, [*_PLACE, "op"]).sort(
             "rank",

@@ -89,7 +89,6 @@ _WORK: Final = {
         "rank phase gap_ns total_ns count operator kernel shapes tflop_per_s tb_per_s bound_by"
         " share_of_bound cause why note"
     ),
-    grouped_by="by",
     largest_first="total_ns",
     cached=False,
     takes=("model",),

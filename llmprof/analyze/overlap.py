@@ -39,7 +39,6 @@ EXPOSED = ("exposed_wait_ns", "exposed_transfer_ns", "exposed_unknown_ns")
         "exposed_wait_ns exposed_transfer_ns exposed_unknown_ns "
         "hidden_communication_ns exposed_copy_ns idle_ns"
     ),
-    grouped_by="by",
     options={"by": ("rank", "step", "phase"), "waits": True},
     reported=True,
     section=Section(

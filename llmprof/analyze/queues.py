@@ -19,15 +19,14 @@ _STREAM = ["rank", "device", "stream"]
     help="launches in the queue of each stream, and the time in which it is full",
     view="queues",
     recorded="device activity and runtime calls",
-    grouped_by="per",
     columns=(
         "rank device stream time_ns length launches mean_length max_length full_ns blocked_ns"
         " without_launch"
     ),
-    apart=("per", "full"),
+    apart=("by", "full"),
 )
 def queue_length(
-    trace: Trace, *, per: Literal["stream", "time"] = "stream", full: AtLeastOne = 1024
+    trace: Trace, *, by: Literal["stream", "time"] = "stream", full: AtLeastOne = 1024
 ) -> pl.DataFrame:
     """Launches of each stream whose work has not begun, over time or in sum.
 
@@ -36,7 +35,7 @@ def queue_length(
 
     Parameters
     ----------
-    per : {"stream", "time"}
+    by : {"stream", "time"}
         A row for each stream, or for each moment at which a length changes.
     full : int
         Length from which on a queue counts as full. CUDA holds 1024 launches; then the next
@@ -75,7 +74,7 @@ def queue_length(
         .sort(*_STREAM, "time_ns", nulls_last=True)
         .select(*_STREAM, "time_ns", length=pl.col("change").cum_sum().over(_STREAM))
     )
-    if per == "time":
+    if by == "time":
         return lengths
     lasting = lengths.with_columns(
         start_ns="time_ns",

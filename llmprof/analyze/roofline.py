@@ -50,7 +50,7 @@ COLUMNS: Final = {
     "why": pl.String,
     "explained": pl.Boolean,
 }
-"""Columns of :func:`roofline_join`."""
+"""Columns of :func:`roofline`."""
 
 IDLE: Final = "idle"
 """Stage of the rows with a step's time without any kernel or copy."""
@@ -85,7 +85,7 @@ Per = Literal["stage", "layer", "step"]
     largest_first="gap_us",
     cached=False,
 )
-def roofline_join(
+def roofline(
     trace: Trace,
     model: str | Path | Mapping[str, Any] | Shape,
     device: str | Path | Device | None = None,
@@ -96,7 +96,7 @@ def roofline_join(
     kv_cache_dtype: str | None = None,
     expert_parallel: bool = False,
     context: float | None = None,
-    per: Per = "stage",
+    by: Per = "stage",
 ) -> pl.DataFrame:
     """Least possible and measured time of each stage of each step.
 
@@ -124,15 +124,15 @@ def roofline_join(
     context : float, optional
         Tokens of the context of requests whose prompts came before the trace; taken as none if not
         given.
-    per : {"stage", "layer", "step"}
+    by : {"stage", "layer", "step"}
         A row for each stage of a step over all its layers; for each stage of each layer; or for
         each step.
 
     Returns
     -------
     polars.DataFrame
-        ``rank, step, phase, layer`` (null but with ``per="layer"``)``, stage`` (null with
-        ``per="step"``)``, tokens, requests, context_from``
+        ``rank, step, phase, layer`` (null but with ``by="layer"``)``, stage`` (null with
+        ``by="step"``)``, tokens, requests, context_from``
         (:data:`llmprof.label.steps.labels.CONTEXT_WORDS`)``, flops, memory_bytes, message_bytes,
         bound_ns, bound`` (compute, memory, communication, none)``, measured_ns, kernels,
         efficiency`` (bound over measured)``, mfu, mbu`` (of the peaks)``, gap_us`` (measured minus
@@ -152,7 +152,7 @@ def roofline_join(
     Examples
     --------
     >>> import llmprof
-    >>> found = roofline_join(llmprof.sample("torch_tp1_cudagraph"), "Qwen2.5-1.5B")
+    >>> found = roofline(llmprof.sample("torch_tp1_cudagraph"), "Qwen2.5-1.5B")
     >>> bool((found.filter(found["efficiency"].is_not_null())["efficiency"] <= 1).all())
     True
     """
@@ -186,7 +186,7 @@ def roofline_join(
     )
     joined = joined.join(labels, on=["rank", "step"], how="inner")
     return (
-        _rates(_rolled(joined, per), machine, per)
+        _rates(_rolled(joined, by), machine, by)
         .select(list(COLUMNS))
         .sort("rank", "step", "layer", "stage")
     )
@@ -226,7 +226,7 @@ def _machine(
     named = device if device is not None else trace.meta.get("device")
     if not named:
         raise AnalysisError(
-            "the trace names no device", hint="give it: roofline_join(trace, model, 'H200')"
+            "the trace names no device", hint="give it: roofline(trace, model, 'H200')"
         )
     layers, total = list(_layers_of_ranks(trace.events).values()), len(read.layers)
     most = max(layers, default=0)
@@ -659,7 +659,7 @@ def stage_observations(
     trace : Trace
         Any trace whose steps say their tokens.
     model, device, tp_size
-        As for :func:`llmprof.analyze.roofline_join`.
+        As for :func:`llmprof.analyze.roofline`.
     weight : float
         Weight of each stage relative to a whole step.
 
@@ -671,10 +671,10 @@ def stage_observations(
     Raises
     ------
     LlmprofError
-        As :func:`llmprof.analyze.roofline_join`.
+        As :func:`llmprof.analyze.roofline`.
     """
     read = shape(model)
-    joined = roofline_join(trace, read, device, tp_size=tp_size)
+    joined = roofline(trace, read, device, tp_size=tp_size)
     rank = joined["rank"].min()
     batch_of = {
         step: batch

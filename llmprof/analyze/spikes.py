@@ -19,13 +19,12 @@ _LEAST_STEPS = 5
     question="In which steps does a kernel or a range take unusually long?",
     help="times of kernels or ranges in single steps beside their usual time",
     view="spikes",
-    grouped_by="per",
     largest_first="excess_ns",
     columns="rank step phase count dur_ns usual_ns ratio excess_ns start_ns name",
-    apart=("per", "least"),
+    apart=("by", "min_ratio"),
 )
 def spikes(
-    trace: Trace, *, per: Literal["kernel", "range"] = "kernel", least: float = 1.5
+    trace: Trace, *, by: Literal["kernel", "range"] = "kernel", min_ratio: float = 1.5
 ) -> pl.DataFrame:
     """Steps in which a kernel or a range takes longer than in most steps with equally many of it.
 
@@ -33,10 +32,10 @@ def spikes(
     ----------
     trace : Trace
         A trace with kernels and steps; for ranges with markers and launches.
-    per : {"kernel", "range"}
+    by : {"kernel", "range"}
         What is compared over the steps: kernels by name, or the device work of ranges by name (from
         the first start to the last end of what each launched).
-    least : float
+    min_ratio : float
         Least ratio to the usual time.
 
     Returns
@@ -57,7 +56,7 @@ def spikes(
     >>> analyze.spikes(trace).columns[:4]
     ['rank', 'step', 'phase', 'name']
     """
-    if per == "kernel":
+    if by == "kernel":
         events = trace.events.filter(pl.col("source") != "copy")
     else:
         ranges = nvtx_kernels(trace).filter(pl.col("kernels") > 0).sort("rank", "host_start_ns")
@@ -93,7 +92,7 @@ def spikes(
             ratio=pl.col("dur_ns") / pl.col("usual_ns"),
             excess_ns=pl.col("dur_ns") - pl.col("usual_ns"),
         )
-        .filter(pl.col("ratio") >= least)
+        .filter(pl.col("ratio") >= min_ratio)
         .sort("rank", "excess_ns", "step", "name", descending=[False, True, False, False])
         .select(
             "rank",

@@ -69,7 +69,6 @@ def by_name(names: pl.Series) -> pl.Series:
     ),
     view="tensor-cores",
     recorded="kernels",
-    grouped_by="by",
 )
 def tensor_cores(trace: Trace, *, by: Columns = ("rank", "category")) -> pl.DataFrame:
     """Time of matrix work in kernels that use tensor cores, that do not, and whose names do not

@@ -29,7 +29,7 @@ _VALUES = ("total_ns", "busy_ns", "dur_ns")
 
 
 @draw.chart_of(
-    "trace.events, layers(trace) or kernel_summary(trace, by=...)",
+    "trace.events, layers(trace) or kernels(trace, by=...)",
     refuses="all times are zero",
 )
 def breakdown(
@@ -48,7 +48,7 @@ def breakdown(
     ----------
     frame : polars.DataFrame
         Any frame with a row name, a part and a time: rows of ``trace.events``, of
-        ``layers(trace)`` or of ``kernel_summary(trace, by=("phase",))``. Times of a row and part
+        ``layers(trace)`` or of ``kernels(trace, by=("phase",))``. Times of a row and part
         are added up.
     rows : {"phase", "rank", "step"}
         What each bar stands for.

@@ -23,7 +23,7 @@ _AXIS, _PHASE_PX = 40, 18
 
 
 @draw.chart_of(
-    'llmprof.analyze.layers(trace, per="layer")',
+    'llmprof.analyze.layers(trace, by="layer")',
     refuses="no value is known, or a layer has several rows in a step",
 )
 def layer_heatmap(

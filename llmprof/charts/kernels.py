@@ -15,7 +15,7 @@ from llmprof.units import format_ns
 
 
 @draw.chart_of(
-    "llmprof.analyze.kernel_summary(trace)",
+    "llmprof.analyze.kernels(trace)",
     "name category total_ns count",
     refuses="there is no row, or all times are zero",
 )
@@ -29,7 +29,7 @@ def kernels(
     Parameters
     ----------
     frame : polars.DataFrame
-        Rows of ``kernel_summary(trace)`` or ``kernels_within(trace)``.
+        Rows of ``kernels(trace)`` or ``kernels_within(trace)``.
     top : int
         Most bars; one more bar sums up all other kernels.
     variants : bool
@@ -197,7 +197,7 @@ _LEAST = 1e-4
 
 
 @draw.chart_of(
-    "llmprof.analyze.stalls(metrics)", "kernel_id reason share", refuses="no share is known"
+    "llmprof.analyze.ncu.stalls(metrics)", "kernel_id reason share", refuses="no share is known"
 )
 def stalls(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
     """Bars of 100 % for each kernel: the reasons why its warps waited, and the share of time in
@@ -211,7 +211,7 @@ def stalls(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart
     frame : polars.DataFrame
         Rows of ``stalls(metrics)``. With ``kernel_name`` and ``duration_ns`` (of
         ``speed_of_light(metrics)``, joined by ``kernel_id``) the longest kernels come first; with
-        ``stage`` (of ``name_layers(metrics)``) they name the bars. Without names each launch has a
+        ``stage`` (of ``ncu.layers(metrics)``) they name the bars. Without names each launch has a
         bar.
     """
     valid = frame.filter(

@@ -29,7 +29,7 @@ _SIZES: Final = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B"))
 
 
 @draw.chart_of(
-    'llmprof.analyze.memory(trace, per="time")',
+    'llmprof.analyze.memory(trace, by="time")',
     "rank device time_ns allocated_bytes reserved_bytes",
     refuses="nothing is allocated",
     runs=False,
@@ -126,7 +126,7 @@ def _thinned(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 @draw.chart_of(
-    'llmprof.analyze.memory(trace, per="holder")',
+    'llmprof.analyze.memory(trace, by="holder")',
     "part holder bytes blocks",
     refuses="nothing is held",
     runs=False,

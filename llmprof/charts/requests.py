@@ -284,7 +284,7 @@ def dashboard(
     where : polars.DataFrame, optional
         Time of the steps: ``phase, part, ns`` with the parts of an overlap, and ``steps, ranks``.
     kernels : polars.DataFrame, optional
-        Rows of ``kernel_summary(trace)``.
+        Rows of ``kernels(trace)``.
     counters : polars.DataFrame, optional
         Counters of the trace.
     title, subtitle : str

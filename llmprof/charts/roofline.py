@@ -247,7 +247,7 @@ def roofline(
     ----------
     frame : polars.DataFrame
         Rows of ``operators(trace)`` or of ``speed_of_light(metrics)``. With a column ``stage`` (of
-        ``by=("stage",)``, or of ``name_layers(metrics)``, joined by ``kernel_id``) points have the
+        ``by=("stage",)``, or of ``ncu.layers(metrics)``, joined by ``kernel_id``) points have the
         colours and names of stages, else the colours of their bounds.
     peaks : str or Device, optional
         The device; the chart then has its roofs for all number types in the frame. By default the

@@ -631,7 +631,7 @@ _MOST = 14
 
 
 @draw.chart_of(
-    "llmprof.analyze.roofline_join(trace, model)",
+    "llmprof.analyze.roofline(trace, model)",
     "phase step stage measured_ns bound_ns why",
     runs=False,
 )
@@ -644,7 +644,7 @@ def bound_gap(joined: pl.DataFrame, *, title: str | None = None) -> alt.VConcatC
     Parameters
     ----------
     joined : polars.DataFrame
-        ``analyze.roofline_join(trace, model)`` by stage.
+        ``analyze.roofline(trace, model)`` by stage.
     """
     phases = theme.in_order(joined["phase"].drop_nulls(), ("prefill", "mixed", "decode"))
     panels = [_gaps_panel(joined.filter(pl.col("phase") == phase), phase) for phase in phases]

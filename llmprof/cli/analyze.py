@@ -21,6 +21,7 @@ from llmprof.analyze.compare.story import diff_words
 from llmprof.analyze.ncu import profile
 from llmprof.analyze.ncu.hardware import VIEWS
 from llmprof.analyze.ncu.profile import Profile
+from llmprof.arguments import checked
 from llmprof.cli.output import (
     LONGEST_NAME,
     SAMPLE,
@@ -253,9 +254,7 @@ def _ranked(view: Analysis, trace: Trace, args: Namespace, terminal: Terminal) -
     needs their kernels.
     """
     options = dict(view.options) | _options(view, args)
-    function = getattr(
-        analyze, view.name, view.function
-    )  # as it is exported, its arguments are checked
+    function = checked(view.function)
     frame = on_workers({view.name: options}, trace, args, terminal).get(view.name)
     frame = function(trace, **options) if frame is None else frame
     if not args.rank:
@@ -270,7 +269,7 @@ def _shown(view: Analysis, frame: pl.DataFrame, by: str | None) -> list[str] | N
     None shows all.
     """
     names = [name for name in view.columns.split() if name in frame.columns]
-    if names and by and view.grouped_by == "by":
+    if names and by and view.grouped:
         place = int(names[0] == "rank")
         groups = [name.strip() for name in by.split(",")]
         names[place:place] = [
@@ -293,13 +292,11 @@ def _options(view: Analysis, args: Namespace) -> dict[str, Any]:
         for name in (*view.needs, *view.takes)
         if (value := getattr(args, name)) is not None
     }
-    if args.by and not view.grouped_by:
-        grouped = ", ".join(entry.view for entry in analyses() if entry.grouped_by)
+    if args.by and not view.grouped:
+        grouped = ", ".join(entry.view for entry in analyses() if entry.grouped)
         raise AnalysisError(f"{view.view} takes no --by", expected=f"--by with one of {grouped}")
-    columns = tuple(name.strip() for name in (args.by or "").split(","))
-    return given | (
-        {view.grouped_by: args.by if view.grouped_by == "per" else columns} if args.by else {}
-    )
+    columns = [name.strip() for name in (args.by or "").split(",")]
+    return given | ({"by": columns if len(columns) > 1 else columns[0]} if args.by else {})
 
 
 def _chosen(frame: pl.DataFrame, columns: str | None) -> list[str]:

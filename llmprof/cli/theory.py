@@ -345,7 +345,7 @@ def _joined(args: Namespace, terminal: Terminal) -> str:
     given |= {
         name: size if (size := getattr(args, name)) > 1 else None for name in ("tp_size", "pp_size")
     }
-    joined = analyze.roofline_join(trace, args.model, device, **given)
+    joined = analyze.roofline(trace, args.model, device, **given)
     coverage = coverage_of(joined)
     if args.csv:
         return to_csv(joined, args.csv, overwrite=args.force)

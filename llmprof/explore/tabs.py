@@ -340,7 +340,7 @@ PANELS: Final = (
         "layers",
         "Layers",
         lambda g: explore.layers(g.trace),
-        _then("measuring layers", lambda g: analyze.layers(g.trace, per="layer")),
+        _then("measuring layers", lambda g: analyze.layers(g.trace, by="layer")),
     ),
     Panel(
         "overlap",
@@ -718,9 +718,7 @@ def open(  # noqa: A001
     """
     if isinstance(trace, Metrics):
         return Open(
-            Given(
-                launches_in_a_row(trace), metrics or trace, profile=analyze.hardware_findings(trace)
-            )
+            Given(launches_in_a_row(trace), metrics or trace, profile=analyze.ncu.findings(trace))
         )
     for given in (trace, other):
         if given is not None and not isinstance(given, Trace):

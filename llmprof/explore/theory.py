@@ -11,7 +11,7 @@ import polars as pl
 
 from llmprof import charts
 from llmprof import theory as theories
-from llmprof.analyze.roofline import IDLE, roofline_join
+from llmprof.analyze.roofline import IDLE, roofline
 from llmprof.charts.base.save import to_png_bytes
 from llmprof.errors import LlmprofError
 from llmprof.label.steps.labels import batches
@@ -226,7 +226,7 @@ def theory(
     if calibration is None:
         with contextlib.suppress(LlmprofError):  # there is none for this device
             calibration = theories.calibrated(target)
-    joined = roofline_join(trace, read, target) if trace is not None else None
+    joined = roofline(trace, read, target) if trace is not None else None
     if trace is not None and joined is not None and measured is None:
         measured = measured_steps(trace, joined)
     return Theory(read, target, measured=measured, calibration=calibration, joined=joined)

@@ -432,7 +432,7 @@ FINDINGS: Final = {
                 " then.",
             "an idle device": reason_advice|default("") or "Smaller chunks of prefill do not shorten this: see which"
                 " findings say why the device waits, and warm up with the same shapes if it happens only once.",
-            "the rest": "Look at the steps of the slowest request: analyze.requests(run, per='span').",
+            "the rest": "Look at the steps of the slowest request: analyze.requests(run, by='span').",
         }[part] }}{% endif %}""",
     ),
     "limited_kernel": Words(
@@ -608,7 +608,7 @@ SLOWEST: Final = Words(
         "prefill": "Its prompt was computed in steps with others: see their share above, and max_num_batched_tokens.",
         "decode": "Compare its steps with the others: a large batch or prefills of others make each token longer, and a"
             " long answer has many.",
-    }.get(part, "Look at its spans: analyze.requests(run, per='span').") }}""",
+    }.get(part, "Look at its spans: analyze.requests(run, by='span').") }}""",
 )
 """The slowest request of the window of a capture."""
 

@@ -69,7 +69,7 @@ def host_bound(scope: Scope) -> Measure | None:
     in_graphs = replayed >= IN_GRAPHS and not eager_part
     steps = scope.steps
     engine = steps is not None and bool(steps["source"].is_in(["vllm", "sglang"]).any())
-    layer_times = scope.within(layers(scope.trace, per="layer")).filter(
+    layer_times = scope.within(layers(scope.trace, by="layer")).filter(
         pl.col("host_dur_ns").is_not_null()
     )
     figures = {

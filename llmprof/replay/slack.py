@@ -106,7 +106,6 @@ def known_slack(trace: Trace) -> pl.DataFrame:
         " (--by)"
     ),
     view="path-share",
-    grouped_by="by",
     columns="layer events total_ns path_ns path_share slack_ns pace_slack_ns",
 )
 def path_share(trace: Trace, *, by: Columns = ("layer",)) -> pl.DataFrame:

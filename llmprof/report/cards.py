@@ -488,9 +488,9 @@ def of_metrics(metrics: Metrics) -> str:
         ("Rules", f"{metrics.rules.height:,} results of the profiler's own rules"),
     ]
     following = [
-        ("analyze.speed_of_light(metrics)", "How near is each kernel to the limits of the device?"),
-        ("analyze.stalls(metrics)", "What do its warps wait for?"),
-        ("analyze.name_layers(metrics)", "Which layer and stage is it of?"),
+        ("analyze.ncu.speed_of_light(metrics)", "How near is each kernel to the device's limits?"),
+        ("analyze.ncu.stalls(metrics)", "What do its warps wait for?"),
+        ("analyze.ncu.layers(metrics)", "Which layer and stage is it of?"),
         ("explore.kernels(trace, metrics=metrics)", "Where is it in the timeline?"),
         ('llmprof.trace.metrics.explain("…")', "What does a metric mean?"),
     ]
@@ -542,7 +542,7 @@ def of_run(run: Run) -> str:
     if config.profile_mode in ("ncu", "nsys_ncu"):
         following.append(
             (
-                "analyze.speed_of_light(run.metrics)",
+                "analyze.ncu.speed_of_light(run.metrics)",
                 "How near is each kernel to the device's limits?",
             )
         )

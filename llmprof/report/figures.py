@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import polars as pl
 
 from llmprof import analyze, charts, plugins
-from llmprof.analyze import catalog, roofline
+from llmprof.analyze import catalog
 from llmprof.analyze.catalog import Analysis
+from llmprof.analyze.roofline import coverage_of
 from llmprof.analyze.step_times import LONG, step_windows
 from llmprof.charts.base.draw import NO_ROWS, extent
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, OutputError, guarded
@@ -147,9 +148,9 @@ def _breakdown(trace: Trace) -> Drawn:
 
 
 def _breakdown_by_category(trace: Trace) -> Drawn:
-    frame = analyze.kernel_summary(trace, by=("rank",))
+    frame = analyze.kernels(trace, by=("rank",))
     frame = cards.some_known(frame, "category", ns="total_ns")
-    frame, note = fewer_ranks(frame, 1, _MOST_RANKS, "kernel_summary.csv")
+    frame, note = fewer_ranks(frame, 1, _MOST_RANKS, "kernels.csv")
     whole = "Of the whole recording, with what is outside of steps."
     stepped = analyze.steps(trace)["dur_ns"].null_count() < analyze.steps(trace).height
     chart = charts.breakdown(frame, rows="rank", color="category", work=trace.words["events"])
@@ -157,7 +158,7 @@ def _breakdown_by_category(trace: Trace) -> Drawn:
 
 
 def _layer_heatmap(trace: Trace) -> Drawn:
-    frame = analyze.layers(trace, per="layer").drop_nulls(["step", "layer"])
+    frame = analyze.layers(trace, by="layer").drop_nulls(["step", "layer"])
     if not frame.height:
         raise AnalysisError(
             "no layer of a step was found", hint="layers are found by their attention kernels"
@@ -469,8 +470,8 @@ def bound_section(
         " stated peaks of the device; the rest of a bar is the gap, in the colour of its reason."
     )
     try:
-        joined = analyze.roofline_join(trace, model, tp_size=tp_size, pp_size=pp_size)
-        share = format_share(roofline.coverage_of(joined)["explained_share"])
+        joined = analyze.roofline(trace, model, tp_size=tp_size, pp_size=pp_size)
+        share = format_share(coverage_of(joined)["explained_share"])
         spec, small = page.twice(lambda: charts.bound_gap(joined))
         figure = Figure("bound_gap", _SHOWS, spec=spec, small=small)
         words += f" Theory knows {share} of the device time."
@@ -480,7 +481,7 @@ def bound_section(
             _SHOWS,
             absent=Absent(_SHOWS, captured=False, found=error.found, hint=error.hint),
         )
-    return Section("bound", catalog.declaration(roofline.roofline_join).question, words, [figure])
+    return Section("bound", catalog.declaration(analyze.roofline).question, words, [figure])
 
 
 def config_in(folder: Path) -> Path | None:
@@ -493,7 +494,7 @@ _MOST_PANELS = 4
 
 
 def _memory(trace: Trace) -> Drawn:
-    held = analyze.memory(trace, per="time")
+    held = analyze.memory(trace, by="time")
     device = held.filter("on_device")
     held = device if device.height else held
     places = held.select("rank", "device").unique(maintain_order=True)
@@ -507,7 +508,7 @@ def _memory(trace: Trace) -> Drawn:
 
 
 def _holders(trace: Trace) -> Drawn:
-    holders = analyze.memory(trace, per="holder")
+    holders = analyze.memory(trace, by="holder")
     if not holders.height:
         raise NotCapturedError(
             "nothing is known to hold memory", hint="record with profile_memory=True"
@@ -518,7 +519,7 @@ def _holders(trace: Trace) -> Drawn:
     note = (
         ""
         if holders["rank"].n_unique() == 1
-        else f"Drawn: rank {rank}; analyze.memory(trace, per='holder') has all."
+        else f"Drawn: rank {rank}; analyze.memory(trace, by='holder') has all."
     )
     return charts.memory_holders(holders.filter(pl.col("rank") == rank)), note
 

@@ -225,7 +225,7 @@ def kernels_table(kernels: pl.DataFrame, words: Mapping[str, str] = ON_DEVICE) -
             " in all"
         )
     notes = ["A collective's time holds its waiting."] if "collective" in top["category"] else []
-    notes += [f"{rest:,} more are in kernel_summary.csv."] if rest else []
+    notes += [f"{rest:,} more are in kernels.csv."] if rest else []
     return Table("kernels", caption, shown, top, sortable=True, note=" ".join(notes))
 
 
@@ -328,8 +328,8 @@ def fusion_table(
             f"Left out: {text.counted(few, 'chain')} with a gain of less than {least} of a step, or"
             f" without a replay and with less than {least} of the time of all kernels."
         )
-    notes += [f"All {count:,} are in fusion_candidates.csv."] if more else []
-    return Table("fusion_candidates", caption, shown, rows, sortable=True, note=" ".join(notes))
+    notes += [f"All {count:,} are in fusion.csv."] if more else []
+    return Table("fusion", caption, shown, rows, sortable=True, note=" ".join(notes))
 
 
 def _holds(trace: Trace, table: str) -> bool:

@@ -37,19 +37,19 @@ NOTE: Final = (
 
 def named_stalls(metrics: Metrics) -> pl.DataFrame:
     """Stalls with the names and durations of their launches."""
-    names = analyze.speed_of_light(metrics).select("kernel_id", "kernel_name", "duration_ns")
-    return analyze.stalls(metrics).join(names, on="kernel_id", how="left")
+    names = analyze.ncu.speed_of_light(metrics).select("kernel_id", "kernel_name", "duration_ns")
+    return analyze.ncu.stalls(metrics).join(names, on="kernel_id", how="left")
 
 
 KERNELS = Drawing(
     "kernel_time",
     "kernels by their time",
-    lambda metrics: charts.kernels(analyze.kernel_summary(launches_in_a_row(metrics))),
+    lambda metrics: charts.kernels(analyze.kernels(launches_in_a_row(metrics))),
 )
 ROOFLINE = Drawing(
     "roofline",
     "launches under the roofs of the device",
-    lambda metrics: charts.roofline(analyze.speed_of_light(metrics)),
+    lambda metrics: charts.roofline(analyze.ncu.speed_of_light(metrics)),
 )
 STALLS = Drawing(
     "stalls", "what the warps wait for", lambda metrics: charts.stalls(named_stalls(metrics))
@@ -137,7 +137,7 @@ def advice(metrics: Metrics) -> pl.DataFrame:
 
 
 def _lines(profile: Profile) -> pl.DataFrame:
-    lines = analyze.hot_lines(profile.source).filter(pl.col("samples") > 0)
+    lines = analyze.ncu.hot_lines(profile.source).filter(pl.col("samples") > 0)
     files = pl.Series("source", [file_name(path) for path in lines["file"]], dtype=pl.String)
     return lines.with_columns(files).sort("samples", descending=True, maintain_order=True)
 
@@ -147,8 +147,8 @@ def profile_contents(profile: Profile, *, title: str | None = None) -> Contents:
     metrics = profile.metrics
     makers: dict[str, Callable[[], pl.DataFrame]] = {
         "limits": lambda: limits(metrics),
-        "speed_of_light": lambda: analyze.speed_of_light(metrics),
-        "stalls": lambda: analyze.stalls(metrics),
+        "speed_of_light": lambda: analyze.ncu.speed_of_light(metrics),
+        "stalls": lambda: analyze.ncu.stalls(metrics),
         "rules": lambda: advice(metrics),
         "hot_lines": lambda: _lines(profile),
         "findings": lambda: profile.findings,

@@ -154,7 +154,7 @@ CHARTS: Final[dict[str, Callable[[Trace], Any]]] = {
     "layer_performance_heatmap": layer_performance_heatmap,
     "operation_time_distribution": operation_time_distribution,
     "compute_vs_communication": compute_vs_communication,
-    "memory_usage_analysis": lambda trace: charts.memory(analyze.memory(trace, per="time")),
+    "memory_usage_analysis": lambda trace: charts.memory(analyze.memory(trace, by="time")),
     "performance_bottlenecks": performance_bottlenecks,
     "bandwidth_analysis": bandwidth_analysis,
 }
@@ -236,7 +236,7 @@ def _bounds(trace: Trace, model: Any) -> pl.DataFrame | None:
         for axis, name in (("tp", "tensor"), ("pp", "pipeline"))
     }
     try:
-        joined = analyze.roofline_join(trace, model, **sizes)
+        joined = analyze.roofline(trace, model, **sizes)
     except LlmprofError:
         return None
     calls = timed_calls(trace).filter(~pl.col("nested"))

@@ -358,7 +358,7 @@ def _title(run: Run) -> str:
 def _dashboard(run: Run) -> Drawn:
     makers: dict[str, Callable[[], pl.DataFrame]] = {
         "where": lambda: analyze.step_time(run.trace),
-        "kernels": lambda: analyze.kernel_summary(run.trace),
+        "kernels": lambda: analyze.kernels(run.trace),
         "counters": lambda: counters(run),
     }
     frames: dict[str, pl.DataFrame] = {}
@@ -379,7 +379,7 @@ def _dashboard(run: Run) -> Drawn:
 KERNEL_TIME = Drawing(
     "kernel_time",
     "kernels by their time",
-    lambda run: charts.kernels(analyze.kernel_summary(run.trace)),
+    lambda run: charts.kernels(analyze.kernels(run.trace)),
     picture=True,
 )
 CUDA_API = Drawing(
@@ -411,7 +411,7 @@ REQUEST_WATERFALL = Drawing(
 ROOFLINE = Drawing(
     "roofline",
     "kernels against the roofs",
-    lambda run: charts.roofline(analyze.speed_of_light(run.metrics)),
+    lambda run: charts.roofline(analyze.ncu.speed_of_light(run.metrics)),
 )
 STALLS = Drawing(
     "stalls", "what the warps wait for", lambda run: charts.stalls(named_stalls(run.metrics))

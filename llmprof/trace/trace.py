@@ -7,9 +7,10 @@ from __future__ import annotations
 import copy
 import functools
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Literal
 
 import polars as pl
@@ -39,15 +40,17 @@ __all__ = ["META_FILE", "Trace"]
 class Analyses:
     """Functions of :mod:`llmprof.analyze` with their first argument given."""
 
-    def __init__(self, trace: Trace) -> None:
-        self._trace = trace
+    def __init__(self, trace: Trace, room: str = "llmprof.analyze") -> None:
+        self._trace, self._room = trace, room
 
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        return functools.partial(getattr(import_module("llmprof.analyze"), name), self._trace)
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(import_module(self._room), name)
+        if isinstance(found, ModuleType):
+            return Analyses(self._trace, found.__name__)
+        return functools.partial(found, self._trace)
 
     def __dir__(self) -> list[str]:
-        exported = vars(import_module("llmprof.analyze"))
-        return sorted(name for name, value in exported.items() if hasattr(value, "__record__"))
+        return dir(import_module(self._room))
 
 
 class Trace(Carded):

@@ -117,7 +117,7 @@ def test_rates_of_copies(shared: Path) -> None:
     trace = llmprof.read(
         shared / "real" / "chrome" / "hta" / "nccl_parser_config__nccl_data.json.gz"
     )
-    rows = {row["kind"]: row for row in analyze.copy_rates(trace).iter_rows(named=True)}
+    rows = {row["kind"]: row for row in analyze.copies(trace).iter_rows(named=True)}
     assert rows["DtoD"]["count"] == 960
     assert rows["DtoD"]["max_gbps"] == pytest.approx(605.2009456265)
     assert rows["DtoD"]["median_gbps"] == pytest.approx(0.7111111111)

@@ -904,14 +904,14 @@ def test_without_a_known_activation_the_end_follows_from_the_projections_before_
     found = places([*BEFORE, *layer * 4, *AFTER])
     assert found == [*BEFORE_STAGES, *expected(DENSE_STAGES, 4), *AFTER_STAGES]
     run = kernels([*BEFORE, *layer * 4, *AFTER])
-    confidence = layers(Trace({"kernels": run}), per="layer")["confidence"]
+    confidence = layers(Trace({"kernels": run}), by="layer")["confidence"]
     assert confidence.unique().to_list() == [0.5]
 
 
 def test_confidence_says_where_a_layer_differs() -> None:
     odd = [*DENSE[:6], GEMM, *DENSE[6:]]  # one GEMM more before the norm
     run = kernels([*BEFORE, *DENSE, *DENSE, *odd, *DENSE, *AFTER])
-    found = layers(Trace({"kernels": run}), per="layer")
+    found = layers(Trace({"kernels": run}), by="layer")
     assert found["confidence"].to_list() == [1.0, 1.0, 0.8, 0.8]  # where 2 ends, 3 begins
 
 
@@ -1067,7 +1067,7 @@ def test_ranks_and_steps_are_told_apart() -> None:
             start += 10_000
     run = pl.concat(frames)
     trace = Trace({"kernels": run, "runtime": launches(run), "markers": pl.concat(marks)})
-    counts = layers(trace, per="layer").group_by("rank", "step").len().sort("rank", "step")
+    counts = layers(trace, by="layer").group_by("rank", "step").len().sort("rank", "step")
     assert counts["len"].to_list() == [2] * 4 + [3] * 4 + [4] * 4
     assert trace.events["phase"].unique().to_list() == ["decode"]
     for rank in (0, 1, 2):

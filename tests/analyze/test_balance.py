@@ -5,7 +5,8 @@ who waits for whom.
 import polars as pl
 import pytest
 
-from llmprof.analyze import collectives, expert_exchange, rank_balance
+from llmprof import analyze
+from llmprof.analyze import collectives, expert_exchange
 from llmprof.names.operators import work
 from llmprof.trace import Trace
 from tests.analyze.builders import ATTENTION, GEMM, labels, launches, ops
@@ -178,7 +179,7 @@ def test_modules_of_mixtures_of_experts() -> None:
 
 def test_balance_by_hand(two_ranks: Trace) -> None:
     """Compute 2 x (50 + 100) and 2 x (50 + 300); all lies within 1,600 ns."""
-    balance = rank_balance(two_ranks)
+    balance = analyze.ranks(two_ranks)
     assert balance.select("rank", "group", "steps", "prefill_tokens", "decode_tokens").rows() == [
         (0, 0, 1, 0, 4),
         (1, 0, 1, 0, 4),
@@ -200,7 +201,7 @@ def test_engines_that_share_no_collective_are_groups_of_their_own(two_ranks: Tra
         .otherwise("name")
     )
     markers = two_ranks.markers.with_columns(name=label)
-    balance = rank_balance(Trace({**two_ranks.tables, "kernels": kernels, "markers": markers}))
+    balance = analyze.ranks(Trace({**two_ranks.tables, "kernels": kernels, "markers": markers}))
     assert balance["group"].to_list() == [0, 1]
     assert balance["wait_ns"].to_list() == [0, 0]
     # rank 1 computes without a step: passes of padding

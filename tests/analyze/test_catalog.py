@@ -37,16 +37,10 @@ def test_options_are_those_of_the_function():
         assert {
             p.name for p in others if p.default is inspect.Parameter.empty and p.kind < 2
         } == set(one.needs)
-        if one.grouped_by:
-            assert one.grouped_by in takes
 
 
 def test_an_analysis_by_name_or_view():
-    assert (
-        catalog.analysis("kernel_summary")
-        is catalog.analysis("kernels")
-        is catalog.views()["kernels"]
-    )
+    assert catalog.analysis("kernels") is catalog.analysis("kernels") is catalog.views()["kernels"]
     with pytest.raises(LlmprofError, match="there is no analysis 'nothing'; expected one of"):
         catalog.analysis("nothing")
     with pytest.raises(AttributeError, match=r"'llmprof\.analyze' has no attribute 'nothing'"):
@@ -62,7 +56,7 @@ def test_pages_that_are_made_from_the_package_are_in_step(root):
 
 def test_analyses_are_methods_of_a_trace():
     trace = sample("torch_tp1_eager")
-    assert_frame_equal(trace.layers(per="layer"), analyze.layers(trace, per="layer"))
+    assert_frame_equal(trace.layers(by="layer"), analyze.layers(trace, by="layer"))
     assert trace.layers.__doc__ == analyze.layers.__doc__
     assert list(inspect.signature(trace.layers).parameters) == ["per", "slack"]
     assert {"findings", "idle", "diff", "what_if"} <= set(dir(trace))
@@ -83,8 +77,8 @@ def test_the_sections_of_a_report():
         ("ranks", ["rank_steps", "rank_waits", "late_groups"], ()),
         ("idle", ["idle", "launch_delay"], ("idle", "launch_delay")),
         ("critical_path", ["critical_path"], ()),
-        ("kernels", [], ("kernel_summary", "ops_to_kernels")),
-        ("fusion", [], ("fusion_candidates",)),
+        ("kernels", [], ("kernels", "ops_to_kernels")),
+        ("fusion", [], ("fusion",)),
         ("timeline", ["step_timeline", "layer_timeline"], ()),
     ]
     anchors = {one.anchor for one in catalog.analyses() if isinstance(one.section, Section)}

@@ -24,7 +24,7 @@ TRACE = Trace({"copies": COPIES, "runtime": CALLS})
 
 
 def test_by_kind_and_call() -> None:
-    found = analyze.copy_rates(TRACE)
+    found = analyze.copies(TRACE)
     assert found.select("src_kind", "call", "waits", "count", "bytes", "total_ns").rows() == [
         ("pinned", "cudaMemcpyAsync", False, 2, 1000, 40),
         ("pageable", "cudaMemcpy", True, 1, 100, 20),
@@ -35,12 +35,12 @@ def test_by_kind_and_call() -> None:
         (5, 5, 5),
         (None, None, None),
     ]
-    assert analyze.copy_rates(Trace({"copies": COPIES}))["call"].null_count() == 3
+    assert analyze.copies(Trace({"copies": COPIES}))["call"].null_count() == 3
 
 
 def test_over_time() -> None:
     """Three bins of 20 ns: the second pinned copy lies in two of them."""
-    found = analyze.copy_rates(TRACE, per="time", bins=3)
+    found = analyze.copies(TRACE, by="time", bins=3)
     pinned = found.filter(src_kind="pinned")
     assert pinned.select("start_ns", "dur_ns", "bytes", "rate_gbps").rows() == [
         (0, 20, 0.0, 0.0),

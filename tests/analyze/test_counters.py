@@ -35,8 +35,8 @@ WORK = pl.concat(
 )
 
 
-def rows(trace: Trace, per: str) -> dict[object, dict[str, float]]:
-    found = analyze.counters(trace, per=per)  # type: ignore[arg-type]
+def rows(trace: Trace, by: str) -> dict[object, dict[str, float]]:
+    found = analyze.counters(trace, by=by)  # type: ignore[arg-type]
     key = found.columns[2]
     return {row[key]: row for row in found.iter_rows(named=True)}
 
@@ -60,16 +60,16 @@ def test_by_kernel() -> None:
 
 def test_by_event_and_gap() -> None:
     trace = Trace({"kernels": WORK, "counters": every(40, [10, 50, 30, 90, 70])})
-    events = analyze.counters(trace, per="event")
+    events = analyze.counters(trace, by="event")
     assert events.sort("start_ns").select("start_ns", "mean").rows() == [
         (20, 30.0),
         (60, 50.0),
         (120, 90.0),
     ]
-    assert analyze.counters(trace, per="gap").select("start_ns", "mean", "work_ns").rows() == [
+    assert analyze.counters(trace, by="gap").select("start_ns", "mean", "work_ns").rows() == [
         (70, (10 * 50 + 40 * 30) / 50, 50)
     ]
-    assert analyze.counters(trace, per="idle").select("cause", "mean").rows() == [("unknown", 34.0)]
+    assert analyze.counters(trace, by="idle").select("cause", "mean").rows() == [("unknown", 34.0)]
 
 
 def test_by_stage_layer_phase_and_step() -> None:
@@ -87,7 +87,7 @@ def test_by_stage_layer_phase_and_step() -> None:
         }
     )
     stages = rows(trace, "stage")
-    found = analyze.counters(trace, per="stage")
+    found = analyze.counters(trace, by="stage")
     means = dict(found.select("stage", "mean").iter_rows())
     assert stages
     assert (means["qkv_proj"], means["attention"], means["gate_up_proj"], means["down_proj"]) == (
@@ -98,12 +98,12 @@ def test_by_stage_layer_phase_and_step() -> None:
     )
     assert means["norm"] == (0 + 6) / 2
     assert set(found["own_share"]) == {1.0}
-    layers = analyze.counters(trace, per="layer").drop_nulls("layer")
+    layers = analyze.counters(trace, by="layer").drop_nulls("layer")
     assert layers.select("layer", "mean", "samples").rows() == [(0, 4.5, 10), (1, 4.5, 10)]
-    assert analyze.counters(trace, per="phase").select("phase", "mean").rows() == [
+    assert analyze.counters(trace, by="phase").select("phase", "mean").rows() == [
         ("decode", (99 + 90) / 21)
     ]
-    assert analyze.counters(trace, per="step").select("step", "samples").rows() == [(0, 21)]
+    assert analyze.counters(trace, by="step").select("step", "samples").rows() == [(0, 21)]
 
 
 def test_work_outside_the_samples_is_not_known() -> None:
@@ -111,7 +111,7 @@ def test_work_outside_the_samples_is_not_known() -> None:
     found = rows(trace, "kernel")
     assert (found[GEMM]["mean"], found[GEMM]["known_ns"], found[GEMM]["work_ns"]) == (80, 10, 60)
     assert found[NORM]["mean"] == 40
-    assert analyze.counters(trace, per="event").height == 2
+    assert analyze.counters(trace, by="event").height == 2
 
 
 def test_samples_of_a_machine_belong_to_the_only_rank_of_a_device() -> None:
@@ -194,7 +194,7 @@ def test_a_recording_of_nsys_beside_its_own_rows() -> None:
             pauses.append((until, start))
         until = max(until, end)
     trace = llmprof.read(RECORDED)
-    kernels_, gaps = analyze.counters(trace), analyze.counters(trace, per="gap")
+    kernels_, gaps = analyze.counters(trace), analyze.counters(trace, by="gap")
     assert len(samples) == 4
     for counter, values in samples.items():
         ours = dict(kernels_.filter(counter=counter).select("name", "mean").iter_rows())

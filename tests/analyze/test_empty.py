@@ -21,7 +21,7 @@ DEVICE = (
     "findings",
     "idle",
     "kernel_categories",
-    "kernel_summary",
+    "kernels",
     "layer_gaps",
     "layers",
     "operators",

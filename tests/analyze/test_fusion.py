@@ -16,7 +16,7 @@ _GEMM = ("aten::mm", MM, [("gemm", 30.0)])
 
 
 def test_norm_and_quantise(tmp_path):
-    found = analyze.fusion_candidates(recorded(tmp_path, [_NORM, _QUANTISE, _GEMM] * 5))
+    found = analyze.fusion(recorded(tmp_path, [_NORM, _QUANTISE, _GEMM] * 5))
     assert found.height == 1
     row = found.row(0, named=True)
     assert (row["fusion"], row["categories"]) == ("norm + quantise", "norm + quantize")
@@ -33,15 +33,13 @@ def test_norm_and_quantise(tmp_path):
 
 def test_what_is_no_chain(tmp_path):
     calls = [_NORM, _QUANTISE, _GEMM] * 5 + [_NORM, _GEMM]  # five of six
-    assert analyze.fusion_candidates(recorded(tmp_path, calls)).is_empty()
+    assert analyze.fusion(recorded(tmp_path, calls)).is_empty()
     long = ("_C::static_scaled_fp8_quant", QUANTISE, [("quant_kernel", 39.0)])
     trace = recorded(tmp_path, [_NORM, long, _GEMM] * 5)
-    assert analyze.fusion_candidates(trace).is_empty()
-    assert analyze.fusion_candidates(trace, most_ns=40_000, predict=0).height == 1
+    assert analyze.fusion(trace).is_empty()
+    assert analyze.fusion(trace, max_ns=40_000, predict=0).height == 1
     mine = ("mine::op", {}, [("mine_kernel", 1.0)])
-    assert analyze.fusion_candidates(
-        recorded(tmp_path, [_NORM, mine, _QUANTISE, _GEMM] * 5)
-    ).is_empty()
+    assert analyze.fusion(recorded(tmp_path, [_NORM, mine, _QUANTISE, _GEMM] * 5)).is_empty()
 
 
 def test_only_a_whole_chain_has_a_name():
@@ -67,7 +65,7 @@ def test_bytes_between():
 
 
 def test_all_reduces_and_norms_of_a_capture(sample_trace):
-    found = analyze.fusion_candidates(sample_trace("torch_tp4_eager_custom_allreduce"), predict=1)
+    found = analyze.fusion(sample_trace("torch_tp4_eager_custom_allreduce"), predict=1)
     first = found.row(0, named=True)
     assert (first["phase"], first["fusion"], first["a_step"]) == ("decode", "all-reduce + norm", 55)
     assert "RoPE + KV write" in found["fusion"].to_list()

@@ -37,7 +37,7 @@ def named(metrics: Metrics, *names: str) -> Metrics:
 
 
 def test_kernels_by_their_share_with_their_limit():
-    found = analyze.hardware_findings(named(two(), "gemm", "copy's"))
+    found = analyze.ncu.findings(named(two(), "gemm", "copy's"))
     assert found.select("order", "figure", "share_of_time", "severity").rows() == [
         (1, 600.0, 0.6, "high"),
         (2, 400.0, 0.4, "high"),
@@ -49,7 +49,7 @@ def test_kernels_by_their_share_with_their_limit():
         in found["title"][0]
     )
     assert "limited by memory: the device memory is at 70 % of its peak" in found["title"][1]
-    speed = analyze.speed_of_light(named(two(), "gemm", "copy's"))
+    speed = analyze.ncu.speed_of_light(named(two(), "gemm", "copy's"))
     assert [
         speed.filter(pl.sql_expr(where))["kernel_id"].to_list() for where in found["where"]
     ] == [[0], [1]]
@@ -76,9 +76,7 @@ def test_estimates_are_added_over_the_launches_and_local_ones_are_left_out():
         ],
         schema_overrides={"kernel_id": pl.Int32},
     )
-    found = analyze.hardware_findings(Metrics(two().metrics, rules)).filter(
-        rule="profiler_estimate"
-    )
+    found = analyze.ncu.findings(Metrics(two().metrics, rules)).filter(rule="profiler_estimate")
     assert found["figure"].to_list() == [600 * 0.5 + 400 * 0.25]
     assert found["title"][0].endswith("by the estimate of Nsight Compute: Too few blocks.")
     assert found["suggestion"][0] == "Use more of them."
@@ -98,14 +96,14 @@ def test_the_hottest_line_of_the_kernel_with_most_time():
         },
         schema_overrides={"kernel_id": pl.Int32},
     )
-    found = analyze.hardware_findings(two(), source=source).filter(rule="hot_line")
+    found = analyze.ncu.findings(two(), source=source).filter(rule="hot_line")
     assert "Line 8 of a.cu has 75.0 % of the samples" in found["title"][0]
     assert found["figure"][0] == pytest.approx(0.75 * 600)
 
 
 def test_without_durations_there_is_no_finding():
     metrics = measured({SM: 10})
-    assert analyze.hardware_findings(metrics).height == 0
+    assert analyze.ncu.findings(metrics).height == 0
     with pytest.raises(NotCapturedError, match="SpeedOfLight"):
         launches_in_a_row(metrics)
     trace = launches_in_a_row(two())

@@ -1,7 +1,7 @@
 import polars as pl
 import pytest
 
-from llmprof.analyze import kernel_summary
+from llmprof import analyze
 from llmprof.analyze.kernels import events_within, kernels_within
 from llmprof.errors import AnalysisError, NotCapturedError
 from llmprof.trace import Trace
@@ -49,7 +49,7 @@ def test_everything_is_the_summary_with_places() -> None:
         "min_ns",
         "max_ns",
     ]
-    assert found.select(common).equals(kernel_summary(RUN).select(common))
+    assert found.select(common).equals(analyze.kernels(RUN).select(common))
 
 
 @pytest.mark.parametrize(

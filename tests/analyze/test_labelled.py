@@ -5,8 +5,8 @@ in a `Trace`.
 import polars as pl
 import pytest
 
+from llmprof import analyze
 from llmprof.analyze.idle import idle, launch_delay, stream_gaps
-from llmprof.analyze.kernels import kernel_summary
 from llmprof.analyze.overlap import overlap
 from llmprof.errors import AnalysisError
 from llmprof.trace import Trace
@@ -87,7 +87,9 @@ def test_launch_delay_by_step() -> None:
 
 
 def test_kernel_summary_by_phase() -> None:
-    got = kernel_summary(trace_of(), by=("phase",)).select("phase", "category", "count", "total_ns")
+    got = analyze.kernels(trace_of(), by=("phase",)).select(
+        "phase", "category", "count", "total_ns"
+    )
     assert got.rows() == [
         ("decode", "linear", 2, 40),
         ("decode", "norm", 2, 20),

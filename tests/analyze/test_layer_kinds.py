@@ -52,7 +52,7 @@ def kinds_of(*steps: list[str]) -> dict[tuple[int, int], str | None]:
     parts = [kernels(names, start=100_000 * i, first=1000 * i) for i, names in enumerate(steps)]
     marks = [("execute_new_0_cached_4", 100_000 * i - 50, 90_000) for i in range(len(steps))]
     found = layers(
-        Trace({"kernels": pl.concat(parts), "markers": labels(marks, on_device=True)}), per="layer"
+        Trace({"kernels": pl.concat(parts), "markers": labels(marks, on_device=True)}), by="layer"
     )
     return {
         (step, layer): kind
@@ -209,7 +209,7 @@ def test_hybrids_have_the_kinds_of_their_configuration_and_the_labels_of_their_m
     assert share(both, "right_stage") > 0.98
     for recording in (trace, without_modules(trace)):
         found = (
-            layers(recording, per="layer")
+            layers(recording, by="layer")
             .group_by("layer")
             .agg(pl.col("kind").unique())
             .sort("layer")
@@ -227,7 +227,7 @@ def test_under_cuda_graphs_layers_and_stages_are_those_of_the_eager_run(name: st
     replayed = llmprof.read(RECORDED / f"{name}.pt.trace.json.gz")
     name = name.replace("_graph", "_named")
     found = (
-        layers(replayed, per="layer")
+        layers(replayed, by="layer")
         .select("layer", "kind")
         .unique()
         .sort("layer")["kind"]
@@ -264,5 +264,5 @@ def test_of_two_products_between_attention_and_scan_the_larger_goes_into_the_sca
             "markers": labels([("execute_new_0_cached_4", -50, 9_000)], on_device=True),
         }
     )
-    found = layers(trace, per="stage").filter(pl.col("stage").is_in(["o_proj", "in_proj"]))
+    found = layers(trace, by="stage").filter(pl.col("stage").is_in(["o_proj", "in_proj"]))
     assert set(found.select("stage", "busy_ns").rows()) == {("o_proj", 10), ("in_proj", 30)}

@@ -29,7 +29,7 @@ from tests.analyze.builders import (
 
 def test_spans_on_the_device() -> None:
     # kernels of 10 ns, 2 ns apart: input and embedding take [0, 22), then 10 kernels a layer
-    found = layers(step_of(kernels(forward(2), pause=2)), per="layer")
+    found = layers(step_of(kernels(forward(2), pause=2)), by="layer")
     assert found.select(
         "rank", "step", "phase", "layer", "start_ns", "dur_ns", "busy_ns", "kernels"
     ).rows() == [
@@ -46,10 +46,10 @@ def test_spans_on_the_device() -> None:
     run = run.with_columns(
         start_ns=pl.when(second).then(pl.col("start_ns") - 6).otherwise("start_ns")
     )
-    found = layers(step_of(run), per="layer").row(0, named=True)
+    found = layers(step_of(run), by="layer").row(0, named=True)
     assert (found["dur_ns"], found["busy_ns"], found["kernels"]) == (100, 94, 10)
     with pytest.raises(AnalysisError, match="'stage' or 'layer'"):
-        layers(step_of(kernels(DENSE)), per="kernel")  # type: ignore[arg-type]
+        layers(step_of(kernels(DENSE)), by="kernel")  # type: ignore[arg-type]
 
 
 def test_a_stage_that_comes_twice_has_occurrences() -> None:
@@ -88,21 +88,21 @@ def test_the_host_side_reaches_from_operator_to_operator() -> None:
         ("aten::inner", row["start_ns"] - 7, 5, 100 + n)
         for n, row in enumerate(run.iter_rows(named=True))
     ]
-    found = layers(step_of(run, ops=ops([*calls, *inner])), per="layer")
+    found = layers(step_of(run, ops=ops([*calls, *inner])), by="layer")
     # layer 0 begins with the third kernel, at 40, and ends with the twelfth, at 220
     assert found.select("host_start_ns", "host_dur_ns").rows() == [
         (40 - 8, 219 - 32),
         (240 - 8, 419 - 232),
     ]
     # without operators it reaches from call to call
-    found = layers(step_of(run), per="layer")
+    found = layers(step_of(run), by="layer")
     assert found.select("host_start_ns", "host_dur_ns").rows() == [(35, 217 - 35), (235, 417 - 235)]
 
 
 def test_the_host_side_of_graphs() -> None:
     run = kernels(forward(2)).with_columns(correlation=pl.lit(1, dtype=pl.Int64))
     call = launches(run.head(1)).with_columns(name=pl.lit("cudaGraphLaunch"))
-    found = layers(step_of(run, runtime=call), per="layer")
+    found = layers(step_of(run, runtime=call), by="layer")
     assert found.height == 2
     assert found["host_start_ns"].null_count() == 2
     assert found["host_dur_ns"].null_count() == 2
@@ -111,7 +111,7 @@ def test_the_host_side_of_graphs() -> None:
     run = run.with_columns(correlation=layer.cast(pl.Int64))
     calls = launches(run.unique("correlation", keep="first", maintain_order=True))
     calls = calls.with_columns(name=pl.lit("cudaGraphLaunch"))
-    assert layers(step_of(run, runtime=calls), per="layer")["host_dur_ns"].to_list() == [2, 2]
+    assert layers(step_of(run, runtime=calls), by="layer")["host_dur_ns"].to_list() == [2, 2]
 
 
 def test_a_layer_on_the_host_takes_the_time_that_the_article_measured(
@@ -120,7 +120,7 @@ def test_a_layer_on_the_host_takes_the_time_that_the_article_measured(
     """About 700 us of Python and dispatch a layer, the device a fraction of that; graphs have no
     such cost.
     """
-    eager = layers(sample_trace("torch_tp1_eager"), per="layer").filter(pl.col("phase") == "decode")
+    eager = layers(sample_trace("torch_tp1_eager"), by="layer").filter(pl.col("phase") == "decode")
     assert eager["host_dur_ns"].null_count() == 0
     host = eager["host_dur_ns"].median()
     busy = eager["busy_ns"].median()
@@ -128,7 +128,7 @@ def test_a_layer_on_the_host_takes_the_time_that_the_article_measured(
     assert isinstance(busy, float)
     assert 500_000 < host < 1_500_000
     assert busy < host / 5
-    graph = layers(sample_trace("torch_tp1_cudagraph"), per="layer").filter(
+    graph = layers(sample_trace("torch_tp1_cudagraph"), by="layer").filter(
         pl.col("phase") == "decode"
     )
     assert graph["host_dur_ns"].null_count() == graph.height

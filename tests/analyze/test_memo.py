@@ -30,7 +30,7 @@ def spoil(frame: pl.DataFrame) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["activity", "attribute", "kernel_summary", "steps", "layers", "overlap", "idle"]
+    "name", ["activity", "attribute", "kernels", "steps", "layers", "overlap", "idle"]
 )
 def test_changing_an_answer_changes_no_later_one(name):
     trace, analysis = trace_of(), getattr(analyze, name)
@@ -48,7 +48,7 @@ def test_changing_tables_changes_nothing_else():
     given = kernels(DENSE)
     trace = Trace({"kernels": given})
     before = trace.kernels.rechunk()
-    summary = analyze.kernel_summary(trace)
+    summary = analyze.kernels(trace)
     spoil(given)
     for frame in (
         trace.kernels,
@@ -59,8 +59,8 @@ def test_changing_tables_changes_nothing_else():
         spoil(frame)
     trace.tables.clear()
     assert trace.kernels.equals(before)
-    assert analyze.kernel_summary(trace).equals(summary)
-    assert analyze.kernel_summary(Trace(trace.tables)).equals(summary)
+    assert analyze.kernels(trace).equals(summary)
+    assert analyze.kernels(Trace(trace.tables)).equals(summary)
 
 
 calls: list[tuple[object, ...]] = []

@@ -70,7 +70,7 @@ def test_peaks_and_flows_of_a_device(torch):
 
 
 def test_holders_at_the_peak(torch):
-    found = analyze.memory(torch, per="holder")
+    found = analyze.memory(torch, by="holder")
     assert found.select("part", "evidence", "holder", "bytes", "blocks", "oldest_ns").rows() == [
         ("before the recording", None, None, 100 * KIB, None, None),
         ("temporary", "lifetime", "aten::mm", 12 * KIB, 2, 10),
@@ -79,7 +79,7 @@ def test_holders_at_the_peak(torch):
 
 
 def test_operators(torch):
-    found = analyze.memory(torch, per="op").select(
+    found = analyze.memory(torch, by="op").select(
         "op", "allocations", "allocated_bytes", "released_bytes", "net_bytes"
     )
     assert found.rows() == [
@@ -90,7 +90,7 @@ def test_operators(torch):
 
 
 def test_steps(torch):
-    found = analyze.memory(torch, per="step")
+    found = analyze.memory(torch, by="step")
     assert found.select(
         "step", "peak_bytes", "allocated_bytes", "released_bytes", "net_bytes"
     ).rows() == [
@@ -130,7 +130,7 @@ def test_what_memory_is_for_follows_from_the_stack(stack, released, part):
     ]
     rows += [row(3, -8, 1, address=1, torch_stack=None)] if released else []
     held = analyze.memory(
-        Trace({"memory": pl.DataFrame(rows, infer_schema_length=None)}), per="holder"
+        Trace({"memory": pl.DataFrame(rows, infer_schema_length=None)}), by="holder"
     )
     assert held.filter(bytes=8)["part"].to_list() == [part]
     assert held.filter(bytes=8)["holder"].to_list() == [stack.split("\n")[-1].rsplit("/", 1)[-1]]
@@ -144,14 +144,14 @@ def test_an_address_that_is_used_again_is_another_block():
         row(4, 9, 14, address=2),
     ]
     trace = Trace({"memory": pl.DataFrame(rows, infer_schema_length=None)})
-    assert analyze.memory(trace, per="holder").select("bytes", "blocks").rows() == [(14, 2)]
+    assert analyze.memory(trace, by="holder").select("bytes", "blocks").rows() == [(14, 2)]
     rows = [row(1, None, 5, 9), row(2, None, 8, 9)]
     trace = Trace(
         {"memory": pl.DataFrame(rows, infer_schema_length=None).cast({"bytes": pl.Int64})}
     )
     assert analyze.memory(trace)["peak_bytes"].to_list() == [8]
     with pytest.raises(NotCapturedError, match="no allocations"):
-        analyze.memory(trace, per="op")
+        analyze.memory(trace, by="op")
 
 
 def test_blocks_without_an_address_are_not_from_before_the_recording():
@@ -161,7 +161,7 @@ def test_blocks_without_an_address_are_not_from_before_the_recording():
     rows = [row(1, 8, 12), row(2, -8, 4), row(3, 6, 10)]
     found = analyze.memory(
         Trace({"memory": pl.DataFrame(rows, schema_overrides={"address": pl.Int64})}),
-        per="holder",
+        by="holder",
         at_ns=3,
     )
     assert found.select("part", "bytes", "blocks").rows() == [
@@ -173,9 +173,9 @@ def test_blocks_without_an_address_are_not_from_before_the_recording():
 def test_not_recorded():
     with pytest.raises(NotCapturedError, match="profile_memory=True"):
         analyze.memory(Trace({}))
-    with pytest.raises(AnalysisError, match="per='colour'"):
-        analyze.memory(Trace({"memory": schema.empty("memory")}), per="colour")
-    with pytest.raises(AnalysisError, match="at_ns= belongs to per='holder'"):
+    with pytest.raises(AnalysisError, match="by='colour'"):
+        analyze.memory(Trace({"memory": schema.empty("memory")}), by="colour")
+    with pytest.raises(AnalysisError, match="at_ns= belongs to by='holder'"):
         analyze.memory(Trace({"memory": schema.empty("memory")}), at_ns=1)
 
 
@@ -188,5 +188,5 @@ def test_allocators_of_an_npu_are_not_mixed():
         row(20, KIB, KIB, ascend_component="operators", ascend_operator="cann::Conv2D1"),
         row(30, -8 * KIB, 900 * KIB, ascend_component="operators", ascend_operator="aten::mm"),
     ]
-    found = analyze.memory(Trace({"memory": pl.DataFrame(rows)}), per="time")
+    found = analyze.memory(Trace({"memory": pl.DataFrame(rows)}), by="time")
     assert found.select("time_ns", "allocated_bytes").rows() == [(10, 908 * KIB), (30, 900 * KIB)]

@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 import llmprof
-from llmprof.analyze import ncu_command
+from llmprof.analyze import ncu
 from llmprof.errors import AnalysisError
 from llmprof.names import kernels as names_kernels
 from llmprof.trace import Trace
@@ -50,7 +50,7 @@ def options(command: list[str]) -> dict[str, str]:
 
 def test_the_command_profiles_one_launch_of_a_kernel_and_leaves_the_clocks_alone():
     names = [GEMM, NORM, GEMM, COMM, GEMM]
-    command = ncu_command(trace_of(names, device=3), RUN, kernel=4)
+    command = ncu.command(trace_of(names, device=3), RUN, kernel=4)
     assert command[0] == "ncu"
     assert command[-len(RUN) :] == RUN
     chosen = options(command)
@@ -75,7 +75,7 @@ def test_the_command_profiles_one_launch_of_a_kernel_and_leaves_the_clocks_alone
 
 @pytest.mark.parametrize("kernel", [GEMM, "gemm"])
 def test_a_kernel_is_named_in_full_or_by_its_function(kernel):
-    command = ncu_command(
+    command = ncu.command(
         trace_of([NORM, GEMM, GEMM]), RUN, kernel=kernel, from_start=True, sections="basic"
     )
     chosen = options(command)
@@ -86,7 +86,7 @@ def test_a_kernel_is_named_in_full_or_by_its_function(kernel):
     )
     assert "--profile-from-start" not in command
     assert (
-        options(ncu_command(trace_of([GEMM, GEMM]), RUN, kernel=kernel, launches=5))[
+        options(ncu.command(trace_of([GEMM, GEMM]), RUN, kernel=kernel, launches=5))[
             "--launch-count"
         ]
         == "2"
@@ -97,17 +97,17 @@ def test_launches_are_counted_in_the_order_of_the_host_and_not_of_the_device():
     # the second gemm was launched first, on another stream, and waited
     trace = trace_of([GEMM, GEMM, GEMM], launched=[20, 10, 30])
     assert [
-        options(ncu_command(trace, RUN, kernel=event))["--launch-skip"] for event in range(3)
+        options(ncu.command(trace, RUN, kernel=event))["--launch-skip"] for event in range(3)
     ] == ["1", "0", "2"]
     trace = trace_of([GEMM, GEMM, GEMM], launched=[None, 1050, 1150])
-    assert options(ncu_command(trace, RUN, kernel=2))["--launch-skip"] == "1"
+    assert options(ncu.command(trace, RUN, kernel=2))["--launch-skip"] == "1"
     with pytest.raises(AnalysisError, match="before the window"):
-        ncu_command(trace, RUN, kernel=0)
+        ncu.command(trace, RUN, kernel=0)
 
 
 def test_names_become_expressions_for_exactly_themselves():
     name = "weird.kernel$[x]|rm -rf *\x00\nend"
-    command = ncu_command(trace_of([name, "weirdXkernel"]), RUN, kernel=name)
+    command = ncu.command(trace_of([name, "weirdXkernel"]), RUN, kernel=name)
     found = options(command)["--kernel-name"]
     assert found.startswith("regex:^(")
     assert "\x00" not in found
@@ -120,10 +120,10 @@ def test_names_become_expressions_for_exactly_themselves():
 
 def test_collectives_are_refused_with_the_reason():
     with pytest.raises(AnalysisError, match="wait for ever"):
-        ncu_command(trace_of([GEMM, COMM]), RUN, kernel=1)
+        ncu.command(trace_of([GEMM, COMM]), RUN, kernel=1)
     names = ["void device_kernel<gemm_universal>(x)", "void device_kernel<cross_device_reduce>(x)"]
     with pytest.raises(AnalysisError, match="collectives too"):
-        ncu_command(trace_of(names), RUN, kernel=0)
+        ncu.command(trace_of(names), RUN, kernel=0)
 
 
 @pytest.mark.parametrize(
@@ -139,11 +139,11 @@ def test_collectives_are_refused_with_the_reason():
 )
 def test_what_cannot_be_done_is_refused(program, asked, message):
     with pytest.raises(AnalysisError, match=message):
-        ncu_command(trace_of([GEMM]), program, **asked)
+        ncu.command(trace_of([GEMM]), program, **asked)
 
 
 def test_a_device_that_is_not_known_is_left_out():
-    assert "--devices" not in ncu_command(trace_of([GEMM], device=None), RUN, kernel=0)
+    assert "--devices" not in ncu.command(trace_of([GEMM], device=None), RUN, kernel=0)
 
 
 @needs_captures
@@ -153,7 +153,7 @@ def test_a_device_that_is_not_known_is_left_out():
 )
 def test_a_layer_and_stage_of_a_run_are_counted_as_by_hand(layer, stage, phase):
     trace = llmprof.read(SHARED / "torch_tp1_eager")
-    chosen = options(ncu_command(trace, RUN, layer=layer, stage=stage, phase=phase))
+    chosen = options(ncu.command(trace, RUN, layer=layer, stage=stage, phase=phase))
     events = trace.events.filter(pl.col("source") == "kernel").sort("launch_start_ns")
     wanted = [
         row["layer"] == layer and stage in (None, row["stage"]) and phase in (None, row["phase"])

@@ -3,7 +3,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from llmprof.analyze import name_layers, ncu_join
+from llmprof.analyze import ncu
 from llmprof.readers.ncu.reader import read_metrics
 from llmprof.trace import Trace
 from llmprof.trace.metrics.data import Metrics
@@ -50,7 +50,7 @@ def profiled(
 
 def joined(there: list[str], ours: list[str], **options) -> pl.DataFrame:
     grid = options.pop("grid_there", 4)
-    return ncu_join(
+    return ncu.join(
         Trace({"kernels": timeline(there, grid=grid)}), Metrics(profiled(ours, **options))
     )
 
@@ -117,7 +117,7 @@ def test_the_rank_that_fits_best_is_taken_and_runs_are_matched_by_themselves():
             ),
         }
     )
-    found = ncu_join(Trace({"kernels": kernels}), Metrics(metrics, launches=launches))
+    found = ncu.join(Trace({"kernels": kernels}), Metrics(metrics, launches=launches))
     assert found["rank"].to_list() == [1, 1, 1, 0, 0, 0]
     assert found["event"].to_list() == [3, 4, 5, 0, 1, 2]
 
@@ -134,7 +134,7 @@ def test_the_capture_joins_a_timeline_of_its_own_kernels():
         name="kernel_name",
         **{size: size for size in SIZES},
     )
-    found = ncu_join(Trace({"kernels": kernels}), metrics)
+    found = ncu.join(Trace({"kernels": kernels}), metrics)
     assert found["event"].to_list() == list(range(24))
     assert found["candidates"].unique().to_list() == [2]
     assert found["ratio"].to_list() == pytest.approx([1.0] * 24, rel=1e-3)
@@ -158,7 +158,7 @@ STAGES = [
 @needs_captures
 @pytest.mark.parametrize("page", ["raw.csv", "details.csv", ""])
 def test_the_capture_is_two_decoder_layers_named_with_their_stages(page):
-    found = name_layers(read_metrics(SHARED / "ncu_tp1_eager" / page))
+    found = ncu.layers(read_metrics(SHARED / "ncu_tp1_eager" / page))
     assert found["stage"].to_list() == ["down_proj", *STAGES, *STAGES, "norm"]
     assert found["layer"].to_list() == [None, *[0] * 11, *[1] * 11, None]
     assert found["confidence"].to_list() == [0.5, *[1.0] * 22, 0.5]

@@ -159,7 +159,7 @@ def test_kernels_of_an_acl_graph_are_replayed_by_one_call():
 
 
 def test_launch_path_follows_an_operator_through_every_layer(path):
-    first, second = analyze.launch_path(path).iter_rows(named=True)
+    first, second = analyze.npu.launch_path(path).iter_rows(named=True)
     assert (first["operator"], first["call"], first["category"]) == (
         "aten::mm",
         "AscendCL@aclnnMm",
@@ -299,7 +299,7 @@ def waits() -> Trace:
 
 
 def test_event_waits_tell_the_stream_from_the_record_at_their_end(waits):
-    found = analyze.event_waits(waits)
+    found = analyze.npu.event_waits(waits)
     assert found.select(
         "stream", pl.col("start_ns") // US, pl.col("dur_ns") // US, "waited_for"
     ).rows() == [
@@ -311,7 +311,7 @@ def test_event_waits_tell_the_stream_from_the_record_at_their_end(waits):
     one = found.row(1, named=True)
     assert (one["before_category"], one["next_category"]) == ("collective", "norm")
     assert found.row(0, named=True)["next_name"] == "hcom_allReduce__1_0_1"
-    assert analyze.event_waits(waits, min_ns=0).height == 5
+    assert analyze.npu.event_waits(waits, min_ns=0).height == 5
 
 
 def test_links_by_hand():
@@ -339,7 +339,7 @@ def test_links_by_hand():
             {**moved, "start_ns": 70, "dur_ns": 20, "dst_rank": 1, "bytes": 0},
         ]
     )
-    found = analyze.links(trace)
+    found = analyze.npu.links(trace)
     assert found.select("dst_rank", "count", "gb_per_s", "typical_gb_per_s").rows() == [
         (2, 1, 10.0, 15.0),
         (1, 2, 20.0, 15.0),
@@ -394,7 +394,7 @@ def test_core_time_by_hand(sample_trace):
             },
         ]
     )
-    linear, activation = analyze.core_time(trace).iter_rows(named=True)
+    linear, activation = analyze.npu.core_time(trace).iter_rows(named=True)
     assert (linear["category"], linear["count"], linear["total_ns"], linear["cube_ns"]) == (
         "linear",
         2,
@@ -407,14 +407,14 @@ def test_core_time_by_hand(sample_trace):
         2000,
         0.25,
     )
-    by_type = analyze.core_time(trace, by=("op_type", "core"))
+    by_type = analyze.npu.core_time(trace, by=("op_type", "core"))
     assert by_type["op_type"].to_list() == ["MatMulV2", "SwiGlu"]
     with pytest.raises(AnalysisError, match="colour"):
-        analyze.core_time(trace, by=("colour",))
+        analyze.npu.core_time(trace, by=("colour",))
     with pytest.raises(NotCapturedError, match="aic_metrics"):
-        analyze.core_time(sample_trace("torch_tp1_eager"))
+        analyze.npu.core_time(sample_trace("torch_tp1_eager"))
     with pytest.raises(NotCapturedError):
-        analyze.event_waits(sample_trace("torch_tp1_eager"))
+        analyze.npu.event_waits(sample_trace("torch_tp1_eager"))
 
 
 def test_operator_shapes_by_hand():
@@ -434,12 +434,12 @@ def test_operator_shapes_by_hand():
             },
         ]
     )
-    found = analyze.operator_shapes(trace, shapes=False)
+    found = analyze.npu.operator_shapes(trace, shapes=False)
     assert found.select("op_type", "core", "count", "total_ns", "share").rows() == [
         ("MatMulV2", "AI_CORE", 3, 40_000, 0.5),
         ("hcom_allGather_", "HCCL", 1, 40_000, 0.5),
     ]
-    apart = analyze.operator_shapes(trace).filter(pl.col("op_type") == "MatMulV2")
+    apart = analyze.npu.operator_shapes(trace).filter(pl.col("op_type") == "MatMulV2")
     assert apart.select("input_shapes", "count").rows() == [("2,3;3,4", 2), ("8,3;3,4", 1)]
 
 
@@ -477,7 +477,7 @@ def test_memory_by_component_by_hand():
             },
         ]
     )
-    assert analyze.memory_by_component(trace).rows() == [
+    assert analyze.npu.memory_by_component(trace).rows() == [
         (0, "APP", 1, None, 40, 4 * US),
         (0, "PTA", 3, 7, 10, 2 * US),
     ]

@@ -100,7 +100,7 @@ def test_every_range_of_nested_ones_has_the_work() -> None:
 
 
 def test_each_event_has_its_innermost_range() -> None:
-    got = nvtx_kernels(TRACE, per="event")
+    got = nvtx_kernels(TRACE, by="event")
     assert got.select("name", "range", "range_name", "domain", "depth").rows() == [
         ("a", 0, "step", "nvtx", 0),
         ("b", 1, "layer", "nvtx", 1),
@@ -171,10 +171,10 @@ def test_recorded_but_nothing_there() -> None:
         got = nvtx_kernels(trace)
         assert got.height == 0
         assert got.schema == nvtx_kernels(TRACE).schema
-        events = nvtx_kernels(trace, per="event")
+        events = nvtx_kernels(trace, by="event")
         assert events.height == trace.kernels.height
         assert events["range"].null_count() == events.height
-        assert events.schema == nvtx_kernels(TRACE, per="event").schema
+        assert events.schema == nvtx_kernels(TRACE, by="event").schema
 
 
 def test_errors() -> None:
@@ -183,8 +183,8 @@ def test_errors() -> None:
             nvtx_kernels(Trace({k: v for k, v in TRACE.tables.items() if k != lacking}))
     with pytest.raises(NotCapturedError):
         nvtx_kernels(Trace({"markers": MARKERS, "runtime": CALLS}))
-    with pytest.raises(AnalysisError, match="per='stack'"):
-        nvtx_kernels(TRACE, per="stack")  # type: ignore[arg-type]
+    with pytest.raises(AnalysisError, match="by='stack'"):
+        nvtx_kernels(TRACE, by="stack")  # type: ignore[arg-type]
 
 
 def test_inside_by_brute_force() -> None:

@@ -42,7 +42,7 @@ ANALYSES = (
     "findings",
     "idle",
     "kernel_categories",
-    "kernel_summary",
+    "kernels",
     "launch_delay",
     "layers",
     "ops_to_kernels",
@@ -104,7 +104,7 @@ def test_sums_hold(trace: Trace) -> None:
     assert events.filter(pl.col("layer").is_not_null() & pl.col("confidence").is_null()).is_empty()
     assert events.filter(pl.col("step").is_null() & pl.col("layer").is_not_null()).is_empty()
     assert events.filter(pl.col("step").is_not_null() & pl.col("stage").is_null()).is_empty()
-    by_layer = analyze.layers(trace, per="layer")
+    by_layer = analyze.layers(trace, by="layer")
     assert by_layer["kernels"].sum() == events["layer"].is_not_null().sum()
     assert (by_layer["busy_ns"] <= by_layer["dur_ns"]).all()
     shares = analyze.coverage(trace)
@@ -164,7 +164,7 @@ def test_what_is_no_language_model_has_no_layers(trace: Trace) -> None:
 def test_layers_of_language_models(
     trace: Trace, count: int, weights: dict[str, str] | None
 ) -> None:
-    found = analyze.layers(trace, per="layer")
+    found = analyze.layers(trace, by="layer")
     assert found.group_by("rank", "step").len()["len"].to_list() == [count]
     assert found["confidence"].unique().to_list() == [1.0]
     if weights is None:

@@ -68,7 +68,7 @@ def test_joined_by_the_same_function_as_requests_of_our_own_runs(tmp_path):
     assert theirs["unexplained_ns"].to_list() == [0, 0, 0]
     assert theirs["worst_gap_ns"].to_list() == [None] * 3
     columns = ["request", "part", "start_ns", "dur_ns", "step"]
-    ours, theirs = (analyze.requests(run, per="span").select(columns) for run in (made(), outside))
+    ours, theirs = (analyze.requests(run, by="span").select(columns) for run in (made(), outside))
     assert theirs.equals(ours)
     assert explore.requests(outside).table.height == 3
     widget = explore.timeline(outside[0], run=outside)

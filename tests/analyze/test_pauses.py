@@ -37,7 +37,7 @@ def test_kinds_and_idle_time() -> None:
         ("module_loading", 2, 60, 60, 40, 40 / 60),  # one call inside the other
         ("page_fault", 1, 5, 5, 0, 0.0),
     ]
-    events = analyze.host_pauses(trace, per="event")
+    events = analyze.host_pauses(trace, by="event")
     assert events.select("name", "idle_ns").rows()[:2] == [
         ("Python GC", 200),
         ("cuLibraryLoadData", 40),

@@ -32,7 +32,7 @@ TRACE = Trace({"kernels": KERNELS, "runtime": CALLS})
 
 
 def test_over_time_and_in_sum() -> None:
-    found = analyze.queue_length(TRACE, per="time")
+    found = analyze.queue_length(TRACE, by="time")
     assert found.filter(stream=7).select("time_ns", "length").rows() == [
         (10, 1),
         (14, 2),
@@ -52,5 +52,5 @@ def test_over_time_and_in_sum() -> None:
     assert (side["launches"], side["without_launch"], side["max_length"]) == (1, 1, 1)
     assert (side["mean_length"], side["full_ns"], side["blocked_ns"]) == (1.0, 0, 0)
     early = TRACE.kernels.filter(pl.col("correlation") == 1).with_columns(start_ns=pl.lit(8))
-    found = analyze.queue_length(Trace({"kernels": early, "runtime": CALLS}), per="time")
+    found = analyze.queue_length(Trace({"kernels": early, "runtime": CALLS}), by="time")
     assert found["length"].to_list() == [0]

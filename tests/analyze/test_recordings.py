@@ -39,7 +39,7 @@ def working_steps(trace: Trace) -> set[tuple[int, int]]:
 @pytest.mark.parametrize("name", LAYERS)
 def test_every_step_with_work_has_all_layers(name: str, sample_trace: Samples) -> None:
     trace = sample_trace(name)
-    found = layers(trace, per="layer")
+    found = layers(trace, by="layer")
     numbers = found.group_by("rank", "step").agg(pl.col("layer").sort())
     assert set(numbers.select("rank", "step").iter_rows()) == working_steps(trace)
     assert numbers["layer"].unique().to_list() == [list(range(LAYERS[name]))]

@@ -14,7 +14,7 @@ import pytest
 
 import llmprof
 from llmprof import analyze
-from llmprof.analyze import changes, critical_path, kernel_summary, path_share, slack, what_if
+from llmprof.analyze import changes, critical_path, path_share, slack, what_if
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError
 from llmprof.replay.graph import (
     ASSUMED,
@@ -465,10 +465,10 @@ def test_work_that_a_call_of_another_thread_holds_is_not_unexplained(call: str, 
 def test_slack_of_kernels_and_why_it_is_unknown() -> None:
     # rank 0 waits in its all-reduce from 31 us for rank 1, which comes at 90: its GEMM may end at
     # 89 instead of 30
-    found = kernel_summary(two_ranks(), by=("rank",), slack=True)
+    found = analyze.kernels(two_ranks(), by=("rank",), slack=True)
     gemm = found.filter(pl.col("name") == GEMM).sort("rank")
     assert gemm["slack_ns"].to_list() == [59 * US, 0]
-    assert kernel_summary(two_ranks(), by=("rank",)).columns == found.columns[:-1]
+    assert analyze.kernels(two_ranks(), by=("rank",)).columns == found.columns[:-1]
     assert known_slack(two_ranks())["unknown"].null_count() == 6
     assert unknown_slack(two_ranks()) == ""
 
@@ -481,7 +481,7 @@ def test_slack_of_kernels_and_why_it_is_unknown() -> None:
     known = known_slack(alone)
     assert known["slack_ns"].to_list() == [None, None, 0]
     assert known["unknown"][0].startswith("a collective after it was not matched")
-    assert kernel_summary(alone, slack=True).filter(pl.col("name") == GEMM)[
+    assert analyze.kernels(alone, slack=True).filter(pl.col("name") == GEMM)[
         "slack_ns"
     ].to_list() == [None]
 

@@ -159,7 +159,7 @@ def test_a_request_that_was_left_out_and_preempted():
 
 @pytest.mark.parametrize("traced", [(0, 5), (2, 7), (1, 4)])
 def test_a_trace_of_a_stretch_of_the_steps_is_joined_where_the_labels_agree(traced):
-    found = analyze.requests(made(traced=traced), per="step")
+    found = analyze.requests(made(traced=traced), by="step")
     on_trace = found.drop_nulls("trace_step").unique("step").sort("step")
     assert on_trace["step"].to_list() == list(range(*traced))
     assert on_trace["trace_step"].to_list() == list(range(traced[1] - traced[0]))
@@ -189,7 +189,7 @@ def test_what_was_not_noted_is_said():
 
 
 def test_spans_of_each_request_follow_each_other():
-    found = analyze.requests(made(), per="span")
+    found = analyze.requests(made(), by="span")
     whole = pl.col("start_ns") + pl.col("dur_ns")
     parts = found.select("request", "part", pl.col("start_ns") // MS, end=whole // MS).rows()
     assert parts == [
@@ -216,7 +216,7 @@ def test_spans_name_steps_that_left_a_request_out_and_prefills_that_were_shared(
     steps = [(b, e, dict(t), dict(c)) for b, e, t, c in STEPS]
     steps[3] = (75, 85, {"a": 1}, {"a": 102})
     steps[6] = (112, 120, {"c": 50, "b": 10}, {"c": 0, "b": 304})
-    found = analyze.requests(made(steps=steps), per="span")
+    found = analyze.requests(made(steps=steps), by="span")
     out = found.filter(part="left out")
     assert out.select("request", "start_ns", "dur_ns").rows() == [(1, 75 * MS, 15 * MS)]
     # C has 50 of 60 tokens of its prefill

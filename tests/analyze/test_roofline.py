@@ -2,7 +2,8 @@ import polars as pl
 import pytest
 
 import llmprof
-from llmprof.analyze import roofline_join, stage_observations
+from llmprof import analyze
+from llmprof.analyze import stage_observations
 from llmprof.analyze.roofline import COLUMNS, coverage_of
 from llmprof.errors import AnalysisError, LlmprofError
 from llmprof.label.steps.labels import batches
@@ -48,7 +49,7 @@ def two_steps():
 
 @pytest.mark.parametrize("name", H200_CAPTURES)
 def test_no_stage_of_a_capture_is_faster_than_its_bound_and_nearly_all_time_is_explained(name):
-    found = roofline_join(sample(name), H200_CAPTURES[name], per="layer")
+    found = analyze.roofline(sample(name), H200_CAPTURES[name], by="layer")
     coverage = coverage_of(found)
     assert coverage["below_bound"] == 0
     assert found.filter(pl.col("efficiency") > 1).height == 0
@@ -57,7 +58,7 @@ def test_no_stage_of_a_capture_is_faster_than_its_bound_and_nearly_all_time_is_e
 
 
 def test_the_bound_of_a_stage_is_its_weights_over_the_bandwidth():
-    found = roofline_join(sample("torch_tp1_cudagraph"), "Qwen2.5-1.5B")
+    found = analyze.roofline(sample("torch_tp1_cudagraph"), "Qwen2.5-1.5B")
     decode = found.filter((pl.col("phase") == "decode") & (pl.col("stage") == "gate_up_proj"))
     # 28 layers, 1536 x 2 x 8960 weights of 2 bytes at 4.8 TB/s
     assert decode["bound_ns"][0] == pytest.approx(28 * 1536 * 2 * 8960 * 2 / 4.8e3)
@@ -68,7 +69,7 @@ def test_the_bound_of_a_stage_is_its_weights_over_the_bandwidth():
 
 def test_measured_time_is_all_device_time_and_idle_fills_the_steps():
     trace = two_steps()
-    found = roofline_join(trace, TINY)
+    found = analyze.roofline(trace, TINY)
     work = found.filter(pl.col("stage") != "idle")
     assert list(found.columns) == list(COLUMNS)
     assert work["measured_ns"].sum() == trace.kernels["dur_ns"].sum()
@@ -81,7 +82,7 @@ def test_measured_time_is_all_device_time_and_idle_fills_the_steps():
 
 
 def test_ranks_of_a_pipeline_have_the_layers_of_their_stage():
-    found = roofline_join(sample("torch_pp2_eager"), "Qwen2.5-7B", per="layer")
+    found = analyze.roofline(sample("torch_pp2_eager"), "Qwen2.5-7B", by="layer")
     per_rank = (
         found.filter(pl.col("stage") == "gate_up_proj")
         .group_by("rank")
@@ -134,10 +135,10 @@ def test_contexts_of_requests_from_before_the_trace_are_unknown_or_given():
 def test_one_rank_is_no_pipeline_of_two():
     trace = two_steps()
     longer = TINY | {"num_hidden_layers": 3}
-    assert roofline_join(trace, longer).height  # how many ranks ran is not recorded
+    assert analyze.roofline(trace, longer).height  # how many ranks ran is not recorded
     alone = Trace(dict(trace.tables), {**trace.meta, "world_size": 1}, {})
     with pytest.raises(AnalysisError, match=r"2 layers in a step, .* has 3"):
-        roofline_join(alone, longer)
+        analyze.roofline(alone, longer)
 
 
 def test_what_cannot_be_joined_is_refused():
@@ -146,19 +147,19 @@ def test_what_cannot_be_joined_is_refused():
         H200_CAPTURES["torch_transformers_generate"],
     )
     with pytest.raises(AnalysisError, match="how many tokens"):
-        roofline_join(trace, shape)
+        analyze.roofline(trace, shape)
     trace = sample("torch_tp1_cudagraph")
     with pytest.raises(AnalysisError, match=r"28 layers in a step, Qwen3-8B has 36"):
-        roofline_join(trace, "Qwen3-8B")
-    with pytest.raises(AnalysisError, match="per='kernel'"):
-        roofline_join(trace, "Qwen2.5-1.5B", per="kernel")
+        analyze.roofline(trace, "Qwen3-8B")
+    with pytest.raises(AnalysisError, match="by='kernel'"):
+        analyze.roofline(trace, "Qwen2.5-1.5B", by="kernel")
     with pytest.raises(LlmprofError, match="H300"):
-        roofline_join(trace, "Qwen2.5-1.5B", "H300")
+        analyze.roofline(trace, "Qwen2.5-1.5B", "H300")
     unnamed = Trace(
         {"kernels": trace.kernels, "runtime": trace.runtime, "markers": trace.markers}, {}, {}
     )
     with pytest.raises(AnalysisError, match="names no device"):
-        roofline_join(unnamed, "Qwen2.5-1.5B")
+        analyze.roofline(unnamed, "Qwen2.5-1.5B")
 
 
 def test_stages_become_observations_of_their_device_time():

@@ -42,7 +42,7 @@ def test_kernels_only_three_forward_passes() -> None:
     ):
         assert found[unknown].null_count() == 3
     assert trace.events["step"].to_list() == [0] * 27 + [1] * 27 + [2] * 27
-    assert layers(trace, per="layer").group_by("step").len()["len"].to_list() == [2, 2, 2]
+    assert layers(trace, by="layer").group_by("step").len()["len"].to_list() == [2, 2, 2]
 
 
 def test_embedding_operator_names_the_batch() -> None:
@@ -112,7 +112,7 @@ def test_a_stage_in_the_middle_of_a_pipeline_is_parted_by_size() -> None:
     found = steps(Trace({"kernels": run}))
     assert found["start_ns"].to_list() == [0, 1000, 2000, 3000]
     assert (
-        layers(Trace({"kernels": run}), per="layer").group_by("step").len()["len"].to_list()
+        layers(Trace({"kernels": run}), by="layer").group_by("step").len()["len"].to_list()
         == [3] * 4
     )
 

@@ -112,7 +112,7 @@ def test_every_time_of_a_decode_step_comes_from_the_same_steps_by_its_own_defini
         == 40
     )
     # mean from step to step of all decode steps: theory; streams side by side count twice there
-    joined = analyze.roofline_join(run, "Qwen2.5-7B").filter(phase="decode")
+    joined = analyze.roofline(run, "Qwen2.5-7B").filter(phase="decode")
     assert joined["measured_ns"].sum() / 40 == pytest.approx(windows["dur_ns"].mean(), rel=1e-3)
 
 

@@ -127,7 +127,7 @@ def slowest_kernel(hand, trace):
         hand.page.keyboard.press("ArrowDown")
         hand.key("Enter")
     name = hand.opened.wait("w['kernels'].kernel")
-    assert name == analyze.kernel_summary(trace).sort("total_ns", descending=True)["name"][0]
+    assert name == analyze.kernels(trace).sort("total_ns", descending=True)["name"][0]
     visible(hand.opened).get_by_role("table", name="Operators and shapes").locator(
         "td"
     ).first.wait_for()

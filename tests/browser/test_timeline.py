@@ -109,7 +109,7 @@ def test_zooming_panning_and_the_window_of_the_kernel(notebook):
     host.get_by_role("spinbutton", name="layer").fill("5")
     host.get_by_role("button", name="Go to the step or layer").click()
     shown.wait("timeline.window[1] - timeline.window[0] < 3e6")
-    layer = "analyze.layers(trace, per='layer').filter(rank=0, step=3, layer=5)['start_ns'].item()"
+    layer = "analyze.layers(trace, by='layer').filter(rank=0, step=3, layer=5)['start_ns'].item()"
     shown.run("from llmprof import analyze")
     assert shown.python(f"timeline.window[0] < {layer} < timeline.window[1]")
     settled(shown)

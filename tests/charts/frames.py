@@ -137,7 +137,7 @@ def attributed(ranks: int = RANKS, steps: int = STEPS, layers: int = LAYERS) -> 
 
 @cache
 def layered() -> pl.DataFrame:
-    """Rows as ``layers(trace, per="layer")`` returns them."""
+    """Rows as ``layers(trace, by="layer")`` returns them."""
     return (
         attributed()
         .filter(pl.col("layer").is_not_null())
@@ -363,7 +363,7 @@ _LAUNCHES = [
 @cache
 def profiled() -> pl.DataFrame:
     """Rows as ``speed_of_light(metrics)`` returns them, with the stages of
-    ``name_layers(metrics)``: two layers.
+    ``ncu.layers(metrics)``: two layers.
     """
     rows = []
     for kernel_id, (stage, name, ns, dtype, intensity, share, bound) in enumerate(_LAUNCHES * 2):
@@ -648,7 +648,7 @@ def sliced() -> pl.DataFrame:
 
 @cache
 def summed() -> pl.DataFrame:
-    """Rows as ``kernel_summary(trace)`` returns them."""
+    """Rows as ``analyze.kernels(trace)`` returns them."""
     return (
         attributed()
         .group_by("name", "category")
@@ -674,7 +674,7 @@ def ranged() -> pl.DataFrame:
 @cache
 def joined() -> pl.DataFrame:
     """Measured time beside its bound."""
-    return analyze.roofline_join(sample("torch_tp1_cudagraph"), "Qwen2.5-1.5B")
+    return analyze.roofline(sample("torch_tp1_cudagraph"), "Qwen2.5-1.5B")
 
 
 def predictions() -> pl.DataFrame:

@@ -45,20 +45,20 @@ def test_analyses_on_workers_are_those_of_the_whole_trace(sample, sample_trace, 
 def test_options_are_checked_of_a_trace_and_of_a_dataset(run, tmp_path):
     many = llmprof.convert(run, tmp_path / "many", client=False)
     for trace in (llmprof.read(run), many):
-        with pytest.raises(AnalysisError, match="per='nope' is not known"):
-            llmprof.map("layers", trace, client=False, per="nope")
+        with pytest.raises(AnalysisError, match="by='nope' is not known"):
+            llmprof.map("layers", trace, client=False, by="nope")
 
 
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        ("layers", {"per": "layer"}),
+        ("layers", {"by": "layer"}),
         ("overlap", {"by": ("rank", "stage")}),
         ("overlap", {"by": ("step", "rank")}),
         ("overlap", {"by": ("rank", "step"), "waits": True}),
         ("idle", {"min_ns": 50_000}),
         ("layer_gaps", {"stage": "all_reduce"}),
-        ("kernel_summary", {"by": ("layer",)}),
+        ("kernels", {"by": ("layer",)}),
         ("findings", {"step": 1}),
     ],
 )

@@ -11,7 +11,7 @@ import traitlets
 
 import llmprof
 from llmprof import analyze, explore
-from llmprof.analyze import ncu_join
+from llmprof.analyze import ncu
 from llmprof.analyze.kernels import kernels_within
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError
 from llmprof.explore.kernels import explorer
@@ -154,7 +154,7 @@ def test_what_was_not_recorded_is_said() -> None:
 
 def test_hardware_metrics_of_a_kernel(eager: Trace, metrics: Metrics) -> None:
     widget = explore.kernels(eager, metrics=metrics)
-    joined = ncu_join(eager, metrics)
+    joined = ncu.join(eager, metrics)
     assert widget._on_table(VIEW)[0]["unmatched"] == joined["name"].null_count()
     assert set(widget.table.drop_nulls("limit")["name"]) == set(joined["name"].drop_nulls())
     name = next(n for n in joined["name"].drop_nulls() if "FlashAttnFwd" in n)

@@ -120,12 +120,12 @@ def test_how_much_longer_a_layer_and_its_kernels_may_take() -> None:
     assert widget._on_cell(**asked)[0]["slack_ns"] is None
     assert widget._on_slack()[0] == {"why": ""}
     cell = widget._on_cell(**asked)[0]
-    frame = layers(run(), per="layer", slack=True).filter(pl.col("step") == 1, pl.col("layer") == 3)
+    frame = layers(run(), by="layer", slack=True).filter(pl.col("step") == 1, pl.col("layer") == 3)
     assert (
         cell["slack_ns"] == frame["slack_ns"][0] == min(row["slack_ns"] for row in cell["kernels"])
     )
     assert "slack_ns" not in layers(run()).columns
-    last = layers(run(), per="layer", slack=True).filter(pl.col("step") == 1)["slack_ns"]
+    last = layers(run(), by="layer", slack=True).filter(pl.col("step") == 1)["slack_ns"]
     assert last.is_sorted(
         descending=True
     )  # kernels of one stream: what comes later delays the end no less

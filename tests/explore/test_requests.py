@@ -43,7 +43,7 @@ def test_a_picked_request_gives_its_spans_and_moves_what_is_linked(run):
     line = widget.timeline()
     widget._on_pick("-ttft_ns", 0)
     assert widget.picked == 1
-    assert widget.selected.equals(analyze.requests(run, per="span").filter(request=1))
+    assert widget.selected.equals(analyze.requests(run, by="span").filter(request=1))
     assert widget.window == line.window == [12.0 * MS, 112.0 * MS]
     assert explore.requests(run, picked=2).timeline().window == [80.0 * MS, 131.0 * MS]
 

@@ -391,7 +391,7 @@ def test_going_to_a_step_and_to_a_layer():
     widget.go(step=1)
     steps = analyze.steps(widget.trace).filter(step=1)
     assert widget.window == [steps["start_ns"].item(), (steps["start_ns"] + steps["dur_ns"]).item()]
-    layer = analyze.layers(widget.trace, per="layer").filter(step=1, layer=1)
+    layer = analyze.layers(widget.trace, by="layer").filter(step=1, layer=1)
     window = [layer["start_ns"].item(), (layer["start_ns"] + layer["dur_ns"]).item()]
     assert ask(widget, "goto", step=1, layer=1)[0] == {"window": window}
     with pytest.raises(AnalysisError, match=r"there is no step 7; expected a step from 0 to 1"):
@@ -474,7 +474,7 @@ def test_metrics_are_facts_of_the_kernels_that_they_fit(sample_trace):
     trace = sample_trace("torch_tp1_eager")
     widget = explore.timeline(trace, metrics=metrics)
     ask(widget, "find")
-    event = int(analyze.ncu_join(trace, metrics).drop_nulls("event")["event"][0])
+    event = int(analyze.ncu.join(trace, metrics).drop_nulls("event")["event"][0])
     facts = dict(ask(widget, "describe", row=row_of(widget, "stream"), id=event)[0]["facts"])
     assert facts["ncu: compute"].endswith("% of peak")
     assert facts["ncu: match"].startswith("confidence")

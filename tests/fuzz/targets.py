@@ -173,7 +173,7 @@ def _analyse(trace: llmprof.Trace) -> None:
         "collectives",
         "layers",
         "idle",
-        "kernel_summary",
+        "kernels",
         "launch_delay",
         "findings",
     ):

@@ -87,12 +87,12 @@ def test_instructions_of_a_report(report):
 
 
 def test_lines_by_samples(report):
-    rows = analyze.hot_lines(llmprof.read_source(report)).rows()
+    rows = analyze.ncu.hot_lines(llmprof.read_source(report)).rows()
     assert rows == [
         (1, "gemm", "a.cu", 7, 12, 0.75, "long_scoreboard", 9, 100),
         (1, "gemm", None, None, 4, 0.25, "wait", 2, 50),
     ]
-    each = analyze.hot_lines(llmprof.read_source(report), per="instruction")
+    each = analyze.ncu.hot_lines(llmprof.read_source(report), by="instruction")
     assert each.select("address", "sass", "samples", "reason").rows() == [
         (0, "LDG R1", 12, "long_scoreboard"),
         (16, None, 4, "wait"),
@@ -112,7 +112,7 @@ def test_a_report_without_instructions(report, monkeypatch):
         llmprof.read_source(report)
     monkeypatch.setitem(sys.modules, "ncu_report", Library(Action(inst_executed=Metric(1, 2))))
     with pytest.raises(NotCapturedError, match="no samples"):
-        analyze.hot_lines(llmprof.read_source(report))
+        analyze.ncu.hot_lines(llmprof.read_source(report))
 
 
 def test_without_the_package_and_other_files(report, tmp_path, monkeypatch):
@@ -130,7 +130,7 @@ def test_a_real_report(shared):
     path = shared / "real/ncu/ncar_MW_Baseline.ncu-rep"
     source = llmprof.read_source(path)
     counted = source.filter(pl.col("metric") == "smsp__pcsamp_sample_count").group_by("kernel_id")
-    lines = analyze.hot_lines(source)
+    lines = analyze.ncu.hot_lines(source)
     sums = lines.group_by("kernel_id").agg(samples=pl.col("samples").sum())
     theirs = counted.agg(samples=pl.col("value").sum().cast(pl.Int64))
     assert_frame_equal(sums.sort("kernel_id"), theirs.sort("kernel_id"))

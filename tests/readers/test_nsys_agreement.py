@@ -127,10 +127,10 @@ def modules(shared: Path) -> pl.DataFrame:
         return Trace({**trace.tables, "markers": markers}, trace.meta)
 
     text = pl.col("range_name")
-    layer = nvtx_kernels(only(trace.markers.filter(is_layer)), per="event").select(
+    layer = nvtx_kernels(only(trace.markers.filter(is_layer)), by="event").select(
         "event", in_layer=text.str.extract(r"layers\.(\d+)").cast(pl.Int32)
     )
-    module = nvtx_kernels(only(trace.markers.filter(is_module)), per="event").select(
+    module = nvtx_kernels(only(trace.markers.filter(is_module)), by="event").select(
         "event",
         module=text.str.extract(r"'Module': 'Qwen3ForCausalLM\.(?:model\.layers\.\d+\.)?([\w.]*)'"),
     )

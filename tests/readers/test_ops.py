@@ -142,7 +142,7 @@ def test_the_trace_has_steps_modules_operators_and_collectives(tmp_path):
     assert (0, 0, "attention", 10_000) in stages
     # a layer that was timed as a whole has no stage
     assert {(step, layer) for step, layer, _, _ in stages} == {(0, 0)}
-    kernels = dict(analyze.kernel_summary(trace).select("name", "count").rows())
+    kernels = dict(analyze.kernels(trace).select("name", "count").rows())
     assert kernels == {"layer": 3, "attn": 1, "mlp": 1, "lm_head": 2}
     row = analyze.collectives(trace).row(0, named=True)
     assert (row["kind"], row["bytes"], row["group"], row["world"]) == ("all_reduce", 2000, "tp", 2)

@@ -141,7 +141,7 @@ def test_a_real_rpd_against_its_own_views_and_its_chrome_trace(real):
     # a Tensile GEMM is launched with a grid of work items, a kernel of PyTorch with one of blocks
     gemm = trace.kernels.filter(pl.col("name").str.starts_with("Cijk")).row(0, named=True)
     assert (gemm["grid_x"], gemm["grid_y"], gemm["block_x"]) == (7, 782, 256)
-    assert analyze.kernel_summary(trace)["count"].sum() == 85
+    assert analyze.kernels(trace)["count"].sum() == 85
 
 
 def rocpd(path):

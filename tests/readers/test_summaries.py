@@ -82,7 +82,7 @@ def test_a_gpu_trace_by_hand(tmp_path):
         ("HtoD", 2 << 20, "pinned", "device", 0)
     ]
     assert trace.meta["device"] == "Tesla V100"
-    assert analyze.kernel_summary(trace)["total_ns"].sum() == 6_750
+    assert analyze.kernels(trace)["total_ns"].sum() == 6_750
 
 
 def test_the_real_summary_adds_up(real):

@@ -129,7 +129,7 @@ def test_a_snapshot_against_the_statistics_of_the_allocator(files, name):
 def test_the_kv_cache_of_vllm_is_told_from_weights(files):
     trace = llmprof.read(files / "vllm_history.pickle.gz")
     said = truth(files, "vllm_history")
-    held = analyze.memory(trace, per="holder")
+    held = analyze.memory(trace, by="holder")
     parts = dict(held.group_by("part").agg(pl.col("bytes").sum()).iter_rows())
     # blocks x tokens a block x (keys and values) x 8 layers x 2 heads x 128 x 2 bytes
     assert parts["KV cache"] == said["num_gpu_blocks"] * said["block_size"] * 2 * 8 * 2 * 128 * 2
@@ -248,7 +248,7 @@ def test_a_snapshot_by_hand(tmp_path, kind):
     assert found["fragmentation"] == pytest.approx((4096 - 1900) / 4096)
     assert (found["allocations"], found["allocated_bytes"]) == (2, 1400)
     assert (found["releases"], found["released_bytes"]) == (2, 1300)
-    held = analyze.memory(trace, per="holder").select("part", "holder", "bytes").rows()
+    held = analyze.memory(trace, by="holder").select("part", "holder", "bytes").rows()
     assert set(held) == {
         ("temporary", None, 1000),
         ("before the recording", None, 500),
@@ -310,7 +310,7 @@ def test_real_timelines(files, name):
             sum(row[2] for row in sorted(document, key=lambda r: r[0])[: k + 1])
             for k in range(len(document))
         )
-        held = analyze.memory(trace, per="holder")
+        held = analyze.memory(trace, by="holder")
         known = {"weights", "activations", "temporary", "inputs", "before the recording"}
         assert set(held["part"].drop_nulls()) <= known
         assert held.filter(part="weights")["bytes"].sum() > 0
@@ -328,12 +328,12 @@ def test_memory_events_of_a_trace_against_the_statistics(files):
     assert found["peak_bytes"] == said["max_memory_allocated"]
     assert found["reserved_peak_bytes"] == said["max_memory_reserved"]
     assert found["last_bytes"] == found["first_bytes"] == said["allocated_bytes.all.current"]
-    steps = analyze.memory(trace, per="step")
+    steps = analyze.memory(trace, by="step")
     assert steps["step"].to_list() == list(range(6))
     assert steps["phase"].to_list() == ["prefill", *["decode"] * 5]
     assert steps["net_bytes"].sum() == 0
     assert steps["peak_bytes"].max() == found["peak_bytes"]
-    ops = analyze.memory(trace, per="op")
+    ops = analyze.memory(trace, by="op")
     assert ops["op"][0] == "aten::addmm"
     assert (
         ops["allocated_bytes"].sum() == found["allocated_bytes"] == steps["allocated_bytes"].sum()

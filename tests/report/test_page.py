@@ -302,7 +302,7 @@ def test_each_finding_leads_to_what_shows_its_evidence():
             [Figure("overlap", "c", "{}"), Figure("all_reduce", "d")],
         ),
         ("idle", ("idle",), [Figure("idle", "e", "{}")]),
-        ("kernels", ("kernel_summary",), [table]),
+        ("kernels", ("kernels",), [table]),
     )
     assert page.place_of(finding("attribute", "stage = 'norm'"), sections) == "figure-breakdown"
     assert (

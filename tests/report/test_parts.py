@@ -271,7 +271,7 @@ def test_a_chart_is_laid_out_twice_and_the_layout_is_given_back():
 
 
 def test_chains_of_kernels_as_a_table_and_a_sentence_where_there_are_none(small):
-    found = analyze.fusion_candidates(small)
+    found = analyze.fusion(small)
     none = folder.fusion_table(found.clear())
     assert isinstance(none, Absent)
     assert none.captured
@@ -324,9 +324,7 @@ def test_sections_ask_what_the_recording_can_answer(small):
     assert "No steps were found" in bare["steps"]
     assert "ollecti" not in bare["communication"]
     # a run on the CPU has operators and threads, with tables that say so
-    on_host = folder.sections(
-        drawn, frames | {"kernel_summary": analyze.kernel_summary(small)}, ON_HOST
-    )
+    on_host = folder.sections(drawn, frames | {"kernels": analyze.kernels(small)}, ON_HOST)
     said = " ".join(f"{one.question} {one.words}" for one in on_host)
     assert "Which operators are hot?" in said
     for anchor in ("steps", "kernels", "communication", "layers", "timeline"):
@@ -388,9 +386,9 @@ def test_metrics_show_their_longest_launches():
     metrics = llmprof.sample_metrics("ncu_tp1_eager")
     shown = metrics._repr_html_()
     assert "Hardware metrics of 24 launches" in shown
-    assert "analyze.speed_of_light(metrics)" in shown
+    assert "analyze.ncu.speed_of_light(metrics)" in shown
     assert metrics._repr_mimebundle_()["text/plain"] == repr(metrics)
-    found = analyze.hardware_findings(llmprof.sample_metrics("ncu_tp1_eager"))
+    found = analyze.ncu.findings(llmprof.sample_metrics("ncu_tp1_eager"))
     causes, effects, facts = chained(found)
     assert [row["order"] for row in causes] == found["order"].to_list()
     assert (effects, facts) == ({}, [])

@@ -48,7 +48,7 @@ def test_page_pngs_csvs_and_summary(written):
 def test_csvs_and_the_summary_are_for_programs(written, small):
     by_name = {path.stem: path for path in written.csvs}
     assert pl.read_csv(by_name["steps"]).height == analyze.steps(small).height == 6
-    kernels = pl.read_csv(by_name["kernel_summary"])
+    kernels = pl.read_csv(by_name["kernels"])
     assert kernels["total_ns"].sum() == small.kernels["dur_ns"].sum()
     assert set(by_name) == {
         "findings",
@@ -59,9 +59,9 @@ def test_csvs_and_the_summary_are_for_programs(written, small):
         "collectives",
         "idle",
         "launch_delay",
-        "kernel_summary",
+        "kernels",
         "ops_to_kernels",
-        "fusion_candidates",
+        "fusion",
         "opportunities",
     }
     said = json.loads(written.summary.read_text("utf-8"))

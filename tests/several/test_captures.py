@@ -11,7 +11,8 @@ import polars as pl
 import pytest
 
 import llmprof
-from llmprof.analyze import collectives, expert_exchange, findings, rank_balance, steps
+from llmprof import analyze
+from llmprof.analyze import collectives, expert_exchange, findings, steps
 from llmprof.errors import TraceWarning
 from llmprof.trace import Trace
 
@@ -150,7 +151,7 @@ def test_labels_of_expert_parallel_layers(sample_trace) -> None:
 
 
 def test_a_rank_without_requests_computes_for_the_other(sample_trace) -> None:
-    balance = rank_balance(sample_trace("torch_ep2_dp2_eager"))
+    balance = analyze.ranks(sample_trace("torch_ep2_dp2_eager"))
     assert balance["group"].to_list() == [0, 0]
     assert balance["decode_tokens"].to_list() == [9, 2]
     assert balance["without_step_ns"].to_list()[0] == 0
@@ -163,6 +164,6 @@ def test_a_rank_without_requests_computes_for_the_other(sample_trace) -> None:
 def test_engines_of_a_server_are_replicas(served: Trace) -> None:
     assert served.ranks == [0, 1]
     assert [one["rank_in_engine"] for one in served.meta["ranks"]] == [0, 0]
-    balance = rank_balance(served)
+    balance = analyze.ranks(served)
     assert balance["group"].to_list() == [0, 1]
     assert balance["wait_ns"].to_list() == [0, 0]

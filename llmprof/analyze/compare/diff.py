@@ -184,7 +184,7 @@ def diff(
         Profiles of Nsight Compute: ``kernel_name, occurrence`` (from 0), ``a_kernel_id,
         b_kernel_id`` (null where the other profile alone has the launch), ``a_ns, b_ns, delta_ns,
         ratio`` (duration), and with ``a_`` and ``b_`` in front ``dram_bytes, flops, compute_pct,
-        memory_pct, bound, stall`` of :func:`~llmprof.analyze.speed_of_light`, ``same_launch`` (grid
+        memory_pct, bound, stall`` of :func:`.ncu.speed_of_light`, ``same_launch`` (grid
         and block agree), ``status``. The largest change first.
 
     Raises

@@ -332,10 +332,9 @@ PAUSES = {
     question="Did garbage collection, loading of code or page faults keep the device waiting?",
     help="recorded pauses of the host, and how long the device was idle meanwhile",
     view="pauses",
-    grouped_by="per",
-    apart=("per",),
+    apart=("by",),
 )
-def host_pauses(trace: Trace, *, per: Literal["kind", "event"] = "kind") -> pl.DataFrame:
+def host_pauses(trace: Trace, *, by: Literal["kind", "event"] = "kind") -> pl.DataFrame:
     """Garbage collection, loading of device code and page faults on the host, and the idle time of
     the device in them.
 
@@ -349,7 +348,7 @@ def host_pauses(trace: Trace, *, per: Literal["kind", "event"] = "kind") -> pl.D
     ----------
     trace : Trace
         A trace with device activity, and runtime calls, operators or markers.
-    per : {"kind", "event"}
+    by : {"kind", "event"}
         A row for each kind of pause of a rank, or for each pause.
 
     Returns
@@ -381,7 +380,7 @@ def host_pauses(trace: Trace, *, per: Literal["kind", "event"] = "kind") -> pl.D
     ]
     found = pl.concat(named)
     events = length_within(found, idle, ["rank"], name="idle_ns")
-    if per == "event":
+    if by == "event":
         events = events.select("rank", "kind", "thread", "start_ns", "dur_ns", "idle_ns", "name")
         return events.sort("rank", "dur_ns", "start_ns", descending=[False, True, False])
     key = ["rank", "kind"]

@@ -1,3 +1,11 @@
 """Hardware metrics of Nsight Compute: the command that records them, the join with a timeline,
 bounds and stalls.
 """
+
+from llmprof.analyze.ncu.findings import findings
+from llmprof.analyze.ncu.hardware import hot_lines, speed_of_light, stalls
+from llmprof.analyze.ncu.launches import command, join
+from llmprof.analyze.ncu.layers import layers
+from llmprof.arguments import door
+
+door(globals())

@@ -30,7 +30,7 @@ _SENTENCE: Final = re.compile(r"(?<=[a-z\d%)])\.\s")
 
 
 @checked
-def hardware_findings(metrics: Metrics, *, source: pl.DataFrame | None = None) -> pl.DataFrame:
+def findings(metrics: Metrics, *, source: pl.DataFrame | None = None) -> pl.DataFrame:
     """Findings about profiled launches: which take the time, and what limits them, the largest
     first.
 
@@ -53,8 +53,8 @@ def hardware_findings(metrics: Metrics, *, source: pl.DataFrame | None = None) -
         profile. The rules:
 
         - ``limited_kernel``: a kernel with at least 3 % of the time, its bound and the share of the
-          peak that it reaches (:func:`~llmprof.analyze.speed_of_light`); ``gain_ns`` is the gain if
-          it reached its roof;
+          peak that it reaches (:func:`.ncu.speed_of_light`); ``gain_ns`` is the gain if it
+          reached its roof;
         - ``profiler_estimate``: advice of the profiler's own rules with an estimate for the whole
           kernel, as a sum over the launches; at most three;
         - ``hot_line``: a line with at least 20 % of the samples of the kernel that takes the most
@@ -64,7 +64,7 @@ def hardware_findings(metrics: Metrics, *, source: pl.DataFrame | None = None) -
 
     Examples
     --------
-    >>> found = analyze.hardware_findings(metrics)
+    >>> found = analyze.ncu.findings(metrics)
     >>> found["rule"][0], found["denominator"][0]
     ('limited_kernel', 'the 842 us of the 24 profiled launches')
     """

@@ -152,7 +152,7 @@ def stalls(metrics: Metrics) -> pl.DataFrame:
 
     Examples
     --------
-    >>> analyze.stalls(metrics).columns
+    >>> analyze.ncu.stalls(metrics).columns
     ['kernel_id', 'reason', 'share']
     """
     frame = metrics.metrics.filter(pl.col("value").is_not_null())
@@ -270,7 +270,7 @@ def speed_of_light(
 
     Examples
     --------
-    >>> bounds = analyze.speed_of_light(metrics)
+    >>> bounds = analyze.ncu.speed_of_light(metrics)
     >>> bounds.height == metrics.kernels.height
     True
     """  # noqa: E501
@@ -420,9 +420,7 @@ def _placed(frame: pl.DataFrame, peaks: hardware.Device) -> pl.DataFrame:
 
 
 @checked
-def hot_lines(
-    source: pl.DataFrame, *, per: Literal["line", "instruction"] = "line"
-) -> pl.DataFrame:
+def hot_lines(source: pl.DataFrame, *, by: Literal["line", "instruction"] = "line") -> pl.DataFrame:
     """Lines or instructions of each kernel by samples of its warps, with the reason of most of the
     stalls there.
 
@@ -430,7 +428,7 @@ def hot_lines(
     ----------
     source : polars.DataFrame
         Result of :func:`llmprof.read_source`.
-    per : {"line", "instruction"}
+    by : {"line", "instruction"}
         Kind of row. Instructions whose line is unknown are one row with ``line`` null.
 
     Returns
@@ -452,10 +450,10 @@ def hot_lines(
     >>> rows = {"kernel_id": [0, 0], "kernel_name": ["k", "k"], "file": ["a.cu", "a.cu"], "line": [7, 8]}
     >>> stalled = "smsp__pcsamp_warps_issue_stalled_"
     >>> source = pl.DataFrame({**rows, "metric": [f"{stalled}wait", f"{stalled}barrier"], "value": [1.0, 3.0]})
-    >>> analyze.hot_lines(source).select("line", "share", "reason").rows()
+    >>> analyze.ncu.hot_lines(source).select("line", "share", "reason").rows()
     [(8, 0.75, 'barrier'), (7, 0.25, 'wait')]
     """  # noqa: E501
-    place = ["file", "line"] if per == "line" else ["file", "line", "address", "sass", "ptx"]
+    place = ["file", "line"] if by == "line" else ["file", "line", "address", "sass", "ptx"]
     keys = ["kernel_id", "kernel_name", *place]
     stalls = source.filter(
         pl.col("metric").str.contains(_SAMPLED) & ~pl.col("metric").str.ends_with("_not_issued")

@@ -40,7 +40,7 @@ _SCHEMA: Final = {
 }
 
 
-def ncu_join(trace: Trace, metrics: Metrics) -> pl.DataFrame:
+def join(trace: Trace, metrics: Metrics) -> pl.DataFrame:
     """Match profiled launches with the kernels of a timeline, by name, grid, block and order.
 
     Names are compared without the parts that profilers write differently
@@ -238,7 +238,7 @@ _SPECIAL: Final = re.compile(r"([.^$*+?()\[\]{}|\\/])")
 _UNPRINTABLE: Final = re.compile(r"[^\x20-\x7e]")
 
 
-def ncu_command(
+def command(
     trace: Trace,
     program: Sequence[str],
     *,

@@ -10,7 +10,7 @@ from typing import Final
 
 import polars as pl
 
-from llmprof.analyze.ncu.findings import hardware_findings, short_name, typical_limit
+from llmprof.analyze.ncu.findings import findings, short_name, typical_limit
 from llmprof.analyze.ncu.hardware import speed_of_light
 from llmprof.errors import NotCapturedError, ReadError, UnknownFormatError
 from llmprof.readers.ncu.source import read_source
@@ -55,8 +55,8 @@ class Profile:
         try:
             source = self.source
         except NotCapturedError:
-            return hardware_findings(self.metrics)
-        return hardware_findings(self.metrics, source=source)
+            return findings(self.metrics)
+        return findings(self.metrics, source=source)
 
 
 def limits(metrics: Metrics) -> pl.DataFrame:

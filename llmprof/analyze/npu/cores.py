@@ -30,7 +30,6 @@ _HINT: Final = (
     question="How busy are the cube and vector units of an NPU?",
     help="time of AI cores by category of kernel",
     view="core-time",
-    grouped_by="by",
 )
 def core_time(trace: Trace, *, by: Columns = ("category",)) -> pl.DataFrame:
     """Time of the AI cores of an NPU: busy time of the cube and vector units in kernels.

@@ -73,7 +73,7 @@ _COLUMNS = [
     view="nvtx_kernels",
     recorded="markers, runtime calls and device activity",
 )
-def nvtx_kernels(trace: Trace, *, per: Literal["range", "event"] = "range") -> pl.DataFrame:
+def nvtx_kernels(trace: Trace, *, by: Literal["range", "event"] = "range") -> pl.DataFrame:
     """Device work of each range of the program.
 
     A kernel or copy belongs to all ranges around the API call that launched it, on the same thread
@@ -87,7 +87,7 @@ def nvtx_kernels(trace: Trace, *, per: Literal["range", "event"] = "range") -> p
     trace : Trace
         A trace with markers (NVTX ranges, ``record_function``, step labels), runtime calls and
         device activity.
-    per : {"range", "event"}
+    by : {"range", "event"}
         Kind of row: an instance of a range, or a kernel or copy.
 
     Returns
@@ -114,7 +114,7 @@ def nvtx_kernels(trace: Trace, *, per: Literal["range", "event"] = "range") -> p
     if calls["call"].is_duplicated().any():
         pairs = pairs.unique(maintain_order=True)
     innermost = pairs.group_by("call").agg(pl.col("row").max())
-    if per == "event":
+    if by == "event":
         names = ranges.select("row", "range", "domain", "depth", range_name="name")
         rows = events.select("event", "call").join(innermost.join(names, on="row"), on="call")
         every = trace.events.select("event", "rank", *_SPAN, "name", "source")
@@ -234,7 +234,6 @@ nvtx_startend_sum = summary(
     help="nsys: NVTX ranges projected onto the device",
     view="nvtx_gpu_proj_sum",
     recorded="markers, runtime calls and device activity",
-    grouped_by="by",
 )
 def nvtx_gpu_proj_sum(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
     """Ranges that launched something, projected onto the device as by :func:`nvtx_kernels`, by

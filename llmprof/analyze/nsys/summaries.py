@@ -173,7 +173,7 @@ def summary(
         shown=columns,
     )
     words = f"nsys: {title[0].lower()}{title[1:]}"
-    return Analysis(question=question, help=words, view=name, grouped_by="by")(summed)
+    return Analysis(question=question, help=words, view=name)(summed)
 
 
 def _operations(trace: Trace) -> pl.DataFrame:

@@ -96,7 +96,7 @@ def run_of(run: AnyRun) -> Run:
 
 
 def requests(
-    run: AnyRun, *, per: Literal["request", "step", "span"] = "request", phase: str = "profiled"
+    run: AnyRun, *, by: Literal["request", "step", "span"] = "request", phase: str = "profiled"
 ) -> pl.DataFrame:
     """Parts of the latency of each request, or the steps and spans of each.
 
@@ -125,7 +125,7 @@ def requests(
         :func:`llmprof.read_requests` (or any with the columns ``id, start_epoch_ns, queue_ns,
         ttft_ns, e2e_ns, prompt_tokens, output_tokens``). These are joined by times: prefill is in
         the steps between the queue and the first token, decode in the steps after it.
-    per : {"request", "step", "span"}
+    by : {"request", "step", "span"}
         Kind of row.
     phase : str
         Phase of the run; only the profiled one has a trace.
@@ -173,12 +173,12 @@ def requests(
     Examples
     --------
     >>> found = analyze.requests(run)  # doctest: +SKIP
-    >>> analyze.requests((trace, llmprof.read_requests("spans.jsonl")), per="span")  # doctest: +SKIP
-    """  # noqa: E501
+    >>> analyze.requests((trace, llmprof.read_requests("spans.jsonl")), by="span")  # doctest: +SKIP
+    """
     whole = run_of(run)
-    if per == "step":
+    if by == "step":
         return request_steps(whole, phase=phase)
-    return request_spans(whole, phase=phase) if per == "span" else request_parts(whole, phase)
+    return request_spans(whole, phase=phase) if by == "span" else request_parts(whole, phase)
 
 
 def request_parts(run: Run, phase: str) -> pl.DataFrame:

@@ -12,7 +12,7 @@ import msgspec
 import polars as pl
 import traitlets
 
-from llmprof.analyze import ncu_command, ncu_join, ops_to_kernels, speed_of_light, stalls
+from llmprof.analyze import ncu, ops_to_kernels
 from llmprof.analyze.kernels import PLACES, events_within, kernels_within
 from llmprof.errors import LlmprofError, NotCapturedError
 from llmprof.explore.base.messages import Buffers, Column, Record, Row, Window, array, pack
@@ -419,9 +419,9 @@ class Profiled:
 
 def profiled(trace: Trace, metrics: Metrics) -> Profiled:
     """Match metrics with a trace and rate each launch."""
-    launches, note, peaks = ncu_join(trace, metrics), "", None
+    launches, note, peaks = ncu.join(trace, metrics), "", None
     try:
-        speed = speed_of_light(metrics)
+        speed = ncu.speed_of_light(metrics)
         named = metrics.kernels["device_name"].drop_nulls()
         peaks = hardware.device(named[0]) if named.len() else None
         if not named.len():
@@ -449,7 +449,7 @@ def profiled(trace: Trace, metrics: Metrics) -> Profiled:
     return Profiled(
         metrics,
         joined.with_columns(limit=pl.coalesce(limit, "bound")),
-        stalls(metrics),
+        ncu.stalls(metrics),
         peaks,
         note,
     )
@@ -846,7 +846,7 @@ class Kernels(Explorer, room="kernels"):
             raise LlmprofError(
                 f"the program cannot be read: {error}", expected="words as in a shell"
             ) from error
-        return {"command": shlex.join(ncu_command(self.trace, words, kernel=kernel, **kept))}, []
+        return {"command": shlex.join(ncu.command(self.trace, words, kernel=kernel, **kept))}, []
 
 
 def kernels(trace: Trace, *, metrics: Metrics | None = None, **traits: Any) -> Kernels:

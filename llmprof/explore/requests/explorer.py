@@ -101,9 +101,9 @@ class Requests(Explorer, room="requests"):
 
     @property
     def spans(self) -> pl.DataFrame:
-        """Rows of ``analyze.requests(run, per="span")``: the spans of each request over time."""
+        """Rows of ``analyze.requests(run, by="span")``: the spans of each request over time."""
         if self._spans is None:
-            self._spans = analyze.requests(self.run, per="span")
+            self._spans = analyze.requests(self.run, by="span")
         return self._spans
 
     @property

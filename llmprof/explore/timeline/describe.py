@@ -392,7 +392,7 @@ def place_of(trace: Trace, *, rank: int | None, step: int | None, layer: int | N
             .drop_nulls()
         )
     else:
-        frame = layers(trace, per="layer")
+        frame = layers(trace, by="layer")
     conditions = {"rank": rank, "step": step, "layer": layer}
     for column, value in conditions.items():
         if column in frame.columns:

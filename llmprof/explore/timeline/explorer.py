@@ -8,8 +8,7 @@ import msgspec
 import polars as pl
 import traitlets
 
-from llmprof.analyze.ncu.hardware import speed_of_light
-from llmprof.analyze.ncu.launches import ncu_join
+from llmprof.analyze import ncu
 from llmprof.analyze.requests.requests import AnyRun, request_spans, run_of
 from llmprof.charts.flame import speedscope_text
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, listed
@@ -204,11 +203,11 @@ _DESCRIBED: Final[dict[str, Any]] = {
 def metrics_by_event(trace: Trace, metrics: Metrics) -> pl.DataFrame:
     """Hardware metrics of the timeline's events that match a profiled launch."""
     joined = (
-        ncu_join(trace, metrics)
+        ncu.join(trace, metrics)
         .drop_nulls("event")
         .select("kernel_id", "event", "confidence", "profiled_ns")
     )
-    light = speed_of_light(metrics).drop("kernel_name")
+    light = ncu.speed_of_light(metrics).drop("kernel_name")
     rows: list[tuple[int, str, str]] = []
     for launch in joined.join(light, on="kernel_id", how="left", maintain_order="left").iter_rows(
         named=True
@@ -408,7 +407,7 @@ class Timeline(Explorer, room="timeline"):
         A kernel or copy is a row of ``trace.events``, an operator, runtime call or
         marker one of the trace's table, a sample of a counter one with ``rank, time_ns, name,
         value, unit``, a step, layer, collective or idle gap one of the analysis of its name, and a
-        span of a request one of ``analyze.requests(run, per="span")``. ``span_kind`` says which of
+        span of a request one of ``analyze.requests(run, by="span")``. ``span_kind`` says which of
         several kinds of rows is meant.
         """
         if self.selection:

@@ -607,7 +607,7 @@ def counter_rows(trace: Trace) -> Iterator[Row]:
     if trace.has("counters"):
         parts.append(trace.counters.select(_COUNTED.names()))
     if trace.has("memory"):
-        held = memory(trace, per="time").filter("on_device")
+        held = memory(trace, by="time").filter("on_device")
         for name in ("allocated", "reserved"):
             some = held.drop_nulls(f"{name}_bytes")
             parts.append(
@@ -741,7 +741,7 @@ def _steps(trace: Trace, keys: Keys, texts: Names) -> dict[int, list[Lane]]:
 
 def _layers(trace: Trace, keys: Keys, texts: Names) -> dict[int, list[Lane]]:
     """Layers on one line, their stages on the next."""
-    whole = layers(trace, per="layer").with_row_index("id")
+    whole = layers(trace, by="layer").with_row_index("id")
     parity = pl.when(pl.col("layer") % 2 == 0).then(pl.lit("even")).otherwise(pl.lit("odd"))
     of_layer = whole.select(parity).to_series()
     upper = whole.select(

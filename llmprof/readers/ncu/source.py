@@ -74,7 +74,7 @@ def read_source(path: str | os.PathLike[str]) -> pl.DataFrame:
     Examples
     --------
     >>> source = llmprof.read_source("report.ncu-rep")  # doctest: +SKIP
-    >>> analyze.hot_lines(source)  # doctest: +SKIP
+    >>> analyze.ncu.hot_lines(source)  # doctest: +SKIP
     """
     file = Path(path)
     note_input(file)

@@ -153,7 +153,7 @@ def measured_kernels(trace: Trace) -> pl.DataFrame:
 
 def layer_times(trace: Trace) -> pl.DataFrame:
     """Layers of one rank, without their stages."""
-    return layers(trace, per="layer")
+    return layers(trace, by="layer")
 
 
 def _numbered_texts(frame: pl.DataFrame) -> pl.DataFrame:
@@ -205,7 +205,7 @@ def joined(
     kept: list[tuple[Any, pl.DataFrame | None, dict[str, Any]]] = [
         (collectives, calls, {}),
         (launch_delay, results.get("launch_delay"), {}),
-        (layers, results.get("layer_times"), {"per": "layer"}),
+        (layers, results.get("layer_times"), {"by": "layer"}),
     ]
     for function, frame, options in kept:
         if frame is not None:

@@ -129,7 +129,7 @@ def write_numbers(metrics: Metrics, folder: RunFolder) -> list[dict[str, Any]]:
     profiler's rules.
     """
     try:
-        rows = analyze.speed_of_light(metrics).to_dicts()
+        rows = analyze.ncu.speed_of_light(metrics).to_dicts()
     except LlmprofError:
         rows = metrics.kernels.select("kernel_id", "kernel_name", "duration_ns").to_dicts()
     launches = metrics.kernels.select("kernel_id", "grid", "block", "device_name").rows_by_key(
@@ -150,9 +150,9 @@ def write_numbers(metrics: Metrics, folder: RunFolder) -> list[dict[str, Any]]:
 
 def write_comparison(trace: Trace, metrics: Metrics, folder: RunFolder) -> pl.DataFrame:
     """Write ``kernel_comparison.csv``: kernels of the timeline with the metrics of ncu."""
-    matched = analyze.ncu_join(trace, metrics)
+    matched = analyze.ncu.join(trace, metrics)
     try:
-        light = analyze.speed_of_light(metrics)
+        light = analyze.ncu.speed_of_light(metrics)
     except LlmprofError:
         light = matched.select("kernel_id")
     columns = ["compute_pct", "memory_pct", "roof_share", "bound"]

@@ -21,7 +21,7 @@ def trace(ranges: list[tuple[str, int, int]], domain: str = "module") -> Trace:
 
 
 def test_classes_around_each_other() -> None:
-    found = analyze.module_times(
+    found = analyze.modules(
         trace(
             [
                 ("nn.Module: Model_0", 0, 80),
@@ -44,16 +44,16 @@ def test_paths_of_layers() -> None:
         ("layer::model.layers.0.mlp", 20, 20),
         ("layer::model.layers.1.mlp", 40, 20),
     ]
-    whole = analyze.module_times(trace(ranges, "NVTX"))
+    whole = analyze.modules(trace(ranges, "NVTX"))
     assert whole.select("path", "calls", "device_ns", "kernels").rows() == [
         ("model", 1, 22, 4),
         ("model.layers.*.mlp", 2, 11, 2),
     ]
-    each = analyze.module_times(trace(ranges, "NVTX"), per="layer")
+    each = analyze.modules(trace(ranges, "NVTX"), by="layer")
     assert each.select("path", "layer", "device_ns").rows() == [
         ("model", None, 22),
         ("model.layers.0.mlp", 0, 5),
         ("model.layers.1.mlp", 1, 6),
     ]
     with pytest.raises(NotCapturedError):
-        analyze.module_times(trace([("something", 0, 50)]))
+        analyze.modules(trace([("something", 0, 50)]))

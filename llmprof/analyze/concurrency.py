@@ -22,24 +22,23 @@ _REST = "(others)"
 @Analysis(
     question="Which kernels run beside which?",
     help="pairs of kinds of work, and the time in which both run",
-    view="beside",
+    view="concurrency",
     recorded="device activity or operators",
-    grouped_by="per",
-    apart=("per", "most"),
+    apart=("by", "top"),
 )
-def running_beside(
+def concurrency(
     trace: Trace,
     *,
-    per: Literal["category", "stage", "name", "stream"] = "category",
-    most: AtLeastOne = 40,
+    by: Literal["category", "stage", "name", "stream"] = "category",
+    top: AtLeastOne = 40,
 ) -> pl.DataFrame:
     """Time in which two kinds of work run side by side on a device, as a matrix in rows.
 
     Parameters
     ----------
-    per : {"category", "stage", "name", "stream"}
+    by : {"category", "stage", "name", "stream"}
         What makes a kind of work. An event without one counts as ``(none)``.
-    most : int
+    top : int
         Kinds that take the most time and have rows of their own; all others are one kind,
         ``(others)``.
 
@@ -57,14 +56,14 @@ def running_beside(
     refuse_samples(trace, "what ran beside what")
     events = trace.events.filter(pl.col("dur_ns") > 0)
     events = _with_filled(
-        trace, events.with_columns(_kind=pl.col(per).cast(pl.String).fill_null("(none)"))
+        trace, events.with_columns(_kind=pl.col(by).cast(pl.String).fill_null("(none)"))
     )
     rows = [
         (rank, device, *pair)
         for (rank, device), part in events.partition_by(
             "rank", "device", as_dict=True, maintain_order=True
         ).items()
-        for pair in _pairs(part, most)
+        for pair in _pairs(part, top)
     ]
     found = pl.DataFrame(rows, schema=_PAIRS, orient="row")
     order = ["rank", "device", "together_ns", "first", "second"]
@@ -88,14 +87,14 @@ _PAIRS = {
 }
 
 
-def _pairs(events: pl.DataFrame, most: int) -> list[tuple[object, ...]]:
+def _pairs(events: pl.DataFrame, top: int) -> list[tuple[object, ...]]:
     """Pairs of kinds of one device with time together."""
     time = (
         events.group_by("_kind")
         .agg(pl.col("dur_ns").sum())
         .sort("dur_ns", "_kind", descending=[True, False])
     )
-    rest = events["_kind"].is_in(time["_kind"][most:].implode())
+    rest = events["_kind"].is_in(time["_kind"][top:].implode())
     events = events.with_columns(_kind=pl.when(rest).then(pl.lit(_REST)).otherwise("_kind"))
     known = pl.col("_filled").is_not_null()
     filled = (pl.col("_filled") * pl.col("dur_ns")).sum() / pl.col("dur_ns").filter(known).sum()

@@ -20,7 +20,7 @@ TRACE = Trace({"kernels": KERNELS}, {"device": "NVIDIA H100 80GB HBM3"})
 
 
 def test_by_category_and_by_stream() -> None:
-    found = analyze.running_beside(TRACE)
+    found = analyze.concurrency(TRACE)
     assert found.select("first", "second", "together_ns", "first_ns", "second_ns").rows() == [
         ("collective", "linear", 80, 80, 150),
         ("linear", "linear", 20, 150, 150),  # each moment counts once
@@ -33,9 +33,9 @@ def test_by_category_and_by_stream() -> None:
         (gemms, gemms),
         (gemms, 1.0),
     ]
-    found = analyze.running_beside(Trace({"kernels": KERNELS}))
+    found = analyze.concurrency(Trace({"kernels": KERNELS}))
     assert found["first_sms"].null_count() == found.height == 3
-    found = analyze.running_beside(TRACE, per="stream", most=1)
+    found = analyze.concurrency(TRACE, by="stream", top=1)
     assert found.select("first", "second", "together_ns").rows() == [
         ("(others)", "1", 20 + 80 + 10)
     ]

@@ -18,10 +18,9 @@ from llmprof.trace import Trace
     help="the tree of nn.Module with calls, host time and device time",
     view="modules",
     columns="rank depth calls host_ns device_ns own_device_ns kernels path",
-    grouped_by="per",
-    apart=("per",),
+    apart=("by",),
 )
-def module_times(trace: Trace, *, per: Literal["class", "layer"] = "class") -> pl.DataFrame:
+def modules(trace: Trace, *, by: Literal["class", "layer"] = "class") -> pl.DataFrame:
     """Time of each module of the model, with and without the modules inside it.
 
     Kernels count for the module in which they were launched. What a CUDA graph replays is launched
@@ -32,7 +31,7 @@ def module_times(trace: Trace, *, per: Literal["class", "layer"] = "class") -> p
     trace : Trace
         A trace with markers of modules: PyTorch with ``with_stack=True`` or ``with_modules=True``,
         vLLM's layerwise NVTX, ranges that ``llmprof run`` puts around modules.
-    per : {"class", "layer"}
+    by : {"class", "layer"}
         Whether modules at the same place of all layers are one row, or each layer has rows of its
         own.
 
@@ -53,7 +52,7 @@ def module_times(trace: Trace, *, per: Literal["class", "layer"] = "class") -> p
     Examples
     --------
     >>> import llmprof
-    >>> times = analyze.module_times(llmprof.sample("nsys_tp1_layer_nvtx"))
+    >>> times = analyze.modules(llmprof.sample("nsys_tp1_layer_nvtx"))
     >>> times["path"].str.contains("self_attn").any()
     True
     """
@@ -77,9 +76,9 @@ def module_times(trace: Trace, *, per: Literal["class", "layer"] = "class") -> p
     calls = calls.with_row_index("call").join(own, on="call", how="left", maintain_order="left")
     calls = calls.with_columns(pl.col("own_device_ns", "kernels").fill_null(0).cast(pl.Int64))
     calls = calls.drop("kernels").hstack(_with_inner(calls))
-    if per == "class":
+    if by == "class":
         calls = calls.with_columns(pl.col("path").str.replace_all(r"\.\d+\b", ".*"))
-    key = ["rank", "path", *(["layer"] if per == "layer" else [])]
+    key = ["rank", "path", *(["layer"] if by == "layer" else [])]
     sums = pl.col("host_ns", "device_ns", "own_device_ns", "kernels").sum()
     return (
         calls.rename({"dur_ns": "host_ns"})

@@ -146,7 +146,7 @@ def expected(
         trace = llmprof.read(source, cache=False, workers=1)
     first = trace.meta["start_epoch_ns"] - int(base.head["baseTimeNanoseconds"])
     tables = {}
-    for name, frame in trace.recorded.items():
+    for name, frame in trace.capture.recorded.items():
         if "dur_ns" not in frame.columns:
             tables[name] = frame
             continue

@@ -158,14 +158,17 @@ class Tools:
             {
                 "what": cards.headline(trace),
                 "device": meta.get("device"),
-                "platform": trace.platform.name,
+                "platform": trace.capture.platform.name,
                 "format": meta.get("format"),
                 "ranks": trace.ranks,
                 "world_size": meta.get("world_size"),
                 "versions": meta.get("versions"),
                 "span_ns": high - low,
                 "tables": {
-                    name: {"rows": rows, "columns": trace.scan(name).collect_schema().names()}
+                    name: {
+                        "rows": rows,
+                        "columns": trace.capture.scan(name).collect_schema().names(),
+                    }
                     for name, rows in trace.rows.items()
                 },
                 "analyses": {name: view.help for name, view in views().items() if not view.needs},

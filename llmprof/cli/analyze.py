@@ -850,7 +850,7 @@ def info(args: Namespace, terminal: Terminal) -> str:
         if name in counts:
             rows.append((name, f"{counts[name]:>12,}  {table.row}"))
         else:
-            rows.append((name, f"{'-':>12}  not captured: {trace.how_to_record(name)}"))
+            rows.append((name, f"{'-':>12}  not captured: {trace.capture.how_to_record(name)}"))
     width = terminal.width or 10_000
     parts += [
         "Tables",

@@ -13,6 +13,7 @@ from llmprof.trace.storage import deferred, typed
 from llmprof.trace.storage.dataset import MANIFEST
 from llmprof.trace.storage.parquet import META_FILE
 from llmprof.trace.storage.places import Place
+from llmprof.trace.trace import open_saved
 
 READERS = (
     Reader(
@@ -20,7 +21,7 @@ READERS = (
         version=1,
         what="a folder that Trace.save wrote",
         sniff=lambda probe: probe.is_folder and (probe.path / META_FILE).exists(),
-        read=lambda path, _: Trace.open(path),
+        read=lambda path, _: open_saved(path),
         alone=True,
     ),
     Reader(
@@ -185,7 +186,10 @@ def facts_of_run(folder: Path) -> dict[str, Any]:
 def with_facts_of_run(folder: Path, trace: Trace) -> Trace:
     """A trace with the facts that the folder of its run states."""
     return Trace(
-        trace.recorded, trace.meta | facts_of_run(folder), trace.coverage, database=trace._database
+        trace.capture.recorded,
+        trace.meta | facts_of_run(folder),
+        trace.coverage,
+        database=trace._database,
     )
 
 

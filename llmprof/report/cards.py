@@ -67,7 +67,7 @@ def facts(trace: Trace) -> list[tuple[str, str]]:
         (_label(key), version(key, value))
         for key, value in dict(meta.get("versions") or {}).items()
     ]
-    if trace.on_host:
+    if trace.capture.on_host:
         out.insert(
             1, ("Device activity", "none recorded: outermost operators of the host stand in for it")
         )
@@ -319,6 +319,23 @@ def _template() -> jinja2.Template:
     return jinja2.Environment(autoescape=True, **options).get_template("card.html")
 
 
+@dataclass(frozen=True)
+class Card:
+    """What a notebook shows of an object, and a terminal."""
+
+    text: str
+    html: str
+
+    def __repr__(self) -> str:
+        return self.text
+
+    def _repr_html_(self) -> str:
+        return self.html
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
+        return {"text/plain": self.text, "text/html": self.html}
+
+
 def of_trace(trace: Trace) -> str:
     """Card of a trace: facts, steps, coverage, warnings, and questions to ask next."""
     tables = trace.rows
@@ -417,7 +434,7 @@ def _steps(trace: Trace) -> Rows | None:
         if inferred
         else ""
     )
-    where = "Steps" if trace.on_host else "Steps on the device"
+    where = "Steps" if trace.capture.on_host else "Steps on the device"
     return Rows(where, ("phase", "steps", *typical, "shortest", "longest"), rows, note)
 
 
@@ -453,7 +470,7 @@ def _questions(trace: Trace) -> list[tuple[str, str]]:
         return [("trace.tables", "What was recorded?")]
     if not trace.has("collectives"):
         questions = [pair for pair in questions if "collective" not in pair[0]]
-    if trace.on_host:
+    if trace.capture.on_host:
         questions = [pair for pair in questions if pair[0] != "analyze.idle(trace)"]  # of a device
     if len(trace.ranks) < 2:
         questions = [pair for pair in questions if pair[0] not in _OF_SEVERAL_RANKS]

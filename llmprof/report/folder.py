@@ -379,7 +379,7 @@ def contents(
     stated = {"Device", *(name for name, _ in more)}
     found, of_trace = (
         frames.get("findings", pl.DataFrame()),
-        sections(figures, results, trace.words),
+        sections(figures, results, trace.capture.words),
     )
     overview = [section for section in of_trace if section.anchor == OVERVIEW]
     others = by_share([section for section in of_trace if section.anchor != OVERVIEW], found)

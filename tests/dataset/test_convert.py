@@ -58,7 +58,7 @@ def test_a_dataset_is_the_trace_that_was_read(both):
     assert (many.ranks, many.span_ns, many.device_ranks) == (
         trace.ranks,
         trace.span_ns,
-        trace.device_ranks,
+        trace.capture.device_ranks,
     )
     added = {"name": many.name, "dataset": many.meta["dataset"]}
     assert many.meta == trace.meta | added

@@ -13,6 +13,7 @@ from llmprof.readers.nsys import reader
 from llmprof.trace import Trace, schema
 from llmprof.trace.kept import per_trace
 from llmprof.trace.storage import parquet
+from llmprof.trace.trace import open_saved
 
 EXPORT, CHROME = "nsys_tp2_cudagraph", "torch_transformers_generate"
 RECORDED = {
@@ -140,7 +141,7 @@ def test_a_damaged_note_of_what_was_asked_for_is_a_damaged_trace(root, tmp_path)
     head["coverage"]["asked"] = ["kernels"]
     parquet.write_head(folder, head)
     with pytest.raises(ReadError, match="damaged"):
-        Trace.open(folder)
+        open_saved(folder)
 
 
 def test_columns_of_a_vendor_are_asked_for_by_name(tmp_path):

@@ -340,7 +340,7 @@ def around_steps(trace: Trace, labels: pl.DataFrame, numbers: Iterable[int]) -> 
     key, calls, tables = (
         ["rank", "correlation"],
         trace.runtime.with_row_index("_row"),
-        trace.recorded,
+        trace.capture.recorded,
     )
     near = _within(calls, spans, "start_ns")
     reach = (
@@ -405,7 +405,7 @@ def of_steps(
     window: tuple[Any, Any] = (both["from_ns"].min() or 0, both["until_ns"].max() or 0)
     part = part.select(window=window) if stored else part
     tables = {}
-    for name, frame in part.recorded.items():
+    for name, frame in part.capture.recorded.items():
         if (time := time_of(name)) is None:
             continue  # sums over the whole recording do not hold for a part of it
         if name in ("kernels", "copies"):

@@ -242,7 +242,7 @@ def measure(
         of_parts = {}
         for some in parts:
             with Shares() as shares:
-                several(ANALYSES, trace.select(ranks=range(some)), client=client)
+                several(ANALYSES, trace.select(rank=range(some)), client=client)
             of_parts |= {
                 f"{key}_of_{some}": value for key, value in shares.facts("analyse", some).items()
             }

@@ -202,7 +202,7 @@ class TestAnalyze:
     def test_a_query_in_place_of_an_analysis_reads_the_tables_alone(self, run, saved, tmp_path):
         query = "select rank, count(*) as n from kernels group by rank order by rank"
         assert json.loads(run("analyze", saved, "--sql", query, "--rank", "1", "--json")[1]) == [
-            {"rank": 1, "n": llmprof.read(saved).select(ranks=1).kernels.height}
+            {"rank": 1, "n": llmprof.read(saved).select(rank=1).kernels.height}
         ]
         (tmp_path / "canary.csv").write_text("secret\nfound\n")
         code, out, err = run(

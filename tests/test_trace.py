@@ -64,15 +64,15 @@ def test_ranks_span_and_tables(trace):
 
 
 def test_select_ranks_and_a_window(trace):
-    assert trace.select(ranks=0).kernels["name"].to_list() == ["a", "b"]
-    assert trace.select(ranks=[1]).kernels["name"].to_list() == ["c"]
+    assert trace.select(rank=0).kernels["name"].to_list() == ["a", "b"]
+    assert trace.select(rank=[1]).kernels["name"].to_list() == ["c"]
     with pytest.raises(AnalysisError, match=r"ranks 7 are not in the trace; expected some of 0, 1"):
-        trace.select(ranks=7)
-    assert trace.select(ranks=0).counters.height == 0
+        trace.select(rank=7)
+    assert trace.select(rank=0).counters.height == 0
     assert trace.select(window=(10, 40)).kernels["name"].to_list() == ["a"]
     assert trace.select(window=(0, 41)).kernels["name"].to_list() == ["a", "b", "c"]
     assert trace.select(window=(0, 50)).counters["time_ns"].to_list() == [5]
-    part = trace.select(ranks=0, window=(0, 20))
+    part = trace.select(rank=0, window=(0, 20))
     assert part.kernels["name"].to_list() == ["a"]
     assert part.meta == trace.meta
     with pytest.raises(NotCapturedError):

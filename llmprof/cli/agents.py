@@ -198,7 +198,7 @@ class Tools:
                 f"there is no analysis {what!r}", expected=f"one of {', '.join(allowed)}"
             )
         trace = self.trace(path)
-        frame = pl.DataFrame(allowed[what].function(trace.select(ranks=ranks) if ranks else trace))
+        frame = pl.DataFrame(allowed[what].function(trace.select(rank=ranks) if ranks else trace))
         if sort is not None:
             if sort not in frame.columns:
                 raise AnalysisError(

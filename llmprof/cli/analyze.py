@@ -84,7 +84,7 @@ def analysis(args: Namespace, terminal: Terminal, trace: Trace | None = None) ->
         )
     if args.sql:
         trace = trace or open_trace(args.paths, args, terminal)
-        frame = (trace.select(ranks=args.rank) if args.rank else trace).sql(args.sql)
+        frame = (trace.select(rank=args.rank) if args.rank else trace).sql(args.sql)
     elif of_profile:
         frame = view_of_profile(args)
     else:
@@ -261,7 +261,7 @@ def _ranked(view: Analysis, trace: Trace, args: Namespace, terminal: Terminal) -
         return frame
     if "rank" in frame.columns:
         return frame.filter(pl.col("rank").is_in(args.rank))
-    return function(trace.select(ranks=args.rank), **options)
+    return function(trace.select(rank=args.rank), **options)
 
 
 def _shown(view: Analysis, frame: pl.DataFrame, by: str | None) -> list[str] | None:

@@ -91,7 +91,7 @@ def replayed_part(trace: Trace, named: tuple[int, ...] | None = None) -> Part:
     weights = _chosen(groups_of(trace), set(named or ()), len(trace.ranks) * limit // events)
     if len(weights) == len(trace.ranks):
         return _some_steps(trace, limit, some)
-    part = trace.select(ranks=sorted(weights))
+    part = trace.select(rank=sorted(weights))
     words = (
         f"only {len(weights):,} of {len(trace.ranks):,} ranks"
         f" {'was replayed, which waits' if len(weights) == 1 else 'were replayed, which wait'} for"

@@ -97,6 +97,7 @@ class Trace(Carded):
             }
         )
         self._database = database
+        self._labels: Any = None  # those of a part, from the whole: llmprof.label.parts
         self._results: Any = None  # results that analyses keep: llmprof.analyze.catalog
         self._collectives: tuple[int, pl.DataFrame | None] | None = None
 
@@ -432,23 +433,34 @@ class Trace(Carded):
     def select(
         self,
         *,
-        ranks: int | Iterable[int] | None = None,
+        rank: int | Iterable[int] | None = None,
+        step: int | Iterable[int] | None = None,
+        phase: str | Iterable[str] | None = None,
+        layer: int | Iterable[int] | None = None,
+        stage: str | Iterable[str] | None = None,
+        stream: int | Iterable[int] | None = None,
         window: Window | None = None,
-        steps: int | Iterable[int] | None = None,
         tables: str | Iterable[str] | None = None,
     ) -> Trace:
         """Part of the trace; from a dataset only this part is loaded.
 
+        Arguments are named as the columns of :attr:`events` and take a value or several.
+
         Parameters
         ----------
-        ranks : int or iterable of int, optional
+        rank : int or iterable of int, optional
             Ranks to keep.
+        step, phase : optional
+            Steps to keep (:func:`llmprof.analyze.steps` numbers them), or those of a phase: their
+            kernels and copies, and events of the host from their labels to the next labels. Steps
+            of the part are numbered from 0.
+        layer, stage, stream : optional
+            Layers, stages and streams to keep: their kernels and copies, and what the host did from
+            their first launch in a step to their last. Labels stay those of the whole trace; they
+            are not saved with the part.
         window : (start_ns, end_ns), optional
             Keep events that start in ``[start_ns, end_ns)``, in ns from the start of the trace. A
             device event is kept by its own start, so its launch may be outside.
-        steps : int or iterable of int, optional
-            Steps to keep (:func:`llmprof.analyze.steps` numbers them): their kernels and copies,
-            and events of the host from their labels to the next labels.
         tables : str or iterable of str, optional
             Names of the tables to keep.
 
@@ -460,34 +472,39 @@ class Trace(Carded):
         Raises
         ------
         AnalysisError
-            The trace has no such rank or step, or the window ends before it starts.
+            The trace has no such rank, step, phase, layer, stage or stream, or the window ends
+            before it starts.
 
         Examples
         --------
         >>> import llmprof
-        >>> llmprof.sample("torch_tp1_eager").select(tables="copies").table_names
+        >>> trace = llmprof.sample("torch_tp1_eager")
+        >>> trace.select(tables="copies").table_names
         ['copies']
+        >>> trace.select(phase="decode", layer=5).events["stage"].n_unique()
+        11
         """
-        chosen = None if ranks is None else [ranks] if isinstance(ranks, int) else list(ranks)
-        if chosen and (missing := [rank for rank in chosen if rank not in self.ranks]):
+        from llmprof.label import parts
+
+        chosen = _several(rank)
+        if chosen and (missing := [one for one in chosen if one not in self.ranks]):
             found = f"the ranks {listed(missing)} are not in the trace"
             raise AnalysisError(found, expected=f"some of {listed(self.ranks)}")
         part = self
         if chosen is not None or window is not None:
             kept = narrowed(self._tables, chosen, window)
             part = Trace(kept, self._meta, self._coverage, database=self._database)
-        if steps is not None:
-            # imported by name, because this layer must not import the analyses
-            whole = self if chosen is None else self.select(ranks=chosen)
+            part._labels = parts.narrowed(self._labels, chosen, window)
+        if step is not None or phase is not None:
+            whole = self if chosen is None else self.select(rank=chosen)
             stored = isinstance(part._tables, Deferred)
-            part = import_module("llmprof.label.steps.steps").of_steps(
-                part, whole, steps, stored=stored
-            )
-        return (
-            part
-            if tables is None
-            else part._with_tables([tables] if isinstance(tables, str) else list(tables))
-        )
+            part = parts.of_steps(part, whole, _several(step), _several(phase), stored=stored)
+        labels = {"layer": layer, "stage": stage, "stream": stream}
+        given = {
+            name: several for name in labels if (several := _several(labels[name])) is not None
+        }
+        part = parts.of_labels(part, given) if given else part
+        return part if tables is None else part._with_tables(_several(tables) or [])
 
     def _with_tables(self, names: list[str]) -> Trace:
         """The trace with only some of its tables."""
@@ -595,6 +612,11 @@ class Trace(Carded):
             f"<Trace {text.counted(ranks, 'rank')}, {(hi - lo) / 1e6:,.1f} ms,"
             f" {text.plain(device)}: {rows}>"
         )
+
+
+def _several(given: Any) -> Any:
+    """A value or several as a list; None if not given."""
+    return given if given is None else [given] if isinstance(given, str | int) else list(given)
 
 
 def open_saved(folder: str | os.PathLike[str]) -> Trace:

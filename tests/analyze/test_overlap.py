@@ -252,7 +252,7 @@ def test_overlap_in_a_window(sample_trace) -> None:
     assert overlap_within(Trace({"kernels": RUN}), window=WINDOW, ranks=[1]).to_dicts() == [found]
     with pytest.raises(AnalysisError, match=r"ranks 7 are not in the trace"):
         overlap_within(Trace({"kernels": RUN}), window=WINDOW, ranks=[7])
-    trace = sample_trace("torch_tp4_eager_nccl").select(ranks=0)
+    trace = sample_trace("torch_tp4_eager_nccl").select(rank=0)
     first = trace.kernels["start_ns"].min(), trace.copies["start_ns"].min()
     ends = [(f["start_ns"] + f["dur_ns"]).max() for f in (trace.kernels, trace.copies)]
     within = overlap_within(trace, window=(min(first), max(ends)))

@@ -122,7 +122,7 @@ def test_damage_inside_of_a_file_is_found_when_it_is_read(many):
     assert raised.value.facts["ranks"] == [1]
     with pytest.raises(AnalysisError):
         llmprof.open(many).sql("select * from kernels")
-    assert trace.select(ranks=[0, 2]).kernels.height == 12
+    assert trace.select(rank=[0, 2]).kernels.height == 12
     with pytest.raises(ReadError, match=r"kernels.parquet of rank 1 is damaged"):
         llmprof.map("overlap", trace, client=False)
     data = bytearray(content)

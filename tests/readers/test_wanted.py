@@ -108,7 +108,7 @@ def test_a_saved_trace_keeps_what_was_asked_for(root, tmp_path):
     with pytest.raises(NotCapturedError, match="read without its runtime"):
         _ = again.runtime
     with pytest.raises(NotCapturedError, match="read without its runtime"):
-        _ = again.select(ranks=0).runtime
+        _ = again.select(rank=0).runtime
     full = whole(root, EXPORT)
     narrow = llmprof.read(full.save(tmp_path / "whole"), tables={"kernels": ("stream",)})
     assert_frame_equal(

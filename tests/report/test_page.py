@@ -317,7 +317,7 @@ def test_each_finding_leads_to_what_shows_its_evidence():
 
 def test_what_is_empty_has_no_section_but_one_line(small):
     tables = {
-        name: frame for name, frame in small.select(ranks=0).tables.items() if name != "runtime"
+        name: frame for name, frame in small.select(rank=0).tables.items() if name != "runtime"
     }
     text = report.html(Trace(tables, {"world_size": 1}))
     parsed = Parsed(text)

@@ -96,7 +96,7 @@ class TimelineData:
             return ""
         return (
             f"{rows:,} rows: only the streams are shown. Of some ranks"
-            " explore.timeline(trace.select(ranks=[…])) shows steps, layers and the host, too, up"
+            " explore.timeline(trace.select(rank=[…])) shows steps, layers and the host, too, up"
             f" to {MOST_FOUND:,} rows."
         )
 

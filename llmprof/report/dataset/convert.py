@@ -295,7 +295,7 @@ def _convert(
 def open(folder: PathLike) -> Trace:  # noqa: A001
     """Open a dataset as a trace whose tables are loaded when they are used, or open a saved trace.
 
-    ``trace.capture.scan("kernels")`` is a lazy frame. ``trace.select(ranks=…, steps=…, window=…,
+    ``trace.capture.scan("kernels")`` is a lazy frame. ``trace.select(rank=…, step=…, window=…,
     tables=…)`` is a part that every analysis works on. :func:`llmprof.map` runs an analysis rank by
     rank on workers, and ``trace.sql`` streams its result.
 
@@ -425,7 +425,7 @@ def _parts(path: Path, source: Source) -> tuple[list[common.Part], Trace | None]
     trace = reading.whole_of(reader, path, request)
     split = []
     for rank in trace.ranks:
-        one = trace.select(ranks=rank)
+        one = trace.select(rank=rank)
         tables = {name: frame.drop("rank") for name, frame in one.capture.recorded.items()}
         split.append(
             common.Part(

@@ -189,7 +189,7 @@ def _some_steps(trace: Trace, limit: int, events: int) -> Part:
             chosen |= set(range(max(0, middle - 1), middle + 1))
     some = numbers.gather(sorted(chosen))
     part = (trace if on_host is None else around_steps(trace, on_host, some)).select(
-        steps=some.to_list()
+        step=some.to_list()
     )
     start = pl.coalesce("host_start_ns", "start_ns").alias("_at")
     recorded = labels.select("rank", start, number="step")

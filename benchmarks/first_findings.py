@@ -47,7 +47,7 @@ for path in sys.argv[1:]:
         trace = llmprof.read(path)
         rows = analyze.findings(trace).to_dicts()
         went = [r["value"] for r in run_facts(trace).to_dicts() if r["what"] == "recorded time"]
-        steps = [] if trace.on_host else analyze.steps(trace).select("rank", "phase", "start_ns", "dur_ns").to_dicts()
+        steps = [] if trace.capture.on_host else analyze.steps(trace).select("rank", "phase", "start_ns", "dur_ns").to_dicts()
         print(json.dumps({"findings": rows[:3], "recorded": went[0] if went else None, "steps": steps}))
     except LlmprofError as error:
         print(json.dumps({"error": str(error)[:100]}))

@@ -1,11 +1,12 @@
-"""Mutated files through every reader: how many end raw, hang, lose something without a word, or
-take too much memory.
+"""Mutated files through every reader, and state files: how many end raw, hang, lose something
+silently, take memory.
 
     python benchmarks/fuzz.py --files 10000 --results .bench/fuzz.jsonl   # figures of README.md;
     may be cut and resumed python benchmarks/fuzz.py --files 500 nsys   # a look at one reader
-    python benchmarks/fuzz.py --files 10000 --workers 32 --minutes 8 --results part.jsonl   # on a
-    machine that is idle python benchmarks/fuzz.py --results .bench/fuzz.jsonl --merge part.jsonl
-    --files 0   # figures of both
+    python benchmarks/fuzz.py --files 2000 state   # what llmprof reads back: runs, sweeps,
+    searches, trials, watches python benchmarks/fuzz.py --files 10000 --workers 32 --minutes 8
+    --results part.jsonl   # on a machine that is idle python benchmarks/fuzz.py --results
+    .bench/fuzz.jsonl --merge part.jsonl --files 0   # figures of both
 
 A file is a number: the same one gives the same file. Each 250 files run in a process of their own
 with an address space of 4 GB; a file that takes the processor for longer than 10 s is a hang. What

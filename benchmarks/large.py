@@ -25,7 +25,7 @@ from llmprof.analyze.collectives.collectives import recorded_calls
 from llmprof.errors import OutputError, ReadError, TraceWarning
 from llmprof.readers import bundled
 from llmprof.readers.reading import read
-from llmprof.trace.storage import files
+from llmprof.trace.storage import files, typed
 
 TRUTH: Final = "truth.json"
 """File beside the ranks with the random values of the run."""
@@ -156,7 +156,7 @@ def large_run(
 
 def read_truth(folder: str | os.PathLike[str]) -> Truth:
     """Random values of a run that :func:`large_run` wrote."""
-    stored = files.read_json(Path(folder) / TRUTH)
+    stored = typed.found(Path(folder) / TRUTH, Any)
     if not isinstance(stored, dict) or not stored.get("synthetic"):
         raise ReadError(f"{folder} is not a synthetic run", expected=f"a folder with {TRUTH}")
     return Truth(**stored)

@@ -146,7 +146,7 @@ def expected(
         trace = llmprof.read(source, cache=False, workers=1)
     first = trace.meta["start_epoch_ns"] - int(base.head["baseTimeNanoseconds"])
     tables = {}
-    for name, frame in trace.recorded.items():
+    for name, frame in trace.capture.recorded.items():
         if "dur_ns" not in frame.columns:
             tables[name] = frame
             continue
@@ -242,7 +242,7 @@ def measure(
         of_parts = {}
         for some in parts:
             with Shares() as shares:
-                several(ANALYSES, trace.select(ranks=range(some)), client=client)
+                several(ANALYSES, trace.select(rank=range(some)), client=client)
             of_parts |= {
                 f"{key}_of_{some}": value for key, value in shares.facts("analyse", some).items()
             }

@@ -23,7 +23,7 @@ from llmprof.run.batch.parameters import apply
 from llmprof.run.trials.measure import Trial, loaded_engine, new_state, predicted_gain
 from llmprof.run.trials.schedule import NoPredictionError
 from llmprof.run.trials.verdict import FILE, Verdict, open_trial
-from llmprof.trace.storage import files
+from llmprof.trace.storage import files, typed
 
 OBJECTIVE = "output_tokens_per_s"
 CHUNKED = {"engine_args.max_num_batched_tokens": 1024, "engine_args.enable_chunked_prefill": True}
@@ -155,7 +155,7 @@ def plain_rates(worker: dict[str, Any]) -> list[float]:
 
 def found(folder: Path, pairs: dict[str, str]) -> list[dict[str, Any]]:
     """Predicted, measured and long gain of each trial."""
-    long, rows = files.read_json(folder / "long.json") or {}, []
+    long, rows = typed.found(folder / "long.json", Any) or {}, []
     for name, before in pairs.items():
         if not (folder / name / FILE).is_file():
             continue

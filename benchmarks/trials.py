@@ -12,11 +12,12 @@ import argparse
 import json
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import llmprof
 from llmprof.run.trials.measure import Trial, loaded_engine, new_state
 from llmprof.run.trials.verdict import FILE, Verdict
-from llmprof.trace.storage import files
+from llmprof.trace.storage import typed
 
 
 def main() -> None:
@@ -62,7 +63,7 @@ def main() -> None:
             engine.measure(config.timeout_s)
         for k in range(args.count):
             folder = args.folder / f"{k:02d}"
-            state = files.read_json(folder / FILE)
+            state = typed.found(folder / FILE, Any)
             if not isinstance(state, dict) or not (folder / "verdict.json").is_file():
                 folder.mkdir(exist_ok=True)
                 state = new_state(

@@ -22,7 +22,7 @@ from llmprof.run.launch.run.requests import requests_of
 from llmprof.run.trials import open_study
 from llmprof.run.trials.measure import loaded_engines
 from llmprof.run.trials.objectives import figure, holds, limits
-from llmprof.trace.storage import files
+from llmprof.trace.storage import files, typed
 
 OBJECTIVE = "output_tokens_per_s"
 SERVED = {
@@ -106,7 +106,7 @@ def grid(config: Any, args: argparse.Namespace, tell: Any) -> None:
         for values in itertools.product(*args.search.values())
     ]
     file = args.folder / "grid" / "grid.json"
-    done = files.read_json(file) or []
+    done = typed.found(file, Any) or []
     left = [point for point in points if point not in [one["values"] for one in done]]
     for group in (left[k : k + args.together] for k in range(0, len(left), args.together)):
         configs = [apply(config, point).replace(timeout_s=300.0) for point in group]
@@ -131,7 +131,7 @@ def _figures(requests: Any, slo: Any) -> dict[str, Any]:
 def _found(folder: Path, slo: str) -> dict[str, Any]:
     """Figures of the measured points of a study or a grid."""
     if folder.name == "grid":
-        return {"what": "grid", "points": files.read_json(folder / "grid.json")}
+        return {"what": "grid", "points": typed.found(folder / "grid.json", Any)}
     study, rows = open_study(folder), []
     for point in study.state["points"]:
         run = point["state"] == "finished" and llmprof.run.launch.open_run(folder / point["run"])

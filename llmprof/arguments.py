@@ -9,7 +9,7 @@ expected kind::
     llmprof.errors.ArgumentError: overlap() got the string 'trace.json' as trace; expected a Trace;
     read it first: ...
 
-The rooms of llmprof check all functions that they export (:func:`check_exports`); a function needs
+The rooms of llmprof check all functions that they export (:func:`door`); a function needs
 only annotations. Runtime type checkers (typeguard, beartype) do not serve here: their errors name
 types but no remedy, they have no kinds for windows and names of columns, and they refuse numpy's
 numbers.
@@ -29,7 +29,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, Literal, ParamSpec, TypeVar
 
-from llmprof.errors import AnalysisError, ArgumentError
+from llmprof.errors import AnalysisError, ArgumentError, no_attribute
 
 __all__ = [
     "AtLeastOne",
@@ -38,8 +38,8 @@ __all__ = [
     "Share",
     "Window",
     "check",
-    "check_exports",
     "checked",
+    "door",
     "refuse_unknown",
 ]
 
@@ -408,14 +408,29 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
     return call
 
 
-def check_exports(exported: dict[str, Any]) -> list[str]:
-    """Check the arguments of the functions that a room exports, given as its ``globals()``, and
-    return their names.
+def door(exported: dict[str, Any], *rooms: str) -> None:
+    """Make the ``globals()`` of a package its door: what it imported is all that it shows.
+
+    Arguments of its functions are checked, and a name that it does not have is answered with the
+    nearest one that it has. Of modules only ``rooms`` are shown.
     """
-    functions = {
-        name: checked(value)
+    own = (__name__, "llmprof.errors", "llmprof.lazy")
+    names = [
+        name
         for name, value in exported.items()
-        if isinstance(value, types.FunctionType) and value is not check_exports
-    }
-    exported |= functions
-    return list(functions)
+        if name in rooms
+        or not (
+            name.startswith("_")
+            or isinstance(value, types.ModuleType)
+            or getattr(value, "__module__", None) in own
+        )
+    ]
+    for name in names:
+        if isinstance(exported[name], types.FunctionType):
+            exported[name] = checked(exported[name])
+
+    def absent(name: str) -> Any:
+        raise no_attribute(f"module {exported['__name__']!r}", name, names)
+
+    exported |= {"__all__": names, "__dir__": lambda: names}
+    exported.setdefault("__getattr__", absent)

@@ -5,6 +5,7 @@ Every message says what was found, what was expected and what to do about it.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import ClassVar
@@ -101,6 +102,18 @@ class AnalysisError(LlmprofError):
     """The data exist but do not allow the requested analysis."""
 
 
+class DefectError(AnalysisError):
+    """One part of a result could not be made, by a fault of llmprof; the others were.
+
+    Its cause is what was raised.
+    """
+
+    remedy = (
+        "the same command, or its --resume with the folder of a run, makes it again, and with"
+        " --debug shows the traceback: please report this fault of llmprof"
+    )
+
+
 class OutputError(LlmprofError):
     """A result could not be written."""
 
@@ -142,6 +155,25 @@ def needs(
     except ImportError as error:
         found = f"{what} the package {package}, which is not installed"
         raise kind(found, hint=f"pip install 'llmprof[{extra}]'{more}") from error
+
+
+@contextmanager
+def guarded(what: str) -> Iterator[None]:
+    """Make one of several parts: what it raises by a fault of llmprof becomes a warning and a
+    :class:`DefectError`.
+    """
+    try:
+        yield
+    except (LlmprofError, KeyboardInterrupt, SystemExit, GeneratorExit):
+        raise
+    except (
+        BaseException
+    ) as error:  # also a panic of Polars, which is no Exception: no part may cost the others
+        failed = DefectError(f"{what} failed: {type(error).__name__}: {error}")
+        warning = TraceWarning(str(failed))
+        warning.__cause__ = error
+        warnings.warn(warning, stacklevel=3)
+        raise failed from error
 
 
 class TraceWarning(UserWarning):

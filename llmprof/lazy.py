@@ -1,17 +1,14 @@
-"""Imports that wait until something is used; public functions of packages check their arguments."""
+"""Imports that wait until something is used."""
 
 from __future__ import annotations
 
-import copyreg
 import sys
 from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
-from types import FunctionType, MethodType, ModuleType
+from types import MethodType, ModuleType
 
-import lazy_loader
-
-__all__ = ["Carded", "Later", "Method", "attach", "put_off", "put_off_formats"]
+__all__ = ["Carded", "Later", "Method", "put_off", "put_off_formats"]
 
 
 class Method:
@@ -50,45 +47,6 @@ class Later:
 
     def __getattr__(self, attribute: str) -> object:
         return getattr(import_module(self._name), attribute)
-
-
-def attach(
-    package: str, file: str, *, extra: str | None = None
-) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
-    """``__getattr__``, ``__dir__`` and ``__all__`` of a package that exports what its
-    ``__init__.pyi`` imports.
-
-    The arguments of exported functions are checked (:mod:`llmprof.arguments`), but not if a
-    function is imported from the module that defines it. The error of a failed import names the
-    extra of llmprof that the package needs.
-    """
-    find, listed, exported = lazy_loader.attach_stub(package, file)
-    module = sys.modules[package]
-    if (
-        type(module) is not ModuleType
-    ):  # so that functions that use the package can be sent to a worker
-        copyreg.pickle(type(module), lambda module: (import_module, (module.__name__,)))
-
-    def get(name: str) -> object:
-        if name not in exported:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        try:
-            value = find(name)
-        except ModuleNotFoundError as error:
-            if extra is None or (error.name or "").partition(".")[0] == "llmprof":
-                raise
-            found = (
-                f"{package}.{name} needs {error.name}, which is not installed: pip install"
-                f" 'llmprof[{extra}]'"
-            )
-            raise ModuleNotFoundError(found, name=error.name) from error
-        if isinstance(value, FunctionType):
-            from llmprof.arguments import checked
-
-            value = vars(module)[name] = checked(value)
-        return value
-
-    return get, listed, exported
 
 
 def put_off_formats() -> None:

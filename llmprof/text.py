@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import polars as pl
@@ -31,12 +31,21 @@ _NUMBERS_THAT_NAME = {
 _NUMBERS_THAT_NAME |= {"op_id", "last_rank", "next_event", "order", "launch_thread", "group"}
 
 
+def escaped(words: str, escape: Callable[[str], str]) -> str:
+    """Words in which each character that is not printed, but line feeds, is written in another
+    way.
+    """
+    return re.sub(
+        r"[^ -~\n]", lambda found: found[0] if found[0].isprintable() else escape(found[0]), words
+    )
+
+
 def plain(value: object) -> str:
     """Text that is safe to print: control characters and escape sequences become visible."""
-    return "".join(
-        c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode("ascii")
-        for c in str(value)
+    shown = escaped(
+        str(value), lambda one: one.encode("unicode_escape", "backslashreplace").decode("ascii")
     )
+    return shown.replace("\n", "\\n")
 
 
 _UNIT = re.compile(r"(\d) (%|[num]?s\b|[KMG]?i?B\b)")
@@ -253,7 +262,12 @@ def pairs(rows: Sequence[tuple[str, str]], *, indent: str = "  ") -> str:
     )
 
 
-_FORMULA = re.compile(r"^[=+\-@\t\r]")
+_FORMULA = re.compile(
+    "^(?:[\\s\\x00-\\x1f\\x7f-\\x9f\\u200b-\\u200f\\ufeff]*[-=+@\uff1d\uff0b\uff0d\uff20]|[\\t\\r\\n])"
+)
+"""What spreadsheets take for a formula: these signs, also wide ones, and behind what they leave
+out when they read.
+"""
 
 
 def csv(frame: pl.DataFrame) -> str:
@@ -262,7 +276,10 @@ def csv(frame: pl.DataFrame) -> str:
     frame = frame.with_columns(
         pl.col(name).cast(pl.List(pl.String)).list.join(" ") for name in lists
     )
-    texts = [name for name, dtype in frame.schema.items() if dtype == pl.String]
+    texts = frame.select(
+        pl.selectors.string() | pl.selectors.categorical() | pl.selectors.enum()
+    ).columns
+    frame = frame.with_columns(pl.col(texts).cast(pl.String))
     guarded = [
         pl.when(pl.col(name).str.contains(_FORMULA.pattern))
         .then("'" + pl.col(name))

@@ -226,7 +226,7 @@ def test_explorers_name_what_they_do_not_take(trace, name):
             lambda t: analyze.overlap(llmprof.sample_metrics("ncu_tp1_eager")),
             "got a Metrics as trace",
         ),
-        (lambda t: t.select(ranks=t), "got a Trace as ranks"),
+        (lambda t: t.select(rank=t), "got a Trace as ranks"),
         (lambda t: t.table("kernel"), "no table 'kernel'"),
         (lambda t: Trace({"kernels": [1]}), r"got a dict as tables; expected a mapping"),
     ],

@@ -21,7 +21,7 @@ from llmprof.analyze.catalog import views
 from llmprof.cli import analyze as cli_analyze
 from llmprof.cli import main, output
 from llmprof.cli.output import key_value
-from llmprof.errors import TraceWarning
+from llmprof.errors import PluginWarning, TraceWarning
 from tests.readers.traces import kernel, text_of
 from tests.report.builders import HOSTILE, build
 from tests.test_run_notebook import write_notebook
@@ -202,7 +202,7 @@ class TestAnalyze:
     def test_a_query_in_place_of_an_analysis_reads_the_tables_alone(self, run, saved, tmp_path):
         query = "select rank, count(*) as n from kernels group by rank order by rank"
         assert json.loads(run("analyze", saved, "--sql", query, "--rank", "1", "--json")[1]) == [
-            {"rank": 1, "n": llmprof.read(saved).select(ranks=1).kernels.height}
+            {"rank": 1, "n": llmprof.read(saved).select(rank=1).kernels.height}
         ]
         (tmp_path / "canary.csv").write_text("secret\nfound\n")
         code, out, err = run(
@@ -701,6 +701,87 @@ class TestProcess:
         out, err = process.communicate(timeout=300)
         assert (process.returncode, err) == (0, "")
         assert "kernel_\\xe9_\\u2026" in out
+
+
+ODD = [
+    "\x1b[2J",
+    "\x7f",
+    *map(chr, range(0x80, 0xA0)),
+    *"\u061c\u200e\u200f\u202a\u202e\u2066\u2069\ufeff\u2028",
+]
+"""Characters of names that a terminal obeys, or with which it shows text in another order."""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no pseudo-terminals")
+def test_a_terminal_gets_no_control_characters(tmp_path):
+    name = "".join(f"{one}k" for one in ODD)
+    folder = str(build({"other": name}).save(tmp_path / "t"))
+    for options in (["--json"], ["--csv", "-"], []):
+        terminal, end = os.openpty()
+        shown = subprocess.Popen(
+            [sys.executable, "-m", "llmprof", "analyze", folder, "--what", "kernels", *options],
+            stdout=end,
+            stderr=end,
+        )
+        os.close(end)
+        parts = []
+        with contextlib.suppress(OSError):  # the end of a terminal
+            while part := os.read(terminal, 1 << 16):
+                parts.append(part)
+        os.close(terminal)
+        assert shown.wait() == 0
+        out = b"".join(parts).decode()
+        assert not set("".join(ODD)) - set("[2Jk") & set(out), options
+    assert name in {
+        row["name"]
+        for row in json.loads(main_output("analyze", folder, "--what", "kernels", "--json"))
+    }
+
+
+def main_output(*argv: str) -> str:
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        assert main.main(list(argv)) == 0
+    return out.getvalue()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a shell closes them")
+@pytest.mark.parametrize("closed", [(1,), (2,), (0, 1, 2)])
+def test_closed_streams_are_no_error_and_get_nothing_of_others(saved, tmp_path, closed):
+    csv = tmp_path / "kernels.csv"
+    argv = [
+        sys.executable,
+        "-m",
+        "llmprof",
+        "analyze",
+        saved,
+        "--what",
+        "kernels",
+        "--csv",
+        str(csv),
+    ]
+    streams = " ".join(f"{number}>&-" if number else "<&-" for number in closed)
+    done = subprocess.run(
+        ["sh", "-c", f'"$@" {streams}', "sh", *argv], capture_output=True, text=True
+    )
+    assert done.returncode == 0
+    assert done.stderr == ""
+    assert csv.read_text("utf-8").startswith("name,")
+
+
+def test_warnings_of_libraries_are_for_debugging(run, saved, monkeypatch):
+    def warned(*_: object) -> str:
+        warnings.warn("of the trace\x9b", TraceWarning, stacklevel=1)
+        warnings.warn("of a plug-in", PluginWarning, stacklevel=1)
+        warnings.warn("of a library", UserWarning, stacklevel=1)
+        return ""
+
+    monkeypatch.setattr(cli_analyze, "info", warned)
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        said = run("info", saved)[2].splitlines()
+    assert said == ["llmprof: warning: of the trace\\x9b", "llmprof: warning: of a plug-in"]
+    with pytest.warns(UserWarning, match="of a library"):
+        assert run("info", saved, "--debug")[2].splitlines() == said
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")

@@ -13,11 +13,13 @@ import pytest
 
 from llmprof.cli import main
 from llmprof.cli import run as cli_run
-from llmprof.errors import ConfigError, LaunchError
+from llmprof.errors import ConfigError, LaunchError, LlmprofError, OutputError
+from llmprof.report import Visualizer
 from llmprof.run import launch
 from llmprof.run.launch import ExperimentConfig, RunFolder
 from tests.batch.runners import FakeRun, Runs, fail
 from tests.report.builders import build
+from tests.test_errors import Panic
 
 
 def config_of(*argv: str) -> ExperimentConfig:
@@ -313,6 +315,43 @@ class TestRun:
         assert done.returncode == 2
         assert done.stderr.startswith("llmprof: error: ")
         assert "/nowhere" in done.stderr
+
+
+SHOWN = {
+    "llmprof.report.run.Visualizer.generate_report_html": {"dashboard"},
+    "llmprof.report.run.Visualizer.create_all_visualizations": {"index"},
+    "llmprof.analyze.findings": {"index", "dashboard"},
+    "llmprof.cli.run.summarize": {"index", "dashboard"},
+}
+
+
+@pytest.mark.parametrize("place", SHOWN)
+def test_what_cannot_be_shown_does_not_cost_the_run(run, runner, tmp_path, monkeypatch, place):
+    runner.run = done = finished(tmp_path, build())
+    files = {
+        "index": done.folder.path / "index.html",
+        "dashboard": done.folder.path / "x_dashboard.png",
+    }
+    monkeypatch.setattr(Visualizer, "generate_report_html", lambda self: files["index"])
+    monkeypatch.setattr(Visualizer, "create_all_visualizations", lambda self: [files["dashboard"]])
+    for raised in (KeyError("a bug"), Panic("a bug"), OutputError("a bug"), LlmprofError("a bug")):
+
+        def broken(*_, error=raised, **options):
+            raise error
+
+        monkeypatch.setattr(place, broken)
+        ours = isinstance(raised, LlmprofError)
+        code, out, err = run("run", "--model", "random:tiny", "--no-progress")
+        assert (code, f"{done.folder.path} (finished)" in out) == (0, True)
+        assert {name for name, path in files.items() if str(path) in out} == SHOWN[place]
+        assert "a bug" in out + err
+        assert ("--resume" in err, "Traceback" in err) == (
+            not (ours and place.endswith("findings")),
+            False,
+        )
+        code, out, err = run("run", "--model", "random:tiny", "--no-progress", "--json", "--debug")
+        assert (code, json.loads(out)["state"]) == (0, "finished")
+        assert ("in broken" in err) == ("Visualizer" in place and not ours)
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ import pytest
 import llmprof
 from llmprof import names
 from llmprof.trace import Trace, schema
+from llmprof.trace.trace import open_saved
 from tests.readers.traces import kernel, op, text_of, write
 
 NCCL = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL"
@@ -47,9 +48,9 @@ def test_what_the_profiler_describes_and_what_names_say(tmp_path):
         (NCCL, None, "name", "all_reduce", "ring_ll", None),
     ]
     # the reader kept what was recorded
-    assert trace.recorded["collectives"].select("name", "kind", "algorithm", "bytes").rows() == [
-        ("Generic", None, None, None)
-    ]
+    assert trace.capture.recorded["collectives"].select(
+        "name", "kind", "algorithm", "bytes"
+    ).rows() == [("Generic", None, None, None)]
 
 
 def test_a_recorded_track_of_calls_is_all_of_its_rank():
@@ -90,7 +91,7 @@ def test_a_window_without_kernels_has_no_collectives_of_the_host(tmp_path):
     part = trace.select(window=(start, start + 10_000))
     assert part.ops.height == 1
     assert part.collectives.is_empty()
-    again = Trace.open(part.save(tmp_path / "part"))
+    again = open_saved(part.save(tmp_path / "part"))
     assert again.collectives.is_empty()
 
 

@@ -9,6 +9,8 @@ import time
 import psutil
 import pytest
 
+from tests.processes import still_running
+
 pytestmark = pytest.mark.skipif(
     not hasattr(signal, "siginterrupt"), reason="signals are another thing there"
 )
@@ -18,13 +20,15 @@ WAITS = {
     "a process": "subprocess.run([sys.executable, '-c', 'import time; time.sleep(600)'])",
     "a pipe": "os.read(os.pipe()[0], 1)",
     "a query": "sqlite.query('a.sqlite', 'WITH RECURSIVE c AS (SELECT 1 UNION ALL SELECT 1 FROM c) SELECT * FROM c')",
+    "a query of tables": "sql.answer({'k': many}, 'select sum(a.n) from k a, k, k c, k d')",
 }
 CODE = """
 import os, signal, sqlite3, subprocess, sys, threading
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have it ignored
 import polars
-from llmprof.trace.storage import sqlite
+from llmprof.trace.storage import sql, sqlite
 sqlite3.connect("a.sqlite").execute("CREATE TABLE t (n)")
+many = polars.DataFrame({"n": range(1000)})
 print("begin", flush=True)
 """
 
@@ -45,6 +49,7 @@ def test_an_interrupt_ends_a_wait(what, tmp_path):
             below = psutil.Process(child.pid).children()
             child.send_signal(signal.SIGINT)
             assert "KeyboardInterrupt" in child.communicate(timeout=60)[1]
+            assert not still_running(below)
         finally:
             for process in [*below, child]:
                 with contextlib.suppress(psutil.NoSuchProcess):

@@ -103,8 +103,8 @@ def test_the_tool_that_wrote_a_recording_is_the_one_that_advice_is_for(
     meta, tables, tool, said, not_said
 ):
     trace = Trace(tables, meta)
-    assert trace.tool == tool
-    advice = trace.how_to_record("kernels")
+    assert trace.capture.tool == tool
+    advice = trace.capture.how_to_record("kernels")
     assert all(words in advice for words in said)
     assert not any(words in advice for words in not_said)
 

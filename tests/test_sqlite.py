@@ -1,10 +1,6 @@
 import contextlib
 import functools
-import os
-import signal
 import sqlite3
-import threading
-import time
 from contextlib import closing
 
 import polars as pl
@@ -188,27 +184,6 @@ def test_an_endless_view_is_not_looked_at(tmp_path):
         llmprof.read(path, cache=False)
 
 
-def test_an_interrupted_query_goes_on_for_one_batch_at_most(database):
-    def sql_threads():
-        return [thread for thread in threading.enumerate() if thread.name == "llmprof-sql"]
-
-    def interrupt():
-        while not sql_threads():
-            time.sleep(0.01)
-        os.kill(os.getpid(), signal.SIGINT)
-
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        threading.Thread(target=interrupt, daemon=True).start()
-        with pytest.raises(KeyboardInterrupt):
-            sqlite.query(database, ENDLESS)
-    finally:
-        signal.signal(signal.SIGINT, before)
-    for thread in sql_threads():
-        thread.join(120)
-    assert not sql_threads()
-
-
 @pytest.mark.parametrize(
     "asked", [sqlite3.SQLITE_SELECT, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_READ]
 )
@@ -226,7 +201,7 @@ def test_an_interrupt_while_sqlite_asks_what_is_allowed_is_an_interrupt(
 
     monkeypatch.setattr(sqlite, "_authorize", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        sqlite.query(database, "SELECT max(rowid) FROM sqlite_master")
+        sqlite.computed({}, database, "SELECT max(rowid) FROM sqlite_master")
     with pytest.raises(KeyboardInterrupt), sqlite.connect(database) as connection:
         sqlite.tables(connection)
 
@@ -292,7 +267,7 @@ def test_a_value_of_another_type_in_a_later_batch_is_cast_too(monkeypatch, tmp_p
     frame = made(tmp_path / "a.sqlite", "CREATE TABLE t (n, text TEXT)", rows)
     assert frame["n"].to_list() == [12 if i == 95 else i for i in range(100)]
     with pytest.raises(ReadError, match="Type mismatch"):
-        sqlite.query(tmp_path / "a.sqlite", "SELECT n FROM t")
+        sqlite.computed({}, str(tmp_path / "a.sqlite"), "SELECT n FROM t")
     made(
         tmp_path / "b.sqlite",
         "CREATE TABLE t (n INTEGER, text TEXT)",

@@ -1,5 +1,8 @@
 """Frames as plain text: units, widths, and nothing that a terminal would obey."""
 
+import csv
+import io
+
 import polars as pl
 import pytest
 
@@ -68,6 +71,10 @@ def test_texts_are_shortened_before_columns_go():
     )
 
 
+BLANKS = ("\n", "\r\n", "\n\n \t", " ", "\xa0", "\u3000", "\ufeff", "\u200b", "\x01", "\x85")
+"""What spreadsheets leave out before they look for a formula."""
+
+
 def test_a_spreadsheet_runs_no_cell_of_a_trace():
     frame = pl.DataFrame(
         {
@@ -78,6 +85,20 @@ def test_a_spreadsheet_runs_no_cell_of_a_trace():
     lines = text.csv(frame).splitlines()
     assert lines[:5] == ["'=head,value", "'=1+1,-1.5", "'+1,2.0", "'-1,3.0", "'@x,4.0"]
     assert lines[6:] == ["plain,6.0", ","]
+    behind = pl.Series(
+        [f"{space}{sign}cmd()" for space in BLANKS for sign in "=+-@\uff1d\uff0b\uff0d\uff20"]
+    )
+    of_types = pl.DataFrame(
+        {"text": behind, "coded": behind.cast(pl.Categorical), "listed": [[one] for one in behind]}
+    )
+    cells = list(csv.reader(io.StringIO(text.csv(of_types), newline="")))[1:]
+    assert cells == [[f"'{one}"] * 3 for one in behind]
+    assert (
+        text.csv(pl.DataFrame({"text": (harmless := ["a=1", " a", "1-2", "x@y"])})).split("\n")[
+            1:-1
+        ]
+        == harmless
+    )
     for sequence in ("\x1b]0;title\x07", "\x1b[2J", "\x9b31m", "\u202eabc", "a\rb", "\x00"):
         assert text.plain(sequence).isprintable()
     trace = llmprof.Trace({}, {"device": "\x1b[31mGPU"})

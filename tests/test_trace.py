@@ -10,6 +10,7 @@ from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, Output
 from llmprof.report import cards
 from llmprof.trace import META_FILE, Trace, schema
 from llmprof.trace.storage import parquet
+from llmprof.trace.trace import open_saved
 
 
 def kernels(*rows: tuple[int, int, int, str]) -> pl.DataFrame:
@@ -63,15 +64,15 @@ def test_ranks_span_and_tables(trace):
 
 
 def test_select_ranks_and_a_window(trace):
-    assert trace.select(ranks=0).kernels["name"].to_list() == ["a", "b"]
-    assert trace.select(ranks=[1]).kernels["name"].to_list() == ["c"]
+    assert trace.select(rank=0).kernels["name"].to_list() == ["a", "b"]
+    assert trace.select(rank=[1]).kernels["name"].to_list() == ["c"]
     with pytest.raises(AnalysisError, match=r"ranks 7 are not in the trace; expected some of 0, 1"):
-        trace.select(ranks=7)
-    assert trace.select(ranks=0).counters.height == 0
+        trace.select(rank=7)
+    assert trace.select(rank=0).counters.height == 0
     assert trace.select(window=(10, 40)).kernels["name"].to_list() == ["a"]
     assert trace.select(window=(0, 41)).kernels["name"].to_list() == ["a", "b", "c"]
     assert trace.select(window=(0, 50)).counters["time_ns"].to_list() == [5]
-    part = trace.select(ranks=0, window=(0, 20))
+    part = trace.select(rank=0, window=(0, 20))
     assert part.kernels["name"].to_list() == ["a"]
     assert part.meta == trace.meta
     with pytest.raises(NotCapturedError):
@@ -82,9 +83,9 @@ def test_select_ranks_and_a_window(trace):
 def test_round_trip(trace, tmp_path):
     folder = trace.save(tmp_path / "deep" / "run")
     assert folder == tmp_path / "deep" / "run"
-    same(Trace.open(folder), trace)
+    same(open_saved(folder), trace)
     with pytest.raises(NotCapturedError):
-        _ = Trace.open(folder).memory
+        _ = open_saved(folder).memory
     assert sorted(p.name for p in folder.iterdir()) == [
         "copies.parquet",
         "counters.parquet",
@@ -97,16 +98,16 @@ def test_a_saved_trace_is_replaced_as_a_whole(trace, tmp_path):
     folder = trace.save(tmp_path / "run")
     smaller = Trace({"kernels": kernels((5, 0, 1, "z"))})
     smaller.save(folder)
-    same(Trace.open(folder), smaller)
+    same(open_saved(folder), smaller)
     assert [p.name for p in tmp_path.iterdir()] == ["run"]
 
 
 def test_an_empty_folder_and_a_link_to_a_saved_trace_are_filled(trace, tmp_path):
     (tmp_path / "empty").mkdir()
-    same(Trace.open(trace.save(tmp_path / "empty")), trace)
+    same(open_saved(trace.save(tmp_path / "empty")), trace)
     (tmp_path / "link").symlink_to(tmp_path / "empty")
     Trace({}).save(tmp_path / "link")
-    same(Trace.open(tmp_path / "empty"), Trace({}))
+    same(open_saved(tmp_path / "empty"), Trace({}))
     assert (tmp_path / "link").is_symlink()
 
 
@@ -121,7 +122,7 @@ def test_what_somebody_else_wrote_is_left_alone(trace, tmp_path):
     with pytest.raises(OutputError, match=r"other files: notes\.txt"):
         Trace({}).save(folder)
     assert (folder / "notes.txt").read_text() == "mine"
-    same(Trace.open(folder), trace)
+    same(open_saved(folder), trace)
 
 
 def test_a_folder_that_cannot_be_written_is_said_so(trace, tmp_path):
@@ -153,7 +154,7 @@ def test_a_save_that_fails_leaves_the_old_trace_and_nothing_else(
     with pytest.raises(OutputError, match="No space left on device"):
         Trace({}, {"new": True}).save(folder) if fails_at == "move" else trace.save(folder)
     monkeypatch.undo()
-    same(Trace.open(folder), trace)
+    same(open_saved(folder), trace)
     assert [p.name for p in tmp_path.iterdir()] == ["run"]
 
 
@@ -178,7 +179,7 @@ def test_a_head_that_is_not_ours_is_said_so(tmp_path, head, message):
     if head is not None:
         (tmp_path / META_FILE).write_text(head)
     with pytest.raises(ReadError, match=message):
-        Trace.open(tmp_path)
+        open_saved(tmp_path)
 
 
 def test_a_damaged_or_missing_table_is_not_taken_for_one_that_was_not_recorded(trace, tmp_path):
@@ -196,7 +197,7 @@ def test_a_damaged_or_missing_table_is_not_taken_for_one_that_was_not_recorded(t
         else:
             pl.read_parquet(file).head(1).write_parquet(file)
         with pytest.raises(ReadError, match="kernels"):
-            Trace.open(folder)
+            open_saved(folder)
 
 
 def test_a_saved_table_that_the_head_does_not_name_is_damage(tmp_path, sample_trace):
@@ -206,11 +207,11 @@ def test_a_saved_table_that_the_head_does_not_name_is_damage(tmp_path, sample_tr
     head["tables"]["kernel"] = head["tables"].pop("kernels")
     parquet.write_head(folder, head)
     with pytest.raises(ReadError, match="is damaged"):
-        Trace.open(folder)
+        open_saved(folder)
     del head["tables"]["kernel"]
     parquet.write_head(folder, head)
     with pytest.raises(ReadError, match=r"does not name kernels\.parquet"):
-        Trace.open(folder)
+        open_saved(folder)
 
 
 def _places(value, path=()):
@@ -270,7 +271,7 @@ def test_wrong_types_in_the_metadata_of_a_saved_trace_are_refused_or_do_no_harm(
         if path:
             parquet.write_head(folder, _replaced(head, path, wrong))
             with contextlib.suppress(LlmprofError):
-                read = Trace.open(folder)
+                read = open_saved(folder)
                 assert [
                     *cards.files(read),
                     *cards.reading(read),

@@ -36,26 +36,24 @@ from llmprof.analyze.spikes import spikes
 from llmprof.analyze.stacks import hotspots, stacks, totals
 from llmprof.analyze.step_times import step_time
 from llmprof.analyze.tensor_cores import tensor_cores
-from llmprof.arguments import check_exports
+from llmprof.arguments import door
+from llmprof.errors import no_attribute
 from llmprof.findings.findings import findings
 from llmprof.replay.critical_path import critical_path
 from llmprof.replay.opportunities import opportunities
 from llmprof.replay.slack import slack
 from llmprof.replay.what_if import what_if
 
-__all__ = sorted(["changes", "ncu", "npu", "nsys", *check_exports(globals())])  # noqa: PLE0605
-
-
-def __dir__() -> list[str]:
-    return __all__
-
 
 def __getattr__(name: str) -> object:
+    """An analysis that a plug-in adds, by the name of its function."""
     from llmprof.analyze.catalog import analyses
-    from llmprof.errors import no_attribute
 
-    # analyses of other packages; names with an underscore are asked for by Python itself
-    added = {} if name.startswith("_") else {one.name: one for one in analyses() if one.package}
-    if name in added:
-        return added[name].function
-    raise no_attribute(f"module {__name__!r}", name, [*__all__, *added])
+    added = () if name.startswith("_") else analyses()
+    for entry in added:
+        if entry.package and entry.name == name:
+            return entry.function
+    raise no_attribute(f"module {__name__!r}", name, globals()["__all__"])
+
+
+door(globals(), "changes", "ncu", "npu", "nsys")

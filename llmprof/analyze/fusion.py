@@ -137,7 +137,7 @@ def fusion(trace: Trace, *, max_ns: NotNegative = 20_000, predict: NotNegative =
     if not trace.has("kernels"):
         found = "this capture holds no kernels"
         raise NotCapturedError(
-            found, hint=f"record it with {trace.how_to_record('kernels')}", table="kernels"
+            found, hint=f"record it with {trace.capture.how_to_record('kernels')}", table="kernels"
         )
     events = chains(trace, max_ns)
     linked = events.filter(pl.col("chain").is_not_null())

@@ -102,7 +102,7 @@ def recorded_calls(trace: Trace) -> tuple[pl.DataFrame, pl.DataFrame]:
     if ops.is_empty():
         found = "this capture holds no operators"
         raise NotCapturedError(
-            found, hint=f"record it with {trace.how_to_record('ops')}", table="ops"
+            found, hint=f"record it with {trace.capture.how_to_record('ops')}", table="ops"
         )
     missing = [
         pl.lit(None, dtype=pl.String).alias(name) for name in _ARGUMENTS if name not in ops.columns

@@ -612,7 +612,7 @@ def _rows(
     least = events.select(pl.col("dur_ns").filter(pl.col("dur_ns") > 0).min()).item()
     noted = trace.meta.get("model")
     spread = isinstance(noted, dict) and bool(noted.get("expert_parallel"))
-    bound = _Bound(*peaks, float(least or 0), trace.platform.words["graph"], spread=spread)
+    bound = _Bound(*peaks, float(least or 0), trace.capture.platform.words["graph"], spread=spread)
     each = _work(rows, coded, ops, said, bound)
     rows = rows.drop(
         "labelled",

@@ -315,7 +315,10 @@ def named(trace: Trace, model: str | Path | Mapping[str, Any] | Shape) -> Trace:
         config = read_config(config)
     noted = {"name": shape(model).name, "config": config}
     return Trace(
-        trace.recorded, trace.meta | {"model": noted}, trace.coverage, database=trace._database
+        trace.capture.recorded,
+        trace.meta | {"model": noted},
+        trace.coverage,
+        database=trace._database,
     )
 
 

@@ -5,7 +5,7 @@ columns that a chart needs, raises :class:`~llmprof.errors.AnalysisError`. Altai
 the first chart.
 """
 
-from llmprof.arguments import check_exports
+from llmprof.arguments import door
 from llmprof.lazy import put_off_formats
 
 put_off_formats()
@@ -45,4 +45,4 @@ from llmprof.charts.theory import (
 )
 from llmprof.charts.timeline.timeline import timeline
 
-check_exports(globals())
+door(globals())

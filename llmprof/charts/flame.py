@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from llmprof.charts.base.draw import chart_of, inline, nothing, number, require, tips
-from llmprof.charts.base.theme import BLACK, PAPER, TEXT_PX, finish, inner, percent, span
+from llmprof.charts.base.theme import BLACK, PAPER, TEXT_PX, finish, inner, layered, percent, span
 from llmprof.lazy import Later
 from llmprof.text import shorten
 from llmprof.trace.storage import files
@@ -100,7 +100,7 @@ def flame(frame: pl.DataFrame, *, depth: int = 40, title: str | None = None) -> 
     words = base.mark_text(color=BLACK, fontSize=TEXT_PX, clip=True).encode(
         x=alt.X("middle:Q"), y=alt.Y("at:Q"), text=alt.Text("label:N")
     )
-    chart = alt.LayerChart(layer=[boxes, words]).properties(width=inner(), height=_ROW * levels)
+    chart = layered(boxes, words).properties(width=inner(), height=_ROW * levels)
     head = f"{amount(total)} in {rows.height:,} call stacks"
     note = (
         "A frame is as wide as what was spent in it and below it. Drag and turn the wheel to look"

@@ -35,6 +35,9 @@ SAMPLE: Final = "sample:"
 MOST_ROWS: Final = 1_000
 """Largest number of rows in an answer, even if a caller gives a higher limit."""
 
+MOST_BYTES: Final = 16 << 20
+"""Largest rows of an answer, as Arrow with each text in full."""
+
 _MOST_LISTED, _MOST_ENTRIES, _MOST_DEPTH, _KEPT_TRACES = 200, 20_000, 3, 2
 
 
@@ -155,14 +158,17 @@ class Tools:
             {
                 "what": cards.headline(trace),
                 "device": meta.get("device"),
-                "platform": trace.platform.name,
+                "platform": trace.capture.platform.name,
                 "format": meta.get("format"),
                 "ranks": trace.ranks,
                 "world_size": meta.get("world_size"),
                 "versions": meta.get("versions"),
                 "span_ns": high - low,
                 "tables": {
-                    name: {"rows": rows, "columns": trace.scan(name).collect_schema().names()}
+                    name: {
+                        "rows": rows,
+                        "columns": trace.capture.scan(name).collect_schema().names(),
+                    }
                     for name, rows in trace.rows.items()
                 },
                 "analyses": {name: view.help for name, view in views().items() if not view.needs},
@@ -192,7 +198,7 @@ class Tools:
                 f"there is no analysis {what!r}", expected=f"one of {', '.join(allowed)}"
             )
         trace = self.trace(path)
-        frame = pl.DataFrame(allowed[what].function(trace.select(ranks=ranks) if ranks else trace))
+        frame = pl.DataFrame(allowed[what].function(trace.select(rank=ranks) if ranks else trace))
         if sort is not None:
             if sort not in frame.columns:
                 raise AnalysisError(
@@ -246,6 +252,12 @@ class Tools:
 
 def _rows(frame: pl.DataFrame, limit: int) -> dict[str, Any]:
     kept = frame.head(max(0, min(limit, MOST_ROWS)))
+    size = kept.write_ipc(None, compat_level=pl.CompatLevel.oldest()).getbuffer().nbytes
+    if size > MOST_BYTES:
+        hint = "name fewer columns, shorten texts, or give a lower limit"
+        raise AnalysisError(
+            f"the answer has {size:,} bytes", expected=f"at most {MOST_BYTES:,}", hint=hint
+        )
     return _plain({"rows": kept.to_dicts(), "rows_in_all": frame.height, "columns": frame.columns})
 
 

@@ -84,7 +84,7 @@ def analysis(args: Namespace, terminal: Terminal, trace: Trace | None = None) ->
         )
     if args.sql:
         trace = trace or open_trace(args.paths, args, terminal)
-        frame = (trace.select(ranks=args.rank) if args.rank else trace).sql(args.sql)
+        frame = (trace.select(rank=args.rank) if args.rank else trace).sql(args.sql)
     elif of_profile:
         frame = view_of_profile(args)
     else:
@@ -261,7 +261,7 @@ def _ranked(view: Analysis, trace: Trace, args: Namespace, terminal: Terminal) -
         return frame
     if "rank" in frame.columns:
         return frame.filter(pl.col("rank").is_in(args.rank))
-    return function(trace.select(ranks=args.rank), **options)
+    return function(trace.select(rank=args.rank), **options)
 
 
 def _shown(view: Analysis, frame: pl.DataFrame, by: str | None) -> list[str] | None:
@@ -361,7 +361,7 @@ def findings_text(
 
 def _place(row: Mapping[str, Any]) -> str:
     """Say on which rank and when a finding is worst."""
-    if row.get("rank") is None or row.get("start_ns") is None:
+    if None in (row.get("rank"), row.get("start_ns"), row.get("end_ns")):
         return ""
     return (
         f"; worst on rank {row['rank']} at {row['start_ns'] / 1e6:,.3f} to"
@@ -850,7 +850,7 @@ def info(args: Namespace, terminal: Terminal) -> str:
         if name in counts:
             rows.append((name, f"{counts[name]:>12,}  {table.row}"))
         else:
-            rows.append((name, f"{'-':>12}  not captured: {trace.how_to_record(name)}"))
+            rows.append((name, f"{'-':>12}  not captured: {trace.capture.how_to_record(name)}"))
     width = terminal.width or 10_000
     parts += [
         "Tables",

@@ -33,6 +33,7 @@ from llmprof.run.experiments.scaling import (
 from llmprof.run.experiments.workers.bandwidth import SPEC
 from llmprof.run.launch import ExperimentConfig
 from llmprof.run.launch.engines import interpreter
+from llmprof.trace.storage import typed
 
 NAMES = ("bandwidth", "sequence_length", "parallelism", "calibrate", "watch", "report")
 WATCHED = ("bandwidth", "sequence_length", "parallelism")
@@ -89,7 +90,7 @@ def _spec(words: str) -> dict[str, Any]:
     """Options of the measurement from JSON."""
     try:
         return checked_spec(json.loads(words))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise argparse.ArgumentTypeError(f"{words!r} is not JSON: {error}") from error
     except ConfigError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
@@ -255,7 +256,7 @@ def _point_values(args: Namespace, folder: Path, terminal: Terminal) -> dict[str
     _points(args, place, _layouts(args.layouts), terminal)
     values: dict[str, list[float]] = {}
     for path in sorted(place.glob("latency_analysis_*.json")):
-        for row in json.loads(path.read_text("utf-8"))["rows"]:
+        for row in typed.read(path, typed.Points)["rows"]:
             point = f"tp{row['tp']}_pp{row['pp']}_{row['prompt']}x{row['batch']}x{row['out']}_s"
             for phase in ("prefill", "decode_step"):
                 if row.get(f"{phase}_s") is not None:

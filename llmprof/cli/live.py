@@ -9,7 +9,7 @@ import signal
 import textwrap
 from argparse import Namespace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import llmprof
 from llmprof import text
@@ -20,7 +20,7 @@ from llmprof.run.launch import Run
 from llmprof.run.live.condition import NAMES
 from llmprof.run.live.recording import fewer
 from llmprof.run.live.watching import SEVERITIES, STATE
-from llmprof.trace.storage import files
+from llmprof.trace.storage import typed
 from llmprof.units import SECONDS, format_bytes
 
 
@@ -166,11 +166,11 @@ def watch(args: Namespace, terminal: Terminal) -> str:
         folder = llmprof.watch(args.url, args.when, **options)
     except KeyboardInterrupt:
         return "" if args.json else "The watch has ended."
-    state = files.read_json(folder / STATE) or {}
+    said = typed.found(folder / STATE, typed.Watch) or {}
     if args.json:
-        return to_json({"folder": folder} | state)
-    kept = text.counted(len(state.get("kept") or ()), "capture")
-    return f"{text.counted(state.get('scrapes') or 0, 'reading')} and {kept} in {folder}"
+        return to_json({"folder": folder} | said)
+    kept = text.counted(len(said.get("kept") or ()), "capture")
+    return f"{text.counted(said.get('scrapes') or 0, 'reading')} and {kept} in {folder}"
 
 
 def words_of(command: str | None) -> list[str] | None:
@@ -193,20 +193,16 @@ def record(args: Namespace, terminal: Terminal) -> str:
     if not args.json:
         options["say"] = lambda words: terminal.tell(wrapped(words, terminal.width, "", ""))
     done = llmprof.record(args.url, **options)
-    recording = files.read_json(done.folder.recording) or {}
+    recording = typed.found(done.folder.recording, typed.Recording) or {}
     if args.json:
         return to_json({"folder": done.folder.path, "state": done.state, "recording": recording})
     return "\n\n".join(filter(None, (capture_text(done, terminal), _places(done, recording))))
 
 
-def _places(done: Run, recording: dict[str, object]) -> str:
-    cost = recording.get("cost")
-    cost = cost if isinstance(cost, dict) else {}
-    said = [
-        f"{format_bytes(cost.get('bytes') or 0)} of traces, written in"
-        f" {cost.get('stop_s') or 0:.1f} s"
-    ]
-    if cost.get("overhead") is not None:
+def _places(done: Run, recording: dict[str, Any]) -> str:
+    cost = recording.get("cost") or {"bytes": 0, "stop_s": 0, "overhead": None}
+    said = [f"{format_bytes(cost['bytes'])} of traces, written in {cost['stop_s']:.1f} s"]
+    if cost["overhead"] is not None:
         said.append(f"{fewer(cost['overhead'])} tokens a second than just before")
     rows = [("Recording", str(done.folder.path)), ("Cost", "; ".join(said))]
     rows += [("Note", str(note)) for note in done.summary.get("notes") or ()]

@@ -8,12 +8,13 @@ import re
 import shutil
 import sys
 import time
+import traceback
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final, TextIO
 
-from llmprof.errors import LlmprofError, OutputError, TraceWarning
+from llmprof.errors import LlmprofError, OutputError, PluginWarning, TraceWarning
 from llmprof.version import __version__
 
 SLOWER, FAILED, INTERRUPTED, PIPE_CLOSED = 1, 2, 130, 141
@@ -90,7 +91,7 @@ class ProgressLine:
 
     def __call__(self, what: str, done: int, total: int) -> None:
         """Show the current task and its progress."""
-        now = time.monotonic()
+        now, what = time.monotonic(), _plain(what)
         if self._live:
             if what == self._last and now - self._at < self.EVERY_S:
                 return
@@ -118,6 +119,7 @@ class ProgressLine:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command."""
+    _open_streams()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
@@ -133,7 +135,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("always", TraceWarning)
-            _show_warnings(progress)
+            _show_warnings(progress, debug=args.debug)
             out = _run(args, progress, shown=shown)
         progress.clear()
         if out or args.command != "mcp":  # the output of mcp belongs to the protocol
@@ -154,6 +156,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     from llmprof.cli.output import Failing
 
     return SLOWER if isinstance(out, Failing) else 0
+
+
+def _open_streams() -> None:
+    """Open what was closed before the start (``>&-``) to nothing, so that no file gets its
+    number and its output.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            nothing = os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+            os.set_inheritable(nothing, True)
+            setattr(sys, name, os.fdopen(nothing, "w" if number else "r"))
 
 
 def _run(args: argparse.Namespace, progress: ProgressLine, *, shown: bool) -> str:
@@ -201,8 +214,14 @@ def _check_outputs(args: argparse.Namespace) -> None:
 
 
 def _print(words: str) -> None:
-    """Print without buffering; a full disk raises an error that says so."""
+    """Print without buffering, on a terminal no control characters; a full disk raises an error
+    that says so.
+    """
     try:
+        if sys.stdout.isatty():
+            from llmprof.text import plain
+
+            words = "\n".join(map(plain, words.split("\n")))
         print(words, flush=True)
     except BrokenPipeError:
         raise
@@ -226,15 +245,19 @@ def _width() -> int | None:
     return None
 
 
-def _show_warnings(progress: ProgressLine) -> None:
-    """Print warnings about traces as one line each; other warnings keep Python's form."""
+def _show_warnings(progress: ProgressLine, *, debug: bool) -> None:
+    """Print warnings of llmprof as one line each, with ``debug`` also what was raised; those of
+    libraries are shown with ``debug`` alone, and keep Python's form.
+    """
     usual = warnings.showwarning
 
     def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
         progress.clear()
-        if issubclass(category, TraceWarning):
+        if issubclass(category, (TraceWarning, PluginWarning)):
+            if debug and isinstance(message, Warning) and message.__cause__ is not None:
+                traceback.print_exception(message.__cause__)
             print(f"{_NAME}: warning: {_plain(message)}", file=sys.stderr)
-        else:
+        elif debug:
             usual(message, category, *where, **more)
 
     warnings.showwarning = show

@@ -37,7 +37,7 @@ from llmprof.cli.output import (
     to_json,
     wrapped,
 )
-from llmprof.errors import LaunchError, LlmprofError, NotCapturedError
+from llmprof.errors import LaunchError, LlmprofError, guarded
 from llmprof.findings.facts import where_the_time_went
 from llmprof.progress import Progress
 from llmprof.readers import bundled, redaction
@@ -97,9 +97,10 @@ def report(args: Namespace, terminal: Terminal) -> str:
     if args.json:
         return to_json(_files_of(written))
     try:
-        found = analyze.findings(trace).head(MOST_FINDINGS)
-        top = findings_text(found, terminal.width, args.paths, where_the_time_went(trace))
-    except NotCapturedError as error:
+        with guarded("the findings"):
+            found = analyze.findings(trace).head(MOST_FINDINGS)
+            top = findings_text(found, terminal.width, args.paths, where_the_time_went(trace))
+    except LlmprofError as error:
         top = wrapped(f"No findings: {text.plain(error)}", terminal.width, "", "")
     return f"{top}\n\n{_paths_of(written)}"
 

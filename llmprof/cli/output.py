@@ -5,18 +5,19 @@ import json
 import math
 import os
 import textwrap
+import warnings
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import polars as pl
 
 from llmprof import analyze, text
-from llmprof.errors import ConfigError, LlmprofError
+from llmprof.errors import ConfigError, DefectError, LlmprofError, TraceWarning, guarded
 from llmprof.progress import Progress
 from llmprof.readers import bundled, read
 from llmprof.readers.common.helpers import processes
@@ -51,6 +52,27 @@ class Terminal:
         """Print words before the command ends."""
         if self.say is not None:
             self.say(words)
+
+
+T = TypeVar("T")
+
+
+def shown(what: str, make: Callable[[], T], again: str) -> T | None:
+    """What a command makes of work that is done and kept; if it fails, a warning says how to
+    make it again.
+    """
+    try:
+        with guarded(what):
+            return make()
+    except DefectError:  # it was warned of
+        return None
+    except LlmprofError as error:
+        warnings.warn(
+            f"{what} could not be made: {error} To make it again: {again}",
+            TraceWarning,
+            stacklevel=2,
+        )
+        return None
 
 
 class Failing(str):
@@ -91,10 +113,13 @@ def options_of(args: Namespace, function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def to_json(value: object) -> str:
-    """Format a value as JSON: paths become text, infinities and NaN become null."""
-    return json.dumps(
+    """Format a value as JSON: paths become text, infinities and NaN become null, what is not
+    printed is escaped.
+    """
+    words = json.dumps(
         _finite(value), indent=1, ensure_ascii=False, allow_nan=False, default=os.fspath
     )
+    return text.escaped(words, lambda character: json.dumps(character)[1:-1])
 
 
 def _finite(value: object) -> object:

@@ -10,6 +10,7 @@ import fnmatch
 import shlex
 import typing
 from argparse import Namespace
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,8 +18,8 @@ import polars as pl
 
 from llmprof import analyze, text
 from llmprof.cli.analyze import findings_text
-from llmprof.cli.output import Failing, Terminal, key_value, share, to_json, wrapped
-from llmprof.errors import ConfigError, LlmprofError, NotCapturedError
+from llmprof.cli.output import Failing, Terminal, key_value, share, shown, to_json, wrapped
+from llmprof.errors import ConfigError, LlmprofError, NotCapturedError, guarded
 from llmprof.findings.facts import where_the_time_went
 from llmprof.run import batch, launch
 from llmprof.run.batch.parameters import label, points
@@ -176,21 +177,16 @@ def run(args: Namespace, terminal: Terminal) -> str:
         if args.dry_run:
             return to_json(_commands(config)) if args.json else _commands_text(config)
         done = launch.ExperimentRunner(config, progress=terminal.progress, check=args.check).run()
-    files: list[tuple[str, Path]] = []
-    if args.report:
-        if done.config.profile_mode == "ops":
-            from llmprof.report.operators import write_operators
-
-            files.append(
-                ("Operators", write_operators(done.folder.path, progress=terminal.progress)[-1])
-            )
-        files += _files(done, terminal)
+    files = [file for made in _files(done, terminal) for file in made or ()] if args.report else []
     if args.json:
         facts = {"folder": done.folder.path, "state": done.state, "summary": done.summary}
         return to_json(facts | {"files": [path for _, path in files]})
-    return "\n\n".join(
-        filter(None, (_requests(done), capture_text(done, terminal), _places(done, files)))
+    told = shown(
+        "the table of the requests",
+        lambda: _requests(done),
+        f"llmprof run --resume {done.folder.path}",
     )
+    return "\n\n".join(filter(None, (told, capture_text(done, terminal), _places(done, files))))
 
 
 def _commands(config: ExperimentConfig) -> dict[str, Any]:
@@ -215,16 +211,25 @@ def _commands_text(config: ExperimentConfig) -> str:
     return "\n".join([f"# environment\n{exported}", *lines])
 
 
-def _files(done: Run, terminal: Terminal) -> list[tuple[str, Path]]:
-    """Report and charts of the run."""
+def _files(done: Run, terminal: Terminal) -> Iterator[list[tuple[str, Path]] | None]:
+    """Report, charts and tables of the run, each on its own: the run is finished, whatever they
+    come to.
+    """
     from llmprof.report import Visualizer
 
-    visualizer = Visualizer(done.folder.path, progress=terminal.progress)
-    pictures = visualizer.create_all_visualizations()
-    named = [("Report", visualizer.generate_report_html())]
-    return named + [
-        ("Dashboard", path) for path in pictures if path.name.endswith("_dashboard.png")
-    ]
+    folder, again = done.folder.path, f"llmprof run --resume {shlex.quote(str(done.folder.path))}"
+    visualizer = Visualizer(folder, progress=terminal.progress)
+    if done.config.profile_mode == "ops":
+        from llmprof.report.operators import write_operators
+
+        yield shown(
+            "the table of operators",
+            lambda: [("Operators", write_operators(folder, progress=terminal.progress)[-1])],
+            again,
+        )
+    yield shown("the report", lambda: [("Report", visualizer.generate_report_html())], again)
+    pictures = shown("the pictures", visualizer.create_all_visualizations, again) or []
+    yield [("Dashboard", path) for path in pictures if path.name.endswith("_dashboard.png")]
 
 
 def _requests(done: Run) -> str:
@@ -254,23 +259,30 @@ def _requests(done: Run) -> str:
 def capture_text(done: Run, terminal: Terminal) -> str:
     """Summarise the findings of the run's trace, if there is one."""
     try:
-        trace = done.trace
+        with guarded("reading the timeline"):
+            trace = done.trace
     except NotCapturedError as error:
         return (
             ""
             if done.config.profile_mode in {"inference_only", "ncu"}
             else f"No timeline: {text.plain(error)}"
         )
+    except LlmprofError as error:
+        return wrapped(f"No timeline: {error}", terminal.width, "", "")
     try:
-        joined = None if done.engine_steps.is_empty() else analyze.requests(done)
+        with guarded("joining the requests to steps"):
+            joined = None if done.engine_steps.is_empty() else analyze.requests(done)
     except LlmprofError:  # the clocks disagree, or no request has times: the report says which
         joined = None
     try:
-        top = analyze.findings(trace, requests=joined).head(MOST_FINDINGS)
+        with guarded("the findings"):
+            top = analyze.findings(trace, requests=joined).head(MOST_FINDINGS)
+            went = where_the_time_went(trace, joined)
+            return (
+                findings_text(top, terminal.width, [done.folder.path], went) if top.height else ""
+            )
     except LlmprofError as error:
         return wrapped(f"No findings: {error}", terminal.width, "", "")
-    went = where_the_time_went(trace, joined)
-    return findings_text(top, terminal.width, [done.folder.path], went) if top.height else ""
 
 
 def _cost(row: dict[str, Any]) -> str:
@@ -440,8 +452,9 @@ def sweep(args: Namespace, terminal: Terminal) -> str:
     if args.report:
         if terminal.progress is not None:
             terminal.progress("drawing the sweep", 0, 0)
-        written = batch.write_report(done)
-        files = {"Report": written.index, "Table": written.folder / "comparison.csv"}
+        again = f"llmprof sweep --resume {shlex.quote(str(done.folder))}"
+        if written := shown("the report", lambda: batch.write_report(done), again):
+            files = {"Report": written.index, "Table": written.folder / "comparison.csv"}
     if args.json:
         results = {
             "comparison": done.comparison.to_dicts(),

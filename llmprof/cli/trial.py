@@ -11,7 +11,7 @@ from typing import Any
 import polars as pl
 
 from llmprof import text
-from llmprof.cli.output import Failing, Terminal, options_of, share, to_json, wrapped
+from llmprof.cli.output import Failing, Terminal, options_of, share, shown, to_json, wrapped
 from llmprof.cli.run import add_config_options, changes, config_of
 from llmprof.errors import ConfigError
 from llmprof.report.sweep import in_words
@@ -95,14 +95,18 @@ def trial(args: Namespace, terminal: Terminal) -> str:
     reference = run.config.replace(python=args.python_a) if args.python_a else run
     options = options_of(args, trials.trial)
     verdict = trials.trial(reference, _change(args), **options, progress=terminal.progress)
-    page = verdict.report()
+    page = shown(
+        "the page",
+        lambda: verdict.report().index,
+        f'llmprof.run.trials.open_trial("{verdict.folder}").report()',
+    )
     facts = {
         "folder": verdict.folder,
         "verdict": verdict.verdict,
         "says": verdict.says,
-        "page": page.index,
+        "page": page,
     }
-    out = to_json(facts) if args.json else said(verdict, terminal, page.index)
+    out = to_json(facts) if args.json else said(verdict, terminal, page)
     return (
         Failing(out) if args.fail_over is not None and verdict.fails_over(args.fail_over) else out
     )
@@ -192,20 +196,19 @@ def tune(args: Namespace, terminal: Terminal) -> str:
             )
             terminal.tell(words)
         raise
-    page = study.report()
+    page = shown(
+        "the page",
+        lambda: study.report().index,
+        f'llmprof.run.trials.open_study("{study.folder}").report()',
+    )
     if args.json:
         return to_json(
-            {
-                "folder": study.folder,
-                "says": study.says,
-                "command": study.command,
-                "page": page.index,
-            }
+            {"folder": study.folder, "says": study.says, "command": study.command, "page": page}
         )
-    return _found(study, terminal, page.index)
+    return _found(study, terminal, page)
 
 
-def _found(study: Study, terminal: Terminal, page: Path) -> str:
+def _found(study: Study, terminal: Terminal, page: Path | None) -> str:
     """The result, a row for each point, and the files."""
     rows = in_words(study.points)
     shown = [
@@ -222,12 +225,12 @@ def _found(study: Study, terminal: Terminal, page: Path) -> str:
     ends = [
         ("Ended", str(study.state["tune"].get("stopped"))),
         ("Study", str(study.folder)),
-        ("Page", str(page)),
+        ("Page", str(page or "none")),
     ]
     return "\n".join([*lines, text.pairs([*ends, ("To deploy", study.command)], indent="")])
 
 
-def said(verdict: Verdict, terminal: Terminal, page: Path) -> str:
+def said(verdict: Verdict, terminal: Terminal, page: Path | None) -> str:
     """The verdict, a row for each metric, and the files."""
     lines = [wrapped(verdict.says, terminal.width, "", "")]
     lines += [wrapped(note, terminal.width, "note: ", "      ") for note in verdict.state["notes"]]
@@ -239,7 +242,11 @@ def said(verdict: Verdict, terminal: Terminal, page: Path) -> str:
     table = pl.DataFrame(rows, schema=dict.fromkeys(heads, pl.String), orient="row")
     lines += ["", text.table(table, width=terminal.width)]
     return "\n".join(
-        [*lines, "", text.pairs([("Trial", str(verdict.folder)), ("Page", str(page))], indent="")]
+        [
+            *lines,
+            "",
+            text.pairs([("Trial", str(verdict.folder)), ("Page", str(page or "none"))], indent=""),
+        ]
     )
 
 

@@ -5,7 +5,7 @@ Each function returns a widget; show it as the last line of a cell. Explorers ne
 ``llmprof[notebook]``, and no network.
 """
 
-from llmprof.arguments import check_exports
+from llmprof.arguments import door
 from llmprof.explore.base.widget import link
 from llmprof.explore.collectives.explorer import all_reduce
 from llmprof.explore.compare.explorer import compare
@@ -20,4 +20,4 @@ from llmprof.explore.theory import theory
 from llmprof.explore.timeline.explorer import timeline
 from llmprof.explore.what_if.explorer import what_if
 
-check_exports(globals())
+door(globals())

@@ -97,8 +97,7 @@ class Front(ipywidgets.VBox):  # type: ignore[misc]
         self.tryings = tryings(run, findings, call) if self.rows else {}
         causes, effects, known = chained(findings)
         lead = next(iter([*causes, *known]), {})
-        saved = None if lead.get("predicted_plain") else lead.get("predicted_ns")
-        picture = step_bars(getattr(findings, "parts", None), saved)
+        picture = step_bars(getattr(findings, "parts", None), lead)
         lines = []
         for cause in causes:
             lines.append(self._line(cause, finding_html(cause)))

@@ -91,7 +91,7 @@ def findings_document(trace: Trace, requests: pl.DataFrame | None = None) -> dic
     return _document(
         findings(trace, requests=requests),
         device=meta.get("device"),
-        platform=trace.platform.name,
+        platform=trace.capture.platform.name,
         profiler=meta.get("format"),
         ranks=[rank for rank in trace.ranks if rank >= 0],
         world_size=meta.get("world_size"),

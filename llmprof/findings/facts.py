@@ -57,7 +57,7 @@ def _model(trace: Trace) -> tuple[str | None, str]:
         return f"{words}{layers}", "names of its modules"
     return (
         f"name unknown{layers}" if layers else None,
-        f"the trace names no model{_NAMED_BY.get(trace.tool, '')}",
+        f"the trace names no model{_NAMED_BY.get(trace.capture.tool, '')}",
     )
 
 
@@ -81,7 +81,7 @@ def _engine(trace: Trace) -> tuple[str | None, str]:
 def _device(trace: Trace) -> tuple[str | None, str]:
     device, ranks = trace.meta.get("device"), [rank for rank in trace.ranks if rank >= 0]
     count = f"{len(ranks)} x " if len(ranks) > 1 else ""
-    if not device and trace.on_host:
+    if not device and trace.capture.on_host:
         return None, "nothing ran on a device; operators of the host stand in"
     if device:
         return f"{count}{device}", "the profiler"

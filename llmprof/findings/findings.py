@@ -356,7 +356,7 @@ def _row(
         "share": share,
         "part": scope.part if scope.steps is not None else _RECORDED[scope.parts > 1],
         "of_torch": scope.of_torch,
-        "on_host": scope.trace.on_host,
+        "on_host": scope.trace.capture.on_host,
     }
     about = next(
         (name for key in ("name", "who", "call") if (name := measure.figures.get(key)) is not None),
@@ -366,7 +366,7 @@ def _row(
         of_scope["cause"] = follows  # where it has a finding
     if "name" in of_scope:
         of_scope["name"] = readable(pl.Series([about], dtype=pl.String))[0]
-    words = {**scope.trace.words, **of_scope}
+    words = {**scope.trace.capture.words, **of_scope}
     title, detail, suggestion = sentences.finding(rule.name, words, rule.words)
     gain = measure.ns if measure.gain_ns is None else measure.gain_ns
     first, last = measure.window_ns or (None, None)
@@ -564,7 +564,7 @@ def first_token_finding(
         return None
     windows = recorded_windows(trace)
     scope = Scope(trace, "whole recording", None, windows, int(windows["dur_ns"].sum()))
-    idle = None if trace.on_host or not windows.height else _pauses(scope)
+    idle = None if trace.capture.on_host or not windows.height else _pauses(scope)
     frame = frame if idle is None else _with_idle(frame, idle)
     slow = slowest(frame, quantile=quantile)
     numbers = slow["requests"]
@@ -587,7 +587,7 @@ def first_token_finding(
         "slowest_ns": worst["ttft_ns"],
         **(_why(scope, idle, worst) if idle is not None and name == IDLE else {}),
     }
-    words = {**trace.platform.words, "of_torch": scope.of_torch, **figures}
+    words = {**trace.capture.platform.words, "of_torch": scope.of_torch, **figures}
     title, detail, suggestion = finding(FIRST_TOKENS, words)
     mean = float(frame["e2e_ns"].mean() or 0)  # type: ignore[arg-type]
     of_all = _parts(slowest(frame, quantile=0.0), frame)[name] / max(1.0, mean)
@@ -694,7 +694,7 @@ def _why(scope: Scope, pauses: pl.DataFrame, worst: dict[str, Any]) -> dict[str,
     gaps = clip(pauses, window)
     known = gaps.filter(pl.col("reason").is_not_null())
     reason, _ = most(known, "reason")
-    of_reason = known.filter(pl.col("reason") == reason)
+    of_reason = known.filter(pl.col("reason").eq_missing(reason))
     if reason is None or total(of_reason, "dur_ns") < MOSTLY * total(gaps, "dur_ns"):
         return {"who": None, "reason": None, "host": doing(scope, gaps)}
     who, share = most(of_reason, "who")

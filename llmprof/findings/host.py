@@ -59,7 +59,7 @@ def in_another_call(scope: Scope, gaps: pl.DataFrame) -> dict[str, Any] | None:
     if not known.height:
         return None
     call, _ = most(known, "doing")
-    inside = known.filter(pl.col("doing") == call)
+    inside = known.filter(pl.col("doing").eq_missing(call))
     share = total(inside, "dur_ns") / max(1.0, total(gaps, "dur_ns"))
     once_only = {kind: SET_UP[kind] for kind in ("loading", "compiling")}
     of_calls = {"memory": CALLS["memory"]} | once_only
@@ -92,7 +92,7 @@ def doing(scope: Scope, gaps: pl.DataFrame) -> dict[str, Any]:
         pl.col("doing").str.replace_all(r"\d+", "#")
     )
     below = below.with_columns(_alike=pl.coalesce(numbered, "doing"))
-    same = below.filter(pl.col("_alike") == most(below, "_alike")[0])
+    same = below.filter(pl.col("_alike").eq_missing(most(below, "_alike")[0]))
     name, _ = most(same, "doing")
     # what is not in a call while a launch is under way is its delay
     waiting = gaps.filter(

@@ -28,8 +28,7 @@ class Words(NamedTuple):
 
 
 _SHARED: Final = {
-    "doing(": (
-        """{%- macro doing(d) -%}
+    "doing(": """{%- macro doing(d) -%}
   {%- if d.unrecorded_share is not none or not d.name -%} code that was not recorded
     {%- if d.unrecorded_share is not none %} ({{ d.unrecorded_share|share }}){% endif -%}
     {%- if d.name %}, then {% endif -%}
@@ -38,18 +37,13 @@ _SHARED: Final = {
     {{ {"range": "the range ", "ranges": "ranges such as ", "python": "the Python function "}.get(d.kind, "") -}}
     {{ d.name|unversioned }} ({{ d.share|share }})
   {%- endif -%}
-{%- endmacro -%}"""
-    ),
-    "for_part(": (
-        """{%- macro for_part(words) -%}
+{%- endmacro -%}""",
+    "for_part(": """{%- macro for_part(words) -%}
   {%- if on -%} on {{ on|ranks }}, {% endif -%} for {{ time_ns|ns }} of {{ part }} ({{ share|share }}) {{ words }}
-{%- endmacro -%}"""
-    ),
-    "in_part(": (
-        """{%- macro in_part(words) -%}
+{%- endmacro -%}""",
+    "in_part(": """{%- macro in_part(words) -%}
   {%- if on -%} on {{ on|ranks }}, {% endif -%} {{ time_ns|ns }} of {{ part }} ({{ share|share }}) {{ words }}
-{%- endmacro -%}"""
-    ),
+{%- endmacro -%}""",
 }
 """Macros by how they are called; each text is compiled with those that it calls."""
 
@@ -63,10 +57,7 @@ _REASONS: Final = {
     "allocation": ("in calls that allocate and free memory, mostly ", "{{ advice['memory'] }}"),
     "compilation": ("to compile kernels, mostly in ", "{{ compiling }}"),
     "loading": (
-        (
-            "to load the code of kernels{% if first_launches %} at the first launch of each{% endif"
-            " %}, mostly in "
-        ),
+        "to load the code of kernels{% if first_launches %} at the first launch of each{% endif %}, mostly in ",
         "{{ loading }}",
     ),
     "data_loading": (
@@ -106,8 +97,8 @@ FINDINGS: Final = {
     "arrival_skew": Words(
         """{% if group %}{{ in_part("is waiting for the last rank:") }} {{ group.who }} arrive last in
         {{ group.share_last|share }} of the {{ kind }}s.
-        {%- elif late_wait_share >= 0.5 %}{% if on %}{{ on|ranks }} wait{{ "s" if on|length == 1 }} {{ time_ns|ns }} of
-        {{ part }} ({{ share|share }}) for{% else %}{{ in_part("is waiting for") }}{% endif %}
+        {%- elif late_wait_share >= 0.5 %}{% if on %}{{ on|ranks }} wait{{ "s" if on|length == 1 else "" }}
+        {{ time_ns|ns }} of {{ part }} ({{ share|share }}) for{% else %}{{ in_part("is waiting for") }}{% endif %}
         {%- if late_wait_share >= 0.9 %} rank {{ late }}, which causes {{ late_wait_share|share }} of it and
         {%- else %} the last rank: rank {{ late }} causes {{ late_wait_share|share }} of it and
         {%- endif %} arrives last in {{ late_share|share }} of the {{ kind }}s.
@@ -333,8 +324,7 @@ FINDINGS: Final = {
     "format_changes": Words(
         """{{ in_part("goes to changes of format (TransData):") }} {{ count|amount }} of them in {{ part }}, the most
         time in {{ name|cut(101) }} ({{ by_name_share|share }} of it).""",
-        "CANN puts them between operators that want their tensors in different formats, such as ND"
-        " and NZ.",
+        "CANN puts them between operators that want their tensors in different formats, such as ND and NZ.",
         """Keep one format: torch.npu.config.allow_internal_format = False keeps ND throughout; weights that stay can be
         turned to NZ once, with npu_format_cast after loading.""",
     ),
@@ -345,7 +335,8 @@ FINDINGS: Final = {
             + what
             + ".",
             """{% for kind, times in kinds %}{{ "Against the mean of the others: " if loop.first else ", " }}
-            {{- kind|replace("_", " ") }} {{ "{:.2f}".format(times) }} times{{ "." if loop.last }}{% endfor %}""",
+            {{- kind|replace("_", " ") }} {{ "{:.2f}".format(times) }} times
+            {{- "." if loop.last else "" }}{% endfor %}""",
             advice,
         )
         for rule, (what, advice) in _UNEVEN.items()
@@ -354,10 +345,10 @@ FINDINGS: Final = {
         """{% if on %}on {{ on|ranks }}, {% endif %}compute of {{ what }} reaches {{ of_bound_share|share }} of its
         bound; at {{ target_share|share }} its kernels would be shorter by {{ time_ns|ns }} of {{ part }}
         ({{ share|share }}).""",
-        """{% for part, share in following %}{{ "Next are " if loop.first else ", " }}{{ part }} {{ share|share }} {{-
-        "." if loop.last }}{% endfor %} In all, {{ what }} takes {{ compute_ns|ns }} of {{ part }} in {{ count|amount }}
-        call{{ "s" if count != 1 }}; most of the loss is in {% if operator %}{{ operator }} with shapes
-        {{ (shapes or "unknown")|shorten(100) }}, run by {% endif -%}
+        """{% for part, share in following %}{{ "Next are " if loop.first else ", " }}{{ part }} {{ share|share }}
+        {{- "." if loop.last else "" }}{% endfor %} In all, {{ what }} takes {{ compute_ns|ns }} of {{ part }} in
+        {{ count|amount }} call{{ "s" if count != 1 else "" }}; most of the loss is in {% if operator %}{{ operator }}
+        with shapes {{ (shapes or "unknown")|shorten(100) }}, run by {% endif -%}
         {{ (name or "a kernel without a name")|shorten(100) }};
         {% if bound_by == "memory" %}its bytes at the peak of the memory set the bound.
         {%- else %}its FLOPs at the peak of {{ bound_by }} set the bound.{% endif %}""",
@@ -369,7 +360,7 @@ FINDINGS: Final = {
     "above_bound": Words(
         """{{ in_part("is operators faster than their bound:") }} {{ operator }} reaches {{ of_bound_share|share }} of
         it.""",
-        """{{ operators|count("operator") }} of this kind, {{ count|amount }} call{{ "s" if count != 1 }} in
+        """{{ operators|count("operator") }} of this kind, {{ count|amount }} call{{ "s" if count != 1 else "" }} in
         {{ part }}, the longest with shapes {{ (shapes or "unknown")|shorten(100) }} against the peak of {{ bound_by }}
         ({{ (name or "a kernel without a name")|shorten(100) }}).""",
         """{% if cached %}Their operands fit into the cache of the device, and were there already: their bound by the
@@ -380,10 +371,10 @@ FINDINGS: Final = {
     "heaviest_stage": Words(
         """{{ in_part("is compute of") }}
         {% if stage == "other" and name %}kernels of no known kind, most of it {{ name|shorten(60) }}
-        {%- else %}{{ stage }}{{ " " ~ event ~ "s" if not is_stage }}{% endif %}, {{ of_compute_share|share }} of all
-        compute.""",
+        {%- else %}{{ stage }}{{ "" if is_stage else " " ~ event ~ "s" }}{% endif %}, {{ of_compute_share|share }} of
+        all compute.""",
         """{% for part, share in following %}{{ "Then come " if loop.first else ", " }}{{ part }} {{ share|share }}
-        {{- "." if loop.last }}{% endfor %} All compute is {{ compute_share|share }} of the time.
+        {{- "." if loop.last else "" }}{% endfor %} All compute is {{ compute_share|share }} of the time.
         {{ kernels|round|count(event) }} of this {{ "stage" if is_stage else "kind" }} in {{ part }}, most of it
         {{ (name or "a kernel without a name")|shorten(100) }} ({{ by_name_share|share }}).""",
         """{% if of_weights %}Compare this stage with its bound (bytes of its weights over the memory bandwidth) before
@@ -393,16 +384,15 @@ FINDINGS: Final = {
     ),
     "ai_core_units": Words(
         """{{ in_part("is kernels whose AI cores were measured:") }} in that time
-        {% for unit, share in units.items() %}{{ " and " if not loop.first }}the {{ unit }} units {{ share|share }}
+        {% for unit, share in units.items() %}{{ "" if loop.first else " and " }}the {{ unit }} units {{ share|share }}
         {%- endfor %} are at work.""",
         "{{ count|n }} kernels in {{ part }}; the rest of their time the cores move data or wait.",
-        "See them by category: the cube units compute MatMul and attention, the vector units the"
-        " rest.",
+        "See them by category: the cube units compute MatMul and attention, the vector units the rest.",
     ),
     "sampled_units": Words(
         """{{ in_part("is compute of " ~ stage ~ ", the most of any kind:") }} in it
         {% for unit, share in units.items() -%}
-        {{ " and " if loop.last and not loop.first else ", " if not loop.first -}}
+        {{ "" if loop.first else " and " if loop.last else ", " -}}
         the {{ unit }} {{ "are" if unit.endswith("s") else "is" }} {{ share|share }} busy
         {%- endfor %}, as sampled.""",
         """Means over {{ samples|count("sample") }} of the device's counters. This work ran in {{ own_share|share }} of
@@ -426,8 +416,8 @@ FINDINGS: Final = {
         {%- if part == "an idle device" %}, in steps and beside them:
         {% if reason %}the host was there {{ reason_words }} {{ who|cut(101) }} ({{ by_who_share|share }} of it)
         {%- else %}the launching thread was longest in {{ doing(host) }}{% endif %}{% endif %}.""",
-        """{{ part_share|share }} of it; besides
-        {% for other, ns in others %}{{ other }} {{ ns|ns }}{{ ", " if not loop.last }}{% else %}nothing{% endfor %}.
+        """{{ part_share|share }} of it; besides {% for other, ns in others %}{{ other }} {{ ns|ns }}
+        {{- "" if loop.last else ", " }}{% else %}nothing{% endfor %}.
         The slowest is request {{ slowest }}, {{ slowest_ns|ns }}.""",
         """{% if at_once and part in ("prefill of others", "decode of others") %}All requests came at once, so
         the later ones wait for the earlier: no setting of the scheduler makes all of them first. Send them as they
@@ -486,21 +476,14 @@ FINDINGS: Final = {
 
 _CALLS: Final = {
     "copy": (
-        (
-            "A blocking copy keeps the stream from going on: copy from and to pinned memory with"
-            " non_blocking=True, on a stream of its own, and take .item(), .cpu() and .tolist() out"
-            " of the step."
-        ),
-        (
-            "A blocking copy keeps the stream from going on: copy asynchronously, from and to"
-            " pinned memory, on a stream of its own."
-        ),
+        "A blocking copy keeps the stream from going on: copy from and to pinned memory with non_blocking=True, on a "
+        "stream of its own, and take .item(), .cpu() and .tolist() out of the step.",
+        "A blocking copy keeps the stream from going on: copy asynchronously, from and to pinned memory, on a stream "
+        "of its own.",
     ),
     "memory": (
-        (
-            "Take the memory before the step: warm up with the largest batch, and keep blocks in"
-            " the allocator's cache instead of giving them back."
-        ),
+        "Take the memory before the step: warm up with the largest batch, and keep blocks in the allocator's cache "
+        "instead of giving them back.",
         "Take the memory once, before the work that repeats, and keep it.",
     ),
     "code": (
@@ -515,14 +498,8 @@ _CALLS: Final = {
 """Advice by the kind of call that holds a device: for a program of PyTorch, and for any other."""
 
 _SET_UP: Final = {
-    "loading": (
-        "The code of a kernel is loaded once, before its first run: warm up before the profiler"
-        " starts."
-    ),
-    "compiling": (
-        "This compiles kernels, once for each shape: warm up with the same shapes before the"
-        " profiler starts."
-    ),
+    "loading": "The code of a kernel is loaded once, before its first run: warm up before the profiler starts.",
+    "compiling": "This compiles kernels, once for each shape: warm up with the same shapes before the profiler starts.",
 }
 
 SLO_WORDS: Final = {True: "holds the SLO", False: "misses the SLO", None: "measured"}
@@ -541,7 +518,7 @@ FOLLOWS: Final = "It follows from another finding, which says what its remedy ga
 """In place of the gain of a finding that has its cause in another one."""
 
 GAIN: Final = """
-{%- macro signed(ns) %}{{ "-" if ns < 0 }}{{ ns|abs|ns }}{% endmacro -%}
+{%- macro signed(ns) %}{{ "-" if ns < 0 else "" }}{{ ns|abs|ns }}{% endmacro -%}
 Replayed with “{{ words }}”, {{ unit }} takes
 {%- if not changed %} as long as before: something else sets the pace
 {%- else %}
@@ -565,7 +542,7 @@ CHANGE: Final = """
     {{ " " ~ word ~ (" in " ~ second if phase is none else "") ~ ": " if loop.first else ", " }}
     {{- part }} {{ delta|abs|ns }}
     {%- if counts %} ({{ "{:,.10g}".format(counts[1]) }} events a rank in place of {{ "{:,.10g}".format(counts[0]) }})
-    {%- endif %}{{ "." if loop.last }}
+    {%- endif %}{{ "." if loop.last else "" }}
   {%- endfor -%}
 {%- endmacro -%}
 {%- if level == "recording" -%}
@@ -585,41 +562,22 @@ A step {% if phase == "other" %}whose phase is unknown{% else %}of {{ phase }}{%
 """The change of a step from one run to another, and of its parts."""
 
 SHORTFALL: Final = {
-    "other_kernels": (
-        """{{ share|share }} of the time beyond the bound is that of other kernels of the call
-        {%- if split %}, which add up the parts of split sums{% endif %}."""
-    ),
-    "start": (
-        "Beginning and ending {{ 'a kernel' if kernels == 1 else 'kernels' }} takes {{ share|share"
-        " }} of the time beyond the bound."
-    ),
-    "few_blocks": (
-        """{{ items|n }} {{ "tiles of " ~ tile if tile else "blocks" }}
+    "other_kernels": """{{ share|share }} of the time beyond the bound is that of other kernels of the call
+        {%- if split %}, which add up the parts of split sums{% endif %}.""",
+    "start": "Beginning and ending {{ 'a kernel' if kernels == 1 else 'kernels' }} takes {{ share|share }} of the time "
+    "beyond the bound.",
+    "few_blocks": """{{ items|n }} {{ "tiles of " ~ tile if tile else "blocks" }}
         are too few for {{ units|n }} multiprocessors
         {%- if resident > 1 %}, each with room for {{ resident|n }}{% endif %}: {{ share|share }} of the time beyond the
-        bound."""
-    ),
-    "waves": (
-        """{{ items|n }} {{ "tiles of " ~ tile if tile else "blocks" }} on {{ workers|n }} multiprocessors take
+        bound.""",
+    "waves": """{{ items|n }} {{ "tiles of " ~ tile if tile else "blocks" }} on {{ workers|n }} multiprocessors take
         {{ turns|n }} turns, and the last one fills {{ full|share }} of them: {{ share|share }} of the time beyond the
-        bound."""
-    ),
-    "padding": (
-        """Tiles of {{ tile }} do not divide {{ rows|n }} x {{ columns|n }}: {{ padded|share }} of what they
-        compute is thrown away, {{ share|share }} of the time beyond the bound."""
-    ),
-    "alignment": (
-        "The kernel reads its operands in small pieces (rows do not begin at multiples of 16"
-        " bytes)."
-    ),
-    "strides": (
-        "Its operands lie in different orders in memory: what runs along the rows of one jumps in"
-        " the other."
-    ),
-    "rest": (
-        "{{ share|share }} of the time beyond the bound is explained neither by the launch nor by"
-        " other kernels."
-    ),
+        bound.""",
+    "padding": """Tiles of {{ tile }} do not divide {{ rows|n }} x {{ columns|n }}: {{ padded|share }} of what they
+        compute is thrown away, {{ share|share }} of the time beyond the bound.""",
+    "alignment": "The kernel reads its operands in small pieces (rows do not begin at multiples of 16 bytes).",
+    "strides": "Its operands lie in different orders in memory: what runs along the rows of one jumps in the other.",
+    "rest": "{{ share|share }} of the time beyond the bound is explained neither by the launch nor by other kernels.",
 }
 """Why a call takes longer than its bound."""
 
@@ -627,7 +585,7 @@ ALONE: Final = """
 {%- set named = phases|reject("equalto", "other")|list -%}
 {%- if not phases %}Only {{ name }} holds work on a device: there is nothing to compare it with.
 {%- else %}Only {{ name }} has {% if named %}steps of {{ named|joined }}{% endif %}
-{%- if "other" in phases %}{{ " and " if named }}steps whose phase is unknown{% endif %}: they are not compared.
+{%- if "other" in phases %}{{ " and " if named else "" }}steps whose phase is unknown{% endif %}: they are not compared.
 {%- endif %}"""
 """What only one of two runs has."""
 

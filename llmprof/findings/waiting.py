@@ -107,7 +107,7 @@ def by_reason(reason: str) -> Callable[[Scope], Measure | None]:
     """
 
     def measured(scope: Scope) -> Measure | None:
-        if scope.trace.on_host:
+        if scope.trace.capture.on_host:
             return None
         gaps = scope.pauses.filter(pl.col("reason") == reason)
         if not gaps.height:
@@ -116,7 +116,7 @@ def by_reason(reason: str) -> Callable[[Scope], Measure | None]:
         who, share = most(own, "who")
         whole = parts_of(own)
         calls = (
-            of.begun(scope.trace.runtime).filter(pl.col("name") == who)
+            of.begun(scope.trace.runtime).filter(pl.col("name").eq_missing(who))
             if scope.trace.has("runtime")
             else None
         )
@@ -285,7 +285,7 @@ def between_operators(scope: Scope) -> Measure | None:
     """Time of a run on CPU in which none of its operators runs, from the first to the last of
     them.
     """
-    if not scope.trace.on_host:
+    if not scope.trace.capture.on_host:
         return None
     gaps = scope.pauses
     figures = {
@@ -323,7 +323,7 @@ def share_in_graphs(scope: Scope, late: pl.DataFrame) -> tuple[float, bool]:
 
 
 def _idle(scope: Scope, *causes: str) -> pl.DataFrame:
-    if scope.trace.on_host:
+    if scope.trace.capture.on_host:
         return scope.pauses.clear()
     return scope.pauses.filter(pl.col("cause").is_in(causes) & pl.col("reason").is_null())
 

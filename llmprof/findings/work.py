@@ -60,10 +60,10 @@ def copies(scope: Scope) -> Measure | None:
         return None
     name, share = most(rows, "part", "ns")
     events = scope.events.filter(pl.col("category").is_in(["copy", "fill"]))
-    of_name = events.filter(pl.col("name") == name)
+    of_name = events.filter(pl.col("name").eq_missing(name))
     shown = of_name if of_name.height else events.filter(pl.col("source") == "kernel")
     copied = (
-        scope.trace.copies.filter(pl.col("name") == name)
+        scope.trace.copies.filter(pl.col("name").eq_missing(name))
         if "copies" in scope.trace.table_names
         else None
     )

@@ -229,18 +229,16 @@ def device_events(trace: Trace) -> pl.DataFrame:
         events = _with_launches(events, trace)
     elif trace.has("runtime"):
         hint = (
-            f"record {trace.how_to_record('kernels')}, and no other profiler attached to the"
+            f"record {trace.capture.how_to_record('kernels')}, and no other profiler attached to the"  # noqa: E501
             " process"
         )
         raise NotCapturedError(
             "this capture holds host calls but no device activity", hint=hint, table="kernels"
         )
-    elif "ops" in trace.table_names:  # as trace.on_host says
+    elif "ops" in trace.table_names:  # as trace.capture.on_host says
         events = _ops_as_activity(trace.ops)
     else:
-        way = (
-            f"record {trace.how_to_record('kernels')}, and check that the window covers some steps"
-        )
+        way = f"record {trace.capture.how_to_record('kernels')}, and check that the window covers some steps"  # noqa: E501
         other_tables = [(table, view) for table, view in _ELSEWHERE.items() if trace.has(table)]
         alternatives = " and ".join(
             f"{table} (analyze.{view}, --what {view})" for table, view in other_tables

@@ -80,6 +80,9 @@ RECIPE: Final[tuple[Label, ...]] = (phases, stages, modules, captures, operators
 @per_trace
 def events(trace: Trace) -> pl.DataFrame:
     """The events of all devices with their labels: see :attr:`llmprof.Trace.events`."""
+    if trace._labels is not None:
+        labelled: pl.DataFrame = trace._labels.events
+        return labelled
     frame = activity(trace)
     for add in RECIPE:
         frame = add(frame, trace)

@@ -115,7 +115,7 @@ def describe(name: str) -> Sample:
     head = folder / name / HEAD_FILE
     try:
         return msgspec.json.decode(head.read_bytes(), type=Sample)
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ReadError(
             f"{head} is damaged: {error}", hint="restore it from the repository"
         ) from error

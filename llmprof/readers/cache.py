@@ -15,6 +15,7 @@ import platformdirs
 
 from llmprof.errors import OutputError, ReadError, TraceWarning
 from llmprof.trace import META_FILE, Trace, schema
+from llmprof.trace.trace import open_saved
 from llmprof.version import __version__
 
 LIMIT_BYTES = 8 << 30
@@ -76,7 +77,7 @@ def load(where: Path) -> Trace | None:
     if not (where / META_FILE).exists():
         return None
     try:
-        trace = Trace.open(where)
+        trace = open_saved(where)
     except ReadError:
         return None
     _used(where)

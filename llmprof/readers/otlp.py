@@ -30,6 +30,8 @@ _NAMES: Final[dict[str, tuple[str, ...]]] = {
 conventions. Times are in seconds.
 """
 
+_MOST: Final = 4e9
+_LONGEST_ID: Final = 256
 _TIMES: Final = ("queue_ns", "ttft_ns", "prefill_ns", "decode_ns", "e2e_ns")
 _SCHEMA: Final[dict[str, pl.DataType | type[pl.DataType]]] = {
     "phase": pl.String,
@@ -123,7 +125,7 @@ def rows_of(document: Any) -> Iterator[tuple[Any, dict[str, Any]]]:
     ]
     for span in (span for scope in scopes for span in _list(scope, "spans")):
         if isinstance(span, Mapping) and (row := _row(span)):
-            yield (span.get("traceId"), span.get("spanId") or object()), row
+            yield (_id(span.get("traceId")), _id(span.get("spanId") or object())), row
 
 
 def frame_of(rows: Iterable[Mapping[str, Any]]) -> pl.DataFrame:
@@ -146,7 +148,7 @@ def frame_of(rows: Iterable[Mapping[str, Any]]) -> pl.DataFrame:
 def _documents(content: str, name: str, *, skip_broken: bool) -> Iterator[Any]:
     try:
         yield json.loads(content)
-    except ValueError:
+    except (ValueError, RecursionError):
         pass
     else:
         return
@@ -154,7 +156,7 @@ def _documents(content: str, name: str, *, skip_broken: bool) -> Iterator[Any]:
         if line.strip():
             try:
                 yield json.loads(line)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 if not skip_broken:
                     found = f"line {number} of {name} is not JSON: {error}"
                     raise ReadError(
@@ -169,7 +171,7 @@ def _list(value: Any, key: str) -> list[Any]:
 
 def _row(span: Mapping[str, Any]) -> dict[str, Any] | None:
     attributes = {
-        one.get("key"): _value(one.get("value"))
+        str(one.get("key")): _value(one.get("value"))
         for one in _list(span, "attributes")
         if isinstance(one, Mapping)
     }
@@ -185,11 +187,14 @@ def _row(span: Mapping[str, Any]) -> dict[str, Any] | None:
                 if column.endswith("_ns")
                 else round(value)
             )
-        row[column] = value if column != "id" or value is None else str(value)
+        row[column] = value if column != "id" or value is None else _id(value)
     if row["e2e_ns"] is None and row["ttft_ns"] is None:
         return None
-    start = _number(span.get("startTimeUnixNano"))
-    return {**row, "start_epoch_ns": None if not start else int(span["startTimeUnixNano"])}
+    try:
+        start = int(span["startTimeUnixNano"])
+    except (KeyError, TypeError, ValueError, OverflowError):
+        start = 0
+    return {**row, "start_epoch_ns": start if 0 < start < 1 << 63 else None}
 
 
 def _of_sglang(record: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -212,7 +217,7 @@ def _of_sglang(record: Mapping[str, Any]) -> dict[str, Any] | None:
     queue = _number(record.get("queue_time"))
     counts = {column: _number(record.get(name)) for column, name in _COUNTS.items()}
     return {
-        "id": None if record.get("id") is None else str(record["id"]),
+        "id": None if record.get("id") is None else _id(record["id"]),
         "start_epoch_ns": round(began * NS_PER_S),
         **{column: None if value is None else round(value) for column, value in counts.items()},
         "queue_ns": None if queue is None else round(queue * NS_PER_S),
@@ -226,12 +231,20 @@ def _of_sglang(record: Mapping[str, Any]) -> dict[str, Any] | None:
 _COUNTS: Final = {"prompt_tokens": "prompt_tokens", "output_tokens": "completion_tokens"}
 
 
+def _id(value: Any) -> str:
+    """What identifies a request, as a text that is not long."""
+    return str(value)[:_LONGEST_ID]
+
+
 def _number(value: Any) -> float | None:
+    """A number, unless it is so large that nanoseconds of it, or of a difference of two, are no
+    integer of 64 bits.
+    """
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError):
         return None
-    return number if abs(number) < 9e18 else None
+    return number if abs(number) < _MOST else None
 
 
 def _value(value: Any) -> Any:

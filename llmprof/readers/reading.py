@@ -48,12 +48,15 @@ from llmprof.readers.saved import (
 )
 from llmprof.text import counted, left_out
 from llmprof.trace import Trace
-from llmprof.trace.storage import files
+from llmprof.trace.storage import files, typed
 
 CACHE_AFTER_S = 1.0
 """With ``cache=None``, a trace whose parsing took longer than this is kept in the cache."""
 
 PathLike = str | os.PathLike[str]
+
+SAMPLE: Final = "sample:"
+"""What the name of a bundled sample begins with in place of a path."""
 
 
 @checked
@@ -72,6 +75,7 @@ def read(
     Parameters
     ----------
     path_or_paths : path or iterable of paths
+        ``sample:NAME`` is a bundled sample.
         Files or folders of one run: Chrome trace JSON, an SQLite export of Nsight Systems or its
         ``.nsys-rep``, a folder with one file per rank or with Parquet tables of nsys, a folder that
         :meth:`Trace.save` wrote, or the folder of a run of llmprof. Files of Ascend's, ROCm's and
@@ -128,6 +132,10 @@ def read(
     >>> trace.ranks
     [0]
     """
+    if isinstance(path_or_paths, str) and path_or_paths.startswith(SAMPLE):
+        from llmprof.readers.bundled import sample
+
+        return sample(path_or_paths.removeprefix(SAMPLE))
     wanted = Wanted.of(tables)
     given = [path_or_paths] if isinstance(path_or_paths, str | os.PathLike) else list(path_or_paths)
     paths = [capture(Path(p)) for p in given]
@@ -157,11 +165,12 @@ def with_cpu_samples(folder: Path, trace: Trace) -> Trace:
     try:
         if (folder / CPU_TEXT).is_file():
             rows, *_ = perf.samples(folder / CPU_TEXT)
-            clock = files.read_json(folder / CPU_CLOCK)
-            offset = clock.get("epoch_minus_monotonic_ns") if isinstance(clock, dict) else None
+            offset = (typed.found(folder / CPU_CLOCK, typed.Clock) or {}).get(
+                "epoch_minus_monotonic_ns"
+            )
             epoch = trace.meta.get("start_epoch_ns")
             moved = pl.lit(None, dtype=pl.Int64)
-            if isinstance(offset, int) and isinstance(epoch, int):
+            if offset is not None and isinstance(epoch, int):
                 moved = pl.col("time_ns") + (offset - epoch)
             rows = rows.with_columns(
                 time_ns=moved, rank=pl.lit(trace.ranks[0] if trace.ranks else 0, dtype=pl.Int32)
@@ -177,7 +186,7 @@ def with_cpu_samples(folder: Path, trace: Trace) -> Trace:
             f"the trace has no samples of the CPU: {error.found}", TraceWarning, stacklevel=2
         )
         return trace
-    return Trace({**trace.recorded, "samples": rows}, trace.meta, trace.coverage)
+    return Trace({**trace.capture.recorded, "samples": rows}, trace.meta, trace.coverage)
 
 
 _PLAIN_NAME: Final = re.compile(

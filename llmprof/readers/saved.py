@@ -2,7 +2,6 @@
 folder of a run.
 """
 
-import json
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Final
@@ -10,11 +9,11 @@ from typing import Any, Final
 from llmprof.errors import NotCapturedError, ReadError
 from llmprof.readers.common.reader import Reader
 from llmprof.trace import Trace
-from llmprof.trace.storage import deferred
+from llmprof.trace.storage import deferred, typed
 from llmprof.trace.storage.dataset import MANIFEST
-from llmprof.trace.storage.files import regular
 from llmprof.trace.storage.parquet import META_FILE
 from llmprof.trace.storage.places import Place
+from llmprof.trace.trace import open_saved
 
 READERS = (
     Reader(
@@ -22,7 +21,7 @@ READERS = (
         version=1,
         what="a folder that Trace.save wrote",
         sniff=lambda probe: probe.is_folder and (probe.path / META_FILE).exists(),
-        read=lambda path, _: Trace.open(path),
+        read=lambda path, _: open_saved(path),
         alone=True,
     ),
     Reader(
@@ -75,11 +74,9 @@ def parallel(folder: Path) -> dict[str, int]:
 
 
 def _configuration(folder: Path) -> dict[str, Any]:
-    import yaml
-
     try:
-        config = yaml.safe_load(regular(folder / CONFIG_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError, ReadError):
+        config = typed.read_yaml(folder / CONFIG_FILE)
+    except ReadError:
         return {}
     return config if isinstance(config, dict) else {}
 
@@ -118,13 +115,12 @@ def model(folder: Path) -> dict[str, Any]:
     ):
         return {}
     short = name.rstrip("/").rsplit("/", 1)[-1].removeprefix("random:")
-    try:
-        said: Any = json.loads(
-            regular(folder / "model" / short / "config.json").read_text(encoding="utf-8")
-        )
-    except (OSError, ValueError, RecursionError, ReadError):
-        said = short
-    found: dict[str, Any] = {"name": short, "config": said if isinstance(said, dict) else short}
+    said = (
+        typed.whole(folder / "model" / short / "config.json", dict[str, Any])
+        if "\0" not in short
+        else None
+    )
+    found: dict[str, Any] = {"name": short, "config": short if said is None else said}
     found["by"] = "by the configuration of the run"
     if options.get("enable_expert_parallel") is True:
         found["expert_parallel"] = True
@@ -137,16 +133,11 @@ def _of_server(folder: Path) -> dict[str, Any] | None:
     """The options of the server that a run recorded; None where neither it nor its process told
     them.
     """
-    try:
-        said: Any = json.loads(regular(folder / RECORDING_FILE).read_text(encoding="utf-8"))
-        if _TELL.isdisjoint(said["told_by"]):
-            return None
-        parts = [
-            said["config"],
-            *(said["config"].get(f"{part}_config") for part in ("model", "cache", "parallel")),
-        ]
-    except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError, ReadError):
+    said = typed.whole(folder / RECORDING_FILE, typed.Recording) or {}
+    config = said.get("config")
+    if config is None or _TELL.isdisjoint(said.get("told_by") or ()):
         return None
+    parts = [config, *(config.get(f"{part}_config") for part in ("model", "cache", "parallel"))]
     told = {key: value for part in parts if isinstance(part, dict) for key, value in part.items()}
     if told.get("json_model_override_args") == "{}":
         del told["json_model_override_args"]
@@ -164,19 +155,18 @@ def without_profiler(folder: Path) -> dict[str, float]:
     """Mean time of a further token in a run, without (``plain_ns``) and under the profiler;
     empty if unknown.
     """
-    try:
-        requests = json.loads(regular(folder / WORKER_FILE).read_text(encoding="utf-8"))["requests"]
-        times = [
+    requests = (typed.whole(folder / WORKER_FILE, typed.Worker) or {"requests": []})["requests"]
+    plain, profiled = (
+        fmean(
             [
                 row["tpot_s"]
                 for row in requests
-                if row["phase"] == phase and row["tpot_s"] is not None
+                if row["phase"] == phase and row.get("tpot_s") is not None
             ]
-            for phase in ("plain", "profiled")
-        ]
-        plain, profiled = (fmean(each) for each in times)
-    except (OSError, ValueError, KeyError, TypeError, ReadError):
-        return {}
+            or [0.0]
+        )
+        for phase in ("plain", "profiled")
+    )
     return (
         {"plain_ns": plain * 1e9, "profiled_ns": profiled * 1e9}
         if plain > 0 and profiled > 0
@@ -196,7 +186,10 @@ def facts_of_run(folder: Path) -> dict[str, Any]:
 def with_facts_of_run(folder: Path, trace: Trace) -> Trace:
     """A trace with the facts that the folder of its run states."""
     return Trace(
-        trace.recorded, trace.meta | facts_of_run(folder), trace.coverage, database=trace._database
+        trace.capture.recorded,
+        trace.meta | facts_of_run(folder),
+        trace.coverage,
+        database=trace._database,
     )
 
 

@@ -160,7 +160,7 @@ class Graph:
 
 def events_of(trace: Trace) -> int:
     """Number of kernels, copies and calls of the device runtime, which the graph is made of."""
-    return sum(map(trace.height, ("kernels", "copies", "runtime")))
+    return sum(map(trace.capture.height, ("kernels", "copies", "runtime")))
 
 
 @per_trace
@@ -170,7 +170,7 @@ def graph(trace: Trace) -> Graph:
     recorded = recording(trace)
     if not recorded.rows.height:
         expected = "kernels or copies, which a replay is made of"
-        hint = f"record {trace.how_to_record('kernels')}"
+        hint = f"record {trace.capture.how_to_record('kernels')}"
         raise NotCapturedError(
             "the trace holds no work on a device", expected=expected, hint=hint, table="kernels"
         )

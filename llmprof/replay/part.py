@@ -91,7 +91,7 @@ def replayed_part(trace: Trace, named: tuple[int, ...] | None = None) -> Part:
     weights = _chosen(groups_of(trace), set(named or ()), len(trace.ranks) * limit // events)
     if len(weights) == len(trace.ranks):
         return _some_steps(trace, limit, some)
-    part = trace.select(ranks=sorted(weights))
+    part = trace.select(rank=sorted(weights))
     words = (
         f"only {len(weights):,} of {len(trace.ranks):,} ranks"
         f" {'was replayed, which waits' if len(weights) == 1 else 'were replayed, which wait'} for"
@@ -189,7 +189,7 @@ def _some_steps(trace: Trace, limit: int, events: int) -> Part:
             chosen |= set(range(max(0, middle - 1), middle + 1))
     some = numbers.gather(sorted(chosen))
     part = (trace if on_host is None else around_steps(trace, on_host, some)).select(
-        steps=some.to_list()
+        step=some.to_list()
     )
     start = pl.coalesce("host_start_ns", "start_ns").alias("_at")
     recorded = labels.select("rank", start, number="step")

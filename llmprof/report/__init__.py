@@ -5,9 +5,9 @@
 >>> llmprof.report.Visualizer("results/tiny_torch_…").create_all_visualizations()  # pictures of a run  # doctest: +SKIP
 """  # noqa: E501
 
-from llmprof.arguments import check_exports
+from llmprof.arguments import door
 from llmprof.report.folder import Report, html, write
 from llmprof.report.run import Visualizer
 from llmprof.report.sweep import write_sweep
 
-check_exports(globals())
+door(globals())

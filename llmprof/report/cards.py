@@ -67,7 +67,7 @@ def facts(trace: Trace) -> list[tuple[str, str]]:
         (_label(key), version(key, value))
         for key, value in dict(meta.get("versions") or {}).items()
     ]
-    if trace.on_host:
+    if trace.capture.on_host:
         out.insert(
             1, ("Device activity", "none recorded: outermost operators of the host stand in for it")
         )
@@ -293,7 +293,12 @@ def card(
 ) -> str:
     """A card as HTML; the further parts are those of its template, each of which may lack."""
     shown = [table for table in tables if table is not None and table.rows]
-    return _template().render(title=title, subtitle=subtitle, tables=shown, **parts)
+    return _template().render(_PARTS | parts, title=title, subtitle=subtitle, tables=shown)
+
+
+_PARTS: Final = dict.fromkeys(
+    ("warnings", "first", "facts", "findings", "known", "lines", "next"), ()
+)
 
 
 @cache
@@ -306,9 +311,29 @@ def _template() -> jinja2.Template:
         return plain(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
     loader = jinja2.PackageLoader("llmprof.report", "templates")
-    return jinja2.Environment(loader=loader, autoescape=True, finalize=visible).get_template(
-        "card.html"
-    )
+    options: dict[str, Any] = {
+        "loader": loader,
+        "finalize": visible,
+        "undefined": jinja2.StrictUndefined,
+    }
+    return jinja2.Environment(autoescape=True, **options).get_template("card.html")
+
+
+@dataclass(frozen=True)
+class Card:
+    """What a notebook shows of an object, and a terminal."""
+
+    text: str
+    html: str
+
+    def __repr__(self) -> str:
+        return self.text
+
+    def _repr_html_(self) -> str:
+        return self.html
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
+        return {"text/plain": self.text, "text/html": self.html}
 
 
 def of_trace(trace: Trace) -> str:
@@ -409,7 +434,7 @@ def _steps(trace: Trace) -> Rows | None:
         if inferred
         else ""
     )
-    where = "Steps" if trace.on_host else "Steps on the device"
+    where = "Steps" if trace.capture.on_host else "Steps on the device"
     return Rows(where, ("phase", "steps", *typical, "shortest", "longest"), rows, note)
 
 
@@ -445,7 +470,7 @@ def _questions(trace: Trace) -> list[tuple[str, str]]:
         return [("trace.tables", "What was recorded?")]
     if not trace.has("collectives"):
         questions = [pair for pair in questions if "collective" not in pair[0]]
-    if trace.on_host:
+    if trace.capture.on_host:
         questions = [pair for pair in questions if pair[0] != "analyze.idle(trace)"]  # of a device
     if len(trace.ranks) < 2:
         questions = [pair for pair in questions if pair[0] not in _OF_SEVERAL_RANKS]
@@ -555,8 +580,7 @@ def of_findings(findings: pl.DataFrame) -> str:
         row["number"], row["meaning"] = number_of(row)
         row["effects"] = [(effect["order"], so(effect)) for effect in effects.get(row["order"], ())]
     lead = next(iter([*causes, *known]), {})
-    saved = None if lead.get("predicted_plain") else lead.get("predicted_ns")
-    picture = bars.step_bars(getattr(findings, "parts", None), saved)
+    picture = bars.step_bars(getattr(findings, "parts", None), lead)
     return card(
         f"{len(causes)} findings" if len(causes) != 1 else "One finding",
         picture=Markup(f"<style>{bars.STYLE}</style>{picture}" if picture else ""),  # noqa: S704 - it escapes its texts

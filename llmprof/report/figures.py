@@ -18,7 +18,7 @@ from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.roofline import coverage_of
 from llmprof.analyze.step_times import LONG, step_windows
 from llmprof.charts.base.draw import NO_ROWS, extent
-from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, OutputError
+from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, OutputError, guarded
 from llmprof.findings.scope import scope_of
 from llmprof.replay.critical_path import path_without_names
 from llmprof.replay.part import replayed_part
@@ -144,7 +144,7 @@ class Drawing:
 def _breakdown(trace: Trace) -> Drawn:
     frame, note = _of_mean_steps(trace, _without_empty_steps(trace.events))
     named = cards.some_known(frame, "stage")
-    return charts.breakdown(named, work=trace.words["events"]), note
+    return charts.breakdown(named, work=trace.capture.words["events"]), note
 
 
 def _breakdown_by_category(trace: Trace) -> Drawn:
@@ -153,7 +153,9 @@ def _breakdown_by_category(trace: Trace) -> Drawn:
     frame, note = fewer_ranks(frame, 1, _MOST_RANKS, "kernels.csv")
     whole = "Of the whole recording, with what is outside of steps."
     stepped = analyze.steps(trace)["dur_ns"].null_count() < analyze.steps(trace).height
-    chart = charts.breakdown(frame, rows="rank", color="category", work=trace.words["events"])
+    chart = charts.breakdown(
+        frame, rows="rank", color="category", work=trace.capture.words["events"]
+    )
     return chart, " ".join(filter(None, (whole if stepped else "", note)))
 
 
@@ -176,7 +178,7 @@ def _overlap(trace: Trace) -> Drawn:
     frame, note = fewer_ranks(
         frame, frame["phase"].n_unique() if "phase" in frame.columns else 1, 64, "overlap.csv"
     )
-    return charts.overlap(frame, work=trace.words["events"]), " ".join(
+    return charts.overlap(frame, work=trace.capture.words["events"]), " ".join(
         filter(None, (left_out, note))
     )
 
@@ -243,7 +245,7 @@ def _all_reduce(trace: Trace) -> Drawn:
 
 
 def _idle(trace: Trace) -> Drawn:
-    if trace.on_host:
+    if trace.capture.on_host:
         found = "no activity of a device was recorded, and operators of the host stand in for it"
         raise NotCapturedError(
             found, hint="profile the activity of the device as well, if the run uses one"
@@ -278,7 +280,7 @@ def _layer_timeline(trace: Trace) -> Drawn:
     )
     seen, note = fewer_ranks(seen, 1, 8, "the trace")
     title = (
-        f"Layer {layer} of that step: {format_ns(high - low)} from its first {trace.words['event']}"
+        f"Layer {layer} of that step: {format_ns(high - low)} from its first {trace.capture.words['event']}"  # noqa: E501
         " to its last"
     )
     return charts.timeline(seen, window=(low, high), max_bars=MAX_BARS, title=title), note
@@ -319,7 +321,7 @@ def without_bounds(opportunities: pl.DataFrame) -> str:
 
 
 def _critical_path(trace: Trace) -> Drawn:
-    if trace.on_host:
+    if trace.capture.on_host:
         raise AnalysisError(
             "no device was recorded, and operators of the host only follow each other"
         )
@@ -397,7 +399,8 @@ def figure(subject: object, drawing: Drawing) -> Figure:
         return chart
 
     try:
-        spec, small = page.twice(draw)
+        with guarded(f"the figure {name!r}"):
+            spec, small = page.twice(draw)
     except LlmprofError as error:
         captured = isinstance(error, AnalysisError | OutputError)
         return Figure(

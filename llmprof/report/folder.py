@@ -7,7 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
@@ -19,7 +19,7 @@ from llmprof import plugins, text
 from llmprof.analyze.catalog import Analysis, analyses
 from llmprof.analyze.roofline import named
 from llmprof.charts.base.save import png
-from llmprof.errors import LlmprofError, OutputError
+from llmprof.errors import DefectError, LlmprofError, OutputError, guarded
 from llmprof.findings.facts import facts_in_words, run_facts, where_the_time_went
 from llmprof.findings.findings import NOTHING
 from llmprof.names.readable import apart
@@ -41,6 +41,7 @@ from llmprof.report.page import (
     Kind,
     Section,
     Table,
+    attempt,
     by_share,
     columns,
     page,
@@ -49,7 +50,7 @@ from llmprof.report.page import (
 from llmprof.theory import Shape
 from llmprof.trace import Trace
 from llmprof.trace.platforms import ON_DEVICE
-from llmprof.trace.storage import files
+from llmprof.trace.storage import files, typed
 from llmprof.units import format_ns, format_share
 from llmprof.version import __version__
 
@@ -112,7 +113,7 @@ def _tables(
     if not analysis.table or (not frame.height and analysis.figures):
         return []
     if not analysis.package:
-        return [plugins.at(analysis.table)(frame, words)]
+        return [attempt(analysis.help, lambda: plugins.at(analysis.table)(frame, words))]
     try:
         with plugins.foreign():
             return [plugins.at(analysis.table)(frame, words)]
@@ -378,7 +379,7 @@ def contents(
     stated = {"Device", *(name for name, _ in more)}
     found, of_trace = (
         frames.get("findings", pl.DataFrame()),
-        sections(figures, results, trace.words),
+        sections(figures, results, trace.capture.words),
     )
     overview = [section for section in of_trace if section.anchor == OVERVIEW]
     others = by_share([section for section in of_trace if section.anchor != OVERVIEW], found)
@@ -448,11 +449,8 @@ def replacing(folder: Path, *, overwrite: bool) -> Iterator[Path]:
 
 def listed(folder: Path) -> set[str]:
     """Files of an earlier report in a folder, as its summary lists them; empty if there is none."""
-    try:
-        summary = json.loads((folder / SUMMARY).read_text("utf-8"))
-    except (OSError, ValueError):
-        return set()
-    if not isinstance(summary, Mapping) or not {"llmprof", "files"} <= summary.keys():
+    summary = typed.whole(folder / SUMMARY, typed.Report)
+    if summary is None:
         return set()
     names = summary["files"] if isinstance(summary["files"], list) else []
     plain = {name for name in names if isinstance(name, str) and Path(name).name == name}
@@ -632,16 +630,20 @@ def _written(
     csvs = [f"{name}.csv" for name in content.frames]
     for name, frame in content.frames.items():
         (work / f"{name}.csv").write_text(text.csv(frame.head(MOST_ROWS)), encoding="utf-8")
+    painted: dict[str, bytes] = {}
     for done, (name, job) in enumerate(jobs.items()):
         if progress:
             progress(f"painting: {name}", done, len(jobs))
-        (work / name).write_bytes(job.result())
+        with suppress(DefectError), guarded(f"painting {name}"):
+            painted[name] = job.result()
+        if name in painted:
+            (work / name).write_bytes(painted[name])
     (work / PAGE).write_text(page(content), encoding="utf-8")
-    head = {**head, "files": sorted([*jobs, *csvs, PAGE, SUMMARY])}
+    head = {**head, "files": sorted([*painted, *csvs, PAGE, SUMMARY])}
     (work / SUMMARY).write_text(
         json.dumps(head, indent=1, allow_nan=False, default=str), encoding="utf-8"
     )
-    pngs, tables = (tuple(target / name for name in names) for names in (jobs, csvs))
+    pngs, tables = (tuple(target / name for name in names) for names in (painted, csvs))
     return Report(target, target / PAGE, target / SUMMARY, pngs, tables, content.findings)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import jinja2
 import polars as pl
@@ -24,7 +24,7 @@ from llmprof.charts.base import bars
 from llmprof.charts.base.dark import dark_colours
 from llmprof.charts.base.save import check_room, safe_json, spec_json, vega_bundle
 from llmprof.charts.base.theme import CATEGORIES, narrow
-from llmprof.errors import AnalysisError, NotCapturedError
+from llmprof.errors import AnalysisError, NotCapturedError, guarded
 from llmprof.findings.order import (
     chained,
     first_sentence,
@@ -227,12 +227,16 @@ def run(analysis: Analysis, trace: Trace, **more: object) -> pl.DataFrame | Abse
     return attempt(analysis.name, lambda: analysis.function(trace, **analysis.options, **more))
 
 
-def attempt(part: str, make: Callable[[], pl.DataFrame]) -> pl.DataFrame | Absent:
-    """Result of a function, or the reason why there is none; only errors that state missing data
-    count as a reason.
+T = TypeVar("T")
+
+
+def attempt(part: str, make: Callable[[], T]) -> T | Absent:
+    """Result of a function, or the reason why there is none: data that are missing, or a fault,
+    which is warned of.
     """
     try:
-        return make()
+        with guarded(part):
+            return make()
     except NotCapturedError as error:
         return Absent(part, captured=False, found=error.found, hint=error.hint)
     except AnalysisError as error:
@@ -272,7 +276,7 @@ def page(contents: Contents) -> str:
         contents=contents,
         policy=Markup(_POLICY.format(scripts=scripts)),  # noqa: S704
         css=files("llmprof.report").joinpath("page.css").read_text("utf-8") + bars.STYLE,
-        bars=lambda parts, saved: Markup(bars.step_bars(parts, saved)),  # noqa: S704 - it escapes its texts
+        bars=lambda lead: Markup(bars.step_bars(contents.parts, lead)),  # noqa: S704 - it escapes its texts
         missing_findings=next(
             (absent for absent in contents.absent if absent.part == "findings"), None
         ),
@@ -364,7 +368,12 @@ def table(rows: Table) -> str:
     return str(parts.table(rows))  # type: ignore[attr-defined]
 
 
-_INVISIBLE = dict.fromkeys(set(range(32)) - {ord("\t"), ord("\n")}, "\N{REPLACEMENT CHARACTER}")
+_BOTH_WAYS = (0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+"""Characters that change the direction of text."""
+_INVISIBLE = dict.fromkeys(
+    {*range(32), *range(127, 160), *_BOTH_WAYS} - {ord("\t"), ord("\n")},
+    "\N{REPLACEMENT CHARACTER}",
+)
 
 
 def clean(value: object) -> object:

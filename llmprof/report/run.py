@@ -17,13 +17,13 @@ from llmprof.analyze.requests.requests import slowest
 from llmprof.charts.base.draw import number
 from llmprof.charts.base.save import to_png_bytes
 from llmprof.charts.requests import LATENCIES
-from llmprof.errors import CaptureError, LlmprofError, NotCapturedError
+from llmprof.errors import CaptureError, LlmprofError, NotCapturedError, guarded
 from llmprof.progress import Progress
 from llmprof.report.figures import OF_RUNS, Drawing, Drawn, bound_section, config_in, drawn, figure
 from llmprof.report.folder import write, write_contents
 from llmprof.report.hardware import named_stalls
 from llmprof.report.operators import operators_section
-from llmprof.report.page import Absent, Column, Contents, Figure, Section, Table, columns
+from llmprof.report.page import Absent, Column, Contents, Figure, Section, Table, attempt, columns
 from llmprof.run.launch import ExperimentConfig, Run, monitors, open_run
 from llmprof.run.launch.config.options import setting
 from llmprof.run.launch.monitors import table
@@ -141,21 +141,16 @@ def sections(run: Run) -> list[Section]:
     summary = summarize(run.requests)
     blocks: list[Figure | Table | Absent] = [figure(run, REQUESTS), figure(run, REQUEST_LATENCY)]
     if summary.height:
-        blocks.append(summary_table(summary))
-    try:
-        blocks.append(overhead_table(overhead(run.requests)))
-    except NotCapturedError as error:
         blocks.append(
-            Absent("cost of the profiler", captured=False, found=error.found, hint=error.hint)
+            attempt("latencies and rates of the requests", lambda: summary_table(summary))
         )
+    blocks.append(attempt("cost of the profiler", lambda: overhead_table(overhead(run.requests))))
     words = (
         "Means, deviations and 95 % intervals are over the repeats, percentiles over all requests."
         " What is measured under the profiler is slower than the run itself."
     )
-    parts = [
-        Section("requests", "How fast were the requests?", words, blocks),
-        *_slow_requests(run),
-    ]
+    parts = [Section("requests", "How fast were the requests?", words, blocks)]
+    parts += _made("requests joined to steps", lambda: _slow_requests(run))
     if run.config.profile_mode in {"ncu", "nsys_ncu"}:
         words = "Measured by Nsight Compute, kernel by kernel, outside the timeline."
         blocks = [figure(run, ROOFLINE), figure(run, STALLS)]
@@ -163,7 +158,7 @@ def sections(run: Run) -> list[Section]:
             Section("hardware", "How well do the kernels use the hardware?", words, blocks)
         )
     if run.config.profile_mode == "ops":
-        parts.append(operators_section(run))
+        parts += _made("timings of operators", lambda: [operators_section(run)])
     sampled = figure(run, COUNTERS)
     if sampled.spec:
         words = (
@@ -177,7 +172,13 @@ def sections(run: Run) -> list[Section]:
         parts.append(
             Section("cuda_api", "Which calls did the host spend its time in?", words, [calls])
         )
-    return [*parts, *_bound(run)]
+    return [*parts, *_made("measured time against its bound", lambda: _bound(run))]
+
+
+def _made(what: str, make: Callable[[], list[Section]]) -> list[Section]:
+    """Sections, or one with the reason why there are none."""
+    made = attempt(what, make)
+    return [Section("absent", what, "", [made])] if isinstance(made, Absent) else made
 
 
 def _slow_requests(run: Run) -> list[Section]:
@@ -462,7 +463,8 @@ class Visualizer:
             if self._progress:
                 self._progress(f"drawing: {drawing.name}", done, len(pictures))
             try:
-                picture = to_png_bytes(drawn(run, drawing)[0])
+                with guarded(f"the picture {drawing.name!r}"):
+                    picture = to_png_bytes(drawn(run, drawing)[0])
             except LlmprofError as error:
                 self.missing[drawing.name] = str(error)
                 continue

@@ -6,7 +6,7 @@ its config alone.
 True
 """
 
-from llmprof.arguments import check_exports
+from llmprof.arguments import door
 from llmprof.theory.bound import device_of, find_device, read_device
 from llmprof.theory.calibration import (
     Calibration,
@@ -23,4 +23,4 @@ from llmprof.theory.ranges import measured_steps, observations, read_steps, swee
 from llmprof.theory.shapes import Shape, shape
 from llmprof.theory.speculative import speculate
 
-check_exports(globals())
+door(globals())

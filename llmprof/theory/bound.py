@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from llmprof.errors import LlmprofError, listed, needs
+from llmprof.errors import LlmprofError, listed
 from llmprof.theory import hardware
 from llmprof.theory.hardware import Device
 from llmprof.theory.plan import Efficiency, Plan
 from llmprof.theory.work import Operator
+from llmprof.trace.storage import typed
 
 INTER_NODE_BYTES_PER_S: Final = 100e9
 """Default network bandwidth of a device (bytes/s, both directions together): one adapter of 400
@@ -224,14 +225,7 @@ def read_device(path: str | Path) -> hardware.Device:
     >>> read_device(file).peak("bf16")
     400000000000000.0
     """  # noqa: E501
-    with needs("pyyaml", "YAML needs", "launch"):
-        import yaml
-    try:
-        values = yaml.safe_load(Path(path).expanduser().read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise LlmprofError(f"the device file {Path(path).name} cannot be read: {error}") from error
-    except yaml.YAMLError as error:
-        raise LlmprofError(f"{Path(path).name} is not valid YAML", hint=str(error)) from error
+    values = typed.read_yaml(Path(path).expanduser(), error=LlmprofError)
     if not isinstance(values, Mapping):
         raise LlmprofError(
             f"{Path(path).name} does not hold a mapping",

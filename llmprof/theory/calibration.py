@@ -52,6 +52,7 @@ from llmprof.theory.plan import Batch, Plan
 from llmprof.theory.profiler import machine_for
 from llmprof.theory.shapes import Shape
 from llmprof.theory.work import Operator, operators
+from llmprof.trace.storage import typed
 
 GRAPH_TOKENS: Final = 512
 """Tokens of a step up to which vLLM replays captured graphs by default."""
@@ -532,7 +533,7 @@ def calibrated(device: str | Device) -> Calibration:
         raise LlmprofError(
             f"there is no calibration of {name}", expected="H100 SXM or H200", hint=hint
         )
-    return _parsed(json.loads(file.read_text(encoding="utf-8")), file.name)
+    return _parsed(typed.decoded(file.read_bytes(), typed.Calibration, file.name), file.name)
 
 
 def read_calibration(path: str | Path) -> Calibration:
@@ -543,28 +544,26 @@ def read_calibration(path: str | Path) -> Calibration:
     LlmprofError
         The file cannot be read or lacks values.
     """
-    try:
-        document = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise LlmprofError(f"{Path(path).name} cannot be read as a calibration: {error}") from error
-    return _parsed(document, Path(path).name)
+    hint = "give the text of Calibration.to_json"
+    return _parsed(
+        typed.read(Path(path), typed.Calibration, error=LlmprofError, hint=hint), Path(path).name
+    )
 
 
-def _parsed(content: Any, name: str) -> Calibration:
-    values = content.get("values") if isinstance(content, dict) else None
-    if not isinstance(values, dict) or set(PRIORS) - set(values):
+def _parsed(content: dict[str, Any], name: str) -> Calibration:
+    values, covers = content["values"], content.get("covers", {})
+    if set(PRIORS) - set(values):
         raise LlmprofError(
             f"{name} is not a calibration", expected=f"values of {', '.join(PRIORS)}"
         )
-    covers = content.get("covers", {})
-    if covers and (not isinstance(covers, dict) or set(covers) != set(_FACTS)):
+    if covers and set(covers) != set(_FACTS):
         raise LlmprofError(
             f"{name} is not a calibration", expected="covers as Calibration.to_json writes them"
         )
     return Calibration(
-        str(content["device"]),
+        content["device"],
         values,
-        str(content.get("source", "")),
+        content.get("source", ""),
         tuple(content.get("errors", ())),
         covers,
     )

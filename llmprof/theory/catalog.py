@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from llmprof.errors import LlmprofError
+from llmprof.trace.storage import typed
 
 _OTHER_NAMES: Final = {
     "llama7b": "Llama-2-7b-hf",
@@ -98,17 +99,8 @@ def read_config(path: str | Path) -> dict[str, Any]:
     """Read a ``config.json`` file."""
     path = Path(path).expanduser()
     file = path / "config.json" if path.is_dir() else path
-    try:
-        config = json.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        found = f"{path} has no readable config.json"
-        raise LlmprofError(found, expected="the config.json of a model, or its folder") from error
-    except ValueError as error:
-        raise LlmprofError(
-            f"{file} is not valid JSON: {error}", expected="the config.json of a model"
-        ) from error
-    if not isinstance(config, dict):
-        raise LlmprofError(f"{file} holds a {type(config).__name__}", expected="a JSON object")
+    hint = "give the config.json of a model, or its folder"
+    config: dict[str, Any] = typed.read(file, dict[str, typed.Value], error=LlmprofError, hint=hint)
     return config
 
 

@@ -4,7 +4,6 @@ steps to compare with.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib import resources
@@ -27,6 +26,7 @@ from llmprof.theory.plan import Plan, decode, number_format, positive, prefill
 from llmprof.theory.profiler import Profile, base_of, machine_for
 from llmprof.theory.shapes import Shape, shape
 from llmprof.theory.work import operators
+from llmprof.trace.storage import typed
 
 Over = Literal["batch_size", "seq_len", "generate_len", "tp_size"]
 SCHEMA: Final = {
@@ -202,20 +202,17 @@ def read_steps(path: str | Path) -> pl.DataFrame:
     LlmprofError
         The file cannot be read, or has no such rows.
     """
-    try:
-        document: Any = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    rows = typed.read(
+        Path(path), typed.Steps, error=LlmprofError, hint="give a file of measured steps"
+    )["rows"]
+    if not rows:
         raise LlmprofError(
-            f"{Path(path).name} cannot be read as measured steps: {error}"
-        ) from error
-    rows = document.get("rows") if isinstance(document, dict) else None
-    needed = {"model", "batch", "prompt", "decode_step_s", "prefill_last_s"}
-    if not isinstance(rows, list) or not rows or needed - set(rows[0]):
-        raise LlmprofError(
-            f"{Path(path).name} has no measured steps",
-            expected=f"rows with {listed(sorted(needed))}",
+            f"{Path(path).name} has no measured steps", expected="rows of measured steps"
         )
-    frame = pl.DataFrame(rows, infer_schema_length=None)
+    known = [
+        {name: row[name] for name in typed.Step.__annotations__ if name in row} for row in rows
+    ]
+    frame = pl.DataFrame(known, infer_schema_length=None)
     defaults = {"tp": pl.lit(1), "dtype": pl.lit("bfloat16"), "out": pl.lit(2)}
     frame = frame.with_columns(
         value.alias(name) for name, value in defaults.items() if name not in frame.columns

@@ -133,12 +133,12 @@ def _explained(function: Callable[..., R], trace: Trace, bound: inspect.BoundArg
     try:
         return function(*bound.args, **bound.kwargs)
     except pl.exceptions.ColumnNotFoundError as error:
-        if not any(columns is not None for columns in (trace.asked or {}).values()):
+        if not any(columns is not None for columns in (trace.capture.asked or {}).values()):
             raise
         named = re.search(r'"(\w+)"', str(error))
         raise NotCapturedError(
             f"this trace was read without the column {named[1] if named else error}",
-            expected=f"what {function.__name__} needs beside {trace.asked}",
+            expected=f"what {function.__name__} needs beside {trace.capture.asked}",
             hint="read the file again with that column among tables=, or without tables=",
             table="",
         ) from error

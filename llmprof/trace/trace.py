@@ -17,18 +17,10 @@ import polars as pl
 
 from llmprof import names, text
 from llmprof.arguments import Window, checked
-from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, listed
+from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, listed, no_attribute
 from llmprof.lazy import Carded
 from llmprof.trace import communication, schema
-from llmprof.trace.platforms import (
-    DEVICE_TABLES,
-    ON_DEVICE,
-    ON_HOST,
-    Platform,
-    of_tool,
-    platform_of,
-    tool_of,
-)
+from llmprof.trace.capture import Capture
 from llmprof.trace.storage import files, parquet, sql, sqlite
 from llmprof.trace.storage.deferred import Deferred, narrowed, ranks_of, span_of
 from llmprof.trace.storage.parquet import META_FILE
@@ -95,7 +87,7 @@ class Trace(Carded):
             )
         self._meta: dict[str, Any] = copy.deepcopy(dict(meta or {}))
         self._coverage: dict[str, Any] = copy.deepcopy(dict(coverage or {}))
-        asked = self.asked or {}
+        asked = self.capture.asked or {}
         self._tables: Mapping[str, pl.DataFrame] = (
             tables
             if isinstance(tables, Deferred)
@@ -105,6 +97,7 @@ class Trace(Carded):
             }
         )
         self._database = database
+        self._labels: Any = None  # those of a part, from the whole: llmprof.label.parts
         self._results: Any = None  # results that analyses keep: llmprof.analyze.catalog
         self._collectives: tuple[int, pl.DataFrame | None] | None = None
 
@@ -139,6 +132,18 @@ class Trace(Carded):
         return events(self)
 
     @property
+    def capture(self) -> Capture:
+        """How it was recorded: platform, profiler, tables that were asked for, and advice.
+
+        Examples
+        --------
+        >>> import llmprof
+        >>> llmprof.sample("torch_tp1_eager").capture.tool
+        'torch'
+        """
+        return Capture(self)
+
+    @property
     def analyze(self) -> Analyses:
         """The analyses: ``trace.analyze.overlap()`` is ``llmprof.analyze.overlap(trace)``.
 
@@ -149,6 +154,52 @@ class Trace(Carded):
         20
         """
         return Analyses(self)
+
+    def __getitem__(self, name: str) -> pl.DataFrame:
+        return self.events if name == "events" else self.table(name)
+
+    def __len__(self) -> int:
+        return self.events.height
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise no_attribute("a Trace", name, dir(self))
+
+    def explore(self, *others: Trace, **options: Any) -> Any:
+        """Explorers of the trace as tabs, for a notebook: :func:`llmprof.explore.open`."""
+        from llmprof import explore
+
+        return explore.open(self, *others, **options)
+
+    def summary(self) -> Any:
+        """The trace on a card: a sentence, the mean step of each rank, and what would gain most.
+
+        Examples
+        --------
+        >>> import llmprof
+        >>> card = llmprof.sample("torch_tp1_eager").summary()
+        """
+        from llmprof.report.cards import Card, of_trace
+
+        return Card(repr(self), of_trace(self))
+
+    def report(self, path: str | os.PathLike[str], **options: Any) -> Path:
+        """Write the report: a page if the path ends with ``.html``, else a folder with all files.
+
+        Returns
+        -------
+        pathlib.Path
+            The page or the folder.
+        """
+        from llmprof.report import html, write
+
+        if Path(path).suffix == ".html":
+            return files.write_output(path, html(self, **options))
+        return write(self, path, **options).folder
 
     def findings(self, **options: Any) -> Any:
         """Ranked findings: :func:`llmprof.analyze.findings`."""
@@ -242,104 +293,33 @@ class Trace(Carded):
         frame = self._frame(name)
         if frame is not None:
             return frame.clone()
-        if self.asked is not None and name not in self.asked:
-            expected = f"one of the tables that were read: {listed(sorted(self.asked))}"
+        if self.capture.asked is not None and name not in self.capture.asked:
+            expected = f"one of the tables that were read: {listed(sorted(self.capture.asked))}"
             hint = f"read the file again with {name!r} among tables=, or without tables="
             raise NotCapturedError(
                 f"this trace was read without its {name}", expected=expected, hint=hint, table=name
             )
         found = f"this capture holds no {name}"
-        raise NotCapturedError(found, hint=f"record it with {self.how_to_record(name)}", table=name)
-
-    @checked
-    def how_to_record(self, table: str) -> str:
-        """Advice on how to record a table: that of the tool that wrote this recording, or of
-        several if it is unknown.
-
-        Examples
-        --------
-        >>> import llmprof
-        >>> llmprof.sample("torch_tp1_eager").how_to_record("memory")
-        'memory events (torch: profile_memory=True)'
-        """
-        way = self.platform.how_to_record(table, self.tool)
-        return (
-            f"{way}, if the run uses a device" if self.on_host and table in DEVICE_TABLES else way
+        raise NotCapturedError(
+            found, hint=f"record it with {self.capture.how_to_record(name)}", table=name
         )
-
-    @property
-    def platform(self) -> Platform:
-        """Platform of the devices (CUDA, ROCm, Ascend), with the words that findings and hints use
-        for it.
-
-        Examples
-        --------
-        >>> import llmprof
-        >>> llmprof.sample("torch_tp1_eager").platform.words["graphs"]
-        'CUDA graphs'
-        """
-        return platform_of(self._meta, self._tables)
-
-    @property
-    def tool(self) -> str | None:
-        """The profiler that wrote it, by the name that advice on recording gives it; None if it is
-        not known.
-
-        Examples
-        --------
-        >>> import llmprof
-        >>> llmprof.sample("torch_tp1_eager").tool
-        'torch'
-        """
-        return tool_of(self._meta, self._tables)
-
-    @property
-    def on_host(self) -> bool:
-        """Whether operators of the host take the place of device events, as in a run on the CPU."""
-        device = ("kernels", "copies")
-        if (
-            any(table in self.table_names for table in device)
-            or self.has("runtime")
-            or not self.has("ops")
-        ):
-            return False
-        return bool((self.ops["kind"] == "op").any())
-
-    @property
-    def words(self) -> dict[str, str]:
-        """Words of sentences about the trace: what its events are called, and those of its
-        platform.
-
-        Examples
-        --------
-        >>> import llmprof
-        >>> llmprof.sample("torch_tp1_eager").words["event"]
-        'kernel'
-        """
-        words = {**self.platform.words, **(ON_HOST if self.on_host else ON_DEVICE)}
-        return words | {"record_host": of_tool(words["record_host"], self.tool)}
 
     def _frame(self, name: str) -> pl.DataFrame | None:
         """Frame of a table; None if it was not recorded."""
-        if name != "collectives" or self.asked is not None:
+        if name != "collectives" or self.capture.asked is not None:
             return self._tables.get(name)
         version = names.version()
         if self._collectives is None or self._collectives[0] != version:
-            self._collectives = version, communication.collectives(self._tables, self.device_ranks)
+            self._collectives = (
+                version,
+                communication.collectives(self._tables, self.capture.device_ranks),
+            )
         return self._collectives[1]
-
-    @property
-    def asked(self) -> dict[str, list[str] | None] | None:
-        """Tables in ``tables=`` of :func:`llmprof.read`, with their columns (None: all); None if
-        all were read.
-        """
-        asked: dict[str, list[str] | None] | None = copy.deepcopy(self._coverage.get("asked"))
-        return asked
 
     @checked
     def has(self, *tables: str) -> bool:
         """Whether all the tables were recorded and have rows."""
-        return all(self.height(table) > 0 for table in tables)
+        return all(self.capture.height(table) > 0 for table in tables)
 
     @property
     def tables(self) -> dict[str, pl.DataFrame]:
@@ -351,16 +331,11 @@ class Trace(Carded):
         }
 
     @property
-    def recorded(self) -> dict[str, pl.DataFrame]:
-        """The recorded tables as in :attr:`tables`, but with only those collectives that the
-        profiler recorded.
-        """
-        return {name: frame.clone() for name, frame in self._tables.items()}
-
-    @property
     def table_names(self) -> list[str]:
         """Names of the recorded tables, in the order of the schema; no table is loaded."""
-        has_collectives = self.asked is None and not {"kernels", "ops"}.isdisjoint(self._tables)
+        has_collectives = self.capture.asked is None and not {"kernels", "ops"}.isdisjoint(
+            self._tables
+        )
         return [
             name
             for name in schema.TABLES
@@ -384,69 +359,7 @@ class Trace(Carded):
                 for name in schema.TABLES
                 if (frame := self._frame(name)) is not None
             }
-        return {name: self.height(name) for name in self.table_names}
-
-    @checked
-    def height(self, name: str) -> int:
-        """Number of rows of a table, 0 if it was not recorded; unlike :attr:`rows` it asks for no
-        other table.
-
-        Parameters
-        ----------
-        name : str
-            Name of the table.
-
-        Returns
-        -------
-        int
-            The number of rows.
-
-        Examples
-        --------
-        >>> import llmprof
-        >>> llmprof.sample("torch_tp1_eager").height("copies")
-        94
-        """
-        tables = self._tables
-        if not isinstance(tables, Deferred):
-            return 0 if (frame := self._frame(name)) is None else frame.height
-        if name == "collectives" and name in self.table_names:
-            return sum(partition.collectives for partition in tables.partitions)
-        return tables.rows(name) if name in self.table_names else 0
-
-    @checked
-    def scan(self, name: str) -> pl.LazyFrame:
-        """A table as a lazy frame; from a dataset only the rows and columns that the query needs
-        are read.
-
-        Parameters
-        ----------
-        name : str
-            Name of a table of the schema.
-
-        Returns
-        -------
-        polars.LazyFrame
-            The columns of the table. Collectives are loaded at once, because they are found among
-            the kernels.
-
-        Raises
-        ------
-        NotCapturedError
-            The capture does not have this table.
-        """
-        if isinstance(self._tables, Deferred) and name in self._tables and name != "collectives":
-            return self._tables.scan(name)
-        return self.table(name).lazy()
-
-    @property
-    def device_ranks(self) -> list[int]:
-        """Ranks whose recording has kernels, also outside of this part of the trace."""
-        stated = {rank["rank"] for rank in self._meta.get("ranks", ()) if rank.get("kernels")}
-        if isinstance(self._tables, Deferred):
-            return sorted(stated | self._tables.ranks_with("kernels"))
-        kernels = self._tables.get("kernels")
-        return sorted(stated if kernels is None else stated | set(kernels["rank"].unique()))
+        return {name: self.capture.height(name) for name in self.table_names}
 
     @checked
     def sql(self, query: str, *, on: Literal["tables", "file"] = "tables") -> pl.DataFrame:
@@ -471,7 +384,9 @@ class Trace(Carded):
         Raises
         ------
         AnalysisError
-            The query is not valid for the tables, or does not only read.
+            The query is not valid for the tables, does not only read, or needs more than a query
+            may take (:mod:`llmprof.trace.storage.bounded`): then its process was ended, and this one goes
+            on.
         NotCapturedError
             ``on="file"``, and the trace was not read from one SQLite file.
         ReadError
@@ -484,14 +399,14 @@ class Trace(Carded):
         >>> trace.sql("select count(*) as count from kernels").columns
         ['count']
         """  # noqa: E501
-        if on == "tables" and isinstance(self._tables, Deferred):
-            words = (
-                query.lower()
-            )  # finding collectives needs all kernels, so they are found only if the query has them
-            tables = [name for name in self.table_names if name != "collectives" or name in words]
-            return sql.answer({name: self.scan(name) for name in tables}, query)
+        # collectives and the labelled events are found only if the query names them
+        words = query.lower()
         if on == "tables":
-            return sql.answer(self.tables, query)
+            tables = [name for name in self.table_names if name != "collectives" or name in words]
+            stored = isinstance(self._tables, Deferred)
+            of = self.capture.scan if stored else self.table
+            labelled = {"events": self.events} if "events" in words else {}
+            return sql.answer({name: of(name) for name in tables} | labelled, query)
         if self._database is None:
             hint = (
                 "read the .sqlite that nsys export wrote, or query the tables of the trace:"
@@ -518,23 +433,34 @@ class Trace(Carded):
     def select(
         self,
         *,
-        ranks: int | Iterable[int] | None = None,
+        rank: int | Iterable[int] | None = None,
+        step: int | Iterable[int] | None = None,
+        phase: str | Iterable[str] | None = None,
+        layer: int | Iterable[int] | None = None,
+        stage: str | Iterable[str] | None = None,
+        stream: int | Iterable[int] | None = None,
         window: Window | None = None,
-        steps: int | Iterable[int] | None = None,
         tables: str | Iterable[str] | None = None,
     ) -> Trace:
         """Part of the trace; from a dataset only this part is loaded.
 
+        Arguments are named as the columns of :attr:`events` and take a value or several.
+
         Parameters
         ----------
-        ranks : int or iterable of int, optional
+        rank : int or iterable of int, optional
             Ranks to keep.
+        step, phase : optional
+            Steps to keep (:func:`llmprof.analyze.steps` numbers them), or those of a phase: their
+            kernels and copies, and events of the host from their labels to the next labels. Steps
+            of the part are numbered from 0.
+        layer, stage, stream : optional
+            Layers, stages and streams to keep: their kernels and copies, and what the host did from
+            their first launch in a step to their last. Labels stay those of the whole trace; they
+            are not saved with the part.
         window : (start_ns, end_ns), optional
             Keep events that start in ``[start_ns, end_ns)``, in ns from the start of the trace. A
             device event is kept by its own start, so its launch may be outside.
-        steps : int or iterable of int, optional
-            Steps to keep (:func:`llmprof.analyze.steps` numbers them): their kernels and copies,
-            and events of the host from their labels to the next labels.
         tables : str or iterable of str, optional
             Names of the tables to keep.
 
@@ -546,34 +472,39 @@ class Trace(Carded):
         Raises
         ------
         AnalysisError
-            The trace has no such rank or step, or the window ends before it starts.
+            The trace has no such rank, step, phase, layer, stage or stream, or the window ends
+            before it starts.
 
         Examples
         --------
         >>> import llmprof
-        >>> llmprof.sample("torch_tp1_eager").select(tables="copies").table_names
+        >>> trace = llmprof.sample("torch_tp1_eager")
+        >>> trace.select(tables="copies").table_names
         ['copies']
+        >>> trace.select(phase="decode", layer=5).events["stage"].n_unique()
+        11
         """
-        chosen = None if ranks is None else [ranks] if isinstance(ranks, int) else list(ranks)
-        if chosen and (missing := [rank for rank in chosen if rank not in self.ranks]):
+        from llmprof.label import parts
+
+        chosen = _several(rank)
+        if chosen and (missing := [one for one in chosen if one not in self.ranks]):
             found = f"the ranks {listed(missing)} are not in the trace"
             raise AnalysisError(found, expected=f"some of {listed(self.ranks)}")
         part = self
         if chosen is not None or window is not None:
             kept = narrowed(self._tables, chosen, window)
             part = Trace(kept, self._meta, self._coverage, database=self._database)
-        if steps is not None:
-            # imported by name, because this layer must not import the analyses
-            whole = self if chosen is None else self.select(ranks=chosen)
+            part._labels = parts.narrowed(self._labels, chosen, window)
+        if step is not None or phase is not None:
+            whole = self if chosen is None else self.select(rank=chosen)
             stored = isinstance(part._tables, Deferred)
-            part = import_module("llmprof.label.steps.steps").of_steps(
-                part, whole, steps, stored=stored
-            )
-        return (
-            part
-            if tables is None
-            else part._with_tables([tables] if isinstance(tables, str) else list(tables))
-        )
+            part = parts.of_steps(part, whole, _several(step), _several(phase), stored=stored)
+        labels = {"layer": layer, "stage": stage, "stream": stream}
+        given = {
+            name: several for name in labels if (several := _several(labels[name])) is not None
+        }
+        part = parts.of_labels(part, given) if given else part
+        return part if tables is None else part._with_tables(_several(tables) or [])
 
     def _with_tables(self, names: list[str]) -> Trace:
         """The trace with only some of its tables."""
@@ -632,18 +563,6 @@ class Trace(Carded):
         parquet.write(self._tables, self._meta, self._coverage, target)
         return target
 
-    @classmethod
-    @checked
-    def open(cls, folder: str | os.PathLike[str]) -> Trace:
-        """Open a trace that :meth:`save` wrote.
-
-        Raises
-        ------
-        ReadError
-            The folder has no saved trace, or the trace is damaged or has another schema version.
-        """
-        return cls(*parquet.load(Path(folder)))
-
     @property
     def name(self) -> str | None:
         """Name of the run, from the folder or file that was read; None if unknown.
@@ -693,3 +612,13 @@ class Trace(Carded):
             f"<Trace {text.counted(ranks, 'rank')}, {(hi - lo) / 1e6:,.1f} ms,"
             f" {text.plain(device)}: {rows}>"
         )
+
+
+def _several(given: Any) -> Any:
+    """A value or several as a list; None if not given."""
+    return given if given is None else [given] if isinstance(given, str | int) else list(given)
+
+
+def open_saved(folder: str | os.PathLike[str]) -> Trace:
+    """The trace that :meth:`Trace.save` wrote into a folder; a ReadError if it is damaged."""
+    return Trace(*parquet.load(Path(folder)))

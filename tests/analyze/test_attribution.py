@@ -1071,7 +1071,7 @@ def test_ranks_and_steps_are_told_apart() -> None:
     assert counts["len"].to_list() == [2] * 4 + [3] * 4 + [4] * 4
     assert trace.events["phase"].unique().to_list() == ["decode"]
     for rank in (0, 1, 2):
-        alone = trace.select(ranks=rank).events.drop("event")
+        alone = trace.select(rank=rank).events.drop("event")
         assert alone.equals(trace.events.filter(pl.col("rank") == rank).drop("event"))
 
 

@@ -136,7 +136,7 @@ def test_arrival_skew() -> None:
     assert found["evidence"] == "collectives"
     assert silent(ranks_with_all_reduces({0: 0, 1: 0, 2: 0}), "arrival_skew")
     trace = ranks_with_all_reduces({0: 0, 1: 0, 2: 400_000})
-    some = Trace(trace.select(ranks=[0, 1]).tables, {"world_size": 3, "missing_ranks": [2]})
+    some = Trace(trace.select(rank=[0, 1]).tables, {"world_size": 3, "missing_ranks": [2]})
     assert silent(some, "arrival_skew")
     exposed = the(some, "exposed_communication")
     assert exposed["share_of_time"] == pytest.approx(404 / 504)

@@ -29,9 +29,7 @@ def spoil(frame: pl.DataFrame) -> None:
     frame.columns = [f"x_{name}" for name in frame.columns]
 
 
-@pytest.mark.parametrize(
-    "name", ["events", "kernels", "steps", "layers", "overlap", "idle"]
-)
+@pytest.mark.parametrize("name", ["events", "kernels", "steps", "layers", "overlap", "idle"])
 def test_changing_an_answer_changes_no_later_one(name):
     trace, analysis = trace_of(), getattr(analyze, name)
     before = analysis(trace)

@@ -249,7 +249,7 @@ def test_overlap_in_a_window(sample_trace) -> None:
     assert (found["rank"], found["compute_ns"], found["idle_ns"]) == (1, 0, 80)
     with pytest.raises(AnalysisError, match="with a window"):
         overlap(Trace({"kernels": RUN}), by="step", window=WINDOW)
-    trace = sample_trace("torch_tp4_eager_nccl").select(ranks=0)
+    trace = sample_trace("torch_tp4_eager_nccl").select(rank=0)
     first = trace.kernels["start_ns"].min(), trace.copies["start_ns"].min()
     ends = [(f["start_ns"] + f["dur_ns"]).max() for f in (trace.kernels, trace.copies)]
     within = overlap(trace, window=(min(first), max(ends)))

@@ -106,14 +106,14 @@ def ten_steps() -> Trace:
 
 def test_a_step_whose_predecessor_was_cut_out_has_no_time_since_then() -> None:
     whole = ten_steps()
-    some = whole.select(steps=[1, 2, 5, 6, 9])
+    some = whole.select(step=[1, 2, 5, 6, 9])
     assert what_if(some).select("steps", "recorded_ns").row(0) == (2, 40 * US)
-    assert what_if(some.select(steps=[0, 1, 3])).select("steps", "recorded_ns").row(0) == (
+    assert what_if(some.select(step=[0, 1, 3])).select("steps", "recorded_ns").row(0) == (
         1,
         40 * US,
     )
     # without a predecessor of any step they count from their own beginning on the device
-    assert what_if(whole.select(steps=[1, 5, 9])).select("steps", "recorded_ns").row(0) == (
+    assert what_if(whole.select(step=[1, 5, 9])).select("steps", "recorded_ns").row(0) == (
         3,
         10 * US,
     )
@@ -140,7 +140,7 @@ def test_the_path_and_the_slack_leave_out_the_time_of_steps_that_were_cut_out() 
     """Steps of 40 us as above, whose kernel runs from 5 to 15 us: on the path the host, but in
     the last of a block.
     """
-    some = ten_steps().select(steps=[1, 2, 5, 6, 9])
+    some = ten_steps().select(step=[1, 2, 5, 6, 9])
     assert times_on_path(some) == [10, 40, 10, 40, 10]
     parts = (
         critical_path(some)
@@ -160,15 +160,15 @@ def test_the_path_and_the_slack_leave_out_the_time_of_steps_that_were_cut_out() 
     ]
     # what precedes the cut begins with the recording, and what was cut at the beginning with its
     # own work
-    assert times_on_path(ten_steps().select(steps=[0, 1, 3])) == [15, 40, 10]
-    assert times_on_path(ten_steps().select(steps=[3, 4])) == [10, 40]
-    assert times_on_path(ten_steps().select(steps=[1, 2, 3, 6, 9]).select(steps=[1, 2, 4])) == [
+    assert times_on_path(ten_steps().select(step=[0, 1, 3])) == [15, 40, 10]
+    assert times_on_path(ten_steps().select(step=[3, 4])) == [10, 40]
+    assert times_on_path(ten_steps().select(step=[1, 2, 3, 6, 9]).select(step=[1, 2, 4])) == [
         10,
         40,
         10,
     ]
     for steps in ([1, 2, 5, 6, 9], [0, 1, 3], [3, 4], [1, 5, 9]):
-        check_path_has_the_time_of_replays(ten_steps().select(steps=steps))
+        check_path_has_the_time_of_replays(ten_steps().select(step=steps))
 
 
 def test_a_step_that_was_launched_before_the_end_of_what_was_cut_out_begins_with_its_own_work() -> (
@@ -183,10 +183,10 @@ def test_a_step_that_was_launched_before_the_end_of_what_was_cut_out_begins_with
         calls += [(0, 10 * n, 2, CALL, 2 * n + 1), (0, 10 * n + 4, 2, CALL, 2 * n + 2)]
     marks = step_labels([10 * n for n in range(6)], 9)
     whole = Trace({"kernels": device(work), "runtime": host(calls), "markers": marks})
-    some = whole.select(steps=[1, 3])
+    some = whole.select(step=[1, 3])
     assert times_on_path(some) == [40, 40]
     check_path_has_the_time_of_replays(some)
-    for each in (some, whole.select(steps=[0, 2])):
+    for each in (some, whole.select(step=[0, 2])):
         assert slack(each)["pace_slack_ns"].to_list() == [0, 34 * US, 0, 34 * US]
 
 
@@ -207,7 +207,7 @@ def test_the_path_of_several_ranks_leaves_out_what_was_cut_out() -> None:
                 frame.with_columns(later).filter(pl.col("start_ns") % (100 * US) < 96 * US)
             )
     whole = Trace({name: pl.concat(frames) for name, frames in tables.items()}, {"world_size": 2})
-    some = whole.select(steps=[1, 2, 5])
+    some = whole.select(step=[1, 2, 5])
     # from the first GEMM of any rank, at 10 us of the step, or of one, at 70, to 95
     assert times_on_path(some) == times_on_path(some, 0) == [85, 100, 85]
     assert times_on_path(some, 1) == [25, 100, 25]
@@ -227,8 +227,8 @@ def test_the_path_of_several_ranks_leaves_out_what_was_cut_out() -> None:
 
 @pytest.mark.parametrize("name", ["torch_tp1_cudagraph", "torch_pp2_eager", "torch_tp4_eager_nccl"])
 def test_the_path_of_a_part_of_a_sample_has_the_time_of_its_replays(name: str) -> None:
-    check_path_has_the_time_of_replays(llmprof.sample(name).select(steps=[3, 4, 5, 9, 10]))
-    check_path_has_the_time_of_replays(llmprof.sample(name).select(steps=[2, 6, 10]))
+    check_path_has_the_time_of_replays(llmprof.sample(name).select(step=[3, 4, 5, 9, 10]))
+    check_path_has_the_time_of_replays(llmprof.sample(name).select(step=[2, 6, 10]))
 
 
 def test_cuts_are_those_of_each_rank() -> None:
@@ -239,7 +239,7 @@ def test_cuts_are_those_of_each_rank() -> None:
         {name: pl.concat([frame, frame.with_columns(**moved)]) for name, frame in one.items()}
     )
     assert times_on_path(both) == [15, *[40] * 9]
-    some = both.select(steps=[1, 2, 5])
+    some = both.select(step=[1, 2, 5])
     assert recorded_periods(some).select("rank", "step", "period_ns").rows() == [
         (0, 1, 40 * US),
         (1, 1, 40 * US),
@@ -252,7 +252,7 @@ def test_a_step_of_training_after_a_cut_does_not_begin_before_it() -> None:
     others were cut out.
     """
     ends = labels([("Optimizer.step#Adam.step", (40 * n + 20) * US, 5 * US) for n in range(10)])
-    some = Trace(ten_steps().recorded | {"markers": ends}).select(steps=[3, 4, 7, 8])
+    some = Trace(ten_steps().recorded | {"markers": ends}).select(step=[3, 4, 7, 8])
     assert recorded_periods(some).select("step", "period_ns").rows() == [(1, 40 * US), (3, 40 * US)]
     assert times_on_path(some) == [10, 40, 10, 40]
 

@@ -156,7 +156,7 @@ def test_a_replay_agrees_with_its_critical_path(name: str) -> None:
 
 
 def test_a_replay_of_steps_agrees_with_its_critical_path() -> None:
-    check(sample("torch_pp2_eager").select(steps=[3, 4, 5, 9, 10]))
+    check(sample("torch_pp2_eager").select(step=[3, 4, 5, 9, 10]))
 
 
 @pytest.mark.slow

@@ -297,3 +297,14 @@ def test_compilation_in_the_prefill_of_another_is_told_by_what_the_host_did():
         pytest.approx(92 * MS, rel=0.01)
     ]  # of 100 ms in which others are prefilled
     assert found["about"].to_list() == ["triton/compiler/compiler.py(226): compile"]
+    # the same where nothing tells what the host did, and where all that it did took no time
+    for told in ({}, {"ops": compiling.with_columns(dur_ns=pl.lit(0))}):
+        untold = Trace(
+            {"kernels": run, "runtime": launched, "markers": labels(marks), **told},
+            {"world_size": 1},
+        )
+        found = analyze.findings(untold, requests=pl.DataFrame([parts | times])).filter(
+            rule="slow_first_tokens"
+        )
+        assert found["figure"].to_list() == [pytest.approx(92 * MS, rel=0.01)]
+        assert found["about"].to_list() == [None]

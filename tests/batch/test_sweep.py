@@ -146,9 +146,9 @@ def test_the_state_is_whole_at_every_moment(tmp_path):
     ("content", "words"),
     [
         (None, "no sweep"),
-        ("{", "cannot be read"),
-        ("[]", "not the state"),
-        ('{"version": 1, "points": [3]}', "not the state"),
+        ("{", r"sweep\.json"),
+        ("[]", r"sweep\.json"),
+        ('{"version": 1, "points": [3]}', r"sweep\.json"),
     ],
     ids=["none", "damaged", "list", "points"],
 )

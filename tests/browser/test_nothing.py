@@ -29,7 +29,7 @@ def nothing_selected():
         ),
         (lambda _: explore.all_reduce(EMPTY), "No collective was found"),
         (
-            lambda of: explore.all_reduce(of("torch_tp4_eager_nccl").select(ranks=[2])),
+            lambda of: explore.all_reduce(of("torch_tp4_eager_nccl").select(rank=[2])),
             "Wait and transfer are unknown",
         ),
         (

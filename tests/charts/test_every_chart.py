@@ -17,6 +17,7 @@ import vl_convert
 from llmprof import charts
 from llmprof.charts.base.dark import dark_colours, in_the_dark, notebook_style, themed
 from llmprof.charts.base.save import to_png_bytes, vega_bundle, vega_lite_version
+from llmprof.charts.base.script import ScriptSafe
 from llmprof.charts.base.theme import INK, MUTED, NARROW, PAPER
 from llmprof.errors import AnalysisError
 from tests.charts import frames, specs
@@ -182,6 +183,19 @@ def test_every_chart_is_valid_readable_and_drawn(name: str) -> None:
         assert f'[fill="{light.upper()}" i] {{ fill: {now} }}' in style
 
 
+def parts_of(chart: Any) -> Iterator[Any]:
+    """A chart and its parts, and theirs."""
+    yield chart
+    for name in ("layer", "vconcat", "hconcat", "concat"):
+        for part in vars(chart)["_kwds"].get(name) or ():
+            yield from parts_of(part)
+
+
+@pytest.mark.parametrize("name", CHARTS)
+def test_every_part_of_a_chart_writes_safe_html(name: str) -> None:
+    assert [part for part in parts_of(drawn(name)[0]) if not isinstance(part, ScriptSafe)] == []
+
+
 @pytest.mark.parametrize("nth", [pytest.param(1, marks=pytest.mark.slow), 7])
 def test_is_the_same_each_time_and_in_another_process(nth: int) -> None:
     code = f"import json; from tests.charts.test_every_chart import digests; print(json.dumps(digests({nth})))"
@@ -307,22 +321,33 @@ def test_what_cannot_be_drawn_is_refused(case: str) -> None:
         draw()
 
 
-@pytest.mark.parametrize("name", CHARTS)
-def test_hostile_names_stay_text(name: str) -> None:
+def named(name: str, text: str) -> alt.TopLevelMixin:
+    """A chart in which every name that may come from outside is this text."""
     make, frame = CHARTS[name]
     rows = frame()
     kept = {"source", "status", "kind", *_NAMED.get(name, ())}
-    texts = [c for c, dtype in rows.schema.items() if dtype == pl.String and c not in kept]
-    hostile = rows.with_columns(pl.lit(HOSTILE).alias(column) for column in texts)
-    if name == "diff":
-        hostile = hostile.head(1)
-    chart = make(hostile)
+    of_type = {pl.String: text, pl.List(pl.String): [text]}
+    hostile = rows.with_columns(
+        pl.lit(of_type[dtype]).alias(c)
+        for c, dtype in rows.schema.items()
+        if dtype in of_type and c not in kept
+    )
+    return make(hostile.head(1) if name == "diff" else hostile)
+
+
+@pytest.mark.parametrize("name", CHARTS)
+def test_hostile_names_stay_text(name: str) -> None:
+    chart = named(name, HOSTILE)
     page = charts.to_html(chart, title=HOSTILE)
-    assert json.loads(_spec_of(page)) == json.loads(json.dumps(chart.to_dict(validate=False)))
+    spec = json.loads(json.dumps(chart.to_dict(validate=False)))
+    assert json.loads(_spec_of(page)) == spec
     ours = page.replace(vega_bundle(), "")
-    for tag in ("<img", "<script>alert", "'alert(1)'>"):
-        assert tag not in ours
     assert ours.count("<script") == ours.count("</script>") == 4
+    of_altair = chart.to_html()
+    assert json.loads(of_altair.partition("var spec = ")[2].partition(";\n")[0]) == spec
+    for text in (ours, of_altair):
+        for tag in ("<img", "<script>alert", "'alert(1)'>"):
+            assert tag not in text
 
 
 def test_charts_leave_altair_as_it_was() -> None:

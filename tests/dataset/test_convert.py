@@ -58,7 +58,7 @@ def test_a_dataset_is_the_trace_that_was_read(both):
     assert (many.ranks, many.span_ns, many.device_ranks) == (
         trace.ranks,
         trace.span_ns,
-        trace.device_ranks,
+        trace.capture.device_ranks,
     )
     added = {"name": many.name, "dataset": many.meta["dataset"]}
     assert many.meta == trace.meta | added
@@ -80,10 +80,10 @@ def test_a_part_of_it_is_the_part_of_the_trace(both):
     many, trace, _, _ = both
     first, last = trace.span_ns
     window = (first + (last - first) / 3, first + (last - first) / 2)
-    same(many.select(ranks=1, window=window), trace.select(ranks=1, window=window))
+    same(many.select(rank=1, window=window), trace.select(rank=1, window=window))
     assert many.select(window=window).rows["kernels"] == trace.select(window=window).kernels.height
     assert many.select(window=window).span_ns == trace.select(window=window).span_ns
-    some = many.select(ranks=[1], tables=["copies", "collectives"])
+    some = many.select(rank=[1], tables=["copies", "collectives"])
     assert some.table_names == ["copies", "collectives"]
     assert_frame_equal(some.collectives, trace.collectives.filter(rank=1))
     with pytest.raises(NotCapturedError, match=r"this trace was read without its kernels"):
@@ -91,7 +91,7 @@ def test_a_part_of_it_is_the_part_of_the_trace(both):
     many = llmprof.open(both[2])
     tables = many._tables
     assert tables.bytes == 0
-    part = many.select(ranks=1)
+    part = many.select(rank=1)
     assert part.kernels.height
     assert list(part._tables._loaded) == ["kernels"]
     assert part._tables.bytes == part.kernels.estimated_size()
@@ -147,8 +147,9 @@ def test_an_object_store_holds_a_dataset(run, tmp_path):
     try:
         many = llmprof.convert("memory://runs", url, client=False)
         same(many, llmprof.read(run, cache=False))
-        again = llmprof.open(url).select(ranks=2)
+        again = llmprof.open(url).select(rank=2)
         assert_frame_equal(again.kernels, many.kernels.filter(rank=2))
+        assert_frame_equal(again.sql("select * from kernels"), again.kernels)
         same(llmprof.convert("memory://runs", url, client=False), many)
         memory.rm(f"/datasets/run/{many._tables.partitions[0].folder}", recursive=True)
         with pytest.warns(

@@ -18,7 +18,14 @@ from polars.testing import assert_frame_equal
 import llmprof
 from llmprof import analyze
 from llmprof.cli.main import main
-from llmprof.errors import ClusterError, MixedRunsError, OutputError, ReadError, TraceWarning
+from llmprof.errors import (
+    AnalysisError,
+    ClusterError,
+    MixedRunsError,
+    OutputError,
+    ReadError,
+    TraceWarning,
+)
 from llmprof.report.dataset import cluster
 from llmprof.trace.storage.dataset import MANIFEST, PART_FILE, sealed
 from llmprof.trace.storage.places import UNFINISHED
@@ -113,7 +120,9 @@ def test_damage_inside_of_a_file_is_found_when_it_is_read(many):
     ) as raised:
         _ = trace.kernels
     assert raised.value.facts["ranks"] == [1]
-    assert trace.select(ranks=[0, 2]).kernels.height == 12
+    with pytest.raises(AnalysisError):
+        llmprof.open(many).sql("select * from kernels")
+    assert trace.select(rank=[0, 2]).kernels.height == 12
     with pytest.raises(ReadError, match=r"kernels.parquet of rank 1 is damaged"):
         llmprof.map("overlap", trace, client=False)
     data = bytearray(content)

@@ -89,10 +89,10 @@ def test_a_part_of_a_dataset_is_analysed_as_such(run, tmp_path):
     many = llmprof.convert(run, tmp_path / "out", client=False)
     whole = llmprof.read(run, cache=False)
     window = (1_000_000, 3_000_000)
-    part = many.select(ranks=[0, 2], window=window)
+    part = many.select(rank=[0, 2], window=window)
     assert_frame_equal(
         llmprof.map("overlap", part, client=False),
-        analyze.overlap(whole.select(ranks=[0, 2], window=window)),
+        analyze.overlap(whole.select(rank=[0, 2], window=window)),
     )
     with pytest.raises(
         NotCapturedError, match=r"holds no kernels, copies or operators|read without"

@@ -171,7 +171,7 @@ def test_many_steps_share_bars(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_rank_that_is_missing(sample_trace) -> None:  # type: ignore[no-untyped-def]
-    trace = sample_trace("torch_tp4_eager_nccl").select(ranks=[0, 2])
+    trace = sample_trace("torch_tp4_eager_nccl").select(rank=[0, 2])
     shown = explore.overlap(trace, rank=1)
     assert shown._on_choices()[0]["ranks"] == [0, 2]
     message, buffers = shown._on_lanes(rank=1, **ALL)

@@ -348,9 +348,11 @@ def of_anything(path: Path, rng: random.Random) -> None:
         rng.choice(_BY_SUFFIX.get(path.suffix, (of_lines, of_bytes)))(path, rng)
     except (
         ValueError,
+        LookupError,
+        RecursionError,
         sqlite3.Error,
         pl.exceptions.PolarsError,
-    ):  # changed before, and no longer what it was
+    ):  # changed before
         of_bytes(path, rng)
 
 

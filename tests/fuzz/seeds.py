@@ -18,7 +18,7 @@ from typing import Any
 import polars as pl
 
 import llmprof
-from tests.fuzz import late
+from tests.fuzz import late, states
 from tests.readers.test_rocm import rocpd
 
 ROOT = Path(__file__).parents[2]
@@ -43,6 +43,7 @@ def make(folder: Path) -> Path:
     ncu(folder / "ncu")
     saved(folder / "chrome/torch_tp4_eager_nccl.json", folder / "saved")
     run(folder / "chrome/torch_tp1_cudagraph.json", folder / "run")
+    states.make(folder, folder / "run/run")
     ascend(folder)
     mindspore(folder / "ascend mindspore")
     monitors(folder)

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
@@ -19,7 +20,7 @@ from llmprof.readers.ncu.reader import read_metrics
 from llmprof.readers.redaction import redact
 from llmprof.run.launch import open_run
 from llmprof.trace.metrics.data import Metrics
-from tests.fuzz import counts, late, mutate, seeds
+from tests.fuzz import counts, late, mutate, seeds, states
 
 Frames = dict[str, pl.DataFrame]
 
@@ -90,6 +91,7 @@ _KINDS: dict[str, tuple[tuple[mutate.Mutate, ...], Callable[[Path], counts.Held]
     "dataset": ((mutate.of_folder,), lambda _: {}),
     "names": ((mutate.of_names,), lambda _: {}),
     "ncu report": ((mutate.of_sectors,), lambda _: {}),
+    **{name: ((states.of_state,), lambda _: {}) for name in states.DOORS},
 }
 
 
@@ -100,7 +102,7 @@ def targets(folder: Path, only: str = "") -> list[Target]:
     for place in sorted(p for p in folder.iterdir() if p.is_dir() and only in ("", p.name)):
         mutations, count = _KINDS["monitor" if place.name.startswith("monitor") else place.name]
         target = Target(place.name, sorted(place.iterdir()), mutations, count)
-        for seed in target.seeds:
+        for seed in target.seeds if place.name not in states.DOORS else ():
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
                 found = _read(target, seed)
@@ -121,20 +123,15 @@ def try_file(target: Target, path: Path, work: Path, *, deep: bool) -> Outcome:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            found = _read(target, path)
-            if not {str(warning.message) for warning in caught} - target.said:
-                out.silent = _silent(target.count(path), found) or _changed(
-                    target.whole.get(path.name), found
-                )
-                out.checked = True
-            if deep and isinstance(found, llmprof.Trace):
-                _analyse(found)
-            if deep and target.name == "run":
-                _look(path)
-            if deep:
-                copy = work / "copy"
-                redact(path, copy)
-                shutil.rmtree(copy) if copy.is_dir() else copy.unlink()
+            if target.name in states.DOORS:
+                out.silent = states.silent(target.name, path, target.seeds[0])
+                out.checked = target.name in states.CHECKED
+                refused = [
+                    error for _, error in states.opened(target.name, path, deep=deep) if error
+                ]
+                out.said = "refused" if refused else "read"
+            else:
+                _try_trace(target, path, work, out, caught, deep=deep)
         except LlmprofError as error:
             out.said = "refused" if str(error) else "an error without a word"
         except Exception:  # noqa: BLE001 (this is what is looked for)
@@ -143,10 +140,30 @@ def try_file(target: Target, path: Path, work: Path, *, deep: bool) -> Outcome:
             if isinstance(error, KeyboardInterrupt | SystemExit | TooLongError):
                 raise
             out.raw = traceback.format_exc()
+    shutil.rmtree(work / "redacted", ignore_errors=True)
     for warning in caught:
         if not issubclass(warning.category, TraceWarning):
             out.raw = out.raw or f"{warning.category.__name__}: {warning.message}"
     return out
+
+
+def _try_trace(
+    target: Target, path: Path, work: Path, out: Outcome, caught: list[Any], *, deep: bool
+) -> None:
+    found = _read(target, path)
+    if not {str(warning.message) for warning in caught} - target.said:
+        out.silent = _silent(target.count(path), found) or _changed(
+            target.whole.get(path.name), found
+        )
+        out.checked = True
+    if deep and isinstance(found, llmprof.Trace):
+        _analyse(found)
+    if deep and target.name == "run":
+        _look(path)
+    if deep:
+        copy = work / "copy"
+        redact(path, copy)
+        shutil.rmtree(copy) if copy.is_dir() else copy.unlink()
 
 
 def _analyse(trace: llmprof.Trace) -> None:

@@ -1,6 +1,8 @@
 """Engine scripts, on stand-ins of several versions of vLLM."""
 
 import ast
+import contextlib
+import http.client
 import json
 import os
 import re
@@ -15,9 +17,10 @@ import pytest
 
 from llmprof.errors import ConfigError
 from llmprof.run.launch import ExperimentConfig, engines, plan
-from llmprof.run.launch.engines import _machine, _vllm
+from llmprof.run.launch.engines import _machine, _server, _vllm
 from llmprof.run.launch.engines._job import Record
 from tests.launch.vllm_stand_in import HERE, Ran, StandInVllm, job
+from tests.live.hostile import SLOW, hostile, whole
 from tests.processes import is_running
 
 KINDS = {"vllm": {}, "served": {"served": True}, "transformers": {"engine": "transformers"}}
@@ -771,3 +774,32 @@ def test_command_lines_under_nsys_and_modes_that_are_refused(tmp_path):
         config.replace(profile_mode="ops")
     with pytest.raises(ConfigError, match="sglang runs as a server only"):
         config.replace(engine="sglang", served=False, profile_mode="torch")
+
+
+@pytest.fixture
+def asking(tmp_path):
+    """Who asks a hostile server, as if it were the one that it started."""
+
+    def made(url):
+        server = _server.Server(
+            [sys.executable, "-c", ""], int(url.rpartition(":")[2]), tmp_path / "server.log"
+        )
+        stack.callback(server.stop)
+        return server
+
+    with contextlib.ExitStack() as stack:
+        yield made
+
+
+@pytest.mark.parametrize("kind", SLOW)
+def test_an_answer_of_the_server_has_one_time_for_all_of_it(kind, asking):
+    with hostile(SLOW[kind]) as server, pytest.raises((OSError, http.client.HTTPException)):
+        asking(server.url).ask("GET", "/health", timeout_s=0.2)
+
+
+def test_counters_of_the_server_that_cannot_be_read_are_left_out(asking):
+    lines = ["a 1", "b x", 'c{le="}"} 2e3', "d 1.2.3", "e", "", "{ 4", "f Inf"]
+    with hostile(whole("\n".join(lines).encode())) as server:
+        assert asking(server.url).metrics() == {"a": 1.0, 'c{le="}"}': 2000.0, "f": float("inf")}
+    with hostile({"/metrics": whole(b"a 1", status=500)}) as server:
+        assert asking(server.url).metrics() == {}

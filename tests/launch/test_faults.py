@@ -16,7 +16,14 @@ import polars as pl
 import psutil
 import pytest
 
-from llmprof.errors import CaptureError, ConfigError, LaunchError, LlmprofError, OutputError
+from llmprof.errors import (
+    CaptureError,
+    ConfigError,
+    LaunchError,
+    LlmprofError,
+    OutputError,
+    TraceWarning,
+)
 from llmprof.run.launch import ExperimentRunner, RunFolder, open_run, resume
 from llmprof.run.launch.doctor import doctor
 from llmprof.run.launch.run import process
@@ -339,9 +346,33 @@ def test_an_error_of_ours_leaves_its_traceback_in_the_folder(stand_ins, monkeypa
     def broken(*_):
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr("llmprof.run.launch.run.results.check", broken)
+    monkeypatch.setattr("llmprof.run.launch.run.results.requests.document", broken)
     with pytest.raises(ZeroDivisionError):
         ExperimentRunner(stand_ins.config()).run()
     state = open_run(folders(stand_ins)[0]).folder.state
     assert state["state"] == "failed"
     assert "a bug" in state["error"]["traceback"]
+
+
+@pytest.mark.parametrize(
+    ("part", "mode"),
+    [
+        ("results.check", "torch"),
+        ("results.write_numbers", "nsys"),
+        ("profilers.write_numbers", "ncu"),
+    ],
+)
+def test_a_result_that_fails_does_not_cost_the_run(stand_ins, monkeypatch, part, mode):
+    stand_ins.install("nsys", "ncu")
+    stand_ins.how(sample="torch_tp1_eager")
+
+    def broken(*_):
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(f"llmprof.run.launch.run.{part}", broken)
+    with pytest.warns(TraceWarning, match="ZeroDivisionError: a bug"):
+        run = ExperimentRunner(stand_ins.config(profile_mode=mode)).run()
+    assert run.state == "finished"
+    assert run.summary["metrics"]
+    (failed,) = open_run(run.folder.path).summary["failed"]
+    assert "in broken" in failed["traceback"]

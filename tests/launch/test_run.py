@@ -19,9 +19,11 @@ from llmprof.run.launch import ExperimentConfig, ExperimentRunner, open_run, res
 from llmprof.run.launch.run import folder as run_folder
 from llmprof.run.launch.run import profilers as run_ncu
 from llmprof.run.launch.run import requests as run_requests
+from llmprof.run.launch.run import runner
 from llmprof.run.launch.run.folder import UNIMPORTED
 from llmprof.run.launch.run.results import check, energy, energy_summary
 from llmprof.trace import Trace
+from llmprof.trace.storage import files
 from tests.analyze.builders import GEMM, NORM, forward, kernels, labels, launches
 from tests.launch.vllm_stand_in import StandInVllm
 from tests.processes import still_running
@@ -304,6 +306,34 @@ def test_a_report_that_cannot_be_exported_here_is_kept(stand_ins):
         run = ExperimentRunner(stand_ins.config(profile_mode="nsys")).run()
     assert run.state == UNIMPORTED
     assert run.folder.nsys_report.exists()
+
+
+def test_what_was_recorded_of_a_machine_stays_where_another_imports_it(stand_ins, monkeypatch):
+    stand_ins.install("nsys")
+    stand_ins.how("STAND_IN_NSYS", writes="qdstrm")
+    monkeypatch.setattr(
+        run_folder, "machine", lambda worker: {"gpus": [{"name": "A"}] * 2, "cores": 64}
+    )
+    with pytest.warns(TraceWarning, match="not imported"):
+        folder = ExperimentRunner(stand_ins.config(profile_mode="nsys")).run().folder
+    state = folder.state | {"started": "2026-01-01T00:00:00+00:00"}
+    files.write_json(folder.path / "state.json", state)
+    recorded = json.loads(folder.manifest.read_text())["versions"]
+    monkeypatch.setattr(run_folder, "machine", lambda worker: {"gpus": [], "cores": 2})
+    monkeypatch.setattr(run_folder, "tool_version", lambda name: None)
+    folder.nsys_report.write_text("nsys_tp1_layer_nvtx")
+    seen = []
+    monkeypatch.setattr(runner, "gather", lambda folder: seen.append(folder.state["stage"]))
+    run = resume(folder.path)
+    assert run.state == "finished"
+    assert json.loads(folder.gpu_info.read_text()) == {"gpus": [{"name": "A"}] * 2, "cores": 64}
+    assert folder.state["started"] == run.summary["started"] == state["started"]
+    assert json.loads(folder.manifest.read_text())["versions"] == recorded
+    assert seen == ["import"], "if this process is killed, the engine need not run again"
+    with pytest.warns(TraceWarning, match="not imported"):
+        again = ExperimentRunner(run.config).run_in(folder)
+    assert again.folder.state["started"] > state["started"]
+    assert json.loads(folder.gpu_info.read_text())["cores"] == 2
 
 
 def test_a_run_goes_on_where_ncu_is_not(stand_ins):

@@ -1,6 +1,7 @@
 """Counters of servers: names of the engines, quantiles, and counters that vanish or begin anew."""
 
 import math
+import time
 
 import polars as pl
 import pytest
@@ -74,6 +75,110 @@ def test_an_older_name_counts_only_without_the_newer():
 def test_what_is_no_metric_is_left_out(text):
     assert parsed(text).gauges == {}
     assert parsed(text + "\n" + SGLANG).gauges["running"] == 7.0
+
+
+UNREAD = [
+    'vllm:time_to_first_token_seconds_bucket{le="abc"} 1',
+    'vllm:time_to_first_token_seconds_bucket{le="NaN"} 1',
+    'vllm:time_to_first_token_seconds_bucket{le=""} 1',
+    "vllm:time_to_first_token_seconds_bucket 1",
+    'vllm:num_requests_running{engine="0"}',
+    "vllm:num_requests_running",
+    "vllm:num_requests_running x",
+    "vllm:num_requests_running 1 2 3",
+    "vllm:num_requests_running 1 x",
+    'vllm:num_requests_running{engine="0} 1',
+    "vllm:num_requests_running{engine} 1",
+    "vllm:num_requests_running{ 1",
+    "vllm:num_requests_running} 1",
+    "vllm:num_requests_running 0x10",
+    "vllm:num_requests_running \x00",
+    "vllm:\ud7ff 1",
+    "vllm:",
+]
+
+
+@pytest.mark.parametrize("line", UNREAD)
+def test_lines_that_cannot_be_read_are_counted(line):
+    scrape = parsed(f"{line}\n{VLLM}{line}\n# {line}\nanother_{line}\n")
+    assert scrape.unread == 2
+    usual = parsed(VLLM)
+    assert (scrape.gauges, scrape.totals, scrape.histograms) == (
+        usual.gauges,
+        usual.totals,
+        usual.histograms,
+    )
+
+
+WRITTEN = [
+    "NAME 3",
+    "NAME\t3.0  ",
+    "NAME 3 1800000000000",
+    "NAME 3\r",
+    "NAME{} 3",
+    'NAME{a="b",} 3',
+    'NAME { a = "b" , c="d" }3e0',
+    'NAME{a="\\"} 4"} 3',
+    'NAME{a="\\\\",b="\\n"} +3',
+    'NAME{a=",le=",b="x,y}"} 3',
+]
+
+
+@pytest.mark.parametrize("line", WRITTEN)
+def test_how_a_line_may_be_written(line):
+    scrape = parsed(line.replace("NAME", "vllm:num_requests_running"))
+    assert (scrape.gauges, scrape.unread) == ({"running": 3.0}, 0)
+    bucket = (
+        line.replace("{", '{le="0.5",', 1)
+        if "{" in line
+        else line.replace("NAME", 'NAME{le="0.5"}')
+    )
+    bucket = bucket.replace("NAME", "vllm:e2e_request_latency_seconds_bucket")
+    assert parsed(bucket).histograms["e2e"].buckets == {0.5: 3.0}
+
+
+def test_values_that_are_not_finite_count_nothing():
+    lines = [
+        f"vllm:num_requests_running {value}"
+        for value in ("NaN", "+Inf", "-Inf", "1e999", "9" * 5000)
+    ]
+    assert parsed("\n".join([*lines, "vllm:num_requests_running 2"])).gauges == {"running": 2.0}
+    most = "vllm:num_requests_running 1.7e308\n"
+    assert parsed(most * 2).gauges == {}, "nor does a sum that is not"
+    texts = [f"{VLLM}vllm:generation_tokens_total {value}\n" for value in ("-1.7e308", "1.7e308")]
+    row = between(*(reading(text, at_s) for at_s, text in enumerate(texts)))
+    assert row["output_tokens_per_s"] is None
+
+
+SIZES = [0.25, 2.0]
+LONG = {
+    "labels": lambda size: "vllm:num_requests_running{" + 'a="1",' * (size // 6) + "} 3",
+    "labels without an end": lambda size: "vllm:num_requests_running{" + 'a="1",' * (size // 6),
+    "one label": lambda size: 'vllm:num_requests_running{a="' + "x" * size + '"} 3',
+    "escapes without an end": lambda size: 'vllm:num_requests_running{a="' + "\\x" * (size // 2),
+    "a name": lambda size: "vllm:" + "a" * size,
+    "spaces": lambda size: "vllm:x" + " " * size + "y z",
+    "lines": lambda size: "tgi_queue_size 1\n" * (size // 17),
+    "bounds": lambda size: "".join(
+        f'tgi_request_duration_bucket{{le="{k}"}} 1\n' for k in range(size // 40)
+    ),
+    "lines that cannot be read": lambda size: "tgi_\n" * (size // 5),
+}
+
+
+@pytest.mark.parametrize("kind", LONG)
+def test_time_grows_with_the_text(kind):
+    """Eight times the text takes about eight times as long, and not 64 times."""
+    times = []
+    for size in SIZES:
+        text = LONG[kind](int(size * 2**20))
+        took = []
+        for _ in range(3):
+            began = time.process_time()
+            parsed(text)
+            took.append(time.process_time() - began)
+        times.append(min(took))
+    assert times[1] < 0.02 + 24 * times[0]
 
 
 def reading(text, at_s):
@@ -167,10 +272,6 @@ def test_a_history_is_bounded_and_is_read_again(tmp_path):
     again.add(row(3, running=4.0))  # the clock was set back by seventeen hours
     assert again.hours().height == 17
     assert again.hours()["seconds"][0] == 3605.0
-    (tmp_path / "history" / "minutes.parquet").write_bytes(b"PAR1 half a file")
-    assert History.open(tmp_path / "history").frames["minutes"].is_empty(), (
-        "a damaged level begins anew"
-    )
 
 
 def test_the_best_hour_has_load_and_was_observed():

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 import urllib.request
+from typing import Any
 
 import polars as pl
 import psutil
@@ -21,7 +22,7 @@ from llmprof.errors import LlmprofError
 from llmprof.run import launch
 from llmprof.run.launch.config import models
 from llmprof.run.live.past import history
-from llmprof.trace.storage import files
+from llmprof.trace.storage import typed
 
 pytestmark = pytest.mark.slow
 
@@ -141,7 +142,7 @@ def test_a_window_is_recorded(served, load, tmp_path, monkeypatch):
     monkeypatch.setenv("LLMPROF_CACHE", str(tmp_path / "cache"))
     run = llmprof.record(served, seconds=60, steps=12, results_dir=tmp_path, timeout_s=600)
     assert run.state == "finished"
-    recording = files.read_json(run.folder.recording)
+    recording = typed.found(run.folder.recording, Any)
     assert (recording["engine"], recording["ranks"], recording["model"]) == ("vllm", 1, "tiny")
     assert recording["told_by"] == ["/v1/models", "its process"]
     steps = analyze.steps(run.trace).filter(pl.col("phase") != "empty")
@@ -174,7 +175,7 @@ def test_a_watch_records_when_its_condition_holds(served, load, tmp_path, monkey
     )
     (capture,) = (folder / "captures").iterdir()
     assert launch.open_run(capture).state == "finished", said
-    assert files.read_json(capture / "findings.json")
+    assert typed.found(capture / "findings.json", Any)
     assert history(folder).filter(level="recent")["running"].max() > 0
 
 

@@ -2,6 +2,7 @@
 or a recorder fails.
 """
 
+import base64
 import contextlib
 import json
 import os
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from typing import Any
 
 import psutil
 import pytest
@@ -21,8 +23,8 @@ from llmprof.run.launch.run import folder as run_folder
 from llmprof.run.live import recording as module
 from llmprof.run.live import traces
 from llmprof.run.live.lock import Lock
-from llmprof.run.live.server import Address, LostError
-from llmprof.trace.storage import files
+from llmprof.run.live.server import Address, LostError, Server
+from llmprof.trace.storage import typed
 
 QUICK = {"seconds": 0.3, "timeout_s": 60.0}
 SHORT = 5.0
@@ -69,7 +71,7 @@ class TestRecorded:
         assert run_folder.changed(run.folder) == []
         assert llmprof.read(run.folder.path).ranks == [0]
         assert run.trace.ranks == [-1, 0], "the samples of the host are there, too"
-        recording = files.read_json(run.folder.recording)
+        recording = typed.found(run.folder.recording, Any)
         assert recording["engine"] == "vllm"
         assert recording["version"] == "0.32.0"
         assert recording["ranks"] == 1
@@ -131,10 +133,7 @@ class TestRecorded:
         url = server.start(dev=True, ranks=2, slow_write_s=1.0)
         assert llmprof.read(recorded(url).folder.path).ranks == [0, 1]
 
-    def test_requests_come_from_spans_and_credentials_are_stored_nowhere(
-        self, server, tmp_path, monkeypatch
-    ):
-        monkeypatch.setenv("LLMPROF_API_KEY", SECRET + "-key")
+    def test_requests_come_from_spans_and_credentials_are_stored_nowhere(self, server, tmp_path):
         spans = tmp_path / "spans.jsonl"
         now = time.time_ns()
         attributes = [
@@ -171,6 +170,22 @@ def trials_refused(run):
         trials.trial(run, "graphs")
     except ConfigError as error:
         raise LaunchError(error.found) from error
+
+
+def test_a_password_and_a_key_are_not_both_sent_and_neither_is_dropped(server, monkeypatch):
+    url = server.start(dev=True)
+    sent = {f"http://:{SECRET}@": {}, "http://alice@": {}, "http://": {"token": SECRET}}
+    for begin, token in sent.items():
+        Server(Address.of(url.replace("http://", begin), **token)).metrics()
+    of_password, of_user, of_key = (one["auth"] for one in server.asked[-3:])
+    assert base64.b64decode(of_password.removeprefix("Basic ")).decode() == f":{SECRET}"
+    assert base64.b64decode(of_user.removeprefix("Basic ")).decode() == "alice:"
+    assert of_key == f"Bearer {SECRET}"
+    monkeypatch.setenv("LLMPROF_API_KEY", SECRET + "-key")
+    for begin in ("http://alice:{}@", "http://:{}@", "http://{}@"):
+        with pytest.raises(ConfigError, match="LLMPROF_API_KEY") as refused:
+            recorded(url.replace("http://", begin.format(SECRET)))
+        assert SECRET not in str(refused.value)
 
 
 class TestRefused:
@@ -295,10 +310,10 @@ class TestFaults:
     def test_a_full_disk(self, server, monkeypatch):
         url = server.start(dev=True)
 
-        def full(source, target):
+        def full(source, target, size):
             raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr(traces.shutil, "copyfile", full)
+        monkeypatch.setattr(traces.shutil, "copyfileobj", full)
         with pytest.raises(OutputError, match="disk is full"):
             recorded(url)
         assert not server.on

@@ -76,7 +76,7 @@ def test_overlap_equals_the_tools_own_step_trace_time(real: Path, form: str) -> 
         assert row["hidden_communication_ns"] == pytest.approx(tool["overlapped_ns"], abs=US)
         # the tool's free time ends and begins with kernels and calls; copies before and after are
         # not part of it
-        events = trace_of(path).select(ranks=tool["rank"]).kernels
+        events = trace_of(path).select(rank=tool["rank"]).kernels
         span = (events["start_ns"] + events["dur_ns"]).max() - events["start_ns"].min()
         free = span - row["compute_ns"] - row["exposed_communication_ns"]
         assert free == pytest.approx(tool["free_ns"], abs=US)

@@ -447,7 +447,7 @@ def test_ones_own_sql_goes_to_the_file(export, tmp_path):
     assert trace.sql("SELECT count(*) AS n FROM CUPTI_ACTIVITY_KIND_KERNEL", on="file")[
         "n"
     ].to_list() == [3]
-    assert trace.select(ranks=0).sql("SELECT 1 AS one", on="file")["one"].to_list() == [1]
+    assert trace.select(rank=0).sql("SELECT 1 AS one", on="file")["one"].to_list() == [1]
     with pytest.raises(ReadError):
         trace.sql("DELETE FROM StringIds", on="file")
     assert trace.sql("select count(*) as n from kernels").item() == 3

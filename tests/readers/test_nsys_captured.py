@@ -47,7 +47,7 @@ def test_what_was_asked_for_and_did_not_happen_is_empty(read):
 
 def test_an_export_that_does_not_say_what_was_asked_for(read):
     trace = read(TABLES, **NO_COPIES, NVTX_EVENTS=None)
-    assert set(trace.recorded) == {"kernels", "runtime", "collectives"}
+    assert set(trace.capture.recorded) == {"kernels", "runtime", "collectives"}
     for name in ("copies", "markers"):
         with pytest.raises(NotCapturedError, match=f"this capture holds no {name}"):
             trace.table(name)

@@ -13,6 +13,7 @@ from llmprof.readers.nsys import reader
 from llmprof.trace import Trace, schema
 from llmprof.trace.kept import per_trace
 from llmprof.trace.storage import parquet
+from llmprof.trace.trace import open_saved
 
 EXPORT, CHROME = "nsys_tp2_cudagraph", "torch_transformers_generate"
 RECORDED = {
@@ -107,7 +108,7 @@ def test_a_saved_trace_keeps_what_was_asked_for(root, tmp_path):
     with pytest.raises(NotCapturedError, match="read without its runtime"):
         _ = again.runtime
     with pytest.raises(NotCapturedError, match="read without its runtime"):
-        _ = again.select(ranks=0).runtime
+        _ = again.select(rank=0).runtime
     full = whole(root, EXPORT)
     narrow = llmprof.read(full.save(tmp_path / "whole"), tables={"kernels": ("stream",)})
     assert_frame_equal(
@@ -140,7 +141,7 @@ def test_a_damaged_note_of_what_was_asked_for_is_a_damaged_trace(root, tmp_path)
     head["coverage"]["asked"] = ["kernels"]
     parquet.write_head(folder, head)
     with pytest.raises(ReadError, match="damaged"):
-        Trace.open(folder)
+        open_saved(folder)
 
 
 def test_columns_of_a_vendor_are_asked_for_by_name(tmp_path):

@@ -10,13 +10,15 @@ import polars as pl
 import pytest
 
 from llmprof import analyze, report
-from llmprof.errors import AnalysisError
+from llmprof.errors import AnalysisError, TraceWarning
 from llmprof.findings.scope import scope_of
-from llmprof.report import cards, figures, page
+from llmprof.report import cards, figures, folder, page
 from llmprof.report.page import Figure, Section, Table
 from llmprof.trace import Trace
 from tests.analyze.builders import GEMM, kernels, labels, launches
 from tests.charts import specs
+from tests.report.conftest import PNG
+from tests.test_errors import Panic
 
 
 class Parsed(HTMLParser):
@@ -315,7 +317,7 @@ def test_each_finding_leads_to_what_shows_its_evidence():
 
 def test_what_is_empty_has_no_section_but_one_line(small):
     tables = {
-        name: frame for name, frame in small.select(ranks=0).tables.items() if name != "runtime"
+        name: frame for name, frame in small.select(rank=0).tables.items() if name != "runtime"
     }
     text = report.html(Trace(tables, {"world_size": 1}))
     parsed = Parsed(text)
@@ -343,3 +345,43 @@ def test_a_finding_names_the_command_that_opens_its_place(small):
     assert "llmprof explore runs/my run --finding 1" in text
     assert 'explore.open(llmprof.read("runs/my run")).show_finding(1)' in text
     assert "llmprof export runs/my run -o tables.xlsx" in text
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_part_that_fails_costs_no_other(small, tmp_path, monkeypatch):
+    every = report.write(small, tmp_path / "every")
+
+    def broken(*_, **options):
+        raise Panic("a bug")
+
+    def run(analysis, trace, **more):
+        return (
+            page.attempt("idle", broken)
+            if analysis.name == "idle"
+            else page.run(analysis, trace, **more)
+        )
+
+    left = iter([broken])
+    monkeypatch.setattr(folder, "run", run)
+    monkeypatch.setattr(folder, "steps_table", broken)
+    monkeypatch.setattr(folder, "png", lambda spec: next(left, lambda: PNG)())
+    with pytest.warns(TraceWarning, match="Panic: a bug") as warned:
+        some = report.write(small, tmp_path / "some")
+    assert len(warned) == 3
+    assert len(some.pngs) == len(every.pngs) - 1
+    assert {path.name for path in every.csvs} - {path.name for path in some.csvs} == {"idle.csv"}
+    assert all(path.is_file() for path in (some.index, some.summary, *some.pngs, *some.csvs))
+    absent = json.loads(some.summary.read_text("utf-8"))["absent"]
+    assert [row["found"] for row in absent if row["part"] == "idle"] == [
+        "idle failed: Panic: a bug"
+    ]
+
+
+def test_a_figure_that_fails_is_absent_with_the_reason(small):
+    def broken(subject: object) -> figures.Drawn:
+        raise Panic("a bug")
+
+    with pytest.warns(TraceWarning, match="Panic: a bug"):
+        drawn = figures.figure(small, figures.Drawing("mine", "all of it", broken))
+    assert drawn.absent is not None
+    assert (drawn.spec, drawn.absent.captured) == ("", True)

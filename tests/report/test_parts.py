@@ -192,19 +192,21 @@ def test_bars_add_up_and_the_remedy_is_shorter():
     parts = pl.DataFrame(
         {"rank": [0, 0, 1], "part": ["compute", "wait", "late"], "ns": [1e6, 3e6, 4e6]}
     )
-    made = step_bars(parts, 3e6)
+    made = step_bars(parts, {"predicted_ns": 3e6})
     assert re.findall(r"width:([\d.]+)%", made) == ["25.00", "75.00", "100.00", "25.00"]
     assert re.findall(r'class="sum">([^<]*)<', made) == ["4.00 ms", "4.00 ms", "1.00 ms"]
-    assert step_bars(parts, 5e6).count('class="bar"') == 2  # no step gets shorter than nothing
-    assert step_bars(None) == ""
+    assert (
+        step_bars(parts, {"predicted_ns": 5e6}).count('class="bar"') == 2
+    )  # no step gets shorter than nothing
+    assert step_bars(None, {}) == ""
     many = pl.concat(
         [
             parts.filter(rank=0).with_columns(rank=pl.lit(rank), ns=pl.col("ns") * rank)
             for rank in range(64)
         ]
     )
-    assert step_bars(many).count('class="bar"') == 8
-    assert ">rank 63<" in step_bars(many)
+    assert step_bars(many, {}).count('class="bar"') == 8
+    assert ">rank 63<" in step_bars(many, {})
 
 
 @pytest.mark.parametrize(("kind", "captured"), [(NotCapturedError, False), (AnalysisError, True)])

@@ -1,6 +1,7 @@
 """The files of a report: all of them or none, and nothing of others is touched."""
 
 import json
+import shutil
 
 import polars as pl
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from llmprof import analyze, report
 from llmprof.charts.base import save
 from llmprof.errors import OutputError
+from llmprof.readers import bundled
 from llmprof.report import folder as report_folder
 from tests.samples import sample
 
@@ -157,6 +159,34 @@ def test_reports_of_real_captures(sample_trace, tmp_path):
     assert 1_000_000 < written.index.stat().st_size < 4_000_000
     assert len(written.pngs) >= 8
     assert written.findings.height >= 3
+
+
+@pytest.mark.slow
+def test_reports_of_every_bundled_capture(run, tmp_path):
+    for row in bundled.samples().rows(named=True):
+        code, _, err = run(
+            "report", f"sample:{row['name']}", "-o", str(tmp_path / row["name"]), "--no-progress"
+        )
+        assert (code, "failed: " in err) == (0, False), row["name"]
+
+
+@pytest.mark.slow
+def test_reports_of_every_folder_that_was_captured(run, shared, tmp_path):
+    folders = [
+        path
+        for path in (shared / "captures").iterdir()
+        if path.is_dir() and not (path / "grid.py").exists()
+    ]
+    for path in folders:
+        shutil.copytree(path, copy := tmp_path / path.name)
+        code, _, err = run(
+            "report", str(copy), "-o", str(tmp_path / f"{path.name}_report"), "--no-progress"
+        )
+        assert (code, "failed: " in err) == (0, False), path.name
+        if (copy / "state.json").is_file():
+            code, out, err = run("run", "--resume", str(copy), "--no-progress")
+            assert (code, err, "finished" in out) == (0, "", True), path.name
+            assert (copy / "report" / "index.html").is_file()
 
 
 @pytest.mark.slow

@@ -2,10 +2,6 @@
 
 from llmprof.analyze.npu.cores import core_time, memory_by_component, operator_shapes
 from llmprof.analyze.npu.waits import event_waits, launch_path, links
-from llmprof.arguments import check_exports
+from llmprof.arguments import door
 
-__all__ = check_exports(globals())  # noqa: PLE0605
-
-
-def __dir__() -> list[str]:
-    return __all__
+door(globals())

@@ -27,10 +27,6 @@ from llmprof.analyze.nsys.summaries import (
     openmp_sum,
     osrt_sum,
 )
-from llmprof.arguments import check_exports
+from llmprof.arguments import door
 
-__all__ = check_exports(globals())  # noqa: PLE0605
-
-
-def __dir__() -> list[str]:
-    return __all__
+door(globals())

@@ -4,8 +4,9 @@ explorers.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from html import escape
-from typing import Final
+from typing import Any, Final
 
 import polars as pl
 
@@ -36,7 +37,7 @@ _WITH_TEXT: Final = 0.2
 """Least share of the longest bar for a part to have its time written in it."""
 
 
-def step_bars(parts: pl.DataFrame | None, saved_ns: float | None = None) -> str:
+def step_bars(parts: pl.DataFrame | None, lead: Mapping[str, Any]) -> str:
     """A bar for a mean step of each rank (``rank, part, ns``), and one for the step with the
     remedy of a finding.
     """
@@ -61,8 +62,10 @@ def step_bars(parts: pl.DataFrame | None, saved_ns: float | None = None) -> str:
             _line(f"rank {rank}" if rank >= 0 else "no rank", pieces, float(own["ns"].sum()))
         )
     mean = float(totals["ns"].mean())  # type: ignore[arg-type]
-    if saved_ns is not None and 0 < saved_ns < mean:
-        after = mean - saved_ns
+    # a gain without the profiler is none of these steps, which are under it
+    saved = 0.0 if lead.get("predicted_plain") else lead.get("predicted_ns") or 0.0
+    if 0 < saved < mean:
+        after = mean - saved
         lines.append(
             _line(
                 "predicted",

@@ -22,6 +22,7 @@ import platformdirs
 import vl_convert as vlc
 
 from llmprof.charts.base.dark import GROUND, Theme, dark_colours, themed
+from llmprof.charts.base.script import ScriptJSON
 from llmprof.charts.base.theme import PAPER
 from llmprof.errors import OutputError
 from llmprof.trace.storage import files
@@ -143,10 +144,7 @@ def spec_json(chart: alt.TopLevelMixin) -> str:
 
 def safe_json(spec: Mapping[str, Any]) -> str:
     """JSON in which no character can end a script element."""
-    text = json.dumps(spec, ensure_ascii=False, allow_nan=False)
-    for character in "<>&\u2028\u2029":
-        text = text.replace(character, f"\\u{ord(character):04x}")
-    return text
+    return json.dumps(spec, ensure_ascii=False, allow_nan=False, cls=ScriptJSON)
 
 
 def to_png_bytes(chart: alt.TopLevelMixin, *, scale: float = 2.0, theme: Theme = "light") -> bytes:

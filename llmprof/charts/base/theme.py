@@ -390,8 +390,12 @@ def finish(
     if small or at_edge:
         params["frame"] = "bounds"
     padding = _PADDING[_wide.get()]
-    done: ChartT = chart.properties(title=params, background=PAPER, padding=padding).configure(
-        **_config()
+    from llmprof.charts.base import compose
+
+    done: ChartT = (
+        compose.ours(chart)
+        .properties(title=params, background=PAPER, padding=padding)
+        .configure(**_config())
     )
     return done
 

@@ -27,7 +27,7 @@ def timeline_of(
 
     if not ranks:
         raise LlmprofError("no rank is picked", hint=hint)
-    return timeline(trace.select(ranks=list(ranks)), window=window)
+    return timeline(trace.select(rank=list(ranks)), window=window)
 
 
 def placed_in_columns(

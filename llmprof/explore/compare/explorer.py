@@ -122,7 +122,7 @@ def align(
 
 
 def _rank(run: Aligned) -> int | None:
-    ranks = sorted(rank for rank in run.trace.device_ranks or run.trace.ranks if rank >= 0)
+    ranks = sorted(rank for rank in run.trace.capture.device_ranks or run.trace.ranks if rank >= 0)
     return run.rank if run.rank in ranks else next(iter(ranks), None)
 
 

@@ -386,7 +386,7 @@ class Overlap(Explorer, room="overlap"):
         )
         if frame.is_empty():
             frame = overlap_of_trace(self.trace, by=("rank",), waits=True)
-        return charts.to_png_bytes(charts.overlap(frame, work=self.trace.words["events"]))
+        return charts.to_png_bytes(charts.overlap(frame, work=self.trace.capture.words["events"]))
 
     def _parts(self) -> list[str]:
         """Parts that one of the traces has, in order; only these are in the legend."""
@@ -452,7 +452,7 @@ class Overlap(Explorer, room="overlap"):
             "others": others,
             "phases": theme.in_order(steps(self.trace)["phase"].drop_nulls(), theme.PHASES),
             "parts": self._parts(),
-            "events": self.trace.words["events"],
+            "events": self.trace.capture.words["events"],
         }, []
 
     @answers(

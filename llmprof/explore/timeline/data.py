@@ -75,7 +75,9 @@ class TimelineData:
             [] if requests is None else request_rows(requests, self.keys, self.names)
         )
         """The rows; those of the host may still wait for their spans."""
-        streams = list(stream_rows(self.events, self.keys, self.names, on_host=self.trace.on_host))
+        streams = list(
+            stream_rows(self.events, self.keys, self.names, on_host=self.trace.capture.on_host)
+        )
         counters, host = list(counter_rows(trace)), self._host(len({row.rank for row in streams}))
         for rank in sorted(trace.ranks, key=_last_is_the_host):
             device = [row for row in streams if row.rank == rank]
@@ -89,12 +91,12 @@ class TimelineData:
     @cached_property
     def too_large(self) -> str:
         """What is left out of a dataset that does not fit into memory; empty if nothing is."""
-        rows = sum(map(self.trace.height, ("kernels", "copies", *_TABLES)))
+        rows = sum(map(self.trace.capture.height, ("kernels", "copies", *_TABLES)))
         if rows <= MOST_FOUND or "dataset" not in self.trace.meta:
             return ""
         return (
             f"{rows:,} rows: only the streams are shown. Of some ranks"
-            " explore.timeline(trace.select(ranks=[…])) shows steps, layers and the host, too, up"
+            " explore.timeline(trace.select(rank=[…])) shows steps, layers and the host, too, up"
             f" to {MOST_FOUND:,} rows."
         )
 
@@ -117,7 +119,7 @@ class TimelineData:
         """Rows of the host; without their lanes where they are many and of several ranks, which
         are closed at first.
         """
-        recorded = sum(map(self.trace.height, _TABLES))
+        recorded = sum(map(self.trace.capture.height, _TABLES))
         if (ranks < 2 or recorded < LATER) and not self.too_large:
             return list(host_rows(self.trace, self.keys, self.names))
         rows, *self._host_span = waiting_rows(self.trace)

@@ -47,7 +47,7 @@ class Queries:
         """Tables of the trace and their columns."""
         trace = self._data.trace
         return [
-            {"name": name, "columns": trace.scan(name).collect_schema().names()}
+            {"name": name, "columns": trace.capture.scan(name).collect_schema().names()}
             for name in trace.table_names
         ]
 

@@ -794,7 +794,7 @@ def _collectives(trace: Trace, keys: Keys, texts: Names) -> dict[int, list[Lane]
 def _idle(trace: Trace, keys: Keys, texts: Names) -> dict[int, list[Lane]]:
     """Gaps of each device, by cause; a host without a device has none."""
     frame = idle(trace).with_row_index("id")
-    frame = frame.clear() if trace.on_host else frame
+    frame = frame.clear() if trace.capture.on_host else frame
     made = frame.select(
         "rank",
         "id",

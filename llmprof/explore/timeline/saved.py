@@ -108,7 +108,7 @@ def restored(view: Mapping[str, Any] | str, trace: str, rows: int) -> dict[str, 
     try:
         content = msgspec.json.decode(view) if isinstance(view, str) else dict(view)
         made = msgspec.convert(content, View)
-    except (msgspec.MsgspecError, TypeError, ValueError) as error:
+    except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
         found = f"this is no saved view of a timeline: {error}"
         raise ArgumentError(
             found, expected="what `.view` of a timeline gave, or that as JSON"
@@ -174,7 +174,7 @@ class Notes:
             raise self._kept(f"cannot be read ({error.strerror or error})") from error
         try:
             kept = msgspec.json.decode(content, type=_File)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             raise self._kept(f"is damaged ({error})") from error
         if kept.trace != self._trace:
             raise self._kept(

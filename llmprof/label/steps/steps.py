@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import polars as pl
 
-from llmprof.errors import AnalysisError, listed
 from llmprof.label.activity import activity, coded_operators, device_events
 from llmprof.label.groups import last_before, of_groups
 from llmprof.label.steps import labels as steps_labels
@@ -17,7 +16,6 @@ from llmprof.label.steps.stored import UNLABELLED, tokens_of, with_batches
 from llmprof.names.operators import contains, first_true
 from llmprof.trace import Trace
 from llmprof.trace.kept import per_trace
-from llmprof.trace.storage.deferred import time_of
 
 COLUMNS = [
     *(
@@ -37,6 +35,9 @@ COLUMNS = [
 @per_trace
 def steps(trace: Trace) -> pl.DataFrame:
     """Steps of every rank: see :func:`llmprof.analyze.steps`."""
+    if trace._labels is not None:
+        labelled: pl.DataFrame = trace._labels.steps
+        return labelled
     bounds = _bounds(trace)
     spans = (
         device_events(trace)
@@ -63,6 +64,9 @@ def steps(trace: Trace) -> pl.DataFrame:
 @per_trace
 def step_of_events(trace: Trace) -> pl.DataFrame:
     """Step of each event of :func:`~llmprof.label.activity.activity`."""
+    if trace._labels is not None:
+        labelled: pl.DataFrame = trace._labels.events
+        return labelled.select("event", "rank", "step", step_by=pl.lit(None, dtype=pl.String))
     events = device_events(trace).select("event", "rank", "stream", "start_ns", "launch_start_ns")
     bounds = _bounds(trace)
     until = pl.when(pl.col("source").is_in(["capture", "optimizer"])).then(
@@ -296,7 +300,7 @@ def host_labels(trace: Trace) -> pl.DataFrame | None:
         from_ns="host_start_ns",
         until_ns=pl.col("host_start_ns") + pl.col("host_dur_ns"),
     )
-    launched = _launched(trace, _within(trace.runtime, empty, "start_ns"), empty)
+    launched = _launched(trace, rows_within(trace.runtime, empty, "start_ns"), empty)
     worked = empty.join(launched, on=["rank", "step"], how="semi")
     return labels.join(worked, on=["rank", "step"], how="left", maintain_order="left").with_columns(
         worked=(pl.col("phase") != "empty") | pl.col("until_ns").is_not_null()
@@ -340,9 +344,9 @@ def around_steps(trace: Trace, labels: pl.DataFrame, numbers: Iterable[int]) -> 
     key, calls, tables = (
         ["rank", "correlation"],
         trace.runtime.with_row_index("_row"),
-        trace.recorded,
+        trace.capture.recorded,
     )
-    near = _within(calls, spans, "start_ns")
+    near = rows_within(calls, spans, "start_ns")
     reach = (
         _launched(trace, near, spans)
         .group_by("rank", "step")
@@ -351,7 +355,7 @@ def around_steps(trace: Trace, labels: pl.DataFrame, numbers: Iterable[int]) -> 
         )
     )
     work = [name for name in ("kernels", "copies") if name in tables]
-    tables |= {name: _within(tables[name], reach, "start_ns") for name in work}
+    tables |= {name: rows_within(tables[name], reach, "start_ns") for name in work}
     kept = pl.concat([tables[name].select(key) for name in work])
     tables["runtime"] = (
         pl.concat([near, calls.join(kept, on=key, how="semi")])
@@ -360,72 +364,8 @@ def around_steps(trace: Trace, labels: pl.DataFrame, numbers: Iterable[int]) -> 
         .drop("_row")
     )
     if "ops" in tables:
-        tables["ops"] = _within(tables["ops"], spans, "start_ns")
+        tables["ops"] = rows_within(tables["ops"], spans, "start_ns")
     return Trace(tables, trace.meta, trace.coverage)
-
-
-def of_steps(
-    part: Trace, whole: Trace, steps_kept: int | Iterable[int], *, stored: bool = False
-) -> Trace:
-    """Part of a trace in some steps, for :meth:`llmprof.Trace.select`; rows of the host by the
-    labels of each rank.
-    """
-    # If the tables are stored in a dataset, only the time around the steps is loaded.
-    numbers = sorted({steps_kept} if isinstance(steps_kept, int) else set(steps_kept))
-    each = (
-        [whole]
-        if len(whole.ranks) < MANY_RANKS
-        else [whole.select(ranks=rank) for rank in whole.ranks]
-    )
-    rows = pl.concat([steps(trace) for trace in each])
-    step = pl.col("step").is_in(numbers)
-    key = ["rank", "stream", "start_ns", "name"]
-    events = pl.concat(
-        [device_events_with_steps(trace).filter(step).select(key) for trace in each]
-    ).unique()
-    if missing := sorted(set(numbers) - set(rows["step"])):
-        recorded = rows["step"].unique().sort().to_list()
-        expected = (
-            f"some from {recorded[0]} to {recorded[-1]}" if recorded else "a trace with steps"
-        )
-        raise AnalysisError(f"the steps {listed(missing)} are not in the trace", expected=expected)
-    host_end = pl.coalesce(
-        pl.col("host_start_ns").shift(-1).over("rank"),
-        pl.col("host_start_ns") + pl.col("host_dur_ns"),
-    )
-    device_end = pl.col("start_ns") + pl.col("dur_ns")
-    spans = rows.with_columns(device_end=device_end, host_end=host_end).filter(step)
-    device = spans.select("rank", from_ns="start_ns", until_ns="device_end").drop_nulls()
-    host = spans.select(
-        "rank",
-        from_ns=pl.coalesce("host_start_ns", "start_ns"),
-        until_ns=pl.coalesce("host_end", "device_end"),
-    ).drop_nulls()
-    both = pl.concat([device, host])
-    window: tuple[Any, Any] = (both["from_ns"].min() or 0, both["until_ns"].max() or 0)
-    part = part.select(window=window) if stored else part
-    tables = {}
-    for name, frame in part.recorded.items():
-        if (time := time_of(name)) is None:
-            continue  # sums over the whole recording do not hold for a part of it
-        if name in ("kernels", "copies"):
-            near = _within(frame, device, time)
-            chosen = near.join(events, on=key, how="semi", nulls_equal=True, maintain_order="left")
-            tables[name] = chosen.filter(pl.col(time).is_between(*window, closed="left"))
-        elif "on_device" in frame.columns:
-            projected, shown = frame.filter("on_device"), frame.filter(~pl.col("on_device"))
-            tables[name] = pl.concat([_within(projected, device, time), _within(shown, host, time)])
-        else:
-            tables[name] = _within(frame, device if name in ("tasks", "counters") else host, time)
-    every = rows["step"].unique().sort()
-    follows = every.shift(1).is_in(numbers).fill_null(value=True)
-    first = rows.filter(step, pl.col("step").is_in(every.filter(~follows).implode()))
-    cuts = first.select("rank", pl.coalesce("host_start_ns", "start_ns")).drop_nulls().rows()
-    return Trace(
-        tables,
-        part.meta | {CUTS: sorted({*map(tuple, part.meta.get(CUTS, [])), *cuts})},
-        part.coverage,
-    )
 
 
 CUTS: Final = "cuts_ns"
@@ -439,7 +379,7 @@ into memory.
 """
 
 
-def _within(frame: pl.DataFrame, spans: pl.DataFrame, at: str) -> pl.DataFrame:
+def rows_within(frame: pl.DataFrame, spans: pl.DataFrame, at: str) -> pl.DataFrame:
     """Rows of a table, which are in the order of rank and time, that begin in one of the spans
     of their rank.
     """

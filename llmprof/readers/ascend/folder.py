@@ -335,6 +335,6 @@ def _object(path: Path) -> dict[str, Any]:
     """
     try:
         document = json.loads(regular(path).read_bytes())
-    except (OSError, ValueError, ReadError):
+    except (OSError, ValueError, RecursionError, ReadError):
         return {}
     return document if isinstance(document, dict) else {}

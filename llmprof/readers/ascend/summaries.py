@@ -201,7 +201,7 @@ def json_object(path: Path) -> dict[str, Any]:
     """Content of a JSON file with an object."""
     try:
         document = msgspec.json.decode(regular(path).read_bytes())
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         found = f"{path.name} is not valid JSON: {error}"
         raise ReadError(
             found, hint="the export may have been interrupted: export it again"

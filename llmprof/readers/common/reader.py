@@ -687,13 +687,13 @@ class Wanted:
         """The needed part of a trace that was read :meth:`with_sources`."""
         if self.asked is None:
             return (
-                Trace(trace.recorded, trace.meta, trace.coverage, database=database)
+                Trace(trace.capture.recorded, trace.meta, trace.coverage, database=database)
                 if database
                 else trace
             )
-        tables = dict(trace.recorded)
-        if "collectives" in self and trace.asked in (None, self.with_sources().listed()):
-            collectives = communication.collectives(tables, trace.device_ranks)
+        tables = dict(trace.capture.recorded)
+        if "collectives" in self and trace.capture.asked in (None, self.with_sources().listed()):
+            collectives = communication.collectives(tables, trace.capture.device_ranks)
             tables |= {} if collectives is None else {"collectives": collectives}
         tables = {
             name: self.narrowed(frame, name) for name, frame in tables.items() if name in self

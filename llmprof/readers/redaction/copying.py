@@ -25,8 +25,9 @@ from llmprof.readers.nsys.export import is_parquetdir
 from llmprof.readers.redaction import chrome, ncu, nsys
 from llmprof.readers.registry import detect
 from llmprof.readers.saved import is_run
-from llmprof.trace.storage import sqlite
+from llmprof.trace.storage import sqlite, typed
 from llmprof.trace.storage.files import as_the_user_would, regular
+from llmprof.trace.storage.parquet import read_frame, sealed
 from llmprof.trace.storage.pseudonyms import Ledger, Pseudonyms, unwritten, writing
 
 Copy = Callable[[Path, Path, Ledger], None]
@@ -171,9 +172,7 @@ def copy_run(source: Path, target: Path, ledger: Ledger, copy: Copy) -> None:
     requests: dict[str, str] = {}
     for name in _JSON_FILES:
         if (source / name).is_file():
-            document = _loaded(
-                source / name, lambda path: json.loads(path.read_text(encoding="utf-8"))
-            )
+            document = typed.read(source / name, Any)
             cleaned = _with_requests(_measured(document, ledger, name), document, requests)
             with writing(target):
                 (target / name).write_text(json.dumps(cleaned, indent=1) + "\n", encoding="utf-8")
@@ -188,15 +187,6 @@ def copy_run(source: Path, target: Path, ledger: Ledger, copy: Copy) -> None:
         copy(source / "report.sqlite", target / "report.sqlite", ledger)
     if (source / "traces").is_dir():
         copy_files(source / "traces", target / "traces", ledger, copy)
-
-
-def _loaded(path: Path, load: Callable[[Path], Any], *errors: type[Exception]) -> Any:
-    damage: tuple[type[Exception], ...] = (OSError, ValueError, RecursionError, *errors)
-    try:
-        return load(regular(path))
-    except damage as error:
-        found = f"{path.name} of the run is damaged: {error}"
-        raise ReadError(found, expected="the file as llmprof wrote it") from error
 
 
 def _measured(value: Any, ledger: Ledger, place: str, key: str = "", depth: int = 0) -> Any:
@@ -277,9 +267,7 @@ def _config(path: Path, ledger: Ledger) -> str:
     """
     import yaml
 
-    values = _loaded(
-        path, lambda file: yaml.safe_load(file.read_text(encoding="utf-8")), yaml.YAMLError
-    )
+    values = typed.read_yaml(path)
     values = values if isinstance(values, dict) else {}
     for key in values.keys() - _CONFIG_KEYS:
         ledger.leave_out(path.name, "options that may hold texts of the run", example=key)
@@ -293,10 +281,10 @@ def _config(path: Path, ledger: Ledger) -> str:
 
 def _monitors(source: Path, target: Path, ledger: Ledger) -> None:
     columns = ("time_ns", "device", "name", "unit", "value")
-    frame = _loaded(source, pl.read_parquet, pl.exceptions.PolarsError)
+    frame = read_frame(source)
     with writing(target):
-        ledger.names.frame(frame.select(c for c in columns if c in frame.columns)).write_parquet(
-            target
+        target.write_bytes(
+            sealed(ledger.names.frame(frame.select(c for c in columns if c in frame.columns)))
         )
 
 

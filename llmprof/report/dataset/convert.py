@@ -36,6 +36,7 @@ from llmprof.trace.storage import dataset as stored
 from llmprof.trace.storage import deferred
 from llmprof.trace.storage.dataset import Partition
 from llmprof.trace.storage.places import UNFINISHED, Place
+from llmprof.trace.trace import open_saved
 from llmprof.version import __version__
 
 PathLike = str | os.PathLike[str]
@@ -294,7 +295,7 @@ def _convert(
 def open(folder: PathLike) -> Trace:  # noqa: A001
     """Open a dataset as a trace whose tables are loaded when they are used, or open a saved trace.
 
-    ``trace.scan("kernels")`` is a lazy frame. ``trace.select(ranks=…, steps=…, window=…,
+    ``trace.capture.scan("kernels")`` is a lazy frame. ``trace.select(rank=…, step=…, window=…,
     tables=…)`` is a part that every analysis works on. :func:`llmprof.map` runs an analysis rank by
     rank on workers, and ``trace.sql`` streams its result.
 
@@ -331,7 +332,7 @@ def open(folder: PathLike) -> Trace:  # noqa: A001
         and not (place.path / stored.MANIFEST).exists()
         and (place.path / META_FILE).exists()
     ):
-        return Trace.open(place.path)
+        return open_saved(place.path)
     tables, meta, coverage = deferred.load(place)
     for message in coverage.get("warnings", ()):
         warnings.warn(message, TraceWarning, stacklevel=2)
@@ -424,8 +425,8 @@ def _parts(path: Path, source: Source) -> tuple[list[common.Part], Trace | None]
     trace = reading.whole_of(reader, path, request)
     split = []
     for rank in trace.ranks:
-        one = trace.select(ranks=rank)
-        tables = {name: frame.drop("rank") for name, frame in one.recorded.items()}
+        one = trace.select(rank=rank)
+        tables = {name: frame.drop("rank") for name, frame in one.capture.recorded.items()}
         split.append(
             common.Part(
                 path, tables, {"rank": rank, "format": trace.meta.get("format", reader.name)}, {}

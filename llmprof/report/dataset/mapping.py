@@ -399,7 +399,7 @@ class _Work:
         assert isinstance(trace._tables, Deferred)  # noqa: S101 - map checked it
         self.trace, self.team, self.progress = trace, team, progress
         tables = trace._tables
-        asked = None if trace.asked is None else tuple(trace.asked)
+        asked = None if trace.capture.asked is None else tuple(trace.capture.asked)
         self.view = View(
             tables.place.root,
             _written(tables),

@@ -85,7 +85,7 @@ def _head(trace: Trace, ranks: list[int]) -> str:
 
 
 def _everything(trace: Trace, added: pl.DataFrame, *, several: bool) -> Iterator[pl.Series]:
-    runtime = _RUNTIMES.get(trace.platform.name, "cuda_runtime")
+    runtime = _RUNTIMES.get(trace.capture.platform.name, "cuda_runtime")
     makers = {
         "kernels": lambda frame: _kernels(frame, trace),
         "copies": _copies,
@@ -434,7 +434,7 @@ def _names(trace: Trace, added: pl.DataFrame, *, several: bool) -> pl.Series:
         if trace.has(t)
     ]
     for frames, column, words in (
-        (devices, "device", trace.platform.device),
+        (devices, "device", trace.capture.platform.device),
         (hosts, "process", "host, process"),
     ):
         for rank, number in (

@@ -16,6 +16,7 @@ from typing import Any
 from llmprof.errors import ConfigError, listed
 from llmprof.run.launch import ExperimentConfig
 from llmprof.run.launch.config.options import plain_value
+from llmprof.trace.storage import typed
 
 PRESETS: dict[str, dict[str, list[Any]]] = {
     "quick": {"batch_size": [1, 2, 4, 8], "max_tokens": [50, 100]},
@@ -79,8 +80,8 @@ def parse(text: str) -> dict[str, list[Any]]:
 
 def _values(text: str) -> list[Any]:
     try:
-        return list(json.loads(f"[{text}]"))
-    except ValueError:
+        return list(typed.plain(json.loads(f"[{text}]"), len(text)))
+    except (ValueError, RecursionError):
         return [plain_value(item.strip()) for item in text.split(",") if item.strip()]
 
 

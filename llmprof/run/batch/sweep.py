@@ -17,18 +17,17 @@ import polars as pl
 from llmprof import analyze, report
 from llmprof.analyze.step_times import PARTS as TIMES
 from llmprof.analyze.step_times import SCHEMA as TIME_SCHEMA
-from llmprof.errors import LlmprofError, NotCapturedError, ReadError, listed
+from llmprof.errors import LlmprofError, NotCapturedError, ReadError, guarded, listed
 from llmprof.progress import Progress
 from llmprof.run.batch.parameters import label
 from llmprof.run.launch import ExperimentConfig, Run
 from llmprof.run.launch.run.folder import hold
 from llmprof.run.launch.run.requests import METRICS, disagreements, overhead, summarize
-from llmprof.trace.storage import files
+from llmprof.trace.storage import files, typed
 
 FILE = "sweep.json"
 LOCK = ".lock"
 VERSION = 1
-STATES = ("pending", "running", "finished", "failed", "interrupted")
 
 
 def new(
@@ -48,28 +47,23 @@ def new(
 def load(folder: Path) -> dict[str, Any]:
     """State of the sweep in a folder."""
     path = folder / FILE
-    try:
-        state = json.loads(path.read_text("utf-8"))
-    except FileNotFoundError as error:
-        raise ReadError(
-            f"there is no sweep in {folder}", expected=f"a folder with {FILE}"
-        ) from error
-    except (OSError, ValueError) as error:
-        raise ReadError(
-            f"{path} cannot be read: {error}", expected=f"the {FILE} of a sweep"
-        ) from error
-    points = (
-        state.get("points") if isinstance(state, dict) and state.get("version") == VERSION else None
-    )
-    if not isinstance(points, list) or not all(
-        isinstance(p, dict) and isinstance(p.get("values"), dict) and p.get("state") in STATES
-        for p in points
-    ):
-        raise ReadError(
-            f"{path} is not the state of a sweep",
-            expected=f"version {VERSION} with a list of points",
+    if not path.exists():
+        raise ReadError(f"there is no sweep in {folder}", expected=f"a folder with {FILE}")
+    state: dict[str, Any] = typed.read(path, typed.Sweep)
+    names = state["parameters"].keys()
+    for place, point in enumerate(state["points"]):
+        typed.checked(
+            (point.get("result") or {}).get("measures"),
+            typed.row(SCHEMA) | None,
+            f"{path}: point {place}",
         )
-    return dict(state)
+        if point["point"] != place or point["values"].keys() != names:
+            found = (
+                f"{path} is damaged: point {place} has the number {point['point']} or values of"
+                " other parameters"
+            )
+            raise ReadError(found, expected=f"values of {listed(names)}", hint=typed.AGAIN)
+    return state
 
 
 def store(state: Mapping[str, Any], folder: Path) -> None:
@@ -160,7 +154,8 @@ def measures(run: Run) -> dict[str, Any]:
     measured["kv_cache_tokens"] = (run.worker.get("kv_cache") or {}).get("tokens")
     where, note = [], ""
     try:
-        where = analyze.step_time(run.trace).to_dicts()
+        with guarded("the times of the steps"):
+            where = analyze.step_time(run.trace).to_dicts()
     except LlmprofError as error:
         note = str(error)
     measured["ranks"] = max((row["ranks"] for row in where), default=None)
@@ -236,7 +231,7 @@ class Sweep:
             share_idle``.
         """
         rows = [self._row(point) for point in self.state["points"]]
-        parameters = {name: dtype(values) for name, values in self.parameters.items()}
+        parameters = columns_of(self.state)
         texts = dict.fromkeys(("state", "run", "error"), pl.String)
         more = {**texts, **SCHEMA, **dict.fromkeys(PARTS, pl.Float64)}
         schema = {"point": pl.Int64, "label": pl.String, **parameters, **more}
@@ -306,6 +301,15 @@ def dtype(values: list[Any]) -> type[pl.DataType]:
     return pl.Float64 if numbers else pl.String
 
 
+def columns_of(state: Mapping[str, Any]) -> dict[str, type[pl.DataType]]:
+    """Type of each parameter's column."""
+    points = [point["values"] for point in state["points"]]
+    return {
+        name: dtype([*some, *(one[name] for one in points)])
+        for name, some in state["parameters"].items()
+    }
+
+
 _SHARED = (
     "model",
     "engine",
@@ -327,7 +331,7 @@ def write_report(sweep: Sweep, *, progress: Progress | None = None) -> report.Re
     """
     config = sweep.state["config"]
     facts = [
-        (name.replace("_", " "), f"{config[name]}")
+        (name.replace("_", " "), f"{config.get(name)}")
         for name in _SHARED
         if name not in sweep.parameters
     ]

@@ -20,6 +20,7 @@ from llmprof.errors import ConfigError, LaunchError, LlmprofError, ReadError
 from llmprof.progress import Progress
 from llmprof.run.experiments.workers.bandwidth import SPEC
 from llmprof.theory import hardware
+from llmprof.trace.storage import typed
 
 _MEASURED: Final = ("memory_bytes_per_s", "link_bytes_per_s")
 SCRIPT: Final = Path(__file__).parent / "workers" / "bandwidth.py"
@@ -193,18 +194,14 @@ def self_test(python: str = sys.executable, *, timeout_s: float = 300.0) -> dict
 
 def read_bandwidth(path: str | Path) -> Bandwidth:
     """Read the results file of :func:`run_bandwidth`."""
-    try:
-        document = json.loads(Path(path).read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        found = f"{Path(path).name} cannot be read: {error}"
-        raise ReadError(found, expected="a file of llmprof experiment") from error
-    if not isinstance(document, dict) or document.get("format") != FORMAT:
+    document = typed.read(Path(path), dict[str, Any])
+    if document.get("format") != FORMAT:
         raise ReadError(
             f"{Path(path).name} holds no measured bandwidth", expected=f'"format": "{FORMAT}"'
         )
     try:
         return _frames(document)
-    except (pl.exceptions.PolarsError, KeyError, TypeError, ValueError) as error:
+    except (pl.exceptions.PolarsError, LookupError, AttributeError, TypeError, ValueError) as error:
         raise ReadError(
             f"{Path(path).name} is damaged: {str(error)[:200]}", hint="measure again"
         ) from error

@@ -5,7 +5,6 @@ with earlier ones.
 from __future__ import annotations
 
 import fcntl
-import io
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,6 +17,7 @@ import polars as pl
 
 from llmprof.errors import AnalysisError, OutputError, ReadError, listed
 from llmprof.trace.storage.files import refused, write
+from llmprof.trace.storage.parquet import read_frame, sealed
 
 SCHEMA: Final = {
     "run": pl.Int64,
@@ -60,9 +60,8 @@ def append(
             each = [(name, value) for name, repeats in values.items() for value in repeats]
             rows = [(*head, name, kinds.get(name, "lower"), float(value)) for name, value in each]
             new = pl.DataFrame(rows, schema=dict(SCHEMA), orient="row")
-            history, made = pl.concat([old, new]), io.BytesIO()
-            history.write_parquet(made)
-            write(file, made.getvalue())
+            history = pl.concat([old, new])
+            write(file, sealed(history))
             return history
     except OSError as error:
         raise refused(file, error) from error
@@ -77,11 +76,7 @@ def _alone(file: Path) -> Iterator[None]:
 
 def read_history(path: str | Path) -> pl.DataFrame:
     """Read a history."""
-    try:
-        history = pl.read_parquet(path)
-    except (OSError, pl.exceptions.PolarsError) as error:
-        found = f"{Path(path).name} cannot be read: {str(error)[:200]}"
-        raise ReadError(found, expected="a history of watch") from error
+    history = read_frame(Path(path))
     if dict(history.schema) != {name: dtype() for name, dtype in SCHEMA.items()}:
         raise ReadError(
             f"{Path(path).name} is not a history of watch", expected=f"columns {listed(SCHEMA)}"

@@ -5,7 +5,6 @@ plots.
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +31,7 @@ from llmprof.run.experiments.scaling import (
     unsuited,
 )
 from llmprof.trace import Trace
-from llmprof.trace.storage import files
+from llmprof.trace.storage import files, typed
 from llmprof.units import format_share
 
 
@@ -278,7 +277,7 @@ def saved(folder: str | Path) -> Results:
     timings = read(timed[0].parent) if timed else None
     if not points:
         return Results(read_bandwidth(bandwidth[-1]), None, None, timings=timings)
-    frame, document = read_points(*points), json.loads(points[0].read_text("utf-8"))
+    frame, document = read_points(*points), typed.read(points[0], typed.Points)
     return Results(
         read_bandwidth(bandwidth[-1]) if bandwidth else None,
         frame,

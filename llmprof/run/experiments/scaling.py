@@ -4,7 +4,6 @@ and devices.
 
 from __future__ import annotations
 
-import json
 import math
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,7 +22,7 @@ from llmprof.run.launch.config.options import checked, load, refuse_unknown
 from llmprof.theory import Calibration, Observation, Profile, hardware
 from llmprof.theory.plan import decode, prefill
 from llmprof.trace import Trace
-from llmprof.trace.storage import files
+from llmprof.trace.storage import files, typed
 
 FORMAT: Final = "llmprof-points"
 LENGTHS: Final = (128, 256, 512, 1024, 2048, 4096, 8192)
@@ -79,7 +78,7 @@ def content_of(config: ExperimentConfig) -> dict[str, Any] | None:
     if config.model.startswith(models.PREFIX):
         content: Any = models.config_of(config.model)
     else:
-        content = files.read_json(Path(config.model).expanduser() / "config.json")
+        content = typed.found(Path(config.model).expanduser() / "config.json", dict[str, Any])
     return content if isinstance(content, dict) else None
 
 
@@ -315,17 +314,8 @@ def read_communication(*paths: str | Path) -> pl.DataFrame:
 
 
 def _document(path: str | Path) -> dict[str, Any]:
-    try:
-        document = json.loads(Path(path).read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise ReadError(
-            f"{Path(path).name} cannot be read: {error}", expected="points.json"
-        ) from error
-    if (
-        not isinstance(document, dict)
-        or document.get("format") != FORMAT
-        or not document.get("rows")
-    ):
+    document: dict[str, Any] = typed.read(Path(path), typed.Points)
+    if document["format"] != FORMAT or not document["rows"]:
         raise ReadError(
             f"{Path(path).name} holds no measured points",
             expected=f'"format": "{FORMAT}" with rows',

@@ -7,10 +7,10 @@
 The engine never runs in this process. Everything loads on first use.
 """  # noqa: E501
 
-from llmprof.arguments import check_exports
+from llmprof.arguments import door
 from llmprof.run.launch.config.options import ConfigManager, ExperimentConfig
 from llmprof.run.launch.run.folder import RunFolder, clean, runs
 from llmprof.run.launch.run.passes import plan
 from llmprof.run.launch.run.runner import ExperimentRunner, Run, open_run, resume
 
-check_exports(globals())
+door(globals())

@@ -14,11 +14,12 @@ import polars as pl
 
 from llmprof.analyze.compare.diff import diff
 from llmprof.analyze.compare.story import changes_of, compared_phases, words_of
-from llmprof.errors import AnalysisError, LlmprofError
+from llmprof.errors import AnalysisError, LlmprofError, ReadError
 from llmprof.run.launch import Run
+from llmprof.run.launch.monitors import table
 from llmprof.run.launch.monitors.nvml import REASONS
 from llmprof.run.live.past import best_hour
-from llmprof.trace.storage import files
+from llmprof.trace.storage import typed
 from llmprof.units import NS_PER_S, format_ns
 
 MORE: Final = 1.25
@@ -79,22 +80,27 @@ def counters_of(run: Run) -> dict[str, Any]:
     """Counters of a capture: those for which it was made, else those before the window, while
     the profiler was off.
     """
-    judged = files.read_json(run.folder.path / CHANGED)
-    if isinstance(judged, dict) and judged.get("counters"):
+    judged = typed.found(run.folder.path / CHANGED, typed.Changed) or {}
+    if judged.get("counters"):
         return dict(judged["counters"])
-    told = (files.read_json(run.folder.recording) or {}).get("counters") or {}
+    told = _recording(run).get("counters") or {}
     merged: dict[str, Any] = {}
     for when in ("after", "within", "before"):  # the last one counts
-        merged |= {
-            name: value for name, value in (told.get(when) or {}).items() if value is not None
-        }
+        merged |= {name: value for name, value in told.get(when, {}).items() if value is not None}
     return merged
+
+
+def _recording(run: Run) -> dict[str, Any]:
+    return typed.found(run.folder.recording, typed.Recording) or {}
 
 
 def _places(run: Run) -> dict[str, Any]:
     """Most requests that the server runs at once, if it says so."""
-    config = (files.read_json(run.folder.recording) or {}).get("config") or {}
-    told = config.get("max_num_seqs") or (config.get("scheduler_config") or {}).get("max_num_seqs")
+    config = _recording(run).get("config") or {}
+    scheduler = config.get("scheduler_config")
+    told = config.get("max_num_seqs") or (
+        scheduler.get("max_num_seqs") if isinstance(scheduler, dict) else None
+    )
     return {"max_num_seqs": told} if isinstance(told, int) else {}
 
 
@@ -103,9 +109,9 @@ def samples_of(run: Run) -> dict[str, float]:
     empty without any.
     """
     samples: dict[str, float] = {}
-    recording = files.read_json(run.folder.recording) or {}
-    with contextlib.suppress(OSError, pl.exceptions.PolarsError):
-        frame = pl.read_parquet(run.folder.monitors)
+    recording = _recording(run)
+    with contextlib.suppress(ReadError):
+        frame = table.read(run.folder.monitors)
         if window := recording.get("window"):  # and not while the server wrote its traces
             frame = frame.filter(
                 pl.col("time_ns").is_between(window["start_epoch_ns"], window["end_epoch_ns"])
@@ -118,11 +124,11 @@ def samples_of(run: Run) -> dict[str, float]:
             [frame.filter(pl.col("name").is_in(list(_UNITS))).select("name", "value"), held]
         )
         samples = dict(rows.group_by("name").agg(pl.col("value").mean()).iter_rows())
-    cores = (files.read_json(run.folder.gpu_info) or {}).get("cores")
+    cores = (typed.found(run.folder.gpu_info, typed.Machine) or {}).get("cores")
     if cores and "run.cpu" in samples:
         samples["run.cpu"] /= cores  # of all processors, as the other one
-    state = recording.get("devices") or {}
-    sides = [state[when] for when in ("before", "after") if state.get(when)]
+    around = recording.get("devices") or {}
+    sides = [around[when] for when in ("before", "after") if around.get(when)]
     for name in ("others", "others_utilization"):
         known = [float(side[name]) for side in sides if side.get(name) is not None]
         samples |= {name: max(known)} if known else {}

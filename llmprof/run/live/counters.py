@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import polars as pl
-from prometheus_client.parser import text_string_to_metric_families
+
+from llmprof.trace.storage.files import finite
 
 GAUGES: Final[dict[str, tuple[str, ...]]] = {
     "running": ("vllm:num_requests_running", "sglang:num_running_reqs", "tgi_batch_current_size"),
@@ -85,18 +86,31 @@ LENGTHS: Final[dict[str, tuple[str, ...]]] = {
 
 QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 
-_PLACES: Final = {
-    name: (what, key, turn)
-    for what, table in (
-        ("gauge", GAUGES),
-        ("total", TOTALS),
-        ("histogram", TIMES),
-        ("histogram", LENGTHS),
-    )
-    for key, names in table.items()
-    for turn, name in enumerate(names)
-}
-_STARTS: Final = ("vllm:", "sglang:", "tgi_", "trtllm_")
+_SERIES: Final = pl.DataFrame(
+    [
+        (f"{name}{end}", part, key, turn)
+        for table, ends in (
+            (GAUGES, {"": "gauge"}),
+            (TOTALS, {"": "total", "_total": "total"}),
+            (TIMES | LENGTHS, {"_sum": "sum", "_count": "count", "_bucket": "bucket"}),
+        )
+        for key, names in table.items()
+        for turn, name in enumerate(names)
+        for end, part in ends.items()
+    ],
+    schema={"name": pl.String, "part": pl.String, "key": pl.String, "turn": pl.Int64},
+    orient="row",
+)
+_OURS: Final = "^(?:vllm:|sglang:|tgi_|trtllm_)"
+_LABEL: Final = (
+    r'(?:le\s*=\s*"(?<le>[^"\\]*)"|[A-Za-z_][A-Za-z0-9_]*\s*=\s*"(?:[^"\\]|\\.)*")\s*,?\s*'
+)
+_LINE: Final = rf"^(?<name>[A-Za-z0-9_:]+)(?:\s*\{{\s*(?:{_LABEL})*\}}\s*|\s+)(?<value>[^\s{{}}]+)(?:\s+[-+]?[0-9.]+)?\s*$"  # noqa: E501
+"""A sample in Prometheus' text format, with a time or none.
+
+Rust's expressions take time in proportion to the text.
+"""
+_SHARES: Final = ("kv_usage", "hit_rate")
 
 
 @dataclass(slots=True)
@@ -119,6 +133,8 @@ class Scrape:
     gauges: dict[str, float] = field(default_factory=dict)
     totals: dict[str, float] = field(default_factory=dict)
     histograms: dict[str, Histogram] = field(default_factory=dict)
+    unread: int = 0
+    """Number of lines that could not be read."""
 
 
 def parsed(text: str, *, time_ns: int | None = None, at_s: float | None = None) -> Scrape:
@@ -126,79 +142,54 @@ def parsed(text: str, *, time_ns: int | None = None, at_s: float | None = None) 
     finite are left out.
 
     Values of several engines of one server (data parallel ranks) are added up, shares (KV cache,
-    hit rate) averaged.
+    hit rate) averaged. Of several names of a value the first one of the table counts.
     """
     scrape = Scrape(
         time.time_ns() if time_ns is None else time_ns, time.monotonic() if at_s is None else at_s
     )
-    turns: dict[str, int] = {}
-    shares: dict[str, list[float]] = {}
-    for name, labels, value in _samples(text):
-        base, end = name, ""
-        if name not in _PLACES:
-            base, _, end = name.rpartition("_")
-        if base not in _PLACES or not math.isfinite(value):
-            continue
-        what, key, turn = _PLACES[base]
-        if turn > turns.setdefault(key, turn):
-            continue  # another name of the same value: the first one of the table counts
-        if turn < turns[key]:
-            turns[key] = turn
-            scrape.gauges.pop(key, None)
-            scrape.totals.pop(key, None)
-            scrape.histograms.pop(key, None)
-            shares.pop(key, None)
-        if what == "gauge" and not end:
-            if key in {"kv_usage", "hit_rate"}:
-                shares.setdefault(key, []).append(value)
+    lines = (
+        pl.Series("line", [text])
+        .str.split("\n")
+        .explode()
+        .to_frame()
+        .filter(pl.col("line").str.contains(_OURS))
+    )
+    rows = (
+        lines.select(pl.col("line").str.extract_groups(_LINE).struct.unnest())
+        .with_columns(pl.col("le", "value").cast(pl.Float64, strict=False))
+        .join(_SERIES, on="name", how="left")
+        .with_columns(le=pl.when(part="bucket").then("le").fill_nan(None))
+    )
+    bad = pl.col("value").is_null() | (
+        pl.col("le").is_null() & (pl.col("part") == "bucket")
+    ).fill_null(value=False)
+    scrape.unread = rows.select(bad.sum()).item()
+    sums = (
+        rows.filter(~bad & pl.col("value").is_finite() & pl.col("key").is_not_null())
+        .filter(pl.col("turn") == pl.col("turn").min().over("key"))
+        .group_by("part", "key", "le", maintain_order=True)
+        .agg(
+            pl.when(pl.col("key").is_in(_SHARES).first())
+            .then(pl.mean("value"))
+            .otherwise(pl.sum("value"))
+        )
+        .filter(pl.col("value").is_finite())
+    )
+    for part, key, bound, value in sums.iter_rows():
+        if part == "gauge":
+            scrape.gauges[key] = value
+        elif part == "total":
+            scrape.totals[key] = value
+        else:
+            histogram = scrape.histograms.setdefault(key, Histogram())
+            if part == "bucket":
+                histogram.buckets[bound] = value
             else:
-                scrape.gauges[key] = scrape.gauges.get(key, 0.0) + value
-        elif what == "total" and end in {"", "total"}:
-            scrape.totals[key] = scrape.totals.get(key, 0.0) + value
-        elif what == "histogram" and end in {"sum", "count", "bucket"}:
-            _add(scrape.histograms.setdefault(key, Histogram()), end, labels, value)
+                setattr(histogram, part, value)
     for part in ("prompt", "output"):  # text-generation-inference counts tokens in histograms only
         if f"{part}_tokens" not in scrape.totals and f"{part}_length" in scrape.histograms:
             scrape.totals[f"{part}_tokens"] = scrape.histograms[f"{part}_length"].sum
-    return Scrape(
-        scrape.time_ns,
-        scrape.at_s,
-        scrape.gauges | {key: sum(values) / len(values) for key, values in shares.items()},
-        scrape.totals,
-        scrape.histograms,
-    )
-
-
-def _add(histogram: Histogram, end: str, labels: Mapping[str, str], value: float) -> None:
-    if end == "sum":
-        histogram.sum += value
-    elif end == "count":
-        histogram.count += value
-    else:
-        bound = float(labels.get("le", "inf"))
-        histogram.buckets[bound] = histogram.buckets.get(bound, 0.0) + value
-
-
-def _samples(text: str) -> Iterable[tuple[str, Mapping[str, str], float]]:
-    """Samples of the lines of our engines; a line that the parser refuses is left out alone."""
-    lines = [line for line in text.splitlines() if line.startswith(_STARTS)]
-    try:
-        yield from _of("\n".join(lines))
-    except ValueError:
-        for line in lines:
-            try:
-                yield from _of(line)
-            except ValueError:
-                continue
-
-
-def _of(text: str) -> list[tuple[str, Mapping[str, str], float]]:
-    families = text_string_to_metric_families(text + "\n")
-    return [
-        (sample.name, sample.labels, sample.value)
-        for family in families
-        for sample in family.samples
-    ]
+    return scrape
 
 
 SAMPLE: Final[dict[str, Any]] = {
@@ -266,7 +257,7 @@ def between(before: Scrape, after: Scrape) -> dict[str, Any]:
                 # the first bucket may be wide: times are not negative, so their mean bounds each
                 # quantile
                 row[f"{name}_{part}"] = None if value is None else min(value, mean / (1 - share))
-    return row
+    return finite(row)  # type: ignore[no-any-return]
 
 
 def _gain(before: Mapping[str, float], after: Mapping[str, float], name: str) -> float | None:

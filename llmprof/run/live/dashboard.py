@@ -13,7 +13,7 @@ from llmprof.errors import ConfigError
 from llmprof.run.live.page import html
 from llmprof.run.live.past import history
 from llmprof.run.live.watching import CAPTURES, FINDINGS, STATE, finding_rows
-from llmprof.trace.storage import files
+from llmprof.trace.storage import typed
 
 
 class Dashboard(anywidget.AnyWidget):
@@ -38,23 +38,24 @@ class Dashboard(anywidget.AnyWidget):
 
 def page_of(folder: Path) -> str:
     """The page of a watch, by what lies in its folder."""
-    state = files.read_json(folder / STATE)
-    state = {
+    said = {
         "scrapes": 0,
         "lost": 0,
         "when": None,
         "holds": False,
         "says": "",
-        "events": [],
+        "events": None,
         "kept": [],
-    } | (state or {})
+    } | (typed.found(folder / STATE, typed.Watch) or {})
     newest = next(
-        (event["folder"] for event in reversed(state["events"]) if event["what"] == "captured"),
+        (one.get("folder") for one in reversed(said["events"] or ()) if one["what"] == "captured"),
         None,
     )
-    found = files.read_json(folder / CAPTURES / Path(newest).name / FINDINGS) if newest else None
+    found = (
+        typed.found(folder / CAPTURES / newest / FINDINGS, list[typed.Finding]) if newest else None
+    )
     recent = history(folder).filter(level="recent")
-    return html(recent, state, finding_rows(found or []), every_s=0)
+    return html(recent, said, finding_rows(found or []), every_s=0)
 
 
 def dashboard(folder: str | os.PathLike[str], *, every_s: float = 10.0) -> Dashboard:

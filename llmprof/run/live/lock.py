@@ -18,7 +18,7 @@ import platformdirs
 from llmprof.errors import LaunchError
 from llmprof.run.launch.run.folder import hold
 from llmprof.run.live.server import Address
-from llmprof.trace.storage import files
+from llmprof.trace.storage import files, typed
 
 RECORDING: Final = "recording"
 
@@ -54,8 +54,7 @@ class Lock:
         except OSError as error:
             raise files.refused(self._path, error) from error
         with file:
-            who = files.read_json(self._path)
-            who = who if isinstance(who, dict) else {}
+            who = typed.whole(self._path, typed.Recorder) or {}
             if not hold(file):
                 raise LaunchError(
                     f"process {who.get('pid', 'unknown')} records {self._address.url} since"
@@ -68,10 +67,10 @@ class Lock:
             self.left_on = who.get("state") == RECORDING
             yield file.fileno()
 
-    def write(self, state: str, folder: Path | None = None) -> None:
+    def write(self, doing: str, folder: Path | None = None) -> None:
         """Write who records the server; in place, since the lock belongs to this very file."""
         now = datetime.now().astimezone().isoformat(timespec="seconds")
-        who = {"pid": os.getpid(), "started": now, "url": self._address.url, "state": state}
+        who = {"pid": os.getpid(), "started": now, "url": self._address.url, "state": doing}
         with contextlib.suppress(OSError):
             self._path.write_text(
                 json.dumps(who | {"folder": None if folder is None else str(folder)})

@@ -6,19 +6,17 @@ from __future__ import annotations
 
 import hmac
 import secrets
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
 import jinja2
 import polars as pl
 from markupsafe import Markup
 
-from llmprof.errors import LaunchError
+from llmprof.run.live.serving import Handler, serving
 
 if TYPE_CHECKING:
     from llmprof.run.live.watching import Watch
@@ -41,7 +39,9 @@ _TEMPLATE: Final = """<!doctype html>
 polyline { fill: none; stroke: var(--link); stroke-width: 1.5; } svg { display: block; width: 100%; height: 80px; }
 .pair { margin: 0 0 16px; } .pair h2 { font-size: 16px; margin: 0; }</style></head>
 <body><header><h1>llmprof watch</h1>
-<p class="made">{{ state.scrapes }} readings, {{ state.lost }} without an answer. Condition: {{ state.when or "none" }}
+<p class="made">{{ state.scrapes }} readings, {{ state.lost }} without an answer
+{%- if state.unread %}, {{ state.unread }} lines that could not be read{% endif %}.
+Condition: {{ state.when or "none" }}
 {%- if state.when %} ({{ "holds" if state.holds else "does not hold" }}){% endif %}.</p></header><main>
 {% if state.says %}<p class="card"><strong>{{ state.says }}</strong></p>{% endif %}
 <div class="pair">{% for line in lines %}<div class="card"><h2>{{ line.words }}: {{ line.last }}</h2>
@@ -56,8 +56,8 @@ preserveAspectRatio="none"><polyline points="{{ line.points }}" vector-effect="n
 {% endfor %}</table></div></div>{% endif %}
 {% if state.events %}<div class="card"><h3>Events</h3><div class="scroll"><table class="data">
 <tr><th>time</th><th>event</th><th>capture</th><th>what changed</th></tr>{% for event in state.events|reverse %}
-<tr><td>{{ event.time|replace("T", " ") }}</td><td>{{ event.what }}</td><td>{{ event.folder or "" }}</td>
-<td>{{ event.changed or event.found or "" }}</td></tr>{% endfor %}</table></div></div>{% endif %}
+<tr><td>{{ event.time|replace("T", " ") }}</td><td>{{ event.what }}</td><td>{{ event.get("folder") or "" }}</td>
+<td>{{ event.get("changed") or event.get("found") or "" }}</td></tr>{% endfor %}</table></div></div>{% endif %}
 </main></body></html>"""  # noqa: E501
 
 
@@ -75,7 +75,9 @@ def html(
     lines = [
         line for name, words in _LINES.items() if (line := _line(rows[name], words)) is not None
     ]
-    page = jinja2.Environment(autoescape=True).from_string(_TEMPLATE)
+    page = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined).from_string(
+        _TEMPLATE
+    )
     css = Markup(files("llmprof.report").joinpath("page.css").read_text("utf-8"))  # noqa: S704 - our own file
     return page.render(css=css, state=state, lines=lines, findings=findings, every_s=every_s)
 
@@ -110,49 +112,23 @@ def served(watch: Watch, port: int = 0) -> Iterator[str]:
     """
     token = secrets.token_urlsafe(24)
 
-    class Handler(BaseHTTPRequestHandler):
+    class Page(Handler):
         """Answers to requests that have the token."""
 
-        def do_GET(self) -> None:
+        def do_GET(self) -> None:  # noqa: N802 (the name that it has there)
             """Send the page or the metrics."""
-            parts = urlsplit(self.path)
-            given = parse_qs(parts.query).get("token", [""])[0]
-            status, text = 200, ""
+            given = parse_qs(self.place.query).get("token", [""])[0]
             if not hmac.compare_digest(given.encode(), token.encode()):
-                status = 403
-            elif parts.path == "/":
+                self.answer(403)
+            elif self.place.path == "/":
                 text = html(
                     watch.history.frames["recent"], watch.state(), watch.findings, every_s=_EVERY_S
                 )
-            elif parts.path == "/metrics":
-                text = watch.exposition()
+                self.answer(200, text.encode(), "text/html; charset=utf-8")
+            elif self.place.path == "/metrics":
+                self.answer(200, watch.exposition().encode(), "text/plain; charset=utf-8")
             else:
-                status = 404
-            data = text.encode()
-            self.send_response(status)
-            self.send_header(
-                "Content-Type",
-                f"text/{'plain' if parts.path == '/metrics' else 'html'}; charset=utf-8",
-            )
-            self.send_header("Content-Length", str(len(data)))
-            self.send_header("Referrer-Policy", "no-referrer")
-            self.end_headers()
-            self.wfile.write(data)
+                self.answer(404)
 
-        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 (the name that it has there)
-            """Say nothing: the address holds the token."""
-
-    try:
-        server = ThreadingHTTPServer((HOST, port), Handler)
-    except OSError as error:
-        raise LaunchError(
-            f"port {port} cannot be used: {error.strerror}", hint="choose another port, or 0"
-        ) from error
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield f"http://{HOST}:{server.server_port}/?token={token}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with serving(HOST, port, Page) as number:
+        yield f"http://{HOST}:{number}/?token={token}"

@@ -1,10 +1,15 @@
-"""History of a server's counters in three levels of detail, of bounded size, in Parquet."""
+"""History of a server's counters in three levels of detail, of bounded size, in SQLite with a
+checksum of each.
+"""
 
 from __future__ import annotations
 
 import io
 import os
+import sqlite3
+import zlib
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -13,7 +18,7 @@ import polars as pl
 
 from llmprof.errors import AnalysisError, ReadError
 from llmprof.run.live.counters import LENGTHS, QUANTILES, SAMPLE, TIMES
-from llmprof.trace.storage import files
+from llmprof.trace.storage import files, sqlite, typed
 from llmprof.units import NS_PER_S
 
 
@@ -80,31 +85,30 @@ def coarser(rows: pl.DataFrame, every_s: int) -> pl.DataFrame:
 class History:
     """History in a folder.
 
-    A row that does not fit any more goes, the oldest first; the file of a level is small.
+    A row that does not fit any more goes, the oldest first; the file is small.
     """
 
     folder: Path
-    frames: dict[str, pl.DataFrame] = field(default_factory=dict)
+    frames: dict[str, pl.DataFrame] = field(
+        default_factory=lambda: {level.name: _EMPTY for level in LEVELS}
+    )
     _new: list[Mapping[str, Any]] = field(default_factory=list)
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str]) -> History:
-        """The history in a folder; a level whose file is missing or damaged begins anew."""
+        """The history in a folder; a damaged one is set aside, and a new one begins."""
         made = cls(Path(folder))
-        for level in LEVELS:
+        if made.file.exists():
             try:
-                frame = pl.read_parquet(made._file(level.name))
-                later = [
-                    pl.lit(None).alias(name)
-                    for name in SAMPLE
-                    if name not in frame.columns and name != "time_ns"
-                ]
-                made.frames[level.name] = (
-                    frame.with_columns(later).select(list(SAMPLE)).cast(pl.Schema(SAMPLE))
-                )
-            except (OSError, pl.exceptions.PolarsError):
-                made.frames[level.name] = _EMPTY
+                made.frames = stored(made.file)
+            except ReadError as error:
+                typed.set_aside(made.file, error)
         return made
+
+    @property
+    def file(self) -> Path:
+        """The database."""
+        return self.folder / "history.sqlite"
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Add a reading; it is on disk after the next :meth:`store`."""
@@ -123,13 +127,20 @@ class History:
         return self.frames["hours"]
 
     def store(self) -> None:
-        """Write what is new; if that fails, the files stay as they were, and the rows in memory."""
+        """Write what is new; if that fails, the file stays as it was, and the rows in memory."""
         self._take()
         files.made(self.folder)
-        for level in LEVELS:
-            content = io.BytesIO()
-            self.frames[level.name].write_parquet(content, compression="zstd")
-            files.write(self._file(level.name), content.getvalue())
+        with closing(sqlite3.connect(":memory:")) as database:
+            with database:
+                database.execute(
+                    "CREATE TABLE levels (name TEXT PRIMARY KEY, content BLOB, checksum INTEGER)"
+                )
+                for name, frame in self.frames.items():
+                    made = io.BytesIO()
+                    frame.write_parquet(made, compression="zstd")
+                    row = (name, made.getvalue(), zlib.crc32(made.getvalue()))
+                    database.execute("INSERT INTO levels VALUES (?, ?, ?)", row)
+            files.write(self.file, database.serialize())
 
     def _take(self) -> None:
         """Put the new rows into each level."""
@@ -151,8 +162,41 @@ class History:
                 )
             self.frames[level.name] = both.tail(level.rows)
 
-    def _file(self, name: str) -> Path:
-        return self.folder / f"{name}.parquet"
+
+def stored(file: Path) -> dict[str, pl.DataFrame]:
+    """Frames by level in the file of a history.
+
+    Polars sees no byte that was not written: it may abort on others.
+    """
+    with sqlite.connect(file) as database:
+        if "levels" not in sqlite.tables(database):
+            raise ReadError(
+                f"{file} is not a history",
+                expected="the file that llmprof watch writes",
+                hint=typed.AGAIN,
+            )
+        rows = database.execute("SELECT name, content, checksum FROM levels").fetchall()
+    found = {
+        name: content
+        for name, content, crc in rows
+        if isinstance(content, bytes) and zlib.crc32(content) == crc
+    }
+    if found.keys() != {level.name for level in LEVELS}:
+        raise ReadError(f"{file} is damaged: a checksum is wrong", hint=typed.AGAIN)
+    try:
+        return {level.name: _conformed(pl.read_parquet(found[level.name])) for level in LEVELS}
+    except pl.exceptions.PolarsError as error:
+        raise ReadError(f"{file} is of another version: {error}", hint=typed.AGAIN) from error
+
+
+def _conformed(frame: pl.DataFrame) -> pl.DataFrame:
+    """Rows with the columns of this version; a column that came later is null."""
+    later = [
+        pl.lit(None).alias(name)
+        for name in SAMPLE
+        if name not in frame.columns and name != "time_ns"
+    ]
+    return frame.with_columns(later).select(list(SAMPLE)).cast(pl.Schema(SAMPLE))
 
 
 def history(folder: str | os.PathLike[str]) -> pl.DataFrame:
@@ -178,23 +222,20 @@ def history(folder: str | os.PathLike[str]) -> pl.DataFrame:
     Raises
     ------
     ReadError
-        The folder has no history.
+        The folder has no history, or a damaged one.
 
     Examples
     --------
     >>> llmprof.run.live.history("results/watch_127.0.0.1-8000")["ttft_p99"].max()  # doctest: +SKIP
     """
-    where = Path(folder) / FOLDER
-    if not any((where / f"{level.name}.parquet").is_file() for level in LEVELS):
+    file = History(Path(folder) / FOLDER).file
+    if not file.is_file():
         raise ReadError(
             f"{folder} has no history of a server", expected="the folder that llmprof watch writes"
         )
-    opened = History.open(where)
+    levels = stored(file).items()
     return pl.concat(
-        [
-            opened.frames[level.name].select(pl.lit(level.name).alias("level"), pl.all())
-            for level in LEVELS
-        ]
+        [frame.select(pl.lit(name).alias("level"), pl.all()) for name, frame in levels]
     )
 
 

@@ -25,11 +25,11 @@ from llmprof.readers.otlp import read_requests
 from llmprof.readers.saved import CONFIG_FILE
 from llmprof.run.launch import ConfigManager, ExperimentConfig, Run, open_run
 from llmprof.run.launch.monitors import Sampler
-from llmprof.run.launch.run.folder import FINISHED, RunFolder
+from llmprof.run.launch.run.folder import FINISHED, RunFolder, machine
 from llmprof.run.launch.run.results import Results
 from llmprof.run.launch.run.runner import kept
 from llmprof.run.live import traces
-from llmprof.run.live.counters import Scrape, between, parsed
+from llmprof.run.live.counters import Scrape, between
 from llmprof.run.live.devices import devices
 from llmprof.run.live.guard import IDLE, Guard, stop
 from llmprof.run.live.lock import RECORDING, Lock
@@ -46,7 +46,7 @@ from llmprof.run.live.server import (
 )
 from llmprof.run.live.spans import SCHEME, Spans, received
 from llmprof.text import are, counted, ranks_in_words
-from llmprof.trace.storage import files
+from llmprof.trace.storage import files, typed
 from llmprof.units import NS_PER_S, format_bytes, format_share
 
 _MOST_S: Final = 600.0
@@ -150,8 +150,9 @@ def record(
     Parameters
     ----------
     url : str
-        Address of the server, such as ``http://127.0.0.1:8000``. A name and a password in it, and
-        the token in the environment variable ``LLMPROF_API_KEY``, are sent, and stored nowhere.
+        Address of the server, such as ``http://127.0.0.1:8000``. A name and a password in it, or
+        the token in the environment variable ``LLMPROF_API_KEY``, are sent, and stored nowhere;
+        both at once are refused.
     seconds : float
         Longest time of the window, in seconds.
     steps : int, optional
@@ -159,8 +160,8 @@ def record(
         its traces it stands still, in proportion to them. Versions that do not stop by themselves
         are stopped by their own count of steps.
     folder : path, optional
-        Folder into which the server writes its traces, as it is seen from here. By default what the
-        server says (vLLM in development mode, or the command line of its process on this machine).
+        Folder into which the server writes its traces, as it is seen from here. By default what a
+        server of this machine says (vLLM in development mode, or the command line of its process).
     fetch : sequence of str, optional
         Command that copies that folder here, as a list of words, if it is not seen from here:
         ``["kubectl", "cp", "pod:/profiles"]``. ``{to}`` stands for the place here; without it, it
@@ -257,43 +258,40 @@ def recorded(
         raise ConfigError(f"steps is {steps}", expected="1 or more")
     address = Address.of(url, token=os.environ.get(API_KEY))
     server = Server(address)
-    try:
-        said = about(server)
-        said.ranks = ranks or said.ranks
-        if said.engine == "tgi":
-            raise LaunchError(f"{address.url} cannot be recorded", hint=NEEDED["tgi"])
-        capture = _Capture(
-            server, said, seconds=seconds, steps=steps, timeout_s=timeout_s, progress=progress
-        )
-        lock = Lock(address)
-        with lock.taken() as descriptor:
-            costs = files.read_json(lock.costs)
-            plan = Plan(said, address.url, seconds, steps, costs if isinstance(costs, list) else [])
-            if say is not None:
-                say(plan.words)
-                say(plan.cost)
-            config = _config(said, results_dir)
-            with tempfolder(results_dir, capture.prefix) as own:
-                capture.place = traces.place(
-                    folder or said.folder,
-                    fetch,
-                    capture.prefix,
-                    own,
-                    made=folder is None and said.pid is not None,
-                )
-                run_folder = RunFolder.create(config)
-                try:
-                    with run_folder.lock(), kept(run_folder) as stage:
-                        capture.note(run_folder)
-                        capture.run(run_folder, lock, descriptor, stage)
-                        capture.finish(run_folder, config, requests, stage)
-                except BaseException:
-                    if not capture.began:
-                        shutil.rmtree(run_folder.path, ignore_errors=True)
-                    raise
-            _remember(lock.costs, plan.costs, capture)
-    finally:
-        server.close()
+    said = about(server)
+    said.ranks = ranks or said.ranks
+    if said.engine == "tgi":
+        raise LaunchError(f"{address.url} cannot be recorded", hint=NEEDED["tgi"])
+    capture = _Capture(
+        server, said, seconds=seconds, steps=steps, timeout_s=timeout_s, progress=progress
+    )
+    lock = Lock(address)
+    with lock.taken() as descriptor:
+        costs = typed.kept(lock.costs, list[typed.Cost]) or []
+        plan = Plan(said, address.url, seconds, steps, costs)
+        if say is not None:
+            say(plan.words)
+            say(plan.cost)
+        config = _config(said, results_dir)
+        with tempfolder(results_dir, capture.prefix) as own:
+            capture.place = traces.place(
+                folder or said.folder,
+                fetch,
+                capture.prefix,
+                own,
+                made=folder is None and said.pid is not None,
+            )
+            run_folder = RunFolder.create(config)
+            try:
+                with run_folder.lock(), kept(run_folder) as stage:
+                    capture.note(run_folder)
+                    capture.run(run_folder, lock, descriptor, stage)
+                    capture.finish(run_folder, config, requests, stage)
+            except BaseException:
+                if not capture.began:
+                    shutil.rmtree(run_folder.path, ignore_errors=True)
+                raise
+        _remember(lock.costs, plan.costs, capture)
     return open_run(run_folder.path)
 
 
@@ -524,6 +522,7 @@ class _Capture:
             "requests": self._requests(requests),
         }
         files.write_json(folder.worker, worker)
+        files.write_json(folder.gpu_info, machine(worker))
         self.note(folder, counters)
         results = Results(config, folder, worker, self.notes)
         try:
@@ -587,11 +586,17 @@ class _Capture:
     def _read(self, when: str) -> None:
         """Read the counters; a server without them is recorded all the same."""
         try:
-            self._scrapes[when].append(parsed(self.server.metrics()))
+            scrape = self.server.scrape()
+            self._scrapes[when].append(scrape)
+            words = (
+                f"{counted(scrape.unread, 'line')} of the counters cannot be read"
+                if scrape.unread
+                else ""
+            )
         except LostError as error:
             words = f"no counters {when} the window: {error.found}"
-            if words not in self.notes:
-                self.notes.append(words)
+        if words and words not in self.notes:
+            self.notes.append(words)
 
     def _look(self, when: str) -> None:
         """Ask for the state of the devices, if the server runs on this machine."""

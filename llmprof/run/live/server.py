@@ -4,6 +4,7 @@ profiler.
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import time
@@ -12,9 +13,14 @@ from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import Any, Final
 
+import anyio
 import httpx
+from anyio.from_thread import start_blocking_portal
 
 from llmprof.errors import ConfigError, LaunchError
+from llmprof.readers.common.reader import MOST_RANKS
+from llmprof.run.live.counters import Scrape, parsed
+from llmprof.trace.storage import typed
 
 API_KEY: Final = "LLMPROF_API_KEY"
 """Environment variable whose value is sent as a bearer token, for a server that asks for one."""
@@ -22,8 +28,8 @@ API_KEY: Final = "LLMPROF_API_KEY"
 OK: Final = 200
 _NOT_HERE: Final = {404, 405}
 _CONFLICT: Final = 409
-_ANSWER_S: Final = 5.0
-_MOST_BYTES: Final = 64 << 20
+MOST_BYTES: Final = 8 << 20
+"""Bound of the body of a request or an answer."""
 _SHOWN: Final = 200
 _PATHS: Final = ("/metrics", "/v1/models", "/v1")
 
@@ -60,6 +66,14 @@ class Address:
             raise ConfigError(
                 found, expected=expected, hint=f"a token belongs into the variable {API_KEY}"
             )
+        if url.userinfo and token:
+            found = (
+                f"the address has a user or password, and {API_KEY} is set: one request can send"
+                " one of them"
+            )
+            raise ConfigError(
+                found, hint=f"leave one of them out: unset {API_KEY}, or the address without them"
+            )
         path = url.path.rstrip("/")
         for end in _PATHS:
             path = path.removesuffix(end)
@@ -95,10 +109,10 @@ class Answer:
     text: str
 
     def document(self) -> Any:
-        """The text as JSON; None if it is none."""
+        """The text as JSON; None if it is none, or that of an error."""
         try:
-            return json.loads(self.text)
-        except ValueError:
+            return typed.plain(json.loads(self.text), len(self.text)) if self.status == OK else None
+        except (ValueError, RecursionError):
             return None
 
     @property
@@ -113,20 +127,61 @@ class Answer:
         return f"{self.status}{': ' if said else ''}{said[:_SHOWN]}"
 
 
+def send(
+    method: str, url: str, body: Mapping[str, Any] | None, *, timeout_s: float, **client: Any
+) -> Answer:
+    """Send a request; connection, head and body of its answer have ``timeout_s`` together.
+
+    The limits of httpx are for single waits, and an answer that comes in small pieces never reaches
+    them. Only what runs in a loop can be ended from outside, and the loop is in a thread, since a
+    notebook has its own.
+    """
+    with start_blocking_portal() as portal:
+        return portal.call(functools.partial(_sent, method, url, body, timeout_s, client))
+
+
+async def _sent(
+    method: str,
+    url: str,
+    body: Mapping[str, Any] | None,
+    timeout_s: float,
+    client: Mapping[str, Any],
+) -> Answer:
+    content, asked = bytearray(), {"Accept-Encoding": "identity"}
+    try:
+        with anyio.fail_after(timeout_s):
+            async with (
+                httpx.AsyncClient(timeout=timeout_s, verify=_trusted(), **client) as sender,
+                sender.stream(method, url, headers=asked, json=body) as answer,
+            ):
+                if answer.headers.get("Content-Encoding", "identity") != "identity":
+                    raise httpx.DecodingError("the answer is compressed, which was not asked for")
+                async for part in answer.aiter_raw():
+                    content += part
+                    if len(content) > MOST_BYTES:
+                        raise httpx.ReadError(f"the answer has more than {MOST_BYTES >> 20} MiB")
+                return Answer(answer.status_code, content.decode("utf-8", "replace"))
+    except TimeoutError as error:
+        raise httpx.ReadTimeout(f"no whole answer within {timeout_s:g} s") from error
+
+
+_trusted = functools.cache(httpx.create_ssl_context)
+
+
 class Server:
     """Requests to one server. Every request ends after its time, also if the answer never does."""
 
+    answer_s: float = 5.0
+    """Time of a request that has no time of its own."""
+
     def __init__(self, address: Address) -> None:
         self.address = address
-        auth = (address.user, address.password or "") if address.user else None
-        headers = {"Authorization": f"Bearer {address.token}"} if address.token else {}
-        self._client = httpx.Client(
-            base_url=address.url,
-            auth=auth,
-            headers=headers,
-            trust_env=not address.is_local,
-            follow_redirects=False,
-        )
+        signed = bool(address.user or address.password)
+        self._client = {
+            "auth": (address.user or "", address.password or "") if signed else None,
+            "headers": {"Authorization": f"Bearer {address.token}"} if address.token else {},
+            "trust_env": not address.is_local,
+        }
 
     def ask(
         self,
@@ -134,7 +189,7 @@ class Server:
         path: str,
         body: Mapping[str, Any] | None = None,
         *,
-        timeout_s: float = _ANSWER_S,
+        timeout_s: float | None = None,
     ) -> Answer:
         """Send a request, and read its whole answer.
 
@@ -143,16 +198,11 @@ class Server:
         LostError
             The server does not answer, or not within ``timeout_s`` seconds.
         """
-        until, parts, size = time.monotonic() + timeout_s, [], 0
-        content = {} if body is None else {"json": dict(body)}
+        timeout_s = self.answer_s if timeout_s is None else timeout_s
         try:
-            with self._client.stream(method, path, timeout=timeout_s, **content) as answer:  # type: ignore[arg-type]
-                for part in answer.iter_bytes():
-                    size += len(part)
-                    if time.monotonic() > until or size > _MOST_BYTES:
-                        raise httpx.ReadTimeout("the answer has no end")
-                    parts.append(part)
-                return Answer(answer.status_code, b"".join(parts).decode("utf-8", "replace"))
+            return send(
+                method, f"{self.address.url}{path}", body, timeout_s=timeout_s, **self._client
+            )
         except httpx.TimeoutException as error:
             raise LostError(
                 f"{self.address.url}{path} did not answer within {timeout_s:g} s", path=path
@@ -174,15 +224,22 @@ class Server:
             raise LostError(found, hint=hint, path=path)
         return answer.text
 
+    def scrape(self) -> Scrape:
+        """The server's counters; the time of an answer includes that of reading it."""
+        until = time.monotonic() + self.answer_s
+        scrape = parsed(self.metrics())
+        if time.monotonic() > until:
+            raise LostError(
+                f"the metrics of {self.address.url} cannot be read within {self.answer_s:g} s"
+            )
+        return scrape
+
     def document(self, path: str) -> Any:
         """JSON of an endpoint that not every server has; None without it."""
         try:
-            answer = self.ask("GET", path)
-        except LostError as error:
-            if "does not answer" in error.found and path == "/v1/models":
-                raise
+            return self.ask("GET", path).document()
+        except LostError:
             return None
-        return answer.document() if answer.status == OK else None
 
     def start(self, engine: str, body: Mapping[str, Any], *, timeout_s: float) -> None:
         """Switch the profiler on."""
@@ -206,10 +263,6 @@ class Server:
     def stop(self, *, timeout_s: float) -> Answer:
         """Switch the profiler off. The answer of most servers comes when the traces are written."""
         return self.ask("POST", "/stop_profile", timeout_s=timeout_s)
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._client.close()
 
 
 NEEDED: Final = {
@@ -256,7 +309,7 @@ _PREFIXES: Final = {"vllm:": "vllm", "sglang:": "sglang", "tgi_": "tgi", "trtllm
 def about(server: Server) -> About:
     """Ask a server what it is."""
     said = About()
-    models = server.document("/v1/models")
+    models = server.ask("GET", "/v1/models").document()
     first = _first(models.get("data") if isinstance(models, dict) else None)
     said.engine = _OWNERS.get(str(first.get("owned_by", "")).lower(), "unknown")
     said.model, said.root = _text(first.get("id")), _text(first.get("root"))
@@ -304,9 +357,10 @@ def _of_vllm(server: Server, said: About) -> None:
         _mapping(config.get("parallel_config")),
     )
     environment = _mapping(_mapping(info).get("vllm_env"))
-    said.folder = _text(profiler.get("torch_profiler_dir")) or _text(
-        environment.get("VLLM_TORCH_PROFILER_DIR")
-    )
+    if server.address.is_local:  # what another machine names is no folder of this one
+        said.folder = _text(profiler.get("torch_profiler_dir")) or _text(
+            environment.get("VLLM_TORCH_PROFILER_DIR")
+        )
     said.parallel = _sizes(
         parallel, tp="tensor_parallel_size", pp="pipeline_parallel_size", dp="data_parallel_size"
     )
@@ -390,7 +444,7 @@ def _of_process(port: int, said: About) -> None:
     profiler = given.get("--profiler-config")
     try:
         config = json.loads(profiler) if profiler else {}
-    except ValueError:
+    except (ValueError, RecursionError):
         config = {}
     folder = _mapping(config).get("torch_profiler_dir") or given.get(
         "--profiler-config.torch_profiler_dir"
@@ -432,7 +486,9 @@ def _sizes(values: Mapping[str, Any], **names: str) -> dict[str, int]:
     return {
         size: value
         for size, name in names.items()
-        if isinstance(value := values.get(name), int) and not isinstance(value, bool) and value > 0
+        if isinstance(value := values.get(name), int)
+        and not isinstance(value, bool)
+        and 0 < value <= MOST_RANKS
     }
 
 

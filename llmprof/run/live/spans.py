@@ -10,7 +10,6 @@ import threading
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -18,6 +17,8 @@ import polars as pl
 
 from llmprof.errors import ConfigError, LaunchError, needs
 from llmprof.readers.otlp import frame_of, rows_of
+from llmprof.run.live.server import MOST_BYTES
+from llmprof.run.live.serving import Handler, serving
 
 SCHEME: Final = "otlp://"
 HOST: Final = "127.0.0.1"
@@ -25,8 +26,7 @@ PORT: Final = 4318
 """Port that OpenTelemetry has for OTLP over HTTP."""
 _PATH: Final = "/v1/traces"
 _MOST_REQUESTS: Final = 20_000
-_MOST_BYTES: Final = 64 << 20
-_PATIENCE_S: Final = 5.0
+_MOST_DIGITS: Final = 12
 
 
 class Spans:
@@ -40,21 +40,8 @@ class Spans:
 
     def add(self, body: bytes, kind: str) -> None:
         """Take the body of a request of OTLP, in protobuf or JSON; ValueError if it is neither."""
-        if kind == "application/json":
-            document = json.loads(body)
-        else:
-            from google.protobuf.json_format import MessageToDict  # type: ignore[import-untyped]
-            from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
-            from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
-                ExportTraceServiceRequest,
-            )
-
-            try:
-                document = MessageToDict(ExportTraceServiceRequest.FromString(body))
-            except DecodeError as error:
-                raise ValueError(str(error)) from error
-        with self._lock:
-            self._rows |= dict(rows_of(document))
+        with self._lock:  # of large bodies one at a time is in memory as objects
+            self._rows |= dict(rows_of(_document(body, kind)))
             for key in list(self._rows)[:-_MOST_REQUESTS]:
                 del self._rows[key]
 
@@ -62,6 +49,19 @@ class Spans:
         """The requests, with the columns of :func:`llmprof.read_requests`."""
         with self._lock:
             return frame_of(list(self._rows.values()))
+
+
+def _document(body: bytes, kind: str) -> Any:
+    if kind == "application/json":
+        return json.loads(body)
+    from google.protobuf.json_format import MessageToDict  # type: ignore[import-untyped]
+    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+    try:
+        return MessageToDict(ExportTraceServiceRequest.FromString(body))
+    except DecodeError as error:
+        raise ValueError(str(error)) from error
 
 
 def place_of(address: str) -> tuple[str, int]:
@@ -95,54 +95,31 @@ def received(address: str) -> Iterator[Spans]:
         import opentelemetry.proto.collector.trace.v1.trace_service_pb2  # noqa: F401
     spans = Spans()
 
-    class Handler(BaseHTTPRequestHandler):
-        """Takes spans, and tells nothing."""
+    class Receiver(Handler):
+        """Takes spans."""
 
-        timeout = _PATIENCE_S
-
-        def do_POST(self) -> None:
+        def do_POST(self) -> None:  # noqa: N802 (the name that it has there)
             """Take a body, whole and not too large."""
-            kind = self.headers.get_content_type()
-            try:
-                size = int(self.headers.get("Content-Length") or -1)
-            except ValueError:
-                size = -1
-            if urlsplit(self.path).path != _PATH:
-                return self._answer(404)
-            if not 0 <= size <= _MOST_BYTES:
-                return self._answer(411 if size < 0 else 413)
+            kind, digits = self.headers.get_content_type(), self.headers.get("Content-Length", "")
+            size = int(digits[:_MOST_DIGITS]) if digits.isdecimal() else -1
+            if self.place.path != _PATH:
+                return self.answer(404)
+            if not 0 <= size <= MOST_BYTES:
+                return self.answer(411 if size < 0 else 413)
             try:
                 body = self.rfile.read(size)
+                whole = len(body) == size
                 if self.headers.get("Content-Encoding") == "gzip":
-                    body = zlib.decompressobj(wbits=31).decompress(body, _MOST_BYTES)
+                    packed = zlib.decompressobj(wbits=31)
+                    body = packed.decompress(body, MOST_BYTES)
+                    whole = whole and packed.eof
+                if not whole:
+                    raise ValueError("a part is missing, or too much")
                 spans.add(body, kind)
-            except (ValueError, OSError, zlib.error, RecursionError):
+            except (ValueError, zlib.error, RecursionError):
                 spans.refused += 1
-                return self._answer(400)
-            return self._answer(200, b"{}" if kind == "application/json" else b"", kind)
+                return self.answer(400)
+            return self.answer(200, b"{}" if kind == "application/json" else b"", kind)
 
-        def _answer(self, status: int, body: bytes = b"", kind: str = "text/plain") -> None:
-            self.send_response(status)
-            self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 (the name that it has there)
-            """Say nothing."""
-
-    host, port = place_of(address)
-    try:
-        server = ThreadingHTTPServer((host, port), Handler)
-    except OSError as error:
-        raise LaunchError(
-            f"{host}:{port} cannot be used: {error.strerror}", hint="choose another port"
-        ) from error
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
+    with serving(*place_of(address), Receiver):
         yield spans
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()

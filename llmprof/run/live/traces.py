@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
+import stat
 import subprocess
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 from isal import igzip
 
-from llmprof.errors import CaptureError, ConfigError, LaunchError, listed
+from llmprof.errors import CaptureError, ConfigError, LaunchError, ReadError, listed
 from llmprof.progress import Progress
+from llmprof.readers.registry import detect
 from llmprof.text import counted
 from llmprof.trace.storage import files
 
@@ -30,13 +33,22 @@ _SIZE: Final = re.compile(r"(?:^|[_.-])(tp|pp|dp)-?(\d+)(?=[_.-])", re.IGNORECAS
 TO: Final = "{to}"
 
 
+def _opened(path: Path) -> BinaryIO:
+    """A file that can have been exchanged since it was looked at: by a link, or by a pipe, which
+    may never begin.
+    """
+    return open(
+        path, "rb", opener=lambda name, how: os.open(name, how | os.O_NOFOLLOW | os.O_NONBLOCK)
+    )
+
+
 def whole(path: Path) -> bool:
     """Whether a trace was written to its end: a gzip file with its checksum, and JSON that ends
     with a brace.
     """
     last = b""
     try:
-        with path.open("rb") as file:
+        with _opened(path) as file:
             packed = file.read(2) == b"\x1f\x8b"
             file.seek(0)
             if packed:
@@ -44,7 +56,7 @@ def whole(path: Path) -> bool:
                     while block := content.read(_BLOCK):
                         last = (last + block)[-64:]
             else:
-                file.seek(max(0, path.stat().st_size - 64))
+                file.seek(max(0, os.fstat(file.fileno()).st_size - 64))
                 last = file.read()
     except (OSError, EOFError, igzip.BadGzipFile):
         return False
@@ -63,13 +75,13 @@ class Place:
     do not know it.
     """
     fetch: tuple[str, ...] = ()
-    before: dict[Path, tuple[int, int]] = field(default_factory=dict)
+    before: set[Path] = field(default_factory=set)
 
     def remember(self) -> None:
         """Keep in mind which files exist before the capture."""
         if self.fetch:
             self.copy()
-        self.before = dict(self._all())
+        self.before = set(self._all())
 
     def copy(self) -> None:
         """Run the command that copies the server's folder here."""
@@ -100,13 +112,13 @@ class Place:
                 f"{argv[0]} ended with status {done.returncode}: {said}", hint="see fetch"
             )
 
-    def found(self) -> list[Path]:
-        """Traces of ranks that belong to this capture."""
-        new = [path for path, mark in self._all() if self.before.get(path) != mark]
-        named = [
-            path for path in new if path.name.startswith(self.prefix) or self.prefix in path.parts
-        ]
-        return sorted(named or new)
+    def found(self) -> dict[Path, int]:
+        """Traces of ranks that are new and belong to this capture, by name, with their sizes."""
+        all_now = sorted(self._all().items())
+        new = {path: size for path, size in all_now if path not in self.before and _is_trace(path)}
+        return {
+            p: new[p] for p in new if p.name.startswith(self.prefix) or self.prefix in p.parts
+        } or new
 
     def clear(self) -> bool:
         """Remove what this capture left in the server's folder, as far as its name says so;
@@ -123,20 +135,35 @@ class Place:
                     path.unlink()
         except OSError:
             return False
-        return not any(path for path, mark in self._all() if self.before.get(path) != mark)
+        return not self.found()
 
-    def _all(self) -> list[tuple[Path, tuple[int, int]]]:
-        rows = []
-        look = (
-            self.folder.rglob("*")
-            if self.fetch
-            else [*self.folder.glob("*"), *self.folder.glob(f"{self.prefix}/*")]
-        )
-        for path in look:
-            if _TRACE.search(path.name) and _FRONTEND not in path.name and path.is_file():
-                stat = path.stat()
-                rows.append((path, (stat.st_size, stat.st_mtime_ns)))
-        return rows
+    def _all(self) -> dict[Path, int]:
+        """Files with the name of a trace, and their sizes: no pipes, and nothing that a link
+        leads to.
+        """
+        sizes: dict[Path, int] = {}
+        root = Path(os.path.realpath(self.folder))
+        for path in (
+            root.rglob("*") if self.fetch else [*root.glob("*"), *root.glob(f"{self.prefix}/*")]
+        ):
+            with contextlib.suppress(OSError):
+                if (
+                    _TRACE.search(path.name)
+                    and _FRONTEND not in path.name
+                    and os.path.realpath(path) == str(path)
+                ):
+                    about = path.lstat()
+                    if stat.S_ISREG(about.st_mode):
+                        sizes[path] = about.st_size
+        return sizes
+
+
+def _is_trace(path: Path) -> bool:
+    """Whether the content is that of a trace, also of one that is not whole yet."""
+    try:
+        return detect(path) == "chrome"
+    except ReadError:
+        return False
 
 
 def place(
@@ -159,7 +186,7 @@ def place(
         return Place(own, prefix, tuple(fetch))
     expected = "the folder into which the server writes its traces, as it is seen from here"
     if folder is None:
-        found = "the server does not say where it writes its traces"
+        found = "the server does not say where it writes its traces, or is on another machine"
         hint = "or fetch=, the command that copies it here, such as kubectl cp POD:/profiles"
         raise ConfigError(found, expected=f"folder=, {expected}", hint=hint)
     seen = Path(folder).expanduser()
@@ -190,8 +217,8 @@ def collect(
     while True:
         if source.fetch:
             source.copy()
-        found = source.found()
-        now = {path: path.stat().st_size for path in found}
+        now = source.found()
+        found = list(now)
         still = {path for path in found if sizes.get(path) == now[path]}
         done = {path for path in still if path in good or whole(path)}
         if now != sizes:
@@ -219,11 +246,17 @@ def _copied(path: Path, to: Path) -> Path:
     target, part = to / path.name, to / f".{path.name}.part"
     try:
         to.mkdir(exist_ok=True)
-        shutil.copyfile(path, part)
+        with _opened(path) as source, part.open("wb") as copy:
+            shutil.copyfileobj(source, copy, _BLOCK)
+        if not _is_trace(part):
+            raise CaptureError(
+                f"{path.name} is no trace any more", hint="look what else writes into the folder"
+            )
         part.replace(target)
     except OSError as error:
-        part.unlink(missing_ok=True)
         raise files.refused(target, error) from error
+    finally:
+        part.unlink(missing_ok=True)
     return target
 
 

@@ -19,20 +19,20 @@ import polars as pl
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
 from llmprof import analyze
-from llmprof.errors import ConfigError, LaunchError, LlmprofError
+from llmprof.errors import ConfigError, LaunchError, LlmprofError, guarded
 from llmprof.progress import Progress
 from llmprof.run.launch import Run, open_run, runs
 from llmprof.run.launch.run.folder import FINISHED, hold
 from llmprof.run.live.changes import CHANGED, changed
 from llmprof.run.live.condition import Condition
-from llmprof.run.live.counters import Scrape, between, parsed
+from llmprof.run.live.counters import Scrape, between
 from llmprof.run.live.page import served
 from llmprof.run.live.past import FOLDER, History
 from llmprof.run.live.recording import STEPS, Told, recorded
-from llmprof.run.live.server import API_KEY, Address, LostError, Server
+from llmprof.run.live.server import API_KEY, Address, LostError, Server, send
 from llmprof.run.live.slowest import slowest_request, with_row
 from llmprof.run.live.spans import SCHEME, received
-from llmprof.trace.storage import files
+from llmprof.trace.storage import files, typed
 from llmprof.units import NS_PER_S
 
 CAPTURES: Final = "captures"
@@ -44,6 +44,7 @@ _MOST_EVENTS: Final = 200
 _LEAST_FREE: Final = 256 << 20
 """Bytes that stay free on the disk of a watch: below it the oldest capture goes."""
 _WEBHOOK_S: Final = 5.0
+_REFUSED: Final = 300
 _TRACES_S: Final = 300.0
 """Longest wait for the traces of a capture."""
 SEVERITIES: Final = ("info", "low", "medium", "high")
@@ -86,7 +87,7 @@ class Watch:
         self.condition = None if when is None else Condition(when)
         self.history = History.open(self.folder / FOLDER)
         self.events: list[dict[str, Any]] = []
-        self.captures = self.scrapes = self.lost = 0
+        self.captures = self.scrapes = self.lost = self.unread = 0
         self.holds = False
         self.findings: list[dict[str, Any]] = []
         self.says = ""
@@ -102,10 +103,9 @@ class Watch:
         self._readings: deque[Scrape] = deque(maxlen=1000)
         self._quiet_until_s = -1.0
         self._stored_s: float | None = None
-        earlier = files.read_json(self.folder / STATE)
-        if isinstance(earlier, dict):
-            self.events = list(earlier.get("events") or [])[-_MOST_EVENTS:]
-            self.captures = int(earlier.get("captures") or 0)
+        earlier = typed.kept(self.folder / STATE, typed.Watch) or {}
+        self.events = (earlier.get("events") or [])[-_MOST_EVENTS:]
+        self.captures = earlier.get("captures") or 0
 
     @property
     def place(self) -> Path:
@@ -127,6 +127,7 @@ class Watch:
             self._readings.clear()
             return self._ask({}, 0.0)
         self.scrapes += 1
+        self.unread += scrape.unread
         last = self._readings[-1] if self._readings else None
         if last is not None and any(
             scrape.totals.get(name, 0.0) < total for name, total in last.totals.items()
@@ -204,6 +205,7 @@ class Watch:
             "when": None if self.condition is None else self.condition.text,
             "scrapes": self.scrapes,
             "lost": self.lost,
+            "unread": self.unread,
             "holds": self.holds,
             "captures": self.captures,
             "kept": [run.path.name for run in runs(self.place)],
@@ -226,6 +228,7 @@ class Watch:
         known: dict[str, Gauge] = {}
         gauge("scrapes", "Readings of the server's counters", self.scrapes)
         gauge("lost", "Readings that the server did not answer", self.lost)
+        gauge("unread", "Lines of the server's counters that could not be read", self.unread)
         gauge("captures", "Captures that were made", self.captures)
         gauge("condition", "Whether the condition holds", self.holds)
         for row in (one for one in self.findings if one["share"] is not None):
@@ -238,14 +241,16 @@ class Watch:
         path = run.folder.path
         event: dict[str, Any] = {"folder": path.name, "why": why}
         try:
-            rows = findings_of(run)
-            self.findings = finding_rows(rows.to_dicts())
+            with guarded("the findings"):
+                rows = findings_of(run)
+                self.findings = finding_rows(rows.to_dicts())
             files.write_json(path / FINDINGS, rows.to_dicts())
         except LlmprofError as error:
             self.findings = []
             event["findings"] = error.found
         try:
-            told = changed(run, self._baseline, history=self.history.hours(), now=self._known())
+            with guarded("what changed"):
+                told = changed(run, self._baseline, history=self.history.hours(), now=self._known())
             files.write_json(path / CHANGED, told)
             self.says = event["changed"] = told["says"]
         except LlmprofError as error:
@@ -455,7 +460,9 @@ def watch(
 
     def tell(message: dict[str, Any]) -> None:
         try:
-            httpx.post(str(webhook), json=message, timeout=_WEBHOOK_S).raise_for_status()
+            status = send("POST", str(webhook), message, timeout_s=_WEBHOOK_S).status
+            if status >= _REFUSED:
+                watched._event("webhook failed", found=f"status {status}")
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             watched._event("webhook failed", found=type(error).__name__)
 
@@ -472,7 +479,7 @@ def watch(
         tell=tell if webhook else None,
     )
     server = Server(address)
-    with _alone(home), contextlib.closing(server), spans:
+    with _alone(home), spans:
         server.metrics()
         if isinstance(requests, str) and requests.startswith(SCHEME):
             told = spans.enter_context(received(requests))
@@ -501,7 +508,7 @@ def _loop(
         while until_s is None or time.monotonic() < until_s:
             began = time.monotonic()
             try:
-                due = watched.take(parsed(server.metrics()))
+                due = watched.take(server.scrape())
             except LostError:
                 due = watched.take(None)
             if due and watched.condition is not None:

@@ -4,7 +4,6 @@ import ast
 import contextlib
 import difflib
 import importlib.util
-import json
 import logging
 import os
 import tempfile
@@ -16,7 +15,7 @@ from llmprof.errors import LlmprofError, ReadError
 from llmprof.lazy import put_off_formats
 from llmprof.progress import Progress
 from llmprof.readers.bundled import folder_of
-from llmprof.trace.storage import files
+from llmprof.trace.storage import files, typed
 
 ENVIRONMENT_VARIABLE = "LLMPROF_NOTEBOOKS"
 KERNEL = "python3"
@@ -100,13 +99,13 @@ def run_notebook(
 def parameters_of(notebook: Path) -> list[str]:
     """Names that the cell tagged ``parameters`` of a notebook assigns."""
     try:
-        cells = json.loads(notebook.read_bytes())["cells"]
+        cells = typed.read(notebook, typed.Notebook)["cells"]
         tagged = [
-            cell for cell in cells if "parameters" in cell.get("metadata", {}).get("tags", [])
+            cell for cell in cells if "parameters" in (cell.get("metadata", {}).get("tags") or ())
         ]
         lines = ["".join(cell["source"]) for cell in tagged]
         statements = [statement for text in lines for statement in ast.parse(text).body]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, SyntaxError) as error:
+    except (ReadError, ValueError, TypeError, SyntaxError, RecursionError, MemoryError) as error:
         raise ReadError(
             f"{notebook} is not a notebook: {error}", expected="a Jupyter notebook (.ipynb)"
         ) from error

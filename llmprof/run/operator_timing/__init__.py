@@ -2,7 +2,7 @@
 with the recorded.
 """
 
-from llmprof.arguments import check_exports
+from llmprof.arguments import door
 from llmprof.run.operator_timing.script import OperatorTiming, compare, read_results, time_operators
 
-check_exports(globals())
+door(globals())

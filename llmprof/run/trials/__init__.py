@@ -6,7 +6,7 @@ was right.
 >>> verdict.says, verdict.effects  # in words, and by metric  # doctest: +SKIP
 """  # noqa: E501
 
-from llmprof.arguments import check_exports
+from llmprof.arguments import door
 from llmprof.run.trials.capacity import Goodput, goodput
 from llmprof.run.trials.gains import effects, tokens_equal
 from llmprof.run.trials.measure import trial
@@ -15,4 +15,4 @@ from llmprof.run.trials.study import Study, open_study
 from llmprof.run.trials.tuning import tune
 from llmprof.run.trials.verdict import Verdict, calibration, open_trial
 
-check_exports(globals())
+door(globals())

@@ -30,6 +30,7 @@ from llmprof.run.launch import ExperimentConfig, ExperimentRunner, Run, RunFolde
 from llmprof.run.launch.config import disclosure
 from llmprof.run.launch.config.models import resolve
 from llmprof.run.launch.run import command, passes, process
+from llmprof.run.launch.run.folder import machine
 from llmprof.run.launch.run.requests import repeats, requests_of
 from llmprof.run.launch.run.runner import kept
 from llmprof.run.trials import beside, schedule
@@ -44,8 +45,9 @@ from llmprof.run.trials.gains import (
 from llmprof.run.trials.objectives import Limit, limits
 from llmprof.run.trials.schedule import NoPredictionError
 from llmprof.run.trials.settings import REMEDIES, asked, changed, remedies
-from llmprof.run.trials.verdict import FILE, VERSION, Verdict
+from llmprof.run.trials.verdict import FILE, VERSION, Verdict, load
 from llmprof.trace.storage import files
+from llmprof.trace.storage.typed import Worker, whole
 
 _WHICH: Final = {"A": "as it is", "B": "with the change"}
 _POLL_S: Final = 0.02
@@ -163,15 +165,14 @@ def trial(
     other = changed(config, fields)
     where = Path(folder) if folder is not None else new_folder(config, f"trial_{config.name}")
     state = new_state(config, name, fields, objective=objective, until=until, slo=limited)
-    earlier = files.read_json(where / FILE)
-    if isinstance(earlier, dict):
-        if (earlier.get("config"), earlier.get("fields")) != (
+    if (where / FILE).exists():
+        earlier = load(where / FILE)
+        if (earlier["config"], earlier["fields"]) != (
             state["config"],
             json.loads(json.dumps(fields)),
         ):
             raise ConfigError(
-                f"{where} holds the trial of {earlier.get('change')!r}",
-                hint="choose another folder",
+                f"{where} holds the trial of {earlier['change']!r}", hint="choose another folder"
             )
         state |= {name: earlier[name] for name in _KEPT if name in earlier}
         state |= {"pairs": [pair for pair in earlier["pairs"] if {"A", "B"} <= pair.keys()]}
@@ -342,11 +343,12 @@ class Engine:
         files.write(folder.script, engines.script(job))
         with folder.lock(), kept(folder) as stage, passes.monitors_beside(config, folder.monitors):
             stage("engine")
-            self.measure(
+            worker = self.measure(
                 config.timeout_s,
                 folder.path.name,
                 {k: v for k, v in job.items() if self._job[k] != v},
             )
+            files.write_json(folder.gpu_info, machine(worker))
         return ExperimentRunner(config, check=False).finish_in(folder)
 
     def measure(
@@ -367,8 +369,8 @@ class Engine:
                     f"the engine measured nothing for {timeout_s:g} s", hint="raise timeout_s"
                 )
             time.sleep(_POLL_S)
-        worker = files.read_json(path)
-        if not isinstance(worker, dict) or worker.get("error"):
+        worker: dict[str, Any] | None = whole(path, Worker)
+        if worker is None or worker.get("error"):
             finished = process.Finished(1, 0.0, (), {})
             raise process.failure(worker, finished, self.home / "experiment.log")
         return worker
@@ -388,10 +390,9 @@ class Engine:
     def _failed(self) -> LlmprofError:
         if isinstance(self._result, LlmprofError):
             return self._result
-        worker = files.read_json(self.home / "worker.json")
         done = self._result or process.Finished(1, 0.0, (), {})
         return process.failure(
-            worker if isinstance(worker, dict) else None, done, self.home / "experiment.log"
+            whole(self.home / "worker.json", Worker), done, self.home / "experiment.log"
         )
 
     def ask_to_end(self) -> None:

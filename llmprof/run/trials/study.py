@@ -23,7 +23,7 @@ from llmprof.run.launch.engines._server import arguments
 from llmprof.run.trials.objectives import GOODPUT, Figure, Limit, figure, holds, limits, worst
 from llmprof.run.trials.search import config_with
 from llmprof.run.trials.verdict import Verdict, open_trial
-from llmprof.trace.storage import files
+from llmprof.trace.storage import files, typed
 from llmprof.units import format_share
 
 if TYPE_CHECKING:
@@ -99,9 +99,7 @@ class Study:
                     "seconds": point.get("seconds"),
                 }
             )
-        settings = {
-            name: batch_state.dtype(values) for name, values in self.state["parameters"].items()
-        }
+        settings = batch_state.columns_of(self.state)
         texts = dict.fromkeys(("state", "run", "error"), pl.String)
         numbers = dict.fromkeys(names, pl.Float64)
         ends = {
@@ -355,11 +353,14 @@ class Study:
             for point in self.state["points"]
             for probe in point.get("probes") or ()
         ]
+        return pl.DataFrame(rows, schema={"label": pl.String, **self._of_rates}, orient="row")
+
+    @property
+    def _of_rates(self) -> dict[str, Any]:
         numbers = dict.fromkeys(
             ("rate", "answered", *(one.figure.name for one in self.slo)), pl.Float64
         )
-        ends = {"holds": pl.Boolean, "seed": pl.Int64, "run": pl.String}
-        return pl.DataFrame(rows, schema={"label": pl.String, **numbers, **ends}, orient="row")
+        return {**numbers, "holds": pl.Boolean, "seed": pl.Int64, "run": pl.String}
 
     @functools.cached_property
     def importance(self) -> pl.DataFrame:
@@ -513,6 +514,18 @@ def open_study(folder: str | os.PathLike[str]) -> Study:
         The folder holds no study, or its file is damaged.
     """
     state = batch_state.load(Path(folder))
-    if not isinstance(state.get(KEY), dict):
+    if KEY not in state:
         raise ReadError(f"{folder} holds no study", expected="a folder that llmprof tune wrote")
-    return Study(Path(folder), state)
+    if state["parameters"].keys() != state[KEY]["start"].keys():
+        found = (
+            f"{folder} is damaged: {batch_state.FILE} has not the same settings at the start as in"
+            " its points"
+        )
+        raise ReadError(found, hint=typed.AGAIN)
+    study = Study(Path(folder), state)
+    for point in state["points"]:
+        for probe in point.get("probes") or ():
+            typed.checked(
+                probe, typed.row(study._of_rates), f"{folder}: a rate of point {point['point']}"
+            )
+    return study

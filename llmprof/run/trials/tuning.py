@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import polars as pl
 
-from llmprof.errors import ConfigError, LaunchError, LlmprofError
+from llmprof.errors import ConfigError, LaunchError, LlmprofError, guarded
 from llmprof.progress import Progress
 from llmprof.run.batch import sweep as batch_state
 from llmprof.run.batch.parameters import label, parse, point_name
@@ -802,7 +802,7 @@ class _Search:
             progress=self._tell,
             check=False,
         )
-        with contextlib.suppress(LlmprofError):
+        with contextlib.suppress(LlmprofError), guarded("the report of the confirmation"):
             found.report()
         self.store()
         self.study = Study(self.folder, self.state)

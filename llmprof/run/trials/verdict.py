@@ -13,9 +13,9 @@ import polars as pl
 
 from llmprof.errors import LlmprofError, ReadError
 from llmprof.findings.sentences import METRIC_WORDS
-from llmprof.run.trials.gains import effects
+from llmprof.run.trials.gains import METRICS, effects
 from llmprof.run.trials.objectives import holds, limits
-from llmprof.trace.storage import files
+from llmprof.trace.storage import files, typed
 from llmprof.units import format_bytes, format_metric, format_share
 
 if TYPE_CHECKING:
@@ -268,16 +268,22 @@ def open_trial(folder: str | os.PathLike[str]) -> Verdict:
         The folder holds no trial, or its file is damaged.
     """
     path = Path(folder) / FILE
-    state = files.read_json(path)
-    if (
-        not isinstance(state, dict)
-        or state.get("version") != VERSION
-        or not isinstance(state.get("pairs"), list)
-    ):
+    if not path.is_file():
         raise ReadError(
             f"{folder} holds no trial", expected=f"a folder that llmprof try wrote, with {FILE}"
         )
-    return Verdict(Path(folder), state)
+    return Verdict(Path(folder), load(path))
+
+
+def load(path: Path) -> dict[str, Any]:
+    """State of a trial."""
+    found: dict[str, Any] = typed.read(path, typed.Trial)
+    if found["objective"] not in METRICS:
+        raise ReadError(
+            f"{path} has the objective {found['objective']!r}",
+            expected=f"one of {', '.join(METRICS)}",
+        )
+    return found
 
 
 def calibration(root: str | os.PathLike[str]) -> pl.DataFrame:

@@ -21,6 +21,7 @@ from llmprof.errors import OutputError, ReadError
 from llmprof.trace import schema
 from llmprof.trace.storage.files import checksum, finite
 from llmprof.trace.storage.places import Place
+from llmprof.trace.storage.typed import plain
 
 MANIFEST: Final = "llmprof-dataset.json"
 
@@ -204,7 +205,7 @@ def read_partition(place: Place, folder: str) -> Partition | None:
         return None
     try:
         partition = msgspec.convert(_opened(content), Partition)
-    except (msgspec.DecodeError, msgspec.ValidationError, ValueError):
+    except (ValueError, RecursionError):
         return None
     if (partition.version, partition.schema) != (
         VERSION,
@@ -245,7 +246,7 @@ def read_manifest(place: Place) -> Manifest:
     try:
         head = _opened(content)
         version = (head["version"], head["schema"])
-    except (msgspec.DecodeError, KeyError, ValueError) as error:
+    except (KeyError, ValueError, RecursionError) as error:
         raise ReadError(f"{place.at(MANIFEST)} is damaged: {error}", hint=AGAIN) from error
     if version != (VERSION, schema.VERSION):
         raise ReadError(
@@ -271,7 +272,7 @@ def sealed(value: Any) -> bytes:
 
 def _opened(content: bytes) -> dict[str, Any]:
     """A record whose checksum is right; one of another version need not have one."""
-    record = msgspec.json.decode(content)
+    record = plain(msgspec.json.decode(content), len(content))
     if not isinstance(record, dict):
         raise ValueError("it is no record")
     seal = record.pop("checksum", None)

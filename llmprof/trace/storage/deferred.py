@@ -130,7 +130,7 @@ class Deferred(Mapping[str, pl.DataFrame]):
                 raise ReadError(
                     f"{name}.parquet of rank {partition.rank} is damaged"
                     f" ({Path(partition.source).name}): it is not as it was written",
-                    hint="convert that file again, or leave the rank out: trace.select(ranks=…)",
+                    hint="convert that file again, or leave the rank out: trace.select(rank=…)",
                     ranks=[partition.rank],
                 )
 
@@ -205,7 +205,7 @@ class Deferred(Mapping[str, pl.DataFrame]):
             found = (
                 f"{name}.parquet of rank {ranks} is damaged ({Path(damaged[0].source).name}: {why})"
             )
-            hint = "convert that file again, or leave the rank out: trace.select(ranks=…)"
+            hint = "convert that file again, or leave the rank out: trace.select(rank=…)"
             raise ReadError(
                 found, hint=hint, ranks=[partition.rank for partition in damaged]
             ) from error

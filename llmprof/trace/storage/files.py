@@ -189,16 +189,6 @@ def write_small(path: Path, value: Any) -> Path:
         return path
 
 
-def read_json(path: Path) -> Any:
-    """Content of a JSON file; None if it is missing or damaged."""
-    if special(path):
-        return None
-    try:
-        return json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError):
-        return None
-
-
 def checksum(path: Path) -> int:
     """CRC-32 of a file: it finds accidental damage at several GB/s, and is no protection against
     forgery.

@@ -11,7 +11,7 @@ import tempfile
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
+from typing import Any, Final, NotRequired, TypedDict
 
 import msgspec
 import polars as pl
@@ -20,6 +20,7 @@ from isal import isal_zlib
 from llmprof.errors import OutputError, ReadError, SchemaError, listed
 from llmprof.trace import schema
 from llmprof.trace.storage.files import as_the_user_would, checksum, regular
+from llmprof.trace.storage.typed import read
 
 META_FILE = "llmprof.json"
 """File with the metadata of a saved trace, by which a folder is recognised as one."""
@@ -69,13 +70,10 @@ def write(
 
 def load(folder: Path) -> tuple[dict[str, pl.DataFrame], dict[str, Any], dict[str, Any]]:
     """Tables, metadata and coverage that :func:`write` wrote."""
-    try:
-        head = json.loads(regular(folder / META_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ReadError(
-            f"{folder} holds no saved trace ({error})", expected=f"a folder with {META_FILE}"
-        ) from error
-    version = head.get("schema") if isinstance(head, dict) else None
+    if not (folder / META_FILE).is_file():
+        raise ReadError(f"{folder} holds no saved trace", expected=f"a folder with {META_FILE}")
+    head = read(folder / META_FILE, dict[str, Any], hint=_AGAIN)
+    version = head.get("schema")
     if version != schema.VERSION:
         raise ReadError(
             f"{folder} was saved with schema {version}",
@@ -162,6 +160,56 @@ def unpacked(data: bytes) -> tuple[dict[str, pl.DataFrame], dict[str, Any], dict
                 f"the archive of the saved trace is damaged: {error}", hint=_AGAIN
             ) from error
         return load(Path(place))
+
+
+_SEAL: Final = b"LPcs"
+"""Before the checksum of a sealed file, which lies between the rows and the footer: no reader
+looks there.
+"""
+_TAIL: Final = 8
+"""Bytes of the length of the footer and the mark after it."""
+
+
+def sealed(rows: pl.DataFrame, metadata: dict[str, str] | None = None) -> bytes:
+    """A frame as Parquet with a checksum:
+
+    Polars takes a flipped bit for a value, or aborts the process on it.
+    """
+    made = io.BytesIO()
+    rows.write_parquet(made, compression="zstd", metadata=metadata)
+    data = made.getvalue()
+    at = _footer(data)
+    return data[:at] + _SEAL + isal_zlib.crc32(data).to_bytes(4, "little") + data[at:]
+
+
+def unsealed(path: Path) -> bytes:
+    """The Parquet of a sealed file, if it is as it was written; a file without a seal as it is."""
+    try:
+        data = regular(path).read_bytes()
+    except OSError as error:
+        raise ReadError(
+            f"{path} cannot be read: {error.strerror or error}", path=str(path)
+        ) from error
+    at = max(_footer(data) - len(_SEAL) - 4, 0)
+    seal, plain = data[at : at + 8], data[:at] + data[at + 8 :]
+    if not seal.startswith(_SEAL):
+        return data
+    if seal[4:] != isal_zlib.crc32(plain).to_bytes(4, "little"):
+        raise ReadError(f"{path} is damaged: it is not as it was written", path=str(path))
+    return plain
+
+
+def read_frame(path: Path) -> pl.DataFrame:
+    """Rows of a file with or without a seal."""
+    data = unsealed(path)
+    try:
+        return pl.read_parquet(data)
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+        raise ReadError(f"{path} is damaged: {str(error).strip()[:200]}", path=str(path)) from error
+
+
+def _footer(data: bytes) -> int:
+    return len(data) - _TAIL - int.from_bytes(data[-_TAIL:-4], "little")
 
 
 class _Rank(TypedDict):

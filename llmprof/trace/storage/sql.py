@@ -5,7 +5,8 @@ So a query is not searched for what is forbidden: it is divided into tokens, of 
 plain kinds are taken; a name in front of a parenthesis must be one of :data:`CALLABLE`, written
 without quotes. Whatever the grammar makes of a query, it cannot call what is not in this list.
 Polars is given these same tokens, without comments. Before the rows are computed, its plan is
-searched for sources that are no table of the trace.
+searched for sources that are no table of the trace. How much it computes is bounded by
+:mod:`.bounded`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Final, NamedTuple, NoReturn
 import polars as pl
 
 from llmprof.errors import AnalysisError
+from llmprof.trace.storage import bounded
 
 FUNCTIONS: Final = frozenset(
     [
@@ -95,6 +97,7 @@ FUNCTIONS: Final = frozenset(
         "first",
         "first_value",
         "floor",
+        "generate_series",
         "greatest",
         "group_concat",
         "grouping",
@@ -118,6 +121,7 @@ FUNCTIONS: Final = frozenset(
         "log1p",
         "log2",
         "lower",
+        "lpad",
         "ltrim",
         "max",
         "median",
@@ -139,6 +143,7 @@ FUNCTIONS: Final = frozenset(
         "quantile_disc",
         "quarter",
         "radians",
+        "range",
         "rank",
         "regexp_like",
         "regexp_replace",
@@ -147,6 +152,7 @@ FUNCTIONS: Final = frozenset(
         "right",
         "round",
         "row_number",
+        "rpad",
         "rtrim",
         "second",
         "sign",
@@ -190,11 +196,7 @@ FUNCTIONS: Final = frozenset(
         "try_cast",
     ]
 )
-"""Functions of Polars' SQL that a query may call.
-
-Left out on purpose are those that read files (read_*) and those that allocate as much as a number
-in the query says (range, generate_series, lpad, rpad): Polars ends the process when that fails.
-"""
+"""Functions of Polars' SQL that a query may call: all but those that read files (read_*)."""
 
 CALLABLE: Final = FUNCTIONS | frozenset(
     [
@@ -253,11 +255,8 @@ CALLABLE: Final = FUNCTIONS | frozenset(
 )
 """Words that may stand in front of a parenthesis: functions, keywords and types."""
 
-MOST_TOKENS: Final = 1_000
-"""Longest query, without commas and values:
-
-Polars overflows its stack on chains of about 2,000 tokens.
-"""
+MOST_CHARACTERS: Final = 100_000
+"""Longest query."""
 
 _BEGIN: Final = ("select", "with", "from", "show")
 _TOKEN: Final = re.compile(
@@ -275,8 +274,6 @@ _TOKEN: Final = re.compile(
 comment in a comment.
 """
 
-_SOURCE: Final = re.compile(r"^[ \t]*(\w+ SCAN \[.*)", re.MULTILINE)
-
 
 class _Token(NamedTuple):
     kind: str
@@ -284,22 +281,31 @@ class _Token(NamedTuple):
     start: int
 
 
-def answer(frames: Mapping[str, pl.DataFrame | pl.LazyFrame], query: str) -> pl.DataFrame:
+def answer(frames: bounded.Tables, query: str) -> pl.DataFrame:
     """Result of one ``SELECT`` in Polars' dialect or ``SHOW TABLES``; what does more than read
     is refused.
     """
     plain = _checked(query)
+    words = {token.text.strip('"').lower() for token in _tokens(plain)}
+    named = {
+        name: frame if name.lower() in words else pl.DataFrame() for name, frame in frames.items()
+    }
+    return bounded.answer(computed, {"query": plain}, named)
+
+
+def computed(frames: bounded.Tables, query: str) -> pl.DataFrame:
+    """Result of a query that was checked, in this process."""
     lazy = any(isinstance(frame, pl.LazyFrame) for frame in frames.values())
     try:
         with pl.SQLContext(frames=dict(frames)) as context:
-            plan = context.execute(plain, eager=False)
+            plan = context.execute(query, eager=False)
             own = {
                 line
                 for frame in frames.values()
                 if isinstance(frame, pl.LazyFrame)
-                for line in _sources(frame)
+                for line in bounded.sources(frame)
             }
-            if other := [line for line in _sources(plan) if line not in own]:
+            if other := [line for line in bounded.sources(plan) if line not in own]:
                 expected = f"a query over the tables {', '.join(frames)}"
                 raise AnalysisError(f"the SQL query reads {other[0]}", expected=expected)
             return plan.collect(engine="streaming" if lazy else "auto")
@@ -329,9 +335,7 @@ _MISSING: Final = re.compile(
 )
 
 
-def _placed(
-    query: str, said: str, frames: Mapping[str, pl.DataFrame | pl.LazyFrame]
-) -> dict[str, object]:
+def _placed(query: str, said: str, frames: bounded.Tables) -> dict[str, object]:
     """Where in a query an error of Polars is, and which known name is meant, as far as that can
     be told.
     """
@@ -361,15 +365,13 @@ def _line(query: str, start: int) -> dict[str, object]:
     return {"line": query.count("\n", 0, start) + 1, "column": start - query.rfind("\n", 0, start)}
 
 
-def _sources(frame: pl.LazyFrame) -> Iterator[str]:
-    """Lines of a plan that name files or other sources."""
-    return (found[1] for found in _SOURCE.finditer(frame.explain(optimized=False)))
-
-
 def _checked(query: str) -> str:
     """The query as Polars gets it: the tokens that were checked, at their places, with spaces
     for comments.
     """
+    if len(query) > MOST_CHARACTERS:
+        found = f"the SQL query is too long: {len(query):,} characters"
+        raise AnalysisError(found, expected=f"at most {MOST_CHARACTERS:,}")
     tokens = list(_tokens(query))
     said = [token for token in tokens if token.kind != "blank"]
     first = next((token.text for token in said if token.kind == "word"), "")
@@ -378,24 +380,10 @@ def _checked(query: str) -> str:
         raise AnalysisError(
             found, expected=f"one that reads: {', '.join(word.upper() for word in _BEGIN)}"
         )
-    if (
-        count := sum(
-            token.kind in {"word", "quoted"} or token.text not in ",.();" for token in said
-        )
-    ) > MOST_TOKENS:
-        found = f"the SQL query is too long: {count:,} words and operators"
-        raise AnalysisError(found, expected=f"at most {MOST_TOKENS:,}")
     before = _Token("symbol", "", 0)
     for token in said:
         if token.text == "(":
             _check_call(query, before)
-        elif token.kind == "word" and token.text.lower() == "recursive":
-            _refuse(
-                query,
-                token,
-                "RECURSIVE is not allowed, since it need not end",
-                "a query without it",
-            )
         before = token
     return "".join(
         (

@@ -9,10 +9,9 @@ from __future__ import annotations
 import os
 import re
 import sqlite3
-import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -23,8 +22,8 @@ import polars as pl
 from adbc_driver_manager import AdbcConnection, AdbcStatement, Error
 from adbc_driver_sqlite import connect as adbc_connect
 
-from llmprof.errors import AnalysisError, ReadError, TraceWarning
-from llmprof.trace.storage import arrow_stream
+from llmprof.errors import ReadError, TraceWarning
+from llmprof.trace.storage import arrow_stream, bounded
 from llmprof.trace.storage.files import regular
 
 MAGIC = b"SQLite format 3\x00"
@@ -293,15 +292,23 @@ def query(path: PathLike, sql: str) -> pl.DataFrame:
     """Result of one ``SELECT`` (``WITH``, ``VALUES``) on a file; what does more than read is
     refused.
     """
+    with connect(path):  # says here what is wrong with the file
+        return bounded.answer(computed, {"path": str(Path(path).resolve()), "sql": sql}, {})
+
+
+def computed(_: object, path: str, sql: str) -> pl.DataFrame:
+    """Result of a query of a file, in this process."""
     _check(path, sql)
-    stopped = threading.Event()
+    try:
+        return _answer(path, sql)
+    except ReadError as error:
+        if _LIMITED.search(error.found):  # what is wrong is not the file
+            raise MemoryError(error.found) from error
+        raise
 
-    def unless_stopped(batch: pl.DataFrame) -> pl.DataFrame:
-        if stopped.is_set():
-            raise AnalysisError("the query was interrupted")
-        return batch
 
-    return _interruptible(lambda: _answer(path, sql, unless_stopped), stopped)
+_LIMITED: Final = re.compile("out of memory|the stream failed|too big|disk I/O error")
+"""What SQLite and its driver say when a limit of the process is reached."""
 
 
 def _check(path: PathLike, sql: str) -> None:
@@ -411,25 +418,6 @@ def _authorize(action: int, first: str | None, second: str | None) -> int:
             sqlite3.SQLITE_OK if (first or "").lower() in _READING_PRAGMAS else sqlite3.SQLITE_DENY
         )
     return sqlite3.SQLITE_DENY
-
-
-def _interruptible(work: Callable[[], pl.DataFrame], stopped: threading.Event) -> pl.DataFrame:
-    """Result of work in a thread, so that an interrupt reaches the caller, who then sets its
-    event.
-    """
-    result: Future[pl.DataFrame] = Future()
-
-    def run() -> None:
-        try:
-            result.set_result(work())
-        except BaseException as error:  # noqa: BLE001 (handed on to the caller as it is)
-            result.set_exception(error)
-
-    try:
-        threading.Thread(target=run, name="llmprof-sql", daemon=True).start()
-        return result.result()
-    finally:
-        stopped.set()
 
 
 def _answer(

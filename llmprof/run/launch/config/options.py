@@ -12,7 +12,7 @@ import math
 import re
 import types
 import typing
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -22,7 +22,7 @@ import msgspec
 from llmprof.errors import ConfigError, LaunchError, needs
 from llmprof.run.launch.engines import engine, engines, interpreter
 from llmprof.text import shorten
-from llmprof.trace.storage import files
+from llmprof.trace.storage import files, typed
 
 _FOLDED: Final = re.compile("[\x85\u2028\u2029\ufeff]")
 
@@ -30,33 +30,16 @@ _FOLDED: Final = re.compile("[\x85\u2028\u2029\ufeff]")
 def load(path: Path) -> Any:
     """Content of a YAML or JSON file."""
     text = read_text(path, "a configuration (YAML or JSON)")
-    if path.suffix == ".json":
-        try:
-            return json.loads(text, object_pairs_hook=lambda pairs: _once(pairs, path))
-        except ValueError as error:
-            raise ConfigError(
-                f"{path.name} is not valid JSON: {error}", hint="correct it at that place"
-            ) from error
-    yaml = _yaml()
-
-    class Loader(yaml.SafeLoader):  # type: ignore[misc, name-defined]
-        """Safe loader that refuses duplicate keys."""
-
-        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
-            _once([(self.construct_object(key, deep=True), None) for key, _ in node.value], path)
-            return super().construct_mapping(node, deep)  # type: ignore[no-any-return]
-
+    if path.suffix != ".json":
+        return typed.from_yaml(text, path.name, error=ConfigError)
     try:
-        return yaml.load(text, Loader=Loader)
-    except yaml.constructor.ConstructorError as error:
+        return typed.plain(
+            json.loads(text, object_pairs_hook=lambda pairs: _once(pairs, path)), len(text)
+        )
+    except (ValueError, RecursionError) as error:
         raise ConfigError(
-            f"{path.name} has a value that is not plain data: {_parser_message(error)}",
-            expected="text, numbers, true and false, null, lists and mappings",
-            hint="remove tags such as !!python/object; no code of the file was run",
+            f"{path.name} is not valid JSON: {error}", hint="correct it at that place"
         ) from error
-    except (yaml.YAMLError, RecursionError) as error:
-        found = f"{path.name} is not valid YAML: {_parser_message(error)}"
-        raise ConfigError(found, hint="correct it at that place") from error
 
 
 def save(values: dict[str, Any], path: Path, *, overwrite: bool = False) -> Path:
@@ -71,7 +54,7 @@ def save(values: dict[str, Any], path: Path, *, overwrite: bool = False) -> Path
 def read_text(path: Path, what: str) -> str:
     """Text of a UTF-8 file."""
     try:
-        data = path.expanduser().read_bytes()
+        data = files.regular(path.expanduser()).read_bytes()
     except OSError as error:
         found = f"{path} cannot be read: {error.strerror or error}"
         raise ConfigError(found, expected=what, hint="check the path") from error
@@ -105,19 +88,9 @@ def _dumped(values: dict[str, Any]) -> str:
     return str(yaml.dump(values, Dumper=Dumper, sort_keys=False, allow_unicode=True))
 
 
-def _once(pairs: list[tuple[Any, Any]], path: Path) -> dict[Any, Any]:
-    seen: dict[Any, Any] = {}
-    for key, value in pairs:
-        if isinstance(key, Hashable) and key in seen:
-            raise ConfigError(f"{path.name} has the key {key!r} twice", hint="keep one of them")
-        seen[str(key) if not isinstance(key, Hashable) else key] = value
-    return seen
-
-
-def _parser_message(error: Exception) -> str:
-    mark = getattr(error, "problem_mark", None)
-    where = f" in line {mark.line + 1}" if mark is not None else ""
-    return f"{getattr(error, 'problem', None) or type(error).__name__}{where}"
+def _once(pairs: list[tuple[str, Any]], path: Path) -> dict[str, Any]:
+    typed.refuse_twice([key for key, _ in pairs], path.name, ConfigError)
+    return dict(pairs)
 
 
 def _yaml() -> Any:
@@ -229,8 +202,8 @@ def plain_value(text: str) -> Any:
     """Value of an option as text: JSON or a constant of Python, else the text itself."""
     constants = {"True": True, "False": False, "None": None}
     try:
-        return constants[text] if text in constants else json.loads(text)
-    except ValueError:
+        return constants[text] if text in constants else typed.plain(json.loads(text), len(text))
+    except (ValueError, RecursionError):
         return text
 
 

@@ -13,6 +13,7 @@ import re
 import signal
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -189,6 +190,7 @@ def achieved(
 
 _HEALTH_EVERY_S = 0.2
 _ANSWER_S = 5.0
+_MOST_BYTES = 8 << 20
 _WRITE_TRACE_S = 1800.0
 _END_S = 20.0
 
@@ -266,17 +268,30 @@ class Server:
         body: Mapping[str, Any] | None = None,
         timeout_s: float = _ANSWER_S,
     ) -> tuple[int, str]:
-        """Send a request to the server, and return status and text of its answer."""
-        connection = http.client.HTTPConnection(HOST, self.port, timeout=timeout_s)
+        """Send a request to the server, and return status and text of its answer, which come in
+        time together.
+        """
+        until, connection = (
+            time.monotonic() + timeout_s,
+            http.client.HTTPConnection(HOST, self.port, timeout=timeout_s),
+        )
+        connection.connect()
+        # the limit of a socket is for single waits, which an answer in small pieces never reaches
+        end = threading.Timer(timeout_s, connection.sock.shutdown, [socket.SHUT_RDWR])
+        end.start()
         try:
             data = None if body is None else json.dumps(body)
             connection.request(
                 method, path, data, {"Content-Type": "application/json"} if data else {}
             )
             answer = connection.getresponse()
-            return answer.status, answer.read().decode("utf-8", "replace")
+            text = answer.read(_MOST_BYTES).decode("utf-8", "replace")
         finally:
+            end.cancel()
             connection.close()
+        if time.monotonic() > until:
+            raise TimeoutError(f"the server did not answer {path} within {timeout_s:g} s")
+        return answer.status, text
 
     def command(self, path: str, body: Mapping[str, Any] | None = None) -> str:
         """Send a command, which may take long (for example to write a trace)."""
@@ -286,13 +301,17 @@ class Server:
         return text
 
     def metrics(self) -> dict[str, float]:
-        """Values of the server's Prometheus metrics, by name with labels."""
+        """Values of the server's Prometheus metrics, by name with labels; a line that cannot be
+        read is left out.
+        """
+        values: dict[str, float] = {}
         with contextlib.suppress(OSError, http.client.HTTPException):
             status, text = self.ask("GET", "/metrics")
             if status == OK:
-                rows = re.findall(r"(?m)^([a-z][\w:]*(?:\{.*\})?) (\S+)$", text)
-                return {name: float(value) for name, value in rows}
-        return {}
+                for name, value in re.findall(r"(?m)^([a-z][\w:]*(?:\{.*\})?) (\S+)$", text):
+                    with contextlib.suppress(ValueError):
+                        values[name] = float(value)
+        return values
 
     def stop(self) -> None:
         """End the server: interrupt it, so that it ends its workers; if needed, kill its whole

@@ -1,6 +1,5 @@
 """What a monitor is, and the table of the samples of all monitors."""
 
-import io
 import json
 from array import array
 from collections.abc import Hashable, Iterator, Mapping
@@ -10,7 +9,7 @@ from typing import Any, Final, NamedTuple
 import polars as pl
 
 from llmprof.errors import ReadError
-from llmprof.trace.storage import files
+from llmprof.trace.storage import files, parquet, typed
 
 
 class Value(NamedTuple):
@@ -110,24 +109,18 @@ class Table:
 
 def write(frame: pl.DataFrame, path: Path, about: Mapping[str, Any]) -> None:
     """Write samples and their metadata; the file appears complete or not at all."""
-    made = io.BytesIO()
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        frame.write_parquet(made, compression="zstd", metadata={META_KEY: json.dumps(about)})
-    except OSError as error:
-        raise files.refused(path, error) from error
-    files.write(path, made.getvalue())
+    files.made(path.parent)
+    files.write(path, parquet.sealed(frame, {META_KEY: json.dumps(about)}))
 
 
 def read(path: Path) -> pl.DataFrame:
     """Samples as :func:`write` wrote them."""
     try:
-        return pl.read_parquet(path).select(
+        return parquet.read_frame(path).select(
             pl.col(name).cast(dtype) for name, dtype in SCHEMA.items()
         )
-    except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
-        message = str(error).strip().splitlines() or [type(error).__name__]
-        found = f"{path.name} has no readable samples: {message[0][:200]}"
+    except (ReadError, pl.exceptions.PolarsError) as error:
+        found = f"{path.name} has no readable samples: {str(error)[:200]}"
         hint = "remove the file to use the run without samples; its other files are not affected"
         raise ReadError(
             found, expected=f"a Parquet file with the columns {', '.join(SCHEMA)}", hint=hint
@@ -139,5 +132,6 @@ def about(path: Path) -> dict[str, Any]:
 
     ``hz``, ``late`` (number of skipped samples) and ``notes``.
     """
-    text = pl.read_parquet_metadata(path).get(META_KEY)
-    return dict(json.loads(text)) if text else {}
+    read(path)  # its metadata are looked at only if it can be read
+    text = pl.read_parquet_metadata(parquet.unsealed(path)).get(META_KEY)
+    return dict(typed.decoded(text, typed.Notes, path.name)) if text else {}

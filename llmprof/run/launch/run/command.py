@@ -4,7 +4,6 @@ shell strings.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from llmprof.run.launch.config.disclosure import SECRET, secret_arguments
 from llmprof.run.launch.config.options import OPS, SERVER, ExperimentConfig, setting
 from llmprof.run.launch.engines._machine import SAFE, has_tokenizer
 from llmprof.run.launch.run.load import as_tokens, load, synthetic, texts
+from llmprof.trace.storage import typed
 from llmprof.trace.storage.pseudonyms import REMOVED
 
 
@@ -339,11 +339,6 @@ def _check_shape(config: ExperimentConfig, values: Mapping[str, Any]) -> None:
 
 def _model_values(folder: Path) -> dict[str, Any]:
     """Values of a model's ``config.json``; empty if the model is not a folder that has one."""
-    try:
-        values = json.loads((folder / "config.json").read_text("utf-8"))
-    except (OSError, ValueError):
-        return {}
-    text = values.get("text_config") if isinstance(values, dict) else None
-    return (
-        {**(text if isinstance(text, dict) else {}), **values} if isinstance(values, dict) else {}
-    )
+    values = typed.whole(folder / "config.json", dict[str, Any]) or {}
+    text = values.get("text_config")
+    return {**(text if isinstance(text, dict) else {}), **values}

@@ -24,7 +24,7 @@ from llmprof.run.launch.config import disclosure
 from llmprof.run.launch.config.options import ConfigManager, ExperimentConfig
 from llmprof.run.launch.engines._machine import cpu_name
 from llmprof.run.launch.monitors import nvml
-from llmprof.trace.storage import files
+from llmprof.trace.storage import files, typed
 from llmprof.version import __version__
 
 
@@ -38,6 +38,8 @@ def hold(file: IO[bytes]) -> bool:
 
 
 RUNNING, FINISHED, FAILED, INTERRUPTED = "running", "finished", "failed", "interrupted"
+START: Final = "start"
+"""The first stage of a run."""
 UNIMPORTED: Final = "finished without import"
 """State of a run whose raw capture exists, but which no program on this machine could turn into
 a report.
@@ -117,7 +119,7 @@ class RunFolder:
         except OSError as error:
             raise files.refused(where, error) from error
         ConfigManager.save_config(disclosure.config(config), made.path / CONFIG_FILE)
-        made.set_state(RUNNING, stage="start")
+        made.set_state(RUNNING, stage=START)
         return made
 
     @classmethod
@@ -156,22 +158,19 @@ class RunFolder:
         ReadError
             The state is damaged.
         """
-        state = files.read_json(self.path / STATE_FILE)
-        if not isinstance(state, dict) or "state" not in state:
-            found = f"{self.path / STATE_FILE} is damaged"
-            raise ReadError(found, expected="a mapping with a state", hint="start a new run")
+        state: dict[str, Any] = typed.read(
+            self.path / STATE_FILE, typed.Run, hint="start a new run"
+        )
         if state["state"] == RUNNING and not self.locked:
             killed = f"the process {state.get('pid')} of the run has ended"
             return {**state, "state": INTERRUPTED, "error": {"type": "Killed", "message": killed}}
         return state
 
     def set_state(self, state: str, *, stage: str, error: dict[str, Any] | None = None) -> None:
-        """Write the state; the start time stays as it was."""
+        """Write the state; the start time stays as it was, unless this is the start."""
         now = datetime.now().astimezone().isoformat(timespec="seconds")
-        before = files.read_json(self.path / STATE_FILE)
-        again = isinstance(before, dict) and not (
-            state == RUNNING and before.get("state") != RUNNING
-        )
+        before = typed.whole(self.path / STATE_FILE, typed.Run)
+        again = before is not None and (state, stage) != (RUNNING, START)
         times = {
             "started": before.get("started", now) if again else now,
             "ended": None if state == RUNNING else now,
@@ -199,7 +198,7 @@ class RunFolder:
             raise files.refused(self.path / _LOCK, error) from error
         with file:
             if not hold(file):
-                state = files.read_json(self.path / STATE_FILE) or {}
+                state = typed.whole(self.path / STATE_FILE, typed.Run) or {}
                 found = (
                     f"another process works in {self.path} (process id"
                     f" {state.get('pid', 'unknown')})"
@@ -354,6 +353,9 @@ def write(
         "nsys": tool_version("nsys"),
         "ncu": tool_version("ncu"),
     }
+    # of the machine that recorded it, if this one resumes it
+    recorded = (typed.whole(folder.manifest, typed.Manifest) or {}).get("versions", {})
+    versions |= {name: version for name, version in recorded.items() if version is not None}
     paths = [
         path for path in sorted(folder.path.rglob("*")) if path.is_file() and not path.is_symlink()
     ]
@@ -371,8 +373,8 @@ def write(
 
 def changed(folder: RunFolder) -> list[str]:
     """Files of a run that are missing or differ from its manifest."""
-    manifest = files.read_json(folder.manifest)
-    if not isinstance(manifest, dict):
+    manifest = typed.found(folder.manifest, typed.Manifest)
+    if manifest is None:
         raise LlmprofError(
             f"{folder.path.name} has no manifest", hint="the run did not finish: resume it first"
         )

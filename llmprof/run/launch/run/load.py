@@ -19,6 +19,7 @@ from typing import Any, Final
 from llmprof.errors import ConfigError
 from llmprof.run.launch.config.options import ExperimentConfig, read_text, setting
 from llmprof.run.launch.engines._server import arrivals as poisson
+from llmprof.trace.storage import typed
 
 KINDS: Final = ("normal", "lognormal", "exponential")
 """Distributions of lengths, in addition to a number and a range."""
@@ -174,8 +175,8 @@ def _lines(path: Path) -> list[tuple[int, Any]]:
         return [(reader.line_num, row) for row in reader]
     if path.suffix == ".json":
         try:
-            whole = json.loads(content)
-        except ValueError as error:
+            whole = typed.plain(json.loads(content), len(content))
+        except (ValueError, RecursionError) as error:
             raise ConfigError(
                 f"{path.name} is not valid JSON: {error}", hint="correct it at that place"
             ) from error
@@ -184,8 +185,8 @@ def _lines(path: Path) -> list[tuple[int, Any]]:
         (n, line) for n, line in enumerate(content.splitlines(), 1) if line.strip()
     ]
     for k, (number, line) in enumerate(lines):
-        with contextlib.suppress(ValueError):
-            lines[k] = number, json.loads(line)
+        with contextlib.suppress(ValueError, RecursionError):
+            lines[k] = number, typed.plain(json.loads(line), len(line))
     return lines
 
 
@@ -284,7 +285,7 @@ def from_file(path: Path) -> list[str]:
             items = [json.loads(line) for line in content.splitlines() if line.strip()]
         else:
             items = [line for line in content.splitlines() if line.strip()]
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(
             f"{path.name} is not valid JSON: {error}", hint="correct it, or name it .txt"
         ) from error

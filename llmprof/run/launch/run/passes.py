@@ -21,7 +21,7 @@ from llmprof.run.launch.run.command import job
 from llmprof.run.launch.run.folder import RunFolder
 from llmprof.run.launch.run.process import Lines
 from llmprof.trace import Trace
-from llmprof.trace.storage import files
+from llmprof.trace.storage import files, typed
 
 Wrap = Callable[[list[str]], list[str]]
 
@@ -93,11 +93,9 @@ class Passes:
                 f"{name}: processes that still ran afterwards were ended:"
                 f" {', '.join(done.left_over)}"
             )
-        worker = files.read_json(out / self.folder.worker.name)
-        if not isinstance(worker, dict) or worker.get("error") or (done.status and wrap is None):
-            raise process.failure(
-                worker if isinstance(worker, dict) else None, done, self.folder.log
-            )
+        worker: dict[str, Any] | None = typed.whole(out / self.folder.worker.name, typed.Worker)
+        if worker is None or worker.get("error") or (done.status and wrap is None):
+            raise process.failure(worker, done, self.folder.log)
         if done.status:
             self.notes.append(
                 f"{name}: {Path(argv[0]).name} ended with status {done.status}, the engine with"
@@ -115,7 +113,7 @@ class Passes:
 
     def recall(self) -> None:
         """Read the finished passes of an earlier attempt."""
-        made = files.read_json(self.folder.path / MADE) or {}
+        made = typed.found(self.folder.path / MADE, typed.Made) or {}
         self.commands += made.get("commands") or []
         self.notes += made.get("notes") or []
         self.environment |= made.get("environment") or command.environment(self.config)
@@ -213,6 +211,9 @@ def engine(passes: Passes) -> dict[str, Any]:
             watch=_profiled(passes, None) if name == "ncu" else None,
             steps=_enough_steps(config, None) if name == "ncu" else None,
         )
+    files.write_json(
+        folder.gpu_info, run_folder.machine(worker)
+    )  # here and now: a resumed run may be elsewhere
     if config.cpu_sampler != "none":
         profilers.finish(config.cpu_sampler, folder.path, passes.note)
     if out != folder.path:

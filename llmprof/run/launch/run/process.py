@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import os
 import re
 import shlex
@@ -23,10 +22,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import IO, TYPE_CHECKING, Any, Final
 
-from llmprof.errors import LaunchError, needs
+from llmprof.errors import LaunchError, ReadError, needs
 from llmprof.progress import Progress
 from llmprof.run.launch.engines._machine import is_survived, known, tail
 from llmprof.text import plain
+from llmprof.trace.storage import typed
 from llmprof.trace.storage.files import refused
 
 if TYPE_CHECKING:
@@ -69,16 +69,12 @@ class Events:
     def read(self) -> None:
         """Read the events that were appended."""
         for line in self._file.lines():
-            with contextlib.suppress(ValueError):
-                event = json.loads(line)
-                if isinstance(event, dict):
-                    self.last = event
-                    if self._progress is not None:
-                        done, total = (
-                            n if isinstance(n := event.get(key), int) else 0
-                            for key in ("done", "total")
-                        )
-                        self._progress(plain(self.words), done, total)
+            with contextlib.suppress(ReadError):
+                self.last = typed.decoded(line, typed.Progress, "events.jsonl")
+                if self._progress is not None:
+                    self._progress(
+                        plain(self.words), self.last.get("done", 0), self.last.get("total", 0)
+                    )
 
 
 class Lines:

@@ -9,8 +9,9 @@ from typing import Any
 
 import polars as pl
 
-from llmprof.errors import NotCapturedError, ReadError
+from llmprof.errors import NotCapturedError
 from llmprof.run.launch.engines._job import t95
+from llmprof.trace.storage import typed
 from llmprof.units import NS_PER_S, format_share
 
 PHASES = ("warmup", "plain", "profiled")
@@ -38,27 +39,14 @@ _STEPS = {
 
 def requests_of(worker: Mapping[str, Any]) -> pl.DataFrame:
     """Every request of a run with its latencies."""
-    requests = worker.get("requests")
-    if not isinstance(requests, list) or not all(
-        isinstance(request, Mapping) for request in requests
-    ):
-        raise ReadError(
-            "worker.json has no list of requests", expected="the worker.json of a llmprof run"
-        )
+    typed.checked(worker, typed.Worker, "worker.json")
     walls = {
-        (stage.get("name"), stage.get("repeat")): stage.get("dur_ns")
-        for stage in worker.get("stages") or []
-        if isinstance(stage, Mapping)
+        (stage["name"], stage.get("repeat")): stage["dur_ns"]
+        for stage in worker.get("stages") or ()
     }
-    try:
-        frame = pl.DataFrame(
-            [_row(request, walls) for request in requests], schema=_SCHEMA, orient="row"
-        )
-    except (TypeError, ValueError, pl.exceptions.PolarsError) as error:
-        found = f"a request in worker.json has a value of the wrong type: {error}"
-        raise ReadError(
-            found, expected="times in seconds and counts of tokens, as numbers"
-        ) from error
+    frame = pl.DataFrame(
+        [_row(request, walls) for request in worker["requests"]], schema=_SCHEMA, orient="row"
+    )
     each = pl.when(pl.col("output_tokens") > 1).then(
         pl.col("decode_ns") / (pl.col("output_tokens") - 1)
     )
@@ -96,8 +84,6 @@ def _ns(seconds: Any) -> Any:
         return None
     if isinstance(seconds, list):
         return [_ns(gap) for gap in seconds]
-    if not isinstance(seconds, int | float):  # a text times 10**9 would be a text of gigabytes
-        raise TypeError(f"a time is {type(seconds).__name__}, not a number of seconds")
     return round(seconds * NS_PER_S)
 
 

@@ -3,8 +3,9 @@ warnings.
 """
 
 import contextlib
+import traceback
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any, Final
@@ -13,19 +14,27 @@ import numpy as np
 import polars as pl
 
 from llmprof import analyze, text
-from llmprof.errors import CaptureError, NotCapturedError, ReadError, TraceWarning
+from llmprof.errors import (
+    CaptureError,
+    DefectError,
+    NotCapturedError,
+    ReadError,
+    TraceWarning,
+    guarded,
+)
 from llmprof.readers import read
 from llmprof.readers.ncu.reader import read_metrics
 from llmprof.readers.saved import with_facts_of_run
 from llmprof.run.launch.config.options import ExperimentConfig
 from llmprof.run.launch.engines import engine
 from llmprof.run.launch.engines._machine import known, tail
+from llmprof.run.launch.monitors import table
 from llmprof.run.launch.run import folder as run_folder
 from llmprof.run.launch.run import process, profilers, requests
-from llmprof.run.launch.run.folder import RunFolder, machine
+from llmprof.run.launch.run.folder import RunFolder
 from llmprof.text import counted, ranks_in_words
 from llmprof.trace import Trace
-from llmprof.trace.storage import files
+from llmprof.trace.storage import files, typed
 from llmprof.units import NS_PER_S
 
 COUNTER: Final = "gpu.energy"
@@ -201,24 +210,30 @@ class Results:
         config, folder = self.config, self.folder
         document = requests.document(self.worker)
         files.write_json(folder.metrics, document)
-        files.write_json(folder.gpu_info, machine(self.worker))
         trace = self.timeline() if self.imported else None
         if trace is not None:
-            self.summary["capture"] = {"imported": True, **check(trace, config, self.worker)}
-            self.warned += self.summary["capture"]["warnings"]
+            self.summary["capture"] = {"imported": True}
+            with self._part("checking the capture"):
+                self.summary["capture"] |= (found := check(trace, config, self.worker))
+                self.warned += found["warnings"]
             if config.profile_mode not in _TRACES and trace.has("kernels"):
-                numbers = write_numbers(trace, folder)
-                self.summary["top_kernels"] = numbers["top_kernels"][:_MOST_KERNELS]
+                with self._part("counting the kernels"):
+                    numbers = write_numbers(trace, folder)
+                    self.summary["top_kernels"] = numbers["top_kernels"][:_MOST_KERNELS]
         if config.profile_mode in {"ncu", "nsys_ncu"}:
-            self._write_ncu(trace)
+            with self._part("counting the metrics of ncu"):
+                self._write_ncu(trace)
         self.warned += document["warnings"]
         self.summary["metrics"] = document["summary"]
         self.summary |= {
             name: document[name] for name in ("overhead", "kv_cache", "peak_memory_bytes")
         }
         if folder.monitors.is_file():
-            with contextlib.suppress(NotCapturedError):
-                used = energy(pl.read_parquet(folder.monitors), self.worker)
+            with (
+                self._part("counting the energy"),
+                contextlib.suppress(NotCapturedError, ReadError),
+            ):
+                used = energy(table.read(folder.monitors), self.worker)
                 self.summary["energy"] = {
                     "repeats": used.to_dicts(),
                     "phases": energy_summary(used),
@@ -226,6 +241,20 @@ class Results:
         files.write_json(folder.summary, self._head() | self.summary)
         options: dict[str, Any] = {"also": config.environment, "worker": self.worker}
         run_folder.write(folder, commands=commands, environment=environment, **options)
+
+    @contextlib.contextmanager
+    def _part(self, what: str) -> Iterator[None]:
+        """Make one of several results; a fault in it stands in the summary, and the run has the
+        others.
+        """
+        try:
+            with guarded(what):
+                yield
+        except DefectError as error:
+            raised = "".join(traceback.format_exception(error.__cause__))[-4000:]
+            self.summary.setdefault("failed", []).append(
+                {"what": what, "found": error.found, "traceback": raised}
+            )
 
     def say(self) -> None:
         """Show the warnings."""
@@ -399,7 +428,7 @@ def timeline(folder: RunFolder, config: ExperimentConfig) -> Trace:
         found = f"a run in mode {config.profile_mode} records no timeline"
         raise NotCapturedError(found, hint="run it in mode torch, nsys or nsys_ncu")
     if config.profile_mode not in _TRACES and not folder.sqlite.is_file():
-        summary = files.read_json(folder.summary) or {}
+        summary = typed.found(folder.summary, typed.Summary) or {}
         advice = (summary.get("capture") or {}).get(
             "advice"
         ) or "see state.json and experiment.log of the run"

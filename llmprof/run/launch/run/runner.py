@@ -37,6 +37,7 @@ from llmprof.run.launch.run.folder import (
     FINISHED,
     INTERRUPTED,
     RUNNING,
+    START,
     UNIMPORTED,
     RunFolder,
 )
@@ -44,7 +45,7 @@ from llmprof.run.launch.run.passes import Passes, ran, tool
 from llmprof.run.launch.run.requests import engine_steps_of, requests_of
 from llmprof.run.launch.run.results import Results
 from llmprof.run.launch.run.series import ENGINE_FILE, gather
-from llmprof.trace.storage import files
+from llmprof.trace.storage import files, typed
 
 if TYPE_CHECKING:
     from llmprof.trace import Trace
@@ -90,7 +91,7 @@ class Run(Carded):
 
         ``run.summary.top_kernels[0].time_percentage``.
         """
-        return Summary(files.read_json(self.folder.summary) or {})
+        return Summary(typed.found(self.folder.summary, typed.Summary) or {})
 
     def __getitem__(self, key: str) -> Any:
         """``run["status"]`` is the state; any other key is read from the summary."""
@@ -101,7 +102,7 @@ class Run(Carded):
         """Content of the engine script's ``worker.json``; empty if the script ended before it
         was written.
         """
-        return files.read_json(self.folder.worker) or {}
+        return typed.found(self.folder.worker, typed.Worker) or {}
 
     @functools.cached_property
     def requests(self) -> pl.DataFrame:
@@ -185,16 +186,16 @@ more.
 
 
 @contextlib.contextmanager
-def kept(folder: RunFolder) -> Iterator[At]:
-    """Keep the state of a folder up to date, however the run ends."""
-    reached = "start"
+def kept(folder: RunFolder, first: str = START) -> Iterator[At]:
+    """Keep the state of a folder up to date from its first stage on, however the run ends."""
+    reached = first
 
     def at(stage: str, state: str = RUNNING) -> None:
         nonlocal reached
         reached = stage
         folder.set_state(state, stage=stage)
 
-    at("start")
+    at(first)
     try:
         yield at
     except BaseException as error:
@@ -297,12 +298,12 @@ class ExperimentRunner:
         """Import and check a recorded run, and write its results; if the pass of ncu is missing,
         it is run.
         """
-        with folder.lock(), kept(folder) as stage:
+        with folder.lock(), kept(folder, "import") as stage:
             gather(folder)
             passes = Passes(self.config, folder, self.config.model, self._progress)
             passes.recall()
             results = Results(
-                self.config, folder, files.read_json(folder.worker) or {}, passes.notes
+                self.config, folder, typed.found(folder.worker, typed.Worker) or {}, passes.notes
             )
             if self.config.profile_mode == "nsys_ncu" and not folder.ncu_report.is_file():
                 passes.model = resolve(self.config.model, folder.model)

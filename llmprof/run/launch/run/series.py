@@ -23,7 +23,7 @@ from llmprof.run.launch.run import command, passes, process
 from llmprof.run.launch.run import folder as run_folder
 from llmprof.run.launch.run.command import job
 from llmprof.run.launch.run.folder import FAILED, INTERRUPTED, RUNNING, RunFolder
-from llmprof.trace.storage import files
+from llmprof.trace.storage import files, typed
 
 WORKLOAD: Final = (
     *(
@@ -205,6 +205,9 @@ class Series:
     ) -> Outcome:
         if measured(folder):
             folder.set_state(RUNNING, stage="import")
+            files.write_json(
+                folder.gpu_info, run_folder.machine(typed.whole(folder.worker, typed.Worker))
+            )
             return Outcome(folder, "measured")
         if not begun(folder) and any(begun(other) for other in self.folders):
             folder.set_state(
@@ -213,8 +216,9 @@ class Series:
                 error={"type": "NotRun", "message": "the engine ended before it"},
             )
             return Outcome(folder, "left")
-        workers = (files.read_json(path) for path in (folder.worker, self.home / "worker.json"))
-        worker = next((one for one in workers if isinstance(one, dict)), None)
+        worker = typed.whole(folder.worker, typed.Worker) or typed.whole(
+            self.home / "worker.json", typed.Worker
+        )
         error = stopped or process.failure(worker, done or process.Finished(1, 0.0, (), {}), log)
         summary = {
             "type": type(error).__name__,
@@ -235,8 +239,8 @@ def measured(folder: RunFolder) -> bool:
     """Whether the engine has finished its part of a run, so that only its capture remains to be
     read.
     """
-    worker = files.read_json(folder.worker)
-    return isinstance(worker, dict) and not worker.get("error")
+    worker = typed.whole(folder.worker, typed.Worker)
+    return worker is not None and not worker.get("error")
 
 
 def gather(folder: RunFolder) -> None:
@@ -246,13 +250,14 @@ def gather(folder: RunFolder) -> None:
     These are the capture of the run's window, the monitors' samples during the run, the output and
     the commands. A run that had a separate engine, or that was gathered before, stays as it is.
     """
-    start = files.read_json(folder.path / ENGINE_FILE)
-    if not isinstance(start, dict) or (folder.path / passes.MADE).is_file():
+    start = typed.found(folder.path / ENGINE_FILE, typed.Start)
+    if start is None or (folder.path / passes.MADE).is_file():
         return
-    home = (folder.path / str(start["home"])).resolve()
-    worker = files.read_json(folder.worker) or {}
+    home = (folder.path / start["home"]).resolve()
+    worker = typed.found(folder.worker, typed.Worker) or {}
     earlier = [
-        files.read_json(folder.path.parent / name / "worker.json") or {} for name in start["before"]
+        typed.found(folder.path.parent / name / "worker.json", typed.Worker) or {}
+        for name in start["before"]
     ]
     window = sum(any(s.get("name") == _WINDOW for s in one.get("stages") or ()) for one in earlier)
     for suffix, target in ((".nsys-rep", folder.nsys_report), (".qdstrm", folder.qdstrm)):
@@ -288,9 +293,8 @@ def _take_samples(path: Path, folder: RunFolder, worker: Mapping[str, Any]) -> N
     last = max(stage["start_ns"] + stage["dur_ns"] for stage in stages)
     from llmprof.run.launch.monitors import table
 
-    samples = pl.read_parquet(path)
     table.write(
-        samples.filter(pl.col("time_ns").is_between(first, last)),
+        table.read(path).filter(pl.col("time_ns").is_between(first, last)),
         folder.monitors,
         table.about(path),
     )

@@ -6,9 +6,8 @@ import sys
 from pathlib import Path
 
 from llmprof.analyze import catalog
-from llmprof.lazy import Method
 from llmprof.theory import calls
-from llmprof.trace import Trace, schema
+from llmprof.trace import schema
 
 ROOT = Path(__file__).resolve().parent.parent
 _MOST_NAMES = 16
@@ -44,37 +43,20 @@ def tables() -> str:
 def analyses() -> str:
     """``docs/analyses.md``: the catalogue."""
     rows = [
-        f"| {entry.question} | `analyze.{entry.name}` | `{' --'.join([entry.view, *entry.needs])}` | {entry.help} |"
+        f"| {entry.question} | `analyze.{entry.room}{entry.name}` | `{' --'.join([entry.view, *entry.needs])}` | {entry.help} |"
         for entry in catalog.analyses()
         if not entry.package
     ]
     head = [
         "# Analyses",
         "",
-        "Made from `llmprof.analyze.catalog`, as `llmprof/analyze/methods.pyi` is, by `python docs/made.py`. Each "
-        "takes a trace and returns a frame; `llmprof analyze PATH --what NAME` prints it.",
+        "Made from `llmprof.analyze.catalog` by `python docs/made.py`. Each takes a trace and returns a frame; "
+        "`llmprof analyze PATH --what NAME` prints it.",
         "",
         "| question | function | on the command line | a row is |",
         "|---|---|---|---|",
     ]
     return "\n".join([*head, *rows]) + "\n"
-
-
-def methods() -> str:
-    """``llmprof/analyze/methods.pyi``, by which editors and type checkers know the methods of a
-    trace.
-    """
-    names = sorted(name for name, value in vars(Trace).items() if isinstance(value, Method))
-    lines = [
-        '"""Made from ``llmprof.analyze.catalog`` by ``docs/made.py``."""',
-        "",
-        "from llmprof import analyze",
-        "",
-    ]
-    return (
-        "\n".join([*lines, "class Methods:", *(f"    {name} = analyze.{name}" for name in names)])
-        + "\n"
-    )
 
 
 def kinds() -> str:
@@ -97,7 +79,6 @@ def kinds() -> str:
 MADE = {
     "docs/schema.md": tables,
     "docs/analyses.md": analyses,
-    "llmprof/analyze/methods.pyi": methods,
 }
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
-from llmprof import analyze
 from llmprof.analyze import catalog
 
 
@@ -48,11 +47,13 @@ PAGES = (
             re.sub(r"\W+", "_", heading.lower()),
             heading,
             "llmprof.analyze",
-            tuple(names),
+            tuple(names.split()),
             _WORDS.get(heading, ""),
         )
-        for heading, names in catalog.exported(analyze).items()
+        for heading, names in catalog.SUBJECTS.items()
     ),
+    Page("ncu", "Kernels measured by Nsight Compute", "llmprof.analyze.ncu"),
+    Page("npu", "Questions of an NPU", "llmprof.analyze.npu"),
     Page(
         "nsys",
         "Summaries with the names of Nsight Systems",

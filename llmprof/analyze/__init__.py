@@ -23,7 +23,6 @@ from llmprof.analyze.kernels import kernels
 from llmprof.analyze.layers import layer_gaps, layers
 from llmprof.analyze.memory import memory
 from llmprof.analyze.modules import modules
-from llmprof.analyze.npu.waits import host_synchronisation
 from llmprof.analyze.operator_calls import operator_calls
 from llmprof.analyze.operators import operators
 from llmprof.analyze.overlap import overlap
@@ -35,6 +34,7 @@ from llmprof.analyze.speculation import speculation
 from llmprof.analyze.spikes import spikes
 from llmprof.analyze.stacks import hotspots, stacks, totals
 from llmprof.analyze.step_times import step_time
+from llmprof.analyze.synchronisation import host_synchronisation
 from llmprof.analyze.tensor_cores import tensor_cores
 from llmprof.arguments import door
 from llmprof.errors import no_attribute

@@ -25,7 +25,6 @@ from llmprof.label.activity import (
     operator_rows,
     with_recorded,
 )
-from llmprof.label.steps.steps import step_of_events
 from llmprof.names.operators import first_true
 from llmprof.trace import Trace
 from llmprof.trace.kept import per_trace
@@ -250,7 +249,7 @@ def replays(trace: Trace) -> pl.DataFrame:
         events = with_recorded(events, pl.concat(nodes))
     else:
         place = {"graph_node": pl.lit(None, dtype=pl.Int64)}
-    events = events.with_columns(**place).hstack(step_of_events(trace).select("step"))
+    events = events.with_columns(**place)
     rows = events.filter(pl.col("replayed") & pl.col("correlation").is_not_null())
     launch = ["rank", "correlation"]
     ordered = (

@@ -13,7 +13,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from importlib import import_module
-from types import ModuleType
 from typing import Any, Final, ParamSpec, TypeVar, cast
 
 import polars as pl
@@ -136,8 +135,6 @@ class Analysis:
         if self.recorded:
             lacks = self.recorded.replace(" and ", " or ")
             recorded = set(re.split(", | or | and ", self.recorded))
-            room = re.search(r"analyze\.(n\w+)\.", f"{function.__module__}.")
-            package = f"{room[1]}." if room else ""
             errors = {"NotCapturedError": f"NotCapturedError\n    The trace holds no {lacks}."}
             if "by" in inspect.signature(function).parameters:
                 errors["AnalysisError"] = "AnalysisError\n    ``by`` names an unknown column."
@@ -145,7 +142,7 @@ class Analysis:
                 function,
                 {"trace": f"trace : Trace\n    A trace with {self.recorded}."},
                 errors,
-                example=f">>> frame = analyze.{package}{function.__name__}(trace)"
+                example=f">>> frame = analyze.{self._of(declared).room}{function.__name__}(trace)"
                 if recorded <= _IN_SAMPLE
                 else "",
             )
@@ -160,6 +157,12 @@ class Analysis:
     def name(self) -> str:
         """Name of the function."""
         return self.function.__name__
+
+    @property
+    def room(self) -> str:
+        """Where :mod:`llmprof.analyze` has it: ``npu.``, ``nsys.`` or empty."""
+        room = re.search(r"analyze\.(n\w+\.)", self.function.__module__)
+        return room[1] if room else ""
 
     @property
     def grouped(self) -> bool:
@@ -178,13 +181,32 @@ def declaration(function: Callable[..., pl.DataFrame]) -> Analysis:
     return record
 
 
-def _declared(package: ModuleType) -> Iterator[Analysis]:
-    """The analyses among the exported functions of a package, and of the packages that it exports."""  # noqa: E501
-    for value in list(vars(package).values()):
-        if isinstance(value, ModuleType) and value.__name__.startswith(f"{__package__}.n"):
-            yield from _declared(value)
-        elif record := getattr(value, "__record__", None):
-            yield record
+SUBJECTS: Final = {
+    "Findings and differences": "findings diff",
+    "Steps and layers": "steps step_time speculation layers layer_gaps",
+    "Communication and overlap": "overlap collectives expert_exchange ranks",
+    "Idle time and the host": "idle stream_gaps launch_delay host_pauses host_synchronisation"
+    " queue_length",
+    "What would be gained": "critical_path opportunities slack what_if",
+    "Kernels": "kernels operators operator_calls add_operators fusion concurrency counters"
+    " tensor_cores spikes modules",
+    "Memory": "memory copies",
+    "Call stacks, and sums of a profiler": "hotspots totals stacks",
+    "Coverage, and measured time against its bound": "coverage roofline stage_observations events",
+    "Requests": "requests",
+}
+"""Names of :mod:`llmprof.analyze` by subject, in the order of the catalogue; others follow."""
+
+
+def _declared() -> Iterator[Analysis]:
+    """The analyses that are exported, and those of the rooms for an NPU and Nsight Systems."""
+    package = import_module(__package__)
+    exported = dict.fromkeys(" ".join(SUBJECTS.values()).split() + package.__all__)
+    doors = [(package, exported), *((room, room.__all__) for room in (package.npu, package.nsys))]
+    for room, names in doors:
+        for name in names:
+            if record := getattr(getattr(room, name), "__record__", None):
+                yield record
 
 
 @functools.cache
@@ -192,7 +214,7 @@ def analyses() -> tuple[Analysis, ...]:
     """All analyses: those of llmprof, then those of plug-ins that can be loaded, in the order of
     the report.
     """
-    own = tuple(_declared(import_module(__package__)))
+    own = tuple(_declared())
     others = plugins.added(plugins.ANALYSES, Analysis, own, lambda added: added.name, "analysis")
     out = list(own)
     for plugin, added in others:

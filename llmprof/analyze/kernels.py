@@ -47,7 +47,9 @@ def kernels(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
         run), in ns, and ``readable``, the name as people read it (:func:`llmprof.names.readable`).
         Groups in order, nulls last, in each the longest first.
     """
-    return sums_of_kernels(trace.events, by)
+    events = trace.events
+    refuse_unknown(by, events.columns, "by")
+    return sums_of_kernels(events, by)
 
 
 def sums_of_kernels(events: pl.DataFrame, by: Sequence[str] = ()) -> pl.DataFrame:

@@ -18,7 +18,7 @@ from llmprof.analyze.kernel_arguments import of_kernels, own_arguments
 from llmprof.analyze.passes import with_passes
 from llmprof.analyze.roofline import noted_work, stage_work
 from llmprof.analyze.shortfall import CAUSES, START, Launch, resident, shortfall
-from llmprof.arguments import Columns
+from llmprof.arguments import Columns, refuse_unknown
 from llmprof.errors import LlmprofError, NotCapturedError
 from llmprof.label.activity import (
     CAPTURED,
@@ -229,6 +229,7 @@ def with_events(
             )
             error.hint += " (--eager, analyze.add_operators)"
             raise
+    refuse_unknown(by, trace.events.columns, "by")
     found = calls_of(trace, by)
     peaks = _device(trace, device)
     rows, calls = _rows(trace, found, by, peaks)

@@ -9,7 +9,7 @@ import polars as pl
 from llmprof.analyze.catalog import Analysis, Section, Without
 from llmprof.analyze.collectives.collectives import collectives
 from llmprof.analyze.operator_times import refuse_samples
-from llmprof.arguments import Columns, Window
+from llmprof.arguments import Columns, Window, refuse_unknown
 from llmprof.errors import AnalysisError, listed
 from llmprof.label.intervals import clip, length_within, union_lengths
 from llmprof.trace import Trace
@@ -117,6 +117,7 @@ def overlap(
     by = by or ("rank", "step")
     by = by if "rank" in by else ("rank", *by)
     events = trace.events
+    refuse_unknown(by, events.columns, "by")
     if waits:
         events = with_waits(trace, events)
     return overlap_of(events, by, copies_recorded=_has_copies(trace, events))

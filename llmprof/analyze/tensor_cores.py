@@ -7,7 +7,7 @@ from __future__ import annotations
 import polars as pl
 
 from llmprof.analyze.catalog import Analysis
-from llmprof.arguments import Columns
+from llmprof.arguments import Columns, refuse_unknown
 from llmprof.names.operators import by_distinct
 from llmprof.trace import Trace
 
@@ -93,7 +93,7 @@ def tensor_cores(trace: Trace, *, by: Columns = ("rank", "category")) -> pl.Data
         the longest total first.
     """
     trace.table("kernels")
-    by = list(by)
+    refuse_unknown(by, trace.events.columns, "by")
     events = trace.events.filter(
         (pl.col("source") == "kernel") & pl.col("category").is_in(MATRIX_WORK)
     )
@@ -101,7 +101,7 @@ def tensor_cores(trace: Trace, *, by: Columns = ("rank", "category")) -> pl.Data
     known, total = pl.col("with_ns") + pl.col("without_ns"), pl.col("total_ns")
     return (
         events.with_columns(_told=by_name(events["name"]))
-        .group_by(by)
+        .group_by(*by)
         .agg(
             kernels=pl.len(),
             total_ns=time.sum(),

@@ -4,7 +4,6 @@ page in docs.
 
 import inspect
 
-import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
@@ -56,17 +55,21 @@ def test_pages_that_are_made_from_the_package_are_in_step(root):
     assert kinds() in (root / "docs" / "bounds.md").read_text("utf-8")
 
 
-def test_analyses_are_methods_of_a_trace():
+def test_analyses_of_a_trace():
     trace = sample("torch_tp1_eager")
-    assert_frame_equal(trace.layers(by="layer"), analyze.layers(trace))
-    assert trace.layers.__doc__ == analyze.layers.__doc__
-    assert list(inspect.signature(trace.layers).parameters) == ["per", "slack"]
-    assert {"findings", "idle", "diff", "what_if"} <= set(dir(trace))
-    assert isinstance(trace.collectives, pl.DataFrame)  # a table stays one
+    assert_frame_equal(trace.analyze.layers(stages=True), analyze.layers(trace, stages=True))
+    assert dir(trace.analyze) == dir(analyze)
+    assert trace.analyze.npu.launch_path().height == trace.kernels.height
     with pytest.raises(ArgumentError, match="layers"):
-        trace.layers(pre="layer")
-    of_a_trace = {one.name for one in catalog.analyses()} - set(analyze.nsys.__all__)
-    assert of_a_trace <= set(dir(trace))
+        trace.analyze.layers(pre="layer")
+
+
+def test_every_exported_name_has_a_subject():
+    named = " ".join(catalog.SUBJECTS.values()).split()
+    assert sorted([*named, "changes", "ncu", "npu", "nsys"]) == sorted(analyze.__all__)
+    assert len(analyze.__all__) <= 45
+    with pytest.raises(AttributeError, match="did you mean kernels"):
+        _ = analyze.kernel_sumary
 
 
 def test_the_sections_of_a_report():
@@ -79,7 +82,7 @@ def test_the_sections_of_a_report():
         ("ranks", ["rank_steps", "rank_waits", "late_groups"], ()),
         ("idle", ["idle", "launch_delay"], ("idle", "launch_delay")),
         ("critical_path", ["critical_path"], ()),
-        ("kernels", [], ("kernels", "ops_to_kernels")),
+        ("kernels", [], ("kernels",)),
         ("fusion", [], ("fusion",)),
         ("timeline", ["step_timeline", "layer_timeline"], ()),
     ]

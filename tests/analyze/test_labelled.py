@@ -102,4 +102,3 @@ def test_kernel_summary_by_phase() -> None:
 def test_an_unknown_column_is_named() -> None:
     with pytest.raises(AnalysisError, match=r"no column 'weather'.*phase"):
         overlap(trace_of(), by=("rank", "weather"))
-    assert "layer" not in trace_of().events.columns

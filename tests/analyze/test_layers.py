@@ -29,14 +29,14 @@ from tests.analyze.builders import (
 
 def test_spans_on_the_device() -> None:
     # kernels of 10 ns, 2 ns apart: input and embedding take [0, 22), then 10 kernels a layer
-    found = layers(step_of(kernels(forward(2), pause=2)), by="layer")
+    found = layers(step_of(kernels(forward(2), pause=2)))
     assert found.select(
         "rank", "step", "phase", "layer", "start_ns", "dur_ns", "busy_ns", "kernels"
     ).rows() == [
         (0, 0, "decode", 0, 24, 118, 100, 10),
         (0, 0, "decode", 1, 144, 118, 100, 10),
     ]
-    by_stage = layers(step_of(kernels(forward(2), pause=2)))
+    by_stage = layers(step_of(kernels(forward(2), pause=2)), stages=True)
     first = by_stage.filter(pl.col("layer") == 0)
     assert first["stage"].to_list() == DENSE_STAGES
     assert first["start_ns"].to_list() == [24 + 12 * n for n in range(10)]
@@ -48,8 +48,23 @@ def test_spans_on_the_device() -> None:
     )
     found = layers(step_of(run)).row(0, named=True)
     assert (found["dur_ns"], found["busy_ns"], found["kernels"]) == (100, 94, 10)
-    with pytest.raises(AnalysisError, match="'stage' or 'layer'"):
-        layers(step_of(kernels(DENSE)), by="kernel")  # type: ignore[arg-type]
+    with pytest.raises(AnalysisError, match="no column 'kernel'"):
+        layers(step_of(kernels(DENSE)), by="kernel")
+
+
+def test_sums_of_layers_and_stages() -> None:
+    trace = step_of(kernels(forward(2), pause=2))
+    assert layers(trace, by="layer").select("layer", "count", "total_ns", "share").rows() == [
+        (0, 1, 118, 0.5),
+        (1, 1, 118, 0.5),
+    ]
+    stages = layers(trace, by=["phase", "stage"])
+    assert stages["count"].sum() == 2 * len(DENSE_STAGES)
+    assert stages.filter(stage="attention").select("total_ns", "mean_ns", "kernels").row(0) == (
+        20,
+        10.0,
+        2,
+    )
 
 
 def test_a_stage_that_comes_twice_has_occurrences() -> None:
@@ -67,7 +82,7 @@ def test_a_stage_that_comes_twice_has_occurrences() -> None:
         GEMM,
         ALL_REDUCE,
     ]
-    found = layers(step_of(kernels([EMBEDDING, *layer * 2, NORM, GEMM])))
+    found = layers(step_of(kernels([EMBEDDING, *layer * 2, NORM, GEMM])), stages=True)
     twice = found.filter(pl.col("stage").is_in(["norm", "all_reduce"])).sort("start_ns")
     assert twice.select("layer", "stage", "occurrence").rows() == [
         (layer, stage, n) for layer in (0, 1) for n in (0, 1) for stage in ("norm", "all_reduce")

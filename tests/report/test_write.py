@@ -60,7 +60,6 @@ def test_csvs_and_the_summary_are_for_programs(written, small):
         "idle",
         "launch_delay",
         "kernels",
-        "ops_to_kernels",
         "fusion",
         "opportunities",
     }

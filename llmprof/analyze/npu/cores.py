@@ -9,8 +9,8 @@ from typing import Final
 import polars as pl
 
 from llmprof.analyze.catalog import Analysis
-from llmprof.arguments import Columns
-from llmprof.errors import AnalysisError, NotCapturedError, listed
+from llmprof.arguments import Columns, refuse_unknown
+from llmprof.errors import NotCapturedError
 from llmprof.label.activity import PLACE, with_recorded
 from llmprof.trace import Trace
 
@@ -81,9 +81,7 @@ def core_time(trace: Trace, *, by: Columns = ("category",)) -> pl.DataFrame:
         (pl.col("source") == "kernel") & (pl.col("category") != "collective")
     )
     events = with_recorded(events, facts)
-    if missing := [c for c in by if c not in events.columns]:
-        found = f"device events have no column {listed(missing)}"
-        raise AnalysisError(found, expected=f"some of {listed(events.columns)}")
+    refuse_unknown(by, events.columns, "by")
     measured = pl.col("cube_ns").is_not_null() | pl.col("vector_ns").is_not_null()
     total = pl.col("total_ns")
     return (

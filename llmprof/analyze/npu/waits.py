@@ -9,9 +9,7 @@ from typing import Final
 import polars as pl
 
 from llmprof.analyze.catalog import Analysis
-from llmprof.analyze.idle.host import is_synchronising
 from llmprof.arguments import NotNegative
-from llmprof.label.nesting import outermost_ops
 from llmprof.trace import Trace
 
 SIGNAL_NS: Final = 5_000
@@ -213,8 +211,8 @@ def launch_path(trace: Trace) -> pl.DataFrame:
     calls = calls.with_columns(_level=level, _queue=queue)
     taken = calls.filter((pl.col("_level") == "queue") & pl.col("name").str.starts_with("Dequeue"))
     put = calls.filter((pl.col("_level") == "queue") & pl.col("name").str.starts_with("Enqueue"))
-    rows = _within(rows, taken, "dequeue", "_queue")
-    rows = _within(rows, calls.filter(pl.col("_level") == "acl"), "call", "name").rename(
+    rows = held_by(rows, taken, "dequeue", "_queue")
+    rows = held_by(rows, calls.filter(pl.col("_level") == "acl"), "call", "name").rename(
         {"call_name": "call"}
     )
     put = put.drop_nulls("_queue").unique(["rank", "_queue"], keep="first", maintain_order=True)
@@ -241,7 +239,7 @@ def launch_path(trace: Trace) -> pl.DataFrame:
     )
 
 
-def _within(launches: pl.DataFrame, spans: pl.DataFrame, prefix: str, column: str) -> pl.DataFrame:
+def held_by(launches: pl.DataFrame, spans: pl.DataFrame, prefix: str, column: str) -> pl.DataFrame:
     """Add start and a column of the span of the launching thread that holds each launch."""
     end = pl.col("start_ns") + pl.col("dur_ns")
     spans = spans.select("rank", launch_thread="thread", _start="start_ns", _end=end, _value=column)
@@ -259,36 +257,3 @@ def _within(launches: pl.DataFrame, spans: pl.DataFrame, prefix: str, column: st
         )
         .drop("_row", "_start", "_end", "_value")
     )
-
-
-@Analysis(
-    question="Where does the host wait for the device?",
-    help="calls in which the host waited for the device, with their operators",
-    view="host-sync",
-    recorded="runtime calls",
-    largest_first="host_dur_ns",
-    apart=(),
-)
-def host_synchronisation(trace: Trace) -> pl.DataFrame:
-    """Calls in which the host waited for the device, with the operator that made each.
-
-    ``aten::to``, ``aten::item`` and similar operators copy to the host and return only when all
-    earlier work is done. Until then this thread launches nothing.
-
-    Returns
-    -------
-    polars.DataFrame
-        One row for each call, by rank and time: ``rank, thread, host_start_ns, host_dur_ns`` (ns),
-        ``call``, and the ``operator`` of the thread that holds the call (the outermost one), null
-        where there is none or operators were not recorded.
-    """
-    calls = trace.table("runtime")
-    calls = calls.filter(is_synchronising(pl.col("name"))).select(
-        "rank", "thread", host_start_ns="start_ns", host_dur_ns="dur_ns", call="name"
-    )
-    calls = calls.sort("rank", "host_start_ns", "thread", maintain_order=True)
-    if not trace.has("ops"):
-        return calls.with_columns(operator=pl.lit(None, dtype=pl.String))
-    launches = calls.with_columns(launch_start_ns="host_start_ns", launch_thread="thread")
-    held = _within(launches, outermost_ops(trace.ops), "operator", "name")
-    return held.select(*calls.columns, operator="operator_name")

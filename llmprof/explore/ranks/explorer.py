@@ -121,7 +121,7 @@ class Ranks(Explorer, room="ranks"):
 
     @property
     def selected(self) -> pl.DataFrame:
-        """Rows of ``analyze.rank_steps`` of the picked ranks, and of the picked step if there is
+        """Rows of ``analyze.ranks`` by step of the picked ranks, and of the picked step if there is
         one.
         """
         rows = rank_steps(self.trace)
@@ -262,7 +262,7 @@ def ranks(trace: Trace, *, ranks_per_node: int | None = None, **traits: Any) -> 
         Any trace; the widget says so if it has no steps.
     ranks_per_node : int, optional
         Ranks of each node, if the recording does not say it, as in
-        :func:`llmprof.analyze.rank_groups`.
+        :func:`llmprof.analyze.ranks`.
     **traits
         Initial values of ``measure, phase, picked, rank, step, window, theme``.
 

@@ -33,8 +33,7 @@ from llmprof.launch.run.folder import machine
 from llmprof.launch.run.requests import repeats, requests_of
 from llmprof.launch.run.runner import kept
 from llmprof.progress import Progress
-from llmprof.storage import files
-from llmprof.storage.typed import Worker, whole
+from llmprof.storage import files, typed
 from llmprof.trials import beside, schedule
 from llmprof.trials.gains import LEAST_PAIRS, LEAST_TO_END, METRICS, drift, half_width, tokens_equal
 from llmprof.trials.objectives import Limit, limits
@@ -362,7 +361,7 @@ class Engine:
                     f"the engine measured nothing for {timeout_s:g} s", hint="raise timeout_s"
                 )
             time.sleep(_POLL_S)
-        worker: dict[str, Any] | None = whole(path, Worker)
+        worker: dict[str, Any] | None = typed.whole(path, typed.WorkerJson)
         if worker is None or worker.get("error"):
             finished = process.Finished(1, 0.0, (), {})
             raise process.failure(worker, finished, self.home / "experiment.log")
@@ -371,7 +370,9 @@ class Engine:
     def ready(self, timeout_s: float) -> None:
         """Wait until the engine is loaded; it is, too, when it has measured once."""
         begun, events = time.monotonic(), self.home / "events.jsonl"
-        while not events.is_file() or '"event": "ready"' not in events.read_text(encoding="utf-8"):
+        while not events.is_file() or '"event": "ready"' not in events.read_text(
+            "utf-8", "replace"
+        ):
             if not self._thread.is_alive():
                 raise self._failed()
             if time.monotonic() - begun > timeout_s:
@@ -385,7 +386,9 @@ class Engine:
             return self._result
         done = self._result or process.Finished(1, 0.0, (), {})
         return process.failure(
-            whole(self.home / "worker.json", Worker), done, self.home / "experiment.log"
+            typed.whole(self.home / "worker.json", typed.WorkerJson),
+            done,
+            self.home / "experiment.log",
         )
 
     def ask_to_end(self) -> None:

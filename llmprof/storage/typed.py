@@ -7,6 +7,7 @@ the file, the field and what to do.
 """
 
 import itertools
+import json
 import warnings
 from collections.abc import Hashable, Mapping
 from pathlib import Path
@@ -91,7 +92,7 @@ def decoded(
 ) -> Any:
     """Value of a JSON text, with the types of ``kind``."""
     try:
-        value = plain(msgspec.json.decode(content), len(content))
+        value = plain(json.loads(content), len(content))
         return checked(value, kind, name, error=error, hint=hint)
     except (ValueError, RecursionError) as why:
         raise error(f"{name} is damaged: {why}", hint=hint, path=name) from why

@@ -27,6 +27,7 @@ import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Annotated, Any, Final, Literal, ParamSpec, TypeVar
 
 from llmprof.errors import AnalysisError, ArgumentError, no_attribute
@@ -408,11 +409,12 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
     return call
 
 
-def door(exported: dict[str, Any], *rooms: str) -> None:
+def door(exported: dict[str, Any], *rooms: str, **later: str) -> None:
     """Make the ``globals()`` of a package its door: what it imported is all that it shows.
 
     Arguments of its functions are checked, and a name that it does not have is answered with the
-    nearest one that it has. Of modules only ``rooms`` are shown.
+    nearest one that it has. Of modules only ``rooms`` are shown. Names of higher rooms, ``later``
+    with the module of each, are imported at their first use.
     """
     own = (__name__, "llmprof.errors", "llmprof.lazy")
     names = [
@@ -421,6 +423,7 @@ def door(exported: dict[str, Any], *rooms: str) -> None:
         if name in rooms
         or not (
             name.startswith("_")
+            or name.isupper()
             or isinstance(value, types.ModuleType)
             or getattr(value, "__module__", None) in own
         )
@@ -428,9 +431,17 @@ def door(exported: dict[str, Any], *rooms: str) -> None:
     for name in names:
         if isinstance(exported[name], types.FunctionType):
             exported[name] = checked(exported[name])
+    names += later
+    added = exported.get("__getattr__", lambda name: None)
 
     def absent(name: str) -> Any:
+        if name in later:
+            module = import_module(f"llmprof.{later[name]}")
+            value = getattr(module, name, module)
+            exported[name] = checked(value) if isinstance(value, types.FunctionType) else value
+            return exported[name]
+        if (value := added(name)) is not None:
+            return value
         raise no_attribute(f"module {exported['__name__']!r}", name, names)
 
-    exported |= {"__all__": names, "__dir__": lambda: names}
-    exported.setdefault("__getattr__", absent)
+    exported |= {"__all__": names, "__dir__": lambda: names, "__getattr__": absent}

@@ -1,12 +1,14 @@
 """Analyses: functions that take a trace and return a Polars frame, which the caller may change.
 
 ``docs/analyses.md`` lists them with the questions that they answer. Changes for :func:`what_if` are
-in :mod:`llmprof.analyze.changes`; analyses of kernels measured by Nsight Compute, of an NPU, and
+in :mod:`llmprof.replay.changes`; analyses of kernels measured by Nsight Compute, of an NPU, and
 under the names of Nsight Systems are in :mod:`~llmprof.analyze.ncu`, :mod:`~llmprof.analyze.npu`
 and :mod:`~llmprof.analyze.nsys`.
 """
 
-from llmprof.analyze import changes, ncu, npu, nsys
+from typing import TYPE_CHECKING
+
+from llmprof.analyze import ncu, npu, nsys
 from llmprof.analyze.balance import expert_exchange
 from llmprof.analyze.collectives.collectives import collectives
 from llmprof.analyze.compare.diff import diff
@@ -16,7 +18,6 @@ from llmprof.analyze.counters import counters
 from llmprof.analyze.coverage import coverage
 from llmprof.analyze.eager import add_operators
 from llmprof.analyze.events import events, steps
-from llmprof.analyze.fusion import fusion
 from llmprof.analyze.idle.gaps import idle, stream_gaps
 from llmprof.analyze.idle.host import host_pauses, launch_delay
 from llmprof.analyze.kernels import kernels
@@ -37,23 +38,35 @@ from llmprof.analyze.step_times import step_time
 from llmprof.analyze.synchronisation import host_synchronisation
 from llmprof.analyze.tensor_cores import tensor_cores
 from llmprof.arguments import door
-from llmprof.errors import no_attribute
-from llmprof.findings.findings import findings
-from llmprof.replay.critical_path import critical_path
-from llmprof.replay.opportunities import opportunities
-from llmprof.replay.slack import slack
-from llmprof.replay.what_if import what_if
+
+if TYPE_CHECKING:
+    from llmprof.findings.findings import findings
+    from llmprof.replay import changes
+    from llmprof.replay.critical_path import critical_path
+    from llmprof.replay.fusion import fusion
+    from llmprof.replay.opportunities import opportunities
+    from llmprof.replay.slack import slack
+    from llmprof.replay.what_if import what_if
 
 
 def __getattr__(name: str) -> object:
-    """An analysis that a plug-in adds, by the name of its function."""
+    """An analysis that a plug-in adds, by the name of its function; None if there is none."""
     from llmprof.analyze.catalog import analyses
 
     added = () if name.startswith("_") else analyses()
-    for entry in added:
-        if entry.package and entry.name == name:
-            return entry.function
-    raise no_attribute(f"module {__name__!r}", name, globals()["__all__"])
+    return next((one.function for one in added if one.package and one.name == name), None)
 
 
-door(globals(), "changes", "ncu", "npu", "nsys")
+door(
+    globals(),
+    "ncu",
+    "npu",
+    "nsys",
+    changes="replay.changes",
+    critical_path="replay.critical_path",
+    findings="findings.findings",
+    fusion="replay.fusion",
+    opportunities="replay.opportunities",
+    slack="replay.slack",
+    what_if="replay.what_if",
+)

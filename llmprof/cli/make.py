@@ -25,7 +25,7 @@ import polars as pl
 from llmprof import analyze, text, theory
 from llmprof import explore as package
 from llmprof import report as reports
-from llmprof.analyze.ncu.findings import launches_in_a_row
+from llmprof.findings.hardware import launches_in_a_row
 from llmprof.cli.analyze import findings_text, is_profile, nothing_found, open_profile
 from llmprof.cli.output import (
     SAMPLE,

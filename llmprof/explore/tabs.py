@@ -17,7 +17,7 @@ from llmprof import analyze, explore
 from llmprof.analyze import catalog
 from llmprof.analyze.idle.host import host_spans
 from llmprof.analyze.kernels import kernels_within
-from llmprof.analyze.ncu.findings import launches_in_a_row
+from llmprof.findings.hardware import launches_in_a_row
 from llmprof.analyze.requests.requests import AnyRun
 from llmprof.charts.base.bars import STYLE, step_bars
 from llmprof.errors import LlmprofError, listed

@@ -14,7 +14,6 @@ import polars as pl
 
 from llmprof import plugins
 from llmprof.analyze.catalog import Analysis
-from llmprof.analyze.changes import NOT_WHOLE_GRAPHS
 from llmprof.analyze.operator_times import refuse_samples
 from llmprof.analyze.requests.requests import slowest
 from llmprof.analyze.step_times import recorded_windows, step_windows
@@ -27,6 +26,7 @@ from llmprof.findings.scope import Measure, Rule, Scope, apart, most, scopes_of,
 from llmprof.findings.sentences import FOLLOWS, GAIN, finding, say
 from llmprof.label.intervals import clip, length_within
 from llmprof.names import readable
+from llmprof.replay.changes import NOT_WHOLE_GRAPHS
 from llmprof.replay.part import replayed_part
 from llmprof.replay.what_if import change_of, replayed
 from llmprof.trace import Trace

@@ -9,7 +9,6 @@ from typing import Final
 
 import polars as pl
 
-from llmprof.analyze.changes import NOT_WHOLE_GRAPHS
 from llmprof.analyze.collectives.collectives import collectives
 from llmprof.analyze.idle import launch_delay
 from llmprof.analyze.idle.host import call_kinds, host_spans, innermost_within
@@ -33,6 +32,7 @@ from llmprof.findings.scope import (
 from llmprof.findings.work import uneven_rule
 from llmprof.label.intervals import union_length
 from llmprof.names.operators import first_true
+from llmprof.replay.changes import NOT_WHOLE_GRAPHS
 
 LATE = ("host_bound", "launch")
 """Causes of idle time that earlier launches, or fewer calls, would remove."""

@@ -10,10 +10,10 @@ from typing import Any, Final
 import numpy as np
 import polars as pl
 
-from llmprof.analyze import changes as makers
-from llmprof.analyze.changes import Change
 from llmprof.analyze.collectives.collectives import collectives
 from llmprof.errors import AnalysisError, LlmprofError
+from llmprof.replay import changes as makers
+from llmprof.replay.changes import Change
 from llmprof.replay.graph import COLLECTIVE, graph
 from llmprof.replay.part import Part, replayed_part
 from llmprof.replay.plan import (
@@ -60,7 +60,7 @@ def what_if(trace: Trace, *changes: Change | str) -> pl.DataFrame:
         A trace with device activity. Changes of the host need its calls; changes of waiting between
         ranks need all ranks.
     *changes : Change or str
-        From :mod:`llmprof.analyze.changes`, or as ``llmprof what-if`` takes them:
+        From :mod:`llmprof.replay.changes`, or as ``llmprof what-if`` takes them:
         ``"no-host-delay"``, ``"scale:attention:0.5"``. Applied in their order.
 
     Returns

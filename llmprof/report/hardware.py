@@ -9,7 +9,7 @@ from typing import Final
 import polars as pl
 
 from llmprof import analyze, charts
-from llmprof.analyze.ncu.findings import file_name, launches_in_a_row
+from llmprof.findings.hardware import file_name, launches_in_a_row
 from llmprof.analyze.ncu.profile import NEEDS_TIMELINE, Profile, facts, headline, limits, reading
 from llmprof.names.kernels import displayed
 from llmprof.report.figures import Drawing, figure

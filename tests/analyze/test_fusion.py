@@ -3,7 +3,7 @@
 import pytest
 
 from llmprof import analyze
-from llmprof.analyze.fusion import _named, between
+from llmprof.replay.fusion import _named, between
 from tests.operator_timing.recordings import MM, NORM, recorded
 
 QUANTISE = {

@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from llmprof import analyze
-from llmprof.analyze.ncu.findings import launches_in_a_row
+from llmprof.findings.hardware import launches_in_a_row
 from llmprof.errors import NotCapturedError
 from llmprof.readers.reading import hardware_metrics_only
 from llmprof.trace.metrics.data import Metrics

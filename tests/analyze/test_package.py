@@ -23,4 +23,4 @@ def test_functions_and_not_modules(first: str) -> None:
     shown = subprocess.run(
         [sys.executable, "-c", first + then], capture_output=True, text=True, check=True
     )
-    assert shown.stdout == "['changes', 'ncu', 'npu', 'nsys']\n"
+    assert shown.stdout == "['ncu', 'npu', 'nsys', 'changes']\n"

@@ -9,7 +9,7 @@ from polars.testing import assert_frame_equal
 
 import llmprof
 from llmprof.analyze import critical_path, findings, slack, what_if
-from llmprof.analyze.changes import balance
+from llmprof.replay.changes import balance
 from llmprof.label.steps.steps import host_labels
 from llmprof.replay.part import groups_of, replayed_part
 from llmprof.replay.plan import recorded_periods

@@ -2,10 +2,14 @@
 bounds and stalls.
 """
 
-from llmprof.analyze.ncu.findings import findings
+from typing import TYPE_CHECKING
+
 from llmprof.analyze.ncu.hardware import hot_lines, speed_of_light, stalls
 from llmprof.analyze.ncu.launches import command, join
 from llmprof.analyze.ncu.layers import layers
 from llmprof.arguments import door
 
-door(globals())
+if TYPE_CHECKING:
+    from llmprof.findings.hardware import findings
+
+door(globals(), findings="findings.hardware")

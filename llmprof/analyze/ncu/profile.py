@@ -10,7 +10,7 @@ from typing import Final
 
 import polars as pl
 
-from llmprof.analyze.ncu.findings import findings, short_name, typical_limit
+from llmprof.findings.hardware import findings, short_name, typical_limit
 from llmprof.analyze.ncu.hardware import speed_of_light
 from llmprof.errors import NotCapturedError, ReadError, UnknownFormatError
 from llmprof.readers.ncu.source import read_source

@@ -9,7 +9,7 @@ from typing import Any, Final
 import polars as pl
 import traitlets
 
-from llmprof.analyze import collectives, idle
+from llmprof import analyze
 from llmprof.analyze.compare.story import (
     WORDS,
     compared_phases,
@@ -181,7 +181,7 @@ def _events(run: Aligned, steps: pl.DataFrame, place: int | None) -> pl.DataFram
     layers = layers.sort("start_ns").with_columns(
         lane=pl.lit(0, dtype=pl.Int32), label=pl.lit("layer"), name=named
     )
-    gaps = idle(run.trace).filter(inside)
+    gaps = analyze.idle(run.trace).filter(inside)
     gaps = gaps.select(
         pl.lit(4, dtype=pl.Int32).alias("lane"),
         "start_ns",
@@ -196,7 +196,7 @@ def _events(run: Aligned, steps: pl.DataFrame, place: int | None) -> pl.DataFram
 
 def _waits(run: Aligned, inside: pl.Expr) -> pl.DataFrame:
     """Waiting inside collectives, drawn over them; collectives with unknown waiting are marked."""
-    calls = collectives(run.trace).filter(inside)
+    calls = analyze.collectives(run.trace).filter(inside)
     unknown = calls.filter(pl.col("wait_ns").is_null())
     waiting = calls.filter(pl.col("wait_ns") > 0)
     lane, words = pl.lit(2, dtype=pl.Int32).alias("lane"), pl.lit("waiting for a rank")

@@ -12,7 +12,6 @@ import polars as pl
 import traitlets
 
 from llmprof import analyze
-from llmprof.analyze.changes import NOT_WHOLE_GRAPHS, Change
 from llmprof.analyze.collectives.collectives import collectives
 from llmprof.charts.base import theme
 from llmprof.charts.base.draw import inline, number
@@ -20,6 +19,7 @@ from llmprof.charts.base.save import to_png_bytes
 from llmprof.errors import AnalysisError, LlmprofError
 from llmprof.explore.base.messages import Record
 from llmprof.explore.base.widget import Answer, Explorer, answers
+from llmprof.replay.changes import NOT_WHOLE_GRAPHS, Change
 from llmprof.replay.graph import graph
 from llmprof.replay.plan import Plan
 from llmprof.replay.targets import TARGET

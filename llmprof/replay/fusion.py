@@ -13,10 +13,10 @@ import numpy as np
 import polars as pl
 
 from llmprof.analyze.catalog import Analysis, Section
-from llmprof.analyze.changes import Change
 from llmprof.arguments import NotNegative
 from llmprof.errors import NotCapturedError
 from llmprof.names.replayable import DTYPES
+from llmprof.replay.changes import Change
 from llmprof.replay.plan import Plan
 from llmprof.replay.what_if import medians_of
 from llmprof.trace import Trace

@@ -299,7 +299,6 @@ def page(contents: Contents) -> str:
 
 
 _FIGURES: Final = {
-    "collectives": "all_reduce",
     "speed_of_light": "kernel_time",
     "activity": "step_timeline",
     "requests": "request_waterfall",

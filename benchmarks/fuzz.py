@@ -17,6 +17,7 @@ samples of this repository are not at hand.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import multiprocessing
 import os
@@ -105,9 +106,10 @@ def run_batch(name: str, numbers: range, keep: Path, corpus: Path, results: str)
                 counts[kind] += 1
                 place = keep / f"{name.replace(' ', '_')}-{number}-{kind}"
                 fresh = mutated(target, number, work)
-                shutil.copytree(
-                    fresh, place, dirs_exist_ok=True
-                ) if fresh.is_dir() else shutil.copyfile(fresh, place)
+                with contextlib.suppress(shutil.Error):  # a pipe cannot be copied
+                    shutil.copytree(
+                        fresh, place, dirs_exist_ok=True
+                    ) if fresh.is_dir() else shutil.copy(fresh, place)
                 place.with_name(place.name + ".txt").write_text(said or kind)
         grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - base) * 1024
         counts["over memory"] += grown > 3 * largest + LEAST_BYTES

@@ -118,7 +118,11 @@ def _type(kind: inspect.Type, records: dict[str, str]) -> str:
 def _record(cls: type[msgspec.Struct], kind: inspect.StructType, records: dict[str, str]) -> str:
     if cls.__name__ not in records:
         records[cls.__name__] = ""  # its place, before those of its fields
-        words = (cls.__doc__ or "").split("\n")[0].replace(":func:", "").replace("`", "")
+        words = (
+            " ".join((cls.__doc__ or "").split("\n\n")[0].split())
+            .replace(":func:", "")
+            .replace("`", "")
+        )
         parts = [f"/** {words} */", f"export type {cls.__name__} = {{"]
         for part in kind.fields:
             mark = "" if part.required else "?"

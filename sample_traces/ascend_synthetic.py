@@ -1,37 +1,31 @@
 #!/usr/bin/env python3
-"""Make a synthetic recording of a DeepSeek-V3-like model on two Ascend NPUs: nothing in it was
-measured.
+"""Make a synthetic recording of a DeepSeek-V3-like model on two Ascend NPUs: nothing in it was measured.
 
-It writes what torch_npu writes (``*_ascend_pt`` folders of two ranks, as text and as databases) out
-of stated durations, because no NPU was at hand, and beside it ``truth.json``: the layer and stage
-of every kernel, and the overlap of every step. Four variants of one program:
+It writes what torch_npu writes (``*_ascend_pt`` folders of two ranks, as text and as databases) out of stated
+durations, because no NPU was at hand, and beside it ``truth.json``: the layer and stage of every kernel, and the
+overlap of every step. Four variants of one program:
 
-``baseline``     an AllReduce after attention and one after the experts; the compute stream waits
-for each; ``split``        the AllReduce after the experts as ReduceScatter + AllGather, the
-AllGather moved behind the next
-                 layer's norm and first projection, where it carries the small latent and runs
-                 beside computation;
+``baseline``     an AllReduce after attention and one after the experts; the compute stream waits for each;
+``split``        the AllReduce after the experts as ReduceScatter + AllGather, the AllGather moved behind the next
+                 layer's norm and first projection, where it carries the small latent and runs beside computation;
 ``micro_batch``  each batch in two halves on two streams: one computes while the other communicates;
 ``both``         the two together.
 
 Where the durations come from:
 
-* shapes: DeepSeek-V3 (arXiv 2412.19437, section 4.2, and the published config): hidden 7168, 128
-  heads, q latent 1536, kv latent 512 + 64 for rope, 256 experts of 2048 of which 8 are taken, one
-  shared expert, 129280 tokens in the vocabulary. Fewer layers (1 dense and 4 with experts), so that
-  the files stay small;
-* a kernel takes the longer of FLOPs / (0.5 x 376 TFLOP/s) and bytes / (0.7 x 1.6 TB/s), at least 3
-  us. The peaks are the fp16 rate and the memory of one die of an Ascend 910C, as Huawei's simulator
-  msmodeling states them (tensor_cast/device.py, A3_752T_128G_DIE; in bf16 it has 353.9); the
-  efficiencies and the least time are ASSUMPTIONS, and so are 8 experts a rank, two ranks and 60
-  GB/s between them with 12 us of latency;
+* shapes: DeepSeek-V3 (arXiv 2412.19437, section 4.2, and the published config): hidden 7168, 128 heads, q latent 1536,
+  kv latent 512 + 64 for rope, 256 experts of 2048 of which 8 are taken, one shared expert, 129280 tokens in the
+  vocabulary. Fewer layers (1 dense and 4 with experts), so that the files stay small;
+* a kernel takes the longer of FLOPs / (0.5 x 376 TFLOP/s) and bytes / (0.7 x 1.6 TB/s), at least 3 us. The peaks are
+  the fp16 rate and the memory of one die of an Ascend 910C, as Huawei's simulator msmodeling states them
+  (tensor_cast/device.py, A3_752T_128G_DIE; in bf16 it has 353.9); the efficiencies and the least time are
+  ASSUMPTIONS, and so are 8 experts a rank, two ranks and 60 GB/s between them with 12 us of latency;
 * the host needs 5 us for an operator and the task queue 3 us for its launch: ASSUMPTIONS;
 * frequency, HBM, LLC and QoS counters and the frames of call stacks: ASSUMPTIONS;
 * stages have the names of llmprof: a ReduceScatter behind the experts is their ``combine``;
 * ranks differ by a fixed pseudo-random +-2 %: an ASSUMPTION.
 
-Use: ``python ascend_synthetic.py FOLDER [--variant baseline] [--form text|db|both]``; only the
-standard library.
+Use: ``python ascend_synthetic.py FOLDER [--variant baseline] [--form text|db|both]``; only the standard library.
 """
 
 from __future__ import annotations
@@ -139,9 +133,7 @@ def vector(op: str, stage: str, layer: int | None, elements: int, shape: str, *,
 
 
 def call(op: str, stage: str, layer: int | None, elements: int, *, waits: bool = True) -> Kernel:
-    """Collective call of two ranks on bf16: each sends half (reduce_scatter, all_gather) or all
-    of the elements.
-    """
+    """Collective call of two ranks on bf16: each sends half (reduce_scatter, all_gather) or all of the elements."""
     moved = 2.0 * elements * (1.0 if op == "allReduce" else 0.5)
     us = LINK_US + moved / LINK_BYTES_PER_US
     count = elements if op == "allReduce" else elements // RANKS
@@ -170,7 +162,7 @@ def attention_part(layer: int, tokens: int, context: int, split: bool) -> list[K
         "FusedInferAttentionScore", "attention", layer, time_of(flops, size),
         (f"{tokens},{heads},{KV_LATENT + ROPE};{context},1,{KV_LATENT + ROPE}", f"{tokens},{heads},{KV_LATENT}"),
         "MIX_AIC", flops, host_op="npu::npu_fused_infer_attention_score",
-    )
+    )  # fmt: skip
     return [
         *out,
         vector("RmsNorm", "norm", layer, tokens * Q_LATENT, f"{tokens},{Q_LATENT}", host="npu::npu_rms_norm"),
@@ -186,7 +178,7 @@ def attention_part(layer: int, tokens: int, context: int, split: bool) -> list[K
         matmul("MatMulV2", "o_proj", layer, tokens, heads * V_HEAD, HIDDEN, host="aten::linear"),
         call("allReduce", "all_reduce", layer, tokens * HIDDEN),
         vector("AddRmsNorm", "norm", layer, tokens * HIDDEN, f"{tokens},{HIDDEN}", host="npu::npu_add_rms_norm"),
-    ]
+    ]  # fmt: skip
 
 
 def experts_part(layer: int, tokens: int, split: bool) -> list[Kernel]:
@@ -210,7 +202,7 @@ def experts_part(layer: int, tokens: int, split: bool) -> list[Kernel]:
         return Kernel(
             "GroupedMatmul", "experts", layer, time_of(flops, size), shapes, "AI_CORE", flops,
             host_op="npu::npu_grouped_matmul",
-        )
+        )  # fmt: skip
 
     last = layer == LAYERS - 1
     end = (
@@ -234,7 +226,7 @@ def experts_part(layer: int, tokens: int, split: bool) -> list[Kernel]:
             host="npu::npu_moe_finalize_routing",
         ),
         end,
-    ]
+    ]  # fmt: skip
 
 
 def chain_of(tokens: int, context: int, *, split: bool) -> list[Kernel]:
@@ -249,7 +241,7 @@ def chain_of(tokens: int, context: int, *, split: bool) -> list[Kernel]:
         call("allGather", "all_gather", None, min(tokens, 64) * VOCABULARY * RANKS),
         vector("ArgMaxV2", "sampling", None, min(tokens, 64) * VOCABULARY, f"{min(tokens, 64)},{VOCABULARY}",
                host="aten::argmax"),
-    ]
+    ]  # fmt: skip
     return out + heads
 
 
@@ -266,9 +258,7 @@ def named(kernels: list[Kernel], counter: dict[str, int]) -> None:
 
 
 def simulate(variant: str) -> Run:
-    """Place everything in time: streams run in order, the compute cores do one kernel at a time,
-    calls end together.
-    """
+    """Place everything in time: streams run in order, the compute cores do one kernel at a time, calls end together."""
     split, micro = variant in ("split", "both"), variant in ("micro_batch", "both")
     run, counter = Run(variant), {}
     noise = random.Random(910)  # noqa: S311 (no secret: the same files every time)
@@ -338,16 +328,12 @@ def simulate(variant: str) -> Run:
 
 
 def consumes(kernel: Kernel) -> bool:
-    """Whether a kernel needs what a pending AllGather of the latents brings: all but the norm of
-    the query's latent.
-    """
+    """Whether a kernel needs what a pending AllGather of the latents brings: all but the norm of the query's latent."""
     return not (kernel.op == "RmsNorm" and kernel.shapes[0].endswith(f",{Q_LATENT}"))
 
 
 def interleaved(chains: list[list[Kernel]]) -> list[tuple[int, int]]:
-    """Order in which the host issues: one chain as it is; of two, one goes on while the other
-    one communicates.
-    """
+    """Order in which the host issues: one chain as it is; of two, one goes on while the other one communicates."""
     if len(chains) == 1:
         return [(0, i) for i in range(len(chains[0]))]
     order, place, turn = [], [0, 0], 0
@@ -402,7 +388,7 @@ def truth(run: Run) -> dict[str, object]:
             "name": p.kernel.name, "layer": p.kernel.layer, "stage": p.kernel.stage, "micro_batch": p.chain,
         }
         for p in run.placed
-    ]
+    ]  # fmt: skip
     return {"synthetic": True, "about": __doc__, "variant": run.variant, "steps": steps, "kernels": kernels}
 
 

@@ -1,6 +1,4 @@
-"""What torch_npu writes of a run, from the run that ``ascend_synthetic`` placed: text files and
-databases of a rank.
-"""
+"""What torch_npu writes of a run, from the run that ``ascend_synthetic`` placed: text files and databases of a rank."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ from ascend_synthetic import COMMUNICATION_STREAM, GROUP, PEAK_FLOPS, RANKS, Pla
 MAIN, QUEUE = 4001, 4002
 PROCESS = {"Python": 4001, "CANN": 900_000, "Ascend Hardware": 900_032, "AI Core Freq": 900_064, "HBM": 900_096,
            "Communication": 900_128, "NPU MEM": 900_160, "Overlap Analysis": 900_192, "LLC": 900_224,
-           "QoS": 900_256}
+           "QoS": 900_256}  # fmt: skip
 NONE = 4294967295
 CYCLES_PER_US, CORES = 1800, 24
 MODEL_BYTES = 24 << 30
@@ -59,15 +57,14 @@ def pieces(p: Placed) -> list[dict[str, Any]]:
          "link": "HCCS"},
         {**base, "name": "Reduce_Inline", "start": p.end - 0.4, "dur": 0.4, "plane": 0, "size": 32, "link": "ON_CHIP",
          "dst": NONE},
-    ]
+    ]  # fmt: skip
 
 
 def waits(p: Placed) -> list[dict[str, Any]]:
     """The wait for an event before a kernel, and the record on the stream that it waited for."""
     if p.waited_from is None or p.waited_to - p.waited_from < 0.1:
         return []
-    # the record and the end of the wait follow what was waited for
-    end = round(min(p.waited_to, p.start) + 0.04, 2)
+    end = round(min(p.waited_to, p.start) + 0.04, 2)  # the record and the end of the wait follow what was waited for
     return [
         {"name": "EVENT_RECORD", "stream": p.waited_for, "start": end - 0.02, "dur": 0.02},
         {"name": "EVENT_WAIT", "stream": p.stream, "start": round(p.waited_from, 2), "dur": round(end - p.waited_from, 2)},
@@ -75,9 +72,7 @@ def waits(p: Placed) -> list[dict[str, Any]]:
 
 
 def counters_of(p: Placed) -> dict[str, float]:
-    """Counters of the cores: the cube's share follows from the FLOPs, the vector's is an
-    assumption.
-    """
+    """Counters of the cores: the cube's share follows from the FLOPs, the vector's is an assumption."""
     time = p.end - p.start
     cube = p.kernel.flops / (PEAK_FLOPS * time * 1e-6)
     is_cube = p.kernel.core in ("AI_CORE", "MIX_AIC")
@@ -97,9 +92,7 @@ def counters_of(p: Placed) -> dict[str, float]:
 
 
 def sampled(p: Placed) -> dict[str, float]:
-    """What the counters of the device say while a kernel runs: assumptions, in MB/s but for the
-    hit rate.
-    """
+    """What the counters of the device say while a kernel runs: assumptions, in MB/s but for the hit rate."""
     read = 400_000.0 if p.kernel.core == "AI_CORE" else 90_000.0
     hit = 0.4 if p.kernel.core == "AI_CORE" else 0.8
     return {"HBM": read, "LLC": read / (1 - hit), "hit": hit, "QoS": read / 64}
@@ -111,7 +104,7 @@ def stack_of(p: Placed) -> list[str]:
     return [
         f"model.py(30): {p.kernel.stage}", f"model.py(20): {where}",
         "model.py(10): forward", "engine.py(10): execute_model",
-    ]
+    ]  # fmt: skip
 
 
 def steps_of(run: Run, rank: int) -> list[dict[str, Any]]:
@@ -129,7 +122,7 @@ def steps_of(run: Run, rank: int) -> list[dict[str, Any]]:
                 "Communication(Not Overlapped and Exclude Receive)": round(found["communication_not_overlapped"], 3),
                 "Preparing": round(min(p.start for p in mine) - begin, 3),
             }
-        )
+        )  # fmt: skip
     return rows
 
 
@@ -147,13 +140,13 @@ def communication_of(run: Run, rank: int) -> tuple[dict[str, Any], dict[str, Any
                 "Transit Time(ms)": move["dur"] / 1000, "Wait Time(ms)": wait / 1000,
                 "Synchronization Time(ms)": wait / 1000, "Idle Time(ms)": (elapse - wait - move["dur"]) / 1000,
             }
-        }
+        }  # fmt: skip
         links.setdefault(f"step{p.step}", {"p2p": {}, "collective": {}})["collective"][label] = {
             f"{rank}-{1 - rank}": {
                 "Transport Type": "HCCS", "Transit Size(MB)": move["size"] / 1e6, "Transit Time(ms)": move["dur"] / 1000,
                 "Bandwidth(GB/s)": round(move["size"] / move["dur"] / 1e3, 4), "Op Name": p.kernel.name,
             }
-        }
+        }  # fmt: skip
     return times, links
 
 
@@ -212,7 +205,7 @@ def write_text(run: Run, rank: int, output: Path) -> None:
             }
             for (op, core), t in sorted(sums.items(), key=lambda item: -sum(item[1]))
         ],
-    )
+    )  # fmt: skip
     used = memory_of(run, rank)
     mb = 1 << 20
     _csv(
@@ -227,7 +220,7 @@ def write_text(run: Run, rank: int, output: Path) -> None:
             }
             for a, b, size, after in used
         ],
-    )
+    )  # fmt: skip
     _csv(
         output / "memory_record.csv",
         [
@@ -237,7 +230,7 @@ def write_text(run: Run, rank: int, output: Path) -> None:
             }
             for a, _, _, after in used
         ],
-    )
+    )  # fmt: skip
 
 
 def kernel_row(p: Placed) -> dict[str, Any]:
@@ -253,7 +246,7 @@ def kernel_row(p: Placed) -> dict[str, Any]:
         "Input Data Types": "N/A" if none else types, "Input Formats": "N/A" if none else types.replace("DT_BF16", "ND"),
         "Output Shapes": "N/A" if none else f'"{p.kernel.shapes[1]}"',
         "Output Data Types": "N/A" if none else "DT_BF16", "Output Formats": "N/A" if none else "ND",
-    }
+    }  # fmt: skip
     return row | {key: "N/A" if none else value for key, value in counters_of(p).items()}
 
 
@@ -302,18 +295,18 @@ def timeline(run: Run, rank: int, mine: list[Placed]) -> list[dict[str, Any]]:
             span("Ascend Hardware", task["stream"], task["name"], task["start"], task["dur"], args=kind)
         if p.kernel.is_call:
             about = {"connection_id": p.connection, "model id": NONE, "data_type": DATA_TYPE, "alg_type": "MESH",
-                     "count": int(p.kernel.shapes[0])}
+                     "count": int(p.kernel.shapes[0])}  # fmt: skip
             span("Communication", 0, p.kernel.name, p.start, p.end - p.start, args=about)
             for task in pieces(p):
                 about = {
                     "notify_id": "1", "stream id": COMMUNICATION_STREAM, "task id": p.task, "task type": task["name"],
                     "src rank": task["src"], "dst rank": task["dst"], "transport type": "SDMA",
                     "size(Byte)": task["size"], "link type": task["link"] or "INVALID_TYPE",
-                }
+                }  # fmt: skip
                 span("Communication", 1 + task["plane"], task["name"], task["start"], task["dur"], args=about)
         else:
             about = {"Model Id": NONE, "Task Type": p.kernel.core, "Physic Stream Id": p.stream, "Task Id": p.task,
-                     "Subtask Id": NONE, "connection_id": p.connection}
+                     "Subtask Id": NONE, "connection_id": p.connection}  # fmt: skip
             span("Ascend Hardware", p.stream, p.kernel.name, p.start, p.end - p.start, args=about)
     for name, start, end in analysis(mine):
         lanes = ("Computing", "Communication", "Communication(Not Overlapped)", "Free")
@@ -339,9 +332,7 @@ def timeline(run: Run, rank: int, mine: list[Placed]) -> list[dict[str, Any]]:
 
 
 def analysis(mine: list[Placed]) -> list[tuple[str, float, float]]:
-    """The tool's Overlap Analysis: merged computing and communication, the latter without the
-    former, and free time.
-    """
+    """The tool's Overlap Analysis: merged computing and communication, the latter without the former, and free time."""
 
     def merged(spans: list[tuple[float, float]]) -> list[list[float]]:
         out: list[list[float]] = []
@@ -409,22 +400,22 @@ def write_database(run: Run, rank: int, output: Path) -> None:
         connection = p.connection
         if p.kernel.is_call:
             calls.append((out.text(p.kernel.name), ns(p.start), ns(p.end), connection, out.text(GROUP), item, 11,
-                          out.text("MESH"), int(p.kernel.shapes[0]), out.text(p.kernel.op)))
+                          out.text("MESH"), int(p.kernel.shapes[0]), out.text(p.kernel.op)))  # fmt: skip
             for task in pieces(p):
                 number += 1
                 kind = {"Notify_Wait": "Notify Wait", "Notify_Record": "Write Value"}.get(task["name"], "SDMA")
                 tasks.append((ns(task["start"]), ns(task["start"] + task["dur"]), rank, connection, number,
-                              out.text(kind), NONE, COMMUNICATION_STREAM, p.task))
+                              out.text(kind), NONE, COMMUNICATION_STREAM, p.task))  # fmt: skip
                 parts.append((out.text(p.kernel.name), number, out.text(task["name"]), task["plane"], out.text(GROUP), 1,
                               task["src"], task["dst"], 0, task["size"],
-                              {"HCCS": 1, "ON_CHIP": 0, None: 65535}[task["link"]], item))
+                              {"HCCS": 1, "ON_CHIP": 0, None: 65535}[task["link"]], item))  # fmt: skip
         else:
             tasks.append((ns(p.start), ns(p.end), rank, connection, number, out.text(p.kernel.core), NONE, p.stream, p.task))
             row = kernel_row(p)
             compute.append((out.text(p.kernel.name), number, row["Block Dim"], 0, out.text(p.kernel.core),
                             out.text(p.kernel.op), *(out.text(str(row[c])) for c in (
                                 "Input Formats", "Input Data Types", "Input Shapes", "Output Formats",
-                                "Output Data Types", "Output Shapes")), 0))
+                                "Output Data Types", "Output Shapes")), 0))  # fmt: skip
             for key, value in counters_of(p).items():
                 if key == "cube_utilization(%)":
                     continue
@@ -434,7 +425,7 @@ def write_database(run: Run, rank: int, output: Path) -> None:
         for task in waits(p):
             number += 1
             tasks.append((ns(task["start"]), ns(task["start"] + task["dur"]), rank, NONE, number,
-                          out.text(task["name"]), NONE, task["stream"], 0))
+                          out.text(task["name"]), NONE, task["stream"], 0))  # fmt: skip
         for event in host_events(p):
             span = (ns(event["start"]), ns(event["start"] + event["dur"]))
             if event["kind"] == "op":
@@ -444,7 +435,7 @@ def write_database(run: Run, rank: int, output: Path) -> None:
                 chains += [(item, out.text(frame), depth) for depth, frame in enumerate(stack_of(p))]
             elif event["kind"] in ("Enqueue", "Dequeue"):
                 api.append((*map(str, span), thread[event["thread"]], item, out.text(event["name"]), None, None, 50002,
-                            None))
+                            None))  # fmt: skip
             else:
                 level = {"acl": 20000, "node": 10000, "hccl": 5500}[event["kind"]]
                 plain = event["name"].partition("@")[2]
@@ -454,57 +445,57 @@ def write_database(run: Run, rank: int, output: Path) -> None:
         api.append((str(ns(begin)), str(ns(end)), thread[MAIN], None, out.text(label), None, None, 50001, None))
     for _, step, begin, end in (s for s in run.synchronised if s[0] == rank):
         api.append((str(ns(begin)), str(ns(end)), thread[MAIN], None, out.text("aten::to"), None, out.text("64"), 50001,
-                    None))
+                    None))  # fmt: skip
         cann.append((ns(begin + 1), ns(end - 1), 20000, thread[MAIN], 50 + step,
-                     out.text("aclrtSynchronizeStreamWithTimeout")))
+                     out.text("aclrtSynchronizeStreamWithTimeout")))  # fmt: skip
     used = memory_of(run, rank)
     reserved = MODEL_BYTES + (1 << 30)
     out.table("NPU_INFO", "id INTEGER, name TEXT", [(rank, DEVICE_NAME)])
     out.table("RANK_DEVICE_MAP", "rankId INTEGER, deviceId INTEGER", [(rank, rank)])
     out.table("META_DATA", "name TEXT, value TEXT", [("SCHEMA_VERSION", "1.0.0"), ("synthetic", "true")])
     out.table("TASK", "startNs INTEGER, endNs INTEGER, deviceId INTEGER, connectionId INTEGER, globalTaskId INTEGER, "
-              "taskType INTEGER, contextId INTEGER, streamId INTEGER, taskId INTEGER", tasks)
+              "taskType INTEGER, contextId INTEGER, streamId INTEGER, taskId INTEGER", tasks)  # fmt: skip
     out.table("COMPUTE_TASK_INFO", "name INTEGER, globalTaskId INTEGER, blockDim INTEGER, mixBlockDim INTEGER, "
               "taskType INTEGER, opType INTEGER, inputFormats INTEGER, inputDataTypes INTEGER, inputShapes INTEGER, "
-              "outputFormats INTEGER, outputDataTypes INTEGER, outputShapes INTEGER, waitNs INTEGER", compute)
+              "outputFormats INTEGER, outputDataTypes INTEGER, outputShapes INTEGER, waitNs INTEGER", compute)  # fmt: skip
     out.table("COMMUNICATION_OP", "opName INTEGER, startNs INTEGER, endNs INTEGER, connectionId INTEGER, "
               "groupName INTEGER, opId INTEGER, dataType INTEGER, algType INTEGER, count NUMERIC, opType INTEGER",
-              calls)
+              calls)  # fmt: skip
     out.table("COMMUNICATION_TASK_INFO", "name INTEGER, globalTaskId INTEGER, taskType INTEGER, planeId INTEGER, "
               "groupName INTEGER, notifyId INTEGER, srcRank INTEGER, dstRank INTEGER, transportType INTEGER, "
-              "size INTEGER, linkType INTEGER, opId INTEGER", parts)
+              "size INTEGER, linkType INTEGER, opId INTEGER", parts)  # fmt: skip
     out.table("CANN_API", "startNs INTEGER, endNs INTEGER, type INTEGER, globalTid INTEGER, connectionId INTEGER, "
-              "name INTEGER", cann)
+              "name INTEGER", cann)  # fmt: skip
     out.table("PYTORCH_API", "startNs TEXT, endNs TEXT, globalTid INTEGER, connectionId INTEGER, name INTEGER, "
-              "inputDtypes INTEGER, inputShapes INTEGER, type INTEGER, callchainId INTEGER", api)
+              "inputDtypes INTEGER, inputShapes INTEGER, type INTEGER, callchainId INTEGER", api)  # fmt: skip
     out.table("PYTORCH_CALLCHAINS", "id INTEGER, stack INTEGER, stackDepth INTEGER", chains)
     out.table("CONNECTION_IDS", "id INTEGER, connectionId INTEGER", links)
     out.table("TASK_PMU_INFO", "globalTaskId INTEGER, name INTEGER, value NUMERIC", pmu)
     out.table("ENUM_HCCL_LINK_TYPE", "id INTEGER, name TEXT", [(0, "ON_CHIP"), (1, "HCCS"), (65535, "INVALID_TYPE")])
     out.table("ENUM_HCCL_TRANSPORT_TYPE", "id INTEGER, name TEXT", [(0, "SDMA")])
     out.table("AICORE_FREQ", "deviceId INTEGER, timestampNs NUMERIC, freq INTEGER",
-              [(rank, ns(p.start), CYCLES_PER_US) for p in mine[::40]])
+              [(rank, ns(p.start), CYCLES_PER_US) for p in mine[::40]])  # fmt: skip
     read, others, mb = out.text("read"), out.text("OTHERS"), 1 << 20
     seen = [(ns(p.start), sampled(p)) for p in mine[::40]]
     out.table("HBM", "deviceId INTEGER, timestampNs INTEGER, bandwidth NUMERIC, hbmId INTEGER, type INTEGER",
-              [(rank, at, now["HBM"] * mb, 0, read) for at, now in seen])
+              [(rank, at, now["HBM"] * mb, 0, read) for at, now in seen])  # fmt: skip
     out.table("LLC", "deviceId INTEGER, llcId INTEGER, timestampNs INTEGER, hitRate REAL, throughput INTEGER, "
-              "mode INTEGER", [(rank, 0, at, 100 * now["hit"], now["LLC"] * mb, read) for at, now in seen])
+              "mode INTEGER", [(rank, 0, at, 100 * now["hit"], now["LLC"] * mb, read) for at, now in seen])  # fmt: skip
     out.table("QOS", "deviceId INTEGER, timestampNs INTEGER, eventName INTEGER, bandwidth NUMERIC",
-              [(rank, at, others, now["QoS"]) for at, now in seen])
+              [(rank, at, others, now["QoS"]) for at, now in seen])  # fmt: skip
     out.table("MEMORY_RECORD", "component INTEGER, timestamp INTEGER, totalAllocated INTEGER, totalReserved INTEGER, "
-              "deviceId INTEGER", [(out.text("PTA"), ns(a), after, reserved, rank) for a, _, _, after in used])
+              "deviceId INTEGER", [(out.text("PTA"), ns(a), after, reserved, rank) for a, _, _, after in used])  # fmt: skip
     out.table("OP_MEMORY", "name INTEGER, size INTEGER, allocationTime INTEGER, releaseTime INTEGER, "
               "allocationTotalAllocated INTEGER, allocationTotalReserved INTEGER, releaseTotalAllocated INTEGER, "
               "releaseTotalReserved INTEGER, deviceId INTEGER",
               [(out.text("npu::synthetic"), size, ns(a), ns(b), after, reserved, MODEL_BYTES, reserved, rank)
-               for a, b, size, after in used])
+               for a, b, size, after in used])  # fmt: skip
     out.close()
     sums = Writer(output / "analysis.db")
     rows = [tuple(str(v) if k == "Step" else v for k, v in row.items()) for row in steps_of(run, rank)]
     sums.table("StepTraceTime", "step TEXT, computing NUMERIC, communication_not_overlapped NUMERIC, "
                "overlapped NUMERIC, communication NUMERIC, free NUMERIC, stage NUMERIC, bubble NUMERIC, "
-               "communication_not_overlapped_and_exclude_receive NUMERIC, preparing NUMERIC", rows)
+               "communication_not_overlapped_and_exclude_receive NUMERIC, preparing NUMERIC", rows)  # fmt: skip
     times, links_said = communication_of(run, rank)
     spent, matrix = [], []
     for step, by_kind in times.items():
@@ -517,8 +508,8 @@ def write_database(run: Run, rank: int, output: Path) -> None:
                 matrix.append((name, group, *ends, *list(link.values())[:4], step, "collective", name))
     sums.table("CommAnalyzerTime", "hccl_op_name TEXT, group_name TEXT, start_timestamp NUMERIC, elapse_time NUMERIC, "
                "transit_time NUMERIC, wait_time NUMERIC, synchronization_time NUMERIC, idle_time NUMERIC, step TEXT, "
-               "type TEXT", spent)
+               "type TEXT", spent)  # fmt: skip
     sums.table("CommAnalyzerMatrix", "hccl_op_name TEXT, group_name TEXT, src_rank TEXT, dst_rank TEXT, "
                "transport_type TEXT, transit_size NUMERIC, transit_time NUMERIC, bandwidth NUMERIC, step TEXT, "
-               "type TEXT, op_name TEXT", matrix)
+               "type TEXT, op_name TEXT", matrix)  # fmt: skip
     sums.close()

@@ -1,11 +1,9 @@
 #!/usr/bin/env python3
-"""Make a synthetic run of 32 ranks on four hosts, one of which becomes slow: nothing in it was
-measured.
+"""Make a synthetic run of 32 ranks on four hosts, one of which becomes slow: nothing in it was measured.
 
-One file a rank, as PyTorch's profiler writes it. Each rank runs 20 decode steps of about 2 ms. In
-every step the eight ranks of a host run all-reduces (tensor parallelism), then all 32 ranks
-exchange tokens (expert parallelism). From step 8 on, the matrix products of ``host2`` take 40 %
-longer: ranks 16 to 23 are late, and all others wait for them.
+One file a rank, as PyTorch's profiler writes it. Each rank runs 20 decode steps of about 2 ms. In every step the eight
+ranks of a host run all-reduces (tensor parallelism), then all 32 ranks exchange tokens (expert parallelism). From step 8
+on, the matrix products of ``host2`` take 40 % longer: ranks 16 to 23 are late, and all others wait for them.
 
 Use: ``python ranks_synthetic.py FOLDER``; only the standard library.
 """
@@ -25,17 +23,13 @@ EXCHANGE = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
 
 
 def product_us(rank: int, step: int) -> float:
-    """Time of the matrix products of a rank in a step: 800 us and a little of its own, more on
-    the slow host.
-    """
+    """Time of the matrix products of a rank in a step: 800 us and a little of its own, more on the slow host."""
     own = 800 + 3 * ((7 * rank + 5 * step) % 11)
     return own * 1.4 if rank // PER_HOST == SLOW_HOST and step >= SLOW_FROM else own
 
 
 def events_of(rank: int, own: list[int]) -> list[dict]:
-    """Trace events of a rank: a label and three launches in each step, and the kernels that they
-    launch.
-    """
+    """Trace events of a rank: a label and three launches in each step, and the kernels that they launch."""
     device, events = rank % PER_HOST, []
     groups = {REDUCE: ("1", "allreduce", own), EXCHANGE: ("2", "all_to_allv", list(range(RANKS)))}
 

@@ -1,22 +1,17 @@
 #!/usr/bin/env python3
-"""Record what the bundled samples of vLLM hold: one profiled offline generation with random
-weights.
+"""Record what the bundled samples of vLLM hold: one profiled offline generation with random weights.
 
-On a machine with GPUs, vLLM and, for the last lines, Nsight Systems; ``--model`` is a folder with a
-``config.json``:
+On a machine with GPUs, vLLM and, for the last lines, Nsight Systems; ``--model`` is a folder with a ``config.json``:
 
-    python record.py --model Qwen2.5-7B --tp 4 --out traces                     #
-    torch_tp4_eager_custom_allreduce python record.py --model Qwen2.5-7B --tp 4 --out traces
-    --engine '{"disable_custom_all_reduce": true}' python record.py --model Qwen2.5-7B --tp 4 --out
-    traces --eager 0 --output-tokens 50      # torch_tp4_cudagraph python record.py --model
-    Qwen2.5-7B --pp 2 --out traces                     # torch_pp2_eager nsys profile -t cuda,nvtx
-    --sample=none --cpuctxsw=none --cuda-graph-trace=node --trace-fork-before-exec=true \\
+    python record.py --model Qwen2.5-7B --tp 4 --out traces                     # torch_tp4_eager_custom_allreduce
+    python record.py --model Qwen2.5-7B --tp 4 --out traces --engine '{"disable_custom_all_reduce": true}'
+    python record.py --model Qwen2.5-7B --tp 4 --out traces --eager 0 --output-tokens 50      # torch_tp4_cudagraph
+    python record.py --model Qwen2.5-7B --pp 2 --out traces                     # torch_pp2_eager
+    nsys profile -t cuda,nvtx --sample=none --cpuctxsw=none --cuda-graph-trace=node --trace-fork-before-exec=true \\
         --capture-range=cudaProfilerApi --capture-range-end=stop -o report \\
-        python record.py --mode cuda --model Qwen2.5-7B --tp 2 --eager 0 --output-tokens 20   #
-        nsys_tp2_cudagraph
+        python record.py --mode cuda --model Qwen2.5-7B --tp 2 --eager 0 --output-tokens 20   # nsys_tp2_cudagraph
 
-``llmprof run`` records the like, checks it and measures more; this script is what ran for the
-samples.
+``llmprof run`` records the like, checks it and measures more; this script is what ran for the samples.
 """
 
 from __future__ import annotations
@@ -63,7 +58,7 @@ def main() -> None:
         "max_model_len": 4096, "max_num_seqs": 32, "gpu_memory_utilization": 0.4, "tensor_parallel_size": args.tp,
         "pipeline_parallel_size": args.pp, "enforce_eager": bool(args.eager), "disable_log_stats": False,
         "enable_prefix_caching": False,
-    }
+    }  # fmt: skip
     if args.mode == "torch":
         options = {"torch_profiler_with_stack": False, "torch_profiler_record_shapes": True}
         folder = str(Path(args.out).absolute())

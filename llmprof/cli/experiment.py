@@ -256,7 +256,7 @@ def _point_values(args: Namespace, folder: Path, terminal: Terminal) -> dict[str
     _points(args, place, _layouts(args.layouts), terminal)
     values: dict[str, list[float]] = {}
     for path in sorted(place.glob("latency_analysis_*.json")):
-        for row in typed.read(path, typed.Points)["rows"]:
+        for row in typed.read(path, typed.PointsJson)["rows"]:
             point = f"tp{row['tp']}_pp{row['pp']}_{row['prompt']}x{row['batch']}x{row['out']}_s"
             for phase in ("prefill", "decode_step"):
                 if row.get(f"{phase}_s") is not None:

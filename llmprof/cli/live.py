@@ -166,7 +166,7 @@ def watch(args: Namespace, terminal: Terminal) -> str:
         folder = llmprof.watch(args.url, args.when, **options)
     except KeyboardInterrupt:
         return "" if args.json else "The watch has ended."
-    said = typed.found(folder / STATE, typed.Watch) or {}
+    said = typed.found(folder / STATE, typed.WatchJson) or {}
     if args.json:
         return to_json({"folder": folder} | said)
     kept = text.counted(len(said.get("kept") or ()), "capture")
@@ -193,7 +193,7 @@ def record(args: Namespace, terminal: Terminal) -> str:
     if not args.json:
         options["say"] = lambda words: terminal.tell(wrapped(words, terminal.width, "", ""))
     done = llmprof.record(args.url, **options)
-    recording = typed.found(done.folder.recording, typed.Recording) or {}
+    recording = typed.found(done.folder.recording, typed.RecordingJson) or {}
     if args.json:
         return to_json({"folder": done.folder.path, "state": done.state, "recording": recording})
     return "\n\n".join(filter(None, (capture_text(done, terminal), _places(done, recording))))

@@ -165,7 +165,7 @@ def with_cpu_samples(folder: Path, trace: Trace) -> Trace:
     try:
         if (folder / CPU_TEXT).is_file():
             rows, *_ = perf.samples(folder / CPU_TEXT)
-            offset = (typed.found(folder / CPU_CLOCK, typed.Clock) or {}).get(
+            offset = (typed.found(folder / CPU_CLOCK, typed.ClockJson) or {}).get(
                 "epoch_minus_monotonic_ns"
             )
             epoch = trace.meta.get("start_epoch_ns")

@@ -133,7 +133,7 @@ def _of_server(folder: Path) -> dict[str, Any] | None:
     """The options of the server that a run recorded; None where neither it nor its process told
     them.
     """
-    said = typed.whole(folder / RECORDING_FILE, typed.Recording) or {}
+    said = typed.whole(folder / RECORDING_FILE, typed.RecordingJson) or {}
     config = said.get("config")
     if config is None or _TELL.isdisjoint(said.get("told_by") or ()):
         return None
@@ -155,7 +155,7 @@ def without_profiler(folder: Path) -> dict[str, float]:
     """Mean time of a further token in a run, without (``plain_ns``) and under the profiler;
     empty if unknown.
     """
-    requests = (typed.whole(folder / WORKER_FILE, typed.Worker) or {"requests": []})["requests"]
+    requests = (typed.whole(folder / WORKER_FILE, typed.WorkerJson) or {"requests": []})["requests"]
     plain, profiled = (
         fmean(
             [

@@ -449,7 +449,7 @@ def replacing(folder: Path, *, overwrite: bool) -> Iterator[Path]:
 
 def listed(folder: Path) -> set[str]:
     """Files of an earlier report in a folder, as its summary lists them; empty if there is none."""
-    summary = typed.whole(folder / SUMMARY, typed.Report)
+    summary = typed.whole(folder / SUMMARY, typed.ReportJson)
     if summary is None:
         return set()
     names = summary["files"] if isinstance(summary["files"], list) else []

@@ -533,7 +533,7 @@ def calibrated(device: str | Device) -> Calibration:
         raise LlmprofError(
             f"there is no calibration of {name}", expected="H100 SXM or H200", hint=hint
         )
-    return _parsed(typed.decoded(file.read_bytes(), typed.Calibration, file.name), file.name)
+    return _parsed(typed.decoded(file.read_bytes(), typed.CalibrationJson, file.name), file.name)
 
 
 def read_calibration(path: str | Path) -> Calibration:
@@ -546,7 +546,8 @@ def read_calibration(path: str | Path) -> Calibration:
     """
     hint = "give the text of Calibration.to_json"
     return _parsed(
-        typed.read(Path(path), typed.Calibration, error=LlmprofError, hint=hint), Path(path).name
+        typed.read(Path(path), typed.CalibrationJson, error=LlmprofError, hint=hint),
+        Path(path).name,
     )
 
 

@@ -203,14 +203,14 @@ def read_steps(path: str | Path) -> pl.DataFrame:
         The file cannot be read, or has no such rows.
     """
     rows = typed.read(
-        Path(path), typed.Steps, error=LlmprofError, hint="give a file of measured steps"
+        Path(path), typed.StepsJson, error=LlmprofError, hint="give a file of measured steps"
     )["rows"]
     if not rows:
         raise LlmprofError(
             f"{Path(path).name} has no measured steps", expected="rows of measured steps"
         )
     known = [
-        {name: row[name] for name in typed.Step.__annotations__ if name in row} for row in rows
+        {name: row[name] for name in typed.StepJson.__annotations__ if name in row} for row in rows
     ]
     frame = pl.DataFrame(known, infer_schema_length=None)
     defaults = {"tp": pl.lit(1), "dtype": pl.lit("bfloat16"), "out": pl.lit(2)}

@@ -37,6 +37,7 @@ def stored(folder, count):
                 "seconds": 2.0,
             }
     state["tune"] = {
+        "spent_s": 0.0,
         "objective": "output_tokens_per_s",
         "slo": "tpot_p95<=8ms",
         "start": start,

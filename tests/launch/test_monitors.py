@@ -210,7 +210,7 @@ def fail(*_: object, **__: object) -> None:
 
 
 def test_a_full_disk_is_an_error(tmp_path, monkeypatch):
-    monkeypatch.setattr(pl.DataFrame, "write_parquet", fail)
+    monkeypatch.setattr("llmprof.trace.storage.files.os.fsync", fail)
     path = tmp_path / "m.parquet"
     with (
         pytest.raises(OutputError, match="No space left on device"),

@@ -1,5 +1,6 @@
 """Answers of servers that have no end, are no JSON, or name what is not theirs."""
 
+import json
 import time
 
 import httpx
@@ -11,7 +12,6 @@ from llmprof.run.live import server as module
 from llmprof.run.live import watching
 from llmprof.run.live.counters import parsed
 from llmprof.run.live.server import MOST_BYTES, Address, LostError, Server, about, send
-from llmprof.trace.storage import files
 from tests.live.hostile import ENDLESS, NO_JSON, SLOW, hostile, models, told, whole
 from tests.live.stand_in import metrics
 
@@ -88,7 +88,7 @@ def test_a_watch_goes_on_after_lines_and_readings_that_cannot_be_read(tmp_path):
     text = 'vllm:time_to_first_token_seconds_bucket{le="abc"} 1\nvllm:num_requests_running 3\n'
     with hostile({"/metrics": whole(text.encode())}) as server:
         home = llmprof.watch(server.url, output=tmp_path / "w", every_s=0.05, for_s=0.5)
-    state = files.read_json(home / watching.STATE)
+    state = json.loads((home / watching.STATE).read_text())
     assert state["scrapes"] >= 1
     assert state["unread"] == state["scrapes"]
     assert f"llmprof_watch_unread {float(state['unread'])}" in (home / watching.METRICS).read_text()

@@ -151,21 +151,29 @@ def test_a_file_of_another_form(whole, name, tmp_path):
     ("kind", "value", "place"),
     [
         (
-            typed.Sweep,
+            typed.SweepJson,
             {"version": 2, "config": {"model": "m"}, "parameters": {}, "points": []},
             "version",
         ),
-        (typed.Worker, {"requests": [{"phase": "plain", "ttft_s": "soon"}]}, "requests[0].ttft_s"),
-        (typed.Worker, {"requests": [{"phase": "plain", "ttft_s": 1e300}]}, "requests[0].ttft_s"),
-        (typed.Worker, {"requests": [], "peak_memory_bytes": {"0": None}}, "peak_memory_bytes"),
-        (typed.Run, {"state": "unheard of"}, "state"),
-        (typed.Start, {"home": "a\0b"}, "home"),
         (
-            typed.Watch,
+            typed.WorkerJson,
+            {"requests": [{"phase": "plain", "ttft_s": "soon"}]},
+            "requests[0].ttft_s",
+        ),
+        (
+            typed.WorkerJson,
+            {"requests": [{"phase": "plain", "ttft_s": 1e300}]},
+            "requests[0].ttft_s",
+        ),
+        (typed.WorkerJson, {"requests": [], "peak_memory_bytes": {"0": None}}, "peak_memory_bytes"),
+        (typed.RunJson, {"state": "unheard of"}, "state"),
+        (typed.StartJson, {"home": "a\0b"}, "home"),
+        (
+            typed.WatchJson,
             {"events": [{"time": "t", "what": "captured", "folder": "../.."}]},
             "events[0].folder",
         ),
-        (typed.Watch, {"captures": 2**64}, "captures"),
+        (typed.WatchJson, {"captures": 2**64}, "captures"),
     ],
 )
 def test_the_error_names_file_and_field(tmp_path, kind, value, place):
@@ -181,23 +189,23 @@ def test_the_error_names_file_and_field(tmp_path, kind, value, place):
 def test_what_is_missing_damaged_or_kept(tmp_path):
     path = tmp_path / "watch.json"
     assert (
-        typed.found(path, typed.Watch)
-        is typed.whole(path, typed.Watch)
-        is typed.kept(path, typed.Watch)
+        typed.found(path, typed.WatchJson)
+        is typed.whole(path, typed.WatchJson)
+        is typed.kept(path, typed.WatchJson)
         is None
     )
     path.write_text('{"captures": 3, "later": [1]}')
-    assert typed.read(path, typed.Watch) == {"captures": 3, "later": [1]}, (
+    assert typed.read(path, typed.WatchJson) == {"captures": 3, "later": [1]}, (
         "what a later version wrote stays"
     )
     path.write_text("{")
-    assert typed.whole(path, typed.Watch) is None
+    assert typed.whole(path, typed.WatchJson) is None
     with pytest.warns(TraceWarning, match="damaged-1"):
-        assert typed.kept(path, typed.Watch) is None
+        assert typed.kept(path, typed.WatchJson) is None
     assert (tmp_path / "watch.json.damaged-1").read_text() == "{"
     path.write_text("[")
     with pytest.warns(TraceWarning, match="damaged-2"):
-        typed.kept(path, typed.Watch)
+        typed.kept(path, typed.WatchJson)
 
 
 YAML = {

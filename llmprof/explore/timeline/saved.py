@@ -12,12 +12,12 @@ from typing import Any, Final, Literal
 import msgspec
 import platformdirs
 
-from llmprof.errors import ArgumentError, LlmprofError
+from llmprof.errors import ArgumentError, LlmprofError, ReadError
 from llmprof.explore.base.messages import Record, Window
 from llmprof.explore.timeline.data import TimelineData
 from llmprof.explore.timeline.rows import KINDS
 from llmprof.trace import Trace
-from llmprof.trace.storage import files
+from llmprof.trace.storage import files, typed
 
 NOTES_FOLDER: Final = "LLMPROF_NOTES"
 """Environment variable with the folder of notes; by default it is ``notes`` in the user's data
@@ -167,15 +167,11 @@ class Notes:
         """Marks of the file, none where there is none."""
         self._damaged = ""
         try:
-            content = self.path.read_bytes()
-        except FileNotFoundError:
+            kept = msgspec.convert(typed.found(self.path, _File), _File | None)
+        except ReadError as error:
+            raise self._kept(f"cannot be used ({error.found})") from error
+        if kept is None:
             return []
-        except OSError as error:
-            raise self._kept(f"cannot be read ({error.strerror or error})") from error
-        try:
-            kept = msgspec.json.decode(content, type=_File)
-        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-            raise self._kept(f"is damaged ({error})") from error
         if kept.trace != self._trace:
             raise self._kept(
                 f"has notes of another trace ({kept.trace[:16]}; this one is {self._trace})"

@@ -49,7 +49,7 @@ def load(folder: Path) -> dict[str, Any]:
     path = folder / FILE
     if not path.exists():
         raise ReadError(f"there is no sweep in {folder}", expected=f"a folder with {FILE}")
-    state: dict[str, Any] = typed.read(path, typed.Sweep)
+    state: dict[str, Any] = typed.read(path, typed.SweepJson)
     names = state["parameters"].keys()
     for place, point in enumerate(state["points"]):
         typed.checked(

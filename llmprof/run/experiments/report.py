@@ -277,7 +277,7 @@ def saved(folder: str | Path) -> Results:
     timings = read(timed[0].parent) if timed else None
     if not points:
         return Results(read_bandwidth(bandwidth[-1]), None, None, timings=timings)
-    frame, document = read_points(*points), typed.read(points[0], typed.Points)
+    frame, document = read_points(*points), typed.read(points[0], typed.PointsJson)
     return Results(
         read_bandwidth(bandwidth[-1]) if bandwidth else None,
         frame,

@@ -314,7 +314,7 @@ def read_communication(*paths: str | Path) -> pl.DataFrame:
 
 
 def _document(path: str | Path) -> dict[str, Any]:
-    document: dict[str, Any] = typed.read(Path(path), typed.Points)
+    document: dict[str, Any] = typed.read(Path(path), typed.PointsJson)
     if document["format"] != FORMAT or not document["rows"]:
         raise ReadError(
             f"{Path(path).name} holds no measured points",

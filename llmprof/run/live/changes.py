@@ -80,7 +80,7 @@ def counters_of(run: Run) -> dict[str, Any]:
     """Counters of a capture: those for which it was made, else those before the window, while
     the profiler was off.
     """
-    judged = typed.found(run.folder.path / CHANGED, typed.Changed) or {}
+    judged = typed.found(run.folder.path / CHANGED, typed.ChangedJson) or {}
     if judged.get("counters"):
         return dict(judged["counters"])
     told = _recording(run).get("counters") or {}
@@ -91,7 +91,7 @@ def counters_of(run: Run) -> dict[str, Any]:
 
 
 def _recording(run: Run) -> dict[str, Any]:
-    return typed.found(run.folder.recording, typed.Recording) or {}
+    return typed.found(run.folder.recording, typed.RecordingJson) or {}
 
 
 def _places(run: Run) -> dict[str, Any]:
@@ -124,7 +124,7 @@ def samples_of(run: Run) -> dict[str, float]:
             [frame.filter(pl.col("name").is_in(list(_UNITS))).select("name", "value"), held]
         )
         samples = dict(rows.group_by("name").agg(pl.col("value").mean()).iter_rows())
-    cores = (typed.found(run.folder.gpu_info, typed.Machine) or {}).get("cores")
+    cores = (typed.found(run.folder.gpu_info, typed.MachineJson) or {}).get("cores")
     if cores and "run.cpu" in samples:
         samples["run.cpu"] /= cores  # of all processors, as the other one
     around = recording.get("devices") or {}

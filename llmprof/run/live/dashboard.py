@@ -46,13 +46,15 @@ def page_of(folder: Path) -> str:
         "says": "",
         "events": None,
         "kept": [],
-    } | (typed.found(folder / STATE, typed.Watch) or {})
+    } | (typed.found(folder / STATE, typed.WatchJson) or {})
     newest = next(
         (one.get("folder") for one in reversed(said["events"] or ()) if one["what"] == "captured"),
         None,
     )
     found = (
-        typed.found(folder / CAPTURES / newest / FINDINGS, list[typed.Finding]) if newest else None
+        typed.found(folder / CAPTURES / newest / FINDINGS, list[typed.FindingJson])
+        if newest
+        else None
     )
     recent = history(folder).filter(level="recent")
     return html(recent, said, finding_rows(found or []), every_s=0)

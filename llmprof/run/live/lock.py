@@ -54,7 +54,7 @@ class Lock:
         except OSError as error:
             raise files.refused(self._path, error) from error
         with file:
-            who = typed.whole(self._path, typed.Recorder) or {}
+            who = typed.whole(self._path, typed.RecorderJson) or {}
             if not hold(file):
                 raise LaunchError(
                     f"process {who.get('pid', 'unknown')} records {self._address.url} since"

@@ -40,7 +40,7 @@ polyline { fill: none; stroke: var(--link); stroke-width: 1.5; } svg { display: 
 .pair { margin: 0 0 16px; } .pair h2 { font-size: 16px; margin: 0; }</style></head>
 <body><header><h1>llmprof watch</h1>
 <p class="made">{{ state.scrapes }} readings, {{ state.lost }} without an answer
-{%- if state.unread %}, {{ state.unread }} lines that could not be read{% endif %}.
+{%- if state.get("unread") %}, {{ state.unread }} lines that could not be read{% endif %}.
 Condition: {{ state.when or "none" }}
 {%- if state.when %} ({{ "holds" if state.holds else "does not hold" }}){% endif %}.</p></header><main>
 {% if state.says %}<p class="card"><strong>{{ state.says }}</strong></p>{% endif %}

@@ -267,7 +267,7 @@ def recorded(
     )
     lock = Lock(address)
     with lock.taken() as descriptor:
-        costs = typed.kept(lock.costs, list[typed.Cost]) or []
+        costs = typed.kept(lock.costs, list[typed.CostJson]) or []
         plan = Plan(said, address.url, seconds, steps, costs)
         if say is not None:
             say(plan.words)

@@ -103,7 +103,7 @@ class Watch:
         self._readings: deque[Scrape] = deque(maxlen=1000)
         self._quiet_until_s = -1.0
         self._stored_s: float | None = None
-        earlier = typed.kept(self.folder / STATE, typed.Watch) or {}
+        earlier = typed.kept(self.folder / STATE, typed.WatchJson) or {}
         self.events = (earlier.get("events") or [])[-_MOST_EVENTS:]
         self.captures = earlier.get("captures") or 0
 

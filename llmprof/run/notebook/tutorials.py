@@ -99,7 +99,7 @@ def run_notebook(
 def parameters_of(notebook: Path) -> list[str]:
     """Names that the cell tagged ``parameters`` of a notebook assigns."""
     try:
-        cells = typed.read(notebook, typed.Notebook)["cells"]
+        cells = typed.read(notebook, typed.NotebookJson)["cells"]
         tagged = [
             cell for cell in cells if "parameters" in (cell.get("metadata", {}).get("tags") or ())
         ]

@@ -46,8 +46,7 @@ from llmprof.run.trials.objectives import Limit, limits
 from llmprof.run.trials.schedule import NoPredictionError
 from llmprof.run.trials.settings import REMEDIES, asked, changed, remedies
 from llmprof.run.trials.verdict import FILE, VERSION, Verdict, load
-from llmprof.trace.storage import files
-from llmprof.trace.storage.typed import Worker, whole
+from llmprof.trace.storage import files, typed
 
 _WHICH: Final = {"A": "as it is", "B": "with the change"}
 _POLL_S: Final = 0.02
@@ -369,7 +368,7 @@ class Engine:
                     f"the engine measured nothing for {timeout_s:g} s", hint="raise timeout_s"
                 )
             time.sleep(_POLL_S)
-        worker: dict[str, Any] | None = whole(path, Worker)
+        worker: dict[str, Any] | None = typed.whole(path, typed.WorkerJson)
         if worker is None or worker.get("error"):
             finished = process.Finished(1, 0.0, (), {})
             raise process.failure(worker, finished, self.home / "experiment.log")
@@ -378,7 +377,9 @@ class Engine:
     def ready(self, timeout_s: float) -> None:
         """Wait until the engine is loaded; it is, too, when it has measured once."""
         begun, events = time.monotonic(), self.home / "events.jsonl"
-        while not events.is_file() or '"event": "ready"' not in events.read_text(encoding="utf-8"):
+        while not events.is_file() or '"event": "ready"' not in events.read_text(
+            "utf-8", "replace"
+        ):
             if not self._thread.is_alive():
                 raise self._failed()
             if time.monotonic() - begun > timeout_s:
@@ -392,7 +393,9 @@ class Engine:
             return self._result
         done = self._result or process.Finished(1, 0.0, (), {})
         return process.failure(
-            whole(self.home / "worker.json", Worker), done, self.home / "experiment.log"
+            typed.whole(self.home / "worker.json", typed.WorkerJson),
+            done,
+            self.home / "experiment.log",
         )
 
     def ask_to_end(self) -> None:

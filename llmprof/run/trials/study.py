@@ -162,6 +162,15 @@ class Study:
         ]
         return self.state["points"][min(each)[1]] if each else None
 
+    @property
+    def _ran(self) -> list[dict[str, Any]]:
+        """Measured points whose figures were read: a killed search may not have come to that."""
+        return [
+            one
+            for one in self.state["points"]
+            if one["state"] == "finished" and one.get("metrics") is not None
+        ]
+
     def _missed(self, point: Mapping[str, Any]) -> tuple[Limit, float] | None:
         return worst(point.get("metrics") or {}, self.slo) if point["state"] == "finished" else None
 
@@ -235,7 +244,7 @@ class Study:
     @property
     def says(self) -> str:
         """The result in a few sentences."""
-        ran = [point for point in self.state["points"] if point["state"] == "finished"]
+        ran = self._ran
         if not ran:
             return "Nothing was measured."
         best, one = self.best, self.objective
@@ -298,9 +307,7 @@ class Study:
             ``measured`` without one); ``front``, whether no other point is better in both.
         """
         best, rows = self.best, []
-        for point in self.state["points"]:
-            if point["state"] != "finished":
-                continue
+        for point in self._ran:
             means = (point.get("result") or {}).get("measures") or {}
             held = SLO_WORDS[self._holds(point["metrics"])]
             kind = (
@@ -327,7 +334,7 @@ class Study:
     @property
     def axes(self) -> tuple[str, str]:
         """Names of the figures that :attr:`pareto` has as ``latency`` and ``rate``."""
-        ran = [point for point in self.state["points"] if point["state"] == "finished"]
+        ran = self._ran
         means = (ran[0].get("result") or {}).get("measures") or {} if ran else {}
         known = [name for name in ("tpot_ns", "e2e_ns", "wall_ns") if means.get(name) is not None]
         latency = next(
@@ -379,9 +386,7 @@ class Study:
         ``setting, value, objective, holds``.
         """
         start, rows = self._tune["start"], []
-        for point in self.state["points"]:
-            if point["state"] != "finished":
-                continue
+        for point in self._ran:
             apart = [name for name, value in point["values"].items() if value != start[name]]
             for name in [] if len(apart) > 1 else apart or list(start):
                 value = point["metrics"].get(self.objective.name)

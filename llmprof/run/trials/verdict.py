@@ -277,7 +277,7 @@ def open_trial(folder: str | os.PathLike[str]) -> Verdict:
 
 def load(path: Path) -> dict[str, Any]:
     """State of a trial."""
-    found: dict[str, Any] = typed.read(path, typed.Trial)
+    found: dict[str, Any] = typed.read(path, typed.TrialJson)
     if found["objective"] not in METRICS:
         raise ReadError(
             f"{path} has the objective {found['objective']!r}",

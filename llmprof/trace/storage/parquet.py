@@ -70,7 +70,7 @@ def write(
 
 def load(folder: Path) -> tuple[dict[str, pl.DataFrame], dict[str, Any], dict[str, Any]]:
     """Tables, metadata and coverage that :func:`write` wrote."""
-    if not (folder / META_FILE).is_file():
+    if not (folder / META_FILE).exists():
         raise ReadError(f"{folder} holds no saved trace", expected=f"a folder with {META_FILE}")
     head = read(folder / META_FILE, dict[str, Any], hint=_AGAIN)
     version = head.get("schema")

@@ -7,6 +7,7 @@ the file, the field and what to do.
 """
 
 import itertools
+import json
 import warnings
 from collections.abc import Hashable, Mapping
 from pathlib import Path
@@ -39,7 +40,12 @@ def read(path: Path, kind: Any, *, error: type[LlmprofError] = ReadError, hint: 
 
 def found(path: Path, kind: Any) -> Any:
     """As :func:`read`; None if there is no such file."""
-    return read(path, kind) if path.exists() else None
+    try:
+        return read(path, kind)
+    except ReadError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            return None
+        raise
 
 
 def whole(path: Path, kind: Any) -> Any:
@@ -86,7 +92,7 @@ def decoded(
 ) -> Any:
     """Value of a JSON text, with the types of ``kind``."""
     try:
-        value = plain(msgspec.json.decode(content), len(content))
+        value = plain(json.loads(content), len(content))
         return checked(value, kind, name, error=error, hint=hint)
     except (ValueError, RecursionError) as why:
         raise error(f"{name} is damaged: {why}", hint=hint, path=name) from why
@@ -219,7 +225,7 @@ def row(schema: Mapping[str, Any]) -> Any:
     )  # type: ignore[operator]
 
 
-class Error(TypedDict, total=False):
+class ErrorJson(TypedDict, total=False):
     """Error of a run or of an engine."""
 
     type: str | None
@@ -228,7 +234,7 @@ class Error(TypedDict, total=False):
     advice: str | None
 
 
-class Stage(TypedDict, total=False):
+class StageJson(TypedDict, total=False):
     """Stage of an engine's script."""
 
     name: Required[str]
@@ -237,7 +243,7 @@ class Stage(TypedDict, total=False):
     repeat: Int | None
 
 
-class Request(TypedDict, total=False):
+class RequestJson(TypedDict, total=False):
     """Request of a run."""
 
     phase: Required[str]
@@ -258,7 +264,7 @@ class Request(TypedDict, total=False):
     e2e_s: Seconds | None
 
 
-class EngineStep(TypedDict, total=False):
+class EngineStepJson(TypedDict, total=False):
     """Step of the engine's scheduler."""
 
     phase: Required[str]
@@ -269,14 +275,14 @@ class EngineStep(TypedDict, total=False):
     preempted: list[str] | None
 
 
-class Load(TypedDict, total=False):
+class LoadJson(TypedDict, total=False):
     """Rates of a phase under load."""
 
     phase: Required[str]
     answered_per_s: Required[Number | None]
 
 
-class Cache(TypedDict, total=False):
+class CacheJson(TypedDict, total=False):
     """Size of the KV cache."""
 
     tokens: Count | None
@@ -286,21 +292,21 @@ class Cache(TypedDict, total=False):
     peak_usage: Number | None
 
 
-class Hits(TypedDict, total=False):
+class HitsJson(TypedDict, total=False):
     """Tokens that were looked up in the prefix cache, and found."""
 
-    queries: Required[Count]
-    hits: Required[Count]
+    queries: Required[Annotated[int, Meta(ge=1, le=2**53)]]
+    hits: Required[Count | None]
 
 
-class EngineStart(TypedDict):
+class EngineStartJson(TypedDict):
     """Place of a run among those that one start of an engine measured."""
 
     point: Count
     points: Count | None
 
 
-class Worker(TypedDict, total=False):
+class WorkerJson(TypedDict, total=False):
     """``worker.json``: what the engine's script measured."""
 
     engine: str | None
@@ -310,20 +316,20 @@ class Worker(TypedDict, total=False):
     platform: str | None
     device_names: list[str] | None
     random_weights: bool | None
-    stages: list[Stage] | None
-    requests: Required[list[Request]]
-    engine_start: EngineStart | None
-    engine_steps: list[EngineStep] | None
-    load: list[Load] | None
-    prefix_cache: dict[str, Hits] | None
-    kv_cache: Cache | None
+    stages: list[StageJson] | None
+    requests: Required[list[RequestJson]]
+    engine_start: EngineStartJson | None
+    engine_steps: list[EngineStepJson] | None
+    load: list[LoadJson] | None
+    prefix_cache: dict[str, HitsJson] | None
+    kv_cache: CacheJson | None
     peak_memory_bytes: dict[str, Count] | None
     notes: list[str] | None
     outputs: list[list[Any]] | None
-    error: Error | None
+    error: ErrorJson | None
 
 
-class Progress(TypedDict, total=False):
+class ProgressJson(TypedDict, total=False):
     """Line of ``events.jsonl``."""
 
     event: Required[str]
@@ -332,7 +338,7 @@ class Progress(TypedDict, total=False):
     total: Int
 
 
-class Run(TypedDict, total=False):
+class RunJson(TypedDict, total=False):
     """``state.json`` of a run."""
 
     state: Required[
@@ -342,10 +348,10 @@ class Run(TypedDict, total=False):
     pid: Int | None
     started: str | None
     ended: str | None
-    error: Error | None
+    error: ErrorJson | None
 
 
-class Capture(TypedDict, total=False):
+class CaptureJson(TypedDict, total=False):
     """What the check of a capture found."""
 
     imported: bool
@@ -353,7 +359,7 @@ class Capture(TypedDict, total=False):
     warnings: list[str] | None
 
 
-class Joules(TypedDict, total=False):
+class JoulesJson(TypedDict, total=False):
     """Energy of a phase."""
 
     phase: Required[str]
@@ -363,13 +369,13 @@ class Joules(TypedDict, total=False):
     ci95_high: Number | None
 
 
-class Energy(TypedDict, total=False):
+class EnergyJson(TypedDict, total=False):
     """Energy of a run."""
 
-    phases: list[Joules] | None
+    phases: list[JoulesJson] | None
 
 
-class Metric(TypedDict, total=False):
+class MetricJson(TypedDict, total=False):
     """Row of the summary of the requests."""
 
     phase: Required[str]
@@ -379,7 +385,7 @@ class Metric(TypedDict, total=False):
     p99: Required[Number | None]
 
 
-class Overhead(TypedDict, total=False):
+class OverheadJson(TypedDict, total=False):
     """Row of what the profiler costs."""
 
     metric: Required[str]
@@ -387,31 +393,31 @@ class Overhead(TypedDict, total=False):
     clear: bool | None
 
 
-class Summary(TypedDict, total=False):
+class SummaryJson(TypedDict, total=False):
     """``summary.json`` of a run."""
 
     engine: str | None
     engine_version: str | None
     started: str | None
-    capture: Capture | None
-    metrics: list[Metric] | None
-    overhead: list[Overhead] | None
-    energy: Energy | None
-    kv_cache: Cache | None
+    capture: CaptureJson | None
+    metrics: list[MetricJson] | None
+    overhead: list[OverheadJson] | None
+    energy: EnergyJson | None
+    kv_cache: CacheJson | None
     peak_memory_bytes: dict[str, Count] | None
     top_kernels: list[dict[str, Any]] | None
     notes: list[str] | None
     warnings: list[str] | None
 
 
-class Report(TypedDict):
+class ReportJson(TypedDict):
     """``summary.json`` of a report."""
 
     llmprof: str
     files: Any
 
 
-class File(TypedDict):
+class FileJson(TypedDict):
     """File of a run, as its manifest lists it."""
 
     name: Line
@@ -419,26 +425,26 @@ class File(TypedDict):
     sha256: str
 
 
-class Manifest(TypedDict):
+class ManifestJson(TypedDict):
     """``manifest.json`` of a run."""
 
-    files: list[File]
+    files: list[FileJson]
     versions: NotRequired[dict[str, str | None]]
 
 
-class Clock(TypedDict, total=False):
+class ClockJson(TypedDict, total=False):
     """``cpu_clock.json`` of a run."""
 
     epoch_minus_monotonic_ns: Int | None
 
 
-class Machine(TypedDict, total=False):
+class MachineJson(TypedDict, total=False):
     """``gpu_info.json`` of a run."""
 
     cores: Annotated[int, Meta(ge=1, le=10**6)] | None
 
 
-class Made(TypedDict, total=False):
+class MadeJson(TypedDict, total=False):
     """What the finished passes of a run left for the next one."""
 
     commands: list[dict[str, Any]] | None
@@ -446,7 +452,7 @@ class Made(TypedDict, total=False):
     notes: list[str] | None
 
 
-class Start(TypedDict):
+class StartJson(TypedDict):
     """The start of an engine that measured several runs."""
 
     home: Line
@@ -458,14 +464,14 @@ class Start(TypedDict):
     notes: list[str]
 
 
-class Window(TypedDict):
+class WindowJson(TypedDict):
     """Window of a recording (ns since the epoch)."""
 
     start_epoch_ns: Int
     end_epoch_ns: Int
 
 
-class Cost(TypedDict, total=False):
+class CostJson(TypedDict, total=False):
     """What a capture of a server cost."""
 
     seconds: Number
@@ -474,40 +480,40 @@ class Cost(TypedDict, total=False):
     overhead: Required[Number | None]
 
 
-class Device(TypedDict, total=False):
+class DeviceJson(TypedDict, total=False):
     """State of a device beside a capture."""
 
     ecc_uncorrected: Required[Count | None]
 
 
-class Devices(TypedDict, total=False):
+class DevicesJson(TypedDict, total=False):
     """State of the devices beside a capture."""
 
     others: Number | None
     others_utilization: Number | None
-    devices: Required[list[Device]]
+    devices: Required[list[DeviceJson]]
 
 
-class Recording(TypedDict, total=False):
+class RecordingJson(TypedDict, total=False):
     """``recording.json``: a window of a server."""
 
     config: dict[str, Any] | None
     told_by: list[str] | None
-    window: Window | None
-    cost: Cost | None
+    window: WindowJson | None
+    cost: CostJson | None
     counters: dict[str, dict[str, Number | None]] | None
-    devices: dict[str, Devices | None] | None
+    devices: dict[str, DevicesJson | None] | None
     notes: list[str] | None
 
 
-class Changed(TypedDict, total=False):
+class ChangedJson(TypedDict, total=False):
     """``changed.json`` of a capture."""
 
     says: str
     counters: dict[str, Number | None] | None
 
 
-class Event(TypedDict, total=False):
+class EventJson(TypedDict, total=False):
     """Event of a watch."""
 
     time: Required[str]
@@ -517,20 +523,21 @@ class Event(TypedDict, total=False):
     found: str | None
 
 
-class Watch(TypedDict, total=False):
+class WatchJson(TypedDict, total=False):
     """``watch.json``."""
 
     when: str | None
     scrapes: Count | None
     lost: Count | None
+    unread: Count | None
     holds: bool | None
     captures: Count | None
     kept: list[Name] | None
     says: str | None
-    events: list[Event] | None
+    events: list[EventJson] | None
 
 
-class Finding(TypedDict, total=False):
+class FindingJson(TypedDict, total=False):
     """Finding of a capture."""
 
     rule: Required[str]
@@ -539,7 +546,7 @@ class Finding(TypedDict, total=False):
     title: str | None
 
 
-class Recorder(TypedDict, total=False):
+class RecorderJson(TypedDict, total=False):
     """Who records a server."""
 
     pid: Int | None
@@ -548,13 +555,13 @@ class Recorder(TypedDict, total=False):
     state: str | None
 
 
-class Config(TypedDict, total=False):
+class ConfigJson(TypedDict, total=False):
     """Configuration within a state; its keys are checked where it is used."""
 
     model: Required[str]
 
 
-class Part(TypedDict):
+class PartJson(TypedDict):
     """Part of the time of a point's steps."""
 
     phase: str | None
@@ -565,15 +572,15 @@ class Part(TypedDict):
     ranks: Int | None
 
 
-class Result(TypedDict, total=False):
+class ResultJson(TypedDict, total=False):
     """Result of a point."""
 
     measures: dict[str, bool | Int | Number | str | None] | None
-    where: list[Part] | None
+    where: list[PartJson] | None
     note: str | None
 
 
-class Calibration(TypedDict, total=False):
+class CalibrationJson(TypedDict, total=False):
     """Calibration of the theory to a device."""
 
     device: Required[str]
@@ -583,7 +590,7 @@ class Calibration(TypedDict, total=False):
     covers: dict[str, list[Value]]
 
 
-class Step(TypedDict, total=False):
+class StepJson(TypedDict, total=False):
     """Measured step of a model."""
 
     model: Required[str]
@@ -599,13 +606,13 @@ class Step(TypedDict, total=False):
     quant: str | None
 
 
-class Steps(TypedDict):
+class StepsJson(TypedDict):
     """Measured steps."""
 
-    rows: list[Step]
+    rows: list[StepJson]
 
 
-class Points(TypedDict, total=False):
+class PointsJson(TypedDict, total=False):
     """``points.json`` of an experiment."""
 
     format: Required[str]
@@ -616,7 +623,7 @@ class Points(TypedDict, total=False):
     gpu: str | None
 
 
-class Notes(TypedDict, total=False):
+class NotesJson(TypedDict, total=False):
     """Metadata of the monitors' samples."""
 
     hz: Number | None
@@ -624,68 +631,68 @@ class Notes(TypedDict, total=False):
     notes: list[str] | None
 
 
-class Cell(TypedDict, total=False):
+class CellJson(TypedDict, total=False):
     """Cell of a notebook."""
 
     source: Required[str | list[str]]
     metadata: dict[str, Any]
 
 
-class Notebook(TypedDict):
+class NotebookJson(TypedDict):
     """Notebook of Jupyter."""
 
-    cells: list[Cell]
+    cells: list[CellJson]
 
 
-class Point(TypedDict, total=False):
+class PointJson(TypedDict, total=False):
     """Point of a sweep or of a search."""
 
     point: Required[Count]
     values: Required[dict[str, Value]]
     state: Required[Literal["pending", "running", "finished", "failed", "interrupted"]]
-    run: Name | None
-    error: str | None
+    run: Required[Name | None]
+    error: Required[str | None]
     started: str | None
     seconds: Number | None
     start: Count | None
     predicted: Number | None
     trial: Count | None
     metrics: dict[str, Number | None] | None
-    result: Result | None
+    result: ResultJson | None
     probes: list[dict[str, bool | Int | Number | str | None]] | None
 
 
-class Starts(TypedDict):
+class StartsJson(TypedDict):
     """Starts of an engine for some points."""
 
     points: list[Count]
     starts: Count
 
 
-class Excluded(TypedDict):
+class ExcludedJson(TypedDict):
     """Point that a bound excludes."""
 
     values: dict[str, Value]
     reason: str
 
 
-class Ranked(TypedDict):
+class RankedJson(TypedDict):
     """Point that findings advise."""
 
     values: dict[str, Value]
     gain: Number | None
 
 
-class Tune(TypedDict, total=False):
+class TuneJson(TypedDict, total=False):
     """What a search knows."""
 
     objective: Required[str]
     slo: Required[str]
     start: Required[dict[str, Value]]
     spent_s: Required[Number]
-    excluded: Required[list[Excluded]]
+    excluded: Required[list[ExcludedJson]]
     notes: Required[list[str]]
-    ranking: list[Ranked] | None
+    ranking: list[RankedJson] | None
     stopped: str | None
     bound: str | None
     confirmation: Name | None
@@ -695,34 +702,34 @@ class Tune(TypedDict, total=False):
     workload: str | None
 
 
-class Sweep(TypedDict, total=False):
+class SweepJson(TypedDict, total=False):
     """``sweep.json`` of a sweep or a search."""
 
     version: Required[Literal[1]]
-    config: Required[Config]
+    config: Required[ConfigJson]
     parameters: Required[dict[str, list[Value]]]
-    points: Required[list[Point]]
+    points: Required[list[PointJson]]
     order: list[Count] | None
-    starts: list[Starts] | None
+    starts: list[StartsJson] | None
     fresh_engine: bool | None
-    tune: Tune
+    tune: TuneJson
 
 
-class Side(TypedDict):
+class SideJson(TypedDict):
     """A side of a pair of measurements."""
 
     at_ns: Int
     means: dict[str, Number | None]
 
 
-class Pair(TypedDict, total=False):
+class PairJson(TypedDict, total=False):
     """Pair of measurements."""
 
-    A: Side
-    B: Side
+    A: SideJson
+    B: SideJson
 
 
-class Gain(TypedDict):
+class GainJson(TypedDict):
     """Predicted gain, as a share."""
 
     gain: Number
@@ -730,51 +737,51 @@ class Gain(TypedDict):
     high: Number
 
 
-class Drift(TypedDict):
+class DriftJson(TypedDict):
     """How the machine became slower or faster."""
 
     t: Number | None
     per_hour: Number | None
 
 
-class Equal(TypedDict, total=False):
+class EqualJson(TypedDict, total=False):
     """Share of tokens that are equal."""
 
     between: Number | None
     within: Number | None
 
 
-class Sides(TypedDict, total=False):
+class SidesJson(TypedDict, total=False):
     """Names of the recordings of both sides."""
 
     A: Name
     B: Name
 
 
-class OfConfig(Config, total=False):
+class OfConfigJson(ConfigJson, total=False):
     """Configuration of a trial."""
 
     seed: Required[Int]
 
 
-class Trial(TypedDict, total=False):
+class TrialJson(TypedDict, total=False):
     """``trial.json``."""
 
     version: Required[Literal[1]]
-    config: Required[OfConfig]
+    config: Required[OfConfigJson]
     change: Required[str]
     fields: Required[dict[str, Value]]
     objective: Required[str]
     until: Required[Number]
-    pairs: Required[list[Pair]]
+    pairs: Required[list[PairJson]]
     notes: Required[list[str]]
     slo: str | None
-    predicted: Gain | None
+    predicted: GainJson | None
     unpredicted: str | None
     engines: str | None
     error: str | None
     versions: dict[str, str | None] | None
     memory_bytes: dict[str, Count | None] | None
-    drift: Drift | None
-    equal: Equal | None
-    profiled: Sides | None
+    drift: DriftJson | None
+    equal: EqualJson | None
+    profiled: SidesJson | None

@@ -134,4 +134,4 @@ def about(path: Path) -> dict[str, Any]:
     """
     read(path)  # its metadata are looked at only if it can be read
     text = pl.read_parquet_metadata(parquet.unsealed(path)).get(META_KEY)
-    return dict(typed.decoded(text, typed.Notes, path.name)) if text else {}
+    return dict(typed.decoded(text, typed.NotesJson, path.name)) if text else {}

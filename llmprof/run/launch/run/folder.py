@@ -159,7 +159,7 @@ class RunFolder:
             The state is damaged.
         """
         state: dict[str, Any] = typed.read(
-            self.path / STATE_FILE, typed.Run, hint="start a new run"
+            self.path / STATE_FILE, typed.RunJson, hint="start a new run"
         )
         if state["state"] == RUNNING and not self.locked:
             killed = f"the process {state.get('pid')} of the run has ended"
@@ -169,7 +169,7 @@ class RunFolder:
     def set_state(self, state: str, *, stage: str, error: dict[str, Any] | None = None) -> None:
         """Write the state; the start time stays as it was, unless this is the start."""
         now = datetime.now().astimezone().isoformat(timespec="seconds")
-        before = typed.whole(self.path / STATE_FILE, typed.Run)
+        before = typed.whole(self.path / STATE_FILE, typed.RunJson)
         again = before is not None and (state, stage) != (RUNNING, START)
         times = {
             "started": before.get("started", now) if again else now,
@@ -198,7 +198,7 @@ class RunFolder:
             raise files.refused(self.path / _LOCK, error) from error
         with file:
             if not hold(file):
-                state = typed.whole(self.path / STATE_FILE, typed.Run) or {}
+                state = typed.whole(self.path / STATE_FILE, typed.RunJson) or {}
                 found = (
                     f"another process works in {self.path} (process id"
                     f" {state.get('pid', 'unknown')})"
@@ -354,7 +354,7 @@ def write(
         "ncu": tool_version("ncu"),
     }
     # of the machine that recorded it, if this one resumes it
-    recorded = (typed.whole(folder.manifest, typed.Manifest) or {}).get("versions", {})
+    recorded = (typed.whole(folder.manifest, typed.ManifestJson) or {}).get("versions", {})
     versions |= {name: version for name, version in recorded.items() if version is not None}
     paths = [
         path for path in sorted(folder.path.rglob("*")) if path.is_file() and not path.is_symlink()
@@ -373,7 +373,7 @@ def write(
 
 def changed(folder: RunFolder) -> list[str]:
     """Files of a run that are missing or differ from its manifest."""
-    manifest = typed.found(folder.manifest, typed.Manifest)
+    manifest = typed.found(folder.manifest, typed.ManifestJson)
     if manifest is None:
         raise LlmprofError(
             f"{folder.path.name} has no manifest", hint="the run did not finish: resume it first"

@@ -220,7 +220,7 @@ def _count(value: Any, name: str) -> int | None:
         number = float(value)
     except (TypeError, ValueError):
         number = math.nan
-    if not (number >= 1 and number == int(number) and number <= _MOST):
+    if not (1 <= number <= _MOST and number == int(number)):
         raise ValueError(f"{name} is {value!r}, which is not a number of tokens")
     return int(number)
 

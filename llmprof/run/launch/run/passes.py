@@ -93,7 +93,7 @@ class Passes:
                 f"{name}: processes that still ran afterwards were ended:"
                 f" {', '.join(done.left_over)}"
             )
-        worker: dict[str, Any] | None = typed.whole(out / self.folder.worker.name, typed.Worker)
+        worker: dict[str, Any] | None = typed.whole(out / self.folder.worker.name, typed.WorkerJson)
         if worker is None or worker.get("error") or (done.status and wrap is None):
             raise process.failure(worker, done, self.folder.log)
         if done.status:
@@ -113,7 +113,7 @@ class Passes:
 
     def recall(self) -> None:
         """Read the finished passes of an earlier attempt."""
-        made = typed.found(self.folder.path / MADE, typed.Made) or {}
+        made = typed.found(self.folder.path / MADE, typed.MadeJson) or {}
         self.commands += made.get("commands") or []
         self.notes += made.get("notes") or []
         self.environment |= made.get("environment") or command.environment(self.config)

@@ -27,7 +27,7 @@ from llmprof.progress import Progress
 from llmprof.run.launch.engines._machine import is_survived, known, tail
 from llmprof.text import plain
 from llmprof.trace.storage import typed
-from llmprof.trace.storage.files import refused
+from llmprof.trace.storage.files import refused, regular
 
 if TYPE_CHECKING:
     from llmprof.run.launch.run.family import Family
@@ -42,11 +42,11 @@ class _Growing:
     def lines(self) -> list[bytes]:
         """Lines that were appended; an incomplete line is kept until its end is written."""
         try:
-            with self._path.open("rb") as file:
+            with regular(self._path).open("rb") as file:
                 self._at = 0 if os.fstat(file.fileno()).st_size < self._at else self._at
                 file.seek(self._at)
                 new = file.read()
-        except OSError:
+        except (OSError, ReadError):
             return []
         self._at += len(new)
         *whole, self._rest = (self._rest + new).split(b"\n")
@@ -70,7 +70,7 @@ class Events:
         """Read the events that were appended."""
         for line in self._file.lines():
             with contextlib.suppress(ReadError):
-                self.last = typed.decoded(line, typed.Progress, "events.jsonl")
+                self.last = typed.decoded(line, typed.ProgressJson, "events.jsonl")
                 if self._progress is not None:
                     self._progress(
                         plain(self.words), self.last.get("done", 0), self.last.get("total", 0)

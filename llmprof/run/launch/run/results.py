@@ -428,7 +428,7 @@ def timeline(folder: RunFolder, config: ExperimentConfig) -> Trace:
         found = f"a run in mode {config.profile_mode} records no timeline"
         raise NotCapturedError(found, hint="run it in mode torch, nsys or nsys_ncu")
     if config.profile_mode not in _TRACES and not folder.sqlite.is_file():
-        summary = typed.found(folder.summary, typed.Summary) or {}
+        summary = typed.found(folder.summary, typed.SummaryJson) or {}
         advice = (summary.get("capture") or {}).get(
             "advice"
         ) or "see state.json and experiment.log of the run"

@@ -91,7 +91,7 @@ class Run(Carded):
 
         ``run.summary.top_kernels[0].time_percentage``.
         """
-        return Summary(typed.found(self.folder.summary, typed.Summary) or {})
+        return Summary(typed.found(self.folder.summary, typed.SummaryJson) or {})
 
     def __getitem__(self, key: str) -> Any:
         """``run["status"]`` is the state; any other key is read from the summary."""
@@ -102,7 +102,7 @@ class Run(Carded):
         """Content of the engine script's ``worker.json``; empty if the script ended before it
         was written.
         """
-        return typed.found(self.folder.worker, typed.Worker) or {}
+        return typed.found(self.folder.worker, typed.WorkerJson) or {}
 
     @functools.cached_property
     def requests(self) -> pl.DataFrame:
@@ -303,7 +303,10 @@ class ExperimentRunner:
             passes = Passes(self.config, folder, self.config.model, self._progress)
             passes.recall()
             results = Results(
-                self.config, folder, typed.found(folder.worker, typed.Worker) or {}, passes.notes
+                self.config,
+                folder,
+                typed.found(folder.worker, typed.WorkerJson) or {},
+                passes.notes,
             )
             if self.config.profile_mode == "nsys_ncu" and not folder.ncu_report.is_file():
                 passes.model = resolve(self.config.model, folder.model)

@@ -206,7 +206,7 @@ class Series:
         if measured(folder):
             folder.set_state(RUNNING, stage="import")
             files.write_json(
-                folder.gpu_info, run_folder.machine(typed.whole(folder.worker, typed.Worker))
+                folder.gpu_info, run_folder.machine(typed.whole(folder.worker, typed.WorkerJson))
             )
             return Outcome(folder, "measured")
         if not begun(folder) and any(begun(other) for other in self.folders):
@@ -216,8 +216,8 @@ class Series:
                 error={"type": "NotRun", "message": "the engine ended before it"},
             )
             return Outcome(folder, "left")
-        worker = typed.whole(folder.worker, typed.Worker) or typed.whole(
-            self.home / "worker.json", typed.Worker
+        worker = typed.whole(folder.worker, typed.WorkerJson) or typed.whole(
+            self.home / "worker.json", typed.WorkerJson
         )
         error = stopped or process.failure(worker, done or process.Finished(1, 0.0, (), {}), log)
         summary = {
@@ -239,7 +239,7 @@ def measured(folder: RunFolder) -> bool:
     """Whether the engine has finished its part of a run, so that only its capture remains to be
     read.
     """
-    worker = typed.whole(folder.worker, typed.Worker)
+    worker = typed.whole(folder.worker, typed.WorkerJson)
     return worker is not None and not worker.get("error")
 
 
@@ -250,13 +250,13 @@ def gather(folder: RunFolder) -> None:
     These are the capture of the run's window, the monitors' samples during the run, the output and
     the commands. A run that had a separate engine, or that was gathered before, stays as it is.
     """
-    start = typed.found(folder.path / ENGINE_FILE, typed.Start)
+    start = typed.found(folder.path / ENGINE_FILE, typed.StartJson)
     if start is None or (folder.path / passes.MADE).is_file():
         return
     home = (folder.path / start["home"]).resolve()
-    worker = typed.found(folder.worker, typed.Worker) or {}
+    worker = typed.found(folder.worker, typed.WorkerJson) or {}
     earlier = [
-        typed.found(folder.path.parent / name / "worker.json", typed.Worker) or {}
+        typed.found(folder.path.parent / name / "worker.json", typed.WorkerJson) or {}
         for name in start["before"]
     ]
     window = sum(any(s.get("name") == _WINDOW for s in one.get("stages") or ()) for one in earlier)

@@ -33,7 +33,7 @@ from llmprof.trace.metrics.data import Metrics
 
 WHERE: Final = {
     "collectives": "collectives",
-    "attribute": "kernels",
+    "events": "kernels",
     "operators": "kernels",
     "opportunities": "kernels",
     "overlap": "overlap",

@@ -321,7 +321,7 @@ def place_of(row: Mapping[str, Any], sections: Sequence[Section]) -> str | None:
     figures = [_FIGURES.get(evidence, evidence)]
     if evidence == "activity":
         figures.append("idle")
-    if evidence == "attribute":
+    if evidence == "events":
         column = str(row["where"]).partition(" ")[0]
         figures = [_OF_CONDITION.get(column, "breakdown"), "breakdown", "kernels"]
     ids: dict[str, str] = {}

@@ -64,11 +64,11 @@ def timeline(
     >>> chart = charts.timeline(trace, step=3)
     """
     frame = frame.events if isinstance(frame, Trace) else frame
-    labels = {"rank": rank, "step": step, "phase": phase, "layer": layer, "stage": stage}
+    chosen = {"rank": rank, "step": step, "phase": phase, "layer": layer, "stage": stage}
     draw.check_choice(lane, ("stream", "stage", "category"), chart="timeline", option="lane")
     draw.check_choice(color, ("stage", "category"), chart="timeline", option="color")
     draw.require(frame, dict.fromkeys((*_COLUMNS, lane, color)), chart="timeline")
-    frame = selection(frame, labels)
+    frame = selection(frame, chosen)
     frame, _, note = draw.ranks_shown(
         frame.with_columns(pl.col(color).fill_null("other")), MAX_RANKS
     )

@@ -310,7 +310,7 @@ _OF_CONDITION: Final = {
     "name": "kernels",
     "dur_ns": "kernels",
 }
-"""Figure or table for the events of a trace (``attribute``), by the column in the condition of a
+"""Figure or table for the ``trace.events``, by the column in the condition of a
 finding.
 """
 

@@ -32,8 +32,8 @@ from llmprof.trace import Trace
 from llmprof.trace.metrics.data import Metrics
 
 WHERE: Final = {
-    "collectives": "all_reduce",
-    "attribute": "kernels",
+    "collectives": "collectives",
+    "events": "kernels",
     "operators": "kernels",
     "opportunities": "kernels",
     "overlap": "overlap",
@@ -349,9 +349,9 @@ PANELS: Final = (
         _then("measuring overlap", lambda g: analyze.overlap(g.trace, by=("rank", "step"))),
     ),
     Panel(
-        "all_reduce",
+        "collectives",
         "Collectives",
-        lambda g: explore.all_reduce(g.trace),
+        lambda g: explore.collectives(g.trace),
         _then("comparing the ranks", lambda g: analyze.collectives(g.trace)),
     ),
     Panel(

@@ -78,7 +78,7 @@ def test_the_sections_of_a_report():
     assert [(s.anchor, [f.name for f in s.figures], s.evidence) for s in found] == [
         ("steps", ["breakdown", "categories"], ("steps", "coverage")),
         ("layers", ["layers"], ("layers",)),
-        ("communication", ["overlap", "all_reduce"], ("overlap", "collectives")),
+        ("communication", ["overlap", "collectives"], ("overlap", "collectives")),
         ("ranks", ["rank_steps", "rank_waits", "late_groups"], ()),
         ("idle", ["idle", "launch_delay"], ("idle", "launch_delay")),
         ("critical_path", ["critical_path"], ()),

@@ -51,9 +51,7 @@ def kinds_of(*steps: list[str]) -> dict[tuple[int, int], str | None]:
     """Kind by step and layer."""
     parts = [kernels(names, start=100_000 * i, first=1000 * i) for i, names in enumerate(steps)]
     marks = [("execute_new_0_cached_4", 100_000 * i - 50, 90_000) for i in range(len(steps))]
-    found = layers(
-        Trace({"kernels": pl.concat(parts), "markers": labels(marks, on_device=True)}), by="layer"
-    )
+    found = layers(Trace({"kernels": pl.concat(parts), "markers": labels(marks, on_device=True)}))
     return {
         (step, layer): kind
         for step, layer, kind in found.select("step", "layer", "kind").iter_rows()

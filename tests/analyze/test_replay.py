@@ -1067,7 +1067,7 @@ def test_time_without_the_profiler_is_unknown_where_no_host_explains_it(
     plain: int, profiled: int
 ) -> None:
     trace = Trace(
-        host_bound().recorded,
+        host_bound().capture.recorded,
         {"without_profiler": {"plain_ns": plain * US, "profiled_ns": profiled * US}},
     )
     assert what_if(trace)["plain_predicted_ns"].to_list() == [None]

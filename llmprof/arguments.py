@@ -392,9 +392,9 @@ class _Checks:
         return value if kind.convert is None else kind.convert(value)
 
 
-def check(function: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
-    """Check the arguments of a call that is made elsewhere, or in parts."""
-    _Checks(function).bind(args, kwargs)
+def check(function: Callable[..., Any], *args: Any, **kwargs: Any) -> dict[str, Any]:
+    """Check the arguments of a call that is made elsewhere, or in parts, and return them."""
+    return _Checks(function).bind(args, kwargs).arguments
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:

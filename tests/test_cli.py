@@ -194,10 +194,10 @@ class TestAnalyze:
         lines = rows(out)
         assert lines[0] == ["name", "count"]
         assert [line[0] for line in lines[1:]] == sorted(line[0] for line in lines[1:])
-        assert (
-            len(rows(run("analyze", saved, "--what", "layers", "--by", "layer", "--limit", "0")[1]))
-            == 13
-        )
+        by_layer = rows(run("analyze", saved, "--what", "layers", "--by", "layer")[1])
+        assert [line[0] for line in by_layer] == ["layer", "0", "1"]
+        steady = json.loads(run("analyze", saved, "--what", "steps", "--steady", "--json")[1])
+        assert {row["phase"] for row in steady} <= {"decode"}
 
     def test_a_query_in_place_of_an_analysis_reads_the_tables_alone(self, run, saved, tmp_path):
         query = "select rank, count(*) as n from kernels group by rank order by rank"
@@ -221,8 +221,9 @@ class TestAnalyze:
                 "there is no column 'nope'; expected some of rank, step",
             ),
             (["--what", "steps", "--sort", "nope"], "there is no column 'nope'"),
-            (["--what", "steps", "--by", "rank"], "steps takes no --by"),
-            (["--what", "layers", "--by", "nope"], "by='nope' is not known"),
+            (["--what", "coverage", "--by", "rank"], "coverage takes no --by"),
+            (["--what", "layers", "--by", "nope"], "by: there is no column 'nope'"),
+            (["--what", "memory", "--by", "nope"], "by='nope' is not known"),
         ],
     )
     def test_wrong_options_are_one_line(self, run, saved, options, message):
@@ -234,21 +235,21 @@ class TestAnalyze:
     def test_what_was_not_captured(self, run, tmp_path):
         small = build()
         folder = type(small)({"kernels": small.kernels}, small.meta).save(tmp_path / "t")
-        code, _, err = run("analyze", str(folder), "--what", "ops")
+        code, _, err = run("analyze", str(folder), "--what", "operators")
         assert code == 2
         assert "this capture holds no ops; record it with host operators" in err
 
     def test_escape_sequences_of_a_trace_do_not_reach_the_terminal(self, run, tmp_path):
         names = {"other": "evil\x1b[2J\x07\rkernel", "op": HOSTILE[5]}
         folder = str(build(names).save(tmp_path / "t"))
-        for what in ("kernels", "ops", "events", "findings"):
+        for what in ("kernels", "operators", "events", "findings"):
             out = run("analyze", folder, "--what", what, "--limit", "0")[1]
             assert not set(out) & set("\x1b\x07\r\x00"), what
         assert "evil\\x1b[2J\\x07\\rkernel" in run("analyze", folder, "--what", "kernels")[1]
 
 
 def test_an_analysis_may_be_named_behind_the_paths(run, saved):
-    assert run("analyze", saved, "steady") == run("analyze", saved, "--what", "steady")
+    assert run("analyze", saved, "layers") == run("analyze", saved, "--what", "layers")
     assert run("analyze", saved, "findings") == run("analyze", saved)
 
 

@@ -155,7 +155,7 @@ def test_a_finding_is_one_file_and_one_line(page, copied):
         print(json.dumps(found.select("figure", "evidence", "start_ns", "title").rows()))
     """
     [[figure, evidence, start_ns, title]] = output_of(copied, code)
-    assert (figure, evidence, start_ns) == (40.0, "attribute", 100)
+    assert (figure, evidence, start_ns) == (40.0, "events", 100)
     assert "40" in title
 
 
@@ -213,7 +213,7 @@ def test_an_analysis_is_one_file_and_one_line_and_a_figure_comes_to_it(page, cop
         trace = llmprof.read("saved")
         page = llmprof.report.html(trace)
         print(json.dumps({
-            "row": trace.kernel_jitter().row(0, named=True),
+            "row": trace.analyze.kernel_jitter().row(0, named=True),
             "listed": "kernel_jitter" in dir(llmprof.analyze) and "jitter" in catalog.views(),
             "heading": "Which kernels take a different time each time?" in page,
             "table": "median and 99th percentile of the time of each kernel" in page,
@@ -306,7 +306,7 @@ def test_a_package_with_all_three(page, tmp_path, monkeypatch):
         "from llmprof import analyze, report\n"
         "from llmprof.analyze import catalog\n"
         "trace = llmprof.read(sys.argv[1], cache=False)\n"
-        "print(json.dumps([trace.kernels.height, trace.events['category'].to_list(),\n"
+        "print(json.dumps([trace.kernels.height, trace.events['category'].unique().to_list(),\n"
         "    analyze.kernel_jitter(trace)['count'].to_list(), catalog.analysis('jitter').package,\n"
         "    'data-chart=\"jitter\"' in report.html(trace)]))\n"
     )

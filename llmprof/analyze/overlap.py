@@ -57,7 +57,7 @@ EXPOSED = ("exposed_wait_ns", "exposed_transfer_ns", "exposed_unknown_ns")
     with_calls=("by", "waits"),
 )
 def overlap(
-    trace: Trace, *, by: Columns = (), window: Window | None = None, waits: bool = False
+    trace: Trace, *, by: Columns = (), waits: bool = False, window: Window | None = None
 ) -> pl.DataFrame:
     """Compute, communication, copies and idle time of the device as lengths of unions of intervals.
 

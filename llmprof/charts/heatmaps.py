@@ -418,7 +418,7 @@ def _headline_of_ranks(frame: pl.DataFrame, value: str) -> str:
 
 
 @draw.chart_of(
-    "llmprof.analyze.gpu_time_util_map(trace, bins=150)",
+    "llmprof.analyze.nsys.gpu_time_util_map(trace, bins=150)",
     "rank device start_ns dur_ns share",
     runs=False,
 )
@@ -430,7 +430,7 @@ def utilisation(frame: Trace | pl.DataFrame, *, title: str | None = None) -> alt
 
     Examples
     --------
-    >>> chart = charts.utilisation(analyze.gpu_time_util_map(trace, bins=150))
+    >>> chart = charts.utilisation(analyze.nsys.gpu_time_util_map(trace, bins=150))
     """
     frame = draw.frame_of(frame, analyze.nsys.gpu_time_util_map, bins=150)
     size = 1

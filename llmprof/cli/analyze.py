@@ -221,7 +221,7 @@ _QUESTIONS: Final = {
     "explore {}": ("timeline, layers, kernels and what-if in a browser tab", ""),
     "report {}": ("the same as a page, with charts and tables", ""),
     "analyze {} kernels": ("which kernels take the time", "kernels"),
-    "analyze {} ops": ("which operators call them", "ops"),
+    "analyze {} operators": ("which operators call them", "ops"),
     "analyze {} steps": ("how long each step took", ""),
     "analyze {} collectives": ("who waits for whom", "collectives"),
     "diff {} OTHER": ("what is faster or slower in another recording", ""),
@@ -290,7 +290,7 @@ def _options(view: Analysis, args: Namespace) -> dict[str, Any]:
     given = {
         name: value
         for name in (*view.needs, *view.takes)
-        if (value := getattr(args, name)) is not None
+        if (value := getattr(args, name, None)) is not None
     }
     if args.by and not view.grouped:
         grouped = ", ".join(entry.view for entry in analyses() if entry.grouped)

@@ -728,8 +728,10 @@ def _analyze(sub: argparse.ArgumentParser) -> None:
     sub.add_argument(
         "--by",
         metavar="COLUMNS",
-        help="columns to group by (overlap, kernels); stage or layer (layers)",
+        help="columns to group by (overlap, kernels, layers), or the kind of row (memory, ranks)",
     )
+    words = "steps: only the decode steps that represent the run"
+    sub.add_argument("--steady", action="store_true", help=words)
     words = (
         "bound, operators, opportunities: model of the trace, a name in theory --list or"
         " config.json"

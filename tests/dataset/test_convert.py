@@ -55,7 +55,7 @@ def test_a_dataset_is_the_trace_that_was_read(both):
     many, trace, _, _ = both
     same(many, trace)
     assert many.rows == trace.rows
-    assert (many.ranks, many.span_ns, many.device_ranks) == (
+    assert (many.ranks, many.span_ns, many.capture.device_ranks) == (
         trace.ranks,
         trace.span_ns,
         trace.capture.device_ranks,
@@ -223,7 +223,7 @@ def test_commands_take_a_dataset(run, tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["rows"]["kernels"] == 18
     for command in (
         ["info", out],
-        ["analyze", out, "--what", "arrivals"],
+        ["analyze", out, "--what", "collectives", "--by", "kind,rank"],
         ["findings", out],
         ["diff", out, str(run)],
     ):

@@ -45,7 +45,7 @@ def test_analyses_on_workers_are_those_of_the_whole_trace(sample, sample_trace, 
 def test_options_are_checked_of_a_trace_and_of_a_dataset(run, tmp_path):
     many = llmprof.convert(run, tmp_path / "many", client=False)
     for trace in (llmprof.read(run), many):
-        with pytest.raises(AnalysisError, match="by='nope' is not known"):
+        with pytest.raises(AnalysisError, match="no column 'nope'"):
             llmprof.map("layers", trace, client=False, by="nope")
 
 
@@ -114,7 +114,7 @@ def test_workers_know_the_names_that_were_registered(run, tmp_path, monkeypatch)
     view = mapping._Work(many, mapping.Workers(None), None).view
     assert view.patterns == (("attention", "^gemm_bf16"),)
     assert pickle.loads(pickle.dumps(view)) == view
-    events = llmprof.map("attribute", many, client=False)
+    events = llmprof.map("events", many, client=False)
     assert events.filter(pl.col("name").str.starts_with("gemm"))["category"].unique().to_list() == [
         "attention"
     ]

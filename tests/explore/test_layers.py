@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 from llmprof import explore
-from llmprof.analyze import layer_gaps, layers
+from llmprof.analyze import layer_gaps, slack
 from llmprof.errors import NotCapturedError
 from llmprof.explore.layers import explorer as cells_module
 from llmprof.explore.layers.explorer import cells, choices, events_of, kernels_of
@@ -120,12 +120,9 @@ def test_how_much_longer_a_layer_and_its_kernels_may_take() -> None:
     assert widget._on_cell(**asked)[0]["slack_ns"] is None
     assert widget._on_slack()[0] == {"why": ""}
     cell = widget._on_cell(**asked)[0]
-    frame = layers(run()).filter(pl.col("step") == 1, pl.col("layer") == 3)
-    assert (
-        cell["slack_ns"] == frame["slack_ns"][0] == min(row["slack_ns"] for row in cell["kernels"])
-    )
-    assert "slack_ns" not in layers(run()).columns
-    last = layers(run()).filter(pl.col("step") == 1)["slack_ns"]
+    of_layers = slack(run(), by=["step", "layer"]).drop_nulls("layer").sort("layer")
+    last = of_layers.filter(step=1)["slack_ns"]
+    assert cell["slack_ns"] == last[3] == min(row["slack_ns"] for row in cell["kernels"])
     assert last.is_sorted(
         descending=True
     )  # kernels of one stream: what comes later delays the end no less

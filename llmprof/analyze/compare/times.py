@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import polars as pl
 
 from llmprof.analyze.step_times import LANE, recorded_windows, step_windows, time_parts
+from llmprof.arguments import refuse_unknown
 from llmprof.errors import AnalysisError, listed
 from llmprof.label.intervals import union_length
 from llmprof.label.steps.steps import steps
@@ -300,11 +301,16 @@ def _events(
     return pl.concat(parts, how="diagonal_relaxed")
 
 
+_OF_STEPS = ("rank", "step", "start_ns", "dur_ns")
+"""Columns that cannot align the events of two runs: these are means over ranks and steps."""
+
+
 def diff_of(
     a: pl.DataFrame, b: pl.DataFrame, *, tolerance: float = 0.05, by: Sequence[str] = KEYS
 ) -> pl.DataFrame:
     """The analysis of :func:`diff_events` on two frames of device events."""
     keys = list(by)
+    refuse_unknown(keys, [name for name in a.columns if name not in _OF_STEPS], "by")
     both = _per_step(a, "a", keys).join(
         _per_step(b, "b", keys), on=keys, how="full", coalesce=True, nulls_equal=True
     )

@@ -225,6 +225,8 @@ class TimelineData:
         if kind == REQUEST_KIND and self.requests is not None:
             return self.requests
         frame: pl.DataFrame = getattr(analyze, kind)(self.trace)
+        if kind == "layers":  # and their stages, on the line below
+            frame = pl.concat([frame, analyze.layers(self.trace, stages=True)], how="diagonal")
         return frame
 
     def _present(self) -> dict[str, list[int]]:

@@ -752,7 +752,7 @@ def _layers(trace: Trace, keys: Keys, texts: Names) -> dict[int, list[Lane]]:
         name=pl.format("layer {}", "layer"),
         code=keys.codes("layer", of_layer),
     )
-    stages = layers(trace, stages=True).with_row_index("id")
+    stages = layers(trace, stages=True).with_row_index("id", offset=whole.height)
     lower = stages.select(
         "rank", "id", "start_ns", "dur_ns", name="stage", code=keys.codes("stage", stages["stage"])
     )

@@ -139,7 +139,7 @@ def replays(trace: Trace) -> pl.DataFrame:
     )
 
 
-def copies(trace: Trace) -> pl.DataFrame:
+def copied_rows(trace: Trace) -> pl.DataFrame:
     """Copies of one rank."""
     return trace.copies.select(list(schema.TABLES["copies"].schema))
 
@@ -168,7 +168,7 @@ OF_SCOPE: Final[dict[str, Callable[..., pl.DataFrame]]] = {
 """Functions of one rank that depend on the representative steps."""
 
 OF_RANK: Final[dict[str, Callable[..., pl.DataFrame]]] = {
-    one.__name__: one for one in (scope_hosts, replays, copies, measured_kernels, layer_times)
+    one.__name__: one for one in (scope_hosts, replays, copied_rows, measured_kernels, layer_times)
 }
 """The other functions of one rank, except ``launch_delay``."""
 
@@ -237,7 +237,7 @@ def joined(
     return ranked(scope, whole=trace)
 
 
-_TABLES: Final = {"runtime": "replays", "copies": "copies", "kernels": "measured_kernels"}
+_TABLES: Final = {"runtime": "replays", "copies": "copied_rows", "kernels": "measured_kernels"}
 """Tables that the rules look into, and the functions that collect the needed rows."""
 
 
@@ -415,8 +415,10 @@ class _Work:
         """Frames of analyses by their names; with a trace that keeps them, those without any are
         left out.
         """
-        for name, options in chosen.items():
-            check(_function(name), self.trace, **options)
+        chosen = {
+            name: dict(list(check(_function(name), self.trace, **options).items())[1:])
+            for name, options in chosen.items()
+        }
         every = {asked: None for name, options in chosen.items() for asked in _first(name, options)}
         parts = self.by_rank(list(every))
         whole = self.trace.select()  # stored results belong to this call

@@ -48,6 +48,6 @@ def test_examples_run(name, names, tmp_path, monkeypatch):
     runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS)
     report: list[str] = []
     for test in doctest.DocTestFinder(exclude_empty=True).find(module, name):
-        test.globs = vars(module) | dict(names) | test.globs
+        test.globs |= names
         runner.run(test, out=report.append)
     assert runner.summarize(verbose=False).failed == 0, "".join(report)

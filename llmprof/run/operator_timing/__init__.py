@@ -1,7 +1,15 @@
-"""Times of operators alone: a script runs operators of a recording, and its times are compared
-with the recorded.
+"""Times of operators: those that a timer took during a run (``profile_mode="ops"``), and those of
+a script that runs operators of a recording alone.
 """
 
+from llmprof.analyze.operator_times import (
+    against_trace,
+    communication_times,
+    operator_times,
+    suggestions,
+    timers,
+    timing_overhead,
+)
 from llmprof.arguments import door
 from llmprof.run.operator_timing.script import OperatorTiming, compare, read_results, time_operators
 

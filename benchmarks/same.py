@@ -54,7 +54,62 @@ PLACES = (
 PROSE = ("title", "detail", "suggestion", "prediction", "scope", "denominator")
 """Columns of sentences, in any table."""
 NEEDED = {"model": "Qwen2.5-1.5B"}
-OF_METRICS = ("speed_of_light", "stalls", "hot_lines", "name_layers", "hardware_findings")
+OF_METRICS = {
+    "speed_of_light": "speed_of_light",
+    "stalls": "stalls",
+    "hot_lines": "hot_lines",
+    "layers": "name_layers",
+    "findings": "hardware_findings",
+}
+"""Functions of ``analyze.ncu``, and what they were called in ``analyze``."""
+
+TABLES = {
+    "copy_rates": "copies",
+    "fusion_candidates": "fusion",
+    "kernel_summary": "kernels",
+    "module_times": "modules",
+    "rank_balance": "ranks",
+    "replayable": "operator_calls",
+    "roofline_join": "roofline",
+    "running_beside": "concurrency",
+}
+"""What analyses were called, and are called."""
+
+BY: dict[str, tuple[str, dict[str, Any]]] = {
+    "late_groups": ("ranks", {"by": "group"}),
+    "path_share": ("slack", {"by": ("layer",)}),
+    "rank_groups": ("ranks", {"by": "place"}),
+    "rank_steps": ("ranks", {"by": "step"}),
+    "steady_state": ("steps", {"steady": True}),
+}
+"""Analyses that are another one with options now."""
+
+COLUMNS: dict[str, dict[str, str | tuple[str, float]]] = {
+    "collectives": {"share_of_peak": "peak_share", "share_last": "last_share"},
+    "host_pauses": {"longest_ns": "max_ns"},
+    "late_groups": {"share_last": "last_share"},
+    "launch_delay": {"share_launched": "launched_share"},
+    "links": {"gb_per_s": "rate_gbps", "typical_gb_per_s": "typical_gbps"},
+    "memory": {"largest_bytes": "max_bytes", "op": "operator"},
+    "operators": {
+        "share_of_bound": "bound_share",
+        "tb_per_s": ("bytes_per_s", 1e12),
+        "tflop_per_s": ("flop_per_s", 1e12),
+    },
+    "opportunities": {"share_of_bound": "bound_share", "time_ns": "total_ns"},
+    "path_share": {"events": "count"},
+    "rank_steps": {"step_ns": "dur_ns"},
+    "roofline": {"efficiency": "bound_share", "gap_us": ("gap_ns", 1e3)},
+    "speed_of_light": {
+        "arithmetic_intensity": "intensity",
+        "compute_pct": ("compute_share", 0.01),
+        "memory_pct": ("memory_share", 0.01),
+    },
+    "spikes": {"excess_ns": "gap_ns", "usual_ns": "typical_ns"},
+    "stream_gaps": {"share_busy_elsewhere": "busy_elsewhere_share"},
+    "totals": {"flops_per_s": "flop_per_s"},
+}
+"""What columns of a table were called: the name of today, and a factor where the unit is another."""
 
 PROGRAMS = (hashlib.sha256(Path(__file__).read_bytes()).hexdigest(), sys.version, pl.__version__)
 
@@ -79,7 +134,7 @@ def compute(path: str, dump: Path | None) -> Result:
             found[name] = {"error": type(error).__name__}
             return None
         if isinstance(frame, pl.DataFrame):
-            frame = frame.drop(PROSE, strict=False)
+            frame = today(name, frame).drop(PROSE, strict=False)
             found[name] = {"rows": frame.height, "columns": {s.name: digest(s) for s in frame}}
             if dump:
                 frame.write_ipc(dump / f"{name}.arrow")
@@ -91,19 +146,36 @@ def compute(path: str, dump: Path | None) -> Result:
         if trace is not None:
             for name in trace.tables:
                 add(f"trace-{name}", functools.partial(trace.tables.get, name))
-            for entry in catalog.analyses():
+            known = {entry.name: entry for entry in catalog.analyses()}
+            for entry in known.values():
                 options = dict(entry.options) | {name: NEEDED[name] for name in entry.needs}
-                add(entry.name, functools.partial(entry.function, trace, **options))
+                name = TABLES.get(entry.name, entry.name)
+                add(name, functools.partial(entry.function, trace, **options))
+            for name, (of, options) in BY.items():
+                if name not in known:
+                    add(name, functools.partial(known[of].function, trace, **options))
         else:
             metrics = add("read-metrics", lambda: llmprof.read_metrics(path))
             if metrics is not None:
                 for name in ("metrics", "rules", "launches", "kernels"):
                     add(f"metrics-{name}", functools.partial(getattr, metrics, name))
-                for name in OF_METRICS:
-                    add(name, functools.partial(getattr(llmprof.analyze, name), metrics))
+                room = llmprof.analyze.ncu
+                for name, before in OF_METRICS.items():
+                    named = (room, name) if hasattr(room, "stalls") else (llmprof.analyze, before)
+                    add(before, functools.partial(getattr(*named), metrics))
     counts = Counter(warning.category.__name__ for warning in caught)
     found["warnings"] = {"rows": 1, "columns": dict(sorted(counts.items()))}
     return found
+
+
+def today(name: str, frame: pl.DataFrame) -> pl.DataFrame:
+    """A table with the names of columns that it has today."""
+    for old, new in COLUMNS.get(name, {}).items():
+        if old in frame.columns:
+            column, factor = (new, 1.0) if isinstance(new, str) else new
+            values = pl.col(old) * factor if factor != 1 else pl.col(old)
+            frame = frame.with_columns(values.alias(column)).drop(old)
+    return frame
 
 
 def digest(column: pl.Series) -> str:
@@ -257,7 +329,8 @@ def compare(a: pl.DataFrame, b: pl.DataFrame) -> dict[str, str]:
         for c in a.columns
         if c in b.columns and not a[c].dtype.is_nested() and a[c].dtype == b[c].dtype
     ]
-    if out and common and a.select(common).sort(common).equals(b.select(common).sort(common)):
+    moved = set(out) & set(common)
+    if moved and a.select(common).sort(common).equals(b.select(common).sort(common)):
         return {"order": f"the same {a.height} rows in another order"}
     return out
 

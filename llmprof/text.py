@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import polars as pl
 
@@ -157,15 +157,23 @@ def value(name: str, item: Any) -> str:
         return format_ns(item, 6 if "start" in name else 3)
     if name == "bytes" or name.endswith("_bytes"):
         return format_bytes(item)
-    if name == "share" or name.startswith("share_"):
+    if "share" in name.split("_"):
         return format_share(item)
     if isinstance(item, int):
         return str(item) if name in _NUMBERS_THAT_NAME else f"{item:,}"
+    if name in _RATES:
+        return f"{item / 1e12:,.4g}"
     return f"{item:,.1f}" if name.endswith("_gbps") else f"{item:,.4g}"
+
+
+_RATES: Final = {"flop_per_s": "TFLOP/s", "bytes_per_s": "TB/s"}
+"""Columns that are shown in trillions, and what these are called."""
 
 
 def head(name: str) -> str:
     """Heading of a column, without the unit that its values have."""
+    if name in _RATES:
+        return _RATES[name]
     return name.removesuffix("_ns").removesuffix("_gbps") + (
         " GB/s" if name.endswith("_gbps") else ""
     )

@@ -332,7 +332,7 @@ def test_late_ranks_are_the_host_that_was_made_slow(here):
     late = llmprof.analyze.ranks(done.names["run"], by="group").filter(by="node").row(0, named=True)
     # of 20 exchanges between the hosts the slow one is last in those of the 12 slow steps
     assert (late["group"], late["ranks"], late["calls"]) == ("host2", list(range(16, 24)), 20)
-    assert late["share_last"] == pytest.approx(0.6)
+    assert late["last_share"] == pytest.approx(0.6)
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from llmprof import text
         ("start_ns", 7_594_846, "7.59485 ms"),
         ("bytes", 28_672, "28.0 KiB"),
         ("share", 0.981, "98.1 %"),
-        ("share_launched", 1.0, "100.0 %"),
+        ("launched_share", 1.0, "100.0 %"),
         ("bus_gbps", 117.96, "118.0"),
         ("count", 20140, "20,140"),
         ("call", 20140, "20140"),

@@ -74,7 +74,8 @@ _OWN_FRAMES: Final = (
     help="peak, fragmentation, allocations and releases of each device",
     view="memory",
     columns=(
-        "rank device time_ns part holder op step phase peak_bytes reserved_peak_bytes bytes blocks"
+        "rank device time_ns part holder operator step phase peak_bytes reserved_peak_bytes bytes"
+        " blocks"
         " share evidence fragmentation allocations allocated_bytes reserved_bytes net_bytes"
         " known_share"
     ),
@@ -91,7 +92,7 @@ _OWN_FRAMES: Final = (
 def memory(
     trace: Trace,
     *,
-    by: Literal["device", "holder", "op", "step", "time"] = "device",
+    by: Literal["device", "holder", "operator", "step", "time"] = "device",
     at_ns: int | None = None,
 ) -> pl.DataFrame:
     """Allocated memory, and who holds, allocates and releases it.
@@ -100,7 +101,7 @@ def memory(
     ----------
     trace : Trace
         A trace with memory events.
-    by : {"device", "holder", "op", "step", "time"}
+    by : {"device", "holder", "operator", "step", "time"}
         Kind of row: a device; a holder of memory at the peak, or at ``at_ns``; an operator; a step;
         or a moment of a change.
     at_ns : int, optional
@@ -116,13 +117,13 @@ def memory(
           (before the first event), ``last_bytes``, ``reserved_peak_bytes`` (most that the allocator
           had taken from the device), ``fragmentation`` (share of the reserved memory that is not
           allocated, at ``peak_ns``), ``allocations, allocated_bytes, releases, released_bytes,
-          largest_bytes`` and ``known_share`` (of the peak, whose holder is known);
+          max_bytes`` and ``known_share`` (of the peak, whose holder is known);
         - holder: ``part`` (KV cache, weights, activations, CUDA graphs, inputs …; ``temporary``:
           released within the recording; ``before the recording``; null: not known), ``evidence``
           (stack, category, lifetime), ``holder`` (innermost frame of the program, or operator),
           ``bytes, blocks, share`` (of what is allocated then), ``oldest_ns``;
-        - op: ``op`` (operator that was running, else the innermost frame),
-          ``allocations, allocated_bytes, releases, released_bytes, net_bytes, largest_bytes``;
+        - operator: ``operator`` (operator that was running, else the innermost frame),
+          ``allocations, allocated_bytes, releases, released_bytes, net_bytes, max_bytes``;
         - step: ``step, phase, peak_bytes`` and the columns of an operator;
         - time: ``time_ns, allocated_bytes, reserved_bytes`` after each change.
 
@@ -163,14 +164,14 @@ def memory(
         raise NotCapturedError(
             "this trace holds samples of the memory, and no allocations", hint=hint, table="memory"
         )
-    if by == "op":
+    if by == "operator":
         owned = _with_operator(trace, events)
-        return _flows(owned, [*_PLACE, "op"]).sort(
+        return _flows(owned, [*_PLACE, "operator"]).sort(
             "rank",
             "device",
             "allocated_bytes",
             "released_bytes",
-            "op",
+            "operator",
             descending=[False, False, True, True, False],
             nulls_last=True,
         )
@@ -218,7 +219,7 @@ def _flows(events: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
         releases=down.len().cast(pl.Int64),
         released_bytes=-down.sum(),
         net_bytes=size.sum(),
-        largest_bytes=up.max().fill_null(0),
+        max_bytes=up.max().fill_null(0),
     )
 
 
@@ -251,7 +252,7 @@ def _devices(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
         .agg(known_share=pl.col("share").sum())
     )
     out = out.join(with_holder, on=_PLACE, how="left", nulls_equal=True)
-    counts = ("allocations", "allocated_bytes", "releases", "released_bytes", "largest_bytes")
+    counts = ("allocations", "allocated_bytes", "releases", "released_bytes", "max_bytes")
     return out.with_columns(pl.col("known_share", *counts).fill_null(0)).sort(
         *_PLACE, nulls_last=True
     )
@@ -369,7 +370,9 @@ def _named(trace: Trace, live: pl.DataFrame) -> pl.DataFrame:
     )
     short = _innermost_frame(stack)
     ops = (
-        _with_operator(trace, named)["op"] if named.height else pl.Series("op", [], dtype=pl.String)
+        _with_operator(trace, named)["operator"]
+        if named.height
+        else pl.Series("operator", [], dtype=pl.String)
     )
     return named.with_columns(
         holder=pl.coalesce(short, ops, there("ascend_operator"), there("torch_category"))
@@ -388,15 +391,17 @@ def _with_operator(trace: Trace, events: pl.DataFrame) -> pl.DataFrame:
     """Events with the operator that was running on their thread, or that the profiler wrote with
     them.
     """
-    events = events.with_columns(op=pl.lit(None, dtype=pl.String))
+    events = events.with_columns(operator=pl.lit(None, dtype=pl.String))
     if trace.has("ops") and events["thread"].count():
         spans = trace.ops.filter(pl.col("kind") == "op")
         events = innermost(events, spans, ["rank", "thread"], at="time_ns", name="_span")
-        events = events.with_columns(op=column(spans, "name", "_span")).drop("_span")
+        events = events.with_columns(operator=column(spans, "name", "_span")).drop("_span")
     if "ascend_operator" in events.columns:
-        events = events.with_columns(op=pl.coalesce("op", "ascend_operator"))
+        events = events.with_columns(operator=pl.coalesce("operator", "ascend_operator"))
     if "torch_stack" in events.columns:
-        events = events.with_columns(op=pl.coalesce("op", _innermost_frame(pl.col("torch_stack"))))
+        events = events.with_columns(
+            operator=pl.coalesce("operator", _innermost_frame(pl.col("torch_stack")))
+        )
     return events
 
 

@@ -86,8 +86,8 @@ _WORK: Final = {
     ),
     view="operators",
     columns=(
-        "rank phase gap_ns total_ns count operator kernel shapes tflop_per_s tb_per_s bound_by"
-        " share_of_bound cause why note"
+        "rank phase gap_ns total_ns count operator kernel shapes flop_per_s bytes_per_s bound_by"
+        " bound_share cause why note"
     ),
     largest_first="total_ns",
     cached=False,
@@ -139,9 +139,9 @@ def operators(
         - ``count`` (calls), ``total_ns, share`` (of the summed time of all rows of the group),
           ``median_ns, p10_ns, p90_ns`` (of a call);
         - ``flops, read_bytes, written_bytes`` (mean of a call), ``intensity`` (FLOPs a byte),
-          ``tflop_per_s, tb_per_s`` (of the total time);
+          ``flop_per_s, bytes_per_s`` (of the total time);
         - ``bound_ns`` (mean of a call), ``bound_by`` (``memory``, ``launch``, or the type whose
-          peak sets it, such as ``bf16``), ``share_of_bound`` (bound over time, never clipped),
+          peak sets it, such as ``bf16``), ``bound_share`` (bound over time, never clipped),
           ``gap_ns`` (time beyond the bound, a step);
         - ``source`` (of the work: shapes, step label, capture), ``assumed`` (what was not
           recorded), ``fits_cache``, ``why`` (there is no bound), ``note`` (on a share above 105 %);
@@ -692,12 +692,12 @@ def _shares(rows: pl.DataFrame, events: pl.DataFrame, groups: list[str]) -> pl.D
     rows = rows.with_columns(
         share=pl.when(whole > 0).then(pl.col("total_ns") / whole),
         intensity=pl.when(moved > 0).then(pl.col("flops") / moved),
-        tflop_per_s=pl.col("flops") * pl.col("count") / time / 1e3,
-        tb_per_s=moved * pl.col("count") / time / 1e3,
-        share_of_bound=of_bound / time,
+        flop_per_s=pl.col("flops") * pl.col("count") / time * 1e9,
+        bytes_per_s=moved * pl.col("count") / time * 1e9,
+        bound_share=of_bound / time,
         gap_ns=(pl.col("total_ns") - of_bound) / pl.col("_steps").clip(1),
     )
-    over = pl.when(pl.col("share_of_bound") > OVER)
+    over = pl.when(pl.col("bound_share") > OVER)
     less = (
         pl.when(pl.col("assumed").is_not_null())
         .then(pl.lit(ASSUMED))
@@ -741,11 +741,11 @@ COLUMNS: Final = (
     "read_bytes",
     "written_bytes",
     "intensity",
-    "tflop_per_s",
-    "tb_per_s",
+    "flop_per_s",
+    "bytes_per_s",
     "bound_ns",
     "bound_by",
-    "share_of_bound",
+    "bound_share",
     "gap_ns",
     "fits_cache",
     "source",

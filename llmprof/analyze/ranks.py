@@ -104,7 +104,7 @@ def ranks(
           step, such as passes of padding of a rank without requests), ``idle_ns`` (nothing of the
           rank runs, from the first start to the last end of any rank), ``busy_share`` (compute over
           that time) and ``imbalance`` (compute over the mean of the ranks; 1 is even).
-        - By step, those that ran on the device: ``rank, step, phase, start_ns, end_ns, step_ns``
+        - By step, those that ran on the device: ``rank, step, phase, start_ns, end_ns, dur_ns``
           (from its first event to its last), ``wait_ns`` (null where the waiting of one of its
           collectives cannot be told), ``exposed_communication_ns`` and ``idle_ns`` as in
           :func:`~llmprof.analyze.overlap`.
@@ -113,7 +113,7 @@ def ranks(
           nothing is known.
         - By group, the latest first: ``by`` (node, dp, pp, tp or ep), ``group`` (the name of the
           node, or the place as text), ``ranks`` (list), ``calls`` (that count), ``last`` (in which
-          one of its ranks arrives last), ``share_last``, ``expected_share`` (by chance: its part of
+          one of its ranks arrives last), ``last_share``, ``expected_share`` (by chance: its part of
           the ranks of these calls), ``late_median_ns`` (median start of its ranks after the first
           rank), ``others_wait_ns`` (waiting of ranks outside the group in the calls in which it is
           last, summed), ``together`` (lateness of its middle rank over that of its last one, in
@@ -285,7 +285,7 @@ def rank_steps(trace: Trace) -> pl.DataFrame:
         timed.join(parts, on=["rank", "step"], how="left", maintain_order="left")
         .join(waits, on=["rank", "step"], how="left", maintain_order="left")
         .with_columns(
-            step_ns=pl.col("end_ns") - pl.col("start_ns"),
+            dur_ns=pl.col("end_ns") - pl.col("start_ns"),
             wait_ns=pl.when(pl.col("_calls").is_null()).then(0).otherwise("wait_ns"),
         )
         .select(list(_STEPS))
@@ -301,7 +301,7 @@ _STEPS: Final = pl.Schema(
         "phase": pl.String(),
         "start_ns": pl.Int64(),
         "end_ns": pl.Int64(),
-        "step_ns": pl.Int64(),
+        "dur_ns": pl.Int64(),
         "wait_ns": pl.Int64(),
         "exposed_communication_ns": pl.Int64(),
         "idle_ns": pl.Int64(),
@@ -371,7 +371,7 @@ def _late_by(late: pl.DataFrame, groups: pl.DataFrame, by: str) -> pl.DataFrame:
         .agg(
             calls=pl.len(),
             last=pl.col("last").sum(),
-            share_last=pl.col("last").mean(),
+            last_share=pl.col("last").mean(),
             expected_share=pl.col("expected").mean(),
             others_wait_ns=pl.col("others").filter("last").sum(),
             together=(pl.col("middle") / pl.col("latest"))
@@ -390,7 +390,7 @@ def _late_by(late: pl.DataFrame, groups: pl.DataFrame, by: str) -> pl.DataFrame:
         )
         .select(list(_LATE))
         .cast(_LATE)
-        .sort("share_last", "late_median_ns", "group", descending=[True, True, False])
+        .sort("last_share", "late_median_ns", "group", descending=[True, True, False])
     )
 
 
@@ -401,7 +401,7 @@ _LATE: Final = pl.Schema(
         "ranks": pl.List(pl.Int32()),
         "calls": pl.Int64(),
         "last": pl.Int64(),
-        "share_last": pl.Float64(),
+        "last_share": pl.Float64(),
         "expected_share": pl.Float64(),
         "late_median_ns": pl.Float64(),
         "others_wait_ns": pl.Int64(),
@@ -431,10 +431,10 @@ def latest_group(late: pl.DataFrame) -> dict[str, Any] | None:
     named = late.filter(
         (pl.col("ranks").list.len() > 1)
         & (pl.col("calls") >= LEAST_CALLS)
-        & (pl.col("share_last") >= 0.5)
-        & (pl.col("share_last") >= CLEARLY * pl.col("expected_share"))
+        & (pl.col("last_share") >= 0.5)
+        & (pl.col("last_share") >= CLEARLY * pl.col("expected_share"))
         & (pl.col("together") >= TOGETHER)
-    ).sort("others_wait_ns", "share_last", descending=True)
+    ).sort("others_wait_ns", "last_share", descending=True)
     if not named.height:
         return None
     row = named.row(0, named=True)

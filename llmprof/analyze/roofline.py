@@ -43,10 +43,10 @@ COLUMNS: Final = {
     "bound": pl.String,
     "measured_ns": pl.Int64,
     "kernels": pl.Int64,
-    "efficiency": pl.Float64,
+    "bound_share": pl.Float64,
     "mfu": pl.Float64,
     "mbu": pl.Float64,
-    "gap_us": pl.Float64,
+    "gap_ns": pl.Float64,
     "why": pl.String,
     "explained": pl.Boolean,
 }
@@ -81,8 +81,8 @@ Per = Literal["stage", "layer", "step"]
     view="bound",
     recorded="device activity or operators",
     needs=("model",),
-    columns="rank step phase stage bound_ns bound measured_ns efficiency gap_us why",
-    largest_first="gap_us",
+    columns="rank step phase stage bound_ns bound measured_ns bound_share gap_ns why",
+    largest_first="gap_ns",
     cached=False,
 )
 def roofline(
@@ -135,7 +135,7 @@ def roofline(
         ``by="step"``)``, tokens, requests, context_from``
         (:data:`llmprof.label.steps.labels.CONTEXT_WORDS`)``, flops, memory_bytes, message_bytes,
         bound_ns, bound`` (compute, memory, communication, none)``, measured_ns, kernels,
-        efficiency`` (bound over measured)``, mfu, mbu`` (of the peaks)``, gap_us`` (measured minus
+        bound_share`` (bound over measured)``, mfu, mbu`` (of the peaks)``, gap_ns`` (measured minus
         bound)``, why`` and ``explained`` (whether theory knows what the stage does). ``why`` is: at
         the roof; kernel below the roof; fixed cost of kernels; wait for others (a collective beyond
         its fastest rank); launch gap (idle); no bound. Experts are counted as an even routing would
@@ -153,7 +153,7 @@ def roofline(
     --------
     >>> import llmprof
     >>> found = roofline(llmprof.sample("torch_tp1_cudagraph"), "Qwen2.5-1.5B")
-    >>> bool((found.filter(found["efficiency"].is_not_null())["efficiency"] <= 1).all())
+    >>> bool((found.filter(found["bound_share"].is_not_null())["bound_share"] <= 1).all())
     True
     """
     read = shape(model)
@@ -609,7 +609,7 @@ def _rates(frame: pl.DataFrame, machine: Machine, by: Per) -> pl.DataFrame:
     seconds = pl.col("measured_ns") / 1e9
     has = (pl.col("measured_ns") > 0) & pl.col("bound").is_not_null()
     frame = frame.with_columns(
-        efficiency=pl.when(has & (pl.col("bound_ns") > 0)).then(
+        bound_share=pl.when(has & (pl.col("bound_ns") > 0)).then(
             pl.col("bound_ns") / pl.col("measured_ns")
         ),
         mfu=pl.when(has & (pl.col("flops") > 0)).then(
@@ -618,13 +618,13 @@ def _rates(frame: pl.DataFrame, machine: Machine, by: Per) -> pl.DataFrame:
         mbu=pl.when(has & (pl.col("memory_bytes") > 0)).then(
             pl.col("memory_bytes") / seconds / machine.bandwidth
         ),
-        gap_us=(pl.col("measured_ns") - pl.col("bound_ns").fill_null(0.0)) / 1e3,
+        gap_ns=pl.col("measured_ns") - pl.col("bound_ns").fill_null(0.0),
     )
     mean = pl.col("measured_ns") / pl.col("kernels").clip(lower_bound=1)
     waits = pl.col("stage").is_in(_COLLECTIVES) & (pl.col("waits_ns") * 2 > pl.col("measured_ns"))
     cases = {
         "launch gap": pl.col("stage") == IDLE,
-        "at the roof": pl.col("efficiency") >= AT_ROOF,
+        "at the roof": pl.col("bound_share") >= AT_ROOF,
         "wait for others": waits,
         "no bound": pl.col("bound").is_null(),
         "fixed cost of kernels": mean < FIXED_NS,

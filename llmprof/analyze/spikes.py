@@ -19,8 +19,8 @@ _LEAST_STEPS = 5
     question="In which steps does a kernel or a range take unusually long?",
     help="times of kernels or ranges in single steps beside their usual time",
     view="spikes",
-    largest_first="excess_ns",
-    columns="rank step phase count dur_ns usual_ns ratio excess_ns start_ns name",
+    largest_first="gap_ns",
+    columns="rank step phase count dur_ns typical_ns ratio gap_ns start_ns name",
     apart=("by", "min_ratio"),
 )
 def spikes(
@@ -42,9 +42,9 @@ def spikes(
     -------
     polars.DataFrame
         ``rank, step, phase, name, count`` (in the step), ``start_ns`` (of the longest one),
-        ``dur_ns`` (of all of them in the step), ``usual_ns`` (median of this over the steps of the
-        rank and phase with the same count, of which there must be five), ``ratio`` (to it),
-        ``excess_ns`` (above it), by rank, the greatest excess first. In ns.
+        ``dur_ns`` (of all of them in the step), ``typical_ns`` (median of this over the steps of
+        the rank and phase with the same count, of which there must be five), ``ratio`` (to it),
+        ``gap_ns`` (above it), by rank, the greatest excess first. In ns.
 
     Raises
     ------
@@ -86,14 +86,14 @@ def spikes(
     alike = ["rank", "phase", "name", "count"]
     usual = pl.col("dur_ns").median().over(alike)
     return (
-        sums.with_columns(usual_ns=usual, _steps=pl.len().over(alike))
-        .filter((pl.col("_steps") >= _LEAST_STEPS) & (pl.col("usual_ns") > 0))
+        sums.with_columns(typical_ns=usual, _steps=pl.len().over(alike))
+        .filter((pl.col("_steps") >= _LEAST_STEPS) & (pl.col("typical_ns") > 0))
         .with_columns(
-            ratio=pl.col("dur_ns") / pl.col("usual_ns"),
-            excess_ns=pl.col("dur_ns") - pl.col("usual_ns"),
+            ratio=pl.col("dur_ns") / pl.col("typical_ns"),
+            gap_ns=pl.col("dur_ns") - pl.col("typical_ns"),
         )
         .filter(pl.col("ratio") >= min_ratio)
-        .sort("rank", "excess_ns", "step", "name", descending=[False, True, False, False])
+        .sort("rank", "gap_ns", "step", "name", descending=[False, True, False, False])
         .select(
             "rank",
             "step",
@@ -102,8 +102,8 @@ def spikes(
             "count",
             "start_ns",
             "dur_ns",
-            "usual_ns",
+            "typical_ns",
             "ratio",
-            "excess_ns",
+            "gap_ns",
         )
     )

@@ -263,7 +263,7 @@ def totals(trace: Trace) -> pl.DataFrame:
     polars.DataFrame
         ``rank, device, kind, name, scope, category`` (of kernels, by their names; null for what is
         no device work), ``count, total_ns, mean_ns, median_ns, min_ns, max_ns``, ``share`` (of the
-        times of one kind of a rank) and ``flops_per_s, bytes_per_s`` (where the program stated its
+        times of one kind of a rank) and ``flop_per_s, bytes_per_s`` (where the program stated its
         work), the longest of a kind first.
 
     Examples
@@ -289,7 +289,7 @@ def totals(trace: Trace) -> pl.DataFrame:
         .then("category"),
         mean_ns=pl.when(pl.col("count") > 0).then(pl.col("total_ns") / pl.col("count")),
         share=pl.when(whole > 0).then(pl.col("total_ns") / whole),
-        flops_per_s=rate.then(pl.col("flops") / seconds),
+        flop_per_s=rate.then(pl.col("flops") / seconds),
         bytes_per_s=rate.then(pl.col("bytes") / seconds),
     )
     return out.select(
@@ -306,6 +306,6 @@ def totals(trace: Trace) -> pl.DataFrame:
         "min_ns",
         "max_ns",
         "share",
-        "flops_per_s",
+        "flop_per_s",
         "bytes_per_s",
     ).sort("rank", "kind", "total_ns", "name", descending=[False, False, True, False])

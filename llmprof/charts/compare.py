@@ -369,7 +369,7 @@ _OPPORTUNITIES = (
     "phase",
     "part",
     "kind",
-    "time_ns",
+    "total_ns",
     "bound_ns",
     "target_share",
     "gap_ns",
@@ -413,7 +413,7 @@ def opportunities(
     gaps = rows.filter(pl.col("part").is_in(["opportunity", "others"]) & (pl.col("gap_ns") > 0))
     if gaps.is_empty():
         raise draw.nothing("opportunities", "no operator has a bound, or all are at their target")
-    whole, gap, gain = (draw.number(step[name][0]) for name in ("time_ns", "gap_ns", "gain_ns"))
+    whole, gap, gain = (draw.number(step[name][0]) for name in ("total_ns", "gap_ns", "gain_ns"))
     targets = gaps["target_share"].drop_nulls().unique()
     target = (
         f"{theme.percent(100 * targets[0])} of its bound" if len(targets) == 1 else "its target"
@@ -423,7 +423,7 @@ def opportunities(
     )
     small = pl.col("gap_ns").sum().over("row") < _LEAST * gap
     kinds = kinds.with_columns(row=pl.when(small).then(pl.lit(_SMALLER)).otherwise("row"))
-    sums = kinds.group_by("row").agg(pl.col("time_ns", "bound_ns", "gap_ns").sum())
+    sums = kinds.group_by("row").agg(pl.col("total_ns", "bound_ns", "gap_ns").sum())
     sums = sums.sort(pl.col("row") == _SMALLER, "gap_ns", "row", descending=[False, True, False])
     left = whole - sums["gap_ns"].cum_sum()
     parts = sums.select(
@@ -436,7 +436,7 @@ def opportunities(
         both=pl.Series(
             [
                 f"{format_ns(time)} a step, at {theme.percent(100 * bound / time)} of the bound"
-                for time, bound in sums.select("time_ns", "bound_ns").iter_rows()
+                for time, bound in sums.select("total_ns", "bound_ns").iter_rows()
             ]
         ),
     )
@@ -453,7 +453,7 @@ def opportunities(
         )
     ]
     name = pl.col("part").cast(pl.String).replace(["opportunity", "others"], "at target")
-    left_over = pl.col("time_ns").sum() - pl.col("gap_ns").fill_null(0).sum()
+    left_over = pl.col("total_ns").sum() - pl.col("gap_ns").fill_null(0).sum()
     parts_left = rows.with_columns(part=name).filter(pl.col("part").is_in(list(_REMAINS)))
     remaining = (
         parts_left.group_by("part").agg(ns=left_over).with_columns(row=pl.lit("what remains"))
@@ -476,7 +476,7 @@ def opportunities(
     ]
     if least:
         notes.append(f"The axis begins at {format_ns(least)}.")
-    beside = -draw.number(rows.filter(part="beside other work")["time_ns"].sum())
+    beside = -draw.number(rows.filter(part="beside other work")["total_ns"].sum())
     if beside > 0.005 * whole:
         notes.append(f"Work at the same time counts twice below: {format_ns(beside)}.")
     return theme.finish(compose.rows(*panels, spacing=20), title or said, " ".join(notes))

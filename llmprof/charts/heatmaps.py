@@ -246,7 +246,7 @@ def phase_strip(cells: pl.DataFrame, x: alt.X, width: float) -> list[alt.Chart]:
 
 
 MEANING: Final = {
-    "step_ns": ("A step takes", "from the first to the last event of the rank's step"),
+    "dur_ns": ("A step takes", "from the first to the last event of the rank's step"),
     "wait_ns": ("Waiting in a step", "waiting in collectives for ranks that came later"),
     "idle_ns": ("Idle time in a step", "time in which nothing of the rank runs"),
     "exposed_communication_ns": (
@@ -266,7 +266,7 @@ _OFFSET: Final = 84
 def rank_heatmap(
     frame: Trace | pl.DataFrame,
     *,
-    value: str = "step_ns",
+    value: str = "dur_ns",
     groups: pl.DataFrame | None = None,
     title: str | None = None,
 ) -> alt.LayerChart:
@@ -278,7 +278,7 @@ def rank_heatmap(
 
     Parameters
     ----------
-    value : {"step_ns", "wait_ns", "idle_ns", "exposed_communication_ns"}
+    value : {"dur_ns", "wait_ns", "idle_ns", "exposed_communication_ns"}
         What the colour shows.
     groups : polars.DataFrame, optional
         Rows of ``rank_places(trace)``: lines divide the known nodes, and tooltips name them.
@@ -407,7 +407,7 @@ def _headline_of_ranks(frame: pl.DataFrame, value: str) -> str:
         return MEANING[value][0].removesuffix(" takes")
     middle = format_ns(draw.number(rows[value].median()))
     (low, least), (high, most) = by_rank.row(0), by_rank.row(-1)
-    text = f"{MEANING[value][0]}{'' if value == 'step_ns' else ':'} {middle}"
+    text = f"{MEANING[value][0]}{'' if value == 'dur_ns' else ':'} {middle}"
     text += f" in {phase[0]}" if phase.len() and phase[0] != "other" else ""
     if by_rank.height == 1 or format_ns(least) == format_ns(most):
         return f"{text} (median)"
@@ -497,7 +497,7 @@ MAX_GROUPS = 12
 
 @draw.chart_of(
     'llmprof.analyze.ranks(trace, by="group")',
-    "by group ranks calls share_last expected_share late_median_ns",
+    "by group ranks calls last_share expected_share late_median_ns",
 )
 def late_groups(frame: Trace | pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
     """How often each node or parallel group arrives last, compared with chance.
@@ -513,14 +513,14 @@ def late_groups(frame: Trace | pl.DataFrame, *, title: str | None = None) -> alt
     panels, cut = [], False
     for by in frame["by"].unique(maintain_order=True):
         rows = frame.filter(pl.col("by") == by).sort(
-            "share_last", "group", descending=[True, False]
+            "last_share", "group", descending=[True, False]
         )
         cut = cut or rows.height > MAX_GROUPS
         panels.append(_shares(rows.head(MAX_GROUPS), by))
-    worst = frame.sort(pl.col("share_last") - pl.col("expected_share"), descending=True).row(
+    worst = frame.sort(pl.col("last_share") - pl.col("expected_share"), descending=True).row(
         0, named=True
     )
-    share, chance = format_share(worst["share_last"]), format_share(worst["expected_share"])
+    share, chance = format_share(worst["last_share"]), format_share(worst["expected_share"])
     name = (
         f"Node {worst['group']}"
         if worst["by"] == "node"
@@ -548,14 +548,14 @@ def _shares(rows: pl.DataFrame, by: str) -> alt.LayerChart:
     axis = alt.Axis(title=None, ticks=False, labelPadding=6, labelLimit=room, minExtent=room)
     y = alt.Y("label:N", sort=None, scale=alt.Scale(domain=drawn["label"].to_list()), axis=axis)
     x = alt.X(
-        "share_last:Q",
+        "last_share:Q",
         axis=alt.Axis(title="arrives last", format="%"),
         scale=alt.Scale(domain=[0, 1]),
     )
     tips = draw.tips(
         "group:N",
         "ranks:N",
-        ("share_last:Q", None, ".1%"),
+        ("last_share:Q", None, ".1%"),
         ("expected_share:Q", None, ".1%"),
         ("calls:Q", None, ","),
     )

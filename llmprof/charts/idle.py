@@ -178,8 +178,8 @@ def launch_delay(frame: Trace | pl.DataFrame, *, title: str | None = None) -> al
         " host."
     ]
     if (
-        "share_launched" in rows.columns
-        and (share := draw.number(rows["share_launched"].mean())) < 0.995
+        "launched_share" in rows.columns
+        and (share := draw.number(rows["launched_share"].mean())) < 0.995
     ):
         notes.append(
             f"Of the kernels in these steps {theme.percent(100 * share)} have a launch in the"

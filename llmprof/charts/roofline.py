@@ -68,7 +68,7 @@ def derived(rows: pl.DataFrame) -> Roofs:
     agree on it, or if its launch stays below the peak of its type.
     """
     with_roof = rows.drop_nulls(["roof_flop_per_s", "dtype"]).filter(pl.col("roof_flop_per_s") > 0)
-    slope = pl.col("roof_flop_per_s") / pl.col("arithmetic_intensity")
+    slope = pl.col("roof_flop_per_s") / pl.col("intensity")
     steepest = draw.number(with_roof.select(slope.max()).item())
     flat = (
         with_roof.filter(slope < steepest * (1 - _EXACT))
@@ -161,7 +161,7 @@ def _name(
     return named
 
 
-_RATES = ("arithmetic_intensity", "flop_per_s", "duration_ns")
+_RATES = ("intensity", "flop_per_s", "duration_ns")
 _OF_OPERATORS = (
     *(
         "operator",
@@ -171,7 +171,7 @@ _OF_OPERATORS = (
         "bound_ns",
         "bound_by",
         "intensity",
-        "tflop_per_s",
+        "flop_per_s",
         "total_ns",
     ),
 )
@@ -221,10 +221,9 @@ def _launches(frame: pl.DataFrame) -> pl.DataFrame:
         kernel_name=pl.coalesce(pl.col("operator").str.split("::").list.last(), "kernel"),
         dtype=pl.when(of_unit).then(by).otherwise(pl.Series(formats, dtype=pl.String)),
         roof_flop_per_s=pl.when(by != "launch").then(rate),
-        roof_share="share_of_bound",
+        roof_share="bound_share",
         bound=pl.when(of_unit).then(pl.lit("compute")).otherwise(by.replace("launch", "latency")),
-        arithmetic_intensity="intensity",
-        flop_per_s=pl.when(drawn).then(pl.col("tflop_per_s") * 1e12),
+        flop_per_s=pl.when(drawn).then("flop_per_s"),
         duration_ns="total_ns",
         **stage,
     )
@@ -265,7 +264,7 @@ def roofline(
         The device is unknown.
     """
     frame = draw.frame_of(frame, analyze.operators)
-    of_operators = "share_of_bound" in frame.columns
+    of_operators = "bound_share" in frame.columns
     frame = _launches(frame) if of_operators else frame
     draw.require(frame, _COLUMNS, chart="roofline")
     by, missing = ("stage", "other") if "stage" in frame.columns else ("bound", "unknown")
@@ -309,7 +308,7 @@ def _plane(rows: pl.DataFrame, roofs: Roofs) -> Plane:
     """Axis ranges that include all points and, if known, the ridges, with space for a label on
     the right.
     """
-    intensity, rate = rows["arithmetic_intensity"], rows["flop_per_s"]
+    intensity, rate = rows["intensity"], rows["flop_per_s"]
     ridges = [peak / roofs.bandwidth for peak in roofs.peaks.values()] if roofs.bandwidth else []
     left = min(draw.number(intensity.min()), *ridges, math.inf) / 2.5
     right = max(draw.number(intensity.max()), *ridges, 0.0)
@@ -330,9 +329,8 @@ def _plane(rows: pl.DataFrame, roofs: Roofs) -> Plane:
 def _points(rows: pl.DataFrame, plane: Plane, table: dict[str, str]) -> alt.Chart:
     symbol = {1e12: "TFLOP/s", 1e9: "GFLOP/s", 1e6: "MFLOP/s"}.get(plane.unit, "FLOP/s")
     data = rows.select(
-        *("kernel_name", "group", "dtype", "bound", "roof_share"),
+        *("kernel_name", "group", "dtype", "bound", "roof_share", "intensity"),
         *(["kernel"] if "kernel" in rows.columns else []),  # a report finds its row by it
-        intensity="arithmetic_intensity",
         rate=pl.col("flop_per_s") / plane.unit,
         duration_ns=pl.col("duration_ns"),
         time=draw.duration("duration_ns"),
@@ -378,7 +376,7 @@ def _area(rows: pl.DataFrame) -> pl.Series:
 def _labels(every: pl.DataFrame, plane: Plane, roofs: list[Box]) -> list[alt.Chart]:
     """Names of the longest launches, each name once, as far as there is space."""
     rows = every.head(_MAX_AVOIDED)
-    rates = rows.select("arithmetic_intensity", "flop_per_s").iter_rows()
+    rates = rows.select("intensity", "flop_per_s").iter_rows()
     radii = [math.sqrt(area / math.pi) for area in _area(rows)]
     points = list(zip(rows["label"], (plane.at(*rate) for rate in rates), radii, strict=True))
     taken, marks = list(roofs), list[alt.Chart]()

@@ -401,13 +401,13 @@ def theory_roofline(
     if rows.is_empty() or not peak or not band:
         raise draw.nothing("theory_roofline", "no operator has FLOPs and bytes under known roofs")
     intensity = pl.col("flops") / pl.col("memory_bytes")
-    frame = rows.with_columns(arithmetic_intensity=intensity).select(
-        *("stage", "arithmetic_intensity", "bound"),
+    frame = rows.with_columns(intensity=intensity).select(
+        *("stage", "intensity", "bound"),
         kernel_name=pl.concat_str("component", pl.lit(" ("), "phase", pl.lit(")")),
         duration_ns=pl.col("latency_s") * 1e9,
         dtype=pl.lit(dtype),
         flop_per_s=pl.col("flops") / pl.col("latency_s"),
-        roof_flop_per_s=pl.min_horizontal(pl.lit(peak), pl.col("arithmetic_intensity") * band),
+        roof_flop_per_s=pl.min_horizontal(pl.lit(peak), pl.col("intensity") * band),
         roof_share=pl.lit(1.0),
     )
     longest = frame.sort("duration_ns", descending=True).row(0, named=True)

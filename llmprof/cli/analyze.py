@@ -134,7 +134,7 @@ _SPARE_OF: Final = {
     "critical-path": "evidence phase",
     "events": "stream",
     "layers": "host_dur_ns occurrence",
-    "operators": "tflop_per_s tb_per_s",
+    "operators": "flop_per_s bytes_per_s",
     "overlap": (
         "exposed_transfer_ns exposed_unknown_ns exposed_copy_ns exposed_wait_ns"
         " hidden_communication_ns"
@@ -712,8 +712,8 @@ _OF_KERNELS: Final = {
     "total_ns": "total_ns",
     "share": "share",
     "bound": "limited by",
-    "compute_pct": "compute %",
-    "memory_pct": "memory %",
+    "compute_share": "compute",
+    "memory_share": "memory",
     "stall": "warps wait for",
 }
 _MOST_KERNELS: Final = 10

@@ -101,7 +101,7 @@ def typical_limit(speed: pl.DataFrame) -> pl.DataFrame:
             *(pl.col(name).first() for name in ("memory_level", "stall")),
             *(
                 pl.col(name).median()
-                for name in ("compute_pct", "memory_pct", "roof_share", "stall_share")
+                for name in ("compute_share", "memory_share", "roof_share", "stall_share")
             ),
         )
         .sort("bound_ns", descending=True, maintain_order=True)
@@ -123,8 +123,8 @@ def _limited(speed: pl.DataFrame, total: float) -> list[dict[str, Any]]:
     for row in joined.iter_rows(named=True):
         share, compute, memory, roof = (
             row["ns"] / total,
-            row["compute_pct"],
-            row["memory_pct"],
+            row["compute_share"],
+            row["memory_share"],
             row["roof_share"],
         )
         state = explain(row["stall"]) if row["stall"] is not None else None
@@ -134,7 +134,7 @@ def _limited(speed: pl.DataFrame, total: float) -> list[dict[str, Any]]:
             "action": state and state.action,
         }
         if roof is None and compute is not None and memory is not None:
-            roof = max(compute, memory) / 100
+            roof = max(compute, memory)
         gain, name = row["ns"] * (1 - min(1.0, roof or 0.0)), row["kernel_name"]
         where = "kernel_name IS NULL" if name is None else f"kernel_name = {_quoted(name)}"
         rows.append(

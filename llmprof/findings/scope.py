@@ -362,7 +362,7 @@ class Scope:
             "kernel",
             "bound_by",
             "fits_cache",
-            "share_of_bound",
+            "bound_share",
         )
         times = (
             self.cut(events.select(*LANE, "start_ns", "dur_ns", "row", "call"))
@@ -373,9 +373,9 @@ class Scope:
                 time_ns=pl.col("dur_ns").sum(),
             )
         )
-        known = rows.filter(pl.col("share_of_bound").is_not_null()).select("row", *of_row)
+        known = rows.filter(pl.col("bound_share").is_not_null()).select("row", *of_row)
         times = times.join(known, on="row").with_columns(
-            bound_ns=pl.col("time_ns") * pl.col("share_of_bound")
+            bound_ns=pl.col("time_ns") * pl.col("bound_share")
         )
         return times.select(
             "rank", *of_row[:-1], "count", "time_ns", "bound_ns", "start_ns", "dur_ns"

@@ -96,7 +96,7 @@ _UNEVEN: Final = {
 FINDINGS: Final = {
     "arrival_skew": Words(
         """{% if group %}{{ in_part("is waiting for the last rank:") }} {{ group.who }} arrive last in
-        {{ group.share_last|share }} of the {{ kind }}s.
+        {{ group.last_share|share }} of the {{ kind }}s.
         {%- elif late_wait_share >= 0.5 %}{% if on %}{{ on|ranks }} wait{{ "s" if on|length == 1 else "" }}
         {{ time_ns|ns }} of {{ part }} ({{ share|share }}) for{% else %}{{ in_part("is waiting for") }}{% endif %}
         {%- if late_wait_share >= 0.9 %} rank {{ late }}, which causes {{ late_wait_share|share }} of it and
@@ -189,7 +189,7 @@ FINDINGS: Final = {
         {%- if by_who_share < 0.9995 %} ({{ by_who_share|share }} of it){% endif %}.""",
             """{% if calls %}{{ calls|n }} calls of it on all ranks take {{ calls_ns|ns }} in all;{% endif %}
             {{ pauses|count("such pause") }}
-        in {{ part }}, the longest of {{ longest_ns|ns }}.""",
+        in {{ part }}, the longest of {{ max_ns|ns }}.""",
             advice,
         )
         for reason, (what, advice) in _REASONS.items()
@@ -197,7 +197,7 @@ FINDINGS: Final = {
     "device_held": Words(
         """{{ for_part("launched work waits") }} while the host is in {{ call }}
         {%- if by_call_share < 0.9995 %} ({{ by_call_share|share }} of it){% endif %}.""",
-        "{{ pauses|count('such pause') }} in {{ part }}, the longest of {{ longest_ns|ns }}.",
+        "{{ pauses|count('such pause') }} in {{ part }}, the longest of {{ max_ns|ns }}.",
         "{{ advice[kind] or 'Take that call out of the step.' }}",
     ),
     "synchronisation": Words(
@@ -437,12 +437,12 @@ FINDINGS: Final = {
     ),
     "limited_kernel": Words(
         """{{ ns|ns }} of the profiled time ({{ share|share }}) is {{ name }},
-        {% if bound == "compute" %}limited by compute: its multiprocessors are at {{ compute_pct|n }} % of their peak
+        {% if bound == "compute" %}limited by compute: its multiprocessors are at {{ (100 * compute_share)|n }} % of their peak
         {%- elif bound == "memory" %}limited by memory:
         {{ {"dram": "the device memory", "l2": "the L2 cache", "l1": "the L1 cache and shared memory"
-           }.get(memory_level, "memory") }} is at {{ memory_pct|n }} % of its peak
-        {%- elif bound == "latency" %}limited by latency: it reaches {{ compute_pct|n }} % of the peak of compute and
-        {{ memory_pct|n }} % of memory's
+           }.get(memory_level, "memory") }} is at {{ (100 * memory_share)|n }} % of its peak
+        {%- elif bound == "latency" %}limited by latency: it reaches {{ (100 * compute_share)|n }} % of the peak of compute and
+        {{ (100 * memory_share)|n }} % of memory's
         {%- else %}whose limit is not known from these metrics{% endif %}.""",
         """{% if launches == 1 %}One launch.{% else %}{{ launches }} launches, {{ (ns / launches)|ns }} on average.
         {%- endif -%}
@@ -592,7 +592,7 @@ ALONE: Final = """
 
 SLOWEST: Final = Words(
     """The slowest of {{ of|count("request") }}, {{ id|shorten(60) }}, took {{ e2e_ns|ns }}
-    {%- if usual_ns %} (the others {{ usual_ns|ns }} in the middle){% endif %}{% if part %}, most of it
+    {%- if typical_ns %} (the others {{ typical_ns|ns }} in the middle){% endif %}{% if part %}, most of it
     {{ {"queue": "in the queue", "the rest": "after the queue", "first token": "before its first token"}.get(part, part)
     }}{% endif %}.""",
     """{% for name, own in stretches.items() %}{{ name|capitalize }} {{ own.ns|ns }}

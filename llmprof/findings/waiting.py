@@ -125,7 +125,7 @@ def by_reason(reason: str) -> Callable[[Scope], Measure | None]:
             "who": who,
             "by_who_share": share,
             "pauses": whole.height / of.parts,
-            "longest_ns": largest(whole, "dur_ns"),
+            "max_ns": largest(whole, "dur_ns"),
             "calls": calls.height if calls is not None and of_calls else None,
             "calls_ns": total(calls, "dur_ns") if calls is not None and of_calls else None,
             "first_launches": reason == "loading"
@@ -174,7 +174,7 @@ def device_held(scope: Scope) -> Measure | None:
         "by_call_share": share,
         "kind": kind_of(call, CALLS),
         "pauses": whole.height / scope.parts,
-        "longest_ns": largest(whole, "dur_ns"),
+        "max_ns": largest(whole, "dur_ns"),
     }
     where = "cause = 'queued' AND held_kind = 'call'"
     return Measure.of(whole, figures, where=where, change=_without(call))

@@ -521,7 +521,7 @@ def above_bound(scope: Scope) -> Measure | None:
         "count": rows["count"].sum() / scope.parts,
     }
     return Measure.of(
-        rows, figures, ns=total(rows, "time_ns"), gain_ns=0.0, where=f"share_of_bound > {OVER}"
+        rows, figures, ns=total(rows, "time_ns"), gain_ns=0.0, where=f"bound_share > {OVER}"
     )
 
 

@@ -53,11 +53,11 @@ _SCHEMA: Final = {
     "shapes": pl.String(),
     "kernel": pl.String(),
     "count": pl.Float64(),
-    "time_ns": pl.Float64(),
+    "total_ns": pl.Float64(),
     "share": pl.Float64(),
     "bound_ns": pl.Float64(),
     "bound_by": pl.String(),
-    "share_of_bound": pl.Float64(),
+    "bound_share": pl.Float64(),
     "target_share": pl.Float64(),
     "gap_ns": pl.Float64(),
     "gain_ns": pl.Float64(),
@@ -74,7 +74,7 @@ _SCHEMA: Final = {
     ),
     view="opportunities",
     columns=(
-        "phase part stage operator shapes time_ns share share_of_bound bound_by gap_ns gain_ns"
+        "phase part stage operator shapes total_ns share bound_share bound_by gap_ns gain_ns"
         " gain_share why"
     ),
     only_with="ops",
@@ -149,7 +149,7 @@ def opportunities(
           twice above);
         - ``operator, stage, kind, shapes, kernel, bound_by`` (those with most time), ``count``
           (calls);
-        - ``time_ns`` (of kernels and copies), ``share`` (of the step), ``bound_ns, share_of_bound,
+        - ``total_ns`` (of kernels and copies), ``share`` (of the step), ``bound_ns, bound_share,
           target_share`` (what it is brought to), ``gap_ns``, ``gain_ns`` (at most the gap),
           ``gain_share`` (of the step);
         - ``why`` (there is no bound; of ``step`` where no operator has one: gap and gain are
@@ -307,14 +307,14 @@ def _table(
     by_row = work.group_by("phase", "part", "key", "row").agg(
         pl.col("call").n_unique(),
         pl.col(*named, "_stage", "why").first(),
-        time_ns=time.sum(),
-        bound_ns=(time * pl.col("share_of_bound")).sum(),
+        total_ns=time.sum(),
+        bound_ns=(time * pl.col("bound_share")).sum(),
         gap_ns=(time * pl.col("saved")).sum(),
     )
     alone = pl.col("part").is_in(["opportunity", "no bound"]).all()
     first = {**{name: name for name in named}, "stage": "_stage"}
     rows = (
-        by_row.sort("time_ns", "row", descending=[True, False])
+        by_row.sort("total_ns", "row", descending=[True, False])
         .group_by(
             "phase",
             "part",
@@ -323,7 +323,7 @@ def _table(
             maintain_order=True,
         )
         .agg(
-            pl.col("time_ns", "bound_ns", "gap_ns").sum(),
+            pl.col("total_ns", "bound_ns", "gap_ns").sum(),
             count=pl.col("call").sum(),
             **{name: pl.when(alone).then(pl.col(of).first()) for name, of in first.items()},
         )
@@ -338,7 +338,7 @@ def _table(
             nulls_equal=True,
         )
         .join(
-            rows.group_by("phase").agg(pl.col("time_ns", "gap_ns").sum()),
+            rows.group_by("phase").agg(pl.col("total_ns", "gap_ns").sum()),
             on="phase",
             how="left",
             nulls_equal=True,
@@ -348,28 +348,28 @@ def _table(
     rest = [
         sums.select(
             "phase",
-            time_ns="whole",
+            total_ns="whole",
             gap_ns="gap_ns",
             part=pl.lit("step"),
             key=pl.lit(-1, dtype=pl.Int64),
         ),
-        sums.select("phase", time_ns=pl.col("whole") - pl.col("busy"), part=pl.lit("idle")),
+        sums.select("phase", total_ns=pl.col("whole") - pl.col("busy"), part=pl.lit("idle")),
         sums.select(
-            "phase", time_ns=pl.col("busy") - pl.col("time_ns"), part=pl.lit("beside other work")
+            "phase", total_ns=pl.col("busy") - pl.col("total_ns"), part=pl.lit("beside other work")
         ),
     ]
-    rows = pl.concat([rows, *rest], how="diagonal_relaxed").filter(pl.col("time_ns") != 0)
+    rows = pl.concat([rows, *rest], how="diagonal_relaxed").filter(pl.col("total_ns") != 0)
     rows = rows.join(of_phase, on="phase", nulls_equal=True)
     rows = rows.join(gains, on=["phase", "key"], how="left", nulls_equal=True)
     has_bound = pl.col("part").is_in(["opportunity", "others", "at target"])
     target = (
-        pl.col("bound_ns") / (pl.col("time_ns") - pl.col("gap_ns")) if to == "best" else pl.lit(to)
+        pl.col("bound_ns") / (pl.col("total_ns") - pl.col("gap_ns")) if to == "best" else pl.lit(to)
     )
     is_step = pl.col("part") == "step"
     unknown = is_step & ~has_bound.any().over("phase")
     own = pl.col("why").filter(pl.col("why") != COLLECTIVE)  # a collective never has one
     whys = (
-        own.sort_by(pl.col("time_ns").filter(pl.col("why") != COLLECTIVE), descending=True)
+        own.sort_by(pl.col("total_ns").filter(pl.col("why") != COLLECTIVE), descending=True)
         .first()
         .over("phase")
     )
@@ -380,13 +380,13 @@ def _table(
             pl.when(has_bound | (is_step & ~unknown)).then("gap_ns"),
             pl.when(~unknown).then("gain_ns"),
         )
-        .with_columns(pl.col("count", "time_ns", "bound_ns", "gap_ns") / pl.col("steps"))
+        .with_columns(pl.col("count", "total_ns", "bound_ns", "gap_ns") / pl.col("steps"))
         # in the replay a rank can also gain what others, for which it waits, have beyond the target
         .with_columns(gain_ns=pl.min_horizontal("gain_ns", "gap_ns"))
         .with_columns(
-            share=pl.col("time_ns") / pl.col("step_ns"),
+            share=pl.col("total_ns") / pl.col("step_ns"),
             gain_share=pl.col("gain_ns") / pl.col("step_ns"),
-            share_of_bound=pl.col("bound_ns") / pl.col("time_ns"),
+            bound_share=pl.col("bound_ns") / pl.col("total_ns"),
             target_share=pl.when(pl.col("gap_ns") > 0, has_bound).then(target),
             part=pl.col("part").cast(pl.Enum(PARTS)),
             _phase=pl.col("step_ns") * pl.col("steps"),
@@ -397,7 +397,7 @@ def _table(
             "part",
             "gain_ns",
             "gap_ns",
-            "time_ns",
+            "total_ns",
             "operator",
             "shapes",
             descending=[True, False, False, True, True, True, False, False],

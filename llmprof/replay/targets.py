@@ -48,12 +48,12 @@ def below_target(
     if to == "best":
         of = ["kind", "bound_by", "fits_cache"]
         seen = [rows] if baseline is None else [rows, bounded(baseline, device, model)[0]]
-        best = pl.concat(frame.select(*of, target="share_of_bound") for frame in seen).filter(
+        best = pl.concat(frame.select(*of, target="bound_share") for frame in seen).filter(
             pl.col("target") <= 1
         )
         best = best.group_by(of).agg(pl.col("target").max())
         rows, target = rows.join(best, on=of, how="left", nulls_equal=True), pl.col("target")
-    rows = rows.with_columns(saved=(1 - pl.col("share_of_bound") / target).clip(0))
+    rows = rows.with_columns(saved=(1 - pl.col("bound_share") / target).clip(0))
     return Found(rows, events)
 
 
@@ -76,7 +76,7 @@ _OF_ROW: Final = (
     "shapes",
     "kernel",
     "bound_by",
-    "share_of_bound",
+    "bound_share",
     "saved",
     "why",
 )

@@ -312,10 +312,7 @@ def _opportunities(trace: Trace) -> Drawn:
 
 def without_bounds(opportunities: pl.DataFrame) -> str:
     """Why no operator has a bound; empty if one has."""
-    if (
-        not opportunities.height
-        or opportunities["share_of_bound"].null_count() < opportunities.height
-    ):
+    if not opportunities.height or opportunities["bound_share"].null_count() < opportunities.height:
         return ""
     return f"no operator has a bound: {opportunities.filter(part='step')['why'][0]}"
 

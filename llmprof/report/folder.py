@@ -256,8 +256,8 @@ def opportunities_table(
     )
     shown = (
         Column("name", "part of a step"),
-        Column("time_ns", "time", "time"),
-        *columns("share", share="share of the step", share_of_bound="of its bound"),
+        Column("total_ns", "time", "time"),
+        *columns("share", share="share of the step", bound_share="of its bound"),
         Column("bound_by", "bound by"),
         *columns("gain", gap_ns="beyond 80 %", gain_ns="a step gains"),
     )

@@ -87,7 +87,7 @@ _LIMITS: Final = (
     Column("total_ns", "total", "time"),
     Column("share", "share", "share"),
     Column("bound", "limit"),
-    *columns("number", compute_pct="compute %", memory_pct="memory %"),
+    *columns("share", compute_share="compute", memory_share="memory"),
     Column("roof_share", "of its roof", "share"),
     Column("stall", "warps wait for"),
 )

@@ -51,7 +51,7 @@ COLUMNS: Final = {
     "communication_s": pl.Float64,
     "latency_per_layer_s": pl.Float64,
     "latency_s": pl.Float64,
-    "arithmetic_intensity": pl.Float64,
+    "intensity": pl.Float64,
     "bound": pl.String,
 }
 """Columns of :func:`components`; all numbers are those of one rank."""
@@ -71,7 +71,7 @@ def components(shape: Shape, batch: Batch, machine: Machine, *, phase: str = "")
             "flops_per_layer": operator.flops,
             "activation_bytes": (operator.input_bytes + operator.output_bytes) * n,
             "latency_per_layer_s": t.latency_s,
-            "arithmetic_intensity": operator.flops / moved if operator.flops and moved else None,
+            "intensity": operator.flops / moved if operator.flops and moved else None,
             "bound": t.bound,
         }
         summed = [name for name in COLUMNS if name not in row]
@@ -189,7 +189,7 @@ class Profile:
         """Sums of each phase on one rank.
 
         ``phase, flops, bytes_read, bytes_written, memory_bytes, message_bytes, compute_s, memory_s,
-        communication_s, latency_s, arithmetic_intensity, bound`` (the resource that bounds most of
+        communication_s, latency_s, intensity, bound`` (the resource that bounds most of
         the time).
         """
         moved = ("bytes_read", "bytes_written", "memory_bytes", "message_bytes")
@@ -201,7 +201,7 @@ class Profile:
         )
         bound = bound.select("phase", "bound")
         intensity = pl.col("flops") / (pl.col("bytes_read") + pl.col("bytes_written"))
-        sums = sums.with_columns(arithmetic_intensity=intensity)
+        sums = sums.with_columns(intensity=intensity)
         return sums.join(bound, on="phase", how="left", maintain_order="left")
 
     def summary(self) -> dict[str, Any]:

@@ -131,7 +131,7 @@ def test_graphs_of_pieces_follow_each_other(shared: Path) -> None:
         operator="vllm::moe_forward"
     )
     assert work["flops"].to_list() == [2 * 8192 * 4 * 3 * 2944 * 3072]
-    assert work["share_of_bound"].is_between(0.1, 1).all()
+    assert work["bound_share"].is_between(0.1, 1).all()
     sizes = add_operators(run, captures=capture).kernels.filter(
         pl.col("name") == "triton_poi_fused_constant_pad_nd_moe_forward_0"
     )

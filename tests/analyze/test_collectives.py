@@ -321,14 +321,14 @@ def two_ranks(device: str | None = "NVIDIA H200") -> Trace:
 
 def test_who_is_late() -> None:
     found = collectives(two_ranks(), by=("kind", "rank"))
-    late = ("count", "last", "share_last", "late_median_ns", "late_p90_ns", "late_max_ns")
+    late = ("count", "last", "last_share", "late_median_ns", "late_p90_ns", "late_max_ns")
     assert found.select("kind", "rank", *late, "wait_ns", "transfer_ns").rows(named=True) == [
         {
             "kind": "all_reduce",
             "rank": 0,
             "count": 2,
             "last": 0,
-            "share_last": 0.0,
+            "last_share": 0.0,
             "late_median_ns": 0.0,
             "late_p90_ns": 0.0,
             "late_max_ns": 0,
@@ -340,7 +340,7 @@ def test_who_is_late() -> None:
             "rank": 1,
             "count": 2,
             "last": 2,
-            "share_last": 1.0,
+            "last_share": 1.0,
             "late_median_ns": 30_000.0,
             "late_p90_ns": 46_000.0,
             "late_max_ns": 50_000,
@@ -361,7 +361,7 @@ def test_sizes_against_the_peak_of_the_link() -> None:
     assert row["transfer_median_ns"] == pytest.approx((94_000 + 4_100) / 2)
     assert row["bus_gbps"] == pytest.approx((8_000 / 94_000 + 8_000 / 4_100) / 2)
     assert row["peak_gbps"] == 450.0  # 900 GB/s of NVLink are both directions
-    assert row["share_of_peak"] == pytest.approx(row["bus_gbps"] / 450)
+    assert row["peak_share"] == pytest.approx(row["bus_gbps"] / 450)
 
 
 @pytest.mark.parametrize("name", ["torch_tp4_eager_nccl", "torch_pp2_eager", "torch_ep2_dp2_eager"])

@@ -800,7 +800,7 @@ def test_above_bound() -> None:
     assert (found["severity"], found["gain_ns"], found["change"]) == ("info", 0, None)
     assert found["figure"] == 2 * int(MM_BOUND_NS / 1.2)
     shown = llmprof.analyze.operators(trace).filter(pl.sql_expr(found["where"]))
-    assert shown["share_of_bound"].to_list() == [pytest.approx(1.2, rel=1e-4)]
+    assert shown["bound_share"].to_list() == [pytest.approx(1.2, rel=1e-4)]
     assert "above_bound" not in findings(products_of_h200(int(MM_BOUND_NS / 1.04)))["rule"]
 
 

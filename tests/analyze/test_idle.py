@@ -295,7 +295,7 @@ def test_a_gap_on_one_stream_is_not_an_idle_device() -> None:
         pl.col("start_ns", "dur_ns") // US,
         "next_name",
         pl.col("busy_elsewhere_ns") // US,
-        "share_busy_elsewhere",
+        "busy_elsewhere_share",
     ).rows()
     assert rows == [
         (10, 5, "c", 5, 1.0),

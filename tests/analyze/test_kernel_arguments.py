@@ -90,5 +90,5 @@ def test_training_of_another_team_on_ascend(shared: Path) -> None:
         work.filter(pl.col("bound_ns").is_not_null())["total_ns"].sum()
         > 0.98 * work["total_ns"].sum()
     )
-    assert work.filter(kind="gemm")["share_of_bound"].is_between(0.2, 1).all()
-    assert work.filter(pl.col("share_of_bound") > 1.05)["note"].null_count() == 0
+    assert work.filter(kind="gemm")["bound_share"].is_between(0.2, 1).all()
+    assert work.filter(pl.col("bound_share") > 1.05)["note"].null_count() == 0

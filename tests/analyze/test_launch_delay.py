@@ -33,7 +33,7 @@ def test_two_ranks_by_hand() -> None:
         "step",
         "kernels",
         "launched",
-        "share_launched",
+        "launched_share",
         "calls",
         "host_call_ns",
         "median_ns",

@@ -60,7 +60,7 @@ def test_peaks_and_flows_of_a_device(torch):
     assert found["last_bytes"] == 102 * KIB
     assert found["reserved_peak_bytes"] == 256 * KIB
     assert found["fragmentation"] == pytest.approx((200 - 112) / 200)
-    assert (found["allocations"], found["allocated_bytes"], found["largest_bytes"]) == (
+    assert (found["allocations"], found["allocated_bytes"], found["max_bytes"]) == (
         3,
         14 * KIB,
         8 * KIB,
@@ -79,8 +79,8 @@ def test_holders_at_the_peak(torch):
 
 
 def test_operators(torch):
-    found = analyze.memory(torch, by="op").select(
-        "op", "allocations", "allocated_bytes", "released_bytes", "net_bytes"
+    found = analyze.memory(torch, by="operator").select(
+        "operator", "allocations", "allocated_bytes", "released_bytes", "net_bytes"
     )
     assert found.rows() == [
         ("aten::mm", 2, 12 * KIB, 0, 12 * KIB),
@@ -151,7 +151,7 @@ def test_an_address_that_is_used_again_is_another_block():
     )
     assert analyze.memory(trace)["peak_bytes"].to_list() == [8]
     with pytest.raises(NotCapturedError, match="no allocations"):
-        analyze.memory(trace, by="op")
+        analyze.memory(trace, by="operator")
 
 
 def test_blocks_without_an_address_are_not_from_before_the_recording():

@@ -340,7 +340,7 @@ def test_links_by_hand():
         ]
     )
     found = analyze.npu.links(trace)
-    assert found.select("dst_rank", "count", "gb_per_s", "typical_gb_per_s").rows() == [
+    assert found.select("dst_rank", "count", "rate_gbps", "typical_gbps").rows() == [
         (2, 1, 10.0, 15.0),
         (1, 2, 20.0, 15.0),
     ]

@@ -97,10 +97,10 @@ def test_a_row_and_its_bound_by_hand() -> None:
     )
     assert (found["flops"], found["read_bytes"], found["written_bytes"]) == (flops, read, written)
     assert found["intensity"] == pytest.approx(128000 / 11200)
-    assert found["tflop_per_s"] == pytest.approx(2 * 128000 / 24000 / 1e3)
-    assert found["tb_per_s"] == pytest.approx(2 * 11200 / 24000 / 1e3)
+    assert found["flop_per_s"] == pytest.approx(2 * 128000 / 24000 * 1e9)
+    assert found["bytes_per_s"] == pytest.approx(2 * 11200 / 24000 * 1e9)
     assert (found["bound_ns"], found["bound_by"], found["fits_cache"]) == (11200, "memory", False)
-    assert found["share_of_bound"] == pytest.approx(22400 / 24000)
+    assert found["bound_share"] == pytest.approx(22400 / 24000)
     assert (found["gap_ns"], found["source"], found["why"], found["note"]) == (
         1600,
         "shapes",
@@ -122,8 +122,8 @@ def test_a_row_and_its_bound_by_hand() -> None:
     slow = Device("mine", r"(?!)", {"bf16": 1e15}, 1e8, None, None, None, cache_bytes=200.0)
     found = analyze.operators(TRACE, device=slow)
     mm, add = row(found, "aten::mm"), row(found, "aten::abs")
-    assert mm["share_of_bound"] == pytest.approx(224000 / 24000)
-    assert add["share_of_bound"] == pytest.approx(2 * 640 / 200)
+    assert mm["bound_share"] == pytest.approx(224000 / 24000)
+    assert add["bound_share"] == pytest.approx(2 * 640 / 200)
     assert mm["note"]
     assert add["note"]
     assert mm["note"] != add["note"]  # only the second fits into the cache
@@ -138,8 +138,8 @@ def test_a_row_and_its_bound_by_hand() -> None:
     ):
         mm = row(found, "aten::mm")
         assert mm["flops"] == 128000
-        assert mm["tflop_per_s"] is not None
-        assert [mm[name] for name in ("bound_ns", "bound_by", "share_of_bound", "gap_ns")] == [
+        assert mm["flop_per_s"] is not None
+        assert [mm[name] for name in ("bound_ns", "bound_by", "bound_share", "gap_ns")] == [
             None
         ] * 4
         assert mm["why"]
@@ -427,7 +427,7 @@ def test_most_of_the_time_has_a_bound(file: str, beside: str | None, shared: Pat
     )
     bounded = found.filter(pl.col("bound_ns").is_not_null())["total_ns"].sum()
     assert bounded >= least * found["total_ns"].sum()
-    assert found.filter((pl.col("share_of_bound") > 1.05) & pl.col("note").is_null()).is_empty()
+    assert found.filter((pl.col("bound_share") > 1.05) & pl.col("note").is_null()).is_empty()
 
 
 def test_a_run_that_spreads_its_experts_has_no_work_by_their_shapes() -> None:
@@ -460,7 +460,7 @@ def test_experts_of_replicas_have_the_tokens_of_all_ranks() -> None:
         work.filter(pl.col("bound_ns").is_not_null())["total_ns"].sum()
         > 0.98 * work["total_ns"].sum()
     )
-    assert experts["share_of_bound"].is_between(0.2, 1).all()
+    assert experts["bound_share"].is_between(0.2, 1).all()
     # what an operator exchanges is apart from what it computes
     exchanged = found.filter(category="collective")
     assert (

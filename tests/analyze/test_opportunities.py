@@ -56,7 +56,7 @@ def parts(frame: pl.DataFrame, *columns: str) -> dict[str, tuple[object, ...]]:
 
 def test_all_of_the_recording_by_hand() -> None:
     found = analyze.opportunities(trace(), device=DEVICE)
-    times = {name: time for name, (time,) in parts(found, "time_ns").items()}
+    times = {name: time for name, (time,) in parts(found, "total_ns").items()}
     # 16,000 + 70 + 70 + 19,000 ns of kernels lie in 19,000 + 70 ns of 20,140
     assert times == {
         "step": 20140,
@@ -69,7 +69,7 @@ def test_all_of_the_recording_by_hand() -> None:
     assert sum(times.values()) == 2 * times["step"]
     product = found.row(by_predicate=pl.col("part") == "opportunity", named=True)
     assert (product["operator"], product["count"], product["bound_by"]) == ("aten::mm", 1, "memory")
-    assert (product["share_of_bound"], product["target_share"]) == (
+    assert (product["bound_share"], product["target_share"]) == (
         pytest.approx(0.7),
         pytest.approx(0.8),
     )
@@ -84,7 +84,7 @@ def test_all_of_the_recording_by_hand() -> None:
 
 def test_the_best_of_its_kind_here_or_in_a_baseline() -> None:
     here = analyze.opportunities(trace(), to="best", device=DEVICE)
-    assert parts(here, "time_ns")["at target"] == (16140,)
+    assert parts(here, "total_ns")["at target"] == (16140,)
     assert "opportunity" not in here["part"]
     # 11,200 of 12,000 ns there: this one would take 12,000 as well, and the other stream ends at
     # 19,000
@@ -104,7 +104,7 @@ def test_without_peaks_nothing_has_a_bound() -> None:
     found = analyze.opportunities(trace())
     assert found["part"].to_list() == ["step", "no bound", "no bound", "idle", "beside other work"]
     step = found.filter(part="step").select("gap_ns", "gain_ns", "why").row(0)
-    longest = found.filter(part="no bound").sort("time_ns", descending=True)["why"][0]
+    longest = found.filter(part="no bound").sort("total_ns", descending=True)["why"][0]
     assert step == (None, None, longest)
     assert longest
 
@@ -125,17 +125,17 @@ def test_parts_add_up_and_no_gain_exceeds_its_gap(name: str) -> None:
     rest = (
         found.filter(pl.col("part") != "step")
         .group_by("phase")
-        .agg(pl.col("time_ns", "gap_ns").sum())
+        .agg(pl.col("total_ns", "gap_ns").sum())
     )
     both = whole.join(rest, on="phase", nulls_equal=True, suffix="_rest")
     assert both.height == whole.height
-    assert (both["time_ns"] - both["time_ns_rest"]).abs().max() < 1e-3
+    assert (both["total_ns"] - both["total_ns_rest"]).abs().max() < 1e-3
     assert (both["gap_ns"] - both["gap_ns_rest"]).abs().max() < 1e-3
     gained = found.filter(pl.col("gain_ns").is_not_null())
     assert gained.filter(
         (pl.col("gain_ns") > pl.col("gap_ns")) | (pl.col("gain_ns") < 0)
     ).is_empty()
-    assert gained.filter(pl.col("gap_ns") > pl.col("time_ns")).is_empty()
+    assert gained.filter(pl.col("gap_ns") > pl.col("total_ns")).is_empty()
     other = next((rank for rank in reversed(read.ranks) if rank != found["rank"][0]), None)
     if other is not None:
         assert analyze.opportunities(read, rank=other)["rank"].unique().to_list() == [other]
@@ -147,7 +147,7 @@ def test_the_step_is_that_of_what_if() -> None:
     replayed = analyze.what_if(read).sort("phase")
     assert whole["steps"].to_list() == replayed["steps"].to_list()
     one = replayed["steps"] == 1  # a mean is a median there
-    assert whole["time_ns"].filter(one).to_list() == replayed["recorded_ns"].filter(one).to_list()
+    assert whole["total_ns"].filter(one).to_list() == replayed["recorded_ns"].filter(one).to_list()
 
 
 def test_a_compute_bound_step_gains_what_its_operators_lose() -> None:
@@ -193,7 +193,7 @@ def test_of_many_steps_some_of_each_phase_are_replayed(monkeypatch: pytest.Monke
     assert whole.drop("steps").equals(some.drop("steps"))
     found = (
         some.filter(part="step")
-        .select("phase", "steps", "of_steps", "time_ns", "gain_ns")
+        .select("phase", "steps", "of_steps", "total_ns", "gain_ns")
         .sort("phase")
         .rows()
     )
@@ -216,10 +216,10 @@ def test_a_recording_without_operators_has_the_work_of_its_model() -> None:
     moved = 2 * (3584 * 18944 + 4 * 3584 + 4 * 18944)
     assert (gate_up["count"], gate_up["bound_ns"]) == (28, pytest.approx(28 * moved / 4.8e3))
     assert gate_up["gap_ns"] == pytest.approx(
-        gate_up["time_ns"] - gate_up["bound_ns"] / 0.8, rel=1e-3
+        gate_up["total_ns"] - gate_up["bound_ns"] / 0.8, rel=1e-3
     )
-    assert found.filter(pl.col("part") != "step")["time_ns"].sum() == pytest.approx(
-        found["time_ns"][0]
+    assert found.filter(pl.col("part") != "step")["total_ns"].sum() == pytest.approx(
+        found["total_ns"][0]
     )
 
 
@@ -253,18 +253,18 @@ def test_the_table_of_the_docs_is_that_of_the_recordings_and_was_computed_by_han
     first, *table = by_hand.stated()[recording.name]
     step = found.row(by_predicate=pl.col("part") == "step", named=True)
     said = (first[2], first[5], first[6])
-    assert said == tuple(format_ns(step[name]) for name in ("time_ns", "gap_ns", "gain_ns"))
+    assert said == tuple(format_ns(step[name]) for name in ("total_ns", "gap_ns", "gain_ns"))
     step_us, rows = by_hand.recomputed(recording)
-    assert step_us * 1e3 == pytest.approx(step["time_ns"], rel=1e-4)
+    assert step_us * 1e3 == pytest.approx(step["total_ns"], rel=1e-4)
     for row, cells in zip(rows, table, strict=True):
         operator, stage = cells[0].strip("`").split("`, ")
         mine = found.row(
             by_predicate=(pl.col("operator") == operator) & (pl.col("stage") == stage), named=True
         )
         assert (cells[2], cells[5], cells[6]) == tuple(
-            format_ns(mine[n]) for n in ("time_ns", "gap_ns", "gain_ns")
+            format_ns(mine[n]) for n in ("total_ns", "gap_ns", "gain_ns")
         )
-        assert mine["time_ns"] == pytest.approx(row.time * 1e3, rel=0.015)
-        assert mine["share_of_bound"] == pytest.approx(row.reached, rel=0.01)
+        assert mine["total_ns"] == pytest.approx(row.time * 1e3, rel=0.015)
+        assert mine["bound_share"] == pytest.approx(row.reached, rel=0.01)
         assert mine["gap_ns"] == pytest.approx(row.gap * 1e3, rel=0.015)
-        assert abs(mine["gain_ns"] - row.gain * 1e3) < 0.0005 * step["time_ns"]
+        assert abs(mine["gain_ns"] - row.gain * 1e3) < 0.0005 * step["total_ns"]

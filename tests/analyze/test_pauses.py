@@ -30,7 +30,7 @@ def test_kinds_and_idle_time() -> None:
         }
     )
     found = analyze.host_pauses(trace).select(
-        "kind", "count", "host_ns", "longest_ns", "idle_ns", "idle_share"
+        "kind", "count", "host_ns", "max_ns", "idle_ns", "idle_share"
     )
     assert found.rows() == [
         ("garbage_collection", 1, 200, 200, 200, 1.0),

@@ -137,7 +137,7 @@ def test_the_late_node_by_hand(sixteen: Trace) -> None:
     ]
     row = late.row(0, named=True)
     assert row["ranks"] == [8, 9, 10, 11]
-    assert (row["share_last"], row["expected_share"]) == (0.9, 0.25)
+    assert (row["last_share"], row["expected_share"]) == (0.9, 0.25)
     # rank 0 is first at 1,000; of the 40 arrivals of the node 10 are at 4,100 and 30 at 4,000
     assert row["late_median_ns"] == 3_000
     # the last comes at 4,100: rank r of the twelve others has waited 3,100 - r
@@ -171,7 +171,7 @@ def test_steps_of_ranks_by_hand(sixteen: Trace) -> None:
     rows = ranks(sixteen, by="step")
     assert rows.height == RANKS * STEPS
     first = rows.filter(rank=5, step=0).row(0, named=True)
-    assert (first["start_ns"], first["end_ns"], first["step_ns"]) == (0, 5_000, 5_000)
+    assert (first["start_ns"], first["end_ns"], first["dur_ns"]) == (0, 5_000, 5_000)
     assert first["wait_ns"] == 4_100 - 1_005
     assert (first["exposed_communication_ns"], first["idle_ns"]) == (5_000 - 1_005, 0)
     assert rows.filter(rank=3, step=9)["wait_ns"].item() == 0

@@ -52,7 +52,7 @@ def test_no_stage_of_a_capture_is_faster_than_its_bound_and_nearly_all_time_is_e
     found = analyze.roofline(sample(name), H200_CAPTURES[name], by="layer")
     coverage = coverage_of(found)
     assert coverage["below_bound"] == 0
-    assert found.filter(pl.col("efficiency") > 1).height == 0
+    assert found.filter(pl.col("bound_share") > 1).height == 0
     assert coverage["explained_share"] > 0.95
     assert coverage["contexts_known_share"] == 1
 
@@ -63,7 +63,7 @@ def test_the_bound_of_a_stage_is_its_weights_over_the_bandwidth():
     # 28 layers, 1536 x 2 x 8960 weights of 2 bytes at 4.8 TB/s
     assert decode["bound_ns"][0] == pytest.approx(28 * 1536 * 2 * 8960 * 2 / 4.8e3)
     assert decode["bound"].unique().to_list() == ["memory"]
-    assert decode["mbu"].to_list() == pytest.approx(decode["efficiency"].to_list())
+    assert decode["mbu"].to_list() == pytest.approx(decode["bound_share"].to_list())
     assert decode.filter(pl.col("tokens") == 4)["flops"][0] == 28 * 2 * 4 * 1536 * 2 * 8960
 
 

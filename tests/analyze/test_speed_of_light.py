@@ -72,21 +72,21 @@ def test_rates_intensity_and_place_under_the_flat_roof():
     assert row["dram_bytes"] == 2e6
     assert row["bytes_per_s"] == pytest.approx(1e11)
     assert row["traffic_bytes"] == 2.5e6
-    assert row["arithmetic_intensity"] == pytest.approx(500)
+    assert row["intensity"] == pytest.approx(500)
     assert row["roof_flop_per_s"] == 100e12
     assert row["roof_share"] == pytest.approx(0.5)
-    assert (row["dtype"], row["bound"], row["memory_level"], row["memory_pct"]) == (
+    assert (row["dtype"], row["bound"], row["memory_level"], row["memory_share"]) == (
         "bf16",
         "latency",
         "l2",
-        20,
+        pytest.approx(0.2),
     )
     # 10 FLOP/B: the roof is 10 TFLOP/s, and 8 are reached
     row = first({DURATION: 10_000, TENSOR: 8e7, READ: 8e6, WRITE: 0})
     assert row["roof_flop_per_s"] == pytest.approx(10e12)
     assert row["roof_share"] == pytest.approx(0.8)
-    assert row["compute_pct"] == pytest.approx(8)
-    assert row["memory_pct"] == pytest.approx(80)
+    assert row["compute_share"] == pytest.approx(0.08)
+    assert row["memory_share"] == pytest.approx(0.8)
     assert (row["bound"], row["memory_level"]) == ("memory", "dram")
 
 
@@ -249,10 +249,10 @@ def test_the_share_of_memory_includes_l1_as_the_profiler_has_it():
     units = "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed"
     l1 = "l1tex__throughput.avg.pct_of_peak_sustained_active"
     row = first({DURATION: 1000, SM: 30, DRAM: 20, L2: 40, units: 70, l1: 75})
-    assert (row["memory_pct"], row["memory_level"], row["bound"]) == (70, "l1", "memory")
+    assert (row["memory_share"], row["memory_level"], row["bound"]) == (0.7, "l1", "memory")
     row = first({DURATION: 1000, SM: 65, DRAM: 20, L2: 40, units: 70, l1: 75})
-    assert (row["memory_pct"], row["memory_level"], row["bound"]) == (70, "l1", "compute"), (
+    assert (row["memory_share"], row["memory_level"], row["bound"]) == (0.7, "l1", "compute"), (
         "operands of a GEMM"
     )
     row = first({DURATION: 1000, SM: 30, DRAM: 20, L2: 40, units: 40, l1: 75})
-    assert (row["memory_pct"], row["memory_level"], row["bound"]) == (40, "l2", "latency")
+    assert (row["memory_share"], row["memory_level"], row["bound"]) == (0.4, "l2", "latency")

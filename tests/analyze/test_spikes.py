@@ -29,11 +29,11 @@ def test_kernels_and_ranges() -> None:
     row = found.row(0, named=True)
     assert found.height == 1
     assert (row["step"], row["name"], row["count"], row["start_ns"]) == (2, GEMM, 1, 2020)
-    assert (row["dur_ns"], row["usual_ns"], row["ratio"], row["excess_ns"]) == (30, 10.0, 3.0, 20.0)
+    assert (row["dur_ns"], row["typical_ns"], row["ratio"], row["gap_ns"]) == (30, 10.0, 3.0, 20.0)
     assert analyze.spikes(trace(30), min_ratio=3.5).is_empty()
     assert analyze.spikes(trace(30, steps=4)).is_empty()  # too few to know what is usual
     found = analyze.spikes(trace(30), by="range")
-    assert found.select("step", "name", "dur_ns", "usual_ns").rows() == [
+    assert found.select("step", "name", "dur_ns", "typical_ns").rows() == [
         (2, "execute_context_0(0)_generation_4(4)", 50, 30.0),
         (2, "gemm", 30, 10.0),
     ]

@@ -288,7 +288,7 @@ def delayed() -> pl.DataFrame:
                 / (3 if rank == 3 else 1)
             )
             rows.append((rank, step, 420, 1.0, 2_100_000, median, median * 2, median * 3, 4_000))
-    names = "rank step launched share_launched host_call_ns median_ns p95_ns max_ns min_ns"
+    names = "rank step launched launched_share host_call_ns median_ns p95_ns max_ns min_ns"
     return pl.DataFrame(rows, schema=names.split(), orient="row")
 
 
@@ -383,7 +383,7 @@ def profiled() -> pl.DataFrame:
                 stage,
             )
         )
-    names = "kernel_id kernel_name duration_ns dtype arithmetic_intensity flop_per_s roof_flop_per_s roof_share bound"
+    names = "kernel_id kernel_name duration_ns dtype intensity flop_per_s roof_flop_per_s roof_share bound"
     return pl.DataFrame(rows, schema=[*names.split(), "stage"], orient="row")
 
 
@@ -719,7 +719,7 @@ def ranked() -> pl.DataFrame:
             wait_ns=pl.col("dur_ns").max(),
         )
         .with_columns(
-            step_ns=pl.col("end_ns") - pl.col("start_ns"),
+            dur_ns=pl.col("end_ns") - pl.col("start_ns"),
             idle_ns=0,
             exposed_communication_ns=pl.lit(1_000),
         )
@@ -736,7 +736,7 @@ def late() -> pl.DataFrame:
             "ranks": [[2, 3], [0, 1], [0, 2], [1, 3]],
             "calls": 40,
             "last": [36, 4, 20, 20],
-            "share_last": [0.9, 0.1, 0.5, 0.5],
+            "last_share": [0.9, 0.1, 0.5, 0.5],
             "expected_share": 0.5,
             "late_median_ns": [3_000.0, 10.0, 1_500.0, 1_500.0],
         }
@@ -746,4 +746,4 @@ def late() -> pl.DataFrame:
 @cache
 def used() -> pl.DataFrame:
     """Rows as ``gpu_time_util_map(trace)`` returns them."""
-    return analyze.gpu_time_util_map(sample("torch_tp4_eager_nccl"), bins=60)
+    return analyze.nsys.gpu_time_util_map(sample("torch_tp4_eager_nccl"), bins=60)

@@ -261,7 +261,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         "nothing has float",
     ),
     "no bytes": (
-        lambda: charts.roofline(frames.profiled().with_columns(arithmetic_intensity=NULL)),
+        lambda: charts.roofline(frames.profiled().with_columns(intensity=NULL)),
         "nothing has",
     ),
     "no shares": (

@@ -35,7 +35,7 @@ def test_one_late_rank_of_a_thousand_stays_visible() -> None:
     rank = np.repeat(np.arange(1024), 300)
     rows = pl.DataFrame(
         {"rank": rank, "step": np.tile(np.arange(300), 1024), "phase": "decode"}
-    ).with_columns(step_ns=pl.when(pl.col("rank") == 999).then(30_000_000).otherwise(10_000_000))
+    ).with_columns(dur_ns=pl.when(pl.col("rank") == 999).then(30_000_000).otherwise(10_000_000))
     chart = charts.rank_heatmap(rows)
     cells = pl.DataFrame(specs.rows(chart, "rect", "row", "time"))
     assert cells.height == 128 * 75

@@ -37,7 +37,7 @@ def table(chart: alt.LayerChart) -> dict[str, str]:
 def test_points_are_the_launches_with_operations() -> None:
     frame = frames.profiled().filter(pl.col("flop_per_s") > 0).sort("duration_ns", descending=True)
     points = specs.rows(charts.roofline(frames.profiled()), "point", "intensity")
-    assert [point["intensity"] for point in points] == frame["arithmetic_intensity"].to_list()
+    assert [point["intensity"] for point in points] == frame["intensity"].to_list()
     assert [point["rate"] * 1e12 for point in points] == pytest.approx(
         frame["flop_per_s"].to_list()
     )
@@ -52,7 +52,7 @@ def test_points_are_the_launches_with_operations() -> None:
     )
     unknown = frames.profiled().with_columns(
         flop_per_s=pl.when(pl.col("stage") != "rope").then("flop_per_s"),
-        arithmetic_intensity=pl.when(pl.col("stage") != "norm").then("arithmetic_intensity"),
+        intensity=pl.when(pl.col("stage") != "norm").then("intensity"),
     )
     chart = charts.roofline(unknown)
     written = " ".join(chart.to_dict()["title"]["subtitle"])
@@ -134,10 +134,10 @@ def test_operators_are_points_under_the_roofs_of_their_own_bounds() -> None:
     chart = charts.roofline(frames.operated(), peaks="NVIDIA H200")
     points = specs.rows(chart, "point", "intensity")
     assert [point["intensity"] for point in points] == pytest.approx(rows["intensity"].to_list())
-    assert [point["rate"] for point in points] == pytest.approx(rows["tflop_per_s"].to_list())
-    assert [point["roof_share"] for point in points] == pytest.approx(
-        rows["share_of_bound"].to_list()
+    assert [point["rate"] for point in points] == pytest.approx(
+        (rows["flop_per_s"] / 1e12).to_list()
     )
+    assert [point["roof_share"] for point in points] == pytest.approx(rows["bound_share"].to_list())
     assert {"memory: 4.8 TB/s", "bf16: 989.5 TFLOP/s"} <= set(specs.texts(chart))
     # without a device the roofs follow from the bounds
     assert "memory: 4.8 TB/s" in specs.texts(charts.roofline(frames.operated()))
@@ -149,4 +149,4 @@ def test_operators_are_points_under_the_roofs_of_their_own_bounds() -> None:
         "latency",
     }
     with pytest.raises(LlmprofError):
-        charts.roofline(frames.operated().with_columns(tflop_per_s=pl.lit(None, dtype=pl.Float64)))
+        charts.roofline(frames.operated().with_columns(flop_per_s=pl.lit(None, dtype=pl.Float64)))

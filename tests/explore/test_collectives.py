@@ -77,7 +77,7 @@ def test_views_are_what_the_analyses_say(sample_trace) -> None:  # type: ignore[
         for by in (("kind", "algorithm", "bytes"), ("kind", "rank"))
     )
     assert found["sizes"] == sizes.to_dicts()
-    late = [name for name in arrivals.columns if name not in ("peak_gbps", "share_of_peak")]
+    late = [name for name in arrivals.columns if name not in ("peak_gbps", "peak_share")]
     assert pl.DataFrame(found["arrivals"]).select(late).equals(arrivals.select(late))
     assert (found["count"], found["matched"], found["peak_gbps"]) == (2736, 2736, 450.0)
     assert len(found["calls"]) == explorer.MAX_LISTED

@@ -36,7 +36,7 @@ def test_a_row_of_many_ranks_shows_the_largest_and_a_column_of_many_steps_their_
     rows = pl.DataFrame(
         {"rank": rank, "step": np.tile(np.arange(2000), 1024), "phase": "decode"}
     ).with_columns(
-        step_ns=pl.when((pl.col("rank") == 100) & (pl.col("step") >= 1000))
+        dur_ns=pl.when((pl.col("rank") == 100) & (pl.col("step") >= 1000))
         .then(900)
         .otherwise(100 + pl.col("step") % 2)
     )

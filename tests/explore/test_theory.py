@@ -54,7 +54,7 @@ def test_a_trace_gives_its_device_and_measured_steps(monkeypatch):
     widget = explore.theory("Qwen2.5-1.5B", trace=sample("torch_tp1_cudagraph"))
     assert widget.device.name == "H200"
     assert widget.tabs.titles[-1] == "Measured"
-    assert not (widget.joined["efficiency"] > 1).any()
+    assert not (widget.joined["bound_share"] > 1).any()
     assert widget.measured["value"].to_list() == [2, 4]
     assert widget.measured.filter(pl.col("value") == 4)["decode_s"].item() == pytest.approx(
         0.0018, rel=0.05

@@ -208,7 +208,7 @@ def test_a_tree_of_proton_by_hand(tmp_path):
         (0, "range", "helper", "__proton_launch_metadata", 1, 5, None, None),
     ]
     found = analyze.totals(trace).filter(name="gemm").row(0, named=True)
-    assert found["flops_per_s"] == pytest.approx(1e11 / 204.8e-6)
+    assert found["flop_per_s"] == pytest.approx(1e11 / 204.8e-6)
     assert found["bytes_per_s"] == pytest.approx(1e8 / 204.8e-6)
     assert trace.meta["device"] == "CUDA 90"
 

@@ -333,8 +333,8 @@ def test_memory_events_of_a_trace_against_the_statistics(files):
     assert steps["phase"].to_list() == ["prefill", *["decode"] * 5]
     assert steps["net_bytes"].sum() == 0
     assert steps["peak_bytes"].max() == found["peak_bytes"]
-    ops = analyze.memory(trace, by="op")
-    assert ops["op"][0] == "aten::addmm"
+    ops = analyze.memory(trace, by="operator")
+    assert ops["operator"][0] == "aten::addmm"
     assert (
         ops["allocated_bytes"].sum() == found["allocated_bytes"] == steps["allocated_bytes"].sum()
     )

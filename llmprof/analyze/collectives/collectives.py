@@ -65,7 +65,7 @@ COLUMNS = [
     recorded="device activity or operators",
     columns=(
         "rank step layer call kind algorithm bytes count dur_ns median_ns wait_ns transfer_ns"
-        " last_rank last share_last late_median_ns late_p90_ns bus_gbps peak_gbps share_of_peak"
+        " last_rank last last_share late_median_ns late_p90_ns bus_gbps peak_gbps peak_share"
         " unmatched"
     ),
     reported=True,
@@ -110,8 +110,8 @@ def collectives(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
         With ``by``: its columns, ``count, total_ns, median_ns, p10_ns, p90_ns`` (of ``dur_ns``),
         ``wait_ns, transfer_ns`` (sums), ``transfer_median_ns, transfer_p10_ns, transfer_p90_ns``,
         ``algorithm_gbps, bus_gbps`` (medians), ``peak_gbps`` (of the device's link in one
-        direction; null where unknown) and ``share_of_peak`` (of the bus); of the calls whose ranks
-        are all known ``last, share_last`` (in which a rank of the row arrives last) and
+        direction; null where unknown) and ``peak_share`` (of the bus); of the calls whose ranks
+        are all known ``last, last_share`` (in which a rank of the row arrives last) and
         ``late_median_ns, late_p90_ns, late_max_ns`` (start after the first rank).
 
     Examples
@@ -120,7 +120,7 @@ def collectives(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
     >>> calls["rank"].n_unique(), calls["kind"].unique().sort().to_list()
     (4, ['all_gather', 'all_reduce'])
     >>> arrivals = analyze.collectives(ranks, by=["kind", "rank"])
-    >>> arrivals.sort("share_last")["rank"][-1]  # the rank that the others wait for
+    >>> arrivals.sort("last_share")["rank"][-1]  # the rank that the others wait for
     3
     """
     if by:
@@ -412,9 +412,9 @@ def sums_of_calls(
         )
         .with_columns(
             peak_gbps=pl.lit(peak_gbps, dtype=pl.Float64),
-            share_last=pl.when(known > 0).then(pl.col("last") / known),
+            last_share=pl.when(known > 0).then(pl.col("last") / known),
         )
-        .with_columns(share_of_peak=bus / pl.col("peak_gbps"))
+        .with_columns(peak_share=bus / pl.col("peak_gbps"))
         .drop("_known")
         .sort(*by, nulls_last=True)
     )

@@ -20,7 +20,7 @@ from llmprof.trace import Trace
 from llmprof.trace.metrics.data import Metrics
 from llmprof.units import format_ns, format_share
 
-_MEASURES = ("dram_bytes", "flops", "compute_pct", "memory_pct", "bound", "stall")
+_MEASURES = ("dram_bytes", "flops", "compute_share", "memory_share", "bound", "stall")
 """Columns of ``speed_of_light`` that are compared besides the duration."""
 
 
@@ -183,8 +183,8 @@ def diff(
 
         Profiles of Nsight Compute: ``kernel_name, occurrence`` (from 0), ``a_kernel_id,
         b_kernel_id`` (null where the other profile alone has the launch), ``a_ns, b_ns, delta_ns,
-        ratio`` (duration), and with ``a_`` and ``b_`` in front ``dram_bytes, flops, compute_pct,
-        memory_pct, bound, stall`` of :func:`.ncu.speed_of_light`, ``same_launch`` (grid
+        ratio`` (duration), and with ``a_`` and ``b_`` in front ``dram_bytes, flops, compute_share,
+        memory_share, bound, stall`` of :func:`.ncu.speed_of_light`, ``same_launch`` (grid
         and block agree), ``status``. The largest change first.
 
     Raises

@@ -438,7 +438,7 @@ def _seen_to_wait(queued: pl.DataFrame, waits: pl.DataFrame) -> np.ndarray:
     help="gaps of single streams, and how much others worked meanwhile",
     view="stream-gaps",
     recorded="device activity or operators",
-    columns="rank stream step start_ns dur_ns share_busy_elsewhere next_name",
+    columns="rank stream step start_ns dur_ns busy_elsewhere_share next_name",
     largest_first="dur_ns",
     apart=("min_ns",),
 )
@@ -455,7 +455,7 @@ def stream_gaps(trace: Trace, *, min_ns: NotNegative = 0) -> pl.DataFrame:
     polars.DataFrame
         ``rank, device, stream``, ``step`` (of the event that ends the gap), ``start_ns, dur_ns,
         next_event, next_name``, ``busy_elsewhere_ns`` (part of the gap during which another stream
-        of the device was busy) and ``share_busy_elsewhere`` (of ``dur_ns``). One row for each gap,
+        of the device was busy) and ``busy_elsewhere_share`` (of ``dur_ns``). One row for each gap,
         by stream and time. Events of an unknown stream (PyTorch shows kernels of annotated CUDA
         graphs on lanes that are not streams) have no gaps, but they keep the device busy.
     """
@@ -483,5 +483,5 @@ def stream_gaps_of(events: pl.DataFrame, *, min_ns: int = 0) -> pl.DataFrame:
             "next_name",
             "busy_elsewhere_ns",
         ),
-        share_busy_elsewhere=pl.col("busy_elsewhere_ns") / pl.col("dur_ns"),
+        busy_elsewhere_share=pl.col("busy_elsewhere_ns") / pl.col("dur_ns"),
     )

@@ -240,7 +240,7 @@ def _meets(spans: pl.DataFrame, line: Line, by: Sequence[str]) -> pl.Series:
     help="from the host's launch call to the start of the kernel",
     view="launch-delay",
     recorded="kernels and runtime calls",
-    columns="rank step kernels calls share_launched host_call_ns median_ns p95_ns min_ns max_ns",
+    columns="rank step kernels calls launched_share host_call_ns median_ns p95_ns min_ns max_ns",
     reported=True,
     section="idle",
     figures=("llmprof.report.figures:LAUNCH_DELAY",),
@@ -257,7 +257,7 @@ def launch_delay(trace: Trace) -> pl.DataFrame:
     -------
     polars.DataFrame
         ``rank, step`` (null for kernels outside steps), ``kernels``, ``launched`` (kernels whose
-        launch is in the capture), ``share_launched`` (of the kernels), ``calls`` (distinct launch
+        launch is in the capture), ``launched_share`` (of the kernels), ``calls`` (distinct launch
         calls), ``host_call_ns`` (sum of their durations), and of the delays ``median_ns, p95_ns,
         max_ns, min_ns`` (ns). Columns about launches are null if no kernel of the step has a
         launch. A negative delay means that the clocks of host and device disagree.
@@ -272,7 +272,7 @@ _DELAYS = (
     "step",
     "kernels",
     "launched",
-    "share_launched",
+    "launched_share",
     "calls",
     "host_call_ns",
     "median_ns",
@@ -303,7 +303,7 @@ def launch_delay_of(events: pl.DataFrame) -> pl.DataFrame:
         .agg(
             kernels=pl.len(),
             launched=launched,
-            share_launched=launched / pl.len(),
+            launched_share=launched / pl.len(),
             median_ns=delay.median(),
             p95_ns=delay.quantile(0.95, interpolation="linear"),
             max_ns=delay.max(),
@@ -356,7 +356,7 @@ def host_pauses(trace: Trace, *, by: Literal["kind", "event"] = "kind") -> pl.Da
     polars.DataFrame
         ``rank, kind`` (garbage_collection, module_loading, page_fault), then per kind ``count``,
         ``host_ns`` (of which pauses inside each other count once, summed over threads),
-        ``longest_ns``, ``idle_ns`` (time in them in which no device of the rank ran anything,
+        ``max_ns``, ``idle_ns`` (time in them in which no device of the rank ran anything,
         between its first and last event) and ``idle_share`` (of ``host_ns``); per event ``thread,
         start_ns, dur_ns, idle_ns, name``. Idle time in a pause is not yet caused by it: ``idle``
         names as ``doing`` what the launching thread did in a gap. Times in ns.
@@ -396,7 +396,7 @@ def host_pauses(trace: Trace, *, by: Literal["kind", "event"] = "kind") -> pl.Da
     )
     return (
         found.group_by(key)
-        .agg(count=pl.len(), longest_ns=pl.col("dur_ns").max())
+        .agg(count=pl.len(), max_ns=pl.col("dur_ns").max())
         .join(whole, on=key, how="left")
         .join(waited, on=key, how="left")
         .with_columns(pl.col("host_ns", "idle_ns").fill_null(0))
@@ -404,7 +404,7 @@ def host_pauses(trace: Trace, *, by: Literal["kind", "event"] = "kind") -> pl.Da
             *key,
             "count",
             "host_ns",
-            "longest_ns",
+            "max_ns",
             "idle_ns",
             idle_share=pl.col("idle_ns") / pl.col("host_ns"),
         )

@@ -179,7 +179,7 @@ def stalls(metrics: Metrics) -> pl.DataFrame:
     )
 
 
-BUSY_PCT: Final = 60.0
+BUSY: Final = 0.6
 """Below this share of a peak, Nsight Compute's rule SOLBottleneck sees neither side as the
 limit.
 """
@@ -221,8 +221,8 @@ def speed_of_light(
     reads + the larger of DRAM writes and what the SMs wrote: the second part of a result
                           that is still in L2 when the kernel ends reaches the DRAM later
     bytes_per_s           dram_bytes / duration
-    arithmetic_intensity  flops / dram_bytes
-    roof_flop_per_s       min(peak of the type, arithmetic_intensity x peak bandwidth)
+    intensity  flops / dram_bytes
+    roof_flop_per_s       min(peak of the type, intensity x peak bandwidth)
     roof_share            flop_per_s / roof_flop_per_s; without arithmetic bytes_per_s / peak
     bandwidth =====================
     ==========================================================================================
@@ -251,7 +251,7 @@ def speed_of_light(
     polars.DataFrame
         ``kernel_id, kernel_name, duration_ns, flops, dtype`` (with the most operations)``,
         flop_per_s, dram_read_bytes, dram_write_bytes, dram_bytes, bytes_per_s, traffic_bytes,
-        arithmetic_intensity, roof_flop_per_s, roof_share, compute_pct, memory_pct`` (of peak; the
+        intensity, roof_flop_per_s, roof_share, compute_share, memory_share`` (of peak; the
         largest share of the DRAM, of L2 and of all memory units,
         ``gpu__compute_memory_throughput``)``, memory_level`` (dram, l2 or l1, the busiest)``,
         bound`` (the busier of compute and memory if it is at 60 % of its peak or more, else
@@ -281,11 +281,11 @@ def speed_of_light(
     frame = metrics.kernels.select("kernel_id", "kernel_name", "device_name")
     in_percent = Metrics(metrics.metrics.filter(pl.col("unit") == "%"))
     parts = {
-        "sm_pct": metrics.values(*_SM),
-        "dram_pct": metrics.values(*_DRAM, "DRAM Throughput"),
-        "l2_pct": metrics.values(*_L2),
-        "l1_pct": metrics.values(*_L1),
-        "units_pct": in_percent.values(*_ALL_MEMORY),
+        "sm_share": metrics.values(*_SM),
+        "dram_share": metrics.values(*_DRAM, "DRAM Throughput"),
+        "l2_share": metrics.values(*_L2),
+        "l1_share": metrics.values(*_L1),
+        "units_share": in_percent.values(*_ALL_MEMORY),
         "written": metrics.values(*_WRITTEN),
     }
     top = stalls(metrics).unique("kernel_id", keep="first", maintain_order=True)
@@ -297,6 +297,7 @@ def speed_of_light(
         top.rename({"reason": "stall", "share": "stall_share"}),
     ):
         frame = frame.join(part, on="kernel_id", how="left", maintain_order="left")
+    frame = frame.with_columns(pl.col("^(sm|dram|l2|l1|units)_share$") / 100)
     each = frame.partition_by("device_name", maintain_order=True) if given is None else [frame]
     placed = [
         _placed(part, given or _named(part["device_name"][0])) for part in each if part.height
@@ -319,13 +320,13 @@ def speed_of_light(
                 "dram_bytes",
                 "bytes_per_s",
                 "traffic_bytes",
-                "arithmetic_intensity",
+                "intensity",
             ),
             *(
                 "roof_flop_per_s",
                 "roof_share",
-                "compute_pct",
-                "memory_pct",
+                "compute_share",
+                "memory_share",
                 "memory_level",
                 "bound",
                 "stall",
@@ -383,38 +384,36 @@ def _placed(frame: pl.DataFrame, peaks: hardware.Device) -> pl.DataFrame:
         flop_per_s=pl.col("flops") / seconds,
         bytes_per_s=pl.col("dram_bytes") / seconds,
         traffic_bytes=pl.col("dram_read_bytes") + pl.max_horizontal("dram_write_bytes", "written"),
-        arithmetic_intensity=pl.when(pl.col("dram_bytes") > 0).then(
-            pl.col("flops") / pl.col("dram_bytes")
-        ),
+        intensity=pl.when(pl.col("dram_bytes") > 0).then(pl.col("flops") / pl.col("dram_bytes")),
         peak=peak,
     )
-    memory_roof = pl.when(pl.col("dram_bytes") > 0).then(pl.col("arithmetic_intensity") * bandwidth)
+    memory_roof = pl.when(pl.col("dram_bytes") > 0).then(pl.col("intensity") * bandwidth)
     frame = frame.with_columns(
         roof_flop_per_s=pl.when(worked & pl.col("peak").is_not_null()).then(
             pl.min_horizontal("peak", memory_roof)
         )
     )
     share_of_memory = pl.col("bytes_per_s") / bandwidth
-    dram_pct = pl.coalesce("dram_pct", 100 * share_of_memory)
-    beyond_l1 = pl.max_horizontal(dram_pct, "l2_pct")
-    in_l1 = (pl.col("units_pct") > beyond_l1) & (pl.col("l1_pct") > pl.col("l2_pct"))
+    dram_share = pl.coalesce("dram_share", share_of_memory)
+    beyond_l1 = pl.max_horizontal(dram_share, "l2_share")
+    in_l1 = (pl.col("units_share") > beyond_l1) & (pl.col("l1_share") > pl.col("l2_share"))
     frame = frame.with_columns(
         roof_share=pl.when(worked)
         .then(pl.col("flop_per_s") / pl.col("roof_flop_per_s"))
         .otherwise(share_of_memory),
-        compute_pct=pl.coalesce("sm_pct", 100 * pl.col("flop_per_s") / pl.col("peak")),
-        memory_pct=pl.max_horizontal(beyond_l1, "units_pct"),
+        compute_share=pl.coalesce("sm_share", pl.col("flop_per_s") / pl.col("peak")),
+        memory_share=pl.max_horizontal(beyond_l1, "units_share"),
         memory_level=first_true(
-            {"l1": in_l1, "l2": pl.col("l2_pct") > dram_pct, "dram": dram_pct.is_not_null()}
+            {"l1": in_l1, "l2": pl.col("l2_share") > dram_share, "dram": dram_share.is_not_null()}
         ),
     )
-    compute = pl.col("compute_pct")
+    compute = pl.col("compute_share")
     memory = (
-        pl.when((pl.col("memory_level") == "l1") & (compute >= BUSY_PCT))
+        pl.when((pl.col("memory_level") == "l1") & (compute >= BUSY))
         .then(beyond_l1)
-        .otherwise("memory_pct")
+        .otherwise("memory_share")
     )
-    cases = {"latency": pl.max_horizontal(compute, memory) < BUSY_PCT, "compute": compute >= memory}
+    cases = {"latency": pl.max_horizontal(compute, memory) < BUSY, "compute": compute >= memory}
     known = compute.is_not_null() & memory.is_not_null()
     return frame.with_columns(bound=pl.when(known).then(first_true(cases, "memory")))
 

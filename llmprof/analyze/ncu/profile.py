@@ -64,7 +64,7 @@ def limits(metrics: Metrics) -> pl.DataFrame:
     length = pl.col("duration_ns")
     speed = speed_of_light(metrics)
     limit = typical_limit(speed).select(
-        "kernel_name", "bound", "compute_pct", "memory_pct", "roof_share", "stall"
+        "kernel_name", "bound", "compute_share", "memory_share", "roof_share", "stall"
     )
     return (
         speed.sort(length, descending=True, nulls_last=True)
@@ -81,7 +81,7 @@ def limits(metrics: Metrics) -> pl.DataFrame:
         .with_columns(share=pl.col("total_ns") / pl.col("total_ns").sum())
         .select(
             *("kernel_name", "count", "total_ns", "share", "median_ns", "min_ns", "max_ns"),
-            *("bound", "compute_pct", "memory_pct", "roof_share", "stall"),
+            *("bound", "compute_share", "memory_share", "roof_share", "stall"),
         )
     )
 

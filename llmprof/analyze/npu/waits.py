@@ -122,7 +122,7 @@ def links(trace: Trace) -> pl.DataFrame:
     polars.DataFrame
         One row for each link, slowest first: ``rank`` (which recorded it), ``src_rank, dst_rank,
         link`` (HCCS, ROCE …), ``count`` (transfers), ``bytes``, ``busy_ns`` (sum of their
-        durations), ``gb_per_s`` (bytes by that time, in 1e9), ``typical_gb_per_s`` (median over the
+        durations), ``rate_gbps`` (bytes by that time, in 1e9), ``typical_gbps`` (median over the
         links of that kind) and ``relative`` (of the two). Bytes that stay on a device are left out.
     """
     moved = trace.table("tasks").filter(
@@ -135,11 +135,11 @@ def links(trace: Trace) -> pl.DataFrame:
         count=pl.len(), bytes=pl.col("bytes").sum(), busy_ns=pl.col("dur_ns").sum()
     )
     rate = pl.when(pl.col("busy_ns") > 0).then(pl.col("bytes") / pl.col("busy_ns"))
-    by_link = by_link.with_columns(gb_per_s=rate)
-    typical = pl.col("gb_per_s").median().over("link")
-    return by_link.with_columns(
-        typical_gb_per_s=typical, relative=pl.col("gb_per_s") / typical
-    ).sort("relative", "rank", "src_rank", "dst_rank", nulls_last=True)
+    by_link = by_link.with_columns(rate_gbps=rate)
+    typical = pl.col("rate_gbps").median().over("link")
+    return by_link.with_columns(typical_gbps=typical, relative=pl.col("rate_gbps") / typical).sort(
+        "relative", "rank", "src_rank", "dst_rank", nulls_last=True
+    )
 
 
 _PATH: Final = ("operator", "enqueue", "dequeue", "call", "launch")

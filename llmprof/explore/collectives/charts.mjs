@@ -294,7 +294,7 @@ export function callBandwidth({ view, colour }) {
       `${name} bandwidth, ${callSize(row)}`,
       ["algorithm", row.algorithm ?? "unknown"],
       ["median", `${formatNumber(value)} GB/s`],
-      ["bus, of the peak", formatShare(row.share_of_peak)],
+      ["bus, of the peak", formatShare(row.peak_share)],
       ["kernels", formatNumber(row.count)],
     ],
   };

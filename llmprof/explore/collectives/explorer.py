@@ -107,7 +107,7 @@ def view(trace: Trace, rows: pl.DataFrame, rank: int | None = None) -> dict[str,
     """
     own = rows if rank is None else rows.filter(pl.col("rank") == rank)
     matched = own.drop_nulls("wait_ns")
-    arrivals = sums_of_calls(rows, ("kind", "rank")).drop_nulls("share_last")
+    arrivals = sums_of_calls(rows, ("kind", "rank")).drop_nulls("last_share")
     return {
         "count": own.height,
         "matched": matched.height,

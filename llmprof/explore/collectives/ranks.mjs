@@ -62,9 +62,9 @@ export function callArrivals({ view, colour, rank, pick }) {
         context.fillRect(left, y + 5, Math.max(1, median - left), 16);
         plotLine(context, [median, y + 13], [p90, y + 13], now.ink, { width: 1.5 });
         plotLine(context, [p90, y + 8], [p90, y + 18], now.ink, { width: 1.5 });
-        plotText(context, formatShare(row.share_last), area.right + 96, y + 13, now.ink, {
+        plotText(context, formatShare(row.last_share), area.right + 96, y + 13, now.ink, {
           align: "right",
-          bold: row.share_last > 1.5 / rows.length,
+          bold: row.last_share > 1.5 / rows.length,
         });
         return { x: 0, y, w: width, h: 26, data: row };
       });

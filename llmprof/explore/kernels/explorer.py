@@ -277,7 +277,7 @@ def operators_roofline(trace: Trace, rank: int | None) -> dict[str, Any] | None:
     rows, events = bounded(trace)
     rows = rows.filter(pl.lit(rank is None) | (pl.col("rank") == (rank or 0)))
     rows = rows.filter(
-        (pl.col("flops") > 0) & (pl.col("bound_ns") > 0) & (pl.col("tflop_per_s") > 0)
+        (pl.col("flops") > 0) & (pl.col("bound_ns") > 0) & (pl.col("flop_per_s") > 0)
     )
     if not rows.height:
         return None
@@ -297,17 +297,17 @@ def operators_roofline(trace: Trace, rank: int | None) -> dict[str, Any] | None:
         "row",
         "event",
         "kernel",
-        "share_of_bound",
+        "bound_share",
         "bound_by",
+        "intensity",
+        "flop_per_s",
         ns="total_ns",
-        arithmetic_intensity="intensity",
         shapes=pl.Series(
             [
                 shorten(text.replace(", []", ""), _MOST_SHAPES)
                 for text in rows["shapes"].fill_null("")
             ]
         ),
-        flop_per_s=pl.col("tflop_per_s") * 1e12,
         function=pl.concat_str(short, "stage", separator=", ", ignore_nulls=True),
     )
     bandwidth = device.memory_bytes_per_s
@@ -352,9 +352,9 @@ def nothing_of(trace: Trace) -> pl.DataFrame:
 
 
 PEAKS: Final = {
-    "compute_pct": ("compute", "sm__throughput.avg.pct_of_peak_sustained_elapsed"),
-    "memory_pct": ("memory", "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed"),
-    "roof_pct": ("of its roof", ""),
+    "compute_share": ("compute", "sm__throughput.avg.pct_of_peak_sustained_elapsed"),
+    "memory_share": ("memory", "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed"),
+    "roof_share": ("of its roof", ""),
 }
 """Bars of the speed of light: column, label, and the metric whose glossary text explains it."""
 
@@ -366,13 +366,13 @@ _SPEED: Final = (
         "flop_per_s",
         "dram_bytes",
         "bytes_per_s",
-        "arithmetic_intensity",
+        "intensity",
     ),
     *(
         "roof_flop_per_s",
         "roof_share",
-        "compute_pct",
-        "memory_pct",
+        "compute_share",
+        "memory_share",
         "memory_level",
         "bound",
         "stall",
@@ -466,9 +466,8 @@ def shown(profile: Profiled, name: str, kernel_id: int | None = None) -> dict[st
         return out
     matching = launches.filter(pl.col("kernel_id") == (-1 if kernel_id is None else kernel_id))
     row = (matching if matching.height else launches).row(0, named=True)
-    number, share, level = row["kernel_id"], row["roof_share"], row["memory_level"]
-    row["roof_pct"] = 100 * share if share is not None else None
-    of_level = {"memory_pct": f"memory ({level.upper()})"} if level else {}
+    number, level = row["kernel_id"], row["memory_level"]
+    of_level = {"memory_share": f"memory ({level.upper()})"} if level else {}
     rules = profile.metrics.rules.filter(pl.col("kernel_id") == number)
     rules = rules.sort(
         "estimated_speedup_pct", descending=True, nulls_last=True, maintain_order=True
@@ -477,7 +476,7 @@ def shown(profile: Profiled, name: str, kernel_id: int | None = None) -> dict[st
         "chosen": number,
         "speed": {column: _finite(row[column]) for column in _SPEED},
         "bars": [
-            {"label": of_level.get(column, label), "pct": _finite(row[column]), "metric": metric}
+            {"label": of_level.get(column, label), "share": _finite(row[column]), "metric": metric}
             for column, (label, metric) in PEAKS.items()
         ],
         "roofline": roofline(profile, number),
@@ -508,7 +507,7 @@ def values(profile: Profiled, kernel_id: int, search: str = "") -> dict[str, Any
 
 def roofline(profile: Profiled, kernel_id: int) -> dict[str, Any] | None:
     """All launches on the roofline, the device's roofs, and which launch is picked."""
-    x, y = "arithmetic_intensity", "flop_per_s"
+    x, y = "intensity", "flop_per_s"
     placed = profile.launches.filter([(pl.col(c) > 0) & pl.col(c).is_finite() for c in (x, y)])
     if placed.filter(pl.col("kernel_id") == kernel_id).is_empty():
         return None
@@ -554,7 +553,7 @@ class Bar(Record):
     """Share of a peak (%), and the metric whose glossary text explains it."""
 
     label: str
-    pct: float | None
+    share: float | None
     metric: str
 
 

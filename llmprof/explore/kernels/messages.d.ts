@@ -35,7 +35,7 @@ export type Roofline = {
 /** Share of a peak (%), and the metric whose glossary text explains it. */
 export type Bar = {
   label: string;
-  pct: number | null;
+  share: number | null;
   metric: string;
 };
 

@@ -40,7 +40,7 @@ export function metricText({ value, text, unit }) {
 export function metricPlane(roofline) {
   const { bandwidth } = roofline;
   const ridges = bandwidth ? Object.values(roofline.peaks).map((peak) => peak / bandwidth) : [];
-  const xs = [...roofline.points.map((p) => p.arithmetic_intensity), ...ridges];
+  const xs = [...roofline.points.map((p) => p.intensity), ...ridges];
   const ys = [...roofline.points.map((p) => p.flop_per_s), ...Object.values(roofline.peaks)];
   return { x: [Math.min(...xs) / 2.5, Math.max(...xs) * 2.5], y: [Math.min(...ys) / 3, Math.max(...ys) * 2] };
 }
@@ -145,7 +145,7 @@ export function metricRoofline(roofline, { mine: isMine, radius, facts, label, c
     }
     const marks = roofline.points.map((point) => ({
       point,
-      x: x.to(point.arithmetic_intensity),
+      x: x.to(point.intensity),
       y: y.to(point.flop_per_s),
     }));
     marks.sort((a, b) => Number(isMine(a.point)) - Number(isMine(b.point)));
@@ -169,7 +169,7 @@ export function metricRoofline(roofline, { mine: isMine, radius, facts, label, c
     return [
       name,
       ...more,
-      ["FLOP/B", formatNumber(point.arithmetic_intensity)],
+      ["FLOP/B", formatNumber(point.intensity)],
       ["rate", `${formatNumber(point.flop_per_s / 1e12)} TFLOP/s`],
     ];
   };
@@ -217,10 +217,7 @@ export function metricView(msg, { colours, request, choose, looked, failed }) {
     ["duration", formatNs(speed.duration_ns)],
     ["arithmetic", metricText({ value: speed.flop_per_s, unit: "FLOP/s" })],
     ["memory", metricText({ value: speed.bytes_per_s, unit: "B/s" })],
-    [
-      "intensity",
-      typeof speed.arithmetic_intensity !== "number" ? "" : `${formatNumber(speed.arithmetic_intensity)} FLOP/B`,
-    ],
+    ["intensity", typeof speed.intensity !== "number" ? "" : `${formatNumber(speed.intensity)} FLOP/B`],
     ["type", speed.dtype ?? ""],
   ].filter(([, said]) => said);
   const list = h(
@@ -228,10 +225,10 @@ export function metricView(msg, { colours, request, choose, looked, failed }) {
     { class: "lp-facts" },
     facts.map(([name, said]) => h("div", {}, h("dt", { text: name }), h("dd", { text: said }))),
   );
-  const bars = (msg.bars ?? []).flatMap(({ label, pct, metric }) => {
-    if (pct === null) return [];
+  const bars = (msg.bars ?? []).flatMap(({ label, share, metric }) => {
+    if (share === null) return [];
     const name = metric ? metricName(label, metric, explain) : null;
-    return [metricBar(label, pct / 100, `${formatNumber(pct)} %`, "var(--lp-accent)", name)];
+    return [metricBar(label, share, `${formatNumber(100 * share)} %`, "var(--lp-accent)", name)];
   });
   const light = plotPart(
     "Speed of light",

@@ -36,7 +36,7 @@ MAX_ROWS, MAX_COLUMNS, MAX_LISTED = 128, 1_000, 40
 """Most rows and columns of a picture, and most listed steps of the picked ranks."""
 
 MEASURES: Final[dict[str, tuple[str, str]]] = {
-    "step": ("Time of the step", "step_ns"),
+    "step": ("Time of the step", "dur_ns"),
     "wait": ("Waiting", "wait_ns"),
     "idle": ("Idle", "idle_ns"),
     "exposed": ("Exposed communication", "exposed_communication_ns"),
@@ -48,7 +48,7 @@ _OF_GROUPS: Final = (
     "group",
     "ranks",
     "calls",
-    "share_last",
+    "last_share",
     "expected_share",
     "late_median_ns",
     "evidence",
@@ -164,7 +164,7 @@ class Ranks(Explorer, room="ranks"):
         late = late_groups(self.trace, ranks_per_node=self.ranks_per_node)
         latest = ""
         if (named := latest_group(late)) is not None:
-            share, chance = format_share(named["share_last"]), format_share(named["expected_share"])
+            share, chance = format_share(named["last_share"]), format_share(named["expected_share"])
             latest = (
                 f"{named['who'][0].upper()}{named['who'][1:]} arrive last in {share} of"
                 f" {named['calls']:,} "
@@ -233,13 +233,13 @@ class Ranks(Explorer, room="ranks"):
         rows = self.selected
         words = ""
         if rows.height:
-            longest = format_ns(float(rows["step_ns"].max() or 0))  # type: ignore[arg-type]
+            longest = format_ns(float(rows["dur_ns"].max() or 0))  # type: ignore[arg-type]
             where = "all steps" if self.step is None else f"step {self.step}"
             words = (
                 f"{ranks_in_words(self.picked).capitalize()} in {where}: the longest takes"
                 f" {longest}."
             )
-        listed = rows.sort("step_ns", descending=True).head(MAX_LISTED)
+        listed = rows.sort("dur_ns", descending=True).head(MAX_LISTED)
         return {
             "words": words,
             "rows": listed.to_dicts(),

@@ -130,7 +130,7 @@ function render({ model, el }) {
     const rows = msg.groups.map((one) => [
       `${KINDS[one.by] ?? one.by} ${one.group}`,
       one.ranks,
-      formatShare(one.share_last),
+      formatShare(one.last_share),
       formatShare(one.expected_share),
       formatNs(one.late_median_ns),
       formatNumber(one.calls),
@@ -153,7 +153,7 @@ function render({ model, el }) {
         String(one.rank),
         String(one.step),
         one.phase ?? "",
-        ...[one.step_ns, one.wait_ns, one.exposed_communication_ns, one.idle_ns].map((ns) => formatNs(ns)),
+        ...[one.dur_ns, one.wait_ns, one.exposed_communication_ns, one.idle_ns].map((ns) => formatNs(ns)),
       ]);
       const names = ["rank", "step", "phase", "first to last event", "waiting", "exposed communication", "idle"];
       const more = msg.more

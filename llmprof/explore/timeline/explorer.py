@@ -215,8 +215,8 @@ def metrics_by_event(trace: Trace, metrics: Metrics) -> pl.DataFrame:
         facts = {
             "profiled": f"launch {launch['kernel_id']}, {format_ns(launch['profiled_ns'])}",
             "match": f"confidence {launch['confidence']:.2f}",
-            "compute": _percent(launch["compute_pct"]),
-            "memory": _percent(launch["memory_pct"]),
+            "compute": _percent(launch["compute_share"]),
+            "memory": _percent(launch["memory_share"]),
             "of the roofline": format_share(launch["roof_share"]),
             "bound by": launch["bound"],
             "stall": launch["stall"],
@@ -232,7 +232,7 @@ def metrics_by_event(trace: Trace, metrics: Metrics) -> pl.DataFrame:
 
 
 def _percent(value: float | None) -> str | None:
-    return None if value is None else f"{value:.1f} % of peak"
+    return None if value is None else f"{100 * value:.1f} % of peak"
 
 
 class Timeline(Explorer, room="timeline"):

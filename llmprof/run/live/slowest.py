@@ -44,7 +44,7 @@ def slowest_request(trace: Trace, requests: pl.DataFrame) -> dict[str, Any] | No
     figures = {
         "id": worst["id"] or worst["request"],
         "e2e_ns": worst["e2e_ns"],
-        "usual_ns": others,
+        "typical_ns": others,
         "of": timed.height,
         "part": largest,
         "stretches": stretches,

@@ -37,7 +37,7 @@ test("metrics are written in the unit of their base", () => {
 
 test("the plane of a roofline holds all points and ridges", () => {
   const plane = metricPlane({
-    points: [{ arithmetic_intensity: 1, flop_per_s: 1e12 }],
+    points: [{ intensity: 1, flop_per_s: 1e12 }],
     peaks: { bf16: 1e15 },
     bandwidth: 5e12,
   });

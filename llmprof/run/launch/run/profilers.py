@@ -155,14 +155,14 @@ def write_comparison(trace: Trace, metrics: Metrics, folder: RunFolder) -> pl.Da
         light = analyze.ncu.speed_of_light(metrics)
     except LlmprofError:
         light = matched.select("kernel_id")
-    columns = ["compute_pct", "memory_pct", "roof_share", "bound"]
+    columns = ["compute_share", "memory_share", "roof_share", "bound"]
     light = light.with_columns(pl.lit(None).alias(c) for c in columns if c not in light.columns)
     per_kernel = (
         matched.join(light.select("kernel_id", *columns), on="kernel_id", how="left")
         .with_columns(name=pl.coalesce("name", "kernel_name"))
         .group_by("name", maintain_order=True)
         .agg(
-            pl.col("ratio", "compute_pct", "memory_pct", "roof_share", "confidence").mean(),
+            pl.col("ratio", "compute_share", "memory_share", "roof_share", "confidence").mean(),
             launches=pl.len(),
             ncu_mean_ns=pl.col("profiled_ns").mean(),
             bound=pl.col("bound").mode().sort().first(),

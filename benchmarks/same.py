@@ -86,6 +86,7 @@ BY: dict[str, tuple[str, dict[str, Any]]] = {
 
 COLUMNS: dict[str, dict[str, str | tuple[str, float]]] = {
     "collectives": {"share_of_peak": "peak_share", "share_last": "last_share"},
+    "fusion": {"a_step": "per_step"},
     "host_pauses": {"longest_ns": "max_ns"},
     "late_groups": {"share_last": "last_share"},
     "launch_delay": {"share_launched": "launched_share"},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from llmprof.analyze import catalog
+from llmprof.analyze import catalog, results
 from llmprof.theory import calls
 from llmprof.trace import schema
 
@@ -59,6 +59,22 @@ def analyses() -> str:
     return "\n".join([*head, *rows]) + "\n"
 
 
+def result_columns() -> str:
+    """``docs/results.md``: the columns of results by subject."""
+    parts = [
+        "# Columns of results",
+        "Made from `llmprof.analyze.results` by `python docs/made.py`. A name means the same in all analyses; docstrings say "
+        "which analysis has which columns. Further names are made of these: with a statistic before the unit or in front "
+        f"({', '.join(f'`{name}`' for name in results.STATISTICS)}), as in `late_p90_ns`, or with a side in front "
+        f"({', '.join(f'`{name}_`' for name in results.SIDES)}), as in `b_count`.",
+    ]
+    for subject, rows in results.subjects().items():
+        lines = [f"| `{row.name}` | {row.type} | {row.unit} | {row.meaning} |" for row in rows]
+        head = ["| column | type | unit | meaning |", "|---|---|---|---|"]
+        parts += [f"## {subject}", "\n".join([*head, *lines])]
+    return "\n\n".join(parts) + "\n"
+
+
 def kinds() -> str:
     """The table of kinds of operators in ``docs/bounds.md``."""
     rows = []
@@ -79,6 +95,7 @@ def kinds() -> str:
 MADE = {
     "docs/schema.md": tables,
     "docs/analyses.md": analyses,
+    "docs/results.md": result_columns,
 }
 
 if __name__ == "__main__":

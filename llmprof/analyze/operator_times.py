@@ -176,7 +176,7 @@ def communication_times(trace: Trace) -> pl.DataFrame:
         algorithm_gbps=speed.median(),
         bus_gbps=pl.col("_bus").median(),
         waits=pl.col("timer_waits").any(),
-        a_step=(pl.col("_weight") / pl.col("_steps")).sum(),
+        per_step=(pl.col("_weight") / pl.col("_steps")).sum(),
         step_ns=(time * pl.col("_weight") / pl.col("_steps")).sum(),
         _step_ns=pl.col("_step_ns").first(),
     )

@@ -71,7 +71,7 @@ _SCHEMA: Final = {
     "kernels": pl.String(),
     "length": pl.Int64(),
     "count": pl.Int64(),
-    "a_step": pl.Float64(),
+    "per_step": pl.Float64(),
     "launches_saved": pl.Int64(),
     "total_ns": pl.Int64(),
     "gap_ns": pl.Int64(),
@@ -93,7 +93,7 @@ _SCHEMA: Final = {
     view="fusion",
     recorded="kernels",
     columns=(
-        "phase gain_ns recorded_ns total_ns share count a_step length launches_saved bytes_saved"
+        "phase gain_ns recorded_ns total_ns share count per_step length launches_saved bytes_saved"
         " fusion categories"
     ),
     reported=True,
@@ -127,7 +127,7 @@ def fusion(trace: Trace, *, max_ns: NotNegative = 20_000, predict: NotNegative =
     polars.DataFrame
         The largest first: ``phase, fusion`` (a known fusion of engines or compilers with the
         categories of the whole chain; null for any other), ``categories`` (in order, with ``+``),
-        ``kernels`` (names, one a line), ``length``, ``count`` (chains), ``a_step`` (chains in each
+        ``kernels`` (names, one a line), ``length``, ``count`` (chains), ``per_step`` (chains in each
         step), ``launches_saved`` (of the recording), ``total_ns`` (time of the chains' kernels),
         ``gap_ns`` (between them), ``share`` (of the summed time of all kernels), ``bytes_saved``
         (of the recording: not written and read again between the kernels; null if the shapes of
@@ -320,7 +320,7 @@ def _summed(linked: pl.DataFrame, events: pl.DataFrame) -> tuple[pl.DataFrame, p
         ),
         launches_saved=pl.col("count") * (pl.col("length") - 1),
         share=pl.col("total_ns") / max(1, whole),
-        a_step=pl.when(pl.col("_steps") > 0).then(pl.col("_in") / pl.col("_steps")),
+        per_step=pl.when(pl.col("_steps") > 0).then(pl.col("_in") / pl.col("_steps")),
     ).sort(
         pl.col("total_ns") + pl.col("gap_ns").clip(upper_bound=pl.col("total_ns")), descending=True
     )

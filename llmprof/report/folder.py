@@ -301,18 +301,18 @@ def fusion_table(
     named = pl.col("fusion").is_not_null() & (pl.col("fusion") != pl.col("categories"))
     named &= pl.col("fusion") != "elementwise and reductions"  # the chain says it itself
     rows = best.with_columns(_phases(best)).select(
-        *("phase", "length", "a_step", "share", "bytes_saved", "gain_ns", "kernels"),
+        *("phase", "length", "per_step", "share", "bytes_saved", "gain_ns", "kernels"),
         chain=pl.when(named)
         .then(pl.format("{}: {}", "fusion", "categories"))
         .otherwise("categories")
         .map_elements(_repeated, return_dtype=pl.String),
-        launches=pl.col("a_step") * (pl.col("length") - 1),
+        launches=pl.col("per_step") * (pl.col("length") - 1),
         gain_share=gain_share,
     )
     shown = (
         Column("chain", "chain", "name", width=64, full="kernels"),
         Column("phase", "phase"),
-        *columns("number", a_step="chains a step", launches="launches saved a step"),
+        *columns("number", per_step="chains a step", launches="launches saved a step"),
         Column("share", "time of all kernels", "share"),
         Column("gain_ns", "gain a step", "gain"),
         Column("gain_share", "of the step", "share"),

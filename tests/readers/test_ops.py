@@ -174,7 +174,7 @@ def test_communication_of_a_step_follows_from_all_calls(tmp_path):
     110 us.
     """
     row = communication_times(llmprof.read(write(tmp_path, document()))).row(0, named=True)
-    assert (row["a_step"], row["step_ns"]) == (2.0, 4_000)
+    assert (row["per_step"], row["step_ns"]) == (2.0, 4_000)
     assert row["share"] == pytest.approx(4 / 110)
     assert row["algorithm_gbps"] == 1.0
     # The timed call waited 60 us: two of them a step would be 120 us of a step of 110.
@@ -182,7 +182,7 @@ def test_communication_of_a_step_follows_from_all_calls(tmp_path):
     row = communication_times(llmprof.read(write(tmp_path, document(collectives=waited)))).row(
         0, named=True
     )
-    assert (row["a_step"], row["step_ns"], row["share"]) == (2.0, 120_000, None)
+    assert (row["per_step"], row["step_ns"], row["share"]) == (2.0, 120_000, None)
 
 
 def test_ranks_of_one_run_go_together_and_others_do_not(tmp_path):

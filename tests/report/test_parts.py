@@ -279,7 +279,7 @@ def test_chains_of_kernels_as_a_table_and_a_sentence_where_there_are_none(small)
         "fusion": "norm + quantise",
         "categories": "norm + quantize",
         "length": 3,
-        "a_step": 3.0,
+        "per_step": 3.0,
     }
 
     def chains(*gains: float | None, share: float = 0.0) -> pl.DataFrame:

@@ -182,7 +182,7 @@ def row(path: Path, how: dict[str, str | Path]) -> str:
             work.filter(pl.col("bound_ns").is_not_null())["total_ns"].sum() / work["total_ns"].sum()
         )
     time = pl.col("total_ns").sum() / work["total_ns"].sum()
-    over = work.filter(pl.col("share_of_bound") > 1.05).select(time).item() or 0.0
+    over = work.filter(pl.col("bound_share") > 1.05).select(time).item() or 0.0
     rest = (
         work.filter(pl.col("bound_ns").is_null())
         .group_by("why")

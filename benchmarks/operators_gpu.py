@@ -457,11 +457,11 @@ def found(folder: Path, **options: Any) -> Any:
         pl.sum_horizontal(f"{name}_share" for name in CAUSES[:3])
     )
     rows = rows.with_columns(
-        gain=pl.coalesce(more, part, "rest_share") * (1 - pl.col("share_of_bound"))
+        gain=pl.coalesce(more, part, "rest_share") * (1 - pl.col("bound_share"))
     )
     both = [rows.filter(pl.col("changed") == changed) for changed in (0, 1)]
-    joined = both[0].join(both[1].select("name", then="share_of_bound"), on="name", how="left")
-    return joined.with_columns(measured=1 - pl.col("share_of_bound") / pl.col("then")).sort(
+    joined = both[0].join(both[1].select("name", then="bound_share"), on="name", how="left")
+    return joined.with_columns(measured=1 - pl.col("bound_share") / pl.col("then")).sort(
         "step"
     ), rows
 
@@ -502,7 +502,7 @@ def read(folder: Path) -> None:
         right += good
         print(
             f"| {row['name']} | {row['mean_ns'] / 1e3:.1f} | {row['alone_ns'] / 1e3:.1f} | {row['bound_ns'] / 1e3:.1f} "
-            f"| {row['share_of_bound']:.0%} | {cause or 'near it'} | {said if cause else 0:.0%} | {gained:.0%} "
+            f"| {row['bound_share']:.0%} | {cause or 'near it'} | {said if cause else 0:.0%} | {gained:.0%} "
             f"| {'yes' if good else 'no'} |"
         )
     over = [ns for ns in rows["bound_ns"] - rows["mean_ns"] if ns is not None and ns > 0]

@@ -8,12 +8,13 @@ import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
-from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar, cast
 
 import polars as pl
 
 from llmprof import names
 from llmprof.errors import NotCapturedError
+from llmprof.trace import schema
 from llmprof.trace.storage.deferred import Deferred
 from llmprof.trace.trace import Trace
 
@@ -131,7 +132,7 @@ def keep(trace: Trace, function: Callable[..., Any], result: pl.DataFrame, **opt
 
 def _explained(function: Callable[..., R], trace: Trace, bound: inspect.BoundArguments) -> R:
     try:
-        return function(*bound.args, **bound.kwargs)
+        result = function(*bound.args, **bound.kwargs)
     except pl.exceptions.ColumnNotFoundError as error:
         if not any(columns is not None for columns in (trace.capture.asked or {}).values()):
             raise
@@ -142,3 +143,4 @@ def _explained(function: Callable[..., R], trace: Trace, bound: inspect.BoundArg
             hint="read the file again with that column among tables=, or without tables=",
             table="",
         ) from error
+    return cast("R", schema.compact(result)) if isinstance(result, pl.DataFrame) else result

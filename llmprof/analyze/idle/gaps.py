@@ -105,7 +105,8 @@ def idle(trace: Trace, *, by: Columns = (), min_ns: NotNegative = 0) -> pl.DataF
         With ``by``: its columns, ``count`` (parts), ``total_ns, share`` (of all that is idle),
         ``mean_ns, median_ns, min_ns, max_ns``.
     """
-    parts = idle_with_threads(trace).drop("thread").filter(pl.col("gap_ns") >= min_ns)
+    parts = idle_with_threads(trace).drop("thread")
+    parts = parts.filter(pl.col("gap_ns") >= min_ns) if min_ns else parts
     return sums_of_groups(parts, by) if by else parts
 
 

@@ -5,7 +5,6 @@ delays of launches.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -17,7 +16,7 @@ from llmprof.label.activity import LAUNCHES_GRAPH
 from llmprof.label.groups import row_numbers
 from llmprof.label.intervals import Line, clip, gaps, lay, length_within, merge, merged, place
 from llmprof.label.nesting import innermost, innermost_pieces
-from llmprof.names.operators import by_distinct
+from llmprof.names.operators import by_distinct, remembered
 from llmprof.trace import Trace
 
 SYNCHRONISING = (
@@ -50,9 +49,9 @@ def call_kinds(calls: pl.Series) -> pl.DataFrame:
     return by_distinct(calls, _call_kinds).to_frame("kinds").unnest("kinds")
 
 
-@lru_cache(maxsize=64)
+@remembered
 def _call_kinds(distinct: tuple[str, ...]) -> pl.Series:
-    """Cached, since compiling the patterns takes longer than matching the few names of a trace."""
+    """Effect of each call on the device."""
     name = pl.col("name")
     kinds = pl.struct(
         is_synchronising(name).alias("synchronises"),

@@ -189,6 +189,9 @@ def main() -> None:
     )
     parser.add_argument("--files", type=int, default=1000, help="files a reader")
     parser.add_argument(
+        "--first", type=int, default=0, help="number of the first of them, for files not yet tried"
+    )
+    parser.add_argument(
         "--keep", type=Path, default=Path(".bench/fuzz"), help="where to keep what breaks"
     )
     parser.add_argument(
@@ -207,7 +210,7 @@ def main() -> None:
         "--minutes", type=float, default=float("inf"), help="begin nothing new after so long"
     )
     options = parser.parse_args()
-    end = time.monotonic() + 60 * options.minutes
+    end, last = time.monotonic() + 60 * options.minutes, options.first + options.files
     from tests.fuzz import seeds
 
     options.keep.mkdir(parents=True, exist_ok=True)
@@ -234,7 +237,7 @@ def main() -> None:
                     )
     wanted = [
         (name, first)
-        for first in range(0, options.files, BATCH)
+        for first in range(options.first, last, BATCH)
         for name in names
         if (name, first) not in done
     ]
@@ -242,9 +245,7 @@ def main() -> None:
     def tried(name: str, first: int) -> dict[str, Any] | None:
         if time.monotonic() > end:
             return None
-        return one_batch(
-            name, first, min(BATCH, options.files - first), options.keep, options.corpus
-        )
+        return one_batch(name, first, min(BATCH, last - first), options.keep, options.corpus)
 
     with ThreadPoolExecutor(options.workers) as workers:
         for future in as_completed([workers.submit(tried, *one) for one in wanted]):

@@ -7,7 +7,6 @@ whose epilogue could apply a relu has "relu" in its name.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -19,7 +18,7 @@ from llmprof.analyze.groups import is_sorted, last_with
 from llmprof.analyze.modules import modules_of
 from llmprof.analyze.nesting import holding, innermost, outermost_ops
 from llmprof.errors import NotCapturedError
-from llmprof.names.operators import by_distinct, first_true, one_of_each
+from llmprof.names.operators import by_distinct, contains, first_true, remembered
 from llmprof.trace import Trace
 
 _SOFTMAX = r"(?i)softmax"
@@ -35,21 +34,27 @@ _MOST_BETWEEN = 8
 
 def softmax_attention(events: pl.DataFrame) -> pl.Series | None:
     """Find attention that is computed by separate kernels."""
-    distinct = events["coded"][one_of_each(events["coded"].to_physical())].cast(pl.String)
-    softmaxes = distinct.filter(distinct.str.contains(_SOFTMAX) & ~distinct.str.contains(_BACKWARD))
-    if not softmaxes.len():
+    coded = events["coded"]
+    softmax = contains(coded, _SOFTMAX)
+    softmax = softmax & ~contains(coded, _BACKWARD) if softmax.any() else softmax
+    if not softmax.any():
         return None
-    chooses = distinct.filter(distinct.str.contains(_CHOOSES))
     frame = (
-        events.select("rank", "stream", "start_ns", "name", "source", "category")
+        events.select(
+            "rank",
+            "stream",
+            "start_ns",
+            "category",
+            softmax=softmax,
+            chooses=contains(coded, _CHOOSES),
+        )
         .with_row_index("_row")
         .sort("rank", "stream", "start_ns", maintain_order=True)
         .with_row_index("at")
         .with_columns(
             pl.col("at").cast(pl.Int64),
-            softmax=pl.col("name").is_in(softmaxes.implode())
-            & pl.col("category").is_in(["elementwise", "attention"]),
-            solid=~pl.col("category").is_in(_PLAIN) | pl.col("name").is_in(chooses.implode()),
+            softmax=pl.col("softmax") & pl.col("category").is_in(["elementwise", "attention"]),
+            solid=~pl.col("category").is_in(_PLAIN) | pl.col("chooses"),
         )
     )
     frame = frame.with_columns(solid=pl.col("solid") & ~pl.col("softmax"))
@@ -225,7 +230,10 @@ def device_events(trace: Trace) -> pl.DataFrame:
     """
     recorded = [_of(trace, table) for table in ("kernels", "copies") if table in trace.table_names]
     if recorded:
-        events = pl.concat(recorded).sort("rank", "start_ns", "stream", maintain_order=True)
+        order = ["rank", "start_ns", "stream"]
+        events = pl.concat([frame for frame in recorded if frame.height] or recorded)
+        if events["stream"].null_count() or not is_sorted(events, order):
+            events = events.sort(order, maintain_order=True)
         events = _with_launches(events, trace)
     elif trace.has("runtime"):
         hint = (
@@ -252,12 +260,19 @@ def device_events(trace: Trace) -> pl.DataFrame:
     return events.with_row_index("event")
 
 
+_MANY_NAMES: Final = 1 << 16
+"""Distinct names from which on their numbers take more memory than the time is worth that they
+save.
+"""
+
+
 @per_trace
 def coded_names(trace: Trace) -> pl.Series:
-    """Names of :func:`device_events` as numbers (Categorical), which take less time to tell
-    apart than text.
+    """Names of :func:`device_events`, unless many differ as numbers (Categorical), which are
+    told apart faster.
     """
-    return device_events(trace)["name"].cast(pl.Categorical)
+    written = device_events(trace)["name"]
+    return written if written.approx_n_unique() > _MANY_NAMES else written.cast(pl.Categorical)
 
 
 def coded_operators(trace: Trace) -> pl.Series:
@@ -497,7 +512,7 @@ def _repeats(calls: pl.DataFrame, number: str) -> bool:
     return calls.group_by("rank").agg(repeats=pl.col(number).n_unique() < pl.len())["repeats"].any()
 
 
-@lru_cache(maxsize=64)
+@remembered
 def _launching(distinct: tuple[str, ...]) -> pl.Series:
     """For each name of a call: 0 if it launches nothing, 1 if it launches a kernel, 2 if it
     launches a graph.

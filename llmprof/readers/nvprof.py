@@ -8,7 +8,6 @@ one here. Times of sessions are ns since the epoch.
 """
 
 import csv
-import math
 import re
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -18,12 +17,12 @@ import polars as pl
 from llmprof import schema
 from llmprof.errors import ReadError
 from llmprof.readers.common.reader import (
-    MOST_NS,
     Part,
     Probe,
     Reader,
     Request,
     bytes_of,
+    ns,
     text_of,
     trace_of,
 )
@@ -35,7 +34,7 @@ SUMMARY: Final = ("Time", "Calls", "Avg", "Min", "Max", "Name")
 TRACE: Final = ("Start", "Duration", "Name")
 _FACTORS: Final = {"s": 1e9, "ms": 1e6, "us": 1e3, "ns": 1.0}
 _SIZES: Final = {"B": 1, "KB": 2**10, "MB": 2**20, "GB": 2**30}
-_CELL: Final = re.compile(r"\s*+([\d.,]+(?:e[+-]?\d+)?)\s*+([a-zA-Z%/]*)\s*+")
+_CELL: Final = re.compile(r"\s*+(-?(?:inf|nan|[\d.,]+(?:e[+-]?\d+)?))\s*+([a-zA-Z%/]*)\s*+")
 _DEVICE: Final = re.compile(r"(?P<name>.*\S)\s*\((?P<number>\d{1,4})\)")
 _CALL: Final = re.compile(r"(?:cuda|cu|acc|nvtx|vector)[A-Z_]\w*")
 _CORRELATED: Final = re.compile(r"(?<!\s)\s*+\[\d+\]$")
@@ -158,7 +157,7 @@ def _quantity(cell: str, unit: str, factors: dict[str, float] | dict[str, int]) 
         value = float(match[1].replace(",", "")) * factor
     except ValueError:
         return None
-    return round(value) if math.isfinite(value) and value < MOST_NS else None
+    return ns(value)
 
 
 def _total(cells: dict[str, str], units: dict[str, str]) -> dict[str, object] | None:
@@ -350,7 +349,7 @@ class _Session:
         )
 
     def _timed(self, frame: pl.DataFrame) -> pl.DataFrame:
-        whole = frame.filter((pl.col("start") > 0) & (pl.col("end") >= pl.col("start")))
+        whole = frame.filter(pl.col("start") > 0)
         self.lost += frame.height - whole.height
         return whole.with_columns(start_ns="start", dur_ns=pl.col("end") - pl.col("start"))
 

@@ -41,10 +41,9 @@ def run(tmp_path):
 
 
 def test_a_folder_of_one_process_by_hand(run):
-    with pytest.warns(
-        TraceWarning, match=r"12_kernel_trace\.csv: times or cells are missing in 1 row"
-    ):
+    with pytest.warns(TraceWarning):
         trace = llmprof.read(run)
+    assert trace.coverage["impossible"] == 1
     kernel = trace.kernels.row(0, named=True)
     assert (kernel["device"], kernel["stream"], kernel["start_ns"], kernel["dur_ns"]) == (
         4,
@@ -79,7 +78,7 @@ def test_two_processes_are_two_ranks(run):
 
 def test_real_csv(real):
     with pytest.warns(
-        TraceWarning, match="1 row"
+        TraceWarning, match="1 event"
     ):  # the documentation's example ends with an empty row
         kernels = llmprof.read(real / "rocprofv3_docs_kernel_trace.csv").kernels
     assert kernels.height == 7
@@ -247,7 +246,7 @@ def test_damaged_databases(tmp_path, real):
 def test_a_cut_csv_keeps_its_whole_rows(tmp_path):
     path = tmp_path / "1_kernel_trace.csv"
     path.write_text(KERNELS[: KERNELS.index('"copy"') + 3])
-    with pytest.warns(TraceWarning, match="row"):
+    with pytest.warns(TraceWarning):
         assert llmprof.read(path).kernels.height == 1
 
 
@@ -317,7 +316,7 @@ def test_json_by_hand(tmp_path):
     )
     path = tmp_path / "5_results.json"
     path.write_text(json.dumps(document))
-    with pytest.warns(TraceWarning, match="1 event without a complete time"):
+    with pytest.warns(TraceWarning, match="1 event"):
         trace = llmprof.read(path)
     kernel = trace.kernels.row(0, named=True)
     assert (kernel["name"], kernel["device"], kernel["stream"]) == (

@@ -105,15 +105,10 @@ class _Kernels:
         key = coded.to_physical().cast(pl.Int64) * len(names.CATEGORIES) + category
         key = key * len(_SOURCES.categories) + source
         first = key.is_first_distinct().arg_true()
-        columns = (coded, events["category"], events["source"])
-        distinct = zip(*(column[first].cast(pl.String) for column in columns), strict=True)
-        self.numbers: dict[Kernel, int] = {}
+        number, distinct = kernels(coded[first], events["category"][first], events["source"][first])
+        self.numbers = dict(zip(distinct, range(len(distinct)), strict=True))
         """Number of each distinct kernel."""
-        of_key = [
-            self.numbers.setdefault(kernel, len(self.numbers))
-            for kernel in kernels(tuple(distinct))
-        ]
-        known = pl.DataFrame({"key": key[first], "kernel": pl.Series(of_key, dtype=pl.Int64)})
+        known = pl.DataFrame({"key": key[first], "kernel": number})
         rows = key.to_frame("key").join(known, on="key", how="left", maintain_order="left")
         self.of_row: np.ndarray = rows["kernel"].to_numpy().copy()
         if kinds is not None:
@@ -152,7 +147,9 @@ def label(
     """Add ``layer, stage, confidence, reason`` to events in the order of ``event``."""
     # `kinds` has the `event, kind` of collectives whose name does not say their kind, `engine` the
     # `rank, step` of steps that an engine labelled, `coded` the names (Categorical), if at hand.
-    known = _Kernels(events, events["name"].cast(pl.Categorical) if coded is None else coded, kinds)
+    known = _Kernels(
+        events, (events["name"] if coded is None else coded).cast(pl.Categorical), kinds
+    )
     if not any(k.category == "scan" and k.does("attends") for k in known.numbers):
         alone = known.where(lambda k: k.does("convolves before")).arg_true().to_numpy()
         known.change(

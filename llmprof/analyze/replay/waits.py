@@ -171,8 +171,6 @@ def from_calls(trace: Trace, recorded: Recording) -> Pairs:
         .select("rank", "thread", "at", noted="at")
         .sort("at")
     )
-    if not waits.height or not records.height:
-        return _nothing()
     work = (
         recorded.work.filter(pl.col("launch_start_ns").is_not_null())
         .select(
@@ -188,6 +186,8 @@ def from_calls(trace: Trace, recorded: Recording) -> Pairs:
         .sort("rank", "thread", "at", "start")
         .collect()
     )
+    if waits.is_empty() or records.is_empty() or work.is_empty():
+        return _nothing()
     by = ["rank", "thread"]
     first = first_of_runs(work, [*by, "at"])
     last = np.append(first[1:], work.height) - 1

@@ -8,6 +8,7 @@ import polars as pl
 
 from llmprof.analyze.catalog import Analysis, per_trace
 from llmprof.analyze.collectives.collectives import collectives
+from llmprof.analyze.groups import is_sorted
 from llmprof.analyze.idle import idle
 from llmprof.analyze.intervals import clip, length_within, union_lengths
 from llmprof.analyze.layers.attribution import attribute
@@ -220,9 +221,8 @@ def time_parts(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
     """
     events = attribute(trace)
     # texts are numbers until they are summed up
-    texts = [
-        pl.col(column).cast(pl.Categorical) for column in ("category", "stage", "source", "name")
-    ]
+    of_copy = pl.when(pl.col("category").is_in(list(COPY))).then("name")
+    texts = [text.cast(pl.Categorical) for text in (pl.col("category", "stage", "source"), of_copy)]
     rows = events.select(*LANE, "start_ns", "dur_ns", *texts)
     distinct = rows["category"].unique().drop_nulls()
     names_of = {
@@ -246,7 +246,12 @@ def time_parts(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
     rows = rows.select(*LANE, "start_ns", "dur_ns", kind=kind, part=label)
     waits = _waits(trace, events)
     rows = pl.concat([rows, waits], how="diagonal_relaxed")
-    cut = clip(rows, windows, LANE).sort("window", "start_ns", maintain_order=True)
+    cut = clip(rows, windows, LANE)
+    cut = (
+        cut
+        if is_sorted(cut, ["window", "start_ns"])
+        else cut.sort("window", "start_ns", maintain_order=True)
+    )
     is_compute, is_wait, is_known = (
         pl.col("kind") == kind for kind in ("compute", "wait", "transfer")
     )

@@ -272,7 +272,8 @@ def coded_names(trace: Trace) -> pl.Series:
     told apart faster.
     """
     written = device_events(trace)["name"]
-    return written if written.approx_n_unique() > _MANY_NAMES else written.cast(pl.Categorical)
+    many = pl.select(pl.lit(written).approx_n_unique()).item() > _MANY_NAMES
+    return written if many else written.cast(pl.Categorical)
 
 
 def coded_operators(trace: Trace) -> pl.Series:

@@ -169,7 +169,7 @@ def remembered(
     kept: Any = lru_cache(maxsize=64)(meaning)
 
     @wraps(meaning)
-    def looked_up(names: tuple[str, ...], *args: P.args, **options: P.kwargs) -> pl.Series:
+    def looked_up(names: tuple[str, ...], /, *args: P.args, **options: P.kwargs) -> pl.Series:
         found: pl.Series = (kept if len(names) <= _FEW else meaning)(names, *args, **options)
         return found
 

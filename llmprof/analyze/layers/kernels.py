@@ -185,6 +185,11 @@ def kernels(
         distinct, on=frame.columns, how="left", nulls_equal=True, maintain_order="left"
     )["number"]
     return number, [
-        Kernel(*about, frozenset(role for at, role in enumerate(roles) if has_roles >> at & 1))
-        for *about, has_roles in distinct.drop("number").iter_rows()
+        Kernel(
+            row[0],
+            row[1],
+            row[2],
+            frozenset(role for at, role in enumerate(roles) if row[3] >> at & 1),
+        )
+        for row in distinct.drop("number").iter_rows()
     ]

@@ -17,7 +17,7 @@ import polars as pl
 
 from llmprof.errors import ReadError
 from llmprof.readers import cache
-from llmprof.readers.common.reader import MOST_RANKS, Part, Probe, Reader, Request, Wanted
+from llmprof.readers.common.reader import MOST_NS, MOST_RANKS, Part, Probe, Reader, Request, Wanted
 from llmprof.readers.nsys import export as nsys
 from llmprof.readers.nsys.export import threads
 from llmprof.storage import sqlite
@@ -637,8 +637,7 @@ class _Export(nsys.Export):
         if frame is None or names is None:
             return None
         kept = frame.filter(
-            pl.col("timestamp").is_between(-nsys.MOST_NS, nsys.MOST_NS)
-            & pl.col("value").is_not_null()
+            pl.col("timestamp").is_between(-MOST_NS, MOST_NS) & pl.col("value").is_not_null()
         )
         if lost := frame.height - kept.height:
             self.note(left_out(lost, "row", "of GPU_METRICS without a time or a value"))
@@ -867,8 +866,7 @@ class _Export(nsys.Export):
         ranges = ranges.join(domains, on=["pid", "domainId"], how="left", maintain_order="left")
         # A range that was open when the capture stopped has no end; its end is the last known time.
         possible = [
-            pl.when(pl.col(c).is_between(-nsys.MOST_NS, nsys.MOST_NS)).then(c)
-            for c in ("start", "end")
+            pl.when(pl.col(c).is_between(-MOST_NS, MOST_NS)).then(c) for c in ("start", "end")
         ]
         last = pl.max_horizontal(time.max() for time in possible)
         is_mark = pl.col("eventType") == nsys.MARK

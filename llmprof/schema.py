@@ -473,6 +473,7 @@ def conform(
 _MANY_ROWS = 1 << 12
 
 
+@checked
 def compact(frame: pl.DataFrame) -> pl.DataFrame:
     """The frame; if it is long, columns of one value are constants, which take no memory, nor do
     their copies.

@@ -121,6 +121,10 @@ def test_a_start_in_a_database_that_cannot_be(corpus, tmp_path, name, value):
     table, _, start = DATABASES[name]
     path = Path(shutil.copyfile(corpus / name, tmp_path / Path(name).name))
     with closing(sqlite3.connect(path)) as connection, connection:
+        # a copy of the table holds NULL, which exports of some versions refuse
+        connection.execute(f'CREATE TABLE plain AS SELECT * FROM "{table}"')
+        connection.execute(f'DROP TABLE "{table}"')
+        connection.execute(f'ALTER TABLE plain RENAME TO "{table}"')
         connection.execute(f'UPDATE "{table}" SET "{start}" = {value} WHERE rowid = 1')
     told(path, corpus / name)
 

@@ -64,7 +64,9 @@ class Texts:
         no code any more.
         """
         if column not in self._tables:
-            self._tables[column] = pl.Series(map(text, self._codes.pop(column)), dtype=pl.String)
+            self._tables[column] = pl.Series(
+                map(text, self._codes.pop(column, ())), dtype=pl.String
+            )
         return self._tables[column].gather(codes)
 
 

@@ -181,7 +181,7 @@ def h100(folder: Path) -> None:
     plain = [without_profiler(folder / name / "steps_plain.json") for name in names]
     recorded = decode(eager)["recorded_ns"]
     tokens = {"without_profiler": {"plain_ns": plain[0], "profiled_ns": recorded}}
-    trace = Trace(eager.recorded, eager.meta | tokens, eager.coverage)
+    trace = Trace(eager.capture.recorded, eager.meta | tokens, eager.coverage)
     found = decode(trace, changes.no_host_delay())
     truths = {"": decode(graphs)["recorded_ns"], "plain_": plain[1]}
     for of, truth in truths.items():

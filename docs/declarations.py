@@ -25,7 +25,7 @@ ROOMS: Final = {
     "timeline": "Timeline",
     "layers": "Layers",
     "overlap": "Overlap",
-    "collectives": "AllReduce",
+    "collectives": "Collectives",
     "kernels": "Kernels",
     "compare": "Compare",
     "requests": "Requests",

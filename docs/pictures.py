@@ -88,7 +88,7 @@ def layers(host: Callable[..., Host]) -> Host:
 
 def all_reduce(host: Callable[..., Host]) -> Host:
     """Waiting and transfer of the all-reduces of each rank."""
-    return _drawn(host(explore.all_reduce(llmprof.sample(TP4)), height=1200))
+    return _drawn(host(explore.collectives(llmprof.sample(TP4)), height=1200))
 
 
 def kernels(host: Callable[..., Host]) -> Host:

@@ -42,6 +42,7 @@ __all__ = [
     "checked",
     "door",
     "refuse_unknown",
+    "several",
 ]
 
 P = ParamSpec("P")
@@ -128,6 +129,11 @@ Share = Annotated[
     ),
 ]
 """A part of a whole."""
+
+
+def several(given: Any) -> Any:
+    """A value or several as a list; None if not given."""
+    return given if given is None else [given] if isinstance(given, str | int) else list(given)
 
 
 def refuse_unknown(names: Iterable[str], known: Collection[str], argument: str) -> None:

@@ -210,7 +210,7 @@ def test_an_analysis_is_one_file_and_one_line_and_a_figure_comes_to_it(page, cop
     code = """if True:
         import json, llmprof
         from llmprof.analyze import catalog
-        trace = llmprof.open_saved("saved")
+        trace = llmprof.read("saved")
         page = llmprof.report.html(trace)
         print(json.dumps({
             "row": trace.kernel_jitter().row(0, named=True),

@@ -41,7 +41,7 @@ def runtime(*names: str) -> dict[str, pl.DataFrame]:
 )
 def test_platform_follows_from_what_a_trace_says(meta, tables, name):
     assert platforms.platform_of(meta, tables).name == name
-    assert Trace(tables, meta).platform is platforms.PLATFORMS[name]
+    assert Trace(tables, meta).capture.platform is platforms.PLATFORMS[name]
 
 
 def test_what_was_not_captured_is_asked_for_in_the_words_of_the_platform():

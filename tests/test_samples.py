@@ -99,6 +99,16 @@ def texts(path) -> list[bytes]:
     return (igzip.decompress(content) if path.suffix == ".gz" else content).split(b'"')
 
 
+def test_columns_of_a_database_have_types_for_other_tools(name):
+    for path in bundled.files(name):
+        if path.suffix == ".sqlite":
+            with sqlite.connect(path) as connection:
+                types = connection.execute(
+                    "SELECT c.type FROM sqlite_master AS t, pragma_table_info(t.name) AS c WHERE t.type = 'table'"
+                )
+                assert {kind for (kind,) in types} == {"INTEGER", "TEXT", "REAL"}
+
+
 @pytest.mark.slow
 def test_nothing_in_a_recording_tells_of_the_machine_or_its_user(name):
     for path in bundled.files(name):

@@ -45,8 +45,8 @@ def titles(trace: Trace) -> Iterator[str]:
         "overlap": lambda: charts.overlap(analyze.overlap(trace, by=("rank",))),
         "idle": lambda: charts.idle(analyze.idle(trace)),
         "launch_delay": lambda: charts.launch_delay(analyze.launch_delay(trace)),
-        "layer_heatmap": lambda: charts.layer_heatmap(analyze.layers(trace)),
-        "all_reduce": lambda: charts.all_reduce(analyze.collectives(trace)),
+        "layers": lambda: charts.layers(analyze.layers(trace)),
+        "collectives": lambda: charts.collectives(analyze.collectives(trace)),
         "kernels": lambda: charts.kernels(analyze.kernels(trace)),
         "critical_path": lambda: charts.critical_path(analyze.critical_path(trace)),
     }

@@ -277,6 +277,6 @@ def test_wrong_types_in_the_metadata_of_a_saved_trace_are_refused_or_do_no_harm(
                     *cards.reading(read),
                     cards.headline(read),
                     repr(read),
-                    read.asked,
+                    read.capture.asked,
                 ]
                 assert [*cards.facts(read), *cards.warnings(read)]

@@ -14,11 +14,11 @@ from llmprof.charts.base.dark import follow_theme, themed
 from llmprof.charts.base.save import save, to_html, to_png_bytes
 from llmprof.charts.base.theme import narrow
 from llmprof.charts.breakdown import breakdown, overlap
-from llmprof.charts.collectives import all_reduce
+from llmprof.charts.collectives import collectives
 from llmprof.charts.compare import diff, diff_waterfall, opportunities
 from llmprof.charts.counters import counters
 from llmprof.charts.flame import flame, speedscope
-from llmprof.charts.heatmaps import late_groups, layer_heatmap, rank_heatmap, utilisation
+from llmprof.charts.heatmaps import late_groups, layers, rank_heatmap, utilisation
 from llmprof.charts.idle import critical_path, idle, launch_delay
 from llmprof.charts.kernels import cuda_api, kernels, stalls
 from llmprof.charts.memory import memory, memory_holders

@@ -7,9 +7,11 @@ from __future__ import annotations
 import altair as alt
 import polars as pl
 
+from llmprof import analyze
 from llmprof.analyze.overlap import EXPOSED
 from llmprof.arguments import Share
 from llmprof.charts.base import compose, draw, theme
+from llmprof.trace import Trace
 
 _WORK = {
     "kernels and copies": (
@@ -33,7 +35,7 @@ _VALUES = ("total_ns", "busy_ns", "dur_ns")
     refuses="all times are zero",
 )
 def breakdown(
-    frame: pl.DataFrame,
+    frame: Trace | pl.DataFrame,
     *,
     rows: str = "phase",
     color: str = "stage",
@@ -46,7 +48,7 @@ def breakdown(
 
     Parameters
     ----------
-    frame : polars.DataFrame
+    frame : Trace or polars.DataFrame
         Any frame with a row name, a part and a time: rows of ``trace.events``, of
         ``layers(trace, stages=True)`` or of ``kernels(trace, by="phase")``. Times of a row and part
         are added up.
@@ -68,6 +70,7 @@ def breakdown(
     --------
     >>> chart = charts.breakdown(trace.events)
     """
+    frame = frame.events if isinstance(frame, Trace) else frame
     draw.check_choice(rows, ("phase", "rank", "step"), chart="breakdown", option="rows")
     draw.check_choice(color, ("stage", "category"), chart="breakdown", option="color")
     draw.check_choice(work, _WORK, chart="breakdown", option="work")
@@ -247,7 +250,7 @@ _ROW, _NAME_PX = 34, 76
 
 @draw.chart_of("llmprof.analyze.overlap(trace)", refuses="all totals are zero")
 def overlap(
-    frame: pl.DataFrame, *, work: str = "kernels and copies", title: str | None = None
+    frame: Trace | pl.DataFrame, *, work: str = "kernels and copies", title: str | None = None
 ) -> alt.VConcatChart:
     """Bars of each rank: compute alone, hidden communication, exposed communication, exposed
     copies, idle.
@@ -257,7 +260,7 @@ def overlap(
 
     Parameters
     ----------
-    frame : polars.DataFrame
+    frame : Trace or polars.DataFrame
         Rows of ``overlap(trace, waits=True)``, by rank and optionally by step or phase.
     work : {"kernels and copies", "operators"}
         What ran: events of a device, or operators of the host in their place.
@@ -266,6 +269,7 @@ def overlap(
     --------
     >>> chart = charts.overlap(analyze.overlap(trace, by=("rank",), waits=True))
     """
+    frame = draw.frame_of(frame, analyze.overlap, waits=True)
     draw.check_choice(work, _WORK, chart="overlap", option="work")
     draw.require(frame, _COLUMNS, chart="overlap")
     phase = pl.col("phase").fill_null("no phase") if "phase" in frame.columns else pl.lit("")

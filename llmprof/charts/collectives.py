@@ -5,7 +5,9 @@ from __future__ import annotations
 import altair as alt
 import polars as pl
 
+from llmprof import analyze
 from llmprof.charts.base import compose, draw, theme
+from llmprof.trace import Trace
 from llmprof.units import format_bytes, format_ns
 
 _TABLE = {"duration": theme.DURATION, "wait": theme.WAIT, "transfer": theme.COMMUNICATION}
@@ -19,8 +21,8 @@ _EDGES = (("start", "from"), ("end", "to"))
     "rank kind bytes dur_ns wait_ns transfer_ns",
     refuses="there is no call of this kind",
 )
-def all_reduce(
-    frame: pl.DataFrame, *, kind: str = "all_reduce", title: str | None = None
+def collectives(
+    frame: Trace | pl.DataFrame, *, kind: str = "all_reduce", title: str | None = None
 ) -> alt.VConcatChart:
     """Three views of a collective: distribution, by size, and wait against transfer by rank.
 
@@ -33,12 +35,13 @@ def all_reduce(
 
     Examples
     --------
-    >>> chart = charts.all_reduce(analyze.collectives(ranks))
+    >>> chart = charts.collectives(analyze.collectives(ranks))
     """
+    frame = draw.frame_of(frame, analyze.collectives)
     rows = frame.filter((pl.col("kind") == kind) & (pl.col("dur_ns") > 0))
     if rows.is_empty():
         others = ", ".join(frame["kind"].drop_nulls().unique().sort()) or "none"
-        raise draw.nothing("all_reduce", f"no call of kind {kind} in the frame (kinds: {others})")
+        raise draw.nothing("collectives", f"no call of kind {kind} in the frame (kinds: {others})")
     matched = rows.drop_nulls(["wait_ns", "transfer_ns"])
     sized = rows.drop_nulls("bytes")
     panels = [*([_by_size(rows, sized)] if sized.height else []), _by_rank(rows, matched)]

@@ -9,11 +9,13 @@ from typing import Any
 import altair as alt
 import polars as pl
 
+from llmprof import analyze
 from llmprof.analyze.compare.story import GROUPS, compared_phases, names_in, words_of
 from llmprof.analyze.compare.story import diff_waterfall as diff_waterfall_of
 from llmprof.arguments import AtLeastOne
 from llmprof.charts.base import compose, draw, theme
 from llmprof.text import shorten, step_of
+from llmprof.trace import Trace
 from llmprof.units import format_ns
 
 WHOLE = "whole recording"
@@ -39,7 +41,8 @@ MIN_SHARE = 0.002
     refuses="nothing differs",
 )
 def diff(
-    frame: pl.DataFrame,
+    frame: Trace | pl.DataFrame,
+    other: Trace | None = None,
     *,
     names: tuple[str, str] | None = None,
     top: AtLeastOne = 12,
@@ -51,7 +54,7 @@ def diff(
 
     Parameters
     ----------
-    frame : polars.DataFrame
+    frame : Trace or polars.DataFrame
         Rows of ``diff(a, b)``, of which the parts of a step are drawn, or of ``diff_events(a, b)``.
     names : (str, str), optional
         What the two traces are called; by default as the frame says.
@@ -63,6 +66,7 @@ def diff(
     --------
     >>> chart = charts.diff(analyze.diff(llmprof.sample("torch_tp1_eager"), trace))
     """
+    frame = draw.frame_of(frame, analyze.diff, other)
     by_part = "level" in frame.columns
     if by_part:
         frame = _parts(frame)
@@ -131,7 +135,8 @@ def diff(
 
 @draw.chart_of("llmprof.analyze.diff(a, b)", refuses="the runs share no such phase")
 def diff_waterfall(
-    frame: pl.DataFrame,
+    frame: Trace | pl.DataFrame,
+    other: Trace | None = None,
     *,
     phase: str | None = None,
     names: tuple[str, str] | None = None,
@@ -153,6 +158,7 @@ def diff_waterfall(
     --------
     >>> chart = charts.diff_waterfall(analyze.diff(llmprof.sample("torch_tp1_eager"), trace))
     """
+    frame = draw.frame_of(frame, analyze.diff, other)
     draw.require(frame, _COLUMNS[3:], chart="diff_waterfall")
     if names is not None:
         frame = frame.with_columns(a_run=pl.lit(names[0]), b_run=pl.lit(names[1]))
@@ -381,7 +387,7 @@ _SMALLER, _LEAST = "smaller ones", 0.01
     runs=False,
 )
 def opportunities(
-    frame: pl.DataFrame, *, phase: str | None = None, title: str | None = None
+    frame: Trace | pl.DataFrame, *, phase: str | None = None, title: str | None = None
 ) -> alt.VConcatChart:
     """Waterfall from the time of a step to that with every operator at its target, by kind; and
     what then remains.
@@ -399,6 +405,7 @@ def opportunities(
     >>> trace = llmprof.sample("torch_transformers_generate")
     >>> chart = charts.opportunities(analyze.opportunities(trace))
     """
+    frame = draw.frame_of(frame, analyze.opportunities)
     draw.require(frame, _OPPORTUNITIES, chart="opportunities")
     chosen = frame["phase"][0] if phase is None and frame.height else phase
     rows = frame.filter(pl.col("phase").eq_missing(pl.lit(chosen, dtype=pl.String)))

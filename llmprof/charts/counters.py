@@ -8,6 +8,7 @@ import altair as alt
 import polars as pl
 
 from llmprof.charts.base import compose, draw, theme
+from llmprof.trace import Trace
 from llmprof.units import NS_PER_S
 
 _FIRST: Final = (
@@ -153,7 +154,7 @@ _LINES = (
     "time_ns name value unit",
     refuses="there is nothing but zeros",
 )
-def counters(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
+def counters(frame: Trace | pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
     """A small panel for each counter over the time of the run, a line for each device.
 
     One axis of time for all panels, on which 0 is the start of the trace. Where there are more
@@ -161,10 +162,11 @@ def counters(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatCha
 
     Parameters
     ----------
-    frame : polars.DataFrame
+    frame : Trace or polars.DataFrame
         Counters of a trace. Those that are always zero, and those beyond the first 15, are named
         below the title instead.
     """
+    frame = frame.counters if isinstance(frame, Trace) else frame
     chart, left = counters_panel(frame, theme.inner())
     if chart is None:
         raise draw.nothing("counters", "all counters stay at zero")

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
-from llmprof.charts.base.draw import chart_of, inline, nothing, number, require, tips
+from llmprof import analyze
+from llmprof.charts.base.draw import chart_of, frame_of, inline, nothing, number, require, tips
 from llmprof.charts.base.theme import BLACK, PAPER, TEXT_PX, finish, inner, layered, percent, span
 from llmprof.lazy import Later
 from llmprof.text import shorten
+from llmprof.trace import Trace
 from llmprof.trace.storage import files
 from llmprof.units import format_ns
 
@@ -35,7 +37,12 @@ _TONES: Final = ("#F3D9B1", "#F0C48A", "#EDB873", "#E9A86B", "#F2CFA0", "#E8B98F
     refuses="there is nothing to draw",
     runs=False,
 )
-def flame(frame: pl.DataFrame, *, depth: int = 40, title: str | None = None) -> alt.LayerChart:
+def flame(
+    frame: Trace | pl.DataFrame,
+    *,
+    depth: int = 40,
+    title: str | None = None,
+) -> alt.LayerChart:
     """Flame graph: the width of a frame is the time in it and in its callees; the outermost frames
     are on top.
 
@@ -44,11 +51,12 @@ def flame(frame: pl.DataFrame, *, depth: int = 40, title: str | None = None) -> 
 
     Parameters
     ----------
-    frame : polars.DataFrame
+    frame : Trace or polars.DataFrame
         Rows of ``stacks(trace)``, or some of them.
     depth : int
         Most frames of a stack that are drawn, counted from the first frame in which stacks differ.
     """
+    frame = frame_of(frame, analyze.stacks)
     rows = frame.filter((pl.col("value") > 0) & (pl.col("stack").list.len() > 0))
     if rows.is_empty():
         raise nothing("flame", "no stack has any time")

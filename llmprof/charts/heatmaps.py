@@ -9,8 +9,10 @@ from typing import Final, Literal
 import altair as alt
 import polars as pl
 
+from llmprof import analyze
 from llmprof.charts.base import compose, draw, theme
 from llmprof.text import distinct, numbers_in_words, shorten
+from llmprof.trace import Trace
 from llmprof.units import format_ns, format_share
 
 _MEANING = {
@@ -26,8 +28,8 @@ _AXIS, _PHASE_PX = 40, 18
     "llmprof.analyze.layers(trace)",
     refuses="no value is known, or a layer has several rows in a step",
 )
-def layer_heatmap(
-    frame: pl.DataFrame, *, value: str = "dur_ns", title: str | None = None
+def layers(
+    frame: Trace | pl.DataFrame, *, value: str = "dur_ns", title: str | None = None
 ) -> alt.VConcatChart:
     """Heat map of layers over steps, a panel for each rank, with the phase of each step above it.
 
@@ -43,13 +45,14 @@ def layer_heatmap(
     value : {"dur_ns", "busy_ns", "host_dur_ns"}
         What the colour shows.
     """
-    draw.check_choice(value, _MEANING, chart="layer_heatmap", option="value")
-    draw.require(frame, ("rank", "step", "phase", "layer", value), chart="layer_heatmap")
+    frame = draw.frame_of(frame, analyze.layers, by="layer")
+    draw.check_choice(value, _MEANING, chart="layers", option="value")
+    draw.require(frame, ("rank", "step", "phase", "layer", value), chart="layers")
     rows = frame.drop_nulls(["step", "layer"])
     if rows.is_empty() or rows[value].drop_nulls().is_empty():
-        raise draw.nothing("layer_heatmap", f"no row has a step, a layer and {value}")
+        raise draw.nothing("layers", f"no row has a step, a layer and {value}")
     if rows.select("rank", "step", "layer").is_duplicated().any():
-        raise draw.nothing("layer_heatmap", "a layer has several rows in a step")
+        raise draw.nothing("layers", "a layer has several rows in a step")
     rows, ranks, left_out = draw.ranks_shown(rows, MAX_RANKS)
     rows, condensed = _columns(rows, value)
     times = rows[value].drop_nulls()
@@ -261,7 +264,7 @@ _OFFSET: Final = 84
 
 @draw.chart_of('llmprof.analyze.ranks(trace, by="step")', refuses="no value is known")
 def rank_heatmap(
-    frame: pl.DataFrame,
+    frame: Trace | pl.DataFrame,
     *,
     value: str = "step_ns",
     groups: pl.DataFrame | None = None,
@@ -271,7 +274,7 @@ def rank_heatmap(
 
     Of more than 128 ranks a row shows the largest value of several, so that a single late rank
     stays visible; of more than 75 steps a column is a median of several. The scale of colours is
-    that of :func:`layer_heatmap`.
+    that of :func:`layers`.
 
     Parameters
     ----------
@@ -280,6 +283,7 @@ def rank_heatmap(
     groups : polars.DataFrame, optional
         Rows of ``rank_places(trace)``: lines divide the known nodes, and tooltips name them.
     """
+    frame = draw.frame_of(frame, analyze.rank_steps)
     draw.check_choice(value, MEANING, chart="rank_heatmap", option="value")
     draw.require(frame, ("rank", "step", "phase", value), chart="rank_heatmap")
     if frame[value].drop_nulls().is_empty():
@@ -418,7 +422,7 @@ def _headline_of_ranks(frame: pl.DataFrame, value: str) -> str:
     "rank device start_ns dur_ns share",
     runs=False,
 )
-def utilisation(frame: pl.DataFrame, *, title: str | None = None) -> alt.LayerChart:
+def utilisation(frame: Trace | pl.DataFrame, *, title: str | None = None) -> alt.LayerChart:
     """Heat map of ranks over time: the share of each bin of time in which the device of a rank runs
     something.
 
@@ -428,6 +432,7 @@ def utilisation(frame: pl.DataFrame, *, title: str | None = None) -> alt.LayerCh
     --------
     >>> chart = charts.utilisation(analyze.gpu_time_util_map(trace, bins=150))
     """
+    frame = draw.frame_of(frame, analyze.nsys.gpu_time_util_map, bins=150)
     size = 1
     while draw.number(frame["rank"].max()) >= size * MAX_ROWS:
         size *= 2
@@ -494,7 +499,7 @@ MAX_GROUPS = 12
     'llmprof.analyze.ranks(trace, by="group")',
     "by group ranks calls share_last expected_share late_median_ns",
 )
-def late_groups(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
+def late_groups(frame: Trace | pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
     """How often each node or parallel group arrives last, compared with chance.
 
     A panel for each kind of group, the twelve latest groups in each.
@@ -504,6 +509,7 @@ def late_groups(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcat
     >>> late = analyze.ranks(ranks, ranks_per_node=2, by="group")
     >>> chart = charts.late_groups(late)
     """
+    frame = draw.frame_of(frame, analyze.late_groups)
     panels, cut = [], False
     for by in frame["by"].unique(maintain_order=True):
         rows = frame.filter(pl.col("by") == by).sort(

@@ -7,8 +7,10 @@ from typing import Any
 import altair as alt
 import polars as pl
 
+from llmprof import analyze
 from llmprof.charts.base import compose, draw, theme
 from llmprof.text import CAUSES_IN_WORDS
+from llmprof.trace import Trace
 from llmprof.units import format_ns
 
 _MEANING = {
@@ -22,10 +24,11 @@ _SPACE = 80
 
 
 @draw.chart_of("llmprof.analyze.idle(trace)", "rank dur_ns cause", refuses="there is no gap")
-def idle(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
+def idle(frame: Trace | pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
     """Idle time of each rank by cause, and the gaps by length: how many, and how much time they
     hold.
     """
+    frame = draw.frame_of(frame, analyze.idle)
     rows = frame.filter(pl.col("dur_ns") > 0).with_columns(pl.col("cause").fill_null("unknown"))
     if rows.is_empty():
         raise draw.nothing("idle", "no gap is longer than zero")
@@ -129,7 +132,7 @@ _TABLE = {"median": theme.COMPUTE, "least to 95th percentile": theme.BAND}
     "rank step median_ns p95_ns max_ns min_ns",
     refuses="no step has a launch",
 )
-def launch_delay(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
+def launch_delay(frame: Trace | pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
     """Time from the host's launch call to the start of the kernel over the steps, a panel for each
     rank.
 
@@ -137,9 +140,10 @@ def launch_delay(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConca
 
     Parameters
     ----------
-    frame : polars.DataFrame
+    frame : Trace or polars.DataFrame
         Rows of ``launch_delay(trace)``; those outside steps are left out.
     """
+    frame = draw.frame_of(frame, analyze.launch_delay)
     rows, ranks, left_out = draw.ranks_shown(frame.drop_nulls(["step", "median_ns"]), MAX_RANKS)
     if rows.is_empty():
         raise draw.nothing("launch_delay", "no step has a kernel whose launch was captured")
@@ -233,11 +237,12 @@ def _panel(
 @draw.chart_of(
     "llmprof.analyze.critical_path(trace)", "step phase part dur_ns", refuses="there is no path"
 )
-def critical_path(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
+def critical_path(frame: Trace | pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
     """Parts of the critical path, which set the time of a step, as a mean step of each phase.
 
     One bar for each phase.
     """
+    frame = draw.frame_of(frame, analyze.critical_path)
     rows = frame.filter(pl.col("dur_ns") > 0).with_columns(pl.col("part").cast(pl.String))
     if rows.is_empty():
         raise draw.nothing("critical_path", "no step ends on a device")

@@ -5,12 +5,14 @@ from __future__ import annotations
 import altair as alt
 import polars as pl
 
-from llmprof import names
+from llmprof import analyze, names
 from llmprof.arguments import AtLeastOne
 from llmprof.charts.base import compose, draw, theme
 from llmprof.names import kernels as names_kernels
 from llmprof.text import shorten
+from llmprof.trace import Trace
 from llmprof.trace.metrics import explain
+from llmprof.trace.metrics.data import Metrics
 from llmprof.units import format_ns
 
 
@@ -20,7 +22,11 @@ from llmprof.units import format_ns
     refuses="there is no row, or all times are zero",
 )
 def kernels(
-    frame: pl.DataFrame, *, top: AtLeastOne = 15, variants: bool = False, title: str | None = None
+    frame: Trace | pl.DataFrame,
+    *,
+    top: AtLeastOne = 15,
+    variants: bool = False,
+    title: str | None = None,
 ) -> alt.VConcatChart:
     """Bars of the kernels with the longest total time, with their share, launches and mean.
 
@@ -28,7 +34,7 @@ def kernels(
 
     Parameters
     ----------
-    frame : polars.DataFrame
+    frame : Trace or polars.DataFrame
         Rows of ``kernels(trace)`` or ``kernels_within(trace)``.
     top : int
         Most bars; one more bar sums up all other kernels.
@@ -36,6 +42,7 @@ def kernels(
         Draw one bar for each row of the frame; otherwise all variants of a kernel function share
         one bar.
     """
+    frame = draw.frame_of(frame, analyze.kernels)
     rows = kernel_rows(frame, top, variants=variants)
     if rows.is_empty():
         raise draw.nothing("kernels", "the times add up to zero")
@@ -122,7 +129,10 @@ _PATTERNS = (
     refuses="all times are zero",
 )
 def cuda_api(
-    frame: pl.DataFrame, *, top: AtLeastOne = 15, title: str | None = None
+    frame: Trace | pl.DataFrame,
+    *,
+    top: AtLeastOne = 15,
+    title: str | None = None,
 ) -> alt.VConcatChart:
     """Bars of the API calls with the longest total time, coloured by purpose.
 
@@ -131,6 +141,7 @@ def cuda_api(
     top : int
         Bars.
     """
+    frame = draw.frame_of(frame, analyze.nsys.cuda_api_sum)
     named = frame.with_columns(
         pl.col("name").str.replace(r"_v\d{4,}$", "")
     )  # nsys adds the version of the call
@@ -199,7 +210,7 @@ _LEAST = 1e-4
 @draw.chart_of(
     "llmprof.analyze.ncu.stalls(metrics)", "kernel_id reason share", refuses="no share is known"
 )
-def stalls(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
+def stalls(frame: Metrics | pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
     """Bars of 100 % for each kernel: the reasons why its warps waited, and the share of time in
     which they could run.
 
@@ -208,12 +219,13 @@ def stalls(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart
 
     Parameters
     ----------
-    frame : polars.DataFrame
+    frame : Metrics or polars.DataFrame
         Rows of ``stalls(metrics)``. With ``kernel_name`` and ``duration_ns`` (of
         ``speed_of_light(metrics)``, joined by ``kernel_id``) the longest kernels come first; with
         ``stage`` (of ``ncu.layers(metrics)``) they name the bars. Without names each launch has a
         bar.
     """
+    frame = draw.frame_of(frame, analyze.ncu.stalls)
     valid = frame.filter(
         ((pl.col("share") > 0) & pl.col("share").is_finite()).fill_null(value=False)
     )

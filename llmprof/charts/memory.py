@@ -7,9 +7,11 @@ from typing import Final
 import altair as alt
 import polars as pl
 
+from llmprof import analyze
 from llmprof.arguments import AtLeastOne
 from llmprof.charts.base import compose, draw, theme
 from llmprof.text import shorten
+from llmprof.trace import Trace
 from llmprof.units import format_bytes
 
 _MOST_POINTS: Final = 3000
@@ -34,11 +36,12 @@ _SIZES: Final = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B"))
     refuses="nothing is allocated",
     runs=False,
 )
-def memory(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
+def memory(frame: Trace | pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
     """Allocated and reserved memory over time, a panel for each device of each rank.
 
     In a long recording each pixel shows the largest value of its time.
     """
+    frame = draw.frame_of(frame, analyze.memory, by="time")
     top = frame["allocated_bytes"].max()
     if not draw.number(top):
         raise draw.nothing("memory", "nothing is allocated at any time")
@@ -132,7 +135,7 @@ def _thinned(rows: pl.DataFrame) -> pl.DataFrame:
     runs=False,
 )
 def memory_holders(
-    frame: pl.DataFrame, *, top: AtLeastOne = 15, title: str | None = None
+    frame: Trace | pl.DataFrame, *, top: AtLeastOne = 15, title: str | None = None
 ) -> alt.LayerChart:
     """Bars of the holders of memory at one moment, coloured by purpose.
 
@@ -143,6 +146,7 @@ def memory_holders(
     top : int
         Most bars; one more bar sums up all other holders.
     """
+    frame = draw.frame_of(frame, analyze.memory, by="holder")
     rows = frame.with_columns(part=pl.col("part").fill_null("unknown")).filter(pl.col("bytes") > 0)
     if rows.is_empty():
         raise draw.nothing("memory_holders", "nothing is held")

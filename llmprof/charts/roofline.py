@@ -9,6 +9,7 @@ from typing import Literal
 import altair as alt
 import polars as pl
 
+from llmprof import analyze
 from llmprof.charts.base import draw, theme
 from llmprof.charts.base.save import Box, Segment, along, around, place
 from llmprof.names import kernels
@@ -16,6 +17,7 @@ from llmprof.replay.targets import OF_ANYTHING
 from llmprof.text import shorten
 from llmprof.theory import hardware
 from llmprof.theory.calls.call import number_of
+from llmprof.trace import Trace
 from llmprof.units import format_ns
 
 _EXACT = 1e-6
@@ -234,7 +236,10 @@ def _launches(frame: pl.DataFrame) -> pl.DataFrame:
     runs=False,
 )
 def roofline(
-    frame: pl.DataFrame, *, peaks: str | hardware.Device | None = None, title: str | None = None
+    frame: Trace | pl.DataFrame,
+    *,
+    peaks: str | hardware.Device | None = None,
+    title: str | None = None,
 ) -> alt.LayerChart:
     """Every operator of a recording, or every profiled launch, under the roofs of its device, on
     logarithmic axes.
@@ -245,7 +250,7 @@ def roofline(
 
     Parameters
     ----------
-    frame : polars.DataFrame
+    frame : Trace or polars.DataFrame
         Rows of ``operators(trace)`` or of ``speed_of_light(metrics)``. With a column ``stage`` (of
         ``by=("stage",)``, or of ``ncu.layers(metrics)``, joined by ``kernel_id``) points have the
         colours and names of stages, else the colours of their bounds.
@@ -259,6 +264,7 @@ def roofline(
     LlmprofError
         The device is unknown.
     """
+    frame = draw.frame_of(frame, analyze.operators)
     of_operators = "share_of_bound" in frame.columns
     frame = _launches(frame) if of_operators else frame
     draw.require(frame, _COLUMNS, chart="roofline")

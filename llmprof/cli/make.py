@@ -25,7 +25,6 @@ import polars as pl
 from llmprof import analyze, text, theory
 from llmprof import explore as package
 from llmprof import report as reports
-from llmprof.findings.hardware import launches_in_a_row
 from llmprof.cli.analyze import findings_text, is_profile, nothing_found, open_profile
 from llmprof.cli.output import (
     SAMPLE,
@@ -39,6 +38,7 @@ from llmprof.cli.output import (
 )
 from llmprof.errors import LaunchError, LlmprofError, guarded
 from llmprof.findings.facts import where_the_time_went
+from llmprof.findings.hardware import launches_in_a_row
 from llmprof.progress import Progress
 from llmprof.readers import bundled, redaction
 from llmprof.readers.ncu.reader import read_metrics

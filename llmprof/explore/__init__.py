@@ -7,7 +7,7 @@ Each function returns a widget; show it as the last line of a cell. Explorers ne
 
 from llmprof.arguments import door
 from llmprof.explore.base.widget import link
-from llmprof.explore.collectives.explorer import all_reduce
+from llmprof.explore.collectives.explorer import collectives
 from llmprof.explore.compare.explorer import compare
 from llmprof.explore.kernels.explorer import kernels
 from llmprof.explore.layers.explorer import layers

@@ -17,7 +17,6 @@ from llmprof import analyze, explore
 from llmprof.analyze import catalog
 from llmprof.analyze.idle.host import host_spans
 from llmprof.analyze.kernels import kernels_within
-from llmprof.findings.hardware import launches_in_a_row
 from llmprof.analyze.requests.requests import AnyRun
 from llmprof.charts.base.bars import STYLE, step_bars
 from llmprof.errors import LlmprofError, listed
@@ -25,6 +24,7 @@ from llmprof.explore.base.widget import Explorer, show_kept, smaller
 from llmprof.explore.header.explorer import Header
 from llmprof.explore.trying import Call, tryings
 from llmprof.findings.facts import facts_in_words, run_facts
+from llmprof.findings.hardware import launches_in_a_row
 from llmprof.findings.order import chained, first_sentence, number_of, so, times_in_words
 from llmprof.replay.graph import graph
 from llmprof.run.launch import Run
@@ -33,7 +33,7 @@ from llmprof.trace import Trace
 from llmprof.trace.metrics.data import Metrics
 
 WHERE: Final = {
-    "collectives": "all_reduce",
+    "collectives": "collectives",
     "events": "kernels",
     "operators": "kernels",
     "opportunities": "kernels",
@@ -350,9 +350,9 @@ PANELS: Final = (
         _then("measuring overlap", lambda g: analyze.overlap(g.trace, by=("rank", "step"))),
     ),
     Panel(
-        "all_reduce",
+        "collectives",
         "Collectives",
-        lambda g: explore.all_reduce(g.trace),
+        lambda g: explore.collectives(g.trace),
         _then("comparing the ranks", lambda g: analyze.collectives(g.trace)),
     ),
     Panel(

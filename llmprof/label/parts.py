@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
-from llmprof.arguments import Window
+from llmprof.arguments import Window, several
 from llmprof.errors import AnalysisError, listed
 from llmprof.label.activity import PLACE
 from llmprof.label.steps.steps import (
@@ -47,15 +47,24 @@ def _labels(events: pl.DataFrame, every: pl.DataFrame) -> Labels:
     return Labels(numbered, every.join(events, on=["rank", "step"], how="semi"))
 
 
-def of_labels(trace: Trace, given: Mapping[str, Sequence[Any]]) -> Trace:
-    """Part of a trace whose events have one of the given values in each of some columns."""
-    events = trace.events
-    for column, values in given.items():
+def selection(events: pl.DataFrame, labels: Mapping[str, Any]) -> pl.DataFrame:
+    """Events that have the given value, or one of several, in each of some columns; a label of
+    None chooses nothing.
+    """
+    for column, given in labels.items():
+        if (values := several(given)) is None:
+            continue
         if missing := [value for value in values if value not in events[column]]:
             recorded = events[column].drop_nulls().unique().sort().to_list()
             found = f"no event has the {column} {listed(missing)}"
             raise AnalysisError(found, expected=f"some of {listed(recorded)}")
-    events = events.filter(pl.col(column).is_in(values) for column, values in given.items())
+        events = events.filter(pl.col(column).is_in(values))
+    return events
+
+
+def of_labels(trace: Trace, labels: Mapping[str, Any]) -> Trace:
+    """Part of a trace whose events have one of the given values in each of some columns."""
+    events = selection(trace.events, labels)
     group = ["rank", "step", "layer"]
     end = pl.col("start_ns") + pl.col("dur_ns")
     device = events.group_by(group).agg(from_ns=pl.col("start_ns").min(), until_ns=end.max())

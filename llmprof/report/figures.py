@@ -159,7 +159,7 @@ def _breakdown_by_category(trace: Trace) -> Drawn:
     return chart, " ".join(filter(None, (whole if stepped else "", note)))
 
 
-def _layer_heatmap(trace: Trace) -> Drawn:
+def _layers(trace: Trace) -> Drawn:
     frame = analyze.layers(trace).drop_nulls(["step", "layer"])
     if not frame.height:
         raise AnalysisError(
@@ -167,7 +167,7 @@ def _layer_heatmap(trace: Trace) -> Drawn:
         )
     cells = min(frame["step"].n_unique(), 120) * max(1, frame["layer"].n_unique())
     frame, note = fewer_ranks(frame, cells, MAX_CELLS, "layers.csv")
-    return charts.layer_heatmap(frame), note
+    return charts.layers(frame), note
 
 
 def _overlap(trace: Trace) -> Drawn:
@@ -228,7 +228,7 @@ def _many(trace: Trace) -> None:
         raise AnalysisError(found, hint="the other charts show each rank by itself")
 
 
-def _all_reduce(trace: Trace) -> Drawn:
+def _collectives(trace: Trace) -> Drawn:
     frame = analyze.collectives(trace)
     if not frame.height:
         found = "the capture holds no collective"
@@ -241,7 +241,7 @@ def _all_reduce(trace: Trace) -> Drawn:
         .sort("dur_ns", "kind", descending=[True, False])
     )
     kind = "all_reduce" if "all_reduce" in kinds["kind"] else kinds["kind"][0]
-    return charts.all_reduce(frame, kind=kind)
+    return charts.collectives(frame, kind=kind)
 
 
 def _idle(trace: Trace) -> Drawn:
@@ -331,12 +331,12 @@ def _critical_path(trace: Trace) -> Drawn:
 
 BREAKDOWN = Drawing("breakdown", "time by phase and stage", _breakdown)
 CATEGORIES = Drawing("categories", "time by rank and category", _breakdown_by_category)
-LAYERS = Drawing("layers", "time of every layer in every step", _layer_heatmap)
+LAYERS = Drawing("layers", "time of every layer in every step", _layers)
 RANK_STEPS = Drawing("rank_steps", "time of every step on every rank", _rank_steps)
 RANK_WAITS = Drawing("rank_waits", "waiting of every rank in every step", _rank_waits)
 LATE_GROUPS = Drawing("late_groups", "which nodes and parallel groups arrive last", _late_groups)
 OVERLAP = Drawing("overlap", "overlap of compute, communication and copies", _overlap)
-ALL_REDUCE = Drawing("all_reduce", "waiting and transfer of collectives", _all_reduce)
+COLLECTIVES = Drawing("collectives", "waiting and transfer of collectives", _collectives)
 IDLE = Drawing("idle", "idle time of the device and its causes", _idle)
 CRITICAL_PATH = Drawing("critical_path", "what sets the pace of a step", _critical_path)
 OPERATORS = Drawing("operators", "operators against their bounds", _operators)

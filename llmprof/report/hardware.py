@@ -9,8 +9,8 @@ from typing import Final
 import polars as pl
 
 from llmprof import analyze, charts
-from llmprof.findings.hardware import file_name, launches_in_a_row
 from llmprof.analyze.ncu.profile import NEEDS_TIMELINE, Profile, facts, headline, limits, reading
+from llmprof.findings.hardware import file_name, launches_in_a_row
 from llmprof.names.kernels import displayed
 from llmprof.report.figures import Drawing, figure
 from llmprof.report.page import (

@@ -60,7 +60,7 @@ def layer_performance_heatmap(trace: Trace) -> Any:
     """
     calls = timed_calls(trace).filter(kind="layer")
     least = pl.col("nested").min().over("rank", "phase", "method", "layer")
-    return charts.layer_heatmap(calls.filter(pl.col("nested") == least))
+    return charts.layers(calls.filter(pl.col("nested") == least))
 
 
 def operation_time_distribution(trace: Trace) -> Any:
@@ -147,7 +147,7 @@ def bandwidth_analysis(trace: Trace) -> Any:
     if calls.is_empty():
         raise nothing("bandwidth_analysis", "there is no communication on one device", _SOURCE)
     kinds = calls.group_by("kind").agg(pl.col("dur_ns").sum()).sort("dur_ns", "kind")
-    return charts.all_reduce(calls, kind=str(kinds["kind"][-1]))
+    return charts.collectives(calls, kind=str(kinds["kind"][-1]))
 
 
 CHARTS: Final[dict[str, Callable[[Trace], Any]]] = {

@@ -299,7 +299,6 @@ def page(contents: Contents) -> str:
 
 
 _FIGURES: Final = {
-    "collectives": "all_reduce",
     "speed_of_light": "kernel_time",
     "activity": "step_timeline",
     "requests": "request_waterfall",
@@ -311,7 +310,7 @@ _OF_CONDITION: Final = {
     "name": "kernels",
     "dur_ns": "kernels",
 }
-"""Figure or table for the events of a trace (``events``), by the column in the condition of a
+"""Figure or table for the ``trace.events``, by the column in the condition of a
 finding.
 """
 

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import polars as pl
 
 from llmprof import names, text
-from llmprof.arguments import Window, checked
+from llmprof.arguments import Window, checked, several
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, listed, no_attribute
 from llmprof.lazy import Carded
 from llmprof.trace import communication, schema
@@ -486,7 +486,7 @@ class Trace(Carded):
         """
         from llmprof.label import parts
 
-        chosen = _several(rank)
+        chosen = several(rank)
         if chosen and (missing := [one for one in chosen if one not in self.ranks]):
             found = f"the ranks {listed(missing)} are not in the trace"
             raise AnalysisError(found, expected=f"some of {listed(self.ranks)}")
@@ -498,13 +498,11 @@ class Trace(Carded):
         if step is not None or phase is not None:
             whole = self if chosen is None else self.select(rank=chosen)
             stored = isinstance(part._tables, Deferred)
-            part = parts.of_steps(part, whole, _several(step), _several(phase), stored=stored)
+            part = parts.of_steps(part, whole, several(step), several(phase), stored=stored)
         labels = {"layer": layer, "stage": stage, "stream": stream}
-        given = {
-            name: several for name in labels if (several := _several(labels[name])) is not None
-        }
-        part = parts.of_labels(part, given) if given else part
-        return part if tables is None else part._with_tables(_several(tables) or [])
+        if any(value is not None for value in labels.values()):
+            part = parts.of_labels(part, labels)
+        return part if tables is None else part._with_tables(several(tables) or [])
 
     def _with_tables(self, names: list[str]) -> Trace:
         """The trace with only some of its tables."""
@@ -612,11 +610,6 @@ class Trace(Carded):
             f"<Trace {text.counted(ranks, 'rank')}, {(hi - lo) / 1e6:,.1f} ms,"
             f" {text.plain(device)}: {rows}>"
         )
-
-
-def _several(given: Any) -> Any:
-    """A value or several as a list; None if not given."""
-    return given if given is None else [given] if isinstance(given, str | int) else list(given)
 
 
 def open_saved(folder: str | os.PathLike[str]) -> Trace:

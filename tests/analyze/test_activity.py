@@ -87,14 +87,14 @@ def test_on_cpu_the_outermost_operators_stand_in() -> None:
 
 def test_operators_stand_in_only_where_nothing_of_a_device_was_recorded() -> None:
     calls, run = ops([("aten::mm", 0, 100, 1)]), kernels([GEMM])
-    assert Trace({"ops": calls}).on_host
-    assert not Trace({"ops": calls.with_columns(kind=pl.lit("python"))}).on_host
-    assert not Trace({"kernels": run, "ops": calls}).on_host
-    assert not Trace({"kernels": run.clear(), "ops": calls}).on_host
+    assert Trace({"ops": calls}).capture.on_host
+    assert not Trace({"ops": calls.with_columns(kind=pl.lit("python"))}).capture.on_host
+    assert not Trace({"kernels": run, "ops": calls}).capture.on_host
+    assert not Trace({"kernels": run.clear(), "ops": calls}).capture.on_host
     host = Trace(
         {"runtime": launches(run), "ops": calls}
     )  # the device was not recorded: its time is unknown
-    assert not host.on_host
+    assert not host.capture.on_host
     with pytest.raises(NotCapturedError, match="holds host calls but no device activity"):
         _ = host.events
 

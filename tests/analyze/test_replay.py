@@ -1025,7 +1025,7 @@ def test_time_without_the_profiler_is_that_of_a_faster_host() -> None:
     takes 0.6 of its time.
     """
     recorded, wanted = host_bound(), {"plain_ns": 60 * US, "profiled_ns": 100 * US}
-    trace = Trace(recorded.recorded, {"without_profiler": wanted})
+    trace = Trace(recorded.capture.recorded, {"without_profiler": wanted})
 
     def times(*made: str) -> tuple[float, ...]:
         found = what_if(trace, *made)
@@ -1044,7 +1044,7 @@ def test_findings_are_told_in_time_without_the_profiler_where_it_is_known() -> N
     recorded = sample("torch_tp1_eager")
     ns = what_if(recorded).filter(phase="decode")["recorded_ns"].item()
     tokens = {"without_profiler": {"plain_ns": 0.6 * ns, "profiled_ns": ns}}
-    trace = Trace(recorded.recorded, recorded.meta | tokens, recorded.coverage)
+    trace = Trace(recorded.capture.recorded, recorded.meta | tokens, recorded.coverage)
     found, as_recorded = (
         analyze.findings(one).filter(change="no-host-delay:decode") for one in (trace, recorded)
     )

@@ -30,7 +30,7 @@ def three_pairs(*, late: int = 2, linked: bool = False) -> Trace:
     tables: dict[str, list[pl.DataFrame]] = {}
     for pair in range(3):
         more = 100 * US if pair == late else 0
-        for name, frame in two_ranks().recorded.items():
+        for name, frame in two_ranks().capture.recorded.items():
             odd = pl.col("rank") == 1
             waits = odd | (pl.col("start_ns") >= 96 * US)
             is_call = pl.lit("kind" in frame.columns or name == "kernels") & (
@@ -198,7 +198,7 @@ def test_the_path_of_several_ranks_leaves_out_what_was_cut_out() -> None:
         "markers": [step_labels([100 * n for n in range(6)], 99, r) for r in (0, 1)]
     }
     for n in range(6):
-        for name, frame in two_ranks().recorded.items():
+        for name, frame in two_ranks().capture.recorded.items():
             later = [
                 pl.col("start_ns") + 100 * n * US,
                 *([pl.col("correlation") + 10 * n] if name != "collectives" else []),
@@ -233,7 +233,7 @@ def test_the_path_of_a_part_of_a_sample_has_the_time_of_its_replays(name: str) -
 
 def test_cuts_are_those_of_each_rank() -> None:
     """Rank 1 does the same as rank 0, on a clock that is 1 ms ahead: the path stays on it."""
-    one = ten_steps().recorded
+    one = ten_steps().capture.recorded
     moved = {"start_ns": pl.col("start_ns") + 1000 * US, "rank": pl.lit(1, dtype=pl.Int32)}
     both = Trace(
         {name: pl.concat([frame, frame.with_columns(**moved)]) for name, frame in one.items()}
@@ -252,7 +252,7 @@ def test_a_step_of_training_after_a_cut_does_not_begin_before_it() -> None:
     others were cut out.
     """
     ends = labels([("Optimizer.step#Adam.step", (40 * n + 20) * US, 5 * US) for n in range(10)])
-    some = Trace(ten_steps().recorded | {"markers": ends}).select(step=[3, 4, 7, 8])
+    some = Trace(ten_steps().capture.recorded | {"markers": ends}).select(step=[3, 4, 7, 8])
     assert recorded_periods(some).select("step", "period_ns").rows() == [(1, 40 * US), (3, 40 * US)]
     assert times_on_path(some) == [10, 40, 10, 40]
 
@@ -273,7 +273,8 @@ def test_steps_by_labels_of_the_host_are_those_by_the_work_on_the_device(
     assert by_labels.words == by_work.words
     assert by_labels.trace.meta == by_work.trace.meta
     assert all(
-        by_labels.trace.recorded[of].equals(frame) for of, frame in by_work.trace.recorded.items()
+        by_labels.trace.capture.recorded[of].equals(frame)
+        for of, frame in by_work.trace.capture.recorded.items()
     )
     for mine, other in ((by_labels.numbers, by_work.numbers), (by_labels.steps, by_work.steps)):
         assert mine is not None

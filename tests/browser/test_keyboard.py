@@ -103,7 +103,7 @@ def test_overlap(show, sample_trace):
 
 @pytest.mark.smoke
 def test_collectives(show, sample_trace):
-    widget = explore.all_reduce(sample_trace(SAMPLE))
+    widget = explore.collectives(sample_trace(SAMPLE))
     shown = show(widget)
     drawn.settled(shown, ".lp-collectives", "call")
     tab_to(shown.page, "Phase")

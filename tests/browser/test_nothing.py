@@ -6,7 +6,7 @@ from llmprof import explore
 from llmprof.trace import Trace
 from tests.analyze.builders import ATTENTION, forward, kernels, labels, launches
 from tests.analyze.test_ranks import on_hosts, run_of
-from tests.explore.test_all_reduce import two_ranks
+from tests.explore.test_collectives import two_ranks
 
 EVIL = "<img src=x onerror='window.hacked=1'><script>window.hacked=1</script>"
 EMPTY = Trace({"kernels": kernels(["gemm"]).clear()})
@@ -27,13 +27,13 @@ def nothing_selected():
             lambda _: explore.overlap(Trace({"kernels": kernels(["gemm"])})),
             "Whole recording, which has no steps",
         ),
-        (lambda _: explore.all_reduce(EMPTY), "No collective was found"),
+        (lambda _: explore.collectives(EMPTY), "No collective was found"),
         (
-            lambda of: explore.all_reduce(of("torch_tp4_eager_nccl").select(rank=[2])),
+            lambda of: explore.collectives(of("torch_tp4_eager_nccl").select(rank=[2])),
             "Wait and transfer are unknown",
         ),
         (
-            lambda _: explore.all_reduce(Trace(two_ranks().tables, {"device": "GPU"})),
+            lambda _: explore.collectives(Trace(two_ranks().tables, {"device": "GPU"})),
             "No peak of a link is known for GPU",
         ),
         (lambda _: explore.layers(EMPTY), "No layers were found"),
@@ -60,10 +60,10 @@ def test_a_flame_graph_of_nothing_says_so(host):
 
 
 @pytest.mark.parametrize(
-    "room", ["overlap", "all_reduce", "layers", "kernels", "compare", "timeline"]
+    "room", ["overlap", "collectives", "layers", "kernels", "compare", "timeline"]
 )
 def test_markup_in_names_is_shown_as_text_and_nothing_runs(host, room):
-    evil = EVIL + ("ncclDevKernel_AllReduce" if room == "all_reduce" else ATTENTION)
+    evil = EVIL + ("ncclDevKernel_AllReduce" if room == "collectives" else ATTENTION)
     run = kernels([evil if name == ATTENTION else name for name in forward(4)])
     markers = labels([("execute_new_0_cached_4", -50, 10)])
     hostile = Trace(

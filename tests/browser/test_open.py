@@ -41,7 +41,7 @@ def test_every_tab_opens_once_and_they_are_linked(notebook, theme):
         "timeline",
         "layers",
         "overlap",
-        "all_reduce",
+        "collectives",
         "ranks",
         "what_if",
         "kernels",

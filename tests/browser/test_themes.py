@@ -20,7 +20,7 @@ WIDGETS = {
     "timeline": lambda trace, _other, notes: explore.timeline(trace, notes=notes),
     "layers": lambda trace, _other, _notes: explore.layers(trace),
     "overlap": lambda trace, _other, _notes: explore.overlap(trace),
-    "all_reduce": lambda trace, _other, _notes: explore.all_reduce(trace),
+    "collectives": lambda trace, _other, _notes: explore.collectives(trace),
     "kernels": lambda trace, _other, _notes: explore.kernels(trace),
     "compare": lambda trace, other, _notes: explore.compare(trace, other),
     "ranks": lambda _trace, _other, _notes: explore.ranks(run_of(**on_hosts())),

@@ -7,20 +7,20 @@ from tests.charts import frames, specs
 
 def test_every_kernel_is_in_the_histograms() -> None:
     frame = frames.called()
-    bins = specs.rows(charts.all_reduce(frame), "rect", "n")
+    bins = specs.rows(charts.collectives(frame), "rect", "n")
     assert sum(row["n"] for row in bins) == 2 * frame.height  # durations, and transfers
     assert sum(row["sum_ns"] for row in bins) == frame["dur_ns"].sum() + frame["transfer_ns"].sum()
 
 
 def test_wait_and_transfer_of_each_rank() -> None:
     frame = frames.called()
-    bars = pl.DataFrame(specs.rows(charts.all_reduce(frame), "bar", "part"))
+    bars = pl.DataFrame(specs.rows(charts.collectives(frame), "bar", "part"))
     for rank in range(frames.RANKS):
         mine = frame.filter(rank=rank)
         ns = dict(bars.filter(row=f"rank {rank}").select("part", "ns").iter_rows())
         assert ns.get("wait", 0) == mine["wait_ns"].sum()
         assert ns["transfer"] == mine["transfer_ns"].sum()
-    title = charts.all_reduce(frame).to_dict()["title"]
+    title = charts.collectives(frame).to_dict()["title"]
     assert "98 % of its time is waiting for the last rank" in title["text"]
     assert "until the last rank has started" in " ".join(title["subtitle"])
 

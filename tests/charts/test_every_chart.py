@@ -37,7 +37,7 @@ CHARTS: dict[str, tuple[Maker, Callable[[], pl.DataFrame]]] = {
         lambda f: charts.timeline(f, lane="category", color="category"),
         frames.attributed,
     ),
-    "layer_heatmap": (charts.layer_heatmap, frames.layered),
+    "layers": (charts.layers, frames.layered),
     "rank_heatmap": (charts.rank_heatmap, frames.ranked),
     "late_groups": (charts.late_groups, frames.late),
     "utilisation": (charts.utilisation, frames.used),
@@ -47,7 +47,7 @@ CHARTS: dict[str, tuple[Maker, Callable[[], pl.DataFrame]]] = {
         frames.attributed,
     ),
     "overlap": (charts.overlap, frames.overlapped),
-    "all_reduce": (charts.all_reduce, frames.called),
+    "collectives": (charts.collectives, frames.called),
     "idle": (charts.idle, frames.idled),
     "critical_path": (charts.critical_path, frames.path),
     "diff": (charts.diff, frames.compared),
@@ -278,17 +278,15 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "no stack": (lambda: charts.flame(frames.stacked().with_columns(value=pl.lit(0))), "flame"),
     "layers by stage": (
-        lambda: charts.layer_heatmap(pl.concat([frames.layered()] * 2)),
+        lambda: charts.layers(pl.concat([frames.layered()] * 2)),
         "has several rows in a step",
     ),
     "no host": (
-        lambda: charts.layer_heatmap(
-            frames.layered().with_columns(host_dur_ns=NULL), value="host_dur_ns"
-        ),
+        lambda: charts.layers(frames.layered().with_columns(host_dur_ns=NULL), value="host_dur_ns"),
         "no row has a step, a layer and host_dur_ns",
     ),
     "no such value": (
-        lambda: charts.layer_heatmap(frames.layered(), value="kernels"),
+        lambda: charts.layers(frames.layered(), value="kernels"),
         "value='kernels'",
     ),
     "no waits": (

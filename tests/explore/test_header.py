@@ -40,12 +40,12 @@ def test_each_filter_is_a_chip_that_removes_it(opened):
 
 
 def test_the_kind_of_collective_that_comes_first_is_no_filter(opened):
-    calls = opened["all_reduce"]
+    calls = opened["collectives"]
     assert calls.unfiltered("kind") is None
     calls._first_kind = calls.kind = "all_reduce"
     assert chips(opened) == {}
     calls.kind = "all_gather"
-    assert chips(opened) == {"all_reduce.kind": "Collectives: kind all_gather"}
+    assert chips(opened) == {"collectives.kind": "Collectives: kind all_gather"}
     opened.header.clear()
     assert (calls.kind, chips(opened)) == ("all_reduce", {})
 

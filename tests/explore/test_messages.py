@@ -31,7 +31,7 @@ def widgets(sample_trace):
         "timeline": explore.timeline(trace),
         "layers": explore.layers(trace),
         "overlap": explore.overlap(trace, other=other),
-        "collectives": explore.all_reduce(trace),
+        "collectives": explore.collectives(trace),
         "kernels": explore.kernels(single, metrics=sample_metrics("ncu_tp1_eager")),
         "compare": explore.compare(trace, other),
         "requests": explore.requests(served_run()),

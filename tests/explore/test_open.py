@@ -45,7 +45,7 @@ def test_tabs_are_made_when_they_are_first_shown(trace: Trace) -> None:
         "Kernels",
     ]
     assert list(opened.explorers) == ["timeline"]
-    for name in ("layers", "overlap", "all_reduce", "what_if", "kernels"):
+    for name in ("layers", "overlap", "collectives", "what_if", "kernels"):
         shown(opened, name)
         assert opened.tabs.children[opened.selected_index].children == (opened[name],)
     kernels = opened["kernels"]
@@ -71,7 +71,7 @@ def test_unknown_tab_and_no_trace(trace: Trace) -> None:
     with pytest.raises(LlmprofError, match=r"open.. got the string 'trace.json' as trace"):
         explore.open("trace.json")
     opened = explore.open(Trace({}))
-    for name in ("layers", "overlap", "all_reduce", "kernels"):
+    for name in ("layers", "overlap", "collectives", "kernels"):
         shown(opened, name)
     assert opened["kernels"].selected.is_empty()
 
@@ -180,7 +180,7 @@ def test_findings_come_first_each_with_a_button_that_shows_it() -> None:
 
     page.buttons[first["order"] - 1].click()
     assert opened.titles[opened.selected_index] == "Collectives"
-    timeline, collectives = opened["timeline"], opened["all_reduce"]
+    timeline, collectives = opened["timeline"], opened["collectives"]
     assert (timeline.rank, list(timeline.span)) == (
         first["rank"],
         [first["start_ns"], first["end_ns"]],

@@ -65,7 +65,7 @@ def test_time_without_the_profiler_is_told_where_it_is_known():
     us then.
     """
     tokens = {"without_profiler": {"plain_ns": 99_000, "profiled_ns": 100_000}}
-    answer, _ = explore.what_if(Trace(device_bound().recorded, tokens))._on_predict(
+    answer, _ = explore.what_if(Trace(device_bound().capture.recorded, tokens))._on_predict(
         changes=["scale:norm:0.5"]
     )
     under, without = answer["rows"]

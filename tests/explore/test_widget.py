@@ -209,7 +209,7 @@ def test_no_trait_hides_what_a_widget_can_do(sample_trace):
         explore.timeline,
         explore.layers,
         explore.overlap,
-        explore.all_reduce,
+        explore.collectives,
         explore.kernels,
     ]
     explorers += [explore.what_if, explore.ranks, lambda trace: explore.compare(trace, trace)]

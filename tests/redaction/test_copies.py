@@ -129,6 +129,84 @@ def test_of_what_a_capture_says_of_itself_only_what_was_recorded_and_the_rank_st
     assert rows == said
 
 
+def declared(path):
+    with sqlite3.connect(path) as c:
+        tables = [
+            name for (name,) in c.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+        ]
+        rows = {
+            name: c.execute("SELECT * FROM pragma_table_info(?)", (name,)).fetchall()
+            for name in tables
+        }
+    c.close()
+    return {name: {column: rest for _, column, *rest in rows[name]} for name in tables}
+
+
+def made_like_nsys(path, *, hostile=False):
+    """An export with the declarations that nsys writes, and with what else may stand in them."""
+    kernel = "void gemm<float>(int)"
+    with sqlite3.connect(path) as c:
+        c.executescript(f"""
+            CREATE TABLE StringIds (id INTEGER NOT NULL PRIMARY KEY, value TEXT NOT NULL -- planted comment
+            );
+            CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start INTEGER NOT NULL, "end" INTEGER NOT NULL, deviceId INTEGER
+                NOT NULL, streamId INTEGER NOT NULL, correlationId INT, globalPid INTEGER, shortName INTEGER NOT NULL,
+                demangledName INTEGER NOT NULL, planted TEXT NOT NULL);
+            CREATE TABLE NVTX_EVENTS (start INTEGER NOT NULL, "end" INTEGER, eventType INTEGER NOT NULL, text TEXT
+                NOT NULL, textId INTEGER, doubleValue REAL, globalTid INTEGER);
+            CREATE TABLE CUPTI_ACTIVITY_KIND_OVERHEAD (id INTEGER NOT NULL, start INTEGER NOT NULL, "end" INTEGER,
+                PRIMARY KEY (id, start));
+            INSERT INTO StringIds VALUES (7, '{kernel}'), (9, 'planted and unused');
+            INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (10, 25, 0, 7, 1, 1, 7, 7, 'planted'),
+                (30, 40, 0, 7, 2, 1, 7, 7, 'planted');
+            INSERT INTO NVTX_EVENTS VALUES (1, 50, 59, 'forward', NULL, 0.5, 1),
+                (2, 3, 59, x'706c616e746564', 7, NULL, 1);
+            INSERT INTO CUPTI_ACTIVITY_KIND_OVERHEAD VALUES (1, 5, 6), (1, 7, 8);
+        """)
+        if hostile:
+            c.execute(
+                "CREATE TABLE OSRT_API (start PLANTED, nameId INTEGER DEFAULT 'planted' CHECK (nameId <> 'planted'))"
+            )
+            c.execute("CREATE TABLE SCHED_EVENTS (start 'planted words' NOT NULL, cpu \"pw(5)\")")
+    c.close()
+    return kernel
+
+
+def test_a_copy_of_an_export_of_nsys_keeps_its_schema(tmp_path):
+    made_like_nsys(tmp_path / "a.sqlite", hostile=True)
+    redact(tmp_path / "a.sqlite", tmp_path / "b.sqlite")
+    was, copied = declared(tmp_path / "a.sqlite"), declared(tmp_path / "b.sqlite")
+    assert was["CUPTI_ACTIVITY_KIND_KERNEL"].pop("planted")
+    names = [
+        "StringIds",
+        "CUPTI_ACTIVITY_KIND_KERNEL",
+        "NVTX_EVENTS",
+        "CUPTI_ACTIVITY_KIND_OVERHEAD",
+    ]
+    assert [copied[name] for name in names] == [was[name] for name in names]
+    assert {
+        kind for table in ("OSRT_API", "SCHED_EVENTS") for kind, *_ in copied[table].values()
+    } == {"", "INTEGER"}
+    assert b"planted" not in (tmp_path / "b.sqlite").read_bytes().lower()
+
+
+def test_duckdb_finds_the_kernels_of_a_copy(tmp_path):
+    """DuckDB takes a column without a type for bytes, in which no name can be looked for."""
+    duckdb = pytest.importorskip("duckdb")
+    pytest.importorskip("duckdb_extensions").import_extension("sqlite")
+    kernel = made_like_nsys(tmp_path / "a.sqlite")
+    redact(tmp_path / "a.sqlite", tmp_path / "b.sqlite")
+    with duckdb.connect() as c:
+        c.execute(
+            f"LOAD sqlite; ATTACH '{tmp_path / 'b.sqlite'}' AS copied (TYPE sqlite, READ_ONLY)"
+        )
+        found = c.execute(
+            'SELECT s.value, count(*), sum(k."end" - k.start) FROM copied.CUPTI_ACTIVITY_KIND_KERNEL k '
+            "JOIN copied.StringIds s ON k.demangledName = s.id WHERE s.value LIKE '%gemm%' GROUP BY s.value"
+        ).fetchall()
+    assert found == [(kernel, 2, 25)]
+
+
 def test_requests_of_a_run_stay_joined_to_the_steps_without_their_names(tmp_path):
     """A client may name its requests; the scheduler adds to the name (``0_`` before, ``-0-a1``
     after).

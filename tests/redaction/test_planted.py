@@ -382,6 +382,38 @@ def test_a_saved_trace(tmp_path, sample_trace):
     assert left(content_of(tmp_path / "copy")) == []
 
 
+def told_by_a_plug_in(value):
+    """A document with keys of its own beside each key: plain words and identifiers, which have
+    no shape of a secret.
+    """
+    if isinstance(value, list):
+        return [told_by_a_plug_in(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    own = {
+        "plantedkey": 7,
+        "Planted": {"tokens": 7, "name": "void gemm<int>(int)"},
+        "planted_customer": [1.5, True],
+    }
+    return {key: told_by_a_plug_in(item) for key, item in value.items()} | own
+
+
+def numbers(path, value=None):
+    """Numbers of a JSON file with the keys that lead to them."""
+    value = json.loads(path.read_text()) if value is None else value
+    if isinstance(value, dict):
+        return {
+            key: found
+            for key, item in value.items()
+            if item is not None and (found := numbers(path, item)) != []
+        }
+    if isinstance(value, list):
+        return [
+            found for item in value if item is not None and (found := numbers(path, item)) != []
+        ]
+    return value if isinstance(value, int | float) else []
+
+
 def test_every_file_of_a_run(tmp_path):
     secret = " ".join(text for text, _ in KINDS.values())
     run = Path(shutil.copytree(ROOT / "sample_traces/run_torch_tp1", tmp_path / "run"))
@@ -391,7 +423,10 @@ def test_every_file_of_a_run(tmp_path):
         if path.suffix == ".json" and path.parent == run:
             value = json.loads(path.read_text())
             path.write_text(
-                json.dumps(value | {"name": secret, "more": [secret], secret: {"state": secret}})
+                json.dumps(
+                    told_by_a_plug_in(value)
+                    | {"name": secret, "more": [secret], secret: {"state": secret}}
+                )
             )
     config = run / "config.yaml"
     config.write_text(config.read_text().replace("environment: {}", f"environment: {{A: {NAMED}}}"))
@@ -401,6 +436,11 @@ def test_every_file_of_a_run(tmp_path):
     content = content_of(tmp_path / "copy")
     assert left(content) == []
     assert NAMED not in content
+    assert "planted" not in content.lower()
+    for name in ("worker.json", "metrics.json", "summary.json", "gpu_info.json"):
+        assert numbers(tmp_path / "copy" / name) == numbers(
+            ROOT / "sample_traces/run_torch_tp1" / name
+        )
     assert "state.json" in {p.name for p in (tmp_path / "copy").iterdir()}
     assert open_run(tmp_path / "copy").summary["batch_size"] == 4
 

@@ -252,7 +252,7 @@ def test_operators_of_a_run_on_the_cpu_are_no_kernels(sample_trace):
         assert "Operators on the host" in spec
         assert "operator time" in spec
         assert "device time" not in spec.lower()
-    drawn = (figures.OVERLAP, figures.STEP_TIMELINE, figures.LAYER_TIMELINE, figures.ALL_REDUCE)
+    drawn = (figures.OVERLAP, figures.STEP_TIMELINE, figures.LAYER_TIMELINE, figures.COLLECTIVES)
     for drawing in drawn:
         words = " ".join(specs.texts_of(json.loads(figures.figure(trace, drawing).spec))).lower()
         assert not re.search(r"\b(device time|streams?|kernels?)\b", words), drawing

@@ -70,7 +70,7 @@ COLUMNS = [
     ),
     reported=True,
     section="communication",
-    figures=("llmprof.report.figures:ALL_REDUCE",),
+    figures=("llmprof.report.figures:COLLECTIVES",),
     first=(),
 )
 def collectives(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:

@@ -10,9 +10,9 @@ from typing import Final
 
 import polars as pl
 
-from llmprof.findings.hardware import findings, short_name, typical_limit
 from llmprof.analyze.ncu.hardware import speed_of_light
 from llmprof.errors import NotCapturedError, ReadError, UnknownFormatError
+from llmprof.findings.hardware import findings, short_name, typical_limit
 from llmprof.readers.ncu.source import read_source
 from llmprof.trace.metrics.data import Metrics
 

@@ -57,17 +57,20 @@ def chart_of(
         first = next(iter(inspect.signature(function).parameters))
         _MADE_BY[name] = made_by
         frame = made_by.removeprefix("llmprof.")
+        kind = function.__annotations__[first].replace("pl.", "polars.").replace(" | ", " or ")
+        rows = "Rows" if kind == "polars.DataFrame" else "What was recorded, or rows"
 
         @functools.wraps(function)
         def chart(*args: Any, **options: Any) -> Any:
-            if columns:
-                require(args[0] if args else options[first], columns.split(), chart=name)
+            data = args[0] if args else options[first]
+            if columns and isinstance(data, pl.DataFrame):
+                require(data, columns.split(), chart=name)
             return function(*args, **options)
 
         chart.__doc__ = completed(
             function,
             {
-                first: f"{first} : polars.DataFrame\n    Rows of ``{frame}``.",
+                first: f"{first} : {kind}\n    {rows} of ``{frame}``.",
                 "title": (
                     "title : str, optional\n    Title of the chart; by default it says what is"
                     " shown."
@@ -86,6 +89,19 @@ def chart_of(
         return cast("F", chart)
 
     return declare
+
+
+def frame_of(
+    data: object, analysis: Callable[..., pl.DataFrame], *other: object, **options: object
+) -> pl.DataFrame:
+    """The frame of a chart: as it was given, or as an analysis makes it of a trace."""
+    if isinstance(data, pl.DataFrame):
+        return data
+    frame = analysis(data, *other, **options)
+    if frame.is_empty():
+        name = analysis.__name__
+        raise nothing(name, NO_ROWS, f"analyze.{name}(trace)")
+    return frame
 
 
 def require(frame: pl.DataFrame, columns: Iterable[str], *, chart: str, made_by: str = "") -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import altair as alt
@@ -10,6 +11,8 @@ import polars as pl
 from llmprof.arguments import NotNegative, Window
 from llmprof.charts.base import draw, theme
 from llmprof.charts.timeline import layout
+from llmprof.label.parts import selection
+from llmprof.trace import Trace
 from llmprof.units import format_ns
 
 _COLUMNS = ("rank", "stream", "start_ns", "dur_ns", "name", "step", "phase", "layer")
@@ -23,8 +26,13 @@ _GREY = {
 
 @draw.chart_of("trace.events", refuses="no event lies in the window")
 def timeline(
-    frame: pl.DataFrame,
+    frame: Trace | pl.DataFrame,
     *,
+    rank: int | Iterable[int] | None = None,
+    step: int | Iterable[int] | None = None,
+    phase: str | Iterable[str] | None = None,
+    layer: int | Iterable[int] | None = None,
+    stage: str | Iterable[str] | None = None,
     window: Window | None = None,
     lane: str = "stream",
     color: str = "stage",
@@ -40,22 +48,27 @@ def timeline(
 
     Parameters
     ----------
+    rank, step, phase, layer, stage : optional
+        Events to draw, by the values of their columns: one or several of each.
     window : (start_ns, end_ns), optional
-        What to drawing, in ns from the start of the trace; the whole frame if not given.
+        What to draw, in ns from the start of the trace; the whole frame if not given.
     lane : {"stream", "stage", "category"}
         What each lane of a rank stands for.
     color : {"stage", "category"}
         What the colour means.
     max_bars : int
-        Most events to drawing one by one.
+        Most events to draw one by one.
 
     Examples
     --------
-    >>> chart = charts.timeline(trace.events.filter(step=3))
+    >>> chart = charts.timeline(trace, step=3)
     """
+    frame = frame.events if isinstance(frame, Trace) else frame
+    chosen = {"rank": rank, "step": step, "phase": phase, "layer": layer, "stage": stage}
     draw.check_choice(lane, ("stream", "stage", "category"), chart="timeline", option="lane")
     draw.check_choice(color, ("stage", "category"), chart="timeline", option="color")
     draw.require(frame, dict.fromkeys((*_COLUMNS, lane, color)), chart="timeline")
+    frame = selection(frame, chosen)
     frame, _, note = draw.ranks_shown(
         frame.with_columns(pl.col(color).fill_null("other")), MAX_RANKS
     )

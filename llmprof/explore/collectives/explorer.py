@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import polars as pl
 import traitlets
 
-from llmprof import charts
+from llmprof import analyze, charts
 from llmprof.analyze.collectives.collectives import (
-    collectives,
     lateness,
     link_peak_gbps,
     sums_of_calls,
@@ -75,7 +74,7 @@ def choices(trace: Trace) -> dict[str, Any]:
     """Kinds with their numbers of calls (the most frequent first), phases and ranks that can be
     chosen.
     """
-    calls = collectives(trace)
+    calls = analyze.collectives(trace)
     kinds = calls.group_by("kind").len().sort("len", "kind", descending=[True, False])
     return {
         "kinds": kinds.rows(),
@@ -92,7 +91,7 @@ def calls_of(
     window: tuple[int, int] | None = None,
 ) -> pl.DataFrame:
     """Rows of ``collectives`` with ``late_ns``; with a window only those that overlap it."""
-    rows = lateness(collectives(trace))
+    rows = lateness(analyze.collectives(trace))
     within = [
         pl.col(c) == value for c, value in (("kind", kind), ("phase", phase)) if value is not None
     ]
@@ -252,7 +251,7 @@ def call_of(trace: Trace, call: int) -> pl.DataFrame:
     """Rows of a call by rank, with ``late_ns`` and ``aligned_ns``: start after that of the first
     rank, on one clock.
     """
-    rows = lateness(collectives(trace)).filter(pl.col("call") == call).sort("rank")
+    rows = lateness(analyze.collectives(trace)).filter(pl.col("call") == call).sort("rank")
     start = pl.col("start_ns") - pl.col("clock_offset_ns")
     return rows.with_columns(aligned_ns=start - start.min())
 
@@ -286,8 +285,8 @@ _COLOURS = {
 }
 
 
-class AllReduce(Explorer, room="collectives"):
-    """Calls of one kind of collective. Made by :func:`all_reduce`."""
+class Collectives(Explorer, room="collectives"):
+    """Calls of one kind of collective. Made by :func:`collectives`."""
 
     kind = traitlets.Unicode(default_value=None, allow_none=True).tag(sync=True)
     """Kind of collective: all_reduce, all_gather …"""
@@ -347,7 +346,7 @@ class AllReduce(Explorer, room="collectives"):
         """PNG image: distribution, sizes, and wait against transfer of the kind that is shown."""
         rows = self._rows()
         kind = self.kind or str(rows["kind"].mode().sort()[0] if rows.height else "all_reduce")
-        return charts.to_png_bytes(charts.all_reduce(rows, kind=kind))
+        return charts.to_png_bytes(charts.collectives(rows, kind=kind))
 
     def _rows(self) -> pl.DataFrame:
         window = (
@@ -449,7 +448,7 @@ class AllReduce(Explorer, room="collectives"):
 
     @answers(before=int | None, after=int | None)
     def _on_pick(self, *, call: int, kind: str | None = None, phase: str | None = None) -> Answer:
-        rows = collectives(self.trace).filter(pl.col("call") == call)
+        rows = analyze.collectives(self.trace).filter(pl.col("call") == call)
         if rows.height:
             first, last = extent(rows)
             with self.hold_sync():
@@ -460,7 +459,7 @@ class AllReduce(Explorer, room="collectives"):
         return {"before": before, "after": after}, []
 
 
-def all_reduce(trace: Trace, *, kind: str | None = None, **traits: Any) -> AllReduce:
+def collectives(trace: Trace, *, kind: str | None = None, **traits: Any) -> Collectives:
     """Calls of a collective: latencies, sizes, bandwidth compared with the link's peak, late ranks,
     and waiting.
 
@@ -480,4 +479,4 @@ def all_reduce(trace: Trace, *, kind: str | None = None, **traits: Any) -> AllRe
         Initial values of ``phase, in_window, call, rank, spread, spread_of, picked, window,
         theme``.
     """
-    return AllReduce(trace, kind=kind, **traits)
+    return Collectives(trace, kind=kind, **traits)

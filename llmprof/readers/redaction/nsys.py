@@ -249,6 +249,9 @@ _NUMBERED: Final = re.compile(
     r"(?:PROCESS_\d{1,6}:)?ENVIRONMENT_VARIABLE=\w{1,40}(?:RANK|SIZE|NODEID|PROCID|NTASKS|RANKID)=\d{1,7}|"
     r"(?:PROCESS_\d{1,6}:)?ENVIRONMENT_VARIABLE=(?:RANK|WORLD_SIZE)=\d{1,7}"
 )
+_TYPES: Final = re.compile(
+    r"(?i)(?:(?:TINY|SMALL|BIG)?INT|INTEGER|TEXT|(?:VAR)?CHAR|REAL|DOUBLE|FLOAT|BLOB|NUM|NUMERIC)?"
+)
 _PLAIN: Final = re.compile(r"[\w. +-]{0,64}")
 _WHOLE: Final = re.compile(r"\s*[+-]?\d{1,18}(?!\d)")
 _ABOUT: Final = ("META_DATA_EXPORT", "EXPORT_META_DATA", "META_DATA_CAPTURE")
@@ -360,7 +363,7 @@ class _Copier:
             return
         listed, table = ", ".join(map(sqlite.quoted, kept)), sqlite.quoted(name)
         with writing(self.target):
-            self.new.execute(f"CREATE TABLE {table} ({listed})")
+            self.new.execute(f"CREATE TABLE {table} ({self._declared(name, kept)})")
         insert = f"INSERT INTO {table} VALUES ({', '.join('?' * len(kept))})"  # noqa: S608
         clean = [self._cleaner(name, column) for column in kept]
         ids = [i for i, column in enumerate(kept) if column in _STRING_IDS]
@@ -379,6 +382,28 @@ class _Copier:
                         for row in rows_kept
                     ],
                 )
+
+    def _declared(self, table: str, kept: list[str]) -> str:
+        """Columns as the source declares them, without what a type or a default value could say
+        in words.
+        """
+        rows = self.old.execute(
+            'SELECT name, type, "notnull", pk FROM pragma_table_info(?)', (table,)
+        ).fetchall()
+        keys = [
+            sqlite.quoted(_as_nsys(name))
+            for name, *_, pk in sorted(rows, key=lambda row: row[3])
+            if pk
+        ]
+        listed = [
+            f"{sqlite.quoted(_as_nsys(name))}"
+            f" {kind if _TYPES.fullmatch(kind) else ''}{' NOT NULL' * is_filled}"
+            for name, kind, is_filled, _ in rows
+            if _as_nsys(name) in kept
+        ]
+        if keys and set(keys) <= set(map(sqlite.quoted, kept)):
+            listed.append(f"PRIMARY KEY ({', '.join(keys)})")
+        return ", ".join(listed)
 
     def _wanted(self, name: str, columns: list[str], rows: list[Row]) -> list[Row]:
         if name == "StringIds" and "id" in columns:
@@ -408,12 +433,13 @@ class _Copier:
     def _text(self, value: object, table: str) -> object:
         if isinstance(value, bytes):
             self.ledger.leave_out(table, "binary values")
-            return None
+            return ""
         return self.ledger.text(value, table) if isinstance(value, str) else value
 
 
 def _number(value: object) -> object:
-    """The value as a number; for a text, the integer at its start, as SQLite casts it."""
+    """The value as a number; for a text or bytes, the integer at the start, as SQLite casts it."""
+    value = value.decode("latin-1") if isinstance(value, bytes) else value
     if isinstance(value, str):
         begin = _WHOLE.match(value)
         return int(begin[0]) if begin else 0
@@ -474,9 +500,9 @@ def _clean_frame(frame: pl.DataFrame, name: str, used: set[int], ledger: Ledger)
             continue
         texts = series.cast(pl.String, strict=False)
         cleaned = {
-            text: process_name(text, ledger, name)
-            if name == "PROCESSES"
-            else ledger.text(text, name)
+            text: (
+                process_name(text, ledger, name) if name == "PROCESSES" else ledger.text(text, name)
+            )
             for text in texts.drop_nulls().unique()
         }
         frame = frame.with_columns(texts.replace(cleaned) if cleaned else texts)

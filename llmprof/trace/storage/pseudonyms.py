@@ -9,8 +9,11 @@ with a key, so names cannot be found by trying likely ones.
 from __future__ import annotations
 
 import ast
+import base64
+import binascii
 import hashlib
 import hmac
+import html
 import json
 import re
 import secrets
@@ -21,6 +24,7 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -207,12 +211,15 @@ _TYPE_WORDS: Final = frozenset(
 """Words after or before which C++ writes a name without punctuation."""
 
 _SENSITIVE: Final = re.compile(
-    r"(?i)(?:token(?!iz|s(?![a-z]))|secret|passw(?:or)?d|passphrase|api[_-]?key|access[_-]?key|private[_-]?key|"
-    r"credential|(?<![a-z])auth|(?<![a-z])pwd)[\w.-]{0,40}[\"'\\]{0,4}\s{0,4}(?:=|:(?!:))|"
+    r"(?i)(?:token(?!iz|s(?![a-z]))|secret|pass[\s_-]?(?:w(?:or)?[dt]|phrase|code)|api[_-]?key|access[_-]?key|"
+    r"private[_-]?key|credential|(?:(?<![a-z])|(?-i:(?<=[a-z])(?=[AP])))(?:auth|p(?:ass|s?wd?)(?![a-z]))|"
+    r"kennwort|contrase\u00f1a|mot de"
+    r" passe|\u043f\u0430\u0440\u043e\u043b\u044c|\u5bc6[\u7801\u78bc]|\u53e3\u4ee4)"
+    r"[\w.-]{0,40}[\"'\\]{0,4}(?:\s+is)?\s{0,4}(?:=|:(?!:))|"
     r"(?<![a-z_])(?:host|user|login|account|owner|tenant|customer|organi[sz]ation|"
     r"e?mail|prompt|completion|instruction|model)s?(?:[_"
     r" -]?(?:name|id|path))?[\"'\\]{0,4}\s{0,4}(?:=|:(?!:))|"
-    r"(?<![a-z])(?:password|passphrase|passwd|bearer|basic)\s|(?:(?<!\S)-|--)(?!nan|inf)[A-Za-z]|"
+    r"(?<![a-z])(?:password|passphrase|passwd|pwd?|bearer|basic)\s|(?:(?<!\S)-|--)(?!nan|inf)[A-Za-z]|"
     r"-----BEGIN|\bssh-[a-z0-9]{3,12} "
 )
 """What is followed by a secret, up to the end of the text."""
@@ -230,11 +237,25 @@ _GROUPS: Final = re.compile(r"(?<![0-9a-fA-F:])[0-9a-fA-F]*:[0-9a-fA-F:]+")
 _KEY: Final = re.compile(
     r"(?<![A-Z0-9])(?:[A-Z0-9]{4,6}-){3,}[A-Z0-9]{4,6}|(?<![0-9a-fA-F])[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|\d{21}"
 )
-_DIGITS: Final = re.compile(r"(?<!\d)(?<!\d\.)\d(?:[-_ ]?\d){12,}(?!\.?\d)")
+_BETWEEN: Final = r"[-_\s./+]"
 _CARD: Final = re.compile(
-    r"(?<!\d)(?=([3-6](?:\d{12,18}|\d{3}([-_ ])(?:\d{4}\2){2}\d{1,7}|\d{3}([-_"
-    r" ])\d{6}\3\d{4,5}))(?!\d))"
+    rf"(?<!\d)(?<!\d\.)(?=(?=[3-6]|2[2-7])(\d{{13,19}}(?!\.\d)|\d{{8}}{_BETWEEN}\d{{8}}|\d{{6}}{_BETWEEN}\d{{7,13}}|"
+    rf"\d{{4}}({_BETWEEN}{{1,2}})(?:(?:\d{{4}}\2){{2}}\d{{1,7}}|\d{{6}}\2\d{{4,5}}))(?!\d))"
 )
+_IDENTITY: Final = re.compile(
+    rf"(?=([1-9]\d{{5}}{_BETWEEN}{{0,2}}(?:19|20)\d\d(?:0[1-9]|1[0-2])(?:[0-2]\d|3[01]){_BETWEEN}{{0,2}}\d{{3}}[\dXx]))"
+)
+_IBAN: Final = re.compile(
+    rf"(?=((?:(?<![A-Z])[A-Z]{{2}}|(?<![A-Za-z])[a-z]{{2}})\d\d({_BETWEEN}{{0,2}})"
+    r"(?:\d{11,30}|[A-Za-z0-9]{4}(?:\2[A-Za-z0-9]{4}){1,6}(?:\2[A-Za-z0-9]{1,4})?)))"
+)
+_LAST: Final = re.compile(r"[A-Za-z0-9](?![A-Za-z0-9])")
+_ONLY_NUMBERS: Final = re.compile(r"[\d\s.,)}\]-]*")
+_DIVISIBLE: Final = frozenset({"token", "address", "uuid", "random", "email", "url"})
+"""Kinds of words that a line end may divide."""
+_WRITTEN_END: Final = re.compile(r"(?:\\+[nr])+")
+_WRITTEN_SIGN: Final = re.compile(r"&#?\w{1,8};|\\+u(?![dD][89a-fA-F])([0-9a-fA-F]{4})")
+"""A sign as HTML and JSON write it."""
 _NODES: Final = re.compile(r"(?<![\w.-])[\w.-]+\[(?:0\d|[\d,]{0,20}\d-\d)[\d,-]*\]?")
 _ESCAPED: Final = re.compile(r"%[0-9A-Fa-f]{2}")
 _DOMAIN: Final = re.compile(
@@ -293,7 +314,7 @@ def _is_random(word: str, *, shortest: int = 16, mean: float = 2.2) -> bool:
         if _TILE.fullmatch(part):
             continue
         parts = _SUBWORD.findall(part)
-        if _HASH.search(part) or (_HEX.fullmatch(part) and not part.isdecimal() and _is_text(part)):
+        if _HASH.search(part) or _is_encoded(part):
             return True
         length = len(part) / max(len(parts), 1)
         if len(part) < shortest:
@@ -334,9 +355,28 @@ _HEX: Final = re.compile(r"[0-9a-f]+|[0-9A-F]+")
 _HASH: Final = re.compile(r"[0-9a-f]{32}|[0-9A-F]{32}")
 
 
-def _is_text(part: str) -> bool:
-    """Whether hexadecimal digits are those of a plain text."""
-    return not len(part) % 2 and all(32 <= sign < 127 for sign in bytes.fromhex(part))
+def _is_encoded(part: str) -> bool:
+    """Whether hexadecimal digits, also behind the first one, base32 or base64 are those of a
+    plain text.
+    """
+    whole = part[len(part) % 2 :]
+    signs = _ASCII if len(whole) < 16 else _READABLE
+    if _HEX.fullmatch(whole) and not whole.isdecimal() and signs.fullmatch(bytes.fromhex(whole)):
+        return True
+    if _BASE32.fullmatch(part) and _READABLE.fullmatch(
+        base64.b32decode(part[: len(part) // 8 * 8])
+    ):
+        return True
+    signs_of_4 = part[:-1] if len(part) % 4 == 1 else part
+    return len(part) > 14 and bool(_ASCII.fullmatch(binascii.a2b_base64(f"{signs_of_4}==")))
+
+
+_BASE32: Final = re.compile(r"[A-Z2-7]{16,}")
+_PAIRS: Final = re.compile(
+    r"(?<![0-9A-Za-z])[0-9A-Fa-f]{2}(?:([ :=-])[0-9A-Fa-f]{2}){7,}(?![0-9A-Za-z])"
+)
+_ASCII: Final = re.compile(rb"[\t\n\r -~]+")
+_READABLE: Final = re.compile(rb"(?:[\t\n\r -~]|[\xc2-\xf4][\x80-\xbf]{1,3})+[\xc2-\xf4]?")
 
 
 def _is_address(run: str) -> bool:
@@ -471,17 +511,43 @@ class Pseudonyms:
         if replaced is None:
             if len(text) > _LONGEST_NAME and "\n" not in text:
                 return self._word("text", text)
+            clean = _WRITTEN_SIGN.sub(
+                lambda m: chr(int(m[1], 16)) if m[1] else html.unescape(m[0]), text
+            )
             clean = (
-                unicodedata.normalize("NFKC", _HIDDEN.sub("", text)) if not text.isascii() else text
+                unicodedata.normalize("NFKC", _HIDDEN.sub("", clean))
+                if not clean.isascii()
+                else clean
             )
             cut = clean.find("-----BEGIN")
             lines = (clean if cut < 0 else clean[:cut]).split("\n")
-            replaced = "\n".join(self._line(line, free=free) for line in lines)
+            made = [self._line(line, free=free) for line in lines]
+            for i, (before, after) in enumerate(pairwise(lines)):
+                if self._goes_on(before, after):
+                    made[i : i + 2] = [self._word("text", line) for line in (before, after)]
+            replaced = "\n".join(made)
             replaced += "" if cut < 0 else self._word("token", clean[cut:])
             replaced = text if replaced == clean else replaced
             if len(self._made) < 1 << 18:
                 self._made[text, free] = replaced
         return replaced
+
+    def _goes_on(self, before: str, after: str) -> bool:
+        """Whether a secret begins at the end of a line and goes on in the next."""
+        before, after = before.rstrip("\\ \t\r"), after.lstrip()
+        if (found := _SENSITIVE.search(before)) and not _ONLY_NUMBERS.fullmatch(
+            before[found.end() :] or "="
+        ):
+            return True
+        words = [*_WORD.findall(before)[-1:], *_WORD.findall(after)[:1]]
+        is_one = len(words) == 2 and before.endswith(words[0]) and not _MANGLED.match(words[1])
+        if is_one and self._kind("".join(words)) in _DIVISIBLE:
+            return True
+        return any(
+            number not in before and number not in after
+            for sign in ("", " ")
+            for number in _numbers(f"{before}{sign}{after}")
+        )
 
     def _line(self, text: str, *, free: bool) -> str:
         """One line of a text; a document in it is taken apart, what follows the name of a secret
@@ -489,28 +555,26 @@ class Pseudonyms:
         """
         if len(text) > _LONGEST_NAME:
             return self._word("text", text)
+        if any(self._goes_on(*parts) for parts in pairwise(_WRITTEN_END.split(text))):
+            return self._word("text", text)
         if text[:1] in ("{", "[") and ("'" in text or '"' in text):
             return self._document(text)
         text = self._without(self._phrases, text) if _SPACE.search(text) else text
         end = ""
         if found := _SENSITIVE.search(text):
             start = found.start() if found[0].startswith("-") else found.end()
-            if not re.fullmatch(r"[\d\s.,)}\]-]*", text[start:]):
+            if not _ONLY_NUMBERS.fullmatch(text[start:]):
                 text, end = text[:start], self._word("secret", text[start:])
+        text = _PAIRS.sub(lambda match: self._of_pairs(match[0]), text)
         text = _NODES.sub(lambda match: self._word("host", match[0]), text)
-        text = _DIGITS.sub(lambda match: self._card(match[0]), text)
+        for number in _numbers(text):
+            text = text.replace(number, self._word("number", number))
         text = self._words_of(text, free=free)
         return self._without(self._words, text) + end
 
-    def _card(self, run: str) -> str:
-        """A run of digits without the numbers of cards, of which one may be all of it or follow
-        other numbers.
-        """
-        whole = run[0] in "3456" and sum(map(str.isdecimal, run)) < 20
-        for part in ([run] if whole else []) + [match[1] for match in _CARD.finditer(run)]:
-            if part in run and _is_card(part):
-                run = run.replace(part, self._word("number", part))
-        return run
+    def _of_pairs(self, text: str) -> str:
+        is_text = _READABLE.fullmatch(bytes.fromhex(re.sub(r"\W", "", text)))
+        return self._word("text", text) if is_text else text
 
     def _words_of(self, text: str, *, free: bool) -> str:
         """Replace words that are no names, and prose from its first word that is not known to
@@ -720,12 +784,38 @@ class Pseudonyms:
         return f"<{kind}:{digest}>"
 
 
-def _is_card(text: str) -> bool:
-    """Whether the digits of a text have the check digit of a card's number."""
-    digits = [int(sign) for sign in text if sign.isdecimal()]
-    return (
-        not (sum(digits[-1::-2]) + sum(sum(divmod(2 * digit, 10)) for digit in digits[-2::-2])) % 10
-    )
+def _numbers(text: str) -> Iterator[str]:
+    """Numbers of cards, accounts (IBAN) and persons (Chinese identity numbers), as they stand in a
+    text, with spaces.
+
+    Each has a check digit, without which sizes and times would be taken for one. What is joined to
+    the end of an account can look like a group of it, so each of its groups may be the last.
+    """
+    for match in _CARD.finditer(text):
+        number = [int(sign) for sign in match[1] if sign.isdecimal()]
+        if (
+            not (sum(number[-1::-2]) + sum(sum(divmod(2 * digit, 10)) for digit in number[-2::-2]))
+            % 10
+        ):
+            yield match[1]
+    for match in _IDENTITY.finditer(text):
+        digits = [
+            int(sign, 36) for sign in match[1].replace("X", "a").replace("x", "a") if sign.isalnum()
+        ]
+        if sum(digit * 2 ** (17 - place) for place, digit in enumerate(digits)) % 11 == 1:
+            yield match[1]
+    for match in _IBAN.finditer(text):
+        ends = [last.end() for last in _LAST.finditer(text, match.start(), match.end(1) + 1)]
+        for end in reversed(ends):
+            written = [sign for sign in text[match.start() : end] if sign.isalnum()]
+            value = "".join(str(int(sign, 36)) for sign in written[4:] + written[:4])
+            if (
+                14 < len(written) < 35
+                and 2 * sum(map(str.isdecimal, written)) >= len(written)
+                and int(value) % 97 == 1
+            ):
+                yield text[match.start() : end]
+                break
 
 
 def _public_part(path: str) -> int | None:

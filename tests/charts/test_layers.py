@@ -11,7 +11,7 @@ from tests.charts import frames, specs
 @pytest.mark.parametrize("value", ["dur_ns", "busy_ns"])
 def test_a_cell_is_a_layer_of_a_step(value: str) -> None:
     frame = frames.layered()
-    cells = specs.rows(charts.layer_heatmap(frame, value=value), "rect", "layer", value)
+    cells = specs.rows(charts.layers(frame, value=value), "rect", "layer", value)
     assert len(cells) == frame.height
     assert sum(cell[value] for cell in cells) == frame[value].sum()
     assert {round(cell[value] / cell["time"]) for cell in cells} == {1_000}  # us
@@ -23,7 +23,7 @@ def test_a_null_and_a_missing_row_are_not_captured() -> None:
     )
     hole = (pl.col("step") == 4) & (pl.col("layer") == 6) & (pl.col("rank") == 1)
     frame = frame.with_columns(dur_ns=pl.when(~hole).then("dur_ns"))
-    chart = charts.layer_heatmap(frame)
+    chart = charts.layers(frame)
     grey = [unit for unit in specs.marks(chart.to_dict()) if unit["mark"].get("color") == MISSING]
     assert [row for unit in grey for row in unit["rows"]] == [
         {"step": 3, "layer": 5},
@@ -34,14 +34,14 @@ def test_a_null_and_a_missing_row_are_not_captured() -> None:
 
 def test_the_scale_is_logarithmic_where_a_phase_dwarfs_the_others() -> None:
     frame = frames.layered()
-    plain = _scales(charts.layer_heatmap(frame))
+    plain = _scales(charts.layers(frame))
     slow = frame.with_columns(
         dur_ns=pl.when(pl.col("phase") == "prefill").then(pl.col("dur_ns") * 20).otherwise("dur_ns")
     )
     assert plain == {"linear"}
-    assert _scales(charts.layer_heatmap(slow)) == {"log"}
+    assert _scales(charts.layers(slow)) == {"log"}
     first = (pl.col("step") == 4) & (pl.col("layer") == 0)
-    chart = charts.layer_heatmap(
+    chart = charts.layers(
         frame.with_columns(dur_ns=pl.when(first).then(90_000_000).otherwise("dur_ns"))
     )
     cap = frame["dur_ns"].quantile(0.99)
@@ -62,7 +62,7 @@ def test_many_steps_become_medians_and_the_chart_says_so() -> None:
         for layer in range(4)
     ]
     frame = pl.DataFrame(rows, schema=["rank", "step", "phase", "layer", "dur_ns"], orient="row")
-    chart = charts.layer_heatmap(frame)
+    chart = charts.layers(frame)
     cells = specs.rows(chart, "rect", "layer", "dur_ns")
     assert len({cell["step"] for cell in cells}) == 100
     assert {cell["dur_ns"] for cell in cells} == {2_000}

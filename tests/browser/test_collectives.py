@@ -1,6 +1,6 @@
 from llmprof import explore
 from tests.browser import drawn
-from tests.explore.test_all_reduce import forty_ranks
+from tests.explore.test_collectives import forty_ranks
 
 
 def settled(shown, **shows) -> None:
@@ -9,7 +9,7 @@ def settled(shown, **shows) -> None:
 
 
 def test_many_ranks_are_a_histogram_whose_bars_pick_them(host):
-    widget = explore.all_reduce(forty_ranks())
+    widget = explore.collectives(forty_ranks())
     shown = host(widget, width=1000, height=2000)
     settled(shown, spread=["late", None, None])
     shown.page.get_by_text("39 of 40 ranks lie between 0 ns and 20.0 us").wait_for()

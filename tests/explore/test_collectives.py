@@ -35,7 +35,7 @@ def test_a_picked_call_has_its_ranks_aligned() -> None:
         (0, 0, 50_000, 4_000, 1),
         (1, 50_000, 0, 4_000, 1),
     ]
-    shown = explore.all_reduce(two_ranks())
+    shown = explore.collectives(two_ranks())
     assert shown.selected.height == 4
     shown._on_pick(call=1)
     assert (shown.call, shown.window) == (1, [200_000, 254_000])
@@ -93,26 +93,26 @@ def test_kinds_phases_and_windows(sample_trace) -> None:
     assert decode["phase"].unique().to_list() == ["decode"]
     first = decode["start_ns"].min()
     assert calls_of(trace, kind="all_gather", window=(first, first + 1)).height > 0
-    shown = explore.all_reduce(trace)
+    shown = explore.collectives(trace)
     shown._on_choices()
     assert shown.kind == "all_reduce"
-    gathers = explore.all_reduce(trace, kind="all_gather", phase="decode", rank=2)
+    gathers = explore.collectives(trace, kind="all_gather", phase="decode", rank=2)
     assert gathers.selected["rank"].unique().to_list() == [2]
     assert gathers.picture().startswith(b"\x89PNG")
-    shown = explore.all_reduce(two_ranks(), kind="gossip")
+    shown = explore.collectives(two_ranks(), kind="gossip")
     shown._on_choices()
     assert shown.kind == "all_reduce"
 
 
 def test_without_collectives_there_is_nothing_to_choose() -> None:
-    shown = explore.all_reduce(Trace({"kernels": schema.empty("kernels")}))
+    shown = explore.collectives(Trace({"kernels": schema.empty("kernels")}))
     assert shown._on_choices()[0]["kinds"] == []
     assert shown.kind is None
     assert shown.selected.is_empty()
     assert "image/png" not in shown._repr_mimebundle_()[0]
     assert collectives(shown.trace).is_empty()
     with pytest.raises(NotCapturedError):
-        explore.all_reduce(Trace({}))._on_choices()
+        explore.collectives(Trace({}))._on_choices()
 
 
 def test_many_ranks_share_rows_that_show_the_latest_of_them():
@@ -175,7 +175,7 @@ def test_a_histogram_of_ranks_by_hand():
 
 
 def test_picked_ranks_are_a_frame_and_open_in_a_timeline():
-    shown = explore.all_reduce(forty_ranks(), kind="all_reduce")
+    shown = explore.collectives(forty_ranks(), kind="all_reduce")
     assert (
         shown._on_view(kind="all_reduce", phase=None, rank=None, window=None)[0]["arrivals"] == []
     )

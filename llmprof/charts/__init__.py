@@ -18,11 +18,11 @@ from llmprof.charts.collectives import collectives
 from llmprof.charts.compare import diff, diff_waterfall, opportunities
 from llmprof.charts.counters import counters
 from llmprof.charts.flame import flame, speedscope
-from llmprof.charts.heatmaps import late_groups, layers, rank_heatmap, utilisation
+from llmprof.charts.heatmaps import layers, ranks, utilisation
 from llmprof.charts.idle import critical_path, idle, launch_delay
 from llmprof.charts.kernels import cuda_api, kernels, stalls
-from llmprof.charts.memory import memory, memory_holders
-from llmprof.charts.requests import dashboard, request_latency, request_waterfall, requests
+from llmprof.charts.memory import memory
+from llmprof.charts.requests import dashboard, latencies, requests
 from llmprof.charts.roofline import roofline
 from llmprof.charts.sweep import (
     study_pareto,
@@ -34,7 +34,6 @@ from llmprof.charts.sweep import (
     trial_effects,
 )
 from llmprof.charts.theory import (
-    bound_gap,
     predicted,
     theory_curves,
     theory_memory,

@@ -263,18 +263,19 @@ _OFFSET: Final = 84
 
 
 @draw.chart_of("llmprof.analyze.rank_steps(trace)", refuses="no value is known")
-def rank_heatmap(
+def ranks(
     frame: Trace | pl.DataFrame,
     *,
     value: str = "step_ns",
     groups: pl.DataFrame | None = None,
     title: str | None = None,
-) -> alt.LayerChart:
-    """Heat map of ranks over steps: which ranks are slow, which wait, and when.
+) -> alt.LayerChart | alt.VConcatChart:
+    """Heat map of ranks over steps: which ranks are slow, which wait, and when; of groups, how
+    often each arrives last, compared with chance.
 
     Of more than 128 ranks a row shows the largest value of several, so that a single late rank
     stays visible; of more than 75 steps a column is a median of several. The scale of colours is
-    that of :func:`layers`.
+    that of :func:`layers`. Of groups there is a panel for each kind, with the twelve latest.
 
     Parameters
     ----------
@@ -284,10 +285,12 @@ def rank_heatmap(
         Rows of ``rank_groups(trace)``: lines divide the known nodes, and tooltips name them.
     """
     frame = draw.frame_of(frame, analyze.rank_steps)
-    draw.check_choice(value, MEANING, chart="rank_heatmap", option="value")
-    draw.require(frame, ("rank", "step", "phase", value), chart="rank_heatmap")
+    if "share_last" in frame.columns:
+        return _late(frame, title)
+    draw.check_choice(value, MEANING, chart="ranks", option="value")
+    draw.require(frame, ("rank", "step", "phase", value), chart="ranks")
     if frame[value].drop_nulls().is_empty():
-        raise draw.nothing("rank_heatmap", f"{value} is not known of any step")
+        raise draw.nothing("ranks", f"{value} is not known of any step")
     cells, size, width = _cells(frame, value)
     times = cells["ns"].drop_nulls()
     cap = end_of_scale(times)
@@ -495,21 +498,10 @@ _BY: Final = {
 MAX_GROUPS = 12
 
 
-@draw.chart_of(
-    "llmprof.analyze.late_groups(trace)",
-    "by group ranks calls share_last expected_share late_median_ns",
-)
-def late_groups(frame: Trace | pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
-    """How often each node or parallel group arrives last, compared with chance.
-
-    A panel for each kind of group, the twelve latest groups in each.
-
-    Examples
-    --------
-    >>> late = analyze.late_groups(ranks, ranks_per_node=2)
-    >>> chart = charts.late_groups(late)
-    """
-    frame = draw.frame_of(frame, analyze.late_groups)
+def _late(frame: pl.DataFrame, title: str | None) -> alt.VConcatChart:
+    """How often each node or parallel group arrives last."""
+    columns = ("by", "group", "ranks", "calls", "expected_share", "late_median_ns")
+    draw.require(frame, columns, chart="ranks")
     panels, cut = [], False
     for by in frame["by"].unique(maintain_order=True):
         rows = frame.filter(pl.col("by") == by).sort(

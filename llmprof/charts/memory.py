@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Literal
 
 import altair as alt
 import polars as pl
@@ -27,25 +27,42 @@ _PARTS: Final = {
     "before the recording": "#C3CAD3",
     "unknown": "#7B8794",
 }
+_OVER_TIME: Final = ("rank", "device", "time_ns", "allocated_bytes", "reserved_bytes")
 _SIZES: Final = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B"))
 
 
 @draw.chart_of(
-    'llmprof.analyze.memory(trace, by="time")',
-    "rank device time_ns allocated_bytes reserved_bytes",
+    'llmprof.analyze.memory(trace, by="time"), or by="holder"',
     refuses="nothing is allocated",
     runs=False,
 )
-def memory(frame: Trace | pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
-    """Allocated and reserved memory over time, a panel for each device of each rank.
+def memory(
+    frame: Trace | pl.DataFrame,
+    *,
+    by: Literal["time", "holder"] = "time",
+    top: AtLeastOne = 15,
+    title: str | None = None,
+) -> alt.VConcatChart | alt.LayerChart:
+    """Allocated and reserved memory over time, a panel for each device of each rank; or bars of the
+    holders of memory at one moment, coloured by purpose.
 
     In a long recording each pixel shows the largest value of its time.
+
+    Parameters
+    ----------
+    by : {"time", "holder"}
+        What is drawn of a trace; a frame says it itself.
+    top : int
+        Most bars of holders; one more bar sums up all others.
     """
-    frame = draw.frame_of(frame, analyze.memory, by="time")
-    top = frame["allocated_bytes"].max()
-    if not draw.number(top):
+    frame = draw.frame_of(frame, analyze.memory, by=by)
+    if "holder" in frame.columns:
+        return _held(frame, top, title)
+    draw.require(frame, _OVER_TIME, chart="memory")
+    highest = frame["allocated_bytes"].max()
+    if not draw.number(highest):
         raise draw.nothing("memory", "nothing is allocated at any time")
-    size, symbol = _unit(max(draw.number(top), draw.number(frame["reserved_bytes"].max() or 0)))
+    size, symbol = _unit(max(draw.number(highest), draw.number(frame["reserved_bytes"].max() or 0)))
     first, last = draw.number(frame["time_ns"].min()), draw.number(frame["time_ns"].max())
     unit = theme.time_unit(last - first)
     whole = alt.Scale(
@@ -100,7 +117,7 @@ def memory(frame: Trace | pl.DataFrame, *, title: str | None = None) -> alt.VCon
             )
         )
     chart = compose.rows(*panels, spacing=22)
-    head = f"At most {format_bytes(draw.number(top))} are allocated"
+    head = f"At most {format_bytes(draw.number(highest))} are allocated"
     held = frame["reserved_bytes"].max()
     if held is not None:
         head += f", and {format_bytes(draw.number(held))} reserved"
@@ -128,28 +145,12 @@ def _thinned(rows: pl.DataFrame) -> pl.DataFrame:
     return kept.drop("_bin", "_low").sort("time_ns")
 
 
-@draw.chart_of(
-    'llmprof.analyze.memory(trace, by="holder")',
-    "part holder bytes blocks",
-    refuses="nothing is held",
-    runs=False,
-)
-def memory_holders(
-    frame: Trace | pl.DataFrame, *, top: AtLeastOne = 15, title: str | None = None
-) -> alt.LayerChart:
-    """Bars of the holders of memory at one moment, coloured by purpose.
-
-    Coloured by part.
-
-    Parameters
-    ----------
-    top : int
-        Most bars; one more bar sums up all other holders.
-    """
-    frame = draw.frame_of(frame, analyze.memory, by="holder")
+def _held(frame: pl.DataFrame, top: int, title: str | None) -> alt.LayerChart:
+    """Bars of the holders of memory."""
+    draw.require(frame, ("part", "holder", "bytes", "blocks"), chart="memory")
     rows = frame.with_columns(part=pl.col("part").fill_null("unknown")).filter(pl.col("bytes") > 0)
     if rows.is_empty():
-        raise draw.nothing("memory_holders", "nothing is held")
+        raise draw.nothing("memory", "nothing is held")
     total = draw.number(rows["bytes"].sum())
     named = rows.with_columns(holder=pl.coalesce("holder", "part"))
     sums = named.group_by("part", "holder").agg(pl.col("bytes").sum(), pl.col("blocks").sum())

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import altair as alt
 import polars as pl
 
-from llmprof.analyze.requests.requests import slowest
+from llmprof import analyze
+from llmprof.analyze.requests.requests import AnyRun, slowest
 from llmprof.charts.base import compose, draw, theme
 from llmprof.charts.breakdown import PARTS
 from llmprof.charts.counters import counters_panel
@@ -32,19 +33,12 @@ _PHASES = {
 _ROW = 42
 
 
-@draw.chart_of(
-    "llmprof.run.launch.run.requests.summarize(run.requests)",
-    "phase metric mean p50 p99 n",
-    refuses="the engine reported no latency",
-)
-def requests(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
-    """Median and 99th percentile of each latency, without and under the profiler.
-
-    The axis of time is logarithmic.
-    """
+def _summed(frame: pl.DataFrame, title: str | None) -> alt.VConcatChart:
+    """Median and 99th percentile of each latency, on a logarithmic axis of time."""
+    draw.require(frame, ("phase", "mean", "p50", "p99", "n"), chart="latencies")
     chart = requests_panel(frame, theme.inner() - 8)
     if chart is None:
-        raise draw.nothing("requests", "the engine reported no latency of a request")
+        raise draw.nothing("latencies", "the engine reported no latency of a request")
     shown = frame.filter(pl.col("metric").is_in(list(LATENCIES)))
     words = [
         f"{name} {format_ns(draw.number(rows['p50'][0]))}"
@@ -124,11 +118,11 @@ _SPACE, _AXIS, _HEIGHT, _MOST_POINTS, _DOTS = 30, 34, 190, 400, 60
 
 @draw.chart_of(
     "run.requests, or llmprof.run.launch.run.requests.requests_of(worker)",
-    "phase ttft_ns tpot_ns e2e_ns",
     refuses="the engine reported none of the latencies",
 )
-def request_latency(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
-    """Cumulative distribution of each latency that the engine reported.
+def latencies(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
+    """Cumulative distribution of each latency that the engine reported, without and under the
+    profiler; of sums, their medians and 99th percentiles.
 
     A panel for each of time to first token, time per output token, inter-token latency and end to
     end, one line with and one without the profiler. With up to 60 requests each request is a dot.
@@ -136,13 +130,17 @@ def request_latency(frame: pl.DataFrame, *, title: str | None = None) -> alt.VCo
     Parameters
     ----------
     frame : polars.DataFrame
-        Rows of ``run.requests``, one for each request. Warm-up is left out; all repeats of a phase
-        are merged.
+        Rows of ``run.requests``, one for each request, or their sums
+        (``llmprof.run.launch.run.requests.summarize(run.requests)``). Warm-up is left out; all
+        repeats of a phase are merged.
     """
+    if "metric" in frame.columns:
+        return _summed(frame, title)
+    draw.require(frame, ("phase", "ttft_ns", "tpot_ns", "e2e_ns"), chart="latencies")
     rows = frame.filter(pl.col("phase") != _WARM_UP)
     values = {name: points for name in _SHOWN if (points := _values(rows, name)).height}
     if not values:
-        raise draw.nothing("request_latency", "the engine reported no latency of a request")
+        raise draw.nothing("latencies", "the engine reported no latency of a request")
     phases = _phases(pl.concat(values.values())["phase"].unique().to_list())
     across = 1 if theme.is_narrow() else len(values) if len(values) < 4 else 2
     plot = (theme.inner() - _AXIS + _SPACE) // across - _SPACE
@@ -391,14 +389,15 @@ _WATERFALL_ROW, _MOST = 15, 60
 
 
 @draw.chart_of("llmprof.analyze.requests(run)", runs=False, refuses="there are no requests")
-def request_waterfall(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
+def requests(frame: AnyRun | pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
     """Requests over time, one in each row: waiting, prefill and decode.
 
     A row for each request in the order of arrival; if there are more than 60, the 60 with the
     latest first token. The parts of the waiting are drawn in a fixed order, not at the times at
     which they happened; prefill ends with the first token.
     """
-    draw.require(frame, _WATERFALL_COLUMNS, chart="request_waterfall")
+    frame = draw.frame_of(frame, analyze.requests)
+    draw.require(frame, _WATERFALL_COLUMNS, chart="requests")
     shown = frame.sort("ttft_ns", descending=True).head(_MOST).sort("start_ns", "request")
     first = int(draw.number(shown["start_ns"].min()))
     unit = theme.time_unit(draw.number(shown["end_ns"].max()) - first)

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
 import altair as alt
 import polars as pl
 
 from llmprof import analyze
-from llmprof.charts.base import draw, theme
+from llmprof.charts.base import compose, draw, theme
 from llmprof.charts.base.save import Box, Segment, along, around, place
 from llmprof.names import kernels
 from llmprof.replay.targets import OF_ANYTHING
 from llmprof.text import shorten
 from llmprof.theory import hardware
 from llmprof.theory.calls.call import number_of
+from llmprof.theory.shapes import Shape
 from llmprof.trace import Trace
+from llmprof.trace.metrics.data import Metrics
 from llmprof.units import format_ns
 
 _EXACT = 1e-6
@@ -231,29 +235,36 @@ def _launches(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 @draw.chart_of(
-    "llmprof.analyze.operators(trace) or speed_of_light(metrics)",
+    "llmprof.analyze.operators(trace), roofline(trace, model) or speed_of_light(metrics)",
     refuses="nothing has operations and memory traffic",
     runs=False,
 )
 def roofline(
-    frame: Trace | pl.DataFrame,
+    frame: Trace | Metrics | pl.DataFrame,
     *,
+    model: str | Path | Mapping[str, Any] | Shape | None = None,
     peaks: str | hardware.Device | None = None,
     title: str | None = None,
-) -> alt.LayerChart:
+) -> alt.LayerChart | alt.VConcatChart:
     """Every operator of a recording, or every profiled launch, under the roofs of its device, on
-    logarithmic axes.
+    logarithmic axes; of a model, where the time of a step goes beyond its bound.
 
     Under the slope the memory bandwidth limits a kernel; under a flat roof the peak of its number
     type does. What has no floating-point operations is not drawn; the subtitle names it. The area
     of a point is its time.
 
+    Of a model there is a panel for each phase. A bar is the mean time of a stage in a step and
+    rank; its first part is the least time, the rest the gap in the colour of its reason.
+
     Parameters
     ----------
-    frame : Trace or polars.DataFrame
-        Rows of ``operators(trace)`` or of ``speed_of_light(metrics)``. With a column ``stage`` (of
-        ``by=("stage",)``, or of ``ncu.layers(metrics)``, joined by ``kernel_id``) points have the
-        colours and names of stages, else the colours of their bounds.
+    frame : Trace, Metrics or polars.DataFrame
+        What was recorded, or rows of ``operators(trace)``, of ``roofline(trace, model)`` by stage
+        or of ``ncu.speed_of_light(metrics)``. With a column ``stage`` (of ``by=("stage",)``, or of
+        ``ncu.layers(metrics)``, joined by ``kernel_id``) points have the colours and names of
+        stages, else the colours of their bounds.
+    model : str, path, mapping or Shape, optional
+        Model whose bounds a trace is compared with, as for :func:`llmprof.analyze.roofline`.
     peaks : str or Device, optional
         The device; the chart then has its roofs for all number types in the frame. By default the
         roofs follow from ``roof_flop_per_s``: a type has its flat roof if a launch of this type
@@ -264,7 +275,14 @@ def roofline(
     LlmprofError
         The device is unknown.
     """
-    frame = draw.frame_of(frame, analyze.operators)
+    if isinstance(frame, Metrics):
+        frame = analyze.ncu.speed_of_light(frame)
+    if model is None:
+        frame = draw.frame_of(frame, analyze.operators)
+    else:
+        frame = draw.frame_of(frame, analyze.roofline, model, peaks)
+    if "why" in frame.columns:
+        return _gaps(frame, title)
     of_operators = "share_of_bound" in frame.columns
     frame = _launches(frame) if of_operators else frame
     draw.require(frame, _COLUMNS, chart="roofline")
@@ -476,3 +494,129 @@ def _operators_left_out(rows: pl.DataFrame) -> str:
                 f"{format_ns(draw.number(sums['ns'].sum()))} {why} ({', '.join(names)}{more})"
             )
     return f"Not drawn: {'; '.join(parts)}."
+
+
+REASONS = {
+    "least time": theme.COMPUTE,
+    "kernel below the roof": "#8FB8DE",
+    "fixed cost of kernels": "#D9B300",
+    "wait for others": theme.WAIT,
+    "launch gap": theme.CAUSES["host_bound"],
+    "at the roof": "#C7DCEF",
+    "no bound": theme.REST,
+}
+
+_MAX_STAGES = 14
+
+
+def _gaps(joined: pl.DataFrame, title: str | None) -> alt.VConcatChart:
+    """Where the time of a step goes beyond its bound: a panel for each phase."""
+    columns = ("phase", "step", "stage", "measured_ns", "bound_ns", "why")
+    draw.require(joined, columns, chart="roofline")
+    phases = theme.in_order(joined["phase"].drop_nulls(), ("prefill", "mixed", "decode"))
+    panels = [_gaps_panel(joined.filter(pl.col("phase") == phase), phase) for phase in phases]
+    reasons = set(joined["why"])
+    table = {
+        name: shade for name, shade in REASONS.items() if name == "least time" or name in reasons
+    }
+    chart = compose.rows(_legend(table), *panels, spacing=16)
+    last = joined.filter(pl.col("phase") == phases[-1])
+    measured, bound = draw.number(last["measured_ns"].sum()), draw.number(last["bound_ns"].sum())
+    reached = theme.percent(100 * bound / measured) if measured else "0 %"
+    sentence = f"The least time is {reached} of the measured {shorten(str(phases[-1]), 40)} steps"
+    notes = (
+        "Mean of a step, from its first event to the next step's, and rank (us, ms). "
+        "Least time: at the stated peaks of the device. The rest of a bar is the gap."
+    )
+    return theme.finish(chart, title or sentence, notes)
+
+
+def _gaps_panel(rows: pl.DataFrame, phase: str) -> alt.LayerChart:
+    steps = (
+        rows.select("rank", "step").n_unique()
+        if "rank" in rows.columns
+        else rows["step"].n_unique()
+    )
+    sums = rows.group_by("stage").agg(
+        pl.col("measured_ns", "bound_ns").sum() / steps,
+        why=pl.col("why").sort_by("measured_ns").last(),
+    )
+    sums = sums.sort("measured_ns", "stage", descending=[True, False])
+    shown = sums.head(_MAX_STAGES)
+    if sums.height > _MAX_STAGES:
+        more, why = pl.lit(f"{sums.height - _MAX_STAGES} more"), pl.lit("no bound")
+        rest = sums.tail(-_MAX_STAGES).select(
+            stage=more, measured_ns=pl.sum("measured_ns"), bound_ns=pl.sum("bound_ns"), why=why
+        )
+        shown = pl.concat([shown, rest.head(1)])
+    unit = theme.time_unit(draw.number(shown["measured_ns"].max()))
+    bound = pl.min_horizontal("bound_ns", "measured_ns")
+    least = shown.select("stage", part=pl.lit("least time"), start=pl.lit(0.0), end=bound / unit.ns)
+    rest = shown.select(
+        "stage", part="why", start=bound / unit.ns, end=pl.col("measured_ns") / unit.ns
+    )
+    data = pl.concat([least, rest], how="vertical_relaxed").filter(pl.col("end") > pl.col("start"))
+    share = (100 * pl.col("bound_ns") / pl.col("measured_ns")).fill_nan(0.0)
+    of_it = "" if theme.is_narrow() else " of it least time"
+    factor = pl.when(pl.col("bound_ns") > 0).then(
+        pl.format(
+            ", {}{}", share.map_elements(theme.percent, return_dtype=pl.String), pl.lit(of_it)
+        )
+    )
+    words = pl.concat_str(draw.duration("measured_ns"), factor.fill_null(pl.lit("")))
+    labels = shown.select("stage", end=pl.col("measured_ns") / unit.ns, label=words)
+    order = shown["stage"].to_list()
+    y = names_axis("stage", order)
+    scale = alt.Scale(
+        domain=[0, draw.number(labels["end"].max()) * (2.6 if theme.is_narrow() else 1.38) or 1.0]
+    )
+    x = alt.X(
+        "start:Q",
+        scale=scale,
+        axis=theme.axis(f"time ({unit.symbol})", tickCount=4 if theme.is_narrow() else 8),
+    )
+    colour = alt.Color("part:N", scale=theme.shades(REASONS), legend=None)
+    tips = draw.tips("stage:N", "part:N")
+    bars = (
+        alt.Chart(draw.inline(data))
+        .mark_bar()
+        .encode(x=x, x2=alt.X2("end:Q"), y=y, color=colour, tooltip=tips)
+    )
+    texts = draw.behind(labels, alt.X("end:Q", scale=scale), y)
+    named = f"{phase}: {steps} step{'s' if steps != 1 else ''} of a rank"
+    return theme.layered(bars, texts).properties(
+        width=theme.inner() - 120, height=24 * len(order), title=theme.heading(named)
+    )
+
+
+def _legend(table: dict[str, str]) -> alt.LayerChart:
+    """Colours of the reasons in one row."""
+    marks: list[alt.Chart] = []
+    x, line = 6.0, 0
+    for name, shade in table.items():
+        wide = 30 + 6.4 * len(name)
+        if theme.is_narrow() and x > 6 and x + wide > theme.inner() - 120:
+            x, line = 6.0, line + 1
+        marks += key(x, 8 + 18 * line, shade, name)
+        x += wide
+    return theme.layered(*marks).properties(width=theme.inner() - 120, height=16 + 18 * line)
+
+
+def key(x: float, y: float, shade: str, label: str) -> list[alt.Chart]:
+    """A colour and what it means, at a place of the plot (px)."""
+    square = alt.Chart(draw.constant({})).mark_point(
+        shape="square", filled=True, size=130, color=shade, opacity=1
+    )
+    text = alt.Chart(draw.constant({})).mark_text(
+        align="left", baseline="middle", fontSize=theme.TEXT_PX, color=theme.INK
+    )
+    return [
+        square.encode(x=alt.XValue(x), y=alt.YValue(y)),
+        text.encode(x=alt.XValue(x + 11), y=alt.YValue(y), text=alt.TextValue(label)),
+    ]
+
+
+def names_axis(field: str, names: list[str]) -> alt.Y:
+    """Channel of horizontal bars in the order of their names."""
+    axis = alt.Axis(title=None, ticks=False, domain=False, labelFontWeight="bold")
+    return alt.Y(f"{field}:N", sort=None, scale=alt.Scale(domain=names), axis=axis)

@@ -8,8 +8,7 @@ import altair as alt
 import polars as pl
 
 from llmprof.charts.base import compose, draw, theme
-from llmprof.charts.roofline import roofline
-from llmprof.text import shorten
+from llmprof.charts.roofline import key, names_axis, roofline
 from llmprof.theory import hardware
 from llmprof.units import format_ns
 
@@ -174,26 +173,6 @@ def _key(width: float) -> alt.LayerChart:
         marks += key(x, -6, shade, label)
         x += 34 + 6.6 * len(label)
     return theme.layered(*marks)
-
-
-def key(x: float, y: float, shade: str, label: str) -> list[alt.Chart]:
-    """A colour and what it means, at a place of the plot (px)."""
-    square = alt.Chart(draw.constant({})).mark_point(
-        shape="square", filled=True, size=130, color=shade, opacity=1
-    )
-    text = alt.Chart(draw.constant({})).mark_text(
-        align="left", baseline="middle", fontSize=theme.TEXT_PX, color=theme.INK
-    )
-    return [
-        square.encode(x=alt.XValue(x), y=alt.YValue(y)),
-        text.encode(x=alt.XValue(x + 11), y=alt.YValue(y), text=alt.TextValue(label)),
-    ]
-
-
-def names_axis(field: str, names: list[str]) -> alt.Y:
-    """Channel of horizontal bars in the order of their names."""
-    axis = alt.Axis(title=None, ticks=False, domain=False, labelFontWeight="bold")
-    return alt.Y(f"{field}:N", sort=None, scale=alt.Scale(domain=names), axis=axis)
 
 
 def _work(row: dict[str, float]) -> str:
@@ -615,124 +594,6 @@ def theory_memory(sweep: pl.DataFrame, *, title: str | None = None) -> alt.Layer
     chart = theme.layered(*marks).properties(width=theme.inner() - 70, height=300)
     note = "Cache of whole requests to their ends; activations of a step of at most 16,384 tokens."
     return theme.finish(chart, title or sentence, note)
-
-
-REASONS = {
-    "least time": theme.COMPUTE,
-    "kernel below the roof": "#8FB8DE",
-    "fixed cost of kernels": "#D9B300",
-    "wait for others": theme.WAIT,
-    "launch gap": theme.CAUSES["host_bound"],
-    "at the roof": "#C7DCEF",
-    "no bound": theme.REST,
-}
-
-_MOST = 14
-
-
-@draw.chart_of(
-    "llmprof.analyze.roofline(trace, model)",
-    "phase step stage measured_ns bound_ns why",
-    runs=False,
-)
-def bound_gap(joined: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
-    """Where the time of a step goes beyond its bound.
-
-    A panel for each phase. A bar is the mean time of a stage in a step and rank; its first part is
-    the least time, the rest the gap in the colour of its reason.
-
-    Parameters
-    ----------
-    joined : polars.DataFrame
-        ``analyze.roofline(trace, model)`` by stage.
-    """
-    phases = theme.in_order(joined["phase"].drop_nulls(), ("prefill", "mixed", "decode"))
-    panels = [_gaps_panel(joined.filter(pl.col("phase") == phase), phase) for phase in phases]
-    reasons = set(joined["why"])
-    table = {
-        name: shade for name, shade in REASONS.items() if name == "least time" or name in reasons
-    }
-    chart = compose.rows(_legend(table), *panels, spacing=16)
-    last = joined.filter(pl.col("phase") == phases[-1])
-    measured, bound = draw.number(last["measured_ns"].sum()), draw.number(last["bound_ns"].sum())
-    reached = theme.percent(100 * bound / measured) if measured else "0 %"
-    sentence = f"The least time is {reached} of the measured {shorten(str(phases[-1]), 40)} steps"
-    notes = (
-        "Mean of a step, from its first event to the next step's, and rank (us, ms). "
-        "Least time: at the stated peaks of the device. The rest of a bar is the gap."
-    )
-    return theme.finish(chart, title or sentence, notes)
-
-
-def _gaps_panel(rows: pl.DataFrame, phase: str) -> alt.LayerChart:
-    steps = (
-        rows.select("rank", "step").n_unique()
-        if "rank" in rows.columns
-        else rows["step"].n_unique()
-    )
-    sums = rows.group_by("stage").agg(
-        pl.col("measured_ns", "bound_ns").sum() / steps,
-        why=pl.col("why").sort_by("measured_ns").last(),
-    )
-    sums = sums.sort("measured_ns", "stage", descending=[True, False])
-    shown = sums.head(_MOST)
-    if sums.height > _MOST:
-        more, why = pl.lit(f"{sums.height - _MOST} more"), pl.lit("no bound")
-        rest = sums.tail(-_MOST).select(
-            stage=more, measured_ns=pl.sum("measured_ns"), bound_ns=pl.sum("bound_ns"), why=why
-        )
-        shown = pl.concat([shown, rest.head(1)])
-    unit = theme.time_unit(draw.number(shown["measured_ns"].max()))
-    bound = pl.min_horizontal("bound_ns", "measured_ns")
-    least = shown.select("stage", part=pl.lit("least time"), start=pl.lit(0.0), end=bound / unit.ns)
-    rest = shown.select(
-        "stage", part="why", start=bound / unit.ns, end=pl.col("measured_ns") / unit.ns
-    )
-    data = pl.concat([least, rest], how="vertical_relaxed").filter(pl.col("end") > pl.col("start"))
-    share = (100 * pl.col("bound_ns") / pl.col("measured_ns")).fill_nan(0.0)
-    of_it = "" if theme.is_narrow() else " of it least time"
-    factor = pl.when(pl.col("bound_ns") > 0).then(
-        pl.format(
-            ", {}{}", share.map_elements(theme.percent, return_dtype=pl.String), pl.lit(of_it)
-        )
-    )
-    words = pl.concat_str(draw.duration("measured_ns"), factor.fill_null(pl.lit("")))
-    labels = shown.select("stage", end=pl.col("measured_ns") / unit.ns, label=words)
-    order = shown["stage"].to_list()
-    y = names_axis("stage", order)
-    scale = alt.Scale(
-        domain=[0, draw.number(labels["end"].max()) * (2.6 if theme.is_narrow() else 1.38) or 1.0]
-    )
-    x = alt.X(
-        "start:Q",
-        scale=scale,
-        axis=theme.axis(f"time ({unit.symbol})", tickCount=4 if theme.is_narrow() else 8),
-    )
-    colour = alt.Color("part:N", scale=theme.shades(REASONS), legend=None)
-    tips = draw.tips("stage:N", "part:N")
-    bars = (
-        alt.Chart(draw.inline(data))
-        .mark_bar()
-        .encode(x=x, x2=alt.X2("end:Q"), y=y, color=colour, tooltip=tips)
-    )
-    texts = draw.behind(labels, alt.X("end:Q", scale=scale), y)
-    named = f"{phase}: {steps} step{'s' if steps != 1 else ''} of a rank"
-    return theme.layered(bars, texts).properties(
-        width=theme.inner() - 120, height=24 * len(order), title=theme.heading(named)
-    )
-
-
-def _legend(table: dict[str, str]) -> alt.LayerChart:
-    """Colours of the reasons in one row."""
-    marks: list[alt.Chart] = []
-    x, line = 6.0, 0
-    for name, shade in table.items():
-        wide = 30 + 6.4 * len(name)
-        if theme.is_narrow() and x > 6 and x + wide > theme.inner() - 120:
-            x, line = 6.0, line + 1
-        marks += key(x, 8 + 18 * line, shade, name)
-        x += wide
-    return theme.layered(*marks).properties(width=theme.inner() - 120, height=16 + 18 * line)
 
 
 @draw.chart_of(

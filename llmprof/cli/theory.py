@@ -354,7 +354,7 @@ def _joined(args: Namespace, terminal: Terminal) -> str:
         drawn = [
             str(
                 charts.save(
-                    charts.bound_gap(joined), args.charts / "bound_gap.png", overwrite=args.force
+                    charts.roofline(joined), args.charts / "bound_gap.png", overwrite=args.force
                 )
             )
         ]

@@ -143,7 +143,7 @@ class Theory(ipywidgets.VBox):  # type: ignore[misc]
             "Ranks": lambda: curves("tp_size"),
             "Memory": lambda: charts.theory_memory(theories.sweep(profile)),
             "Parameters": lambda: charts.theory_parameters(profile.parameter_table),
-            _BOUND: lambda: charts.bound_gap(joined),
+            _BOUND: lambda: charts.roofline(joined),
         }
 
     def _changed(self, _change: object) -> None:

@@ -115,7 +115,7 @@ FINDINGS: Final = {
         (groups by {{ group.evidence }}).{% endif %}""",
         """{% if group %}Look for what these ranks share before touching communication: their host (other processes,
         clocks, power and temperature limits), their switch, their part of the model or of the requests.
-        analyze.late_groups compares all groups, charts.rank_heatmap shows when it happens.
+        analyze.late_groups compares all groups, charts.ranks shows when it happens.
         {%- elif cause %}The finding {{ cause|replace("_", " ") }} says why rank {{ late }} is late.
         {%- elif on_host %}Find out why that rank is late before touching communication: compare the times of its
         operators with those of the others, pin each rank to cores of its own, and look for other processes on those

@@ -189,7 +189,7 @@ MANY_RANKS: Final = 8
 
 def _rank_steps(trace: Trace) -> Drawn:
     _many(trace)
-    return charts.rank_heatmap(analyze.rank_steps(trace), groups=analyze.rank_groups(trace))
+    return charts.ranks(analyze.rank_steps(trace), groups=analyze.rank_groups(trace))
 
 
 def _rank_waits(trace: Trace) -> Drawn:
@@ -199,7 +199,7 @@ def _rank_waits(trace: Trace) -> Drawn:
         raise AnalysisError(
             "no rank waits for another in a collective", hint="compare the times of their steps"
         )
-    return charts.rank_heatmap(rows, value="wait_ns", groups=groups)
+    return charts.ranks(rows, value="wait_ns", groups=groups)
 
 
 def _late_groups(trace: Trace) -> Drawn:
@@ -214,7 +214,7 @@ def _late_groups(trace: Trace) -> Drawn:
         raise AnalysisError(
             "no rank waits for another in a collective", hint="compare the times of their steps"
         )
-    return charts.late_groups(late)
+    return charts.ranks(late)
 
 
 def _many(trace: Trace) -> None:
@@ -474,7 +474,7 @@ def bound_section(
     try:
         joined = analyze.roofline(trace, model, tp_size=tp_size, pp_size=pp_size)
         share = format_share(coverage_of(joined)["explained_share"])
-        spec, small = page.twice(lambda: charts.bound_gap(joined))
+        spec, small = page.twice(lambda: charts.roofline(joined))
         figure = Figure("bound_gap", _SHOWS, spec=spec, small=small)
         words += f" Theory knows {share} of the device time."
     except LlmprofError as error:
@@ -523,7 +523,7 @@ def _holders(trace: Trace) -> Drawn:
         if holders["rank"].n_unique() == 1
         else f"Drawn: rank {rank}; analyze.memory(trace, by='holder') has all."
     )
-    return charts.memory_holders(holders.filter(pl.col("rank") == rank)), note
+    return charts.memory(holders.filter(pl.col("rank") == rank)), note
 
 
 MEMORY = Drawing("memory", "allocated and reserved memory over time", _memory)

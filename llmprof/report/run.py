@@ -391,7 +391,7 @@ CUDA_API = Drawing(
 REQUESTS = Drawing(
     "requests",
     "latencies of the requests",
-    lambda run: charts.requests(summarize(run.requests)),
+    lambda run: charts.latencies(summarize(run.requests)),
     picture=True,
 )
 COUNTERS = Drawing(
@@ -401,12 +401,12 @@ DASHBOARD = Drawing("dashboard", "the run on one page", _dashboard, picture=True
 REQUEST_LATENCY = Drawing(
     "request_latency",
     "latencies of single requests",
-    lambda run: charts.request_latency(run.requests),
+    lambda run: charts.latencies(run.requests),
 )
 REQUEST_WATERFALL = Drawing(
     "request_waterfall",
     "requests over time",
-    lambda run: charts.request_waterfall(analyze.requests(run)),
+    lambda run: charts.requests(analyze.requests(run)),
 )
 ROOFLINE = Drawing(
     "roofline",

@@ -38,8 +38,8 @@ CHARTS: dict[str, tuple[Maker, Callable[[], pl.DataFrame]]] = {
         frames.attributed,
     ),
     "layers": (charts.layers, frames.layered),
-    "rank_heatmap": (charts.rank_heatmap, frames.ranked),
-    "late_groups": (charts.late_groups, frames.late),
+    "ranks": (charts.ranks, frames.ranked),
+    "ranks, of groups": (charts.ranks, frames.late),
     "utilisation": (charts.utilisation, frames.used),
     "breakdown": (charts.breakdown, frames.attributed),
     "breakdown, by rank": (
@@ -62,11 +62,11 @@ CHARTS: dict[str, tuple[Maker, Callable[[], pl.DataFrame]]] = {
     "opportunities": (charts.opportunities, frames.gained),
     "stalls": (charts.stalls, frames.stalled),
     "counters": (charts.counters, frames.sampled),
-    "request_latency": (charts.request_latency, frames.requested),
-    "request_waterfall": (charts.request_waterfall, frames.joined_requests),
+    "latencies": (charts.latencies, frames.requested),
+    "requests": (charts.requests, frames.joined_requests),
     "kernels": (charts.kernels, frames.summed),
     "cuda_api": (charts.cuda_api, frames.called_api),
-    "requests": (charts.requests, frames.summarised),
+    "latencies, summed": (charts.latencies, frames.summarised),
     "sweep_latency": (charts.sweep_latency, frames.swept),
     "sweep_throughput": (charts.sweep_throughput, frames.swept),
     "sweep_scaling": (charts.sweep_scaling, frames.swept),
@@ -91,15 +91,15 @@ CHARTS: dict[str, tuple[Maker, Callable[[], pl.DataFrame]]] = {
     "theory_roofline": (lambda f: charts.theory_roofline(f, "H200"), frames.by_theory),
     "theory_curves": (charts.theory_curves, frames.ranged),
     "theory_memory": (charts.theory_memory, frames.ranged),
-    "bound_gap": (charts.bound_gap, frames.joined),
+    "roofline, of a model": (charts.roofline, frames.joined),
     "predicted": (charts.predicted, frames.predictions),
 }
-_RATES = ("late_groups", "sweep_throughput", "sweep_scaling", "trial_effects", "study_slices")
+_RATES = ("ranks, of groups", "sweep_throughput", "sweep_scaling", "trial_effects", "study_slices")
 _RATES += ("theory_shares", "theory_parameters", "theory_memory")
 """Charts without a time."""
 
 _NAMED = {
-    "requests": ("phase", "metric"),
+    "latencies, summed": ("phase", "metric"),
     "sweep_time": ("part",),
     "trial_effects": ("verdict",),
     "study_pareto": ("kind",),
@@ -273,7 +273,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         "all counters stay at zero",
     ),
     "warm-up": (
-        lambda: charts.request_latency(frames.requested().filter(phase="warmup")),
+        lambda: charts.latencies(frames.requested().filter(phase="warmup")),
         "reported no latency",
     ),
     "no stack": (lambda: charts.flame(frames.stacked().with_columns(value=pl.lit(0))), "flame"),
@@ -290,7 +290,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         "value='kernels'",
     ),
     "no waits": (
-        lambda: charts.rank_heatmap(frames.ranked().with_columns(wait_ns=NULL), value="wait_ns"),
+        lambda: charts.ranks(frames.ranked().with_columns(wait_ns=NULL), value="wait_ns"),
         "not known",
     ),
     "no time": (lambda: charts.kernels(frames.summed().with_columns(total_ns=pl.lit(0))), "zero"),

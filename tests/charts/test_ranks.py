@@ -15,7 +15,7 @@ def sixteen():
 
 def test_a_cell_is_a_step_of_a_rank(sixteen) -> None:
     rows = analyze.rank_steps(sixteen)
-    chart = charts.rank_heatmap(rows, value="wait_ns", groups=analyze.rank_groups(sixteen))
+    chart = charts.ranks(rows, value="wait_ns", groups=analyze.rank_groups(sixteen))
     cells = specs.rows(chart, "rect", "row", "time")
     assert len(cells) == RANKS * STEPS
     assert sum(cell["time"] for cell in cells) * 1_000 == pytest.approx(rows["wait_ns"].sum())  # us
@@ -36,7 +36,7 @@ def test_one_late_rank_of_a_thousand_stays_visible() -> None:
     rows = pl.DataFrame(
         {"rank": rank, "step": np.tile(np.arange(300), 1024), "phase": "decode"}
     ).with_columns(step_ns=pl.when(pl.col("rank") == 999).then(30_000_000).otherwise(10_000_000))
-    chart = charts.rank_heatmap(rows)
+    chart = charts.ranks(rows)
     cells = pl.DataFrame(specs.rows(chart, "rect", "row", "time"))
     assert cells.height == 128 * 75
     assert cells.filter(pl.col("time") > 20)["ranks"].unique().to_list() == ["992 to 999"]
@@ -50,7 +50,7 @@ def test_unknown_waiting_is_grey(sixteen) -> None:
     hole = rows.with_columns(wait_ns=pl.when(pl.col("rank") != 3).then("wait_ns"))
     assert any(
         "not known (10 of 160 cells)" in text
-        for text in specs.texts(charts.rank_heatmap(hole, value="wait_ns"))
+        for text in specs.texts(charts.ranks(hole, value="wait_ns"))
     )
 
 

@@ -58,3 +58,28 @@ def test_what_was_not_recorded_is_not_drawn() -> None:
         charts.kernels(Trace({"kernels": schema.empty("kernels")}))
     with pytest.raises(NotCapturedError):
         charts.memory(Trace({"kernels": schema.empty("kernels")}))
+
+
+def test_the_frame_says_which_picture_of_a_question_is_drawn() -> None:
+    names = {column: charts.memory(frame) for column, frame in held().items()}
+    assert specs.rows(names["holder"], "bar", "blocks")
+    assert specs.rows(names["time"], "area", "allocated")
+    with pytest.raises(AnalysisError, match="blocks"):
+        charts.memory(held()["holder"].drop("blocks"))
+
+
+def held() -> dict[str, pl.DataFrame]:
+    """Rows as ``analyze.memory`` returns them, over time and of the holders."""
+    place = {"rank": [0, 0], "device": [0, 0]}
+    size = {"allocated_bytes": [1 << 20, 3 << 20], "reserved_bytes": [4 << 20, 4 << 20]}
+    return {
+        "time": pl.DataFrame({**place, "time_ns": [0, 5_000], **size}),
+        "holder": pl.DataFrame(
+            {
+                "part": ["weights", "unknown"],
+                "holder": ["a", "b"],
+                "bytes": [9, 1],
+                "blocks": [3, 1],
+            }
+        ),
+    }

@@ -130,7 +130,7 @@ class Requests(Explorer, room="requests"):
         """PNG image of the requests with the latest first token."""
         from llmprof import charts
 
-        return charts.to_png_bytes(charts.request_waterfall(self.frame), scale=1.25)
+        return charts.to_png_bytes(charts.requests(self.frame), scale=1.25)
 
     def _row(self, number: int) -> pl.DataFrame:
         row = self.frame.filter(request=number)

@@ -15,11 +15,11 @@ def points(chart) -> list[tuple[float, float]]:
 
 
 def test_each_request_is_a_step():
-    chart = charts.request_latency(frame(30, 10, 20, 20))
+    chart = charts.latencies(frame(30, 10, 20, 20))
     assert points(chart) == [(10, 0), (10, 25), (20, 50), (20, 75), (30, 100)]
     assert len(specs.rows(chart, "point", "share")) == 4
     assert chart.to_dict()["title"]["text"] == "Median without profiler: first token after 20.0 ms"
-    chart = charts.request_latency(frames.requested())
+    chart = charts.latencies(frames.requested())
     drawn = specs.rows(chart, "point", "share")
     assert {row["part"] for row in drawn} == {"without profiler", "under the profiler"}
     assert max(row["value"] for row in drawn) < 1000, "ms"
@@ -47,6 +47,6 @@ def test_gaps_between_tokens_count_each():
             "itl_ns": [[1000, 3000], [2000]],
         }
     )
-    chart = charts.request_latency(rows)
+    chart = charts.latencies(rows)
     assert [value for value, _ in points(chart)] == [1, 1, 2, 3]
     assert chart.to_dict()["title"]["text"] == "Time from token to token"

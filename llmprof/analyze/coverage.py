@@ -26,7 +26,7 @@ call, and an operator on the host."""
     help="share of the device time that has a step, a stage, a launch …",
     view="coverage",
     recorded="device activity or operators",
-    columns="rank measure share covered_ns total_ns missing_events of",
+    columns="rank measure share covered_ns total_ns missing_events impossible_events of",
     reported=True,
     section="steps",
     apart=(),
@@ -37,13 +37,16 @@ def coverage(trace: Trace) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        ``rank, measure, share, covered_ns, total_ns, events, missing_events, of``, a row for each rank with events
-        and each measure: step, stage, category, launch, operator. ``total_ns`` is the summed duration of all kernels
-        and copies of the rank (operators, for a run on CPU), ``of`` says so in words; the share is null if it is 0.
+        ``rank, measure, share, covered_ns, total_ns, events, missing_events, impossible_events, of``, a row for each
+        rank with events and each measure: step, stage, category, launch, operator. ``total_ns`` is the summed duration
+        of all kernels and copies of the rank (operators, for a run on CPU), ``of`` says so in words; the share is null
+        if it is 0. ``impossible_events`` of the rank's files are in no table, because their time or length cannot be:
+        it is infinite, negative, absurdly large or no number.
     """
     events = attribute(trace)
     on_cpu = events.height > 0 and (events["source"] == "op").all()
     denominator = OF_OPERATORS if on_cpu else "summed time of kernels and copies"
+    impossible = {file.get("rank"): file.get("impossible", 0) for file in trace.coverage.get("files", ())}
     parts = [
         events.group_by("rank").agg(
             measure=pl.lit(measure),
@@ -58,8 +61,11 @@ def coverage(trace: Trace) -> pl.DataFrame:
         pl.concat(parts)
         .with_columns(
             share=pl.when(pl.col("total_ns") > 0).then(pl.col("covered_ns") / pl.col("total_ns")),
+            impossible_events=pl.col("rank").replace_strict(impossible, default=0, return_dtype=pl.Int64),
             of=pl.lit(denominator),
         )
-        .select("rank", "measure", "share", "covered_ns", "total_ns", "events", "missing_events", "of")
+        .select(
+            "rank", "measure", "share", "covered_ns", "total_ns", "events", "missing_events", "impossible_events", "of"
+        )
         .sort("rank", maintain_order=True)
     )

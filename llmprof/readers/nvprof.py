@@ -8,7 +8,6 @@ sessions are ns since the epoch.
 """
 
 import csv
-import math
 import re
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -17,7 +16,7 @@ import polars as pl
 
 from llmprof import schema
 from llmprof.errors import ReadError
-from llmprof.readers.common.reader import MOST_NS, Part, Probe, Reader, Request, bytes_of, text_of, trace_of
+from llmprof.readers.common.reader import Part, Probe, Reader, Request, bytes_of, ns, text_of, trace_of
 from llmprof.storage import sqlite
 from llmprof.text import counted, left_out
 from llmprof.trace import Trace
@@ -130,7 +129,7 @@ def _quantity(cell: str, unit: str, factors: dict[str, float] | dict[str, int]) 
         value = float(match[1].replace(",", "")) * factor
     except ValueError:
         return None
-    return round(value) if math.isfinite(value) and value < MOST_NS else None
+    return ns(value)
 
 
 def _total(cells: dict[str, str], units: dict[str, str]) -> dict[str, object] | None:
@@ -283,7 +282,7 @@ class _Session:
         return frame.with_columns(pl.lit(None, pl.Int64).alias(name) for name in columns if name not in frame.columns)
 
     def _timed(self, frame: pl.DataFrame) -> pl.DataFrame:
-        whole = frame.filter((pl.col("start") > 0) & (pl.col("end") >= pl.col("start")))
+        whole = frame.filter(pl.col("start") > 0)
         self.lost += frame.height - whole.height
         return whole.with_columns(start_ns="start", dur_ns=pl.col("end") - pl.col("start"))
 

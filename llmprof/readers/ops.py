@@ -69,7 +69,7 @@ def _table(columns: Mapping[str, Any], schema: Mapping[str, Any]) -> pl.DataFram
     """A table of the file, with durations in place of ends."""
     frame = pl.DataFrame({name: columns[name] for name in schema}, schema=dict(schema))
     return frame.with_columns(
-        dur_ns=(pl.col("end_ns") - pl.col("start_ns")).clip(0),
+        dur_ns=pl.col("end_ns") - pl.col("start_ns"),
         host_dur_ns=pl.col("host_end_ns") - pl.col("host_start_ns"),
         behind_ns=pl.col("end_ns") - pl.col("host_end_ns"),
     )

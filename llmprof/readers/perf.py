@@ -16,7 +16,7 @@ import polars as pl
 
 from llmprof.errors import ReadError
 from llmprof.readers.common.event_stream import Blocks
-from llmprof.readers.common.reader import Probe, Reader, Request, bytes_of, text_of, trace_of
+from llmprof.readers.common.reader import MOST_NS, Probe, Reader, Request, bytes_of, text_of, trace_of
 from llmprof.text import left_out
 from llmprof.trace import Trace
 
@@ -70,6 +70,10 @@ def _text(data: bytes) -> str:
     return data.decode("utf-8", errors="replace").replace("\r\n", "\n").replace("\0", "")
 
 
+_MOST_S: Final = MOST_NS // 1_000_000_000 + 1
+"""Seconds from which on a time cannot be."""
+
+
 def _parsed(text: str) -> tuple[pl.DataFrame, int, int]:
     lines = pl.DataFrame({"line": pl.Series(text.split("\n"), dtype=pl.String)}).filter(
         (pl.col("line").str.len_bytes() > 0) & ~pl.col("line").str.starts_with("#")
@@ -104,14 +108,14 @@ def _parsed(text: str) -> tuple[pl.DataFrame, int, int]:
     samples = whole.select(
         process=pl.col("pid").cast(pl.Int64, strict=False),
         thread=pl.coalesce("tid", "pid").cast(pl.Int64, strict=False),
-        time_ns=pl.col("seconds").cast(pl.Int64) * 1_000_000_000
+        time_ns=pl.col("seconds").cast(pl.Int64, strict=False).fill_null(_MOST_S).clip(0, _MOST_S) * 1_000_000_000
         + pl.col("fraction").str.pad_end(9, "0").cast(pl.Int64),
         name="name",
         stack=idle + pl.col("stack"),
         module=pl.col("module").replace("[unknown]", None),
         command=pl.col("command").str.strip_chars(),
         event="event",
-        value=pl.when(clock).then(pl.col("period").cast(pl.Int64, strict=False)).otherwise(1).fill_null(1),
+        value=pl.when(clock).then(pl.col("period").cast(pl.Int64, strict=False)).otherwise(1),
         unit=pl.when(clock).then(pl.lit("ns")).otherwise(pl.lit("samples")),
         cpu=pl.col("cpu").cast(pl.Int32, strict=False),
     )

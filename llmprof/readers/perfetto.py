@@ -225,7 +225,7 @@ class _Events:
                 self.unmatched += 1
                 return
             start, name, category = self._open[track].pop()
-            self.rows.append((track, start, max(0, time_ns - start), name, category))
+            self.rows.append((track, start, time_ns - start, name, category))
             return
         name = event.name or self._names[sequence].get(event.name_iid, "unnamed")
         categories = [*event.categories, *(self._categories[sequence].get(iid, "") for iid in event.category_iids)]

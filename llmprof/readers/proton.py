@@ -12,7 +12,7 @@ from typing import Any, Final, TypeGuard
 import polars as pl
 
 from llmprof.errors import ReadError
-from llmprof.readers.common.reader import Probe, Reader, Request, json_of, trace_of
+from llmprof.readers.common.reader import Probe, Reader, Request, json_of, ns, trace_of
 from llmprof.text import left_out
 from llmprof.trace import Trace
 
@@ -22,7 +22,7 @@ _LAUNCH_DATA: Final = "__proton_launch_metadata"
 """Range of the kernels that compute the values of a launch hook; they are not part of the program."""
 
 _SUFFIXES: Final = re.compile(r"time \((ns|us|ms|s)\)")
-_FACTOR: Final = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9}
+_FACTOR: Final = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 
 
 def _sniff(probe: Probe) -> bool:
@@ -72,10 +72,10 @@ def _row(names: list[str], metrics: dict[str, Any], *, leaf: bool) -> tuple[Any,
     times = [
         value * _FACTOR[match[1]]
         for key, value in metrics.items()
-        if (match := _SUFFIXES.fullmatch(key)) and _number(value)
+        if (match := _SUFFIXES.fullmatch(key)) and isinstance(value, int | float) and not isinstance(value, bool)
     ]
     scope = [name for name in names[:-1] if name != "ROOT"]
-    if not times or names == ["ROOT"] or not 0 <= times[0] < 2**62:
+    if not times or names == ["ROOT"]:
         return None
     kind = "range" if not leaf or _LAUNCH_DATA in scope else "kernel"
     count = metrics.get("count")
@@ -88,7 +88,7 @@ def _row(names: list[str], metrics: dict[str, Any], *, leaf: bool) -> tuple[Any,
         names[-1],
         "\n".join(scope) or None,
         int(count) if _number(count) and 0 <= count < 2**62 else None,
-        round(times[0]),
+        ns(times[0]),
         sum(flops) if flops else None,
         float(moved) if _number(moved) else None,
     )

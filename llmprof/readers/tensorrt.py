@@ -14,7 +14,7 @@ from typing import Any, Final
 import polars as pl
 
 from llmprof.errors import ReadError
-from llmprof.readers.common.reader import MOST_NS, Probe, Reader, Request, json_of, trace_of
+from llmprof.readers.common.reader import Probe, Reader, Request, json_of, ns, trace_of
 from llmprof.text import counted, left_out
 from llmprof.trace import Trace
 
@@ -40,7 +40,7 @@ def _rows(path: Path) -> tuple[list[dict[str, Any]], str]:
 def _read_profile(path: Path, request: Request) -> Trace:
     rows, damage = _rows(path)
     iterations = next((row["count"] for row in rows if isinstance(row.get("count"), int) and "name" not in row), None)
-    layers = [row for row in rows if isinstance(row.get("name"), str)]
+    layers = [row for row in rows if isinstance(row.get("name"), str) and row.get("timeMs") is not None]
     types = _layer_information(path)
     totals = pl.DataFrame(
         {
@@ -48,7 +48,7 @@ def _read_profile(path: Path, request: Request) -> Trace:
             "name": [row["name"] for row in layers],
             "scope": [types.get(row["name"]) for row in layers],
             "count": [iterations] * len(layers),
-            "total_ns": [_ns(row.get("timeMs")) for row in layers],
+            "total_ns": [_ns(row["timeMs"]) for row in layers],
             "median_ns": [_ns(row.get("medianMs")) for row in layers],
         },
         schema={
@@ -56,17 +56,14 @@ def _read_profile(path: Path, request: Request) -> Trace:
             "median_ns": pl.Int64,
         },
     )  # fmt: skip
-    whole = totals.filter(pl.col("total_ns").is_not_null())
     notes = [] if iterations is not None else ["the number of iterations is not in the file"]
-    if lost := totals.height - whole.height + len(rows) - len(layers) - (iterations is not None):
+    if lost := len(rows) - len(layers) - (iterations is not None):
         notes.append(left_out(lost, "entry", "without a name or a time"))
-    return trace_of(path, "trt-profile", {"totals": whole}, events=len(layers), notes=notes, damage=damage)
+    return trace_of(path, "trt-profile", {"totals": totals}, events=len(layers), notes=notes, damage=damage)
 
 
 def _ns(value: object) -> int | None:
-    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value * 1e6 < MOST_NS:
-        return round(value * 1e6)
-    return None
+    return None if (number := _float(value)) is None else ns(number * 1e6)
 
 
 def _layer_information(profile: Path) -> dict[str, str]:
@@ -95,17 +92,15 @@ def _read_times(path: Path, request: Request) -> Trace:
     )
 
     def spans(begin: str, took: pl.Expr) -> pl.DataFrame:
-        start = (pl.col(begin) * 1e6).round().cast(pl.Int64, strict=False)
-        length = (took * 1e6).round().cast(pl.Int64, strict=False)
-        times = frame.select("iteration", start_ns=start, dur_ns=length).drop_nulls()
-        return times.filter((pl.col("dur_ns") >= 0) & pl.col("start_ns").is_between(0, MOST_NS))
+        stated = frame.select("iteration", start_ns=pl.col(begin) * 1e6, dur_ns=took * 1e6).drop_nulls()
+        return stated.with_columns(pl.col("start_ns", "dur_ns").round().cast(pl.Int64, strict=False))
 
     device = pl.lit(0, dtype=pl.Int32)
     parts, copies = [], []
     for begin, length, name, copy in _STAGES:
         stage = spans(begin, pl.col(length)).with_columns(device=device)
         if copy:
-            moved = stage.filter(pl.col("dur_ns") > 0)
+            moved = stage.filter(pl.col("dur_ns").ne_missing(0))
             copies.append(moved.select("device", "start_ns", "dur_ns", name=pl.lit(name), kind=pl.lit(copy)))
         else:
             label = pl.format("iteration {}", "iteration")
@@ -123,7 +118,9 @@ def _read_times(path: Path, request: Request) -> Trace:
 
 
 def _float(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(min(max(value, -1e300), 1e300))  # an integer may have more digits
+    return None
 
 
 def _starts(pattern: re.Pattern[bytes]) -> Callable[[Probe], bool]:

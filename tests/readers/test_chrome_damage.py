@@ -238,6 +238,8 @@ def test_duplicate_keys_last_one_counts(read):
     assert part.tables["kernels"].select("name", "start_ns", "stream").row(0) == ("b", 2000, 2)
     bad = b'{"ph": "X", "cat": "cpu_op", "name": "f(\\"x\\": NaN, {}: inf)", "ts": 1, "dur": NaN, "pid": 1, "tid": 1}'
     part = read(b'{"traceEvents": [' + bad + b"]}")
+    assert part.coverage["impossible"] == 1
+    part = read(b'{"traceEvents": [' + bad.replace(b"NaN, \"pid", b"2, \"pid") + b"]}")
     assert part.tables["ops"]["name"].item() == 'f("x": NaN, {}: inf)'
 
 

@@ -12,6 +12,7 @@ from typing import Final
 import polars as pl
 
 from llmprof.errors import ReadError, TraceWarning
+from llmprof.readers.common.reader import IMPOSSIBLE, MOST_NS
 from llmprof.storage import sqlite
 from llmprof.storage.files import regular
 
@@ -21,9 +22,6 @@ ABSENT: Final = ("", "N/A", "NA", "None", "nan", "NULL")
 NS_PER_UNIT: Final = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 BYTES_PER_UNIT: Final = {"B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30}
 """Bytes by unit, powers of 1024 in msprof: 2,160,232 KB in its text are 2,212,077,568 bytes in its database."""
-
-_MOST_NS: Final = 2**61
-"""Largest number (ns) that counts as a time."""
 
 _HEADING: Final = re.compile(r"(?P<name>.*?)(?:\((?P<unit>[^()]*)\))?$")
 
@@ -87,14 +85,14 @@ def number(frame: pl.DataFrame, *names: str) -> pl.Expr:
     return text(frame, *names).cast(pl.Float64, strict=False)
 
 
-def time_ns(frame: pl.DataFrame, *stems: str) -> pl.Expr:
+def time_ns(frame: pl.DataFrame, *stems: str, unreadable: int | None = None) -> pl.Expr:
     """The first of some columns of times as int64 ns, converted from the unit that its heading names."""
     for stem in stems:
         for unit, factor in NS_PER_UNIT.items():
-            if f"{stem}_{unit}" in frame.columns:
-                return ns_of_text(pl.col(f"{stem}_{unit}"), factor)
+            if (name := f"{stem}_{unit}") in frame.columns:
+                return ns_of_text(pl.col(name), factor, unreadable)
         if stem in frame.columns:  # versions of 2023 do not write the unit of start times: us, or ns since the epoch
-            scaled_ns = ns_of_text(pl.col(stem))
+            scaled_ns = ns_of_text(pl.col(stem), unreadable=unreadable)
             whole_ns = pl.col(stem).str.extract(r"^\s*(\d{18,19})\s*$", 1).cast(pl.Int64, strict=False)
             return pl.coalesce(whole_ns, scaled_ns)
     return pl.lit(None, dtype=pl.Int64)
@@ -109,8 +107,10 @@ def size_bytes(frame: pl.DataFrame, *stems: str) -> pl.Expr:
     return pl.lit(None, dtype=pl.Int64)
 
 
-def ns_of_text(value: pl.Expr, factor: int = 1000) -> pl.Expr:
-    """Times as decimal text in a unit of ``factor`` ns, exactly, as int64 ns; null if the text is not a number."""
+def ns_of_text(value: pl.Expr, factor: int = 1000, unreadable: int | None = None) -> pl.Expr:
+    """Times as decimal text in a unit of ``factor`` ns, exactly, as int64 ns; ``unreadable`` for text that is none."""
+    if unreadable is not None:
+        return pl.when(value.is_not_null()).then(ns_of_text(value, factor).fill_null(unreadable))
     # float64 cannot hold epoch microseconds with a fraction exactly, so the digits are converted as text.
     digits = len(str(factor)) - 1
     if not digits:
@@ -123,10 +123,10 @@ def ns_of_text(value: pl.Expr, factor: int = 1000) -> pl.Expr:
     kept = fraction.str.slice(0, digits).str.pad_end(digits, "0").cast(pl.Int64, strict=False)
     rounded = pl.when(fraction.str.slice(digits, 1).cast(pl.Int64, strict=False).fill_null(0) >= 5).then(1).otherwise(0)
     units = whole_part.cast(pl.Int64, strict=False)
-    plain = pl.when(units <= _MOST_NS // factor).then(units * factor + kept + rounded)
+    plain = pl.when(units <= MOST_NS // factor).then(units * factor + kept + rounded)
     signed = pl.when(sign.is_not_null()).then(-plain).otherwise(plain)
     wide = (value.cast(pl.Float64, strict=False) * factor).round()  # 1e-05 and the like
-    wide = pl.when(wide.is_finite() & wide.is_between(-(2.0**61), 2.0**61)).then(wide).cast(pl.Int64, strict=False)
+    wide = pl.when(wide.abs() <= MOST_NS).then(wide).cast(pl.Int64, strict=False)
     return pl.coalesce(signed, wide)
 
 
@@ -153,11 +153,11 @@ class Database:
         existing = {c: t for c, t in types.items() if c in self.columns[table]}
         if not existing:
             return None
-        frame = sqlite.read(self.path, table, existing)
-        return frame.select(
+        frame = sqlite.read(self.path, table, existing).select(
             pl.col(c).cast(t, strict=False) if c in existing else pl.lit(None, dtype=t).alias(c)
             for c, t in types.items()
         )
+        return frame.with_columns(pl.col(c).fill_null(IMPOSSIBLE) for c in types if c == "startNs")
 
     @cached_property
     def strings(self) -> dict[int, str]:

@@ -14,7 +14,7 @@ from llmprof.readers.ascend.tables import CALLS, PIECES, Frames, device_tables, 
 from llmprof.storage import sqlite
 
 NONE: Final = tables.NO_ID
-_DUR_NS: Final = (pl.col("endNs") - pl.col("startNs")).fill_null(0).clip(0)
+_DUR_NS: Final = pl.col("endNs") - pl.col("startNs")
 _LEVELS: Final = {5000: "runtime", 5500: "hccl", 10000: "node", 15000: "model", 20000: "acl"}
 _OP, _QUEUE, _PYTHON, _MSTX = 50001, 50002, 50003, 50004
 _PMU_NAMES: Final = {"aic_total_time": "aic_time", "aiv_total_time": "aiv_time"}
@@ -77,7 +77,7 @@ def _host(db: Database, *, python_functions: bool) -> tuple[Frames, pl.DataFrame
         ("startNs", "endNs", "globalTid", "connectionId", "name", "inputDtypes", "inputShapes", "callchainId", "type"),
     )
     if api is not None:
-        api = api.filter(pl.col("startNs").is_not_null()).sort("startNs", maintain_order=True)
+        api = api.sort("startNs", maintain_order=True)
         if not python_functions:
             api = api.filter((pl.col("type") != _PYTHON) | pl.col("type").is_null())
         api = _thread(api).with_columns(start_ns="startNs", dur_ns=_DUR_NS, name=db.named("name").fill_null("unnamed"))
@@ -118,14 +118,14 @@ def _host(db: Database, *, python_functions: bool) -> tuple[Frames, pl.DataFrame
             queue = queue.with_columns(connectionId=pl.coalesce("_queue", "connectionId"))
     set_ranges = db.read("MSTX_EVENTS", ("startNs", "endNs", "globalTid", "message", "domainId"))
     if set_ranges is not None and set_ranges.height:
-        set_ranges = _thread(set_ranges.drop_nulls("startNs")).select(
+        set_ranges = _thread(set_ranges).select(
             "process", "thread", start_ns="startNs", dur_ns=_DUR_NS, name=db.named("message").fill_null("unnamed"),
             domain=db.named("domainId").fill_null("mstx"), on_device=pl.lit(value=False),
         )  # fmt: skip
         markers.append(set_ranges)
     collected = db.read("GC_RECORD", ("startNs", "endNs", "globalTid"))
     if collected is not None and collected.height:
-        collected = _thread(collected.drop_nulls("startNs")).select(
+        collected = _thread(collected).select(
             "process", "thread", start_ns="startNs", dur_ns=_DUR_NS, name=pl.lit(tables.GC), domain=pl.lit("gc"),
             on_device=pl.lit(value=False),
         )  # fmt: skip
@@ -178,7 +178,7 @@ def _calls(db: Database, queue: pl.DataFrame | None) -> pl.DataFrame | None:
         prefix = level.replace_strict(tables.LEVELS, default=None, return_dtype=pl.String)
         plain = db.named("name").fill_null("unnamed")
         is_whole = prefix.is_null() | plain.str.contains("@")
-        rows = _thread(rows.drop_nulls("startNs")).with_columns(
+        rows = _thread(rows).with_columns(
             start_ns="startNs", dur_ns=_DUR_NS,
             name=pl.when(is_whole).then(plain).otherwise(pl.format("{}@{}", prefix, plain)),
             correlation=_id("connectionId"), ascend_level=level, ascend_queue_id=pl.lit(None, dtype=pl.Int64),
@@ -205,7 +205,7 @@ def _device(db: Database, links: pl.DataFrame, runtime: pl.DataFrame | None, tim
     )
     calls, pieces = _collectives(db, tasks, links, times)
     if tasks is not None:
-        tasks = tasks.drop_nulls("startNs").with_columns(
+        tasks = tasks.with_columns(
             start_ns="startNs", dur_ns=_DUR_NS, device="deviceId", stream="streamId", task_id="taskId",
             context=_id("contextId"), correlation=_id("connectionId"), task_type=db.named("taskType"),
         )  # fmt: skip
@@ -275,7 +275,7 @@ def _collectives(
         return None, None
     types = db.enum("ENUM_HCCL_DATA_TYPE", _DEFAULT_TYPES)
     dtype = pl.col("dataType").replace_strict(types, default=None, return_dtype=pl.String)
-    ops = ops.drop_nulls("startNs").select(
+    ops = ops.select(
         "opId",
         device="deviceId",
         start_ns="startNs",

@@ -14,6 +14,7 @@ from llmprof.errors import ReadError, listed
 from llmprof.readers.ascend import files, folder, tables
 from llmprof.readers.ascend.files import Database
 from llmprof.readers.ascend.tables import CALLS
+from llmprof.readers.common.reader import IMPOSSIBLE, MOST_NS, ns
 from llmprof.storage.files import regular
 
 _PMU: Final = (
@@ -27,8 +28,8 @@ def kernels(path: Path) -> pl.DataFrame:
     """Kernels and collective calls of ``kernel_details.csv``, ``op_summary*.csv`` or ``task_time*.csv``."""
     raw = files.read(path)
     name = files.has(raw, "name", "op_name", "kernel_name")
-    start = files.time_ns(raw, "start_time", "task_start_time", "start_timestamp", "task_start")
-    if name is None or raw.select(start).to_series().null_count() == raw.height > 0:
+    times = ("start_time", "task_start_time", "start_timestamp", "task_start")
+    if name is None or raw.select(files.time_ns(raw, *times)).to_series().null_count() == raw.height > 0:
         raise ReadError(
             f"{path.name} has no names or no start times of kernels; its headings are {raw.columns[:12]}",
             expected="the columns Name and Start Time(us), or Op Name and Task Start Time(us)",
@@ -40,8 +41,8 @@ def kernels(path: Path) -> pl.DataFrame:
         stream=files.whole(raw, "stream_id"),
         task_id=files.whole(raw, "task_id"),
         context=files.whole(raw, "context_id"),
-        start_ns=start,
-        dur_ns=files.time_ns(raw, "duration", "task_duration", "task_time").fill_null(0).clip(0),
+        start_ns=files.time_ns(raw, *times, unreadable=IMPOSSIBLE),
+        dur_ns=files.time_ns(raw, "duration", "task_duration", "task_time", unreadable=IMPOSSIBLE).fill_null(0),
         name=pl.col(name),
         task_type=files.text(raw, "accelerator_core", "task_type", "kernel_type"),
         ascend_op_type=files.text(raw, "type", "op_type"),
@@ -98,7 +99,7 @@ def communication(path: Path) -> pl.DataFrame:
             continue
         name, _, group = label.partition("@")
         # a float of us since the epoch is exact to a quarter of a us, which is enough to tell calls of one name apart
-        start = round(times["Start Timestamp(us)"] * 1000)
+        start = ns(times["Start Timestamp(us)"] * 1000)
         rows.append((name, group or None, start, *(_ms(times.get(key)) for key in _COMMUNICATION_TIMES)))
     schema = {"name": pl.String, "group": pl.String, "start_ns": pl.Int64}
     schema |= dict.fromkeys(_COMMUNICATION_TIMES.values(), pl.Int64)
@@ -115,7 +116,7 @@ _COMMUNICATION_TIMES: Final = {
 
 
 def _ms(value: Any) -> int | None:
-    return round(value * 1e6) if isinstance(value, int | float) else None
+    return round(value * 1e6) if isinstance(value, int | float) and abs(value) < MOST_NS // 1_000_000 else None
 
 
 def _calls(path: Path) -> Iterator[tuple[str, str, str, Any]]:

@@ -21,6 +21,7 @@ from llmprof.names.operators import first_true
 from llmprof.progress import Progress
 from llmprof.readers.ascend.files import ns_of_text
 from llmprof.readers.common.event_stream import BLOCK_BYTES, EventStream
+from llmprof.readers.common.reader import IMPOSSIBLE
 from llmprof.readers.common.repair import ListDecoder, fit, objects
 
 LAYERS: Final[tuple[tuple[str, str], ...]] = (
@@ -234,7 +235,8 @@ def _spans(events: list[_Event]) -> pl.DataFrame:
     }
     frame = pl.DataFrame(columns)
     return frame.with_columns(
-        start_ns=ns_of_text(pl.col("start")), dur_ns=ns_of_text(pl.col("dur")).fill_null(0).clip(0)
+        start_ns=ns_of_text(pl.col("start"), unreadable=IMPOSSIBLE),
+        dur_ns=ns_of_text(pl.col("dur"), unreadable=IMPOSSIBLE).fill_null(0),
     ).drop("start", "dur")
 
 

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 import msgspec
 import polars as pl
 
+from llmprof.readers.common.reader import MOST_NS
 from llmprof.readers.common.repair import BAD_JSON, fit
 
 EXACT_US: Final = 2.0**43
@@ -25,9 +26,6 @@ Below it, float64 numbers are at most 2**-10 us = 0.977 ns apart, so the one nea
 0.489 ns of it. A time of whole ns is the only one so near, and rounding finds it; one with fractions of a ns becomes
 one of the two ns around it. At twice the size, neighbouring ns share a number.
 """
-
-MOST_NS: Final = 2**61
-"""Larger times are not accepted; the sum of two accepted ones fits into an int64."""
 
 _MOST_US: Final = MOST_NS // 1000
 
@@ -67,10 +65,10 @@ _FIRST: Final = 64
 
 
 def in_ns(frames: Sequence[pl.DataFrame], base_ns: int) -> list[pl.DataFrame]:
-    """The columns of times as int64 ns: starts from the base, durations not below zero.
+    """The columns of times as int64 ns, starts from the base.
 
-    A value that is not a number, or is above :data:`MOST_NS`, becomes null; a null duration counts as zero. Frames with
-    the same columns of times are converted together.
+    A value that is not a number, or is above :data:`MOST_NS`, becomes null. Frames with the same columns of times are
+    converted together.
     """
     alike: dict[tuple[tuple[str, pl.DataType], ...], list[int]] = defaultdict(list)
     for place, frame in enumerate(frames):
@@ -96,8 +94,7 @@ def _in_ns(column: str, dtype: pl.DataType, base_ns: int) -> pl.Expr:
             ns = us.floor().cast(pl.Int64) * 1000 + ((us - us.floor()) * 1000 + 0.5).floor().cast(pl.Int64)
         else:
             ns = us * 1000
-    ns = ns.fill_null(0).clip(0) if column.startswith("dur") else ns + base_ns
-    return ns.alias(f"{column[:-3]}_ns")
+    return (ns if column.startswith("dur") else ns + base_ns).alias(f"{column[:-3]}_ns")
 
 
 def _exact_column(values: Sequence[msgspec.Raw]) -> pl.Series:
@@ -155,7 +152,7 @@ class Event(msgspec.Struct, gc=False):
     pid: Id = None
     tid: Id = None
     ts: int | float | None = None
-    dur: int | float | None = None
+    dur: int | float | None = 0
     args: msgspec.Raw = _NOTHING
 
 
@@ -177,7 +174,7 @@ class ExactEvent(msgspec.Struct, gc=False):
     pid: Id = None
     tid: Id = None
     ts: msgspec.Raw = msgspec.Raw(b"")
-    dur: msgspec.Raw = msgspec.Raw(b"")
+    dur: msgspec.Raw = msgspec.Raw(b"0")
     args: msgspec.Raw = _NOTHING
 
 

@@ -555,7 +555,7 @@ def _sniff(probe: Probe) -> bool:
 
 READER = Reader(
     name="chrome",
-    version=9,
+    version=10,
     what="Chrome trace JSON (PyTorch profiler and others), plain or gzip",
     sniff=_sniff,
     read=lambda path, request: read(

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import csv
+import json
 import lzma
 import re
 import sqlite3
 import struct
+import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
@@ -248,6 +250,10 @@ def describe(
         warnings += _no_device(parts, meta, launches=with_calls and any(part.launches() for part in parts))
     files = [{"rank": rank, **part.coverage} for part, rank in zip(parts, ranks, strict=True)]
     sums = {key: sum(part.coverage.get(key, 0) for part in parts) for key in COUNTED}
+    if sums["impossible"]:
+        where = listed(dict.fromkeys(part.path.name for part in parts if part.coverage.get("impossible")))
+        which = "whose time or length cannot be (infinite, negative, absurdly large or no number)"
+        warnings.append(f"{where}: {left_out(sums['impossible'], 'event', which)}")
     return meta, {"files": files, "warnings": warnings, **sums}
 
 
@@ -264,7 +270,7 @@ def _groups(part: Part, key: str) -> dict[str, Any]:
     }
 
 
-COUNTED: Final = ("events", "kept", "matched", "bytes", "lost_bytes", "lost_pieces")
+COUNTED: Final = ("events", "kept", "matched", "impossible", "bytes", "lost_bytes", "lost_pieces")
 """Counts of the coverage that are summed over the files."""
 
 
@@ -321,8 +327,38 @@ def _no_device(parts: Sequence[Part], meta: Mapping[str, Any], *, launches: bool
 MOST_TEXT_BYTES: Final = 1 << 30
 """Largest size of a report, since reports are read as a whole."""
 
-MOST_NS: Final = 2**62
-"""Largest accepted time in ns."""
+MOST_NS: Final = 2**61
+"""Largest accepted time in ns; the sum of two fits into an int64."""
+
+IMPOSSIBLE: Final = 2 * MOST_NS
+"""Stands for a time or length that the file states but that cannot be: :class:`Part` leaves its event out."""
+
+_TIME: Final = (-MOST_NS, MOST_NS)
+_LENGTH: Final = (0, 2**53)  # 104 days: no recording is longer, and a float64 holds all its ns
+_BOUNDS: Final[dict[str, dict[str, tuple[float, float]]]] = {
+    **{table: {"start_ns": _TIME, "time_ns": _TIME, "dur_ns": _LENGTH} for table in schema.TABLES},
+    "counters": {"time_ns": _TIME, "value": (-sys.float_info.max, sys.float_info.max)},
+    "samples": {"time_ns": _TIME, "value": (0, MOST_NS)},
+    "totals": dict.fromkeys(("total_ns", "median_ns", "min_ns", "max_ns"), _LENGTH),
+}
+"""Least and largest possible value by table and column."""
+
+
+def possible(frame: pl.DataFrame, table: str) -> pl.DataFrame:
+    """The rows of a table whose times and lengths can be: finite, no length below zero, no null where one is needed."""
+    optional = {column.name for column in schema.TABLES[table].columns if column.nullable}
+    can_be = [
+        pl.col(name).is_between(*bounds).fill_null(name in optional)
+        for name, bounds in _BOUNDS[table].items()
+        if name in frame.columns
+    ]
+    whole = frame.select(pl.all_horizontal(can_be)).to_series() if can_be and frame.height else None
+    return frame if whole is None or whole.all() else frame.filter(whole)
+
+
+def ns(value: float) -> int:
+    """A number of ns as a whole one, :data:`IMPOSSIBLE` if it is infinite, too large or not a number."""
+    return round(value) if abs(value) <= MOST_NS else IMPOSSIBLE
 
 
 def bytes_of(path: Path, *, most: int = MOST_TEXT_BYTES) -> tuple[bytes, str]:
@@ -340,9 +376,11 @@ def bytes_of(path: Path, *, most: int = MOST_TEXT_BYTES) -> tuple[bytes, str]:
 def json_of(path: Path, expected: str) -> tuple[Any, str]:
     """JSON document of a file, plain or gzip, and the reason why the file ends early (empty if it is complete)."""
     data, damage = bytes_of(path)
-    try:
+    with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return msgspec.json.decode(data), damage
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    try:  # NaN and infinities, which are no JSON, but which Python writes
+        return json.loads(data), damage
+    except (ValueError, RecursionError) as error:
         found = f"{path.name} is not complete JSON: {error}"
         raise ReadError(found, expected=expected, hint="record or export it again") from error
 
@@ -402,7 +440,10 @@ MOST_RANKS = 1 << 17
 
 @dataclass(slots=True)
 class Part:
-    """Tables of one file, without the column ``rank`` and with absolute times in ns, and facts about the file."""
+    """Tables of one file, without the column ``rank`` and with absolute times in ns, and facts about the file.
+
+    Readers leave in their tables what cannot be, as null or as a value out of bounds; it is left out here.
+    """
 
     path: Path
     tables: dict[str, pl.DataFrame]
@@ -411,7 +452,18 @@ class Part:
     ``versions`` and ``options``; unknown ones are missing."""
     coverage: dict[str, Any]
     """Counts of what was read and lost: ``events``, ``kept``, ``matched`` (told by two files, and counted once),
-    ``skipped``, ``bytes``, ``lost_bytes``, ``lost_pieces``; and ``notes``, which become warnings."""
+    ``impossible`` (left out for a time or length that cannot be), ``skipped``, ``bytes``, ``lost_bytes``,
+    ``lost_pieces``; and ``notes``, which become warnings."""
+
+    def __post_init__(self) -> None:
+        impossible = 0
+        for name, frame in self.tables.items():
+            self.tables[name] = possible(frame, name)
+            if name != "collectives" or "kernels" not in self.tables:  # they are among the kernels, too
+                impossible += frame.height - self.tables[name].height
+        if impossible:
+            self.coverage["impossible"] = self.coverage.get("impossible", 0) + impossible
+            self.coverage["kept"] = max(0, self.coverage.get("kept", 0) - impossible)
 
     @property
     def says_rank(self) -> bool:

@@ -137,7 +137,7 @@ class Samples:
             "missing_ranks": [],
         }
         kept = len(self._rows)
-        counts = {"events": kept, "kept": kept, "bytes": path.stat().st_size}
+        counts = {"events": kept + self.lost, "kept": kept, "bytes": path.stat().st_size}
         file = {"rank": -1, "file": path.name, **counts, "skipped": dict(skipped or {})}
         coverage = {"files": [file], **counts, "warnings": [*notes, *lost]}
         counters = frame.with_columns(pl.col("time_ns") - first, rank=pl.lit(-1, pl.Int32))

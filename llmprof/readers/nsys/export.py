@@ -14,10 +14,10 @@ from typing import Final
 import polars as pl
 
 from llmprof.errors import NotCapturedError, ReadError
-from llmprof.readers.common.reader import MOST_RANKS, Wanted
+from llmprof.readers.common.reader import MOST_NS, MOST_RANKS, Wanted
 from llmprof.storage import files, sqlite
 from llmprof.storage.files import regular
-from llmprof.text import counted, left_out
+from llmprof.text import counted
 
 REPORT_SUFFIXES = (".nsys-rep", ".qdrep")
 """Suffixes of reports of nsys; the second one is that of versions before 2021.4."""
@@ -337,8 +337,6 @@ KERNEL_COLUMNS = {
 }  # fmt: skip
 _TYPES = dict.fromkeys(("deviceId", *(c for c in KERNEL_COLUMNS if c[:4] in ("grid", "bloc", "regi"))), pl.Int32())
 """Types of columns that have four bytes in our schema."""
-MOST_NS = 2**61
-"""Largest accepted time in ns, so that the sum of two times fits into an int64."""
 _OWNERS = {
     **dict.fromkeys((name.lower() for name in (KERNEL, GRAPH, MEMCPY, MEMSET, MEMORY)), "globalPid"),
     **dict.fromkeys((name.lower() for name in (RUNTIME, NVTX, "PROFILER_OVERHEAD")), "globalTid"),
@@ -425,15 +423,9 @@ class Export:
 
     def _mended(self, frame: pl.DataFrame, table: str) -> pl.DataFrame:
         """Complete the events, so that all have a time, an end and a process."""
-        before = frame.height
-        frame = frame.filter(pl.col("start").is_between(-MOST_NS, MOST_NS))
-        if lost := before - frame.height:
-            self.note(left_out(lost, "row", f"of {table} without a valid start"))
-        if "end" in frame.columns:
-            frame = frame.with_columns(pl.when(pl.col("end").is_between(-MOST_NS, MOST_NS)).then("end").alias("end"))
-            if table not in _OPEN and (endless := frame["end"].null_count()):
-                self.note(f"the end is missing in {counted(endless, 'row')} of {table}: the duration is read as 0")
-                frame = frame.with_columns(pl.col("end").fill_null(pl.col("start")))
+        if "end" in frame.columns and table not in _OPEN and (endless := frame["end"].null_count()):
+            self.note(f"the end is missing in {counted(endless, 'row')} of {table}: the duration is read as 0")
+            frame = frame.with_columns(pl.col("end").fill_null(pl.col("start")))
         owner_column = owner(table)
         if owner_column in frame.columns and (strays := frame[owner_column].null_count()):
             if owner_column == "globalPid" and "correlationId" in frame.columns and not self._only_process:
@@ -521,7 +513,7 @@ class Export:
 
     def _times(self, frame: pl.DataFrame) -> pl.DataFrame:
         return frame.with_columns(
-            start_ns=pl.col("start") + self.start_ns, dur_ns=(pl.col("end") - pl.col("start")).clip(0)
+            start_ns=pl.col("start") + self.start_ns, dur_ns=pl.col("end") - pl.col("start")
         ).drop("start", "end")
 
 

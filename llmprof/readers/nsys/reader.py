@@ -634,7 +634,8 @@ class _Export(nsys.Export):
         ranges = events.filter(pl.col("eventType").is_in(nsys.RANGES))
         ranges = ranges.join(domains, on=["pid", "domainId"], how="left", maintain_order="left")
         # A range that was open when the capture stopped has no end; its end is the last known time.
-        last = pl.max_horizontal(pl.col("end").max(), pl.col("start").max())
+        possible = [pl.when(pl.col(c).is_between(-nsys.MOST_NS, nsys.MOST_NS)).then(c) for c in ("start", "end")]
+        last = pl.max_horizontal(time.max() for time in possible)
         is_mark = pl.col("eventType") == nsys.MARK
         ranges = ranges.with_columns(end=pl.when(is_mark).then("start").otherwise(pl.coalesce("end", last)))
         default = pl.when(pl.col("domainId").fill_null(0) == 0).then(pl.lit("nvtx")).otherwise(pl.lit("unnamed domain"))

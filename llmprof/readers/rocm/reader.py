@@ -15,10 +15,10 @@ import polars as pl
 
 from llmprof.errors import ReadError
 from llmprof.names.operators import first_true
-from llmprof.readers.common.reader import MOST_NS, Part, Probe, Reader, Request, bytes_of, table_of, text_of
+from llmprof.readers.common.reader import Part, Probe, Reader, Request, bytes_of, table_of, text_of
 from llmprof.storage import sqlite
 from llmprof.storage.files import special
-from llmprof.text import counted, left_out
+from llmprof.text import counted
 
 START: Final = re.compile(rb'^\s*\{\s*"rocprofiler-sdk-tool"\s*:')
 _MOST_BYTES: Final = 4 << 30
@@ -186,9 +186,7 @@ def _part_of(path: Path, process: _Process, size: int) -> Part:
         "markers": markers.with_columns(domain=pl.lit("roctx"), on_device=pl.lit(value=False)),
     }
     events = sum(map(len, (dispatches, moves, calls, ranges)))
-    kept = sum(frame.height for frame in tables.values())
-    notes = [left_out(events - kept, "event", "without a complete time")] if kept < events else []
-    coverage = {"file": path.name, "events": events, "kept": kept, "bytes": size, "notes": notes}
+    coverage = {"file": path.name, "events": events, "kept": events, "bytes": size}
     devices = sorted({agent.product_name or agent.name for agent in gpus})
     recorded = {name: frame for name, frame in tables.items() if frame.height or name in ("kernels", "copies")}
     return Part(path, recorded, {"devices": devices, "device_count": len(gpus), "absolute": False}, coverage)
@@ -210,7 +208,7 @@ _TYPES: Final[dict[str, type[pl.DataType]]] = {"name": pl.String, "kind": pl.Str
 
 
 def _timed(records: Sequence[_Record], **columns: list[Any]) -> pl.DataFrame:
-    """Records with a complete time."""
+    """Records as a frame."""
     times = {
         "start_ns": [r.start_timestamp for r in records],
         "end": [r.end_timestamp for r in records],
@@ -334,10 +332,8 @@ def _agent(raw: pl.DataFrame, name: str) -> pl.Expr:
 
 
 def timed(frame: pl.DataFrame) -> pl.DataFrame:
-    """Events with valid times, with ``dur_ns`` in place of ``end``."""
-    start, end = pl.col("start_ns"), pl.col("end")
-    whole = frame.filter(start.is_between(0, MOST_NS) & end.is_between(start, MOST_NS))
-    return whole.with_columns(dur_ns=end - start).drop("end")
+    """Events with ``dur_ns`` in place of ``end``."""
+    return frame.with_columns(dur_ns=pl.col("end") - pl.col("start_ns")).drop("end")
 
 
 def _kernels(raw: pl.DataFrame) -> dict[str, pl.DataFrame]:
@@ -411,7 +407,7 @@ def _totals(raw: pl.DataFrame) -> dict[str, pl.DataFrame]:
         min_ns=_int(raw, "MinNs"),
         max_ns=_int(raw, "MaxNs"),
     )
-    return {"totals": frame.filter(pl.col("total_ns").is_between(0, MOST_NS))}
+    return {"totals": frame}
 
 
 def _counters(raw: pl.DataFrame) -> dict[str, pl.DataFrame]:
@@ -426,7 +422,7 @@ def _counters(raw: pl.DataFrame) -> dict[str, pl.DataFrame]:
         value=pl.col("Counter_Value").cast(pl.Float64, strict=False),
         unit=pl.lit("1"),
     )
-    return {"counters": frame.drop_nulls(["time_ns", "name", "value"])}
+    return {"counters": frame.drop_nulls("name")}
 
 
 _READ: Final = {"kernels": _kernels, "copies": _copies, "runtime": _calls, "totals": _totals, "counters": _counters}
@@ -466,10 +462,8 @@ def _part(path: Path, columns_of: sqlite.Tables, tables: dict[str, pl.DataFrame]
         found = "; ".join([f"{path.name} has no event", *columns_of.notes()])
         raise ReadError(found, expected="a recording of rpd or rocprofv3")
     whole = {name: timed(frame) if "end" in frame.columns else frame for name, frame in tables.items()}
-    kept = sum(frame.height for frame in whole.values())
-    notes = [left_out(events - kept, "event", "without a complete time")] if kept < events else []
-    counts = {"events": events, "kept": kept, "bytes": path.stat().st_size}
-    return Part(path, whole, dict(head), {"file": path.name, **counts, "notes": [*notes, *columns_of.notes()]})
+    counts = {"events": events, "kept": events, "bytes": path.stat().st_size}
+    return Part(path, whole, dict(head), {"file": path.name, **counts, "notes": columns_of.notes()})
 
 
 def _read(
@@ -560,7 +554,7 @@ def _rpd(path: Path, columns_of: sqlite.Tables) -> dict[str, pl.DataFrame]:
         tables["counters"] = samples.select(
             device=pl.col("deviceId").cast(pl.Int32, strict=False), time_ns="start",
             name=pl.col("monitorType").fill_null("unnamed"), value=pl.col("value").cast(pl.Float64, strict=False),
-        ).drop_nulls(["time_ns", "value"])  # fmt: skip
+        )  # fmt: skip
     return tables
 
 

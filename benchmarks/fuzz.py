@@ -139,6 +139,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("readers", nargs="*", help="names, or the beginning of names (default: all)")
     parser.add_argument("--files", type=int, default=1000, help="files a reader")
+    parser.add_argument("--first", type=int, default=0, help="number of the first of them, for files not yet tried")
     parser.add_argument("--keep", type=Path, default=Path(".bench/fuzz"), help="where to keep what breaks")
     parser.add_argument("--corpus", type=Path, default=Path(".bench/fuzz-seeds"), help="where the seeds are")
     parser.add_argument("--results", type=Path, help="file to go on from and to add to: a run may be cut at any time")
@@ -146,7 +147,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=1, help="processes at a time")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin nothing new after so long")
     options = parser.parse_args()
-    end = time.monotonic() + 60 * options.minutes
+    end, last = time.monotonic() + 60 * options.minutes, options.first + options.files
     from tests.fuzz import seeds
 
     options.keep.mkdir(parents=True, exist_ok=True)
@@ -167,12 +168,14 @@ def main() -> None:
                 batch = json.loads(line)
                 if (batch["reader"], batch["first"]) not in done:
                     take(batch) if path != options.results else done.update({(batch["reader"], batch["first"]): batch})
-    wanted = [(name, first) for first in range(0, options.files, BATCH) for name in names if (name, first) not in done]
+    wanted = [
+        (name, first) for first in range(options.first, last, BATCH) for name in names if (name, first) not in done
+    ]
 
     def tried(name: str, first: int) -> dict[str, Any] | None:
         if time.monotonic() > end:
             return None
-        return one_batch(name, first, min(BATCH, options.files - first), options.keep, options.corpus)
+        return one_batch(name, first, min(BATCH, last - first), options.keep, options.corpus)
 
     with ThreadPoolExecutor(options.workers) as workers:
         for future in as_completed([workers.submit(tried, *one) for one in wanted]):

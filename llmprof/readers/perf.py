@@ -108,7 +108,7 @@ def _parsed(text: str) -> tuple[pl.DataFrame, int, int]:
     samples = whole.select(
         process=pl.col("pid").cast(pl.Int64, strict=False),
         thread=pl.coalesce("tid", "pid").cast(pl.Int64, strict=False),
-        time_ns=pl.col("seconds").cast(pl.Int64, strict=False).fill_null(_MOST_S).clip(0, _MOST_S) * 1_000_000_000
+        time_ns=pl.col("seconds").cast(pl.Int64).clip(upper_bound=_MOST_S) * 1_000_000_000
         + pl.col("fraction").str.pad_end(9, "0").cast(pl.Int64),
         name="name",
         stack=idle + pl.col("stack"),

@@ -13,7 +13,7 @@ import polars as pl
 
 from llmprof.errors import ReadError
 from llmprof.readers.common.reader import Probe, Reader, Request, bytes_of, table_of, text_of, trace_of
-from llmprof.text import counted, left_out
+from llmprof.text import counted
 from llmprof.trace import Trace
 
 _SEPARATORS: Final = (",", "\t", ";", "|")
@@ -67,9 +67,7 @@ def _read(path: Path, request: Request) -> Trace:
     stacked = "Stack" in first
     notes = [f"the number of cells is wrong in {counted(ragged, 'row')}"] if ragged else []
     callers = _callers(depths)
-    own, lost = _own_time(rows, times, callers, stacked=stacked)
-    if lost:
-        notes.append(left_out(lost, "row", "without a time"))
+    own = _own_time(rows, times, callers, stacked=stacked)
     stacks: list[str] = []
     for name, caller in zip(names, callers, strict=True):
         above = "" if caller is None or not stacked else stacks[caller]
@@ -81,7 +79,7 @@ def _read(path: Path, request: Request) -> Trace:
         event=pl.lit("CPU time"),
         value=own,
         unit=pl.lit("ns"),
-    ).filter((pl.col("value") > 0) & (pl.col("name") != "Total"))
+    ).filter(pl.col("value").ne_missing(0) & (pl.col("name") != "Total"))
     return trace_of(path, "vtune", {"samples": samples}, events=table.height, notes=notes, damage=damage)
 
 
@@ -97,18 +95,15 @@ def _depths(text: str, separator: str) -> tuple[list[int], list[str]]:
     return depths, names
 
 
-def _own_time(
-    rows: pl.DataFrame, times: dict[str, str], callers: list[int | None], *, stacked: bool
-) -> tuple[pl.Series, int]:
-    """Self time of each row, without its callees (ns), and the number of rows without a time."""
+def _own_time(rows: pl.DataFrame, times: dict[str, str], callers: list[int | None], *, stacked: bool) -> pl.Series:
+    """Self time of each row, without its callees (ns); null where it has none."""
 
     def ns(column: str) -> pl.Series:
         seconds = rows[column].str.extract(_NUMBER, 1).cast(pl.Float64, strict=False)
         return (seconds * 1e9).round().cast(pl.Int64, strict=False)
 
     if "self" in times or not stacked:
-        said = ns(times.get("self") or times.get("") or times["total"])
-        return said.fill_null(0), said.null_count()
+        return ns(times.get("self") or times.get("") or times["total"])
     whole = ns(times.get("total") or times[""])
     if not whole.null_count() < whole.len():
         hint = 'vtune -report top-down -r RESULT -format csv -column "CPU Time:Self"'
@@ -118,7 +113,7 @@ def _own_time(
     for total, caller in zip(totals, callers, strict=True):
         if caller is not None:
             own[caller] -= total
-    return pl.Series([max(0, value) for value in own], dtype=pl.Int64), whole.null_count()
+    return pl.Series([max(0, value) for value in own], dtype=pl.Int64).set(whole.is_null(), None)
 
 
 def _callers(depths: list[int]) -> list[int | None]:

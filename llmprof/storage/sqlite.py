@@ -243,8 +243,9 @@ def _cast(name: str, dtype: pl.DataType) -> str:
     if dtype == pl.String():
         return f"coalesce(CAST({quoted(name)} AS TEXT), '')"
     number = f"CAST({quoted(name)} AS {'REAL' if dtype.is_float() else 'INTEGER'})"
-    # text that does not begin with a number becomes null, where SQLite would give 0
-    return f"CASE WHEN CAST({quoted(name)} AS TEXT) GLOB '[-+0-9.]*' THEN {number} END"
+    # text that does not begin with a number becomes null, where SQLite would give 0; an infinity is no text
+    text = f"CAST({quoted(name)} AS TEXT) GLOB '[-+0-9.]*'"
+    return f"CASE WHEN typeof({quoted(name)}) = 'real' OR {text} THEN {number} END"
 
 
 def query(path: PathLike, sql: str) -> pl.DataFrame:

@@ -239,7 +239,7 @@ def test_duplicate_keys_last_one_counts(read):
     bad = b'{"ph": "X", "cat": "cpu_op", "name": "f(\\"x\\": NaN, {}: inf)", "ts": 1, "dur": NaN, "pid": 1, "tid": 1}'
     part = read(b'{"traceEvents": [' + bad + b"]}")
     assert part.coverage["impossible"] == 1
-    part = read(b'{"traceEvents": [' + bad.replace(b"NaN, \"pid", b"2, \"pid") + b"]}")
+    part = read(b'{"traceEvents": [' + bad.replace(b'NaN, "pid', b'2, "pid') + b"]}")
     assert part.tables["ops"]["name"].item() == 'f("x": NaN, {}: inf)'
 
 

@@ -143,7 +143,7 @@ Total,10.0s,0s,
 
 
 def test_hotspots_of_vtune_by_hand(tmp_path):
-    with pytest.warns(TraceWarning, match=r"1 row without a time"):
+    with pytest.warns(TraceWarning, match=r"1 event"):
         trace = llmprof.read(write(tmp_path, HOTSPOTS, "hotspots.csv"))
     assert trace.meta["format"] == "vtune"
     assert trace.samples.select("name", "stack", "module", "value", "unit").rows() == [

@@ -42,7 +42,7 @@ def kernels(path: Path) -> pl.DataFrame:
         task_id=files.whole(raw, "task_id"),
         context=files.whole(raw, "context_id"),
         start_ns=files.time_ns(raw, *times, unreadable=IMPOSSIBLE),
-        dur_ns=files.time_ns(raw, "duration", "task_duration", "task_time", unreadable=IMPOSSIBLE).fill_null(0),
+        dur_ns=files.time_ns(raw, "duration", "task_duration", "task_time"),
         name=pl.col(name),
         task_type=files.text(raw, "accelerator_core", "task_type", "kernel_type"),
         ascend_op_type=files.text(raw, "type", "op_type"),

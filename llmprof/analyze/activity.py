@@ -7,7 +7,6 @@ operator that launched it, else its own name. A name alone can mislead: a GEMM w
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -19,7 +18,7 @@ from llmprof.analyze.groups import is_sorted, last_with
 from llmprof.analyze.modules import modules_of
 from llmprof.analyze.nesting import holding, innermost, outermost_ops
 from llmprof.errors import NotCapturedError
-from llmprof.names.operators import by_distinct, first_true, one_of_each
+from llmprof.names.operators import by_distinct, first_true, one_of_each, remembered
 from llmprof.trace import Trace
 
 _SOFTMAX = r"(?i)softmax"
@@ -380,7 +379,7 @@ def _repeats(calls: pl.DataFrame, number: str) -> bool:
     return calls.group_by("rank").agg(repeats=pl.col(number).n_unique() < pl.len())["repeats"].any()
 
 
-@lru_cache(maxsize=64)
+@remembered
 def _launching(distinct: tuple[str, ...]) -> pl.Series:
     """For each name of a call: 0 if it launches nothing, 1 if it launches a kernel, 2 if it launches a graph."""
     frame = pl.DataFrame({"name": pl.Series(distinct, dtype=pl.String)})

@@ -10,7 +10,7 @@ regard to case.
 
 from __future__ import annotations
 
-from functools import cache, lru_cache
+from functools import cache
 
 import polars as pl
 
@@ -19,7 +19,7 @@ from llmprof.arguments import checked
 from llmprof.errors import LlmprofError, listed
 from llmprof.names import kernels
 from llmprof.names.operators import OPERATOR_PATTERNS as OPERATOR_PATTERNS
-from llmprof.names.operators import by_distinct
+from llmprof.names.operators import by_distinct, remembered
 from llmprof.names.operators import by_unique_name as by_unique_name
 from llmprof.names.operators import decides as decides
 from llmprof.names.operators import match as match
@@ -365,9 +365,9 @@ def collective_algorithms(names: pl.Series) -> pl.Series:
     return by_distinct(names, _algorithms).alias("algorithm")
 
 
-@lru_cache(maxsize=64)
+@remembered
 def _algorithms(distinct: tuple[str, ...]) -> pl.Series:
-    """Cached, since compiling the patterns takes longer than matching the few names of a trace."""
+    """Algorithm that each name states."""
     names = pl.Series("name", distinct, dtype=pl.String)
     frame = pl.DataFrame({"named": by_unique_name(names, _ALGORITHMS, None), "name": names})
     parts = (pl.col("name").str.extract(_NCCL_ALGORITHM, group) for group in (1, 2))

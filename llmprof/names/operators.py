@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from functools import lru_cache
-from typing import Final, NamedTuple
+from functools import lru_cache, wraps
+from typing import Any, Concatenate, Final, NamedTuple, ParamSpec
 
 import numpy as np
 import polars as pl
@@ -124,10 +124,35 @@ def first_true(cases: Mapping[str, pl.Expr], otherwise: str | None = None) -> pl
     return pl.coalesce(*texts, pl.lit(otherwise, dtype=pl.String))
 
 
+P = ParamSpec("P")
+
+_AT_ONCE: Final = 1 << 16
+"""Distinct names that are matched together: more take memory for each pattern."""
+_FEW: Final = 1 << 12
+"""Most names whose meaning is kept: more than a recording of one model has."""
+
+
+def remembered(
+    meaning: Callable[Concatenate[tuple[str, ...], P], pl.Series],
+) -> Callable[Concatenate[tuple[str, ...], P], pl.Series]:
+    """Decorator: keep what few names mean, because compiling patterns takes longer than matching the names of a trace.
+
+    What it returns is shared, and must not be changed.
+    """
+    kept: Any = lru_cache(maxsize=64)(meaning)
+
+    @wraps(meaning)
+    def looked_up(names: tuple[str, ...], *args: P.args, **options: P.kwargs) -> pl.Series:
+        found: pl.Series = (kept if len(names) <= _FEW else meaning)(names, *args, **options)
+        return found
+
+    return looked_up
+
+
 def by_unique_name(names: pl.Series, patterns: list[tuple[str, str]], default: str | None) -> pl.Series:
     """Like :func:`match`, but each distinct name is matched once."""
     table = tuple(patterns)
-    return by_distinct(names, lambda each: pl.Series("value", _values(each, table, default), dtype=pl.String))
+    return by_distinct(names, lambda each: _values(each, table, default))
 
 
 def by_distinct(names: pl.Series, meaning: Callable[[tuple[str, ...]], pl.Series]) -> pl.Series:
@@ -137,7 +162,8 @@ def by_distinct(names: pl.Series, meaning: Callable[[tuple[str, ...]], pl.Series
         return meaning(()).extend_constant(None, coded.len())
     codes = coded.to_physical()
     rows = one_of_each(codes)
-    values = meaning(tuple(coded[rows].cast(pl.String).to_list()))
+    distinct = coded[rows].cast(pl.String)
+    values = pl.concat([meaning(tuple(distinct[i : i + _AT_ONCE])) for i in range(0, len(rows), _AT_ONCE)])
     row_of_code = np.zeros(int(codes.max()) + 1, dtype=np.uint32)  # type: ignore[arg-type]
     row_of_code[codes[rows].to_numpy()] = np.arange(len(rows), dtype=np.uint32)
     numbers = pl.Series(row_of_code[codes.fill_null(0).to_numpy()])
@@ -161,15 +187,13 @@ def one_of_each(codes: pl.Series) -> np.ndarray:
     return row_of[row_of >= 0]
 
 
-@lru_cache(maxsize=64)
-def _values(
-    names: tuple[str, ...], patterns: tuple[tuple[str, str], ...], default: str | None
-) -> tuple[str | None, ...]:
-    """Value of each name; it is cached, because compiling patterns takes longer than matching the names of a trace."""
+@remembered
+def _values(names: tuple[str, ...], patterns: tuple[tuple[str, str], ...], default: str | None) -> pl.Series:
+    """Value of each name."""
     ascii_only = all(name.isascii() for name in names)
     usable = [(value, _of_ascii(pattern) if ascii_only else pattern) for value, pattern in patterns]
     frame = pl.DataFrame({"name": pl.Series(names, dtype=pl.String)})
-    return tuple(frame.select(value=match(pl.col("name"), usable, default))["value"])
+    return frame.select(value=match(pl.col("name"), usable, default))["value"]
 
 
 def _of_ascii(pattern: str) -> str:

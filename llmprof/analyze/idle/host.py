@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -16,7 +15,7 @@ from llmprof.analyze.intervals import Line, clip, gaps, lay, length_within, merg
 from llmprof.analyze.nesting import innermost, innermost_pieces
 from llmprof.analyze.operator_times import refuse_samples
 from llmprof.analyze.steps.steps import device_events_with_steps
-from llmprof.names.operators import by_distinct
+from llmprof.names.operators import by_distinct, remembered
 from llmprof.trace import Trace
 
 SYNCHRONISING = (
@@ -44,9 +43,9 @@ def call_kinds(calls: pl.Series) -> pl.DataFrame:
     return by_distinct(calls, _call_kinds).to_frame("kinds").unnest("kinds")
 
 
-@lru_cache(maxsize=64)
+@remembered
 def _call_kinds(distinct: tuple[str, ...]) -> pl.Series:
-    """Cached, since compiling the patterns takes longer than matching the few names of a trace."""
+    """Effect of each call on the device."""
     name = pl.col("name")
     kinds = pl.struct(
         is_synchronising(name).alias("synchronises"),

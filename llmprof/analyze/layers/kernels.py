@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Final, NamedTuple
 
 import polars as pl
 
 from llmprof import names
+from llmprof.names.operators import by_distinct, remembered
 
 _IN_LAYER: Final = (
     "norm", "qkv_proj", "rope", "kv_cache_write", "attention", "o_proj", "gate_up_proj", "activation", "down_proj",
@@ -98,33 +98,50 @@ class Kernel(NamedTuple):
         return self.among("norm", "activation", "moe_experts", "moe_routing", "collective")
 
 
-@lru_cache(maxsize=64)
-def kernels(distinct: tuple[tuple[str, str, str], ...]) -> list[Kernel]:
-    """Kernel of each distinct name, category and source; cached, since many patterns are matched."""
-    frame = pl.DataFrame(distinct, schema=dict.fromkeys(("name", "category", "source"), pl.String), orient="row")
-    name, category = pl.col("name"), pl.col("category")
-    roles = {
-        role: (category.is_in(categories) if categories else pl.lit(value=True)) & name.str.contains(pattern)
-        for role, (categories, pattern) in _ROLES.items()
-    }
-    for role, pattern in _UNLESS.items():
-        roles[role] &= ~name.str.contains(pattern)
+_PATTERNS: Final = {
+    **{role: pattern for role, (_, pattern) in _ROLES.items()},
+    **{f"unless {role}": pattern for role, pattern in _UNLESS.items()},
+    "helps a gemm": f"(?i){names.GEMM_HELPERS}",
+    "gradient": names.GRADIENT,
+    "optimizer": f"(?i){names.OPTIMIZER}",
+    "helps attention": f"(?i){names.ATTENTION_HELPERS}",
+    "conv1d": r"conv1d",
+    "prepares": _PREPARES,
+}
+
+
+@remembered
+def _matched(distinct: tuple[str, ...]) -> pl.Series:
+    """For each name which of :data:`_PATTERNS` it matches."""
+    name = pl.Series("name", distinct, dtype=pl.String)
+    return pl.DataFrame({key: name.str.contains(pattern) for key, pattern in _PATTERNS.items()}).to_struct()
+
+
+def kernels(name: pl.Series, category: pl.Series, source: pl.Series) -> tuple[pl.Series, list[Kernel]]:
+    """The distinct kernels of some names, categories and sources, and the number of each row's."""
+    has = dict(zip(_PATTERNS, by_distinct(name, _matched).struct.unnest(), strict=True))
+    among = {of: category.is_in(of) for of, _ in _ROLES.values()}
+    roles = {role: among[of] & has[role] if of else has[role] for role, (of, _) in _ROLES.items()}
+    for role in _UNLESS:
+        roles[role] &= ~has[f"unless {role}"]
     roles["roots"] |= category == "norm"
-    roles["gemm"] = (category == "linear") & ~name.str.contains(f"(?i){names.GEMM_HELPERS}")
-    roles["gemm"] |= category == "moe_experts"
+    roles["gemm"] = ((category == "linear") & ~has["helps a gemm"]) | (category == "moe_experts")
     roles["returns"] &= ~roles["dispatches"]
-    roles["backward"] = category.is_in(["attention", "norm", "activation"]) & name.str.contains(names.GRADIENT)
-    roles["backward"] |= name.str.contains(f"(?i){names.OPTIMIZER}")
-    roles["attends"] = (category == "attention") & ~name.str.contains(f"(?i){names.ATTENTION_HELPERS}")
-    roles["attends"] &= ~roles["backward"]
+    roles["backward"] = category.is_in(["attention", "norm", "activation"]) & has["gradient"] | has["optimizer"]
+    roles["attends"] = (category == "attention") & ~has["helps attention"] & ~roles["backward"]
     # the causal convolution before a scan is part of its mixer, and the mixer itself where there are no scans
-    roles["convolves before"] = (category == "scan") & name.str.contains(r"conv1d")
+    roles["convolves before"] = (category == "scan") & has["conv1d"]
     roles["attends"] |= (category == "scan") & ~roles["convolves before"]
-    roles["prepares"] = (category == "quantize") | ((pl.col("source") == "copy") & (category == "fill"))
-    roles["prepares"] |= (pl.col("source") == "op") & name.str.contains(_PREPARES)
-    flags = frame.select(**roles)
-    kinds = pl.select(pl.when(frame["category"] == "collective").then(names.collective_kinds(frame["name"])))
-    return [
-        Kernel(about[1], about[2], kind, frozenset(role for role, has in zip(flags.columns, row, strict=True) if has))
-        for about, kind, row in zip(distinct, kinds.to_series(), flags.iter_rows(), strict=True)
+    roles["prepares"] = (category == "quantize") | ((source == "copy") & (category == "fill"))
+    roles["prepares"] |= (source == "op") & has["prepares"]
+    collective = (category == "collective").arg_true()
+    kinds = pl.Series([None], dtype=pl.String).new_from_index(0, name.len())
+    kinds = kinds.scatter(collective, names.collective_kinds(name[collective]))
+    bits = sum(flag.cast(pl.Int64) * 2**at for at, flag in enumerate(roles.values()))
+    frame = pl.DataFrame({"category": category, "source": source, "kind": kinds, "bits": bits})
+    distinct = frame.unique(maintain_order=True).with_row_index("number")
+    number = frame.join(distinct, on=frame.columns, how="left", nulls_equal=True, maintain_order="left")["number"]
+    return number, [
+        Kernel(*about, frozenset(role for at, role in enumerate(roles) if has_roles >> at & 1))
+        for *about, has_roles in distinct.drop("number").iter_rows()
     ]

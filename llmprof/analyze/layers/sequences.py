@@ -77,12 +77,10 @@ class _Kernels:
         key = coded.to_physical().cast(pl.Int64) * len(names.CATEGORIES) + category
         key = key * len(_SOURCES.categories) + source
         first = key.is_first_distinct().arg_true()
-        columns = (coded, events["category"], events["source"])
-        distinct = zip(*(column[first].cast(pl.String) for column in columns), strict=True)
-        self.numbers: dict[Kernel, int] = {}
+        number, distinct = kernels(coded[first], events["category"][first], events["source"][first])
+        self.numbers = dict(zip(distinct, range(len(distinct)), strict=True))
         """Number of each distinct kernel."""
-        of_key = [self.numbers.setdefault(kernel, len(self.numbers)) for kernel in kernels(tuple(distinct))]
-        known = pl.DataFrame({"key": key[first], "kernel": pl.Series(of_key, dtype=pl.Int64)})
+        known = pl.DataFrame({"key": key[first], "kernel": number})
         rows = key.to_frame("key").join(known, on="key", how="left", maintain_order="left")
         self.of_row: np.ndarray = rows["kernel"].to_numpy().copy()
         if kinds is not None:

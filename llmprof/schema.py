@@ -375,7 +375,22 @@ def conform(frame: pl.DataFrame, table: str, columns: Collection[str] | None = N
         return out.sort("rank", maintain_order=True)
     a, b = pl.col("rank"), pl.col(time)
     above = (a > a.shift()) | ((a == a.shift()) & (b >= b.shift()))  # null in the first row
-    return out.rechunk() if out.select(above.all()).item() else out.sort("rank", time, maintain_order=True)
+    return compact(out.rechunk() if out.select(above.all()).item() else out.sort("rank", time, maintain_order=True))
+
+
+_MANY_ROWS = 1 << 16
+
+
+def compact(frame: pl.DataFrame) -> pl.DataFrame:
+    """The frame; if it is long, columns of one value are constants, which take no memory, nor do their copies."""
+    if frame.height < _MANY_ROWS:
+        return frame
+    same = [
+        column
+        for column in frame.iter_columns()
+        if not column.dtype.is_nested() and column.eq_missing(column.head(1)).all()
+    ]
+    return frame.with_columns(pl.lit(column[0]).cast(column.dtype).alias(column.name) for column in same)
 
 
 def _spec(table: str) -> Table:

@@ -18,7 +18,7 @@ from llmprof.analyze.groups import is_sorted, last_with
 from llmprof.analyze.modules import modules_of
 from llmprof.analyze.nesting import holding, innermost, outermost_ops
 from llmprof.errors import NotCapturedError
-from llmprof.names.operators import by_distinct, first_true, one_of_each, remembered
+from llmprof.names.operators import by_distinct, contains, first_true, remembered
 from llmprof.trace import Trace
 
 _SOFTMAX = r"(?i)softmax"
@@ -34,20 +34,20 @@ _MOST_BETWEEN = 8
 
 def softmax_attention(events: pl.DataFrame) -> pl.Series | None:
     """Find attention that is computed by separate kernels."""
-    distinct = events["coded"][one_of_each(events["coded"].to_physical())].cast(pl.String)
-    softmaxes = distinct.filter(distinct.str.contains(_SOFTMAX) & ~distinct.str.contains(_BACKWARD))
-    if not softmaxes.len():
+    coded = events["coded"]
+    softmax = contains(coded, _SOFTMAX)
+    softmax = softmax & ~contains(coded, _BACKWARD) if softmax.any() else softmax
+    if not softmax.any():
         return None
-    chooses = distinct.filter(distinct.str.contains(_CHOOSES))
     frame = (
-        events.select("rank", "stream", "start_ns", "name", "source", "category")
+        events.select("rank", "stream", "start_ns", "category", softmax=softmax, chooses=contains(coded, _CHOOSES))
         .with_row_index("_row")
         .sort("rank", "stream", "start_ns", maintain_order=True)
         .with_row_index("at")
         .with_columns(
             pl.col("at").cast(pl.Int64),
-            softmax=pl.col("name").is_in(softmaxes.implode()) & pl.col("category").is_in(["elementwise", "attention"]),
-            solid=~pl.col("category").is_in(_PLAIN) | pl.col("name").is_in(chooses.implode()),
+            softmax=pl.col("softmax") & pl.col("category").is_in(["elementwise", "attention"]),
+            solid=~pl.col("category").is_in(_PLAIN) | pl.col("chooses"),
         )
     )
     frame = frame.with_columns(solid=pl.col("solid") & ~pl.col("softmax"))
@@ -199,10 +199,15 @@ def device_events(trace: Trace) -> pl.DataFrame:
     return events.with_row_index("event")
 
 
+_MANY_NAMES: Final = 1 << 16
+"""Distinct names from which on their numbers take more memory than the time is worth that they save."""
+
+
 @per_trace
 def coded_names(trace: Trace) -> pl.Series:
-    """Names of :func:`device_events` as numbers (Categorical), which take less time to tell apart than text."""
-    return device_events(trace)["name"].cast(pl.Categorical)
+    """Names of :func:`device_events`, unless many differ as numbers (Categorical), which are told apart faster."""
+    written = device_events(trace)["name"]
+    return written if written.approx_n_unique() > _MANY_NAMES else written.cast(pl.Categorical)
 
 
 def coded_operators(trace: Trace) -> pl.Series:

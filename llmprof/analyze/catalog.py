@@ -21,7 +21,7 @@ from typing import Any, Concatenate, Final, Literal, ParamSpec, TypeVar, cast
 
 import polars as pl
 
-from llmprof import names, plugins
+from llmprof import names, plugins, schema
 from llmprof.docstrings import completed
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, listed
 from llmprof.plugins import Place
@@ -240,7 +240,7 @@ def keep(trace: Trace, function: Callable[..., Any], result: pl.DataFrame, **opt
 
 def _explained(function: Callable[..., R], trace: Trace, bound: inspect.BoundArguments) -> R:
     try:
-        return function(*bound.args, **bound.kwargs)
+        result = function(*bound.args, **bound.kwargs)
     except pl.exceptions.ColumnNotFoundError as error:
         if not any(columns is not None for columns in (trace.asked or {}).values()):
             raise
@@ -251,6 +251,7 @@ def _explained(function: Callable[..., R], trace: Trace, bound: inspect.BoundArg
             hint="read the file again with that column among tables=, or without tables=",
             table="",
         ) from error
+    return cast("R", schema.compact(result)) if isinstance(result, pl.DataFrame) else result
 
 
 def declaration(function: Callable[..., pl.DataFrame]) -> Analysis:

@@ -242,7 +242,8 @@ def clip(frame: pl.DataFrame, windows: pl.DataFrame, by: Sequence[str] = ()) -> 
         at = np.repeat(at - (several.cumsum() - several), several) + np.arange(several.sum())
         row = np.repeat(row, several)
     low, high = np.maximum(placed.start[row], starts[at]), np.minimum(placed.end[row], ends[at])
-    return frame[row.astype(np.uint32)].with_columns(
+    inside = frame if np.array_equal(row, np.arange(frame.height)) else frame[row.astype(np.uint32)]
+    return inside.with_columns(
         pl.Series("start_ns", low - placed.shift[row]),
         pl.Series("dur_ns", high - low),
         line.rows["window"][pl.Series(at.astype(np.uint32))],

@@ -112,8 +112,8 @@ def most(rows: pl.DataFrame, by: str, weight: str = "dur_ns") -> tuple[Any, floa
     whole = total(rows, weight)
     if not sums.height or not whole:
         return None, 0.0
-    value, ns = sums.sort(weight, by, descending=[True, False]).row(0)
-    return value, float(ns) / whole
+    largest_sum = sums[weight].max()
+    return sums.filter(pl.col(weight) == largest_sum)[by].min(), float(largest_sum) / whole  # type: ignore[arg-type]
 
 
 APART: Final = 0.75
@@ -285,7 +285,10 @@ class Scope:
     def pauses(self) -> pl.DataFrame:
         """Parts of the gaps of the devices, cut to the windows and in pieces: see :func:`pauses_of`."""
         kernels = self.trace.kernels if self.trace.has("kernels") else None
-        return pauses_of(self.cut(idle_with_threads(self.trace)), host_spans(self.trace), kernels)
+        parts = idle_with_threads(self.trace).drop(
+            "gap", "step", "in_step", "gap_ns", "after_name", "after_stream", "next_event", "next_stream"
+        )
+        return pauses_of(self.cut(parts), host_spans(self.trace), kernels)
 
     @cached_property
     def bounds(self) -> pl.DataFrame:

@@ -80,7 +80,8 @@ def idle(trace: Trace, *, min_ns: NotNegative = 0) -> pl.DataFrame:
           next_stream``: the one that ends the gap; ``launch_start_ns``: start of its launch;
         - ``sync_name``: the synchronising call, null for other causes.
     """
-    return idle_with_threads(trace).drop("thread").filter(pl.col("gap_ns") >= min_ns)
+    parts = idle_with_threads(trace).drop("thread")
+    return parts.filter(pl.col("gap_ns") >= min_ns) if min_ns else parts
 
 
 @per_trace

@@ -110,7 +110,7 @@ def label(
     """Add ``layer, stage, confidence, reason`` to events in the order of ``event``."""
     # `kinds` has the `event, kind` of collectives whose name does not say their kind, `engine` the `rank, step` of
     # steps that an engine labelled, `coded` the names (Categorical), if at hand.
-    known = _Kernels(events, events["name"].cast(pl.Categorical) if coded is None else coded, kinds)
+    known = _Kernels(events, (events["name"] if coded is None else coded).cast(pl.Categorical), kinds)
     if not any(k.category == "scan" and k.does("attends") for k in known.numbers):
         alone = known.where(lambda k: k.does("convolves before")).arg_true().to_numpy()
         known.change(alone, [None] * len(alone), lambda k, _: k._replace(roles=k.roles | {"attends"}))

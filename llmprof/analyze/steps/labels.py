@@ -9,7 +9,7 @@ import polars as pl
 from llmprof import names
 from llmprof.analyze.activity import activity
 from llmprof.analyze.steps.stored import UNLABELLED
-from llmprof.names.operators import first_true
+from llmprof.names.operators import by_distinct, first_true, remembered
 from llmprof.theory.plan import Batch, Requests
 from llmprof.trace import Trace
 
@@ -204,23 +204,32 @@ _FEWEST = 4
 """Fewest steps whose work is compared."""
 
 
+@remembered
+def _matched(distinct: tuple[str, ...]) -> pl.Series:
+    """What each name says of the work of a step."""
+    patterns = {
+        "backward": f"(?i){names.BACKWARD}", "optimizer": f"(?i){names.OPTIMIZER}", "triton": "^triton_",
+        "helps": f"(?i){names.ATTENTION_HELPERS}", "softmax": "(?i)softmax", "embeds": f"(?i){names.EMBEDDING}",
+    }  # fmt: skip
+    name = pl.Series("name", distinct, dtype=pl.String)
+    return pl.DataFrame({key: name.str.contains(pattern) for key, pattern in patterns.items()}).to_struct()
+
+
 def _marked(events: pl.DataFrame, trace: Trace, rank: int) -> pl.DataFrame:
     """Add ``attends, backward, samples`` and ``embeds``, the latter by operator where operators were recorded."""
-    name, category = pl.col("name"), pl.col("category")
+    has = by_distinct(events["name"], _matched).struct.unnest()
+    category = events["category"]
     attention = category == "attention"
-    backward = (attention & name.str.contains(f"(?i){names.BACKWARD}")) | name.str.contains(f"(?i){names.OPTIMIZER}")
-    looks_up = (category == "embedding") | (name.str.starts_with("triton_") & (category != "rope"))
-    about = events.select("name", "category").unique()
-    about = about.with_columns(
-        attends=attention & ~backward & ~name.str.contains(f"(?i){names.ATTENTION_HELPERS}"),
+    backward = (attention & has["backward"]) | has["optimizer"]
+    looks_up = (category == "embedding") | (has["triton"] & (category != "rope"))
+    # in an attention of separate kernels the softmax counts, not the matrix products around it
+    in_steps = (events["category_by"] == "position").fill_null(value=False)
+    events = events.with_columns(
+        attends=attention & ~backward & ~has["helps"] & (~in_steps | has["softmax"]),
         backward=backward,
         samples=category == "sampling",
-        embeds=looks_up & name.str.contains(f"(?i){names.EMBEDDING}"),
+        embeds=looks_up & has["embeds"],
     )
-    events = events.join(about, on=["name", "category"], how="left", maintain_order="left")
-    # in an attention of separate kernels the softmax counts, not the matrix products around it
-    in_steps = (pl.col("category_by") == "position").fill_null(value=False)
-    events = events.with_columns(pl.col("attends") & (~in_steps | name.str.contains("(?i)softmax")))
     if not trace.has("ops"):
         return events
     ops = trace.ops.filter(pl.col("rank") == rank)

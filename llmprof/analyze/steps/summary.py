@@ -197,7 +197,8 @@ def time_parts(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
     """Time of each window in parts that add up to it: compute by stage, then communication, copies, idle."""
     events = attribute(trace)
     # texts are numbers until they are summed up
-    texts = [pl.col(column).cast(pl.Categorical) for column in ("category", "stage", "source", "name")]
+    of_copy = pl.when(pl.col("category").is_in(list(COPY))).then("name")
+    texts = [text.cast(pl.Categorical) for text in (pl.col("category", "stage", "source"), of_copy)]
     rows = events.select(*LANE, "start_ns", "dur_ns", *texts)
     distinct = rows["category"].unique().drop_nulls()
     names_of = {kind: distinct.filter(distinct.cast(pl.String).is_in(list(categories))).implode()

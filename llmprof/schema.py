@@ -378,7 +378,7 @@ def conform(frame: pl.DataFrame, table: str, columns: Collection[str] | None = N
     return compact(out.rechunk() if out.select(above.all()).item() else out.sort("rank", time, maintain_order=True))
 
 
-_MANY_ROWS = 1 << 16
+_MANY_ROWS = 1 << 12
 
 
 def compact(frame: pl.DataFrame) -> pl.DataFrame:

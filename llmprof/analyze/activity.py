@@ -183,7 +183,10 @@ def device_events(trace: Trace) -> pl.DataFrame:
     """Rows of :func:`activity` without the meaning of names, for analyses that need only times and launches."""
     recorded = [_of(trace, table) for table in ("kernels", "copies") if table in trace.table_names]
     if recorded:
-        events = pl.concat(recorded).sort("rank", "start_ns", "stream", maintain_order=True)
+        order = ["rank", "start_ns", "stream"]
+        events = pl.concat([frame for frame in recorded if frame.height] or recorded)
+        if events["stream"].null_count() or not is_sorted(events, order):
+            events = events.sort(order, maintain_order=True)
         events = _with_launches(events, trace)
     elif trace.has("runtime"):
         hint = f"record {trace.how_to_record('kernels')}, and no other profiler attached to the process"

@@ -204,7 +204,7 @@ def length_within(
     windows: pl.DataFrame, frame: pl.DataFrame, by: Sequence[str] = (), *, name: str = "busy_ns"
 ) -> pl.DataFrame:
     """Time in each window that the union of its group's intervals covers."""
-    line = lay(frame, by)
+    line = lay(frame if windows.height else frame.clear(), by)
     union = merged(line)
     if union.is_empty():
         return need(windows, by).with_columns(pl.lit(0, dtype=pl.Int64).alias(name))
@@ -233,21 +233,19 @@ def clip(frame: pl.DataFrame, windows: pl.DataFrame, by: Sequence[str] = ()) -> 
         return need(frame, by).clear().with_columns(pl.lit(0, dtype=pl.UInt32).alias("window"))
     bounds = {"_low": pl.col("first_ns") + pl.col("_shift"), "_high": pl.col("last_ns") + pl.col("_shift")}
     placed = place(need(frame, by), line.groups.with_columns(**bounds), by)
-    first = np.searchsorted(ends, placed.start, side="right")
-    count = np.searchsorted(starts, placed.end, side="left") - first
-    row = np.flatnonzero((placed.start < placed.end) & (count > 0))
-    at = first[row]
-    if (count[row] > 1).any():  # an interval has a row for each window
-        several = count[row]
-        at = np.repeat(at - (several.cumsum() - several), several) + np.arange(several.sum())
-        row = np.repeat(row, several)
-    low, high = np.maximum(placed.start[row], starts[at]), np.minimum(placed.end[row], ends[at])
-    inside = frame if np.array_equal(row, np.arange(frame.height)) else frame[row.astype(np.uint32)]
-    return inside.with_columns(
-        pl.Series("start_ns", low - placed.shift[row]),
-        pl.Series("dur_ns", high - low),
-        line.rows["window"][pl.Series(at.astype(np.uint32))],
-    )
+    at = np.searchsorted(ends, placed.start, side="right")
+    count = np.searchsorted(starts, placed.end, side="left") - at
+    count[placed.start >= placed.end] = 0
+    low, high, shift = placed.start, placed.end, placed.shift
+    if (count != 1).any():  # an interval has a row for each window
+        row = np.repeat(np.arange(frame.height, dtype=np.uint32), np.maximum(count, 0))
+        frame, several = frame[row], count[count > 0]
+        at = np.repeat(at[count > 0] - (several.cumsum() - several), several) + np.arange(several.sum())
+        low, high, shift = low[row], high[row], shift[row]
+    low, high = np.maximum(low, starts[at]), np.minimum(high, ends[at])
+    times = [pl.Series("start_ns", low - shift), pl.Series("dur_ns", high - low)]
+    cut = [time for time in times if not time.equals(frame[time.name])]
+    return frame.with_columns(*cut, line.rows["window"][pl.Series(at.astype(np.uint32))])
 
 
 MAX_BINS = 1_000_000

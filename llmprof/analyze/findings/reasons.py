@@ -55,10 +55,12 @@ def pauses_of(parts: pl.DataFrame, spans: pl.DataFrame, kernels: pl.DataFrame | 
         held.select("rank", name="held_by").unique(), on=["rank", "name"], how="semi"
     )
     pieces = pl.concat([_of_threads(late, spans), _of_calls(held, calls)])
-    rest = _uncovered(parts, pieces)
-    rows = parts.drop("start_ns", "dur_ns", "doing", "doing_kind", "doing_share").join(
-        pl.concat([pieces, rest]), on="part", maintain_order="left"
-    )
+    rows = parts.drop("doing", "doing_kind", "doing_share")
+    if pieces.is_empty():
+        rows = rows.with_columns(**_OF_NOTHING)
+    else:
+        pieces = pl.concat([pieces, _uncovered(parts, pieces)])
+        rows = rows.drop("start_ns", "dur_ns").join(pieces, on="part", maintain_order="left")
     piece_of_call = pl.col("who").is_not_null()
     in_held = (pl.col("cause") == "queued") & (pl.col("held_kind") == "call")
     first = pl.col("part").is_in(parts.filter(_first_launches(parts, kernels))["part"].implode())
@@ -74,7 +76,8 @@ def pauses_of(parts: pl.DataFrame, spans: pl.DataFrame, kernels: pl.DataFrame | 
     )
 
 
-_PIECES: Final = ("part", "start_ns", "dur_ns", "doing", "doing_kind", "who", "reason")
+_OF_NOTHING: Final = dict.fromkeys(("doing", "doing_kind", "who", "reason"), pl.lit(None, dtype=pl.String))
+"""Of a piece in which nothing of the host was recorded."""
 
 
 def _of_threads(late: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
@@ -137,9 +140,8 @@ def _uncovered(parts: pl.DataFrame, pieces: pl.DataFrame) -> pl.DataFrame:
         parts.select("part", start_ns=end, end=end),
     ]).sort("part", "start_ns", "end")  # fmt: skip
     follows = (pl.col("part") == pl.col("part").shift(-1)) & (pl.col("start_ns").shift(-1) > pl.col("end"))
-    nothing = dict.fromkeys(_PIECES[3:], pl.lit(None, dtype=pl.String))
     holes = ends.select("part", start_ns="end", dur_ns=pl.col("start_ns").shift(-1) - pl.col("end"))
-    return holes.filter(ends.select(follows.fill_null(value=False)).to_series()).with_columns(**nothing)
+    return holes.filter(ends.select(follows.fill_null(value=False)).to_series()).with_columns(**_OF_NOTHING)
 
 
 def reasons_of(rows: pl.DataFrame) -> pl.Series:

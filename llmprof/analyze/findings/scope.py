@@ -108,7 +108,9 @@ def worst(rows: pl.DataFrame) -> tuple[int | None, tuple[int, int] | None]:
 
 def most(rows: pl.DataFrame, by: str, weight: str = "dur_ns") -> tuple[Any, float]:
     """Value of a column with the largest sum of another column, without null, and its share of the total."""
-    sums = rows.filter(pl.col(by).is_not_null()).group_by(by).agg(pl.col(weight).sum())
+    # of many values, the streaming engine takes less than half of the memory
+    by_value = rows.lazy().select(by, weight).drop_nulls(by).group_by(by).agg(pl.col(weight).sum())
+    sums = by_value.collect(engine="streaming")
     whole = total(rows, weight)
     if not sums.height or not whole:
         return None, 0.0

@@ -6,6 +6,7 @@ import polars as pl
 
 from llmprof.analyze.catalog import Analysis, per_trace
 from llmprof.analyze.collectives.collectives import collectives
+from llmprof.analyze.groups import is_sorted
 from llmprof.analyze.idle import idle
 from llmprof.analyze.intervals import clip, length_within, union_lengths
 from llmprof.analyze.layers.attribution import attribute
@@ -214,7 +215,8 @@ def time_parts(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
     rows = rows.select(*LANE, "start_ns", "dur_ns", kind=kind, part=label)
     waits = _waits(trace, events)
     rows = pl.concat([rows, waits], how="diagonal_relaxed")
-    cut = clip(rows, windows, LANE).sort("window", "start_ns", maintain_order=True)
+    cut = clip(rows, windows, LANE)
+    cut = cut if is_sorted(cut, ["window", "start_ns"]) else cut.sort("window", "start_ns", maintain_order=True)
     is_compute, is_wait, is_known = (pl.col("kind") == kind for kind in ("compute", "wait", "transfer"))
     with_communication = pl.col("kind") != "copy"
     lengths = union_lengths(

@@ -20,6 +20,7 @@ from llmprof.readers.chrome import events as kinds
 from llmprof.readers.chrome.events import OtherPhase, in_ns, times
 from llmprof.readers.common.reader import MOST_RANKS, NO_TIME
 from llmprof.readers.common.repair import BAD_JSON, ListDecoder, objects
+from llmprof.schema import compact
 
 _NUMBERED: Final = re.compile(
     r"(?:(?:stream|queue|thread|process|pid|tid|hip|cuda api|nvtx|host|device|gpu|npu)[ _#:-]*)?(\d{1,18})",
@@ -33,6 +34,7 @@ class Texts:
     def __init__(self) -> None:
         self._codes: dict[str, _Codes] = defaultdict(_Codes)
         self._told: dict[str, int] = {}
+        self._tables: dict[str, pl.Series] = {}
 
     def codes(self, column: str, values: Iterable[Any]) -> pl.Series:
         """Code of each value (text, JSON bytes or None) of a column."""
@@ -53,9 +55,10 @@ class Texts:
         return self._codes[column][None]
 
     def texts(self, column: str, codes: pl.Series, text: Callable[[Any], str | None]) -> pl.Series:
-        """Texts of the codes of a column; each distinct value is turned into text once."""
-        table = pl.Series([text(value) for value in self._codes[column]], dtype=pl.String)
-        return table.gather(codes)
+        """Texts of the codes of a column; each distinct value is turned into text once, and gets no code any more."""
+        if column not in self._tables:
+            self._tables[column] = pl.Series(map(text, self._codes.pop(column)), dtype=pl.String)
+        return self._tables[column].gather(codes)
 
 
 class _Codes(dict[Any, int]):
@@ -572,10 +575,11 @@ class Batches:
     def _columns(self, kind: str, events: list[Any]) -> pl.DataFrame:
         written = [e.args for e in events] if kind in self._args else []
         if kind == "op" and self._attempts and len(events) >= _WORTH_AN_ATTEMPT:
-            if (args := repeated(written)) is not None:
-                return pl.DataFrame(repeated_ops(self.texts, events, args))
+            if (found := repeated(written)) is not None:
+                return compact(pl.DataFrame(repeated_ops(self.texts, events, found)))
             self._attempts -= 1
-        return pl.DataFrame(_COLUMNS[kind][1](self.texts, events, self._args[kind](written) if written else []))
+        args = self._args[kind](written) if written else []
+        return compact(pl.DataFrame(_COLUMNS[kind][1](self.texts, events, args)))
 
     def frames(self, base_ns: int) -> dict[str, pl.DataFrame]:
         """One frame for each kind, with the events that have a time and a name; the batches are freed on the way."""

@@ -280,7 +280,7 @@ def _groups(calls: pl.DataFrame, ranks: list[int]) -> pl.DataFrame:
     unknown = set(calls.filter(pl.col("unmatched").is_not_null())["rank"]) - matched
     lead = {rank: rank for rank in ranks}
     for together in pairs["ranks"].unique().to_list():
-        groups = {lead[rank] for rank in together}
+        groups = {lead[rank] for rank in together if rank in lead}  # one may have nothing on a device
         lead = {rank: min(groups) if head in groups else head for rank, head in lead.items()}
     lead = {rank: head for rank, head in lead.items() if rank not in unknown}
     numbers = {head: i for i, head in enumerate(sorted(set(lead.values())))}

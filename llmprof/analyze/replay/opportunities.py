@@ -145,13 +145,13 @@ def _found(
     found = below_target(part.trace, to, baseline, device, model)
     built = graph(part.trace)
     steps = _steps(built)
-    if steps.is_empty():  # nothing that lasts
-        return pl.DataFrame(schema=_SCHEMA)
     work = _in_steps(built, steps, found)
-    if rank is None:
+    if rank is None and work.height:
         own = pl.col("dur_ns").filter(pl.col("category").ne_missing("collective")).sum()
         rank = int(work.group_by("rank").agg(own=own).sort(-pl.col("own"), "rank")["rank"][0])
-    steps, work = steps.filter(rank=rank), work.filter(rank=rank)
+    steps, work = steps.filter(pl.col("rank") == rank), work.filter(pl.col("rank") == rank)
+    if work.is_empty():  # nothing that lasts
+        return pl.DataFrame(schema=_SCHEMA)
     keys = _keys(work)
     gains = _gains(part.trace, found, keys, steps)
     return _table(_phases(part, steps), work, keys, gains, to)

@@ -118,8 +118,6 @@ def from_calls(trace: Trace, recorded: Recording) -> Pairs:
     )
     waits = calls.filter(pl.col("name").str.contains(WAITS)).drop("name").sort("at")
     records = calls.filter(pl.col("name").str.contains(RECORDS)).select("rank", "thread", "at", noted="at").sort("at")
-    if not waits.height or not records.height:
-        return _nothing()
     work = (
         recorded.work.filter(pl.col("launch_start_ns").is_not_null())
         .select(
@@ -129,6 +127,8 @@ def from_calls(trace: Trace, recorded: Recording) -> Pairs:
         .sort("rank", "thread", "at", "start")
         .collect()
     )  # fmt: skip
+    if waits.is_empty() or records.is_empty() or work.is_empty():
+        return _nothing()
     by = ["rank", "thread"]
     first = first_of_runs(work, [*by, "at"])
     last = np.append(first[1:], work.height) - 1

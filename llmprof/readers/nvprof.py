@@ -382,12 +382,12 @@ def _is_printed(probe: Probe) -> bool:
 READERS: Final = (
     Reader(
         name="nvprof-session",
-        version=2,
+        version=3,
         what="a session of nvprof (SQLite, .nvvp)",
         sniff=is_session,
         read=read_session,
         suffixes=(".nvvp", ".nvprof"),
         database=lambda path, _: path,
     ),
-    Reader(name="nvprof", version=1, what="CSV that nvprof printed", sniff=_is_printed, read=read_printed, alone=True),
+    Reader(name="nvprof", version=2, what="CSV that nvprof printed", sniff=_is_printed, read=read_printed, alone=True),
 )

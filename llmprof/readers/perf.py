@@ -198,7 +198,7 @@ def _read_folded(path: Path, request: Request) -> Trace:
 
 
 READERS: Final = (
-    Reader(name="perf", version=2, what="text of perf script", sniff=_is_script, read=_read_script, alone=True),
+    Reader(name="perf", version=3, what="text of perf script", sniff=_is_script, read=_read_script, alone=True),
     Reader(
         name="folded", version=1, what="folded call stacks (a;b;c 12)", sniff=_is_folded, read=_read_folded, alone=True
     ),

@@ -302,5 +302,5 @@ class _Events:
 
 
 READER: Final = Reader(
-    name="perfetto", version=2, what="a binary trace of Perfetto", sniff=_sniff, read=_read, alone=True
+    name="perfetto", version=3, what="a binary trace of Perfetto", sniff=_sniff, read=_read, alone=True
 )

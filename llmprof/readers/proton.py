@@ -110,5 +110,5 @@ def _devices(notes: list[dict[str, Any]]) -> list[str]:
 
 
 READER: Final = Reader(
-    name="proton", version=1, what="a profile of Triton Proton (.hatchet)", sniff=_sniff, read=_read, alone=True
+    name="proton", version=2, what="a profile of Triton Proton (.hatchet)", sniff=_sniff, read=_read, alone=True
 )

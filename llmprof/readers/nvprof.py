@@ -488,7 +488,7 @@ def _is_printed(probe: Probe) -> bool:
 READERS: Final = (
     Reader(
         name="nvprof-session",
-        version=2,
+        version=3,
         what="a session of nvprof (SQLite, .nvvp)",
         sniff=is_session,
         read=read_session,
@@ -497,7 +497,7 @@ READERS: Final = (
     ),
     Reader(
         name="nvprof",
-        version=1,
+        version=2,
         what="CSV that nvprof printed",
         sniff=_is_printed,
         read=read_printed,

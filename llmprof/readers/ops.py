@@ -260,7 +260,7 @@ def _sniff(probe: Probe) -> bool:
 
 READER = Reader(
     name="ops",
-    version=3,
+    version=4,
     what="timings of operators (llmprof run --profile-mode ops)",
     sniff=_sniff,
     read=_read,

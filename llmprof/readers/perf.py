@@ -239,7 +239,7 @@ def _read_folded(path: Path, request: Request) -> Trace:
 READERS: Final = (
     Reader(
         name="perf",
-        version=2,
+        version=3,
         what="text of perf script",
         sniff=_is_script,
         read=_read_script,

@@ -377,7 +377,7 @@ class _Events:
 
 READER: Final = Reader(
     name="perfetto",
-    version=2,
+    version=3,
     what="a binary trace of Perfetto",
     sniff=_sniff,
     read=_read,

@@ -134,7 +134,7 @@ def _devices(notes: list[dict[str, Any]]) -> list[str]:
 
 READER: Final = Reader(
     name="proton",
-    version=1,
+    version=2,
     what="a profile of Triton Proton (.hatchet)",
     sniff=_sniff,
     read=_read,

@@ -170,7 +170,7 @@ def _starts(pattern: re.Pattern[bytes]) -> Callable[[Probe], bool]:
 READERS: Final = (
     Reader(
         name="trt-profile",
-        version=1,
+        version=2,
         what="times of layers of TensorRT (trtexec --exportProfile)",
         sniff=_starts(_PROFILE),
         read=_read_profile,
@@ -178,7 +178,7 @@ READERS: Final = (
     ),
     Reader(
         name="trt-times",
-        version=1,
+        version=2,
         what="times of iterations of TensorRT (trtexec --exportTimes)",
         sniff=_starts(_TIMES),
         read=_read_times,

@@ -163,7 +163,7 @@ def _callers(depths: list[int]) -> list[int | None]:
 
 READER: Final = Reader(
     name="vtune",
-    version=1,
+    version=2,
     what="a CSV report of VTune (hotspots, top-down)",
     sniff=_sniff,
     read=_read,

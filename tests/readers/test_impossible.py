@@ -16,7 +16,7 @@ import pytest
 
 import llmprof
 from llmprof import analyze
-from llmprof.errors import TraceWarning
+from llmprof.errors import ReadError, TraceWarning
 from llmprof.readers.common.reader import MOST_NS, Part, possible
 from tests.fuzz import seeds
 from tests.readers.test_ops import document
@@ -178,3 +178,10 @@ def test_a_part_leaves_out_what_cannot_be():
     )
     assert part.rows == {"kernels": 3, "collectives": 3, "counters": 1, "samples": 1}
     assert part.coverage["impossible"] == 3 + 3 + 2
+
+
+def test_half_a_surrogate_pair_is_refused_and_not_taken_for_an_infinity(corpus, tmp_path):
+    path = tmp_path / "run.hatchet"
+    path.write_text((corpus / "proton/run.hatchet").read_text().replace('"90"', '"9\\ud800"'))
+    with pytest.raises(ReadError):
+        read(path)

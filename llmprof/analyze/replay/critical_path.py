@@ -285,8 +285,10 @@ def binding(built: replay.Graph) -> Binding:
     target = built.target[order]
     final = np.append(target[1:] != target[:-1], True) if len(target) else np.zeros(0, dtype=bool)
     best = order[final]
-    later = arrival[best] > bound[built.target[best]]
-    best = best[later]
+    came, went = built.source[best], built.target[best]
+    # at one instant in the order of the nodes: what waits for each other there would have no end
+    earlier = (times[came] < times[went]) | ((times[came] == times[went]) & (came < went))
+    best = best[(arrival[best] > bound[went]) & earlier]
     before[built.target[best]] = built.source[best]
     kind[built.target[best]] = built.kind[best]
     evidence = np.full(nodes, replay.BY_RECORD, dtype=np.int64)

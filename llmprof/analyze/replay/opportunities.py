@@ -195,9 +195,10 @@ def _found(
     if rank is None and work.height:
         own = pl.col("dur_ns").filter(pl.col("category").ne_missing("collective")).sum()
         rank = int(work.group_by("rank").agg(own=own).sort(-pl.col("own"), "rank")["rank"][0])
-    steps, work = steps.filter(pl.col("rank") == rank), work.filter(pl.col("rank") == rank)
+    work = work.clear() if rank is None else work.filter(rank=rank)
     if work.is_empty():  # nothing that lasts
         return pl.DataFrame(schema=_SCHEMA)
+    steps = steps.filter(rank=rank)
     keys = _keys(work)
     gains = _gains(part.trace, found, keys, steps)
     return _table(_phases(part, steps), work, keys, gains, to)

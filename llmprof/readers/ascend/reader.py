@@ -187,7 +187,7 @@ def _with_device(frames: Frames) -> Frames:
 
 READER = Reader(
     name="ascend",
-    version=4,
+    version=5,
     what=(
         "the output of torch_npu, msprof or MindSpore on an Ascend NPU (a folder *_ascend_pt,"
         " trace_view.json, kernel_details.csv, a database)"

@@ -467,11 +467,14 @@ def json_of(path: Path, expected: str) -> tuple[Any, str]:
     it is complete).
     """
     data, damage = bytes_of(path)
-    with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    try:
         return msgspec.json.decode(data), damage
-    try:  # NaN and infinities, which are no JSON, but which Python writes
-        return json.loads(data), damage
-    except (ValueError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        if b"\\ud" not in data.lower():  # half a surrogate pair is no text
+            with suppress(
+                ValueError, RecursionError
+            ):  # NaN and infinities, which are no JSON, but which Python writes
+                return json.loads(data), damage
         found = f"{path.name} is not complete JSON: {error}"
         raise ReadError(found, expected=expected, hint="record or export it again") from error
 

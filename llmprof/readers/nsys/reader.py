@@ -950,7 +950,7 @@ def _choose(files: list[Path]) -> list[Path]:
 
 READER = Reader(
     name="nsys",
-    version=8,
+    version=9,
     what="an export of Nsight Systems (SQLite, Parquet or Arrow) or its report",
     sniff=_sniff,
     read=lambda path, request: read(_exported(path, request), request.wanted),

@@ -843,7 +843,7 @@ def _is_printed(probe: Probe) -> bool:
 READERS: Final = (
     Reader(
         name="rocprof",
-        version=1,
+        version=2,
         what="CSV of rocprofv3 (a file, or the folder of a run)",
         sniff=_is_printed,
         read=lambda path, _: [
@@ -852,7 +852,7 @@ READERS: Final = (
     ),
     Reader(
         name="rocprof-json",
-        version=1,
+        version=2,
         what="JSON of rocprofv3",
         sniff=lambda probe: not probe.is_folder and START.match(probe.start) is not None,
         read=lambda path, _: read(path),
@@ -860,7 +860,7 @@ READERS: Final = (
     ),
     Reader(
         name="rpd",
-        version=2,
+        version=3,
         what="a database of rpd or of rocprofv3 (rocpd)",
         sniff=lambda probe: probe.start.startswith(sqlite.MAGIC) and is_database(probe.path),
         read=read_database,

@@ -272,14 +272,8 @@ def coded_names(trace: Trace) -> pl.Series:
     told apart faster.
     """
     written = device_events(trace)["name"]
-<<<<<<< HEAD
     many = pl.select(pl.lit(written).approx_n_unique()).item() > _MANY_NAMES
     return written if many else written.cast(pl.Categorical)
-=======
-    return (
-        written if len(written) > _MANY_NAMES < written.n_unique() else written.cast(pl.Categorical)
-    )
->>>>>>> 422ddc7e (analyses: recordings at the edges end in frames; readers' versions)
 
 
 def coded_operators(trace: Trace) -> pl.Series:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache, wraps
-from typing import Any, Final, NamedTuple
+from typing import Any, Concatenate, Final, NamedTuple, ParamSpec
 
 import numpy as np
 import polars as pl
@@ -150,13 +150,17 @@ def first_true(cases: Mapping[str, pl.Expr], otherwise: str | None = None) -> pl
     return pl.coalesce(*texts, pl.lit(otherwise, dtype=pl.String))
 
 
+P = ParamSpec("P")
+
 _AT_ONCE: Final = 1 << 16
 """Distinct names that are matched together: more take memory for each pattern."""
 _FEW: Final = 1 << 12
 """Most names whose meaning is kept: more than a recording of one model has."""
 
 
-def remembered(meaning: Callable[..., pl.Series]) -> Callable[..., pl.Series]:
+def remembered(
+    meaning: Callable[Concatenate[tuple[str, ...], P], pl.Series],
+) -> Callable[Concatenate[tuple[str, ...], P], pl.Series]:
     """Decorator: keep what few names mean, because compiling patterns takes longer than matching
     the names of a trace.
 
@@ -165,13 +169,8 @@ def remembered(meaning: Callable[..., pl.Series]) -> Callable[..., pl.Series]:
     kept: Any = lru_cache(maxsize=64)(meaning)
 
     @wraps(meaning)
-<<<<<<< HEAD
     def looked_up(names: tuple[str, ...], /, *args: P.args, **options: P.kwargs) -> pl.Series:
         found: pl.Series = (kept if len(names) <= _FEW else meaning)(names, *args, **options)
-=======
-    def looked_up(names: tuple[str, ...], *args: Any) -> pl.Series:
-        found: pl.Series = (kept if len(names) <= _FEW else meaning)(names, *args)
->>>>>>> 422ddc7e (analyses: recordings at the edges end in frames; readers' versions)
         return found
 
     return looked_up

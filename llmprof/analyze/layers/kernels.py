@@ -186,16 +186,10 @@ def kernels(
     )["number"]
     return number, [
         Kernel(
-<<<<<<< HEAD
             row[0],
             row[1],
             row[2],
             frozenset(role for at, role in enumerate(roles) if row[3] >> at & 1),
         )
         for row in distinct.drop("number").iter_rows()
-=======
-            of, place, kind, frozenset(role for at, role in enumerate(roles) if has_roles >> at & 1)
-        )
-        for _, of, place, kind, has_roles in distinct.iter_rows()
->>>>>>> 422ddc7e (analyses: recordings at the edges end in frames; readers' versions)
     ]

@@ -393,7 +393,7 @@ def theory_roofline(
     headline = (
         title or f"{longest['kernel_name']} takes the most time, and is bound by {longest['bound']}"
     )
-    chart = roofline(frame, peaks=machine, title=headline)
+    chart = cast("alt.LayerChart", roofline(frame, peaks=machine, title=headline))
     return theme.finish(
         chart,
         headline,

@@ -128,7 +128,7 @@ def fusion(trace: Trace, *, max_ns: NotNegative = 20_000, predict: NotNegative =
         The largest first: ``phase, fusion`` (a known fusion of engines or compilers with the
         categories of the whole chain; null for any other), ``categories`` (in order, with ``+``),
         ``kernels`` (names, one a line), ``length``, ``count`` (chains), ``per_step`` (chains in
-        each step), ``launches_saved`` (of the recording), ``total_ns`` (time of the chains' kernels),
+        each step), ``launches_saved`` (of the recording), ``total_ns`` (of the chains' kernels),
         ``gap_ns`` (between them), ``share`` (of the summed time of all kernels), ``bytes_saved``
         (of the recording: not written and read again between the kernels; null if the shapes of
         their operators do not say it), ``gain_ns`` with ``gain_low_ns, gain_high_ns`` (of a step of

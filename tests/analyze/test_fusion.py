@@ -67,6 +67,10 @@ def test_bytes_between():
 def test_all_reduces_and_norms_of_a_capture(sample_trace):
     found = analyze.fusion(sample_trace("torch_tp4_eager_custom_allreduce"), predict=1)
     first = found.row(0, named=True)
-    assert (first["phase"], first["fusion"], first["per_step"]) == ("decode", "all-reduce + norm", 55)
+    assert (first["phase"], first["fusion"], first["per_step"]) == (
+        "decode",
+        "all-reduce + norm",
+        55,
+    )
     assert "RoPE + KV write" in found["fusion"].to_list()
     assert found["gain_ns"].null_count() == found.height - 1

@@ -4,6 +4,8 @@ measured ones.
 
 from __future__ import annotations
 
+from typing import cast
+
 import altair as alt
 import polars as pl
 

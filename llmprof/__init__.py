@@ -16,42 +16,49 @@ from typing import TYPE_CHECKING
 from llmprof.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from llmprof import analyze, charts, errors, explore, findings, names, report, theory, units
+    from llmprof import analyze, charts, errors, explore, names, report, theory, units
     from llmprof.readers import read
-    from llmprof.readers.bundled import sample, sample_metrics, samples
+    from llmprof.readers.bundled import (
+        notebook_data,
+        sample,
+        sample_metrics,
+        samples,
+        synthetic_npu,
+        synthetic_ranks,
+    )
     from llmprof.readers.ncu.reader import read_metrics
     from llmprof.readers.ncu.source import read_source
     from llmprof.readers.otlp import read_requests
     from llmprof.report import Visualizer
     from llmprof.report.dataset import convert, map, open  # type: ignore[no-redef]
     from llmprof.run import launch
-    from llmprof.run.batch import BatchRunner, sweep
+    from llmprof.run.batch.runner import BatchRunner, sweep
     from llmprof.run.launch import ConfigManager, ExperimentConfig, ExperimentRunner
     from llmprof.run.live import record, watch
     from llmprof.run.notebook.cell import profile
     from llmprof.run.operator_timing import time_operators
-    from llmprof.run.trials import trial, tune
+    from llmprof.run.trials import remedies, trial, tune
     from llmprof.theory import hardware
     from llmprof.trace import Trace, metrics, schema
     from llmprof.trace.metrics.data import Metrics
 
 # where each name is, so that `import llmprof` imports none of them
 _EXPORTS = {
-    "": "analyze charts errors explore findings names report theory units",
+    "": "analyze charts errors explore names report theory units",
     "readers": "read",
-    "readers.bundled": "sample sample_metrics samples",
+    "readers.bundled": "notebook_data sample sample_metrics samples synthetic_npu synthetic_ranks",
     "readers.ncu.reader": "read_metrics",
     "readers.ncu.source": "read_source",
     "readers.otlp": "read_requests",
     "report": "Visualizer",
     "report.dataset": "convert map open",
     "run": "launch",
-    "run.batch": "BatchRunner sweep",
+    "run.batch.runner": "BatchRunner sweep",
     "run.launch": "ConfigManager ExperimentConfig ExperimentRunner",
     "run.live": "record watch",
     "run.notebook.cell": "profile",
     "run.operator_timing": "time_operators",
-    "run.trials": "trial tune",
+    "run.trials": "remedies trial tune",
     "theory": "hardware",
     "trace": "Trace metrics schema",
     "trace.metrics.data": "Metrics",

@@ -129,6 +129,7 @@ outlier | yes/no | | whether the gap is beyond what the others have
 measure | text | | what is covered
 covered_ns | whole | ns | time that it covers
 missing_events | whole | events | events that it does not cover
+impossible_events | whole | events | events in no table, since their time or length cannot be
 of | text | | what the total is of, in words
 ratio | number | | over the other side, or over the typical one
 together_ns | whole | ns | both run

@@ -280,7 +280,7 @@ def roofline(
         frame = draw.frame_of(frame, analyze.operators)
     else:
         frame = draw.frame_of(frame, analyze.roofline, model, peaks)
-    if "why" in frame.columns:
+    if "measured_ns" in frame.columns:
         return _gaps(frame, title)
     of_operators = "bound_share" in frame.columns
     frame = _launches(frame) if of_operators else frame

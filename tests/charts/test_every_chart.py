@@ -359,14 +359,6 @@ def test_charts_leave_altair_as_it_was() -> None:
     ) == before
 
 
-def test_altair_is_imported_for_the_first_chart_only() -> None:
-    code = "import sys; import llmprof.charts as c; dir(c); was = 'altair' in sys.modules; c.save; print(was)"
-    out = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    ).stdout
-    assert out.strip() == "False"
-
-
 def _spec_of(page: str) -> Any:
     found = re.search(r'<script id="spec" type="application/json">(.*?)</script>', page, re.DOTALL)
     assert found

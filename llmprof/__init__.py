@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from llmprof.readers.otlp import read_requests
     from llmprof.report import Visualizer
     from llmprof.report.dataset import convert, map, open  # type: ignore[no-redef]
-    from llmprof.run import launch
+    from llmprof.run import launch, ops
     from llmprof.run.batch.runner import BatchRunner, sweep
     from llmprof.run.launch import ConfigManager, ExperimentConfig, ExperimentRunner
     from llmprof.run.live import record, watch
@@ -52,7 +52,7 @@ _EXPORTS = {
     "readers.otlp": "read_requests",
     "report": "Visualizer",
     "report.dataset": "convert map open",
-    "run": "launch",
+    "run": "launch ops",
     "run.batch.runner": "BatchRunner sweep",
     "run.launch": "ConfigManager ExperimentConfig ExperimentRunner",
     "run.live": "record watch",

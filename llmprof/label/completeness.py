@@ -1,0 +1,156 @@
+"""Whether what was launched was also recorded: launches of each step beside the events on the
+device that belong to them.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import polars as pl
+
+from llmprof.label.activity import LAUNCHES_GRAPH
+from llmprof.label.steps.steps import steps
+from llmprof.names.operators import by_distinct, remembered
+from llmprof.trace import Trace
+from llmprof.trace.kept import per_trace
+
+_LAUNCHES_KERNEL: Final = r"(?i)launch_?(?:cooperative_?)?kernel|kernel_?launch|^(?:cu|hip)Launch|ModuleLaunch|^Node@launch"
+_NO_KERNEL: Final = r"(?i)graph|host_?func|callback"
+"""Calls whose names hold "launch", but which launch no kernel of their own."""
+
+_BEGINS_CAPTURE, _ENDS_CAPTURE = r"(?i)StreamBeginCapture", r"(?i)StreamEndCapture"
+
+MAX_MISSING: Final = 0.01
+"""Share of its launches that a complete step may lack: profilers lose single events."""
+
+_PART_OF_GRAPH: Final = 0.5
+"""A replay with fewer events than another is a part of the same graph from this share on."""
+
+
+@remembered
+def _kind_of_call(distinct: tuple[str, ...]) -> pl.Series:
+    """For each name of a call: kernel, graph, begin or end (of a capture), or null."""
+    name = pl.col("name")
+    return (
+        pl.DataFrame({"name": pl.Series(distinct, dtype=pl.String)})
+        .select(
+            pl.when(name.str.contains(LAUNCHES_GRAPH))
+            .then(pl.lit("graph"))
+            .when(name.str.contains(_LAUNCHES_KERNEL) & ~name.str.contains(_NO_KERNEL))
+            .then(pl.lit("kernel"))
+            .when(name.str.contains(_BEGINS_CAPTURE))
+            .then(pl.lit("begin"))
+            .when(name.str.contains(_ENDS_CAPTURE))
+            .then(pl.lit("end"))
+        )
+        .to_series()
+    )
+
+
+@per_trace
+def launches(trace: Trace) -> pl.DataFrame:
+    """Calls that launch work: ``rank, step, start_ns, expected, recorded`` (events on the device),
+    ``ended``: nothing that was launched later was recorded.
+    """
+    schema = {
+        "rank": pl.Int32,
+        "step": pl.Int32,
+        "start_ns": pl.Int64,
+        "expected": pl.UInt32,
+        "recorded": pl.UInt32,
+        "ended": pl.Boolean,
+    }
+    if not trace.has("runtime"):
+        return pl.DataFrame(schema=schema)
+    key = ["rank", "correlation"]
+    calls = trace.runtime.select(*key, "thread", "start_ns", "name")
+    calls = calls.with_columns(kind=by_distinct(calls["name"], _kind_of_call))
+    calls = calls.filter(pl.col("kind").is_not_null()).sort("rank", "start_ns")
+    # what is launched while a graph is captured runs at its replays only
+    opened = (pl.col("kind") == "begin").cum_sum() - (pl.col("kind") == "end").cum_sum()
+    calls = calls.filter(opened.over("rank", "thread") <= 0).filter(
+        pl.col("kind").is_in(["kernel", "graph"]), pl.col("correlation").is_not_null()
+    )
+    calls = calls.join(_events_by_call(trace, key), on=key, how="left", maintain_order="left")
+    calls = calls.with_columns(
+        expected=pl.when(pl.col("kind") == "graph").then(_nodes()).otherwise(1),
+        recorded=pl.col("recorded").fill_null(0),
+    )
+    last = pl.col("start_ns").filter(pl.col("recorded") > 0).max().over("rank")
+    calls = calls.with_columns(ended=(pl.col("start_ns") > last).fill_null(value=False))
+    return _with_steps(calls, steps(trace)).select(
+        pl.col(name).cast(dtype) for name, dtype in schema.items()
+    )
+
+
+def _events_by_call(trace: Trace, key: list[str]) -> pl.DataFrame:
+    """Number of events of each call, and what they are: a hash of their names in order."""
+    tables = [
+        trace.table(name).select(*key, "start_ns", "name")
+        for name in ("kernels", "copies")
+        if trace.has(name)
+    ]
+    if not tables:
+        return pl.DataFrame(
+            schema={**dict.fromkeys(key, pl.Int64), "recorded": pl.UInt32, "nodes": pl.UInt64}
+        )
+    return (
+        pl.concat(tables)
+        .drop_nulls("correlation")
+        .sort("start_ns")
+        .group_by(key)
+        .agg(recorded=pl.len(), nodes=pl.col("name").str.join("\n").hash())
+    )
+
+
+def _nodes() -> pl.Expr:
+    """Events of a whole replay: those of the largest, for one that no other replay equals."""
+    count, graph = pl.col("recorded").fill_null(0), pl.col("kind") == "graph"
+    largest = count.filter(graph).max().over("rank")
+    typical = count.filter(graph & (count > 0)).median().over("rank")
+    alone = pl.len().over("rank", "kind", "nodes") == 1
+    is_part = alone & (count < largest) & (count >= _PART_OF_GRAPH * largest)
+    return (
+        pl.when(count == 0)
+        .then(pl.max_horizontal(typical.fill_null(1), 1))
+        .when(is_part)
+        .then(largest)
+        .otherwise(count)
+    )
+
+
+def _with_steps(calls: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
+    """The step of each call, by the labels of the host."""
+    spans = rows.filter(pl.col("host_start_ns").is_not_null()).select(
+        "rank",
+        "step",
+        start_ns="host_start_ns",
+        until_ns=pl.col("host_start_ns") + pl.col("host_dur_ns"),
+    )
+    return calls.join_asof(spans.sort("start_ns"), on="start_ns", by="rank", check_sortedness=False)
+
+
+@per_trace
+def completeness(trace: Trace) -> pl.DataFrame:
+    """What was launched in each step, and what of it was recorded.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``rank, step`` (null: outside of steps), ``launched, missing`` (events on the device),
+        ``first_ns`` (first launch that lacks its events; null without one), ``complete``.
+    """
+    calls = launches(trace)
+    missing = pl.col("expected") - pl.min_horizontal("expected", "recorded")
+    lost = missing > 0
+    return (
+        calls.group_by("rank", "step")
+        .agg(
+            launched=pl.col("expected").sum(),
+            missing=missing.sum(),
+            ended=(lost & ~pl.col("ended")).sum() == 0,
+            first_ns=pl.col("start_ns").filter(lost).min(),
+        )
+        .with_columns(complete=pl.col("missing") <= MAX_MISSING * pl.col("launched"))
+        .sort("rank", "step")
+    )

@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final, TextIO
 
-from llmprof.errors import LlmprofError, OutputError, PluginWarning, TraceWarning
+from llmprof.errors import IncompleteError, LlmprofError, OutputError, PluginWarning, TraceWarning
 from llmprof.version import __version__
 
-SLOWER, FAILED, INTERRUPTED, PIPE_CLOSED = 1, 2, 130, 141
+SLOWER, FAILED, INCOMPLETE, INTERRUPTED, PIPE_CLOSED = 1, 2, 3, 130, 141
 _NAME = "llmprof"
 _LOOK: Final = "look"
 """Command of ``llmprof PATH``, which the help does not list."""
@@ -152,7 +152,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.debug:
             raise
         print(f"{_NAME}: error: {_in_options(_plain(error), args)}", file=sys.stderr)
-        return FAILED
+        return INCOMPLETE if isinstance(error, IncompleteError) else FAILED
     from llmprof.cli.output import Failing
 
     return SLOWER if isinstance(out, Failing) else 0

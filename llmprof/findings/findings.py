@@ -21,6 +21,7 @@ from llmprof.errors import LlmprofError, NotCapturedError
 from llmprof.findings import sentences, waiting, work
 from llmprof.findings.facts import step_parts, where_the_time_went
 from llmprof.findings.host import MOSTLY, doing
+from llmprof.findings.incomplete import INCOMPLETE, lost_events
 from llmprof.findings.reasons import REASONS
 from llmprof.findings.scope import Measure, Rule, Scope, apart, most, scopes_of, total
 from llmprof.findings.sentences import FOLLOWS, GAIN, finding, say
@@ -231,7 +232,11 @@ def findings(
     refuse_samples(trace, "what takes the time of a step")
     scopes = scopes_of(trace, step=step)
     frames = [ranked(scope) for scope in scopes]
-    found = combined(frames, None if requests is None else first_token_finding(trace, requests))
+    found = combined(
+        frames,
+        None if requests is None else first_token_finding(trace, requests),
+        lost_events(trace),
+    )
     first = [scope for scope in scopes if scope.span_ns and scope.words in found["scope"].head(1)]
     found.parts = step_parts(first[0]) if first else None
     found.time_went = where_the_time_went(trace, requests)
@@ -280,15 +285,17 @@ time.
 
 
 def combined(
-    frames: Sequence[pl.DataFrame], first_tokens: dict[str, Any] | None = None
+    frames: Sequence[pl.DataFrame],
+    first_tokens: dict[str, Any] | None = None,
+    lost: dict[str, Any] | None = None,
 ) -> Findings:
     """Findings of all scopes and of requests in order, the first scope being that of the phase
-    with most time.
+    with most time; before them what the recording lacks.
     """
     much = (pl.col("share_of_recorded") >= LEAST_OF_OTHERS) & (pl.col("severity") != "info")
     frame = pl.concat([rows if n == 0 else rows.filter(much) for n, rows in enumerate(frames)])
-    if first_tokens is not None:
-        row = dict.fromkeys((*_PREDICTED, "share_of_recorded", "follows_from")) | first_tokens
+    for row in filter(None, (first_tokens, lost)):
+        row = dict.fromkeys(frame.schema) | row
         frame = pl.concat([pl.DataFrame([row], schema=frame.schema), frame])
     last = pl.col("rule").is_in([rule.name for rule in RULES if rule.last])
     own = pl.col("rule") == FIRST_TOKENS
@@ -297,12 +304,13 @@ def combined(
     return Findings(
         frame.with_columns(chain=pl.col("weight").max().over(chain))
         .sort(
+            pl.col("rule") != INCOMPLETE,
             (own & fact) | last,
             fact,
             "chain",
             pl.col("follows_from").is_not_null(),
             "weight",
-            descending=[False, False, True, False, True],
+            descending=[False, False, False, True, False, True],
             maintain_order=True,
         )
         .with_columns(order=pl.int_range(1, pl.len() + 1, dtype=pl.Int32))

@@ -8,13 +8,16 @@ from typing import Final
 
 import polars as pl
 
+from llmprof.errors import IncompleteError
 from llmprof.label.activity import LAUNCHES_GRAPH
 from llmprof.label.steps.steps import steps
 from llmprof.names.operators import by_distinct, remembered
 from llmprof.trace import Trace
 from llmprof.trace.kept import per_trace
 
-_LAUNCHES_KERNEL: Final = r"(?i)launch_?(?:cooperative_?)?kernel|kernel_?launch|^(?:cu|hip)Launch|ModuleLaunch|^Node@launch"
+_KERNEL: Final = (
+    r"(?i)launch_?(?:cooperative_?)?kernel|kernel_?launch|^(?:cu|hip)Launch|^Node@launch"
+)
 _NO_KERNEL: Final = r"(?i)graph|host_?func|callback"
 """Calls whose names hold "launch", but which launch no kernel of their own."""
 
@@ -36,7 +39,7 @@ def _kind_of_call(distinct: tuple[str, ...]) -> pl.Series:
         .select(
             pl.when(name.str.contains(LAUNCHES_GRAPH))
             .then(pl.lit("graph"))
-            .when(name.str.contains(_LAUNCHES_KERNEL) & ~name.str.contains(_NO_KERNEL))
+            .when(name.str.contains(_KERNEL) & ~name.str.contains(_NO_KERNEL))
             .then(pl.lit("kernel"))
             .when(name.str.contains(_BEGINS_CAPTURE))
             .then(pl.lit("begin"))
@@ -138,19 +141,60 @@ def completeness(trace: Trace) -> pl.DataFrame:
     -------
     polars.DataFrame
         ``rank, step`` (null: outside of steps), ``launched, missing`` (events on the device),
-        ``first_ns`` (first launch that lacks its events; null without one), ``complete``.
+        ``missing_at_end`` (launched after all that was recorded), ``first_ns`` (first launch that
+        lacks its events; null without one), ``begins`` (its first launch has its events),
+        ``complete``.
     """
     calls = launches(trace)
     missing = pl.col("expected") - pl.min_horizontal("expected", "recorded")
     lost = missing > 0
     return (
-        calls.group_by("rank", "step")
+        calls.sort("rank", "start_ns")
+        .group_by("rank", "step")
         .agg(
             launched=pl.col("expected").sum(),
             missing=missing.sum(),
-            ended=(lost & ~pl.col("ended")).sum() == 0,
+            missing_at_end=missing.filter("ended").sum(),
             first_ns=pl.col("start_ns").filter(lost).min(),
+            begins=~lost.first(),
         )
         .with_columns(complete=pl.col("missing") <= MAX_MISSING * pl.col("launched"))
         .sort("rank", "step")
     )
+
+
+@per_trace
+def incomplete_steps(trace: Trace) -> pl.DataFrame:
+    """``rank, step`` of steps that cannot be judged: those that lack events on one of the ranks,
+    and those before a step whose first event was not recorded, since its start is their end.
+    """
+    found = completeness(trace).select("rank", "step", "complete", "begins")
+    rows = steps(trace).select("rank", "step").join(found, on=["rank", "step"], how="left")
+    rows = rows.sort("rank", "step").with_columns(
+        pl.col("complete", "begins").fill_null(value=True)
+    )
+    unknown_end = ~(pl.col("complete") | pl.col("begins")).shift(-1).over("rank")
+    bad = rows.filter(~pl.col("complete") | unknown_end.fill_null(value=False))["step"].unique()
+    return rows.filter(pl.col("step").is_in(bad.implode())).select("rank", "step")
+
+
+def refuse_lost(trace: Trace, name: str) -> None:
+    """Refuse a comparison of a recording that lacks much of what was launched."""
+    if not has_lost(trace):
+        return
+    rows = completeness(trace)
+    missing, launched = rows.select(pl.col("missing", "launched").sum()).row(0)
+    whole = steps(trace).join(incomplete_steps(trace), on=["rank", "step"], how="anti")["step"]
+    part = f"compare complete steps: select(step={whole.unique().sort().to_list()[:3]}…)"
+    raise IncompleteError(
+        f"{name} lacks {missing:,} of {launched:,} launched events on the device",
+        expected="recordings with all that was launched",
+        hint=part if whole.len() else "record it again, in fewer steps or with a larger buffer",
+    )
+
+
+def has_lost(trace: Trace) -> bool:
+    """Whether what was launched before the recording's end lacks more than single events."""
+    rows = completeness(trace).sum()
+    missing, at_end, launched = rows.select("missing", "missing_at_end", "launched").row(0)
+    return bool(launched) and missing - at_end > MAX_MISSING * launched

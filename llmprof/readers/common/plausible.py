@@ -29,16 +29,17 @@ ROUNDING_NS: Final = 1_000
 
 def implausible(tables: Mapping[str, pl.DataFrame]) -> dict[str, pl.Series]:
     """For each table with some: which of its rows cannot be true."""
-    found = {
-        name: wrong
-        for name, frame in tables.items()
-        if "start_ns" in frame.columns and (wrong := _far_from_others(frame, tables)) is not None
-    }
+    found: dict[str, pl.Series] = {}
+    middle = _middle_ns(tables)
+    for name, frame in tables.items() if middle is not None else ():
+        if "start_ns" in frame.columns:
+            wrong = _any((frame["start_ns"].cast(pl.Float64) - middle).abs() > DAY_NS)
+            found |= {} if wrong is None else {name: wrong}
     for name in ("kernels", "copies"):
-        frame = tables.get(name)
-        if frame is None or not frame.height:
+        if name not in tables:
             continue
-        for wrong in (_before_launch(frame, tables.get("runtime")), _giant(frame, name)):
+        events = tables[name]
+        for wrong in (_before_launch(events, tables.get("runtime")), _giant(events, name)):
             if wrong is not None:
                 found[name] = found[name] | wrong if name in found else wrong
     ops = tables.get("ops")
@@ -52,14 +53,17 @@ def _any(wrong: pl.Series) -> pl.Series | None:
     return wrong if wrong.any() else None
 
 
-def _far_from_others(frame: pl.DataFrame, tables: Mapping[str, pl.DataFrame]) -> pl.Series | None:
-    """Events more than a day from the middle of the file's events."""
+def _middle_ns(tables: Mapping[str, pl.DataFrame]) -> float | None:
+    """Middle of all starts, if some are more than a day from others."""
     starts = [t["start_ns"] for t in tables.values() if "start_ns" in t.columns and t.height]
-    least, most = (min(s.min() for s in starts), max(s.max() for s in starts)) if starts else (0, 0)  # type: ignore[type-var]
-    if int(most) - int(least) <= DAY_NS:  # type: ignore[call-overload]
+    if not starts:
         return None
-    middle = pl.concat(starts).median()
-    return _any((frame["start_ns"] - middle).abs() > DAY_NS)
+    both = pl.concat(starts).cast(pl.Float64)
+    least, most, middle = both.min(), both.max(), both.median()
+    assert isinstance(least, float)  # noqa: S101 - for the type checker: there are starts
+    assert isinstance(most, float)  # noqa: S101
+    assert isinstance(middle, float)  # noqa: S101
+    return middle if most - least > DAY_NS else None
 
 
 def _before_launch(frame: pl.DataFrame, calls: pl.DataFrame | None) -> pl.Series | None:
@@ -98,7 +102,9 @@ def _giant(frame: pl.DataFrame, table: str) -> pl.Series | None:
 
 
 def _never_closed(ops: pl.DataFrame) -> pl.Series | None:
-    """Python calls that end with the recording, though what they began in had ended before."""
+    """Calls of C from Python that end with the recording, though the function that they began in
+    had ended before: their end was not recorded.
+    """
     if not {"kind", "thread"} <= set(ops.columns):
         return None
     end = pl.col("start_ns") + pl.col("dur_ns")
@@ -108,8 +114,9 @@ def _never_closed(ops: pl.DataFrame) -> pl.Series | None:
     if rows.filter(open_).height < 2:
         return None
     rows = rows.sort("start_ns", "_end", descending=[False, True])
-    closed = pl.when(~open_).then("_end").cum_max().forward_fill().over("thread")
-    wrong = rows.filter(open_ & (closed > pl.col("start_ns")))["_row"]
+    in_c = pl.col("name").str.starts_with("<")
+    closed = pl.when(~open_ & ~in_c).then("_end").cum_max().forward_fill().over("thread")
+    wrong = rows.filter(open_ & in_c & (closed > pl.col("start_ns")))["_row"]
     if not wrong.len():
         return None
     return pl.Series([False]).new_from_index(0, ops.height).scatter(wrong, True)

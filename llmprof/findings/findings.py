@@ -25,6 +25,7 @@ from llmprof.findings.incomplete import INCOMPLETE, lost_events
 from llmprof.findings.reasons import REASONS
 from llmprof.findings.scope import Measure, Rule, Scope, apart, most, scopes_of, total
 from llmprof.findings.sentences import FOLLOWS, GAIN, finding, say
+from llmprof.label.completeness import has_lost
 from llmprof.label.intervals import clip, length_within
 from llmprof.names import readable
 from llmprof.replay.changes import NOT_WHOLE_GRAPHS
@@ -245,9 +246,12 @@ def findings(
 
 def ranked(scope: Scope, *, whole: Trace | None = None) -> pl.DataFrame:
     """Findings of the rules in a scope, not in order."""
+    # calls of ranks are matched in their order, which lost ones shift
+    apart_only = len(scope.trace.ranks) > 1 and has_lost(scope.trace, at_end=True)
     found = {
         rule.name: (rule, measure)
         for rule in RULES
+        if not (apart_only and rule.evidence == "collectives")
         if (measure := _measured(rule, scope)) is not None
     }
     found = {

@@ -66,7 +66,7 @@ def launches(trace: Trace) -> pl.DataFrame:
     if not trace.has("runtime"):
         return pl.DataFrame(schema=schema)
     key = ["rank", "correlation"]
-    calls = trace.runtime.select(*key, "thread", "start_ns", "name")
+    calls = trace.runtime.select(*key, "thread", "start_ns", "dur_ns", "name")
     calls = calls.with_columns(kind=by_distinct(calls["name"], _kind_of_call))
     calls = calls.filter(pl.col("kind").is_not_null()).sort("rank", "start_ns")
     # what is launched while a graph is captured runs at its replays only
@@ -75,6 +75,7 @@ def launches(trace: Trace) -> pl.DataFrame:
         pl.col("kind").is_in(["kernel", "graph"]), pl.col("correlation").is_not_null()
     )
     calls = calls.join(_events_by_call(trace, key), on=key, how="left", maintain_order="left")
+    calls = _outermost(calls)
     calls = calls.with_columns(
         expected=pl.when(pl.col("kind") == "graph").then(_nodes()).otherwise(1),
         recorded=pl.col("recorded").fill_null(0),
@@ -86,36 +87,66 @@ def launches(trace: Trace) -> pl.DataFrame:
     )
 
 
+def _outermost(calls: pl.DataFrame) -> pl.DataFrame:
+    """Calls of the runtime, each with what the calls of the driver inside of it launched."""
+    end = pl.col("start_ns") + pl.col("dur_ns")
+    calls = calls.sort("rank", "thread", "start_ns", end, descending=[False, False, False, True])
+    ended = end.cum_max().shift(1).over("rank", "thread").fill_null(-1)
+    return (
+        calls.with_columns(outer=(end > ended).cum_sum())
+        .group_by("rank", "thread", "outer", maintain_order=True)
+        .agg(
+            pl.col("start_ns", "kind").first(),
+            pl.col("recorded", "names").sum(),
+            pl.col("nodes").max(),
+        )
+        .sort("rank", "start_ns")
+    )
+
+
 def _events_by_call(trace: Trace, key: list[str]) -> pl.DataFrame:
-    """Number of events of each call, and what they are: a hash of their names in order."""
+    """``recorded``: number of events of each call; ``names``: a hash of their names; ``nodes``:
+    number of nodes of its graph, where the recording names the nodes.
+    """
     tables = [
-        trace.table(name).select(*key, "start_ns", "name")
+        trace.table(name).select(*key, "graph_node", name=pl.col("name").hash() // 65536)
         for name in ("kernels", "copies")
         if trace.has(name)
     ]
     if not tables:
-        return pl.DataFrame(
-            schema={**dict.fromkeys(key, pl.Int64), "recorded": pl.UInt32, "nodes": pl.UInt64}
-        )
-    return (
-        pl.concat(tables)
-        .drop_nulls("correlation")
-        .sort("start_ns")
-        .group_by(key)
-        .agg(recorded=pl.len(), nodes=pl.col("name").str.join("\n").hash())
-    )
+        counts = {"recorded": pl.UInt32, "names": pl.UInt64, "nodes": pl.UInt32}
+        return pl.DataFrame(schema={"rank": pl.Int32, "correlation": pl.Int64, **counts})
+    events = pl.concat(tables).drop_nulls("correlation")
+    calls = events.group_by(key).agg(recorded=pl.len(), names=pl.col("name").sum())
+    return calls.join(_graph_sizes(events, key), on=key, how="left")
+
+
+def _graph_sizes(events: pl.DataFrame, key: list[str]) -> pl.DataFrame:
+    """Number of nodes of the graph that each call replays: replays that share a node are of one
+    graph.
+    """
+    pairs = events.drop_nulls("graph_node").select(*key, "graph_node", graph="correlation").unique()
+    for _ in range(3):
+        pairs = pairs.with_columns(graph=pl.col("graph").min().over("rank", "graph_node"))
+        pairs = pairs.with_columns(graph=pl.col("graph").min().over(key))
+    nodes = pl.col("graph_node").n_unique().over("rank", "graph")
+    return pairs.with_columns(nodes=nodes).group_by(key).agg(pl.col("nodes").first())
 
 
 def _nodes() -> pl.Expr:
-    """Events of a whole replay: those of the largest, for one that no other replay equals."""
+    """Events of a whole replay: the nodes of its graph, or, where these are not named, the events
+    of the largest replay, for one that no other replay equals.
+    """
     count, graph = pl.col("recorded").fill_null(0), pl.col("kind") == "graph"
     largest = count.filter(graph).max().over("rank")
-    typical = count.filter(graph & (count > 0)).median().over("rank")
-    alone = pl.len().over("rank", "kind", "nodes") == 1
+    typical = count.filter(graph & (count > 0)).median()
+    alone = pl.len().over("rank", "kind", "names", "recorded") == 1
     is_part = alone & (count < largest) & (count >= _PART_OF_GRAPH * largest)
     return (
         pl.when(count == 0)
         .then(pl.max_horizontal(typical.fill_null(1), 1))
+        .when(pl.col("nodes").is_not_null())
+        .then(pl.max_horizontal("nodes", count))
         .when(is_part)
         .then(largest)
         .otherwise(count)
@@ -166,14 +197,15 @@ def completeness(trace: Trace) -> pl.DataFrame:
 @per_trace
 def incomplete_steps(trace: Trace) -> pl.DataFrame:
     """``rank, step`` of steps that cannot be judged: those that lack events on one of the ranks,
-    and those before a step whose first event was not recorded, since its start is their end.
+    those before a step whose first event was not recorded, since its start is their end, and
+    those before any of these on several ranks, which may wait for each other's next step.
     """
     found = completeness(trace).select("rank", "step", "complete", "begins")
-    rows = steps(trace).select("rank", "step").join(found, on=["rank", "step"], how="left")
-    rows = rows.sort("rank", "step").with_columns(
-        pl.col("complete", "begins").fill_null(value=True)
-    )
-    unknown_end = ~(pl.col("complete") | pl.col("begins")).shift(-1).over("rank")
+    rows = steps(trace).filter(pl.col("phase") != "empty").select("rank", "step")
+    rows = rows.join(found, on=["rank", "step"], how="left").sort("rank", "step")
+    rows = rows.with_columns(pl.col("complete", "begins").fill_null(value=True))
+    apart = len(trace.ranks) == 1
+    unknown_end = ~(pl.col("complete") | (pl.col("begins") & apart)).shift(-1).over("rank")
     bad = rows.filter(~pl.col("complete") | unknown_end.fill_null(value=False))["step"].unique()
     return rows.filter(pl.col("step").is_in(bad.implode())).select("rank", "step")
 
@@ -193,8 +225,10 @@ def refuse_lost(trace: Trace, name: str) -> None:
     )
 
 
-def has_lost(trace: Trace) -> bool:
-    """Whether what was launched before the recording's end lacks more than single events."""
+def has_lost(trace: Trace, *, at_end: bool = False) -> bool:
+    """Whether the recording lacks more than single events of what was launched before its end,
+    or, with ``at_end``, also after all that was recorded.
+    """
     rows = completeness(trace).sum()
-    missing, at_end, launched = rows.select("missing", "missing_at_end", "launched").row(0)
-    return bool(launched) and missing - at_end > MAX_MISSING * launched
+    missing, ended, launched = rows.select("missing", "missing_at_end", "launched").row(0)
+    return bool(launched) and missing - (0 if at_end else ended) > MAX_MISSING * launched

@@ -21,7 +21,7 @@ from llmprof.analyze.roofline import named
 from llmprof.charts.base.save import png
 from llmprof.errors import DefectError, LlmprofError, OutputError, guarded
 from llmprof.findings.facts import facts_in_words, run_facts, where_the_time_went
-from llmprof.findings.findings import NOTHING
+from llmprof.findings.gain import NOTHING
 from llmprof.names.readable import apart
 from llmprof.progress import Progress
 from llmprof.report import cards

@@ -15,7 +15,7 @@ from llmprof.analyze import catalog
 from llmprof.charts.base import theme
 from llmprof.charts.base.bars import step_bars
 from llmprof.errors import AnalysisError, NotCapturedError
-from llmprof.findings.order import chained, number_of
+from llmprof.findings.card import chained, number_of
 from llmprof.report import figures, folder, page
 from llmprof.report.folder import steps_table
 from llmprof.report.page import Absent, Column, Figure, Table, table

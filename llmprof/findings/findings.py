@@ -20,8 +20,6 @@ from llmprof.trace import Trace
     question="What takes the time, and what can be done about it?",
     help="what takes the time, most important first, and what to try",
     view="findings",
-    reported=True,
-    first=("steps", "steady_steps", "step_windows", "recorded_windows"),
 )
 def findings(
     trace: Trace, *, step: int | None = None, requests: pl.DataFrame | None = None

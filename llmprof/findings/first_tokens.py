@@ -64,9 +64,9 @@ class Why:
     reason: str | None = None
 
     def __str__(self) -> str:
-        if self.reason is None:
+        if self.reason is None or self.who is None:
             return f"the launching thread was longest in {self.host}"
-        who = longest_in(shorten(str(self.who), 100), self.by_who_share)
+        who = longest_in(shorten(self.who, 100), self.by_who_share)
         return f"the host mostly {work_of(self.reason)}, {who}"
 
 

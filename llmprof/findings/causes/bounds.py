@@ -36,13 +36,13 @@ class BelowBound(Figures):
     def title(self, of: Context) -> str:
         return (
             f"Compute of {self.what}{of.where} would take {of.amount} less at"
-            f" {format_share(TARGET)} of its bound; it reaches {format_share(self.of_bound_share)}."
+            f" {format_share(TARGET)} of its bound."
         )
 
     def detail(self, of: Context) -> str:
         text = (
-            f"{self.what} takes {format_ns(self.compute_ns)} {of.per} in {_calls(self.calls)}; most"
-            " of the loss is in "
+            f"{self.what} takes {format_ns(self.compute_ns)} {of.per} in {_calls(self.calls)} and"
+            f" reaches {format_share(self.of_bound_share)} of its bound; most of the loss is in "
         )
         if self.operator is not None:
             shapes = shorten(self.shapes or "unknown", 100)
@@ -84,18 +84,15 @@ class AboveBound(Figures):
 
     def title(self, of: Context) -> str:
         what = self.operator or readable_name(self.kernel)
-        share = format_share(self.of_bound_share)
-        return (
-            f"Operators faster than their bound take {of.amount}{of.where}; {what} reaches {share}"
-            " of it."
-        )
+        return f"Operators faster than their bound take {of.amount}{of.where}, led by {what}."
 
     def detail(self, of: Context) -> str:
         return (
-            f"{counted(self.operators, 'operator')} of this kind, {_calls(self.calls)} {of.per},"
-            " the"
-            f" longest with shapes {shorten(self.shapes or 'unknown', 100)} against the peak of"
-            f" {self.bound_by} ({readable_name(self.kernel)})."
+            f"{counted(self.operators, 'operator')} of this kind, {_calls(self.calls)} {of.per}."
+            " The"
+            f" longest reaches {format_share(self.of_bound_share)} of its bound, with shapes"
+            f" {shorten(self.shapes or 'unknown', 100)} against the peak of {self.bound_by}"
+            f" ({readable_name(self.kernel)})."
         )
 
     def advice(self, of: Context) -> str:

@@ -25,8 +25,8 @@ class DeviceHeld(Figures):
     kind: str | None = None
 
     def title(self, of: Context) -> str:
-        where = longest_in(self.call, self.by_call_share)
-        return f"{of.device_is} idle for {of.amount} with work launched, while the host is {where}."
+        call = longest_in(self.call, self.by_call_share)
+        return f"{of.device_is} idle {of.amount}: launched work waits for the host, {call}."
 
     def detail(self, of: Context) -> str:
         return (

@@ -36,9 +36,11 @@ class HeaviestStage(Figures):
 
     def title(self, of: Context) -> str:
         what = self.stage if self.is_stage else f"{self.stage} {of.words['event']}s"
+        most = ", the most of any kind,"
         if self.stage == "other" and self.name:
-            what = f"{of.words['event']}s of no known kind, most in {readable_name(self.name)}"
-        return f"Compute of {what}{of.where}, the most of any kind, takes {of.amount}."
+            what = f"{of.words['event']}s of no known kind"
+            most = f", led by {readable_name(self.name)},"
+        return f"Compute of {what}{of.where}{most} takes {of.amount}."
 
     def detail(self, of: Context) -> str:
         text = (

@@ -70,7 +70,7 @@ class HostBound(Figures):
 
     def title(self, of: Context) -> str:
         host = "their hosts launch" if of.on and len(of.on) > 1 else "its host launches"
-        return f"{of.device_is} idle for {of.amount}: {host} kernels too late."
+        return f"{of.device_is} idle {of.amount}: {host} kernels too late."
 
     def detail(self, of: Context) -> str:
         text = (

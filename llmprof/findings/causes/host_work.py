@@ -28,8 +28,8 @@ from llmprof.units import format_ns, format_share
 _WORK: Final = {
     "allocation": "allocates or frees memory",
     "compilation": "compiles kernels",
-    "loading": "loads the code of kernels",
-    "data_loading": "loads the next batch of data",
+    "loading": "loads kernel code",
+    "data_loading": "loads data",
     "input_preparation": "prepares inputs",
 }
 
@@ -76,11 +76,8 @@ class HostWork(Figures):
     """Whether kernels were loaded at the first launch of each."""
 
     def title(self, of: Context) -> str:
-        at = " at their first launch" if self.first_launches else ""
         who = longest_in(shorten(self.who, 100), self.by_who_share)
-        return (
-            f"{of.device_is} idle for {of.amount} while the host {work_of(self.reason)}{at}, {who}."
-        )
+        return f"{of.device_is} idle {of.amount}: the host {work_of(self.reason)}, {who}."
 
     def detail(self, of: Context) -> str:
         text = (
@@ -88,6 +85,8 @@ class HostWork(Figures):
             f" {format_ns(self.max_ns)}; {format_share(self.by_who_share)} of it is in"
             f" {shorten(self.who, 100)}."
         )
+        if self.first_launches:
+            text += " These are first launches of kernels."
         if self.calls is None:
             return text
         return f"{text} {counted(self.calls, 'call')} of it took {format_ns(self.calls_ns)} in all."

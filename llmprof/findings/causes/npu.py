@@ -97,8 +97,8 @@ class AiCoreUnits(Figures):
     def title(self, of: Context) -> str:
         unit, share = max(self.units.items(), key=lambda item: item[1])
         return (
-            f"Kernels with measured AI cores take {of.amount}{of.where}; their {unit} units are at"
-            f" work for {format_share(share)} of it."
+            f"Kernels with measured AI cores take {of.amount}{of.where}; {unit} units work"
+            f" {format_share(share)} of it."
         )
 
     def detail(self, of: Context) -> str:

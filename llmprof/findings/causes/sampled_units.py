@@ -40,9 +40,7 @@ class SampledUnits(Figures):
 
     def title(self, of: Context) -> str:
         unit, share = max(self.units.items(), key=lambda item: item[1])
-        busy = (
-            f"the {unit} {'are' if unit.endswith('s') else 'is'} {format_share(share)} busy in it"
-        )
+        busy = f"the {unit} {'are' if unit.endswith('s') else 'is'} {format_share(share)} busy"
         return f"Compute of {self.stage}{of.where} takes {of.amount}; {busy}, as sampled."
 
     def detail(self, of: Context) -> str:

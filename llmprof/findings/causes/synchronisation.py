@@ -29,8 +29,7 @@ class Synchronisation(Figures):
 
     def title(self, of: Context) -> str:
         return (
-            f"{of.device_is} idle for {of.amount} after synchronising calls, longest after"
-            f" {self.call}."
+            f"{of.device_is} idle {of.amount} after synchronising calls, longest after {self.call}."
         )
 
     def detail(self, of: Context) -> str:

@@ -69,7 +69,8 @@ class _Waiting(Figures):
             text += f" {share} of the calls overlap on all ranks, as they must."
         if self.group:
             text += (
-                f" The middle one of {self.group['who']} comes"
+                f" A rank of {self.group['who']} is last into"
+                f" {format_share(self.group['last_share'])} of the calls; the middle one comes"
                 f" {format_ns(self.group['late_median_ns'])} after the first rank of a call (groups"
                 f" by {self.group['evidence']})."
             )
@@ -81,8 +82,7 @@ class ArrivalSkew(_Waiting):
 
     def title(self, of: Context) -> str:
         if self.group:
-            share = format_share(self.group["last_share"])
-            whom = f"the last; {self.group['who']} are last in {share} of the {self.kind}s"
+            whom = f"the last rank, most often of {self.group['who']}"
         elif self.late_wait_share >= _CLEARLY:
             whom = f"rank {self.late}"
         elif self.late_wait_share >= MOSTLY:

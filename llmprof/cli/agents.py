@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import polars as pl
 
-from llmprof import analyze, charts
+from llmprof import __version__, analyze, charts
 from llmprof.analyze.catalog import views
 from llmprof.analyze.compare.diff import gate, markdown
 from llmprof.charts.base.save import to_png_bytes
@@ -27,7 +27,6 @@ from llmprof.readers.registry import detect
 from llmprof.report import cards
 from llmprof.trace import Trace
 from llmprof.trace.storage.files import finite
-from llmprof.version import __version__
 
 __all__ = ["Tools", "server"]
 

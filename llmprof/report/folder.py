@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import polars as pl
 
-from llmprof import plugins, text
+from llmprof import __version__, plugins, text
 from llmprof.analyze.catalog import Analysis, analyses
 from llmprof.analyze.roofline import named
 from llmprof.charts.base.save import png
@@ -23,7 +23,6 @@ from llmprof.errors import DefectError, LlmprofError, OutputError, guarded
 from llmprof.findings.facts import facts_in_words, run_facts, where_the_time_went
 from llmprof.findings.findings import NOTHING
 from llmprof.names.readable import apart
-from llmprof.progress import Progress
 from llmprof.report import cards
 from llmprof.report.figures import (
     GAINS_OF_OPERATORS,
@@ -47,12 +46,12 @@ from llmprof.report.page import (
     page,
     run,
 )
+from llmprof.text import Progress
 from llmprof.theory import Shape
 from llmprof.trace import Trace
 from llmprof.trace.platforms import ON_DEVICE
 from llmprof.trace.storage import files, typed
 from llmprof.units import format_ns, format_share
-from llmprof.version import __version__
 
 MOST_KERNELS = 25
 

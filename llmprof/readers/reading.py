@@ -142,7 +142,7 @@ def read(
         raise ReadError("no path was given", expected="a file, a folder, or several of them")
     for path in given:
         files.note_input(path)
-    chosen = None if format is None else registry.reader(format)
+    chosen = None if format is None else registry.reader_named(format)
     with border(", ".join(path.name or str(path) for path in paths[:3])):
         request = Request(wanted, python_functions, progress, helpers.processes(workers))
         trace = _read(paths, chosen, request, cache=cache)
@@ -334,7 +334,7 @@ def _shared_parts(
 def help_read(description: dict[str, Any], share: helpers.Share) -> None:
     """Work of a helper process: reads files that no other process has taken."""
     name, version, package = description["reader"]
-    reader = registry.reader(name)
+    reader = registry.reader_named(name)
     if (reader.version, reader.package) != (version, package):
         raise ReadError(
             f"the reader {name!r} has another version than in the process that started this one"

@@ -135,8 +135,6 @@ class Drawing:
     draw: Callable[[Any], Drawn]
     """Function that draws it from the subject of the report: a trace, a run or a sweep.
     If it raises an error of llmprof, the report shows this error in place of the figure."""
-    picture: bool = False
-    """Whether the folder of a run also gets it as a PNG."""
     package: str = ""
     """Name and version of the package that a plug-in is in."""
 
@@ -342,34 +340,6 @@ OPPORTUNITIES = Drawing("opportunities", GAINS_OF_OPERATORS, _opportunities)
 LAUNCH_DELAY = Drawing("launch_delay", "delay from launch call to kernel start", _launch_delay)
 STEP_TIMELINE = Drawing("step_timeline", "timeline of one step", _step_timeline)
 LAYER_TIMELINE = Drawing("layer_timeline", "timeline of one layer", _layer_timeline)
-
-
-OF_RUNS: Final = (
-    "llmprof.report.run:KERNEL_TIME",
-    "llmprof.report.run:CUDA_API",
-    "llmprof.report.run:REQUESTS",
-    "llmprof.report.run:COUNTERS",
-    "llmprof.report.run:DASHBOARD",
-    "llmprof.report.run:REQUEST_LATENCY",
-    "llmprof.report.run:REQUEST_WATERFALL",
-    "llmprof.report.run:ROOFLINE",
-    "llmprof.report.run:STALLS",
-    "llmprof.report.operators:OPS_LAYERS",
-    "llmprof.report.operators:OPS_OPERATORS",
-    "llmprof.report.operators:OPS_COMMUNICATION",
-    "llmprof.report.operators:OPS_MEMORY",
-)
-"""List of the figures of runs; figures of traces are in the list of analyses, each with its
-analysis.
-"""
-
-OF_SWEEPS: Final = (
-    "llmprof.report.sweep:THROUGHPUT",
-    "llmprof.report.sweep:LATENCY",
-    "llmprof.report.sweep:SCALING",
-    "llmprof.report.sweep:WHERE_TIME",
-)
-"""List of the figures of sweeps."""
 
 
 def drawings(analysis: Analysis) -> list[Drawing]:

@@ -597,7 +597,9 @@ class Trace:
         )
 
     def _repr_html_(self) -> str:
-        return self.summary()._repr_html_()
+        from llmprof.report.cards import of_trace
+
+        return of_trace(self)
 
     def __repr__(self) -> str:
         rows = ", ".join(

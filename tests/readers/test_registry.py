@@ -140,7 +140,7 @@ def test_a_reader_of_another_package(install, tmp_path):
         (100, 10, "norm"),
     ]
     assert trace.meta["format"] == "acme"
-    assert registry.reader("acme").package == "acme_llmprof 1.2"
+    assert registry.reader_named("acme").package == "acme_llmprof 1.2"
 
 
 def test_a_reader_claims_folders(install, tmp_path):

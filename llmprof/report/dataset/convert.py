@@ -71,7 +71,7 @@ def sources_of(
     given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     if not given:
         raise ReadError("no path was given", expected="a file, a folder or several of them")
-    reader = None if chosen is None else registry.reader(chosen)
+    reader = None if chosen is None else registry.reader_named(chosen)
     sources: list[Source] = []
     readers: dict[str, Reader] = {}
     for path in given:
@@ -413,7 +413,7 @@ def _parts(path: Path, source: Source) -> tuple[list[common.Part], Trace | None]
     """Parts of a file; a format whose files stand alone has a part for each rank, and a trace of
     all.
     """
-    reader = registry.knows(path) if source.reader is None else registry.reader(source.reader)
+    reader = registry.knows(path) if source.reader is None else registry.reader_named(source.reader)
     if reader is None:
         raise ReadError(f"{source.name} is {registry.say_what_it_is(path)}", expected="a trace")
     request = common.Request(python_functions=source.python_functions)
@@ -538,7 +538,7 @@ def _manifest(
             _Summary(Path(Place.of(one.source).name), {}, dict(one.head), dict(one.coverage), one)
             for one in made
         ]
-        reader = registry.reader(first.head["format"])
+        reader = registry.reader_named(first.head["format"])
         if reader.settle is not None and len({one.source for one in made}) > 1:
             reader.settle(parts)
         ranks, notes = common.assign(parts)

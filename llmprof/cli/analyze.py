@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import polars as pl
 
-from llmprof import analyze, charts, text
+from llmprof import analyze, text
 from llmprof.analyze.catalog import Analysis, analyses, views
 from llmprof.analyze.compare.diff import FAILING, OF_STEPS, gate, markdown
 from llmprof.analyze.compare.story import diff_words
@@ -421,6 +421,8 @@ def diff(args: Namespace, terminal: Terminal) -> str:
     runs = {"a_run": pl.lit(names[0]), "b_run": pl.lit(names[1])}
     frame = analyze.diff(a, b, tolerance=args.tolerance).with_columns(**runs)
     if args.chart:
+        from llmprof import charts  # Altair is imported for a chart only
+
         charts.save(charts.diff(frame, names=names), args.chart, overwrite=args.force)
     unlike = analyze.diff(a, b, names=names, part="context")["words"].drop_nulls().to_list()
     over = DEFAULT_OVER if args.fail_over is None else args.fail_over

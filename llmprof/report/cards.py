@@ -17,7 +17,6 @@ from markupsafe import Markup
 from llmprof import analyze
 from llmprof.analyze import catalog
 from llmprof.analyze.coverage import OF_OPERATORS
-from llmprof.charts.base import bars, draw
 from llmprof.errors import AnalysisError, LlmprofError
 from llmprof.findings.facts import facts_in_words, run_facts, where_the_time_went
 from llmprof.findings.order import chained, number_of, so, times_in_words
@@ -204,7 +203,7 @@ def some_known(frame: pl.DataFrame, column: str, *, ns: str = "dur_ns") -> pl.Da
         pl.col(ns).filter(pl.col(column).fill_null("other").is_in(_UNKNOWN)).sum()
         / pl.col(ns).sum()
     )
-    share = draw.number(frame.select(unknown.fill_nan(0)).item()) if frame.height else 0.0
+    share = frame.select(unknown.fill_nan(0).fill_null(0)).item() if frame.height else 0.0
     if share >= MOST_UNKNOWN:
         words = f"{format_share(share)} of the time has no known {column}"
         if (
@@ -575,6 +574,8 @@ def of_run(run: Run) -> str:
 
 def of_findings(findings: pl.DataFrame) -> str:
     """Card of findings, most important first."""
+    from llmprof.charts.base import bars  # the terminal shows cards without Altair
+
     causes, effects, known = chained(findings)
     for row in causes:
         row["number"], row["meaning"] = number_of(row)

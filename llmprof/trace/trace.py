@@ -398,11 +398,13 @@ class Trace:
         >>> trace.sql("select count(*) as count from kernels").columns
         ['count']
         """  # noqa: E501
-        # collectives and the labelled events are found only if the query names them
+        # what costs time is found only if the query names it: collectives of a stored trace, and
+        # the labelled events
         words = query.lower()
         if on == "tables":
-            tables = [name for name in self.table_names if name != "collectives" or name in words]
             stored = isinstance(self._tables, Deferred)
+            late = {"collectives"} if stored and "collectives" not in words else set()
+            tables = [name for name in self.table_names if name not in late]
             of = self.capture.scan if stored else self.table
             labelled = {"events": self.events} if "events" in words else {}
             return sql.answer({name: of(name) for name in tables} | labelled, query)

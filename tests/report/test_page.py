@@ -160,7 +160,7 @@ def test_specifications_are_data_that_parse(parsed):
         "categories",
         "layers",
         "overlap",
-        "all_reduce",
+        "collectives",
         "idle",
         "launch_delay",
         "step_timeline",

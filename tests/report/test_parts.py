@@ -416,7 +416,7 @@ def test_findings_are_sentences_and_a_frame(sample_trace):
     assert "<table" in found._repr_html_()
 
 
-@pytest.mark.parametrize("name", ["timeline", "layers", "overlap", "all_reduce", "kernels"])
+@pytest.mark.parametrize("name", ["timeline", "layers", "overlap", "collectives", "kernels"])
 def test_explorers_say_what_they_show_where_no_widget_can(sample_trace, name):
     widget = getattr(llmprof.explore, name)(
         sample_trace("torch_tp1_eager"), rank=0, window=[0, 1_000_000]

@@ -23,6 +23,9 @@ from llmprof.errors import LlmprofError, PluginWarning
 
 READERS: Final = "llmprof.readers"
 ANALYSES: Final = "llmprof.analyses"
+SECTIONS: Final = "llmprof.sections"
+LISTINGS: Final = "llmprof.listings"
+RANK_PLANS: Final = "llmprof.rank_plans"
 KERNEL_NAMES: Final = "llmprof.kernel_names"
 OPERATORS: Final = "llmprof.operators"
 

@@ -24,7 +24,6 @@ _WAYS: Final = {"expert_dispatch": "dispatch", "combine": "combine"}
     help="experts on several ranks: dispatch, combine, waiting, rows and load by rank and layer",
     view="experts",
     recorded="device activity or operators",
-    first=("events",),
 )
 def expert_exchange(trace: Trace) -> pl.DataFrame:
     """Exchange of tokens with the ranks of their experts, layer by layer.

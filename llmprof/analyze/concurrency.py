@@ -24,7 +24,6 @@ _REST = "(others)"
     help="pairs of kinds of work, and the time in which both run",
     view="concurrency",
     recorded="device activity or operators",
-    apart=("by", "top"),
 )
 def concurrency(
     trace: Trace,

@@ -22,11 +22,6 @@ _ENDS = ["kind", "src_kind", "dst_kind"]
     help="copies by kinds of memory (pageable, pinned), the calls that began them, and their rates",
     view="copies",
     recorded="copies",
-    columns=(
-        "rank kind src_kind dst_kind bin start_ns bytes rate_gbps call waits count total_ns"
-        " max_gbps"
-    ),
-    apart=(),
 )
 def copies(
     trace: Trace, *, by: Literal["kind", "time"] = "kind", bins: AtLeastOne = 50

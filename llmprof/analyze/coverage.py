@@ -26,10 +26,6 @@ _MEASURES = {
     help="share of the device time that has a step, a stage, a launch …",
     view="coverage",
     recorded="device activity or operators",
-    columns="rank measure share covered_ns total_ns missing_events impossible_events of",
-    reported=True,
-    section="steps",
-    apart=(),
 )
 def coverage(trace: Trace) -> pl.DataFrame:
     """Share of the device time of each rank that steps, stages, categories, launches and operators

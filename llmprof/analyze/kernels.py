@@ -10,7 +10,7 @@ from typing import Final
 import polars as pl
 
 from llmprof import names
-from llmprof.analyze.catalog import Analysis, Section
+from llmprof.analyze.catalog import Analysis
 from llmprof.arguments import Columns, NotNegative, Window, described, refuse_unknown
 from llmprof.errors import AnalysisError, listed
 from llmprof.trace import Trace
@@ -22,12 +22,6 @@ from llmprof.trace.kept import per_trace
     help="time of each kernel",
     view="kernels",
     recorded="device activity or operators",
-    columns="rank step phase stage total_ns share count median_ns max_ns category readable",
-    reported=True,
-    section=Section(
-        "kernels", "Sums over all ranks and steps.", question="Which {event}s are hot?"
-    ),
-    table="llmprof.report.folder:kernels_table",
 )
 def kernels(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
     """Time of each kernel (and kind of copy) by name.

@@ -50,7 +50,6 @@ _SCHEMA: Final = {
     ),
     view="operator-calls",
     recorded="operators",
-    columns="can total_ns share count median_ns kind operator shapes why",
 )
 def operator_calls(trace: Trace) -> pl.DataFrame:
     """Operators with their arguments and time, and whether they can be run alone.

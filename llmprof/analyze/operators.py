@@ -85,13 +85,7 @@ _WORK: Final = {
         " of it"
     ),
     view="operators",
-    columns=(
-        "rank phase gap_ns total_ns count operator kernel shapes flop_per_s bytes_per_s bound_by"
-        " bound_share cause why note"
-    ),
-    largest_first="total_ns",
     cached=False,
-    takes=("model",),
 )
 def operators(
     trace: Trace,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from llmprof.analyze.catalog import Analysis, Section, Without
+from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.collectives.collectives import collectives
 from llmprof.analyze.operator_times import refuse_samples
 from llmprof.arguments import Columns, Window, refuse_unknown
@@ -34,27 +34,7 @@ EXPOSED = ("exposed_wait_ns", "exposed_transfer_ns", "exposed_unknown_ns")
     help="compute, exposed and hidden communication, copies and idle time",
     view="overlap",
     recorded="device activity or operators",
-    columns=(
-        "rank step phase stage total_ns compute_ns exposed_communication_ns "
-        "exposed_wait_ns exposed_transfer_ns exposed_unknown_ns "
-        "hidden_communication_ns exposed_copy_ns idle_ns"
-    ),
     options={"by": ("rank", "step", "phase"), "waits": True},
-    reported=True,
-    section=Section(
-        "communication",
-        "A collective ends when its last rank has arrived: on all the others its {event} mostly"
-        " waits. Communication is hidden while compute runs beside it.",
-        question="How much of the communication is waiting?",
-        without=Without(
-            "collectives",
-            "What runs at the same time?",
-            "Each moment counts once: as compute if any runs, else as a copy, else as idle.",
-        ),
-    ),
-    figures=("llmprof.report.figures:OVERLAP",),
-    apart=("by",),
-    with_calls=("by", "waits"),
 )
 def overlap(
     trace: Trace, *, by: Columns = (), waits: bool = False, window: Window | None = None

@@ -19,11 +19,6 @@ _STREAM = ["rank", "device", "stream"]
     help="launches in the queue of each stream, and the time in which it is full",
     view="queues",
     recorded="device activity and runtime calls",
-    columns=(
-        "rank device stream time_ns length launches mean_length max_length full_ns blocked_ns"
-        " without_launch"
-    ),
-    apart=("by", "full"),
 )
 def queue_length(
     trace: Trace, *, by: Literal["stream", "time"] = "stream", full: AtLeastOne = 1024

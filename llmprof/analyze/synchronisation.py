@@ -16,8 +16,6 @@ from llmprof.trace import Trace
     help="calls in which the host waited for the device, with their operators",
     view="host-sync",
     recorded="runtime calls",
-    largest_first="host_dur_ns",
-    apart=(),
 )
 def host_synchronisation(trace: Trace) -> pl.DataFrame:
     """Calls in which the host waited for the device, with the operator that made each.

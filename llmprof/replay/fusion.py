@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from llmprof.analyze.catalog import Analysis, Section
+from llmprof.analyze.catalog import Analysis
 from llmprof.arguments import NotNegative
 from llmprof.errors import NotCapturedError
 from llmprof.names.replayable import DTYPES
@@ -92,19 +92,6 @@ _SCHEMA: Final = {
     ),
     view="fusion",
     recorded="kernels",
-    columns=(
-        "phase gain_ns recorded_ns total_ns share count per_step length launches_saved bytes_saved"
-        " fusion categories"
-    ),
-    reported=True,
-    section=Section(
-        "fusion",
-        "Kernels that always follow each other on a stream and mostly move memory. The gain is of a"
-        " step (median, end to end), replayed with one kernel in place of each chain. Whether the"
-        " results in between are needed elsewhere is not recorded.",
-        question="Which short kernels would be one kernel?",
-    ),
-    table="llmprof.report.folder:fusion_table",
 )
 def fusion(trace: Trace, *, max_ns: NotNegative = 20_000, predict: NotNegative = 6) -> pl.DataFrame:
     """Chains of short kernels that always follow each other on a stream.

@@ -455,29 +455,24 @@ def _coverage(trace: Trace) -> Rows | None:
     )
 
 
-_OF_SEVERAL_RANKS: Final = ("analyze.ranks(trace)",)
+_ASKED: Final = (
+    *("steps", "layers", "overlap", "collectives", "ranks", "idle", "launch_delay"),
+    *("critical_path", "opportunities"),
+)
 
 
 def _questions(trace: Trace) -> list[tuple[str, str]]:
-    """The first analyses of the catalogue for what was recorded."""
-    questions = [
-        (f"analyze.{entry.name}(trace)", entry.question)
-        for entry in catalog.analyses()
-        if entry.section
-    ]
+    """The first questions for what was recorded."""
     if not any(trace.has(name) for name in ("kernels", "copies", "ops")):
         return [("trace.tables", "What was recorded?")]
-    if not trace.has("collectives"):
-        questions = [pair for pair in questions if "collective" not in pair[0]]
-    if trace.capture.on_host:
-        questions = [pair for pair in questions if pair[0] != "analyze.idle(trace)"]  # of a device
-    if len(trace.ranks) < 2:
-        questions = [pair for pair in questions if pair[0] not in _OF_SEVERAL_RANKS]
-    first = ("analyze.findings(trace)", "What takes the time, and what can be done about it?")
-    others = [pair for pair in questions if pair[0] != first[0]][:_QUESTIONS]
+    without = {
+        "collectives": not trace.has("collectives"),
+        "idle": trace.capture.on_host,  # of a device
+        "ranks": len(trace.ranks) < 2,
+    }
+    asked = ["findings", *[name for name in _ASKED if not without.get(name)][:_QUESTIONS]]
     return [
-        first,
-        *others,
+        *((f"analyze.{name}(trace)", catalog.analysis(name).question) for name in asked),
         ("explore.open(trace)", "All of it, to look at"),
         ('trace.sql("select …")', "Your own question"),
     ]

@@ -63,15 +63,6 @@ COLUMNS = [
     help="every collective: waiting, transfer, bandwidth",
     view="collectives",
     recorded="device activity or operators",
-    columns=(
-        "rank step layer call kind algorithm bytes count dur_ns median_ns wait_ns transfer_ns"
-        " last_rank last last_share late_median_ns late_p90_ns bus_gbps peak_gbps peak_share"
-        " unmatched"
-    ),
-    reported=True,
-    section="communication",
-    figures=("llmprof.report.figures:COLLECTIVES",),
-    first=(),
 )
 def collectives(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
     """Every collective call on every rank, matched over the ranks, or sums of these.

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from llmprof.analyze.catalog import Analysis, Section
+from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.groups import sums_of_groups
 from llmprof.analyze.idle.host import HOST_SPANS, call_kinds, doing, host_spans
 from llmprof.analyze.operator_times import refuse_samples
@@ -46,20 +46,6 @@ wait.
     help="parts of the gaps in which the device does nothing, and their causes",
     view="idle",
     recorded="device activity or operators",
-    columns=(
-        "rank step count total_ns share start_ns dur_ns gap_ns cause doing held_by next_name"
-        " mean_ns median_ns max_ns"
-    ),
-    largest_first="dur_ns",
-    reported=True,
-    section=Section(
-        "idle",
-        "A gap counts only when no stream of the device runs anything; a gap on one stream is not"
-        " an idle device.",
-    ),
-    figures=("llmprof.report.figures:IDLE",),
-    apart=("min_ns",),
-    first=("idle",),
 )
 def idle(trace: Trace, *, by: Columns = (), min_ns: NotNegative = 0) -> pl.DataFrame:
     """Idle time of each rank's device, in parts, each with its cause, or sums of these.
@@ -439,9 +425,6 @@ def _seen_to_wait(queued: pl.DataFrame, waits: pl.DataFrame) -> np.ndarray:
     help="gaps of single streams, and how much others worked meanwhile",
     view="stream-gaps",
     recorded="device activity or operators",
-    columns="rank stream step start_ns dur_ns busy_elsewhere_share next_name",
-    largest_first="dur_ns",
-    apart=("min_ns",),
 )
 def stream_gaps(trace: Trace, *, min_ns: NotNegative = 0) -> pl.DataFrame:
     """Gaps of each stream, and the time in each gap in which other streams of the device were busy.

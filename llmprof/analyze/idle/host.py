@@ -239,11 +239,6 @@ def _meets(spans: pl.DataFrame, line: Line, by: Sequence[str]) -> pl.Series:
     help="from the host's launch call to the start of the kernel",
     view="launch-delay",
     recorded="kernels and runtime calls",
-    columns="rank step kernels calls launched_share host_call_ns median_ns p95_ns min_ns max_ns",
-    reported=True,
-    section="idle",
-    figures=("llmprof.report.figures:LAUNCH_DELAY",),
-    apart=(),
 )
 def launch_delay(trace: Trace) -> pl.DataFrame:
     """Delay from the start of the host's launch call to the start of the kernel, per rank and step.
@@ -331,7 +326,6 @@ PAUSES = {
     question="Did garbage collection, loading of code or page faults keep the device waiting?",
     help="recorded pauses of the host, and how long the device was idle meanwhile",
     view="pauses",
-    apart=("by",),
 )
 def host_pauses(trace: Trace, *, by: Literal["kind", "event"] = "kind") -> pl.DataFrame:
     """Garbage collection, loading of device code and page faults on the host, and the idle time of

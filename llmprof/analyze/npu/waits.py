@@ -23,7 +23,6 @@ us.
     help="waits of streams for events of other streams",
     view="event-waits",
     recorded="tasks of device queues",
-    largest_first="dur_ns",
 )
 def event_waits(trace: Trace, *, min_ns: NotNegative = 1_000) -> pl.DataFrame:
     """Waits of streams for events of other streams, and which stream each waited for.
@@ -150,7 +149,6 @@ _PATH: Final = ("operator", "enqueue", "dequeue", "call", "launch")
     help="the way of every kernel from its operator to the device",
     view="launch-path",
     recorded="kernels and runtime calls",
-    apart=(),
 )
 def launch_path(trace: Trace) -> pl.DataFrame:
     """Path of every kernel and collective call from its operator to the device.

@@ -5,23 +5,18 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+import altair as alt
 import polars as pl
 
 from llmprof import analyze
 from llmprof.charts.base.draw import chart_of, frame_of, inline, nothing, number, require, tips
 from llmprof.charts.base.theme import BLACK, PAPER, TEXT_PX, finish, inner, layered, percent, span
-from llmprof.lazy import Later
 from llmprof.text import shorten
 from llmprof.trace import Trace
 from llmprof.trace.storage import files
 from llmprof.units import format_ns
-
-if TYPE_CHECKING:
-    import altair as alt
-else:
-    alt = Later("altair")
 
 _SOURCE: Final = "llmprof.analyze.stacks(trace)"
 _COLUMNS: Final = ("stack", "value", "unit")

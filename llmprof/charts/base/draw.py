@@ -6,22 +6,17 @@ import functools
 import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
+import altair as alt
 import polars as pl
 
 from llmprof.charts.base import theme
 from llmprof.charts.base.theme import Unit
 from llmprof.errors import AnalysisError
-from llmprof.lazy import Later
 from llmprof.names import without_common_start
 from llmprof.text import distinct
 from llmprof.units import format_ns
-
-if TYPE_CHECKING:
-    import altair as alt
-else:
-    alt = Later("altair")
 
 MAX_ROWS = 60_000
 """Most rows that a chart may carry as inline data (about 10 MB); charts condense larger frames

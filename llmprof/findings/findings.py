@@ -20,6 +20,7 @@ from llmprof.trace import Trace
     question="What takes the time, and what can be done about it?",
     help="what takes the time, most important first, and what to try",
     view="findings",
+    recorded="device activity or operators",
 )
 def findings(
     trace: Trace, *, step: int | None = None, requests: pl.DataFrame | None = None

@@ -32,10 +32,9 @@ from llmprof.findings.ranking import rank_findings
 from llmprof.findings.rows import scope_findings
 from llmprof.findings.scope import STEADY, Choice, Scope, choose
 from llmprof.label.events import events as label_events
-from llmprof.progress import Progress
 from llmprof.report.dataset.cluster import Lost, Workers, workers
 from llmprof.report.dataset.plans import plan_of
-from llmprof.text import counted
+from llmprof.text import Progress, counted
 from llmprof.trace import Trace, schema
 from llmprof.trace import kept as kept_results
 from llmprof.trace.storage import deferred

@@ -38,7 +38,6 @@ from llmprof.cli.output import (
 from llmprof.errors import LaunchError, LlmprofError, guarded
 from llmprof.findings.facts import where_the_time_went
 from llmprof.findings.hardware import launches_in_a_row
-from llmprof.progress import Progress
 from llmprof.readers import bundled, redaction
 from llmprof.readers.ncu.reader import read_metrics
 from llmprof.readers.saved import capture
@@ -48,6 +47,7 @@ from llmprof.run.launch.engines._machine import Refused
 from llmprof.run.launch.engines._server import free_port
 from llmprof.run.launch.run import process
 from llmprof.run.notebook import tutorials
+from llmprof.text import Progress
 from llmprof.trace.storage import files
 from llmprof.units import format_bytes
 

@@ -14,7 +14,7 @@ from llmprof.units import format_ns, format_share
 INCOMPLETE: Final = "incomplete"
 
 
-def lost_events(trace: Trace) -> dict[str, Any] | None:
+def incomplete_finding(trace: Trace) -> dict[str, Any] | None:
     """A row of :func:`llmprof.analyze.findings` where much that was launched was not recorded."""
     if not has_lost(trace):
         return None

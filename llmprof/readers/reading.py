@@ -21,7 +21,6 @@ from llmprof.errors import (
     UnknownFormatError,
     listed,
 )
-from llmprof.progress import Progress
 from llmprof.readers import cache as trace_cache
 from llmprof.readers import perf, registry
 from llmprof.readers.common import helpers
@@ -46,7 +45,7 @@ from llmprof.readers.saved import (
     is_run,
     with_facts_of_run,
 )
-from llmprof.text import counted, left_out
+from llmprof.text import Progress, counted, left_out
 from llmprof.trace import Trace
 from llmprof.trace.storage import files, typed
 

@@ -14,21 +14,20 @@ from typing import Any, Final
 
 import polars as pl
 
-from llmprof import text
+from llmprof import __version__, text
 from llmprof.analyze import catalog
 from llmprof.analyze.roofline import named
 from llmprof.charts.base.save import png
 from llmprof.errors import DefectError, OutputError, guarded
 from llmprof.findings.facts import facts_in_words, run_facts, where_the_time_went
-from llmprof.progress import Progress
 from llmprof.report import cards
 from llmprof.report.figures import Drawing, bound_section, figure
 from llmprof.report.page import Absent, Contents, Figure, Section, by_share, page, run
 from llmprof.report.sections import report_sections, sections
+from llmprof.text import Progress
 from llmprof.theory import Shape
 from llmprof.trace import Trace
 from llmprof.trace.storage import files, typed
-from llmprof.version import __version__
 
 
 def _holds(trace: Trace, table: str) -> bool:

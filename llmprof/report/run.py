@@ -18,7 +18,6 @@ from llmprof.charts.base.draw import number
 from llmprof.charts.base.save import to_png_bytes
 from llmprof.charts.requests import LATENCIES
 from llmprof.errors import CaptureError, LlmprofError, NotCapturedError, guarded
-from llmprof.progress import Progress
 from llmprof.report.figures import Drawing, Drawn, bound_section, config_in, drawn, figure
 from llmprof.report.folder import write, write_contents
 from llmprof.report.hardware import named_stalls
@@ -28,6 +27,7 @@ from llmprof.run.launch import ExperimentConfig, Run, monitors, open_run
 from llmprof.run.launch.config.options import setting
 from llmprof.run.launch.monitors import table
 from llmprof.run.launch.run.requests import overhead, summarize
+from llmprof.text import Progress
 from llmprof.trace import Trace
 from llmprof.trace.storage import files
 from llmprof.units import format_bytes, format_ns, format_share

@@ -18,7 +18,6 @@ import polars as pl
 from llmprof import names, text
 from llmprof.arguments import Window, checked, several
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, listed, no_attribute
-from llmprof.lazy import Carded
 from llmprof.trace import communication, schema
 from llmprof.trace.capture import Capture
 from llmprof.trace.storage import files, parquet, sql, sqlite
@@ -45,7 +44,7 @@ class Analyses:
         return dir(import_module(self._room))
 
 
-class Trace(Carded):
+class Trace:
     """Frames of one run, one for each table of the schema.
 
     The functions of :mod:`llmprof.analyze` are its methods under ``trace.analyze``:
@@ -599,7 +598,10 @@ class Trace(Carded):
             database=self._database,
         )
 
-    _card = "of_trace"
+    def _repr_html_(self) -> str:
+        from llmprof.report.cards import of_trace
+
+        return of_trace(self)
 
     def __repr__(self) -> str:
         rows = ", ".join(

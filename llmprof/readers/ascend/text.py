@@ -12,9 +12,9 @@ import polars as pl
 
 from llmprof.errors import ReadError
 from llmprof.names.kernels import each
-from llmprof.progress import Progress
 from llmprof.readers.ascend import counters, summaries, tables, timeline
 from llmprof.readers.ascend.tables import Frames, device_tables
+from llmprof.text import Progress
 
 _NEAR_NS: Final = 2
 """Largest difference of equal start times in ns:

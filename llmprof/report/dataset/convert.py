@@ -17,6 +17,7 @@ from typing import Any, Final, Literal, NamedTuple
 import msgspec
 import polars as pl
 
+from llmprof import __version__
 from llmprof.errors import (
     LlmprofError,
     MixedRunsError,
@@ -25,19 +26,18 @@ from llmprof.errors import (
     TraceWarning,
     listed,
 )
-from llmprof.progress import Progress
 from llmprof.readers import reading, registry
 from llmprof.readers.common import reader as common
 from llmprof.readers.common.reader import Reader
 from llmprof.readers.saved import capture, facts_of_run
 from llmprof.report.dataset.cluster import Lost, Workers, workers
+from llmprof.text import Progress
 from llmprof.trace import META_FILE, Trace, communication, schema
 from llmprof.trace.storage import dataset as stored
 from llmprof.trace.storage import deferred
 from llmprof.trace.storage.dataset import Partition
 from llmprof.trace.storage.places import UNFINISHED, Place
 from llmprof.trace.trace import open_saved
-from llmprof.version import __version__
 
 PathLike = str | os.PathLike[str]
 Clocks = Literal["shared", "unrelated"]
@@ -323,7 +323,8 @@ def open(folder: PathLike) -> Trace:  # noqa: A001
     Examples
     --------
     >>> many = llmprof.convert(sample_folder, "dataset", client=False)
-    >>> llmprof.open("dataset").scan("kernels").select("name").unique().collect().height > 10
+    >>> kernels = llmprof.open("dataset").capture.scan("kernels")
+    >>> kernels.select("name").unique().collect().height > 10
     True
     """
     place = Place.of(folder)

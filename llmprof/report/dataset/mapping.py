@@ -27,14 +27,14 @@ from llmprof.analyze.step_times import (
 )
 from llmprof.arguments import check, checked
 from llmprof.errors import AnalysisError, ClusterError, LlmprofError, NotCapturedError
-from llmprof.findings.findings import combined, ranked
+from llmprof.findings.causes.npu import CORE_FACTS
+from llmprof.findings.ranking import rank_findings
+from llmprof.findings.rows import scope_findings
 from llmprof.findings.scope import STEADY, Choice, Scope, choose
-from llmprof.findings.work import CORE_FACTS
 from llmprof.label.events import events as label_events
-from llmprof.progress import Progress
 from llmprof.report.dataset.cluster import Lost, Workers, workers
 from llmprof.report.dataset.plans import plan_of
-from llmprof.text import counted
+from llmprof.text import Progress, counted
 from llmprof.trace import Trace, schema
 from llmprof.trace import kept as kept_results
 from llmprof.trace.storage import deferred
@@ -230,7 +230,7 @@ def joined(
     )
     if results["scope_bounds"] is not None:
         scope.__dict__["bounds"] = results["scope_bounds"]
-    return ranked(scope, whole=trace)
+    return scope_findings(scope, whole=trace)
 
 
 _TABLES: Final = {"runtime": "replays", "copies": "copied_rows", "kernels": "measured_kernels"}
@@ -511,7 +511,7 @@ class _Work:
             parts = self.by_rank(every, more)
             second = {asked.name: self._joined(asked, parts) for asked in every}
             frames.append(joined(whole, choice, {**first, **second}, calls))
-        return combined(frames)
+        return rank_findings(frames)
 
 
 def _first(name: str, options: Mapping[str, Any]) -> Iterator[Asked]:

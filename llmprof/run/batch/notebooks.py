@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from llmprof.errors import LlmprofError, OutputError
-from llmprof.progress import Progress
 from llmprof.readers.saved import STATE_FILE, capture, is_run
 from llmprof.run.launch.run.folder import FAILED, INTERRUPTED, RUNNING, RunFolder
 from llmprof.run.notebook.tutorials import check_installed, check_parameters, find, run_notebook
+from llmprof.text import Progress
 from llmprof.trace.storage import files
 
 

@@ -37,6 +37,7 @@ def test_shares_by_hand() -> None:
         "category": [150 / 240, 150, 240, 18, 4],  # acme, _prepare, _sample and _update say nothing
         "launch": [180 / 240, 180, 240, 18, 1],
         "operator": [50 / 240, 50, 240, 18, 13],  # four GEMMs of the layer and the lm_head
+        "recorded": [1.0, None, None, 17, 0],  # launching calls, each with its event
     }
     assert coverage(trace)["of"].unique().to_list() == ["summed time of kernels and copies"]
     run = pl.concat([kernels(["acme"], rank=0), kernels([GEMM], rank=1)])

@@ -8,8 +8,7 @@ from typing import Any, Final
 import polars as pl
 
 from llmprof.analyze.ncu.hardware import hot_lines, no_durations, speed_of_light
-from llmprof.arguments import checked
-from llmprof.errors import LlmprofError, NotCapturedError
+from llmprof.errors import LlmprofError, NotCapturedError, checked
 from llmprof.findings import sentences
 from llmprof.findings.findings import SCHEMA, Findings
 from llmprof.names import kernels

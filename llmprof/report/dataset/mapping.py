@@ -25,8 +25,14 @@ from llmprof.analyze.step_times import (
     time_parts,
     without_long_first,
 )
-from llmprof.arguments import check, checked
-from llmprof.errors import AnalysisError, ClusterError, LlmprofError, NotCapturedError
+from llmprof.errors import (
+    AnalysisError,
+    ClusterError,
+    LlmprofError,
+    NotCapturedError,
+    bound,
+    checked,
+)
 from llmprof.findings.findings import combined, ranked
 from llmprof.findings.scope import STEADY, Choice, Scope, choose
 from llmprof.findings.work import CORE_FACTS
@@ -411,7 +417,7 @@ class _Work:
         left out.
         """
         chosen = {
-            name: dict(list(check(_function(name), self.trace, **options).items())[1:])
+            name: bound(_function(name), self.trace, **options).kwargs
             for name, options in chosen.items()
         }
         every = {asked: None for name, options in chosen.items() for asked in _first(name, options)}

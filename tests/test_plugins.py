@@ -38,7 +38,7 @@ SECTION = ReportSection("acme", (ShownAnalysis("acme", table, (FIGURE,)),), "It 
 LISTING = Listing("acme", "count name", largest_first="count")
 PLAN = RankPlan("acme", apart=("least",))
 
-@Analysis(question="Does Acme work?", help="kernels by count", view="acme")
+@Analysis(question="Does Acme work?", help="kernels by count", view="acme", recorded="kernels")
 def acme(trace, *, least=1):
     return trace.kernels.group_by("name").len("count").filter(pl.col("count") >= least)
 """

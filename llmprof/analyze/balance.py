@@ -56,6 +56,15 @@ def expert_exchange(trace: Trace) -> pl.DataFrame:
         - ``experts_ns`` (time of the experts' kernels), ``imbalance`` (the largest of the ranks
           over their mean; 1 is even), ``slowest_rank`` (whose experts take longest);
         - ``arrival_skew_ns`` (largest difference of arrival among the calls).
+
+    Raises
+    ------
+    NotCapturedError
+        The trace holds no device activity or operators.
+
+    Examples
+    --------
+    >>> frame = analyze.expert_exchange(trace)
     """
     events = trace.events
     ways = pl.col("stage").replace_strict(_WAYS, default=None, return_dtype=pl.String)

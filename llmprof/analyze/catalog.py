@@ -13,19 +13,14 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from importlib import import_module
-from typing import Any, Final, ParamSpec, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 import polars as pl
 
 from llmprof import plugins
-from llmprof.docstrings import completed
 from llmprof.errors import AnalysisError, LlmprofError, listed
 from llmprof.trace.kept import per_trace
 
-_IN_SAMPLE: Final = {"device activity", "kernels", "operators", "runtime calls", "markers"}
-
-P = ParamSpec("P")
-R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., pl.DataFrame])
 
 
@@ -45,10 +40,8 @@ class Analysis:
     """Content of its frame in a few words: its line in ``llmprof analyze --help``."""
     view: str
     """Its name on the command line, ``llmprof analyze --what``."""
-    recorded: str = ""
-    """What its trace must hold ("kernels and operators"), for the docstring; if empty, the
-    docstring says it.
-    """
+    recorded: str
+    """What its trace must hold: ``kernels and operators``."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Options of the function that its view and the report use."""
     cached: bool = True
@@ -62,20 +55,6 @@ class Analysis:
         """Declare a function as this analysis."""
         declared: Any = per_trace(function) if self.cached else function
         declared.__record__ = self._of(declared)
-        if self.recorded:
-            lacks = self.recorded.replace(" and ", " or ")
-            recorded = set(re.split(", | or | and ", self.recorded))
-            errors = {"NotCapturedError": f"NotCapturedError\n    The trace holds no {lacks}."}
-            if "by" in inspect.signature(function).parameters:
-                errors["AnalysisError"] = "AnalysisError\n    ``by`` names an unknown column."
-            declared.__doc__ = completed(
-                function,
-                {"trace": f"trace : Trace\n    A trace with {self.recorded}."},
-                errors,
-                example=f">>> frame = analyze.{self._of(declared).room}{function.__name__}(trace)"
-                if recorded <= _IN_SAMPLE
-                else "",
-            )
         return cast("F", declared)
 
     def _of(self, function: Callable[..., pl.DataFrame]) -> Analysis:

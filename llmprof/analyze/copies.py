@@ -31,6 +31,8 @@ def copies(
 
     Parameters
     ----------
+    trace : Trace
+        A trace with copies.
     by : {"kind", "time"}
         A row for each kind of copy and call, or for each kind in each bin of time.
     bins : int
@@ -54,6 +56,8 @@ def copies(
 
     Raises
     ------
+    NotCapturedError
+        The trace holds no copies.
     AnalysisError
         There is no bin, or there are more than a million.
     """

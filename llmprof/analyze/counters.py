@@ -43,6 +43,7 @@ before a sample.
         " clocks"
     ),
     view="counters",
+    recorded="device activity and samples of counters",
 )
 def counters(
     trace: Trace,

@@ -31,6 +31,11 @@ def coverage(trace: Trace) -> pl.DataFrame:
     """Share of the device time of each rank that steps, stages, categories, launches and operators
     explain.
 
+    Parameters
+    ----------
+    trace : Trace
+        A trace with device activity or operators.
+
     Returns
     -------
     polars.DataFrame
@@ -40,6 +45,15 @@ def coverage(trace: Trace) -> pl.DataFrame:
         (operators, for a run on CPU), ``of`` says so in words; the share is null if it is 0.
         ``impossible_events`` of the rank's files are in no table, because their time or length
         cannot be: it is infinite, negative, absurdly large or no number.
+
+    Raises
+    ------
+    NotCapturedError
+        The trace holds no device activity or operators.
+
+    Examples
+    --------
+    >>> frame = analyze.coverage(trace)
     """
     events = trace.events
     on_cpu = events.height > 0 and (events["source"] == "op").all()

@@ -33,6 +33,8 @@ def steps(trace: Trace, *, by: Columns = (), steady: bool = False) -> pl.DataFra
 
     Parameters
     ----------
+    trace : Trace
+        A trace with device activity or operators.
     by : str or sequence of str
         Columns of the steps to sum them by, such as ``"phase"`` or ``("rank", "phase")``.
     steady : bool
@@ -57,6 +59,13 @@ def steps(trace: Trace, *, by: Columns = (), steady: bool = False) -> pl.DataFra
         With ``by``: its columns, ``count, total_ns, share`` (of all steps), ``mean_ns, median_ns,
         min_ns, max_ns`` (of ``dur_ns``).
 
+    Raises
+    ------
+    NotCapturedError
+        The trace holds no device activity or operators.
+    AnalysisError
+        ``by`` names an unknown column.
+
     Examples
     --------
     >>> analyze.steps(trace)["phase"].value_counts().sort("phase").rows()
@@ -70,6 +79,7 @@ def steps(trace: Trace, *, by: Columns = (), steady: bool = False) -> pl.DataFra
     question="Which step, layer and stage does each event belong to?",
     help="every device event with its step, layer and stage",
     view="events",
+    recorded="device activity or operators",
 )
 def events(trace: Trace) -> pl.DataFrame:
     """Device activity with step, phase, layer and stage.

@@ -35,6 +35,8 @@ def kernels(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
 
     Parameters
     ----------
+    trace : Trace
+        A trace with device activity or operators.
     by : str or sequence of str
         Columns of :func:`~llmprof.analyze.attribute` to group by first, such as ``("rank",)`` or
         ``("phase",)``.
@@ -47,6 +49,17 @@ def kernels(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
         median_ns, min_ns, max_ns`` and ``std_ns`` (sample standard deviation, null for a single
         run), in ns, and ``readable``, the name as people read it (:func:`llmprof.names.readable`).
         Groups in order, nulls last, in each the longest first.
+
+    Raises
+    ------
+    NotCapturedError
+        The trace holds no device activity or operators.
+    AnalysisError
+        ``by`` names an unknown column.
+
+    Examples
+    --------
+    >>> frame = analyze.kernels(trace)
     """
     events = trace.events
     refuse_unknown(by, events.columns, "by")

@@ -37,6 +37,7 @@ _MEASURES = (
     question="Which layers take the time?",
     help="every layer of every step by stage",
     view="layers",
+    recorded="steps and attention kernels",
     options={"stages": True},
 )
 def layers(trace: Trace, *, by: Columns = (), stages: bool = False) -> pl.DataFrame:
@@ -196,6 +197,7 @@ others are.
     question="Which layers are slower than the typical layer?",
     help="layers with their gap to the typical one of their kind, rank and step",
     view="layer-gaps",
+    recorded="steps and attention kernels",
 )
 def layer_gaps(
     trace: Trace, *, stage: str | None = None, measure: Measure = "dur_ns"

@@ -73,6 +73,7 @@ _OWN_FRAMES: Final = (
     question="How much device memory is held, and by whom?",
     help="peak, fragmentation, allocations and releases of each device",
     view="memory",
+    recorded="memory events",
 )
 def memory(
     trace: Trace,

@@ -78,6 +78,11 @@ def operator_calls(trace: Trace) -> pl.DataFrame:
         ``assumed`` (what the recording does not say of the arguments), ``torch_strides,
         torch_inputs``.
 
+    Raises
+    ------
+    NotCapturedError
+        The trace holds no operators.
+
     Examples
     --------
     >>> found = analyze.operator_calls(trace)

@@ -84,6 +84,7 @@ _WORK: Final = {
         " of it"
     ),
     view="operators",
+    recorded="kernels and operators",
     cached=False,
 )
 def operators(

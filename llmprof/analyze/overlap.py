@@ -46,17 +46,19 @@ def overlap(
 
     Parameters
     ----------
+    trace : Trace
+        A trace with device activity or operators.
     by : str or sequence of str
         Columns of :func:`~llmprof.analyze.events` that divide the events into groups: rank and step
         if not given. ``rank`` is added in front if it is missing. Without ``step`` the idle time
         between steps counts. A rank with several devices is busy while any of them is; add
         ``device`` to see each.
-    window : (start_ns, end_ns), optional
-        Only the parts of events inside it, in ns from the start of the trace, by rank. Its length
-        is ``total_ns``, and what lies before the first event in it and after the last is idle.
     waits : bool
         Also tell waiting from transfer in the exposed communication, by matching the collectives
         over the ranks.
+    window : (start_ns, end_ns), optional
+        Only the parts of events inside it, in ns from the start of the trace, by rank. Its length
+        is ``total_ns``, and what lies before the first event in it and after the last is idle.
 
     Returns
     -------
@@ -79,6 +81,13 @@ def overlap(
         ``compute_ns + exposed_communication_ns + exposed_copy_ns + idle_ns = total_ns``. The
         columns of copies are null where the capture did not record copies. Sorted by ``by``, nulls
         last.
+
+    Raises
+    ------
+    NotCapturedError
+        The trace holds no device activity or operators.
+    AnalysisError
+        ``by`` names an unknown column.
 
     Examples
     --------

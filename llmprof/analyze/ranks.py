@@ -51,6 +51,7 @@ _IN_DESCRIPTION: Final = {
         " place its node and parallel groups, with --by group how often these arrive last"
     ),
     view="ranks",
+    recorded="several ranks",
 )
 def ranks(
     trace: Trace,

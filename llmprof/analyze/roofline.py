@@ -140,6 +140,8 @@ def roofline(
 
     Raises
     ------
+    NotCapturedError
+        The trace holds no device activity or operators.
     AnalysisError
         No step says its tokens; the trace names no device; or the layers of a rank are not those of
         the model.

@@ -19,6 +19,7 @@ _LEAST_STEPS = 5
     question="In which steps does a kernel or a range take unusually long?",
     help="times of kernels or ranges in single steps beside their usual time",
     view="spikes",
+    recorded="kernels and steps",
 )
 def spikes(
     trace: Trace, *, by: Literal["kernel", "range"] = "kernel", min_ratio: float = 1.5

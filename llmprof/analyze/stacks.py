@@ -176,6 +176,7 @@ def _sampled(trace: Trace) -> pl.DataFrame:
     question="Which functions does the CPU spend its time in?",
     help="functions of sampled call stacks, with the time in them and in what they call",
     view="hotspots",
+    recorded="call stacks",
 )
 def hotspots(trace: Trace, *, of: Literal["host", "samples"] = "samples") -> pl.DataFrame:
     """Functions by their own time, and by their time with all functions that they call.
@@ -247,6 +248,11 @@ def totals(trace: Trace) -> pl.DataFrame:
         no device work), ``count, total_ns, mean_ns, median_ns, min_ns, max_ns``, ``share`` (of the
         times of one kind of a rank) and ``flop_per_s, bytes_per_s`` (where the program stated its
         work), the longest of a kind first.
+
+    Raises
+    ------
+    NotCapturedError
+        The trace holds no summary of a profiler.
 
     Examples
     --------

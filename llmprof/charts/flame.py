@@ -29,8 +29,6 @@ _TONES: Final = ("#F3D9B1", "#F0C48A", "#EDB873", "#E9A86B", "#F2CFA0", "#E8B98F
 @chart_of(
     "llmprof.analyze.stacks(trace)",
     "stack value unit",
-    refuses="there is nothing to draw",
-    runs=False,
 )
 def flame(
     frame: Trace | pl.DataFrame,
@@ -50,6 +48,18 @@ def flame(
         Rows of ``stacks(trace)``, or some of them.
     depth : int
         Most frames of a stack that are drawn, counted from the first frame in which stacks differ.
+    title : str, optional
+        Title of the chart; by default it says what is shown.
+
+    Returns
+    -------
+    altair.LayerChart
+        900 px wide.
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, or there is nothing to draw.
     """
     frame = frame_of(frame, analyze.stacks)
     rows = frame.filter((pl.col("value") > 0) & (pl.col("stack").list.len() > 0))

@@ -35,13 +35,13 @@ from llmprof.cli.output import (
     wrapped,
 )
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, checked, listed
+from llmprof.findings.card import chained, denominators, so, without_share
 from llmprof.findings.document import (
     findings_document,
     findings_schema,
     hardware_findings_document,
 )
 from llmprof.findings.facts import where_the_time_went
-from llmprof.findings.order import chained, denominators, so, without_share
 from llmprof.names.kernels import displayed
 from llmprof.readers.ncu import reader as ncu
 from llmprof.readers.reading import hardware_metrics_only, left_aside

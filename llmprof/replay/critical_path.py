@@ -60,6 +60,7 @@ _SCHEMA = {
     question="What sets the pace?",
     help="the chain of events that each step waits for, in pieces that add up to it",
     view="critical-path",
+    recorded="device activity",
 )
 def critical_path(trace: Trace, *, rank: int | None = None) -> pl.DataFrame:
     """The chain of events that sets the time of each step, over all ranks.

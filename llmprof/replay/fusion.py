@@ -103,6 +103,8 @@ def fusion(trace: Trace, *, max_ns: NotNegative = 20_000, predict: NotNegative =
 
     Parameters
     ----------
+    trace : Trace
+        A trace with kernels.
     max_ns : int
         Longest median time of a short kernel, in ns; an all-reduce may be longer, since it waits.
     predict : int
@@ -119,6 +121,15 @@ def fusion(trace: Trace, *, max_ns: NotNegative = 20_000, predict: NotNegative =
         (of the recording: not written and read again between the kernels; null if the shapes of
         their operators do not say it), ``gain_ns`` with ``gain_low_ns, gain_high_ns`` (of a step of
         ``recorded_ns``, by :func:`~llmprof.analyze.what_if`; null where none was predicted).
+
+    Raises
+    ------
+    NotCapturedError
+        The trace holds no kernels.
+
+    Examples
+    --------
+    >>> frame = analyze.fusion(trace)
     """
     if not trace.has("kernels"):
         found = "this capture holds no kernels"

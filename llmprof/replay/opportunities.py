@@ -73,6 +73,7 @@ _SCHEMA: Final = {
         " remains of the step"
     ),
     view="opportunities",
+    recorded="kernels, and operators or a model",
     cached=False,
 )
 def opportunities(

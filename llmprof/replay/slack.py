@@ -26,6 +26,7 @@ from llmprof.trace.kept import per_trace
         " the time of layers, stages or kernels on the critical path"
     ),
     view="slack",
+    recorded="device activity",
 )
 def slack(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
     """Slack of each device event: how much longer it may take without delaying a step, or without

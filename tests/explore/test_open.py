@@ -12,7 +12,7 @@ from llmprof.errors import LlmprofError
 from llmprof.explore.served import Wanted, page
 from llmprof.explore.tabs import PANELS, filters_of
 from llmprof.explore.timeline.data import HOST
-from llmprof.findings.order import chained
+from llmprof.findings.card import chained
 from llmprof.trace import Trace
 from llmprof.units import format_ns
 from tests.analyze.test_requests import MS

@@ -104,6 +104,13 @@ def collectives(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
         are all known ``last, last_share`` (in which a rank of the row arrives last) and
         ``late_median_ns, late_p90_ns, late_max_ns`` (start after the first rank).
 
+    Raises
+    ------
+    NotCapturedError
+        The trace holds no device activity or operators.
+    AnalysisError
+        ``by`` names an unknown column.
+
     Examples
     --------
     >>> calls = analyze.collectives(ranks)

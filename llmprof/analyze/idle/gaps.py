@@ -90,6 +90,17 @@ def idle(trace: Trace, *, by: Columns = (), min_ns: NotNegative = 0) -> pl.DataF
 
         With ``by``: its columns, ``count`` (parts), ``total_ns, share`` (of all that is idle),
         ``mean_ns, median_ns, min_ns, max_ns``.
+
+    Raises
+    ------
+    NotCapturedError
+        The trace holds no device activity or operators.
+    AnalysisError
+        ``by`` names an unknown column.
+
+    Examples
+    --------
+    >>> frame = analyze.idle(trace)
     """
     parts = idle_with_threads(trace).drop("thread")
     parts = parts.filter(pl.col("gap_ns") >= min_ns) if min_ns else parts
@@ -431,6 +442,8 @@ def stream_gaps(trace: Trace, *, min_ns: NotNegative = 0) -> pl.DataFrame:
 
     Parameters
     ----------
+    trace : Trace
+        A trace with device activity or operators.
     min_ns : int
         Shortest gap to report (ns).
 
@@ -442,6 +455,15 @@ def stream_gaps(trace: Trace, *, min_ns: NotNegative = 0) -> pl.DataFrame:
         of the device was busy) and ``busy_elsewhere_share`` (of ``dur_ns``). One row for each gap,
         by stream and time. Events of an unknown stream (PyTorch shows kernels of annotated CUDA
         graphs on lanes that are not streams) have no gaps, but they keep the device busy.
+
+    Raises
+    ------
+    NotCapturedError
+        The trace holds no device activity or operators.
+
+    Examples
+    --------
+    >>> frame = analyze.stream_gaps(trace)
     """
     refuse_samples(trace, "when a stream was idle")
     return stream_gaps_of(trace.events, min_ns=min_ns)

@@ -247,6 +247,11 @@ def launch_delay(trace: Trace) -> pl.DataFrame:
     host is ahead and work is queued. For all kernels of a CUDA graph the delay starts at the launch
     of the graph.
 
+    Parameters
+    ----------
+    trace : Trace
+        A trace with kernels and runtime calls.
+
     Returns
     -------
     polars.DataFrame
@@ -255,6 +260,15 @@ def launch_delay(trace: Trace) -> pl.DataFrame:
         calls), ``host_call_ns`` (sum of their durations), and of the delays ``median_ns, p95_ns,
         max_ns, min_ns`` (ns). Columns about launches are null if no kernel of the step has a
         launch. A negative delay means that the clocks of host and device disagree.
+
+    Raises
+    ------
+    NotCapturedError
+        The trace holds no kernels or runtime calls.
+
+    Examples
+    --------
+    >>> frame = analyze.launch_delay(trace)
     """
     trace.table("kernels")
     trace.table("runtime")
@@ -326,6 +340,7 @@ PAUSES = {
     question="Did garbage collection, loading of code or page faults keep the device waiting?",
     help="recorded pauses of the host, and how long the device was idle meanwhile",
     view="pauses",
+    recorded="device activity, and runtime calls, operators or markers",
 )
 def host_pauses(trace: Trace, *, by: Literal["kind", "event"] = "kind") -> pl.DataFrame:
     """Garbage collection, loading of device code and page faults on the host, and the idle time of

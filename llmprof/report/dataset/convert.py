@@ -323,7 +323,8 @@ def open(folder: PathLike) -> Trace:  # noqa: A001
     Examples
     --------
     >>> many = llmprof.convert(sample_folder, "dataset", client=False)
-    >>> llmprof.open("dataset").scan("kernels").select("name").unique().collect().height > 10
+    >>> kernels = llmprof.open("dataset").capture.scan("kernels")
+    >>> kernels.select("name").unique().collect().height > 10
     True
     """
     place = Place.of(folder)

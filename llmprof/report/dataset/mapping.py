@@ -33,9 +33,10 @@ from llmprof.errors import (
     bound,
     checked,
 )
-from llmprof.findings.findings import combined, ranked
+from llmprof.findings.causes.npu import CORE_FACTS
+from llmprof.findings.ranking import rank_findings
+from llmprof.findings.rows import scope_findings
 from llmprof.findings.scope import STEADY, Choice, Scope, choose
-from llmprof.findings.work import CORE_FACTS
 from llmprof.label.events import events as label_events
 from llmprof.report.dataset.cluster import Lost, Workers, workers
 from llmprof.report.dataset.plans import plan_of
@@ -235,7 +236,7 @@ def joined(
     )
     if results["scope_bounds"] is not None:
         scope.__dict__["bounds"] = results["scope_bounds"]
-    return ranked(scope, whole=trace)
+    return scope_findings(scope, whole=trace)
 
 
 _TABLES: Final = {"runtime": "replays", "copies": "copied_rows", "kernels": "measured_kernels"}
@@ -516,7 +517,7 @@ class _Work:
             parts = self.by_rank(every, more)
             second = {asked.name: self._joined(asked, parts) for asked in every}
             frames.append(joined(whole, choice, {**first, **second}, calls))
-        return combined(frames)
+        return rank_findings(frames)
 
 
 def _first(name: str, options: Mapping[str, Any]) -> Iterator[Asked]:

@@ -269,7 +269,7 @@ def _launches(recorded: Recording, streams: Edges) -> Edges:
     held[streams.target[time[streams.target] - time[streams.source] <= MOST_AFTER_NS] // 2] = True
     # a long call (of a graph) that returns after its stream was free, just before the work begins,
     # held it; a blocking copy returns after the work
-    before, start = recorded.before[row], time[2 * row]
+    before = recorded.before[row]
     returned = inside <= latency
     held_by_call = (before < issued + inside) & returned & (latency - inside <= MOST_LATENCY_NS)
     free = ((before <= issued) | held_by_call) & ~held[row]

@@ -26,6 +26,7 @@ from llmprof.replay.graph import (
 )
 from llmprof.replay.recording import Rows
 from llmprof.replay.schedule import NEVER, Chains, Ints, earliest
+from llmprof.replay.targets import OF_ANYTHING
 from llmprof.trace import Trace
 from llmprof.trace.kept import per_trace
 
@@ -71,7 +72,8 @@ class Plan:
             set(rows["stage"].drop_nulls().unique()),
             set(rows["category"].drop_nulls().unique()),
         )
-        if what in stages:
+        # the stage of a copy says where no other stage is known; the category is of all copies
+        if what in stages and not (what in categories and what in OF_ANYTHING):
             mask = rows["stage"] == what
         elif what in categories:
             mask = rows["category"] == what

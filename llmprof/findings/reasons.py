@@ -25,7 +25,7 @@ REASONS: Final = {
         r"|torch/_(?:inductor|dynamo)|triton/(?:compiler|runtime/build|backends)|(?:deep_gemm|flashinfer|tilelang)/jit"
         r"|jit_?compil|\bcompile\(|: compile$|ptxas|\bninja\b",
     ),
-    "loading": (("call",), r"(?i)ModuleLoad|LibraryLoad|ModuleGet|LibraryGet"),
+    "loading": (("call", "range"), r"(?i)Module_?Load|LibraryLoad|ModuleGet|LibraryGet"),
     "data_loading": (("op", "python", "range"), r"(?i)DataLoader|torch/utils/data/|_next_data"),
     "input_preparation": (
         ("op", "python", "range"),
@@ -36,6 +36,19 @@ REASONS: Final = {
 """For each reason, the kinds of what the host does (a call, an operator, Python or a range), and
 names.
 """
+
+WHAT_RUNS: Final = (
+    r"torch/_inductor/(?:cudagraph_trees|output_code|utils)\.py|torch/_dynamo/eval_frame\.py"
+    r"|torch/_inductor/runtime/(?:triton_heuristics\.py\(\d+\): (?:run|launcher|__call__)$|static_)"
+    r"|torch/_inductor/compile_fx\.py\(\d+\): (?:run|wrapper|runnable)$"
+)
+"""Functions of compilers that launch or record what was compiled before."""
+
+JIT_TIMES_LOAD: Final = 10
+"""Host time that ends in loading new code, of this many times the loading, was its compilation."""
+
+BEFORE_LAUNCH_NS: Final = 1_000_000
+"""Code that is loaded within this time before a launch is the code of what is launched."""
 
 LONG_LAUNCH_NS: Final = 1_000_000
 """A launch on an idle device takes 5 to 50 us; the first of a kernel, which loads its code, can
@@ -76,6 +89,7 @@ def pauses_of(
     else:
         pieces = pl.concat([pieces, _uncovered(parts, pieces)])
         rows = rows.drop("start_ns", "dur_ns").join(pieces, on="part", maintain_order="left")
+    rows = _with_new_code(rows, spans)
     piece_of_call = pl.col("who").is_not_null()
     in_held = (pl.col("cause") == "queued") & (pl.col("held_kind") == "call")
     first = pl.col("part").is_in(parts.filter(_first_launches(parts, kernels))["part"].implode())
@@ -194,9 +208,11 @@ def reasons_of(rows: pl.DataFrame) -> pl.Series:
     about = rows.unique()
     found = pl.coalesce(
         *(
-            pl.when(pl.col("kind").is_in(kinds) & pl.col("who").str.contains(pattern)).then(
-                pl.lit(reason)
-            )
+            pl.when(
+                pl.col("kind").is_in(kinds)
+                & pl.col("who").str.contains(pattern)
+                & ~pl.col("who").str.contains(WHAT_RUNS)
+            ).then(pl.lit(reason))
             for reason, (kinds, pattern) in REASONS.items()
         )
     )
@@ -204,6 +220,53 @@ def reasons_of(rows: pl.DataFrame) -> pl.Series:
     return rows.join(
         known, on=["who", "kind"], how="left", nulls_equal=True, maintain_order="left"
     )["reason"]
+
+
+def _with_new_code(rows: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
+    """The reason of pieces whose thread loaded or compiled code just before its launch."""
+    calls = spans.filter(pl.col("kind") == "call")
+    calls = calls.with_columns(new=reasons_of(calls.select(who="name", kind="kind")))
+    calls = calls.filter(pl.col("new").is_in(["loading", "compilation"])).select(
+        "rank",
+        pl.col("thread").fill_null(-1),
+        "new",
+        call="name",
+        load_ns="dur_ns",
+        loaded=pl.col("start_ns") + pl.col("dur_ns"),
+    )
+    late = rows.select(
+        "rank",
+        pl.col("thread").fill_null(-1),
+        loaded="launch_start_ns",
+        begun=pl.col("start_ns").min().over("part"),
+    ).with_row_index("row")
+    found = (
+        late.drop_nulls("loaded")
+        .sort("loaded")
+        .join_asof(
+            calls.sort("loaded"),
+            on="loaded",
+            by=["rank", "thread"],
+            tolerance=BEFORE_LAUNCH_NS,
+            coalesce=False,
+            check_sortedness=False,
+        )
+        .filter(pl.col("loaded_right") > pl.col("begun"))
+    )
+    compiled = pl.col("loaded") - pl.col("begun") >= JIT_TIMES_LOAD * pl.col("load_ns")
+    found = found.select(
+        "row", "call", new=pl.when(compiled).then(pl.lit("compilation")).otherwise("new")
+    )
+    silent = pl.col("reason").is_null() & pl.col("new").is_not_null()
+    return (
+        rows.with_row_index("row")
+        .join(found, on="row", how="left", maintain_order="left")
+        .with_columns(
+            reason=pl.coalesce("reason", "new"),
+            who=pl.when(silent).then("call").otherwise("who"),
+        )
+        .drop("row", "new", "call")
+    )
 
 
 def _first_launches(parts: pl.DataFrame, kernels: pl.DataFrame | None) -> pl.Series:

@@ -223,13 +223,14 @@ def reasons_of(rows: pl.DataFrame) -> pl.Series:
 
 
 def _with_new_code(rows: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
-    """The reason of pieces whose thread loaded or compiled code just before its launch."""
+    """Pieces before new code was loaded, just before its launch, were its compilation, if the host
+    was late for far longer than the loading took.
+    """
     calls = spans.filter(pl.col("kind") == "call")
-    calls = calls.with_columns(new=reasons_of(calls.select(who="name", kind="kind")))
-    calls = calls.filter(pl.col("new").is_in(["loading", "compilation"])).select(
+    reason = reasons_of(calls.select(who="name", kind="kind"))
+    calls = calls.filter(reason.is_in(["loading", "compilation"])).select(
         "rank",
         pl.col("thread").fill_null(-1),
-        "new",
         call="name",
         load_ns="dur_ns",
         loaded=pl.col("start_ns") + pl.col("dur_ns"),
@@ -237,6 +238,7 @@ def _with_new_code(rows: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
     late = rows.select(
         "rank",
         pl.col("thread").fill_null(-1),
+        "start_ns",
         loaded="launch_start_ns",
         begun=pl.col("start_ns").min().over("part"),
     ).with_row_index("row")
@@ -253,10 +255,10 @@ def _with_new_code(rows: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
         )
         .filter(pl.col("loaded_right") > pl.col("begun"))
     )
-    compiled = pl.col("loaded") - pl.col("begun") >= JIT_TIMES_LOAD * pl.col("load_ns")
-    found = found.select(
-        "row", "call", new=pl.when(compiled).then(pl.lit("compilation")).otherwise("new")
-    )
+    found = found.filter(
+        pl.col("loaded") - pl.col("begun") >= JIT_TIMES_LOAD * pl.col("load_ns"),
+        pl.col("start_ns") < pl.col("loaded_right") - pl.col("load_ns"),
+    ).select("row", "call", new=pl.lit("compilation"))
     silent = pl.col("reason").is_null() & pl.col("new").is_not_null()
     return (
         rows.with_row_index("row")

@@ -341,10 +341,14 @@ def _held(
     )
     holding = calls.filter("holds")
     call, in_call = _longest_call(queued, holding)
-    # a blocking copy that was called after the launch waits for the event, not the other way round
-    call_begun, _ = _filled(holding["start_ns"][call])
-    blocks = holding["synchronises"][call].fill_null(value=False).to_numpy()
-    waits_itself = blocks & (call_begun > _filled(queued["launch_start_ns"])[0])
+    # a blocking copy whose own work came later waited for the event, not the other way round
+    key = ["rank", "launch_start_ns", "launch_end_ns"]
+    begun, end = pl.col("start_ns"), pl.col("start_ns") + pl.col("dur_ns")
+    launched = holding.select("rank", launch_start_ns=begun, launch_end_ns=end)
+    own = events.drop_nulls(key).group_by(key).agg(own=pl.col("start_ns").max())
+    (own_start,) = of_groups(launched[call], own, key)
+    later = (own_start >= queued["_end"]).fill_null(value=False)
+    waits_itself = (later & holding["synchronises"][call].fill_null(value=False)).to_numpy()
     had_to_wait = (
         _told_to_wait(queued, events, calls) if waits is None else _seen_to_wait(queued, waits)
     )

@@ -17,9 +17,9 @@ from llmprof.errors import LlmprofError, listed
 from llmprof.label.intervals import clip, union_length
 from llmprof.label.steps.steps import steps as labels_of
 from llmprof.replay.graph import Graph, graph
-from llmprof.replay.part import Part, replayed_part
-from llmprof.replay.plan import Plan, periods, periods_below, recorded_periods
-from llmprof.replay.targets import KEY, TARGET, Found, To, below_target, saved_of, with_keys
+from llmprof.replay.part import ReplayedPart, replayed_part
+from llmprof.replay.plan import ReplayPlan, periods, periods_below, recorded_periods
+from llmprof.replay.targets import KEY, TARGET, TargetGains, To, below_target, saved_of, with_keys
 from llmprof.replay.what_if import lasting
 from llmprof.theory.hardware import Device
 from llmprof.theory.shapes import Shape, shape
@@ -204,7 +204,7 @@ def _steps(built: Graph) -> pl.DataFrame:
     return rows.filter((pl.col("start_ns") >= reach).fill_null(value=True))
 
 
-def _phases(part: Part, steps: pl.DataFrame) -> pl.DataFrame:
+def _phases(part: ReplayedPart, steps: pl.DataFrame) -> pl.DataFrame:
     """``phase, rank, steps, of_steps, step_ns`` from the steps of a rank: their number, that of
     all, and their mean.
     """
@@ -222,7 +222,7 @@ def _phases(part: Part, steps: pl.DataFrame) -> pl.DataFrame:
     return own.with_columns(of_steps=pl.max_horizontal("steps", "of_steps"))
 
 
-def _in_steps(built: Graph, steps: pl.DataFrame, found: Found) -> pl.DataFrame:
+def _in_steps(built: Graph, steps: pl.DataFrame, found: TargetGains) -> pl.DataFrame:
     """Device events cut to the steps, with the operator that each belongs to and the key of its
     opportunity.
     """
@@ -244,7 +244,9 @@ def _keys(work: pl.DataFrame) -> pl.DataFrame:
     return keys.with_columns(key=pl.int_range(pl.len()).clip(upper_bound=MOST_ALONE)).drop("gap_ns")
 
 
-def _gains(trace: Trace, found: Found, keys: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
+def _gains(
+    trace: Trace, found: TargetGains, keys: pl.DataFrame, steps: pl.DataFrame
+) -> pl.DataFrame:
     """``phase, key, gain_ns``: what a step gains by the replay with each key's kernels at the
     target; -1 is all.
     """
@@ -256,7 +258,7 @@ def _gains(trace: Trace, found: Found, keys: pl.DataFrame, steps: pl.DataFrame) 
     )
     key, saved = np.full(built.events.height, -1), np.zeros(built.events.height)
     key[of_event["node"]], saved[of_event["node"]] = of_event["key"], of_event["saved"]
-    made = Plan(built, "middle")
+    made = ReplayPlan(built, "middle")
     made.set_duration(saved > 0, made.own_duration() * (1 - saved))
     numbers = [-1, *range(int(key.max(initial=-1)) + 1)]
     recorded, frames = recorded_periods(trace), []

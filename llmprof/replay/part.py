@@ -13,7 +13,7 @@ import polars as pl
 from llmprof.analyze.collectives.collectives import called_together
 from llmprof.errors import NotCapturedError
 from llmprof.label.steps.steps import around_steps, host_labels, steps
-from llmprof.replay.graph import MOST_EVENTS, events_of
+from llmprof.replay.graph import MOST_EVENTS, graph_size
 from llmprof.trace import Trace
 from llmprof.trace.kept import per_trace
 
@@ -40,7 +40,7 @@ needs the one before.
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ReplayedPart:
     """What of a recording is replayed."""
 
     trace: Trace
@@ -71,7 +71,7 @@ class Part:
 
 
 @per_trace
-def replayed_part(trace: Trace, named: tuple[int, ...] | None = None) -> Part:
+def replayed_part(trace: Trace, named: tuple[int, ...] | None = None) -> ReplayedPart:
     """All of a recording, or, if it has more events than are replayed, some of its ranks or
     steps.
     """
@@ -79,16 +79,16 @@ def replayed_part(trace: Trace, named: tuple[int, ...] | None = None) -> Part:
     # other are a group: the groups of the named ranks are always in the part and stand for
     # themselves, the others are chosen evenly and stand for the rest. If there is one group only,
     # or the chosen ones still have too many events, the part has some of the steps.
-    events = events_of(trace)
+    events = graph_size(trace)
     limit, some = (MOST_EVENTS, MOST_EVENTS) if named is None else (MOST_FOR_FINDINGS, ENOUGH)
     if events <= limit:
-        return Part(trace)
+        return ReplayedPart(trace)
     if (
         len(trace.ranks) <= FEW_RANKS
         and (by_step := _some_steps(trace, limit, some)).trace is not trace
     ):
         return by_step
-    weights = _chosen(groups_of(trace), set(named or ()), len(trace.ranks) * limit // events)
+    weights = _chosen(waiting_groups(trace), set(named or ()), len(trace.ranks) * limit // events)
     if len(weights) == len(trace.ranks):
         return _some_steps(trace, limit, some)
     part = trace.select(rank=sorted(weights))
@@ -97,7 +97,7 @@ def replayed_part(trace: Trace, named: tuple[int, ...] | None = None) -> Part:
         f" {'was replayed, which waits' if len(weights) == 1 else 'were replayed, which wait'} for"
         f" no other rank, since there are more than {limit:,} events"
     )
-    some_steps = _some_steps(part, limit, some) if events_of(part) > limit else Part(part)
+    some_steps = _some_steps(part, limit, some) if graph_size(part) > limit else ReplayedPart(part)
     kept = pl.DataFrame(
         {"rank": list(weights), "weight": list(weights.values())},
         schema_overrides={"rank": pl.Int32},
@@ -107,7 +107,7 @@ def replayed_part(trace: Trace, named: tuple[int, ...] | None = None) -> Part:
     )
 
 
-def groups_of(trace: Trace) -> list[list[int]]:
+def waiting_groups(trace: Trace) -> list[list[int]]:
     """Ranks that wait for each other: those whose collectives are matched, directly or by way of
     others.
     """
@@ -158,7 +158,7 @@ def _chosen(groups: list[list[int]], named: set[int], count: int) -> dict[int, f
 
 
 @per_trace
-def _some_steps(trace: Trace, limit: int, events: int) -> Part:
+def _some_steps(trace: Trace, limit: int, events: int) -> ReplayedPart:
     """Steps with about so many events, of a recording with more than a limit."""
     # Blocks of successive steps from the beginning to the end, since a step needs the one before;
     # if there are too few for two blocks, some from the middle; and a step of each phase.
@@ -170,10 +170,10 @@ def _some_steps(trace: Trace, limit: int, events: int) -> Part:
     )
     worked = labels.filter("worked")
     numbers = worked["step"].unique().sort()
-    each = max(1, events_of(trace) // max(1, len(numbers)))
+    each = max(1, graph_size(trace) // max(1, len(numbers)))
     count = max(3, events // each, min(BLOCK, 4 * events // each, limit // each))
     if count >= len(numbers):
-        return Part(trace)
+        return ReplayedPart(trace)
     size = min(count, BLOCK) if count >= 2 * BLOCK else count
     last = len(numbers) - size
     begins = (
@@ -198,4 +198,4 @@ def _some_steps(trace: Trace, limit: int, events: int) -> Part:
         f"only {len(chosen):,} of {len(numbers):,} steps were replayed, since there are more than"
         f" {limit:,} events"
     )
-    return Part(part, words, both, steps=worked.select("rank", "step", "phase"))
+    return ReplayedPart(part, words, both, steps=worked.select("rank", "step", "phase"))

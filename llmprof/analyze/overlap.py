@@ -11,7 +11,7 @@ from llmprof.analyze.collectives.collectives import collectives
 from llmprof.analyze.operator_times import refuse_samples
 from llmprof.arguments import Columns, Window, refuse_unknown
 from llmprof.errors import AnalysisError, listed
-from llmprof.label.intervals import clip, length_within, union_lengths
+from llmprof.label.intervals import clip_intervals, length_within, union_lengths
 from llmprof.trace import Trace
 
 COMMUNICATION = ("collective",)
@@ -230,7 +230,7 @@ def overlap_within(
     windows = found_ranks.with_columns(
         start_ns=pl.lit(first, dtype=pl.Int64), dur_ns=pl.lit(last - first, dtype=pl.Int64)
     )
-    inside = clip(
+    inside = clip_intervals(
         events.select("rank", "category", "source", "start_ns", "dur_ns", "^communicates$"),
         windows,
         ["rank"],

@@ -12,7 +12,7 @@ import polars as pl
 
 from llmprof.arguments import Kind
 from llmprof.errors import AnalysisError, NotCapturedError, TraceWarning
-from llmprof.label.steps.steps import steps as steps_of
+from llmprof.label.steps.steps import steps_of
 from llmprof.text import are, counted
 from llmprof.trace import Trace
 from llmprof.units import format_ns

@@ -21,7 +21,6 @@ from llmprof.analyze.compare.story import diff_words
 from llmprof.analyze.ncu import profile
 from llmprof.analyze.ncu.hardware import VIEWS
 from llmprof.analyze.ncu.profile import Profile
-from llmprof.arguments import checked
 from llmprof.cli.listings import Listing, listings
 from llmprof.cli.output import (
     LONGEST_NAME,
@@ -35,7 +34,7 @@ from llmprof.cli.output import (
     to_json,
     wrapped,
 )
-from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, listed
+from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, checked, listed
 from llmprof.findings.card import chained, denominators, so, without_share
 from llmprof.findings.document import (
     findings_document,

@@ -9,8 +9,7 @@ from typing import Any, Final
 import polars as pl
 
 from llmprof.analyze.ncu.hardware import hot_lines, no_durations, speed_of_light
-from llmprof.arguments import checked
-from llmprof.errors import LlmprofError, NotCapturedError
+from llmprof.errors import LlmprofError, NotCapturedError, checked
 from llmprof.findings.cause import Context, Figures
 from llmprof.findings.frame import SCHEMA, Findings
 from llmprof.findings.rows import severity_of

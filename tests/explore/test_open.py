@@ -68,7 +68,7 @@ def test_explorers_are_linked(trace: Trace) -> None:
 def test_unknown_tab_and_no_trace(trace: Trace) -> None:
     with pytest.raises(LlmprofError, match="no tab 'colours'"):
         explore.open(trace).show("colours")
-    with pytest.raises(LlmprofError, match=r"open.. got the string 'trace.json' as trace"):
+    with pytest.raises(LlmprofError, match=r"open.. got 'trace.json' as trace"):
         explore.open("trace.json")
     opened = explore.open(Trace({}))
     for name in ("layers", "overlap", "collectives", "kernels"):

@@ -12,8 +12,7 @@ import polars as pl
 from llmprof.analyze.compare.story import diff_context, diff_waterfall, run_names, words_of
 from llmprof.analyze.compare.times import KEYS, check, diff_events, diff_times
 from llmprof.analyze.ncu.hardware import speed_of_light
-from llmprof.arguments import checked
-from llmprof.errors import AnalysisError, listed
+from llmprof.errors import AnalysisError, checked, listed
 from llmprof.names.operators import first_true
 from llmprof.text import step_of
 from llmprof.trace import Trace

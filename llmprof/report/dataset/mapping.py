@@ -25,8 +25,14 @@ from llmprof.analyze.step_times import (
     time_parts,
     without_long_first,
 )
-from llmprof.arguments import check, checked
-from llmprof.errors import AnalysisError, ClusterError, LlmprofError, NotCapturedError
+from llmprof.errors import (
+    AnalysisError,
+    ClusterError,
+    LlmprofError,
+    NotCapturedError,
+    bound,
+    checked,
+)
 from llmprof.findings.causes.npu import CORE_FACTS
 from llmprof.findings.ranking import rank_findings
 from llmprof.findings.rows import scope_findings
@@ -412,7 +418,7 @@ class _Work:
         left out.
         """
         chosen = {
-            name: dict(list(check(_function(name), self.trace, **options).items())[1:])
+            name: bound(_function(name), self.trace, **options).kwargs
             for name, options in chosen.items()
         }
         every = {asked: None for name, options in chosen.items() for asked in _first(name, options)}

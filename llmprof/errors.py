@@ -129,6 +129,12 @@ class NotCapturedError(LlmprofError):
     """
 
 
+class IncompleteError(NotCapturedError):
+    """Much of what was launched was not recorded, so that a comparison would be of the recordings,
+    not of the runs.
+    """
+
+
 class AnalysisError(LlmprofError):
     """The data exist but do not allow the requested analysis."""
 

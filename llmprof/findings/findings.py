@@ -10,6 +10,7 @@ from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.operator_times import refuse_samples
 from llmprof.findings.facts import mean_step_parts, where_the_time_went
 from llmprof.findings.first_tokens import first_token_finding
+from llmprof.findings.incomplete import incomplete_finding
 from llmprof.findings.ranking import rank_findings
 from llmprof.findings.rows import scope_findings
 from llmprof.findings.scope import scopes_of
@@ -99,7 +100,9 @@ def findings(
     scopes = scopes_of(trace, step=step)
     frames = [scope_findings(scope) for scope in scopes]
     found = rank_findings(
-        frames, None if requests is None else first_token_finding(trace, requests)
+        frames,
+        None if requests is None else first_token_finding(trace, requests),
+        incomplete_finding(trace),
     )
     first = [scope for scope in scopes if scope.span_ns and scope.words in found["scope"].head(1)]
     found.parts = mean_step_parts(first[0]) if first else None

@@ -13,6 +13,7 @@ from llmprof.findings.causes import CAUSES
 from llmprof.findings.frame import SCHEMA
 from llmprof.findings.gain import Gain, gains_of
 from llmprof.findings.scope import Scope, ranks_with_most, sum_of
+from llmprof.label.completeness import has_lost
 from llmprof.trace import Trace
 from llmprof.units import format_ns
 
@@ -25,9 +26,12 @@ FOLLOWS: Final = "It follows from another finding, which says what its remedy ga
 
 def scope_findings(scope: Scope, *, whole: Trace | None = None) -> pl.DataFrame:
     """Findings of the causes in a scope, not in order."""
+    # calls of ranks are matched in their order, which lost ones shift
+    apart = len(scope.trace.ranks) > 1 and has_lost(scope.trace, at_end=True)
     found = {
         cause.name: (cause, measured)
         for cause in CAUSES
+        if not (apart and cause.evidence == "collectives")
         if (measured := _measured(cause, scope)) is not None
     }
     found = {name: (cause, of) for name, (cause, of) in found.items() if cause.unless not in found}

@@ -23,6 +23,7 @@ from llmprof.analyze.step_times import (
 from llmprof.errors import AnalysisError
 from llmprof.findings.card import OF_PHASES
 from llmprof.findings.reasons import pauses_of
+from llmprof.label.completeness import has_lost
 from llmprof.label.groups import last_before
 from llmprof.label.intervals import clip_intervals
 from llmprof.label.steps.steps import steps_of
@@ -363,6 +364,8 @@ def scopes_of(trace: Trace, *, step: int | None = None) -> list[Scope]:
         step_rows["start_ns"].null_count() < step_rows.height
     )  # a label may hold no work of a device
     if not ran and step is None:
+        if has_lost(trace):  # what is not complete gets no cause
+            recorded = recorded.clear()
         return [Scope(trace, "whole recording", None, recorded, recorded_ns)]
     windows = step_windows(trace)
     if step is not None:

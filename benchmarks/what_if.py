@@ -27,7 +27,7 @@ import llmprof
 from llmprof.analyze import changes, steps, what_if
 from llmprof.replay.graph import graph
 from llmprof.replay.plan import LEVELS, ReplayPlan
-from llmprof.replay.schedule import NodeInts
+from llmprof.replay.schedule import NodeNumbers
 from llmprof.replay.what_if import median_rank
 from llmprof.trace import Trace
 
@@ -124,7 +124,7 @@ def tensor_parallel(captures: Path) -> None:
         show(f"graphs, TP={n} -> TP={new}", found["recorded_ns"], values, truth[new])
 
 
-def layers_of_two(trace: Trace, times: NodeInts) -> list[float]:
+def layers_of_two(trace: Trace, times: NodeNumbers) -> list[float]:
     """Times from one attention kernel to the second next, on all ranks: two layers of a model
     without steps.
     """

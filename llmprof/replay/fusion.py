@@ -220,7 +220,7 @@ def _with_bytes(linked: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     )
     keys = ["shapes", "dtypes", "_shapes", "_dtypes"]
     pairs = rows.filter(~pl.col("_last")).select(keys).unique()
-    sizes = pl.Series("bytes", [bytes_between(*row) for row in pairs.iter_rows()], dtype=pl.Int64)
+    sizes = pl.Series("bytes", [passed_bytes(*row) for row in pairs.iter_rows()], dtype=pl.Int64)
     rows = rows.join(
         pairs.with_columns(sizes), on=keys, how="left", nulls_equal=True, maintain_order="left"
     )
@@ -231,7 +231,7 @@ def _with_bytes(linked: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     return rows.with_columns(bytes=pl.when("_last").then(0).otherwise(known))
 
 
-def bytes_between(
+def passed_bytes(
     shapes: str | None, dtypes: str | None, next_shapes: str | None, next_dtypes: str | None
 ) -> int | None:
     """Bytes written by one operator and read by the next: twice the only tensor that both have."""

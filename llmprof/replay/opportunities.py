@@ -14,13 +14,21 @@ import polars as pl
 from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.operators import COLLECTIVE
 from llmprof.errors import LlmprofError, listed
-from llmprof.label.intervals import clip, union_length
-from llmprof.label.steps.steps import steps as labels_of
+from llmprof.label.intervals import clip_intervals, union_length
+from llmprof.label.steps.steps import steps_of as labels_of
 from llmprof.replay.graph import Graph, graph
 from llmprof.replay.part import ReplayedPart, replayed_part
 from llmprof.replay.plan import ReplayPlan, periods, periods_below, recorded_periods
-from llmprof.replay.targets import KEY, TARGET, TargetGains, To, below_target, saved_of, with_keys
-from llmprof.replay.what_if import lasting
+from llmprof.replay.targets import (
+    KEY,
+    TARGET,
+    TargetOperators,
+    To,
+    below_target,
+    saved_of,
+    with_keys,
+)
+from llmprof.replay.what_if import lasting_gains
 from llmprof.theory.hardware import Device
 from llmprof.theory.shapes import Shape, shape
 from llmprof.trace import Trace
@@ -222,7 +230,7 @@ def _phases(part: ReplayedPart, steps: pl.DataFrame) -> pl.DataFrame:
     return own.with_columns(of_steps=pl.max_horizontal("steps", "of_steps"))
 
 
-def _in_steps(built: Graph, steps: pl.DataFrame, found: TargetGains) -> pl.DataFrame:
+def _in_steps(built: Graph, steps: pl.DataFrame, found: TargetOperators) -> pl.DataFrame:
     """Device events cut to the steps, with the operator that each belongs to and the key of its
     opportunity.
     """
@@ -230,7 +238,7 @@ def _in_steps(built: Graph, steps: pl.DataFrame, found: TargetGains) -> pl.DataF
     work = built.events.filter(pl.col("where") == "device").select(
         "rank", "start_ns", "dur_ns", "category", "event", node="row"
     )
-    work = clip(work.join(place, on="event", how="inner"), steps, ["rank"])
+    work = clip_intervals(work.join(place, on="event", how="inner"), steps, ["rank"])
     return with_keys(work.hstack(steps[work["window"]].select("phase")), found)
 
 
@@ -245,7 +253,7 @@ def _keys(work: pl.DataFrame) -> pl.DataFrame:
 
 
 def _gains(
-    trace: Trace, found: TargetGains, keys: pl.DataFrame, steps: pl.DataFrame
+    trace: Trace, found: TargetOperators, keys: pl.DataFrame, steps: pl.DataFrame
 ) -> pl.DataFrame:
     """``phase, key, gain_ns``: what a step gains by the replay with each key's kernels at the
     target; -1 is all.
@@ -264,7 +272,7 @@ def _gains(
     recorded, frames = recorded_periods(trace), []
     shorter = periods_below(built, made, key)
     for number, rows in zip(numbers, shorter, strict=True):
-        gain = recorded.with_columns(gain_ns=lasting(recorded, rows))
+        gain = recorded.with_columns(gain_ns=lasting_gains(recorded, rows))
         kept = gain.join(steps, on=["rank", "step"], how="semi")
         frames.append(
             kept.group_by("phase").agg(pl.col("gain_ns").mean(), key=pl.lit(number, dtype=pl.Int64))

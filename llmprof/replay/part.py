@@ -12,8 +12,8 @@ import polars as pl
 
 from llmprof.analyze.collectives.collectives import called_together
 from llmprof.errors import NotCapturedError
-from llmprof.label.steps.steps import around_steps, host_labels, steps
-from llmprof.replay.graph import MOST_EVENTS, graph_size
+from llmprof.label.steps.steps import around_steps, host_labels, steps_of
+from llmprof.replay.graph import MOST_EVENTS, graph_events
 from llmprof.trace import Trace
 from llmprof.trace.kept import per_trace
 
@@ -79,7 +79,7 @@ def replayed_part(trace: Trace, named: tuple[int, ...] | None = None) -> Replaye
     # other are a group: the groups of the named ranks are always in the part and stand for
     # themselves, the others are chosen evenly and stand for the rest. If there is one group only,
     # or the chosen ones still have too many events, the part has some of the steps.
-    events = graph_size(trace)
+    events = graph_events(trace)
     limit, some = (MOST_EVENTS, MOST_EVENTS) if named is None else (MOST_FOR_FINDINGS, ENOUGH)
     if events <= limit:
         return ReplayedPart(trace)
@@ -97,7 +97,9 @@ def replayed_part(trace: Trace, named: tuple[int, ...] | None = None) -> Replaye
         f" {'was replayed, which waits' if len(weights) == 1 else 'were replayed, which wait'} for"
         f" no other rank, since there are more than {limit:,} events"
     )
-    some_steps = _some_steps(part, limit, some) if graph_size(part) > limit else ReplayedPart(part)
+    some_steps = (
+        _some_steps(part, limit, some) if graph_events(part) > limit else ReplayedPart(part)
+    )
     kept = pl.DataFrame(
         {"rank": list(weights), "weight": list(weights.values())},
         schema_overrides={"rank": pl.Int32},
@@ -164,13 +166,13 @@ def _some_steps(trace: Trace, limit: int, events: int) -> ReplayedPart:
     # if there are too few for two blocks, some from the middle; and a step of each phase.
     on_host = host_labels(trace)
     labels = (
-        steps(trace).with_columns(worked=pl.col("start_ns").is_not_null())
+        steps_of(trace).with_columns(worked=pl.col("start_ns").is_not_null())
         if on_host is None
         else on_host
     )
     worked = labels.filter("worked")
     numbers = worked["step"].unique().sort()
-    each = max(1, graph_size(trace) // max(1, len(numbers)))
+    each = max(1, graph_events(trace) // max(1, len(numbers)))
     count = max(3, events // each, min(BLOCK, 4 * events // each, limit // each))
     if count >= len(numbers):
         return ReplayedPart(trace)
@@ -193,7 +195,9 @@ def _some_steps(trace: Trace, limit: int, events: int) -> ReplayedPart:
     )
     start = pl.coalesce("host_start_ns", "start_ns").alias("_at")
     recorded = labels.select("rank", start, number="step")
-    both = steps(part).select("rank", "step", start).join(recorded, on=["rank", "_at"]).drop("_at")
+    both = (
+        steps_of(part).select("rank", "step", start).join(recorded, on=["rank", "_at"]).drop("_at")
+    )
     words = (
         f"only {len(chosen):,} of {len(numbers):,} steps were replayed, since there are more than"
         f" {limit:,} events"

@@ -18,8 +18,8 @@ from llmprof.replay.graph import COLLECTIVE, graph
 from llmprof.replay.part import ReplayedPart, replayed_part
 from llmprof.replay.plan import (
     LEVELS,
+    GuessLevel,
     ReplayPlan,
-    ValueLevel,
     each_periods,
     periods,
     recorded_periods,
@@ -282,7 +282,7 @@ def periods_of(trace: Trace, groups: list[list[ReplayPlan]]) -> list[pl.DataFram
         moved = longer & (by_level[middle]["end_ns"] <= recorded["end_ns"])
         out.append(
             recorded.with_columns(
-                (recorded["period_ns"] - lasting(recorded, one)).alias(f"{level}_ns")
+                (recorded["period_ns"] - lasting_gains(recorded, one)).alias(f"{level}_ns")
                 for level, one in zip(LEVELS, by_level, strict=True)
             )
             .with_columns(moved=moved)
@@ -298,7 +298,7 @@ def _in_plain_time(trace: Trace, made: tuple[Change, ...]) -> pl.DataFrame:
     unknown.
     """
     levels = [f"{level}_ns" for level in LEVELS]
-    known = _plain(trace)
+    known = plain_host(trace)
     if known is None:
         return pl.DataFrame(schema=_STEPS | dict.fromkeys(("recorded_ns", *levels), pl.Float64()))
     plans = []
@@ -317,14 +317,15 @@ def _in_plain_time(trace: Trace, made: tuple[Change, ...]) -> pl.DataFrame:
         "recorded_ns",
         *(
             (
-                middle["recorded_ns"] - known.rest[level] * lasting(known.steps[level], changed)
+                middle["recorded_ns"]
+                - known.rest[level] * lasting_gains(known.steps[level], changed)
             ).alias(f"{level}_ns")
             for level, changed in zip(LEVELS, after, strict=True)
         ),
     ).filter(phase=PHASE)
 
 
-def lasting(recorded: pl.DataFrame, changed: pl.DataFrame) -> pl.Series:
+def lasting_gains(recorded: pl.DataFrame, changed: pl.DataFrame) -> pl.Series:
     """Gain of each step: by how much more it and all later ones of its block end earlier than
     the step before it.
     """
@@ -373,16 +374,16 @@ host that the profiler slows down.
 class Plain:
     """How steps run without the profiler, by the level of the guess."""
 
-    host: dict[ValueLevel, float]
+    host: dict[GuessLevel, float]
     """Time of the host, as a share of what was recorded."""
-    steps: dict[ValueLevel, pl.DataFrame]
+    steps: dict[GuessLevel, pl.DataFrame]
     """Every step of a replay with this host."""
-    rest: dict[ValueLevel, float]
+    rest: dict[GuessLevel, float]
     """Time of a step of decode, as a share of that replay's."""
 
 
 @per_trace
-def _plain(trace: Trace) -> Plain | None:
+def plain_host(trace: Trace) -> Plain | None:
     """How fast the host is without the profiler, so that a replay gives the measured time; None
     if unknown.
     """

@@ -10,7 +10,7 @@ import pytest
 from llmprof.replay.contraction import contracted, stacked
 from llmprof.replay.graph import graph
 from llmprof.replay.plan import ReplayPlan, each_periods, periods_below, times_of
-from llmprof.replay.schedule import NEVER, Chains, NodeInts, earliest
+from llmprof.replay.schedule import NEVER, Chains, NodeNumbers, earliest
 from tests.samples import sample
 
 
@@ -31,14 +31,16 @@ def random_graph(random: np.random.Generator, edges: int) -> Chains:
     return Chains(bounds, weight, origin, source, target, random.integers(0, 80, size=len(source)))
 
 
-def changed(values: NodeInts, random: np.random.Generator, sign: int, share: float) -> NodeInts:
+def changed(
+    values: NodeNumbers, random: np.random.Generator, sign: int, share: float
+) -> NodeNumbers:
     """Some of the values are larger or smaller."""
     return values + sign * random.integers(0, 15, size=values.shape) * (
         random.random(values.shape) < share
     )
 
 
-def between(low: NodeInts, high: NodeInts, random: np.random.Generator) -> NodeInts:
+def between(low: NodeNumbers, high: NodeNumbers, random: np.random.Generator) -> NodeNumbers:
     """Values between two others, often one of them."""
     part = random.choice([0.0, 0.3, 1.0], size=low.shape)
     return np.where(part == 1, high, low + ((high - low) * part).astype(np.int64))

@@ -29,10 +29,10 @@ from llmprof.replay.graph import (
     Graph,
     graph,
 )
-from llmprof.replay.plan import ReplayPlan, ValueLevel
+from llmprof.replay.plan import GuessLevel, ReplayPlan
 from llmprof.replay.schedule import NEVER, Chains, earliest
 from llmprof.replay.slack import known_slack, unknown_slack
-from llmprof.replay.what_if import lasting, moved_in_words, replayed
+from llmprof.replay.what_if import lasting_gains, moved_in_words, replayed
 from llmprof.trace import Trace
 from tests.analyze.builders import GEMM, NCCL_ALL_REDUCE, NORM, labels, ops
 from tests.samples import sample
@@ -590,7 +590,7 @@ def eager_model() -> tuple[Graph, Trace]:
     ],
 )
 def test_the_model_runs_as_a_graph_from_embedding_to_final_norm(
-    level: ValueLevel, period: float
+    level: GuessLevel, period: float
 ) -> None:
     built, trace = eager_model()
     plan = ReplayPlan(built, level)
@@ -1100,4 +1100,4 @@ def test_a_step_gains_no_more_than_its_own_time():
     changed = steps.with_columns(
         end_ns=pl.Series([100, 90, 130]), period_ns=pl.Series([40, -10, 40])
     )
-    assert lasting(steps, changed).to_list() == [0, 10, 0]
+    assert lasting_gains(steps, changed).to_list() == [0, 10, 0]

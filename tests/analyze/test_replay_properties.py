@@ -16,7 +16,7 @@ from llmprof.replay.critical_path import step_ends
 from llmprof.replay.graph import Graph, graph
 from llmprof.replay.part import replayed_part
 from llmprof.replay.plan import ReplayPlan, times_of
-from llmprof.replay.schedule import NEVER, NodeInts, latest
+from llmprof.replay.schedule import NEVER, NodeNumbers, latest
 from llmprof.replay.what_if import replayed
 from llmprof.trace import Trace
 from tests.samples import sample
@@ -29,7 +29,9 @@ EVENTS = 12
 """Number of events on the critical path that are made shorter, each by itself."""
 
 
-def least_slack_beside(built: Graph, last: int, rows: NodeInts) -> tuple[NodeInts, NodeInts]:
+def least_slack_beside(
+    built: Graph, last: int, rows: NodeNumbers
+) -> tuple[NodeNumbers, NodeNumbers]:
     """Rows of a device on the longest path to a node, and for each the least slack of all that
     happens beside it.
 

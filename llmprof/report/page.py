@@ -455,7 +455,7 @@ def _environment() -> jinja2.Environment:
         "figure": lambda value, kind: _WRITERS[kind](value),
         "first_sentence": first_sentence,
         "number_of": headline_number,
-        "packed": lambda figure: packed(figure.spec, figure.small),
+        "packed": lambda figure: pack_specifications(figure.spec, figure.small),
         "head_class": lambda kind: "" if kind == "name" else _CLASSES[kind],
         "sentence": sentence,
         "share": lambda value: format_share(

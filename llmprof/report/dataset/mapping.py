@@ -176,7 +176,7 @@ OF_RANK: Final[dict[str, Callable[..., pl.DataFrame]]] = {
 """The other functions of one rank, except ``launch_delay``."""
 
 
-def choices(first: Mapping[str, pl.DataFrame | None]) -> list[ScopeSteps]:
+def scope_choices(first: Mapping[str, pl.DataFrame | None]) -> list[ScopeSteps]:
     """The representative parts of the run, from the first pass over all ranks."""
     frames = {name: frame for name, frame in first.items() if frame is not None}
     if "recorded_windows" not in frames:
@@ -512,7 +512,7 @@ class _Work:
         }
         more = self._calls_of(None if calls is None else calls.select(CALLS))
         frames = []
-        for choice in _choices(first):  # a pass for each, since its windows are numbered
+        for choice in scope_choices(first):  # a pass for each, since its windows are numbered
             every = [Asked(name, (("words", choice[0]),)) for name in OF_SCOPE]
             every += [Asked(name) for name in (*OF_RANK, "launch_delay")]
             parts = self.by_rank(every, more)

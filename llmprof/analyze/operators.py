@@ -23,15 +23,15 @@ from llmprof.label.activity import (
     CAPTURED,
     EAGER,
     PLACE,
-    called,
+    called_operators,
     coded_operators,
-    launched_by,
+    launching_operators,
     with_recorded,
 )
 from llmprof.label.groups import distinct_keys
 from llmprof.label.nesting import holding, innermost, outermost
 from llmprof.label.steps.labels import CONTEXT_WORDS, batches
-from llmprof.label.steps.steps import steps
+from llmprof.label.steps.steps import steps_of
 from llmprof.names.operators import by_distinct, one_of_each
 from llmprof.names.replayable import BETWEEN, IN_GRAPH, NO_OPERATOR
 from llmprof.theory.bound import find_device
@@ -50,7 +50,7 @@ COLLECTIVE: Final = (
     "a collective waits for other ranks: analyze.collectives compares it with the links"
 )
 
-Found = tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]
+_DeviceCalls = tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]
 """Device events with the number of their ``call``; calls with their texts; and operators on the
 host.
 """
@@ -243,8 +243,8 @@ def with_operators(trace: Trace) -> Trace:
 
 
 def _of_model(
-    found: Found, known: pl.Series, by: Sequence[str], trace: Trace, stages: pl.DataFrame
-) -> tuple[Found, list[Work]]:
+    found: _DeviceCalls, known: pl.Series, by: Sequence[str], trace: Trace, stages: pl.DataFrame
+) -> tuple[_DeviceCalls, list[Work]]:
     """The calls, where those of a stage of a layer that has no other work are one, with the work of
     the model.
 
@@ -357,13 +357,13 @@ def _device(trace: Trace, device: str | Path | Device | None) -> tuple[Device | 
         return None, str(error).split(";")[0].rstrip(".")
 
 
-def calls_of(trace: Trace, by: Sequence[str]) -> Found:
+def calls_of(trace: Trace, by: Sequence[str]) -> _DeviceCalls:
     """Device events with the number of their ``call``; calls with their texts; and operators on
     the host.
     """
     trace.table("kernels")
     events = trace.events.filter(pl.col("source") != "op")
-    ops = called(trace)
+    ops = called_operators(trace)
     ops = with_texts(ops)
     owner = _owned(trace, len(KINDS))["owner"][events["event"]]
     own = of_kernels(trace)[events["event"]]
@@ -451,7 +451,7 @@ def _owned(trace: Trace, kinds: int) -> pl.DataFrame:
     """For each event of the device the row of its operator as ``owner``; a replayed one has
     none.
     """
-    direct, ops, events = launched_by(trace)["row"], called(trace), trace.events
+    direct, ops, events = launching_operators(trace)["row"], called_operators(trace), trace.events
     if not ops.is_empty():
         direct = _owners(direct, ops, coded_operators(trace), events["category"] == "collective")
     return pl.DataFrame({"owner": direct.set(events["replayed"].fill_null(value=False), None)})
@@ -540,7 +540,7 @@ def _captured(trace: Trace, events: pl.DataFrame) -> pl.DataFrame:
 
 def _rows(
     trace: Trace,
-    found: Found,
+    found: _DeviceCalls,
     by: Sequence[str],
     peaks: tuple[Device | None, str],
     works: Sequence[Work] = (),
@@ -778,7 +778,7 @@ def _lengths(trace: Trace, calls: pl.DataFrame) -> tuple[pl.Series, list[Lengths
 @per_trace
 def _lengths_of_steps(trace: Trace) -> tuple[pl.DataFrame, list[Lengths]]:
     """``rank, step`` and the number of the ``lengths`` of its sequences, and these lengths."""
-    frame = steps(trace)
+    frame = steps_of(trace)
     sums: list[Lengths] = []
     numbers: dict[Lengths, int] = {}
     rows = []

@@ -20,7 +20,7 @@ from llmprof.explore.timeline.rows import (
     led_to,
     path_facts,
 )
-from llmprof.label.steps.steps import steps
+from llmprof.label.steps.steps import steps_of
 from llmprof.trace import Trace
 from llmprof.units import format_bytes, format_ns
 
@@ -382,7 +382,7 @@ def place_of(trace: Trace, *, rank: int | None, step: int | None, layer: int | N
     """
     if layer is None:
         frame = (
-            steps(trace)
+            steps_of(trace)
             .select(
                 "rank",
                 "step",

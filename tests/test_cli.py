@@ -412,9 +412,11 @@ class TestReport:
 def quick_report(monkeypatch):
     """Reports without what takes long: Altair, V8 and Vega."""
     from llmprof.report import folder, page
-    from llmprof.report.page import Figure
+    from llmprof.report.page import ReportFigure
 
-    monkeypatch.setattr(folder, "figure", lambda trace, name: Figure(name, name, spec="{}"))
+    monkeypatch.setattr(
+        folder, "make_figure", lambda trace, name: ReportFigure(name, name, spec="{}")
+    )
     monkeypatch.setattr(folder, "png", lambda spec: b"\x89PNG\r\n\x1a\n")
     monkeypatch.setattr(page, "vega_bundle", lambda: "window.vegaEmbed = null;")
 

@@ -9,7 +9,7 @@ from typing import Final
 
 import polars as pl
 
-from llmprof.analyze.captures import CONTENT, with_captures
+from llmprof.analyze.captures import CONTENT, add_capture_labels
 from llmprof.analyze.inside import texts_inside
 from llmprof.analyze.operators import calls_of, with_operators
 from llmprof.label.activity import CAPTURED, EAGER, PLACE, add_recorded
@@ -83,7 +83,7 @@ def add_operators(
     ['_vllm_fa3_C::fwd']
     """
     if captures is not None:
-        trace = with_captures(trace, captures)
+        trace = add_capture_labels(trace, captures)
         if eager is None:
             return trace
     return _with_eager_steps(trace, eager)

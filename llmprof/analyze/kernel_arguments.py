@@ -24,7 +24,7 @@ _SIDES: Final = (
 _TYPE: Final = "ascend_op_type"
 _TYPES: Final = {"bf16": "bfloat16", "int16": "short", "uint32": "unsigned int"}
 
-Texts = tuple[str | None, str | None]
+_ArgumentTexts = tuple[str | None, str | None]
 
 
 def own_arguments(trace: Trace) -> bool:
@@ -58,7 +58,7 @@ def of_kernels(trace: Trace) -> pl.DataFrame:
 
 def _texts(
     inputs: str | None, input_types: str | None, results: str | None, result_types: str | None
-) -> Texts:
+) -> _ArgumentTexts:
     """Shapes and types of inputs and results as a call has them: a list of each."""
     sides = [_listed(inputs, input_types), _listed(results, result_types)]
     if not sides[0][0] and not sides[1][0]:

@@ -50,7 +50,7 @@ COLLECTIVE: Final = (
     "a collective waits for other ranks: analyze.collectives compares it with the links"
 )
 
-Found = tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]
+_DeviceCalls = tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]
 """Device events with the number of their ``call``; calls with their texts; and operators on the
 host.
 """
@@ -243,8 +243,8 @@ def with_operators(trace: Trace) -> Trace:
 
 
 def _of_model(
-    found: Found, known: pl.Series, by: Sequence[str], trace: Trace, stages: pl.DataFrame
-) -> tuple[Found, list[Work]]:
+    found: _DeviceCalls, known: pl.Series, by: Sequence[str], trace: Trace, stages: pl.DataFrame
+) -> tuple[_DeviceCalls, list[Work]]:
     """The calls, where those of a stage of a layer that has no other work are one, with the work of
     the model.
 
@@ -357,7 +357,7 @@ def _device(trace: Trace, device: str | Path | Device | None) -> tuple[Device | 
         return None, str(error).split(";")[0].rstrip(".")
 
 
-def calls_of(trace: Trace, by: Sequence[str]) -> Found:
+def calls_of(trace: Trace, by: Sequence[str]) -> _DeviceCalls:
     """Device events with the number of their ``call``; calls with their texts; and operators on
     the host.
     """
@@ -540,7 +540,7 @@ def _captured(trace: Trace, events: pl.DataFrame) -> pl.DataFrame:
 
 def _rows(
     trace: Trace,
-    found: Found,
+    found: _DeviceCalls,
     by: Sequence[str],
     peaks: tuple[Device | None, str],
     works: Sequence[Work] = (),

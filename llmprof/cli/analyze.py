@@ -20,7 +20,7 @@ from llmprof.analyze.compare.diff import FAILING, OF_STEPS, gate, markdown
 from llmprof.analyze.compare.story import diff_words
 from llmprof.analyze.ncu import profile
 from llmprof.analyze.ncu.hardware import VIEWS
-from llmprof.analyze.ncu.profile import Profile
+from llmprof.analyze.ncu.profile import HardwareProfile
 from llmprof.cli.listings import Listing, listings
 from llmprof.cli.output import (
     LONGEST_NAME,
@@ -718,10 +718,10 @@ def is_profile(paths: Sequence[str]) -> bool:
     return bool(named) and all(hardware_metrics_only(path) for path in named)
 
 
-def open_profile(paths: Sequence[str]) -> Profile:
+def open_profile(paths: Sequence[str]) -> HardwareProfile:
     """Read the metrics at the paths, and find the report that may have samples of instructions."""
     named = places(paths)
-    return Profile(ncu.read_metrics(named), _report(named), " ".join(paths))
+    return HardwareProfile(ncu.read_metrics(named), _report(named), " ".join(paths))
 
 
 def _report(named: Sequence[Path]) -> Path | None:
@@ -736,12 +736,12 @@ def info_of_profile(args: Namespace, terminal: Terminal) -> str:
     """Summarise hardware metrics: facts, kernels by time, and what is not recorded."""
     metrics = open_profile(args.paths).metrics
     try:
-        kernels = profile.limits(metrics)
+        kernels = profile.kernel_limits(metrics)
         why = ""
     except NotCapturedError as error:
         kernels, why = pl.DataFrame(), str(error)
     if args.json:
-        about = {name.lower(): value for name, value in profile.facts(metrics)}
+        about = {name.lower(): value for name, value in profile.profile_facts(metrics)}
         names = metrics.metrics["metric"].unique(maintain_order=True).to_list()
         return to_json(
             {
@@ -753,7 +753,11 @@ def info_of_profile(args: Namespace, terminal: Terminal) -> str:
             | {"not_recorded": profile.NEEDS_TIMELINE[0]}
         )
     width = terminal.width
-    parts = [profile.headline(metrics), text.pairs(profile.facts(metrics)), "Kernels"]
+    parts = [
+        profile.metrics_headline(metrics),
+        text.pairs(profile.profile_facts(metrics)),
+        "Kernels",
+    ]
     if kernels.height:
         top = kernels.head(_MOST_KERNELS).select(
             pl.col(column).alias(head) for column, head in _OF_KERNELS.items()
@@ -769,7 +773,7 @@ def info_of_profile(args: Namespace, terminal: Terminal) -> str:
             parts.append(f"{more}; llmprof analyze PATH speed-of-light has all")
     else:
         parts.append(wrapped(f"no times: {why}", width, "  ", "  "))
-    parts += ["Reading", text.pairs(profile.reading(metrics))]
+    parts += ["Reading", text.pairs(profile.metrics_reading(metrics))]
     missing, how = profile.NEEDS_TIMELINE
     parts.append(wrapped(f"Not recorded: {missing}; {how}.", width, "", ""))
     return "\n".join(parts)
@@ -792,7 +796,7 @@ def view_of_profile(args: Namespace) -> pl.DataFrame:
     if view.of_metrics is not None:
         return view.of_metrics(open_profile(args.paths).metrics)
     assert view.of_source is not None  # noqa: S101 - a view has one of the two
-    return view.of_source(profile.samples_of(_report(places(args.paths))))
+    return view.of_source(profile.instruction_samples(_report(places(args.paths))))
 
 
 def findings_of_profile(args: Namespace, terminal: Terminal) -> str:
@@ -808,7 +812,7 @@ def findings_of_profile(args: Namespace, terminal: Terminal) -> str:
     )
 
 
-def nothing_found(measured: Profile, terminal: Terminal) -> str:
+def nothing_found(measured: HardwareProfile, terminal: Terminal) -> str:
     """Say why hardware metrics have no findings."""
     if measured.metrics.kernels["duration_ns"].count():
         return "No rule found anything worth saying in these metrics."
@@ -837,7 +841,7 @@ def info(args: Namespace, terminal: Terminal) -> str:
         }
         summary["steps"] = steps if isinstance(steps, str) else steps.to_dicts()
         return to_json(summary | {"reading": trace.coverage, "left_aside": aside})
-    parts = [cards.headline(trace).partition(": ")[2], text.pairs(cards.facts(trace))]
+    parts = [cards.headline(trace).partition(": ")[2], text.pairs(cards.trace_facts(trace))]
     rows, counts = [], trace.rows
     for name, table in TABLES.items():
         if name in counts:
@@ -854,7 +858,7 @@ def info(args: Namespace, terminal: Terminal) -> str:
         steps if isinstance(steps, str) else textwrap.indent(text.table(steps, width=inner), "  ")
     )
     parts += ["Steps on all ranks, each from its first to its last event", phases]
-    parts += ["Reading", text.pairs(cards.reading(trace))]
+    parts += ["Reading", text.pairs(cards.trace_reading(trace))]
     aside = [
         words.replace("with llmprof.read_metrics", "alone, with llmprof info or findings")
         for words in aside
@@ -945,7 +949,7 @@ def time_operators(args: Namespace, terminal: Terminal) -> str:
         frame = made.compare(args.results)
     else:
         frame = made.run(python=args.python, device=args.device, seconds=args.seconds)
-    return for_programs(frame, args) if args.csv or args.json else compared(frame, terminal.width)
+    return for_programs(frame, args) if args.csv or args.json else _compared(frame, terminal.width)
 
 
 def _written(file: str, operators: pl.DataFrame) -> str:
@@ -965,7 +969,7 @@ def _written(file: str, operators: pl.DataFrame) -> str:
 _THEN = "then compare: llmprof time-operators PATH --results results.json"
 
 
-def compared(frame: pl.DataFrame, width: int | None) -> str:
+def _compared(frame: pl.DataFrame, width: int | None) -> str:
     """The comparison as a table, and the reasons of its verdicts."""
     shown = frame.select(
         "operator",

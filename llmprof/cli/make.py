@@ -278,7 +278,7 @@ def demo(args: Namespace, terminal: Terminal) -> str:
     tutorials.find(args.notebook)
     trace = open_trace([SAMPLE + DEMO_SAMPLE], args, terminal)
     title = bundled.describe(DEMO_SAMPLE).title
-    again = args.force or bool(folder.listed(Path(args.output)))
+    again = args.force or bool(folder.earlier_files(Path(args.output)))
     options: dict[str, Any] = {
         "title": title,
         "progress": terminal.progress,

@@ -209,9 +209,9 @@ def tune(args: Namespace, terminal: Terminal) -> str:
 
 def _found(study: Study, terminal: Terminal, page: Path | None) -> str:
     """The result, a row for each point, and the files."""
-    from llmprof.report.sweep import in_words  # Altair is imported for this table only
+    from llmprof.report.sweep import points_in_words  # Altair is imported for this table only
 
-    rows = in_words(study.points)
+    rows = points_in_words(study.points)
     shown = [
         "label",
         "state",

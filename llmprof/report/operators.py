@@ -25,8 +25,8 @@ from llmprof.charts.base.draw import inline, nothing
 from llmprof.charts.base.save import save
 from llmprof.charts.base.theme import finish, inner
 from llmprof.errors import AnalysisError, CaptureError, LlmprofError, NotCapturedError
-from llmprof.report.figures import Drawing, Drawn, config_in, figure, reason
-from llmprof.report.page import Absent, Column, Section, Table, columns
+from llmprof.report.figures import Drawing, Drawn, config_in, make_figure, reason_in_words
+from llmprof.report.page import Absent, ReportColumn, ReportTable, Section, columns_of_kind
 from llmprof.run.launch import Run
 from llmprof.text import Progress
 from llmprof.trace import Trace
@@ -203,7 +203,7 @@ def write_operators(
         try:
             written.append(save(draw(trace), where / f"{name}.png", overwrite=True))
         except AnalysisError as error:
-            missing[name] = reason(error)
+            missing[name] = reason_in_words(error)
     return [*written, files.write(where / "README.md", _readme(trace, advice, written, missing))]
 
 
@@ -461,10 +461,10 @@ def operators_section(run: Run) -> Section:
         )
     )
     shown = (
-        *columns("text", operator="operator", phase="phase"),
-        *columns("number", rank="rank", count="calls timed"),
-        *columns("time", median_ns="median", step_ns="a step, all layers"),
-        Column("share", "share of a step", "share"),
+        *columns_of_kind("text", operator="operator", phase="phase"),
+        *columns_of_kind("number", rank="rank", count="calls timed"),
+        *columns_of_kind("time", median_ns="median", step_ns="a step, all layers"),
+        ReportColumn("share", "share of a step", "share"),
     )
     rows = (
         operator_times(trace)
@@ -473,11 +473,11 @@ def operators_section(run: Run) -> Section:
         .head(_TOP_OPERATORS)
     )
     caption = f"The {rows.height} operators that take the most time of a step"
-    table = Table(
+    table = ReportTable(
         "operators", caption, shown, rows.select(column.key for column in shown), sortable=True
     )
     drawn = (
-        figure(run, drawing)
+        make_figure(run, drawing)
         for drawing in (OPS_LAYERS, OPS_OPERATORS, OPS_COMMUNICATION, OPS_MEMORY)
     )
     return Section("operators", question, words, [*(one for one in drawn if one.spec), table])

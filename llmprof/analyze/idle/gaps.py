@@ -13,7 +13,7 @@ import polars as pl
 
 from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.groups import sums_of_groups
-from llmprof.analyze.idle.host import HOST_SPANS, call_kinds, doing, host_spans
+from llmprof.analyze.idle.host import HOST_SPANS, call_kinds, host_spans, longest_spans
 from llmprof.analyze.operator_times import refuse_samples
 from llmprof.errors import Columns, NotNegative
 from llmprof.label.groups import first_of_runs, group_values, last_before, row_numbers
@@ -133,7 +133,7 @@ def idle_of(
     parts = _parts(rows, calls)
     cause = parts["_cause"].to_numpy()
     of_known = np.flatnonzero(cause != CAUSES.index("unknown"))
-    done = doing(
+    done = longest_spans(
         parts[["rank", "start_ns", "dur_ns", "_thread"]][of_known].rename({"_thread": "thread"}),
         spans,
     )

@@ -144,7 +144,7 @@ def innermost_within(
     return pl.concat(cuts), spans
 
 
-def doing(windows: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
+def longest_spans(windows: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
     """Span in which the thread of each window spent most time; at each moment only the innermost
     span counts.
     """

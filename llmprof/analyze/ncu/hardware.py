@@ -27,7 +27,7 @@ _TENSOR_BUSY: Final = (
 )
 
 
-def counted(metrics: Metrics, durations: pl.DataFrame) -> pl.DataFrame:
+def operation_counts(metrics: Metrics, durations: pl.DataFrame) -> pl.DataFrame:
     """Operations of each launch by type."""
     tensor, scalar = _tensor(metrics, durations), _scalar(metrics, durations)
     by_type = pl.concat(
@@ -290,7 +290,7 @@ def speed_of_light(
     top = stalls(metrics).unique("kernel_id", keep="first", maintain_order=True)
     for part in (
         durations,
-        counted(metrics, durations),
+        operation_counts(metrics, durations),
         _dram(metrics, durations),
         *(values.rename({"value": name}) for name, values in parts.items()),
         top.rename({"reason": "stall", "share": "stall_share"}),
@@ -495,7 +495,7 @@ def hot_lines(source: pl.DataFrame, *, by: Literal["line", "instruction"] = "lin
     )
 
 
-class View(NamedTuple):
+class HardwareView(NamedTuple):
     """A view on the command line: the function that makes its frame from metrics or from a
     report's instructions.
     """
@@ -506,12 +506,16 @@ class View(NamedTuple):
 
 
 VIEWS: Final = {
-    "speed-of-light": View(
+    "speed-of-light": HardwareView(
         "ncu: how near each kernel comes to the peaks, and what bounds it", speed_of_light
     ),
-    "stalls": View("ncu: what the warps of each kernel wait for", stalls),
-    "rules": View("ncu: what the profiler's own rules said", lambda metrics: metrics.rules),
-    "launches": View("ncu: the launches that were measured", lambda metrics: metrics.kernels),
-    "metrics": View("ncu: every metric of every launch", lambda metrics: metrics.metrics),
-    "hot-lines": View("ncu: lines of each kernel by samples of its warps", of_source=hot_lines),
+    "stalls": HardwareView("ncu: what the warps of each kernel wait for", stalls),
+    "rules": HardwareView("ncu: what the profiler's own rules said", lambda metrics: metrics.rules),
+    "launches": HardwareView(
+        "ncu: the launches that were measured", lambda metrics: metrics.kernels
+    ),
+    "metrics": HardwareView("ncu: every metric of every launch", lambda metrics: metrics.metrics),
+    "hot-lines": HardwareView(
+        "ncu: lines of each kernel by samples of its warps", of_source=hot_lines
+    ),
 }

@@ -51,7 +51,7 @@ WORDS: Final = {
 _STEPS: Final = ("step", "start_ns", "end_ns", "context_tokens", "generation_tokens", "trace_step")
 
 
-class Run(Protocol):
+class RequestsRun(Protocol):
     """A run, as :func:`llmprof.run.launch.open_run` gives it."""
 
     @property
@@ -78,13 +78,13 @@ def _a_run(given: object) -> Any:
 
 
 AnyRun = Annotated[
-    Run | tuple[Trace, pl.DataFrame],
+    RequestsRun | tuple[Trace, pl.DataFrame],
     Kind("a run of llmprof.launch, or a trace and the requests of llmprof.read_requests", _a_run),
 ]
 """A run, or a trace with the requests of a server that llmprof did not start."""
 
 
-def run_of(run: AnyRun) -> Run:
+def run_of(run: AnyRun) -> RequestsRun:
     """The run, or what stands for it: the trace with its requests joined."""
     if isinstance(run, tuple):
         return with_requests(*run)
@@ -182,7 +182,7 @@ def requests(
     return request_spans(whole, phase=phase) if by == "span" else request_parts(whole, phase)
 
 
-def request_parts(run: Run, phase: str) -> pl.DataFrame:
+def request_parts(run: RequestsRun, phase: str) -> pl.DataFrame:
     """Parts of the latency of each request."""
     rows_of_phase = run.requests.filter(phase=phase).drop_nulls(
         ["start_epoch_ns", "e2e_ns", "ttft_ns"]
@@ -258,12 +258,12 @@ def request_parts(run: Run, phase: str) -> pl.DataFrame:
     )
 
 
-def request_steps(run: Run, *, phase: str = "profiled") -> pl.DataFrame:
+def request_steps(run: RequestsRun, *, phase: str = "profiled") -> pl.DataFrame:
     """Each step of each request, on the clock of the trace."""
     return _joined(run, phase)[0]
 
 
-def _joined(run: Run, phase: str) -> tuple[pl.DataFrame, pl.DataFrame]:
+def _joined(run: RequestsRun, phase: str) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Each step of each request, and all steps, in order."""
     noted = run.engine_steps.filter(phase=phase)
     if noted.is_empty():
@@ -550,7 +550,7 @@ requests.
 """
 
 
-def request_spans(run: Run, *, phase: str = "profiled") -> pl.DataFrame:
+def request_spans(run: RequestsRun, *, phase: str = "profiled") -> pl.DataFrame:
     """Consecutive spans of each request, from its arrival to its last step."""
     joined = request_parts(run, phase)
     steps = (

@@ -8,7 +8,7 @@ import polars as pl
 import traitlets
 
 from llmprof.analyze.kernels import sums_of_kernels
-from llmprof.analyze.layers import Measure as TimeColumn
+from llmprof.analyze.layers import GapMeasure as TimeColumn
 from llmprof.analyze.layers import layer_gaps
 from llmprof.analyze.layers import layers as layers_of
 from llmprof.charts.base.theme import PHASES, STAGES, in_order

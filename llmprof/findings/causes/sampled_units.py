@@ -7,7 +7,7 @@ from typing import Final
 
 import polars as pl
 
-from llmprof.analyze.counters import averages
+from llmprof.analyze.counters import counter_means
 from llmprof.analyze.overlap import COMMUNICATION, COPY
 from llmprof.findings.cause import Cause, Context, Figures, Measurement
 from llmprof.findings.scope import Scope, sum_of
@@ -84,7 +84,7 @@ def _measure(scope: Scope) -> Measurement | None:
         return None
     stage = times["stage"][0]
     rows = work.filter(pl.col("stage") == stage)
-    means = averages(rows, samples, ["stage"])
+    means = counter_means(rows, samples, ["stage"])
     means = means.filter((pl.col("samples") >= MIN_SAMPLES) & (pl.col("own_share") >= MIN_OWN))
     share = (pl.col("mean") * pl.col("known_ns")).sum() / pl.col("known_ns").sum() / 100
     of_counter = means.group_by("counter").agg(

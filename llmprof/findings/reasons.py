@@ -56,7 +56,7 @@ take 100 ms.
 """
 
 
-OF_ITSELF: Final = (
+OWN_TIME_ONLY: Final = (
     ("compilation", "python"),
     ("input_preparation", "range"),
     ("input_preparation", "op"),
@@ -76,18 +76,18 @@ def pauses_of(
     # was recorded, with `part` (a number), `who` (the call or function that the device waits for)
     # and `reason`, its kind, and `waited_ns`, for which the kernel after it waited by the
     # profiler's own record.
-    parts = _with_waits(parts, kernels).with_row_index("part")
+    parts = _add_waits(parts, kernels).with_row_index("part")
     late = parts.filter(pl.col("cause").is_in(["host_bound", "launch", "sync"]))
     held = parts.filter((pl.col("cause") == "queued") & (pl.col("held_kind") == "call"))
     calls = spans.filter(pl.col("kind") == "call").join(
         held.select("rank", name="held_by").unique(), on=["rank", "name"], how="semi"
     )
-    pieces = pl.concat([_of_threads(late, spans), _of_calls(held, calls)])
+    pieces = pl.concat([_thread_pieces(late, spans), _call_pieces(held, calls)])
     rows = parts.drop("doing", "doing_kind", "doing_share")
     if pieces.is_empty():
-        rows = rows.with_columns(**_OF_NOTHING)
+        rows = rows.with_columns(**_UNRECORDED)
     else:
-        pieces = pl.concat([pieces, _uncovered(parts, pieces)])
+        pieces = pl.concat([pieces, _remaining_pieces(parts, pieces)])
         rows = rows.drop("start_ns", "dur_ns").join(pieces, on="part", maintain_order="left")
     rows = _with_new_code(rows, spans)
     piece_of_call = pl.col("who").is_not_null()
@@ -110,13 +110,13 @@ def pauses_of(
     )
 
 
-_OF_NOTHING: Final = dict.fromkeys(
+_UNRECORDED: Final = dict.fromkeys(
     ("doing", "doing_kind", "who", "reason"), pl.lit(None, dtype=pl.String)
 )
 """Of a piece in which nothing of the host was recorded."""
 
 
-def _of_threads(late: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
+def _thread_pieces(late: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
     """Pieces by the innermost span of the launching thread, and by the innermost one around it
     with a reason.
     """
@@ -125,7 +125,7 @@ def _of_threads(late: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
     reason = host_reasons(spans.select(who="name", kind="kind"))
     owner = np.where(reason.is_not_null().to_numpy(), np.arange(spans.height), -1)
     whole = reason.is_not_null()
-    for own, kind in OF_ITSELF:
+    for own, kind in OWN_TIME_ONLY:
         whole &= (reason != own) | (spans["kind"] != kind)
     if whole.any():
         passed = np.where(whole.to_numpy(), np.arange(spans.height), -1)
@@ -149,7 +149,7 @@ def _of_threads(late: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
     ).with_columns(who=pl.coalesce("who", "doing"))
 
 
-def _of_calls(held: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
+def _call_pieces(held: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
     """Pieces of parts in which a call holds the device, within calls of its name."""
     lane = ["rank", "name"]
     union = merge(calls, lane).with_columns(kind=pl.lit("call"))
@@ -170,7 +170,7 @@ def _of_calls(held: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _with_waits(parts: pl.DataFrame, kernels: pl.DataFrame | None) -> pl.DataFrame:
+def _add_waits(parts: pl.DataFrame, kernels: pl.DataFrame | None) -> pl.DataFrame:
     """Add the time for which the kernel that ends each part waited; 0 in a file means that it
     was not measured.
     """
@@ -184,7 +184,7 @@ def _with_waits(parts: pl.DataFrame, kernels: pl.DataFrame | None) -> pl.DataFra
     return ends.join(waits.unique(key), on=key, how="left", maintain_order="left").drop("_end")
 
 
-def _uncovered(parts: pl.DataFrame, pieces: pl.DataFrame) -> pl.DataFrame:
+def _remaining_pieces(parts: pl.DataFrame, pieces: pl.DataFrame) -> pl.DataFrame:
     """What pieces leave of parts, as pieces of nothing."""
     end = pl.col("start_ns") + pl.col("dur_ns")
     ends = pl.concat(
@@ -199,7 +199,7 @@ def _uncovered(parts: pl.DataFrame, pieces: pl.DataFrame) -> pl.DataFrame:
     )
     holes = ends.select("part", start_ns="end", dur_ns=pl.col("start_ns").shift(-1) - pl.col("end"))
     return holes.filter(ends.select(follows.fill_null(value=False)).to_series()).with_columns(
-        **_OF_NOTHING
+        **_UNRECORDED
     )
 
 

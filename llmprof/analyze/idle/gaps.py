@@ -16,7 +16,7 @@ from llmprof.analyze.groups import sums_of_groups
 from llmprof.analyze.idle.host import HOST_SPANS, call_kinds, host_spans, longest_spans
 from llmprof.analyze.operator_times import refuse_samples
 from llmprof.errors import Columns, NotNegative
-from llmprof.label.groups import first_of_runs, last_before, of_groups, row_numbers
+from llmprof.label.groups import first_of_runs, group_values, last_before, row_numbers
 from llmprof.label.intervals import gaps, gaps_between, length_within
 from llmprof.trace import Trace
 from llmprof.trace.kept import per_trace
@@ -203,7 +203,7 @@ def _gaps_with_launches(events: pl.DataFrame) -> pl.DataFrame:
         .hstack([pl.Series("begun", first)])
         .filter(pl.col("step").is_not_null())
     )
-    (begins,) = of_groups(
+    (begins,) = group_values(
         rows, steps.group_by("rank", "step").agg(pl.col("begun").min()), ["rank", "step"]
     )
     return rows.select(
@@ -275,7 +275,7 @@ def _parts(rows: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
         .group_by("rank")
         .agg(pl.col("usual").median().clip(0, LAUNCH_NS).cast(pl.Int64))
     )
-    delay, _ = _filled(of_groups(rows, usual, ["rank"])[0])
+    delay, _ = _filled(group_values(rows, usual, ["rank"])[0])
     # a call that waits for its own work (cudaMemcpy) does not launch for its whole duration
     waits = calls.filter("synchronises").select("rank", "_thread", launch_start_ns="start_ns")
     at = last_before(rows, waits, ["rank", "_thread"], at="launch_start_ns")

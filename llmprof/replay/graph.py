@@ -275,31 +275,18 @@ def _launches(recorded: Recording, streams: Edges) -> Edges:
     issued = time[2 * call[row]]
     inside = time[2 * call[row] + 1] - issued
     held = np.zeros(len(call), dtype=bool)
-<<<<<<< HEAD
-    held[streams.target[time[streams.target] - time[streams.source] <= MOST_AFTER_NS] // 2] = True
+    held[streams.target[time[streams.target] - time[streams.source] <= MAX_AFTER_NS] // 2] = True
     # a long call (of a graph) that returns after its stream was free, just before the work begins,
     # held it; a blocking copy returns after the work
     before = recorded.before[row]
     returned = inside <= latency
-    held_by_call = (before < issued + inside) & returned & (latency - inside <= MOST_LATENCY_NS)
+    held_by_call = (before < issued + inside) & returned & (latency - inside <= MAX_LATENCY_NS)
     free = ((before <= issued) | held_by_call) & ~held[row]
     quick = int(np.quantile(latency[free], 0.1)) if free.any() else 0
     # on a free stream the launch set the start; otherwise it is only known that the launch was
     # early enough, and that the work came after the call
     early = np.where(returned, np.maximum(inside, quick), quick)
-    delay = np.minimum(latency, np.where(free, inside + MOST_LATENCY_NS, early))
-=======
-    held[streams.target[time[streams.target] - time[streams.source] <= MAX_AFTER_NS] // 2] = True
-    # a long call (of a graph) that ends after its stream was free, just before the work begins,
-    # held it
-    before, start = recorded.before[row], time[2 * row]
-    held_by_call = (start - before > MAX_GAP_NS) & (np.abs(latency - inside) <= MAX_LATENCY_NS)
-    free = ((before <= issued) | held_by_call) & ~held[row]
-    quick = int(np.quantile(latency[free], 0.1)) if free.any() else 0
-    # on a free stream the launch set the start; otherwise it is only known that the launch was
-    # early enough
-    delay = np.where(free, np.minimum(latency, inside + MAX_LATENCY_NS), np.minimum(latency, quick))
->>>>>>> rooms
+    delay = np.minimum(latency, np.where(free, inside + MAX_LATENCY_NS, early))
     return _edges(2 * call[row], 2 * row, delay, LAUNCH)
 
 

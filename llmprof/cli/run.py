@@ -164,7 +164,7 @@ _NAMES = {
 }
 
 
-def run(args: Namespace, terminal: Terminal) -> str:
+def do_run(args: Namespace, terminal: Terminal) -> str:
     """Run one experiment and print its results."""
     if args.resume is not None:
         if changes(args) or args.config is not None:
@@ -314,7 +314,7 @@ def _places(done: Run, files: list[tuple[str, Path]]) -> str:
     return text.pairs(rows, indent="")
 
 
-def config(args: Namespace, terminal: Terminal) -> str:
+def do_config(args: Namespace, terminal: Terminal) -> str:
     """Print or write a commented configuration with every option and its default."""
     text_of = template(dataclasses.fields(ExperimentConfig))
     if args.init is None:
@@ -328,7 +328,7 @@ def config(args: Namespace, terminal: Terminal) -> str:
     )
 
 
-def runs(args: Namespace, terminal: Terminal) -> str:
+def do_runs(args: Namespace, terminal: Terminal) -> str:
     """List the runs in a folder with their states; ``--clean`` removes those that failed."""
     if args.clean:
         states = tuple(args.state) if args.state else ("failed", "interrupted")
@@ -362,7 +362,7 @@ def runs(args: Namespace, terminal: Terminal) -> str:
     return text.table(frame, width=terminal.width, spare=spare, whole=["run"])
 
 
-def doctor(args: Namespace, terminal: Terminal) -> str:
+def do_doctor(args: Namespace, terminal: Terminal) -> str:
     """Check whether this machine can run an experiment."""
     given = changes(args)
     if args.self_test:
@@ -422,7 +422,7 @@ _COLUMNS = (
 )
 
 
-def sweep(args: Namespace, terminal: Terminal) -> str:
+def do_sweep(args: Namespace, terminal: Terminal) -> str:
     """Run every point of a sweep and compare them; a failure if no point finished."""
     options: dict[str, Any] = {
         name: getattr(args, name) for name in ("check", "fresh_engine", "shuffle")

@@ -81,7 +81,7 @@ def add_trial_options(sub: argparse.ArgumentParser) -> None:
     )
 
 
-def trial(args: Namespace, terminal: Terminal) -> str:
+def do_trial(args: Namespace, terminal: Terminal) -> str:
     """Try a change of a run, or list what can be tried or was predicted."""
     if args.calibration:
         return _calibration(trials.calibration(args.run), args, terminal)
@@ -173,7 +173,7 @@ def add_tune_options(sub: argparse.ArgumentParser) -> None:
     add_config_options(sub)
 
 
-def tune(args: Namespace, terminal: Terminal) -> str:
+def do_tune(args: Namespace, terminal: Terminal) -> str:
     """Search the settings of an engine, and show the best."""
     given = changes(args)
     if args.run is not None and (given or args.config is not None):

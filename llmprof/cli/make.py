@@ -261,7 +261,7 @@ def do_samples(args: Namespace, terminal: Terminal) -> str:
     of_ncu = here["profiler"] == NCU
     lines = [table, "Open one by its name:"]
     traces, profiles = (here.filter(rows)["name"].head(1) for rows in (~of_ncu, of_ncu))
-    lines += [f"  llmprof {command} sample:{name}" for name in traces for command in _OPENING]
+    lines += [f"  llmprof {opening} sample:{name}" for name in traces for opening in _OPENING]
     lines += [f"  llmprof findings sample:{name}   (hardware metrics)" for name in profiles]
     if elsewhere.height:
         lines.append(
@@ -351,9 +351,9 @@ def do_convert(args: Namespace, terminal: Terminal) -> str:
     from llmprof.report.dataset import convert as to_dataset
     from llmprof.report.dataset.cluster import local
 
-    files: list[str | Path] = []
+    inputs: list[str | Path] = []
     for path in args.paths:
-        files += bundled.files(path.removeprefix(SAMPLE)) if path.startswith(SAMPLE) else [path]
+        inputs += bundled.files(path.removeprefix(SAMPLE)) if path.startswith(SAMPLE) else [path]
     if args.workers is not None and args.workers < 1:
         raise LlmprofError(f"--workers is {args.workers}", expected="1 or more")
     with ExitStack() as stack:
@@ -366,7 +366,7 @@ def do_convert(args: Namespace, terminal: Terminal) -> str:
             "progress": terminal.progress,
         }
         options["client"] = False if args.workers == 1 and client is None else client
-        trace = to_dataset(files, args.output, **options)
+        trace = to_dataset(inputs, args.output, **options)
     failed = trace.coverage.get("failed", [])
     if args.json:
         return to_json(
@@ -475,14 +475,14 @@ def check_installed() -> None:
 
 
 def _files(paths: Sequence[str]) -> list[str]:
-    files: list[Path] = []
+    inputs: list[Path] = []
     for path in paths:
-        files += (
+        inputs += (
             bundled.files(path.removeprefix(SAMPLE))
             if path.startswith(SAMPLE)
             else [capture(Path(path))]
         )
-    return [str(file.resolve()) for file in files]
+    return [str(file.resolve()) for file in inputs]
 
 
 def _name(path: str) -> str:

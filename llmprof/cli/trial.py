@@ -212,7 +212,7 @@ def _found(study: Study, terminal: Terminal, page: Path | None) -> str:
     from llmprof.report.sweep import points_in_words  # Altair is imported for this table only
 
     rows = points_in_words(study.points)
-    shown = [
+    columns = [
         "label",
         "state",
         *rows.columns[rows.columns.index("error") + 1 : rows.columns.index("excess")],
@@ -222,7 +222,7 @@ def _found(study: Study, terminal: Terminal, page: Path | None) -> str:
     lines += [
         wrapped(note, terminal.width, "note: ", "      ") for note in study.state["tune"]["notes"]
     ]
-    lines += ["", text.table(rows.select(shown), width=terminal.width), ""]
+    lines += ["", text.table(rows.select(columns), width=terminal.width), ""]
     ends = [
         ("Ended", str(study.state["tune"].get("stopped"))),
         ("Study", str(study.folder)),

@@ -21,9 +21,9 @@ from llmprof.label.activity import (
     CATEGORY,
     PLACE,
     _operator_categories,
+    add_recorded,
     called_operators,
     operator_rows,
-    with_recorded,
 )
 from llmprof.names.operators import first_true
 from llmprof.trace import Trace
@@ -246,7 +246,7 @@ def _replays(trace: Trace) -> pl.DataFrame:
             for t in ("kernels", "copies")
             if trace.has(t) and "graph_node" in trace.table(t).columns
         ]
-        events = with_recorded(events, pl.concat(nodes))
+        events = add_recorded(events, pl.concat(nodes))
     else:
         place = {"graph_node": pl.lit(None, dtype=pl.Int64)}
     events = events.with_columns(**place)

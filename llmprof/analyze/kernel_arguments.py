@@ -9,7 +9,7 @@ from typing import Final
 
 import polars as pl
 
-from llmprof.label.activity import PLACE, device_events, with_recorded
+from llmprof.label.activity import PLACE, add_recorded, device_events
 from llmprof.theory.calls import kind_of
 from llmprof.theory.calls.npu import PREFIX
 from llmprof.trace import Trace
@@ -51,7 +51,7 @@ def of_kernels(trace: Trace) -> pl.DataFrame:
         pl.Series("dtypes", [dtypes for _, dtypes in made], dtype=pl.String),
     )
     kernels = kernels.join(distinct, on=_SIDES, how="left", nulls_equal=True, maintain_order="left")
-    found = with_recorded(events.select(PLACE), kernels)
+    found = add_recorded(events.select(PLACE), kernels)
     operator = pl.when(pl.col("shapes").is_not_null()).then(PREFIX + pl.col(_TYPE))
     return found.select("shapes", "dtypes", operator=operator).select(*texts)
 

@@ -35,7 +35,7 @@ from llmprof.cli.output import (
     wrapped,
 )
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, checked, listed
-from llmprof.findings.card import chained, denominators, so, without_share
+from llmprof.findings.card import chain_findings, denominators, omit_share, so
 from llmprof.findings.document import (
     findings_document,
     findings_schema,
@@ -318,7 +318,7 @@ def findings_text(
     arguments = " ".join(shlex.quote(text.plain(str(path))) for path in paths)
     if not findings.height:
         return "No rule found anything worth saying in this recording."
-    causes, effects, facts = chained(findings)
+    causes, effects, facts = chain_findings(findings)
     out = []
     for row in causes:
         number = f"{row['order']}. "
@@ -344,7 +344,7 @@ def findings_text(
             out.append(wrapped(row["title"], width, number, " " * len(number)))
     times = denominators(findings.filter(pl.col("evidence") != OF_REQUESTS))
     ends = [
-        text.sentence(without_share(time, went)) for time in times.values() if time and ": " in time
+        text.sentence(omit_share(time, went)) for time in times.values() if time and ": " in time
     ]
     out += [wrapped(line, width, "", "") for line in [*ends, *went]]
     return "\n".join(out)

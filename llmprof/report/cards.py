@@ -18,7 +18,7 @@ from llmprof import analyze
 from llmprof.analyze import catalog
 from llmprof.analyze.coverage import OF_OPERATORS
 from llmprof.errors import AnalysisError, LlmprofError
-from llmprof.findings.card import chained, headline_number, so, times_in_words
+from llmprof.findings.card import chain_findings, headline_number, so, times_in_words
 from llmprof.findings.facts import facts_in_words, run_facts, where_the_time_went
 from llmprof.text import counted, plain, sentence, shorten
 from llmprof.trace import schema
@@ -368,7 +368,7 @@ def of_trace(trace: Trace) -> str:
 def _first_findings(trace: Trace) -> list[dict[str, Any]]:
     """First findings, each with the expression that opens its place in the explorer."""
     try:
-        causes, _, known = chained(analyze.findings(trace))
+        causes, _, known = chain_findings(analyze.findings(trace))
     except LlmprofError:
         return []
     first = (causes or known)[:_MOST_FINDINGS]
@@ -571,7 +571,7 @@ def of_findings(findings: pl.DataFrame) -> str:
     """Card of findings, most important first."""
     from llmprof.charts.base import bars  # the terminal shows cards without Altair
 
-    causes, effects, known = chained(findings)
+    causes, effects, known = chain_findings(findings)
     for row in causes:
         row["number"], row["meaning"] = headline_number(row)
         row["effects"] = [(effect["order"], so(effect)) for effect in effects.get(row["order"], ())]

@@ -27,7 +27,7 @@ from llmprof.charts.base.save import check_room, safe_json, spec_json, vega_bund
 from llmprof.charts.base.theme import CATEGORIES, narrow
 from llmprof.errors import AnalysisError, NotCapturedError, guarded
 from llmprof.findings.card import (
-    chained,
+    chain_findings,
     first_sentence,
     headline_number,
     not_predicted,
@@ -268,7 +268,7 @@ def page(contents: Contents) -> str:
     script = files("llmprof.report").joinpath("page.js").read_text("utf-8")
     scripted = vega_bundle() if any(figure.spec for figure in contents.figures) else ""
     scripts = f"{source_hash(scripted)} {source_hash(script)}"
-    causes, effects, known = chained(contents.findings)
+    causes, effects, known = chain_findings(contents.findings)
     for row in causes:
         row["change"] = contents.changes.get(row["rule"])
     return render(

@@ -14,7 +14,7 @@ from llmprof import analyze
 from llmprof.charts.base import theme
 from llmprof.charts.base.bars import step_bars
 from llmprof.errors import AnalysisError, NotCapturedError
-from llmprof.findings.card import chained, headline_number
+from llmprof.findings.card import chain_findings, headline_number
 from llmprof.report import figures, page, sections, tables
 from llmprof.report.page import Absent, ReportColumn, ReportFigure, ReportTable, table_html
 from llmprof.report.tables import steps_table
@@ -392,7 +392,7 @@ def test_metrics_show_their_longest_launches():
     assert "Hardware metrics of 24 launches" in shown
     assert "analyze.ncu.speed_of_light(metrics)" in shown
     found = analyze.ncu.findings(llmprof.sample_metrics("ncu_tp1_eager"))
-    causes, effects, facts = chained(found)
+    causes, effects, facts = chain_findings(found)
     assert [row["order"] for row in causes] == found["order"].to_list()
     assert (effects, facts) == ({}, [])
     assert found["rule"].n_unique() < found.height

@@ -17,7 +17,7 @@ from llmprof.explore.base.messages import Record, Row, Scale, array
 from llmprof.explore.base.ranks import placed_in_columns, scale_of, scales_of
 from llmprof.explore.base.widget import Answer, Explorer, answers
 from llmprof.explore.layers.picture import MOST_RANKS, Panel, picture
-from llmprof.replay.slack import unknown_slack, with_slack
+from llmprof.replay.slack import add_slack, unknown_slack
 from llmprof.text import are
 from llmprof.trace import Trace
 from llmprof.units import format_ns
@@ -174,9 +174,7 @@ def kernels_of(trace: Trace, events: pl.DataFrame, *, slack: bool = False) -> pl
     events = events.rename({"operator": "op"})
     summary = sums_of_kernels(events, ("stage", "op"))
     summary = (
-        with_slack(summary, trace, events, ["stage", "op", "name", "category"])
-        if slack
-        else summary
+        add_slack(summary, trace, events, ["stage", "op", "name", "category"]) if slack else summary
     )
     whole = pl.col("total_ns").sum()
     return (
@@ -365,7 +363,7 @@ class Layers(Explorer, room="layers"):
         events = events_of(self.trace, rank=rank, step=step, layer=layer, stage=stage)
         kernels = kernels_of(self.trace, events, slack=self._slack)
         least = (
-            with_slack(events.head(1), self.trace, events, ["rank"])
+            add_slack(events.head(1), self.trace, events, ["rank"])
             if self._slack and events.height
             else None
         )

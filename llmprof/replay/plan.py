@@ -26,7 +26,7 @@ from llmprof.replay.graph import (
 )
 from llmprof.replay.recording import RowMask
 from llmprof.replay.schedule import NEVER, Chains, NodeNumbers, earliest
-from llmprof.replay.targets import OF_ANYTHING
+from llmprof.replay.targets import ANY_STAGE
 from llmprof.trace import Trace
 from llmprof.trace.kept import per_trace
 
@@ -73,7 +73,7 @@ class ReplayPlan:
             set(rows["category"].drop_nulls().unique()),
         )
         # the stage of a copy says where no other stage is known; the category is of all copies
-        if what in stages and not (what in categories and what in OF_ANYTHING):
+        if what in stages and not (what in categories and what in ANY_STAGE):
             mask = rows["stage"] == what
         elif what in categories:
             mask = rows["category"] == what

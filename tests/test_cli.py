@@ -526,7 +526,7 @@ class TestFailures:
             warnings.warn("another", TraceWarning, stacklevel=1)
             return "done"
 
-        monkeypatch.setattr(cli_analyze, "info", warn)
+        monkeypatch.setattr(cli_analyze, "do_info", warn)
         code, out, err = run("info", saved)
         assert (code, out) == (0, "done\n")
         assert err.splitlines() == [
@@ -576,7 +576,7 @@ class TestFailures:
         def interrupt(*_):
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(cli_analyze, "info", interrupt)
+        monkeypatch.setattr(cli_analyze, "do_info", interrupt)
         assert run("info", saved) == (130, "", "llmprof: interrupted\n")
 
 
@@ -776,7 +776,7 @@ def test_warnings_of_libraries_are_for_debugging(run, saved, monkeypatch):
         warnings.warn("of a library", UserWarning, stacklevel=1)
         return ""
 
-    monkeypatch.setattr(cli_analyze, "info", warned)
+    monkeypatch.setattr(cli_analyze, "do_info", warned)
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         said = run("info", saved)[2].splitlines()

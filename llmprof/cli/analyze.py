@@ -57,7 +57,7 @@ from llmprof.units import format_ns
 ROWS_SHOWN = 20
 
 
-def analysis(args: Namespace, terminal: Terminal, trace: Trace | None = None) -> str:
+def do_analysis(args: Namespace, terminal: Terminal, trace: Trace | None = None) -> str:
     """One analysis of a trace, or one view of a report of Nsight Compute, as a table, JSON or
     CSV.
     """
@@ -172,7 +172,7 @@ def _usual(trace: Trace) -> tuple[str | None, str | None, str]:
     return "findings", None, ""
 
 
-def look(args: Namespace, terminal: Terminal) -> str:
+def do_look(args: Namespace, terminal: Terminal) -> str:
     """Findings of a path, then commands that answer further questions; with options of
     ``analyze`` that analysis.
     """
@@ -182,13 +182,13 @@ def look(args: Namespace, terminal: Terminal) -> str:
         or args.sql
         or (len(args.paths) > 1 and not last.startswith(SAMPLE) and not Path(last).exists())
     ):
-        return analysis(args, terminal)
+        return do_analysis(args, terminal)
     if is_profile(args.paths):
         out, questions = findings_of_profile(args, terminal), _OF_PROFILES
     elif _usual(trace := open_trace(args.paths, args, terminal))[0] != "findings":
-        return analysis(args, terminal, trace)
+        return do_analysis(args, terminal, trace)
     else:
-        out = findings(args, terminal, trace)
+        out = do_findings(args, terminal, trace)
         questions = {
             words: why
             for words, (why, table) in _QUESTIONS.items()
@@ -367,7 +367,7 @@ def _view_of(name: str) -> str:
     return view or (of_profile if of_profile in VIEWS else name)
 
 
-def findings(args: Namespace, terminal: Terminal, trace: Trace | None = None) -> str:
+def do_findings(args: Namespace, terminal: Terminal, trace: Trace | None = None) -> str:
     """Print where the time went and findings as sentences, or as the JSON document of the
     published schema.
     """
@@ -401,7 +401,7 @@ def _requests_of(paths: Sequence[str], trace: Trace) -> pl.DataFrame | None:
         return None
 
 
-def diff(args: Namespace, terminal: Terminal) -> str:
+def do_diff(args: Namespace, terminal: Terminal) -> str:
     """Compare two runs: the time of a step, its parts, and the kernels; or two profiles of
     kernels.
     """
@@ -440,7 +440,7 @@ def diff(args: Namespace, terminal: Terminal) -> str:
     return Failing(answer) if failing else answer
 
 
-def what_if(args: Namespace, terminal: Terminal) -> str:
+def do_what_if(args: Namespace, terminal: Terminal) -> str:
     """Predict the time of a step with changes that were not made in the recording."""
     changes = [change_of(words) for words in args.changes]
     frame = analyze.what_if(open_trace([args.path], args, terminal), *changes)
@@ -823,7 +823,7 @@ def nothing_found(measured: HardwareProfile, terminal: Terminal) -> str:
     return wrapped(words, terminal.width, "", "")
 
 
-def info(args: Namespace, terminal: Terminal) -> str:
+def do_info(args: Namespace, terminal: Terminal) -> str:
     """Summary of the content of a trace."""
     if is_profile(args.paths):
         return info_of_profile(args, terminal)
@@ -927,7 +927,7 @@ def add_timing_options(sub: argparse.ArgumentParser) -> None:
     )
 
 
-def time_operators(args: Namespace, terminal: Terminal) -> str:
+def do_time_operators(args: Namespace, terminal: Terminal) -> str:
     """Write a script that runs operators of a recording alone, or compare its times with the
     recorded ones.
     """

@@ -31,7 +31,7 @@ from llmprof.report.page import (
     page,
     run_analysis,
 )
-from llmprof.report.sections import report_sections, sections
+from llmprof.report.sections import page_sections, report_sections
 from llmprof.text import Progress
 from llmprof.theory import Shape
 from llmprof.trace import Trace
@@ -86,7 +86,7 @@ def contents(
     stated = {"Device", *(name for name, _ in more)}
     found, of_trace = (
         frames.get("findings", pl.DataFrame()),
-        sections(planned, figures, results, trace.capture.words),
+        page_sections(planned, figures, results, trace.capture.words),
     )
     overview = [section for section in of_trace if section.anchor == OVERVIEW]
     others = by_share([section for section in of_trace if section.anchor != OVERVIEW], found)

@@ -160,7 +160,7 @@ def write_operators(
     folder: str | Path | None = None,
     *,
     model: Any = None,
-    charts: Mapping[str, Callable[[Trace], Any]] | None = None,
+    extra_charts: Mapping[str, Callable[[Trace], Any]] | None = None,
     progress: Progress | None = None,
 ) -> list[Path]:
     """Write the results of a run in mode ``ops``; the model, for its bounds, is by default that
@@ -196,7 +196,7 @@ def write_operators(
         files.write_json(where / "comprehensive_report.json", whole),
     ]
     missing: dict[str, str] = {}
-    functions = {**CHARTS, **(charts or {})}
+    functions = {**CHARTS, **(extra_charts or {})}
     for done, (name, draw) in enumerate(functions.items()):
         if progress is not None:
             progress(f"drawing {name}", done, len(functions))

@@ -91,13 +91,13 @@ def _column(values: list[Any]) -> Any:
     """Values with nine digits; texts that come again and again as their places in a list of
     them.
     """
-    words = (
+    distinct = (
         list(dict.fromkeys(values)) if all(isinstance(value, str) for value in values) else values
     )
-    if 2 * len(words) > len(values):
+    if 2 * len(distinct) > len(values):
         return [_short(value) for value in values]
-    places = {word: place for place, word in enumerate(words)}
-    return {"words": words, "at": [places[value] for value in values]}
+    places = {word: place for place, word in enumerate(distinct)}
+    return {"words": distinct, "at": [places[value] for value in values]}
 
 
 def _short(value: Any) -> Any:

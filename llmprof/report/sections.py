@@ -180,7 +180,7 @@ def report_sections() -> list[SectionPlan]:
     return planned
 
 
-def sections(
+def page_sections(
     planned: Sequence[SectionPlan],
     drawn: Mapping[str, ReportFigure],
     frames: Mapping[str, pl.DataFrame | Absent],

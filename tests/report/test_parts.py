@@ -316,7 +316,7 @@ def test_sections_ask_what_the_recording_can_answer(small):
     }
 
     def heads(frames: dict[str, pl.DataFrame]) -> dict[str, str]:
-        made = sections.sections(planned, drawn, frames)
+        made = sections.page_sections(planned, drawn, frames)
         return {one.anchor: f"{one.question} {one.words}" for one in made}
 
     full, bare = heads(frames), heads({name: frame.clear() for name, frame in frames.items()})
@@ -326,7 +326,7 @@ def test_sections_ask_what_the_recording_can_answer(small):
     assert "No steps were found" in bare["steps"]
     assert "ollecti" not in bare["communication"]
     # a run on the CPU has operators and threads, with tables that say so
-    on_host = sections.sections(
+    on_host = sections.page_sections(
         planned, drawn, frames | {"kernels": analyze.kernels(small)}, ON_HOST
     )
     said = " ".join(f"{one.question} {one.words}" for one in on_host)

@@ -453,13 +453,13 @@ def hot_lines(source: pl.DataFrame, *, by: Literal["line", "instruction"] = "lin
     """  # noqa: E501
     place = ["file", "line"] if by == "line" else ["file", "line", "address", "sass", "ptx"]
     keys = ["kernel_id", "kernel_name", *place]
-    stalls = source.filter(
+    stall_samples = source.filter(
         pl.col("metric").str.contains(_SAMPLED) & ~pl.col("metric").str.ends_with("_not_issued")
     ).with_columns(reason=pl.col("metric").str.extract(_SAMPLED, 1))
-    if stalls.is_empty():
+    if stall_samples.is_empty():
         found = "there are no samples of warps in this report"
         raise NotCapturedError(found, hint="record with ncu --section SourceCounters")
-    sampled = stalls.group_by(keys).agg(samples=pl.col("value").sum().cast(pl.Int64))
+    sampled = stall_samples.group_by(keys).agg(samples=pl.col("value").sum().cast(pl.Int64))
     samples = (
         source.select(keys)
         .unique(maintain_order=True)
@@ -467,7 +467,7 @@ def hot_lines(source: pl.DataFrame, *, by: Literal["line", "instruction"] = "lin
     )
     samples = samples.with_columns(pl.col("samples").fill_null(0))
     waiting = (
-        stalls.filter(~pl.col("reason").is_in(_NO_STALL))
+        stall_samples.filter(~pl.col("reason").is_in(_NO_STALL))
         .group_by(*keys, "reason")
         .agg(pl.col("value").sum())
     )

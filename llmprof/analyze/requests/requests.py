@@ -699,19 +699,19 @@ class TracedRequests:
     apart_ns: int
 
 
-def with_requests(trace: Trace, requests: pl.DataFrame) -> TracedRequests:
+def with_requests(trace: Trace, served: pl.DataFrame) -> TracedRequests:
     """Join requests of a server that llmprof did not start with its trace, by times."""
     # The prefill of a request is in the steps with prefill that begin after it left the queue and
     # end before its first token; its other tokens are in the following steps with decode, as in
     # vLLM. The prompt tokens of a step are divided among its requests in the order of arrival,
     # which is a model.
-    if missing := [name for name in _NEEDED if name not in requests.columns]:
+    if missing := [name for name in _NEEDED if name not in served.columns]:
         raise AnalysisError(
             f"the requests have no column {missing[0]!r}", expected=f"{', '.join(_NEEDED)}"
         )
     epoch = epoch_of(trace)
     steps = _steps(trace)
-    complete = requests.drop_nulls(["start_epoch_ns", "queue_ns", "ttft_ns", "e2e_ns"])
+    complete = served.drop_nulls(["start_epoch_ns", "queue_ns", "ttft_ns", "e2e_ns"])
     timed = complete.with_columns(
         queued=pl.col("start_epoch_ns") + pl.col("queue_ns") - epoch,
         first=pl.col("start_epoch_ns") + pl.col("ttft_ns") - epoch,
@@ -733,7 +733,7 @@ def with_requests(trace: Trace, requests: pl.DataFrame) -> TracedRequests:
     joined = timed.filter(pl.col("id").is_in(notes["engine_id"].unique().implode())).drop(
         "queued", "first", "last"
     )
-    return TracedRequests(trace, joined, notes, requests.height - joined.height, abs(late))
+    return TracedRequests(trace, joined, notes, served.height - joined.height, abs(late))
 
 
 def _steps(trace: Trace) -> pl.DataFrame:
@@ -774,13 +774,13 @@ def _apart(timed: pl.DataFrame, steps: pl.DataFrame) -> int | None:
     if not edges:
         return None
     edges.sort()
-    fitting, counted = 0, []
+    fitting, shared = 0, []
     for (shift, change), (after, _) in pairwise(edges):
         fitting += change
         if after > shift:
-            counted.append((fitting, shift, after - 1))
-    enough = _AGREE * max(count for count, *_ in counted)
-    return min((min(max(0, low), high) for count, low, high in counted if count >= enough), key=abs)
+            shared.append((fitting, shift, after - 1))
+    enough = _AGREE * max(count for count, *_ in shared)
+    return min((min(max(0, low), high) for count, low, high in shared if count >= enough), key=abs)
 
 
 def _merged(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:

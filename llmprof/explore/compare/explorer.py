@@ -454,7 +454,7 @@ def events_of(trace: Trace, labels: Labels, rank: int | None = None) -> pl.DataF
     return of_rank(trace.events, rank).filter(pl.col("step").is_not_null(), *matching(labels))
 
 
-def steps_of(trace: Trace, labels: Labels, rank: int | None = None) -> pl.DataFrame:
+def compared_steps(trace: Trace, labels: Labels, rank: int | None = None) -> pl.DataFrame:
     """Time of a row in each step of its phase, as the mean over ranks."""
     events = of_rank(trace.events, rank)
     phase = labels.get("phase")
@@ -596,7 +596,7 @@ class Compare(Explorer, room="compare"):
     def selected(self) -> pl.DataFrame:
         """Events of the picked row in both traces:
 
-        ``trace`` (which one), and the columns of ``attribute``.
+        ``trace`` (which one), and the columns of ``trace.events``.
         """
         if self.picked is None:
             return nothing_of(self.trace)
@@ -785,7 +785,7 @@ class Compare(Explorer, room="compare"):
         described, buffers = [], []
         for number in pair:
             trace = self.runs[number]
-            columns, packed = pack(steps_of(trace, picked, self._rank(trace, rank)))
+            columns, packed = pack(compared_steps(trace, picked, self._rank(trace, rank)))
             described.append(columns)
             buffers += packed
         only = rank if self._ranks(pair, rank) else None

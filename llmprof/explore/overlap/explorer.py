@@ -370,7 +370,7 @@ class Overlap(Explorer, room="overlap"):
     @property
     def selected(self) -> pl.DataFrame:
         """Device events of the rank in the window, with their ``class``: rows of
-        ``analyze.attribute``.
+        ``trace.events``.
         """
         sides = self._sides()
         return events_in(*sides[0]) if sides else with_class(self.trace.events.clear())

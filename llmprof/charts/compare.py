@@ -172,7 +172,7 @@ def diff_waterfall(
         "unexplained": theme.REST,
     }
     shown = {name: fill for name, fill in table.items() if name in set(bars["way"])}
-    panel, least_ns = waterfall(bars, what, shown)
+    panel, least_ns = _waterfall(bars, what, shown)
     note = (
         "Each bar begins where the one above ends. Where several things run at once, compute counts"
         " first."
@@ -186,7 +186,9 @@ def diff_waterfall(
     return theme.finish(compose.rows(panel), title or change, note)
 
 
-def waterfall(bars: pl.DataFrame, what: str, table: dict[str, str]) -> tuple[alt.LayerChart, float]:
+def _waterfall(
+    bars: pl.DataFrame, what: str, table: dict[str, str]
+) -> tuple[alt.LayerChart, float]:
     """Bars from ``from_ns`` to ``to_ns`` with ``row, text, both`` (a tooltip), ``way``; and
     where the axis begins.
     """
@@ -463,7 +465,7 @@ def opportunities(
         for name, shade in _OF_A_STEP.items()
         if name not in _REMAINS or name in remaining["part"]
     }
-    panel, least = waterfall(pl.concat([totals[0], parts, *totals[1:]]), "time of a step", table)
+    panel, least = _waterfall(pl.concat([totals[0], parts, *totals[1:]]), "time of a step", table)
     width = theme.inner() - 24 - round(theme.text_px("what remains", theme.TEXT_PX))
     bar = draw.stacked_bars(remaining, table, width=width, title="time of a step")
     panels = [panel, theme.layered(*bar).properties(width=width, height=30)]

@@ -107,7 +107,7 @@ def condense(rows: pl.DataFrame, most: int) -> pl.DataFrame:
     return points.drop("bin")
 
 
-def throttled(frame: pl.DataFrame) -> str:
+def _throttled(frame: pl.DataFrame) -> str:
     """Reasons for lower clocks with the share of their samples, as text; empty if there is none."""
     reasons = frame.filter(pl.col("name").str.starts_with(_SWITCH) & ~pl.col("name").is_in(_QUIET))
     shares = reasons.group_by("name").agg(share=pl.col("value").mean()).filter(pl.col("share") > 0)
@@ -172,7 +172,7 @@ def counters(frame: Trace | pl.DataFrame, *, title: str | None = None) -> alt.VC
         raise draw.nothing("counters", "all counters stay at zero")
     early = "; the dashed line is the start of the trace, before it the engine gets ready"
     notes = [f"{frame.height:,} samples{early if draw.number(frame['time_ns'].min()) < 0 else ''}."]
-    if slowed := throttled(frame):
+    if slowed := _throttled(frame):
         notes.append(f"The clocks were held back by {slowed}.")
     moving = frame.filter(pl.col("value") != 0)["name"]
     if still := sorted(set(frame["name"].unique()) - set(moving.unique())):

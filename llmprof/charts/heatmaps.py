@@ -68,7 +68,7 @@ def layers(
     few = len(ranks) == 1 or (theme.is_narrow() and len(ranks) <= 4)
     across = 1 if few else 2 if len(ranks) <= 8 or theme.is_narrow() else 4
     plot = (theme.inner() - (0 if theme.is_narrow() else 90)) // across - _AXIS
-    shade = colour_of_time(times, cap, unit, rows["layer"].n_unique())
+    shade = _colour_of_time(times, cap, unit, rows["layer"].n_unique())
     panels = [
         _panel(
             cells.filter(rank=rank),
@@ -118,7 +118,7 @@ def end_of_scale(times: pl.Series) -> float:
     return nearly if 0 < 1.5 * nearly < longest else longest
 
 
-def colour_of_time(
+def _colour_of_time(
     times: pl.Series, cap: float, unit: theme.Unit, rows: int, *, offset: int = 18
 ) -> alt.Color:
     """Colour of the field ``time``, logarithmic if its end is far above its middle; ``rows``:
@@ -210,11 +210,11 @@ def _panel(
         cross = base.mark_text(text="×", color=theme.MUTED, fontSize=theme.LABEL_PX)
         marks += [base.mark_rect(color=theme.MISSING), cross]
     name = theme.beside(f"rank {rank}").encode(y=alt.YValue(-_PHASE_PX - 10))
-    marks += [*phase_strip(cells, x, plot / len(steps)), name]
+    marks += [*_phase_strip(cells, x, plot / len(steps)), name]
     return theme.layered(*marks).properties(width=plot, height=height)
 
 
-def phase_strip(cells: pl.DataFrame, x: alt.X, width: float) -> list[alt.Chart]:
+def _phase_strip(cells: pl.DataFrame, x: alt.X, width: float) -> list[alt.Chart]:
     """Strip above the cells that names the phase of each run of steps."""
     by_step = cells.group_by("step").agg(pl.col("phase").first()).sort("step")
     palette = theme.colours("phase", by_step["phase"].unique())
@@ -317,7 +317,7 @@ def ranks(
         notes.append(f"A column is the median of {width} consecutive steps.")
     if gaps := cells["ns"].null_count():
         notes.append(f"Grey: not known ({gaps:,} of {cells.height:,} cells).")
-    shade = colour_of_time(times, cap, unit, 24, offset=_OFFSET if named else 18)
+    shade = _colour_of_time(times, cap, unit, 24, offset=_OFFSET if named else 18)
     chart = _drawn(cells.drop("ns"), shade, nodes if lined else None)
     return theme.finish(chart, title or _headline_of_ranks(frame, value), notes)
 
@@ -368,7 +368,7 @@ def _drawn(cells: pl.DataFrame, shade: alt.Color, nodes: pl.DataFrame | None) ->
             .mark_rect(color=theme.MISSING)
             .encode(x=x, y=y)
         )
-    marks += phase_strip(cells, x, plot / len(steps))
+    marks += _phase_strip(cells, x, plot / len(steps))
     if nodes is not None:
         marks += _borders(nodes, y, plot)
     return theme.layered(*marks).properties(width=plot, height=height)

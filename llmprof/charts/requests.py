@@ -36,7 +36,7 @@ _ROW = 42
 def _summed(frame: pl.DataFrame, title: str | None) -> alt.VConcatChart:
     """Median and 99th percentile of each latency, on a logarithmic axis of time."""
     draw.require(frame, ("phase", "mean", "p50", "p99", "n"), chart="latencies")
-    chart = requests_panel(frame, theme.inner() - 8)
+    chart = _requests_panel(frame, theme.inner() - 8)
     if chart is None:
         raise draw.nothing("latencies", "the engine reported no latency of a request")
     shown = frame.filter(pl.col("metric").is_in(list(LATENCIES)))
@@ -61,7 +61,7 @@ def _summed(frame: pl.DataFrame, title: str | None) -> alt.VConcatChart:
     return theme.finish(compose.rows(chart), title or head, note, at_edge=True)
 
 
-def requests_panel(frame: pl.DataFrame, width: int) -> alt.LayerChart | None:
+def _requests_panel(frame: pl.DataFrame, width: int) -> alt.LayerChart | None:
     """Dots and lines of the latencies; None if none is above zero."""
     rows = frame.filter(
         pl.col("metric").is_in(list(LATENCIES))
@@ -296,7 +296,7 @@ def dashboard(
     panels: list[alt.LayerChart | alt.VConcatChart] = []
     rows = [list(figures[i : i + _TILES]) for i in range(0, len(figures), _TILES)]
     panels += [draw.tiles(row, theme.inner()) for row in rows]
-    if requests is not None and (latencies := requests_panel(requests, theme.inner())) is not None:
+    if requests is not None and (latencies := _requests_panel(requests, theme.inner())) is not None:
         panels.append(
             _indented(latencies).properties(
                 title=theme.heading("Latencies of the requests: median, and up to p99")

@@ -88,7 +88,7 @@ def derived(rows: pl.DataFrame) -> Roofs:
     return Roofs(steepest if below or agree else None, peaks)
 
 
-def lines(roofs: Roofs, plane: Plane) -> tuple[list[alt.Chart], list[Box]]:
+def _lines(roofs: Roofs, plane: Plane) -> tuple[list[alt.Chart], list[Box]]:
     """Marks of the roofs with their names, and the areas that they cover."""
     marks: list[alt.Chart] = []
     taken: list[Box] = []
@@ -99,7 +99,7 @@ def lines(roofs: Roofs, plane: Plane) -> tuple[list[alt.Chart], list[Box]]:
         ridge = rate / roofs.bandwidth if roofs.bandwidth else plane.x[0]
         start, end = plane.at(max(ridge, plane.x[0]), rate), plane.at(plane.x[1], rate)
         name = f"{', '.join(types)}: {rate / 1e12:,.4g} TFLOP/s"
-        marks.append(segment((*start, *end), theme.MUTED, 1.5))
+        marks.append(_segment((*start, *end), theme.MUTED, 1.5))
         marks.append(_name(name, (end[0] - 4, end[1] - 5), align="right", baseline="bottom"))
         width = theme.text_px(name, theme.TEXT_PX)
         taken += [*along(start, end), Box(end[0] - 4 - width, end[1] - 20, end[0], end[1])]
@@ -121,7 +121,7 @@ def lines(roofs: Roofs, plane: Plane) -> tuple[list[alt.Chart], list[Box]]:
                 start[0] + (end[0] - start[0]) * 0.4,
                 start[1] + (end[1] - start[1]) * 0.4,
             )
-            marks.append(segment((*start, *end), theme.MUTED, 1.5))
+            marks.append(_segment((*start, *end), theme.MUTED, 1.5))
             name = f"memory: {roofs.bandwidth / 1e12:,.4g} TB/s"
             lean = math.radians(angle)
             above = (start_of_name[0] + 9 * math.sin(lean), start_of_name[1] - 9 * math.cos(lean))
@@ -138,7 +138,7 @@ def lines(roofs: Roofs, plane: Plane) -> tuple[list[alt.Chart], list[Box]]:
     return marks, taken
 
 
-def segment(ends: Segment, colour: str, width: float) -> alt.Chart:
+def _segment(ends: Segment, colour: str, width: float) -> alt.Chart:
     """A straight line between two places of the plot (x, y, x, y in px)."""
     x, y, x2, y2 = ends
     rule = alt.Chart(draw.constant({})).mark_rule(color=colour, strokeWidth=width, aria=False)
@@ -306,7 +306,7 @@ def roofline(
     table = theme.colours("stage", present) if by == "stage" else bounds
     roofs = derived(rows) if peaks is None else given(hardware.device(peaks), rows)
     plane = _plane(rows, roofs)
-    drawn, taken = lines(roofs, plane)
+    drawn, taken = _lines(roofs, plane)
     marks = [*drawn, _points(rows, plane, table), *_labels(rows, plane, taken)]
     chart = theme.layered(*marks).properties(width=plane.width, height=_HEIGHT)
     longest = format_ns(draw.number(rows["duration_ns"].max()))
@@ -418,7 +418,7 @@ def _labels(every: pl.DataFrame, plane: Plane, roofs: list[Box]) -> list[alt.Cha
         box, ends = spot
         taken.append(box)
         if ends:
-            marks.append(segment(ends, theme.INK, 0.8))
+            marks.append(_segment(ends, theme.INK, 0.8))
             taken += along(ends[:2], ends[2:])
         x, y = alt.XValue((box.left + box.right) / 2), alt.YValue((box.top + box.bottom) / 2)
         name = pl.DataFrame({"label": [text]})

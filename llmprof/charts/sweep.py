@@ -43,7 +43,7 @@ class Axes:
     table: dict[str, str]
 
 
-def swept(frame: pl.DataFrame, parameters: Sequence[str] | None) -> list[str]:
+def _swept(frame: pl.DataFrame, parameters: Sequence[str] | None) -> list[str]:
     """Parameters of a sweep: those given, or the columns between the label and the state of a
     point.
     """
@@ -59,7 +59,7 @@ def swept(frame: pl.DataFrame, parameters: Sequence[str] | None) -> list[str]:
     return chosen
 
 
-def axes(frame: pl.DataFrame, parameters: Sequence[str]) -> Axes:
+def _axes(frame: pl.DataFrame, parameters: Sequence[str]) -> Axes:
     """The first parameter along the axis, each value in the order of the sweep; the others as
     lines.
     """
@@ -83,7 +83,7 @@ def axes(frame: pl.DataFrame, parameters: Sequence[str]) -> Axes:
     return Axes(data, x, table)
 
 
-def series_colour(over: Axes) -> alt.Color:
+def _series_colour(over: Axes) -> alt.Color:
     """Colour of the lines, with a legend above where there are several."""
     scale = alt.Scale(domain=list(over.table), range=list(over.table.values()))
     if len(over.table) < 2:
@@ -125,7 +125,7 @@ def sweep_latency(
     shown = [name for name in _LATENCIES if draw.number(frame[f"{name}_ns"].max()) > 0]
     if not shown:
         raise draw.nothing("sweep_latency", "no point has a latency")
-    over = axes(frame, swept(frame, parameters))
+    over = _axes(frame, _swept(frame, parameters))
     panels = []
     plot = (theme.inner() + _SPACE) // (1 if theme.is_narrow() else len(shown)) - _SPACE - 44
     for name in shown:
@@ -177,7 +177,7 @@ def sweep_throughput(
     draw.require(frame, ["label", *_RATES], chart="sweep_throughput")
     if not draw.number(frame["output_tokens_per_s"].max()) > 0:
         raise draw.nothing("sweep_throughput", "no point has a throughput")
-    over = axes(frame, swept(frame, parameters))
+    over = _axes(frame, _swept(frame, parameters))
     plot = (theme.inner() + _SPACE) // (1 if theme.is_narrow() else 2) - _SPACE - 50
     panels = []
     for name, words in _RATES.items():
@@ -252,7 +252,7 @@ def _panel(
     top = max(draw.number(data[name].max()) for name in reach)
     scale = theme.span(0, top * 1.12 or 1, clamp=True)
     y = alt.Y("value:Q", scale=scale, axis=theme.axis(y_title, tickCount=5))
-    shade = series_colour(over)
+    shade = _series_colour(over)
     columns = [
         "x",
         "series",
@@ -312,7 +312,7 @@ def sweep_scaling(
         The parameter that scales, which must be a number; by default tensor or pipeline parallel
         size, batch size, or the first parameter that is a number.
     """
-    names = swept(frame, parameters)
+    names = _swept(frame, parameters)
     measured = frame.filter(pl.col("output_tokens_per_s") > 0)
     numbers = [
         name for name in names if frame.schema[name].is_numeric() and measured[name].n_unique() > 1
@@ -321,7 +321,7 @@ def sweep_scaling(
     scaled = next((name for name in ordered if name in numbers), None)
     if scaled is None:
         raise draw.nothing("sweep_scaling", "no parameter is a number with two values that ran")
-    shared = axes(measured.sort(scaled), [scaled, *(name for name in names if name != scaled)])
+    shared = _axes(measured.sort(scaled), [scaled, *(name for name in names if name != scaled)])
     data = _speedups(shared.data, scaled)
     plot = (
         (theme.inner() + _SWEEP_SCALING_SPACE) // (1 if theme.is_narrow() else 2)
@@ -329,7 +329,7 @@ def sweep_scaling(
         - 50
     )
     words = scaled.replace("_", " ")
-    shade = series_colour(shared)
+    shade = _series_colour(shared)
     panels = []
     for column, name, unit in (("speedup", "Speed-up", "times"), ("efficiency", "Efficiency", "%")):
         most = draw.number(data[column].max())

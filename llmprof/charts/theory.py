@@ -178,13 +178,13 @@ def _key(width: float) -> alt.LayerChart:
 
 
 def _work(row: dict[str, float]) -> str:
-    parts = [f"{amount(row['flops'])}FLOP"] if row["flops"] else []
-    parts += [f"{amount(row['memory_bytes'])}B"] if row["memory_bytes"] else []
-    parts += [f"messages of {amount(row['message_bytes'])}B"] if row["message_bytes"] else []
+    parts = [f"{_amount(row['flops'])}FLOP"] if row["flops"] else []
+    parts += [f"{_amount(row['memory_bytes'])}B"] if row["memory_bytes"] else []
+    parts += [f"messages of {_amount(row['message_bytes'])}B"] if row["message_bytes"] else []
     return ", ".join(parts) or "stays in the cache"
 
 
-def amount(value: float) -> str:
+def _amount(value: float) -> str:
     """A number with a decimal prefix for a unit to follow: ``4.61 G``; it always has a space."""
     for scale, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= scale:
@@ -243,7 +243,7 @@ def theory_shares(components: pl.DataFrame, *, title: str | None = None) -> alt.
         rows = rows.with_columns(
             label=pl.col("share").map_elements(theme.percent, return_dtype=pl.String),
             amount=pl.Series(
-                [f"{amount(value)}{unit}" for value in rows["value"]], dtype=pl.String
+                [f"{_amount(value)}{unit}" for value in rows["value"]], dtype=pl.String
             ),
         )
         drawn.append(_bars(rows, order, table, plot, label, names=n == 0))

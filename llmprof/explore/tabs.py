@@ -123,7 +123,7 @@ class Front(ipywidgets.VBox):  # type: ignore[misc]
     def _button(self, row: Mapping[str, Any]) -> Any:
         button = ipywidgets.Button(
             description="Show me",
-            tooltip=f"Open the {tab_of(row)} where this is worst",
+            tooltip=f"Open the {_tab_of(row)} where this is worst",
             layout=ipywidgets.Layout(width="96px", min_width="96px", margin="4px 12px 0 4px"),
         )
         button.on_click(lambda _button: self._show(row))
@@ -142,7 +142,7 @@ class Front(ipywidgets.VBox):  # type: ignore[misc]
 FACTS: Final = "Facts: what the time is made of, none of it a loss"
 
 
-def tab_of(row: Mapping[str, Any]) -> str:
+def _tab_of(row: Mapping[str, Any]) -> str:
     """Name of the tab that shows the evidence of a finding."""
     return WHERE.get(str(row["evidence"]), "timeline")
 
@@ -155,13 +155,13 @@ def filters_of(row: Mapping[str, Any]) -> dict[str, str]:
     return {match[1]: match[2]} if match else {}
 
 
-def kernel_of(condition: str) -> str | None:
+def _kernel_of(condition: str) -> str | None:
     """Name of the kernel in a condition; None for other conditions."""
     match = _ONE_KERNEL.fullmatch(condition)
     return None if match is None else match[1].replace("''", "'")
 
 
-def evidence_of(trace: Trace, row: Mapping[str, Any]) -> tuple[tuple[int, int] | None, int | None]:
+def _evidence_of(trace: Trace, row: Mapping[str, Any]) -> tuple[tuple[int, int] | None, int | None]:
     """Window that shows a finding, and the thread of the host if it is about the host.
 
     Idle time holds no event of the device: the window has the events around it, or what the
@@ -219,7 +219,7 @@ def _launch_after(trace: Trace, rank: int, start: int, end: int) -> tuple[int, i
     return (int(calls["thread"][0]), int(calls["end"][0])) if known else None
 
 
-def rows_of(trace: Trace, row: Mapping[str, Any]) -> pl.DataFrame:
+def _rows_of(trace: Trace, row: Mapping[str, Any]) -> pl.DataFrame:
     """Evidence of a finding: the rows of its analysis that fulfil its condition."""
     frame = catalog.analysis(str(row["evidence"])).function(trace)
     return frame.filter(pl.sql_expr(str(row["where"])))
@@ -430,13 +430,13 @@ def _no_panel(_given: Given) -> Any:
     raise LlmprofError("the findings are no explorer", expected="the name of another tab")
 
 
-def findings_of(given: Given) -> pl.DataFrame:
+def _findings_of(given: Given) -> pl.DataFrame:
     """Findings of the trace, or of the hardware metrics alone."""
     return analyze.findings(given.trace) if given.profile is None else given.profile
 
 
 FINDINGS: Final = Panel(
-    "findings", "Findings", _no_panel, _then("finding what takes the time", findings_of)
+    "findings", "Findings", _no_panel, _then("finding what takes the time", _findings_of)
 )
 """The first tab."""
 
@@ -521,7 +521,7 @@ class Open(ipywidgets.VBox):  # type: ignore[misc]
         """Open the tab that shows a finding, at its rank, window and filter, like the button of
         the finding.
         """
-        rows = findings_of(self._given).filter(pl.col("order") == order)
+        rows = _findings_of(self._given).filter(pl.col("order") == order)
         if not rows.height:
             raise LlmprofError(
                 f"there is no finding {order}", expected="one of analyze.findings(trace)['order']"
@@ -532,14 +532,14 @@ class Open(ipywidgets.VBox):  # type: ignore[misc]
     def _show_finding(self, row: Mapping[str, Any]) -> None:
         self._finding = row
         if self._given.profile is not None:
-            if (kernel := kernel_of(str(row["where"]))) is not None:
+            if (kernel := _kernel_of(str(row["where"]))) is not None:
                 self["kernels"].set_trait("kernel", kernel)
             self.show("kernels")
             return
-        window, thread = evidence_of(self._given.trace, row)
+        window, thread = _evidence_of(self._given.trace, row)
         timeline: Any = self["timeline"]
         timeline.show(window, rank=row["rank"], thread=thread)
-        name = tab_of(row)
+        name = _tab_of(row)
         explorer = self[name]
         for trait, value in filters_of(row).items():
             if trait == "category" and explorer.has_trait("search"):
@@ -556,7 +556,7 @@ class Open(ipywidgets.VBox):  # type: ignore[misc]
         if not self.selected_index:
             if self._finding is None or self._given.profile is not None:
                 return pl.DataFrame()
-            return rows_of(self._given.trace, self._finding)
+            return _rows_of(self._given.trace, self._finding)
         made = self._made.get(self._panels[self.selected_index].name)
         return made.selected if made is not None else pl.DataFrame()
 

@@ -228,11 +228,11 @@ def theory(
             calibration = theories.calibrated(target)
     joined = roofline(trace, read, target) if trace is not None else None
     if trace is not None and joined is not None and measured is None:
-        measured = measured_steps(trace, joined)
+        measured = _measured_steps(trace, joined)
     return Theory(read, target, measured=measured, calibration=calibration, joined=joined)
 
 
-def measured_steps(trace: Trace, joined: pl.DataFrame) -> pl.DataFrame:
+def _measured_steps(trace: Trace, joined: pl.DataFrame) -> pl.DataFrame:
     """Measured decode steps of a trace over their number of requests, idle time left out."""
     work = joined.filter(pl.col("stage") != IDLE)
     pure = [

@@ -131,8 +131,8 @@ def files(name: str) -> list[Path]:
     for file in [file for file in listed if file.name.startswith(_TRACES)] or listed:
         path = folder / file.name
         size = path.stat().st_size if path.is_file() else None
-        if size is None and not is_here(name):
-            expected = f"one of {', '.join(filter(is_here, _names(samples_folder())))}"
+        if size is None and not _is_here(name):
+            expected = f"one of {', '.join(filter(_is_here, _names(samples_folder())))}"
             hint = (
                 f"clone the repository of llmprof and set {ENVIRONMENT_VARIABLE} to its folder"
                 " sample_traces"
@@ -149,7 +149,7 @@ def files(name: str) -> list[Path]:
     return paths
 
 
-def is_here(name: str) -> bool:
+def _is_here(name: str) -> bool:
     """Whether the files of a sample are on this machine, in addition to its description."""
     return any(path.name != HEAD_FILE for path in (samples_folder() / name).iterdir())
 
@@ -191,7 +191,7 @@ def samples() -> pl.DataFrame:
             "pipeline_parallel": head.parallelism.get("pipeline"),
             "files": len(head.files),
             "bytes": sum(file.bytes for file in head.files),
-            "here": is_here(head.name),
+            "here": _is_here(head.name),
         }
         for head in heads
     ]

@@ -155,7 +155,7 @@ def read(
         warnings.warn(
             message, TraceWarning, stacklevel=3
         )  # the caller of read, above the check of its arguments
-    return trace.called(name_of([Path(p) for p in given]))
+    return trace.called(_name_of([Path(p) for p in given]))
 
 
 def with_cpu_samples(folder: Path, trace: Trace) -> Trace:
@@ -195,7 +195,7 @@ _PLAIN_NAME: Final = re.compile(
 """Pattern of names of files and folders that do not identify the run."""
 
 
-def name_of(paths: Sequence[Path]) -> str | None:
+def _name_of(paths: Sequence[Path]) -> str | None:
     """Name of a run: that of its folder or file, or of a folder above it."""
     first = paths[0].absolute()
     parts = (

@@ -57,7 +57,7 @@ def names() -> tuple[str, ...]:
     return tuple(_entries())
 
 
-def source(name: str) -> str:
+def _source(name: str) -> str:
     """Source of the shape of a model in the catalogue."""
     return str(_entries()[known(name)]["source"])
 

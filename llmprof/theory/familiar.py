@@ -68,7 +68,7 @@ def llm_profile(  # noqa: PLR0917  the order of the arguments is the familiar on
     inter_node_memory_efficiency : float
         Assumed shares of the peaks, in (0, 1].
     print_flag : bool
-        Whether the sections of :func:`sections` are printed.
+        Whether the sections of :func:`_sections` are printed.
     batch_size, kv_cache_bytes
         Other names of ``bs`` and ``kv_cache_dtype_bytes``.
 
@@ -123,7 +123,7 @@ def llm_profile(  # noqa: PLR0917  the order of the arguments is the familiar on
     )
     values = as_dict(read)
     if print_flag:
-        print(sections(values))  # noqa: T201  the function is known for printing
+        print(_sections(values))  # noqa: T201  the function is known for printing
     return values
 
 
@@ -198,7 +198,7 @@ def as_dict(result: Profile) -> dict[str, Any]:
     return values
 
 
-def sections(named: dict[str, Any]) -> str:
+def _sections(named: dict[str, Any]) -> str:
     """Text of the printed sections of a dict of :func:`as_dict`, with units."""
     parts: list[tuple[str, list[tuple[str, Any]], Callable[[Any], str]]] = [
         (

@@ -54,10 +54,10 @@ COLUMNS: Final = {
     "intensity": pl.Float64,
     "bound": pl.String,
 }
-"""Columns of :func:`components`; all numbers are those of one rank."""
+"""Columns of :func:`_components`; all numbers are those of one rank."""
 
 
-def components(shape: Shape, batch: Batch, machine: Machine, *, phase: str = "") -> pl.DataFrame:
+def _components(shape: Shape, batch: Batch, machine: Machine, *, phase: str = "") -> pl.DataFrame:
     """Work and lower bound of the time of each component of a step on one rank."""
     rows = []
     for operator in operators(shape, batch, machine.plan):
@@ -104,7 +104,7 @@ class Profile:
     batch_size, seq_len, generate_len : int
         Requests of a replica, and prompt tokens and output tokens of each.
     components : polars.DataFrame
-        Result of :func:`components` for the prefill of the whole batch and for the decode step in
+        Result of :func:`_components` for the prefill of the whole batch and for the decode step in
         the middle of the output.
     parameter_table : polars.DataFrame
         Result of :func:`llmprof.theory.memory.parameters`.
@@ -388,8 +388,8 @@ def profile(
         else (Requests(batch_size, middle, middle, "prefill"),)
     )
     frames = [
-        components(read, first, machine, phase="prefill"),
-        components(read, then, machine, phase="decode"),
+        _components(read, first, machine, phase="prefill"),
+        _components(read, then, machine, phase="decode"),
     ]
     sizes: dict[str, Any] = {"batch_size": batch_size, "seq_len": seq_len}
     rank_memory = memory(

@@ -76,9 +76,7 @@ def _is_run(value: object) -> bool:
 
 AnyRun = Annotated[
     Run | tuple[Trace, pl.DataFrame],
-    Kind(
-        "a run of llmprof.launch, or a trace and the requests of llmprof.read_requests", _is_run
-    ),
+    Kind("a run of llmprof.launch, or a trace and the requests of llmprof.read_requests", _is_run),
 ]
 """A run, or a trace with the requests of a server that llmprof did not start."""
 

@@ -271,7 +271,7 @@ def text_px(text: str, size: int = LABEL_PX) -> float:
     return wide * size
 
 
-def balanced(text: str, width: int) -> list[str]:
+def _balanced(text: str, width: int) -> list[str]:
     """Lines of at most ``width`` characters and of about the same length, so that the last line
     is no single word.
     """
@@ -286,7 +286,7 @@ def balanced(text: str, width: int) -> list[str]:
 
 def heading(text: str, size: int = 13) -> alt.TitleParams:
     """Title of one panel of a chart."""
-    lines = balanced(text, 44) if is_narrow() else [text]
+    lines = _balanced(text, 44) if is_narrow() else [text]
     return alt.TitleParams(
         text=lines if len(lines) > 1 else text,
         fontSize=size,
@@ -384,8 +384,8 @@ def finish(
     """
     notes = [subtitle] if isinstance(subtitle, str) else list(subtitle)
     small = is_narrow()
-    heads = balanced(title, 36 if small else 86)
-    lines = [line for note in notes for line in balanced(note, 52 if small else 128)]
+    heads = _balanced(title, 36 if small else 86)
+    lines = [line for note in notes for line in _balanced(note, 52 if small else 128)]
     params = alt.TitleParams(text=heads if len(heads) > 1 else title, subtitle=lines)
     if small or at_edge:
         params["frame"] = "bounds"

@@ -65,11 +65,11 @@ class Message:
 
     @cached_property
     def _asked(self) -> type[msgspec.Struct]:
-        return structure(f"{self.name} asks", self.asks)
+        return _structure(f"{self.name} asks", self.asks)
 
     @cached_property
     def _answered(self) -> type[msgspec.Struct]:
-        return structure(f"{self.name} answers", self.answers)
+        return _structure(f"{self.name} answers", self.answers)
 
     def arguments(self, content: object) -> dict[str, Any]:
         """Arguments of a request, one for each declared field."""
@@ -90,7 +90,7 @@ class Message:
             ) from error
 
 
-def structure(name: str, fields: Mapping[str, Any]) -> type[msgspec.Struct]:
+def _structure(name: str, fields: Mapping[str, Any]) -> type[msgspec.Struct]:
     """Record type with these fields; fields that may be None are optional."""
     made: list[tuple[str, Any, Any]] = [
         (key, kind, None) if optional(kind) else (key, kind, msgspec.NODEFAULT)

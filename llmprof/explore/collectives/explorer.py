@@ -112,8 +112,8 @@ def view(trace: Trace, rows: pl.DataFrame, rank: int | None = None) -> dict[str,
         "count": own.height,
         "matched": matched.height,
         "histogram": {
-            "duration": histogram(own["dur_ns"]),
-            "transfer": histogram(matched["transfer_ns"]),
+            "duration": _histogram(own["dur_ns"]),
+            "transfer": _histogram(matched["transfer_ns"]),
         },
         "medians": {
             "duration": own["dur_ns"].median(),
@@ -126,11 +126,11 @@ def view(trace: Trace, rows: pl.DataFrame, rank: int | None = None) -> dict[str,
         "device": trace.meta.get("device"),
         "arrivals": arrivals.to_dicts() if arrivals.height <= MAX_RANKS else [],
         "over_time": over_time(own).to_dicts(),
-        "calls": listed(rows).to_dicts(),
+        "calls": _listed(rows).to_dicts(),
     }
 
 
-def histogram(values: pl.Series) -> list[tuple[float, float, int]]:
+def _histogram(values: pl.Series) -> list[tuple[float, float, int]]:
     """Counts of positive durations in bins of equal width on a logarithmic axis: start, end
     (ns), count.
     """
@@ -231,7 +231,7 @@ def over_time(rows: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def listed(rows: pl.DataFrame) -> pl.DataFrame:
+def _listed(rows: pl.DataFrame) -> pl.DataFrame:
     """Calls with the greatest skew, at most ``MAX_LISTED``."""
     return (
         rows.drop_nulls("call")

@@ -391,7 +391,7 @@ _MOST_TEXT: Final = 400
 _PAIR: Final = 2
 
 
-def arranged(
+def _arranged(
     frame: pl.DataFrame, *, search: str, phase: str | None, status: str | None, sort: str
 ) -> pl.DataFrame:
     """Rows of a phase and a status with a text in one of their labels, sorted by a column
@@ -413,7 +413,7 @@ def arranged(
     return kept.sort(key, descending=falling, nulls_last=True, maintain_order=True)
 
 
-def block(frame: pl.DataFrame, offset: int, count: int) -> list[dict[str, Any]]:
+def _block(frame: pl.DataFrame, offset: int, count: int) -> list[dict[str, Any]]:
     """Some of the rows as JSON, with texts shortened, and names of kernels also as people read
     them.
     """
@@ -424,7 +424,7 @@ def block(frame: pl.DataFrame, offset: int, count: int) -> list[dict[str, Any]]:
     return [{key: _plain(cell) for key, cell in row.items()} for row in rows.iter_rows(named=True)]
 
 
-def statuses_of(runs: Sequence[Trace]) -> dict[str, str]:
+def _statuses_of(runs: Sequence[Trace]) -> dict[str, str]:
     """Statuses that a comparison of two of the runs can have, in words."""
     stepped = 0
     for run in runs:
@@ -435,32 +435,32 @@ def statuses_of(runs: Sequence[Trace]) -> dict[str, str]:
     return {status: words for status, words in STATUSES.items() if status not in without}
 
 
-def matching(labels: Labels) -> list[pl.Expr]:
+def _matching(labels: Labels) -> list[pl.Expr]:
     """Condition for the events of a row: every label is equal, and null equals null."""
     return [pl.col(name).eq_missing(pl.lit(value)) for name, value in labels.items()] or [
         pl.lit(value=True)
     ]
 
 
-def of_rank(events: pl.DataFrame, rank: int | None) -> pl.DataFrame:
+def _of_rank(events: pl.DataFrame, rank: int | None) -> pl.DataFrame:
     """Rows of a rank; all if none is chosen."""
     return events if rank is None else events.filter(pl.col("rank") == rank)
 
 
-def events_of(trace: Trace, labels: Labels, rank: int | None = None) -> pl.DataFrame:
+def _events_of(trace: Trace, labels: Labels, rank: int | None = None) -> pl.DataFrame:
     """Events of a row that belong to a step: those that
     :func:`llmprof.analyze.compare.times.diff_events` compares.
     """
-    return of_rank(trace.events, rank).filter(pl.col("step").is_not_null(), *matching(labels))
+    return _of_rank(trace.events, rank).filter(pl.col("step").is_not_null(), *_matching(labels))
 
 
-def steps_of(trace: Trace, labels: Labels, rank: int | None = None) -> pl.DataFrame:
+def _steps_of(trace: Trace, labels: Labels, rank: int | None = None) -> pl.DataFrame:
     """Time of a row in each step of its phase, as the mean over ranks."""
-    events = of_rank(trace.events, rank)
+    events = _of_rank(trace.events, rank)
     phase = labels.get("phase")
     cells = events.filter(pl.col("step").is_not_null(), pl.col("phase").eq_missing(pl.lit(phase)))
     every = cells.group_by("rank", "step").agg(pl.col("start_ns").min())
-    busy = union_length(events_of(trace, labels, rank), ["rank", "step"])
+    busy = union_length(_events_of(trace, labels, rank), ["rank", "step"])
     joined = every.join(busy, on=["rank", "step"], how="left").with_columns(
         pl.col("busy_ns").fill_null(0)
     )
@@ -472,24 +472,24 @@ def steps_of(trace: Trace, labels: Labels, rank: int | None = None) -> pl.DataFr
     return steps.with_row_index("place").select("step", "place", "busy_ns")
 
 
-def kernels_of(
+def _kernels_of(
     a: Trace, b: Trace, labels: Labels, tolerance: float, rank: int | None = None
 ) -> dict[str, Any]:
     """Kernels of a row in both traces, the largest change first:
 
     ``rows`` as JSON, and their ``total``.
     """
-    by = [*keys_of(label for label in labels if label != "name"), "name"]
+    by = [*_keys_of(label for label in labels if label != "name"), "name"]
     ranks = None if rank is None else [rank]
-    frame = diff_events(a, b, tolerance=tolerance, by=by, ranks=ranks).filter(matching(labels))
+    frame = diff_events(a, b, tolerance=tolerance, by=by, ranks=ranks).filter(_matching(labels))
     frame = frame.sort(pl.col("delta_ns").abs(), "name", descending=[True, False], nulls_last=True)
     shown = frame.select(
         "name", "status", "a_ns", "b_ns", "delta_ns", "ratio", "a_count", "b_count"
     )
-    return {"rows": block(shown, 0, _MOST_KERNELS), "total": frame.height}
+    return {"rows": _block(shown, 0, _MOST_KERNELS), "total": frame.height}
 
 
-def keys_of(by: Iterable[str]) -> list[str]:
+def _keys_of(by: Iterable[str]) -> list[str]:
     """Columns that rows are aligned by: the phase, and the requested ones."""
     return list(dict.fromkeys(["phase", *by]))
 
@@ -559,7 +559,7 @@ class Compare(Explorer, room="compare"):
     def __init__(self, *runs: Trace, **traits: Any) -> None:
         self.runs = runs
         self._kept: dict[tuple[Any, ...], pl.DataFrame] = {}
-        super().__init__(runs[0], statuses=statuses_of(runs), **traits)
+        super().__init__(runs[0], statuses=_statuses_of(runs), **traits)
 
     _known_column = sorted_by(["phase", "stage", "category", "layer", "name", "status", *NUMBERS])
 
@@ -602,7 +602,7 @@ class Compare(Explorer, room="compare"):
             return nothing_of(self.trace)
         sides = [(self.names[number], self.runs[number]) for number in self.pair]
         return pl.concat(
-            events_of(t, self.picked, self._rank(t, self.rank)).select(
+            _events_of(t, self.picked, self._rank(t, self.rank)).select(
                 pl.lit(n).alias("trace"), pl.all()
             )
             for n, t in sides
@@ -630,7 +630,7 @@ class Compare(Explorer, room="compare"):
         if key not in self._kept:
             a, b = (self.runs[number] for number in pair)
             self._kept[key] = diff_events(
-                a, b, tolerance=tolerance, by=keys_of(by), ranks=self._ranks(pair, rank)
+                a, b, tolerance=tolerance, by=_keys_of(by), ranks=self._ranks(pair, rank)
             )
         return self._kept[key]
 
@@ -650,7 +650,7 @@ class Compare(Explorer, room="compare"):
             tuple(view["pair"]), tuple(view["by"]), view["tolerance"], view.get("rank")
         )
         chosen = {name: view[name] for name in ("search", "phase", "status", "sort")}
-        return arranged(frame, **chosen)
+        return _arranged(frame, **chosen)
 
     @answers(
         busy="comparing steps",
@@ -756,7 +756,7 @@ class Compare(Explorer, room="compare"):
         )
         found = dict(in_phase.group_by("status").len().iter_rows())
         return {
-            "rows": block(frame, 0, count),
+            "rows": _block(frame, 0, count),
             "total": frame.height,
             "all": in_phase.height,
             "largest": frame["delta_ns"].abs().max(),
@@ -765,13 +765,13 @@ class Compare(Explorer, room="compare"):
 
     @answers(asks={"view": Shown}, rows=list[Row], offset=int)
     def _on_rows(self, view: Mapping[str, Any], offset: int, count: int) -> Answer:
-        return {"rows": block(self._rows(view), offset, min(count, 200)), "offset": offset}, []
+        return {"rows": _block(self._rows(view), offset, min(count, 200)), "offset": offset}, []
 
     @answers(asks={"view": Shown})
     def _on_pick(self, view: Mapping[str, Any], row: int) -> None:
         frame = self._rows(view)
         if 0 <= row < frame.height:
-            self.picked = frame.select(keys_of(view["by"])).row(row, named=True)
+            self.picked = frame.select(_keys_of(view["by"])).row(row, named=True)
 
     @answers(
         busy="looking into both traces",
@@ -785,11 +785,11 @@ class Compare(Explorer, room="compare"):
         described, buffers = [], []
         for number in pair:
             trace = self.runs[number]
-            columns, packed = pack(steps_of(trace, picked, self._rank(trace, rank)))
+            columns, packed = pack(_steps_of(trace, picked, self._rank(trace, rank)))
             described.append(columns)
             buffers += packed
         only = rank if self._ranks(pair, rank) else None
-        kernels = kernels_of(self.runs[pair[0]], self.runs[pair[1]], picked, tolerance, only)
+        kernels = _kernels_of(self.runs[pair[0]], self.runs[pair[1]], picked, tolerance, only)
         return {"steps": described, "kernels": kernels}, buffers
 
 

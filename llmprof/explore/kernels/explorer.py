@@ -94,12 +94,12 @@ class Shown(Record):
         return (tuple(self.where.items()), self.by, self.window)
 
 
-def options(events: pl.DataFrame) -> dict[str, list[int | str]]:
+def _options(events: pl.DataFrame) -> dict[str, list[int | str]]:
     """Values that each filter can take."""
     return {label: events[label].drop_nulls().unique().sort().to_list() for label in FILTERS}
 
 
-def places(values: Sequence[int | str] | None, plural: str) -> str:
+def _places(values: Sequence[int | str] | None, plural: str) -> str:
     """Short text for the values of a label: one or two of them, a range of numbers, or their
     number.
     """
@@ -116,7 +116,7 @@ def places(values: Sequence[int | str] | None, plural: str) -> str:
     )
 
 
-def arranged(frame: pl.DataFrame, view: Shown) -> pl.DataFrame:
+def _arranged(frame: pl.DataFrame, view: Shown) -> pl.DataFrame:
     """Rows whose name contains the view's text, regardless of case, in the view's order
     (``-column``: descending).
     """
@@ -143,7 +143,7 @@ def block(frame: pl.DataFrame, offset: int, count: int) -> tuple[list[dict[str, 
     """Some of the rows, and their sparklines as bytes (255 is the largest value of a row)."""
     rows = frame.slice(max(0, offset), max(0, count))
     every = (frame if frame.height <= _MOST_NAMES else rows)["name"].unique(maintain_order=True)
-    labels = dict(zip(every, apart(every, short(every)), strict=True))
+    labels = dict(zip(every, apart(every, _short(every)), strict=True))
     telling = [column for column in (*PLACES, "category") if column in frame.columns]
     several = frame.group_by("name").agg(pl.col(telling).n_unique())
     parts = {
@@ -158,7 +158,7 @@ def block(frame: pl.DataFrame, offset: int, count: int) -> tuple[list[dict[str, 
         label = " · ".join([labels[row["name"]][:_MOST_TEXT], *words])
         cells: dict[str, Any] = {column: row[column] for column in NUMBERS if column in row}
         cells |= {
-            place: row[place] if place in row else places(row[many], many)
+            place: row[place] if place in row else _places(row[many], many)
             for place, many in PLACES.items()
         }
         cells |= {"name": row["name"][:_MOST_TEXT], "label": label}
@@ -175,7 +175,7 @@ def _place(label: str, value: int | str) -> str:
     return f"{label} {value}" if isinstance(value, int) else value
 
 
-def short(names: pl.Series) -> pl.Series:
+def _short(names: pl.Series) -> pl.Series:
     """Readable names; C++ functions without return type, namespaces and parameters, so that
     their beginnings differ.
     """
@@ -215,7 +215,7 @@ _GRID: Final = (
 )
 
 
-def launches(events: pl.DataFrame) -> tuple[dict[str, Any], Buffers]:
+def _launches(events: pl.DataFrame) -> tuple[dict[str, Any], Buffers]:
     """Launches over time, packed: one by one, or shortest, median and longest of each interval
     of time.
     """
@@ -246,7 +246,7 @@ def launches(events: pl.DataFrame) -> tuple[dict[str, Any], Buffers]:
     }, buffers
 
 
-def shapes(trace: Trace, name: str, rank: int | None) -> dict[str, Any]:
+def _shapes(trace: Trace, name: str, rank: int | None) -> dict[str, Any]:
     """Operators that launched a kernel, and their shapes: ``rows``, or ``why`` there are none."""
     try:
         trace.table("ops")
@@ -319,7 +319,7 @@ def operators_roofline(trace: Trace, rank: int | None) -> dict[str, Any] | None:
     }
 
 
-def grids(trace: Trace, events: pl.DataFrame) -> list[dict[str, Any]]:
+def _grids(trace: Trace, events: pl.DataFrame) -> list[dict[str, Any]]:
     """Grids and blocks of launches: ``grid, block, registers, shared_bytes, count, mean_ns``."""
     if not trace.has("kernels") or events.is_empty():
         return []
@@ -479,7 +479,7 @@ def shown(profile: Profiled, name: str, kernel_id: int | None = None) -> dict[st
             {"label": of_level.get(column, label), "share": _finite(row[column]), "metric": metric}
             for column, (label, metric) in PEAKS.items()
         ],
-        "roofline": roofline(profile, number),
+        "roofline": _roofline(profile, number),
         "stalls": profile.stalls.filter(pl.col("kernel_id") == number)
         .select("reason", "share")
         .to_dicts(),
@@ -487,7 +487,7 @@ def shown(profile: Profiled, name: str, kernel_id: int | None = None) -> dict[st
     }
 
 
-def values(profile: Profiled, kernel_id: int, search: str = "") -> dict[str, Any]:
+def _values(profile: Profiled, kernel_id: int, search: str = "") -> dict[str, Any]:
     """Metrics of a launch whose name or section contains a text, with titles; those of the
     details page first.
     """
@@ -499,13 +499,13 @@ def values(profile: Profiled, kernel_id: int, search: str = "") -> dict[str, Any
     fitting = fitting.sort(pl.col("section").is_null(), maintain_order=True)
     rows = fitting.head(MOST_VALUES).select("section", "metric", "unit", "value", "text").to_dicts()
     titled = [
-        row | {"value": _finite(row["value"]), "title": glossary(row["metric"])["title"]}
+        row | {"value": _finite(row["value"]), "title": _glossary(row["metric"])["title"]}
         for row in rows
     ]
     return {"rows": titled, "total": fitting.height}
 
 
-def roofline(profile: Profiled, kernel_id: int) -> dict[str, Any] | None:
+def _roofline(profile: Profiled, kernel_id: int) -> dict[str, Any] | None:
     """All launches on the roofline, the device's roofs, and which launch is picked."""
     x, y = "intensity", "flop_per_s"
     placed = profile.launches.filter([(pl.col(c) > 0) & pl.col(c).is_finite() for c in (x, y)])
@@ -526,7 +526,7 @@ def roofline(profile: Profiled, kernel_id: int) -> dict[str, Any] | None:
 
 
 @lru_cache(maxsize=4096)
-def glossary(metric: str) -> dict[str, Any]:
+def _glossary(metric: str) -> dict[str, Any]:
     """Glossary entry of a metric or warp state, as JSON."""
     try:
         entry = explain(metric)
@@ -677,7 +677,7 @@ class Kernels(Explorer, room="kernels"):
                 )
                 frame = with_slack(frame, self.trace, events, [*view.by, "name", "category"])
             self._kept = (view.key, frame)
-        return arranged(frame, view)
+        return _arranged(frame, view)
 
     def _launches(self, view: Shown, kernel: str | None, of: Labels) -> pl.DataFrame:
         if kernel is None:
@@ -715,7 +715,7 @@ class Kernels(Explorer, room="kernels"):
             "at": None if kernel is None else frame["name"].index_of(kernel),
             "launches": int(frame["count"].sum()),
             "total_ns": int(frame["total_ns"].sum()),
-            "options": options(events),
+            "options": _options(events),
             "unmatched": self._matched().unmatched if self.metrics is not None else 0,
         }
         return message, buffers
@@ -776,11 +776,11 @@ class Kernels(Explorer, room="kernels"):
     )
     def _on_kernel(self, view: Labels, kernel: str, of: Labels) -> Answer:
         events = self._launches(Shown.of(view), kernel, of)
-        message, buffers = launches(events)
+        message, buffers = _launches(events)
         length = events["dur_ns"] if events.width else pl.Series([], dtype=pl.Int64)
         about = {
             "name": demangled(pl.Series([kernel])).get(kernel, kernel),
-            "label": shorten(short(pl.Series([kernel]))[0], _MOST_TITLE),
+            "label": shorten(_short(pl.Series([kernel]))[0], _MOST_TITLE),
             "category": events["category"][0] if events.height else None,
             "count": events.height,
             "total_ns": length.sum(),
@@ -788,7 +788,7 @@ class Kernels(Explorer, room="kernels"):
             "least_ns": length.min(),
             "most_ns": length.max(),
         }
-        return message | about | {"grids": grids(self.trace, events)}, buffers
+        return message | about | {"grids": _grids(self.trace, events)}, buffers
 
     @answers(row=int | None)
     def _on_operator(self, event: int) -> Answer:
@@ -806,7 +806,7 @@ class Kernels(Explorer, room="kernels"):
         roofline=Roofline | None,
     )
     def _on_shapes(self, kernel: str, rank: int | None) -> Answer:
-        return shapes(self.trace, kernel, rank), []
+        return _shapes(self.trace, kernel, rank), []
 
     @answers(
         busy="matching the hardware metrics",
@@ -824,11 +824,11 @@ class Kernels(Explorer, room="kernels"):
 
     @answers(rows=list[Row], total=int)
     def _on_values(self, kernel_id: int, search: str = "") -> Answer:
-        return values(self._matched(), kernel_id, search), []
+        return _values(self._matched(), kernel_id, search), []
 
     @answers(title=str, meaning=str, good=str, action=str, source=str)
     def _on_explain(self, metric: str) -> Answer:
-        return glossary(metric), []
+        return _glossary(metric), []
 
     @answers(asks={"view": Shown}, command=str)
     def _on_command(self, program: str, view: Labels, kernel: str, of: Labels) -> Answer:

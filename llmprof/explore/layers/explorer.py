@@ -143,7 +143,7 @@ def events_of(
     return events.filter(*within)
 
 
-def stages_of(trace: Trace, *, rank: int, step: int, layer: int) -> pl.DataFrame:
+def _stages_of(trace: Trace, *, rank: int, step: int, layer: int) -> pl.DataFrame:
     """Stages of a cell in their order, and of the typical layer: the median of the same kind,
     rank and step.
     """
@@ -202,7 +202,7 @@ def kernels_of(trace: Trace, events: pl.DataFrame, *, slack: bool = False) -> pl
     )
 
 
-def cell_of(
+def _cell_of(
     trace: Trace, *, rank: int, step: int, layer: int, stage: str | None = None
 ) -> dict[str, Any] | None:
     """Row of ``layer_gaps`` of a cell; None if there is none."""
@@ -343,7 +343,7 @@ class Layers(Explorer, room="layers"):
 
     @answers()
     def _on_pick(self, *, rank: int, step: int, layer: int) -> None:
-        cell = cell_of(self.trace, rank=rank, step=step, layer=layer)
+        cell = _cell_of(self.trace, rank=rank, step=step, layer=layer)
         with self.hold_sync():
             self.rank, self.step, self.layer = rank, step, layer
             if cell is not None:
@@ -374,8 +374,8 @@ class Layers(Explorer, room="layers"):
             **where,
             "stage": stage,
             "slack_ns": None if least is None else least["slack_ns"][0],
-            "cell": cell_of(self.trace, **where, stage=stage),
-            "stages": stages_of(self.trace, **where).to_dicts(),
+            "cell": _cell_of(self.trace, **where, stage=stage),
+            "stages": _stages_of(self.trace, **where).to_dicts(),
             "kernels": kernels.head(_MAX_KERNELS).to_dicts(),
             "more": max(0, kernels.height - _MAX_KERNELS),
         }

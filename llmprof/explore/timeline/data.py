@@ -382,7 +382,7 @@ def events(
 ) -> pl.DataFrame:
     """Events that touch a range of time, as rows of the frame behind the timeline's rows."""
     if kind == FLOWS:
-        return launched(data, span, rows)
+        return _launched(data, span, rows)
     chosen = chosen_rows(data, rows, kind)
     if not chosen:
         return data.events.clear()
@@ -396,7 +396,9 @@ def events(
     return frame[pl.Series(numbers)] if len(numbers) else frame.clear()
 
 
-def launched(data: TimelineData, span: Sequence[float], rows: Sequence[int] | None) -> pl.DataFrame:
+def _launched(
+    data: TimelineData, span: Sequence[float], rows: Sequence[int] | None
+) -> pl.DataFrame:
     """Device events of an area that a recorded call launched: on its streams, or by its host
     threads.
     """
@@ -465,13 +467,13 @@ def area(
             "total": len(counters),
         }
     if shown == FLOWS:
-        flows = _flows(launched(data, span, rows))
+        flows = _flows(_launched(data, span, rows))
         return answer | {"title": "launches", "facts": [length, *flows.pop("facts")], **flows}
     if shown == OWN:
         return answer | _host_table(
             data, span, [row for row in map(data.row, rows or ()) if row.kind in HOST]
         )
-    return answer | table(data, span, chosen_rows(data, rows, shown or None), length, colour_by)
+    return answer | _table(data, span, chosen_rows(data, rows, shown or None), length, colour_by)
 
 
 def _kinds(
@@ -496,7 +498,7 @@ def _kinds(
             int(np.count_nonzero(known[lane.id[slice(*lane.within(span[0], span[1]))]]))
             for lane in lanes
         )
-        found[FLOWS] = of_streams if streams else launched(data, span, rows).height
+        found[FLOWS] = of_streams if streams else _launched(data, span, rows).height
     of_host = sum(count for kind, count in found.items() if kind in HOST)
     if of_host and "stream" not in found:
         found = {OWN: of_host, **found}
@@ -564,7 +566,7 @@ def _flows(chosen: pl.DataFrame) -> dict[str, Any]:
     return {"facts": facts, "flows": rows.to_dicts(), "total": names.height}
 
 
-def table(
+def _table(
     data: TimelineData,
     span: Sequence[float],
     chosen: Sequence[Row],
@@ -622,7 +624,7 @@ def _host_table(
     parts = [pl.DataFrame(schema=_OF_HOST)]
     for row in threads:
         group, kind = (
-            threads_of(threads).index((row.rank, row.thread)),
+            _threads_of(threads).index((row.rank, row.thread)),
             "range" if row.kind == "markers" else row.kind,
         )
         for lane in row.lanes:
@@ -642,7 +644,7 @@ def _host_table(
             )
     every = pl.concat(parts)
     start, end = int(lo), max(int(lo) + 1, int(hi))
-    numbers = list(range(len(threads_of(threads))))
+    numbers = list(range(len(_threads_of(threads))))
     windows = pl.DataFrame({"thread": numbers, "start_ns": start, "dur_ns": end - start}).cast(
         pl.Int64
     )
@@ -683,7 +685,7 @@ _OF_HOST: Final = pl.Schema(
 )
 
 
-def threads_of(rows: Sequence[Row]) -> list[tuple[int, int | None]]:
+def _threads_of(rows: Sequence[Row]) -> list[tuple[int, int | None]]:
     """Threads of the host that some rows are of."""
     return list(dict.fromkeys((row.rank, row.thread) for row in rows if row.kind in HOST))
 

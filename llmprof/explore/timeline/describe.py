@@ -65,7 +65,7 @@ class Search:
         if index is None:
             index = int(hits["start"].search_sorted(after, side="left"))
         row, level, span = hits.select("row", "level", "at").row(index % hits.height)
-        chosen = hit(self._data, row, level, span)
+        chosen = _hit(self._data, row, level, span)
         return {
             "count": hits.height,
             "index": index % hits.height,
@@ -117,7 +117,7 @@ class Search:
             "ranks": ranks,
             "rows": [
                 {
-                    "hit": hit(self._data, row, level, span),
+                    "hit": _hit(self._data, row, level, span),
                     "rank": rows[row].rank,
                     "label": rows[row].label,
                 }
@@ -329,7 +329,7 @@ def _open(data: TimelineData, row: Row, level: int, times: np.ndarray) -> pl.Ser
 Hit = dict[str, Any]
 
 
-def hit(data: TimelineData, row: int, level: int, index: int) -> Hit:
+def _hit(data: TimelineData, row: int, level: int, index: int) -> Hit:
     """A span for the browser: row, level, id, start, end (ns) and name."""
     lane = data.row(row).lanes[level]
     return {
@@ -347,7 +347,7 @@ def locate(data: TimelineData, row: int, number: int) -> Hit | None:
     """First span of a row that has an id."""
     for level, lane in enumerate(data.row(row).lanes):
         if len(places := np.flatnonzero(lane.id == number)):
-            return hit(data, row, level, int(places[0]))
+            return _hit(data, row, level, int(places[0]))
     return None
 
 
@@ -365,7 +365,7 @@ def pick(data: TimelineData, row: int, level: int, time: float, reach: float) ->
         if stop <= first:
             return None
         span = first + int(np.argmax(lane.end[first:stop] - lane.start[first:stop]))
-    return hit(data, row, level, span)
+    return _hit(data, row, level, span)
 
 
 def neighbour(data: TimelineData, row: int, level: int, number: int, by: int) -> Hit | None:
@@ -373,7 +373,7 @@ def neighbour(data: TimelineData, row: int, level: int, number: int, by: int) ->
     lane = data.row(row).lanes[level]
     places = np.flatnonzero(lane.id == number)
     span = int(places[0 if by < 0 else -1]) + by if len(places) else -1
-    return hit(data, row, level, span) if 0 <= span < len(lane) else None
+    return _hit(data, row, level, span) if 0 <= span < len(lane) else None
 
 
 def place_of(trace: Trace, *, rank: int | None, step: int | None, layer: int | None) -> list[float]:
@@ -712,7 +712,7 @@ def _target(data: TimelineData, record: Mapping[str, Any]) -> Hit | None:
         ]
         if inside:
             level, _, span = (named or inside)[-1]
-            return hit(data, number, level, span)
+            return _hit(data, number, level, span)
     return None
 
 

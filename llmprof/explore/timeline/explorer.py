@@ -200,7 +200,7 @@ _DESCRIBED: Final[dict[str, Any]] = {
 }
 
 
-def metrics_by_event(trace: Trace, metrics: Metrics) -> pl.DataFrame:
+def _metrics_by_event(trace: Trace, metrics: Metrics) -> pl.DataFrame:
     """Hardware metrics of the timeline's events that match a profiled launch."""
     joined = (
         ncu.join(trace, metrics)
@@ -559,7 +559,7 @@ class Timeline(Explorer, room="timeline"):
         self._data.fill(lambda text: self._progress("find", text))
         if self._metrics is not None and self._joined is None:
             self._progress("find", "joining metrics of kernels")
-            self._joined = metrics_by_event(self.trace, self._metrics)
+            self._joined = _metrics_by_event(self.trace, self._metrics)
         return {"found": True}, []
 
     @answers(busy="following the critical path", found=bool)

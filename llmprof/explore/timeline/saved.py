@@ -183,7 +183,7 @@ class Notes:
         if self._damaged:
             raise LlmprofError(self._damaged, hint=self._advice())
         content = msgspec.json.encode(
-            _File(version=VERSION, trace=self._trace, marks=checked_marks(marks))
+            _File(version=VERSION, trace=self._trace, marks=_checked_marks(marks))
         )
         files.made(self.path.parent)
         files.write(self.path, msgspec.json.format(content, indent=1))
@@ -207,7 +207,7 @@ class _File(Record):
     marks: list[Mark]
 
 
-def checked_marks(marks: Sequence[Mapping[str, Any]]) -> list[Mark]:
+def _checked_marks(marks: Sequence[Mapping[str, Any]]) -> list[Mark]:
     """Marks in the order of time."""
     try:
         made = msgspec.convert(list(marks), list[Mark])
@@ -227,5 +227,5 @@ def checked_marks(marks: Sequence[Mapping[str, Any]]) -> list[Mark]:
 
 def checked(marks: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Marks in the order of time, as plain values."""
-    plain: list[dict[str, Any]] = msgspec.to_builtins(checked_marks(marks))
+    plain: list[dict[str, Any]] = msgspec.to_builtins(_checked_marks(marks))
     return plain

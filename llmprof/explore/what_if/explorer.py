@@ -36,7 +36,7 @@ _LABEL: Final = 76
 """Room for a time behind a bar (px)."""
 
 
-def step_times(frame: pl.DataFrame, *, title: str, changes: Sequence[str]) -> alt.LayerChart:
+def _step_times(frame: pl.DataFrame, *, title: str, changes: Sequence[str]) -> alt.LayerChart:
     """Bars of the recorded and the predicted time of a step, by phase; a line is the interval of
     the prediction.
     """
@@ -213,7 +213,7 @@ _TRIED: Final = {
 """Changes that a recording may not allow, and how they are tried."""
 
 
-def works(trace: Trace) -> list[tuple[str, str]]:
+def _works(trace: Trace) -> list[tuple[str, str]]:
     """Stages, then categories of the devices' work, with words that say their share of its time;
     the longest first.
     """
@@ -230,7 +230,7 @@ def works(trace: Trace) -> list[tuple[str, str]]:
 
 def offers(trace: Trace) -> list[Offer]:
     """Changes with what they take, set to values that mean something for this recording."""
-    named = works(trace)
+    named = _works(trace)
     first = next((name for name, _ in named if name != "other"), "other")
     device = str(trace.meta.get("device") or "")
     calls = collectives(trace) if "kernels" in trace.tables else pl.DataFrame()
@@ -321,7 +321,7 @@ def offers(trace: Trace) -> list[Offer]:
         ],
         "without-call": [Field(name="name", kind="text", label="named", value="StreamSynchronize")],
     }
-    why = {name: made_of(trace, tried).error for name, tried in _TRIED.items()}
+    why = {name: _made_of(trace, tried).error for name, tried in _TRIED.items()}
     return [
         Offer(name=name, title=title, words=words, fields=fields[name], why=why.get(name, ""))
         for name, (title, words) in _WORDS.items()
@@ -344,7 +344,7 @@ def _given(name: str, label: str, value: str, between: tuple[float, float], unit
     )
 
 
-def made_of(trace: Trace, text: str) -> Made:
+def _made_of(trace: Trace, text: str) -> Made:
     """A change of a recording, and why it cannot be made; nothing is replayed for that."""
     if "" in text.split(":")[1:]:
         return Made(change=text, words=text, unknown="", error="a value is missing")
@@ -423,7 +423,7 @@ class WhatIf(Explorer, room="what_if"):
     @property
     def _texts(self) -> list[str]:
         return [
-            made.change for text in self.changes if not (made := made_of(self.trace, text)).error
+            made.change for text in self.changes if not (made := _made_of(self.trace, text)).error
         ]
 
     def picture(self) -> bytes | None:
@@ -434,9 +434,9 @@ class WhatIf(Explorer, room="what_if"):
         if frame.is_empty():
             return None
         changes = [change.words for change in made if not change.error]
-        title = in_words(frame, len(good)).removesuffix(f" {_ADD}")
+        title = _in_words(frame, len(good)).removesuffix(f" {_ADD}")
         return to_png_bytes(
-            step_times(in_both_times(frame), title=title, changes=changes), scale=1.25
+            _step_times(_in_both_times(frame), title=title, changes=changes), scale=1.25
         )
 
     @answers(
@@ -452,7 +452,7 @@ class WhatIf(Explorer, room="what_if"):
             return {"offers": [], "works": [], "why": str(error)}, []
         return {
             "offers": msgspec.to_builtins(offers(self.trace)),
-            "works": works(self.trace),
+            "works": _works(self.trace),
             "why": "",
         }, []
 
@@ -467,9 +467,9 @@ class WhatIf(Explorer, room="what_if"):
     def _on_predict(self, *, changes: list[str]) -> Answer:
         frame, made, good = self._predicted(changes)
         return {
-            "rows": in_both_times(frame).select(Predicted.__struct_fields__).to_dicts(),
+            "rows": _in_both_times(frame).select(Predicted.__struct_fields__).to_dicts(),
             "made": msgspec.to_builtins(made),
-            "words": in_words(frame, len(good)),
+            "words": _in_words(frame, len(good)),
             "python": _python(good),
             "command": _command(good),
         }, []
@@ -478,7 +478,7 @@ class WhatIf(Explorer, room="what_if"):
         """The prediction, the changes, and those made; one that cannot be made after the others
         leaves all out.
         """
-        made = [made_of(self.trace, text) for text in texts]
+        made = [_made_of(self.trace, text) for text in texts]
         good = [change.change for change in made if not change.error]
         try:
             return analyze.what_if(self.trace, *map(change_of, good)), made, good
@@ -488,7 +488,7 @@ class WhatIf(Explorer, room="what_if"):
             return analyze.what_if(self.trace), made, []
 
 
-def in_both_times(frame: pl.DataFrame) -> pl.DataFrame:
+def _in_both_times(frame: pl.DataFrame) -> pl.DataFrame:
     """The frame with a further row for each phase whose time without the profiler is known."""
     times = [f"{name}_ns" for name in ("recorded", "predicted", "low", "high")]
     plain = frame.filter(pl.col("plain_recorded_ns").is_not_null())
@@ -511,7 +511,7 @@ _ENDS: Final = {"low": "high", "high": "low"}
 """The least gain is that of the longest step."""
 
 
-def in_words(frame: pl.DataFrame, changes: int) -> str:
+def _in_words(frame: pl.DataFrame, changes: int) -> str:
     """The result in a sentence: of the phase with the most recorded time, without the profiler
     where that is known.
     """

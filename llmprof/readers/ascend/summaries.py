@@ -158,7 +158,7 @@ def _calls(path: Path) -> Iterator[tuple[str, str, str, Any]]:
     """Step, kind, label and content of each entry of communication.json or
     communication_matrix.json.
     """
-    document = json_object(path)
+    document = _json_object(path)
     for step, by_kind in document.items():
         for kind, by_call in by_kind.items() if isinstance(by_kind, dict) else ():
             for label, info in by_call.items() if isinstance(by_call, dict) else ():
@@ -166,7 +166,7 @@ def _calls(path: Path) -> Iterator[tuple[str, str, str, Any]]:
                     yield step, kind, label, info
 
 
-def matrix(path: Path) -> pl.DataFrame:
+def _matrix(path: Path) -> pl.DataFrame:
     """Transfers between pairs of ranks, from ``communication_matrix.json``."""
     rows = []
     for step, kind, label, links in _calls(path):
@@ -205,7 +205,7 @@ def matrix(path: Path) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=schema, orient="row")
 
 
-def json_object(path: Path) -> dict[str, Any]:
+def _json_object(path: Path) -> dict[str, Any]:
     """Content of a JSON file with an object."""
     try:
         document = msgspec.json.decode(regular(path).read_bytes())
@@ -221,7 +221,7 @@ def json_object(path: Path) -> dict[str, Any]:
     return document
 
 
-def operators(path: Path) -> pl.DataFrame:
+def _operators(path: Path) -> pl.DataFrame:
     """Operators of ``operator_details.csv``, which have durations but no start times."""
     raw = files.read(path)
     return raw.select(
@@ -277,7 +277,7 @@ def summaries(path: Path | str) -> dict[str, pl.DataFrame]:
     return {name: pl.concat(frames, how="diagonal_relaxed") for name, frames in frames_of.items()}
 
 
-def step_trace_time(path: Path) -> pl.DataFrame:
+def _step_trace_time(path: Path) -> pl.DataFrame:
     """Steps of ``step_trace_time.csv``, or ranks and steps of ``cluster_step_trace_time.csv``."""
     raw = files.read(path)
     cluster = [
@@ -333,13 +333,13 @@ def _data_preprocess(path: Path) -> pl.DataFrame:
 
 def _communication(path: Path) -> pl.DataFrame:
     frame = communication(path)
-    return frame if frame.height else cluster_communication(path)
+    return frame if frame.height else _cluster_communication(path)
 
 
-def cluster_communication(path: Path) -> pl.DataFrame:
+def _cluster_communication(path: Path) -> pl.DataFrame:
     """Calls of ``cluster_communication.json``, which has the entries of all ranks."""
     rows = []
-    for group, by_step in json_object(path).items():
+    for group, by_step in _json_object(path).items():
         for step, by_call in by_step.items() if isinstance(by_step, dict) else ():
             for label, by_rank in by_call.items() if isinstance(by_call, dict) else ():
                 for rank, info in by_rank.items() if isinstance(by_rank, dict) else ():
@@ -382,12 +382,12 @@ def _ranks(text: str) -> str | None:
 
 
 _READERS: Final[dict[str, Callable[[Path], pl.DataFrame]]] = {
-    "step_trace_time": step_trace_time,
+    "step_trace_time": _step_trace_time,
     "op_statistic": _op_statistic,
     "api_statistic": _api_statistic,
     "communication": _communication,
-    "communication_matrix": matrix,
-    "operator_details": operators,
+    "communication_matrix": _matrix,
+    "operator_details": _operators,
     "data_preprocess": _data_preprocess,
     "l2_cache": l2_cache,
 }

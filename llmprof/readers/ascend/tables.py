@@ -114,7 +114,7 @@ def is_range(name: pl.Expr) -> pl.Expr:
     return ~name.str.contains(_OPERATOR) | (name == GC)
 
 
-def copy_kind(task_type: pl.Expr, launched_by: pl.Expr) -> pl.Expr:
+def _copy_kind(task_type: pl.Expr, launched_by: pl.Expr) -> pl.Expr:
     """Direction of a copy, from the call that launched it, else from the engine that ran it,
     else unknown.
     """
@@ -388,7 +388,7 @@ def _copies(tasks: pl.DataFrame, launches: pl.DataFrame | None) -> pl.DataFrame:
         tasks = tasks.join(launches, on="correlation", how="left", maintain_order="left")
     by = pl.coalesce(*(c for c in ("ascend_direction", "launched_by") if c in tasks.columns))
     is_fill = pl.col("name").str.contains("(?i)^memset")
-    kind_of = copy_kind(pl.col("task_type"), by)
+    kind_of = _copy_kind(pl.col("task_type"), by)
     return tasks.select(
         "device",
         "stream",

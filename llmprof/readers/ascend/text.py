@@ -185,7 +185,7 @@ def _host(source: timeline.Timeline) -> Frames:
             pl.col("op_id").cast(pl.Int64),
             as_lists(shapes, numbers=True).alias("shapes"),
             as_lists(pl.col("dtypes")).alias("dtypes"),
-            ascend_stack=stack(pl.col("stack")),
+            ascend_stack=_stack(pl.col("stack")),
         )
         if not out["ops"]["ascend_stack"].count():
             out["ops"] = out["ops"].drop("ascend_stack")
@@ -255,7 +255,7 @@ def as_lists(value: pl.Expr, *, numbers: bool = False) -> pl.Expr:
     return filled.map_batches(lambda texts: each(texts, as_json), return_dtype=pl.String)
 
 
-def stack(value: pl.Expr) -> pl.Expr:
+def _stack(value: pl.Expr) -> pl.Expr:
     """A call stack with one frame per line, innermost first."""
     return value.str.replace_all(r"\s*;\s*", "\n").str.strip_chars()
 

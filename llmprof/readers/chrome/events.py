@@ -33,7 +33,7 @@ share a number.
 _MOST_US: Final = MOST_NS // 1000
 
 
-def loses_digits(us: Sequence[int | float | None]) -> bool:
+def _loses_digits(us: Sequence[int | float | None]) -> bool:
     """Whether the times hold a float64 that is too large to be exact to the nanosecond."""
     if float not in map(type, us):
         return False
@@ -304,7 +304,7 @@ class EventDecoder:
             except msgspec.ValidationError:
                 pass
             else:
-                if not loses_digits([e.ts for e in events]):
+                if not _loses_digits([e.ts for e in events]):
                     self.forms.add("number")
                     return events
         self.forms.add("text")

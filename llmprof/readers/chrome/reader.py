@@ -70,7 +70,7 @@ _DESCRIPTION: Final = (
 Frames = dict[str, pl.DataFrame]
 
 
-def tables(
+def _tables(
     frames: Mapping[str, pl.DataFrame], process_names: Mapping[int, str], texts: Texts
 ) -> Frames:
     """Tables of one file."""
@@ -325,7 +325,7 @@ _TEXTS: Final[dict[str, Callable[[Any], str | None]]] = {
 _OPTIONS: Final = ("record_shapes", "with_stack", "profile_memory", "with_flops", "with_modules")
 
 
-def base_ns(head: Mapping[str, msgspec.Raw]) -> int:
+def _base_ns(head: Mapping[str, msgspec.Raw]) -> int:
     """Origin of the times in the document (ns since the epoch); 0 if the document does not state
     it.
     """
@@ -622,8 +622,8 @@ def help_read(of: dict[str, Any], share: Share) -> None:
 
 
 def _part(stream: EventStream, batches: Batches, *, rank: int | None = None) -> Part:
-    base = base_ns(stream.head)
-    frames = tables(batches.frames(base), batches.process_names, batches.texts)
+    base = _base_ns(stream.head)
+    frames = _tables(batches.frames(base), batches.process_names, batches.texts)
     coverage: dict[str, Any] = {
         "file": stream.path.name,
         "events": batches.total,

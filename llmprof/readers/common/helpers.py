@@ -273,7 +273,7 @@ def end_helpers() -> None:
 atexit.register(end_helpers)
 
 
-def serve() -> None:
+def _serve() -> None:
     """Work of a helper: one job in each line of its input, until that ends or a minute without a
     job has passed.
     """
@@ -304,4 +304,4 @@ def serve() -> None:
 
 
 if __name__ == "__main__":
-    serve()
+    _serve()

@@ -48,7 +48,7 @@ def assign(parts: Sequence[Part]) -> tuple[list[int], list[str]]:
         return engines
     some_device = any(part.on_device for part in parts)
     complete = {rank for rank in stated if rank is not None} == set(
-        range(world_size_of(parts) or -1)
+        range(_world_size_of(parts) or -1)
     )
     ranks: list[int] = []
     warnings: list[str] = []
@@ -183,7 +183,7 @@ def check_one_run(parts: Sequence[Part], ranks: Sequence[int]) -> None:
     """Raise unless the workers' files state the same number of ranks and overlap in time."""
     workers = [p for p, r in zip(parts, ranks, strict=True) if r != FRONT_END]
     alone = [p for p in workers if "engine" not in p.head]
-    sizes = {size: p.path.name for p in alone if (size := world_size_of([p])) is not None}
+    sizes = {size: p.path.name for p in alone if (size := _world_size_of([p])) is not None}
     if len(sizes) > 1:
         found = f"the files belong to runs with different world sizes: {listed(sizes)}"
         hint = "read each run separately and compare them with llmprof.analyze.diff"
@@ -209,7 +209,7 @@ def check_one_run(parts: Sequence[Part], ranks: Sequence[int]) -> None:
         last = (end, name) if last is None else max(last, (end, name))
 
 
-def world_size_of(parts: Sequence[Part]) -> int | None:
+def _world_size_of(parts: Sequence[Part]) -> int | None:
     """Number of ranks that the files state; None if no file does."""
     sizes = [part.head.get("world_size") for part in parts]
     return max(
@@ -249,7 +249,7 @@ def describe(
     """Metadata and coverage of the trace of some parts; only the numbers of rows of their tables
     are used.
     """
-    stated_world = world_size_of(parts)
+    stated_world = _world_size_of(parts)
     workers = [part for part, rank in zip(parts, ranks, strict=True) if rank != FRONT_END]
     engines = any("engine" in part.head for part in workers)
     world = stated_world if stated_world and not engines else max(ranks, default=FRONT_END) + 1

@@ -87,7 +87,7 @@ def whole_members(text: bytes) -> bytes:
     return text[:end] + b"}"
 
 
-def pieces(text: bytes, pattern: re.Pattern[bytes]) -> list[tuple[int, int]]:
+def _pieces(text: bytes, pattern: re.Pattern[bytes]) -> list[tuple[int, int]]:
     """Begin and end of each piece of text between separators."""
     cuts = [(m.start() + 1, m.end()) for m in pattern.finditer(text)]
     return list(zip([0, *(c[1] for c in cuts)], [*(c[0] for c in cuts), len(text)], strict=True))
@@ -157,7 +157,7 @@ def clean_elements(text: bytes) -> bytes:
 
 def salvage(text: bytes, pattern: re.Pattern[bytes], decode: Decode) -> Salvage:
     """Decode every event of a damaged list that is intact."""
-    places = pieces(text, pattern)
+    places = _pieces(text, pattern)
     out = Salvage()
     i = 0
     for first, stop, events in _halve(text, places, 0, len(places), decode):

@@ -218,7 +218,7 @@ def _one(unit: str) -> tuple[str, float]:
     return unit, 1.0
 
 
-def in_base_units(frame: pl.DataFrame) -> pl.DataFrame:
+def _in_base_units(frame: pl.DataFrame) -> pl.DataFrame:
     """Text in the column ``raw`` as ``value`` in the base ``unit``; ``text`` is what is no
     number, or more than one.
     """
@@ -291,7 +291,7 @@ class Part:
     no_units: bool = False
 
 
-def part_of(segment: Segment, source: str) -> Iterator[Part]:
+def _part_of(segment: Segment, source: str) -> Iterator[Part]:
     """Parts of a page, one for each run; a new run begins where the launch numbers start again."""
     part = _long(segment, source) if segment.is_long else _wide(segment, source)
     runs = part.launches.select(
@@ -305,7 +305,7 @@ def part_of(segment: Segment, source: str) -> Iterator[Part]:
         yield Part(source, launches, *of_run, *(counts if run == 0 else ()))
 
 
-def launch_frame(rows: list[dict[str, object]]) -> pl.DataFrame:
+def _launch_frame(rows: list[dict[str, object]]) -> pl.DataFrame:
     """Frame of launches with the column types of a part."""
     return _typed(
         pl.DataFrame(
@@ -352,7 +352,7 @@ def _wide(segment: Segment, source: str) -> Part:
     long = long.filter(pl.col("raw").str.strip_chars() != "").sort("launch", maintain_order=True)
     unit_of = dict(zip(header, units or [""] * n, strict=True))
     long = long.with_columns(unit=pl.col("metric").replace_strict(unit_of, return_dtype=pl.String))
-    metrics = in_base_units(long).select(
+    metrics = _in_base_units(long).select(
         pl.col("launch").cast(pl.Int32),
         pl.lit(None, pl.String).alias("section"),
         "metric",
@@ -361,7 +361,7 @@ def _wide(segment: Segment, source: str) -> Part:
         "text",
     )
     return Part(
-        source, _launches(frame), metrics, no_rules(), cut, broken, units is None and bool(kept)
+        source, _launches(frame), metrics, _no_rules(), cut, broken, units is None and bool(kept)
     )
 
 
@@ -417,7 +417,7 @@ def _long(segment: Segment, source: str) -> Part:
     long = frame.filter(pl.col("Metric Name").fill_null("") != "").select(
         "launch", "section", metric="Metric Name", unit="Metric Unit", raw="Metric Value"
     )
-    metrics = in_base_units(long.filter(pl.col("raw").str.strip_chars() != ""))
+    metrics = _in_base_units(long.filter(pl.col("raw").str.strip_chars() != ""))
     rules = frame.filter(pl.col("Rule Name").fill_null("") != "").select(
         "launch",
         "section",
@@ -449,7 +449,7 @@ def _launches(frame: pl.DataFrame) -> pl.DataFrame:
     return _typed(frame.select("launch", *columns))
 
 
-def no_rules() -> pl.DataFrame:
+def _no_rules() -> pl.DataFrame:
     """Empty frame for results of rules."""
     texts = dict.fromkeys(("section", "rule", "kind", "text"), pl.String())
     return pl.DataFrame(
@@ -564,7 +564,7 @@ values are rounded.
 _SAME: Final = ("id", "grid", "block", "_base")
 
 
-def combine(parts: Sequence[Part], coverage: Mapping[str, Any]) -> Metrics:
+def _combine(parts: Sequence[Part], coverage: Mapping[str, Any]) -> Metrics:
     """Join the metrics of all parts, and number all launches."""
     # Two parts have the same launches if process, number, name, grid and block agree and at most a
     # few of their common metrics differ; otherwise they belong to different runs.
@@ -745,7 +745,7 @@ def read_metrics(path: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
         with border(file.name):
             parts += _read(file, coverage)
     with border(", ".join(Path(p).name for p in paths[:3])):
-        return combine(parts, coverage)
+        return _combine(parts, coverage)
 
 
 def _files(paths: list[Path]) -> Iterator[Path]:
@@ -799,7 +799,7 @@ def _pages(
     parts = [
         part
         for number, segment in enumerate(pages.segments)
-        for part in part_of(segment, f"{where}:{number}")
+        for part in _part_of(segment, f"{where}:{number}")
     ]
     cut, broken = sum(p.cut_rows for p in parts), sum(p.broken_rows for p in parts)
     coverage["rows"] += sum(len(s.rows) for s in pages.segments)
@@ -987,17 +987,19 @@ def _ranges(library: Any, report: Path, path: Path) -> Part:
             f"{path} has no results, or is damaged", hint="record it again", path=str(path)
         )
     raw = pl.DataFrame(metrics, schema=["launch", "metric", "unit", "raw"], orient="row")
-    valued = in_base_units(raw.filter(pl.col("raw") != ""))
+    valued = _in_base_units(raw.filter(pl.col("raw") != ""))
     without = raw.filter(pl.col("raw") == "").select(
         "launch", "metric", unit=pl.when(pl.col("unit") == "%").then("unit").otherwise(pl.lit("1"))
     )
     rows = pl.concat([valued, without], how="diagonal_relaxed").with_columns(
         pl.col("launch").cast(pl.Int32), section=pl.lit(None, pl.String)
     )
-    of_rules = pl.DataFrame(rules, schema=no_rules().schema, strict=False) if rules else no_rules()
+    of_rules = (
+        pl.DataFrame(rules, schema=_no_rules().schema, strict=False) if rules else _no_rules()
+    )
     return Part(
         str(path),
-        launch_frame(launches),
+        _launch_frame(launches),
         rows.select("launch", "section", "metric", "unit", "value", "text"),
         of_rules,
     )

@@ -153,7 +153,7 @@ def _body_length(data: bytes, offset: int, size: int) -> int:
         ) from error
 
 
-def open_tables(path: Path) -> SqliteTables | FolderTables:
+def _open_tables(path: Path) -> SqliteTables | FolderTables:
     """Tables of an export."""
     if path.is_dir():
         kinds = tuple(f".{kind}" for kind in FOLDER_ENDINGS.values())
@@ -189,7 +189,7 @@ def is_arrow_export(start: bytes) -> bool:
     return start.startswith(_CONTINUES) and b"table_name" in start
 
 
-def is_nvprof(tables: Collection[str]) -> bool:
+def _is_nvprof(tables: Collection[str]) -> bool:
     """Whether the tables of a database are those of nvprof (``.nvvp``), the predecessor of nsys."""
     return (
         "StringTable" in tables
@@ -343,7 +343,7 @@ is missing.
 """
 
 
-def read_capture(pairs: Pairs, report: str) -> Capture:
+def _read_capture(pairs: Pairs, report: str) -> Capture:
     """Facts about a capture; of the environment only variables that number a process, since
     others may hold secrets.
     """
@@ -452,9 +452,9 @@ class Export:
     def __init__(self, path: Path, wanted: Wanted) -> None:
         self.path = path
         self.wanted = wanted
-        self._tables = open_tables(path)
+        self._tables = _open_tables(path)
         self.columns = self._tables.columns
-        if is_nvprof(self.columns):
+        if _is_nvprof(self.columns):
             found = f"{path.name} is a session of nvprof or the NVIDIA Visual Profiler"
             expected = "an export of Nsight Systems"
             raise ReadError(
@@ -475,7 +475,9 @@ class Export:
         report = (
             self.meta.get("EXPORT_PARAM_INPUT_FILE") or self.meta.get("EXPORT_INPUT_FILE") or ""
         )
-        self.capture = read_capture(lambda table: self._read(table, text=("name", "value")), report)
+        self.capture = _read_capture(
+            lambda table: self._read(table, text=("name", "value")), report
+        )
         schema = tuple(
             int(n) for n in re.findall(r"\d+", str(self.meta.get("EXPORT_SCHEMA_VERSION", "")))[:2]
         )

@@ -49,7 +49,7 @@ class _Order(NamedTuple):
     sure: bool
 
 
-def settle(parts: Sequence[Part]) -> None:
+def _settle(parts: Sequence[Part]) -> None:
     """Give the processes of several reports different ranks, and state how they were found."""
     files = _files(parts)
     if len(files) < 2:
@@ -956,7 +956,7 @@ READER = Reader(
     read=lambda path, request: read(_exported(path, request), request.wanted),
     suffixes=(".sqlite", nsys.ARROW_SUFFIX, *nsys.REPORT_SUFFIXES),
     choose=_choose,
-    settle=settle,
+    settle=_settle,
     database=lambda path, request: (
         None if path.is_dir() or path.suffix == nsys.ARROW_SUFFIX else _exported(path, request)
     ),

@@ -301,7 +301,7 @@ _CONFIG_KEYS: Final = frozenset(
 _DEEPEST: Final = 12
 
 
-def copy_files(source: Path, target: Path, ledger: Ledger, copy: Copy) -> None:
+def _copy_files(source: Path, target: Path, ledger: Ledger, copy: Copy) -> None:
     """Copy the files of a folder that have a known format; others are left out."""
     with writing(target):
         target.mkdir(mode=0o700)
@@ -310,7 +310,7 @@ def copy_files(source: Path, target: Path, ledger: Ledger, copy: Copy) -> None:
         sorted(p for p in source.iterdir() if p.is_file() and not p.is_symlink())
     ):
         try:
-            copy(path, target / neutral_name(path.name, number), ledger)
+            copy(path, target / _neutral_name(path.name, number), ledger)
         except ReadError as error:
             ledger.leave_out(
                 "files", "files of unknown formats, or that cannot be read", example=error
@@ -326,7 +326,7 @@ def copy_files(source: Path, target: Path, ledger: Ledger, copy: Copy) -> None:
         )
 
 
-def neutral_name(name: str, number: int) -> str:
+def _neutral_name(name: str, number: int) -> str:
     """Neutral name of a file, which keeps only its rank, its position among the files, and its
     kind.
     """
@@ -337,7 +337,7 @@ def neutral_name(name: str, number: int) -> str:
     return f"{number:04d}{f'_{rank[0].lower()}' if rank else ''}{suffix}"
 
 
-def copy_run(source: Path, target: Path, ledger: Ledger, copy: Copy) -> None:
+def _copy_run(source: Path, target: Path, ledger: Ledger, copy: Copy) -> None:
     """Copy the measurements and traces of a run; texts, and the manifest with their hashes, stay
     behind.
     """
@@ -364,7 +364,7 @@ def copy_run(source: Path, target: Path, ledger: Ledger, copy: Copy) -> None:
     if (source / "report.sqlite").is_file():
         copy(source / "report.sqlite", target / "report.sqlite", ledger)
     if (source / "traces").is_dir():
-        copy_files(source / "traces", target / "traces", ledger, copy)
+        _copy_files(source / "traces", target / "traces", ledger, copy)
 
 
 def _measured(value: Any, ledger: Ledger, place: str, key: str = "", depth: int = 0) -> Any:
@@ -593,13 +593,13 @@ def _copy(source: Path, target: Path, ledger: Ledger) -> None:
     if not source.is_dir():
         _copy_file(source, target, ledger)
     elif is_run(source):
-        copy_run(source, target, ledger, _copy_file)
+        _copy_run(source, target, ledger, _copy_file)
     elif is_parquetdir(source):
         nsys.copy_parquet(source, target, ledger)
     elif detect(source) is not None:
         _copy_as_trace(source, target, ledger)
     else:
-        copy_files(source, target, ledger, _copy_file)
+        _copy_files(source, target, ledger, _copy_file)
 
 
 def _copy_file(source: Path, target: Path, ledger: Ledger) -> None:

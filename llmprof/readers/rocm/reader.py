@@ -275,7 +275,7 @@ _PROCESS: Final = re.compile(
 )
 
 
-def kind_of(heading: list[str]) -> str | None:
+def _kind_of(heading: list[str]) -> str | None:
     """Kind of a file by its columns; None if it is not a file of rocprofv3."""
     names = set(heading)
     if "Counter_Name" in names:
@@ -283,16 +283,16 @@ def kind_of(heading: list[str]) -> str | None:
     return next((kind for kind, columns in _KINDS.items() if columns <= names), None)
 
 
-def files(folder: Path) -> dict[str, list[Path]]:
+def _files(folder: Path) -> dict[str, list[Path]]:
     """Files of rocprofv3 in a folder, by the process in their names."""
     by_process: dict[str, list[Path]] = defaultdict(list)
     for path in sorted(folder.glob("*.csv")):
-        if (match := _PROCESS.fullmatch(path.name)) and heading_of(path) is not None:
+        if (match := _PROCESS.fullmatch(path.name)) and _heading_of(path) is not None:
             by_process[match["run"]].append(path)
     return dict(by_process)
 
 
-def heading_of(path: Path) -> str | None:
+def _heading_of(path: Path) -> str | None:
     """Kind of a file by its first line; None if it is not a file of rocprofv3."""
     if special(path):
         return None
@@ -301,10 +301,10 @@ def heading_of(path: Path) -> str | None:
             line = file.readline(1 << 14)
     except OSError:
         return None
-    return kind_of(cells_of(line))
+    return _kind_of(_cells_of(line))
 
 
-def cells_of(line: bytes) -> list[str]:
+def _cells_of(line: bytes) -> list[str]:
     """Cells of a heading."""
     return [cell.strip().strip('"') for cell in text_of(line).split("\n", 1)[0].strip().split(",")]
 
@@ -321,7 +321,7 @@ def part(paths: list[Path]) -> Part:
             raw, ragged = pl.read_csv(data, infer_schema=False, encoding="utf8"), 0
         except pl.exceptions.PolarsError:
             raw, ragged = table_of(text_of(data))
-        kind = kind_of(raw.columns)
+        kind = _kind_of(raw.columns)
         where = (
             "" if path == paths[0] else f"{path.name}: "
         )  # the first file's name is before all notes of the part
@@ -510,7 +510,7 @@ _GLOBAL_SIZE: Final = r"(?i)ExtModuleLaunch|hccModuleLaunch"
 _COPY: Final = r"^(?:Copy|FillBuffer)"
 
 
-def is_database(path: Path) -> bool:
+def _is_database(path: Path) -> bool:
     """Whether rpd or rocprofv3 wrote an SQLite file."""
     with sqlite.connect(path) as connection:
         names = sqlite.tables(connection)
@@ -518,7 +518,7 @@ def is_database(path: Path) -> bool:
     return is_rpd or bool(names.matching(_OF_ROCPD) or names.refused)
 
 
-def read_database(path: Path, request: Request) -> list[Part]:
+def _read_database(path: Path, request: Request) -> list[Part]:
     """Read one database."""
     with sqlite.connect(path) as connection:
         columns_of = sqlite.tables(connection)
@@ -836,8 +836,8 @@ def _rocpd(path: Path, columns_of: sqlite.Tables, suffix: str) -> Part:
 
 def _is_printed(probe: Probe) -> bool:
     if probe.is_folder:
-        return bool(files(probe.path))
-    return kind_of(cells_of(probe.start.split(b"\n", 1)[0])) is not None
+        return bool(_files(probe.path))
+    return _kind_of(_cells_of(probe.start.split(b"\n", 1)[0])) is not None
 
 
 READERS: Final = (
@@ -847,7 +847,7 @@ READERS: Final = (
         what="CSV of rocprofv3 (a file, or the folder of a run)",
         sniff=_is_printed,
         read=lambda path, _: [
-            part(paths) for paths in (files(path).values() if path.is_dir() else [[path]])
+            part(paths) for paths in (_files(path).values() if path.is_dir() else [[path]])
         ],
     ),
     Reader(
@@ -862,8 +862,8 @@ READERS: Final = (
         name="rpd",
         version=3,
         what="a database of rpd or of rocprofv3 (rocpd)",
-        sniff=lambda probe: probe.start.startswith(sqlite.MAGIC) and is_database(probe.path),
-        read=read_database,
+        sniff=lambda probe: probe.start.startswith(sqlite.MAGIC) and _is_database(probe.path),
+        read=_read_database,
         suffixes=(".rpd", ".db"),
         database=lambda path, _: path,
     ),

@@ -75,7 +75,7 @@ def _causal(call: Call) -> tuple[bool, str]:
     )
 
 
-def dense(call: Call) -> Work:
+def _dense(call: Call) -> Work:
     """Attention of a batch of sequences of one length."""
     q, k, v = (call.tensor(place) for place in range(3))
     batch, heads, queries, keys, size, value = _sizes(call, q, k, v)
@@ -91,7 +91,7 @@ def dense(call: Call) -> Work:
     )
 
 
-def backward(call: Call) -> Work:
+def _backward(call: Call) -> Work:
     """Backward pass: five products where forward has two, with the scores computed again."""
     q, k, v = (call.tensor(place) for place in (1, 2, 3))
     batch, heads, queries, keys, size, value = _sizes(call, q, k, v)
@@ -184,7 +184,7 @@ _BACKWARD: Final = {
 }
 
 
-def flash(call: Call) -> Work:
+def _flash(call: Call) -> Work:
     """Functions of FlashAttention: a batch of sequences of one length, packed ones, or a paged
     cache.
     """
@@ -202,8 +202,8 @@ def flash(call: Call) -> Work:
     return replace(work, flops=(work.flops or 0) + more, read=work.read + latent.bytes)
 
 
-def flash_backward(call: Call) -> Work:
-    """Their gradients, as :func:`backward`."""
+def _flash_backward(call: Call) -> Work:
+    """Their gradients, as :func:`_backward`."""
     at = _BACKWARD[call.operator]
     q, k, v = (call.tensor(at.query + n) for n in range(3))
     lengths = _lengths(call, at, q, k)
@@ -299,7 +299,7 @@ _DECODES: Final = {
 """Places of the queries, before two caches, and of the number of heads of keys."""
 
 
-def decode(call: Call) -> Work:
+def _decode(call: Call) -> Work:
     """A query of each sequence over a cache, whose layout differs by version; heads are of one
     size.
     """
@@ -320,7 +320,7 @@ the cache.
 """
 
 
-def latent(call: Call) -> Work:
+def _latent(call: Call) -> Work:
     """Decode with latent attention: all heads meet one compressed key, whose first part is the
     value as well.
     """
@@ -344,7 +344,7 @@ def latent(call: Call) -> Work:
     )
 
 
-def ragged(call: Call) -> Work:
+def _ragged(call: Call) -> Work:
     """SGLang on AMD:
 
     ``(out, workspace, queries, keys, values, …)`` over a cache of (tokens, 1, heads, size).
@@ -366,7 +366,7 @@ def _step(call: Call, tokens: int) -> Lengths:
     return call.lengths
 
 
-def unified(call: Call) -> Work:
+def _unified(call: Call) -> Work:
     """Attention of vLLM with new keys and values, whose cache is not among its arguments."""
     q, k, v = (call.tensor(place, 3) for place in range(3))
     work = _of_lengths(q, k, v, _step(call, q.shape[0]))
@@ -386,7 +386,7 @@ KINDS: Final = [
         " aten::_scaled_dot_product_cudnn_attention"
         " aten::_scaled_dot_product_flash_attention_for_cpu"
         " aten::_scaled_dot_product_fused_attention_overrideable",
-        dense,
+        _dense,
         f"{_FORMULA}; a causal mask leaves half of the pairs",
         _FLASH,
         whole=True,
@@ -394,7 +394,7 @@ KINDS: Final = [
     Kind(
         "attention",
         "aten::scaled_dot_product_attention aten::_cudnn_attention_forward",
-        dense,
+        _dense,
         f"{_FORMULA}; a causal mask leaves half of the pairs",
         _FLASH,
     ),
@@ -403,7 +403,7 @@ KINDS: Final = [
         "aten::_scaled_dot_product_flash_attention_backward"
         " aten::_scaled_dot_product_efficient_attention_backward"
         " aten::_scaled_dot_product_cudnn_attention_backward",
-        backward,
+        _backward,
         "2 heads pairs (3 x size of a key + 2 x size of a value); inputs, result, its gradient and"
         " three gradients once",
         _FLASH,
@@ -412,7 +412,7 @@ KINDS: Final = [
     Kind(
         "attention",
         " ".join(_FORWARD),
-        flash,
+        _flash,
         f"{_FORMULA}, of a cache as many keys as the sequences have; a causal "
         "mask or a window leaves the pairs that it shows",
         _FLASH,
@@ -421,14 +421,14 @@ KINDS: Final = [
     Kind(
         "attention backward",
         " ".join(_BACKWARD),
-        flash_backward,
+        _flash_backward,
         "as above, of these pairs",
         _FLASH,
     ),
     Kind(
         "attention",
         "sglang_profiler::attention_paged_attention_ragged* aiter::paged_attention_ragged",
-        ragged,
+        _ragged,
         f"{_FORMULA}, of the cache as many keys as the sequences have",
         _FLASH,
         lengths=True,
@@ -436,7 +436,7 @@ KINDS: Final = [
     Kind(
         "attention",
         " ".join(_DECODES),
-        decode,
+        _decode,
         f"{_FORMULA}, of the cache as many keys as the sequences have",
         "vllm/csrc/torch_bindings.cpp",
         lengths=True,
@@ -444,7 +444,7 @@ KINDS: Final = [
     Kind(
         "attention",
         " ".join(_LATENTS),
-        latent,
+        _latent,
         f"{_FORMULA}, of the cache the latents of the sequences once",
         "vllm/csrc/torch_bindings.cpp, sgl-kernel/csrc",
         lengths=True,
@@ -452,7 +452,7 @@ KINDS: Final = [
     Kind(
         "attention",
         "vllm::unified_attention_with_output vllm::unified_attention",
-        unified,
+        _unified,
         f"{_FORMULA}, of the cache as many keys as the sequences have",
         _FLASH,
         lengths=True,

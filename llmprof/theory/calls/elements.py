@@ -52,7 +52,7 @@ division.
 """
 
 
-def broadcast(shapes: list[tuple[int, ...]]) -> tuple[int, ...]:
+def _broadcast(shapes: list[tuple[int, ...]]) -> tuple[int, ...]:
     """Shape of an elementwise result."""
     turned = itertools.zip_longest(*(shape[::-1] for shape in shapes), fillvalue=1)
     sizes = [next((size for size in axis if size != 1), 1) for axis in turned]
@@ -92,10 +92,10 @@ def _inputs(call: Call) -> list[Tensor]:
             each for each in found if each.shape != (0,)
         ] or found  # a result that is not yet of its size
     given = [each for place in range(2) if (each := call.optional(place)) is not None]
-    return given if broadcast([each.shape for each in given]) == third.shape else call.tensors()
+    return given if _broadcast([each.shape for each in given]) == third.shape else call.tensors()
 
 
-def elementwise(call: Call) -> Work:
+def _elementwise(call: Call) -> Work:
     """One operation for each element of the result; a function such as exp counts as one."""
     inputs = _inputs(call)
     of_one = _OF_ONE.fullmatch(call.operator) or (
@@ -104,7 +104,7 @@ def elementwise(call: Call) -> Work:
     if of_one and len(inputs) == 2 and inputs[1].shape == inputs[0].shape:
         inputs = inputs[:1]
     own = call.operator.endswith("_") and not call.operator.endswith("__")
-    shape = call.tensor(0).shape if own else broadcast([each.shape for each in inputs])
+    shape = call.tensor(0).shape if own else _broadcast([each.shape for each in inputs])
     width = (
         call.tensor(0).width
         if own
@@ -185,13 +185,13 @@ def rounded(
     return work
 
 
-def dropout(call: Call) -> Work:
+def _dropout(call: Call) -> Work:
     """The result, and a mask with a byte for each element."""
     x = call.tensor(0)
     return Work(float(x.elements), x.bytes, x.elements * (x.width + 1))
 
 
-def halved(call: Call) -> Work:
+def _halved(call: Call) -> Work:
     """One half times the sigmoid, or another function, of the other half: two operations an
     element of the result.
     """
@@ -230,7 +230,7 @@ def _lists(call: Call) -> tuple[list[tuple[int, float]], str]:
     ], "types from the kernel's name"
 
 
-def foreach(call: Call) -> Work:
+def _foreach(call: Call) -> Work:
     """One operation for each element of the lists, into the first one or one like it; a norm is
     a number a tensor.
     """
@@ -244,7 +244,7 @@ def foreach(call: Call) -> Work:
     )
 
 
-def optimizer(call: Call) -> Work:
+def _optimizer(call: Call) -> Work:
     """``(weights, gradients, states …, steps)``: all but the steps are read; weights and states
     are written.
     """
@@ -253,7 +253,7 @@ def optimizer(call: Call) -> Work:
     return Work(None, sum(bytes_), sum(bytes_) - bytes_[1], "", assumed)
 
 
-def arange(call: Call) -> Work:
+def _arange(call: Call) -> Work:
     """``(start, end, step or number of steps, out)``: a number for each step."""
     start, end, step = (call.number(place) for place in range(3))
     if call.operator == "aten::linspace":
@@ -263,7 +263,7 @@ def arange(call: Call) -> Work:
     return Work(0.0, 0.0, max(0, math.ceil((end - start) / step)) * call.tensor(3).width)
 
 
-def fill(call: Call) -> Work:
+def _fill(call: Call) -> Work:
     """A number into every element; a random one by the chance of each, if there is a tensor of
     them.
     """
@@ -274,7 +274,7 @@ def fill(call: Call) -> Work:
 _WIDTH_IN_NAME: Final = re.compile(r"OpaqueType<(?:\(unsigned int\)|\(unsigned\))?(\d+)u?>")
 
 
-def cat(call: Call) -> Work:
+def _cat(call: Call) -> Work:
     """Tensors one after another; profilers do not write their types, but the kernel's name has
     their width.
     """
@@ -296,7 +296,7 @@ def cat(call: Call) -> Work:
     return Work(0.0, read, sum(each.elements for each in parts) * width, "", assumed)
 
 
-def chunk_cat(call: Call) -> Work:
+def _chunk_cat(call: Call) -> Work:
     """``(tensors, axis, chunks, result)``: pieces of all tensors one after the other, with room
     that fills chunks.
     """
@@ -306,7 +306,7 @@ def chunk_cat(call: Call) -> Work:
     )
 
 
-def gather(call: Call) -> Work:
+def _gather(call: Call) -> Work:
     """Elements of a tensor by an index for each (aten::gather), or rows by an index."""
     source = call.tensor(0)
     place = 1 if call.operator == "aten::embedding" else 2
@@ -335,7 +335,7 @@ def _named(call: Call, index: Tensor, axis: int | None = None) -> int:
 _DISTINCT: Final = "each index names another place"
 
 
-def scatter(call: Call) -> Work:
+def _scatter(call: Call) -> Work:
     """``(target, axis, index, source or number)``: an index for each element, or for each row of
     the axis.
     """
@@ -349,7 +349,7 @@ def scatter(call: Call) -> Work:
     return Work(float(elements) if adds else 0.0, read, changed, "", _DISTINCT)
 
 
-def embedding_backward(call: Call) -> Work:
+def _embedding_backward(call: Call) -> Work:
     """``(gradient, index, rows of the table)``: the gradient is added to the rows that are
     named.
     """
@@ -359,7 +359,7 @@ def embedding_backward(call: Call) -> Work:
     return Work(float(grad.elements), grad.bytes + index.bytes, written, "", _DISTINCT)
 
 
-def bags(call: Call) -> Work:
+def _bags(call: Call) -> Work:
     """``(table, index, offsets, …)``: the sum of the rows of each bag."""
     table, index, offsets = call.tensor(0, 2), call.tensor(1), call.tensor(2)
     summed, size = index.elements * table.shape[1], table.shape[1] * table.width
@@ -368,7 +368,7 @@ def bags(call: Call) -> Work:
     return Work(float(summed), read, count * size)
 
 
-def indexed(call: Call) -> Work:
+def _indexed(call: Call) -> Work:
     """``source[indices]``, with an index for each of the first axes; other axes whole.
 
     Types in a list are not recorded: an index that could be a mask, of which the number of results
@@ -400,7 +400,7 @@ def indexed(call: Call) -> Work:
         for at, each in enumerate(lists)
     ):
         raise NoWorkError("an index may be a mask, whose values say how many elements it names")
-    named = math.prod(broadcast([each.shape for each in lists]))
+    named = math.prod(_broadcast([each.shape for each in lists]))
     moved = named * math.prod(source.shape[len(lists) :]) * source.width
     places = sum(each.elements * (each.width or _INDEX) for each in lists)
     assumed = (
@@ -415,7 +415,7 @@ _INDEX: Final = 8
 """Bytes of torch's usual index."""
 
 
-def put(call: Call) -> Work:
+def _put(call: Call) -> Work:
     """Values into places of the first argument; of the places a recording has neither number nor
     type.
     """
@@ -426,7 +426,7 @@ def put(call: Call) -> Work:
     return Work(float(values.elements) if accumulates else 0.0, read, moved, "", "places left out")
 
 
-def rope(call: Call) -> Work:
+def _rope(call: Call) -> Work:
     """Rotation of queries and keys in place, with a row of the cache for each position: three
     operations an element.
 
@@ -441,7 +441,7 @@ def rope(call: Call) -> Work:
     return Work(3.0 * elements, turned + positions.bytes + rows, turned)
 
 
-def norm_rope(call: Call) -> Work:
+def _norm_rope(call: Call) -> Work:
     """``(q k v of all heads, heads of q, of k, of v, size, …)``: norm and rotation of q and k in
     place.
     """
@@ -451,7 +451,7 @@ def norm_rope(call: Call) -> Work:
     return Work(7.0 * part * x.elements, part * x.bytes, part * x.bytes)
 
 
-def latent_rope(call: Call) -> Work:
+def _latent_rope(call: Call) -> Work:
     """``(q, q to turn, latents, keys to turn, cache, result for q)``: rotation, and the joined q
     and keys in place.
     """
@@ -466,7 +466,7 @@ def latent_rope(call: Call) -> Work:
     )
 
 
-def cache_write(call: Call) -> Work:
+def _cache_write(call: Call) -> Work:
     """New keys and values into their slots of the cache."""
     key, value, cache = (call.tensor(place) for place in range(3))
     slots = call.tensor(6 if "quant" in call.operator else 4)  # after scales
@@ -474,7 +474,7 @@ def cache_write(call: Call) -> Work:
     return Work(0.0, key.bytes + value.bytes + slots.bytes, elements * cache.width)
 
 
-def latent_write(call: Call) -> Work:
+def _latent_write(call: Call) -> Work:
     """Latents and turned keys of new tokens, one after the other, into a slot of the cache each."""
     latent, turned, cache, slots = (
         call.tensor(0, 2),
@@ -488,7 +488,7 @@ def latent_write(call: Call) -> Work:
     return Work(0.0, read, slots.elements * cache.shape[2] * cache.width)
 
 
-def index_write(call: Call) -> Work:
+def _index_write(call: Call) -> Work:
     """Keys of an indexer, rounded, with their scales into a slot of the cache each."""
     key, cache, slots = call.tensor(0, 2), call.tensor(1, 3), call.tensor(2, 1)
     tokens, size = slots.elements, key.shape[1]
@@ -499,7 +499,7 @@ def index_write(call: Call) -> Work:
     )
 
 
-def four_bits(call: Call) -> Work:
+def _four_bits(call: Call) -> Work:
     """``(input, scale, …)``, or the result and then the input; rows that fill the layout of the
     scales are left out.
     """
@@ -511,7 +511,7 @@ _BLOCK: Final = 16
 """Elements of four bits with a scale of a byte."""
 
 
-def row_bytes(call: Call) -> Work:
+def _row_bytes(call: Call) -> Work:
     """FBGEMM's numbers of a byte, with eight bytes for the scale of each row, from floats or
     back.
     """
@@ -526,7 +526,7 @@ def row_bytes(call: Call) -> Work:
     )
 
 
-def compiled(call: Call) -> Work:
+def _compiled(call: Call) -> Work:
     """A kernel of torch.compile: each of its tensors moves once, the last one is the result.
 
     A tensor with more elements than the kernel's sizes has room for is an indexed table, of which
@@ -584,7 +584,7 @@ KINDS: Final = [
         "elementwise",
         " ".join(f"aten::{name} aten::{name}_" for name in _BY_ELEMENT.split())
         + " aten::__lshift__ aten::__rshift__ aten::__ilshift__ aten::__irshift__",
-        elementwise,
+        _elementwise,
         f"1 an element of the result, where numbers are floats; {_ONCE}",
         "their definition",
     ),
@@ -609,7 +609,7 @@ KINDS: Final = [
     Kind(
         "activation",
         "trtllm::flashinfer_silu_and_mul trtllm::flashinfer_gelu_tanh_and_mul",
-        halved,
+        _halved,
         "2 an element of the result; input and result once",
         "tensorrt_llm/_torch/custom_ops",
     ),
@@ -650,8 +650,8 @@ KINDS: Final = [
         "its definition",
     ),
     placed("copy", "aten::split_with_sizes_copy", "0 > 0", 0, "its definition"),
-    Kind("copy", "aten::_chunk_cat", chunk_cat, "0; inputs and result once", "its definition"),
-    Kind("fill", "aten::arange aten::linspace", arange, "0; the result once", "its definition"),
+    Kind("copy", "aten::_chunk_cat", _chunk_cat, "0; inputs and result once", "its definition"),
+    Kind("fill", "aten::arange aten::linspace", _arange, "0; the result once", "its definition"),
     Kind(
         "copy",
         "aten::clone aten::contiguous aten::_to_copy aten::flip aten::roll",
@@ -662,7 +662,7 @@ KINDS: Final = [
     Kind(
         "copy",
         "aten::cat aten::stack aten::_cat",
-        cat,
+        _cat,
         "0; inputs and result once",
         "their definition",
     ),
@@ -670,7 +670,7 @@ KINDS: Final = [
         "fill",
         "aten::fill_ aten::zero_ aten::normal_ aten::uniform_ aten::random_ aten::bernoulli_ "
         "aten::exponential_ aten::geometric_ aten::cauchy_ aten::log_normal_",
-        fill,
+        _fill,
         "0; the target once",
         "their definition",
     ),
@@ -678,7 +678,7 @@ KINDS: Final = [
         "elementwise",
         "aten::native_dropout aten::_fused_dropout aten::fake_quantize_per_tensor_affine_cachemask"
         " aten::fake_quantize_per_channel_affine_cachemask",
-        dropout,
+        _dropout,
         "1 an element; input, result and a mask of bytes once",
         "their definition",
     ),
@@ -692,7 +692,7 @@ KINDS: Final = [
     Kind(
         "elementwise",
         "aten::glu",
-        halved,
+        _halved,
         "2 an element of the result; input and result once",
         "its definition",
     ),
@@ -700,7 +700,7 @@ KINDS: Final = [
     Kind(
         "foreach",
         "aten::_foreach_*",
-        foreach,
+        _foreach,
         "1 an element (copies: 0); each list and the result once, in place read and written",
         "their definition",
     ),
@@ -709,28 +709,28 @@ KINDS: Final = [
     Kind(
         "foreach",
         "aten::_amp_foreach_non_finite_check_and_unscale_",
-        foreach,
+        _foreach,
         "1 an element; the list twice",
         "its definition",
     ),
     Kind(
         "optimizer",
         "aten::_fused_adam_ aten::_fused_adamw_ aten::_fused_adagrad_ aten::_fused_sgd_",
-        optimizer,
+        _optimizer,
         "not known; weights, gradients and states read, weights and states written",
         "their definition",
     ),
     Kind(
         "gather",
         "aten::embedding aten::index_select aten::gather",
-        gather,
+        _gather,
         "0; indices, the elements that they name (at most the whole source) and the result once",
         "their definition",
     ),
     Kind(
         "gather",
         "aten::index",
-        indexed,
+        _indexed,
         "0; indices, the elements that they name (at most the whole source) and the result once",
         "their definition",
         inside="aten::reshape",
@@ -740,7 +740,7 @@ KINDS: Final = [
         "_C::rotary_embedding _C::batched_rotary_embedding sgl_kernel::rotary_embedding "
         "vllm::flashinfer_rotary_embedding vllm::rocm_aiter_triton_rotary_embedding "
         "trtllm::flashinfer_apply_rope_with_cos_sin_cache_inplace",
-        rope,
+        _rope,
         "3 an element; positions and rows of the cache once, queries and keys twice (in place)",
         "vllm/csrc/pos_encoding_kernels.cu",
     ),
@@ -768,14 +768,14 @@ KINDS: Final = [
     Kind(
         "rope",
         "_C::fused_qk_norm_rope sgl_kernel::fused_qk_norm_rope",
-        norm_rope,
+        _norm_rope,
         "7 an element of queries and keys; these twice (in place)",
         "vllm/csrc/fused_qknorm_rope_kernel.cu",
     ),
     Kind(
         "rope",
         "aiter::fused_qk_rope_cat_and_cache_mla aiter::fused_qk_rope_concat_and_cache_mla",
-        latent_rope,
+        _latent_rope,
         "3 a turned element; inputs, joined queries and as many slots of the cache once",
         "aiter/ops/triton/fusions",
     ),
@@ -784,21 +784,21 @@ KINDS: Final = [
         "_C_cache_ops::reshape_and_cache_flash _C_cache_ops::reshape_and_cache sglang::store_cache"
         " aiter::reshape_and_cache aiter::reshape_and_cache_flash"
         " aiter::reshape_and_cache_with_pertoken_quant",
-        cache_write,
+        _cache_write,
         "0; keys, values, slots and as many slots of the cache once",
         "vllm/csrc/cache_kernels.cu",
     ),
     Kind(
         "kv_cache_write",
         "_C_cache_ops::concat_and_cache_mla aiter::concat_and_cache_mla",
-        latent_write,
+        _latent_write,
         "0; latents, turned keys and slots of the tokens, and as many slots of the cache once",
         "vllm/csrc/cache_kernels.cu",
     ),
     Kind(
         "kv_cache_write",
         "_C_cache_ops::indexer_k_quant_and_cache",
-        index_write,
+        _index_write,
         "2 an element; keys and slots of the tokens, and as many slots of the cache once",
         "vllm/csrc/cache_kernels.cu",
     ),
@@ -870,7 +870,7 @@ KINDS: Final = [
     Kind(
         "quantize",
         "_C::scaled_fp4_quant sgl_kernel::scaled_fp4_quant",
-        four_bits,
+        _four_bits,
         "2 an element; input, result and scales once",
         "vllm/csrc/quantization/fp4",
     ),
@@ -892,7 +892,7 @@ KINDS: Final = [
         "quantize",
         "fbgemm::FloatToFP8RowwiseQuantized fbgemm::FP8RowwiseQuantizedToFloat "
         "fbgemm::FloatToHFP8Quantized fbgemm::HFP8QuantizedToFloat",
-        row_bytes,
+        _row_bytes,
         "1 an element; input and result once, with 8 bytes a row of FP8",
         "fbgemm_gpu/src/quantize_ops",
     ),
@@ -926,7 +926,7 @@ KINDS: Final = [
         "aten::scatter aten::scatter_ aten::scatter_add aten::scatter_add_ aten::scatter_reduce "
         "aten::scatter_reduce_ aten::index_add aten::index_add_ aten::index_copy aten::index_copy_ "
         "aten::index_fill_ aten::index_reduce_",
-        scatter,
+        _scatter,
         "0, or 1 a value that is added; index, values and as many elements of the target once, read"
         " if added to",
         "their definition",
@@ -934,14 +934,14 @@ KINDS: Final = [
     Kind(
         "embedding backward",
         "aten::embedding_dense_backward",
-        embedding_backward,
+        _embedding_backward,
         "1 an element of the gradient; gradient, index and as many rows of the result once",
         "its definition",
     ),
     Kind(
         "gather",
         "aten::_embedding_bag aten::_embedding_bag_forward_only",
-        bags,
+        _bags,
         "1 an element that is added; index, offsets, the rows that they name (at most the whole"
         " table) and the result once",
         "their definition",
@@ -957,14 +957,14 @@ KINDS: Final = [
     Kind(
         "scatter",
         "aten::_index_put_impl_ aten::index_put_",
-        put,
+        _put,
         "0, or 1 a value that is added; values and as many elements of the target once",
         "their definition",
     ),
     Kind(
         "compiled",
         "triton_poi_* triton_red_* triton_per_*",
-        compiled,
+        _compiled,
         "not known; each tensor once, at most as many elements as the kernel has places",
         "torch/_inductor/codegen/triton.py",
     ),

@@ -14,7 +14,7 @@ from llmprof.theory.calls.work import Kind, Work
 from llmprof.theory.work import distinct_experts
 
 
-def choose(call: Call) -> Work:
+def _choose(call: Call) -> Work:
     """``(weights, experts, rows, logits)``: a softmax over the experts, and the chosen ones."""
     weights, experts, rows, logits = (
         call.tensor(0, 2),
@@ -26,7 +26,7 @@ def choose(call: Call) -> Work:
     return Work(5.0 * logits.elements, logits.bytes, written)
 
 
-def add_up(call: Call) -> Work:
+def _add_up(call: Call) -> Work:
     """``(tokens, experts of a token, size)`` into ``(tokens, size)``."""
     parts, out = call.tensor(0, 3), call.tensor(1, 2)
     return Work(float(parts.elements - out.elements), parts.bytes, out.elements * out.width)
@@ -45,7 +45,7 @@ _BLOCK_OF_4_BITS: Final = 17 / 32
 """Bytes of a weight of four bits with a scale of eight for each block of 32."""
 
 
-def fused(call: Call) -> Work:
+def _fused(call: Call) -> Work:
     """Both products of the chosen experts; their sizes are those of the routing and the
     activation inside.
     """
@@ -210,7 +210,7 @@ def _matrix(x: Tensor, weight: Tensor) -> str:
     )
 
 
-def grouped(
+def _grouped(
     call: Call, x: int = 0, weight: int = 1, out: int | None = None, chosen: int | None = None
 ) -> Work:
     """Rows times the weights of their group, ``(…, k)`` with ``(groups, k, n)`` or ``(groups, n,
@@ -242,13 +242,13 @@ def grouped(
     return Work(2.0 * rows * k * n, read, written, _matrix(given, weights), assumed)
 
 
-def megablocks(call: Call) -> Work:
+def _megablocks(call: Call) -> Work:
     """``(rows, weights, sizes, transposed)``; other libraries give their functions of this name
     other arguments.
     """
     if not isinstance(call.get(3), bool):
         raise NoWorkError(f"this {call.operator} is not that of grouped_gemm")
-    return grouped(call)
+    return _grouped(call)
 
 
 def _gradient(call: Call, a: Tensor, b: Tensor) -> Work:
@@ -283,7 +283,7 @@ def _number_of(call: Call, chosen: int) -> int:
     return active
 
 
-def with_weights(
+def _with_weights(
     call: Call, x: int = 0, first: int = 1, second: int = 2, chosen: int = 4, *, fused: bool = False
 ) -> Work:
     """Both products by ``(tokens, first weights, second weights, …, chosen, …)``.
@@ -353,7 +353,7 @@ def _both(
     )
 
 
-def tensorrt(call: Call) -> Work:
+def _tensorrt(call: Call) -> Work:
     """TensorRT-LLM's ``(tokens, chosen, …, first weights, [biases,] second weights, …, type, tp,
     rank, ep, …)``.
     """
@@ -362,10 +362,10 @@ def tensorrt(call: Call) -> Work:
     numbers = [each for each in call.arguments[second + 1 :] if isinstance(each, float)]
     if len(numbers) < 4 or numbers[3] != 1:
         raise NoWorkError(SPREAD)
-    return with_weights(call, 0, 3, second, 1, fused=True)
+    return _with_weights(call, 0, 3, second, 1, fused=True)
 
 
-def runner(call: Call, first: int = 4, second: int = 6) -> Work:
+def _runner(call: Call, first: int = 4, second: int = 6) -> Work:
     """``(logits, bias, tokens, …, weights, …, experts, chosen, _, _, inner size, first expert,
     experts here, …)``.
     """
@@ -395,7 +395,7 @@ def runner(call: Call, first: int = 4, second: int = 6) -> Work:
     )
 
 
-def packed(call: Call) -> Work:
+def _packed(call: Call) -> Work:
     """Rows ``(…, k)`` into ``(…, n)`` with packed weights of each expert and scales of (experts,
     …, n) or (…, n, …).
     """
@@ -432,21 +432,21 @@ KINDS: Final = [
     Kind(
         "moe_routing",
         "_moe_C::topk_softmax",
-        choose,
+        _choose,
         "5 a logit; logits and results once",
         "vllm/csrc/moe",
     ),
     Kind(
         "moe_routing",
         "_moe_C::moe_sum sgl_kernel::moe_sum",
-        add_up,
+        _add_up,
         "an addition for each part but the first; parts and result once",
         "vllm/csrc/moe",
     ),
     Kind(
         "moe_experts",
         "vllm::moe_forward vllm::moe_forward_shared",
-        fused,
+        _fused,
         "2 x routed tokens x 3 size x inner size; tokens, activations and the weights of E (1 - (1"
         " - k/E)^T) of E experts once",
         "llmprof.theory.work",
@@ -456,14 +456,14 @@ KINDS: Final = [
         "moe_experts",
         "vllm::fused_experts vllm::inplace_fused_experts vllm::outplace_fused_experts "
         "sglang::inplace_fused_experts sglang::outplace_fused_experts",
-        with_weights,
+        _with_weights,
         f"{_BOTH}; tokens, activations, result and {_REACHED}",
         "vllm, layers/fused_moe/fused_moe.py",
     ),
     Kind(
         "moe_experts",
         "vllm::rocm_aiter_fused_moe vllm::rocm_aiter_asm_moe_tkw1 aiter::fused_moe_ aiter::ck_moe",
-        partial(with_weights, fused=True),
+        partial(_with_weights, fused=True),
         f"{_BOTH}; {_ENDS}",
         "vllm/_aiter_ops.py, aiter/fused_moe.py",
         whole=True,
@@ -472,7 +472,7 @@ KINDS: Final = [
         "moe_experts",
         "aiter::fmoe aiter::fmoe_g1u1 aiter::fmoe_g1u1_a16 aiter::fmoe_int8_g1u0 "
         "aiter::fmoe_int8_g1u0_a16 aiter::fmoe_fp8_g1u1_a16 aiter::fmoe_fp8_blockscale_g1u1",
-        partial(with_weights, x=1, first=2, second=3, chosen=8, fused=True),
+        partial(_with_weights, x=1, first=2, second=3, chosen=8, fused=True),
         f"{_BOTH}; {_ENDS}",
         "aiter/ops/moe_op.py",
         whole=True,
@@ -480,7 +480,7 @@ KINDS: Final = [
     Kind(
         "moe_experts",
         "trtllm::fused_moe",
-        tensorrt,
+        _tensorrt,
         f"{_BOTH}; {_ENDS}",
         "tensorrt_llm/_torch/custom_ops/torch_custom_ops.py",
         whole=True,
@@ -489,7 +489,7 @@ KINDS: Final = [
         "moe_experts",
         "trtllm::fp8_block_scale_moe_runner trtllm::fp4_block_scale_moe_runner "
         "vllm::flashinfer_fused_moe_blockscale_fp8",
-        runner,
+        _runner,
         f"{_BOTH}; {_ENDS}",
         "tensorrt_llm/_torch/custom_ops/trtllm_gen_custom_ops.py, vllm,"
         " layers/fused_moe/flashinfer_trtllm_moe.py",
@@ -498,7 +498,7 @@ KINDS: Final = [
     Kind(
         "moe_experts",
         "vllm::flashinfer_fused_moe_bf16",
-        partial(runner, first=3, second=4),
+        partial(_runner, first=3, second=4),
         f"{_BOTH}; {_ENDS}",
         "vllm, layers/fused_moe/flashinfer_trtllm_moe.py",
         whole=True,
@@ -506,35 +506,35 @@ KINDS: Final = [
     Kind(
         "moe_experts",
         "_moe_C::moe_wna16_gemm _moe_C::moe_wna16_marlin_gemm sgl_kernel::moe_wna16_marlin_gemm",
-        packed,
+        _packed,
         f"2 rows k n; rows, result, and zero points and {_REACHED}",
         "vllm/_custom_ops.py",
     ),
     Kind(
         "moe_experts",
         "sglang_profiler::fused_moe_triton_kernels_invoke_fused_moe_kernel*",
-        partial(grouped, out=3, chosen=8),
+        partial(_grouped, out=3, chosen=8),
         f"2 rows k n; rows, result and {_REACHED}",
         "sglang, layers/moe/fused_moe_triton",
     ),
     Kind(
         "moe_experts",
         "aiter::moe_cktile2stages_gemm1_ck aiter::moe_cktile2stages_gemm2_ck",
-        partial(grouped, out=2, chosen=6),
+        partial(_grouped, out=2, chosen=6),
         f"2 rows k n; rows, result and {_REACHED}",
         "aiter/ops/moe_op.py",
     ),
     Kind(
         "moe_experts",
         "aiter::ck_moe_stage1",
-        partial(grouped, out=6, chosen=7),
+        partial(_grouped, out=6, chosen=7),
         f"2 rows k n; rows, result and {_REACHED}",
         "aiter/ops/moe_op.py",
     ),
     Kind(
         "moe_experts",
         "aiter::ck_moe_stage2",
-        partial(grouped, weight=2, out=6, chosen=7),
+        partial(_grouped, weight=2, out=6, chosen=7),
         f"2 rows k n; rows, result and {_REACHED}",
         "aiter/ops/moe_op.py",
     ),
@@ -543,38 +543,38 @@ KINDS: Final = [
         "_C::cutlass_moe_mm _C::cutlass_fp4_group_mm _C::cutlass_mxfp4_group_mm"
         " _C::cutlass_w4a8_moe_mm _C::cutlass_blockwise_scaled_grouped_mm"
         " sgl_kernel::cutlass_fp4_group_mm sgl_kernel::cutlass_w4a8_moe_mm",
-        partial(grouped, x=1, weight=2, out=0),
+        partial(_grouped, x=1, weight=2, out=0),
         _GROUPS,
         "vllm/csrc/torch_bindings.cpp, sglang, sgl-kernel/csrc/common_extension.cc",
     ),
     Kind(
         "moe_experts",
         "sgl_kernel::fp8_blockwise_scaled_grouped_mm",
-        partial(grouped, x=6, weight=7, out=0),
+        partial(_grouped, x=6, weight=7, out=0),
         _GROUPS,
         "sglang, sgl-kernel/csrc/common_extension.cc",
     ),
     Kind(
         "moe_experts",
         "aten::_grouped_mm aten::_scaled_grouped_mm",
-        grouped,
+        _grouped,
         _GROUPS,
         "torch/utils/flop_counter.py",
     ),
     Kind(
         "moe_experts",
         "fbgemm::bf16bf16bf16_grouped_stacked fbgemm::f8f8bf16_rowwise_grouped_stacked",
-        grouped,
+        _grouped,
         _GROUPS,
         "FBGEMM, fbgemm_gpu/experimental/gen_ai/src/quantize",
     ),
-    Kind("moe_experts", "GroupedGemm", megablocks, _GROUPS, "grouped_gemm/ops.py"),
+    Kind("moe_experts", "GroupedGemm", _megablocks, _GROUPS, "grouped_gemm/ops.py"),
     Kind(
         "moe_experts",
         "primus_turbo::grouped_gemm_impl primus_turbo::grouped_gemm_csrc_impl "
         "primus_turbo::grouped_gemm_fp8_impl primus_turbo::grouped_gemm_variable_k_impl "
         "primus_turbo::grouped_gemm_fp8_variable_k_impl",
-        grouped,
+        _grouped,
         _GROUPS,
         "Primus-Turbo, primus_turbo/pytorch/kernels/grouped_gemm",
         whole=True,

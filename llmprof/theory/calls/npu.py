@@ -55,7 +55,7 @@ def _matrix(tensor: Tensor) -> str:
     return "" if tensor.format == "fp32" else tensor.format
 
 
-def matmul(call: Call) -> Work:
+def _matmul(call: Call) -> Work:
     """``a b (+ bias)``; whether an operand is transposed follows from the shape of the result."""
     a, b, out = _given(call, 0, 0), _given(call, 0, 1), _given(call, 1, 0)
     if min(len(a.shape), len(b.shape), len(out.shape)) < 2:
@@ -72,7 +72,7 @@ def matmul(call: Call) -> Work:
     return Work(flops, _bytes(_side(call, 0)), out.bytes, _matrix(a), "", _SOURCE, (batch, m, n))
 
 
-def stream(call: Call) -> Work:
+def _stream(call: Call) -> Work:
     """Every input and every result once."""
     inputs, results = _side(call, 0), _side(call, 1)
     if not _bytes(inputs + results):
@@ -82,18 +82,18 @@ def stream(call: Call) -> Work:
     )
 
 
-def fill(call: Call) -> Work:
+def _fill(call: Call) -> Work:
     """A value into every element of the result, whatever has its shape among the inputs."""
     return Work(0.0, 0.0, _given(call, 1, 0).bytes, "", "", _SOURCE)
 
 
-def part(call: Call) -> Work:
+def _part(call: Call) -> Work:
     """What the result has, read and written."""
     out = _given(call, 1, 0)
     return Work(0.0, out.bytes, out.bytes, "", "", _SOURCE)
 
 
-def gather(call: Call) -> Work:
+def _gather(call: Call) -> Work:
     """``(table, indices, axis)``: indices, the rows that they name (at most the whole table) and
     the result.
     """
@@ -101,7 +101,7 @@ def gather(call: Call) -> Work:
     return Work(0.0, indices.bytes + min(table.bytes, out.bytes), out.bytes, "", "", _SOURCE)
 
 
-def adam(call: Call) -> Work:
+def _adam(call: Call) -> Work:
     """``(weights, first moment, second moment, gradient, …)``: all are read, the first three are
     written in place.
     """
@@ -150,7 +150,7 @@ def _pairs(call: Call, queries: int, keys: int, mask: int) -> tuple[float, str]:
     return pairs_of(queries, keys, causal=True), "the mask for any lengths is causal"
 
 
-def attention(call: Call) -> Work:
+def _attention(call: Call) -> Work:
     """``FlashAttentionScore``:
 
     ``(q, k, v, pse, drop, padding, mask, …)`` into ``(maxima, sums, …, result)``.
@@ -164,7 +164,7 @@ def attention(call: Call) -> Work:
     )
 
 
-def attention_backward(call: Call) -> Work:
+def _attention_backward(call: Call) -> Work:
     """``FlashAttentionScoreGrad``:
 
     ``(q, k, v, dy, mask, maxima, sums, …, result, …)`` into three gradients.
@@ -189,14 +189,14 @@ KINDS: Final = [
     Kind(
         "gemm",
         _of("MatMul MatMulV2 MatMulV3 BatchMatMul BatchMatMulV2 BatchMatMulV3"),
-        matmul,
+        _matmul,
         "2 m n k; inputs and result once, of the shapes of the kernel",
         _PROTO,
     ),
     Kind(
         "attention",
         _of("FlashAttentionScore"),
-        attention,
+        _attention,
         "2 heads pairs (size of a key + size of a value); queries, keys, values and results once;"
         " the mask of 2048 x 2048 for any lengths leaves half of the pairs",
         _PROTO,
@@ -204,18 +204,18 @@ KINDS: Final = [
     Kind(
         "attention backward",
         _of("FlashAttentionScoreGrad"),
-        attention_backward,
+        _attention_backward,
         "2 heads pairs (3 x size of a key + 2 x size of a value); inputs but the mask, and"
         " gradients once",
         _PROTO,
     ),
     Kind(
-        "norm", _of("RmsNorm AddRmsNorm LayerNorm LayerNormV3 LayerNormV4"), stream, _ONCE, _PROTO
+        "norm", _of("RmsNorm AddRmsNorm LayerNorm LayerNormV3 LayerNormV4"), _stream, _ONCE, _PROTO
     ),
     Kind(
         "norm backward",
         _of("RmsNormGrad LayerNormGrad LayerNormGradV3 LayerNormV3Grad"),
-        stream,
+        _stream,
         _ONCE,
         _PROTO,
     ),
@@ -225,19 +225,19 @@ KINDS: Final = [
             "SwiGlu SwiGluGrad Gelu GeluV2 GeluGrad GeluGradV2 FastGelu FastGeluGrad Swish"
             " SwishGrad Relu ReluGrad Sigmoid SigmoidGrad Tanh TanhGrad"
         ),
-        stream,
+        _stream,
         _ONCE,
         _PROTO,
     ),
     Kind(
         "rope",
         _of("RotaryPositionEmbedding RotaryPositionEmbeddingGrad RotaryMul RotaryMulGrad"),
-        stream,
+        _stream,
         _ONCE,
         _PROTO,
     ),
     Kind(
-        "softmax", _of("SoftmaxV2 SoftmaxGrad LogSoftmaxV2 LogSoftmaxGrad"), stream, _ONCE, _PROTO
+        "softmax", _of("SoftmaxV2 SoftmaxGrad LogSoftmaxV2 LogSoftmaxGrad"), _stream, _ONCE, _PROTO
     ),
     Kind(
         "elementwise",
@@ -246,40 +246,44 @@ KINDS: Final = [
             " Reciprocal Cos Sin Maximum Minimum Greater GreaterEqual Less LessEqual Equal NotEqual"
             " LogicalAnd LogicalOr LogicalNot Cast ForeachAddListV2 ForeachMulScalarV2"
         ),
-        stream,
+        _stream,
         _ONCE,
         _PROTO,
     ),
     Kind(
-        "reduction", _of("ReduceSum ReduceMean ReduceMax ReduceMin LpNormV2"), stream, _ONCE, _PROTO
+        "reduction",
+        _of("ReduceSum ReduceMean ReduceMax ReduceMin LpNormV2"),
+        _stream,
+        _ONCE,
+        _PROTO,
     ),
-    Kind("top-k", _of("Sort TopKV2"), stream, _ONCE, _PROTO),
+    Kind("top-k", _of("Sort TopKV2"), _stream, _ONCE, _PROTO),
     Kind(
         "copy",
         _of("TensorMove Transpose ConcatD ConcatV2 Split SplitD SplitV SplitVD Pack"),
-        stream,
+        _stream,
         _ONCE,
         _PROTO,
     ),
     Kind(
         "copy",
         _of("Slice SliceD StridedSlice StridedSliceD"),
-        part,
+        _part,
         "0; the result read and written",
         _PROTO,
     ),
-    Kind("fill", _of("ZerosLike OnesLike Fill"), fill, "0; the result once", _PROTO),
+    Kind("fill", _of("ZerosLike OnesLike Fill"), _fill, "0; the result once", _PROTO),
     Kind(
         "gather",
         _of("GatherV2"),
-        gather,
+        _gather,
         "0; indices, the rows that they name (at most the whole table) and the result once",
         _PROTO,
     ),
     Kind(
         "optimizer",
         _of("ApplyAdamWV2"),
-        adam,
+        _adam,
         "not known; weights, both moments, gradient and what else it takes read, the first three"
         " written",
         _PROTO,

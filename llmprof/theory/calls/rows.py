@@ -30,7 +30,7 @@ _RMS_BACKWARD: Final = 9.0
 """Inverse root, times the weight, a sum (2), its term (3), the sum for the weight (2)."""
 
 
-def rms_norm(call: Call) -> Work:
+def _rms_norm(call: Call) -> Work:
     """``(out, input, weight)`` of vLLM and SGLang; ``(input, weight)`` where the second is the
     weight.
     """
@@ -41,7 +41,7 @@ def rms_norm(call: Call) -> Work:
     )
 
 
-def layer_norm_backward(call: Call) -> Work:
+def _layer_norm_backward(call: Call) -> Work:
     """``(gradient, input, …, weight)``: gradients of input, weight and bias."""
     grad, x = call.tensor(0), call.tensor(1)
     weights = [
@@ -52,7 +52,7 @@ def layer_norm_backward(call: Call) -> Work:
     return Work(work * x.elements, grad.bytes + x.bytes + weight, x.elements * x.width + weight)
 
 
-def pooled(call: Call) -> Work:
+def _pooled(call: Call) -> Work:
     """``(input, taps, stride, padding, dilation if the largest, ceil)``: a result for each
     window, or its place too.
     """
@@ -79,7 +79,7 @@ def pooled(call: Call) -> Work:
     )
 
 
-def pooled_backward(call: Call) -> Work:
+def _pooled_backward(call: Call) -> Work:
     """``(gradient, input, …, places)`` into the gradient of the input."""
     grad, x = call.tensor(0), call.tensor(1)
     return Work(float(grad.elements), grad.bytes + grad.elements * 8, x.elements * x.width)
@@ -93,13 +93,13 @@ def _sized(call: Call, place: int) -> int:
     return math.prod(shape[: len(shape) - len(sizes)]) * int(math.prod(sizes))
 
 
-def pooled_to(call: Call) -> Work:
+def _pooled_to(call: Call) -> Work:
     """``(input, sizes)``: each element of the input counts in a result; the largest has a place."""
     x, out = call.tensor(0), _sized(call, 1)
     return Work(float(x.elements), x.bytes, out * (x.width + 8 * ("max" in call.operator)))
 
 
-def upsampled(call: Call) -> Work:
+def _upsampled(call: Call) -> Work:
     """``(input, sizes, …)``, or backward ``(gradient, sizes, sizes of the input, …)``: two
     operations a neighbour.
     """
@@ -111,7 +111,7 @@ def upsampled(call: Call) -> Work:
     return Work(2.0 * taps * (x.elements if back else out), read * x.width, out * x.width)
 
 
-def padded(call: Call) -> Work:
+def _padded(call: Call) -> Work:
     """``(input, rows before and after each axis, the last axis first)``."""
     x, around = call.tensor(0), call.numbers(1)
     axes = x.shape[: len(x.shape) - len(around) // 2]
@@ -122,7 +122,7 @@ def padded(call: Call) -> Work:
     return Work(0.0, x.bytes, math.prod(axes) * math.prod(wide) * x.width)
 
 
-def sampled(call: Call) -> Work:
+def _sampled(call: Call) -> Work:
     """``(input, grid)``: each place of the grid lies between the elements of a cell."""
     x, grid = call.tensor(0), call.tensor(1)
     out = grid.elements // max(1, grid.shape[-1]) * x.shape[1]
@@ -134,14 +134,14 @@ _NEIGHBOURS: Final = {"bilinear": 4, "trilinear": 8, "bicubic": 16, "linear": 2}
 """Elements of the input that a result lies between."""
 
 
-def squared_error(call: Call) -> Work:
+def _squared_error(call: Call) -> Work:
     """Difference, square and sum; the sum or mean of all unless the call asks for none."""
     x, target = call.tensor(0), call.tensor(1)
     out = x.elements if call.number(3 if "entropy" in call.operator else 2, 1) == 0 else 1
     return Work(3.0 * x.elements, x.bytes + target.bytes, out * x.width)
 
 
-def picked(call: Call) -> Work:
+def _picked(call: Call) -> Work:
     """``(logarithms, targets, weights, reduction)``: the one that each target names; their mean
     unless told not to.
     """
@@ -150,7 +150,7 @@ def picked(call: Call) -> Work:
     return Work(float(target.elements), target.bytes + target.elements * x.width, out * x.width)
 
 
-def picked_backward(call: Call) -> Work:
+def _picked_backward(call: Call) -> Work:
     """``(gradient, logarithms, targets, …)``: one element for each target; the zeros are another
     operator's.
     """
@@ -158,7 +158,7 @@ def picked_backward(call: Call) -> Work:
     return Work(float(target.elements), grad.bytes + target.bytes, target.elements * x.width)
 
 
-def softmax_backward(call: Call) -> Work:
+def _softmax_backward(call: Call) -> Work:
     """``(gradient, result, axis, type of the input)``: product, sum, difference and product of
     each element.
     """
@@ -167,7 +167,7 @@ def softmax_backward(call: Call) -> Work:
     return Work(4.0 * grad.elements, grad.bytes + out.bytes, grad.elements * width)
 
 
-def softmax(call: Call) -> Work:
+def _softmax(call: Call) -> Work:
     """Maximum, difference, exp, sum and quotient of each element."""
     x, said = call.tensor(0), call.get(2)
     width = (4 if said else x.width) if isinstance(said, bool) else _width(call, 2, x.width)
@@ -193,7 +193,7 @@ _PAIRS: Final = ("aten::var_mean", "aten::std_mean", "aten::aminmax")
 """Reductions to two numbers."""
 
 
-def reduction(call: Call) -> Work:
+def _reduction(call: Call) -> Work:
     """One operation an element of the input; the result has an element for each of the other
     axes.
     """
@@ -222,7 +222,7 @@ def reduction(call: Call) -> Work:
     return Work(float(x.elements) if floats else 0.0, x.bytes, out * width)
 
 
-def scan(call: Call) -> Work:
+def _scan(call: Call) -> Work:
     """A result for each element."""
     x = call.tensor(0)
     floats = x.format.startswith(("fp", "bf"))
@@ -233,7 +233,7 @@ def scan(call: Call) -> Work:
     return Work(float(x.elements) if floats else 0.0, x.bytes, x.elements * width)
 
 
-def chosen(call: Call) -> Work:
+def _chosen(call: Call) -> Work:
     """The largest values of each row and their places."""
     x = call.tensor(0)
     many = call.number(1) if call.operator == "aten::topk" else x.shape[-1] if x.shape else 1
@@ -243,14 +243,14 @@ def chosen(call: Call) -> Work:
     return Work(0.0, x.bytes, out * (x.width + 8))
 
 
-def drawn(call: Call) -> Work:
+def _drawn(call: Call) -> Work:
     """``(weights of each row, number)``: places that are drawn by chance."""
     x = call.tensor(0)
     rows = x.elements // max(1, x.shape[-1]) if x.shape else 1
     return Work(float(x.elements), x.bytes, rows * call.number(1) * 8)
 
 
-def routed(call: Call) -> Work:
+def _routed(call: Call) -> Work:
     """``(logits, …)`` into weights of 32 bits and places of 32 bits of the chosen experts, whose
     number is a place.
     """
@@ -264,7 +264,7 @@ def routed(call: Call) -> Work:
     )
 
 
-def unpacked(call: Call) -> Work:
+def _unpacked(call: Call) -> Work:
     """``(numbers of four bits, scales, …)`` into numbers of the type of the scales, or of one
     that is asked for.
     """
@@ -275,7 +275,7 @@ def unpacked(call: Call) -> Work:
     return Work(2.0 * out, packed.bytes + scales.bytes + (zeros.bytes if zeros else 0), out * width)
 
 
-def looked_up(call: Call) -> Work:
+def _looked_up(call: Call) -> Work:
     """Places of values among sorted boundaries, ``(values, boundaries)`` or the other way."""
     sort = "search" in call.operator
     x, bounds = call.tensor(1 if sort else 0), call.tensor(0 if sort else 1)
@@ -337,7 +337,7 @@ KINDS: Final = [
         " aiter::rmsnorm2d_fwd aiter::rms_norm_cu sgl_kernel::gemma_rmsnorm flashinfer::rmsnorm"
         " flashinfer::gemma_rmsnorm trtllm::flashinfer_rmsnorm trtllm::flashinfer_gemma_rmsnorm"
         " LigerRMSNormFunction FusedRMSNormAffineFunction",
-        rms_norm,
+        _rms_norm,
         "4 an element; input, weight and result once",
         "vllm/csrc/layernorm_kernels.cu",
     ),
@@ -416,7 +416,7 @@ KINDS: Final = [
         "norm backward",
         "aten::native_layer_norm_backward aten::native_group_norm_backward "
         "aten::_fused_rms_norm_backward",
-        layer_norm_backward,
+        _layer_norm_backward,
         "13 an element (RMS norm: 9); gradient, input, weight, and the gradients of input and"
         " weight once",
         "its definition",
@@ -454,7 +454,7 @@ KINDS: Final = [
         "pooling",
         "aten::max_pool2d_with_indices aten::max_pool3d_with_indices aten::avg_pool2d"
         " aten::avg_pool3d",
-        pooled,
+        _pooled,
         "an operation for each tap of each result; input, results and places of the largest once",
         "its definition",
     ),
@@ -462,7 +462,7 @@ KINDS: Final = [
         "pooling",
         "aten::_adaptive_avg_pool2d aten::_adaptive_avg_pool3d aten::adaptive_max_pool2d "
         "aten::adaptive_max_pool3d",
-        pooled_to,
+        _pooled_to,
         "1 an element; input, results and places of the largest once",
         "its definition",
     ),
@@ -477,7 +477,7 @@ KINDS: Final = [
     Kind(
         "upsampling",
         " ".join(f"aten::{how} aten::{how}_backward" for how in _UPSAMPLES.split()),
-        upsampled,
+        _upsampled,
         "2 a neighbour of a result (nearest: 0); input and result once",
         "their definition",
     ),
@@ -485,14 +485,14 @@ KINDS: Final = [
         "copy",
         "aten::reflection_pad1d aten::reflection_pad2d aten::reflection_pad3d"
         " aten::replication_pad1d aten::replication_pad2d aten::replication_pad3d",
-        padded,
+        _padded,
         "0; input and result once",
         "their definition",
     ),
     Kind(
         "upsampling",
         "aten::grid_sampler_2d aten::grid_sampler_3d",
-        sampled,
+        _sampled,
         "2 a neighbour of a result; grid, input and result once",
         "their definition",
     ),
@@ -500,28 +500,28 @@ KINDS: Final = [
         "pooling",
         "aten::max_pool2d_with_indices_backward aten::max_pool3d_with_indices_backward "
         "aten::adaptive_max_pool2d_backward aten::adaptive_max_pool3d_backward",
-        pooled_backward,
+        _pooled_backward,
         "1 a result; its gradient, places, and the gradient of the input once",
         "its definition",
     ),
     Kind(
         "loss",
         "aten::mse_loss aten::smooth_l1_loss aten::huber_loss aten::binary_cross_entropy",
-        squared_error,
+        _squared_error,
         "3 an element; input, target and result once",
         "its definition",
     ),
     Kind(
         "loss",
         "aten::nll_loss_forward aten::nll_loss2d_forward",
-        picked,
+        _picked,
         "1 a target; targets, the logarithms that they name, and the result once",
         "its definition",
     ),
     Kind(
         "loss",
         "aten::nll_loss_backward aten::nll_loss2d_backward",
-        picked_backward,
+        _picked_backward,
         "1 a target; targets and the elements that they name once",
         "its definition",
     ),
@@ -537,7 +537,7 @@ KINDS: Final = [
         "softmax",
         "aten::_softmax aten::softmax aten::_log_softmax aten::log_softmax"
         " ScaledUpperTriangMaskedSoftmax aten::_masked_softmax",
-        softmax,
+        _softmax,
         "5 an element; input and result once",
         "its definition",
     ),
@@ -545,7 +545,7 @@ KINDS: Final = [
     Kind(
         "softmax backward",
         "aten::_softmax_backward_data aten::_log_softmax_backward_data",
-        softmax_backward,
+        _softmax_backward,
         "4 an element; gradient, result and the gradient of the input once",
         "its definition",
     ),
@@ -554,7 +554,7 @@ KINDS: Final = [
         "aten::mean aten::sum aten::amax aten::amin aten::max aten::min aten::argmax aten::argmin "
         "aten::prod aten::any aten::all aten::var aten::std aten::norm aten::linalg_vector_norm "
         "aten::nansum aten::var_mean aten::std_mean aten::aminmax",
-        reduction,
+        _reduction,
         "1 an element of the input, where numbers are floats; input and result once",
         "its definition",
     ),
@@ -562,14 +562,14 @@ KINDS: Final = [
         "reduction",
         "aten::cumsum aten::cumprod aten::logcumsumexp aten::cummax aten::cummin "
         "aten::cumsum_ aten::cumprod_",
-        scan,
+        _scan,
         "1 an element; input and result once",
         "its definition",
     ),
     Kind(
         "top-k",
         "aten::topk aten::sort",
-        chosen,
+        _chosen,
         "0; input, values and places once",
         "its definition",
     ),
@@ -607,7 +607,7 @@ KINDS: Final = [
     Kind(
         "moe_routing",
         "_moe_C::grouped_topk sgl_kernel::moe_fused_gate sgl_kernel::kimi_k2_moe_fused_gate",
-        routed,
+        _routed,
         "5 a logit; logits, bias, weights and places once",
         "vllm/csrc/moe, sgl-kernel/csrc/moe",
     ),
@@ -693,21 +693,21 @@ KINDS: Final = [
     Kind(
         "quantize",
         "_C::awq_dequantize sgl_kernel::awq_dequantize bitsandbytes::dequantize_4bit",
-        unpacked,
+        _unpacked,
         "2 an element of the result; packed numbers, scales, zero points and result once",
         "vllm/csrc/quantization/awq, bitsandbytes/_ops.py",
     ),
     Kind(
         "sampling",
         "aten::multinomial",
-        drawn,
+        _drawn,
         "1 an element; input and places once",
         "its definition",
     ),
     Kind(
         "search",
         "aten::bucketize aten::searchsorted",
-        looked_up,
+        _looked_up,
         "0; values, boundaries and places once",
         "their definition",
     ),

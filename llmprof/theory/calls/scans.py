@@ -14,7 +14,7 @@ from llmprof.theory.calls.work import Kind, Work
 _LEAST: Final = "token by token: chunked kernels do more"
 
 
-def selective(call: Call) -> Work:
+def _selective(call: Call) -> Work:
     """Mamba's ``(u, delta, A, B, C, D, z, …, ends, …, states)``: inputs of (…, channels, tokens),
     states of a channel.
 
@@ -44,7 +44,7 @@ def selective(call: Call) -> Work:
     return Work(8.0 * u.elements * size, read + kept, u.elements * u.width + kept)
 
 
-def chunked(call: Call) -> Work:
+def _chunked(call: Call) -> Work:
     """Mamba-2's ``(x, delta, A, B, C, chunk, D, z, …, first states, …)``; x of (batch, tokens,
     heads, size).
     """
@@ -54,7 +54,7 @@ def chunked(call: Call) -> Work:
     return Work(4.0 * x.elements * b.shape[3], read, x.elements * x.width, x.format, _LEAST)
 
 
-def split(call: Call) -> Work:
+def _split(call: Call) -> Work:
     """Mamba-2 between its projections, ``(projected, taps, bias, …, A, D, chunk, …, heads' size,
     groups, …)``.
 
@@ -78,7 +78,7 @@ def split(call: Call) -> Work:
     )
 
 
-def convolution(call: Call) -> Work:
+def _convolution(call: Call) -> Work:
     """A causal convolution of each channel, ``(x, taps, bias, …)`` or ``(x, states, taps, bias,
     …)`` of one step.
 
@@ -107,7 +107,7 @@ def convolution(call: Call) -> Work:
     return Work(2.0 * x.elements * wide, read, x.elements * x.width + kept[1])
 
 
-def convolution_backward(call: Call) -> Work:
+def _convolution_backward(call: Call) -> Work:
     """``(x, taps, bias, gradient, …, gradient of x, of taps, of bias, …)``: two products as
     large as forward.
     """
@@ -118,7 +118,7 @@ def convolution_backward(call: Call) -> Work:
     return Work(4.0 * x.elements * taps.shape[1], x.bytes + taps.bytes + gradient.bytes, written)
 
 
-def mixer(call: Call) -> Work:
+def _mixer(call: Call) -> Work:
     """Mamba-2 of vLLM between its projections, ``(projected, out)``: convolution and scan of each
     token.
 
@@ -169,7 +169,7 @@ def mixer(call: Call) -> Work:
     )
 
 
-def linear(call: Call, products: int = 3) -> Work:
+def _linear(call: Call, products: int = 3) -> Work:
     """``(q, k, v, gates …, states, ends, …)`` of (batch, tokens, heads, size): the least work,
     token by token.
 
@@ -204,7 +204,7 @@ def linear(call: Call, products: int = 3) -> Work:
     return Work(flops, read, v.elements * v.width + kept, q.format, _LEAST)
 
 
-def lightning(call: Call) -> Work:
+def _lightning(call: Call) -> Work:
     """A step of ``(q, k, v, states, slopes, out, new states)``; states are (batch, heads, key
     size, value size).
     """
@@ -222,7 +222,7 @@ def lightning(call: Call) -> Work:
     )
 
 
-def gated_delta(call: Call) -> Work:
+def _gated_delta(call: Call) -> Work:
     """``(queries, keys and values of a token, gates, gates, out, …)`` between projections;
     states are those inside.
     """
@@ -261,7 +261,7 @@ def gated_delta(call: Call) -> Work:
     )
 
 
-def kimi(call: Call) -> Work:
+def _kimi(call: Call) -> Work:
     """Kimi's delta attention, ``(q, k, v, decay, beta, out)``: the least work, token by token."""
     q, k, v = (call.tensor(place, 2) for place in range(3))
     decay, beta, out = call.tensor(3, 4), call.tensor(4), call.tensor(5, 4)
@@ -288,7 +288,7 @@ KINDS: Final = [
     Kind(
         "scan",
         "vllm::mamba_mixer2",
-        mixer,
+        _mixer,
         "6 heads size states and 2 taps channels a token; inputs and result "
         "once, and the states of each sequence written, and read where it generates",
         _WORK,
@@ -298,7 +298,7 @@ KINDS: Final = [
     Kind(
         "scan",
         "_C::selective_scan_fwd SelectiveScanFn",
-        selective,
+        _selective,
         "8 channels states a token; inputs and result "
         "once, and the state of each sequence that has one read and written",
         "mamba_ssm, csrc/selective_scan",
@@ -307,7 +307,7 @@ KINDS: Final = [
     Kind(
         "scan",
         "MambaChunkScanCombinedFn",
-        chunked,
+        _chunked,
         "4 heads size states a token; inputs and result once",
         "mamba_ssm/ops/triton/ssd_combined.py",
         whole=True,
@@ -315,7 +315,7 @@ KINDS: Final = [
     Kind(
         "scan",
         "MambaSplitConv1dScanCombinedFn",
-        split,
+        _split,
         "4 heads size states a token; inputs and result once",
         "mamba_ssm/ops/triton/ssd_combined.py",
     ),
@@ -324,7 +324,7 @@ KINDS: Final = [
         "DaoAILab::_causal_conv1d_fwd_cpp DaoAILab::_causal_conv1d_update_cpp _C::causal_conv1d_fwd"
         " _C::causal_conv1d_update sgl_kernel::causal_conv1d_fwd sgl_kernel::causal_conv1d_update"
         " trtllm::causal_conv1d_fwd trtllm::causal_conv1d_update",
-        convolution,
+        _convolution,
         "2 taps a channel and token; inputs, "
         "result and taps once, and the last inputs of each sequence that has them read and written",
         "causal_conv1d/cpp_functions.py, vllm/csrc/torch_bindings.cpp",
@@ -332,14 +332,14 @@ KINDS: Final = [
     Kind(
         "convolution",
         "DaoAILab::_causal_conv1d_bwd_cpp",
-        convolution_backward,
+        _convolution_backward,
         "4 taps a channel and token; inputs and gradients once",
         "causal_conv1d/cpp_functions.py",
     ),
     Kind(
         "scan",
         "vllm::kda_attention",
-        kimi,
+        _kimi,
         "6 K V a head and token; inputs and result once, and the state of each "
         "sequence written, and read where it generates",
         _WORK,
@@ -350,7 +350,7 @@ KINDS: Final = [
         "scan",
         "vllm::gdn_attention_core vllm::qwen_gdn_attention_core"
         " aiter::linear_attention_with_output_base",
-        gated_delta,
+        _gated_delta,
         "6 K V a head and token; inputs and result once, and the state of each sequence written,"
         " and read where it generates",
         _WORK,
@@ -361,7 +361,7 @@ KINDS: Final = [
         "scan",
         "ChunkGatedDeltaRuleFunction ChunkDeltaRuleFunction ChunkKDAFunction"
         " FusedRecurrentFunction",
-        linear,
+        _linear,
         f"6 K V a head and token; {_ONCE}",
         _WORK,
         whole=True,
@@ -369,7 +369,7 @@ KINDS: Final = [
     Kind(
         "scan",
         "ChunkGLAFunction ChunkSimpleGLAFunction ChunkRWKV6Function",
-        partial(linear, products=2),
+        partial(_linear, products=2),
         f"4 K V a head and token; {_ONCE}",
         "flash-linear-attention, fla/ops",
         whole=True,
@@ -377,7 +377,7 @@ KINDS: Final = [
     Kind(
         "scan",
         "ChunkDPLRDeltaRuleFunction FusedRecurrentRWKV7Function",
-        partial(linear, products=4),
+        partial(_linear, products=4),
         f"8 K V a head and token; {_ONCE}",
         "flash-linear-attention, fla/ops",
         whole=True,
@@ -385,7 +385,7 @@ KINDS: Final = [
     Kind(
         "scan",
         "sgl_kernel::lightning_attention_decode",
-        lightning,
+        _lightning,
         f"4 K V a head and token; {_ONCE}",
         "sglang, sgl-kernel/csrc/attention",
     ),

@@ -139,10 +139,10 @@ def test_a_kind_of_operator_of_another_package(install):
     """
     install(code, "acme_llmprof:KINDS", plugins.OPERATORS)
     with pytest.warns(PluginWarning, match=r"\(llmprof\.operators\)"):
-        found = calls.kind_of("acme::mix")
+        found = calls.operator_kind("acme::mix")
     assert found is not None
-    assert calls.work_of(calls.recorded("acme::mix", "[[4]]", '["float"]')).read == 16
-    assert calls.kind_of("aten::mm").name == "gemm"  # llmprof's own stays
+    assert calls.work_of(calls.parse_call("acme::mix", "[[4]]", '["float"]')).read == 16
+    assert calls.operator_kind("aten::mm").name == "gemm"  # llmprof's own stays
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from llmprof.findings import sentences
 from llmprof.names.tiles import Tile, tile
-from llmprof.theory.calls import Work
+from llmprof.theory.calls import CallWork
 from llmprof.theory.hardware import Device
 
 CAUSES: Final[tuple[str, ...]] = ("other_kernels", "start", "few_blocks", "waves", "padding")
@@ -90,7 +90,7 @@ class _Spread:
     tiles: int | None
 
 
-def _spread(launch: Launch, work: Work, multiprocessors: int) -> _Spread | None:
+def _spread(launch: Launch, work: CallWork, multiprocessors: int) -> _Spread | None:
     """None where neither launch nor name says how the work is divided."""
     shape = tile(launch.kernel) if work.result else None
     tiles, padded = None, 1.0
@@ -114,7 +114,7 @@ def _spread(launch: Launch, work: Work, multiprocessors: int) -> _Spread | None:
 
 
 def shortfall(
-    work: Work, bound_ns: float, launch: Launch, device: Device, start_ns: float
+    work: CallWork, bound_ns: float, launch: Launch, device: Device, start_ns: float
 ) -> dict[str, Any]:
     """Columns ``tile, blocks, turns``, the share of each cause, ``cause`` and ``reason`` of a
     call.
@@ -184,7 +184,7 @@ _NARROW: Final = re.compile(r"align[124](?!\d)")
 
 
 def _of_spread(
-    spread: _Spread, work: Work, launch: Launch, device: Device, left: float
+    spread: _Spread, work: CallWork, launch: Launch, device: Device, left: float
 ) -> dict[str, float]:
     """What a kernel of ``left`` ns would gain with enough blocks, with full turns and without
     padding.

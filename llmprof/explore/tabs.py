@@ -22,7 +22,7 @@ from llmprof.charts.base.bars import STYLE, step_bars
 from llmprof.errors import LlmprofError, listed
 from llmprof.explore.base.widget import Explorer, show_kept, smaller
 from llmprof.explore.header.explorer import Header
-from llmprof.explore.trying import Call, tryings
+from llmprof.explore.trying import PageCall, tryings
 from llmprof.findings.facts import facts_in_words, run_facts
 from llmprof.findings.hardware import launches_in_a_row
 from llmprof.findings.order import chained, first_sentence, number_of, so, times_in_words
@@ -77,7 +77,7 @@ class Front(ipywidgets.VBox):  # type: ignore[misc]
         findings: pl.DataFrame | None = None,
         *,
         run: Run | None = None,
-        call: Call = lambda function: function(),
+        call: PageCall = lambda function: function(),
     ) -> None:
         super().__init__()
         self._show = show
@@ -284,7 +284,7 @@ class Given:
 
 
 @dataclass(frozen=True)
-class Panel:
+class Tab:
     """One tab: its name, its title, the function that makes its widget, and the computations
     before it.
     """
@@ -325,55 +325,55 @@ def _then(words: str, compute: Callable[[Given], object]) -> Callable[[Given], S
 
 
 PANELS: Final = (
-    Panel(
+    Tab(
         "timeline",
         "Timeline",
         lambda g: explore.timeline(g.trace, metrics=g.metrics, run=g.run),
         lambda _: [],
     ),
-    Panel(
+    Tab(
         "requests",
         "Requests",
         lambda g: explore.requests(_run(g)),
         lambda g: [("finding steps", lambda: analyze.steps(g.trace))],
     ),
-    Panel(
+    Tab(
         "layers",
         "Layers",
         lambda g: explore.layers(g.trace),
         _then("measuring layers", lambda g: analyze.layers(g.trace)),
     ),
-    Panel(
+    Tab(
         "overlap",
         "Overlap",
         lambda g: explore.overlap(g.trace, other=g.other),
         _then("measuring overlap", lambda g: analyze.overlap(g.trace, by=("rank", "step"))),
     ),
-    Panel(
+    Tab(
         "collectives",
         "Collectives",
         lambda g: explore.collectives(g.trace),
         _then("comparing the ranks", lambda g: analyze.collectives(g.trace)),
     ),
-    Panel(
+    Tab(
         "ranks",
         "Ranks",
         lambda g: explore.ranks(g.trace),
         _then("comparing the steps of the ranks", lambda g: analyze.ranks(g.trace, by="step")),
     ),
-    Panel(
+    Tab(
         "what_if",
         "What if",
         lambda g: explore.what_if(g.trace),
         _then("building the graph of what waits for what", lambda g: graph(g.trace)),
     ),
-    Panel(
+    Tab(
         "kernels",
         "Kernels",
         lambda g: explore.kernels(g.trace, metrics=g.metrics),
         _then("adding up kernels", lambda g: kernels_within(g.trace)),
     ),
-    Panel(
+    Tab(
         "compare",
         "Compare",
         lambda g: explore.compare(g.trace, _other(g), names=g.names),
@@ -415,7 +415,7 @@ class Preparation(threading.Thread):
             self._all_done()
 
 
-def said(text: str) -> Any:
+def wrapped_text(text: str) -> Any:
     """A text that goes on in a new line where the window is narrow; a label of ipywidgets is cut
     there.
     """
@@ -435,7 +435,7 @@ def _findings_of(given: Given) -> pl.DataFrame:
     return analyze.findings(given.trace) if given.profile is None else given.profile
 
 
-FINDINGS: Final = Panel(
+FINDINGS: Final = Tab(
     "findings", "Findings", _no_panel, _then("finding what takes the time", _findings_of)
 )
 """The first tab."""
@@ -560,7 +560,7 @@ class Open(ipywidgets.VBox):  # type: ignore[misc]
         made = self._made.get(self._panels[self.selected_index].name)
         return made.selected if made is not None else pl.DataFrame()
 
-    def _panel(self, name: str) -> Panel:
+    def _panel(self, name: str) -> Tab:
         panels = {panel.name: panel for panel in self._panels}
         if name not in panels:
             raise LlmprofError(
@@ -568,11 +568,11 @@ class Open(ipywidgets.VBox):  # type: ignore[misc]
             )
         return panels[name]
 
-    def _box(self, panel: Panel) -> ipywidgets.VBox:
+    def _box(self, panel: Tab) -> ipywidgets.VBox:
         box: ipywidgets.VBox = self.tabs.children[self._panels.index(panel)]
         return box
 
-    def _place(self, panel: Panel) -> Explorer:
+    def _place(self, panel: Tab) -> Explorer:
         """Make the explorer of a tab, unless it exists, put it into the tab, and link it with
         the others.
         """
@@ -604,7 +604,7 @@ class Open(ipywidgets.VBox):  # type: ignore[misc]
             or panel.name in self._preparing
         ):
             return
-        words, cancel = said(""), ipywidgets.Button(description="Cancel")
+        words, cancel = wrapped_text(""), ipywidgets.Button(description="Cancel")
         bar = ipywidgets.IntProgress(0, 0, 1)
 
         def told(what: str, done: int, total: int) -> None:
@@ -618,7 +618,7 @@ class Open(ipywidgets.VBox):  # type: ignore[misc]
             self._preparing.pop(panel.name, None)
             again = ipywidgets.Button(description="Go on")
             again.on_click(lambda _button: self._shown(self._panels.index(panel)))
-            self._box(panel).children = [_row(said(f"{panel.title}: cancelled"), again)]
+            self._box(panel).children = [_row(wrapped_text(f"{panel.title}: cancelled"), again)]
 
         cancel.on_click(cancelled)
         preparation = Preparation(panel.stages(self._given), told, finished)
@@ -635,7 +635,7 @@ class Open(ipywidgets.VBox):  # type: ignore[misc]
         else:
             function()
 
-    def _show_or_say(self, panel: Panel) -> None:
+    def _show_or_say(self, panel: Tab) -> None:
         given = self._given
         try:
             if panel is FINDINGS:
@@ -650,7 +650,7 @@ class Open(ipywidgets.VBox):  # type: ignore[misc]
             else:
                 self._place(panel)
         except LlmprofError as error:
-            self._box(panel).children = [said(f"{panel.title}: {error}")]
+            self._box(panel).children = [wrapped_text(f"{panel.title}: {error}")]
         self._preparing.pop(panel.name, None)
 
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:

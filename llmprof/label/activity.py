@@ -436,7 +436,7 @@ def operator_categories(events: pl.DataFrame, trace: Trace, *, shared: bool = Fa
     row = found["row"].set(~launched, None)
     names_of = calls["name"][row]
     return (
-        names.operator_categories(_looked_up(names_of, row, calls))
+        names.categories_of_operators(_looked_up(names_of, row, calls))
         .cast(CATEGORY)
         .alias("of_operator")
     )
@@ -531,7 +531,7 @@ def _ops_as_activity(ops: pl.DataFrame) -> pl.DataFrame:
         if "ort_op" in ops.columns
         else ops["name"]
     )
-    of_operator = names.operator_categories(called)
+    of_operator = names.categories_of_operators(called)
     named = names.named_categories(called)
     by = first_true(
         {"operator": pl.lit(of_operator.is_not_null()), "name": pl.lit(named.is_not_null())}

@@ -102,7 +102,7 @@ def notebook_data(name: str) -> Path:
     return folder
 
 
-def describe(name: str) -> Sample:
+def describe_sample(name: str) -> Sample:
     """Description of a sample: what ran in it, and its origin."""
     folder = samples_folder()
     if name not in (names := _names(folder)):
@@ -121,12 +121,12 @@ def describe(name: str) -> Sample:
         ) from error
 
 
-def files(name: str) -> list[Path]:
+def sample_files(name: str) -> list[Path]:
     """Trace files of a sample, in the order of the ranks; for a run folder, the files in
     ``traces``.
     """
     folder = samples_folder() / name
-    listed = describe(name).files
+    listed = describe_sample(name).files
     paths = []
     for file in [file for file in listed if file.name.startswith(_TRACES)] or listed:
         path = folder / file.name
@@ -183,7 +183,7 @@ def samples() -> pl.DataFrame:
         "here": pl.Boolean,
         **dict.fromkeys(("captured", "licence", "description"), pl.String),
     }
-    heads = [describe(name) for name in _names(samples_folder())]
+    heads = [describe_sample(name) for name in _names(samples_folder())]
     rows = [
         msgspec.structs.asdict(head)
         | {
@@ -223,10 +223,10 @@ def sample(name: str) -> Trace:
     >>> llmprof.sample("torch_tp1_cudagraph").ranks
     [0]
     """
-    if describe(name).profiler == _METRICS_PROFILER:
+    if describe_sample(name).profiler == _METRICS_PROFILER:
         found = f"the sample {name!r} has metrics of single kernels, and is not a trace"
         raise LlmprofError(found, hint="open it with llmprof.sample_metrics")
-    return read(files(name))
+    return read(sample_files(name))
 
 
 def sample_metrics(name: str) -> Metrics:
@@ -254,11 +254,11 @@ def sample_metrics(name: str) -> Metrics:
     >>> llmprof.sample_metrics("ncu_tp1_eager").launches.height
     24
     """
-    if describe(name).profiler != _METRICS_PROFILER:
+    if describe_sample(name).profiler != _METRICS_PROFILER:
         raise LlmprofError(
             f"the sample {name!r} is a trace", hint=f"open it with llmprof.sample({name!r})"
         )
-    return read_metrics(files(name))
+    return read_metrics(sample_files(name))
 
 
 SYNTHETIC_VARIANTS = ("baseline", "split", "micro_batch", "both")

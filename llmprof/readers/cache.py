@@ -70,7 +70,7 @@ def _used(where: Path) -> None:
         os.utime(where)
 
 
-def load(where: Path) -> Trace | None:
+def load_entry(where: Path) -> Trace | None:
     """Trace of an entry; None if there is none, it is damaged or another process removes it
     meanwhile.
     """
@@ -84,18 +84,20 @@ def load(where: Path) -> Trace | None:
     return trace
 
 
-def store(trace: Trace, where: Path, database: Path | None = None) -> None:
+def store_entry(trace: Trace, where: Path, database: Path | None = None) -> None:
     """Store a trace; a cache that cannot be written gives a warning, not an error."""
     try:
         where.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if where.exists() and load(where) is None:  # the entry is damaged
+        if where.exists() and load_entry(where) is None:  # the entry is damaged
             shutil.rmtree(where, ignore_errors=True)
         trace.save(where)
         with contextlib.suppress(FileNotFoundError):  # another process is writing the same entry
             where.chmod(0o700)
         _prune({where} if database is None else {where, database.parent})
     except (OutputError, OSError) as error:
-        if load(where) is not None:  # another process read the same files and stored them first
+        if (
+            load_entry(where) is not None
+        ):  # another process read the same files and stored them first
             return
         warnings.warn(
             f"the parsed trace could not be cached in {where.parent} ({error}); "

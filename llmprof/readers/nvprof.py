@@ -16,7 +16,7 @@ import polars as pl
 
 from llmprof.errors import ReadError
 from llmprof.readers.common.reader import (
-    Part,
+    FilePart,
     Probe,
     Reader,
     Request,
@@ -295,7 +295,7 @@ def _is_session(probe: Probe) -> bool:
     )
 
 
-def _read_session(path: Path, request: Request) -> list[Part]:
+def _read_session(path: Path, request: Request) -> list[FilePart]:
     """Read one session."""
     with sqlite.connect(path) as connection:
         columns = sqlite.tables(connection)
@@ -317,7 +317,7 @@ def _read_session(path: Path, request: Request) -> list[Part]:
         )
     counts = {"events": rows + session.lost, "kept": rows, "bytes": path.stat().st_size}
     head = {"devices": session.devices(), "versions": {}, "options": {}}
-    return [Part(path, recorded, head, {"file": path.name, **counts, "notes": session.notes()})]
+    return [FilePart(path, recorded, head, {"file": path.name, **counts, "notes": session.notes()})]
 
 
 class _Session:

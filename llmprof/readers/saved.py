@@ -92,7 +92,7 @@ _CHANGES_THE_MODEL: Final = (
 """Options of an engine with which a model is not what its name or ``config.json`` says."""
 
 
-def model(folder: Path) -> dict[str, Any]:
+def run_model(folder: Path) -> dict[str, Any]:
     """The model of a run: its name, and ``config``, the name or ``config.json``; empty where its
     sizes stay open.
     """
@@ -178,7 +178,7 @@ def facts_of_run(folder: Path) -> dict[str, Any]:
     """What the folder of a run says of its trace: groups of ranks, the model, and the time
     without a profiler.
     """
-    known = {"parallel": _parallel, "model": model, "without_profiler": _without_profiler}
+    known = {"parallel": _parallel, "model": run_model, "without_profiler": _without_profiler}
     facts = {name: of(folder) for name, of in known.items()} if is_run(folder) else {}
     return {name: values for name, values in facts.items() if values}
 

@@ -204,7 +204,7 @@ def some_known(frame: pl.DataFrame, column: str, *, ns: str = "dur_ns") -> pl.Da
         pl.col(ns).filter(pl.col(column).fill_null("other").is_in(_UNKNOWN)).sum()
         / pl.col(ns).sum()
     )
-    share = draw.number(frame.select(unknown.fill_nan(0)).item()) if frame.height else 0.0
+    share = draw.float_of(frame.select(unknown.fill_nan(0)).item()) if frame.height else 0.0
     if share >= MOST_UNKNOWN:
         words = f"{format_share(share)} of the time has no known {column}"
         if (

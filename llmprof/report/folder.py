@@ -22,7 +22,7 @@ from llmprof.charts.base.save import png
 from llmprof.errors import DefectError, LlmprofError, OutputError, guarded
 from llmprof.findings.facts import facts_in_words, run_facts, where_the_time_went
 from llmprof.findings.findings import NOTHING
-from llmprof.names.readable import apart
+from llmprof.names.readable import distinct_labels
 from llmprof.progress import Progress
 from llmprof.report import cards
 from llmprof.report.figures import (
@@ -205,7 +205,9 @@ _SOURCES = {
 def kernels_table(kernels: pl.DataFrame, words: Mapping[str, str] = ON_DEVICE) -> Table:
     """The kernels with the largest sums."""
     top = kernels.head(MOST_KERNELS)
-    top = top.with_columns(label=pl.Series(apart(top["name"], top["readable"]), dtype=pl.String))
+    top = top.with_columns(
+        label=pl.Series(distinct_labels(top["name"], top["readable"]), dtype=pl.String)
+    )
     shown = (
         Column("label", words["event"], "name", full="name"),
         Column("category", "category", "chip"),

@@ -217,7 +217,7 @@ def _sections(named: dict[str, Any]) -> str:
                     "total_infer_latency",
                 )
             ],
-            seconds,
+            format_seconds,
         ),
         (
             "LLM Params per_layer analysis",
@@ -255,7 +255,7 @@ def _sections(named: dict[str, Any]) -> str:
         (
             "LLM Latency analysis (Prefill)",
             [*named["prefill_latency_parts"].items(), ("TTFT", named["TTFT"])],
-            seconds,
+            format_seconds,
         ),
         (
             "LLM Latency analysis (Decode)",
@@ -265,7 +265,7 @@ def _sections(named: dict[str, Any]) -> str:
                 ("TTOT", named["TTOT"]),
                 ("total_infer_latency", named["total_infer_latency"]),
             ],
-            seconds,
+            format_seconds,
         ),
     ]
     if "training" in named:
@@ -299,7 +299,7 @@ def quantity(value: float | None, unit: str) -> str:
     return f"{value:.4g} {unit}".rstrip()
 
 
-def seconds(value: float | None) -> str:
+def format_seconds(value: float | None) -> str:
     """Text of a time (s) with a fitting unit: ``14.58 ms``; ``unknown`` for None."""
     if value is None:
         return "unknown"

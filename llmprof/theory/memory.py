@@ -45,7 +45,7 @@ def parameters(shape: Shape) -> pl.DataFrame:
     )
 
 
-def total(shape: Shape) -> int:
+def total_parameters(shape: Shape) -> int:
     """Parameters of the whole model."""
     return sum(count * size for _, _, count, size, _, _ in _parts(shape))
 
@@ -346,7 +346,7 @@ class Memory:
         return None if self.device is None else self.total <= self.device
 
 
-def memory(
+def estimate_memory(
     shape: Shape,
     plan: Plan,
     device: Device,

@@ -218,7 +218,7 @@ def narrow() -> Iterator[None]:
         _wide.reset(token)
 
 
-def rows_of(panels: Sequence[Any], across: int, *, spacing: float) -> list[Any]:
+def panel_rows(panels: Sequence[Any], across: int, *, spacing: float) -> list[Any]:
     """Panels side by side, ``across`` of them in a row; all below each other on a telephone
     where ``across`` is 1.
     """
@@ -226,7 +226,7 @@ def rows_of(panels: Sequence[Any], across: int, *, spacing: float) -> list[Any]:
     from llmprof.charts.base import compose
 
     return [
-        compose.columns(*line, spacing=spacing, bounds="flush") if len(line) > 1 else line[0]
+        compose.hconcat(*line, spacing=spacing, bounds="flush") if len(line) > 1 else line[0]
         for line in lines
     ]
 
@@ -284,7 +284,7 @@ def _balanced(text: str, width: int) -> list[str]:
     ]
 
 
-def heading(text: str, size: int = 13) -> alt.TitleParams:
+def panel_heading(text: str, size: int = 13) -> alt.TitleParams:
     """Title of one panel of a chart."""
     lines = _balanced(text, 44) if is_narrow() else [text]
     return alt.TitleParams(
@@ -301,10 +301,10 @@ def layered(*marks: alt.Chart | alt.LayerChart) -> alt.LayerChart:
     """Marks on top of each other."""
     from llmprof.charts.base import compose
 
-    return compose.layers(*marks)
+    return compose.overlay(*marks)
 
 
-def beside(text: str) -> alt.Chart:
+def heading_mark(text: str) -> alt.Chart:
     """Title of a panel beside another one, as a mark, so that both titles have the same height."""
     mark = alt.Chart({"values": ({},)}).mark_text(
         align="left", baseline="bottom", fontSize=13, fontWeight="bold", color=INK
@@ -320,7 +320,7 @@ def percent(figure: float) -> str:
     return "< 1 %" if 0 < figure < 0.5 else f"{figure:.0f} %"
 
 
-def spread(lowest: str, highest: str) -> str:
+def range_text(lowest: str, highest: str) -> str:
     """Two figures as a range; one figure if both have the same text."""
     return highest if lowest == highest else f"{lowest} to {highest}"
 
@@ -330,7 +330,7 @@ def axis(title: str | None, **options: Any) -> alt.Axis:
     return alt.Axis(title=title, format=NUMBER, **options)
 
 
-def span(low: float, high: float, **options: Any) -> alt.Scale:
+def exact_scale(low: float, high: float, **options: Any) -> alt.Scale:
     """Scale that goes exactly from one value to another."""
     return alt.Scale(domain=[low, high], nice=False, **options)
 
@@ -346,7 +346,7 @@ def percents(figures: pl.Series) -> str:
         float(one) if isinstance(one, int | float) else 0.0
         for one in (figures.min(), figures.max())
     )
-    return spread(percent(low), percent(high))
+    return range_text(percent(low), percent(high))
 
 
 def row_axis(rows: Iterable[str]) -> alt.Y:
@@ -376,7 +376,7 @@ def colour(field: str, table: Mapping[str, str], *, opaque: bool = False) -> alt
     return alt.Color(f"{field}:N", scale=scale, sort=None, legend=key)
 
 
-def finish(
+def finish_chart(
     chart: ChartT, title: str, subtitle: str | Sequence[str] = "", *, at_edge: bool = False
 ) -> ChartT:
     """Give a chart its title and the common look; the title begins above the plot, or at the

@@ -19,18 +19,22 @@ from llmprof.errors import LlmprofError
 if TYPE_CHECKING:
     pass
 
-Window = tuple[float, float]
+TimeRange = tuple[float, float]
 """First and last time, in ns from the start of the trace."""
 
-Row = dict[str, Any]
+FrameRow = dict[str, Any]
 """Row of a frame: the columns are those of the analysis that it comes from."""
 
 
-class Record(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+Fact = tuple[str, str]
+"""Label and value, as text."""
+
+
+class MessageRecord(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Base of the records in messages. A field with a default may be left out."""
 
 
-class Column(Record):
+class FrameColumn(MessageRecord):
     """Column of a packed frame: :func:`llmprof.explore.base.messages.pack`."""
 
     name: str
@@ -38,7 +42,7 @@ class Column(Record):
     values: list[str] | None = None
 
 
-class Scale(Record):
+class ColourScale(MessageRecord):
     """Colour scale of a phase (ns): its ends, the greatest value, and whether it is logarithmic."""
 
     phase: str | None
@@ -97,7 +101,9 @@ def _structure(name: str, fields: Mapping[str, Any]) -> type[msgspec.Struct]:
         for key, kind in fields.items()
     ]
     label = "".join(word.capitalize() for word in name.split())
-    return msgspec.defstruct(label, made, bases=(Record,), kw_only=True, forbid_unknown_fields=True)
+    return msgspec.defstruct(
+        label, made, bases=(MessageRecord,), kw_only=True, forbid_unknown_fields=True
+    )
 
 
 def optional(kind: Any) -> bool:

@@ -24,11 +24,18 @@ from llmprof.analyze.overlap import COMMUNICATION, COPY
 from llmprof.analyze.step_times import recorded_windows, step_windows
 from llmprof.charts.base import theme
 from llmprof.errors import AnalysisError, ArgumentError, LlmprofError, NotCapturedError, listed
-from llmprof.explore.base.messages import Buffers, Column, Record, Row, Window, pack
-from llmprof.explore.base.widget import COLOURS, Answer, Explorer, answers, sorted_by
+from llmprof.explore.base.messages import (
+    Buffers,
+    FrameColumn,
+    FrameRow,
+    MessageRecord,
+    TimeRange,
+    pack,
+)
+from llmprof.explore.base.widget import COLOURS, Explorer, Reply, request_handler, sorted_by
 from llmprof.explore.kernels.explorer import nothing_of
 from llmprof.label.intervals import union_length
-from llmprof.names.readable import apart, readable
+from llmprof.names.readable import distinct_labels, readable
 from llmprof.text import step_of
 from llmprof.trace import Trace
 
@@ -275,19 +282,19 @@ def _reduced(rows: pl.DataFrame, origin: int | None, window: tuple[float, float]
     return rows.select(list(SCHEMA)).cast(SCHEMA).sort("lane", "start_ns", maintain_order=True)  # type: ignore[arg-type]
 
 
-Labels = dict[str, Any]
+ComparedLabels = dict[str, Any]
 """Labels of a row: ``{"phase": "decode", "stage": "norm"}``."""
 
-Pair = tuple[int, int]
+RunPair = tuple[int, int]
 """Numbers of the two runs that are compared in detail."""
 
 
-class Shown(Record):
+class ComparisonView(MessageRecord):
     """View of the table: two runs, labels that rows are aligned by, filters, a search text and
     an order.
     """
 
-    pair: Pair
+    pair: RunPair
     by: list[str]
     tolerance: float
     phase: str | None = None
@@ -297,7 +304,7 @@ class Shown(Record):
     sort: str = "-delta_ns"
 
 
-class Part(Record):
+class StepPart(MessageRecord):
     """Part of the time of a step (ns): its group, its words, and the stage of compute or cause
     of idle time.
     """
@@ -308,7 +315,7 @@ class Part(Record):
     ns: float
 
 
-class Bar(Record):
+class RunBar(MessageRecord):
     """A run: its name, its steps of the phase, the time of a step and until the next (ns), and
     its parts.
     """
@@ -317,10 +324,10 @@ class Bar(Record):
     steps: int
     step_ns: float | None
     between_ns: float | None
-    parts: list[Part]
+    parts: list[StepPart]
 
 
-class Change(Record):
+class WaterfallBar(MessageRecord):
     """Bar of a waterfall: :func:`llmprof.analyze.compare.story.diff_waterfall`; null where a run
     does not have it.
     """
@@ -336,15 +343,15 @@ class Change(Record):
     beyond_noise: bool | None
 
 
-class Way(Record):
+class Way(MessageRecord):
     """Waterfall from one run to another: their numbers and its bars."""
 
     a: int
     b: int
-    bars: list[Change]
+    bars: list[WaterfallBar]
 
 
-class Track(Record):
+class Track(MessageRecord):
     """Timeline of a run: rank, step, point of alignment (ns from its start), columns and their
     first buffer.
     """
@@ -353,15 +360,15 @@ class Track(Record):
     rank: int | None
     step: int | None
     origin_ns: int | None
-    columns: list[Column]
+    columns: list[FrameColumn]
     first: int
     note: str
 
 
-class Kernels(Record):
+class KernelPage(MessageRecord):
     """Kernels of a row in both traces, and how many there are in all."""
 
-    rows: list[Row]
+    rows: list[FrameRow]
     total: int
 
 
@@ -420,7 +427,9 @@ def _block(frame: pl.DataFrame, offset: int, count: int) -> list[dict[str, Any]]
     rows = frame.slice(max(0, offset), max(0, count))
     if "name" in rows.columns:
         known = rows["name"].fill_null("")
-        rows = rows.with_columns(readable=pl.Series(apart(known, readable(known)), dtype=pl.String))
+        rows = rows.with_columns(
+            readable=pl.Series(distinct_labels(known, readable(known)), dtype=pl.String)
+        )
     return [{key: _plain(cell) for key, cell in row.items()} for row in rows.iter_rows(named=True)]
 
 
@@ -435,7 +444,7 @@ def _statuses_of(runs: Sequence[Trace]) -> dict[str, str]:
     return {status: words for status, words in STATUSES.items() if status not in without}
 
 
-def _matching(labels: Labels) -> list[pl.Expr]:
+def _matching(labels: ComparedLabels) -> list[pl.Expr]:
     """Condition for the events of a row: every label is equal, and null equals null."""
     return [pl.col(name).eq_missing(pl.lit(value)) for name, value in labels.items()] or [
         pl.lit(value=True)
@@ -447,14 +456,14 @@ def _of_rank(events: pl.DataFrame, rank: int | None) -> pl.DataFrame:
     return events if rank is None else events.filter(pl.col("rank") == rank)
 
 
-def _events_of(trace: Trace, labels: Labels, rank: int | None = None) -> pl.DataFrame:
+def _events_of(trace: Trace, labels: ComparedLabels, rank: int | None = None) -> pl.DataFrame:
     """Events of a row that belong to a step: those that
     :func:`llmprof.analyze.compare.times.diff_events` compares.
     """
     return _of_rank(trace.events, rank).filter(pl.col("step").is_not_null(), *_matching(labels))
 
 
-def _steps_of(trace: Trace, labels: Labels, rank: int | None = None) -> pl.DataFrame:
+def _steps_of(trace: Trace, labels: ComparedLabels, rank: int | None = None) -> pl.DataFrame:
     """Time of a row in each step of its phase, as the mean over ranks."""
     events = _of_rank(trace.events, rank)
     phase = labels.get("phase")
@@ -473,7 +482,7 @@ def _steps_of(trace: Trace, labels: Labels, rank: int | None = None) -> pl.DataF
 
 
 def _kernels_of(
-    a: Trace, b: Trace, labels: Labels, tolerance: float, rank: int | None = None
+    a: Trace, b: Trace, labels: ComparedLabels, tolerance: float, rank: int | None = None
 ) -> dict[str, Any]:
     """Kernels of a row in both traces, the largest change first:
 
@@ -619,12 +628,12 @@ class Compare(Explorer, room="compare"):
         """The requested rank, if the trace has it."""
         return rank if rank in trace.ranks else None
 
-    def _ranks(self, pair: Pair, rank: int | None) -> list[int] | None:
+    def _ranks(self, pair: RunPair, rank: int | None) -> list[int] | None:
         both = {r for number in pair for r in self.runs[number].ranks}
         return [rank] if rank is not None and rank in both else None
 
     def _diff(
-        self, pair: Pair, by: tuple[str, ...], tolerance: float, rank: int | None
+        self, pair: RunPair, by: tuple[str, ...], tolerance: float, rank: int | None
     ) -> pl.DataFrame:
         key = ("events", tuple(pair), by, tolerance, rank)
         if key not in self._kept:
@@ -634,7 +643,7 @@ class Compare(Explorer, room="compare"):
             )
         return self._kept[key]
 
-    def _times(self, pair: Pair, rank: int | None) -> pl.DataFrame:
+    def _times(self, pair: RunPair, rank: int | None) -> pl.DataFrame:
         key = ("times", tuple(pair), rank)
         if key not in self._kept:
             a, b = ([self.runs[number]] for number in pair)
@@ -652,17 +661,17 @@ class Compare(Explorer, room="compare"):
         chosen = {name: view[name] for name in ("search", "phase", "status", "sort")}
         return _arranged(frame, **chosen)
 
-    @answers(
+    @request_handler(
         busy="comparing steps",
         phases=list[str],
         phase=str | None,
         ranks=list[int],
         words=list[str],
         context=list[str],
-        runs=list[Bar],
+        runs=list[RunBar],
         ways=list[Way],
     )
-    def _on_story(self, pair: Pair, phase: str | None = None, rank: int | None = None) -> Answer:
+    def _on_story(self, pair: RunPair, phase: str | None = None, rank: int | None = None) -> Reply:
         frame = self._times(pair, rank)
         shared = compared_phases(frame)
         every = [
@@ -704,29 +713,29 @@ class Compare(Explorer, room="compare"):
             "ways": ways,
         }, []
 
-    @answers(
+    @request_handler(
         busy="aligning the timelines",
         buffers="columns of the timeline of each side after those of the one before",
         sides=list[Track],
         lanes=list[str],
-        window=Window,
-        whole=Window,
+        window=TimeRange,
+        whole=TimeRange,
         place=int | None,
         places=int,
         layers=list[int],
     )
     def _on_tracks(  # noqa: PLR0917 - the fields of the message
         self,
-        pair: Pair,
+        pair: RunPair,
         phase: str | None = None,
         rank: int | None = None,
         place: int | None = None,
         layer: int | None = None,
-        window: Window | None = None,
-    ) -> Answer:
+        window: TimeRange | None = None,
+    ) -> Reply:
         runs = [Aligned(self.names[n], self.runs[n], self._rank(self.runs[n], rank)) for n in pair]
         shown = align(runs, phase=phase, place=place, layer=layer, window=window)
-        sides: list[Row] = []
+        sides: list[FrameRow] = []
         buffers: Buffers = []
         for side, rows in zip(shown.sides, shown.rows, strict=True):
             columns, packed = pack(rows)
@@ -737,16 +746,16 @@ class Compare(Explorer, room="compare"):
         }
         return {"sides": sides, "lanes": list(LANES), **of_all}, buffers
 
-    @answers(
-        asks={"view": Shown},
+    @request_handler(
+        asks={"view": ComparisonView},
         busy="comparing kernels",
-        rows=list[Row],
+        rows=list[FrameRow],
         total=int,
         all=int,
         largest=float | None,
         counts=dict[str, int],
     )
-    def _on_table(self, view: Mapping[str, Any], count: int = 60) -> Answer:
+    def _on_table(self, view: Mapping[str, Any], count: int = 60) -> Reply:
         whole = self._diff(
             tuple(view["pair"]), tuple(view["by"]), view["tolerance"], view.get("rank")
         )
@@ -763,25 +772,29 @@ class Compare(Explorer, room="compare"):
             "counts": {status: found.get(status, 0) for status in STATUSES},
         }, []
 
-    @answers(asks={"view": Shown}, rows=list[Row], offset=int)
-    def _on_rows(self, view: Mapping[str, Any], offset: int, count: int) -> Answer:
+    @request_handler(asks={"view": ComparisonView}, rows=list[FrameRow], offset=int)
+    def _on_rows(self, view: Mapping[str, Any], offset: int, count: int) -> Reply:
         return {"rows": _block(self._rows(view), offset, min(count, 200)), "offset": offset}, []
 
-    @answers(asks={"view": Shown})
+    @request_handler(asks={"view": ComparisonView})
     def _on_pick(self, view: Mapping[str, Any], row: int) -> None:
         frame = self._rows(view)
         if 0 <= row < frame.height:
             self.picked = frame.select(_keys_of(view["by"])).row(row, named=True)
 
-    @answers(
+    @request_handler(
         busy="looking into both traces",
         buffers="columns of the steps of both traces",
-        steps=list[list[Column]],
-        kernels=Kernels,
+        steps=list[list[FrameColumn]],
+        kernels=KernelPage,
     )
     def _on_details(
-        self, picked: Labels, tolerance: float, pair: Pair = (0, 1), rank: int | None = None
-    ) -> Answer:
+        self,
+        picked: ComparedLabels,
+        tolerance: float,
+        pair: RunPair = (0, 1),
+        rank: int | None = None,
+    ) -> Reply:
         described, buffers = [], []
         for number in pair:
             trace = self.runs[number]

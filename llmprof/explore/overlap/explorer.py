@@ -11,23 +11,31 @@ from llmprof.analyze.overlap import COMMUNICATION, overlap_within, transferring,
 from llmprof.analyze.overlap import overlap as overlap_of_trace
 from llmprof.charts.base import theme
 from llmprof.charts.base.draw import extent
-from llmprof.explore.base.messages import Buffers, Column, Record, Row, Window, array, pack
-from llmprof.explore.base.widget import COLOURS, Answer, Explorer, answers
+from llmprof.explore.base.messages import (
+    Buffers,
+    FrameColumn,
+    FrameRow,
+    MessageRecord,
+    TimeRange,
+    array,
+    pack,
+)
+from llmprof.explore.base.widget import COLOURS, Explorer, Reply, request_handler
 from llmprof.label.intervals import clip, gaps, length_within, merge
 from llmprof.label.steps.steps import steps
 from llmprof.trace import Trace
 
 
-class Bars(Record):
+class Bars(MessageRecord):
     """Bars of a side: its label, its rank, the packed columns and the number of their buffers."""
 
     label: str
     rank: int
-    columns: list[Column]
+    columns: list[FrameColumn]
     buffers: int
 
 
-class Lane(Record):
+class OverlapLane(MessageRecord):
     """A lane: what it shows, as spans or as bins of classes, and which buffers of its side it
     has.
     """
@@ -41,12 +49,12 @@ class Lane(Record):
     classes: list[str] | None = None
 
 
-class Side(Record):
+class Side(MessageRecord):
     """Lanes of a rank in a window; ``first`` is the index of its first buffer."""
 
     rank: int
-    window: Window
-    lanes: list[Lane]
+    window: TimeRange
+    lanes: list[OverlapLane]
     names: list[str]
     of: str
     first: int
@@ -72,7 +80,7 @@ MAX_BARS = 300
 """Most bars of steps."""
 
 Span = tuple[int, int]
-Shown = tuple[Trace, int, Span]
+OverlapSide = tuple[Trace, int, Span]
 """A trace, one of its ranks, and a window of it."""
 
 
@@ -92,7 +100,7 @@ def _span_of(trace: Trace, rank: int) -> Span | None:
     return first, max(last, first + 1)
 
 
-def step_bars(trace: Trace, *, rank: int, phase: str | None = None) -> pl.DataFrame:
+def overlap_bars(trace: Trace, *, rank: int, phase: str | None = None) -> pl.DataFrame:
     """Bars of the steps of a rank, means where there are many; a rank without steps has one,
     with step -1.
     """
@@ -168,7 +176,7 @@ def _events_in(trace: Trace, rank: int, window: Span) -> pl.DataFrame:
     return _with_class(events)
 
 
-def summary(trace: Trace, rank: int, window: Span) -> pl.DataFrame:
+def window_summary(trace: Trace, rank: int, window: Span) -> pl.DataFrame:
     """Parts of the time of a rank in a window:
 
     ``part, ns, share`` (of the window), then ``total``.
@@ -377,7 +385,7 @@ class Overlap(Explorer, room="overlap"):
 
         ``part, a_ns, a_share``; with a second side also ``b_ns, b_share, delta_ns``.
         """
-        return _compared(*(summary(*side) for side in self._sides()))
+        return _compared(*(window_summary(*side) for side in self._sides()))
 
     def picture(self) -> bytes | None:
         """PNG image: overlap of every rank by phase."""
@@ -402,7 +410,7 @@ class Overlap(Explorer, room="overlap"):
         sums_of_parts = pl.concat(sums).select(**PARTS).sum().row(0, named=True) if sums else {}
         return [name for name in PARTS if name in ("compute", "idle") or sums_of_parts.get(name)]
 
-    def _sides(self) -> list[Shown]:
+    def _sides(self) -> list[OverlapSide]:
         """The visible sides, from the traits."""
         rank = self.rank
         if rank is None:
@@ -414,7 +422,7 @@ class Overlap(Explorer, room="overlap"):
 
     def _sides_of(
         self, rank: int, window: Sequence[float] | None, against: str, step: int | None
-    ) -> list[Shown]:
+    ) -> list[OverlapSide]:
         """The rank in the window (or its whole time), and the side to compare with; empty if it
         ran nothing.
         """
@@ -432,7 +440,7 @@ class Overlap(Explorer, room="overlap"):
         matching = _aligned(chosen, mine[:2], (self.other, int(number)), step)
         return [mine, (self.other, int(number), matching)] if matching else [mine]
 
-    @answers(
+    @request_handler(
         busy="finding steps and overlap",
         ranks=list[int],
         others=list[int],
@@ -440,7 +448,7 @@ class Overlap(Explorer, room="overlap"):
         parts=list[str],
         events=str,
     )
-    def _on_choices(self) -> Answer:
+    def _on_choices(self) -> Reply:
         ranks = self.trace.events["rank"].unique().sort().to_list()
         others = (
             self.other.events["rank"].unique().sort().to_list() if self.other is not None else []
@@ -455,12 +463,12 @@ class Overlap(Explorer, room="overlap"):
             "events": self.trace.capture.words["events"],
         }, []
 
-    @answers(
+    @request_handler(
         busy="measuring steps",
         buffers="columns of each side after those of the one before",
         sides=list[Bars],
     )
-    def _on_bars(self, *, rank: int, phase: str | None, against: str) -> Answer:
+    def _on_bars(self, *, rank: int, phase: str | None, against: str) -> Reply:
         sides = [("A" if against else "", self.trace, rank)]
         where, _, number = against.partition(":")
         if number:
@@ -474,31 +482,31 @@ class Overlap(Explorer, room="overlap"):
         message: dict[str, Any] = {"sides": []}
         buffers: Buffers = []
         for label, trace, number_ in sides:
-            columns, packed = pack(step_bars(trace, rank=number_, phase=phase))
+            columns, packed = pack(overlap_bars(trace, rank=number_, phase=phase))
             message["sides"].append(
                 {"label": label, "rank": number_, "columns": columns, "buffers": len(packed)}
             )
             buffers += packed
         return message, buffers
 
-    @answers(
+    @request_handler(
         busy="cutting the window",
         buffers=(
             "of spans pairs (f8, ns from the window's start), of streams also name (u4) and class"
             " (u1); of bins f4"
         ),
         sides=list[Side],
-        summary=list[Row],
-        whole=Window | None,
+        summary=list[FrameRow],
+        whole=TimeRange | None,
         chosen=bool,
     )
     def _on_lanes(
-        self, *, rank: int, window: Window | None, against: str, step: int | None, pixels: float
-    ) -> Answer:
+        self, *, rank: int, window: TimeRange | None, against: str, step: int | None, pixels: float
+    ) -> Reply:
         sides = self._sides_of(rank, window, against, step)
         message: dict[str, Any] = {
             "sides": [],
-            "summary": _compared(*(summary(*side) for side in sides)).to_dicts(),
+            "summary": _compared(*(window_summary(*side) for side in sides)).to_dicts(),
             "whole": _span_of(self.trace, rank),
             "chosen": window is not None,
         }
@@ -510,7 +518,7 @@ class Overlap(Explorer, room="overlap"):
             buffers += packed
         return message, buffers
 
-    @answers()
+    @request_handler()
     def _on_steps(self, *, rank: int, first: int, last: int) -> None:
         """Show the steps from ``first`` to ``last`` of a rank; with a second trace, for the
         longer time of both.

@@ -14,11 +14,11 @@ import traitlets
 from llmprof import analyze
 from llmprof.analyze.collectives.collectives import collectives
 from llmprof.charts.base import theme
-from llmprof.charts.base.draw import inline, number
+from llmprof.charts.base.draw import float_of, inline
 from llmprof.charts.base.save import to_png_bytes
 from llmprof.errors import AnalysisError, LlmprofError
-from llmprof.explore.base.messages import Record
-from llmprof.explore.base.widget import Answer, Explorer, answers
+from llmprof.explore.base.messages import MessageRecord
+from llmprof.explore.base.widget import Explorer, Reply, request_handler
 from llmprof.replay.changes import NOT_WHOLE_GRAPHS, Change
 from llmprof.replay.graph import graph
 from llmprof.replay.plan import Plan
@@ -42,7 +42,7 @@ def _step_times(frame: pl.DataFrame, *, title: str, changes: Sequence[str]) -> a
     """
     named = frame.with_columns(row=pl.col("phase").fill_null("the recording"))
     unit = theme.time_unit(
-        number(
+        float_of(
             frame.select(pl.max_horizontal("recorded_ns", "predicted_ns", "high_ns")).max().item()
         )
     )
@@ -93,19 +93,19 @@ def _step_times(frame: pl.DataFrame, *, title: str, changes: Sequence[str]) -> a
         " prediction."
     )
     made = f"Changes: {'; '.join(changes)}." if changes else "Without any change."
-    return theme.finish(chart, title, [made, how])
+    return theme.finish_chart(chart, title, [made, how])
 
 
-Kind = Literal["work", "text", "number", "choice"]
+FieldKind = Literal["work", "text", "number", "choice"]
 
 
-class Field(Record):
+class ChangeField(MessageRecord):
     """What a change takes: work of the devices, a text, a number with its slider, or one of
     several words.
     """
 
     name: str
-    kind: Kind
+    kind: FieldKind
     label: str
     value: str
     keyword: bool = False
@@ -118,7 +118,7 @@ class Field(Record):
     options: list[tuple[str, str]] = msgspec.field(default_factory=list)
 
 
-class Offer(Record):
+class Offer(MessageRecord):
     """A change that can be made: its word, what it is, what it takes, and why it cannot be made
     of this recording.
     """
@@ -126,11 +126,11 @@ class Offer(Record):
     name: str
     title: str
     words: str
-    fields: list[Field]
+    fields: list[ChangeField]
     why: str = ""
 
 
-class Made(Record):
+class Made(MessageRecord):
     """A change that was asked for: in words, what it cannot know, and why it could not be made."""
 
     change: str
@@ -139,7 +139,7 @@ class Made(Record):
     error: str = ""
 
 
-class Predicted(Record):
+class Predicted(MessageRecord):
     """Time of a step of a phase (ns): as recorded, as predicted, and between what; and the gain."""
 
     phase: str | None
@@ -241,10 +241,10 @@ def offers(trace: Trace) -> list[Offer]:
     phases = theme.in_order(analyze.steps(trace)["phase"].drop_nulls(), theme.PHASES)
     phases = [phase for phase in phases if phase not in NOT_WHOLE_GRAPHS]
     named_phases = [(phase, f"steps of {phase}") for phase in phases]
-    work = Field(name="what", kind="work", label="of", value=first)
-    fields: dict[str, list[Field]] = {
+    work = ChangeField(name="what", kind="work", label="of", value=first)
+    fields: dict[str, list[ChangeField]] = {
         "no-host-delay": [
-            Field(
+            ChangeField(
                 name="phase",
                 kind="choice",
                 label="in",
@@ -255,8 +255,8 @@ def offers(trace: Trace) -> list[Offer]:
         ],
         "run-ahead": [],
         "scale": [
-            Field(name="what", kind="work", label="of", value=first, host=True),
-            Field(
+            ChangeField(name="what", kind="work", label="of", value=first, host=True),
+            ChangeField(
                 name="factor",
                 kind="number",
                 label="takes",
@@ -268,7 +268,9 @@ def offers(trace: Trace) -> list[Offer]:
         ],
         "remove": [work],
         "fuse": [
-            Field(name="pattern", kind="text", label="names, as a regular expression", value="norm")
+            ChangeField(
+                name="pattern", kind="text", label="names, as a regular expression", value="norm"
+            )
         ],
         "balance": [],
         "transfer": [
@@ -276,7 +278,7 @@ def offers(trace: Trace) -> list[Offer]:
             _given("latency", "latency", "", (0.5, 500), "us"),
         ],
         "tensor-parallel": [
-            Field(
+            ChangeField(
                 name="n",
                 kind="choice",
                 label="ranks",
@@ -286,7 +288,7 @@ def offers(trace: Trace) -> list[Offer]:
             _given("all_reduce_us", "an all-reduce takes", "20", (1, 2000), "us"),
         ],
         "to-bound": [
-            Field(
+            ChangeField(
                 name="share",
                 kind="number",
                 label="at",
@@ -295,7 +297,7 @@ def offers(trace: Trace) -> list[Offer]:
                 step=0.05,
                 unit="x",
             ),
-            Field(
+            ChangeField(
                 name="what",
                 kind="text",
                 label="stage or operator (all if empty)",
@@ -304,9 +306,9 @@ def offers(trace: Trace) -> list[Offer]:
             ),
         ],
         "at-bound": [
-            Field(name="model", kind="text", label="model", value=""),
-            Field(name="device", kind="text", label="device", value=device, optional=True),
-            Field(
+            ChangeField(name="model", kind="text", label="model", value=""),
+            ChangeField(name="device", kind="text", label="device", value=device, optional=True),
+            ChangeField(
                 name="stage",
                 kind="text",
                 label="stage (all if empty)",
@@ -316,10 +318,12 @@ def offers(trace: Trace) -> list[Offer]:
             ),
         ],
         "overlap-with": [
-            Field(name="collective", kind="work", label="collectives", value=communication),
-            Field(name="with", kind="work", label="beside", value=first),
+            ChangeField(name="collective", kind="work", label="collectives", value=communication),
+            ChangeField(name="with", kind="work", label="beside", value=first),
         ],
-        "without-call": [Field(name="name", kind="text", label="named", value="StreamSynchronize")],
+        "without-call": [
+            ChangeField(name="name", kind="text", label="named", value="StreamSynchronize")
+        ],
     }
     why = {name: _made_of(trace, tried).error for name, tried in _TRIED.items()}
     return [
@@ -328,10 +332,12 @@ def offers(trace: Trace) -> list[Offer]:
     ]
 
 
-def _given(name: str, label: str, value: str, between: tuple[float, float], unit: str) -> Field:
+def _given(
+    name: str, label: str, value: str, between: tuple[float, float], unit: str
+) -> ChangeField:
     """A number that may be given or not, on a logarithmic slider."""
     low, high = between
-    return Field(
+    return ChangeField(
         name=name,
         kind="number",
         label=label,
@@ -358,7 +364,7 @@ def _made_of(trace: Trace, text: str) -> Made:
     return made
 
 
-def call_of(text: str) -> str:
+def python_call(text: str) -> str:
     """A change as a call of Python:
 
     ``changes.transfer(bandwidth=300.0)`` of ``transfer:bandwidth=300``.
@@ -439,13 +445,13 @@ class WhatIf(Explorer, room="what_if"):
             _step_times(_in_both_times(frame), title=title, changes=changes), scale=1.25
         )
 
-    @answers(
+    @request_handler(
         busy="building the graph of what waits for what",
         offers=list[Offer],
         works=list[tuple[str, str]],
         why=str,
     )
-    def _on_choices(self) -> Answer:
+    def _on_choices(self) -> Reply:
         try:
             graph(self.trace)
         except LlmprofError as error:
@@ -456,7 +462,7 @@ class WhatIf(Explorer, room="what_if"):
             "why": "",
         }, []
 
-    @answers(
+    @request_handler(
         busy="replaying the steps",
         rows=list[Predicted],
         made=list[Made],
@@ -464,7 +470,7 @@ class WhatIf(Explorer, room="what_if"):
         python=str,
         command=str,
     )
-    def _on_predict(self, *, changes: list[str]) -> Answer:
+    def _on_predict(self, *, changes: list[str]) -> Reply:
         frame, made, good = self._predicted(changes)
         return {
             "rows": _in_both_times(frame).select(Predicted.__struct_fields__).to_dicts(),
@@ -557,7 +563,7 @@ LEAST_SHARE: Final = 0.0005
 
 
 def _python(texts: Sequence[str]) -> str:
-    lines = [f"    {call_of(text)}," for text in texts]
+    lines = [f"    {python_call(text)}," for text in texts]
     call = (
         "\n".join(["analyze.what_if(", "    trace,", *lines, ")"])
         if lines

@@ -31,7 +31,7 @@ _NUMBERED: Final = re.compile(
 )
 
 
-class Texts:
+class DistinctTexts:
     """Distinct texts of a file by column; rows hold a code, so a name that occurs a million
     times is stored once.
     """
@@ -118,12 +118,12 @@ def _integers(
 
 _UNKNOWN_SIZE: Final = (None, None, None)
 
-Columns = dict[str, pl.Series]
-Build = Callable[[Texts, list[Any], list[Any]], Columns]
+BatchColumns = dict[str, pl.Series]
+Build = Callable[[DistinctTexts, list[Any], list[Any]], BatchColumns]
 """Takes the texts of the file, events and their arguments."""
 
 
-def _kernels(texts: Texts, events: list[Any], args: list[kinds.KernelArgs]) -> Columns:
+def _kernels(texts: DistinctTexts, events: list[Any], args: list[kinds.KernelArgs]) -> BatchColumns:
     """Kernels.
 
     The columns of a collective exist only if at least one kernel is described as a collective.
@@ -166,7 +166,7 @@ def _kernels(texts: Texts, events: list[Any], args: list[kinds.KernelArgs]) -> C
     return columns
 
 
-def _queue(texts: Texts, events: list[Any], args: list[kinds.QueueArgs]) -> Columns:
+def _queue(texts: DistinctTexts, events: list[Any], args: list[kinds.QueueArgs]) -> BatchColumns:
     """Commands of an MTIA device's queues, with size and direction of copies."""
     return {
         **_on_device(texts, events, args),
@@ -175,7 +175,7 @@ def _queue(texts: Texts, events: list[Any], args: list[kinds.QueueArgs]) -> Colu
     }
 
 
-def _calls(texts: Texts, events: list[Any], args: list[kinds.LaunchArgs]) -> Columns:
+def _calls(texts: DistinctTexts, events: list[Any], args: list[kinds.LaunchArgs]) -> BatchColumns:
     """Calls of a device runtime or driver, with the kernel that they launch if the file names
     it.
     """
@@ -187,12 +187,12 @@ def _calls(texts: Texts, events: list[Any], args: list[kinds.LaunchArgs]) -> Col
     return columns
 
 
-def ops(texts: Texts, events: list[Any], args: list[kinds.OpArgs]) -> Columns:
+def ops(texts: DistinctTexts, events: list[Any], args: list[kinds.OpArgs]) -> BatchColumns:
     """Operators, with PyTorch's description of their arguments if it was recorded."""
     return {**_on_host(texts, events, args), **_arguments(texts, args)}
 
 
-def repeated_ops(texts: Texts, events: list[Any], args: Repeated) -> Columns:
+def repeated_ops(texts: DistinctTexts, events: list[Any], args: Repeated) -> BatchColumns:
     """Operators, with arguments that :func:`repeated` found."""
     columns = {
         name: codes.gather(args.rows) for name, codes in _arguments(texts, args.distinct).items()
@@ -200,7 +200,7 @@ def repeated_ops(texts: Texts, events: list[Any], args: Repeated) -> Columns:
     return {**_on_host(texts, events), "op_id": args.op_ids, **columns}
 
 
-def _arguments(texts: Texts, args: list[kinds.OpArgs]) -> Columns:
+def _arguments(texts: DistinctTexts, args: list[kinds.OpArgs]) -> BatchColumns:
     """PyTorch's description of the arguments of operators."""
     columns = {
         "shapes": texts.codes("shapes", _either(_SHAPES, args)),
@@ -293,7 +293,9 @@ def _numbers_apart(texts: pl.Series, before: str) -> pl.DataFrame:
     )
 
 
-def _device_markers(texts: Texts, events: list[Any], args: list[kinds.DeviceMarkerArgs]) -> Columns:
+def _device_markers(
+    texts: DistinctTexts, events: list[Any], args: list[kinds.DeviceMarkerArgs]
+) -> BatchColumns:
     """Markers on a device.
 
     The columns of a synchronisation exist only if at least one marker is one.
@@ -319,7 +321,9 @@ def _device_markers(texts: Texts, events: list[Any], args: list[kinds.DeviceMark
     return columns
 
 
-def _by_process(texts: Texts, events: list[Any], args: list[kinds.CallArgs]) -> Columns:
+def _by_process(
+    texts: DistinctTexts, events: list[Any], args: list[kinds.CallArgs]
+) -> BatchColumns:
     """Events whose kind depends on the name of their process, which the file may give after
     them.
     """
@@ -331,7 +335,7 @@ def _by_process(texts: Texts, events: list[Any], args: list[kinds.CallArgs]) -> 
     }
 
 
-def _memory(texts: Texts, events: list[Any], args: list[kinds.MemoryArgs]) -> Columns:
+def _memory(texts: DistinctTexts, events: list[Any], args: list[kinds.MemoryArgs]) -> BatchColumns:
     """Allocations and releases."""
     return {
         **times("time", [e.ts for e in events]),
@@ -346,7 +350,7 @@ def _memory(texts: Texts, events: list[Any], args: list[kinds.MemoryArgs]) -> Co
     }
 
 
-def _counters(texts: Texts, events: list[Any], args: list[Any]) -> Columns:
+def _counters(texts: DistinctTexts, events: list[Any], args: list[Any]) -> BatchColumns:
     """Samples of counters; an event with several values gives a row for each."""
     rows = [
         (event, event.name if len(values) == 1 else f"{event.name}.{key}", key, number)
@@ -380,7 +384,7 @@ def _number(value: Any) -> float | None:
         return None
 
 
-def _span(texts: Texts, events: Sequence[Any]) -> Columns:
+def _span(texts: DistinctTexts, events: Sequence[Any]) -> BatchColumns:
     return {
         **times("start", [e.ts for e in events]),
         **times("dur", [e.dur for e in events]),
@@ -389,10 +393,10 @@ def _span(texts: Texts, events: Sequence[Any]) -> Columns:
 
 
 def _on_device(
-    texts: Texts,
+    texts: DistinctTexts,
     events: list[Any],
     args: Sequence[kinds.KernelArgs | kinds.CopyArgs | kinds.QueueArgs],
-) -> Columns:
+) -> BatchColumns:
     """Columns of all work on a device."""
     return {
         **_span(texts, events),
@@ -437,13 +441,15 @@ def _annotation(args: kinds.KernelArgs) -> bytes | None:
     return b'"' + path + (b"." + name if name else b"") + b'"'
 
 
-def _on_host(texts: Texts, events: list[Any], args: Sequence[kinds.Args] | None = None) -> Columns:
+def _on_host(
+    texts: DistinctTexts, events: list[Any], args: Sequence[kinds.ChromeArgs] | None = None
+) -> BatchColumns:
     """Columns of everything on the host."""
     place = {"process": _ids([e.pid for e in events]), "thread": _ids([e.tid for e in events])}
     return _span(texts, events) | place | ({} if args is None else {"op_id": _op_ids(args)})
 
 
-def _op_ids(args: Sequence[kinds.Args]) -> pl.Series:
+def _op_ids(args: Sequence[kinds.ChromeArgs]) -> pl.Series:
     return _ids([a.op_id if a.external_id is None else a.external_id for a in args])
 
 
@@ -479,7 +485,7 @@ _TYPES: Final[Sequence[_Field]] = (
 )
 
 
-def _domains(texts: Texts, events: list[Any]) -> pl.Series:
+def _domains(texts: DistinctTexts, events: list[Any]) -> pl.Series:
     return texts.codes("domain", [_domain(e.cat) for e in events])
 
 
@@ -535,7 +541,7 @@ _COLUMNS: Final[dict[str, tuple[type[Any] | None, Build]]] = {
     "op": (kinds.OpArgs, ops),
     "python": (None, lambda t, events, _: _on_host(t, events)),
     "marker": (
-        kinds.Args,
+        kinds.ChromeArgs,
         lambda t, events, args: _on_host(t, events, args) | {"domain": _domains(t, events)},
     ),
     "module": (
@@ -578,7 +584,7 @@ NO_PHASE: Final = "ph ''"
 
 
 @dataclass(slots=True)
-class Batch:
+class EventBatch:
     """Columns and counts of one batch of events."""
 
     unit: int
@@ -596,7 +602,7 @@ class Batch:
         return [self.total, self.kept, self.wrong_types, self.skipped, names, list(self.frames)]
 
     @classmethod
-    def of(cls, unit: int, facts: list[Any]) -> Batch:
+    def of(cls, unit: int, facts: list[Any]) -> EventBatch:
         """The batch that another process told :meth:`facts` of, without its columns."""
         total, kept, wrong_types, skipped, names, _ = facts
         return cls(
@@ -608,8 +614,8 @@ class Batches:
     """Columns of the batches read so far, by kind of event."""
 
     def __init__(self, *, python_functions: bool) -> None:
-        self.texts = Texts()
-        self.batches: list[Batch] = []
+        self.texts = DistinctTexts()
+        self.batches: list[EventBatch] = []
         self.kept = 0
         self.skipped: Counter[str] = Counter()
         self._kinds = _Kinds(python_functions=python_functions)
@@ -636,12 +642,12 @@ class Batches:
             process: name for batch in self._in_order() for process, name in batch.process_names
         }
 
-    def _in_order(self) -> list[Batch]:
+    def _in_order(self) -> list[EventBatch]:
         return sorted(self.batches, key=lambda batch: batch.unit)
 
     def add(self, events: list[Any], unit: int = 0) -> None:
         """Sort a batch of events by kind and add them to the columns."""
-        batch = Batch(unit, total=len(events))
+        batch = EventBatch(unit, total=len(events))
         skipped: Counter[str] = Counter()
         groups: dict[str, list[Any]] = defaultdict(list)
         others: dict[str, list[Any]] = defaultdict(list)
@@ -670,7 +676,7 @@ class Batches:
     def _wrong_types(self) -> int:
         return sum(decoder.wrong_types for decoder in self._args.values())
 
-    def _take_modules(self, groups: dict[str, list[Any]], batch: Batch) -> None:
+    def _take_modules(self, groups: dict[str, list[Any]], batch: EventBatch) -> None:
         """Add calls of modules as a group of their own, also where the Python functions are
         kept.
         """
@@ -690,7 +696,7 @@ class Batches:
         self,
         others: dict[str, list[Any]],
         groups: dict[str, list[Any]],
-        batch: Batch,
+        batch: EventBatch,
         skipped: Counter[str],
     ) -> None:
         """Add the events of other phases than that of complete events; ``others`` has them by
@@ -807,11 +813,11 @@ _MERGED_ARGS: Final = b'"pid_raw"'
 _ORDER: Final = ("DP", "EP", "PP", "TP")
 
 
-class _Rank(msgspec.Struct, gc=False):
+class _RankLabel(msgspec.Struct, gc=False):
     rank: int | None = None
 
 
-def split(events: list[Any]) -> dict[str, list[Any]]:
+def split_ranks(events: list[Any]) -> dict[str, list[Any]]:
     """Events by the label of their rank; a file of one rank has all of them under the empty
     label.
     """
@@ -833,7 +839,7 @@ def split(events: list[Any]) -> dict[str, list[Any]]:
         else:
             unlabelled.append(event)
     for event, args in zip(
-        unlabelled, ListDecoder(_Rank)([e.args for e in unlabelled]), strict=True
+        unlabelled, ListDecoder(_RankLabel)([e.args for e in unlabelled]), strict=True
     ):
         merged = args.rank is not None and _MERGED_ARGS in bytes(event.args)
         out[str(args.rank) if merged else ""].append(event)
@@ -848,7 +854,7 @@ def _label(pid: Any) -> tuple[str, str] | None:
     return (match[1], match[2]) if match else None
 
 
-def ranks(labels: Iterable[str]) -> dict[str, int]:
+def rank_numbers(labels: Iterable[str]) -> dict[str, int]:
     """Rank of each label: its number if it is one, else its position by data, expert, pipeline
     and tensor part.
     """

@@ -189,7 +189,7 @@ def _local_text(first_ns: int, clock: str) -> str | None:
     return when.time().isoformat(timespec="milliseconds") if clock == TIME_OF_DAY else None
 
 
-class Column(NamedTuple):
+class CounterColumn(NamedTuple):
     """Counter of a column, its unit, and the factor of a ``k`` after a number in text."""
 
     counter: str
@@ -240,7 +240,7 @@ def _plain(text: str) -> str:
     return _ESCAPES.sub("", text).translate(_BOXES)
 
 
-def _column(group: str, name: str) -> Column | None:
+def _column(group: str, name: str) -> CounterColumn | None:
     """Counter of a column; None for columns of times and of text."""
     group, name = group.strip().lower(), name.rpartition(":")[2].strip().lower()
     if name in {"time", "date/time", "epoch"}:
@@ -249,9 +249,9 @@ def _column(group: str, name: str) -> Column | None:
         if pattern.fullmatch(group) and name in names:
             part = "" if group in _WHOLE or head in {"memory", "paging"} else _part(group)
             counter = f"{head}.{names[name]}" + (f".{part}" if part else "")
-            return Column(counter, unit, 1024 if unit in {"B", "B/s"} else 1000)
+            return CounterColumn(counter, unit, 1024 if unit in {"B", "B/s"} else 1000)
     plain = re.sub(r"\W+", "_", f"{group}.{name}".replace("/", "."), flags=re.ASCII)
-    return Column(f"dstat.{plain}", "1")
+    return CounterColumn(f"dstat.{plain}", "1")
 
 
 def _part(group: str) -> str:

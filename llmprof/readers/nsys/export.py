@@ -16,7 +16,7 @@ from typing import Final
 import polars as pl
 
 from llmprof.errors import NotCapturedError, ReadError
-from llmprof.readers.common.reader import MOST_NS, MOST_RANKS, Wanted
+from llmprof.readers.common.reader import MOST_NS, MOST_RANKS, TableFilter
 from llmprof.text import counted
 from llmprof.trace.storage import files, sqlite
 from llmprof.trace.storage.files import regular
@@ -220,7 +220,7 @@ def find_nsys() -> str | None:
     return max(usual, key=lambda path: [int(n) for n in re.findall(r"\d+", path)], default=None)
 
 
-def export(report: Path, folder: Path) -> Path:
+def export_sqlite(report: Path, folder: Path) -> Path:
     """Export a report to SQLite with the ``nsys`` that :func:`find_nsys` finds."""
     nsys = find_nsys()
     if nsys is None:
@@ -292,7 +292,7 @@ EVENTS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Capture:
+class CaptureFacts:
     """Facts about a capture; old exports state none."""
 
     traced: frozenset[str] | None = None
@@ -337,13 +337,13 @@ class Capture:
         return {} if self.traced is None else {"trace": ",".join(sorted(self.traced))}
 
 
-Pairs = Callable[[str], pl.DataFrame | None]
+TableReader = Callable[[str], pl.DataFrame | None]
 """Function of a table's name that returns its columns ``name`` and ``value``; None if the table
 is missing.
 """
 
 
-def _read_capture(pairs: Pairs, report: str) -> Capture:
+def _read_capture(pairs: TableReader, report: str) -> CaptureFacts:
     """Facts about a capture; of the environment only variables that number a process, since
     others may hold secrets.
     """
@@ -367,7 +367,7 @@ def _read_capture(pairs: Pairs, report: str) -> Capture:
     ]
     matching = [match for variable in variables if (match := _VARIABLE.match(variable))]
     hosts = [*values.get("DEVICE_DISPLAY_NAME", []), system.get("Hostname", "")]
-    return Capture(
+    return CaptureFacts(
         traced=frozenset(traced) if traced else None,
         memory="true" in values.get("COLLECT_GPU_MEMORY_USAGE", []),
         host=next((host for host in hosts if host), ""),
@@ -449,7 +449,7 @@ class Export:
     process id).
     """
 
-    def __init__(self, path: Path, wanted: Wanted) -> None:
+    def __init__(self, path: Path, wanted: TableFilter) -> None:
         self.path = path
         self.wanted = wanted
         self._tables = _open_tables(path)
@@ -687,7 +687,7 @@ def with_columns_of(frame: pl.DataFrame, columns: tuple[str, ...]) -> pl.DataFra
     )
 
 
-def threads(frame: pl.DataFrame) -> pl.DataFrame:
+def label_threads(frame: pl.DataFrame) -> pl.DataFrame:
     """Add ``pid, process, thread`` from nsys's global thread id: 16 bits host, 24 bits process,
     24 bits thread.
     """

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import tempfile
@@ -29,6 +28,7 @@ from llmprof.trace.storage import sqlite, typed
 from llmprof.trace.storage.files import as_the_user_would, regular
 from llmprof.trace.storage.parquet import read_frame, sealed
 from llmprof.trace.storage.pseudonyms import Ledger, Pseudonyms, unwritten, writing
+from llmprof.trace.storage.sqlite import PathLike
 
 Copy = Callable[[Path, Path, Ledger], None]
 
@@ -470,8 +470,6 @@ def _monitors(source: Path, target: Path, ledger: Ledger) -> None:
         )
 
 
-PathLike = str | os.PathLike[str]
-
 _REPORTS: Final = {
     ".nsys-rep": "nsys export --type sqlite FILE.nsys-rep, then redact the .sqlite",
     ".qdrep": "nsys export --type sqlite FILE.qdrep, then redact the .sqlite",
@@ -534,7 +532,7 @@ def redact(source: PathLike, target: PathLike, *, key: bytes | None = None) -> p
 
 
 @checked
-def check(source: PathLike) -> pl.DataFrame:
+def list_redactions(source: PathLike) -> pl.DataFrame:
     """List the content that :func:`redact` would leave out or replace; nothing is written beside
     the source.
 
@@ -619,11 +617,11 @@ def _copy_file(source: Path, target: Path, ledger: Ledger) -> None:
         raise ReadError(found, hint=ncu.REPORT_HINT)
     kind = detect(source)
     if kind == "nsys" and start == sqlite.MAGIC:
-        nsys.copy(source, target, ledger)
+        nsys.copy_nsys(source, target, ledger)
     elif kind == "chrome":
-        chrome.copy(source, target, ledger)
+        chrome.copy_chrome(source, target, ledger)
     elif kind == "ncu":
-        ncu.copy(source, target, ledger)
+        ncu.copy_ncu(source, target, ledger)
     elif kind is not None:
         _copy_as_trace(source, target, ledger)
     else:

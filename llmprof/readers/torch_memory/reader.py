@@ -21,6 +21,7 @@ import polars as pl
 from llmprof.errors import ReadError
 from llmprof.readers.common.reader import (
     MOST_NS,
+    Frames,
     Probe,
     Reader,
     Request,
@@ -196,11 +197,9 @@ _SCHEMA: Final = {
     "torch_pool": pl.String,
 }
 
-Tables = dict[str, pl.DataFrame]
 
-
-def _tables_of(document: Mapping[str, Any]) -> tuple[Tables, list[str], int]:
-    """Tables of a snapshot."""
+def _tables_of(document: Mapping[str, Any]) -> tuple[Frames, list[str], int]:
+    """Frames of a snapshot."""
     segments = [
         s for s in document["segments"] if isinstance(s, dict) and _natural(s.get("total_size"))
     ]

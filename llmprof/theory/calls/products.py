@@ -7,8 +7,8 @@ import re
 from dataclasses import replace
 from typing import Final
 
-from llmprof.theory.calls.call import Call, NoWorkError, Tensor
-from llmprof.theory.calls.work import Kind, Work
+from llmprof.theory.calls.call import CallTensor, NoWorkError, OperatorCall
+from llmprof.theory.calls.work import CallWork, OperatorKind
 
 _RESULTS: Final = {5: 2, 6: 4, 7: 8, 15: 2}
 """Bytes of torch's numbers of element types: half, float, double, bfloat16."""
@@ -17,7 +17,7 @@ _HALF_IN: Final = {"fp8", "fp4", "int8", "uint8"}
 """Formats whose products have results of 16 bits unless the call says otherwise."""
 
 
-def _matrix_format(call: Call, tensor: Tensor) -> str:
+def _matrix_format(call: OperatorCall, tensor: CallTensor) -> str:
     """Format that the matrix unit computes in; products of fp32 are those of tf32 where the
     kernel's name says so.
     """
@@ -29,16 +29,16 @@ def _matrix_format(call: Call, tensor: Tensor) -> str:
 
 
 def _product(
-    call: Call,
-    a: Tensor,
-    b: Tensor,
+    call: OperatorCall,
+    a: CallTensor,
+    b: CallTensor,
     mnk: tuple[int, int, int],
     *,
     batch: int = 1,
-    bias: Tensor | None = None,
+    bias: CallTensor | None = None,
     width: float = 0,
     more: float = 0,
-) -> Work:
+) -> CallWork:
     """``batch`` products of m x k with k x n, with an addend of the result; ``more`` bytes are
     read besides.
     """
@@ -46,7 +46,7 @@ def _product(
     added = bias.bytes if bias else 0.0
     out = width or (2 if a.format in _HALF_IN else a.width)
     flops = batch * m * n * (2.0 * k + (1 if bias else 0))
-    return Work(
+    return CallWork(
         flops,
         a.bytes + b.bytes + added + more,
         batch * m * n * out,
@@ -55,13 +55,13 @@ def _product(
     )
 
 
-def _agree(call: Call, one: int, other: int) -> int:
+def _agree(call: OperatorCall, one: int, other: int) -> int:
     if one != other:
         raise NoWorkError(f"the inner sizes {one} and {other} of {call.operator} differ")
     return one
 
 
-def _mm(call: Call) -> Work:
+def _mm(call: OperatorCall) -> CallWork:
     """``a @ b``, with ``a`` and ``b`` at the places 0 and 1."""
     a, b = call.tensor(0, 2), call.tensor(1, 2)
     width = 4 if call.operator == "aten::_int_mm" else 0
@@ -70,14 +70,14 @@ def _mm(call: Call) -> Work:
     )
 
 
-def _addmm(call: Call) -> Work:
+def _addmm(call: OperatorCall) -> CallWork:
     """``bias + a @ b``."""
     a, b = call.tensor(1, 2), call.tensor(2, 2)
     sizes = (a.shape[0], b.shape[1], _agree(call, a.shape[1], b.shape[0]))
     return _product(call, a, b, sizes, bias=call.tensor(0) if call.number(3, 1) else None)
 
 
-def _bmm(call: Call) -> Work:
+def _bmm(call: OperatorCall) -> CallWork:
     """Products of batches."""
     place = 1 if call.operator.startswith("aten::baddbmm") else 0
     a, b = call.tensor(place, 3), call.tensor(place + 1, 3)
@@ -86,13 +86,13 @@ def _bmm(call: Call) -> Work:
     return _product(call, a, b, sizes, batch=_agree(call, a.shape[0], b.shape[0]), bias=bias)
 
 
-def _mv(call: Call) -> Work:
+def _mv(call: OperatorCall) -> CallWork:
     """A matrix times a vector."""
     a, x = call.tensor(0, 2), call.tensor(1, 1)
     return _product(call, a, x, (a.shape[0], 1, _agree(call, a.shape[1], x.shape[0])))
 
 
-def _linear(call: Call) -> Work:
+def _linear(call: OperatorCall) -> CallWork:
     """``x @ weight.T + bias``, with a weight of n x k."""
     x, weight = call.tensor(0), call.tensor(1, 2)
     k = _agree(call, x.shape[-1] if x.shape else 0, weight.shape[1])
@@ -106,14 +106,14 @@ def _linear(call: Call) -> Work:
     )
 
 
-def _skinny(call: Call) -> Work:
+def _skinny(call: OperatorCall) -> CallWork:
     """AMD's kernels for few rows, whose weight comes first."""
     weight, x = call.tensor(0, 2), call.tensor(1, 2)
     k = _agree(call, x.shape[1], weight.shape[1])
     return _product(call, x, weight, (x.shape[0], weight.shape[0], k))
 
 
-def _matmul(call: Call) -> Work:
+def _matmul(call: OperatorCall) -> CallWork:
     """``a @ b`` of any axes, with broadcast batches."""
     a, b = call.tensor(0), call.tensor(1)
     if len(a.shape) < 2 or len(b.shape) < 2:
@@ -129,7 +129,7 @@ def _broadcast(one: tuple[int, ...], other: tuple[int, ...]) -> list[tuple[int, 
     return list(zip(first, second, strict=True))
 
 
-def _scaled_mm(call: Call) -> Work:
+def _scaled_mm(call: OperatorCall) -> CallWork:
     """``(a * scale_a) @ (b * scale_b) + bias`` of 8 bits."""
     out_first = call.operator.startswith("_C::")
     place = 1 if out_first else 0
@@ -146,7 +146,7 @@ def _scaled_mm(call: Call) -> Work:
     return _product(call, a, b, sizes, bias=bias, width=width, more=scales)
 
 
-def _quantized(call: Call) -> Work:
+def _quantized(call: OperatorCall) -> CallWork:
     """``x @ weight.T`` of narrow numbers:
 
     ``x`` (…, k) and ``weight`` (n, k) in order, scales and a result anywhere.
@@ -178,12 +178,12 @@ def _quantized(call: Call) -> Work:
     return replace(work, matrix="fp4") if k != x.shape[-1] else work
 
 
-def row_of(tensor: Tensor) -> int:
+def row_of(tensor: CallTensor) -> int:
     """Numbers of a row; two of 4 bits are in an element, for which unsigned bytes may stand."""
     return tensor.shape[-1] * (2 if tensor.format in ("fp4", "uint8") else 1)
 
 
-def _into(call: Call) -> Work:
+def _into(call: OperatorCall) -> CallWork:
     """``(result, a, b, …)``, of narrow numbers also with scales: m, n and k follow from the
     sizes of the three.
     """
@@ -198,7 +198,7 @@ def _into(call: Call) -> Work:
     return replace(work, matrix="fp4") if k != a.shape[1] else work
 
 
-def _of_three(call: Call) -> Work:
+def _of_three(call: OperatorCall) -> CallWork:
     """TransformerEngine's ``(a, …, b, …, result)`` at the places 0, 5 and 10, each of them
     turned or not.
     """
@@ -210,7 +210,7 @@ def _of_three(call: Call) -> Work:
     return _product(call, a, b, (m, n, inner), width=out.width)
 
 
-def _packed_scales(call: Call) -> Work:
+def _packed_scales(call: OperatorCall) -> CallWork:
     """``(a, weights, group, scales and zero points)`` of torch's products with 4 bits, or ``(a,
     weights, scales)``.
     """
@@ -224,7 +224,7 @@ _PACKED: Final = (2, 3, 4, 8)
 """Bits of a weight in the packed matrices of GPTQ, AWQ, Marlin and Machete."""
 
 
-def _packed(call: Call) -> Work:
+def _packed(call: OperatorCall) -> CallWork:
     """``a @ unpacked(weights)``: whole numbers hold several weights each, scales have a column for
     each of the result.
 
@@ -232,7 +232,7 @@ def _packed(call: Call) -> Work:
     workspace is not.
     """
     a = call.tensor(0)
-    given = [each for each in call.arguments[1:] if isinstance(each, Tensor)]
+    given = [each for each in call.arguments[1:] if isinstance(each, CallTensor)]
     at = next(
         (n for n, each in enumerate(given) if "int" in each.format and len(each.shape) == 2), None
     )
@@ -254,7 +254,7 @@ def _packed(call: Call) -> Work:
     return _product(call, a, weights, (m, n, k), more=more)
 
 
-def _convolution(call: Call) -> Work:
+def _convolution(call: OperatorCall) -> CallWork:
     """A convolution, forward; its places differ by library."""
     x, weight = call.tensor(0), call.tensor(1)
     if len(x.shape) != len(weight.shape) or len(x.shape) < 3:
@@ -292,7 +292,7 @@ def _convolution(call: Call) -> Work:
         elements = x.shape[0] * weight.shape[1] * groups * math.prod(outs)
         read = x.bytes + weight.bytes + (bias.bytes if bias else 0)
         flops = 2.0 * x.elements * math.prod(weight.shape[1:])
-        return Work(flops, read, elements * x.width, _matrix_format(call, x))
+        return CallWork(flops, read, elements * x.width, _matrix_format(call, x))
     outs = [
         int((size + 2 * pad - step * (taps - 1) - 1) // by + 1)
         for size, taps, by, pad, step, _ in sizes
@@ -300,7 +300,7 @@ def _convolution(call: Call) -> Work:
     elements = x.shape[0] * weight.shape[0] * math.prod(outs)
     read = x.bytes + weight.bytes + (bias.bytes if bias else 0)
     result = (groups, elements // weight.shape[0], weight.shape[0] // groups) if elements else None
-    return Work(
+    return CallWork(
         2.0 * elements * math.prod(weight.shape[1:]),
         read,
         elements * x.width,
@@ -309,7 +309,7 @@ def _convolution(call: Call) -> Work:
     )
 
 
-def _convolution_backward(call: Call) -> Work:
+def _convolution_backward(call: OperatorCall) -> CallWork:
     """Gradients of the input and of the weight: each as many products as forward."""
     grad, x, weight = call.tensor(0), call.tensor(1), call.tensor(2)
     masks = call.get(10)
@@ -318,7 +318,7 @@ def _convolution_backward(call: Call) -> Work:
     read = grad.bytes + (weight.bytes if wanted[0] else 0) + (x.bytes if wanted[1] else 0)
     written = (x.bytes if wanted[0] else 0) + (weight.bytes if wanted[1] else 0)
     assumed = "" if masks is not None else "both gradients are computed"
-    return Work(
+    return CallWork(
         each * (bool(wanted[0]) + bool(wanted[1])),
         read,
         written,
@@ -355,19 +355,19 @@ _QUANTIZED: Final = (
 )
 
 KINDS: Final = [
-    Kind("gemm", "aten::mm aten::_int_mm", _mm, _DENSE, _TORCH),
-    Kind("gemm", "aten::addmm aten::_addmm_activation", _addmm, _DENSE, _TORCH),
-    Kind(
+    OperatorKind("gemm", "aten::mm aten::_int_mm", _mm, _DENSE, _TORCH),
+    OperatorKind("gemm", "aten::addmm aten::_addmm_activation", _addmm, _DENSE, _TORCH),
+    OperatorKind(
         "gemm",
         "aten::bmm aten::baddbmm aten::baddbmm_",
         _bmm,
         f"{_DENSE}, for each product of the batch",
         _TORCH,
     ),
-    Kind("gemm", "aten::mv", _mv, _DENSE, _TORCH),
-    Kind("gemm", "aten::matmul", _matmul, f"{_DENSE}, broadcast operands once", _TORCH),
-    Kind("gemm", "aten::linear", _linear, _DENSE, _TORCH),
-    Kind(
+    OperatorKind("gemm", "aten::mv", _mv, _DENSE, _TORCH),
+    OperatorKind("gemm", "aten::matmul", _matmul, f"{_DENSE}, broadcast operands once", _TORCH),
+    OperatorKind("gemm", "aten::linear", _linear, _DENSE, _TORCH),
+    OperatorKind(
         "gemm",
         "vllm::rocm_unquantized_gemm vllm::rocm_unquantized_gemm_impl aiter::gemm_a16w16",
         _linear,
@@ -375,14 +375,14 @@ KINDS: Final = [
         "vllm/model_executor/layers/utils.py, aiter/tuned_gemm.py",
         whole=True,
     ),
-    Kind(
+    OperatorKind(
         "gemm",
         "_rocm_C::wvSplitK _rocm_C::LLMM1",
         _skinny,
         _DENSE,
         "vllm/csrc/rocm/skinny_gemms.cu",
     ),
-    Kind(
+    OperatorKind(
         "gemm",
         "aten::_scaled_mm _C::cutlass_scaled_mm sgl_kernel::fp8_scaled_mm"
         " sgl_kernel::int8_scaled_mm sgl_kernel::fp8_blockwise_scaled_mm trtllm::cublas_scaled_mm",
@@ -390,7 +390,7 @@ KINDS: Final = [
         f"{_DENSE}; scales once",
         _TORCH,
     ),
-    Kind(
+    OperatorKind(
         "gemm",
         " ".join(_QUANTIZED),
         _quantized,
@@ -398,7 +398,7 @@ KINDS: Final = [
         "vllm/model_executor/kernels/linear, aiter/ops/gemm_op_a8w8.py, aiter/ops/gemm_op_a4w4.py",
         whole=True,
     ),
-    Kind(
+    OperatorKind(
         "gemm",
         "_C::cutlass_scaled_fp4_mm sgl_kernel::cutlass_scaled_fp4_mm _C::dsv3_fused_a_gemm "
         "sgl_kernel::dsv3_fused_a_gemm _moe_C::dsv3_router_gemm sgl_kernel::dsv3_router_gemm",
@@ -406,15 +406,17 @@ KINDS: Final = [
         f"{_DENSE}; scales once",
         "vllm/csrc/torch_bindings.cpp, sgl-kernel/csrc/common_extension.cc",
     ),
-    Kind("gemm", "tex_ts::te_gemm_ts", _of_three, _DENSE, "transformer_engine/pytorch/csrc"),
-    Kind(
+    OperatorKind(
+        "gemm", "tex_ts::te_gemm_ts", _of_three, _DENSE, "transformer_engine/pytorch/csrc"
+    ),
+    OperatorKind(
         "gemm",
         "aten::_weight_int4pack_mm aten::_weight_int8pack_mm",
         _packed_scales,
         "2 m n k in the type of a; a, packed weights, scales and the result once",
         "their definition",
     ),
-    Kind(
+    OperatorKind(
         "gemm",
         "_C::marlin_gemm _C::gptq_marlin_gemm _C::gptq_gemm _C::awq_gemm _C::machete_mm"
         " sgl_kernel::gptq_gemm sgl_kernel::awq_gemm sgl_kernel::gptq_marlin_gemm",
@@ -424,7 +426,7 @@ KINDS: Final = [
         "vllm/_custom_ops.py",
         whole=True,
     ),
-    Kind(
+    OperatorKind(
         "convolution",
         "aten::convolution",
         _convolution,
@@ -432,14 +434,14 @@ KINDS: Final = [
         _TORCH,
         whole=True,
     ),
-    Kind(
+    OperatorKind(
         "convolution",
         "aten::_convolution aten::cudnn_convolution aten::miopen_convolution",
         _convolution,
         "as aten::convolution",
         _TORCH,
     ),
-    Kind(
+    OperatorKind(
         "convolution",
         "aten::convolution_backward",
         _convolution_backward,

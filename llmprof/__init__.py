@@ -13,7 +13,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from llmprof.version import __version__ as __version__
+__version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from llmprof import analyze, charts, errors, explore, names, report, theory, units

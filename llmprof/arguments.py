@@ -422,7 +422,7 @@ def door(exported: dict[str, Any], *rooms: str, **later: str) -> None:
     nearest one that it has. Of modules only ``rooms`` are shown. Names of higher rooms, ``later``
     with the module of each, are imported at their first use.
     """
-    own = (__name__, "llmprof.errors", "llmprof.lazy")
+    own = (__name__, "llmprof.errors")
     names = [
         name
         for name, value in exported.items()

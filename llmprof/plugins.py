@@ -5,8 +5,7 @@ A package names its additions in its ``pyproject.toml``::
     [project.entry-points."llmprof.readers"]
     acme = "acme_llmprof:READER"
 
-If a plug-in cannot be loaded, a warning names it, and everything else works: also if its code calls
-``sys.exit`` or raises ``KeyboardInterrupt``. An interrupt of the user still ends the reading.
+If a plug-in cannot be loaded, a warning names it, and everything else works.
 """
 
 from __future__ import annotations
@@ -20,11 +19,13 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final, TypeAlias, TypeVar
 
-from llmprof import interrupts
 from llmprof.errors import LlmprofError, PluginWarning
 
 READERS: Final = "llmprof.readers"
 ANALYSES: Final = "llmprof.analyses"
+SECTIONS: Final = "llmprof.sections"
+LISTINGS: Final = "llmprof.listings"
+RANK_PLANS: Final = "llmprof.rank_plans"
 KERNEL_NAMES: Final = "llmprof.kernel_names"
 OPERATORS: Final = "llmprof.operators"
 
@@ -52,29 +53,13 @@ class FailedError(Exception):
 
 @contextmanager
 def foreign() -> Iterator[None]:
-    """Run the code of a plug-in: an error of llmprof and an interrupt of the user pass, the rest
-    is a FailedError.
-    """
-    with interrupts.noticed() as interrupted:
-        try:
-            yield
-        except LlmprofError:
-            raise
-        except BaseException as error:
-            if interrupted():
-                raise
-            raise FailedError(f"{type(error).__name__}: {_said(str, error)}") from error
-
-
-def _said(how: Callable[[object], str], value: object) -> str:
-    """Text of an object of a plug-in by ``str`` or ``repr``, either of which may fail."""
-    with interrupts.noticed() as interrupted:
-        try:
-            return how(value)
-        except BaseException:
-            if interrupted():
-                raise
-            return f"an object of the type {type(value).__name__}, whose {how.__name__}() fails"
+    """Run the code of a plug-in: an error of llmprof passes, another one is a FailedError."""
+    try:
+        yield
+    except LlmprofError:
+        raise
+    except Exception as error:
+        raise FailedError(f"{type(error).__name__}: {error}") from error
 
 
 @cache
@@ -89,15 +74,10 @@ def load(group: str) -> tuple[Plugin, ...]:
     for point in sorted(points, key=lambda point: (point.name, point.value)):
         package = f"{point.dist.name} {point.dist.version}" if point.dist else "an unknown package"
         try:
-            with (
-                foreign(),
-                warnings.catch_warnings(),
-            ):  # a filter that it sets makes no error of the next warning
-                value = point.load()
+            with foreign():
+                plugins.append(Plugin(point.name, package, point.load()))
         except (FailedError, LlmprofError) as error:
             left_out(f"{point.name!r} of {package}", group, f"{point.value} raised {error}")
-            continue
-        plugins.append(Plugin(point.name, package, value))
     return tuple(plugins)
 
 
@@ -109,24 +89,16 @@ def records(group: str, kind: type[T]) -> list[tuple[Plugin, T]]:
     """
     taken: list[tuple[Plugin, T]] = []
     for plugin in load(group):
-        try:
-            with foreign():
-                values = (
-                    list(plugin.value) if isinstance(plugin.value, list | tuple) else [plugin.value]
-                )
-                values = [getattr(value, "__record__", value) for value in values]
-                fit = [isinstance(value, kind) for value in values]
-        except (FailedError, LlmprofError) as error:
-            left_out(f"{plugin.name!r} of {plugin.package}", group, f"looking at it raised {error}")
-            continue
-        for value, fits in zip(values, fit, strict=True):
-            if fits:
-                taken.append((plugin, value))
+        several = isinstance(plugin.value, list | tuple)
+        for item in plugin.value if several else [plugin.value]:
+            record = getattr(item, "__record__", item)
+            if isinstance(record, kind):
+                taken.append((plugin, record))
             else:
                 left_out(
                     f"{plugin.name!r} of {plugin.package}",
                     group,
-                    f"it is {_said(repr, value)}, no {kind.__name__}",
+                    f"it is {record!r}, no {kind.__name__}",
                 )
     return taken
 

@@ -1,15 +1,27 @@
-"""Frames as plain text for a terminal: aligned, with units, never wider than asked for."""
+"""Texts for people: words, numbers, the progress of long work, and frames as tables for a
+terminal: aligned, with units, never wider than asked for.
+"""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import polars as pl
 
 from llmprof.units import format_bytes, format_ns, format_share
+
+Progress: TypeAlias = Callable[[str, int, int], None]
+"""Function that is called with the current task, the amount that is done, and the whole amount (in
+bytes, points or files; 0 if unknown).
+
+>>> def progress(what: str, done: int, total: int) -> None:
+...     print(f"{what}: {done} of {total}")
+>>> progress("rank0.json", 512, 1024)
+rank0.json: 512 of 1024
+"""
 
 UNKNOWN = "-"
 CAUSES_IN_WORDS = {"host_bound": "host-bound"}

@@ -2,7 +2,6 @@
 what they give.
 """
 
-import importlib
 import json
 import os
 import re
@@ -16,18 +15,16 @@ import polars as pl
 import pytest
 
 import llmprof
-import llmprof.readers
-import llmprof.run.launch.engines
 from llmprof import names
-from llmprof.errors import TraceWarning
-from llmprof.readers import registry
-from llmprof.run.launch import ExperimentConfig, engines
 from tests import plugin_package
 from tests.launch.vllm_stand_in import job
 
 _BLOCK = re.compile(
     r"(?:`(?P<path>[\w./]+\.(?:pyi?|toml))`[^\n]*\n\n)```(?P<kind>\w+)\n(?P<code>.*?)```\n",
     re.DOTALL,
+)
+_DIFF = re.compile(
+    r"`(?P<path>[\w./]+\.py)`(?:(?!```|\.py`).)*?\n\n```diff\n(?P<code>.*?)```\n", re.DOTALL
 )
 RUNS = (
     "#ktrace rank=0\n"
@@ -64,64 +61,26 @@ def line_of(section: str, root: Path) -> tuple[str, str]:
     return found["path"], added[1:].strip().rstrip(",")
 
 
-@pytest.fixture
-def apply(page, root, tmp_path, monkeypatch):
-    """Do what an example says, in a folder that stands beside the package."""
-    before = set(sys.modules)
-
-    def apply_example(name: str, *packages) -> str:
-        for path, code in files_of(page[name]).items():
-            assert not (root / path).exists()
-            target = tmp_path / path
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_text(code, encoding="utf-8")
-        for package in packages:
-            here = tmp_path / Path(*package.__name__.split("."))
-            monkeypatch.setattr(package, "__path__", [*package.__path__, str(here)])
-        importlib.invalidate_caches()
-        return line_of(page[name], root)[1].strip('"')
-
-    plugin_package.forget()
-    yield apply_example
-    for name in set(sys.modules) - before:
-        if str(tmp_path) in str(getattr(sys.modules[name], "__file__", "")):
-            parent, _, last = name.rpartition(".")
-            if hasattr(sys.modules.get(parent), last):
-                delattr(sys.modules[parent], last)
-            del sys.modules[name]
-    monkeypatch.undo()
-    plugin_package.forget()
-
-
-def test_add_a_reader(apply, tmp_path, monkeypatch):
-    place = apply("Add a reader", llmprof.readers)
-    monkeypatch.setattr(registry, "BUILT_IN", (place, *registry.BUILT_IN))
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "a.ktrace").write_text(RUNS)
-    with pytest.warns(TraceWarning, match=r"a\.ktrace: lines that could not be read: 1"):
-        trace = llmprof.read(tmp_path / "run", cache=False)
-    assert trace.kernels.height == 12
-    assert trace.kernels.row(5, named=True)["dur_ns"] == 9000
-    assert trace.meta["format"] == "ktrace"
-    assert "ktrace" in registry.formats()
-
-
-def added_line(section: str) -> tuple[str, str, str]:
-    """The file, the line before, and the line that an example adds."""
-    (found,) = [found for found in _BLOCK.finditer(section) if found["kind"] == "diff"]
-    before, added = found["code"].splitlines()
-    return found["path"], before[1:] + "\n", added[1:] + "\n"
+def additions(section: str) -> list[tuple[str, str, str]]:
+    """The file, the line before, and the line of each that an example adds."""
+    out = []
+    for found in _DIFF.finditer(section):
+        lines = found["code"].splitlines()
+        assert [line[0] for line in lines] == [" ", "+"] * (len(lines) // 2)
+        pairs = zip(lines[::2], lines[1::2], strict=True)
+        out += [(found["path"], before[1:] + "\n", added[1:] + "\n") for before, added in pairs]
+    return out
 
 
 def write(page, root: Path, name: str) -> None:
-    """Do what an example says in a copy of the package: its own files, and one line."""
+    """Do what an example says in a copy of the package: its own files, and its lines in a list."""
     for path, text in files_of(page[name]).items():
         assert not (root / path).exists()
         (root / path).write_text(text, encoding="utf-8")
-    path, before, added = added_line(page[name])
-    text = (root / path).read_text("utf-8")
-    assert before in text
-    (root / path).write_text(text.replace(before, before + added, 1), encoding="utf-8")
+    for path, before, added in additions(page[name]):
+        text = (root / path).read_text("utf-8")
+        assert before in text
+        (root / path).write_text(text.replace(before, before + added, 1), encoding="utf-8")
 
 
 @pytest.fixture
@@ -141,6 +100,24 @@ def output_of(folder: Path, code: str) -> object:
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
+
+
+def test_add_a_reader(page, copied):
+    write(page, copied, "Add a reader")
+    (copied / "run").mkdir()
+    (copied / "run" / "a.ktrace").write_text(RUNS)
+    code = """if True:
+        import json, warnings, llmprof
+        from llmprof.readers import registry
+        with warnings.catch_warnings(record=True) as said:
+            trace = llmprof.read("run", cache=False)
+        rows = trace.kernels["dur_ns"].to_list()
+        listed = "ktrace" in registry.formats()
+        print(json.dumps([rows, trace.meta["format"], listed, [str(one.message) for one in said]]))
+    """
+    rows, form, listed, said = output_of(copied, code)
+    assert (len(rows), rows[5], form, listed) == (12, 9000, "ktrace", True)
+    assert any("a.ktrace: lines that could not be read: 1" in one for one in said)
 
 
 def test_a_finding_is_one_file_and_one_line(page, copied):
@@ -221,14 +198,15 @@ def test_an_analysis_is_one_file_and_one_line_and_a_figure_comes_to_it(page, cop
         }))
     """
     gives = []
-    for name in ("Add an analysis", "Give an analysis a figure"):
+    for name in ("Add an analysis", "Show an analysis", "Give an analysis a figure"):
         write(page, copied, name)
         gives.append(output_of(copied, code))
     row = {"name": "gemm", "count": 20, "median_ns": 100.0, "p99_ns": 100.0, "spread": 1.0}
-    both = {"row": row, "listed": True, "heading": True}
+    all_of = {"row": row, "listed": True}
     assert gives == [
-        both | {"table": True, "figure": False},
-        both | {"table": False, "figure": True},
+        all_of | {"heading": False, "table": False, "figure": False},
+        all_of | {"heading": True, "table": True, "figure": False},
+        all_of | {"heading": True, "table": True, "figure": True},
     ]
     command = [sys.executable, "-m", "llmprof", "analyze", "saved", "--what", "jitter", "--json"]
     environment = os.environ | {"PYTHONPATH": str(copied)}
@@ -238,16 +216,21 @@ def test_an_analysis_is_one_file_and_one_line_and_a_figure_comes_to_it(page, cop
     assert json.loads(done.stdout)[0]["count"] == 20
 
 
-def test_add_an_engine(apply, tmp_path, monkeypatch):
-    place = apply("Add an engine", llmprof.run.launch.engines)
-    monkeypatch.setattr(engines, "BUILT_IN", (*engines.BUILT_IN, place))
-    config = ExperimentConfig(model="random:tiny", engine="idle", profile_mode="inference_only")
-    assert config.engine == "idle"
-    script = tmp_path / "script.py"
-    script.write_text(engines.script(job(engine="idle", profiler="none", model=str(tmp_path))))
-    command = [sys.executable, str(script), "--out", str(tmp_path / "out")]
+def test_add_an_engine(page, copied):
+    write(page, copied, "Add an engine")
+    settings = job(engine="idle", profiler="none", model=str(copied))
+    code = f"""if True:
+        import json
+        from llmprof.run.launch import ExperimentConfig, engines
+        config = ExperimentConfig(model="random:tiny", engine="idle", profile_mode="inference_only")
+        print(json.dumps([config.engine, engines.script({settings!r})]))
+    """
+    engine, text = output_of(copied, code)
+    assert engine == "idle"
+    (copied / "script.py").write_text(text)
+    command = [sys.executable, str(copied / "script.py"), "--out", str(copied / "out")]
     subprocess.run(command, check=True, capture_output=True, timeout=300)
-    worker = json.loads((tmp_path / "out" / "worker.json").read_text())
+    worker = json.loads((copied / "out" / "worker.json").read_text())
     assert [r["phase"] for r in worker["requests"]] == ["warmup"] * 2 + ["plain"] * 4
     assert all(r["e2e_s"] >= 0.006 for r in worker["requests"])
     assert worker["error"] is None
@@ -275,17 +258,14 @@ def test_a_package_with_all_three(page, tmp_path, monkeypatch):
     section = page["From a package of your own"]
     project = tomllib.loads(files_of(section)["pyproject.toml"])["project"]
     figure = files_of(page["Give an analysis a figure"])
-    _, before, added = added_line(page["Give an analysis a figure"])
-    analysis = files_of(page["Add an analysis"])["llmprof/analyze/jitter.py"].replace(
-        before, before + added
-    )
     modules = {
         "reader": files_of(page["Add a reader"])["llmprof/readers/ktrace.py"],
-        "jitter": analysis.replace("llmprof.report.jitter:JITTER", "acme_llmprof.figure:JITTER"),
+        "jitter": files_of(page["Add an analysis"])["llmprof/analyze/jitter.py"],
         "chart": figure["llmprof/charts/jitter.py"],
-        "figure": figure["llmprof/report/jitter.py"]
+        "section": figure["llmprof/report/jitter.py"]
         .replace("llmprof.analyze.jitter", "acme_llmprof.jitter")
         .replace("llmprof.charts.jitter", "acme_llmprof.chart"),
+        "listing": "from llmprof.cli.listings import Listing\nLISTING = Listing('kernel_jitter', 'name')",
         "names": re.findall(r"```python\n(.*?)```", section, re.DOTALL)[0],
     }
     site = tmp_path / "site"

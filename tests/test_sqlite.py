@@ -51,7 +51,7 @@ def test_a_query_answers_as_a_frame_and_cannot_write(database):
         with pytest.raises(ReadError):
             sqlite.query(database, sql)
     assert database.read_bytes() == before
-    with pytest.raises(ReadError, match=r"no such table.*llmprof\.storage\.sqlite\.tables"):
+    with pytest.raises(ReadError, match=r"no such table.*llmprof\.trace\.storage\.sqlite\.tables"):
         sqlite.query(database, "SELECT * FROM nowhere")
     with pytest.raises(ReadError, match="no table nothing"):
         sqlite.read(database, "nothing", ["a"])

@@ -24,7 +24,6 @@ _WAYS: Final = {"expert_dispatch": "dispatch", "combine": "combine"}
     help="experts on several ranks: dispatch, combine, waiting, rows and load by rank and layer",
     view="experts",
     recorded="device activity or operators",
-    first=("events",),
 )
 def expert_exchange(trace: Trace) -> pl.DataFrame:
     """Exchange of tokens with the ranks of their experts, layer by layer.
@@ -57,6 +56,15 @@ def expert_exchange(trace: Trace) -> pl.DataFrame:
         - ``experts_ns`` (time of the experts' kernels), ``imbalance`` (the largest of the ranks
           over their mean; 1 is even), ``slowest_rank`` (whose experts take longest);
         - ``arrival_skew_ns`` (largest difference of arrival among the calls).
+
+    Raises
+    ------
+    NotCapturedError
+        The trace holds no device activity or operators.
+
+    Examples
+    --------
+    >>> frame = analyze.expert_exchange(trace)
     """
     events = trace.events
     ways = pl.col("stage").replace_strict(_WAYS, default=None, return_dtype=pl.String)

@@ -24,7 +24,6 @@ _REST = "(others)"
     help="pairs of kinds of work, and the time in which both run",
     view="concurrency",
     recorded="device activity or operators",
-    apart=("by", "top"),
 )
 def concurrency(
     trace: Trace,
@@ -36,6 +35,8 @@ def concurrency(
 
     Parameters
     ----------
+    trace : Trace
+        A trace with device activity or operators.
     by : {"category", "stage", "name", "stream"}
         What makes a kind of work. An event without one counts as ``(none)``.
     top : int
@@ -52,6 +53,17 @@ def concurrency(
         grids of the kind's kernels can fill, one block on each, as a mean over their time. Two
         kinds whose shares add up to more than 1 compete for multiprocessors. Null without grids or
         an unknown device. Only pairs with time together, by device, the longest first.
+
+    Raises
+    ------
+    NotCapturedError
+        The trace holds no device activity or operators.
+    AnalysisError
+        ``by`` names an unknown column.
+
+    Examples
+    --------
+    >>> frame = analyze.concurrency(trace)
     """
     refuse_samples(trace, "what ran beside what")
     events = trace.events.filter(pl.col("dur_ns") > 0)

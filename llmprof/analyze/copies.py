@@ -22,11 +22,6 @@ _ENDS = ["kind", "src_kind", "dst_kind"]
     help="copies by kinds of memory (pageable, pinned), the calls that began them, and their rates",
     view="copies",
     recorded="copies",
-    columns=(
-        "rank kind src_kind dst_kind bin start_ns bytes rate_gbps call waits count total_ns"
-        " max_gbps"
-    ),
-    apart=(),
 )
 def copies(
     trace: Trace, *, by: Literal["kind", "time"] = "kind", bins: AtLeastOne = 50
@@ -36,6 +31,8 @@ def copies(
 
     Parameters
     ----------
+    trace : Trace
+        A trace with copies.
     by : {"kind", "time"}
         A row for each kind of copy and call, or for each kind in each bin of time.
     bins : int
@@ -59,6 +56,8 @@ def copies(
 
     Raises
     ------
+    NotCapturedError
+        The trace holds no copies.
     AnalysisError
         There is no bin, or there are more than a million.
     """

@@ -43,10 +43,7 @@ before a sample.
         " clocks"
     ),
     view="counters",
-    columns=(
-        "rank phase stage layer step cause gap name counter mean unit own_share work_ns samples max"
-        " device"
-    ),
+    recorded="device activity and samples of counters",
 )
 def counters(
     trace: Trace,

@@ -26,14 +26,15 @@ _MEASURES = {
     help="share of the device time that has a step, a stage, a launch …",
     view="coverage",
     recorded="device activity or operators",
-    columns="rank measure share covered_ns total_ns missing_events impossible_events of",
-    reported=True,
-    section="steps",
-    apart=(),
 )
 def coverage(trace: Trace) -> pl.DataFrame:
     """Share of the device time of each rank that steps, stages, categories, launches and operators
     explain.
+
+    Parameters
+    ----------
+    trace : Trace
+        A trace with device activity or operators.
 
     Returns
     -------
@@ -44,6 +45,15 @@ def coverage(trace: Trace) -> pl.DataFrame:
         (operators, for a run on CPU), ``of`` says so in words; the share is null if it is 0.
         ``impossible_events`` of the rank's files are in no table, because their time or length
         cannot be: it is infinite, negative, absurdly large or no number.
+
+    Raises
+    ------
+    NotCapturedError
+        The trace holds no device activity or operators.
+
+    Examples
+    --------
+    >>> frame = analyze.coverage(trace)
     """
     events = trace.events
     on_cpu = events.height > 0 and (events["source"] == "op").all()

@@ -10,7 +10,7 @@ from typing import Final
 import polars as pl
 
 from llmprof import names
-from llmprof.analyze.catalog import Analysis, Section
+from llmprof.analyze.catalog import Analysis
 from llmprof.arguments import Columns, NotNegative, Window, described, refuse_unknown
 from llmprof.errors import AnalysisError, listed
 from llmprof.trace import Trace
@@ -22,18 +22,14 @@ from llmprof.trace.kept import per_trace
     help="time of each kernel",
     view="kernels",
     recorded="device activity or operators",
-    columns="rank step phase stage total_ns share count median_ns max_ns category readable",
-    reported=True,
-    section=Section(
-        "kernels", "Sums over all ranks and steps.", question="Which {event}s are hot?"
-    ),
-    table="llmprof.report.folder:kernels_table",
 )
 def kernels(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
     """Time of each kernel (and kind of copy) by name.
 
     Parameters
     ----------
+    trace : Trace
+        A trace with device activity or operators.
     by : str or sequence of str
         Columns of :func:`~llmprof.analyze.attribute` to group by first, such as ``("rank",)`` or
         ``("phase",)``.
@@ -46,6 +42,17 @@ def kernels(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
         median_ns, min_ns, max_ns`` and ``std_ns`` (sample standard deviation, null for a single
         run), in ns, and ``readable``, the name as people read it (:func:`llmprof.names.readable`).
         Groups in order, nulls last, in each the longest first.
+
+    Raises
+    ------
+    NotCapturedError
+        The trace holds no device activity or operators.
+    AnalysisError
+        ``by`` names an unknown column.
+
+    Examples
+    --------
+    >>> frame = analyze.kernels(trace)
     """
     events = trace.events
     refuse_unknown(by, events.columns, "by")

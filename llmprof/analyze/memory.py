@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 
 import polars as pl
 
-from llmprof.analyze.catalog import Analysis, Section
+from llmprof.analyze.catalog import Analysis
 from llmprof.errors import AnalysisError, NotCapturedError
 from llmprof.label.nesting import column, innermost
 from llmprof.label.steps.steps import steps
@@ -73,21 +73,7 @@ _OWN_FRAMES: Final = (
     question="How much device memory is held, and by whom?",
     help="peak, fragmentation, allocations and releases of each device",
     view="memory",
-    columns=(
-        "rank device time_ns part holder operator step phase peak_bytes reserved_peak_bytes bytes"
-        " blocks"
-        " share evidence fragmentation allocations allocated_bytes reserved_bytes net_bytes"
-        " known_share"
-    ),
-    reported=True,
-    only_with="memory",
-    section=Section(
-        "memory",
-        "Allocated is what tensors hold, reserved what the allocator took from the device. Who"
-        " holds memory follows from the call stack of the allocation, the profiler's category, or"
-        " how long it lives; the rest is unknown.",
-    ),
-    figures=("llmprof.report.figures:MEMORY", "llmprof.report.figures:HOLDERS"),
+    recorded="memory events",
 )
 def memory(
     trace: Trace,

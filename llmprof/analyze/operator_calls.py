@@ -50,7 +50,6 @@ _SCHEMA: Final = {
     ),
     view="operator-calls",
     recorded="operators",
-    columns="can total_ns share count median_ns kind operator shapes why",
 )
 def operator_calls(trace: Trace) -> pl.DataFrame:
     """Operators with their arguments and time, and whether they can be run alone.
@@ -78,6 +77,11 @@ def operator_calls(trace: Trace) -> pl.DataFrame:
         phases`` (where it was called, with commas), ``can`` (be run alone), ``why`` (it cannot),
         ``assumed`` (what the recording does not say of the arguments), ``torch_strides,
         torch_inputs``.
+
+    Raises
+    ------
+    NotCapturedError
+        The trace holds no operators.
 
     Examples
     --------

@@ -94,13 +94,8 @@ _WORK: Final = {
         " of it"
     ),
     view="operators",
-    columns=(
-        "rank phase gap_ns total_ns count operator kernel shapes flop_per_s bytes_per_s bound_by"
-        " bound_share cause why note"
-    ),
-    largest_first="total_ns",
+    recorded="kernels and operators",
     cached=False,
-    takes=("model",),
 )
 def operators(
     trace: Trace,

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 import polars as pl
 
 from llmprof.analyze.balance import rank_balance
-from llmprof.analyze.catalog import Analysis, Section
+from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.collectives.collectives import collectives, lateness
 from llmprof.analyze.overlap import overlap
 from llmprof.errors import ArgumentError
@@ -51,17 +51,7 @@ _IN_DESCRIPTION: Final = {
         " place its node and parallel groups, with --by group how often these arrive last"
     ),
     view="ranks",
-    section=Section(
-        "ranks",
-        "A row is a rank, a column a step. Ranks that work together end a step together: the late"
-        " one is the row that waits least.",
-    ),
-    figures=(
-        "llmprof.report.figures:RANK_STEPS",
-        "llmprof.report.figures:RANK_WAITS",
-        "llmprof.report.figures:LATE_GROUPS",
-    ),
-    first=("steps", "overlap", "events"),
+    recorded="several ranks",
 )
 def ranks(
     trace: Trace,

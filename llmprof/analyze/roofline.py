@@ -80,9 +80,6 @@ Per = Literal["stage", "layer", "step"]
     help="least possible and measured time of each stage of each step",
     view="bound",
     recorded="device activity or operators",
-    needs=("model",),
-    columns="rank step phase stage bound_ns bound measured_ns bound_share gap_ns why",
-    largest_first="gap_ns",
     cached=False,
 )
 def roofline(
@@ -143,6 +140,8 @@ def roofline(
 
     Raises
     ------
+    NotCapturedError
+        The trace holds no device activity or operators.
     AnalysisError
         No step says its tokens; the trace names no device; or the layers of a rank are not those of
         the model.

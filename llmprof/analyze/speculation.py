@@ -33,6 +33,7 @@ SCHEMA: Final = {
     question="What does speculative decoding cost, and what does it give?",
     help="decode steps with drafts: drafting, verifying, accepted tokens, time of a token",
     view="speculation",
+    recorded="steps",
 )
 def speculation(trace: Trace, *, engine_steps: pl.DataFrame | None = None) -> pl.DataFrame:
     """Drafting and verifying in each step that decodes, and the tokens that it gives.

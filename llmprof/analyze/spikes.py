@@ -19,9 +19,7 @@ _LEAST_STEPS = 5
     question="In which steps does a kernel or a range take unusually long?",
     help="times of kernels or ranges in single steps beside their usual time",
     view="spikes",
-    largest_first="gap_ns",
-    columns="rank step phase count dur_ns typical_ns ratio gap_ns start_ns name",
-    apart=("by", "min_ratio"),
+    recorded="kernels and steps",
 )
 def spikes(
     trace: Trace, *, by: Literal["kernel", "range"] = "kernel", min_ratio: float = 1.5

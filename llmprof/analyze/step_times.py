@@ -68,7 +68,7 @@ SCHEMA = {
     question="What is a step's time made of?",
     help="time of steps by phase and part",
     view="step-time",
-    first=("steps", "overlap"),
+    recorded="device activity or operators",
 )
 def step_time(trace: Trace) -> pl.DataFrame:
     """Time of the steps by phase and part, over all ranks.

@@ -6,9 +6,6 @@ the first chart.
 """
 
 from llmprof.arguments import door
-from llmprof.lazy import put_off_formats
-
-put_off_formats()
 
 from llmprof.charts.base.dark import follow_theme, themed
 from llmprof.charts.base.save import save, to_html, to_png_bytes

@@ -32,7 +32,6 @@ _VALUES = ("total_ns", "busy_ns", "dur_ns")
 
 @draw.chart_of(
     "trace.events, layers(trace, stages=True) or kernels(trace, by=...)",
-    refuses="all times are zero",
 )
 def breakdown(
     frame: Trace | pl.DataFrame,
@@ -65,6 +64,18 @@ def breakdown(
     work : {"kernels and copies", "operators", "timed operators"}
         What the rows are: events of a device, operators of the host in their place, or samples of
         operators.
+    title : str, optional
+        Title of the chart; by default it says what is shown.
+
+    Returns
+    -------
+    altair.VConcatChart
+        900 px wide.
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, or all times are zero.
 
     Examples
     --------
@@ -252,7 +263,7 @@ PARTS: dict[str, str] = {
 _ROW, _NAME_PX = 34, 76
 
 
-@draw.chart_of("llmprof.analyze.overlap(trace)", refuses="all totals are zero")
+@draw.chart_of("llmprof.analyze.overlap(trace)")
 def overlap(
     frame: Trace | pl.DataFrame, *, work: str = "kernels and copies", title: str | None = None
 ) -> alt.VConcatChart:
@@ -268,6 +279,18 @@ def overlap(
         Rows of ``overlap(trace, waits=True)``, by rank and optionally by step or phase.
     work : {"kernels and copies", "operators"}
         What ran: events of a device, or operators of the host in their place.
+    title : str, optional
+        Title of the chart; by default it says what is shown.
+
+    Returns
+    -------
+    altair.VConcatChart
+        900 px wide.
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, or all totals are zero.
 
     Examples
     --------

@@ -19,7 +19,6 @@ _EDGES = (("start", "from"), ("end", "to"))
 @draw.chart_of(
     "llmprof.analyze.collectives(trace)",
     "rank kind bytes dur_ns wait_ns transfer_ns",
-    refuses="there is no call of this kind",
 )
 def collectives(
     frame: Trace | pl.DataFrame, *, kind: str = "all_reduce", title: str | None = None
@@ -30,8 +29,22 @@ def collectives(
 
     Parameters
     ----------
+    frame : Trace or polars.DataFrame
+        What was recorded, or rows of ``analyze.collectives(trace)``.
     kind : str
         Kind of collective.
+    title : str, optional
+        Title of the chart; by default it says what is shown.
+
+    Returns
+    -------
+    altair.VConcatChart
+        900 px wide.
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, or there is no call of this kind.
 
     Examples
     --------

@@ -38,7 +38,6 @@ MIN_SHARE = 0.002
 @draw.chart_of(
     "llmprof.analyze.diff(a, b)",
     "phase stage category a_ns b_ns delta_ns status",
-    refuses="nothing differs",
 )
 def diff(
     frame: Trace | pl.DataFrame,
@@ -61,6 +60,18 @@ def diff(
     top : int
         Most bars of a phase; other changes, and those below 0.2 % of the phase, are merged into
         ``other (n)``.
+    title : str, optional
+        Title of the chart; by default it says what is shown.
+
+    Returns
+    -------
+    altair.VConcatChart
+        900 px wide.
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, or nothing differs.
 
     Examples
     --------
@@ -133,7 +144,7 @@ def diff(
     )
 
 
-@draw.chart_of("llmprof.analyze.diff(a, b)", refuses="the runs share no such phase")
+@draw.chart_of("llmprof.analyze.diff(a, b)")
 def diff_waterfall(
     frame: Trace | pl.DataFrame,
     other: Trace | None = None,
@@ -149,10 +160,24 @@ def diff_waterfall(
 
     Parameters
     ----------
+    frame : Trace or polars.DataFrame
+        What was recorded, or rows of ``analyze.diff(a, b)``.
     phase : str, optional
         Phase whose steps are compared; the one with the most time if not given.
     names : (str, str), optional
         What the two runs are called; by default as the frame says.
+    title : str, optional
+        Title of the chart; by default it says what is shown.
+
+    Returns
+    -------
+    altair.VConcatChart
+        900 px wide.
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, or the runs share no such phase.
 
     Examples
     --------
@@ -387,8 +412,6 @@ _SMALLER, _LEAST = "smaller ones", 0.01
 
 @draw.chart_of(
     "llmprof.analyze.opportunities(trace)",
-    refuses="no operator has a bound, or all are at their target",
-    runs=False,
 )
 def opportunities(
     frame: Trace | pl.DataFrame, *, phase: str | None = None, title: str | None = None
@@ -401,8 +424,22 @@ def opportunities(
 
     Parameters
     ----------
+    frame : Trace or polars.DataFrame
+        What was recorded, or rows of ``analyze.opportunities(trace)``.
     phase : str, optional
         Phase whose steps are meant; the one with most time if not given.
+    title : str, optional
+        Title of the chart; by default it says what is shown.
+
+    Returns
+    -------
+    altair.VConcatChart
+        900 px wide.
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, or no operator has a bound, or all are at their target.
 
     Examples
     --------

@@ -152,7 +152,6 @@ _LINES = (
 @draw.chart_of(
     "trace.counters of a run with monitor_hz, or of a monitor's file",
     "time_ns name value unit",
-    refuses="there is nothing but zeros",
 )
 def counters(frame: Trace | pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
     """A small panel for each counter over the time of the run, a line for each device.
@@ -165,6 +164,18 @@ def counters(frame: Trace | pl.DataFrame, *, title: str | None = None) -> alt.VC
     frame : Trace or polars.DataFrame
         Counters of a trace. Those that are always zero, and those beyond the first 15, are named
         below the title instead.
+    title : str, optional
+        Title of the chart; by default it says what is shown.
+
+    Returns
+    -------
+    altair.VConcatChart
+        900 px wide.
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, or there is nothing but zeros.
     """
     frame = frame.counters if isinstance(frame, Trace) else frame
     chart, left = counters_panel(frame, theme.inner())

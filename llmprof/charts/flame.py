@@ -5,20 +5,13 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+import altair as alt
 import polars as pl
 
 from llmprof import analyze
-from llmprof.charts.base.draw import (
-    chart_frame,
-    chart_of,
-    float_of,
-    inline,
-    nothing,
-    require,
-    tips,
-)
+from llmprof.charts.base.draw import chart_frame, chart_of, float_of, inline, nothing, require, tips
 from llmprof.charts.base.theme import (
     BLACK,
     PAPER,
@@ -29,16 +22,10 @@ from llmprof.charts.base.theme import (
     layered,
     percent,
 )
-from llmprof.lazy import Later
 from llmprof.text import shorten
 from llmprof.trace import Trace
 from llmprof.trace.storage import files
 from llmprof.units import format_ns
-
-if TYPE_CHECKING:
-    import altair as alt
-else:
-    alt = Later("altair")
 
 _SOURCE: Final = "llmprof.analyze.stacks(trace)"
 _COLUMNS: Final = ("stack", "value", "unit")
@@ -51,8 +38,6 @@ _TONES: Final = ("#F3D9B1", "#F0C48A", "#EDB873", "#E9A86B", "#F2CFA0", "#E8B98F
 @chart_of(
     "llmprof.analyze.stacks(trace)",
     "stack value unit",
-    refuses="there is nothing to draw",
-    runs=False,
 )
 def flame(
     frame: Trace | pl.DataFrame,
@@ -72,6 +57,18 @@ def flame(
         Rows of ``stacks(trace)``, or some of them.
     depth : int
         Most frames of a stack that are drawn, counted from the first frame in which stacks differ.
+    title : str, optional
+        Title of the chart; by default it says what is shown.
+
+    Returns
+    -------
+    altair.LayerChart
+        900 px wide.
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, or there is nothing to draw.
     """
     frame = chart_frame(frame, analyze.stacks)
     rows = frame.filter((pl.col("value") > 0) & (pl.col("stack").list.len() > 0))

@@ -26,7 +26,6 @@ _AXIS, _PHASE_PX = 40, 18
 
 @draw.chart_of(
     "llmprof.analyze.layers(trace)",
-    refuses="no value is known, or a layer has several rows in a step",
 )
 def layers(
     frame: Trace | pl.DataFrame, *, value: str = "dur_ns", title: str | None = None
@@ -42,8 +41,26 @@ def layers(
 
     Parameters
     ----------
+    frame : Trace or polars.DataFrame
+        What was recorded, or rows of ``analyze.layers(trace)``.
     value : {"dur_ns", "busy_ns", "host_dur_ns"}
         What the colour shows.
+    title : str, optional
+        Title of the chart; by default it says what is shown.
+
+    Returns
+    -------
+    altair.VConcatChart
+        900 px wide.
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, or no value is known, or a layer has several rows in a step.
+
+    Examples
+    --------
+    >>> chart = charts.layers(analyze.layers(trace))
     """
     frame = draw.chart_frame(frame, analyze.layers)
     draw.check_choice(value, _MEANING, chart="layers", option="value")
@@ -264,7 +281,7 @@ MOST_LINES, MOST_NAMES = 32, 16
 _OFFSET: Final = 84
 
 
-@draw.chart_of('llmprof.analyze.ranks(trace, by="step")', refuses="no value is known")
+@draw.chart_of('llmprof.analyze.ranks(trace, by="step")')
 def ranks(
     frame: Trace | pl.DataFrame,
     *,
@@ -281,10 +298,28 @@ def ranks(
 
     Parameters
     ----------
+    frame : Trace or polars.DataFrame
+        What was recorded, or rows of ``analyze.ranks(trace, by="step")``.
     value : {"dur_ns", "wait_ns", "idle_ns", "exposed_communication_ns"}
         What the colour shows.
     groups : polars.DataFrame, optional
         Rows of ``rank_places(trace)``: lines divide the known nodes, and tooltips name them.
+    title : str, optional
+        Title of the chart; by default it says what is shown.
+
+    Returns
+    -------
+    altair.LayerChart | altair.VConcatChart
+        900 px wide.
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, or no value is known.
+
+    Examples
+    --------
+    >>> chart = charts.ranks(analyze.ranks(trace, by="step"))
     """
     frame = draw.chart_frame(frame, analyze.ranks, by="step")
     if "last_share" in frame.columns:
@@ -425,13 +460,29 @@ def _headline_of_ranks(frame: pl.DataFrame, value: str) -> str:
 @draw.chart_of(
     "llmprof.analyze.nsys.gpu_time_util_map(trace, bins=150)",
     "rank device start_ns dur_ns share",
-    runs=False,
 )
 def utilisation(frame: Trace | pl.DataFrame, *, title: str | None = None) -> alt.LayerChart:
     """Heat map of ranks over time: the share of each bin of time in which the device of a rank runs
     something.
 
     Of more than 128 ranks a row shows the least busy of several.
+
+    Parameters
+    ----------
+    frame : Trace or polars.DataFrame
+        What was recorded, or rows of ``analyze.nsys.gpu_time_util_map(trace, bins=150)``.
+    title : str, optional
+        Title of the chart; by default it says what is shown.
+
+    Returns
+    -------
+    altair.LayerChart
+        900 px wide.
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, or there are no rows.
 
     Examples
     --------

@@ -23,10 +23,31 @@ _MEANING = {
 _SPACE = 80
 
 
-@draw.chart_of("llmprof.analyze.idle(trace)", "rank dur_ns cause", refuses="there is no gap")
+@draw.chart_of("llmprof.analyze.idle(trace)", "rank dur_ns cause")
 def idle(frame: Trace | pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
     """Idle time of each rank by cause, and the gaps by length: how many, and how much time they
     hold.
+
+    Parameters
+    ----------
+    frame : Trace or polars.DataFrame
+        What was recorded, or rows of ``analyze.idle(trace)``.
+    title : str, optional
+        Title of the chart; by default it says what is shown.
+
+    Returns
+    -------
+    altair.VConcatChart
+        900 px wide.
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, or there is no gap.
+
+    Examples
+    --------
+    >>> chart = charts.idle(analyze.idle(trace))
     """
     frame = draw.chart_frame(frame, analyze.idle)
     rows = frame.filter(pl.col("dur_ns") > 0).with_columns(pl.col("cause").fill_null("unknown"))
@@ -137,7 +158,6 @@ _TABLE = {"median": theme.COMPUTE, "least to 95th percentile": theme.BAND}
 @draw.chart_of(
     "llmprof.analyze.launch_delay(trace)",
     "rank step median_ns p95_ns max_ns min_ns",
-    refuses="no step has a launch",
 )
 def launch_delay(frame: Trace | pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
     """Time from the host's launch call to the start of the kernel over the steps, a panel for each
@@ -149,6 +169,22 @@ def launch_delay(frame: Trace | pl.DataFrame, *, title: str | None = None) -> al
     ----------
     frame : Trace or polars.DataFrame
         Rows of ``launch_delay(trace)``; those outside steps are left out.
+    title : str, optional
+        Title of the chart; by default it says what is shown.
+
+    Returns
+    -------
+    altair.VConcatChart
+        900 px wide.
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, or no step has a launch.
+
+    Examples
+    --------
+    >>> chart = charts.launch_delay(analyze.launch_delay(trace))
     """
     frame = draw.chart_frame(frame, analyze.launch_delay)
     rows, ranks, left_out = draw.ranks_shown(frame.drop_nulls(["step", "median_ns"]), MAX_RANKS)
@@ -241,13 +277,32 @@ def _panel(
     )
 
 
-@draw.chart_of(
-    "llmprof.analyze.critical_path(trace)", "step phase part dur_ns", refuses="there is no path"
-)
+@draw.chart_of("llmprof.analyze.critical_path(trace)", "step phase part dur_ns")
 def critical_path(frame: Trace | pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
     """Parts of the critical path, which set the time of a step, as a mean step of each phase.
 
     One bar for each phase.
+
+    Parameters
+    ----------
+    frame : Trace or polars.DataFrame
+        What was recorded, or rows of ``analyze.critical_path(trace)``.
+    title : str, optional
+        Title of the chart; by default it says what is shown.
+
+    Returns
+    -------
+    altair.VConcatChart
+        900 px wide.
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, or there is no path.
+
+    Examples
+    --------
+    >>> chart = charts.critical_path(analyze.critical_path(trace))
     """
     frame = draw.chart_frame(frame, analyze.critical_path)
     rows = frame.filter(pl.col("dur_ns") > 0).with_columns(pl.col("part").cast(pl.String))

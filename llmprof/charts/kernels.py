@@ -19,7 +19,6 @@ from llmprof.units import format_ns
 @draw.chart_of(
     "llmprof.analyze.kernels(trace)",
     "name category total_ns count",
-    refuses="there is no row, or all times are zero",
 )
 def kernels(
     frame: Trace | pl.DataFrame,
@@ -41,6 +40,22 @@ def kernels(
     variants : bool
         Draw one bar for each row of the frame; otherwise all variants of a kernel function share
         one bar.
+    title : str, optional
+        Title of the chart; by default it says what is shown.
+
+    Returns
+    -------
+    altair.VConcatChart
+        900 px wide.
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, or there is no row, or all times are zero.
+
+    Examples
+    --------
+    >>> chart = charts.kernels(analyze.kernels(trace))
     """
     frame = draw.chart_frame(frame, analyze.kernels)
     rows = kernel_rows(frame, top, variants=variants)
@@ -126,7 +141,6 @@ _PATTERNS = (
 @draw.chart_of(
     "llmprof.analyze.nsys.cuda_api_sum(trace)",
     "name total_ns count median_ns",
-    refuses="all times are zero",
 )
 def cuda_api(
     frame: Trace | pl.DataFrame,
@@ -138,8 +152,26 @@ def cuda_api(
 
     Parameters
     ----------
+    frame : Trace or polars.DataFrame
+        What was recorded, or rows of ``analyze.nsys.cuda_api_sum(trace)``.
     top : int
         Bars.
+    title : str, optional
+        Title of the chart; by default it says what is shown.
+
+    Returns
+    -------
+    altair.VConcatChart
+        900 px wide.
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, or all times are zero.
+
+    Examples
+    --------
+    >>> chart = charts.cuda_api(analyze.nsys.cuda_api_sum(trace))
     """
     frame = draw.chart_frame(frame, analyze.nsys.cuda_api_sum)
     named = frame.with_columns(
@@ -207,9 +239,7 @@ _MAX_NAME_NARROW = 14
 _LEAST = 1e-4
 
 
-@draw.chart_of(
-    "llmprof.analyze.ncu.stalls(metrics)", "kernel_id reason share", refuses="no share is known"
-)
+@draw.chart_of("llmprof.analyze.ncu.stalls(metrics)", "kernel_id reason share")
 def stalls(frame: Metrics | pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
     """Bars of 100 % for each kernel: the reasons why its warps waited, and the share of time in
     which they could run.
@@ -224,6 +254,22 @@ def stalls(frame: Metrics | pl.DataFrame, *, title: str | None = None) -> alt.VC
         ``speed_of_light(metrics)``, joined by ``kernel_id``) the longest kernels come first; with
         ``stage`` (of ``ncu.layers(metrics)``) they name the bars. Without names each launch has a
         bar.
+    title : str, optional
+        Title of the chart; by default it says what is shown.
+
+    Returns
+    -------
+    altair.VConcatChart
+        900 px wide.
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, or no share is known.
+
+    Examples
+    --------
+    >>> chart = charts.stalls(analyze.ncu.stalls(metrics))
     """
     frame = draw.chart_frame(frame, analyze.ncu.stalls)
     valid = frame.filter(

@@ -33,8 +33,6 @@ _SIZES: Final = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B"))
 
 @draw.chart_of(
     'llmprof.analyze.memory(trace, by="time"), or by="holder"',
-    refuses="nothing is allocated",
-    runs=False,
 )
 def memory(
     frame: Trace | pl.DataFrame,
@@ -50,10 +48,24 @@ def memory(
 
     Parameters
     ----------
+    frame : Trace or polars.DataFrame
+        What was recorded, or rows of ``analyze.memory(trace, by="time"), or by="holder"``.
     by : {"time", "holder"}
         What is drawn of a trace; a frame says it itself.
     top : int
         Most bars of holders; one more bar sums up all others.
+    title : str, optional
+        Title of the chart; by default it says what is shown.
+
+    Returns
+    -------
+    altair.VConcatChart | altair.LayerChart
+        900 px wide.
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, or nothing is allocated.
     """
     frame = draw.chart_frame(frame, analyze.memory, by=by)
     if "holder" in frame.columns:

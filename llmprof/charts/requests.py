@@ -121,7 +121,6 @@ _SPACE, _AXIS, _HEIGHT, _MOST_POINTS, _DOTS = 30, 34, 190, 400, 60
 
 @draw.chart_of(
     "run.requests, or llmprof.run.launch.run.requests.requests_of(worker)",
-    refuses="the engine reported none of the latencies",
 )
 def latencies(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
     """Cumulative distribution of each latency that the engine reported, without and under the
@@ -136,6 +135,18 @@ def latencies(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatCh
         Rows of ``run.requests``, one for each request, or their sums
         (``llmprof.run.launch.run.requests.summarize(run.requests)``). Warm-up is left out; all
         repeats of a phase are merged.
+    title : str, optional
+        Title of the chart; by default it says what is shown.
+
+    Returns
+    -------
+    altair.VConcatChart
+        900 px wide.
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, or the engine reported none of the latencies.
     """
     if "metric" in frame.columns:
         return _summed(frame, title)
@@ -391,13 +402,30 @@ _TABLE = {
 _WATERFALL_ROW, _MOST = 15, 60
 
 
-@draw.chart_of("llmprof.analyze.requests(run)", runs=False, refuses="there are no requests")
+@draw.chart_of("llmprof.analyze.requests(run)")
 def requests(frame: AnyRun | pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
     """Requests over time, one in each row: waiting, prefill and decode.
 
     A row for each request in the order of arrival; if there are more than 60, the 60 with the
     latest first token. The parts of the waiting are drawn in a fixed order, not at the times at
     which they happened; prefill ends with the first token.
+
+    Parameters
+    ----------
+    frame : AnyRun or polars.DataFrame
+        What was recorded, or rows of ``analyze.requests(run)``.
+    title : str, optional
+        Title of the chart; by default it says what is shown.
+
+    Returns
+    -------
+    altair.VConcatChart
+        900 px wide.
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, or there are no requests.
     """
     frame = draw.chart_frame(frame, analyze.requests)
     draw.require(frame, _WATERFALL_COLUMNS, chart="requests")

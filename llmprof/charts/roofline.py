@@ -235,8 +235,6 @@ def _launches(frame: pl.DataFrame) -> pl.DataFrame:
 
 @draw.chart_of(
     "llmprof.analyze.operators(trace), roofline(trace, model) or speed_of_light(metrics)",
-    refuses="nothing has operations and memory traffic",
-    runs=False,
 )
 def roofline(
     frame: Trace | Metrics | pl.DataFrame,
@@ -268,9 +266,18 @@ def roofline(
         The device; the chart then has its roofs for all number types in the frame. By default the
         roofs follow from ``roof_flop_per_s``: a type has its flat roof if a launch of this type
         lies under it.
+    title : str, optional
+        Title of the chart; by default it says what is shown.
+
+    Returns
+    -------
+    altair.LayerChart | altair.VConcatChart
+        900 px wide.
 
     Raises
     ------
+    AnalysisError
+        A column is missing, or nothing has operations and memory traffic.
     LlmprofError
         The device is unknown.
     """

@@ -106,7 +106,6 @@ _SPACE, _HEIGHT = 34, 230
 
 @draw.chart_of(
     "llmprof.BatchRunner(config).run_parameter_sweep(...).comparison",
-    refuses="no point has a latency",
 )
 def sweep_latency(
     frame: pl.DataFrame, *, parameters: Sequence[str] | None = None, title: str | None = None
@@ -117,8 +116,22 @@ def sweep_latency(
 
     Parameters
     ----------
+    frame : polars.DataFrame
+        Rows of ``BatchRunner(config).run_parameter_sweep(...).comparison``.
     parameters : sequence of str, optional
         Parameters in another order, or some of them; all of the sweep if not given.
+    title : str, optional
+        Title of the chart; by default it says what is shown.
+
+    Returns
+    -------
+    altair.HConcatChart
+        900 px wide.
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, or no point has a latency.
     """
     columns = [f"{name}_ns" for name in _LATENCIES]
     draw.require(frame, ["label", *columns], chart="sweep_latency")
@@ -159,7 +172,6 @@ def sweep_latency(
 
 @draw.chart_of(
     "llmprof.BatchRunner(config).run_parameter_sweep(...).comparison",
-    refuses="no point has a throughput",
 )
 def sweep_throughput(
     frame: pl.DataFrame, *, parameters: Sequence[str] | None = None, title: str | None = None
@@ -171,8 +183,22 @@ def sweep_throughput(
 
     Parameters
     ----------
+    frame : polars.DataFrame
+        Rows of ``BatchRunner(config).run_parameter_sweep(...).comparison``.
     parameters : sequence of str, optional
         Parameters in another order, or some of them; by default all of the sweep.
+    title : str, optional
+        Title of the chart; by default it says what is shown.
+
+    Returns
+    -------
+    altair.HConcatChart
+        900 px wide.
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, or no point has a throughput.
     """
     draw.require(frame, ["label", *_RATES], chart="sweep_throughput")
     if not draw.float_of(frame["output_tokens_per_s"].max()) > 0:
@@ -289,7 +315,6 @@ _SWEEP_SCALING_SPACE, _SWEEP_SCALING_HEIGHT = 34, 230
 @draw.chart_of(
     "llmprof.BatchRunner(config).run_parameter_sweep(...).comparison",
     "label output_tokens_per_s",
-    refuses="no parameter is a number with two values that ran",
 )
 def sweep_scaling(
     frame: pl.DataFrame,
@@ -306,11 +331,25 @@ def sweep_scaling(
 
     Parameters
     ----------
+    frame : polars.DataFrame
+        Rows of ``BatchRunner(config).run_parameter_sweep(...).comparison``.
     parameters : sequence of str, optional
         Some of the parameters of the sweep; all if not given.
     over : str, optional
         The parameter that scales, which must be a number; by default tensor or pipeline parallel
         size, batch size, or the first parameter that is a number.
+    title : str, optional
+        Title of the chart; by default it says what is shown.
+
+    Returns
+    -------
+    altair.HConcatChart
+        900 px wide.
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, or no parameter is a number with two values that ran.
     """
     names = _swept(frame, parameters)
     measured = frame.filter(pl.col("output_tokens_per_s") > 0)
@@ -422,13 +461,29 @@ MAX_POINTS = 40
 @draw.chart_of(
     "llmprof.BatchRunner(config).run_parameter_sweep(...).where",
     "point label phase part ns steps ranks",
-    refuses="all times are zero",
 )
 def sweep_time(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
     """Bars of one step at each point: compute, communication, copies and idle time, a panel for
     each phase.
 
     Each phase has its own time axis. At most 40 points.
+
+    Parameters
+    ----------
+    frame : polars.DataFrame
+        Rows of ``BatchRunner(config).run_parameter_sweep(...).where``.
+    title : str, optional
+        Title of the chart; by default it says what is shown.
+
+    Returns
+    -------
+    altair.VConcatChart
+        900 px wide.
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, or all times are zero.
     """
     each = pl.col("ns") / (pl.col("steps") * pl.col("ranks"))
     points = frame["point"].unique().sort().head(MAX_POINTS)
@@ -497,7 +552,6 @@ _VERDICTS = {"better": "#009E73", "worse": "#D55E00", "no effect": "#6B7280", "u
 @draw.chart_of(
     "llmprof.trial(...).effects",
     "metric pairs gain gain_low gain_high verdict",
-    refuses="no metric has an interval",
 )
 def trial_effects(
     frame: pl.DataFrame, *, objective: str | None = None, title: str | None = None
@@ -508,8 +562,22 @@ def trial_effects(
 
     Parameters
     ----------
+    frame : polars.DataFrame
+        Rows of ``trial(...).effects``.
     objective : str, optional
         Metric that the heading tells of; the first one if not given.
+    title : str, optional
+        Title of the chart; by default it says what is shown.
+
+    Returns
+    -------
+    altair.LayerChart
+        900 px wide.
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, or no metric has an interval.
     """
     known = frame.drop_nulls(["gain_low", "gain_high"])
     if known.is_empty():
@@ -573,9 +641,7 @@ _STUDY_HEIGHT = 300
 _LONGEST = 40
 
 
-@draw.chart_of(
-    "study.pareto", "label latency rate kind front", refuses="no point has a latency and a rate"
-)
+@draw.chart_of("study.pareto", "label latency rate kind front")
 def study_pareto(
     frame: pl.DataFrame,
     *,
@@ -591,10 +657,24 @@ def study_pareto(
 
     Parameters
     ----------
+    frame : polars.DataFrame
+        Rows of ``study.pareto``.
     latency, rate : str
         What the columns ``latency`` (ns) and ``rate`` (1/s) are, for the axes.
     picked : sequence of int
         Points (column ``point``) that stand out with their names.
+    title : str, optional
+        Title of the chart; by default it says what is shown.
+
+    Returns
+    -------
+    altair.LayerChart
+        900 px wide.
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, or no point has a latency and a rate.
     """
     if picked:
         chosen = pl.col("point").is_in(list(picked)) & ~pl.col("kind").is_in(["best", "start"])
@@ -648,9 +728,7 @@ def study_pareto(
     return theme.finish_chart(chart, title or head, note)
 
 
-@draw.chart_of(
-    "study.slices", "setting value objective holds", refuses="no setting was measured alone"
-)
+@draw.chart_of("study.slices", "setting value objective holds")
 def study_slices(
     frame: pl.DataFrame, *, objective: str = "objective", title: str | None = None
 ) -> alt.VConcatChart:
@@ -660,9 +738,23 @@ def study_slices(
 
     Parameters
     ----------
+    frame : polars.DataFrame
+        Rows of ``study.slices``.
     objective : str
         What the column ``objective`` is; a name that ends in ``_ns`` or a quantile of a latency is
         a time.
+    title : str, optional
+        Title of the chart; by default it says what is shown.
+
+    Returns
+    -------
+    altair.VConcatChart
+        900 px wide.
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, or no setting was measured alone.
     """
     known = frame.drop_nulls("objective")
     if known.is_empty():

@@ -36,6 +36,23 @@ def theory_structure(components: pl.DataFrame, *, title: str | None = None) -> a
 
     Each phase has a column; the colour of a node says what bounds it. Figures are of all its layers
     together on one rank, and the frame encloses the nodes that every layer repeats.
+
+    Parameters
+    ----------
+    components : polars.DataFrame
+        Rows of ``theory.profile(model, device).components``.
+    title : str, optional
+        Title of the chart; by default it says what is shown.
+
+    Returns
+    -------
+    altair.LayerChart
+        900 px wide.
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, or there are no rows.
     """
     phases = components["phase"].unique(maintain_order=True).to_list()
     width = theme.inner()
@@ -219,6 +236,23 @@ def theory_shares(components: pl.DataFrame, *, title: str | None = None) -> alt.
     """Shares of the stages in weights read, FLOPs and least time, for prefill and decode.
 
     A panel for each quantity, with a bar for each stage and phase.
+
+    Parameters
+    ----------
+    components : polars.DataFrame
+        Rows of ``theory.profile(model, device).components``.
+    title : str, optional
+        Title of the chart; by default it says what is shown.
+
+    Returns
+    -------
+    altair.HConcatChart
+        900 px wide.
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, or there are no rows.
     """
     panels = {
         "weight_bytes": ("weights read", "B"),
@@ -310,7 +344,25 @@ def _bars(
     "component stage parameters active_parameters",
 )
 def theory_parameters(parameters: pl.DataFrame, *, title: str | None = None) -> alt.LayerChart:
-    """Parameters of each part of a model."""
+    """Parameters of each part of a model.
+
+    Parameters
+    ----------
+    parameters : polars.DataFrame
+        Rows of ``theory.profile(model, device).parameter_table``.
+    title : str, optional
+        Title of the chart; by default it says what is shown.
+
+    Returns
+    -------
+    altair.LayerChart
+        900 px wide.
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, or there are no rows.
+    """
     rows = parameters.group_by("component", "stage", maintain_order=True).agg(
         pl.col("parameters", "active_parameters").sum()
     )
@@ -355,7 +407,6 @@ def _count(number: float) -> str:
 @draw.chart_of(
     "llmprof.theory.profile(model, device).components",
     "phase component stage flops memory_bytes latency_s bound",
-    refuses="no operator has FLOPs and bytes",
 )
 def theory_roofline(
     components: pl.DataFrame,
@@ -372,10 +423,24 @@ def theory_roofline(
 
     Parameters
     ----------
+    components : polars.DataFrame
+        Rows of ``theory.profile(model, device).components``.
     device : str or Device
         Whose roofs.
     dtype : str
         Type of number of the products.
+    title : str, optional
+        Title of the chart; by default it says what is shown.
+
+    Returns
+    -------
+    altair.LayerChart
+        900 px wide.
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, or no operator has FLOPs and bytes.
     """
     machine = hardware.device(device)
     peak = machine.flop_per_s.get(dtype)
@@ -432,6 +497,18 @@ def theory_curves(
         ``theory.sweep(model, device)``; predicted times are drawn where it has them.
     measured : polars.DataFrame, optional
         ``value`` and any of ``prefill_s, decode_s, tokens_per_s``: points of a trace or run.
+    title : str, optional
+        Title of the chart; by default it says what is shown.
+
+    Returns
+    -------
+    altair.HConcatChart
+        900 px wide.
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, or there are no rows.
     """
     over = OVER.get(str(sweep["over"][0]), "value (log scale)")
     labels = {
@@ -522,7 +599,25 @@ def _panel(rows: pl.DataFrame, label: str, over: str, *, time: bool) -> alt.Laye
 
 @draw.chart_of("llmprof.theory.sweep(model, device)")
 def theory_memory(sweep: pl.DataFrame, *, title: str | None = None) -> alt.LayerChart:
-    """Memory of a rank over a range: weights, KV cache, activations, and the device's memory."""
+    """Memory of a rank over a range: weights, KV cache, activations, and the device's memory.
+
+    Parameters
+    ----------
+    sweep : polars.DataFrame
+        Rows of ``theory.sweep(model, device)``.
+    title : str, optional
+        Title of the chart; by default it says what is shown.
+
+    Returns
+    -------
+    altair.LayerChart
+        900 px wide.
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, or there are no rows.
+    """
     parts = {
         "weights_bytes": "weights",
         "kv_cache_bytes": "KV cache",
@@ -612,6 +707,23 @@ def predicted(frame: pl.DataFrame, *, title: str | None = None) -> alt.LayerChar
     """Predicted against measured times of a calibration, with the bound of each.
 
     Logarithmic axes. On the line, prediction and measurement agree; the band is 25 %.
+
+    Parameters
+    ----------
+    frame : polars.DataFrame
+        Rows of ``theory.calibrated(device).predict(observations)``.
+    title : str, optional
+        Title of the chart; by default it says what is shown.
+
+    Returns
+    -------
+    altair.LayerChart
+        900 px wide.
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, or there are no rows.
     """
     rows = frame.select(
         *("model", "kind", "requests", "context"),

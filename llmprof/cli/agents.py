@@ -16,10 +16,9 @@ from typing import Any, Final
 
 import polars as pl
 
-from llmprof import analyze, charts
+from llmprof import __version__, analyze
 from llmprof.analyze.catalog import views
 from llmprof.analyze.compare.diff import gate, markdown
-from llmprof.charts.base.save import to_png_bytes
 from llmprof.errors import AnalysisError, LlmprofError, listed, needs
 from llmprof.findings.document import findings_document
 from llmprof.readers import bundled, read
@@ -27,7 +26,6 @@ from llmprof.readers.registry import detect
 from llmprof.report import cards
 from llmprof.trace import Trace
 from llmprof.trace.storage.files import finite
-from llmprof.version import __version__
 
 __all__ = ["Tools", "server"]
 
@@ -247,7 +245,9 @@ class Tools:
         if ranks:
             events = events.filter(pl.col("rank").is_in(ranks))
         window = (round(start_ms * 1e6), round(end_ms * 1e6))
-        return to_png_bytes(charts.timeline(events, window=window), scale=1.5)
+        from llmprof import charts  # Altair is imported for a chart only
+
+        return charts.to_png_bytes(charts.timeline(events, window=window), scale=1.5)
 
 
 def _rows(frame: pl.DataFrame, limit: int) -> dict[str, Any]:

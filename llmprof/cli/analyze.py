@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import polars as pl
 
-from llmprof import analyze, charts, text
+from llmprof import analyze, text
 from llmprof.analyze.catalog import Analysis, analyses, views
 from llmprof.analyze.compare.diff import FAILING, OF_STEPS, gate, markdown
 from llmprof.analyze.compare.story import diff_words
@@ -22,6 +22,7 @@ from llmprof.analyze.ncu import profile
 from llmprof.analyze.ncu.hardware import VIEWS
 from llmprof.analyze.ncu.profile import Profile
 from llmprof.arguments import checked
+from llmprof.cli.listings import Listing, listings
 from llmprof.cli.output import (
     LONGEST_NAME,
     SAMPLE,
@@ -77,6 +78,7 @@ def analysis(args: Namespace, terminal: Terminal, trace: Trace | None = None) ->
         args.what, args.sql, said = _usual(trace)
     args.what = args.what or "findings"
     view = None if args.sql else views().get(args.what)
+    listing = listings().get(view.name, Listing(view.name)) if view is not None else Listing("")
     of_profile = is_profile(args.paths) or not (view or args.sql)
     if of_profile and args.sql:
         raise LlmprofError(
@@ -94,14 +96,14 @@ def analysis(args: Namespace, terminal: Terminal, trace: Trace | None = None) ->
             raise LlmprofError(
                 f"there is no rank {missing[0]}", expected=f"one of {listed(trace.ranks)}"
             )
-        frame = _ranked(view, trace, args, terminal)
+        frame = _ranked(view, listing, trace, args, terminal)
     if args.sort:
         _chosen(frame, args.sort)
         frame = frame.sort(
             args.sort, descending=not args.ascending, nulls_last=True, maintain_order=True
         )
-    elif view is not None and view.largest_first and not (args.json or args.csv):
-        frame = frame.sort(view.largest_first, descending=True, maintain_order=True)
+    elif listing.largest_first and not (args.json or args.csv):
+        frame = frame.sort(listing.largest_first, descending=True, maintain_order=True)
     columns = _chosen(frame, args.columns)
     if args.csv or args.json:
         return for_programs(frame.select(columns or frame.columns), args)
@@ -115,13 +117,13 @@ def analysis(args: Namespace, terminal: Terminal, trace: Trace | None = None) ->
         return findings_text(
             kept, terminal.width, args.paths, () if trace is None else where_the_time_went(trace)
         )
-    shown = columns or (_shown(view, frame, args.by) if view is not None else None)
-    spare = [[column] for column in _SPARE_OF.get(args.what, "").split()]
+    shown = columns or (_shown(view, listing, frame, args.by) if view is not None else None)
+    spare = [[column] for column in listing.spare.split()]
     lines = (
         [_table(kept, terminal, shown, () if columns else spare)] if frame.height else ["no rows"]
     )
     if kept.height < frame.height:
-        order = ", the longest" if view is not None and view.largest_first and not args.sort else ""
+        order = ", the longest" if listing.largest_first and not args.sort else ""
         lines.append(
             f"{kept.height:,} of {frame.height:,} rows{order}; --limit 0 shows all, --csv FILE"
             " writes them"
@@ -129,20 +131,6 @@ def analysis(args: Namespace, terminal: Terminal, trace: Trace | None = None) ->
     return "\n".join(lines)
 
 
-_SPARE_OF: Final = {
-    "collectives": "call algorithm",
-    "critical-path": "evidence phase",
-    "events": "stream",
-    "layers": "host_dur_ns occurrence",
-    "operators": "flop_per_s bytes_per_s",
-    "overlap": (
-        "exposed_transfer_ns exposed_unknown_ns exposed_copy_ns exposed_wait_ns"
-        " hidden_communication_ns"
-    ),
-}
-"""Columns of an analysis that a narrow terminal does without, in this order, before those on the
-right.
-"""
 _WITHOUT_ACTIVITY: Final = {
     "totals": ("totals", None),
     "samples": ("hotspots", None),
@@ -249,11 +237,13 @@ def _table(
     return text.table(frame, width=terminal.width, columns=columns, longest=longest, spare=spare)
 
 
-def _ranked(view: Analysis, trace: Trace, args: Namespace, terminal: Terminal) -> pl.DataFrame:
+def _ranked(
+    view: Analysis, listing: Listing, trace: Trace, args: Namespace, terminal: Terminal
+) -> pl.DataFrame:
     """Compute a view of all ranks, then keep the rows of ``--rank``: waiting for other ranks
     needs their kernels.
     """
-    options = dict(view.options) | _options(view, args)
+    options = dict(view.options) | _options(view, listing, args)
     function = checked(view.function)
     frame = on_workers({view.name: options}, trace, args, terminal).get(view.name)
     frame = function(trace, **options) if frame is None else frame
@@ -264,11 +254,13 @@ def _ranked(view: Analysis, trace: Trace, args: Namespace, terminal: Terminal) -
     return function(trace.select(rank=args.rank), **options)
 
 
-def _shown(view: Analysis, frame: pl.DataFrame, by: str | None) -> list[str] | None:
-    """Choose the columns of a table: those of the view, with those of ``--by`` after the rank;
+def _shown(
+    view: Analysis, listing: Listing, frame: pl.DataFrame, by: str | None
+) -> list[str] | None:
+    """Choose the columns of a table: those of the listing, with those of ``--by`` after the rank;
     None shows all.
     """
-    names = [name for name in view.columns.split() if name in frame.columns]
+    names = [name for name in listing.columns.split() if name in frame.columns]
     if names and by and view.grouped:
         place = int(names[0] == "rank")
         groups = [name.strip() for name in by.split(",")]
@@ -278,7 +270,7 @@ def _shown(view: Analysis, frame: pl.DataFrame, by: str | None) -> list[str] | N
     return names or None
 
 
-def _options(view: Analysis, args: Namespace) -> dict[str, Any]:
+def _options(view: Analysis, listing: Listing, args: Namespace) -> dict[str, Any]:
     """Arguments of an analysis beside the trace, from the options with the same names and
     ``--by``.
     """
@@ -289,7 +281,7 @@ def _options(view: Analysis, args: Namespace) -> dict[str, Any]:
         )
     given = {
         name: value
-        for name in (*view.needs, *view.takes)
+        for name in (*view.needs, *listing.takes)
         if (value := getattr(args, name, None)) is not None
     }
     if args.by and not view.grouped:
@@ -421,6 +413,8 @@ def diff(args: Namespace, terminal: Terminal) -> str:
     runs = {"a_run": pl.lit(names[0]), "b_run": pl.lit(names[1])}
     frame = analyze.diff(a, b, tolerance=args.tolerance).with_columns(**runs)
     if args.chart:
+        from llmprof import charts  # Altair is imported for a chart only
+
         charts.save(charts.diff(frame, names=names), args.chart, overwrite=args.force)
     unlike = analyze.diff(a, b, names=names, part="context")["words"].drop_nulls().to_list()
     over = DEFAULT_OVER if args.fail_over is None else args.fail_over

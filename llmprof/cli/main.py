@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final, TextIO
 
+from llmprof import __version__
 from llmprof.errors import LlmprofError, OutputError, PluginWarning, TraceWarning
-from llmprof.version import __version__
 
 SLOWER, FAILED, INTERRUPTED, PIPE_CLOSED = 1, 2, 130, 141
 _NAME = "llmprof"

@@ -18,12 +18,11 @@ from argparse import Namespace
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
 from llmprof import analyze, text, theory
-from llmprof import explore as package
 from llmprof import report as reports
 from llmprof.cli.analyze import findings_text, is_profile, nothing_found, open_profile
 from llmprof.cli.output import (
@@ -39,19 +38,24 @@ from llmprof.cli.output import (
 from llmprof.errors import LaunchError, LlmprofError, guarded
 from llmprof.findings.facts import where_the_time_went
 from llmprof.findings.hardware import launches_in_a_row
-from llmprof.progress import Progress
 from llmprof.readers import bundled, redaction
 from llmprof.readers.ncu.reader import read_metrics
 from llmprof.readers.saved import capture
-from llmprof.report import Report
 from llmprof.report import export as exporting
 from llmprof.run import batch
 from llmprof.run.launch.engines._machine import Refused
 from llmprof.run.launch.engines._server import free_port
 from llmprof.run.launch.run import process
 from llmprof.run.notebook import tutorials
+from llmprof.text import Progress
 from llmprof.trace.storage import files
 from llmprof.units import format_bytes
+
+if TYPE_CHECKING:
+    from llmprof.report import Report
+
+# not imported: widgets need Altair
+_EXPLORE: Final = Path(__file__).parents[1] / "explore"
 
 DEMO_SAMPLE = "torch_tp4_eager_custom_allreduce"
 MOST_FINDINGS = 5
@@ -436,7 +440,7 @@ def command(port: int) -> list[str]:
     """Command line of the server, which listens only on this machine and requires the token in
     ``JUPYTER_TOKEN``.
     """
-    notebook = Path(str(package.__file__)).with_name("explore.ipynb")
+    notebook = _EXPLORE / "explore.ipynb"
     return [
         *(sys.executable, "-m", "voila", str(notebook), "--no-browser"),
         *(
@@ -451,7 +455,7 @@ def command(port: int) -> list[str]:
 
 def _templates() -> str:
     """``JUPYTER_PATH`` with the folder of our page template, which needs no network."""
-    ours = Path(str(package.__file__)).with_name("jupyter")
+    ours = _EXPLORE / "jupyter"
     return os.pathsep.join([str(ours), *filter(None, [os.environ.get("JUPYTER_PATH")])])
 
 

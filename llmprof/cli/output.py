@@ -18,10 +18,10 @@ import polars as pl
 
 from llmprof import analyze, text
 from llmprof.errors import ConfigError, DefectError, LlmprofError, TraceWarning, guarded
-from llmprof.progress import Progress
 from llmprof.readers import bundled, read
 from llmprof.readers.common.helpers import process_count
 from llmprof.readers.reading import hardware_metrics_only
+from llmprof.text import Progress
 from llmprof.trace import Trace
 from llmprof.trace.storage import files
 from llmprof.trace.storage.deferred import Deferred

@@ -14,7 +14,6 @@ from llmprof import text
 from llmprof.cli.output import Failing, Terminal, options_of, share, shown, to_json, wrapped
 from llmprof.cli.run import add_config_options, changes, config_of
 from llmprof.errors import ConfigError
-from llmprof.report.sweep import in_words
 from llmprof.run import batch, launch, trials
 from llmprof.run.trials import Study, Verdict
 from llmprof.run.trials.verdict import gain_words
@@ -210,6 +209,8 @@ def tune(args: Namespace, terminal: Terminal) -> str:
 
 def _found(study: Study, terminal: Terminal, page: Path | None) -> str:
     """The result, a row for each point, and the files."""
+    from llmprof.report.sweep import in_words  # Altair is imported for this table only
+
     rows = in_words(study.points)
     shown = [
         "label",

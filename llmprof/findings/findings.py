@@ -154,8 +154,7 @@ for _name in ("clone", "filter", "head", "limit", "slice", "sort", "tail"):
     question="What takes the time, and what can be done about it?",
     help="what takes the time, most important first, and what to try",
     view="findings",
-    reported=True,
-    first=("steps", "steady_steps", "step_windows", "recorded_windows"),
+    recorded="device activity or operators",
 )
 def findings(
     trace: Trace, *, step: int | None = None, requests: pl.DataFrame | None = None

@@ -377,26 +377,15 @@ def _add_plugins() -> None:
     added: list[tuple[str, str]] = []
     for plugin in plugins.load(plugins.KERNEL_NAMES):
         described = f"{plugin.name!r} of {plugin.package}"
-        try:
-            with plugins.foreign():
-                entries = list(plugin.value)
-        except plugins.FailedError as error:
-            plugins.left_out(
-                described, plugins.KERNEL_NAMES, f"it is not a list of (category, pattern): {error}"
-            )
-            continue
-        for entry in entries:
+        for entry in plugin.value if isinstance(plugin.value, list | tuple) else [plugin.value]:
             try:
                 with plugins.foreign():
                     category, pattern = entry
                     _check(category, pattern)
                 added.append((category, pattern))
-            except plugins.FailedError as error:
-                plugins.left_out(
-                    described, plugins.KERNEL_NAMES, f"it holds no (category, pattern): {error}"
-                )
-            except LlmprofError as error:
-                plugins.left_out(described, plugins.KERNEL_NAMES, str(error))
+            except (plugins.FailedError, LlmprofError) as error:
+                why = f"{entry!r} is no (category, pattern): {error}"
+                plugins.left_out(described, plugins.KERNEL_NAMES, why)
     registered_count = len(KERNEL_PATTERNS) - _OWN
     KERNEL_PATTERNS[registered_count:registered_count] = added
 

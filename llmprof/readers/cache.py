@@ -13,10 +13,10 @@ from typing import Any, Final
 
 import platformdirs
 
+from llmprof import __version__
 from llmprof.errors import OutputError, ReadError, TraceWarning
 from llmprof.trace import META_FILE, Trace, schema
 from llmprof.trace.trace import open_saved
-from llmprof.version import __version__
 
 LIMIT_BYTES = 8 << 30
 """Largest size of the cache; beyond it, the entries that were not used for longest are removed."""

@@ -21,7 +21,6 @@ from llmprof.errors import (
     UnknownFormatError,
     listed,
 )
-from llmprof.progress import Progress
 from llmprof.readers import cache as trace_cache
 from llmprof.readers import perf, registry
 from llmprof.readers.common import helpers
@@ -46,7 +45,7 @@ from llmprof.readers.saved import (
     is_run,
     with_facts_of_run,
 )
-from llmprof.text import counted, left_out
+from llmprof.text import Progress, counted, left_out
 from llmprof.trace import Trace
 from llmprof.trace.storage import files, typed
 from llmprof.trace.storage.sqlite import PathLike
@@ -142,7 +141,7 @@ def read(
         raise ReadError("no path was given", expected="a file, a folder, or several of them")
     for path in given:
         files.note_input(path)
-    chosen = None if format is None else registry.reader(format)
+    chosen = None if format is None else registry.reader_named(format)
     with border(", ".join(path.name or str(path) for path in paths[:3])):
         request = Request(wanted, python_functions, progress, helpers.process_count(workers))
         trace = _read(paths, chosen, request, cache=cache)
@@ -340,7 +339,7 @@ def _shared_parts(
 def read_next_files(description: dict[str, Any], share: helpers.JobShare) -> None:
     """Work of a helper process: reads files that no other process has taken."""
     name, version, package = description["reader"]
-    reader = registry.reader(name)
+    reader = registry.reader_named(name)
     if (reader.version, reader.package) != (version, package):
         raise ReadError(
             f"the reader {name!r} has another version than in the process that started this one"

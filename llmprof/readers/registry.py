@@ -1,7 +1,7 @@
 """List of the readers, and the choice of a reader for a file or folder, which depends on the
 content, not the name.
 
-To add a format, add a module or folder here and one line to the list.
+To add a format, add a module or folder here and its record to the list.
 """
 
 import re
@@ -17,34 +17,41 @@ from llmprof.readers.common.event_stream import GZIP_MAGIC, Blocks
 from llmprof.readers.common.reader import START_BYTES, Probe, Reader, border
 from llmprof.text import plain
 
-BUILT_IN: Final = (
-    "llmprof.readers.ascend.reader:READER",
-    "llmprof.readers.chrome.reader:READER",
-    "llmprof.readers.nvprof:READERS",
-    "llmprof.readers.rocm.reader:READERS",
-    "llmprof.readers.nsys.reader:READER",
-    "llmprof.readers.ops:READER",
-    "llmprof.readers.saved:READERS",
-    "llmprof.readers.monitors.reader:READERS",
-    "llmprof.readers.ncu.reader:READER",
-    "llmprof.readers.vtune:READER",
-    "llmprof.readers.perf:READERS",
-    "llmprof.readers.tensorrt:READERS",
-    "llmprof.readers.proton:READER",
-    "llmprof.readers.torch_memory.reader:READERS",
-    "llmprof.readers.perfetto:READER",
-)
-"""List of llmprof's readers.
 
-Each line is written like an entry point, ``module:attribute``, and names one reader or several. A
-file is read by the first reader that knows it.
-"""
+def _built_in() -> tuple[Reader, ...]:
+    """The readers of llmprof: a file is read by the first that knows it."""
+    from llmprof.readers import nvprof, ops, perf, perfetto, proton, saved, tensorrt, vtune
+    from llmprof.readers.ascend import reader as ascend
+    from llmprof.readers.chrome import reader as chrome
+    from llmprof.readers.monitors import reader as monitors
+    from llmprof.readers.ncu import reader as ncu
+    from llmprof.readers.nsys import reader as nsys
+    from llmprof.readers.rocm import reader as rocm
+    from llmprof.readers.torch_memory import reader as torch_memory
+
+    return (
+        ascend.READER,
+        chrome.READER,
+        *nvprof.READERS,
+        *rocm.READERS,
+        nsys.READER,
+        ops.READER,
+        *saved.READERS,
+        *monitors.READERS,
+        ncu.READER,
+        vtune.READER,
+        *perf.READERS,
+        *tensorrt.READERS,
+        proton.READER,
+        *torch_memory.READERS,
+        perfetto.READER,
+    )
 
 
 @cache
 def readers() -> tuple[Reader, ...]:
     """All readers: those of llmprof, then those of plug-ins."""
-    own = plugins.listed(BUILT_IN, Reader)
+    own = _built_in()
     others = plugins.added(plugins.READERS, Reader, own, lambda reader: reader.name, "format")
     return (*own, *(replace(reader, package=plugin.package) for plugin, reader in others))
 
@@ -58,7 +65,7 @@ def formats() -> list[str]:
     return [reader.name for reader in readers() if reader.read is not None]
 
 
-def reader(name: str) -> Reader:
+def reader_named(name: str) -> Reader:
     """The reader of a format."""
     for candidate in readers():
         if candidate.name == name:

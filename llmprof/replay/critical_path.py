@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import polars as pl
 
-from llmprof.analyze.catalog import Analysis, Section
+from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.collectives.collectives import collectives
 from llmprof.analyze.idle.gaps import idle
 from llmprof.analyze.idle.host import doing, host_spans
@@ -60,13 +60,7 @@ _SCHEMA = {
     question="What sets the pace?",
     help="the chain of events that each step waits for, in pieces that add up to it",
     view="critical-path",
-    columns="step phase rank part name layer stage start_ns dur_ns evidence",
-    section=Section(
-        "critical_path",
-        "The critical path is the chain of events in which each waits for the one before it. Only"
-        " what is on it can make a step faster.",
-    ),
-    figures=("llmprof.report.figures:CRITICAL_PATH",),
+    recorded="device activity",
 )
 def critical_path(trace: Trace, *, rank: int | None = None) -> pl.DataFrame:
     """The chain of events that sets the time of each step, over all ranks.

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from llmprof.analyze.catalog import Analysis, Section
+from llmprof.analyze.catalog import Analysis
 from llmprof.arguments import NotNegative
 from llmprof.errors import NotCapturedError
 from llmprof.names.replayable import DTYPES
@@ -92,19 +92,6 @@ _SCHEMA: Final = {
     ),
     view="fusion",
     recorded="kernels",
-    columns=(
-        "phase gain_ns recorded_ns total_ns share count per_step length launches_saved bytes_saved"
-        " fusion categories"
-    ),
-    reported=True,
-    section=Section(
-        "fusion",
-        "Kernels that always follow each other on a stream and mostly move memory. The gain is of a"
-        " step (median, end to end), replayed with one kernel in place of each chain. Whether the"
-        " results in between are needed elsewhere is not recorded.",
-        question="Which short kernels would be one kernel?",
-    ),
-    table="llmprof.report.folder:fusion_table",
 )
 def fusion(trace: Trace, *, max_ns: NotNegative = 20_000, predict: NotNegative = 6) -> pl.DataFrame:
     """Chains of short kernels that always follow each other on a stream.
@@ -117,6 +104,8 @@ def fusion(trace: Trace, *, max_ns: NotNegative = 20_000, predict: NotNegative =
 
     Parameters
     ----------
+    trace : Trace
+        A trace with kernels.
     max_ns : int
         Longest median time of a short kernel, in ns; an all-reduce may be longer, since it waits.
     predict : int
@@ -133,6 +122,15 @@ def fusion(trace: Trace, *, max_ns: NotNegative = 20_000, predict: NotNegative =
         (of the recording: not written and read again between the kernels; null if the shapes of
         their operators do not say it), ``gain_ns`` with ``gain_low_ns, gain_high_ns`` (of a step of
         ``recorded_ns``, by :func:`~llmprof.analyze.what_if`; null where none was predicted).
+
+    Raises
+    ------
+    NotCapturedError
+        The trace holds no kernels.
+
+    Examples
+    --------
+    >>> frame = analyze.fusion(trace)
     """
     if not trace.has("kernels"):
         found = "this capture holds no kernels"

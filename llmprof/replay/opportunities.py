@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 import polars as pl
 
-from llmprof.analyze.catalog import Analysis, Section
+from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.operators import COLLECTIVE
 from llmprof.errors import LlmprofError, listed
 from llmprof.label.intervals import clip, union_length
@@ -73,24 +73,8 @@ _SCHEMA: Final = {
         " remains of the step"
     ),
     view="opportunities",
-    columns=(
-        "phase part stage operator shapes total_ns share bound_share bound_by gap_ns gain_ns"
-        " gain_share why"
-    ),
-    only_with="ops",
-    reported=True,
-    section=Section(
-        "bounds",
-        "The work of each operator follows from its recorded shapes, its bound from that and the"
-        " peaks of the device. An operator under the slope is limited by memory, under a flat roof"
-        " by arithmetic. The gain is of a step, replayed with the operator at 80 % of its bound;"
-        " what has no bound, is idle or is near its bound stays.",
-        question="Which operators are far from their bound, and what would they gain?",
-    ),
-    table="llmprof.report.folder:opportunities_table",
-    figures=("llmprof.report.figures:OPERATORS", "llmprof.report.figures:OPPORTUNITIES"),
+    recorded="kernels, and operators or a model",
     cached=False,
-    takes=("model",),
 )
 def opportunities(
     trace: Trace,

@@ -27,10 +27,7 @@ from llmprof.trace.kept import per_trace
         " the time of layers, stages or kernels on the critical path"
     ),
     view="slack",
-    columns=(
-        "rank step name layer stage count total_ns path_ns path_share dur_ns slack_ns pace_slack_ns"
-        " unknown"
-    ),
+    recorded="device activity",
 )
 def slack(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
     """Slack of each device event: how much longer it may take without delaying a step, or without

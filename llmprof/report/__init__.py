@@ -5,9 +5,21 @@
 >>> llmprof.report.Visualizer("results/tiny_torch_…").create_all_visualizations()  # pictures of a run  # doctest: +SKIP
 """  # noqa: E501
 
-from llmprof.arguments import door
-from llmprof.report.folder import Report, html, write
-from llmprof.report.run import Visualizer
-from llmprof.report.sweep import write_sweep
+from typing import TYPE_CHECKING
 
-door(globals())
+from llmprof.arguments import door
+
+if TYPE_CHECKING:
+    from llmprof.report.folder import Report, html, write
+    from llmprof.report.run import Visualizer
+    from llmprof.report.sweep import write_sweep
+
+# at their first use, since the cards of the terminal need no Altair
+door(
+    globals(),
+    Report="report.folder",
+    html="report.folder",
+    write="report.folder",
+    Visualizer="report.run",
+    write_sweep="report.sweep",
+)

@@ -17,7 +17,6 @@ from markupsafe import Markup
 from llmprof import analyze
 from llmprof.analyze import catalog
 from llmprof.analyze.coverage import OF_OPERATORS
-from llmprof.charts.base import bars, draw
 from llmprof.errors import AnalysisError, LlmprofError
 from llmprof.findings.facts import facts_in_words, run_facts, where_the_time_went
 from llmprof.findings.order import chained, number_of, so, times_in_words
@@ -204,7 +203,7 @@ def some_known(frame: pl.DataFrame, column: str, *, ns: str = "dur_ns") -> pl.Da
         pl.col(ns).filter(pl.col(column).fill_null("other").is_in(_UNKNOWN)).sum()
         / pl.col(ns).sum()
     )
-    share = draw.float_of(frame.select(unknown.fill_nan(0)).item()) if frame.height else 0.0
+    share = frame.select(unknown.fill_nan(0).fill_null(0)).item() if frame.height else 0.0
     if share >= MOST_UNKNOWN:
         words = f"{format_share(share)} of the time has no known {column}"
         if (
@@ -456,29 +455,24 @@ def _coverage(trace: Trace) -> Rows | None:
     )
 
 
-_OF_SEVERAL_RANKS: Final = ("analyze.ranks(trace)",)
+_ASKED: Final = (
+    *("steps", "layers", "overlap", "collectives", "ranks", "idle", "launch_delay"),
+    *("critical_path", "opportunities"),
+)
 
 
 def _questions(trace: Trace) -> list[tuple[str, str]]:
-    """The first analyses of the catalogue for what was recorded."""
-    questions = [
-        (f"analyze.{entry.name}(trace)", entry.question)
-        for entry in catalog.analyses()
-        if entry.section
-    ]
+    """The first questions for what was recorded."""
     if not any(trace.has(name) for name in ("kernels", "copies", "ops")):
         return [("trace.tables", "What was recorded?")]
-    if not trace.has("collectives"):
-        questions = [pair for pair in questions if "collective" not in pair[0]]
-    if trace.capture.on_host:
-        questions = [pair for pair in questions if pair[0] != "analyze.idle(trace)"]  # of a device
-    if len(trace.ranks) < 2:
-        questions = [pair for pair in questions if pair[0] not in _OF_SEVERAL_RANKS]
-    first = ("analyze.findings(trace)", "What takes the time, and what can be done about it?")
-    others = [pair for pair in questions if pair[0] != first[0]][:_QUESTIONS]
+    without = {
+        "collectives": not trace.has("collectives"),
+        "idle": trace.capture.on_host,  # of a device
+        "ranks": len(trace.ranks) < 2,
+    }
+    asked = ["findings", *[name for name in _ASKED if not without.get(name)][:_QUESTIONS]]
     return [
-        first,
-        *others,
+        *((f"analyze.{name}(trace)", catalog.analysis(name).question) for name in asked),
         ("explore.open(trace)", "All of it, to look at"),
         ('trace.sql("select …")', "Your own question"),
     ]
@@ -575,6 +569,8 @@ def of_run(run: Run) -> str:
 
 def of_findings(findings: pl.DataFrame) -> str:
     """Card of findings, most important first."""
+    from llmprof.charts.base import bars  # the terminal shows cards without Altair
+
     causes, effects, known = chained(findings)
     for row in causes:
         row["number"], row["meaning"] = number_of(row)

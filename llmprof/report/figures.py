@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -14,7 +14,6 @@ import polars as pl
 
 from llmprof import analyze, charts, plugins
 from llmprof.analyze import catalog
-from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.roofline import coverage_of
 from llmprof.analyze.step_times import LONG, step_windows
 from llmprof.charts.base.draw import NO_ROWS, extent
@@ -23,7 +22,7 @@ from llmprof.findings.scope import scope_of
 from llmprof.replay.critical_path import path_without_names
 from llmprof.replay.part import replayed_part
 from llmprof.report import cards, page
-from llmprof.report.page import Absent, Figure, Section
+from llmprof.report.page import Absent, Figure, Section, Table
 from llmprof.text import counted, shorten
 from llmprof.theory import Shape
 from llmprof.trace import Trace
@@ -135,10 +134,55 @@ class Drawing:
     draw: Callable[[Any], Drawn]
     """Function that draws it from the subject of the report: a trace, a run or a sweep.
     If it raises an error of llmprof, the report shows this error in place of the figure."""
-    picture: bool = False
-    """Whether the folder of a run also gets it as a PNG."""
     package: str = ""
     """Name and version of the package that a plug-in is in."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShownAnalysis:
+    """How a section of the report shows an analysis."""
+
+    analysis: str
+    """Name of the analysis."""
+    table: Callable[[pl.DataFrame, Mapping[str, str]], Table | Absent] | None = None
+    """Function that makes a table of its frame and the words of the platform
+    (:data:`llmprof.trace.platforms.ON_DEVICE`).
+    """
+    figures: tuple[Drawing, ...] = ()
+    """Figures, which stand in for the table of a frame without rows."""
+    columns: str = ""
+    """In place of a table: columns of which the first rows are shown, separated by spaces."""
+    reported: bool = True
+    """Whether the report computes it and writes its frame."""
+    package: str = ""
+    """Name and version of the package that a plug-in is in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Without:
+    """Heading and sentences of a section if an analysis of it has no rows."""
+
+    analysis: str
+    question: str
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReportSection:
+    """A section of the report, before it is made: the question that it answers, and how to read
+    the answer.
+    """
+
+    anchor: str
+    analyses: tuple[ShownAnalysis, ...]
+    words: str = ""
+    """One to three sentences below the heading."""
+    question: str = ""
+    """Its heading; if empty, the question of its first analysis."""
+    without: Without | None = None
+    """Heading and sentences for a recording that lacks what the section asks about."""
+    only_with: str = ""
+    """Table without which a report leaves the section out, and does not say why."""
 
 
 def _breakdown(trace: Trace) -> Drawn:
@@ -342,48 +386,6 @@ OPPORTUNITIES = Drawing("opportunities", GAINS_OF_OPERATORS, _opportunities)
 LAUNCH_DELAY = Drawing("launch_delay", "delay from launch call to kernel start", _launch_delay)
 STEP_TIMELINE = Drawing("step_timeline", "timeline of one step", _step_timeline)
 LAYER_TIMELINE = Drawing("layer_timeline", "timeline of one layer", _layer_timeline)
-
-
-OF_RUNS: Final = (
-    "llmprof.report.run:KERNEL_TIME",
-    "llmprof.report.run:CUDA_API",
-    "llmprof.report.run:REQUESTS",
-    "llmprof.report.run:COUNTERS",
-    "llmprof.report.run:DASHBOARD",
-    "llmprof.report.run:REQUEST_LATENCY",
-    "llmprof.report.run:REQUEST_WATERFALL",
-    "llmprof.report.run:ROOFLINE",
-    "llmprof.report.run:STALLS",
-    "llmprof.report.operators:OPS_LAYERS",
-    "llmprof.report.operators:OPS_OPERATORS",
-    "llmprof.report.operators:OPS_COMMUNICATION",
-    "llmprof.report.operators:OPS_MEMORY",
-)
-"""List of the figures of runs; figures of traces are in the list of analyses, each with its
-analysis.
-"""
-
-OF_SWEEPS: Final = (
-    "llmprof.report.sweep:THROUGHPUT",
-    "llmprof.report.sweep:LATENCY",
-    "llmprof.report.sweep:SCALING",
-    "llmprof.report.sweep:WHERE_TIME",
-)
-"""List of the figures of sweeps."""
-
-
-def drawings(analysis: Analysis) -> list[Drawing]:
-    """The figures of an analysis."""
-    if not analysis.package:
-        return list(plugins.listed(analysis.figures, Drawing))
-    listed: list[Drawing] = []
-    for place in analysis.figures:
-        try:
-            with plugins.foreign():
-                listed += plugins.listed([place], Drawing)
-        except (plugins.FailedError, LlmprofError) as error:
-            plugins.left_out(f"{place!r} of {analysis.package}", plugins.ANALYSES, str(error))
-    return [replace(drawing, package=analysis.package) for drawing in listed]
 
 
 def figure(subject: object, drawing: Drawing) -> Figure:

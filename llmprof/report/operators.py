@@ -26,10 +26,10 @@ from llmprof.charts.base.save import save
 from llmprof.charts.base.theme import finish_chart, inner
 from llmprof.errors import AnalysisError, CaptureError, LlmprofError, NotCapturedError
 from llmprof.findings.sentences import say
-from llmprof.progress import Progress
 from llmprof.report.figures import Drawing, Drawn, config_in, figure, reason
 from llmprof.report.page import Absent, Column, Section, Table, columns
 from llmprof.run.launch import Run
+from llmprof.text import Progress
 from llmprof.trace import Trace
 from llmprof.trace.storage import files
 from llmprof.units import format_ns, format_share

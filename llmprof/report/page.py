@@ -19,6 +19,7 @@ import polars as pl
 from altair.utils.schemapi import debug_mode
 from markupsafe import Markup, escape
 
+from llmprof import __version__
 from llmprof.analyze.catalog import Analysis
 from llmprof.charts.base import bars
 from llmprof.charts.base.dark import dark_colours
@@ -37,7 +38,6 @@ from llmprof.report.cards import MEASURES
 from llmprof.text import sentence, shorten, unbroken
 from llmprof.trace import Trace
 from llmprof.units import format_ns, format_share
-from llmprof.version import __version__
 
 if TYPE_CHECKING:
     import altair as alt

@@ -12,14 +12,13 @@ from typing import Any, Final
 
 import polars as pl
 
-from llmprof import analyze, charts, plugins
+from llmprof import analyze, charts
 from llmprof.analyze.requests.requests import slowest
 from llmprof.charts.base.draw import float_of
 from llmprof.charts.base.save import to_png_bytes
 from llmprof.charts.requests import LATENCIES
 from llmprof.errors import CaptureError, LlmprofError, NotCapturedError, guarded
-from llmprof.progress import Progress
-from llmprof.report.figures import OF_RUNS, Drawing, Drawn, bound_section, config_in, drawn, figure
+from llmprof.report.figures import Drawing, Drawn, bound_section, config_in, drawn, figure
 from llmprof.report.folder import write, write_contents
 from llmprof.report.hardware import named_stalls
 from llmprof.report.operators import operators_section
@@ -28,6 +27,7 @@ from llmprof.run.launch import ExperimentConfig, Run, monitors, open_run
 from llmprof.run.launch.config.options import setting
 from llmprof.run.launch.monitors import table
 from llmprof.run.launch.run.requests import overhead, summarize
+from llmprof.text import Progress
 from llmprof.trace import Trace
 from llmprof.trace.storage import files
 from llmprof.units import format_bytes, format_ns, format_share
@@ -381,24 +381,23 @@ KERNEL_TIME = Drawing(
     "kernel_time",
     "kernels by their time",
     lambda run: charts.kernels(analyze.kernels(run.trace)),
-    picture=True,
 )
 CUDA_API = Drawing(
     "cuda_api",
     "calls of CUDA's API",
     lambda run: charts.cuda_api(analyze.nsys.cuda_api_sum(run.trace)),
-    picture=True,
 )
 REQUESTS = Drawing(
     "requests",
     "latencies of the requests",
     lambda run: charts.latencies(summarize(run.requests)),
-    picture=True,
 )
 COUNTERS = Drawing(
-    "counters", "monitors of the machine", lambda run: charts.counters(counters(run)), picture=True
+    "counters", "monitors of the machine", lambda run: charts.counters(counters(run))
 )
-DASHBOARD = Drawing("dashboard", "the run on one page", _dashboard, picture=True)
+DASHBOARD = Drawing("dashboard", "the run on one page", _dashboard)
+_PICTURES: Final = (KERNEL_TIME, CUDA_API, REQUESTS, COUNTERS, DASHBOARD)
+"""Figures that the folder of a run has as PNG, too."""
 REQUEST_LATENCY = Drawing(
     "request_latency",
     "latencies of single requests",
@@ -457,11 +456,10 @@ class Visualizer:
         raises ``OutputError``.
         """
         run = self._run
-        pictures = [drawing for drawing in plugins.listed(OF_RUNS, Drawing) if drawing.picture]
         written, self.missing = [], {}
-        for done, drawing in enumerate(pictures):
+        for done, drawing in enumerate(_PICTURES):
             if self._progress:
-                self._progress(f"drawing: {drawing.name}", done, len(pictures))
+                self._progress(f"drawing: {drawing.name}", done, len(_PICTURES))
             try:
                 with guarded(f"the picture {drawing.name!r}"):
                     picture = to_png_bytes(drawn(run, drawing)[0])

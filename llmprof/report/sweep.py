@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
-from llmprof import charts, plugins
+from llmprof import charts
 from llmprof.findings.sentences import METRIC_WORDS
-from llmprof.progress import Progress
-from llmprof.report.figures import OF_SWEEPS, Drawing, figure
+from llmprof.report.figures import Drawing, figure
 from llmprof.report.folder import Report, write_sections
 from llmprof.report.page import Column, Section, Table, columns
+from llmprof.text import Progress
 from llmprof.units import format_metric, format_ns
 
 _COLUMNS = (
@@ -92,9 +92,8 @@ def write_sweep(
     """
     names = list(parameters)
     points = Points(comparison, where, names)
-    figures = {
-        drawing.name: figure(points, drawing) for drawing in plugins.listed(OF_SWEEPS, Drawing)
-    }
+    drawn = (THROUGHPUT, LATENCY, SCALING, WHERE_TIME)
+    figures = {drawing.name: figure(points, drawing) for drawing in drawn}
     sections = [
         Section(
             "points",

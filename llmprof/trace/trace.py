@@ -18,7 +18,6 @@ import polars as pl
 from llmprof import names, text
 from llmprof.arguments import Window, checked, several
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, listed, no_attribute
-from llmprof.lazy import Carded
 from llmprof.trace import communication, schema
 from llmprof.trace.capture import Capture
 from llmprof.trace.storage import files, parquet, sql, sqlite
@@ -45,7 +44,7 @@ class Analyses:
         return dir(import_module(self._room))
 
 
-class Trace(Carded):
+class Trace:
     """Frames of one run, one for each table of the schema.
 
     The functions of :mod:`llmprof.analyze` are its methods under ``trace.analyze``:
@@ -399,11 +398,13 @@ class Trace(Carded):
         >>> trace.sql("select count(*) as count from kernels").columns
         ['count']
         """  # noqa: E501
-        # collectives and the labelled events are found only if the query names them
+        # what costs time is found only if the query names it: collectives of a stored trace, and
+        # the labelled events
         words = query.lower()
         if on == "tables":
-            tables = [name for name in self.table_names if name != "collectives" or name in words]
             stored = isinstance(self._tables, Deferred)
+            late = {"collectives"} if stored and "collectives" not in words else set()
+            tables = [name for name in self.table_names if name not in late]
             of = self.capture.scan if stored else self.table
             labelled = {"events": self.events} if "events" in words else {}
             return sql.answer({name: of(name) for name in tables} | labelled, query)
@@ -597,7 +598,10 @@ class Trace(Carded):
             database=self._database,
         )
 
-    _card = "of_trace"
+    def _repr_html_(self) -> str:
+        from llmprof.report.cards import of_trace
+
+        return of_trace(self)
 
     def __repr__(self) -> str:
         rows = ", ".join(

@@ -183,7 +183,7 @@ def ranks(folder, count=4):
 
 
 def equal(a, b):
-    assert same(a.recorded, b.recorded)
+    assert same(a.capture.recorded, b.capture.recorded)
     assert (a.meta, a.coverage) == (b.meta, b.coverage)
 
 

@@ -140,7 +140,7 @@ def test_a_reader_of_another_package(install, tmp_path):
         (100, 10, "norm"),
     ]
     assert trace.meta["format"] == "acme"
-    assert registry.reader("acme").package == "acme_llmprof 1.2"
+    assert registry.reader_named("acme").package == "acme_llmprof 1.2"
 
 
 def test_a_reader_claims_folders(install, tmp_path):
@@ -204,28 +204,9 @@ def test_another_version_of_the_package_reads_again(install, tmp_path, monkeypat
             "acme_llmprof:READER",
             "llmprof has the format 'chrome' already",
         ),
-        ("import sys\nsys.exit(3)\n", "acme_llmprof:READER", "raised SystemExit: 3"),
-        ("raise KeyboardInterrupt\n", "acme_llmprof:READER", "raised KeyboardInterrupt"),
-        (
-            "class Odd(BaseException):\n    __str__ = None\nraise Odd\n",
-            "acme_llmprof:READER",
-            "raised Odd",
-        ),
-        ("class Odd:\n    __repr__ = None\nREADER = Odd()\n", "acme_llmprof:READER", "no Reader"),
         (LINES + "BOTH = [READER, READER]\n", "acme_llmprof:BOTH", "has the format 'acme' already"),
     ],
-    ids=[
-        "import",
-        "error",
-        "attribute",
-        "type",
-        "name",
-        "exit",
-        "interrupt",
-        "unspoken",
-        "no repr",
-        "twice",
-    ],
+    ids=["import", "error", "attribute", "type", "name", "twice"],
 )
 def test_a_plugin_that_cannot_be_used_is_named_and_the_rest_works(
     install, tmp_path, code, value, why
@@ -264,9 +245,8 @@ def test_an_interrupt_of_the_user_while_a_plugin_loads_ends_the_reading(install,
         signal.signal(signal.SIGINT, before)
 
 
-@pytest.mark.parametrize("fails", ["probe.nothing", "raise SystemExit"])
-def test_a_plugin_that_fails_when_it_is_asked(install, tmp_path, fails):
-    install(code=LINES.replace("def sniff(probe):", f"def sniff(probe):\n    {fails}"))
+def test_a_plugin_that_fails_when_it_is_asked(install, tmp_path):
+    install(code=LINES.replace("def sniff(probe):", "def sniff(probe):\n    probe.nothing"))
     path = write(tmp_path / "trace.json", text_of([kernel("a", 5, 2)]))
     with pytest.warns(
         PluginWarning, match=r"'acme' of acme_llmprof 1\.2 failed when it looked at trace\.json"
@@ -279,7 +259,6 @@ def test_a_plugin_that_fails_when_it_is_asked(install, tmp_path, fails):
     ("old", "new", "why"),
     [
         ("    rank = int", "    rank = 1 / 0 + int", "failed on one.acme: ZeroDivisionError"),
-        ("    rank = int", "    raise SystemExit", "failed on one.acme: SystemExit"),
         (
             "    return [Part",
             "    return 5\n    return [Part",

@@ -42,7 +42,7 @@ def test_one_table_is_what_it_is_in_the_whole_trace(root, name, table):
     }
     assert narrow.coverage["events"] == full.coverage["events"]
     assert narrow.coverage["kept"] == (0 if table == "collectives" else full.table(table).height)
-    assert narrow.coverage["asked"] == narrow.asked == {table: None}
+    assert narrow.coverage["asked"] == narrow.capture.asked == {table: None}
 
 
 @pytest.mark.parametrize("name", RECORDED)
@@ -114,7 +114,7 @@ def test_a_saved_trace_keeps_what_was_asked_for(root, tmp_path):
     assert_frame_equal(
         narrow.kernels, full.kernels.select("rank", "stream", "start_ns", "dur_ns", "name")
     )
-    assert narrow.asked == {"kernels": ["stream"]}
+    assert narrow.capture.asked == {"kernels": ["stream"]}
 
 
 def test_the_cache_gives_each_what_it_asked_for(root, monkeypatch):

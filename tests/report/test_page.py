@@ -4,6 +4,7 @@ import base64
 import hashlib
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import polars as pl
@@ -12,7 +13,7 @@ import pytest
 from llmprof import analyze, report
 from llmprof.errors import AnalysisError, TraceWarning
 from llmprof.findings.scope import scope_of
-from llmprof.report import cards, figures, folder, page
+from llmprof.report import cards, figures, folder, page, sections
 from llmprof.report.page import Figure, Section, Table
 from llmprof.trace import Trace
 from tests.analyze.builders import GEMM, kernels, labels, launches
@@ -160,7 +161,7 @@ def test_specifications_are_data_that_parse(parsed):
         "categories",
         "layers",
         "overlap",
-        "all_reduce",
+        "collectives",
         "idle",
         "launch_delay",
         "step_timeline",
@@ -363,7 +364,10 @@ def test_a_part_that_fails_costs_no_other(small, tmp_path, monkeypatch):
 
     left = iter([broken])
     monkeypatch.setattr(folder, "run", run)
-    monkeypatch.setattr(folder, "steps_table", broken)
+    first, *others = sections.SECTIONS
+    steps, *more = first.analyses
+    first = replace(first, analyses=(replace(steps, table=broken), *more))
+    monkeypatch.setattr(sections, "SECTIONS", (first, *others))
     monkeypatch.setattr(folder, "png", lambda spec: next(left, lambda: PNG)())
     with pytest.warns(TraceWarning, match="Panic: a bug") as warned:
         some = report.write(small, tmp_path / "some")

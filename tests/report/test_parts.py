@@ -11,14 +11,13 @@ import pytest
 
 import llmprof
 from llmprof import analyze
-from llmprof.analyze import catalog
 from llmprof.charts.base import theme
 from llmprof.charts.base.bars import step_bars
 from llmprof.errors import AnalysisError, NotCapturedError
 from llmprof.findings.order import chained, number_of
-from llmprof.report import figures, folder, page
-from llmprof.report.folder import steps_table
+from llmprof.report import figures, page, sections, tables
 from llmprof.report.page import Absent, Column, Figure, Table, table
+from llmprof.report.tables import steps_table
 from llmprof.trace import Trace
 from llmprof.trace.platforms import ON_HOST
 
@@ -272,7 +271,7 @@ def test_a_chart_is_laid_out_twice_and_the_layout_is_given_back():
 
 def test_chains_of_kernels_as_a_table_and_a_sentence_where_there_are_none(small):
     found = analyze.fusion(small)
-    none = folder.fusion_table(found.clear())
+    none = tables.fusion_table(found.clear())
     assert isinstance(none, Absent)
     assert none.captured
     given = {
@@ -290,32 +289,35 @@ def test_chains_of_kernels_as_a_table_and_a_sentence_where_there_are_none(small)
         return pl.concat([found.clear(), pl.DataFrame(rows)], how="diagonal_relaxed")
 
     assert isinstance(
-        folder.fusion_table(chains(9.9)), Absent
+        tables.fusion_table(chains(9.9)), Absent
     )  # below 1 % of a step, as in the findings
-    assert isinstance(folder.fusion_table(chains(9.9, None)), Absent)
-    (row,) = folder.fusion_table(chains(9.9, 200.0, None)).frame.rows(named=True)
+    assert isinstance(tables.fusion_table(chains(9.9, None)), Absent)
+    (row,) = tables.fusion_table(chains(9.9, 200.0, None)).frame.rows(named=True)
     assert (row["chain"], row["launches"], row["gain_share"]) == (
         "norm + quantise: norm + quantize",
         6.0,
         0.2,
     )
-    assert folder.fusion_table(chains(9.9, None, share=0.06)).frame["gain_ns"].to_list() == [
+    assert tables.fusion_table(chains(9.9, None, share=0.06)).frame["gain_ns"].to_list() == [
         None
     ]  # not replayed
-    assert folder.fusion_table(chains(None, None)).frame.height == 2  # no chain was replayed
+    assert tables.fusion_table(chains(None, None)).frame.height == 2  # no chain was replayed
 
 
 def test_sections_ask_what_the_recording_can_answer(small):
     """Without steps and collectives the headings speak of neither."""
     frames = {"steps": analyze.steps(small), "collectives": analyze.collectives(small)}
+    planned = sections.report_sections()
     drawn = {
         drawing.name: Figure(drawing.name, drawing.shows, spec="{}")
-        for one in catalog.analyses()
-        for drawing in figures.drawings(one)
+        for section in planned
+        for one in section.analyses
+        for drawing in one.figures
     }
 
     def heads(frames: dict[str, pl.DataFrame]) -> dict[str, str]:
-        return {one.anchor: f"{one.question} {one.words}" for one in folder.sections(drawn, frames)}
+        made = sections.sections(planned, drawn, frames)
+        return {one.anchor: f"{one.question} {one.words}" for one in made}
 
     full, bare = heads(frames), heads({name: frame.clear() for name, frame in frames.items()})
     assert full["steps"].startswith("Where does a step go?")
@@ -324,7 +326,9 @@ def test_sections_ask_what_the_recording_can_answer(small):
     assert "No steps were found" in bare["steps"]
     assert "ollecti" not in bare["communication"]
     # a run on the CPU has operators and threads, with tables that say so
-    on_host = folder.sections(drawn, frames | {"kernels": analyze.kernels(small)}, ON_HOST)
+    on_host = sections.sections(
+        planned, drawn, frames | {"kernels": analyze.kernels(small)}, ON_HOST
+    )
     said = " ".join(f"{one.question} {one.words}" for one in on_host)
     assert "Which operators are hot?" in said
     for anchor in ("steps", "kernels", "communication", "layers", "timeline"):
@@ -357,7 +361,7 @@ def test_a_trace_says_ranks_steps_coverage_and_what_to_ask(sample_trace):
         "analyze.findings(trace)",
     ):
         assert words in shown
-    bundle = sample_trace("torch_tp4_eager_nccl")._repr_mimebundle_()
+    bundle = sample_trace("torch_tp4_eager_nccl").summary()._repr_mimebundle_()
     assert bundle["text/html"] == shown
     assert bundle["text/plain"].startswith("<Trace 4 ranks")
 
@@ -387,7 +391,6 @@ def test_metrics_show_their_longest_launches():
     shown = metrics._repr_html_()
     assert "Hardware metrics of 24 launches" in shown
     assert "analyze.ncu.speed_of_light(metrics)" in shown
-    assert metrics._repr_mimebundle_()["text/plain"] == repr(metrics)
     found = analyze.ncu.findings(llmprof.sample_metrics("ncu_tp1_eager"))
     causes, effects, facts = chained(found)
     assert [row["order"] for row in causes] == found["order"].to_list()
@@ -417,7 +420,7 @@ def test_findings_are_sentences_and_a_frame(sample_trace):
     assert "<table" in found._repr_html_()
 
 
-@pytest.mark.parametrize("name", ["timeline", "layers", "overlap", "all_reduce", "kernels"])
+@pytest.mark.parametrize("name", ["timeline", "layers", "overlap", "collectives", "kernels"])
 def test_explorers_say_what_they_show_where_no_widget_can(sample_trace, name):
     widget = getattr(llmprof.explore, name)(
         sample_trace("torch_tp1_eager"), rank=0, window=[0, 1_000_000]

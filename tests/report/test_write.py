@@ -31,7 +31,7 @@ def test_page_pngs_csvs_and_summary(written):
         "categories",
         "layers",
         "overlap",
-        "all_reduce",
+        "collectives",
         "idle",
         "launch_delay",
         "step_timeline",

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from llmprof.analyze.catalog import Analysis, Section
+from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.groups import sums_of_groups
 from llmprof.analyze.idle.host import HOST_SPANS, call_kinds, doing, host_spans
 from llmprof.analyze.operator_times import refuse_samples
@@ -46,20 +46,6 @@ wait.
     help="parts of the gaps in which the device does nothing, and their causes",
     view="idle",
     recorded="device activity or operators",
-    columns=(
-        "rank step count total_ns share start_ns dur_ns gap_ns cause doing held_by next_name"
-        " mean_ns median_ns max_ns"
-    ),
-    largest_first="dur_ns",
-    reported=True,
-    section=Section(
-        "idle",
-        "A gap counts only when no stream of the device runs anything; a gap on one stream is not"
-        " an idle device.",
-    ),
-    figures=("llmprof.report.figures:IDLE",),
-    apart=("min_ns",),
-    first=("idle",),
 )
 def idle(trace: Trace, *, by: Columns = (), min_ns: NotNegative = 0) -> pl.DataFrame:
     """Idle time of each rank's device, in parts, each with its cause, or sums of these.
@@ -104,6 +90,17 @@ def idle(trace: Trace, *, by: Columns = (), min_ns: NotNegative = 0) -> pl.DataF
 
         With ``by``: its columns, ``count`` (parts), ``total_ns, share`` (of all that is idle),
         ``mean_ns, median_ns, min_ns, max_ns``.
+
+    Raises
+    ------
+    NotCapturedError
+        The trace holds no device activity or operators.
+    AnalysisError
+        ``by`` names an unknown column.
+
+    Examples
+    --------
+    >>> frame = analyze.idle(trace)
     """
     parts = idle_with_threads(trace).drop("thread")
     parts = parts.filter(pl.col("gap_ns") >= min_ns) if min_ns else parts
@@ -439,15 +436,14 @@ def _seen_to_wait(queued: pl.DataFrame, waits: pl.DataFrame) -> np.ndarray:
     help="gaps of single streams, and how much others worked meanwhile",
     view="stream-gaps",
     recorded="device activity or operators",
-    columns="rank stream step start_ns dur_ns busy_elsewhere_share next_name",
-    largest_first="dur_ns",
-    apart=("min_ns",),
 )
 def stream_gaps(trace: Trace, *, min_ns: NotNegative = 0) -> pl.DataFrame:
     """Gaps of each stream, and the time in each gap in which other streams of the device were busy.
 
     Parameters
     ----------
+    trace : Trace
+        A trace with device activity or operators.
     min_ns : int
         Shortest gap to report (ns).
 
@@ -459,6 +455,15 @@ def stream_gaps(trace: Trace, *, min_ns: NotNegative = 0) -> pl.DataFrame:
         of the device was busy) and ``busy_elsewhere_share`` (of ``dur_ns``). One row for each gap,
         by stream and time. Events of an unknown stream (PyTorch shows kernels of annotated CUDA
         graphs on lanes that are not streams) have no gaps, but they keep the device busy.
+
+    Raises
+    ------
+    NotCapturedError
+        The trace holds no device activity or operators.
+
+    Examples
+    --------
+    >>> frame = analyze.stream_gaps(trace)
     """
     refuse_samples(trace, "when a stream was idle")
     return stream_gaps_of(trace.events, min_ns=min_ns)

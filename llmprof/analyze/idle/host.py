@@ -239,11 +239,6 @@ def _meets(spans: pl.DataFrame, line: Line, by: Sequence[str]) -> pl.Series:
     help="from the host's launch call to the start of the kernel",
     view="launch-delay",
     recorded="kernels and runtime calls",
-    columns="rank step kernels calls launched_share host_call_ns median_ns p95_ns min_ns max_ns",
-    reported=True,
-    section="idle",
-    figures=("llmprof.report.figures:LAUNCH_DELAY",),
-    apart=(),
 )
 def launch_delay(trace: Trace) -> pl.DataFrame:
     """Delay from the start of the host's launch call to the start of the kernel, per rank and step.
@@ -251,6 +246,11 @@ def launch_delay(trace: Trace) -> pl.DataFrame:
     A delay of a few us means that the device was waiting for the host. A long delay means that the
     host is ahead and work is queued. For all kernels of a CUDA graph the delay starts at the launch
     of the graph.
+
+    Parameters
+    ----------
+    trace : Trace
+        A trace with kernels and runtime calls.
 
     Returns
     -------
@@ -260,6 +260,15 @@ def launch_delay(trace: Trace) -> pl.DataFrame:
         calls), ``host_call_ns`` (sum of their durations), and of the delays ``median_ns, p95_ns,
         max_ns, min_ns`` (ns). Columns about launches are null if no kernel of the step has a
         launch. A negative delay means that the clocks of host and device disagree.
+
+    Raises
+    ------
+    NotCapturedError
+        The trace holds no kernels or runtime calls.
+
+    Examples
+    --------
+    >>> frame = analyze.launch_delay(trace)
     """
     trace.table("kernels")
     trace.table("runtime")
@@ -331,7 +340,7 @@ PAUSES = {
     question="Did garbage collection, loading of code or page faults keep the device waiting?",
     help="recorded pauses of the host, and how long the device was idle meanwhile",
     view="pauses",
-    apart=("by",),
+    recorded="device activity, and runtime calls, operators or markers",
 )
 def host_pauses(trace: Trace, *, by: Literal["kind", "event"] = "kind") -> pl.DataFrame:
     """Garbage collection, loading of device code and page faults on the host, and the idle time of

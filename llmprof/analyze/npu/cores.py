@@ -30,6 +30,7 @@ _HINT: Final = (
     question="How busy are the cube and vector units of an NPU?",
     help="time of AI cores by category of kernel",
     view="core-time",
+    recorded="metrics of AI cores",
 )
 def core_time(trace: Trace, *, by: Columns = ("category",)) -> pl.DataFrame:
     """Time of the AI cores of an NPU: busy time of the cube and vector units in kernels.
@@ -129,6 +130,15 @@ def operator_shapes(trace: Trace, *, shapes: bool = True) -> pl.DataFrame:
         output_shapes, output_formats`` as the profiler wrote them (inputs apart by ``;``), then
         ``count, total_ns, mean_ns, min_ns, max_ns`` and ``share`` (of the time of all kernels,
         collective calls among them). Largest first.
+
+    Raises
+    ------
+    NotCapturedError
+        The trace holds no kernels.
+
+    Examples
+    --------
+    >>> frame = analyze.npu.operator_shapes(trace)
     """
     kernels = trace.table("kernels")
     keys = ["op_type", "core"]
@@ -165,6 +175,11 @@ def operator_shapes(trace: Trace, *, shapes: bool = True) -> pl.DataFrame:
 def memory_by_component(trace: Trace) -> pl.DataFrame:
     """Peak of allocated and reserved memory of each component (allocator) of each rank.
 
+    Parameters
+    ----------
+    trace : Trace
+        A trace with memory events.
+
     Returns
     -------
     polars.DataFrame
@@ -172,6 +187,11 @@ def memory_by_component(trace: Trace) -> pl.DataFrame:
         operators: allocations with their operator; null where the profiler names none), ``samples,
         peak_allocated_bytes, peak_reserved_bytes, peak_ns`` (when the first of these two was
         reached, or the second where the first is unknown).
+
+    Raises
+    ------
+    NotCapturedError
+        The trace holds no memory events.
     """
     memory = trace.table("memory").filter("on_device")
     memory = memory.with_columns(component=_or_null(memory, "ascend_component"))

@@ -6,23 +6,17 @@ import functools
 import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
+import altair as alt
 import polars as pl
 
 from llmprof.charts.base import theme
 from llmprof.charts.base.theme import Unit
-from llmprof.docstrings import completed
 from llmprof.errors import AnalysisError
-from llmprof.lazy import Later
 from llmprof.names import without_common_start
 from llmprof.text import distinct
 from llmprof.units import format_ns
-
-if TYPE_CHECKING:
-    import altair as alt
-else:
-    alt = Later("altair")
 
 MAX_ROWS = 60_000
 """Most rows that a chart may carry as inline data (about 10 MB); charts condense larger frames
@@ -42,23 +36,13 @@ _MADE_BY: Final[dict[str, str]] = {}
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def chart_of(
-    made_by: str, columns: str = "", *, refuses: str = "there are no rows", runs: bool = True
-) -> Callable[[F], F]:
-    """Declare a chart: the call that makes its frame, the columns that it needs, and when nothing
-    would be drawn.
-
-    Its docstring gets the frame, the title, the size, the error, and if it runs on the sample, an
-    example.
-    """
+def chart_of(made_by: str, columns: str = "") -> Callable[[F], F]:
+    """Declare a chart: the call that makes its frame, and the columns that it needs."""
 
     def declare(function: F) -> F:
         name = function.__name__
         first = next(iter(inspect.signature(function).parameters))
         _MADE_BY[name] = made_by
-        frame = made_by.removeprefix("llmprof.")
-        kind = function.__annotations__[first].replace("pl.", "polars.").replace(" | ", " or ")
-        rows = "Rows" if kind == "polars.DataFrame" else "What was recorded, or rows"
 
         @functools.wraps(function)
         def chart(*args: Any, **options: Any) -> Any:
@@ -67,25 +51,6 @@ def chart_of(
                 require(data, columns.split(), chart=name)
             return function(*args, **options)
 
-        chart.__doc__ = completed(
-            function,
-            {
-                first: f"{first} : {kind}\n    {rows} of ``{frame}``.",
-                "title": (
-                    "title : str, optional\n    Title of the chart; by default it says what is"
-                    " shown."
-                ),
-            },
-            {"AnalysisError": f"AnalysisError\n    A column is missing, or {refuses}."},
-            returns=(
-                f"{function.__annotations__['return'].replace('alt.', 'altair.')}\n    900 px wide."
-            ),
-            example=(
-                f">>> chart = charts.{name}({frame})"
-                if runs and frame.startswith("analyze.")
-                else ""
-            ),
-        )
         return cast("F", chart)
 
     return declare

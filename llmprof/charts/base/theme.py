@@ -10,14 +10,12 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from llmprof.lazy import Later
+import altair as alt
+
 from llmprof.units import NS_PER_MS, NS_PER_S, NS_PER_US
 
 if TYPE_CHECKING:
-    import altair as alt
     import polars as pl
-else:
-    alt = Later("altair")
 
 IDLE = "#E4E7EB"
 LANE = "#E5E8EC"

@@ -24,7 +24,7 @@ _GREY = {
 }
 
 
-@draw.chart_of("trace.events", refuses="no event lies in the window")
+@draw.chart_of("trace.events")
 def timeline(
     frame: Trace | pl.DataFrame,
     *,
@@ -48,6 +48,8 @@ def timeline(
 
     Parameters
     ----------
+    frame : Trace or polars.DataFrame
+        What was recorded, or rows of ``trace.events``.
     rank, step, phase, layer, stage : optional
         Events to draw, by the values of their columns: one or several of each.
     window : (start_ns, end_ns), optional
@@ -58,6 +60,18 @@ def timeline(
         What the colour means.
     max_bars : int
         Most events to draw one by one.
+    title : str, optional
+        Title of the chart; by default it says what is shown.
+
+    Returns
+    -------
+    altair.LayerChart
+        900 px wide.
+
+    Raises
+    ------
+    AnalysisError
+        A column is missing, or no event lies in the window.
 
     Examples
     --------

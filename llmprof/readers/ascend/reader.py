@@ -10,10 +10,10 @@ from typing import Any
 import polars as pl
 
 from llmprof.errors import ReadError
-from llmprof.progress import Progress
 from llmprof.readers.ascend import folder, from_database, text
 from llmprof.readers.ascend.tables import WHOLE_GROUPS
 from llmprof.readers.common.reader import COUNTED, FilePart, Frames, Probe, Reader
+from llmprof.text import Progress
 from llmprof.trace.storage.parquet import META_FILE
 
 _WANTED = ("kernels", "ops", "runtime", "collectives", "memory")

@@ -12,10 +12,10 @@ import polars as pl
 
 from llmprof.errors import ReadError
 from llmprof.names.kernels import map_names
-from llmprof.progress import Progress
 from llmprof.readers.ascend import counters, summaries, tables, timeline
 from llmprof.readers.ascend.tables import device_tables
 from llmprof.readers.common.reader import Frames
+from llmprof.text import Progress
 
 _NEAR_NS: Final = 2
 """Largest difference of equal start times in ns:

@@ -18,11 +18,11 @@ import polars as pl
 
 from llmprof.errors import ReadError
 from llmprof.names.operators import first_true
-from llmprof.progress import Progress
 from llmprof.readers.ascend.files import ns_of_text
 from llmprof.readers.common.event_stream import BLOCK_BYTES, EventStream
 from llmprof.readers.common.reader import IMPOSSIBLE
 from llmprof.readers.common.repair import ListDecoder, fit_struct, objects
+from llmprof.text import Progress
 
 LAYERS: Final[tuple[tuple[str, str], ...]] = (
     ("device", r"^ascend hardware|^task scheduler|^npu$"),

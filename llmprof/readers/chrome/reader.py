@@ -23,7 +23,6 @@ import polars as pl
 
 from llmprof.errors import ReadError
 from llmprof.names.operators import first_true
-from llmprof.progress import Progress
 from llmprof.readers.chrome.batches import (
     NO_PHASE,
     Batches,
@@ -37,6 +36,7 @@ from llmprof.readers.common.event_stream import BLOCK_BYTES, EventStream
 from llmprof.readers.common.helpers import Done, Job, JobShare, is_worth_it, shared
 from llmprof.readers.common.reader import FilePart, Frames, Probe, Reader
 from llmprof.readers.common.repair import BAD_JSON
+from llmprof.text import Progress
 
 _COPY_KIND: Final = re.compile(
     r"\b(?:copy|memcpy)?_?([HDP])(?:ost|evice|eer)?\s*(?:to|2)\s*([HDP])(?:ost|evice|eer)?\b",

@@ -24,9 +24,8 @@ import msgspec
 import polars as pl
 
 from llmprof.errors import LlmprofError, MixedRunsError, ReadError, SchemaError, listed
-from llmprof.progress import Progress
 from llmprof.readers.common.event_stream import Blocks
-from llmprof.text import are, counted, left_out
+from llmprof.text import Progress, are, counted, left_out
 from llmprof.trace import Trace, communication, schema
 from llmprof.trace.platforms import platform_of, tool_of
 from llmprof.trace.storage import files

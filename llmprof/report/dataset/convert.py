@@ -17,6 +17,7 @@ from typing import Any, Final, Literal, NamedTuple
 import msgspec
 import polars as pl
 
+from llmprof import __version__
 from llmprof.errors import (
     LlmprofError,
     MixedRunsError,
@@ -25,19 +26,18 @@ from llmprof.errors import (
     TraceWarning,
     listed,
 )
-from llmprof.progress import Progress
 from llmprof.readers import reading, registry
 from llmprof.readers.common import reader as common
 from llmprof.readers.common.reader import Reader
 from llmprof.readers.saved import capture, facts_of_run
 from llmprof.report.dataset.cluster import Lost, Workers, workers
+from llmprof.text import Progress
 from llmprof.trace import META_FILE, Trace, communication, schema
 from llmprof.trace.storage import dataset as stored
 from llmprof.trace.storage import deferred
 from llmprof.trace.storage.dataset import Partition
 from llmprof.trace.storage.places import UNFINISHED, Place
 from llmprof.trace.trace import open_saved
-from llmprof.version import __version__
 
 PathLike = str | os.PathLike[str]
 Clocks = Literal["shared", "unrelated"]
@@ -71,7 +71,7 @@ def sources_of(
     given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     if not given:
         raise ReadError("no path was given", expected="a file, a folder or several of them")
-    reader = None if chosen is None else registry.reader(chosen)
+    reader = None if chosen is None else registry.reader_named(chosen)
     sources: list[Source] = []
     readers: dict[str, Reader] = {}
     for path in given:
@@ -323,7 +323,8 @@ def open(folder: PathLike) -> Trace:  # noqa: A001
     Examples
     --------
     >>> many = llmprof.convert(sample_folder, "dataset", client=False)
-    >>> llmprof.open("dataset").scan("kernels").select("name").unique().collect().height > 10
+    >>> kernels = llmprof.open("dataset").capture.scan("kernels")
+    >>> kernels.select("name").unique().collect().height > 10
     True
     """
     place = Place.of(folder)
@@ -413,7 +414,7 @@ def _parts(path: Path, source: Source) -> tuple[list[common.FilePart], Trace | N
     """Parts of a file; a format whose files stand alone has a part for each rank, and a trace of
     all.
     """
-    reader = registry.knows(path) if source.reader is None else registry.reader(source.reader)
+    reader = registry.knows(path) if source.reader is None else registry.reader_named(source.reader)
     if reader is None:
         raise ReadError(f"{source.name} is {registry.say_what_it_is(path)}", expected="a trace")
     request = common.Request(python_functions=source.python_functions)
@@ -538,7 +539,7 @@ def _manifest(
             _Summary(Path(Place.of(one.source).name), {}, dict(one.head), dict(one.coverage), one)
             for one in made
         ]
-        reader = registry.reader(first.head["format"])
+        reader = registry.reader_named(first.head["format"])
         if reader.settle is not None and len({one.source for one in made}) > 1:
             reader.settle(parts)
         ranks, notes = common.assign(parts)

@@ -27,23 +27,18 @@ from llmprof.analyze.step_times import (
 )
 from llmprof.arguments import check, checked
 from llmprof.errors import AnalysisError, ClusterError, LlmprofError, NotCapturedError
-from llmprof.findings.findings import combined, findings, ranked
+from llmprof.findings.findings import combined, ranked
 from llmprof.findings.scope import STEADY, Choice, Scope, choose
 from llmprof.findings.work import CORE_FACTS
 from llmprof.label.events import events as label_events
-from llmprof.progress import Progress
 from llmprof.report.dataset.cluster import Lost, Workers, workers
-from llmprof.text import counted
+from llmprof.report.dataset.plans import plan_of
+from llmprof.text import Progress, counted
 from llmprof.trace import Trace, schema
 from llmprof.trace import kept as kept_results
 from llmprof.trace.storage import deferred
 from llmprof.trace.storage.deferred import Deferred
 from llmprof.trace.storage.places import Place
-
-FIRST: Final = ("recorded_calls", *(catalog.declaration(findings).first or ()))
-"""Functions of the first pass: they give the representative steps, and the rank that each call
-waits for.
-"""
 
 CALLS: Final = ("rank", "start_ns", "dur_ns", "name", "wait_ns", "unmatched")
 """Columns that a worker needs of the calls of its rank."""
@@ -174,7 +169,7 @@ OF_RANK: Final[dict[str, Callable[..., pl.DataFrame]]] = {
 
 
 def choices(first: Mapping[str, pl.DataFrame | None]) -> list[Choice]:
-    """The representative parts of the run, from :data:`FIRST` of all ranks."""
+    """The representative parts of the run, from the first pass over all ranks."""
     frames = {name: frame for name, frame in first.items() if frame is not None}
     if "recorded_windows" not in frames:
         raise NotCapturedError(
@@ -503,7 +498,10 @@ class _Work:
         them.
         """
         refuse_samples(self.trace, "what takes the time of a step")
-        first = {name: self._joined(Asked(name), parts) for name in FIRST}
+        first = {
+            name: self._joined(Asked(name), parts)
+            for name in ("recorded_calls", *(plan_of("findings").first or ()))
+        }
         more = self._calls_of(None if calls is None else calls.select(CALLS))
         frames = []
         for choice in choices(first):  # a pass for each, since its windows are numbered
@@ -517,22 +515,22 @@ class _Work:
 
 def _first(name: str, options: Mapping[str, Any]) -> Iterator[Asked]:
     """Requests to the workers for an analysis."""
-    analysis = catalog.analysis(name)
-    if _allows(analysis.apart, options) and _by_rank_first(options):
+    plan = plan_of(name)
+    if _allows(plan.apart, options) and _by_rank_first(options):
         yield _asked(name, options)
     elif _after(name, options):
         yield Asked("recorded_calls")
-    elif analysis.first is not None:
+    elif plan.first is not None:
         yield Asked("recorded_calls")
-        yield from (Asked(needed) for needed in analysis.first)
+        yield from (Asked(needed) for needed in plan.first)
 
 
 def _after(name: str, options: Mapping[str, Any]) -> bool:
     """Whether an analysis runs for each rank after the calls are matched."""
-    analysis = catalog.analysis(name)
-    if _allows(analysis.apart, options):
+    plan = plan_of(name)
+    if _allows(plan.apart, options):
         return False
-    return _allows(analysis.with_calls, options) and _by_rank_first(options)
+    return _allows(plan.with_calls, options) and _by_rank_first(options)
 
 
 def _allows(allowed: tuple[str, ...] | None, options: Mapping[str, Any]) -> bool:

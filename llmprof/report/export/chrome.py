@@ -12,11 +12,11 @@ from typing import Any, Final
 import polars as pl
 from isal import igzip
 
+from llmprof import __version__
 from llmprof.names.operators import first_true
 from llmprof.readers.chrome.batches import KINDS
 from llmprof.readers.chrome.reader import label_copies
 from llmprof.trace import Trace, schema
-from llmprof.version import __version__
 
 OWN: Final = "llmprof"
 """Category of the rows that llmprof adds to those of the profiler; its own reader leaves them

@@ -12,7 +12,7 @@ from typing import Final, Literal
 
 import polars as pl
 
-from llmprof import analyze, charts, text
+from llmprof import analyze, text
 from llmprof.analyze.catalog import analyses
 from llmprof.arguments import Window, checked
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, OutputError, needs
@@ -333,6 +333,8 @@ def export(
         elif chosen == "speedscope":
             sampled = part.has("samples") and not part.has("ops")
             stacks = analyze.stacks(part, of="samples" if sampled else "host")
+            from llmprof import charts  # Altair is imported for a chart only
+
             charts.speedscope(stacks, temporary, name=target.name, overwrite=True)
         elif chosen == "excel":
             write_excel(answers(part, events=False), temporary)

@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from llmprof.errors import LlmprofError, OutputError
-from llmprof.progress import Progress
 from llmprof.readers.saved import STATE_FILE, capture, is_run
-from llmprof.report.page import render
 from llmprof.run.launch.run.folder import FAILED, INTERRUPTED, RUNNING, RunFolder
 from llmprof.run.notebook.tutorials import check_installed, check_parameters, find, run_notebook
+from llmprof.text import Progress
 from llmprof.trace.storage import files
 
 
@@ -118,6 +117,8 @@ def notebooks_over(
         f"{len(notebooks)} of {len(chosen)} runs"
         f" executed{f', {len(errors)} failed' if errors else ''}."
     )
+    from llmprof.report.page import render  # Altair is imported for a page only
+
     page = render(
         "walkthroughs.html", title=f"{source.stem}: {len(chosen)} runs", summary=said, rows=rows
     )

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from llmprof.errors import ConfigError, LlmprofError, listed
-from llmprof.progress import Progress
 from llmprof.run.batch import sweep as batch_state
 from llmprof.run.batch.parameters import apply, label, point_name, points
 from llmprof.run.batch.sweep import Sweep, measures, open_sweep
@@ -25,6 +24,7 @@ from llmprof.run.launch.run import passes
 from llmprof.run.launch.run.folder import machine
 from llmprof.run.launch.run.series import Outcome, begun, groups, measured, run_series
 from llmprof.run.notebook.cell import told
+from llmprof.text import Progress
 
 
 class Points:

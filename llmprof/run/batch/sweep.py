@@ -18,11 +18,11 @@ from llmprof import analyze, report
 from llmprof.analyze.step_times import PARTS as TIMES
 from llmprof.analyze.step_times import SCHEMA as TIME_SCHEMA
 from llmprof.errors import LlmprofError, NotCapturedError, ReadError, guarded, listed
-from llmprof.progress import Progress
 from llmprof.run.batch.parameters import label
 from llmprof.run.launch import ExperimentConfig, Run
 from llmprof.run.launch.run.folder import hold
 from llmprof.run.launch.run.requests import METRICS, disagreements, overhead, summarize
+from llmprof.text import Progress
 from llmprof.trace.storage import files, typed
 
 FILE = "sweep.json"

@@ -17,8 +17,8 @@ from typing import Any, Final
 import polars as pl
 
 from llmprof.errors import ConfigError, LaunchError, LlmprofError, ReadError
-from llmprof.progress import Progress
 from llmprof.run.experiments.workers.bandwidth import SPEC
+from llmprof.text import Progress
 from llmprof.theory import hardware
 from llmprof.trace.storage import typed
 

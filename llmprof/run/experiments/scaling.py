@@ -14,11 +14,11 @@ import polars as pl
 
 from llmprof import analyze, theory
 from llmprof.errors import ConfigError, LlmprofError, ReadError, TraceWarning
-from llmprof.progress import Progress
 from llmprof.run.batch import BatchRunner
 from llmprof.run.launch import ExperimentConfig, open_run
 from llmprof.run.launch.config import models
 from llmprof.run.launch.config.options import checked, load, refuse_unknown
+from llmprof.text import Progress
 from llmprof.theory import Calibration, Observation, Profile, hardware
 from llmprof.theory.plan import decode, prefill
 from llmprof.trace import Trace

@@ -20,7 +20,6 @@ from uuid import uuid4
 import polars as pl
 
 from llmprof.errors import CaptureError, ConfigError, LaunchError, LlmprofError, TraceWarning
-from llmprof.progress import Progress
 from llmprof.readers.otlp import read_requests
 from llmprof.readers.saved import CONFIG_FILE
 from llmprof.run.launch import ConfigManager, ExperimentConfig, Run, open_run
@@ -45,7 +44,7 @@ from llmprof.run.live.server import (
     about,
 )
 from llmprof.run.live.spans import SCHEME, Spans, received
-from llmprof.text import are, counted, ranks_in_words
+from llmprof.text import Progress, are, counted, ranks_in_words
 from llmprof.trace.storage import files, typed
 from llmprof.units import NS_PER_S, format_bytes, format_share
 

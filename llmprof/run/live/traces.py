@@ -17,9 +17,8 @@ from typing import BinaryIO, Final
 from isal import igzip
 
 from llmprof.errors import CaptureError, ConfigError, LaunchError, ReadError, listed
-from llmprof.progress import Progress
 from llmprof.readers.registry import detect
-from llmprof.text import counted
+from llmprof.text import Progress, counted
 from llmprof.trace.storage import files
 
 _LOOK_S: Final = 0.3

@@ -20,7 +20,6 @@ from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
 from llmprof import analyze
 from llmprof.errors import ConfigError, LaunchError, LlmprofError, guarded
-from llmprof.progress import Progress
 from llmprof.run.launch import Run, open_run, runs
 from llmprof.run.launch.run.folder import FINISHED, hold
 from llmprof.run.live.changes import CHANGED, changed
@@ -32,6 +31,7 @@ from llmprof.run.live.recording import STEPS, Told, recorded
 from llmprof.run.live.server import API_KEY, Address, LostError, Server, send
 from llmprof.run.live.slowest import slowest_request, with_row
 from llmprof.run.live.spans import SCHEME, received
+from llmprof.text import Progress
 from llmprof.trace.storage import files, typed
 from llmprof.units import NS_PER_S
 

@@ -32,8 +32,8 @@ from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from llmprof.errors import ConfigError, LaunchError, LlmprofError
-from llmprof.progress import Progress
 from llmprof.run.launch import ExperimentConfig
+from llmprof.text import Progress
 
 if TYPE_CHECKING:
     from llmprof.run.launch import Run

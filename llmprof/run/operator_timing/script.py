@@ -18,6 +18,7 @@ from typing import Any, Final
 import msgspec
 import polars as pl
 
+from llmprof import __version__
 from llmprof.analyze.operator_arguments import Argument, Call, Tensor
 from llmprof.analyze.operator_calls import call_of, operator_calls, usual_dtype
 from llmprof.errors import AnalysisError, LaunchError, ReadError
@@ -27,7 +28,6 @@ from llmprof.text import plain
 from llmprof.trace import Trace
 from llmprof.trace.storage.files import note_input, write_output
 from llmprof.units import format_ns
-from llmprof.version import __version__
 
 _MOST: Final = 200
 """Most operators in one script."""

@@ -22,7 +22,6 @@ import polars as pl
 
 from llmprof import analyze
 from llmprof.errors import ConfigError, LaunchError, LlmprofError, NotCapturedError
-from llmprof.progress import Progress
 from llmprof.run.batch import devices
 from llmprof.run.batch.parameters import label
 from llmprof.run.batch.sweep import alone, new_folder
@@ -46,6 +45,7 @@ from llmprof.run.trials.objectives import Limit, limits
 from llmprof.run.trials.schedule import NoPredictionError
 from llmprof.run.trials.settings import REMEDIES, asked, changed, remedies
 from llmprof.run.trials.verdict import FILE, VERSION, Verdict, load
+from llmprof.text import Progress
 from llmprof.trace.storage import files, typed
 
 _WHICH: Final = {"A": "as it is", "B": "with the change"}

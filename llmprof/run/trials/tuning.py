@@ -19,7 +19,6 @@ from typing import Any, Final
 import polars as pl
 
 from llmprof.errors import ConfigError, LaunchError, LlmprofError, guarded
-from llmprof.progress import Progress
 from llmprof.run.batch import sweep as batch_state
 from llmprof.run.batch.parameters import label, parse, point_name
 from llmprof.run.batch.runner import Points
@@ -46,6 +45,7 @@ from llmprof.run.trials.search import Chooser, Values, config_with, of_load, spa
 from llmprof.run.trials.settings import REMEDIES, remedies
 from llmprof.run.trials.study import KEY, Study, open_study
 from llmprof.run.trials.verdict import Verdict
+from llmprof.text import Progress
 from llmprof.trace.storage import files
 
 VERSION: Final = 1

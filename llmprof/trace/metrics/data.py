@@ -13,7 +13,6 @@ import polars as pl
 
 from llmprof.arguments import checked
 from llmprof.errors import LlmprofError, listed
-from llmprof.lazy import Carded
 from llmprof.trace import schema
 
 _LAUNCH = ("kernel_id", "kernel_name", "grid", "block", "stream", "device")
@@ -29,7 +28,7 @@ _DURATION = ("gpu__time_duration.sum", "gpu__time_duration.avg", "Duration")
 _DEVICE = "device__attribute_display_name"
 
 
-class Metrics(Carded):
+class Metrics:
     """Hardware metrics of kernel launches, as :func:`llmprof.read_metrics` returns them.
 
     The object does not change: frames and ``coverage`` are copies, which the caller may change.
@@ -209,7 +208,10 @@ class Metrics(Carded):
             cells[name] = pl.Series(name, whole, dtype=pl.Float64 if name in numeric else pl.String)
         return launches.hstack([cells[name] for name in columns])
 
-    _card = "of_metrics"
+    def _repr_html_(self) -> str:
+        from llmprof.report.cards import of_metrics
+
+        return of_metrics(self)
 
     def __repr__(self) -> str:
         kernels = self.kernels

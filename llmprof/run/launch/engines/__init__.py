@@ -17,20 +17,26 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from llmprof import plugins
 from llmprof.errors import ConfigError
-from llmprof.run.launch.engines.engine import Engine
+from llmprof.run.launch.engines.engine import (
+    SGLANG_SERVED,
+    TENSORRT_LLM_SERVED,
+    TRANSFORMERS,
+    VLLM_OFFLINE,
+    VLLM_SERVED,
+    Engine,
+)
 
 __all__ = ["BUILT_IN", "Engine", "engine", "engines", "interpreter", "script"]
 
 BUILT_IN: Final = (
-    "llmprof.run.launch.engines.engine:VLLM_OFFLINE",
-    "llmprof.run.launch.engines.engine:VLLM_SERVED",
-    "llmprof.run.launch.engines.engine:TRANSFORMERS",
-    "llmprof.run.launch.engines.engine:SGLANG_SERVED",
-    "llmprof.run.launch.engines.engine:TENSORRT_LLM_SERVED",
+    VLLM_OFFLINE,
+    VLLM_SERVED,
+    TRANSFORMERS,
+    SGLANG_SERVED,
+    TENSORRT_LLM_SERVED,
 )
-"""List of the engines: a new engine needs its own modules and one line here."""
+"""List of the engines: a new engine needs its own modules and its record here."""
 
 _COMMON: Final = ("_machine", "_job")
 
@@ -41,7 +47,7 @@ def engines() -> tuple[Engine, ...]:
     >>> sorted({engine.name for engine in engines()})
     ['sglang', 'tensorrt_llm', 'transformers', 'vllm']
     """
-    return plugins.listed(BUILT_IN, Engine)
+    return BUILT_IN
 
 
 def engine(name: str, *, served: bool = False) -> Engine:

@@ -18,6 +18,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import IO, Any, Final, Self
 
+from llmprof import __version__
 from llmprof.errors import LaunchError, LlmprofError, ReadError
 from llmprof.readers.saved import CONFIG_FILE, SQLITE, STATE_FILE, TRACES
 from llmprof.run.launch.config import disclosure
@@ -25,7 +26,6 @@ from llmprof.run.launch.config.options import ConfigManager, ExperimentConfig
 from llmprof.run.launch.engines._machine import cpu_name
 from llmprof.run.launch.monitors import nvml
 from llmprof.trace.storage import files, typed
-from llmprof.version import __version__
 
 
 def hold(file: IO[bytes]) -> bool:

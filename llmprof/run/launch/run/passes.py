@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from llmprof.errors import LaunchError, TraceWarning
-from llmprof.progress import Progress
 from llmprof.run.launch import engines
 from llmprof.run.launch.config.options import ExperimentConfig, setting
 from llmprof.run.launch.run import command, process, profilers
@@ -20,6 +19,7 @@ from llmprof.run.launch.run import folder as run_folder
 from llmprof.run.launch.run.command import job
 from llmprof.run.launch.run.folder import RunFolder
 from llmprof.run.launch.run.process import Lines
+from llmprof.text import Progress
 from llmprof.trace import Trace
 from llmprof.trace.storage import files, typed
 

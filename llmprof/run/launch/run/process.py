@@ -23,9 +23,8 @@ from types import ModuleType
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from llmprof.errors import LaunchError, ReadError, needs
-from llmprof.progress import Progress
 from llmprof.run.launch.engines._machine import is_survived, known, tail
-from llmprof.text import plain
+from llmprof.text import Progress, plain
 from llmprof.trace.storage import typed
 from llmprof.trace.storage.files import refused, regular
 

@@ -24,8 +24,6 @@ from llmprof.errors import (
     ReadError,
     TraceWarning,
 )
-from llmprof.lazy import Carded, Method
-from llmprof.progress import Progress
 from llmprof.readers.reading import with_cpu_samples
 from llmprof.run.launch.config.models import resolve
 from llmprof.run.launch.config.options import ExperimentConfig
@@ -45,6 +43,7 @@ from llmprof.run.launch.run.passes import Passes, ran, tool
 from llmprof.run.launch.run.requests import engine_steps_of, requests_of
 from llmprof.run.launch.run.results import Results
 from llmprof.run.launch.run.series import ENGINE_FILE, gather
+from llmprof.text import Progress
 from llmprof.trace.storage import files, typed
 
 if TYPE_CHECKING:
@@ -69,7 +68,7 @@ def _attributes(value: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Run(Carded):
+class Run:
     """A run that was started: its folder, its configuration and its results."""
 
     folder: RunFolder
@@ -158,10 +157,18 @@ class Run(Carded):
         measured: Metrics = results.metrics(self.folder)
         return measured
 
-    try_ = Method("llmprof.run.trials", "trial")
-    """Try a change of this run's configuration, and measure both in turn: :func:`llmprof.trial`."""
+    def try_(self, change: Any = None, **options: Any) -> Any:
+        """Try a change of this run's configuration, and measure both in turn:
+        :func:`llmprof.trial`.
+        """
+        from llmprof.run.trials import trial
 
-    _card = "of_run"
+        return trial(self, change, **options)
+
+    def _repr_html_(self) -> str:
+        from llmprof.report.cards import of_run
+
+        return of_run(self)
 
     def __repr__(self) -> str:
         return f"<Run {self.folder.path.name}: {self.state}>"

@@ -15,7 +15,6 @@ from typing import Any, Final, NamedTuple
 import polars as pl
 
 from llmprof.errors import LaunchError, LlmprofError
-from llmprof.progress import Progress
 from llmprof.run.launch import engines
 from llmprof.run.launch.config.models import resolve
 from llmprof.run.launch.config.options import ExperimentConfig, setting
@@ -23,6 +22,7 @@ from llmprof.run.launch.run import command, passes, process
 from llmprof.run.launch.run import folder as run_folder
 from llmprof.run.launch.run.command import job
 from llmprof.run.launch.run.folder import FAILED, INTERRUPTED, RUNNING, RunFolder
+from llmprof.text import Progress
 from llmprof.trace.storage import files, typed
 
 WORKLOAD: Final = (

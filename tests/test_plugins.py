@@ -151,8 +151,8 @@ def test_kernel_names_that_cannot_be_used(install, code, why):
 
 def test_a_kind_of_operator_of_another_package(install):
     code = """
-    from llmprof.theory.calls import Kind, Work
-    KINDS = [Kind("acme", "acme::mix aten::mm", lambda call: Work(3, call.tensor(0).bytes, 0), "3", "here"), 7]
+    from llmprof.theory.calls import OperatorKind, CallWork
+    KINDS = [OperatorKind("acme", "acme::mix aten::mm", lambda call: CallWork(3, call.tensor(0).bytes, 0), "3", "here"), 7]
     """
     install(code, "acme_llmprof:KINDS", plugins.OPERATORS)
     with pytest.warns(PluginWarning, match=r"\(llmprof\.operators\)"):

@@ -365,7 +365,7 @@ def read_parts(reader: Reader, file: Path, request: Request) -> list[FilePart]:
     parts = _call(reader, file, request)
     if isinstance(parts, list) and all(isinstance(part, FilePart) for part in parts):
         return parts
-    raise _wrong(reader, f"a {type(parts).__name__}", "a list of Part")
+    raise _wrong(reader, f"a {type(parts).__name__}", "a list of FilePart")
 
 
 def _wrong(reader: Reader, problem: str, expected: str) -> ReadError:

@@ -108,11 +108,12 @@ def counted(number: float, noun: str) -> str:
     plural = f"{noun[:-1]}ies" if noun.endswith("y") and noun[-2] not in "aeiou" else f"{noun}s"
     if noun.endswith(("ch", "s", "x")):
         plural = f"{noun}es"
-    return (
-        f"{number:,.0f} {plural}"
-        if float(round(number, 1)).is_integer()
-        else f"{number:,.1f} {plural}"
-    )
+    return f"{tenths(number)} {plural}"
+
+
+def tenths(number: float) -> str:
+    """A number to a tenth."""
+    return f"{number:,.0f}" if float(round(number, 1)).is_integer() else f"{number:,.1f}"
 
 
 def are(number: float) -> str:
@@ -309,3 +310,17 @@ def csv(frame: pl.DataFrame) -> str:
     ]
     heads = {name: f"'{name}" for name in frame.columns if _FORMULA.match(name)}
     return frame.with_columns(guarded).rename(heads).write_csv()
+
+
+SLO_WORDS: Final = {True: "holds the SLO", False: "misses the SLO", None: "measured"}
+"""What is said of a point of a study; None: there is no SLO."""
+
+METRIC_WORDS: Final = {
+    "output_tokens_per_s": "output tokens a second",
+    "requests_per_s": "requests a second",
+    "wall_ns": "time of the batch",
+    "ttft_ns": "time to first token",
+    "tpot_ns": "time to each other token",
+    "e2e_ns": "time of a request",
+}
+"""Metrics of runs, as nouns."""

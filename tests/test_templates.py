@@ -19,7 +19,7 @@ from llmprof.cli.analyze import findings_text
 from llmprof.explore import tabs
 from llmprof.findings.document import findings_schema
 from llmprof.findings.facts import STEP_PARTS
-from llmprof.findings.findings import SCHEMA, Findings
+from llmprof.findings.frame import SCHEMA, Findings
 from llmprof.report import cards, page
 from llmprof.report.page import Absent, Column, Contents, Figure, Kind, Section, Table
 from llmprof.run.live import page as live_page

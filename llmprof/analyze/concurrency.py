@@ -11,8 +11,7 @@ import polars as pl
 
 from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.operator_times import refuse_samples
-from llmprof.arguments import AtLeastOne
-from llmprof.errors import LlmprofError
+from llmprof.errors import AtLeastOne, LlmprofError
 from llmprof.theory import hardware
 from llmprof.trace import Trace
 

@@ -10,7 +10,7 @@ import polars as pl
 
 from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.idle.host import is_synchronising
-from llmprof.arguments import AtLeastOne
+from llmprof.errors import AtLeastOne
 from llmprof.label.intervals import clip, time_bins
 from llmprof.trace import Trace
 

@@ -7,7 +7,7 @@ import polars as pl
 from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.groups import sums_of_groups
 from llmprof.analyze.step_times import steady_steps
-from llmprof.arguments import Columns
+from llmprof.errors import Columns
 from llmprof.label.steps import steps as label_steps
 from llmprof.trace import Trace
 

@@ -11,8 +11,15 @@ import polars as pl
 
 from llmprof import names
 from llmprof.analyze.catalog import Analysis
-from llmprof.arguments import Columns, NotNegative, Window, described, refuse_unknown
-from llmprof.errors import AnalysisError, listed
+from llmprof.errors import (
+    AnalysisError,
+    Columns,
+    NotNegative,
+    Window,
+    described,
+    listed,
+    refuse_unknown,
+)
 from llmprof.trace import Trace
 from llmprof.trace.kept import per_trace
 

@@ -12,8 +12,7 @@ from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.groups import sums_of_groups
 from llmprof.analyze.overlap import COMMUNICATION, transferring
 from llmprof.analyze.step_times import MAD_TO_SIGMA, MAX_DEVIATIONS
-from llmprof.arguments import Columns
-from llmprof.errors import AnalysisError
+from llmprof.errors import AnalysisError, Columns
 from llmprof.label.intervals import INTERVAL, length_within, merge, union_lengths
 from llmprof.label.layers.kernels import STAGE
 from llmprof.label.nesting import outermost_ops

@@ -18,8 +18,7 @@ from llmprof.analyze.kernel_arguments import of_kernels, own_arguments
 from llmprof.analyze.passes import with_passes
 from llmprof.analyze.roofline import noted_work, stage_work
 from llmprof.analyze.shortfall import CAUSES, START, Launch, resident, shortfall
-from llmprof.arguments import Columns, refuse_unknown
-from llmprof.errors import LlmprofError, NotCapturedError
+from llmprof.errors import Columns, LlmprofError, NotCapturedError, refuse_unknown
 from llmprof.label.activity import (
     CAPTURED,
     EAGER,

@@ -9,8 +9,7 @@ import polars as pl
 from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.collectives.collectives import collectives
 from llmprof.analyze.operator_times import refuse_samples
-from llmprof.arguments import Columns, Window, refuse_unknown
-from llmprof.errors import AnalysisError, listed
+from llmprof.errors import AnalysisError, Columns, Window, listed, refuse_unknown
 from llmprof.label.intervals import clip, length_within, union_lengths
 from llmprof.trace import Trace
 

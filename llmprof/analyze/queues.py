@@ -7,7 +7,7 @@ from typing import Literal
 import polars as pl
 
 from llmprof.analyze.catalog import Analysis
-from llmprof.arguments import AtLeastOne
+from llmprof.errors import AtLeastOne
 from llmprof.label.intervals import length_within, merge
 from llmprof.trace import Trace
 

@@ -10,6 +10,7 @@ from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.collectives.collectives import collectives
 from llmprof.analyze.idle import idle
 from llmprof.analyze.overlap import COMMUNICATION, COPY, overlap
+from llmprof.label.completeness import incomplete_steps
 from llmprof.label.groups import is_sorted
 from llmprof.label.intervals import clip, length_within, union_lengths
 from llmprof.label.steps.steps import steps
@@ -25,6 +26,9 @@ MAD_TO_SIGMA = 1.4826
 def steady_steps(trace: Trace) -> pl.DataFrame:
     """Decode steps that represent the run: ``analyze.steps(trace, steady=True)``."""
     step_rows = steps(trace).filter((pl.col("phase") != "empty") & pl.col("dur_ns").is_not_null())
+    step_rows = step_rows.join(
+        incomplete_steps(trace), on=["rank", "step"], how="anti", maintain_order="left"
+    )
     decode = pl.col("phase") == "decode"
     after_other = decode & (pl.col("phase").shift(1).over("rank") != "decode").fill_null(value=True)
     step_rows = step_rows.with_columns(
@@ -132,7 +136,7 @@ WINDOWS = {
 @per_trace
 def step_windows(trace: Trace) -> pl.DataFrame:
     """Time of each step, from its first event to that of the next step of the rank, so that idle
-    time counts once.
+    time counts once; without steps of which events were launched that were not recorded.
     """
     step_rows = steps(trace).filter(pl.col("start_ns").is_not_null()).sort("rank", "start_ns")
     following = pl.col("start_ns").shift(-1).over("rank")
@@ -144,6 +148,7 @@ def step_windows(trace: Trace) -> pl.DataFrame:
     step_rows = step_rows.filter(
         (pl.col("phase") != "empty") & (pl.col("source") != "capture") & (pl.col("dur_ns") > 0)
     )
+    step_rows = step_rows.join(incomplete_steps(trace), on=["rank", "step"], how="anti")
     lanes = trace.events.select(LANE).unique()
     return step_rows.join(lanes, on="rank").select(list(WINDOWS)).sort(*LANE, "start_ns")
 

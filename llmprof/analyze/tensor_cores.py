@@ -7,7 +7,7 @@ from __future__ import annotations
 import polars as pl
 
 from llmprof.analyze.catalog import Analysis
-from llmprof.arguments import Columns, refuse_unknown
+from llmprof.errors import Columns, refuse_unknown
 from llmprof.names.operators import by_distinct
 from llmprof.trace import Trace
 

@@ -5,7 +5,7 @@ columns that a chart needs, raises :class:`~llmprof.errors.AnalysisError`. Altai
 the first chart.
 """
 
-from llmprof.arguments import door
+from llmprof.errors import door
 
 from llmprof.charts.base.dark import follow_theme, themed
 from llmprof.charts.base.save import save, to_html, to_png_bytes

@@ -9,8 +9,8 @@ import polars as pl
 
 from llmprof import analyze
 from llmprof.analyze.overlap import EXPOSED
-from llmprof.arguments import Share
 from llmprof.charts.base import compose, draw, theme
+from llmprof.errors import Share
 from llmprof.trace import Trace
 
 _WORK = {

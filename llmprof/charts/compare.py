@@ -12,8 +12,8 @@ import polars as pl
 from llmprof import analyze
 from llmprof.analyze.compare.story import GROUPS, compared_phases, names_in, words_of
 from llmprof.analyze.compare.story import diff_waterfall as diff_waterfall_of
-from llmprof.arguments import AtLeastOne
 from llmprof.charts.base import compose, draw, theme
+from llmprof.errors import AtLeastOne
 from llmprof.text import shorten, step_of
 from llmprof.trace import Trace
 from llmprof.units import format_ns

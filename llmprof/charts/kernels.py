@@ -6,8 +6,8 @@ import altair as alt
 import polars as pl
 
 from llmprof import analyze, names
-from llmprof.arguments import AtLeastOne
 from llmprof.charts.base import compose, draw, theme
+from llmprof.errors import AtLeastOne
 from llmprof.names import kernels as names_kernels
 from llmprof.text import shorten
 from llmprof.trace import Trace

@@ -8,8 +8,8 @@ import altair as alt
 import polars as pl
 
 from llmprof import analyze
-from llmprof.arguments import AtLeastOne
 from llmprof.charts.base import compose, draw, theme
+from llmprof.errors import AtLeastOne
 from llmprof.text import shorten
 from llmprof.trace import Trace
 from llmprof.units import format_bytes

@@ -14,8 +14,7 @@ import polars as pl
 from llmprof.charts.base import compose, draw, theme
 from llmprof.charts.breakdown import PARTS
 from llmprof.errors import AnalysisError
-from llmprof.findings.sentences import METRIC_WORDS, SLO_WORDS
-from llmprof.text import shorten
+from llmprof.text import METRIC_WORDS, SLO_WORDS, shorten
 from llmprof.units import format_metric, format_ns
 
 _COLOURS = (

@@ -21,7 +21,6 @@ from llmprof.analyze.compare.story import diff_words
 from llmprof.analyze.ncu import profile
 from llmprof.analyze.ncu.hardware import VIEWS
 from llmprof.analyze.ncu.profile import Profile
-from llmprof.arguments import checked
 from llmprof.cli.listings import Listing, listings
 from llmprof.cli.output import (
     LONGEST_NAME,
@@ -35,14 +34,14 @@ from llmprof.cli.output import (
     to_json,
     wrapped,
 )
-from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, listed
+from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, checked, listed
+from llmprof.findings.card import chained, denominators, so, without_share
 from llmprof.findings.document import (
     findings_document,
     findings_schema,
     hardware_findings_document,
 )
 from llmprof.findings.facts import where_the_time_went
-from llmprof.findings.order import chained, denominators, so, without_share
 from llmprof.names.kernels import displayed
 from llmprof.readers.ncu import reader as ncu
 from llmprof.readers.reading import hardware_metrics_only, left_aside

@@ -15,18 +15,18 @@ from pathlib import Path
 from typing import Any, Final, TextIO
 
 from llmprof import __version__
-from llmprof.errors import LlmprofError, OutputError, PluginWarning, TraceWarning
+from llmprof.errors import IncompleteError, LlmprofError, OutputError, PluginWarning, TraceWarning
 
-SLOWER, FAILED, INTERRUPTED, PIPE_CLOSED = 1, 2, 130, 141
+SLOWER, FAILED, INCOMPLETE, INTERRUPTED, PIPE_CLOSED = 1, 2, 3, 130, 141
 _NAME = "llmprof"
 _LOOK: Final = "look"
 """Command of ``llmprof PATH``, which the help does not list."""
 
 _COMMANDS: Final = {
-    "completion": ("completion",),
     "analyze": ("analysis", "diff", "findings", "info", "look", "time_operators", "what_if"),
     "experiment": ("experiment",),
     "make": (
+        "completion",
         "convert",
         "demo",
         "explore",
@@ -124,6 +124,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
     words = sys.argv[1:] if argv is None else argv
+    if "_ARGCOMPLETE" in os.environ:
+        _complete()
     try:
         args = _parsed(list(words))
     except KeyboardInterrupt:
@@ -152,10 +154,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.debug:
             raise
         print(f"{_NAME}: error: {_in_options(_plain(error), args)}", file=sys.stderr)
-        return FAILED
+        return INCOMPLETE if isinstance(error, IncompleteError) else FAILED
     from llmprof.cli.output import Failing
 
     return SLOWER if isinstance(out, Failing) else 0
+
+
+def _complete() -> None:
+    """Answer the shell, which asks for what may follow, and end."""
+    import argcomplete
+
+    words = os.environ["COMP_LINE"].split()[1:]
+    first = next((word for word in words if not word.startswith("-")), "")
+    argcomplete.autocomplete(parser(first), exclude=[_LOOK])
 
 
 def _open_streams() -> None:

@@ -239,6 +239,14 @@ NCU: Final = "Nsight Compute"
 """Profiler of the samples with hardware metrics."""
 
 
+def completion(args: Namespace, terminal: Terminal) -> str:
+    """Script that completes commands, options and their values in a shell."""
+    from argcomplete.shell_integration import shellcode
+
+    script = shellcode(["llmprof"], shell=args.shell)
+    return to_json({"script": script}) if args.json else script
+
+
 def samples(args: Namespace, terminal: Terminal) -> str:
     """The sample traces."""
     frame = bundled.samples()

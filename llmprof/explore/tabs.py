@@ -23,9 +23,9 @@ from llmprof.errors import LlmprofError, listed
 from llmprof.explore.base.widget import Explorer, show_kept, smaller
 from llmprof.explore.header.explorer import Header
 from llmprof.explore.trying import PageCall, tryings
+from llmprof.findings.card import chained, first_sentence, number_of, so, times_in_words
 from llmprof.findings.facts import facts_in_words, run_facts
 from llmprof.findings.hardware import launches_in_a_row
-from llmprof.findings.order import chained, first_sentence, number_of, so, times_in_words
 from llmprof.replay.graph import graph
 from llmprof.run.launch import Run
 from llmprof.text import plain, sentence, unbroken

@@ -13,7 +13,7 @@ from llmprof.analyze.compare.story import engine_of
 from llmprof.analyze.requests.requests import WAITING
 from llmprof.analyze.step_times import LONG, recorded_windows, step_windows, without_long_first
 from llmprof.errors import LlmprofError
-from llmprof.findings.order import RECORDED
+from llmprof.findings.card import RECORDED
 from llmprof.findings.scope import Scope, scope_of
 from llmprof.text import counted
 from llmprof.trace import Trace

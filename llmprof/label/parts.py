@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
-from llmprof.arguments import Window, several
-from llmprof.errors import AnalysisError, listed
+from llmprof.errors import AnalysisError, Window, listed, several
 from llmprof.label.activity import PLACE
 from llmprof.label.steps.steps import (
     CUTS,

@@ -16,7 +16,7 @@ from functools import cache
 import polars as pl
 
 from llmprof import plugins
-from llmprof.arguments import checked
+from llmprof.errors import checked
 from llmprof.errors import LlmprofError, listed
 from llmprof.names import kernels
 from llmprof.names.operators import OPERATOR_PATTERNS as OPERATOR_PATTERNS

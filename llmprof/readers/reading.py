@@ -12,13 +12,13 @@ from typing import Any, Final
 import polars as pl
 
 from llmprof import plugins
-from llmprof.arguments import checked
 from llmprof.errors import (
     LlmprofError,
     MixedRunsError,
     ReadError,
     TraceWarning,
     UnknownFormatError,
+    checked,
     listed,
 )
 from llmprof.readers import cache as trace_cache

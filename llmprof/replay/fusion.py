@@ -13,8 +13,7 @@ import numpy as np
 import polars as pl
 
 from llmprof.analyze.catalog import Analysis
-from llmprof.arguments import NotNegative
-from llmprof.errors import NotCapturedError
+from llmprof.errors import NotCapturedError, NotNegative
 from llmprof.names.replayable import DTYPES
 from llmprof.replay.changes import Change
 from llmprof.replay.plan import Plan

@@ -11,8 +11,7 @@ import polars as pl
 
 from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.collectives.collectives import collectives
-from llmprof.arguments import Columns, refuse_unknown
-from llmprof.errors import LlmprofError, NotCapturedError
+from llmprof.errors import Columns, LlmprofError, NotCapturedError, refuse_unknown
 from llmprof.names.operators import first_true
 from llmprof.replay.critical_path import WORKS, path_of_events, slack_of_recorded
 from llmprof.replay.graph import MOST_EVENTS, events_of, graph

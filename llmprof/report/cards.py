@@ -18,8 +18,8 @@ from llmprof import analyze
 from llmprof.analyze import catalog
 from llmprof.analyze.coverage import OF_OPERATORS
 from llmprof.errors import AnalysisError, LlmprofError
+from llmprof.findings.card import chained, number_of, so, times_in_words
 from llmprof.findings.facts import facts_in_words, run_facts, where_the_time_went
-from llmprof.findings.order import chained, number_of, so, times_in_words
 from llmprof.text import counted, plain, sentence, shorten
 from llmprof.trace import schema
 from llmprof.units import format_bytes, format_ns, format_share

@@ -25,7 +25,6 @@ from llmprof.charts.base.draw import inline, nothing
 from llmprof.charts.base.save import save
 from llmprof.charts.base.theme import finish_chart, inner
 from llmprof.errors import AnalysisError, CaptureError, LlmprofError, NotCapturedError
-from llmprof.findings.sentences import say
 from llmprof.report.figures import Drawing, Drawn, config_in, figure, reason
 from llmprof.report.page import Absent, Column, Section, Table, columns
 from llmprof.run.launch import Run
@@ -36,22 +35,6 @@ from llmprof.units import format_ns, format_share
 
 _NO_COMMUNICATION: Final = "one device: there is no communication"
 _SOURCE: Final = "llmprof.analyze.operator_times"
-
-SUGGESTIONS: Final = {
-    "dominates": (
-        """`{{ operator }}` takes {{ figure|share }} of a {{ phase }} step: begin there."""
-    ),
-    "launch_bound": (
-        """In {{ figure|share }} of the timed {{ phase }} calls the device had caught up with the host: use
-        CUDA graphs (no eager), or fewer and larger kernels."""  # noqa: E501
-    ),
-    "above_bound": (
-        """`{{ operator }}` takes {{ "%.1f"|format(figure) }} times its bound in {{ phase }}:
-        {% if waiting %}part of it is waiting for the host, so first see what remains with `hold: true`.
-        {%- else %}try another kernel, layout or type, or a larger batch.{% endif %}"""  # noqa: E501
-    ),
-}
-"""Sentences of :func:`llmprof.analyze.operator_times.suggestions`."""
 
 
 def layer_performance_heatmap(trace: Trace) -> Any:
@@ -268,14 +251,27 @@ def _bounds(trace: Trace, model: Any) -> pl.DataFrame | None:
     )
 
 
+def _advice(row: Mapping[str, Any], *, waiting: bool) -> str:
+    operator, phase, share = row["operator"], row["phase"], format_share(row["figure"])
+    if row["rule"] == "dominates":
+        return f"`{operator}` takes {share} of a {phase} step: begin there."
+    if row["rule"] == "launch_bound":
+        return (
+            f"In {share} of the timed {phase} calls the device had caught up with the host: use"
+            " CUDA"
+            " graphs (no eager), or fewer and larger kernels."
+        )
+    then = "try another kernel, layout or type, or a larger batch."
+    if waiting:
+        then = "part of it is waiting for the host, so first see what remains with `hold: true`."
+    return f"`{operator}` takes {row['figure']:.1f} times its bound in {phase}: {then}"
+
+
 def advised(trace: Trace, bounds: pl.DataFrame | None = None) -> pl.DataFrame:
     """Suggestions with their sentences."""
     rows = suggestions(trace, bounds)
     held = set(rows.filter(rule="launch_bound")["phase"])
-    words = [
-        say(SUGGESTIONS[row["rule"]], waiting=row["phase"] in held, **row)
-        for row in rows.iter_rows(named=True)
-    ]
+    words = [_advice(row, waiting=row["phase"] in held) for row in rows.iter_rows(named=True)]
     return rows.with_columns(pl.Series("suggestion", words, dtype=pl.String))
 
 

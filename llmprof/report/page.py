@@ -26,7 +26,7 @@ from llmprof.charts.base.dark import dark_colours
 from llmprof.charts.base.save import check_room, safe_json, spec_json, vega_bundle
 from llmprof.charts.base.theme import CATEGORIES, narrow
 from llmprof.errors import AnalysisError, NotCapturedError, guarded
-from llmprof.findings.order import (
+from llmprof.findings.card import (
     chained,
     first_sentence,
     not_predicted,

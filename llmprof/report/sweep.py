@@ -11,11 +11,10 @@ from typing import Any, NamedTuple
 import polars as pl
 
 from llmprof import charts
-from llmprof.findings.sentences import METRIC_WORDS
 from llmprof.report.figures import Drawing, figure
 from llmprof.report.folder import Report, write_sections
 from llmprof.report.page import Column, Section, Table, columns
-from llmprof.text import Progress
+from llmprof.text import METRIC_WORDS, Progress
 from llmprof.units import format_metric, format_ns
 
 _COLUMNS = (

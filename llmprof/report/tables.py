@@ -9,7 +9,7 @@ from typing import Final
 import polars as pl
 
 from llmprof import text
-from llmprof.findings.findings import NOTHING
+from llmprof.findings.gain import NOTHING
 from llmprof.names.readable import distinct_labels
 from llmprof.report import cards
 from llmprof.report.figures import GAINS_OF_OPERATORS, without_bounds

@@ -6,7 +6,7 @@ its config alone.
 True
 """
 
-from llmprof.arguments import door
+from llmprof.errors import door
 from llmprof.theory.bound import parse_device, find_device, read_device
 from llmprof.theory.calibration import (
     Calibration,

@@ -17,8 +17,7 @@ from typing import Final
 
 import polars as pl
 
-from llmprof.arguments import checked
-from llmprof.errors import LlmprofError, listed
+from llmprof.errors import LlmprofError, checked, listed
 
 TYPES: Final = ("bf16", "fp16", "fp8", "fp4", "int8", "tf32", "fp32")
 """Types of numbers with peaks; all but that of fp32 are peaks of the tensor (matrix) units."""

@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 
 import polars as pl
 
-from llmprof.arguments import checked
-from llmprof.errors import SchemaError, listed
+from llmprof.errors import SchemaError, checked, listed
 
 VERSION = 2
 """Version of the schema, which is part of saved traces and of the cache key."""

@@ -16,8 +16,16 @@ from typing import Any, Literal
 import polars as pl
 
 from llmprof import names, text
-from llmprof.arguments import Window, checked, several
-from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, listed, no_attribute
+from llmprof.errors import (
+    AnalysisError,
+    LlmprofError,
+    NotCapturedError,
+    Window,
+    checked,
+    listed,
+    no_attribute,
+    several,
+)
 from llmprof.trace import communication, schema
 from llmprof.trace.capture import Capture
 from llmprof.trace.storage import files, parquet, sql, sqlite

@@ -12,7 +12,7 @@ from llmprof.errors import LlmprofError
 from llmprof.explore.served import ServedFiles, tabs_page
 from llmprof.explore.tabs import PANELS, filters_of
 from llmprof.explore.timeline.data import HOST
-from llmprof.findings.order import chained
+from llmprof.findings.card import chained
 from llmprof.trace import Trace
 from llmprof.units import format_ns
 from tests.analyze.test_requests import MS
@@ -68,7 +68,7 @@ def test_explorers_are_linked(trace: Trace) -> None:
 def test_unknown_tab_and_no_trace(trace: Trace) -> None:
     with pytest.raises(LlmprofError, match="no tab 'colours'"):
         explore.open(trace).show("colours")
-    with pytest.raises(LlmprofError, match=r"open.. got the string 'trace.json' as trace"):
+    with pytest.raises(LlmprofError, match=r"open.. got 'trace.json' as trace"):
         explore.open("trace.json")
     opened = explore.open(Trace({}))
     for name in ("layers", "overlap", "collectives", "kernels"):

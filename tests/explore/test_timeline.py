@@ -188,7 +188,7 @@ def test_a_selected_kernel_is_its_row_of_the_attribution():
         widget.select(500)
     with pytest.raises(traitlets.TraitError, match="the row and id of a span"):
         widget.selection = {"row": 4, "id": 500}
-    with pytest.raises(LlmprofError, match="got a dict as trace; expected a Trace"):
+    with pytest.raises(LlmprofError, match="got a dict as trace; expected Trace"):
         explore.timeline({})
 
 

@@ -14,7 +14,7 @@ from llmprof import analyze
 from llmprof.charts.base import theme
 from llmprof.charts.base.bars import step_bars
 from llmprof.errors import AnalysisError, NotCapturedError
-from llmprof.findings.order import chained, number_of
+from llmprof.findings.card import chained, number_of
 from llmprof.report import figures, page, sections, tables
 from llmprof.report.page import Absent, Column, Figure, Table, table
 from llmprof.report.tables import steps_table

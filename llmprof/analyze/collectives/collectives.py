@@ -20,8 +20,7 @@ from llmprof.analyze.collectives.calls import (
     with_inputs,
     with_sizes,
 )
-from llmprof.arguments import Columns, refuse_unknown
-from llmprof.errors import LlmprofError, NotCapturedError
+from llmprof.errors import Columns, LlmprofError, NotCapturedError, refuse_unknown
 from llmprof.label.steps.steps import events_with_steps
 from llmprof.names.operators import first_true
 from llmprof.theory.hardware import device

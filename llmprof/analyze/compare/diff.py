@@ -12,8 +12,8 @@ import polars as pl
 from llmprof.analyze.compare.story import diff_context, diff_waterfall, run_names, words_of
 from llmprof.analyze.compare.times import KEYS, check, diff_events, diff_times
 from llmprof.analyze.ncu.hardware import speed_of_light
-from llmprof.arguments import checked
-from llmprof.errors import AnalysisError, listed
+from llmprof.errors import AnalysisError, checked, listed
+from llmprof.label.completeness import refuse_lost
 from llmprof.names.operators import first_true
 from llmprof.text import step_of
 from llmprof.trace import Trace
@@ -191,6 +191,8 @@ def diff(
     ------
     NotCapturedError
         A trace holds no device activity and no operators.
+    IncompleteError
+        A trace lacks much of what was launched on the device.
     AnalysisError
         The tolerance is negative, ``by`` names an unknown column, no trace has one of the ranks, a
         trace is compared with a profile of kernels, or the runs share no such phase.
@@ -214,6 +216,9 @@ def diff(
         raise AnalysisError(
             "one of the two runs has no trace", expected="one trace or more on both sides"
         )
+    for side, name in zip(sides, names or ("the first run", "the second run"), strict=True):
+        for trace in side:
+            refuse_lost(trace, name)
     if part == "events":
         return diff_events(*sides, tolerance=tolerance, by=by, ranks=ranks)
     first, second = names or run_names(*(side[0] for side in sides))

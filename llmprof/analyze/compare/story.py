@@ -10,9 +10,10 @@ from typing import Any, Final
 import polars as pl
 
 from llmprof.errors import AnalysisError, NotCapturedError, listed
-from llmprof.findings.sentences import ALONE, CHANGE, say
 from llmprof.label.steps.steps import steps
+from llmprof.text import joined
 from llmprof.trace import Trace
+from llmprof.units import format_ns, format_share
 
 GROUPS: Final = ("compute", "waiting", "transfer", "communication", "copies", "idle", "unexplained")
 """Groups of the parts of a step, in the order of a waterfall."""
@@ -190,17 +191,69 @@ def diff_words(frame: pl.DataFrame) -> list[str]:
     """
     first, second = names_in(frame)
     said = [
-        say(CHANGE, first=first, second=second, **changes_of(frame, phase))
-        for phase in compared_phases(frame)
+        _change_words(changes_of(frame, phase), first, second) for phase in compared_phases(frame)
     ]
     for side, other, name in (("a", "b", first), ("b", "a", second)):
         alone = _totals(frame).filter(
             (pl.col(f"{side}_steps") > 0) & (pl.col(f"{other}_steps") == 0)
         )["phase"]
         phases = alone.drop_nulls().to_list()
-        said += [say(ALONE, name=name, phases=phases)] if phases else []
-        said += [say(ALONE, name=name, phases=[])] if alone.null_count() else []
+        if phases:
+            kinds = (
+                [f"steps of {joined(named)}"]
+                if (named := [p for p in phases if p != "other"])
+                else []
+            )
+            kinds += ["steps whose phase is unknown"] if "other" in phases else []
+            said.append(f"Only {name} has {joined(kinds)}: they are not compared.")
+        if alone.null_count():
+            said.append(f"Only {name} holds work on a device: there is nothing to compare it with.")
     return said or ["Neither run holds work on a device: there is nothing to compare."]
+
+
+def _change_words(change: dict[str, Any], first: str, second: str) -> str:
+    """The change of a step from one run to another, and of its parts."""
+    before, after, phase = change["a_ns"], change["b_ns"], change["phase"]
+    times = f"{format_ns(before)} in {first}, {format_ns(after)} in {second}"
+    if change["level"] == "recording":
+        text = (
+            f"At least one run has no known steps, so whole recordings are compared: {times}. These"
+            " times depend on how long was recorded and say nothing of speed."
+        )
+    else:
+        step = "A step whose phase is unknown" if phase == "other" else f"A step of {phase}"
+        text = (
+            f"{step} takes {format_ns(after)} in {second} against {format_ns(before)} in {first}"
+            f" (typical steps, first to last event): {_difference(change)}."
+        )
+    where = f" in {second}" if phase is None else ""
+    for word in ("less", "more"):
+        if rows := change[word]:
+            text += f" {word.capitalize()}{where}: {', '.join(map(_part_words, rows))}."
+    return text
+
+
+def _difference(change: dict[str, Any]) -> str:
+    before, after = change["a_ns"], change["b_ns"]
+    if before == after:
+        return "the same"
+    text = "more" if after > before else "less"
+    if before:
+        delta = abs(after - before)
+        text = f"{format_ns(delta)} {text} ({format_share(delta / before)})"
+    if change["beyond_noise"] is None:
+        few = min(change["a_steps"], change["b_steps"]) <= 1
+        return f"{text}; {'one step says nothing of' if few else 'too few steps to know'} the noise"
+    return text if change["beyond_noise"] else f"{text}, which is within the noise of the steps"
+
+
+def _part_words(row: tuple[float, str, tuple[float, float] | None]) -> str:
+    delta, part, counts = row
+    text = f"{part} {format_ns(abs(delta))}"
+    if counts is None:
+        return text
+    before, after = (f"{count:,.10g}" for count in counts)
+    return f"{text} ({after} events a rank in place of {before})"
 
 
 def changes_of(frame: pl.DataFrame, phase: str | None) -> dict[str, Any]:

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 import polars as pl
 
 from llmprof.analyze.step_times import LANE, recorded_windows, step_windows, time_parts
-from llmprof.arguments import refuse_unknown
-from llmprof.errors import AnalysisError, listed
+from llmprof.errors import AnalysisError, listed, refuse_unknown
 from llmprof.label.intervals import union_length
 from llmprof.label.steps.steps import steps
 from llmprof.names.operators import first_true

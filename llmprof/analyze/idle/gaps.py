@@ -15,7 +15,7 @@ from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.groups import sums_of_groups
 from llmprof.analyze.idle.host import HOST_SPANS, call_kinds, doing, host_spans
 from llmprof.analyze.operator_times import refuse_samples
-from llmprof.arguments import Columns, NotNegative
+from llmprof.errors import Columns, NotNegative
 from llmprof.label.groups import first_of_runs, last_before, of_groups, row_numbers
 from llmprof.label.intervals import gaps, gaps_between, length_within
 from llmprof.trace import Trace

@@ -9,8 +9,7 @@ from typing import Final
 import polars as pl
 
 from llmprof.analyze.catalog import Analysis
-from llmprof.arguments import Columns, refuse_unknown
-from llmprof.errors import NotCapturedError
+from llmprof.errors import Columns, NotCapturedError, refuse_unknown
 from llmprof.label.activity import PLACE, with_recorded
 from llmprof.trace import Trace
 

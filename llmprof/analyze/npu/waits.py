@@ -9,7 +9,7 @@ from typing import Final
 import polars as pl
 
 from llmprof.analyze.catalog import Analysis
-from llmprof.arguments import NotNegative
+from llmprof.errors import NotNegative
 from llmprof.trace import Trace
 
 SIGNAL_NS: Final = 5_000

@@ -8,8 +8,7 @@ import polars as pl
 
 from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.nsys.summaries import statistics, sums_by_name
-from llmprof.arguments import Columns, refuse_unknown
-from llmprof.errors import NotCapturedError
+from llmprof.errors import Columns, NotCapturedError, refuse_unknown
 from llmprof.label.intervals import union_length
 from llmprof.label.nesting import column, inside
 from llmprof.trace import Trace

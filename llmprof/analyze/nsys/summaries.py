@@ -14,8 +14,7 @@ from typing import Final
 import polars as pl
 
 from llmprof.analyze.catalog import Analysis
-from llmprof.arguments import Columns, refuse_unknown
-from llmprof.errors import AnalysisError, NotCapturedError
+from llmprof.errors import AnalysisError, Columns, NotCapturedError, refuse_unknown
 from llmprof.label.intervals import length_within, time_bins
 from llmprof.trace import Trace
 

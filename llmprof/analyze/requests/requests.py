@@ -10,8 +10,7 @@ from typing import Annotated, Any, Final, Literal, Protocol
 
 import polars as pl
 
-from llmprof.arguments import Kind
-from llmprof.errors import AnalysisError, NotCapturedError, TraceWarning
+from llmprof.errors import AnalysisError, Kind, NotCapturedError, TraceWarning
 from llmprof.label.steps.steps import steps as steps_of
 from llmprof.text import are, counted
 from llmprof.trace import Trace
@@ -68,15 +67,19 @@ class Run(Protocol):
         """Steps that the scheduler made, with the tokens of each request."""
 
 
-def _is_run(value: object) -> bool:
-    if isinstance(value, tuple):
-        return [type(part) for part in value] == [Trace, pl.DataFrame]
-    return set(dir(value)) >= {"trace", "requests", "engine_steps"}
+def _a_run(given: object) -> Any:
+    if isinstance(given, tuple):
+        is_run = [type(part) for part in given] == [Trace, pl.DataFrame]
+    else:
+        is_run = set(dir(given)) >= {"trace", "requests", "engine_steps"}
+    if not is_run:
+        raise TypeError
+    return given
 
 
 AnyRun = Annotated[
     Run | tuple[Trace, pl.DataFrame],
-    Kind("a run of llmprof.launch, or a trace and the requests of llmprof.read_requests", _is_run),
+    Kind("a run of llmprof.launch, or a trace and the requests of llmprof.read_requests", _a_run),
 ]
 """A run, or a trace with the requests of a server that llmprof did not start."""
 

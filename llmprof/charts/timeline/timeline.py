@@ -8,9 +8,9 @@ from typing import Any
 import altair as alt
 import polars as pl
 
-from llmprof.arguments import NotNegative, Window
 from llmprof.charts.base import draw, theme
 from llmprof.charts.timeline import layout
+from llmprof.errors import NotNegative, Window
 from llmprof.label.parts import selection
 from llmprof.trace import Trace
 from llmprof.units import format_ns

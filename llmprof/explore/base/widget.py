@@ -18,9 +18,8 @@ import polars as pl
 import traitlets
 from numpy.typing import NDArray
 
-from llmprof.arguments import described
 from llmprof.charts.base import theme as base_theme
-from llmprof.errors import ArgumentError, LlmprofError, listed
+from llmprof.errors import ArgumentError, LlmprofError, described, listed
 from llmprof.explore.base.messages import Buffers, Message
 from llmprof.trace import Trace
 from llmprof.units import format_ns

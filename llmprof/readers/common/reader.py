@@ -25,6 +25,7 @@ import polars as pl
 
 from llmprof.errors import LlmprofError, MixedRunsError, ReadError, SchemaError, listed
 from llmprof.readers.common.event_stream import Blocks
+from llmprof.readers.common.plausible import implausible
 from llmprof.text import Progress, are, counted, left_out
 from llmprof.trace import Trace, communication, schema
 from llmprof.trace.platforms import platform_of, tool_of
@@ -313,7 +314,7 @@ def describe_run(
         where = listed(
             dict.fromkeys(part.path.name for part in parts if part.coverage.get("impossible"))
         )
-        which = "whose time or length cannot be (infinite, negative, absurdly large or no number)"
+        which = "whose time or length cannot be (no number, negative, before their own launch, …)"
         warnings.append(f"{where}: {left_out(sums['impossible'], 'event', which)}")
     return meta, {"files": files, "warnings": warnings, **sums}
 
@@ -583,6 +584,9 @@ class FilePart:
                 name != "collectives" or "kernels" not in self.tables
             ):  # they are among the kernels, too
                 impossible += frame.height - self.tables[name].height
+        for name, wrong in implausible(self.tables).items():
+            self.tables[name] = self.tables[name].filter(~wrong)
+            impossible += int(wrong.sum())
         if impossible:
             self.coverage["impossible"] = self.coverage.get("impossible", 0) + impossible
             self.coverage["kept"] = max(0, self.coverage.get("kept", 0) - impossible)

@@ -11,8 +11,7 @@ from typing import Any, Final
 
 import polars as pl
 
-from llmprof.arguments import checked
-from llmprof.errors import NotCapturedError, ReadError, UnknownFormatError
+from llmprof.errors import NotCapturedError, ReadError, UnknownFormatError, checked
 from llmprof.readers.common.reader import border
 from llmprof.readers.ncu import container
 from llmprof.readers.ncu.reader import HEAD, actions, content, file_kind, warn_unread

@@ -16,8 +16,7 @@ from typing import Any, Final
 
 import polars as pl
 
-from llmprof.arguments import checked
-from llmprof.errors import OutputError, ReadError, TraceWarning, UnknownFormatError
+from llmprof.errors import OutputError, ReadError, TraceWarning, UnknownFormatError, checked
 from llmprof.readers import read
 from llmprof.readers.common.reader import border
 from llmprof.readers.nsys.export import is_parquetdir

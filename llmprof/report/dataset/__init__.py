@@ -1,6 +1,6 @@
 """Traces of many ranks: a dataset on disk, and workers that make and analyse it."""
 
-from llmprof.arguments import door
+from llmprof.errors import door
 from llmprof.report.dataset.convert import convert, open
 from llmprof.report.dataset.mapping import map, several
 

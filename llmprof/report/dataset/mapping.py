@@ -25,11 +25,18 @@ from llmprof.analyze.step_times import (
     time_parts,
     without_long_first,
 )
-from llmprof.arguments import check, checked
-from llmprof.errors import AnalysisError, ClusterError, LlmprofError, NotCapturedError
-from llmprof.findings.findings import combined, ranked
+from llmprof.errors import (
+    AnalysisError,
+    ClusterError,
+    LlmprofError,
+    NotCapturedError,
+    bound,
+    checked,
+)
+from llmprof.findings.causes.npu import CORE_FACTS
+from llmprof.findings.ranking import rank_findings
+from llmprof.findings.rows import scope_findings
 from llmprof.findings.scope import STEADY, Choice, Scope, choose
-from llmprof.findings.work import CORE_FACTS
 from llmprof.label.events import events as label_events
 from llmprof.report.dataset.cluster import Lost, Workers, workers
 from llmprof.report.dataset.plans import plan_of
@@ -229,7 +236,7 @@ def joined(
     )
     if results["scope_bounds"] is not None:
         scope.__dict__["bounds"] = results["scope_bounds"]
-    return ranked(scope, whole=trace)
+    return scope_findings(scope, whole=trace)
 
 
 _TABLES: Final = {"runtime": "replays", "copies": "copied_rows", "kernels": "measured_kernels"}
@@ -411,7 +418,7 @@ class _Work:
         left out.
         """
         chosen = {
-            name: dict(list(check(_function(name), self.trace, **options).items())[1:])
+            name: bound(_function(name), self.trace, **options).kwargs
             for name, options in chosen.items()
         }
         every = {asked: None for name, options in chosen.items() for asked in _first(name, options)}
@@ -510,7 +517,7 @@ class _Work:
             parts = self.by_rank(every, more)
             second = {asked.name: self._joined(asked, parts) for asked in every}
             frames.append(joined(whole, choice, {**first, **second}, calls))
-        return combined(frames)
+        return rank_findings(frames)
 
 
 def _first(name: str, options: Mapping[str, Any]) -> Iterator[Asked]:

@@ -14,8 +14,15 @@ import polars as pl
 
 from llmprof import analyze, text
 from llmprof.analyze.catalog import analyses
-from llmprof.arguments import Window, checked
-from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, OutputError, needs
+from llmprof.errors import (
+    AnalysisError,
+    LlmprofError,
+    NotCapturedError,
+    OutputError,
+    Window,
+    checked,
+    needs,
+)
 from llmprof.report.export import chrome, perfetto
 from llmprof.trace import Trace
 from llmprof.trace.storage import files

@@ -10,7 +10,7 @@ from llmprof.analyze.operator_times import (
     timers,
     timing_overhead,
 )
-from llmprof.arguments import door
+from llmprof.errors import door
 from llmprof.run.operator_timing.script import OperatorTiming, compare, read_results, time_operators
 
 door(globals())

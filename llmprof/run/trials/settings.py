@@ -7,7 +7,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import polars as pl
 
@@ -15,12 +15,10 @@ from llmprof import analyze
 from llmprof.errors import ConfigError, LlmprofError
 from llmprof.run.batch import devices
 from llmprof.run.batch.parameters import apply, label, parse
+from llmprof.run.launch import ExperimentConfig, Run
 from llmprof.run.launch.config.options import nearest, setting
 from llmprof.run.trials.gains import LEAST_TO_END
 from llmprof.units import format_ns
-
-if TYPE_CHECKING:
-    from llmprof.run.launch import ExperimentConfig, Run
 
 LATE_HOST: Final = ("host_bound", "arrival_skew", "between_queued_events", "synchronisation")
 COMMUNICATION: Final = ("exposed_communication", "nccl_for_small_messages", "arrival_skew")

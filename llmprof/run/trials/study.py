@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from llmprof.errors import LlmprofError, ReadError
-from llmprof.findings.sentences import SLO_WORDS
 from llmprof.run.batch import sweep as batch_state
 from llmprof.run.batch.parameters import label
 from llmprof.run.launch import ConfigManager, ExperimentConfig
@@ -23,6 +22,7 @@ from llmprof.run.launch.engines._server import arguments
 from llmprof.run.trials.objectives import GOODPUT, Figure, Limit, figure, holds, limits, worst
 from llmprof.run.trials.search import config_with
 from llmprof.run.trials.verdict import Verdict, open_trial
+from llmprof.text import SLO_WORDS
 from llmprof.trace.storage import files, typed
 from llmprof.units import format_share
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from functools import cache
 
 from llmprof import plugins
-from llmprof.arguments import checked
+from llmprof.errors import checked
 from llmprof.errors import LlmprofError
 from llmprof.theory.calls import attention, elements, experts, npu, products, rows, scans
 from llmprof.theory.calls.call import OperatorCall as OperatorCall

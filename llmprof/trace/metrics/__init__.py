@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
-from llmprof.arguments import checked
+from llmprof.errors import checked
 from llmprof.errors import LlmprofError
 from llmprof.trace.metrics.data import SAME, STALLS, base, parts
 from llmprof.trace.metrics.entries import _STALL_SOURCE, ENTRIES, Entry

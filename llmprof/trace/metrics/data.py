@@ -11,8 +11,7 @@ from typing import Any, Final
 
 import polars as pl
 
-from llmprof.arguments import checked
-from llmprof.errors import LlmprofError, listed
+from llmprof.errors import LlmprofError, checked, listed
 from llmprof.trace import schema
 
 _LAUNCH = ("kernel_id", "kernel_name", "grid", "block", "stream", "device")

@@ -21,8 +21,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 import polars as pl
 
-from llmprof.arguments import checked
-from llmprof.errors import ConfigError
+from llmprof.errors import ConfigError, checked
 from llmprof.run.launch.config import models
 from llmprof.run.launch.config.options import ExperimentConfig
 from llmprof.run.launch.engines import engine as engine_named

@@ -367,7 +367,7 @@ _POOLED_STEPS = 120
 _ANCHORS = 8
 
 ACTIVE: list[OpsTimer] = []
-"""The timer of this process during a timed step; ``llmprof.ops.time`` looks here."""
+"""The timer of this process during a timed step; ``ops.time`` looks here."""
 
 
 class OpsTimer:

@@ -11,7 +11,7 @@ import polars as pl
 from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.collectives.collectives import collectives
 from llmprof.label.intervals import union_lengths
-from llmprof.label.steps.steps import steps
+from llmprof.label.steps.steps import steps_of
 from llmprof.trace import Trace
 
 _WAYS: Final = {"expert_dispatch": "dispatch", "combine": "combine"}
@@ -339,7 +339,7 @@ def _tokens(trace: Trace) -> pl.DataFrame:
         name: pl.when(of_step.is_not_null().all()).then(of_step.sum())
         for name, of_step in known.items()
     }
-    return steps(trace).group_by("rank").agg(steps=pl.len(), **totals)
+    return steps_of(trace).group_by("rank").agg(steps=pl.len(), **totals)
 
 
 def _groups(calls: pl.DataFrame, ranks: list[int]) -> pl.DataFrame:

@@ -20,8 +20,8 @@ from llmprof.label.activity import (
     CAPTURED,
     CATEGORY,
     PLACE,
-    called,
-    operator_categories,
+    _operator_categories,
+    called_operators,
     operator_rows,
     with_recorded,
 )
@@ -155,7 +155,7 @@ def recorded_graphs(trace: Trace) -> list[pl.DataFrame]:
         replayed=pl.lit(value=False),
     )
     if trace.has("ops"):
-        launches = launches.hstack(_operators(launches, called(trace)))
+        launches = launches.hstack(_operators(launches, called_operators(trace)))
     absent = [c for c in _OPERATOR if c not in launches.columns]
     launches = launches.with_columns(
         pl.lit(None, dtype=pl.UInt32 if c == "call" else pl.String).alias(c) for c in absent
@@ -164,7 +164,7 @@ def recorded_graphs(trace: Trace) -> list[pl.DataFrame]:
         "op"
     )  # torch.compile's kernels name the operator
     name = pl.coalesce("rocm_kernel", compiled).alias("name")
-    launches = launches.with_columns(category=operator_categories(launches, trace).cast(pl.String))
+    launches = launches.with_columns(category=_operator_categories(launches, trace).cast(pl.String))
     launches = launches.select(
         "graph",
         "source",

@@ -11,7 +11,7 @@ import polars as pl
 from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.idle.host import is_synchronising
 from llmprof.errors import AtLeastOne
-from llmprof.label.intervals import clip, time_bins
+from llmprof.label.intervals import clip_intervals, time_bins
 from llmprof.trace import Trace
 
 _ENDS = ["kind", "src_kind", "dst_kind"]
@@ -109,7 +109,7 @@ def _over_time(rows: pl.DataFrame, bins: int, rate: pl.Expr) -> pl.DataFrame:
     key = ["rank", *_ENDS]
     grid = time_bins(rows, key, bins=bins)
     windows = grid.select("rank", "bin", "start_ns", "dur_ns").unique()
-    parts = clip(rows.with_columns(_each=rate), windows, ["rank"])
+    parts = clip_intervals(rows.with_columns(_each=rate), windows, ["rank"])
     parts = parts.with_columns(
         windows["bin"].gather(parts["window"]), bytes=pl.col("_each") * pl.col("dur_ns")
     )

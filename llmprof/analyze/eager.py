@@ -13,7 +13,7 @@ from llmprof.analyze.captures import CONTENT, with_captures
 from llmprof.analyze.inside import texts_inside
 from llmprof.analyze.operators import calls_of, with_operators
 from llmprof.label.activity import CAPTURED, EAGER, PLACE, with_recorded
-from llmprof.label.steps.steps import steps
+from llmprof.label.steps.steps import steps_of
 from llmprof.names.readable import readable
 from llmprof.trace import Trace
 
@@ -95,10 +95,10 @@ def _with_eager_steps(trace: Trace, eager: Trace | None) -> Trace:
     there = here if eager is None else _kernels(eager)
     unknown = here.filter(pl.col("operator").is_null())
     known = there.filter(pl.col("operator").is_not_null())
-    rows = steps(trace)
+    rows = steps_of(trace)
     stated = rows.filter(_stated()).select("rank", "step", stated=pl.lit(value=True))
     here = here.join(stated, on=["rank", "step"], how="left", maintain_order="left")
-    partners = _partners(rows, steps(trace if eager is None else eager))
+    partners = _partners(rows, steps_of(trace if eager is None else eager))
     none = pl.lit(None, dtype=pl.UInt32)
     found = pl.concat(
         [

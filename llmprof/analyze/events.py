@@ -71,7 +71,7 @@ def steps(trace: Trace, *, by: Columns = (), steady: bool = False) -> pl.DataFra
     >>> analyze.steps(trace)["phase"].value_counts().sort("phase").rows()
     [('decode', 15), ('empty', 3), ('mixed', 1), ('prefill', 1)]
     """
-    rows = steady_steps(trace) if steady else label_steps.steps(trace)
+    rows = steady_steps(trace) if steady else label_steps.steps_of(trace)
     return sums_of_groups(rows, by) if by else rows
 
 

@@ -14,8 +14,8 @@ import polars as pl
 
 from llmprof.analyze.catalog import Analysis
 from llmprof.errors import AnalysisError, NotCapturedError
-from llmprof.label.nesting import column, innermost
-from llmprof.label.steps.steps import steps
+from llmprof.label.nesting import innermost, lookup_column
+from llmprof.label.steps.steps import steps_of
 from llmprof.names.operators import first_true
 from llmprof.trace import Trace
 
@@ -381,7 +381,7 @@ def _with_operator(trace: Trace, events: pl.DataFrame) -> pl.DataFrame:
     if trace.has("ops") and events["thread"].count():
         spans = trace.ops.filter(pl.col("kind") == "op")
         events = innermost(events, spans, ["rank", "thread"], at="time_ns", name="_span")
-        events = events.with_columns(operator=column(spans, "name", "_span")).drop("_span")
+        events = events.with_columns(operator=lookup_column(spans, "name", "_span")).drop("_span")
     if "ascend_operator" in events.columns:
         events = events.with_columns(operator=pl.coalesce("operator", "ascend_operator"))
     if "torch_stack" in events.columns:
@@ -397,7 +397,7 @@ def _by_step(trace: Trace, events: pl.DataFrame) -> pl.DataFrame:
     """
     begin = pl.coalesce("host_start_ns", "start_ns")
     labels = (
-        steps(trace)
+        steps_of(trace)
         .select("rank", "step", "phase", time_ns=begin)
         .drop_nulls("time_ns")
         .sort("time_ns")

@@ -23,15 +23,15 @@ from llmprof.label.activity import (
     CAPTURED,
     EAGER,
     PLACE,
-    called,
+    called_operators,
     coded_operators,
-    launched_by,
+    launching_operators,
     with_recorded,
 )
 from llmprof.label.groups import distinct_keys
 from llmprof.label.nesting import holding, innermost, outermost
 from llmprof.label.steps.labels import CONTEXT_WORDS, batches
-from llmprof.label.steps.steps import steps
+from llmprof.label.steps.steps import steps_of
 from llmprof.names.operators import by_distinct, one_of_each
 from llmprof.names.replayable import BETWEEN, IN_GRAPH, NO_OPERATOR
 from llmprof.theory.bound import find_device
@@ -372,7 +372,7 @@ def calls_of(trace: Trace, by: Sequence[str]) -> Found:
     """
     trace.table("kernels")
     events = trace.events.filter(pl.col("source") != "op")
-    ops = called(trace)
+    ops = called_operators(trace)
     ops = with_texts(ops)
     owner = _owned(trace, len(KINDS))["owner"][events["event"]]
     own = of_kernels(trace)[events["event"]]
@@ -460,7 +460,7 @@ def _owned(trace: Trace, kinds: int) -> pl.DataFrame:
     """For each event of the device the row of its operator as ``owner``; a replayed one has
     none.
     """
-    direct, ops, events = launched_by(trace)["row"], called(trace), trace.events
+    direct, ops, events = launching_operators(trace)["row"], called_operators(trace), trace.events
     if not ops.is_empty():
         direct = _owners(direct, ops, coded_operators(trace), events["category"] == "collective")
     return pl.DataFrame({"owner": direct.set(events["replayed"].fill_null(value=False), None)})
@@ -787,7 +787,7 @@ def _lengths(trace: Trace, calls: pl.DataFrame) -> tuple[pl.Series, list[Lengths
 @per_trace
 def _lengths_of_steps(trace: Trace) -> tuple[pl.DataFrame, list[Lengths]]:
     """``rank, step`` and the number of the ``lengths`` of its sequences, and these lengths."""
-    frame = steps(trace)
+    frame = steps_of(trace)
     sums: list[Lengths] = []
     numbers: dict[Lengths, int] = {}
     rows = []

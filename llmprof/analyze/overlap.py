@@ -10,7 +10,7 @@ from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.collectives.collectives import collectives
 from llmprof.analyze.operator_times import refuse_samples
 from llmprof.errors import AnalysisError, Columns, Window, listed, refuse_unknown
-from llmprof.label.intervals import clip, length_within, union_lengths
+from llmprof.label.intervals import clip_intervals, length_within, union_lengths
 from llmprof.trace import Trace
 
 COMMUNICATION = ("collective",)
@@ -229,7 +229,7 @@ def overlap_within(
     windows = found_ranks.with_columns(
         start_ns=pl.lit(first, dtype=pl.Int64), dur_ns=pl.lit(last - first, dtype=pl.Int64)
     )
-    inside = clip(
+    inside = clip_intervals(
         events.select("rank", "category", "source", "start_ns", "dur_ns", "^communicates$"),
         windows,
         ["rank"],

@@ -15,7 +15,7 @@ from llmprof.errors import AnalysisError, LlmprofError, listed
 from llmprof.label.groups import last_before
 from llmprof.label.intervals import union_length
 from llmprof.label.steps.labels import CONTEXT_WORDS, batches
-from llmprof.label.steps.steps import steps
+from llmprof.label.steps.steps import steps_of
 from llmprof.names.operators import first_true
 from llmprof.theory.bound import Machine, find_device
 from llmprof.theory.calibration import Observation
@@ -161,7 +161,7 @@ def roofline(
     machine = _machine(
         trace, read, device, (tp_size, pp_size), formats, expert_parallel=expert_parallel
     )
-    batch_of = batches(steps(trace), context=context)
+    batch_of = batches(steps_of(trace), context=context)
     if not batch_of:
         found = "no step of the trace says how many tokens it computed"
         raise AnalysisError(
@@ -338,7 +338,7 @@ def stage_work(
     """
     read = shape(model)
     events = with_passes(trace).filter(pl.col("step").is_not_null())
-    rows, batch_of = steps(trace), batches(steps(trace))
+    rows, batch_of = steps_of(trace), batches(steps_of(trace))
     if not batch_of:
         hint = (
             "where its operators were recorded in another run, take them from there: --eager,"
@@ -682,7 +682,7 @@ def stage_observations(
     rank = joined["rank"].min()
     batch_of = {
         step: batch
-        for (r, step), (batch, _) in batches(steps(trace)).items()
+        for (r, step), (batch, _) in batches(steps_of(trace)).items()
         if r == rank and len(batch) == 1
     }
     waited = pl.col("stage") == "all_reduce"

@@ -9,7 +9,7 @@ import polars as pl
 from llmprof.analyze.catalog import Analysis
 from llmprof.errors import AnalysisError
 from llmprof.label.intervals import union_lengths
-from llmprof.label.steps.steps import steps
+from llmprof.label.steps.steps import steps_of
 from llmprof.trace import Trace
 
 _NOTED: Final = ("phase", "step", "engine_id", "tokens", "computed")
@@ -80,7 +80,7 @@ def speculation(trace: Trace, *, engine_steps: pl.DataFrame | None = None) -> pl
         raise AnalysisError(
             f"engine_steps has no {missing[0]}", expected="the frame run.engine_steps"
         )
-    found = steps(trace).filter(pl.col("phase") != "empty").sort("rank", "start_ns")
+    found = steps_of(trace).filter(pl.col("phase") != "empty").sort("rank", "start_ns")
     found = found.with_columns(
         requests="generation_requests",
         draft_tokens=pl.col("generation_tokens") - pl.col("generation_requests"),

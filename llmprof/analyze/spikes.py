@@ -8,7 +8,7 @@ import polars as pl
 
 from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.nsys.nvtx import nvtx_kernels
-from llmprof.label.steps.steps import steps
+from llmprof.label.steps.steps import steps_of
 from llmprof.trace import Trace
 
 _LEAST_STEPS = 5
@@ -59,7 +59,9 @@ def spikes(
     else:
         ranges = nvtx_kernels(trace).filter(pl.col("kernels") > 0).sort("rank", "host_start_ns")
         spans = (
-            steps(trace).filter(pl.col("host_start_ns").is_not_null()).sort("rank", "host_start_ns")
+            steps_of(trace)
+            .filter(pl.col("host_start_ns").is_not_null())
+            .sort("rank", "host_start_ns")
         )
         spans = spans.select(
             "rank",

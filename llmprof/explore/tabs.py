@@ -23,7 +23,7 @@ from llmprof.errors import LlmprofError, listed
 from llmprof.explore.base.widget import Explorer, show_kept, smaller
 from llmprof.explore.header.explorer import Header
 from llmprof.explore.trying import PageCall, tryings
-from llmprof.findings.card import chained, first_sentence, number_of, so, times_in_words
+from llmprof.findings.card import chained, first_sentence, headline_number, so, times_in_words
 from llmprof.findings.facts import facts_in_words, run_facts
 from llmprof.findings.hardware import launches_in_a_row
 from llmprof.replay.graph import graph
@@ -242,7 +242,7 @@ def _facts(facts: pl.DataFrame, notes: Sequence[str]) -> str:
 
 def finding_html(row: Mapping[str, Any]) -> str:
     """A loss as HTML: its one number, the sentence and what to try; its figures are folded."""
-    number, meaning = number_of(row)
+    number, meaning = headline_number(row)
     help_first, rest = first_sentence(row["suggestion"])
     advice = f"<p>Try: {_text(help_first)}</p>" if help_first else ""
     gain = row["prediction"] if row.get("predicted_ns") is not None else None

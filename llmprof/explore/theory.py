@@ -15,7 +15,7 @@ from llmprof.analyze.roofline import IDLE, roofline
 from llmprof.charts.base.save import to_png_bytes
 from llmprof.errors import LlmprofError
 from llmprof.label.steps.labels import batches
-from llmprof.label.steps.steps import steps
+from llmprof.label.steps.steps import steps_of
 from llmprof.theory.calibration import Calibration
 from llmprof.theory.familiar import format_seconds, quantity
 from llmprof.theory.hardware import Device
@@ -237,7 +237,7 @@ def _measured_steps(trace: Trace, joined: pl.DataFrame) -> pl.DataFrame:
     work = joined.filter(pl.col("stage") != IDLE)
     pure = [
         (rank, step, sum(part.count for part in batch))
-        for (rank, step), (batch, _) in batches(steps(trace)).items()
+        for (rank, step), (batch, _) in batches(steps_of(trace)).items()
         if all(part.phase == "decode" for part in batch)
     ]
     rows = pl.DataFrame(

@@ -38,7 +38,7 @@ def chained(
     return sorted(causes, key=lambda row: row["order"]), effects, facts
 
 
-def number_of(row: Mapping[str, Any]) -> tuple[str, str]:
+def headline_number(row: Mapping[str, Any]) -> tuple[str, str]:
     """The one number of a finding, and what it is: its predicted gain, or else its time."""
     unit = _UNITS.get(str(row["unit"]), str(row["unit"]).removeprefix("ns "))
     if row["scope"] in OF_PHASES and unit == "a step":

@@ -178,7 +178,7 @@ STEP_PARTS: Final = {
 """Parts of a step in a picture, in the order of its bars, in words."""
 
 
-def step_parts(scope: Scope) -> pl.DataFrame:
+def mean_step_parts(scope: Scope) -> pl.DataFrame:
     """What a mean step of each rank is made of:
 
     ``rank, part, ns``, parts of :data:`STEP_PARTS`; they add up.

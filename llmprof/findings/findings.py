@@ -8,7 +8,7 @@ import polars as pl
 
 from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.operator_times import refuse_samples
-from llmprof.findings.facts import step_parts, where_the_time_went
+from llmprof.findings.facts import mean_step_parts, where_the_time_went
 from llmprof.findings.first_tokens import first_token_finding
 from llmprof.findings.incomplete import incomplete_finding
 from llmprof.findings.ranking import rank_findings
@@ -105,6 +105,6 @@ def findings(
         incomplete_finding(trace),
     )
     first = [scope for scope in scopes if scope.span_ns and scope.words in found["scope"].head(1)]
-    found.parts = step_parts(first[0]) if first else None
+    found.parts = mean_step_parts(first[0]) if first else None
     found.time_went = where_the_time_went(trace, requests)
     return found

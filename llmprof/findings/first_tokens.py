@@ -10,10 +10,10 @@ import polars as pl
 from llmprof.analyze.requests.requests import slowest
 from llmprof.analyze.step_times import recorded_windows, step_windows
 from llmprof.findings.cause import Context, Figures, longest_in
-from llmprof.findings.causes.host_work import advice_for, work_of
+from llmprof.findings.causes.host_work import advice_for, host_work_words
 from llmprof.findings.host import MOSTLY, HostActivity, host_activity
 from llmprof.findings.scope import Scope, heaviest, sum_of
-from llmprof.label.intervals import clip, length_within
+from llmprof.label.intervals import clip_intervals, length_within
 from llmprof.text import counted, shorten
 from llmprof.trace import Trace
 from llmprof.units import format_ns, format_share
@@ -67,7 +67,7 @@ class Why:
         if self.reason is None or self.who is None:
             return f"the launching thread was longest in {self.host}"
         who = longest_in(shorten(self.who, 100), self.by_who_share)
-        return f"the host mostly {work_of(self.reason)}, {who}"
+        return f"the host mostly {host_work_words(self.reason)}, {who}"
 
 
 @dataclass(frozen=True)
@@ -192,7 +192,7 @@ def _pauses(scope: Scope) -> pl.DataFrame:
         step_windows(scope.trace).filter(pl.col("rank") == rank).unique("start_ns").sort("start_ns")
     )
     steps = steps.with_columns(dur_ns="span_ns").filter(pl.col("dur_ns") > 0)
-    inside = clip(pauses, steps, ["rank"])
+    inside = clip_intervals(pauses, steps, ["rank"])
     inside = inside.with_columns(phase=steps["phase"].gather(inside["window"])).drop("window")
     known = pauses.filter(pl.col("reason").is_not_null())
     return pl.concat(
@@ -259,7 +259,7 @@ def _why(scope: Scope, pauses: pl.DataFrame, worst: dict[str, Any]) -> Why:
     window = pl.DataFrame(
         {"start_ns": [worst["start_ns"]], "dur_ns": [worst["first_token_ns"] - worst["start_ns"]]}
     )
-    gaps = clip(pauses, window)
+    gaps = clip_intervals(pauses, window)
     known = gaps.filter(pl.col("reason").is_not_null())
     reason, _ = heaviest(known, "reason")
     of_reason = known.filter(pl.col("reason").eq_missing(reason))

@@ -115,7 +115,7 @@ def _gain(
         None if tokens is None or min(after) <= 0 else tokens * 1e9 * (1 / after[0] - 1 / recorded)
     )
     unit = "all from the first to the last event" if scope.steps is None else scope.part
-    text = f"With {change_of(change).words}, {unit}"
+    text = f"With {change_of(change).words}, {unit}".replace("With without", "Without", 1)
     if changed:
         when = _when(scope, rows, recorded, plain=plain)
         text += f" would take {_against(recorded, ns, when)}"

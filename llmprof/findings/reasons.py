@@ -80,7 +80,7 @@ def pauses_of(
     in_held = (pl.col("cause") == "queued") & (pl.col("held_kind") == "call")
     first = pl.col("part").is_in(parts.filter(_first_launches(parts, kernels))["part"].implode())
     after_call = pl.Series(
-        "sync_name", reasons_of(rows.select(who="sync_name", kind=pl.lit("call")))
+        "sync_name", host_reasons(rows.select(who="sync_name", kind=pl.lit("call")))
     ).is_not_null()
     return rows.with_columns(
         # after a call with a reason the host is late; what lies outside of a call that holds the
@@ -108,7 +108,7 @@ def _of_threads(late: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
     """
     lane = ["rank", "thread"]
     pieces, spans = innermost_within(late.select(*lane, "start_ns", "dur_ns"), spans, lane)
-    reason = reasons_of(spans.select(who="name", kind="kind"))
+    reason = host_reasons(spans.select(who="name", kind="kind"))
     owner = np.where(reason.is_not_null().to_numpy(), np.arange(spans.height), -1)
     whole = reason.is_not_null()
     for own, kind in OF_ITSELF:
@@ -151,7 +151,7 @@ def _of_calls(held: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
             name.alias("doing"),
             kind.alias("doing_kind"),
             name,
-            reasons_of(pl.DataFrame({"who": name, "kind": kind})).alias("reason"),
+            host_reasons(pl.DataFrame({"who": name, "kind": kind})).alias("reason"),
         ]
     )
 
@@ -189,7 +189,7 @@ def _uncovered(parts: pl.DataFrame, pieces: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def reasons_of(rows: pl.DataFrame) -> pl.Series:
+def host_reasons(rows: pl.DataFrame) -> pl.Series:
     """The reason of each ``who`` of a ``kind``, null where its name says none."""
     about = rows.unique()
     found = pl.coalesce(

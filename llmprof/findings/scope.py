@@ -25,8 +25,8 @@ from llmprof.findings.card import OF_PHASES
 from llmprof.findings.reasons import pauses_of
 from llmprof.label.completeness import has_lost
 from llmprof.label.groups import last_before
-from llmprof.label.intervals import clip
-from llmprof.label.steps.steps import steps
+from llmprof.label.intervals import clip_intervals
+from llmprof.label.steps.steps import steps_of
 from llmprof.replay.targets import bounded
 from llmprof.text import counted, ranks_in_words
 from llmprof.trace import Trace
@@ -253,7 +253,7 @@ class Scope:
         """Labelled device events of the windows, cut to the windows; ``window`` is the row
         number of the window.
         """
-        return clip(self.trace.events, self.windows, LANE)
+        return clip_intervals(self.trace.events, self.windows, LANE)
 
     @cached_property
     def times(self) -> pl.DataFrame:
@@ -276,7 +276,7 @@ class Scope:
         """Rows with ``rank, start_ns, dur_ns``, cut to the windows of their rank."""
         lanes = LANE if "device" in frame.columns else ["rank"]
         windows = self.windows.unique([*lanes, "start_ns"], keep="first", maintain_order=True)
-        return clip(frame, windows, lanes)
+        return clip_intervals(frame, windows, lanes)
 
     @cached_property
     def pauses(self) -> pl.DataFrame:
@@ -358,7 +358,7 @@ def scopes_of(trace: Trace, *, step: int | None = None) -> list[Scope]:
     whole recording.
     """
     # Captures of graphs do not count as a run; a recording of captures alone has an empty scope.
-    step_rows, recorded = steps(trace), recorded_windows(trace)
+    step_rows, recorded = steps_of(trace), recorded_windows(trace)
     recorded_ns = int(recorded["dur_ns"].sum())
     ran = (
         step_rows["start_ns"].null_count() < step_rows.height
@@ -381,7 +381,7 @@ def scopes_of(trace: Trace, *, step: int | None = None) -> list[Scope]:
         ]
     return [
         Scope(trace, words, chosen, _of_steps(windows, chosen), recorded_ns, of_ns)
-        for words, chosen, of_ns in choose(step_rows, windows, steady_steps(trace))
+        for words, chosen, of_ns in choose_scopes(step_rows, windows, steady_steps(trace))
     ]
 
 
@@ -396,13 +396,15 @@ MUCH = 0.1
 """Least share of the time of all steps for a phase to have findings of its own."""
 
 STEADY = "steady decode steps"
-Choice = tuple[str, pl.DataFrame | None, int | None]
+ScopeSteps = tuple[str, pl.DataFrame | None, int | None]
 """Words for a part of a run, its steps (None without steps), and the time of all steps that it
 stands for (ns).
 """
 
 
-def choose(step_rows: pl.DataFrame, windows: pl.DataFrame, steady: pl.DataFrame) -> list[Choice]:
+def choose_scopes(
+    step_rows: pl.DataFrame, windows: pl.DataFrame, steady: pl.DataFrame
+) -> list[ScopeSteps]:
     """Representative parts of a run, that of the phase with most of the time first."""
     # Steady decode steps stand for all decode steps if every rank has some.
     if step_rows["start_ns"].null_count() == step_rows.height:
@@ -416,7 +418,7 @@ def choose(step_rows: pl.DataFrame, windows: pl.DataFrame, steady: pl.DataFrame)
     )
     if not much.height or "other" in much["phase"]:
         return [("steps", warm, None)]
-    chosen: list[Choice] = []
+    chosen: list[ScopeSteps] = []
     for phase, ns, _ in much.iter_rows():
         if phase == "decode" and steady.height and steady["rank"].n_unique() == ranks:
             chosen.append((STEADY, steady, ns))

@@ -326,7 +326,7 @@ def _categorised(events: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     events = events.with_columns(
         coded=coded,
         named=pl.when(~is_copy).then(named),
-        of_operator=pl.coalesce("captured", operator_categories(events, trace, shared=True)),
+        of_operator=pl.coalesce("captured", _operator_categories(events, trace, shared=True)),
         copied="category",
     )
     by_operator = names.decides(pl.col("of_operator"), pl.col("named")) & ~is_copy
@@ -370,7 +370,7 @@ def _categorised(events: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     return events.with_columns(pl.col("category").cast(pl.String))
 
 
-def called(trace: Trace) -> pl.DataFrame:
+def called_operators(trace: Trace) -> pl.DataFrame:
     """Operators that were called, without what else a profiler writes among them."""
     ops = trace.table("ops")
     own = ops["kind"] == "op"
@@ -378,11 +378,11 @@ def called(trace: Trace) -> pl.DataFrame:
 
 
 @per_trace
-def launched_by(trace: Trace) -> pl.DataFrame:
-    """For each of :func:`device_events` the row of its operator in :func:`called`: see
+def launching_operators(trace: Trace) -> pl.DataFrame:
+    """For each of :func:`device_events` the row of its operator in :func:`called_operators`: see
     :func:`operator_rows`.
     """
-    return operator_rows(device_events(trace), called(trace))
+    return operator_rows(device_events(trace), called_operators(trace))
 
 
 _MATCH: Final = pl.Enum(["id", "time"])
@@ -419,16 +419,16 @@ def operator_rows(events: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
     return pl.DataFrame({"row": row, "match": match})
 
 
-def operator_categories(events: pl.DataFrame, trace: Trace, *, shared: bool = False) -> pl.Series:
+def _operator_categories(events: pl.DataFrame, trace: Trace, *, shared: bool = False) -> pl.Series:
     """Category of each event, from the operator that launched it; ``shared``: the events are
     those of the trace.
     """
     none = pl.Series("of_operator", [None], dtype=CATEGORY).new_from_index(0, events.height)
     recorded = trace.has("ops")
-    calls = called(trace) if recorded else _noted_calls(trace)
+    calls = called_operators(trace) if recorded else _noted_calls(trace)
     if calls is None or calls.is_empty():
         return none
-    found = launched_by(trace) if shared and recorded else operator_rows(events, calls)
+    found = launching_operators(trace) if shared and recorded else operator_rows(events, calls)
     by_id = (found["match"] == "id") & ~events["replayed"]
     launched = ~events["replayed"]
     if by_id.any():  # joined by identifier: an event without one was launched outside of operators
@@ -526,13 +526,13 @@ def _launching(distinct: tuple[str, ...]) -> pl.Series:
 
 def _ops_as_activity(ops: pl.DataFrame) -> pl.DataFrame:
     ops = outermost_ops(ops)
-    called = (
+    written = (
         ops.select(pl.coalesce("ort_op", "name"))["ort_op"]
         if "ort_op" in ops.columns
         else ops["name"]
     )
-    of_operator = names.categories_of_operators(called)
-    named = names.named_categories(called)
+    of_operator = names.categories_of_operators(written)
+    named = names.named_categories(written)
     by = first_true(
         {"operator": pl.lit(of_operator.is_not_null()), "name": pl.lit(named.is_not_null())}
     ).cast(EVIDENCE)

@@ -10,7 +10,7 @@ import polars as pl
 
 from llmprof.errors import IncompleteError
 from llmprof.label.activity import LAUNCHES_GRAPH
-from llmprof.label.steps.steps import steps
+from llmprof.label.steps.steps import steps_of
 from llmprof.names.operators import by_distinct, remembered
 from llmprof.trace import Trace
 from llmprof.trace.kept import per_trace
@@ -82,7 +82,7 @@ def launches(trace: Trace) -> pl.DataFrame:
     )
     last = pl.col("start_ns").filter(pl.col("recorded") > 0).max().over("rank")
     calls = calls.with_columns(ended=(pl.col("start_ns") > last).fill_null(value=False))
-    return _with_steps(calls, steps(trace)).select(
+    return _with_steps(calls, steps_of(trace)).select(
         pl.col(name).cast(dtype) for name, dtype in schema.items()
     )
 
@@ -201,7 +201,7 @@ def incomplete_steps(trace: Trace) -> pl.DataFrame:
     those before any of these on several ranks, which may wait for each other's next step.
     """
     found = completeness(trace).select("rank", "step", "complete", "begins")
-    rows = steps(trace).filter(pl.col("phase") != "empty").select("rank", "step")
+    rows = steps_of(trace).filter(pl.col("phase") != "empty").select("rank", "step")
     rows = rows.join(found, on=["rank", "step"], how="left").sort("rank", "step")
     rows = rows.with_columns(pl.col("complete", "begins").fill_null(value=True))
     apart = len(trace.ranks) == 1
@@ -216,7 +216,7 @@ def refuse_lost(trace: Trace, name: str) -> None:
         return
     rows = completeness(trace)
     missing, launched = rows.select(pl.col("missing", "launched").sum()).row(0)
-    whole = steps(trace).join(incomplete_steps(trace), on=["rank", "step"], how="anti")["step"]
+    whole = steps_of(trace).join(incomplete_steps(trace), on=["rank", "step"], how="anti")["step"]
     part = f"compare complete steps: select(step={whole.unique().sort().to_list()[:3]}…)"
     raise IncompleteError(
         f"{name} lacks {missing:,} of {launched:,} launched events on the device",

@@ -11,15 +11,15 @@ from llmprof.label.activity import (
     CAPTURED,
     PLACE,
     activity,
-    called,
+    called_operators,
     coded_names,
-    launched_by,
+    launching_operators,
     with_recorded,
 )
-from llmprof.label.layers.attribution import described_kinds, with_captures, with_modules
-from llmprof.label.layers.sequences import label
+from llmprof.label.layers.attribution import described_kinds, label_captured, with_modules
+from llmprof.label.layers.sequences import label_layers
 from llmprof.label.modules import modules_of
-from llmprof.label.steps.steps import events_with_steps, steps
+from llmprof.label.steps.steps import events_with_steps, steps_of
 from llmprof.trace import Trace
 from llmprof.trace.kept import per_trace
 
@@ -27,7 +27,7 @@ _ENGINES: Final = ("vllm", "sglang", "capture")
 """Sources of steps in which each step is one pass of one model, and of its draft model."""
 
 
-def operators(frame: pl.DataFrame, trace: Trace) -> pl.DataFrame:
+def _label_operators(frame: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     """Add ``operator``, the name of the innermost operator that launched the event, with ``shapes``
     and ``dtypes`` of its inputs; of a replayed kernel, what its capture recorded.
     """
@@ -35,7 +35,7 @@ def operators(frame: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     found = pl.DataFrame(schema=dict.fromkeys(texts.values(), pl.String))
     rows = pl.repeat(None, frame.height, dtype=pl.UInt32, eager=True)
     if "ops" in trace.table_names:
-        ops, rows = called(trace), launched_by(trace)["row"]
+        ops, rows = called_operators(trace), launching_operators(trace)["row"]
         found = pl.concat(
             [found, ops.select(name for name in found.columns if name in ops)], how="diagonal"
         )
@@ -50,30 +50,34 @@ def operators(frame: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     ).drop(captured)
 
 
-def phases(frame: pl.DataFrame, trace: Trace) -> pl.DataFrame:
+def _label_phases(frame: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     """Add ``step`` and ``phase``, null where no step is known."""
     return frame.hstack(events_with_steps(trace).select("step", "phase"))
 
 
-def stages(frame: pl.DataFrame, trace: Trace) -> pl.DataFrame:
+def _label_stages(frame: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     """Add ``layer``, ``stage``, ``confidence`` and ``reason`` by names and place."""
-    engine = steps(trace).filter(pl.col("source").is_in(_ENGINES)).select("rank", "step")
-    return label(frame, described_kinds(frame, trace), engine, coded_names(trace))
+    engine = steps_of(trace).filter(pl.col("source").is_in(_ENGINES)).select("rank", "step")
+    return label_layers(frame, described_kinds(frame, trace), engine, coded_names(trace))
 
 
-def modules(frame: pl.DataFrame, trace: Trace) -> pl.DataFrame:
+def _label_modules(frame: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     """Add ``evidence``; layers and stages follow the modules that launched the events."""
     return with_modules(frame, modules_of(frame, trace))
 
 
-def captures(frame: pl.DataFrame, trace: Trace) -> pl.DataFrame:
+def _label_captures(frame: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     """Give replayed kernels the labels that were recorded when their graph was captured."""
-    return with_captures(frame, trace.kernels) if trace.has("kernels") else frame
+    return label_captured(frame, trace.kernels) if trace.has("kernels") else frame
 
 
-Label = Callable[[pl.DataFrame, Trace], pl.DataFrame]
-
-RECIPE: Final[tuple[Label, ...]] = (phases, stages, modules, captures, operators)
+RECIPE: Final[tuple[Callable[[pl.DataFrame, Trace], pl.DataFrame], ...]] = (
+    _label_phases,
+    _label_stages,
+    _label_modules,
+    _label_captures,
+    _label_operators,
+)
 """What is added to the events in turn; launches and categories come first: steps need them."""
 
 

@@ -23,7 +23,7 @@ LOWEST = pl.lit(-(2**63), dtype=pl.Int64)
 INTERVAL = ("start_ns", "dur_ns")
 
 
-class Line(NamedTuple):
+class GroupLine(NamedTuple):
     """Intervals of all groups on one line.
 
     ``rows``: ``_group, _start, _end`` and the kept columns, in the order of ``_start``. ``groups``:
@@ -35,7 +35,9 @@ class Line(NamedTuple):
     groups: pl.DataFrame
 
 
-def lay(frame: pl.DataFrame, by: Sequence[str], keep: Mapping[str, pl.Expr] | None = None) -> Line:
+def lay(
+    frame: pl.DataFrame, by: Sequence[str], keep: Mapping[str, pl.Expr] | None = None
+) -> GroupLine:
     """Put the groups of ``by`` one after another on one line."""
     by, kept = list(by), dict(keep or {})
     start, end = _times(need(frame, by))
@@ -52,7 +54,7 @@ def lay(frame: pl.DataFrame, by: Sequence[str], keep: Mapping[str, pl.Expr] | No
             "_shift": pl.Int64,
         }
         rows = pl.DataFrame(schema=nothing).hstack(_kept(frame, kept))
-        return Line(rows, keys.hstack(pl.DataFrame(schema=bounds)))
+        return GroupLine(rows, keys.hstack(pl.DataFrame(schema=bounds)))
     starts, ends = start.to_numpy(), end.to_numpy()
     first, last = np.minimum.reduceat(starts, begins), np.maximum.reduceat(ends, begins)
     if number is not None:
@@ -84,7 +86,7 @@ def lay(frame: pl.DataFrame, by: Sequence[str], keep: Mapping[str, pl.Expr] | No
     )
     rows = rows.hstack(_kept(frame, kept))
     in_order = (starts[1:] >= starts[:-1]).all()
-    return Line(rows if in_order else rows.sort("_start", maintain_order=True), groups)
+    return GroupLine(rows if in_order else rows.sort("_start", maintain_order=True), groups)
 
 
 def _kept(frame: pl.DataFrame, kept: dict[str, pl.Expr]) -> pl.DataFrame:
@@ -100,7 +102,7 @@ def _times(frame: pl.DataFrame) -> tuple[pl.Series, pl.Series]:
     return start, start + length
 
 
-def merged(line: Line) -> pl.DataFrame:
+def merged(line: GroupLine) -> pl.DataFrame:
     """Union of the intervals:
 
     ``_group, _start, _end``, disjoint, in order; kept columns are of the first.
@@ -110,7 +112,7 @@ def merged(line: Line) -> pl.DataFrame:
     return union.replace_column(union.get_column_index("_end"), pl.Series("_end", until))
 
 
-def _unions(line: Line) -> tuple[pl.DataFrame, np.ndarray, np.ndarray]:
+def _unions(line: GroupLine) -> tuple[pl.DataFrame, np.ndarray, np.ndarray]:
     """Rows that are not empty, those of them that open a union (by number), and the end of each
     union.
     """
@@ -124,7 +126,7 @@ def _unions(line: Line) -> tuple[pl.DataFrame, np.ndarray, np.ndarray]:
     return rows, opens.astype(np.uint32), reach[np.append(opens[1:], rows.height) - 1]
 
 
-def off_line(intervals: pl.DataFrame, line: Line, by: Sequence[str]) -> pl.DataFrame:
+def off_line(intervals: pl.DataFrame, line: GroupLine, by: Sequence[str]) -> pl.DataFrame:
     """Intervals of the line (``_group, _start, _end``) back in their groups:
 
     ``<by...>, start_ns, dur_ns``.
@@ -148,7 +150,7 @@ class Placed(NamedTuple):
     known: np.ndarray
 
 
-def place(frame: pl.DataFrame, groups: pl.DataFrame, by: Sequence[str]) -> Placed:
+def place_on_line(frame: pl.DataFrame, groups: pl.DataFrame, by: Sequence[str]) -> Placed:
     """Put other intervals onto the line, cut to ``_low <= t <= _high`` of their group."""
     values = of_groups(need(frame, by), groups.select(*by, "_shift", "_low", "_high"), by)
     times = _times(frame)
@@ -261,7 +263,7 @@ def length_within(
     first = np.append(0, np.flatnonzero(group[1:] != group[:-1]) + 1)
     last = np.append(first[1:], len(group)) - 1
     bounds = {"_group": group[first], "_low": start[first], "_high": end[last]}
-    placed = place(windows, line.groups.join(pl.DataFrame(bounds), on="_group"), by)
+    placed = place_on_line(windows, line.groups.join(pl.DataFrame(bounds), on="_group"), by)
     covered = []
     for points in (placed.start, placed.end):
         at = np.maximum(np.searchsorted(start, points, side="right") - 1, 0)
@@ -270,7 +272,9 @@ def length_within(
     return windows.with_columns(within)
 
 
-def clip(frame: pl.DataFrame, windows: pl.DataFrame, by: Sequence[str] = ()) -> pl.DataFrame:
+def clip_intervals(
+    frame: pl.DataFrame, windows: pl.DataFrame, by: Sequence[str] = ()
+) -> pl.DataFrame:
     """Parts of the intervals that lie in a window of their group."""
     numbered = (
         need(windows, by)
@@ -290,7 +294,7 @@ def clip(frame: pl.DataFrame, windows: pl.DataFrame, by: Sequence[str] = ()) -> 
         "_low": pl.col("first_ns") + pl.col("_shift"),
         "_high": pl.col("last_ns") + pl.col("_shift"),
     }
-    placed = place(need(frame, by), line.groups.with_columns(**bounds), by)
+    placed = place_on_line(need(frame, by), line.groups.with_columns(**bounds), by)
     at = np.searchsorted(ends, placed.start, side="right")
     count = np.searchsorted(starts, placed.end, side="left") - at
     count[placed.start >= placed.end] = 0

@@ -256,8 +256,8 @@ def modules_of(events: pl.DataFrame, trace: Trace) -> pl.DataFrame | None:
     placed = placed.select(
         "event",
         "launch_start_ns",
-        nesting.column(calls, "name", "_call").alias("module"),
-        *(nesting.column(calls, c, "_call").alias(c) for c in kept),
+        nesting.lookup_column(calls, "name", "_call").alias("module"),
+        *(nesting.lookup_column(calls, c, "_call").alias(c) for c in kept),
     ).with_columns(before_layers=pl.col("launch_start_ns") < pl.col("first_layer_ns"))
     return (
         placed

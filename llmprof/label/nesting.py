@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from llmprof.label.groups import last_before, row_numbers
-from llmprof.label.intervals import Line, lay
+from llmprof.label.intervals import GroupLine, lay
 
 
 def inside(inner: pl.DataFrame, outer: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
@@ -151,7 +151,7 @@ class _Edges(NamedTuple):
     parent: np.ndarray
 
 
-def _nested(spans: pl.DataFrame, by: Sequence[str]) -> tuple[_Edges, Line]:
+def _nested(spans: pl.DataFrame, by: Sequence[str]) -> tuple[_Edges, GroupLine]:
     """Begins and ends of spans in order of their position on the line of all groups."""
     line = lay(spans, by, {"_span": pl.int_range(pl.len(), dtype=pl.UInt32)})
     start, end = line.rows["_start"].to_numpy(), line.rows["_end"].to_numpy()
@@ -194,7 +194,7 @@ _LONGEST = 1 << 62
 """More than the length of any span (ns)."""
 
 
-def column(small: pl.DataFrame, name: str, key: str) -> pl.Expr:
+def lookup_column(small: pl.DataFrame, name: str, key: str) -> pl.Expr:
     """Expression that looks up ``name`` in ``small``: the column ``key`` has its row numbers
     (dense, from 0).
     """

@@ -14,13 +14,13 @@ from llmprof.label.steps.steps import (
     MANY_RANKS,
     device_events_with_steps,
     rows_within,
-    steps,
+    steps_of,
 )
 from llmprof.trace import Trace
 from llmprof.trace.storage.deferred import time_of
 
 
-class Labels(NamedTuple):
+class PartLabels(NamedTuple):
     """Labels of a part that stay those of the whole trace."""
 
     events: pl.DataFrame
@@ -29,9 +29,9 @@ class Labels(NamedTuple):
     """The steps of these events."""
 
 
-def narrowed(
-    labels: Labels | None, ranks: Sequence[int] | None, window: Window | None
-) -> Labels | None:
+def narrow_labels(
+    labels: PartLabels | None, ranks: Sequence[int] | None, window: Window | None
+) -> PartLabels | None:
     """Labels of the events of some ranks that begin in a window."""
     if labels is None:
         return None
@@ -40,10 +40,10 @@ def narrowed(
     return _labels(labels.events.filter(of_ranks, in_window), labels.steps)
 
 
-def _labels(events: pl.DataFrame, every: pl.DataFrame) -> Labels:
+def _labels(events: pl.DataFrame, every: pl.DataFrame) -> PartLabels:
     """Labels of some events, which are numbered anew."""
     numbered = events.with_columns(event=pl.int_range(pl.len(), dtype=pl.UInt32))
-    return Labels(numbered, every.join(events, on=["rank", "step"], how="semi"))
+    return PartLabels(numbered, every.join(events, on=["rank", "step"], how="semi"))
 
 
 def selection(events: pl.DataFrame, labels: Mapping[str, Any]) -> pl.DataFrame:
@@ -83,7 +83,7 @@ def of_labels(trace: Trace, labels: Mapping[str, Any]) -> Trace:
             on_device = name in ("tasks", "counters", "collectives")
             tables[name] = rows_within(frame, device if on_device else host, time)
     part = Trace(tables, trace.meta, trace.coverage)
-    part._labels = _labels(events, steps(trace))
+    part._labels = _labels(events, steps_of(trace))
     return part
 
 
@@ -122,7 +122,7 @@ def of_steps(
         if len(whole.ranks) < MANY_RANKS
         else [whole.select(rank=rank) for rank in whole.ranks]
     )
-    rows = pl.concat([steps(trace) for trace in each])
+    rows = pl.concat([steps_of(trace) for trace in each])
     numbers = _numbers(rows, steps_kept, phases)
     if part._labels is not None:
         return of_labels(part, {"step": numbers})

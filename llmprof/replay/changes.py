@@ -14,7 +14,7 @@ from llmprof.analyze.collectives.collectives import collectives
 from llmprof.analyze.roofline import roofline
 from llmprof.errors import AnalysisError, listed
 from llmprof.replay.graph import COLLECTIVE, LOADING, SCHEDULED, SYNCHRONISE
-from llmprof.replay.plan import Plan, calls_of_rows, new_transfer
+from llmprof.replay.plan import ReplayPlan, calls_of_rows, new_transfer
 from llmprof.replay.targets import TARGET, below_target, saved_of
 from llmprof.theory.hardware import Device
 from llmprof.trace import Trace
@@ -86,7 +86,7 @@ class Change:
     words: str
     """Description of the change in the results."""
     unknown: str
-    apply: Callable[[Plan, Trace], None]
+    apply: Callable[[ReplayPlan, Trace], None]
 
 
 def no_host_delay(*, phases: tuple[str, ...] | None = None) -> Change:
@@ -112,7 +112,7 @@ def no_host_delay(*, phases: tuple[str, ...] | None = None) -> Change:
         )
         raise AnalysisError(found, expected="other phases, such as decode", hint=hint)
 
-    def apply(plan: Plan, trace: Trace) -> None:
+    def apply(plan: ReplayPlan, trace: Trace) -> None:
         of_steps = plan.device & plan.events["step"].is_not_null().to_numpy()
         layered = of_steps & plan.events["layer"].is_not_null().to_numpy()
         phase = plan.events["phase"]
@@ -170,7 +170,7 @@ def scale(what: str, factor: float) -> Change:
             f"the factor is {factor}", expected="0 or more: 0.5 makes it twice as fast"
         )
 
-    def apply(plan: Plan, trace: Trace) -> None:
+    def apply(plan: ReplayPlan, trace: Trace) -> None:
         if what == "host":
             if plan.device.all():
                 raise AnalysisError(
@@ -191,7 +191,7 @@ def scale(what: str, factor: float) -> Change:
 def remove(what: str) -> Change:
     """Remove some work with its launches."""
 
-    def apply(plan: Plan, trace: Trace) -> None:
+    def apply(plan: ReplayPlan, trace: Trace) -> None:
         rows = plan.work(what)
         plan.set_duration(rows, np.zeros(len(rows)))
         plan.set_gap(rows, 0)
@@ -212,7 +212,7 @@ def run_ahead() -> Change:
     whichever is longer.
     """
 
-    def apply(plan: Plan, trace: Trace) -> None:
+    def apply(plan: ReplayPlan, trace: Trace) -> None:
         waits = np.isin(plan.built.kind, (LOADING, SYNCHRONISE, SCHEDULED))
         if not waits.any():
             expected = (
@@ -239,7 +239,7 @@ def without_call(name: str) -> Change:
     work begins earlier by this time.
     """
 
-    def apply(plan: Plan, trace: Trace) -> None:
+    def apply(plan: ReplayPlan, trace: Trace) -> None:
         plan.call_gone(plan.calls(name))
 
     words = f"without {name.removeprefix('^').removesuffix('$')}"
@@ -251,7 +251,7 @@ def balance() -> Change:
     at the same time.
     """
 
-    def apply(plan: Plan, trace: Trace) -> None:
+    def apply(plan: ReplayPlan, trace: Trace) -> None:
         edges = plan.built.kind == COLLECTIVE
         if not edges.any():
             found = "no collective of this recording is matched over its ranks"
@@ -280,7 +280,7 @@ def transfer(
     if like is None and bandwidth is None and latency is None:
         raise AnalysisError("transfer() got no change", expected="bandwidth=, latency= or like=")
 
-    def apply(plan: Plan, trace: Trace) -> None:
+    def apply(plan: ReplayPlan, trace: Trace) -> None:
         rows = calls_of_rows(plan, trace)
         new = new_transfer(rows, bandwidth, latency, like)
         changed = new.filter(pl.col("new_ns").is_not_null())
@@ -318,7 +318,7 @@ def transfer(
 def at_bound(model: Any, device: Any = None, *, stage: str | None = None, **options: Any) -> Change:
     """Let stages take their least time by the theory."""
 
-    def apply(plan: Plan, trace: Trace) -> None:
+    def apply(plan: ReplayPlan, trace: Trace) -> None:
         joined = roofline(trace, model, device, **options).filter(
             (pl.col("bound_ns") > 0) & (pl.col("measured_ns") > 0)
         )
@@ -361,7 +361,7 @@ def to_bound(
     if not 0 < share <= 1:
         raise AnalysisError(f"the share of the bound is {share}", expected="above 0, at most 1")
 
-    def apply(plan: Plan, trace: Trace) -> None:
+    def apply(plan: ReplayPlan, trace: Trace) -> None:
         rows = saved_of(plan.events, below_target(trace, share, device=device)).filter(
             pl.col("saved") > 0
         )
@@ -391,7 +391,7 @@ def to_bound(
 def fuse(pattern: str) -> Change:
     """Fuse kernels that follow each other directly and match a pattern into one."""
 
-    def apply(plan: Plan, trace: Trace) -> None:
+    def apply(plan: ReplayPlan, trace: Trace) -> None:
         rows = plan.work(pattern)
         chain = plan.events["chain"].to_numpy()
         follows = np.zeros(len(rows), dtype=bool)
@@ -412,7 +412,7 @@ def fuse(pattern: str) -> Change:
 def overlap_with(collective: str, with_: str) -> Change:
     """Run collectives at the same time as later work of the same stream."""
 
-    def apply(plan: Plan, trace: Trace) -> None:
+    def apply(plan: ReplayPlan, trace: Trace) -> None:
         moved, beside = plan.work(collective), plan.work(with_)
         dur = plan.own_duration()
         chain = plan.events["chain"].to_numpy()
@@ -447,7 +447,7 @@ def tensor_parallel(n: int, *, all_reduce_us: float | None = None) -> Change:
     if n < 1:
         raise AnalysisError(f"the group has {n} ranks", expected="1 or more")
 
-    def apply(plan: Plan, trace: Trace) -> None:
+    def apply(plan: ReplayPlan, trace: Trace) -> None:
         calls = collectives(trace) if plan.collectives().any() else pl.DataFrame()
         world = int(calls["world"].max() or 1) if calls.height else 1  # type: ignore[arg-type]
         spread = (

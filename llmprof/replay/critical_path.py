@@ -17,7 +17,7 @@ from llmprof.errors import LlmprofError, listed
 from llmprof.label.steps import labels
 from llmprof.names.operators import first_true
 from llmprof.replay import graph as replay
-from llmprof.replay.schedule import NEVER, Ints, latest
+from llmprof.replay.schedule import NEVER, NodeNumbers, latest
 from llmprof.trace import Trace
 from llmprof.trace.kept import per_trace
 
@@ -241,17 +241,17 @@ def step_ends(built: replay.Graph) -> pl.DataFrame:
 class Binding(NamedTuple):
     """What each node waited for last."""
 
-    before: Ints
+    before: NodeNumbers
     """The node that it waited for; -1 if none is known."""
-    kind: Ints
+    kind: NodeNumbers
     """The kind of edge, or :data:`CHAIN`."""
-    evidence: Ints
+    evidence: NodeNumbers
     """The evidence of the edge."""
-    first: Ints
+    first: NodeNumbers
     """The first of the consecutive nodes up to it that each waited for the node before."""
 
 
-def nodes_on_path(built: replay.Graph, bound: Binding, ends: pl.DataFrame) -> Ints:
+def nodes_on_path(built: replay.Graph, bound: Binding, ends: pl.DataFrame) -> NodeNumbers:
     """Nodes of the critical path to the last of some steps that follow each other, in their
     order.
     """
@@ -261,7 +261,7 @@ def nodes_on_path(built: replay.Graph, bound: Binding, ends: pl.DataFrame) -> In
         first = int(bound.first[node])
         pieces.append(np.arange(first, node + 1))
         node = int(bound.before[first])
-    path: Ints = np.concatenate(pieces[::-1])
+    path: NodeNumbers = np.concatenate(pieces[::-1])
     return np.asarray(path[built.time[path] >= since])
 
 

@@ -16,7 +16,7 @@ from llmprof.analyze.catalog import Analysis
 from llmprof.errors import NotCapturedError, NotNegative
 from llmprof.names.replayable import DTYPES
 from llmprof.replay.changes import Change
-from llmprof.replay.plan import Plan
+from llmprof.replay.plan import ReplayPlan
 from llmprof.replay.what_if import medians_of
 from llmprof.trace import Trace
 
@@ -220,7 +220,7 @@ def _with_bytes(linked: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     )
     keys = ["shapes", "dtypes", "_shapes", "_dtypes"]
     pairs = rows.filter(~pl.col("_last")).select(keys).unique()
-    sizes = pl.Series("bytes", [between(*row) for row in pairs.iter_rows()], dtype=pl.Int64)
+    sizes = pl.Series("bytes", [passed_bytes(*row) for row in pairs.iter_rows()], dtype=pl.Int64)
     rows = rows.join(
         pairs.with_columns(sizes), on=keys, how="left", nulls_equal=True, maintain_order="left"
     )
@@ -231,7 +231,7 @@ def _with_bytes(linked: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     return rows.with_columns(bytes=pl.when("_last").then(0).otherwise(known))
 
 
-def between(
+def passed_bytes(
     shapes: str | None, dtypes: str | None, next_shapes: str | None, next_dtypes: str | None
 ) -> int | None:
     """Bytes written by one operator and read by the next: twice the only tensor that both have."""
@@ -359,7 +359,7 @@ def _gains(trace: Trace, members: pl.DataFrame, candidates: pl.DataFrame) -> pl.
 def _one_kernel(events: pl.DataFrame) -> Change:
     """One kernel in place of each chain of events."""
 
-    def apply(plan: Plan, trace: Trace) -> None:
+    def apply(plan: ReplayPlan, trace: Trace) -> None:
         joined = plan.events.select("event").join(
             events, on="event", how="left", maintain_order="left"
         )

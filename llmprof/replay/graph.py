@@ -16,9 +16,9 @@ from llmprof.analyze.idle.host import call_kinds
 from llmprof.analyze.operator_times import refuse_samples
 from llmprof.errors import NotCapturedError
 from llmprof.label.groups import last_before, of_groups
-from llmprof.label.steps.steps import CUTS, steps
-from llmprof.replay.recording import Recording, Rows, clock_offsets, recording
-from llmprof.replay.schedule import NEVER, Chains, Ints, Order
+from llmprof.label.steps.steps import CUTS, steps_of
+from llmprof.replay.recording import Recording, RowMask, clock_offsets, recording
+from llmprof.replay.schedule import NEVER, Chains, NodeNumbers, Order
 from llmprof.replay.waits import (
     MOST_AFTER_NS,
     USUAL_GAP_NS,
@@ -92,21 +92,21 @@ class Graph:
     before the recording), ``launch_thread, launches`` (whether a thread of the host launches work),
     in the order of chains and time.
     """
-    chains: Ints
+    chains: NodeNumbers
     """First row of each chain, and the number of rows."""
-    time: Ints
+    time: NodeNumbers
     """Recorded time of each node, in ns."""
-    weight: Ints
+    weight: NodeNumbers
     """Time between the node before and this one that the chain itself explains, in ns."""
-    rest: Ints
+    rest: NodeNumbers
     """Unexplained time: ns between the recorded time of a node and the end of everything that it is
     known to wait for.
     """
-    source: Ints
+    source: NodeNumbers
     """Node that each edge comes from."""
-    target: Ints
+    target: NodeNumbers
     """Node that each edge leads to."""
-    delay: Ints
+    delay: NodeNumbers
     """Least time over each edge, in ns."""
     kind: Kinds
     """Kind of each edge, such as :data:`LAUNCH`."""
@@ -145,7 +145,7 @@ class Graph:
             order=self.order,
         )
 
-    def origin(self) -> Ints:
+    def origin(self) -> NodeNumbers:
         """Recorded times of the nodes that nothing leads to, and :data:`~.schedule.NEVER` for
         all others.
         """
@@ -158,7 +158,7 @@ class Graph:
         return origin
 
 
-def events_of(trace: Trace) -> int:
+def graph_events(trace: Trace) -> int:
     """Number of kernels, copies and calls of the device runtime, which the graph is made of."""
     return sum(map(trace.capture.height, ("kernels", "copies", "runtime")))
 
@@ -212,7 +212,7 @@ def _blocks(trace: Trace) -> pl.DataFrame | None:
     until = pl.coalesce(
         pl.col("host_start_ns") + pl.col("host_dur_ns"), pl.col("start_ns") + pl.col("dur_ns")
     )
-    rows = steps(trace).select("rank", "step", time=until)
+    rows = steps_of(trace).select("rank", "step", time=until)
     marks = pl.DataFrame(cuts, schema={"rank": pl.Int32, "time": pl.Int64}, orient="row").sort(
         "rank", "time"
     )
@@ -226,9 +226,9 @@ def _blocks(trace: Trace) -> pl.DataFrame | None:
 class Edges(NamedTuple):
     """Edges between nodes, as the columns of a :class:`Graph`."""
 
-    source: Ints
-    target: Ints
-    delay: Ints
+    source: NodeNumbers
+    target: NodeNumbers
+    delay: NodeNumbers
     kind: Kinds
     evidence: Kinds
 
@@ -241,7 +241,11 @@ def _joined(*edges: Edges) -> Edges:
 
 
 def _edges(
-    source: Ints, target: Ints, delay: Ints, kind: int, evidence: int | Rows = BY_RECORD
+    source: NodeNumbers,
+    target: NodeNumbers,
+    delay: NodeNumbers,
+    kind: int,
+    evidence: int | RowMask = BY_RECORD,
 ) -> Edges:
     return Edges(
         source.astype(np.int64),
@@ -281,7 +285,7 @@ def _launches(recorded: Recording, streams: Edges) -> Edges:
     return _edges(2 * call[row], 2 * row, delay, LAUNCH)
 
 
-def _weights(recorded: Recording, edges: Edges) -> Ints:
+def _weights(recorded: Recording, edges: Edges) -> NodeNumbers:
     """Times that a chain explains: durations, gaps of the host, and the device's own gaps
     between kernels.
     """
@@ -371,7 +375,7 @@ def _synchronising(recorded: Recording) -> Edges:
     return _joined(*edges)
 
 
-def _awaited(recorded: Recording, waits: pl.DataFrame) -> tuple[Ints, Ints, Rows]:
+def _awaited(recorded: Recording, waits: pl.DataFrame) -> tuple[NodeNumbers, NodeNumbers, RowMask]:
     """Work that synchronising calls waited for: node that ended, node of the call's end, and
     whether it is recorded.
     """
@@ -408,7 +412,7 @@ def _awaited(recorded: Recording, waits: pl.DataFrame) -> tuple[Ints, Ints, Rows
     )
 
 
-def _handed_over(recorded: Recording, weight: Ints, waits: Edges) -> Edges:
+def _handed_over(recorded: Recording, weight: NodeNumbers, waits: Edges) -> Edges:
     """Edges to threads that only wait: from the launch of the awaited work to the beginning of
     the wait.
     """
@@ -429,7 +433,7 @@ def _handed_over(recorded: Recording, weight: Ints, waits: Edges) -> Edges:
     return _edges(2 * source, 2 * target, delay, HANDED_OVER, BY_TIMES)
 
 
-def _passed_on(recorded: Recording, weight: Ints) -> Edges:
+def _passed_on(recorded: Recording, weight: NodeNumbers) -> Edges:
     """Edges between launching threads that take turns, as the main thread and that of the
     backward pass do.
     """
@@ -472,7 +476,7 @@ def _passed_on(recorded: Recording, weight: Ints) -> Edges:
     )
 
 
-def _scheduled(trace: Trace, recorded: Recording, weight: Ints, waits: Edges) -> Edges:
+def _scheduled(trace: Trace, recorded: Recording, weight: NodeNumbers, waits: Edges) -> Edges:
     """Edges through the scheduler: from the arrival of a step's result to the first call of a
     later step.
     """
@@ -481,7 +485,7 @@ def _scheduled(trace: Trace, recorded: Recording, weight: Ints, waits: Edges) ->
     # shows how far it runs ahead: the largest number of steps that began before the results of
     # earlier steps had arrived.
     rows, time, previous_end = recorded.rows, recorded.time, recorded.before
-    labels = steps(trace).filter(pl.col("host_start_ns").is_not_null())
+    labels = steps_of(trace).filter(pl.col("host_start_ns").is_not_null())
     if not labels.height or not len(waits.target):
         return _none()
     launching = (
@@ -571,7 +575,7 @@ def _scheduled(trace: Trace, recorded: Recording, weight: Ints, waits: Edges) ->
     )
 
 
-def _unexplained(recorded: Recording, weight: Ints, edges: Edges) -> Ints:
+def _unexplained(recorded: Recording, weight: NodeNumbers, edges: Edges) -> NodeNumbers:
     """Delay of each node's recorded time after everything that leads to it."""
     time = recorded.time
     bound = np.full(len(time), NEVER)

@@ -14,13 +14,21 @@ import polars as pl
 from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.operators import COLLECTIVE
 from llmprof.errors import LlmprofError, listed
-from llmprof.label.intervals import clip, union_length
-from llmprof.label.steps.steps import steps as labels_of
+from llmprof.label.intervals import clip_intervals, union_length
+from llmprof.label.steps.steps import steps_of as labels_of
 from llmprof.replay.graph import Graph, graph
-from llmprof.replay.part import Part, replayed_part
-from llmprof.replay.plan import Plan, periods, periods_below, recorded_periods
-from llmprof.replay.targets import KEY, TARGET, Found, To, below_target, saved_of, with_keys
-from llmprof.replay.what_if import lasting
+from llmprof.replay.part import ReplayedPart, replayed_part
+from llmprof.replay.plan import ReplayPlan, periods, periods_below, recorded_periods
+from llmprof.replay.targets import (
+    KEY,
+    TARGET,
+    TargetOperators,
+    To,
+    below_target,
+    saved_of,
+    with_keys,
+)
+from llmprof.replay.what_if import lasting_gains
 from llmprof.theory.hardware import Device
 from llmprof.theory.shapes import Shape, shape
 from llmprof.trace import Trace
@@ -204,7 +212,7 @@ def _steps(built: Graph) -> pl.DataFrame:
     return rows.filter((pl.col("start_ns") >= reach).fill_null(value=True))
 
 
-def _phases(part: Part, steps: pl.DataFrame) -> pl.DataFrame:
+def _phases(part: ReplayedPart, steps: pl.DataFrame) -> pl.DataFrame:
     """``phase, rank, steps, of_steps, step_ns`` from the steps of a rank: their number, that of
     all, and their mean.
     """
@@ -222,7 +230,7 @@ def _phases(part: Part, steps: pl.DataFrame) -> pl.DataFrame:
     return own.with_columns(of_steps=pl.max_horizontal("steps", "of_steps"))
 
 
-def _in_steps(built: Graph, steps: pl.DataFrame, found: Found) -> pl.DataFrame:
+def _in_steps(built: Graph, steps: pl.DataFrame, found: TargetOperators) -> pl.DataFrame:
     """Device events cut to the steps, with the operator that each belongs to and the key of its
     opportunity.
     """
@@ -230,7 +238,7 @@ def _in_steps(built: Graph, steps: pl.DataFrame, found: Found) -> pl.DataFrame:
     work = built.events.filter(pl.col("where") == "device").select(
         "rank", "start_ns", "dur_ns", "category", "event", node="row"
     )
-    work = clip(work.join(place, on="event", how="inner"), steps, ["rank"])
+    work = clip_intervals(work.join(place, on="event", how="inner"), steps, ["rank"])
     return with_keys(work.hstack(steps[work["window"]].select("phase")), found)
 
 
@@ -244,7 +252,9 @@ def _keys(work: pl.DataFrame) -> pl.DataFrame:
     return keys.with_columns(key=pl.int_range(pl.len()).clip(upper_bound=MOST_ALONE)).drop("gap_ns")
 
 
-def _gains(trace: Trace, found: Found, keys: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
+def _gains(
+    trace: Trace, found: TargetOperators, keys: pl.DataFrame, steps: pl.DataFrame
+) -> pl.DataFrame:
     """``phase, key, gain_ns``: what a step gains by the replay with each key's kernels at the
     target; -1 is all.
     """
@@ -256,13 +266,13 @@ def _gains(trace: Trace, found: Found, keys: pl.DataFrame, steps: pl.DataFrame) 
     )
     key, saved = np.full(built.events.height, -1), np.zeros(built.events.height)
     key[of_event["node"]], saved[of_event["node"]] = of_event["key"], of_event["saved"]
-    made = Plan(built, "middle")
+    made = ReplayPlan(built, "middle")
     made.set_duration(saved > 0, made.own_duration() * (1 - saved))
     numbers = [-1, *range(int(key.max(initial=-1)) + 1)]
     recorded, frames = recorded_periods(trace), []
     shorter = periods_below(built, made, key)
     for number, rows in zip(numbers, shorter, strict=True):
-        gain = recorded.with_columns(gain_ns=lasting(recorded, rows))
+        gain = recorded.with_columns(gain_ns=lasting_gains(recorded, rows))
         kept = gain.join(steps, on=["rank", "step"], how="semi")
         frames.append(
             kept.group_by("phase").agg(pl.col("gain_ns").mean(), key=pl.lit(number, dtype=pl.Int64))

@@ -15,10 +15,10 @@ from llmprof.analyze.collectives.collectives import collectives
 from llmprof.analyze.idle.host import call_kinds
 from llmprof.label.groups import distinct_keys, first_of_runs, groups_of, last_before, of_groups
 from llmprof.label.nesting import outermost
-from llmprof.replay.schedule import NEVER, Ints
+from llmprof.replay.schedule import NEVER, NodeNumbers
 from llmprof.trace import Trace
 
-Rows = NDArray[np.bool_]
+RowMask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,17 +29,17 @@ class Recording:
     """One row for each event, as :attr:`llmprof.replay.graph.Graph.events` describes
     them.
     """
-    chains: Ints
+    chains: NodeNumbers
     """First row of each chain, and the number of rows."""
-    time: Ints
+    time: NodeNumbers
     """Start (even) and end (odd) of each row, in ns."""
-    before: Ints
+    before: NodeNumbers
     """End of the event before in the chain, in ns; :data:`~.schedule.NEVER` for the first."""
-    on_device: Rows
+    on_device: RowMask
     """Whether each row is work of a device."""
-    call: Ints
+    call: NodeNumbers
     """Row of the host's call that launched each row; -1 where none is known."""
-    own: Ints
+    own: NodeNumbers
     """Time of a host call without waiting, in ns; 0 for work of a device."""
     names: pl.Series
     """Name of each row as a number (Categorical), which takes less time to tell apart than text."""
@@ -50,12 +50,12 @@ class Recording:
         return self.rows.lazy().filter(pl.lit(pl.Series(self.on_device)))
 
     @property
-    def start(self) -> Ints:
+    def start(self) -> NodeNumbers:
         """Start of each row."""
         return self.time[0::2]
 
     @property
-    def end(self) -> Ints:
+    def end(self) -> NodeNumbers:
         """End of each row."""
         return self.time[1::2]
 
@@ -149,7 +149,7 @@ CHAIN: Final = ("rank", "where", "thread", "device", "stream")
 """Rows that are equal in these are one chain."""
 
 
-def _order(rows: pl.DataFrame, chain: Ints) -> Ints:
+def _order(rows: pl.DataFrame, chain: NodeNumbers) -> NodeNumbers:
     """Order of rows by chain, start and duration; rows that are in the order of their times are
     only divided.
     """
@@ -230,7 +230,7 @@ def clock_offsets(trace: Trace) -> pl.DataFrame:
     )
 
 
-def _launching_rows(rows: pl.DataFrame, on_device: Rows) -> Ints:
+def _launching_rows(rows: pl.DataFrame, on_device: RowMask) -> NodeNumbers:
     """Row of the host's call that launched each event; -1 where none is known."""
     launched = np.flatnonzero(on_device & rows["launch_start_ns"].is_not_null().to_numpy())
     calls = np.flatnonzero(~on_device)
@@ -248,7 +248,7 @@ def _launching_rows(rows: pl.DataFrame, on_device: Rows) -> Ints:
     return out
 
 
-def _own_time(rows: pl.DataFrame, names: pl.Series, on_host: Rows) -> Ints:
+def _own_time(rows: pl.DataFrame, names: pl.Series, on_host: RowMask) -> NodeNumbers:
     """Time of each host call without waiting: that of the fastest tenth of the calls of its
     name, at most 10 us.
     """

@@ -14,7 +14,7 @@ from llmprof.analyze.collectives.collectives import collectives
 from llmprof.errors import Columns, LlmprofError, NotCapturedError, refuse_unknown
 from llmprof.names.operators import first_true
 from llmprof.replay.critical_path import WORKS, path_of_events, slack_of_recorded
-from llmprof.replay.graph import MOST_EVENTS, events_of, graph
+from llmprof.replay.graph import MOST_EVENTS, graph, graph_events
 from llmprof.trace import Trace
 from llmprof.trace.kept import per_trace
 
@@ -155,7 +155,7 @@ def unknown_slack(trace: Trace) -> str:
 
     A large recording is not replayed for it.
     """
-    if (events := events_of(trace)) > MOST_EVENTS:
+    if (events := graph_events(trace)) > MOST_EVENTS:
         return (
             f"not looked for: {events:,} events, by itself of {MOST_EVENTS:,} at most"
             " (analyze.slack computes it)"

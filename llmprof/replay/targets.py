@@ -22,7 +22,7 @@ BY: Final = ("rank", "phase", "stage")
 To = float | Literal["best"]
 
 
-class Found(NamedTuple):
+class TargetOperators(NamedTuple):
     """Operators with what of their time is beyond the target, and the device events that they
     are made of.
     """
@@ -41,7 +41,7 @@ def below_target(
     baseline: Trace | None = None,
     device: str | Path | Device | None = None,
     model: Shape | None = None,
-) -> Found:
+) -> TargetOperators:
     """Operators of a trace and what of their time is beyond the target."""
     rows, events = bounded(trace, device, model)
     target = pl.lit(to)
@@ -54,7 +54,7 @@ def below_target(
         best = best.group_by(of).agg(pl.col("target").max())
         rows, target = rows.join(best, on=of, how="left", nulls_equal=True), pl.col("target")
     rows = rows.with_columns(saved=(1 - pl.col("bound_share") / target).clip(0))
-    return Found(rows, events)
+    return TargetOperators(rows, events)
 
 
 @per_trace
@@ -83,7 +83,7 @@ _OF_ROW: Final = (
 KEY: Final = ("operator", "kind", "_stage", "_shapes", "_known")
 
 
-def with_keys(events: pl.DataFrame, found: Found) -> pl.DataFrame:
+def with_keys(events: pl.DataFrame, found: TargetOperators) -> pl.DataFrame:
     """Events (with their ``row``) with the columns of their operator and what an opportunity is
     one of.
     """
@@ -97,7 +97,7 @@ def with_keys(events: pl.DataFrame, found: Found) -> pl.DataFrame:
     return events.join(rows, on="row", how="left", maintain_order="left")
 
 
-def saved_of(events: pl.DataFrame, found: Found) -> pl.DataFrame:
+def saved_of(events: pl.DataFrame, found: TargetOperators) -> pl.DataFrame:
     """Device events of a replay (their ``row`` is ``node``) with the columns of their operator,
     where it has one.
     """

@@ -12,7 +12,7 @@ import polars as pl
 from llmprof.label.groups import first_of_runs
 from llmprof.names.operators import contains
 from llmprof.replay.recording import Recording, clock_offsets, with_recorded_waits
-from llmprof.replay.schedule import NEVER, Ints
+from llmprof.replay.schedule import NEVER, NodeNumbers
 from llmprof.trace import Trace
 
 MOST_AFTER_NS: Final = 5_000
@@ -45,15 +45,15 @@ WAITS: Final = r"(?i)StreamWaitEvent"
 """Names of the calls that mark a place in a stream, and that let another stream wait for it."""
 
 
-class Pairs(NamedTuple):
+class NodePairs(NamedTuple):
     """Pairs of nodes, of which one waits for the other, and the least time between them in ns."""
 
-    source: Ints
-    target: Ints
-    delay: Ints
+    source: NodeNumbers
+    target: NodeNumbers
+    delay: NodeNumbers
 
 
-def _pairs(recorded: Recording, source: pl.Series, target: pl.Series, most_ns: int) -> Pairs:
+def _pairs(recorded: Recording, source: pl.Series, target: pl.Series, most_ns: int) -> NodePairs:
     """Pairs from the end of some rows to the start of others; the least time is limited if a
     start came long after.
     """
@@ -62,14 +62,14 @@ def _pairs(recorded: Recording, source: pl.Series, target: pl.Series, most_ns: i
         2 * target.to_numpy().astype(np.int64),
     )
     gap = recorded.time[second] - recorded.time[first]
-    return Pairs(first, second, np.where(gap <= most_ns, gap, np.minimum(gap, USUAL_GAP_NS)))
+    return NodePairs(first, second, np.where(gap <= most_ns, gap, np.minimum(gap, USUAL_GAP_NS)))
 
 
-def _nothing() -> Pairs:
-    return Pairs(*np.empty((3, 0), dtype=np.int64))
+def _nothing() -> NodePairs:
+    return NodePairs(*np.empty((3, 0), dtype=np.int64))
 
 
-def recorded_waits(trace: Trace, recorded: Recording) -> Pairs:
+def recorded_waits(trace: Trace, recorded: Recording) -> NodePairs:
     """Pairs from the last work before an event record to the first work after a stream's wait
     for this event.
     """
@@ -150,7 +150,7 @@ def recorded_waits(trace: Trace, recorded: Recording) -> Pairs:
     return _pairs(recorded, pairs["other"], pairs["row"], MOST_AFTER_NS)
 
 
-def from_calls(trace: Trace, recorded: Recording) -> Pairs:
+def from_calls(trace: Trace, recorded: Recording) -> NodePairs:
     """The same if the calls are recorded without their streams."""
     # If a thread launches work on one stream, records an event at once, makes a stream wait for it
     # and continues with work on another stream, the second stream is assumed to wait for the first,
@@ -222,7 +222,7 @@ def from_calls(trace: Trace, recorded: Recording) -> Pairs:
     return _pairs(recorded, pairs["row_other"], pairs["row"], MOST_WAIT_NS)
 
 
-def awaited_last(recorded: Recording, rest: Ints) -> Pairs:
+def awaited_last(recorded: Recording, rest: NodeNumbers) -> NodePairs:
     """Pairs from the end of work to unexplained work on another stream of the rank that begins
     right after it.
     """
@@ -298,7 +298,7 @@ In llmprof's captures of vLLM on 4 H200 it is 0.05 to 0.15 ms after waits of 1 t
 """
 
 
-def loading_calls(recorded: Recording) -> Pairs:
+def loading_calls(recorded: Recording) -> NodePairs:
     """Pairs from the end of the work that a recorded call waited for to the end of this call."""
     loads = contains(recorded.names, LOADS_CODE).fill_null(value=False)
     row = np.flatnonzero((recorded.rows["launches"].fill_null(value=False) & loads).to_numpy())
@@ -306,10 +306,10 @@ def loading_calls(recorded: Recording) -> Pairs:
     awaited = _awaited(recorded, row, recorded.start[row], recorded.end[row])
     row, awaited = row[awaited >= 0], awaited[awaited >= 0]
     source, target = 2 * awaited + 1, 2 * row + 1
-    return Pairs(source, target, recorded.time[target] - recorded.time[source])
+    return NodePairs(source, target, recorded.time[target] - recorded.time[source])
 
 
-def first_launches(recorded: Recording) -> tuple[Pairs, Ints]:
+def first_launches(recorded: Recording) -> tuple[NodePairs, NodeNumbers]:
     """The same where the call is not recorded: pairs to the start of the first launch of a
     kernel on a rank.
     """
@@ -343,10 +343,12 @@ def first_launches(recorded: Recording) -> tuple[Pairs, Ints]:
     known = awaited >= 0
     source, target = 2 * awaited[known] + 1, 2 * row[known]
     delay = recorded.time[target] - recorded.time[source]
-    return Pairs(source, target, delay), first["least"].to_numpy()[known].astype(np.int64)
+    return NodePairs(source, target, delay), first["least"].to_numpy()[known].astype(np.int64)
 
 
-def _awaited(recorded: Recording, row: Ints, begin: Ints, end: Ints) -> Ints:
+def _awaited(
+    recorded: Recording, row: NodeNumbers, begin: NodeNumbers, end: NodeNumbers
+) -> NodeNumbers:
     """The work before ``begin`` that ended last on each row's rank; -1 if it did not end just
     before ``end``.
     """

@@ -15,11 +15,11 @@ from llmprof.errors import AnalysisError, LlmprofError
 from llmprof.replay import changes as makers
 from llmprof.replay.changes import Change
 from llmprof.replay.graph import COLLECTIVE, graph
-from llmprof.replay.part import Part, replayed_part
+from llmprof.replay.part import ReplayedPart, replayed_part
 from llmprof.replay.plan import (
     LEVELS,
-    Level,
-    Plan,
+    GuessLevel,
+    ReplayPlan,
     each_periods,
     periods,
     recorded_periods,
@@ -162,7 +162,7 @@ def _medians(rows: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _not_replayed(part: Part) -> list[str]:
+def _not_replayed(part: ReplayedPart) -> list[str]:
     """What of a recording is not in its replay: some of its steps, and waiting between ranks
     that do not match.
     """
@@ -234,7 +234,7 @@ def replayed(
     # unknown.
     part = replayed_part(trace, named)
     out: dict[str, pl.DataFrame | LlmprofError] = {}
-    plans: dict[str, list[Plan]] = {}
+    plans: dict[str, list[ReplayPlan]] = {}
     for text in texts:
         try:
             plans[text] = _plans(part.trace, (change_of(text),))
@@ -253,19 +253,19 @@ def replayed(
     return out
 
 
-def _plans(trace: Trace, made: tuple[Change, ...]) -> list[Plan]:
+def _plans(trace: Trace, made: tuple[Change, ...]) -> list[ReplayPlan]:
     """The recording with changes: one plan, or three if a change guesses values."""
-    plans: list[Plan] = []
+    plans: list[ReplayPlan] = []
     for level in LEVELS:
         if not plans or plans[0].guessed:  # without guesses all levels give the same times
-            plan = Plan(graph(trace), level)
+            plan = ReplayPlan(graph(trace), level)
             for change in made:
                 change.apply(plan, trace)
             plans.append(plan)
     return plans
 
 
-def periods_of(trace: Trace, groups: list[list[Plan]]) -> list[pl.DataFrame]:
+def periods_of(trace: Trace, groups: list[list[ReplayPlan]]) -> list[pl.DataFrame]:
     """Times of the steps by the levels of each group of plans; all are scheduled at once."""
     if not groups:
         return []
@@ -282,7 +282,7 @@ def periods_of(trace: Trace, groups: list[list[Plan]]) -> list[pl.DataFrame]:
         moved = longer & (by_level[middle]["end_ns"] <= recorded["end_ns"])
         out.append(
             recorded.with_columns(
-                (recorded["period_ns"] - lasting(recorded, one)).alias(f"{level}_ns")
+                (recorded["period_ns"] - lasting_gains(recorded, one)).alias(f"{level}_ns")
                 for level, one in zip(LEVELS, by_level, strict=True)
             )
             .with_columns(moved=moved)
@@ -298,12 +298,12 @@ def _in_plain_time(trace: Trace, made: tuple[Change, ...]) -> pl.DataFrame:
     unknown.
     """
     levels = [f"{level}_ns" for level in LEVELS]
-    known = plain(trace)
+    known = plain_host(trace)
     if known is None:
         return pl.DataFrame(schema=_STEPS | dict.fromkeys(("recorded_ns", *levels), pl.Float64()))
     plans = []
     for level in LEVELS:
-        plan = Plan(graph(trace), level)
+        plan = ReplayPlan(graph(trace), level)
         plan.host(known.host[level])
         for change in made:
             change.apply(plan, trace)
@@ -317,14 +317,15 @@ def _in_plain_time(trace: Trace, made: tuple[Change, ...]) -> pl.DataFrame:
         "recorded_ns",
         *(
             (
-                middle["recorded_ns"] - known.rest[level] * lasting(known.steps[level], changed)
+                middle["recorded_ns"]
+                - known.rest[level] * lasting_gains(known.steps[level], changed)
             ).alias(f"{level}_ns")
             for level, changed in zip(LEVELS, after, strict=True)
         ),
     ).filter(phase=PHASE)
 
 
-def lasting(recorded: pl.DataFrame, changed: pl.DataFrame) -> pl.Series:
+def lasting_gains(recorded: pl.DataFrame, changed: pl.DataFrame) -> pl.Series:
     """Gain of each step: by how much more it and all later ones of its block end earlier than
     the step before it.
     """
@@ -373,16 +374,16 @@ host that the profiler slows down.
 class Plain:
     """How steps run without the profiler, by the level of the guess."""
 
-    host: dict[Level, float]
+    host: dict[GuessLevel, float]
     """Time of the host, as a share of what was recorded."""
-    steps: dict[Level, pl.DataFrame]
+    steps: dict[GuessLevel, pl.DataFrame]
     """Every step of a replay with this host."""
-    rest: dict[Level, float]
+    rest: dict[GuessLevel, float]
     """Time of a step of decode, as a share of that replay's."""
 
 
 @per_trace
-def plain(trace: Trace) -> Plain | None:
+def plain_host(trace: Trace) -> Plain | None:
     """How fast the host is without the profiler, so that a replay gives the measured time; None
     if unknown.
     """
@@ -414,7 +415,7 @@ def plain(trace: Trace) -> Plain | None:
 def _with_host(trace: Trace, factors: list[float]) -> list[pl.DataFrame]:
     """Steps of replays in which the host takes so many times as long."""
     built = graph(trace)
-    plans = [Plan(built, "middle") for _ in factors]
+    plans = [ReplayPlan(built, "middle") for _ in factors]
     for plan, factor in zip(plans, factors, strict=True):
         plan.host(factor)
     return each_periods(built, times_of(plans))

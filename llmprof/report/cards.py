@@ -18,7 +18,7 @@ from llmprof import analyze
 from llmprof.analyze import catalog
 from llmprof.analyze.coverage import OF_OPERATORS
 from llmprof.errors import AnalysisError, LlmprofError
-from llmprof.findings.card import chained, number_of, so, times_in_words
+from llmprof.findings.card import chained, headline_number, so, times_in_words
 from llmprof.findings.facts import facts_in_words, run_facts, where_the_time_went
 from llmprof.text import counted, plain, sentence, shorten
 from llmprof.trace import schema
@@ -573,7 +573,7 @@ def of_findings(findings: pl.DataFrame) -> str:
 
     causes, effects, known = chained(findings)
     for row in causes:
-        row["number"], row["meaning"] = number_of(row)
+        row["number"], row["meaning"] = headline_number(row)
         row["effects"] = [(effect["order"], so(effect)) for effect in effects.get(row["order"], ())]
     lead = next(iter([*causes, *known]), {})
     picture = bars.step_bars(getattr(findings, "parts", None), lead)

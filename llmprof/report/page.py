@@ -29,8 +29,8 @@ from llmprof.errors import AnalysisError, NotCapturedError, guarded
 from llmprof.findings.card import (
     chained,
     first_sentence,
+    headline_number,
     not_predicted,
-    number_of,
     so,
     times_in_words,
 )
@@ -448,7 +448,7 @@ def _environment() -> jinja2.Environment:
         "cell_class": _CLASSES.__getitem__,
         "figure": lambda value, kind: _WRITERS[kind](value),
         "first_sentence": first_sentence,
-        "number_of": number_of,
+        "number_of": headline_number,
         "packed": lambda figure: packed(figure.spec, figure.small),
         "head_class": lambda kind: "" if kind == "name" else _CLASSES[kind],
         "sentence": sentence,

@@ -503,7 +503,7 @@ class Trace:
         if chosen is not None or window is not None:
             kept = narrowed(self._tables, chosen, window)
             part = Trace(kept, self._meta, self._coverage, database=self._database)
-            part._labels = parts.narrowed(self._labels, chosen, window)
+            part._labels = parts.narrow_labels(self._labels, chosen, window)
         if step is not None or phase is not None:
             whole = self if chosen is None else self.select(rank=chosen)
             stored = isinstance(part._tables, Deferred)

@@ -9,8 +9,8 @@ import pytest
 
 from llmprof.replay.contraction import contracted, stacked
 from llmprof.replay.graph import graph
-from llmprof.replay.plan import Plan, each_periods, periods_below, times_of
-from llmprof.replay.schedule import NEVER, Chains, Ints, earliest
+from llmprof.replay.plan import ReplayPlan, each_periods, periods_below, times_of
+from llmprof.replay.schedule import NEVER, Chains, NodeNumbers, earliest
 from tests.samples import sample
 
 
@@ -31,14 +31,16 @@ def random_graph(random: np.random.Generator, edges: int) -> Chains:
     return Chains(bounds, weight, origin, source, target, random.integers(0, 80, size=len(source)))
 
 
-def changed(values: Ints, random: np.random.Generator, sign: int, share: float) -> Ints:
+def changed(
+    values: NodeNumbers, random: np.random.Generator, sign: int, share: float
+) -> NodeNumbers:
     """Some of the values are larger or smaller."""
     return values + sign * random.integers(0, 15, size=values.shape) * (
         random.random(values.shape) < share
     )
 
 
-def between(low: Ints, high: Ints, random: np.random.Generator) -> Ints:
+def between(low: NodeNumbers, high: NodeNumbers, random: np.random.Generator) -> NodeNumbers:
     """Values between two others, often one of them."""
     part = random.choice([0.0, 0.3, 1.0], size=low.shape)
     return np.where(part == 1, high, low + ((high - low) * part).astype(np.int64))
@@ -138,8 +140,8 @@ def test_nodes_before_one_that_its_chain_never_sets_are_left_out() -> None:
 def test_steps_of_contracted_replays_are_those_of_whole_ones(name: str) -> None:
     built, random = graph(sample(name)), np.random.default_rng(0)
 
-    def shorter(chosen: np.ndarray, share: np.ndarray) -> Plan:
-        plan = Plan(built, "middle")
+    def shorter(chosen: np.ndarray, share: np.ndarray) -> ReplayPlan:
+        plan = ReplayPlan(built, "middle")
         plan.set_duration(chosen & plan.device, plan.own_duration() * share)
         return plan
 

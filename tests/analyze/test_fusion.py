@@ -3,7 +3,7 @@
 import pytest
 
 from llmprof import analyze
-from llmprof.replay.fusion import _named, between
+from llmprof.replay.fusion import _named, passed_bytes
 from tests.operator_timing.recordings import MM, NORM, recorded
 
 QUANTISE = {
@@ -55,13 +55,13 @@ def test_only_a_whole_chain_has_a_name():
 
 
 def test_bytes_between():
-    assert between(None, None, "[[4, 8]]", '["float"]') is None
-    assert between("[[4, 8]]", '["float"]', "[[8, 4]]", '["float"]') is None
-    assert between("[[4, 8]]", '["long int"]', "[[4, 8]]", '["long int"]') is None
+    assert passed_bytes(None, None, "[[4, 8]]", '["float"]') is None
+    assert passed_bytes("[[4, 8]]", '["float"]', "[[8, 4]]", '["float"]') is None
+    assert passed_bytes("[[4, 8]]", '["long int"]', "[[4, 8]]", '["long int"]') is None
     two = "[[4, 8], [2, 8]]"
-    assert between(two, '["float", "float"]', two, '["float", "float"]') is None
-    assert between("{", "[", "[[4, 8]]", '["float"]') is None
-    assert between("[[-4, 8]]", '["float"]', "[[-4, 8]]", '["float"]') is None
+    assert passed_bytes(two, '["float", "float"]', two, '["float", "float"]') is None
+    assert passed_bytes("{", "[", "[[4, 8]]", '["float"]') is None
+    assert passed_bytes("[[-4, 8]]", '["float"]', "[[-4, 8]]", '["float"]') is None
 
 
 def test_all_reduces_and_norms_of_a_capture(sample_trace):

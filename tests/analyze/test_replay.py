@@ -29,10 +29,10 @@ from llmprof.replay.graph import (
     Graph,
     graph,
 )
-from llmprof.replay.plan import Level, Plan
+from llmprof.replay.plan import GuessLevel, ReplayPlan
 from llmprof.replay.schedule import NEVER, Chains, earliest
 from llmprof.replay.slack import known_slack, unknown_slack
-from llmprof.replay.what_if import lasting, moved_in_words, replayed
+from llmprof.replay.what_if import lasting_gains, moved_in_words, replayed
 from llmprof.trace import Trace
 from tests.analyze.builders import GEMM, NCCL_ALL_REDUCE, NORM, labels, ops
 from tests.samples import sample
@@ -246,7 +246,7 @@ def test_a_recorded_wait_of_a_stream_is_an_edge(told: bool) -> None:
     # the launch does not hold the norm, the event does: with a GEMM of 15 us (5 to 20) it begins at
     # 22
     trace = two_streams(recorded=True, told=told)
-    plan = Plan(built, "middle")
+    plan = ReplayPlan(built, "middle")
     changes.scale("nvjet", 0.5).apply(plan, trace)
     norm = built.events["name"].to_list().index(NORM)
     assert plan.times()[2 * norm] == 22 * US
@@ -257,7 +257,7 @@ def test_a_wait_between_streams_is_seen_in_the_calls_alone() -> None:
     built = graph(two_streams(recorded=False))
     assert edges_of(built, ASSUMED) == [(GEMM, NORM, 2, "assumed")]
     # with a GEMM of 15 us (5 to 20) the norm begins at 22
-    plan = Plan(built, "middle")
+    plan = ReplayPlan(built, "middle")
     changes.scale("nvjet", 0.5).apply(plan, two_streams(recorded=False))
     assert plan.times()[2 * built.events["name"].to_list().index(NORM)] == 22 * US
     # The norm begins 3 us after its launch, when the GEMM is long done; it would wait for a longer
@@ -272,7 +272,7 @@ def test_a_wait_between_streams_is_seen_in_the_calls_alone() -> None:
     built = graph(trace)
     # the time between the two, 38 us, is no wait for an event: that takes 1 us
     assert edges_of(built, ASSUMED) == [(GEMM, NORM, 1, "assumed")]
-    plan = Plan(built, "middle")
+    plan = ReplayPlan(built, "middle")
     changes.scale("nvjet", 10).apply(plan, trace)
     assert plan.times()[2 * built.events["name"].to_list().index(NORM)] == (5 + 100 + 1) * US
     # A norm on stream 8 begins 2 us after a GEMM, and 1 us after a kernel that was launched when it
@@ -310,7 +310,7 @@ def test_a_thread_that_still_waits_is_not_late_by_itself() -> None:
     # before
     handed = sorted(delay for *_, delay, _ in edges_of(built, HANDED_OVER))
     assert handed == [4, 4, 6]
-    plan = Plan(built, "middle")
+    plan = ReplayPlan(built, "middle")
     changes.scale("nvjet", 0.2).apply(plan, trace)
     begin = [
         2 * row for row, name in enumerate(built.events["name"]) if name == "cudaEventSynchronize"
@@ -332,7 +332,7 @@ def test_a_thread_begins_after_the_one_that_stopped_launching() -> None:
     assert path["dur_ns"].sum() == 907 * US  # from the first call's begin to the last kernel's end
     assert path.filter(part="unexplained").is_empty()
     # without the first launch the threads begin as much later after each other
-    plan = Plan(graph(trace), "middle")
+    plan = ReplayPlan(graph(trace), "middle")
     changes.scale("host", 0.5).apply(plan, trace)
     assert plan.times().max() < 0.55 * 908 * US
 
@@ -401,7 +401,7 @@ def test_a_wait_for_work_that_was_launched_before_the_recording() -> None:
     }
     # without them: the call begins at 10 and takes 10 of its own, then 2 of the host, 6 and 10
     # until the kernel ends
-    plan = Plan(graph(trace), "middle")
+    plan = ReplayPlan(graph(trace), "middle")
     changes.scale("nvjet", 0.0).apply(plan, trace)
     assert plan.times().max() == 38 * US
 
@@ -590,10 +590,10 @@ def eager_model() -> tuple[Graph, Trace]:
     ],
 )
 def test_the_model_runs_as_a_graph_from_embedding_to_final_norm(
-    level: Level, period: float
+    level: GuessLevel, period: float
 ) -> None:
     built, trace = eager_model()
-    plan = Plan(built, level)
+    plan = ReplayPlan(built, level)
     changes.no_host_delay().apply(plan, trace)
     times = plan.times()
     names = built.events["name"].to_list()
@@ -691,7 +691,7 @@ def test_a_host_that_loads_code_waits_for_its_device(recorded: bool, call: str) 
     trace = code_loaded(recorded=recorded)
     built = graph(trace)
     assert edges_of(built, LOADING) == [(NCCL_ALL_REDUCE, call, 95, "assumed")]
-    plan = Plan(built, "middle")
+    plan = ReplayPlan(built, "middle")
     assert (plan.times() == built.time).all()
     changes.balance().apply(plan, trace)
     first = built.events.filter((pl.col("rank") == 0) & (pl.col("name") == "sample"))["row"][0]
@@ -1100,4 +1100,4 @@ def test_a_step_gains_no_more_than_its_own_time():
     changed = steps.with_columns(
         end_ns=pl.Series([100, 90, 130]), period_ns=pl.Series([40, -10, 40])
     )
-    assert lasting(steps, changed).to_list() == [0, 10, 0]
+    assert lasting_gains(steps, changed).to_list() == [0, 10, 0]

@@ -11,7 +11,7 @@ import llmprof
 from llmprof.analyze import critical_path, findings, slack, what_if
 from llmprof.replay.changes import balance
 from llmprof.label.steps.steps import host_labels
-from llmprof.replay.part import groups_of, replayed_part
+from llmprof.replay.part import waiting_groups, replayed_part
 from llmprof.replay.plan import recorded_periods
 from llmprof.trace import Trace
 from tests.analyze.builders import GEMM, NORM, labels
@@ -59,9 +59,9 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_ranks_that_wait_for_each_other_are_one_group() -> None:
-    assert groups_of(three_pairs()) == [[0, 1], [2, 3], [4, 5]]
+    assert waiting_groups(three_pairs()) == [[0, 1], [2, 3], [4, 5]]
     alone = Trace({"kernels": two_ranks().kernels.filter(pl.col("rank") == 0)})
-    assert groups_of(alone) == [[0]]
+    assert waiting_groups(alone) == [[0]]
 
 
 @pytest.mark.usefixtures("small")

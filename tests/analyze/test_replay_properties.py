@@ -15,8 +15,8 @@ from llmprof.errors import LlmprofError
 from llmprof.replay.critical_path import step_ends
 from llmprof.replay.graph import Graph, graph
 from llmprof.replay.part import replayed_part
-from llmprof.replay.plan import Plan, times_of
-from llmprof.replay.schedule import NEVER, Ints, latest
+from llmprof.replay.plan import ReplayPlan, times_of
+from llmprof.replay.schedule import NEVER, NodeNumbers, latest
 from llmprof.replay.what_if import replayed
 from llmprof.trace import Trace
 from tests.samples import sample
@@ -29,7 +29,9 @@ EVENTS = 12
 """Number of events on the critical path that are made shorter, each by itself."""
 
 
-def least_slack_beside(built: Graph, last: int, rows: Ints) -> tuple[Ints, Ints]:
+def least_slack_beside(
+    built: Graph, last: int, rows: NodeNumbers
+) -> tuple[NodeNumbers, NodeNumbers]:
     """Rows of a device on the longest path to a node, and for each the least slack of all that
     happens beside it.
 
@@ -68,8 +70,8 @@ def least_slack_beside(built: Graph, last: int, rows: Ints) -> tuple[Ints, Ints]
     return some, np.array(beside, dtype=np.int64)
 
 
-def shorter(built: Graph, row: int, ns: int) -> Plan:
-    plan = Plan(built, "middle")
+def shorter(built: Graph, row: int, ns: int) -> ReplayPlan:
+    plan = ReplayPlan(built, "middle")
     chosen = np.arange(built.events.height) == row
     plan.set_duration(chosen, plan.own_duration() - ns)
     return plan
@@ -80,7 +82,7 @@ def check_one_event_alone(trace: Trace) -> None:
     alone on the path.
     """
     built = graph(trace)
-    unchanged = Plan(built, "middle")
+    unchanged = ReplayPlan(built, "middle")
     assert (unchanged.times() == built.time).all()
     last = int(step_ends(built).sort("end_ns")["node"][-1])
     dur = unchanged.own_duration()

@@ -104,10 +104,10 @@ def test_contexts_are_followed_from_prompts_to_tokens():
 
 
 def frame(*names):
-    from llmprof.label.steps.labels import parse
+    from llmprof.label.steps.labels import parse_labels
 
     rows = pl.DataFrame({"name": list(names)})
-    return parse(rows).with_columns(rank=pl.lit(0), step=pl.int_range(pl.len()))
+    return parse_labels(rows).with_columns(rank=pl.lit(0), step=pl.int_range(pl.len()))
 
 
 def test_contexts_of_requests_from_before_the_trace_are_unknown_or_given():

@@ -14,7 +14,7 @@ from llmprof import analyze
 from llmprof.charts.base import theme
 from llmprof.charts.base.bars import step_bars
 from llmprof.errors import AnalysisError, NotCapturedError
-from llmprof.findings.card import chained, number_of
+from llmprof.findings.card import chained, headline_number
 from llmprof.report import figures, page, sections, tables
 from llmprof.report.page import Absent, Column, Figure, Table, table
 from llmprof.report.tables import steps_table
@@ -184,7 +184,7 @@ def test_cells_have_units_and_unknown_is_no_zero():
     ],
 )
 def test_the_number_of_a_finding(row, said):
-    assert number_of(row) == said
+    assert headline_number(row) == said
 
 
 def test_bars_add_up_and_the_remedy_is_shorter():

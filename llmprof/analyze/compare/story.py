@@ -10,7 +10,7 @@ from typing import Any, Final
 import polars as pl
 
 from llmprof.errors import AnalysisError, NotCapturedError, listed
-from llmprof.label.steps.steps import steps
+from llmprof.label.steps.steps import steps_of
 from llmprof.text import joined
 from llmprof.trace import Trace
 from llmprof.units import format_ns, format_share
@@ -354,7 +354,7 @@ def _facts(trace: Trace) -> dict[str, str | None]:
         "profiler": str(meta["format"]) if meta.get("format") else None,
     }
     try:
-        events, step_rows = trace.events, steps(trace)
+        events, step_rows = trace.events, steps_of(trace)
     except NotCapturedError:
         return facts
     if events.height and (events["source"] == "op").all():

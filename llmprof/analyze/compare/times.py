@@ -10,7 +10,7 @@ import polars as pl
 from llmprof.analyze.step_times import LANE, recorded_windows, step_windows, time_parts
 from llmprof.errors import AnalysisError, listed, refuse_unknown
 from llmprof.label.intervals import union_length
-from llmprof.label.steps.steps import steps
+from llmprof.label.steps.steps import steps_of
 from llmprof.names.operators import first_true
 from llmprof.trace import Trace
 
@@ -70,7 +70,7 @@ def diff_times(
 
 def has_steps(trace: Trace) -> bool:
     """Whether a trace has steps with work, other than captures of graphs."""
-    rows = steps(trace).filter((pl.col("phase") != "empty") & (pl.col("source") != "capture"))
+    rows = steps_of(trace).filter((pl.col("phase") != "empty") & (pl.col("source") != "capture"))
     return rows["start_ns"].count() > 0
 
 
@@ -314,8 +314,8 @@ def diff_of(
         _per_step(b, "b", keys), on=keys, how="full", coalesce=True, nulls_equal=True
     )
     for side, events in (("a", a), ("b", b)):
-        steps = _events_steps(events).group_by("phase").agg(pl.len().alias(f"{side}_steps"))
-        both = both.join(steps, on="phase", how="left", nulls_equal=True)
+        counts = _events_steps(events).group_by("phase").agg(pl.len().alias(f"{side}_steps"))
+        both = both.join(counts, on="phase", how="left", nulls_equal=True)
         none = pl.when(pl.col(f"{side}_steps") > 0).then(
             0.0
         )  # the phase ran, but had no such event

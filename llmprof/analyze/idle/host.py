@@ -14,7 +14,16 @@ from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.operator_times import refuse_samples
 from llmprof.label.activity import LAUNCHES_GRAPH
 from llmprof.label.groups import row_numbers
-from llmprof.label.intervals import Line, clip, gaps, lay, length_within, merge, merged, place
+from llmprof.label.intervals import (
+    GroupLine,
+    clip_intervals,
+    gaps,
+    lay,
+    length_within,
+    merge,
+    merged,
+    place_on_line,
+)
 from llmprof.label.nesting import innermost, innermost_pieces
 from llmprof.names.operators import by_distinct, remembered
 from llmprof.trace import Trace
@@ -128,7 +137,7 @@ def innermost_within(
     while len(window):
         free = start >= np.append(start[0], np.maximum.accumulate(end)[:-1])
         now = window[free]  # windows that overlap an earlier one go to the next round
-        cut = clip(pieces, windows[[*by, "start_ns", "dur_ns"]][now], by)
+        cut = clip_intervals(pieces, windows[[*by, "start_ns", "dur_ns"]][now], by)
         numbers = pl.Series("window", now[cut["window"].to_numpy()], dtype=pl.UInt32)
         cuts.append(cut.select(numbers, pl.col("span").cast(pl.UInt32), "start_ns", "dur_ns"))
         window, start, end = window[~free], start[~free], end[~free]
@@ -219,13 +228,13 @@ def _meeting(spans: pl.DataFrame, windows: pl.DataFrame, by: Sequence[str]) -> p
     return spans.filter(meets.scatter(elsewhere, values=False))
 
 
-def _meets(spans: pl.DataFrame, line: Line, by: Sequence[str]) -> pl.Series:
+def _meets(spans: pl.DataFrame, line: GroupLine, by: Sequence[str]) -> pl.Series:
     """Whether each span shares some time with an interval of its group on the line."""
     union = merged(line)
     if union.is_empty():
         return pl.repeat(value=False, n=spans.height, eager=True)
     low, high = pl.col("first_ns") + pl.col("_shift"), pl.col("last_ns") + pl.col("_shift")
-    placed = place(spans, line.groups.with_columns(_low=low, _high=high), by)
+    placed = place_on_line(spans, line.groups.with_columns(_low=low, _high=high), by)
     begins, ends = union["_start"].to_numpy(), union["_end"].to_numpy()
     after = np.searchsorted(
         ends, placed.start, side="right"

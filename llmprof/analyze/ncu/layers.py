@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from llmprof import names
-from llmprof.label.layers.sequences import label
+from llmprof.label.layers.sequences import label_layers
 from llmprof.names import kernels as names_kernels
 from llmprof.trace.metrics.data import Metrics
 
@@ -50,7 +50,7 @@ def layers(metrics: Metrics) -> pl.DataFrame:
         source=pl.lit("kernel"),
         step=pl.lit(0, dtype=pl.Int32),
     )
-    labelled = label(events.with_columns(names.categories(events["name"])))
+    labelled = label_layers(events.with_columns(names.categories(events["name"])))
     function = names_kernels.function(kernels["kernel_name"])
     launches = labelled.with_columns(
         launch=pl.struct(function.alias("function"), kernels["grid"], kernels["block"])

@@ -10,7 +10,7 @@ from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.nsys.summaries import statistics, sums_by_name
 from llmprof.errors import Columns, NotCapturedError, refuse_unknown
 from llmprof.label.intervals import union_length
-from llmprof.label.nesting import column, inside
+from llmprof.label.nesting import inside, lookup_column
 from llmprof.trace import Trace
 
 OVERHEAD = "overhead"
@@ -178,7 +178,7 @@ def _projected(pairs: pl.DataFrame, innermost: pl.DataFrame, events: pl.DataFram
     )
     work = of_call.sort("call")  # calls are numbered from 0 without gaps
     looked_up = {
-        name: column(work, name, "call") for name in ("kernels", "copies", "first", "last")
+        name: lookup_column(work, name, "call") for name in ("kernels", "copies", "first", "last")
     }
     first, last = pl.col("first").min(), pl.col("last").max()
     projected = (
@@ -362,7 +362,11 @@ def nvtx_gpu_proj_sum(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
     """
     ranges = nvtx_kernels(trace).with_columns(name=LABEL)
     refuse_unknown(by, ranges.columns, "by")
-    keys = [*(column for column in by if column not in ("name", "style")), "name", "style"]
+    keys = [
+        *(key for key in by if key not in ("name", "style")),
+        "name",
+        "style",
+    ]
     projected, order = pl.col("dur_ns"), [*keys[:-2], "total_projected_ns", "name", "style"]
     return (
         ranges.group_by(keys)
@@ -376,7 +380,10 @@ def nvtx_gpu_proj_sum(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
             pl.col("depth").mean().alias("mean_depth"),
             pl.col("children").mean().alias("mean_children"),
         )
-        .sort(order, descending=[column == "total_projected_ns" for column in order])
+        .sort(
+            order,
+            descending=[key == "total_projected_ns" for key in order],
+        )
     )
 
 

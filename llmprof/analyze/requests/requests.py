@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Literal, Protocol
 import polars as pl
 
 from llmprof.errors import AnalysisError, Kind, NotCapturedError, TraceWarning
-from llmprof.label.steps.steps import steps as steps_of
+from llmprof.label.steps.steps import steps_of
 from llmprof.text import are, counted
 from llmprof.trace import Trace
 from llmprof.units import format_ns

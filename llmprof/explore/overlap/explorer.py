@@ -21,8 +21,8 @@ from llmprof.explore.base.messages import (
     pack,
 )
 from llmprof.explore.base.widget import COLOURS, Explorer, Reply, request_handler
-from llmprof.label.intervals import clip, gaps, length_within, merge
-from llmprof.label.steps.steps import steps
+from llmprof.label.intervals import clip_intervals, gaps, length_within, merge
+from llmprof.label.steps.steps import steps_of
 from llmprof.trace import Trace
 
 
@@ -104,7 +104,7 @@ def overlap_bars(trace: Trace, *, rank: int, phase: str | None = None) -> pl.Dat
     """Bars of the steps of a rank, means where there are many; a rank without steps has one,
     with step -1.
     """
-    where = steps(trace).select(
+    where = steps_of(trace).select(
         "rank", "step", "phase", "start_ns", end_ns=pl.col("start_ns") + pl.col("dur_ns")
     )
     rows = overlap_of_trace(trace, waits=True).filter(
@@ -123,17 +123,19 @@ def overlap_bars(trace: Trace, *, rank: int, phase: str | None = None) -> pl.Dat
     bars = rows.with_columns(bar=pl.int_range(pl.len()) // size, **PARTS).group_by(
         "bar", maintain_order=True
     )
-    steps_of, phase_of = pl.col("step"), pl.col("phase").drop_nulls().mode().sort().first()
+    number, phase_of = pl.col("step"), pl.col("phase").drop_nulls().mode().sort().first()
     times = (pl.col("start_ns").min(), pl.col("end_ns").max(), pl.col("total_ns", *PARTS).mean())
-    return bars.agg(
-        steps_of.min().alias("first"), steps_of.max().alias("last"), phase_of, *times
-    ).drop("bar")
+    return bars.agg(number.min().alias("first"), number.max().alias("last"), phase_of, *times).drop(
+        "bar"
+    )
 
 
 def _step_window(trace: Trace, *, rank: int, step: int) -> Span | None:
     """Device span of a step (ns); None if the rank has no such step or ran nothing in it."""
     step_rows = (
-        steps(trace).filter(pl.col("rank") == rank, pl.col("step") == step).drop_nulls("start_ns")
+        steps_of(trace)
+        .filter(pl.col("rank") == rank, pl.col("step") == step)
+        .drop_nulls("start_ns")
     )
     if step_rows.is_empty():
         return None
@@ -261,7 +263,9 @@ def _classes(
     return {
         "compute": union["compute"],
         **{name: rows for name, rows in exposed.items() if rows.height},
-        "hidden communication": clip(union["communication"], union["compute"]).drop("window"),
+        "hidden communication": clip_intervals(union["communication"], union["compute"]).drop(
+            "window"
+        ),
         "copy": union["copy"],
         "idle": _without(whole, cut.select("start_ns", "dur_ns"), window),
     }
@@ -271,7 +275,7 @@ def _without(whole: pl.DataFrame, part: pl.DataFrame, window: Span) -> pl.DataFr
     """Parts of ``whole`` that no interval of ``part`` covers; all lie in the window."""
     beyond = pl.DataFrame({"start_ns": [window[0] - 1, window[1]], "dur_ns": [1, 1]})
     free = gaps(pl.concat([part, beyond]))
-    return clip(whole, free).drop("window")
+    return clip_intervals(whole, free).drop("window")
 
 
 def _head(name: str, rows: pl.DataFrame, *, stream: bool) -> dict[str, Any]:
@@ -458,7 +462,7 @@ class Overlap(Explorer, room="overlap"):
         return {
             "ranks": ranks,
             "others": others,
-            "phases": theme.in_order(steps(self.trace)["phase"].drop_nulls(), theme.PHASES),
+            "phases": theme.in_order(steps_of(self.trace)["phase"].drop_nulls(), theme.PHASES),
             "parts": self._parts(),
             "events": self.trace.capture.words["events"],
         }, []

@@ -20,10 +20,10 @@ from llmprof.analyze.layers import layers
 from llmprof.analyze.memory import memory
 from llmprof.charts.base import theme
 from llmprof.errors import LlmprofError
-from llmprof.label.steps.steps import steps
+from llmprof.label.steps.steps import steps_of
 from llmprof.names import kernels as names_kernels
 from llmprof.replay.critical_path import WORKS, critical_path
-from llmprof.replay.graph import MOST_EVENTS, events_of, graph
+from llmprof.replay.graph import MOST_EVENTS, graph, graph_events
 from llmprof.trace import Trace
 from llmprof.trace.storage import dataset
 from llmprof.trace.storage.deferred import Deferred
@@ -248,7 +248,7 @@ def path_row(
 ) -> TimelineRow:
     """The row of the critical path; where several ranks lie on it a second level says which."""
     row = TimelineRow(PATH_KIND, PATH_GROUP, "critical path")
-    if (events := events_of(trace)) > MOST_EVENTS:
+    if (events := graph_events(trace)) > MOST_EVENTS:
         row.note = (
             f"not computed: {events:,} events, by itself of {MOST_EVENTS:,} at most"
             " (analyze.critical_path computes it)"
@@ -721,7 +721,7 @@ def _steps(trace: Trace, keys: Keys, texts: SpanNames) -> dict[int, list[Lane]]:
     """Steps at their times on the device; on ranks without device events, at their times on the
     host.
     """
-    frame = steps(trace).with_row_index("id")
+    frame = steps_of(trace).with_row_index("id")
     on_device = pl.col("start_ns").is_not_null()
     frame = frame.filter(on_device | ~on_device.any().over("rank"))
     made = frame.select(

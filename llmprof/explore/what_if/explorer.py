@@ -21,7 +21,7 @@ from llmprof.explore.base.messages import MessageRecord
 from llmprof.explore.base.widget import Explorer, Reply, request_handler
 from llmprof.replay.changes import NOT_WHOLE_GRAPHS, Change
 from llmprof.replay.graph import graph
-from llmprof.replay.plan import Plan
+from llmprof.replay.plan import ReplayPlan
 from llmprof.replay.targets import TARGET
 from llmprof.replay.what_if import change_of, moved_in_words
 from llmprof.trace import Trace
@@ -358,7 +358,7 @@ def _made_of(trace: Trace, text: str) -> Made:
     try:
         change = change_of(text)
         made.words, made.unknown = change.words, change.unknown
-        change.apply(Plan(graph(trace), "middle"), trace)
+        change.apply(ReplayPlan(graph(trace), "middle"), trace)
     except LlmprofError as error:
         made.error = str(error)
     return made

@@ -34,7 +34,7 @@ _WORK: Final = {
 }
 
 
-def work_of(reason: str) -> str:
+def host_work_words(reason: str) -> str:
     """What the host does for a reason, with its verb."""
     return _WORK[reason]
 
@@ -77,7 +77,7 @@ class HostWork(Figures):
 
     def title(self, of: Context) -> str:
         who = longest_in(shorten(self.who, 100), self.by_who_share)
-        return f"{of.device_is} idle {of.amount}: the host {work_of(self.reason)}, {who}."
+        return f"{of.device_is} idle {of.amount}: the host {host_work_words(self.reason)}, {who}."
 
     def detail(self, of: Context) -> str:
         text = (

@@ -9,7 +9,7 @@ import polars as pl
 from llmprof import names
 from llmprof.label.activity import CAPTURED, EVIDENCE
 from llmprof.label.layers.kernels import IN_LAYER
-from llmprof.label.layers.sequences import REASONS, each, reasons_of_passes
+from llmprof.label.layers.sequences import REASONS, apply_by_sequence, reasons_of_passes
 from llmprof.label.nesting import innermost
 from llmprof.names import operators
 from llmprof.trace import Trace
@@ -126,7 +126,7 @@ _SAID_BY_CATEGORY: Final = (
 """Categories that determine the stage; the stage of a GEMM follows from its place."""
 
 
-class _Event(NamedTuple):
+class _ModuleEvent(NamedTuple):
     """What is known of an event that was launched in a module; ``stage`` is that of its name and
     place.
     """
@@ -300,7 +300,7 @@ def with_modules(attributed: pl.DataFrame, modules: pl.DataFrame | None) -> pl.D
     return _replaced(attributed, _by_modules(attributed, modules))
 
 
-def with_captures(attributed: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
+def label_captured(attributed: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
     """Replace labels of replayed kernels whose module was recorded when their graph was
     captured.
     """
@@ -394,7 +394,9 @@ def _by_modules(events: pl.DataFrame, modules: pl.DataFrame) -> pl.DataFrame:
         verdict=pl.when(no_step).then(pl.lit("no step", dtype=REASONS)).otherwise("verdict")
     )
     said = {"_stage": pl.String, "stage_known": pl.Boolean}
-    frame = each(frame, _Event._fields, lambda *known: _Event(*known).named(), said)
+    frame = apply_by_sequence(
+        frame, _ModuleEvent._fields, lambda *known: _ModuleEvent(*known).named(), said
+    )
     known = pl.col("inside") | pl.col("in_model") | pl.col("encodes")
     return frame.select(
         "event",
@@ -425,5 +427,5 @@ def _verdicts(frame: pl.DataFrame) -> pl.DataFrame:
         .group_by(key)
         .agg("root", "layers")
     )
-    judged = each(roots, ["layers"], reasons_of_passes, {"verdict": pl.List(REASONS)})
+    judged = apply_by_sequence(roots, ["layers"], reasons_of_passes, {"verdict": pl.List(REASONS)})
     return judged.explode("root", "verdict").select(*key, "root", "verdict")

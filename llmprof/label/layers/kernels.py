@@ -119,7 +119,7 @@ class Kernel(NamedTuple):
     roles: frozenset[str]
 
     def does(self, role: str) -> bool:
-        """Whether its name has a role of :data:`_ROLES`, or one that :func:`kernels` adds."""
+        """Whether its name has a role of :data:`_ROLES`, or one that is added to it."""
         return role in self.roles
 
     def among(self, *categories: str) -> bool:
@@ -153,7 +153,7 @@ def _matched(distinct: tuple[str, ...]) -> pl.Series:
     ).to_struct()
 
 
-def kernels(
+def distinct_kernels(
     name: pl.Series, category: pl.Series, source: pl.Series
 ) -> tuple[pl.Series, list[Kernel]]:
     """The distinct kernels of some names, categories and sources, and the number of each row's."""

@@ -50,7 +50,7 @@ def _of_scan(kernel: Kernel) -> str:
     return "conv" if kernel.does("convolves before") else "scan"
 
 
-class End(NamedTuple):
+class LayerEnd(NamedTuple):
     """Where a layer ends, counted in rows of its stretch."""
 
     row: int
@@ -222,7 +222,7 @@ class Stretch:
 
     # The end of the layer.
 
-    def end(self, last: int) -> End:
+    def end(self, last: int) -> LayerEnd:
         """Row that ends the layer, if GEMM number ``last`` is its last."""
         tail = [i for i in self.rows if self.n[i] == last]
         # the next layer begins with its norm, even if a collective comes between that and the next
@@ -246,7 +246,7 @@ class Stretch:
                 0
             ]  # the results of the chosen experts are weighted and added after their last GEMM
         own, with_norm = self._norm_at_end([i for i in tail if i > end])
-        return End(end, own, with_norm, self.n.index(last + 1) if last < self.gemms else None)
+        return LayerEnd(end, own, with_norm, self.n.index(last + 1) if last < self.gemms else None)
 
     def _closes(self, row: int) -> bool:
         """Whether an event belongs to the end of a layer: its last GEMM, or what finishes that

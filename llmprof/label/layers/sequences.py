@@ -17,7 +17,7 @@ import polars as pl
 
 from llmprof import names
 from llmprof.label.groups import distinct_keys, first_of_runs, is_sorted, of_groups
-from llmprof.label.layers.kernels import IN_SEQUENCE, STAGES, Kernel, kernels
+from llmprof.label.layers.kernels import IN_SEQUENCE, STAGES, Kernel, distinct_kernels
 from llmprof.label.layers.rules import AFTER, BODY, PROLOGUE, Stretch, Usual
 
 _SOURCES: Final = pl.Enum(["kernel", "copy", "op"])
@@ -75,7 +75,7 @@ _SAY_THEIR_STAGE: Final = (
 """Categories that are stages in every model."""
 
 
-def each(
+def apply_by_sequence(
     frame: pl.DataFrame,
     by: Sequence[str],
     say: Callable[..., Any],
@@ -96,7 +96,7 @@ def each(
     return frame.join(said, on=list(by), how="left", nulls_equal=True, maintain_order="left")
 
 
-class _Kernels:
+class _LayerKernels:
     """Kernel of each event as a number, and what is true of each."""
 
     def __init__(self, events: pl.DataFrame, coded: pl.Series, kinds: pl.DataFrame | None) -> None:
@@ -105,7 +105,9 @@ class _Kernels:
         key = coded.to_physical().cast(pl.Int64) * len(names.CATEGORIES) + category
         key = key * len(_SOURCES.categories) + source
         first = key.is_first_distinct().arg_true()
-        number, distinct = kernels(coded[first], events["category"][first], events["source"][first])
+        number, distinct = distinct_kernels(
+            coded[first], events["category"][first], events["source"][first]
+        )
         self.numbers = dict(zip(distinct, range(len(distinct)), strict=True))
         """Number of each distinct kernel."""
         known = pl.DataFrame({"key": key[first], "kernel": number})
@@ -138,7 +140,7 @@ class _Kernels:
         return pl.Series(flags[self.of_row if rows is None else self.of_row[rows]])
 
 
-def label(
+def label_layers(
     events: pl.DataFrame,
     kinds: pl.DataFrame | None = None,
     engine: pl.DataFrame | None = None,
@@ -147,7 +149,7 @@ def label(
     """Add ``layer, stage, confidence, reason`` to events in the order of ``event``."""
     # `kinds` has the `event, kind` of collectives whose name does not say their kind, `engine` the
     # `rank, step` of steps that an engine labelled, `coded` the names (Categorical), if at hand.
-    known = _Kernels(
+    known = _LayerKernels(
         events, (events["name"] if coded is None else coded).cast(pl.Categorical), kinds
     )
     if not any(k.category == "scan" and k.does("attends") for k in known.numbers):
@@ -208,7 +210,7 @@ def _outside(kernel: Kernel) -> str | None:
     return "copy" if kernel.source == "copy" else "other"
 
 
-def _in_sequences(events: pl.DataFrame, known: _Kernels) -> pl.DataFrame:
+def _in_sequences(events: pl.DataFrame, known: _LayerKernels) -> pl.DataFrame:
     """Events with ``attends`` and ``sequence``: the stream whose order they belong to, null if
     to none.
     """
@@ -259,7 +261,7 @@ def _in_sequences(events: pl.DataFrame, known: _Kernels) -> pl.DataFrame:
     return frame.with_columns(sequence=pl.when(own).then("stream").when(communicates).then(main))
 
 
-def _stretches(sequence: pl.DataFrame, known: _Kernels) -> pl.DataFrame:
+def _stretches(sequence: pl.DataFrame, known: _LayerKernels) -> pl.DataFrame:
     """Events in order with ``first`` (of a pass) and ``begins`` (of a stretch)."""
     key = ("rank", "sequence", "step")
     order = (*key, "start_ns", "row")
@@ -334,7 +336,7 @@ def _stretches(sequence: pl.DataFrame, known: _Kernels) -> pl.DataFrame:
     )
 
 
-def _with_passes(frame: pl.DataFrame, known: _Kernels) -> pl.DataFrame:
+def _with_passes(frame: pl.DataFrame, known: _LayerKernels) -> pl.DataFrame:
     """Mark the rows at which another pass begins within a step, after sampling or with an
     embedding.
     """
@@ -374,7 +376,7 @@ _PROPERTIES: Final = ("attends", "latent", "fused", "hybrid")
 
 
 def _labels(
-    frame: pl.DataFrame, known: _Kernels, engine: pl.DataFrame | None
+    frame: pl.DataFrame, known: _LayerKernels, engine: pl.DataFrame | None
 ) -> dict[str, np.ndarray]:
     """Layer, stage, confidence and reason of each row; stages and reasons are numbers, -1 and
     NaN are null.
@@ -457,13 +459,15 @@ def _labels(
         "scans": flag,
         "experts": flag,
     }
-    stretches = each(stretches, key, describe, made, also=["begin"])
+    stretches = apply_by_sequence(stretches, key, describe, made, also=["begin"])
     stretches = _with_blocks(_with_ends(stretches, distinct))
     key = ["stretch", "is_last", "last", "end", "lead", "qkv", "next_scans", "apart"]
-    stretches = each(stretches, key, name, dict.fromkeys(("named", "body", "prologue"), number))
+    stretches = apply_by_sequence(
+        stretches, key, name, dict.fromkeys(("named", "body", "prologue"), number)
+    )
     stretches = _with_reasons(stretches, engine)
     key = ["stretch", "named", "apart", "reason_of_layer", "reason_of_next", "reason"]
-    stretches = each(stretches, key, rule_out, {"labels": number})
+    stretches = apply_by_sequence(stretches, key, rule_out, {"labels": number})
     # the labels of all distinct stretches stand one after the other: a row's is as far in as it is
     # in its stretch
     lengths = np.array([len(of_stretch) for of_stretch in labels])
@@ -596,7 +600,7 @@ def _with_ends(stretches: pl.DataFrame, distinct: list[Stretch]) -> pl.DataFrame
         "end_with_norm": pl.Int64,
         "next_gemm": pl.Int64,
     }
-    stretches = each(stretches, ["stretch", "last"], end, made)
+    stretches = apply_by_sequence(stretches, ["stretch", "last"], end, made)
     by_rank = stretches.group_by("rank").agg(norms=pl.col("own_norm").filter(inner).mean() > _MOST)
     (norms,) = of_groups(stretches, by_rank, ["rank"])
     mine = (norms & stretches["own_norm"]).fill_null(value=False)
@@ -644,7 +648,7 @@ def _with_reasons(stretches: pl.DataFrame, engine: pl.DataFrame | None) -> pl.Da
             layers[encoders:]
         )
 
-    steps = each(
+    steps = apply_by_sequence(
         steps,
         ["layers", "samples", "caches", "images", "whole"],
         judge,

@@ -40,7 +40,7 @@ ANY = "|".join(f"(?:{pattern})" for pattern in SOURCES.values())
 """Matches every known step label."""
 
 
-def parse(labels: pl.DataFrame) -> pl.DataFrame:
+def parse_labels(labels: pl.DataFrame) -> pl.DataFrame:
     """Parse step labels.
 
     vLLM writes ``execute_context_R(T)_generation_R(T)`` from 0.14 on: R requests with T tokens in
@@ -436,7 +436,7 @@ def batches(
         for side in (1, 2)
     )
     for rank in rows["rank"].unique(maintain_order=True).to_list():
-        held = _Held(context)
+        held = _HeldRequests(context)
         for row in rows.filter(pl.col("rank") == rank).sort("step").iter_rows(named=True):
             batch, source = held.step(row)
             if batch:
@@ -445,7 +445,7 @@ def batches(
     return batch_of
 
 
-class _Held:
+class _HeldRequests:
     """Requests that the engine holds: groups of their number and mean context, the oldest first."""
 
     def __init__(self, context: float | None) -> None:

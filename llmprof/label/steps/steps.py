@@ -33,7 +33,7 @@ COLUMNS = [
 
 
 @per_trace
-def steps(trace: Trace) -> pl.DataFrame:
+def steps_of(trace: Trace) -> pl.DataFrame:
     """Steps of every rank: see :func:`llmprof.analyze.steps`."""
     if trace._labels is not None:
         labelled: pl.DataFrame = trace._labels.steps
@@ -160,7 +160,7 @@ def device_events_with_steps(trace: Trace) -> pl.DataFrame:
 def events_with_steps(trace: Trace) -> pl.DataFrame:
     """Device activity with the step of each event and its phase."""
     events = activity(trace).hstack(step_of_events(trace).select("step"))
-    phases = steps(trace).select("rank", "step", "phase")
+    phases = steps_of(trace).select("rank", "step", "phase")
     (phase,) = of_groups(events, phases, ["rank", "step"])  # a step is never null there
     return events.with_columns(phase)
 
@@ -250,7 +250,7 @@ def _labelled(labels: pl.DataFrame, launched: pl.Series) -> pl.DataFrame:
         nulls_equal=True,
     )
     host = host.filter(~pl.col("rank").is_in(device["rank"].unique().implode()))
-    labels = steps_labels.parse(pl.concat([host, device]))
+    labels = steps_labels.parse_labels(pl.concat([host, device]))
     order = pl.col("source").replace_strict(
         {s: n for n, s in enumerate(steps_labels.SOURCES)}, return_dtype=pl.Int8
     )

@@ -27,7 +27,7 @@ HEAVIER: Final = 2
 
 
 @per_trace
-def stored(trace: Trace) -> pl.DataFrame:
+def stored_tokens(trace: Trace) -> pl.DataFrame:
     """``event`` and ``tokens`` of the kernels that store keys and whose grid was recorded."""
     nothing = pl.DataFrame(schema={"event": pl.UInt32, "tokens": pl.Int64})
     if not trace.has("kernels") or "grid_x" not in trace.kernels.columns:
@@ -46,7 +46,7 @@ def tokens_of(passes: pl.DataFrame, key: list[str], trace: Trace) -> pl.DataFram
     """``*key, tokens, stores`` of passes whose launches agree; ``passes`` has ``event`` and the
     key.
     """
-    rows = passes.select("event", *key).join(stored(trace), on="event").drop_nulls()
+    rows = passes.select("event", *key).join(stored_tokens(trace), on="event").drop_nulls()
     rows = rows.group_by(key).agg(
         pl.col("tokens").first(), pl.len().alias("stores"), n=pl.col("tokens").n_unique()
     )

@@ -36,7 +36,7 @@ from llmprof.errors import (
 from llmprof.findings.causes.npu import CORE_FACTS
 from llmprof.findings.ranking import rank_findings
 from llmprof.findings.rows import scope_findings
-from llmprof.findings.scope import STEADY, Choice, Scope, choose
+from llmprof.findings.scope import STEADY, Scope, ScopeSteps, choose_scopes
 from llmprof.label.events import events as label_events
 from llmprof.report.dataset.cluster import Lost, Workers, workers
 from llmprof.report.dataset.plans import plan_of
@@ -175,19 +175,19 @@ OF_RANK: Final[dict[str, Callable[..., pl.DataFrame]]] = {
 """The other functions of one rank, except ``launch_delay``."""
 
 
-def choices(first: Mapping[str, pl.DataFrame | None]) -> list[Choice]:
+def choices(first: Mapping[str, pl.DataFrame | None]) -> list[ScopeSteps]:
     """The representative parts of the run, from the first pass over all ranks."""
     frames = {name: frame for name, frame in first.items() if frame is not None}
     if "recorded_windows" not in frames:
         raise NotCapturedError(
             "no rank of the dataset holds kernels, copies or operators", table="kernels"
         )
-    return choose(frames["steps"], frames["step_windows"], frames["steady_steps"])
+    return choose_scopes(frames["steps"], frames["step_windows"], frames["steady_steps"])
 
 
 def joined(
     trace: Trace,
-    chosen: Choice,
+    chosen: ScopeSteps,
     results: Mapping[str, pl.DataFrame | None],
     calls: pl.DataFrame | None,
 ) -> pl.DataFrame:

@@ -11,7 +11,7 @@ import polars as pl
 from llmprof.analyze.requests.requests import epoch_of
 from llmprof.errors import LlmprofError
 from llmprof.findings.cause import Context, Figures
-from llmprof.label.steps.steps import steps as steps_of
+from llmprof.label.steps.steps import steps_of
 from llmprof.text import counted, shorten, tenths
 from llmprof.trace import Trace
 from llmprof.units import format_ns, format_share
